@@ -1,0 +1,49 @@
+//! The list of codes. Each has a page in `codes/`, which `meshwright explain CODE` prints.
+//!
+//! E01xx syntax, E02xx names, types and dims, E03xx layout, E04xx partition and memory, E05xx running.
+//! To add one, write `codes/EXXXX.md` (first line `# title`) and add a line here.
+
+/// A code with its page.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Code {
+    /// Such as `E0310`.
+    pub id: &'static str,
+    /// The page, in Markdown; its first line is `# title`.
+    pub page: &'static str,
+}
+
+impl std::fmt::Debug for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.id)
+    }
+}
+
+impl Code {
+    /// The title of its page.
+    pub fn title(&self) -> &'static str {
+        self.page.lines().next().unwrap_or("").trim_start_matches('#').trim()
+    }
+}
+
+macro_rules! codes {
+    ($($id:ident)*) => {
+        $(
+            #[doc = concat!("See `codes/", stringify!($id), ".md`.")]
+            pub const $id: Code = Code {
+                id: stringify!($id),
+                page: include_str!(concat!("../codes/", stringify!($id), ".md")),
+            };
+        )*
+        /// Every code, in order.
+        pub const ALL: &[Code] = &[$($id),*];
+    };
+}
+
+codes! {
+    E0101
+}
+
+/// The code of that name, in any case.
+pub fn find(id: &str) -> Option<Code> {
+    ALL.iter().copied().find(|c| c.id.eq_ignore_ascii_case(id))
+}

@@ -1,0 +1,13 @@
+//! Source positions, diagnostics and their codes: what every part of the compiler uses to speak to a user.
+//!
+//! **Invariant:** nothing here prints, and nothing here knows what a tensor is. A [`Diagnostic`] is data; the
+//! renderers in [`render`] turn it into text.
+
+pub mod codes;
+mod diagnostic;
+pub mod render;
+mod span;
+
+pub use codes::Code;
+pub use diagnostic::{Diagnostic, Fix, Label, Outcome, Severity, has_errors, nearest};
+pub use span::{FileId, Location, Sources, Span};

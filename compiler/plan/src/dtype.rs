@@ -1,0 +1,74 @@
+//! Element types.
+
+use serde::{Deserialize, Serialize};
+
+/// Type of the elements of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// 64-bit IEEE float.
+    F64,
+    /// 32-bit IEEE float.
+    F32,
+    /// 32-bit signed integer.
+    I32,
+    /// 8-bit unsigned integer; only inputs have it.
+    U8,
+    /// Truth value, one byte, 0 or 1.
+    Bool,
+    /// An `f32` value with the `u32` index it stands at: 8 bytes, value first. Only arg-reductions make it.
+    PairF32,
+    /// An `f64` value with the `u64` index it stands at: 16 bytes, value first. Only arg-reductions make it.
+    PairF64,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            DType::PairF64 => 16,
+            DType::F64 | DType::PairF32 => 8,
+            DType::F32 | DType::I32 => 4,
+            DType::U8 | DType::Bool => 1,
+        }
+    }
+
+    /// Whether it is `f32` or `f64`.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F64)
+    }
+
+    /// Whether it is an integer.
+    pub fn is_int(self) -> bool {
+        matches!(self, DType::I32 | DType::U8)
+    }
+
+    /// The pair type that an arg-reduction of this type makes; integers reduce as `f64`, which holds them exactly.
+    pub fn pair(self) -> DType {
+        if self == DType::F32 { DType::PairF32 } else { DType::PairF64 }
+    }
+
+    /// Whether it is a value with its index.
+    pub fn is_pair(self) -> bool {
+        matches!(self, DType::PairF32 | DType::PairF64)
+    }
+
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::F64 => "f64",
+            DType::F32 => "f32",
+            DType::I32 => "i32",
+            DType::U8 => "u8",
+            DType::Bool => "bool",
+            DType::PairF32 => "pair of f32 and index",
+            DType::PairF64 => "pair of f64 and index",
+        }
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,27 @@
+//! What both halves know: dims, dtypes, mesh, placements, scalar expressions, the primitive steps and the Plan.
+//!
+//! **Invariant:** a [`Plan`] is plain data: serialisable, hashable, the same for every rank but for its coordinates,
+//! and byte-identical for the same input. Nothing here does I/O, reads a clock, or names a backend.
+
+mod block;
+mod dim;
+mod dtype;
+pub mod expr;
+mod mesh;
+mod monoid;
+mod placement;
+mod plan;
+pub mod random;
+mod step;
+
+pub use block::{block, largest_block, piece};
+pub use dim::{Dim, DimNames};
+pub use dtype::DType;
+pub use expr::Expr;
+pub use mesh::{Axis, Coords, Mesh, MeshAxis};
+pub use monoid::Monoid;
+pub use placement::Placement;
+pub use plan::{
+    BufId, Buffer, Extent, Init, InputDecl, Leaf, LeafKind, OutputDecl, Plan, Summary, Where,
+};
+pub use step::{Collective, Copy, Operand, Phase, Step, StepKind};

@@ -1,0 +1,98 @@
+//! Where a value is: which dim is split over which axes, and over which axes it is still unfinished.
+
+use crate::{Axis, Dim, DimNames, Mesh, Monoid, block, largest_block};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Placement of a value on a mesh. An axis that is named nowhere holds whole copies. Each axis occurs at most once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Placement {
+    /// For each split dim its axes, major first. No entry is empty.
+    pub splits: BTreeMap<Dim, Vec<Axis>>,
+    /// Axes over which the value is unfinished, and the monoid that finishes it.
+    pub partial: BTreeMap<Axis, Monoid>,
+}
+
+impl Placement {
+    /// A whole copy on every device.
+    pub fn whole() -> Self {
+        Self::default()
+    }
+
+    /// A placement of the given splits; empty lists of axes are dropped.
+    pub fn split(splits: impl IntoIterator<Item = (Dim, Vec<Axis>)>) -> Self {
+        Placement { splits: splits.into_iter().filter(|s| !s.1.is_empty()).collect(), partial: BTreeMap::new() }
+    }
+
+    /// The axes that split a dim, major first.
+    pub fn axes(&self, dim: Dim) -> &[Axis] {
+        self.splits.get(&dim).map_or(&[], Vec::as_slice)
+    }
+
+    /// The axes that split any dim.
+    pub fn split_axes(&self) -> impl Iterator<Item = Axis> + '_ {
+        self.splits.values().flatten().copied()
+    }
+
+    /// Whether an axis occurs, in a split or as partial.
+    pub fn uses(&self, axis: Axis) -> bool {
+        self.partial.contains_key(&axis) || self.split_axes().any(|a| a == axis)
+    }
+
+    /// Appends an axis to the axes of a dim.
+    pub fn push(&mut self, dim: Dim, axis: Axis) {
+        self.splits.entry(dim).or_default().push(axis);
+    }
+
+    /// Removes the minor-most axis of a dim.
+    pub fn pop(&mut self, dim: Dim) -> Option<Axis> {
+        let axes = self.splits.get_mut(&dim)?;
+        let a = axes.pop();
+        if axes.is_empty() {
+            self.splits.remove(&dim);
+        }
+        a
+    }
+
+    /// The same placement of a value whose dim `from` is called `to`.
+    pub fn rename(&self, from: Dim, to: Dim) -> Self {
+        let splits = self.splits.iter().map(|(d, a)| (if *d == from { to } else { *d }, a.clone())).collect();
+        Placement { splits, partial: self.partial.clone() }
+    }
+
+    /// The block of a dim on the device at `coords`.
+    pub fn block(&self, dim: Dim, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
+        block(dim.size, self.axes(dim), mesh, coords)
+    }
+
+    /// Elements of the largest block of a value of dims `dims`.
+    pub fn elements(&self, dims: &[Dim], mesh: &Mesh) -> usize {
+        dims.iter().map(|d| largest_block(d.size, self.axes(*d), mesh)).product()
+    }
+
+    /// `batch:r hidden:c +sum(c)`; `-` where whole.
+    pub fn describe(&self, names: &DimNames, mesh: &Mesh) -> String {
+        let axes = |a: &[Axis]| a.iter().map(|a| mesh.name(*a)).collect::<Vec<_>>().join(",");
+        let mut out: Vec<String> =
+            self.splits.iter().map(|(d, a)| format!("{}:{}", names.name(*d), axes(a))).collect();
+        out.extend(self.partial.iter().map(|(a, m)| format!("+{m}({})", mesh.name(*a))));
+        if out.is_empty() { "-".into() } else { out.join(" ") }
+    }
+}
+
+/// As the parts that it is made of, so that it can be a JSON value.
+impl Serialize for Placement {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let splits: Vec<_> = self.splits.iter().collect();
+        let partial: Vec<_> = self.partial.iter().collect();
+        (splits, partial).serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Placement {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let (splits, partial): (Vec<_>, Vec<_>) = Deserialize::deserialize(d)?;
+        Ok(Placement { splits: splits.into_iter().collect(), partial: partial.into_iter().collect() })
+    }
+}

@@ -1,0 +1,218 @@
+//! The Plan: one per-device program, the same for every rank but for its coordinates.
+
+use crate::{Axis, DType, Dim, DimNames, Mesh, Step, block, largest_block};
+use serde::{Deserialize, Serialize};
+use sha2::Digest;
+use std::ops::Range;
+
+/// A buffer, by position in [`Plan::buffers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BufId(pub u32);
+
+/// One extent of a buffer: the size of the whole and the axes that split it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Extent {
+    /// Elements of the whole value along it.
+    pub size: usize,
+    /// Axes that split it, major first.
+    pub axes: Vec<Axis>,
+}
+
+/// A buffer: written once in a step (or bound before it), dense and row-major over its extents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// Element type.
+    pub dtype: DType,
+    /// Its extents, major first.
+    pub extents: Vec<Extent>,
+}
+
+/// Initial value of a parameter. Element `i` (row-major in declared order) depends on nothing but the seed, `stream` and
+/// `i`; see [`crate::random`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Init {
+    /// One number everywhere.
+    Constant(f64),
+    /// Normal distribution.
+    Normal {
+        /// Mean.
+        mean: f64,
+        /// Standard deviation.
+        std: f64,
+    },
+    /// Normal distribution cut off at two standard deviations (drawn again beyond).
+    TruncatedNormal {
+        /// Mean before the cut.
+        mean: f64,
+        /// Standard deviation before the cut.
+        std: f64,
+    },
+    /// Uniform over `low..high`.
+    Uniform {
+        /// Lower bound, included.
+        low: f64,
+        /// Upper bound, excluded.
+        high: f64,
+    },
+}
+
+/// What a leaf is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeafKind {
+    /// Read from the data for each step. The first dim counts examples. An input may occur as several leaves, in several
+    /// placements.
+    Input,
+    /// A parameter, by its path.
+    Param,
+    /// A moment of the optimiser: `PATH/m`.
+    Moment,
+    /// The number of the step as a float scalar, from 1.
+    StepNumber,
+}
+
+/// What a Plan starts from: a buffer that is bound before the step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Leaf {
+    /// What it is.
+    pub kind: LeafKind,
+    /// Input's name or parameter's path.
+    pub name: String,
+    /// Its buffer.
+    pub buf: BufId,
+    /// Its dims in declared order, which is the buffer's.
+    pub dims: Vec<Dim>,
+    /// First value of a parameter or moment.
+    pub init: Option<Init>,
+    /// The buffer that holds its value for the next step, if the step changes it.
+    pub next: Option<BufId>,
+}
+
+/// An input as the model declares it, for whoever reads data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InputDecl {
+    /// Its name.
+    pub name: String,
+    /// Its dims; the first counts examples.
+    pub dims: Vec<Dim>,
+    /// Dtype in the program.
+    pub dtype: DType,
+    /// Values must be in `0..range`.
+    pub range: Option<Dim>,
+}
+
+/// What a Plan gives back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutputDecl {
+    /// Name: of the loss, the metric, the output, or of an accumulator of an evaluation.
+    pub name: String,
+    /// Its buffer; for losses and metrics a whole scalar.
+    pub buf: BufId,
+    /// Its dims, in the buffer's order.
+    pub dims: Vec<Dim>,
+}
+
+/// Why a step is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Where {
+    /// The value it computes, as a user would call it.
+    pub value: String,
+    /// Line of the model file, from 1; 0 where there is none.
+    pub line: u32,
+    /// For collectives, the reason in words: "`hidden1` is summed".
+    pub because: String,
+}
+
+/// Sizes of what the Plan does and holds on one device (the one with the largest blocks), per step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Bytes of this device's buffers in collectives: what goes in, or for an all-gather what comes out.
+    pub collective_bytes: u64,
+    /// Greatest sum of all buffers alive at once, parameters and moments included.
+    pub peak_bytes: u64,
+    /// Bytes of parameters.
+    pub parameter_bytes: u64,
+    /// Bytes of moments.
+    pub moment_bytes: u64,
+    /// `peak_bytes` less parameters and moments.
+    pub activation_bytes: u64,
+}
+
+/// One program for every device of a mesh.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Version of this format.
+    pub version: u32,
+    /// Name of the model.
+    pub model: String,
+    /// `train` or `eval`.
+    pub program: String,
+    /// The mesh.
+    pub mesh: Mesh,
+    /// Names of dims.
+    pub dims: DimNames,
+    /// Arithmetic type.
+    pub float: DType,
+    /// The model's inputs.
+    pub inputs: Vec<InputDecl>,
+    /// All buffers.
+    pub buffers: Vec<Buffer>,
+    /// What is bound before the step.
+    pub leaves: Vec<Leaf>,
+    /// The steps, in order, on every device.
+    pub steps: Vec<Step>,
+    /// What comes out.
+    pub outputs: Vec<OutputDecl>,
+    /// Sizes.
+    pub summary: Summary,
+}
+
+impl Plan {
+    /// Version of the format that this code writes and reads.
+    pub const VERSION: u32 = 1;
+
+    /// The Plan as JSON: byte-identical for equal Plans.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads what [`Plan::to_json`] wrote.
+    pub fn from_json(text: &str) -> Result<Plan, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// SHA-256 of the JSON, in hexadecimal. Ranks compare it before the first step.
+    pub fn hash(&self) -> String {
+        sha2::Sha256::digest(self.to_json()).iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// A buffer.
+    pub fn buffer(&self, id: BufId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+}
+
+impl Buffer {
+    /// Global ranges that the device at `coords` holds.
+    pub fn ranges(&self, mesh: &Mesh, coords: &[usize]) -> Vec<Range<usize>> {
+        self.extents.iter().map(|e| block(e.size, &e.axes, mesh, coords)).collect()
+    }
+
+    /// Local shape on the device at `coords`.
+    pub fn shape(&self, mesh: &Mesh, coords: &[usize]) -> Vec<usize> {
+        self.ranges(mesh, coords).iter().map(|r| r.len()).collect()
+    }
+
+    /// Elements of the largest block.
+    pub fn largest(&self, mesh: &Mesh) -> usize {
+        self.extents.iter().map(|e| largest_block(e.size, &e.axes, mesh)).product()
+    }
+
+    /// Bytes of the largest block.
+    pub fn largest_bytes(&self, mesh: &Mesh) -> usize {
+        self.largest(mesh) * self.dtype.bytes()
+    }
+}

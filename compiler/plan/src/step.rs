@@ -1,0 +1,298 @@
+//! The closed set of primitive steps. Ops lower to them; `exec` implements each once.
+
+use crate::expr::Reg;
+use crate::{Axis, BufId, Dim, Expr, Monoid, Where};
+use serde::{Deserialize, Serialize};
+
+/// Part of a training step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Loss and metrics.
+    #[default]
+    Forward,
+    /// Gradients.
+    Backward,
+    /// Clipping and the optimiser.
+    Update,
+}
+
+/// A buffer as one step sees it: its dims by name, in the buffer's storage order (row-major, dense).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operand {
+    /// The buffer.
+    pub buf: BufId,
+    /// Name of each of its extents.
+    pub dims: Vec<Dim>,
+}
+
+/// What a step does. Operands match by dim; a dim that an operand lacks is broadcast.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "step")]
+pub enum StepKind {
+    /// `out[i] = expr(inputs[i])` for each output register, over the iteration space of the outputs' dims (all outputs
+    /// have the same dims in the same order, and the same splits). An input may lack dims, and may order them differently.
+    Map {
+        /// The expression; `Load(k)` reads `inputs[k]`, `Index(k)` is the global index along dim `k` of the outputs.
+        expr: Expr,
+        /// What is read.
+        inputs: Vec<Operand>,
+        /// What is written: a register each.
+        outs: Vec<(Reg, Operand)>,
+    },
+    /// `out = sum over the dims that out lacks of a * b`. Every dim of `out` is in `a` or `b`; every summed dim is in both.
+    Contract {
+        /// First factor.
+        a: Operand,
+        /// Second factor.
+        b: Operand,
+        /// Result.
+        out: Operand,
+    },
+    /// Folds the dims that `out` lacks. `ArgMax` and `ArgMin` fold exactly one dim and write pairs of value and *global*
+    /// index. An empty fold gives the identity.
+    Reduce {
+        /// How to fold.
+        monoid: Monoid,
+        /// What is folded.
+        input: Operand,
+        /// Result.
+        out: Operand,
+    },
+    /// `out = table[dim = index]`, where this device's table holds a range of `dim`: an index outside of it gives 0.
+    Lookup {
+        /// The table; has `dim`.
+        table: Operand,
+        /// The dim that is looked up.
+        dim: Dim,
+        /// Global positions along `dim`, `I32`; lacks `dim`.
+        index: Operand,
+        /// Result: dims of the index and the rest of the table's.
+        out: Operand,
+    },
+    /// `out[dim = index] += values`, the transpose of a lookup: indices outside this device's range are dropped.
+    ScatterAdd {
+        /// What is added.
+        values: Operand,
+        /// The dim that is scattered to.
+        dim: Dim,
+        /// Global positions along `dim`, `I32`.
+        index: Operand,
+        /// Result, starts at 0; has `dim`. Dims of the index that it lacks are summed.
+        out: Operand,
+    },
+    /// `softmax`, along a dim that is whole.
+    Softmax {
+        /// What is normalised.
+        input: Operand,
+        /// Along which dim.
+        dim: Dim,
+        /// Whether to give the logarithm.
+        log: bool,
+        /// Result: the same dims in the same order.
+        out: Operand,
+    },
+    /// `log(sum(exp(input)))` along a dim that is whole.
+    LogSumExp {
+        /// What is summed.
+        input: Operand,
+        /// Along which dim.
+        dim: Dim,
+        /// Result: without `dim`.
+        out: Operand,
+    },
+    /// `logsumexp(logits) - logits[dim = label]` along a dim that is whole.
+    CrossEntropy {
+        /// The logits.
+        logits: Operand,
+        /// Global position of the true class, `I32`; its dims are among those of `out`.
+        label: Operand,
+        /// Along which dim.
+        dim: Dim,
+        /// Result: without `dim`.
+        out: Operand,
+    },
+    /// `(softmax(logits) - onehot(label)) * scale`: the gradient of `CrossEntropy`.
+    CrossEntropyGrad {
+        /// The logits.
+        logits: Operand,
+        /// Global position of the true class, `I32`.
+        label: Operand,
+        /// The cotangent; lacks `dim`, may lack others.
+        scale: Operand,
+        /// Along which dim.
+        dim: Dim,
+        /// Result: dims of the logits in the same order.
+        out: Operand,
+    },
+    /// `out[i] = from[i]` for the global indices that this device's `out` holds, all of which its `from` holds too: a
+    /// local slice, another order of dims, or both; a dim that `from` lacks is repeated.
+    Copy(Copy),
+    /// Communication.
+    Collective(Collective),
+}
+
+/// A copy; see [`StepKind::Copy`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copy {
+    /// Source.
+    pub from: Operand,
+    /// Destination.
+    pub out: Operand,
+}
+
+/// Communication over the group of some mesh axes. What each device holds follows from the extents of `from` and `to`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "collective")]
+pub enum Collective {
+    /// Folds equal shapes; a bucket of several buffers. `from[i]` and `to[i]` may share storage.
+    AllReduce {
+        /// Over which axes, jointly.
+        axes: Vec<Axis>,
+        /// How to fold, in ascending order of the group.
+        monoid: Monoid,
+        /// Inputs.
+        from: Vec<Operand>,
+        /// Results.
+        to: Vec<Operand>,
+    },
+    /// Folds, and keeps this device's block of `dim`: `to` has `axis` appended to the axes of `dim`.
+    ReduceScatter {
+        /// Over which axis.
+        axis: Axis,
+        /// How to fold, in ascending order of the group.
+        monoid: Monoid,
+        /// Which dim is split.
+        dim: Dim,
+        /// Input.
+        from: Operand,
+        /// Result.
+        to: Operand,
+    },
+    /// Joins blocks: `to` lacks `axis`, which was the minor-most of `dim`.
+    AllGather {
+        /// Over which axis.
+        axis: Axis,
+        /// Which dim is joined.
+        dim: Dim,
+        /// Input.
+        from: Operand,
+        /// Result.
+        to: Operand,
+    },
+    /// Joins along one dim and splits along another: `axis` moves from the minor end of `join` to the minor end of `split`.
+    AllToAll {
+        /// Over which axis.
+        axis: Axis,
+        /// The dim that becomes less split.
+        join: Dim,
+        /// The dim that becomes more split.
+        split: Dim,
+        /// Input.
+        from: Operand,
+        /// Result.
+        to: Operand,
+    },
+}
+
+impl Collective {
+    /// `all_reduce` and so on.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Collective::AllReduce { .. } => "all_reduce",
+            Collective::ReduceScatter { .. } => "reduce_scatter",
+            Collective::AllGather { .. } => "all_gather",
+            Collective::AllToAll { .. } => "all_to_all",
+        }
+    }
+
+    /// The axes of its group.
+    pub fn axes(&self) -> Vec<Axis> {
+        match self {
+            Collective::AllReduce { axes, .. } => axes.clone(),
+            Collective::ReduceScatter { axis, .. }
+            | Collective::AllGather { axis, .. }
+            | Collective::AllToAll { axis, .. } => vec![*axis],
+        }
+    }
+}
+
+/// A step of the Plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// What it does.
+    #[serde(flatten)]
+    pub kind: StepKind,
+    /// Which part of the training step it belongs to.
+    pub phase: Phase,
+    /// Why it is there: a cause for each buffer that it writes (the parts of a bucket have one each).
+    pub origin: Vec<Where>,
+    /// `(input, output)` buffers that share storage: the input ends here and the output begins in its place.
+    pub reuse: Vec<(BufId, BufId)>,
+    /// Buffers whose last use this is, and whose storage is released after it (those of `reuse` are not among them).
+    pub free: Vec<BufId>,
+}
+
+impl StepKind {
+    /// What it reads.
+    pub fn reads(&self) -> Vec<&Operand> {
+        match self {
+            StepKind::Map { inputs, .. } => inputs.iter().collect(),
+            StepKind::Contract { a, b, .. } => vec![a, b],
+            StepKind::Reduce { input, .. }
+            | StepKind::Softmax { input, .. }
+            | StepKind::LogSumExp { input, .. } => vec![input],
+            StepKind::Lookup { table, index, .. } => vec![table, index],
+            StepKind::ScatterAdd { values, index, .. } => vec![values, index],
+            StepKind::CrossEntropy { logits, label, .. } => vec![logits, label],
+            StepKind::CrossEntropyGrad { logits, label, scale, .. } => vec![logits, label, scale],
+            StepKind::Copy(c) => vec![&c.from],
+            StepKind::Collective(c) => match c {
+                Collective::AllReduce { from, .. } => from.iter().collect(),
+                Collective::ReduceScatter { from, .. }
+                | Collective::AllGather { from, .. }
+                | Collective::AllToAll { from, .. } => vec![from],
+            },
+        }
+    }
+
+    /// What it writes.
+    pub fn writes(&self) -> Vec<&Operand> {
+        match self {
+            StepKind::Map { outs, .. } => outs.iter().map(|o| &o.1).collect(),
+            StepKind::Contract { out, .. }
+            | StepKind::Reduce { out, .. }
+            | StepKind::Lookup { out, .. }
+            | StepKind::ScatterAdd { out, .. }
+            | StepKind::Softmax { out, .. }
+            | StepKind::LogSumExp { out, .. }
+            | StepKind::CrossEntropy { out, .. }
+            | StepKind::CrossEntropyGrad { out, .. } => vec![out],
+            StepKind::Copy(c) => vec![&c.out],
+            StepKind::Collective(c) => match c {
+                Collective::AllReduce { to, .. } => to.iter().collect(),
+                Collective::ReduceScatter { to, .. }
+                | Collective::AllGather { to, .. }
+                | Collective::AllToAll { to, .. } => vec![to],
+            },
+        }
+    }
+
+    /// Its name, for listings.
+    pub fn name(&self) -> &'static str {
+        match self {
+            StepKind::Map { .. } => "map",
+            StepKind::Contract { .. } => "contract",
+            StepKind::Reduce { .. } => "reduce",
+            StepKind::Lookup { .. } => "lookup",
+            StepKind::ScatterAdd { .. } => "scatter_add",
+            StepKind::Softmax { log: false, .. } => "softmax",
+            StepKind::Softmax { log: true, .. } => "log_softmax",
+            StepKind::LogSumExp { .. } => "logsumexp",
+            StepKind::CrossEntropy { .. } => "cross_entropy",
+            StepKind::CrossEntropyGrad { .. } => "cross_entropy_grad",
+            StepKind::Copy(_) => "copy",
+            StepKind::Collective(c) => c.name(),
+        }
+    }
+}
