@@ -41,6 +41,30 @@ macro_rules! codes {
 
 codes! {
     E0101
+    E0102
+    E0103
+    E0104
+    E0105
+    E0106
+    E0107
+    E0190
+    E0201
+    E0202
+    E0203
+    E0204
+    E0205
+    E0501
+    E0502
+    E0503
+    E0504
+    E0505
+    E0506
+    E0507
+    E0510
+    E0511
+    E0512
+    E0513
+    E0514
 }
 
 /// The code of that name, in any case.

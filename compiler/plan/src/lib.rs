@@ -21,7 +21,5 @@ pub use expr::Expr;
 pub use mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use monoid::Monoid;
 pub use placement::Placement;
-pub use plan::{
-    BufId, Buffer, Extent, Init, InputDecl, Leaf, LeafKind, OutputDecl, Plan, Summary, Where,
-};
+pub use plan::{BufId, Buffer, Extent, Init, InputDecl, Leaf, LeafKind, OutputDecl, Plan, Summary, Where};
 pub use step::{Collective, Copy, Operand, Phase, Step, StepKind};

@@ -22,7 +22,10 @@ impl Placement {
 
     /// A placement of the given splits; empty lists of axes are dropped.
     pub fn split(splits: impl IntoIterator<Item = (Dim, Vec<Axis>)>) -> Self {
-        Placement { splits: splits.into_iter().filter(|s| !s.1.is_empty()).collect(), partial: BTreeMap::new() }
+        Placement {
+            splits: splits.into_iter().filter(|s| !s.1.is_empty()).collect(),
+            partial: BTreeMap::new(),
+        }
     }
 
     /// The axes that split a dim, major first.

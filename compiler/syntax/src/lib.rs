@@ -1,1 +1,25 @@
-//! Skeleton.
+//! Text to trees: the parsers of model files and layout files.
+//!
+//! **Invariant:** bad input is answered with diagnostics, several independent ones per file, in time linear in
+//! its size; it never panics, never recurses deeper than [`MAX_DEPTH`] and never reads more than [`MAX_BYTES`].
+
+pub mod ast;
+mod division;
+mod layout;
+mod model;
+mod mtf;
+mod report;
+mod scan;
+
+pub use layout::parse_layout;
+pub use model::parse_model;
+pub use mtf::{parse_mesh, parse_mtf_layout};
+
+/// The deepest tree the parser builds: brackets, calls, signs and chains of operators counted together.
+pub const MAX_DEPTH: usize = 512;
+/// The most brackets, braces and parentheses open at once.
+pub const MAX_NESTING: usize = 128;
+/// The largest file, in bytes.
+pub const MAX_BYTES: usize = 1 << 20;
+/// The most errors reported for one file.
+pub const MAX_ERRORS: usize = 50;

@@ -1,1 +1,32 @@
-//! Skeleton.
+//! Runs Plans: a [`Plan`](meshwright_plan::Plan) becomes, for each device, segments of Burn operations with own kernels
+//! among them, and collectives in between.
+//!
+//! **Invariants:**
+//! - This is the only crate that names Burn.
+//! - A device computes what the Plan says, in the Plan's order, and nothing else communicates.
+//! - A device that fails, by an error or a panic, ends all others; the error names rank, step, value and source line.
+//! - Burn is never given an empty tensor.
+
+mod build;
+mod clock;
+mod cluster;
+mod collective;
+mod contract;
+mod engine;
+mod error;
+mod host;
+pub mod kernels;
+mod local;
+mod own;
+mod pack;
+mod program;
+mod tensor;
+#[cfg(test)]
+mod tests;
+
+pub use clock::process_cpu_time;
+pub use cluster::{Cluster, ClusterOptions, Provider, StepReport};
+pub use engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves};
+pub use error::{ExecError, Place};
+pub use host::{HostData, HostTensor};
+pub use kernels::KernelError;

@@ -1,1 +1,19 @@
-//! Skeleton.
+//! What a training run needs beside the engine: data, checkpoints, the run's folder and its metrics.
+//!
+//! **Invariant:** nothing here depends on the layout. Data is addressed by record and declared order, checkpoints hold
+//! whole tensors by parameter path, and example order is a function of (seed, epoch, index) alone. What is read from
+//! disk is checked before it is used; a bad file is a diagnostic, never a panic.
+
+pub mod checkpoint;
+pub mod data;
+pub mod metrics;
+pub mod run_dir;
+mod tensor;
+
+pub use tensor::HostTensor;
+
+/// A result whose error is one message to the user.
+pub type Checked<T> = Result<T, Box<meshwright_diag::Diagnostic>>;
+
+#[cfg(target_endian = "big")]
+compile_error!("data, checkpoints and buffers share one byte order: little-endian");

@@ -1,0 +1,120 @@
+//! A resolved model: its forward graph and all that the declarations say.
+
+use meshwright_diag::Span;
+use meshwright_ops::{Graph, Id};
+use meshwright_plan::{DType, Dim, InputDecl};
+use std::collections::BTreeMap;
+
+/// What the command line sets.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// `--dim name=size`, in order.
+    pub dims: Vec<(String, usize)>,
+    /// `--set name=value`, in order.
+    pub consts: Vec<(String, f64)>,
+    /// Which `size NAME { … }` of the file applies.
+    pub size: Option<String>,
+    /// `--precision`: the arithmetic type; the model's own (`precision f64` in `train`, else `f32`) where `None`.
+    pub float: Option<DType>,
+}
+
+/// A parameter.
+#[derive(Clone, Debug)]
+pub struct ParamDecl {
+    /// Its path, such as `h1.w`.
+    pub path: String,
+    /// Its leaf.
+    pub id: Id,
+    /// Where it is declared.
+    pub span: Span,
+    /// Whether the optimiser leaves it alone (`freeze`).
+    pub frozen: bool,
+    /// Whether weight decay spares it (`weight_decay … except`).
+    pub no_decay: bool,
+}
+
+/// A named scalar or output.
+#[derive(Clone, Debug)]
+pub struct LossDecl {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub id: Id,
+    /// Where it is declared.
+    pub span: Span,
+}
+
+/// An optimiser. Hyperparameters are scalar values of the graph (constants, or expressions of the step number).
+#[derive(Clone, Debug)]
+pub enum Optimizer {
+    /// Stochastic gradient descent. With momentum: `m = momentum * m + g`, `p -= lr * m` (Polyak 1964), or with `nesterov`
+    /// `p -= lr * (g + momentum * m)`.
+    Sgd {
+        /// Learning rate.
+        lr: Id,
+        /// Momentum; `None` keeps no moment.
+        momentum: Option<Id>,
+        /// Whether to look ahead.
+        nesterov: bool,
+        /// Added to the gradient times the parameter; `None` for none.
+        weight_decay: Option<Id>,
+    },
+    /// Adam (Kingma & Ba 2015); with `decoupled` AdamW (Loshchilov & Hutter 2019).
+    Adam {
+        /// Learning rate.
+        lr: Id,
+        /// Decay of the first moment.
+        beta1: Id,
+        /// Decay of the second moment.
+        beta2: Id,
+        /// Added to the root of the second moment.
+        eps: Id,
+        /// Weight decay; added to the gradient in Adam, to the step in AdamW.
+        weight_decay: Option<Id>,
+        /// Whether weight decay is decoupled.
+        decoupled: bool,
+    },
+}
+
+/// Clipping of gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ClipSpec {
+    /// All gradients are scaled so that their joint 2-norm is at most this.
+    GlobalNorm(f64),
+}
+
+/// The `train` block.
+#[derive(Clone, Debug)]
+pub struct TrainSpec {
+    /// The loss that is minimised.
+    pub minimize: LossDecl,
+    /// The optimiser.
+    pub optimizer: Optimizer,
+    /// Clipping.
+    pub clip: Option<ClipSpec>,
+}
+
+/// A resolved model. The graph holds forward values (phase `Forward`) and hyperparameters (phase `Update`).
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Name of the model.
+    pub model: String,
+    /// Its graph.
+    pub graph: Graph,
+    /// Arithmetic type.
+    pub float: DType,
+    /// Where each dim is declared.
+    pub dim_spans: BTreeMap<Dim, Span>,
+    /// Inputs in order of declaration, each with its leaf.
+    pub inputs: Vec<(InputDecl, Id, Span)>,
+    /// Parameters in order of creation.
+    pub params: Vec<ParamDecl>,
+    /// Losses.
+    pub losses: Vec<LossDecl>,
+    /// Metrics.
+    pub metrics: Vec<LossDecl>,
+    /// Outputs, for `predict`.
+    pub outputs: Vec<LossDecl>,
+    /// How it is trained; `None` where the file has no `train` block for it.
+    pub train: Option<TrainSpec>,
+}

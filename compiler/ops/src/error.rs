@@ -1,0 +1,36 @@
+//! What an op says when it cannot take its operands. The resolver adds the places.
+
+use meshwright_diag::Code;
+
+/// A refusal: the code, the words, and which operand is at fault.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct OpError {
+    /// Its code.
+    pub code: Code,
+    /// One line; dims are written as `{N}` placeholders nowhere: names are already in it.
+    pub message: String,
+    /// The operand at fault, if one is.
+    pub operand: Option<usize>,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl OpError {
+    /// An error of that code.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        OpError { code, message: message.into(), operand: None, help: None }
+    }
+
+    /// Names the operand at fault.
+    pub fn operand(mut self, i: usize) -> Self {
+        self.operand = Some(i);
+        self
+    }
+
+    /// Adds advice.
+    pub fn help(mut self, text: impl Into<String>) -> Self {
+        self.help = Some(text.into());
+        self
+    }
+}

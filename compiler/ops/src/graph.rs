@@ -1,0 +1,122 @@
+//! The graph of one program: values in order of definition, each made by one op.
+
+use crate::{Op, OpError, Type};
+use meshwright_diag::Span;
+use meshwright_plan::{DimNames, Phase};
+use std::sync::Arc;
+
+/// A value, by position in its [`Graph`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u32);
+
+/// What kind of thing a value is to the layout rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// An activation, a cotangent or any other temporary.
+    #[default]
+    Value,
+    /// A stored parameter.
+    Param,
+    /// The finished gradient of a parameter, and what clipping makes of it.
+    Grad,
+    /// A moment, and every temporary of the update.
+    Moment,
+}
+
+/// Where a value comes from: what the rules and messages need to know about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// What it is to the rules.
+    pub class: Class,
+    /// Part of the training step.
+    pub phase: Phase,
+    /// Path of the layer call (or, for what belongs to a parameter, of the parameter).
+    pub path: Arc<str>,
+    /// Name that the user gave it, or a made one such as `dw(h1)`.
+    pub name: Arc<str>,
+    /// Its place in the model file.
+    pub span: Span,
+}
+
+/// A value with the op that makes it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The op.
+    pub op: Arc<dyn Op>,
+    /// Its operands, all defined before.
+    pub inputs: Vec<Id>,
+    /// Type of the result.
+    pub ty: Type,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// A program: values in order of definition.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    /// Names of the dims.
+    pub dims: DimNames,
+    /// The values.
+    pub nodes: Vec<Node>,
+    /// The origin given to values that are added.
+    pub cursor: Origin,
+}
+
+impl Graph {
+    /// A graph without values.
+    pub fn new(dims: DimNames) -> Self {
+        Graph { dims, ..Graph::default() }
+    }
+
+    /// Adds a value made by `op`; its type is inferred and its origin is the cursor's.
+    pub fn add_op(&mut self, op: Arc<dyn Op>, inputs: &[Id]) -> Result<Id, OpError> {
+        let types: Vec<&Type> = inputs.iter().map(|i| self.ty(*i)).collect();
+        let ty = op.infer(&types, &self.dims)?;
+        Ok(self.push(Node { op, inputs: inputs.to_vec(), ty, origin: self.cursor.clone() }))
+    }
+
+    /// Adds a value that is known to be well typed: what gradients and expansions are made of.
+    ///
+    /// # Panics
+    /// Where the op refuses its operands: a bug in the op that builds it.
+    pub fn op(&mut self, op: impl Op + 'static, inputs: &[Id]) -> Id {
+        let name = format!("{op:?}");
+        match self.add_op(Arc::new(op), inputs) {
+            Ok(id) => id,
+            Err(e) => panic!("internal error: `{name}` was built on operands that it refuses: {e}"),
+        }
+    }
+
+    /// Adds a node as it is.
+    pub fn push(&mut self, node: Node) -> Id {
+        self.nodes.push(node);
+        Id(self.nodes.len() as u32 - 1)
+    }
+
+    /// A node.
+    pub fn node(&self, id: Id) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    /// Type of a value.
+    pub fn ty(&self, id: Id) -> &Type {
+        &self.nodes[id.0 as usize].ty
+    }
+
+    /// All values in order of definition.
+    pub fn ids(&self) -> impl Iterator<Item = Id> + use<> {
+        (0..self.nodes.len() as u32).map(Id)
+    }
+
+    /// Types of the operands of a node.
+    pub fn input_types(&self, id: Id) -> Vec<&Type> {
+        self.node(id).inputs.iter().map(|i| self.ty(*i)).collect()
+    }
+
+    /// `h1[batch hidden1]`: a value as messages call it.
+    pub fn describe(&self, id: Id) -> String {
+        let n = self.node(id);
+        let name = if n.origin.name.is_empty() { n.op.name() } else { &n.origin.name };
+        format!("{name}{}", self.dims.list(&n.ty.dims))
+    }
+}

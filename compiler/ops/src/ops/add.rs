@@ -1,0 +1,93 @@
+//! The n-ary sum: the one op in which unfinished sums meet.
+
+use crate::family::float;
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Type, union};
+use meshwright_diag::codes;
+use meshwright_plan::expr::{BinaryFn, Reg};
+use meshwright_plan::{DimNames, Expr};
+use std::sync::Arc;
+
+/// The sum of its operands, broadcast by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Add;
+
+/// How it is written.
+pub(crate) static FAMILY: &[Family] = &[
+    Family {
+        name: "+",
+        form: Form::Operator(2),
+        doc: "Sum, broadcast by name.",
+        build: |g, c| {
+            let x = c.unified(g, true)?;
+            g.add_op(Arc::new(Add), &x)
+        },
+        samples: || {
+            vec![
+                Sample::call("same dims", "+", &[], vec![float(&[("a", 5), ("b", 3)]), float(&[("b", 3), ("a", 5)])]),
+                Sample::call("bias", "+", &[], vec![float(&[("a", 5), ("b", 3)]), float(&[("b", 3)])]),
+                Sample::call("outer", "+", &[], vec![float(&[("a", 5)]), float(&[("b", 3)])]),
+                Sample::new("three", vec![float(&[("a", 3)]), float(&[("b", 2)]), float(&[])], |g, x| Ok(g.sum_of(x))),
+            ]
+        },
+    },
+    Family {
+        name: "-",
+        form: Form::Operator(2),
+        doc: "Difference, broadcast by name.",
+        build: |g, c| {
+            let x = c.unified(g, true)?;
+            let minus = g.add_op(Arc::new(crate::Unary(&super::NEG)), &x[1..])?;
+            g.add_op(Arc::new(Add), &[x[0], minus])
+        },
+        samples: || vec![Sample::call("a - b", "-", &[], vec![float(&[("a", 5)]), float(&[("a", 5), ("b", 2)])])],
+    },
+];
+
+impl Op for Add {
+    fn name(&self) -> &'static str {
+        "add"
+    }
+
+    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+        for (i, t) in x.iter().enumerate() {
+            if t.dtype != x[0].dtype || !(t.dtype.is_float() || t.dtype.is_int()) {
+                return Err(OpError::new(codes::E0202, format!("a sum of {} and {}", x[0].dtype, t.dtype))
+                    .operand(i)
+                    .help(format!("convert one of them: `cast(…, {})`", x[0].dtype)));
+            }
+        }
+        Ok(Type::new(x[0].dtype, union(x.iter().copied())))
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        Roles::elementwise(x, y, Linear::Jointly)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Add
+    }
+
+    fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
+        let dims = g.ty(y).dims.clone();
+        let mut out = Vec::new();
+        for (x, need) in x.iter().zip(need) {
+            let to = g.ty(*x).dims.clone();
+            out.push(need.then(|| g.pull_back(&[dy], &dims, &to)));
+        }
+        out
+    }
+
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+        x.iter().copied().reduce(|a, b| e.binary(BinaryFn::Add, a, b))
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(meshwright_plan::Dim) -> u64) -> u64 {
+        (x.len() as u64 - 1) * y.dims.iter().map(|d| size(*d)).product::<u64>()
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        F64Tensor::build(&y.dims, |at| x.iter().map(|t| t.at(&y.dims, at)).sum())
+    }
+}

@@ -1,0 +1,135 @@
+//! `argmax`: a fold of pairs of value and index, of which the index is then taken.
+
+use super::composite::primitive;
+use crate::family::float;
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use meshwright_diag::codes;
+use meshwright_plan::expr::{Reg, Scalar};
+use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, StepKind};
+use std::sync::Arc;
+
+/// The pair of greatest (or least) value and its position along a dim; of equal values the lowest position.
+#[derive(Clone, Debug)]
+pub struct ArgReduce {
+    /// `ArgMax` or `ArgMin`.
+    pub monoid: Monoid,
+    /// Along which dim.
+    pub dim: Dim,
+}
+
+/// The position of a pair, as an `i32 in` the dim.
+#[derive(Clone, Debug)]
+pub struct PairIndex {
+    /// The dim that the position is in.
+    pub dim: Dim,
+}
+
+/// The position of the greatest or least value along a dim.
+pub fn arg_extreme(g: &mut Graph, monoid: Monoid, x: Id, dim: Dim) -> Id {
+    let pair = g.op(ArgReduce { monoid, dim }, &[x]);
+    g.op(PairIndex { dim }, &[pair])
+}
+
+/// How it is written.
+pub(crate) static FAMILY: &[Family] = &[Family {
+    name: "argmax",
+    form: Form::OverDims(1),
+    doc: "`argmax[d](x)`: the position of the greatest along `d`, an `i32 in d`; of equal ones the lowest. NaN counts as greatest.",
+    build: |g, c| {
+        let (x, dim) = (c.tensor(g, 0), c.one_dim(g)?);
+        c.check_dims(g, &g.ty(x).clone())?;
+        let pair = g.add_op(Arc::new(ArgReduce { monoid: Monoid::ArgMax, dim }), &[x])?;
+        Ok(g.op(PairIndex { dim }, &[pair]))
+    },
+    samples: || {
+        vec![
+            Sample::call("inner", "argmax", &["b"], vec![float(&[("a", 5), ("b", 3)])]).flat(),
+            Sample::call("outer", "argmax", &["a"], vec![float(&[("a", 5), ("b", 3)])]).flat(),
+            Sample::new("ties", vec![crate::family::integer(&[("a", 7), ("b", 3)], 0.0, 2.0)], |g, x| {
+                let a = g.ty(x[0]).dims[0];
+                Ok(arg_extreme(g, Monoid::ArgMin, x[0], a))
+            })
+            .flat(),
+        ]
+    },
+}];
+
+impl Op for ArgReduce {
+    fn name(&self) -> &'static str {
+        self.monoid.name()
+    }
+
+    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+        if !(x[0].dtype.is_float() || x[0].dtype.is_int()) {
+            return Err(OpError::new(codes::E0202, format!("`{}` takes numbers, not {}", self.monoid, x[0].dtype)));
+        }
+        if self.dim.size == 0 {
+            return Err(OpError::new(codes::E0204, format!("`{}[{1}]`: `{1}` has size 0", self.monoid, names.name(self.dim))));
+        }
+        let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| *d != self.dim).collect();
+        Ok(Type::new(x[0].dtype.pair(), dims))
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        Roles::new(x, y, self.monoid, Linear::No)
+    }
+
+    fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
+        vec![None]
+    }
+
+    fn lower(&self, e: &mut dyn Emit) {
+        let monoid = self.monoid;
+        primitive(e, |x, out| StepKind::Reduce { monoid, input: x[0].clone(), out });
+    }
+
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+        x[0].dims.iter().map(|d| size(*d)).product()
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        let mut best = F64Tensor::build(&y.dims, |_| f64::NAN);
+        best.second = vec![-1.0; best.data.len()];
+        let mut dims = y.dims.clone();
+        dims.push(self.dim);
+        crate::tensor::each_position(&dims, |at| {
+            let v = x[0].at(&dims, at);
+            let o = best.offset(&dims, at);
+            let better = if self.monoid == Monoid::ArgMax { v > best.data[o] } else { v < best.data[o] };
+            if best.second[o] < 0.0 || better {
+                best.data[o] = v;
+                best.second[o] = at[at.len() - 1] as f64;
+            }
+        });
+        best
+    }
+}
+
+impl Op for PairIndex {
+    fn name(&self) -> &'static str {
+        "pair_index"
+    }
+
+    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+        Ok(Type { dtype: DType::I32, dims: x[0].dims.clone(), range: Some(self.dim) })
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        Roles::elementwise(x, y, Linear::No)
+    }
+
+    fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
+        vec![None]
+    }
+
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+        Some(e.push(Scalar::PairIndex(x[0]), DType::I32))
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        let index = F64Tensor { dims: x[0].dims.clone(), data: x[0].second.clone(), second: Vec::new() };
+        index.ordered(&y.dims)
+    }
+}

@@ -1,0 +1,72 @@
+//! Conversion between dtypes.
+
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use meshwright_plan::expr::Reg;
+use meshwright_plan::{DType, DimNames, Expr};
+
+/// Conversion to a dtype: float to integer truncates towards zero, non-zero is true, true is 1.
+#[derive(Clone, Debug)]
+pub struct Cast {
+    /// The new dtype.
+    pub to: DType,
+}
+
+/// How it is written: `cast(x, float)`; the resolver reads the dtype.
+pub(crate) static FAMILY: &[Family] = &[Family {
+    name: "cast",
+    form: Form::Syntax,
+    doc: "`cast(x, dtype)`: the value as `float`, `f32`, `f64`, `i32` or `bool`. Float to integer truncates.",
+    build: |g, c| {
+        let x = c.tensor(g, 0);
+        let to = c.float;
+        Ok(g.cast(x, to))
+    },
+    samples: || {
+        use crate::family::{float, truth};
+        vec![
+            Sample::new("bool to float", vec![truth(&[("a", 5), ("b", 3)])], |g, x| Ok(g.cast(x[0], DType::F64))).flat(),
+            Sample::new("float to integer", vec![float(&[("a", 5)])], |g, x| Ok(g.cast(x[0], DType::I32))).flat(),
+            Sample::new("float to bool", vec![float(&[("a", 5)])], |g, x| Ok(g.cast(x[0], DType::Bool))).flat(),
+        ]
+    },
+}];
+
+impl Op for Cast {
+    fn name(&self) -> &'static str {
+        "cast"
+    }
+
+    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+        let range = if self.to == DType::I32 { x[0].range } else { None };
+        Ok(Type { dtype: self.to, dims: x[0].dims.clone(), range })
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        // Between floats the cast of a sum is the sum of the casts, beyond rounding; truncation is not linear.
+        let linear = x[0].dtype.is_float() && y.dtype.is_float();
+        Roles::elementwise(x, y, if linear { Linear::Only([0].into()) } else { Linear::No })
+    }
+
+    fn vjp(&self, g: &mut Graph, x: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
+        let from = g.ty(x[0]).dtype;
+        vec![from.is_float().then(|| g.cast(dy, from))]
+    }
+
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+        Some(e.cast(x[0], self.to))
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        F64Tensor::build(&y.dims, |at| {
+            let v = x[0].at(&y.dims, at);
+            match self.to {
+                DType::Bool => f64::from(u8::from(v != 0.0)),
+                DType::I32 | DType::U8 => v.trunc(),
+                DType::F32 => f64::from(v as f32),
+                _ => v,
+            }
+        })
+    }
+}

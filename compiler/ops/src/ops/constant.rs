@@ -1,0 +1,56 @@
+//! A number, the same everywhere.
+
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Type};
+use meshwright_plan::expr::Reg;
+use meshwright_plan::{DType, DimNames, Expr};
+
+/// A scalar constant. Numbers are kept by their bits, so that equal text is equal value.
+#[derive(Clone, Debug)]
+pub struct Const {
+    /// Its value.
+    pub value: f64,
+    /// Its dtype.
+    pub dtype: DType,
+}
+
+impl Const {
+    /// A constant of a dtype.
+    pub fn new(value: f64, dtype: DType) -> Self {
+        Const { value, dtype }
+    }
+}
+
+/// Constants are written as numbers.
+pub(crate) static FAMILY: &[Family] = &[];
+
+impl Op for Const {
+    fn name(&self) -> &'static str {
+        "const"
+    }
+
+    fn infer(&self, _: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+        Ok(Type::new(self.dtype, []))
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        Roles::elementwise(x, y, Linear::No)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Generator
+    }
+
+    fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
+        Vec::new()
+    }
+
+    fn scalar(&self, e: &mut Expr, _: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+        Some(e.constant(self.value, self.dtype))
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn oracle(&self, _: &[&F64Tensor], y: &Type) -> F64Tensor {
+        F64Tensor::build(&y.dims, |_| self.value)
+    }
+}

@@ -1,0 +1,191 @@
+//! Contraction: the product of any number of values, summed over the dims that the result lacks. `a * b` is one that sums
+//! nothing; `sum[d](a * b)` is one by definition, so that the product is never materialised.
+
+use crate::family::float;
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type, union};
+use meshwright_diag::codes;
+use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
+use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, Operand, StepKind};
+use std::sync::Arc;
+
+/// The product of its operands, of which the dims in `out` remain.
+#[derive(Clone, Debug)]
+pub struct Contract {
+    /// Dims of the result, in order; each occurs in an operand.
+    pub out: Vec<Dim>,
+}
+
+/// How a product is written; with `sum[…]` around it the resolver makes one contraction of both.
+pub(crate) static FAMILY: &[Family] = &[Family {
+    name: "*",
+    form: Form::Operator(2),
+    doc: "Product, broadcast by name. `sum[d](a * b * c)` is one contraction.",
+    build: |g, c| {
+        let x = c.unified(g, true)?;
+        let out = union(x.iter().map(|i| g.ty(*i)));
+        g.add_op(Arc::new(Contract { out }), &x)
+    },
+    samples,
+}];
+
+fn contraction(label: &'static str, out: &'static [&'static str], inputs: Vec<crate::family::SampleInput>) -> Sample {
+    Sample::new(label, inputs, move |g, x| {
+        let out = out.iter().filter_map(|d| g.dims.find(d)).collect();
+        Ok(g.op(Contract { out }, x))
+    })
+}
+
+fn samples() -> Vec<Sample> {
+    let (a, b, c, d) = (("a", 5), ("b", 3), ("c", 4), ("d", 2));
+    vec![
+        Sample::call("a * b", "*", &[], vec![float(&[a, b]), float(&[b])]),
+        contraction("matrix product", &["a", "c"], vec![float(&[a, b]), float(&[b, c])]),
+        contraction("transposed", &["c", "a"], vec![float(&[b, a]), float(&[c, b])]),
+        contraction("batched", &["a", "b", "d"], vec![float(&[a, b, c]), float(&[a, d, c])]),
+        contraction("two summed dims", &["d"], vec![float(&[a, b, c]), float(&[a, b, d])]),
+        contraction("three operands", &["a", "d"], vec![float(&[a, b]), float(&[b, c]), float(&[c, d])]),
+        contraction("dot", &[], vec![float(&[a, b]), float(&[b, a])]),
+        contraction("scaled", &["a"], vec![float(&[]), float(&[a, b]), float(&[b])]),
+        contraction("a dim of one operand is summed", &["a"], vec![float(&[a, b, c]), float(&[a, b])]),
+    ]
+}
+
+impl Op for Contract {
+    fn name(&self) -> &'static str {
+        "contract"
+    }
+
+    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+        for (i, t) in x.iter().enumerate() {
+            if t.dtype != x[0].dtype || !(t.dtype.is_float() || t.dtype == DType::I32) {
+                return Err(OpError::new(codes::E0202, format!("a product of {} and {}", x[0].dtype, t.dtype))
+                    .operand(i)
+                    .help(format!("convert one of them: `cast(…, {})`", x[0].dtype)));
+            }
+        }
+        Ok(Type::new(x[0].dtype, self.out.clone()))
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        let linear = if x.len() == 1 { Linear::Only([0].into()) } else { Linear::EachAlone };
+        Roles::new(x, y, Monoid::Sum, linear)
+    }
+
+    fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
+        let dims = g.ty(y).dims.clone();
+        let mut out = Vec::new();
+        for (i, xi) in x.iter().enumerate() {
+            out.push(need[i].then(|| {
+                let mut factors = vec![dy];
+                factors.extend(x.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, f)| *f));
+                let to = g.ty(*xi).dims.clone();
+                g.pull_back(&factors, &dims, &to)
+            }));
+        }
+        out
+    }
+
+    fn scalar(&self, e: &mut Expr, x: &[Reg], types: &[&Type], y: &Type) -> Option<Reg> {
+        let sums = types.iter().any(|t| t.dims.iter().any(|d| !y.has(*d)));
+        if sums { None } else { x.iter().copied().reduce(|a, b| e.binary(BinaryFn::Mul, a, b)) }
+    }
+
+    fn lower(&self, e: &mut dyn Emit) {
+        let mut work: Vec<Operand> = (0..e.input_count()).map(|i| e.input(i)).collect();
+        let dtype = e.result_type().dtype;
+        // A dim that only one operand has is summed before anything is multiplied.
+        for i in 0..work.len() {
+            let alone = |d: &Dim| !self.out.contains(d) && work.iter().enumerate().all(|(j, o)| j == i || !o.dims.contains(d));
+            let keep: Vec<Dim> = work[i].dims.iter().copied().filter(|d| !alone(d)).collect();
+            if keep.len() < work[i].dims.len() {
+                let out = if work.len() == 1 { e.output(&keep) } else { e.temp(dtype, &keep) };
+                e.push(StepKind::Reduce { monoid: Monoid::Sum, input: work[i].clone(), out: out.clone() });
+                work[i] = out;
+            }
+        }
+        while work.len() > 1 {
+            let (i, j) = if work.len() == 2 { (0, 1) } else { cheapest_pair(&work, &self.out) };
+            let b = work.remove(j);
+            let a = work.remove(i);
+            let keep = kept(&a, &b, &work, &self.out);
+            let joined: Vec<Dim> = a.dims.iter().chain(b.dims.iter().filter(|d| !a.dims.contains(d))).copied().collect();
+            let (a, b, order) = storage_order(a, b, &keep, &self.out);
+            let out = if work.is_empty() { e.output(&order) } else { e.temp(dtype, &order) };
+            if keep.len() == joined.len() {
+                e.push(multiply(a, b, out.clone(), dtype));
+            } else {
+                e.push(StepKind::Contract { a, b, out: out.clone() });
+            }
+            work.insert(i.min(work.len()), out);
+        }
+    }
+
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+        x.len().max(2) as u64 * union(x.iter().copied()).iter().map(|d| size(*d)).product::<u64>()
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        let mut all: Vec<Dim> = Vec::new();
+        for d in x.iter().flat_map(|t| &t.dims) {
+            if !all.contains(d) {
+                all.push(*d);
+            }
+        }
+        let mut out = F64Tensor::build(&y.dims, |_| 0.0);
+        crate::tensor::each_position(&all, |at| {
+            let o = out.offset(&all, at);
+            out.data[o] += x.iter().map(|t| t.at(&all, at)).product::<f64>();
+        });
+        out
+    }
+}
+
+/// Dims of the product of `a` and `b` that the result or another operand still needs.
+fn kept(a: &Operand, b: &Operand, rest: &[Operand], out: &[Dim]) -> Vec<Dim> {
+    let needed = |d: &Dim| out.contains(d) || rest.iter().any(|o| o.dims.contains(d));
+    a.dims.iter().chain(b.dims.iter().filter(|d| !a.dims.contains(d))).copied().filter(needed).collect()
+}
+
+/// The pair whose product is smallest; of equal ones the one with fewer multiplications, then the first.
+fn cheapest_pair(work: &[Operand], out: &[Dim]) -> (usize, usize) {
+    let size = |dims: &[Dim]| dims.iter().map(|d| d.size as u128).product::<u128>();
+    let mut best = None;
+    for i in 0..work.len() {
+        for j in i + 1..work.len() {
+            let rest: Vec<Operand> =
+                work.iter().enumerate().filter(|(k, _)| *k != i && *k != j).map(|(_, o)| o.clone()).collect();
+            let keep = kept(&work[i], &work[j], &rest, out);
+            let joined: u128 = size(&work[i].dims)
+                * size(&work[j].dims.iter().copied().filter(|d| !work[i].dims.contains(d)).collect::<Vec<_>>());
+            let cost = (size(&keep), joined, i, j);
+            best = Some(best.map_or(cost, |b: (u128, u128, usize, usize)| b.min(cost)));
+        }
+    }
+    best.map_or((0, 1), |b| (b.2, b.3))
+}
+
+/// The order of factors and of the result's dims: common dims, then those of the first factor, then of the second; with
+/// the factors swapped where that gives the declared order of the result, so that no later step must transpose.
+fn storage_order(a: Operand, b: Operand, keep: &[Dim], wanted: &[Dim]) -> (Operand, Operand, Vec<Dim>) {
+    let wanted: Vec<Dim> = wanted.iter().copied().filter(|d| keep.contains(d)).collect();
+    let order = |p: &Operand, q: &Operand| -> Vec<Dim> {
+        let group = |f: &dyn Fn(&Dim) -> bool| -> Vec<Dim> {
+            let mut dims: Vec<Dim> = wanted.iter().copied().filter(|d| f(d)).collect();
+            dims.extend(keep.iter().copied().filter(|d| f(d) && !wanted.contains(d)));
+            dims
+        };
+        let (inp, inq) = (|d: &Dim| p.dims.contains(d), |d: &Dim| q.dims.contains(d));
+        [group(&|d| inp(d) && inq(d)), group(&|d| inp(d) && !inq(d)), group(&|d| !inp(d))].concat()
+    };
+    let (first, second) = (order(&a, &b), order(&b, &a));
+    if second == wanted && first != wanted { (b, a, second) } else { (a, b, first) }
+}
+
+/// `out = a * b`, nothing summed.
+fn multiply(a: Operand, b: Operand, out: Operand, dtype: DType) -> StepKind {
+    let mut expr = Expr::default();
+    let x = expr.push(Scalar::Load(0), dtype);
+    let y = expr.push(Scalar::Load(1), dtype);
+    let r = expr.binary(BinaryFn::Mul, x, y);
+    StepKind::Map { expr, inputs: vec![a, b], outs: vec![(r, out)] }
+}

@@ -1,0 +1,48 @@
+//! The finished gradient of a parameter: an identity at which `grads:` rules speak.
+
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Type};
+use meshwright_plan::expr::Reg;
+use meshwright_plan::{Dim, DimNames, Expr};
+
+/// The finished gradient of a parameter: an identity at which `grads:` rules speak.
+#[derive(Clone, Copy, Debug)]
+pub struct Gradient;
+
+/// Differentiation makes it.
+pub(crate) static FAMILY: &[Family] = &[];
+
+impl Op for Gradient {
+    fn name(&self) -> &'static str {
+        "gradient"
+    }
+
+    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+        Ok(x[0].clone())
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        Roles::elementwise(x, y, Linear::Only([0].into()))
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Gradient
+    }
+
+    fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
+        vec![Some(dy)]
+    }
+
+    fn scalar(&self, _: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+        Some(x[0])
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+        0
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        x[0].ordered(&y.dims)
+    }
+}

@@ -1,0 +1,50 @@
+//! Leaves: what is bound before the step.
+
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, LeafOp, Linear, Op, OpError, Roles, Type};
+use meshwright_plan::DimNames;
+
+/// An input, a parameter, a moment or the number of the step.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// What it is.
+    pub leaf: LeafOp,
+    /// Its type, as declared.
+    pub ty: Type,
+}
+
+/// Leaves are written as declarations.
+pub(crate) static FAMILY: &[Family] = &[];
+
+impl Op for Leaf {
+    fn name(&self) -> &'static str {
+        match &self.leaf {
+            LeafOp::Input { .. } => "input",
+            LeafOp::Param { .. } => "param",
+            LeafOp::Moment { .. } => "moment",
+            LeafOp::StepNumber => "step",
+        }
+    }
+
+    fn infer(&self, _: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+        Ok(self.ty.clone())
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        Roles::elementwise(x, y, Linear::No)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Leaf(self.leaf.clone())
+    }
+
+    fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
+        Vec::new()
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn oracle(&self, _: &[&F64Tensor], y: &Type) -> F64Tensor {
+        // A leaf has no meaning of its own: whoever evaluates binds it.
+        F64Tensor::build(&y.dims, |_| f64::NAN)
+    }
+}

@@ -1,0 +1,81 @@
+//! The mean along dims: a sum and a division by the number of elements, kept as one op until the example dim of an
+//! evaluation has been seen to, where the number of elements is that of the whole data set.
+
+use crate::family::float;
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use meshwright_diag::codes;
+use meshwright_plan::{Dim, DimNames, Monoid};
+use std::sync::Arc;
+
+/// The mean along `dims`.
+#[derive(Clone, Debug)]
+pub struct Mean {
+    /// Along which dims.
+    pub dims: Vec<Dim>,
+}
+
+/// How it is written.
+pub(crate) static FAMILY: &[Family] = &[Family {
+    name: "mean",
+    form: Form::OverDims(1),
+    doc: "`mean[d, e](x)`: the mean along dims; truth values count as 0 and 1.",
+    build: |g, c| {
+        let x = c.unified(g, true)?;
+        c.check_dims(g, &g.ty(x[0]).clone())?;
+        g.add_op(Arc::new(Mean { dims: c.dims.to_vec() }), &x)
+    },
+    samples: || {
+        vec![
+            Sample::call("inner", "mean", &["b"], vec![float(&[("a", 5), ("b", 3)])]),
+            Sample::call("both", "mean", &["a", "b"], vec![float(&[("a", 5), ("b", 3)])]),
+        ]
+    },
+}];
+
+impl Op for Mean {
+    fn name(&self) -> &'static str {
+        "mean"
+    }
+
+    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+        if !x[0].dtype.is_float() {
+            return Err(OpError::new(codes::E0202, format!("`mean` takes floats or truth values, not {}", x[0].dtype))
+                .operand(0)
+                .help("convert it: `cast(…, float)`"));
+        }
+        let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| !self.dims.contains(d)).collect();
+        Ok(Type::new(x[0].dtype, dims))
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
+    }
+
+    fn vjp(&self, g: &mut Graph, _: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
+        let n: usize = self.dims.iter().map(|d| d.size).product();
+        vec![Some(g.scaled(dy, 1.0 / n as f64))]
+    }
+
+    fn expand_when(&self) -> ExpandWhen {
+        ExpandWhen::Always
+    }
+
+    fn expand(&self, g: &mut Graph, x: &[Id]) -> Option<Id> {
+        let n: usize = self.dims.iter().map(|d| d.size).product();
+        let sum = g.reduce(Monoid::Sum, x[0], &self.dims);
+        Some(g.scaled(sum, 1.0 / n as f64))
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        let mut out = F64Tensor::build(&y.dims, |_| 0.0);
+        let n: usize = self.dims.iter().map(|d| d.size).product();
+        let dims = x[0].dims.clone();
+        crate::tensor::each_position(&dims, |at| {
+            let o = out.offset(&dims, at);
+            out.data[o] += x[0].at(&dims, at) / n as f64;
+        });
+        out
+    }
+}

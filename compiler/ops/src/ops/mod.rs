@@ -1,0 +1,26 @@
+//! One op a file. A new op is one file beside these and one line in the list.
+
+/// Declares the modules, re-exports their ops, and makes the registry of families.
+macro_rules! ops {
+    ($($module:ident),* $(,)?) => {
+        $(mod $module; #[allow(unused_imports, unreachable_pub, reason = "some files hold only families")] pub use $module::*;)*
+        /// The families of each file, in the order of the list.
+        pub(crate) static FAMILIES: &[&[crate::Family]] = &[$($module::FAMILY),*];
+    };
+}
+
+mod binary;
+mod composite;
+mod unary;
+pub use binary::{BINARY, Binary, BinaryDef, Derivatives};
+pub use composite::primitive;
+pub use unary::{Unary, UnaryDef};
+
+ops! {
+    leaf, constant, index,
+    add, contract, arithmetic, compare, logic,
+    neg, exp, log, sqrt, rsqrt, recip, tanh, sigmoid, erf, relu, gelu, silu, abs, sign,
+    cast, select, mask, expand, rename, gradient, stop_gradient,
+    reduce, arg_reduce, mean, softmax, logsumexp, cross_entropy, cross_entropy_grad,
+    lookup, scatter_add, one_hot,
+}

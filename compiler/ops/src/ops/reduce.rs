@@ -1,0 +1,135 @@
+//! Folding dims away: `sum`, `max` and `min` over dims.
+
+use super::composite::primitive;
+use crate::family::float;
+use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use meshwright_diag::codes;
+use meshwright_plan::{Dim, DimNames, Monoid, StepKind};
+use std::sync::Arc;
+
+/// The fold of `dims` by a monoid. `Max` and `Min` fold one dim, so that the element that a gradient goes to is defined:
+/// the first of the greatest.
+#[derive(Clone, Debug)]
+pub struct Reduce {
+    /// How to fold.
+    pub monoid: Monoid,
+    /// What is folded away.
+    pub dims: Vec<Dim>,
+}
+
+/// How they are written.
+pub(crate) static FAMILY: &[Family] = &[
+    Family {
+        name: "sum",
+        form: Form::OverDims(1),
+        doc: "`sum[d, e](x)`: the sum along dims. Of a product it is one contraction.",
+        build: |g, c| {
+            let x = c.unified(g, true)?;
+            c.check_dims(g, &g.ty(x[0]).clone())?;
+            g.add_op(Arc::new(Reduce { monoid: Monoid::Sum, dims: c.dims.to_vec() }), &x)
+        },
+        samples: || {
+            vec![
+                Sample::call("inner", "sum", &["b"], vec![float(&[("a", 5), ("b", 3)])]),
+                Sample::call("outer", "sum", &["a"], vec![float(&[("a", 5), ("b", 3)])]),
+                Sample::call("both", "sum", &["a", "b"], vec![float(&[("a", 5), ("b", 3)])]),
+                Sample::call("truth values", "sum", &["a"], vec![crate::family::truth(&[("a", 5), ("b", 3)])]).flat(),
+            ]
+        },
+    },
+    Family {
+        name: "max",
+        form: Form::OverDims(1),
+        doc: "`max[d](x)`: the greatest along dims; NaN where any is. The gradient goes to the first of the greatest.",
+        build: |g, c| build(g, c, Monoid::Max),
+        samples: || samples("max"),
+    },
+    Family {
+        name: "min",
+        form: Form::OverDims(1),
+        doc: "`min[d](x)`: the least along dims; NaN where any is. The gradient goes to the first of the least.",
+        build: |g, c| build(g, c, Monoid::Min),
+        samples: || samples("min"),
+    },
+];
+
+fn samples(name: &'static str) -> Vec<Sample> {
+    vec![
+        Sample::call("inner", name, &["b"], vec![float(&[("a", 5), ("b", 3)])]),
+        Sample::call("outer", name, &["a"], vec![float(&[("a", 5), ("b", 3)])]),
+        Sample::call("both", name, &["a", "b"], vec![float(&[("a", 5), ("b", 3)])]),
+    ]
+}
+
+fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
+    let mut x = c.unified(g, false)?[0];
+    c.check_dims(g, &g.ty(x).clone())?;
+    for d in c.dims {
+        x = g.add_op(Arc::new(Reduce { monoid, dims: vec![*d] }), &[x])?;
+    }
+    Ok(x)
+}
+
+impl Op for Reduce {
+    fn name(&self) -> &'static str {
+        self.monoid.name()
+    }
+
+    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+        if !(x[0].dtype.is_float() || x[0].dtype.is_int()) {
+            return Err(OpError::new(codes::E0202, format!("`{}` over dims takes numbers, not {}", self.monoid, x[0].dtype)));
+        }
+        if let Some(d) = self.dims.iter().find(|d| d.size == 0 && self.monoid != Monoid::Sum) {
+            return Err(OpError::new(codes::E0204, format!("`{}[{1}]`: `{1}` has size 0", self.monoid, names.name(*d))));
+        }
+        let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| !self.dims.contains(d)).collect();
+        Ok(Type::new(x[0].dtype, dims))
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        let sum = self.monoid == Monoid::Sum;
+        Roles::new(x, y, self.monoid, if sum { Linear::Only([0].into()) } else { Linear::No })
+    }
+
+    fn vjp(&self, g: &mut Graph, x: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
+        if self.monoid == Monoid::Sum {
+            return vec![Some(dy)];
+        }
+        let dim = self.dims[0];
+        let arg = if self.monoid == Monoid::Max { Monoid::ArgMax } else { Monoid::ArgMin };
+        let first = super::arg_extreme(g, arg, x[0], dim);
+        let here = g.index(dim);
+        let hit = g.binary("==", here, first);
+        vec![Some(g.masked(hit, dy))]
+    }
+
+    fn lower(&self, e: &mut dyn Emit) {
+        let monoid = self.monoid;
+        primitive(e, |x, out| StepKind::Reduce { monoid, input: x[0].clone(), out });
+    }
+
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+        x[0].dims.iter().map(|d| size(*d)).product()
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        let start = match self.monoid {
+            Monoid::Max => f64::NEG_INFINITY,
+            Monoid::Min => f64::INFINITY,
+            _ => 0.0,
+        };
+        let mut out = F64Tensor::build(&y.dims, |_| start);
+        let dims = x[0].dims.clone();
+        crate::tensor::each_position(&dims, |at| {
+            let v = x[0].at(&dims, at);
+            let o = out.offset(&dims, at);
+            let old = out.data[o];
+            out.data[o] = match self.monoid {
+                Monoid::Max => old.max(v),
+                Monoid::Min => old.min(v),
+                _ => old + v,
+            };
+        });
+        out
+    }
+}

@@ -1,0 +1,93 @@
+//! Renaming a dim, `x[seq -> key]`: the only place where a placement changes its name. Nothing moves.
+
+use crate::family::float;
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Loop, Op, OpError, Role, Roles, Sample, Type};
+use meshwright_diag::codes;
+use meshwright_plan::{Dim, DimNames};
+use std::sync::Arc;
+
+/// The same value with one dim called otherwise.
+#[derive(Clone, Debug)]
+pub struct Rename {
+    /// The dim of the operand.
+    pub from: Dim,
+    /// Its new name, of the same size.
+    pub to: Dim,
+}
+
+/// How it is written; `dims` of the call are the old and the new name.
+pub(crate) static FAMILY: &[Family] = &[Family {
+    name: "rename",
+    form: Form::Syntax,
+    doc: "`x[seq -> key]`: the dim `seq` under the name `key`, which is declared and of the same size.",
+    build: |g, c| {
+        let x = c.tensor(g, 0);
+        g.add_op(Arc::new(Rename { from: c.dims[0], to: c.dims[1] }), &[x])
+    },
+    samples: || {
+        vec![Sample::new("rename", vec![float(&[("a", 5), ("b", 3)]), float(&[("c", 5)])], |g, x| {
+            let (from, to) = (g.ty(x[0]).dims[0], g.ty(x[1]).dims[0]);
+            let r = g.op(Rename { from, to }, &[x[0]]);
+            Ok(g.product(&[r, x[1]]))
+        })]
+    },
+}];
+
+impl Op for Rename {
+    fn name(&self) -> &'static str {
+        "rename"
+    }
+
+    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+        let (from, to) = (names.name(self.from), names.name(self.to));
+        let has = names.list(&x[0].dims);
+        if !x[0].has(self.from) {
+            return Err(OpError::new(codes::E0203, format!("`[{from} -> {to}]` of a value that has no dim `{from}`: it has {has}"))
+                .operand(0));
+        }
+        if x[0].has(self.to) {
+            return Err(OpError::new(codes::E0203, format!("`[{from} -> {to}]` of a value that already has a dim `{to}`: it has {has}"))
+                .operand(0)
+                .help("declare another name of the same size for it"));
+        }
+        if self.from.size != self.to.size {
+            return Err(OpError::new(
+                codes::E0204,
+                format!("`{from}` = {} is renamed to `{to}` = {}: the sizes differ", self.from.size, self.to.size),
+            )
+            .help(format!("declare `dim {to} = {from}`")));
+        }
+        let dims = x[0].dims.iter().map(|d| if *d == self.from { self.to } else { *d }).collect();
+        Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        let back = |d: Dim| if d == self.to { self.from } else { d };
+        let loops = y
+            .dims
+            .iter()
+            .map(|d| Loop { dim: *d, role: Role::Pass, on: vec![x[0].has(back(*d)).then_some(back(*d))] })
+            .collect();
+        Roles { loops, linear: Linear::Only([0].into()) }
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Rename { from: self.from, to: self.to }
+    }
+
+    fn vjp(&self, g: &mut Graph, _: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
+        let has = g.ty(dy).has(self.to);
+        vec![Some(if has { g.op(Rename { from: self.to, to: self.from }, &[dy]) } else { dy })]
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+        0
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        let old: Vec<Dim> = y.dims.iter().map(|d| if *d == self.to { self.from } else { *d }).collect();
+        F64Tensor { dims: y.dims.clone(), data: x[0].ordered(&old).data, second: Vec::new() }
+    }
+}

@@ -1,0 +1,84 @@
+//! `where(c, a, b)`: one of two values.
+
+use crate::family::{float, truth};
+use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type, union};
+use meshwright_diag::codes;
+use meshwright_plan::expr::Reg;
+use meshwright_plan::{DType, DimNames, Expr};
+use std::sync::Arc;
+
+/// The second operand where the first is true, else the third. In none is it linear: the chosen constant would be added
+/// once a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Where;
+
+/// How it is written.
+pub(crate) static FAMILY: &[Family] = &[Family {
+    name: "where",
+    form: Form::Function(3),
+    doc: "`where(c, a, b)`: `a` where `c` is true, else `b`; broadcast by name.",
+    build: |g, c| {
+        let condition = c.tensor(g, 0);
+        let sides = Call { args: &c.args[1..], ..c.clone() };
+        let x = sides.unified(g, false)?;
+        g.add_op(Arc::new(Where), &[condition, x[0], x[1]])
+    },
+    samples: || {
+        vec![Sample::call(
+            "where",
+            "where",
+            &[],
+            vec![truth(&[("a", 5)]), float(&[("a", 5), ("b", 3)]), float(&[("b", 3)])],
+        )]
+    },
+}];
+
+impl Op for Where {
+    fn name(&self) -> &'static str {
+        "where"
+    }
+
+    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+        if x[0].dtype != DType::Bool {
+            return Err(OpError::new(codes::E0202, format!("`where` takes a truth value first, not {}", x[0].dtype))
+                .operand(0)
+                .help("compare it: `x != 0`"));
+        }
+        if x[1].dtype != x[2].dtype {
+            return Err(OpError::new(
+                codes::E0202,
+                format!("`where` chooses between {} and {}: they need one dtype", x[1].dtype, x[2].dtype),
+            ));
+        }
+        Ok(Type::new(x[1].dtype, union([x[1], x[2], x[0]])))
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        Roles::elementwise(x, y, Linear::No)
+    }
+
+    fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
+        let dims = g.ty(y).dims.clone();
+        let mut out = vec![None; 3];
+        for i in [1, 2] {
+            if !need[i] {
+                continue;
+            }
+            let c = if i == 1 { x[0] } else { g.unary(&super::NOT, x[0]) };
+            let to = g.ty(x[i]).dims.clone();
+            let d = g.masked(c, dy);
+            out[i] = Some(g.pull_back(&[d], &dims, &to));
+        }
+        out
+    }
+
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+        Some(e.select(x[0], x[1], x[2]))
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        F64Tensor::build(&y.dims, |at| x[if x[0].at(&y.dims, at) != 0.0 { 1 } else { 2 }].at(&y.dims, at))
+    }
+}

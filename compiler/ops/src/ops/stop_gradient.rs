@@ -1,0 +1,59 @@
+//! The same value, through which no gradient passes.
+
+use crate::{Emit, F64Tensor, Family, Form, Sample, Graph, Id, Kind, Linear, Op, OpError, Roles, Type};
+use meshwright_plan::expr::Reg;
+use meshwright_plan::{Dim, DimNames, Expr};
+
+/// The same value, through which no gradient passes.
+#[derive(Clone, Copy, Debug)]
+pub struct StopGradient;
+
+/// How it is written.
+pub(crate) static FAMILY: &[Family] = &[Family {
+    name: "stop_gradient",
+    form: Form::Function(1),
+    doc: "`stop_gradient(x)`: the value, taken as a constant by differentiation.",
+    build: |g, c| {
+        let x = c.tensor(g, 0);
+        Ok(g.op(StopGradient, &[x]))
+    },
+    samples: || {
+        vec![Sample::call("stop", "stop_gradient", &[], vec![crate::family::float(&[("a", 5)])]).flat()]
+    },
+}];
+
+impl Op for StopGradient {
+    fn name(&self) -> &'static str {
+        "stop_gradient"
+    }
+
+    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+        Ok(x[0].clone())
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        Roles::elementwise(x, y, Linear::Only([0].into()))
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Compute
+    }
+
+    fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
+        vec![None]
+    }
+
+    fn scalar(&self, _: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+        Some(x[0])
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+        0
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        x[0].ordered(&y.dims)
+    }
+}

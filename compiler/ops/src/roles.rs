@@ -1,0 +1,98 @@
+//! Roles: all that an op ever tells the partitioner.
+
+use crate::{Type, union};
+use meshwright_plan::{Dim, Monoid};
+use std::collections::BTreeSet;
+
+/// What an op does along one of its dims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Each position is computed on its own.
+    Pass,
+    /// The dim is folded away; pieces combine by the monoid.
+    Reduce(Monoid),
+    /// The op needs the whole dim in one place.
+    Whole,
+}
+
+/// One dim that an op iterates over. Its name on the result is `dim`; `on` gives the name on each operand where the
+/// operand has it (the names differ only in a rename).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loop {
+    /// Its name in the loop nest, and on the result if the result has it.
+    pub dim: Dim,
+    /// Its role.
+    pub role: Role,
+    /// Its name on every operand; `None` where the operand lacks it.
+    pub on: Vec<Option<Dim>>,
+}
+
+/// In which operands an op is linear, so that unfinished sums may pass through it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Linear {
+    /// In none.
+    No,
+    /// In all together: `f(Σa, Σb) = Σ f(a, b)`.
+    Jointly,
+    /// In each alone, the others held fixed: a product.
+    EachAlone,
+    /// In one of these alone.
+    Only(BTreeSet<usize>),
+}
+
+/// The loops of an op and where it is linear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// Every dim it iterates over, once.
+    pub loops: Vec<Loop>,
+    /// Where it is linear.
+    pub linear: Linear,
+}
+
+impl Roles {
+    /// Every dim of the operands with the same name everywhere; those in `reduced` fold with `monoid`, all others pass.
+    pub fn new(x: &[&Type], y: &Type, monoid: Monoid, linear: Linear) -> Roles {
+        let mut all: Vec<&Type> = x.to_vec();
+        all.push(y);
+        let loops = union(all.iter().copied())
+            .into_iter()
+            .map(|dim| Loop {
+                dim,
+                role: if y.has(dim) { Role::Pass } else { Role::Reduce(monoid) },
+                on: x.iter().map(|t| t.has(dim).then_some(dim)).collect(),
+            })
+            .collect();
+        Roles { loops, linear }
+    }
+
+    /// An element-wise op: every dim passes.
+    pub fn elementwise(x: &[&Type], y: &Type, linear: Linear) -> Roles {
+        Roles::new(x, y, Monoid::Sum, linear)
+    }
+
+    /// The same with `dims` needed whole.
+    pub fn whole(mut self, dims: &[Dim]) -> Roles {
+        for l in self.loops.iter_mut().filter(|l| dims.contains(&l.dim)) {
+            l.role = Role::Whole;
+        }
+        self
+    }
+
+    /// The loop of that name.
+    pub fn get(&self, dim: Dim) -> Option<&Loop> {
+        self.loops.iter().find(|l| l.dim == dim)
+    }
+
+    /// Whether the operands in `slots` may all be unfinished sums over one axis, the others being finished.
+    pub fn linear_in(&self, slots: &BTreeSet<usize>, operands: usize) -> bool {
+        if slots.is_empty() {
+            return true;
+        }
+        match &self.linear {
+            Linear::No => false,
+            Linear::Jointly => slots.len() == operands,
+            Linear::EachAlone => slots.len() == 1,
+            Linear::Only(s) => slots.len() == 1 && slots.is_subset(s),
+        }
+    }
+}

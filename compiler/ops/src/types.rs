@@ -1,0 +1,44 @@
+//! The type of a value: its dtype, its dims, and for indices the dim that they index.
+
+use meshwright_plan::{DType, Dim};
+
+/// Type of a value. Dims are in storage order, which has no meaning but for inputs and parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Type {
+    /// Element type.
+    pub dtype: DType,
+    /// Its dims, each once.
+    pub dims: Vec<Dim>,
+    /// For integers: the dim that they are positions in.
+    pub range: Option<Dim>,
+}
+
+impl Type {
+    /// A type without a range.
+    pub fn new(dtype: DType, dims: impl Into<Vec<Dim>>) -> Self {
+        Type { dtype, dims: dims.into(), range: None }
+    }
+
+    /// Whether it has the dim.
+    pub fn has(&self, dim: Dim) -> bool {
+        self.dims.contains(&dim)
+    }
+
+    /// Elements of the whole value.
+    pub fn elements(&self) -> usize {
+        self.dims.iter().map(|d| d.size).product()
+    }
+}
+
+/// The dims of several values, each once, in order of first occurrence.
+pub fn union<'a>(types: impl IntoIterator<Item = &'a Type>) -> Vec<Dim> {
+    let mut out = Vec::new();
+    for t in types {
+        for d in &t.dims {
+            if !out.contains(d) {
+                out.push(*d);
+            }
+        }
+    }
+    out
+}

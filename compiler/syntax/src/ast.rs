@@ -1,0 +1,571 @@
+//! The trees of both languages, with spans on everything.
+//!
+//! **Stable:** name resolution is written against this file; add to it, do not change what is there.
+//!
+//! The parser checks form only. That a statement stands where it may (no `input` in a layer, no `return` in a
+//! model), that names exist, that dims are distinct: all of it is the resolver's business. No tree is deeper
+//! than [`crate::MAX_DEPTH`], so recursion over it is safe.
+
+use meshwright_diag::Span;
+
+/// A name where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The name.
+    pub text: String,
+    /// Its place.
+    pub span: Span,
+}
+
+/// A pattern of parameter paths: words and `*` joined by dots, such as `layers.attention.*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathGlob {
+    /// The pattern as written.
+    pub text: String,
+    /// Its place.
+    pub span: Span,
+}
+
+// ---------------------------------------------------------------------------------------------- model files
+
+/// A whole model file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelFile {
+    /// The `//!` comments at the top, without the marks, a line each.
+    pub doc: String,
+    /// Its items in order.
+    pub items: Vec<Item>,
+}
+
+/// One item of a model file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Item {
+    /// The `///` comments right above, without the marks, a line each.
+    pub doc: String,
+    /// What it is.
+    pub kind: ItemKind,
+    /// From its keyword to its end.
+    pub span: Span,
+}
+
+/// What an item is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ItemKind {
+    /// `dim a = 1, b = a * 2`.
+    Dims(Vec<Binding>),
+    /// `const lr = 1e-3`.
+    Consts(Vec<Binding>),
+    /// `size base { layers = 12 }`: values of dims and consts under a name.
+    Size(SizePreset),
+    /// `use "layers.mw"`.
+    Use(Use),
+    /// `layer name(x, in, out) { … }`.
+    Layer(Layer),
+    /// `model name { … }`.
+    Model(Model),
+    /// `train name { … }`.
+    Train(Train),
+}
+
+/// `name = value`, of a dim, a const or a size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binding {
+    /// The name declared or set.
+    pub name: Name,
+    /// Its value.
+    pub value: Expr,
+    /// From the name to the end of the value.
+    pub span: Span,
+}
+
+/// `size base { layers = 12, heads = 12 }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SizePreset {
+    /// Its name.
+    pub name: Name,
+    /// What it sets.
+    pub values: Vec<Binding>,
+}
+
+/// `use "layers.mw"`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// The path between the quotes, escapes resolved.
+    pub path: String,
+    /// The string with its quotes.
+    pub path_span: Span,
+}
+
+/// `layer name(x, in, out, rate = 0.1) { … }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// Its name.
+    pub name: Name,
+    /// What it takes: tensors, dim lists or numbers; which, its body tells.
+    pub params: Vec<LayerParam>,
+    /// Its statements.
+    pub body: Vec<Statement>,
+}
+
+/// One thing a layer takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerParam {
+    /// Its name inside the layer.
+    pub name: Name,
+    /// Its value where the call gives none.
+    pub default: Option<Expr>,
+}
+
+/// `model name { … }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// Its name.
+    pub name: Name,
+    /// Its statements.
+    pub body: Vec<Statement>,
+}
+
+/// `train name { … }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Train {
+    /// The model it trains.
+    pub model: Name,
+    /// What it says, in order; that each is there at most once is for the resolver to check.
+    pub settings: Vec<TrainSetting>,
+}
+
+/// One line of a train block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainSetting {
+    /// What it says.
+    pub kind: TrainKind,
+    /// From its keyword to its end.
+    pub span: Span,
+}
+
+/// What a line of a train block says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TrainKind {
+    /// `minimize mlm`: the loss.
+    Minimize(Name),
+    /// `optimizer adam(lr = 1e-3)`; a bare name is a call without arguments. Schedules are expressions.
+    Optimizer(Call),
+    /// `clip global_norm = 1.0` or `clip global_norm(1.0)`: the same call with one positional argument.
+    Clip(Call),
+    /// `precision bf16`.
+    Precision(Name),
+    /// `freeze embed.*, layers.norm1.*`.
+    Freeze(Vec<PathGlob>),
+    /// `weight_decay 0.01 except *.b, norm.*`; without a number it keeps the optimizer's.
+    WeightDecay {
+        /// The factor.
+        value: Option<Expr>,
+        /// The parameters that do not decay.
+        except: Vec<PathGlob>,
+    },
+}
+
+/// One statement of a layer, a model or a `repeat`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Statement {
+    /// What it is.
+    pub kind: StatementKind,
+    /// From its first to its last token.
+    pub span: Span,
+}
+
+/// What a statement is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StatementKind {
+    /// `let x = …`, or `let a, b = f(x)` where the layer says `return a, b`.
+    Let {
+        /// What it names, at least one.
+        names: Vec<Name>,
+        /// The value.
+        value: Expr,
+    },
+    /// `x = …` inside `repeat`: the value that the next round starts with.
+    Assign {
+        /// What is carried on, at least one.
+        names: Vec<Name>,
+        /// The value.
+        value: Expr,
+    },
+    /// `param w[in, out] = normal(0, 1)`.
+    Param(Variable),
+    /// `state average[d] = 0`: kept between steps, not trained.
+    State(Variable),
+    /// `input image[batch, rows]: u8`, `input label[batch]: i32 in classes`.
+    Input(Input),
+    /// `loss xent = …`.
+    Loss(Binding),
+    /// `metric accuracy = …`.
+    Metric(Binding),
+    /// `output probabilities = …`.
+    Output(Binding),
+    /// `repeat layers as i { … }`.
+    Repeat(Repeat),
+    /// `return a, b`; at least one.
+    Return(Vec<Expr>),
+}
+
+/// A `param` or `state`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Variable {
+    /// Its name.
+    pub name: Name,
+    /// Its dims in declared order; each may be a layer's parameter that stands for a list. Empty for a scalar.
+    pub dims: Vec<Name>,
+    /// `: f32`, where it pins one.
+    pub dtype: Option<Name>,
+    /// What it starts as.
+    pub init: Expr,
+}
+
+/// An `input`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// The name that data is bound to.
+    pub name: Name,
+    /// Its dims in declared order.
+    pub dims: Vec<Name>,
+    /// Its type: `u8`, `i32`, `bool`, `float`, …
+    pub dtype: Name,
+    /// `in vocab`: values are positions along this dim.
+    pub range: Option<Name>,
+}
+
+/// `repeat layers as i { … }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Repeat {
+    /// The dim whose size is the count.
+    pub dim: Name,
+    /// The name of the index, if any.
+    pub index: Option<Name>,
+    /// What is repeated.
+    pub body: Vec<Statement>,
+}
+
+/// An expression.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expr {
+    /// What it is.
+    pub kind: ExprKind,
+    /// Its place, with the parentheses around it if there are any.
+    pub span: Span,
+}
+
+/// What an expression is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ExprKind {
+    /// `28`, `10_000`.
+    Int(u64),
+    /// `0.1`, `1e-9`; finite.
+    Float(f64),
+    /// `true`, `false`.
+    Bool(bool),
+    /// `"text"`, escapes resolved.
+    Str(String),
+    /// A dim, const, tensor or word such as `same` or `float`.
+    Name(String),
+    /// `-x`, `not x` (also written `!x`).
+    Unary {
+        /// Which.
+        op: UnaryOp,
+        /// Its operand.
+        operand: Box<Expr>,
+    },
+    /// `a + b`. A comparison does not chain: `a < b < c` is a syntax error.
+    Binary {
+        /// Which.
+        op: BinaryOp,
+        /// Where the sign stands.
+        op_span: Span,
+        /// Left operand.
+        lhs: Box<Expr>,
+        /// Right operand.
+        rhs: Box<Expr>,
+    },
+    /// `name(args) as label`: a layer or an element-wise function.
+    Call(Call),
+    /// `name[dims](args)`: a built-in op over dims.
+    DimOp(DimOp),
+    /// `x[seq -> key]`, `t[vocab = token]`: moves dims of `base`.
+    Index {
+        /// What is indexed.
+        base: Box<Expr>,
+        /// What happens to its dims, at least one.
+        items: Vec<DimItem>,
+    },
+    /// `[rows, cols]` as an argument; may be empty. Elements may be layer parameters that stand for lists.
+    DimList(Vec<Name>),
+}
+
+/// A sign before one operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnaryOp {
+    /// `-`
+    Neg,
+    /// `not`, `!`
+    Not,
+}
+
+/// A sign between two operands, from the loosest to the tightest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BinaryOp {
+    /// `or`
+    Or,
+    /// `and`
+    And,
+    /// `==`
+    Eq,
+    /// `!=`
+    Ne,
+    /// `<`
+    Lt,
+    /// `<=`
+    Le,
+    /// `>`
+    Gt,
+    /// `>=`
+    Ge,
+    /// `+`
+    Add,
+    /// `-`
+    Sub,
+    /// `*`
+    Mul,
+    /// `/`, real division.
+    Div,
+    /// `//`, integer division.
+    IntDiv,
+    /// `%`
+    Rem,
+    /// `**`; binds tighter than a sign before it and groups to the right.
+    Pow,
+}
+
+impl UnaryOp {
+    /// As it is written.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            UnaryOp::Neg => "-",
+            UnaryOp::Not => "not",
+        }
+    }
+}
+
+impl BinaryOp {
+    /// As it is written.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            BinaryOp::Or => "or",
+            BinaryOp::And => "and",
+            BinaryOp::Eq => "==",
+            BinaryOp::Ne => "!=",
+            BinaryOp::Lt => "<",
+            BinaryOp::Le => "<=",
+            BinaryOp::Gt => ">",
+            BinaryOp::Ge => ">=",
+            BinaryOp::Add => "+",
+            BinaryOp::Sub => "-",
+            BinaryOp::Mul => "*",
+            BinaryOp::Div => "/",
+            BinaryOp::IntDiv => "//",
+            BinaryOp::Rem => "%",
+            BinaryOp::Pow => "**",
+        }
+    }
+}
+
+/// `name(args) as label`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The layer or function.
+    pub name: Name,
+    /// Its arguments in order, positional and named mixed as written.
+    pub args: Vec<Arg>,
+    /// `as label`: the element of the parameter's path.
+    pub label: Option<Name>,
+}
+
+/// An argument, `x` or `padding = same`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arg {
+    /// The name before `=`.
+    pub name: Option<Name>,
+    /// The value.
+    pub value: Expr,
+}
+
+/// `name[group; group](args)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DimOp {
+    /// The op.
+    pub name: Name,
+    /// What stands in the brackets, cut at `;`: `conv[rows by kh, cols by kw; in]` has two groups. At least one
+    /// group; only a lone one may be empty (`size[]` does not mean more than `size`).
+    pub groups: Vec<Vec<DimItem>>,
+    /// Its arguments.
+    pub args: Vec<Arg>,
+}
+
+/// One piece of a bracket: `dims [= at] [-> to] [by window]`.
+///
+/// | written | dims | at | to | window |
+/// |---|---|---|---|---|
+/// | `seq` | seq | | | |
+/// | `seq -> key` | seq | | key | |
+/// | `d_model -> heads * d_head` | d_model | | heads, d_head | |
+/// | `heads * d_head -> d_model` | heads, d_head | | d_model | |
+/// | `vocab = token`, and an op's option `by = 1` | vocab | Value(token) | | |
+/// | `seq = 0..64 -> head` | seq | Range(0, 64) | head | |
+/// | `rows by kh` | rows | | | kh |
+/// | `rows -> r2 by kh` | rows | | r2 | kh |
+#[derive(Clone, Debug, PartialEq)]
+pub struct DimItem {
+    /// The dims before the arrow, at least one; more than one where joined by `*`.
+    pub dims: Vec<Name>,
+    /// What follows `=`.
+    pub at: Option<At>,
+    /// The dims behind `->`; empty where there is no arrow, more than one where joined by `*`.
+    pub to: Vec<Name>,
+    /// The dim behind `by`: the window that slides.
+    pub window: Option<Name>,
+    /// The whole piece.
+    pub span: Span,
+}
+
+/// What follows `=` in a bracket.
+#[derive(Clone, Debug, PartialEq)]
+pub enum At {
+    /// A position, a tensor of positions, or the value of an option.
+    Value(Expr),
+    /// `low..high`, the high end not included.
+    Range(Expr, Expr),
+}
+
+// --------------------------------------------------------------------------------------------- layout files
+
+/// A whole layout file, or the rules given on the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayoutFile {
+    /// What it says, in order.
+    pub items: Vec<LayoutItem>,
+}
+
+/// One line, or one part between `;` or `,`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayoutItem {
+    /// What it says.
+    pub kind: LayoutKind,
+    /// From its first to its last token, the scope included.
+    pub span: Span,
+}
+
+/// What one line of a layout says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayoutKind {
+    /// `mesh r = 2, c = 4`.
+    Mesh(MeshDecl),
+    /// `params: vocab, d_ff -> model when free`.
+    Rule(Rule),
+    /// `gather key, value`: gathers that no rule implies are permitted for these dims.
+    Gather(Vec<Name>),
+    /// `microbatches 8`.
+    Microbatches {
+        /// How many.
+        count: u64,
+        /// Where the number stands.
+        count_span: Span,
+    },
+    /// `schedule 1f1b`.
+    Schedule(Name),
+    /// `recompute attention.*, layers.*`.
+    Recompute(Vec<PathGlob>),
+}
+
+/// `mesh r = 2, c = 4`, major axis first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeshDecl {
+    /// Its axes in order; names may repeat and sizes may be 0: the resolver complains.
+    pub axes: Vec<AxisDecl>,
+    /// The whole declaration.
+    pub span: Span,
+}
+
+/// `r = 2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AxisDecl {
+    /// Its name.
+    pub name: Name,
+    /// How many devices along it, as written.
+    pub size: u64,
+    /// Where the number stands.
+    pub size_span: Span,
+}
+
+/// `scope: d1, d2 -> a, b when free`: for each dim on the left, one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it holds for.
+    pub scope: Scope,
+    /// The dims, at least one.
+    pub dims: Vec<DimPattern>,
+    /// The axes each of them is split over, major first. Empty for `dim -> -`: left whole in this scope.
+    pub axes: Vec<Name>,
+    /// Where `when free` stands, if it does.
+    pub when_free: Option<Span>,
+}
+
+/// A dim of a rule, or `*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DimPattern {
+    /// A dim by name.
+    Dim(Name),
+    /// `*`: of each parameter, the largest dim that is free.
+    Any(Span),
+}
+
+impl DimPattern {
+    /// Where it stands.
+    pub fn span(&self) -> Span {
+        match self {
+            DimPattern::Dim(name) => name.span,
+            DimPattern::Any(span) => *span,
+        }
+    }
+}
+
+/// What a rule holds for; neither a kind nor a path means all values. A scope belongs to the one rule that
+/// follows it on the same line: `params: a -> x; b -> y` scopes the first rule only, and a scope alone on its
+/// line is an error.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// `params:`, `grads:`, `moments:`, and where the word stands.
+    pub kind: Option<(ScopeKind, Span)>,
+    /// `layers.attention.*:`.
+    pub path: Option<PathGlob>,
+}
+
+/// Which values of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ScopeKind {
+    /// The parameters themselves.
+    Params,
+    /// Their gradients.
+    Grads,
+    /// The optimiser's moments of them.
+    Moments,
+}
+
+impl ScopeKind {
+    /// As it is written before the colon.
+    pub fn word(self) -> &'static str {
+        match self {
+            ScopeKind::Params => "params",
+            ScopeKind::Grads => "grads",
+            ScopeKind::Moments => "moments",
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The parser of layout files. Lines, and parts between `;`, are parsed one by one: a mistake in one hides none
+//! in another.
+
+use meshwright_diag::{Diagnostic, FileId, Outcome, Span, codes, has_errors, nearest};
+use pest::Parser as _;
+use pest::iterators::Pair;
+
+use self::grammar::{Grammar, Rule, words};
+use crate::ast::{
+    AxisDecl, DimPattern, LayoutFile, LayoutItem, LayoutKind, MeshDecl, Name, PathGlob, Scope, ScopeKind,
+};
+use crate::report;
+use crate::scan::{Language, Scan, TokenKind, scan};
+
+mod grammar {
+    //! The generated parser of layout files, and its rules in users' words.
+
+    #[derive(pest_derive::Parser)]
+    #[grammar = "layout.pest"]
+    pub(crate) struct Grammar;
+
+    /// What a rule is to a user; `None` for what no message should mention.
+    pub(crate) fn words(rule: &Rule) -> Option<&'static str> {
+        Some(match rule {
+            Rule::name | Rule::axes => "a name",
+            Rule::axis => "an axis",
+            Rule::dim => "a dim",
+            Rule::star => "`*`",
+            Rule::word => "a schedule such as `1f1b`",
+            Rule::count => "a whole number",
+            Rule::glob => "a parameter path",
+            Rule::comma => "`,`",
+            Rule::colon => "`:`",
+            Rule::equals => "`=`",
+            Rule::arrow => "`->`",
+            Rule::whole => "`-`",
+            Rule::when_free => "`when free`",
+            Rule::setting | Rule::settings => "a setting",
+            Rule::kw_mesh => "`mesh`",
+            Rule::kw_gather => "`gather`",
+            Rule::kw_micro => "`microbatches`",
+            Rule::kw_schedule => "`schedule`",
+            Rule::kw_recompute => "`recompute`",
+            Rule::rule | Rule::scope => "a dim",
+            Rule::EOI => "the end of the line",
+            _ => return None,
+        })
+    }
+}
+
+const SETTINGS: [&str; 5] = ["mesh", "gather", "microbatches", "schedule", "recompute"];
+
+/// Parses a layout file, or rules as the command line gives them. `None` if there is any error.
+pub fn parse_layout(file: FileId, text: &str) -> Outcome<LayoutFile> {
+    report::limit_calls();
+    let mut diagnostics = Vec::new();
+    let Some(scanned) = scan(file, text, Language::Layout, &mut diagnostics) else { return (None, diagnostics) };
+    let mut parser = Parser { file, text, scan: &scanned, diagnostics };
+    let mut items = Vec::new();
+    let mut from = 0;
+    for (i, token) in scanned.tokens.iter().enumerate() {
+        if token.leads && i > from {
+            parser.line(from, i, &mut items);
+            from = i;
+        }
+        if &scanned.masked[token.start..token.end] == ";" {
+            parser.line(from, i, &mut items);
+            from = i + 1;
+        }
+        if parser.diagnostics.len() >= crate::MAX_ERRORS {
+            break;
+        }
+    }
+    if parser.diagnostics.len() < crate::MAX_ERRORS {
+        parser.line(from, scanned.tokens.len(), &mut items);
+    }
+    let diagnostics = parser.diagnostics;
+    (if has_errors(&diagnostics) { None } else { Some(LayoutFile { items }) }, diagnostics)
+}
+
+struct Parser<'a> {
+    file: FileId,
+    text: &'a str,
+    scan: &'a Scan,
+    diagnostics: Vec<Diagnostic>,
+}
+
+/// The parts of a rule that mean something.
+fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
+    use Rule::{EOI, arrow, colon, comma, equals, kw_gather, kw_mesh, kw_micro, kw_recompute, kw_schedule};
+    pair.into_inner().filter(|p| {
+        !matches!(
+            p.as_rule(),
+            EOI | arrow | colon | comma | equals | kw_gather | kw_mesh | kw_micro | kw_recompute | kw_schedule
+        )
+    })
+}
+
+impl Parser<'_> {
+    fn token(&self, index: usize, until: usize) -> &str {
+        let token = (index < until).then(|| self.scan.tokens[index]);
+        token.map_or("", |t| &self.scan.masked[t.start..t.end])
+    }
+
+    fn tokens(&self, from: usize, until: usize) -> Span {
+        Span::new(self.file, self.scan.tokens[from].start, self.scan.tokens[until - 1].end)
+    }
+
+    /// Parses tokens `from..until`, the part of a line between two `;`.
+    fn line(&mut self, from: usize, until: usize, items: &mut Vec<LayoutItem>) {
+        if from >= until {
+            return;
+        }
+        let second = self.token(from + 1, until);
+        let setting =
+            SETTINGS.contains(&self.token(from, until)) && !matches!(second, "->" | "," | ":" | "." | "*");
+        let rule = if setting { Rule::settings } else { Rule::rule };
+        let (start, end) = (self.scan.tokens[from].start, self.scan.tokens[until - 1].end);
+        match Grammar::parse(rule, &self.scan.masked[start..end]) {
+            Ok(mut pairs) => {
+                let Some(pair) = pairs.next() else { return };
+                if setting {
+                    for p in parts(pair) {
+                        let span = self.span(&p, start);
+                        let kind = parts(p).next().and_then(|p| self.setting(p, start));
+                        items.extend(kind.map(|kind| LayoutItem { kind, span }));
+                    }
+                } else {
+                    let span = self.span(&pair, start);
+                    items.push(LayoutItem { kind: LayoutKind::Rule(self.rule(pair, start)), span });
+                }
+            }
+            Err(error) => {
+                let d = match report::failure(&error, start, words) {
+                    (Some(place), expected) => self.explain(from, until, place, &expected),
+                    (None, _) => report::too_much_work(self.tokens(from, until)),
+                };
+                self.diagnostics.push(d);
+            }
+        }
+    }
+
+    fn span(&self, pair: &Pair<'_, Rule>, base: usize) -> Span {
+        let start = base + pair.as_span().start();
+        Span::new(self.file, start, start + pair.as_str().trim_end().len())
+    }
+
+    fn name(&self, pair: &Pair<'_, Rule>, base: usize) -> Name {
+        Name { text: pair.as_str().trim_end().to_string(), span: self.span(pair, base) }
+    }
+
+    fn names(&self, pair: Pair<'_, Rule>, base: usize) -> Vec<Name> {
+        parts(pair).map(|p| self.name(&p, base)).collect()
+    }
+
+    fn glob(&self, pair: &Pair<'_, Rule>, base: usize) -> PathGlob {
+        PathGlob { text: pair.as_str().to_string(), span: self.span(pair, base) }
+    }
+
+    fn rule(&self, pair: Pair<'_, Rule>, base: usize) -> crate::ast::Rule {
+        let mut rule =
+            crate::ast::Rule { scope: Scope::default(), dims: Vec::new(), axes: Vec::new(), when_free: None };
+        for part in parts(pair) {
+            let span = self.span(&part, base);
+            match part.as_rule() {
+                Rule::scope => {
+                    for p in parts(part) {
+                        let span = self.span(&p, base);
+                        match (p.as_rule(), p.as_str().trim_end()) {
+                            (Rule::kind, "params") => rule.scope.kind = Some((ScopeKind::Params, span)),
+                            (Rule::kind, "grads") => rule.scope.kind = Some((ScopeKind::Grads, span)),
+                            (Rule::kind, _) => rule.scope.kind = Some((ScopeKind::Moments, span)),
+                            _ => rule.scope.path = Some(self.glob(&p, base)),
+                        }
+                    }
+                }
+                Rule::dim if part.as_str().starts_with('*') => rule.dims.push(DimPattern::Any(span)),
+                Rule::dim => rule.dims.push(DimPattern::Dim(self.name(&part, base))),
+                Rule::axes => rule.axes = self.names(part, base),
+                Rule::when_free => rule.when_free = Some(span),
+                _ => {}
+            }
+        }
+        rule
+    }
+
+    fn setting(&mut self, pair: Pair<'_, Rule>, base: usize) -> Option<LayoutKind> {
+        let span = self.span(&pair, base);
+        Some(match pair.as_rule() {
+            Rule::mesh => {
+                let mut axes = Vec::new();
+                for axis in parts(pair) {
+                    let mut inner = parts(axis);
+                    let name = self.name(&inner.next()?, base);
+                    let (size, size_span) = self.count(&inner.next()?, base)?;
+                    axes.push(AxisDecl { name, size, size_span });
+                }
+                LayoutKind::Mesh(MeshDecl { axes, span })
+            }
+            Rule::gather => LayoutKind::Gather(self.names(pair, base)),
+            Rule::microbatches => {
+                let (count, count_span) = self.count(&parts(pair).next()?, base)?;
+                LayoutKind::Microbatches { count, count_span }
+            }
+            Rule::schedule => LayoutKind::Schedule(self.name(&parts(pair).next()?, base)),
+            _ => LayoutKind::Recompute(parts(pair).map(|p| self.glob(&p, base)).collect()),
+        })
+    }
+
+    fn count(&mut self, pair: &Pair<'_, Rule>, base: usize) -> Option<(u64, Span)> {
+        let span = self.span(pair, base);
+        let value = whole_number(pair.as_str());
+        if value.is_none() {
+            self.diagnostics.push(too_large(span));
+        }
+        Some((value?, span))
+    }
+
+    /// The message for a part that does not parse, with what its author may have had in mind.
+    fn explain(&self, from: usize, until: usize, place: usize, expected: &[&str]) -> Diagnostic {
+        let whole = self.tokens(from, until);
+        let first = self.token(from, until);
+        let second = self.token(from + 1, until);
+        if self.token(until - 1, until) == ":" {
+            return Diagnostic::error(codes::E0101, "a scope without a rule")
+                .at(whole, "nothing follows on this line")
+                .help(format!("write the rule behind it: `{} * -> axis`", &self.text[self.range(from, until)]));
+        }
+        if self.scan.tokens[from].kind == TokenKind::Word
+            && !SETTINGS.contains(&first)
+            && self.scan.tokens.get(from + 1).is_some_and(|t| from + 1 < until && t.kind != TokenKind::Sign)
+            && let Some(meant) = nearest(first, SETTINGS)
+        {
+            let span = self.tokens(from, from + 1);
+            return Diagnostic::error(codes::E0101, format!("there is no keyword `{first}`"))
+                .at(span, format!("did you mean `{meant}`?"))
+                .fix(format!("write `{meant}`"), span, meant, false);
+        }
+        let index = self.scan.tokens.partition_point(|t| t.start < place).min(until);
+        let d = if index < until {
+            report::unexpected(self.file, self.text, self.scan, index, expected, "")
+        } else {
+            let wanted = report::one_of(expected);
+            let end = Span { start: whole.end, ..whole };
+            let stop = if self.scan.tokens.get(until).is_some_and(|t| !t.leads) { "`;`" } else { "the end of the line" };
+            Diagnostic::error(codes::E0101, format!("expected {wanted}, found {stop}"))
+                .at(end, format!("expected {wanted}"))
+        };
+        let bare = until == from + 3 && self.scan.tokens[from + 2].kind == TokenKind::Word;
+        if bare && matches!(second, ":" | "=") && self.scan.tokens[from].kind == TokenKind::Word {
+            let fixed = format!("{first} -> {}", self.token(from + 2, until));
+            return d.fix(format!("if a rule is meant, write `{fixed}`"), whole, fixed, false);
+        }
+        d
+    }
+
+    fn range(&self, from: usize, until: usize) -> std::ops::Range<usize> {
+        self.scan.tokens[from].start..self.scan.tokens[until - 1].end
+    }
+}
+
+/// The value of `10_000`.
+pub(crate) fn whole_number(text: &str) -> Option<u64> {
+    text.replace('_', "").parse().ok()
+}
+
+pub(crate) fn too_large(span: Span) -> Diagnostic {
+    Diagnostic::error(codes::E0105, "this number is too large")
+        .at(span, "")
+        .note("integers end at 18446744073709551615")
+}

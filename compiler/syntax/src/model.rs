@@ -1,0 +1,154 @@
+//! The parser of model files: walks items and statements, and goes on after an error.
+//!
+//! The grammar parses one statement at a time. Where one fails, the walk goes on at the next keyword, the next
+//! `name =` that begins a line, or the end of the block, so that independent mistakes are all reported.
+
+mod expr;
+mod grammar;
+mod items;
+mod keywords;
+mod statements;
+
+use meshwright_diag::{Diagnostic, FileId, Outcome, Span, codes, has_errors};
+use pest::Parser as _;
+use pest::iterators::Pair;
+
+use self::expr::Builder;
+use self::grammar::{Grammar, Rule};
+use crate::MAX_ERRORS;
+use crate::ast::ModelFile;
+use crate::report;
+use crate::scan::{Language, Scan, TokenKind, scan};
+
+/// Parses a model file. `None` if there is any error; the diagnostics then say all that could be found.
+pub fn parse_model(file: FileId, text: &str) -> Outcome<ModelFile> {
+    report::limit_calls();
+    let mut diagnostics = Vec::new();
+    let Some(scanned) = scan(file, text, Language::Model, &mut diagnostics) else { return (None, diagnostics) };
+    let mut parser = Parser { file, text, scan: scanned, meant: Vec::new(), at: 0, diagnostics };
+    parser.mend_keywords();
+    let tree = parser.file();
+    let mut diagnostics = parser.diagnostics;
+    diagnostics.sort_by_key(|d| d.labels.first().map_or(0, |l| l.span.start));
+    diagnostics.truncate(MAX_ERRORS);
+    (if has_errors(&diagnostics) { None } else { Some(tree) }, diagnostics)
+}
+
+/// Where the walk stands.
+struct Parser<'a> {
+    file: FileId,
+    text: &'a str,
+    scan: Scan,
+    /// Tokens that are misspelt keywords, ascending, with the keyword that was meant.
+    meant: Vec<(usize, &'static str)>,
+    /// Number of the next token.
+    at: usize,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl Parser<'_> {
+    /// The text of token `index`, or what it was meant to be; empty behind the end.
+    fn token(&self, index: usize) -> &str {
+        if let Ok(found) = self.meant.binary_search_by_key(&index, |m| m.0) {
+            return self.meant[found].1;
+        }
+        self.scan.tokens.get(index).map_or("", |t| &self.scan.masked[t.start..t.end])
+    }
+
+    fn is_word(&self, index: usize) -> bool {
+        self.scan.tokens.get(index).is_some_and(|t| t.kind == TokenKind::Word)
+    }
+
+    fn done(&self) -> bool {
+        self.at >= self.scan.tokens.len()
+    }
+
+    /// The place of token `index`; behind the end, an empty one behind the last token.
+    fn span(&self, index: usize) -> Span {
+        report::found(self.file, self.text, &self.scan, index, "").1
+    }
+
+    /// From token `first` to the token before the current one.
+    fn since(&self, first: usize) -> Span {
+        self.span(first).to(self.span(self.at.saturating_sub(1).max(first)))
+    }
+
+    fn unexpected(&mut self, index: usize, expected: &[&str]) {
+        let end = "the end of the file";
+        let d = report::unexpected(self.file, self.text, &self.scan, index, expected, end);
+        self.diagnostics.push(self.with_context(d, index));
+    }
+
+    /// Adds the bracket that is open at token `index`, and a word about `//` before it on its line.
+    fn with_context(&self, mut d: Diagnostic, index: usize) -> Diagnostic {
+        let mut open: Option<usize> = None;
+        let mut closed = 0;
+        for i in (0..index).rev() {
+            let token = self.token(i);
+            match token {
+                ")" | "]" => closed += 1,
+                "(" | "[" if closed > 0 => closed -= 1,
+                "(" | "[" => open = open.or(Some(i)),
+                "//" if self.scan.tokens[i + 1..=index.min(self.scan.tokens.len() - 1)]
+                    .iter()
+                    .all(|t| !t.leads) =>
+                {
+                    d = d.note("`//` without blanks is integer division; a comment has a blank before it");
+                }
+                _ => {}
+            }
+            if open.is_some() || keywords::is_keyword(token) || matches!(token, "{" | "}") {
+                break;
+            }
+        }
+        match open {
+            Some(i) => d.and(self.span(i), "this bracket is open"),
+            None => d,
+        }
+    }
+
+    /// Matches `rule` from the current token on, builds from it, and moves behind it. Where that fails, the
+    /// diagnostic is pushed and the walk moves to the token that did not fit.
+    fn parse<T>(
+        &mut self,
+        rule: Rule,
+        build: impl FnOnce(&mut Builder<'_>, Pair<'_, Rule>) -> Option<T>,
+    ) -> Option<T> {
+        if self.diagnostics.len() >= MAX_ERRORS {
+            self.at = self.scan.tokens.len();
+            return None;
+        }
+        let base = self.scan.tokens.get(self.at).map_or(self.scan.masked.len(), |t| t.start);
+        let (end, built) = match Grammar::parse(rule, &self.scan.masked[base..]) {
+            Ok(mut pairs) => {
+                let pair = pairs.next()?;
+                let end = base + pair.as_span().end();
+                let mut builder = Builder { file: self.file, base, diagnostics: &mut self.diagnostics };
+                (end, Ok(build(&mut builder, pair)))
+            }
+            Err(error) => {
+                let (place, expected) = report::failure(&error, base, grammar::words);
+                (place.unwrap_or(base), Err((place.is_some(), expected)))
+            }
+        };
+        let from = self.at;
+        self.at = self.scan.tokens.partition_point(|t| t.end <= end);
+        match built {
+            Ok(built) => built,
+            Err((true, expected)) => {
+                self.unexpected(self.at, &expected);
+                None
+            }
+            Err((false, _)) => {
+                self.diagnostics.push(report::too_much_work(self.span(from)));
+                self.at = from;
+                None
+            }
+        }
+    }
+
+    fn error(&mut self, message: impl Into<String>, index: usize, label: &str) {
+        let d = Diagnostic::error(codes::E0101, message).at(self.span(index), label);
+        self.diagnostics.push(d);
+    }
+}

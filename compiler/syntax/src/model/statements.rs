@@ -1,0 +1,245 @@
+//! Blocks: the statements of layers and models, the lines of train blocks, the entries of sizes.
+
+use meshwright_diag::{Diagnostic, Span, codes};
+use pest::iterators::Pair;
+
+use super::Parser;
+use super::expr::{Builder, parts};
+use super::grammar::Rule;
+use super::keywords::{SETTINGS, STATEMENTS, is_keyword};
+use crate::ast::{
+    Arg, Binding, Call, Expr, Input, Name, Repeat, Statement, StatementKind, TrainKind, TrainSetting, Variable,
+};
+
+impl Parser<'_> {
+    /// The statements up to the `}` that closes `open`, which the walk is behind.
+    pub(super) fn body(&mut self, open: Span) -> Vec<Statement> {
+        let mut out = Vec::new();
+        while !self.block_ends(open) {
+            let first = self.at;
+            let word = self.token(first).to_string();
+            if STATEMENTS.contains(&word.as_str()) {
+                self.at += 1;
+            } else if !self.is_word(first) || !matches!(self.token(first + 1), "=" | ",") {
+                let d = if SETTINGS.contains(&word.as_str()) {
+                    "a statement (this one belongs in a `train` block)"
+                } else {
+                    "a statement such as `let`"
+                };
+                self.unexpected(first, &[d]);
+                self.at += 1;
+                self.recover(first, |p, i| is_keyword(p.token(i)) || p.assignment_leads(i));
+                continue;
+            }
+            match self.statement(&word) {
+                Some(kind) => out.push(Statement { kind, span: self.since(first) }),
+                None => self.recover(first, |p, i| is_keyword(p.token(i)) || p.assignment_leads(i)),
+            }
+        }
+        out
+    }
+
+    fn statement(&mut self, word: &str) -> Option<StatementKind> {
+        match word {
+            "let" => self.parse(Rule::assign, |b, p| {
+                let (names, value) = assign(b, p)?;
+                Some(StatementKind::Let { names, value })
+            }),
+            "param" => self.parse(Rule::variable, variable).map(StatementKind::Param),
+            "state" => self.parse(Rule::variable, variable).map(StatementKind::State),
+            "input" => self.parse(Rule::input, input).map(StatementKind::Input),
+            "loss" => self.parse(Rule::bound, bound).map(StatementKind::Loss),
+            "metric" => self.parse(Rule::bound, bound).map(StatementKind::Metric),
+            "output" => self.parse(Rule::bound, bound).map(StatementKind::Output),
+            "return" => self.parse(Rule::returned, |b, p| {
+                parts(p).map(|p| b.expr(p)).collect::<Option<_>>().map(StatementKind::Return)
+            }),
+            "repeat" => {
+                let head = self.parse(Rule::repeated, |b, p| Some(b.names(p)));
+                let Some(names) = head else {
+                    self.broken_block();
+                    return None;
+                };
+                let body = self.body(self.span(self.at - 1));
+                let mut names = names.into_iter();
+                let (dim, index) = (names.next()?, names.next());
+                Some(StatementKind::Repeat(Repeat { dim, index, body }))
+            }
+            _ => self.parse(Rule::assign, |b, p| {
+                let (names, value) = assign(b, p)?;
+                Some(StatementKind::Assign { names, value })
+            }),
+        }
+    }
+
+    /// After a head that did not parse: its block is read all the same, for the mistakes in it.
+    pub(super) fn broken_block(&mut self) {
+        if self.seek_brace() {
+            self.body(self.span(self.at - 1));
+        }
+    }
+
+    /// Moves behind the next `{`, unless a keyword or `}` comes first.
+    pub(super) fn seek_brace(&mut self) -> bool {
+        while !self.done() && !is_keyword(self.token(self.at)) && self.token(self.at) != "}" {
+            self.at += 1;
+            if self.token(self.at - 1) == "{" {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The lines of a train block.
+    pub(super) fn settings(&mut self, open: Span) -> Vec<TrainSetting> {
+        let mut out = Vec::new();
+        while !self.block_ends(open) {
+            let first = self.at;
+            let word = self.token(first).to_string();
+            let kind = if SETTINGS.contains(&word.as_str()) {
+                self.at += 1;
+                self.setting(&word)
+            } else {
+                self.unexpected(first, &["`minimize`", "`optimizer`", "another setting"]);
+                self.at += 1;
+                None
+            };
+            match kind {
+                Some(kind) => out.push(TrainSetting { kind, span: self.since(first) }),
+                None => self.recover(first, |p, i| SETTINGS.contains(&p.token(i)) && p.scan.tokens[i].leads),
+            }
+        }
+        out
+    }
+
+    fn setting(&mut self, word: &str) -> Option<TrainKind> {
+        match word {
+            "minimize" => self.parse(Rule::minimize, |b, p| Some(TrainKind::Minimize(b.name(&parts(p).next()?)))),
+            "precision" => self.parse(Rule::precision, |b, p| Some(TrainKind::Precision(b.name(&parts(p).next()?)))),
+            "optimizer" => self.parse(Rule::optimizer, call).map(TrainKind::Optimizer),
+            "clip" => self.parse(Rule::clip, call).map(TrainKind::Clip),
+            "freeze" => self.parse(Rule::freeze, |b, p| Some(TrainKind::Freeze(b.globs(parts(p).next()?)))),
+            _ => self.parse(Rule::decay, |b, p| {
+                let (mut value, mut except) = (None, Vec::new());
+                for part in parts(p) {
+                    match part.as_rule() {
+                        Rule::globs => except = b.globs(part),
+                        _ => value = Some(b.expr(part)?),
+                    }
+                }
+                Some(TrainKind::WeightDecay { value, except })
+            }),
+        }
+    }
+
+    /// The entries of a `size` block.
+    pub(super) fn entries(&mut self, open: Span) -> Vec<Binding> {
+        let mut out = Vec::new();
+        while !self.block_ends(open) {
+            let first = self.at;
+            match self.parse(Rule::preset_entry, |b, p| binding(b, parts(p).next()?)) {
+                Some(entry) => out.push(entry),
+                None => {
+                    self.at = self.at.max(first + 1);
+                    self.recover(first, |p, i| p.assignment_leads(i));
+                }
+            }
+        }
+        out
+    }
+
+    /// Whether the block ends here; moves behind its `}`. Says so where the `}` is missing.
+    fn block_ends(&mut self, open: Span) -> bool {
+        if self.token(self.at) == "}" {
+            self.at += 1;
+            return true;
+        }
+        if !self.done() && !self.item_begins(self.at) {
+            return false;
+        }
+        let before = self.span(self.at.saturating_sub(1));
+        let end = Span { start: before.end, ..before };
+        let (what, here) = crate::report::found(self.file, self.text, &self.scan, self.at, "the end of the file");
+        self.diagnostics.push(
+            Diagnostic::error(codes::E0101, format!("expected `}}`, found {what}"))
+                .at(here, "the block must be closed before this")
+                .and(open, "it begins here")
+                .fix("close it", end, "\n}", false),
+        );
+        true
+    }
+
+    /// Moves to where the walk can go on after a statement that began at token `first` failed: a token that
+    /// `begins` another, an item, or the `}` that closes the block. `name =` counts only outside of brackets.
+    fn recover(&mut self, first: usize, begins: impl Fn(&Self, usize) -> bool) {
+        let (mut brackets, mut braces) = (0i64, 0i64);
+        for i in first..self.scan.tokens.len() {
+            let token = self.token(i);
+            if i >= self.at && i > first {
+                let named = self.assignment_leads(i);
+                if (begins(self, i) && (!named || brackets <= 0)) || self.item_begins(i) {
+                    self.at = i;
+                    return;
+                }
+                if token == "}" && braces <= 0 {
+                    self.at = i;
+                    return;
+                }
+            }
+            match token {
+                "(" | "[" => brackets += 1,
+                ")" | "]" => brackets -= 1,
+                "{" if i >= self.at => braces += 1,
+                "}" if i >= self.at => braces -= 1,
+                _ => {}
+            }
+        }
+        self.at = self.scan.tokens.len();
+    }
+}
+
+fn assign(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<(Vec<Name>, Expr)> {
+    let mut inner = parts(pair);
+    let names = b.names(inner.next()?);
+    Some((names, b.expr(inner.next()?)?))
+}
+
+/// `name = value` of a `binding` rule.
+pub(super) fn binding(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Binding> {
+    let span = b.span(&pair);
+    let mut inner = parts(pair);
+    let name = b.name(&inner.next()?);
+    Some(Binding { name, value: b.expr(inner.next()?)?, span })
+}
+
+fn bound(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Binding> {
+    binding(b, parts(pair).next()?)
+}
+
+fn variable(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Variable> {
+    let mut inner = parts(pair).peekable();
+    let name = b.name(&inner.next()?);
+    let dims = inner.next_if(|p| p.as_rule() == Rule::dims).map_or(Vec::new(), |p| b.names(p));
+    let dtype = inner.next_if(|p| p.as_rule() == Rule::dtype).map(|p| b.name(&p));
+    Some(Variable { name, dims, dtype, init: b.expr(inner.next()?)? })
+}
+
+fn input(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Input> {
+    let mut inner = parts(pair).peekable();
+    let name = b.name(&inner.next()?);
+    let dims = inner.next_if(|p| p.as_rule() == Rule::dims).map_or(Vec::new(), |p| b.names(p));
+    let dtype = b.name(&inner.next()?);
+    Some(Input { name, dims, dtype, range: inner.next().map(|p| b.name(&p)) })
+}
+
+/// `name(args)`, `name = value` or `name` of a train block, as a call.
+fn call(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Call> {
+    let mut inner = parts(pair);
+    let name = b.name(&inner.next()?);
+    let args = match inner.next() {
+        None => Vec::new(),
+        Some(p) if p.as_rule() == Rule::args => b.args(p)?.0,
+        Some(p) => vec![Arg { name: None, value: b.expr(p)? }],
+    };
+    Some(Call { name, args, label: None })
+}

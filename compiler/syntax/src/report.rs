@@ -1,0 +1,117 @@
+//! Syntax errors in users' words.
+
+use meshwright_diag::{Diagnostic, FileId, Span, codes};
+use pest::RuleType;
+use pest::error::{Error, ErrorVariant, InputLocation};
+
+use crate::scan::{Scan, TokenKind};
+
+/// Work that one parse may do. A file of the largest size needs about a tenth of it.
+const CALL_LIMIT: usize = 200_000_000;
+
+/// Sets pest's limit, which is one for the whole process.
+pub(crate) fn limit_calls() {
+    pest::set_call_limit(std::num::NonZeroUsize::new(CALL_LIMIT));
+}
+
+/// Where a parse that began at byte `base` failed, and what the rules say would have fitted.
+/// `None` for the place means that the call limit was met.
+pub(crate) fn failure<R: RuleType>(
+    error: &Error<R>,
+    base: usize,
+    words: impl Fn(&R) -> Option<&'static str>,
+) -> (Option<usize>, Vec<&'static str>) {
+    let ErrorVariant::ParsingError { positives, .. } = &error.variant else { return (None, Vec::new()) };
+    let at = match error.location {
+        InputLocation::Pos(p) | InputLocation::Span((p, _)) => base + p,
+    };
+    let mut expected: Vec<&'static str> = positives.iter().filter_map(words).collect();
+    expected.sort_unstable();
+    expected.dedup();
+    (Some(at), sift(expected))
+}
+
+/// Keeps what a reader would have thought of: where a bracket may close, that an expression may also go on is
+/// noise.
+fn sift(mut expected: Vec<&'static str>) -> Vec<&'static str> {
+    let has = |e: &[&str], words: &[&str]| e.iter().any(|x| words.contains(x));
+    if has(&expected, &["`)`", "`]`"]) {
+        expected.retain(|e| !["`=`", "`;`"].contains(e));
+    } else if has(&expected, &["`=`"]) {
+        expected.retain(|e| *e != "`,`");
+    }
+    let weak = ["an operator", "`(`", "`[`", "`as`", "`*`", "`..`", "`by`"];
+    if expected.iter().any(|e| !weak.contains(e)) {
+        expected.retain(|e| !weak.contains(e));
+    }
+    // Words before signs; what closes comes last.
+    expected.sort_by_key(|e| (e.starts_with('`'), ["`)`", "`]`", "`}`"].contains(e), *e));
+    expected
+}
+
+/// "`,`, `;` or `]`".
+pub(crate) fn one_of(expected: &[&str]) -> String {
+    match expected {
+        [] => "something else".to_string(),
+        [one] => (*one).to_string(),
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+    }
+}
+
+/// The token at `index` as messages name it, and its place; behind the last token, the end of `end`.
+pub(crate) fn found(file: FileId, text: &str, scan: &Scan, index: usize, end: &str) -> (String, Span) {
+    match scan.tokens.get(index) {
+        Some(token) => {
+            let found = &text[token.start..token.end];
+            let short: String = found.chars().take(30).collect();
+            let dots = if short.len() < found.len() { "…" } else { "" };
+            (format!("`{short}{dots}`"), Span::new(file, token.start, token.end))
+        }
+        None => {
+            let at = scan.tokens.last().map_or(text.len(), |t| t.end);
+            (end.to_string(), Span::new(file, at, at))
+        }
+    }
+}
+
+/// The diagnostic for token `index` where `expected` would have fitted, with what people of other languages
+/// need to hear.
+pub(crate) fn unexpected(
+    file: FileId,
+    text: &str,
+    scan: &Scan,
+    index: usize,
+    expected: &[&str],
+    end: &str,
+) -> Diagnostic {
+    let (what, span) = found(file, text, scan, index, end);
+    let wanted = one_of(expected);
+    let d = Diagnostic::error(codes::E0101, format!("expected {wanted}, found {what}"))
+        .at(span, format!("expected {wanted}"));
+    let Some(token) = scan.tokens.get(index) else { return d };
+    let replace = |d: Diagnostic, with: &str| d.fix(format!("write `{with}`"), span, with, false);
+    let found = &text[token.start..token.end];
+    match found {
+        "=>" => replace(d, "->"),
+        "&&" | "&" => replace(d, "and"),
+        "|" => d.help("write `or`"),
+        "^" => replace(d, "**"),
+        "#" => replace(d, "//"),
+        ";" => d.fix("leave it out: nothing stands between statements", span, "", false),
+        "'" | "“" | "”" => d.help("strings stand in `\"`"),
+        "." if !token.leads => d.help("a number has digits on both sides of its point: `0.5`, `1.0`"),
+        "==" if expected == ["`=`"] => replace(d, "="),
+        _ if token.kind == TokenKind::Strange => d.note("this character has no meaning here"),
+        _ if token.kind == TokenKind::Number && found.bytes().any(|b| b.is_ascii_alphabetic()) => {
+            d.note("a number is digits with at most one point and an exponent: `10_000`, `0.5`, `1e-9`")
+        }
+        _ => d,
+    }
+}
+
+/// The diagnostic where a parse met the call limit.
+pub(crate) fn too_much_work(span: Span) -> Diagnostic {
+    Diagnostic::error(codes::E0104, "this is too complicated to parse")
+        .at(span, "the part that begins here")
+        .help("give parts of it names, or cut the file into several")
+}

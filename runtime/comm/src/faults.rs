@@ -1,0 +1,110 @@
+//! Faults on purpose, for tests of whoever uses a transport.
+
+use crate::{Abort, Call, CommError, Group, InFlight, Tag, Transport};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The device fails in that call: [`CommError::Injected`]. It is up to the device to abort or to leave.
+    Fail,
+    /// The device panics in that call.
+    Panic,
+    /// The device comes later to that call; beyond the others' timeout it never comes.
+    Stall(Duration),
+    /// The device leaves the call out without noticing, so that its next ones meet the wrong ones of the others.
+    Skip,
+}
+
+/// A transport on which one call goes wrong, and which may delay all calls.
+pub struct Faulty<T> {
+    inner: T,
+    fault: Option<(u64, Fault)>,
+    calls: u64,
+    delays: Option<(u64, Duration)>,
+}
+
+impl<T: Transport> Faulty<T> {
+    /// `inner` without a fault.
+    pub fn new(inner: T) -> Self {
+        Faulty { inner, fault: None, calls: 0, delays: None }
+    }
+
+    /// Adds a fault in the `at`-th call from now, counted from 0.
+    #[must_use]
+    pub fn with_fault(mut self, at: u64, fault: Fault) -> Self {
+        self.fault = Some((self.calls + at, fault));
+        self
+    }
+
+    /// Delays each call by less than `most`, as `seed` says.
+    #[must_use]
+    pub fn with_delays(mut self, seed: u64, most: Duration) -> Self {
+        self.delays = Some((seed, most));
+        self
+    }
+
+    fn delay(&mut self) {
+        let Some((state, most)) = &mut self.delays else { return };
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = *state;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^= x >> 31;
+        // Half of the calls come at once, so that every order of arrival occurs.
+        if x & 1 == 0 {
+            std::thread::sleep(most.mul_f64((x >> 11) as f64 / (1u64 << 53) as f64));
+        }
+    }
+}
+
+/// The end of a call that was left out.
+struct Skipped;
+
+impl InFlight for Skipped {
+    fn complete(&mut self) -> Result<(), CommError> {
+        Ok(())
+    }
+}
+
+impl<T: Transport> Transport for Faulty<T> {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    #[expect(unsafe_code, reason = "passes the promise on")]
+    unsafe fn post(
+        &mut self,
+        group: &Group,
+        tag: &Tag,
+        call: Call<'_>,
+    ) -> Result<Box<dyn InFlight>, CommError> {
+        self.delay();
+        let number = self.calls;
+        self.calls += 1;
+        match &self.fault {
+            Some((at, fault)) if *at == number => match fault {
+                Fault::Fail => return Err(CommError::Injected { rank: self.rank(), call: call.name(tag) }),
+                Fault::Panic => panic!("fault on purpose in {}", call.name(tag)),
+                Fault::Stall(time) => std::thread::sleep(*time),
+                Fault::Skip => return Ok(Box::new(Skipped)),
+            },
+            _ => {}
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.post(group, tag, call) }
+    }
+
+    fn first_step_done(&mut self) {
+        self.inner.first_step_done();
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.inner.aborter()
+    }
+}

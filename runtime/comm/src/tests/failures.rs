@@ -1,0 +1,306 @@
+//! Ranks that die, stall, leave or go another way: an error for all, in time, that names who and what.
+
+use super::{errors, millis, on_all, on_all_that_live, tag, world};
+use crate::{
+    Buf, BufMut, Call, Collectives, CommError, Fault, Faulty, Group, Part, Slot, Tag, Timeouts, Transport,
+};
+use meshwright_plan::Monoid;
+use std::time::{Duration, Instant};
+
+fn reduce(t: &mut impl Transport, sequence: u64, len: usize) -> Result<(), CommError> {
+    let group = world(t);
+    let mut data = vec![1f32; len];
+    t.all_reduce(&group, &tag(sequence), Monoid::Sum, [BufMut::new(&mut data)])?;
+    assert!(data.iter().all(|x| *x == t.size() as f32));
+    Ok(())
+}
+
+#[test]
+fn a_timeout_names_who_is_missing_and_where_it_is() {
+    let begin = Instant::now();
+    let results = on_all(3, Timeouts::all(millis(100)), |t| {
+        let stalls = t.rank() == 2;
+        let mut t = Faulty::new(t);
+        if stalls {
+            t = t.with_fault(1, Fault::Stall(millis(300)));
+        }
+        (0..3).try_for_each(|i| reduce(&mut t, i, 100_000))
+    });
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    let errors = errors(results);
+    assert!(errors.iter().all(|e| *e == errors[0]), "the late one hears the same: {errors:?}");
+    let CommError::Timeout { rank, call, missing, .. } = &errors[0] else { panic!("{}", errors[0]) };
+    assert!(*rank < 2);
+    assert_eq!((call.tag.sequence, &*call.tag.what, call.tag.line), (1, "v1", 11));
+    assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [2]);
+    assert_eq!(missing[0].at.as_ref().unwrap().tag.sequence, 0);
+    let text = errors[0].to_string();
+    assert!(
+        text.ends_with(
+            "s in all_reduce #1 of `v1` at line 11 for rank 2, which was last in all_reduce #0 of `v0` at line 10"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn ranks_in_different_groups_time_out_and_say_so() {
+    let results = on_all(2, Timeouts::all(millis(100)), |mut t| {
+        let order = if t.rank() == 0 { [0, 1] } else { [1, 0] };
+        let group = Group::new(order, t.rank()).unwrap();
+        t.barrier(&group, &tag(7))
+    });
+    for error in errors(results) {
+        assert!(matches!(&error, CommError::Timeout { .. } | CommError::Left { .. }), "{error}");
+    }
+}
+
+#[test]
+fn the_first_step_has_its_own_timeout() {
+    let timeouts = Timeouts { first_step: Duration::from_secs(5), later: millis(50) };
+    let results = on_all(2, timeouts, |mut t| {
+        if t.rank() == 1 {
+            std::thread::sleep(millis(150));
+        }
+        reduce(&mut t, 0, 10)?;
+        t.first_step_done();
+        if t.rank() == 1 {
+            std::thread::sleep(millis(150));
+        }
+        reduce(&mut t, 1, 10)
+    });
+    for error in errors(results) {
+        assert!(
+            matches!(&error, CommError::Timeout { rank: 0, call, .. } if call.tag.sequence == 1),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_abort_ends_pending_and_later_waits_of_all() {
+    let begin = Instant::now();
+    let results = on_all(5, Timeouts::for_tests(), |mut t| match t.rank() {
+        1 => {
+            std::thread::sleep(millis(50));
+            t.abort("no space left on device");
+            t.abort("something later");
+            std::thread::sleep(millis(100));
+            reduce(&mut t, 0, 10)
+        }
+        // Pending, in a group without the rank that ends, whose other member would come much later.
+        2 => {
+            let group = Group::new([2, 3], 2).unwrap();
+            t.barrier(&group, &tag(0))
+        }
+        3 => {
+            std::thread::sleep(millis(150));
+            let group = Group::new([2, 3], 3).unwrap();
+            t.barrier(&group, &tag(0))
+        }
+        4 => {
+            std::thread::sleep(millis(150));
+            let group = Group::new([4], 4).unwrap();
+            t.barrier(&group, &tag(0))
+        }
+        _ => reduce(&mut t, 0, 100_000),
+    });
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    for error in errors(results) {
+        let CommError::Aborted { rank: 1, reason, .. } = &error else { panic!("{error}") };
+        assert_eq!(reason, "no space left on device");
+    }
+}
+
+#[test]
+fn a_panic_ends_all() {
+    let begin = Instant::now();
+    for at in 0..3 {
+        let results = on_all_that_live(3, |t| {
+            let panics = t.rank() == 1;
+            let mut t = Faulty::new(t);
+            if panics {
+                t = t.with_fault(at, Fault::Panic);
+            }
+            (0..4).try_for_each(|i| reduce(&mut t, i, 10_000))
+        });
+        assert_eq!(results[1], None);
+        for error in errors(results.into_iter().flatten().collect()) {
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "rank 1 ended: its thread panicked, while this rank was in all_reduce #{at} of `v{at}` at line {}",
+                    10 + at
+                )
+            );
+        }
+    }
+    assert!(begin.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn a_panic_with_collectives_in_flight_ends_all() {
+    let begin = Instant::now();
+    let results = on_all_that_live(2, |mut t| {
+        let group = world(&t);
+        let data = vec![1f64; 100_000];
+        let started = t.start(&group, &tag(0), data, |d| Call::AllReduce {
+            monoid: Monoid::Sum,
+            bucket: vec![Slot::InPlace(BufMut::new(d))],
+        });
+        assert_ne!(t.rank(), 1, "on purpose");
+        let first = started.and_then(|s| s.finish()).map(drop);
+        first.and_then(|()| t.barrier(&group, &tag(1)))
+    });
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    let error = results[0].clone().unwrap().unwrap_err();
+    assert!(matches!(&error, CommError::Aborted { rank: 1, .. }), "{error}");
+    assert_eq!(results[1], None);
+}
+
+#[test]
+fn who_leaves_is_missed_only_where_it_is_needed() {
+    let begin = Instant::now();
+    let results = on_all(3, Timeouts::for_tests(), |mut t| {
+        reduce(&mut t, 0, 10)?;
+        if t.rank() == 2 {
+            return Ok(());
+        }
+        std::thread::sleep(millis(20));
+        let pair = Group::new([0, 1], t.rank()).unwrap();
+        let mut data = [1i32];
+        t.all_reduce(&pair, &tag(1), Monoid::Sum, [BufMut::new(&mut data)])?;
+        assert_eq!(data, [2]);
+        reduce(&mut t, 2, 10)
+    });
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    assert_eq!(results[2], Ok(()));
+    for result in &results[..2] {
+        assert!(
+            matches!(result, Err(CommError::Left { rank: 2, call }) if call.tag.sequence == 2),
+            "{result:?}"
+        );
+    }
+}
+
+#[test]
+fn another_order_is_a_mismatch() {
+    let results = on_all(3, Timeouts::for_tests(), |t| {
+        let skips = t.rank() == 1;
+        let mut t = Faulty::new(t);
+        if skips {
+            t = t.with_fault(1, Fault::Skip);
+        }
+        let group = world(&t);
+        for i in 0..4 {
+            t.barrier(&group, &tag(i))?;
+        }
+        Ok(())
+    });
+    for error in errors(results) {
+        let CommError::Mismatch { ranks, calls, what, .. } = &error else { panic!("{error}") };
+        assert_eq!(*what, "sequence number");
+        assert!(ranks.0 == 1 || ranks.1 == 1);
+        let mut sequences = [calls.0.tag.sequence, calls.1.tag.sequence];
+        sequences.sort_unstable();
+        assert_eq!(sequences, [1, 2]);
+    }
+}
+
+/// Two devices make different calls: both hear what differs.
+fn mismatch(what: &str, call: impl for<'x> Fn(usize, &'x [f32], &'x mut [f32]) -> Call<'x> + Sync) {
+    let results = on_all(2, Timeouts::for_tests(), |mut t| {
+        let (input, mut output) = (vec![1f32; 4], vec![0f32; 4]);
+        let (group, rank) = (world(&t), t.rank());
+        t.call(&group, &tag(3), call(rank, &input, &mut output))
+    });
+    for error in errors(results) {
+        let CommError::Mismatch { ranks: (0, 1), what: differs, .. } = &error else { panic!("{error}") };
+        assert_eq!(*differs, what, "{error}");
+    }
+}
+
+#[test]
+fn calls_that_do_not_belong_together() {
+    fn slot(buffer: &mut [f32]) -> Vec<Slot<'_>> {
+        vec![Slot::InPlace(BufMut::new(buffer))]
+    }
+    mismatch("kind of collective", |rank, _, b| match rank {
+        0 => Call::Barrier,
+        _ => Call::Broadcast { root: 0, buffer: BufMut::new(b) },
+    });
+    mismatch("counts", |rank, _, b| Call::AllReduce {
+        monoid: Monoid::Sum,
+        bucket: slot(&mut b[..3 + rank]),
+    });
+    mismatch("monoid", |rank, _, b| Call::AllReduce {
+        monoid: [Monoid::Sum, Monoid::Max][rank],
+        bucket: slot(b),
+    });
+    mismatch("number of buffers", |rank, _, b| Call::AllReduce {
+        monoid: Monoid::Sum,
+        bucket: if rank == 0 { Vec::new() } else { slot(b) },
+    });
+    mismatch("counts", |rank, a, b| Call::AllGather {
+        input: Buf::new(&a[..[1, 3][rank]]),
+        counts: [vec![1, 2], vec![1, 3]][rank].clone().into(),
+        output: BufMut::new(&mut b[..3 + rank]),
+    });
+    mismatch("counts", |rank, a, b| Call::AllToAll {
+        input: Buf::new(&a[..3]),
+        send: vec![1, 2].into(),
+        output: BufMut::new(&mut b[..[2, 4][rank]]),
+        receive: [vec![1, 1], vec![1, 3]][rank].clone().into(),
+    });
+    mismatch("counts", |rank, a, b| Call::Permute {
+        input: Buf::new(a),
+        send: vec![Part { peer: 1 - rank, range: 0..2 }].into(),
+        output: BufMut::new(b),
+        receive: vec![Part { peer: 1 - rank, range: 0..2 + rank }].into(),
+    });
+    mismatch("root", |rank, _, b| Call::Broadcast { root: rank, buffer: BufMut::new(b) });
+}
+
+#[test]
+fn a_mismatch_of_dtypes_shows_both_calls() {
+    let results = on_all(2, Timeouts::for_tests(), |mut t| {
+        let (group, tag) = (world(&t), Tag::new(17, "h1", 20));
+        match t.rank() {
+            0 => t.all_reduce(&group, &tag, Monoid::Sum, [BufMut::new(&mut [1f32, 2.0])]),
+            _ => t.all_reduce(&group, &tag, Monoid::Sum, [BufMut::new(&mut [1f64, 2.0])]),
+        }
+    });
+    for error in errors(results) {
+        assert_eq!(
+            error.to_string(),
+            "rank 0 and rank 1 disagree on the dtype: all_reduce #17 of `h1` at line 20 (sum of [2 f32]) against \
+             all_reduce #17 of `h1` at line 20 (sum of [2 f64])"
+        );
+    }
+}
+
+#[test]
+fn bad_arguments_are_errors_of_the_caller() {
+    let mut t = crate::World::new(3, Timeouts::for_tests()).remove(0);
+    let (group, pair) = (world(&t), Group::new([0, 7], 0).unwrap());
+    let (a, mut b) = ([1f32; 4], [0f32; 4]);
+    let mut refuse = |group: &Group, call: Call<'_>| {
+        let result = t.call(group, &tag(0), call);
+        assert!(matches!(&result, Err(CommError::BadCall { rank: 0, .. })), "{result:?}");
+    };
+    for counts in [vec![4, 0], vec![3, 1, 0], vec![4, usize::MAX, 1], vec![4, 1, 0]] {
+        let (input, output) = (Buf::new(&a), BufMut::new(&mut b));
+        refuse(&group, Call::AllGather { input, counts: counts.into(), output });
+    }
+    let (counts, mut ints) = (vec![4, 0, 0].into(), [0i32; 4]);
+    refuse(&group, Call::AllGather { input: Buf::new(&a), counts, output: BufMut::new(&mut ints) });
+    refuse(&group, Call::Broadcast { root: 3, buffer: BufMut::new(&mut b) });
+    refuse(&pair, Call::Barrier);
+    refuse(&Group::new([0, 1], 1).unwrap(), Call::Barrier);
+    let part = |peer, range| Part { peer, range };
+    for receive in [vec![part(0, 0..2), part(1, 1..3)], vec![part(0, 0..5)], vec![part(3, 0..1)]] {
+        let (input, output) = (Buf::new(&a), BufMut::new(&mut b));
+        refuse(&group, Call::Permute { input, send: [].into(), output, receive: receive.into() });
+    }
+    assert!(Group::new([0, 1, 0], 0).is_err() && Group::new([1, 2], 0).is_err());
+}

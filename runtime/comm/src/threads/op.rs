@@ -1,0 +1,283 @@
+//! One collective of one group: its members come, it runs, and it ends for all in the same way.
+
+use super::ring::{Shared, lock};
+use super::work::Work;
+use crate::{Call, CallName, CommError, InFlight, Tag};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Members are yet to come. Nobody touches another's memory, and the operation may fail.
+const GATHERING: u8 = 0;
+/// All have come, and memory is moved. It cannot fail any more.
+const RUNNING: u8 = 1;
+/// Nobody touches any memory any more.
+const DONE: u8 = 2;
+/// Failed while gathering: nobody ever touches another's memory.
+const FAILED: u8 = 3;
+
+/// How long a member looks for a change before it sleeps. Waking a thread costs several times as much.
+const SPIN: Duration = Duration::from_nanos(1500);
+
+/// Operations that read no more bytes than this are done by the last to come.
+const SMALL: usize = 64 * 1024;
+
+pub(super) struct Op {
+    members: Arc<[usize]>,
+    shared: Arc<Shared>,
+    /// Changed under the lock of `state`, read without it by those who spin.
+    phase: AtomicU8,
+    all_came: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Set before the phase becomes `RUNNING`.
+    work: OnceLock<Work>,
+}
+
+struct State {
+    /// What each member called, by position. Only sizes and counts are read from it, never memory.
+    posts: Vec<Option<(Tag, Call<'static>)>>,
+    /// Members that came, those included that found the operation failed.
+    came: usize,
+    failure: Option<CommError>,
+}
+
+/// What came of posting.
+pub(super) struct Posted {
+    /// Whether this was the last member.
+    pub(super) all_came: bool,
+    pub(super) result: Result<(), CommError>,
+}
+
+impl Op {
+    pub(super) fn new(members: Arc<[usize]>, shared: Arc<Shared>) -> Self {
+        let posts = members.iter().map(|_| None).collect();
+        Op {
+            members,
+            shared,
+            phase: AtomicU8::new(GATHERING),
+            all_came: AtomicBool::new(false),
+            state: Mutex::new(State { posts, came: 0, failure: None }),
+            changed: Condvar::new(),
+            work: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn all_came(&self) -> bool {
+        self.all_came.load(Ordering::Acquire)
+    }
+
+    /// Adds a member's call. The last one starts the work, and does it if it is small.
+    pub(super) fn post(&self, position: usize, tag: &Tag, call: Call<'static>) -> Posted {
+        let mut state = lock(&self.state);
+        state.came += 1;
+        let all_came = state.came == self.members.len();
+        self.all_came.store(all_came, Ordering::Release);
+        if state.failure.is_none() {
+            let name = call.name(tag);
+            let failure = self
+                .shared
+                .why_hopeless(self.absent(&state, Some(position)), &name)
+                .or_else(|| self.mismatch(&state, position, tag, &call));
+            if let Some(failure) = failure {
+                self.fail(&mut state, failure);
+            }
+        }
+        if let Some(failure) = &state.failure {
+            return Posted { all_came, result: Err(failure.clone()) };
+        }
+        state.posts[position] = Some((tag.clone(), call));
+        if all_came {
+            let calls: Vec<_> = state.posts.iter().flatten().map(|(_, call)| call).collect();
+            let work = self.work.get_or_init(|| Work::new(&calls));
+            if work.len() == 0 {
+                self.done(state);
+            } else {
+                self.phase.store(RUNNING, Ordering::Release);
+                drop(state);
+                self.begin(work);
+            }
+        }
+        Posted { all_came, result: Ok(()) }
+    }
+
+    fn begin(&self, work: &Work) {
+        if work.bytes() <= SMALL {
+            self.help(work);
+            return;
+        }
+        // As many as can run at once, this thread included, but at least one, since this one may have other things to do.
+        let helpers = self.shared.cores().min(self.members.len()).saturating_sub(1).max(1);
+        for _ in 0..helpers {
+            self.changed.notify_one();
+        }
+    }
+
+    fn help(&self, work: &Work) {
+        if work.run_all() {
+            self.done(lock(&self.state));
+        }
+    }
+
+    fn done(&self, state: MutexGuard<'_, State>) {
+        self.phase.store(DONE, Ordering::Release);
+        // Those who wake need the lock.
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Ends the operation without a result, if it still gathers.
+    fn fail(&self, state: &mut State, failure: CommError) {
+        if self.phase.load(Ordering::Acquire) == GATHERING {
+            state.failure = Some(failure);
+            self.phase.store(FAILED, Ordering::Release);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Ranks that have not posted, without the one at `position`, which is about to.
+    fn absent(&self, state: &State, position: Option<usize>) -> Vec<usize> {
+        let members = self.members.iter().zip(&state.posts).enumerate();
+        members
+            .filter(|(i, (_, post))| post.is_none() && Some(*i) != position)
+            .map(|(_, (rank, _))| *rank)
+            .collect()
+    }
+
+    fn mismatch(&self, state: &State, position: usize, tag: &Tag, call: &Call<'static>) -> Option<CommError> {
+        state.posts.iter().enumerate().find_map(|(i, post)| {
+            let (other_tag, other) = post.as_ref()?;
+            let what = Call::conflict((position, tag, call), (i, other_tag, other))?;
+            let mut sides = [(self.members[position], tag, call), (self.members[i], other_tag, other)];
+            sides.sort_by_key(|side| side.0);
+            let [(a, tag_a, call_a), (b, tag_b, call_b)] = sides;
+            Some(CommError::Mismatch {
+                ranks: (a, b),
+                calls: (call_a.name(tag_a), call_b.name(tag_b)),
+                details: (call_a.describe(), call_b.describe()),
+                what,
+            })
+        })
+    }
+
+    /// Fails if a device has ended without which the operation cannot gather.
+    pub(super) fn look_for_endings(&self) {
+        let mut state = lock(&self.state);
+        let Some((tag, call)) = state.posts.iter().flatten().next() else {
+            // Whoever posts first looks by itself.
+            return;
+        };
+        if let Some(failure) = self.shared.why_hopeless(self.absent(&state, None), &call.name(tag)) {
+            self.fail(&mut state, failure);
+        }
+    }
+
+    /// Waits for the end, and works towards it.
+    fn complete(&self, position: usize, name: &CallName, timeout: Duration) -> Result<(), CommError> {
+        self.spin_while(GATHERING);
+        if self.phase.load(Ordering::Acquire) == RUNNING {
+            if let Some(work) = self.work.get() {
+                self.help(work);
+            }
+            self.spin_while(RUNNING);
+        }
+        match self.phase.load(Ordering::Acquire) {
+            DONE => Ok(()),
+            _ => self.sleep(position, name, timeout),
+        }
+    }
+
+    fn spin_while(&self, phase: u8) {
+        let mut since = None;
+        while self.phase.load(Ordering::Acquire) == phase {
+            if since.get_or_insert_with(Instant::now).elapsed() > SPIN {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn sleep(&self, position: usize, name: &CallName, timeout: Duration) -> Result<(), CommError> {
+        let since = Instant::now();
+        let mut state = lock(&self.state);
+        loop {
+            match self.phase.load(Ordering::Acquire) {
+                DONE => return Ok(()),
+                RUNNING => match self.work.get() {
+                    Some(work) if work.unclaimed() => {
+                        drop(state);
+                        self.help(work);
+                        state = lock(&self.state);
+                    }
+                    // No timeout: others are copying, which ends.
+                    _ => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                },
+                GATHERING => {
+                    let waited = since.elapsed();
+                    if waited >= timeout {
+                        let mut absent = self.absent(&state, None);
+                        absent.sort_unstable();
+                        let missing = absent.into_iter().map(|rank| self.shared.missing(rank)).collect();
+                        let (rank, call) = (self.members[position], name.clone());
+                        self.fail(&mut state, CommError::Timeout { rank, call, waited, missing });
+                        continue;
+                    }
+                    let woken = self.changed.wait_timeout(state, timeout - waited);
+                    state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                _ => {
+                    return match &state.failure {
+                        Some(failure) => Err(failure.clone()),
+                        None => unreachable!("a failed operation has a failure"),
+                    };
+                }
+            }
+        }
+    }
+
+    /// A member goes without waiting: the operation fails if it still gathers, and is awaited otherwise.
+    fn give_up(&self, position: usize, name: &CallName, timeout: Duration) {
+        let rank = self.members[position];
+        let failure = if std::thread::panicking() {
+            let reason = "its thread panicked".to_string();
+            CommError::Aborted { rank, reason, call: Some(name.clone()) }
+        } else {
+            CommError::Withdrawn { rank, call: name.clone() }
+        };
+        self.fail(&mut lock(&self.state), failure);
+        // The failure, or the end of the work: either way no memory is touched from here on.
+        let _ended = self.complete(position, name, timeout);
+    }
+}
+
+/// A member's hold on an operation.
+pub(super) struct Pending {
+    op: Arc<Op>,
+    position: usize,
+    name: CallName,
+    timeout: Duration,
+    result: Option<Result<(), CommError>>,
+}
+
+impl Pending {
+    pub(super) fn new(op: Arc<Op>, position: usize, name: CallName, timeout: Duration) -> Self {
+        Pending { op, position, name, timeout, result: None }
+    }
+}
+
+impl InFlight for Pending {
+    fn complete(&mut self) -> Result<(), CommError> {
+        if self.result.is_none() {
+            self.result = Some(self.op.complete(self.position, &self.name, self.timeout));
+        }
+        self.result.clone().unwrap_or(Ok(()))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.result.is_none() {
+            self.op.give_up(self.position, &self.name, self.timeout);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What can go wrong on a device, always with the place where it did.
+
+use crate::kernels::KernelError;
+use meshwright_comm::CommError;
+use std::fmt;
+
+/// Where on which device something went wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The device.
+    pub rank: usize,
+    /// Number of the training step, if one was running.
+    pub step_number: Option<u64>,
+    /// The step of the Plan: its position and name.
+    pub step: Option<(usize, &'static str)>,
+    /// The value that the step computes.
+    pub value: String,
+    /// Line of the model file, from 1; 0 where there is none.
+    pub line: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.rank)?;
+        if let Some(n) = self.step_number {
+            write!(f, ", step {n}")?;
+        }
+        if let Some((index, name)) = self.step {
+            write!(f, ", {name} of `{}`", self.value)?;
+            if self.line > 0 {
+                write!(f, " at line {}", self.line)?;
+            }
+            write!(f, " (plan step {index})")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a device could not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecError {
+    /// A step of the Plan contradicts itself or the buffers.
+    #[error("{place}: invalid plan: {problem}")]
+    Plan {
+        /// Where.
+        place: Box<Place>,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A kernel cannot do what a step asks for.
+    #[error("{place}: {source}")]
+    Kernel {
+        /// Where.
+        place: Box<Place>,
+        /// What is wrong.
+        source: KernelError,
+    },
+    /// A collective failed.
+    #[error("{place}: {source}")]
+    Comm {
+        /// Where.
+        place: Box<Place>,
+        /// What is wrong.
+        source: CommError,
+    },
+    /// A device panicked.
+    #[error("{place}: internal error: {message}")]
+    Panicked {
+        /// Where.
+        place: Box<Place>,
+        /// The message of the panic.
+        message: String,
+    },
+    /// Whoever gives the inputs failed.
+    #[error("rank {rank}: no input data: {message}")]
+    Provider {
+        /// The device.
+        rank: usize,
+        /// Why, in the provider's words.
+        message: String,
+    },
+    /// An input does not fit the Plan.
+    #[error("rank {rank}: input `{name}`: {problem}")]
+    Input {
+        /// The device.
+        rank: usize,
+        /// Name of the input.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A parameter or moment is missing or does not fit.
+    #[error("rank {rank}: `{name}`: {problem}")]
+    State {
+        /// The device.
+        rank: usize,
+        /// Path of the parameter, or of the moment.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// No program of that number is loaded.
+    #[error("rank {rank}: no program {program} is loaded")]
+    NoProgram {
+        /// The device.
+        rank: usize,
+        /// The number asked for.
+        program: usize,
+    },
+    /// An earlier error left the device without its parameters.
+    #[error("rank {rank} cannot go on after an earlier error")]
+    Broken {
+        /// The device.
+        rank: usize,
+    },
+    /// The threads of the devices could not be started.
+    #[error("cannot start the thread of rank {rank}: {message}")]
+    Start {
+        /// The device.
+        rank: usize,
+        /// Why not.
+        message: String,
+    },
+    /// The thread of a device is gone.
+    #[error("the thread of rank {rank} has ended")]
+    Gone {
+        /// The device.
+        rank: usize,
+    },
+}
+
+impl ExecError {
+    /// Whether it only says that another device ended: such errors are not the cause.
+    pub fn is_consequence(&self) -> bool {
+        match self {
+            ExecError::Comm { source, .. } => {
+                matches!(source, CommError::Aborted { .. } | CommError::Left { .. } | CommError::Withdrawn { .. })
+            }
+            ExecError::Gone { .. } | ExecError::Broken { .. } => true,
+            _ => false,
+        }
+    }
+}

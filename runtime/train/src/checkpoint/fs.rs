@@ -1,0 +1,122 @@
+//! The few operations on files that durability rests on, as a trait, so that tests can stop between any two of them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Operations on one folder; names are plain file names in it.
+pub trait Fs {
+    /// Names of the files in the folder, sorted.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Opens a file for reading, with its length.
+    fn open(&self, name: &str) -> io::Result<(Box<dyn Read + '_>, u64)>;
+    /// Creates or overwrites a file. Durable only after [`Fs::sync`].
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
+    /// Makes the content of a file durable.
+    fn sync(&self, name: &str) -> io::Result<()>;
+    /// Renames a file, replacing another. Durable only after [`Fs::sync_folder`].
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file. Durable only after [`Fs::sync_folder`].
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes renames and removals durable.
+    fn sync_folder(&self) -> io::Result<()>;
+}
+
+/// Start of the names of files that are being written.
+pub(crate) const TEMP: &str = ".tmp-";
+
+/// Writes a file so that under its name there is always the old or the new content, and after return durably the new.
+pub fn write_durably(fs: &dyn Fs, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let temp = format!("{TEMP}{name}");
+    let written = fs.write(&temp, bytes).and_then(|()| fs.sync(&temp)).and_then(|()| fs.rename(&temp, name));
+    if let Err(error) = written {
+        // What is left of it is in the way of nothing; the next start removes it where this cannot.
+        let _ = fs.remove(&temp);
+        return Err(error);
+    }
+    fs.sync_folder()
+}
+
+/// Removes what interrupted writes have left.
+pub fn remove_leftovers(fs: &dyn Fs) -> io::Result<()> {
+    for name in fs.list()?.iter().filter(|n| n.starts_with(TEMP)) {
+        fs.remove(name)?;
+    }
+    Ok(())
+}
+
+/// A folder of the real file system.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    folder: PathBuf,
+}
+
+impl Disk {
+    /// Creates the folder where it is missing, durably.
+    pub fn create(folder: impl Into<PathBuf>) -> io::Result<Disk> {
+        let folder = folder.into();
+        if !folder.is_dir() {
+            std::fs::create_dir_all(&folder)?;
+            if let Some(parent) = folder.parent() {
+                sync_dir(parent)?;
+            }
+        }
+        Ok(Disk { folder })
+    }
+
+    /// A folder that is there.
+    pub fn existing(folder: impl Into<PathBuf>) -> Disk {
+        Disk { folder: folder.into() }
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+fn sync_dir(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder)?.sync_all()
+}
+
+impl Fs for Disk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            // A name that is not text is none of ours.
+            if let (true, Ok(name)) = (entry.file_type()?.is_file(), entry.file_name().into_string()) {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn open(&self, name: &str) -> io::Result<(Box<dyn Read + '_>, u64)> {
+        let file = File::open(self.folder.join(name))?;
+        let len = file.metadata()?.len();
+        Ok((Box::new(file), len))
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        File::create(self.folder.join(name))?.write_all(bytes)
+    }
+
+    fn sync(&self, name: &str) -> io::Result<()> {
+        OpenOptions::new().write(true).open(self.folder.join(name))?.sync_all()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.folder.join(from), self.folder.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.folder.join(name))
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        sync_dir(&self.folder)
+    }
+}

@@ -1,0 +1,18 @@
+//! Checkpoints: whole tensors by parameter path, free of any layout, that a crash can never leave half written.
+//!
+//! A checkpoint is two files: `step-N-HASH.safetensors` with the tensors and what else a run needs to go on, and
+//! `step-N.json`, its manifest, with the size and SHA-256 of the first. Each is written under a temporary name, synced,
+//! renamed, and made durable by syncing the folder; the manifest comes last and makes the checkpoint count. Only then is an
+//! older one removed, its manifest first.
+//!
+//! **Invariant:** once [`Store::save`] has returned, that checkpoint or a later one loads, whatever is cut off at whatever
+//! moment; before, the previous one does. What is loaded is one of them as it was saved, never a mixture.
+
+mod encode;
+pub mod fs;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use encode::{Checkpoint, Meta, TensorInfo, read_file};
+pub use store::{Entry, Loaded, Skipped, Store};
