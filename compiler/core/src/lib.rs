@@ -2,7 +2,23 @@
 //!
 //! **Invariant:** pure. No I/O, no clock, no environment, no hash order: the same texts give a byte-identical Plan.
 
+pub mod autodiff;
+pub mod compile;
+pub mod evaluation;
+pub mod layout;
+pub mod normalise;
+pub mod partition;
+pub mod print;
 pub mod program;
 pub mod resolve;
+pub mod schedule;
+pub mod step_graph;
+pub mod training;
+pub mod verify;
 
+pub use compile::{Compiled, PASSES, compile};
+pub use evaluation::{Accumulate, Evaluation, evaluation};
+pub use layout::{Layout, check_devices, layout};
 pub use program::{ClipSpec, LossDecl, Optimizer, ParamDecl, Program, Settings, TrainSpec};
+pub use step_graph::{Goal, GoalKind, StepGraph};
+pub use training::training_step;

@@ -112,7 +112,13 @@ impl Diagnostic {
     }
 
     /// Adds a replacement that repairs it; `sure` if a tool may apply it unasked.
-    pub fn fix(mut self, title: impl Into<String>, span: Span, replacement: impl Into<String>, sure: bool) -> Self {
+    pub fn fix(
+        mut self,
+        title: impl Into<String>,
+        span: Span,
+        replacement: impl Into<String>,
+        sure: bool,
+    ) -> Self {
         self.fixes.push(Fix { title: title.into(), span, replacement: replacement.into(), sure });
         self
     }

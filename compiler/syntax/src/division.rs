@@ -55,12 +55,16 @@ fn reads_like_divisor(text: &str, comment: Comment, declared: &BTreeSet<&str>) -
         if is_word(b) {
             let len = number_len(&bytes[at..]).max(1);
             let word = &body[at..at + len];
-            let number = b.is_ascii_digit() && word.bytes().all(|b| b.is_ascii_digit() || b"_.eE+-".contains(&b));
-            if after_operand || !(number || declared.contains(word)) {
+            let number =
+                b.is_ascii_digit() && word.bytes().all(|b| b.is_ascii_digit() || b"_.eE+-".contains(&b));
+            let rest = body[at + len..].trim_start();
+            // `768 // 2, y = 3`: the comment would swallow a declaration.
+            let declares = body[..at].trim_end().ends_with(',') && rest.starts_with('=');
+            if after_operand || !(number || declares || declared.contains(word)) {
                 return false;
             }
-            (after_operand, any) = (true, true);
-            at += len;
+            (after_operand, any) = (!declares, true);
+            at = if declares { bytes.len() - rest.len() + 1 } else { at + len };
         } else if b" \t".contains(&b) {
             at += 1;
         } else if b"+-*/%(),".contains(&b) {

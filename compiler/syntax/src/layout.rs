@@ -41,7 +41,7 @@ mod grammar {
             Rule::kw_micro => "`microbatches`",
             Rule::kw_schedule => "`schedule`",
             Rule::kw_recompute => "`recompute`",
-            Rule::rule | Rule::scope => "a dim",
+            Rule::placed | Rule::scope => "a dim",
             Rule::EOI => "the end of the line",
             _ => return None,
         })
@@ -54,7 +54,9 @@ const SETTINGS: [&str; 5] = ["mesh", "gather", "microbatches", "schedule", "reco
 pub fn parse_layout(file: FileId, text: &str) -> Outcome<LayoutFile> {
     report::limit_calls();
     let mut diagnostics = Vec::new();
-    let Some(scanned) = scan(file, text, Language::Layout, &mut diagnostics) else { return (None, diagnostics) };
+    let Some(scanned) = scan(file, text, Language::Layout, &mut diagnostics) else {
+        return (None, diagnostics);
+    };
     let mut parser = Parser { file, text, scan: &scanned, diagnostics };
     let mut items = Vec::new();
     let mut from = 0;
@@ -91,7 +93,15 @@ fn parts(pair: Pair<'_, Rule>) -> impl Iterator<Item = Pair<'_, Rule>> {
     pair.into_inner().filter(|p| {
         !matches!(
             p.as_rule(),
-            EOI | arrow | colon | comma | equals | kw_gather | kw_mesh | kw_micro | kw_recompute | kw_schedule
+            EOI | arrow
+                | colon
+                | comma
+                | equals
+                | kw_gather
+                | kw_mesh
+                | kw_micro
+                | kw_recompute
+                | kw_schedule
         )
     })
 }
@@ -114,7 +124,7 @@ impl Parser<'_> {
         let second = self.token(from + 1, until);
         let setting =
             SETTINGS.contains(&self.token(from, until)) && !matches!(second, "->" | "," | ":" | "." | "*");
-        let rule = if setting { Rule::settings } else { Rule::rule };
+        let rule = if setting { Rule::settings } else { Rule::placed };
         let (start, end) = (self.scan.tokens[from].start, self.scan.tokens[until - 1].end);
         match Grammar::parse(rule, &self.scan.masked[start..end]) {
             Ok(mut pairs) => {
@@ -224,7 +234,10 @@ impl Parser<'_> {
         if self.token(until - 1, until) == ":" {
             return Diagnostic::error(codes::E0101, "a scope without a rule")
                 .at(whole, "nothing follows on this line")
-                .help(format!("write the rule behind it: `{} * -> axis`", &self.text[self.range(from, until)]));
+                .help(format!(
+                    "write the rule behind it: `{} * -> axis`",
+                    &self.text[self.range(from, until)]
+                ));
         }
         if self.scan.tokens[from].kind == TokenKind::Word
             && !SETTINGS.contains(&first)
@@ -242,7 +255,11 @@ impl Parser<'_> {
         } else {
             let wanted = report::one_of(expected);
             let end = Span { start: whole.end, ..whole };
-            let stop = if self.scan.tokens.get(until).is_some_and(|t| !t.leads) { "`;`" } else { "the end of the line" };
+            let stop = if self.scan.tokens.get(until).is_some_and(|t| !t.leads) {
+                "`;`"
+            } else {
+                "the end of the line"
+            };
             Diagnostic::error(codes::E0101, format!("expected {wanted}, found {stop}"))
                 .at(end, format!("expected {wanted}"))
         };

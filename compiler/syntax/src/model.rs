@@ -24,13 +24,19 @@ use crate::scan::{Language, Scan, TokenKind, scan};
 pub fn parse_model(file: FileId, text: &str) -> Outcome<ModelFile> {
     report::limit_calls();
     let mut diagnostics = Vec::new();
-    let Some(scanned) = scan(file, text, Language::Model, &mut diagnostics) else { return (None, diagnostics) };
+    let Some(scanned) = scan(file, text, Language::Model, &mut diagnostics) else {
+        return (None, diagnostics);
+    };
     let mut parser = Parser { file, text, scan: scanned, meant: Vec::new(), at: 0, diagnostics };
     parser.mend_keywords();
     let tree = parser.file();
     let mut diagnostics = parser.diagnostics;
     diagnostics.sort_by_key(|d| d.labels.first().map_or(0, |l| l.span.start));
-    diagnostics.truncate(MAX_ERRORS);
+    if diagnostics.len() > MAX_ERRORS {
+        diagnostics.truncate(MAX_ERRORS);
+        let last = diagnostics.pop();
+        diagnostics.extend(last.map(|d| d.note("there are more errors; these are the first")));
+    }
     (if has_errors(&diagnostics) { None } else { Some(tree) }, diagnostics)
 }
 
@@ -74,35 +80,46 @@ impl Parser<'_> {
     }
 
     fn unexpected(&mut self, index: usize, expected: &[&str]) {
+        if let closer @ (")" | "]") = self.token(index)
+            && self.open_bracket(index).is_none()
+        {
+            let message = format!("this `{closer}` closes nothing");
+            return self.error(message, index, "no bracket is open here");
+        }
         let end = "the end of the file";
         let d = report::unexpected(self.file, self.text, &self.scan, index, expected, end);
         self.diagnostics.push(self.with_context(d, index));
     }
 
-    /// Adds the bracket that is open at token `index`, and a word about `//` before it on its line.
-    fn with_context(&self, mut d: Diagnostic, index: usize) -> Diagnostic {
-        let mut open: Option<usize> = None;
+    /// The innermost bracket that is open at token `index`, in its statement.
+    fn open_bracket(&self, index: usize) -> Option<usize> {
         let mut closed = 0;
         for i in (0..index).rev() {
-            let token = self.token(i);
-            match token {
+            match self.token(i) {
                 ")" | "]" => closed += 1,
                 "(" | "[" if closed > 0 => closed -= 1,
-                "(" | "[" => open = open.or(Some(i)),
-                "//" if self.scan.tokens[i + 1..=index.min(self.scan.tokens.len() - 1)]
-                    .iter()
-                    .all(|t| !t.leads) =>
-                {
-                    d = d.note("`//` without blanks is integer division; a comment has a blank before it");
-                }
+                "(" | "[" => return Some(i),
+                "{" | "}" => return None,
+                token if keywords::is_keyword(token) => return None,
                 _ => {}
             }
-            if open.is_some() || keywords::is_keyword(token) || matches!(token, "{" | "}") {
-                break;
-            }
         }
-        match open {
+        None
+    }
+
+    /// Adds what explains a mistake at token `index`: the open bracket, or the end of the line before, and a
+    /// `//` before it on its line.
+    fn with_context(&self, mut d: Diagnostic, index: usize) -> Diagnostic {
+        let leads = |i: usize| self.scan.tokens.get(i).is_none_or(|t| t.leads);
+        let divided = (0..index).rev().take_while(|&i| !leads(i + 1)).any(|i| self.token(i) == "//");
+        if divided {
+            d = d.note("`//` without blanks is integer division; a comment has a blank before it");
+        }
+        match self.open_bracket(index) {
             Some(i) => d.and(self.span(i), "this bracket is open"),
+            None if index > 0 && leads(index) && index < self.scan.tokens.len() => {
+                d.and(self.span(index - 1), "after this")
+            }
             None => d,
         }
     }

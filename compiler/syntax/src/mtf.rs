@@ -59,6 +59,7 @@ pub fn parse_mesh(file: FileId, text: &str) -> Outcome<MeshDecl> {
 }
 
 fn finish<T>(tree: T, mut diagnostics: Vec<Diagnostic>) -> Outcome<T> {
+    diagnostics.sort_by_key(|d| d.labels.first().map_or(0, |l| l.span.start));
     diagnostics.truncate(crate::MAX_ERRORS);
     (if has_errors(&diagnostics) { None } else { Some(tree) }, diagnostics)
 }
@@ -73,8 +74,11 @@ fn halves<'a>(
 ) -> Vec<Halves<'a>> {
     if text.len() > crate::MAX_BYTES {
         diagnostics.push(
-            Diagnostic::error(codes::E0103, format!("{} bytes; at most {} are read", text.len(), crate::MAX_BYTES))
-                .at(Span::new(file, 0, 0), ""),
+            Diagnostic::error(
+                codes::E0103,
+                format!("{} bytes; at most {} are read", text.len(), crate::MAX_BYTES),
+            )
+            .at(Span::new(file, 0, 0), ""),
         );
         return Vec::new();
     }

@@ -44,8 +44,9 @@ fn sift(mut expected: Vec<&'static str>) -> Vec<&'static str> {
     if expected.iter().any(|e| !weak.contains(e)) {
         expected.retain(|e| !weak.contains(e));
     }
-    // Words before signs; what closes comes last.
-    expected.sort_by_key(|e| (e.starts_with('`'), ["`)`", "`]`", "`}`"].contains(e), *e));
+    // Words before signs; what closes or ends comes last.
+    expected
+        .sort_by_key(|e| (e.starts_with("the "), e.starts_with('`'), ["`)`", "`]`", "`}`"].contains(e), *e));
     expected
 }
 

@@ -73,9 +73,12 @@ pub(crate) fn scan(
 ) -> Option<Scan> {
     if text.len() > MAX_BYTES {
         diagnostics.push(
-            Diagnostic::error(codes::E0103, format!("the file has {} bytes; at most {MAX_BYTES} are read", text.len()))
-                .at(Span::new(file, 0, 0), "")
-                .help("cut it into files and join them with `use`"),
+            Diagnostic::error(
+                codes::E0103,
+                format!("the file has {} bytes; at most {MAX_BYTES} are read", text.len()),
+            )
+            .at(Span::new(file, 0, 0), "")
+            .help("cut it into files and join them with `use`"),
         );
         return None;
     }
@@ -146,7 +149,7 @@ impl Scanner<'_> {
     /// Whether `//` here stands between two operands without blanks.
     fn divides(&self, rest: &str) -> bool {
         let before = self.text[..self.at].bytes().next_back();
-        let after = rest.bytes().nth(2);
+        let after = rest.as_bytes().get(2).copied();
         self.language == Language::Model
             && self.out.tokens.last().is_some_and(|t| t.end == self.at)
             && before.is_some_and(|b| is_word(b) || b == b')' || b == b']')
@@ -154,16 +157,20 @@ impl Scanner<'_> {
     }
 
     fn string(&mut self) {
-        let line = self.text[self.at..].lines().next().unwrap_or("");
-        let mut escaped = false;
-        for (i, b) in line.bytes().enumerate().skip(1) {
+        let rest = &self.text[self.at..];
+        let (mut escaped, mut end) = (false, rest.len());
+        for (i, b) in rest.bytes().enumerate().skip(1) {
             if b == b'"' && !escaped {
                 self.token(TokenKind::Text, i + 1);
                 return;
             }
+            if b == b'\n' {
+                end = i;
+                break;
+            }
             escaped = b == b'\\' && !escaped;
         }
-        let end = self.at + line.trim_end().len();
+        let end = self.at + rest[..end].trim_end().len();
         self.diagnostics.push(
             Diagnostic::error(codes::E0106, "this string has no closing quote")
                 .at(Span::new(self.file, self.at, end), "the string begins here")

@@ -63,6 +63,35 @@ pub struct Missing {
     pub at: Option<CallName>,
 }
 
+/// Calls of two members that do not belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// What differs.
+    pub what: &'static str,
+    /// The two members, in ascending rank.
+    pub sides: [Side; 2],
+}
+
+/// One side of a [`Mismatch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// The member.
+    pub rank: usize,
+    /// Its call.
+    pub call: CallName,
+    /// Dtypes and counts of its call, in words.
+    pub details: String,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b] = &self.sides;
+        let Mismatch { what, .. } = self;
+        write!(f, "rank {} and rank {} disagree on the {what}: ", a.rank, b.rank)?;
+        write!(f, "{} ({}) against {} ({})", a.call, a.details, b.call, b.details)
+    }
+}
+
 /// Why a collective ended without a result. The contents of its output buffers are then unspecified, and the group
 /// cannot be used further: the device is expected to end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,18 +110,8 @@ pub enum CommError {
         missing: Vec<Missing>,
     },
     /// Two members made calls that do not belong together.
-    #[error("rank {} and rank {} disagree on the {what}: {} ({}) against {} ({})",
-        ranks.0, ranks.1, calls.0, details.0, calls.1, details.1)]
-    Mismatch {
-        /// The two ranks, in ascending order.
-        ranks: (usize, usize),
-        /// The call of each.
-        calls: (CallName, CallName),
-        /// Dtypes and counts of each call, in words.
-        details: (String, String),
-        /// What differs.
-        what: &'static str,
-    },
+    #[error("{0}")]
+    Mismatch(Box<Mismatch>),
     /// A device ended by an error or a panic, and everything ends with it.
     #[error("rank {rank} ended: {reason}{}", during(call))]
     Aborted {

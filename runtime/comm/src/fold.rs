@@ -50,11 +50,19 @@ pub(crate) unsafe fn fold(
         (Monoid::Sum, DType::F64) => run!(f64, |a, b| a + b),
         (Monoid::Sum, DType::F32) => run!(f32, |a, b| a + b),
         (Monoid::Sum, DType::I32) => run!(i32, i32::wrapping_add),
-        // The comparison is negated so that a NaN in `b` is taken, and one in `a` is kept.
-        (Monoid::Max, DType::F64) => run!(f64, |a: f64, b| if !(b <= a) & (a == a) { b } else { a }),
-        (Monoid::Max, DType::F32) => run!(f32, |a: f32, b| if !(b <= a) & (a == a) { b } else { a }),
-        (Monoid::Min, DType::F64) => run!(f64, |a: f64, b| if !(b >= a) & (a == a) { b } else { a }),
-        (Monoid::Min, DType::F32) => run!(f32, |a: f32, b| if !(b >= a) & (a == a) { b } else { a }),
+        // `|` and `&` have no branches, so that the loops vectorise.
+        (Monoid::Max, DType::F64) => {
+            run!(f64, |a: f64, b: f64| if (b > a) | (b.is_nan() & !a.is_nan()) { b } else { a })
+        }
+        (Monoid::Max, DType::F32) => {
+            run!(f32, |a: f32, b: f32| if (b > a) | (b.is_nan() & !a.is_nan()) { b } else { a })
+        }
+        (Monoid::Min, DType::F64) => {
+            run!(f64, |a: f64, b: f64| if (b < a) | (b.is_nan() & !a.is_nan()) { b } else { a })
+        }
+        (Monoid::Min, DType::F32) => {
+            run!(f32, |a: f32, b: f32| if (b < a) | (b.is_nan() & !a.is_nan()) { b } else { a })
+        }
         (Monoid::Max, DType::I32) => run!(i32, i32::max),
         (Monoid::Min, DType::I32) => run!(i32, i32::min),
         (Monoid::Max, DType::U8) => run!(u8, u8::max),

@@ -24,7 +24,7 @@ mod transport;
 
 pub use buf::{Buf, BufMut, Element, Misfit, PairF32, PairF64};
 pub use call::{Call, Part, Slot};
-pub use error::{CallName, CommError, Kind, Missing};
+pub use error::{CallName, CommError, Kind, Mismatch, Missing, Side};
 pub use faults::{Fault, Faulty};
 pub use group::{Group, NotAGroup, Tag};
 pub use threads::{ThreadsTransport, Timeouts, World};

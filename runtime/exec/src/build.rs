@@ -13,8 +13,8 @@ use crate::own::{Input, Own, Unprepared};
 use crate::tensor::{stored_as, stored_shape};
 use burn_backend::Shape;
 use burn_ir::{
-    BaseOperationIr, CustomOpIr, FloatOperationIr, GraphIr, MatmulOpIr, OperationIr, PermuteOpIr, ScalarIr, ShapeOpIr,
-    TensorId, TensorIr, TensorStatus,
+    BaseOperationIr, CustomOpIr, FloatOperationIr, GraphIr, MatmulOpIr, OperationIr, PermuteOpIr, ScalarIr,
+    ShapeOpIr, TensorId, TensorIr, TensorStatus,
 };
 use meshwright_plan::{BufId, DType, Dim, Plan, Step, StepKind};
 use std::collections::BTreeSet;
@@ -70,7 +70,8 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
     let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();
     for (index, step) in plan.steps.iter().enumerate() {
         builder.step = index;
-        let built = check_lifetimes(step, &mut alive).map_err(Unprepared::Plan).and_then(|()| builder.add(step));
+        let built =
+            check_lifetimes(step, &mut alive).map_err(Unprepared::Plan).and_then(|()| builder.add(step));
         built.map_err(|e| {
             let place = place(plan, rank, None, Some(index));
             match e {
@@ -121,8 +122,7 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn add(&mut self, step: &Step) -> Result<(), Unprepared> {
-        let ending: Vec<BufId> =
-            step.free.iter().copied().chain(step.reuse.iter().map(|r| r.0)).collect();
+        let ending: Vec<BufId> = step.free.iter().copied().chain(step.reuse.iter().map(|r| r.0)).collect();
         if let Some(prepared) = Prepared::of_step(&self.here, step)? {
             let rest = self.inputs(ending.iter().filter(|b| prepared.from.iter().all(|f| f.buf != **b)))?;
             self.end_segment();
@@ -251,7 +251,12 @@ impl Builder<'_> {
     }
 
     /// A factor of a matrix product as a view of its buffer, which stays alive.
-    fn factor(&mut self, of: &Local, factor: &Factor, copies: &mut Vec<Input>) -> Result<TensorIr, Unprepared> {
+    fn factor(
+        &mut self,
+        of: &Local,
+        factor: &Factor,
+        copies: &mut Vec<Input>,
+    ) -> Result<TensorIr, Unprepared> {
         let mut base = of.clone();
         if let Some(order) = &factor.copy {
             base = self.reordered(of, order);

@@ -126,7 +126,8 @@ impl Cluster {
             match answer.and_then(|a| a.recv().ok()).unwrap_or(Err(ExecError::Gone { rank })) {
                 Ok(value) => values.push(value),
                 Err(e) => {
-                    let better = error.as_ref().is_none_or(|known| known.is_consequence() && !e.is_consequence());
+                    let better =
+                        error.as_ref().is_none_or(|known| known.is_consequence() && !e.is_consequence());
                     if better {
                         error = Some(e);
                     }

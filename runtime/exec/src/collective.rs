@@ -27,10 +27,22 @@ pub(crate) struct Prepared {
 enum Kind {
     AllReduce(Monoid),
     /// `around` sees the result.
-    Gather { around: Around, blocks: Vec<Range<usize>>, counts: Arc<[usize]> },
+    Gather {
+        around: Around,
+        blocks: Vec<Range<usize>>,
+        counts: Arc<[usize]>,
+    },
     /// `around` sees the input.
-    Scatter { monoid: Monoid, around: Around, blocks: Vec<Range<usize>>, counts: Arc<[usize]> },
-    AllToAll { send: Side, receive: Side },
+    Scatter {
+        monoid: Monoid,
+        around: Around,
+        blocks: Vec<Range<usize>>,
+        counts: Arc<[usize]>,
+    },
+    AllToAll {
+        send: Side,
+        receive: Side,
+    },
 }
 
 /// One side of an all-to-all: an array, cut along a dim.
@@ -93,7 +105,12 @@ impl Prepared {
             }
             Collective::ReduceScatter { monoid, dim, to: pieces, .. } => {
                 let side = members.side(&from[0], pieces, *dim)?;
-                Kind::Scatter { monoid: *monoid, around: side.around, blocks: side.blocks, counts: side.counts }
+                Kind::Scatter {
+                    monoid: *monoid,
+                    around: side.around,
+                    blocks: side.blocks,
+                    counts: side.counts,
+                }
             }
             Collective::AllToAll { join, split, from: joined, to: splits, .. } => Kind::AllToAll {
                 send: members.side(&from[0], splits, *split)?,
@@ -167,8 +184,7 @@ impl Prepared {
             }
             Kind::AllToAll { send, receive } => {
                 let sent = packed(&input, from, send.around, &send.blocks, pool);
-                let mut received =
-                    (!receive.around.is_packed()).then(|| pool.take(dtype, &[to.elements()]));
+                let mut received = (!receive.around.is_packed()).then(|| pool.take(dtype, &[to.elements()]));
                 let call = Call::AllToAll {
                     input: Buf::from_bytes(sent.as_ref().unwrap_or(&input).bytes(), dtype)?,
                     send: send.counts.clone(),
@@ -184,7 +200,11 @@ impl Prepared {
             }
         }
         if self.ends[0] {
-            pool.give(std::mem::replace(&mut input, crate::tensor::zeros(dtype, &[0])), dtype, from.elements());
+            pool.give(
+                std::mem::replace(&mut input, crate::tensor::zeros(dtype, &[0])),
+                dtype,
+                from.elements(),
+            );
         }
         Ok(vec![result])
     }
@@ -265,12 +285,18 @@ impl Members<'_> {
         for rank in self.group.ranks() {
             let piece = self.here.local_on(pieces, *rank)?.range(dim)?.clone();
             if piece.start != next && !piece.is_empty() {
-                return Err(format!("the pieces of a collective do not lie in order: {piece:?} after {next}"));
+                return Err(format!(
+                    "the pieces of a collective do not lie in order: {piece:?} after {next}"
+                ));
             }
             if !piece.is_empty() {
                 next = piece.end;
             }
-            blocks.push(if piece.is_empty() { 0..0 } else { piece.start - range.start..piece.end - range.start });
+            blocks.push(if piece.is_empty() {
+                0..0
+            } else {
+                piece.start - range.start..piece.end - range.start
+            });
         }
         if next != range.end {
             return Err(format!("the pieces of a collective end at {next}, not at {}", range.end));

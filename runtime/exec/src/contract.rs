@@ -47,7 +47,8 @@ pub(crate) enum Contraction {
 /// Finds the matrix product that contracts `a` with `b` to `out`.
 pub(crate) fn contraction(a: &Local, b: &Local, out: &Local) -> Result<Contraction, String> {
     let has = |l: &Local, d: &Dim| l.dims.contains(d);
-    if a.dims.iter().any(|d| !has(b, d) && !has(out, d)) || b.dims.iter().any(|d| !has(a, d) && !has(out, d)) {
+    if a.dims.iter().any(|d| !has(b, d) && !has(out, d)) || b.dims.iter().any(|d| !has(a, d) && !has(out, d))
+    {
         return Err("a summed dim is in one factor only".into());
     }
     if out.dims.iter().any(|d| !has(a, d) && !has(b, d)) {
@@ -59,7 +60,8 @@ pub(crate) fn contraction(a: &Local, b: &Local, out: &Local) -> Result<Contracti
     // Extents of 1 make no difference to where elements lie.
     let [a, b, out] = [a, b, out].map(without_ones);
     let class = |of: &[(Dim, usize)], in_a: bool, in_b: bool, in_out: bool| -> Vec<(Dim, usize)> {
-        let is = |d: &(Dim, usize)| a.contains(d) == in_a && b.contains(d) == in_b && out.contains(d) == in_out;
+        let is =
+            |d: &(Dim, usize)| a.contains(d) == in_a && b.contains(d) == in_b && out.contains(d) == in_out;
         of.iter().copied().filter(is).collect()
     };
     let batch = class(&out, true, true, true);

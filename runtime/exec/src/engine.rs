@@ -157,9 +157,10 @@ impl Engine {
                 self.state.insert(leaf.name.clone(), State { info, ranges, tensor: None });
                 Ok(())
             }
-            Some(known) if known.info.dtype != info.dtype => {
-                fail(format!("it is {} here and {} in a program loaded earlier", info.dtype, known.info.dtype))
-            }
+            Some(known) if known.info.dtype != info.dtype => fail(format!(
+                "it is {} here and {} in a program loaded earlier",
+                info.dtype, known.info.dtype
+            )),
             Some(known) if known.info.shape != info.shape || known.ranges != ranges => fail(format!(
                 "this device holds {ranges:?} here and {:?} in a program loaded earlier",
                 known.ranges
@@ -275,7 +276,8 @@ impl Engine {
         }
         let mut left: BTreeSet<_> = program.left.clone();
         let held = |l: &&Leaf| matches!(l.kind, LeafKind::Param | LeafKind::Moment);
-        let finals: Vec<_> = plan.leaves.iter().filter(held).map(|l| (&l.name, l.next.unwrap_or(l.buf))).collect();
+        let finals: Vec<_> =
+            plan.leaves.iter().filter(held).map(|l| (&l.name, l.next.unwrap_or(l.buf))).collect();
         for (i, (name, buf)) in finals.iter().enumerate() {
             let last = finals[i + 1..].iter().all(|later| later.1 != *buf);
             if let Some(state) = self.state.get_mut(*name) {
@@ -309,7 +311,14 @@ impl Engine {
             };
             let shape: Vec<usize> = state.ranges.iter().map(ExactSizeIterator::len).collect();
             let mut values = vec![0.0; shape.iter().product()];
-            meshwright_plan::random::fill(init, seed, &leaf.name, &state.info.shape, &state.ranges, &mut values);
+            meshwright_plan::random::fill(
+                init,
+                seed,
+                &leaf.name,
+                &state.info.shape,
+                &state.ranges,
+                &mut values,
+            );
             let data = crate::HostData::from_f64(state.info.dtype, values);
             state.tensor = Some(from_host(HostTensor { shape, data }));
         }
@@ -426,4 +435,3 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
 }
-

@@ -135,7 +135,10 @@ impl ExecError {
     pub fn is_consequence(&self) -> bool {
         match self {
             ExecError::Comm { source, .. } => {
-                matches!(source, CommError::Aborted { .. } | CommError::Left { .. } | CommError::Withdrawn { .. })
+                matches!(
+                    source,
+                    CommError::Aborted { .. } | CommError::Left { .. } | CommError::Withdrawn { .. }
+                )
             }
             ExecError::Gone { .. } | ExecError::Broken { .. } => true,
             _ => false,

@@ -52,7 +52,10 @@ impl<'a> Here<'a> {
         for (i, (dim, extent)) in operand.dims.iter().zip(&buffer.extents).enumerate() {
             let name = self.plan.dims.name(*dim);
             if dim.size != extent.size {
-                return Err(format!("`{name}` has {} elements, but {} in buffer {id}", dim.size, extent.size));
+                return Err(format!(
+                    "`{name}` has {} elements, but {} in buffer {id}",
+                    dim.size, extent.size
+                ));
             }
             if operand.dims[..i].contains(dim) {
                 return Err(format!("`{name}` occurs twice on buffer {id}"));

@@ -80,8 +80,8 @@ impl From<KernelError> for Unprepared {
 
 impl Own {
     /// An op that reads `operands` and writes `outs`. `reuse` are pairs of buffers that should share storage, which is
-    /// granted where each read of the input goes element by element with the output (`in_place` says whether the kernel
-    /// does; for `access` see [`Access::is_dense`]).
+    /// granted where every read of the input goes element by element with the output: operands for which the kernel does
+    /// so come with their access, the others without.
     fn new(
         kernel: Kernel,
         operands: &[(&Local, Option<Access>)],
@@ -182,7 +182,8 @@ impl Own {
                 if out.dims.iter().any(|d| input.at(*d).is_none()) {
                     return Err(Unprepared::Plan("a reduction writes a dim that it does not read".into()));
                 }
-                let fold: Vec<usize> = folded.iter().filter_map(|d| input.at(*d)).map(|i| input.shape[i]).collect();
+                let fold: Vec<usize> =
+                    folded.iter().filter_map(|d| input.at(*d)).map(|i| input.shape[i]).collect();
                 let offset = folded.first().map_or(Ok(0), |d| input.range(*d).map(|r| r.start))?;
                 let access = input.access(&[out.dims.as_slice(), &folded].concat());
                 let kernel = ReduceKernel::new(*monoid, &out.shape, &fold, &access, offset)?;

@@ -130,9 +130,8 @@ impl Program {
                     }
                     *sequence += 1;
                     let mut pool = lock(&self.shared.pool);
-                    let results = prepared
-                        .run(inputs, transport, &mut pool, *sequence)
-                        .map_err(Ended::Collective)?;
+                    let results =
+                        prepared.run(inputs, transport, &mut pool, *sequence).map_err(Ended::Collective)?;
                     for (local, result) in prepared.to.iter().zip(results) {
                         let id = TensorId::new(u64::from(local.buf.0));
                         self.interpreter.register_tensor_to_device(id, handle(result));

@@ -10,7 +10,7 @@ pub mod metrics;
 pub mod run_dir;
 mod tensor;
 
-pub use tensor::HostTensor;
+pub use tensor::RawTensor;
 
 /// A result whose error is one message to the user.
 pub type Checked<T> = Result<T, Box<meshwright_diag::Diagnostic>>;

@@ -1,10 +1,11 @@
-//! A whole tensor in host memory.
+//! A whole tensor as files have it: bytes. The engine's [`HostTensor`] is the same with typed elements.
 
+use meshwright_exec::{HostData, HostTensor};
 use meshwright_plan::DType;
 
 /// A whole tensor: dense, row-major in declared order, little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostTensor {
+pub struct RawTensor {
     /// Element type.
     pub dtype: DType,
     /// Elements along each dim, in declared order.
@@ -13,29 +14,34 @@ pub struct HostTensor {
     pub data: Vec<u8>,
 }
 
-impl HostTensor {
-    /// A tensor of `f64` values.
-    pub fn from_f64(shape: &[usize], values: &[f64]) -> Self {
-        let data = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        HostTensor { dtype: DType::F64, shape: shape.to_vec(), data }
-    }
-
-    /// A tensor of `f32` values.
-    pub fn from_f32(shape: &[usize], values: &[f32]) -> Self {
-        let data = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        HostTensor { dtype: DType::F32, shape: shape.to_vec(), data }
-    }
-
-    /// Its values as `f64`, exactly; `None` for pairs.
-    pub fn to_f64(&self) -> Option<Vec<f64>> {
+impl RawTensor {
+    /// The engine's tensor of the same elements; `None` for pairs, which no file holds, and where bytes and shape differ.
+    pub fn into_host(self) -> Option<HostTensor> {
+        if Self::bytes_of(self.dtype, &self.shape) != Some(self.data.len()) {
+            return None;
+        }
         let words = self.data.chunks_exact(self.dtype.bytes());
-        Some(match self.dtype {
-            DType::F64 => words.map(|b| f64::from_le_bytes(array(b))).collect(),
-            DType::F32 => words.map(|b| f64::from(f32::from_le_bytes(array(b)))).collect(),
-            DType::I32 => words.map(|b| f64::from(i32::from_le_bytes(array(b)))).collect(),
-            DType::U8 | DType::Bool => self.data.iter().map(|b| f64::from(*b)).collect(),
+        let data = match self.dtype {
+            DType::F64 => HostData::F64(words.map(|b| f64::from_le_bytes(array(b))).collect()),
+            DType::F32 => HostData::F32(words.map(|b| f32::from_le_bytes(array(b))).collect()),
+            DType::I32 => HostData::I32(words.map(|b| i32::from_le_bytes(array(b))).collect()),
+            DType::U8 => HostData::U8(self.data),
+            DType::Bool => HostData::Bool(self.data),
             DType::PairF32 | DType::PairF64 => return None,
-        })
+        };
+        HostTensor::new(self.shape, data)
+    }
+
+    /// The bytes of an engine's tensor; `None` for pairs.
+    pub fn from_host(tensor: &HostTensor) -> Option<RawTensor> {
+        let data = match &tensor.data {
+            HostData::F64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            HostData::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            HostData::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            HostData::U8(v) | HostData::Bool(v) => v.clone(),
+            HostData::PairF32(_) | HostData::PairF64(_) => return None,
+        };
+        Some(RawTensor { dtype: tensor.dtype(), shape: tensor.shape.clone(), data })
     }
 
     /// Bytes that a tensor of this shape takes, `None` if that overflows.
@@ -49,4 +55,29 @@ pub(crate) fn array<const N: usize>(b: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&b[..N]);
     out
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dtype_of_files_goes_to_the_engine_and_back() {
+        let all = [
+            HostData::F64(vec![1.5, -0.0, f64::MIN_POSITIVE, 1e300]),
+            HostData::F32(vec![1.5, -0.0, f32::MIN_POSITIVE, 1e30]),
+            HostData::I32(vec![1, -1, i32::MIN, i32::MAX]),
+            HostData::U8(vec![0, 1, 2, 255]),
+            HostData::Bool(vec![0, 1, 1, 0]),
+        ];
+        for data in all {
+            let tensor = HostTensor::new(vec![2, 2], data).unwrap();
+            let raw = RawTensor::from_host(&tensor).unwrap();
+            assert_eq!(raw.dtype, tensor.dtype());
+            assert_eq!(raw.clone().into_host().unwrap(), tensor);
+            assert!(RawTensor { shape: vec![3], ..raw }.into_host().is_none());
+        }
+        assert!(RawTensor::from_host(&HostTensor::zeros(DType::PairF32, vec![2])).is_none());
+    }
 }

@@ -13,13 +13,15 @@ pub(crate) fn words(rule: &Rule) -> Option<&'static str> {
         Rule::item | Rule::group | Rule::product | Rule::target => "a dim",
         Rule::dtype | Rule::precision => "a type such as `f32`",
         Rule::glob | Rule::globs | Rule::freeze => "a parameter path",
-        Rule::import => "a file name in quotes",
-        Rule::expr | Rule::operand | Rule::primary | Rule::sign | Rule::arg | Rule::returned | Rule::decay => {
-            "an expression"
-        }
-        Rule::integer | Rule::float | Rule::string | Rule::boolean | Rule::paren | Rule::applied => {
-            "an expression"
-        }
+        Rule::import | Rule::string => "a file name in quotes",
+        Rule::expr
+        | Rule::operand
+        | Rule::primary
+        | Rule::sign
+        | Rule::arg
+        | Rule::returned
+        | Rule::decay => "an expression",
+        Rule::integer | Rule::float | Rule::boolean | Rule::paren | Rule::applied => "an expression",
         Rule::operator => "an operator",
         Rule::statement_end => "the next statement",
         Rule::item_end => "the next item",

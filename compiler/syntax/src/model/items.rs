@@ -20,7 +20,9 @@ impl Parser<'_> {
             let word = self.token(first).to_string();
             self.at += 1;
             match self.item(&word) {
-                Some(kind) => tree.items.push(Item { doc: self.doc_above(first), kind, span: self.since(first) }),
+                Some(kind) => {
+                    tree.items.push(Item { doc: self.doc_above(first), kind, span: self.since(first) })
+                }
                 None => self.skip_to_item(),
             }
         }

@@ -11,7 +11,8 @@ pub(crate) const STATEMENTS: [&str; 9] =
 /// Keywords that begin an item. `size` is one only before `name {`.
 pub(crate) const ITEMS: [&str; 7] = ["dim", "const", "size", "use", "layer", "model", "train"];
 /// Words that begin a line of a train block.
-pub(crate) const SETTINGS: [&str; 6] = ["minimize", "optimizer", "clip", "precision", "freeze", "weight_decay"];
+pub(crate) const SETTINGS: [&str; 6] =
+    ["minimize", "optimizer", "clip", "precision", "freeze", "weight_decay"];
 /// Words that may stand between two words.
 const JOINING: [&str; 7] = ["as", "by", "in", "and", "or", "not", "except"];
 

@@ -8,7 +8,8 @@ use super::expr::{Builder, parts};
 use super::grammar::Rule;
 use super::keywords::{SETTINGS, STATEMENTS, is_keyword};
 use crate::ast::{
-    Arg, Binding, Call, Expr, Input, Name, Repeat, Statement, StatementKind, TrainKind, TrainSetting, Variable,
+    Arg, Binding, Call, Expr, Input, Name, Repeat, Statement, StatementKind, TrainKind, TrainSetting,
+    Variable,
 };
 
 impl Parser<'_> {
@@ -114,8 +115,12 @@ impl Parser<'_> {
 
     fn setting(&mut self, word: &str) -> Option<TrainKind> {
         match word {
-            "minimize" => self.parse(Rule::minimize, |b, p| Some(TrainKind::Minimize(b.name(&parts(p).next()?)))),
-            "precision" => self.parse(Rule::precision, |b, p| Some(TrainKind::Precision(b.name(&parts(p).next()?)))),
+            "minimize" => {
+                self.parse(Rule::minimize, |b, p| Some(TrainKind::Minimize(b.name(&parts(p).next()?))))
+            }
+            "precision" => {
+                self.parse(Rule::precision, |b, p| Some(TrainKind::Precision(b.name(&parts(p).next()?))))
+            }
             "optimizer" => self.parse(Rule::optimizer, call).map(TrainKind::Optimizer),
             "clip" => self.parse(Rule::clip, call).map(TrainKind::Clip),
             "freeze" => self.parse(Rule::freeze, |b, p| Some(TrainKind::Freeze(b.globs(parts(p).next()?)))),
@@ -159,7 +164,8 @@ impl Parser<'_> {
         }
         let before = self.span(self.at.saturating_sub(1));
         let end = Span { start: before.end, ..before };
-        let (what, here) = crate::report::found(self.file, self.text, &self.scan, self.at, "the end of the file");
+        let (what, here) =
+            crate::report::found(self.file, self.text, &self.scan, self.at, "the end of the file");
         self.diagnostics.push(
             Diagnostic::error(codes::E0101, format!("expected `}}`, found {what}"))
                 .at(here, "the block must be closed before this")

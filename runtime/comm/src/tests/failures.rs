@@ -198,10 +198,10 @@ fn another_order_is_a_mismatch() {
         Ok(())
     });
     for error in errors(results) {
-        let CommError::Mismatch { ranks, calls, what, .. } = &error else { panic!("{error}") };
-        assert_eq!(*what, "sequence number");
-        assert!(ranks.0 == 1 || ranks.1 == 1);
-        let mut sequences = [calls.0.tag.sequence, calls.1.tag.sequence];
+        let CommError::Mismatch(mismatch) = &error else { panic!("{error}") };
+        assert_eq!(mismatch.what, "sequence number");
+        assert!(mismatch.sides.iter().any(|s| s.rank == 1));
+        let mut sequences = mismatch.sides.each_ref().map(|s| s.call.tag.sequence);
         sequences.sort_unstable();
         assert_eq!(sequences, [1, 2]);
     }
@@ -215,8 +215,8 @@ fn mismatch(what: &str, call: impl for<'x> Fn(usize, &'x [f32], &'x mut [f32]) -
         t.call(&group, &tag(3), call(rank, &input, &mut output))
     });
     for error in errors(results) {
-        let CommError::Mismatch { ranks: (0, 1), what: differs, .. } = &error else { panic!("{error}") };
-        assert_eq!(*differs, what, "{error}");
+        let CommError::Mismatch(mismatch) = &error else { panic!("{error}") };
+        assert_eq!((mismatch.what, mismatch.sides.each_ref().map(|s| s.rank)), (what, [0, 1]), "{error}");
     }
 }
 

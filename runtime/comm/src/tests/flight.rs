@@ -4,6 +4,7 @@ use super::{errors, millis, on_all, tag, world};
 use crate::{Buf, BufMut, Call, Collectives, CommError, Faulty, Group, Slot, Tag, Timeouts, Transport};
 use meshwright_plan::Monoid;
 
+#[expect(clippy::ptr_arg, reason = "the owner is a `Vec`")]
 fn sum(b: &mut Vec<f32>) -> Call<'_> {
     Call::AllReduce { monoid: Monoid::Sum, bucket: vec![Slot::InPlace(BufMut::new(b))] }
 }
@@ -30,7 +31,7 @@ fn several_in_flight_finish_in_any_order() {
             // Each device finishes in another order.
             let by = rank + round as usize;
             started.rotate_left(by % 6);
-            if by % 2 == 0 {
+            if by.is_multiple_of(2) {
                 started.reverse();
             }
             for (i, handle) in started {
@@ -84,7 +85,7 @@ fn an_unfinished_device_may_drop_after_all_have_come() {
         for i in 0..50 {
             let started = t.start(&group, &tag(2 * i), vec![1f32; 50_000], sum).unwrap();
             t.barrier(&group, &tag(2 * i + 1)).unwrap();
-            if (i as usize + t.rank()) % 2 == 0 {
+            if (i as usize + t.rank()).is_multiple_of(2) {
                 drop(started);
             } else {
                 assert_eq!(started.finish().unwrap()[49_999], 3.0);

@@ -2,7 +2,7 @@
 
 use super::ring::{Shared, lock};
 use super::work::Work;
-use crate::{Call, CallName, CommError, InFlight, Tag};
+use crate::{Call, CallName, CommError, InFlight, Mismatch, Side, Tag};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -148,15 +148,14 @@ impl Op {
         state.posts.iter().enumerate().find_map(|(i, post)| {
             let (other_tag, other) = post.as_ref()?;
             let what = Call::conflict((position, tag, call), (i, other_tag, other))?;
-            let mut sides = [(self.members[position], tag, call), (self.members[i], other_tag, other)];
-            sides.sort_by_key(|side| side.0);
-            let [(a, tag_a, call_a), (b, tag_b, call_b)] = sides;
-            Some(CommError::Mismatch {
-                ranks: (a, b),
-                calls: (call_a.name(tag_a), call_b.name(tag_b)),
-                details: (call_a.describe(), call_b.describe()),
-                what,
-            })
+            let side = |position: usize, tag: &Tag, call: &Call<'_>| Side {
+                rank: self.members[position],
+                call: call.name(tag),
+                details: call.describe(),
+            };
+            let mut sides = [side(position, tag, call), side(i, other_tag, other)];
+            sides.sort_by_key(|side| side.rank);
+            Some(CommError::Mismatch(Box::new(Mismatch { what, sides })))
         })
     }
 

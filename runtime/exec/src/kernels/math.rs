@@ -65,14 +65,14 @@ pub(super) trait Real:
     /// The greater; NaN if either is.
     #[inline(always)]
     #[expect(clippy::eq_op, reason = "the test for NaN that vectorises")]
-    fn maximum(self, other: Self) -> Self {
+    fn greater(self, other: Self) -> Self {
         if self > other || self != self { self } else { other }
     }
 
     /// The lesser; NaN if either is.
     #[inline(always)]
     #[expect(clippy::eq_op, reason = "the test for NaN that vectorises")]
-    fn minimum(self, other: Self) -> Self {
+    fn lesser(self, other: Self) -> Self {
         if self < other || self != self { self } else { other }
     }
 }
@@ -185,7 +185,7 @@ impl Real for f32 {
             [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1],
         );
         let near = fma::<FMA>(p * z, self, self);
-        let far = (1.0 - 2.0 / ((a + a).exp::<FMA>() + 1.0)).copysign(self);
+        let far = (1.0 - 2.0 / (Real::exp::<FMA>(a + a) + 1.0)).copysign(self);
         if a < 0.625 { near } else { far }
     }
 
@@ -212,7 +212,7 @@ impl Real for f32 {
                 -1.287_175_1e-1,
             ],
         );
-        let far = (1.0 - fma::<FMA>(p, t, -t).exp::<FMA>()).copysign(self);
+        let far = (1.0 - Real::exp::<FMA>(fma::<FMA>(p, t, -t))).copysign(self);
         if a > 0.927_734_4 { far } else { near }
     }
 

@@ -24,9 +24,28 @@
 //!     .run(Arg, label, scale, out)                                  out over shape
 //! ```
 
+mod copy;
 mod data;
+mod elementwise;
+mod fold;
+mod index;
+mod level;
+mod map;
+mod map_run;
+mod math;
+mod par;
+mod reduce;
+mod softmax;
+#[cfg(test)]
+mod tests;
+mod walk;
 
+pub use copy::CopyKernel;
 pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};
+pub use index::{LookupKernel, ScatterAddKernel};
+pub use map::MapKernel;
+pub use reduce::ReduceKernel;
+pub use softmax::{CrossEntropyGradKernel, CrossEntropyKernel, LogSumExpKernel, SoftmaxKernel};
 
 use meshwright_plan::DType;
 
@@ -79,4 +98,26 @@ pub struct Along {
     pub start: usize,
     /// How many positions it holds.
     pub len: usize,
+}
+
+/// Fails unless an input has that dtype and at least so many elements.
+fn check_in(slice: &Slice<'_>, dtype: DType, reach: usize) -> Result<(), KernelError> {
+    if slice.dtype() != dtype {
+        return Err(KernelError::DType { expected: dtype, found: slice.dtype() });
+    }
+    if slice.len() < reach {
+        return Err(KernelError::Length { expected: reach, found: slice.len() });
+    }
+    Ok(())
+}
+
+/// Fails unless an output has that dtype and exactly so many elements.
+fn check_out(slice: &SliceMut<'_>, dtype: DType, len: usize) -> Result<(), KernelError> {
+    if slice.dtype() != dtype {
+        return Err(KernelError::DType { expected: dtype, found: slice.dtype() });
+    }
+    if slice.len() != len {
+        return Err(KernelError::Length { expected: len, found: slice.len() });
+    }
+    Ok(())
 }

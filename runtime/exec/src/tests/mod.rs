@@ -1,1 +1,63 @@
 //! Tests of the engine on hand-built Plans.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod collectives;
+mod contract;
+mod failures;
+mod plans;
+mod steps;
+mod training;
+
+use crate::{Cluster, ClusterOptions, HostData, HostTensor, InputLeaf, Provider};
+use meshwright_comm::Timeouts;
+use meshwright_plan::{DType, Mesh};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Devices for a mesh, which wait for each other for two seconds.
+fn cluster(mesh: &Mesh) -> Cluster {
+    let options = ClusterOptions { cores: Some(2), timeouts: Timeouts::all(Duration::from_secs(2)) };
+    Cluster::threads(mesh, &options).unwrap()
+}
+
+/// Gives each device its part of whole tensors.
+fn whole_inputs(values: BTreeMap<String, HostTensor>) -> Provider {
+    Arc::new(move |_rank: usize, needed: &[InputLeaf]| {
+        let part =
+            |leaf: &InputLeaf| values[&leaf.name].slice(&leaf.ranges).ok_or("out of range".to_string());
+        needed.iter().map(part).collect()
+    })
+}
+
+fn no_inputs() -> Provider {
+    whole_inputs(BTreeMap::new())
+}
+
+/// Numbers between -1 and 1 that look random.
+fn noise(seed: u64, n: usize) -> Vec<f64> {
+    let mut s = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        s ^= s << 13;
+        s ^= s >> 7;
+        s ^= s << 17;
+        (s >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+fn tensor(dtype: DType, shape: &[usize], values: Vec<f64>) -> HostTensor {
+    HostTensor::new(shape.to_vec(), HostData::from_f64(dtype, values)).unwrap()
+}
+
+fn noise_tensor(dtype: DType, shape: &[usize], seed: u64) -> HostTensor {
+    tensor(dtype, shape, noise(seed, shape.iter().product()))
+}
+
+#[track_caller]
+fn close(a: &HostTensor, b: &HostTensor, tolerance: f64, what: &str) {
+    assert_eq!(a.shape, b.shape, "{what}");
+    for (i, (x, y)) in a.data.to_f64().iter().zip(b.data.to_f64()).enumerate() {
+        assert!((x - y).abs() <= tolerance * y.abs().max(1.0), "{what}: element {i}: {x} is not {y}");
+    }
+}

@@ -1,6 +1,6 @@
 //! A checkpoint as bytes: safetensors, with everything else as JSON under one key of its metadata.
 
-use crate::{Checked, HostTensor};
+use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_plan::DType;
 use safetensors::tensor::TensorView;
@@ -46,7 +46,7 @@ pub struct Checkpoint {
     /// Where the run stands.
     pub meta: Meta,
     /// Parameters by path, moments by `PATH/m` and the like.
-    pub tensors: BTreeMap<String, HostTensor>,
+    pub tensors: BTreeMap<String, RawTensor>,
 }
 
 /// Name, dtype and shape of a tensor in a checkpoint.
@@ -66,11 +66,12 @@ impl Checkpoint {
     /// # Errors
     ///
     /// E0513 where it is missing or has another shape.
-    pub fn tensor(&self, name: &str, shape: &[usize]) -> Checked<&HostTensor> {
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> Checked<&RawTensor> {
         let Some(tensor) = self.tensors.get(name) else {
             let mut error = self.misfit(format!("the checkpoint of step {} has no `{name}`", self.meta.step));
             if let Some(near) = nearest(name, self.tensors.keys().map(String::as_str)) {
-                error = error.help(format!("it has `{near}`; `as` in the model keeps a parameter's old name"));
+                error =
+                    error.help(format!("it has `{near}`; `as` in the model keeps a parameter's old name"));
             }
             return Err(Box::new(error));
         };
@@ -79,7 +80,9 @@ impl Checkpoint {
                 "`{name}` is {:?} in the checkpoint of step {}, {shape:?} in the model",
                 tensor.shape, self.meta.step
             );
-            return Err(Box::new(self.misfit(message).help("give the same `--dim` as the run that wrote it")));
+            return Err(Box::new(
+                self.misfit(message).help("give the same `--dim` as the run that wrote it"),
+            ));
         }
         Ok(tensor)
     }
@@ -95,13 +98,16 @@ impl Checkpoint {
             None => Ok(()),
             Some(name) => {
                 let step = self.meta.step;
-                Err(Box::new(self.misfit(format!("the checkpoint of step {step} has `{name}`, the model does not"))))
+                Err(Box::new(
+                    self.misfit(format!("the checkpoint of step {step} has `{name}`, the model does not")),
+                ))
             }
         }
     }
 
     fn misfit(&self, message: String) -> Diagnostic {
-        Diagnostic::error(codes::E0513, message).note(format!("it was written by model `{}`", self.meta.model))
+        Diagnostic::error(codes::E0513, message)
+            .note(format!("it was written by model `{}`", self.meta.model))
     }
 }
 
@@ -112,24 +118,29 @@ impl Checkpoint {
 /// E0512 where it is missing, malformed, or no checkpoint.
 pub fn read_file(path: &Path) -> Checked<Checkpoint> {
     let error = |why: String| {
-        Box::new(Diagnostic::error(codes::E0512, format!("`{}` is not a usable checkpoint: {why}", path.display())))
+        Box::new(Diagnostic::error(
+            codes::E0512,
+            format!("`{}` is not a usable checkpoint: {why}", path.display()),
+        ))
     };
     decode(&std::fs::read(path).map_err(|e| error(e.to_string()))?).map_err(error)
 }
 
 /// The bytes of a checkpoint: the same for the same content.
-pub(super) fn encode(meta: &Meta, tensors: &[(&str, &HostTensor)]) -> Result<Vec<u8>, String> {
+pub(super) fn encode(meta: &Meta, tensors: &[(&str, &RawTensor)]) -> Result<Vec<u8>, String> {
     let mut views = Vec::with_capacity(tensors.len());
     let mut names = std::collections::BTreeSet::new();
     for (name, tensor) in tensors {
         if !names.insert(name) {
             return Err(format!("`{name}` occurs twice"));
         }
-        if HostTensor::bytes_of(tensor.dtype, &tensor.shape) != Some(tensor.data.len()) {
+        if RawTensor::bytes_of(tensor.dtype, &tensor.shape) != Some(tensor.data.len()) {
             return Err(format!("`{name}` has {} bytes, which {:?} is not", tensor.data.len(), tensor.shape));
         }
-        let dtype = to_file(tensor.dtype).ok_or_else(|| format!("`{name}` has no dtype of files: {}", tensor.dtype))?;
-        let view = TensorView::new(dtype, tensor.shape.clone(), &tensor.data).map_err(|e| format!("`{name}`: {e}"))?;
+        let dtype = to_file(tensor.dtype)
+            .ok_or_else(|| format!("`{name}` has no dtype of files: {}", tensor.dtype))?;
+        let view = TensorView::new(dtype, tensor.shape.clone(), &tensor.data)
+            .map_err(|e| format!("`{name}`: {e}"))?;
         views.push((*name, view));
     }
     let json = serde_json::to_string(meta).map_err(|e| e.to_string())?;
@@ -142,16 +153,20 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Checkpoint, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {
-        let dtype = from_file(view.dtype()).ok_or_else(|| format!("`{name}` has elements of {:?}", view.dtype()))?;
-        tensors
-            .insert(name.to_string(), HostTensor { dtype, shape: view.shape().to_vec(), data: view.data().to_vec() });
+        let dtype =
+            from_file(view.dtype()).ok_or_else(|| format!("`{name}` has elements of {:?}", view.dtype()))?;
+        tensors.insert(
+            name.to_string(),
+            RawTensor { dtype, shape: view.shape().to_vec(), data: view.data().to_vec() },
+        );
     }
     Ok(Checkpoint { meta, tensors })
 }
 
 /// What a header says, without the tensors' bytes.
 pub(super) fn describe(header: &safetensors::tensor::Metadata) -> Result<(Meta, Vec<TensorInfo>), String> {
-    let json = header.metadata().as_ref().and_then(|m| m.get(KEY)).ok_or("it was not written as a checkpoint")?;
+    let json =
+        header.metadata().as_ref().and_then(|m| m.get(KEY)).ok_or("it was not written as a checkpoint")?;
     // Another format may have other fields, so its number is read first.
     #[derive(Deserialize)]
     struct Format {
@@ -165,7 +180,8 @@ pub(super) fn describe(header: &safetensors::tensor::Metadata) -> Result<(Meta, 
     let mut infos = Vec::new();
     for name in header.offset_keys() {
         let Some(info) = header.info(&name) else { continue };
-        let dtype = from_file(info.dtype).ok_or_else(|| format!("`{name}` has elements of {:?}", info.dtype))?;
+        let dtype =
+            from_file(info.dtype).ok_or_else(|| format!("`{name}` has elements of {:?}", info.dtype))?;
         infos.push(TensorInfo { name, dtype, shape: info.shape.clone() });
     }
     infos.sort_by(|a, b| a.name.cmp(&b.name));
@@ -184,5 +200,7 @@ fn to_file(dtype: DType) -> Option<Dtype> {
 }
 
 fn from_file(dtype: Dtype) -> Option<DType> {
-    [DType::F64, DType::F32, DType::I32, DType::U8, DType::Bool].into_iter().find(|d| to_file(*d) == Some(dtype))
+    [DType::F64, DType::F32, DType::I32, DType::U8, DType::Bool]
+        .into_iter()
+        .find(|d| to_file(*d) == Some(dtype))
 }

@@ -2,9 +2,8 @@
 
 use super::encode::{self, Checkpoint, FORMAT, Meta, TensorInfo};
 use super::fs::{Disk, Fs, remove_leftovers, write_durably};
-use crate::{Checked, HostTensor};
+use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes};
-use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::io::{self, Read};
@@ -99,6 +98,11 @@ impl<F: Fs> Store<F> {
         Ok(Store { fs, name })
     }
 
+    #[cfg(test)]
+    pub(super) fn file_operations(&self) -> &F {
+        &self.fs
+    }
+
     /// Saves a checkpoint: when this returns, it survives a crash. Then removes all but it and the one before.
     ///
     /// # Errors
@@ -107,7 +111,7 @@ impl<F: Fs> Store<F> {
     pub fn save<'a>(
         &self,
         meta: &Meta,
-        tensors: impl IntoIterator<Item = (&'a str, &'a HostTensor)>,
+        tensors: impl IntoIterator<Item = (&'a str, &'a RawTensor)>,
     ) -> Checked<()> {
         let tensors: Vec<_> = tensors.into_iter().collect();
         let bytes = encode::encode(meta, &tensors).map_err(|e| failed(&self.name, &e))?;
@@ -118,10 +122,14 @@ impl<F: Fs> Store<F> {
         let manifest = Manifest { format: FORMAT, meta: meta.clone(), files: vec![file] };
         let json = serde_json::to_vec_pretty(&manifest).map_err(|e| failed(&self.name, &e))?;
         write_durably(&self.fs, &name, &bytes).map_err(|e| failed(&self.name, &e))?;
-        write_durably(&self.fs, &format!("{}.json", stem(meta.step)), &json).map_err(|e| failed(&self.name, &e))?;
+        write_durably(&self.fs, &format!("{}.json", stem(meta.step)), &json)
+            .map_err(|e| failed(&self.name, &e))?;
         self.prune(meta.step, &name).map_err(|e| {
             let d = failed(&self.name, &e);
-            Box::new(d.note(format!("the checkpoint of step {} is written, but older ones cannot be removed", meta.step)))
+            Box::new(d.note(format!(
+                "the checkpoint of step {} is written, but older ones cannot be removed",
+                meta.step
+            )))
         })
     }
 
@@ -129,7 +137,8 @@ impl<F: Fs> Store<F> {
     /// over from a run that went on from an earlier checkpoint because they are damaged.
     fn prune(&self, step: u64, keep: &str) -> io::Result<()> {
         let names = self.fs.list()?;
-        let mut steps: Vec<u64> = names.iter().filter_map(|n| manifest_step(n)).filter(|s| *s <= step).collect();
+        let mut steps: Vec<u64> =
+            names.iter().filter_map(|n| manifest_step(n)).filter(|s| *s <= step).collect();
         steps.sort_unstable();
         let kept = &steps[steps.len().saturating_sub(KEEP)..];
         let old = |n: &&String| manifest_step(n).is_some_and(|s| !kept.contains(&s));
@@ -168,7 +177,8 @@ impl<F: Fs> Store<F> {
         if skipped.is_empty() {
             return Ok(None);
         }
-        let mut error = Diagnostic::error(codes::E0512, format!("no checkpoint in `{}` is usable", self.name));
+        let mut error =
+            Diagnostic::error(codes::E0512, format!("no checkpoint in `{}` is usable", self.name));
         for s in &skipped {
             error = error.note(format!("step {}: {}", s.step, s.why));
         }
@@ -204,7 +214,8 @@ impl<F: Fs> Store<F> {
 
     fn manifest(&self, step: u64) -> Result<(Manifest, File), String> {
         let name = format!("{}.json", stem(step));
-        let (mut reader, len) = self.fs.open(&name).map_err(|e| format!("its manifest cannot be read: {e}"))?;
+        let (mut reader, len) =
+            self.fs.open(&name).map_err(|e| format!("its manifest cannot be read: {e}"))?;
         if len > MAX_MANIFEST {
             return Err(format!("its manifest has {len} bytes"));
         }
@@ -226,7 +237,8 @@ impl<F: Fs> Store<F> {
 
     fn load(&self, step: u64) -> Result<Checkpoint, String> {
         let (manifest, file) = self.manifest(step)?;
-        let (mut reader, len) = self.fs.open(&file.name).map_err(|e| format!("`{}` cannot be read: {e}", file.name))?;
+        let (mut reader, len) =
+            self.fs.open(&file.name).map_err(|e| format!("`{}` cannot be read: {e}", file.name))?;
         if len != file.bytes {
             return Err(format!("`{}` has {len} bytes instead of {}", file.name, file.bytes));
         }
@@ -244,19 +256,24 @@ impl<F: Fs> Store<F> {
 
     fn describe(&self, step: u64) -> Result<Entry, String> {
         let (_, file) = self.manifest(step)?;
-        let (mut reader, len) = self.fs.open(&file.name).map_err(|e| format!("`{}` cannot be read: {e}", file.name))?;
+        let (mut reader, len) =
+            self.fs.open(&file.name).map_err(|e| format!("`{}` cannot be read: {e}", file.name))?;
         if len != file.bytes {
             return Err(format!("`{}` has {len} bytes instead of {}", file.name, file.bytes));
         }
-        let mut head = Vec::new();
-        let read = reader.by_ref().take(8).read_to_end(&mut head);
-        read.map_err(|e| e.to_string())?;
-        let head_len = head.get(..8).map_or(u64::MAX, |b| u64::from_le_bytes(crate::tensor::array(b)));
-        if head_len > len.min(MAX_HEADER) {
-            return Err(format!("`{}` has a broken header", file.name));
+        let broken = |why: &dyn std::fmt::Display| format!("`{}` has a broken header: {why}", file.name);
+        let mut size = [0; 8];
+        reader.read_exact(&mut size).map_err(|e| broken(&e))?;
+        let size = u64::from_le_bytes(size);
+        if size > len.min(MAX_HEADER) {
+            return Err(broken(&format!("it should take {size} bytes")));
         }
-        reader.take(head_len).read_to_end(&mut head).map_err(|e| e.to_string())?;
-        let (_, header) = SafeTensors::read_metadata(&head).map_err(|e| e.to_string())?;
+        let mut head = Vec::new();
+        reader.take(size).read_to_end(&mut head).map_err(|e| broken(&e))?;
+        let header: safetensors::tensor::Metadata = serde_json::from_slice(&head).map_err(|e| broken(&e))?;
+        if (header.data_len() as u64).checked_add(8 + size) != Some(len) {
+            return Err(broken(&"its tensors do not fill the file"));
+        }
         let (meta, tensors) = encode::describe(&header)?;
         Ok(Entry { meta, tensors, file: file.name, bytes: len })
     }

@@ -45,7 +45,12 @@ impl Elem {
             .iter()
             .try_fold(self.bytes(), |n, d| n.checked_mul(*d))
             .filter(|n| isize::try_from(*n).is_ok())
-            .ok_or_else(|| format!("its header promises {shape:?} elements of {}, more than memory can address", self.name()))
+            .ok_or_else(|| {
+                format!(
+                    "its header promises {shape:?} elements of {}, more than memory can address",
+                    self.name()
+                )
+            })
     }
 }
 

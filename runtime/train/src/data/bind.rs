@@ -136,15 +136,26 @@ fn fits(file: &[usize], declared: &[usize]) -> bool {
     declared.iter().all(|n| file.next_if_eq(&n).is_some() || *n == 1) && file.next().is_none()
 }
 
-fn convert(array: Array, decl: &InputDecl, per_record: usize, file: &FileRef) -> Result<Vec<u8>, Box<Diagnostic>> {
+fn convert(
+    array: Array,
+    decl: &InputDecl,
+    per_record: usize,
+    file: &FileRef,
+) -> Result<Vec<u8>, Box<Diagnostic>> {
     let Array { elem, data, .. } = array;
     let misfit = |at: usize, value: &dyn std::fmt::Display| {
         let record = at / per_record.max(1);
-        let message = format!("record {record} of `{}` has the value {value}, which `{}` cannot hold", decl.name, decl.dtype);
+        let message = format!(
+            "record {record} of `{}` has the value {value}, which `{}` cannot hold",
+            decl.name, decl.dtype
+        );
         Box::new(Diagnostic::error(codes::E0506, message).note(format!("records of `{file}` count from 0")))
     };
     Ok(match (elem, decl.dtype) {
-        (Elem::U8, DType::U8) | (Elem::I32, DType::I32) | (Elem::F32, DType::F32) | (Elem::F64, DType::F64) => data,
+        (Elem::U8, DType::U8)
+        | (Elem::I32, DType::I32)
+        | (Elem::F32, DType::F32)
+        | (Elem::F64, DType::F64) => data,
         (Elem::Bool | Elem::U8, DType::Bool) => match data.iter().position(|b| *b > 1) {
             Some(at) => return Err(misfit(at, &data[at])),
             None => data,
@@ -160,9 +171,10 @@ fn convert(array: Array, decl: &InputDecl, per_record: usize, file: &FileRef) ->
             }
             out
         }
-        (Elem::F32, DType::F64) => {
-            data.chunks_exact(4).flat_map(|b| f64::from(f32::from_le_bytes(crate::tensor::array(b))).to_le_bytes()).collect()
-        }
+        (Elem::F32, DType::F64) => data
+            .chunks_exact(4)
+            .flat_map(|b| f64::from(f32::from_le_bytes(crate::tensor::array(b))).to_le_bytes())
+            .collect(),
         (Elem::F64, DType::F32) => {
             let mut out = Vec::with_capacity(data.len() / 2);
             for (at, bytes) in data.chunks_exact(8).enumerate() {
@@ -180,8 +192,12 @@ fn convert(array: Array, decl: &InputDecl, per_record: usize, file: &FileRef) ->
 }
 
 fn wrong_dtype(elem: Elem, decl: &InputDecl, file: &FileRef) -> Box<Diagnostic> {
-    let message =
-        format!("input `{}` is declared as `{}`, but `{file}` holds `{}`", decl.name, decl.dtype, elem.name());
+    let message = format!(
+        "input `{}` is declared as `{}`, but `{file}` holds `{}`",
+        decl.name,
+        decl.dtype,
+        elem.name()
+    );
     let error = Diagnostic::error(codes::E0505, message);
     let as_declared = match elem {
         Elem::I8 | Elem::I16 | Elem::I32 | Elem::I64 => "i32",
@@ -190,7 +206,10 @@ fn wrong_dtype(elem: Elem, decl: &InputDecl, file: &FileRef) -> Box<Diagnostic> 
         Elem::F32 | Elem::F64 => "float",
     };
     Box::new(match decl.dtype.is_float() {
-        true => error.help(format!("declare it as `{as_declared}` and write `cast({}, float)` where it is used", decl.name)),
+        true => error.help(format!(
+            "declare it as `{as_declared}` and write `cast({}, float)` where it is used",
+            decl.name
+        )),
         false => error.help(format!("declare it as `{as_declared}`")),
     })
 }
@@ -226,7 +245,8 @@ fn check_range(
         decl.name,
         range.size.saturating_sub(1)
     );
-    let mut error = Diagnostic::error(codes::E0506, message).note(format!("records of `{file}` count from 0"));
+    let mut error =
+        Diagnostic::error(codes::E0506, message).note(format!("records of `{file}` count from 0"));
     if more > 0 {
         error = error.note(format!("{more} more values are outside"));
     }

@@ -50,12 +50,15 @@ impl Bytes {
             return Err(match self.inner {
                 Inner::Plain(_) => format!("it is truncated: {what} should take {n} bytes, {left} are left"),
                 Inner::Gzip(_) => {
-                    format!("{what} should take {n} bytes, but a compressed file of its size holds at most {left}")
+                    format!(
+                        "{what} should take {n} bytes, but a compressed file of its size holds at most {left}"
+                    )
                 }
             });
         }
         let mut out = Vec::new();
-        out.try_reserve_exact(n.min(1 << 26)).map_err(|_| format!("{what} takes {n} bytes, more than memory has"))?;
+        out.try_reserve_exact(n.min(1 << 26))
+            .map_err(|_| format!("{what} takes {n} bytes, more than memory has"))?;
         let got = self.reader().take(n as u64).read_to_end(&mut out).map_err(|e| e.to_string())?;
         if got != n {
             return Err(format!("it is truncated: {what} should take {n} bytes, {got} are left"));

@@ -1,5 +1,7 @@
 //! Records in memory, and the gather that fills one device's block of a batch.
 
+use crate::RawTensor;
+use meshwright_exec::HostTensor;
 use meshwright_plan::DType;
 use std::ops::Range;
 
@@ -41,6 +43,18 @@ impl Dataset {
         self.columns.iter().map(|c| c.data.len()).sum()
     }
 
+    /// A block as a tensor for the engine; see [`Dataset::read`] for what it holds and when it panics.
+    pub fn block(&self, input: usize, records: &[usize], ranges: &[Range<usize>]) -> HostTensor {
+        let dtype = self.columns[input].dtype;
+        let shape: Vec<usize> =
+            std::iter::once(records.len()).chain(ranges.iter().map(ExactSizeIterator::len)).collect();
+        let mut data = vec![0; shape.iter().product::<usize>() * dtype.bytes()];
+        self.read(input, records, ranges, &mut data);
+        RawTensor { dtype, shape, data }
+            .into_host()
+            .expect("loading refuses the dtypes that no tensor of a file has")
+    }
+
     /// Fills `out` with a block of input number `input`: the given records, one a row, and of each the `ranges` of the
     /// dims after the first, row-major in declared order. Only these bytes are touched.
     ///
@@ -52,7 +66,10 @@ impl Dataset {
         let column = &self.columns[input];
         let width = column.dtype.bytes();
         assert_eq!(ranges.len(), column.shape.len(), "a range for every dim after the first");
-        assert!(ranges.iter().zip(&column.shape).all(|(r, n)| r.start <= r.end && r.end <= *n), "ranges within");
+        assert!(
+            ranges.iter().zip(&column.shape).all(|(r, n)| r.start <= r.end && r.end <= *n),
+            "ranges within"
+        );
         let row: usize = ranges.iter().map(ExactSizeIterator::len).product::<usize>() * width;
         assert_eq!(out.len(), row * records.len(), "size of the block");
         if out.is_empty() {
@@ -125,6 +142,9 @@ mod tests {
                     let mut out = vec![0xff; expected.len()];
                     dataset.read(0, &records, &[i.clone(), j.clone(), k.clone()], &mut out);
                     assert_eq!(out, expected, "{i:?} {j:?} {k:?}");
+                    let block = dataset.block(0, &records, &[i.clone(), j.clone(), k.clone()]);
+                    assert_eq!(block.shape, [4, i.len(), j.len(), k.len()]);
+                    assert_eq!(RawTensor::from_host(&block).map(|b| b.data), Some(expected));
                 }
             }
         }

@@ -20,7 +20,8 @@ pub(super) fn read(mut bytes: Bytes, code: u8, dims: u8) -> Result<Array, String
     let sizes = bytes.take(4 * usize::from(dims), "its header")?;
     let shape: Vec<usize> =
         sizes.chunks_exact(4).map(|b| u32::from_be_bytes(crate::tensor::array(b)) as usize).collect();
-    let mut data = bytes.take(elem.size_of(&shape)?, &format!("its {shape:?} elements of {}", elem.name()))?;
+    let mut data =
+        bytes.take(elem.size_of(&shape)?, &format!("its {shape:?} elements of {}", elem.name()))?;
     bytes.end()?;
     if elem.bytes() > 1 {
         data.chunks_exact_mut(elem.bytes()).for_each(<[u8]>::reverse);

@@ -22,3 +22,6 @@ pub use dataset::Dataset;
 pub use order::{Order, Schedule};
 pub use prefetch::Prefetch;
 pub use source::{FileRef, Source, find, roots};
+
+#[cfg(test)]
+mod tests;

@@ -110,7 +110,10 @@ mod tests {
     #[test]
     fn an_error_comes_in_its_place_and_ends_it() {
         let mut it = Prefetch::new(0.., 2, |n| if n < 2 { Ok(n) } else { Err("no more") }).unwrap();
-        assert_eq!([it.next(), it.next(), it.next(), it.next()], [Some(Ok(0)), Some(Ok(1)), Some(Err("no more")), None]);
+        assert_eq!(
+            [it.next(), it.next(), it.next(), it.next()],
+            [Some(Ok(0)), Some(Ok(1)), Some(Err("no more")), None]
+        );
     }
 
     #[test]

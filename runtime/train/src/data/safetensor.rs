@@ -15,7 +15,8 @@ pub(super) fn read(bytes: Bytes, name: Option<&str>) -> Result<Array, String> {
         (None, [only]) => only,
         (None, _) => return Err(format!("it has {}; write `FILE:TENSOR`", list(&names))),
     };
-    let view = file.tensor(name).map_err(|_| format!("it has no tensor `{name}`; it has {}", list(&names)))?;
+    let view =
+        file.tensor(name).map_err(|_| format!("it has no tensor `{name}`; it has {}", list(&names)))?;
     let elem = match view.dtype() {
         Dtype::BOOL => Elem::Bool,
         Dtype::U8 => Elem::U8,
@@ -25,7 +26,9 @@ pub(super) fn read(bytes: Bytes, name: Option<&str>) -> Result<Array, String> {
         Dtype::I64 => Elem::I64,
         Dtype::F32 => Elem::F32,
         Dtype::F64 => Elem::F64,
-        other => return Err(format!("its tensor `{name}` has elements of {other:?}, which inputs cannot have")),
+        other => {
+            return Err(format!("its tensor `{name}` has elements of {other:?}, which inputs cannot have"));
+        }
     };
     if view.shape().is_empty() {
         return Err(format!("its tensor `{name}` has no dims; the first dim must count examples"));

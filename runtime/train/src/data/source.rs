@@ -100,7 +100,9 @@ pub fn find(given: Option<&str>, roots: &[PathBuf], inputs: &[InputDecl]) -> Che
 const MANIFEST: &str = "data.toml";
 
 fn search(roots: &[PathBuf], inputs: &[InputDecl]) -> Checked<Source> {
-    let fits = |s: &Source| s.splits.get("train").is_some_and(|files| inputs.iter().all(|i| files.contains_key(&i.name)));
+    let fits = |s: &Source| {
+        s.splits.get("train").is_some_and(|files| inputs.iter().all(|i| files.contains_key(&i.name)))
+    };
     for root in roots {
         let mut folders = vec![root.clone()];
         if let Ok(entries) = std::fs::read_dir(root) {
@@ -118,7 +120,9 @@ fn search(roots: &[PathBuf], inputs: &[InputDecl]) -> Checked<Source> {
             n => {
                 let names = found.iter().map(|s| format!("`{}`", s.place)).collect::<Vec<_>>().join(", ");
                 let message = format!("{n} data sets have a file for every input: {names}");
-                return Err(Box::new(Diagnostic::error(codes::E0501, message).help("choose one with `--data FOLDER`")));
+                return Err(Box::new(
+                    Diagnostic::error(codes::E0501, message).help("choose one with `--data FOLDER`"),
+                ));
             }
         }
     }
@@ -148,7 +152,9 @@ fn parse_pairs(given: &str) -> Checked<Source> {
         };
         let (split, name) = name.split_once('.').unwrap_or(("train", name));
         if name.is_empty() || file.is_empty() {
-            return Err(Box::new(malformed(format!("`{pair}` in `--data` lacks a name or a file")).help(FORM)));
+            return Err(Box::new(
+                malformed(format!("`{pair}` in `--data` lacks a name or a file")).help(FORM),
+            ));
         }
         check_split(split, "--data")?;
         let file = FileRef::parse(file, Path::new(""));
@@ -159,7 +165,8 @@ fn parse_pairs(given: &str) -> Checked<Source> {
     Ok(Source { place: "--data".into(), exact: true, splits })
 }
 
-const FORM: &str = "write `--data image=FILE,label=FILE`, and `test.image=FILE,test.label=FILE` for the test set";
+const FORM: &str =
+    "write `--data image=FILE,label=FILE`, and `test.image=FILE,test.label=FILE` for the test set";
 
 fn check_split(split: &str, place: &str) -> Checked<()> {
     if SPLITS.contains(&split) {
@@ -175,11 +182,15 @@ fn check_split(split: &str, place: &str) -> Checked<()> {
 fn read_manifest(folder: &Path) -> Checked<Source> {
     let path = folder.join(MANIFEST);
     let place = path.display().to_string();
-    let text = std::fs::read_to_string(&path).map_err(|e| malformed(format!("`{place}` cannot be read: {e}")))?;
+    let text =
+        std::fs::read_to_string(&path).map_err(|e| malformed(format!("`{place}` cannot be read: {e}")))?;
     let table: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(&text).map_err(|e| {
         let line = e.span().map_or(1, |s| text.get(..s.start).unwrap_or("").matches('\n').count() + 1);
-        malformed(format!("`{place}` is malformed at line {line}: {}", e.message().lines().next().unwrap_or("")))
-            .help("it holds `[train]` and `[test]` with a line `INPUT = \"FILE\"` for every input")
+        malformed(format!(
+            "`{place}` is malformed at line {line}: {}",
+            e.message().lines().next().unwrap_or("")
+        ))
+        .help("it holds `[train]` and `[test]` with a line `INPUT = \"FILE\"` for every input")
     })?;
     let mut splits = BTreeMap::new();
     for (split, files) in table {

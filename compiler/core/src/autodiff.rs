@@ -1,0 +1,69 @@
+//! Reverse-mode differentiation of the global named program, so that the backward pass is partitioned by the same rules
+//! as the forward one.
+//!
+//! Before: a graph with a scalar loss. After: the same graph with, for each parameter, a value of class `Grad`. Cotangents
+//! may lack dims along which they are constant, and several of one value meet in one n-ary add.
+
+use crate::program::ParamDecl;
+use meshwright_ops::{Class, Graph, Id, Kind, Origin};
+use meshwright_plan::Phase;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Appends the backward pass. Returns the gradient of `loss` for each of `params`, with the parameter's dims.
+pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
+    let wanted: BTreeSet<Id> = params.iter().map(|p| p.id).collect();
+    let mut needs = vec![false; g.nodes.len()];
+    for id in g.ids() {
+        needs[id.0 as usize] = wanted.contains(&id) || g.node(id).inputs.iter().any(|i| needs[i.0 as usize]);
+    }
+    let mut cotangents: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
+    g.cursor = backward(g, loss, Class::Value);
+    let one = g.constant(1.0, g.ty(loss).dtype);
+    cotangents.insert(loss, vec![one]);
+    let mut found: BTreeMap<Id, Id> = BTreeMap::new();
+    for id in (0..=loss.0).rev().map(Id) {
+        let Some(parts) = cotangents.remove(&id) else { continue };
+        g.cursor = backward(g, id, Class::Value);
+        let dy = g.sum_of(&parts);
+        if wanted.contains(&id) {
+            found.insert(id, dy);
+            continue;
+        }
+        if !needs[id.0 as usize] {
+            continue;
+        }
+        let node = g.node(id).clone();
+        let need: Vec<bool> = node.inputs.iter().map(|i| needs[i.0 as usize] && g.ty(*i).dtype.is_float()).collect();
+        if !need.contains(&true) || matches!(node.op.kind(), Kind::Leaf(_)) {
+            continue;
+        }
+        let parts = node.op.vjp(g, &node.inputs, id, dy, &need);
+        for ((input, part), need) in node.inputs.iter().zip(parts).zip(need) {
+            if let (Some(part), true) = (part, need) {
+                cotangents.entry(*input).or_default().push(part);
+            }
+        }
+    }
+    params
+        .iter()
+        .map(|p| {
+            g.cursor = backward(g, p.id, Class::Value);
+            let dims = g.ty(p.id).dims.clone();
+            let dtype = g.ty(p.id).dtype;
+            let dy = match found.get(&p.id) {
+                Some(dy) => *dy,
+                None => g.constant(0.0, dtype),
+            };
+            let full = g.expanded(dy, &dims);
+            g.cursor = backward(g, p.id, Class::Grad);
+            g.op(meshwright_ops::Gradient, &[full])
+        })
+        .collect()
+}
+
+/// The origin of what belongs to the cotangent of a value: its path and place, so that the same rules apply to it.
+fn backward(g: &Graph, of: Id, class: Class) -> Origin {
+    let o = &g.node(of).origin;
+    let name = if o.name.is_empty() { g.node(of).op.name() } else { &o.name };
+    Origin { class, phase: Phase::Backward, path: o.path.clone(), name: format!("d({name})").into(), span: o.span }
+}

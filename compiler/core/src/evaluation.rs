@@ -1,0 +1,168 @@
+//! Evaluation over a whole data set: an outermost `sum` or `mean` over the example dim is accumulated over all batches
+//! before the rest of the expression is taken, so that the result does not depend on the batch size.
+
+use crate::program::{LossDecl, Program};
+use crate::step_graph::{Goal, GoalKind, StepGraph};
+use meshwright_diag::{Diagnostic, Outcome, codes};
+use meshwright_ops::{F64Tensor, Graph, Id, Kind, LeafOp, Role};
+use meshwright_plan::{Dim, Monoid};
+use std::collections::BTreeMap;
+
+/// How an accumulator combines batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accumulate {
+    /// Adds them.
+    Sum,
+    /// Means, weighted by the number of examples.
+    Mean,
+    /// Takes the greatest.
+    Max,
+    /// Takes the least.
+    Min,
+    /// They are all the same: it depends on no input.
+    Same,
+}
+
+/// The program that computes the accumulators of one batch, and the rest of each expression.
+#[derive(Clone, Debug)]
+pub struct Evaluation {
+    /// The step; its goals are the accumulators, in order.
+    pub step: StepGraph,
+    /// How each goal of the step combines batches.
+    pub accumulate: Vec<Accumulate>,
+    graph: Graph,
+    cuts: Vec<Id>,
+    results: Vec<(String, Id)>,
+}
+
+/// Builds the evaluation of the losses and metrics of a program.
+pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
+    let g = &program.graph;
+    let example: Option<Dim> = program.inputs.first().and_then(|i| i.0.dims.first().copied());
+    let mut on_input = vec![false; g.nodes.len()];
+    let mut on_leaf = vec![false; g.nodes.len()];
+    for id in g.ids() {
+        let n = g.node(id);
+        let leaf = n.op.kind();
+        let i = id.0 as usize;
+        on_input[i] = matches!(leaf, Kind::Leaf(LeafOp::Input { .. })) || n.inputs.iter().any(|x| on_input[x.0 as usize]);
+        on_leaf[i] = matches!(leaf, Kind::Leaf(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
+    }
+    let mut e = Evaluation {
+        step: StepGraph {
+            model: program.model.clone(),
+            program: "eval",
+            float: program.float,
+            graph: g.clone(),
+            inputs: program.inputs.iter().map(|i| i.0.clone()).collect(),
+            goals: Vec::new(),
+        },
+        accumulate: Vec::new(),
+        graph: g.clone(),
+        cuts: Vec::new(),
+        results: Vec::new(),
+    };
+    let mut out = Vec::new();
+    for decl in program.losses.iter().chain(&program.metrics) {
+        let mut todo = vec![decl.id];
+        let mut good = true;
+        while let Some(id) = todo.pop() {
+            let i = id.0 as usize;
+            if !on_leaf[i] || e.cuts.contains(&id) {
+                continue;
+            }
+            let how = if on_input[i] { how(g, id, example) } else { Some(Accumulate::Same) };
+            match how {
+                Some(how) => e.cut(id, how),
+                None if example.is_some_and(|d| g.ty(id).has(d)) => {
+                    good = false;
+                    out.push(not_accumulated(g, decl, example));
+                    break;
+                }
+                None => todo.extend(g.node(id).inputs.iter().copied().rev()),
+            }
+        }
+        if good {
+            e.results.push((decl.name.clone(), decl.id));
+        }
+    }
+    let fine = out.is_empty();
+    (fine.then_some(e), out)
+}
+
+fn not_accumulated(g: &Graph, decl: &LossDecl, example: Option<Dim>) -> Diagnostic {
+    let name = example.map_or("?", |d| g.dims.name(d));
+    Diagnostic::error(codes::E0206, format!("`{}` cannot be evaluated over a whole data set", decl.name))
+        .at(decl.span, format!("`{name}` is used in it otherwise than under a `sum`, `mean`, `max` or `min`"))
+        .help(format!("take the mean over `{name}` first"))
+}
+
+/// How a value that folds the example dim combines batches.
+fn how(g: &Graph, id: Id, example: Option<Dim>) -> Option<Accumulate> {
+    let n = g.node(id);
+    let example = example?;
+    let roles = n.op.roles(&g.input_types(id), &n.ty);
+    match (roles.get(example)?.role, n.op.name()) {
+        (Role::Reduce(Monoid::Sum), "mean") => Some(Accumulate::Mean),
+        (Role::Reduce(Monoid::Sum), _) => Some(Accumulate::Sum),
+        (Role::Reduce(Monoid::Max), _) => Some(Accumulate::Max),
+        (Role::Reduce(Monoid::Min), _) => Some(Accumulate::Min),
+        _ => None,
+    }
+}
+
+impl Evaluation {
+    fn cut(&mut self, id: Id, how: Accumulate) {
+        let name = format!("accumulator {}", self.cuts.len());
+        self.step.goals.push(Goal { name, id, kind: GoalKind::Scalar });
+        self.accumulate.push(how);
+        self.cuts.push(id);
+    }
+
+    /// Combines the accumulators of a batch of `examples` into `total`, which starts empty. `before` is the number of
+    /// examples already in it.
+    pub fn add(&self, total: &mut Vec<Vec<f64>>, before: usize, batch: &[Vec<f64>], examples: usize) {
+        if total.is_empty() {
+            *total = batch.to_vec();
+            return;
+        }
+        let (old, new) = (before as f64, examples as f64);
+        for ((t, b), how) in total.iter_mut().zip(batch).zip(&self.accumulate) {
+            for (t, b) in t.iter_mut().zip(b) {
+                *t = match how {
+                    Accumulate::Sum => *t + b,
+                    Accumulate::Mean => (*t * old + b * new) / (old + new),
+                    Accumulate::Max => t.max(*b),
+                    Accumulate::Min => t.min(*b),
+                    Accumulate::Same => *b,
+                };
+            }
+        }
+    }
+
+    /// The losses and metrics, from accumulators over all batches. Each accumulator is row-major over `dims` (as the Plan's
+    /// output gives them).
+    pub fn finish(&self, total: &[(Vec<Dim>, Vec<f64>)]) -> Vec<(String, f64)> {
+        let mut known: BTreeMap<Id, F64Tensor> = self
+            .cuts
+            .iter()
+            .zip(total)
+            .map(|(id, (dims, data))| (*id, F64Tensor::new(dims.clone(), data.clone())))
+            .collect();
+        self.results
+            .iter()
+            .map(|(name, id)| (name.clone(), self.value(*id, &mut known).data.first().copied().unwrap_or(f64::NAN)))
+            .collect()
+    }
+
+    fn value(&self, id: Id, known: &mut BTreeMap<Id, F64Tensor>) -> F64Tensor {
+        if let Some(v) = known.get(&id) {
+            return v.clone();
+        }
+        let n = self.graph.node(id).clone();
+        let inputs: Vec<F64Tensor> = n.inputs.iter().map(|i| self.value(*i, known)).collect();
+        let v = n.op.oracle(&inputs.iter().collect::<Vec<_>>(), &n.ty);
+        known.insert(id, v.clone());
+        v
+    }
+}

@@ -1,0 +1,160 @@
+//! From rules to splits: which axes each dim of one value gets, and the conflicts that only show on a value.
+
+use super::rules::{Layout, Rule, RuleDim, chain};
+use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_ops::{Class, Graph, Id};
+use meshwright_plan::{Axis, Dim, Placement};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Axes of each dim, with the rule that gave each axis.
+#[derive(Clone, Debug, Default)]
+pub struct Assigned {
+    /// Axes of each dim, major first.
+    pub splits: BTreeMap<Dim, Vec<Axis>>,
+    /// The rule (position in [`Layout::rules`]) by which each axis is used.
+    pub by: BTreeMap<Axis, usize>,
+    /// Pairs of strict rules that want one axis: the one that has it, the one that does not, and the axis.
+    pub conflicts: Vec<(usize, usize, Axis)>,
+    /// Rules that yielded an axis to another: the yielding one, the other, the axis.
+    pub yielded: Vec<(usize, usize, Axis)>,
+}
+
+impl Assigned {
+    /// As a placement.
+    pub fn placement(&self) -> Placement {
+        Placement::split(self.splits.clone())
+    }
+}
+
+/// Rules that speak of values of a class and path, with positions in [`Layout::rules`]: the most specific for each dim;
+/// strict ones first, then those that yield, each in order of specificity.
+fn effective(layout: &Layout, class: Class, path: &str) -> Vec<usize> {
+    let kinds = chain(class);
+    let mut scopes: Vec<Vec<usize>> = Vec::new();
+    let matching = |f: &dyn Fn(&Rule) -> bool| -> Vec<usize> {
+        let mut found: Vec<usize> = (0..layout.rules.len()).filter(|i| f(&layout.rules[*i])).collect();
+        // Of several globs that match, the one with the longest text is the most specific.
+        found.sort_by_key(|i| std::cmp::Reverse(layout.rules[*i].scope.path.as_ref().map_or(0, String::len)));
+        found
+    };
+    let on_path = |r: &Rule| r.scope.path.as_ref().is_some_and(|p| glob(p, path));
+    for k in kinds {
+        scopes.push(matching(&|r| r.scope.kind == Some(*k) && on_path(r)));
+    }
+    scopes.push(matching(&|r| r.scope.kind.is_none() && on_path(r)));
+    for k in kinds {
+        scopes.push(matching(&|r| r.scope.kind == Some(*k) && r.scope.path.is_none()));
+    }
+    scopes.push(matching(&|r| r.scope.kind.is_none() && r.scope.path.is_none()));
+    let mut out = Vec::new();
+    let mut seen: Vec<RuleDim> = Vec::new();
+    for scope in scopes {
+        let mine: Vec<usize> = scope.into_iter().filter(|i| !seen.contains(&layout.rules[*i].dim)).collect();
+        seen.extend(mine.iter().map(|i| layout.rules[*i].dim));
+        out.extend(mine);
+    }
+    // A rule of a dim comes before one for any dim, so that `*` takes what is left.
+    let rank = |i: &usize| (layout.rules[*i].free, layout.rules[*i].dim == RuleDim::Any);
+    out.sort_by_key(rank);
+    out
+}
+
+/// Whether a path matches a glob: `*` stands for any text, and `layers.*` also for `layers` itself.
+fn glob(pattern: &str, path: &str) -> bool {
+    fn inner(p: &[u8], t: &[u8]) -> bool {
+        match p.split_first() {
+            None => t.is_empty(),
+            Some((b'*', rest)) => (0..=t.len()).any(|i| inner(rest, &t[i..])),
+            Some((c, rest)) => t.first() == Some(c) && inner(rest, &t[1..]),
+        }
+    }
+    inner(pattern.as_bytes(), path.as_bytes()) || pattern.strip_suffix(".*").is_some_and(|p| p == path)
+}
+
+/// The splits of `dims` (of one value, or of the loops of one op) by the rules.
+pub fn assign(layout: &Layout, class: Class, path: &str, dims: &[Dim]) -> Assigned {
+    let mut out = Assigned::default();
+    for i in effective(layout, class, path) {
+        let rule = &layout.rules[i];
+        let dim = match rule.dim {
+            RuleDim::Dim(d) => Some(d).filter(|d| dims.contains(d)),
+            RuleDim::Any => dims
+                .iter()
+                .copied()
+                .filter(|d| !out.splits.contains_key(d))
+                .max_by_key(|d| (d.size, std::cmp::Reverse(d.id))),
+        };
+        let Some(dim) = dim else { continue };
+        for a in &rule.axes {
+            match out.by.get(a) {
+                Some(owner) if rule.dim == RuleDim::Any => out.yielded.push((i, *owner, *a)),
+                Some(owner) if rule.free || layout.rules[*owner].free => out.yielded.push((i, *owner, *a)),
+                Some(owner) => out.conflicts.push((*owner, i, *a)),
+                None => {
+                    out.by.insert(*a, i);
+                    out.splits.entry(dim).or_default().push(*a);
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Every value of which two strict rules split two dims over one axis; reported once for each pair of rules. Runs on the
+/// layout with axes of size 1 in place, so that whether a layout is legal does not depend on sizes.
+pub fn check_conflicts(layout: &Layout, graph: &Graph, live: &dyn Fn(Id) -> bool) -> Vec<Diagnostic> {
+    let mut out = Vec::new();
+    let mut told: BTreeSet<(usize, usize)> = BTreeSet::new();
+    for id in graph.ids().filter(|i| live(*i)) {
+        let node = graph.node(id);
+        let got = assign(layout, node.origin.class, &node.origin.path, &node.ty.dims);
+        for (first, second, axis) in &got.conflicts {
+            if told.insert((*first, *second)) {
+                out.push(conflict(layout, graph, id, &layout.rules[*first], &layout.rules[*second], *axis));
+            }
+        }
+    }
+    out
+}
+
+fn conflict(layout: &Layout, graph: &Graph, id: Id, first: &Rule, second: &Rule, axis: Axis) -> Diagnostic {
+    let name = |r: &Rule| match r.dim {
+        RuleDim::Dim(d) => graph.dims.name(d).to_string(),
+        RuleDim::Any => "*".into(),
+    };
+    let (a, b) = (name(first), name(second));
+    let value = graph.describe(id);
+    let d = Diagnostic::error(
+        codes::E0304,
+        format!("`{value}`: `{a}` and `{b}` are both split over `{}`", layout.mesh.name(axis)),
+    )
+    .at(second.span, format!("rule {}: `{}`", second.number, second.text))
+    .and(graph.node(id).origin.span, "a value with both dims");
+    if first.number == second.number {
+        return d.help(format!("one rule splits both; split only one of `{a}` and `{b}`, or rename one dim of this value"));
+    }
+    let d = d.and(first.span, format!("rule {}: `{}`", first.number, first.text));
+    let end = Span { start: second.span.end, ..second.span };
+    let d = d.fix("let the second yield where the first uses the axis", end, " when free", false);
+    if first.scope != second.scope {
+        let (scope, general) = if first.scope == Default::default() { (second, &a) } else { (first, &b) };
+        let word = scope.scope.kind.map_or("params", |k| k.word());
+        d.help(format!("or keep the general rule out of this scope: `{word}: {general} -> -`"))
+    } else {
+        d.help("or give one of them another axis")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::glob;
+
+    #[test]
+    fn globs() {
+        assert!(glob("layers.*", "layers.attention.q"));
+        assert!(glob("layers.*", "layers"));
+        assert!(glob("*.w", "h1.w"));
+        assert!(!glob("h1.*", "h2.w"));
+        assert!(!glob("h", "h1"));
+    }
+}

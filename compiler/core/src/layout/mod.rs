@@ -1,0 +1,11 @@
+//! Layout rules: from the tree of a layout file to rules over the dims of a program and the axes of a mesh.
+//!
+//! Everything a rule can say wrong by itself is answered here; what only shows on a value, in `assign.rs`.
+
+mod assign;
+mod mesh;
+mod rules;
+
+pub use assign::{Assigned, assign, check_conflicts};
+pub use mesh::{check_devices, mesh_of};
+pub use rules::{Layout, Rule, RuleDim, Scope, ScopeClass, layout};

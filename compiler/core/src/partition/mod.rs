@@ -1,0 +1,15 @@
+//! From a step graph and a layout to an SPMD program: the central pass.
+//!
+//! One walk in op order. The rules give each op the axes of its loops; operands are moved to where those loops need
+//! them, by the cheapest chain of collectives; unfinished sums travel through linear ops and are finished once. No op is
+//! consulted beyond its roles. Every collective has a cause.
+
+mod follow;
+mod pass;
+mod route;
+mod settle;
+mod spmd;
+
+pub use pass::partition;
+pub use route::{Move, wire_bytes};
+pub use spmd::{Cause, Instr, Spmd, Version, VersionId};

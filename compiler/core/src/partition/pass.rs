@@ -1,0 +1,506 @@
+//! The walk over a step graph that gives every op its loops and every operand its placement.
+
+use super::route::{Move, Router};
+use super::spmd::{Cause, Instr, Spmd, Version, VersionId};
+use crate::layout::{Layout, assign};
+use crate::step_graph::{GoalKind, StepGraph};
+use meshwright_diag::{Diagnostic, Outcome, has_errors};
+use meshwright_ops::{Add, Class, Graph, Id, Kind, LeafOp, Node, Role, Roles};
+use meshwright_plan::{Axis, Dim, Mesh, Monoid, Phase, Placement};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Axes of the loops of an op.
+pub(super) type Loops = BTreeMap<Dim, Vec<Axis>>;
+
+/// Where one version of a value stands.
+pub(super) struct Made {
+    pub(super) version: VersionId,
+    /// The part of the step that made it; `None` where it is bound before the step.
+    phase: Option<Phase>,
+    /// Whether a gather made it.
+    gathered: bool,
+}
+
+/// State of the walk.
+pub(super) struct Pass<'a> {
+    pub(super) step: StepGraph,
+    pub(super) layout: &'a Layout,
+    pub(super) mesh: &'a Mesh,
+    pub(super) router: Router,
+    /// Users of each value, each once, in order.
+    pub(super) users: Vec<Vec<Id>>,
+    /// Values that the step gives.
+    pub(super) given: BTreeSet<Id>,
+    /// The placement that an op yields by itself.
+    pub(super) natural: Vec<Option<Placement>>,
+    /// The placement after it has been decided which sums are finished.
+    pub(super) settled: Vec<Option<Placement>>,
+    pub(super) wants: BTreeMap<Id, Option<Placement>>,
+    roles: Vec<Option<Roles>>,
+    /// Over which dims each axis of an unfinished value was summed.
+    summed: BTreeMap<(Id, Axis), Vec<Dim>>,
+    made: BTreeMap<Id, BTreeMap<Placement, Made>>,
+    versions: Vec<Version>,
+    instrs: Vec<Instr>,
+    pub(super) diagnostics: Vec<Diagnostic>,
+    told: BTreeSet<(Dim, Axis)>,
+}
+
+/// Partitions a step. `layout` must have been checked for conflicts.
+pub fn partition(step: &StepGraph, layout: &Layout) -> Outcome<Spmd> {
+    let layout = layout.effective();
+    let mut pass = Pass::new(step, &layout);
+    for id in step.graph.ids() {
+        pass.place(id);
+    }
+    let goals: Vec<VersionId> = (0..step.goals.len()).map(|i| pass.deliver(i)).collect();
+    let diagnostics = std::mem::take(&mut pass.diagnostics);
+    if has_errors(&diagnostics) {
+        return (None, diagnostics);
+    }
+    let spmd = Spmd {
+        step: pass.step,
+        mesh: layout.mesh.clone(),
+        versions: pass.versions,
+        instrs: pass.instrs,
+        goals,
+    };
+    (Some(spmd), diagnostics)
+}
+
+impl<'a> Pass<'a> {
+    fn new(step: &StepGraph, layout: &'a Layout) -> Self {
+        let n = step.graph.nodes.len();
+        let mut users = vec![Vec::new(); n];
+        for id in step.graph.ids() {
+            for i in &step.graph.node(id).inputs {
+                let list: &mut Vec<Id> = &mut users[i.0 as usize];
+                if list.last() != Some(&id) {
+                    list.push(id);
+                }
+            }
+        }
+        Pass {
+            step: step.clone(),
+            layout,
+            mesh: &layout.mesh,
+            router: Router::default(),
+            users,
+            given: step.goals.iter().map(|g| g.id).collect(),
+            natural: vec![None; n],
+            settled: vec![None; n],
+            wants: BTreeMap::new(),
+            roles: vec![None; n],
+            summed: BTreeMap::new(),
+            made: BTreeMap::new(),
+            versions: Vec::new(),
+            instrs: Vec::new(),
+            diagnostics: Vec::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn graph(&self) -> &Graph {
+        &self.step.graph
+    }
+
+    pub(super) fn node(&self, id: Id) -> &Node {
+        self.step.graph.node(id)
+    }
+
+    pub(super) fn roles(&mut self, id: Id) -> Roles {
+        if let Some(r) = &self.roles[id.0 as usize] {
+            return r.clone();
+        }
+        let g = &self.step.graph;
+        let r = g.node(id).op.roles(&g.input_types(id), g.ty(id));
+        self.roles[id.0 as usize] = Some(r.clone());
+        r
+    }
+
+    /// Bytes of the largest block of a value in a placement.
+    pub(super) fn bytes(&self, id: Id, p: &Placement) -> u64 {
+        let ty = self.graph().ty(id);
+        (p.elements(&ty.dims, self.mesh) * ty.dtype.bytes()) as u64
+    }
+
+    /// Cost of the cheapest route of a value, and its moves.
+    pub(super) fn route(&mut self, id: Id, src: &Placement, dst: &Placement) -> (u64, Vec<Move>) {
+        let ty = self.step.graph.ty(id).clone();
+        match self.router.route(&ty, self.mesh, src, dst) {
+            Some(r) => r,
+            None => panic!("internal error: no route for {} from {src:?} to {dst:?}", self.graph().describe(id)),
+        }
+    }
+
+    /// The splits that the rules give a value.
+    pub(super) fn target(&self, id: Id) -> Placement {
+        let n = self.node(id);
+        assign(self.layout, n.origin.class, &n.origin.path, &n.ty.dims).placement()
+    }
+
+    /// The splits that the rules give the loops of an op.
+    pub(super) fn rigid(&mut self, id: Id) -> Loops {
+        let roles = self.roles(id);
+        let dims: Vec<Dim> = roles.loops.iter().filter(|l| l.role != Role::Whole).map(|l| l.dim).collect();
+        let n = self.node(id);
+        assign(self.layout, n.origin.class, &n.origin.path, &dims).splits
+    }
+
+    /// The splits that an operand needs when the loops are split as `loops`.
+    pub(super) fn operand(&mut self, user: Id, slot: usize, loops: &Loops) -> Placement {
+        let roles = self.roles(user);
+        Placement::split(roles.loops.iter().filter_map(|l| Some((l.on[slot]?, loops.get(&l.dim)?.clone()))))
+    }
+
+    /// Constants, positions and inputs can be made in any placement at no cost, also under another name of a dim.
+    pub(super) fn anywhere(&self, id: Id) -> bool {
+        match self.node(id).op.kind() {
+            Kind::Generator => true,
+            Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber) => true,
+            Kind::Rename { .. } => self.anywhere(self.node(id).inputs[0]),
+            _ => false,
+        }
+    }
+
+    /// A parameter, or an element-wise function or rename of parameters alone.
+    pub(super) fn param_like(&self, id: Id) -> bool {
+        let n = self.node(id);
+        match n.op.kind() {
+            Kind::Leaf(LeafOp::Param { .. }) => true,
+            Kind::Leaf(_) | Kind::Generator => false,
+            Kind::Rename { .. } => self.param_like(n.inputs[0]),
+            Kind::Compute => n.inputs.len() == 1 && self.pointwise(id) && self.param_like(n.inputs[0]),
+            _ => false,
+        }
+    }
+
+    /// Whether an op is element-wise.
+    pub(super) fn pointwise(&self, id: Id) -> bool {
+        let g = self.graph();
+        let types = g.input_types(id);
+        let mut e = meshwright_plan::Expr::default();
+        let regs: Vec<u16> = types
+            .iter()
+            .enumerate()
+            .map(|(i, t)| e.push(meshwright_plan::expr::Scalar::Load(i as u16), t.dtype))
+            .collect();
+        g.node(id).op.scalar(&mut e, &regs, &types, g.ty(id)).is_some()
+    }
+
+    /// The placement of a value as it is now.
+    pub(super) fn current(&self, id: Id) -> Placement {
+        let i = id.0 as usize;
+        self.settled[i].clone().or_else(|| self.natural[i].clone()).unwrap_or_default()
+    }
+
+    // ------------------------------------------------------------------------------------------- placing an op
+
+    fn place(&mut self, id: Id) {
+        let i = id.0 as usize;
+        let kind = self.node(id).op.kind();
+        match kind {
+            Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber) => {
+                let target = self.target(id);
+                self.natural[i] = Some(target.clone());
+                self.settled[i] = Some(target);
+                return;
+            }
+            Kind::Leaf(_) => {
+                let target = self.target(id);
+                self.natural[i] = Some(target.clone());
+                self.settled[i] = Some(target.clone());
+                let out = self.version(id, target, None, false);
+                self.instrs.push(Instr::Leaf { out });
+                return;
+            }
+            Kind::Add => self.group(id),
+            _ => {}
+        }
+        let inputs = self.node(id).inputs.clone();
+        for x in &inputs {
+            self.settle(*x);
+        }
+        if let Kind::Rename { from, to } = kind {
+            if self.anywhere(id) {
+                let p = self.current(inputs[0]).rename(from, to);
+                self.natural[i] = Some(p.clone());
+                self.settled[i] = Some(p);
+                return;
+            }
+            let src = self.current(inputs[0]);
+            let p = src.rename(from, to);
+            for (a, m) in &src.partial {
+                debug_assert_eq!(*m, Monoid::Sum);
+                let dims = self.summed.get(&(inputs[0], *a)).cloned().unwrap_or_default();
+                self.summed.insert((id, *a), dims);
+            }
+            let x = self.have(inputs[0], &src);
+            self.emit(id, vec![x], BTreeMap::new(), p);
+            return;
+        }
+        let (loops, keep) = self.choose_loops(id);
+        let mut srcs = Vec::new();
+        for (slot, x) in inputs.iter().enumerate() {
+            let mut p = self.operand(id, slot, &loops);
+            let now = self.current(*x);
+            p.partial = keep.iter().filter(|a| now.partial.contains_key(a)).map(|a| (*a, Monoid::Sum)).collect();
+            srcs.push(self.convert(*x, &p, Some(id)));
+        }
+        let roles = self.roles(id);
+        let mut partial: BTreeMap<Axis, Monoid> = BTreeMap::new();
+        for a in &keep {
+            partial.insert(*a, Monoid::Sum);
+            let mut dims: Vec<Dim> = Vec::new();
+            for x in &inputs {
+                dims.extend(self.summed.get(&(*x, *a)).into_iter().flatten());
+            }
+            dims.sort();
+            dims.dedup();
+            self.summed.insert((id, *a), dims);
+        }
+        for l in &roles.loops {
+            if let Role::Reduce(m) = l.role {
+                for a in loops.get(&l.dim).into_iter().flatten() {
+                    partial.insert(*a, m);
+                    self.summed.entry((id, *a)).or_default().push(l.dim);
+                }
+            }
+        }
+        let result = self.graph().ty(id).dims.clone();
+        let mut natural =
+            Placement::split(loops.iter().filter(|(d, _)| result.contains(d)).map(|(d, a)| (*d, a.clone())));
+        natural.partial = partial;
+        self.emit(id, srcs, loops, natural);
+    }
+
+    fn emit(&mut self, id: Id, inputs: Vec<VersionId>, loops: Loops, p: Placement) {
+        let phase = self.node(id).origin.phase;
+        self.natural[id.0 as usize] = Some(p.clone());
+        let out = self.version(id, p, Some(phase), false);
+        self.instrs.push(Instr::Op { inputs, loops, out });
+    }
+
+    fn version(&mut self, value: Id, placement: Placement, phase: Option<Phase>, gathered: bool) -> VersionId {
+        let version = VersionId(self.versions.len() as u32);
+        self.versions.push(Version { value, placement: placement.clone() });
+        self.made.entry(value).or_default().insert(placement, Made { version, phase, gathered });
+        version
+    }
+
+    fn have(&self, id: Id, p: &Placement) -> VersionId {
+        match self.made.get(&id).and_then(|m| m.get(p)) {
+            Some(m) => m.version,
+            None => panic!("internal error: {} is not there as {p:?}", self.graph().describe(id)),
+        }
+    }
+
+    /// Operands that are unfinished over the same axes are added before anything else, unfinished.
+    fn group(&mut self, id: Id) {
+        let mut groups: BTreeMap<(BTreeMap<Axis, Monoid>, Vec<Dim>), Vec<Id>> = BTreeMap::new();
+        let inputs = self.node(id).inputs.clone();
+        for x in &inputs {
+            let p = self.current(*x);
+            let alone = self.users[x.0 as usize].len() == 1 && inputs.iter().filter(|y| *y == x).count() == 1;
+            let open = self.settled[x.0 as usize].is_none() && alone && !self.given.contains(x) && !self.is_gradient(*x);
+            if open && !p.partial.is_empty() && p.partial.values().all(|m| *m == Monoid::Sum) {
+                let mut dims = self.graph().ty(*x).dims.clone();
+                dims.sort();
+                groups.entry((p.partial, dims)).or_default().push(*x);
+            }
+        }
+        for xs in groups.into_values() {
+            let rest: Vec<Id> = self.node(id).inputs.iter().copied().filter(|x| !xs.contains(x)).collect();
+            if xs.len() < 2 || rest.is_empty() {
+                continue;
+            }
+            let origin = self.node(id).origin.clone();
+            let ty = self.graph().ty(xs[0]).clone();
+            let sub = self.step.graph.push(Node { op: Arc::new(Add), inputs: xs.clone(), ty, origin });
+            for list in [&mut self.natural, &mut self.settled] {
+                list.push(None);
+            }
+            self.roles.push(None);
+            self.users.push(vec![id]);
+            for x in &xs {
+                self.users[x.0 as usize] = vec![sub];
+            }
+            let mut inputs = rest;
+            inputs.push(sub);
+            self.step.graph.nodes[id.0 as usize].inputs = inputs;
+            self.roles[id.0 as usize] = None;
+            self.wants.clear();
+            self.place(sub);
+        }
+    }
+
+    pub(super) fn is_gradient(&self, id: Id) -> bool {
+        matches!(self.node(id).op.kind(), Kind::Gradient)
+    }
+
+    // ------------------------------------------------------------------------------------------- moving a value
+
+    /// The version of a value in a placement, made from the cheapest version there is. An axis over which the value is
+    /// finished is never unfinished again.
+    pub(super) fn convert(&mut self, id: Id, dst: &Placement, user: Option<Id>) -> VersionId {
+        let phase = user.map_or(Phase::Update, |u| self.node(u).origin.phase);
+        if let Some(v) = self.usable(id, dst, phase) {
+            return v;
+        }
+        if self.anywhere(id) {
+            return self.make_anywhere(id, dst, phase);
+        }
+        let sources: Vec<Placement> = self
+            .made
+            .get(&id)
+            .into_iter()
+            .flat_map(|m| m.keys())
+            .filter(|p| dst.partial.keys().all(|a| p.partial.contains_key(a)))
+            .cloned()
+            .collect();
+        let mut best: Option<(u64, Placement, Vec<Move>)> = None;
+        for p in sources {
+            if self.usable(id, &p, phase).is_none() {
+                continue;
+            }
+            let (cost, moves) = self.route(id, &p, dst);
+            if best.as_ref().is_none_or(|b| cost < b.0) {
+                best = Some((cost, p, moves));
+            }
+        }
+        let Some((_, mut now, moves)) = best else {
+            panic!("internal error: nothing to make {} from", self.graph().describe(id))
+        };
+        for kind in moves {
+            let Some(next) = kind.apply(&now) else { panic!("internal error: a route that does not apply") };
+            if self.usable(id, &next, phase).is_none() {
+                let from = self.have(id, &now);
+                let cause = self.cause(id, &kind, user, phase);
+                let gathered = matches!(kind, Move::AllGather { .. });
+                let out = self.version(id, next.clone(), Some(phase), gathered);
+                self.instrs.push(Instr::Move { kind, from, out, cause });
+            }
+            now = next;
+        }
+        self.have(id, dst)
+    }
+
+    /// A version that may be used in a part of the step: gathered parameters are dropped at its end.
+    fn usable(&self, id: Id, p: &Placement, phase: Phase) -> Option<VersionId> {
+        let m = self.made.get(&id)?.get(p)?;
+        let old = m.gathered && m.phase.is_some_and(|made| made != phase) && self.param_like(id);
+        (!old).then_some(m.version)
+    }
+
+    fn make_anywhere(&mut self, id: Id, dst: &Placement, phase: Phase) -> VersionId {
+        let out = match self.node(id).op.kind() {
+            Kind::Rename { from, to } => {
+                let x = self.node(id).inputs[0];
+                let src = self.convert(x, &dst.rename(to, from), Some(id));
+                let out = self.version(id, dst.clone(), Some(phase), false);
+                self.instrs.push(Instr::Op { inputs: vec![src], loops: BTreeMap::new(), out });
+                out
+            }
+            Kind::Generator => {
+                let out = self.version(id, dst.clone(), Some(phase), false);
+                self.instrs.push(Instr::Op { inputs: vec![], loops: dst.splits.clone(), out });
+                out
+            }
+            _ => {
+                let out = self.version(id, dst.clone(), None, false);
+                self.instrs.push(Instr::Leaf { out });
+                out
+            }
+        };
+        out
+    }
+
+    /// Settles and converts what the step gives.
+    fn deliver(&mut self, goal: usize) -> VersionId {
+        let g = self.step.goals[goal].clone();
+        self.settle(g.id);
+        let dst = match g.kind {
+            GoalKind::Scalar => Placement::whole(),
+            GoalKind::Output => self.target(g.id),
+            GoalKind::Next(leaf) => self.target(leaf),
+        };
+        self.convert(g.id, &dst, None)
+    }
+
+    /// Why a move is there; a gather that no rule implies is an error.
+    fn cause(&mut self, id: Id, kind: &Move, user: Option<Id>, phase: Phase) -> Cause {
+        let names = &self.step.graph.dims;
+        let dims = |list: &[Dim]| {
+            list.iter().map(|d| format!("`{}`", names.name(*d))).collect::<Vec<_>>().join(", ")
+        };
+        let folded = |axes: &[Axis], m: Monoid| {
+            let mut all: Vec<Dim> =
+                axes.iter().flat_map(|a| self.summed.get(&(id, *a)).cloned().unwrap_or_default()).collect();
+            all.sort();
+            all.dedup();
+            let verb = if m == Monoid::Sum { "summed".into() } else { format!("folded by {m}") };
+            format!("{} {} {verb}", dims(&all), if all.len() == 1 { "is" } else { "are" })
+        };
+        let because = match kind {
+            Move::AllReduce { axes, monoid } => folded(axes, *monoid),
+            Move::ReduceScatter { axis, monoid, dim } => {
+                format!("{}, and `{}` is split where it goes", folded(&[*axis], *monoid), names.name(*dim))
+            }
+            Move::AllGather { dim, .. } => match user {
+                Some(u) => format!("`{}` is used whole by {}", names.name(*dim), self.graph().describe(u)),
+                None => format!("`{}` is stored whole", names.name(*dim)),
+            },
+            Move::AllToAll { join, split, .. } => {
+                format!("`{}` is split instead of `{}`", names.name(*split), names.name(*join))
+            }
+            Move::Slice { .. } => String::new(),
+        };
+        if let Move::AllGather { axis, dim } = kind {
+            self.check_gather(id, *axis, *dim, user);
+        }
+        let rule = self.rule_of(id, kind);
+        Cause { user, phase, because, rule }
+    }
+
+    fn rule_of(&self, id: Id, kind: &Move) -> Option<meshwright_diag::Span> {
+        let axis = match kind {
+            Move::AllReduce { axes, .. } => *axes.first()?,
+            Move::ReduceScatter { axis, .. }
+            | Move::AllGather { axis, .. }
+            | Move::AllToAll { axis, .. }
+            | Move::Slice { axis, .. } => *axis,
+        };
+        let dims = self.summed.get(&(id, axis)).cloned().unwrap_or_else(|| self.graph().ty(id).dims.clone());
+        let n = self.node(id);
+        let by = assign(self.layout, n.origin.class, &n.origin.path, &dims);
+        by.by.get(&axis).map(|r| self.layout.rules[*r].span)
+    }
+
+    fn check_gather(&mut self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) {
+        let class = self.node(id).origin.class;
+        let user_class = user.map_or(Class::Moment, |u| self.node(u).origin.class);
+        let implied = self.param_like(id)
+            || matches!(class, Class::Moment | Class::Grad)
+            || matches!(user_class, Class::Moment)
+            || self.layout.gathers.contains(&dim)
+            || self.layout.rules.iter().any(|r| {
+                r.free && r.axes.contains(&axis) && r.dim == crate::layout::RuleDim::Dim(dim)
+            });
+        if !implied && self.told.insert((dim, axis)) {
+            let d = super::follow::unasked_gather(self, id, axis, dim, user);
+            self.diagnostics.push(d);
+        }
+    }
+
+    /// The op that reads operands unfinished on `axes` is linear in them.
+    pub(super) fn linear_in(&mut self, id: Id, slots: &BTreeSet<usize>) -> bool {
+        let n = self.node(id).inputs.len();
+        self.roles(id).linear_in(slots, n)
+    }
+
+    /// Whether an op takes part in the add rule.
+    pub(super) fn is_add(&self, id: Id) -> bool {
+        matches!(self.node(id).op.kind(), Kind::Add)
+    }
+}

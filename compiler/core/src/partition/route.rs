@@ -1,0 +1,192 @@
+//! The cheapest chain of moves between two placements (`docs/partition.md`, "Routes"): Dijkstra over placements.
+
+use meshwright_ops::Type;
+use meshwright_plan::{Axis, Dim, Mesh, Monoid, Placement};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// One move of a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// Finishes a value over axes, jointly.
+    AllReduce {
+        /// The axes, ascending.
+        axes: Vec<Axis>,
+        /// How to fold.
+        monoid: Monoid,
+    },
+    /// Finishes over an axis, and splits a dim over it.
+    ReduceScatter {
+        /// The axis.
+        axis: Axis,
+        /// How to fold.
+        monoid: Monoid,
+        /// The dim that is split.
+        dim: Dim,
+    },
+    /// Joins the blocks of a dim over its minor-most axis.
+    AllGather {
+        /// The axis.
+        axis: Axis,
+        /// The dim that is joined.
+        dim: Dim,
+    },
+    /// Joins one dim and splits another.
+    AllToAll {
+        /// The axis.
+        axis: Axis,
+        /// The dim that is joined.
+        join: Dim,
+        /// The dim that is split.
+        split: Dim,
+    },
+    /// Each device keeps its block of a dim: no communication.
+    Slice {
+        /// The axis.
+        axis: Axis,
+        /// The dim that is split.
+        dim: Dim,
+    },
+}
+
+impl Move {
+    /// The placement after it; `None` where it does not apply to `p`.
+    pub fn apply(&self, p: &Placement) -> Option<Placement> {
+        let mut q = p.clone();
+        match self {
+            Move::AllReduce { axes, monoid } => {
+                for a in axes {
+                    (q.partial.remove(a)? == *monoid).then_some(())?;
+                }
+            }
+            Move::ReduceScatter { axis, monoid, dim } => {
+                (q.partial.remove(axis)? == *monoid).then_some(())?;
+                q.push(*dim, *axis);
+            }
+            Move::AllGather { axis, dim } => {
+                (q.pop(*dim)? == *axis).then_some(())?;
+            }
+            Move::AllToAll { axis, join, split } => {
+                (q.pop(*join)? == *axis && join != split).then_some(())?;
+                q.push(*split, *axis);
+            }
+            Move::Slice { axis, dim } => {
+                (!p.uses(*axis)).then_some(())?;
+                q.push(*dim, *axis);
+            }
+        }
+        Some(q)
+    }
+
+    /// Whether devices talk to each other.
+    pub fn communicates(&self) -> bool {
+        !matches!(self, Move::Slice { .. })
+    }
+}
+
+/// What one collective costs before its first byte, in bytes on the wire: of two routes with equal bytes, the one with
+/// fewer collectives is taken.
+const LAUNCH: u64 = 4;
+
+/// Bytes on the wire, per device and in quarters of a byte (so that ties are exact), of a move from a block of `before`
+/// bytes to one of `after`.
+pub fn wire_bytes(kind: &Move, mesh: &Mesh, before: usize, after: usize) -> u64 {
+    let (before, after) = (before as u64, after as u64);
+    let part = |k: usize, b: u64| 4 * (k as u64 - 1) * b / k as u64;
+    match kind {
+        Move::AllReduce { axes, .. } => 2 * part(axes.iter().map(|a| mesh.size(*a)).product(), before) + LAUNCH,
+        Move::ReduceScatter { axis, .. } | Move::AllToAll { axis, .. } => part(mesh.size(*axis), before) + LAUNCH,
+        Move::AllGather { axis, .. } => part(mesh.size(*axis), after) + LAUNCH,
+        Move::Slice { .. } => 0,
+    }
+}
+
+/// A memo of routes.
+#[derive(Default)]
+pub(super) struct Router {
+    memo: BTreeMap<(Vec<Dim>, usize, Placement, Placement), Option<(u64, Vec<Move>)>>,
+}
+
+impl Router {
+    /// The cheapest moves from `src` to `dst` and their cost (bytes on the wire in quarters); `None` if there are none.
+    pub(super) fn route(
+        &mut self,
+        ty: &Type,
+        mesh: &Mesh,
+        src: &Placement,
+        dst: &Placement,
+    ) -> Option<(u64, Vec<Move>)> {
+        if src == dst {
+            return Some((0, Vec::new()));
+        }
+        let key = (ty.dims.clone(), ty.dtype.bytes(), src.clone(), dst.clone());
+        if let Some(found) = self.memo.get(&key) {
+            return found.clone();
+        }
+        let found = search(ty, mesh, src, dst);
+        self.memo.insert(key, found.clone());
+        found
+    }
+}
+
+fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement) -> Option<(u64, Vec<Move>)> {
+    let bytes = |p: &Placement| p.elements(&ty.dims, mesh) * ty.dtype.bytes();
+    let mut best: BTreeMap<Placement, u64> = BTreeMap::from([(src.clone(), 0)]);
+    let mut paths: Vec<(Placement, Vec<Move>)> = vec![(src.clone(), Vec::new())];
+    // Cost, number of moves, order of discovery: a total order, so that the result does not depend on the heap.
+    let mut heap = BinaryHeap::from([Reverse((0u64, 0usize, 0usize))]);
+    while let Some(Reverse((cost, moves, i))) = heap.pop() {
+        let (p, path) = paths[i].clone();
+        if p == *dst {
+            return Some((cost, path));
+        }
+        if best.get(&p).is_some_and(|b| cost > *b) {
+            continue;
+        }
+        for m in edges(ty, mesh, &p, dst) {
+            let Some(q) = m.apply(&p) else { continue };
+            let c = cost + wire_bytes(&m, mesh, bytes(&p), bytes(&q));
+            if best.get(&q).is_none_or(|b| c < *b) {
+                best.insert(q.clone(), c);
+                let mut longer = path.clone();
+                longer.push(m);
+                paths.push((q, longer));
+                heap.push(Reverse((c, moves + 1, paths.len() - 1)));
+            }
+        }
+    }
+    None
+}
+
+/// The moves that may lie on a way from `p` to `dst`. Axes are appended only to dims that the destination wants.
+fn edges(ty: &Type, mesh: &Mesh, p: &Placement, dst: &Placement) -> Vec<Move> {
+    let mut out = Vec::new();
+    let wants: Vec<Dim> = ty.dims.iter().copied().filter(|d| p.axes(*d).len() < dst.axes(*d).len()).collect();
+    let open: Vec<(Axis, Monoid)> =
+        p.partial.iter().filter(|(a, _)| !dst.partial.contains_key(a)).map(|(a, m)| (*a, *m)).collect();
+    for set in 1u32..(1 << open.len()) {
+        let chosen: Vec<(Axis, Monoid)> =
+            open.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, x)| *x).collect();
+        if chosen.iter().all(|c| c.1 == chosen[0].1) {
+            out.push(Move::AllReduce { axes: chosen.iter().map(|c| c.0).collect(), monoid: chosen[0].1 });
+        }
+    }
+    for (axis, monoid) in &open {
+        for dim in &wants {
+            out.push(Move::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim });
+        }
+    }
+    for axis in mesh.iter().filter(|a| mesh.size(*a) > 1 && !p.uses(*a)) {
+        for dim in &wants {
+            out.push(Move::Slice { axis, dim: *dim });
+        }
+    }
+    for (dim, axes) in &p.splits {
+        let Some(axis) = axes.last().copied() else { continue };
+        out.push(Move::AllGather { axis, dim: *dim });
+        for to in wants.iter().filter(|t| *t != dim) {
+            out.push(Move::AllToAll { axis, join: *dim, split: *to });
+        }
+    }
+    out
+}

@@ -1,0 +1,111 @@
+//! The SPMD program: ops on local blocks and moves between placements. Placements are part of each version's type.
+
+use super::route::Move;
+use crate::step_graph::StepGraph;
+use meshwright_diag::Span;
+use meshwright_ops::Id;
+use meshwright_plan::{Axis, Dim, Mesh, Phase, Placement};
+use std::collections::BTreeMap;
+
+/// A value in one placement, by position in [`Spmd::versions`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VersionId(pub u32);
+
+/// A value in one placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The value.
+    pub value: Id,
+    /// Where it is.
+    pub placement: Placement,
+}
+
+/// Why a move is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// The op that needs the result; `None` for what the step gives.
+    pub user: Option<Id>,
+    /// The part of the step in which it happens.
+    pub phase: Phase,
+    /// The reason in words: "`hidden1` is summed".
+    pub because: String,
+    /// The rule that brought it about, if one did.
+    pub rule: Option<Span>,
+}
+
+/// One instruction, the same on every device.
+#[derive(Clone, Debug)]
+pub enum Instr {
+    /// Something bound before the step, in the placement of `out`.
+    Leaf {
+        /// What is bound.
+        out: VersionId,
+    },
+    /// An op on blocks.
+    Op {
+        /// Its operands.
+        inputs: Vec<VersionId>,
+        /// Axes of its loops.
+        loops: BTreeMap<Dim, Vec<Axis>>,
+        /// Its result.
+        out: VersionId,
+    },
+    /// A move of one version to another placement.
+    Move {
+        /// How.
+        kind: Move,
+        /// From where.
+        from: VersionId,
+        /// To where.
+        out: VersionId,
+        /// Why.
+        cause: Cause,
+    },
+}
+
+/// A partitioned step.
+#[derive(Clone, Debug)]
+pub struct Spmd {
+    /// The step; op `Instr`s compute its values.
+    pub step: StepGraph,
+    /// The mesh.
+    pub mesh: Mesh,
+    /// All versions.
+    pub versions: Vec<Version>,
+    /// The instructions in order.
+    pub instrs: Vec<Instr>,
+    /// The version that serves each goal of the step.
+    pub goals: Vec<VersionId>,
+}
+
+impl Spmd {
+    /// A version.
+    pub fn version(&self, id: VersionId) -> &Version {
+        &self.versions[id.0 as usize]
+    }
+
+    /// Bytes of the largest block of a version.
+    pub fn bytes(&self, id: VersionId) -> usize {
+        let v = self.version(id);
+        let ty = self.step.graph.ty(v.value);
+        v.placement.elements(&ty.dims, &self.mesh) * ty.dtype.bytes()
+    }
+}
+
+impl Instr {
+    /// What it makes.
+    pub fn out(&self) -> VersionId {
+        match self {
+            Instr::Leaf { out } | Instr::Op { out, .. } | Instr::Move { out, .. } => *out,
+        }
+    }
+
+    /// What it reads.
+    pub fn reads(&self) -> Vec<VersionId> {
+        match self {
+            Instr::Leaf { .. } => vec![],
+            Instr::Op { inputs, .. } => inputs.clone(),
+            Instr::Move { from, .. } => vec![*from],
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The stages of a program as text, for `--emit` and the cases: one line a value, stable and diffable.
+
+use crate::partition::{Instr, Move, Spmd};
+use crate::step_graph::StepGraph;
+use meshwright_plan::expr::Scalar;
+use meshwright_plan::{Collective, Expr, Operand, Plan, StepKind};
+use std::fmt::Write;
+
+/// A step graph.
+pub fn graph(step: &StepGraph) -> String {
+    let mut out = String::new();
+    let g = &step.graph;
+    for id in g.ids() {
+        let n = g.node(id);
+        let args: Vec<String> = n.inputs.iter().map(|i| format!("%{}", i.0)).collect();
+        let range = n.ty.range.map_or(String::new(), |r| format!(" in {}", g.dims.name(r)));
+        let name = if n.origin.name.is_empty() { String::new() } else { format!("  // {}", n.origin.name) };
+        let _ = writeln!(
+            out,
+            "%{} = {}({}): {}{}{range}{name}",
+            id.0,
+            n.op.name(),
+            args.join(", "),
+            n.ty.dtype,
+            g.dims.list(&n.ty.dims)
+        );
+    }
+    for goal in &step.goals {
+        let _ = writeln!(out, "{} = %{}", goal.name, goal.id.0);
+    }
+    out
+}
+
+/// An SPMD program: every version with its placement.
+pub fn spmd(s: &Spmd) -> String {
+    let mut out = String::new();
+    let g = &s.step.graph;
+    for instr in &s.instrs {
+        let v = s.version(instr.out());
+        let place = v.placement.describe(&g.dims, &s.mesh);
+        let what = match instr {
+            Instr::Leaf { .. } => g.node(v.value).op.name().to_string(),
+            Instr::Op { inputs, .. } => {
+                let args: Vec<String> = inputs.iter().map(|i| format!("@{}", i.0)).collect();
+                format!("{}({})", g.node(v.value).op.name(), args.join(", "))
+            }
+            Instr::Move { kind, from, .. } => format!("{} @{}", describe_move(kind, s), from.0),
+        };
+        let because = match instr {
+            Instr::Move { cause, .. } if !cause.because.is_empty() => format!("  because {}", cause.because),
+            _ => String::new(),
+        };
+        let _ = writeln!(out, "@{} = {what}: {} {place}{because}", instr.out().0, g.describe(v.value));
+    }
+    for (goal, v) in s.step.goals.iter().zip(&s.goals) {
+        let _ = writeln!(out, "{} = @{}", goal.name, v.0);
+    }
+    out
+}
+
+fn describe_move(m: &Move, s: &Spmd) -> String {
+    let names = &s.step.graph.dims;
+    match m {
+        Move::AllReduce { axes, monoid } => {
+            let axes: Vec<&str> = axes.iter().map(|a| s.mesh.name(*a)).collect();
+            format!("all_reduce[{monoid}] {}", axes.join(","))
+        }
+        Move::ReduceScatter { axis, dim, monoid } => {
+            format!("reduce_scatter[{monoid}] {} -> {}", s.mesh.name(*axis), names.name(*dim))
+        }
+        Move::AllGather { axis, dim } => format!("all_gather {} <- {}", s.mesh.name(*axis), names.name(*dim)),
+        Move::AllToAll { axis, join, split } => {
+            format!("all_to_all {} {} -> {}", s.mesh.name(*axis), names.name(*join), names.name(*split))
+        }
+        Move::Slice { axis, dim } => format!("slice {} -> {}", s.mesh.name(*axis), names.name(*dim)),
+    }
+}
+
+/// A Plan: every step with its buffers, reuse and releases.
+pub fn plan(p: &Plan) -> String {
+    let mut out = String::new();
+    let operand = |o: &Operand| {
+        let b = p.buffer(o.buf);
+        let dims: Vec<String> = o
+            .dims
+            .iter()
+            .zip(&b.extents)
+            .map(|(d, e)| {
+                let axes: Vec<&str> = e.axes.iter().map(|a| p.mesh.name(*a)).collect();
+                let split = if axes.is_empty() { String::new() } else { format!(":{}", axes.join(",")) };
+                format!("{}{split}", p.dims.name(*d))
+            })
+            .collect();
+        format!("b{}[{}]", o.buf.0, dims.join(" "))
+    };
+    for l in &p.leaves {
+        let o = Operand { buf: l.buf, dims: l.dims.clone() };
+        let next = l.next.map_or(String::new(), |n| format!(" -> b{}", n.0));
+        let _ = writeln!(out, "leaf {} = {}{next}", l.name, operand(&o));
+    }
+    for s in &p.steps {
+        let list = |x: Vec<&Operand>| x.into_iter().map(&operand).collect::<Vec<_>>().join(", ");
+        let what = match &s.kind {
+            StepKind::Map { expr, outs, .. } => {
+                let roots: Vec<String> = outs.iter().map(|(r, _)| expression(expr, *r)).collect();
+                format!("map {{ {} }}", roots.join("; "))
+            }
+            StepKind::Reduce { monoid, .. } => format!("reduce[{monoid}]"),
+            StepKind::Collective(c) => {
+                let axes: Vec<&str> = c.axes().iter().map(|a| p.mesh.name(*a)).collect();
+                let dim = match c {
+                    Collective::AllReduce { monoid, .. } => format!("[{monoid}]"),
+                    Collective::ReduceScatter { dim, monoid, .. } => format!("[{monoid} {}]", p.dims.name(*dim)),
+                    Collective::AllGather { dim, .. } => format!("[{}]", p.dims.name(*dim)),
+                    Collective::AllToAll { join, split, .. } => {
+                        format!("[{} -> {}]", p.dims.name(*join), p.dims.name(*split))
+                    }
+                };
+                format!("{}{dim} {}", c.name(), axes.join(","))
+            }
+            other => other.name().to_string(),
+        };
+        let _ = write!(out, "{} = {what} ({})", list(s.kind.writes()), list(s.kind.reads()));
+        for (a, b) in &s.reuse {
+            let _ = write!(out, " b{}=>b{}", a.0, b.0);
+        }
+        if !s.free.is_empty() {
+            let free: Vec<String> = s.free.iter().map(|b| format!("b{}", b.0)).collect();
+            let _ = write!(out, " free {}", free.join(" "));
+        }
+        let _ = writeln!(out);
+    }
+    for o in &p.outputs {
+        let _ = writeln!(out, "output {} = b{}", o.name, o.buf.0);
+    }
+    out
+}
+
+fn expression(e: &Expr, r: u16) -> String {
+    let n = &e.nodes[r as usize];
+    let sub = |r: u16| expression(e, r);
+    match n.scalar {
+        Scalar::Load(i) => format!("${i}"),
+        Scalar::Const(v) => format!("{v}"),
+        Scalar::Index(k) => format!("index{k}"),
+        Scalar::PairIndex(a) => format!("index_of({})", sub(a)),
+        Scalar::Unary(f, a) => format!("{}({})", format!("{f:?}").to_lowercase(), sub(a)),
+        Scalar::Binary(f, a, b) => format!("{}({}, {})", format!("{f:?}").to_lowercase(), sub(a), sub(b)),
+        Scalar::Select(c, a, b) => format!("select({}, {}, {})", sub(c), sub(a), sub(b)),
+        Scalar::Cast(a) => format!("{}({})", n.dtype, sub(a)),
+    }
+}

@@ -1,0 +1,173 @@
+//! Chains of element-wise steps become one: what one step writes and the next reads stays in registers.
+//!
+//! Before `a = x * y; b = a + z` as two maps over one iteration space, after one map; `a` is still written if something
+//! else reads it. Maps without operands (constants, positions) are computed where they are used.
+
+use meshwright_plan::expr::{Reg, Scalar};
+use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Step, StepKind, Where};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most nodes of a fused expression: its registers should stay in the first-level cache.
+const MAX_NODES: usize = 64;
+/// Most operands of a fused step.
+const MAX_INPUTS: usize = 16;
+
+/// Fuses element-wise steps.
+pub fn fuse(mut plan: Plan) -> Plan {
+    let kept: BTreeSet<BufId> =
+        plan.outputs.iter().map(|o| o.buf).chain(plan.leaves.iter().filter_map(|l| l.next)).collect();
+    let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
+    let mut readers: BTreeMap<BufId, BTreeSet<usize>> = BTreeMap::new();
+    let mut producer: BTreeMap<BufId, usize> = BTreeMap::new();
+    for (i, s) in steps.iter().enumerate() {
+        let Some(s) = s else { continue };
+        for o in s.kind.reads() {
+            readers.entry(o.buf).or_default().insert(i);
+        }
+        for o in s.kind.writes() {
+            producer.insert(o.buf, i);
+        }
+    }
+    for at in 0..steps.len() {
+        while let Some(from) = candidate(&plan, &steps, &readers, &producer, at) {
+            let (Some(first), Some(second)) = (steps[from].clone(), steps[at].take()) else { break };
+            let generator = first.kind.reads().is_empty();
+            let needed = |b: BufId| {
+                kept.contains(&b) || readers.get(&b).is_some_and(|r| r.iter().any(|i| *i != at && *i != from))
+            };
+            // A generator is left for its other readers; anything else moves here.
+            let gone = !generator || !first.kind.writes().iter().any(|o| needed(o.buf));
+            let merged = merge(&first, &second, &|b| !generator && needed(b));
+            if gone {
+                for o in first.kind.reads() {
+                    if let Some(r) = readers.get_mut(&o.buf) {
+                        r.remove(&from);
+                    }
+                }
+                steps[from] = None;
+            }
+            for o in second.kind.reads() {
+                if let Some(r) = readers.get_mut(&o.buf) {
+                    r.remove(&at);
+                }
+            }
+            for o in merged.kind.reads() {
+                readers.entry(o.buf).or_default().insert(at);
+            }
+            for o in merged.kind.writes() {
+                producer.insert(o.buf, at);
+            }
+            steps[at] = Some(merged);
+        }
+    }
+    plan.steps = steps.into_iter().flatten().collect();
+    plan
+}
+
+/// A map whose result the map at `at` reads, and that can be merged into it.
+fn candidate(
+    plan: &Plan,
+    steps: &[Option<Step>],
+    readers: &BTreeMap<BufId, BTreeSet<usize>>,
+    producer: &BTreeMap<BufId, usize>,
+    at: usize,
+) -> Option<usize> {
+    let second = steps[at].as_ref()?;
+    let StepKind::Map { expr: e2, inputs, outs: o2 } = &second.kind else { return None };
+    for input in inputs {
+        let Some(from) = producer.get(&input.buf).copied().filter(|f| *f < at) else { continue };
+        let Some(first) = &steps[from] else { continue };
+        let StepKind::Map { expr: e1, inputs: i1, outs: o1 } = &first.kind else { continue };
+        if e1.nodes.len() + e2.nodes.len() > MAX_NODES || i1.len() + inputs.len() > MAX_INPUTS {
+            continue;
+        }
+        let Some(produced) = o1.iter().map(|o| &o.1).find(|o| o.buf == input.buf) else { continue };
+        // Read under another name of a dim, the whole buffer is needed.
+        if inputs.iter().any(|i| o1.iter().any(|o| o.1.buf == i.buf && o.1.dims != i.dims)) {
+            continue;
+        }
+        if i1.is_empty() {
+            // A generator: each of its dims is a dim of the consumer, split alike.
+            if produced.dims.iter().all(|d| o2[0].1.dims.contains(d)) {
+                return Some(from);
+            }
+            continue;
+        }
+        let space = |o: &Operand| (o.dims.clone(), plan.buffer(o.buf).extents.clone());
+        if space(&o1[0].1) != space(&o2[0].1) {
+            continue;
+        }
+        // Moved down to `at`, what it writes must not be read before.
+        let early = o1.iter().any(|o| readers.get(&o.1.buf).is_some_and(|r| r.range(from + 1..at).next().is_some()));
+        if !early {
+            return Some(from);
+        }
+    }
+    None
+}
+
+/// The map that computes both. Of the first one's results those for which `needed` are still written.
+fn merge(first: &Step, second: &Step, needed: &dyn Fn(BufId) -> bool) -> Step {
+    let (StepKind::Map { expr: e1, inputs: i1, outs: o1 }, StepKind::Map { expr: e2, inputs: i2, outs: o2 }) =
+        (&first.kind, &second.kind)
+    else {
+        return second.clone();
+    };
+    let mut m = Merged { expr: Expr::default(), inputs: Vec::new(), space: o2[0].1.dims.clone() };
+    let regs1 = m.append(e1, i1, &o1[0].1.dims, &BTreeMap::new());
+    let known: BTreeMap<BufId, Reg> = o1.iter().map(|(r, o)| (o.buf, regs1[*r as usize])).collect();
+    let regs2 = m.append(e2, i2, &o2[0].1.dims, &known);
+    let mut outs: Vec<(Reg, Operand)> = Vec::new();
+    let mut origin: Vec<Where> = Vec::new();
+    for ((r, o), w) in o1.iter().zip(&first.origin) {
+        if needed(o.buf) {
+            outs.push((regs1[*r as usize], o.clone()));
+            origin.push(w.clone());
+        }
+    }
+    for ((r, o), w) in o2.iter().zip(&second.origin) {
+        outs.push((regs2[*r as usize], o.clone()));
+        origin.push(w.clone());
+    }
+    let kind = StepKind::Map { expr: m.expr, inputs: m.inputs, outs };
+    Step { kind, phase: second.phase, origin, reuse: Vec::new(), free: Vec::new() }
+}
+
+struct Merged {
+    expr: Expr,
+    inputs: Vec<Operand>,
+    space: Vec<Dim>,
+}
+
+impl Merged {
+    /// Appends an expression over its operands; those in `known` are already computed. Gives the new register of each of
+    /// its nodes.
+    fn append(&mut self, expr: &Expr, inputs: &[Operand], space: &[Dim], known: &BTreeMap<BufId, Reg>) -> Vec<Reg> {
+        let mut regs: Vec<Reg> = Vec::new();
+        for node in &expr.nodes {
+            let reg = match node.scalar {
+                Scalar::Load(i) => {
+                    let o = &inputs[i as usize];
+                    match known.get(&o.buf) {
+                        Some(r) => *r,
+                        None => {
+                            let slot = self.inputs.iter().position(|x| x == o).unwrap_or_else(|| {
+                                self.inputs.push(o.clone());
+                                self.inputs.len() - 1
+                            });
+                            self.expr.push(Scalar::Load(slot as u16), node.dtype)
+                        }
+                    }
+                }
+                Scalar::Index(k) => {
+                    let dim = space[k as usize];
+                    let k = self.space.iter().position(|d| *d == dim).unwrap_or(0);
+                    self.expr.push(Scalar::Index(k as u16), node.dtype)
+                }
+                other => self.expr.push(other.map_reads(|r| regs[r as usize]), node.dtype),
+            };
+            regs.push(reg);
+        }
+        regs
+    }
+}

@@ -1,0 +1,253 @@
+//! Every instruction of an SPMD program becomes primitive steps on buffers. A rename moves nothing: the same buffer is read
+//! under another name.
+
+use crate::partition::{Instr, Move, Spmd, VersionId};
+use crate::step_graph::GoalKind;
+use meshwright_diag::Span;
+use meshwright_ops::{Emit, Id, Kind, LeafOp, Type};
+use meshwright_plan::expr::Scalar;
+use meshwright_plan::{
+    Axis, BufId, Buffer, Collective, Copy, DType, Dim, Expr, Extent, Leaf, LeafKind, Operand, OutputDecl, Plan, Step,
+    StepKind, Summary, Where, largest_block,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Line of the model file that a span starts in.
+pub type LineOf<'a> = dyn Fn(Span) -> u32 + 'a;
+
+/// Lowers a verified SPMD program. Steps come without lifetimes; [`super::lifetimes`] adds them.
+pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
+    let mut l = Lower {
+        spmd,
+        line_of,
+        operands: vec![None; spmd.versions.len()],
+        plan: Plan {
+            version: Plan::VERSION,
+            model: spmd.step.model.clone(),
+            program: spmd.step.program.into(),
+            mesh: spmd.mesh.clone(),
+            dims: spmd.step.graph.dims.clone(),
+            float: spmd.step.float,
+            inputs: spmd.step.inputs.clone(),
+            buffers: Vec::new(),
+            leaves: Vec::new(),
+            steps: Vec::new(),
+            outputs: Vec::new(),
+            summary: Summary::default(),
+        },
+        leaf_of: BTreeMap::new(),
+    };
+    for instr in &spmd.instrs {
+        l.instr(instr);
+    }
+    for (goal, version) in spmd.step.goals.iter().zip(&spmd.goals) {
+        let operand = l.operand(*version);
+        match goal.kind {
+            GoalKind::Scalar | GoalKind::Output => {
+                let out = OutputDecl { name: goal.name.clone(), buf: operand.buf, dims: operand.dims };
+                l.plan.outputs.push(out);
+            }
+            GoalKind::Next(leaf) => l.next(leaf, goal.id, operand),
+        }
+    }
+    l.plan
+}
+
+struct Lower<'a> {
+    spmd: &'a Spmd,
+    line_of: &'a LineOf<'a>,
+    operands: Vec<Option<Operand>>,
+    plan: Plan,
+    /// Position in the Plan's leaves of a parameter's or moment's value.
+    leaf_of: BTreeMap<Id, usize>,
+}
+
+impl Lower<'_> {
+    fn operand(&self, v: VersionId) -> Operand {
+        match &self.operands[v.0 as usize] {
+            Some(o) => o.clone(),
+            None => panic!("internal error: version {} is read before it is made", v.0),
+        }
+    }
+
+    fn buffer(&mut self, dtype: DType, dims: &[Dim], axes: &dyn Fn(Dim) -> Vec<Axis>) -> Operand {
+        let extents = dims.iter().map(|d| Extent { size: d.size, axes: axes(*d) }).collect();
+        self.plan.buffers.push(Buffer { dtype, extents });
+        Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: dims.to_vec() }
+    }
+
+    fn origin(&self, id: Id, because: &str) -> Where {
+        let node = self.spmd.step.graph.node(id);
+        let value = if node.origin.name.is_empty() { node.op.name().to_string() } else { node.origin.name.to_string() };
+        Where { value, line: (self.line_of)(node.origin.span), because: because.into() }
+    }
+
+    fn push(&mut self, kind: StepKind, id: Id, because: &str, phase: meshwright_plan::Phase) {
+        let origin = kind.writes().iter().map(|_| self.origin(id, because)).collect();
+        self.plan.steps.push(Step { kind, phase, origin, reuse: Vec::new(), free: Vec::new() });
+    }
+
+    fn instr(&mut self, instr: &Instr) {
+        let out = instr.out();
+        let version = self.spmd.version(out).clone();
+        let id = version.value;
+        let graph = &self.spmd.step.graph;
+        let ty = graph.ty(id).clone();
+        let phase = graph.node(id).origin.phase;
+        match instr {
+            Instr::Leaf { .. } => {
+                let o = self.buffer(ty.dtype, &ty.dims, &|d| version.placement.axes(d).to_vec());
+                self.leaf(id, &o);
+                self.operands[out.0 as usize] = Some(o);
+            }
+            Instr::Op { inputs, loops, .. } => {
+                if let Kind::Rename { from, to } = graph.node(id).op.kind() {
+                    let mut o = self.operand(inputs[0]);
+                    for d in &mut o.dims {
+                        if *d == from {
+                            *d = to;
+                        }
+                    }
+                    self.operands[out.0 as usize] = Some(o);
+                    return;
+                }
+                let operands: Vec<Operand> = inputs.iter().map(|v| self.operand(*v)).collect();
+                let o = self.op(id, &operands, loops);
+                self.operands[out.0 as usize] = Some(o);
+                self.count_flops(id, loops);
+            }
+            Instr::Move { kind, from, cause, .. } => {
+                let from = self.operand(*from);
+                let to = self.buffer(ty.dtype, &from.dims, &|d| version.placement.axes(d).to_vec());
+                self.operands[out.0 as usize] = Some(to.clone());
+                let phase = cause.phase.max(phase);
+                self.push(step_of(kind, from, to), id, &cause.because, phase);
+            }
+        }
+    }
+
+    fn count_flops(&mut self, id: Id, loops: &BTreeMap<Dim, Vec<Axis>>) {
+        let graph = &self.spmd.step.graph;
+        let mesh = &self.spmd.mesh;
+        let size = |d: Dim| largest_block(d.size, loops.get(&d).map_or(&[][..], Vec::as_slice), mesh) as u64;
+        self.plan.summary.flops += graph.node(id).op.flops(&graph.input_types(id), graph.ty(id), &size);
+    }
+
+    fn leaf(&mut self, id: Id, o: &Operand) {
+        let node = self.spmd.step.graph.node(id);
+        let Kind::Leaf(leaf) = node.op.kind() else { return };
+        let (kind, name, init) = match leaf {
+            LeafOp::Input { name } => (LeafKind::Input, name, None),
+            LeafOp::Param { path, init } => (LeafKind::Param, path, Some(init)),
+            LeafOp::Moment { path, init } => (LeafKind::Moment, path, Some(init)),
+            LeafOp::StepNumber => (LeafKind::StepNumber, "step".into(), None),
+        };
+        if init.is_some() {
+            self.leaf_of.insert(id, self.plan.leaves.len());
+        }
+        self.plan.leaves.push(Leaf { kind, name, buf: o.buf, dims: o.dims.clone(), init, next: None });
+    }
+
+    fn op(&mut self, id: Id, operands: &[Operand], loops: &BTreeMap<Dim, Vec<Axis>>) -> Operand {
+        let graph = &self.spmd.step.graph;
+        let node = graph.node(id).clone();
+        let types: Vec<Type> = graph.input_types(id).into_iter().cloned().collect();
+        let refs: Vec<&Type> = types.iter().collect();
+        let mut expr = Expr::default();
+        let loads: Vec<u16> =
+            refs.iter().enumerate().map(|(i, t)| expr.push(Scalar::Load(i as u16), t.dtype)).collect();
+        if let Some(reg) = node.op.scalar(&mut expr, &loads, &refs, &node.ty) {
+            // Stored like the first operand that has all dims, so that chains need no transposition.
+            let all = |o: &&Operand| o.dims.len() == node.ty.dims.len() && node.ty.dims.iter().all(|d| o.dims.contains(d));
+            let order = operands.iter().find(all).map_or(node.ty.dims.clone(), |o| o.dims.clone());
+            let out = self.buffer(node.ty.dtype, &order, &|d| loops.get(&d).cloned().unwrap_or_default());
+            let kind = StepKind::Map { expr, inputs: operands.to_vec(), outs: vec![(reg, out.clone())] };
+            self.push(kind, id, "", node.origin.phase);
+            return out;
+        }
+        let mut e = Emitter { lower: self, id, operands, types: &types, ty: node.ty.clone(), loops, out: None };
+        node.op.lower(&mut e);
+        match e.out {
+            Some(o) => o,
+            None => panic!("internal error: `{}` does not lower to anything", node.op.name()),
+        }
+    }
+
+    /// Binds the next value of a leaf: stored as the leaf is, in a buffer of its own.
+    fn next(&mut self, leaf: Id, value: Id, o: Operand) {
+        let Some(i) = self.leaf_of.get(&leaf).copied() else { return };
+        let l = &self.plan.leaves[i];
+        let taken: BTreeSet<BufId> = self.plan.leaves.iter().flat_map(|l| l.next.into_iter().chain([l.buf])).collect();
+        let mut buf = o.buf;
+        if o.dims != l.dims || taken.contains(&o.buf) {
+            let dims = l.dims.clone();
+            let extents = self.plan.buffer(l.buf).extents.clone();
+            let dtype = self.plan.buffer(l.buf).dtype;
+            self.plan.buffers.push(Buffer { dtype, extents });
+            buf = BufId(self.plan.buffers.len() as u32 - 1);
+            let out = Operand { buf, dims };
+            self.push(StepKind::Copy(Copy { from: o, out }), value, "", meshwright_plan::Phase::Update);
+        }
+        self.plan.leaves[i].next = Some(buf);
+    }
+}
+
+fn step_of(kind: &Move, from: Operand, to: Operand) -> StepKind {
+    StepKind::Collective(match kind {
+        Move::AllReduce { axes, monoid } => {
+            Collective::AllReduce { axes: axes.clone(), monoid: *monoid, from: vec![from], to: vec![to] }
+        }
+        Move::ReduceScatter { axis, monoid, dim } => {
+            Collective::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim, from, to }
+        }
+        Move::AllGather { axis, dim } => Collective::AllGather { axis: *axis, dim: *dim, from, to },
+        Move::AllToAll { axis, join, split } => {
+            Collective::AllToAll { axis: *axis, join: *join, split: *split, from, to }
+        }
+        Move::Slice { .. } => return StepKind::Copy(Copy { from, out: to }),
+    })
+}
+
+/// What one op lowers through.
+struct Emitter<'a, 'b> {
+    lower: &'a mut Lower<'b>,
+    id: Id,
+    operands: &'a [Operand],
+    types: &'a [Type],
+    ty: Type,
+    loops: &'a BTreeMap<Dim, Vec<Axis>>,
+    out: Option<Operand>,
+}
+
+impl Emit for Emitter<'_, '_> {
+    fn input_count(&self) -> usize {
+        self.operands.len()
+    }
+
+    fn input(&self, i: usize) -> Operand {
+        self.operands[i].clone()
+    }
+
+    fn input_type(&self, i: usize) -> &Type {
+        &self.types[i]
+    }
+
+    fn result_type(&self) -> &Type {
+        &self.ty
+    }
+
+    fn output(&mut self, order: &[Dim]) -> Operand {
+        let o = self.temp(self.ty.dtype, order);
+        self.out = Some(o.clone());
+        o
+    }
+
+    fn temp(&mut self, dtype: DType, dims: &[Dim]) -> Operand {
+        self.lower.buffer(dtype, dims, &|d| self.loops.get(&d).cloned().unwrap_or_default())
+    }
+
+    fn push(&mut self, step: StepKind) {
+        let phase = self.lower.spmd.step.graph.node(self.id).origin.phase;
+        self.lower.push(step, self.id, "", phase);
+    }
+}

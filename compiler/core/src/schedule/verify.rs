@@ -1,0 +1,138 @@
+//! What must hold of a Plan; all findings at once.
+//!
+//! 1. A buffer is written once, before it is read, and not after it has ended.
+//! 2. Storage is handed on only where its buffer ends, once, to a buffer of the same shape and dtype.
+//! 3. What outlives the step (outputs, next values, unchanged parameters) does not end in it.
+//! 4. Operands have the dims of their buffers; maps write one iteration space; sums have both factors.
+//! 5. A collective's result has the extents that its operand and its axes give.
+
+use meshwright_plan::{Axis, BufId, Collective, Extent, LeafKind, Operand, Plan, StepKind};
+use std::collections::BTreeSet;
+
+/// Every violation, in words; empty for a sound Plan.
+pub fn verify_plan(plan: &Plan) -> Vec<String> {
+    let mut v = Vec::new();
+    let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();
+    let mut written = alive.clone();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let at = format!("step {i} ({})", step.kind.name());
+        for o in step.kind.reads() {
+            if !alive.contains(&o.buf) {
+                v.push(format!("{at}: reads buffer {} which is not there", o.buf.0));
+            }
+        }
+        for o in step.kind.reads().into_iter().chain(step.kind.writes()) {
+            let b = plan.buffer(o.buf);
+            if b.extents.len() != o.dims.len() || b.extents.iter().zip(&o.dims).any(|(e, d)| e.size != d.size) {
+                v.push(format!("{at}: buffer {} is read with dims that it does not have", o.buf.0));
+            }
+        }
+        for o in step.kind.writes() {
+            if !written.insert(o.buf) {
+                v.push(format!("{at}: writes buffer {} again", o.buf.0));
+            }
+            alive.insert(o.buf);
+        }
+        shapes(plan, &step.kind, &at, &mut v);
+        for (from, to) in &step.reuse {
+            let writes = step.kind.writes().iter().any(|o| o.buf == *to);
+            let reads = step.kind.reads().iter().any(|o| o.buf == *from);
+            if !writes || !reads || plan.buffer(*from) != plan.buffer(*to) || !alive.remove(from) {
+                v.push(format!("{at}: storage of {} cannot go to {}", from.0, to.0));
+            }
+        }
+        for b in &step.free {
+            if !alive.remove(b) {
+                v.push(format!("{at}: frees buffer {} which is not there", b.0));
+            }
+        }
+    }
+    for o in &plan.outputs {
+        if !alive.contains(&o.buf) {
+            v.push(format!("output `{}` has ended", o.name));
+        }
+    }
+    for l in &plan.leaves {
+        let keeps = matches!(l.kind, LeafKind::Param | LeafKind::Moment);
+        if keeps && !alive.contains(&l.next.unwrap_or(l.buf)) {
+            v.push(format!("`{}` has ended", l.name));
+        }
+        if let Some(n) = l.next
+            && plan.buffer(n) != plan.buffer(l.buf)
+        {
+            v.push(format!("the next value of `{}` is stored otherwise", l.name));
+        }
+    }
+    v
+}
+
+fn extent<'a>(plan: &'a Plan, o: &Operand, dim: meshwright_plan::Dim) -> Option<&'a Extent> {
+    o.dims.iter().position(|d| *d == dim).map(|i| &plan.buffer(o.buf).extents[i])
+}
+
+fn shapes(plan: &Plan, kind: &StepKind, at: &str, v: &mut Vec<String>) {
+    match kind {
+        StepKind::Map { inputs, outs, .. } => {
+            let space = |o: &Operand| (o.dims.clone(), plan.buffer(o.buf).extents.clone());
+            for (_, o) in outs {
+                if space(o) != space(&outs[0].1) {
+                    v.push(format!("{at}: writes two iteration spaces"));
+                }
+            }
+            for i in inputs {
+                for d in &i.dims {
+                    if extent(plan, i, *d) != extent(plan, &outs[0].1, *d) {
+                        v.push(format!("{at}: buffer {} is split otherwise than the result", i.buf.0));
+                    }
+                }
+            }
+        }
+        StepKind::Contract { a, b, out } => {
+            for d in a.dims.iter().chain(&b.dims).chain(&out.dims) {
+                let all: Vec<&Extent> = [a, b, out].iter().filter_map(|o| extent(plan, o, *d)).collect();
+                if all.len() < 2 || all.iter().any(|e| *e != all[0]) {
+                    v.push(format!("{at}: a dim does not match over the operands"));
+                }
+            }
+        }
+        StepKind::Collective(c) => collective(plan, c, at, v),
+        _ => {}
+    }
+}
+
+fn collective(plan: &Plan, c: &Collective, at: &str, v: &mut Vec<String>) {
+    let mut check = |from: &Operand, to: &Operand, change: &dyn Fn(meshwright_plan::Dim, &mut Vec<Axis>) -> bool| {
+        for d in &from.dims {
+            let (Some(f), Some(t)) = (extent(plan, from, *d), extent(plan, to, *d)) else {
+                v.push(format!("{at}: operand and result have other dims"));
+                return;
+            };
+            let mut axes = f.axes.clone();
+            if !change(*d, &mut axes) || axes != t.axes {
+                v.push(format!("{at}: the result is not split as the collective leaves it"));
+            }
+        }
+    };
+    match c {
+        Collective::AllReduce { from, to, .. } => {
+            for (f, t) in from.iter().zip(to) {
+                check(f, t, &|_, _| true);
+            }
+        }
+        Collective::ReduceScatter { axis, dim, from, to, .. } => check(from, to, &|d, a| {
+            if d == *dim {
+                a.push(*axis);
+            }
+            true
+        }),
+        Collective::AllGather { axis, dim, from, to } => {
+            check(from, to, &|d, a| d != *dim || a.pop() == Some(*axis));
+        }
+        Collective::AllToAll { axis, join, split, from, to } => check(from, to, &|d, a| {
+            if d == *split {
+                a.push(*axis);
+            }
+            d != *join || a.pop() == Some(*axis)
+        }),
+    }
+}

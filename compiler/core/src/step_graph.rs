@@ -1,0 +1,43 @@
+//! The graph of one whole step with what it must give: the input of the partitioner.
+
+use meshwright_ops::{Graph, Id};
+use meshwright_plan::{DType, InputDecl};
+
+/// What a value is wanted for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GoalKind {
+    /// A loss, a metric or an accumulator: whole on every device.
+    Scalar,
+    /// An output of `predict`: wherever its rules put it.
+    Output,
+    /// The value of a leaf in the next step, placed as the leaf.
+    Next(Id),
+}
+
+/// A value that the step must give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Goal {
+    /// Its name.
+    pub name: String,
+    /// The value.
+    pub id: Id,
+    /// What it is wanted for.
+    pub kind: GoalKind,
+}
+
+/// A whole step.
+#[derive(Clone, Debug)]
+pub struct StepGraph {
+    /// Name of the model.
+    pub model: String,
+    /// `train`, `eval` or `predict`.
+    pub program: &'static str,
+    /// Arithmetic type.
+    pub float: DType,
+    /// Its values.
+    pub graph: Graph,
+    /// The model's inputs.
+    pub inputs: Vec<InputDecl>,
+    /// What it must give.
+    pub goals: Vec<Goal>,
+}

@@ -1,0 +1,143 @@
+//! What must hold of an SPMD program; all findings at once. It knows roles and moves, not the pass that made them.
+//!
+//! 1. An axis occurs once in a placement; split dims are the value's; only sums travel through ops.
+//! 2. An op's operand has exactly the splits that its loops give its dims; loops use an axis once and no whole dim.
+//! 3. Axes over which operands are unfinished are in no loop, and the op is linear there; the result's placement, derived
+//!    again, is equal.
+//! 4. A move applies to its operand, and the result's placement, derived again, is equal.
+//! 5. Every version is made before it is used; every collective has a cause.
+//! 6. What the step gives is finished, scalars are whole, next values are placed as their leaves.
+
+use crate::partition::{Instr, Move, Spmd, VersionId};
+use crate::step_graph::GoalKind;
+use meshwright_ops::{Kind, Role};
+use meshwright_plan::{Axis, Dim, Monoid, Placement};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Every violation, in words; empty for a sound program.
+pub fn verify(spmd: &Spmd) -> Vec<String> {
+    let mut v = Vec::new();
+    let mut made: BTreeSet<VersionId> = BTreeSet::new();
+    for (i, instr) in spmd.instrs.iter().enumerate() {
+        let out = spmd.version(instr.out());
+        let at = format!("instruction {i}, {}", spmd.step.graph.describe(out.value));
+        for r in instr.reads() {
+            if !made.contains(&r) {
+                v.push(format!("{at}: reads version {} before it is made", r.0));
+            }
+        }
+        legal(spmd, &out.placement, &spmd.step.graph.ty(out.value).dims, &at, &mut v);
+        match instr {
+            Instr::Leaf { .. } => {
+                if !out.placement.partial.is_empty() {
+                    v.push(format!("{at}: a leaf is unfinished"));
+                }
+            }
+            Instr::Move { kind, from, cause, .. } => {
+                let from = spmd.version(*from);
+                if from.value != out.value || kind.apply(&from.placement).as_ref() != Some(&out.placement) {
+                    v.push(format!("{at}: {kind:?} does not lead to {:?}", out.placement));
+                }
+                if kind.communicates() && cause.because.is_empty() {
+                    v.push(format!("{at}: {kind:?} has no cause"));
+                }
+                if let Move::AllReduce { axes, .. } = kind
+                    && axes.is_empty()
+                {
+                    v.push(format!("{at}: an all-reduce over no axes"));
+                }
+            }
+            Instr::Op { inputs, loops, .. } => op(spmd, instr.out(), inputs, loops, &at, &mut v),
+        }
+        if !made.insert(instr.out()) {
+            v.push(format!("{at}: is made twice"));
+        }
+    }
+    for (goal, version) in spmd.step.goals.iter().zip(&spmd.goals) {
+        let p = &spmd.version(*version).placement;
+        if !made.contains(version) || !p.partial.is_empty() {
+            v.push(format!("`{}` is not finished", goal.name));
+        }
+        if goal.kind == GoalKind::Scalar && !p.splits.is_empty() {
+            v.push(format!("`{}` is not whole", goal.name));
+        }
+    }
+    v
+}
+
+fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], at: &str, v: &mut Vec<String>) {
+    let mut seen = BTreeSet::new();
+    for a in p.split_axes().chain(p.partial.keys().copied()) {
+        if !seen.insert(a) {
+            v.push(format!("{at}: the axis `{}` occurs twice in its placement", spmd.mesh.name(a)));
+        }
+    }
+    for d in p.splits.keys().filter(|d| !dims.contains(d)) {
+        v.push(format!("{at}: is split along `{}`, which it lacks", spmd.step.graph.dims.name(*d)));
+    }
+}
+
+fn op(
+    spmd: &Spmd,
+    out: VersionId,
+    inputs: &[VersionId],
+    loops: &BTreeMap<Dim, Vec<Axis>>,
+    at: &str,
+    v: &mut Vec<String>,
+) {
+    let graph = &spmd.step.graph;
+    let version = spmd.version(out);
+    let node = graph.node(version.value);
+    if let Kind::Rename { from, to } = node.op.kind() {
+        if inputs.len() != 1 || spmd.version(inputs[0]).placement.rename(from, to) != version.placement {
+            v.push(format!("{at}: a rename moves something"));
+        }
+        return;
+    }
+    if inputs.len() != node.inputs.len() || inputs.iter().zip(&node.inputs).any(|(i, n)| spmd.version(*i).value != *n) {
+        v.push(format!("{at}: does not read its operands"));
+        return;
+    }
+    let roles = node.op.roles(&graph.input_types(version.value), &node.ty);
+    let used: Vec<Axis> = loops.values().flatten().copied().collect();
+    if used.iter().collect::<BTreeSet<_>>().len() != used.len() {
+        v.push(format!("{at}: an axis splits two loops"));
+    }
+    if roles.loops.iter().any(|l| l.role == Role::Whole && loops.contains_key(&l.dim)) {
+        v.push(format!("{at}: a dim that must be whole is split"));
+    }
+    let mut partial: BTreeMap<Axis, Monoid> = BTreeMap::new();
+    for l in &roles.loops {
+        if let Role::Reduce(m) = l.role {
+            partial.extend(loops.get(&l.dim).into_iter().flatten().map(|a| (*a, m)));
+        }
+    }
+    let mut open: BTreeMap<Axis, BTreeSet<usize>> = BTreeMap::new();
+    for (slot, input) in inputs.iter().enumerate() {
+        let p = &spmd.version(*input).placement;
+        let want = Placement::split(
+            roles.loops.iter().filter_map(|l| Some((l.on[slot]?, loops.get(&l.dim)?.clone()))),
+        );
+        if p.splits != want.splits {
+            v.push(format!("{at}: operand {slot} is not placed as the loops need it"));
+        }
+        for (a, m) in &p.partial {
+            open.entry(*a).or_default().insert(slot);
+            if *m != Monoid::Sum || used.contains(a) {
+                v.push(format!("{at}: operand {slot} is unfinished over `{}`", spmd.mesh.name(*a)));
+            }
+        }
+    }
+    for (a, slots) in open {
+        if !roles.linear_in(&slots, inputs.len()) {
+            v.push(format!("{at}: is not linear in its operands that are unfinished over `{}`", spmd.mesh.name(a)));
+        }
+        partial.insert(a, Monoid::Sum);
+    }
+    let mut want =
+        Placement::split(loops.iter().filter(|(d, _)| node.ty.has(**d)).map(|(d, a)| (*d, a.clone())));
+    want.partial = partial;
+    if want != version.placement {
+        v.push(format!("{at}: the result is placed otherwise than its loops give"));
+    }
+}

@@ -1,0 +1,23 @@
+//! One line a diagnostic.
+
+use super::word;
+use crate::{Diagnostic, Sources};
+
+/// `file:line:col: error[E0310]: message`, without a line end; without a place if there is none.
+pub fn concise(diagnostic: &Diagnostic, sources: &Sources) -> String {
+    let head = format!("{}[{}]: {}", word(diagnostic.severity), diagnostic.code.id, diagnostic.message);
+    let head = head.replace(['\n', '\r'], " ");
+    let label = diagnostic.labels.iter().find(|l| l.primary).or(diagnostic.labels.first());
+    match label {
+        Some(label) => {
+            let at = sources.locate(label.span);
+            format!("{}:{}:{}: {head}", at.file, at.line, at.column)
+        }
+        None => head,
+    }
+}
+
+/// All of them, a line each.
+pub fn concise_all(diagnostics: &[Diagnostic], sources: &Sources) -> String {
+    diagnostics.iter().map(|d| concise(d, sources) + "\n").collect()
+}

@@ -1,0 +1,135 @@
+//! What layout files, rules and meshes mean.
+
+use meshwright_diag::{FileId, Sources, render};
+use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshDecl};
+use meshwright_syntax::{parse_mesh, parse_mtf_layout};
+
+use crate::common::{layout, layouts};
+
+fn mesh(m: &MeshDecl) -> String {
+    m.axes.iter().map(|a| format!("{}={}", a.name.text, a.size)).collect::<Vec<_>>().join(",")
+}
+
+fn shown(tree: &LayoutFile) -> Vec<String> {
+    let names =
+        |n: &[meshwright_syntax::ast::Name]| n.iter().map(|n| n.text.as_str()).collect::<Vec<_>>().join(",");
+    let one = |kind: &LayoutKind| match kind {
+        LayoutKind::Mesh(m) => format!("mesh {}", mesh(m)),
+        LayoutKind::Rule(r) => {
+            let kind = r.scope.kind.map_or("", |(k, _)| k.word());
+            let path = r.scope.path.as_ref().map_or("", |p| p.text.as_str());
+            let dims: Vec<_> = r
+                .dims
+                .iter()
+                .map(|d| match d {
+                    DimPattern::Dim(n) => n.text.as_str(),
+                    DimPattern::Any(_) => "*",
+                })
+                .collect();
+            let free = if r.when_free.is_some() { " free" } else { "" };
+            format!("{kind}|{path}|{}->{}{free}", dims.join(","), names(&r.axes))
+        }
+        LayoutKind::Gather(n) => format!("gather {}", names(n)),
+        LayoutKind::Microbatches { count, .. } => format!("microbatches {count}"),
+        LayoutKind::Schedule(n) => format!("schedule {}", n.text),
+        LayoutKind::Recompute(p) => {
+            format!("recompute {}", p.iter().map(|p| p.text.as_str()).collect::<Vec<_>>().join(","))
+        }
+    };
+    tree.items.iter().map(|i| one(&i.kind)).collect()
+}
+
+#[test]
+fn every_shipped_layout_parses() {
+    let all = layouts();
+    assert_eq!(all.len(), 8);
+    let tree = |name: &str| {
+        let (_, text) = all.iter().find(|(n, _)| n == name).unwrap();
+        let (tree, errors) = layout(text);
+        shown(&tree.unwrap_or_else(|| panic!("{name}: {errors}")))
+    };
+    assert_eq!(tree("dp.layout"), ["mesh all=4", "||batch->all"]);
+    assert_eq!(tree("dp_mp.layout"), ["mesh r=2,c=2", "||batch->r", "||hidden,heads,d_ff,vocab->c"]);
+    assert_eq!(tree("spatial.layout"), ["mesh b1=2,b2=2", "||rows->b1", "||cols->b2"]);
+    assert_eq!(tree("megatron_sp.layout")[3], "||seq->model free");
+    assert_eq!(
+        tree("zero.layout")[1..],
+        ["||batch->data", "moments||*->data", "grads||*->data", "params||*->data"]
+    );
+    assert_eq!(tree("pipeline.layout")[3..], ["microbatches 8", "schedule 1f1b", "recompute attention.*"]);
+    assert_eq!(tree("context.layout")[3], "gather key");
+    assert_eq!(tree("folded.layout")[1..], ["||batch->pod,data", "||heads,d_ff->model"]);
+}
+
+#[test]
+fn scopes_settings_and_separators() {
+    let (tree, errors) = layout(
+        "mesh r = 1_0;batch -> r; ;\r\n\r\n params layers.*: *, w -> a , b when  free // c\r\nlayers.a2.*: x -> -\r\n\
+         mesh -> r; gather a, b, microbatches 2, recompute a.*, *.b ; schedule -> r\nparams.x: y -> r\n*.w: mesh -> r",
+    );
+    assert_eq!(
+        shown(&tree.unwrap_or_else(|| panic!("{errors}"))),
+        [
+            "mesh r=10",
+            "||batch->r",
+            "params|layers.*|*,w->a,b free",
+            "|layers.a2.*|x->",
+            "||mesh->r",
+            "gather a,b",
+            "microbatches 2",
+            "recompute a.*,*.b",
+            "||schedule->r",
+            "|params.x|y->r",
+            "|*.w|mesh->r"
+        ]
+    );
+    assert_eq!(layout("").0.unwrap().items.len(), 0);
+}
+
+#[test]
+fn mistakes_in_layouts() {
+    for (text, expected) in [
+        ("params:\n* -> a", "l:1:1: error[E0101]: a scope without a rule\n"),
+        ("microbatch 8\nbatch -> r", "l:1:1: error[E0101]: there is no keyword `microbatch`\n"),
+        ("mesh r = 2 c = 4", "l:1:12: error[E0101]: expected `,` or the end of the line, found `c`\n"),
+        ("mesh r = 99999999999999999999", "l:1:10: error[E0105]: this number is too large\n"),
+        (
+            "batch -> ; a -> b\nhidden r",
+            "l:1:9: error[E0101]: expected a name or `-`, found `;`\n\
+             l:2:8: error[E0101]: expected `,`, `->` or `:`, found `r`\n",
+        ),
+    ] {
+        let (tree, errors) = layout(text);
+        assert_eq!((tree, errors.as_str()), (None, expected), "{text}");
+    }
+    let (_, diagnostics) = meshwright_syntax::parse_layout(FileId(0), "batch: r");
+    assert_eq!(diagnostics[0].fixes[0].replacement, "batch -> r");
+}
+
+#[test]
+fn mesh_tensorflow_form() {
+    let rules = |text: &str| parse_mtf_layout(FileId(0), text).0.map(|t| shown(&t));
+    let expected = Some(vec!["||batch->r".to_string(), "||hidden->c".to_string()]);
+    for text in ["batch:r;hidden:c", "batch:r,hidden:c", "batch:r hidden:c", " batch : r.;hidden:\nc; "] {
+        assert_eq!(rules(text), expected, "{text}");
+    }
+    for text in ["batch:rows:cols", "batch=rows", "batch:", ":r", "batch", "1b:r", "bätch:r"] {
+        assert_eq!(rules(text), None, "{text}");
+    }
+    let size = |text: &str| parse_mesh(FileId(0), text).0.map(|m| mesh(&m));
+    for text in ["r=2,c=4", "r:2;c:4", "r = 2, c = 4", "r:2 c:4", "r:2.c:4"] {
+        assert_eq!(size(text).as_deref(), Some("r=2,c=4"), "{text}");
+    }
+    assert_eq!(size("r=0").as_deref(), Some("r=0"));
+    for text in ["r", "r=-1", "r=x", "r=2.5", "r=99999999999999999999", "=2", "r=2=3"] {
+        assert_eq!(size(text), None, "{text}");
+    }
+    let (_, diagnostics) = parse_mesh(FileId(0), "r=2,c=x,q");
+    let mut sources = Sources::new();
+    sources.add("--mesh", "r=2,c=x,q");
+    assert_eq!(
+        render::concise_all(&diagnostics, &sources),
+        "--mesh:1:7: error[E0101]: expected the size of the axis, found `x`\n\
+         --mesh:1:9: error[E0101]: expected `axis=size`, found `q`\n"
+    );
+}

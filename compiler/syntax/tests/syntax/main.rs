@@ -1,0 +1,9 @@
+//! Tests of both parsers, through the public functions.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod common;
+mod errors;
+mod fuzz;
+mod layouts;
+mod limits;
+mod models;

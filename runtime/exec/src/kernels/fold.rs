@@ -1,0 +1,189 @@
+//! Folds of one type: how elements are gathered into an accumulator, in an order that sizes alone decide.
+
+use super::data::{Element, PairF32, PairF64};
+use super::level::multiversion;
+use super::math::Real;
+
+/// A monoid over elements of one type.
+pub(super) trait Fold {
+    /// What is folded, and the result.
+    type Item: Element;
+    /// What is accumulated in: wider than the items, where that makes sums accurate.
+    type Acc: Copy + Send + Sync;
+    /// Of nothing.
+    const IDENTITY: Self::Acc;
+    /// One more element.
+    fn step(acc: Self::Acc, x: Self::Item) -> Self::Acc;
+    /// Two partial folds.
+    fn join(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    /// The result.
+    fn finish(acc: Self::Acc) -> Self::Item;
+}
+
+const LANES: usize = 32;
+
+multiversion! {
+    /// Folds a contiguous row, in [`LANES`] interleaved parts that are then joined as a tree.
+    pub(super) fn row[F: Fold](x: &[F::Item]) -> F::Acc {
+        if x.len() < LANES {
+            return x.iter().fold(F::IDENTITY, |acc, x| F::step(acc, *x));
+        }
+        let mut acc = [F::IDENTITY; LANES];
+        let mut chunks = x.chunks_exact(LANES);
+        for chunk in &mut chunks {
+            for (acc, x) in acc.iter_mut().zip(chunk) {
+                *acc = F::step(*acc, *x);
+            }
+        }
+        for (acc, x) in acc.iter_mut().zip(chunks.remainder()) {
+            *acc = F::step(*acc, *x);
+        }
+        let mut n = LANES;
+        while n > 1 {
+            n /= 2;
+            for i in 0..n {
+                acc[i] = F::join(acc[i], acc[i + n]);
+            }
+        }
+        acc[0]
+    }
+}
+
+multiversion! {
+    /// `acc[j] = acc[j] + x[i * step + j * stride]` for each `i < count` in turn.
+    pub(super) fn columns[F: Fold](acc: &mut [F::Acc], x: &[F::Item], count: usize, step: usize, stride: usize) {
+        for i in 0..count {
+            let x = &x[i * step..];
+            if stride == 1 {
+                for (acc, x) in acc.iter_mut().zip(x) {
+                    *acc = F::step(*acc, *x);
+                }
+            } else {
+                for (j, acc) in acc.iter_mut().enumerate() {
+                    *acc = F::step(*acc, x[j * stride]);
+                }
+            }
+        }
+    }
+}
+
+macro_rules! fold {
+    ($name:ident, $item:ty, $acc:ty, $id:expr, $step:expr, $join:expr) => {
+        pub(super) struct $name;
+        impl Fold for $name {
+            type Item = $item;
+            type Acc = $acc;
+            const IDENTITY: $acc = $id;
+            #[inline(always)]
+            fn step(acc: $acc, x: $item) -> $acc {
+                let f: fn($acc, $item) -> $acc = $step;
+                f(acc, x)
+            }
+            #[inline(always)]
+            fn join(a: $acc, b: $acc) -> $acc {
+                let f: fn($acc, $acc) -> $acc = $join;
+                f(a, b)
+            }
+            #[inline(always)]
+            #[allow(clippy::unnecessary_cast, reason = "f64 sums have f64 accumulators")]
+            fn finish(acc: $acc) -> $item {
+                acc as $item
+            }
+        }
+    };
+}
+fold!(SumF32, f32, f64, 0.0, |a, x| a + f64::from(x), |a, b| a + b);
+fold!(SumF64, f64, f64, 0.0, |a, x| a + x, |a, b| a + b);
+fold!(SumI32, i32, i32, 0, |a, x| a.wrapping_add(x), |a, b| a.wrapping_add(b));
+fold!(SumU8, u8, u8, 0, |a, x| a.wrapping_add(x), |a, b| a.wrapping_add(b));
+fold!(MaxF32, f32, f32, f32::NEG_INFINITY, |a, x| a.greater(x), |a, b| a.greater(b));
+fold!(MaxF64, f64, f64, f64::NEG_INFINITY, |a, x| a.greater(x), |a, b| a.greater(b));
+fold!(MaxI32, i32, i32, i32::MIN, |a, x| a.max(x), |a, b| a.max(b));
+fold!(MaxU8, u8, u8, 0, |a, x| a.max(x), |a, b| a.max(b));
+fold!(MinF32, f32, f32, f32::INFINITY, |a, x| a.lesser(x), |a, b| a.lesser(b));
+fold!(MinF64, f64, f64, f64::INFINITY, |a, x| a.lesser(x), |a, b| a.lesser(b));
+fold!(MinI32, i32, i32, i32::MAX, |a, x| a.min(x), |a, b| a.min(b));
+fold!(MinU8, u8, u8, u8::MAX, |a, x| a.min(x), |a, b| a.min(b));
+fold!(And, u8, u8, 1, |a, x| a & u8::from(x != 0), |a, b| a & b);
+fold!(Or, u8, u8, 0, |a, x| a | u8::from(x != 0), |a, b| a | b);
+
+/// Types whose greatest or least element can be asked for with its place. NaN comes before all numbers, whether the
+/// greatest or the least is sought; of equals the one of lowest index counts.
+pub(super) trait Ranked: Element + PartialOrd {
+    /// Value and index.
+    type Pair: Element;
+    /// The fold that finds the greatest.
+    type Greatest: Fold<Item = Self, Acc = Self>;
+    /// The fold that finds the least.
+    type Least: Fold<Item = Self, Acc = Self>;
+    /// A found element.
+    fn pair(self, index: usize) -> Self::Pair;
+    /// What is found among nothing.
+    fn nothing(greatest: bool) -> Self::Pair;
+    /// Neither less, equal nor greater than itself.
+    fn is_nan(self) -> bool;
+
+    /// Whether `self` replaces an earlier best.
+    #[inline(always)]
+    fn replaces(self, best: Self, greatest: bool) -> bool {
+        let better = if greatest { self > best } else { self < best };
+        better || (self.is_nan() && !best.is_nan())
+    }
+
+    /// Whether it is the best that was found.
+    #[inline(always)]
+    fn is_best(self, best: Self) -> bool {
+        self == best || (self.is_nan() && best.is_nan())
+    }
+}
+
+macro_rules! ranked {
+    ($t:ty, $pair:ident, $value:ty, $index:ty, $max:ident, $min:ident, $nan:expr) => {
+        impl Ranked for $t {
+            type Pair = $pair;
+            type Greatest = $max;
+            type Least = $min;
+            #[inline(always)]
+            fn pair(self, index: usize) -> $pair {
+                $pair { value: <$value>::from(self), index: index as $index }
+            }
+            fn nothing(greatest: bool) -> $pair {
+                let value = if greatest { <$value>::NEG_INFINITY } else { <$value>::INFINITY };
+                $pair { value, index: <$index>::MAX }
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                let f: fn($t) -> bool = $nan;
+                f(self)
+            }
+        }
+    };
+}
+ranked!(f32, PairF32, f32, u32, MaxF32, MinF32, f32::is_nan);
+ranked!(f64, PairF64, f64, u64, MaxF64, MinF64, f64::is_nan);
+ranked!(i32, PairF64, f64, u64, MaxI32, MinI32, |_| false);
+ranked!(u8, PairF64, f64, u64, MaxU8, MinU8, |_| false);
+
+multiversion! {
+    /// Best of each column and its place: `x[i * step + j * stride]` at place `i`, for `i` from 1; places hold that of
+    /// `i = 0` at first.
+    pub(super) fn best_columns[T: Ranked](
+        best: &mut [T],
+        place: &mut [usize],
+        x: &[T],
+        count: usize,
+        step: usize,
+        stride: usize,
+        greatest: bool,
+    ) {
+        for i in 1..count {
+            let x = &x[i * step..];
+            for (j, (best, place)) in best.iter_mut().zip(place.iter_mut()).enumerate() {
+                let x = x[j * stride];
+                if x.replaces(*best, greatest) {
+                    (*best, *place) = (x, i);
+                }
+            }
+        }
+    }
+}

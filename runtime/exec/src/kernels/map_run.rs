@@ -1,0 +1,327 @@
+//! Fused element-wise steps: running. Blocks of elements pass through all instructions while they are in the innermost
+//! cache; inputs are read and outputs written in place where their layout allows it.
+
+use super::data::{Element, PairF32, PairF64};
+use super::elementwise::{self, Arithmetic};
+use super::map::{BLOCK, Instr, MapKernel, Op, Source};
+use super::math::Real;
+use super::walk::{copy_strided, stretches};
+use super::{Arg, Slice, SliceMut, par};
+use meshwright_plan::DType;
+use meshwright_plan::expr::UnaryFn;
+use std::cell::RefCell;
+
+/// Where an instruction reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A register of the dtype's bank.
+    Reg(usize),
+    /// An input's elements: in place, or in its register.
+    Input(usize),
+    /// An output's elements.
+    Out(usize),
+}
+
+/// Registers of all dtypes, [`BLOCK`] elements each. One set per thread, shared by all kernels.
+#[derive(Default)]
+struct Banks {
+    f64: Vec<Vec<f64>>,
+    f32: Vec<Vec<f32>>,
+    i32: Vec<Vec<i32>>,
+    u8: Vec<Vec<u8>>,
+}
+
+thread_local! {
+    static BANKS: RefCell<Banks> = RefCell::default();
+}
+
+impl Banks {
+    fn reserve(&mut self, counts: [usize; 4]) {
+        fn grow<T: Element>(bank: &mut Vec<Vec<T>>, count: usize) {
+            while bank.len() < count {
+                bank.push(vec![T::default(); BLOCK]);
+            }
+        }
+        grow(&mut self.f64, counts[0]);
+        grow(&mut self.f32, counts[1]);
+        grow(&mut self.i32, counts[2]);
+        grow(&mut self.u8, counts[3]);
+    }
+}
+
+/// Types that have registers.
+trait Banked: Arithmetic {
+    fn bank(banks: &Banks) -> &Vec<Vec<Self>>;
+    fn bank_mut(banks: &mut Banks) -> &mut Vec<Vec<Self>>;
+    /// An operand known to be of this type.
+    fn slice<'a>(slice: Slice<'a>) -> &'a [Self] {
+        Self::of(slice).unwrap_or(&[])
+    }
+    /// An operand known to be of this type.
+    fn slice_mut<'a>(slice: SliceMut<'a>) -> &'a mut [Self] {
+        Self::of_mut(slice).unwrap_or(&mut [])
+    }
+}
+
+macro_rules! banked {
+    ($($t:ident)*) => {$(
+        impl Banked for $t {
+            fn bank(banks: &Banks) -> &Vec<Vec<$t>> {
+                &banks.$t
+            }
+            fn bank_mut(banks: &mut Banks) -> &mut Vec<Vec<$t>> {
+                &mut banks.$t
+            }
+        }
+    )*};
+}
+banked!(f64 f32 i32 u8);
+
+/// Calls `$f::<T>($args)` for the type of a dtype; pairs never get here.
+macro_rules! by_dtype {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            _ => {
+                type $T = u8;
+                $body
+            }
+        }
+    };
+}
+
+/// Runs a kernel over all its elements; operands are checked.
+pub(super) fn run(kernel: &MapKernel, args: &[Arg<'_>], outs: &mut [SliceMut<'_>]) {
+    if par::worth(kernel.total) {
+        shared(kernel, args, outs.iter_mut().map(SliceMut::reborrow).collect(), 0, kernel.total);
+    } else {
+        part(kernel, args, outs, 0, kernel.total);
+    }
+}
+
+/// Elements `base..base + len`, which the outputs hold, cut in two until they are few.
+fn shared(kernel: &MapKernel, args: &[Arg<'_>], mut outs: Vec<SliceMut<'_>>, base: usize, len: usize) {
+    let Some(mid) = par::middle(len, BLOCK) else {
+        part(kernel, args, &mut outs, base, len);
+        return;
+    };
+    let (left, right): (Vec<_>, Vec<_>) = outs.into_iter().map(|o| o.split_at(mid)).unzip();
+    rayon::join(
+        || shared(kernel, args, left, base, mid),
+        || shared(kernel, args, right, base + mid, len - mid),
+    );
+}
+
+fn part(kernel: &MapKernel, args: &[Arg<'_>], outs: &mut [SliceMut<'_>], base: usize, len: usize) {
+    BANKS.with_borrow_mut(|banks| {
+        banks.reserve(kernel.banks);
+        let mut block = Block { kernel, args, outs, banks, base, start: 0, n: 1 };
+        for instr in &kernel.uniform {
+            block.execute(instr);
+        }
+        block.splat(len.min(BLOCK));
+        while block.start < len {
+            block.n = (len - block.start).min(BLOCK);
+            for (k, source) in kernel.inputs.iter().enumerate() {
+                block.load(k, source);
+            }
+            for instr in &kernel.body {
+                block.execute(instr);
+            }
+            for (out, place) in &kernel.stores {
+                block.store(*out, *place);
+            }
+            block.start += block.n;
+        }
+    });
+}
+
+/// The block in work: elements `start..start + n` of the outputs, which begin at element `base` of the iteration.
+struct Block<'r, 'o> {
+    kernel: &'r MapKernel,
+    args: &'r [Arg<'r>],
+    outs: &'r mut [SliceMut<'o>],
+    banks: &'r mut Banks,
+    base: usize,
+    start: usize,
+    n: usize,
+}
+
+/// A destination taken out of its place, so that all else can be read while it is written.
+enum Taken<'o, T> {
+    Reg(Vec<T>, usize),
+    Out(SliceMut<'o>, usize),
+}
+
+impl<'o> Block<'_, 'o> {
+    fn splat(&mut self, n: usize) {
+        for (dtype, reg) in &self.kernel.splat {
+            by_dtype!(*dtype, T => {
+                let reg = &mut T::bank_mut(self.banks)[*reg];
+                let x = reg[0];
+                reg[..n].fill(x);
+            });
+        }
+    }
+
+    /// Brings an input's elements into its register, unless instructions can read them where they are.
+    #[inline]
+    fn load(&mut self, k: usize, source: &Source) {
+        if source.uniform || source.dtype.is_pair() || (source.dense && matches!(self.args[k], Arg::Slice(_))) {
+            return;
+        }
+        by_dtype!(source.dtype, T => self.gather::<T>(k, source, source.reg));
+    }
+
+    fn gather<T: Banked>(&mut self, k: usize, source: &Source, reg: usize) {
+        let (start, n) = (self.start, self.n);
+        let to = &mut T::bank_mut(self.banks)[reg][..n];
+        match self.args[k] {
+            Arg::Slice(s) => {
+                let from = T::slice(s);
+                let stride = source.strides[source.strides.len() - 1];
+                stretches(&self.kernel.shape, &source.strides, source.offset, self.base + start, n, |i, at, len| {
+                    copy_strided(&mut to[i..i + len], from, at, stride);
+                });
+            }
+            Arg::Out(o) => to.copy_from_slice(&T::slice(self.outs[o].as_slice())[start..start + n]),
+        }
+    }
+
+    /// What stands in a place, `n` elements.
+    #[inline(always)]
+    fn read<T: Banked>(&self, place: Place) -> &[T] {
+        let (start, n) = (self.start, self.n);
+        match place {
+            Place::Reg(r) => &T::bank(self.banks)[r][..n],
+            Place::Input(k) => match self.args[k] {
+                Arg::Slice(s) if self.kernel.inputs[k].dense => &T::slice(s)[self.base + start..][..n],
+                _ => &T::bank(self.banks)[self.kernel.inputs[k].reg][..n],
+            },
+            Place::Out(o) => &T::slice(self.outs[o].as_slice())[start..start + n],
+        }
+    }
+
+    #[inline(always)]
+    fn write<T: Banked>(&mut self, to: Place, f: impl FnOnce(&mut Self, &mut [T])) {
+        let (start, n) = (self.start, self.n);
+        let mut taken: Taken<'o, T> = match to {
+            Place::Out(o) => {
+                let out = std::mem::replace(&mut self.outs[o], SliceMut::U8(&mut []));
+                Taken::Out(out, o)
+            }
+            Place::Reg(r) | Place::Input(r) => Taken::Reg(std::mem::take(&mut T::bank_mut(self.banks)[r]), r),
+        };
+        match &mut taken {
+            Taken::Out(out, _) => f(self, &mut T::slice_mut(out.reborrow())[start..start + n]),
+            Taken::Reg(reg, _) => f(self, &mut reg[..n]),
+        }
+        match taken {
+            Taken::Out(out, o) => self.outs[o] = out,
+            Taken::Reg(reg, r) => T::bank_mut(self.banks)[r] = reg,
+        }
+    }
+
+    fn store(&mut self, out: usize, place: Place) {
+        by_dtype!(self.kernel.outs[out], T => {
+            self.write::<T>(Place::Out(out), |b, d| d.copy_from_slice(b.read(place)));
+        });
+    }
+
+    fn execute(&mut self, instr: &Instr) {
+        let (level, to) = (self.kernel.level, instr.to);
+        match instr.op {
+            Op::Constant(x) => by_dtype!(instr.dtype, T => self.write::<T>(to, |_, d| {
+                // Of a truth value, everything but 0 is true.
+                let x = if instr.dtype == DType::Bool { f64::from(u8::from(x != 0.0)) } else { x };
+                d.fill(T::constant(x));
+            })),
+            Op::Load(k) => by_dtype!(instr.dtype, T => self.write::<T>(to, |b, d| {
+                let source = &b.kernel.inputs[k];
+                match b.args[k] {
+                    Arg::Slice(s) => d.fill(T::slice(s)[source.offset]),
+                    Arg::Out(o) => d.fill(T::slice(b.outs[o].as_slice())[0]),
+                }
+            })),
+            Op::Index(c) => self.write::<i32>(to, |b, d| {
+                let s = &b.kernel.counters[c];
+                let step = s.strides[s.strides.len() - 1] as i32;
+                let (shape, start) = (&b.kernel.shape, b.base + b.start);
+                stretches(shape, &s.strides, s.offset, start, d.len(), |i, at, len| {
+                    for (j, d) in d[i..i + len].iter_mut().enumerate() {
+                        *d = at as i32 + step * j as i32;
+                    }
+                });
+            }),
+            Op::PairIndex(k) => self.write::<i32>(to, |b, d| b.pair_index(k, d)),
+            Op::Unary(UnaryFn::Not, a) => self.write::<u8>(to, |b, d| elementwise::not(level, b.read(a), d)),
+            Op::Unary(f, a) => by_dtype!(instr.dtype, T => self.write::<T>(to, |b, d| {
+                T::unary(level, f, b.read(a), d);
+            })),
+            Op::Binary(f, a, b) if f.is_comparison() => by_dtype!(instr.dtype, T => {
+                self.write::<u8>(to, |x, d| T::compare(level, f, x.read(a), x.read(b), d));
+            }),
+            Op::Binary(f, a, b) => by_dtype!(instr.dtype, T => self.write::<T>(to, |x, d| {
+                T::binary(level, f, x.read(a), x.read(b), d);
+            })),
+            Op::Select(c, a, b) => by_dtype!(instr.dtype, T => self.write::<T>(to, |x, d| {
+                elementwise::select(level, x.read(c), x.read(a), x.read(b), d);
+            })),
+            Op::Power(n, a) => match instr.dtype {
+                DType::F64 => self.write::<f64>(to, |b, d| power(n, b.read(a), d)),
+                _ => self.write::<f32>(to, |b, d| power(n, b.read(a), d)),
+            },
+            Op::Cast(into, a) => by_dtype!(instr.dtype, T => match into {
+                DType::F64 => self.write::<f64>(to, |b, d| T::to_f64(level, b.read(a), d)),
+                DType::F32 => self.write::<f32>(to, |b, d| T::to_f32(level, b.read(a), d)),
+                DType::I32 => self.write::<i32>(to, |b, d| T::to_i32(level, b.read(a), d)),
+                DType::U8 => self.write::<u8>(to, |b, d| T::to_u8(level, b.read(a), d)),
+                _ => self.write::<u8>(to, |b, d| elementwise::truth(level, b.read::<T>(a), d)),
+            }),
+        }
+    }
+
+    /// Indices of a block of pairs; the identity's, which is no position, becomes the greatest `i32`.
+    fn pair_index(&self, k: usize, d: &mut [i32]) {
+        let source = &self.kernel.inputs[k];
+        let stride = source.strides[source.strides.len() - 1];
+        let n = d.len();
+        let mut each = |get: &dyn Fn(usize) -> i32| {
+            stretches(&self.kernel.shape, &source.strides, source.offset, self.base + self.start, n, |i, at, len| {
+                for (j, d) in d[i..i + len].iter_mut().enumerate() {
+                    *d = get(at + j * stride);
+                }
+            });
+        };
+        if let Arg::Slice(s) = self.args[k] {
+            if let Some(p) = PairF32::of(s) {
+                each(&|i| i32::try_from(p[i].index).unwrap_or(i32::MAX));
+            } else if let Some(p) = PairF64::of(s) {
+                each(&|i| i32::try_from(p[i].index).unwrap_or(i32::MAX));
+            }
+        }
+    }
+}
+
+/// Small powers as the products that a multiplication chain gives.
+fn power<T: Real>(n: u8, a: &[T], d: &mut [T]) {
+    for (d, x) in d.iter_mut().zip(a) {
+        let square = *x * *x;
+        *d = match n {
+            2 => square,
+            3 => square * *x,
+            _ => square * square,
+        };
+    }
+}

@@ -1,0 +1,131 @@
+//! Every collective along inner and outer dims, with even, uneven and empty pieces.
+
+use super::plans::Builder;
+use super::{close, cluster, no_inputs, noise_tensor};
+use crate::{Cluster, HostTensor};
+use meshwright_plan::{Axis, Collective, DType, LeafKind, Mesh, Monoid, Plan, StepKind};
+use std::sync::Arc;
+
+fn run(mesh: &Mesh, plan: Plan, x: &HostTensor) -> (Cluster, std::collections::BTreeMap<String, HostTensor>) {
+    let mut cluster = cluster(mesh);
+    let program = cluster.load(Arc::new(plan)).unwrap();
+    cluster.set_state("x", x).unwrap();
+    cluster.run(program, 1, &no_inputs()).unwrap();
+    // Storage is used again in the second step.
+    let outputs = cluster.run(program, 2, &no_inputs()).unwrap().outputs;
+    (cluster, outputs)
+}
+
+/// The meshes; the collective runs over axis `a`.
+fn meshes() -> Vec<(Mesh, Axis)> {
+    vec![
+        (Mesh::new([("a", 2)]), Axis(0)),
+        (Mesh::new([("a", 3)]), Axis(0)),
+        (Mesh::new([("b", 2), ("a", 2)]), Axis(1)),
+        (Mesh::new([("a", 4), ("b", 1)]), Axis(0)),
+    ]
+}
+
+#[test]
+fn all_gather_joins_any_dim() {
+    for (mesh, a) in meshes() {
+        for at in 0..3 {
+            // Also over a dim that another axis splits already.
+            for outer in [None, mesh.find("b")] {
+                let mut b = Builder::new(&mesh);
+                let dims = [b.dim("i", 5), b.dim("j", 3), b.dim("k", 2)];
+                let before: Vec<Axis> = outer.into_iter().collect();
+                let both: Vec<Axis> = before.iter().copied().chain([a]).collect();
+                let place = |axes: &[Axis]| -> Vec<_> {
+                    dims.iter()
+                        .enumerate()
+                        .map(|(i, d)| (*d, if i == at { axes.to_vec() } else { vec![] }))
+                        .collect()
+                };
+                let (split, joined) = (place(&both), place(&before));
+
+                let from = b.split(DType::F64, &split.iter().map(|p| (p.0, &p.1[..])).collect::<Vec<_>>());
+                let to = b.split(DType::F64, &joined.iter().map(|p| (p.0, &p.1[..])).collect::<Vec<_>>());
+                b.leaf(LeafKind::Param, "x", &from);
+                let collective = Collective::AllGather { axis: a, dim: dims[at], from, to: to.clone() };
+                b.step("joined", StepKind::Collective(collective));
+                b.output("y", &to);
+                let x = noise_tensor(DType::F64, &[5, 3, 2], 7);
+                let (cluster, outputs) = run(&mesh, b.finish(), &x);
+                close(&outputs["y"], &x, 0.0, &format!("{} dim {at}", mesh.describe()));
+                close(&cluster.state("x").unwrap(), &x, 0.0, "the input is unchanged");
+            }
+        }
+    }
+}
+
+#[test]
+fn partial_sums_are_reduced_and_scattered_along_any_dim() {
+    for (mesh, a) in meshes() {
+        for at in 0..3 {
+            let mut b = Builder::new(&mesh);
+            let s = b.dim("s", 5);
+            let dims = [b.dim("i", 4), b.dim("j", 3), b.dim("k", 2)];
+            let axes = [a];
+            let x = b.split(DType::F64, &[(s, &axes), (dims[0], &[]), (dims[1], &[]), (dims[2], &[])]);
+            let partial = b.whole(DType::F64, &dims);
+            let place: Vec<(_, &[Axis])> = dims
+                .iter()
+                .enumerate()
+                .map(|(i, d)| (*d, if i == at { &axes[..] } else { &[][..] }))
+                .collect();
+            let scattered = b.split(DType::F64, &place);
+            b.leaf(LeafKind::Param, "x", &x);
+            b.reduce("partial", Monoid::Sum, &x, &partial);
+            b.step(
+                "scattered",
+                StepKind::Collective(Collective::ReduceScatter {
+                    axis: a,
+                    monoid: Monoid::Sum,
+                    dim: dims[at],
+                    from: partial.clone(),
+                    to: scattered.clone(),
+                }),
+            );
+            // The same sums by an all-reduce, out of place since `partial` is still needed, then in place.
+            let apart = b.all_reduce("apart", Monoid::Sum, &[a], &[&partial]).remove(0);
+            let in_place = b.all_reduce("in place", Monoid::Sum, &[a], &[&partial]).remove(0);
+            b.output("scattered", &scattered);
+            b.output("apart", &apart);
+            b.output("in place", &in_place);
+            let x = noise_tensor(DType::F64, &[5, 4, 3, 2], 11);
+            let sums: Vec<f64> = (0..24).map(|i| x.data.to_f64().iter().skip(i).step_by(24).sum()).collect();
+            let want = super::tensor(DType::F64, &[4, 3, 2], sums);
+            let (_, outputs) = run(&mesh, b.finish(), &x);
+            for name in ["scattered", "apart", "in place"] {
+                close(&outputs[name], &want, 1e-13, &format!("{name} {} dim {at}", mesh.describe()));
+            }
+        }
+    }
+}
+
+#[test]
+fn all_to_all_moves_an_axis_between_any_two_dims() {
+    for (mesh, a) in meshes() {
+        for (join, split) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
+            let mut b = Builder::new(&mesh);
+            let dims = [b.dim("i", 5), b.dim("j", 3), b.dim("k", 7)];
+            let axes = [a];
+            let place = |at: usize| -> Vec<_> {
+                dims.iter()
+                    .enumerate()
+                    .map(|(i, d)| (*d, if i == at { &axes[..] } else { &[][..] }))
+                    .collect()
+            };
+            let (from, to) = (b.split(DType::F32, &place(join)), b.split(DType::F32, &place(split)));
+            b.leaf(LeafKind::Param, "x", &from);
+            let (join, split) = (dims[join], dims[split]);
+            let collective = Collective::AllToAll { axis: a, join, split, from, to: to.clone() };
+            b.step("moved", StepKind::Collective(collective));
+            b.output("y", &to);
+            let x = noise_tensor(DType::F32, &[5, 3, 7], 3);
+            let (_, outputs) = run(&mesh, b.finish(), &x);
+            close(&outputs["y"], &x, 0.0, &format!("{} {}->{}", mesh.describe(), join.id, split.id));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Contractions in all orders of dims against loops.
+
+use super::plans::Builder;
+use super::{close, cluster, no_inputs, noise, noise_tensor, tensor};
+use crate::HostTensor;
+use meshwright_plan::{DType, Dim, LeafKind, Mesh};
+use std::sync::Arc;
+
+/// Loops over all dims.
+fn naive(a: (&[Dim], &HostTensor), b: (&[Dim], &HostTensor), out: &[Dim]) -> HostTensor {
+    let mut dims: Vec<Dim> = out.to_vec();
+    for d in a.0.iter().chain(b.0) {
+        if !dims.contains(d) {
+            dims.push(*d);
+        }
+    }
+    let position = |of: &[Dim], index: &[usize]| {
+        of.iter().fold(0, |p, d| p * d.size + index[dims.iter().position(|x| x == d).unwrap()])
+    };
+    let (x, y) = (a.1.data.to_f64(), b.1.data.to_f64());
+    let mut sum = vec![0.0; out.iter().map(|d| d.size).product()];
+    let mut index = vec![0; dims.len()];
+    if dims.iter().all(|d| d.size > 0) {
+        'all: loop {
+            sum[position(out, &index)] += x[position(a.0, &index)] * y[position(b.0, &index)];
+            for d in (0..dims.len()).rev() {
+                index[d] += 1;
+                if index[d] < dims[d].size {
+                    continue 'all;
+                }
+                index[d] = 0;
+            }
+            break;
+        }
+    }
+    tensor(DType::F64, &out.iter().map(|d| d.size).collect::<Vec<_>>(), sum)
+}
+
+fn shuffle(dims: &mut [Dim], seed: u64) {
+    for (i, r) in noise(seed, dims.len()).iter().enumerate() {
+        let j = ((r + 1.0) / 2.0 * (i + 1) as f64) as usize;
+        dims.swap(i, j.min(i));
+    }
+}
+
+/// Random contractions, four to a plan: dims of each class, of sizes that may be 0 or 1, in random orders.
+#[test]
+fn contractions_in_all_orders_equal_loops() {
+    let mut runs = 0;
+    for case in 0..160u64 {
+        let mesh = Mesh::default();
+        let mut b = Builder::new(&mesh);
+        let mut expected = vec![];
+        let mut given = vec![];
+        for part in 0..4u64 {
+            let seed = case * 4 + part + 1;
+            let pick = noise(seed * 31, 16);
+            let mut classes: [Vec<Dim>; 4] = Default::default();
+            let mut n = 0;
+            for class in &mut classes {
+                let count = ((pick[n] + 1.0) * 1.5) as usize;
+                for _ in 0..count {
+                    n += 1;
+                    let size = match ((pick[n] + 1.0) * 10.0) as usize {
+                        0 if seed % 5 == 0 => 0,
+                        1 | 2 => 1,
+                        s => 2 + s % 4,
+                    };
+                    class.push(b.dim(&format!("d{part}_{n}"), size));
+                }
+                n += 1;
+            }
+            let [batch, rows, columns, summed] = classes;
+            let join = |parts: &[&Vec<Dim>], seed| {
+                let mut dims: Vec<Dim> = parts.iter().flat_map(|p| p.iter().copied()).collect();
+                shuffle(&mut dims, seed);
+                dims
+            };
+            let da = join(&[&batch, &rows, &summed], seed * 7 + 1);
+            let db = join(&[&batch, &columns, &summed], seed * 7 + 2);
+            let dout = join(&[&batch, &rows, &columns], seed * 7 + 3);
+            let shape = |dims: &[Dim]| dims.iter().map(|d| d.size).collect::<Vec<_>>();
+            let (x, y) = (
+                noise_tensor(DType::F64, &shape(&da), seed),
+                noise_tensor(DType::F64, &shape(&db), seed + 99),
+            );
+            let (oa, ob, oo) =
+                (b.whole(DType::F64, &da), b.whole(DType::F64, &db), b.whole(DType::F64, &dout));
+            b.leaf(LeafKind::Param, &format!("a{part}"), &oa);
+            b.leaf(LeafKind::Param, &format!("b{part}"), &ob);
+            b.contract("product", &oa, &ob, &oo);
+            b.output(&format!("out{part}"), &oo);
+            expected.push(naive((&da, &x), (&db, &y), &dout));
+            given.push((x, y));
+        }
+        let mut cluster = cluster(&mesh);
+        let program = cluster.load(Arc::new(b.finish())).unwrap();
+        for (part, (x, y)) in given.iter().enumerate() {
+            cluster.set_state(&format!("a{part}"), x).unwrap();
+            cluster.set_state(&format!("b{part}"), y).unwrap();
+        }
+        for step in 1..=2 {
+            let report = cluster.run(program, step, &no_inputs()).unwrap();
+            for (part, want) in expected.iter().enumerate() {
+                let what = format!("case {case}, part {part}");
+                close(&report.outputs[&format!("out{part}")], want, 1e-12, &what);
+                runs += 1;
+            }
+        }
+    }
+    assert_eq!(runs, 160 * 4 * 2);
+}
+
+/// A factor that is contracted with itself, and is used afterwards.
+#[test]
+fn a_factor_with_itself() {
+    let mesh = Mesh::default();
+    let mut b = Builder::new(&mesh);
+    let (m, n) = (b.dim("m", 3), b.dim("n", 4));
+    let x = b.whole(DType::F32, &[m, n]);
+    let s = b.whole(DType::F32, &[]);
+    let y = b.whole(DType::F32, &[m, n]);
+    b.leaf(LeafKind::Param, "x", &x);
+    b.contract("s", &x, &x, &s);
+    b.map("y", &[&x, &s], &y, |e, r| e.binary(meshwright_plan::expr::BinaryFn::Mul, r[0], r[1]));
+    b.next("x", &y);
+    b.output("s", &s);
+    let mut cluster = cluster(&mesh);
+    let program = cluster.load(Arc::new(b.finish())).unwrap();
+    cluster.set_state("x", &tensor(DType::F32, &[3, 4], vec![0.5; 12])).unwrap();
+    assert_eq!(cluster.run(program, 1, &no_inputs()).unwrap().outputs["s"].scalar(), Some(3.0));
+    assert_eq!(cluster.state("x").unwrap().data.to_f64(), [1.5; 12]);
+    assert_eq!(cluster.run(program, 2, &no_inputs()).unwrap().outputs["s"].scalar(), Some(27.0));
+}

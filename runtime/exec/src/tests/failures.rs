@@ -1,0 +1,153 @@
+//! Devices that fail: every other ends too, soon, and the error says where it began.
+
+use super::plans::Builder;
+use super::{cluster, no_inputs};
+use crate::{Cluster, ClusterOptions, Engine, ExecError, InputLeaf, Provider};
+use meshwright_comm::{CommError, Fault, Faulty, Timeouts, Transport, World};
+use meshwright_plan::expr::BinaryFn;
+use meshwright_plan::{Axis, DType, LeafKind, Mesh, Monoid, Plan, StepKind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// `y = sum(x) over all devices`, then added to `x`, three times over.
+fn sums(mesh: &Mesh) -> Plan {
+    let mut b = Builder::new(mesh);
+    let n = b.dim("n", 4);
+    let x = b.whole(DType::F32, &[n]);
+    b.leaf(LeafKind::Param, "x", &x);
+    let mut last = x;
+    for k in 0..3 {
+        let sum = b.all_reduce(&format!("sum{k}"), Monoid::Sum, &[Axis(0)], &[&last]).remove(0);
+        let next = b.like(&last);
+        b.map(&format!("next{k}"), &[&sum], &next, |e, r| {
+            let c = e.constant(0.25, DType::F32);
+            e.binary(BinaryFn::Mul, r[0], c)
+        });
+        last = next;
+    }
+    b.next("x", &last);
+    b.output("y", &last);
+    b.finish()
+}
+
+fn faulty(mesh: &Mesh, rank: usize, at: u64, fault: Fault) -> Cluster {
+    let timeouts = Timeouts::all(Duration::from_millis(500));
+    let ends = World::new(mesh.devices(), timeouts).into_iter().map(|t| -> Box<dyn Transport> {
+        if t.rank() == rank { Box::new(Faulty::new(t).with_fault(at, fault.clone())) } else { Box::new(t) }
+    });
+    Cluster::with_transports(mesh, ends.collect(), &ClusterOptions::default()).unwrap()
+}
+
+/// Loads and runs until the fault strikes; gives the error.
+fn strike(rank: usize, fault: Fault) -> ExecError {
+    let mesh = Mesh::new([("a", 4)]);
+    // Calls: two to compare the hash of the plan, three in each step; the fault is in the second of step 2.
+    let mut cluster = faulty(&mesh, rank, 2 + 3 + 1, fault);
+    let begin = Instant::now();
+    let program = cluster.load(Arc::new(sums(&mesh))).unwrap();
+    cluster.init_state(program, 1).unwrap();
+    cluster.run(program, 1, &no_inputs()).unwrap();
+    let error = cluster.run(program, 2, &no_inputs()).unwrap_err();
+    let again = cluster.run(program, 3, &no_inputs()).unwrap_err();
+    assert!(matches!(again, ExecError::Broken { .. }), "{again}");
+    cluster.shutdown();
+    assert!(begin.elapsed() < Duration::from_secs(4), "it took {:?}", begin.elapsed());
+    error
+}
+
+#[test]
+fn a_device_that_fails_or_panics_in_a_collective_ends_all() {
+    for fault in [Fault::Fail, Fault::Panic] {
+        let error = strike(2, fault.clone());
+        let text = error.to_string();
+        for part in ["rank 2", "step 2", "all_reduce of `sum1` at line 12"] {
+            assert!(text.contains(part), "{fault:?}: {text}");
+        }
+        assert_eq!(fault == Fault::Panic, matches!(error, ExecError::Panicked { .. }), "{text}");
+    }
+}
+
+#[test]
+fn a_device_that_stalls_is_named() {
+    let error = strike(3, Fault::Stall(Duration::from_millis(1500)));
+    let ExecError::Comm { source: CommError::Timeout { missing, .. }, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [3]);
+    assert!(error.to_string().contains("`sum1`"), "{error}");
+}
+
+#[test]
+fn a_provider_that_fails_or_panics_ends_all() {
+    let mesh = Mesh::new([("a", 4)]);
+    for panics in [false, true] {
+        let mut cluster = cluster(&mesh);
+        let program = cluster.load(Arc::new(sums(&mesh))).unwrap();
+        cluster.init_state(program, 1).unwrap();
+        let provider: Provider = Arc::new(move |rank: usize, _: &[InputLeaf]| match rank {
+            1 if panics => panic!("no such file"),
+            1 => Err("no such file".into()),
+            _ => Ok(vec![]),
+        });
+        let begin = Instant::now();
+        let error = cluster.run(program, 1, &provider).unwrap_err();
+        assert!(begin.elapsed() < Duration::from_secs(1));
+        let text = error.to_string();
+        assert!(text.contains("rank 1") && text.contains("no such file"), "{text}");
+    }
+}
+
+#[test]
+fn a_value_that_no_kernel_takes_is_an_error_with_its_line() {
+    let mesh = Mesh::new([("a", 2)]);
+    let mut b = Builder::new(&mesh);
+    let (n, m) = (b.dim("n", 4), b.dim("m", 4));
+    let x = b.split(DType::F32, &[(n, &[Axis(0)])]);
+    let y = b.whole(DType::F32, &[n]);
+    let z = b.whole(DType::F32, &[m]);
+    b.leaf(LeafKind::Param, "x", &x);
+    b.output("y", &y);
+    b.output("z", &z);
+    let mut misaligned = Builder { plan: b.plan.clone() };
+    misaligned.map("y", &[&x], &y, |_, r| r[0]);
+    let mut missing = Builder { plan: b.plan.clone() };
+    missing.step("z", StepKind::Reduce { monoid: Monoid::Sum, input: x, out: z });
+    for (builder, value) in [(misaligned, "y"), (missing, "z")] {
+        let mut cluster = cluster(&mesh);
+        let error = cluster.load(Arc::new(builder.finish())).unwrap_err();
+        assert!(matches!(error, ExecError::Plan { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("`{value}` at line 10")), "{error}");
+    }
+}
+
+#[test]
+fn a_plan_that_reads_what_has_ended_is_refused() {
+    let mesh = Mesh::new([("a", 2)]);
+    let good = sums(&mesh);
+    let mut dead = good.clone();
+    let buf = dead.leaves[0].buf;
+    dead.steps[0].free.push(buf);
+    let mut twice = good.clone();
+    twice.steps[2] = twice.steps[0].clone();
+    for plan in [dead, twice] {
+        assert!(matches!(cluster(&mesh).load(Arc::new(plan)), Err(ExecError::Plan { .. })));
+    }
+}
+
+#[test]
+fn devices_with_different_plans_notice() {
+    let mesh = Mesh::new([("a", 3)]);
+    let ends = World::new(3, Timeouts::for_tests());
+    let loads = ends.into_iter().map(|end| {
+        let mut plan = sums(&mesh);
+        if end.rank() == 1 {
+            plan.model = "another".into();
+        }
+        std::thread::spawn(move || Engine::new(Box::new(end)).load(Arc::new(plan)).map(|_| ()))
+    });
+    for load in loads.collect::<Vec<_>>() {
+        let error = load.join().unwrap().unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("plan differs on rank 1"), "{text}");
+    }
+}

@@ -1,0 +1,187 @@
+//! Builds Plans by hand, with lifetimes as the compiler gives them.
+
+use meshwright_plan::{
+    Axis, BufId, Buffer, Collective, DType, Dim, DimNames, Expr, Extent, Init, Leaf, LeafKind, Mesh, Monoid,
+    Operand, OutputDecl, Phase, Plan, Step, StepKind, Summary, Where, expr::Reg,
+};
+
+/// A Plan in the making.
+pub(crate) struct Builder {
+    pub(crate) plan: Plan,
+}
+
+impl Builder {
+    pub(crate) fn new(mesh: &Mesh) -> Builder {
+        let plan = Plan {
+            version: Plan::VERSION,
+            model: "test".into(),
+            program: "train".into(),
+            mesh: mesh.clone(),
+            dims: DimNames::default(),
+            float: DType::F64,
+            inputs: vec![],
+            buffers: vec![],
+            leaves: vec![],
+            steps: vec![],
+            outputs: vec![],
+            summary: Summary::default(),
+        };
+        Builder { plan }
+    }
+
+    pub(crate) fn dim(&mut self, name: &str, size: usize) -> Dim {
+        self.plan.dims.add(name, size)
+    }
+
+    /// A buffer whose dims are split over axes.
+    pub(crate) fn split(&mut self, dtype: DType, dims: &[(Dim, &[Axis])]) -> Operand {
+        let extents = dims.iter().map(|(d, axes)| Extent { size: d.size, axes: axes.to_vec() }).collect();
+        self.plan.buffers.push(Buffer { dtype, extents });
+        let buf = BufId(self.plan.buffers.len() as u32 - 1);
+        Operand { buf, dims: dims.iter().map(|d| d.0).collect() }
+    }
+
+    /// A whole buffer.
+    pub(crate) fn whole(&mut self, dtype: DType, dims: &[Dim]) -> Operand {
+        let dims: Vec<(Dim, &[Axis])> = dims.iter().map(|d| (*d, &[][..])).collect();
+        self.split(dtype, &dims)
+    }
+
+    /// A buffer of another one's dims and placement.
+    pub(crate) fn like(&mut self, other: &Operand) -> Operand {
+        let buffer = self.plan.buffer(other.buf).clone();
+        self.plan.buffers.push(buffer);
+        Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: other.dims.clone() }
+    }
+
+    pub(crate) fn leaf(&mut self, kind: LeafKind, name: &str, operand: &Operand) {
+        let init = match kind {
+            LeafKind::Param => Some(Init::Uniform { low: -1.0, high: 1.0 }),
+            LeafKind::Moment => Some(Init::Constant(0.0)),
+            _ => None,
+        };
+        let (buf, dims) = (operand.buf, operand.dims.clone());
+        self.plan.leaves.push(Leaf { kind, name: name.into(), buf, dims, init, next: None });
+    }
+
+    pub(crate) fn next(&mut self, name: &str, operand: &Operand) {
+        self.plan.leaves.iter_mut().find(|l| l.name == name).unwrap().next = Some(operand.buf);
+    }
+
+    pub(crate) fn step(&mut self, value: &str, kind: StepKind) {
+        let origin = kind
+            .writes()
+            .iter()
+            .map(|_| Where {
+                value: value.into(),
+                line: 10 + self.plan.steps.len() as u32,
+                because: String::new(),
+            })
+            .collect();
+        self.plan.steps.push(Step { kind, phase: Phase::Forward, origin, reuse: vec![], free: vec![] });
+    }
+
+    /// `out = f(loads)`, element by element.
+    pub(crate) fn map(
+        &mut self,
+        value: &str,
+        inputs: &[&Operand],
+        out: &Operand,
+        f: impl FnOnce(&mut Expr, &[Reg]) -> Reg,
+    ) {
+        let mut expr = Expr::default();
+        let loads: Vec<Reg> = (0..inputs.len())
+            .map(|k| {
+                let dtype = self.plan.buffer(inputs[k].buf).dtype;
+                expr.push(meshwright_plan::expr::Scalar::Load(k as u16), dtype)
+            })
+            .collect();
+        let reg = f(&mut expr, &loads);
+        let inputs = inputs.iter().map(|o| (*o).clone()).collect();
+        self.step(value, StepKind::Map { expr, inputs, outs: vec![(reg, out.clone())] });
+    }
+
+    pub(crate) fn contract(&mut self, value: &str, a: &Operand, b: &Operand, out: &Operand) {
+        self.step(value, StepKind::Contract { a: a.clone(), b: b.clone(), out: out.clone() });
+    }
+
+    pub(crate) fn reduce(&mut self, value: &str, monoid: Monoid, input: &Operand, out: &Operand) {
+        self.step(value, StepKind::Reduce { monoid, input: input.clone(), out: out.clone() });
+    }
+
+    /// Sums buffers over axes of more than one device, in place; gives what holds the sums.
+    pub(crate) fn all_reduce(
+        &mut self,
+        value: &str,
+        monoid: Monoid,
+        axes: &[Axis],
+        from: &[&Operand],
+    ) -> Vec<Operand> {
+        let axes: Vec<Axis> = axes.iter().copied().filter(|a| self.plan.mesh.size(*a) > 1).collect();
+        let from: Vec<Operand> = from.iter().map(|o| (*o).clone()).collect();
+        if axes.is_empty() {
+            return from;
+        }
+        let to: Vec<Operand> = from.iter().map(|f| self.like(f)).collect();
+        let collective = Collective::AllReduce { axes, monoid, from, to: to.clone() };
+        self.step(value, StepKind::Collective(collective));
+        to
+    }
+
+    pub(crate) fn output(&mut self, name: &str, operand: &Operand) {
+        let (buf, dims) = (operand.buf, operand.dims.clone());
+        self.plan.outputs.push(OutputDecl { name: name.into(), buf, dims });
+    }
+
+    /// The Plan with lifetimes: each buffer ends at its last use; an output of a map or all-reduce takes the storage of
+    /// an input of the same dims that ends there.
+    pub(crate) fn finish(mut self) -> Plan {
+        let kept: Vec<BufId> = self
+            .plan
+            .outputs
+            .iter()
+            .map(|o| o.buf)
+            .chain(
+                self.plan
+                    .leaves
+                    .iter()
+                    .filter(|l| l.kind != LeafKind::Input)
+                    .map(|l| l.next.unwrap_or(l.buf)),
+            )
+            .collect();
+        let mut later: Vec<BufId> = kept;
+        let buffers = self.plan.buffers.clone();
+        for step in self.plan.steps.iter_mut().rev() {
+            let mut ends: Vec<BufId> = vec![];
+            for operand in step.kind.reads().into_iter().chain(step.kind.writes()) {
+                if !later.contains(&operand.buf) {
+                    later.push(operand.buf);
+                    ends.push(operand.buf);
+                }
+            }
+            let in_place = matches!(
+                &step.kind,
+                StepKind::Map { .. }
+                    | StepKind::Softmax { .. }
+                    | StepKind::CrossEntropyGrad { .. }
+                    | StepKind::Collective(Collective::AllReduce { .. })
+            );
+            if in_place {
+                let reads: Vec<Operand> = step.kind.reads().into_iter().cloned().collect();
+                for out in step.kind.writes() {
+                    let fits = |r: &&Operand| {
+                        ends.contains(&r.buf)
+                            && r.dims == out.dims
+                            && buffers[r.buf.0 as usize] == buffers[out.buf.0 as usize]
+                    };
+                    if let Some(read) = reads.iter().find(fits) {
+                        ends.retain(|b| *b != read.buf);
+                        step.reuse.push((read.buf, out.buf));
+                    }
+                }
+            }
+            step.free = ends;
+        }
+        self.plan
+    }
+}
