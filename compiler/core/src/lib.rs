@@ -5,6 +5,7 @@
 pub mod autodiff;
 pub mod compile;
 pub mod evaluation;
+pub mod explain;
 pub mod layout;
 pub mod normalise;
 pub mod partition;

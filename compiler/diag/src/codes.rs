@@ -76,6 +76,7 @@ codes! {
     E0512
     E0513
     E0514
+    E0515
 }
 
 /// The code of that name, in any case.

@@ -4,12 +4,15 @@
 //! whole tensors by parameter path, and example order is a function of (seed, epoch, index) alone. What is read from
 //! disk is checked before it is used; a bad file is a diagnostic, never a panic.
 
+pub mod catalog;
 pub mod checkpoint;
 pub mod data;
 pub mod metrics;
+pub mod project;
 pub mod run_dir;
 mod tensor;
 
+pub use project::{Project, ProjectOptions};
 pub use tensor::RawTensor;
 
 /// A result whose error is one message to the user.

@@ -20,12 +20,8 @@ fn declarations(file: &LayoutFile) -> Vec<&MeshDecl> {
 }
 
 /// The mesh of a layout file, or the one that overrides it. Without any the mesh has no axes: one device.
-pub fn mesh_of(file: &LayoutFile, over: Option<&LayoutFile>, out: &mut Vec<Diagnostic>) -> Option<Mesh> {
-    let own = declarations(file);
-    let decls = match over {
-        Some(f) => declarations(f),
-        None => own,
-    };
+pub fn mesh_of(file: &LayoutFile, over: Option<&MeshDecl>, out: &mut Vec<Diagnostic>) -> Option<Mesh> {
+    let decls = over.map_or_else(|| declarations(file), |m| vec![m]);
     let before = out.len();
     let mut axes: Vec<(MeshAxis, Span)> = Vec::new();
     for a in decls.iter().flat_map(|d| &d.axes) {

@@ -5,7 +5,7 @@ use crate::program::Program;
 use meshwright_diag::{Diagnostic, Outcome, Severity, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
 use meshwright_plan::{Axis, Dim, Mesh};
-use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, Rule as AstRule, ScopeKind};
+use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshDecl, Rule as AstRule, ScopeKind};
 
 /// Which dim a rule speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Layout {
 
 /// Reads a layout for a program. `mesh` overrides the file's; `shared` says that the rules come from a file that several
 /// models share, where a rule for a dim that this model lacks is only noted.
-pub fn layout(file: &LayoutFile, mesh: Option<&LayoutFile>, program: &Program, shared: bool) -> Outcome<Layout> {
+pub fn layout(file: &LayoutFile, mesh: Option<&MeshDecl>, program: &Program, shared: bool) -> Outcome<Layout> {
     let mut out = Vec::new();
     let Some(mesh) = mesh_of(file, mesh, &mut out) else { return (None, out) };
     let mut layout = Layout { mesh, ..Layout::default() };

@@ -18,10 +18,6 @@ pub(super) trait Real:
 {
     /// 1.
     const ONE: Self;
-    /// Negative infinity.
-    const LOWEST: Self;
-    /// The nearest to an `f64`.
-    fn from_f64(x: f64) -> Self;
     /// Neither infinite nor NaN.
     fn finite(self) -> bool;
     /// Absolute value.
@@ -98,12 +94,6 @@ const LN2_LOW: f32 = -2.121_944_4e-4;
 
 impl Real for f32 {
     const ONE: f32 = 1.0;
-    const LOWEST: f32 = f32::NEG_INFINITY;
-
-    #[inline(always)]
-    fn from_f64(x: f64) -> f32 {
-        x as f32
-    }
 
     #[inline(always)]
     fn finite(self) -> bool {
@@ -224,12 +214,6 @@ impl Real for f32 {
 
 impl Real for f64 {
     const ONE: f64 = 1.0;
-    const LOWEST: f64 = f64::NEG_INFINITY;
-
-    #[inline(always)]
-    fn from_f64(x: f64) -> f64 {
-        x
-    }
 
     #[inline(always)]
     fn finite(self) -> bool {

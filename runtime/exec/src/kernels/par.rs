@@ -18,7 +18,7 @@ pub(super) fn middle(len: usize, unit: usize) -> Option<usize> {
 
 fn cut(len: usize, unit: usize, weight: usize) -> Option<usize> {
     let mid = (len / 2).next_multiple_of(unit.max(1));
-    (len.saturating_mul(weight) > PART && mid < len).then_some(mid)
+    (len.saturating_mul(weight) > PART && 0 < mid && mid < len).then_some(mid)
 }
 
 /// Calls `f(base, part)` for parts of an array, cut at multiples of `unit`; `base` is the position of a part's first

@@ -79,6 +79,9 @@ impl Walk {
         rows: std::ops::Range<usize>,
         mut f: impl FnMut(usize, [usize; K]),
     ) {
+        if rows.is_empty() {
+            return;
+        }
         let outer = self.shape.len() - 1;
         let mut index = [0usize; MAX_DIMS];
         let mut at: [usize; K] = std::array::from_fn(|k| self.offsets[k]);
@@ -120,6 +123,9 @@ pub(super) fn stretches(
     n: usize,
     mut f: impl FnMut(usize, usize, usize),
 ) {
+    if n == 0 {
+        return;
+    }
     let last = shape.len() - 1;
     let mut index = [0usize; MAX_DIMS];
     let mut rest = start;

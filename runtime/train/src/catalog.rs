@@ -1,0 +1,34 @@
+//! The models and layouts that ship, embedded in the binary.
+
+/// A shipped file: its name, what messages call it, and its text.
+#[derive(Clone, Copy, Debug)]
+pub struct Shipped {
+    /// The name users give.
+    pub name: &'static str,
+    /// Its path in the repository.
+    pub path: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+macro_rules! shipped {
+    ($folder:literal, $extension:literal: $($name:literal)*) => {
+        &[$(Shipped {
+            name: $name,
+            path: concat!($folder, "/", $name, ".", $extension),
+            text: include_str!(concat!("../../../", $folder, "/", $name, ".", $extension)),
+        }),*]
+    };
+}
+
+/// Every shipped model.
+pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "bert");
+
+/// Every shipped layout.
+pub const LAYOUTS: &[Shipped] =
+    shipped!("layouts", "layout": "dp" "mp" "dp_mp" "megatron_sp" "zero1" "zero2" "zero3" "folded");
+
+/// The shipped file of that name, with or without its extension.
+pub fn find(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {
+    list.iter().find(|s| s.name == name || s.path.rsplit('/').next() == Some(name))
+}

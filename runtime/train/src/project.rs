@@ -1,0 +1,245 @@
+//! A model and a layout, read and checked: what every command starts from.
+
+use crate::catalog::{LAYOUTS, MODELS, find};
+use meshwright_core::evaluation::Evaluation;
+use meshwright_core::resolve::resolve;
+use meshwright_core::{Compiled, Layout, Program, Settings, StepGraph, check_devices, compile, layout};
+use meshwright_diag::{Diagnostic, Sources, Span, codes, has_errors, nearest};
+use meshwright_plan::{DType, Dim};
+use meshwright_syntax::ast::{LayoutFile, MeshDecl, ModelFile};
+use meshwright_syntax::{MAX_BYTES, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
+use std::path::Path;
+
+/// What the user gave.
+#[derive(Clone, Debug, Default)]
+pub struct ProjectOptions {
+    /// A shipped model's name or a file.
+    pub model: String,
+    /// A shipped layout's name, a file, or rules.
+    pub layout: Option<String>,
+    /// `r=2,c=2` or `r:2;c:2`.
+    pub mesh: Option<String>,
+    /// `--dim name=size`.
+    pub dims: Vec<(String, usize)>,
+    /// `--set name=value`.
+    pub sets: Vec<(String, f64)>,
+    /// The `size` preset.
+    pub size: Option<String>,
+    /// Arithmetic type, where it is not the model's own.
+    pub precision: Option<DType>,
+    /// The number of devices there are, where it is fixed.
+    pub devices: Option<usize>,
+}
+
+/// A model and its layout, checked.
+#[derive(Clone, Debug)]
+pub struct Project {
+    /// The model, resolved.
+    pub program: Program,
+    /// The layout.
+    pub layout: Layout,
+    file: ModelFile,
+    uses: Vec<(String, ModelFile)>,
+    settings: Settings,
+}
+
+/// A project with all that is to be said about it. `sources` are needed to render the diagnostics.
+pub struct Loaded {
+    /// All texts that were read.
+    pub sources: Sources,
+    /// The project; `None` where there are errors.
+    pub project: Option<Project>,
+    /// Errors, warnings and notes.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Project {
+    /// Reads and checks model and layout.
+    pub fn load(options: &ProjectOptions) -> Loaded {
+        let mut loaded = Loaded { sources: Sources::new(), project: None, diagnostics: Vec::new() };
+        loaded.project = load(options, &mut loaded.sources, &mut loaded.diagnostics);
+        if has_errors(&loaded.diagnostics) {
+            loaded.project = None;
+        }
+        loaded
+    }
+
+    /// The dim that counts examples, and its name.
+    pub fn example_dim(&self) -> Option<(Dim, &str)> {
+        let d = *self.program.inputs.first()?.0.dims.first()?;
+        Some((d, self.program.graph.dims.name(d)))
+    }
+
+    /// The same model with another number of examples in a batch.
+    pub fn with_batch(&self, examples: usize) -> Option<Project> {
+        let name = self.example_dim()?.1.to_string();
+        let mut settings = self.settings.clone();
+        settings.dims.retain(|d| d.0 != name);
+        settings.dims.push((name, examples));
+        let (program, _) = resolve(&self.file, None, &settings, &mut |path, span| used(&self.uses, path, span));
+        let mut out = self.clone();
+        let program = program?;
+        // Dims are numbered as before; their sizes, which are part of a dim, may have changed.
+        let names = &program.graph.dims;
+        for r in &mut out.layout.rules {
+            if let meshwright_core::layout::RuleDim::Dim(d) = &mut r.dim {
+                *d = names.find(self.program.graph.dims.name(*d))?;
+            }
+        }
+        for d in &mut out.layout.gathers {
+            *d = names.find(self.program.graph.dims.name(*d))?;
+        }
+        out.program = program;
+        out.settings = settings;
+        Some(out)
+    }
+
+    /// Compiles a step of this project's program.
+    pub fn compile(&self, step: &StepGraph, sources: &Sources) -> (Option<Compiled>, Vec<Diagnostic>) {
+        compile(step, &self.layout, &|span| line_of(sources, span), &mut |_, _| {})
+    }
+
+    /// The evaluation of this project's losses and metrics.
+    pub fn evaluation(&self) -> (Option<Evaluation>, Vec<Diagnostic>) {
+        meshwright_core::evaluation(&self.program)
+    }
+}
+
+/// Line of a span; 0 for a place that is nowhere.
+pub fn line_of(sources: &Sources, span: Span) -> u32 {
+    if span == Span::default() { 0 } else { sources.line(span) as u32 }
+}
+
+fn used(uses: &[(String, ModelFile)], path: &str, span: Span) -> Result<ModelFile, Box<Diagnostic>> {
+    match uses.iter().find(|u| u.0 == path) {
+        Some(u) => Ok(u.1.clone()),
+        None => Err(Box::new(Diagnostic::error(codes::E0515, format!("cannot read `{path}`")).at(span, "used here"))),
+    }
+}
+
+fn load(options: &ProjectOptions, sources: &mut Sources, out: &mut Vec<Diagnostic>) -> Option<Project> {
+    let (name, text) = read_model(&options.model, out)?;
+    let id = sources.add(name.clone(), text);
+    let (file, found) = parse_model(id, &sources.text(id).to_string());
+    out.extend(found);
+    let settings = Settings {
+        dims: options.dims.clone(),
+        consts: options.sets.clone(),
+        size: options.size.clone(),
+        float: options.precision,
+    };
+    let mut uses: Vec<(String, ModelFile)> = Vec::new();
+    let folder = Path::new(&name).parent().map(Path::to_path_buf).unwrap_or_default();
+    let program = file.as_ref().and_then(|f| {
+        let (program, found) = resolve(f, None, &settings, &mut |path, span| {
+            let at = folder.join(path).display().to_string();
+            let text = read_text(&at).map_err(|d| Box::new(d.at(span, "used here")))?;
+            let id = sources.add(at, text);
+            let (file, mut found) = parse_model(id, &sources.text(id).to_string());
+            match file {
+                Some(f) if !has_errors(&found) => {
+                    uses.push((path.to_string(), f.clone()));
+                    Ok(f)
+                }
+                _ => Err(Box::new(found.remove(0))),
+            }
+        });
+        out.extend(found);
+        program
+    });
+    let mesh = read_mesh(options.mesh.as_deref(), sources, out);
+    let (rules, shared) = read_layout(options.layout.as_deref(), sources, out)?;
+    let (program, file) = (program?, file?);
+    let (layout, found) = layout(&rules, mesh.as_ref(), &program, shared);
+    out.extend(found);
+    let layout = layout?;
+    if let Some(d) = options.devices.and_then(|n| check_devices(&layout.mesh, n)) {
+        out.push(d);
+        return None;
+    }
+    Some(Project { program, layout, file, uses, settings })
+}
+
+fn read_model(name: &str, out: &mut Vec<Diagnostic>) -> Option<(String, String)> {
+    if let Some(s) = find(MODELS, name) {
+        return Some((s.path.into(), s.text.into()));
+    }
+    match read_text(name) {
+        Ok(text) => Some((name.into(), text)),
+        Err(d) => {
+            let shipped: Vec<&str> = MODELS.iter().map(|s| s.name).collect();
+            let d = match nearest(name, shipped.iter().copied()) {
+                Some(c) => d.help(format!("did you mean the shipped model `{c}`?")),
+                None => d,
+            };
+            out.push(d.help(format!("give a file, or a shipped model: {}", shipped.join(", "))));
+            None
+        }
+    }
+}
+
+fn read_text(path: &str) -> Result<String, Diagnostic> {
+    let fail = |why: String| Diagnostic::error(codes::E0515, format!("cannot read `{path}`: {why}"));
+    let meta = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
+    if meta.is_dir() {
+        return Err(fail("it is a folder".into()));
+    }
+    if meta.len() > MAX_BYTES as u64 {
+        return Err(fail(format!("it has {} bytes, more than the limit of {MAX_BYTES}", meta.len())));
+    }
+    let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
+    String::from_utf8(bytes).map_err(|e| fail(format!("byte {} is not UTF-8", e.utf8_error().valid_up_to())))
+}
+
+fn read_mesh(text: Option<&str>, sources: &mut Sources, out: &mut Vec<Diagnostic>) -> Option<MeshDecl> {
+    let text = text?;
+    let id = sources.add("--mesh", text);
+    let (mesh, found) = parse_mesh(id, text);
+    out.extend(found);
+    mesh
+}
+
+/// The rules, and whether they come from a file that several models share.
+fn read_layout(
+    text: Option<&str>,
+    sources: &mut Sources,
+    out: &mut Vec<Diagnostic>,
+) -> Option<(LayoutFile, bool)> {
+    let Some(text) = text else { return Some((LayoutFile::default(), false)) };
+    let (file, found, shared) = if let Some(s) = find(LAYOUTS, text) {
+        let id = sources.add(s.path, s.text);
+        let (f, d) = parse_layout(id, s.text);
+        (f, d, true)
+    } else if !text.contains("->") && Path::new(text).exists() {
+        match read_text(text) {
+            Ok(content) => {
+                let id = sources.add(text, content.clone());
+                let (f, d) = parse_layout(id, &content);
+                (f, d, true)
+            }
+            Err(d) => (None, vec![d], true),
+        }
+    } else if text.contains("->") || text.trim().is_empty() {
+        let id = sources.add("--layout", text);
+        let (f, d) = parse_layout(id, text);
+        (f, d, false)
+    } else if text.contains(':') {
+        let id = sources.add("--layout", text);
+        let (f, d) = parse_mtf_layout(id, text);
+        (f, d, false)
+    } else {
+        (None, vec![no_layout(text)], false)
+    };
+    out.extend(found);
+    file.map(|f| (f, shared))
+}
+
+fn no_layout(text: &str) -> Diagnostic {
+    let shipped: Vec<&str> = LAYOUTS.iter().map(|s| s.name).collect();
+    let d = Diagnostic::error(codes::E0515, format!("`{text}` is no layout: no file, no shipped layout, and no rules"));
+    let d = match nearest(text, shipped.iter().copied()) {
+        Some(c) => d.help(format!("did you mean the shipped layout `{c}`?")),
+        None => d,
+    };
+    d.help(format!("give a file, one of {}, or rules such as 'batch -> r; hidden -> c'", shipped.join(", ")))
+}
