@@ -77,6 +77,8 @@ codes! {
     E0513
     E0514
     E0515
+    E0516
+    E0517
 }
 
 /// The code of that name, in any case.

@@ -4,16 +4,26 @@
 //! whole tensors by parameter path, and example order is a function of (seed, epoch, index) alone. What is read from
 //! disk is checked before it is used; a bad file is a diagnostic, never a panic.
 
+pub mod bench;
 pub mod catalog;
 pub mod checkpoint;
 pub mod data;
+mod devices;
+mod evaluator;
+mod failure;
+pub mod inference;
 pub mod metrics;
 pub mod project;
 pub mod run_dir;
 mod tensor;
+pub mod trainer;
 
+pub use bench::{BenchOptions, BenchResult, bench};
+pub use failure::Failure;
+pub use inference::{EvalOptions, PredictOptions, evaluate, predict, read_checkpoint};
 pub use project::{Project, ProjectOptions};
 pub use tensor::RawTensor;
+pub use trainer::{Finished, Progress, TrainOptions, train};
 
 /// A result whose error is one message to the user.
 pub type Checked<T> = Result<T, Box<meshwright_diag::Diagnostic>>;

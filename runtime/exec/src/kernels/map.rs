@@ -46,8 +46,8 @@ pub(super) struct Source {
     pub(super) dense: bool,
     /// All elements of the iteration read the same one.
     pub(super) uniform: bool,
-    /// For inputs, the register for their elements.
-    pub(super) reg: usize,
+    /// For inputs that blocks read, the register for their elements.
+    pub(super) reg: Option<usize>,
 }
 
 /// A prepared map: several outputs, each an expression of the inputs' elements.
@@ -126,7 +126,7 @@ impl MapKernel {
                 reach: a.reach(shape),
                 dense: a.is_dense(shape),
                 uniform: walk.strides[k].iter().all(|s| *s == 0),
-                reg: 0,
+                reg: None,
             })
             .collect();
         let counters = sources.split_off(inputs.len());
@@ -368,7 +368,7 @@ impl<'a> Compiler<'a> {
             match self.expr.nodes[i].scalar {
                 Scalar::Load(k) if !self.uniform[i] => {
                     let reg = self.new_reg(dtype);
-                    self.kernel.inputs[usize::from(k)].reg = reg;
+                    self.kernel.inputs[usize::from(k)].reg = Some(reg);
                     self.place[i] = Some(Place::Input(usize::from(k)));
                 }
                 _ if self.uniform[i] => self.place[i] = Some(Place::Reg(self.new_reg(dtype))),

@@ -178,10 +178,10 @@ impl<'o> Block<'_, 'o> {
     /// Brings an input's elements into its register, unless instructions can read them where they are.
     #[inline]
     fn load(&mut self, k: usize, source: &Source) {
-        if source.uniform || source.dtype.is_pair() || (source.dense && matches!(self.args[k], Arg::Slice(_))) {
-            return;
+        let Some(reg) = source.reg else { return };
+        if !(source.dense && matches!(self.args[k], Arg::Slice(_))) {
+            by_dtype!(source.dtype, T => self.gather::<T>(k, source, reg));
         }
-        by_dtype!(source.dtype, T => self.gather::<T>(k, source, source.reg));
     }
 
     fn gather<T: Banked>(&mut self, k: usize, source: &Source, reg: usize) {
@@ -207,7 +207,7 @@ impl<'o> Block<'_, 'o> {
             Place::Reg(r) => &T::bank(self.banks)[r][..n],
             Place::Input(k) => match self.args[k] {
                 Arg::Slice(s) if self.kernel.inputs[k].dense => &T::slice(s)[self.base + start..][..n],
-                _ => &T::bank(self.banks)[self.kernel.inputs[k].reg][..n],
+                _ => self.kernel.inputs[k].reg.map_or(&[], |r| &T::bank(self.banks)[r][..n]),
             },
             Place::Out(o) => &T::slice(self.outs[o].as_slice())[start..start + n],
         }

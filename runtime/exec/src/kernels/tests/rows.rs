@@ -7,7 +7,7 @@ use meshwright_plan::DType;
 
 /// Within a few roundings of results of at least `scale`.
 fn near(got: f32, want: f64, scale: f64) -> bool {
-    (f64::from(got) - want).abs() <= 1e-6 * want.abs().max(scale) || f64::from(got) == want
+    (f64::from(got) - want).abs() <= 1e-5 * want.abs().max(scale) || f64::from(got) == want
 }
 
 /// Log-sum-exp as it is defined, with f64.
@@ -68,7 +68,7 @@ fn softmax_along_any_dim() {
                     for (k, x) in row.iter().enumerate() {
                         let want = if log { x - total } else { (x - total).exp() };
                         let got = out[start + k * step];
-                        assert!(near(got, want, if log { 1.0 } else { 1e-30 }), "{got} is not {want}: {:?} {} {log}", c.shape, c.dim);
+                        assert!(near(got, want, if log { 0.25 } else { 1e-30 }), "{got} is not {want}: {:?} {} {log}", c.shape, c.dim);
                     }
                 }
                 let mut place = c.x.clone();
@@ -109,7 +109,7 @@ fn cross_entropy_and_its_gradient() {
             let kernel = LogSumExpKernel::new(&others, classes, &logits).unwrap().with_level(level);
             let mut out = vec![5.0; rows.len()];
             kernel.run(Slice::F32(&c.x), SliceMut::F32(&mut out)).unwrap();
-            assert!(out.iter().zip(&rows).all(|(o, r)| near(*o, lse(r), 10.0)));
+            assert!(out.iter().zip(&rows).all(|(o, r)| near(*o, lse(r), 1.0)));
 
             let kernel = CrossEntropyKernel::new(&others, classes, &logits, &label_access).unwrap();
             kernel.with_level(level).run(Slice::F32(&c.x), Slice::I32(&label), SliceMut::F32(&mut out)).unwrap();

@@ -1,0 +1,118 @@
+//! Timing of whole training steps with data in memory.
+
+use crate::devices::{compiled, load, start};
+use crate::failure::Failure;
+use crate::project::Project;
+use meshwright_core::training_step;
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_exec::{HostData, HostTensor, InputLeaf, Provider, process_cpu_time};
+use meshwright_plan::random::{Key, uniform01};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What to time.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    /// Timed steps.
+    pub steps: usize,
+    /// Steps before them.
+    pub warmup: usize,
+    /// Cores to use.
+    pub threads: Option<usize>,
+    /// Seed of values and data.
+    pub seed: u64,
+}
+
+/// Times of whole steps.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BenchResult {
+    /// Median wall time, in milliseconds.
+    pub median_ms: f64,
+    /// Shortest.
+    pub min_ms: f64,
+    /// 90th percentile.
+    pub p90_ms: f64,
+    /// CPU time of all threads of the process for a mean step.
+    pub cpu_ms_per_step: f64,
+    /// Number of timed steps.
+    pub samples: usize,
+    /// Greatest resident memory of the process.
+    pub peak_rss_bytes: u64,
+}
+
+/// Times training steps of a project on random data.
+pub fn bench(
+    project: &Project,
+    sources: &Sources,
+    options: &BenchOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<BenchResult, Failure> {
+    let Some(step) = training_step(&project.program) else {
+        return Err(Diagnostic::error(codes::E0516, "there is no `train` block, so no training step to time")
+            .help("add a `train` block to the model file")
+            .into());
+    };
+    let plan = compiled(project, &step, sources)?.plan;
+    let mut cluster = start(project, options.threads)?;
+    let program = load(&mut cluster, plan)?;
+    cluster.init_state(program.id, options.seed)?;
+    let ranges: Vec<Option<usize>> = program.plan.inputs.iter().map(|i| i.range.map(|r| r.size)).collect();
+    let names: Vec<String> = program.plan.inputs.iter().map(|i| i.name.clone()).collect();
+    let high = move |name: &str| names.iter().position(|n| n == name).and_then(|i| ranges[i]);
+    let seed = options.seed;
+    let made: Vec<Vec<HostTensor>> =
+        program.needs.iter().map(|leaves| leaves.iter().map(|l| random(l, seed, high(&l.name))).collect()).collect();
+    let made = Arc::new(made);
+    let provider: Provider = Arc::new(move |rank, _| Ok(made[rank].clone()));
+    let mut times = Vec::new();
+    let mut cpu = process_cpu_time();
+    for n in 0..options.warmup + options.steps {
+        if n == options.warmup {
+            cpu = process_cpu_time();
+        }
+        let t = Instant::now();
+        cluster.run(program.id, n as u64 + 1, &provider)?;
+        if n >= options.warmup {
+            times.push(t.elapsed().as_secs_f64() * 1e3);
+        }
+        progress(n + 1, options.warmup + options.steps);
+    }
+    let cpu = (process_cpu_time() - cpu).as_secs_f64() * 1e3 / options.steps.max(1) as f64;
+    cluster.shutdown();
+    times.sort_by(f64::total_cmp);
+    let at = |q: f64| times.get(((q * times.len() as f64) as usize).min(times.len().saturating_sub(1))).copied();
+    Ok(BenchResult {
+        median_ms: at(0.5).unwrap_or(f64::NAN),
+        min_ms: at(0.0).unwrap_or(f64::NAN),
+        p90_ms: at(0.9).unwrap_or(f64::NAN),
+        cpu_ms_per_step: cpu,
+        samples: times.len(),
+        peak_rss_bytes: peak_rss(),
+    })
+}
+
+/// Random values for one input of one device: positions for indices, bytes, truth values, or floats in 0..1.
+fn random(leaf: &InputLeaf, seed: u64, range: Option<usize>) -> HostTensor {
+    use meshwright_plan::DType;
+    let shape: Vec<usize> = leaf.ranges.iter().map(|r| r.len()).collect();
+    let high = match (leaf.dtype, range) {
+        (_, Some(n)) => n as f64,
+        (DType::U8, _) => 256.0,
+        (DType::Bool, _) => 2.0,
+        (DType::I32, _) => 100.0,
+        _ => 1.0,
+    };
+    let key = Key::new(seed, &leaf.name);
+    let whole = leaf.dtype.is_float();
+    let n: usize = shape.iter().product();
+    let values = (0..n as u64).map(|i| uniform01(&key, i) * high).map(|v| if whole { v } else { v.floor() }).collect();
+    HostTensor { shape, data: HostData::from_f64(leaf.dtype, values) }
+}
+
+/// Greatest resident memory of this process in bytes; 0 where the system does not tell.
+fn peak_rss() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap_or("");
+    line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
+}

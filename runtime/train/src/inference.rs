@@ -1,0 +1,191 @@
+//! `eval` and `predict`: a checkpoint on any mesh, without training.
+
+use crate::checkpoint::{Checkpoint, Store, read_file};
+use crate::devices::{batch, compiled, dataset, load, provide, restore, start};
+use crate::evaluator::Evaluator;
+use crate::failure::Failure;
+use crate::metrics;
+use crate::project::Project;
+use crate::run_dir::checkpoints_in;
+use meshwright_core::{Goal, GoalKind, StepGraph};
+use meshwright_diag::{Diagnostic, Sources, codes, nearest};
+use meshwright_exec::{HostTensor, ProgramId};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What to evaluate on.
+#[derive(Clone, Debug, Default)]
+pub struct EvalOptions {
+    /// `--data`.
+    pub data: Option<String>,
+    /// The split: `test` as a rule.
+    pub split: String,
+    /// Cores to use.
+    pub threads: Option<usize>,
+    /// Folders in which data is sought.
+    pub roots: Vec<PathBuf>,
+    /// A run's folder, or one checkpoint file.
+    pub checkpoint: PathBuf,
+}
+
+/// What to predict.
+#[derive(Clone, Debug, Default)]
+pub struct PredictOptions {
+    /// Data, split and checkpoint.
+    pub eval: EvalOptions,
+    /// Which outputs; all of them where empty.
+    pub outputs: Vec<String>,
+    /// At most so many examples.
+    pub limit: Option<usize>,
+}
+
+/// Reads a checkpoint: the newest of a run's folder, or one file.
+pub fn read_checkpoint(path: &Path) -> Result<Checkpoint, Failure> {
+    if path.is_file() {
+        return Ok(read_file(path)?);
+    }
+    let folder = checkpoints_in(path);
+    let found = Store::read_only(folder).newest()?;
+    match found {
+        Some(l) => Ok(l.checkpoint),
+        None => Err(Diagnostic::error(codes::E0516, format!("`{}` holds no checkpoint", path.display()))
+            .help("name the folder of a run (`--run` of `train`), or a `.safetensors` file of one")
+            .into()),
+    }
+}
+
+/// Losses and metrics of a checkpoint over a split of the data.
+pub fn evaluate(
+    project: &Project,
+    sources: &Sources,
+    options: &EvalOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<metrics::Evaluation, Failure> {
+    let checkpoint = read_checkpoint(&options.checkpoint)?;
+    let Some(set) = dataset(project, options.data.as_deref(), &options.roots, &options.split, false)? else {
+        return Err(crate::evaluator::data_failed(format!("there is no `{}` split", options.split)));
+    };
+    let mut cluster = start(project, options.threads)?;
+    let evaluator = Evaluator::new(project, sources, &mut cluster, Arc::new(set))?;
+    prepare(&cluster, &checkpoint)?;
+    let result = evaluator.run(&cluster, progress)?;
+    cluster.shutdown();
+    Ok(result)
+}
+
+fn prepare(cluster: &meshwright_exec::Cluster, checkpoint: &Checkpoint) -> Result<(), Failure> {
+    cluster.init_state(ProgramId(0), checkpoint.meta.seed)?;
+    restore(cluster, checkpoint)
+}
+
+/// Outputs of a checkpoint for the examples of a split, in the order of the file: name, and a tensor whose first dim counts
+/// examples where the output has the example dim.
+pub fn predict(
+    project: &Project,
+    sources: &Sources,
+    options: &PredictOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Vec<(String, HostTensor)>, Failure> {
+    let wanted = wanted(project, &options.outputs)?;
+    let e = &options.eval;
+    let checkpoint = read_checkpoint(&e.checkpoint)?;
+    let Some(set) = dataset(project, e.data.as_deref(), &e.roots, &e.split, false)? else {
+        return Err(crate::evaluator::data_failed(format!("there is no `{}` split", e.split)));
+    };
+    let records = options.limit.unwrap_or(usize::MAX).min(set.records());
+    let mut cluster = start(project, e.threads)?;
+    let size = project.example_dim().map_or(1, |d| d.0.size).max(1);
+    let mut parts: Vec<Vec<HostTensor>> = vec![Vec::new(); wanted.len()];
+    let mut first = 0;
+    for (batch_size, count) in [(size, records / size), (records % size, 1)] {
+        if batch_size == 0 || count == 0 {
+            continue;
+        }
+        let p = if batch_size == size { Some(project.clone()) } else { project.with_batch(batch_size) };
+        let Some(p) = p else { continue };
+        let program = load(&mut cluster, compiled(&p, &prediction(&p, &wanted), sources)?.plan)?;
+        prepare(&cluster, &checkpoint)?;
+        for _ in 0..count {
+            let rows: Vec<usize> = (first..first + batch_size).collect();
+            let report = cluster.run(program.id, 1, &provide(batch(&set, &program.needs, &rows)))?;
+            for (name, list) in wanted.iter().zip(&mut parts) {
+                list.extend(report.outputs.get(name).cloned());
+            }
+            first += batch_size;
+            progress(first, records);
+        }
+    }
+    cluster.shutdown();
+    Ok(wanted.into_iter().zip(parts).filter_map(|(n, p)| Some((n, joined(p)?))).collect())
+}
+
+fn wanted(project: &Project, names: &[String]) -> Result<Vec<String>, Failure> {
+    let all: Vec<String> = project.program.outputs.iter().map(|o| o.name.clone()).collect();
+    if all.is_empty() {
+        return Err(Diagnostic::error(codes::E0516, format!("the model `{}` declares no output", project.program.model))
+            .help("declare one: `output class = argmax[classes](logits)`")
+            .into());
+    }
+    for n in names {
+        if !all.contains(n) {
+            let d = Diagnostic::error(codes::E0516, format!("the model has no output `{n}`: it has {}", all.join(", ")));
+            let d = match nearest(n, all.iter().map(String::as_str)) {
+                Some(c) => d.help(format!("did you mean `{c}`?")),
+                None => d,
+            };
+            return Err(d.into());
+        }
+    }
+    Ok(if names.is_empty() { all } else { names.to_vec() })
+}
+
+/// The program that computes outputs. The example dim comes first in each, so that batches can be joined.
+fn prediction(project: &Project, names: &[String]) -> StepGraph {
+    let mut graph = project.program.graph.clone();
+    let example = project.example_dim().map(|d| d.0);
+    let goals = project
+        .program
+        .outputs
+        .iter()
+        .filter(|o| names.contains(&o.name))
+        .map(|o| {
+            let mut dims = graph.ty(o.id).dims.clone();
+            dims.sort_by_key(|d| Some(*d) != example);
+            // Any order of storage is the same value; an identity fixes the one that is written out.
+            graph.cursor = graph.node(o.id).origin.clone();
+            let id = if dims == graph.ty(o.id).dims {
+                o.id
+            } else {
+                graph.op(meshwright_ops::Expand { dims }, &[o.id])
+            };
+            Goal { name: o.name.clone(), id, kind: GoalKind::Output }
+        })
+        .collect();
+    StepGraph {
+        model: project.program.model.clone(),
+        program: "predict",
+        float: project.program.float,
+        graph,
+        inputs: project.program.inputs.iter().map(|i| i.0.clone()).collect(),
+        goals,
+    }
+}
+
+/// Tensors joined along their first dim.
+fn joined(parts: Vec<HostTensor>) -> Option<HostTensor> {
+    let mut rows = 0;
+    let mut values = Vec::new();
+    let first = parts.first()?.clone();
+    let scalar = first.shape.is_empty();
+    for p in &parts {
+        rows += p.shape.first().copied().unwrap_or(1);
+        values.extend(p.data.to_f64());
+    }
+    let mut shape = first.shape.clone();
+    if scalar {
+        shape = vec![rows];
+    } else {
+        shape[0] = rows;
+    }
+    HostTensor::new(shape, meshwright_exec::HostData::from_f64(first.dtype(), values))
+}

@@ -1,0 +1,364 @@
+//! The training loop: batches in, steps, evaluation each epoch, checkpoints, events out.
+
+use crate::checkpoint::{Meta, Store};
+use crate::data::Schedule;
+use crate::devices::{batch, compiled, dataset, load, prefetch, provide, restore, snapshot, start};
+use crate::evaluator::{Evaluator, data_failed};
+use crate::failure::Failure;
+use crate::metrics::{self, Event};
+use crate::project::Project;
+use crate::run_dir::{MetricsLog, RunDir};
+use meshwright_core::training_step;
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_exec::Cluster;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// What a run is asked to do.
+#[derive(Clone, Debug, Default)]
+pub struct TrainOptions {
+    /// `--data`.
+    pub data: Option<String>,
+    /// How many epochs; with neither, one. `steps` wins.
+    pub epochs: Option<u32>,
+    /// How many steps.
+    pub steps: Option<u64>,
+    /// Seed of initial values and of the order of examples.
+    pub seed: u64,
+    /// The run's folder; without one nothing is written.
+    pub run: Option<PathBuf>,
+    /// Continue the run in that folder.
+    pub resume: bool,
+    /// Cores to use.
+    pub threads: Option<usize>,
+    /// Folders in which data is sought.
+    pub roots: Vec<PathBuf>,
+    /// Evaluate on the `test` split after each epoch, if there is one.
+    pub eval: bool,
+}
+
+/// What a run tells while it goes.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// Once, before the first step.
+    Started {
+        /// Elements of all parameters.
+        parameters: usize,
+        /// Steps in an epoch.
+        steps_per_epoch: u64,
+        /// The last step of the run.
+        total_steps: u64,
+        /// Devices.
+        devices: usize,
+        /// Steps already done.
+        from_step: u64,
+        /// Examples in the training set.
+        examples: usize,
+        /// What else is worth knowing.
+        notes: Vec<String>,
+    },
+    /// An event, as `metrics.jsonl` has it.
+    Event(&'a Event),
+    /// A step is done.
+    StepDone {
+        /// Its number, from 1.
+        step: u64,
+        /// Its epoch, from 1.
+        epoch: u32,
+        /// Its loss.
+        loss: f64,
+        /// Speed since the start of the epoch.
+        examples_per_second: f64,
+    },
+    /// A checkpoint is on disk.
+    Checkpoint {
+        /// After which step.
+        step: u64,
+        /// The folder of checkpoints.
+        path: PathBuf,
+    },
+    /// Evaluation goes on.
+    Evaluating {
+        /// Examples done.
+        done: usize,
+        /// Examples in all.
+        total: usize,
+    },
+    /// Something worth knowing.
+    Note(String),
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Steps done, since the beginning.
+    pub steps: u64,
+    /// Epochs done, since the beginning.
+    pub epochs: u32,
+    /// The last loss.
+    pub loss: Option<f64>,
+    /// The last evaluation.
+    pub eval: Option<metrics::Evaluation>,
+    /// Whether it was stopped from outside.
+    pub interrupted: bool,
+    /// The run's folder.
+    pub run: Option<PathBuf>,
+}
+
+/// What the run's folder remembers of how it was started.
+#[derive(Serialize)]
+struct RunSettings<'a> {
+    model: &'a str,
+    mesh: String,
+    precision: &'a str,
+    seed: u64,
+    data: Option<&'a str>,
+    dims: std::collections::BTreeMap<String, usize>,
+    layout: Vec<String>,
+}
+
+/// Trains a project. `stop` ends it after the step at hand, with a checkpoint.
+pub fn train(
+    project: &Project,
+    sources: &Sources,
+    options: &TrainOptions,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Finished, Failure> {
+    let Some(step) = training_step(&project.program) else {
+        let model = &project.program.model;
+        return Err(Diagnostic::error(codes::E0516, format!("the file has no `train {model}` block"))
+            .help(format!("add one: `train {model} {{ minimize LOSS optimizer adam(lr = 1e-3) }}`"))
+            .into());
+    };
+    let plan = compiled(project, &step, sources)?.plan;
+    let set = match dataset(project, options.data.as_deref(), &options.roots, "train", false)? {
+        Some(s) => Arc::new(s),
+        None => return Err(data_failed("there is no `train` split".into())),
+    };
+    let test = if options.eval { dataset(project, options.data.as_deref(), &options.roots, "test", true)? } else { None };
+    let run = match &options.run {
+        Some(path) if options.resume => Some(RunDir::resume(path)?),
+        Some(path) => Some(RunDir::create(path)?),
+        None => None,
+    };
+    let store = run.as_ref().map(RunDir::checkpoints).transpose()?;
+    let mut cluster = start(project, options.threads)?;
+    let program = load(&mut cluster, plan)?;
+    let mut notes = Vec::new();
+    let resumed = if options.resume { newest(store.as_ref(), &mut notes)? } else { None };
+    let seed = resumed.as_ref().map_or(options.seed, |c| c.meta.seed);
+    let examples = program.examples;
+    let Some(schedule) = Schedule::new(seed, set.records(), examples) else {
+        let name = project.example_dim().map_or("?", |d| d.1);
+        return Err(Diagnostic::error(
+            codes::E0516,
+            format!("`{name}` = {examples}, but there are only {} examples: not one whole batch", set.records()),
+        )
+        .help(format!("take a smaller batch: `--dim {name}={}`", set.records()))
+        .into());
+    };
+    cluster.init_state(program.id, seed)?;
+    let mut from = 0;
+    if let Some(c) = &resumed {
+        let (epoch, position) = schedule.position(c.meta.step);
+        if (epoch, position as u64) != (c.meta.epoch, c.meta.position) {
+            return Err(Diagnostic::error(
+                codes::E0516,
+                format!(
+                    "the run stands at example {} of epoch {}, which no step of {examples} examples reaches",
+                    c.meta.position,
+                    c.meta.epoch + 1
+                ),
+            )
+            .help("resume with the batch size and the data of the run")
+            .into());
+        }
+        restore(&cluster, c)?;
+        from = c.meta.step;
+    }
+    let evaluator = match test {
+        Some(t) => Some(Evaluator::new(project, sources, &mut cluster, Arc::new(t))?),
+        None => None,
+    };
+    let per_epoch = schedule.steps_per_epoch();
+    let last = options.steps.unwrap_or_else(|| u64::from(options.epochs.unwrap_or(1)) * per_epoch);
+    let log = match &run {
+        Some(run) => {
+            if resumed.is_none() {
+                run.write_settings(&settings(project, options, seed))?;
+            }
+            run.write_plan(&program.plan.to_json())?;
+            Some(run.metrics(from, (from / per_epoch) as u32)?)
+        }
+        None => None,
+    };
+    progress(Progress::Started {
+        parameters: project.program.params.iter().map(|p| project.program.graph.ty(p.id).elements()).sum(),
+        steps_per_epoch: per_epoch,
+        total_steps: last,
+        devices: project.layout.mesh.devices(),
+        from_step: from,
+        examples: set.records(),
+        notes,
+    });
+    let (needs, source_schedule, source_set) = (program.needs.clone(), schedule.clone(), set.clone());
+    let mut batches = prefetch(from..last.max(from), move |n| {
+        Ok(batch(&source_set, &needs, &source_schedule.records(n, 0..examples)))
+    })?;
+    let mut l = Loop { project, cluster: &cluster, store, log, schedule: &schedule, seed, examples, progress };
+    let mut finished =
+        Finished { steps: from, epochs: 0, loss: None, eval: None, interrupted: false, run: options.run.clone() };
+    let began = Instant::now();
+    let mut epoch_began = Instant::now();
+    let (mut losses, mut saved) = (Vec::new(), from);
+    while let Some(b) = batches.next() {
+        let n = finished.steps + 1;
+        let report = cluster.run(program.id, n, &provide(b.map_err(data_failed)?))?;
+        let name = &program.plan.outputs[0].name;
+        let loss = report.outputs.get(name).and_then(|t| t.scalar()).unwrap_or(f64::NAN);
+        l.step(n, loss, epoch_began, losses.len())?;
+        losses.push(loss);
+        (finished.steps, finished.loss) = (n, Some(loss));
+        if n % per_epoch == 0 {
+            finished.epochs = (n / per_epoch) as u32;
+            finished.eval = l.epoch(finished.epochs, &losses, evaluator.as_ref(), epoch_began)?;
+            losses.clear();
+            epoch_began = Instant::now();
+            l.save(n)?;
+            saved = n;
+        }
+        if stop.load(Ordering::Relaxed) {
+            finished.interrupted = true;
+            break;
+        }
+    }
+    drop(batches);
+    if saved != finished.steps {
+        l.save(finished.steps)?;
+    }
+    if !finished.interrupted {
+        if finished.steps % per_epoch != 0 && evaluator.is_some() {
+            finished.eval = l.evaluate(evaluator.as_ref())?;
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        finished.epochs = (finished.steps / per_epoch) as u32;
+        l.event(Event::Done { steps: finished.steps, epochs: finished.epochs, seconds })?;
+    }
+    if let Some(log) = &l.log {
+        log.sync()?;
+    }
+    cluster.shutdown();
+    Ok(finished)
+}
+
+fn newest(store: Option<&Store>, notes: &mut Vec<String>) -> Result<Option<crate::checkpoint::Checkpoint>, Failure> {
+    let Some(store) = store else {
+        return Err(Diagnostic::error(codes::E0516, "`--resume` needs the folder of the run")
+            .help("name it: `--run DIR --resume`")
+            .into());
+    };
+    Ok(match store.newest()? {
+        Some(found) => {
+            notes.extend(found.skipped.iter().map(|s| format!("skipped a damaged checkpoint: {s:?}")));
+            Some(found.checkpoint)
+        }
+        None => {
+            notes.push("the run has no checkpoint yet: it starts again".into());
+            None
+        }
+    })
+}
+
+fn settings<'a>(project: &'a Project, options: &'a TrainOptions, seed: u64) -> RunSettings<'a> {
+    RunSettings {
+        model: &project.program.model,
+        mesh: project.layout.mesh.describe(),
+        precision: project.program.float.name(),
+        seed,
+        data: options.data.as_deref(),
+        dims: project.program.graph.dims.iter().map(|(d, n)| (n.to_string(), d.size)).collect(),
+        layout: project.layout.rules.iter().map(|r| r.text.clone()).collect(),
+    }
+}
+
+/// What the loop writes to.
+struct Loop<'a> {
+    project: &'a Project,
+    cluster: &'a Cluster,
+    store: Option<Store>,
+    log: Option<MetricsLog>,
+    schedule: &'a Schedule,
+    seed: u64,
+    examples: usize,
+    progress: &'a mut dyn FnMut(Progress),
+}
+
+impl Loop<'_> {
+    fn event(&mut self, event: Event) -> Result<(), Failure> {
+        if let Some(log) = &mut self.log {
+            log.append(&event)?;
+        }
+        (self.progress)(Progress::Event(&event));
+        Ok(())
+    }
+
+    fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, before: usize) -> Result<(), Failure> {
+        self.event(Event::Step { step, loss })?;
+        let rate = ((before + 1) * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
+        let epoch = self.schedule.position(step - 1).0 + 1;
+        (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate });
+        if loss.is_finite() {
+            return Ok(());
+        }
+        let decl = self.project.program.train.as_ref().map(|t| &t.minimize);
+        let name = decl.map_or("the loss", |d| d.name.as_str());
+        let mut d = Diagnostic::error(codes::E0517, format!("the loss `{name}` is {loss} at step {step}"));
+        if let Some(decl) = decl {
+            d = d.at(decl.span, "not finite from here on");
+        }
+        Err(d.help("try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block").into())
+    }
+
+    fn evaluate(&mut self, evaluator: Option<&Evaluator>) -> Result<Option<metrics::Evaluation>, Failure> {
+        let Some(e) = evaluator else { return Ok(None) };
+        let progress = &mut *self.progress;
+        let result = e.run(self.cluster, &mut |done, total| progress(Progress::Evaluating { done, total }))?;
+        Ok(Some(result))
+    }
+
+    fn epoch(
+        &mut self,
+        epoch: u32,
+        losses: &[f64],
+        evaluator: Option<&Evaluator>,
+        began: Instant,
+    ) -> Result<Option<metrics::Evaluation>, Failure> {
+        let eval = self.evaluate(evaluator)?;
+        let train_loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
+        let seconds = began.elapsed().as_secs_f64();
+        self.event(Event::Epoch { epoch, train_loss, eval: eval.clone(), seconds })?;
+        Ok(eval)
+    }
+
+    fn save(&mut self, step: u64) -> Result<(), Failure> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let (epoch, position) = self.schedule.position(step);
+        let meta = Meta::new(self.project.program.model.as_str(), step, epoch, position as u64, self.seed);
+        // What the log says of these steps must be on disk before the checkpoint that vouches for them.
+        if let Some(log) = &self.log {
+            log.sync()?;
+        }
+        let tensors = snapshot(self.cluster)?;
+        store.save(&meta, tensors.iter().map(|(n, t)| (n.as_str(), t)))?;
+        (self.progress)(Progress::Checkpoint { step, path: crate::run_dir::checkpoints_in(&self.run_path()) });
+        Ok(())
+    }
+
+    fn run_path(&self) -> PathBuf {
+        self.store.as_ref().map(|s| s.path().to_path_buf()).unwrap_or_default()
+    }
+}
