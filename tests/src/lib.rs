@@ -1,1 +1,1 @@
-//! Skeleton.
+//! Shared by the suites.

@@ -1,1 +1,56 @@
-//! Skeleton.
+//! The command line as a library: [`main`] with the arguments gives the exit code.
+//!
+//! **Invariant:** this is the only place that prints, reads the environment, and decides exit codes: 0 for success, 1 for
+//! anything diagnosed, 2 for a usage error, 101 for a mistake of Meshwright itself, 130 for a run that Ctrl-C ended.
+//! Reports go to standard output; diagnostics, notes and progress to standard error.
+
+mod args;
+mod commands;
+mod console;
+mod explain_table;
+mod panics;
+mod pick;
+mod progress;
+mod stop;
+mod table;
+mod text;
+
+use args::{Cli, Command};
+use clap::Parser;
+use console::Console;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use stop::Stop;
+
+/// Runs the command line `args`, of which the first is the name of the program.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help for a pipe that is closed already is no failure.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { stop::USAGE } else { stop::SUCCESS });
+        }
+    };
+    let mut console = Console::new(cli.color, cli.command.format());
+    let ended = panics::caught(|| run(cli.command, &mut console)).and_then(|()| console.flush());
+    ExitCode::from(match ended {
+        Ok(()) => stop::SUCCESS,
+        Err(why) => console.say_why(why),
+    })
+}
+
+fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
+    match command {
+        Command::Train(a) => commands::train::run(&a, console),
+        Command::Eval(a) => commands::eval::run(&a, console),
+        Command::Predict(a) => commands::predict::run(&a, console),
+        Command::Check(a) => commands::check::run(&a, console),
+        Command::Explain(a) => commands::explain::run(&a, console),
+        Command::Bench(a) => commands::bench::run(&a, console),
+        Command::Models(a) => commands::shipped::models(&a, console),
+        Command::Layouts(a) => commands::shipped::layouts(&a, console),
+        Command::Ckpt(a) => commands::ckpt::run(&a, console),
+        Command::Completions(a) => commands::completions::run(&a, console),
+    }
+}

@@ -99,8 +99,7 @@ fn adam(n: usize, name: &str) {
     let kernel = map(&e, &[n], &[dense.clone(), dense.clone(), dense.clone(), dense, scalar], &[p2, m2, v2]);
     let (mut p, mut m, mut v, g) = (vec![1.0f32; n], vec![0.1f32; n], vec![0.1f32; n], vec![0.5f32; n]);
     time(name, 9, || {
-        let args =
-            [Arg::Out(0), Arg::Out(1), Arg::Out(2), Slice::F32(&g).into(), Slice::F32(&[7.0]).into()];
+        let args = [Arg::Out(0), Arg::Out(1), Arg::Out(2), Slice::F32(&g).into(), Slice::F32(&[7.0]).into()];
         let outs = &mut [SliceMut::F32(&mut p), SliceMut::F32(&mut m), SliceMut::F32(&mut v)];
         kernel.run(&args, outs).unwrap();
         black_box(&p);
@@ -110,7 +109,9 @@ fn adam(n: usize, name: &str) {
 fn rows() {
     let x: Vec<f32> = (0..N).map(|i| (i % 1013) as f32 * 0.01).collect();
     let mut y = vec![0.0f32; N];
-    for (rows, classes, log) in [(4096, 1024, false), (4096, 1024, true), (N / 10, 10, false), (80, 50_000, true)] {
+    for (rows, classes, log) in
+        [(4096, 1024, false), (4096, 1024, true), (N / 10, 10, false), (80, 50_000, true)]
+    {
         let n = rows * classes;
         let kernel = SoftmaxKernel::new(DType::F32, &[rows, classes], 1, log).unwrap();
         let name = if log { "log-softmax" } else { "softmax" };
@@ -185,8 +186,11 @@ fn main() {
         let mut out = vec![0.0f32; keep.iter().product()];
         let mut pairs = vec![Default::default(); out.len()];
         time(name, 9, || {
-            let into =
-                if monoid == Monoid::ArgMax { SliceMut::PairF32(&mut pairs) } else { SliceMut::F32(&mut out) };
+            let into = if monoid == Monoid::ArgMax {
+                SliceMut::PairF32(&mut pairs)
+            } else {
+                SliceMut::F32(&mut out)
+            };
             kernel.run(Slice::F32(&a), into).unwrap();
             black_box(&out);
         });

@@ -273,6 +273,10 @@ impl<'a> Pass<'a> {
             Placement::split(loops.iter().filter(|(d, _)| result.contains(d)).map(|(d, a)| (*d, a.clone())));
         natural.partial = partial;
         self.emit(id, srcs, loops, natural);
+        if self.is_gradient(id) {
+            // Finished as soon as it is there: all gradients can then share a bucket, and later passes may overlap it.
+            self.settle(id);
+        }
     }
 
     fn emit(&mut self, id: Id, inputs: Vec<VersionId>, loops: Loops, p: Placement) {
@@ -344,7 +348,7 @@ impl<'a> Pass<'a> {
     /// The version of a value in a placement, made from the cheapest version there is. An axis over which the value is
     /// finished is never unfinished again.
     pub(super) fn convert(&mut self, id: Id, dst: &Placement, user: Option<Id>) -> VersionId {
-        let phase = user.map_or(Phase::Update, |u| self.node(u).origin.phase);
+        let phase = self.node(user.unwrap_or(id)).origin.phase;
         if let Some(v) = self.usable(id, dst, phase) {
             return v;
         }

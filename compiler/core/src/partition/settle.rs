@@ -55,7 +55,8 @@ impl Pass<'_> {
             }
         }
         let hub = best.map_or(target, |b| b.2);
-        let user = self.users[i].first().copied();
+        // A gradient is finished where it is made, whoever uses it.
+        let user = if self.is_gradient(v) { None } else { self.users[i].first().copied() };
         self.convert(v, &hub, user);
         self.settled[i] = Some(hub);
     }

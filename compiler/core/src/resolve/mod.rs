@@ -1,1 +1,283 @@
-//! Names to a graph.
+//! Names to a graph: a model file, with what the command line sets, becomes a [`Program`].
+//!
+//! Layers are laid out in full at every call. An expression in error becomes a poison value, on which nothing is reported
+//! again, so that one run reports all independent mistakes.
+
+mod args;
+mod body;
+mod brackets;
+mod call;
+mod declare;
+mod expr;
+mod glob;
+mod globals;
+mod layers;
+mod load;
+mod number;
+mod over_dims;
+mod report;
+mod schedule;
+mod scope;
+#[cfg(test)]
+mod tests;
+mod train;
+mod walk;
+
+use crate::program::{LossDecl, ParamDecl, Program, Settings};
+use globals::Globals;
+use meshwright_diag::{Diagnostic, Outcome, Span, codes, has_errors, nearest};
+use meshwright_ops::{Graph, Id, Origin};
+use meshwright_plan::{DType, InputDecl};
+use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
+use report::{Report, listed};
+use scope::{Scope, ScopeKind};
+use std::collections::BTreeMap;
+
+pub use load::Loader;
+
+/// The most values of a graph.
+const MAX_VALUES: usize = 200_000;
+/// The most expressions and calls evaluated: layers without values would otherwise escape [`MAX_VALUES`].
+const MAX_WORK: usize = 4_000_000;
+/// The deepest nesting of expressions and calls together. The thread below has the stack for it.
+const MAX_DEPTH: usize = 2048;
+/// Stack of the thread that resolves: 32 KiB for each level.
+const STACK: usize = 64 << 20;
+
+/// Resolves a model of a file: the one named `model`, or the only one.
+///
+/// `load` gives the files that `use` names. Diagnostics come in source order; the program is `None` where one of them is an
+/// error.
+pub fn resolve(
+    file: &ModelFile,
+    model: Option<&str>,
+    settings: &Settings,
+    load: &mut Loader<'_>,
+) -> Outcome<Program> {
+    let mut report = Report::default();
+    let used = load::used_files(file, load, &mut report);
+    // Expressions recurse as deep as they are nested; a thread of our own makes the room independent of the caller's.
+    std::thread::scope(|scope| {
+        let run = || resolve_loaded(file, &used, model, settings, report);
+        match std::thread::Builder::new().name("resolve".into()).stack_size(STACK).spawn_scoped(scope, run) {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(e) => {
+                let text = format!("the system gives no thread to resolve names on: {e}");
+                (None, vec![Diagnostic::error(codes::E0219, text)])
+            }
+        }
+    })
+}
+
+fn resolve_loaded(
+    file: &ModelFile,
+    used: &[ModelFile],
+    model: Option<&str>,
+    settings: &Settings,
+    mut report: Report,
+) -> Outcome<Program> {
+    let files: Vec<&ModelFile> = used.iter().chain([file]).collect();
+    let mut globals = globals::globals(&files, settings, &mut report);
+    let chosen = choose_model(file, model, &mut report);
+    let train = choose_train(file, chosen, &mut report);
+    let precision = train::precision(train, settings, &mut report);
+    let Some(chosen) = chosen else { return (None, report.finish()) };
+    let mut r = Resolver {
+        float: precision,
+        graph: Graph::new(std::mem::take(&mut globals.names)),
+        globals,
+        report,
+        scopes: Vec::new(),
+        params: Vec::new(),
+        paths: BTreeMap::new(),
+        inputs: Vec::new(),
+        losses: Vec::new(),
+        metrics: Vec::new(),
+        outputs: Vec::new(),
+        step: None,
+        depth: 0,
+        work: 0,
+        stopped: false,
+        train_title: "",
+    };
+    r.model(chosen);
+    let train = train.and_then(|t| r.train(t));
+    let found = r.report.finish();
+    if has_errors(&found) {
+        return (None, found);
+    }
+    let dim_spans = r.globals.dims.values().filter_map(|(span, dim)| Some((((*dim)?), *span))).collect();
+    r.graph.cursor = Origin::default();
+    let program = Program {
+        model: chosen.name.text.clone(),
+        graph: r.graph,
+        float: r.float,
+        dim_spans,
+        inputs: r.inputs,
+        params: r.params,
+        losses: r.losses,
+        metrics: r.metrics,
+        outputs: r.outputs,
+        train,
+    };
+    (Some(program), found)
+}
+
+fn models(file: &ModelFile) -> impl Iterator<Item = &Model> {
+    file.items.iter().filter_map(|i| match &i.kind {
+        ItemKind::Model(m) => Some(m),
+        _ => None,
+    })
+}
+
+fn choose_model<'a>(file: &'a ModelFile, wanted: Option<&str>, report: &mut Report) -> Option<&'a Model> {
+    let all: Vec<&Model> = models(file).collect();
+    for (i, m) in all.iter().enumerate() {
+        if let Some(first) = all[..i].iter().find(|f| f.name.text == m.name.text) {
+            report.push(
+                Diagnostic::error(codes::E0210, format!("model `{}` is declared twice", m.name.text))
+                    .at(m.name.span, "declared again here")
+                    .and(first.name.span, "first declared here")
+                    .help("give one of them another name"),
+            );
+        }
+    }
+    let names = || all.iter().map(|m| m.name.text.as_str());
+    let d = match (wanted, all.as_slice()) {
+        (None, [only]) => return Some(only),
+        (None, []) => {
+            let d = Diagnostic::error(codes::E0220, "the file has no model");
+            let d = match file.items.last() {
+                Some(item) => d.at(item.span, "the file ends here, without one"),
+                None => d,
+            };
+            d.help("write `model NAME { … }` with inputs and a loss")
+        }
+        (None, [_, second, ..]) => {
+            Diagnostic::error(codes::E0220, format!("the file has {} models: {}", all.len(), listed(names())))
+                .at(second.name.span, "which one is meant is not said")
+                .and(all[0].name.span, "another model")
+                .help(format!("name one of {} beside the file", listed(names())))
+        }
+        (Some(name), _) => {
+            if let Some(m) = all.iter().find(|m| m.name.text == name) {
+                return Some(m);
+            }
+            let d = Diagnostic::error(codes::E0201, format!("the file has no model `{name}`"))
+                .note(format!("its models: {}", listed(names())));
+            match nearest(name, names()) {
+                Some(near) => d.help(format!("did you mean `{near}`?")),
+                None => d,
+            }
+        }
+    };
+    report.push(d);
+    None
+}
+
+/// The `train` block of a model, if there is one; that all blocks name models is checked here.
+fn choose_train<'a>(file: &'a ModelFile, model: Option<&Model>, report: &mut Report) -> Option<&'a Train> {
+    let mut seen: Vec<&'a Train> = Vec::new();
+    for item in &file.items {
+        let ItemKind::Train(t) = &item.kind else { continue };
+        if !models(file).any(|m| m.name.text == t.model.text) {
+            let names = || models(file).map(|m| m.name.text.as_str());
+            let d = Diagnostic::error(codes::E0201, format!("there is no model `{}` to train", t.model.text))
+                .at(t.model.span, "no such model")
+                .note(format!("models of this file: {}", listed(names())));
+            // With a single model there is no doubt which one is meant.
+            let near = nearest(&t.model.text, names()).or_else(|| names().next().filter(|_| names().count() == 1));
+            report.push(match near {
+                Some(near) => d.fix(format!("write `{near}`"), t.model.span, near, true),
+                None => d,
+            });
+        }
+        if let Some(first) = seen.iter().find(|f| f.model.text == t.model.text) {
+            report.push(
+                Diagnostic::error(codes::E0210, format!("model `{}` has two `train` blocks", t.model.text))
+                    .at(t.model.span, "the second one")
+                    .and(first.model.span, "the first one")
+                    .help("leave one of them out"),
+            );
+        } else {
+            seen.push(t);
+        }
+    }
+    let model = model?;
+    seen.into_iter().find(|t| t.model.text == model.name.text)
+}
+
+/// Where a parameter's path comes from: its declaration, and the calls that lead to it.
+struct PathOrigin {
+    calls: Vec<Span>,
+}
+
+/// The state of one resolution.
+struct Resolver<'a> {
+    float: DType,
+    globals: Globals<'a>,
+    graph: Graph,
+    report: Report,
+    /// The model's scope, and those of the layer calls that are open.
+    scopes: Vec<Scope<'a>>,
+    params: Vec<ParamDecl>,
+    paths: BTreeMap<String, PathOrigin>,
+    inputs: Vec<(InputDecl, Id, Span)>,
+    losses: Vec<LossDecl>,
+    metrics: Vec<LossDecl>,
+    outputs: Vec<LossDecl>,
+    /// The leaf of the number of the step.
+    step: Option<Id>,
+    depth: usize,
+    work: usize,
+    /// Whether a limit was hit: nothing is evaluated from then on.
+    stopped: bool,
+    /// What the train scope is called in messages.
+    train_title: &'a str,
+}
+
+impl<'a> Resolver<'a> {
+    /// The innermost scope.
+    fn scope(&mut self) -> &mut Scope<'a> {
+        let last = self.scopes.len() - 1;
+        &mut self.scopes[last]
+    }
+
+    /// Reports a mistake; inside of a layer with the calls that led there.
+    fn error(&mut self, mut d: Diagnostic) {
+        let calls = self.scopes.iter().rev().filter(|s| s.kind == ScopeKind::Layer);
+        for s in calls.take(3) {
+            d = d.and(s.call, format!("in this call of `{}`", s.title));
+        }
+        self.report.push(d);
+    }
+
+    /// Goes one level deeper, unless a limit is hit.
+    fn enter(&mut self, at: Span) -> bool {
+        if self.stopped {
+            return false;
+        }
+        self.work += 1;
+        let what = if self.graph.nodes.len() > MAX_VALUES {
+            format!("more than {MAX_VALUES} values")
+        } else if self.work > MAX_WORK {
+            format!("more than {MAX_WORK} expressions, all calls of layers written out")
+        } else if self.depth >= MAX_DEPTH {
+            format!("expressions and calls of layers are nested more than {MAX_DEPTH} deep")
+        } else {
+            self.depth += 1;
+            return true;
+        };
+        self.stopped = true;
+        self.error(
+            Diagnostic::error(codes::E0219, format!("the model is too large: {what}"))
+                .at(at, "the limit is reached here")
+                .help("layers that call layers multiply: call them fewer times"),
+        );
+        false
+    }
+
+    fn leave(&mut self) {
+        self.depth -= 1;
+    }
+}

@@ -121,7 +121,9 @@ impl Lower<'_> {
                 let to = self.buffer(ty.dtype, &from.dims, &|d| version.placement.axes(d).to_vec());
                 self.operands[out.0 as usize] = Some(to.clone());
                 let phase = cause.phase.max(phase);
-                self.push(step_of(kind, from, to), id, &cause.because, phase);
+                // What becomes a gradient is called by the parameter, not by the layer it comes from.
+                let gradient = cause.user.filter(|u| graph.node(*u).op.kind() == Kind::Gradient);
+                self.push(step_of(kind, from, to), gradient.unwrap_or(id), &cause.because, phase);
             }
         }
     }
@@ -157,6 +159,10 @@ impl Lower<'_> {
         let loads: Vec<u16> =
             refs.iter().enumerate().map(|(i, t)| expr.push(Scalar::Load(i as u16), t.dtype)).collect();
         if let Some(reg) = node.op.scalar(&mut expr, &loads, &refs, &node.ty) {
+            let identity = loads.first() == Some(&reg) && operands[0].dims.len() == node.ty.dims.len();
+            if identity && loads.len() == 1 {
+                return operands[0].clone();
+            }
             // Stored like the first operand that has all dims, so that chains need no transposition.
             let all = |o: &&Operand| o.dims.len() == node.ty.dims.len() && node.ty.dims.iter().all(|d| o.dims.contains(d));
             let order = operands.iter().find(all).map_or(node.ty.dims.clone(), |o| o.dims.clone());

@@ -35,7 +35,14 @@ impl CopyKernel {
             None
         };
         let total = shape.iter().product();
-        Ok(CopyKernel { dtype: from.dtype, walk, total, reach: from.reach(shape), contiguous, level: Level::best() })
+        Ok(CopyKernel {
+            dtype: from.dtype,
+            walk,
+            total,
+            reach: from.reach(shape),
+            contiguous,
+            level: Level::best(),
+        })
     }
 
     /// Copies.
@@ -111,7 +118,15 @@ impl CopyKernel {
                 let into = p * plane + r * unit - base;
                 for s in 0..slices {
                     let from = &from[at + position(s, d + 1..last)..];
-                    transpose(self.level, from, strides[last], &mut part[into + s * cols..], unit, rows, cols);
+                    transpose(
+                        self.level,
+                        from,
+                        strides[last],
+                        &mut part[into + s * cols..],
+                        unit,
+                        rows,
+                        cols,
+                    );
                 }
                 row += rows;
             }

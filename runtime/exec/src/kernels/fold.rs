@@ -168,8 +168,7 @@ multiversion! {
     /// Best of each column and its place: `x[i * step + j * stride]` at place `i`, for `i` from 1; places hold that of
     /// `i = 0` at first.
     pub(super) fn best_columns[T: Ranked](
-        best: &mut [T],
-        place: &mut [usize],
+        best: (&mut [T], &mut [usize]),
         x: &[T],
         count: usize,
         step: usize,
@@ -178,7 +177,7 @@ multiversion! {
     ) {
         for i in 1..count {
             let x = &x[i * step..];
-            for (j, (best, place)) in best.iter_mut().zip(place.iter_mut()).enumerate() {
+            for (j, (best, place)) in best.0.iter_mut().zip(best.1.iter_mut()).enumerate() {
                 let x = x[j * stride];
                 if x.replaces(*best, greatest) {
                     (*best, *place) = (x, i);

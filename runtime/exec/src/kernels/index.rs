@@ -15,7 +15,11 @@ impl Along {
 
     /// Elements that an operand must have which has `reach` of them at position 0.
     fn reach(&self, reach: usize) -> usize {
-        if reach == 0 { 0 } else { reach.saturating_add(self.len.saturating_sub(1).saturating_mul(self.stride)) }
+        if reach == 0 {
+            0
+        } else {
+            reach.saturating_add(self.len.saturating_sub(1).saturating_mul(self.stride))
+        }
     }
 }
 

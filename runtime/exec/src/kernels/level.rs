@@ -58,7 +58,10 @@ macro_rules! multiversion {
         { $($body:tt)* }
     ) => {
         $(#[$meta])*
-        #[expect(unsafe_code, reason = "calls of functions compiled for more than the base instruction set")]
+        #[cfg_attr(
+            target_arch = "x86_64",
+            expect(unsafe_code, reason = "calls of functions compiled for more than the base instruction set")
+        )]
         $vis fn $name<$($g: $bound),*>(level: $crate::kernels::level::Level, $($a: $t),*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::extra_unused_type_parameters, reason = "not every body asks for FMA")]

@@ -4,8 +4,8 @@ use super::level::Level;
 use super::map_run::{self, Place};
 use super::walk::Walk;
 use super::{Access, Arg, KernelError, SliceMut};
-use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};
 use meshwright_plan::DType;
+use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};
 
 /// Elements that one instruction handles at a time: few enough for all registers to stay in the innermost cache.
 pub(super) const BLOCK: usize = 1024;
@@ -179,10 +179,13 @@ impl MapKernel {
             match a {
                 Arg::Slice(s) => super::check_in(s, source.dtype, source.reach)?,
                 Arg::Out(k) => {
-                    let out = outs.get(*k).ok_or(KernelError::Count { expected: *k + 1, found: outs.len() })?;
+                    let out =
+                        outs.get(*k).ok_or(KernelError::Count { expected: *k + 1, found: outs.len() })?;
                     super::check_in(&out.as_slice(), source.dtype, self.total)?;
                     if !source.dense {
-                        return Err(KernelError::Unsupported("an output's contents are not read in order".into()));
+                        return Err(KernelError::Unsupported(
+                            "an output's contents are not read in order".into(),
+                        ));
                     }
                 }
             }
@@ -200,7 +203,10 @@ fn check(
     outs: &[Reg],
 ) -> Result<(), KernelError> {
     let bad = |i: usize, n: &Node, why: &str| {
-        Err(KernelError::Unsupported(format!("node {i} of an expression, {:?} of {}: {why}", n.scalar, n.dtype)))
+        Err(KernelError::Unsupported(format!(
+            "node {i} of an expression, {:?} of {}: {why}",
+            n.scalar, n.dtype
+        )))
     };
     if offsets.len() != shape.len() {
         return Err(KernelError::Rank { expected: shape.len(), found: offsets.len() });
@@ -230,9 +236,7 @@ fn check(
                 t(r).is_pair() && n.dtype == DType::I32
             }
             Scalar::Unary(f, a) => t(a) == n.dtype && unary_fits(f, n.dtype),
-            Scalar::Binary(f, a, b) => {
-                t(a) == t(b) && !t(a).is_pair() && binary_fits(f, t(a), n.dtype)
-            }
+            Scalar::Binary(f, a, b) => t(a) == t(b) && !t(a).is_pair() && binary_fits(f, t(a), n.dtype),
             Scalar::Select(c, a, b) => {
                 t(c) == DType::Bool && t(a) == n.dtype && t(b) == n.dtype && !n.dtype.is_pair()
             }
@@ -244,7 +248,9 @@ fn check(
     }
     for r in outs {
         match expr.nodes.get(usize::from(*r)) {
-            None => return Err(KernelError::Unsupported(format!("an output is node {r}, which is not there"))),
+            None => {
+                return Err(KernelError::Unsupported(format!("an output is node {r}, which is not there")));
+            }
             Some(n) if n.dtype.is_pair() => {
                 return Err(KernelError::Unsupported("an output of a map is a pair".into()));
             }
@@ -332,7 +338,9 @@ impl<'a> Compiler<'a> {
 
     /// The constant exponent of a power that multiplications compute.
     fn exponent(&self, i: usize) -> Option<u8> {
-        let Node { scalar: Scalar::Binary(BinaryFn::Pow, _, e), dtype } = self.expr.nodes[i] else { return None };
+        let Node { scalar: Scalar::Binary(BinaryFn::Pow, _, e), dtype } = self.expr.nodes[i] else {
+            return None;
+        };
         match self.expr.nodes[usize::from(e)].scalar {
             Scalar::Const(x) if dtype.is_float() && (x == 2.0 || x == 3.0 || x == 4.0) => Some(x as u8),
             _ => None,

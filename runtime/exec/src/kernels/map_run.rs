@@ -22,13 +22,43 @@ pub(super) enum Place {
     Out(usize),
 }
 
-/// Registers of all dtypes, [`BLOCK`] elements each. One set per thread, shared by all kernels.
+/// [`BLOCK`] elements. They begin at a line of the cache, and those of different registers at different distances from
+/// the start of a page: the cache could not hold many that begin alike.
+#[derive(Default)]
+struct Register<T> {
+    data: Vec<T>,
+    start: usize,
+}
+
+impl<T: Element> Register<T> {
+    fn new(number: usize) -> Register<T> {
+        let line = LINE / size_of::<T>();
+        let data = vec![T::default(); BLOCK + 9 * line];
+        let start = data.as_ptr().align_offset(LINE).min(line) + number % 8 * line;
+        Register { data, start }
+    }
+
+    #[inline(always)]
+    fn first(&self, n: usize) -> &[T] {
+        &self.data[self.start..self.start + n]
+    }
+
+    #[inline(always)]
+    fn first_mut(&mut self, n: usize) -> &mut [T] {
+        &mut self.data[self.start..self.start + n]
+    }
+}
+
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
+
+/// Registers of all dtypes. One set per thread, shared by all kernels.
 #[derive(Default)]
 struct Banks {
-    f64: Vec<Vec<f64>>,
-    f32: Vec<Vec<f32>>,
-    i32: Vec<Vec<i32>>,
-    u8: Vec<Vec<u8>>,
+    f64: Vec<Register<f64>>,
+    f32: Vec<Register<f32>>,
+    i32: Vec<Register<i32>>,
+    u8: Vec<Register<u8>>,
 }
 
 thread_local! {
@@ -37,9 +67,9 @@ thread_local! {
 
 impl Banks {
     fn reserve(&mut self, counts: [usize; 4]) {
-        fn grow<T: Element>(bank: &mut Vec<Vec<T>>, count: usize) {
+        fn grow<T: Element>(bank: &mut Vec<Register<T>>, count: usize) {
             while bank.len() < count {
-                bank.push(vec![T::default(); BLOCK]);
+                bank.push(Register::new(bank.len()));
             }
         }
         grow(&mut self.f64, counts[0]);
@@ -51,8 +81,8 @@ impl Banks {
 
 /// Types that have registers.
 trait Banked: Arithmetic {
-    fn bank(banks: &Banks) -> &Vec<Vec<Self>>;
-    fn bank_mut(banks: &mut Banks) -> &mut Vec<Vec<Self>>;
+    fn bank(banks: &Banks) -> &Vec<Register<Self>>;
+    fn bank_mut(banks: &mut Banks) -> &mut Vec<Register<Self>>;
     /// An operand known to be of this type.
     fn slice<'a>(slice: Slice<'a>) -> &'a [Self] {
         Self::of(slice).unwrap_or(&[])
@@ -66,10 +96,10 @@ trait Banked: Arithmetic {
 macro_rules! banked {
     ($($t:ident)*) => {$(
         impl Banked for $t {
-            fn bank(banks: &Banks) -> &Vec<Vec<$t>> {
+            fn bank(banks: &Banks) -> &Vec<Register<$t>> {
                 &banks.$t
             }
-            fn bank_mut(banks: &mut Banks) -> &mut Vec<Vec<$t>> {
+            fn bank_mut(banks: &mut Banks) -> &mut Vec<Register<$t>> {
                 &mut banks.$t
             }
         }
@@ -160,7 +190,7 @@ struct Block<'r, 'o> {
 
 /// A destination taken out of its place, so that all else can be read while it is written.
 enum Taken<'o, T> {
-    Reg(Vec<T>, usize),
+    Reg(Register<T>, usize),
     Out(SliceMut<'o>, usize),
 }
 
@@ -169,8 +199,8 @@ impl<'o> Block<'_, 'o> {
         for (dtype, reg) in &self.kernel.splat {
             by_dtype!(*dtype, T => {
                 let reg = &mut T::bank_mut(self.banks)[*reg];
-                let x = reg[0];
-                reg[..n].fill(x);
+                let x = reg.first(1)[0];
+                reg.first_mut(n).fill(x);
             });
         }
     }
@@ -186,14 +216,21 @@ impl<'o> Block<'_, 'o> {
 
     fn gather<T: Banked>(&mut self, k: usize, source: &Source, reg: usize) {
         let (start, n) = (self.start, self.n);
-        let to = &mut T::bank_mut(self.banks)[reg][..n];
+        let to = T::bank_mut(self.banks)[reg].first_mut(n);
         match self.args[k] {
             Arg::Slice(s) => {
                 let from = T::slice(s);
                 let stride = source.strides[source.strides.len() - 1];
-                stretches(&self.kernel.shape, &source.strides, source.offset, self.base + start, n, |i, at, len| {
-                    copy_strided(&mut to[i..i + len], from, at, stride);
-                });
+                stretches(
+                    &self.kernel.shape,
+                    &source.strides,
+                    source.offset,
+                    self.base + start,
+                    n,
+                    |i, at, len| {
+                        copy_strided(&mut to[i..i + len], from, at, stride);
+                    },
+                );
             }
             Arg::Out(o) => to.copy_from_slice(&T::slice(self.outs[o].as_slice())[start..start + n]),
         }
@@ -204,10 +241,10 @@ impl<'o> Block<'_, 'o> {
     fn read<T: Banked>(&self, place: Place) -> &[T] {
         let (start, n) = (self.start, self.n);
         match place {
-            Place::Reg(r) => &T::bank(self.banks)[r][..n],
+            Place::Reg(r) => T::bank(self.banks)[r].first(n),
             Place::Input(k) => match self.args[k] {
                 Arg::Slice(s) if self.kernel.inputs[k].dense => &T::slice(s)[self.base + start..][..n],
-                _ => self.kernel.inputs[k].reg.map_or(&[], |r| &T::bank(self.banks)[r][..n]),
+                _ => self.kernel.inputs[k].reg.map_or(&[], |r| T::bank(self.banks)[r].first(n)),
             },
             Place::Out(o) => &T::slice(self.outs[o].as_slice())[start..start + n],
         }
@@ -225,7 +262,7 @@ impl<'o> Block<'_, 'o> {
         };
         match &mut taken {
             Taken::Out(out, _) => f(self, &mut T::slice_mut(out.reborrow())[start..start + n]),
-            Taken::Reg(reg, _) => f(self, &mut reg[..n]),
+            Taken::Reg(reg, _) => f(self, reg.first_mut(n)),
         }
         match taken {
             Taken::Out(out, o) => self.outs[o] = out,
@@ -298,11 +335,18 @@ impl<'o> Block<'_, 'o> {
         let stride = source.strides[source.strides.len() - 1];
         let n = d.len();
         let mut each = |get: &dyn Fn(usize) -> i32| {
-            stretches(&self.kernel.shape, &source.strides, source.offset, self.base + self.start, n, |i, at, len| {
-                for (j, d) in d[i..i + len].iter_mut().enumerate() {
-                    *d = get(at + j * stride);
-                }
-            });
+            stretches(
+                &self.kernel.shape,
+                &source.strides,
+                source.offset,
+                self.base + self.start,
+                n,
+                |i, at, len| {
+                    for (j, d) in d[i..i + len].iter_mut().enumerate() {
+                        *d = get(at + j * stride);
+                    }
+                },
+            );
         };
         if let Arg::Slice(s) = self.args[k] {
             if let Some(p) = PairF32::of(s) {

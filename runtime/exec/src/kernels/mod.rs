@@ -25,6 +25,7 @@
 //! ```
 
 mod copy;
+mod cross_entropy;
 mod data;
 mod elementwise;
 mod fold;
@@ -35,17 +36,19 @@ mod map_run;
 mod math;
 mod par;
 mod reduce;
+mod rows;
 mod softmax;
 #[cfg(test)]
 mod tests;
 mod walk;
 
 pub use copy::CopyKernel;
+pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
 pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};
 pub use index::{LookupKernel, ScatterAddKernel};
 pub use map::MapKernel;
 pub use reduce::ReduceKernel;
-pub use softmax::{CrossEntropyGradKernel, CrossEntropyKernel, LogSumExpKernel, SoftmaxKernel};
+pub use softmax::{LogSumExpKernel, SoftmaxKernel};
 
 use meshwright_plan::DType;
 

@@ -44,7 +44,8 @@ impl ReduceKernel {
     ) -> Result<ReduceKernel, KernelError> {
         let shape = [keep, fold].concat();
         input.check_rank(&shape)?;
-        let part = |offset, strides: &[usize]| Access { dtype: input.dtype, offset, strides: strides.to_vec() };
+        let part =
+            |offset, strides: &[usize]| Access { dtype: input.dtype, offset, strides: strides.to_vec() };
         let (ks, fs) = input.strides.split_at(keep.len());
         let arg = matches!(monoid, Monoid::ArgMax | Monoid::ArgMin);
         let logic = matches!(monoid, Monoid::And | Monoid::Or);
@@ -213,7 +214,15 @@ impl ReduceKernel {
                     place[..n].fill(0);
                     best[..n].iter_mut().enumerate().for_each(|(j, b)| *b = x[at + j * stride]);
                     let (best, place) = (&mut best[..n], &mut place[..n]);
-                    fold::best_columns::<T>(self.level, best, place, &x[at..], count, step, stride, greatest);
+                    fold::best_columns::<T>(
+                        self.level,
+                        (&mut *best, &mut *place),
+                        &x[at..],
+                        count,
+                        step,
+                        stride,
+                        greatest,
+                    );
                     for (o, (b, p)) in part[i..i + n].iter_mut().zip(best.iter().zip(place.iter())) {
                         *o = b.pair(self.arg_offset + *p);
                     }

@@ -113,8 +113,20 @@ fn unary(f: UnaryFn, a: f64, t: DType) -> f64 {
     match f {
         UnaryFn::Neg => round(-a, t),
         UnaryFn::Abs => round(a.abs(), t),
-        UnaryFn::Sign => if a == 0.0 || a.is_nan() { a } else { a.signum() },
-        UnaryFn::Relu => if a <= 0.0 { 0.0 } else { a },
+        UnaryFn::Sign => {
+            if a == 0.0 || a.is_nan() {
+                a
+            } else {
+                a.signum()
+            }
+        }
+        UnaryFn::Relu => {
+            if a <= 0.0 {
+                0.0
+            } else {
+                a
+            }
+        }
         UnaryFn::Not => f64::from(u8::from(a == 0.0)),
         _ => unreachable!(),
     }
@@ -131,8 +143,20 @@ fn binary(f: BinaryFn, a: f64, b: f64, t: DType) -> f64 {
         BinaryFn::Div if t == DType::I32 && b == 0.0 => -1.0,
         BinaryFn::Div if t == DType::U8 && b == 0.0 => 255.0,
         BinaryFn::Div => round(a / b, t),
-        BinaryFn::Min => if nan { f64::NAN } else { a.min(b) },
-        BinaryFn::Max => if nan { f64::NAN } else { a.max(b) },
+        BinaryFn::Min => {
+            if nan {
+                f64::NAN
+            } else {
+                a.min(b)
+            }
+        }
+        BinaryFn::Max => {
+            if nan {
+                f64::NAN
+            } else {
+                a.max(b)
+            }
+        }
         BinaryFn::Lt => truth(a < b),
         BinaryFn::Le => truth(a <= b),
         BinaryFn::Gt => truth(a > b),
@@ -167,7 +191,13 @@ fn evaluate(e: &Expr, index: &[usize], offsets: &[usize], load: impl Fn(usize) -
             Scalar::PairIndex(r) => v[r as usize],
             Scalar::Unary(f, a) => unary(f, v[a as usize], n.dtype),
             Scalar::Binary(f, a, b) => binary(f, v[a as usize], v[b as usize], e.dtype(a)),
-            Scalar::Select(c, a, b) => if v[c as usize] != 0.0 { v[a as usize] } else { v[b as usize] },
+            Scalar::Select(c, a, b) => {
+                if v[c as usize] != 0.0 {
+                    v[a as usize]
+                } else {
+                    v[b as usize]
+                }
+            }
             Scalar::Cast(a) => cast(v[a as usize], e.dtype(a), n.dtype),
         };
         v.push(x);
@@ -200,7 +230,8 @@ fn random_expressions_over_random_layouts() {
         }
         let e = random_expr(&mut rng, &types, shape.len());
         let plain: Vec<Reg> = (0..e.nodes.len() as Reg).filter(|r| !e.dtype(*r).is_pair()).collect();
-        let outs: Vec<Reg> = (0..1 + rng.below(3)).map(|_| plain[plain.len() - 1 - rng.below(plain.len())]).collect();
+        let outs: Vec<Reg> =
+            (0..1 + rng.below(3)).map(|_| plain[plain.len() - 1 - rng.below(plain.len())]).collect();
         let total = shape.iter().product();
         let want: Vec<Vec<f64>> = indices(&shape)
             .iter()
@@ -233,7 +264,10 @@ fn random_expressions_over_random_layouts() {
                 for (i, want) in want.iter().enumerate() {
                     let (got, want) = (results[o].at(i), want[*r as usize]);
                     let same = got == want || got.is_nan() && want.is_nan();
-                    assert!(same, "{got} is not {want} at {i} of {shape:?}, output {o} ({r}) of {e:#?} {level:?}");
+                    assert!(
+                        same,
+                        "{got} is not {want} at {i} of {shape:?}, output {o} ({r}) of {e:#?} {level:?}"
+                    );
                 }
             }
         }
@@ -311,7 +345,8 @@ fn adam_in_place_is_right_and_the_same_for_any_pool() {
     for i in 0..n {
         let [p0, m0, g] = [0, 1, 3].map(|k| f64::from(start[k][i]));
         let (m1, v1) = (0.9 * m0 + 0.1 * g, 0.999 * f64::from(v[i]) + 0.001 * g * g);
-        let want = p0 - 1e-3 * (m1 / (1.0 - 0.9f64.powi(3))) / ((v1 / (1.0 - 0.999f64.powi(3))).sqrt() + 1e-8);
+        let want =
+            p0 - 1e-3 * (m1 / (1.0 - 0.9f64.powi(3))) / ((v1 / (1.0 - 0.999f64.powi(3))).sqrt() + 1e-8);
         assert!((f64::from(m[i]) - m1).abs() < 1e-6 && (f64::from(v2[i]) - v1).abs() < 1e-6);
         assert!((f64::from(p[i]) - want).abs() < 1e-4 * (want - p0).abs() + 1e-7, "{} {want}", p[i]);
     }
@@ -341,7 +376,8 @@ fn what_does_not_fit_is_an_error() {
     let a = e.push(Scalar::Load(0), DType::F32);
     let r = e.unary(UnaryFn::Exp, a);
     let dense = Access::dense(DType::F32, &[4]);
-    let new = |e: &Expr, a: &Access, outs: &[Reg]| MapKernel::new(e, &[4], std::slice::from_ref(a), &[0], outs);
+    let new =
+        |e: &Expr, a: &Access, outs: &[Reg]| MapKernel::new(e, &[4], std::slice::from_ref(a), &[0], outs);
     assert!(new(&e, &Access::dense(DType::F64, &[4]), &[r]).is_err());
     assert!(new(&e, &Access::dense(DType::F32, &[2, 2]), &[r]).is_err());
     assert!(new(&e, &dense, &[9]).is_err());

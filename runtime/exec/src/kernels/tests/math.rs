@@ -7,7 +7,8 @@ fn apply(f: UnaryFn, level: Level, x: &[f32]) -> Vec<f32> {
     let mut e = Expr::default();
     let a = e.push(Scalar::Load(0), DType::F32);
     let r = e.unary(f, a);
-    let kernel = MapKernel::new(&e, &[x.len()], &[Access::dense(DType::F32, &[x.len()])], &[0], &[r]).unwrap();
+    let kernel =
+        MapKernel::new(&e, &[x.len()], &[Access::dense(DType::F32, &[x.len()])], &[0], &[r]).unwrap();
     let mut y = vec![0.0; x.len()];
     let out = &mut [SliceMut::F32(&mut y)];
     kernel.with_level(level).run(&[Arg::Slice(Slice::F32(x))], out).unwrap();
@@ -51,7 +52,8 @@ fn worst(f: UnaryFn, reference: impl Fn(f64) -> f64) -> f64 {
 
 #[test]
 fn functions_of_f32_are_accurate_everywhere() {
-    let cases: [(UnaryFn, fn(f64) -> f64, f64); 9] = [
+    type Case = (UnaryFn, fn(f64) -> f64, f64);
+    let cases: [Case; 9] = [
         (UnaryFn::Exp, f64::exp, 1.5),
         (UnaryFn::Log, f64::ln, 1.5),
         (UnaryFn::Tanh, f64::tanh, 3.0),
@@ -97,7 +99,8 @@ fn an_element_does_not_depend_on_its_place() {
             let whole = apply(f, level, &x);
             for n in [1, 3, 7, 13, 100, 1027] {
                 let parts: Vec<f32> = x.chunks(n).flat_map(|c| apply(f, level, c)).collect();
-                let differ = whole.iter().zip(&parts).position(|(a, b)| a.to_bits() != b.to_bits() && !a.is_nan());
+                let differ =
+                    whole.iter().zip(&parts).position(|(a, b)| a.to_bits() != b.to_bits() && !a.is_nan());
                 assert_eq!(differ, None, "{f:?} in parts of {n}");
             }
         }

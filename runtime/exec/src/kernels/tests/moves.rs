@@ -71,8 +71,11 @@ fn case(rng: &mut Rng) -> Case {
     let stride = if rows { rest } else { 1 };
     let rest_stride = if rows { 1 } else { len.max(1) };
     let along = Along { stride, start: 10, len };
-    let (shape, table) =
-        if own_first { (vec![own, rest], vec![0, rest_stride]) } else { (vec![rest, own], vec![rest_stride, 0]) };
+    let (shape, table) = if own_first {
+        (vec![own, rest], vec![0, rest_stride])
+    } else {
+        (vec![rest, own], vec![rest_stride, 0])
+    };
     Case { along, table, shape, own, rest, own_first }
 }
 

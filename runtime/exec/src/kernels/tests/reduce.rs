@@ -19,7 +19,8 @@ fn layout(rng: &mut Rng, folds: usize) -> (Vec<usize>, Vec<usize>, Access, usize
 fn members(x: &[f32], keep: &[usize], fold: &[usize], a: &Access) -> Vec<Vec<f64>> {
     let (ks, fs) = a.strides.split_at(keep.len());
     let inner = indices(fold);
-    let at = |k: &Vec<usize>| inner.iter().map(move |f| a.offset + dot(k, ks) + dot(f, fs)).collect::<Vec<_>>();
+    let at =
+        |k: &Vec<usize>| inner.iter().map(move |f| a.offset + dot(k, ks) + dot(f, fs)).collect::<Vec<_>>();
     indices(keep).iter().map(|k| at(k).into_iter().map(|i| f64::from(x[i])).collect()).collect()
 }
 

@@ -68,7 +68,12 @@ fn softmax_along_any_dim() {
                     for (k, x) in row.iter().enumerate() {
                         let want = if log { x - total } else { (x - total).exp() };
                         let got = out[start + k * step];
-                        assert!(near(got, want, if log { 0.25 } else { 1e-30 }), "{got} is not {want}: {:?} {} {log}", c.shape, c.dim);
+                        assert!(
+                            near(got, want, if log { 0.25 } else { 1e-30 }),
+                            "{got} is not {want}: {:?} {} {log}",
+                            c.shape,
+                            c.dim
+                        );
                     }
                 }
                 let mut place = c.x.clone();
@@ -112,7 +117,10 @@ fn cross_entropy_and_its_gradient() {
             assert!(out.iter().zip(&rows).all(|(o, r)| near(*o, lse(r), 1.0)));
 
             let kernel = CrossEntropyKernel::new(&others, classes, &logits, &label_access).unwrap();
-            kernel.with_level(level).run(Slice::F32(&c.x), Slice::I32(&label), SliceMut::F32(&mut out)).unwrap();
+            kernel
+                .with_level(level)
+                .run(Slice::F32(&c.x), Slice::I32(&label), SliceMut::F32(&mut out))
+                .unwrap();
             for ((o, r), l) in out.iter().zip(&rows).zip(&row_labels) {
                 let logit = usize::try_from(*l).ok().and_then(|l| r.get(l)).copied().unwrap_or(0.0);
                 let want = lse(r) - logit;

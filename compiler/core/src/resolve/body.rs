@@ -1,0 +1,303 @@
+//! Statements of models and layers.
+
+use super::Resolver;
+use super::call::not_yet;
+use super::number::Konst;
+use super::report::{counted, listed};
+use super::scope::{Local, Scope, ScopeKind, Val};
+use super::walk::calls_of;
+use crate::program::LossDecl;
+use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_ops::{Const, Id};
+use meshwright_syntax::ast::{Binding, Expr, ExprKind, Model, Name, Repeat, Statement, StatementKind};
+
+/// The three kinds of named results.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ResultKind {
+    Loss,
+    Metric,
+    Output,
+}
+
+impl<'a> Resolver<'a> {
+    /// The model itself.
+    pub(super) fn model(&mut self, model: &'a Model) {
+        let title = model.name.text.as_str();
+        self.scopes.push(Scope::new(ScopeKind::Model, title, model.name.span, "".into()));
+        self.body(&model.body);
+        let scope = self.scopes.pop();
+        for (name, local) in scope.iter().flat_map(|s| s.locals.iter().filter(|(n, _)| s.inputs.contains(*n))) {
+            if !local.used && !self.stopped {
+                self.report.push(
+                    Diagnostic::warning(codes::E0221, format!("input `{name}` is not used"))
+                        .at(local.span, "read from the data for nothing")
+                        .help("leave it out"),
+                );
+            }
+        }
+    }
+
+    /// The statements of a scope. What is returned; `None` where nothing is.
+    pub(super) fn body(&mut self, body: &'a [Statement]) -> Option<Val> {
+        for (i, s) in body.iter().enumerate() {
+            if self.stopped {
+                return Some(Val::Poison);
+            }
+            if let StatementKind::Return(values) = &s.kind {
+                if let Some(next) = body.get(i + 1) {
+                    self.error(
+                        Diagnostic::error(codes::E0218, "a statement follows `return`: it would never be reached")
+                            .at(next.span, "behind the end")
+                            .and(s.span, "ends the layer")
+                            .help("move it before `return`, or leave it out"),
+                    );
+                }
+                return self.returned(values, s.span);
+            }
+            self.statement(s);
+        }
+        if self.stopped { Some(Val::Poison) } else { None }
+    }
+
+    fn returned(&mut self, values: &'a [Expr], span: Span) -> Option<Val> {
+        if self.scope().kind != ScopeKind::Layer {
+            self.misplaced("return", span, "a layer returns; a model has `loss`, `metric` and `output`");
+            return None;
+        }
+        self.begin(values, None);
+        let path = self.scope().path.clone();
+        self.scope().name = path.rsplit('.').next().unwrap_or("").into();
+        let mut out: Vec<Val> = values.iter().map(|e| self.eval(e)).collect();
+        Some(if out.len() == 1 { out.remove(0) } else { Val::Tuple(out) })
+    }
+
+    fn misplaced(&mut self, what: &str, span: Span, help: &str) {
+        let scope = &self.scopes[self.scopes.len() - 1];
+        let place = if scope.kind == ScopeKind::Layer { "layer" } else { "model" };
+        let d = Diagnostic::error(codes::E0218, format!("`{what}` stands in {place} `{}`", scope.title))
+            .at(span, "not here")
+            .help(help);
+        self.error(d);
+    }
+
+    /// Starts a statement: what its values are called, and how many of its calls hold parameters.
+    fn begin(&mut self, values: &'a [Expr], name: Option<&'a str>) {
+        let mut owning = 0;
+        for v in values {
+            calls_of(v, &mut |c| owning += usize::from(self.globals.layers.owning.contains(c.name.text.as_str())));
+        }
+        let scope = self.scope();
+        scope.statement = name;
+        scope.owning_calls = owning;
+        if let Some(name) = name {
+            scope.name = name.into();
+        }
+    }
+
+    fn statement(&mut self, s: &'a Statement) {
+        let in_layer = self.scope().kind == ScopeKind::Layer;
+        match &s.kind {
+            StatementKind::Let { names, value } => self.bind_names(names, value),
+            StatementKind::Assign { names, value } => {
+                let name = names.first().map_or("x", |n| n.text.as_str());
+                self.error(
+                    Diagnostic::error(codes::E0218, format!("`{name} = …` stands outside of `repeat`"))
+                        .at(s.span, "carries a value to the next round of a `repeat`")
+                        .fix("declare a new name", Span { end: s.span.start, ..s.span }, "let ", false),
+                );
+                self.begin(std::slice::from_ref(value), None);
+                self.eval_any(value);
+                self.forget(names);
+            }
+            StatementKind::Param(p) => self.param(p),
+            StatementKind::State(v) => {
+                self.error(not_yet("`state`", s.span).help("leave it out until then: what it keeps cannot be kept"));
+                self.define(&v.name, Val::Poison);
+            }
+            StatementKind::Input(i) if in_layer => {
+                self.misplaced("input", s.span, "declare it in the model and pass it to the layer");
+                self.define(&i.name, Val::Poison);
+            }
+            StatementKind::Input(i) => self.input(i),
+            StatementKind::Loss(b) => self.result(b, ResultKind::Loss, s.span),
+            StatementKind::Metric(b) => self.result(b, ResultKind::Metric, s.span),
+            StatementKind::Output(b) => self.result(b, ResultKind::Output, s.span),
+            StatementKind::Repeat(r) => self.repeat(r, s.span),
+            StatementKind::Return(_) => {}
+        }
+    }
+
+    fn repeat(&mut self, r: &'a Repeat, span: Span) {
+        let at = Span { end: r.dim.span.end, ..span };
+        let size = self.dims_named(&r.dim.text, r.dim.span).and_then(|d| d.first().map(|d| d.size));
+        let times = size.map_or("as often as needed".to_string(), |n| format!("{n} times"));
+        self.error(
+            not_yet("`repeat`", at).help(format!("put the body into a layer and call it {times}, each call with its own `as`")),
+        );
+        for s in &r.body {
+            if let StatementKind::Assign { names, .. } = &s.kind {
+                self.forget(names);
+            }
+        }
+    }
+
+    /// The names have values that cannot be known.
+    fn forget(&mut self, names: &'a [Name]) {
+        for n in names {
+            if let Some(local) = self.scope().locals.get_mut(n.text.as_str()) {
+                local.val = Val::Poison;
+            } else {
+                self.define(n, Val::Poison);
+            }
+        }
+    }
+
+    fn bind_names(&mut self, names: &'a [Name], value: &'a Expr) {
+        let single = if let [one] = names { Some(one.text.as_str()) } else { None };
+        self.begin(std::slice::from_ref(value), single);
+        if let (None, Some(first)) = (single, names.first()) {
+            self.scope().name = first.text.as_str().into();
+        }
+        let val = match single {
+            Some(_) => self.eval(value),
+            None => self.eval_any(value),
+        };
+        self.scope().statement = None;
+        if single.is_some() {
+            self.define(&names[0], val);
+            return;
+        }
+        let values = match val {
+            Val::Tuple(values) if values.len() == names.len() => values,
+            Val::Poison => vec![Val::Poison; names.len()],
+            other => {
+                let given = if let Val::Tuple(v) = &other { v.len() } else { 1 };
+                let text = format!("{} for {}", counted(names.len(), "name"), counted(given, "value"));
+                let all = names[0].span.to(names[names.len() - 1].span);
+                let mut d = Diagnostic::error(codes::E0212, text)
+                    .at(all, counted(names.len(), "name"))
+                    .and(value.span, counted(given, "value"));
+                if let ExprKind::Call(c) = &value.kind
+                    && let Some(layer) = self.globals.layers.by_name.get(c.name.text.as_str())
+                    && let Some(last) = layer.body.iter().rfind(|s| matches!(s.kind, StatementKind::Return(_)))
+                {
+                    d = d.and(last.span, "returned here");
+                }
+                self.error(d.help(format!("write {}", if given == 1 { "one name".into() } else { counted(given, "name") })));
+                vec![Val::Poison; names.len()]
+            }
+        };
+        for (n, v) in names.iter().zip(values) {
+            self.define(n, v);
+        }
+    }
+
+    /// Gives a name to a value. A name has one meaning in a scope, and in a model none that the file has given it.
+    pub(super) fn define(&mut self, name: &'a Name, val: Val) {
+        let kind = self.scope().kind;
+        let text = name.text.as_str();
+        let error = |what: &str, first: Span, label: &str| {
+            Diagnostic::error(codes::E0210, format!("`{text}` is {what} already"))
+                .at(name.span, "declared again here")
+                .and(first, label)
+                .help("give one of them another name")
+        };
+        if let Some(first) = self.scope().locals.get(text) {
+            let d = error("declared", first.span, "first declared here");
+            self.error(d);
+            // Which of the two is meant from here on is open.
+            if let Some(local) = self.scope().locals.get_mut(text) {
+                local.val = Val::Poison;
+                local.used = true;
+            }
+            return;
+        }
+        if kind == ScopeKind::Model {
+            let dim = self.globals.dims.get(text).map(|d| ("a dim", d.0));
+            let taken = dim.or_else(|| self.globals.consts.get(text).map(|c| ("a const", c.0)));
+            if let Some((what, first)) = taken {
+                self.error(error(what, first, "declared here"));
+            }
+        }
+        self.scope().locals.insert(text, Local { val, span: name.span, used: false });
+    }
+
+    /// `loss`, `metric` or `output`.
+    fn result(&mut self, b: &'a Binding, kind: ResultKind, span: Span) {
+        let word = match kind {
+            ResultKind::Loss => "loss",
+            ResultKind::Metric => "metric",
+            ResultKind::Output => "output",
+        };
+        let name = b.name.text.as_str();
+        if self.scope().kind == ScopeKind::Layer {
+            self.misplaced(word, span, "return the value, and declare it in the model");
+            return;
+        }
+        self.begin(std::slice::from_ref(&b.value), None);
+        self.scope().name = name.into();
+        let val = self.eval(&b.value);
+        let id = match val {
+            Val::Tensor(id) => Some(id),
+            Val::Konst(k) => self.constant(k, b.value.span),
+            _ => None,
+        };
+        if let Some(first) = self.scope().results.get(name) {
+            let d = Diagnostic::error(codes::E0210, format!("`{name}` is declared already"))
+                .at(b.name.span, "declared again here")
+                .and(first.span, "first declared here")
+                .help("give one of them another name");
+            self.error(d);
+            return;
+        }
+        let id = id.filter(|id| kind == ResultKind::Output || self.is_scalar(*id, b, word));
+        let local = Local { val: id.map_or(Val::Poison, Val::Tensor), span: b.name.span, used: true };
+        self.scope().results.insert(name, local);
+        let list = match kind {
+            ResultKind::Loss => &mut self.losses,
+            ResultKind::Metric => &mut self.metrics,
+            ResultKind::Output => &mut self.outputs,
+        };
+        if let Some(id) = id {
+            list.push(LossDecl { name: name.into(), id, span: b.name.span });
+        }
+    }
+
+    /// A number as a value of the graph.
+    pub(super) fn constant(&mut self, k: Konst, at: Span) -> Option<Id> {
+        let float = self.float;
+        match self.make(&[], at, |g| Ok(g.op(Const::new(k.num().f64(), float), &[]))) {
+            Val::Tensor(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Losses and metrics are one float each.
+    fn is_scalar(&mut self, id: Id, b: &'a Binding, word: &str) -> bool {
+        let ty = self.graph.ty(id).clone();
+        let name = &b.name.text;
+        let d = if !ty.dims.is_empty() {
+            let dims: Vec<String> = ty.dims.iter().map(|d| self.graph.dims.name(*d).to_string()).collect();
+            let left = listed(dims.iter().map(String::as_str));
+            let dims = dims.join(", ");
+            let d = Diagnostic::error(codes::E0216, format!("{word} `{name}` is not one number: it has the dims {left}"))
+                .at(b.value.span, format!("this is {}", self.shape(id)));
+            match &b.value.kind {
+                ExprKind::Name(n) => {
+                    let whole = format!("mean[{dims}]({n})");
+                    d.fix(format!("take the mean over {left}"), b.value.span, whole, false)
+                }
+                _ => d.help(format!("take the mean: `{word} {name} = mean[{dims}](…)`")),
+            }
+        } else if !ty.dtype.is_float() {
+            Diagnostic::error(codes::E0202, format!("{word} `{name}` is {}, not a float", ty.dtype))
+                .at(b.value.span, format!("this is {}", self.shape(id)))
+                .help(format!("convert it: `{word} {name} = cast(…, float)`"))
+        } else {
+            return true;
+        };
+        let d = self.declared(d, &b.value);
+        self.error(d);
+        false
+    }
+}

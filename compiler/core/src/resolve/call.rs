@@ -1,0 +1,346 @@
+//! `name(…)`: layers, element-wise functions, and the few functions that read dims or dtypes.
+
+use super::Resolver;
+use super::args::{Slot, bind};
+use super::expr::Operand;
+use super::number::{self, Konst, Num};
+use super::report::{counted, listed};
+use super::scope::{Local, Scope, ScopeKind, Val};
+use meshwright_diag::{Diagnostic, Span, codes, nearest};
+use meshwright_ops::{Const, Form, Value, families, family};
+use meshwright_plan::{DType, Dim};
+use meshwright_syntax::ast::{Call, Expr, ExprKind, Layer, Name};
+use std::sync::Arc;
+
+/// The dtypes that `cast` makes, as written.
+const CASTS: [&str; 5] = ["float", "f32", "f64", "i32", "bool"];
+
+impl<'a> Resolver<'a> {
+    /// A call.
+    pub(super) fn call(&mut self, call: &'a Call, span: Span) -> Val {
+        let name = call.name.text.as_str();
+        if let Some(layer) = self.globals.layers.by_name.get(name).copied() {
+            return self.call_layer(layer, call, span);
+        }
+        if let Some(label) = &call.label {
+            self.error(
+                Diagnostic::error(codes::E0212, format!("`{name}` is no layer, so `as {}` names nothing", label.text))
+                    .at(label.span, "names the parameters of a layer")
+                    .help("leave it out, or put it behind the call of a layer"),
+            );
+        }
+        let in_train = self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train);
+        match name {
+            "size" => self.size(call, span),
+            "index" => self.index(call, span),
+            "cast" => self.cast(call, span),
+            "dropout" => {
+                let has_operand = call.args.first().map(|a| self.eval(&a.value)).is_some();
+                let d = not_yet("`dropout`", call.name.span);
+                let help = if has_operand { "write its first argument alone" } else { "leave it out" };
+                self.error(d.help(format!("{help} until then")));
+                Val::Poison
+            }
+            _ if in_train && super::schedule::is_schedule(name) => self.schedule(call, span),
+            _ => match family(name, false) {
+                Some(f) if f.name == name && matches!(f.form, Form::Function(_)) => self.function(call, span),
+                _ => self.unknown_function(call),
+            },
+        }
+    }
+
+    /// An element-wise function.
+    fn function(&mut self, call: &'a Call, span: Span) -> Val {
+        let name = call.name.text.as_str();
+        let Some(f) = family(name, false) else { return Val::Poison };
+        let Form::Function(arity) = f.form else { return Val::Poison };
+        let values: Vec<Val> = call.args.iter().map(|a| self.eval(&a.value)).collect();
+        if let Some(named) = call.args.iter().find_map(|a| a.name.as_ref()) {
+            self.no_named(name, named);
+            return Val::Poison;
+        }
+        if values.len() != arity {
+            let text = format!("`{name}` takes {}, not {}", counted(arity, "argument"), values.len());
+            let mut d = Diagnostic::error(codes::E0212, text).at(span, format!("{} here", counted(values.len(), "argument")));
+            if let Some(over) = family(name, true).filter(|f| matches!(f.form, Form::OverDims(n) if n == values.len())) {
+                d = d.help(format!("`{name}` along dims is written `{}`", over_dims_form(over.name, values.len())));
+            }
+            self.error(d.note(f.doc));
+            return Val::Poison;
+        }
+        let konsts: Option<Vec<Konst>> = values.iter().map(|v| if let Val::Konst(k) = v { Some(*k) } else { None }).collect();
+        if let Some(value) = konsts.and_then(|k| number::function(name, &k)) {
+            return self.folded(value.map(Konst::Num), span);
+        }
+        let mut operands = Vec::new();
+        for (v, a) in values.iter().zip(&call.args) {
+            operands.push(Operand::of(
+                match v {
+                    Val::Tensor(id) => Value::Tensor(*id),
+                    Val::Konst(k) => k.value(),
+                    _ => return Val::Poison,
+                },
+                &a.value,
+            ));
+        }
+        self.build(name, false, &operands, &[], span)
+    }
+
+    pub(super) fn no_named(&mut self, name: &str, named: &Name) {
+        self.error(
+            Diagnostic::error(codes::E0212, format!("`{name}` has no parameter `{}`", named.text))
+                .at(named.span, "no such parameter")
+                .help("its arguments have no names"),
+        );
+    }
+
+    fn unknown_function(&mut self, call: &'a Call) -> Val {
+        let name = call.name.text.as_str();
+        // Mistakes in the arguments are independent of the name; dims may stand in those of a layer.
+        for a in &call.args {
+            if !matches!(&a.value.kind, ExprKind::DimList(_) | ExprKind::Name(_)) {
+                self.eval(&a.value);
+            }
+        }
+        let d = |text: String| Diagnostic::error(codes::E0201, text).at(call.name.span, "not known");
+        let shown = if call.args.len() == 2 { "x, y" } else { "x" };
+        if let Some(f) = families().find(|f| f.name == name && matches!(f.form, Form::OverDims(_))) {
+            let form = over_dims_form(f.name, call.args.len());
+            self.error(
+                Diagnostic::error(codes::E0212, format!("`{name}` works along dims"))
+                    .at(call.name.span, "without dims")
+                    .help(format!("`{name}` along dims is written `{form}`"))
+                    .note(f.doc),
+            );
+            return Val::Poison;
+        }
+        if super::over_dims::NOT_YET.contains(&name) {
+            let d = not_yet(&format!("`{name}`"), call.name.span);
+            self.error(d.help(format!("it will be written over dims: `{name}[…]({shown})`")));
+            return Val::Poison;
+        }
+        if super::schedule::is_schedule(name) {
+            self.error(d(format!("`{name}` is a schedule of the learning rate")).help("use it in the `train` block"));
+            return Val::Poison;
+        }
+        let functions = families().filter(|f| matches!(f.form, Form::Function(_))).map(|f| f.name);
+        let layers = self.globals.layers.by_name.keys().copied();
+        let near = nearest(name, layers.chain(functions).chain(["size", "index", "cast"]));
+        let d = d(format!("no layer or function is called `{name}`"));
+        let d = match near {
+            Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, true),
+            None => d.help(format!("declare it: `layer {name}({shown}) {{ … }}`")),
+        };
+        self.error(d);
+        Val::Poison
+    }
+
+    /// `size(a, b)`: the product of the sizes.
+    fn size(&mut self, call: &'a Call, span: Span) -> Val {
+        let Some(dims) = self.dim_arguments(call, span) else { return Val::Poison };
+        let product = dims.iter().try_fold(1i128, |p, d| p.checked_mul(d.size as i128));
+        let value = product.map(|p| Konst::Num(Num::int(p)));
+        self.folded(value.ok_or_else(|| "this product of sizes is too large".to_string()), span)
+    }
+
+    /// `index(d)`: the position along a dim.
+    fn index(&mut self, call: &'a Call, span: Span) -> Val {
+        let Some(dims) = self.dim_arguments(call, span) else { return Val::Poison };
+        let [dim] = dims.as_slice() else {
+            let text = format!("`index` is the position along one dim, not along {}", self.graph.dims.list(&dims));
+            self.error(Diagnostic::error(codes::E0212, text).at(span, "one dim is needed"));
+            return Val::Poison;
+        };
+        let dim = *dim;
+        self.make(&[], span, |g| Ok(g.index(dim)))
+    }
+
+    fn dim_arguments(&mut self, call: &'a Call, span: Span) -> Option<Vec<Dim>> {
+        let name = call.name.text.as_str();
+        if call.args.is_empty() {
+            let text = format!("`{name}` is called without a dim");
+            self.error(Diagnostic::error(codes::E0212, text).at(span, "a dim is missing").help(format!("write `{name}(d)`")));
+            return None;
+        }
+        let mut out = Some(Vec::new());
+        for a in &call.args {
+            if let Some(n) = &a.name {
+                self.no_named(name, n);
+                out = None;
+                continue;
+            }
+            let dims = match &a.value.kind {
+                ExprKind::Name(n) => self.dims_named(n, a.value.span),
+                ExprKind::DimList(names) => self.dims_of(names),
+                _ => {
+                    let text = format!("`{name}` takes dims");
+                    self.error(Diagnostic::error(codes::E0213, text).at(a.value.span, "no dim"));
+                    None
+                }
+            };
+            match (dims, &mut out) {
+                (Some(dims), Some(all)) => all.extend(dims),
+                (None, _) => out = None,
+                _ => {}
+            }
+        }
+        out
+    }
+
+    /// `cast(x, float)`.
+    fn cast(&mut self, call: &'a Call, span: Span) -> Val {
+        let slots = [Slot::built_in("x", true), Slot::built_in("dtype", true)];
+        let Some(args) = self.bound("cast", span, None, &slots, &call.args) else { return Val::Poison };
+        let (Some(x), Some(to)) = (args[0], args[1]) else { return Val::Poison };
+        let value = self.operand(x);
+        let word = match &to.kind {
+            ExprKind::Name(word) => word.as_str(),
+            _ => "",
+        };
+        let to_dtype = match word {
+            "float" => self.float,
+            "f32" => DType::F32,
+            "f64" => DType::F64,
+            "i32" => DType::I32,
+            "bool" => DType::Bool,
+            "bf16" => {
+                self.error(not_yet("`bf16`", to.span).help("write `float` or `f32` until then"));
+                return Val::Poison;
+            }
+            _ => {
+                let d = Diagnostic::error(codes::E0202, format!("`cast` makes {}", listed(CASTS)))
+                    .at(to.span, if word == "u8" { "only inputs are `u8`" } else { "not one of them" });
+                let d = match nearest(word, CASTS) {
+                    Some(near) => d.fix(format!("write `{near}`"), to.span, near, true),
+                    None if word == "u8" => d.help("write `i32`"),
+                    None => d,
+                };
+                self.error(d);
+                return Val::Poison;
+            }
+        };
+        let Some(o) = value else { return Val::Poison };
+        let number = match o.value {
+            Value::Tensor(id) => return self.make(&[o], span, |g| Ok(g.cast(id, to_dtype))),
+            Value::Number(v) => v,
+            Value::Bool(b) => f64::from(u8::from(b)),
+        };
+        let number = match to_dtype {
+            DType::I32 => f64::from(number as i32),
+            DType::Bool => f64::from(u8::from(number != 0.0)),
+            _ => number,
+        };
+        self.make(&[], span, |g| Ok(g.op(Const::new(number, to_dtype), &[])))
+    }
+
+    /// The expressions given for each parameter; mistakes are reported.
+    pub(super) fn bound(
+        &mut self,
+        what: &str,
+        at: Span,
+        declared: Option<Span>,
+        slots: &[Slot<'_>],
+        args: &'a [meshwright_syntax::ast::Arg],
+    ) -> Option<Vec<Option<&'a Expr>>> {
+        let mut errors = Vec::new();
+        let out = bind(what, at, declared, slots, args, &mut errors);
+        errors.into_iter().for_each(|d| self.error(d));
+        out
+    }
+
+    /// The result of a layer: its body, written out here.
+    fn call_layer(&mut self, layer: &'a Layer, call: &'a Call, span: Span) -> Val {
+        let name = layer.name.text.as_str();
+        if self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train) {
+            self.error(
+                Diagnostic::error(codes::E0213, format!("layer `{name}` is called in a `train` block"))
+                    .at(span, "not a number or a schedule")
+                    .help("call layers in the model"),
+            );
+            return Val::Poison;
+        }
+        let slots: Vec<Slot<'_>> = layer
+            .params
+            .iter()
+            .map(|p| Slot { name: &p.name.text, required: p.default.is_none(), span: Some(p.name.span) })
+            .collect();
+        let Some(given) = self.bound(name, span, Some(layer.name.span), &slots, &call.args) else {
+            return Val::Poison;
+        };
+        let values: Vec<Option<Val>> = given.iter().map(|e| e.map(|e| self.argument(e))).collect();
+        if self.globals.layers.endless.contains(name) {
+            return Val::Poison;
+        }
+        let path = self.call_path(layer, call);
+        let mut scope = Scope::new(ScopeKind::Layer, name, span, path);
+        let mut defaults = Vec::new();
+        for (p, v) in layer.params.iter().zip(values) {
+            match (v, &p.default) {
+                (Some(val), _) => {
+                    scope.locals.insert(&p.name.text, Local { val, span: p.name.span, used: false });
+                }
+                (None, default) => defaults.extend(default.as_ref().map(|d| (p, d))),
+            }
+        }
+        self.scopes.push(scope);
+        for (p, default) in defaults {
+            let val = self.argument(default);
+            let local = Local { val, span: p.name.span, used: false };
+            self.scope().locals.entry(&p.name.text).or_insert(local);
+        }
+        let result = self.body(&layer.body);
+        self.scopes.pop();
+        result.unwrap_or_else(|| {
+            self.error(
+                Diagnostic::error(codes::E0213, format!("layer `{name}` returns nothing"))
+                    .at(span, "a value is needed")
+                    .and(layer.name.span, "declared without `return`")
+                    .help("end its body with `return …`"),
+            );
+            Val::Poison
+        })
+    }
+
+    /// An argument of a layer: a value, or dims.
+    fn argument(&mut self, e: &'a Expr) -> Val {
+        let dims = match &e.kind {
+            ExprKind::DimList(names) => self.dims_of(names),
+            ExprKind::Name(name) => {
+                let scope = &self.scopes[self.scopes.len() - 1];
+                match scope.locals.get(name.as_str()).map(|l| &l.val) {
+                    Some(Val::Dims(dims)) => Some(dims.clone()),
+                    Some(_) => return self.eval(e),
+                    None if scope.results.contains_key(name.as_str()) => return self.eval(e),
+                    None => match self.globals.dims.get(name.as_str()) {
+                        Some((_, dim)) => dim.map(|d| vec![d]),
+                        None => return self.eval(e),
+                    },
+                }
+            }
+            _ => return self.eval(e),
+        };
+        dims.map_or(Val::Poison, Val::Dims)
+    }
+
+    /// The path of a call: that of its caller, and an element of its own.
+    fn call_path(&mut self, layer: &'a Layer, call: &'a Call) -> Arc<str> {
+        let owning = self.globals.layers.owning.contains(layer.name.text.as_str());
+        let scope = self.scope();
+        let element = match (&call.label, scope.statement) {
+            (Some(label), _) => label.text.as_str(),
+            (None, Some(name)) if owning && scope.owning_calls == 1 => name,
+            _ => layer.name.text.as_str(),
+        };
+        if scope.path.is_empty() { element.into() } else { format!("{}.{element}", scope.path).into() }
+    }
+}
+
+/// `name[d](x, y)`.
+fn over_dims_form(name: &str, args: usize) -> String {
+    format!("{name}[d]({})", if args == 2 { "x, y" } else { "x" })
+}
+
+/// What this version cannot do yet.
+pub(super) fn not_yet(what: &str, at: Span) -> Diagnostic {
+    Diagnostic::error(codes::E0190, format!("{what} is not built yet")).at(at, "not in this version")
+}

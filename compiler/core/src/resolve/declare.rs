@@ -1,0 +1,249 @@
+//! `param` and `input`.
+
+use super::args::Slot;
+use super::call::not_yet;
+use super::report::listed;
+use super::scope::{ScopeKind, Val};
+use super::{PathOrigin, Resolver};
+use crate::program::ParamDecl;
+use meshwright_diag::{Diagnostic, Span, codes, nearest};
+use meshwright_ops::{Class, Leaf, LeafOp, Origin, Type};
+use meshwright_plan::{DType, Dim, Init, InputDecl, Phase};
+use meshwright_syntax::ast::{Expr, ExprKind, Input, Name, Variable};
+
+/// Initialisers with their parameters.
+const INITIALISERS: [(&str, [&str; 2]); 3] =
+    [("normal", ["mean", "std"]), ("truncated_normal", ["mean", "std"]), ("uniform", ["low", "high"])];
+
+impl<'a> Resolver<'a> {
+    /// `param w[in, out] = normal(0, 1)`.
+    pub(super) fn param(&mut self, p: &'a Variable) {
+        let dims = self.dims_of(&p.dims);
+        let dims = dims.filter(|dims| self.distinct(dims, &p.dims, &p.name));
+        let dtype = p.dtype.as_ref().map_or(Some(self.float), |n| self.float_dtype(n));
+        self.scope().statement = None;
+        self.scope().name = p.name.text.as_str().into();
+        let init = self.initialiser(&p.init);
+        let (Some(dims), Some(dtype), Some(init)) = (dims, dtype, init) else {
+            self.define(&p.name, Val::Poison);
+            return;
+        };
+        let scope = self.scope();
+        let inside = scope.path.clone();
+        let path = if inside.is_empty() { p.name.text.clone() } else { format!("{inside}.{}", p.name.text) };
+        let repeated = scope.locals.contains_key(p.name.text.as_str());
+        if !repeated && !self.new_path(&path, p.name.span) {
+            self.define(&p.name, Val::Poison);
+            return;
+        }
+        // A parameter belongs to its own path, for the rules and for messages.
+        self.graph.cursor = Origin {
+            class: Class::Param,
+            phase: Phase::Forward,
+            path: path.as_str().into(),
+            name: path.as_str().into(),
+            span: p.name.span,
+        };
+        let leaf = LeafOp::Param { path: path.clone(), init };
+        let before = self.graph.nodes.len();
+        let id = self.graph.op(Leaf { leaf, ty: Type::new(dtype, dims) }, &[]);
+        let val = if self.sizes_fit(before, p.name.span) { Val::Tensor(id) } else { Val::Poison };
+        self.params.push(ParamDecl { path, id, span: p.name.span, frozen: false, no_decay: false });
+        self.define(&p.name, val);
+    }
+
+    /// Whether no parameter has that path yet; the calls that lead to both are what tells them apart.
+    fn new_path(&mut self, path: &str, declared: Span) -> bool {
+        let calls: Vec<Span> = self.scopes.iter().filter(|s| s.kind == ScopeKind::Layer).map(|s| s.call).collect();
+        let Some(first) = self.paths.get(path) else {
+            self.paths.insert(path.to_string(), PathOrigin { calls });
+            return true;
+        };
+        let differ = calls.iter().zip(&first.calls).position(|(a, b)| a != b);
+        let pair = differ.map(|k| (k, calls[k], first.calls[k]));
+        let d = Diagnostic::error(codes::E0215, format!("two parameters have the path `{path}`"));
+        let d = match pair {
+            Some((k, second, first)) => {
+                let element = path.split('.').nth(k).unwrap_or(path);
+                let called = self.scopes.iter().filter(|s| s.kind == ScopeKind::Layer).nth(k).map_or("", |s| s.title);
+                d.at(second, format!("this call of `{called}` is `{element}` too"))
+                    .and(first, format!("this call of `{called}` is `{element}`"))
+                    .and(declared, "the parameter")
+                    .fix(
+                        format!("name this call: `as {element}2`"),
+                        Span { start: second.end, ..second },
+                        format!(" as {element}2"),
+                        false,
+                    )
+                    .help("or give each call a `let` of its own: the parameters are then called as the `let` is")
+            }
+            None => d.at(declared, "declared again").help("give one of them another name"),
+        };
+        self.report.push(d);
+        false
+    }
+
+    /// A tensor never holds one dim twice.
+    fn distinct(&mut self, dims: &[Dim], written: &'a [Name], of: &Name) -> bool {
+        let Some(k) = (1..dims.len()).find(|k| dims[..*k].contains(&dims[*k])) else { return true };
+        let name = self.graph.dims.name(dims[k]).to_string();
+        // Names may be lists, so each dim is traced back to the name it came from.
+        let mut places: Vec<(Dim, &Name)> = Vec::new();
+        for n in written {
+            places.extend(self.dims_named(&n.text, n.span).into_iter().flatten().map(|d| (d, n)));
+        }
+        let mut hits = places.iter().filter(|p| p.0 == dims[k]).map(|p| p.1);
+        let (first, second) = (hits.next(), hits.next());
+        let text = format!("`{}` has the dim `{name}` twice: a tensor never holds one dim twice", of.text);
+        let mut d = Diagnostic::error(codes::E0203, text);
+        if let Some(n) = second {
+            let label = if n.text == name { "again".to_string() } else { format!("`{}` has `{name}` too", n.text) };
+            d = d.at(n.span, label);
+        }
+        if let Some(n) = first.filter(|f| second.is_none_or(|s| s.span != f.span)) {
+            let label = if n.text == name { "first".to_string() } else { format!("`{}` has `{name}`", n.text) };
+            d = d.and(n.span, label);
+        }
+        if let Some((span, _)) = self.globals.dims.get(name.as_str()) {
+            d = d.and(*span, "the dim is declared here");
+        }
+        self.error(d.help(format!(
+            "declare a second name of the same size, `dim {name}2 = {name}`, use it for one of the two, and rename: `x[{name}2 -> {name}]`"
+        )));
+        false
+    }
+
+    /// The dtype that a parameter pins.
+    fn float_dtype(&mut self, n: &Name) -> Option<DType> {
+        match n.text.as_str() {
+            "float" => Some(self.float),
+            "f32" => Some(DType::F32),
+            "f64" => Some(DType::F64),
+            "bf16" => {
+                self.error(not_yet("`bf16`", n.span).help("write `f32` until then"));
+                None
+            }
+            _ => {
+                let d = Diagnostic::error(codes::E0202, format!("a parameter is a float, not `{}`", n.text))
+                    .at(n.span, "`float`, `f32` or `f64`");
+                self.error(d.help("leave the dtype out: parameters are `float`"));
+                None
+            }
+        }
+    }
+
+    fn initialiser(&mut self, e: &'a Expr) -> Option<Init> {
+        if let ExprKind::Call(call) = &e.kind {
+            let name = call.name.text.as_str();
+            if let Some((_, slots)) = INITIALISERS.iter().find(|i| i.0 == name) {
+                let slots = slots.map(|s| Slot::built_in(s, true));
+                let args = self.bound(name, e.span, None, &slots, &call.args)?;
+                let a = args[0].and_then(|a| self.konst(a, &format!("`{}` of `{name}`", slots[0].name)));
+                let b = args[1].and_then(|b| self.konst(b, &format!("`{}` of `{name}`", slots[1].name)));
+                let (a, b) = (a?.num(), b?.num());
+                return self.distribution(name, a.f64(), b.f64(), args[1].map_or(e.span, |b| b.span));
+            }
+            let known = || INITIALISERS.iter().map(|i| i.0);
+            let number = super::number::FUNCTIONS.iter().any(|f| f.0 == name) || name == "size";
+            if !number && !self.globals.layers.by_name.contains_key(name) {
+                let d = Diagnostic::error(codes::E0201, format!("there is no initialiser `{name}`"))
+                    .at(call.name.span, "not known")
+                    .note(format!("initialisers: a number, {}", listed(known())));
+                let d = match nearest(name, known()) {
+                    Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, true),
+                    None => d,
+                };
+                self.error(d);
+                return None;
+            }
+        }
+        self.konst(e, "the first value of a parameter").map(|k| Init::Constant(k.num().f64()))
+    }
+
+    fn distribution(&mut self, name: &str, a: f64, b: f64, at: Span) -> Option<Init> {
+        let wrong = match name {
+            "uniform" if a > b => Some(format!("`uniform` from {a} to {b}: the low end is above the high end")),
+            "normal" | "truncated_normal" if b < 0.0 => Some(format!("`{name}` with a standard deviation of {b}: it is negative")),
+            _ => None,
+        };
+        if let Some(text) = wrong {
+            self.error(Diagnostic::error(codes::E0214, text).at(at, format!("this is {b}")));
+            return None;
+        }
+        Some(match name {
+            "uniform" => Init::Uniform { low: a, high: b },
+            "normal" => Init::Normal { mean: a, std: b },
+            _ => Init::TruncatedNormal { mean: a, std: b },
+        })
+    }
+
+    /// `input label[batch]: i32 in classes`.
+    pub(super) fn input(&mut self, i: &'a Input) {
+        let name = i.name.text.as_str();
+        let dims = self.dims_of(&i.dims);
+        let dims = dims.filter(|dims| self.distinct(dims, &i.dims, &i.name));
+        let dtype = self.input_dtype(&i.dtype);
+        let range = match &i.range {
+            Some(r) => self.dims_named(&r.text, r.span).and_then(|d| d.first().copied()).map(Some),
+            None => Some(None),
+        };
+        if let (Some(r), Some(t)) = (&i.range, dtype)
+            && !t.is_int()
+        {
+            self.error(
+                Diagnostic::error(codes::E0205, format!("input `{name}` is {t}, but a position `in {}` is an integer", r.text))
+                    .at(i.dtype.span, format!("this is {t}"))
+                    .and(r.span, "positions along this dim")
+                    .fix("write `i32`", i.dtype.span, "i32", true),
+            );
+        }
+        if i.dims.is_empty() {
+            self.error(
+                Diagnostic::error(codes::E0203, format!("input `{name}` has no dim"))
+                    .at(i.name.span, "its first dim counts the examples")
+                    .help(format!("write `input {name}[batch]: {}`", i.dtype.text)),
+            );
+        }
+        let (Some(dims), Some(dtype), Some(range)) = (dims, dtype, range) else {
+            self.define(&i.name, Val::Poison);
+            return;
+        };
+        self.scope().name = name.into();
+        let ty = Type { dtype, dims: dims.clone(), range };
+        let leaf = LeafOp::Input { name: name.to_string() };
+        let val = self.make(&[], i.name.span, |g| Ok(g.op(Leaf { leaf, ty }, &[])));
+        if let Val::Tensor(id) = val {
+            let decl = InputDecl { name: name.to_string(), dims, dtype, range };
+            self.inputs.push((decl, id, i.name.span));
+            self.scope().inputs.insert(name);
+        }
+        self.define(&i.name, val);
+    }
+
+    fn input_dtype(&mut self, n: &Name) -> Option<DType> {
+        const KNOWN: [&str; 6] = ["float", "f32", "f64", "i32", "u8", "bool"];
+        Some(match n.text.as_str() {
+            "float" => self.float,
+            "f32" => DType::F32,
+            "f64" => DType::F64,
+            "i32" => DType::I32,
+            "u8" => DType::U8,
+            "bool" => DType::Bool,
+            "bf16" => {
+                self.error(not_yet("`bf16`", n.span).help("write `float` or `f32` until then"));
+                return None;
+            }
+            other => {
+                let d = Diagnostic::error(codes::E0202, format!("there is no dtype `{other}`"))
+                    .at(n.span, "not known")
+                    .note(format!("dtypes of inputs: {}", listed(KNOWN)));
+                let d = match nearest(other, KNOWN) {
+                    Some(near) => d.fix(format!("write `{near}`"), n.span, near, true),
+                    None => d,
+                };
+                self.error(d);
+                return None;
+            }
+        })
+    }
+}

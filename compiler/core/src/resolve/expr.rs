@@ -1,0 +1,404 @@
+//! Expressions to values.
+
+use super::Resolver;
+use super::number::{self, Konst, Num};
+use super::scope::{ScopeKind, Val};
+use meshwright_diag::{Diagnostic, Span, codes, nearest};
+use meshwright_ops::{Call, Family, Id, OpError, Origin, Value, family};
+use meshwright_plan::{DType, Dim};
+use meshwright_syntax::ast::{BinaryOp, Expr, ExprKind, UnaryOp};
+
+/// The most elements of one value, and of the space that one op runs over.
+const MAX_ELEMENTS: u64 = 1 << 48;
+const MAX_LOOPS: u64 = 1 << 58;
+
+/// An operand of an op, with what messages need to know of it.
+#[derive(Clone, Copy)]
+pub(super) struct Operand<'e> {
+    pub(super) value: Value,
+    pub(super) span: Span,
+    /// The name, where the operand is nothing but one.
+    pub(super) name: Option<&'e str>,
+}
+
+impl<'e> Operand<'e> {
+    pub(super) fn of(value: Value, e: &'e Expr) -> Operand<'e> {
+        let name = match &e.kind {
+            ExprKind::Name(n) => Some(n.as_str()),
+            _ => None,
+        };
+        Operand { value, span: e.span, name }
+    }
+
+    pub(super) fn made(value: Value, span: Span) -> Operand<'e> {
+        Operand { value, span, name: None }
+    }
+}
+
+impl<'a> Resolver<'a> {
+    /// The value of an expression that stands for one value.
+    pub(super) fn eval(&mut self, e: &'a Expr) -> Val {
+        match self.eval_any(e) {
+            Val::Tuple(values) => {
+                let text = format!("this layer gives {} values, where one is needed", values.len());
+                self.error(
+                    Diagnostic::error(codes::E0213, text)
+                        .at(e.span, format!("{} values", values.len()))
+                        .help("name them first: `let a, b = …`"),
+                );
+                Val::Poison
+            }
+            v => v,
+        }
+    }
+
+    /// The same, also where a layer gives several values.
+    pub(super) fn eval_any(&mut self, e: &'a Expr) -> Val {
+        if !self.enter(e.span) {
+            return Val::Poison;
+        }
+        let v = self.eval_kind(e);
+        self.leave();
+        v
+    }
+
+    /// An operand of an op; `None` for poison.
+    pub(super) fn operand(&mut self, e: &'a Expr) -> Option<Operand<'a>> {
+        let value = match self.eval(e) {
+            Val::Tensor(id) => Value::Tensor(id),
+            Val::Konst(k) => k.value(),
+            _ => return None,
+        };
+        Some(Operand::of(value, e))
+    }
+
+    /// A number or truth value known at compile time; a tensor is an error.
+    pub(super) fn konst(&mut self, e: &'a Expr, what: &str) -> Option<Konst> {
+        match self.eval(e) {
+            Val::Konst(k) => Some(k),
+            Val::Tensor(id) => {
+                let shape = self.shape(id);
+                let d = Diagnostic::error(codes::E0213, format!("{what} must be a number known at compile time"))
+                    .at(e.span, format!("a tensor, {shape}"))
+                    .help("numbers, consts and `size(…)` are known at compile time");
+                let d = self.declared(d, e);
+                self.error(d);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// `f32 [batch hidden]`.
+    pub(super) fn shape(&self, id: Id) -> String {
+        let ty = self.graph.ty(id);
+        let range = ty.range.map_or(String::new(), |r| format!(" in {}", self.graph.dims.name(r)));
+        format!("{}{range} {}", ty.dtype, self.graph.dims.list(&ty.dims))
+    }
+
+    /// Adds the place where a name was declared.
+    pub(super) fn declared(&self, d: Diagnostic, e: &Expr) -> Diagnostic {
+        let ExprKind::Name(name) = &e.kind else { return d };
+        self.declared_name(d, name)
+    }
+
+    fn declared_name(&self, d: Diagnostic, name: &str) -> Diagnostic {
+        let local = self.scopes.last().and_then(|s| s.locals.get(name).or_else(|| s.results.get(name)));
+        match local {
+            Some(local) => d.and(local.span, format!("`{name}` is declared here")),
+            None => d,
+        }
+    }
+
+    fn eval_kind(&mut self, e: &'a Expr) -> Val {
+        let number = |n| Val::Konst(Konst::Num(n));
+        match &e.kind {
+            ExprKind::Int(v) => number(Num::int(*v)),
+            ExprKind::Float(v) => number(Num::real(*v)),
+            ExprKind::Bool(b) => Val::Konst(Konst::Bool(*b)),
+            ExprKind::Str(_) => {
+                self.error(
+                    Diagnostic::error(codes::E0213, "a text stands where a value is needed")
+                        .at(e.span, "a text")
+                        .help("write a number or a name without quotes"),
+                );
+                Val::Poison
+            }
+            ExprKind::Name(name) => self.named(name, e.span),
+            ExprKind::Unary { op, operand } => self.unary(*op, operand, e.span),
+            ExprKind::Binary { op, lhs, rhs, op_span } => self.binary(*op, *op_span, lhs, rhs, e.span),
+            ExprKind::Call(call) => self.call(call, e.span),
+            ExprKind::DimOp(op) => self.over_dims(op, e.span),
+            ExprKind::Index { base, items } => self.brackets(base, items, e.span),
+            ExprKind::DimList(_) => {
+                self.error(
+                    Diagnostic::error(codes::E0213, "a list of dims stands where a value is needed")
+                        .at(e.span, "a list of dims")
+                        .help("only layers take lists of dims; their product is `size(…)`"),
+                );
+                Val::Poison
+            }
+        }
+    }
+
+    /// The value of a name.
+    fn named(&mut self, name: &str, at: Span) -> Val {
+        let scope = self.scope();
+        let found = match scope.locals.get_mut(name) {
+            Some(local) => Some(local),
+            None => scope.results.get_mut(name),
+        };
+        if let Some(local) = found {
+            local.used = true;
+            let (val, span) = (local.val.clone(), local.span);
+            if let Val::Dims(dims) = &val {
+                let size = format!("size({name})");
+                self.error(
+                    Diagnostic::error(codes::E0213, format!("`{name}` is a list of dims, where a value is needed"))
+                        .at(at, format!("the dims {}", self.graph.dims.list(dims)))
+                        .and(span, "declared here")
+                        .fix("take the product of their sizes", at, size, false),
+                );
+                return Val::Poison;
+            }
+            return val;
+        }
+        if let Some((_, value)) = self.globals.consts.get(name) {
+            return value.map_or(Val::Poison, Val::Konst);
+        }
+        if name == "step" && self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train) {
+            return Val::Tensor(self.step_number(at));
+        }
+        if let Some((span, dim)) = self.globals.dims.get(name) {
+            let Some(dim) = dim else { return Val::Poison };
+            let d = Diagnostic::error(codes::E0213, format!("dim `{name}` stands where a value is needed"))
+                .at(at, "a dim")
+                .and(*span, format!("declared here, of size {}", dim.size))
+                .fix(format!("write `size({name})` for {}", dim.size), at, format!("size({name})"), false)
+                .help(format!("`index({name})` is the position along it"));
+            self.error(d);
+            return Val::Poison;
+        }
+        self.unknown(name, at)
+    }
+
+    fn unknown(&mut self, name: &str, at: Span) -> Val {
+        let scope = &self.scopes[self.scopes.len() - 1];
+        let candidates = scope.locals.keys().chain(scope.results.keys()).chain(self.globals.consts.keys());
+        let near = nearest(name, candidates.copied());
+        let d = Diagnostic::error(codes::E0201, format!("nothing is called `{name}` here")).at(at, "not declared");
+        let elsewhere = self.scopes[..self.scopes.len() - 1].iter().find_map(|s| s.locals.get(name));
+        let d = match (near, elsewhere) {
+            (Some(near), _) => d.fix(format!("write `{near}`"), at, near, true),
+            (None, Some(outer)) => d
+                .and(outer.span, "this one is not visible inside of a layer")
+                .help(format!("pass it to `{}` as an argument", scope.title)),
+            (None, None) if name == "step" => d.help("`step` is the number of the step, only in a `train` block"),
+            (None, None) if self.globals.layers.by_name.contains_key(name) || family(name, false).is_some_and(|f| f.name == name) => {
+                d.help(format!("`{name}` is called with arguments: `{name}(…)`"))
+            }
+            (None, None) => d.help(format!("declare it before: `let {name} = …`")),
+        };
+        self.error(d);
+        Val::Poison
+    }
+
+    fn unary(&mut self, op: UnaryOp, operand: &'a Expr, span: Span) -> Val {
+        match (op, self.eval(operand)) {
+            (UnaryOp::Neg, Val::Konst(k)) => Val::Konst(Konst::Num(number::neg(k.num()))),
+            (UnaryOp::Not, Val::Konst(Konst::Bool(b))) => Val::Konst(Konst::Bool(!b)),
+            (UnaryOp::Not, Val::Konst(k)) => {
+                self.error(
+                    Diagnostic::error(codes::E0202, format!("`not` takes a truth value, not the number {k}"))
+                        .at(operand.span, "a number")
+                        .help("compare it: `x == 0`"),
+                );
+                Val::Poison
+            }
+            (op, Val::Tensor(id)) => {
+                let name = if op == UnaryOp::Neg { "neg" } else { "not" };
+                self.build(name, false, &[Operand::of(Value::Tensor(id), operand)], &[], span)
+            }
+            _ => Val::Poison,
+        }
+    }
+
+    fn binary(&mut self, op: BinaryOp, op_span: Span, lhs: &'a Expr, rhs: &'a Expr, span: Span) -> Val {
+        let (a, b) = (self.eval(lhs), self.eval(rhs));
+        let (x, y) = match (a, b) {
+            (Val::Konst(a), Val::Konst(b)) => return self.folded(number::binary(op, a, b), span),
+            (Val::Tensor(a), Val::Tensor(b)) => (Value::Tensor(a), Value::Tensor(b)),
+            (Val::Tensor(a), Val::Konst(b)) => (Value::Tensor(a), b.value()),
+            (Val::Konst(a), Val::Tensor(b)) => (a.value(), Value::Tensor(b)),
+            _ => return Val::Poison,
+        };
+        let name = match op {
+            BinaryOp::Pow => "pow",
+            BinaryOp::IntDiv | BinaryOp::Rem => {
+                let tensor = if matches!(x, Value::Tensor(_)) { lhs } else { rhs };
+                let d = Diagnostic::error(codes::E0213, format!("`{}` divides numbers known at compile time only", op.symbol()))
+                    .at(op_span, "of integers known at compile time")
+                    .and(tensor.span, "a tensor");
+                let d = self.declared(d, tensor).help("`/` divides tensors");
+                self.error(d);
+                return Val::Poison;
+            }
+            op => op.symbol(),
+        };
+        self.build(name, false, &[Operand::of(x, lhs), Operand::of(y, rhs)], &[], span)
+    }
+
+    /// A constant expression's value, or the report that it has none.
+    pub(super) fn folded(&mut self, value: Result<Konst, String>, at: Span) -> Val {
+        match value {
+            Ok(k) => Val::Konst(k),
+            Err(text) => {
+                self.error(Diagnostic::error(codes::E0214, text).at(at, "has no value"));
+                Val::Poison
+            }
+        }
+    }
+
+    /// The value that the family `name` makes of operands. The number of operands must be right.
+    pub(super) fn build(
+        &mut self,
+        name: &str,
+        over_dims: bool,
+        operands: &[Operand<'_>],
+        dims: &[Dim],
+        span: Span,
+    ) -> Val {
+        match family(name, over_dims) {
+            Some(f) => self.build_family(f, name, operands, dims, span),
+            None => Val::Poison,
+        }
+    }
+
+    pub(super) fn build_family(
+        &mut self,
+        f: &Family,
+        name: &str,
+        operands: &[Operand<'_>],
+        dims: &[Dim],
+        span: Span,
+    ) -> Val {
+        if !self.integers_fit(name, operands) {
+            return Val::Poison;
+        }
+        let args: Vec<Value> = operands.iter().map(|o| o.value).collect();
+        let call = Call { name, args: &args, dims, named: &[], float: self.float };
+        self.make(operands, span, |g| (f.build)(g, &call))
+    }
+
+    /// Adds values to the graph with the origin of the current statement, and checks what comes out.
+    pub(super) fn make(
+        &mut self,
+        operands: &[Operand<'_>],
+        span: Span,
+        build: impl FnOnce(&mut meshwright_ops::Graph) -> Result<Id, OpError>,
+    ) -> Val {
+        let before = self.graph.nodes.len();
+        self.point(span);
+        match build(&mut self.graph) {
+            Ok(id) if self.sizes_fit(before, span) => Val::Tensor(id),
+            Ok(_) => Val::Poison,
+            Err(e) => {
+                self.op_error(e, operands, span);
+                Val::Poison
+            }
+        }
+    }
+
+    /// Sets the origin of the values that follow.
+    pub(super) fn point(&mut self, span: Span) {
+        let s = &self.scopes[self.scopes.len() - 1];
+        self.graph.cursor =
+            Origin { phase: s.phase, path: s.path.clone(), name: s.name.clone(), span, ..Origin::default() };
+    }
+
+    /// Numbers that meet integers must fit into 32 bits.
+    fn integers_fit(&mut self, name: &str, operands: &[Operand<'_>]) -> bool {
+        let int = operands.iter().find(|o| matches!(o.value, Value::Tensor(id) if self.graph.ty(id).dtype.is_int()));
+        let Some(int) = int else { return true };
+        let Value::Tensor(id) = int.value else { return true };
+        let (low, high) = match self.graph.ty(id).dtype {
+            DType::U8 => (0.0, 255.0),
+            _ => (f64::from(i32::MIN), f64::from(i32::MAX)),
+        };
+        let outside = operands.iter().find_map(|o| match o.value {
+            Value::Number(v) if v.fract() == 0.0 && !(low..=high).contains(&v) => Some((v, o.span)),
+            _ => None,
+        });
+        let Some((v, at)) = outside else { return true };
+        let dtype = self.graph.ty(id).dtype;
+        self.error(
+            Diagnostic::error(codes::E0202, format!("`{name}` of {dtype} and {v}: the number does not fit"))
+                .at(at, format!("{dtype} holds {low} to {high}"))
+                .and(int.span, format!("this is {}", self.shape(id)))
+                .help("convert the tensor first: `cast(…, float)`"),
+        );
+        false
+    }
+
+    pub(super) fn sizes_fit(&mut self, before: usize, span: Span) -> bool {
+        let product = |dims: &[Dim]| {
+            dims.iter().filter(|d| d.size > 0).try_fold(1u64, |p, d| p.checked_mul(d.size as u64)).unwrap_or(u64::MAX)
+        };
+        for i in before..self.graph.nodes.len() {
+            let id = Id(i as u32);
+            let dims = &self.graph.ty(id).dims;
+            let loops = meshwright_ops::union(self.graph.input_types(id).into_iter().chain([self.graph.ty(id)]));
+            let (text, dims) = if product(dims) > MAX_ELEMENTS {
+                (format!("a value with more than 2^48 = {MAX_ELEMENTS} elements"), dims.clone())
+            } else if product(&loops) > MAX_LOOPS {
+                (format!("an op that runs over more than 2^58 = {MAX_LOOPS} positions"), loops)
+            } else {
+                continue;
+            };
+            let sizes: Vec<String> =
+                dims.iter().map(|d| format!("{} = {}", self.graph.dims.name(*d), d.size)).collect();
+            self.error(
+                Diagnostic::error(codes::E0219, format!("{text}: no machine holds or does that"))
+                    .at(span, format!("over {}", sizes.join(", ")))
+                    .help("make a dim smaller"),
+            );
+            return false;
+        }
+        true
+    }
+
+    /// An op's refusal, with the places of its operands.
+    pub(super) fn op_error(&mut self, e: OpError, operands: &[Operand<'_>], span: Span) {
+        let wrong = e.operand.and_then(|i| operands.get(i));
+        let kind = |r: &Self, o: &Operand<'_>| match o.value {
+            Value::Tensor(id) => r.shape(id),
+            Value::Number(v) => format!("the number {v}"),
+            Value::Bool(b) => format!("the truth value {b}"),
+        };
+        let mut d = Diagnostic::error(e.code, e.message);
+        d = match wrong {
+            Some(o) => d.at(o.span, format!("this is {}", kind(self, o))),
+            None => d.at(span, "here"),
+        };
+        for o in operands {
+            if wrong.is_none_or(|w| w.span != o.span) && o.span != span {
+                d = d.and(o.span, format!("this is {}", kind(self, o)));
+            }
+        }
+        for o in operands {
+            if let Some(name) = o.name {
+                d = self.declared_name(d, name);
+            }
+        }
+        if let Some(o) = wrong
+            && e.code == codes::E0202
+            && let (Some(name), Value::Tensor(id)) = (o.name, o.value)
+            && !self.graph.ty(id).dtype.is_float()
+        {
+            d = d.fix(format!("convert `{name}`"), o.span, format!("cast({name}, float)"), false);
+        } else if let Some(help) = e.help {
+            d = d.help(help);
+        }
+        self.error(d);
+    }
+}

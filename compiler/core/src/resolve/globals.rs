@@ -1,0 +1,420 @@
+//! What files declare: dims, consts, sizes, layers. Dims and consts are expressions over one another, in any order.
+
+use super::layers::Layers;
+use super::number::{self, Konst, Num};
+use super::report::{Report, listed};
+use meshwright_diag::{Diagnostic, Span, codes, nearest};
+use meshwright_ops::{Form, families};
+use meshwright_plan::{Dim, DimNames};
+use meshwright_syntax::ast::{Binding, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp};
+use std::collections::BTreeMap;
+
+use super::super::program::Settings;
+
+/// The largest size of a dim: positions along it are `i32`.
+pub(super) const MAX_SIZE: usize = i32::MAX as usize;
+/// The longest chain of dims and consts that are each defined by one declared later.
+const MAX_CHAIN: usize = 1000;
+
+/// What all files together declare, evaluated.
+#[derive(Default)]
+pub(super) struct Globals<'a> {
+    /// Dims by name; `None` where the size is in error.
+    pub(super) dims: BTreeMap<&'a str, (Span, Option<Dim>)>,
+    /// Consts by name; `None` where the value is in error.
+    pub(super) consts: BTreeMap<&'a str, (Span, Option<Konst>)>,
+    pub(super) layers: Layers<'a>,
+    /// The dims in order of declaration.
+    pub(super) names: DimNames,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Dim,
+    Const,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Dim => "dim",
+            Kind::Const => "const",
+        }
+    }
+}
+
+enum State {
+    Todo,
+    Open,
+    Done(Option<Konst>),
+}
+
+struct Entry<'a> {
+    kind: Kind,
+    name: &'a Name,
+    value: &'a Expr,
+    state: State,
+}
+
+struct Builder<'a, 'r> {
+    entries: Vec<Entry<'a>>,
+    index: BTreeMap<&'a str, usize>,
+    /// Entries that are being evaluated.
+    open: Vec<usize>,
+    report: &'r mut Report,
+}
+
+/// Evaluates the declarations of all files under the settings.
+pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: &mut Report) -> Globals<'a> {
+    let mut b = Builder { entries: Vec::new(), index: BTreeMap::new(), open: Vec::new(), report };
+    let mut layers: BTreeMap<&'a str, &'a Layer> = BTreeMap::new();
+    let mut presets: Vec<&'a SizePreset> = Vec::new();
+    for item in files.iter().flat_map(|f| &f.items) {
+        match &item.kind {
+            ItemKind::Dims(list) => list.iter().for_each(|d| b.declare(Kind::Dim, d)),
+            ItemKind::Consts(list) => list.iter().for_each(|c| b.declare(Kind::Const, c)),
+            ItemKind::Size(preset) => match presets.iter().find(|p| p.name.text == preset.name.text) {
+                Some(first) => b.twice("size", &first.name, &preset.name),
+                None => presets.push(preset),
+            },
+            ItemKind::Layer(layer) => b.layer(layer, &mut layers),
+            _ => {}
+        }
+    }
+    b.presets(&presets, settings);
+    b.overrides(settings);
+    (0..b.entries.len()).for_each(|i| {
+        b.evaluate(i);
+    });
+    let mut out = Globals { layers: Layers::new(layers, b.report), ..Globals::default() };
+    for e in std::mem::take(&mut b.entries) {
+        let value = match e.state {
+            State::Done(v) => v,
+            _ => None,
+        };
+        match e.kind {
+            Kind::Const => {
+                out.consts.insert(&e.name.text, (e.name.span, value));
+            }
+            Kind::Dim => {
+                let size = value.and_then(|v| usize::try_from(v.num().whole()?).ok());
+                // A dim in error keeps its number, so that those behind it keep theirs.
+                let dim = out.names.add(e.name.text.as_str(), size.unwrap_or(1));
+                out.dims.insert(&e.name.text, (e.name.span, size.map(|_| dim)));
+            }
+        }
+    }
+    out
+}
+
+impl<'a> Builder<'a, '_> {
+    fn twice(&mut self, what: &str, first: &Name, second: &Name) {
+        self.report.push(
+            Diagnostic::error(codes::E0210, format!("{what} `{}` is declared twice", second.text))
+                .at(second.span, "declared again here")
+                .and(first.span, "first declared here")
+                .help("leave one of them out, or give one another name"),
+        );
+    }
+
+    fn declare(&mut self, kind: Kind, binding: &'a Binding) {
+        let name = &binding.name;
+        if let Some(first) = self.index.get(name.text.as_str()) {
+            let first = &self.entries[*first];
+            let (word, first) = (first.kind.word(), first.name);
+            if word == kind.word() {
+                self.twice(word, first, name);
+            } else {
+                self.report.push(
+                    Diagnostic::error(codes::E0210, format!("`{}` is declared as {word} and as {}", name.text, kind.word()))
+                        .at(name.span, format!("a {} here", kind.word()))
+                        .and(first.span, format!("a {word} here"))
+                        .help("give one of them another name"),
+                );
+            }
+            return;
+        }
+        self.index.insert(&name.text, self.entries.len());
+        self.entries.push(Entry { kind, name, value: &binding.value, state: State::Todo });
+    }
+
+    fn layer(&mut self, layer: &'a Layer, layers: &mut BTreeMap<&'a str, &'a Layer>) {
+        let name = &layer.name;
+        let built_in = families().any(|f| f.name == name.text && matches!(f.form, Form::Function(_)));
+        if built_in || ["size", "index", "cast", "dropout"].contains(&name.text.as_str()) {
+            self.report.push(
+                Diagnostic::error(codes::E0210, format!("layer `{0}` has the name of the built-in function `{0}`", name.text))
+                    .at(name.span, "a call could mean either")
+                    .help("give the layer another name"),
+            );
+            return;
+        }
+        if let Some(first) = layers.get(name.text.as_str()) {
+            self.twice("layer", &first.name, name);
+        } else {
+            layers.insert(&name.text, layer);
+        }
+        for (i, p) in layer.params.iter().enumerate() {
+            if let Some(first) = layer.params[..i].iter().find(|q| q.name.text == p.name.text) {
+                self.twice("parameter", &first.name, &p.name);
+            }
+        }
+    }
+
+    /// The chosen size takes the place of the declarations; all sizes are checked.
+    fn presets(&mut self, presets: &[&'a SizePreset], settings: &Settings) {
+        for preset in presets {
+            let chosen = settings.size.as_deref() == Some(&preset.name.text);
+            for (i, b) in preset.values.iter().enumerate() {
+                if let Some(first) = preset.values[..i].iter().find(|f| f.name.text == b.name.text) {
+                    self.twice("value", &first.name, &b.name);
+                }
+                match self.index.get(b.name.text.as_str()) {
+                    Some(k) if chosen => self.entries[*k].value = &b.value,
+                    Some(_) => {}
+                    None => {
+                        let text = format!("size `{}` sets `{}`, which is neither a dim nor a const", preset.name.text, b.name.text);
+                        let mut d = Diagnostic::error(codes::E0201, text)
+                            .at(b.name.span, "not declared")
+                            .and(preset.name.span, "in this size");
+                        d = match nearest(&b.name.text, self.index.keys().copied()) {
+                            Some(near) => d.fix(format!("write `{near}`"), b.name.span, near, true),
+                            None => d.help(format!("declare it: `dim {} = …`", b.name.text)),
+                        };
+                        self.report.push(d);
+                    }
+                }
+            }
+        }
+        if let Some(size) = &settings.size
+            && !presets.iter().any(|p| p.name.text == *size)
+        {
+            let names = || presets.iter().map(|p| p.name.text.as_str());
+            let d = Diagnostic::error(codes::E0201, format!("there is no size `{size}`"))
+                .note(format!("sizes of this model: {}", listed(names())));
+            self.report.push(match nearest(size, names()) {
+                Some(near) => d.help(format!("did you mean `{near}`?")),
+                None => d.help("declare it in the model file: `size NAME { dim = number }`"),
+            });
+        }
+    }
+
+    /// `--dim` and `--set`; of several for one name the last counts.
+    fn overrides(&mut self, settings: &Settings) {
+        for (name, size) in &settings.dims {
+            if *size > MAX_SIZE {
+                self.report.push(too_large(&format!("--dim {name}={size}"), None));
+            } else if let Some(i) = self.setting(name, Kind::Dim, &format!("--dim {name}={size}")) {
+                self.entries[i].state = State::Done(Some(Konst::Num(Num::int(*size as i128))));
+            }
+        }
+        for (name, value) in &settings.consts {
+            let written = format!("--set {name}={value}");
+            if !value.is_finite() {
+                self.report.push(Diagnostic::error(codes::E0214, format!("`{written}`: this is no finite number")));
+            } else if let Some(i) = self.setting(name, Kind::Const, &written) {
+                let truth = matches!(self.entries[i].value.kind, ExprKind::Bool(_)) && [0.0, 1.0].contains(value);
+                let value = if truth { Konst::Bool(*value == 1.0) } else { Konst::Num(Num::real(*value)) };
+                self.entries[i].state = State::Done(Some(value));
+            }
+        }
+    }
+
+    fn setting(&mut self, name: &str, kind: Kind, written: &str) -> Option<usize> {
+        if let Some(i) = self.index.get(name).copied() {
+            let e = &self.entries[i];
+            if e.kind == kind {
+                return Some(i);
+            }
+            let option = if e.kind == Kind::Dim { "--dim" } else { "--set" };
+            let d = Diagnostic::error(codes::E0213, format!("`{written}`: `{name}` is a {}", e.kind.word()))
+                .and(e.name.span, "declared here")
+                .help(format!("write `{option} {name}=…`"));
+            self.report.push(d);
+            return None;
+        }
+        let names = || self.entries.iter().filter(|e| e.kind == kind).map(|e| e.name.text.as_str());
+        let word = kind.word();
+        let d = Diagnostic::error(codes::E0201, format!("`{written}`: the model has no {word} `{name}`"))
+            .note(format!("its {word}s: {}", listed(names())));
+        let d = match nearest(name, names()) {
+            Some(near) => d.help(format!("did you mean `{near}`?")),
+            None => d,
+        };
+        self.report.push(d);
+        None
+    }
+
+    /// The size that a value makes.
+    fn size(&mut self, name: &Name, at: Span, value: Konst) -> Option<usize> {
+        let Konst::Num(n) = value else {
+            self.report.push(
+                Diagnostic::error(codes::E0204, format!("dim `{}` is {value}: a size is a number", name.text))
+                    .at(at, "a truth value"),
+            );
+            return None;
+        };
+        let wrong = |why: &str, help: String| {
+            Diagnostic::error(codes::E0204, format!("dim `{}` has size {n}: {why}", name.text))
+                .at(at, format!("this is {n}"))
+                .help(help)
+        };
+        let d = match n.whole() {
+            _ if n.f64() > MAX_SIZE as f64 => too_large(&format!("dim {} = {n}", name.text), Some(at)),
+            _ if n.f64() < 0.0 => wrong("it is negative", "write a size of 0 or more".into()),
+            None => wrong("it is no integer", "`//` divides integers, rounding down".into()),
+            Some(n) => return usize::try_from(n).ok(),
+        };
+        self.report.push(d);
+        None
+    }
+
+    fn evaluate(&mut self, i: usize) -> Option<Konst> {
+        match self.entries[i].state {
+            State::Done(v) => return v,
+            State::Open => {
+                self.circle(i);
+                return None;
+            }
+            State::Todo => {}
+        }
+        let e = &self.entries[i];
+        let (kind, name, value) = (e.kind, e.name, e.value);
+        if self.open.len() >= MAX_CHAIN {
+            self.report.push(
+                Diagnostic::error(codes::E0219, format!("more than {MAX_CHAIN} dims and consts lean on one another"))
+                    .at(e.name.span, "one too many")
+                    .help("declare them in the order in which they are used"),
+            );
+            return None;
+        }
+        self.entries[i].state = State::Open;
+        self.open.push(i);
+        let mut v = self.value(value, kind);
+        self.open.pop();
+        if kind == Kind::Dim {
+            v = v.and_then(|v| self.size(name, value.span, v)).map(|size| Konst::Num(Num::int(size as i128)));
+        }
+        self.entries[i].state = State::Done(v);
+        v
+    }
+
+    fn circle(&mut self, i: usize) {
+        let from = self.open.iter().position(|k| *k == i).unwrap_or(0);
+        let members: Vec<&Entry<'_>> = self.open[from..].iter().map(|k| &self.entries[*k]).collect();
+        let mut way: Vec<&str> = members.iter().map(|e| e.name.text.as_str()).collect();
+        way.push(&self.entries[i].name.text);
+        let first = members[0];
+        let text = format!("{} `{}` is defined by itself: {}", first.kind.word(), first.name.text, way.join(" -> "));
+        let mut d = Diagnostic::error(codes::E0211, text).at(first.value.span, "leads back to itself");
+        for e in members[1..].iter().take(6) {
+            d = d.and(e.value.span, format!("through `{}`", e.name.text));
+        }
+        let d = d.help("give one of them a number");
+        self.report.push(d);
+    }
+
+    /// The value of an expression over numbers, dims and consts.
+    fn value(&mut self, e: &'a Expr, kind: Kind) -> Option<Konst> {
+        let error = |text: String, at: Span| Diagnostic::error(codes::E0214, text).at(at, "here");
+        match &e.kind {
+            ExprKind::Int(v) => Some(Konst::Num(Num::int(*v))),
+            ExprKind::Float(v) => Some(Konst::Num(Num::real(*v))),
+            ExprKind::Bool(b) => Some(Konst::Bool(*b)),
+            ExprKind::Name(name) => self.named(name, e.span, kind),
+            ExprKind::Unary { op, operand } => match (op, self.value(operand, kind)?) {
+                (UnaryOp::Neg, v) => Some(Konst::Num(number::neg(v.num()))),
+                (UnaryOp::Not, Konst::Bool(b)) => Some(Konst::Bool(!b)),
+                (UnaryOp::Not, v) => {
+                    self.report.push(error(format!("`not` takes a truth value, not {v}"), e.span));
+                    None
+                }
+            },
+            ExprKind::Binary { op, lhs, rhs, .. } => {
+                let (a, b) = (self.value(lhs, kind), self.value(rhs, kind));
+                number::binary(*op, a?, b?).map_err(|text| self.report.push(error(text, e.span))).ok()
+            }
+            ExprKind::Call(call) => {
+                if call.name.text == "size" {
+                    let mut size = Konst::Num(Num::ONE);
+                    for a in &call.args {
+                        let v = self.value(&a.value, Kind::Dim)?;
+                        let product = number::binary(meshwright_syntax::ast::BinaryOp::Mul, size, v);
+                        size = product.map_err(|text| self.report.push(error(text, e.span))).ok()?;
+                    }
+                    return Some(size);
+                }
+                let args: Vec<Option<Konst>> = call.args.iter().map(|a| self.value(&a.value, kind)).collect();
+                let args: Vec<Konst> = args.into_iter().collect::<Option<_>>()?;
+                match number::function(&call.name.text, &args) {
+                    Some(v) => v.map(Konst::Num).map_err(|text| self.report.push(error(text, e.span))).ok(),
+                    None => {
+                        self.no_function(&call.name, args.len());
+                        None
+                    }
+                }
+            }
+            _ => {
+                self.report.push(
+                    Diagnostic::error(codes::E0213, format!("the value of a {} is no number", kind.word()))
+                        .at(e.span, "not a number known at compile time")
+                        .help("write an expression of numbers, dims and consts"),
+                );
+                None
+            }
+        }
+    }
+
+    fn no_function(&mut self, name: &Name, given: usize) {
+        let known = || number::FUNCTIONS.iter().map(|f| f.0);
+        let d = match number::FUNCTIONS.iter().find(|f| f.0 == name.text) {
+            Some((_, arity)) => Diagnostic::error(
+                codes::E0212,
+                format!("`{}` takes {}, not {given}", name.text, super::report::counted(*arity, "number")),
+            )
+            .at(name.span, "wrong number of arguments"),
+            None => {
+                let d = Diagnostic::error(codes::E0201, format!("there is no function of numbers `{}`", name.text))
+                    .at(name.span, "not known")
+                    .note(format!("functions of numbers: {}", listed(known().chain(["size"]))));
+                match nearest(&name.text, known()) {
+                    Some(near) => d.fix(format!("write `{near}`"), name.span, near, true),
+                    None => d,
+                }
+            }
+        };
+        self.report.push(d);
+    }
+
+    fn named(&mut self, name: &str, at: Span, kind: Kind) -> Option<Konst> {
+        let Some(i) = self.index.get(name).copied() else {
+            let word = kind.word();
+            let d = Diagnostic::error(codes::E0201, format!("no dim or const is called `{name}`")).at(at, "not declared");
+            self.report.push(match nearest(name, self.index.keys().copied()) {
+                Some(near) => d.fix(format!("write `{near}`"), at, near, true),
+                None => d.help(format!("declare it: `{word} {name} = …`")),
+            });
+            return None;
+        };
+        let e = &self.entries[i];
+        if kind == Kind::Const && e.kind == Kind::Dim {
+            self.report.push(
+                Diagnostic::error(codes::E0213, format!("dim `{name}` is used as a number"))
+                    .at(at, "a dim")
+                    .and(e.name.span, "declared here")
+                    .fix(format!("write `size({name})`"), at, format!("size({name})"), true),
+            );
+            return None;
+        }
+        self.evaluate(i)
+    }
+}
+
+fn too_large(written: &str, at: Option<Span>) -> Diagnostic {
+    let d = Diagnostic::error(codes::E0204, format!("`{written}`: a dim has at most {MAX_SIZE} positions"));
+    let d = match at {
+        Some(at) => d.at(at, "too large"),
+        None => d,
+    };
+    d.note("positions along a dim are 32-bit integers").help("split it into two dims")
+}

@@ -1,0 +1,84 @@
+//! Values at compile time, and the scopes that hold them.
+
+use super::number::Konst;
+use meshwright_diag::Span;
+use meshwright_ops::Id;
+use meshwright_plan::{Dim, Phase};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What an expression is.
+#[derive(Clone, Debug)]
+pub(super) enum Val {
+    /// A value of the graph.
+    Tensor(Id),
+    /// Known at compile time.
+    Konst(Konst),
+    /// A list of dims: only as an argument of a layer.
+    Dims(Vec<Dim>),
+    /// What a layer with several results gives.
+    Tuple(Vec<Val>),
+    /// In error, and reported: nothing that depends on it is reported again.
+    Poison,
+}
+
+/// What a scope belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScopeKind {
+    Model,
+    Layer,
+    Train,
+}
+
+/// A name with its value and the place of its declaration.
+#[derive(Clone, Debug)]
+pub(super) struct Local {
+    pub(super) val: Val,
+    pub(super) span: Span,
+    /// Whether anything reads it.
+    pub(super) used: bool,
+}
+
+/// The names of a model, or of one call of a layer.
+pub(super) struct Scope<'a> {
+    pub(super) kind: ScopeKind,
+    /// Name of the model or layer.
+    pub(super) title: &'a str,
+    /// Where the layer is called.
+    pub(super) call: Span,
+    pub(super) locals: BTreeMap<&'a str, Local>,
+    /// Losses, metrics and outputs so far; a local of the same name comes first.
+    pub(super) results: BTreeMap<&'a str, Local>,
+    /// Names of unread inputs of a model: they are warned of.
+    pub(super) inputs: BTreeSet<&'a str>,
+    /// Part of the step.
+    pub(super) phase: Phase,
+    /// Path of the call.
+    pub(super) path: Arc<str>,
+    /// What the values of the current statement are called.
+    pub(super) name: Arc<str>,
+    /// The name of the `let` that is being evaluated, where it has a single one.
+    pub(super) statement: Option<&'a str>,
+    /// How many calls in the current statement hold parameters.
+    pub(super) owning_calls: usize,
+}
+
+impl<'a> Scope<'a> {
+    pub(super) fn new(kind: ScopeKind, title: &'a str, call: Span, path: Arc<str>) -> Self {
+        // What a layer returns is called as the layer's call is.
+        let name = path.rsplit('.').next().unwrap_or("").into();
+        Scope {
+            kind,
+            title,
+            call,
+            locals: BTreeMap::new(),
+            results: BTreeMap::new(),
+            inputs: BTreeSet::new(),
+            phase: if kind == ScopeKind::Train { Phase::Update } else { Phase::Forward },
+            path,
+            name,
+            statement: None,
+            owning_calls: 0,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Panics are mistakes of Meshwright: they are said to be, and end with exit code 101.
+
+use crate::stop::Stop;
+use std::io::{Write, stderr};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
+
+/// What follows the message of any internal error.
+pub(crate) fn please_report() -> String {
+    format!(
+        "this is a mistake in meshwright {} ({} {}), not in your files\n  please report it with the command line, the model and the layout",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH
+    )
+}
+
+/// Calls `f`; a panic in it, or in a thread of it, is reported on standard error.
+pub(crate) fn caught(f: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
+    set_hook(Box::new(|info| {
+        let message = info.payload_as_str().unwrap_or("a panic without words");
+        // Checks of ours begin their message like this already.
+        let message = message.strip_prefix("internal error: ").unwrap_or(message);
+        let place = info.location().map(|l| format!(" ({}:{})", l.file(), l.line())).unwrap_or_default();
+        let thread = std::thread::current();
+        let on = thread.name().filter(|n| *n != "main").map(|n| format!(" on `{n}`")).unwrap_or_default();
+        // Nobody is left to tell if standard error is closed.
+        let _ = writeln!(stderr(), "internal error{on}: {message}{place}\n  {}", please_report());
+    }));
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Stop::Internal(None)))
+}

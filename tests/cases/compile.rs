@@ -1,0 +1,338 @@
+//! Runs the compiler on the inputs of a case, as the command does but without files.
+
+use crate::markdown::{Block, Page};
+use meshwright_core::explain::{CollectiveReport, Report, explain};
+use meshwright_core::resolve::resolve;
+use meshwright_core::{
+    Compiled, Goal, GoalKind, Layout, PASSES, Program, Settings, StepGraph, check_devices, compile, layout, training_step,
+};
+use meshwright_diag::render::{concise_all, full_all};
+use meshwright_diag::{Diagnostic, Sources, Span, codes, has_errors};
+use meshwright_plan::{DType, Phase};
+use meshwright_syntax::ast::LayoutFile;
+use meshwright_syntax::{parse_layout, parse_mesh, parse_model, parse_mtf_layout};
+use meshwright_train::catalog::{LAYOUTS, MODELS, find};
+use meshwright_train::project::line_of;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The inputs of a case.
+pub(crate) struct Case {
+    model: (String, String),
+    files: BTreeMap<String, String>,
+    layout: Option<LayoutText>,
+    args: Args,
+}
+
+enum LayoutText {
+    /// A block: rules of this model.
+    Own(String),
+    /// A block `layout shared`: a file for several models.
+    Shared(String),
+    /// A block `layout mtf`.
+    Mtf(String),
+}
+
+#[derive(Default)]
+struct Args {
+    settings: Settings,
+    mesh: Option<String>,
+    devices: Option<usize>,
+    eval: bool,
+}
+
+/// What came out.
+pub(crate) struct Output {
+    sources: Sources,
+    diagnostics: Vec<Diagnostic>,
+    report: Option<Report>,
+    stages: BTreeMap<&'static str, String>,
+}
+
+impl Case {
+    pub(crate) fn of(page: &Page, section: usize) -> Result<Case, String> {
+        let mut case = Case {
+            model: (String::new(), String::new()),
+            files: BTreeMap::new(),
+            layout: None,
+            args: Args::default(),
+        };
+        for b in page.inputs(section, "mw") {
+            match b.info.split_once(' ').map(|w| w.1) {
+                None => case.model = ("model.mw".into(), b.text.clone()),
+                Some(word) => match word.strip_prefix("shipped:") {
+                    Some(name) => {
+                        let s = find(MODELS, name).ok_or_else(|| format!("no model `{name}` ships"))?;
+                        case.model = (s.path.into(), s.text.into());
+                    }
+                    None => {
+                        case.files.insert(word.into(), b.text.clone());
+                    }
+                },
+            }
+        }
+        if case.model.0.is_empty() {
+            return Err("no ```mw block here or in a section around it".into());
+        }
+        for b in page.inputs(section, "layout") {
+            case.layout = Some(layout_text(b)?);
+        }
+        for b in page.inputs(section, "args") {
+            case.args.read(&b.text)?;
+        }
+        Ok(case)
+    }
+
+    /// Compiles as far as it goes.
+    pub(crate) fn run(&self) -> Output {
+        let mut out = Output {
+            sources: Sources::new(),
+            diagnostics: Vec::new(),
+            report: None,
+            stages: BTreeMap::new(),
+        };
+        let Some((program, layout)) = self.front(&mut out) else { return out };
+        let step = if self.args.eval { None } else { training_step(&program) };
+        let step = step.unwrap_or_else(|| forward(&program));
+        let compiled = self.back(&step, &layout, &mut out);
+        if let Some(c) = compiled {
+            let sources = &out.sources;
+            out.report = Some(explain(&c, &|s: Span| line_of(sources, s)));
+        }
+        out
+    }
+
+    fn front(&self, out: &mut Output) -> Option<(Program, Layout)> {
+        let sources = &mut out.sources;
+        let id = sources.add(self.model.0.clone(), self.model.1.clone());
+        let (file, found) = parse_model(id, &self.model.1);
+        out.diagnostics.extend(found);
+        let files = &self.files;
+        let program = file.as_ref().and_then(|f| {
+            let (program, found) = resolve(f, None, &self.args.settings, &mut |path, span| {
+                let Some(text) = files.get(path) else {
+                    let d = Diagnostic::error(codes::E0515, format!("cannot read `{path}`"));
+                    return Err(Box::new(d.at(span, "used here")));
+                };
+                let (file, mut found) = parse_model(sources.add(path, text.clone()), text);
+                match file {
+                    Some(f) if !has_errors(&found) => Ok(f),
+                    _ => Err(Box::new(found.remove(0))),
+                }
+            });
+            out.diagnostics.extend(found);
+            program
+        });
+        let mesh = self.args.mesh.as_ref().and_then(|text| {
+            let (mesh, found) = parse_mesh(out.sources.add("--mesh", text.clone()), text);
+            out.diagnostics.extend(found);
+            mesh
+        });
+        let (rules, shared) = match &self.layout {
+            None => (Some(LayoutFile::default()), false),
+            Some(text) => {
+                let (text, shared, parse): (_, _, fn(_, &str) -> _) = match text {
+                    LayoutText::Own(t) => (t, false, parse_layout),
+                    LayoutText::Shared(t) => (t, true, parse_layout),
+                    LayoutText::Mtf(t) => (t, false, parse_mtf_layout),
+                };
+                let (rules, found) = parse(out.sources.add("rules.layout", text.clone()), text);
+                out.diagnostics.extend(found);
+                (rules, shared)
+            }
+        };
+        let (program, rules) = (program?, rules?);
+        let (layout, found) = layout(&rules, mesh.as_ref(), &program, shared);
+        out.diagnostics.extend(found);
+        let layout = layout?;
+        if let Some(d) = self.args.devices.and_then(|n| check_devices(&layout.mesh, n)) {
+            out.diagnostics.push(d);
+        }
+        (!has_errors(&out.diagnostics)).then_some((program, layout))
+    }
+
+    fn back(&self, step: &StepGraph, layout: &Layout, out: &mut Output) -> Option<Compiled> {
+        let sources = &out.sources;
+        let line = |s: Span| line_of(sources, s);
+        let stages = &mut out.stages;
+        let (compiled, found) = compile(step, layout, &line, &mut |i, stage| {
+            stages.insert(PASSES[i].name, stage.print());
+        });
+        // Planning must be a function of its input alone.
+        if let (Some(c), (Some(again), _)) = (&compiled, compile(step, layout, &line, &mut |_, _| {})) {
+            assert_eq!(c.plan.to_json(), again.plan.to_json(), "two plans of one input");
+        }
+        out.diagnostics.extend(found);
+        compiled
+    }
+}
+
+fn layout_text(b: &Block) -> Result<LayoutText, String> {
+    match b.info.split_once(' ').map(|w| w.1) {
+        None => Ok(LayoutText::Own(b.text.clone())),
+        Some("shared") => Ok(LayoutText::Shared(b.text.clone())),
+        Some("mtf") => Ok(LayoutText::Mtf(b.text.trim().into())),
+        Some(word) => {
+            let name = word.strip_prefix("shipped:").ok_or_else(|| format!("what is a layout `{word}`?"))?;
+            let s = find(LAYOUTS, name).ok_or_else(|| format!("no layout `{name}` ships"))?;
+            Ok(LayoutText::Shared(s.text.into()))
+        }
+    }
+}
+
+impl Args {
+    fn read(&mut self, text: &str) -> Result<(), String> {
+        let mut words = text.split_whitespace();
+        while let Some(word) = words.next() {
+            if word == "--eval" {
+                self.eval = true;
+                continue;
+            }
+            let value = words.next().ok_or_else(|| format!("`{word}` without a value"))?;
+            let pair = || value.split_once('=').ok_or_else(|| format!("`{word} {value}`: no `=`"));
+            match word {
+                "--mesh" => self.mesh = Some(value.into()),
+                "--devices" => self.devices = Some(value.parse().map_err(|_| format!("`{value}`"))?),
+                "--dim" => {
+                    let (name, size) = pair()?;
+                    self.settings.dims.push((name.into(), size.parse().map_err(|_| format!("`{size}`"))?));
+                }
+                "--set" => {
+                    let (name, x) = pair()?;
+                    self.settings.consts.push((name.into(), x.parse().map_err(|_| format!("`{x}`"))?));
+                }
+                "--size" => self.settings.size = Some(value.into()),
+                "--precision" => self.settings.float = Some(if value == "f64" { DType::F64 } else { DType::F32 }),
+                _ => return Err(format!("no argument `{word}`")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The forward part: losses, metrics and outputs.
+fn forward(p: &Program) -> StepGraph {
+    let scalars = p.losses.iter().chain(&p.metrics).map(|l| (l, GoalKind::Scalar));
+    let outputs = p.outputs.iter().map(|o| (o, GoalKind::Output));
+    StepGraph {
+        model: p.model.clone(),
+        program: "eval",
+        float: p.float,
+        graph: p.graph.clone(),
+        inputs: p.inputs.iter().map(|i| i.0.clone()).collect(),
+        goals: scalars.chain(outputs).map(|(l, kind)| Goal { name: l.name.clone(), id: l.id, kind }).collect(),
+    }
+}
+
+impl Output {
+    /// The errors, a line each.
+    pub(crate) fn errors(&self) -> String {
+        let errors: Vec<Diagnostic> = self.diagnostics.iter().filter(|d| d.is_error()).cloned().collect();
+        concise_all(&errors, &self.sources)
+    }
+
+    /// What a block of that kind shows.
+    pub(crate) fn show(&self, info: &str) -> Result<String, String> {
+        let report = || self.report.as_ref().ok_or_else(|| format!("it does not compile:\n{}", self.errors()));
+        let stage = |name: &str| {
+            let missing = || format!("no pass `{name}` was reached:\n{}", self.errors());
+            self.stages.get(name).cloned().ok_or_else(missing)
+        };
+        match info {
+            "diagnostic" => Ok(full_all(&self.diagnostics, &self.sources, false)),
+            "diagnostic concise" => Ok(concise_all(&self.diagnostics, &self.sources)),
+            "graph" => stage("adds"),
+            "spmd" => stage("partition"),
+            "plan" => stage("lifetimes"),
+            "values" => Ok(values(report()?)),
+            "collectives" => Ok(report()?.collectives.iter().map(collective).collect()),
+            "totals" => Ok(totals(report()?)),
+            _ => stage(info.strip_prefix("after:").unwrap_or(info)),
+        }
+    }
+}
+
+fn phase(p: Phase) -> &'static str {
+    match p {
+        Phase::Forward => "forward",
+        Phase::Backward => "backward",
+        Phase::Update => "update",
+    }
+}
+
+fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// `forward  all_reduce c  4,000 B  logits  because `hidden` is summed`, and a line for each value of a bucket.
+fn collective(c: &CollectiveReport) -> String {
+    let head = format!("{:<9}{:<15}{:<7}", phase(c.phase), c.op, c.axes.join(","));
+    let line = |head: &str, bytes: usize, value: &str, because: &str| {
+        let because = if because.is_empty() { String::new() } else { format!("  because {because}") };
+        format!("{head}{:>12} B  {value}{because}\n", grouped(bytes))
+    };
+    match c.parts.as_slice() {
+        [one] => line(&head, c.bytes, &one.value, &one.because),
+        parts => {
+            let mut out = line(&head, c.bytes, &format!("{} values in one bucket", parts.len()), "");
+            for p in parts {
+                out.push_str(&line(&" ".repeat(31), p.bytes, &p.value, &p.because));
+            }
+            out
+        }
+    }
+}
+
+/// A line a value with its block and its splits.
+fn values(r: &Report) -> String {
+    let mut out = String::new();
+    for v in &r.values {
+        let shape: Vec<String> = v.shape.iter().map(ToString::to_string).collect();
+        let _ = writeln!(
+            out,
+            "{:>3} {:<9}{} [{}] {} {}  {}",
+            v.line,
+            phase(v.phase),
+            v.value,
+            v.dims.join(" "),
+            shape.join("x"),
+            v.dtype,
+            v.split_by
+        );
+    }
+    out
+}
+
+/// Collectives by phase, kind and axes, with the bytes of the values in them, and the totals of the busiest device.
+fn totals(r: &Report) -> String {
+    let mut kinds: BTreeMap<(Phase, String, String), (usize, usize, usize)> = BTreeMap::new();
+    for c in &r.collectives {
+        let sum = kinds.entry((c.phase, c.op.clone(), c.axes.join(","))).or_default();
+        sum.0 += 1;
+        sum.1 += c.parts.len();
+        sum.2 += c.bytes;
+    }
+    let mut out = String::new();
+    for ((p, op, axes), (calls, values, bytes)) in kinds {
+        let _ = writeln!(out, "{:<9}{op:<15}{axes:<7}{calls:>3} calls{values:>4} values{:>12} B", phase(p), grouped(bytes));
+    }
+    let d = &r.per_device;
+    let _ = writeln!(
+        out,
+        "a device: {} flops, {} B in collectives, peak {} B, parameters {} B, moments {} B",
+        grouped(d.flops as usize),
+        grouped(d.collective_bytes as usize),
+        grouped(d.peak_bytes as usize),
+        grouped(d.parameter_bytes as usize),
+        grouped(d.moment_bytes as usize)
+    );
+    out
+}

@@ -1,0 +1,149 @@
+//! Compiles steps with the real compiler and runs them on the real runtime.
+
+use meshwright_comm::Timeouts;
+use meshwright_core::layout::{Layout, Rule, RuleDim, Scope, ScopeClass};
+use meshwright_core::{StepGraph, compile};
+use meshwright_exec::{Cluster, ClusterOptions, HostTensor, InputLeaf, Provider};
+use meshwright_plan::{Axis, Dim, LeafKind, Mesh, Plan};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Tensors by name.
+pub(crate) type Tensors = BTreeMap<String, HostTensor>;
+
+/// A layout of rules written by hand.
+pub(crate) fn layout(mesh: &Mesh, rules: Vec<Rule>) -> Layout {
+    Layout { mesh: mesh.clone(), rules, gathers: Vec::new() }
+}
+
+/// `dim -> axes`, in a scope; `free` for `when free`.
+pub(crate) fn rule(scope: Option<ScopeClass>, dim: RuleDim, axes: &[u8], free: bool) -> Rule {
+    let text = format!("{scope:?} {dim:?} -> {axes:?}{}", if free { " when free" } else { "" });
+    Rule {
+        scope: Scope { kind: scope, path: None },
+        dim,
+        axes: axes.iter().map(|a| Axis(*a)).collect(),
+        free,
+        span: Default::default(),
+        number: 1,
+        text,
+    }
+}
+
+/// `dim -> axes` everywhere.
+pub(crate) fn to(dim: Dim, axes: &[u8]) -> Rule {
+    rule(None, RuleDim::Dim(dim), axes, false)
+}
+
+/// `dim -> axes when free` everywhere.
+pub(crate) fn free(dim: Dim, axes: &[u8]) -> Rule {
+    rule(None, RuleDim::Dim(dim), axes, true)
+}
+
+/// Why a step was not compiled.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Rules want one axis for two dims of a value, or a gather was not granted: codes of the errors.
+    Layout(Vec<String>),
+    /// A bug: an assertion of the compiler.
+    Bug(String),
+}
+
+/// The Plan of a step. Gathers that the compiler asks for are granted where `grant` says so.
+pub(crate) fn plan(step: &StepGraph, layout: &Layout, grant: bool) -> Result<Plan, Refused> {
+    let mut layout = layout.clone();
+    for _ in 0..64 {
+        let done = catch_unwind(AssertUnwindSafe(|| compile(step, &layout, &|_| 0, &mut |_, _| {})));
+        let (compiled, diagnostics) = done.map_err(|panic| Refused::Bug(panic_text(&*panic)))?;
+        if let Some(c) = compiled {
+            return Ok(c.plan);
+        }
+        let mut codes: Vec<String> = Vec::new();
+        let mut asked: Vec<Dim> = Vec::new();
+        for d in diagnostics.iter().filter(|d| d.is_error()) {
+            codes.push(format!("{}", d.code));
+            let names = d.helps.iter().filter_map(|h| h.split("`gather ").nth(1)?.split('`').next());
+            asked.extend(names.filter_map(|n| step.graph.dims.find(n)));
+        }
+        asked.retain(|d| !layout.gathers.contains(d));
+        if !grant || asked.is_empty() || codes.iter().any(|c| c != "E0310") {
+            return Err(Refused::Layout(codes));
+        }
+        layout.gathers.extend(asked);
+    }
+    Err(Refused::Bug("the compiler asks for ever more gathers".into()))
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_else(|| "a panic".into())
+}
+
+/// Gives each device its part of whole inputs.
+pub(crate) fn provider(inputs: Tensors) -> Provider {
+    Arc::new(move |_, needed: &[InputLeaf]| {
+        let part = |leaf: &InputLeaf| {
+            let whole = inputs.get(&leaf.name).ok_or_else(|| format!("no input `{}`", leaf.name))?;
+            whole.slice(&leaf.ranges).ok_or_else(|| format!("`{}`: {:?} is out of range", leaf.name, leaf.ranges))
+        };
+        needed.iter().map(part).collect()
+    })
+}
+
+/// The devices of a mesh, each with one thread, that wait five seconds for each other.
+pub(crate) fn cluster(mesh: &Mesh) -> Cluster {
+    let options = ClusterOptions { cores: Some(1), timeouts: Timeouts::all(Duration::from_secs(5)) };
+    Cluster::threads(mesh, &options).unwrap()
+}
+
+/// Plans that a cluster has loaded before it is replaced: loaded plans stay, and so do their parameters.
+const LOADS: usize = 200;
+
+/// A cluster for each mesh, kept from one plan to the next.
+#[derive(Default)]
+pub(crate) struct Devices {
+    clusters: BTreeMap<String, (Cluster, usize)>,
+    /// Plans run so far.
+    pub(crate) runs: usize,
+}
+
+impl Devices {
+    /// Runs a plan once and gives its outputs, whole. `states` are the values of its parameters.
+    pub(crate) fn run(&mut self, plan: Plan, inputs: &Tensors, states: &Tensors) -> Result<Tensors, String> {
+        self.runs += 1;
+        let key = plan.mesh.describe();
+        let (mut cluster, loads) = match self.clusters.remove(&key) {
+            Some((c, n)) if n < LOADS => (c, n),
+            _ => (cluster(&plan.mesh), 0),
+        };
+        // On failure the cluster is dropped: its devices have ended.
+        let out = once(&mut cluster, plan, self.runs, inputs, states)?;
+        self.clusters.insert(key, (cluster, loads + 1));
+        Ok(out)
+    }
+}
+
+/// Plans of one cluster share parameters by name, so each is given names of its own.
+fn once(
+    cluster: &mut Cluster,
+    mut plan: Plan,
+    run: usize,
+    inputs: &Tensors,
+    states: &Tensors,
+) -> Result<Tensors, String> {
+    for leaf in plan.leaves.iter_mut().filter(|l| matches!(l.kind, LeafKind::Param | LeafKind::Moment)) {
+        leaf.name = format!("{run}:{}", leaf.name);
+    }
+    let held: Vec<String> = plan.leaves.iter().map(|l| l.name.clone()).collect();
+    let program = cluster.load(Arc::new(plan)).map_err(|e| e.to_string())?;
+    for (name, value) in states {
+        let name = format!("{run}:{name}");
+        if held.contains(&name) {
+            cluster.set_state(&name, value).map_err(|e| e.to_string())?;
+        }
+    }
+    let report = cluster.run(program, 1, &provider(inputs.clone())).map_err(|e| e.to_string())?;
+    Ok(report.outputs)
+}

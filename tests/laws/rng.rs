@@ -1,0 +1,53 @@
+//! Reproducible random numbers (SplitMix64, Steele et al. 2014).
+
+/// A generator; equal seeds give equal numbers on every machine.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    /// A generator of a seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number in `0..n`; `n` is at least 1.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// A number in `low..high`.
+    pub(crate) fn float(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * ((self.next() >> 11) as f64 / (1u64 << 53) as f64)
+    }
+
+    /// True once in `n` times.
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    /// One of several.
+    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())].clone()
+    }
+
+    /// Some of several, in their order: each is taken once in two times.
+    pub(crate) fn some<T: Clone>(&mut self, from: &[T]) -> Vec<T> {
+        from.iter().filter(|_| self.one_in(2)).cloned().collect()
+    }
+
+    /// The same elements in another order.
+    pub(crate) fn shuffled<T: Clone>(&mut self, from: &[T]) -> Vec<T> {
+        let mut out = from.to_vec();
+        for i in (1..out.len()).rev() {
+            out.swap(i, self.below(i + 1));
+        }
+        out
+    }
+}

@@ -1,0 +1,154 @@
+//! Split equals whole: every sample under every way to split its dims, with operands that arrive split otherwise, stored
+//! split, or unfinished.
+
+use crate::devices::{Devices, Refused, free, layout, plan, rule, to};
+use crate::subject::{Arrival, Built, Subject, build, step, subjects, tensors};
+use crate::walk::{close, from_host, walk};
+use meshwright_core::layout::{Layout, Rule, RuleDim, ScopeClass};
+use meshwright_plan::{Dim, Mesh};
+use std::time::Instant;
+
+/// A way to place a built subject.
+struct Way {
+    mesh: Mesh,
+    rules: Vec<Rule>,
+}
+
+fn way(axes: &[usize], rules: Vec<Rule>) -> Way {
+    Way { mesh: Mesh::new(axes.iter().zip(["a", "b", "c"]).map(|(k, n)| (n, *k))), rules }
+}
+
+/// Operands are inputs: each dim over 1 to 4 devices, pairs of dims over two axes, one dim over both, two dims that
+/// want one axis.
+fn ways_of_inputs(dims: &[Dim]) -> Vec<Way> {
+    let mut out = vec![way(&[], vec![])];
+    for d in dims {
+        out.extend((1..=4).map(|k| way(&[k], vec![to(*d, &[0])])));
+        out.push(way(&[2, 3], vec![to(*d, &[0, 1])]));
+        out.push(way(&[2, 3], vec![to(*d, &[1, 0])]));
+        for e in dims.iter().filter(|e| *e != d) {
+            out.push(way(&[2, 3], vec![to(*d, &[0]), to(*e, &[1])]));
+            out.push(way(&[3], vec![to(*d, &[0]), free(*e, &[0])]));
+        }
+    }
+    out
+}
+
+/// Operands are parameters: stored split where they are used split, and where they are used whole.
+fn ways_of_params(dims: &[Dim]) -> Vec<Way> {
+    let stored = |d: Dim, axes: &[u8]| rule(Some(ScopeClass::Params), RuleDim::Dim(d), axes, false);
+    let mut out = vec![way(&[3], vec![rule(Some(ScopeClass::Params), RuleDim::Any, &[0], false)])];
+    for d in dims {
+        out.push(way(&[3], vec![to(*d, &[0])]));
+        out.extend([2, 4].map(|k| way(&[k], vec![stored(*d, &[0])])));
+        out.push(way(&[2, 2], vec![stored(*d, &[1, 0])]));
+        for e in dims {
+            out.push(way(&[2, 2], vec![stored(*d, &[0]), to(*e, &[1])]));
+        }
+    }
+    out
+}
+
+/// Operands are sums of parts that are not on one device: alone, and with a dim split beside it or over the same axis.
+fn ways_of_sums(part: Dim, dims: &[Dim]) -> Vec<Way> {
+    let mut out = vec![way(&[2], vec![to(part, &[0])]), way(&[4], vec![to(part, &[0])])];
+    for d in dims {
+        out.push(way(&[2, 3], vec![to(part, &[1]), to(*d, &[0])]));
+        out.push(way(&[3], vec![to(part, &[0]), free(*d, &[0])]));
+    }
+    out.push(way(&[2, 2], vec![to(part, &[0, 1])]));
+    out
+}
+
+/// An operand is split along a dim by another name: the dim has no rule, another axis, or another dim wants its axis.
+fn ways_of_renamed(source: Dim, to_dim: Dim, dims: &[Dim]) -> Vec<Way> {
+    let mut out = vec![
+        way(&[3], vec![to(source, &[0])]),
+        way(&[2, 2], vec![to(source, &[0]), to(to_dim, &[1])]),
+        way(&[2, 2], vec![to(source, &[0, 1])]),
+        way(&[2, 2], vec![to(source, &[1, 0]), to(to_dim, &[1])]),
+    ];
+    for e in dims.iter().filter(|e| **e != to_dim) {
+        out.push(way(&[3], vec![to(source, &[0]), free(*e, &[0])]));
+    }
+    out
+}
+
+/// Checks a subject in every way. `change` may alter the program before it is compiled: the broken ops use it. Gives the
+/// number of cases.
+pub(crate) fn law(subject: &Subject, devices: &mut Devices, change: &dyn Fn(&mut Built)) -> Result<usize, String> {
+    let n = subject.inputs.len();
+    let floats: Vec<usize> = (0..n).filter(|i| subject.inputs[*i].dtype.is_float()).collect();
+    let mut all: Vec<Vec<Arrival>> = vec![vec![Arrival::Input; n], vec![Arrival::Param; n]];
+    let mut sums = |slots: &[usize]| {
+        let arrival = |i| if slots.contains(&i) { Arrival::Sum } else { Arrival::Input };
+        all.push((0..n).map(arrival).collect());
+    };
+    floats.iter().for_each(|s| sums(&[*s]));
+    if floats.len() > 1 {
+        sums(&floats);
+    }
+    for slot in 0..n {
+        for k in 0..subject.inputs[slot].dims.len() {
+            let mut a = vec![Arrival::Input; n];
+            a[slot] = Arrival::Renamed(k);
+            all.push(a);
+        }
+    }
+    let mut cases = 0;
+    for (seed, arrivals) in all.iter().enumerate() {
+        let mut b = build(subject, arrivals, seed as u64)?;
+        let want = walk(&b.graph, &b.bound).swap_remove(b.value.0 as usize);
+        change(&mut b);
+        let first = arrivals.iter().find(|a| **a != Arrival::Input);
+        let ways = match first {
+            None => ways_of_inputs(&b.dims),
+            Some(Arrival::Param) => ways_of_params(&b.dims),
+            Some(Arrival::Renamed(k)) => {
+                let slot = arrivals.iter().position(|a| matches!(a, Arrival::Renamed(_))).unwrap_or(0);
+                let name = subject.inputs[slot].dims[*k].0;
+                let dim = b.graph.dims.find(name).ok_or("no such dim")?;
+                ways_of_renamed(b.source, dim, &b.dims)
+            }
+            Some(_) => ways_of_sums(b.part, &b.dims),
+        };
+        let (inputs, states) = tensors(&b.graph, &b.bound);
+        let step = step(&b.graph, &[("y", b.value)]);
+        let ty = b.graph.ty(b.value).clone();
+        let exact = if ty.dtype.is_float() { 1e-12 } else { 0.0 };
+        for w in ways {
+            let at = |what: String| {
+                let rules: Vec<&str> = w.rules.iter().map(|r| r.text.as_str()).collect();
+                format!("{}: {arrivals:?} on {}, {rules:?}: {what}", subject.name, w.mesh.describe())
+            };
+            let l: Layout = layout(&w.mesh, w.rules.clone());
+            let plan = match plan(&step, &l, true) {
+                Ok(p) => p,
+                Err(Refused::Bug(e)) => return Err(at(e)),
+                Err(Refused::Layout(e)) => return Err(at(format!("refused: {e:?}"))),
+            };
+            let out = devices.run(plan, &inputs, &states).map_err(&at)?;
+            let got = out.get("y").ok_or_else(|| at("no result".into()))?;
+            if got.dtype() != ty.dtype {
+                return Err(at(format!("{} instead of {}", got.dtype(), ty.dtype)));
+            }
+            close(&from_host(got, &ty.dims).data, &want.data, exact).map_err(&at)?;
+            cases += 1;
+        }
+    }
+    Ok(cases)
+}
+
+#[test]
+fn every_op_is_the_same_however_it_is_split() {
+    let begin = Instant::now();
+    let (mut devices, mut wrong, mut cases) = (Devices::default(), Vec::new(), 0);
+    for subject in subjects() {
+        match law(&subject, &mut devices, &|_| {}) {
+            Ok(n) => cases += n,
+            Err(e) => wrong.push(e),
+        }
+    }
+    crate::report(&format!("split equals whole: {cases} cases in {:.1?}", begin.elapsed()));
+    assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
+}

@@ -1,0 +1,61 @@
+//! The meaning of a graph: its oracles, value by value, on whole tensors. It knows no role, no placement and no Plan.
+
+use meshwright_exec::{HostData, HostTensor};
+use meshwright_ops::{F64Tensor, Graph, Id};
+use meshwright_plan::{DType, Dim};
+use std::collections::BTreeMap;
+
+/// Values of the leaves.
+pub(crate) type Bound = BTreeMap<Id, F64Tensor>;
+
+/// Every value of a graph, given its leaves.
+pub(crate) fn walk(g: &Graph, bound: &Bound) -> Vec<F64Tensor> {
+    let mut values: Vec<F64Tensor> = Vec::with_capacity(g.nodes.len());
+    for id in g.ids() {
+        let node = g.node(id);
+        let value = match bound.get(&id) {
+            Some(v) => v.ordered(&node.ty.dims),
+            None => {
+                let x: Vec<&F64Tensor> = node.inputs.iter().map(|i| &values[i.0 as usize]).collect();
+                node.op.oracle(&x, &node.ty)
+            }
+        };
+        values.push(value);
+    }
+    values
+}
+
+/// For a tensor on its way to a device.
+pub(crate) fn to_host(x: &F64Tensor, dtype: DType, dims: &[Dim]) -> HostTensor {
+    let shape = dims.iter().map(|d| d.size).collect();
+    HostTensor::new(shape, HostData::from_f64(dtype, x.ordered(dims).data)).unwrap()
+}
+
+/// For a tensor that comes from devices, in the order of `dims`.
+pub(crate) fn from_host(x: &HostTensor, dims: &[Dim]) -> F64Tensor {
+    F64Tensor::new(dims, x.data.to_f64())
+}
+
+/// Whether two tensors of the same dims are equal within `tolerance` times the largest magnitude of `want`; a tolerance
+/// of 0 asks for equal numbers. Otherwise the first element that differs most, in words.
+pub(crate) fn close(got: &[f64], want: &[f64], tolerance: f64) -> Result<(), String> {
+    if got.len() != want.len() {
+        return Err(format!("{} elements instead of {}", got.len(), want.len()));
+    }
+    let scale = want.iter().fold(0.0, |m: f64, v| if v.is_finite() { m.max(v.abs()) } else { m });
+    let mut worst: Option<(f64, usize)> = None;
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let off = if g == w || (g.is_nan() && w.is_nan()) { 0.0 } else { (g - w).abs() };
+        // A difference with a NaN or an infinity is NaN or infinite: it is never within the tolerance.
+        if !(off <= tolerance * scale) && worst.is_none_or(|b| off > b.0) {
+            worst = Some((off, i));
+        }
+    }
+    match worst {
+        None => Ok(()),
+        Some((off, i)) => Err(format!(
+            "element {i}: {} instead of {}, off by {off:e} where the largest magnitude is {scale:e}",
+            got[i], want[i]
+        )),
+    }
+}

@@ -1,0 +1,2 @@
+//! The command, built from `cli` for the tests.
+fn main() {}
