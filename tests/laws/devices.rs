@@ -63,7 +63,7 @@ pub(crate) fn plan(step: &StepGraph, layout: &Layout, grant: bool) -> Result<Pla
         let mut codes: Vec<String> = Vec::new();
         let mut asked: Vec<Dim> = Vec::new();
         for d in diagnostics.iter().filter(|d| d.is_error()) {
-            codes.push(format!("{}", d.code));
+            codes.push(d.code.id.to_string());
             let names = d.helps.iter().filter_map(|h| h.split("`gather ").nth(1)?.split('`').next());
             asked.extend(names.filter_map(|n| step.graph.dims.find(n)));
         }

@@ -273,8 +273,8 @@ impl<'a> Pass<'a> {
             Placement::split(loops.iter().filter(|(d, _)| result.contains(d)).map(|(d, a)| (*d, a.clone())));
         natural.partial = partial;
         self.emit(id, srcs, loops, natural);
-        if self.is_gradient(id) {
-            // Finished as soon as it is there: all gradients can then share a bucket, and later passes may overlap it.
+        if self.is_gradient(id) || self.given.contains(&id) {
+            // Finished as soon as it is there: all gradients and the loss can then share a bucket, and overlap compute.
             self.settle(id);
         }
     }
