@@ -6,12 +6,12 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 //mod broken;
-//mod composite;
+mod composite;
 mod devices;
 //mod fuzz;
-//mod gradient;
-//mod linear;
-//mod monoids;
+mod gradient;
+mod linear;
+mod monoids;
 mod rng;
 mod split;
 mod subject;

@@ -3,15 +3,18 @@
 
 use crate::devices::{Devices, Refused, free, layout, plan, rule, to};
 use crate::subject::{Arrival, Built, Subject, build, step, subjects, tensors};
-use crate::walk::{close, from_host, walk};
-use meshwright_core::layout::{Layout, Rule, RuleDim, ScopeClass};
+use crate::walk::{Bound, close, from_host, walk};
+use meshwright_core::layout::{Rule, RuleDim, ScopeClass};
+use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::{Dim, Mesh};
 use std::time::Instant;
 
 /// A way to place a built subject.
-struct Way {
-    mesh: Mesh,
-    rules: Vec<Rule>,
+pub(crate) struct Way {
+    /// Its mesh.
+    pub(crate) mesh: Mesh,
+    /// Its rules.
+    pub(crate) rules: Vec<Rule>,
 }
 
 fn way(axes: &[usize], rules: Vec<Rule>) -> Way {
@@ -20,7 +23,7 @@ fn way(axes: &[usize], rules: Vec<Rule>) -> Way {
 
 /// Operands are inputs: each dim over 1 to 4 devices, pairs of dims over two axes, one dim over both, two dims that
 /// want one axis.
-fn ways_of_inputs(dims: &[Dim]) -> Vec<Way> {
+pub(crate) fn ways_of_inputs(dims: &[Dim]) -> Vec<Way> {
     let mut out = vec![way(&[], vec![])];
     for d in dims {
         out.extend((1..=4).map(|k| way(&[k], vec![to(*d, &[0])])));
@@ -35,7 +38,7 @@ fn ways_of_inputs(dims: &[Dim]) -> Vec<Way> {
 }
 
 /// Operands are parameters: stored split where they are used split, and where they are used whole.
-fn ways_of_params(dims: &[Dim]) -> Vec<Way> {
+pub(crate) fn ways_of_params(dims: &[Dim]) -> Vec<Way> {
     let stored = |d: Dim, axes: &[u8]| rule(Some(ScopeClass::Params), RuleDim::Dim(d), axes, false);
     let mut out = vec![way(&[3], vec![rule(Some(ScopeClass::Params), RuleDim::Any, &[0], false)])];
     for d in dims {
@@ -112,31 +115,46 @@ pub(crate) fn law(subject: &Subject, devices: &mut Devices, change: &dyn Fn(&mut
             }
             Some(_) => ways_of_sums(b.part, &b.dims),
         };
-        let (inputs, states) = tensors(&b.graph, &b.bound);
-        let step = step(&b.graph, &[("y", b.value)]);
-        let ty = b.graph.ty(b.value).clone();
-        let exact = if ty.dtype.is_float() { 1e-12 } else { 0.0 };
-        for w in ways {
-            let at = |what: String| {
-                let rules: Vec<&str> = w.rules.iter().map(|r| r.text.as_str()).collect();
-                format!("{}: {arrivals:?} on {}, {rules:?}: {what}", subject.name, w.mesh.describe())
-            };
-            let l: Layout = layout(&w.mesh, w.rules.clone());
-            let plan = match plan(&step, &l, true) {
-                Ok(p) => p,
-                Err(Refused::Bug(e)) => return Err(at(e)),
-                Err(Refused::Layout(e)) => return Err(at(format!("refused: {e:?}"))),
-            };
-            let out = devices.run(plan, &inputs, &states).map_err(&at)?;
-            let got = out.get("y").ok_or_else(|| at("no result".into()))?;
-            if got.dtype() != ty.dtype {
-                return Err(at(format!("{} instead of {}", got.dtype(), ty.dtype)));
-            }
-            close(&from_host(got, &ty.dims).data, &want.data, exact).map_err(&at)?;
-            cases += 1;
-        }
+        let name = format!("{}: {arrivals:?}", subject.name);
+        cases += same(&name, &b.graph, &b.bound, &[("y", b.value, want)], &ways, devices)?;
     }
     Ok(cases)
+}
+
+/// Runs a graph in several ways and compares some of its values with what they should be. Gives the number of cases.
+pub(crate) fn same(
+    name: &str,
+    graph: &Graph,
+    bound: &Bound,
+    goals: &[(&str, Id, F64Tensor)],
+    ways: &[Way],
+    devices: &mut Devices,
+) -> Result<usize, String> {
+    let (inputs, states) = tensors(graph, bound);
+    let wanted: Vec<(&str, Id)> = goals.iter().map(|g| (g.0, g.1)).collect();
+    let step = step(graph, &wanted);
+    for w in ways {
+        let at = |what: String| {
+            let rules: Vec<&str> = w.rules.iter().map(|r| r.text.as_str()).collect();
+            format!("{name} on {}, {rules:?}: {what}", w.mesh.describe())
+        };
+        let plan = match plan(&step, &layout(&w.mesh, w.rules.clone()), true) {
+            Ok(p) => p,
+            Err(Refused::Bug(e)) => return Err(at(e)),
+            Err(Refused::Layout(e)) => return Err(at(format!("refused: {e:?}"))),
+        };
+        let out = devices.run(plan, &inputs, &states).map_err(&at)?;
+        for (goal, id, want) in goals {
+            let ty = graph.ty(*id);
+            let got = out.get(*goal).ok_or_else(|| at(format!("no result `{goal}`")))?;
+            if got.dtype() != ty.dtype {
+                return Err(at(format!("`{goal}` is {} instead of {}", got.dtype(), ty.dtype)));
+            }
+            let tolerance = if ty.dtype.is_float() { 1e-12 } else { 0.0 };
+            close(&from_host(got, &ty.dims).data, &want.data, tolerance).map_err(|e| at(format!("`{goal}`, {e}")))?;
+        }
+    }
+    Ok(ways.len())
 }
 
 #[test]

@@ -1,1 +1,13 @@
-//! Runs.
+//! What runs: whole trainings on several meshes, resumed and killed ones, the command from end to end, failing devices,
+//! broken data. And `tidy`: what is true of the repository itself.
+
+mod accuracy;
+mod agree;
+mod broken;
+mod cli;
+mod faults;
+mod gradients;
+mod planning;
+mod resume;
+mod support;
+mod tidy;

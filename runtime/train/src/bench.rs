@@ -106,7 +106,7 @@ fn random(leaf: &InputLeaf, seed: u64, range: Option<usize>) -> HostTensor {
     let key = Key::new(seed, &leaf.name);
     let whole = leaf.dtype.is_float();
     let n: usize = shape.iter().product();
-    let values = (0..n as u64).map(|i| uniform01(&key, i) * high).map(|v| if whole { v } else { v.floor() }).collect();
+    let values = (0..n as u64).map(|i| uniform01(key, i) * high).map(|v| if whole { v } else { v.floor() }).collect();
     HostTensor { shape, data: HostData::from_f64(leaf.dtype, values) }
 }
 

@@ -110,17 +110,20 @@ pub fn line_of(sources: &Sources, span: Span) -> u32 {
     if span == Span::default() { 0 } else { sources.line(span) as u32 }
 }
 
-fn used(uses: &[(String, ModelFile)], path: &str, span: Span) -> Result<ModelFile, Box<Diagnostic>> {
+fn used(uses: &[(String, ModelFile)], path: &str, span: Span) -> (Option<ModelFile>, Vec<Diagnostic>) {
     match uses.iter().find(|u| u.0 == path) {
-        Some(u) => Ok(u.1.clone()),
-        None => Err(Box::new(Diagnostic::error(codes::E0515, format!("cannot read `{path}`")).at(span, "used here"))),
+        Some(u) => (Some(u.1.clone()), Vec::new()),
+        None => {
+            let d = Diagnostic::error(codes::E0515, format!("cannot read `{path}`"));
+            (None, vec![d.at(span, "used here")])
+        }
     }
 }
 
 fn load(options: &ProjectOptions, sources: &mut Sources, out: &mut Vec<Diagnostic>) -> Option<Project> {
     let (name, text) = read_model(&options.model, out)?;
     let id = sources.add(name.clone(), text);
-    let (file, found) = parse_model(id, &sources.text(id).to_string());
+    let (file, found) = parse_model(id, sources.text(id));
     out.extend(found);
     let settings = Settings {
         dims: options.dims.clone(),
@@ -133,16 +136,14 @@ fn load(options: &ProjectOptions, sources: &mut Sources, out: &mut Vec<Diagnosti
     let program = file.as_ref().and_then(|f| {
         let (program, found) = resolve(f, None, &settings, &mut |path, span| {
             let at = folder.join(path).display().to_string();
-            let text = read_text(&at).map_err(|d| Box::new(d.at(span, "used here")))?;
+            let text = match read_text(&at) {
+                Ok(text) => text,
+                Err(d) => return (None, vec![d.at(span, "used here")]),
+            };
             let id = sources.add(at, text);
-            let (file, mut found) = parse_model(id, &sources.text(id).to_string());
-            match file {
-                Some(f) if !has_errors(&found) => {
-                    uses.push((path.to_string(), f.clone()));
-                    Ok(f)
-                }
-                _ => Err(Box::new(found.remove(0))),
-            }
+            let (file, found) = parse_model(id, sources.text(id));
+            uses.extend(file.iter().map(|f| (path.to_string(), f.clone())));
+            (file, found)
         });
         out.extend(found);
         program

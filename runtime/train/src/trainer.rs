@@ -209,7 +209,8 @@ pub fn train(
     let mut batches = prefetch(from..last.max(from), move |n| {
         Ok(batch(&source_set, &needs, &source_schedule.records(n, 0..examples)))
     })?;
-    let mut l = Loop { project, cluster: &cluster, store, log, schedule: &schedule, seed, examples, progress };
+    let folder = options.run.as_deref().map(crate::run_dir::checkpoints_in).unwrap_or_default();
+    let mut l = Loop { project, cluster: &cluster, store, log, schedule: &schedule, seed, examples, folder, progress };
     let mut finished =
         Finished { steps: from, epochs: 0, loss: None, eval: None, interrupted: false, run: options.run.clone() };
     let began = Instant::now();
@@ -294,6 +295,8 @@ struct Loop<'a> {
     schedule: &'a Schedule,
     seed: u64,
     examples: usize,
+    /// Where checkpoints go.
+    folder: PathBuf,
     progress: &'a mut dyn FnMut(Progress),
 }
 
@@ -354,11 +357,7 @@ impl Loop<'_> {
         }
         let tensors = snapshot(self.cluster)?;
         store.save(&meta, tensors.iter().map(|(n, t)| (n.as_str(), t)))?;
-        (self.progress)(Progress::Checkpoint { step, path: crate::run_dir::checkpoints_in(&self.run_path()) });
+        (self.progress)(Progress::Checkpoint { step, path: self.folder.clone() });
         Ok(())
-    }
-
-    fn run_path(&self) -> PathBuf {
-        self.store.as_ref().map(|s| s.path().to_path_buf()).unwrap_or_default()
     }
 }

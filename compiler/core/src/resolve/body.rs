@@ -253,6 +253,9 @@ impl<'a> Resolver<'a> {
         let id = id.filter(|id| kind == ResultKind::Output || self.is_scalar(*id, b, word));
         let local = Local { val: id.map_or(Val::Poison, Val::Tensor), span: b.name.span, used: true };
         self.scope().results.insert(name, local);
+        if id.is_none() {
+            self.poisoned.insert(name.to_string());
+        }
         let list = match kind {
             ResultKind::Loss => &mut self.losses,
             ResultKind::Metric => &mut self.metrics,

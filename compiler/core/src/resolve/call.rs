@@ -273,6 +273,11 @@ impl<'a> Resolver<'a> {
         }
         let path = self.call_path(layer, call);
         let mut scope = Scope::new(ScopeKind::Layer, name, span, path);
+        scope.label = match &call.label {
+            Some(label) => Some((label.span, "")),
+            // Behind parentheses around the call a label cannot stand.
+            None => (span.start == call.name.span.start).then_some((Span { start: span.end, ..span }, " as ")),
+        };
         let mut defaults = Vec::new();
         for (p, v) in layer.params.iter().zip(values) {
             match (v, &p.default) {

@@ -65,17 +65,19 @@ impl<'a> Resolver<'a> {
         let d = match pair {
             Some((k, second, first)) => {
                 let element = path.split('.').nth(k).unwrap_or(path);
-                let called = self.scopes.iter().filter(|s| s.kind == ScopeKind::Layer).nth(k).map_or("", |s| s.title);
-                d.at(second, format!("this call of `{called}` is `{element}` too"))
-                    .and(first, format!("this call of `{called}` is `{element}`"))
+                let scope = self.scopes.iter().filter(|s| s.kind == ScopeKind::Layer).nth(k);
+                let called = scope.map_or("", |s| s.title);
+                let d = d
+                    .at(second, format!("this call of `{called}` is `{element}` too"))
+                    .and(first, format!("this call is `{element}`"))
                     .and(declared, "the parameter")
-                    .fix(
-                        format!("name this call: `as {element}2`"),
-                        Span { start: second.end, ..second },
-                        format!(" as {element}2"),
-                        false,
-                    )
-                    .help("or give each call a `let` of its own: the parameters are then called as the `let` is")
+                    .help("or give each call a `let` of its own: the parameters are then called as the `let` is");
+                match scope.and_then(|s| s.label) {
+                    Some((at, before)) => {
+                        d.fix(format!("name this call: `as {element}2`"), at, format!("{before}{element}2"), false)
+                    }
+                    None => d.help(format!("name one of the calls: `{called}(…) as {element}2`")),
+                }
             }
             None => d.at(declared, "declared again").help("give one of them another name"),
         };

@@ -31,7 +31,7 @@ use meshwright_plan::{DType, InputDecl};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
 use report::{Report, listed};
 use scope::{Scope, ScopeKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use load::Loader;
 
@@ -98,7 +98,7 @@ fn resolve_loaded(
         depth: 0,
         work: 0,
         stopped: false,
-        train_title: "",
+        poisoned: BTreeSet::new(),
     };
     r.model(chosen);
     let train = train.and_then(|t| r.train(t));
@@ -232,8 +232,8 @@ struct Resolver<'a> {
     work: usize,
     /// Whether a limit was hit: nothing is evaluated from then on.
     stopped: bool,
-    /// What the train scope is called in messages.
-    train_title: &'a str,
+    /// Names of losses that are declared, but in error.
+    poisoned: BTreeSet<String>,
 }
 
 impl<'a> Resolver<'a> {

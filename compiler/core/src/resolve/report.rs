@@ -19,6 +19,11 @@ impl Report {
         }
     }
 
+    /// Whether there is an error so far.
+    pub(super) fn any_error(&self) -> bool {
+        meshwright_diag::has_errors(&self.found)
+    }
+
     /// All of them in source order; those without a place first.
     pub(super) fn finish(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|d| d.labels.first().map(|l| (l.span.file, l.span.start)));

@@ -46,6 +46,8 @@ pub(super) struct Scope<'a> {
     pub(super) title: &'a str,
     /// Where the layer is called.
     pub(super) call: Span,
+    /// Where `as name` goes, with what comes before the name: the label there is, or the end of the call.
+    pub(super) label: Option<(Span, &'static str)>,
     pub(super) locals: BTreeMap<&'a str, Local>,
     /// Losses, metrics and outputs so far; a local of the same name comes first.
     pub(super) results: BTreeMap<&'a str, Local>,
@@ -71,6 +73,7 @@ impl<'a> Scope<'a> {
             kind,
             title,
             call,
+            label: None,
             locals: BTreeMap::new(),
             results: BTreeMap::new(),
             inputs: BTreeSet::new(),

@@ -1,0 +1,117 @@
+//! No text hangs the compiler or makes it panic.
+
+use super::*;
+
+#[test]
+fn layers_that_multiply_hit_a_limit() {
+    for body in ["return f(x) + f(x)", "let a = f(x) let b = f(x) return x"] {
+        let mut text = "dim b = 2 layer f0(x) { return x }".to_string();
+        for i in 1..40 {
+            text += &format!(" layer f{i}(x) {{ {} }}", body.replace("f(", &format!("f{}(", i - 1)));
+        }
+        text += " model m { input x[b]: float loss l = mean[b](f39(x)) }";
+        let found = errors(&text);
+        assert!(found.starts_with("E0219 the model is too large: more than "), "{found}");
+        assert_eq!(found.matches("E0").count(), 1, "{found}");
+    }
+}
+
+#[test]
+fn a_long_chain_of_layers_hits_a_limit() {
+    let mut text = "dim b = 2 layer f0(x) { return x }".to_string();
+    for i in 1..5000 {
+        text += &format!(" layer f{i}(x) {{ return f{}(x) }}", i - 1);
+    }
+    text += " model m { input x[b]: float loss l = mean[b](f4999(x)) }";
+    let found = errors(&text);
+    assert!(found.contains("nested more than 2048 deep"), "{found}");
+}
+
+#[test]
+fn layers_do_not_call_themselves() {
+    same(
+        &errors("dim b = 2 layer f(x) { return g(x) } layer g(x) { return f(x) + 1 } model m { input x[b]: float loss l = mean[b](f(x)) }"),
+        "E0211 layer `f` calls itself: f -> g -> f
+          ^ `g`: called here
+          - `f`: called by `g`
+          - `f`: declared here
+          note: layers are laid out in full when the program is compiled, so a circle of calls would never end
+          help: write out as many levels as are needed, each as a layer of its own",
+    );
+}
+
+#[test]
+fn files_do_not_use_themselves() {
+    let files = [
+        ("a.mw", "use \"b.mw\" dim d = 1 model m { input x[d]: float output y = x }"),
+        ("b.mw", "use \"a.mw\" dim e = 1"),
+    ];
+    let ((p, found), sources) = run_files(&files, None, &Settings::default());
+    assert!(p.is_none());
+    same(
+        &show(&found, &sources),
+        "E0211 `a.mw` uses itself
+          ^ `\"a.mw\"`: leads back to a file that is being read
+          - `\"b.mw\"`: through here
+          help: move what both files need into a third one",
+    );
+}
+
+#[test]
+fn a_loader_that_never_repeats_itself_is_stopped() {
+    let mut next = 0;
+    let text = "use \"again.mw\" dim d = 1";
+    let (tree, _) = parse_model(FileId(0), text);
+    let mut load = |_: &str, _| {
+        next += 1;
+        parse_model(FileId(next), text)
+    };
+    let (_, found) = resolve(&tree.unwrap(), None, &Settings::default(), &mut load);
+    assert!(found.iter().any(|d| d.code.id == "E0219"), "{found:?}");
+}
+
+#[test]
+fn dims_do_not_define_themselves() {
+    same(
+        &errors("dim a = b + 1, b = c * 2, c = a, free = 2 model m { input x[free]: float output y = x }"),
+        "E0211 dim `a` is defined by itself: a -> b -> c -> a
+          ^ `b + 1`: leads back to itself
+          - `c * 2`: through `b`
+          - `a`: through `c`
+          help: give one of them a number",
+    );
+    let mut text = String::new();
+    for i in 0..30_000 {
+        text += &format!("dim a{i} = a{}\n", i + 1);
+    }
+    let found = errors(&format!("{text} dim a30000 = 1 model m {{ input x[a0]: float output y = x }}"));
+    assert!(found.starts_with("E0219 more than 1000 dims and consts lean on one another"), "{}", &found[..200]);
+}
+
+#[test]
+fn huge_sizes_are_refused() {
+    same(
+        &errors("dim a = 2 ** 200, b = 3000000000, c = 10 ** 400 model m { input x[a]: float output y = x }"),
+        "E0204 `dim a = 1.6069380442589903e60`: a dim has at most 2147483647 positions
+          ^ `2 ** 200`: too large
+          note: positions along a dim are 32-bit integers
+          help: split it into two dims
+        E0204 `dim b = 3000000000`: a dim has at most 2147483647 positions
+          ^ `3000000000`: too large
+          note: positions along a dim are 32-bit integers
+          help: split it into two dims
+        E0214 10 ** 400 is too large: numbers end at about 1.8e308
+          ^ `10 ** 400`: here",
+    );
+    let found = errors("dim a = 2000000000, b = 2000000000 model m { input x[a]: float input y[b]: float output z = x * y }");
+    assert!(found.starts_with("E0219 a value with more than 2^48"), "{found}");
+    let found = errors("dim a = 2000000000, b = a, c = a model m { param x[a, b] = 0 input y[c]: float output z = y }");
+    assert!(found.starts_with("E0219 a value with more than 2^48"), "{found}");
+}
+
+#[test]
+fn deep_expressions_resolve() {
+    let sum = format!("x{}", " + 1".repeat(500));
+    let text = format!("dim b = 2 model m {{ input x[b]: float loss l = mean[b]({sum}) }}");
+    assert!(program(&text).graph.nodes.len() > 1000);
+}

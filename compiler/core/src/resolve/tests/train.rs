@@ -1,0 +1,194 @@
+//! `train` blocks.
+
+use super::*;
+use crate::program::{ClipSpec, Optimizer};
+use meshwright_ops::{F64Tensor, Graph, Id};
+use meshwright_plan::{DType, Phase};
+
+const MODEL: &str = "
+dim b = 2, d = 3, e = 4
+layer dense(x, in, out) {
+    param w[in, out] = normal(0, 1)
+    param b[out] = 0
+    return sum[in](x * w) + b
+}
+const rate = 0.25
+model m {
+    input x[b, d]: float
+    let h = dense(x, [d], [e])
+    let y = dense(h, [e], [d])
+    loss l = mean[b, d](y * y)
+    metric big = max[b, d](y)
+}
+";
+
+fn trained(settings: &str) -> Program {
+    program(&format!("{MODEL} train m {{ minimize l {settings} }}"))
+}
+
+fn mistakes(settings: &str) -> String {
+    errors(&format!("{MODEL} train m {{ {settings} }}"))
+}
+
+/// A scalar of the graph at a step, by the ops' oracles.
+fn at_step(g: &Graph, id: Id, step: f64) -> f64 {
+    let n = g.node(id);
+    if n.op.name() == "step" {
+        return step;
+    }
+    let x: Vec<F64Tensor> = n.inputs.iter().map(|i| F64Tensor::new([], vec![at_step(g, *i, step)])).collect();
+    let refs: Vec<&F64Tensor> = x.iter().collect();
+    n.op.oracle(&refs, &n.ty).data[0]
+}
+
+fn lr(settings: &str, step: f64) -> f64 {
+    let p = trained(&format!("optimizer sgd(lr = {settings})"));
+    let Optimizer::Sgd { lr, .. } = p.train.unwrap().optimizer else { panic!() };
+    assert_eq!(p.graph.node(lr).origin.phase, Phase::Update);
+    at_step(&p.graph, lr, step)
+}
+
+#[test]
+fn optimisers_have_their_defaults() {
+    let p = trained("optimizer adamw(lr = rate, beta2 = 0.99) clip global_norm = 2 precision f64");
+    assert_eq!(p.float, DType::F64);
+    let t = p.train.unwrap();
+    assert_eq!((t.minimize.name.as_str(), t.clip), ("l", Some(ClipSpec::GlobalNorm(2.0))));
+    let Optimizer::Adam { lr, beta1, beta2, eps, weight_decay, decoupled } = t.optimizer else { panic!() };
+    let values = [lr, beta1, beta2, eps, weight_decay.unwrap()].map(|i| at_step(&p.graph, i, 1.0));
+    assert_eq!((values, decoupled), ([0.25, 0.9, 0.99, 1e-8, 0.01], true));
+    let p = trained("optimizer sgd(0.5, momentum = 0.9, nesterov = true)");
+    let Optimizer::Sgd { momentum, nesterov, weight_decay, .. } = p.train.unwrap().optimizer else { panic!() };
+    assert_eq!((at_step(&p.graph, momentum.unwrap(), 1.0), nesterov, weight_decay), (0.9, true, None));
+    let p = trained("optimizer sgd(lr = 1)");
+    assert!(matches!(p.train.unwrap().optimizer, Optimizer::Sgd { momentum: None, nesterov: false, .. }));
+}
+
+#[test]
+fn the_command_line_sets_the_precision() {
+    let text = format!("{MODEL} train m {{ minimize l optimizer sgd(lr = 1) precision bf16 }}");
+    let p = program_with(&text, &Settings { float: Some(DType::F64), ..Settings::default() });
+    assert_eq!(p.float, DType::F64);
+    assert_eq!(p.graph.ty(p.params[0].id).dtype, DType::F64);
+    same(
+        &errors(&text),
+        "E0190 `precision bf16` is not built yet
+          ^ `bf16`: not in this version
+          help: or leave the file as it is and run with `--precision f32`
+          fix: write `f32`: `bf16` -> `f32`",
+    );
+}
+
+#[test]
+fn schedules_are_expressions_of_the_step() {
+    assert_eq!(lr("rate / (1 + step)", 3.0), 0.0625);
+    assert_eq!(lr("min(step / 10, sqrt(10 / step))", 40.0), 0.5);
+    assert_eq!(lr("constant(0.3)", 9.0), 0.3);
+    let linear = "warmup_linear(peak = 2, warmup = 10, total = 110)";
+    assert_eq!([1.0, 10.0, 60.0, 110.0, 500.0].map(|s| lr(linear, s)), [0.2, 2.0, 1.0, 0.0, 0.0]);
+    let cosine = "warmup_cosine(2, 10, 110, floor = 0.5)";
+    for step in [1.0, 5.0, 10.0, 11.0, 35.0, 60.0, 99.0, 110.0, 200.0] {
+        let part = ((step - 10.0) / 100.0f64).clamp(0.0, 1.0);
+        let fall = 0.5 + 1.5 * (1.0 + (std::f64::consts::PI * part).cos()) / 2.0;
+        let expected = if step < 10.0 { 2.0 * step / 10.0 } else { fall };
+        assert!((lr(cosine, step) - expected).abs() < 4e-16, "{step}: {} {expected}", lr(cosine, step));
+    }
+}
+
+#[test]
+fn patterns_choose_parameters() {
+    let p = trained("optimizer sgd(lr = 1, weight_decay = 0.1) freeze h.* weight_decay except *.b");
+    let flags: Vec<_> = p.params.iter().map(|p| (p.path.as_str(), p.frozen, p.no_decay)).collect();
+    assert_eq!(flags, [("h.w", true, false), ("h.b", true, true), ("y.w", false, false), ("y.b", false, true)]);
+    let p = trained("optimizer sgd(lr = 1) weight_decay 0.5 except y.*");
+    let Optimizer::Sgd { weight_decay, .. } = p.train.unwrap().optimizer else { panic!() };
+    assert_eq!(at_step(&p.graph, weight_decay.unwrap(), 1.0), 0.5);
+}
+
+#[test]
+fn a_pattern_matches_something() {
+    same(
+        &mistakes("minimize l optimizer sgd(lr = 1) freeze h weight_decay 0.1 except *.c"),
+        "E0217 `h` matches no parameter
+          ^ `h`: matches nothing
+          note: parameters: h.w, h.b, y.w, y.b
+          fix!: match all parameters below it: `h` -> `h.*`",
+    );
+}
+
+#[test]
+fn what_is_missing_or_misspelt_is_said() {
+    same(
+        &mistakes("minimize ll optimizer adan(lr = 1) clip norm = 1 precision f23"),
+        "E0201 model `m` has no loss `ll`
+          ^ `ll`: no such loss
+          note: its losses: `l`
+          fix!: write `l`: `ll` -> `l`
+        E0201 there is no optimizer `adan`
+          ^ `adan`: not known
+          note: optimizers: `sgd`, `adam` and `adamw`
+          fix!: write `adam`: `adan` -> `adam`
+        E0201 there is no clipping by `norm`
+          ^ `norm`: not known
+          fix: clip by the norm of all gradients: `norm` -> `global_norm`
+        E0201 there is no precision `f23`
+          ^ `f23`: not known
+          note: precisions: `f32` and `f64`
+          fix!: write `f32`: `f23` -> `f32`",
+    );
+    same(
+        &mistakes("minimize big optimizer adafactor(lr = 1)"),
+        "E0217 `big` is minimised, but it is no loss
+          ^ `big`: not a loss
+          - `big`: declared here
+          help: declare it as a loss: `loss big = …`
+        E0190 optimizer `adafactor` is not built yet
+          ^ `adafactor`: not in this version
+          help: use `adam(lr = …)` or `sgd(lr = …, momentum = 0.9)` until then",
+    );
+    same(
+        &mistakes("optimizer sgd(learning_rate = 1)"),
+        "E0217 the `train` block of `m` does not say `minimize`
+          ^ `m`: is trained
+          help: add a line `minimize l`
+        E0212 `sgd` has no parameter `learning_rate`
+          ^ `learning_rate`: no such parameter
+          note: `sgd` takes `lr`, `momentum`, `nesterov` and `weight_decay`",
+    );
+    same(
+        &mistakes("minimize l optimizer adam(lr = -1, beta1 = 1) optimizer sgd(lr = 1)"),
+        "E0217 `lr` is -1: it must be 0 or more
+          ^ `-1`: must be 0 or more
+        E0217 `beta1` is 1: it must be at least 0 and less than 1
+          ^ `1`: must be at least 0 and less than 1
+        E0210 `optimizer` is said twice
+          ^ `optimizer sgd(lr = 1)`: again here
+          - `optimizer adam(lr = -1, beta1 = 1)`: first here
+          help: leave one of them out",
+    );
+    same(
+        &mistakes("minimize l optimizer sgd(lr = warmup_linear(1, 10, 5), nesterov = true)"),
+        "E0217 `total` is 5: it must be more than `warmup`, which is 10
+          ^ `5`: counted in steps
+          - `10`: the warm-up",
+    );
+    same(
+        &mistakes("minimize l optimizer sgd(lr = 1, nesterov = true) freeze *"),
+        "E0217 there is no parameter to train: all of them are frozen
+          ^ `m`: nothing to train
+        E0217 `nesterov` looks ahead along the momentum, but there is none
+          ^ `true`: without momentum
+          help: add `momentum = 0.9`",
+    );
+}
+
+#[test]
+fn a_block_names_a_model() {
+    same(
+        &errors(&format!("{MODEL} train n {{ minimize l optimizer sgd(lr = 1) }}")),
+        "E0201 there is no model `n` to train
+          ^ `n`: no such model
+          note: models of this file: `m`
+          fix!: write `m`: `n` -> `m`",
+    );
+}

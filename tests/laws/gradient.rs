@@ -1,0 +1,122 @@
+//! Gradients: against central differences of the oracle, and the same under every layout.
+
+use crate::devices::Devices;
+use crate::rng::Rng;
+use crate::split::{same, ways_of_inputs, ways_of_params};
+use crate::subject::{Arrival, Built, Subject, build, subjects};
+use crate::walk::{Bound, close, walk};
+use meshwright_core::ParamDecl;
+use meshwright_core::autodiff::gradients;
+use meshwright_diag::Span;
+use meshwright_ops::{F64Tensor, Graph, Id, Leaf, LeafOp, Origin, Type};
+use meshwright_plan::{DType, Dim};
+use std::time::Instant;
+
+/// A sample with a scalar loss: the sum of its value times weights over `weighted` dims (a cotangent that lacks all other
+/// dims).
+struct Loss {
+    built: Built,
+    loss: Id,
+    params: Vec<ParamDecl>,
+    /// Values before the backward pass.
+    forward: Graph,
+    grads: Vec<Id>,
+}
+
+fn loss(subject: &Subject, weighted: usize, seed: u64) -> Result<Loss, String> {
+    let arrival = |i: usize| if subject.inputs[i].dtype.is_float() { Arrival::Param } else { Arrival::Input };
+    let arrivals: Vec<Arrival> = (0..subject.inputs.len()).map(arrival).collect();
+    let mut built = build(subject, &arrivals, seed)?;
+    let g = &mut built.graph;
+    let dims: Vec<Dim> = g.ty(built.value).dims.iter().copied().take(weighted).collect();
+    let mut rng = Rng::new(seed + 100);
+    let weights = F64Tensor::build(&dims, |_| rng.float(-1.0, 1.0));
+    g.cursor = Origin::default();
+    let leaf = Leaf { leaf: LeafOp::Input { name: "weights".into() }, ty: Type::new(DType::F64, dims) };
+    let w = g.op(leaf, &[]);
+    built.bound.insert(w, weights);
+    let factors = if weighted == 0 { vec![built.value] } else { vec![built.value, w] };
+    let loss = g.contract_to(&factors, &[]);
+    let forward = g.clone();
+    let params: Vec<ParamDecl> = (built.operands.iter().enumerate())
+        .filter(|(i, _)| subject.inputs[*i].dtype.is_float())
+        .map(|(i, id)| ParamDecl {
+            path: format!("x{i}"),
+            id: *id,
+            span: Span::default(),
+            frozen: false,
+            no_decay: false,
+        })
+        .collect();
+    let grads = gradients(g, loss, &params.iter().collect::<Vec<_>>());
+    Ok(Loss { built, loss, params, forward, grads })
+}
+
+/// Every way a cotangent can look: constant, along the first dim only, …, along all dims.
+fn losses(subject: &Subject) -> Result<Vec<Loss>, String> {
+    let dims = build(subject, &[], 0).map(|b| b.graph.ty(b.value).dims.len())?;
+    (0..=dims).map(|weighted| loss(subject, weighted, 5)).collect()
+}
+
+/// The gradient at a parameter by central differences, element by element.
+fn differences(l: &Loss, param: Id) -> Vec<f64> {
+    const STEP: f64 = 1e-5;
+    let at = |bound: &Bound| walk(&l.forward, bound)[l.loss.0 as usize].data[0];
+    let n = l.built.bound[&param].data.len();
+    let moved = |i: usize, by: f64| {
+        let mut bound = l.built.bound.clone();
+        if let Some(x) = bound.get_mut(&param) {
+            x.data[i] += by;
+        }
+        at(&bound)
+    };
+    (0..n).map(|i| (moved(i, STEP) - moved(i, -STEP)) / (2.0 * STEP)).collect()
+}
+
+#[test]
+fn gradients_equal_differences() {
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for subject in subjects().iter().filter(|s| s.differentiable) {
+        for (weighted, l) in losses(subject).unwrap().iter().enumerate() {
+            let values = walk(&l.built.graph, &l.built.bound);
+            for (p, grad) in l.params.iter().zip(&l.grads) {
+                let dims = &l.built.bound[&p.id].dims;
+                let got = values[grad.0 as usize].ordered(dims);
+                let want = differences(l, p.id);
+                // A gradient that is zero everywhere has no magnitude of its own.
+                let zero = want.iter().all(|v| v.abs() < 1e-7) && got.data.iter().all(|v| v.abs() < 1e-7);
+                match close(&got.data, &want, 1e-6) {
+                    Err(e) if !zero => wrong.push(format!("{}, {weighted} dims weighted, d({}): {e}", subject.name, p.path)),
+                    _ => checked += 1,
+                }
+            }
+        }
+    }
+    crate::report(&format!("gradients against differences: {checked}"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn gradients_are_the_same_however_they_are_split() {
+    let begin = Instant::now();
+    let (mut devices, mut cases, mut wrong) = (Devices::default(), 0, Vec::new());
+    for subject in subjects().iter().filter(|s| s.differentiable) {
+        for (weighted, l) in losses(subject).unwrap().iter().enumerate() {
+            let g = &l.built.graph;
+            let values = walk(g, &l.built.bound);
+            let mut goals = vec![("loss", l.loss, values[l.loss.0 as usize].clone())];
+            for (p, grad) in l.params.iter().zip(&l.grads) {
+                goals.push((&p.path, *grad, values[grad.0 as usize].clone()));
+            }
+            let mut ways = ways_of_inputs(&l.built.dims);
+            ways.extend(ways_of_params(&l.built.dims));
+            let name = format!("{}, {weighted} dims weighted", subject.name);
+            match same(&name, g, &l.built.bound, &goals, &ways, &mut devices) {
+                Ok(n) => cases += n,
+                Err(e) => wrong.push(e),
+            }
+        }
+    }
+    crate::report(&format!("split gradients: {cases} cases in {:.1?}", begin.elapsed()));
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}

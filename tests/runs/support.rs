@@ -1,0 +1,169 @@
+//! What the runs share: small data sets, projects, the command.
+
+use meshwright_train::metrics::Event;
+use meshwright_train::{Failure, Progress, Project, ProjectOptions, RawTensor, TrainOptions, read_checkpoint, train};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::AtomicBool;
+use tempfile::TempDir;
+
+/// Sizes of a data set of images with labels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) examples: usize,
+    pub(crate) test: usize,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+}
+
+/// Small images: trainings on them take milliseconds.
+pub(crate) const SMALL: Sizes = Sizes { examples: 300, test: 50, rows: 5, cols: 4 };
+
+/// Dims that go with [`SMALL`]; none is a multiple of another.
+pub(crate) const SMALL_DIMS: &[(&str, usize)] = &[("batch", 12), ("rows", 5), ("cols", 4)];
+
+/// Numbers that look random, the same ones each time.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) as usize) % n
+    }
+}
+
+/// An IDX file of bytes.
+pub(crate) fn idx(shape: &[usize], data: &[u8]) -> Vec<u8> {
+    let mut out = vec![0, 0, 8, shape.len() as u8];
+    for n in shape {
+        out.extend((*n as u32).to_be_bytes());
+    }
+    out.extend(data);
+    out
+}
+
+/// Writes a data set of ten classes, each a pattern with noise, with a `data.toml`.
+pub(crate) fn write_data(folder: &Path, s: Sizes) {
+    std::fs::create_dir_all(folder).unwrap();
+    let mut numbers = Numbers(7);
+    for (split, n) in [("train", s.examples), ("test", s.test)] {
+        let mut images = Vec::new();
+        let mut labels = Vec::new();
+        for _ in 0..n {
+            let label = numbers.below(10);
+            labels.push(label as u8);
+            for pixel in 0..s.rows * s.cols {
+                let bright = (pixel * 7 + label * 3) % 10 < 4;
+                images.push((numbers.below(120) + if bright { 130 } else { 0 }) as u8);
+            }
+        }
+        std::fs::write(folder.join(format!("{split}-image")), idx(&[n, s.rows, s.cols], &images)).unwrap();
+        std::fs::write(folder.join(format!("{split}-label")), idx(&[n], &labels)).unwrap();
+    }
+    let manifest = ["train", "test"].map(|s| format!("[{s}]\nimage = \"{s}-image\"\nlabel = \"{s}-label\"\n"));
+    std::fs::write(folder.join("data.toml"), manifest.concat()).unwrap();
+}
+
+/// A folder that is gone at the end, with the data set in `data`.
+pub(crate) fn folder(sizes: Sizes) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    write_data(&dir.path().join("data"), sizes);
+    dir
+}
+
+pub(crate) fn options(model: &str, mesh: &str, layout: &str, dims: &[(&str, usize)]) -> ProjectOptions {
+    ProjectOptions {
+        model: model.into(),
+        layout: (!layout.is_empty()).then(|| layout.into()),
+        mesh: (!mesh.is_empty()).then(|| mesh.into()),
+        dims: dims.iter().map(|(n, s)| (n.to_string(), *s)).collect(),
+        ..ProjectOptions::default()
+    }
+}
+
+/// A training that is done: the loss of each step, and all parameters and moments at the end.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Trained {
+    pub(crate) losses: Vec<f64>,
+    pub(crate) tensors: BTreeMap<String, RawTensor>,
+}
+
+impl Trained {
+    pub(crate) fn values(&self, name: &str) -> Vec<f64> {
+        self.tensors[name].clone().into_host().unwrap().data.to_f64()
+    }
+}
+
+/// Trains for some steps on the data below `folder`, with the run's folder beside it.
+pub(crate) fn trained(options: &ProjectOptions, folder: &Path, run: &str, steps: u64) -> Trained {
+    let loaded = Project::load(options);
+    let project = loaded.project.unwrap_or_else(|| panic!("{:?}: {:?}", options, loaded.diagnostics));
+    let run = folder.join(run);
+    let o = TrainOptions {
+        data: Some(folder.join("data").display().to_string()),
+        steps: Some(steps),
+        seed: 3,
+        run: Some(run.clone()),
+        ..TrainOptions::default()
+    };
+    let mut losses = Vec::new();
+    let result = train(&project, &loaded.sources, &o, &AtomicBool::new(false), &mut |p| {
+        if let Progress::Event(Event::Step { loss, .. }) = p {
+            losses.push(*loss);
+        }
+    });
+    assert_eq!(result.unwrap_or_else(|e| panic!("{options:?}: {}", told(&e))).steps, steps);
+    Trained { losses, tensors: tensors(&run) }
+}
+
+/// Everything in the newest checkpoint of a run.
+pub(crate) fn tensors(run: &Path) -> BTreeMap<String, RawTensor> {
+    read_checkpoint(run).unwrap_or_else(|e| panic!("{}", told(&e))).tensors
+}
+
+pub(crate) fn told(e: &Failure) -> String {
+    match e {
+        Failure::Diagnostics(d) => d.iter().map(|d| format!("{}: {}\n", d.code.id, d.message)).collect(),
+        Failure::Exec(e) => e.to_string(),
+    }
+}
+
+/// The greatest difference relative to the greatest magnitude.
+pub(crate) fn apart(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let most = a.iter().fold(0f64, |m, x| m.max(x.abs()));
+    a.iter().zip(b).fold(0f64, |m, (x, y)| m.max((x - y).abs())) / most.max(f64::MIN_POSITIVE)
+}
+
+/// The command, built from this tree.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright-under-test"));
+    c.args(args).current_dir(root()).env_remove("MESHWRIGHT_DATA").env("NO_COLOR", "1");
+    c
+}
+
+/// The repository's folder.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+/// What a command said and how it ended.
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+pub(crate) fn said(output: Output) -> Said {
+    Said {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Runs the command to its end.
+pub(crate) fn run(args: &[&str]) -> Said {
+    said(command(args).output().unwrap())
+}
