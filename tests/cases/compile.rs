@@ -4,7 +4,7 @@ use crate::markdown::{Block, Page};
 use meshwright_core::explain::{CollectiveReport, Report, explain};
 use meshwright_core::resolve::resolve;
 use meshwright_core::{
-    Compiled, Goal, GoalKind, Layout, PASSES, Program, Settings, StepGraph, check_devices, compile, layout, training_step,
+    Compiled, Goal, GoalKind, Layout, PASSES, Program, Settings, StepGraph, check_devices, compile, evaluation, layout, training_step,
 };
 use meshwright_diag::render::{concise_all, full_all};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, has_errors};
@@ -92,8 +92,14 @@ impl Case {
             stages: BTreeMap::new(),
         };
         let Some((program, layout)) = self.front(&mut out) else { return out };
-        let step = if self.args.eval { None } else { training_step(&program) };
-        let step = step.unwrap_or_else(|| forward(&program));
+        let step = if self.args.eval {
+            let (e, found) = evaluation(&program);
+            out.diagnostics.extend(found);
+            let Some(e) = e else { return out };
+            e.step
+        } else {
+            training_step(&program).unwrap_or_else(|| forward(&program))
+        };
         let compiled = self.back(&step, &layout, &mut out);
         if let Some(c) = compiled {
             let sources = &out.sources;
@@ -109,16 +115,12 @@ impl Case {
         out.diagnostics.extend(found);
         let files = &self.files;
         let program = file.as_ref().and_then(|f| {
-            let (program, found) = resolve(f, None, &self.args.settings, &mut |path, span| {
+            let (program, found) = resolve(f, None, &self.args.settings, &mut |path, span: Span| {
                 let Some(text) = files.get(path) else {
                     let d = Diagnostic::error(codes::E0515, format!("cannot read `{path}`"));
-                    return Err(Box::new(d.at(span, "used here")));
+                    return (None, vec![d.at(span, "used here")]);
                 };
-                let (file, mut found) = parse_model(sources.add(path, text.clone()), text);
-                match file {
-                    Some(f) if !has_errors(&found) => Ok(f),
-                    _ => Err(Box::new(found.remove(0))),
-                }
+                parse_model(sources.add(path, text.clone()), text)
             });
             out.diagnostics.extend(found);
             program

@@ -4,7 +4,7 @@ use meshwright_comm::Timeouts;
 use meshwright_core::layout::{Layout, Rule, RuleDim, Scope, ScopeClass};
 use meshwright_core::{StepGraph, compile};
 use meshwright_exec::{Cluster, ClusterOptions, HostTensor, InputLeaf, Provider};
-use meshwright_plan::{Axis, Dim, LeafKind, Mesh, Plan};
+use meshwright_plan::{Axis, Dim, DimNames, LeafKind, Mesh, Plan};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,6 +13,9 @@ use std::time::Duration;
 /// Tensors by name.
 pub(crate) type Tensors = BTreeMap<String, HostTensor>;
 
+/// Results by name, with their dims in the order of storage.
+pub(crate) type Outputs = BTreeMap<String, (HostTensor, Vec<Dim>)>;
+
 /// A layout of rules written by hand.
 pub(crate) fn layout(mesh: &Mesh, rules: Vec<Rule>) -> Layout {
     Layout { mesh: mesh.clone(), rules, gathers: Vec::new() }
@@ -20,7 +23,6 @@ pub(crate) fn layout(mesh: &Mesh, rules: Vec<Rule>) -> Layout {
 
 /// `dim -> axes`, in a scope; `free` for `when free`.
 pub(crate) fn rule(scope: Option<ScopeClass>, dim: RuleDim, axes: &[u8], free: bool) -> Rule {
-    let text = format!("{scope:?} {dim:?} -> {axes:?}{}", if free { " when free" } else { "" });
     Rule {
         scope: Scope { kind: scope, path: None },
         dim,
@@ -28,8 +30,21 @@ pub(crate) fn rule(scope: Option<ScopeClass>, dim: RuleDim, axes: &[u8], free: b
         free,
         span: Default::default(),
         number: 1,
-        text,
+        text: String::new(),
     }
+}
+
+/// A rule in words.
+pub(crate) fn say(rule: &Rule, mesh: &Mesh, names: &DimNames) -> String {
+    let kind = rule.scope.kind.map_or("", |k| k.word());
+    let path = rule.scope.path.as_deref().unwrap_or("");
+    let scope = if kind.is_empty() && path.is_empty() { String::new() } else { format!("{kind}{path}: ") };
+    let dim = match rule.dim {
+        RuleDim::Any => "*",
+        RuleDim::Dim(d) => names.name(d),
+    };
+    let axes: Vec<&str> = rule.axes.iter().map(|a| mesh.name(*a)).collect();
+    format!("{scope}{dim} -> {}{}", axes.join(", "), if rule.free { " when free" } else { "" })
 }
 
 /// `dim -> axes` everywhere.
@@ -111,7 +126,7 @@ pub(crate) struct Devices {
 
 impl Devices {
     /// Runs a plan once and gives its outputs, whole. `states` are the values of its parameters.
-    pub(crate) fn run(&mut self, plan: Plan, inputs: &Tensors, states: &Tensors) -> Result<Tensors, String> {
+    pub(crate) fn run(&mut self, plan: Plan, inputs: &Tensors, states: &Tensors) -> Result<Outputs, String> {
         self.runs += 1;
         let key = plan.mesh.describe();
         let (mut cluster, loads) = match self.clusters.remove(&key) {
@@ -119,9 +134,10 @@ impl Devices {
             _ => (cluster(&plan.mesh), 0),
         };
         // On failure the cluster is dropped: its devices have ended.
-        let out = once(&mut cluster, plan, self.runs, inputs, states)?;
+        let dims: Vec<(String, Vec<Dim>)> = plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
+        let mut out = once(&mut cluster, plan, self.runs, inputs, states)?;
         self.clusters.insert(key, (cluster, loads + 1));
-        Ok(out)
+        Ok(dims.into_iter().filter_map(|(n, d)| Some((n.clone(), (out.remove(&n)?, d)))).collect())
     }
 }
 

@@ -11,11 +11,15 @@ use std::collections::BTreeSet;
 /// Summands of each operand.
 const SUMMANDS: usize = 3;
 
+/// Draws of random summands for each set of operands.
+const ROUNDS: usize = 4;
+
 /// Denials of what is linear: right, but more careful than need be. The op, the operands, and why.
 const EXCUSED: &[(&str, &[usize], &str)] =
     &[("where", &[1, 2], "linear in both branches together but in neither alone, which no claim can say")];
 
-/// Tests all claims and denials of one op at the values its operands have. Gives the number of sets of operands.
+/// Tests all claims and denials of one op at values like those that its operands have: a claim must hold in every round, a
+/// denial must be needed in one. Gives the number of sets of operands.
 pub(crate) fn claims(g: &Graph, values: &[F64Tensor], id: Id, rng: &mut Rng) -> Result<usize, String> {
     let node = g.node(id);
     let roles = node.op.roles(&g.input_types(id), &node.ty);
@@ -25,45 +29,81 @@ pub(crate) fn claims(g: &Graph, values: &[F64Tensor], id: Id, rng: &mut Rng) -> 
         ty.dtype.is_float() || (ty.dtype == DType::I32 && ty.range.is_none())
     };
     let slots: Vec<usize> = (0..n).filter(summable).collect();
-    let base: Vec<&F64Tensor> = node.inputs.iter().map(|i| &values[i.0 as usize]).collect();
     let mut sets = 0;
     for chosen in 1u32..1 << slots.len() {
-        let set: BTreeSet<usize> = slots.iter().enumerate().filter(|(k, _)| chosen >> k & 1 == 1).map(|x| *x.1).collect();
-        let parts: Vec<Vec<F64Tensor>> = (0..n)
-            .map(|slot| match set.contains(&slot) {
-                true => summands(base[slot], g.ty(node.inputs[slot]).dtype, rng),
-                false => vec![base[slot].clone(); SUMMANDS],
-            })
-            .collect();
-        let sum_of = |p: &[F64Tensor]| {
-            let mut s = p[0].clone();
-            for (k, x) in s.data.iter_mut().enumerate() {
-                *x = p.iter().map(|t| t.data[k]).sum();
-            }
-            s
-        };
-        let whole: Vec<F64Tensor> =
-            (0..n).map(|s| if set.contains(&s) { sum_of(&parts[s]) } else { base[s].clone() }).collect();
-        let of_sums = node.op.oracle(&whole.iter().collect::<Vec<_>>(), &node.ty);
-        let of_each: Vec<F64Tensor> = (0..SUMMANDS)
-            .map(|k| node.op.oracle(&parts.iter().map(|p| &p[k]).collect::<Vec<_>>(), &node.ty))
-            .collect();
-        let sum = sum_of(&of_each);
+        let set: BTreeSet<usize> =
+            slots.iter().enumerate().filter(|(k, _)| chosen >> k & 1 == 1).map(|x| *x.1).collect();
         let allowed = roles.linear_in(&set, n);
         let excused = EXCUSED.iter().any(|(op, s, _)| node.op.name() == *op && set.iter().eq(s.iter()));
         let at = || format!("`{}` and sums in the operands {set:?}", node.op.name());
-        match (allowed, close(&sum.data, &of_sums.data, if allowed { 1e-12 } else { 1e-6 })) {
-            (true, Err(e)) => return Err(format!("{} are allowed, but f of sums is not the sum of f: {e}", at())),
-            (false, Ok(())) if !excused => return Err(format!("{} are denied without need", at())),
-            (false, Err(_)) if excused => return Err(format!("{} are excused without need", at())),
+        let mut differs = false;
+        for round in 0..ROUNDS {
+            // In every other round elements are multiples of a half: comparisons then meet equal numbers.
+            match (allowed, round_of(g, values, id, &set, round % 2 == 1, rng)) {
+                (true, Err(e)) => {
+                    return Err(format!("{} are allowed, but f of sums is not the sum of f: {e}", at()));
+                }
+                (_, found) => differs |= found.is_err(),
+            }
+        }
+        match (allowed, differs) {
+            (false, false) if !excused => return Err(format!("{} are denied without need", at())),
+            (false, true) if excused => return Err(format!("{} are excused without need", at())),
             _ => sets += 1,
         }
     }
     Ok(sets)
 }
 
+/// Compares f of sums with the sum of f once.
+fn round_of(
+    g: &Graph,
+    values: &[F64Tensor],
+    id: Id,
+    set: &BTreeSet<usize>,
+    halves: bool,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    let node = g.node(id);
+    let mut whole: Vec<F64Tensor> = Vec::new();
+    let mut parts: Vec<Vec<F64Tensor>> = Vec::new();
+    for (slot, input) in node.inputs.iter().enumerate() {
+        let (base, dtype) = (&values[input.0 as usize], g.ty(*input).dtype);
+        if set.contains(&slot) {
+            let p = summands(base, dtype, halves, rng);
+            whole.push(sum_of(&p));
+            parts.push(p);
+        } else {
+            let mut base = base.clone();
+            if halves && dtype.is_float() {
+                base.data.iter_mut().for_each(|v| *v = half(*v));
+            }
+            parts.push(vec![base.clone(); SUMMANDS]);
+            whole.push(base);
+        }
+    }
+    let f = |x: Vec<&F64Tensor>| node.op.oracle(&x, &node.ty);
+    let of_sums = f(whole.iter().collect());
+    let of_each: Vec<F64Tensor> = (0..SUMMANDS).map(|k| f(parts.iter().map(|p| &p[k]).collect())).collect();
+    close(&sum_of(&of_each).data, &of_sums.data, 1e-12)
+}
+
+fn sum_of(parts: &[F64Tensor]) -> F64Tensor {
+    let mut sum = parts[0].clone();
+    for (k, x) in sum.data.iter_mut().enumerate() {
+        *x = parts.iter().map(|t| t.data[k]).sum();
+    }
+    sum
+}
+
+/// The nearest multiple of a half that is not 0.
+fn half(v: f64) -> f64 {
+    let h = (2.0 * v).round() / 2.0;
+    if h == 0.0 { 0.5_f64.copysign(v) } else { h }
+}
+
 /// Random summands like a value: of both signs unless all of it is positive, whole numbers if it is.
-fn summands(like: &F64Tensor, dtype: DType, rng: &mut Rng) -> Vec<F64Tensor> {
+fn summands(like: &F64Tensor, dtype: DType, halves: bool, rng: &mut Rng) -> Vec<F64Tensor> {
     let low = like.data.iter().copied().fold(f64::INFINITY, f64::min);
     let high = like.data.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let positive = low > 0.0 && dtype.is_float();
@@ -72,7 +112,8 @@ fn summands(like: &F64Tensor, dtype: DType, rng: &mut Rng) -> Vec<F64Tensor> {
         (_, true) => rng.float(-2.0, 2.0),
         _ => rng.float(-3.0, 4.0).floor(),
     };
-    (0..SUMMANDS).map(|_| F64Tensor::build(&like.dims, |_| draw())).collect()
+    let mut element = || if halves && dtype.is_float() { half(draw()) } else { draw() };
+    (0..SUMMANDS).map(|_| F64Tensor::build(&like.dims, |_| element())).collect()
 }
 
 /// The claims of every value that a program computes.

@@ -5,10 +5,10 @@
 //! test: they pass with wrong roles. So each claim is tested by itself, and `broken.rs` shows that wrong claims are caught.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-//mod broken;
+mod broken;
 mod composite;
 mod devices;
-//mod fuzz;
+mod fuzz;
 mod gradient;
 mod linear;
 mod monoids;

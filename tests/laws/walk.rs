@@ -39,10 +39,16 @@ pub(crate) fn from_host(x: &HostTensor, dims: &[Dim]) -> F64Tensor {
 /// Whether two tensors of the same dims are equal within `tolerance` times the largest magnitude of `want`; a tolerance
 /// of 0 asks for equal numbers. Otherwise the first element that differs most, in words.
 pub(crate) fn close(got: &[f64], want: &[f64], tolerance: f64) -> Result<(), String> {
+    close_from(got, want, tolerance, 0.0)
+}
+
+/// The same for values whose magnitude says little, since they may cancel to nothing: the tolerance is of `least` where
+/// that is greater.
+pub(crate) fn close_from(got: &[f64], want: &[f64], tolerance: f64, least: f64) -> Result<(), String> {
     if got.len() != want.len() {
         return Err(format!("{} elements instead of {}", got.len(), want.len()));
     }
-    let scale = want.iter().fold(0.0, |m: f64, v| if v.is_finite() { m.max(v.abs()) } else { m });
+    let scale = want.iter().fold(least, |m: f64, v| if v.is_finite() { m.max(v.abs()) } else { m });
     let mut worst: Option<(f64, usize)> = None;
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         let off = if g == w || (g.is_nan() && w.is_nan()) { 0.0 } else { (g - w).abs() };

@@ -73,7 +73,12 @@ pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
             }
             let how = if on_input[i] { how(g, id, example) } else { Some(Accumulate::Same) };
             match how {
-                Some(how) => e.cut(id, how),
+                Some(how) if how == Accumulate::Same || !mixes(g, id, example, &on_input) => e.cut(id, how),
+                Some(_) => {
+                    good = false;
+                    out.push(not_accumulated(g, decl, example));
+                    break;
+                }
                 None if example.is_some_and(|d| g.ty(id).has(d)) => {
                     good = false;
                     out.push(not_accumulated(g, decl, example));
@@ -95,6 +100,26 @@ fn not_accumulated(g: &Graph, decl: &LossDecl, example: Option<Dim>) -> Diagnost
     Diagnostic::error(codes::E0206, format!("`{}` cannot be evaluated over a whole data set", decl.name))
         .at(decl.span, format!("`{name}` is used in it otherwise than under a `sum`, `mean`, `max` or `min`"))
         .help(format!("take the mean over `{name}` first"))
+}
+
+/// Whether anything below a value that folds the example dim already mixes examples: a batch then tells nothing of the
+/// whole.
+fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &[bool]) -> bool {
+    let Some(example) = example else { return false };
+    let mut seen = vec![false; g.nodes.len()];
+    let mut todo = g.node(cut).inputs.clone();
+    while let Some(id) = todo.pop() {
+        if std::mem::replace(&mut seen[id.0 as usize], true) || !on_input[id.0 as usize] {
+            continue;
+        }
+        let n = g.node(id);
+        let roles = n.op.roles(&g.input_types(id), &n.ty);
+        if roles.get(example).is_some_and(|l| l.role != Role::Pass) {
+            return true;
+        }
+        todo.extend(&n.inputs);
+    }
+    false
 }
 
 /// How a value that folds the example dim combines batches.

@@ -130,16 +130,14 @@ fn values(spmd: &Spmd, line_of: &LineOf) -> Vec<ValueReport> {
             continue;
         }
         let v = spmd.version(instr.out());
-        if !shown(g, v.value, spmd) {
-            continue;
-        }
+        let Some(name) = shown(g, v.value, spmd) else { continue };
         let n = g.node(v.value);
         let shape: Vec<usize> =
             n.ty.dims.iter().map(|d| meshwright_plan::largest_block(d.size, v.placement.axes(*d), &spmd.mesh)).collect();
         out.push(ValueReport {
             line: line(line_of, n.origin.span),
             phase: n.origin.phase,
-            value: n.origin.name.to_string(),
+            value: name,
             dims: n.ty.dims.iter().map(|d| g.dims.name(*d).to_string()).collect(),
             bytes: spmd.bytes(instr.out()),
             shape,
@@ -154,23 +152,29 @@ fn line(line_of: &LineOf, span: Span) -> u32 {
     line_of(span)
 }
 
-/// The last value of a run of values with one name and place is the one that bears the name.
-fn shown(g: &Graph, id: Id, spmd: &Spmd) -> bool {
+/// The name under which a value is shown, if it is. Of the values that one name was given to (a `let` is many ops), the last
+/// bears it; of an update, what the step keeps.
+fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
     let n = g.node(id);
     if n.origin.name.is_empty() || matches!(n.op.kind(), Kind::Generator) {
-        return false;
+        return None;
     }
-    if matches!(n.op.kind(), Kind::Leaf(_)) {
-        return true;
-    }
-    match n.origin.phase {
+    let named = match n.origin.phase {
+        _ if matches!(n.op.kind(), Kind::Leaf(_)) => true,
         Phase::Forward => {
-            let last = g.ids().filter(|i| g.node(*i).origin == n.origin).last();
-            last == Some(id)
+            let same = |i: &Id| {
+                let o = &g.node(*i).origin;
+                (&o.name, &o.path, o.phase) == (&n.origin.name, &n.origin.path, n.origin.phase)
+            };
+            g.ids().filter(same).last() == Some(id)
         }
         Phase::Backward => n.origin.class == Class::Grad,
-        Phase::Update => spmd.step.goals.iter().any(|goal| goal.id == id),
-    }
+        Phase::Update => {
+            let goal = spmd.step.goals.iter().find(|goal| goal.id == id);
+            return goal.map(|goal| format!("new {}", goal.name));
+        }
+    };
+    named.then(|| n.origin.name.to_string())
 }
 
 fn collectives(plan: &Plan) -> Vec<CollectiveReport> {

@@ -91,6 +91,9 @@ codes! {
     E0515
     E0516
     E0517
+    E0520
+    E0521
+    E0522
 }
 
 /// The code of that name, in any case.

@@ -1,7 +1,7 @@
 //! Which argument goes to which parameter of a call.
 
-use super::report::{counted, listed};
-use meshwright_diag::{Diagnostic, Span, codes, nearest};
+use super::report::{counted, listed, nearest};
+use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_syntax::ast::{Arg, Expr};
 
 /// A parameter of something that can be called.
@@ -72,7 +72,7 @@ pub(super) fn bind<'e>(
                 let mut d = Diagnostic::error(codes::E0212, format!("`{what}` has no parameter `{}`", name.text))
                     .at(name.span, "no such parameter");
                 if let Some(near) = nearest(&name.text, slots.iter().map(|s| s.name)) {
-                    d = d.fix(format!("write `{near}`"), name.span, near, true);
+                    d = d.fix(format!("write `{near}`"), name.span, near, near.len() > 2);
                 }
                 errors.push(place(d));
             }

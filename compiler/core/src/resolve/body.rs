@@ -27,7 +27,8 @@ impl<'a> Resolver<'a> {
         self.body(&model.body);
         let scope = self.scopes.pop();
         for (name, local) in scope.iter().flat_map(|s| s.locals.iter().filter(|(n, _)| s.inputs.contains(*n))) {
-            if !local.used && !self.stopped {
+            // Where there are errors, what reads it may be among them.
+            if !local.used && !self.report.any_error() {
                 self.report.push(
                     Diagnostic::warning(codes::E0221, format!("input `{name}` is not used"))
                         .at(local.span, "read from the data for nothing")
@@ -44,6 +45,10 @@ impl<'a> Resolver<'a> {
                 return Some(Val::Poison);
             }
             if let StatementKind::Return(values) = &s.kind {
+                if self.scope().kind != ScopeKind::Layer {
+                    self.misplaced("return", s.span, "a layer returns; a model has `loss`, `metric` and `output`");
+                    continue;
+                }
                 if let Some(next) = body.get(i + 1) {
                     self.error(
                         Diagnostic::error(codes::E0218, "a statement follows `return`: it would never be reached")
@@ -52,23 +57,19 @@ impl<'a> Resolver<'a> {
                             .help("move it before `return`, or leave it out"),
                     );
                 }
-                return self.returned(values, s.span);
+                return Some(self.returned(values));
             }
             self.statement(s);
         }
         if self.stopped { Some(Val::Poison) } else { None }
     }
 
-    fn returned(&mut self, values: &'a [Expr], span: Span) -> Option<Val> {
-        if self.scope().kind != ScopeKind::Layer {
-            self.misplaced("return", span, "a layer returns; a model has `loss`, `metric` and `output`");
-            return None;
-        }
+    fn returned(&mut self, values: &'a [Expr]) -> Val {
         self.begin(values, None);
         let path = self.scope().path.clone();
         self.scope().name = path.rsplit('.').next().unwrap_or("").into();
         let mut out: Vec<Val> = values.iter().map(|e| self.eval(e)).collect();
-        Some(if out.len() == 1 { out.remove(0) } else { Val::Tuple(out) })
+        if out.len() == 1 { out.remove(0) } else { Val::Tuple(out) }
     }
 
     fn misplaced(&mut self, what: &str, span: Span, help: &str) {

@@ -64,6 +64,10 @@ impl<'a> Resolver<'a> {
             (None, [to]) => {
                 let dims = self.dims_of(&item.to)?;
                 let to = self.one_of(&dims, &to.text, to.span)?;
+                if from.size != to.size {
+                    self.sizes_differ(from, to, item.span);
+                    return None;
+                }
                 Some(Item::Rename { from, to, span: item.span })
             }
             (Some(At::Value(e)), _) => {
@@ -80,6 +84,18 @@ impl<'a> Resolver<'a> {
                 None
             }
         }
+    }
+
+    fn sizes_differ(&mut self, from: Dim, to: Dim, at: Span) {
+        let names = [from, to].map(|d| self.graph.dims.name(d).to_string());
+        let text = format!("`{}` = {} is renamed to `{}` = {}: the sizes differ", names[0], from.size, names[1], to.size);
+        let mut d = Diagnostic::error(codes::E0204, text).at(at, "needs two dims of one size");
+        for (name, dim) in names.iter().zip([from, to]) {
+            if let Some((span, _)) = self.globals.dims.get(name.as_str()) {
+                d = d.and(*span, format!("`{name}` has size {}", dim.size));
+            }
+        }
+        self.error(d.help(format!("declare `dim {} = {}`, or rename to a dim that is", names[1], names[0])));
     }
 
     fn one_of(&mut self, dims: &[Dim], name: &str, at: Span) -> Option<Dim> {

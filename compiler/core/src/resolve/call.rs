@@ -4,9 +4,9 @@ use super::Resolver;
 use super::args::{Slot, bind};
 use super::expr::Operand;
 use super::number::{self, Konst, Num};
-use super::report::{counted, listed};
+use super::report::{counted, listed, nearest};
 use super::scope::{Local, Scope, ScopeKind, Val};
-use meshwright_diag::{Diagnostic, Span, codes, nearest};
+use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Const, Form, Value, families, family};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{Call, Expr, ExprKind, Layer, Name};
@@ -128,7 +128,7 @@ impl<'a> Resolver<'a> {
         let near = nearest(name, layers.chain(functions).chain(["size", "index", "cast"]));
         let d = d(format!("no layer or function is called `{name}`"));
         let d = match near {
-            Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, true),
+            Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),
             None => d.help(format!("declare it: `layer {name}({shown}) {{ … }}`")),
         };
         self.error(d);
@@ -211,7 +211,7 @@ impl<'a> Resolver<'a> {
                 let d = Diagnostic::error(codes::E0202, format!("`cast` makes {}", listed(CASTS)))
                     .at(to.span, if word == "u8" { "only inputs are `u8`" } else { "not one of them" });
                 let d = match nearest(word, CASTS) {
-                    Some(near) => d.fix(format!("write `{near}`"), to.span, near, true),
+                    Some(near) => d.fix(format!("write `{near}`"), to.span, near, near.len() > 2),
                     None if word == "u8" => d.help("write `i32`"),
                     None => d,
                 };

@@ -2,11 +2,11 @@
 
 use super::args::Slot;
 use super::call::not_yet;
-use super::report::listed;
+use super::report::{listed, nearest};
 use super::scope::{ScopeKind, Val};
 use super::{PathOrigin, Resolver};
 use crate::program::ParamDecl;
-use meshwright_diag::{Diagnostic, Span, codes, nearest};
+use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Class, Leaf, LeafOp, Origin, Type};
 use meshwright_plan::{DType, Dim, Init, InputDecl, Phase};
 use meshwright_syntax::ast::{Expr, ExprKind, Input, Name, Variable};
@@ -152,7 +152,7 @@ impl<'a> Resolver<'a> {
                     .at(call.name.span, "not known")
                     .note(format!("initialisers: a number, {}", listed(known())));
                 let d = match nearest(name, known()) {
-                    Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, true),
+                    Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),
                     None => d,
                 };
                 self.error(d);
@@ -240,7 +240,7 @@ impl<'a> Resolver<'a> {
                     .at(n.span, "not known")
                     .note(format!("dtypes of inputs: {}", listed(KNOWN)));
                 let d = match nearest(other, KNOWN) {
-                    Some(near) => d.fix(format!("write `{near}`"), n.span, near, true),
+                    Some(near) => d.fix(format!("write `{near}`"), n.span, near, near.len() > 2),
                     None => d,
                 };
                 self.error(d);

@@ -3,7 +3,8 @@
 use super::Resolver;
 use super::number::{self, Konst, Num};
 use super::scope::{ScopeKind, Val};
-use meshwright_diag::{Diagnostic, Span, codes, nearest};
+use super::report::nearest;
+use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Call, Family, Id, OpError, Origin, Value, family};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{BinaryOp, Expr, ExprKind, UnaryOp};
@@ -189,7 +190,7 @@ impl<'a> Resolver<'a> {
         let d = Diagnostic::error(codes::E0201, format!("nothing is called `{name}` here")).at(at, "not declared");
         let elsewhere = self.scopes[..self.scopes.len() - 1].iter().find_map(|s| s.locals.get(name));
         let d = match (near, elsewhere) {
-            (Some(near), _) => d.fix(format!("write `{near}`"), at, near, true),
+            (Some(near), _) => d.fix(format!("write `{near}`"), at, near, near.len() > 2),
             (None, Some(outer)) => d
                 .and(outer.span, "this one is not visible inside of a layer")
                 .help(format!("pass it to `{}` as an argument", scope.title)),
@@ -385,8 +386,10 @@ impl<'a> Resolver<'a> {
                 d = d.and(o.span, format!("this is {}", kind(self, o)));
             }
         }
-        for o in operands {
-            if let Some(name) = o.name {
+        for (i, o) in operands.iter().enumerate() {
+            if let Some(name) = o.name
+                && !operands[..i].iter().any(|p| p.name == o.name)
+            {
                 d = self.declared_name(d, name);
             }
         }

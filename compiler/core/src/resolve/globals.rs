@@ -2,8 +2,8 @@
 
 use super::layers::Layers;
 use super::number::{self, Konst, Num};
-use super::report::{Report, listed};
-use meshwright_diag::{Diagnostic, Span, codes, nearest};
+use super::report::{Report, listed, nearest};
+use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Form, families};
 use meshwright_plan::{Dim, DimNames};
 use meshwright_syntax::ast::{Binding, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp};
@@ -178,7 +178,7 @@ impl<'a> Builder<'a, '_> {
                             .at(b.name.span, "not declared")
                             .and(preset.name.span, "in this size");
                         d = match nearest(&b.name.text, self.index.keys().copied()) {
-                            Some(near) => d.fix(format!("write `{near}`"), b.name.span, near, true),
+                            Some(near) => d.fix(format!("write `{near}`"), b.name.span, near, near.len() > 2),
                             None => d.help(format!("declare it: `dim {} = …`", b.name.text)),
                         };
                         self.report.push(d);
@@ -378,7 +378,7 @@ impl<'a> Builder<'a, '_> {
                     .at(name.span, "not known")
                     .note(format!("functions of numbers: {}", listed(known().chain(["size"]))));
                 match nearest(&name.text, known()) {
-                    Some(near) => d.fix(format!("write `{near}`"), name.span, near, true),
+                    Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
                     None => d,
                 }
             }
@@ -391,7 +391,7 @@ impl<'a> Builder<'a, '_> {
             let word = kind.word();
             let d = Diagnostic::error(codes::E0201, format!("no dim or const is called `{name}`")).at(at, "not declared");
             self.report.push(match nearest(name, self.index.keys().copied()) {
-                Some(near) => d.fix(format!("write `{near}`"), at, near, true),
+                Some(near) => d.fix(format!("write `{near}`"), at, near, near.len() > 2),
                 None => d.help(format!("declare it: `{word} {name} = …`")),
             });
             return None;

@@ -25,11 +25,11 @@ mod walk;
 
 use crate::program::{LossDecl, ParamDecl, Program, Settings};
 use globals::Globals;
-use meshwright_diag::{Diagnostic, Outcome, Span, codes, has_errors, nearest};
+use meshwright_diag::{Diagnostic, Outcome, Span, codes, has_errors};
 use meshwright_ops::{Graph, Id, Origin};
 use meshwright_plan::{DType, InputDecl};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
-use report::{Report, listed};
+use report::{Report, listed, nearest};
 use scope::{Scope, ScopeKind};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -188,7 +188,7 @@ fn choose_train<'a>(file: &'a ModelFile, model: Option<&Model>, report: &mut Rep
             // With a single model there is no doubt which one is meant.
             let near = nearest(&t.model.text, names()).or_else(|| names().next().filter(|_| names().count() == 1));
             report.push(match near {
-                Some(near) => d.fix(format!("write `{near}`"), t.model.span, near, true),
+                Some(near) => d.fix(format!("write `{near}`"), t.model.span, near, near.len() > 2),
                 None => d,
             });
         }

@@ -4,9 +4,9 @@ use super::Resolver;
 use super::call::not_yet;
 use super::expr::Operand;
 use super::number::{self, Konst, Num};
-use super::report::counted;
-use super::scope::Val;
-use meshwright_diag::{Diagnostic, Span, codes, nearest};
+use super::report::{counted, nearest};
+use super::scope::{ScopeKind, Val};
+use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Contract, Form, Type, Value, families, family, union};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, UnaryOp};
@@ -80,12 +80,17 @@ impl<'a> Resolver<'a> {
                         Some((span, _)) => d.and(*span, format!("`{near}` is declared here")),
                         None => d,
                     };
-                    d.fix(format!("write `{near}`"), at, near, true)
+                    d.fix(format!("write `{near}`"), at, near, near.len() > 2)
                 }
                 None => d.help(format!("declare it: `dim {name} = SIZE`")),
             }
         };
         self.error(d);
+        // A parameter of a layer is one thing or the other: its further uses are not reported too.
+        let scope = self.scope();
+        if let (ScopeKind::Layer, Some(local)) = (scope.kind, scope.locals.get_mut(name)) {
+            local.val = Val::Poison;
+        }
         None
     }
 
@@ -171,7 +176,7 @@ impl<'a> Resolver<'a> {
         let over = families().filter(|f| matches!(f.form, Form::OverDims(_))).map(|f| f.name);
         let d = Diagnostic::error(codes::E0201, format!("there is no op `{name}` over dims")).at(op.name.span, "not known");
         let d = match nearest(name, over) {
-            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, true),
+            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.len() > 2),
             None => d,
         };
         self.error(d);

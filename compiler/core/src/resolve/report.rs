@@ -45,3 +45,8 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 pub(super) fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
+
+/// The candidate most like `name`. Of one letter nothing can be said: every other letter is as near.
+pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if name.chars().count() < 2 { None } else { meshwright_diag::nearest(name, candidates) }
+}

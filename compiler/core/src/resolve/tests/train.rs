@@ -123,7 +123,7 @@ fn what_is_missing_or_misspelt_is_said() {
         "E0201 model `m` has no loss `ll`
           ^ `ll`: no such loss
           note: its losses: `l`
-          fix!: write `l`: `ll` -> `l`
+          fix: write `l`: `ll` -> `l`
         E0201 there is no optimizer `adan`
           ^ `adan`: not known
           note: optimizers: `sgd`, `adam` and `adamw`
@@ -189,6 +189,6 @@ fn a_block_names_a_model() {
         "E0201 there is no model `n` to train
           ^ `n`: no such model
           note: models of this file: `m`
-          fix!: write `m`: `n` -> `m`",
+          fix: write `m`: `n` -> `m`",
     );
 }

@@ -1,0 +1,402 @@
+//! The options of every command.
+
+use crate::pick::{self, Emit, passes_help};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use meshwright_plan::DType;
+use meshwright_train::ProjectOptions;
+use std::path::PathBuf;
+
+/// Named-dimension tensor programs on a mesh of devices: a model file says what is computed, a layout file says which
+/// dim is split over which mesh axis.
+#[derive(Parser, Debug)]
+#[command(name = "meshwright", version, arg_required_else_help = true, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// Colour on standard error; `auto` minds NO_COLOR and whether it is a terminal.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: ColorChoice,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  meshwright train mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
+  meshwright explain mnist_mlp --layout dp_mp
+  meshwright explain E0310
+  meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1
+
+Exit codes: 0 success, 1 anything diagnosed, 2 usage, 101 a mistake in meshwright, 130 Ctrl-C.";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Train a model.
+    Train(TrainArgs),
+    /// Measure the losses and metrics of a checkpoint over a data set.
+    Eval(EvalArgs),
+    /// Compute the outputs of a model for the examples of a data set.
+    Predict(PredictArgs),
+    /// Check a model and a layout without running anything.
+    Check(CheckArgs),
+    /// Show what a layout does to a model, or the page of an error code.
+    Explain(ExplainArgs),
+    /// Time whole training steps with data in memory.
+    Bench(BenchArgs),
+    /// List the models that ship, or print one.
+    Models(ShippedArgs),
+    /// List the layouts that ship, or print one.
+    Layouts(ShippedArgs),
+    /// Look into the checkpoints of a run.
+    Ckpt(CkptArgs),
+    /// Print a script that completes commands and options in a shell.
+    Completions(CompletionsArgs),
+}
+
+impl Command {
+    /// The format of its reports.
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            Command::Train(a) => a.format.format,
+            Command::Eval(a) => a.format.format,
+            Command::Predict(a) => a.format.format,
+            Command::Check(a) => a.format.format,
+            Command::Explain(a) => a.format.format,
+            Command::Bench(a) => a.what.args().format.format,
+            Command::Models(a) | Command::Layouts(a) => a.format.format,
+            Command::Ckpt(a) => a.what.args().format.format,
+            Command::Completions(_) => Format::Text,
+        }
+    }
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ColorChoice {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: one JSON object a line; diagnostics are `{"diagnostic":…}` lines on standard error.
+    Json,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    F32,
+    F64,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FormatArgs {
+    /// Format of the report.
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub(crate) format: Format,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Model and layout")]
+pub(crate) struct ModelArgs {
+    /// The layout: a file, the name of one that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
+    #[arg(long, value_name = "FILE|NAME|RULES")]
+    pub(crate) layout: Option<String>,
+    /// The mesh, in place of the layout's: r=2,c=2 (also 'r:2;c:2'). Without any, one device.
+    #[arg(long, value_name = "AXES")]
+    pub(crate) mesh: Option<String>,
+    /// Set the size of a dim; may be repeated.
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = pick::dim)]
+    pub(crate) dims: Vec<(String, usize)>,
+    /// Set a `const` of the model; may be repeated.
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = pick::set, allow_hyphen_values = true)]
+    pub(crate) sets: Vec<(String, f64)>,
+    /// Take the sizes of `size NAME { … }` of the model.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) size: Option<String>,
+    /// Arithmetic type, in place of the model's.
+    #[arg(long, value_enum)]
+    pub(crate) precision: Option<Precision>,
+    /// Fail unless the mesh has so many devices.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) devices: Option<u32>,
+}
+
+impl ModelArgs {
+    /// What to load.
+    pub(crate) fn project(&self, model: &str) -> ProjectOptions {
+        ProjectOptions {
+            model: model.into(),
+            layout: self.layout.clone(),
+            mesh: self.mesh.clone(),
+            dims: self.dims.clone(),
+            sets: self.sets.clone(),
+            size: self.size.clone(),
+            precision: self.precision.map(|p| match p {
+                Precision::F32 => DType::F32,
+                Precision::F64 => DType::F64,
+            }),
+            devices: self.devices.map(|n| n as usize),
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Data and devices")]
+pub(crate) struct DataArgs {
+    /// The data: NAME=FILE,… for the inputs (IDX, .npy, .safetensors, also gzipped), a folder with data.toml, or the name of
+    /// one. Without it, data is sought in $MESHWRIGHT_DATA, ./models/data and beside the binary.
+    #[arg(long)]
+    pub(crate) data: Option<String>,
+    #[command(flatten)]
+    pub(crate) threads: ThreadsArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ThreadsArgs {
+    /// Cores to use; all that there are by default. Devices share them.
+    #[arg(long, value_name = "N", help_heading = "Data and devices", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
+}
+
+impl ThreadsArgs {
+    pub(crate) fn get(&self) -> Option<usize> {
+        self.threads.map(usize::from)
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Passes")]
+pub(crate) struct PassArgs {
+    /// Print a stage of the compiler in place of the report: graph (what the partitioner is given), spmd (what it makes),
+    /// plan, or after:PASS. With --format json, the plan as JSON.
+    #[arg(long, value_name = "STAGE", value_parser = pick::emit)]
+    pub(crate) emit: Option<Emit>,
+    /// Print on standard error how long each pass took, its verifier included.
+    #[arg(long)]
+    pub(crate) time_passes: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meshwright train mnist_mlp
+  meshwright train mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2 --epochs 3
+  meshwright train mlp --dim batch=250 --set lr=0.05 --steps 1000 --run runs/a --format json
+  meshwright train mlp --layout zero3 --run runs/a --resume --steps 2000
+
+A first Ctrl-C ends the run after the step at hand, with a checkpoint, and exits 130; a second one kills it.
+The folder holds the resolved settings, the plan, metrics.jsonl and the two newest checkpoints.")]
+pub(crate) struct TrainArgs {
+    /// A model: the name of one that ships (see `meshwright models`), or a file.
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) project: ModelArgs,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+    /// Train until so many epochs are done [default: 5]
+    #[arg(long, value_name = "N", conflicts_with = "steps", help_heading = "Run", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) epochs: Option<u32>,
+    /// Train until so many steps are done.
+    #[arg(long, value_name = "N", help_heading = "Run", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: Option<u64>,
+    /// Seed of the initial values and of the order of examples.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Run")]
+    pub(crate) seed: u64,
+    /// The run's folder; one that holds a run is refused unless --resume [default: runs/MODEL-N, the next free N]
+    #[arg(long, value_name = "DIR", help_heading = "Run")]
+    pub(crate) run: Option<PathBuf>,
+    /// Continue the run in --run from its newest checkpoint, on any mesh and layout.
+    #[arg(long, requires = "run", help_heading = "Run")]
+    pub(crate) resume: bool,
+    /// Write nothing to disk.
+    #[arg(long, conflicts_with_all = ["run", "resume"], help_heading = "Run")]
+    pub(crate) no_run: bool,
+    /// Do not evaluate on the test set after each epoch.
+    #[arg(long, help_heading = "Run")]
+    pub(crate) no_eval: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1
+  meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1 --split train --layout dp --format json
+
+The mesh and the layout need not be those of the training.")]
+pub(crate) struct EvalArgs {
+    #[command(flatten)]
+    pub(crate) what: CheckpointArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CheckpointArgs {
+    /// A model: the name of one that ships (see `meshwright models`), or a file.
+    pub(crate) model: String,
+    /// The folder of a run, of which the newest checkpoint is taken, or a checkpoint's .safetensors file.
+    #[arg(long, value_name = "RUN|FILE")]
+    pub(crate) checkpoint: PathBuf,
+    /// Which set of examples.
+    #[arg(long, default_value = "test")]
+    pub(crate) split: String,
+    #[command(flatten)]
+    pub(crate) project: ModelArgs,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meshwright predict digits.mw --checkpoint runs/digits-1 --limit 10
+  meshwright predict digits.mw --checkpoint runs/digits-1 --output class --format json
+
+An output is declared in the model: output class = argmax[classes](logits)")]
+pub(crate) struct PredictArgs {
+    #[command(flatten)]
+    pub(crate) what: CheckpointArgs,
+    /// Which `output` of the model; may be repeated. All of them by default.
+    #[arg(long = "output", value_name = "NAME")]
+    pub(crate) outputs: Vec<String>,
+    /// The first N examples only.
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = passes_help(), after_long_help = format!("\
+Examples:
+  meshwright check my.mw
+  meshwright check my.mw --layout my.layout --devices 8 --format json
+  meshwright check mlp --layout zero3 --emit spmd
+
+{}", passes_help()))]
+pub(crate) struct CheckArgs {
+    /// A model: the name of one that ships (see `meshwright models`), or a file.
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) project: ModelArgs,
+    #[command(flatten)]
+    pub(crate) passes: PassArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = passes_help(), after_long_help = format!("\
+Examples:
+  meshwright explain mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
+  meshwright explain mlp --layout zero3 --format json
+  meshwright explain mlp --layout dp_mp --emit plan
+  meshwright explain E0310
+
+{}", passes_help()))]
+pub(crate) struct ExplainArgs {
+    /// A model (the name of one that ships, or a file), or a code such as E0310.
+    #[arg(value_name = "MODEL|CODE")]
+    pub(crate) topic: String,
+    #[command(flatten)]
+    pub(crate) project: ModelArgs,
+    #[command(flatten)]
+    pub(crate) passes: PassArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) what: BenchWhat,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum BenchWhat {
+    /// Time whole training steps of a model.
+    #[command(after_help = "\
+Examples:
+  meshwright bench model mlp --steps 40
+  meshwright bench model mlp --layout dp_mp --dim batch=1000 --format json")]
+    Model(BenchModelArgs),
+}
+
+impl BenchWhat {
+    pub(crate) fn args(&self) -> &BenchModelArgs {
+        let BenchWhat::Model(a) = self;
+        a
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchModelArgs {
+    /// A model: the name of one that ships (see `meshwright models`), or a file.
+    pub(crate) model: String,
+    /// Timed steps.
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) steps: u32,
+    /// Steps before them.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) warmup: u32,
+    /// Seed of the values and the data.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) project: ModelArgs,
+    #[command(flatten)]
+    pub(crate) threads: ThreadsArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShippedArgs {
+    /// Print this one.
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CkptArgs {
+    #[command(subcommand)]
+    pub(crate) what: CkptWhat,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum CkptWhat {
+    /// List the checkpoints of a run and their tensors.
+    #[command(after_help = "Example:\n  meshwright ckpt list runs/mnist_mlp-1")]
+    List(CkptListArgs),
+}
+
+impl CkptWhat {
+    pub(crate) fn args(&self) -> &CkptListArgs {
+        let CkptWhat::List(a) = self;
+        a
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CkptListArgs {
+    /// The run's folder.
+    pub(crate) run: PathBuf,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  meshwright completions bash > ~/.local/share/bash-completion/completions/meshwright")]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}

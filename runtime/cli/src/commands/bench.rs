@@ -1,0 +1,42 @@
+//! `bench model`.
+
+use super::project;
+use crate::args::BenchArgs;
+use crate::console::Console;
+use crate::progress::bar;
+use crate::stop::Stop;
+use crate::text::{bytes, counted};
+use meshwright_train::{BenchOptions, bench};
+
+/// Runs the command.
+pub(crate) fn run(args: &BenchArgs, console: &mut Console) -> Result<(), Stop> {
+    let args = args.what.args();
+    let (project, sources) = project::load(&args.model, &args.project, console)?;
+    let options = BenchOptions {
+        steps: args.steps as usize,
+        warmup: args.warmup as usize,
+        threads: args.threads.get(),
+        seed: args.seed,
+    };
+    let bar = bar(0, console.json());
+    let ended = bench(&project, &sources, &options, &mut |done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let r = ended.map_err(|failure| console.failed(failure, &sources))?;
+    if console.json() {
+        return console.out_json(&r);
+    }
+    console.out(&format!(
+        "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms\n  {:.2} ms of CPU time a step, {} of memory at most\n",
+        args.model,
+        project::mesh(&project),
+        counted(r.samples as u64, "step"),
+        r.median_ms,
+        r.min_ms,
+        r.p90_ms,
+        r.cpu_ms_per_step,
+        bytes(r.peak_rss_bytes)
+    ))
+}

@@ -1,0 +1,50 @@
+//! `check`: whether a model and a layout make a program.
+
+use super::{passes, project};
+use crate::args::CheckArgs;
+use crate::console::Console;
+use crate::stop::Stop;
+use crate::text::{bytes, counted, thousands};
+use meshwright_plan::StepKind;
+use serde_json::json;
+
+/// Runs the command.
+pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
+    let made = match passes::make(&args.model, &args.project, &args.passes, console) {
+        Ok(Some(made)) => made,
+        Ok(None) => return Ok(()),
+        Err(Stop::Diagnosed) if console.json() && args.passes.emit.is_none() => {
+            console.out_json(&json!({ "ok": false }))?;
+            return Err(Stop::Diagnosed);
+        }
+        Err(other) => return Err(other),
+    };
+    let (program, plan) = (&made.project.program, &made.compiled.plan);
+    let elements: usize = program.params.iter().map(|p| program.graph.ty(p.id).elements()).sum();
+    let collectives = plan.steps.iter().filter(|s| matches!(s.kind, StepKind::Collective(_))).count();
+    let s = &plan.summary;
+    if console.json() {
+        return console.out_json(&json!({
+            "ok": true,
+            "model": program.model,
+            "program": plan.program,
+            "parameters": program.params.len(),
+            "elements": elements,
+            "devices": plan.mesh.devices(),
+            "collectives": collectives,
+            "collective_bytes": s.collective_bytes,
+            "peak_bytes": s.peak_bytes,
+            "plan": plan.hash(),
+        }));
+    }
+    let of = if made.trains { "a step" } else { "an evaluation step; it has no `train` block" };
+    console.out(&format!(
+        "ok: {}, {} elements, mesh {}, {} in {} and a peak of {} per device for {of}\n",
+        counted(program.params.len() as u64, "parameter"),
+        thousands(elements as u64),
+        project::mesh(&made.project),
+        bytes(s.collective_bytes),
+        counted(collectives as u64, "collective"),
+        bytes(s.peak_bytes),
+    ))
+}

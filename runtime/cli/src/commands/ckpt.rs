@@ -1,0 +1,64 @@
+//! `ckpt list`.
+
+use crate::args::CkptArgs;
+use crate::console::Console;
+use crate::stop::Stop;
+use crate::table::{Align, Table};
+use crate::text::{bytes, counted, thousands};
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_train::checkpoint::Store;
+use meshwright_train::run_dir::checkpoints_in;
+use serde_json::json;
+
+/// Runs the command.
+pub(crate) fn run(args: &CkptArgs, console: &mut Console) -> Result<(), Stop> {
+    let run = &args.what.args().run;
+    let listed = if run.is_dir() {
+        Store::read_only(checkpoints_in(run)).list().map_err(|d| *d)
+    } else {
+        Err(Diagnostic::error(codes::E0512, format!("`{}` is no folder of a run", run.display())))
+    };
+    let (entries, skipped) = listed.map_err(|d| {
+        console.diagnostics(&[d], &Sources::new());
+        Stop::Diagnosed
+    })?;
+    for s in &skipped {
+        console.note(&format!("the checkpoint of step {} cannot be used: {}", s.step, s.why));
+    }
+    if entries.is_empty() {
+        let found = Diagnostic::error(codes::E0512, format!("`{}` holds no checkpoint", run.display()));
+        console.diagnostics(&[found], &Sources::new());
+        return Err(Stop::Diagnosed);
+    }
+    for e in &entries {
+        if console.json() {
+            let tensors: Vec<_> = e
+                .tensors
+                .iter()
+                .map(|t| json!({ "name": t.name, "dtype": t.dtype.name(), "shape": t.shape }))
+                .collect();
+            let m = &e.meta;
+            console.out_json(&json!({
+                "step": m.step, "epoch": m.epoch, "model": m.model, "seed": m.seed,
+                "file": e.file, "bytes": e.bytes, "tensors": tensors,
+            }))?;
+            continue;
+        }
+        let m = &e.meta;
+        console.out(&format!(
+            "step {} of `{}`: {} done, {} in {}\n",
+            thousands(m.step),
+            m.model,
+            counted(u64::from(m.epoch), "epoch"),
+            bytes(e.bytes),
+            e.file
+        ))?;
+        let mut table = Table::new(&[Align::Left, Align::Left, Align::Left]);
+        for t in &e.tensors {
+            let shape: Vec<String> = t.shape.iter().map(usize::to_string).collect();
+            table.row([t.name.clone(), t.dtype.name().to_string(), format!("[{}]", shape.join(" "))]);
+        }
+        console.out(&table.render())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! `eval`.
+
+use super::project;
+use crate::args::{CheckpointArgs, EvalArgs};
+use crate::console::Console;
+use crate::progress::{bar, evaluation};
+use crate::stop::Stop;
+use crate::text::{seconds, thousands};
+use meshwright_train::{EvalOptions, evaluate};
+use serde_json::{Map, Value};
+use std::time::Instant;
+
+/// What to evaluate, or to predict, on.
+pub(super) fn options(args: &CheckpointArgs) -> EvalOptions {
+    EvalOptions {
+        data: args.data.data.clone(),
+        split: args.split.clone(),
+        threads: args.data.threads.get(),
+        roots: project::data_roots(),
+        checkpoint: args.checkpoint.clone(),
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
+    let (project, sources) = project::load(&args.what.model, &args.what.project, console)?;
+    let begin = Instant::now();
+    let bar = bar(0, console.json());
+    let mut examples = 0;
+    let ended = evaluate(&project, &sources, &options(&args.what), &mut |done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        examples = done;
+    });
+    bar.finish_and_clear();
+    let result = ended.map_err(|failure| console.failed(failure, &sources))?;
+    let wall = begin.elapsed().as_secs_f64();
+    if console.json() {
+        let mut line = Map::new();
+        line.insert("event".into(), "eval".into());
+        line.insert("split".into(), args.what.split.clone().into());
+        line.insert("examples".into(), examples.into());
+        // The same keys as in the line of an epoch.
+        line.insert("eval_loss".into(), result.loss.into());
+        for (name, value) in result.metrics.iter().filter(|m| m.0 != "loss") {
+            line.insert(format!("eval_{name}"), (*value).into());
+        }
+        line.insert("seconds".into(), wall.into());
+        return console.out_json(&Value::Object(line));
+    }
+    let n = thousands(examples as u64);
+    console.out(&format!("{}: {}  ({n} examples in {})\n", args.what.split, evaluation(&result), seconds(wall)))
+}

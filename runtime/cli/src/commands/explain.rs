@@ -1,0 +1,68 @@
+//! `explain`: what a layout does to a model, or the page of a code.
+
+use super::passes;
+use crate::args::ExplainArgs;
+use crate::console::Console;
+use crate::explain_table;
+use crate::stop::Stop;
+use meshwright_core::explain::explain;
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_train::project::line_of;
+use serde_json::json;
+
+/// Runs the command.
+pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop> {
+    if is_code(&args.topic) {
+        return page(&args.topic, console);
+    }
+    let Some(made) = passes::make(&args.topic, &args.project, &args.passes, console)? else { return Ok(()) };
+    let report = explain(&made.compiled, &|span| line_of(&made.sources, span));
+    if console.json() {
+        return console.out_json(&report);
+    }
+    if !made.trains {
+        console.note("the model has no `train` block: this is an evaluation step");
+    }
+    console.out(&explain_table::render(&report))
+}
+
+/// Whether it looks like a code: `E` and digits.
+fn is_code(topic: &str) -> bool {
+    let digits = topic.strip_prefix(['E', 'e']);
+    digits.is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn page(topic: &str, console: &mut Console) -> Result<(), Stop> {
+    let Some(code) = codes::find(topic) else {
+        let found = Diagnostic::error(codes::E0521, format!("there is no code `{topic}`"));
+        let near = nearest_code(topic).map(|c| format!("the nearest is {}: {}", c.id, c.title()));
+        let found = near.into_iter().fold(found, Diagnostic::help);
+        console.diagnostics(&[found], &Sources::new());
+        return Err(Stop::Diagnosed);
+    };
+    if console.json() {
+        return console.out_json(&json!({ "code": code.id, "title": code.title(), "page": code.page }));
+    }
+    let body = code.page.split_once('\n').map_or("", |p| p.1).trim_start_matches('\n');
+    console.out(&format!("{}: {}\n\n{}\n", code.id, code.title(), body.trim_end()))
+}
+
+/// The code with the nearest number; of two as near, the smaller.
+fn nearest_code(topic: &str) -> Option<codes::Code> {
+    let number = |id: &str| id.get(1..).and_then(|d| d.parse::<i64>().ok());
+    let wanted = number(topic)?;
+    codes::ALL.iter().copied().min_by_key(|c| number(c.id).map_or(i64::MAX, |n| n.saturating_sub(wanted).saturating_abs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_told_from_models() {
+        assert!(is_code("E0310") && is_code("e0310") && is_code("E1"));
+        assert!(!is_code("E") && !is_code("encoder") && !is_code("E0310.mw") && !is_code("é1"));
+        assert_eq!(nearest_code("E0312").map(|c| c.id), Some("E0310"));
+        assert_eq!(nearest_code("E9223372036854775808").map(|c| c.id), None);
+    }
+}

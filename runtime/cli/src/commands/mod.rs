@@ -1,0 +1,13 @@
+//! One command a file: each reads its options, calls the libraries, and reports.
+
+pub(crate) mod bench;
+pub(crate) mod check;
+pub(crate) mod ckpt;
+pub(crate) mod completions;
+pub(crate) mod eval;
+pub(crate) mod explain;
+mod passes;
+pub(crate) mod predict;
+mod project;
+pub(crate) mod shipped;
+pub(crate) mod train;

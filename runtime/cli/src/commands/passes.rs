@@ -1,0 +1,122 @@
+//! Compiles a step with `--emit` and `--time-passes`.
+
+use super::project;
+use crate::args::{ModelArgs, PassArgs};
+use crate::console::Console;
+use crate::pick::Emit;
+use crate::stop::Stop;
+use crate::table::{Align, Table};
+use meshwright_core::{Compiled, PASSES, StepGraph, compile, training_step};
+use meshwright_diag::{Diagnostic, Sources, has_errors};
+use meshwright_train::Project;
+use meshwright_train::project::line_of;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// A model, compiled.
+pub(super) struct Made {
+    /// The project.
+    pub(super) project: Project,
+    /// Its texts.
+    pub(super) sources: Sources,
+    /// Its training step, or its evaluation where it has no `train` block.
+    pub(super) compiled: Compiled,
+    /// Whether it is a training step.
+    pub(super) trains: bool,
+}
+
+/// Reads, checks and compiles. `None` where `--emit` asked for something else than the report, which is then printed.
+pub(super) fn make(
+    model: &str,
+    args: &ModelArgs,
+    passes: &PassArgs,
+    console: &mut Console,
+) -> Result<Option<Made>, Stop> {
+    if console.json() && matches!(passes.emit, Some(Emit::After(_))) {
+        return Err(Stop::Usage("of the stages only the plan has a JSON form: `--emit plan --format json`".into()));
+    }
+    let begin = Instant::now();
+    let (project, sources) = project::load(model, args, console)?;
+    let mut times = vec![("resolve", begin.elapsed())];
+    let begin = Instant::now();
+    // The evaluation is checked even where it is not what is shown: `train` needs both.
+    let (evaluation, mut found) = project.evaluation();
+    let training = training_step(&project.program);
+    times.push(("step", begin.elapsed()));
+    let trains = training.is_some();
+    let evaluation = evaluation.map(|e| e.step);
+    let compiled = match (training, &evaluation) {
+        (Some(step), _) => compiled(&project, &step, passes, &sources, &mut times, &mut found, console)?,
+        (None, Some(step)) => compiled(&project, step, passes, &sources, &mut times, &mut found, console)?,
+        (None, None) => None,
+    };
+    if trains
+        && passes.emit.is_none()
+        && let Some(step) = &evaluation
+    {
+        // A training step contains all of the evaluation but the metrics.
+        let (_, more) = project.compile(step, &sources);
+        found.extend(more);
+    }
+    let mut distinct: Vec<Diagnostic> = Vec::new();
+    found.into_iter().for_each(|d| {
+        if !distinct.contains(&d) {
+            distinct.push(d);
+        }
+    });
+    console.diagnostics(&distinct, &sources);
+    if passes.time_passes {
+        say_times(&times, console);
+    }
+    match compiled {
+        Some(compiled) if !has_errors(&distinct) => {
+            if passes.emit == Some(Emit::Plan) {
+                let plan = &compiled.plan;
+                let text = if console.json() { plan.to_json() + "\n" } else { meshwright_core::print::plan(plan) };
+                console.out(&text)?;
+            }
+            Ok(passes.emit.is_none().then_some(Made { project, sources, compiled, trains }))
+        }
+        _ => Err(Stop::Diagnosed),
+    }
+}
+
+fn compiled(
+    project: &Project,
+    step: &StepGraph,
+    passes: &PassArgs,
+    sources: &Sources,
+    times: &mut Vec<(&'static str, Duration)>,
+    found: &mut Vec<Diagnostic>,
+    console: &mut Console,
+) -> Result<Option<Compiled>, Stop> {
+    let mut begin = Instant::now();
+    let mut shown = None;
+    let line = |span| line_of(sources, span);
+    let (compiled, said) = compile(step, &project.layout, &line, &mut |i, stage| {
+        times.push((PASSES[i].name, begin.elapsed()));
+        if passes.emit == Some(Emit::After(i)) {
+            shown = Some(stage.print());
+        }
+        begin = Instant::now();
+    });
+    found.extend(said);
+    if let Some(text) = shown {
+        console.out(&text)?;
+    }
+    Ok(compiled)
+}
+
+fn say_times(times: &[(&str, Duration)], console: &mut Console) {
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let total: Duration = times.iter().map(|t| t.1).sum();
+    if console.json() {
+        let list: Vec<_> = times.iter().map(|(name, d)| json!({ "pass": name, "ms": ms(*d) })).collect();
+        return console.err(&format!("{}\n", json!({ "passes": list, "total_ms": ms(total) })));
+    }
+    let mut t = Table::new(&[Align::Left, Align::Right]);
+    for (name, d) in times.iter().chain(&[("total", total)]) {
+        t.row([name.to_string(), format!("{:.2} ms", ms(*d))]);
+    }
+    console.err(&t.render());
+}

@@ -1,0 +1,95 @@
+//! `predict`.
+
+use super::{eval, project};
+use crate::args::PredictArgs;
+use crate::console::Console;
+use crate::progress::bar;
+use crate::stop::Stop;
+use meshwright_exec::{HostData, HostTensor};
+use meshwright_train::{PredictOptions, predict};
+
+/// Runs the command.
+pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop> {
+    let (project, sources) = project::load(&args.what.model, &args.what.project, console)?;
+    let options = PredictOptions {
+        eval: eval::options(&args.what),
+        outputs: args.outputs.clone(),
+        limit: args.limit,
+    };
+    let bar = bar(0, console.json());
+    let ended = predict(&project, &sources, &options, &mut |done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let outputs = ended.map_err(|failure| console.failed(failure, &sources))?;
+    let program = &project.program;
+    let example = project.example_dim().map(|d| d.0);
+    let counts = |name: &str| {
+        let decl = program.outputs.iter().find(|o| o.name == name);
+        decl.is_some_and(|o| example.is_some_and(|d| program.graph.ty(o.id).has(d)))
+    };
+    let (each, whole): (Vec<_>, Vec<_>) = outputs.into_iter().partition(|(name, _)| counts(name));
+    for (name, tensor) in &whole {
+        let value = rendered(tensor, 0..tensor.data.len(), &tensor.shape);
+        let line = match console.json() {
+            true => format!("{{{}:{value}}}\n", serde_json::Value::from(name.as_str())),
+            false => format!("{name} {value}\n"),
+        };
+        console.out(&line)?;
+    }
+    let examples = each.iter().map(|(_, t)| t.shape.first().copied().unwrap_or(0)).min().unwrap_or(0);
+    for i in 0..examples {
+        let mut line = if console.json() { format!("{{\"example\":{i}") } else { format!("{i}") };
+        for (name, tensor) in &each {
+            let n = tensor.shape[1..].iter().product::<usize>();
+            let value = rendered(tensor, i * n..(i + 1) * n, &tensor.shape[1..]);
+            line += &match console.json() {
+                true => format!(",{}:{value}", serde_json::Value::from(name.as_str())),
+                false => format!("  {name} {value}"),
+            };
+        }
+        console.out(&(line + if console.json() { "}\n" } else { "\n" }))?;
+    }
+    Ok(())
+}
+
+/// A run of elements as JSON: a number, or lists in lists by `shape`. Of each float as many digits as tell it from others
+/// of its type.
+fn rendered(tensor: &HostTensor, range: std::ops::Range<usize>, shape: &[usize]) -> String {
+    fn json<T: serde::Serialize>(v: &[T], range: std::ops::Range<usize>) -> Vec<String> {
+        v[range].iter().map(|x| serde_json::to_string(x).unwrap_or_default()).collect()
+    }
+    let elements = match &tensor.data {
+        HostData::F32(v) => json(v, range),
+        HostData::F64(v) => json(v, range),
+        HostData::I32(v) => json(v, range),
+        HostData::U8(v) => json(v, range),
+        HostData::Bool(v) => v[range].iter().map(|b| (*b != 0).to_string()).collect(),
+        HostData::PairF32(_) | HostData::PairF64(_) => json(&tensor.data.to_f64(), range),
+    };
+    // Innermost dims first, each step makes lists of what there is.
+    let nested = shape.iter().rev().fold(elements, |items, size| {
+        if *size == 0 {
+            return vec!["[]".into()];
+        }
+        items.chunks(*size).map(|c| format!("[{}]", c.join(","))).collect()
+    });
+    nested.join(",")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_nest_by_shape_and_floats_are_short() {
+        let t = HostTensor::new(vec![2, 2, 2], HostData::F32(vec![0.1, 2.0, -3.5, f32::NAN, 5.0, 6.0, 7.0, 8.0])).unwrap();
+        assert_eq!(rendered(&t, 0..4, &[2, 2]), "[[0.1,2.0],[-3.5,null]]");
+        assert_eq!(rendered(&t, 1..2, &[]), "2.0");
+        let t = HostTensor::new(vec![3], HostData::Bool(vec![0, 1, 1])).unwrap();
+        assert_eq!(rendered(&t, 0..3, &[3]), "[false,true,true]");
+        assert_eq!(rendered(&t, 0..0, &[0]), "[]");
+    }
+}

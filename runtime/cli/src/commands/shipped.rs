@@ -1,0 +1,67 @@
+//! `models` and `layouts`: what ships.
+
+use crate::args::ShippedArgs;
+use crate::console::Console;
+use crate::stop::Stop;
+use crate::table::{Align, Table};
+use meshwright_diag::{Diagnostic, Sources, codes, nearest};
+use meshwright_train::catalog::{LAYOUTS, MODELS, Shipped, find};
+use serde_json::json;
+
+/// Runs `models`.
+pub(crate) fn models(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
+    run("model", MODELS, args, console)
+}
+
+/// Runs `layouts`.
+pub(crate) fn layouts(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
+    run("layout", LAYOUTS, args, console)
+}
+
+fn run(what: &str, list: &'static [Shipped], args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
+    if let Some(name) = &args.name {
+        return match find(list, name) {
+            Some(s) if console.json() => console.out_json(&json!({ "name": s.name, "path": s.path, "text": s.text })),
+            Some(s) => console.out(s.text),
+            None => {
+                let mut found = Diagnostic::error(codes::E0515, format!("no {what} `{name}` ships"));
+                if let Some(near) = nearest(name, list.iter().map(|s| s.name)) {
+                    found = found.help(format!("did you mean `{near}`?"));
+                }
+                console.diagnostics(&[found], &Sources::new());
+                Err(Stop::Diagnosed)
+            }
+        };
+    }
+    if console.json() {
+        return list.iter().try_for_each(|s| {
+            console.out_json(&json!({ "name": s.name, "path": s.path, "about": about(s.text) }))
+        });
+    }
+    let mut table = Table::new(&[Align::Left, Align::Left]);
+    list.iter().for_each(|s| table.row([s.name.to_string(), about(s.text)]));
+    console.out(&table.render())
+}
+
+/// The first sentence of the comment that a file begins with, without its end.
+fn about(text: &str) -> String {
+    let lines = text.lines().map(|l| l.strip_prefix("//!").or(l.strip_prefix("//")).map(str::trim));
+    let words: Vec<&str> = lines.map_while(|l| l).take_while(|l| !l.is_empty()).collect();
+    let text = words.join(" ");
+    let sentence = text.split_once(". ").map_or(text.as_str(), |s| s.0);
+    sentence.trim_end_matches('.').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shipped_file_says_what_it_is() {
+        for s in MODELS.iter().chain(LAYOUTS) {
+            assert!(about(s.text).len() > 10, "{} begins without a comment", s.path);
+        }
+        assert_eq!(about("//! One,\n//! two. Three.\n//!\n//! Four\n"), "One, two");
+        assert_eq!(about("dim x = 1"), "");
+    }
+}

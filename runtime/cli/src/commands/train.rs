@@ -1,0 +1,132 @@
+//! `train`.
+
+use super::project;
+use crate::args::TrainArgs;
+use crate::console::Console;
+use crate::progress::{Head, Watcher, summary};
+use crate::stop::{INTERRUPTED, Stop};
+use crate::text::thousands;
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_train::{TrainOptions, train};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Epochs where neither epochs nor steps are given.
+const EPOCHS: u32 = 5;
+
+/// Ctrl-C was pressed.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Runs the command.
+pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
+    let (project, sources) = project::load(&args.model, &args.project, console)?;
+    let run = match (&args.run, args.no_run) {
+        (Some(folder), _) => Some(folder.clone()),
+        (None, true) => None,
+        (None, false) => Some(next_run(&args.model).map_err(|e| {
+            let why = Diagnostic::error(codes::E0511, format!("`{RUNS}` cannot be read: {e}"));
+            console.diagnostics(&[why.help("name the run's folder: `--run DIR`")], &Sources::new());
+            Stop::Diagnosed
+        })?),
+    };
+    let options = TrainOptions {
+        data: args.data.data.clone(),
+        epochs: args.steps.is_none().then(|| args.epochs.unwrap_or(EPOCHS)),
+        steps: args.steps,
+        seed: args.seed,
+        run: run.clone(),
+        resume: args.resume,
+        threads: args.data.threads.get(),
+        roots: project::data_roots(),
+        eval: !args.no_eval,
+    };
+    catch_ctrl_c(console);
+    let head = Head {
+        model: args.model.clone(),
+        mesh: project::mesh(&project),
+        run: run.as_ref().map_or("nothing is written".into(), |r| r.display().to_string()),
+        metrics: project.program.metrics.iter().map(|m| m.name.clone()).collect(),
+        eval: !args.no_eval,
+    };
+    let begin = Instant::now();
+    let mut watcher = Watcher::new(console, head);
+    let ended = train(&project, &sources, &options, &STOP, &mut |progress| {
+        if !watcher.see(progress) {
+            // Nobody reads on: end as for Ctrl-C, with a checkpoint.
+            STOP.store(true, Ordering::Relaxed);
+        }
+    });
+    watcher.finish();
+    let broken = watcher.broken.take();
+    let finished = ended.map_err(|failure| console.failed(failure, &sources))?;
+    let at = thousands(finished.steps);
+    let kept = match &finished.run {
+        Some(run) => {
+            format!("there is a checkpoint; go on with `--run {} --resume`", run.display())
+        }
+        None => "nothing was written".to_string(),
+    };
+    if let Some(why) = broken {
+        console.note(&format!("standard output was closed: stopped after step {at}; {kept}"));
+        return match why {
+            Stop::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Err(Stop::Diagnosed),
+            other => Err(other),
+        };
+    }
+    if finished.interrupted {
+        console.note(&format!("interrupted after step {at}; {kept}"));
+        return Err(Stop::Interrupted);
+    }
+    if console.json() {
+        return Ok(());
+    }
+    let wall = begin.elapsed().as_secs_f64();
+    console.out(&summary(finished.steps, wall, finished.loss, finished.eval.as_ref()))
+}
+
+fn catch_ctrl_c(console: &mut Console) {
+    static HANDLER: OnceLock<Result<(), ctrlc::Error>> = OnceLock::new();
+    let handler = || {
+        if STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+    };
+    if let Err(e) = HANDLER.get_or_init(|| ctrlc::set_handler(handler)) {
+        console.note(&format!("Ctrl-C will end the run without a checkpoint: {e}"));
+    }
+}
+
+const RUNS: &str = "runs";
+
+/// `runs/MODEL-N`, with an N greater than any that is there.
+fn next_run(model: &str) -> std::io::Result<PathBuf> {
+    let name = Path::new(model).file_stem().map_or("model".into(), |s| s.to_string_lossy().into_owned());
+    let taken = match std::fs::read_dir(RUNS) {
+        Ok(entries) => entries
+            .map(|e| Ok(e?.file_name().to_string_lossy().into_owned()))
+            .collect::<std::io::Result<Vec<String>>>()?,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(e) => return Err(e),
+    };
+    Ok(Path::new(RUNS).join(format!("{name}-{}", next_number(&name, &taken))))
+}
+
+fn next_number(name: &str, taken: &[String]) -> u64 {
+    let number = |t: &String| t.strip_prefix(name)?.strip_prefix('-')?.parse::<u64>().ok();
+    taken.iter().filter_map(number).max().unwrap_or(0).saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_numbered_for_each_model() {
+        let taken = ["mlp-1", "mlp-9", "mlp-10", "mlp_wide-30", "mlp-x", "other"].map(String::from);
+        assert_eq!(next_number("mlp", &taken), 11);
+        assert_eq!(next_number("mlp_wide", &taken), 31);
+        assert_eq!(next_number("new", &taken), 1);
+    }
+}

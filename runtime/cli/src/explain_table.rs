@@ -1,0 +1,200 @@
+//! The report of `explain` as a table: each value with its placement, each collective at the value it belongs to.
+
+use crate::table::{Align, Table};
+use crate::text::{bytes, counted, dashed, flops, thousands};
+use meshwright_core::explain::{CollectiveReport, PartReport, Report, ValueReport};
+use meshwright_plan::Phase;
+
+/// The table with the totals per step and device.
+pub(crate) fn render(report: &Report) -> String {
+    let axes: Vec<String> = report.mesh.iter().map(|a| format!("{}={}", a.axis, a.size)).collect();
+    let mesh = match axes.len() {
+        0 => "one device".into(),
+        _ => format!("{} = {}", axes.join(" x "), counted(report.devices as u64, "device")),
+    };
+    let left = Align::Left;
+    let mut t = Table::new(&[Align::Right, left, left, Align::Right, Align::Right, left, left, Align::Right, left]);
+    t.row(["line", "value", "", "on each", "device", "split by", "collective", "bytes/device", ""]);
+    for (phase, title) in [(Phase::Forward, "forward"), (Phase::Backward, "backward"), (Phase::Update, "update")] {
+        phase_rows(report, phase, title, &mut t);
+    }
+    format!("mesh  {mesh}\n\n{}\n{}", t.render(), totals(report))
+}
+
+/// A collective, or its part that concerns one value.
+struct Moved<'a> {
+    whole: &'a CollectiveReport,
+    part: &'a PartReport,
+    bucket: Option<usize>,
+}
+
+fn phase_rows(report: &Report, phase: Phase, title: &str, t: &mut Table) {
+    let mut buckets = 0;
+    let mut moved: Vec<Moved> = Vec::new();
+    for whole in &report.collectives {
+        let bucket = (whole.parts.len() > 1).then(|| {
+            buckets += 1;
+            buckets
+        });
+        if whole.phase == phase {
+            moved.extend(whole.parts.iter().map(|part| Moved { whole, part, bucket }));
+        }
+    }
+    let values: Vec<&ValueReport> = report.values.iter().filter(|v| v.phase == phase).collect();
+    if values.is_empty() && moved.is_empty() {
+        return;
+    }
+    t.text(format!("  {title}"));
+    for (i, v) in values.iter().enumerate() {
+        // Of several values of one name, the last is the one that is finished.
+        let last = !values[i + 1..].iter().any(|w| w.value == v.value);
+        let mine = if last { moved.extract_if(.., |m| m.part.value == v.value).collect() } else { Vec::new() };
+        let mut mine = mine.into_iter();
+        let line = if v.line == 0 { String::new() } else { v.line.to_string() };
+        let shape: Vec<String> = v.shape.iter().map(usize::to_string).collect();
+        let shape = if shape.is_empty() { "scalar".into() } else { shape.join("x") };
+        let mut cells = vec![line, v.value.clone(), format!("[{}]", v.dims.join(" ")), shape];
+        cells.extend([bytes(v.bytes as u64), v.split_by.clone()]);
+        match mine.next() {
+            Some(m) => cells.extend(collective(&m)),
+            None => cells.push("-".into()),
+        }
+        t.row(cells);
+        for m in mine {
+            t.row([vec![String::new(); 6], collective(&m)].concat());
+        }
+    }
+    // Collectives inside of an expression, whose value has no name of its own.
+    for m in moved {
+        let line = if m.part.line == 0 { String::new() } else { m.part.line.to_string() };
+        let name = if m.part.value.is_empty() { "(unnamed)".into() } else { m.part.value.clone() };
+        let blank = String::new();
+        t.row([vec![line, name, blank.clone(), blank.clone(), blank.clone(), blank], collective(&m)].concat());
+    }
+}
+
+fn collective(m: &Moved) -> Vec<String> {
+    let bucket = m.bucket.map(|n| format!(", bucket {n}")).unwrap_or_default();
+    let what = format!("{} {}{bucket}", dashed(&m.whole.op), m.whole.axes.join(","));
+    let because = if m.part.because.is_empty() { String::new() } else { format!("because {}", m.part.because) };
+    vec![what, thousands(m.part.bytes as u64), because]
+}
+
+fn totals(report: &Report) -> String {
+    let d = &report.per_device;
+    let mut t = Table::new(&[Align::Left, Align::Right, Align::Left]);
+    t.row(["compute".into(), flops(d.flops), String::new()]);
+    let n = report.collectives.len() as u64;
+    t.row(["collectives".into(), bytes(d.collective_bytes), format!("in {}", counted(n, "collective"))]);
+    let mut kinds: Vec<(String, u64, u64)> = Vec::new();
+    for c in &report.collectives {
+        let kind = format!("{} over {}", dashed(&c.op), c.axes.join(","));
+        match kinds.iter_mut().find(|k| k.0 == kind) {
+            Some(k) => (k.1, k.2) = (k.1 + 1, k.2 + c.bytes as u64),
+            None => kinds.push((kind, 1, c.bytes as u64)),
+        }
+    }
+    for (kind, count, size) in kinds {
+        t.row([String::new(), bytes(size), format!("in {} {kind}", thousands(count))]);
+    }
+    let parts = [("parameters", d.parameter_bytes), ("optimiser", d.moment_bytes), ("activations", d.activation_bytes)];
+    t.row(["peak memory".into(), bytes(d.peak_bytes), String::new()]);
+    for (name, size) in parts {
+        t.row([String::new(), bytes(size), name.into()]);
+    }
+    format!("per step and device\n{}", t.render())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshwright_core::explain::{AxisReport, DeviceReport};
+
+    fn value(phase: Phase, line: u32, value: &str, dims: &[&str], shape: &[usize], split_by: &str) -> ValueReport {
+        ValueReport {
+            line,
+            phase,
+            value: value.into(),
+            dims: dims.iter().map(|d| d.to_string()).collect(),
+            shape: shape.to_vec(),
+            dtype: "f32".into(),
+            bytes: shape.iter().product::<usize>() * 4,
+            split_by: split_by.into(),
+        }
+    }
+
+    fn part(value: &str, bytes: usize, because: &str) -> PartReport {
+        PartReport { value: value.into(), line: 20, bytes, because: because.into() }
+    }
+
+    fn of(op: &str, axis: &str, phase: Phase, parts: Vec<PartReport>) -> CollectiveReport {
+        CollectiveReport {
+            op: op.into(),
+            axes: vec![axis.into()],
+            bytes: parts.iter().map(|p| p.bytes).sum(),
+            phase,
+            value: String::new(),
+            line: 20,
+            because: String::new(),
+            parts,
+        }
+    }
+
+    #[test]
+    fn collectives_stand_at_their_values_and_totals_at_the_end() {
+        let report = Report {
+            mesh: vec![AxisReport { axis: "r".into(), size: 2 }, AxisReport { axis: "c".into(), size: 2 }],
+            devices: 4,
+            values: vec![
+                value(Phase::Forward, 19, "x", &["batch", "rows"], &[50, 28], "batch:r"),
+                value(Phase::Forward, 20, "h", &["batch", "hidden"], &[50, 512], "batch:r hidden:c"),
+                value(Phase::Forward, 21, "xent", &[], &[], "-"),
+                value(Phase::Backward, 20, "dw(h.w)", &["rows", "hidden"], &[28, 512], "hidden:c"),
+            ],
+            collectives: vec![
+                of("all_reduce", "c", Phase::Forward, vec![part("h", 102_400, "`rows` is summed")]),
+                of("all_reduce", "c", Phase::Forward, vec![part("", 8, "`x` is summed")]),
+                of(
+                    "all_reduce",
+                    "r",
+                    Phase::Backward,
+                    vec![part("dw(h.w)", 57_344, "`batch` is summed"), part("dw(h.b)", 2048, "`batch` is summed")],
+                ),
+            ],
+            per_device: DeviceReport {
+                flops: 324_000_000,
+                collective_bytes: 161_800,
+                peak_bytes: 4 << 20,
+                parameter_bytes: 3 << 20,
+                moment_bytes: 0,
+                activation_bytes: 1 << 20,
+            },
+        };
+        let expected = "\
+mesh  r=2 x c=2 = 4 devices
+
+  line  value                    on each    device  split by          collective              bytes/device
+  forward
+    19  x        [batch rows]      50x28  5.47 KiB  batch:r           -
+    20  h        [batch hidden]   50x512   100 KiB  batch:r hidden:c  all-reduce c                 102,400  because `rows` is summed
+    21  xent     []               scalar       4 B  -                 -
+    20  (unnamed)                                                     all-reduce c                       8  because `x` is summed
+  backward
+    20  dw(h.w)  [rows hidden]    28x512  56.0 KiB  hidden:c          all-reduce r, bucket 1        57,344  because `batch` is summed
+    20  dw(h.b)                                                       all-reduce r, bucket 1         2,048  because `batch` is summed
+
+per step and device
+  compute      324 MFLOP
+  collectives    158 KiB  in 3 collectives
+                 100 KiB  in 2 all-reduce over c
+                58.0 KiB  in 1 all-reduce over r
+  peak memory   4.00 MiB
+                3.00 MiB  parameters
+                     0 B  optimiser
+                1.00 MiB  activations
+";
+        // `(unnamed)` is wider than any name of the test; columns as wide as they need to be are the table's own test.
+        let squeeze = |s: &str| s.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
+        assert_eq!(squeeze(&render(&report)), squeeze(expected));
+    }
+}

@@ -1,0 +1,220 @@
+//! What a run shows while it goes: JSON lines, or a table of epochs on standard output with a bar on a terminal and plain
+//! lines elsewhere on standard error.
+
+use crate::console::Console;
+use crate::stop::Stop;
+use crate::text::{seconds, thousands};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use meshwright_train::Progress;
+use meshwright_train::metrics::{Evaluation, Event};
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+/// Plain lines about steps come at most so often.
+const PLAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// A bar on a terminal; otherwise nothing is drawn.
+pub(crate) fn bar(total: u64, json: bool) -> ProgressBar {
+    let hidden = json || !stderr().is_terminal();
+    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(Some(total), target);
+    match ProgressStyle::with_template("  [{bar:30}] {pos}/{len}  {msg}  {eta} left") {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
+/// Shows the progress of a training run.
+pub(crate) struct Watcher<'a> {
+    console: &'a mut Console,
+    head: Head,
+    bar: ProgressBar,
+    per_epoch: u64,
+    total: u64,
+    said: Option<Instant>,
+    /// Why standard output takes no more, once it does not.
+    pub(crate) broken: Option<Stop>,
+}
+
+/// What the head of the report says of a run.
+pub(crate) struct Head {
+    /// Name of the model as the user gave it.
+    pub(crate) model: String,
+    /// The mesh, in words.
+    pub(crate) mesh: String,
+    /// The run's folder, in words.
+    pub(crate) run: String,
+    /// The metrics in order.
+    pub(crate) metrics: Vec<String>,
+    /// Whether there is an evaluation each epoch.
+    pub(crate) eval: bool,
+}
+
+impl<'a> Watcher<'a> {
+    /// Nothing shown yet.
+    pub(crate) fn new(console: &'a mut Console, head: Head) -> Self {
+        let bar = bar(0, console.json());
+        Watcher { console, head, bar, per_epoch: 0, total: 0, said: None, broken: None }
+    }
+
+    /// Takes in what the trainer tells; false where nobody reads the report any more.
+    pub(crate) fn see(&mut self, progress: Progress) -> bool {
+        if self.broken.is_none()
+            && let Err(why) = self.show(progress)
+        {
+            self.broken = Some(why);
+        }
+        self.broken.is_none()
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn show(&mut self, progress: Progress) -> Result<(), Stop> {
+        match progress {
+            Progress::Started { parameters, steps_per_epoch, total_steps, devices: _, from_step, examples, notes } => {
+                notes.iter().for_each(|n| self.console.note(n));
+                (self.per_epoch, self.total) = (steps_per_epoch, total_steps);
+                self.bar.set_length(total_steps);
+                self.bar.set_position(from_step);
+                // The time left is that of the steps to do, not of those that an earlier process did.
+                self.bar.reset_eta();
+                if !self.console.json() {
+                    let head = self.head.lines(parameters, examples, steps_per_epoch, total_steps, from_step);
+                    self.report(&head)?;
+                }
+            }
+            Progress::Event(event) if self.console.json() => self.report(&(event.line() + "\n"))?,
+            Progress::Event(Event::Epoch { epoch, train_loss, eval, seconds }) => {
+                let row = self.head.row(*epoch, *train_loss, eval.as_ref(), *seconds);
+                self.report(&row)?;
+            }
+            Progress::StepDone { step, epoch, loss, examples_per_second } => {
+                let rate = thousands(examples_per_second as u64);
+                self.bar.set_position(step);
+                self.bar.set_message(format!("epoch {epoch}  loss {loss:.4}  {rate} examples/s"));
+                // A run without an end of an epoch in sight shows that it goes on; a short one has its table.
+                let due = self.said.is_none_or(|t| t.elapsed() >= PLAIN_EVERY);
+                if due && !self.console.json() && self.bar.is_hidden() {
+                    self.said = Some(Instant::now());
+                    let total = thousands(self.total);
+                    self.console.err(&format!(
+                        "step {}/{total}  epoch {epoch}  loss {loss:.4}  {rate} examples/s\n",
+                        thousands(step)
+                    ));
+                }
+            }
+            Progress::Evaluating { done, total } => {
+                self.bar.set_message(format!("evaluating {}/{}", thousands(done as u64), thousands(total as u64)));
+            }
+            Progress::Note(text) => {
+                let console = &mut *self.console;
+                self.bar.suspend(|| console.note(&text));
+            }
+            Progress::Event(_) | Progress::Checkpoint { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, text: &str) -> Result<(), Stop> {
+        let console = &mut *self.console;
+        self.bar.suspend(|| {
+            console.out(text)?;
+            console.flush()
+        })
+    }
+}
+
+impl Head {
+    fn lines(&self, parameters: usize, examples: usize, per_epoch: u64, total: u64, from: u64) -> String {
+        let t = |n: usize| thousands(n as u64);
+        let mut out = format!(
+            "{}: {} parameters, {} examples, {} steps an epoch\nmesh  {}\nrun   {}\n",
+            self.model,
+            t(parameters),
+            t(examples),
+            thousands(per_epoch),
+            self.mesh,
+            self.run
+        );
+        if from > 0 {
+            out += &format!("resumed after step {} of {}\n", thousands(from), thousands(total));
+        }
+        // A table without a row would be odd.
+        if total / per_epoch.max(1) > from / per_epoch.max(1) {
+            out += &format!("\n  epoch  train loss{}  seconds\n", self.columns(|w, name| format!("  {name:>w$}")));
+        }
+        out
+    }
+
+    fn row(&self, epoch: u32, train_loss: f64, eval: Option<&Evaluation>, seconds: f64) -> String {
+        let value = |name: &str| match eval {
+            Some(e) if name == LOSS => format!("{:.4}", e.loss),
+            Some(e) => e.metrics.iter().find(|m| m.0 == name).map_or("-".into(), |m| format!("{:.4}", m.1)),
+            None => "-".into(),
+        };
+        let cells = self.columns(|w, name| format!("  {:>w$}", value(name)));
+        format!("  {epoch:>5}  {train_loss:>10.4}{cells}  {seconds:>7.1}\n")
+    }
+
+    fn columns(&self, cell: impl Fn(usize, &str) -> String) -> String {
+        if !self.eval {
+            return String::new();
+        }
+        let metrics = self.metrics.iter().map(String::as_str);
+        std::iter::once(LOSS).chain(metrics).map(|name| cell(name.chars().count().max(8), name)).collect()
+    }
+}
+
+const LOSS: &str = "eval loss";
+
+/// `loss 0.0812  accuracy 0.9751`.
+pub(crate) fn evaluation(e: &Evaluation) -> String {
+    let mut out = format!("loss {:.4}", e.loss);
+    for (name, value) in &e.metrics {
+        out += &format!("  {name} {value:.4}");
+    }
+    out
+}
+
+/// The last line of a run.
+pub(crate) fn summary(steps: u64, wall: f64, loss: Option<f64>, eval: Option<&Evaluation>) -> String {
+    let steps = crate::text::counted(steps, "step");
+    let loss = loss.map(|l| format!(", last loss {l:.4}")).unwrap_or_default();
+    let eval = eval.map(|e| format!("; on the test set {}", evaluation(e))).unwrap_or_default();
+    format!("done: {steps} in {}{loss}{eval}\n", seconds(wall))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_epochs_stands_in_columns() {
+        let head = Head {
+            model: "mlp".into(),
+            mesh: "r=2 x c=2 = 4 devices".into(),
+            run: "runs/mlp-1".into(),
+            metrics: vec!["accuracy".into()],
+            eval: true,
+        };
+        let eval = Evaluation { loss: 0.1, metrics: vec![("accuracy".into(), 0.97)] };
+        let text = head.lines(814_090, 60_000, 600, 1200, 0)
+            + &head.row(1, 0.25, Some(&eval), 3.14)
+            + &head.row(2, 0.25, None, 3.0);
+        assert_eq!(
+            text,
+            "mlp: 814,090 parameters, 60,000 examples, 600 steps an epoch\n\
+             mesh  r=2 x c=2 = 4 devices\n\
+             run   runs/mlp-1\n\
+             \n\
+             \x20 epoch  train loss  eval loss  accuracy  seconds\n\
+             \x20     1      0.2500     0.1000    0.9700      3.1\n\
+             \x20     2      0.2500          -         -      3.0\n"
+        );
+        assert!(!head.lines(1, 1, 600, 20, 0).contains("epoch  train"));
+        assert!(head.lines(1, 1, 600, 1200, 700).contains("resumed after step 700 of 1,200"));
+    }
+}

@@ -1,0 +1,171 @@
+//! Random programs under random layouts equal one device: the test of interplay.
+//!
+//! 300 seeds in a normal run, 10,000 with `LONG=1`; `SEED=n` runs one and prints it.
+
+mod placing;
+mod program;
+
+use crate::devices::{Refused, Tensors, cluster, plan, provider, say};
+use crate::report;
+use crate::walk::{Bound, close_from, from_host, to_host, walk};
+use meshwright_core::layout::Layout;
+use meshwright_core::{Goal, GoalKind, StepGraph, print, training_step};
+use meshwright_ops::{F64Tensor, Id, Kind, LeafOp};
+use meshwright_plan::{DType, Dim, Plan};
+use program::Random;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Steps of each run.
+const STEPS: u64 = 2;
+/// Within the largest magnitude of each value. Programs are a dozen ops deep and then differentiated.
+const TOLERANCE: f64 = 1e-10;
+/// Magnitudes below this are taken as this: gradients may be nothing but rounding.
+const LEAST: f64 = 1e-3;
+
+/// Values by name: outputs of each step, and parameters and moments at its end.
+type Trace = Vec<BTreeMap<String, (DType, F64Tensor)>>;
+
+/// What became of a seed.
+enum End {
+    /// It ran and is equal; whether a gather had to be granted.
+    Equal,
+    /// The layout is an error.
+    Refused,
+}
+
+/// Runs a plan from given parameters.
+fn run(plan: Plan, r: &Random) -> Result<Trace, String> {
+    let text = |e: meshwright_exec::ExecError| e.to_string();
+    let outputs: Vec<(String, Vec<Dim>)> = plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
+    let states: Vec<(String, Vec<Dim>)> = plan
+        .leaves
+        .iter()
+        .filter(|l| l.init.is_some())
+        .map(|l| (l.name.clone(), l.dims.clone()))
+        .collect();
+    let mut devices = cluster(&plan.mesh);
+    let program = devices.load(Arc::new(plan)).map_err(text)?;
+    devices.init_state(program, 1).map_err(text)?;
+    for p in &r.program.params {
+        if states.iter().any(|s| s.0 == p.path) {
+            let ty = r.program.graph.ty(p.id);
+            devices.set_state(&p.path, &to_host(&r.bound[&p.id], ty.dtype, &ty.dims)).map_err(text)?;
+        }
+    }
+    let inputs: Tensors = (r.program.inputs.iter())
+        .map(|(decl, id, _)| (decl.name.clone(), to_host(&r.bound[id], decl.dtype, &decl.dims)))
+        .collect();
+    let inputs = provider(inputs);
+    let mut trace = Trace::new();
+    for step in 1..=STEPS {
+        let mut values = BTreeMap::new();
+        let out = devices.run(program, step, &inputs).map_err(text)?.outputs;
+        for (name, dims) in &outputs {
+            let x = out.get(name).ok_or_else(|| format!("no output `{name}`"))?;
+            values.insert(name.clone(), (x.dtype(), from_host(x, dims)));
+        }
+        for (name, dims) in &states {
+            let x = devices.state(name).map_err(text)?;
+            values.insert(format!("next {name}"), (x.dtype(), from_host(&x, dims)));
+        }
+        trace.push(values);
+    }
+    Ok(trace)
+}
+
+/// The first step by oracles alone.
+fn meaning(step: &StepGraph, r: &Random) -> Trace {
+    let g = &step.graph;
+    let mut bound: Bound = r.bound.clone();
+    for id in g.ids() {
+        let dims = &g.ty(id).dims;
+        match g.node(id).op.kind() {
+            Kind::Leaf(LeafOp::Moment { .. }) => bound.insert(id, F64Tensor::build(dims, |_| 0.0)),
+            Kind::Leaf(LeafOp::StepNumber) => bound.insert(id, F64Tensor::new([], vec![1.0])),
+            _ => None,
+        };
+    }
+    let values = walk(g, &bound);
+    let of = |id: Id| (g.ty(id).dtype, values[id.0 as usize].clone());
+    let mut out = BTreeMap::new();
+    for goal in &step.goals {
+        let name = match goal.kind {
+            GoalKind::Next(_) => format!("next {}", goal.name),
+            _ => goal.name.clone(),
+        };
+        out.insert(name, of(goal.id));
+    }
+    vec![out]
+}
+
+/// Whether everything in `want` is the same in `got`.
+fn equal(got: &Trace, want: &Trace) -> Result<(), String> {
+    for (step, (g, w)) in got.iter().zip(want).enumerate() {
+        for (name, (dtype, want)) in w {
+            let at = |e: String| format!("step {}, `{name}`: {e}", step + 1);
+            let (_, got) = g.get(name).ok_or_else(|| at("is missing".into()))?;
+            let tolerance = if dtype.is_float() { TOLERANCE } else { 0.0 };
+            close_from(&got.ordered(&want.dims).data, &want.data, tolerance, LEAST).map_err(at)?;
+        }
+    }
+    Ok(())
+}
+
+/// One program under one layout.
+fn trial(seed: u64, show: bool) -> Result<End, String> {
+    let r = program::random(seed);
+    let Some(mut step) = training_step(&r.program) else { return Err("no training step".into()) };
+    step.goals.push(Goal { name: "some value".into(), id: r.watched, kind: GoalKind::Output });
+    let placing = placing::random(seed, &r);
+    let mut layout = placing.layout;
+    let told = |l: &Layout| {
+        let rules: Vec<String> = l.rules.iter().map(|r| say(r, &l.mesh, &step.graph.dims)).collect();
+        format!("{} with `{}`", l.mesh.describe(), rules.join("; "))
+    };
+    if show {
+        report(&format!("{}\n{}", print::graph(&step), told(&layout)));
+    }
+    let alone = match plan(&step, &Layout::default(), false) {
+        Ok(p) => run(p, &r).map_err(|e| format!("on one device: {e}"))?,
+        Err(e) => return Err(format!("on one device: {e:?}")),
+    };
+    equal(&alone, &meaning(&step, &r)).map_err(|e| format!("one device is not what it means: {e}"))?;
+    let mut planned = plan(&step, &layout, placing.grant);
+    if let Err(Refused::Layout(codes)) = &planned
+        && codes.iter().any(|c| c == "E0304")
+    {
+        // Two strict rules want one axis: let all yield.
+        layout.rules.iter_mut().for_each(|r| r.free = true);
+        planned = plan(&step, &layout, placing.grant);
+    }
+    match planned {
+        Ok(p) => {
+            let many = run(p, &r).map_err(|e| format!("{}: {e}", told(&layout)))?;
+            equal(&many, &alone).map_err(|e| format!("{}: {e}", told(&layout)))?;
+            Ok(End::Equal)
+        }
+        Err(Refused::Layout(codes)) if !placing.grant && codes.iter().all(|c| c == "E0310") => Ok(End::Refused),
+        Err(e) => Err(format!("{}: {e:?}", told(&layout))),
+    }
+}
+
+#[test]
+fn random_programs_under_random_layouts_equal_one_device() {
+    let begin = Instant::now();
+    let one = std::env::var("SEED").ok().and_then(|s| s.parse::<u64>().ok());
+    let count = if std::env::var_os("LONG").is_some() { 10_000 } else { 300 };
+    let seeds = one.map_or(0..count, |s| s..s + 1);
+    let (mut equal, mut refused, mut wrong) = (0, 0, Vec::new());
+    for seed in seeds {
+        match trial(seed, one.is_some()) {
+            Ok(End::Equal) => equal += 1,
+            Ok(End::Refused) => refused += 1,
+            Err(e) => wrong.push(format!("SEED={seed}: {e}")),
+        }
+    }
+    report(&format!("random programs: {equal} equal, {refused} refused, {} wrong in {:.1?}", wrong.len(), begin.elapsed()));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(one.is_some() || equal >= refused, "most layouts were refused: the test tests little");
+}

@@ -1,0 +1,55 @@
+//! Random meshes and rules.
+
+use super::program::Random;
+use crate::devices::{layout, rule};
+use crate::rng::Rng;
+use meshwright_core::layout::{Layout, RuleDim, ScopeClass};
+use meshwright_plan::{Dim, Mesh};
+
+/// A layout, and whether gathers that it asks for are granted.
+pub(crate) struct Placing {
+    pub(crate) layout: Layout,
+    pub(crate) grant: bool,
+}
+
+/// The most devices of a mesh.
+const DEVICES: usize = 12;
+
+/// One to three axes of one to five devices, and up to five rules: dims over one axis or two, in every scope, strict or
+/// not.
+pub(crate) fn random(seed: u64, program: &Random) -> Placing {
+    let mut rng = Rng::new(seed ^ 0x1A_7007);
+    let mut sizes: Vec<usize> = Vec::new();
+    for _ in 0..1 + rng.below(3) {
+        let room = DEVICES / sizes.iter().product::<usize>();
+        sizes.push(1 + rng.below(room.min(5)));
+    }
+    let mesh = Mesh::new(sizes.iter().zip(["r", "s", "t"]).map(|(k, n)| (n, *k)));
+    let dims: Vec<Dim> = program.program.graph.dims.iter().map(|d| d.0).collect();
+    let axes: Vec<u8> = (0..sizes.len() as u8).collect();
+    let mut rules = Vec::new();
+    for _ in 0..1 + rng.below(5) {
+        let scope = match rng.below(10) {
+            0 => Some(ScopeClass::Params),
+            1 => Some(ScopeClass::Grads),
+            2 => Some(ScopeClass::Moments),
+            _ => None,
+        };
+        let any = scope.is_some() && rng.one_in(3);
+        let dim = if any { RuleDim::Any } else { RuleDim::Dim(rng.pick(&dims)) };
+        let mut over = rng.shuffled(&axes);
+        over.truncate(1 + usize::from(rng.one_in(4)));
+        if rng.one_in(12) {
+            over.clear();
+        }
+        let mut r = rule(scope, dim, &over, rng.one_in(3));
+        if rng.one_in(8) {
+            r.scope.path = Some(rng.pick(&["l1*", "*.w", "l2.w", "l*"]).to_string());
+        }
+        r.number = rules.len() + 1;
+        if rules.iter().all(|s: &meshwright_core::layout::Rule| s.scope != r.scope || s.dim != r.dim) {
+            rules.push(r);
+        }
+    }
+    Placing { layout: layout(&mesh, rules), grant: rng.one_in(2) }
+}

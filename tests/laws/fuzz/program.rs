@@ -1,0 +1,421 @@
+//! Random training programs: layers of typed ops over named dims, a scalar loss, an optimiser.
+
+use crate::rng::Rng;
+use crate::walk::Bound;
+use meshwright_core::program::{ClipSpec, LossDecl, Optimizer, ParamDecl, Program, TrainSpec};
+use meshwright_diag::Span;
+use meshwright_ops::*;
+use meshwright_plan::{DType, Dim, DimNames, Init, InputDecl, Monoid, Phase};
+
+/// A program with values for its inputs and parameters.
+pub(crate) struct Random {
+    pub(crate) program: Program,
+    pub(crate) bound: Bound,
+    /// Some value of it.
+    pub(crate) watched: Id,
+}
+
+/// The most elements of a value, and of the loop nest of a product.
+const ELEMENTS: usize = 400;
+const NEST: usize = 2_500;
+/// Values beyond this are squeezed, so that no program blows up rounding.
+const LARGE: f64 = 6.0;
+
+struct Maker {
+    g: Graph,
+    rng: Rng,
+    bound: Bound,
+    /// The value of each node, for the parameters' first values.
+    values: Vec<F64Tensor>,
+    dims: Vec<Dim>,
+    /// Two names for dims of one size.
+    twins: Vec<(Dim, Dim)>,
+    class: Dim,
+    batch: Dim,
+    pool: Vec<Id>,
+    indices: Vec<Id>,
+    params: Vec<ParamDecl>,
+    inputs: Vec<(InputDecl, Id, Span)>,
+}
+
+/// The program of a seed.
+pub(crate) fn random(seed: u64) -> Random {
+    let mut rng = Rng::new(seed);
+    let mut names = DimNames::default();
+    let batch = names.add("batch", 1 + rng.below(7));
+    let class = names.add("class", 2 + rng.below(6));
+    let mut dims = vec![batch, class];
+    for name in ["d", "e", "f"] {
+        dims.push(names.add(name, 1 + rng.below(7)));
+    }
+    let twins = vec![(dims[2], names.add("d2", dims[2].size)), (batch, names.add("batch2", batch.size))];
+    let mut m = Maker {
+        g: Graph::new(names),
+        rng,
+        bound: Bound::new(),
+        values: Vec::new(),
+        dims,
+        twins,
+        class,
+        batch,
+        pool: Vec::new(),
+        indices: Vec::new(),
+        params: Vec::new(),
+        inputs: Vec::new(),
+    };
+    m.leaves();
+    let ops = 4 + m.rng.below(9);
+    for i in 0..ops {
+        m.at(&format!("l{}", i / 3), &format!("v{i}"));
+        if let Some(y) = m.op() {
+            let y = m.tamed(y);
+            m.pool.push(y);
+        }
+    }
+    m.finish(seed)
+}
+
+impl Maker {
+    fn at(&mut self, path: &str, name: &str) {
+        self.g.cursor = Origin { path: path.into(), name: name.into(), ..Origin::default() };
+    }
+
+    fn leaf(&mut self, leaf: LeafOp, ty: Type) -> Id {
+        let (low, high) = ty.range.map_or((-1.5, 1.5), |d| (0.0, d.size as f64));
+        let value = F64Tensor::build(&ty.dims, |_| {
+            let v = self.rng.float(low, high);
+            if ty.dtype.is_float() { v } else { v.floor() }
+        });
+        let id = self.g.op(Leaf { leaf, ty }, &[]);
+        self.bound.insert(id, value);
+        id
+    }
+
+    fn input(&mut self, name: &str, dtype: DType, dims: Vec<Dim>, range: Option<Dim>) -> Id {
+        self.at("", name);
+        let decl = InputDecl { name: name.into(), dims: dims.clone(), dtype, range };
+        let id = self.leaf(LeafOp::Input { name: name.into() }, Type { dtype, dims, range });
+        self.inputs.push((decl, id, Span::default()));
+        id
+    }
+
+    fn param(&mut self, dims: Vec<Dim>) -> Id {
+        let path = format!("l{}.w", self.params.len());
+        self.at(&path, &path);
+        self.g.cursor.class = Class::Param;
+        let leaf = LeafOp::Param { path: path.clone(), init: Init::Constant(0.0) };
+        let id = self.leaf(leaf, Type::new(DType::F64, dims));
+        let (frozen, no_decay) = (self.rng.one_in(10), self.rng.one_in(4));
+        self.params.push(ParamDecl { path, id, span: Span::default(), frozen, no_decay });
+        id
+    }
+
+    fn leaves(&mut self) {
+        let (batch, class) = (self.batch, self.class);
+        let [d, e] = [self.dims[2], self.dims[3]];
+        let x = self.input("x", DType::F64, vec![batch, d], None);
+        let label = self.input("label", DType::I32, vec![batch], Some(class));
+        let tokens = self.input("tokens", DType::I32, vec![batch, e], Some(class));
+        self.indices = vec![label, tokens];
+        let table = self.param(vec![class, d]);
+        self.pool = vec![x, table];
+        for _ in 0..1 + self.rng.below(4) {
+            let mut dims = self.rng.some(&self.dims[1..]);
+            dims.truncate(3);
+            let dims = self.rng.shuffled(&dims);
+            let p = self.param(dims);
+            self.pool.push(p);
+        }
+        // Layers begin with a product, so that most values depend on data and parameters.
+        self.at("l0", "h");
+        let p = self.rng.pick(&self.pool[1..]);
+        let mut keep = self.g.ty(p).dims.clone();
+        keep.push(batch);
+        let h = self.g.contract_to(&[x, p], &keep);
+        let h = self.tamed(h);
+        self.pool.push(h);
+    }
+
+    /// A value; recent ones are likelier.
+    fn any(&mut self) -> Id {
+        let n = self.pool.len();
+        let from = if self.rng.one_in(2) { n.saturating_sub(4) } else { 0 };
+        self.pool[from + self.rng.below(n - from)]
+    }
+
+    fn dims_of(&self, id: Id) -> Vec<Dim> {
+        self.g.ty(id).dims.clone()
+    }
+
+    fn size(dims: &[Dim]) -> usize {
+        dims.iter().map(|d| d.size).product()
+    }
+
+    /// Several values whose joint dims are few enough.
+    fn several(&mut self, most: usize, limit: usize) -> Option<(Vec<Id>, Vec<Dim>)> {
+        let n = 2 + self.rng.below(most - 1);
+        let x: Vec<Id> = (0..n).map(|_| self.any()).collect();
+        let all = union(x.iter().map(|i| self.g.ty(*i)));
+        (Self::size(&all) <= limit).then_some((x, all))
+    }
+
+    /// A value with a dim.
+    fn with(&mut self, dim: Dim) -> Option<Id> {
+        let have: Vec<Id> = self.pool.iter().copied().filter(|i| self.g.ty(*i).has(dim)).collect();
+        (!have.is_empty()).then(|| self.rng.pick(&have))
+    }
+
+    /// A value that has dims, and one of them.
+    fn along(&mut self) -> Option<(Id, Dim)> {
+        let x = self.any();
+        let dims = self.dims_of(x);
+        (!dims.is_empty()).then(|| (x, self.rng.pick(&dims)))
+    }
+
+    fn op(&mut self) -> Option<Id> {
+        match self.rng.below(18) {
+            0..5 => self.product(),
+            5 | 6 => {
+                let (x, _) = self.several(3, ELEMENTS)?;
+                Some(self.g.op(Add, &x))
+            }
+            7 => Some(self.function()),
+            8 => self.fold(),
+            9 => {
+                let (x, dim) = self.along()?;
+                Some(match self.rng.below(3) {
+                    0 => self.g.op(LogSumExp { dim }, &[x]),
+                    k => self.g.op(Softmax { dim, log: k == 1 }, &[x]),
+                })
+            }
+            10 => self.cross_entropy(),
+            11 => self.lookup(),
+            12 => self.choice(),
+            13 | 14 => self.renamed(),
+            15 => self.argmax(),
+            16 => self.binary(),
+            _ => {
+                let x = self.any();
+                Some(self.g.op(StopGradient, &[x]))
+            }
+        }
+    }
+
+    fn product(&mut self) -> Option<Id> {
+        let (x, all) = self.several(3, NEST)?;
+        let keep: Vec<Dim> = all.iter().copied().filter(|_| !self.rng.one_in(3)).collect();
+        let keep = self.rng.shuffled(&keep);
+        if Self::size(&keep) > ELEMENTS {
+            return None;
+        }
+        let y = self.g.op(Contract { out: keep.clone() }, &x);
+        let summed = Self::size(&all) / Self::size(&keep);
+        Some(if summed > 1 { self.g.scaled(y, 1.0 / (summed as f64).sqrt()) } else { y })
+    }
+
+    fn function(&mut self) -> Id {
+        let x = self.any();
+        let plain = [&TANH, &SIGMOID, &GELU, &SILU, &RELU, &ABS, &NEG, &ERF];
+        let positive = [&LOG, &SQRT, &RSQRT, &RECIP];
+        match self.rng.below(12) {
+            0 => {
+                let t = self.g.unary(&TANH, x);
+                self.g.unary(&EXP, t)
+            }
+            1..4 => {
+                let p = self.positive(x);
+                let f = self.rng.pick(&positive);
+                self.g.unary(f, p)
+            }
+            _ => {
+                let f = self.rng.pick(&plain);
+                self.g.unary(f, x)
+            }
+        }
+    }
+
+    /// `1 + x * x`.
+    fn positive(&mut self, x: Id) -> Id {
+        let square = self.g.product(&[x, x]);
+        let one = self.g.constant(1.0, DType::F64);
+        self.g.sum_of(&[square, one])
+    }
+
+    fn fold(&mut self) -> Option<Id> {
+        let (x, dim) = self.along()?;
+        let mut dims = self.dims_of(x);
+        dims.retain(|d| *d == dim || self.rng.one_in(2));
+        Some(match self.rng.below(4) {
+            0 => self.g.op(Mean { dims }, &[x]),
+            1 => self.g.op(Reduce { monoid: Monoid::Sum, dims }, &[x]),
+            2 => self.g.op(Reduce { monoid: Monoid::Max, dims: vec![dim] }, &[x]),
+            _ => self.g.op(Reduce { monoid: Monoid::Min, dims: vec![dim] }, &[x]),
+        })
+    }
+
+    /// An index of which all dims are among `dims`, or which is free to add its own.
+    fn index_within(&mut self, dims: &[Dim]) -> Option<Id> {
+        let fit: Vec<Id> =
+            self.indices.iter().copied().filter(|i| self.g.ty(*i).dims.iter().all(|d| dims.contains(d))).collect();
+        (!fit.is_empty()).then(|| self.rng.pick(&fit))
+    }
+
+    fn cross_entropy(&mut self) -> Option<Id> {
+        let mut logits = self.with(self.class)?;
+        let mut dims = self.dims_of(logits);
+        if self.index_within(&dims).is_none() {
+            let other = self.with(self.batch)?;
+            logits = self.g.sum_of(&[logits, other]);
+            dims = self.dims_of(logits);
+        }
+        let label = self.index_within(&dims)?;
+        (Self::size(&dims) <= ELEMENTS).then(|| self.g.op(CrossEntropy { dim: self.class }, &[logits, label]))
+    }
+
+    fn lookup(&mut self) -> Option<Id> {
+        let table = self.with(self.class)?;
+        let index = self.rng.pick(&self.indices);
+        if self.g.ty(index).has(self.class) {
+            return None;
+        }
+        let all = union([self.g.ty(table), self.g.ty(index)]);
+        (Self::size(&all) <= NEST).then(|| self.g.op(Lookup { dim: self.class }, &[table, index]))
+    }
+
+    fn choice(&mut self) -> Option<Id> {
+        let (x, _) = self.several(3, ELEMENTS)?;
+        let condition = match self.rng.below(3) {
+            0 => {
+                let (d, twin) = self.rng.pick(&self.twins);
+                let (here, there) = (self.g.index(d), self.g.index(twin));
+                self.g.binary("<=", here, there)
+            }
+            1 => {
+                let d = self.dims_of(x[0]).first().copied()?;
+                let (here, middle) = (self.g.index(d), self.g.constant(2.0, DType::I32));
+                self.g.binary(if self.rng.one_in(2) { "<" } else { "!=" }, here, middle)
+            }
+            _ => self.g.binary(">", x[0], x[1]),
+        };
+        let all = union([self.g.ty(condition), self.g.ty(x[0]), self.g.ty(x[1])]);
+        if Self::size(&all) > ELEMENTS {
+            return None;
+        }
+        Some(match self.rng.below(2) {
+            0 => self.g.masked(condition, x[0]),
+            _ => self.g.choose(condition, x[0], x[1]),
+        })
+    }
+
+    fn renamed(&mut self) -> Option<Id> {
+        let (d, twin) = self.rng.pick(&self.twins);
+        let (from, to) = if self.rng.one_in(3) { (twin, d) } else { (d, twin) };
+        let x = self.with(from)?;
+        (!self.g.ty(x).has(to)).then(|| self.g.op(Rename { from, to }, &[x]))
+    }
+
+    fn argmax(&mut self) -> Option<Id> {
+        let x = self.with(self.class)?;
+        let best = arg_extreme(&mut self.g, Monoid::ArgMax, x, self.class);
+        if self.rng.one_in(2) {
+            self.indices.push(best);
+        }
+        let position = self.g.cast(best, DType::F64);
+        let small = self.g.scaled(position, 0.25);
+        Some(self.g.sum_of(&[x, small]))
+    }
+
+    fn binary(&mut self) -> Option<Id> {
+        let (x, _) = self.several(2, ELEMENTS)?;
+        Some(match self.rng.below(4) {
+            0 => self.g.binary("max", x[0], x[1]),
+            1 => self.g.binary("min", x[0], x[1]),
+            2 => {
+                let below = self.positive(x[1]);
+                self.g.binary("/", x[0], below)
+            }
+            _ => {
+                let base = self.positive(x[0]);
+                let exponent = self.g.unary(&TANH, x[1]);
+                self.g.binary("pow", base, exponent)
+            }
+        })
+    }
+
+    /// The value of a node, and of all before it.
+    fn value(&mut self, id: Id) -> &F64Tensor {
+        while self.values.len() <= id.0 as usize {
+            let next = Id(self.values.len() as u32);
+            let node = self.g.node(next);
+            let x: Vec<&F64Tensor> = node.inputs.iter().map(|i| &self.values[i.0 as usize]).collect();
+            let v = self.bound.get(&next).cloned().unwrap_or_else(|| node.op.oracle(&x, &node.ty));
+            self.values.push(v);
+        }
+        &self.values[id.0 as usize]
+    }
+
+    /// The value, or a bounded function of it where it is large; always where it is one of a few at random.
+    fn tamed(&mut self, x: Id) -> Id {
+        let largest = self.value(x).data.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
+        if largest > LARGE {
+            let small = self.g.scaled(x, 2.0 / largest);
+            self.g.unary(&TANH, small)
+        } else if self.rng.one_in(5) {
+            self.g.unary(&TANH, x)
+        } else {
+            x
+        }
+    }
+
+    fn finish(mut self, seed: u64) -> Random {
+        self.at("", "loss");
+        let mut terms = Vec::new();
+        for _ in 0..2 + self.rng.below(2) {
+            let x = self.any();
+            let squared = if self.rng.one_in(2) { self.g.product(&[x, x]) } else { x };
+            let dims = self.dims_of(squared);
+            terms.push(if dims.is_empty() { squared } else { self.g.op(Mean { dims }, &[squared]) });
+        }
+        let loss = self.g.sum_of(&terms);
+        let watched = self.any();
+        let optimizer = self.optimizer();
+        let clip = self.rng.one_in(2).then(|| ClipSpec::GlobalNorm(self.rng.float(0.05, 2.0)));
+        let minimize = LossDecl { name: "loss".into(), id: loss, span: Span::default() };
+        let program = Program {
+            model: format!("random {seed}"),
+            graph: self.g,
+            float: DType::F64,
+            dim_spans: Default::default(),
+            inputs: self.inputs,
+            params: self.params,
+            losses: vec![minimize.clone()],
+            metrics: Vec::new(),
+            outputs: Vec::new(),
+            train: Some(TrainSpec { minimize, optimizer, clip }),
+        };
+        Random { program, bound: self.bound, watched }
+    }
+
+    fn optimizer(&mut self) -> Optimizer {
+        self.g.cursor = Origin { phase: Phase::Update, ..Origin::default() };
+        let mut number = |v: f64| self.g.constant(v, DType::F64);
+        let (lr, mu, decay) = (number(0.05), number(0.9), number(0.01));
+        // A large epsilon: a gradient that is nothing but rounding must not become a step of full length.
+        let (beta1, beta2, eps) = (number(0.9), number(0.99), number(1e-2));
+        let lr = if self.rng.one_in(3) {
+            let leaf = Leaf { leaf: LeafOp::StepNumber, ty: Type::new(DType::F64, []) };
+            let step = self.g.op(leaf, &[]);
+            let rate = self.g.unary(&RECIP, step);
+            self.g.product(&[lr, rate])
+        } else {
+            lr
+        };
+        let weight_decay = self.rng.one_in(2).then_some(decay);
+        if self.rng.one_in(2) {
+            let momentum = self.rng.one_in(2).then_some(mu);
+            Optimizer::Sgd { lr, momentum, nesterov: self.rng.one_in(2), weight_decay }
+        } else {
+            Optimizer::Adam { lr, beta1, beta2, eps, weight_decay, decoupled: self.rng.one_in(2) }
+        }
+    }
+}
