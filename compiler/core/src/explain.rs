@@ -164,7 +164,9 @@ fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
         Phase::Forward => {
             let same = |i: &Id| {
                 let o = &g.node(*i).origin;
-                (&o.name, &o.path, o.phase) == (&n.origin.name, &n.origin.path, n.origin.phase)
+                // What a layer returns bears the caller's name too: the caller's value is the one to show.
+                let around = o.path.is_empty() || n.origin.path.starts_with(&*o.path);
+                around && (&o.name, o.phase) == (&n.origin.name, n.origin.phase)
             };
             g.ids().filter(same).last() == Some(id)
         }

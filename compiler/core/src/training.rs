@@ -143,7 +143,10 @@ impl Update<'_> {
         *self.step.get_or_insert_with(|| {
             existing.unwrap_or_else(|| {
                 let leaf = LeafOp::StepNumber;
-                g.op(meshwright_ops::Leaf { leaf, ty: Type::new(float, []) }, &[])
+                let keep = std::mem::replace(&mut g.cursor.name, "step".into());
+                let id = g.op(meshwright_ops::Leaf { leaf, ty: Type::new(float, []) }, &[]);
+                g.cursor.name = keep;
+                id
             })
         })
     }

@@ -86,7 +86,8 @@ pub fn layout(file: &LayoutFile, mesh: Option<&MeshDecl>, program: &Program, sha
             LayoutKind::Rule(rule) => read_rule(rule, item.span, program, shared, &mut layout, &mut out),
             LayoutKind::Gather(names) => {
                 for n in names {
-                    if let Some(d) = dim(&n.text, n.span, program, shared, &mut out) {
+                    let foreign = if shared { Foreign::Unlike } else { Foreign::Never };
+                    if let Some(d) = dim(&n.text, n.span, program, foreign, &mut out) {
                         layout.gathers.push(d);
                     }
                 }
@@ -106,12 +107,24 @@ fn not_yet(what: &str, span: Span) -> Diagnostic {
         .help("leave it out: the step then runs in one piece and keeps its activations")
 }
 
-fn dim(name: &str, span: Span, program: &Program, shared: bool, out: &mut Vec<Diagnostic>) -> Option<Dim> {
+/// Where a name that the model lacks is no mistake: in a file that several models share.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Foreign {
+    /// Nowhere: the rules are for this model.
+    Never,
+    /// Here, unless it is close to a dim of the model, and so likely misspelt.
+    Unlike,
+    /// Here: `hidden, hidden1 -> c` names the dims of several models, of which this one has another.
+    Fine,
+}
+
+fn dim(name: &str, span: Span, program: &Program, foreign: Foreign, out: &mut Vec<Diagnostic>) -> Option<Dim> {
     let found = program.graph.dims.find(name);
     if found.is_none() {
         let close = nearest(name, program.graph.dims.iter().map(|d| d.1));
-        // In a shared file a close name is still a likely misspelling.
-        let severity = if shared && close.is_none() { Severity::Note } else { Severity::Error };
+        let close = close.filter(|_| foreign != Foreign::Fine);
+        let noted = foreign != Foreign::Never && close.is_none();
+        let severity = if noted { Severity::Note } else { Severity::Error };
         let mut d = Diagnostic::error(codes::E0302, format!("the model `{}` has no dim `{name}`", program.model))
             .at(span, "no such dim");
         d.severity = severity;
@@ -149,10 +162,19 @@ fn read_rule(
     let kind = rule.scope.kind.map(|k| k.0);
     let scope = Scope { kind, path: rule.scope.path.as_ref().map(|p| p.text.clone()) };
     let number = layout.rules.iter().map(|r| r.number).max().unwrap_or(0) + 1;
+    let known = |p: &DimPattern| match p {
+        DimPattern::Any(_) => false,
+        DimPattern::Dim(n) => program.graph.dims.find(&n.text).is_some(),
+    };
+    let foreign = match shared {
+        false => Foreign::Never,
+        true if rule.dims.iter().any(known) => Foreign::Fine,
+        true => Foreign::Unlike,
+    };
     for pattern in &rule.dims {
         let dim = match pattern {
             DimPattern::Any(_) => Some(RuleDim::Any),
-            DimPattern::Dim(n) => dim(&n.text, n.span, program, shared, out).map(RuleDim::Dim),
+            DimPattern::Dim(n) => dim(&n.text, n.span, program, foreign, out).map(RuleDim::Dim),
         };
         let Some(dim) = dim else { continue };
         let name = match dim {

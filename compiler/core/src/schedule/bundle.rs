@@ -1,12 +1,16 @@
 //! All-reduces of the same axes in one bucket: each collective costs a launch, so small ones travel together.
 //!
-//! A bucket stands where its last member stood; an all-reduce joins an open bucket unless something in between reads
-//! what the bucket gives.
+//! A bucket stands where its last member stood. What reads a bucket waits for another all-reduce that does not depend on
+//! it, if one is near: of `q = all_reduce(a); r = f(q); s = all_reduce(b)` the second step goes behind the third.
 
 use meshwright_plan::{Axis, BufId, Collective, DType, Monoid, Operand, Plan, Step, StepKind};
 
 /// A bucket takes no more once it holds this many bytes: large ones gain nothing, and would wait for the last gradient.
 const BUCKET_BYTES: usize = 32 << 20;
+/// How many steps ahead another all-reduce is sought before something reads a bucket. What waits meanwhile takes memory.
+const NEAR: usize = 32;
+
+type Key = (Vec<Axis>, Monoid, DType);
 
 struct Bucket {
     at: usize,
@@ -17,17 +21,19 @@ struct Bucket {
 /// Joins all-reduces of equal axes, monoid and dtype.
 pub fn bundle(mut plan: Plan) -> Plan {
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
-    let mut open: Vec<((Vec<Axis>, Monoid, DType), Bucket)> = Vec::new();
+    let mut open: Vec<(Key, Bucket)> = Vec::new();
     for at in 0..steps.len() {
+        while let Some((key, bucket)) = open.iter().find(|(_, b)| reads_any(&steps[at], &b.gives)) {
+            if !postpone(&plan, &mut steps, at, key, bucket) {
+                break;
+            }
+        }
         let Some(step) = &steps[at] else { continue };
         // A bucket that something reads is closed.
         let reads: Vec<BufId> = step.kind.reads().iter().map(|o| o.buf).collect();
         open.retain(|(_, b)| !b.gives.iter().any(|g| reads.contains(g)));
-        let StepKind::Collective(Collective::AllReduce { axes, monoid, from, to }) = &step.kind else { continue };
-        let dtype = plan.buffers[from[0].buf.0 as usize].dtype;
-        let key = (axes.clone(), *monoid, dtype);
-        let bytes: usize = from.iter().map(|o| plan.buffers[o.buf.0 as usize].largest_bytes(&plan.mesh)).sum();
-        let gives: Vec<BufId> = to.iter().map(|o| o.buf).collect();
+        let Some((key, bytes)) = all_reduce(&plan, step) else { continue };
+        let gives: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
         let found = open.iter().position(|(k, b)| *k == key && b.bytes + bytes <= BUCKET_BYTES);
         let Some(i) = found else {
             open.push((key, Bucket { at, bytes, gives }));
@@ -44,6 +50,46 @@ pub fn bundle(mut plan: Plan) -> Plan {
     }
     plan.steps = steps.into_iter().flatten().collect();
     plan
+}
+
+/// What an all-reduce shares with those that it may join, and the bytes that go in; `None` for other steps.
+fn all_reduce(plan: &Plan, step: &Step) -> Option<(Key, usize)> {
+    let StepKind::Collective(Collective::AllReduce { axes, monoid, from, .. }) = &step.kind else { return None };
+    let dtype = plan.buffer(from.first()?.buf).dtype;
+    let bytes = from.iter().map(|o| plan.buffer(o.buf).largest_bytes(&plan.mesh)).sum();
+    Some(((axes.clone(), *monoid, dtype), bytes))
+}
+
+fn reads_any(step: &Option<Step>, buffers: &[BufId]) -> bool {
+    step.as_ref().is_some_and(|s| s.kind.reads().iter().any(|o| buffers.contains(&o.buf)))
+}
+
+/// Moves what depends on a bucket, from the step `at` on, behind the next all-reduce that may join it and does not depend
+/// on it. False where there is none near in the same phase.
+fn postpone(plan: &Plan, steps: &mut [Option<Step>], at: usize, key: &Key, bucket: &Bucket) -> bool {
+    let phase = |s: &Option<Step>| s.as_ref().map(|s| s.phase);
+    let mut made = bucket.gives.clone();
+    let mut waits = Vec::new();
+    for i in at..steps.len().min(at + NEAR) {
+        if phase(&steps[i]) != phase(&steps[at]) {
+            return false;
+        }
+        let Some(step) = &steps[i] else { continue };
+        if reads_any(&steps[i], &made) {
+            made.extend(step.kind.writes().iter().map(|o| o.buf));
+            waits.push(i);
+        } else if all_reduce(plan, step).is_some_and(|(k, b)| k == *key && bucket.bytes + b <= BUCKET_BYTES) {
+            let (mut first, mut later) = (Vec::new(), Vec::new());
+            for k in at..=i {
+                if waits.contains(&k) { later.push(steps[k].take()) } else { first.push(steps[k].take()) }
+            }
+            for (place, step) in steps[at..=i].iter_mut().zip(first.into_iter().chain(later)) {
+                *place = step;
+            }
+            return true;
+        }
+    }
+    false
 }
 
 /// Puts the parts of an earlier all-reduce in front of those of a later one.

@@ -1,4 +1,4 @@
-//! What composite ops share: their one way to a Plan step.
+//! What composite ops share: their ways to a Plan step.
 
 use crate::Emit;
 use meshwright_plan::{Operand, StepKind};
@@ -7,6 +7,14 @@ use meshwright_plan::{Operand, StepKind};
 pub fn primitive(e: &mut dyn Emit, make: impl FnOnce(Vec<Operand>, Operand) -> StepKind) {
     let inputs: Vec<Operand> = (0..e.input_count()).map(|i| e.input(i)).collect();
     let order = e.result_type().dims.clone();
+    let out = e.output(&order);
+    e.push(make(inputs, out));
+}
+
+/// The same with the result stored in the order of the first operand, which has the same dims: the kernel works in place.
+pub fn in_place(e: &mut dyn Emit, make: impl FnOnce(Vec<Operand>, Operand) -> StepKind) {
+    let inputs: Vec<Operand> = (0..e.input_count()).map(|i| e.input(i)).collect();
+    let order = inputs[0].dims.clone();
     let out = e.output(&order);
     e.push(make(inputs, out));
 }

@@ -1,6 +1,6 @@
 //! The gradient of cross-entropy for its logits, as one op: `(softmax(logits) - onehot(label)) * dy`.
 
-use super::composite::primitive;
+use super::composite::in_place;
 use super::cross_entropy::check;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::{float, index_of};
@@ -77,7 +77,7 @@ impl Op for CrossEntropyGrad {
 
     fn lower(&self, e: &mut dyn Emit) {
         let dim = self.dim;
-        primitive(e, |x, out| StepKind::CrossEntropyGrad {
+        in_place(e, |x, out| StepKind::CrossEntropyGrad {
             logits: x[0].clone(),
             label: x[1].clone(),
             scale: x[2].clone(),

@@ -1,6 +1,6 @@
 //! Softmax and its logarithm along a dim: one kernel where the dim is whole, primitives where it is split.
 
-use super::composite::primitive;
+use super::composite::in_place;
 use crate::family::float;
 use crate::{Call, Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
@@ -117,7 +117,7 @@ impl Op for Softmax {
 
     fn lower(&self, e: &mut dyn Emit) {
         let (dim, log) = (self.dim, self.log);
-        primitive(e, |x, out| StepKind::Softmax { input: x[0].clone(), dim, log, out });
+        in_place(e, |x, out| StepKind::Softmax { input: x[0].clone(), dim, log, out });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
