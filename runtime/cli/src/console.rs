@@ -3,7 +3,7 @@
 use crate::args::{ColorChoice, Format};
 use crate::panics::please_report;
 use crate::stop::{self, Stop};
-use meshwright_diag::{Diagnostic, Sources, codes, render};
+use meshwright_diag::{Diagnostic, Severity, Sources, codes, render};
 use meshwright_exec::ExecError;
 use meshwright_train::Failure;
 use serde::Serialize;
@@ -78,7 +78,11 @@ impl Console {
         if diagnostics.is_empty() {
             return;
         }
-        self.err(&render::full_all(diagnostics, sources, self.color));
+        // Notes say what is so; a line each is enough.
+        let (notes, found): (Vec<_>, Vec<_>) =
+            diagnostics.iter().cloned().partition(|d| d.severity == Severity::Note);
+        self.err(&render::concise_all(&notes, sources));
+        self.err(&render::full_all(&found, sources, self.color));
         let mut errors: Vec<&str> = diagnostics.iter().filter(|d| d.is_error()).map(|d| d.code.id).collect();
         let n = errors.len();
         errors.sort_unstable();
@@ -87,8 +91,6 @@ impl Console {
             let count = if n == 1 { "1 error".to_string() } else { format!("{n} errors") };
             let more = if errors.len() > 1 { format!(" ({})", errors.join(", ")) } else { String::new() };
             self.err(&format!("\n{count}{more}; `meshwright explain {code}` says more\n"));
-        } else {
-            self.err("\n");
         }
     }
 
@@ -128,11 +130,16 @@ impl Console {
             // `meshwright explain … | head` has all that it wants.
             Stop::Output(e) if e.kind() == ErrorKind::BrokenPipe => stop::SUCCESS,
             Stop::Output(e) => {
-                let found = Diagnostic::error(codes::E0522, format!("standard output cannot be written: {e}"));
+                let found =
+                    Diagnostic::error(codes::E0522, format!("standard output cannot be written: {e}"));
                 self.diagnostics(&[found], &Sources::new());
                 stop::DIAGNOSED
             }
         }
-        .max(if written.is_err_and(|e| e.kind() != ErrorKind::BrokenPipe) { stop::DIAGNOSED } else { 0 })
+        .max(if written.is_err_and(|e| e.kind() != ErrorKind::BrokenPipe) {
+            stop::DIAGNOSED
+        } else {
+            0
+        })
     }
 }

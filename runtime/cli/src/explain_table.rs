@@ -13,12 +13,48 @@ pub(crate) fn render(report: &Report) -> String {
         _ => format!("{} = {}", axes.join(" x "), counted(report.devices as u64, "device")),
     };
     let left = Align::Left;
-    let mut t = Table::new(&[Align::Right, left, left, Align::Right, Align::Right, left, left, Align::Right, left]);
-    t.row(["line", "value", "", "on each", "device", "split by", "collective", "bytes/device", ""]);
-    for (phase, title) in [(Phase::Forward, "forward"), (Phase::Backward, "backward"), (Phase::Update, "update")] {
-        phase_rows(report, phase, title, &mut t);
+    let mut t = Table::new(&[Align::Right, left, left, left, left, left, Align::Right, left]);
+    t.row(["line", "value", "", "on each device", "split by", "collective", "bytes/device", ""]);
+    let widths = Widths::of(report);
+    for (phase, title) in
+        [(Phase::Forward, "forward"), (Phase::Backward, "backward"), (Phase::Update, "update")]
+    {
+        phase_rows(report, phase, title, &widths, &mut t);
     }
-    format!("mesh  {mesh}\n\n{}\n{}", t.render(), totals(report))
+    format!("mesh  {mesh}\n\n{}{}\n{}", t.render(), legend(report), totals(report))
+}
+
+/// What `+sum(r)` means, where it occurs.
+fn legend(report: &Report) -> String {
+    let partial = report.values.iter().find_map(|v| {
+        let (_, rest) = v.split_by.split_once('+')?;
+        let (monoid, axes) = rest.split_once(')')?.0.split_once('(')?;
+        Some((monoid, axes))
+    });
+    partial.map_or(String::new(), |(monoid, axes)| {
+        format!("\n  +{monoid}({axes}): each device holds its part of a {monoid} over {axes} that is still to be taken\n")
+    })
+}
+
+/// Widths of the two halves of `50x28x28   153 KiB`.
+struct Widths {
+    shape: usize,
+    bytes: usize,
+}
+
+impl Widths {
+    fn of(report: &Report) -> Self {
+        let width =
+            |f: fn(&ValueReport) -> String| report.values.iter().map(|v| f(v).len()).max().unwrap_or(0);
+        Widths { shape: width(shape), bytes: width(|v| bytes(v.bytes as u64)) }
+    }
+}
+
+fn shape(v: &ValueReport) -> String {
+    match v.shape.len() {
+        0 => "scalar".into(),
+        _ => v.shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x"),
+    }
 }
 
 /// A collective, or its part that concerns one value.
@@ -28,7 +64,7 @@ struct Moved<'a> {
     bucket: Option<usize>,
 }
 
-fn phase_rows(report: &Report, phase: Phase, title: &str, t: &mut Table) {
+fn phase_rows(report: &Report, phase: Phase, title: &str, widths: &Widths, t: &mut Table) {
     let mut buckets = 0;
     let mut moved: Vec<Moved> = Vec::new();
     for whole in &report.collectives {
@@ -45,38 +81,48 @@ fn phase_rows(report: &Report, phase: Phase, title: &str, t: &mut Table) {
         return;
     }
     t.text(format!("  {title}"));
-    for (i, v) in values.iter().enumerate() {
-        // Of several values of one name, the last is the one that is finished.
-        let last = !values[i + 1..].iter().any(|w| w.value == v.value);
-        let mine = if last { moved.extract_if(.., |m| m.part.value == v.value).collect() } else { Vec::new() };
-        let mut mine = mine.into_iter();
-        let line = if v.line == 0 { String::new() } else { v.line.to_string() };
-        let shape: Vec<String> = v.shape.iter().map(usize::to_string).collect();
-        let shape = if shape.is_empty() { "scalar".into() } else { shape.join("x") };
-        let mut cells = vec![line, v.value.clone(), format!("[{}]", v.dims.join(" ")), shape];
-        cells.extend([bytes(v.bytes as u64), v.split_by.clone()]);
-        match mine.next() {
-            Some(m) => cells.extend(collective(&m)),
-            None => cells.push("-".into()),
+    let mut rows: Vec<Vec<Moved>> = values.iter().map(|_| Vec::new()).collect();
+    let mut unnamed = Vec::new();
+    for m in moved {
+        match row_of(&m, &values) {
+            Some(i) => rows[i].push(m),
+            None => unnamed.push(m),
         }
-        t.row(cells);
+    }
+    for (v, mine) in values.iter().zip(rows) {
+        let line = if v.line == 0 { String::new() } else { v.line.to_string() };
+        let held = format!("{:<2$}  {:>3$}", shape(v), bytes(v.bytes as u64), widths.shape, widths.bytes);
+        let cells = vec![line, v.value.clone(), format!("[{}]", v.dims.join(" ")), held, v.split_by.clone()];
+        let mut mine = mine.iter();
+        let first = mine.next().map_or_else(|| vec!["-".into()], collective);
+        t.row([cells, first].concat());
         for m in mine {
-            t.row([vec![String::new(); 6], collective(&m)].concat());
+            t.row([vec![String::new(); 5], collective(m)].concat());
         }
     }
     // Collectives inside of an expression, whose value has no name of its own.
-    for m in moved {
+    for m in unnamed {
         let line = if m.part.line == 0 { String::new() } else { m.part.line.to_string() };
         let name = if m.part.value.is_empty() { "(unnamed)".into() } else { m.part.value.clone() };
         let blank = String::new();
-        t.row([vec![line, name, blank.clone(), blank.clone(), blank.clone(), blank], collective(&m)].concat());
+        t.row([vec![line, name, blank.clone(), blank.clone(), blank], collective(&m)].concat());
     }
+}
+
+/// The value that a collective belongs to: of its name and line, or else the last of its name. What is gathered at the end of
+/// an update is the new value.
+fn row_of(m: &Moved, values: &[&ValueReport]) -> Option<usize> {
+    let updated = m.part.value.strip_prefix("update of ").map(|p| format!("new {p}"));
+    let named = |v: &&ValueReport| v.value == m.part.value || updated.as_ref() == Some(&v.value);
+    let exact = values.iter().rposition(|v| named(v) && v.line == m.part.line);
+    exact.or_else(|| values.iter().rposition(named))
 }
 
 fn collective(m: &Moved) -> Vec<String> {
     let bucket = m.bucket.map(|n| format!(", bucket {n}")).unwrap_or_default();
     let what = format!("{} {}{bucket}", dashed(&m.whole.op), m.whole.axes.join(","));
-    let because = if m.part.because.is_empty() { String::new() } else { format!("because {}", m.part.because) };
+    let because =
+        if m.part.because.is_empty() { String::new() } else { format!("because {}", m.part.because) };
     vec![what, thousands(m.part.bytes as u64), because]
 }
 
@@ -97,7 +143,11 @@ fn totals(report: &Report) -> String {
     for (kind, count, size) in kinds {
         t.row([String::new(), bytes(size), format!("in {} {kind}", thousands(count))]);
     }
-    let parts = [("parameters", d.parameter_bytes), ("optimiser", d.moment_bytes), ("activations", d.activation_bytes)];
+    let parts = [
+        ("parameters", d.parameter_bytes),
+        ("optimiser", d.moment_bytes),
+        ("activations", d.activation_bytes),
+    ];
     t.row(["peak memory".into(), bytes(d.peak_bytes), String::new()]);
     for (name, size) in parts {
         t.row([String::new(), bytes(size), name.into()]);
@@ -110,7 +160,14 @@ mod tests {
     use super::*;
     use meshwright_core::explain::{AxisReport, DeviceReport};
 
-    fn value(phase: Phase, line: u32, value: &str, dims: &[&str], shape: &[usize], split_by: &str) -> ValueReport {
+    fn value(
+        phase: Phase,
+        line: u32,
+        value: &str,
+        dims: &[&str],
+        shape: &[usize],
+        split_by: &str,
+    ) -> ValueReport {
         ValueReport {
             line,
             phase,
@@ -148,8 +205,10 @@ mod tests {
             values: vec![
                 value(Phase::Forward, 19, "x", &["batch", "rows"], &[50, 28], "batch:r"),
                 value(Phase::Forward, 20, "h", &["batch", "hidden"], &[50, 512], "batch:r hidden:c"),
+                value(Phase::Forward, 22, "h", &["batch", "hidden"], &[50, 512], "batch:r hidden:c"),
                 value(Phase::Forward, 21, "xent", &[], &[], "-"),
-                value(Phase::Backward, 20, "dw(h.w)", &["rows", "hidden"], &[28, 512], "hidden:c"),
+                value(Phase::Backward, 20, "dw(h.w)", &["rows", "hidden"], &[28, 512], "hidden:c +sum(r)"),
+                value(Phase::Update, 20, "new h.w", &["rows", "hidden"], &[28, 512], "hidden:c"),
             ],
             collectives: vec![
                 of("all_reduce", "c", Phase::Forward, vec![part("h", 102_400, "`rows` is summed")]),
@@ -158,7 +217,16 @@ mod tests {
                     "all_reduce",
                     "r",
                     Phase::Backward,
-                    vec![part("dw(h.w)", 57_344, "`batch` is summed"), part("dw(h.b)", 2048, "`batch` is summed")],
+                    vec![
+                        part("dw(h.w)", 57_344, "`batch` is summed"),
+                        part("dw(h.b)", 2048, "`batch` is summed"),
+                    ],
+                ),
+                of(
+                    "all_gather",
+                    "c",
+                    Phase::Update,
+                    vec![part("update of h.w", 57_344, "`hidden` is stored whole")],
                 ),
             ],
             per_device: DeviceReport {
@@ -173,28 +241,39 @@ mod tests {
         let expected = "\
 mesh  r=2 x c=2 = 4 devices
 
-  line  value                    on each    device  split by          collective              bytes/device
+  line  value                      on each device    split by          collective               bytes/device
   forward
-    19  x        [batch rows]      50x28  5.47 KiB  batch:r           -
-    20  h        [batch hidden]   50x512   100 KiB  batch:r hidden:c  all-reduce c                 102,400  because `rows` is summed
-    21  xent     []               scalar       4 B  -                 -
-    20  (unnamed)                                                     all-reduce c                       8  because `x` is summed
+    19  x          [batch rows]    50x28   5.47 KiB  batch:r           -
+    20  h          [batch hidden]  50x512   100 KiB  batch:r hidden:c  all-reduce c                  102,400  because `rows` is summed
+    22  h          [batch hidden]  50x512   100 KiB  batch:r hidden:c  -
+    21  xent       []              scalar       4 B  -                 -
+    20  (unnamed)                                                      all-reduce c                        8  because `x` is summed
   backward
-    20  dw(h.w)  [rows hidden]    28x512  56.0 KiB  hidden:c          all-reduce r, bucket 1        57,344  because `batch` is summed
-    20  dw(h.b)                                                       all-reduce r, bucket 1         2,048  because `batch` is summed
+    20  dw(h.w)    [rows hidden]   28x512  56.0 KiB  hidden:c +sum(r)  all-reduce r, bucket 1         57,344  because `batch` is summed
+    20  dw(h.b)                                                        all-reduce r, bucket 1          2,048  because `batch` is summed
+  update
+    20  new h.w    [rows hidden]   28x512  56.0 KiB  hidden:c          all-gather c                   57,344  because `hidden` is stored whole
+
+  +sum(r): each device holds its part of a sum over r that is still to be taken
 
 per step and device
   compute      324 MFLOP
-  collectives    158 KiB  in 3 collectives
+  collectives    158 KiB  in 4 collectives
                  100 KiB  in 2 all-reduce over c
                 58.0 KiB  in 1 all-reduce over r
+                56.0 KiB  in 1 all-gather over c
   peak memory   4.00 MiB
                 3.00 MiB  parameters
                      0 B  optimiser
                 1.00 MiB  activations
 ";
-        // `(unnamed)` is wider than any name of the test; columns as wide as they need to be are the table's own test.
-        let squeeze = |s: &str| s.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
-        assert_eq!(squeeze(&render(&report)), squeeze(expected));
+        let squeeze = |s: &str| {
+            s.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+        };
+        let text = render(&report);
+        assert_eq!(squeeze(&text), squeeze(expected));
+        // The halves of a cell stand in columns too.
+        let column = |what: &str| text.lines().find_map(|l| l.find(what).map(|i| i + what.len()));
+        assert_eq!(column("5.47 KiB"), column("scalar       4 B"));
     }
 }

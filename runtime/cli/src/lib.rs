@@ -8,6 +8,7 @@ mod args;
 mod commands;
 mod console;
 mod explain_table;
+mod json;
 mod panics;
 mod pick;
 mod progress;

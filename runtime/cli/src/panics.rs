@@ -23,8 +23,23 @@ pub(crate) fn caught(f: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
         let place = info.location().map(|l| format!(" ({}:{})", l.file(), l.line())).unwrap_or_default();
         let thread = std::thread::current();
         let on = thread.name().filter(|n| *n != "main").map(|n| format!(" on `{n}`")).unwrap_or_default();
+        // What a device catches is reported once more, with its place in the plan.
+        let more = if on.is_empty() { format!("\n  {}", please_report()) } else { String::new() };
         // Nobody is left to tell if standard error is closed.
-        let _ = writeln!(stderr(), "internal error{on}: {message}{place}\n  {}", please_report());
+        let _ = writeln!(stderr(), "internal error{on}: {message}{place}{more}");
     }));
     catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Stop::Internal(None)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_internal_error() {
+        let ended = caught(|| panic!("internal error: a test's"));
+        drop(std::panic::take_hook());
+        assert!(matches!(ended, Err(Stop::Internal(None))));
+        assert!(please_report().contains(env!("CARGO_PKG_VERSION")));
+    }
 }

@@ -23,7 +23,8 @@ pub(crate) fn set(text: &str) -> Result<(String, f64), String> {
 }
 
 fn pair<'a>(text: &'a str, what: &str) -> Result<(&'a str, &'a str), String> {
-    let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` has no `=`: write `name={what}`"))?;
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| format!("`{text}` has no `=`: write `name={what}`"))?;
     let (name, value) = (name.trim(), value.trim());
     let mut chars = name.chars();
     let word = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
@@ -87,7 +88,9 @@ mod tests {
         assert!(dim("batch").unwrap_err().contains("no `=`"));
         assert!(dim("=3").unwrap_err().contains("no name"));
         assert_eq!(set("lr=-3e-4").unwrap(), ("lr".into(), -3e-4));
-        assert!(set("lr=nan").is_err() && set("lr=inf").is_err() && set("1x=2").is_err() && set("lr=").is_err());
+        assert!(
+            set("lr=nan").is_err() && set("lr=inf").is_err() && set("1x=2").is_err() && set("lr=").is_err()
+        );
     }
 
     #[test]

@@ -74,7 +74,15 @@ impl<'a> Watcher<'a> {
 
     fn show(&mut self, progress: Progress) -> Result<(), Stop> {
         match progress {
-            Progress::Started { parameters, steps_per_epoch, total_steps, devices: _, from_step, examples, notes } => {
+            Progress::Started {
+                parameters,
+                steps_per_epoch,
+                total_steps,
+                devices: _,
+                from_step,
+                examples,
+                notes,
+            } => {
                 notes.iter().for_each(|n| self.console.note(n));
                 (self.per_epoch, self.total) = (steps_per_epoch, total_steps);
                 self.bar.set_length(total_steps);
@@ -107,7 +115,11 @@ impl<'a> Watcher<'a> {
                 }
             }
             Progress::Evaluating { done, total } => {
-                self.bar.set_message(format!("evaluating {}/{}", thousands(done as u64), thousands(total as u64)));
+                self.bar.set_message(format!(
+                    "evaluating {}/{}",
+                    thousands(done as u64),
+                    thousands(total as u64)
+                ));
             }
             Progress::Note(text) => {
                 let console = &mut *self.console;
@@ -139,12 +151,17 @@ impl Head {
             self.mesh,
             self.run
         );
-        if from > 0 {
+        if from >= total {
+            out += &format!("nothing to do: {} of {} steps are done\n", thousands(from), thousands(total));
+        } else if from > 0 {
             out += &format!("resumed after step {} of {}\n", thousands(from), thousands(total));
         }
         // A table without a row would be odd.
         if total / per_epoch.max(1) > from / per_epoch.max(1) {
-            out += &format!("\n  epoch  train loss{}  seconds\n", self.columns(|w, name| format!("  {name:>w$}")));
+            out += &format!(
+                "\n  epoch  train loss{}  seconds\n",
+                self.columns(|w, name| format!("  {name:>w$}"))
+            );
         }
         out
     }
@@ -216,5 +233,6 @@ mod tests {
         );
         assert!(!head.lines(1, 1, 600, 20, 0).contains("epoch  train"));
         assert!(head.lines(1, 1, 600, 1200, 700).contains("resumed after step 700 of 1,200"));
+        assert!(head.lines(1, 1, 600, 600, 700).contains("nothing to do: 700 of 600"));
     }
 }

@@ -77,6 +77,6 @@ mod tests {
         t.text("half way");
         t.row(["long", "", "100"]);
         t.row(["short"]);
-        assert_eq!(t.render(), "  µ       1\nhalf way\n  long  100\n  short\n");
+        assert_eq!(t.render(), "  µ        1\nhalf way\n  long   100\n  short\n");
     }
 }

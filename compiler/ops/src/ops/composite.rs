@@ -12,7 +12,7 @@ pub fn primitive(e: &mut dyn Emit, make: impl FnOnce(Vec<Operand>, Operand) -> S
 }
 
 /// The same with the result stored in the order of the first operand, which has the same dims: the kernel works in place.
-pub fn in_place(e: &mut dyn Emit, make: impl FnOnce(Vec<Operand>, Operand) -> StepKind) {
+pub(super) fn in_place(e: &mut dyn Emit, make: impl FnOnce(Vec<Operand>, Operand) -> StepKind) {
     let inputs: Vec<Operand> = (0..e.input_count()).map(|i| e.input(i)).collect();
     let order = inputs[0].dims.clone();
     let out = e.output(&order);

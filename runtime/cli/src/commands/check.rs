@@ -3,10 +3,10 @@
 use super::{passes, project};
 use crate::args::CheckArgs;
 use crate::console::Console;
+use crate::json::object;
 use crate::stop::Stop;
 use crate::text::{bytes, counted, thousands};
 use meshwright_plan::StepKind;
-use serde_json::json;
 
 /// Runs the command.
 pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
@@ -14,7 +14,7 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
         Ok(Some(made)) => made,
         Ok(None) => return Ok(()),
         Err(Stop::Diagnosed) if console.json() && args.passes.emit.is_none() => {
-            console.out_json(&json!({ "ok": false }))?;
+            console.out_json(&object([("ok", false.into())]))?;
             return Err(Stop::Diagnosed);
         }
         Err(other) => return Err(other),
@@ -24,18 +24,18 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
     let collectives = plan.steps.iter().filter(|s| matches!(s.kind, StepKind::Collective(_))).count();
     let s = &plan.summary;
     if console.json() {
-        return console.out_json(&json!({
-            "ok": true,
-            "model": program.model,
-            "program": plan.program,
-            "parameters": program.params.len(),
-            "elements": elements,
-            "devices": plan.mesh.devices(),
-            "collectives": collectives,
-            "collective_bytes": s.collective_bytes,
-            "peak_bytes": s.peak_bytes,
-            "plan": plan.hash(),
-        }));
+        return console.out_json(&object([
+            ("ok", true.into()),
+            ("model", program.model.clone().into()),
+            ("program", plan.program.clone().into()),
+            ("parameters", program.params.len().into()),
+            ("elements", elements.into()),
+            ("devices", plan.mesh.devices().into()),
+            ("collectives", collectives.into()),
+            ("collective_bytes", s.collective_bytes.into()),
+            ("peak_bytes", s.peak_bytes.into()),
+            ("plan", plan.hash().into()),
+        ]));
     }
     let of = if made.trains { "a step" } else { "an evaluation step; it has no `train` block" };
     console.out(&format!(

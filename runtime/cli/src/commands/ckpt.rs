@@ -2,6 +2,7 @@
 
 use crate::args::CkptArgs;
 use crate::console::Console;
+use crate::json::object;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, thousands};
@@ -32,16 +33,20 @@ pub(crate) fn run(args: &CkptArgs, console: &mut Console) -> Result<(), Stop> {
     }
     for e in &entries {
         if console.json() {
-            let tensors: Vec<_> = e
-                .tensors
-                .iter()
+            let m = &e.meta;
+            let tensors = e.tensors.iter();
+            let tensors: Vec<_> = tensors
                 .map(|t| json!({ "name": t.name, "dtype": t.dtype.name(), "shape": t.shape }))
                 .collect();
-            let m = &e.meta;
-            console.out_json(&json!({
-                "step": m.step, "epoch": m.epoch, "model": m.model, "seed": m.seed,
-                "file": e.file, "bytes": e.bytes, "tensors": tensors,
-            }))?;
+            console.out_json(&object([
+                ("step", m.step.into()),
+                ("epoch", m.epoch.into()),
+                ("model", m.model.clone().into()),
+                ("seed", m.seed.into()),
+                ("file", e.file.clone().into()),
+                ("bytes", e.bytes.into()),
+                ("tensors", tensors.into()),
+            ]))?;
             continue;
         }
         let m = &e.meta;

@@ -3,11 +3,11 @@
 use super::project;
 use crate::args::{CheckpointArgs, EvalArgs};
 use crate::console::Console;
+use crate::json::object;
 use crate::progress::{bar, evaluation};
 use crate::stop::Stop;
 use crate::text::{seconds, thousands};
 use meshwright_train::{EvalOptions, evaluate};
-use serde_json::{Map, Value};
 use std::time::Instant;
 
 /// What to evaluate, or to predict, on.
@@ -36,18 +36,22 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
     let result = ended.map_err(|failure| console.failed(failure, &sources))?;
     let wall = begin.elapsed().as_secs_f64();
     if console.json() {
-        let mut line = Map::new();
-        line.insert("event".into(), "eval".into());
-        line.insert("split".into(), args.what.split.clone().into());
-        line.insert("examples".into(), examples.into());
+        let fields = [("event", "eval".into()), ("split", args.what.split.clone().into())];
+        let mut line = object(fields);
+        line.push("examples", examples);
         // The same keys as in the line of an epoch.
-        line.insert("eval_loss".into(), result.loss.into());
+        line.push("eval_loss", result.loss);
         for (name, value) in result.metrics.iter().filter(|m| m.0 != "loss") {
-            line.insert(format!("eval_{name}"), (*value).into());
+            line.push(format!("eval_{name}"), *value);
         }
-        line.insert("seconds".into(), wall.into());
-        return console.out_json(&Value::Object(line));
+        line.push("seconds", wall);
+        return console.out_json(&line);
     }
     let n = thousands(examples as u64);
-    console.out(&format!("{}: {}  ({n} examples in {})\n", args.what.split, evaluation(&result), seconds(wall)))
+    console.out(&format!(
+        "{}: {}  ({n} examples in {})\n",
+        args.what.split,
+        evaluation(&result),
+        seconds(wall)
+    ))
 }

@@ -4,11 +4,11 @@ use super::passes;
 use crate::args::ExplainArgs;
 use crate::console::Console;
 use crate::explain_table;
+use crate::json::object;
 use crate::stop::Stop;
 use meshwright_core::explain::explain;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_train::project::line_of;
-use serde_json::json;
 
 /// Runs the command.
 pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop> {
@@ -41,7 +41,8 @@ fn page(topic: &str, console: &mut Console) -> Result<(), Stop> {
         return Err(Stop::Diagnosed);
     };
     if console.json() {
-        return console.out_json(&json!({ "code": code.id, "title": code.title(), "page": code.page }));
+        let fields = [("code", code.id.into()), ("title", code.title().into()), ("page", code.page.into())];
+        return console.out_json(&object(fields));
     }
     let body = code.page.split_once('\n').map_or("", |p| p.1).trim_start_matches('\n');
     console.out(&format!("{}: {}\n\n{}\n", code.id, code.title(), body.trim_end()))
@@ -51,7 +52,10 @@ fn page(topic: &str, console: &mut Console) -> Result<(), Stop> {
 fn nearest_code(topic: &str) -> Option<codes::Code> {
     let number = |id: &str| id.get(1..).and_then(|d| d.parse::<i64>().ok());
     let wanted = number(topic)?;
-    codes::ALL.iter().copied().min_by_key(|c| number(c.id).map_or(i64::MAX, |n| n.saturating_sub(wanted).saturating_abs()))
+    codes::ALL
+        .iter()
+        .copied()
+        .min_by_key(|c| number(c.id).map_or(i64::MAX, |n| n.saturating_sub(wanted).saturating_abs()))
 }
 
 #[cfg(test)]

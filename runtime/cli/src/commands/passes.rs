@@ -33,7 +33,9 @@ pub(super) fn make(
     console: &mut Console,
 ) -> Result<Option<Made>, Stop> {
     if console.json() && matches!(passes.emit, Some(Emit::After(_))) {
-        return Err(Stop::Usage("of the stages only the plan has a JSON form: `--emit plan --format json`".into()));
+        return Err(Stop::Usage(
+            "of the stages only the plan has a JSON form: `--emit plan --format json`".into(),
+        ));
     }
     let begin = Instant::now();
     let (project, sources) = project::load(model, args, console)?;
@@ -72,7 +74,8 @@ pub(super) fn make(
         Some(compiled) if !has_errors(&distinct) => {
             if passes.emit == Some(Emit::Plan) {
                 let plan = &compiled.plan;
-                let text = if console.json() { plan.to_json() + "\n" } else { meshwright_core::print::plan(plan) };
+                let text =
+                    if console.json() { plan.to_json() + "\n" } else { meshwright_core::print::plan(plan) };
                 console.out(&text)?;
             }
             Ok(passes.emit.is_none().then_some(Made { project, sources, compiled, trains }))

@@ -11,11 +11,8 @@ use meshwright_train::{PredictOptions, predict};
 /// Runs the command.
 pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop> {
     let (project, sources) = project::load(&args.what.model, &args.what.project, console)?;
-    let options = PredictOptions {
-        eval: eval::options(&args.what),
-        outputs: args.outputs.clone(),
-        limit: args.limit,
-    };
+    let options =
+        PredictOptions { eval: eval::options(&args.what), outputs: args.outputs.clone(), limit: args.limit };
     let bar = bar(0, console.json());
     let ended = predict(&project, &sources, &options, &mut |done, total| {
         bar.set_length(total as u64);
@@ -85,7 +82,9 @@ mod tests {
 
     #[test]
     fn values_nest_by_shape_and_floats_are_short() {
-        let t = HostTensor::new(vec![2, 2, 2], HostData::F32(vec![0.1, 2.0, -3.5, f32::NAN, 5.0, 6.0, 7.0, 8.0])).unwrap();
+        let t =
+            HostTensor::new(vec![2, 2, 2], HostData::F32(vec![0.1, 2.0, -3.5, f32::NAN, 5.0, 6.0, 7.0, 8.0]))
+                .unwrap();
         assert_eq!(rendered(&t, 0..4, &[2, 2]), "[[0.1,2.0],[-3.5,null]]");
         assert_eq!(rendered(&t, 1..2, &[]), "2.0");
         let t = HostTensor::new(vec![3], HostData::Bool(vec![0, 1, 1])).unwrap();

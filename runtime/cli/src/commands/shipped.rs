@@ -2,11 +2,11 @@
 
 use crate::args::ShippedArgs;
 use crate::console::Console;
+use crate::json::object;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
 use meshwright_train::catalog::{LAYOUTS, MODELS, Shipped, find};
-use serde_json::json;
 
 /// Runs `models`.
 pub(crate) fn models(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
@@ -21,7 +21,11 @@ pub(crate) fn layouts(args: &ShippedArgs, console: &mut Console) -> Result<(), S
 fn run(what: &str, list: &'static [Shipped], args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
     if let Some(name) = &args.name {
         return match find(list, name) {
-            Some(s) if console.json() => console.out_json(&json!({ "name": s.name, "path": s.path, "text": s.text })),
+            Some(s) if console.json() => console.out_json(&object([
+                ("name", s.name.into()),
+                ("path", s.path.into()),
+                ("text", s.text.into()),
+            ])),
             Some(s) => console.out(s.text),
             None => {
                 let mut found = Diagnostic::error(codes::E0515, format!("no {what} `{name}` ships"));
@@ -35,7 +39,8 @@ fn run(what: &str, list: &'static [Shipped], args: &ShippedArgs, console: &mut C
     }
     if console.json() {
         return list.iter().try_for_each(|s| {
-            console.out_json(&json!({ "name": s.name, "path": s.path, "about": about(s.text) }))
+            let fields = [("name", s.name.into()), ("path", s.path.into()), ("about", about(s.text).into())];
+            console.out_json(&object(fields))
         });
     }
     let mut table = Table::new(&[Align::Left, Align::Left]);
@@ -48,8 +53,10 @@ fn about(text: &str) -> String {
     let lines = text.lines().map(|l| l.strip_prefix("//!").or(l.strip_prefix("//")).map(str::trim));
     let words: Vec<&str> = lines.map_while(|l| l).take_while(|l| !l.is_empty()).collect();
     let text = words.join(" ");
-    let sentence = text.split_once(". ").map_or(text.as_str(), |s| s.0);
-    sentence.trim_end_matches('.').to_string()
+    // `et al. 2018` ends no sentence: the next one begins with a capital.
+    let ends = text.match_indices(". ").map(|m| m.0);
+    let end = ends.into_iter().find(|i| text[i + 2..].starts_with(char::is_uppercase)).unwrap_or(text.len());
+    text[..end].trim_end_matches('.').to_string()
 }
 
 #[cfg(test)]
@@ -61,7 +68,10 @@ mod tests {
         for s in MODELS.iter().chain(LAYOUTS) {
             assert!(about(s.text).len() > 10, "{} begins without a comment", s.path);
         }
-        assert_eq!(about("//! One,\n//! two. Three.\n//!\n//! Four\n"), "One, two");
+        assert_eq!(
+            about("//! One\n//! (Two et al. 2018), two. Three.\n//!\n//! Four\n"),
+            "One (Two et al. 2018), two"
+        );
         assert_eq!(about("dim x = 1"), "");
     }
 }

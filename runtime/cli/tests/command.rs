@@ -1,0 +1,241 @@
+//! The command as users run it: exit codes, streams, formats.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const MESH: [&str; 4] = ["--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2"];
+
+/// A folder of its own for a test, empty at the start.
+fn folder(name: &str) -> PathBuf {
+    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&at);
+    std::fs::create_dir_all(&at).unwrap();
+    at
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/data");
+    c.args(args).env_remove("NO_COLOR").env("MESHWRIGHT_DATA", data.canonicalize().unwrap());
+    c
+}
+
+fn run(args: &[&str]) -> (i32, String, String) {
+    said(command(args).output().unwrap())
+}
+
+fn said(output: Output) -> (i32, String, String) {
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+#[test]
+fn check_says_ok_or_what_is_wrong() {
+    let (code, out, err) = run(&[&["check", "mlp"], &MESH[..]].concat());
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with("ok: 4 parameters, 814,090 elements, mesh r=2 x c=2 = 4 devices,"), "{out}");
+
+    let wrong = ["check", "mlp", "--layout", "bacth -> r", "--mesh", "r=2"];
+    let (code, out, err) = run(&wrong);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("error[E0302]") && err.contains("did you mean `batch`?"), "{err}");
+    assert!(err.contains("`meshwright explain E0302`") && !err.contains('\u{1b}'), "{err}");
+    assert!(run(&[&wrong[..], &["--color", "always"]].concat()).2.contains('\u{1b}'));
+
+    let (code, out, err) = run(&[&wrong[..], &["--format", "json"]].concat());
+    assert_eq!((code, out.as_str()), (1, "{\"ok\":false}\n"));
+    assert_eq!(lines(&err)[0]["diagnostic"]["code"], "E0302");
+
+    let (code, _, err) = run(&["check", "mlp_"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("E0515") && err.contains("`mlp`"), "{err}");
+}
+
+#[test]
+fn usage_errors_exit_2_and_help_exits_0() {
+    for args in [
+        &["train"][..],
+        &["nonsense"],
+        &["check", "mlp", "--dim", "batch"],
+        &["train", "mlp", "--epochs", "1", "--steps", "1"],
+        &["train", "mlp", "--resume"],
+        &["explain", "mlp", "--emit", "after:nothing"],
+        &["explain", "mlp", "--emit", "graph", "--format", "json"],
+    ] {
+        let (code, out, err) = run(args);
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
+        assert!(err.contains("error: "), "{args:?}: {err}");
+    }
+    for command in
+        ["train", "eval", "predict", "check", "explain", "bench", "models", "layouts", "ckpt", "completions"]
+    {
+        let (code, out, _) = run(&[command, "--help"]);
+        assert!(code == 0 && out.contains("Usage: meshwright"), "{command}");
+    }
+}
+
+#[test]
+fn explain_prints_pages_of_codes() {
+    let (code, out, _) = run(&["explain", "e0310"]);
+    assert!(code == 0 && out.starts_with("E0310: a gather that no rule implies\n\n"), "{out}");
+    let (code, _, err) = run(&["explain", "E0399"]);
+    assert!(code == 1 && err.contains("E0521") && err.contains("E0310"), "{err}");
+}
+
+#[test]
+fn explain_shows_where_what_is_and_what_moves() {
+    let args = [&["explain", "mlp"], &MESH[..]].concat();
+    let (code, out, _) = run(&args);
+    assert_eq!(code, 0);
+    let row = out.lines().find(|l| l.contains("all-reduce c")).unwrap();
+    assert!(
+        row.contains("logits") && row.contains("2,000") && row.contains("because `hidden` is summed"),
+        "{row}"
+    );
+    assert!(out.contains("per step and device") && out.contains("GFLOP") | out.contains("MFLOP"));
+
+    let (code, out, _) = run(&[&args[..], &["--format", "json"]].concat());
+    let report = &lines(&out)[0];
+    assert_eq!(code, 0);
+    assert_eq!(report["mesh"], serde_json::json!([{"axis":"r","size":2},{"axis":"c","size":2}]));
+    assert_eq!(report["devices"], 4);
+    assert!(!report["values"].as_array().unwrap().is_empty());
+    let collectives = report["collectives"].as_array().unwrap();
+    let over_c: Vec<_> = collectives.iter().filter(|c| c["axes"] == serde_json::json!(["c"])).collect();
+    assert_eq!(over_c.len(), 1);
+    for (key, value) in [("op", "all_reduce"), ("phase", "forward"), ("value", "logits")] {
+        assert_eq!(over_c[0][key], value);
+    }
+    assert_eq!(over_c[0]["bytes"], 2000);
+    let bytes: u64 = collectives.iter().map(|c| c["bytes"].as_u64().unwrap()).sum();
+    for key in ["flops", "peak_bytes", "parameter_bytes", "moment_bytes", "activation_bytes"] {
+        assert!(report["per_device"][key].is_u64(), "{key}");
+    }
+    assert_eq!(report["per_device"]["collective_bytes"], bytes);
+}
+
+#[test]
+fn stages_and_times_of_passes_are_shown() {
+    let args = [&["explain", "mlp", "--time-passes", "--emit"], &["spmd"][..], &MESH].concat();
+    let (code, spmd, times) = run(&args);
+    assert_eq!(code, 0);
+    assert!(spmd.contains("all_reduce[sum] c"), "{spmd}");
+    assert!(times.contains("partition") && times.contains("total"), "{times}");
+    let plan = |format| run(&[&["check", "mlp", "--emit", "plan", "--format", format], &MESH[..]].concat()).1;
+    assert!(plan("text").contains("all_reduce[sum] c"));
+    assert_eq!(lines(&plan("json"))[0]["mesh"]["axes"][0]["name"], "r");
+    assert_eq!(plan("json"), plan("json"));
+}
+
+#[test]
+fn a_run_trains_resumes_and_is_evaluated() {
+    let at = folder("a_run");
+    let here = |args: &[&str]| said(command(args).current_dir(&at).output().unwrap());
+    let json = ["--format", "json"];
+    let (code, out, err) = here(&[&["train", "mlp", "--steps", "20"], &MESH[..], &json].concat());
+    assert_eq!((code, err.as_str()), (0, ""));
+    let events = lines(&out);
+    assert_eq!(events.len(), 21);
+    for (i, e) in events[..20].iter().enumerate() {
+        assert_eq!(e["event"], "step");
+        assert_eq!(e["step"], i + 1);
+    }
+    let loss = |i: usize| events[i]["loss"].as_f64().unwrap();
+    assert!(loss(19) < 0.7 * loss(0), "{} {}", loss(0), loss(19));
+    assert_eq!(events[20]["event"], "done");
+    assert_eq!(std::fs::read_to_string(at.join("runs/mlp-1/metrics.jsonl")).unwrap(), out);
+
+    // Another layout goes on where the first left off; the first folder is refused otherwise.
+    let more = ["train", "mlp", "--run", "runs/mlp-1", "--steps", "30"];
+    let (code, _, err) = here(&more);
+    assert!(code == 1 && err.contains("E0510"), "{err}");
+    let (code, out, _) = here(&[&more[..], &["--resume", "--layout", "dp"], &json].concat());
+    assert_eq!((code, lines(&out)[0]["step"].as_u64()), (0, Some(21)));
+
+    let (code, out, _) = here(&["ckpt", "list", "runs/mlp-1"]);
+    assert!(code == 0 && out.contains("step 30") && out.contains("logits.w  f32  [1024 10]"), "{out}");
+    let (code, out, _) = here(&[&["eval", "mlp", "--checkpoint", "runs/mlp-1"], &json[..]].concat());
+    let eval = &lines(&out)[0];
+    assert_eq!((code, eval["examples"].as_u64()), (0, Some(10_000)));
+    assert!(eval["eval_accuracy"].as_f64().unwrap() > 0.5, "{eval}");
+    let (code, _, err) = here(&["predict", "mlp", "--checkpoint", "runs/mlp-1"]);
+    assert!(code == 1 && err.contains("declares no output"), "{err}");
+
+    // A run without a name takes the next number.
+    assert_eq!(here(&["train", "mlp", "--steps", "1", "--no-eval"]).0, 0);
+    assert!(at.join("runs/mlp-2").is_dir());
+    assert_eq!(here(&["train", "mlp", "--steps", "1", "--no-eval", "--no-run"]).0, 0);
+    assert!(!at.join("runs/mlp-3").exists());
+}
+
+#[test]
+fn outputs_are_predicted_for_each_example() {
+    let at = folder("predict");
+    let here = |args: &[&str]| said(command(args).current_dir(&at).output().unwrap());
+    let model = run(&["models", "mlp"]).1;
+    let declared = "    output class = argmax[classes](logits)\n    loss ";
+    std::fs::write(at.join("digits.mw"), model.replacen("    loss ", declared, 1)).unwrap();
+    assert_eq!(here(&["train", "digits.mw", "--steps", "60", "--run", "a", "--no-eval"]).0, 0);
+    let predict = ["predict", "digits.mw", "--checkpoint", "a", "--limit", "103", "--format", "json"];
+    let (code, out, _) = here(&predict);
+    let found = lines(&out);
+    assert_eq!((code, found.len()), (0, 103));
+    // The first test images of the data set, as its authors print them.
+    let first: Vec<_> = found.iter().take(4).map(|l| l["class"].as_u64().unwrap()).collect();
+    assert_eq!(first, [7, 2, 1, 0]);
+    assert_eq!(found[102]["example"], 102);
+    assert_eq!(here(&[&predict[..], &["--layout", "batch -> r", "--mesh", "r=3"]].concat()).1, out);
+}
+
+#[test]
+fn bench_reports_times() {
+    let (code, out, _) = run(&["bench", "model", "mlp", "--steps", "3", "--warmup", "1", "--format", "json"]);
+    let r = &lines(&out)[0];
+    assert_eq!((code, r["samples"].as_u64()), (0, Some(3)));
+    for key in ["median_ms", "min_ms", "p90_ms", "cpu_ms_per_step", "peak_rss_bytes"] {
+        assert!(r[key].as_f64().unwrap() > 0.0, "{key}");
+    }
+}
+
+#[test]
+fn what_ships_is_listed_and_a_closed_pipe_is_no_failure() {
+    let (code, out, _) = run(&["models"]);
+    assert!(code == 0 && out.contains("mnist_mlp") && out.contains("bert"));
+    assert!(run(&["layouts"]).1.contains("zero3"));
+    assert!(run(&["layouts", "dp"]).1.contains("batch -> "));
+    assert!(run(&["completions", "bash"]).1.contains("meshwright"));
+
+    let mut child =
+        command(&["completions", "zsh"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_writes_a_checkpoint_and_exits_130() {
+    use std::io::{BufRead, BufReader};
+    let at = folder("interrupt");
+    let args = ["train", "mlp", "--epochs", "1000", "--run", "a", "--format", "json", "--no-eval"];
+    let mut child =
+        command(&args).current_dir(&at).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    // Whoever reads must go on reading, or the run waits for room in the pipe.
+    let steps = out.lines().map_while(Result::ok).count();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("interrupted after step"));
+    let (code, listed, _) =
+        said(command(&["ckpt", "list", "a", "--format", "json"]).current_dir(&at).output().unwrap());
+    assert_eq!((code, lines(&listed)[0]["step"].as_u64()), (0, Some(steps as u64 + 1)));
+}
