@@ -2,6 +2,7 @@
 
 use meshwright_comm::Timeouts;
 use meshwright_core::layout::{Layout, Rule, RuleDim, Scope, ScopeClass};
+use meshwright_core::partition::Instr;
 use meshwright_core::{StepGraph, compile};
 use meshwright_exec::{Cluster, ClusterOptions, HostTensor, InputLeaf, Provider};
 use meshwright_plan::{Axis, Dim, DimNames, LeafKind, Mesh, Plan};
@@ -66,14 +67,25 @@ pub(crate) enum Refused {
     Bug(String),
 }
 
+/// A compiled step.
+pub(crate) struct Planned {
+    /// Its Plan.
+    pub(crate) plan: Plan,
+    /// Dims whose gathers had to be granted.
+    pub(crate) granted: usize,
+    /// Collectives, before they are bundled.
+    pub(crate) collectives: usize,
+}
+
 /// The Plan of a step. Gathers that the compiler asks for are granted where `grant` says so.
-pub(crate) fn plan(step: &StepGraph, layout: &Layout, grant: bool) -> Result<Plan, Refused> {
+pub(crate) fn plan(step: &StepGraph, layout: &Layout, grant: bool) -> Result<Planned, Refused> {
     let mut layout = layout.clone();
     for _ in 0..64 {
         let done = catch_unwind(AssertUnwindSafe(|| compile(step, &layout, &|_| 0, &mut |_, _| {})));
         let (compiled, diagnostics) = done.map_err(|panic| Refused::Bug(panic_text(&*panic)))?;
         if let Some(c) = compiled {
-            return Ok(c.plan);
+            let moves = c.spmd.instrs.iter().filter(|i| matches!(i, Instr::Move { kind, .. } if kind.communicates()));
+            return Ok(Planned { granted: layout.gathers.len(), collectives: moves.count(), plan: c.plan });
         }
         let mut codes: Vec<String> = Vec::new();
         let mut asked: Vec<Dim> = Vec::new();

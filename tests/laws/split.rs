@@ -141,7 +141,7 @@ pub(crate) fn same(
             format!("{name} on {}, `{}`: {what}", w.mesh.describe(), rules.join("; "))
         };
         let plan = match plan(&step, &layout(&w.mesh, w.rules.clone()), true) {
-            Ok(p) => p,
+            Ok(p) => p.plan,
             Err(Refused::Bug(e)) => return Err(at(e)),
             Err(Refused::Layout(e)) => return Err(at(format!("refused: {e:?}"))),
         };

@@ -33,7 +33,8 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
             continue;
         }
         let node = g.node(id).clone();
-        let need: Vec<bool> = node.inputs.iter().map(|i| needs[i.0 as usize] && g.ty(*i).dtype.is_float()).collect();
+        let need: Vec<bool> =
+            node.inputs.iter().map(|i| needs[i.0 as usize] && g.ty(*i).dtype.is_float()).collect();
         if !need.contains(&true) || matches!(node.op.kind(), Kind::Leaf(_)) {
             continue;
         }
@@ -65,5 +66,11 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
 fn backward(g: &Graph, of: Id, class: Class) -> Origin {
     let o = &g.node(of).origin;
     let name = if o.name.is_empty() { g.node(of).op.name() } else { &o.name };
-    Origin { class, phase: Phase::Backward, path: o.path.clone(), name: format!("d({name})").into(), span: o.span }
+    Origin {
+        class,
+        phase: Phase::Backward,
+        path: o.path.clone(),
+        name: format!("d({name})").into(),
+        span: o.span,
+    }
 }

@@ -38,15 +38,39 @@ struct Context<'a> {
 
 /// Every pass in order.
 pub const PASSES: &[Pass] = &[
-    Pass { name: "expand", doc: "composite ops become primitives where a dim they need whole is split", run: expand },
-    Pass { name: "constants", doc: "what is known is computed", run: |s, _, _| graph_pass(s, normalise::constants) },
+    Pass {
+        name: "expand",
+        doc: "composite ops become primitives where a dim they need whole is split",
+        run: expand,
+    },
+    Pass {
+        name: "constants",
+        doc: "what is known is computed",
+        run: |s, _, _| graph_pass(s, normalise::constants),
+    },
     Pass { name: "cse", doc: "equal computations become one", run: cse },
-    Pass { name: "adds", doc: "chains of additions become one, dead code goes", run: |s, _, _| graph_pass(s, normalise::merge_adds) },
+    Pass {
+        name: "adds",
+        doc: "chains of additions become one, dead code goes",
+        run: |s, _, _| graph_pass(s, normalise::merge_adds),
+    },
     Pass { name: "partition", doc: "rules and roles give placements and collectives", run: partition_pass },
     Pass { name: "lower", doc: "ops become primitive steps on buffers", run: lower },
-    Pass { name: "bundle", doc: "all-reduces of equal axes share a bucket", run: |s, _, _| plan_pass(s, schedule::bundle) },
-    Pass { name: "fuse", doc: "chains of element-wise steps become one", run: |s, _, _| plan_pass(s, schedule::fuse) },
-    Pass { name: "lifetimes", doc: "buffers end at their last use and hand on their storage", run: |s, _, _| plan_pass(s, schedule::lifetimes) },
+    Pass {
+        name: "bundle",
+        doc: "all-reduces of equal axes share a bucket",
+        run: |s, _, _| plan_pass(s, schedule::bundle),
+    },
+    Pass {
+        name: "fuse",
+        doc: "chains of element-wise steps become one",
+        run: |s, _, _| plan_pass(s, schedule::fuse),
+    },
+    Pass {
+        name: "lifetimes",
+        doc: "buffers end at their last use and hand on their storage",
+        run: |s, _, _| plan_pass(s, schedule::lifetimes),
+    },
 ];
 
 /// A compiled step.

@@ -45,7 +45,8 @@ pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
         let n = g.node(id);
         let leaf = n.op.kind();
         let i = id.0 as usize;
-        on_input[i] = matches!(leaf, Kind::Leaf(LeafOp::Input { .. })) || n.inputs.iter().any(|x| on_input[x.0 as usize]);
+        on_input[i] = matches!(leaf, Kind::Leaf(LeafOp::Input { .. }))
+            || n.inputs.iter().any(|x| on_input[x.0 as usize]);
         on_leaf[i] = matches!(leaf, Kind::Leaf(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
     }
     let mut e = Evaluation {
@@ -176,7 +177,9 @@ impl Evaluation {
             .collect();
         self.results
             .iter()
-            .map(|(name, id)| (name.clone(), self.value(*id, &mut known).data.first().copied().unwrap_or(f64::NAN)))
+            .map(|(name, id)| {
+                (name.clone(), self.value(*id, &mut known).data.first().copied().unwrap_or(f64::NAN))
+            })
             .collect()
     }
 

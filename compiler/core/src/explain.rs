@@ -133,7 +133,10 @@ fn values(spmd: &Spmd, line_of: &LineOf) -> Vec<ValueReport> {
         let Some(name) = shown(g, v.value, spmd) else { continue };
         let n = g.node(v.value);
         let shape: Vec<usize> =
-            n.ty.dims.iter().map(|d| meshwright_plan::largest_block(d.size, v.placement.axes(*d), &spmd.mesh)).collect();
+            n.ty.dims
+                .iter()
+                .map(|d| meshwright_plan::largest_block(d.size, v.placement.axes(*d), &spmd.mesh))
+                .collect();
         out.push(ValueReport {
             line: line(line_of, n.origin.span),
             phase: n.origin.phase,
@@ -193,7 +196,12 @@ fn collectives(plan: &Plan) -> Vec<CollectiveReport> {
             .origin
             .iter()
             .zip(&sizes)
-            .map(|(w, b)| PartReport { value: w.value.clone(), line: w.line, bytes: *b, because: w.because.clone() })
+            .map(|(w, b)| PartReport {
+                value: w.value.clone(),
+                line: w.line,
+                bytes: *b,
+                because: w.because.clone(),
+            })
             .collect();
         let mut reasons: Vec<&str> = Vec::new();
         for p in &parts {

@@ -70,7 +70,11 @@ pub fn constants(step: &StepGraph) -> StepGraph {
     rebuild(step, |g, node, _| {
         let known: Vec<Option<f64>> = node.inputs.iter().map(|i| constant(g, *i)).collect();
         let scalar = node.ty.dims.is_empty() && (node.ty.dtype.is_float() || node.ty.dtype.is_int());
-        if scalar && !known.is_empty() && known.iter().all(Option::is_some) && node.op.expand_when() == ExpandWhen::Never {
+        if scalar
+            && !known.is_empty()
+            && known.iter().all(Option::is_some)
+            && node.op.expand_when() == ExpandWhen::Never
+        {
             let x: Vec<F64Tensor> = known.iter().flatten().map(|v| F64Tensor::new([], vec![*v])).collect();
             let value = node.op.oracle(&x.iter().collect::<Vec<_>>(), &node.ty).data[0];
             return g.op(Const::new(value, node.ty.dtype), &[]);
@@ -85,7 +89,8 @@ pub fn constants(step: &StepGraph) -> StepGraph {
 /// A product with its constant factors made one, and that left out where it is 1.
 fn product(g: &mut Graph, node: Node, known: &[Option<f64>]) -> Id {
     let factor: f64 = known.iter().flatten().product();
-    let mut rest: Vec<Id> = node.inputs.iter().zip(known).filter(|(_, k)| k.is_none()).map(|(i, _)| *i).collect();
+    let mut rest: Vec<Id> =
+        node.inputs.iter().zip(known).filter(|(_, k)| k.is_none()).map(|(i, _)| *i).collect();
     if factor == 1.0 && rest.len() == 1 && g.ty(rest[0]).dims.len() == node.ty.dims.len() {
         return rest[0];
     }
@@ -142,7 +147,9 @@ pub fn merge_adds(step: &StepGraph) -> StepGraph {
         let mut inputs = Vec::new();
         for i in &node.inputs {
             match single.get(i) {
-                Some(parts) if g.node(*i).origin.class == node.origin.class => inputs.extend_from_slice(parts),
+                Some(parts) if g.node(*i).origin.class == node.origin.class => {
+                    inputs.extend_from_slice(parts)
+                }
                 _ => inputs.push(*i),
             }
         }

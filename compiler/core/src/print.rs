@@ -110,7 +110,9 @@ pub fn plan(p: &Plan) -> String {
                 let axes: Vec<&str> = c.axes().iter().map(|a| p.mesh.name(*a)).collect();
                 let dim = match c {
                     Collective::AllReduce { monoid, .. } => format!("[{monoid}]"),
-                    Collective::ReduceScatter { dim, monoid, .. } => format!("[{monoid} {}]", p.dims.name(*dim)),
+                    Collective::ReduceScatter { dim, monoid, .. } => {
+                        format!("[{monoid} {}]", p.dims.name(*dim))
+                    }
                     Collective::AllGather { dim, .. } => format!("[{}]", p.dims.name(*dim)),
                     Collective::AllToAll { join, split, .. } => {
                         format!("[{} -> {}]", p.dims.name(*join), p.dims.name(*split))

@@ -15,7 +15,8 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
     if let Some(ClipSpec::GlobalNorm(limit)) = train.clip {
         grads = clipped(&mut g, &grads, limit);
     }
-    let mut goals = vec![Goal { name: train.minimize.name.clone(), id: train.minimize.id, kind: GoalKind::Scalar }];
+    let mut goals =
+        vec![Goal { name: train.minimize.name.clone(), id: train.minimize.id, kind: GoalKind::Scalar }];
     let mut update = Update { step: None, float: program.float, train };
     for (p, grad) in params.iter().zip(grads) {
         g.cursor = Origin {
@@ -45,7 +46,8 @@ fn clipped(g: &mut Graph, grads: &[Id], limit: f64) -> Vec<Id> {
     let base = g.node(*first).origin.clone();
     let mut squares = Vec::new();
     for grad in grads {
-        g.cursor = Origin { phase: Phase::Update, name: "gradient norm".into(), ..g.node(*grad).origin.clone() };
+        g.cursor =
+            Origin { phase: Phase::Update, name: "gradient norm".into(), ..g.node(*grad).origin.clone() };
         squares.push(g.contract_to(&[*grad, *grad], &[]));
     }
     g.cursor = Origin {

@@ -94,7 +94,9 @@ fn op(
         }
         return;
     }
-    if inputs.len() != node.inputs.len() || inputs.iter().zip(&node.inputs).any(|(i, n)| spmd.version(*i).value != *n) {
+    if inputs.len() != node.inputs.len()
+        || inputs.iter().zip(&node.inputs).any(|(i, n)| spmd.version(*i).value != *n)
+    {
         v.push(format!("{at}: does not read its operands"));
         return;
     }
@@ -130,7 +132,10 @@ fn op(
     }
     for (a, slots) in open {
         if !roles.linear_in(&slots, inputs.len()) {
-            v.push(format!("{at}: is not linear in its operands that are unfinished over `{}`", spmd.mesh.name(a)));
+            v.push(format!(
+                "{at}: is not linear in its operands that are unfinished over `{}`",
+                spmd.mesh.name(a)
+            ));
         }
         partial.insert(a, Monoid::Sum);
     }

@@ -219,7 +219,7 @@ mod tests {
         };
         let eval = Evaluation { loss: 0.1, metrics: vec![("accuracy".into(), 0.97)] };
         let text = head.lines(814_090, 60_000, 600, 1200, 0)
-            + &head.row(1, 0.25, Some(&eval), 3.14)
+            + &head.row(1, 0.25, Some(&eval), 3.12)
             + &head.row(2, 0.25, None, 3.0);
         assert_eq!(
             text,

@@ -49,9 +49,12 @@ pub fn bench(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<BenchResult, Failure> {
     let Some(step) = training_step(&project.program) else {
-        return Err(Diagnostic::error(codes::E0516, "there is no `train` block, so no training step to time")
-            .help("add a `train` block to the model file")
-            .into());
+        return Err(Diagnostic::error(
+            codes::E0516,
+            "there is no `train` block, so no training step to time",
+        )
+        .help("add a `train` block to the model file")
+        .into());
     };
     let plan = compiled(project, &step, sources)?.plan;
     let mut cluster = start(project, options.threads)?;
@@ -61,8 +64,11 @@ pub fn bench(
     let names: Vec<String> = program.plan.inputs.iter().map(|i| i.name.clone()).collect();
     let high = move |name: &str| names.iter().position(|n| n == name).and_then(|i| ranges[i]);
     let seed = options.seed;
-    let made: Vec<Vec<HostTensor>> =
-        program.needs.iter().map(|leaves| leaves.iter().map(|l| random(l, seed, high(&l.name))).collect()).collect();
+    let made: Vec<Vec<HostTensor>> = program
+        .needs
+        .iter()
+        .map(|leaves| leaves.iter().map(|l| random(l, seed, high(&l.name))).collect())
+        .collect();
     let made = Arc::new(made);
     let provider: Provider = Arc::new(move |rank, _| Ok(made[rank].clone()));
     let mut times = Vec::new();
@@ -81,7 +87,8 @@ pub fn bench(
     let cpu = (process_cpu_time() - cpu).as_secs_f64() * 1e3 / options.steps.max(1) as f64;
     cluster.shutdown();
     times.sort_by(f64::total_cmp);
-    let at = |q: f64| times.get(((q * times.len() as f64) as usize).min(times.len().saturating_sub(1))).copied();
+    let at =
+        |q: f64| times.get(((q * times.len() as f64) as usize).min(times.len().saturating_sub(1))).copied();
     Ok(BenchResult {
         median_ms: at(0.5).unwrap_or(f64::NAN),
         min_ms: at(0.0).unwrap_or(f64::NAN),
@@ -106,7 +113,8 @@ fn random(leaf: &InputLeaf, seed: u64, range: Option<usize>) -> HostTensor {
     let key = Key::new(seed, &leaf.name);
     let whole = leaf.dtype.is_float();
     let n: usize = shape.iter().product();
-    let values = (0..n as u64).map(|i| uniform01(key, i) * high).map(|v| if whole { v } else { v.floor() }).collect();
+    let values =
+        (0..n as u64).map(|i| uniform01(key, i) * high).map(|v| if whole { v } else { v.floor() }).collect();
     HostTensor { shape, data: HostData::from_f64(leaf.dtype, values) }
 }
 

@@ -75,11 +75,11 @@ impl Evaluator {
         };
         if let Some(program) = &self.full {
             let (set, needs) = (self.set.clone(), program.needs.clone());
-            let mut source = prefetch(0..batches, move |n| {
+            let source = prefetch(0..batches, move |n| {
                 let first = n as usize * size;
                 Ok(batch(&set, &needs, &(first..first + size).collect::<Vec<_>>()))
             })?;
-            while let Some(b) = source.next() {
+            for b in source {
                 step(program, b.map_err(data_failed)?)?;
             }
         }
@@ -97,5 +97,6 @@ impl Evaluator {
 
 /// The error of the thread that reads data.
 pub(crate) fn data_failed(why: String) -> Failure {
-    meshwright_diag::Diagnostic::error(meshwright_diag::codes::E0516, format!("reading data failed: {why}")).into()
+    meshwright_diag::Diagnostic::error(meshwright_diag::codes::E0516, format!("reading data failed: {why}"))
+        .into()
 }

@@ -122,13 +122,19 @@ pub fn predict(
 fn wanted(project: &Project, names: &[String]) -> Result<Vec<String>, Failure> {
     let all: Vec<String> = project.program.outputs.iter().map(|o| o.name.clone()).collect();
     if all.is_empty() {
-        return Err(Diagnostic::error(codes::E0516, format!("the model `{}` declares no output", project.program.model))
-            .help("declare one: `output class = argmax[classes](logits)`")
-            .into());
+        return Err(Diagnostic::error(
+            codes::E0516,
+            format!("the model `{}` declares no output", project.program.model),
+        )
+        .help("declare one: `output class = argmax[classes](logits)`")
+        .into());
     }
     for n in names {
         if !all.contains(n) {
-            let d = Diagnostic::error(codes::E0516, format!("the model has no output `{n}`: it has {}", all.join(", ")));
+            let d = Diagnostic::error(
+                codes::E0516,
+                format!("the model has no output `{n}`: it has {}", all.join(", ")),
+            );
             let d = match nearest(n, all.iter().map(String::as_str)) {
                 Some(c) => d.help(format!("did you mean `{c}`?")),
                 None => d,

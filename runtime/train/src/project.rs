@@ -76,7 +76,8 @@ impl Project {
         let mut settings = self.settings.clone();
         settings.dims.retain(|d| d.0 != name);
         settings.dims.push((name, examples));
-        let (program, _) = resolve(&self.file, None, &settings, &mut |path, span| used(&self.uses, path, span));
+        let (program, _) =
+            resolve(&self.file, None, &settings, &mut |path, span| used(&self.uses, path, span));
         let mut out = self.clone();
         let program = program?;
         // Dims are numbered as before; their sizes, which are part of a dim, may have changed.
@@ -179,8 +180,9 @@ fn read_model(name: &str, out: &mut Vec<Diagnostic>) -> Option<(String, String)>
     }
 }
 
-fn read_text(path: &str) -> Result<String, Diagnostic> {
-    let fail = |why: String| Diagnostic::error(codes::E0515, format!("cannot read `{path}`: {why}"));
+fn read_text(path: &str) -> Result<String, Box<Diagnostic>> {
+    let fail =
+        |why: String| Box::new(Diagnostic::error(codes::E0515, format!("cannot read `{path}`: {why}")));
     let meta = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
     if meta.is_dir() {
         return Err(fail("it is a folder".into()));
@@ -218,7 +220,7 @@ fn read_layout(
                 let (f, d) = parse_layout(id, &content);
                 (f, d, true)
             }
-            Err(d) => (None, vec![d], true),
+            Err(d) => (None, vec![*d], true),
         }
     } else if text.contains("->") || text.trim().is_empty() {
         let id = sources.add("--layout", text);
@@ -237,7 +239,10 @@ fn read_layout(
 
 fn no_layout(text: &str) -> Diagnostic {
     let shipped: Vec<&str> = LAYOUTS.iter().map(|s| s.name).collect();
-    let d = Diagnostic::error(codes::E0515, format!("`{text}` is no layout: no file, no shipped layout, and no rules"));
+    let d = Diagnostic::error(
+        codes::E0515,
+        format!("`{text}` is no layout: no file, no shipped layout, and no rules"),
+    );
     let d = match nearest(text, shipped.iter().copied()) {
         Some(c) => d.help(format!("did you mean the shipped layout `{c}`?")),
         None => d,

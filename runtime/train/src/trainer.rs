@@ -139,7 +139,11 @@ pub fn train(
         Some(s) => Arc::new(s),
         None => return Err(data_failed("there is no `train` split".into())),
     };
-    let test = if options.eval { dataset(project, options.data.as_deref(), &options.roots, "test", true)? } else { None };
+    let test = if options.eval {
+        dataset(project, options.data.as_deref(), &options.roots, "test", true)?
+    } else {
+        None
+    };
     let run = match &options.run {
         Some(path) if options.resume => Some(RunDir::resume(path)?),
         Some(path) => Some(RunDir::create(path)?),
@@ -156,7 +160,10 @@ pub fn train(
         let name = project.example_dim().map_or("?", |d| d.1);
         return Err(Diagnostic::error(
             codes::E0516,
-            format!("`{name}` = {examples}, but there are only {} examples: not one whole batch", set.records()),
+            format!(
+                "`{name}` = {examples}, but there are only {} examples: not one whole batch",
+                set.records()
+            ),
         )
         .help(format!("take a smaller batch: `--dim {name}={}`", set.records()))
         .into());
@@ -205,18 +212,34 @@ pub fn train(
         examples: set.records(),
         notes,
     });
-    let (needs, source_schedule, source_set) = (program.needs.clone(), schedule.clone(), set.clone());
+    let (needs, source_schedule, source_set) = (program.needs.clone(), schedule, set.clone());
     let mut batches = prefetch(from..last.max(from), move |n| {
         Ok(batch(&source_set, &needs, &source_schedule.records(n, 0..examples)))
     })?;
     let folder = options.run.as_deref().map(crate::run_dir::checkpoints_in).unwrap_or_default();
-    let mut l = Loop { project, cluster: &cluster, store, log, schedule: &schedule, seed, examples, folder, progress };
-    let mut finished =
-        Finished { steps: from, epochs: 0, loss: None, eval: None, interrupted: false, run: options.run.clone() };
+    let mut l = Loop {
+        project,
+        cluster: &cluster,
+        store,
+        log,
+        schedule: &schedule,
+        seed,
+        examples,
+        folder,
+        progress,
+    };
+    let mut finished = Finished {
+        steps: from,
+        epochs: 0,
+        loss: None,
+        eval: None,
+        interrupted: false,
+        run: options.run.clone(),
+    };
     let began = Instant::now();
     let mut epoch_began = Instant::now();
     let (mut losses, mut saved) = (Vec::new(), from);
-    while let Some(b) = batches.next() {
+    for b in batches.by_ref() {
         let n = finished.steps + 1;
         let report = cluster.run(program.id, n, &provide(b.map_err(data_failed)?))?;
         let name = &program.plan.outputs[0].name;
@@ -224,7 +247,7 @@ pub fn train(
         l.step(n, loss, epoch_began, losses.len())?;
         losses.push(loss);
         (finished.steps, finished.loss) = (n, Some(loss));
-        if n % per_epoch == 0 {
+        if n.is_multiple_of(per_epoch) {
             finished.epochs = (n / per_epoch) as u32;
             finished.eval = l.epoch(finished.epochs, &losses, evaluator.as_ref(), epoch_began)?;
             losses.clear();
@@ -242,7 +265,7 @@ pub fn train(
         l.save(finished.steps)?;
     }
     if !finished.interrupted {
-        if finished.steps % per_epoch != 0 && evaluator.is_some() {
+        if !finished.steps.is_multiple_of(per_epoch) && evaluator.is_some() {
             finished.eval = l.evaluate(evaluator.as_ref())?;
         }
         let seconds = began.elapsed().as_secs_f64();
@@ -256,7 +279,10 @@ pub fn train(
     Ok(finished)
 }
 
-fn newest(store: Option<&Store>, notes: &mut Vec<String>) -> Result<Option<crate::checkpoint::Checkpoint>, Failure> {
+fn newest(
+    store: Option<&Store>,
+    notes: &mut Vec<String>,
+) -> Result<Option<crate::checkpoint::Checkpoint>, Failure> {
     let Some(store) = store else {
         return Err(Diagnostic::error(codes::E0516, "`--resume` needs the folder of the run")
             .help("name it: `--run DIR --resume`")
@@ -329,7 +355,8 @@ impl Loop<'_> {
     fn evaluate(&mut self, evaluator: Option<&Evaluator>) -> Result<Option<metrics::Evaluation>, Failure> {
         let Some(e) = evaluator else { return Ok(None) };
         let progress = &mut *self.progress;
-        let result = e.run(self.cluster, &mut |done, total| progress(Progress::Evaluating { done, total }))?;
+        let result =
+            e.run(self.cluster, &mut |done, total| progress(Progress::Evaluating { done, total }))?;
         Ok(Some(result))
     }
 

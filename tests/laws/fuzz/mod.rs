@@ -29,8 +29,8 @@ type Trace = Vec<BTreeMap<String, (DType, F64Tensor)>>;
 
 /// What became of a seed.
 enum End {
-    /// It ran and is equal; whether a gather had to be granted.
-    Equal,
+    /// It ran and is equal; with how many granted gathers, and how many collectives.
+    Equal { granted: usize, collectives: usize },
     /// The layout is an error.
     Refused,
 }
@@ -128,7 +128,7 @@ fn trial(seed: u64, show: bool) -> Result<End, String> {
         report(&format!("{}\n{}", print::graph(&step), told(&layout)));
     }
     let alone = match plan(&step, &Layout::default(), false) {
-        Ok(p) => run(p, &r).map_err(|e| format!("on one device: {e}"))?,
+        Ok(p) => run(p.plan, &r).map_err(|e| format!("on one device: {e}"))?,
         Err(e) => return Err(format!("on one device: {e:?}")),
     };
     equal(&alone, &meaning(&step, &r)).map_err(|e| format!("one device is not what it means: {e}"))?;
@@ -142,9 +142,10 @@ fn trial(seed: u64, show: bool) -> Result<End, String> {
     }
     match planned {
         Ok(p) => {
-            let many = run(p, &r).map_err(|e| format!("{}: {e}", told(&layout)))?;
+            let (granted, collectives) = (p.granted, p.collectives);
+            let many = run(p.plan, &r).map_err(|e| format!("{}: {e}", told(&layout)))?;
             equal(&many, &alone).map_err(|e| format!("{}: {e}", told(&layout)))?;
-            Ok(End::Equal)
+            Ok(End::Equal { granted, collectives })
         }
         Err(Refused::Layout(codes)) if !placing.grant && codes.iter().all(|c| c == "E0310") => Ok(End::Refused),
         Err(e) => Err(format!("{}: {e:?}", told(&layout))),
@@ -158,14 +159,23 @@ fn random_programs_under_random_layouts_equal_one_device() {
     let count = if std::env::var_os("LONG").is_some() { 10_000 } else { 300 };
     let seeds = one.map_or(0..count, |s| s..s + 1);
     let (mut equal, mut refused, mut wrong) = (0, 0, Vec::new());
+    let (mut with_granted, mut all_collectives) = (0, 0);
     for seed in seeds {
         match trial(seed, one.is_some()) {
-            Ok(End::Equal) => equal += 1,
+            Ok(End::Equal { granted, collectives }) => {
+                equal += 1;
+                with_granted += usize::from(granted > 0);
+                all_collectives += collectives;
+            }
             Ok(End::Refused) => refused += 1,
             Err(e) => wrong.push(format!("SEED={seed}: {e}")),
         }
     }
-    report(&format!("random programs: {equal} equal, {refused} refused, {} wrong in {:.1?}", wrong.len(), begin.elapsed()));
+    report(&format!(
+        "random programs: {equal} equal ({with_granted} with granted gathers, {all_collectives} collectives), {refused} refused, {} wrong in {:.1?}",
+        wrong.len(),
+        begin.elapsed()
+    ));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(one.is_some() || equal >= refused, "most layouts were refused: the test tests little");
 }

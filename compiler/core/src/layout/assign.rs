@@ -131,7 +131,9 @@ fn conflict(layout: &Layout, graph: &Graph, id: Id, first: &Rule, second: &Rule,
     .at(second.span, format!("rule {}: `{}`", second.number, second.text))
     .and(graph.node(id).origin.span, "a value with both dims");
     if first.number == second.number {
-        return d.help(format!("one rule splits both; split only one of `{a}` and `{b}`, or rename one dim of this value"));
+        return d.help(format!(
+            "one rule splits both; split only one of `{a}` and `{b}`, or rename one dim of this value"
+        ));
     }
     let d = d.and(first.span, format!("rule {}: `{}`", first.number, first.text));
     let end = Span { start: second.span.end, ..second.span };

@@ -34,15 +34,19 @@ pub fn mesh_of(file: &LayoutFile, over: Option<&MeshDecl>, out: &mut Vec<Diagnos
             );
         } else if a.size == 0 {
             out.push(
-                Diagnostic::error(codes::E0306, format!("the mesh axis `{}` has size 0: it has no devices", a.name.text))
-                    .at(a.size_span, "must be at least 1")
-                    .fix("make it 1: the axis then splits nothing", a.size_span, "1", false),
+                Diagnostic::error(
+                    codes::E0306,
+                    format!("the mesh axis `{}` has size 0: it has no devices", a.name.text),
+                )
+                .at(a.size_span, "must be at least 1")
+                .fix("make it 1: the axis then splits nothing", a.size_span, "1", false),
             );
         } else {
             axes.push((MeshAxis { name: a.name.text.clone(), size: a.size as usize }, a.name.span));
         }
     }
-    let devices = axes.iter().try_fold(1u64, |n, (a, _)| n.checked_mul(a.size as u64).filter(|n| *n <= MAX_DEVICES));
+    let devices =
+        axes.iter().try_fold(1u64, |n, (a, _)| n.checked_mul(a.size as u64).filter(|n| *n <= MAX_DEVICES));
     if let (Some((_, span)), true) = (axes.last(), devices.is_none() || axes.len() > MAX_AXES) {
         out.push(
             Diagnostic::error(
@@ -72,7 +76,11 @@ pub fn check_devices(mesh: &Mesh, devices: usize) -> Option<Diagnostic> {
             let text: Vec<String> = fit.axes.iter().map(|a| format!("{}={}", a.name, a.size)).collect();
             d.help(format!("change `{}`: `--mesh {}`", first.name, text.join(",")))
         }
-        Some(first) => d.help(format!("use one axis: `--mesh {}={devices}`, or start {} devices", first.name, mesh.devices())),
+        Some(first) => d.help(format!(
+            "use one axis: `--mesh {}={devices}`, or start {} devices",
+            first.name,
+            mesh.devices()
+        )),
         None => d.help(format!("declare a mesh: `--mesh all={devices}`")),
     })
 }

@@ -76,7 +76,12 @@ impl Layout {
 
 /// Reads a layout for a program. `mesh` overrides the file's; `shared` says that the rules come from a file that several
 /// models share, where a rule for a dim that this model lacks is only noted.
-pub fn layout(file: &LayoutFile, mesh: Option<&MeshDecl>, program: &Program, shared: bool) -> Outcome<Layout> {
+pub fn layout(
+    file: &LayoutFile,
+    mesh: Option<&MeshDecl>,
+    program: &Program,
+    shared: bool,
+) -> Outcome<Layout> {
     let mut out = Vec::new();
     let Some(mesh) = mesh_of(file, mesh, &mut out) else { return (None, out) };
     let mut layout = Layout { mesh, ..Layout::default() };
@@ -118,15 +123,22 @@ enum Foreign {
     Fine,
 }
 
-fn dim(name: &str, span: Span, program: &Program, foreign: Foreign, out: &mut Vec<Diagnostic>) -> Option<Dim> {
+fn dim(
+    name: &str,
+    span: Span,
+    program: &Program,
+    foreign: Foreign,
+    out: &mut Vec<Diagnostic>,
+) -> Option<Dim> {
     let found = program.graph.dims.find(name);
     if found.is_none() {
         let close = nearest(name, program.graph.dims.iter().map(|d| d.1));
         let close = close.filter(|_| foreign != Foreign::Fine);
         let noted = foreign != Foreign::Never && close.is_none();
         let severity = if noted { Severity::Note } else { Severity::Error };
-        let mut d = Diagnostic::error(codes::E0302, format!("the model `{}` has no dim `{name}`", program.model))
-            .at(span, "no such dim");
+        let mut d =
+            Diagnostic::error(codes::E0302, format!("the model `{}` has no dim `{name}`", program.model))
+                .at(span, "no such dim");
         d.severity = severity;
         let all: Vec<String> = program.graph.dims.iter().map(|d| format!("`{}`", d.1)).collect();
         d = d.note(format!("its dims are {}", all.join(", ")));
@@ -189,7 +201,8 @@ fn read_rule(
             (None, Some(p)) => format!("{p}: "),
             (Some(k), Some(p)) => format!("{} {p}: ", k.word()),
         };
-        let text = format!("{prefix}{name} -> {to}{}", if rule.when_free.is_some() { " when free" } else { "" });
+        let text =
+            format!("{prefix}{name} -> {to}{}", if rule.when_free.is_some() { " when free" } else { "" });
         layout.rules.push(Rule {
             scope: scope.clone(),
             dim,
@@ -204,11 +217,17 @@ fn read_rule(
 
 fn unknown_axis(name: &str, span: Span, mesh: &Mesh) -> Diagnostic {
     let all: Vec<String> = mesh.axes.iter().map(|a| format!("`{}` = {}", a.name, a.size)).collect();
-    let has = if all.is_empty() { "the mesh has no axes".into() } else { format!("the mesh has {}", all.join(", ")) };
+    let has = if all.is_empty() {
+        "the mesh has no axes".into()
+    } else {
+        format!("the mesh has {}", all.join(", "))
+    };
     let d = Diagnostic::error(codes::E0301, format!("no mesh axis `{name}`: {has}")).at(span, "no such axis");
     match nearest(name, mesh.axes.iter().map(|a| a.name.as_str())) {
         Some(c) => d.fix(format!("did you mean `{c}`?"), span, c, false),
-        None if mesh.axes.is_empty() => d.help(format!("declare it: `mesh {name} = 2`, or `--mesh {name}=2`")),
+        None if mesh.axes.is_empty() => {
+            d.help(format!("declare it: `mesh {name} = 2`, or `--mesh {name}=2`"))
+        }
         None => d.help("name an axis of the mesh, or declare this one in the mesh"),
     }
 }
@@ -232,7 +251,10 @@ fn placed_twice(layout: &Layout, out: &mut Vec<Diagnostic>) {
                     )
                     .at(r.span, format!("`{}`", r.text))
                     .and(s.span, format!("`{}`", s.text))
-                    .help(format!("to split it over several axes write `{name} -> {}`; else drop one rule", axes.join(", "))),
+                    .help(format!(
+                        "to split it over several axes write `{name} -> {}`; else drop one rule",
+                        axes.join(", ")
+                    )),
                 );
             }
         }

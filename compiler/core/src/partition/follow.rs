@@ -52,7 +52,8 @@ impl Pass<'_> {
     fn follow(&mut self, id: Id, loops: &mut Loops, keep: &BTreeSet<Axis>) {
         let inputs = self.node(id).inputs.clone();
         let roles = self.roles(id);
-        let mut used: BTreeSet<Axis> = loops.values().flatten().copied().chain(keep.iter().copied()).collect();
+        let mut used: BTreeSet<Axis> =
+            loops.values().flatten().copied().chain(keep.iter().copied()).collect();
         let mut slots: Vec<usize> = (0..inputs.len()).collect();
         slots.sort_by_key(|s| std::cmp::Reverse(self.bytes(inputs[*s], &Placement::whole())));
         for slot in slots {
@@ -148,7 +149,9 @@ pub(super) fn unasked_gather(pass: &Pass, id: Id, axis: Axis, dim: Dim, user: Op
     let whole = pass.bytes(id, &Placement::whole());
     let mut d = Diagnostic::error(
         codes::E0310,
-        format!("`{value}` would be gathered along `{name}` over `{over}`, {whole} bytes on every device, and no rule implies it"),
+        format!(
+            "`{value}` would be gathered along `{name}` over `{over}`, {whole} bytes on every device, and no rule implies it"
+        ),
     );
     let of_dim = |d: Dim| pass.layout.rules.iter().find(move |r| r.dim == crate::layout::RuleDim::Dim(d));
     let by_axis = pass.layout.rules.iter().find(|r| r.axes.contains(&axis));

@@ -130,7 +130,9 @@ impl<'a> Pass<'a> {
         let ty = self.step.graph.ty(id).clone();
         match self.router.route(&ty, self.mesh, src, dst) {
             Some(r) => r,
-            None => panic!("internal error: no route for {} from {src:?} to {dst:?}", self.graph().describe(id)),
+            None => {
+                panic!("internal error: no route for {} from {src:?} to {dst:?}", self.graph().describe(id))
+            }
         }
     }
 
@@ -245,7 +247,8 @@ impl<'a> Pass<'a> {
         for (slot, x) in inputs.iter().enumerate() {
             let mut p = self.operand(id, slot, &loops);
             let now = self.current(*x);
-            p.partial = keep.iter().filter(|a| now.partial.contains_key(a)).map(|a| (*a, Monoid::Sum)).collect();
+            p.partial =
+                keep.iter().filter(|a| now.partial.contains_key(a)).map(|a| (*a, Monoid::Sum)).collect();
             srcs.push(self.convert(*x, &p, Some(id)));
         }
         let roles = self.roles(id);
@@ -286,7 +289,13 @@ impl<'a> Pass<'a> {
         self.instrs.push(Instr::Op { inputs, loops, out });
     }
 
-    fn version(&mut self, value: Id, placement: Placement, phase: Option<Phase>, gathered: bool) -> VersionId {
+    fn version(
+        &mut self,
+        value: Id,
+        placement: Placement,
+        phase: Option<Phase>,
+        gathered: bool,
+    ) -> VersionId {
         let version = VersionId(self.versions.len() as u32);
         self.versions.push(Version { value, placement: placement.clone() });
         self.made.entry(value).or_default().insert(placement, Made { version, phase, gathered });
@@ -302,12 +311,17 @@ impl<'a> Pass<'a> {
 
     /// Operands that are unfinished over the same axes are added before anything else, unfinished.
     fn group(&mut self, id: Id) {
-        let mut groups: BTreeMap<(BTreeMap<Axis, Monoid>, Vec<Dim>), Vec<Id>> = BTreeMap::new();
+        /// Over which axes operands are unfinished, and their dims.
+        type Alike = (BTreeMap<Axis, Monoid>, Vec<Dim>);
+        let mut groups: BTreeMap<Alike, Vec<Id>> = BTreeMap::new();
         let inputs = self.node(id).inputs.clone();
         for x in &inputs {
             let p = self.current(*x);
             let alone = self.users[x.0 as usize].len() == 1 && inputs.iter().filter(|y| *y == x).count() == 1;
-            let open = self.settled[x.0 as usize].is_none() && alone && !self.given.contains(x) && !self.is_gradient(*x);
+            let open = self.settled[x.0 as usize].is_none()
+                && alone
+                && !self.given.contains(x)
+                && !self.is_gradient(*x);
             if open && !p.partial.is_empty() && p.partial.values().all(|m| *m == Monoid::Sum) {
                 let mut dims = self.graph().ty(*x).dims.clone();
                 dims.sort();
@@ -398,7 +412,7 @@ impl<'a> Pass<'a> {
     }
 
     fn make_anywhere(&mut self, id: Id, dst: &Placement, phase: Phase) -> VersionId {
-        let out = match self.node(id).op.kind() {
+        match self.node(id).op.kind() {
             Kind::Rename { from, to } => {
                 let x = self.node(id).inputs[0];
                 let src = self.convert(x, &dst.rename(to, from), Some(id));
@@ -416,8 +430,7 @@ impl<'a> Pass<'a> {
                 self.instrs.push(Instr::Leaf { out });
                 out
             }
-        };
-        out
+        }
     }
 
     /// Settles and converts what the step gives.
@@ -488,9 +501,11 @@ impl<'a> Pass<'a> {
             || matches!(class, Class::Moment | Class::Grad)
             || matches!(user_class, Class::Moment)
             || self.layout.gathers.contains(&dim)
-            || self.layout.rules.iter().any(|r| {
-                r.free && r.axes.contains(&axis) && r.dim == crate::layout::RuleDim::Dim(dim)
-            });
+            || self
+                .layout
+                .rules
+                .iter()
+                .any(|r| r.free && r.axes.contains(&axis) && r.dim == crate::layout::RuleDim::Dim(dim));
         if !implied && self.told.insert((dim, axis)) {
             let d = super::follow::unasked_gather(self, id, axis, dim, user);
             self.diagnostics.push(d);

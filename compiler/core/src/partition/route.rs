@@ -94,17 +94,24 @@ pub fn wire_bytes(kind: &Move, mesh: &Mesh, before: usize, after: usize) -> u64 
     let (before, after) = (before as u64, after as u64);
     let part = |k: usize, b: u64| 4 * (k as u64 - 1) * b / k as u64;
     match kind {
-        Move::AllReduce { axes, .. } => 2 * part(axes.iter().map(|a| mesh.size(*a)).product(), before) + LAUNCH,
-        Move::ReduceScatter { axis, .. } | Move::AllToAll { axis, .. } => part(mesh.size(*axis), before) + LAUNCH,
+        Move::AllReduce { axes, .. } => {
+            2 * part(axes.iter().map(|a| mesh.size(*a)).product(), before) + LAUNCH
+        }
+        Move::ReduceScatter { axis, .. } | Move::AllToAll { axis, .. } => {
+            part(mesh.size(*axis), before) + LAUNCH
+        }
         Move::AllGather { axis, .. } => part(mesh.size(*axis), after) + LAUNCH,
         Move::Slice { .. } => 0,
     }
 }
 
-/// A memo of routes.
+/// Cost and moves; `None` where there is no way.
+type Route = Option<(u64, Vec<Move>)>;
+
+/// A memo of routes, by dims, bytes of an element, and both placements.
 #[derive(Default)]
 pub(super) struct Router {
-    memo: BTreeMap<(Vec<Dim>, usize, Placement, Placement), Option<(u64, Vec<Move>)>>,
+    memo: BTreeMap<(Vec<Dim>, usize, Placement, Placement), Route>,
 }
 
 impl Router {

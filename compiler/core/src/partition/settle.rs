@@ -25,7 +25,9 @@ impl Pass<'_> {
         let strip = |p: &Placement| {
             let open = |a: &Axis| keep.iter().any(|k| k.0 == *a);
             let mut q = Placement::split(
-                p.splits.iter().map(|(d, a)| (*d, a.iter().copied().filter(|a| !open(a)).collect::<Vec<_>>())),
+                p.splits
+                    .iter()
+                    .map(|(d, a)| (*d, a.iter().copied().filter(|a| !open(a)).collect::<Vec<_>>())),
             );
             q.partial = keep.iter().copied().collect();
             q
@@ -94,13 +96,15 @@ impl Pass<'_> {
             return true;
         }
         let inputs = node.inputs.clone();
-        let open = |p: &Pass, x: &Id| p.natural[x.0 as usize].is_some() && p.current(*x).partial.contains_key(&axis);
+        let open =
+            |p: &Pass, x: &Id| p.natural[x.0 as usize].is_some() && p.current(*x).partial.contains_key(&axis);
         if self.is_add(user) {
             let same_dims = |p: &Pass, x: &Id| {
                 let (a, b) = (&p.graph().ty(*x).dims, &p.graph().ty(v).dims);
                 a.len() == b.len() && a.iter().all(|d| b.contains(d))
             };
-            return !self.is_gradient(v) && inputs.iter().any(|x| *x != v && open(self, x) && same_dims(self, x));
+            return !self.is_gradient(v)
+                && inputs.iter().any(|x| *x != v && open(self, x) && same_dims(self, x));
         }
         if self.rigid(user).values().flatten().any(|a| *a == axis) {
             return false;

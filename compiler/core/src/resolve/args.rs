@@ -40,16 +40,20 @@ pub(super) fn bind<'e>(
         let Some(name) = &arg.name else {
             if let Some(first) = named_before {
                 errors.push(
-                    Diagnostic::error(codes::E0212, format!("an argument of `{what}` without a name follows one with a name"))
-                        .at(arg.value.span, "which parameter this is for, is not clear")
-                        .and(first, "named here")
-                        .help("put the arguments without names first, or name this one too"),
+                    Diagnostic::error(
+                        codes::E0212,
+                        format!("an argument of `{what}` without a name follows one with a name"),
+                    )
+                    .at(arg.value.span, "which parameter this is for, is not clear")
+                    .and(first, "named here")
+                    .help("put the arguments without names first, or name this one too"),
                 );
             } else if i < slots.len() {
                 out[i] = Some(&arg.value);
             } else if i == slots.len() {
                 let given = args.iter().filter(|a| a.name.is_none()).count();
-                let text = format!("`{what}` takes {}, but {given} are given", counted(slots.len(), "argument"));
+                let text =
+                    format!("`{what}` takes {}, but {given} are given", counted(slots.len(), "argument"));
                 errors.push(place(
                     Diagnostic::error(codes::E0212, text).at(arg.value.span, "this one is too many"),
                 ));
@@ -69,8 +73,9 @@ pub(super) fn bind<'e>(
             }
             Some(k) => out[k] = Some(&arg.value),
             None => {
-                let mut d = Diagnostic::error(codes::E0212, format!("`{what}` has no parameter `{}`", name.text))
-                    .at(name.span, "no such parameter");
+                let mut d =
+                    Diagnostic::error(codes::E0212, format!("`{what}` has no parameter `{}`", name.text))
+                        .at(name.span, "no such parameter");
                 if let Some(near) = nearest(&name.text, slots.iter().map(|s| s.name)) {
                     d = d.fix(format!("write `{near}`"), name.span, near, near.len() > 2);
                 }

@@ -26,7 +26,8 @@ impl<'a> Resolver<'a> {
         self.scopes.push(Scope::new(ScopeKind::Model, title, model.name.span, "".into()));
         self.body(&model.body);
         let scope = self.scopes.pop();
-        for (name, local) in scope.iter().flat_map(|s| s.locals.iter().filter(|(n, _)| s.inputs.contains(*n))) {
+        for (name, local) in scope.iter().flat_map(|s| s.locals.iter().filter(|(n, _)| s.inputs.contains(*n)))
+        {
             // Where there are errors, what reads it may be among them.
             if !local.used && !self.report.any_error() {
                 self.report.push(
@@ -46,15 +47,22 @@ impl<'a> Resolver<'a> {
             }
             if let StatementKind::Return(values) = &s.kind {
                 if self.scope().kind != ScopeKind::Layer {
-                    self.misplaced("return", s.span, "a layer returns; a model has `loss`, `metric` and `output`");
+                    self.misplaced(
+                        "return",
+                        s.span,
+                        "a layer returns; a model has `loss`, `metric` and `output`",
+                    );
                     continue;
                 }
                 if let Some(next) = body.get(i + 1) {
                     self.error(
-                        Diagnostic::error(codes::E0218, "a statement follows `return`: it would never be reached")
-                            .at(next.span, "behind the end")
-                            .and(s.span, "ends the layer")
-                            .help("move it before `return`, or leave it out"),
+                        Diagnostic::error(
+                            codes::E0218,
+                            "a statement follows `return`: it would never be reached",
+                        )
+                        .at(next.span, "behind the end")
+                        .and(s.span, "ends the layer")
+                        .help("move it before `return`, or leave it out"),
                     );
                 }
                 return Some(self.returned(values));
@@ -85,7 +93,9 @@ impl<'a> Resolver<'a> {
     fn begin(&mut self, values: &'a [Expr], name: Option<&'a str>) {
         let mut owning = 0;
         for v in values {
-            calls_of(v, &mut |c| owning += usize::from(self.globals.layers.owning.contains(c.name.text.as_str())));
+            calls_of(v, &mut |c| {
+                owning += usize::from(self.globals.layers.owning.contains(c.name.text.as_str()))
+            });
         }
         let scope = self.scope();
         scope.statement = name;
@@ -112,7 +122,9 @@ impl<'a> Resolver<'a> {
             }
             StatementKind::Param(p) => self.param(p),
             StatementKind::State(v) => {
-                self.error(not_yet("`state`", s.span).help("leave it out until then: what it keeps cannot be kept"));
+                self.error(
+                    not_yet("`state`", s.span).help("leave it out until then: what it keeps cannot be kept"),
+                );
                 self.define(&v.name, Val::Poison);
             }
             StatementKind::Input(i) if in_layer => {
@@ -133,7 +145,8 @@ impl<'a> Resolver<'a> {
         let size = self.dims_named(&r.dim.text, r.dim.span).and_then(|d| d.first().map(|d| d.size));
         let times = size.map_or("as often as needed".to_string(), |n| format!("{n} times"));
         self.error(
-            not_yet("`repeat`", at).help(format!("put the body into a layer and call it {times}, each call with its own `as`")),
+            not_yet("`repeat`", at)
+                .help(format!("put the body into a layer and call it {times}, each call with its own `as`")),
         );
         for s in &r.body {
             if let StatementKind::Assign { names, .. } = &s.kind {
@@ -180,11 +193,15 @@ impl<'a> Resolver<'a> {
                     .and(value.span, counted(given, "value"));
                 if let ExprKind::Call(c) = &value.kind
                     && let Some(layer) = self.globals.layers.by_name.get(c.name.text.as_str())
-                    && let Some(last) = layer.body.iter().rfind(|s| matches!(s.kind, StatementKind::Return(_)))
+                    && let Some(last) =
+                        layer.body.iter().rfind(|s| matches!(s.kind, StatementKind::Return(_)))
                 {
                     d = d.and(last.span, "returned here");
                 }
-                self.error(d.help(format!("write {}", if given == 1 { "one name".into() } else { counted(given, "name") })));
+                self.error(d.help(format!(
+                    "write {}",
+                    if given == 1 { "one name".into() } else { counted(given, "name") }
+                )));
                 vec![Val::Poison; names.len()]
             }
         };
@@ -284,8 +301,11 @@ impl<'a> Resolver<'a> {
             let dims: Vec<String> = ty.dims.iter().map(|d| self.graph.dims.name(*d).to_string()).collect();
             let left = listed(dims.iter().map(String::as_str));
             let dims = dims.join(", ");
-            let d = Diagnostic::error(codes::E0216, format!("{word} `{name}` is not one number: it has the dims {left}"))
-                .at(b.value.span, format!("this is {}", self.shape(id)));
+            let d = Diagnostic::error(
+                codes::E0216,
+                format!("{word} `{name}` is not one number: it has the dims {left}"),
+            )
+            .at(b.value.span, format!("this is {}", self.shape(id)));
             match &b.value.kind {
                 ExprKind::Name(n) => {
                     let whole = format!("mean[{dims}]({n})");

@@ -77,9 +77,12 @@ impl<'a> Resolver<'a> {
             }
             _ => {
                 self.error(
-                    Diagnostic::error(codes::E0212, format!("`[{}]` says nothing about the dim `{0}`", name.text))
-                        .at(item.span, "a dim alone")
-                        .help(format!("rename it `[{0} -> other]`, or index it `[{0} = i]`", name.text)),
+                    Diagnostic::error(
+                        codes::E0212,
+                        format!("`[{}]` says nothing about the dim `{0}`", name.text),
+                    )
+                    .at(item.span, "a dim alone")
+                    .help(format!("rename it `[{0} -> other]`, or index it `[{0} = i]`", name.text)),
                 );
                 None
             }
@@ -88,7 +91,10 @@ impl<'a> Resolver<'a> {
 
     fn sizes_differ(&mut self, from: Dim, to: Dim, at: Span) {
         let names = [from, to].map(|d| self.graph.dims.name(d).to_string());
-        let text = format!("`{}` = {} is renamed to `{}` = {}: the sizes differ", names[0], from.size, names[1], to.size);
+        let text = format!(
+            "`{}` = {} is renamed to `{}` = {}: the sizes differ",
+            names[0], from.size, names[1], to.size
+        );
         let mut d = Diagnostic::error(codes::E0204, text).at(at, "needs two dims of one size");
         for (name, dim) in names.iter().zip([from, to]) {
             if let Some((span, _)) = self.globals.dims.get(name.as_str()) {
@@ -103,7 +109,9 @@ impl<'a> Resolver<'a> {
             return Some(*dim);
         }
         let text = format!("`{name}` stands for {} dims, where one is needed", dims.len());
-        self.error(Diagnostic::error(codes::E0203, text).at(at, format!("the dims {}", self.graph.dims.list(dims))));
+        self.error(
+            Diagnostic::error(codes::E0203, text).at(at, format!("the dims {}", self.graph.dims.list(dims))),
+        );
         None
     }
 
@@ -116,8 +124,11 @@ impl<'a> Resolver<'a> {
         };
         if !(v.fract() == 0.0 && v >= 0.0 && v < dim.size as f64) {
             let name = self.graph.dims.name(dim).to_string();
-            let mut d = Diagnostic::error(codes::E0205, format!("position {v} along `{name}`, which has {}", dim.size))
-                .at(index.span, format!("must be an integer in 0..{}", dim.size));
+            let mut d = Diagnostic::error(
+                codes::E0205,
+                format!("position {v} along `{name}`, which has {}", dim.size),
+            )
+            .at(index.span, format!("must be an integer in 0..{}", dim.size));
             if let Some((span, _)) = self.globals.dims.get(name.as_str()) {
                 d = d.and(*span, "declared here");
             }
@@ -151,16 +162,21 @@ impl<'a> Resolver<'a> {
             let Item::Lookup { index, .. } = item else { continue };
             let Value::Tensor(id) = index.value else { continue };
             let other = items.iter().enumerate().find_map(|(j, o)| match o {
-                Item::Lookup { dim, span, .. } if j != k && self.graph.ty(id).has(*dim) => Some((*dim, *span)),
+                Item::Lookup { dim, span, .. } if j != k && self.graph.ty(id).has(*dim) => {
+                    Some((*dim, *span))
+                }
                 _ => None,
             });
             if let Some((d, other)) = other {
                 let name = self.graph.dims.name(d);
                 self.error(
-                    Diagnostic::error(codes::E0203, format!("this index has the dim `{name}`, which the same bracket indexes"))
-                        .at(index.span, self.shape(id))
-                        .and(other, format!("indexes `{name}`"))
-                        .help("write two brackets, one behind the other"),
+                    Diagnostic::error(
+                        codes::E0203,
+                        format!("this index has the dim `{name}`, which the same bracket indexes"),
+                    )
+                    .at(index.span, self.shape(id))
+                    .and(other, format!("indexes `{name}`"))
+                    .help("write two brackets, one behind the other"),
                 );
                 return false;
             }
@@ -172,7 +188,9 @@ impl<'a> Resolver<'a> {
     fn renames(&mut self, id: Id, base: Operand<'a>, items: &[Item<'a>]) -> Option<Id> {
         let mut todo: Vec<(Dim, Dim, Span)> = items
             .iter()
-            .filter_map(|i| if let Item::Rename { from, to, span } = i { Some((*from, *to, *span)) } else { None })
+            .filter_map(|i| {
+                if let Item::Rename { from, to, span } = i { Some((*from, *to, *span)) } else { None }
+            })
             .filter(|(from, to, _)| from != to || !self.graph.ty(id).has(*from))
             .collect();
         let mut x = id;

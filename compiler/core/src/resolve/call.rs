@@ -24,9 +24,12 @@ impl<'a> Resolver<'a> {
         }
         if let Some(label) = &call.label {
             self.error(
-                Diagnostic::error(codes::E0212, format!("`{name}` is no layer, so `as {}` names nothing", label.text))
-                    .at(label.span, "names the parameters of a layer")
-                    .help("leave it out, or put it behind the call of a layer"),
+                Diagnostic::error(
+                    codes::E0212,
+                    format!("`{name}` is no layer, so `as {}` names nothing", label.text),
+                )
+                .at(label.span, "names the parameters of a layer")
+                .help("leave it out, or put it behind the call of a layer"),
             );
         }
         let in_train = self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train);
@@ -61,14 +64,21 @@ impl<'a> Resolver<'a> {
         }
         if values.len() != arity {
             let text = format!("`{name}` takes {}, not {}", counted(arity, "argument"), values.len());
-            let mut d = Diagnostic::error(codes::E0212, text).at(span, format!("{} here", counted(values.len(), "argument")));
-            if let Some(over) = family(name, true).filter(|f| matches!(f.form, Form::OverDims(n) if n == values.len())) {
-                d = d.help(format!("`{name}` along dims is written `{}`", over_dims_form(over.name, values.len())));
+            let mut d = Diagnostic::error(codes::E0212, text)
+                .at(span, format!("{} here", counted(values.len(), "argument")));
+            if let Some(over) =
+                family(name, true).filter(|f| matches!(f.form, Form::OverDims(n) if n == values.len()))
+            {
+                d = d.help(format!(
+                    "`{name}` along dims is written `{}`",
+                    over_dims_form(over.name, values.len())
+                ));
             }
             self.error(d.note(f.doc));
             return Val::Poison;
         }
-        let konsts: Option<Vec<Konst>> = values.iter().map(|v| if let Val::Konst(k) = v { Some(*k) } else { None }).collect();
+        let konsts: Option<Vec<Konst>> =
+            values.iter().map(|v| if let Val::Konst(k) = v { Some(*k) } else { None }).collect();
         if let Some(value) = konsts.and_then(|k| number::function(name, &k)) {
             return self.folded(value.map(Konst::Num), span);
         }
@@ -120,7 +130,9 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         if super::schedule::is_schedule(name) {
-            self.error(d(format!("`{name}` is a schedule of the learning rate")).help("use it in the `train` block"));
+            self.error(
+                d(format!("`{name}` is a schedule of the learning rate")).help("use it in the `train` block"),
+            );
             return Val::Poison;
         }
         let functions = families().filter(|f| matches!(f.form, Form::Function(_))).map(|f| f.name);
@@ -147,7 +159,8 @@ impl<'a> Resolver<'a> {
     fn index(&mut self, call: &'a Call, span: Span) -> Val {
         let Some(dims) = self.dim_arguments(call, span) else { return Val::Poison };
         let [dim] = dims.as_slice() else {
-            let text = format!("`index` is the position along one dim, not along {}", self.graph.dims.list(&dims));
+            let text =
+                format!("`index` is the position along one dim, not along {}", self.graph.dims.list(&dims));
             self.error(Diagnostic::error(codes::E0212, text).at(span, "one dim is needed"));
             return Val::Poison;
         };
@@ -159,7 +172,11 @@ impl<'a> Resolver<'a> {
         let name = call.name.text.as_str();
         if call.args.is_empty() {
             let text = format!("`{name}` is called without a dim");
-            self.error(Diagnostic::error(codes::E0212, text).at(span, "a dim is missing").help(format!("write `{name}(d)`")));
+            self.error(
+                Diagnostic::error(codes::E0212, text)
+                    .at(span, "a dim is missing")
+                    .help(format!("write `{name}(d)`")),
+            );
             return None;
         }
         let mut out = Some(Vec::new());
@@ -276,7 +293,9 @@ impl<'a> Resolver<'a> {
         scope.label = match &call.label {
             Some(label) => Some((label.span, "")),
             // Behind parentheses around the call a label cannot stand.
-            None => (span.start == call.name.span.start).then_some((Span { start: span.end, ..span }, " as ")),
+            None => {
+                (span.start == call.name.span.start).then_some((Span { start: span.end, ..span }, " as "))
+            }
         };
         let mut defaults = Vec::new();
         for (p, v) in layer.params.iter().zip(values) {

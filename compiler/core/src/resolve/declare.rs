@@ -54,7 +54,8 @@ impl<'a> Resolver<'a> {
 
     /// Whether no parameter has that path yet; the calls that lead to both are what tells them apart.
     fn new_path(&mut self, path: &str, declared: Span) -> bool {
-        let calls: Vec<Span> = self.scopes.iter().filter(|s| s.kind == ScopeKind::Layer).map(|s| s.call).collect();
+        let calls: Vec<Span> =
+            self.scopes.iter().filter(|s| s.kind == ScopeKind::Layer).map(|s| s.call).collect();
         let Some(first) = self.paths.get(path) else {
             self.paths.insert(path.to_string(), PathOrigin { calls });
             return true;
@@ -73,9 +74,12 @@ impl<'a> Resolver<'a> {
                     .and(declared, "the parameter")
                     .help("or give each call a `let` of its own: the parameters are then called as the `let` is");
                 match scope.and_then(|s| s.label) {
-                    Some((at, before)) => {
-                        d.fix(format!("name this call: `as {element}2`"), at, format!("{before}{element}2"), false)
-                    }
+                    Some((at, before)) => d.fix(
+                        format!("name this call: `as {element}2`"),
+                        at,
+                        format!("{before}{element}2"),
+                        false,
+                    ),
                     None => d.help(format!("name one of the calls: `{called}(…) as {element}2`")),
                 }
             }
@@ -99,11 +103,13 @@ impl<'a> Resolver<'a> {
         let text = format!("`{}` has the dim `{name}` twice: a tensor never holds one dim twice", of.text);
         let mut d = Diagnostic::error(codes::E0203, text);
         if let Some(n) = second {
-            let label = if n.text == name { "again".to_string() } else { format!("`{}` has `{name}` too", n.text) };
+            let label =
+                if n.text == name { "again".to_string() } else { format!("`{}` has `{name}` too", n.text) };
             d = d.at(n.span, label);
         }
         if let Some(n) = first.filter(|f| second.is_none_or(|s| s.span != f.span)) {
-            let label = if n.text == name { "first".to_string() } else { format!("`{}` has `{name}`", n.text) };
+            let label =
+                if n.text == name { "first".to_string() } else { format!("`{}` has `{name}`", n.text) };
             d = d.and(n.span, label);
         }
         if let Some((span, _)) = self.globals.dims.get(name.as_str()) {
@@ -164,8 +170,12 @@ impl<'a> Resolver<'a> {
 
     fn distribution(&mut self, name: &str, a: f64, b: f64, at: Span) -> Option<Init> {
         let wrong = match name {
-            "uniform" if a > b => Some(format!("`uniform` from {a} to {b}: the low end is above the high end")),
-            "normal" | "truncated_normal" if b < 0.0 => Some(format!("`{name}` with a standard deviation of {b}: it is negative")),
+            "uniform" if a > b => {
+                Some(format!("`uniform` from {a} to {b}: the low end is above the high end"))
+            }
+            "normal" | "truncated_normal" if b < 0.0 => {
+                Some(format!("`{name}` with a standard deviation of {b}: it is negative"))
+            }
             _ => None,
         };
         if let Some(text) = wrong {
@@ -193,10 +203,13 @@ impl<'a> Resolver<'a> {
             && !t.is_int()
         {
             self.error(
-                Diagnostic::error(codes::E0205, format!("input `{name}` is {t}, but a position `in {}` is an integer", r.text))
-                    .at(i.dtype.span, format!("this is {t}"))
-                    .and(r.span, "positions along this dim")
-                    .fix("write `i32`", i.dtype.span, "i32", true),
+                Diagnostic::error(
+                    codes::E0205,
+                    format!("input `{name}` is {t}, but a position `in {}` is an integer", r.text),
+                )
+                .at(i.dtype.span, format!("this is {t}"))
+                .and(r.span, "positions along this dim")
+                .fix("write `i32`", i.dtype.span, "i32", true),
             );
         }
         if i.dims.is_empty() {

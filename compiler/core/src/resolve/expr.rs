@@ -2,8 +2,8 @@
 
 use super::Resolver;
 use super::number::{self, Konst, Num};
-use super::scope::{ScopeKind, Val};
 use super::report::nearest;
+use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Call, Family, Id, OpError, Origin, Value, family};
 use meshwright_plan::{DType, Dim};
@@ -79,9 +79,10 @@ impl<'a> Resolver<'a> {
             Val::Konst(k) => Some(k),
             Val::Tensor(id) => {
                 let shape = self.shape(id);
-                let d = Diagnostic::error(codes::E0213, format!("{what} must be a number known at compile time"))
-                    .at(e.span, format!("a tensor, {shape}"))
-                    .help("numbers, consts and `size(…)` are known at compile time");
+                let d =
+                    Diagnostic::error(codes::E0213, format!("{what} must be a number known at compile time"))
+                        .at(e.span, format!("a tensor, {shape}"))
+                        .help("numbers, consts and `size(…)` are known at compile time");
                 let d = self.declared(d, e);
                 self.error(d);
                 None
@@ -155,10 +156,13 @@ impl<'a> Resolver<'a> {
             if let Val::Dims(dims) = &val {
                 let size = format!("size({name})");
                 self.error(
-                    Diagnostic::error(codes::E0213, format!("`{name}` is a list of dims, where a value is needed"))
-                        .at(at, format!("the dims {}", self.graph.dims.list(dims)))
-                        .and(span, "declared here")
-                        .fix("take the product of their sizes", at, size, false),
+                    Diagnostic::error(
+                        codes::E0213,
+                        format!("`{name}` is a list of dims, where a value is needed"),
+                    )
+                    .at(at, format!("the dims {}", self.graph.dims.list(dims)))
+                    .and(span, "declared here")
+                    .fix("take the product of their sizes", at, size, false),
                 );
                 return Val::Poison;
             }
@@ -187,15 +191,21 @@ impl<'a> Resolver<'a> {
         let scope = &self.scopes[self.scopes.len() - 1];
         let candidates = scope.locals.keys().chain(scope.results.keys()).chain(self.globals.consts.keys());
         let near = nearest(name, candidates.copied());
-        let d = Diagnostic::error(codes::E0201, format!("nothing is called `{name}` here")).at(at, "not declared");
+        let d = Diagnostic::error(codes::E0201, format!("nothing is called `{name}` here"))
+            .at(at, "not declared");
         let elsewhere = self.scopes[..self.scopes.len() - 1].iter().find_map(|s| s.locals.get(name));
         let d = match (near, elsewhere) {
             (Some(near), _) => d.fix(format!("write `{near}`"), at, near, near.len() > 2),
             (None, Some(outer)) => d
                 .and(outer.span, "this one is not visible inside of a layer")
                 .help(format!("pass it to `{}` as an argument", scope.title)),
-            (None, None) if name == "step" => d.help("`step` is the number of the step, only in a `train` block"),
-            (None, None) if self.globals.layers.by_name.contains_key(name) || family(name, false).is_some_and(|f| f.name == name) => {
+            (None, None) if name == "step" => {
+                d.help("`step` is the number of the step, only in a `train` block")
+            }
+            (None, None)
+                if self.globals.layers.by_name.contains_key(name)
+                    || family(name, false).is_some_and(|f| f.name == name) =>
+            {
                 d.help(format!("`{name}` is called with arguments: `{name}(…)`"))
             }
             (None, None) => d.help(format!("declare it before: `let {name} = …`")),
@@ -237,9 +247,12 @@ impl<'a> Resolver<'a> {
             BinaryOp::Pow => "pow",
             BinaryOp::IntDiv | BinaryOp::Rem => {
                 let tensor = if matches!(x, Value::Tensor(_)) { lhs } else { rhs };
-                let d = Diagnostic::error(codes::E0213, format!("`{}` divides numbers known at compile time only", op.symbol()))
-                    .at(op_span, "of integers known at compile time")
-                    .and(tensor.span, "a tensor");
+                let d = Diagnostic::error(
+                    codes::E0213,
+                    format!("`{}` divides numbers known at compile time only", op.symbol()),
+                )
+                .at(op_span, "of integers known at compile time")
+                .and(tensor.span, "a tensor");
                 let d = self.declared(d, tensor).help("`/` divides tensors");
                 self.error(d);
                 return Val::Poison;
@@ -319,7 +332,9 @@ impl<'a> Resolver<'a> {
 
     /// Numbers that meet integers must fit into 32 bits.
     fn integers_fit(&mut self, name: &str, operands: &[Operand<'_>]) -> bool {
-        let int = operands.iter().find(|o| matches!(o.value, Value::Tensor(id) if self.graph.ty(id).dtype.is_int()));
+        let int = operands
+            .iter()
+            .find(|o| matches!(o.value, Value::Tensor(id) if self.graph.ty(id).dtype.is_int()));
         let Some(int) = int else { return true };
         let Value::Tensor(id) = int.value else { return true };
         let (low, high) = match self.graph.ty(id).dtype {
@@ -343,12 +358,16 @@ impl<'a> Resolver<'a> {
 
     pub(super) fn sizes_fit(&mut self, before: usize, span: Span) -> bool {
         let product = |dims: &[Dim]| {
-            dims.iter().filter(|d| d.size > 0).try_fold(1u64, |p, d| p.checked_mul(d.size as u64)).unwrap_or(u64::MAX)
+            dims.iter()
+                .filter(|d| d.size > 0)
+                .try_fold(1u64, |p, d| p.checked_mul(d.size as u64))
+                .unwrap_or(u64::MAX)
         };
         for i in before..self.graph.nodes.len() {
             let id = Id(i as u32);
             let dims = &self.graph.ty(id).dims;
-            let loops = meshwright_ops::union(self.graph.input_types(id).into_iter().chain([self.graph.ty(id)]));
+            let loops =
+                meshwright_ops::union(self.graph.input_types(id).into_iter().chain([self.graph.ty(id)]));
             let (text, dims) = if product(dims) > MAX_ELEMENTS {
                 (format!("a value with more than 2^48 = {MAX_ELEMENTS} elements"), dims.clone())
             } else if product(&loops) > MAX_LOOPS {

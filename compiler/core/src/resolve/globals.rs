@@ -6,7 +6,9 @@ use super::report::{Report, listed, nearest};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Form, families};
 use meshwright_plan::{Dim, DimNames};
-use meshwright_syntax::ast::{Binding, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp};
+use meshwright_syntax::ast::{
+    Binding, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
+};
 use std::collections::BTreeMap;
 
 use super::super::program::Settings;
@@ -126,10 +128,13 @@ impl<'a> Builder<'a, '_> {
                 self.twice(word, first, name);
             } else {
                 self.report.push(
-                    Diagnostic::error(codes::E0210, format!("`{}` is declared as {word} and as {}", name.text, kind.word()))
-                        .at(name.span, format!("a {} here", kind.word()))
-                        .and(first.span, format!("a {word} here"))
-                        .help("give one of them another name"),
+                    Diagnostic::error(
+                        codes::E0210,
+                        format!("`{}` is declared as {word} and as {}", name.text, kind.word()),
+                    )
+                    .at(name.span, format!("a {} here", kind.word()))
+                    .and(first.span, format!("a {word} here"))
+                    .help("give one of them another name"),
                 );
             }
             return;
@@ -143,9 +148,12 @@ impl<'a> Builder<'a, '_> {
         let built_in = families().any(|f| f.name == name.text && matches!(f.form, Form::Function(_)));
         if built_in || ["size", "index", "cast", "dropout"].contains(&name.text.as_str()) {
             self.report.push(
-                Diagnostic::error(codes::E0210, format!("layer `{0}` has the name of the built-in function `{0}`", name.text))
-                    .at(name.span, "a call could mean either")
-                    .help("give the layer another name"),
+                Diagnostic::error(
+                    codes::E0210,
+                    format!("layer `{0}` has the name of the built-in function `{0}`", name.text),
+                )
+                .at(name.span, "a call could mean either")
+                .help("give the layer another name"),
             );
             return;
         }
@@ -173,7 +181,10 @@ impl<'a> Builder<'a, '_> {
                     Some(k) if chosen => self.entries[*k].value = &b.value,
                     Some(_) => {}
                     None => {
-                        let text = format!("size `{}` sets `{}`, which is neither a dim nor a const", preset.name.text, b.name.text);
+                        let text = format!(
+                            "size `{}` sets `{}`, which is neither a dim nor a const",
+                            preset.name.text, b.name.text
+                        );
                         let mut d = Diagnostic::error(codes::E0201, text)
                             .at(b.name.span, "not declared")
                             .and(preset.name.span, "in this size");
@@ -211,9 +222,11 @@ impl<'a> Builder<'a, '_> {
         for (name, value) in &settings.consts {
             let written = format!("--set {name}={value}");
             if !value.is_finite() {
-                self.report.push(Diagnostic::error(codes::E0214, format!("`{written}`: this is no finite number")));
+                self.report
+                    .push(Diagnostic::error(codes::E0214, format!("`{written}`: this is no finite number")));
             } else if let Some(i) = self.setting(name, Kind::Const, &written) {
-                let truth = matches!(self.entries[i].value.kind, ExprKind::Bool(_)) && [0.0, 1.0].contains(value);
+                let truth =
+                    matches!(self.entries[i].value.kind, ExprKind::Bool(_)) && [0.0, 1.0].contains(value);
                 let value = if truth { Konst::Bool(*value == 1.0) } else { Konst::Num(Num::real(*value)) };
                 self.entries[i].state = State::Done(Some(value));
             }
@@ -249,8 +262,11 @@ impl<'a> Builder<'a, '_> {
     fn size(&mut self, name: &Name, at: Span, value: Konst) -> Option<usize> {
         let Konst::Num(n) = value else {
             self.report.push(
-                Diagnostic::error(codes::E0204, format!("dim `{}` is {value}: a size is a number", name.text))
-                    .at(at, "a truth value"),
+                Diagnostic::error(
+                    codes::E0204,
+                    format!("dim `{}` is {value}: a size is a number", name.text),
+                )
+                .at(at, "a truth value"),
             );
             return None;
         };
@@ -282,9 +298,12 @@ impl<'a> Builder<'a, '_> {
         let (kind, name, value) = (e.kind, e.name, e.value);
         if self.open.len() >= MAX_CHAIN {
             self.report.push(
-                Diagnostic::error(codes::E0219, format!("more than {MAX_CHAIN} dims and consts lean on one another"))
-                    .at(e.name.span, "one too many")
-                    .help("declare them in the order in which they are used"),
+                Diagnostic::error(
+                    codes::E0219,
+                    format!("more than {MAX_CHAIN} dims and consts lean on one another"),
+                )
+                .at(e.name.span, "one too many")
+                .help("declare them in the order in which they are used"),
             );
             return None;
         }
@@ -305,7 +324,8 @@ impl<'a> Builder<'a, '_> {
         let mut way: Vec<&str> = members.iter().map(|e| e.name.text.as_str()).collect();
         way.push(&self.entries[i].name.text);
         let first = members[0];
-        let text = format!("{} `{}` is defined by itself: {}", first.kind.word(), first.name.text, way.join(" -> "));
+        let text =
+            format!("{} `{}` is defined by itself: {}", first.kind.word(), first.name.text, way.join(" -> "));
         let mut d = Diagnostic::error(codes::E0211, text).at(first.value.span, "leads back to itself");
         for e in members[1..].iter().take(6) {
             d = d.and(e.value.span, format!("through `{}`", e.name.text));
@@ -374,9 +394,12 @@ impl<'a> Builder<'a, '_> {
             )
             .at(name.span, "wrong number of arguments"),
             None => {
-                let d = Diagnostic::error(codes::E0201, format!("there is no function of numbers `{}`", name.text))
-                    .at(name.span, "not known")
-                    .note(format!("functions of numbers: {}", listed(known().chain(["size"]))));
+                let d = Diagnostic::error(
+                    codes::E0201,
+                    format!("there is no function of numbers `{}`", name.text),
+                )
+                .at(name.span, "not known")
+                .note(format!("functions of numbers: {}", listed(known().chain(["size"]))));
                 match nearest(&name.text, known()) {
                     Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
                     None => d,
@@ -389,7 +412,8 @@ impl<'a> Builder<'a, '_> {
     fn named(&mut self, name: &str, at: Span, kind: Kind) -> Option<Konst> {
         let Some(i) = self.index.get(name).copied() else {
             let word = kind.word();
-            let d = Diagnostic::error(codes::E0201, format!("no dim or const is called `{name}`")).at(at, "not declared");
+            let d = Diagnostic::error(codes::E0201, format!("no dim or const is called `{name}`"))
+                .at(at, "not declared");
             self.report.push(match nearest(name, self.index.keys().copied()) {
                 Some(near) => d.fix(format!("write `{near}`"), at, near, near.len() > 2),
                 None => d.help(format!("declare it: `{word} {name} = …`")),

@@ -113,7 +113,9 @@ fn finite(v: f64, what: impl FnOnce() -> String) -> Result<Num, String> {
 /// `-a`.
 pub(super) fn neg(a: Num) -> Num {
     match a {
-        Num::Ratio { n, d } => n.checked_neg().map_or(Num::Real(-(n as f64) / d as f64), |n| Num::Ratio { n, d }),
+        Num::Ratio { n, d } => {
+            n.checked_neg().map_or(Num::Real(-(n as f64) / d as f64), |n| Num::Ratio { n, d })
+        }
         Num::Real(v) => Num::Real(-v),
     }
 }
@@ -273,7 +275,10 @@ mod tests {
     #[test]
     fn what_has_no_value_is_said() {
         assert_eq!(calc(BinaryOp::Div, 1.0, 0.0).unwrap_err(), "1 / 0 divides by zero");
-        assert_eq!(calc(BinaryOp::IntDiv, 1.5, 1.0).unwrap_err(), "`//` takes integers: 1.5 // 1 has a fraction");
+        assert_eq!(
+            calc(BinaryOp::IntDiv, 1.5, 1.0).unwrap_err(),
+            "`//` takes integers: 1.5 // 1 has a fraction"
+        );
         assert!(calc(BinaryOp::Pow, 1e300, 2.0).unwrap_err().contains("too large"));
         assert!(calc(BinaryOp::Pow, 0.0, -1.0).unwrap_err().contains("too large"));
         assert!(function("sqrt", &[Konst::Num(Num::int(-1))]).unwrap().unwrap_err().contains("not a number"));

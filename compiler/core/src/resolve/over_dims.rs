@@ -73,7 +73,8 @@ impl<'a> Resolver<'a> {
         } else {
             let lists = scope.locals.iter().filter(|(_, l)| matches!(l.val, Val::Dims(_))).map(|(n, _)| *n);
             let near = nearest(name, lists.chain(self.globals.dims.keys().copied()));
-            let d = Diagnostic::error(codes::E0201, format!("there is no dim `{name}`")).at(at, "not declared");
+            let d =
+                Diagnostic::error(codes::E0201, format!("there is no dim `{name}`")).at(at, "not declared");
             match near {
                 Some(near) => {
                     let d = match self.globals.dims.get(near) {
@@ -174,7 +175,8 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let over = families().filter(|f| matches!(f.form, Form::OverDims(_))).map(|f| f.name);
-        let d = Diagnostic::error(codes::E0201, format!("there is no op `{name}` over dims")).at(op.name.span, "not known");
+        let d = Diagnostic::error(codes::E0201, format!("there is no op `{name}` over dims"))
+            .at(op.name.span, "not known");
         let d = match nearest(name, over) {
             Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.len() > 2),
             None => d,
@@ -197,7 +199,8 @@ impl<'a> Resolver<'a> {
         }
         let mut out = Some(Vec::new());
         for item in op.groups.iter().flatten() {
-            let plain = item.dims.len() == 1 && item.at.is_none() && item.to.is_empty() && item.window.is_none();
+            let plain =
+                item.dims.len() == 1 && item.at.is_none() && item.to.is_empty() && item.window.is_none();
             let dims = if plain {
                 self.dims_of(&item.dims)
             } else {
@@ -274,7 +277,8 @@ impl<'a> Resolver<'a> {
         let mut x = x;
         for (name, n) in [("*", times), ("/", over)] {
             let (Val::Tensor(id), true) = (&x, n.f64() != 1.0) else { continue };
-            let operands = [Operand::made(Value::Tensor(*id), span), Operand::made(Value::Number(n.f64()), at)];
+            let operands =
+                [Operand::made(Value::Tensor(*id), span), Operand::made(Value::Number(n.f64()), at)];
             x = self.build(name, false, &operands, &[], span);
         }
         x

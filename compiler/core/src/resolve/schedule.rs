@@ -39,7 +39,8 @@ impl<'a> Resolver<'a> {
     pub(super) fn schedule(&mut self, call: &'a Call, span: Span) -> Val {
         let name = call.name.text.as_str();
         let Some((_, names, required)) = SCHEDULES.iter().find(|s| s.0 == name) else { return Val::Poison };
-        let slots: Vec<Slot<'_>> = names.iter().enumerate().map(|(i, n)| Slot::built_in(n, i < *required)).collect();
+        let slots: Vec<Slot<'_>> =
+            names.iter().enumerate().map(|(i, n)| Slot::built_in(n, i < *required)).collect();
         let Some(args) = self.bound(name, span, None, &slots, &call.args) else { return Val::Poison };
         let values: Vec<Option<Num>> = args
             .iter()
@@ -56,8 +57,12 @@ impl<'a> Resolver<'a> {
         let (peak, warmup, total) = (v[0].f64(), v[1].f64(), v[2].f64());
         if warmup < 0.0 || total <= warmup {
             let (at, text) = match (args[1], args[2]) {
-                (Some(w), _) if warmup < 0.0 => (w.span, format!("`warmup` is {}: it must be 0 or more", v[1])),
-                (_, Some(t)) => (t.span, format!("`total` is {}: it must be more than `warmup`, which is {}", v[2], v[1])),
+                (Some(w), _) if warmup < 0.0 => {
+                    (w.span, format!("`warmup` is {}: it must be 0 or more", v[1]))
+                }
+                (_, Some(t)) => {
+                    (t.span, format!("`total` is {}: it must be more than `warmup`, which is {}", v[2], v[1]))
+                }
                 _ => return Val::Poison,
             };
             let mut d = Diagnostic::error(codes::E0217, text).at(at, "counted in steps");

@@ -109,7 +109,8 @@ impl<'a> Resolver<'a> {
                 TrainKind::WeightDecay { value, except } => decay = Some((value.as_ref(), except, s.span)),
             }
         }
-        for (word, example) in [("minimize", self.loss_example()), ("optimizer", "sgd(lr = 0.1)".to_string())] {
+        for (word, example) in [("minimize", self.loss_example()), ("optimizer", "sgd(lr = 0.1)".to_string())]
+        {
             if !seen.iter().any(|s| s.0 == word) {
                 let text = format!("the `train` block of `{}` does not say `{word}`", t.model.text);
                 self.error(
@@ -156,7 +157,8 @@ impl<'a> Resolver<'a> {
             let d = Diagnostic::error(codes::E0201, format!("model `{model}` has no loss `{}`", name.text))
                 .at(name.span, "no such loss")
                 .note(format!("its losses: {}", listed(names())));
-            let near = nearest(&name.text, names()).or_else(|| names().next().filter(|_| names().count() == 1));
+            let near =
+                nearest(&name.text, names()).or_else(|| names().next().filter(|_| names().count() == 1));
             match near {
                 Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
                 None => d.help(format!("declare it in the model: `loss {} = mean[…](…)`", name.text)),
@@ -202,7 +204,8 @@ impl<'a> Resolver<'a> {
 
     fn unmatched(&mut self, g: &PathGlob) {
         let paths: Vec<&str> = self.params.iter().map(|p| p.path.as_str()).collect();
-        let d = Diagnostic::error(codes::E0217, format!("`{}` matches no parameter", g.text)).at(g.span, "matches nothing");
+        let d = Diagnostic::error(codes::E0217, format!("`{}` matches no parameter", g.text))
+            .at(g.span, "matches nothing");
         let some = if paths.len() > 12 { &paths[..12] } else { &paths[..] };
         let more = if paths.len() > 12 { format!(" and {} more", paths.len() - 12) } else { String::new() };
         let d = d.note(format!("parameters: {}{more}", some.join(", ")));
@@ -230,19 +233,24 @@ impl<'a> Resolver<'a> {
         let weight_decay = self.weight_decay(call, given("weight_decay"), decay);
         if name == "sgd" {
             let momentum = self.hyper("momentum", given("momentum"), 0.0, Range::NotNegative);
-            let nesterov = given("nesterov").map_or(Some(Konst::Bool(false)), |e| self.konst(e, "`nesterov`"));
+            let nesterov =
+                given("nesterov").map_or(Some(Konst::Bool(false)), |e| self.konst(e, "`nesterov`"));
             let nesterov = nesterov?.num().f64() != 0.0;
             let (lr, momentum, weight_decay) = (lr?, momentum?, weight_decay?);
             if nesterov && is_zero(momentum) {
                 let at = given("nesterov").map_or(call.name.span, |e| e.span);
                 self.error(
-                    Diagnostic::error(codes::E0217, "`nesterov` looks ahead along the momentum, but there is none")
-                        .at(at, "without momentum")
-                        .help("add `momentum = 0.9`"),
+                    Diagnostic::error(
+                        codes::E0217,
+                        "`nesterov` looks ahead along the momentum, but there is none",
+                    )
+                    .at(at, "without momentum")
+                    .help("add `momentum = 0.9`"),
                 );
                 return None;
             }
-            let momentum = if is_zero(momentum) { None } else { Some(self.hyper_id("momentum", momentum, call)?) };
+            let momentum =
+                if is_zero(momentum) { None } else { Some(self.hyper_id("momentum", momentum, call)?) };
             let lr = self.hyper_id("lr", lr, call)?;
             let weight_decay = self.optional_id("weight_decay", weight_decay, call)?;
             return Some(Optimizer::Sgd { lr, momentum, nesterov, weight_decay });
@@ -297,7 +305,8 @@ impl<'a> Resolver<'a> {
     fn unknown_optimizer(&mut self, name: &Name) {
         let known = || OPTIMIZERS.iter().map(|o| o.0);
         let d = if NOT_YET.contains(&name.text.as_str()) {
-            not_yet(&format!("optimizer `{}`", name.text), name.span).help("use `adam(lr = …)` or `sgd(lr = …, momentum = 0.9)` until then")
+            not_yet(&format!("optimizer `{}`", name.text), name.span)
+                .help("use `adam(lr = …)` or `sgd(lr = …, momentum = 0.9)` until then")
         } else {
             let d = Diagnostic::error(codes::E0201, format!("there is no optimizer `{}`", name.text))
                 .at(name.span, "not known")
@@ -332,7 +341,8 @@ impl<'a> Resolver<'a> {
                 let ty = self.graph.ty(id);
                 if !ty.dims.is_empty() || !ty.dtype.is_float() {
                     let text = format!("`{what}` is not one float");
-                    let d = Diagnostic::error(codes::E0216, text).at(e.span, format!("this is {}", self.shape(id)));
+                    let d = Diagnostic::error(codes::E0216, text)
+                        .at(e.span, format!("this is {}", self.shape(id)));
                     self.error(d);
                     return None;
                 }

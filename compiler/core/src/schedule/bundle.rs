@@ -54,7 +54,9 @@ pub fn bundle(mut plan: Plan) -> Plan {
 
 /// What an all-reduce shares with those that it may join, and the bytes that go in; `None` for other steps.
 fn all_reduce(plan: &Plan, step: &Step) -> Option<(Key, usize)> {
-    let StepKind::Collective(Collective::AllReduce { axes, monoid, from, .. }) = &step.kind else { return None };
+    let StepKind::Collective(Collective::AllReduce { axes, monoid, from, .. }) = &step.kind else {
+        return None;
+    };
     let dtype = plan.buffer(from.first()?.buf).dtype;
     let bytes = from.iter().map(|o| plan.buffer(o.buf).largest_bytes(&plan.mesh)).sum();
     Some(((axes.clone(), *monoid, dtype), bytes))
@@ -80,8 +82,8 @@ fn postpone(plan: &Plan, steps: &mut [Option<Step>], at: usize, key: &Key, bucke
             waits.push(i);
         } else if all_reduce(plan, step).is_some_and(|(k, b)| k == *key && bucket.bytes + b <= BUCKET_BYTES) {
             let (mut first, mut later) = (Vec::new(), Vec::new());
-            for k in at..=i {
-                if waits.contains(&k) { later.push(steps[k].take()) } else { first.push(steps[k].take()) }
+            for (k, step) in steps.iter_mut().enumerate().take(i + 1).skip(at) {
+                if waits.contains(&k) { later.push(step.take()) } else { first.push(step.take()) }
             }
             for (place, step) in steps[at..=i].iter_mut().zip(first.into_iter().chain(later)) {
                 *place = step;

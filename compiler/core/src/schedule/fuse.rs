@@ -98,7 +98,8 @@ fn candidate(
             continue;
         }
         // Moved down to `at`, what it writes must not be read before.
-        let early = o1.iter().any(|o| readers.get(&o.1.buf).is_some_and(|r| r.range(from + 1..at).next().is_some()));
+        let early =
+            o1.iter().any(|o| readers.get(&o.1.buf).is_some_and(|r| r.range(from + 1..at).next().is_some()));
         if !early {
             return Some(from);
         }
@@ -142,7 +143,13 @@ struct Merged {
 impl Merged {
     /// Appends an expression over its operands; those in `known` are already computed. Gives the new register of each of
     /// its nodes.
-    fn append(&mut self, expr: &Expr, inputs: &[Operand], space: &[Dim], known: &BTreeMap<BufId, Reg>) -> Vec<Reg> {
+    fn append(
+        &mut self,
+        expr: &Expr,
+        inputs: &[Operand],
+        space: &[Dim],
+        known: &BTreeMap<BufId, Reg>,
+    ) -> Vec<Reg> {
         let mut regs: Vec<Reg> = Vec::new();
         for node in &expr.nodes {
             let reg = match node.scalar {

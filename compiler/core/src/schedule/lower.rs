@@ -7,8 +7,8 @@ use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, Kind, LeafOp, Type};
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{
-    Axis, BufId, Buffer, Collective, Copy, DType, Dim, Expr, Extent, Leaf, LeafKind, Operand, OutputDecl, Plan, Step,
-    StepKind, Summary, Where, largest_block,
+    Axis, BufId, Buffer, Collective, Copy, DType, Dim, Expr, Extent, Leaf, LeafKind, Operand, OutputDecl,
+    Plan, Step, StepKind, Summary, Where, largest_block,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +78,11 @@ impl Lower<'_> {
 
     fn origin(&self, id: Id, because: &str) -> Where {
         let node = self.spmd.step.graph.node(id);
-        let value = if node.origin.name.is_empty() { node.op.name().to_string() } else { node.origin.name.to_string() };
+        let value = if node.origin.name.is_empty() {
+            node.op.name().to_string()
+        } else {
+            node.origin.name.to_string()
+        };
         Where { value, line: (self.line_of)(node.origin.span), because: because.into() }
     }
 
@@ -164,14 +168,17 @@ impl Lower<'_> {
                 return operands[0].clone();
             }
             // Stored like the first operand that has all dims, so that chains need no transposition.
-            let all = |o: &&Operand| o.dims.len() == node.ty.dims.len() && node.ty.dims.iter().all(|d| o.dims.contains(d));
+            let all = |o: &&Operand| {
+                o.dims.len() == node.ty.dims.len() && node.ty.dims.iter().all(|d| o.dims.contains(d))
+            };
             let order = operands.iter().find(all).map_or(node.ty.dims.clone(), |o| o.dims.clone());
             let out = self.buffer(node.ty.dtype, &order, &|d| loops.get(&d).cloned().unwrap_or_default());
             let kind = StepKind::Map { expr, inputs: operands.to_vec(), outs: vec![(reg, out.clone())] };
             self.push(kind, id, "", node.origin.phase);
             return out;
         }
-        let mut e = Emitter { lower: self, id, operands, types: &types, ty: node.ty.clone(), loops, out: None };
+        let mut e =
+            Emitter { lower: self, id, operands, types: &types, ty: node.ty.clone(), loops, out: None };
         node.op.lower(&mut e);
         match e.out {
             Some(o) => o,
@@ -183,7 +190,8 @@ impl Lower<'_> {
     fn next(&mut self, leaf: Id, value: Id, o: Operand) {
         let Some(i) = self.leaf_of.get(&leaf).copied() else { return };
         let l = &self.plan.leaves[i];
-        let taken: BTreeSet<BufId> = self.plan.leaves.iter().flat_map(|l| l.next.into_iter().chain([l.buf])).collect();
+        let taken: BTreeSet<BufId> =
+            self.plan.leaves.iter().flat_map(|l| l.next.into_iter().chain([l.buf])).collect();
         let mut buf = o.buf;
         if o.dims != l.dims || taken.contains(&o.buf) {
             let dims = l.dims.clone();

@@ -23,7 +23,8 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
         }
         for o in step.kind.reads().into_iter().chain(step.kind.writes()) {
             let b = plan.buffer(o.buf);
-            if b.extents.len() != o.dims.len() || b.extents.iter().zip(&o.dims).any(|(e, d)| e.size != d.size) {
+            if b.extents.len() != o.dims.len() || b.extents.iter().zip(&o.dims).any(|(e, d)| e.size != d.size)
+            {
                 v.push(format!("{at}: buffer {} is read with dims that it does not have", o.buf.0));
             }
         }
@@ -101,18 +102,19 @@ fn shapes(plan: &Plan, kind: &StepKind, at: &str, v: &mut Vec<String>) {
 }
 
 fn collective(plan: &Plan, c: &Collective, at: &str, v: &mut Vec<String>) {
-    let mut check = |from: &Operand, to: &Operand, change: &dyn Fn(meshwright_plan::Dim, &mut Vec<Axis>) -> bool| {
-        for d in &from.dims {
-            let (Some(f), Some(t)) = (extent(plan, from, *d), extent(plan, to, *d)) else {
-                v.push(format!("{at}: operand and result have other dims"));
-                return;
-            };
-            let mut axes = f.axes.clone();
-            if !change(*d, &mut axes) || axes != t.axes {
-                v.push(format!("{at}: the result is not split as the collective leaves it"));
+    let mut check =
+        |from: &Operand, to: &Operand, change: &dyn Fn(meshwright_plan::Dim, &mut Vec<Axis>) -> bool| {
+            for d in &from.dims {
+                let (Some(f), Some(t)) = (extent(plan, from, *d), extent(plan, to, *d)) else {
+                    v.push(format!("{at}: operand and result have other dims"));
+                    return;
+                };
+                let mut axes = f.axes.clone();
+                if !change(*d, &mut axes) || axes != t.axes {
+                    v.push(format!("{at}: the result is not split as the collective leaves it"));
+                }
             }
-        }
-    };
+        };
     match c {
         Collective::AllReduce { from, to, .. } => {
             for (f, t) in from.iter().zip(to) {

@@ -1,43 +1,496 @@
-//! Every mistake with its code, its places, its numbers and its fix.
+//! Mistakes in the statements of a model: each with its code, its places, its numbers and its fix.
+
 use super::*;
 
 #[test]
-fn probe() {
-    for b in [
-        "let y = x + labl let z = y * 2 let w = nothing",
-        "let y = dense(x, [d]) let z = dense(x, [d], [e], [e]) let u = dense(x, d, out = [e], outt = 3)",
-        "let y = max(x) let z = sum(x) let u = relu[d](x) let v = sofmax[d](x) let w = rellu(x) let t = max[d](x, x)",
-        "let y = sum[seq](x) let z = mean[sqe](x) let w = sum[d, d](x)",
-        "let y = pixel / 255 let z = x + label let w = x and real",
-        "let y = x * d let z = x / sqrt(d) let w = sum[x](x) let v = sum[half](x)",
-        "let y = x let y = x * 2 let z = y let d = x let half = x",
-        "let y = dense(x, [d], [e]) + dense(x, [d], [e]) let z = dense(x, [d], [e]) as y let w = dense(x, [d], [e]) as y",
-        "loss l = x metric q = x * 2 metric c = sum[batch](label) loss all = 3",
-        "let y = real[seq -> vocab] let z = x[d -> batch] let w = x[seq -> key] let v = x[batch -> d, d -> batch]",
-        "let y = x[d = label] let z = x[d = 5] let w = x[d] let v = x[d = 0..2 -> e] let u = x[d -> batch * d] let t = half[d -> e]",
-        "let y, z = two(x) let a, b, c = two(x) let f = two(x) + 1 let g, h = dense(x, [d], [e])",
-        "let y = x//2 let z = 1 / (2 - 2) let w = sqrt(-1) let v = size(d)//0",
-        "let y = dropout(x, 0.1) let z = conv[d by e](x, x, padding = same) let w = concat[d, e -> e](x, x) state s[d] = 0 repeat seq { z = z + 1 } let q = z",
-        "param w[d, d] = 0 param v[dd] = 0 param u[d] = norml(0, 1) param t[d] = normal(0) param s[d] = uniform(1, 0) param r[d]: i32 = 0 param q[d] = x",
-        "input i: float input j[batch]: i23 input k[batch]: float in vocab input l[batch]: bf16",
-        "return x y = x let z = [d] let w = \"a\" let u = cast(x, u8) let v = cast(x, flot) let t = relu(x) as q let s = relu(x = x)",
-        "let y = softmax[batch, d](x) let z = one_hot[vocab](x) let w = cross_entropy[d](x, label) let v = where(x, x, 0) let u = not 3 let t = label + 0.5 let s = label + 3000000000",
-        "let y = step let z = size() let w = size(x) let v = index(batch, d) let u = index(2) let t = warmup_linear(1, 2, 3)",
-        "let y = sum[d by e](x) let z = sum[d; e](x) let q = foo[d](x)",
-    ] {
-        println!("### {b}\n{}", body(b));
-    }
-    for t in [
-        "dim a = 1, a = 2 const a = 3 dim b = -1, c = 1 / 2, d = nope + 1, e = true layer relu(x) { return x } layer f(x, x) { return x } layer f(y) { return y } model m { input x[a]: float output y = x }",
-        "dim a = 2 const c = a * 2 const q = foo(2) const r = sqrt(1, 2) size s { aa = 2, a = 3, a = 4 } size s { a = 1 } model m { input x[a]: float output y = x * c }",
-        "dim a = 2", "model a { } model b { }",
-        "dim a = 2 layer f(x) { let y = z * 2 } layer g(x) { input q[a]: float loss l = x return x let z = x } layer h(x) { return f(x) + g(x) } model m { input x[a]: float let z = x output y = h(x) output q = h(x * 2) }",
-        "dim a = 2 layer f(x, in, out) { param w[in, out] = 0 return sum[in](x * w) } model m { input x[a]: float output y = f(x, [a], [a]) output z = f(x, x, [b]) }",
-    ] {
-        println!("### {t}\n{}", errors(t));
-    }
-    let s = Settings { dims: vec![("batsh".into(), 1), ("lr".into(), 2), ("batch".into(), 1 << 40)], consts: vec![("lrr".into(), 1.0), ("batch".into(), 1.0), ("lr".into(), f64::NAN)], size: Some("bigg".into()), float: None };
-    println!("{}", errors_with("dim batch = 2 const lr = 1 size big { batch = 2 } model m { input x[batch]: float output y = x }", &s));
-    let ((_, f), src) = run_files(&[("m", "dim a = 1 model one { } model two { }")], Some("onee"), &Settings::default());
-    println!("{}", show(&f, &src));
+fn unknown_values() {
+    same(
+        &body("let y = x + labl let z = y * 2 let w = nothing"),
+        "E0201 nothing is called `labl` here
+          ^ `labl`: not declared
+          fix!: write `label`: `labl` -> `label`
+        E0201 nothing is called `nothing` here
+          ^ `nothing`: not declared
+          help: declare it before: `let nothing = …`",
+    );
+}
+
+#[test]
+fn arguments_of_layers() {
+    same(
+        &body(
+            "let y = dense(x, [d]) let z = dense(x, [d], [e], [e]) let u = dense(x, d, out = [e], outt = 3)",
+        ),
+        "E0212 `dense` is called without `out`
+          ^ `dense(x, [d])`: `out` missing
+          - `out`: declared here, without a default
+          help: write `dense(x, in, out)`
+        E0212 `dense` takes 3 arguments, but 4 are given
+          ^ `[e]`: this one is too many
+          - `dense`: `dense` takes `x`, `in` and `out`
+        E0212 `dense` has no parameter `outt`
+          ^ `outt`: no such parameter
+          - `dense`: `dense` takes `x`, `in` and `out`
+          fix!: write `out`: `outt` -> `out`",
+    );
+}
+
+#[test]
+fn the_two_forms_of_ops() {
+    same(
+        &body(
+            "let y = max(x) let z = sum(x) let u = relu[d](x) let v = sofmax[d](x) let w = rellu(x) let t = max[d](x, x)",
+        ),
+        "E0212 `max` takes 2 arguments, not 1
+          ^ `max(x)`: 1 argument here
+          note: `max(x, y)`: the greater, broadcast by name; NaN where either is. Of equal ones the gradient goes to the first.
+          help: `max` along dims is written `max[d](x)`
+        E0212 `sum` works along dims
+          ^ `sum`: without dims
+          note: `sum[d, e](x)`: the sum along dims. Of a product it is one contraction.
+          help: `sum` along dims is written `sum[d](x)`
+        E0212 `relu` is not an op over dims
+          ^ `relu[d](x)`: with dims
+          help: it is written `relu(x)`, without brackets
+        E0201 there is no op `sofmax` over dims
+          ^ `sofmax`: not known
+          fix!: write `softmax`: `sofmax` -> `softmax`
+        E0201 no layer or function is called `rellu`
+          ^ `rellu`: not known
+          fix!: write `relu`: `rellu` -> `relu`
+        E0212 `max[…]` takes 1 argument, not 2
+          ^ `max[d](x, x)`: 2 arguments here
+          note: `max[d](x)`: the greatest along dims; NaN where any is. The gradient goes to the first of the greatest.
+          help: element by element it is written `max(x, y)`",
+    );
+}
+
+#[test]
+fn dims_that_do_not_fit() {
+    same(
+        &body("let y = sum[seq](x) let z = mean[sqe](x) let w = sum[d, d](x)"),
+        "E0203 `sum[seq]` of a value that has no dim `seq`: it has [batch d]
+          ^ `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          help: leave `seq` out, or name one of [batch d]
+        E0201 there is no dim `sqe`
+          ^ `sqe`: not declared
+          - `seq`: `seq` is declared here
+          fix!: write `seq`: `sqe` -> `seq`
+        E0203 `sum[…]` names `d` twice
+          ^ `sum[d, d](x)`: here
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here",
+    );
+}
+
+#[test]
+fn dtypes_that_do_not_fit() {
+    same(
+        &body("let y = pixel / 255 let z = x + label let w = x and real"),
+        "E0202 `/` takes floats, not u8
+          ^ `pixel`: this is u8 [batch d]
+          - `255`: this is the number 255
+          - `pixel`: `pixel` is declared here
+          fix: convert `pixel`: `pixel` -> `cast(pixel, float)`
+        E0202 `+` of f32 and i32: they need one dtype
+          ^ `x + label`: here
+          - `x`: this is f32 [batch d]
+          - `label`: this is i32 in vocab [batch]
+          - `x`: `x` is declared here
+          - `label`: `label` is declared here
+          help: convert one of them: `cast(…, f32)`
+        E0202 `and` takes truth values, not f32
+          ^ `x`: this is f32 [batch d]
+          - `real`: this is bool [batch seq]
+          - `x`: `x` is declared here
+          - `real`: `real` is declared here",
+    );
+}
+
+#[test]
+fn dims_and_values_are_told_apart() {
+    same(
+        &body("let y = x * d let z = x / sqrt(d) let w = sum[x](x) let v = sum[half](x)"),
+        "E0213 dim `d` stands where a value is needed
+          ^ `d`: a dim
+          - `d`: declared here, of size 3
+          help: `index(d)` is the position along it
+          fix: write `size(d)` for 3: `d` -> `size(d)`
+        E0213 dim `d` stands where a value is needed
+          ^ `d`: a dim
+          - `d`: declared here, of size 3
+          help: `index(d)` is the position along it
+          fix: write `size(d)` for 3: `d` -> `size(d)`
+        E0213 `x` stands where a dim is needed
+          ^ `x`: a tensor, f32 [batch d]
+          - `x`: declared here
+          help: name a dim, or pass a list of dims to the layer: `[d, e]`
+        E0213 `half` stands where a dim is needed
+          ^ `half`: a const
+          - `half`: declared here
+          help: declare it as a dim: `dim half = …`",
+    );
+}
+
+#[test]
+fn names_are_given_once() {
+    same(
+        &body("let y = x let y = x * 2 let z = y let d = x let half = x"),
+        "E0210 `y` is declared already
+          ^ `y`: declared again here
+          - `y`: first declared here
+          help: give one of them another name
+        E0210 `d` is a dim already
+          ^ `d`: declared again here
+          - `d`: declared here
+          help: give one of them another name
+        E0210 `half` is a const already
+          ^ `half`: declared again here
+          - `half`: declared here
+          help: give one of them another name",
+    );
+}
+
+#[test]
+fn two_parameters_of_one_path() {
+    same(
+        &body(
+            "let y = dense(x, [d], [e]) + dense(x, [d], [e]) let z = dense(x, [d], [e]) as y let w = dense(x, [d], [e]) as y",
+        ),
+        "E0215 two parameters have the path `dense.w`
+          ^ `dense(x, [d], [e])`: this call of `dense` is `dense` too
+          - `dense(x, [d], [e])`: this call is `dense`
+          - `w`: the parameter
+          help: or give each call a `let` of its own: the parameters are then called as the `let` is
+          fix: name this call: `as dense2`: `` -> ` as dense2`
+        E0215 two parameters have the path `y.w`
+          ^ `dense(x, [d], [e]) as y`: this call of `dense` is `y` too
+          - `dense(x, [d], [e]) as y`: this call is `y`
+          - `w`: the parameter
+          help: or give each call a `let` of its own: the parameters are then called as the `let` is
+          fix: name this call: `as y2`: `y` -> `y2`",
+    );
+}
+
+#[test]
+fn losses_and_metrics_are_one_number() {
+    same(
+        &body("loss l = x metric q = x * 2 metric c = sum[batch](label) loss all = 3"),
+        "E0216 loss `l` is not one number: it has the dims `batch` and `d`
+          ^ `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          fix: take the mean over `batch` and `d`: `x` -> `mean[batch, d](x)`
+        E0216 metric `q` is not one number: it has the dims `batch` and `d`
+          ^ `x * 2`: this is f32 [batch d]
+          help: take the mean: `metric q = mean[batch, d](…)`
+        E0202 metric `c` is i32, not a float
+          ^ `sum[batch](label)`: this is i32 []
+          help: convert it: `metric c = cast(…, float)`
+        E0210 `all` is declared already
+          ^ `all`: declared again here
+          - `all`: first declared here
+          help: give one of them another name",
+    );
+}
+
+#[test]
+fn renames_that_do_not_fit() {
+    same(
+        &body(
+            "let y = real[seq -> vocab] let z = x[d -> batch] let w = x[seq -> key] let v = x[batch -> d, d -> batch]",
+        ),
+        "E0204 `seq` = 4 is renamed to `vocab` = 7: the sizes differ
+          ^ `seq -> vocab`: needs two dims of one size
+          - `seq`: `seq` has size 4
+          - `vocab`: `vocab` has size 7
+          help: declare `dim vocab = seq`, or rename to a dim that is
+        E0204 `d` = 3 is renamed to `batch` = 6: the sizes differ
+          ^ `d -> batch`: needs two dims of one size
+          - `d`: `d` has size 3
+          - `batch`: `batch` has size 6
+          help: declare `dim batch = d`, or rename to a dim that is
+        E0203 `[seq -> key]` of a value that has no dim `seq`: it has [batch d]
+          ^ `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+        E0204 `batch` = 6 is renamed to `d` = 3: the sizes differ
+          ^ `batch -> d`: needs two dims of one size
+          - `batch`: `batch` has size 6
+          - `d`: `d` has size 3
+          help: declare `dim d = batch`, or rename to a dim that is
+        E0204 `d` = 3 is renamed to `batch` = 6: the sizes differ
+          ^ `d -> batch`: needs two dims of one size
+          - `d`: `d` has size 3
+          - `batch`: `batch` has size 6
+          help: declare `dim batch = d`, or rename to a dim that is",
+    );
+}
+
+#[test]
+fn what_brackets_can_say() {
+    same(
+        &body(
+            "let y = x[d = label] let z = x[d = 5] let w = x[d] let v = x[d = 0..2 -> e] let u = x[d -> batch * d] let t = half[d -> e]",
+        ),
+        "E0205 the index of `[d = …]` must be an `i32 in d`, not i32 in vocab
+          ^ `label`: this is i32 in vocab [batch]
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          - `label`: `label` is declared here
+          help: declare it `i32 in d`
+        E0205 position 5 along `d`, which has 3
+          ^ `5`: must be an integer in 0..3
+          - `d`: declared here
+        E0212 `[d]` says nothing about the dim `d`
+          ^ `d`: a dim alone
+          help: rename it `[d -> other]`, or index it `[d = i]`
+        E0190 a slice (`low..high`) is not built yet
+          ^ `d = 0..2 -> e`: not in this version
+          help: rename dims `[d -> e]` and index them `[d = i]` until then
+        E0190 splitting a dim is not built yet
+          ^ `d -> batch * d`: not in this version
+          help: rename dims `[d -> e]` and index them `[d = i]` until then
+        E0213 the number 0.5 has no dims
+          ^ `half`: a number
+          - `d -> e`: speaks of a dim
+          help: leave the brackets out
+        E0204 `d` = 3 is renamed to `e` = 5: the sizes differ
+          ^ `d -> e`: needs two dims of one size
+          - `d`: `d` has size 3
+          - `e`: `e` has size 5
+          help: declare `dim e = d`, or rename to a dim that is",
+    );
+}
+
+#[test]
+fn several_results() {
+    same(
+        &body("let y, z = two(x) let a, b, c = two(x) let f = two(x) + 1 let g, h = dense(x, [d], [e])"),
+        "E0212 3 names for 2 values
+          ^ `a, b, c`: 3 names
+          - `two(x)`: 2 values
+          - `return x, x * 2`: returned here
+          help: write 2 names
+        E0213 this layer gives 2 values, where one is needed
+          ^ `two(x)`: 2 values
+          help: name them first: `let a, b = …`
+        E0212 2 names for 1 value
+          ^ `g, h`: 2 names
+          - `dense(x, [d], [e])`: 1 value
+          - `return sum[in](x * w)`: returned here
+          help: write one name",
+    );
+}
+
+#[test]
+fn numbers_without_a_value() {
+    same(
+        &body("let y = x//2 let z = 1 / (2 - 2) let w = sqrt(-1) let v = size(d)//0"),
+        "E0213 `//` divides numbers known at compile time only
+          ^ `//`: of integers known at compile time
+          - `x`: a tensor
+          - `x`: `x` is declared here
+          help: `/` divides tensors
+        E0214 1 / 0 divides by zero
+          ^ `1 / (2 - 2)`: has no value
+        E0214 sqrt(-1) is not a number
+          ^ `sqrt(-1)`: has no value
+        E0214 3 // 0 divides by zero
+          ^ `size(d)//0`: has no value",
+    );
+}
+
+#[test]
+fn what_is_not_built_says_so() {
+    same(
+        &body(
+            "let y = dropout(x, 0.1) let z = conv[d by e](x, x, padding = same) let w = concat[d, e -> e](x, x) state s[d] = 0 repeat seq { z = z + 1 } let q = z",
+        ),
+        "E0190 `dropout` is not built yet
+          ^ `dropout`: not in this version
+          help: write its first argument alone until then
+        E0190 `conv[…]` is not built yet
+          ^ `conv`: not in this version
+          help: use layers that sum whole dims, `sum[rows, cols](x * w)`, until then
+        E0190 `concat[…]` is not built yet
+          ^ `concat`: not in this version
+          help: write the model without it until then
+        E0190 `state` is not built yet
+          ^ `state s[d] = 0`: not in this version
+          help: leave it out until then: what it keeps cannot be kept
+        E0190 `repeat` is not built yet
+          ^ `repeat seq`: not in this version
+          help: put the body into a layer and call it 4 times, each call with its own `as`",
+    );
+}
+
+#[test]
+fn parameters() {
+    same(
+        &body(
+            "param w[d, d] = 0 param v[dd] = 0 param u[d] = norml(0, 1) param t[d] = normal(0) param s[d] = uniform(1, 0) param r[d]: i32 = 0 param q[d] = x",
+        ),
+        "E0203 `w` has the dim `d` twice: a tensor never holds one dim twice
+          ^ `d`: again
+          - `d`: first
+          - `d`: the dim is declared here
+          help: declare a second name of the same size, `dim d2 = d`, use it for one of the two, and rename: `x[d2 -> d]`
+        E0201 there is no dim `dd`
+          ^ `dd`: not declared
+          - `d`: `d` is declared here
+          fix: write `d`: `dd` -> `d`
+        E0201 there is no initialiser `norml`
+          ^ `norml`: not known
+          note: initialisers: a number, `normal`, `truncated_normal` and `uniform`
+          fix!: write `normal`: `norml` -> `normal`
+        E0212 `normal` is called without `std`
+          ^ `normal(0)`: `std` missing
+          help: write `normal(mean, std)`
+        E0214 `uniform` from 1 to 0: the low end is above the high end
+          ^ `0`: this is 0
+        E0202 a parameter is a float, not `i32`
+          ^ `i32`: `float`, `f32` or `f64`
+          help: leave the dtype out: parameters are `float`
+        E0213 the first value of a parameter must be a number known at compile time
+          ^ `x`: a tensor, f32 [batch d]
+          - `x`: `x` is declared here
+          help: numbers, consts and `size(…)` are known at compile time",
+    );
+}
+
+#[test]
+fn inputs() {
+    same(
+        &body("input i: float input j[batch]: i23 input k[batch]: float in vocab input l[batch]: bf16"),
+        "E0203 input `i` has no dim
+          ^ `i`: its first dim counts the examples
+          help: write `input i[batch]: float`
+        E0202 there is no dtype `i23`
+          ^ `i23`: not known
+          note: dtypes of inputs: `float`, `f32`, `f64`, `i32`, `u8` and `bool`
+          fix!: write `i32`: `i23` -> `i32`
+        E0205 input `k` is f32, but a position `in vocab` is an integer
+          ^ `float`: this is f32
+          - `vocab`: positions along this dim
+          fix!: write `i32`: `float` -> `i32`
+        E0190 `bf16` is not built yet
+          ^ `bf16`: not in this version
+          help: write `float` or `f32` until then",
+    );
+}
+
+#[test]
+fn what_does_not_belong_in_a_model() {
+    same(
+        &body(
+            "return x y = x let z = [d] let w = \"a\" let u = cast(x, u8) let v = cast(x, flot) let t = relu(x) as q let s = relu(x = x)",
+        ),
+        "E0218 `return` stands in model `m`
+          ^ `return x`: not here
+          help: a layer returns; a model has `loss`, `metric` and `output`
+        E0218 `y = …` stands outside of `repeat`
+          ^ `y = x`: carries a value to the next round of a `repeat`
+          fix: declare a new name: `` -> `let `
+        E0213 a list of dims stands where a value is needed
+          ^ `[d]`: a list of dims
+          help: only layers take lists of dims; their product is `size(…)`
+        E0213 a text stands where a value is needed
+          ^ `\"a\"`: a text
+          help: write a number or a name without quotes
+        E0202 `cast` makes `float`, `f32`, `f64`, `i32` and `bool`
+          ^ `u8`: only inputs are `u8`
+          help: write `i32`
+        E0202 `cast` makes `float`, `f32`, `f64`, `i32` and `bool`
+          ^ `flot`: not one of them
+          fix!: write `float`: `flot` -> `float`
+        E0212 `relu` is no layer, so `as q` names nothing
+          ^ `q`: names the parameters of a layer
+          help: leave it out, or put it behind the call of a layer
+        E0212 `relu` has no parameter `x`
+          ^ `x`: no such parameter
+          help: its arguments have no names",
+    );
+}
+
+#[test]
+fn operands_of_single_ops() {
+    same(
+        &body(
+            "let y = softmax[batch, d](x) let z = one_hot[vocab](x) let w = cross_entropy[d](x, label) let v = where(x, x, 0) let u = not 3 let t = label + 0.5 let s = label + 3000000000",
+        ),
+        "E0203 `softmax[…]` works along one dim, not [batch d]
+          ^ `softmax[batch, d](x)`: here
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+        E0205 `one_hot[vocab]` takes an `i32 in vocab` without that dim, not f32
+          ^ `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          help: declare it `i32 in vocab`
+        E0205 the label of `cross_entropy[d]` must be an `i32 in d`, not i32 in vocab
+          ^ `label`: this is i32 in vocab [batch]
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          - `label`: `label` is declared here
+          help: declare it `i32 in d`
+        E0202 `where` takes a truth value first, not f32
+          ^ `x`: this is f32 [batch d]
+          - `x`: this is f32 [batch d]
+          - `0`: this is the number 0
+          - `x`: `x` is declared here
+          help: compare it: `x != 0`
+        E0202 `not` takes a truth value, not the number 3
+          ^ `3`: a number
+          help: compare it: `x == 0`
+        E0202 0.5 meets an integer value: it is no integer
+          ^ `label + 0.5`: here
+          - `label`: this is i32 in vocab [batch]
+          - `0.5`: this is the number 0.5
+          - `label`: `label` is declared here
+          help: write an integer, or `cast(…, float)` the value
+        E0202 `+` of i32 and 3000000000: the number does not fit
+          ^ `3000000000`: i32 holds -2147483648 to 2147483647
+          - `label`: this is i32 in vocab [batch]
+          help: convert the tensor first: `cast(…, float)`",
+    );
+}
+
+#[test]
+fn functions_of_dims_and_steps() {
+    same(
+        &body(
+            "let y = step let z = size() let w = size(x) let v = index(batch, d) let u = index(2) let t = warmup_linear(1, 2, 3)",
+        ),
+        "E0201 nothing is called `step` here
+          ^ `step`: not declared
+          help: `step` is the number of the step, only in a `train` block
+        E0212 `size` is called without a dim
+          ^ `size()`: a dim is missing
+          help: write `size(d)`
+        E0213 `x` stands where a dim is needed
+          ^ `x`: a tensor, f32 [batch d]
+          - `x`: declared here
+          help: name a dim, or pass a list of dims to the layer: `[d, e]`
+        E0212 `index` is the position along one dim, not along [batch d]
+          ^ `index(batch, d)`: one dim is needed
+        E0213 `index` takes dims
+          ^ `2`: no dim
+        E0201 `warmup_linear` is a schedule of the learning rate
+          ^ `warmup_linear`: not known
+          help: use it in the `train` block",
+    );
+}
+
+#[test]
+fn brackets_of_ops() {
+    same(
+        &body("let y = sum[d by e](x) let z = sum[d; e](x) let q = foo[d](x)"),
+        "E0203 `sum[…]` takes dims and nothing else
+          ^ `d by e`: more than the name of a dim
+          help: rename, index or slice the operand instead: `x[seq -> key]`
+        E0203 `sum[…]` takes one list of dims, without `;`
+          ^ `e`: a second list
+          help: separate dims by commas
+        E0201 there is no op `foo` over dims
+          ^ `foo`: not known",
+    );
 }

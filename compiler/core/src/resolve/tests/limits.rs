@@ -30,7 +30,9 @@ fn a_long_chain_of_layers_hits_a_limit() {
 #[test]
 fn layers_do_not_call_themselves() {
     same(
-        &errors("dim b = 2 layer f(x) { return g(x) } layer g(x) { return f(x) + 1 } model m { input x[b]: float loss l = mean[b](f(x)) }"),
+        &errors(
+            "dim b = 2 layer f(x) { return g(x) } layer g(x) { return f(x) + 1 } model m { input x[b]: float loss l = mean[b](f(x)) }",
+        ),
         "E0211 layer `f` calls itself: f -> g -> f
           ^ `g`: called here
           - `f`: called by `g`
@@ -85,7 +87,11 @@ fn dims_do_not_define_themselves() {
         text += &format!("dim a{i} = a{}\n", i + 1);
     }
     let found = errors(&format!("{text} dim a30000 = 1 model m {{ input x[a0]: float output y = x }}"));
-    assert!(found.starts_with("E0219 more than 1000 dims and consts lean on one another"), "{}", &found[..200]);
+    assert!(
+        found.starts_with("E0219 more than 1000 dims and consts lean on one another"),
+        "{}",
+        &found[..200]
+    );
 }
 
 #[test]
@@ -103,9 +109,13 @@ fn huge_sizes_are_refused() {
         E0214 10 ** 400 is too large: numbers end at about 1.8e308
           ^ `10 ** 400`: here",
     );
-    let found = errors("dim a = 2000000000, b = 2000000000 model m { input x[a]: float input y[b]: float output z = x * y }");
+    let found = errors(
+        "dim a = 2000000000, b = 2000000000 model m { input x[a]: float input y[b]: float output z = x * y }",
+    );
     assert!(found.starts_with("E0219 a value with more than 2^48"), "{found}");
-    let found = errors("dim a = 2000000000, b = a, c = a model m { param x[a, b] = 0 input y[c]: float output z = y }");
+    let found = errors(
+        "dim a = 2000000000, b = a, c = a model m { param x[a, b] = 0 input y[c]: float output z = y }",
+    );
     assert!(found.starts_with("E0219 a value with more than 2^48"), "{found}");
 }
 
@@ -114,4 +124,34 @@ fn deep_expressions_resolve() {
     let sum = format!("x{}", " + 1".repeat(500));
     let text = format!("dim b = 2 model m {{ input x[b]: float loss l = mean[b]({sum}) }}");
     assert!(program(&text).graph.nodes.len() > 1000);
+}
+
+/// Every word of a program in the place of every other one: whatever comes of it, the resolver answers.
+#[test]
+fn words_in_wrong_places_do_not_panic() {
+    let text = format!(
+        "{HEAD} param w [ d , e ] = normal ( 0 , 1 ) let h = sum [ d ] ( x * w / 2 ) let k = softmax [ key ] ( cast ( real [ seq -> key ] , float ) )
+        let u , v = two ( dense ( x , [ d ] , e ) as first ) let t = w [ d = 2 ] + argmax [ e ] ( h ) let n = index ( seq ) > size ( d )
+        metric q = mean [ batch ] ( cross_entropy [ vocab ] ( one_hot [ vocab ] ( label ) , label ) ) output o = where ( n , cast ( h , float ) , half ) }}
+        train m {{ minimize all optimizer adam ( lr = warmup_cosine ( 1 , 2 , 30 ) / step ) clip global_norm = 1.0 freeze w , *.w }}"
+    );
+    program(&text);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let (mut resolved, mut refused) = (0, 0);
+    for i in 0..words.len() {
+        for j in (i % 11..words.len()).step_by(11) {
+            let mut changed = words.clone();
+            changed[i] = words[j];
+            let (Some(tree), _) = parse_model(FileId(0), &changed.join(" ")) else { continue };
+            let mut load = |_: &str, _| (None, Vec::new());
+            match resolve(&tree, None, &Settings::default(), &mut load) {
+                (Some(_), _) => resolved += 1,
+                (None, found) => {
+                    assert!(meshwright_diag::has_errors(&found));
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(resolved > 50 && refused > 500, "{resolved} {refused}");
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod declared;
 mod errors;
 mod limits;
 mod models;
@@ -22,7 +23,11 @@ layer dense(x, in, out) {
 ";
 
 /// Files by name; the first is the one that is resolved.
-fn run_files(files: &[(&str, &str)], model: Option<&str>, settings: &Settings) -> (Outcome<Program>, Sources) {
+fn run_files(
+    files: &[(&str, &str)],
+    model: Option<&str>,
+    settings: &Settings,
+) -> (Outcome<Program>, Sources) {
     let mut sources = Sources::new();
     for (name, text) in files {
         sources.add(*name, *text);

@@ -149,7 +149,10 @@ fn numbers_fold_and_take_the_dtype_they_meet() {
     assert_eq!(loss_term("output y = a * (2 ** 3 - 7//2 + 5 % 3)"), "contract(a, 7.0)");
     assert_eq!(loss_term("let c = max(2, 1 / 4) output y = -a + c"), "add(neg(a), 2.0)");
     assert_eq!(loss_term("output y = i + 1"), "add(i, 1.0)");
-    assert_eq!(loss_term("output y = where(not (a < 0 or a > 1), a ** 2, exp(a))"), "where(not(or(<(a, 0.0), >(a, 1.0))), pow(a, 2.0), exp(a))");
+    assert_eq!(
+        loss_term("output y = where(not (a < 0 or a > 1), a ** 2, exp(a))"),
+        "where(not(or(<(a, 0.0), >(a, 1.0))), pow(a, 2.0), exp(a))"
+    );
     assert_eq!(loss_term("output y = mean[batch](i == 3)"), "mean(cast(==(i, 3.0)))");
     assert_eq!(loss_term("output y = index(seq) <= index(key)"), "<=(index, index)");
     assert_eq!(loss_term("output y = cast(2.7, i32)"), "2.0");
@@ -162,7 +165,9 @@ fn dims_move() {
     assert_eq!(loss_term("output y = t[vocab = 3]"), "lookup(t, 3.0)");
     let p = program("dim a = 2, b = a, c = a model m { input x[a, b]: float output y = x[a -> b, b -> c] }");
     assert_eq!(p.graph.dims.list(&p.graph.ty(p.outputs[0].id).dims), "[b c]");
-    let p = program("dim b = 6, v = 7, d = 3, e = 3 model m { input t[v, d]: float input i[b]: i32 in v output y = t[v = i, d -> e] }");
+    let p = program(
+        "dim b = 6, v = 7, d = 3, e = 3 model m { input t[v, d]: float input i[b]: i32 in v output y = t[v = i, d -> e] }",
+    );
     assert_eq!(p.graph.dims.list(&p.graph.ty(p.outputs[0].id).dims), "[b e]");
 }
 
@@ -188,9 +193,20 @@ fn elements_of_paths_are_labels_lets_and_layers() {
     assert_eq!(
         shapes(&program(&text)),
         [
-            "bias[d]", "first.up.w[d d2]", "first.up.b[d2]", "first.down.w[d2 d]", "first.down.b[d]", "first.norm.scale[d]",
-            "pre.scale[d]", "main.up.w[d d2]", "main.up.b[d2]", "main.down.w[d2 d]", "main.down.b[d]", "main.norm.scale[d]",
-            "dense.w[d d2]", "dense.b[d2]",
+            "bias[d]",
+            "first.up.w[d d2]",
+            "first.up.b[d2]",
+            "first.down.w[d2 d]",
+            "first.down.b[d]",
+            "first.norm.scale[d]",
+            "pre.scale[d]",
+            "main.up.w[d d2]",
+            "main.up.b[d2]",
+            "main.down.w[d2 d]",
+            "main.down.b[d]",
+            "main.norm.scale[d]",
+            "dense.w[d d2]",
+            "dense.b[d2]",
         ]
     );
 }
@@ -208,7 +224,10 @@ fn several_results_lists_and_defaults() {
 #[test]
 fn files_are_used_once_and_bring_layers_and_dims() {
     let files = [
-        ("main.mw", "use \"a.mw\" use \"b.mw\" model m { input x[b, d]: float let h = dense(x, [d], [e]) output y = h }"),
+        (
+            "main.mw",
+            "use \"a.mw\" use \"b.mw\" model m { input x[b, d]: float let h = dense(x, [d], [e]) output y = h }",
+        ),
         ("a.mw", "use \"base.mw\" dim e = d * 2"),
         ("b.mw", "use \"base.mw\" dim b = 2"),
         ("base.mw", "dim d = 3 layer dense(x, in, out) { param w[in, out] = 0 return sum[in](x * w) }"),
@@ -221,13 +240,49 @@ fn files_are_used_once_and_bring_layers_and_dims() {
 
 #[test]
 fn an_unread_input_is_a_warning() {
-    let ((p, found), sources) =
-        run("dim b = 2 model m { input x[b]: float input y[b]: float loss l = mean[b](x) }", &Settings::default());
+    let ((p, found), sources) = run(
+        "dim b = 2 model m { input x[b]: float input y[b]: float loss l = mean[b](x) }",
+        &Settings::default(),
+    );
     assert!(p.is_some());
     same(
         &show(&found, &sources),
         "E0221 input `y` is not used
           ^ `y`: read from the data for nothing
           help: leave it out",
+    );
+}
+
+#[test]
+fn shipped_models_resolve_or_say_what_is_not_built() {
+    let p = program(include_str!("../../../../../models/mnist_mlp.mw"));
+    assert_eq!(
+        shapes(&p),
+        [
+            "h1.w[rows cols hidden1]",
+            "h1.b[hidden1]",
+            "h2.w[hidden1 hidden2]",
+            "h2.b[hidden2]",
+            "logits.w[hidden2 classes]",
+            "logits.b[classes]",
+        ]
+    );
+    assert!(p.train.is_some());
+    assert_eq!(shapes(&program(include_str!("../../../../../models/mlp.mw"))).len(), 4);
+    let first_lines = |text: &str| {
+        let found = errors(text);
+        found.lines().filter(|l| l.starts_with('E')).map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        first_lines(include_str!("../../../../../models/bert.mw")),
+        [
+            "E0190 `dropout` is not built yet",
+            "E0190 `repeat` is not built yet",
+            "E0190 `precision bf16` is not built yet",
+        ]
+    );
+    assert_eq!(
+        first_lines(include_str!("../../../../../models/mnist_conv.mw")),
+        ["E0190 `conv[…]` is not built yet", "E0190 optimizer `adafactor` is not built yet"]
     );
 }

@@ -58,7 +58,9 @@ fn optimisers_have_their_defaults() {
     let values = [lr, beta1, beta2, eps, weight_decay.unwrap()].map(|i| at_step(&p.graph, i, 1.0));
     assert_eq!((values, decoupled), ([0.25, 0.9, 0.99, 1e-8, 0.01], true));
     let p = trained("optimizer sgd(0.5, momentum = 0.9, nesterov = true)");
-    let Optimizer::Sgd { momentum, nesterov, weight_decay, .. } = p.train.unwrap().optimizer else { panic!() };
+    let Optimizer::Sgd { momentum, nesterov, weight_decay, .. } = p.train.unwrap().optimizer else {
+        panic!()
+    };
     assert_eq!((at_step(&p.graph, momentum.unwrap(), 1.0), nesterov, weight_decay), (0.9, true, None));
     let p = trained("optimizer sgd(lr = 1)");
     assert!(matches!(p.train.unwrap().optimizer, Optimizer::Sgd { momentum: None, nesterov: false, .. }));
@@ -99,7 +101,10 @@ fn schedules_are_expressions_of_the_step() {
 fn patterns_choose_parameters() {
     let p = trained("optimizer sgd(lr = 1, weight_decay = 0.1) freeze h.* weight_decay except *.b");
     let flags: Vec<_> = p.params.iter().map(|p| (p.path.as_str(), p.frozen, p.no_decay)).collect();
-    assert_eq!(flags, [("h.w", true, false), ("h.b", true, true), ("y.w", false, false), ("y.b", false, true)]);
+    assert_eq!(
+        flags,
+        [("h.w", true, false), ("h.b", true, true), ("y.w", false, false), ("y.b", false, true)]
+    );
     let p = trained("optimizer sgd(lr = 1) weight_decay 0.5 except y.*");
     let Optimizer::Sgd { weight_decay, .. } = p.train.unwrap().optimizer else { panic!() };
     assert_eq!(at_step(&p.graph, weight_decay.unwrap(), 1.0), 0.5);
