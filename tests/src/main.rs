@@ -1,2 +1,5 @@
 //! The command, built from `cli` for the tests.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    meshwright_cli::main(std::env::args_os())
+}

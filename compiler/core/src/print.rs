@@ -2,8 +2,9 @@
 
 use crate::partition::{Instr, Move, Spmd};
 use crate::step_graph::StepGraph;
+use meshwright_ops::{Graph, Kind, LeafOp, Node};
 use meshwright_plan::expr::Scalar;
-use meshwright_plan::{Collective, Expr, Operand, Plan, StepKind};
+use meshwright_plan::{Collective, Expr, Init, Operand, Plan, StepKind};
 use std::fmt::Write;
 
 /// A step graph.
@@ -17,10 +18,11 @@ pub fn graph(step: &StepGraph) -> String {
         let name = if n.origin.name.is_empty() { String::new() } else { format!("  // {}", n.origin.name) };
         let _ = writeln!(
             out,
-            "%{} = {}({}): {}{}{range}{name}",
+            "%{} = {}({}){}: {}{}{range}{name}",
             id.0,
             n.op.name(),
             args.join(", "),
+            attribute(g, n),
             n.ty.dtype,
             g.dims.list(&n.ty.dims)
         );
@@ -29,6 +31,28 @@ pub fn graph(step: &StepGraph) -> String {
         let _ = writeln!(out, "{} = %{}", goal.name, goal.id.0);
     }
     out
+}
+
+/// What tells ops of one name apart and does not show in their types.
+fn attribute(g: &Graph, n: &Node) -> String {
+    match n.op.kind() {
+        Kind::Leaf(LeafOp::Param { init, .. } | LeafOp::Moment { init, .. }) => match init {
+            Init::Constant(v) => format!(" = {v}"),
+            Init::Normal { mean, std } => format!(" = normal({mean}, {std})"),
+            Init::TruncatedNormal { mean, std } => format!(" = truncated_normal({mean}, {std})"),
+            Init::Uniform { low, high } => format!(" = uniform({low}, {high})"),
+        },
+        Kind::Rename { from, to } => format!(" {} -> {}", g.dims.name(from), g.dims.name(to)),
+        Kind::Generator => {
+            let mut e = Expr::default();
+            let made = n.op.scalar(&mut e, &[], &[], &n.ty).and_then(|r| e.nodes.get(r as usize));
+            match made.map(|n| n.scalar) {
+                Some(Scalar::Const(v)) => format!(" {v}"),
+                _ => String::new(),
+            }
+        }
+        _ => String::new(),
+    }
 }
 
 /// An SPMD program: every version with its placement.

@@ -169,6 +169,7 @@ fn read_model(name: &str, out: &mut Vec<Diagnostic>) -> Option<(String, String)>
     match read_text(name) {
         Ok(text) => Some((name.into(), text)),
         Err(d) => {
+            let d = *d;
             let shipped: Vec<&str> = MODELS.iter().map(|s| s.name).collect();
             let d = match nearest(name, shipped.iter().copied()) {
                 Some(c) => d.help(format!("did you mean the shipped model `{c}`?")),
