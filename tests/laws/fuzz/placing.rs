@@ -15,20 +15,22 @@ pub(crate) struct Placing {
 /// The most devices of a mesh.
 const DEVICES: usize = 12;
 
-/// One to three axes of one to five devices, and up to five rules: dims over one axis or two, in every scope, strict or
+/// One to three axes of one to five devices, and two to seven rules: dims over one axis or two, in every scope, strict or
 /// not.
 pub(crate) fn random(seed: u64, program: &Random) -> Placing {
     let mut rng = Rng::new(seed ^ 0x1A_7007);
     let mut sizes: Vec<usize> = Vec::new();
     for _ in 0..1 + rng.below(3) {
         let room = DEVICES / sizes.iter().product::<usize>();
-        sizes.push(1 + rng.below(room.min(5)));
+        // One device along an axis is legal and dull.
+        let dull = room < 2 || rng.one_in(10);
+        sizes.push(if dull { 1 } else { 2 + rng.below(room.min(5) - 1) });
     }
     let mesh = Mesh::new(sizes.iter().zip(["r", "s", "t"]).map(|(k, n)| (n, *k)));
     let dims: Vec<Dim> = program.program.graph.dims.iter().map(|d| d.0).collect();
     let axes: Vec<u8> = (0..sizes.len() as u8).collect();
     let mut rules = Vec::new();
-    for _ in 0..1 + rng.below(5) {
+    for _ in 0..2 + rng.below(6) {
         let scope = match rng.below(10) {
             0 => Some(ScopeClass::Params),
             1 => Some(ScopeClass::Grads),

@@ -6,6 +6,7 @@ use meshwright_core::program::{ClipSpec, LossDecl, Optimizer, ParamDecl, Program
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::{DType, Dim, DimNames, Init, InputDecl, Monoid, Phase};
+use std::collections::BTreeSet;
 
 /// A program with values for its inputs and parameters.
 pub(crate) struct Random {
@@ -64,7 +65,7 @@ pub(crate) fn random(seed: u64) -> Random {
         inputs: Vec::new(),
     };
     m.leaves();
-    let ops = 4 + m.rng.below(9);
+    let ops = 5 + m.rng.below(12);
     for i in 0..ops {
         m.at(&format!("l{}", i / 3), &format!("v{i}"));
         if let Some(y) = m.op() {
@@ -370,8 +371,11 @@ impl Maker {
     fn finish(mut self, seed: u64) -> Random {
         self.at("", "loss");
         let mut terms = Vec::new();
-        for _ in 0..2 + self.rng.below(2) {
-            let x = self.any();
+        // What nothing else uses is in the loss, so that hardly anything is dead code.
+        let used: BTreeSet<Id> = self.g.nodes.iter().flat_map(|n| n.inputs.iter().copied()).collect();
+        let mut ends: Vec<Id> = self.pool[2..].iter().copied().filter(|x| !used.contains(x)).collect();
+        ends.push(self.any());
+        for x in ends {
             let squared = if self.rng.one_in(2) { self.g.product(&[x, x]) } else { x };
             let dims = self.dims_of(squared);
             terms.push(if dims.is_empty() { squared } else { self.g.op(Mean { dims }, &[squared]) });

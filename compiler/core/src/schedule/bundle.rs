@@ -23,10 +23,14 @@ pub fn bundle(mut plan: Plan) -> Plan {
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     let mut open: Vec<(Key, Bucket)> = Vec::new();
     for at in 0..steps.len() {
-        while let Some((key, bucket)) = open.iter().find(|(_, b)| reads_any(&steps[at], &b.gives)) {
-            if !postpone(&plan, &mut steps, at, key, bucket) {
+        // Each bucket makes this place wait once: two of different axes could else wait for each other in turn, for ever.
+        let mut waited: Vec<usize> = Vec::new();
+        while let Some(i) = open.iter().position(|(_, b)| reads_any(&steps[at], &b.gives)) {
+            let (key, bucket) = &open[i];
+            if waited.contains(&i) || !postpone(&plan, &mut steps, at, key, bucket) {
                 break;
             }
+            waited.push(i);
         }
         let Some(step) = &steps[at] else { continue };
         // A bucket that something reads is closed.

@@ -131,9 +131,9 @@ fn deep_expressions_resolve() {
 fn words_in_wrong_places_do_not_panic() {
     let text = format!(
         "{HEAD} param w [ d , e ] = normal ( 0 , 1 ) let h = sum [ d ] ( x * w / 2 ) let k = softmax [ key ] ( cast ( real [ seq -> key ] , float ) )
-        let u , v = two ( dense ( x , [ d ] , e ) as first ) let t = w [ d = 2 ] + argmax [ e ] ( h ) let n = index ( seq ) > size ( d )
+        let u , v = two ( dense ( x , [ d ] , e ) as first ) let t = w [ d = 2 ] let a = argmax [ e ] ( h ) let n = index ( seq ) > size ( d )
         metric q = mean [ batch ] ( cross_entropy [ vocab ] ( one_hot [ vocab ] ( label ) , label ) ) output o = where ( n , cast ( h , float ) , half ) }}
-        train m {{ minimize all optimizer adam ( lr = warmup_cosine ( 1 , 2 , 30 ) / step ) clip global_norm = 1.0 freeze w , *.w }}"
+        train m {{ minimize all optimizer adam ( lr = warmup_cosine ( 1 , 2 , 30 ) / step ) clip global_norm = 1.0 freeze *.w }}"
     );
     program(&text);
     let words: Vec<&str> = text.split_whitespace().collect();

@@ -1,0 +1,125 @@
+//! Runs that are killed and go on: the same bits on the same layout, the same numbers on another.
+
+use crate::support::{Numbers, SMALL, command, folder, run, tensors};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+
+const SIZES: [&str; 8] = ["--dim", "batch=12", "--dim", "rows=5", "--dim", "cols=4", "--dim", "hidden=11"];
+/// 300 examples in batches of 12: 25 steps an epoch, with a checkpoint after each.
+const STEPS: &str = "160";
+
+fn arguments<'a>(data: &'a str, run: &'a str, mesh: &'a str, layout: &'a str, precision: &'a str) -> Vec<&'a str> {
+    let mut args = vec!["train", "mlp", "--data", data, "--run", run, "--mesh", mesh, "--layout", layout];
+    args.extend(["--precision", precision, "--steps", STEPS, "--seed", "9", "--format", "json"]);
+    args.extend(SIZES);
+    args
+}
+
+/// Starts a run and kills it, without a word, once it has told of `lines` steps.
+fn killed(args: &[&str], lines: usize) {
+    let mut child = command(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..lines {
+        assert!(told.next().is_some(), "the run ended before it could be killed");
+    }
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success(), "it was not killed");
+}
+
+/// The loss of each step as the run's folder has it, as text: every bit counts.
+fn losses(run: &Path) -> Vec<(u64, f64)> {
+    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let events = text.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+    let steps = events.filter(|e| e["event"] == "step");
+    steps.map(|e| (e["step"].as_u64().unwrap(), e["loss"].as_f64().unwrap())).collect()
+}
+
+/// Trains to the end; the folder of the run.
+fn done(args: &[&str], what: &str) {
+    let said = run(args);
+    assert_eq!(said.code, Some(0), "{what}: {}", said.err);
+}
+
+#[test]
+fn a_killed_run_goes_on_as_if_it_had_not_been() {
+    let dir = folder(SMALL);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let data = path("data");
+    let mut numbers = Numbers(std::process::id().into());
+    for (precision, mesh, layout) in [
+        ("f32", "r=2,c=2", "batch -> r; hidden -> c"),
+        ("f64", "r=2,c=2", "batch -> r; hidden -> c"),
+        ("f32", "data=3", "zero3"),
+    ] {
+        let name = format!("{precision}-{mesh}");
+        let whole = path(&format!("{name}-whole"));
+        done(&arguments(&data, &whole, mesh, layout, precision), &name);
+        let straight = losses(Path::new(&whole));
+        assert_eq!(straight.len(), 160);
+
+        // Twice, at a moment that differs from test to test: in an epoch, or while a checkpoint is written.
+        let broken = path(&format!("{name}-killed"));
+        let mut args = arguments(&data, &broken, mesh, layout, precision);
+        let first = 1 + numbers.below(60);
+        killed(&args, first);
+        args.push("--resume");
+        // The lines of epochs count too, and what was lost is told again.
+        let second = 1 + numbers.below(50);
+        killed(&args, second);
+        done(&args, &name);
+        let what = format!("{name}, killed after {first} and {second} lines");
+        assert_eq!(losses(Path::new(&broken)), straight, "{what}");
+        assert_eq!(tensors(Path::new(&broken)), tensors(Path::new(&whole)), "{what}");
+
+        // From its checkpoint the run goes on on any mesh. In f64 nothing but rounding changes.
+        if precision == "f64" {
+            for (k, (mesh, layout)) in [("all=3", "batch -> all"), ("a=2,b=2", "hidden -> a, b"), ("data=4", "zero3")]
+                .into_iter()
+                .enumerate()
+            {
+                let moved = path(&format!("moved-{k}"));
+                let mut args = arguments(&data, &moved, "r=2,c=2", "batch -> r; hidden -> c", precision);
+                killed(&args, 30 + numbers.below(60));
+                args = arguments(&data, &moved, mesh, layout, precision);
+                args.push("--resume");
+                done(&args, mesh);
+                let moved = losses(Path::new(&moved));
+                assert_eq!(moved.len(), straight.len(), "{mesh}");
+                for ((step, a), (_, b)) in straight.iter().zip(&moved) {
+                    assert!((a - b).abs() <= 1e-12 * a.abs(), "{mesh}: step {step}: {a} and {b}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_writes_a_checkpoint_and_exits_130() {
+    let dir = folder(SMALL);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (data, run_folder) = (path("data"), path("run"));
+    let mut args = arguments(&data, &run_folder, "r=2", "batch -> r", "f32");
+    let steps = args.iter().position(|a| *a == STEPS).unwrap();
+    args[steps] = "1000000";
+    let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..10 {
+        told.next().unwrap().unwrap();
+    }
+    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let last = told.map_while(Result::ok).filter(|l| l.contains("\"step\"")).last();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let last: serde_json::Value = serde_json::from_str(&last.unwrap()).unwrap();
+    let stopped = last["step"].as_u64().unwrap();
+    // The checkpoint is of the step at which it stopped: nothing is lost.
+    let steps = (stopped + 3).to_string();
+    args[args.iter().position(|a| *a == "1000000").unwrap()] = &steps;
+    args.push("--resume");
+    let said = run(&args);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let first: serde_json::Value = serde_json::from_str(said.out.lines().next().unwrap()).unwrap();
+    assert_eq!(first["step"].as_u64().unwrap(), stopped + 1);
+}
