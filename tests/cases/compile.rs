@@ -4,7 +4,8 @@ use crate::markdown::{Block, Page};
 use meshwright_core::explain::{CollectiveReport, Report, explain};
 use meshwright_core::resolve::resolve;
 use meshwright_core::{
-    Compiled, Goal, GoalKind, Layout, PASSES, Program, Settings, StepGraph, check_devices, compile, evaluation, layout, training_step,
+    Compiled, Goal, GoalKind, Layout, PASSES, Program, Settings, StepGraph, check_devices, compile,
+    evaluation, layout, training_step,
 };
 use meshwright_diag::render::{concise_all, full_all};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, has_errors};
@@ -204,7 +205,9 @@ impl Args {
                     self.settings.consts.push((name.into(), x.parse().map_err(|_| format!("`{x}`"))?));
                 }
                 "--size" => self.settings.size = Some(value.into()),
-                "--precision" => self.settings.float = Some(if value == "f64" { DType::F64 } else { DType::F32 }),
+                "--precision" => {
+                    self.settings.float = Some(if value == "f64" { DType::F64 } else { DType::F32 })
+                }
                 _ => return Err(format!("no argument `{word}`")),
             }
         }
@@ -222,7 +225,10 @@ fn forward(p: &Program) -> StepGraph {
         float: p.float,
         graph: p.graph.clone(),
         inputs: p.inputs.iter().map(|i| i.0.clone()).collect(),
-        goals: scalars.chain(outputs).map(|(l, kind)| Goal { name: l.name.clone(), id: l.id, kind }).collect(),
+        goals: scalars
+            .chain(outputs)
+            .map(|(l, kind)| Goal { name: l.name.clone(), id: l.id, kind })
+            .collect(),
     }
 }
 
@@ -235,7 +241,8 @@ impl Output {
 
     /// What a block of that kind shows.
     pub(crate) fn show(&self, info: &str) -> Result<String, String> {
-        let report = || self.report.as_ref().ok_or_else(|| format!("it does not compile:\n{}", self.errors()));
+        let report =
+            || self.report.as_ref().ok_or_else(|| format!("it does not compile:\n{}", self.errors()));
         let stage = |name: &str| {
             let missing = || format!("no pass `{name}` was reached:\n{}", self.errors());
             self.stages.get(name).cloned().ok_or_else(missing)
@@ -324,7 +331,12 @@ fn totals(r: &Report) -> String {
     }
     let mut out = String::new();
     for ((p, op, axes), (calls, values, bytes)) in kinds {
-        let _ = writeln!(out, "{:<9}{op:<15}{axes:<7}{calls:>3} calls{values:>4} values{:>12} B", phase(p), grouped(bytes));
+        let _ = writeln!(
+            out,
+            "{:<9}{op:<15}{axes:<7}{calls:>3} calls{values:>4} values{:>12} B",
+            phase(p),
+            grouped(bytes)
+        );
     }
     let d = &r.per_device;
     let _ = writeln!(

@@ -14,9 +14,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
 pub(crate) fn codes(pages: &[Arc<Page>]) -> Result<(), String> {
     let shown = |id: &str| {
         let head = format!("[{id}]");
-        pages.iter().flat_map(|p| &p.sections).flat_map(|s| &s.blocks).any(|b| {
-            b.info.starts_with("diagnostic") && b.text.contains(&head)
-        })
+        pages
+            .iter()
+            .flat_map(|p| &p.sections)
+            .flat_map(|s| &s.blocks)
+            .any(|b| b.info.starts_with("diagnostic") && b.text.contains(&head))
     };
     let mut problems = Vec::new();
     for code in codes::ALL.iter().filter(|c| c.id < "E04") {

@@ -28,7 +28,9 @@ fn main() {
         trials.extend(page_trials(page));
     }
     let all = pages.clone();
-    trials.push(Trial::test("every code of E01 to E03 has a case", move || coverage::codes(&all).map_err(Failed::from)));
+    trials.push(Trial::test("every code of E01 to E03 has a case", move || {
+        coverage::codes(&all).map_err(Failed::from)
+    }));
     libtest_mimic::run(&args, trials).exit();
 }
 
@@ -48,8 +50,10 @@ fn page_trials(page: &Arc<Page>) -> Vec<Trial> {
 /// All Markdown files below a folder, in order.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut out = Vec::new();
-    let mut entries: Vec<PathBuf> =
-        std::fs::read_dir(folder).expect("the folder of cases").map(|e| e.expect("an entry").path()).collect();
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)
+        .expect("the folder of cases")
+        .map(|e| e.expect("an entry").path())
+        .collect();
     entries.sort();
     for path in entries {
         if path.is_dir() {
@@ -81,7 +85,9 @@ fn check(page: &Page, section: usize) -> Result<(), Failed> {
                 block.info,
                 diff::lines(&block.text, &text)
             )),
-            Err(e) => problems.push(format!("{}:{}: ```{}: {e}", page.path.display(), block.line, block.info)),
+            Err(e) => {
+                problems.push(format!("{}:{}: ```{}: {e}", page.path.display(), block.line, block.info))
+            }
         }
     }
     let asked = page.sections[section].blocks.iter().any(|b| b.info.starts_with("diagnostic"));

@@ -39,7 +39,8 @@ pub(crate) struct Page {
 
 /// What a block may be: inputs first, then expectations.
 const INPUTS: [&str; 3] = ["mw", "layout", "args"];
-const EXPECTATIONS: [&str; 8] = ["diagnostic", "graph", "spmd", "plan", "values", "collectives", "totals", "after"];
+const EXPECTATIONS: [&str; 8] =
+    ["diagnostic", "graph", "spmd", "plan", "values", "collectives", "totals", "after"];
 
 fn kind(info: &str) -> &str {
     info.split([' ', ':']).next().unwrap_or("")
@@ -52,8 +53,13 @@ pub(crate) fn is_expectation(info: &str) -> bool {
 
 impl Page {
     pub(crate) fn read(path: &Path, name: &str, text: &str) -> Page {
-        let mut page =
-            Page { path: path.into(), name: name.into(), text: text.into(), sections: Vec::new(), problems: Vec::new() };
+        let mut page = Page {
+            path: path.into(),
+            name: name.into(),
+            text: text.into(),
+            sections: Vec::new(),
+            problems: Vec::new(),
+        };
         let mut open: Option<Block> = None;
         for (i, line) in text.lines().enumerate() {
             if let Some(block) = &mut open {
@@ -124,7 +130,8 @@ impl Page {
     pub(crate) fn inputs(&self, section: usize, input: &str) -> Vec<&Block> {
         let mut at = Some(section);
         while let Some(s) = at {
-            let own: Vec<&Block> = self.sections[s].blocks.iter().filter(|b| kind(&b.info) == input).collect();
+            let own: Vec<&Block> =
+                self.sections[s].blocks.iter().filter(|b| kind(&b.info) == input).collect();
             if !own.is_empty() {
                 return own;
             }

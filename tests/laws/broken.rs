@@ -4,9 +4,7 @@ use crate::devices::Devices;
 use crate::linear::all_claims;
 use crate::split::law;
 use crate::subject::{Arrival, Built, Subject, build, subjects};
-use meshwright_ops::{
-    Emit, ExpandWhen, F64Tensor, Graph, Id, Kind, Linear, Op, OpError, Role, Roles, Type,
-};
+use meshwright_ops::{Emit, ExpandWhen, F64Tensor, Graph, Id, Kind, Linear, Op, OpError, Role, Roles, Type};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{Dim, DimNames, Expr, Monoid};
 use std::sync::Arc;
@@ -118,17 +116,28 @@ fn mutants() -> Vec<Mutant> {
         mutant("a power is linear in its base", "pow", "pow", |r| only(r, &[0])),
         mutant("the greater of two is linear jointly", "max", "max", |r| r.linear = Linear::Jointly),
         mutant("a choice is linear in its branches", "where", "where", |r| only(r, &[1, 2])),
-        mutant("the gradient of cross-entropy is linear in the logits", "cross_entropy_grad", "cross_entropy_grad", |r| {
-            only(r, &[0, 2]);
-        }),
+        mutant(
+            "the gradient of cross-entropy is linear in the logits",
+            "cross_entropy_grad",
+            "cross_entropy_grad",
+            |r| {
+                only(r, &[0, 2]);
+            },
+        ),
         mutant("the greatest along a dim is linear", "max", "max", |r| only(r, &[0])),
         mutant("softmax is linear", "softmax", "softmax", |r| only(r, &[0])),
-        mutant("a lookup is linear in table and index jointly", "lookup", "lookup", |r| r.linear = Linear::Jointly),
+        mutant("a lookup is linear in table and index jointly", "lookup", "lookup", |r| {
+            r.linear = Linear::Jointly
+        }),
         mutant("greatest folds by sum", "max", "max", |r| becomes(r, is_reduce, Role::Reduce(Monoid::Sum))),
         mutant("least folds by greatest", "min", "min", |r| becomes(r, is_reduce, Role::Reduce(Monoid::Max))),
         mutant("a sum folds by greatest", "sum", "sum", |r| becomes(r, is_reduce, Role::Reduce(Monoid::Max))),
-        mutant("argmax folds by argmin", "argmax", "argmax", |r| becomes(r, is_reduce, Role::Reduce(Monoid::ArgMin))),
-        mutant("argmax folds by sum", "argmax", "argmax", |r| becomes(r, is_reduce, Role::Reduce(Monoid::Sum))),
+        mutant("argmax folds by argmin", "argmax", "argmax", |r| {
+            becomes(r, is_reduce, Role::Reduce(Monoid::ArgMin))
+        }),
+        mutant("argmax folds by sum", "argmax", "argmax", |r| {
+            becomes(r, is_reduce, Role::Reduce(Monoid::Sum))
+        }),
         mutant("the summed dim of a product passes", "*", "contract", |r| becomes(r, is_reduce, Role::Pass)),
         mutant("softmax passes its dim", "softmax", "softmax", |r| becomes(r, is_whole, Role::Pass)),
         mutant("log_softmax passes its dim", "log_softmax", "log_softmax", |r| {
@@ -140,11 +149,18 @@ fn mutants() -> Vec<Mutant> {
         mutant("cross-entropy folds by sum", "cross_entropy", "cross_entropy", |r| {
             becomes(r, is_whole, Role::Reduce(Monoid::Sum));
         }),
-        mutant("the gradient of cross-entropy passes its dim", "cross_entropy_grad", "cross_entropy_grad", |r| {
-            becomes(r, is_whole, Role::Pass);
-        }),
+        mutant(
+            "the gradient of cross-entropy passes its dim",
+            "cross_entropy_grad",
+            "cross_entropy_grad",
+            |r| {
+                becomes(r, is_whole, Role::Pass);
+            },
+        ),
         mutant("the dim of a lookup passes", "lookup", "lookup", |r| becomes(r, is_reduce, Role::Pass)),
-        mutant("what is scattered passes", "scatter_add", "scatter_add", |r| becomes(r, is_reduce, Role::Pass)),
+        mutant("what is scattered passes", "scatter_add", "scatter_add", |r| {
+            becomes(r, is_reduce, Role::Pass)
+        }),
         mutant("a product forgets a dim of its second operand", "*", "contract", |r| {
             for l in r.loops.iter_mut().filter(|l| l.on.len() > 1) {
                 l.on[1] = None;
@@ -216,9 +232,12 @@ fn every_broken_role_is_caught() {
     let mut missed = Vec::new();
     for m in mutants() {
         let (claim, run) = m.findings(&subjects, &mut devices);
-        let text = |found: &Option<String>| found.as_ref().map_or("-".into(), |f| f.chars().take(150).collect::<String>());
+        let text = |found: &Option<String>| {
+            found.as_ref().map_or("-".into(), |f| f.chars().take(150).collect::<String>())
+        };
         crate::report(&format!("{}\n    claims: {}\n    runs:   {}", m.what, text(&claim), text(&run)));
-        let caught = if m.shows { claim.is_some() || run.is_some() } else { claim.is_some() && run.is_none() };
+        let caught =
+            if m.shows { claim.is_some() || run.is_some() } else { claim.is_some() && run.is_none() };
         if !caught {
             missed.push(m.what);
         }

@@ -84,7 +84,8 @@ pub(crate) fn plan(step: &StepGraph, layout: &Layout, grant: bool) -> Result<Pla
         let done = catch_unwind(AssertUnwindSafe(|| compile(step, &layout, &|_| 0, &mut |_, _| {})));
         let (compiled, diagnostics) = done.map_err(|panic| Refused::Bug(panic_text(&*panic)))?;
         if let Some(c) = compiled {
-            let moves = c.spmd.instrs.iter().filter(|i| matches!(i, Instr::Move { kind, .. } if kind.communicates()));
+            let moves =
+                c.spmd.instrs.iter().filter(|i| matches!(i, Instr::Move { kind, .. } if kind.communicates()));
             return Ok(Planned { granted: layout.gathers.len(), collectives: moves.count(), plan: c.plan });
         }
         let mut codes: Vec<String> = Vec::new();
@@ -113,7 +114,9 @@ pub(crate) fn provider(inputs: Tensors) -> Provider {
     Arc::new(move |_, needed: &[InputLeaf]| {
         let part = |leaf: &InputLeaf| {
             let whole = inputs.get(&leaf.name).ok_or_else(|| format!("no input `{}`", leaf.name))?;
-            whole.slice(&leaf.ranges).ok_or_else(|| format!("`{}`: {:?} is out of range", leaf.name, leaf.ranges))
+            whole
+                .slice(&leaf.ranges)
+                .ok_or_else(|| format!("`{}`: {:?} is out of range", leaf.name, leaf.ranges))
         };
         needed.iter().map(part).collect()
     })
@@ -146,7 +149,8 @@ impl Devices {
             _ => (cluster(&plan.mesh), 0),
         };
         // On failure the cluster is dropped: its devices have ended.
-        let dims: Vec<(String, Vec<Dim>)> = plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
+        let dims: Vec<(String, Vec<Dim>)> =
+            plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
         let mut out = once(&mut cluster, plan, self.runs, inputs, states)?;
         self.clusters.insert(key, (cluster, loads + 1));
         Ok(dims.into_iter().filter_map(|(n, d)| Some((n.clone(), (out.remove(&n)?, d)))).collect())

@@ -87,7 +87,9 @@ fn gradients_equal_differences() {
                 let got = values[grad.0 as usize].ordered(dims);
                 let want = differences(l, p.id);
                 match close_from(&got.data, &want, 1e-6, LEAST) {
-                    Err(e) => wrong.push(format!("{}, {weighted} dims weighted, d({}): {e}", subject.name, p.path)),
+                    Err(e) => {
+                        wrong.push(format!("{}, {weighted} dims weighted, d({}): {e}", subject.name, p.path))
+                    }
                     Ok(()) => checked += 1,
                 }
             }

@@ -4,7 +4,9 @@ use crate::devices::Devices;
 use crate::split::law;
 use crate::subject::Subject;
 use meshwright_ops::family::SampleInput;
-use meshwright_ops::{Emit, F64Tensor, Graph, Id, Linear, Op, OpError, Reduce, Roles, Type, arg_extreme, primitive};
+use meshwright_ops::{
+    Emit, F64Tensor, Graph, Id, Linear, Op, OpError, Reduce, Roles, Type, arg_extreme, primitive,
+};
 use meshwright_plan::{DType, Dim, DimNames, Monoid, StepKind};
 use std::sync::Arc;
 

@@ -79,7 +79,11 @@ fn ways_of_renamed(source: Dim, to_dim: Dim, dims: &[Dim]) -> Vec<Way> {
 
 /// Checks a subject in every way. `change` may alter the program before it is compiled: the broken ops use it. Gives the
 /// number of cases.
-pub(crate) fn law(subject: &Subject, devices: &mut Devices, change: &dyn Fn(&mut Built)) -> Result<usize, String> {
+pub(crate) fn law(
+    subject: &Subject,
+    devices: &mut Devices,
+    change: &dyn Fn(&mut Built),
+) -> Result<usize, String> {
     let n = subject.inputs.len();
     let floats: Vec<usize> = (0..n).filter(|i| subject.inputs[*i].dtype.is_float()).collect();
     let mut all: Vec<Vec<Arrival>> = vec![vec![Arrival::Input; n], vec![Arrival::Param; n]];

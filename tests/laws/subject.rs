@@ -23,9 +23,7 @@ pub(crate) struct Subject {
 
 /// Every sample of every family.
 pub(crate) fn subjects() -> Vec<Subject> {
-    families()
-        .flat_map(|f| (f.samples)().into_iter().map(|s| subject(f.name, &s)))
-        .collect()
+    families().flat_map(|f| (f.samples)().into_iter().map(|s| subject(f.name, &s))).collect()
 }
 
 fn subject(family: &str, s: &Sample) -> Subject {
@@ -94,7 +92,8 @@ pub(crate) fn build(subject: &Subject, arrivals: &[Arrival], seed: u64) -> Resul
     }
     let Builder { mut graph, bound, .. } = b;
     let first = Id(graph.nodes.len() as u32);
-    let value = (subject.build)(&mut graph, &operands).map_err(|e| format!("{}: not built: {e}", subject.name))?;
+    let value =
+        (subject.build)(&mut graph, &operands).map_err(|e| format!("{}: not built: {e}", subject.name))?;
     Ok(Built { graph, operands, value, first, bound, dims, part, source })
 }
 
@@ -141,7 +140,8 @@ impl Builder {
     fn leaf(&mut self, name: String, ty: Type, input: &SampleInput, scale: f64, param: bool) -> Id {
         let value = F64Tensor::build(&ty.dims, |_| draw(&mut self.rng, input) * scale);
         let class = if param { Class::Param } else { Class::Value };
-        self.graph.cursor = Origin { class, name: name.as_str().into(), path: name.as_str().into(), ..Origin::default() };
+        self.graph.cursor =
+            Origin { class, name: name.as_str().into(), path: name.as_str().into(), ..Origin::default() };
         let leaf = if param {
             LeafOp::Param { path: name, init: Init::Constant(0.0) }
         } else {

@@ -52,8 +52,7 @@ pub(crate) fn close_from(got: &[f64], want: &[f64], tolerance: f64, least: f64) 
     let mut worst: Option<(f64, usize)> = None;
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         let off = if g == w || (g.is_nan() && w.is_nan()) { 0.0 } else { (g - w).abs() };
-        // A difference with a NaN or an infinity is NaN or infinite: it is never within the tolerance.
-        if !(off <= tolerance * scale) && worst.is_none_or(|b| off > b.0) {
+        if (off.is_nan() || off > tolerance * scale) && worst.is_none_or(|b| off > b.0) {
             worst = Some((off, i));
         }
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 /// Runs the command; it must end by itself within a minute.
 fn bounded(args: &[&str]) -> Said {
-    let child = command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child =
+        command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let id = child.id().to_string();
     let (done, ended) = channel();
     let watched: Vec<String> = args.iter().map(|a| a.to_string()).collect();
@@ -48,10 +49,14 @@ fn broken_data_is_named() {
         }),
         ("a header alone", "E0502", |f| write(f, "train-image", &idx(&[300, 5, 4], &[])[..9])),
         ("more than the header says", "E0502", |f| write(f, "train-image", &idx(&[300, 5, 4], &[0; 6001]))),
-        ("more than any memory", "E0502", |f| write(f, "train-image", &idx(&[1 << 31, 1 << 31, 1 << 31], &[]))),
+        ("more than any memory", "E0502", |f| {
+            write(f, "train-image", &idx(&[1 << 31, 1 << 31, 1 << 31], &[]))
+        }),
         ("empty", "E0502", |f| write(f, "train-image", &[])),
         ("not IDX", "E0502", |f| write(f, "train-image", b"PNG, or so it seems")),
-        ("no gzip behind its magic", "E0502", |f| write(f, "train-image", &[0x1f, 0x8b, 8, 0, 0, 0, 1, 2, 3])),
+        ("no gzip behind its magic", "E0502", |f| {
+            write(f, "train-image", &[0x1f, 0x8b, 8, 0, 0, 0, 1, 2, 3])
+        }),
         ("gone", "E0502", |f| std::fs::remove_file(f.join("data/train-image")).unwrap()),
         ("a label out of range", "E0506", |f| {
             let mut labels = vec![0; 300];
@@ -95,7 +100,8 @@ fn broken_checkpoints_are_passed_over_or_named() {
     diagnosed(&eval, "E0513");
     *eval.last_mut().unwrap() = "hidden=7";
     // A bit of the newest one flips: the one before is taken. Then that of the other one too.
-    let mut files: Vec<_> = walk(&dir.path().join("run")).into_iter().filter(|f| f.ends_with(".safetensors")).collect();
+    let mut files: Vec<_> =
+        walk(&dir.path().join("run")).into_iter().filter(|f| f.ends_with(".safetensors")).collect();
     files.sort();
     assert_eq!(files.len(), 2, "{files:?}");
     for (k, file) in files.iter().rev().enumerate() {
@@ -122,12 +128,74 @@ fn walk(folder: &Path) -> Vec<String> {
 
 /// Texts that are almost right, and some that are not at all.
 const WORDS: &[&str] = &[
-    "train", "eval", "check", "explain", "mlp", "mnist_mlp", "bert", "mnist_conv", "mlp.mw", "E0310", "E9999", "--layout",
-    "--mesh", "--dim", "--set", "--devices", "--format", "--steps", "--emit", "--precision", "--size", "json", "text", "plan",
-    "graph", "after:fuse", "f64", "bf16", "r=2,c=2", "r=0", "r=", "r:2;c:2", "r=99999999999999999999", "r=2,r=2", "=", ",,",
-    "batch -> r", "batch -> r; hidden -> c", "batch:r", "hidden -> r, c when free", "* -> r", "params: * -> r", "-> ->", "(((",
-    "batch=0", "batch=7", "batch=-1", "hidden=1", "lr=1e999", "lr=nan", "lr=0.5", "1", "0", "-1", "99999999999999999999", "",
-    "\u{0}", "ä -> ö", "--help", "--", "zero3", "dp_mp", "models/data", "/", ".", "--no-run", "--resume", "--run",
+    "train",
+    "eval",
+    "check",
+    "explain",
+    "mlp",
+    "mnist_mlp",
+    "bert",
+    "mnist_conv",
+    "mlp.mw",
+    "E0310",
+    "E9999",
+    "--layout",
+    "--mesh",
+    "--dim",
+    "--set",
+    "--devices",
+    "--format",
+    "--steps",
+    "--emit",
+    "--precision",
+    "--size",
+    "json",
+    "text",
+    "plan",
+    "graph",
+    "after:fuse",
+    "f64",
+    "bf16",
+    "r=2,c=2",
+    "r=0",
+    "r=",
+    "r:2;c:2",
+    "r=99999999999999999999",
+    "r=2,r=2",
+    "=",
+    ",,",
+    "batch -> r",
+    "batch -> r; hidden -> c",
+    "batch:r",
+    "hidden -> r, c when free",
+    "* -> r",
+    "params: * -> r",
+    "-> ->",
+    "(((",
+    "batch=0",
+    "batch=7",
+    "batch=-1",
+    "hidden=1",
+    "lr=1e999",
+    "lr=nan",
+    "lr=0.5",
+    "1",
+    "0",
+    "-1",
+    "99999999999999999999",
+    "",
+    "\u{0}",
+    "ä -> ö",
+    "--help",
+    "--",
+    "zero3",
+    "dp_mp",
+    "models/data",
+    "/",
+    ".",
+    "--no-run",
+    "--resume",
+    "--run",
 ];
 
 #[test]

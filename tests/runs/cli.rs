@@ -1,1 +1,224 @@
-//! cli
+//! The command from end to end: exit codes, the exact forms of what it reports, and that its parts agree.
+
+use crate::support::{SMALL, folder, run};
+use serde_json::Value;
+
+const BOTH: [&str; 4] = ["--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2"];
+
+fn with<'a>(parts: &[&[&'a str]]) -> Vec<&'a str> {
+    parts.concat()
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// The keys of an object in the order in which they were written.
+fn keys(line: &str) -> Vec<String> {
+    let mut out: Vec<(usize, String)> = json(line)
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(|k| (line.find(&format!("\"{k}\":")).unwrap(), k.clone()))
+        .collect();
+    out.sort();
+    out.into_iter().map(|k| k.1).collect()
+}
+
+#[test]
+fn exit_codes() {
+    let cases: &[(&[&str], i32)] = &[
+        (&["check", "mlp"], 0),
+        (&["--help"], 0),
+        (&["--version"], 0),
+        (&["explain", "E0310"], 0),
+        (&["models"], 0),
+        (&["layouts", "zero3"], 0),
+        (&[], 2),
+        (&["chekc", "mlp"], 2),
+        (&["check"], 2),
+        (&["check", "mlp", "--dim", "batch"], 2),
+        (&["check", "mlp", "--colour"], 2),
+        (&["train", "mlp", "--steps", "1", "--epochs", "1"], 2),
+        (&["train", "mlp", "--resume"], 2),
+        (&["check", "no_such_file.mw"], 1),
+        (&["explain", "E9999"], 1),
+        (&["check", "bert"], 1),
+    ];
+    for (args, code) in cases {
+        let said = run(args);
+        assert_eq!(said.code, Some(*code), "{args:?}: {}{}", said.out, said.err);
+    }
+}
+
+#[test]
+fn each_mistake_in_a_layout_has_a_code_of_its_own() {
+    let cases: &[(&str, &[&str])] = &[
+        ("E0302", &["--mesh", "r=2", "--layout", "bach -> r"]),
+        ("E0301", &["--mesh", "r=2", "--layout", "batch -> q"]),
+        ("E0304", &["--mesh", "r=2", "--layout", "batch -> r; rows -> r"]),
+        ("E0305", &["--mesh", "r=2", "--layout", "batch -> r, r"]),
+        ("E0303", &["--mesh", "r=2,c=2", "--layout", "batch -> r; batch -> c"]),
+        ("E0306", &["--mesh", "r=0", "--layout", "batch -> r"]),
+        ("E0308", &["--mesh", "r=2,r=2", "--layout", "batch -> r"]),
+        ("E0307", &["--mesh", "r=2,c=2", "--layout", "batch -> r", "--devices", "6"]),
+        ("E0515", &["--mesh", "r=2", "--layout", "no_such_layout"]),
+        ("E0201", &["--dim", "bach=10"]),
+        ("E0201", &["--set", "rate=10"]),
+        ("E0101", &["--mesh", "r=2", "--layout", "batch -> "]),
+    ];
+    for (code, args) in cases {
+        for command in ["check", "explain", "train"] {
+            let said = run(&with(&[&[command, "mlp"], args]));
+            assert_eq!(said.code, Some(1), "{command} {args:?}: {}", said.err);
+            assert!(said.err.contains(&format!("error[{code}]")), "{command} {args:?}: {}", said.err);
+            let json = run(&with(&[&[command, "mlp", "--format", "json"], args]));
+            let line = json.err.lines().find(|l| l.starts_with("{\"diagnostic\":")).unwrap();
+            assert_eq!(self::json(line)["diagnostic"]["code"], *code);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_answered_with_the_nearest_name() {
+    let said = run(&["train", "mnist_mpl"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.err.contains("error[E0515]") && said.err.contains("`mnist_mlp`"), "{}", said.err);
+    let said = run(&["check", "mlp", "--layout", "zer3"]);
+    assert!(said.err.contains("`zero3`"), "{}", said.err);
+}
+
+#[test]
+fn explain_reports_the_documented_json() {
+    let said = run(&with(&[&["explain", "mlp", "--format", "json"], &BOTH]));
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let report = json(said.out.trim());
+    assert_eq!(keys(&said.out), ["mesh", "devices", "values", "collectives", "per_device"]);
+    assert_eq!(report["mesh"].to_string(), r#"[{"axis":"r","size":2},{"axis":"c","size":2}]"#);
+    assert_eq!(report["devices"], 4);
+    let collectives = report["collectives"].as_array().unwrap();
+    for c in collectives {
+        for key in ["op", "axes", "bytes", "phase", "value", "line", "because"] {
+            assert!(c.get(key).is_some_and(|v| !v.is_null()), "{key}: {c}");
+        }
+        assert!(["forward", "backward", "update"].contains(&c["phase"].as_str().unwrap()), "{c}");
+        assert!(c["line"].as_u64().unwrap() > 0 && !c["because"].as_str().unwrap().is_empty(), "{c}");
+    }
+    let total = |axis: &str| -> u64 {
+        let of = collectives.iter().filter(|c| c["axes"].to_string() == format!("[\"{axis}\"]"));
+        of.map(|c| c["bytes"].as_u64().unwrap()).sum()
+    };
+    assert_eq!((total("r"), total("c")), (1_628_204, 2_000));
+    for key in
+        ["flops", "collective_bytes", "peak_bytes", "parameter_bytes", "moment_bytes", "activation_bytes"]
+    {
+        assert!(report["per_device"][key].is_u64(), "{key}");
+    }
+    assert_eq!(report["per_device"]["collective_bytes"], 1_630_204);
+    assert_eq!(report["per_device"]["parameter_bytes"], 1_628_200);
+    // For people it is the same: every number of the collectives occurs in the table.
+    let text = run(&with(&[&["explain", "mlp"], &BOTH])).out;
+    assert!(text.contains("all-reduce") && text.contains("because"), "{text}");
+}
+
+#[test]
+fn a_training_tells_its_events_in_the_documented_form_and_eval_agrees() {
+    let dir = folder(SMALL);
+    let path = |n: &str| dir.path().join(n).display().to_string();
+    let (data, at) = (path("data"), path("run"));
+    let sizes = ["--dim", "batch=12", "--dim", "rows=5", "--dim", "cols=4", "--dim", "hidden=11"];
+    let train = with(&[
+        &["train", "mlp", "--data", &data, "--run", &at, "--epochs", "2", "--format", "json"],
+        &sizes,
+        &BOTH,
+    ]);
+    let said = run(&train);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let lines: Vec<&str> = said.out.lines().collect();
+    assert_eq!(lines.len(), 2 * 25 + 2 + 1);
+    for line in &lines {
+        let expected: &[&str] = match json(line)["event"].as_str().unwrap() {
+            "step" => &["event", "step", "loss"],
+            "epoch" => &["event", "epoch", "train_loss", "eval_loss", "eval_accuracy", "seconds"],
+            "done" => &["event", "steps", "epochs", "seconds"],
+            other => panic!("{other}"),
+        };
+        assert_eq!(keys(line), expected, "{line}");
+    }
+    assert!(lines[0].starts_with("{\"event\":\"step\",\"step\":1,\"loss\":"), "{}", lines[0]);
+    assert_eq!(json(lines[52])["event"], "done");
+    // The folder has the same lines.
+    let written = std::fs::read_to_string(dir.path().join("run/metrics.jsonl")).unwrap();
+    assert_eq!(written, said.out);
+
+    // Evaluation of the checkpoint gives the numbers of the last epoch: to the bit where the sums are the same.
+    let last = json(lines[51]);
+    assert_eq!(last["event"], "epoch");
+    let eval = with(&[&["eval", "mlp", "--checkpoint", &at, "--data", &data, "--format", "json"], &sizes]);
+    let same = json(run(&with(&[&eval, &BOTH])).out.trim());
+    assert_eq!(same["eval_loss"], last["eval_loss"]);
+    assert_eq!(same["eval_accuracy"], last["eval_accuracy"]);
+    // On one device, and with batches of another size that leave another remainder: the same but for rounding.
+    let mut other = eval.clone();
+    other.extend(["--dim", "batch=7"]);
+    let one = json(run(&other).out.trim());
+    assert_eq!(one["eval_accuracy"].as_f64().unwrap(), last["eval_accuracy"].as_f64().unwrap());
+    let (a, b) = (one["eval_loss"].as_f64().unwrap(), last["eval_loss"].as_f64().unwrap());
+    assert!((a - b).abs() < 1e-5 * b, "{a} {b}");
+
+    // For people, without a terminal: plain lines.
+    let text = run(&with(&[&["train", "mlp", "--data", &data, "--no-run", "--epochs", "1"], &sizes]));
+    assert_eq!(text.code, Some(0), "{}", text.err);
+    assert!(
+        !text.out.contains('\r') && !text.out.contains('\u{1b}') && !text.err.contains('\u{1b}'),
+        "{}",
+        text.out
+    );
+    assert!(text.out.contains("accuracy"), "{}", text.out);
+}
+
+#[test]
+fn bench_reports_the_documented_json() {
+    let args =
+        ["bench", "model", "mlp", "--steps", "5", "--warmup", "1", "--format", "json", "--dim", "hidden=16"];
+    let said = run(&with(&[&args, &BOTH]));
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let result = json(said.out.trim());
+    for key in ["median_ms", "min_ms", "p90_ms", "cpu_ms_per_step", "peak_rss_bytes"] {
+        assert!(result[key].as_f64().is_some_and(|v| v > 0.0), "{key}: {result}");
+    }
+    assert_eq!(result["samples"], 5);
+}
+
+#[test]
+fn predictions_come_in_the_order_of_the_file_on_any_mesh() {
+    let dir = folder(SMALL);
+    let path = |n: &str| dir.path().join(n).display().to_string();
+    let model = std::fs::read_to_string(crate::support::root().join("models/mlp.mw")).unwrap();
+    let with_output =
+        model.replace("    loss   xent", "    output class = argmax[classes](logits)\n    loss   xent");
+    assert_ne!(with_output, model);
+    std::fs::write(dir.path().join("digits.mw"), with_output).unwrap();
+    let (file, data, at) = (path("digits.mw"), path("data"), path("run"));
+    let sizes = ["--dim", "batch=12", "--dim", "rows=5", "--dim", "cols=4", "--dim", "hidden=11"];
+    let train = with(&[&["train", &file, "--data", &data, "--run", &at, "--epochs", "4"], &sizes]);
+    assert_eq!(run(&train).code, Some(0));
+    let predict =
+        with(&[&["predict", &file, "--data", &data, "--checkpoint", &at, "--format", "json"], &sizes]);
+    let one = run(&predict);
+    assert_eq!(one.code, Some(0), "{}", one.err);
+    assert_eq!(one.out.lines().count(), SMALL.test, "{}", one.out);
+    for mesh in [
+        &BOTH[..],
+        &["--layout", "batch -> a", "--mesh", "a=5"],
+        &["--layout", "classes -> a", "--mesh", "a=3"],
+    ] {
+        let other = run(&with(&[&predict, mesh]));
+        assert_eq!(other.out, one.out, "{mesh:?}: {}", other.err);
+    }
+    // They are right more often than guesses would be.
+    let labels = std::fs::read(dir.path().join("data/test-label")).unwrap()[8..].to_vec();
+    let right = one.out.lines().zip(&labels).filter(|(line, label)| json(line)["class"] == **label);
+    assert!(right.count() > SMALL.test / 2);
+    assert_eq!(run(&with(&[&predict, &["--output", "clas"]])).code, Some(1));
+}

@@ -33,7 +33,10 @@ fn data(project: &Project) -> Provider {
         let high = decl.range.map_or(256, |r| r.size);
         let n = shape.iter().product();
         let values = (0..n).map(|_| numbers.below(high) as f64).collect();
-        whole.insert(decl.name.clone(), HostTensor::new(shape, HostData::from_f64(decl.dtype, values)).unwrap());
+        whole.insert(
+            decl.name.clone(),
+            HostTensor::new(shape, HostData::from_f64(decl.dtype, values)).unwrap(),
+        );
     }
     Arc::new(move |_, leaves: &[InputLeaf]| {
         Ok(leaves.iter().map(|l| whole[&l.name].slice(&l.ranges).unwrap()).collect())
@@ -103,7 +106,10 @@ fn loss_and_gradients_of_the_first_step_agree_in_f32() {
                 let difference: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
                 let bound = if name == "loss" { 1e-6 } else { 1e-5 };
                 let off = norm(&difference) / norm(a);
-                assert!(a.len() == b.len() && off <= bound, "{model}, {mesh}, {layout}: {name} is {off:e} apart");
+                assert!(
+                    a.len() == b.len() && off <= bound,
+                    "{model}, {mesh}, {layout}: {name} is {off:e} apart"
+                );
                 assert!(norm(a) > 0.0, "{model}: {name} is 0");
             }
         }

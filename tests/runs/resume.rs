@@ -9,7 +9,13 @@ const SIZES: [&str; 8] = ["--dim", "batch=12", "--dim", "rows=5", "--dim", "cols
 /// 300 examples in batches of 12: 25 steps an epoch, with a checkpoint after each.
 const STEPS: &str = "160";
 
-fn arguments<'a>(data: &'a str, run: &'a str, mesh: &'a str, layout: &'a str, precision: &'a str) -> Vec<&'a str> {
+fn arguments<'a>(
+    data: &'a str,
+    run: &'a str,
+    mesh: &'a str,
+    layout: &'a str,
+    precision: &'a str,
+) -> Vec<&'a str> {
     let mut args = vec!["train", "mlp", "--data", data, "--run", run, "--mesh", mesh, "--layout", layout];
     args.extend(["--precision", precision, "--steps", STEPS, "--seed", "9", "--format", "json"]);
     args.extend(SIZES);
@@ -74,9 +80,10 @@ fn a_killed_run_goes_on_as_if_it_had_not_been() {
 
         // From its checkpoint the run goes on on any mesh. In f64 nothing but rounding changes.
         if precision == "f64" {
-            for (k, (mesh, layout)) in [("all=3", "batch -> all"), ("a=2,b=2", "hidden -> a, b"), ("data=4", "zero3")]
-                .into_iter()
-                .enumerate()
+            for (k, (mesh, layout)) in
+                [("all=3", "batch -> all"), ("a=2,b=2", "hidden -> a, b"), ("data=4", "zero3")]
+                    .into_iter()
+                    .enumerate()
             {
                 let moved = path(&format!("moved-{k}"));
                 let mut args = arguments(&data, &moved, "r=2,c=2", "batch -> r; hidden -> c", precision);
@@ -101,8 +108,8 @@ fn ctrl_c_writes_a_checkpoint_and_exits_130() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let (data, run_folder) = (path("data"), path("run"));
     let mut args = arguments(&data, &run_folder, "r=2", "batch -> r", "f32");
-    let steps = args.iter().position(|a| *a == STEPS).unwrap();
-    args[steps] = "1000000";
+    let place = args.iter().position(|a| *a == STEPS).unwrap();
+    args[place] = "1000000";
     let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
     for _ in 0..10 {
@@ -116,7 +123,7 @@ fn ctrl_c_writes_a_checkpoint_and_exits_130() {
     let stopped = last["step"].as_u64().unwrap();
     // The checkpoint is of the step at which it stopped: nothing is lost.
     let steps = (stopped + 3).to_string();
-    args[args.iter().position(|a| *a == "1000000").unwrap()] = &steps;
+    args[place] = &steps;
     args.push("--resume");
     let said = run(&args);
     assert_eq!(said.code, Some(0), "{}", said.err);

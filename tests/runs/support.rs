@@ -1,7 +1,9 @@
 //! What the runs share: small data sets, projects, the command.
 
 use meshwright_train::metrics::Event;
-use meshwright_train::{Failure, Progress, Project, ProjectOptions, RawTensor, TrainOptions, read_checkpoint, train};
+use meshwright_train::{
+    Failure, Progress, Project, ProjectOptions, RawTensor, TrainOptions, read_checkpoint, train,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -61,7 +63,8 @@ pub(crate) fn write_data(folder: &Path, s: Sizes) {
         std::fs::write(folder.join(format!("{split}-image")), idx(&[n, s.rows, s.cols], &images)).unwrap();
         std::fs::write(folder.join(format!("{split}-label")), idx(&[n], &labels)).unwrap();
     }
-    let manifest = ["train", "test"].map(|s| format!("[{s}]\nimage = \"{s}-image\"\nlabel = \"{s}-label\"\n"));
+    let manifest =
+        ["train", "test"].map(|s| format!("[{s}]\nimage = \"{s}-image\"\nlabel = \"{s}-label\"\n"));
     std::fs::write(folder.join("data.toml"), manifest.concat()).unwrap();
 }
 

@@ -38,13 +38,10 @@ enum End {
 /// Runs a plan from given parameters.
 fn run(plan: Plan, r: &Random) -> Result<Trace, String> {
     let text = |e: meshwright_exec::ExecError| e.to_string();
-    let outputs: Vec<(String, Vec<Dim>)> = plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
-    let states: Vec<(String, Vec<Dim>)> = plan
-        .leaves
-        .iter()
-        .filter(|l| l.init.is_some())
-        .map(|l| (l.name.clone(), l.dims.clone()))
-        .collect();
+    let outputs: Vec<(String, Vec<Dim>)> =
+        plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
+    let states: Vec<(String, Vec<Dim>)> =
+        plan.leaves.iter().filter(|l| l.init.is_some()).map(|l| (l.name.clone(), l.dims.clone())).collect();
     let mut devices = cluster(&plan.mesh);
     let program = devices.load(Arc::new(plan)).map_err(text)?;
     devices.init_state(program, 1).map_err(text)?;
@@ -148,7 +145,9 @@ fn trial(seed: u64, show: bool) -> Result<End, String> {
             equal(&many, &alone).map_err(|e| format!("{}: {e}", told(&layout)))?;
             Ok(End::Equal { granted, collectives })
         }
-        Err(Refused::Layout(codes)) if !placing.grant && codes.iter().all(|c| c == "E0310") => Ok(End::Refused),
+        Err(Refused::Layout(codes)) if !placing.grant && codes.iter().all(|c| c == "E0310") => {
+            Ok(End::Refused)
+        }
         Err(e) => Err(format!("{}: {e:?}", told(&layout))),
     }
 }

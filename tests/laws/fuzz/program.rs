@@ -256,8 +256,12 @@ impl Maker {
 
     /// An index of which all dims are among `dims`, or which is free to add its own.
     fn index_within(&mut self, dims: &[Dim]) -> Option<Id> {
-        let fit: Vec<Id> =
-            self.indices.iter().copied().filter(|i| self.g.ty(*i).dims.iter().all(|d| dims.contains(d))).collect();
+        let fit: Vec<Id> = self
+            .indices
+            .iter()
+            .copied()
+            .filter(|i| self.g.ty(*i).dims.iter().all(|d| dims.contains(d)))
+            .collect();
         (!fit.is_empty()).then(|| self.rng.pick(&fit))
     }
 

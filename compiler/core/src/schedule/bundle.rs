@@ -110,3 +110,56 @@ fn join(earlier: Step, now: &mut Step) {
     before(t0, to);
     now.origin.splice(0..0, earlier.origin);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshwright_plan::{Buffer, Expr, Mesh, Phase};
+
+    fn operand(buf: u32) -> Operand {
+        Operand { buf: BufId(buf), dims: Vec::new() }
+    }
+
+    fn step(kind: StepKind) -> Step {
+        Step { kind, phase: Phase::Forward, origin: Vec::new(), reuse: Vec::new(), free: Vec::new() }
+    }
+
+    fn sum(axis: u8, from: u32, to: u32) -> Step {
+        let (axes, monoid) = (vec![Axis(axis)], Monoid::Sum);
+        let all = Collective::AllReduce { axes, monoid, from: vec![operand(from)], to: vec![operand(to)] };
+        step(StepKind::Collective(all))
+    }
+
+    fn map(from: u32, to: u32) -> Step {
+        let (expr, inputs, outs) = (Expr::default(), vec![operand(from)], vec![(0, operand(to))]);
+        step(StepKind::Map { expr, inputs, outs })
+    }
+
+    /// Each of two chains could wait for the all-reduce at the end of the other.
+    #[test]
+    fn two_buckets_do_not_wait_for_each_other() {
+        let plan = Plan {
+            version: Plan::VERSION,
+            model: String::new(),
+            program: String::new(),
+            mesh: Mesh::new([("a", 2), ("b", 2)]),
+            dims: Default::default(),
+            float: DType::F64,
+            inputs: Vec::new(),
+            buffers: vec![Buffer { dtype: DType::F64, extents: Vec::new() }; 8],
+            leaves: Vec::new(),
+            steps: vec![sum(0, 0, 2), sum(1, 1, 3), map(2, 4), map(3, 5), sum(1, 4, 6), sum(0, 5, 7)],
+            outputs: Vec::new(),
+            summary: Default::default(),
+        };
+        let after = bundle(plan);
+        let mut made = vec![BufId(0), BufId(1)];
+        for s in &after.steps {
+            assert!(s.kind.reads().iter().all(|o| made.contains(&o.buf)), "{after:?}");
+            made.extend(s.kind.writes().iter().map(|o| o.buf));
+        }
+        assert_eq!(made.len(), 8);
+        // One of the two pairs travels together.
+        assert_eq!(after.steps.len(), 5);
+    }
+}
