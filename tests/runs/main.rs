@@ -1,6 +1,8 @@
 //! What runs: whole trainings on several meshes, resumed and killed ones, the command from end to end, failing devices,
 //! broken data. And `tidy`: what is true of the repository itself.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod accuracy;
 mod agree;
 mod broken;

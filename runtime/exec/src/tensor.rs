@@ -91,8 +91,11 @@ pub(crate) fn from_host(host: HostTensor) -> FlexTensor {
         HostData::F32(v) => Bytes::from_elems(v),
         HostData::I32(v) => Bytes::from_elems(v),
         HostData::U8(v) | HostData::Bool(v) => Bytes::from_elems(v),
-        HostData::PairF32(v) => Bytes::from_elems::<u64>(bytemuck::cast_slice(&v).to_vec()),
-        HostData::PairF64(v) => Bytes::from_elems::<u64>(bytemuck::cast_slice(&v).to_vec()),
+        // One by one: a vector of pairs need not be aligned as `u64`s are, and where it is empty it is not.
+        HostData::PairF32(v) => Bytes::from_elems::<u64>(v.iter().map(|p| bytemuck::cast(*p)).collect()),
+        HostData::PairF64(v) => {
+            Bytes::from_elems::<u64>(v.iter().flat_map(|p| bytemuck::cast::<PairF64, [u64; 2]>(*p)).collect())
+        }
     };
     FlexTensor::new(bytes, layout, stored_as(dtype))
 }

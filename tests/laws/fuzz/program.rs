@@ -22,6 +22,9 @@ const NEST: usize = 2_500;
 /// Values beyond this are squeezed, so that no program blows up rounding.
 const LARGE: f64 = 6.0;
 
+/// Elements nearer to each other than this may be equal but for rounding.
+const APART: f64 = 1e-9;
+
 struct Maker {
     g: Graph,
     rng: Rng,
@@ -230,7 +233,9 @@ impl Maker {
             }
             _ => {
                 let f = self.rng.pick(&plain);
-                self.g.unary(f, x)
+                let kink = f.name == "relu" || f.name == "abs";
+                let near = kink && self.value(x).data.iter().any(|v| v.abs() < APART);
+                self.g.unary(if near { &TANH } else { f }, x)
             }
         }
     }
@@ -246,7 +251,8 @@ impl Maker {
         let (x, dim) = self.along()?;
         let mut dims = self.dims_of(x);
         dims.retain(|d| *d == dim || self.rng.one_in(2));
-        Some(match self.rng.below(4) {
+        let kinds = if self.tied(x, dim) { 2 } else { 4 };
+        Some(match self.rng.below(kinds) {
             0 => self.g.op(Mean { dims }, &[x]),
             1 => self.g.op(Reduce { monoid: Monoid::Sum, dims }, &[x]),
             2 => self.g.op(Reduce { monoid: Monoid::Max, dims: vec![dim] }, &[x]),
@@ -300,6 +306,7 @@ impl Maker {
                 let (here, middle) = (self.g.index(d), self.g.constant(2.0, DType::I32));
                 self.g.binary(if self.rng.one_in(2) { "<" } else { "!=" }, here, middle)
             }
+            _ if self.touch(x[0], x[1]) => return None,
             _ => self.g.binary(">", x[0], x[1]),
         };
         let all = union([self.g.ty(condition), self.g.ty(x[0]), self.g.ty(x[1])]);
@@ -321,6 +328,9 @@ impl Maker {
 
     fn argmax(&mut self) -> Option<Id> {
         let x = self.with(self.class)?;
+        if self.tied(x, self.class) {
+            return None;
+        }
         let best = arg_extreme(&mut self.g, Monoid::ArgMax, x, self.class);
         if self.rng.one_in(2) {
             self.indices.push(best);
@@ -332,7 +342,8 @@ impl Maker {
 
     fn binary(&mut self) -> Option<Id> {
         let (x, _) = self.several(2, ELEMENTS)?;
-        Some(match self.rng.below(4) {
+        let kinds = if self.touch(x[0], x[1]) { 2..4 } else { 0..4 };
+        Some(match kinds.start + self.rng.below(kinds.len()) {
             0 => self.g.binary("max", x[0], x[1]),
             1 => self.g.binary("min", x[0], x[1]),
             2 => {
@@ -345,6 +356,27 @@ impl Maker {
                 self.g.binary("pow", base, exponent)
             }
         })
+    }
+
+    /// Whether two elements along a dim are equal but for rounding: which is the greatest is then not for a layout to keep.
+    fn tied(&mut self, x: Id, dim: Dim) -> bool {
+        let value = self.value(x).clone();
+        let mut dims: Vec<Dim> = value.dims.iter().copied().filter(|d| *d != dim).collect();
+        dims.push(dim);
+        let value = value.ordered(&dims);
+        value.data.chunks(dim.size).any(|row| {
+            let mut row = row.to_vec();
+            row.sort_by(f64::total_cmp);
+            row.windows(2).any(|w| w[1] - w[0] < APART)
+        })
+    }
+
+    /// Whether two values are equal somewhere, but for rounding.
+    fn touch(&mut self, a: Id, b: Id) -> bool {
+        let (a, b) = (self.value(a).clone(), self.value(b).clone());
+        let mut dims = a.dims.clone();
+        dims.extend(b.dims.iter().filter(|d| !a.dims.contains(d)));
+        F64Tensor::build(&dims, |at| a.at(&dims, at) - b.at(&dims, at)).data.iter().any(|v| v.abs() < APART)
     }
 
     /// The value of a node, and of all before it.
