@@ -56,6 +56,7 @@ fn a_device_that_fails_in_a_step_ends_the_run_with_rank_step_and_line() {
 
 #[test]
 fn a_device_that_is_stuck_is_named() {
-    let text = strike("batch -> r; hidden -> c", 3, &Fault::Stall(Duration::from_secs(2))).to_string();
-    assert!(text.contains("rank 3") && text.contains("step 3") && text.contains("line "), "{text}");
+    // In a collective of all: where several wait in a row, each names the one before it.
+    let text = strike("batch -> r, c", 3, &Fault::Stall(Duration::from_secs(2))).to_string();
+    assert!(text.contains("for rank 3") && text.contains("step 3") && text.contains("line "), "{text}");
 }

@@ -125,14 +125,13 @@ fn ctrl_c_writes_a_checkpoint_and_exits_130() {
     args[place] = "1000000";
     let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
-    for _ in 0..10 {
-        told.next().unwrap().unwrap();
-    }
+    let mut last: Vec<String> = told.by_ref().take(10).map(Result::unwrap).collect();
     let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
-    let last = told.map_while(Result::ok).filter(|l| l.contains("\"step\"")).last();
+    last.extend(told.map_while(Result::ok));
+    last.retain(|l| l.contains("\"event\":\"step\""));
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    let last: serde_json::Value = serde_json::from_str(&last.unwrap()).unwrap();
+    let last: serde_json::Value = serde_json::from_str(last.last().unwrap()).unwrap();
     let stopped = last["step"].as_u64().unwrap();
     // The checkpoint is of the step at which it stopped: nothing is lost.
     let steps = (stopped + 3).to_string();
