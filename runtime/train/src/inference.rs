@@ -10,6 +10,8 @@ use crate::run_dir::checkpoints_in;
 use meshwright_core::{Goal, GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
 use meshwright_exec::{HostTensor, ProgramId};
+use meshwright_ops::F64Tensor;
+use meshwright_plan::Plan;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -109,7 +111,7 @@ pub fn predict(
             let rows: Vec<usize> = (first..first + batch_size).collect();
             let report = cluster.run(program.id, 1, &provide(batch(&set, &program.needs, &rows)))?;
             for (name, list) in wanted.iter().zip(&mut parts) {
-                list.extend(report.outputs.get(name).cloned());
+                list.extend(report.outputs.get(name).and_then(|t| in_order(&p, &program.plan, name, t)));
             }
             first += batch_size;
             progress(first, records);
@@ -145,36 +147,30 @@ fn wanted(project: &Project, names: &[String]) -> Result<Vec<String>, Failure> {
     Ok(if names.is_empty() { all } else { names.to_vec() })
 }
 
-/// The program that computes outputs. The example dim comes first in each, so that batches can be joined.
+/// The program that computes outputs.
 fn prediction(project: &Project, names: &[String]) -> StepGraph {
-    let mut graph = project.program.graph.clone();
-    let example = project.example_dim().map(|d| d.0);
-    let goals = project
-        .program
-        .outputs
-        .iter()
-        .filter(|o| names.contains(&o.name))
-        .map(|o| {
-            let mut dims = graph.ty(o.id).dims.clone();
-            dims.sort_by_key(|d| Some(*d) != example);
-            // Any order of storage is the same value; an identity fixes the one that is written out.
-            graph.cursor = graph.node(o.id).origin.clone();
-            let id = if dims == graph.ty(o.id).dims {
-                o.id
-            } else {
-                graph.op(meshwright_ops::Expand { dims }, &[o.id])
-            };
-            Goal { name: o.name.clone(), id, kind: GoalKind::Output }
-        })
-        .collect();
+    let outputs = project.program.outputs.iter().filter(|o| names.contains(&o.name));
+    let goals = outputs.map(|o| Goal { name: o.name.clone(), id: o.id, kind: GoalKind::Output }).collect();
     StepGraph {
         model: project.program.model.clone(),
         program: "predict",
         float: project.program.float,
-        graph,
+        graph: project.program.graph.clone(),
         inputs: project.program.inputs.iter().map(|i| i.0.clone()).collect(),
         goals,
     }
+}
+
+/// An output in the order in which the model has its dims, the example dim first. The Plan stores it as it likes.
+fn in_order(project: &Project, plan: &Plan, name: &str, t: &HostTensor) -> Option<HostTensor> {
+    let stored = &plan.outputs.iter().find(|o| o.name == name)?.dims;
+    let id = project.program.outputs.iter().find(|o| o.name == name)?.id;
+    let mut dims = project.program.graph.ty(id).dims.clone();
+    let example = project.example_dim().map(|d| d.0);
+    dims.sort_by_key(|d| Some(*d) != example);
+    let values = F64Tensor::new(stored.clone(), t.data.to_f64()).ordered(&dims).data;
+    let shape = dims.iter().map(|d| d.size).collect();
+    HostTensor::new(shape, meshwright_exec::HostData::from_f64(t.dtype(), values))
 }
 
 /// Tensors joined along their first dim.
