@@ -131,6 +131,8 @@ impl Builder {
                 } else {
                     self.graph.sum_of(&[x, zero])
                 };
+                // Plus nothing: a position stays the position that an op which indexes asks for.
+                self.graph.nodes[sum.0 as usize].ty.range = ty.range;
                 self.graph.op(Rename { from: self.source, to }, &[sum])
             }
         }

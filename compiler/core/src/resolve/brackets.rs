@@ -6,7 +6,7 @@ use super::expr::Operand;
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Const, Id, Lookup, Rename, Value};
-use meshwright_plan::{DType, Dim};
+use meshwright_plan::Dim;
 use meshwright_syntax::ast::{At, DimItem, Expr};
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ impl<'a> Resolver<'a> {
             self.error(d);
             return None;
         }
-        match self.make(&[], index.span, |g| Ok(g.op(Const::new(v, DType::I32), &[]))) {
+        match self.make(&[], index.span, |g| Ok(g.op(Const::position(v as usize, dim), &[]))) {
             Val::Tensor(id) => Some(Operand { value: Value::Tensor(id), ..index }),
             _ => None,
         }

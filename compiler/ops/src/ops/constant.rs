@@ -2,7 +2,7 @@
 
 use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{DType, DimNames, Expr};
+use meshwright_plan::{DType, Dim, DimNames, Expr};
 
 /// A scalar constant. Numbers are kept by their bits, so that equal text is equal value.
 #[derive(Clone, Debug)]
@@ -11,12 +11,19 @@ pub struct Const {
     pub value: f64,
     /// Its dtype.
     pub dtype: DType,
+    /// The dim along which it is a position, if it is one.
+    pub range: Option<Dim>,
 }
 
 impl Const {
     /// A constant of a dtype.
     pub fn new(value: f64, dtype: DType) -> Self {
-        Const { value, dtype }
+        Const { value, dtype, range: None }
+    }
+
+    /// A position along a dim, which an op that indexes the dim takes.
+    pub fn position(at: usize, dim: Dim) -> Self {
+        Const { value: at as f64, dtype: DType::I32, range: Some(dim) }
     }
 }
 
@@ -29,7 +36,7 @@ impl Op for Const {
     }
 
     fn infer(&self, _: &[&Type], _: &DimNames) -> Result<Type, OpError> {
-        Ok(Type::new(self.dtype, []))
+        Ok(Type { dtype: self.dtype, dims: Vec::new(), range: self.range })
     }
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {

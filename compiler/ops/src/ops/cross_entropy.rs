@@ -45,7 +45,7 @@ pub(super) fn check(x: &[&Type], dim: Dim, names: &DimNames) -> Result<(), OpErr
     if !x[0].dtype.is_float() {
         return Err(OpError::new(codes::E0202, format!("`cross_entropy` takes float logits, not {}", x[0].dtype)).operand(0));
     }
-    if x[1].dtype != DType::I32 || x[1].range.is_some_and(|r| r != dim) {
+    if x[1].dtype != DType::I32 || x[1].range != Some(dim) {
         let range = x[1].range.map_or(String::new(), |r| format!(" in {}", names.name(r)));
         return Err(OpError::new(
             codes::E0205,

@@ -52,7 +52,7 @@ impl Op for Lookup {
             return Err(OpError::new(codes::E0202, format!("`[{name} = …]` of {}: only floats can be indexed", x[0].dtype))
                 .operand(0));
         }
-        if x[1].dtype != DType::I32 || x[1].range.is_some_and(|r| r != self.dim) {
+        if x[1].dtype != DType::I32 || x[1].range != Some(self.dim) {
             let range = x[1].range.map_or(String::new(), |r| format!(" in {}", names.name(r)));
             return Err(OpError::new(
                 codes::E0205,

@@ -14,7 +14,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
         let (i, dim) = (c.tensor(g, 0), c.one_dim(g)?);
         let t = g.ty(i).clone();
         let name = g.dims.name(dim).to_string();
-        if t.dtype != DType::I32 || t.range.is_some_and(|r| r != dim) || t.has(dim) {
+        if t.dtype != DType::I32 || t.range != Some(dim) || t.has(dim) {
             return Err(OpError::new(codes::E0205, format!("`one_hot[{name}]` takes an `i32 in {name}` without that dim, not {}", t.dtype))
                 .operand(0)
                 .help(format!("declare it `i32 in {name}`")));
