@@ -194,23 +194,32 @@ pub enum StepKind {
         /// Destination, the dims in the same order.
         out: Operand,
     },
-    /// `out[i, j] = from[i * size(j) + j]`: one dim becomes two.
+    /// The parts one after the other along one dim; all other dims are the same, in the same order.
+    Concat {
+        /// What is joined, with the dim that becomes a part of `to` and its offset there.
+        parts: Vec<(Operand, Dim, usize)>,
+        /// The dim of the result.
+        to: Dim,
+        /// Destination.
+        out: Operand,
+    },
+    /// `out[i, j] = from[i * size(j) + j]`: one dim becomes several.
     Cut {
         /// Source.
         from: Operand,
         /// The dim that is cut.
         dim: Dim,
-        /// The outer and the inner of the two.
-        to: [Dim; 2],
+        /// What it becomes, the outermost first. They lie next to each other in the result.
+        to: Vec<Dim>,
         /// Destination.
         out: Operand,
     },
-    /// `out[i * size(j) + j] = from[i, j]`: two dims become one. They lie next to each other in the source.
+    /// `out[i * size(j) + j] = from[i, j]`: several dims become one.
     Join {
         /// Source.
         from: Operand,
-        /// The outer and the inner of the two.
-        dims: [Dim; 2],
+        /// The dims, the outermost first. They lie next to each other in the source.
+        dims: Vec<Dim>,
         /// The dim that they become.
         to: Dim,
         /// Destination.
@@ -390,6 +399,7 @@ impl StepKind {
             StepKind::Shift { from, .. } | StepKind::Cut { from, .. } | StepKind::Join { from, .. } => {
                 vec![from]
             }
+            StepKind::Concat { parts, .. } => parts.iter().map(|p| &p.0).collect(),
             StepKind::Copy(c) => vec![&c.from],
             StepKind::Collective(c) => match c {
                 Collective::AllReduce { from, .. } => from.iter().collect(),
@@ -421,6 +431,7 @@ impl StepKind {
             | StepKind::PoolSpread { out, .. }
             | StepKind::Shift { out, .. }
             | StepKind::Cut { out, .. }
+            | StepKind::Concat { out, .. }
             | StepKind::Join { out, .. } => vec![out],
             StepKind::Copy(c) => vec![&c.out],
             StepKind::Collective(c) => match c {
@@ -451,6 +462,7 @@ impl StepKind {
             StepKind::PoolTap { .. } => "pool_tap",
             StepKind::PoolSpread { .. } => "pool_spread",
             StepKind::Shift { .. } => "shift",
+            StepKind::Concat { .. } => "concat",
             StepKind::Cut { .. } => "cut",
             StepKind::Join { .. } => "join",
             StepKind::Copy(_) => "copy",

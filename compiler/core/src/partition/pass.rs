@@ -495,7 +495,8 @@ impl<'a> Pass<'a> {
             let (low, high) = (-window.before, window.after);
             format!("halo of `{name}`{user}: {low} before and {high} after each block")
         } else {
-            format!("up to {most} of `{name}` lie on other devices{user}")
+            let verb = if most == 1 { "lies" } else { "lie" };
+            format!("up to {most} of `{name}` {verb} on other devices{user}")
         }
     }
 

@@ -13,7 +13,7 @@ use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, Una
 use std::sync::Arc;
 
 /// Ops of the language that are not built.
-pub(super) const NOT_YET: [&str; 5] = ["conv", "concat", "shift", "pad", "dropout"];
+pub(super) const NOT_YET: [&str; 2] = ["conv", "dropout"];
 
 /// Folds: over no dims at all they give their operand.
 const FOLDS: [&str; 4] = ["sum", "mean", "max", "min"];

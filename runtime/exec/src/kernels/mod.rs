@@ -13,7 +13,7 @@
 //! ReduceKernel::new(monoid, keep: &[usize], fold: &[usize], input: &Access over keep ++ fold, arg_offset)
 //!     .run(Slice, SliceMut)                                         out over keep
 //! CopyKernel::new(shape, from: &Access).run(Slice, SliceMut)
-//! BlockCopy::new(dtype, from: Around, out: Around, range, at, fill).run(Slice, SliceMut)
+//! BlockCopy::new(dtype, out: Around, sources, fill).run(&[Slice], SliceMut)
 //! LookupKernel::new(shape, table: &Access, along: Along, index: &Access).run(table, index, out)
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
 //!     .run(values, index, out)                                      out is set to 0 first
@@ -45,6 +45,7 @@ mod tests;
 mod walk;
 
 pub use block_copy::BlockCopy;
+pub(crate) use block_copy::Source;
 pub use copy::CopyKernel;
 pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
 pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};

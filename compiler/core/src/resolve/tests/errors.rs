@@ -244,12 +244,15 @@ fn what_brackets_can_say() {
         E0212 `[d]` says nothing about the dim `d`
           ^ `d`: a dim alone
           help: rename it `[d -> other]`, or index it `[d = i]`
-        E0190 a slice (`low..high`) is not built yet
-          ^ `d = 0..2 -> e`: not in this version
-          help: rename dims `[d -> e]` and index them `[d = i]` until then
-        E0190 splitting a dim is not built yet
-          ^ `d -> batch * d`: not in this version
-          help: rename dims `[d -> e]` and index them `[d = i]` until then
+        E0204 `d = 0..2` has 2 elements, but `e` = 5
+          ^ `d = 0..2 -> e`: the sizes differ
+          - `e`: `e` has size 5
+          help: declare `dim e = 2`
+        E0204 `batch * d` = 6 * 3 = 18, but `d` = 3
+          ^ `d -> batch * d`: here
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          help: declare `dim d = batch * d`
         E0213 the number 0.5 has no dims
           ^ `half`: a number
           - `d -> e`: speaks of a dim
@@ -304,7 +307,7 @@ fn numbers_without_a_value() {
 fn what_is_not_built_says_so() {
     same(
         &body(
-            "let y = dropout(x, 0.1) let z = conv[d by e](x, x, padding = same) let w = concat[d, e -> e](x, x) state s[d] = 0 repeat seq { z = z + 1 } let q = z",
+            "let y = dropout(x, 0.1) let z = conv[d by e](x, x, padding = same) state s[d] = 0 repeat seq { z = z + 1 } let q = z",
         ),
         "E0190 `dropout` is not built yet
           ^ `dropout`: not in this version
@@ -312,9 +315,6 @@ fn what_is_not_built_says_so() {
         E0190 `conv[…]` is not built yet
           ^ `conv`: not in this version
           help: use layers that sum whole dims, `sum[rows, cols](x * w)`, until then
-        E0190 `concat[…]` is not built yet
-          ^ `concat`: not in this version
-          help: write the model without it until then
         E0190 `state` is not built yet
           ^ `state s[d] = 0`: not in this version
           help: leave it out until then: what it keeps cannot be kept
