@@ -23,6 +23,7 @@ const PARAMS: &[(&str, &[(&str, usize)])] = &[
     ("k", &[("e", 5), ("c", 5)]),
     ("thin", &[("a", 3), ("b", 7)]),
     ("one", &[("b", 7)]),
+    ("number", &[]),
 ];
 
 fn model(train: &str) -> String {
@@ -30,11 +31,12 @@ fn model(train: &str) -> String {
     let mut terms = Vec::new();
     for (name, dims) in PARAMS {
         let dims: Vec<&str> = dims.iter().map(|d| d.0).collect();
+        let all = [&["batch"], &dims[..]].concat().join(", ");
         let dims = dims.join(", ");
-        out += &format!("input of_{name}[batch, {dims}]: float\nparam {name}[{dims}] = 0\n");
-        terms.push(format!("mean[batch](sum[{dims}](of_{name} * {name}))"));
+        out += &format!("input of_{name}[{all}]: float\nparam {name}[{dims}] = 0\n");
+        terms.push(format!("sum[{all}](of_{name} * {name}) / size(batch)"));
     }
-    out + &format!("loss l = {}\n}}\ntrain m {{ minimize l precision f64 {train} }}\n", terms.join(" + "))
+    out + &format!("loss l = {}\n}}\ntrain m {{ minimize l {train} }}\n", terms.join(" + "))
 }
 
 /// Numbers in -1 to 1.
@@ -55,10 +57,16 @@ fn input(name: &str, step: usize, n: usize) -> Vec<f64> {
 
 /// Everything after all steps under a layout: parameters by name, moments as `NAME/which`.
 fn run(train: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
+    run_in(DType::F64, 1.0, train, mesh, layout)
+}
+
+/// The same in some arithmetic, with gradients `scale` times as large.
+fn run_in(float: DType, scale: f64, train: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("model.mw");
     std::fs::write(&file, model(train)).unwrap();
-    let loaded = Project::load(&options(&file.display().to_string(), mesh, layout, &[]));
+    let o = options(&file.display().to_string(), mesh, layout, &[]);
+    let loaded = Project::load(&ProjectOptions { precision: Some(float), ..o });
     let project = loaded.project.unwrap_or_else(|| panic!("{train}: {:?}", loaded.diagnostics));
     let step = training_step(&project.program).unwrap();
     let plan = project.compile(&step, &loaded.sources).0.unwrap().plan;
@@ -68,7 +76,8 @@ fn run(train: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
     for (name, dims) in PARAMS {
         let shape: Vec<usize> = dims.iter().map(|d| d.1).collect();
         let values = first_values(name, shape.iter().product());
-        cluster.set_state(name, &HostTensor::new(shape, HostData::F64(values)).unwrap()).unwrap();
+        let values = HostData::from_f64(float, values);
+        cluster.set_state(name, &HostTensor::new(shape, values).unwrap()).unwrap();
     }
     for t in 1..=STEPS {
         let whole: BTreeMap<String, HostTensor> = PARAMS
@@ -77,7 +86,8 @@ fn run(train: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64>> {
                 let mut shape: Vec<usize> = vec![BATCH];
                 shape.extend(dims.iter().map(|d| d.1));
                 let n = shape[1..].iter().product();
-                let tensor = HostTensor::new(shape, HostData::F64(input(name, t, n))).unwrap();
+                let values = input(name, t, n).iter().map(|x| x * scale).collect();
+                let tensor = HostTensor::new(shape, HostData::from_f64(float, values)).unwrap();
                 (format!("of_{name}"), tensor)
             })
             .collect();
@@ -109,7 +119,7 @@ impl Param {
 }
 
 /// All steps by a reference: `update(param, gradient, step)`.
-fn reference(update: &dyn Fn(&mut Param, &[f64], f64)) -> BTreeMap<String, Vec<f64>> {
+fn reference(scale: f64, update: &dyn Fn(&mut Param, &[f64], f64)) -> BTreeMap<String, Vec<f64>> {
     let mut out = BTreeMap::new();
     for (name, dims) in PARAMS {
         let shape: Vec<usize> = dims.iter().map(|d| d.1).collect();
@@ -124,8 +134,9 @@ fn reference(update: &dyn Fn(&mut Param, &[f64], f64)) -> BTreeMap<String, Vec<f
         let mut p = Param { name, shape, two, x: first_values(name, n), moments: BTreeMap::new() };
         for t in 1..=STEPS {
             let all = input(name, t, n);
-            let g: Vec<f64> =
-                (0..n).map(|i| (0..BATCH).map(|b| all[b * n + i]).sum::<f64>() / BATCH as f64).collect();
+            let g: Vec<f64> = (0..n)
+                .map(|i| (0..BATCH).map(|b| all[b * n + i]).sum::<f64>() * scale / BATCH as f64)
+                .collect();
             update(&mut p, &g, t as f64);
         }
         out.insert(name.to_string(), p.x);
@@ -267,7 +278,7 @@ const LAYOUTS: &[(&str, &str)] = &[
 
 /// Parameters and moments after 20 steps are those of the reference, under every layout.
 fn as_the_reference(train: &str, update: &dyn Fn(&mut Param, &[f64], f64)) {
-    let want = reference(update);
+    let want = reference(1.0, update);
     for (mesh, layout) in LAYOUTS {
         let got = run(train, mesh, layout);
         let names = |m: &BTreeMap<String, Vec<f64>>| m.keys().cloned().collect::<Vec<_>>();
@@ -337,6 +348,19 @@ fn adafactor_without_its_parts_is_as_its_reference() {
     // As the paper has it: no setting at all. No dim here is large enough to be factored.
     let paper = Adafactor { lr: |t| 1e-2f64.min(1.0 / t.sqrt()), min_factored: 128, ..PLAIN };
     as_the_reference("optimizer adafactor", &adafactor(paper));
+}
+
+#[test]
+fn adafactor_bears_tiny_gradients_in_f32() {
+    let line = "optimizer adafactor(lr = 1e-2, min_factored = 5)";
+    for scale in [0.0, 1e-25, 1e-17, 1e-8] {
+        let want = reference(scale, &adafactor(PLAIN));
+        let got = run_in(DType::F32, scale, line, "", "");
+        for (name, want) in &want {
+            let off = apart(want, &got[name]);
+            assert!(off <= 1e-5, "gradients of {scale}: {name} is {off:e} apart");
+        }
+    }
 }
 
 #[test]

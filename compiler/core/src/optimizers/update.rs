@@ -20,12 +20,13 @@ pub struct Update<'a> {
     g: &'a mut Graph,
     goals: &'a mut Vec<Goal>,
     float: DType,
+    step: Option<Id>,
 }
 
 impl<'a> Update<'a> {
     /// Writes into `g` and `goals`; `float` is the arithmetic type.
     pub fn new(g: &'a mut Graph, goals: &'a mut Vec<Goal>, float: DType) -> Self {
-        Update { g, goals, float }
+        Update { g, goals, float, step: None }
     }
 
     /// The graph. What is built in it belongs to the parameter last named by [`Update::of`].
@@ -81,13 +82,19 @@ impl<'a> Update<'a> {
 
     /// The number of the step, from 1.
     pub fn step_number(&mut self) -> Id {
+        if let Some(id) = self.step {
+            return id;
+        }
+        // A schedule may have made it.
         let existing = self.g.ids().find(|i| self.g.node(*i).op.name() == "step");
-        existing.unwrap_or_else(|| {
+        let id = existing.unwrap_or_else(|| {
             let keep = std::mem::replace(&mut self.g.cursor.name, "step".into());
             let id = self.g.op(Leaf { leaf: LeafOp::StepNumber, ty: Type::new(self.float, []) }, &[]);
             self.g.cursor.name = keep;
             id
-        })
+        });
+        self.step = Some(id);
+        id
     }
 
     /// `step + decay * p`; `step` where there is no decay or it spares the parameter.
