@@ -14,6 +14,7 @@ mod globals;
 mod layers;
 mod load;
 mod number;
+mod optimizer;
 mod over_dims;
 mod over_pieces;
 mod report;
