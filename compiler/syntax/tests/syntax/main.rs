@@ -3,7 +3,9 @@
 
 mod common;
 mod errors;
+mod format;
 mod fuzz;
 mod layouts;
 mod limits;
 mod models;
+mod tokens;
