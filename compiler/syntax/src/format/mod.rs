@@ -76,5 +76,7 @@ fn refused(file: FileId) -> Diagnostic {
     Diagnostic::error(codes::E0108, "this file cannot be formatted without changing what it says")
         .at(Span::new(file, 0, 0), "")
         .note(format!("it may be longer than {MAX_BYTES} bytes when formatted"))
-        .help("it is left as it is; if it is not that large, this is a mistake in meshwright: please report it")
+        .help(
+            "it is left as it is; if it is not that large, this is a mistake in meshwright: please report it",
+        )
 }

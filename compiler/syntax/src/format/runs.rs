@@ -74,9 +74,8 @@ impl Runs {
                 widths().max().unwrap_or(0) - widths().min().unwrap_or(0) <= SPREAD
             };
             // Rows of one kind have equally many parts.
-            let joins = row.joins
-                && run.last().is_some_and(|r| r.kind == row.kind)
-                && (0..row.parts.len()).all(near);
+            let joins =
+                row.joins && run.last().is_some_and(|r| r.kind == row.kind) && (0..row.parts.len()).all(near);
             if !joins {
                 set(&run, pads);
                 run.clear();

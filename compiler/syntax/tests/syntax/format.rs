@@ -53,7 +53,10 @@ fn checked(language: Language, text: &str) -> String {
     assert_eq!(language.tree(text), language.tree(&out), "the tree changed\n{text}\n-----\n{out}");
     assert_eq!(comments(text), comments(&out), "{text}\n-----\n{out}");
     assert_eq!(language.format(&out).as_ref(), Ok(&out), "not idempotent");
-    assert!(out.is_empty() || out.ends_with('\n') && !out.ends_with("\n\n") && !out.starts_with('\n'), "{out}");
+    assert!(
+        out.is_empty() || out.ends_with('\n') && !out.ends_with("\n\n") && !out.starts_with('\n'),
+        "{out}"
+    );
     assert!(!out.contains("\n\n\n") && !out.contains('\r'), "{out}");
     for line in out.lines() {
         assert_eq!(line.trim_end(), line, "{out}");
@@ -136,7 +139,9 @@ fn edited(language: Language, text: &str, random: &mut Random, comments: bool) -
                 out.push_str(end(random));
             }
             if add {
-                out.push_str([" // a line of its own\n", "//!", "\t// two\n\n   // lines\r\n"][random.below(3)]);
+                out.push_str(
+                    [" // a line of its own\n", "//!", "\t// two\n\n   // lines\r\n"][random.below(3)],
+                );
                 out.push('\n');
             }
         } else if comments && random.below(12) == 0 {
@@ -157,7 +162,11 @@ fn blanks_do_not_matter() {
         let expected = checked(language, &text);
         for _ in 0..6 {
             let edit = edited(language, &text, &mut random, false);
-            assert_eq!(language.tree(&edit), language.tree(&text), "the test's edit changed the tree\n{edit}");
+            assert_eq!(
+                language.tree(&edit),
+                language.tree(&text),
+                "the test's edit changed the tree\n{edit}"
+            );
             assert_eq!(checked(language, &edit), expected, "{edit}");
         }
     }
@@ -203,6 +212,13 @@ fn one_style_for_models() {
         let language = if kind == "mw" { Language::Model } else { Language::Layout };
         assert_eq!(checked(language, before), after, "{case}");
     }
+}
+
+#[test]
+fn the_example_of_the_documents_is_in_style() {
+    let page = include_str!("../../../../docs/formatting.md");
+    let example = page.split("```mw\n").nth(1).unwrap().split("```").next().unwrap();
+    assert_eq!(checked(Language::Model, example), example);
 }
 
 #[test]

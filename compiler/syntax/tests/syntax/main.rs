@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
+mod editors;
 mod errors;
 mod format;
 mod fuzz;

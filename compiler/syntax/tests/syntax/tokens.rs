@@ -68,7 +68,12 @@ pub(crate) fn pieces(text: &str) -> Vec<Piece> {
             c.is_some_and(|c| word(c) || "-=<>!*./&\"".contains(c))
         };
         let needed = signs(&before, true) && signs(&token, false);
-        out.push(Piece::Gap { glued: glue, needed, lines, trailing: comment && lines == 0 && !out.is_empty() });
+        out.push(Piece::Gap {
+            glued: glue,
+            needed,
+            lines,
+            trailing: comment && lines == 0 && !out.is_empty(),
+        });
         at += len;
         out.push(if comment { Piece::Comment(token.clone()) } else { Piece::Token(token.clone()) });
         before = if comment { String::new() } else { token };
