@@ -73,8 +73,8 @@ pub(crate) fn run(args: &FmtArgs, console: &mut Console) -> Result<(), Stop> {
     }
 }
 
-fn unreadable(what: &str, why: impl std::fmt::Display) -> Diagnostic {
-    Diagnostic::error(codes::E0515, format!("cannot read {what}: {why}"))
+fn unreadable(what: &str, why: impl std::fmt::Display) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error(codes::E0515, format!("cannot read {what}: {why}")))
 }
 
 fn quoted(path: &Path) -> String {
@@ -97,7 +97,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>, diagnostics: &mut Vec<Diagnost
     }
     let before = files.len();
     if let Err(e) = walk(path, files) {
-        diagnostics.push(unreadable(&quoted(path), e));
+        diagnostics.push(*unreadable(&quoted(path), e));
     } else if files.len() == before {
         let d = Diagnostic::error(codes::E0515, format!("no model and no layout is below {}", quoted(path)));
         diagnostics.push(d.help("models end in .mw, layouts in .layout"));
@@ -122,7 +122,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
 }
 
 /// All bytes of a file or of standard input, and the text that they are.
-fn read(what: &str, from: &mut dyn Read) -> Result<(Vec<u8>, String), Diagnostic> {
+fn read(what: &str, from: &mut dyn Read) -> Result<(Vec<u8>, String), Box<Diagnostic>> {
     let mut bytes = Vec::new();
     from.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|e| unreadable(what, e))?;
     if bytes.len() > MAX_BYTES {
@@ -149,7 +149,7 @@ fn stdin(args: &FmtArgs, found: &mut Found, console: &mut Console) -> Result<(),
     let text = match read("standard input", &mut io::stdin().lock()) {
         Ok((_, text)) => text,
         Err(d) => {
-            found.diagnostics.push(d);
+            found.diagnostics.push(*d);
             return Ok(());
         }
     };
@@ -176,7 +176,7 @@ fn file(path: &Path, args: &FmtArgs, found: &mut Found, console: &mut Console) -
     let (bytes, text) = match opened.and_then(|mut f| read(&quoted(path), &mut f)) {
         Ok(read) => read,
         Err(d) => {
-            found.diagnostics.push(d);
+            found.diagnostics.push(*d);
             return Ok(());
         }
     };
