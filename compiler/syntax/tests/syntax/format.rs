@@ -160,7 +160,7 @@ fn blanks_do_not_matter() {
     let mut random = Random(7);
     for (language, text) in corpus() {
         let expected = checked(language, &text);
-        for _ in 0..6 {
+        for _ in 0..3 {
             let edit = edited(language, &text, &mut random, false);
             assert_eq!(
                 language.tree(&edit),
@@ -177,7 +177,7 @@ fn comments_may_stand_anywhere() {
     let mut random = Random(11);
     let (mut read, mut all) = (0, 0);
     for (language, text) in corpus() {
-        for _ in 0..12 {
+        for _ in 0..6 {
             let edit = edited(language, &text, &mut random, true);
             all += 1;
             if language.tree(&edit).is_some() {
@@ -205,7 +205,7 @@ fn errors_are_the_parsers() {
 }
 
 #[test]
-fn one_style_for_models() {
+fn one_style() {
     for case in include_str!("programs/format.md").split("\n## ").skip(1) {
         let mut blocks = case.split("```").skip(1).step_by(2).map(|b| b.split_once('\n').unwrap());
         let ((kind, before), (_, after)) = (blocks.next().unwrap(), blocks.next().unwrap());
