@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Show what a layout does to a model, or the page of an error code.
     Explain(ExplainArgs),
+    /// Format model files and layout files.
+    Fmt(FmtArgs),
     /// Time whole training steps with data in memory.
     Bench(BenchArgs),
     /// List the models that ship, or print one.
@@ -60,6 +62,7 @@ impl Command {
             Command::Predict(a) => a.format.format,
             Command::Check(a) => a.format.format,
             Command::Explain(a) => a.format.format,
+            Command::Fmt(a) => a.format.format,
             Command::Bench(a) => a.what.args().format.format,
             Command::Models(a) | Command::Layouts(a) => a.format.format,
             Command::Ckpt(a) => a.what.args().format.format,
@@ -307,6 +310,37 @@ pub(crate) struct ExplainArgs {
     pub(crate) project: ModelArgs,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Which of the two languages a text is in.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Language {
+    Model,
+    Layout,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meshwright fmt my.mw my.layout
+  meshwright fmt --check models layouts
+  meshwright fmt - < my.mw
+  meshwright fmt - --language layout < my.layout
+
+There is one style and nothing to set. Comments stay, and so does all that a file says. A file with syntax errors is left
+as it is, and its errors are shown. With --check, nothing is written, and files that differ exit 1.")]
+pub(crate) struct FmtArgs {
+    /// Files, folders (all *.mw and *.layout below them, hidden folders left out), or `-` for standard input to output.
+    #[arg(value_name = "FILE|DIR|-", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Write nothing; show how files would change.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// The language, where no name ends in .mw or .layout [default for standard input: model]
+    #[arg(long, value_enum)]
+    pub(crate) language: Option<Language>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

@@ -72,9 +72,19 @@ fn usage_errors_exit_2_and_help_exits_0() {
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
         assert!(err.contains("error: "), "{args:?}: {err}");
     }
-    for command in
-        ["train", "eval", "predict", "check", "explain", "bench", "models", "layouts", "ckpt", "completions"]
-    {
+    for command in [
+        "train",
+        "eval",
+        "predict",
+        "check",
+        "explain",
+        "fmt",
+        "bench",
+        "models",
+        "layouts",
+        "ckpt",
+        "completions",
+    ] {
         let (code, out, _) = run(&[command, "--help"]);
         assert!(code == 0 && out.contains("Usage: meshwright"), "{command}");
     }
