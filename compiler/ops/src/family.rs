@@ -166,6 +166,21 @@ pub fn family(name: &str, over_dims: bool) -> Option<&'static Family> {
         .or_else(|| families().find(|f| f.name == name))
 }
 
+/// The numbers of arguments that a name takes, ascending: `leaky_relu(x)` and `leaky_relu(x, slope)` are two families of
+/// one name, which build by the arguments that there are.
+pub fn arities(name: &str, over_dims: bool) -> Vec<usize> {
+    let mut out: Vec<usize> = families()
+        .filter(|f| f.name == name)
+        .filter_map(|f| match f.form {
+            Form::Function(n) if !over_dims => Some(n),
+            Form::OverDims(n) if over_dims => Some(n),
+            _ => None,
+        })
+        .collect();
+    out.sort_unstable();
+    out
+}
+
 impl Call<'_> {
     /// The arguments as tensors of one dtype: numbers take the tensors' dtype, bools become numbers where `numeric`.
     ///

@@ -4,10 +4,10 @@ use super::Resolver;
 use super::args::{Slot, bind};
 use super::expr::Operand;
 use super::number::{self, Konst, Num};
-use super::report::{counted, listed, nearest};
+use super::report::{counted, counted_any, listed, nearest};
 use super::scope::{Local, Scope, ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Const, Form, Value, families, family};
+use meshwright_ops::{Const, Form, Value, arities, families, family};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{Call, Expr, ExprKind, Layer, Name};
 use std::sync::Arc;
@@ -56,14 +56,14 @@ impl<'a> Resolver<'a> {
     fn function(&mut self, call: &'a Call, span: Span) -> Val {
         let name = call.name.text.as_str();
         let Some(f) = family(name, false) else { return Val::Poison };
-        let Form::Function(arity) = f.form else { return Val::Poison };
+        let arities = arities(name, false);
         let values: Vec<Val> = call.args.iter().map(|a| self.eval(&a.value)).collect();
         if let Some(named) = call.args.iter().find_map(|a| a.name.as_ref()) {
             self.no_named(name, named);
             return Val::Poison;
         }
-        if values.len() != arity {
-            let text = format!("`{name}` takes {}, not {}", counted(arity, "argument"), values.len());
+        if !arities.contains(&values.len()) {
+            let text = format!("`{name}` takes {}, not {}", counted_any(&arities, "argument"), values.len());
             let mut d = Diagnostic::error(codes::E0212, text)
                 .at(span, format!("{} here", counted(values.len(), "argument")));
             if let Some(over) =

@@ -4,10 +4,10 @@ use super::Resolver;
 use super::call::not_yet;
 use super::expr::Operand;
 use super::number::{self, Konst, Num};
-use super::report::{counted, nearest};
+use super::report::{counted, counted_any, nearest};
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Contract, Form, Type, Value, families, family, union};
+use meshwright_ops::{Contract, Form, Type, Value, arities, families, family, union};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, UnaryOp};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) const NOT_YET: [&str; 5] = ["conv", "concat", "shift", "pad", "dropout"];
 
 /// Folds: over no dims at all they give their operand.
-const FOLDS: [&str; 4] = ["sum", "mean", "max", "min"];
+const FOLDS: [&str; 7] = ["sum", "mean", "max", "min", "prod", "all", "any"];
 
 /// A product in parts: tensors, and a number `times / over`.
 struct Product<'e> {
@@ -99,16 +99,16 @@ impl<'a> Resolver<'a> {
     pub(super) fn over_dims(&mut self, op: &'a DimOp, span: Span) -> Val {
         let name = op.name.text.as_str();
         let found = families().find(|f| f.name == name && matches!(f.form, Form::OverDims(_)));
-        let (Some(f), Some(Form::OverDims(arity))) = (found, found.map(|f| f.form)) else {
-            return self.no_such_op(op, span);
-        };
+        let Some(f) = found else { return self.no_such_op(op, span) };
+        let arities = arities(name, true);
         let dims = self.plain_dims(op);
         if let Some(named) = op.args.iter().find_map(|a| a.name.as_ref()) {
             self.no_named(name, named);
             return Val::Poison;
         }
-        if op.args.len() != arity {
-            let text = format!("`{name}[…]` takes {}, not {}", counted(arity, "argument"), op.args.len());
+        if !arities.contains(&op.args.len()) {
+            let takes = counted_any(&arities, "argument");
+            let text = format!("`{name}[…]` takes {takes}, not {}", op.args.len());
             let d = Diagnostic::error(codes::E0212, text)
                 .at(span, format!("{} here", counted(op.args.len(), "argument")))
                 .note(f.doc);

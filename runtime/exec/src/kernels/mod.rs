@@ -40,6 +40,7 @@ mod rows;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod trig;
 mod walk;
 
 pub use copy::CopyKernel;
