@@ -125,6 +125,19 @@ pub enum StepKind {
         /// Result: dims of the logits in the same order.
         out: Operand,
     },
+    /// `out[i] = the sum of input[j] for j up to i` along a dim that is whole; an empty sum is 0.
+    CumSum {
+        /// What is summed.
+        input: Operand,
+        /// Along which dim.
+        dim: Dim,
+        /// From the end.
+        reverse: bool,
+        /// Without `input[i]` itself.
+        exclusive: bool,
+        /// Result: the same dims in the same order.
+        out: Operand,
+    },
     /// `out[i] = from[i]` for the global indices that this device's `out` holds, all of which its `from` holds too: a
     /// local slice, another order of dims, or both; a dim that `from` lacks is repeated.
     Copy(Copy),
@@ -241,6 +254,7 @@ impl StepKind {
             StepKind::Contract { a, b, .. } => vec![a, b],
             StepKind::Reduce { input, .. }
             | StepKind::Softmax { input, .. }
+            | StepKind::CumSum { input, .. }
             | StepKind::LogSumExp { input, .. } => vec![input],
             StepKind::Lookup { table, index, .. } => vec![table, index],
             StepKind::ScatterAdd { values, index, .. } => vec![values, index],
@@ -265,6 +279,7 @@ impl StepKind {
             | StepKind::Lookup { out, .. }
             | StepKind::ScatterAdd { out, .. }
             | StepKind::Softmax { out, .. }
+            | StepKind::CumSum { out, .. }
             | StepKind::LogSumExp { out, .. }
             | StepKind::CrossEntropy { out, .. }
             | StepKind::CrossEntropyGrad { out, .. } => vec![out],
@@ -289,6 +304,7 @@ impl StepKind {
             StepKind::Softmax { log: false, .. } => "softmax",
             StepKind::Softmax { log: true, .. } => "log_softmax",
             StepKind::LogSumExp { .. } => "logsumexp",
+            StepKind::CumSum { .. } => "cumsum",
             StepKind::CrossEntropy { .. } => "cross_entropy",
             StepKind::CrossEntropyGrad { .. } => "cross_entropy_grad",
             StepKind::Copy(_) => "copy",

@@ -1,7 +1,7 @@
 //! Own kernels, prepared for one device's shapes: every step but contractions and collectives.
 
 use crate::kernels::{
-    Access, Along, Arg, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, KernelError, LogSumExpKernel,
+    Access, Along, Arg, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel, KernelError, LogSumExpKernel,
     LookupKernel, MapKernel, ReduceKernel, ScatterAddKernel, Slice, SliceMut, SoftmaxKernel,
 };
 use crate::local::{Here, Local};
@@ -18,6 +18,7 @@ enum Kernel {
     ScatterAdd(ScatterAddKernel),
     Softmax(SoftmaxKernel),
     LogSumExp(LogSumExpKernel),
+    CumSum(CumSumKernel),
     CrossEntropy(CrossEntropyKernel),
     CrossEntropyGrad(CrossEntropyGradKernel),
     /// Zeros.
@@ -225,6 +226,14 @@ impl Own {
                 let dense = Some(input.access(&out.dims));
                 Own::new(Kernel::Softmax(kernel), &[(&input, dense)], &[&out], reuse)
             }
+            StepKind::CumSum { input, dim, reverse, exclusive, out } => {
+                let [input, out] = two(here, input, out, &[])?;
+                same_dims(&input, &out)?;
+                let at = position(&input, *dim)?;
+                let kernel = CumSumKernel::new(input.dtype, &out.shape, at, *reverse, *exclusive)?;
+                let dense = Some(input.access(&out.dims));
+                Own::new(Kernel::CumSum(kernel), &[(&input, dense)], &[&out], reuse)
+            }
             StepKind::LogSumExp { input, dim, out } => {
                 let [input, out] = two(here, input, out, &[])?;
                 let (classes, access) = rows_then(&input, &out, *dim)?;
@@ -325,6 +334,7 @@ impl Own {
             Kernel::Lookup(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::ScatterAdd(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::Softmax(kernel) => kernel.run(arg(0), out),
+            Kernel::CumSum(kernel) => kernel.run(arg(0), out),
             Kernel::LogSumExp(kernel) => kernel.run(read(0)?, out),
             Kernel::CrossEntropy(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::CrossEntropyGrad(kernel) => kernel.run(arg(0), read(1)?, read(2)?, out),

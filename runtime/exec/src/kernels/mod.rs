@@ -17,6 +17,7 @@
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
 //!     .run(values, index, out)                                      out is set to 0 first
 //! SoftmaxKernel::new(dtype, shape, dim, log).run(Arg, SliceMut)    out over shape
+//! CumSumKernel::new(dtype, shape, dim, reverse, exclusive).run(Arg, SliceMut)   out over shape
 //! LogSumExpKernel::new(rows, classes, input: &Access over rows ++ [classes]).run(Slice, SliceMut)
 //! CrossEntropyKernel::new(rows, classes, logits: &Access over rows ++ [classes], label: &Access over rows)
 //!     .run(logits, label, out)                                      out over rows
@@ -26,6 +27,7 @@
 
 mod copy;
 mod cross_entropy;
+mod cumsum;
 mod data;
 mod elementwise;
 mod fold;
@@ -45,6 +47,7 @@ mod walk;
 
 pub use copy::CopyKernel;
 pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
+pub use cumsum::CumSumKernel;
 pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};
 pub use index::{LookupKernel, ScatterAddKernel};
 pub use map::MapKernel;

@@ -1,6 +1,7 @@
 //! Every kernel against a naive reference, on every instruction set of the machine.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod cumsum;
 mod map;
 mod math;
 mod moves;
