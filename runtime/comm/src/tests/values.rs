@@ -48,7 +48,8 @@ macro_rules! floats {
                 }
             }
             fn bits(self) -> (u64, u64) {
-                (self.to_bits().into(), 0)
+                // Of the NaN of a product (0 by infinity) the sign is not defined.
+                (if self.is_nan() { <$t>::NAN } else { self }.to_bits().into(), 0)
             }
             fn naive(monoid: Monoid, a: Self, b: Self) -> Self {
                 match monoid {
