@@ -3,6 +3,7 @@
 use super::Resolver;
 use super::args::{Slot, bind};
 use super::expr::Operand;
+use super::foreign;
 use super::number::{self, Konst, Num};
 use super::report::{counted, counted_any, listed, nearest};
 use super::scope::{Local, Scope, ScopeKind, Val};
@@ -139,6 +140,15 @@ impl<'a> Resolver<'a> {
         let layers = self.globals.layers.by_name.keys().copied();
         let near = nearest(name, layers.chain(functions).chain(["size", "index", "cast"]));
         let d = d(format!("no layer or function is called `{name}`"));
+        let function = |f: &str| f == "cast" || arities(f, false).contains(&call.args.len());
+        let form = |f: &str| over_dims_form(f, call.args.len());
+        let d = match foreign::advised(d, name, call.name.span, function, form) {
+            Ok(d) => {
+                self.error(d);
+                return Val::Poison;
+            }
+            Err(d) => d,
+        };
         let d = match near {
             Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),
             None => d.help(format!("declare it: `layer {name}({shown}) {{ … }}`")),

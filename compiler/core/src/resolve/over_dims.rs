@@ -3,6 +3,7 @@
 use super::Resolver;
 use super::call::not_yet;
 use super::expr::Operand;
+use super::foreign;
 use super::number::{self, Konst, Num};
 use super::report::{counted, counted_any, nearest};
 use super::scope::{ScopeKind, Val};
@@ -177,6 +178,14 @@ impl<'a> Resolver<'a> {
         let over = families().filter(|f| matches!(f.form, Form::OverDims(_))).map(|f| f.name);
         let d = Diagnostic::error(codes::E0201, format!("there is no op `{name}` over dims"))
             .at(op.name.span, "not known");
+        let along = |f: &str| arities(f, true).contains(&op.args.len());
+        let d = match foreign::advised(d, name, op.name.span, along, |f| format!("{f}(x)")) {
+            Ok(d) => {
+                self.error(d);
+                return Val::Poison;
+            }
+            Err(d) => d,
+        };
         let d = match nearest(name, over) {
             Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.len() > 2),
             None => d,

@@ -489,3 +489,43 @@ fn brackets_of_ops() {
           ^ `foo`: not known",
     );
 }
+
+#[test]
+fn names_of_other_libraries_get_what_to_write() {
+    same(
+        &body(
+            "let y = swish(x) let z = reduce_sum(x) let u = reduce_max[d](x) let v = matmul(x, x) let w = transpose(x) let t = maximum(x, x) let s = logical_not(x == 0)",
+        ),
+        "E0201 no layer or function is called `swish`
+          ^ `swish`: not known
+          fix!: write `silu`: `swish` -> `silu`
+        E0201 no layer or function is called `reduce_sum`
+          ^ `reduce_sum`: not known
+          help: it is written `sum[d](x)` here
+        E0201 there is no op `reduce_max` over dims
+          ^ `reduce_max`: not known
+          fix!: write `max`: `reduce_max` -> `max`
+        E0201 no layer or function is called `matmul`
+          ^ `matmul`: not known
+          help: it is written `sum[d](x * y)` here
+        E0201 no layer or function is called `transpose`
+          ^ `transpose`: not known
+          help: leave it out: dims have names, not an order
+        E0201 no layer or function is called `maximum`
+          ^ `maximum`: not known
+          fix!: write `max`: `maximum` -> `max`
+        E0201 no layer or function is called `logical_not`
+          ^ `logical_not`: not known
+          help: it is written `not x` here",
+    );
+}
+
+#[test]
+fn arguments_of_ops_with_several_forms() {
+    same(
+        &body("let y = leaky_relu(x, 0.1, 0.2) let z = one_hot[vocab](label, 1) let u = all[d](x) let v = round(index(d))"),
+        "E0212 `leaky_relu` takes 1 or 2 arguments, not 3
+          ^ `leaky_relu(x, 0.1, 0.2)`: 3 arguments here
+          note: `leaky_relu(x)`: `x` above 0, else `0.01 x`; `leaky_relu(x, slope)`: else `slope x`, where the slope may be a tensor that is learned (He et al. 2015). The gradient at 0 is the slope.",
+    );
+}
