@@ -6,7 +6,7 @@ use crate::partition::{Instr, Spmd};
 use crate::schedule::LineOf;
 use meshwright_diag::Span;
 use meshwright_ops::{Class, Graph, Id, Kind};
-use meshwright_plan::{Collective, Operand, Phase, Plan, StepKind};
+use meshwright_plan::{Phase, Plan, StepKind};
 use serde::Serialize;
 
 /// A mesh axis.
@@ -59,7 +59,7 @@ pub struct CollectiveReport {
     pub op: String,
     /// Axes of its group.
     pub axes: Vec<String>,
-    /// Bytes of one device's buffer: what goes in, or for an all-gather what comes out.
+    /// Bytes of one device's buffer: what goes in, of an all-gather what comes out, of a permute what comes from others.
     pub bytes: usize,
     /// Part of the step.
     pub phase: Phase,
@@ -183,15 +183,10 @@ fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
 }
 
 fn collectives(plan: &Plan) -> Vec<CollectiveReport> {
-    let bytes = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh);
     let mut out = Vec::new();
     for step in &plan.steps {
         let StepKind::Collective(c) = &step.kind else { continue };
-        let sizes: Vec<usize> = match c {
-            Collective::AllReduce { from, .. } => from.iter().map(bytes).collect(),
-            Collective::AllGather { to, .. } => vec![bytes(to)],
-            Collective::ReduceScatter { from, .. } | Collective::AllToAll { from, .. } => vec![bytes(from)],
-        };
+        let sizes = c.bytes(plan);
         let parts: Vec<PartReport> = step
             .origin
             .iter()

@@ -96,6 +96,14 @@ fn describe_move(m: &Move, s: &Spmd) -> String {
         Move::AllToAll { axis, join, split } => {
             format!("all_to_all {} {} -> {}", s.mesh.name(*axis), names.name(*join), names.name(*split))
         }
+        Move::Permute { dim, axes, .. } => {
+            let axes: Vec<&str> = axes.iter().map(|a| s.mesh.name(*a)).collect();
+            format!("permute {} {}", axes.join(","), names.name(*dim))
+        }
+        Move::Cut { dim, axes, .. } => {
+            let axes: Vec<&str> = axes.iter().map(|a| s.mesh.name(*a)).collect();
+            format!("cut {} -> {}", axes.join(","), names.name(*dim))
+        }
         Move::Slice { axis, dim } => format!("slice {} -> {}", s.mesh.name(*axis), names.name(*dim)),
     }
 }
@@ -112,7 +120,8 @@ pub fn plan(p: &Plan) -> String {
             .map(|(d, e)| {
                 let axes: Vec<&str> = e.axes.iter().map(|a| p.mesh.name(*a)).collect();
                 let split = if axes.is_empty() { String::new() } else { format!(":{}", axes.join(",")) };
-                format!("{}{split}", p.dims.name(*d))
+                let window = if e.window.is_some() { "+" } else { "" };
+                format!("{}{split}{window}", p.dims.name(*d))
             })
             .collect();
         format!("b{}[{}]", o.buf.0, dims.join(" "))
@@ -137,7 +146,9 @@ pub fn plan(p: &Plan) -> String {
                     Collective::ReduceScatter { dim, monoid, .. } => {
                         format!("[{monoid} {}]", p.dims.name(*dim))
                     }
-                    Collective::AllGather { dim, .. } => format!("[{}]", p.dims.name(*dim)),
+                    Collective::Permute { dim, .. } | Collective::AllGather { dim, .. } => {
+                        format!("[{}]", p.dims.name(*dim))
+                    }
                     Collective::AllToAll { join, split, .. } => {
                         format!("[{} -> {}]", p.dims.name(*join), p.dims.name(*split))
                     }

@@ -1,14 +1,14 @@
 //! What must hold of an SPMD program; all findings at once. It knows roles and moves, not the pass that made them.
 //!
 //! 1. An axis occurs once in a placement; split dims are the value's; only sums travel through ops.
-//! 2. An op's operand has exactly the splits that its loops give its dims; loops use an axis once and no whole dim.
+//! 2. An op's operand has exactly the splits and windows that its loops give its dims; loops use an axis once and no whole dim.
 //! 3. Axes over which operands are unfinished are in no loop, and the op is linear there; the result's placement, derived
 //!    again, is equal.
 //! 4. A move applies to its operand, and the result's placement, derived again, is equal.
 //! 5. Every version is made before it is used; every collective has a cause.
 //! 6. What the step gives is finished, scalars are whole, next values are placed as their leaves.
 
-use crate::partition::{Instr, Move, Spmd, VersionId};
+use crate::partition::{Instr, Move, Spmd, VersionId, operand_placement};
 use crate::step_graph::GoalKind;
 use meshwright_ops::{Kind, Role};
 use meshwright_plan::{Axis, Dim, Monoid, Placement};
@@ -55,7 +55,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
     }
     for (goal, version) in spmd.step.goals.iter().zip(&spmd.goals) {
         let p = &spmd.version(*version).placement;
-        if !made.contains(version) || !p.partial.is_empty() {
+        if !made.contains(version) || !p.partial.is_empty() || !p.windows.is_empty() {
             v.push(format!("`{}` is not finished", goal.name));
         }
         if goal.kind == GoalKind::Scalar && !p.splits.is_empty() {
@@ -71,6 +71,9 @@ fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], at: &str, v: &mut Vec<String>
         if !seen.insert(a) {
             v.push(format!("{at}: the axis `{}` occurs twice in its placement", spmd.mesh.name(a)));
         }
+    }
+    for d in p.windows.keys().filter(|d| p.axes(**d).is_empty()) {
+        v.push(format!("{at}: has a window on `{}`, which is not split", spmd.step.graph.dims.name(*d)));
     }
     for d in p.splits.keys().filter(|d| !dims.contains(d)) {
         v.push(format!("{at}: is split along `{}`, which it lacks", spmd.step.graph.dims.name(*d)));
@@ -117,10 +120,8 @@ fn op(
     let mut open: BTreeMap<Axis, BTreeSet<usize>> = BTreeMap::new();
     for (slot, input) in inputs.iter().enumerate() {
         let p = &spmd.version(*input).placement;
-        let want = Placement::split(
-            roles.loops.iter().filter_map(|l| Some((l.on[slot]?, loops.get(&l.dim)?.clone()))),
-        );
-        if p.splits != want.splits {
+        let want = operand_placement(&roles, slot, loops, &spmd.mesh);
+        if (&p.splits, &p.windows) != (&want.splits, &want.windows) {
             v.push(format!("{at}: operand {slot} is not placed as the loops need it"));
         }
         for (a, m) in &p.partial {
@@ -142,6 +143,10 @@ fn op(
     let mut want =
         Placement::split(loops.iter().filter(|(d, _)| node.ty.has(**d)).map(|(d, a)| (*d, a.clone())));
     want.partial = partial;
+    if matches!(node.op.kind(), Kind::Generator) {
+        // What can be made anywhere can be made of any range.
+        want.windows = version.placement.windows.clone();
+    }
     if want != version.placement {
         v.push(format!("{at}: the result is placed otherwise than its loops give"));
     }

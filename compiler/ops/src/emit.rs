@@ -24,6 +24,9 @@ pub trait Emit {
     /// A buffer for an intermediate result.
     fn temp(&mut self, dtype: DType, dims: &[Dim]) -> Operand;
 
+    /// A buffer that holds the same as `from` with its dims stored in the given order; a copy where they are not so yet.
+    fn reordered(&mut self, from: &Operand, order: &[Dim]) -> Operand;
+
     /// Appends a step.
     fn push(&mut self, step: StepKind);
 }

@@ -16,8 +16,38 @@ pub enum Value {
     Bool(bool),
 }
 
-/// A named argument of a call.
-pub type Named = (String, Value);
+/// What a named argument of a call is set to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Setting {
+    /// `stride = 2`.
+    Number(f64),
+    /// `reverse = true`.
+    Bool(bool),
+    /// `padding = same`.
+    Word(&'static str),
+}
+
+/// A named argument that a family takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Its name.
+    pub name: &'static str,
+    /// The words that it may be set to.
+    pub words: &'static [&'static str],
+    /// Whether it may be set to a number or a truth value, known at compile time.
+    pub values: bool,
+}
+
+/// A piece of the brackets of a call: `rows by kh`, `rows -> r2 by kh`, `a, b -> c`'s `b -> c`, or a dim alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The dims before the arrow, which stand in the operand.
+    pub dims: Vec<Dim>,
+    /// The dims behind the arrow, which stand in the result; empty without an arrow.
+    pub to: Vec<Dim>,
+    /// The dim behind `by`.
+    pub by: Option<Dim>,
+}
 
 /// A call as the user wrote it, with its arguments evaluated.
 #[derive(Clone, Debug)]
@@ -28,8 +58,10 @@ pub struct Call<'a> {
     pub args: &'a [Value],
     /// Its dims, for `name[dims](…)`.
     pub dims: &'a [Dim],
-    /// Its named arguments.
-    pub named: &'a [Named],
+    /// Its pieces for [`Form::Bracket`], in groups between `;`.
+    pub groups: &'a [Vec<Piece>],
+    /// Its named arguments, each once and among those that the family takes.
+    pub named: &'a [(&'static str, Setting)],
     /// The program's arithmetic type.
     pub float: DType,
 }
@@ -43,6 +75,15 @@ pub enum Form {
     Operator(usize),
     /// `name[dims](x, y)`, with that number of arguments.
     OverDims(usize),
+    /// `name[pieces; pieces](x, y, option = …)`, with that number of arguments, or at least so many where `more` is set.
+    Bracket {
+        /// Number of arguments.
+        args: usize,
+        /// Whether there may be more.
+        more: bool,
+        /// What else it takes, by name.
+        options: &'static [Choice],
+    },
     /// By other means: a rename, an index, or only inside of gradients.
     Syntax,
 }
@@ -78,6 +119,9 @@ pub struct SampleInput {
 
 /// Builds the value under test from the operands.
 pub type SampleBuild = Arc<dyn Fn(&mut Graph, &[Id]) -> Result<Id, OpError> + Send + Sync>;
+
+/// A [`Piece`] by the names of its dims.
+pub type PieceNames = (&'static [&'static str], &'static [&'static str], Option<&'static str>);
 
 /// An example of an op, on which its laws are checked.
 #[derive(Clone)]
@@ -133,6 +177,38 @@ impl Sample {
         self
     }
 
+    /// A sample that writes a family's name with pieces (by name: dims, dims behind the arrow, dim behind `by`), groups and
+    /// settings. Dims that no operand has are declared with the sizes of `more`.
+    pub fn bracket(
+        label: &'static str,
+        name: &'static str,
+        groups: &'static [&'static [PieceNames]],
+        named: &'static [(&'static str, Setting)],
+        more: &'static [(&'static str, usize)],
+        inputs: Vec<SampleInput>,
+    ) -> Self {
+        Sample::new(label, inputs, move |g, x| {
+            for (dim, size) in more {
+                if g.dims.find(dim).is_none() {
+                    g.dims.add(*dim, *size);
+                }
+            }
+            let args: Vec<Value> = x.iter().map(|i| Value::Tensor(*i)).collect();
+            let find = |names: &[&str]| names.iter().filter_map(|d| g.dims.find(d)).collect::<Vec<_>>();
+            let piece = |(dims, to, by): &PieceNames| Piece {
+                dims: find(dims),
+                to: find(to),
+                by: by.and_then(|b| g.dims.find(b)),
+            };
+            let groups: Vec<Vec<Piece>> = groups.iter().map(|g| g.iter().map(piece).collect()).collect();
+            let call = Call { name, args: &args, dims: &[], groups: &groups, named, float: DType::F64 };
+            match families().find(|f| f.name == name && matches!(f.form, Form::Bracket { .. })) {
+                Some(f) => (f.build)(g, &call),
+                None => Err(OpError::new(codes::E0201, format!("no op `{name}`"))),
+            }
+        })
+    }
+
     /// A sample that writes a family's name over dims (by name) of its operands.
     pub fn call(
         label: &'static str,
@@ -143,7 +219,7 @@ impl Sample {
         Sample::new(label, inputs, move |g, x| {
             let args: Vec<Value> = x.iter().map(|i| Value::Tensor(*i)).collect();
             let dims: Vec<Dim> = dims.iter().filter_map(|d| g.dims.find(d)).collect();
-            let call = Call { name, args: &args, dims: &dims, named: &[], float: DType::F64 };
+            let call = Call { name, args: &args, dims: &dims, groups: &[], named: &[], float: DType::F64 };
             match family(name, !dims.is_empty()) {
                 Some(f) => (f.build)(g, &call),
                 None => Err(OpError::new(codes::E0201, format!("no op `{name}`"))),
@@ -160,7 +236,7 @@ pub fn families() -> impl Iterator<Item = &'static Family> {
 /// The family of that name or symbol; of two with one name (`max(x, y)` and `max[d](x)`) the one over dims where
 /// `over_dims`.
 pub fn family(name: &str, over_dims: bool) -> Option<&'static Family> {
-    let over = |f: &Family| matches!(f.form, Form::OverDims(_));
+    let over = |f: &Family| matches!(f.form, Form::OverDims(_) | Form::Bracket { .. });
     families()
         .find(|f| f.name == name && over(f) == over_dims)
         .or_else(|| families().find(|f| f.name == name))
@@ -253,6 +329,11 @@ impl Call<'_> {
                 .help(format!("name one or more of {}", g.dims.list(&x.dims))));
         }
         Ok(())
+    }
+
+    /// A named argument, if it was given.
+    pub fn setting(&self, name: &str) -> Option<Setting> {
+        self.named.iter().find(|n| n.0 == name).map(|n| n.1)
     }
 
     /// The one dim of the call.

@@ -1,7 +1,7 @@
 //! Roles: all that an op ever tells the partitioner.
 
 use crate::{Type, union};
-use meshwright_plan::{Dim, Monoid};
+use meshwright_plan::{Dim, Monoid, Window};
 use std::collections::BTreeSet;
 
 /// What an op does along one of its dims.
@@ -25,6 +25,8 @@ pub struct Loop {
     pub role: Role,
     /// Its name on every operand; `None` where the operand lacks it.
     pub on: Vec<Option<Dim>>,
+    /// For every operand what an interval of this loop needs of its dim, where that is not the same interval.
+    pub windows: Vec<Option<Window>>,
 }
 
 /// In which operands an op is linear, so that unfinished sums may pass through it.
@@ -60,6 +62,7 @@ impl Roles {
                 dim,
                 role: if y.has(dim) { Role::Pass } else { Role::Reduce(monoid) },
                 on: x.iter().map(|t| t.has(dim).then_some(dim)).collect(),
+                windows: vec![None; x.len()],
             })
             .collect();
         Roles { loops, linear }
@@ -74,6 +77,22 @@ impl Roles {
     pub fn whole(mut self, dims: &[Dim]) -> Roles {
         for l in self.loops.iter_mut().filter(|l| dims.contains(&l.dim)) {
             l.role = Role::Whole;
+        }
+        self
+    }
+
+    /// The same with the loop `dim` reading the operand in `slot` along its dim `on` through a window. Where the operand's
+    /// dim has another name, no loop goes over that name.
+    pub fn window(mut self, dim: Dim, slot: usize, on: Dim, window: Window) -> Roles {
+        if let Some(l) = self.loops.iter_mut().find(|l| l.dim == dim) {
+            l.on[slot] = Some(on);
+            l.windows[slot] = Some(window);
+        }
+        if on != dim {
+            for l in self.loops.iter_mut().filter(|l| l.dim == on) {
+                l.on[slot] = None;
+            }
+            self.loops.retain(|l| l.dim != on || l.on.iter().any(Option::is_some) || l.role == Role::Pass);
         }
         self
     }

@@ -13,6 +13,7 @@ mod placement;
 mod plan;
 pub mod random;
 mod step;
+mod window;
 
 pub use block::{block, largest_block, piece};
 pub use dim::{Dim, DimNames};
@@ -22,4 +23,5 @@ pub use mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use monoid::Monoid;
 pub use placement::Placement;
 pub use plan::{BufId, Buffer, Extent, Init, InputDecl, Leaf, LeafKind, OutputDecl, Plan, Summary, Where};
-pub use step::{Collective, Copy, Operand, Phase, Step, StepKind};
+pub use step::{Collective, Copy, Operand, Part, Phase, Step, StepKind};
+pub use window::{Slide, Window, coords_along};

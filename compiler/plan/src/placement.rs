@@ -1,6 +1,6 @@
 //! Where a value is: which dim is split over which axes, and over which axes it is still unfinished.
 
-use crate::{Axis, Dim, DimNames, Mesh, Monoid, block, largest_block};
+use crate::{Axis, Dim, DimNames, Extent, Mesh, Monoid, Window};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,6 +12,9 @@ pub struct Placement {
     pub splits: BTreeMap<Dim, Vec<Axis>>,
     /// Axes over which the value is unfinished, and the monoid that finishes it.
     pub partial: BTreeMap<Axis, Monoid>,
+    /// Split dims of which a device holds not its block but what a loop needs that is split over the same axes. Only a
+    /// copy made for one op is so; no value is.
+    pub windows: BTreeMap<Dim, Window>,
 }
 
 impl Placement {
@@ -22,10 +25,12 @@ impl Placement {
 
     /// A placement of the given splits; empty lists of axes are dropped.
     pub fn split(splits: impl IntoIterator<Item = (Dim, Vec<Axis>)>) -> Self {
-        Placement {
-            splits: splits.into_iter().filter(|s| !s.1.is_empty()).collect(),
-            partial: BTreeMap::new(),
-        }
+        Placement { splits: splits.into_iter().filter(|s| !s.1.is_empty()).collect(), ..Self::default() }
+    }
+
+    /// The same with every device holding its block.
+    pub fn without_windows(&self) -> Self {
+        Placement { windows: BTreeMap::new(), ..self.clone() }
     }
 
     /// The axes that split a dim, major first.
@@ -60,18 +65,27 @@ impl Placement {
 
     /// The same placement of a value whose dim `from` is called `to`.
     pub fn rename(&self, from: Dim, to: Dim) -> Self {
-        let splits = self.splits.iter().map(|(d, a)| (if *d == from { to } else { *d }, a.clone())).collect();
-        Placement { splits, partial: self.partial.clone() }
+        let name = |d: &Dim| if *d == from { to } else { *d };
+        Placement {
+            splits: self.splits.iter().map(|(d, a)| (name(d), a.clone())).collect(),
+            partial: self.partial.clone(),
+            windows: self.windows.iter().map(|(d, w)| (name(d), *w)).collect(),
+        }
     }
 
-    /// The block of a dim on the device at `coords`.
+    /// How a dim is stored.
+    pub fn extent(&self, dim: Dim) -> Extent {
+        Extent { size: dim.size, axes: self.axes(dim).to_vec(), window: self.windows.get(&dim).copied() }
+    }
+
+    /// The range of a dim on the device at `coords`.
     pub fn block(&self, dim: Dim, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
-        block(dim.size, self.axes(dim), mesh, coords)
+        self.extent(dim).range(mesh, coords)
     }
 
     /// Elements of the largest block of a value of dims `dims`.
     pub fn elements(&self, dims: &[Dim], mesh: &Mesh) -> usize {
-        dims.iter().map(|d| largest_block(d.size, self.axes(*d), mesh)).product()
+        dims.iter().map(|d| self.extent(*d).largest(mesh)).product()
     }
 
     /// `batch:r hidden:c +sum(c)`; `-` where whole.
@@ -79,6 +93,7 @@ impl Placement {
         let axes = |a: &[Axis]| a.iter().map(|a| mesh.name(*a)).collect::<Vec<_>>().join(",");
         let mut out: Vec<String> =
             self.splits.iter().map(|(d, a)| format!("{}:{}", names.name(*d), axes(a))).collect();
+        out.extend(self.windows.keys().map(|d| format!("window({})", names.name(*d))));
         out.extend(self.partial.iter().map(|(a, m)| format!("+{m}({})", mesh.name(*a))));
         if out.is_empty() { "-".into() } else { out.join(" ") }
     }
@@ -89,13 +104,18 @@ impl Serialize for Placement {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let splits: Vec<_> = self.splits.iter().collect();
         let partial: Vec<_> = self.partial.iter().collect();
-        (splits, partial).serialize(s)
+        let windows: Vec<_> = self.windows.iter().collect();
+        (splits, partial, windows).serialize(s)
     }
 }
 
 impl<'de> Deserialize<'de> for Placement {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (splits, partial): (Vec<_>, Vec<_>) = Deserialize::deserialize(d)?;
-        Ok(Placement { splits: splits.into_iter().collect(), partial: partial.into_iter().collect() })
+        let (splits, partial, windows): (Vec<_>, Vec<_>, Vec<_>) = Deserialize::deserialize(d)?;
+        Ok(Placement {
+            splits: splits.into_iter().collect(),
+            partial: partial.into_iter().collect(),
+            windows: windows.into_iter().collect(),
+        })
     }
 }

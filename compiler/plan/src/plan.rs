@@ -1,6 +1,6 @@
 //! The Plan: one per-device program, the same for every rank but for its coordinates.
 
-use crate::{Axis, DType, Dim, DimNames, Mesh, Step, block, largest_block};
+use crate::{Axis, DType, Dim, DimNames, Mesh, Step, Window, block, largest_block};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::ops::Range;
@@ -16,6 +16,27 @@ pub struct Extent {
     pub size: usize,
     /// Axes that split it, major first.
     pub axes: Vec<Axis>,
+    /// Where the device holds not its block but what a loop that is split over `axes` needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+}
+
+impl Extent {
+    /// The global range that the device at `coords` holds.
+    pub fn range(&self, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
+        match &self.window {
+            Some(w) => w.block(self.size, &self.axes, mesh, coords),
+            None => block(self.size, &self.axes, mesh, coords),
+        }
+    }
+
+    /// Elements of the largest range that a device holds.
+    pub fn largest(&self, mesh: &Mesh) -> usize {
+        match &self.window {
+            Some(w) => w.largest(self.size, &self.axes, mesh),
+            None => largest_block(self.size, &self.axes, mesh),
+        }
+    }
 }
 
 /// A buffer: written once in a step (or bound before it), dense and row-major over its extents.
@@ -198,7 +219,7 @@ impl Plan {
 impl Buffer {
     /// Global ranges that the device at `coords` holds.
     pub fn ranges(&self, mesh: &Mesh, coords: &[usize]) -> Vec<Range<usize>> {
-        self.extents.iter().map(|e| block(e.size, &e.axes, mesh, coords)).collect()
+        self.extents.iter().map(|e| e.range(mesh, coords)).collect()
     }
 
     /// Local shape on the device at `coords`.
@@ -208,7 +229,7 @@ impl Buffer {
 
     /// Elements of the largest block.
     pub fn largest(&self, mesh: &Mesh) -> usize {
-        self.extents.iter().map(|e| largest_block(e.size, &e.axes, mesh)).product()
+        self.extents.iter().map(|e| e.largest(mesh)).product()
     }
 
     /// Bytes of the largest block.

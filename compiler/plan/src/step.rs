@@ -1,7 +1,7 @@
 //! The closed set of primitive steps. Ops lower to them; `exec` implements each once.
 
 use crate::expr::Reg;
-use crate::{Axis, BufId, Dim, Expr, Monoid, Where};
+use crate::{Axis, BufId, Dim, Expr, Monoid, Plan, Slide, Where};
 use serde::{Deserialize, Serialize};
 
 /// Part of a training step.
@@ -138,11 +138,114 @@ pub enum StepKind {
         /// Result: the same dims in the same order.
         out: Operand,
     },
+    /// A sum of products in which kernels slide: over all positions `n` and taps `t` of every slide and the dims that
+    /// `x` and `w` share and `y` lacks, with `i = n * stride + t * dilation - low` (nothing where there is no such
+    /// element, or where the device does not hold it: it then holds zero or another device has it).
+    /// `gives` says which of the three is the result; the two others are read.
+    Convolve {
+        /// Has the wide dims.
+        x: Operand,
+        /// Has the taps.
+        w: Operand,
+        /// Has the positions.
+        y: Operand,
+        /// How each kernel dim slides.
+        slides: Vec<Slide>,
+        /// Which of the three is computed from the two others.
+        gives: Part,
+    },
+    /// Folds what each kernel position covers, or spreads it: with `spread` unset `out[n] = fold over t of input[i]`,
+    /// with `spread` set (sums only) `out[i] = sum over n, t of input[n]`; `i` as in `Convolve`.
+    Pool {
+        /// How to fold: sum, max or min. Of nothing: the identity.
+        monoid: Monoid,
+        /// Has the wide dims, or with `spread` the positions.
+        input: Operand,
+        /// How each window slides.
+        slides: Vec<Slide>,
+        /// The transpose.
+        spread: bool,
+        /// Has the positions, or with `spread` the wide dims.
+        out: Operand,
+    },
+    /// Which tap of each window holds the extreme that `Pool` gives: `I32`, row-major over the taps of `slides` in order;
+    /// of equal ones the first.
+    PoolTap {
+        /// Max or min.
+        monoid: Monoid,
+        /// Has the wide dims.
+        input: Operand,
+        /// How each window slides.
+        slides: Vec<Slide>,
+        /// Has the positions.
+        out: Operand,
+    },
+    /// `out[i] = sum over the positions n whose tap is at i of values[n]`: the transpose of taking the extreme.
+    PoolSpread {
+        /// The tap of each position, `I32`, as `PoolTap` gives it.
+        tap: Operand,
+        /// Has the positions.
+        values: Operand,
+        /// How each window slides.
+        slides: Vec<Slide>,
+        /// Has the wide dims.
+        out: Operand,
+    },
+    /// `out[i] = from[i + start]` along one dim, which may have another name and size on each side; `fill` where there is
+    /// no such element. All other dims are the same.
+    Shift {
+        /// Source.
+        from: Operand,
+        /// The dim of the source.
+        dim: Dim,
+        /// The dim of the result.
+        to: Dim,
+        /// Offset into the source.
+        start: i64,
+        /// What stands where the source has nothing.
+        fill: f64,
+        /// Destination, the dims in the same order.
+        out: Operand,
+    },
+    /// `out[i, j] = from[i * size(j) + j]`: one dim becomes two.
+    Cut {
+        /// Source.
+        from: Operand,
+        /// The dim that is cut.
+        dim: Dim,
+        /// The outer and the inner of the two.
+        to: [Dim; 2],
+        /// Destination.
+        out: Operand,
+    },
+    /// `out[i * size(j) + j] = from[i, j]`: two dims become one. They lie next to each other in the source.
+    Join {
+        /// Source.
+        from: Operand,
+        /// The outer and the inner of the two.
+        dims: [Dim; 2],
+        /// The dim that they become.
+        to: Dim,
+        /// Destination.
+        out: Operand,
+    },
     /// `out[i] = from[i]` for the global indices that this device's `out` holds, all of which its `from` holds too: a
     /// local slice, another order of dims, or both; a dim that `from` lacks is repeated.
     Copy(Copy),
     /// Communication.
     Collective(Collective),
+}
+
+/// One of the three tensors of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// What is slid over.
+    Input,
+    /// What slides.
+    Kernel,
+    /// The positions.
+    Result,
 }
 
 /// A copy; see [`StepKind::Copy`].
@@ -193,6 +296,18 @@ pub enum Collective {
         /// Result.
         to: Operand,
     },
+    /// Each device gets what a loop needs of a dim from the devices that hold it (a halo, or blocks with other edges): `to`
+    /// is `from` with a window on `dim`. Over the group of all axes of `dim`.
+    Permute {
+        /// The axes of `dim`, major first.
+        axes: Vec<Axis>,
+        /// Along which dim.
+        dim: Dim,
+        /// Input: every device has its block of `dim`.
+        from: Operand,
+        /// Result.
+        to: Operand,
+    },
     /// Joins along one dim and splits along another: `axis` moves from the minor end of `join` to the minor end of `split`.
     AllToAll {
         /// Over which axis.
@@ -216,13 +331,34 @@ impl Collective {
             Collective::ReduceScatter { .. } => "reduce_scatter",
             Collective::AllGather { .. } => "all_gather",
             Collective::AllToAll { .. } => "all_to_all",
+            Collective::Permute { .. } => "permute",
+        }
+    }
+
+    /// For each part the bytes of one device's buffer (the greatest): what goes in, of an all-gather what comes out, of a
+    /// permute what comes from others.
+    pub fn bytes(&self, plan: &Plan) -> Vec<usize> {
+        let whole = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh);
+        match self {
+            Collective::AllReduce { from, .. } => from.iter().map(whole).collect(),
+            Collective::AllGather { to, .. } => vec![whole(to)],
+            Collective::ReduceScatter { from, .. } | Collective::AllToAll { from, .. } => vec![whole(from)],
+            Collective::Permute { axes, dim, to, .. } => {
+                let buffer = plan.buffer(to.buf);
+                let along = to.dims.iter().zip(&buffer.extents);
+                let elements = along.map(|(d, e)| match &e.window {
+                    Some(w) if d == dim => w.missing(e.size, axes, &plan.mesh),
+                    _ => e.largest(&plan.mesh),
+                });
+                vec![elements.product::<usize>() * buffer.dtype.bytes()]
+            }
         }
     }
 
     /// The axes of its group.
     pub fn axes(&self) -> Vec<Axis> {
         match self {
-            Collective::AllReduce { axes, .. } => axes.clone(),
+            Collective::AllReduce { axes, .. } | Collective::Permute { axes, .. } => axes.clone(),
             Collective::ReduceScatter { axis, .. }
             | Collective::AllGather { axis, .. }
             | Collective::AllToAll { axis, .. } => vec![*axis],
@@ -260,12 +396,21 @@ impl StepKind {
             StepKind::ScatterAdd { values, index, .. } => vec![values, index],
             StepKind::CrossEntropy { logits, label, .. } => vec![logits, label],
             StepKind::CrossEntropyGrad { logits, label, scale, .. } => vec![logits, label, scale],
+            StepKind::Convolve { x, w, gives: Part::Result, .. } => vec![x, w],
+            StepKind::Convolve { w, y, gives: Part::Input, .. } => vec![w, y],
+            StepKind::Convolve { x, y, gives: Part::Kernel, .. } => vec![x, y],
+            StepKind::Pool { input, .. } | StepKind::PoolTap { input, .. } => vec![input],
+            StepKind::PoolSpread { tap, values, .. } => vec![tap, values],
+            StepKind::Shift { from, .. } | StepKind::Cut { from, .. } | StepKind::Join { from, .. } => {
+                vec![from]
+            }
             StepKind::Copy(c) => vec![&c.from],
             StepKind::Collective(c) => match c {
                 Collective::AllReduce { from, .. } => from.iter().collect(),
                 Collective::ReduceScatter { from, .. }
                 | Collective::AllGather { from, .. }
-                | Collective::AllToAll { from, .. } => vec![from],
+                | Collective::AllToAll { from, .. }
+                | Collective::Permute { from, .. } => vec![from],
             },
         }
     }
@@ -283,12 +428,22 @@ impl StepKind {
             | StepKind::LogSumExp { out, .. }
             | StepKind::CrossEntropy { out, .. }
             | StepKind::CrossEntropyGrad { out, .. } => vec![out],
+            StepKind::Convolve { y: out, gives: Part::Result, .. }
+            | StepKind::Convolve { x: out, gives: Part::Input, .. }
+            | StepKind::Convolve { w: out, gives: Part::Kernel, .. }
+            | StepKind::Pool { out, .. }
+            | StepKind::PoolTap { out, .. }
+            | StepKind::PoolSpread { out, .. }
+            | StepKind::Shift { out, .. }
+            | StepKind::Cut { out, .. }
+            | StepKind::Join { out, .. } => vec![out],
             StepKind::Copy(c) => vec![&c.out],
             StepKind::Collective(c) => match c {
                 Collective::AllReduce { to, .. } => to.iter().collect(),
                 Collective::ReduceScatter { to, .. }
                 | Collective::AllGather { to, .. }
-                | Collective::AllToAll { to, .. } => vec![to],
+                | Collective::AllToAll { to, .. }
+                | Collective::Permute { to, .. } => vec![to],
             },
         }
     }
@@ -307,6 +462,13 @@ impl StepKind {
             StepKind::CumSum { .. } => "cumsum",
             StepKind::CrossEntropy { .. } => "cross_entropy",
             StepKind::CrossEntropyGrad { .. } => "cross_entropy_grad",
+            StepKind::Convolve { .. } => "convolve",
+            StepKind::Pool { .. } => "pool",
+            StepKind::PoolTap { .. } => "pool_tap",
+            StepKind::PoolSpread { .. } => "pool_spread",
+            StepKind::Shift { .. } => "shift",
+            StepKind::Cut { .. } => "cut",
+            StepKind::Join { .. } => "join",
             StepKind::Copy(_) => "copy",
             StepKind::Collective(c) => c.name(),
         }

@@ -3,6 +3,7 @@
 //! A piece of a dim that is not outermost lies scattered in the buffer; it is packed before, or unpacked after, the
 //! transport sees it. A result takes its input's storage where the input ends there and nobody shares it.
 
+use crate::halo::Halo;
 use crate::local::{Here, Local};
 use crate::pack::{Around, pack, unpack};
 use crate::tensor::{Pool, bytes_mut};
@@ -43,6 +44,7 @@ enum Kind {
         send: Side,
         receive: Side,
     },
+    Permute(Halo),
 }
 
 /// One side of an all-to-all: an array, cut along a dim.
@@ -111,6 +113,9 @@ impl Prepared {
                     blocks: side.blocks,
                     counts: side.counts,
                 }
+            }
+            Collective::Permute { dim, from, to, .. } => {
+                Kind::Permute(Halo::new(here, &group, *dim, [from, to])?)
             }
             Collective::AllToAll { join, split, from: joined, to: splits, .. } => Kind::AllToAll {
                 send: members.side(&from[0], splits, *split)?,
@@ -181,6 +186,21 @@ impl Prepared {
                 };
                 transport.call(&self.group, &tag, call)?;
                 give(pool, packed, dtype, from.elements());
+            }
+            Kind::Permute(halo) => {
+                let mut sent = pool.take(dtype, &[halo.send.elements]);
+                halo.pack(input.bytes(), bytes_mut(&mut sent), dtype.bytes());
+                let mut received = pool.take(dtype, &[halo.receive.elements]);
+                let call = Call::Permute {
+                    input: Buf::from_bytes(sent.bytes(), dtype)?,
+                    send: halo.send.parts.clone(),
+                    output: BufMut::from_bytes(bytes_mut(&mut received), dtype)?,
+                    receive: halo.receive.parts.clone(),
+                };
+                transport.call(&self.group, &tag, call)?;
+                halo.unpack(input.bytes(), received.bytes(), bytes_mut(&mut result), dtype.bytes());
+                pool.give(sent, dtype, halo.send.elements);
+                pool.give(received, dtype, halo.receive.elements);
             }
             Kind::AllToAll { send, receive } => {
                 let sent = packed(&input, from, send.around, &send.blocks, pool);

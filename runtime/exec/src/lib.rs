@@ -14,6 +14,7 @@ mod collective;
 mod contract;
 mod engine;
 mod error;
+mod halo;
 mod host;
 pub mod kernels;
 mod local;

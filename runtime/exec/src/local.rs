@@ -98,6 +98,25 @@ impl Local {
         self.dims.iter().position(|d| *d == dim)
     }
 
+    /// The same with two dims, which lie next to each other and of which the inner is whole, seen as one under the outer's
+    /// name.
+    pub(crate) fn joined(&self, [outer, inner]: [Dim; 2]) -> Result<Local, String> {
+        let at = self.at(outer).ok_or_else(|| format!("an operand lacks the dim {}", outer.id))?;
+        if self.dims.get(at + 1) != Some(&inner) || self.shape[at + 1] != inner.size {
+            return Err(format!(
+                "the dims {} and {} do not lie next to each other whole",
+                outer.id, inner.id
+            ));
+        }
+        let mut all = self.clone();
+        all.dims.remove(at + 1);
+        all.shape[at] *= inner.size;
+        let range = &self.ranges[at];
+        all.ranges[at] = range.start * inner.size..range.end * inner.size;
+        (all.shape.remove(at + 1), all.ranges.remove(at + 1));
+        Ok(all)
+    }
+
     /// Range of a dim, or the reason why there is none.
     pub(crate) fn range(&self, dim: Dim) -> Result<&Range<usize>, String> {
         match self.at(dim) {

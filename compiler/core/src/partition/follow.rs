@@ -138,7 +138,8 @@ impl Pass<'_> {
         }
         let slot = self.node(user).inputs.iter().position(|x| *x == v).unwrap_or(0);
         let loops = self.rigid(user);
-        self.operand(user, slot, &loops)
+        // What a window adds is fetched for this user alone; it does not decide where the value stands.
+        self.operand(user, slot, &loops).without_windows()
     }
 }
 

@@ -12,4 +12,4 @@ mod spmd;
 
 pub use pass::partition;
 pub use route::{Move, wire_bytes};
-pub use spmd::{Cause, Instr, Spmd, Version, VersionId};
+pub use spmd::{Cause, Instr, Spmd, Version, VersionId, operand_placement};

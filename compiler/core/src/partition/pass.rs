@@ -1,12 +1,12 @@
 //! The walk over a step graph that gives every op its loops and every operand its placement.
 
 use super::route::{Move, Router};
-use super::spmd::{Cause, Instr, Spmd, Version, VersionId};
+use super::spmd::{Cause, Instr, Spmd, Version, VersionId, operand_placement};
 use crate::layout::{Layout, assign};
 use crate::step_graph::{GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Add, Class, Graph, Id, Kind, LeafOp, Node, Role, Roles};
-use meshwright_plan::{Axis, Dim, Mesh, Monoid, Phase, Placement};
+use meshwright_plan::{Axis, Dim, Mesh, Monoid, Phase, Placement, Window};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -150,10 +150,9 @@ impl<'a> Pass<'a> {
         assign(self.layout, n.origin.class, &n.origin.path, &dims).splits
     }
 
-    /// The splits that an operand needs when the loops are split as `loops`.
+    /// The placement that an operand needs when the loops are split as `loops`.
     pub(super) fn operand(&mut self, user: Id, slot: usize, loops: &Loops) -> Placement {
-        let roles = self.roles(user);
-        Placement::split(roles.loops.iter().filter_map(|l| Some((l.on[slot]?, loops.get(&l.dim)?.clone()))))
+        operand_placement(&self.roles(user), slot, loops, self.mesh)
     }
 
     /// Constants, positions and inputs can be made in any placement at no cost, also under another name of a dim.
@@ -375,6 +374,7 @@ impl<'a> Pass<'a> {
             .into_iter()
             .flat_map(|m| m.keys())
             .filter(|p| dst.partial.keys().all(|a| p.partial.contains_key(a)))
+            .filter(|p| p.windows.iter().all(|(d, w)| dst.windows.get(d) == Some(w)))
             .cloned()
             .collect();
         let mut best: Option<(u64, Placement, Vec<Move>)> = None;
@@ -471,7 +471,8 @@ impl<'a> Pass<'a> {
             Move::AllToAll { join, split, .. } => {
                 format!("`{}` is split instead of `{}`", names.name(*split), names.name(*join))
             }
-            Move::Slice { .. } => String::new(),
+            Move::Permute { axes, dim, window } => self.halo(axes, *dim, window, user),
+            Move::Slice { .. } | Move::Cut { .. } => String::new(),
         };
         if let Move::AllGather { axis, dim } = kind {
             self.check_gather(id, *axis, *dim, user);
@@ -480,9 +481,29 @@ impl<'a> Pass<'a> {
         Cause { user, phase, because, rule }
     }
 
+    /// Why elements of a dim come from other devices.
+    fn halo(&self, axes: &[Axis], dim: Dim, window: &Window, user: Option<Id>) -> String {
+        let name = self.graph().dims.name(dim);
+        let most = window.missing(dim.size, axes, self.mesh);
+        let user = user.map_or_else(String::new, |u| format!(" for {}", self.graph().describe(u)));
+        if window.mul == 1
+            && window.div == 1
+            && window.before <= 0
+            && window.after >= 0
+            && window.of == dim.size
+        {
+            let (low, high) = (-window.before, window.after);
+            format!("halo of `{name}`{user}: {low} before and {high} after each block")
+        } else {
+            format!("up to {most} of `{name}` lie on other devices{user}")
+        }
+    }
+
     fn rule_of(&self, id: Id, kind: &Move) -> Option<meshwright_diag::Span> {
         let axis = match kind {
-            Move::AllReduce { axes, .. } => *axes.first()?,
+            Move::AllReduce { axes, .. } | Move::Permute { axes, .. } | Move::Cut { axes, .. } => {
+                *axes.first()?
+            }
             Move::ReduceScatter { axis, .. }
             | Move::AllGather { axis, .. }
             | Move::AllToAll { axis, .. }

@@ -1,7 +1,7 @@
 //! The cheapest chain of moves between two placements (`docs/partition.md`, "Routes"): Dijkstra over placements.
 
 use meshwright_ops::Type;
-use meshwright_plan::{Axis, Dim, Mesh, Monoid, Placement};
+use meshwright_plan::{Axis, Dim, Mesh, Monoid, Placement, Window};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -40,6 +40,24 @@ pub enum Move {
         /// The dim that is split.
         split: Dim,
     },
+    /// Every device gets what a loop needs of a dim from those that hold it.
+    Permute {
+        /// The axes of the dim, major first.
+        axes: Vec<Axis>,
+        /// The dim.
+        dim: Dim,
+        /// What is needed.
+        window: Window,
+    },
+    /// Each device keeps what a loop needs of a dim that is whole: no communication.
+    Cut {
+        /// The axes of the loop, major first.
+        axes: Vec<Axis>,
+        /// The dim.
+        dim: Dim,
+        /// What is needed.
+        window: Window,
+    },
     /// Each device keeps its block of a dim: no communication.
     Slice {
         /// The axis.
@@ -53,7 +71,27 @@ impl Move {
     /// The placement after it; `None` where it does not apply to `p`.
     pub fn apply(&self, p: &Placement) -> Option<Placement> {
         let mut q = p.clone();
+        // What is stored by a window is a copy for one op: only other dims of it still move.
+        let fixed = |d: &Dim| p.windows.contains_key(d);
         match self {
+            Move::ReduceScatter { dim, .. } | Move::AllGather { dim, .. } | Move::Slice { dim, .. }
+                if fixed(dim) =>
+            {
+                return None;
+            }
+            Move::AllToAll { join, split, .. } if fixed(join) || fixed(split) => return None,
+            Move::Permute { axes, dim, window } => {
+                (p.axes(*dim) == axes && !fixed(dim)).then_some(())?;
+                q.windows.insert(*dim, *window);
+            }
+            Move::Cut { axes, dim, window } => {
+                (p.axes(*dim).is_empty() && !axes.is_empty()).then_some(())?;
+                for a in axes {
+                    (!q.uses(*a)).then_some(())?;
+                    q.push(*dim, *a);
+                }
+                q.windows.insert(*dim, *window);
+            }
             Move::AllReduce { axes, monoid } => {
                 for a in axes {
                     (q.partial.remove(a)? == *monoid).then_some(())?;
@@ -80,7 +118,7 @@ impl Move {
 
     /// Whether devices talk to each other.
     pub fn communicates(&self) -> bool {
-        !matches!(self, Move::Slice { .. })
+        !matches!(self, Move::Slice { .. } | Move::Cut { .. })
     }
 }
 
@@ -101,7 +139,11 @@ pub fn wire_bytes(kind: &Move, mesh: &Mesh, before: usize, after: usize) -> u64 
             part(mesh.size(*axis), before) + LAUNCH
         }
         Move::AllGather { axis, .. } => part(mesh.size(*axis), after) + LAUNCH,
-        Move::Slice { .. } => 0,
+        Move::Permute { axes, dim, window } => {
+            let all = window.largest(dim.size, axes, mesh).max(1) as u64;
+            4 * after / all * window.missing(dim.size, axes, mesh) as u64 + LAUNCH
+        }
+        Move::Slice { .. } | Move::Cut { .. } => 0,
     }
 }
 
@@ -168,6 +210,14 @@ fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement) -> Option<(u
 /// The moves that may lie on a way from `p` to `dst`. Axes are appended only to dims that the destination wants.
 fn edges(ty: &Type, mesh: &Mesh, p: &Placement, dst: &Placement) -> Vec<Move> {
     let mut out = Vec::new();
+    for (dim, window) in dst.windows.iter().filter(|(d, _)| !p.windows.contains_key(d)) {
+        let (axes, dim, window) = (dst.axes(*dim).to_vec(), *dim, *window);
+        if p.axes(dim).is_empty() {
+            out.push(Move::Cut { axes, dim, window });
+        } else {
+            out.push(Move::Permute { axes, dim, window });
+        }
+    }
     let wants: Vec<Dim> = ty.dims.iter().copied().filter(|d| p.axes(*d).len() < dst.axes(*d).len()).collect();
     let open: Vec<(Axis, Monoid)> =
         p.partial.iter().filter(|(a, _)| !dst.partial.contains_key(a)).map(|(a, m)| (*a, *m)).collect();

@@ -3,7 +3,7 @@
 use super::route::Move;
 use crate::step_graph::StepGraph;
 use meshwright_diag::Span;
-use meshwright_ops::Id;
+use meshwright_ops::{Id, Roles};
 use meshwright_plan::{Axis, Dim, Mesh, Phase, Placement};
 use std::collections::BTreeMap;
 
@@ -76,6 +76,28 @@ pub struct Spmd {
     pub instrs: Vec<Instr>,
     /// The version that serves each goal of the step.
     pub goals: Vec<VersionId>,
+}
+
+/// The placement of the operand in `slot` of an op whose loops are split as `loops`. A window that asks of every device
+/// just what it holds is none.
+pub fn operand_placement(
+    roles: &Roles,
+    slot: usize,
+    loops: &BTreeMap<Dim, Vec<Axis>>,
+    mesh: &Mesh,
+) -> Placement {
+    let mut p = Placement::default();
+    for l in &roles.loops {
+        let (Some(on), Some(axes)) = (l.on[slot], loops.get(&l.dim)) else { continue };
+        if axes.is_empty() {
+            continue;
+        }
+        p.splits.insert(on, axes.clone());
+        if let Some(w) = l.windows[slot].filter(|w| !w.is_own(on.size, axes, mesh)) {
+            p.windows.insert(on, w);
+        }
+    }
+    p
 }
 
 impl Spmd {

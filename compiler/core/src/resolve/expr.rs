@@ -288,7 +288,7 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let args: Vec<Value> = operands.iter().map(|o| o.value).collect();
-        let call = Call { name, args: &args, dims, named: &[], float: self.float };
+        let call = Call { name, args: &args, dims, groups: &[], named: &[], float: self.float };
         self.make(operands, span, |g| (f.build)(g, &call))
     }
 

@@ -16,6 +16,7 @@ mod layers;
 mod load;
 mod number;
 mod over_dims;
+mod over_pieces;
 mod report;
 mod schedule;
 mod scope;

@@ -99,6 +99,9 @@ impl<'a> Resolver<'a> {
     /// `name[dims](…)`.
     pub(super) fn over_dims(&mut self, op: &'a DimOp, span: Span) -> Val {
         let name = op.name.text.as_str();
+        if let Some(f) = families().find(|f| f.name == name && matches!(f.form, Form::Bracket { .. })) {
+            return self.over_pieces(f, op, span);
+        }
         let found = families().find(|f| f.name == name && matches!(f.form, Form::OverDims(_)));
         let Some(f) = found else { return self.no_such_op(op, span) };
         let arities = arities(name, true);
@@ -175,7 +178,8 @@ impl<'a> Resolver<'a> {
             );
             return Val::Poison;
         }
-        let over = families().filter(|f| matches!(f.form, Form::OverDims(_))).map(|f| f.name);
+        let over =
+            families().filter(|f| matches!(f.form, Form::OverDims(_) | Form::Bracket { .. })).map(|f| f.name);
         let d = Diagnostic::error(codes::E0201, format!("there is no op `{name}` over dims"))
             .at(op.name.span, "not known");
         let along = |f: &str| arities(f, true).contains(&op.args.len());
@@ -265,7 +269,8 @@ impl<'a> Resolver<'a> {
         let args: Vec<Value> = factors.iter().map(|o| o.value).collect();
         let float = self.float;
         self.make(factors, span, |g| {
-            let call = meshwright_ops::Call { name: "sum", args: &args, dims, named: &[], float };
+            let call =
+                meshwright_ops::Call { name: "sum", args: &args, dims, groups: &[], named: &[], float };
             let x = meshwright_ops::Call { name: "*", ..call.clone() }.unified(g, true)?;
             let all = union(x.iter().map(|i| g.ty(*i)));
             if !empty {

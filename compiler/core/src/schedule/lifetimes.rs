@@ -101,11 +101,7 @@ fn measure(plan: &mut Plan) {
             live -= bytes(*b);
         }
         if let StepKind::Collective(c) = &step.kind {
-            s.collective_bytes += match c {
-                Collective::AllGather { to, .. } => bytes(to.buf),
-                Collective::AllReduce { from, .. } => from.iter().map(|o| bytes(o.buf)).sum(),
-                Collective::ReduceScatter { from, .. } | Collective::AllToAll { from, .. } => bytes(from.buf),
-            };
+            s.collective_bytes += c.bytes(plan).iter().sum::<usize>() as u64;
         }
     }
     s.activation_bytes = s.peak_bytes - s.parameter_bytes - s.moment_bytes;

@@ -7,7 +7,7 @@ use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, Kind, LeafOp, Type};
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{
-    Axis, BufId, Buffer, Collective, Copy, DType, Dim, Expr, Extent, Leaf, LeafKind, Operand, OutputDecl,
+    Axis, BufId, Buffer, Collective, Copy, DType, Dim, Expr, Leaf, LeafKind, Operand, OutputDecl, Placement,
     Plan, Step, StepKind, Summary, Where, largest_block,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,8 +70,8 @@ impl Lower<'_> {
         }
     }
 
-    fn buffer(&mut self, dtype: DType, dims: &[Dim], axes: &dyn Fn(Dim) -> Vec<Axis>) -> Operand {
-        let extents = dims.iter().map(|d| Extent { size: d.size, axes: axes(*d) }).collect();
+    fn buffer(&mut self, dtype: DType, dims: &[Dim], placement: &Placement) -> Operand {
+        let extents = dims.iter().map(|d| placement.extent(*d)).collect();
         self.plan.buffers.push(Buffer { dtype, extents });
         Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }
@@ -100,7 +100,7 @@ impl Lower<'_> {
         let phase = graph.node(id).origin.phase;
         match instr {
             Instr::Leaf { .. } => {
-                let o = self.buffer(ty.dtype, &ty.dims, &|d| version.placement.axes(d).to_vec());
+                let o = self.buffer(ty.dtype, &ty.dims, &version.placement);
                 self.leaf(id, &o);
                 self.operands[out.0 as usize] = Some(o);
             }
@@ -116,13 +116,13 @@ impl Lower<'_> {
                     return;
                 }
                 let operands: Vec<Operand> = inputs.iter().map(|v| self.operand(*v)).collect();
-                let o = self.op(id, &operands, loops);
+                let o = self.op(id, &operands, loops, &version.placement);
                 self.operands[out.0 as usize] = Some(o);
                 self.count_flops(id, loops);
             }
             Instr::Move { kind, from, cause, .. } => {
                 let from = self.operand(*from);
-                let to = self.buffer(ty.dtype, &from.dims, &|d| version.placement.axes(d).to_vec());
+                let to = self.buffer(ty.dtype, &from.dims, &version.placement);
                 self.operands[out.0 as usize] = Some(to.clone());
                 let phase = cause.phase.max(phase);
                 // What becomes a gradient is called by the parameter, not by the layer it comes from.
@@ -154,7 +154,13 @@ impl Lower<'_> {
         self.plan.leaves.push(Leaf { kind, name, buf: o.buf, dims: o.dims.clone(), init, next: None });
     }
 
-    fn op(&mut self, id: Id, operands: &[Operand], loops: &BTreeMap<Dim, Vec<Axis>>) -> Operand {
+    fn op(
+        &mut self,
+        id: Id,
+        operands: &[Operand],
+        loops: &BTreeMap<Dim, Vec<Axis>>,
+        placement: &Placement,
+    ) -> Operand {
         let graph = &self.spmd.step.graph;
         let node = graph.node(id).clone();
         let types: Vec<Type> = graph.input_types(id).into_iter().cloned().collect();
@@ -172,13 +178,21 @@ impl Lower<'_> {
                 o.dims.len() == node.ty.dims.len() && node.ty.dims.iter().all(|d| o.dims.contains(d))
             };
             let order = operands.iter().find(all).map_or(node.ty.dims.clone(), |o| o.dims.clone());
-            let out = self.buffer(node.ty.dtype, &order, &|d| loops.get(&d).cloned().unwrap_or_default());
+            let out = self.buffer(node.ty.dtype, &order, placement);
             let kind = StepKind::Map { expr, inputs: operands.to_vec(), outs: vec![(reg, out.clone())] };
             self.push(kind, id, "", node.origin.phase);
             return out;
         }
-        let mut e =
-            Emitter { lower: self, id, operands, types: &types, ty: node.ty.clone(), loops, out: None };
+        let mut e = Emitter {
+            lower: self,
+            id,
+            operands,
+            types: &types,
+            ty: node.ty.clone(),
+            loops,
+            placement,
+            out: None,
+        };
         node.op.lower(&mut e);
         match e.out {
             Some(o) => o,
@@ -218,7 +232,8 @@ fn step_of(kind: &Move, from: Operand, to: Operand) -> StepKind {
         Move::AllToAll { axis, join, split } => {
             Collective::AllToAll { axis: *axis, join: *join, split: *split, from, to }
         }
-        Move::Slice { .. } => return StepKind::Copy(Copy { from, out: to }),
+        Move::Permute { axes, dim, .. } => Collective::Permute { axes: axes.clone(), dim: *dim, from, to },
+        Move::Slice { .. } | Move::Cut { .. } => return StepKind::Copy(Copy { from, out: to }),
     })
 }
 
@@ -230,6 +245,7 @@ struct Emitter<'a, 'b> {
     types: &'a [Type],
     ty: Type,
     loops: &'a BTreeMap<Dim, Vec<Axis>>,
+    placement: &'a Placement,
     out: Option<Operand>,
 }
 
@@ -251,13 +267,26 @@ impl Emit for Emitter<'_, '_> {
     }
 
     fn output(&mut self, order: &[Dim]) -> Operand {
-        let o = self.temp(self.ty.dtype, order);
+        let o = self.lower.buffer(self.ty.dtype, order, self.placement);
         self.out = Some(o.clone());
         o
     }
 
     fn temp(&mut self, dtype: DType, dims: &[Dim]) -> Operand {
-        self.lower.buffer(dtype, dims, &|d| self.loops.get(&d).cloned().unwrap_or_default())
+        self.lower.buffer(dtype, dims, &Placement::split(self.loops.clone()))
+    }
+
+    fn reordered(&mut self, from: &Operand, order: &[Dim]) -> Operand {
+        if from.dims == order {
+            return from.clone();
+        }
+        let plan = &mut self.lower.plan;
+        let held = plan.buffer(from.buf).clone();
+        let along = |d: &Dim| from.dims.iter().position(|f| f == d).map(|i| held.extents[i].clone());
+        plan.buffers.push(Buffer { dtype: held.dtype, extents: order.iter().filter_map(along).collect() });
+        let out = Operand { buf: BufId(plan.buffers.len() as u32 - 1), dims: order.to_vec() };
+        self.push(StepKind::Copy(Copy { from: from.clone(), out: out.clone() }));
+        out
     }
 
     fn push(&mut self, step: StepKind) {

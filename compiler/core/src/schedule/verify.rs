@@ -110,7 +110,7 @@ fn collective(plan: &Plan, c: &Collective, at: &str, v: &mut Vec<String>) {
                     return;
                 };
                 let mut axes = f.axes.clone();
-                if !change(*d, &mut axes) || axes != t.axes {
+                if !change(*d, &mut axes) || axes != t.axes || f.window != t.window {
                     v.push(format!("{at}: the result is not split as the collective leaves it"));
                 }
             }
@@ -129,6 +129,22 @@ fn collective(plan: &Plan, c: &Collective, at: &str, v: &mut Vec<String>) {
         }),
         Collective::AllGather { axis, dim, from, to } => {
             check(from, to, &|d, a| d != *dim || a.pop() == Some(*axis));
+        }
+        Collective::Permute { axes, dim, from, to } => {
+            for d in &from.dims {
+                let (Some(f), Some(t)) = (extent(plan, from, *d), extent(plan, to, *d)) else {
+                    v.push(format!("{at}: operand and result have other dims"));
+                    return;
+                };
+                let fits = if d == dim {
+                    f.window.is_none() && t.window.is_some() && f.axes == t.axes && f.axes == *axes
+                } else {
+                    f == t
+                };
+                if !fits {
+                    v.push(format!("{at}: the result is not split as the collective leaves it"));
+                }
+            }
         }
         Collective::AllToAll { axis, join, split, from, to } => check(from, to, &|d, a| {
             if d == *split {

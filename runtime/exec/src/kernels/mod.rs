@@ -13,6 +13,7 @@
 //! ReduceKernel::new(monoid, keep: &[usize], fold: &[usize], input: &Access over keep ++ fold, arg_offset)
 //!     .run(Slice, SliceMut)                                         out over keep
 //! CopyKernel::new(shape, from: &Access).run(Slice, SliceMut)
+//! BlockCopy::new(dtype, from: Around, out: Around, range, at, fill).run(Slice, SliceMut)
 //! LookupKernel::new(shape, table: &Access, along: Along, index: &Access).run(table, index, out)
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
 //!     .run(values, index, out)                                      out is set to 0 first
@@ -25,6 +26,7 @@
 //!     .run(Arg, label, scale, out)                                  out over shape
 //! ```
 
+mod block_copy;
 mod copy;
 mod cross_entropy;
 mod cumsum;
@@ -45,6 +47,7 @@ mod tests;
 mod trig;
 mod walk;
 
+pub use block_copy::BlockCopy;
 pub use copy::CopyKernel;
 pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
 pub use cumsum::CumSumKernel;
