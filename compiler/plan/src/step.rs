@@ -125,6 +125,18 @@ pub enum StepKind {
         /// Result: dims of the logits in the same order.
         out: Operand,
     },
+    /// The positions of the greatest along a dim that is whole, those of ranks `to`: in descending order of the values, of
+    /// equal ones the lowest first, NaN before all numbers. `I32`.
+    TopK {
+        /// What is ranked.
+        input: Operand,
+        /// Along which dim.
+        dim: Dim,
+        /// The ranks: the last dim of the result.
+        to: Dim,
+        /// Result: without `dim`, with `to` at its end.
+        out: Operand,
+    },
     /// `out[i] = the sum of input[j] for j up to i` along a dim that is whole; an empty sum is 0.
     CumSum {
         /// What is summed.
@@ -391,6 +403,7 @@ impl StepKind {
             StepKind::Reduce { input, .. }
             | StepKind::Softmax { input, .. }
             | StepKind::CumSum { input, .. }
+            | StepKind::TopK { input, .. }
             | StepKind::LogSumExp { input, .. } => vec![input],
             StepKind::Lookup { table, index, .. } => vec![table, index],
             StepKind::ScatterAdd { values, index, .. } => vec![values, index],
@@ -425,6 +438,7 @@ impl StepKind {
             | StepKind::ScatterAdd { out, .. }
             | StepKind::Softmax { out, .. }
             | StepKind::CumSum { out, .. }
+            | StepKind::TopK { out, .. }
             | StepKind::LogSumExp { out, .. }
             | StepKind::CrossEntropy { out, .. }
             | StepKind::CrossEntropyGrad { out, .. } => vec![out],
@@ -460,6 +474,7 @@ impl StepKind {
             StepKind::Softmax { log: true, .. } => "log_softmax",
             StepKind::LogSumExp { .. } => "logsumexp",
             StepKind::CumSum { .. } => "cumsum",
+            StepKind::TopK { .. } => "top_k",
             StepKind::CrossEntropy { .. } => "cross_entropy",
             StepKind::CrossEntropyGrad { .. } => "cross_entropy_grad",
             StepKind::Convolve { .. } => "convolve",

@@ -2,7 +2,7 @@
 
 use super::composite::in_place;
 use crate::family::{float, integer};
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::{Choice, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, StepKind};
 use std::sync::Arc;
@@ -21,19 +21,33 @@ pub struct CumSum {
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "cumsum",
-    form: Form::OverDims(1),
-    doc: "`cumsum[d](x)`: at each position along `d` the sum up to it, its own element included. It needs `d` whole: a split \
-          `d` is joined, or moved to another dim.",
+    form: Form::Bracket {
+        args: 1,
+        more: false,
+        options: &[
+            Choice { name: "reverse", words: &[], values: true },
+            Choice { name: "exclusive", words: &[], values: true },
+        ],
+    },
+    doc: "`cumsum[d](x)`: at each position along `d` the sum up to it, its own element included; with `exclusive = true` \
+          without it, with `reverse = true` from the end. It needs `d` whole: a split `d` is joined, or moved to another dim.",
     build: |g, c| {
-        let (x, dim) = (c.unified(g, true)?[0], c.one_dim(g)?);
-        c.check_dims(g, &g.ty(x).clone())?;
-        g.add_op(Arc::new(CumSum { dim, reverse: false, exclusive: false }), &[x])
+        let x = c.unified(g, true)?[0];
+        let (dim, _) = c.one_piece(g, &g.ty(x).clone(), false)?;
+        let (reverse, exclusive) = (c.flag("reverse")?, c.flag("exclusive")?);
+        g.add_op(Arc::new(CumSum { dim, reverse, exclusive }), &[x])
     },
     samples: || {
+        let wide = || vec![float(&[("a", 5), ("b", 3)])];
         let mut out = vec![
-            Sample::call("inner", "cumsum", &["b"], vec![float(&[("a", 5), ("b", 3)])]),
-            Sample::call("outer", "cumsum", &["a"], vec![float(&[("a", 5), ("b", 3)])]),
-            Sample::call("integers", "cumsum", &["b"], vec![integer(&[("a", 2), ("b", 7), ("c", 3)], -4.0, 5.0)]).flat(),
+            Sample::bracket("inner", "cumsum", &[&[(&["b"], &[], None)]], &[], &[], wide()),
+            Sample::bracket("outer", "cumsum", &[&[(&["a"], &[], None)]], &[], &[], wide()),
+            Sample::bracket("integers", "cumsum", &[&[(&["b"], &[], None)]], &[], &[], vec![integer(
+                &[("a", 2), ("b", 7), ("c", 3)],
+                -4.0,
+                5.0,
+            )])
+            .flat(),
         ];
         for (label, reverse, exclusive) in
             [("from the end", true, false), ("before it", false, true), ("behind it", true, true)]

@@ -30,7 +30,7 @@ pub(crate) static FAMILY: &[Family] = &[
             vec![Sample::new("leaky_relu(x, slope)", vec![float(&[("a", 5), ("b", 3)]), slope], |g, x| {
                 let args = [Value::Tensor(x[0]), Value::Tensor(x[1])];
                 let float = g.ty(x[0]).dtype;
-                build(g, &Call { name: "leaky_relu", args: &args, dims: &[], named: &[], float }, args[1])
+                build(g, &Call { name: "leaky_relu", args: &args, dims: &[], groups: &[], named: &[], float }, args[1])
             })]
         },
     },

@@ -28,7 +28,7 @@ pub(crate) static FAMILY: &[Family] = &[
                 Sample::new("numbers", vec![at()], |g, x| {
                     let args = [Value::Tensor(x[0]), Value::Number(0.9), Value::Number(-0.1)];
                     let dims: Vec<_> = g.dims.find("v").into_iter().collect();
-                    build(g, &Call { name: "one_hot", args: &args, dims: &dims, named: &[], float: DType::F64 })
+                    build(g, &Call { name: "one_hot", args: &args, dims: &dims, groups: &[], named: &[], float: DType::F64 })
                 })
                 .flat(),
             ]

@@ -18,6 +18,8 @@
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
 //!     .run(values, index, out)                                      out is set to 0 first
 //! SoftmaxKernel::new(dtype, shape, dim, log).run(Arg, SliceMut)    out over shape
+//! TopKKernel::new(rows, count, input: &Access over rows ++ [count], ranks)
+//!     .run(Slice, SliceMut)                                         out over rows ++ [ranks]
 //! CumSumKernel::new(dtype, shape, dim, reverse, exclusive).run(Arg, SliceMut)   out over shape
 //! LogSumExpKernel::new(rows, classes, input: &Access over rows ++ [classes]).run(Slice, SliceMut)
 //! CrossEntropyKernel::new(rows, classes, logits: &Access over rows ++ [classes], label: &Access over rows)
@@ -44,6 +46,7 @@ mod rows;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod top_k;
 mod trig;
 mod walk;
 
@@ -56,6 +59,7 @@ pub use index::{LookupKernel, ScatterAddKernel};
 pub use map::MapKernel;
 pub use reduce::ReduceKernel;
 pub use softmax::{LogSumExpKernel, SoftmaxKernel};
+pub use top_k::TopKKernel;
 
 use meshwright_plan::DType;
 

@@ -7,6 +7,7 @@ mod math;
 mod moves;
 mod reduce;
 mod rows;
+mod top_k;
 
 use super::dense_strides;
 
