@@ -82,7 +82,9 @@ impl Op for CumSum {
 
     fn vjp(&self, g: &mut Graph, _: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
         // An element is in the sums behind it: what they get, it gets.
-        let dy = g.expanded(dy, &[self.dim]);
+        let mut dims = g.ty(dy).dims.clone();
+        dims.push(self.dim);
+        let dy = if g.ty(dy).has(self.dim) { dy } else { g.expanded(dy, &dims) };
         let back = CumSum { reverse: !self.reverse, ..*self };
         vec![Some(g.op(back, &[dy]))]
     }

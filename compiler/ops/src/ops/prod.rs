@@ -1,6 +1,6 @@
 //! The product along dims, with a gradient that is right where elements are 0.
 
-use crate::family::{between, float, integer};
+use crate::family::{SampleInput, between, float, integer};
 use crate::{Family, Form, Graph, Id, OpError, Reduce, Sample};
 use meshwright_plan::{DType, Dim, Monoid};
 use std::sync::Arc;
@@ -21,29 +21,28 @@ pub(crate) static FAMILY: &[Family] = &[Family {
             Sample::call("outer", "prod", &["a"], vec![float(&[("a", 5), ("b", 3)])]),
             Sample::call("both", "prod", &["a", "b"], vec![between(&[("a", 5), ("b", 3)], 0.5, 1.5)]),
             Sample::call("integers", "prod", &["a"], vec![integer(&[("a", 7), ("b", 3)], -3.0, 4.0)]).flat(),
-            Sample::new("one element is 0", vec![float(&[("a", 5), ("b", 3)])], |g, x| without(g, x[0], &[2.0])),
-            Sample::new("two elements are 0", vec![float(&[("a", 5), ("b", 3)])], |g, x| {
-                without(g, x[0], &[1.0, 4.0])
-            }),
-            Sample::new("all elements are 0", vec![between(&[("a", 3), ("b", 2)], 0.0, 0.0)], |g, x| {
-                without(g, x[0], &[])
-            }),
+            Sample::new("one element is 0", with_zeros(), |g, x| some_zero(g, x, &[2.0])),
+            Sample::new("two elements are 0", with_zeros(), |g, x| some_zero(g, x, &[1.0, 4.0])),
+            Sample::call("all elements are 0", "prod", &["a"], vec![between(&[("a", 3), ("b", 2)], 0.0, 0.0)]),
         ]
     },
 }];
 
-/// The product along the first dim of `x` less what it is at some positions: there the factors are 0, and move with `x`.
-fn without(g: &mut Graph, x: Id, at: &[f64]) -> Result<Id, OpError> {
-    let dim = g.ty(x).dims[0];
-    let held = g.op(crate::StopGradient, &[x]);
-    let mut factors = x;
+/// Zeros that move for the gradient, and other numbers.
+fn with_zeros() -> Vec<SampleInput> {
+    vec![between(&[("a", 5), ("b", 3)], 0.0, 0.0), float(&[("a", 5), ("b", 3)])]
+}
+
+/// The product along the first dim of numbers that are 0 at some positions.
+fn some_zero(g: &mut Graph, x: &[Id], at: &[f64]) -> Result<Id, OpError> {
+    let dim = g.ty(x[0]).dims[0];
+    let (here, mut rest) = (g.index(dim), x[1]);
     for position in at {
-        let (here, position) = (g.index(dim), g.constant(*position, DType::I32));
-        let hit = g.binary("==", here, position);
-        let off = g.masked(hit, held);
-        let minus = g.unary(&super::NEG, off);
-        factors = g.sum_of(&[factors, minus]);
+        let position = g.constant(*position, DType::I32);
+        let other = g.binary("!=", here, position);
+        rest = g.masked(other, rest);
     }
+    let factors = g.sum_of(&[x[0], rest]);
     g.add_op(Arc::new(Reduce { monoid: Monoid::Prod, dims: vec![dim] }), &[factors])
 }
 

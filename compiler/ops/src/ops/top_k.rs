@@ -102,7 +102,11 @@ impl Op for TopK {
         for i in 0..self.to.size {
             let at = super::arg_extreme(g, Monoid::ArgMax, rest, self.dim);
             found = Some(match found {
-                None => g.expanded(at, &[self.to]),
+                None => {
+                    let mut dims = g.ty(at).dims.clone();
+                    dims.push(self.to);
+                    g.expanded(at, &dims)
+                }
                 Some(before) => {
                     let i = g.constant(i as f64, DType::I32);
                     let this = g.binary("==", rank, i);
