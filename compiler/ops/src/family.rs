@@ -352,8 +352,11 @@ impl Call<'_> {
             && (to == *dim || x.has(to))
         {
             let (name, list) = (g.dims.name(to), g.dims.list(&x.dims));
-            let text = format!("`{}[… -> {name}]` of a value that has the dim `{name}` already: {list}", self.name);
-            return Err(OpError::new(codes::E0203, text).operand(0).help("name another dim behind the arrow"));
+            let text =
+                format!("`{}[… -> {name}]` of a value that has the dim `{name}` already: {list}", self.name);
+            return Err(OpError::new(codes::E0203, text)
+                .operand(0)
+                .help("name another dim behind the arrow"));
         }
         Ok((*dim, to))
     }
@@ -366,7 +369,9 @@ impl Call<'_> {
         match self.setting(name) {
             None => Ok(false),
             Some(Setting::Bool(b)) => Ok(b),
-            Some(_) => Err(OpError::new(codes::E0212, format!("`{name}` of `{}` is `true` or `false`", self.name))),
+            Some(_) => {
+                Err(OpError::new(codes::E0212, format!("`{name}` of `{}` is `true` or `false`", self.name)))
+            }
         }
     }
 

@@ -85,10 +85,7 @@ pub(crate) unsafe fn fold(
             if before(-b.value, b.index, -a.value, a.index) { b } else { a }
         }),
         // Excluded by `can_fold`.
-        (
-            Monoid::Sum | Monoid::Prod | Monoid::Max | Monoid::Min | Monoid::ArgMax | Monoid::ArgMin,
-            _,
-        ) => {}
+        (Monoid::Sum | Monoid::Prod | Monoid::Max | Monoid::Min | Monoid::ArgMax | Monoid::ArgMin, _) => {}
     }
 }
 

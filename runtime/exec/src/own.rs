@@ -1,9 +1,9 @@
 //! Own kernels, prepared for one device's shapes: every step but contractions and collectives.
 
 use crate::kernels::{
-    Access, Along, Arg, BlockCopy, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel, KernelError,
-    LogSumExpKernel, LookupKernel, MapKernel, ReduceKernel, ScatterAddKernel, Slice, SliceMut, SoftmaxKernel,
-    TopKKernel,
+    Access, Along, Arg, BlockCopy, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel,
+    KernelError, LogSumExpKernel, LookupKernel, MapKernel, ReduceKernel, ScatterAddKernel, Slice, SliceMut,
+    SoftmaxKernel, TopKKernel,
 };
 use crate::local::{Here, Local};
 use crate::pack::Around;

@@ -312,7 +312,10 @@ mod tests {
             let x = arithmetic(BinaryOp::Div, Num::int(n), Num::int(d)).unwrap();
             function(name, &[Konst::Num(x)]).unwrap().unwrap().whole()
         };
-        assert_eq!([of("floor", -7, 2), of("ceil", -7, 2), of("round", -7, 2)], [Some(-4), Some(-3), Some(-4)]);
+        assert_eq!(
+            [of("floor", -7, 2), of("ceil", -7, 2), of("round", -7, 2)],
+            [Some(-4), Some(-3), Some(-4)]
+        );
         assert_eq!([of("round", 5, 2), of("round", 7, 3), of("round", 8, 3)], [Some(2), Some(2), Some(3)]);
         assert_eq!([of("floor", 6, 2), of("ceil", 6, 2), of("round", 6, 2)], [Some(3); 3]);
         assert_eq!(function("sqrt", &[Konst::Num(Num::int(256))]).unwrap().unwrap().whole(), Some(16));

@@ -270,8 +270,28 @@ macro_rules! integer {
         }
     };
 }
-integer!(i32, unary_i32, binary_i32, power_i32, |x| x.wrapping_neg(), |x| x.wrapping_abs(), |x| x.signum(), floor_div_i32, modulo_i32);
-integer!(u8, unary_u8, binary_u8, power_u8, |x| x.wrapping_neg(), |x| x, |x| x.min(1), floor_div_u8, modulo_u8);
+integer!(
+    i32,
+    unary_i32,
+    binary_i32,
+    power_i32,
+    |x| x.wrapping_neg(),
+    |x| x.wrapping_abs(),
+    |x| x.signum(),
+    floor_div_i32,
+    modulo_i32
+);
+integer!(
+    u8,
+    unary_u8,
+    binary_u8,
+    power_u8,
+    |x| x.wrapping_neg(),
+    |x| x,
+    |x| x.min(1),
+    floor_div_u8,
+    modulo_u8
+);
 
 fn power_u8(x: u8, y: u8) -> u8 {
     x.wrapping_pow(u32::from(y))

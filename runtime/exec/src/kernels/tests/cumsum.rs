@@ -26,14 +26,20 @@ fn running_sums_of_random_shapes() {
             want.push((low..high).map(|i| x[start + i * strides[dim]]).sum::<i32>());
         }
         for level in Level::available() {
-            let kernel = CumSumKernel::new(DType::I32, &shape, dim, reverse, exclusive).unwrap().with_level(level);
+            let kernel =
+                CumSumKernel::new(DType::I32, &shape, dim, reverse, exclusive).unwrap().with_level(level);
             let mut out = vec![7; n];
             kernel.run(Arg::Slice(Slice::I32(&x)), SliceMut::I32(&mut out)).unwrap();
             assert_eq!(out, want, "{shape:?} along {dim}, {reverse} {exclusive}");
-            let kernel = CumSumKernel::new(DType::F32, &shape, dim, reverse, exclusive).unwrap().with_level(level);
+            let kernel =
+                CumSumKernel::new(DType::F32, &shape, dim, reverse, exclusive).unwrap().with_level(level);
             let mut floats: Vec<f32> = x.iter().map(|x| *x as f32).collect();
             kernel.run(Arg::Out(0), SliceMut::F32(&mut floats)).unwrap();
-            assert_eq!(floats.iter().map(|x| *x as i32).collect::<Vec<_>>(), want, "in place, {shape:?} along {dim}");
+            assert_eq!(
+                floats.iter().map(|x| *x as i32).collect::<Vec<_>>(),
+                want,
+                "in place, {shape:?} along {dim}"
+            );
         }
     }
 }

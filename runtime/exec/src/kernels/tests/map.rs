@@ -168,7 +168,10 @@ fn binary(f: BinaryFn, a: f64, b: f64, t: DType) -> f64 {
         BinaryFn::FloorDiv | BinaryFn::Mod if t.is_int() => {
             let (a, b) = (a as i64, b as i64);
             let down = if b == 0 { -1 } else { a.div_euclid(b) - i64::from(b < 0 && a.rem_euclid(b) != 0) };
-            round(if f == BinaryFn::FloorDiv { down } else { a - if b == 0 { 0 } else { down * b } } as f64, t)
+            round(
+                if f == BinaryFn::FloorDiv { down } else { a - if b == 0 { 0 } else { down * b } } as f64,
+                t,
+            )
         }
         BinaryFn::Pow | BinaryFn::FloorDiv | BinaryFn::Mod => unreachable!(),
     }

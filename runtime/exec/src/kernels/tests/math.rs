@@ -114,7 +114,15 @@ fn edges() {
 fn an_element_does_not_depend_on_its_place() {
     let x: Vec<f32> = sweep().into_iter().step_by(41).take(3000).collect();
     for level in Level::available() {
-        for f in [UnaryFn::Exp, UnaryFn::Log, UnaryFn::Tanh, UnaryFn::Sigmoid, UnaryFn::Erf, UnaryFn::Expm1, UnaryFn::Sin] {
+        for f in [
+            UnaryFn::Exp,
+            UnaryFn::Log,
+            UnaryFn::Tanh,
+            UnaryFn::Sigmoid,
+            UnaryFn::Erf,
+            UnaryFn::Expm1,
+            UnaryFn::Sin,
+        ] {
             let whole = apply(f, level, &x);
             for n in [1, 3, 7, 13, 100, 1027] {
                 let parts: Vec<f32> = x.chunks(n).flat_map(|c| apply(f, level, c)).collect();

@@ -185,7 +185,8 @@ fn products_of_random_layouts() {
 
             let ints: Vec<i32> = x.iter().map(|x| (*x * 2.0) as i32).collect();
             let integers = Access { dtype: DType::I32, ..access.clone() };
-            let kernel = ReduceKernel::new(Monoid::Prod, &keep, &fold, &integers, 0).unwrap().with_level(level);
+            let kernel =
+                ReduceKernel::new(Monoid::Prod, &keep, &fold, &integers, 0).unwrap().with_level(level);
             let mut out = vec![7; want.len()];
             kernel.run(Slice::I32(&ints), SliceMut::I32(&mut out)).unwrap();
             let wraps = sets.iter().map(|s| s.iter().fold(1i32, |p, x| p.wrapping_mul((*x * 2.0) as i32)));
