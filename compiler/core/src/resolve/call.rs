@@ -8,7 +8,7 @@ use super::number::{self, Konst, Num};
 use super::report::{counted, counted_any, listed, nearest};
 use super::scope::{Local, Scope, ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Const, Form, Value, arities, families, family};
+use meshwright_ops::{Const, Family, Form, Value, arities, families, family};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{Call, Expr, ExprKind, Layer, Name};
 use std::sync::Arc;
@@ -115,7 +115,8 @@ impl<'a> Resolver<'a> {
         }
         let d = |text: String| Diagnostic::error(codes::E0201, text).at(call.name.span, "not known");
         let shown = if call.args.len() == 2 { "x, y" } else { "x" };
-        if let Some(f) = families().find(|f| f.name == name && matches!(f.form, Form::OverDims(_))) {
+        let over = |f: &&Family| f.name == name && matches!(f.form, Form::OverDims(_) | Form::Bracket { .. });
+        if let Some(f) = families().find(over) {
             let form = over_dims_form(f.name, call.args.len());
             self.error(
                 Diagnostic::error(codes::E0212, format!("`{name}` works along dims"))
@@ -369,8 +370,12 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// `name[d](x, y)`.
+/// `name[d](x, y)`; of an op whose brackets say more than dims the form that its description begins with.
 fn over_dims_form(name: &str, args: usize) -> String {
+    let bracket = families().find(|f| f.name == name && matches!(f.form, Form::Bracket { .. }));
+    if let Some(form) = bracket.and_then(|f| f.doc.split('`').nth(1)) {
+        return form.to_string();
+    }
     format!("{name}[d]({})", if args == 2 { "x, y" } else { "x" })
 }
 

@@ -8,7 +8,7 @@ use super::number::{self, Konst, Num};
 use super::report::{counted, counted_any, nearest};
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Contract, Form, Type, Value, arities, families, family, union};
+use meshwright_ops::{Contract, Family, Form, Type, Value, arities, families, family, union};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, UnaryOp};
 use std::sync::Arc;
@@ -182,7 +182,10 @@ impl<'a> Resolver<'a> {
             families().filter(|f| matches!(f.form, Form::OverDims(_) | Form::Bracket { .. })).map(|f| f.name);
         let d = Diagnostic::error(codes::E0201, format!("there is no op `{name}` over dims"))
             .at(op.name.span, "not known");
-        let along = |f: &str| arities(f, true).contains(&op.args.len());
+        let along = |f: &str| {
+            let bracket = |g: &Family| g.name == f && matches!(g.form, Form::Bracket { .. });
+            arities(f, true).contains(&op.args.len()) || families().any(bracket)
+        };
         let d = match foreign::advised(d, name, op.name.span, along, |f| format!("{f}(x)")) {
             Ok(d) => {
                 self.error(d);

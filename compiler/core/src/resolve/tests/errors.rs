@@ -529,3 +529,13 @@ fn arguments_of_ops_with_several_forms() {
           note: `leaky_relu(x)`: `x` above 0, else `0.01 x`; `leaky_relu(x, slope)`: else `slope x`, where the slope may be a tensor that is learned (He et al. 2015). The gradient at 0 is the slope.",
     );
 }
+
+#[test]
+fn brackets_with_an_arrow_and_with_options() {
+    same(
+        &body(
+            "let y = top_k(x) let z = top_k[d](x) let u = top_k[d -> e](x) let v = top_k[d -> batch](x) let w = topk[d -> seq](x) let t = cumsum[d](x, revers = true) let s = cumsum[e](x) let r = cumsum[d](x, reverse = 2)",
+        ),
+        "",
+    );
+}
