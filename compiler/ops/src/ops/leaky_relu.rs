@@ -17,26 +17,27 @@ pub(crate) static FAMILY: &[Family] = &[
         name: "leaky_relu",
         form: Form::Function(1),
         doc: DOC,
-        build: |g, c| build(g, c, Value::Number(SLOPE)),
+        build,
         samples: || vec![Sample::call("leaky_relu(x)", "leaky_relu", &[], vec![float(&[("a", 5), ("b", 3)])])],
     },
     Family {
         name: "leaky_relu",
         form: Form::Function(2),
         doc: DOC,
-        build: |g, c| build(g, c, c.args[1]),
+        build,
         samples: || {
             let slope = between(&[("b", 3)], 0.1, 0.5);
             vec![Sample::new("leaky_relu(x, slope)", vec![float(&[("a", 5), ("b", 3)]), slope], |g, x| {
                 let args = [Value::Tensor(x[0]), Value::Tensor(x[1])];
                 let float = g.ty(x[0]).dtype;
-                build(g, &Call { name: "leaky_relu", args: &args, dims: &[], groups: &[], named: &[], float }, args[1])
+                build(g, &Call { name: "leaky_relu", args: &args, dims: &[], groups: &[], named: &[], float })
             })]
         },
     },
 ];
 
-fn build(g: &mut Graph, c: &Call, slope: Value) -> Result<Id, OpError> {
+fn build(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+    let slope = c.args.get(1).copied().unwrap_or(Value::Number(SLOPE));
     if let Value::Tensor(id) = c.args[0]
         && g.ty(id).dtype.is_int()
     {
