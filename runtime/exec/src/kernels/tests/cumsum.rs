@@ -13,7 +13,7 @@ fn running_sums_of_random_shapes() {
         let (reverse, exclusive) = (rng.below(2) == 0, rng.below(2) == 0);
         let x: Vec<i32> = (0..n).map(|_| (rng.unit() * 9.0) as i32).collect();
         let strides = dense_strides(&shape);
-        let mut want = vec![];
+        let mut want: Vec<i32> = vec![];
         for index in indices(&shape) {
             let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
             let start = at - index[dim] * strides[dim];

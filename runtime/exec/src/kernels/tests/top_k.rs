@@ -33,7 +33,7 @@ fn the_greatest_of_random_rows() {
         let start = rng.below(end);
         let access = Access { dtype: DType::F32, offset: 0, strides: strides.clone() };
         let kernel = TopKKernel::new(&rows, count, &access, start..end).unwrap();
-        let mut want = vec![];
+        let mut want: Vec<i32> = vec![];
         for index in indices(&rows) {
             let at = dot(&index, &strides[..rows.len()]);
             let row: Vec<f32> = (0..count).map(|k| x[at + k * strides[rows.len()]]).collect();
