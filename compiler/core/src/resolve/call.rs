@@ -143,13 +143,11 @@ impl<'a> Resolver<'a> {
         let d = d(format!("no layer or function is called `{name}`"));
         let function = |f: &str| f == "cast" || arities(f, false).contains(&call.args.len());
         let form = |f: &str| over_dims_form(f, call.args.len());
-        let d = match foreign::advised(d, name, call.name.span, function, form) {
-            Ok(d) => {
-                self.error(d);
-                return Val::Poison;
-            }
-            Err(d) => d,
-        };
+        let (d, known) = foreign::advised(d, name, call.name.span, function, form);
+        if known {
+            self.error(d);
+            return Val::Poison;
+        }
         let d = match near {
             Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),
             None => d.help(format!("declare it: `layer {name}({shown}) {{ … }}`")),

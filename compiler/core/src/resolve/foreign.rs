@@ -118,7 +118,7 @@ const NAMES: &[(&str, Here)] = &[
     ("unsqueeze", Nothing(BY_NAME)),
 ];
 
-/// The same diagnostic with what to write for a foreign name, `Err` with it unchanged where the name is none. A plain name
+/// The diagnostic with what to write for a foreign name, and whether the name is one. A plain name
 /// becomes a fix where `fits` says that it can stand in that place, else a hint at the form that `form` gives.
 pub(super) fn advised(
     d: Diagnostic,
@@ -126,15 +126,18 @@ pub(super) fn advised(
     at: Span,
     fits: impl Fn(&str) -> bool,
     form: impl Fn(&str) -> String,
-) -> Result<Diagnostic, Diagnostic> {
+) -> (Diagnostic, bool) {
     let lower = name.to_ascii_lowercase();
-    let Ok(found) = NAMES.binary_search_by(|(n, _)| (*n).cmp(lower.as_str())) else { return Err(d) };
-    Ok(match &NAMES[found].1 {
+    let Ok(found) = NAMES.binary_search_by(|(n, _)| (*n).cmp(lower.as_str())) else {
+        return (d, false);
+    };
+    let d = match &NAMES[found].1 {
         Name(here) if fits(here) => d.fix(format!("write `{here}`"), at, *here, true),
         Name(here) => d.help(format!("it is written `{}` here", form(here))),
         Written(form) => d.help(format!("it is written `{form}` here")),
         Nothing(why) => d.help(format!("leave it out: {why}")),
-    })
+    };
+    (d, true)
 }
 
 #[cfg(test)]

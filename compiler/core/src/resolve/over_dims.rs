@@ -186,13 +186,11 @@ impl<'a> Resolver<'a> {
             let bracket = |g: &Family| g.name == f && matches!(g.form, Form::Bracket { .. });
             arities(f, true).contains(&op.args.len()) || families().any(bracket)
         };
-        let d = match foreign::advised(d, name, op.name.span, along, |f| format!("{f}(x)")) {
-            Ok(d) => {
-                self.error(d);
-                return Val::Poison;
-            }
-            Err(d) => d,
-        };
+        let (d, known) = foreign::advised(d, name, op.name.span, along, |f| format!("{f}(x)"));
+        if known {
+            self.error(d);
+            return Val::Poison;
+        }
         let d = match nearest(name, over) {
             Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.len() > 2),
             None => d,
