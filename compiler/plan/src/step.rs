@@ -125,6 +125,31 @@ pub enum StepKind {
         /// Result: dims of the logits in the same order.
         out: Operand,
     },
+    /// The positions of the greatest along a dim that is whole, those of ranks `to`: in descending order of the values, of
+    /// equal ones the lowest first, NaN before all numbers. `I32`.
+    TopK {
+        /// What is ranked.
+        input: Operand,
+        /// Along which dim.
+        dim: Dim,
+        /// The ranks: the last dim of the result.
+        to: Dim,
+        /// Result: without `dim`, with `to` at its end.
+        out: Operand,
+    },
+    /// `out[i] = the sum of input[j] for j up to i` along a dim that is whole; an empty sum is 0.
+    CumSum {
+        /// What is summed.
+        input: Operand,
+        /// Along which dim.
+        dim: Dim,
+        /// From the end.
+        reverse: bool,
+        /// Without `input[i]` itself.
+        exclusive: bool,
+        /// Result: the same dims in the same order.
+        out: Operand,
+    },
     /// A sum of products in which kernels slide: over all positions `n` and taps `t` of every slide and the dims that
     /// `x` and `w` share and `y` lacks, with `i = n * stride + t * dilation - low` (nothing where there is no such
     /// element, or where the device does not hold it: it then holds zero or another device has it).
@@ -386,6 +411,8 @@ impl StepKind {
             StepKind::Contract { a, b, .. } => vec![a, b],
             StepKind::Reduce { input, .. }
             | StepKind::Softmax { input, .. }
+            | StepKind::CumSum { input, .. }
+            | StepKind::TopK { input, .. }
             | StepKind::LogSumExp { input, .. } => vec![input],
             StepKind::Lookup { table, index, .. } => vec![table, index],
             StepKind::ScatterAdd { values, index, .. } => vec![values, index],
@@ -420,6 +447,8 @@ impl StepKind {
             | StepKind::Lookup { out, .. }
             | StepKind::ScatterAdd { out, .. }
             | StepKind::Softmax { out, .. }
+            | StepKind::CumSum { out, .. }
+            | StepKind::TopK { out, .. }
             | StepKind::LogSumExp { out, .. }
             | StepKind::CrossEntropy { out, .. }
             | StepKind::CrossEntropyGrad { out, .. } => vec![out],
@@ -455,6 +484,8 @@ impl StepKind {
             StepKind::Softmax { log: false, .. } => "softmax",
             StepKind::Softmax { log: true, .. } => "log_softmax",
             StepKind::LogSumExp { .. } => "logsumexp",
+            StepKind::CumSum { .. } => "cumsum",
+            StepKind::TopK { .. } => "top_k",
             StepKind::CrossEntropy { .. } => "cross_entropy",
             StepKind::CrossEntropyGrad { .. } => "cross_entropy_grad",
             StepKind::Convolve { .. } => "convolve",

@@ -2,8 +2,9 @@
 
 use crate::blocks;
 use crate::kernels::{
-    Access, Along, Arg, BlockCopy, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, KernelError,
-    LogSumExpKernel, LookupKernel, MapKernel, ReduceKernel, ScatterAddKernel, Slice, SliceMut, SoftmaxKernel,
+    Access, Along, Arg, BlockCopy, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel,
+    KernelError, LogSumExpKernel, LookupKernel, MapKernel, ReduceKernel, ScatterAddKernel, Slice, SliceMut,
+    SoftmaxKernel, TopKKernel,
 };
 use crate::local::{Here, Local};
 use crate::tensor::{Pool, slice, slice_mut, stored_as};
@@ -20,6 +21,8 @@ enum Kernel {
     ScatterAdd(ScatterAddKernel),
     Softmax(SoftmaxKernel),
     LogSumExp(LogSumExpKernel),
+    CumSum(CumSumKernel),
+    TopK(TopKKernel),
     CrossEntropy(CrossEntropyKernel),
     CrossEntropyGrad(CrossEntropyGradKernel),
     /// Zeros.
@@ -227,6 +230,24 @@ impl Own {
                 let dense = Some(input.access(&out.dims));
                 Own::new(Kernel::Softmax(kernel), &[(&input, dense)], &[&out], reuse)
             }
+            StepKind::CumSum { input, dim, reverse, exclusive, out } => {
+                let [input, out] = two(here, input, out, &[])?;
+                same_dims(&input, &out)?;
+                let at = position(&input, *dim)?;
+                let kernel = CumSumKernel::new(input.dtype, &out.shape, at, *reverse, *exclusive)?;
+                let dense = Some(input.access(&out.dims));
+                Own::new(Kernel::CumSum(kernel), &[(&input, dense)], &[&out], reuse)
+            }
+            StepKind::TopK { input, dim, to, out } => {
+                let [input, out] = two(here, input, out, &[])?;
+                let Some((last, rows)) = out.dims.split_last().filter(|(last, _)| *last == to) else {
+                    return Err(Unprepared::Plan("the ranks are not the last dim of their result".into()));
+                };
+                let (count, ranks) = (input.range(*dim)?.len(), out.range(*last)?.clone());
+                let access = input.access(&[rows, &[*dim]].concat());
+                let kernel = TopKKernel::new(&out.shape[..rows.len()], count, &access, ranks)?;
+                Own::new(Kernel::TopK(kernel), &[(&input, None)], &[&out], reuse)
+            }
             StepKind::LogSumExp { input, dim, out } => {
                 let [input, out] = two(here, input, out, &[])?;
                 let (classes, access) = rows_then(&input, &out, *dim)?;
@@ -345,6 +366,8 @@ impl Own {
             Kernel::Lookup(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::ScatterAdd(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::Softmax(kernel) => kernel.run(arg(0), out),
+            Kernel::CumSum(kernel) => kernel.run(arg(0), out),
+            Kernel::TopK(kernel) => kernel.run(read(0)?, out),
             Kernel::LogSumExp(kernel) => kernel.run(read(0)?, out),
             Kernel::CrossEntropy(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::CrossEntropyGrad(kernel) => kernel.run(arg(0), read(1)?, read(2)?, out),

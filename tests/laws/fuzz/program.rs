@@ -189,8 +189,9 @@ impl Maker {
             8 => self.fold(),
             9 => {
                 let (x, dim) = self.along()?;
-                Some(match self.rng.below(3) {
+                Some(match self.rng.below(4) {
                     0 => self.g.op(LogSumExp { dim }, &[x]),
+                    3 => self.running_sum(x, dim),
                     k => self.g.op(Softmax { dim, log: k == 1 }, &[x]),
                 })
             }
@@ -207,6 +208,12 @@ impl Maker {
         }
     }
 
+    fn running_sum(&mut self, x: Id, dim: Dim) -> Id {
+        let (reverse, exclusive) = (self.rng.one_in(2), self.rng.one_in(2));
+        let y = self.g.op(CumSum { dim, reverse, exclusive }, &[x]);
+        self.g.scaled(y, 1.0 / (dim.size as f64).sqrt())
+    }
+
     fn product(&mut self) -> Option<Id> {
         let (x, all) = self.several(3, NEST)?;
         let keep: Vec<Dim> = all.iter().copied().filter(|_| !self.rng.one_in(3)).collect();
@@ -221,7 +228,7 @@ impl Maker {
 
     fn function(&mut self) -> Id {
         let x = self.any();
-        let plain = [&TANH, &SIGMOID, &GELU, &SILU, &RELU, &ABS, &NEG, &ERF];
+        let plain = [&TANH, &SIGMOID, &GELU, &SILU, &RELU, &ABS, &NEG, &ERF, &SIN, &SOFTPLUS];
         let positive = [&LOG, &SQRT, &RSQRT, &RECIP];
         match self.rng.below(12) {
             0 => {

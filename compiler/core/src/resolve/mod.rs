@@ -9,6 +9,7 @@ mod brackets;
 mod call;
 mod declare;
 mod expr;
+mod foreign;
 mod glob;
 mod globals;
 mod layers;
