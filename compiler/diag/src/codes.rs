@@ -94,6 +94,7 @@ codes! {
     E0520
     E0521
     E0522
+    E0524
 }
 
 /// The code of that name, in any case.

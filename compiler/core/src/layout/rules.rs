@@ -143,7 +143,7 @@ fn dim(
         let all: Vec<String> = program.graph.dims.iter().map(|d| format!("`{}`", d.1)).collect();
         d = d.note(format!("its dims are {}", all.join(", ")));
         d = match close {
-            Some(c) => d.fix(format!("did you mean `{c}`?"), span, c, false),
+            Some(c) => d.fix(format!("did you mean `{c}`?"), span, c, c.sure),
             None => d.help("name one of them, or leave the rule out: it would split nothing"),
         };
         out.push(d);
@@ -224,7 +224,7 @@ fn unknown_axis(name: &str, span: Span, mesh: &Mesh) -> Diagnostic {
     };
     let d = Diagnostic::error(codes::E0301, format!("no mesh axis `{name}`: {has}")).at(span, "no such axis");
     match nearest(name, mesh.axes.iter().map(|a| a.name.as_str())) {
-        Some(c) => d.fix(format!("did you mean `{c}`?"), span, c, false),
+        Some(c) => d.fix(format!("did you mean `{c}`?"), span, c, c.sure),
         None if mesh.axes.is_empty() => {
             d.help(format!("declare it: `mesh {name} = 2`, or `--mesh {name}=2`"))
         }

@@ -77,11 +77,11 @@ impl<'a> Resolver<'a> {
                 Diagnostic::error(codes::E0201, format!("there is no dim `{name}`")).at(at, "not declared");
             match near {
                 Some(near) => {
-                    let d = match self.globals.dims.get(near) {
+                    let d = match self.globals.dims.get(near.name) {
                         Some((span, _)) => d.and(*span, format!("`{near}` is declared here")),
                         None => d,
                     };
-                    d.fix(format!("write `{near}`"), at, near, near.len() > 2)
+                    d.fix(format!("write `{near}`"), at, near, near.sure)
                 }
                 None => d.help(format!("declare it: `dim {name} = SIZE`")),
             }
@@ -178,7 +178,7 @@ impl<'a> Resolver<'a> {
         let d = Diagnostic::error(codes::E0201, format!("there is no op `{name}` over dims"))
             .at(op.name.span, "not known");
         let d = match nearest(name, over) {
-            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.len() > 2),
+            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.sure),
             None => d,
         };
         self.error(d);

@@ -7,7 +7,7 @@ use super::report::{Report, listed, nearest};
 use super::scope::{Scope, ScopeKind, Val};
 use super::{Resolver, glob};
 use crate::program::{ClipSpec, LossDecl, Optimizer, Settings, TrainSpec};
-use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_ops::Id;
 use meshwright_plan::DType;
 use meshwright_syntax::ast::{Call, Expr, Name, PathGlob, Train, TrainKind, TrainSetting};
@@ -63,7 +63,7 @@ pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut
                 .at(name.span, "not known")
                 .note("precisions: `f32` and `f64`");
             report.push(match nearest(other, ["f32", "f64", "bf16"]) {
-                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d,
             });
             DType::F32
@@ -158,9 +158,9 @@ impl<'a> Resolver<'a> {
                 .at(name.span, "no such loss")
                 .note(format!("its losses: {}", listed(names())));
             let near =
-                nearest(&name.text, names()).or_else(|| names().next().filter(|_| names().count() == 1));
+                nearest(&name.text, names()).or_else(|| names().next().filter(|_| names().count() == 1).map(Near::only));
             match near {
-                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d.help(format!("declare it in the model: `loss {} = mean[…](…)`", name.text)),
             }
         };
@@ -213,7 +213,7 @@ impl<'a> Resolver<'a> {
         let d = if paths.iter().any(|p| p.starts_with(&under)) {
             d.fix("match all parameters below it", g.span, format!("{}.*", g.text), true)
         } else if let Some(near) = nearest(&g.text, paths.iter().copied()) {
-            d.fix(format!("write `{near}`"), g.span, near, near.len() > 2)
+            d.fix(format!("write `{near}`"), g.span, near, near.sure)
         } else {
             d
         };
@@ -312,7 +312,7 @@ impl<'a> Resolver<'a> {
                 .at(name.span, "not known")
                 .note(format!("optimizers: {}", listed(known())));
             match nearest(&name.text, known()) {
-                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d,
             }
         };

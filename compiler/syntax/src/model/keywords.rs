@@ -68,7 +68,7 @@ impl Parser<'_> {
                 continue;
             }
             let Some(meant) =
-                nearest(word, candidates.iter().copied()).and_then(|n| candidates.iter().find(|c| **c == n))
+                nearest(word, candidates.iter().copied()).and_then(|n| candidates.iter().find(|c| **c == n.name))
             else {
                 continue;
             };

@@ -15,7 +15,7 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     if is_code(&args.topic) {
         return page(&args.topic, console);
     }
-    let Some(made) = passes::make(&args.topic, &args.project, &args.passes, console)? else { return Ok(()) };
+    let Some(made) = passes::make(&args.project.options(&args.topic), &args.passes, console)? else { return Ok(()) };
     let report = explain(&made.compiled, &|span| line_of(&made.sources, span));
     if console.json() {
         return console.out_json(&report);
