@@ -315,6 +315,7 @@ Examples:
   meshwright explain mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
   meshwright explain mlp --layout zero3 --format json
   meshwright explain mlp --layout dp_mp --emit plan
+  meshwright explain mlp --layout dp_mp --why logits.classes
   meshwright explain E0310
 
 {}", passes_help()))]
@@ -324,6 +325,9 @@ pub(crate) struct ExplainArgs {
     pub(crate) topic: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,
+    /// Say why a dim of a value is split as it is, or whole: VALUE is a name of the report, DIM one of its dims.
+    #[arg(long, value_name = "VALUE.DIM", conflicts_with_all = ["emit", "time_passes"])]
+    pub(crate) why: Option<String>,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]

@@ -15,6 +15,7 @@ mod progress;
 mod stop;
 mod table;
 mod text;
+mod why_text;
 
 use args::{Cli, Command};
 use clap::Parser;

@@ -146,7 +146,7 @@ fn links_permissions_and_json() {
     for (key, value) in [("file", "link.mw"), ("before", "hiden"), ("after", "hidden"), ("code", "E0201")] {
         assert_eq!(fixed[key], value);
     }
-    assert_eq!((fixed["line"].as_u64(), fixed["column"].as_u64()), (Some(7), Some(33)));
+    assert_eq!((fixed["line"].as_u64(), fixed["column"].as_u64()), (Some(7), Some(34)));
     assert!(at.0.join("link.mw").is_symlink());
     assert_eq!(at.text("m.mw"), RIGHT);
     assert_eq!(std::fs::metadata(at.0.join("m.mw")).unwrap().permissions().mode() & 0o777, 0o640);

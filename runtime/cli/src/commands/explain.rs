@@ -6,8 +6,9 @@ use crate::console::Console;
 use crate::explain_table;
 use crate::json::object;
 use crate::stop::Stop;
+use crate::why_text;
 use meshwright_core::explain::explain;
-use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_diag::{Diagnostic, Sources, Span, codes};
 use meshwright_train::project::line_of;
 
 /// Runs the command.
@@ -16,6 +17,9 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         return page(&args.topic, console);
     }
     let Some(made) = passes::make(&args.project.options(&args.topic), &args.passes, console)? else { return Ok(()) };
+    if let Some(question) = &args.why {
+        return why(&made, question, console);
+    }
     let report = explain(&made.compiled, &|span| line_of(&made.sources, span));
     if console.json() {
         return console.out_json(&report);
@@ -24,6 +28,20 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         console.note("the model has no `train` block: this is an evaluation step");
     }
     console.out(&explain_table::render(&report))
+}
+
+/// Why a dim of a value is split as it is.
+fn why(made: &passes::Made, question: &str, console: &mut Console) -> Result<(), Stop> {
+    let sources = &made.sources;
+    let place = |span| (span != Span::default()).then(|| sources.locate(span));
+    match meshwright_core::why::why(&made.compiled.spmd, &made.project.layout, question, &place) {
+        Ok(answers) if console.json() => answers.iter().try_for_each(|a| console.out_json(a)),
+        Ok(answers) => console.out(&why_text::render(&answers)),
+        Err(d) => {
+            console.diagnostics(&[*d], sources);
+            Err(Stop::Diagnosed)
+        }
+    }
 }
 
 /// Whether it looks like a code: `E` and digits.

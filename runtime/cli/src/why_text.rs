@@ -1,0 +1,91 @@
+//! The answer of `explain --why` for people.
+
+use crate::text::{counted, thousands};
+use meshwright_core::why::{Caused, Fact, Link, Why};
+use meshwright_diag::Location;
+use meshwright_plan::Phase;
+use std::fmt::Write;
+
+/// All answers, a blank line between each two.
+pub(crate) fn render(answers: &[Why]) -> String {
+    answers.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+fn one(w: &Why) -> String {
+    let within = if answers_at_top(w) { String::new() } else { format!(" of {}", w.path) };
+    let mut out = match w.axes.as_slice() {
+        [] => format!("{} of {}{within} is whole on every device, {}\n", w.dim, w.value, thousands(w.size as u64)),
+        axes => format!(
+            "{} of {}{within} is split over {}: at most {} of {} on a device\n",
+            w.dim,
+            w.value,
+            axes.join(", "),
+            thousands(w.block as u64),
+            thousands(w.size as u64),
+        ),
+    };
+    let _ = writeln!(out, "the whole value: {}\n\nwhy", w.split_by);
+    for link in &w.chain {
+        out.push_str(&chain_link(link));
+    }
+    out.push_str(&follows(&w.collectives));
+    out
+}
+
+/// Whether the value's name says all of where it is.
+fn answers_at_top(w: &Why) -> bool {
+    w.path.is_empty() || w.value.contains(&w.path)
+}
+
+fn chain_link(link: &Link) -> String {
+    let place = link.place.as_ref().map_or(String::new(), |p| format!("  ({})", at(p)));
+    let mut out = format!("  {} of {}, by `{}`{place}\n", link.dim, link.value, link.op);
+    for f in &link.facts {
+        let _ = writeln!(out, "    {}{}", f.text, rule_place(f));
+    }
+    if link.facts.is_empty() {
+        out.push_str("    nothing was decided about it\n");
+    }
+    out
+}
+
+fn rule_place(f: &Fact) -> String {
+    let place = f.rule.as_ref().and_then(|r| r.place.as_ref());
+    place.map_or(String::new(), |p| format!("  ({})", at(p)))
+}
+
+fn at(p: &Location) -> String {
+    format!("{}:{}", p.file, p.line)
+}
+
+fn follows(all: &[Caused]) -> String {
+    if all.is_empty() {
+        return "\nno collective follows from it\n".into();
+    }
+    let mut out = format!("\n{} from it\n", match all.len() {
+        1 => "1 collective follows".to_string(),
+        n => format!("{} follow", counted(n as u64, "collective")),
+    });
+    for c in all {
+        let because = if c.because.is_empty() { String::new() } else { format!(" because {}", c.because) };
+        let place = c.place.as_ref().map_or(String::new(), |p| format!("  ({})", at(p)));
+        let _ = writeln!(
+            out,
+            "  {} over {} of {}, {} B, {}{because}{place}",
+            c.op.replace('_', "-"),
+            c.axes.join(","),
+            c.value,
+            thousands(c.bytes as u64),
+            phase(c.phase),
+        );
+    }
+    out
+}
+
+fn phase(p: Phase) -> &'static str {
+    match p {
+        Phase::Forward => "forward",
+        Phase::Backward => "backward",
+        Phase::Update => "update",
+    }
+}
