@@ -15,7 +15,6 @@ mod progress;
 mod stop;
 mod table;
 mod text;
-mod why_text;
 
 use args::{Cli, Command};
 use clap::Parser;

@@ -6,7 +6,6 @@ use crate::console::Console;
 use crate::explain_table;
 use crate::json::object;
 use crate::stop::Stop;
-use crate::why_text;
 use meshwright_core::explain::explain;
 use meshwright_diag::{Diagnostic, Sources, Span, codes};
 use meshwright_train::project::line_of;
@@ -36,7 +35,7 @@ fn why(made: &passes::Made, question: &str, console: &mut Console) -> Result<(),
     let place = |span| (span != Span::default()).then(|| sources.locate(span));
     match meshwright_core::why::why(&made.compiled.spmd, &made.project.layout, question, &place) {
         Ok(answers) if console.json() => answers.iter().try_for_each(|a| console.out_json(a)),
-        Ok(answers) => console.out(&why_text::render(&answers)),
+        Ok(answers) => console.out(&meshwright_core::why::text(&answers)),
         Err(d) => {
             console.diagnostics(&[*d], sources);
             Err(Stop::Diagnosed)

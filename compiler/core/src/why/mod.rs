@@ -1,6 +1,10 @@
 //! Why a dim of a value is split as it is: the reasons that the partitioner kept, told as a chain from the value to the
 //! rules, and the collectives that follow. Nothing is decided again here.
 
+mod text;
+
+pub use text::text;
+
 use crate::explain::shown;
 use crate::print::describe_move;
 use crate::layout::{Layout, Rule, RuleDim, Scope};
@@ -29,7 +33,7 @@ pub struct RuleReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fact {
     /// `rule`, `silenced`, `yielded`, `elsewhere`, `no_rule`, `whole`, `followed`, `refused`, `wanted`, `renamed`,
-    /// `unfinished`, `finished` or `anywhere`.
+    /// `unfinished`, `finished`, `folded` or `anywhere`.
     pub kind: &'static str,
     /// It in words.
     pub text: String,
@@ -271,6 +275,16 @@ impl Teller<'_> {
 
     // --------------------------------------------------------------------------------------------- the chain
 
+    /// The axes that the rules give a dim of a value.
+    fn ruled(&self, id: Id, dim: Dim) -> Vec<Axis> {
+        let reasons = self.spmd.reasons.get(&id).into_iter().flatten();
+        let said = reasons.filter_map(|r| match r {
+            Reason::Rules { said, .. } => said.splits.get(&dim),
+            _ => None,
+        });
+        said.flatten().copied().collect()
+    }
+
     fn tell(&self, id: Id, dim: Dim, chain: &mut Vec<Link>, told: &mut BTreeSet<(Id, Dim)>) {
         if !told.insert((id, dim)) {
             return;
@@ -278,6 +292,10 @@ impl Teller<'_> {
         let g = &self.spmd.step.graph;
         let mut facts = Vec::new();
         let mut next = Vec::new();
+        if !g.ty(id).dims.contains(&dim) {
+            let text = format!("`{}` folds it away", g.node(id).op.name());
+            facts.push(Fact { kind: "folded", text, rule: None });
+        }
         for reason in self.spmd.reasons.get(&id).into_iter().flatten() {
             self.facts(id, dim, reason, &mut facts, &mut next);
         }
@@ -312,7 +330,9 @@ impl Teller<'_> {
                     Some(axes) => format!("`{}` over {}", name(dim), quoted(&self.axis_names(axes))),
                     None => format!("`{}` whole", name(dim)),
                 };
-                say("wanted", format!("it costs nothing to compute, so it is computed as {} wants it: {how}", who.join(", ")));
+                let verb = if who.len() == 1 { "wants" } else { "want" };
+                let who = who.join(", ");
+                say("wanted", format!("it costs nothing to compute, so it is computed as {who} {verb} it: {how}"));
                 if let Some(u) = users.first() {
                     let on = match g.node(*u).op.kind() {
                         Kind::Rename { from, to } if from == dim => to,
@@ -321,6 +341,8 @@ impl Teller<'_> {
                     next.push((*u, on));
                 }
             }
+            // Of interest to a dim that would be split over that axis.
+            Reason::Unfinished { axis, .. } if !self.ruled(id, dim).contains(axis) => {}
             Reason::Unfinished { axis, operands } => {
                 let who: Vec<String> = operands.iter().map(|o| format!("`{}`", self.describe(*o))).collect();
                 let verb = if who.len() == 1 { "is" } else { "are" };
@@ -336,9 +358,9 @@ impl Teller<'_> {
             Reason::Followed { dim: d, axis, operand, on, finish, gather } if *d == dim => {
                 let size = mesh.size(*axis).max(1) as u64;
                 let cost = match finish {
-                    0 => "which moves nothing".to_string(),
+                    0 => "at no cost".to_string(),
                     _ => format!(
-                        "finishing the result moves {} B, gathering the operands {} B",
+                        "as finishing the result moves {} B, gathering the operands {} B",
                         finish / size,
                         gather / size
                     ),
@@ -346,7 +368,7 @@ impl Teller<'_> {
                 say(
                     "followed",
                     format!(
-                        "the rules leave `{}` free here, and it follows `{}`, of which `{}` is split over it: {cost}",
+                        "the rules leave `{}` free here, and it follows `{}`, of which `{}` is split over it, {cost}",
                         mesh.name(*axis),
                         self.describe(*operand),
                         name(*on),
@@ -390,10 +412,14 @@ impl Teller<'_> {
                 say("anywhere", "it can be made in any placement at no cost: each user has it as it needs it".into());
             }
             Reason::Finished { to, by_rules } => {
+                let to = match to.describe(&g.dims, mesh) {
+                    whole if whole == "-" => "whole".to_string(),
+                    split => split,
+                };
                 let whose = if *by_rules { "as the rules place it" } else { "as its users want it" };
                 say(
                     "finished",
-                    format!("its sum is finished {whose}, which moves the least: {}", to.describe(&g.dims, mesh)),
+                    format!("its sum is finished {whose}, which moves the least: {to}"),
                 );
             }
         }
@@ -439,16 +465,21 @@ impl Teller<'_> {
             let about = said.spoke.iter().any(|s| s.0 == *other && s.1 == dim);
             if about {
                 let text = format!(
-                    "{} is not asked: {} is more specific than {}",
+                    "{} is not asked: it speaks of {}, and rule {} more specifically of {}",
                     short(*silent),
-                    scope_words(&rule(*other).scope),
                     scope_words(&rule(*silent).scope),
+                    rule(*other).number,
+                    scope_words(&rule(*other).scope),
                 );
                 say("silenced", text, Some(*silent));
             }
         }
         if !spoke {
             say("no_rule", format!("no rule for this value names `{}`", g.dims.name(dim)), None);
+        }
+        for (i, other) in said.spoke.iter().filter(|s| s.1 != dim && rule(s.0).dim == RuleDim::Any) {
+            let text = format!("{} took `{}`, the largest dim that was free", short(*i), g.dims.name(*other));
+            say("elsewhere", text, Some(*i));
         }
         let asked: BTreeSet<usize> =
             said.spoke.iter().map(|s| s.0).chain(said.silenced.iter().map(|s| s.0)).collect();

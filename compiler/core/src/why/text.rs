@@ -1,27 +1,26 @@
-//! The answer of `explain --why` for people.
+//! The answers in words.
 
-use crate::text::{counted, thousands};
-use meshwright_core::why::{Caused, Fact, Link, Why};
+use super::{Caused, Fact, Link, Why};
 use meshwright_diag::Location;
 use meshwright_plan::Phase;
 use std::fmt::Write;
 
 /// All answers, a blank line between each two.
-pub(crate) fn render(answers: &[Why]) -> String {
+pub fn text(answers: &[Why]) -> String {
     answers.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
 fn one(w: &Why) -> String {
     let within = if answers_at_top(w) { String::new() } else { format!(" of {}", w.path) };
     let mut out = match w.axes.as_slice() {
-        [] => format!("{} of {}{within} is whole on every device, {}\n", w.dim, w.value, thousands(w.size as u64)),
+        [] => format!("{} of {}{within} is whole on every device, {}\n", w.dim, w.value, thousands(w.size)),
         axes => format!(
             "{} of {}{within} is split over {}: at most {} of {} on a device\n",
             w.dim,
             w.value,
             axes.join(", "),
-            thousands(w.block as u64),
-            thousands(w.size as u64),
+            thousands(w.block),
+            thousands(w.size),
         ),
     };
     let _ = writeln!(out, "the whole value: {}\n\nwhy", w.split_by);
@@ -60,11 +59,11 @@ fn at(p: &Location) -> String {
 
 fn follows(all: &[Caused]) -> String {
     if all.is_empty() {
-        return "\nno collective follows from it\n".into();
+        return "\nno collective follows from it directly\n".into();
     }
     let mut out = format!("\n{} from it\n", match all.len() {
         1 => "1 collective follows".to_string(),
-        n => format!("{} follow", counted(n as u64, "collective")),
+        n => format!("{n} collectives follow"),
     });
     for c in all {
         let because = if c.because.is_empty() { String::new() } else { format!(" because {}", c.because) };
@@ -75,9 +74,22 @@ fn follows(all: &[Caused]) -> String {
             c.op.replace('_', "-"),
             c.axes.join(","),
             c.value,
-            thousands(c.bytes as u64),
+            thousands(c.bytes),
             phase(c.phase),
         );
+    }
+    out
+}
+
+/// `814,090`.
+fn thousands(n: usize) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
     }
     out
 }
