@@ -37,7 +37,7 @@ pub(crate) enum Command {
     Predict(PredictArgs),
     /// Check a model and a layout without running anything.
     Check(CheckArgs),
-    /// Show what a layout does to a model, or the page of an error code.
+    /// Show what a layout does to a model, or the page of an error code or an op.
     Explain(ExplainArgs),
     /// Time whole training steps with data in memory.
     Bench(BenchArgs),
@@ -317,11 +317,12 @@ Examples:
   meshwright explain mlp --layout dp_mp --emit plan
   meshwright explain mlp --layout dp_mp --why logits.classes
   meshwright explain E0310
+  meshwright explain softmax
 
 {}", passes_help()))]
 pub(crate) struct ExplainArgs {
-    /// A model (the name of one that ships, or a file), or a code such as E0310.
-    #[arg(value_name = "MODEL|CODE")]
+    /// A model (the name of one that ships, or a file), a code such as E0310, or an op such as softmax.
+    #[arg(value_name = "MODEL|CODE|OP")]
     pub(crate) topic: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,
