@@ -54,6 +54,7 @@ fn form(f: &Family) -> String {
     match f.form {
         Form::Function(n) => format!("{}({})", f.name, args(n)),
         Form::OverDims(n) => format!("{}[dims]({})", f.name, args(n)),
+        Form::Operator(1) if f.name.ends_with(char::is_alphabetic) => format!("{} x", f.name),
         Form::Operator(1) => format!("{}x", f.name),
         Form::Operator(_) => format!("x {} y", f.name),
         Form::Syntax => f.name.to_string(),
