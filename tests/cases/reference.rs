@@ -27,10 +27,14 @@ pub(crate) fn check((name, text): Generated, write: bool) -> Result<(), String> 
         std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, &text)).expect("a writable page");
         return Ok(());
     }
-    Err(format!("docs/reference/{name} is out of date (- written, + got; UPDATE=1 rewrites it)\n{}", diff::lines(&found, &text)))
+    Err(format!(
+        "docs/reference/{name} is out of date (- written, + got; UPDATE=1 rewrites it)\n{}",
+        diff::lines(&found, &text)
+    ))
 }
 
-const GENERATED: &str = "<!-- Generated: `UPDATE=1 cargo test -p meshwright-tests --test cases` writes it. -->\n";
+const GENERATED: &str =
+    "<!-- Generated: `UPDATE=1 cargo test -p meshwright-tests --test cases` writes it. -->\n";
 
 /// Every family of the registry by form, and in it by name.
 fn ops() -> String {

@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn only_slips_of_the_pen_are_sure() {
-        let names = ["batch", "hidden1", "hidden2", "relu", "tanh", "r", "data", "softmax", "key", "rows", "cols"];
+        let names =
+            ["batch", "hidden1", "hidden2", "relu", "tanh", "r", "data", "softmax", "key", "rows", "cols"];
         for (written, meant) in [
             ("bacth", Some(("batch", true))),
             ("batchs", Some(("batch", true))),

@@ -31,11 +31,7 @@ pub struct Repaired {
 /// Applies to each text of which `may` says so the fixes that are sure. Of fixes that overlap, or insert at one place, the
 /// first in the text is applied: what is left of the others shows when the new text is read again. A diagnostic with
 /// several sure fixes offers a choice, and none of them is taken.
-pub fn repair(
-    diagnostics: &[Diagnostic],
-    sources: &Sources,
-    may: &dyn Fn(FileId) -> bool,
-) -> Vec<Repaired> {
+pub fn repair(diagnostics: &[Diagnostic], sources: &Sources, may: &dyn Fn(FileId) -> bool) -> Vec<Repaired> {
     let mut sure: Vec<(&Fix, Code)> = Vec::new();
     for d in diagnostics {
         let mut mine = d.fixes.iter().filter(|f| f.sure);
@@ -54,9 +50,10 @@ pub fn repair(
             out.push(Repaired { file: fix.span.file, text: String::new(), applied: Vec::new() });
         }
         let Some(mine) = out.last_mut() else { continue };
-        let free = mine.applied.last().is_none_or(|last| {
-            fix.span.start >= last.span.end && fix.span.start > last.span.start
-        });
+        let free = mine
+            .applied
+            .last()
+            .is_none_or(|last| fix.span.start >= last.span.end && fix.span.start > last.span.start);
         if free {
             mine.applied.push(Applied {
                 code,

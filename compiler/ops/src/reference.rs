@@ -39,7 +39,12 @@ pub fn reference(family: &Family) -> Reference {
         let args: Vec<Id> = s.inputs.iter().map(|i| leaf(&mut g, i)).collect();
         add((s.build)(&mut g, &args).ok().map(|y| signature(&g, &args, y)));
     }
-    Reference { form: form(family), doc: family.doc, types, gradient: samples.iter().any(|s| s.differentiable) }
+    Reference {
+        form: form(family),
+        doc: family.doc,
+        types,
+        gradient: samples.iter().any(|s| s.differentiable),
+    }
 }
 
 /// The families of that name or symbol: `max` is a function of two values and one over dims.

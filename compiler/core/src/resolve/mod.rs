@@ -187,8 +187,8 @@ fn choose_train<'a>(file: &'a ModelFile, model: Option<&Model>, report: &mut Rep
                 .at(t.model.span, "no such model")
                 .note(format!("models of this file: {}", listed(names())));
             // With a single model there is no doubt which one is meant.
-            let near =
-                nearest(&t.model.text, names()).or_else(|| names().next().filter(|_| names().count() == 1).map(Near::only));
+            let near = nearest(&t.model.text, names())
+                .or_else(|| names().next().filter(|_| names().count() == 1).map(Near::only));
             report.push(match near {
                 Some(near) => d.fix(format!("write `{near}`"), t.model.span, near, near.sure),
                 None => d,

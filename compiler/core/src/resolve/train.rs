@@ -157,8 +157,8 @@ impl<'a> Resolver<'a> {
             let d = Diagnostic::error(codes::E0201, format!("model `{model}` has no loss `{}`", name.text))
                 .at(name.span, "no such loss")
                 .note(format!("its losses: {}", listed(names())));
-            let near =
-                nearest(&name.text, names()).or_else(|| names().next().filter(|_| names().count() == 1).map(Near::only));
+            let near = nearest(&name.text, names())
+                .or_else(|| names().next().filter(|_| names().count() == 1).map(Near::only));
             match near {
                 Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d.help(format!("declare it in the model: `loss {} = mean[…](…)`", name.text)),

@@ -6,9 +6,9 @@ mod text;
 pub use text::text;
 
 use crate::explain::shown;
-use crate::print::describe_move;
 use crate::layout::{Layout, Rule, RuleDim, Scope};
 use crate::partition::{Instr, Move, Reason, Refusal, Spmd, VersionId};
+use crate::print::describe_move;
 use meshwright_diag::{Diagnostic, Location, Span, codes, nearest};
 use meshwright_ops::{Id, Kind};
 use meshwright_plan::{Axis, Dim, Phase, largest_block};
@@ -193,7 +193,8 @@ impl Teller<'_> {
                 (None, None) => d.help("`meshwright explain MODEL` lists the values"),
             }));
         };
-        let having = |dim: Dim| ids.iter().copied().filter(|i| g.ty(*i).dims.contains(&dim)).collect::<Vec<_>>();
+        let having =
+            |dim: Dim| ids.iter().copied().filter(|i| g.ty(*i).dims.contains(&dim)).collect::<Vec<_>>();
         let found = g.dims.find(dim).map(|d| (d, having(d))).filter(|f| !f.1.is_empty());
         let Some((d, having)) = found else {
             let dims = dims_of(value);
@@ -332,7 +333,10 @@ impl Teller<'_> {
                 };
                 let verb = if who.len() == 1 { "wants" } else { "want" };
                 let who = who.join(", ");
-                say("wanted", format!("it costs nothing to compute, so it is computed as {who} {verb} it: {how}"));
+                say(
+                    "wanted",
+                    format!("it costs nothing to compute, so it is computed as {who} {verb} it: {how}"),
+                );
                 if let Some(u) = users.first() {
                     let on = match g.node(*u).op.kind() {
                         Kind::Rename { from, to } if from == dim => to,
@@ -380,7 +384,9 @@ impl Teller<'_> {
                 let axis_name = mesh.name(*axis);
                 let why = match why {
                     Refusal::NeedsWhole => format!("`{}` needs it whole", g.node(id).op.name()),
-                    Refusal::Taken => format!("`{axis_name}` is taken by another dim or by an unfinished sum here"),
+                    Refusal::Taken => {
+                        format!("`{axis_name}` is taken by another dim or by an unfinished sum here")
+                    }
                     Refusal::Order => "it is split over other axes first there".into(),
                     Refusal::Dearer(finish, gather) => {
                         let size = mesh.size(*axis).max(1) as u64;
@@ -390,11 +396,16 @@ impl Teller<'_> {
                             gather / size
                         )
                     }
-                    Refusal::Parameter => "that is how a parameter is stored, and it ends where values begin".into(),
+                    Refusal::Parameter => {
+                        "that is how a parameter is stored, and it ends where values begin".into()
+                    }
                 };
                 say(
                     "refused",
-                    format!("`{}` is split over `{axis_name}`, which is not followed: {why}", self.describe(*operand)),
+                    format!(
+                        "`{}` is split over `{axis_name}`, which is not followed: {why}",
+                        self.describe(*operand)
+                    ),
                 );
             }
             Reason::Followed { .. } | Reason::Refused { .. } => {}
@@ -409,7 +420,10 @@ impl Teller<'_> {
                 next.push((*operand, on));
             }
             Reason::Anywhere => {
-                say("anywhere", "it can be made in any placement at no cost: each user has it as it needs it".into());
+                say(
+                    "anywhere",
+                    "it can be made in any placement at no cost: each user has it as it needs it".into(),
+                );
             }
             Reason::Finished { to, by_rules } => {
                 let to = match to.describe(&g.dims, mesh) {
@@ -417,10 +431,7 @@ impl Teller<'_> {
                     split => split,
                 };
                 let whose = if *by_rules { "as the rules place it" } else { "as its users want it" };
-                say(
-                    "finished",
-                    format!("its sum is finished {whose}, which moves the least: {to}"),
-                );
+                say("finished", format!("its sum is finished {whose}, which moves the least: {to}"));
             }
         }
     }
@@ -513,7 +524,8 @@ impl Teller<'_> {
                 Instr::Leaf { .. } => {}
                 Instr::Op { inputs, loops, out: made } => {
                     for a in &all {
-                        let begins = loops.get(&dim).is_some_and(|l| l.contains(a)) && inputs.iter().any(|v| split(*v, *a));
+                        let begins = loops.get(&dim).is_some_and(|l| l.contains(a))
+                            && inputs.iter().any(|v| split(*v, *a));
                         let goes_on = inputs.iter().any(|v| open.contains(&(*v, *a)));
                         if (begins || goes_on) && spmd.version(*made).placement.partial.contains_key(a) {
                             open.insert((*made, *a));

@@ -61,10 +61,13 @@ fn follows(all: &[Caused]) -> String {
     if all.is_empty() {
         return "\nno collective follows from it directly\n".into();
     }
-    let mut out = format!("\n{} from it\n", match all.len() {
-        1 => "1 collective follows".to_string(),
-        n => format!("{n} collectives follow"),
-    });
+    let mut out = format!(
+        "\n{} from it\n",
+        match all.len() {
+            1 => "1 collective follows".to_string(),
+            n => format!("{n} collectives follow"),
+        }
+    );
     for c in all {
         let because = if c.because.is_empty() { String::new() } else { format!(" because {}", c.because) };
         let place = c.place.as_ref().map_or(String::new(), |p| format!("  ({})", at(p)));

@@ -23,7 +23,9 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     if !ops.is_empty() && find(MODELS, &args.topic).is_none() && !Path::new(&args.topic).exists() {
         return ops.iter().enumerate().try_for_each(|(i, f)| op(f, i > 0, console));
     }
-    let Some(made) = passes::make(&args.project.options(&args.topic), &args.passes, console)? else { return Ok(()) };
+    let Some(made) = passes::make(&args.project.options(&args.topic), &args.passes, console)? else {
+        return Ok(());
+    };
     if let Some(question) = &args.why {
         return why(&made, question, console);
     }

@@ -78,7 +78,8 @@ pub(super) fn run(options: ProjectOptions, dry: bool, console: &mut Console) -> 
         if dry {
             show(name, old, new, console)?;
         }
-        console.note(&format!("`{name}` is on the command line; corrected it reads: {name} '{}'", new.trim()));
+        console
+            .note(&format!("`{name}` is on the command line; corrected it reads: {name} '{}'", new.trim()));
     }
     if failed.is_empty() {
         return Ok(Left { options: mended.options, unwritten });
@@ -91,7 +92,7 @@ pub(super) fn run(options: ProjectOptions, dry: bool, console: &mut Console) -> 
 fn mend(options: ProjectOptions) -> Mended {
     let mut m = Mended { options, changes: Vec::new(), files: BTreeMap::new(), given: BTreeMap::new() };
     // Fixes that undo each other would go round for ever.
-    let mut seen: Vec<(BTreeMap<String, String>, Option<String>, Option<String>)> = Vec::new();
+    let mut seen: Vec<Vec<Option<String>>> = Vec::new();
     for _ in 0..ROUNDS {
         let loaded = examine(&m.options);
         let sources = &loaded.sources;
@@ -101,7 +102,8 @@ fn mend(options: ProjectOptions) -> Mended {
             m.options.texts.entry(name.clone()).or_insert_with(|| text.clone());
             m.files.entry(name).or_insert(text);
         }
-        let now = (m.options.texts.clone(), m.options.layout.clone(), m.options.mesh.clone());
+        let files = m.options.texts.values().cloned().map(Some);
+        let now = files.chain([m.options.layout.clone(), m.options.mesh.clone()]).collect();
         if seen.contains(&now) {
             break;
         }

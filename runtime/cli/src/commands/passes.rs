@@ -8,8 +8,8 @@ use crate::stop::Stop;
 use crate::table::{Align, Table};
 use meshwright_core::{Compiled, PASSES, StepGraph, compile, training_step};
 use meshwright_diag::{Diagnostic, Sources, has_errors};
-use meshwright_train::{Loaded, Project, ProjectOptions};
 use meshwright_train::project::line_of;
+use meshwright_train::{Loaded, Project, ProjectOptions};
 use serde_json::json;
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,8 @@
 use crate::console::Console;
 use crate::stop::Stop;
 use meshwright_diag::Sources;
-use meshwright_train::{Project, ProjectOptions};
 use meshwright_train::data::roots;
+use meshwright_train::{Project, ProjectOptions};
 use std::path::PathBuf;
 
 /// Reads a model and its layout, and says what there is to say about them.
