@@ -36,6 +36,9 @@ pub(crate) fn check((name, text): Generated, write: bool) -> Result<(), String> 
 const GENERATED: &str =
     "<!-- Generated: `UPDATE=1 cargo test -p meshwright-tests --test cases` writes it. -->\n";
 
+/// A section of the page of ops: its title, and of which forms it is.
+type Group = (&'static str, fn(Form) -> bool);
+
 /// Every family of the registry by form, and in it by name.
 fn ops() -> String {
     let mut out = format!(
@@ -43,7 +46,7 @@ fn ops() -> String {
          type, `f32` or `f64`; all operands of an op have one, and a number takes the dtype of the tensor it meets. \
          [language.md](../language.md) says how dims meet.\n"
     );
-    let groups: [(&str, fn(Form) -> bool); 4] = [
+    let groups: [Group; 4] = [
         ("Functions of values", |f| matches!(f, Form::Function(_))),
         ("Over dims", |f| matches!(f, Form::OverDims(_))),
         ("Operators", |f| matches!(f, Form::Operator(_))),

@@ -1,15 +1,16 @@
 //! Why a dim of a value is split as it is: the reasons that the partitioner kept, told as a chain from the value to the
 //! rules, and the collectives that follow. Nothing is decided again here.
 
+mod caused;
+mod find;
 mod text;
 
 pub use text::text;
 
 use crate::explain::shown;
 use crate::layout::{Layout, Rule, RuleDim, Scope};
-use crate::partition::{Instr, Move, Reason, Refusal, Spmd, VersionId};
-use crate::print::describe_move;
-use meshwright_diag::{Diagnostic, Location, Span, codes, nearest};
+use crate::partition::{Instr, Reason, Refusal, Spmd, VersionId};
+use meshwright_diag::{Diagnostic, Location, Span};
 use meshwright_ops::{Id, Kind};
 use meshwright_plan::{Axis, Dim, Phase, largest_block};
 use serde::Serialize;
@@ -108,46 +109,9 @@ pub fn why(
     question: &str,
     place_of: &PlaceOf,
 ) -> Result<Vec<Why>, Box<Diagnostic>> {
-    let t = Teller { spmd, layout, place_of, names: names(spmd) };
+    let t = Teller { spmd, layout, place_of, names: find::names(spmd) };
     let (ids, dim) = t.find(question)?;
     Ok(ids.into_iter().map(|id| t.answer(id, dim)).collect())
-}
-
-/// Every name with the values that bear it, in order.
-fn names(spmd: &Spmd) -> BTreeMap<String, Vec<Id>> {
-    let g = &spmd.step.graph;
-    let mut out: BTreeMap<String, Vec<Id>> = BTreeMap::new();
-    let mut rest: BTreeMap<String, Vec<Id>> = BTreeMap::new();
-    let mut told = BTreeSet::new();
-    for instr in spmd.instrs.iter().filter(|i| !matches!(i, Instr::Move { .. })) {
-        let id = spmd.version(instr.out()).value;
-        if !told.insert(id) {
-            continue;
-        }
-        let n = g.node(id);
-        let path = &*n.origin.path;
-        let full = |name: &str| match path {
-            "" => None,
-            _ if name.starts_with(path) => None,
-            _ => Some(format!("{path}.{name}")),
-        };
-        if let Some(name) = shown(g, id, spmd) {
-            out.entry(name.clone()).or_default().push(id);
-            out.extend(full(&name).map(|f| (f, vec![id])));
-        }
-        if !n.origin.name.is_empty() {
-            for name in full(&n.origin.name).into_iter().chain([n.origin.name.to_string()]) {
-                rest.entry(name).or_default().push(id);
-            }
-        }
-    }
-    // A value that a name is shown for comes before those it is made of.
-    for (name, ids) in rest {
-        let mine = out.entry(name).or_default();
-        let more: Vec<Id> = ids.into_iter().rev().filter(|i| !mine.contains(i)).collect();
-        mine.extend(more);
-    }
-    out
 }
 
 struct Teller<'a> {
@@ -158,76 +122,6 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    fn find(&self, question: &str) -> Result<(Vec<Id>, Dim), Box<Diagnostic>> {
-        let g = &self.spmd.step.graph;
-        let error = |text: String| Diagnostic::error(codes::E0523, text);
-        let dims_of = |value: &str| {
-            let mut dims: Vec<&str> = Vec::new();
-            for id in self.names.get(value).into_iter().flatten() {
-                for d in &g.ty(*id).dims {
-                    if !dims.contains(&g.dims.name(*d)) {
-                        dims.push(g.dims.name(*d));
-                    }
-                }
-            }
-            dims
-        };
-        let (value, dim) = question.rsplit_once('.').unwrap_or((question, ""));
-        // `h.w` is a value, and what is missing is its dim.
-        if let Some(first) = dims_of(question).first()
-            && (!self.names.contains_key(value) || !dims_of(value).contains(&dim))
-        {
-            return Err(Box::new(
-                error(format!("`{question}` is a value: of which of its dims do you ask?"))
-                    .help(format!("such as `--why '{question}.{first}'`")),
-            ));
-        }
-        let Some(ids) = self.names.get(value) else {
-            let d = error(format!("no value is called `{value}`"));
-            let near = nearest(value, self.names.keys().map(String::as_str));
-            let under: Vec<&str> =
-                self.names.keys().filter(|n| n.ends_with(&format!(".{value}"))).map(String::as_str).collect();
-            return Err(Box::new(match (near, under.first()) {
-                (Some(near), _) => d.help(format!("did you mean `{near}`?")),
-                (None, Some(first)) => d.help(format!("did you mean `{first}`?")),
-                (None, None) => d.help("`meshwright explain MODEL` lists the values"),
-            }));
-        };
-        let having =
-            |dim: Dim| ids.iter().copied().filter(|i| g.ty(*i).dims.contains(&dim)).collect::<Vec<_>>();
-        let found = g.dims.find(dim).map(|d| (d, having(d))).filter(|f| !f.1.is_empty());
-        let Some((d, having)) = found else {
-            let dims = dims_of(value);
-            let e = error(format!("`{value}` has no dim `{dim}`"));
-            let e = match dims.as_slice() {
-                [] => e.note("it is a single number: there is nothing to split"),
-                all => e.note(format!("its dims are {}", all.join(", "))),
-            };
-            return Err(Box::new(match nearest(dim, dims.iter().copied()) {
-                Some(near) => e.help(format!("did you mean `{value}.{near}`?")),
-                None => e,
-            }));
-        };
-        // Of values of one path the one that is shown; of several calls of a layer, each.
-        let mut paths = BTreeSet::new();
-        let ids = having.into_iter().filter(|i| {
-            let o = &g.node(*i).origin;
-            paths.insert((o.path.clone(), o.class))
-        });
-        let mut ids: Vec<Id> = ids.collect();
-        if !self.is_shown(ids.first().copied(), value) {
-            ids.truncate(1);
-        } else {
-            ids.retain(|i| self.is_shown(Some(*i), value));
-        }
-        Ok((ids, d))
-    }
-
-    fn is_shown(&self, id: Option<Id>, value: &str) -> bool {
-        let name = id.and_then(|i| shown(&self.spmd.step.graph, i, self.spmd));
-        name.is_some_and(|n| n == value || value.ends_with(&format!(".{n}")))
-    }
-
     fn describe(&self, id: Id) -> String {
         let g = &self.spmd.step.graph;
         match shown(g, id, self.spmd) {
@@ -504,67 +398,6 @@ impl Teller<'_> {
 
     fn rule_report(&self, r: &Rule) -> RuleReport {
         RuleReport { number: r.number, text: r.text.clone(), place: (self.place_of)(r.span) }
-    }
-
-    // --------------------------------------------------------------------------------------------- what follows
-
-    /// Collectives that the split of `dim` of a value brings about: moves of the value along the dim, and the
-    /// finishing of every sum that runs over it, however many ops the sum travels through before.
-    fn caused(&self, id: Id, dim: Dim) -> Vec<Caused> {
-        let spmd = self.spmd;
-        let mut out = Vec::new();
-        let split = |v: VersionId, a: Axis| {
-            let v = spmd.version(v);
-            v.value == id && v.placement.axes(dim).contains(&a)
-        };
-        let all: Vec<Axis> = (0..spmd.mesh.axes.len()).map(|i| Axis(i as u8)).collect();
-        let mut open: BTreeSet<(VersionId, Axis)> = BTreeSet::new();
-        for instr in &spmd.instrs {
-            match instr {
-                Instr::Leaf { .. } => {}
-                Instr::Op { inputs, loops, out: made } => {
-                    for a in &all {
-                        let begins = loops.get(&dim).is_some_and(|l| l.contains(a))
-                            && inputs.iter().any(|v| split(*v, *a));
-                        let goes_on = inputs.iter().any(|v| open.contains(&(*v, *a)));
-                        if (begins || goes_on) && spmd.version(*made).placement.partial.contains_key(a) {
-                            open.insert((*made, *a));
-                        }
-                    }
-                }
-                Instr::Move { kind, from, out: made, cause } => {
-                    let (old, new) = (&spmd.version(*from).placement, &spmd.version(*made).placement);
-                    let finished: Vec<Axis> =
-                        old.partial.keys().copied().filter(|a| !new.partial.contains_key(a)).collect();
-                    for (v, a) in open.clone() {
-                        if v == *from && !finished.contains(&a) {
-                            open.insert((*made, a));
-                        }
-                    }
-                    let moved: Vec<Axis> =
-                        all.iter().copied().filter(|a| split(*from, *a) != split(*made, *a)).collect();
-                    let of_sum = finished.iter().any(|a| open.contains(&(*from, *a)));
-                    if !of_sum && moved.is_empty() || matches!(kind, Move::Slice { .. }) {
-                        continue;
-                    }
-                    let mut over = finished;
-                    over.extend(moved.into_iter().filter(|a| !old.partial.contains_key(a)));
-                    let how = describe_move(kind, spmd);
-                    let value = spmd.version(*from).value;
-                    let measured = if matches!(kind, Move::AllGather { .. }) { *made } else { *from };
-                    out.push(Caused {
-                        op: how.split(['[', ' ']).next().unwrap_or("").into(),
-                        axes: self.axis_names(&over),
-                        bytes: spmd.bytes(measured),
-                        phase: cause.phase,
-                        value: self.describe(value),
-                        place: self.place(value),
-                        because: cause.because.clone(),
-                    });
-                }
-            }
-        }
-        out
     }
 }
 
