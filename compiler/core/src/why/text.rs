@@ -31,9 +31,15 @@ fn one(w: &Why) -> String {
     out
 }
 
-/// Whether the value's name says all of where it is.
+/// Whether the value's name says all of where it is: `h.w`, `d(h.w)` and `new h.w` belong to `h.w`.
 fn answers_at_top(w: &Why) -> bool {
-    w.path.is_empty() || w.value.contains(&w.path)
+    let name = w.value.split('[').next().unwrap_or("");
+    let part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    let mut words = name.split(|c| !part(c));
+    w.path.is_empty()
+        || words.any(|word| {
+            word.strip_prefix(w.path.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('.'))
+        })
 }
 
 fn chain_link(link: &Link) -> String {
