@@ -17,6 +17,7 @@ pub mod schedule;
 pub mod step_graph;
 pub mod training;
 pub mod verify;
+pub mod why;
 
 pub use compile::{Compiled, PASSES, compile};
 pub use evaluation::{Accumulate, Evaluation, evaluation};

@@ -37,7 +37,7 @@ pub(crate) enum Command {
     Predict(PredictArgs),
     /// Check a model and a layout without running anything.
     Check(CheckArgs),
-    /// Show what a layout does to a model, or the page of an error code.
+    /// Show what a layout does to a model, or the page of an error code or an op.
     Explain(ExplainArgs),
     /// Format model files and layout files.
     Fmt(FmtArgs),
@@ -128,8 +128,8 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// What to load.
-    pub(crate) fn project(&self, model: &str) -> ProjectOptions {
+    /// What to load, for a model.
+    pub(crate) fn options(&self, model: &str) -> ProjectOptions {
         ProjectOptions {
             model: model.into(),
             layout: self.layout.clone(),
@@ -142,7 +142,24 @@ impl ModelArgs {
                 Precision::F64 => DType::F64,
             }),
             devices: self.devices.map(|n| n as usize),
+            ..ProjectOptions::default()
         }
+    }
+}
+
+/// A model with its layout.
+#[derive(Args, Debug)]
+pub(crate) struct ProjectArgs {
+    /// A model: the name of one that ships (see `meshwright models`), or a file.
+    pub(crate) model: String,
+    #[command(flatten)]
+    rest: ModelArgs,
+}
+
+impl ProjectArgs {
+    /// What to load.
+    pub(crate) fn options(&self) -> ProjectOptions {
+        self.rest.options(&self.model)
     }
 }
 
@@ -193,10 +210,8 @@ Examples:
 A first Ctrl-C ends the run after the step at hand, with a checkpoint, and exits 130; a second one kills it.
 The folder holds the resolved settings, the plan, metrics.jsonl and the two newest checkpoints.")]
 pub(crate) struct TrainArgs {
-    /// A model: the name of one that ships (see `meshwright models`), or a file.
-    pub(crate) model: String,
     #[command(flatten)]
-    pub(crate) project: ModelArgs,
+    pub(crate) project: ProjectArgs,
     #[command(flatten)]
     pub(crate) data: DataArgs,
     #[command(flatten)]
@@ -240,16 +255,14 @@ pub(crate) struct EvalArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct CheckpointArgs {
-    /// A model: the name of one that ships (see `meshwright models`), or a file.
-    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) project: ProjectArgs,
     /// The folder of a run, of which the newest checkpoint is taken, or a checkpoint's .safetensors file.
     #[arg(long, value_name = "RUN|FILE")]
     pub(crate) checkpoint: PathBuf,
     /// Which set of examples.
     #[arg(long, default_value = "test")]
     pub(crate) split: String,
-    #[command(flatten)]
-    pub(crate) project: ModelArgs,
     #[command(flatten)]
     pub(crate) data: DataArgs,
 }
@@ -280,13 +293,19 @@ Examples:
   meshwright check my.mw
   meshwright check my.mw --layout my.layout --devices 8 --format json
   meshwright check mlp --layout zero3 --emit spmd
+  meshwright check my.mw --layout my.layout --fix
+  meshwright check my.mw --diff
 
 {}", passes_help()))]
 pub(crate) struct CheckArgs {
-    /// A model: the name of one that ships (see `meshwright models`), or a file.
-    pub(crate) model: String,
     #[command(flatten)]
-    pub(crate) project: ModelArgs,
+    pub(crate) project: ProjectArgs,
+    /// Write the fixes that are sure into the files of the model and the layout, and check again.
+    #[arg(long, help_heading = "Fixes")]
+    pub(crate) fix: bool,
+    /// Show what --fix would write, as a unified diff, and write nothing.
+    #[arg(long, help_heading = "Fixes")]
+    pub(crate) diff: bool,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]
@@ -299,15 +318,20 @@ Examples:
   meshwright explain mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
   meshwright explain mlp --layout zero3 --format json
   meshwright explain mlp --layout dp_mp --emit plan
+  meshwright explain mlp --layout dp_mp --why logits.classes
   meshwright explain E0310
+  meshwright explain softmax
 
 {}", passes_help()))]
 pub(crate) struct ExplainArgs {
-    /// A model (the name of one that ships, or a file), or a code such as E0310.
-    #[arg(value_name = "MODEL|CODE")]
+    /// A model (the name of one that ships, or a file), a code such as E0310, or an op such as softmax.
+    #[arg(value_name = "MODEL|CODE|OP")]
     pub(crate) topic: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,
+    /// Say why a dim of a value is split as it is, or whole: VALUE is a name of the report, DIM one of its dims.
+    #[arg(long, value_name = "VALUE.DIM", conflicts_with_all = ["emit", "time_passes"])]
+    pub(crate) why: Option<String>,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]
@@ -370,8 +394,8 @@ impl BenchWhat {
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchModelArgs {
-    /// A model: the name of one that ships (see `meshwright models`), or a file.
-    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) project: ProjectArgs,
     /// Timed steps.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
@@ -381,8 +405,6 @@ pub(crate) struct BenchModelArgs {
     /// Seed of the values and the data.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    #[command(flatten)]
-    pub(crate) project: ModelArgs,
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
     #[command(flatten)]

@@ -99,6 +99,37 @@ fn explain_prints_pages_of_codes() {
 }
 
 #[test]
+fn explain_tells_of_ops() {
+    let (code, out, err) = run(&["explain", "max"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("max(x, y)\n") && out.contains("max[dims](x)\n"), "{out}");
+    assert!(out.contains("float, float -> float") && out.contains("has a gradient"), "{out}");
+    let (code, out, _) = run(&["explain", "<", "--format", "json"]);
+    assert_eq!((code, &lines(&out)[0]["form"]), (0, &Value::from("x < y")));
+    assert_eq!(lines(&out)[0]["gradient"], false);
+}
+
+#[test]
+fn explain_says_why() {
+    let args = [&["explain", "mlp", "--why", "h.hidden"], &MESH[..]].concat();
+    let (code, out, _) = run(&args);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("hidden of h[batch hidden] is split over c: at most 512 of 1,024"), "{out}");
+    assert!(out.contains("rule 2 `hidden -> c` splits it over `c`") && out.contains("(--layout:1)"), "{out}");
+
+    let (code, out, _) = run(&[&args[..], &["--format", "json"]].concat());
+    let report = &lines(&out)[0];
+    assert_eq!((code, report["axes"].clone()), (0, serde_json::json!(["c"])));
+    let rule = &report["chain"][0]["facts"][0]["rule"];
+    assert_eq!((rule["number"].as_u64(), rule["place"]["line"].as_u64()), (Some(2), Some(1)));
+    let caused = &report["collectives"][0];
+    assert_eq!((caused["op"].as_str(), caused["bytes"].as_u64()), (Some("all_reduce"), Some(2000)));
+
+    let (code, out, err) = run(&["explain", "mlp", "--why", "hh.hidden"]);
+    assert!(code == 1 && out.is_empty() && err.contains("E0523") && err.contains("`h`"), "{err}");
+}
+
+#[test]
 fn explain_shows_where_what_is_and_what_moves() {
     let args = [&["explain", "mlp"], &MESH[..]].concat();
     let (code, out, _) = run(&args);

@@ -149,7 +149,7 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let d = match near {
-            Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),
+            Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.sure),
             None => d.help(format!("declare it: `layer {name}({shown}) {{ … }}`")),
         };
         self.error(d);
@@ -237,7 +237,7 @@ impl<'a> Resolver<'a> {
                 let d = Diagnostic::error(codes::E0202, format!("`cast` makes {}", listed(CASTS)))
                     .at(to.span, if word == "u8" { "only inputs are `u8`" } else { "not one of them" });
                 let d = match nearest(word, CASTS) {
-                    Some(near) => d.fix(format!("write `{near}`"), to.span, near, near.len() > 2),
+                    Some(near) => d.fix(format!("write `{near}`"), to.span, near, near.sure),
                     None if word == "u8" => d.help("write `i32`"),
                     None => d,
                 };

@@ -195,7 +195,7 @@ impl<'a> Resolver<'a> {
             .at(at, "not declared");
         let elsewhere = self.scopes[..self.scopes.len() - 1].iter().find_map(|s| s.locals.get(name));
         let d = match (near, elsewhere) {
-            (Some(near), _) => d.fix(format!("write `{near}`"), at, near, near.len() > 2),
+            (Some(near), _) => d.fix(format!("write `{near}`"), at, near, near.sure),
             (None, Some(outer)) => d
                 .and(outer.span, "this one is not visible inside of a layer")
                 .help(format!("pass it to `{}` as an argument", scope.title)),

@@ -78,11 +78,11 @@ impl<'a> Resolver<'a> {
                 Diagnostic::error(codes::E0201, format!("there is no dim `{name}`")).at(at, "not declared");
             match near {
                 Some(near) => {
-                    let d = match self.globals.dims.get(near) {
+                    let d = match self.globals.dims.get(near.name) {
                         Some((span, _)) => d.and(*span, format!("`{near}` is declared here")),
                         None => d,
                     };
-                    d.fix(format!("write `{near}`"), at, near, near.len() > 2)
+                    d.fix(format!("write `{near}`"), at, near, near.sure)
                 }
                 None => d.help(format!("declare it: `dim {name} = SIZE`")),
             }
@@ -192,7 +192,7 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let d = match nearest(name, over) {
-            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.len() > 2),
+            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.sure),
             None => d,
         };
         self.error(d);

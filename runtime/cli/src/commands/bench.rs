@@ -11,7 +11,7 @@ use meshwright_train::{BenchOptions, bench};
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs, console: &mut Console) -> Result<(), Stop> {
     let args = args.what.args();
-    let (project, sources) = project::load(&args.model, &args.project, console)?;
+    let (project, sources) = project::load(&args.project.options(), console)?;
     let options = BenchOptions {
         steps: args.steps as usize,
         warmup: args.warmup as usize,
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &BenchArgs, console: &mut Console) -> Result<(), Stop> {
     }
     console.out(&format!(
         "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms\n  {:.2} ms of CPU time a step, {} of memory at most\n",
-        args.model,
+        args.project.model,
         project::mesh(&project),
         counted(r.samples as u64, "step"),
         r.median_ms,

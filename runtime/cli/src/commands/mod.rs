@@ -6,6 +6,7 @@ pub(crate) mod ckpt;
 pub(crate) mod completions;
 pub(crate) mod eval;
 pub(crate) mod explain;
+mod fix;
 pub(crate) mod fmt;
 mod passes;
 pub(crate) mod predict;
