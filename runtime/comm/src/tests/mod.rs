@@ -4,6 +4,7 @@
 mod collectives;
 mod failures;
 mod flight;
+mod stress;
 mod values;
 
 use crate::{CommError, Group, Tag, ThreadsTransport, Timeouts, Transport, World};
