@@ -140,6 +140,22 @@ impl Call<'_> {
         CallName { kind: self.kind(), tag: tag.clone() }
     }
 
+    /// The first buffer with a result, if it has an element.
+    pub(crate) fn result(&self) -> Option<BufMut<'static>> {
+        let result = match self {
+            Call::AllReduce { bucket, .. } => bucket.iter().find(|s| !s.is_empty()).map(|slot| match slot {
+                Slot::InPlace(b) | Slot::Apart(_, b) => b,
+            }),
+            Call::AllGather { output, .. }
+            | Call::ReduceScatter { output, .. }
+            | Call::AllToAll { output, .. }
+            | Call::Permute { output, .. } => Some(output),
+            Call::Broadcast { buffer, .. } => Some(buffer),
+            Call::Barrier => None,
+        };
+        result.filter(|b| !b.is_empty()).map(BufMut::alias)
+    }
+
     /// Dtypes and counts in words, for errors.
     pub fn describe(&self) -> String {
         match self {

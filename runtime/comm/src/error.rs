@@ -25,6 +25,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every collective.
+    pub const ALL: [Kind; 7] = [
+        Kind::AllReduce,
+        Kind::AllGather,
+        Kind::ReduceScatter,
+        Kind::AllToAll,
+        Kind::Permute,
+        Kind::Broadcast,
+        Kind::Barrier,
+    ];
+
     /// As the Plan and `explain` name it.
     pub fn name(self) -> &'static str {
         match self {
@@ -182,6 +193,13 @@ pub enum CommError {
         /// The call in which it struck.
         call: CallName,
     },
+}
+
+impl CommError {
+    /// Whether it only says that another device ended: such errors are not the cause.
+    pub fn is_consequence(&self) -> bool {
+        matches!(self, CommError::Aborted { .. } | CommError::Left { .. } | CommError::Withdrawn { .. })
+    }
 }
 
 fn plural<T>(items: &[T]) -> &'static str {

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 //! Devices that are threads, against a naive reference and against faults.
 
+mod bench;
 mod collectives;
 mod failures;
 mod flight;
