@@ -20,14 +20,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// The collectives that are measured.
-pub const KINDS: [Kind; 6] = [
-    Kind::AllReduce,
-    Kind::AllGather,
-    Kind::ReduceScatter,
-    Kind::AllToAll,
-    Kind::Permute,
-    Kind::Broadcast,
-];
+pub const KINDS: [Kind; 6] =
+    [Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter, Kind::AllToAll, Kind::Permute, Kind::Broadcast];
 
 /// The dtypes that are measured.
 pub const DTYPES: [DType; 4] = [DType::F64, DType::F32, DType::I32, DType::U8];
@@ -194,7 +188,9 @@ pub fn run<T: Transport>(
         for (index, sample) in receive {
             match sample {
                 Ok(sample) => samples[index].push(sample),
-                Err(e) if error.as_ref().is_none_or(|known| known.is_consequence() && !e.is_consequence()) => {
+                Err(e)
+                    if error.as_ref().is_none_or(|known| known.is_consequence() && !e.is_consequence()) =>
+                {
                     error = Some(e);
                 }
                 Err(_) => {}

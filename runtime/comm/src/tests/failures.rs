@@ -65,10 +65,7 @@ fn who_waits_in_turn_is_not_taken_for_the_stuck_one() {
     assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [1]);
     assert_eq!(stuck.iter().map(|m| m.rank).collect::<Vec<_>>(), [3]);
     let text = error.to_string();
-    assert!(
-        text.ends_with("; these are held up by rank 3, which has not started any collective"),
-        "{text}"
-    );
+    assert!(text.ends_with("; these are held up by rank 3, which has not started any collective"), "{text}");
 }
 
 #[test]
@@ -347,7 +344,9 @@ fn bad_arguments_are_errors_of_the_caller() {
     }
     // To itself: more than there is room for, in a group and alone.
     let alone = Group::new([0], 0).unwrap();
-    for (group, send, receive) in [(&group, [3, 1, 0].to_vec(), [1, 3, 0].to_vec()), (&alone, vec![4], vec![2])] {
+    for (group, send, receive) in
+        [(&group, [3, 1, 0].to_vec(), [1, 3, 0].to_vec()), (&alone, vec![4], vec![2])]
+    {
         let to = receive.iter().sum();
         let (input, output) = (Buf::new(&a), BufMut::new(&mut b[..to]));
         refuse(group, Call::AllToAll { input, send: send.into(), output, receive: receive.into() });

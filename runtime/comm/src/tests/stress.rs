@@ -108,7 +108,8 @@ fn device(mut t: ThreadsTransport, seed: u64, cases: u64) -> Result<(), CommErro
     let rank = t.rank();
     let mut flying: Vec<(Started<Memory>, Vec<i32>, u64)> = Vec::new();
     let mut order = Rng::of(&[seed as usize, rank]);
-    let check = |got: &[i32], want: &[i32], n: u64| assert!(got == want, "seed {seed}, case {n}, rank {rank}");
+    let check =
+        |got: &[i32], want: &[i32], n: u64| assert!(got == want, "seed {seed}, case {n}, rank {rank}");
     for number in 0..cases {
         let case = Case::new(seed, number);
         let Some(at) = case.ranks.iter().position(|r| *r == rank) else { continue };

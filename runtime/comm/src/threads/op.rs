@@ -183,7 +183,12 @@ impl Op {
     }
 
     /// Waits for the end, and works towards it.
-    fn complete(self: &Arc<Self>, position: usize, name: &CallName, timeout: Duration) -> Result<(), CommError> {
+    fn complete(
+        self: &Arc<Self>,
+        position: usize,
+        name: &CallName,
+        timeout: Duration,
+    ) -> Result<(), CommError> {
         self.spin_while(GATHERING);
         if self.phase.load(Ordering::Acquire) == RUNNING {
             if let Some(work) = self.work.get() {
@@ -208,12 +213,7 @@ impl Op {
         }
     }
 
-    fn sleep(
-        self: &Arc<Self>,
-        position: usize,
-        name: &CallName,
-        timeout: Duration,
-    ) -> Result<(), CommError> {
+    fn sleep(self: &Arc<Self>, position: usize, name: &CallName, timeout: Duration) -> Result<(), CommError> {
         let rank = self.members[position];
         // To be seen while this waits, and after it has failed.
         self.shared.waits(rank, Some(self.clone()));
@@ -264,7 +264,11 @@ impl Op {
     }
 
     /// Sleeps until something changes, but no longer than `most`.
-    fn asleep<'s>(&'s self, mut state: MutexGuard<'s, State>, most: Option<Duration>) -> MutexGuard<'s, State> {
+    fn asleep<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        most: Option<Duration>,
+    ) -> MutexGuard<'s, State> {
         state.sleepers += 1;
         let mut state = match most {
             Some(most) => {
