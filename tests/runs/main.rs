@@ -7,6 +7,7 @@ mod accuracy;
 mod agree;
 mod broken;
 mod cli;
+mod epochs;
 mod faults;
 mod gradients;
 mod optimizers;

@@ -41,7 +41,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Format model files and layout files.
     Fmt(FmtArgs),
-    /// Time whole training steps with data in memory.
+    /// Time whole training steps with data in memory, or collectives.
     Bench(BenchArgs),
     /// List the models that ship, or print one.
     Models(ShippedArgs),
@@ -63,7 +63,7 @@ impl Command {
             Command::Check(a) => a.format.format,
             Command::Explain(a) => a.format.format,
             Command::Fmt(a) => a.format.format,
-            Command::Bench(a) => a.what.args().format.format,
+            Command::Bench(a) => a.what.format(),
             Command::Models(a) | Command::Layouts(a) => a.format.format,
             Command::Ckpt(a) => a.what.args().format.format,
             Command::Completions(_) => Format::Text,
@@ -207,7 +207,8 @@ Examples:
   meshwright train mlp --dim batch=250 --set lr=0.05 --steps 1000 --run runs/a --format json
   meshwright train mlp --layout zero3 --run runs/a --resume --steps 2000
 
-A first Ctrl-C ends the run after the step at hand, with a checkpoint, and exits 130; a second one kills it.
+A first Ctrl-C ends the run after the step at hand, or the batch at hand of an evaluation, with a checkpoint, and exits 130;
+a second one kills it.
 The folder holds the resolved settings, the plan, metrics.jsonl and the two newest checkpoints.")]
 pub(crate) struct TrainArgs {
     #[command(flatten)]
@@ -383,13 +384,97 @@ Examples:
   meshwright bench model mlp --steps 40
   meshwright bench model mlp --layout dp_mp --dim batch=1000 --format json")]
     Model(BenchModelArgs),
+    /// Time the collectives between devices, by size, and compare every element of their results.
+    #[command(after_help = "\
+Examples:
+  meshwright bench collectives
+  meshwright bench collectives --op all --devices 8 --max 1MiB
+  meshwright bench collectives --mesh r=2,c=2 --op all_reduce,all_gather --type f64 --format json
+
+In the manner of nccl-tests: the time of a call is that of its slowest device; `time` is the median of the calls and `least`
+the shortest. The size is that of the greater of a device's two buffers. algbw is size over time; busbw is algbw times what
+must be moved for each byte, which for n devices is 2(n-1)/n (all_reduce), (n-1)/n (all_gather, reduce_scatter, all_to_all)
+or 1 (permute, broadcast). GB/s are 10^9 bytes a second. Wrong elements end the command with code 1.")]
+    Collectives(BenchCollectivesArgs),
 }
 
 impl BenchWhat {
-    pub(crate) fn args(&self) -> &BenchModelArgs {
-        let BenchWhat::Model(a) = self;
-        a
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            BenchWhat::Model(a) => a.format.format,
+            BenchWhat::Collectives(a) => a.format.format,
+        }
     }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchCollectivesArgs {
+    /// The mesh, such as all=4; its devices form one group.
+    #[arg(long, value_name = "AXES", conflicts_with = "devices")]
+    pub(crate) mesh: Option<String>,
+    /// How many devices.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) devices: u32,
+    /// Which collectives, separated by commas.
+    #[arg(long = "op", value_enum, value_name = "OP", value_delimiter = ',', default_value = "all_reduce")]
+    pub(crate) ops: Vec<BenchOp>,
+    /// Least size, such as 4KiB, 64_000 or 1MB.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = pick::size)]
+    pub(crate) min: usize,
+    /// Greatest size.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = pick::size)]
+    pub(crate) max: usize,
+    /// Each size is so many times the one before.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) factor: u32,
+    /// Type of the elements.
+    #[arg(long = "type", value_enum, default_value_t)]
+    pub(crate) dtype: BenchType,
+    /// How all_reduce and reduce_scatter fold.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) redop: BenchFold,
+    /// Timed calls of each size [default: as many as move 1 GiB, but 20 to 2000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) iters: Option<u32>,
+    /// Calls before them.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) warmup: u32,
+    /// Calls after them in which every element is compared; 0 for none.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) check: u32,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum BenchOp {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    /// Each device sends its buffer to the next.
+    Permute,
+    Broadcast,
+    /// All of them.
+    All,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BenchType {
+    F64,
+    #[default]
+    F32,
+    I32,
+    U8,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BenchFold {
+    #[default]
+    Sum,
+    Max,
+    Min,
 }
 
 #[derive(Args, Debug)]

@@ -280,3 +280,53 @@ fn an_interrupt_writes_a_checkpoint_and_exits_130() {
         said(command(&["ckpt", "list", "a", "--format", "json"]).current_dir(&at).output().unwrap());
     assert_eq!((code, lines(&listed)[0]["step"].as_u64()), (0, Some(steps as u64 + 1)));
 }
+
+#[test]
+fn collectives_are_timed_and_compared() {
+    let args = ["bench", "collectives", "--op", "all", "--mesh", "r=3", "--max", "16KiB", "--iters", "3"];
+    let (code, out, err) = run(&[&args[..], &["--format", "json"]].concat());
+    assert_eq!((code, err.as_str()), (0, ""));
+    let found = lines(&out);
+    assert_eq!(found[0]["event"], "head");
+    assert_eq!((&found[0]["transport"], &found[0]["mesh"]), (&"threads".into(), &"r=3".into()));
+    assert_eq!(found[0]["devices"], 3);
+    assert!(found[0]["cores"].as_u64().unwrap() > 0);
+    assert_eq!(found.len(), 1 + 6 * 2);
+    let factors = [
+        ("all_reduce", 4.0 / 3.0),
+        ("all_gather", 2.0 / 3.0),
+        ("reduce_scatter", 2.0 / 3.0),
+        ("all_to_all", 2.0 / 3.0),
+        ("permute", 1.0),
+        ("broadcast", 1.0),
+    ];
+    for (line, (op, factor)) in found[1..].iter().zip(factors.into_iter().flat_map(|f| [f, f])) {
+        assert_eq!((&line["op"], &line["type"], &line["wrong"]), (&op.into(), &"f32".into(), &0.into()));
+        assert_eq!(line["redop"].as_str(), ["all_reduce", "reduce_scatter"].contains(&op).then_some("sum"));
+        let number = |key: &str| line[key].as_f64().unwrap();
+        assert_eq!(number("bytes"), number("count") * 4.0);
+        assert!(number("least_us") > 0.0 && number("least_us") <= number("time_us"));
+        let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+        assert!(near(number("algbw_gbs"), number("bytes") / number("time_us") / 1e3), "{line}");
+        assert!(near(number("busbw_gbs"), number("algbw_gbs") * factor), "{line}");
+    }
+
+    let (code, out, err) = run(&[&args[..], &["--type", "u8", "--redop", "max", "--check", "0"]].concat());
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with("transport threads, mesh r=3 = 3 devices, "), "{out}");
+    assert!(out.ends_with("GB/s, nothing was compared\n") && out.lines().count() == 3 + 12 + 2, "{out}");
+
+    for wrong in [
+        &["--min", "1MiB"][..],
+        &["--type", "u8"],
+        &["--max", "1000000GiB"],
+        &["--devices", "2"],
+        &["--min", "x"],
+        &["--factor", "1"],
+    ] {
+        let (code, out, err) = run(&[&args[..], wrong].concat());
+        assert_eq!((code, out.as_str()), (2, ""), "{wrong:?}: {err}");
+    }
+    let (code, _, err) = run(&["bench", "collectives", "--mesh", "r=0"]);
+    assert!(code == 1 && err.contains("E0306"), "{err}");
+}

@@ -10,6 +10,7 @@ use meshwright_core::Evaluation;
 use meshwright_diag::Sources;
 use meshwright_exec::Cluster;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The programs that evaluate a project on one data set.
 pub(crate) struct Evaluator {
@@ -47,19 +48,22 @@ impl Evaluator {
         Ok(Evaluator { evaluation, full, rest, set, losses: project.program.losses.len() })
     }
 
-    /// Runs over the data set once. `progress` is told examples done and their number.
+    /// Runs over the data set once; `stop` ends it after the batch at hand, with no result, unless that was the last.
+    /// `progress` is told examples done and their number.
     pub(crate) fn run(
         &self,
         cluster: &Cluster,
+        stop: &AtomicBool,
         progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<metrics::Evaluation, Failure> {
+    ) -> Result<Option<metrics::Evaluation>, Failure> {
         let records = self.set.records();
         let size = self.full.as_ref().map_or(0, |f| f.examples);
         let batches = records.checked_div(size).unwrap_or(0) as u64;
         let mut total: Vec<Vec<f64>> = Vec::new();
         let mut dims = Vec::new();
         let mut done = 0;
-        let mut step = |program: &Loaded, b| -> Result<(), Failure> {
+        // Whether to stop.
+        let mut step = |program: &Loaded, b| -> Result<bool, Failure> {
             let report = cluster.run(program.id, 1, &provide(b))?;
             let mut values = Vec::new();
             for goal in &self.evaluation.step.goals {
@@ -71,7 +75,7 @@ impl Evaluator {
             self.evaluation.add(&mut total, done, &values, program.examples);
             done += program.examples;
             progress(done, records);
-            Ok(())
+            Ok(done < records && stop.load(Ordering::Relaxed))
         };
         if let Some(program) = &self.full {
             let (set, needs) = (self.set.clone(), program.needs.clone());
@@ -80,7 +84,9 @@ impl Evaluator {
                 Ok(batch(&set, &needs, &(first..first + size).collect::<Vec<_>>()))
             })?;
             for b in source {
-                step(program, b.map_err(data_failed)?)?;
+                if step(program, b.map_err(data_failed)?)? {
+                    return Ok(None);
+                }
             }
         }
         if let Some(program) = &self.rest {
@@ -91,7 +97,7 @@ impl Evaluator {
         let mut results = self.evaluation.finish(&accumulators);
         let metrics = results.split_off(self.losses.min(results.len()));
         let loss = results.first().map_or(f64::NAN, |l| l.1);
-        Ok(metrics::Evaluation { loss, metrics })
+        Ok(Some(metrics::Evaluation { loss, metrics }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The training loop: batches in, steps, evaluation each epoch, checkpoints, events out.
 
-use crate::checkpoint::{Meta, Store};
+use crate::checkpoint::{EpochLosses, Meta, Store};
 use crate::data::Schedule;
 use crate::devices::{batch, compiled, dataset, load, prefetch, provide, restore, snapshot, start};
 use crate::evaluator::{Evaluator, data_failed};
@@ -12,6 +12,7 @@ use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Cluster;
 use serde::Serialize;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,7 +121,8 @@ struct RunSettings<'a> {
     layout: Vec<String>,
 }
 
-/// Trains a project. `stop` ends it after the step at hand, with a checkpoint.
+/// Trains a project. `stop` ends it after the step at hand, or the batch at hand of an evaluation, with a checkpoint of the
+/// last step. An epoch whose evaluation was stopped is evaluated when the run goes on.
 pub fn train(
     project: &Project,
     sources: &Sources,
@@ -169,7 +171,7 @@ pub fn train(
         .into());
     };
     cluster.init_state(program.id, seed)?;
-    let mut from = 0;
+    let (mut from, mut losses) = (0, EpochLosses::default());
     if let Some(c) = &resumed {
         let (epoch, position) = schedule.position(c.meta.step);
         if (epoch, position as u64) != (c.meta.epoch, c.meta.position) {
@@ -185,7 +187,7 @@ pub fn train(
             .into());
         }
         restore(&cluster, c)?;
-        from = c.meta.step;
+        (from, losses) = (c.meta.step, c.meta.losses);
     }
     let evaluator = match test {
         Some(t) => Some(Evaluator::new(project, sources, &mut cluster, Arc::new(t))?),
@@ -199,7 +201,9 @@ pub fn train(
                 run.write_settings(&settings(project, options, seed))?;
             }
             run.write_plan(&program.plan.to_json())?;
-            Some(run.metrics(from, (from / per_epoch) as u32)?)
+            // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
+            let open = u64::from(is_open(from, per_epoch, &losses));
+            Some(run.metrics(from, (from / per_epoch - open) as u32)?)
         }
         None => None,
     };
@@ -238,36 +242,46 @@ pub fn train(
     };
     let began = Instant::now();
     let mut epoch_began = Instant::now();
-    let (mut losses, mut saved) = (Vec::new(), from);
-    for b in batches.by_ref() {
+    // Steps of the epoch that this process did.
+    let (mut done, mut saved) = (0, from);
+    loop {
+        if is_open(finished.steps, per_epoch, &losses) {
+            let ControlFlow::Continue(eval) = l.evaluate(evaluator.as_ref(), stop)? else {
+                finished.interrupted = true;
+                break;
+            };
+            finished.epochs = (finished.steps / per_epoch) as u32;
+            finished.eval = eval.clone();
+            l.epoch(finished.epochs, &losses, eval, epoch_began)?;
+            (losses, done, epoch_began) = (EpochLosses::default(), 0, Instant::now());
+            l.save(finished.steps, losses)?;
+            saved = finished.steps;
+        }
+        if finished.steps > from && stop.load(Ordering::Relaxed) {
+            finished.interrupted = true;
+            break;
+        }
+        let Some(b) = batches.next() else { break };
         let n = finished.steps + 1;
         let report = cluster.run(program.id, n, &provide(b.map_err(data_failed)?))?;
         let name = &program.plan.outputs[0].name;
         let loss = report.outputs.get(name).and_then(|t| t.scalar()).unwrap_or(f64::NAN);
-        l.step(n, loss, epoch_began, losses.len())?;
-        losses.push(loss);
+        done += 1;
+        l.step(n, loss, epoch_began, done)?;
+        losses.add(loss);
         (finished.steps, finished.loss) = (n, Some(loss));
-        if n.is_multiple_of(per_epoch) {
-            finished.epochs = (n / per_epoch) as u32;
-            finished.eval = l.epoch(finished.epochs, &losses, evaluator.as_ref(), epoch_began)?;
-            losses.clear();
-            epoch_began = Instant::now();
-            l.save(n)?;
-            saved = n;
-        }
-        if stop.load(Ordering::Relaxed) {
-            finished.interrupted = true;
-            break;
-        }
     }
     drop(batches);
     if saved != finished.steps {
-        l.save(finished.steps)?;
+        l.save(finished.steps, losses)?;
+    }
+    if !finished.interrupted && !finished.steps.is_multiple_of(per_epoch) && evaluator.is_some() {
+        match l.evaluate(evaluator.as_ref(), stop)? {
+            ControlFlow::Continue(eval) => finished.eval = eval,
+            ControlFlow::Break(()) => finished.interrupted = true,
+        }
     }
     if !finished.interrupted {
-        if !finished.steps.is_multiple_of(per_epoch) && evaluator.is_some() {
-            finished.eval = l.evaluate(evaluator.as_ref())?;
-        }
         let seconds = began.elapsed().as_secs_f64();
         finished.epochs = (finished.steps / per_epoch) as u32;
         l.event(Event::Done { steps: finished.steps, epochs: finished.epochs, seconds })?;
@@ -277,6 +291,11 @@ pub fn train(
     }
     cluster.shutdown();
     Ok(finished)
+}
+
+/// Whether all steps of an epoch are done, but it is not evaluated.
+fn is_open(steps: u64, per_epoch: u64, losses: &EpochLosses) -> bool {
+    steps.is_multiple_of(per_epoch) && losses.steps > 0
 }
 
 fn newest(
@@ -335,9 +354,9 @@ impl Loop<'_> {
         Ok(())
     }
 
-    fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, before: usize) -> Result<(), Failure> {
+    fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, done: usize) -> Result<(), Failure> {
         self.event(Event::Step { step, loss })?;
-        let rate = ((before + 1) * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
+        let rate = (done * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
         let epoch = self.schedule.position(step - 1).0 + 1;
         (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate });
         if loss.is_finite() {
@@ -352,32 +371,37 @@ impl Loop<'_> {
         Err(d.help("try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block").into())
     }
 
-    fn evaluate(&mut self, evaluator: Option<&Evaluator>) -> Result<Option<metrics::Evaluation>, Failure> {
-        let Some(e) = evaluator else { return Ok(None) };
+    /// Measures on the test set, where there is one; breaks off where it was stopped.
+    fn evaluate(
+        &mut self,
+        evaluator: Option<&Evaluator>,
+        stop: &AtomicBool,
+    ) -> Result<ControlFlow<(), Option<metrics::Evaluation>>, Failure> {
+        let Some(e) = evaluator else { return Ok(ControlFlow::Continue(None)) };
         let progress = &mut *self.progress;
-        let result =
-            e.run(self.cluster, &mut |done, total| progress(Progress::Evaluating { done, total }))?;
-        Ok(Some(result))
+        let told = &mut |done, total| progress(Progress::Evaluating { done, total });
+        Ok(match e.run(self.cluster, stop, told)? {
+            Some(result) => ControlFlow::Continue(Some(result)),
+            None => ControlFlow::Break(()),
+        })
     }
 
     fn epoch(
         &mut self,
         epoch: u32,
-        losses: &[f64],
-        evaluator: Option<&Evaluator>,
+        losses: &EpochLosses,
+        eval: Option<metrics::Evaluation>,
         began: Instant,
-    ) -> Result<Option<metrics::Evaluation>, Failure> {
-        let eval = self.evaluate(evaluator)?;
-        let train_loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
+    ) -> Result<(), Failure> {
         let seconds = began.elapsed().as_secs_f64();
-        self.event(Event::Epoch { epoch, train_loss, eval: eval.clone(), seconds })?;
-        Ok(eval)
+        self.event(Event::Epoch { epoch, train_loss: losses.mean(), eval, seconds })
     }
 
-    fn save(&mut self, step: u64) -> Result<(), Failure> {
+    fn save(&mut self, step: u64, losses: EpochLosses) -> Result<(), Failure> {
         let Some(store) = &self.store else { return Ok(()) };
         let (epoch, position) = self.schedule.position(step);
-        let meta = Meta::new(self.project.program.model.as_str(), step, epoch, position as u64, self.seed);
+        let name = self.project.program.model.as_str();
+        let meta = Meta { losses, ..Meta::new(name, step, epoch, position as u64, self.seed) };
         // What the log says of these steps must be on disk before the checkpoint that vouches for them.
         if let Some(log) = &self.log {
             log.sync()?;

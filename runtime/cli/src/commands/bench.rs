@@ -1,7 +1,7 @@
-//! `bench model`.
+//! `bench model`; `bench collectives` is in a file of its own.
 
 use super::project;
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, BenchModelArgs, BenchWhat};
 use crate::console::Console;
 use crate::progress::bar;
 use crate::stop::Stop;
@@ -10,7 +10,13 @@ use meshwright_train::{BenchOptions, bench};
 
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs, console: &mut Console) -> Result<(), Stop> {
-    let args = args.what.args();
+    match &args.what {
+        BenchWhat::Model(a) => model(a, console),
+        BenchWhat::Collectives(a) => super::bench_collectives::run(a, console),
+    }
+}
+
+fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
     let (project, sources) = project::load(&args.project.options(), console)?;
     let options = BenchOptions {
         steps: args.steps as usize,

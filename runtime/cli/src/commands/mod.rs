@@ -1,6 +1,7 @@
 //! One command a file: each reads its options, calls the libraries, and reports.
 
 pub(crate) mod bench;
+mod bench_collectives;
 pub(crate) mod check;
 pub(crate) mod ckpt;
 pub(crate) mod completions;
