@@ -48,7 +48,7 @@ fn attribute(g: &Graph, n: &Node) -> String {
             let made = n.op.scalar(&mut e, &[], &[], &n.ty).and_then(|r| e.nodes.get(r as usize));
             match made.map(|n| n.scalar) {
                 Some(Scalar::Const(v)) => format!(" {v}"),
-                _ => String::new(),
+                _ => n.op.detail(),
             }
         }
         _ => String::new(),
@@ -143,6 +143,9 @@ pub fn plan(p: &Plan) -> String {
                     }
                 };
                 format!("{}{dim} {}", c.name(), axes.join(","))
+            }
+            StepKind::Random { stream, distribution, .. } => {
+                format!("random {{ {} of `{stream}` }}", meshwright_ops::describe_random(distribution))
             }
             other => other.name().to_string(),
         };

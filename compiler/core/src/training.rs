@@ -8,6 +8,8 @@ use meshwright_plan::{DType, Init, Phase};
 
 /// Builds the training step of a program; `None` where it has no `train` block.
 pub fn training_step(program: &Program) -> Option<StepGraph> {
+    program.train.as_ref()?;
+    let program = &crate::specialised(program, true);
     let train = program.train.as_ref()?;
     let mut g = program.graph.clone();
     let params: Vec<&ParamDecl> = program.params.iter().filter(|p| !p.frozen).collect();

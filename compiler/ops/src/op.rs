@@ -77,6 +77,11 @@ pub trait Op: Debug + Send + Sync {
     /// The role of every dim.
     fn roles(&self, x: &[&Type], y: &Type) -> Roles;
 
+    /// What tells ops of this name apart, for listings; starts with a blank.
+    fn detail(&self) -> String {
+        String::new()
+    }
+
     /// What else the partitioner must know.
     fn kind(&self) -> Kind {
         Kind::Compute

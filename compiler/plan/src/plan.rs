@@ -172,7 +172,7 @@ pub struct Plan {
 
 impl Plan {
     /// Version of the format that this code writes and reads.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 
     /// The Plan as JSON: byte-identical for equal Plans.
     pub fn to_json(&self) -> String {
@@ -187,6 +187,11 @@ impl Plan {
     /// SHA-256 of the JSON, in hexadecimal. Ranks compare it before the first step.
     pub fn hash(&self) -> String {
         sha2::Sha256::digest(self.to_json()).iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Whether it is a training step: random values then depend on the run's seed and the number of the step.
+    pub fn trains(&self) -> bool {
+        self.program == "train"
     }
 
     /// A buffer.

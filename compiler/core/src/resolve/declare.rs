@@ -168,7 +168,8 @@ impl<'a> Resolver<'a> {
         self.konst(e, "the first value of a parameter").map(|k| Init::Constant(k.num().f64()))
     }
 
-    fn distribution(&mut self, name: &str, a: f64, b: f64, at: Span) -> Option<Init> {
+    /// A distribution with its numbers checked. `name` is `uniform`, `normal` or `truncated_normal`.
+    pub(super) fn distribution(&mut self, name: &str, a: f64, b: f64, at: Span) -> Option<Init> {
         let wrong = match name {
             "uniform" if a > b => {
                 Some(format!("`uniform` from {a} to {b}: the low end is above the high end"))

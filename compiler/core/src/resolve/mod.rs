@@ -15,6 +15,7 @@ mod layers;
 mod load;
 mod number;
 mod over_dims;
+mod random;
 mod report;
 mod schedule;
 mod scope;
@@ -95,6 +96,8 @@ fn resolve_loaded(
         metrics: Vec::new(),
         outputs: Vec::new(),
         step: None,
+        training: None,
+        streams: BTreeMap::new(),
         depth: 0,
         work: 0,
         stopped: false,
@@ -229,6 +232,10 @@ struct Resolver<'a> {
     outputs: Vec<LossDecl>,
     /// The leaf of the number of the step.
     step: Option<Id>,
+    /// The truth value `training`.
+    training: Option<Id>,
+    /// How many streams of random numbers have each name.
+    streams: BTreeMap<String, usize>,
     depth: usize,
     work: usize,
     /// Whether a limit was hit: nothing is evaluated from then on.

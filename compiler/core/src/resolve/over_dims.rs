@@ -13,7 +13,7 @@ use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, Una
 use std::sync::Arc;
 
 /// Ops of the language that are not built.
-pub(super) const NOT_YET: [&str; 5] = ["conv", "concat", "shift", "pad", "dropout"];
+pub(super) const NOT_YET: [&str; 4] = ["conv", "concat", "shift", "pad"];
 
 /// Folds: over no dims at all they give their operand.
 const FOLDS: [&str; 4] = ["sum", "mean", "max", "min"];
@@ -98,6 +98,10 @@ impl<'a> Resolver<'a> {
     /// `name[dims](…)`.
     pub(super) fn over_dims(&mut self, op: &'a DimOp, span: Span) -> Val {
         let name = op.name.text.as_str();
+        if matches!(name, "random_uniform" | "random_normal") {
+            let dims = self.plain_dims(op);
+            return self.random(name, dims, &op.args, span);
+        }
         let found = families().find(|f| f.name == name && matches!(f.form, Form::OverDims(_)));
         let (Some(f), Some(Form::OverDims(arity))) = (found, found.map(|f| f.form)) else {
             return self.no_such_op(op, span);
@@ -164,6 +168,7 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let function = self.globals.layers.by_name.contains_key(name)
+            || name == "dropout"
             || families().any(|f| f.name == name && matches!(f.form, Form::Function(_)));
         if function {
             let text = format!("`{name}` is not an op over dims");
@@ -177,7 +182,7 @@ impl<'a> Resolver<'a> {
         let over = families().filter(|f| matches!(f.form, Form::OverDims(_))).map(|f| f.name);
         let d = Diagnostic::error(codes::E0201, format!("there is no op `{name}` over dims"))
             .at(op.name.span, "not known");
-        let d = match nearest(name, over) {
+        let d = match nearest(name, over.chain(["random_uniform", "random_normal"])) {
             Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.len() > 2),
             None => d,
         };
