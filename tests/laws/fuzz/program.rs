@@ -1,10 +1,12 @@
 //! Random training programs: layers of typed ops over named dims, a scalar loss, an optimiser.
 
+use super::SEED;
 use crate::rng::Rng;
 use crate::walk::Bound;
 use meshwright_core::program::{ClipSpec, LossDecl, Optimizer, ParamDecl, Program, TrainSpec};
 use meshwright_diag::Span;
 use meshwright_ops::*;
+use meshwright_plan::random::{Distribution, Key, draw};
 use meshwright_plan::{DType, Dim, DimNames, Init, InputDecl, Monoid, Phase};
 use std::collections::BTreeSet;
 
@@ -177,7 +179,7 @@ impl Maker {
     }
 
     fn op(&mut self) -> Option<Id> {
-        match self.rng.below(18) {
+        match self.rng.below(20) {
             0..5 => self.product(),
             5 | 6 => {
                 let (x, _) = self.several(3, ELEMENTS)?;
@@ -198,11 +200,38 @@ impl Maker {
             13 | 14 => self.renamed(),
             15 => self.argmax(),
             16 => self.binary(),
+            17 | 18 => Some(self.random()),
             _ => {
                 let x = self.any();
                 Some(self.g.op(StopGradient, &[x]))
             }
         }
+    }
+
+    /// Dropout with a mask that may be shared, or random numbers times a value; in a choice of what only training does.
+    fn random(&mut self) -> Id {
+        let x = self.any();
+        let dims: Vec<Dim> = self.dims_of(x).into_iter().filter(|_| !self.rng.one_in(4)).collect();
+        let dims = self.rng.shuffled(&dims);
+        let stream = format!("random {}", self.g.nodes.len());
+        let (dtype, distribution) = match self.rng.below(4) {
+            0 => (DType::F64, Distribution::Uniform { low: -1.0, high: 2.0 }),
+            1 => (DType::F64, Distribution::Normal { mean: 0.5, std: 1.0 }),
+            _ => (DType::Bool, Distribution::Kept { rate: 0.3 }),
+        };
+        let key = Key::of_step(SEED, &stream, 1);
+        let op = meshwright_ops::Random { stream, distribution, dims: dims.clone(), dtype };
+        let r = self.g.op(op, &[]);
+        let values = (0..Self::size(&dims)).map(|i| draw(&distribution, key, i as u64)).collect();
+        self.bound.insert(r, F64Tensor::new(dims, values));
+        let random = if dtype == DType::Bool { self.g.masked(r, x) } else { self.g.product(&[r, x]) };
+        let scaled = self.g.scaled(random, 1.0 / 0.7);
+        if self.rng.one_in(2) {
+            return scaled;
+        }
+        let training = self.g.op(Training, &[]);
+        self.bound.insert(training, F64Tensor::new([], vec![1.0]));
+        self.g.choose(training, scaled, x)
     }
 
     fn product(&mut self) -> Option<Id> {
