@@ -21,7 +21,7 @@ pub mod verify;
 pub use compile::{Compiled, PASSES, compile};
 pub use evaluation::{Accumulate, Evaluation, evaluation};
 pub use layout::{Layout, check_devices, layout};
-pub use program::{ClipSpec, LossDecl, Optimizer, ParamDecl, Program, Settings, TrainSpec};
+pub use program::{ClipSpec, LossDecl, Optimizer, ParamDecl, Program, Settings, StateDecl, TrainSpec};
 pub use specialise::specialised;
 pub use step_graph::{Goal, GoalKind, StepGraph};
 pub use training::training_step;

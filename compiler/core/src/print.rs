@@ -36,7 +36,7 @@ pub fn graph(step: &StepGraph) -> String {
 /// What tells ops of one name apart and does not show in their types.
 fn attribute(g: &Graph, n: &Node) -> String {
     match n.op.kind() {
-        Kind::Leaf(LeafOp::Param { init, .. } | LeafOp::Moment { init, .. }) => match init {
+        Kind::Leaf(LeafOp::Param { init, .. } | LeafOp::Moment { init, .. } | LeafOp::State { init, .. }) => match init {
             Init::Constant(v) => format!(" = {v}"),
             Init::Normal { mean, std } => format!(" = normal({mean}, {std})"),
             Init::TruncatedNormal { mean, std } => format!(" = truncated_normal({mean}, {std})"),

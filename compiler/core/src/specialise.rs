@@ -13,6 +13,7 @@ pub fn specialised(program: &Program, training: bool) -> Program {
     let Some(same) = decide(&mut out.graph, training) else { return out };
     let now = |id: &mut Id| *id = same[id.0 as usize];
     out.losses.iter_mut().chain(&mut out.metrics).chain(&mut out.outputs).for_each(|d| now(&mut d.id));
+    out.states.iter_mut().filter_map(|s| s.next.as_mut()).for_each(now);
     if let Some(t) = &mut out.train {
         now(&mut t.minimize.id);
     }

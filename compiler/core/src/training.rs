@@ -30,6 +30,9 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
         };
         update.parameter(&mut g, p, grad, &mut goals);
     }
+    for s in &program.states {
+        goals.push(Goal { name: s.path.clone(), id: s.next.unwrap_or(s.id), kind: GoalKind::Next(s.id) });
+    }
     Some(StepGraph {
         model: program.model.clone(),
         program: "train",

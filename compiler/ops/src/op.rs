@@ -49,6 +49,13 @@ pub enum LeafOp {
         /// Its first value.
         init: Init,
     },
+    /// A tensor that is kept between training steps and not trained.
+    State {
+        /// Its path.
+        path: String,
+        /// Its first value.
+        init: Init,
+    },
     /// The number of the step, from 1.
     StepNumber,
 }

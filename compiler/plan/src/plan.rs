@@ -64,7 +64,7 @@ pub enum LeafKind {
     /// Read from the data for each step. The first dim counts examples. An input may occur as several leaves, in several
     /// placements.
     Input,
-    /// A parameter, by its path.
+    /// A parameter or a state, by its path.
     Param,
     /// A moment of the optimiser: `PATH/m`.
     Moment,
@@ -133,7 +133,7 @@ pub struct Summary {
     pub collective_bytes: u64,
     /// Greatest sum of all buffers alive at once, parameters and moments included.
     pub peak_bytes: u64,
-    /// Bytes of parameters.
+    /// Bytes of parameters and states.
     pub parameter_bytes: u64,
     /// Bytes of moments.
     pub moment_bytes: u64,

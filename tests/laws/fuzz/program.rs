@@ -457,6 +457,7 @@ impl Maker {
             dim_spans: Default::default(),
             inputs: self.inputs,
             params: self.params,
+            states: Vec::new(),
             losses: vec![minimize.clone()],
             metrics: Vec::new(),
             outputs: Vec::new(),

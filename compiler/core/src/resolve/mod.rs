@@ -9,6 +9,7 @@ mod brackets;
 mod call;
 mod declare;
 mod expr;
+mod fans;
 mod glob;
 mod globals;
 mod layers;
@@ -19,12 +20,13 @@ mod random;
 mod report;
 mod schedule;
 mod scope;
+mod state;
 #[cfg(test)]
 mod tests;
 mod train;
 mod walk;
 
-use crate::program::{LossDecl, ParamDecl, Program, Settings};
+use crate::program::{LossDecl, ParamDecl, Program, Settings, StateDecl};
 use globals::Globals;
 use meshwright_diag::{Diagnostic, Outcome, Span, codes, has_errors};
 use meshwright_ops::{Graph, Id, Origin};
@@ -90,6 +92,8 @@ fn resolve_loaded(
         report,
         scopes: Vec::new(),
         params: Vec::new(),
+        states: Vec::new(),
+        assigned: BTreeMap::new(),
         paths: BTreeMap::new(),
         inputs: Vec::new(),
         losses: Vec::new(),
@@ -104,6 +108,7 @@ fn resolve_loaded(
         poisoned: BTreeSet::new(),
     };
     r.model(chosen);
+    r.unassigned();
     let train = train.and_then(|t| r.train(t));
     let found = r.report.finish();
     if has_errors(&found) {
@@ -118,6 +123,7 @@ fn resolve_loaded(
         dim_spans,
         inputs: r.inputs,
         params: r.params,
+        states: r.states,
         losses: r.losses,
         metrics: r.metrics,
         outputs: r.outputs,
@@ -225,6 +231,9 @@ struct Resolver<'a> {
     /// The model's scope, and those of the layer calls that are open.
     scopes: Vec<Scope<'a>>,
     params: Vec<ParamDecl>,
+    states: Vec<StateDecl>,
+    /// Where each state, by position, is given its next value.
+    assigned: BTreeMap<usize, Span>,
     paths: BTreeMap<String, PathOrigin>,
     inputs: Vec<(InputDecl, Id, Span)>,
     losses: Vec<LossDecl>,

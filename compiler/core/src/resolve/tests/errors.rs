@@ -304,7 +304,7 @@ fn numbers_without_a_value() {
 fn what_is_not_built_says_so() {
     same(
         &body(
-            "let z = conv[d by e](x, x, padding = same) let w = concat[d, e -> e](x, x) state s[d] = 0 repeat seq { z = z + 1 } let q = z",
+            "let z = conv[d by e](x, x, padding = same) let w = concat[d, e -> e](x, x) repeat seq { z = z + 1 } let q = z",
         ),
         "E0190 `conv[…]` is not built yet
           ^ `conv`: not in this version
@@ -312,9 +312,6 @@ fn what_is_not_built_says_so() {
         E0190 `concat[…]` is not built yet
           ^ `concat`: not in this version
           help: write the model without it until then
-        E0190 `state` is not built yet
-          ^ `state s[d] = 0`: not in this version
-          help: leave it out until then: what it keeps cannot be kept
         E0190 `repeat` is not built yet
           ^ `repeat seq`: not in this version
           help: put the body into a layer and call it 4 times, each call with its own `as`",
