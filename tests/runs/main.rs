@@ -9,6 +9,7 @@ mod broken;
 mod cli;
 mod faults;
 mod gradients;
+mod kept;
 mod planning;
 mod resume;
 mod support;

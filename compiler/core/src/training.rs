@@ -30,6 +30,10 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
         };
         update.parameter(&mut g, p, grad, &mut goals);
     }
+    // What is not trained is kept all the same: an evaluation may read it where the loss does not.
+    for p in program.params.iter().filter(|p| p.frozen) {
+        goals.push(Goal { name: p.path.clone(), id: p.id, kind: GoalKind::Next(p.id) });
+    }
     for s in &program.states {
         goals.push(Goal { name: s.path.clone(), id: s.next.unwrap_or(s.id), kind: GoalKind::Next(s.id) });
     }

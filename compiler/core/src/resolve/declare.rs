@@ -101,7 +101,7 @@ impl<'a> Resolver<'a> {
                     .at(second, format!("this call of `{called}` is `{element}` too"))
                     .and(first, format!("this call is `{element}`"))
                     .and(declared, format!("the {word}"))
-                    .help("or give each call a `let` of its own: what it holds is then called as the `let` is");
+                    .help(format!("or give each call a `let` of its own: the {word}s are then called as the `let` is"));
                 match scope.and_then(|s| s.label) {
                     Some((at, before)) => d.fix(
                         format!("name this call: `as {element}2`"),
@@ -201,11 +201,12 @@ impl<'a> Resolver<'a> {
         self.konst(e, &format!("the first value of a {}", variety.word())).map(|k| Init::Constant(k.num().f64()))
     }
 
-    /// A distribution with its numbers checked. `name` is `uniform`, `normal` or `truncated_normal`.
+    /// A distribution with its numbers checked. `name` is `uniform`, `normal` or `truncated_normal`, or one
+    /// of the first two behind `random_`.
     pub(super) fn distribution(&mut self, name: &str, a: f64, b: f64, at: Span) -> Option<Init> {
-        let wrong = match name {
+        let wrong = match name.trim_start_matches("random_") {
             "uniform" if a > b => {
-                Some(format!("`uniform` from {a} to {b}: the low end is above the high end"))
+                Some(format!("`{name}` from {a} to {b}: the low end is above the high end"))
             }
             "normal" | "truncated_normal" if b < 0.0 => {
                 Some(format!("`{name}` with a standard deviation of {b}: it is negative"))
@@ -216,7 +217,7 @@ impl<'a> Resolver<'a> {
             self.error(Diagnostic::error(codes::E0214, text).at(at, format!("this is {b}")));
             return None;
         }
-        Some(match name {
+        Some(match name.trim_start_matches("random_") {
             "uniform" => Init::Uniform { low: a, high: b },
             "normal" => Init::Normal { mean: a, std: b },
             _ => Init::TruncatedNormal { mean: a, std: b },

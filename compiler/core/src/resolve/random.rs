@@ -29,10 +29,7 @@ impl<'a> Resolver<'a> {
         if !self.drawn_in_a_model(name, span) {
             return Val::Poison;
         }
-        let (kind, slots) = match name {
-            "random_uniform" => ("uniform", ["low", "high"]),
-            _ => ("normal", ["mean", "std"]),
-        };
+        let slots = if name == "random_uniform" { ["low", "high"] } else { ["mean", "std"] };
         let built_in = slots.map(|s| Slot::built_in(s, true));
         let Some(given) = self.bound(name, span, None, &built_in, args) else { return Val::Poison };
         let mut numbers = Vec::new();
@@ -46,7 +43,7 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let at = given[1].map_or(span, |e| e.span);
-        let distribution = match self.distribution(kind, a.num().f64(), b.num().f64(), at) {
+        let distribution = match self.distribution(name, a.num().f64(), b.num().f64(), at) {
             Some(Init::Uniform { low, high }) => Distribution::Uniform { low, high },
             Some(Init::Normal { mean, std }) => Distribution::Normal { mean, std },
             _ => return Val::Poison,
