@@ -52,7 +52,8 @@ pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
         on_input[i] = matches!(leaf, Kind::Leaf(LeafOp::Input { .. }))
             || (random && example.is_some_and(|d| n.ty.has(d)))
             || n.inputs.iter().any(|x| on_input[x.0 as usize]);
-        on_leaf[i] = random || matches!(leaf, Kind::Leaf(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
+        on_leaf[i] =
+            random || matches!(leaf, Kind::Leaf(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
     }
     let mut e = Evaluation {
         step: StepGraph {

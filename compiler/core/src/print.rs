@@ -36,12 +36,14 @@ pub fn graph(step: &StepGraph) -> String {
 /// What tells ops of one name apart and does not show in their types.
 fn attribute(g: &Graph, n: &Node) -> String {
     match n.op.kind() {
-        Kind::Leaf(LeafOp::Param { init, .. } | LeafOp::Moment { init, .. } | LeafOp::State { init, .. }) => match init {
-            Init::Constant(v) => format!(" = {v}"),
-            Init::Normal { mean, std } => format!(" = normal({mean}, {std})"),
-            Init::TruncatedNormal { mean, std } => format!(" = truncated_normal({mean}, {std})"),
-            Init::Uniform { low, high } => format!(" = uniform({low}, {high})"),
-        },
+        Kind::Leaf(LeafOp::Param { init, .. } | LeafOp::Moment { init, .. } | LeafOp::State { init, .. }) => {
+            match init {
+                Init::Constant(v) => format!(" = {v}"),
+                Init::Normal { mean, std } => format!(" = normal({mean}, {std})"),
+                Init::TruncatedNormal { mean, std } => format!(" = truncated_normal({mean}, {std})"),
+                Init::Uniform { low, high } => format!(" = uniform({low}, {high})"),
+            }
+        }
         Kind::Rename { from, to } => format!(" {} -> {}", g.dims.name(from), g.dims.name(to)),
         Kind::Generator => {
             let mut e = Expr::default();

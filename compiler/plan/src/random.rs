@@ -141,9 +141,7 @@ pub fn draw(distribution: &Distribution, key: Key, index: u64) -> f64 {
 pub fn draw_f32(distribution: &Distribution, key: Key, index: u64) -> f32 {
     let x = draw(distribution, key, index) as f32;
     match *distribution {
-        Distribution::Uniform { low, high } if x >= high as f32 => {
-            (high as f32).next_down().max(low as f32)
-        }
+        Distribution::Uniform { low, high } if x >= high as f32 => (high as f32).next_down().max(low as f32),
         _ => x,
     }
 }

@@ -115,7 +115,10 @@ impl<'a> Resolver<'a> {
                 let name = names.first().map_or("x", |n| n.text.as_str());
                 self.error(
                     Diagnostic::error(codes::E0218, format!("`{name} = …` stands outside of `repeat`"))
-                        .at(s.span, "carries a value to the next round of a `repeat`, or a `state` to the next step")
+                        .at(
+                            s.span,
+                            "carries a value to the next round of a `repeat`, or a `state` to the next step",
+                        )
                         .fix("declare a new name", Span { end: s.span.start, ..s.span }, "let ", false),
                 );
                 self.begin(std::slice::from_ref(value), None);

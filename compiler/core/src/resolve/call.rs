@@ -132,7 +132,10 @@ impl<'a> Resolver<'a> {
         }
         let functions = families().filter(|f| matches!(f.form, Form::Function(_))).map(|f| f.name);
         let layers = self.globals.layers.by_name.keys().copied();
-        let near = nearest(name, layers.chain(functions).chain(["size", "index", "cast"]).chain(super::random::NAMES));
+        let near = nearest(
+            name,
+            layers.chain(functions).chain(["size", "index", "cast"]).chain(super::random::NAMES),
+        );
         let d = d(format!("no layer or function is called `{name}`"));
         let d = match near {
             Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),

@@ -101,7 +101,9 @@ impl<'a> Resolver<'a> {
                     .at(second, format!("this call of `{called}` is `{element}` too"))
                     .and(first, format!("this call is `{element}`"))
                     .and(declared, format!("the {word}"))
-                    .help(format!("or give each call a `let` of its own: the {word}s are then called as the `let` is"));
+                    .help(format!(
+                        "or give each call a `let` of its own: the {word}s are then called as the `let` is"
+                    ));
                 match scope.and_then(|s| s.label) {
                     Some((at, before)) => d.fix(
                         format!("name this call: `as {element}2`"),
@@ -161,8 +163,11 @@ impl<'a> Resolver<'a> {
                 None
             }
             _ => {
-                let d = Diagnostic::error(codes::E0202, format!("a {} is a float, not `{}`", variety.word(), n.text))
-                    .at(n.span, "`float`, `f32` or `f64`");
+                let d = Diagnostic::error(
+                    codes::E0202,
+                    format!("a {} is a float, not `{}`", variety.word(), n.text),
+                )
+                .at(n.span, "`float`, `f32` or `f64`");
                 self.error(d.help(format!("leave the dtype out: a {} is `float`", variety.word())));
                 None
             }
@@ -190,7 +195,8 @@ impl<'a> Resolver<'a> {
                 let d = Diagnostic::error(codes::E0201, format!("there is no initialiser `{name}`"))
                     .at(call.name.span, "not known")
                     .note(format!("initialisers: a number, {}", listed(known())));
-                let d = match nearest(name, known()) {
+                let drawn = name.strip_prefix("random_").filter(|n| known().any(|k| k == *n));
+                let d = match drawn.or_else(|| nearest(name, known())) {
                     Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),
                     None => d,
                 };
@@ -198,7 +204,8 @@ impl<'a> Resolver<'a> {
                 return None;
             }
         }
-        self.konst(e, &format!("the first value of a {}", variety.word())).map(|k| Init::Constant(k.num().f64()))
+        self.konst(e, &format!("the first value of a {}", variety.word()))
+            .map(|k| Init::Constant(k.num().f64()))
     }
 
     /// A distribution with its numbers checked. `name` is `uniform`, `normal` or `truncated_normal`, or one

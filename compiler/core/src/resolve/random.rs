@@ -19,13 +19,7 @@ pub(super) const NAMES: [&str; 3] = ["dropout", "random_uniform", "random_normal
 
 impl<'a> Resolver<'a> {
     /// `random_uniform[dims](low, high)` and `random_normal[dims](mean, std)`; without dims, one number.
-    pub(super) fn random(
-        &mut self,
-        name: &str,
-        dims: Option<Vec<Dim>>,
-        args: &'a [Arg],
-        span: Span,
-    ) -> Val {
+    pub(super) fn random(&mut self, name: &str, dims: Option<Vec<Dim>>, args: &'a [Arg], span: Span) -> Val {
         if !self.drawn_in_a_model(name, span) {
             return Val::Poison;
         }
@@ -70,7 +64,10 @@ impl<'a> Resolver<'a> {
         };
         let (Some(x), Some(rate), Some(shared)) = (x, rate, shared) else { return Val::Poison };
         let Value::Tensor(id) = x.value else {
-            let d = Diagnostic::error(codes::E0213, "`dropout` of a number: nothing would be drawn for each element");
+            let d = Diagnostic::error(
+                codes::E0213,
+                "`dropout` of a number: nothing would be drawn for each element",
+            );
             self.error(d.at(of.span, "a number").help("give it a tensor"));
             return Val::Poison;
         };
@@ -91,7 +88,9 @@ impl<'a> Resolver<'a> {
             );
             let at = given[2].map_or(span, |e| e.span);
             let d = Diagnostic::error(codes::E0203, text).at(at, "no dim of it");
-            self.error(d.and(of.span, format!("this is {}", self.shape(id))).help(format!("leave `{name}` out")));
+            self.error(
+                d.and(of.span, format!("this is {}", self.shape(id))).help(format!("leave `{name}` out")),
+            );
             return Val::Poison;
         }
         if rate == 0.0 {
@@ -113,7 +112,8 @@ impl<'a> Resolver<'a> {
         let n = self.konst(e, "the rate of `dropout`")?.num();
         if !(0.0..1.0).contains(&n.f64()) {
             let text = format!("the rate of `dropout` is {n}: it must be at least 0 and less than 1");
-            let d = Diagnostic::error(codes::E0214, text).at(e.span, "the share of elements that are dropped");
+            let d =
+                Diagnostic::error(codes::E0214, text).at(e.span, "the share of elements that are dropped");
             self.error(d.help("`dropout(x, 0.1)` drops one element in ten"));
             return None;
         }

@@ -11,7 +11,9 @@ impl<'a> Resolver<'a> {
     pub(super) fn assigns_states(&mut self, names: &'a [Name], value: &'a Expr) -> bool {
         let mut targets = Vec::new();
         for n in names {
-            let Some(local) = self.scopes.last().and_then(|s| s.locals.get(n.text.as_str())) else { return false };
+            let Some(local) = self.scopes.last().and_then(|s| s.locals.get(n.text.as_str())) else {
+                return false;
+            };
             // Another name of a state's value, or a parameter of a layer that is given it, is not the state.
             let at = local.span;
             targets.push(match &local.val {
@@ -73,7 +75,8 @@ impl<'a> Resolver<'a> {
         } else {
             (codes::E0203, "a next value has every dim of its state".to_string())
         };
-        let text = format!("state `{}` is {}, its next value {}", name.text, self.shape(decl.id), self.shape(id));
+        let text =
+            format!("state `{}` is {}, its next value {}", name.text, self.shape(decl.id), self.shape(id));
         let d = Diagnostic::error(code, text).at(at, format!("this is {}", self.shape(id)));
         let d = d.and(decl.span, "the state").help(help);
         self.error(d);

@@ -144,7 +144,9 @@ impl Lower<'_> {
         let Kind::Leaf(leaf) = node.op.kind() else { return };
         let (kind, name, init) = match leaf {
             LeafOp::Input { name } => (LeafKind::Input, name, None),
-            LeafOp::Param { path, init } | LeafOp::State { path, init } => (LeafKind::Param, path, Some(init)),
+            LeafOp::Param { path, init } | LeafOp::State { path, init } => {
+                (LeafKind::Param, path, Some(init))
+            }
             LeafOp::Moment { path, init } => (LeafKind::Moment, path, Some(init)),
             LeafOp::StepNumber => (LeafKind::StepNumber, "step".into(), None),
         };

@@ -8,7 +8,9 @@ use meshwright_plan::Init;
 const DIMS: &str = "dim batch = 6, seq = 4, d = 3, e = 5\n";
 
 fn model(body: &str) -> Program {
-    program(&format!("{DIMS}model m {{ input x[batch, d]: float param w[d] = 1\n{body}\n}} train m {{ minimize l optimizer sgd(lr = 0.1) }}"))
+    program(&format!(
+        "{DIMS}model m {{ input x[batch, d]: float param w[d] = 1\n{body}\n}} train m {{ minimize l optimizer sgd(lr = 0.1) }}"
+    ))
 }
 
 /// The streams of a program, in order.
@@ -28,9 +30,7 @@ fn streams_are_called_by_their_source_path() {
         layer block(x) { let a = noisy(x) return noisy(a) * random_uniform(0, 1) }";
     let body = "let a = block(x) as one let b = block(a) as two let c = block(b) as two
         loss l = mean[batch, d](dropout(c * w, 0.5) * random_normal[d](0, 1))";
-    let p = program(&format!(
-        "{DIMS}{layers} model m {{ input x[batch, d]: float param w[d] = 1 {body} }}"
-    ));
+    let p = program(&format!("{DIMS}{layers} model m {{ input x[batch, d]: float param w[d] = 1 {body} }}"));
     let all = streams(&p);
     let one = [
         "one.noisy.y/dropout",

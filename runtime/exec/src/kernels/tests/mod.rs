@@ -4,6 +4,7 @@
 mod map;
 mod math;
 mod moves;
+mod random;
 mod reduce;
 mod rows;
 
