@@ -53,7 +53,8 @@ model m {
     normal = drawn
 
     let x      = dropout(cast(image, float) / 255, rate, shared = [cols]) + noise * drawn * random_uniform(0, 1)
-    let flat   = batch_norm(x, [cols], [batch, rows]) as pixels
+    // Bent, or the next norm would undo the shift.
+    let flat   = tanh(batch_norm(x, [cols], [batch, rows]) as pixels)
     let h      = dropout(relu(batch_norm(linear(flat, [rows, cols], [hidden]), [hidden], [batch])), rate)
     let logits = dense(h, hidden, classes)
     loss   xent     = mean[batch](cross_entropy[classes](logits, label))

@@ -3,7 +3,7 @@
 use super::SEED;
 use crate::rng::Rng;
 use crate::walk::Bound;
-use meshwright_core::program::{ClipSpec, LossDecl, Optimizer, ParamDecl, Program, TrainSpec};
+use meshwright_core::program::{ClipSpec, LossDecl, Optimizer, ParamDecl, Program, StateDecl, TrainSpec};
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::random::{Distribution, Key, draw};
@@ -41,6 +41,7 @@ struct Maker {
     pool: Vec<Id>,
     indices: Vec<Id>,
     params: Vec<ParamDecl>,
+    states: Vec<StateDecl>,
     inputs: Vec<(InputDecl, Id, Span)>,
 }
 
@@ -67,6 +68,7 @@ pub(crate) fn random(seed: u64) -> Random {
         pool: Vec::new(),
         indices: Vec::new(),
         params: Vec::new(),
+        states: Vec::new(),
         inputs: Vec::new(),
     };
     m.leaves();
@@ -116,6 +118,40 @@ impl Maker {
         id
     }
 
+    /// A state, whose next value is chosen at the end.
+    fn state(&mut self, dims: Vec<Dim>) -> Id {
+        let path = format!("l{}.s", self.states.len());
+        self.at(&path, &path);
+        self.g.cursor.class = Class::Param;
+        let leaf = LeafOp::State { path: path.clone(), init: Init::Constant(0.7) };
+        let id = self.g.op(Leaf { leaf, ty: Type::new(DType::F64, dims.clone()) }, &[]);
+        self.bound.insert(id, F64Tensor::build(&dims, |_| 0.7));
+        self.states.push(StateDecl { path, id, span: Span::default(), next: None });
+        id
+    }
+
+    /// For most states the mean of some value that has its dims, or else a part of itself.
+    fn next_states(&mut self) {
+        for i in 0..self.states.len() {
+            if self.rng.one_in(6) {
+                continue;
+            }
+            let (id, path) = (self.states[i].id, self.states[i].path.clone());
+            self.at(&path, "next");
+            let dims = self.dims_of(id);
+            let fits = |x: &Id| dims.iter().all(|d| self.g.ty(*x).has(*d));
+            let fit: Vec<Id> = self.pool.iter().copied().filter(fits).collect();
+            let x = self.rng.pick(&fit);
+            let rest: Vec<Dim> = self.dims_of(x).into_iter().filter(|d| !dims.contains(d)).collect();
+            let next = match (x == id, rest.is_empty()) {
+                (true, _) => self.g.scaled(x, 0.5),
+                (false, true) => x,
+                (false, false) => self.g.op(Mean { dims: rest }, &[x]),
+            };
+            self.states[i].next = Some(next);
+        }
+    }
+
     fn leaves(&mut self) {
         let (batch, class) = (self.batch, self.class);
         let [d, e] = [self.dims[2], self.dims[3]];
@@ -140,6 +176,13 @@ impl Maker {
         let h = self.g.contract_to(&[x, p], &keep);
         let h = self.tamed(h);
         self.pool.push(h);
+        for _ in 0..self.rng.below(3) {
+            let mut dims = self.rng.some(&self.dims);
+            dims.truncate(2);
+            let dims = self.rng.shuffled(&dims);
+            let s = self.state(dims);
+            self.pool.push(s);
+        }
     }
 
     /// A value; recent ones are likelier.
@@ -434,6 +477,7 @@ impl Maker {
     }
 
     fn finish(mut self, seed: u64) -> Random {
+        self.next_states();
         self.at("", "loss");
         let mut terms = Vec::new();
         // What nothing else uses is in the loss, so that hardly anything is dead code.
@@ -457,7 +501,7 @@ impl Maker {
             dim_spans: Default::default(),
             inputs: self.inputs,
             params: self.params,
-            states: Vec::new(),
+            states: self.states,
             losses: vec![minimize.clone()],
             metrics: Vec::new(),
             outputs: Vec::new(),

@@ -156,7 +156,7 @@ impl<'a> Pass<'a> {
         Placement::split(roles.loops.iter().filter_map(|l| Some((l.on[slot]?, loops.get(&l.dim)?.clone()))))
     }
 
-    /// Constants, positions and inputs can be made in any placement at no cost, also under another name of a dim.
+    /// Constants, positions, random values and inputs can be made in any placement at no cost, also under another name of a dim.
     pub(super) fn anywhere(&self, id: Id) -> bool {
         match self.node(id).op.kind() {
             Kind::Generator => true,
