@@ -10,6 +10,7 @@ mod cli;
 mod epochs;
 mod faults;
 mod gradients;
+mod kept;
 mod optimizers;
 mod planning;
 mod resume;

@@ -36,7 +36,10 @@ pub struct Evaluation {
 }
 
 /// Builds the evaluation of the losses and metrics of a program.
+///
+/// Values that are drawn at random are the same numbers in every batch: see [`meshwright_plan::random::FIXED_SEED`].
 pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
+    let program = &crate::specialised(program, false);
     let g = &program.graph;
     let example: Option<Dim> = program.inputs.first().and_then(|i| i.0.dims.first().copied());
     let mut on_input = vec![false; g.nodes.len()];
@@ -45,9 +48,12 @@ pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
         let n = g.node(id);
         let leaf = n.op.kind();
         let i = id.0 as usize;
+        let random = n.op.name() == "random";
         on_input[i] = matches!(leaf, Kind::Leaf(LeafOp::Input { .. }))
+            || (random && example.is_some_and(|d| n.ty.has(d)))
             || n.inputs.iter().any(|x| on_input[x.0 as usize]);
-        on_leaf[i] = matches!(leaf, Kind::Leaf(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
+        on_leaf[i] =
+            random || matches!(leaf, Kind::Leaf(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
     }
     let mut e = Evaluation {
         step: StepGraph {

@@ -153,14 +153,15 @@ fn wanted(project: &Project, names: &[String]) -> Result<Vec<String>, Failure> {
 
 /// The program that computes outputs.
 fn prediction(project: &Project, names: &[String]) -> StepGraph {
-    let outputs = project.program.outputs.iter().filter(|o| names.contains(&o.name));
+    let program = meshwright_core::specialised(&project.program, false);
+    let outputs = program.outputs.iter().filter(|o| names.contains(&o.name));
     let goals = outputs.map(|o| Goal { name: o.name.clone(), id: o.id, kind: GoalKind::Output }).collect();
     StepGraph {
-        model: project.program.model.clone(),
+        model: program.model,
         program: "predict",
-        float: project.program.float,
-        graph: project.program.graph.clone(),
-        inputs: project.program.inputs.iter().map(|i| i.0.clone()).collect(),
+        float: program.float,
+        graph: program.graph,
+        inputs: program.inputs.into_iter().map(|i| i.0).collect(),
         goals,
     }
 }
