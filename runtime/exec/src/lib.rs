@@ -22,6 +22,7 @@ mod own;
 mod pack;
 mod program;
 mod tensor;
+mod windows;
 #[cfg(test)]
 mod tests;
 

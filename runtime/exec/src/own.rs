@@ -1,7 +1,7 @@
 //! Own kernels, prepared for one device's shapes: every step but contractions and collectives.
 
 use crate::kernels::{
-    Access, Along, Arg, BlockCopy, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, KernelError,
+    Access, Along, Arg, BlockCopy, ConvolveKernel, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, KernelError,
     LogSumExpKernel, LookupKernel, MapKernel, ReduceKernel, ScatterAddKernel, Slice, SliceMut, SoftmaxKernel,
 };
 use crate::local::{Here, Local};
@@ -16,6 +16,7 @@ enum Kernel {
     Reduce(ReduceKernel),
     Copy(CopyKernel),
     BlockCopy(BlockCopy),
+    Convolve(Box<ConvolveKernel>),
     Lookup(LookupKernel),
     ScatterAdd(ScatterAddKernel),
     Softmax(SoftmaxKernel),
@@ -290,8 +291,13 @@ impl Own {
                 let range = wanted.start.saturating_sub(held)..wanted.end.saturating_sub(held);
                 Own::block_copy([(&from.joined(*dims)?, dims[0]), (&out, *to)], range, 0, 0.0)?
             }
-            StepKind::Convolve { .. }
-            | StepKind::Pool { .. }
+            StepKind::Convolve { x, w, y, slides, gives } => {
+                let all = [here.local(x)?, here.local(w)?, here.local(y)?];
+                let (kernel, [a, b, out]) = crate::windows::convolve(here, &all, slides, *gives)?;
+                let operands = [(&all[a], None), (&all[b], None)];
+                Own::new(Kernel::Convolve(Box::new(kernel)), &operands, &[&all[out]], &[])
+            }
+            StepKind::Pool { .. }
             | StepKind::PoolTap { .. }
             | StepKind::PoolSpread { .. } => {
                 return Err(Unprepared::Plan(format!("there is no kernel for `{}`", step.kind.name())));
@@ -369,6 +375,7 @@ impl Own {
             Kernel::Copy(_) if matches!(arg(0), Arg::Out(_)) => Ok(()),
             Kernel::Copy(kernel) => kernel.run(read(0)?, out),
             Kernel::BlockCopy(kernel) => kernel.run(read(0)?, out),
+            Kernel::Convolve(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::Lookup(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::ScatterAdd(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::Softmax(kernel) => kernel.run(arg(0), out),

@@ -13,7 +13,7 @@ use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, Una
 use std::sync::Arc;
 
 /// Ops of the language that are not built.
-pub(super) const NOT_YET: [&str; 5] = ["conv", "concat", "shift", "pad", "dropout"];
+pub(super) const NOT_YET: [&str; 4] = ["concat", "shift", "pad", "dropout"];
 
 /// Folds: over no dims at all they give their operand.
 const FOLDS: [&str; 4] = ["sum", "mean", "max", "min"];
@@ -159,10 +159,7 @@ impl<'a> Resolver<'a> {
             }
         }
         if NOT_YET.contains(&name) {
-            let help = match name {
-                "conv" => "use layers that sum whole dims, `sum[rows, cols](x * w)`, until then",
-                _ => "write the model without it until then",
-            };
+            let help = "write the model without it until then";
             self.error(not_yet(&format!("`{name}[…]`"), op.name.span).help(help));
             return Val::Poison;
         }

@@ -11,6 +11,7 @@ macro_rules! ops {
 
 mod binary;
 mod composite;
+mod slides;
 mod unary;
 pub use binary::{BINARY, Binary, BinaryDef, Derivatives};
 pub use composite::primitive;
@@ -23,4 +24,5 @@ ops! {
     cast, select, mask, expand, rename, gradient, stop_gradient,
     reduce, arg_reduce, mean, softmax, logsumexp, cross_entropy, cross_entropy_grad,
     lookup, scatter_add, one_hot,
+    convolve, conv,
 }

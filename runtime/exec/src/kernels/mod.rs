@@ -14,6 +14,7 @@
 //!     .run(Slice, SliceMut)                                         out over keep
 //! CopyKernel::new(shape, from: &Access).run(Slice, SliceMut)
 //! BlockCopy::new(dtype, from: Around, out: Around, range, at, fill).run(Slice, SliceMut)
+//! ConvolveKernel::new(dtype, gives, &Shape, elements of input, kernel and result).run(Slice, Slice, SliceMut)
 //! LookupKernel::new(shape, table: &Access, along: Along, index: &Access).run(table, index, out)
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
 //!     .run(values, index, out)                                      out is set to 0 first
@@ -26,6 +27,7 @@
 //! ```
 
 mod block_copy;
+mod convolve;
 mod copy;
 mod cross_entropy;
 mod data;
@@ -45,6 +47,8 @@ mod tests;
 mod walk;
 
 pub use block_copy::BlockCopy;
+pub use convolve::{ConvolveKernel, Shape, Shared, Sliding};
+pub(crate) use convolve::{INPUT, KERNEL, RESULT};
 pub use copy::CopyKernel;
 pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
 pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};
