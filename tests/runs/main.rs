@@ -13,3 +13,4 @@ mod planning;
 mod resume;
 mod support;
 mod tidy;
+mod windows;

@@ -2,7 +2,7 @@
 
 use crate::kernels::{
     Access, Along, Arg, BlockCopy, ConvolveKernel, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, KernelError,
-    LogSumExpKernel, LookupKernel, MapKernel, ReduceKernel, ScatterAddKernel, Slice, SliceMut, SoftmaxKernel,
+    LogSumExpKernel, LookupKernel, MapKernel, PoolKernel, PoolWork, ReduceKernel, ScatterAddKernel, Slice, SliceMut, SoftmaxKernel,
 };
 use crate::local::{Here, Local};
 use crate::pack::Around;
@@ -17,6 +17,8 @@ enum Kernel {
     Copy(CopyKernel),
     BlockCopy(BlockCopy),
     Convolve(Box<ConvolveKernel>),
+    Pool(Box<PoolKernel>),
+    PoolChoose(Box<PoolKernel>),
     Lookup(LookupKernel),
     ScatterAdd(ScatterAddKernel),
     Softmax(SoftmaxKernel),
@@ -297,10 +299,23 @@ impl Own {
                 let operands = [(&all[a], None), (&all[b], None)];
                 Own::new(Kernel::Convolve(Box::new(kernel)), &operands, &[&all[out]], &[])
             }
-            StepKind::Pool { .. }
-            | StepKind::PoolTap { .. }
-            | StepKind::PoolSpread { .. } => {
-                return Err(Unprepared::Plan(format!("there is no kernel for `{}`", step.kind.name())));
+            StepKind::Pool { monoid, input, slides, spread, out } => {
+                let [input, out] = [here.local(input)?, here.local(out)?];
+                let work = if *spread { PoolWork::Spread } else { PoolWork::Fold(*monoid) };
+                let kernel = crate::windows::pool(here, work, [&input, &out], slides)?;
+                Own::new(Kernel::Pool(Box::new(kernel)), &[(&input, None)], &[&out], &[])
+            }
+            StepKind::PoolTap { monoid, input, slides, out } => {
+                let [input, out] = [here.local(input)?, here.local(out)?];
+                let kernel = crate::windows::pool(here, PoolWork::Tap(*monoid), [&input, &out], slides)?;
+                Own::new(Kernel::Pool(Box::new(kernel)), &[(&input, None)], &[&out], &[])
+            }
+            StepKind::PoolSpread { tap, values, slides, out } => {
+                let [tap, values, out] = [here.local(tap)?, here.local(values)?, here.local(out)?];
+                same_dims(&tap, &values)?;
+                here.check_aligned(&[&tap, &values], &[])?;
+                let kernel = crate::windows::pool(here, PoolWork::Choose, [&values, &out], slides)?;
+                Own::new(Kernel::PoolChoose(Box::new(kernel)), &[(&tap, None), (&values, None)], &[&out], &[])
             }
             StepKind::Contract { .. } | StepKind::Collective(_) => return Ok(None),
         }))
@@ -376,6 +391,8 @@ impl Own {
             Kernel::Copy(kernel) => kernel.run(read(0)?, out),
             Kernel::BlockCopy(kernel) => kernel.run(read(0)?, out),
             Kernel::Convolve(kernel) => kernel.run(read(0)?, read(1)?, out),
+            Kernel::Pool(kernel) => kernel.run(read(0)?, None, out),
+            Kernel::PoolChoose(kernel) => kernel.run(read(0)?, Some(read(1)?), out),
             Kernel::Lookup(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::ScatterAdd(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::Softmax(kernel) => kernel.run(arg(0), out),

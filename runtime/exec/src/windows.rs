@@ -1,6 +1,8 @@
 //! What kernels need to know of operands over which something slides.
 
-use crate::kernels::{ConvolveKernel, INPUT, KERNEL, RESULT, Shape, Shared, Sliding};
+use crate::kernels::{
+    ConvolveKernel, INPUT, KERNEL, PoolKernel, PoolWork, RESULT, Shape, Shared, Sliding,
+};
 use crate::local::{Here, Local};
 use crate::own::Unprepared;
 use meshwright_plan::{Dim, Part, Slide};
@@ -78,4 +80,27 @@ fn slide([wide, narrow]: [&Local; 2], s: &Slide, kernel: Option<&Local>) -> Resu
         positions: narrow.range(s.narrow)?.clone(),
         strides: [wide.stride(s.wide), kernel.map_or(0, |w| w.stride(s.tap)), narrow.stride(s.narrow)],
     })
+}
+
+/// The kernel for a pool from `input` (with `spread` the positions, else the elements) to `out`.
+pub(crate) fn pool(
+    here: &Here<'_>,
+    work: PoolWork,
+    [input, out]: [&Local; 2],
+    slides: &[Slide],
+) -> Result<PoolKernel, Unprepared> {
+    let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow]).collect();
+    here.check_aligned(&[input, out], &sliding)?;
+    let back = matches!(work, PoolWork::Spread | PoolWork::Choose);
+    let images = if back { [out, input] } else { [input, out] };
+    let mut plain = Vec::new();
+    for d in out.dims.iter().filter(|d| !sliding.contains(d)) {
+        plain.push((out.range(*d)?.len(), [input.stride(*d), out.stride(*d)]));
+    }
+    if input.dims.iter().any(|d| !sliding.contains(d) && out.at(*d).is_none()) {
+        return Err(Unprepared::Plan("a pool reads a dim that it does not write".into()));
+    }
+    let slides: Vec<Sliding> = slides.iter().map(|s| slide(images, s, None)).collect::<Result<_, _>>()?;
+    let dtype = if matches!(work, PoolWork::Tap(_)) { input.dtype } else { out.dtype };
+    Ok(PoolKernel::new(work, dtype, &plain, &slides, [input.elements(), out.elements()])?)
 }

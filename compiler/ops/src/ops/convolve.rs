@@ -28,11 +28,10 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     samples: || {
         let sample = |label, gives, out: &'static [&'static str], strided: bool, inputs| {
             Sample::new(label, inputs, move |g: &mut Graph, x: &[Id]| {
-                if strided && g.dims.find("n").is_none() {
-                    g.dims.add("n", 4);
-                }
-                if strided && g.dims.find("i").is_none() {
-                    g.dims.add("i", 7);
+                for (name, size) in [("k", 3), ("n", 4), ("i", 7)] {
+                    if g.dims.find(name).is_none() {
+                        g.dims.add(name, size);
+                    }
                 }
                 let find = |d: &str| g.dims.find(d).ok_or_else(|| OpError::new(codes::E0201, format!("no dim `{d}`")));
                 let slide = if strided {

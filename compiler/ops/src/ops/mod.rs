@@ -24,5 +24,5 @@ ops! {
     cast, select, mask, expand, rename, gradient, stop_gradient,
     reduce, arg_reduce, mean, softmax, logsumexp, cross_entropy, cross_entropy_grad,
     lookup, scatter_add, one_hot,
-    convolve, conv,
+    convolve, conv, covered, pool, pool_tap,
 }

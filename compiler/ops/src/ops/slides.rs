@@ -75,8 +75,10 @@ pub(super) fn slides(g: &Graph, c: &Call, x: &Type, has: Has, by_window: bool) -
     let mut seen: Vec<Dim> = Vec::new();
     for p in pieces {
         let s = step(c, p, &g.dims)?;
+        // Of a pool the taps are a size and no more: two windows may share them.
+        let again = by_window && out.iter().any(|o: &Slide| o.tap == s.tap);
         for d in [Some(s.from), Some(s.tap), s.to.filter(|t| *t != s.from)].into_iter().flatten() {
-            if seen.contains(&d) {
+            if seen.contains(&d) && !(again && d == s.tap) {
                 let text = format!("`{}[…]` names `{}` twice", c.name, g.dims.name(d));
                 return Err(OpError::new(codes::E0203, text));
             }

@@ -18,6 +18,7 @@
 //! LookupKernel::new(shape, table: &Access, along: Along, index: &Access).run(table, index, out)
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
 //!     .run(values, index, out)                                      out is set to 0 first
+//! PoolKernel::new(work, dtype, &[Plain], &[Sliding], elements of source and destination).run(Slice, Option<Slice>, SliceMut)
 //! SoftmaxKernel::new(dtype, shape, dim, log).run(Arg, SliceMut)    out over shape
 //! LogSumExpKernel::new(rows, classes, input: &Access over rows ++ [classes]).run(Slice, SliceMut)
 //! CrossEntropyKernel::new(rows, classes, logits: &Access over rows ++ [classes], label: &Access over rows)
@@ -39,6 +40,7 @@ mod map;
 mod map_run;
 mod math;
 mod par;
+mod pool;
 mod reduce;
 mod rows;
 mod softmax;
@@ -54,6 +56,7 @@ pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
 pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};
 pub use index::{LookupKernel, ScatterAddKernel};
 pub use map::MapKernel;
+pub use pool::{Plain, PoolKernel, PoolWork};
 pub use reduce::ReduceKernel;
 pub use softmax::{LogSumExpKernel, SoftmaxKernel};
 

@@ -12,6 +12,7 @@ mod slide;
 mod tile;
 
 pub(crate) use shape::{INPUT, KERNEL, RESULT};
+pub(super) use shape::{Row, rows};
 pub use shape::{Shape, Shared, Sliding};
 
 use super::level::Level;
