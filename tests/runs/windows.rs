@@ -47,7 +47,7 @@ const HOURGLASSES: &[(&str, &str, &str)] = &[
     ("swapped", "b1=3,b2=2", "cols -> b1; rows -> b2"),
     ("folded", "b1=2,b2=3", "rows -> b1, b2"),
     ("pooled-too", "a=3", "rows, r2, r3 -> a"),
-    ("pooled-other", "a=2,b=2", "rows -> a; r2 -> b"),
+    ("pooled-other", "a=2,b=2", "rows -> a; r2 -> b; gather rows; gather r2"),
     ("channels", "a=3", "f -> a"),
     ("out-channels", "a=2", "g -> a"),
     ("batch-and-rows", "a=2,b=2", "batch -> a; rows -> b"),

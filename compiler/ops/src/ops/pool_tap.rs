@@ -2,7 +2,7 @@
 
 use super::pool::each_covered;
 use super::slides::{Has, replaced};
-use crate::family::{float, integer};
+use crate::family::{float, integer, truth};
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Monoid, Slide, StepKind};
@@ -38,7 +38,7 @@ pub(crate) static FAMILY: &[Family] = &[
                 })
                 .flat()
             };
-            // Whole numbers, so that some are equal.
+            // Zeros and ones, so that some are equal.
             let equal = |g: &mut Graph, x: &[Id]| {
                 let slides = sample_slides(g)?;
                 let x = g.cast(x[0], DType::F64);
@@ -47,7 +47,7 @@ pub(crate) static FAMILY: &[Family] = &[
             vec![
                 sample("greatest", Monoid::Max, vec![float(&[("b", 2), ("i", 7)])]),
                 sample("least", Monoid::Min, vec![float(&[("i", 7), ("b", 2)])]),
-                Sample::new("equal ones", vec![integer(&[("i", 7), ("b", 3)], 0.0, 2.0)], equal).flat(),
+                Sample::new("equal ones", vec![truth(&[("i", 7), ("b", 3)])], equal).flat(),
             ]
         },
     },

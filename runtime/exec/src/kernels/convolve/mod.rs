@@ -9,6 +9,9 @@ mod kernel;
 mod pack;
 mod shape;
 mod slide;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests;
 mod tile;
 
 pub(crate) use shape::{INPUT, KERNEL, RESULT};

@@ -4,6 +4,7 @@
 mod map;
 mod math;
 mod moves;
+mod pool;
 mod reduce;
 mod rows;
 
