@@ -150,6 +150,7 @@ fn transpose_samples() -> Vec<Sample> {
 
 /// `gives` is the result for `conv`, and the input of the transposed one, whose operand is then the result.
 fn build(g: &mut Graph, c: &Call, gives: Part) -> Result<Id, OpError> {
+    super::slides::floats(g, c)?;
     let x = c.unified(g, true)?;
     let (tx, tw) = (g.ty(x[0]).clone(), g.ty(x[1]).clone());
     let has = if gives == Part::Result { Has::Wide } else { Has::Narrow };

@@ -54,6 +54,7 @@ pub(crate) static FAMILY: &[Family] = &[
         doc: "`mean_pool[rows -> r2 by kh](x)`: the mean of the elements under a window; padding does not count. The \
               stride is the window's size unless it is given.",
         build: |g, c| {
+            super::slides::floats(g, c)?;
             let x = c.unified(g, true)?[0];
             let slides = read(g, c, x)?;
             let sum = g.add_op(Arc::new(Pool { monoid: Monoid::Sum, slides: slides.clone(), spread: false }), &[x])?;
@@ -104,6 +105,7 @@ fn samples(name: &'static str) -> Vec<Sample> {
 }
 
 fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
+    super::slides::floats(g, c)?;
     let x = c.unified(g, true)?[0];
     let slides = read(g, c, x)?;
     g.add_op(Arc::new(Pool { monoid, slides, spread: false }), &[x])

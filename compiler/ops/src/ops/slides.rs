@@ -1,8 +1,8 @@
 //! What the brackets and options of convolution and pooling say: how a kernel slides along each dim.
 
-use crate::{Call, Choice, Graph, OpError, Piece, Setting, Type};
+use crate::{Call, Choice, Graph, OpError, Piece, Setting, Type, Value};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Slide};
+use meshwright_plan::{DType, Dim, DimNames, Slide};
 
 /// What every op with windows takes.
 pub(super) const OPTIONS: &[Choice] = &[
@@ -87,6 +87,22 @@ pub(super) fn slides(g: &Graph, c: &Call, x: &Type, has: Has, by_window: bool) -
         out.push(slide(g, c, x, &s, &options, has)?);
     }
     Ok(out)
+}
+
+/// Refuses whole numbers.
+///
+/// # Errors
+/// Where an operand is neither of floats nor of truth values.
+pub(super) fn floats(g: &Graph, c: &Call) -> Result<(), OpError> {
+    for (i, v) in c.args.iter().enumerate() {
+        if let Value::Tensor(id) = v
+            && !(g.ty(*id).dtype.is_float() || g.ty(*id).dtype == DType::Bool)
+        {
+            let text = format!("`{}` takes floats or truth values, not {}", c.name, g.ty(*id).dtype);
+            return Err(OpError::new(codes::E0202, text).operand(i).help("convert it: `cast(…, float)`"));
+        }
+    }
+    Ok(())
 }
 
 fn padding(c: &Call) -> Result<Padding, OpError> {
