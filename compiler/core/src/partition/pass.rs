@@ -521,6 +521,8 @@ impl<'a> Pass<'a> {
         let implied = self.param_like(id) && !self.whole_against_a_rule(id, dim, axis, user)
             || matches!(class, Class::Moment | Class::Grad)
             || matches!(user_class, Class::Moment)
+            // What becomes a gradient is stored as the parameter is.
+            || user.is_some_and(|u| self.is_gradient(u))
             || self.layout.gathers.contains(&dim)
             || self
                 .layout
