@@ -16,3 +16,4 @@ mod planning;
 mod resume;
 mod support;
 mod tidy;
+mod windows;
