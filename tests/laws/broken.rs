@@ -183,7 +183,9 @@ fn mutants() -> Vec<Mutant> {
         mutant("a pool forgets its halo", "max_pool", "max_pool", |r| windows(r, |_| None)),
         mutant("the greatest under a window is linear", "max_pool", "max_pool", |r| only(r, &[0])),
         mutant("a tap of a pool forgets its halo", "pool_tap", "pool_tap", |r| windows(r, |_| None)),
-        mutant("the way back of a pool forgets its halo", "pool_spread", "pool_spread", |r| windows(r, |_| None)),
+        mutant("the way back of a pool forgets its halo", "pool_spread", "pool_spread", |r| {
+            windows(r, |_| None)
+        }),
         mutant("a product forgets a dim of its second operand", "*", "contract", |r| {
             for l in r.loops.iter_mut().filter(|l| l.on.len() > 1) {
                 l.on[1] = None;

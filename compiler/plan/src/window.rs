@@ -71,7 +71,12 @@ impl Window {
         self.lacks(size, axes, mesh).sum()
     }
 
-    fn lacks<'a>(&'a self, size: usize, axes: &'a [Axis], mesh: &'a Mesh) -> impl Iterator<Item = usize> + 'a {
+    fn lacks<'a>(
+        &'a self,
+        size: usize,
+        axes: &'a [Axis],
+        mesh: &'a Mesh,
+    ) -> impl Iterator<Item = usize> + 'a {
         coords_along(axes, mesh).map(move |c| {
             let (own, need) = (block(size, axes, mesh, &c), self.block(size, axes, mesh, &c));
             let shared = own.end.min(need.end).saturating_sub(own.start.max(need.start));

@@ -22,9 +22,9 @@ mod own;
 mod pack;
 mod program;
 mod tensor;
-mod windows;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 pub use clock::process_cpu_time;
 pub use cluster::{Cluster, ClusterOptions, Provider, StepReport};

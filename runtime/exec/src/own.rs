@@ -1,8 +1,9 @@
 //! Own kernels, prepared for one device's shapes: every step but contractions and collectives.
 
 use crate::kernels::{
-    Access, Along, Arg, BlockCopy, ConvolveKernel, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, KernelError,
-    LogSumExpKernel, LookupKernel, MapKernel, PoolKernel, PoolWork, ReduceKernel, ScatterAddKernel, Slice, SliceMut, SoftmaxKernel,
+    Access, Along, Arg, BlockCopy, ConvolveKernel, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel,
+    KernelError, LogSumExpKernel, LookupKernel, MapKernel, PoolKernel, PoolWork, ReduceKernel,
+    ScatterAddKernel, Slice, SliceMut, SoftmaxKernel,
 };
 use crate::local::{Here, Local};
 use crate::pack::Around;

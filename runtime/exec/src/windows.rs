@@ -1,8 +1,6 @@
 //! What kernels need to know of operands over which something slides.
 
-use crate::kernels::{
-    ConvolveKernel, INPUT, KERNEL, PoolKernel, PoolWork, RESULT, Shape, Shared, Sliding,
-};
+use crate::kernels::{ConvolveKernel, INPUT, KERNEL, PoolKernel, PoolWork, RESULT, Shape, Shared, Sliding};
 use crate::local::{Here, Local};
 use crate::own::Unprepared;
 use meshwright_plan::{Dim, Part, Slide};
@@ -38,7 +36,10 @@ pub(crate) fn convolve(
     for l in all {
         for d in l.dims.iter().filter(|d| !sliding.contains(d)) {
             if all.iter().filter(|l| l.at(*d).is_some()).count() < 2 {
-                return Err(Unprepared::Plan(format!("the dim {} is in one tensor of a convolution only", d.id)));
+                return Err(Unprepared::Plan(format!(
+                    "the dim {} is in one tensor of a convolution only",
+                    d.id
+                )));
             }
         }
     }

@@ -539,10 +539,15 @@ impl<'a> Pass<'a> {
     /// convolution. Storing a parameter split is one thing, to ask for a split that cannot be is another.
     fn whole_against_a_rule(&mut self, id: Id, dim: Dim, axis: Axis, user: Option<Id>) -> bool {
         let Some(user) = user else { return false };
-        let slots: Vec<usize> = (0..self.node(user).inputs.len()).filter(|s| self.node(user).inputs[*s] == id).collect();
-        let whole = |l: &meshwright_ops::Loop| l.role == Role::Whole && slots.iter().any(|s| l.on[*s] == Some(dim));
+        let slots: Vec<usize> =
+            (0..self.node(user).inputs.len()).filter(|s| self.node(user).inputs[*s] == id).collect();
+        let whole =
+            |l: &meshwright_ops::Loop| l.role == Role::Whole && slots.iter().any(|s| l.on[*s] == Some(dim));
         let asked = |r: &crate::layout::Rule| {
-            !r.free && r.scope.kind.is_none() && r.dim == crate::layout::RuleDim::Dim(dim) && r.axes.contains(&axis)
+            !r.free
+                && r.scope.kind.is_none()
+                && r.dim == crate::layout::RuleDim::Dim(dim)
+                && r.axes.contains(&axis)
         };
         self.layout.rules.iter().any(asked) && self.roles(user).loops.iter().any(whole)
     }

@@ -57,7 +57,13 @@ struct Step {
 ///
 /// # Errors
 /// Where the brackets are not windows, an option is no such number, or a dim of the result is missing or of another size.
-pub(super) fn slides(g: &Graph, c: &Call, x: &Type, has: Has, by_window: bool) -> Result<Vec<Slide>, OpError> {
+pub(super) fn slides(
+    g: &Graph,
+    c: &Call,
+    x: &Type,
+    has: Has,
+    by_window: bool,
+) -> Result<Vec<Slide>, OpError> {
     let mut options = Options {
         padding: padding(c)?,
         stride: number(c, "stride", 1)?,
@@ -69,7 +75,9 @@ pub(super) fn slides(g: &Graph, c: &Call, x: &Type, has: Has, by_window: bool) -
     let pieces = c.groups.first().map_or(&[][..], Vec::as_slice);
     if pieces.is_empty() || pieces.len() > MOST {
         let text = format!("`{}` slides along 1 to {MOST} dims, not {}", c.name, pieces.len());
-        return Err(OpError::new(codes::E0203, text).help(format!("write `{}[rows by kh, cols by kw]`", c.name)));
+        return Err(
+            OpError::new(codes::E0203, text).help(format!("write `{}[rows by kh, cols by kw]`", c.name))
+        );
     }
     let mut out = Vec::new();
     let mut seen: Vec<Dim> = Vec::new();
@@ -117,13 +125,17 @@ fn padding(c: &Call) -> Result<Padding, OpError> {
 fn number(c: &Call, name: &str, least: usize) -> Result<Option<usize>, OpError> {
     let text = match c.setting(name) {
         None => return Ok(None),
-        Some(Setting::Number(v)) if v.fract() == 0.0 && v >= least as f64 && v <= LIMIT => return Ok(Some(v as usize)),
+        Some(Setting::Number(v)) if v.fract() == 0.0 && v >= least as f64 && v <= LIMIT => {
+            return Ok(Some(v as usize));
+        }
         Some(Setting::Number(v)) => v.to_string(),
         Some(Setting::Bool(b)) => b.to_string(),
         Some(Setting::Word(w)) => w.to_string(),
     };
-    let what = if least == 0 { "a whole number from 0".to_string() } else { format!("a whole number from {least}") };
-    let error = OpError::new(codes::E0212, format!("`{name} = {text}` of `{}`: it is {what} up to {LIMIT}", c.name));
+    let what =
+        if least == 0 { "a whole number from 0".to_string() } else { format!("a whole number from {least}") };
+    let error =
+        OpError::new(codes::E0212, format!("`{name} = {text}` of `{}`: it is {what} up to {LIMIT}", c.name));
     Err(match name {
         "stride" => error.help("`stride = 1` moves the window by one element"),
         "dilation" => error.help("`dilation = 1` takes neighbouring elements"),
@@ -133,10 +145,15 @@ fn number(c: &Call, name: &str, least: usize) -> Result<Option<usize>, OpError> 
 
 fn step(c: &Call, p: &Piece, names: &DimNames) -> Result<Step, OpError> {
     let wrong = |text: String| {
-        OpError::new(codes::E0203, text).help(format!("write `{}[rows by kh]`, or `rows -> r2 by kh` where the size changes", c.name))
+        OpError::new(codes::E0203, text)
+            .help(format!("write `{}[rows by kh]`, or `rows -> r2 by kh` where the size changes", c.name))
     };
     let [from] = p.dims[..] else {
-        return Err(wrong(format!("a window of `{}` slides along one dim, not {}", c.name, names.list(&p.dims))));
+        return Err(wrong(format!(
+            "a window of `{}` slides along one dim, not {}",
+            c.name,
+            names.list(&p.dims)
+        )));
     };
     let to = match p.to[..] {
         [] => None,
@@ -155,7 +172,11 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
     let names = &g.dims;
     let (from, tap) = (names.name(s.from), names.name(s.tap));
     if !x.has(s.from) {
-        let text = format!("`{}` slides along `{from}`, which its operand lacks: it has {}", c.name, names.list(&x.dims));
+        let text = format!(
+            "`{}` slides along `{from}`, which its operand lacks: it has {}",
+            c.name,
+            names.list(&x.dims)
+        );
         return Err(OpError::new(codes::E0203, text).operand(0));
     }
     if x.has(s.tap) {
@@ -166,10 +187,17 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
         return Err(OpError::new(codes::E0204, format!("`{}[{from} by {tap}]`: `{tap}` has size 0", c.name)));
     }
     if let Some(to) = s.to.filter(|t| *t != s.from && x.has(*t)) {
-        let text = format!("`{}[{from} -> {1} by {tap}]` of a value that has `{1}` already", c.name, names.name(to));
-        return Err(OpError::new(codes::E0203, text).operand(0).help("give the positions a dim of their own"));
+        let text =
+            format!("`{}[{from} -> {1} by {tap}]` of a value that has `{1}` already", c.name, names.name(to));
+        return Err(OpError::new(codes::E0203, text)
+            .operand(0)
+            .help("give the positions a dim of their own"));
     }
-    let shape = Shape { reach: (s.tap.size - 1) * o.dilation, stride: o.stride.unwrap_or(s.tap.size), padding: o.padding };
+    let shape = Shape {
+        reach: (s.tap.size - 1) * o.dilation,
+        stride: o.stride.unwrap_or(s.tap.size),
+        padding: o.padding,
+    };
     let keeps = o.padding == Padding::Same && shape.stride == 1;
     let (fits, least) = match has {
         Has::Wide => match shape.positions(s.from.size) {
@@ -180,7 +208,9 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
                     shape.reach + 1,
                     s.from.size
                 );
-                return Err(OpError::new(codes::E0204, text).operand(0).help(format!("`padding = same`, or a smaller `{tap}`")));
+                return Err(OpError::new(codes::E0204, text)
+                    .operand(0)
+                    .help(format!("`padding = same`, or a smaller `{tap}`")));
             }
         },
         Has::Narrow => {
@@ -192,23 +222,35 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
     let to = match s.to {
         None if keeps => s.from,
         None => {
-            let text = format!("`{}[{from} by {tap}]` gives {least} for {} of `{from}`: the result needs a dim of its own", c.name, s.from.size);
+            let text = format!(
+                "`{}[{from} by {tap}]` gives {least} for {} of `{from}`: the result needs a dim of its own",
+                c.name, s.from.size
+            );
             let (with, new) = (format!("{from} -> {from}2 by {tap}"), format!("dim {from}2 = {least}"));
-            return Err(OpError::new(codes::E0204, text).help(format!("write `{}[{with}]` and declare `{new}`", c.name)));
+            return Err(OpError::new(codes::E0204, text)
+                .help(format!("write `{}[{with}]` and declare `{new}`", c.name)));
         }
         Some(to) if fits.contains(&to.size) && (keeps || to != s.from) => to,
         Some(to) => {
-            let (name, must) = (names.name(to), if fits.start() == fits.end() {
-                fits.start().to_string()
-            } else {
-                format!("{} to {}", fits.start(), fits.end())
-            });
+            let (name, must) = (
+                names.name(to),
+                if fits.start() == fits.end() {
+                    fits.start().to_string()
+                } else {
+                    format!("{} to {}", fits.start(), fits.end())
+                },
+            );
             let error = OpError::new(
                 codes::E0204,
-                format!("`{}[{from} -> {name} by {tap}]`: `{name}` has size {}, but {} of `{from}` give {must}", c.name, to.size, s.from.size),
+                format!(
+                    "`{}[{from} -> {name} by {tap}]`: `{name}` has size {}, but {} of `{from}` give {must}",
+                    c.name, to.size, s.from.size
+                ),
             );
             return Err(if to == s.from {
-                error.help(format!("name another dim: `{from} -> {from}2 by {tap}` with `dim {from}2 = {least}`"))
+                error.help(format!(
+                    "name another dim: `{from} -> {from}2 by {tap}` with `dim {from}2 = {least}`"
+                ))
             } else {
                 error.help(format!("declare `dim {name} = {least}`"))
             });
@@ -292,7 +334,10 @@ mod tests {
             assert_eq!((s.positions(n), s.low(n)), (Some(positions), low), "{n} {k} {stride} {dilation}");
             assert!(s.elements(positions).contains(&n));
             let fits: Vec<usize> = (1..100).filter(|m| s.positions(*m) == Some(positions)).collect();
-            assert_eq!((fits[0], fits[fits.len() - 1]), (*s.elements(positions).start(), *s.elements(positions).end()));
+            assert_eq!(
+                (fits[0], fits[fits.len() - 1]),
+                (*s.elements(positions).start(), *s.elements(positions).end())
+            );
         }
         let larger = Shape { reach: 8, stride: 1, padding: Padding::Valid };
         assert_eq!(larger.positions(8), None);

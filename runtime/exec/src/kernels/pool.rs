@@ -108,7 +108,10 @@ impl PoolKernel {
         let first = plain.first().filter(|d| d.1[1] * d.0 == elements[1]);
         let mut places = vec![[0, 0]];
         for (len, [from, to]) in &outer {
-            places = places.iter().flat_map(|p| (0..*len).map(move |i| [p[0] + i * from, p[1] + i * to])).collect();
+            places = places
+                .iter()
+                .flat_map(|p| (0..*len).map(move |i| [p[0] + i * from, p[1] + i * to]))
+                .collect();
         }
         places.sort_by_key(|p| p[1]);
         Ok(PoolKernel {
@@ -119,7 +122,9 @@ impl PoolKernel {
             rows: rows(&table),
             source,
             elements,
-            unit: first.filter(|d| d.1[1] > inner || d.1[1] == inner && inner > 1).map_or(elements[1], |d| d.1[1]),
+            unit: first
+                .filter(|d| d.1[1] > inner || d.1[1] == inner && inner > 1)
+                .map_or(elements[1], |d| d.1[1]),
         })
     }
 
@@ -127,7 +132,12 @@ impl PoolKernel {
     ///
     /// # Errors
     /// If dtypes or lengths of the operands are not what was prepared for.
-    pub fn run(&self, input: Slice<'_>, values: Option<Slice<'_>>, out: SliceMut<'_>) -> Result<(), KernelError> {
+    pub fn run(
+        &self,
+        input: Slice<'_>,
+        values: Option<Slice<'_>>,
+        out: SliceMut<'_>,
+    ) -> Result<(), KernelError> {
         let (tap, choose) = (matches!(self.work, PoolWork::Tap(_)), self.work == PoolWork::Choose);
         super::check_in(&input, if choose { DType::I32 } else { self.dtype }, self.elements[0])?;
         super::check_out(&out, if tap { DType::I32 } else { self.dtype }, self.elements[1])?;
@@ -141,7 +151,12 @@ impl PoolKernel {
             (Slice::F64(x), None, SliceMut::I32(out)) => self.taps(x, out),
             (Slice::I32(t), Some(Slice::F32(v)), SliceMut::F32(out)) => self.choose(t, v, out),
             (Slice::I32(t), Some(Slice::F64(v)), SliceMut::F64(out)) => self.choose(t, v, out),
-            _ => return Err(KernelError::Count { expected: 1 + usize::from(choose), found: usize::from(!choose) + 1 }),
+            _ => {
+                return Err(KernelError::Count {
+                    expected: 1 + usize::from(choose),
+                    found: usize::from(!choose) + 1,
+                });
+            }
         }
         Ok(())
     }

@@ -33,14 +33,33 @@ impl ToKernel {
     pub(super) fn new(shape: &Shape, unit: usize) -> ToKernel {
         let (last, outer) = match shape.slides.split_last() {
             Some((last, outer)) => (last.clone(), outer),
-            None => (super::Sliding { stride: 1, dilation: 1, low: 0, elements: 0..1, taps: 1, positions: 0..1, strides: [0; 3] }, &[][..]),
+            None => (
+                super::Sliding {
+                    stride: 1,
+                    dilation: 1,
+                    low: 0,
+                    elements: 0..1,
+                    taps: 1,
+                    positions: 0..1,
+                    strides: [0; 3],
+                },
+                &[][..],
+            ),
         };
         let sweep = last.over_positions().remove(0);
         let of = |tensor: usize, s: &super::Sliding| {
             (if tensor == INPUT { s.elements.len() } else { s.positions.len() }, s.strides[tensor])
         };
-        let outer_of = |tensor: usize| -> Vec<(usize, usize)> { outer.iter().map(|s| of(tensor, s)).collect() };
-        let input = Image::new(INPUT, &outer_of(INPUT), of(INPUT, &last), std::slice::from_ref(&sweep), &shape.ins, 1);
+        let outer_of =
+            |tensor: usize| -> Vec<(usize, usize)> { outer.iter().map(|s| of(tensor, s)).collect() };
+        let input = Image::new(
+            INPUT,
+            &outer_of(INPUT),
+            of(INPUT, &last),
+            std::slice::from_ref(&sweep),
+            &shape.ins,
+            1,
+        );
         let result = Image::new(RESULT, &outer_of(RESULT), of(RESULT, &last), &[], &shape.outs, unit);
         let table: Vec<_> = outer.iter().map(|s| (s.over_positions(), 0, s.taps, s.elements.len())).collect();
         let rows = rows(&table);

@@ -46,7 +46,12 @@ impl ConvolveKernel {
     ///
     /// # Errors
     /// If the dtype is no float.
-    pub fn new(dtype: DType, gives: Part, shape: &Shape, elements: [usize; 3]) -> Result<ConvolveKernel, KernelError> {
+    pub fn new(
+        dtype: DType,
+        gives: Part,
+        shape: &Shape,
+        elements: [usize; 3],
+    ) -> Result<ConvolveKernel, KernelError> {
         let lanes = match dtype {
             DType::F32 => f32::LANES,
             DType::F64 => f64::LANES,

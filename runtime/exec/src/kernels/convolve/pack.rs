@@ -34,7 +34,8 @@ impl Image {
         channels: &[Shared],
         unit: usize,
     ) -> Image {
-        let read = || sweeps.iter().filter(|s| s.count > 0).flat_map(|s| s.taps.iter().map(move |t| (s, t.1)));
+        let read =
+            || sweeps.iter().filter(|s| s.count > 0).flat_map(|s| s.taps.iter().map(move |t| (s, t.1)));
         let low = read().map(|(_, at)| at).min().unwrap_or(0).min(0);
         let high = read().map(|(s, at)| at + ((s.count - 1) * s.advance) as i64 + 1).max().unwrap_or(0);
         let before = low.unsigned_abs() as usize;

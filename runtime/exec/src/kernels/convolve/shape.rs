@@ -69,7 +69,13 @@ impl Sliding {
     pub(in crate::kernels) fn over_positions(&self) -> Vec<Sweep> {
         let first = (self.positions.start * self.stride) as i64 - (self.low + self.elements.start) as i64;
         let taps = (0..self.taps).map(|t| (t, first + (t * self.dilation) as i64));
-        vec![Sweep { first: 0, step: 1, count: self.positions.len(), advance: self.stride, taps: taps.collect() }]
+        vec![Sweep {
+            first: 0,
+            step: 1,
+            count: self.positions.len(),
+            advance: self.stride,
+            taps: taps.collect(),
+        }]
     }
 
     /// Walks over elements, reading positions: one for each remainder by the stride, since other taps meet those.
@@ -151,7 +157,10 @@ pub(in crate::kernels) fn rows(outer: &[(Vec<Sweep>, usize, usize, usize)]) -> V
         let mut longer = Vec::new();
         for row in &out {
             for (at, met) in &points {
-                let each = row.taps.iter().flat_map(|(t, i)| met.iter().map(move |m| (t * taps + m.0, i * elements + m.1)));
+                let each = row
+                    .taps
+                    .iter()
+                    .flat_map(|(t, i)| met.iter().map(move |m| (t * taps + m.0, i * elements + m.1)));
                 longer.push(Row {
                     head: if k == 0 { *at } else { row.head },
                     to: row.to + at * stride,

@@ -54,10 +54,22 @@ impl ToImage {
         };
         let (last, outer) = match shape.slides.split_last() {
             Some((last, outer)) => (last.clone(), outer),
-            None => (super::Sliding { stride: 1, dilation: 1, low: 0, elements: 0..1, taps: 1, positions: 0..1, strides: [0; 3] }, &[][..]),
+            None => (
+                super::Sliding {
+                    stride: 1,
+                    dilation: 1,
+                    low: 0,
+                    elements: 0..1,
+                    taps: 1,
+                    positions: 0..1,
+                    strides: [0; 3],
+                },
+                &[][..],
+            ),
         };
         let along = sweeps(&last);
-        let source_rows: Vec<(usize, usize)> = outer.iter().map(|s| (lens(s)[0], s.strides[source])).collect();
+        let source_rows: Vec<(usize, usize)> =
+            outer.iter().map(|s| (lens(s)[0], s.strides[source])).collect();
         let image = Image::new(source, &source_rows, (lens(&last)[0], last.strides[source]), &along, ins, 1);
         let table: Vec<_> = outer.iter().map(|s| (sweeps(s), s.strides[to], s.taps, lens(s)[0])).collect();
 
@@ -92,7 +104,9 @@ impl ToImage {
         let one = elements / batch.len().max(1);
         let apart = batch.iter().enumerate().all(|(i, b)| b[1] == i * one);
         let (heads, head) = match outer.first() {
-            Some(s) if apart && s.strides[to] * lens(s)[1] == one && lens(s)[1] > 0 => (lens(s)[1], s.strides[to]),
+            Some(s) if apart && s.strides[to] * lens(s)[1] == one && lens(s)[1] > 0 => {
+                (lens(s)[1], s.strides[to])
+            }
             _ => (1, one),
         };
         ToImage {

@@ -25,11 +25,14 @@ impl Case {
         let plain = |lens| Along { lens, slide: None };
         let batch = plain([Some(self.batch), None, Some(self.batch)]);
         let groups = plain([Some(self.groups); 3]);
-        let (ins, outs) = (plain([Some(self.ins), Some(self.ins), None]), plain([None, Some(self.outs), Some(self.outs)]));
-        let mut slides: Vec<Along> = self.slides.iter().enumerate().map(|(k, s)| Along {
-            lens: [Some(s.0.len()), Some(s.1), Some(s.2.len())],
-            slide: Some(k),
-        }).collect();
+        let (ins, outs) =
+            (plain([Some(self.ins), Some(self.ins), None]), plain([None, Some(self.outs), Some(self.outs)]));
+        let mut slides: Vec<Along> = self
+            .slides
+            .iter()
+            .enumerate()
+            .map(|(k, s)| Along { lens: [Some(s.0.len()), Some(s.1), Some(s.2.len())], slide: Some(k) })
+            .collect();
         let mut out = vec![batch];
         if self.first {
             out.extend([groups, ins, outs]);
@@ -85,7 +88,9 @@ impl Case {
 fn products(shape: &Shape, mut f: impl FnMut([usize; 3])) {
     let mut places = vec![[0; 3]];
     for d in [&shape.batch, &shape.groups, &shape.ins, &shape.outs].into_iter().flatten() {
-        let longer = places.iter().flat_map(|p| (0..d.len).map(move |i| std::array::from_fn(|t| p[t] + i * d.strides[t])));
+        let longer = places
+            .iter()
+            .flat_map(|p| (0..d.len).map(move |i| std::array::from_fn(|t| p[t] + i * d.strides[t])));
         places = longer.collect();
     }
     for s in &shape.slides {
@@ -139,12 +144,47 @@ fn all_parts_equal_plain_loops() {
         let whole = |n: usize, k: usize| (0..n, k, 0..n, 1, 1, k / 2);
         check(&Case { slides: vec![whole(7, 3), whole(9, 5)], batch: 2, groups: 1, ins: 3, outs: 5, first });
         check(&Case { slides: vec![whole(20, 9)], batch: 3, groups: 1, ins: 1, outs: 17, first });
-        check(&Case { slides: vec![(2..9, 5, 4..8, 1, 1, 2), whole(5, 9)], batch: 1, groups: 2, ins: 2, outs: 3, first });
-        check(&Case { slides: vec![(3..7, 3, 2..4, 2, 1, 0), (0..9, 2, 0..3, 3, 2, 1)], batch: 2, groups: 1, ins: 2, outs: 2, first });
-        check(&Case { slides: vec![whole(3, 2), (1..4, 2, 0..2, 2, 1, 1), whole(4, 3)], batch: 1, groups: 3, ins: 1, outs: 1, first });
-        check(&Case { slides: vec![(0..5, 3, 2..2, 1, 1, 1), whole(4, 3)], batch: 2, groups: 1, ins: 2, outs: 2, first });
+        check(&Case {
+            slides: vec![(2..9, 5, 4..8, 1, 1, 2), whole(5, 9)],
+            batch: 1,
+            groups: 2,
+            ins: 2,
+            outs: 3,
+            first,
+        });
+        check(&Case {
+            slides: vec![(3..7, 3, 2..4, 2, 1, 0), (0..9, 2, 0..3, 3, 2, 1)],
+            batch: 2,
+            groups: 1,
+            ins: 2,
+            outs: 2,
+            first,
+        });
+        check(&Case {
+            slides: vec![whole(3, 2), (1..4, 2, 0..2, 2, 1, 1), whole(4, 3)],
+            batch: 1,
+            groups: 3,
+            ins: 1,
+            outs: 1,
+            first,
+        });
+        check(&Case {
+            slides: vec![(0..5, 3, 2..2, 1, 1, 1), whole(4, 3)],
+            batch: 2,
+            groups: 1,
+            ins: 2,
+            outs: 2,
+            first,
+        });
         check(&Case { slides: vec![(3..3, 3, 1..3, 1, 1, 1)], batch: 2, groups: 1, ins: 2, outs: 2, first });
-        check(&Case { slides: vec![whole(6, 3), (0..4, 6, 0..6, 2, 3, 9)], batch: 1, groups: 1, ins: 1, outs: 2, first });
+        check(&Case {
+            slides: vec![whole(6, 3), (0..4, 6, 0..6, 2, 3, 9)],
+            batch: 1,
+            groups: 1,
+            ins: 1,
+            outs: 2,
+            first,
+        });
     }
 }
 
@@ -153,9 +193,17 @@ fn all_parts_equal_plain_loops() {
 fn threads_change_nothing() {
     let whole = |n: usize, k: usize| (0..n, k, 0..n, 1, 1, k / 2);
     for batch in [1, 20] {
-        let case = Case { slides: vec![whole(30, 5), whole(30, 5)], batch, groups: 1, ins: 8, outs: 8, first: false };
+        let case = Case {
+            slides: vec![whole(30, 5), whole(30, 5)],
+            batch,
+            groups: 1,
+            ins: 8,
+            outs: 8,
+            first: false,
+        };
         let (shape, elements) = case.shape();
-        let all = [0, 1, 2].map(|t| -> Vec<f32> { numbers(elements[t], t).iter().map(|v| (*v / 3.0) as f32).collect() });
+        let all = [0, 1, 2]
+            .map(|t| -> Vec<f32> { numbers(elements[t], t).iter().map(|v| (*v / 3.0) as f32).collect() });
         for (gives, t) in [(Part::Input, INPUT), (Part::Kernel, KERNEL), (Part::Result, RESULT)] {
             let kernel = ConvolveKernel::new(DType::F32, gives, &shape, elements).unwrap();
             let others: Vec<usize> = (0..3).filter(|k| *k != t).collect();
@@ -163,7 +211,13 @@ fn threads_change_nothing() {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let mut out = vec![0.0; elements[t]];
                 pool.install(|| {
-                    kernel.run(Slice::F32(&all[others[0]]), Slice::F32(&all[others[1]]), SliceMut::F32(&mut out)).unwrap();
+                    kernel
+                        .run(
+                            Slice::F32(&all[others[0]]),
+                            Slice::F32(&all[others[1]]),
+                            SliceMut::F32(&mut out),
+                        )
+                        .unwrap();
                 });
                 out
             };

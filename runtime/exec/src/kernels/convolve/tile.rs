@@ -62,7 +62,11 @@ macro_rules! by_rows {
 }
 
 /// Without vector instructions of its own: the compiler uses what every machine of the target has.
-fn portable<T: Tiled, const M: usize, const L: usize>(f: &Factors<'_, T>, [a0, b0]: [usize; 2], out: &mut [T]) {
+fn portable<T: Tiled, const M: usize, const L: usize>(
+    f: &Factors<'_, T>,
+    [a0, b0]: [usize; 2],
+    out: &mut [T],
+) {
     let mut acc = [[T::default(); L]; M];
     for s in f.stretches {
         for k in 0..s.len {
@@ -87,7 +91,10 @@ macro_rules! vectors {
     ($name:ident, $features:literal, $t:ty, $n:literal x $c:literal, $zero:ident, $load:ident, $splat:ident, $fma:ident, $store:ident) => {
         /// # Safety
         /// The machine has the features, and [`check`] passed for `M` rows.
-        #[expect(unsafe_code, reason = "vector instructions, and loads whose bounds were checked a stretch at a time")]
+        #[expect(
+            unsafe_code,
+            reason = "vector instructions, and loads whose bounds were checked a stretch at a time"
+        )]
         #[target_feature(enable = $features)]
         unsafe fn $name<const M: usize>(f: &Factors<'_, $t>, [a0, b0]: [usize; 2], out: &mut [$t]) {
             use std::arch::x86_64::*;
@@ -95,7 +102,9 @@ macro_rules! vectors {
             for s in f.stretches {
                 for k in 0..s.len {
                     // SAFETY: `check` found the last element that this stretch reads within the factors.
-                    let (a, b) = unsafe { (f.a.as_ptr().add(a0 + s.a + k * f.along), f.b.as_ptr().add(b0 + s.b + k * f.step)) };
+                    let (a, b) = unsafe {
+                        (f.a.as_ptr().add(a0 + s.a + k * f.along), f.b.as_ptr().add(b0 + s.b + k * f.step))
+                    };
                     let mut lanes = [$zero(); $c];
                     for (c, lanes) in lanes.iter_mut().enumerate() {
                         // SAFETY: as above.
@@ -181,8 +190,11 @@ mod tests {
         let b: Vec<f64> = (0..400).map(|i| number(i + 5)).collect();
         let (a32, b32): (Vec<f32>, Vec<f32>) =
             (a.iter().map(|v| *v as f32).collect(), b.iter().map(|v| *v as f32).collect());
-        let stretches =
-            [Stretch { a: 2, b: 1, len: 5 }, Stretch { a: 40, b: 90, len: 0 }, Stretch { a: 50, b: 120, len: 3 }];
+        let stretches = [
+            Stretch { a: 2, b: 1, len: 5 },
+            Stretch { a: 40, b: 90, len: 0 },
+            Stretch { a: 50, b: 120, len: 3 },
+        ];
         let sum = |m: usize, l: usize| -> f64 {
             let steps = stretches.iter().flat_map(|s| (0..s.len).map(move |k| (s, k)));
             steps.map(|(s, k)| a[4 + s.a + m * 3 + k * 2] * b[6 + s.b + k * 17 + l]).sum()

@@ -24,7 +24,8 @@ fn slide() -> Sliding {
 fn kernel(work: PoolWork, back: bool) -> PoolKernel {
     let (from, to) = if back { (POSITIONS, ROWS) } else { (ROWS, POSITIONS) };
     let plain = [(IMAGES, [from * CHANNELS, to * CHANNELS]), (CHANNELS, [1, 1])];
-    PoolKernel::new(work, DType::F32, &plain, &[slide()], [IMAGES * from * CHANNELS, IMAGES * to * CHANNELS]).unwrap()
+    PoolKernel::new(work, DType::F32, &plain, &[slide()], [IMAGES * from * CHANNELS, IMAGES * to * CHANNELS])
+        .unwrap()
 }
 
 fn numbers(n: usize) -> Vec<f32> {
