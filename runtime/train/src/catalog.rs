@@ -22,7 +22,7 @@ macro_rules! shipped {
 }
 
 /// Every shipped model.
-pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "bert");
+pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert");
 
 /// Every shipped layout.
 pub const LAYOUTS: &[Shipped] =
