@@ -36,8 +36,19 @@ pub(crate) fn check((name, text): Generated, write: bool) -> Result<(), String> 
 const GENERATED: &str =
     "<!-- Generated: `UPDATE=1 cargo test -p meshwright-tests --test cases` writes it. -->\n";
 
-/// A section of the page of ops: its title, and of which forms it is.
-type Group = (&'static str, fn(Form) -> bool);
+/// The sections of the page of ops.
+const SECTIONS: [&str; 4] =
+    ["Functions of values", "Over dims", "Operators", "By syntax, or inside of gradients"];
+
+/// In which of them a form is; every form is in one.
+fn section(form: Form) -> &'static str {
+    SECTIONS[match form {
+        Form::Function(_) => 0,
+        Form::OverDims(_) | Form::Bracket { .. } => 1,
+        Form::Operator(_) => 2,
+        Form::Syntax => 3,
+    }]
+}
 
 /// Every family of the registry by form, and in it by name.
 fn ops() -> String {
@@ -46,15 +57,9 @@ fn ops() -> String {
          type, `f32` or `f64`; all operands of an op have one, and a number takes the dtype of the tensor it meets. \
          [language.md](../language.md) says how dims meet.\n"
     );
-    let groups: [Group; 4] = [
-        ("Functions of values", |f| matches!(f, Form::Function(_))),
-        ("Over dims", |f| matches!(f, Form::OverDims(_))),
-        ("Operators", |f| matches!(f, Form::Operator(_))),
-        ("By syntax, or inside of gradients", |f| f == Form::Syntax),
-    ];
-    for (title, of) in groups {
+    for title in SECTIONS {
         let _ = write!(out, "\n## {title}\n");
-        let mut mine: Vec<&Family> = families().filter(|f| of(f.form)).collect();
+        let mut mine: Vec<&Family> = families().filter(|f| section(f.form) == title).collect();
         mine.sort_by_key(|f| f.name);
         for f in mine {
             let r = reference(f);

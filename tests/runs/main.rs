@@ -11,6 +11,7 @@ mod epochs;
 mod faults;
 mod gradients;
 mod kept;
+mod mesh_tensorflow;
 mod optimizers;
 mod planning;
 mod resume;
