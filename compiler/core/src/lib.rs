@@ -18,7 +18,7 @@ pub mod training;
 pub mod verify;
 
 pub use compile::{Compiled, PASSES, compile};
-pub use evaluation::{Accumulate, Evaluation, evaluation};
+pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
 pub use program::{ClipSpec, LossDecl, Optimizer, ParamDecl, Program, Settings, TrainSpec};
 pub use step_graph::{Goal, GoalKind, StepGraph};
