@@ -70,11 +70,6 @@ impl Diagnostic {
         Self::of(Severity::Warning, code, message)
     }
 
-    /// A note with `message`.
-    pub fn note_message(code: Code, message: impl Into<String>) -> Self {
-        Self::of(Severity::Note, code, message)
-    }
-
     fn of(severity: Severity, code: Code, message: impl Into<String>) -> Self {
         Diagnostic {
             code,

@@ -129,7 +129,7 @@ impl Own {
     }
 
     /// Copies `from` to another order of dims, or a part of it.
-    pub(crate) fn copy(from: &Local, out: &Local, reuse: &[(BufId, BufId)]) -> Result<Own, Unprepared> {
+    pub(crate) fn copy(from: &Local, out: &Local) -> Result<Own, Unprepared> {
         let mut access = from.access(&out.dims);
         for (dim, range) in from.dims.iter().zip(&from.ranges) {
             let wanted = out.range(*dim)?;
@@ -145,7 +145,7 @@ impl Own {
             return Err(Unprepared::Plan(format!("{} is copied to {}", from.dtype, out.dtype)));
         }
         let kernel = CopyKernel::new(&out.shape, &access)?;
-        Ok(Own::new(Kernel::Copy(kernel), &[(from, Some(access))], &[out], reuse))
+        Ok(Own::new(Kernel::Copy(kernel), &[(from, None)], &[out], &[]))
     }
 
     /// Copies a range of one dim; the other dims of source and result are the same.
@@ -263,7 +263,7 @@ impl Own {
                 let operands = [(&logits, dense), (&label, None), (&scale, None)];
                 Own::new(Kernel::CrossEntropyGrad(kernel), &operands, &[&out], reuse)
             }
-            StepKind::Copy(copy) => Own::copy(&here.local(&copy.from)?, &here.local(&copy.out)?, reuse)?,
+            StepKind::Copy(copy) => Own::copy(&here.local(&copy.from)?, &here.local(&copy.out)?)?,
             StepKind::Shift { from, dim, to, start, fill, out } => {
                 let [from, out] = [here.local(from)?, here.local(out)?];
                 let (held, wanted) = (from.range(*dim)?.clone(), out.range(*to)?.clone());
@@ -365,8 +365,6 @@ impl Own {
                 Ok(())
             }
             Kernel::Reduce(kernel) => kernel.run(read(0)?, out),
-            // A copy onto itself.
-            Kernel::Copy(_) if matches!(arg(0), Arg::Out(_)) => Ok(()),
             Kernel::Copy(kernel) => kernel.run(read(0)?, out),
             Kernel::BlockCopy(kernel) => kernel.run(read(0)?, out),
             Kernel::Lookup(kernel) => kernel.run(read(0)?, read(1)?, out),
