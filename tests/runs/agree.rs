@@ -65,17 +65,14 @@ fn agrees(one: &Trained, other: &Trained, name: &str) {
     }
 }
 
-fn all_agree(
-    model: &str,
-    dims: &[(&str, usize)],
-    meshes: &[(&str, &str, &str)],
-    at: &Path,
-    steps: u64,
-) {
+fn all_agree(model: &str, dims: &[(&str, usize)], meshes: &[(&str, &str, &str)], at: &Path, steps: u64) {
     let run = |name: &str| format!("{model}-{name}-{steps}");
     let one = trained(&f64_options(model, "", "", dims), at, &run("one"), steps);
     let (first, last) = (one.losses[0], one.losses[one.losses.len() - 1]);
-    assert!(last < if steps < 100 { first } else { 0.9 * first }, "the loss does not go down: {first} to {last}");
+    assert!(
+        last < if steps < 100 { first } else { 0.9 * first },
+        "the loss does not go down: {first} to {last}"
+    );
     for (name, mesh, layout) in meshes {
         let other = trained(&f64_options(model, mesh, layout, dims), at, &run(name), steps);
         agrees(&one, &other, name);

@@ -46,7 +46,8 @@ impl Place {
     /// The events of a training of an epoch in the folder `to`.
     fn trained(&self, to: &str, more: &[&str]) -> Vec<Value> {
         let to = self.at(to);
-        let args = ["train", &self.file, "--data", &self.data, "--run", &to, "--epochs", "1", "--format", "json"];
+        let args =
+            ["train", &self.file, "--data", &self.data, "--run", &to, "--epochs", "1", "--format", "json"];
         lines(&[&args[..], more].concat())
     }
 
@@ -81,7 +82,10 @@ fn the_loss_of_an_evaluation_is_the_one_that_is_minimised() {
     assert_eq!(two_said["eval_loss"], one_said["eval_loss"]);
     assert!(two_said["eval_aux"].as_f64().unwrap() > 10.0, "{two_said}");
     let eval = two.of("eval", "run", &[]);
-    assert_eq!((&eval[0]["eval_loss"], &eval[0]["eval_aux"]), (&two_said["eval_loss"], &two_said["eval_aux"]));
+    assert_eq!(
+        (&eval[0]["eval_loss"], &eval[0]["eval_aux"]),
+        (&two_said["eval_loss"], &two_said["eval_aux"])
+    );
     // For people the other loss is a column.
     let args = ["train", &two.file, "--data", &two.data, "--no-run", "--epochs", "1"];
     let table = run(&args).out;
@@ -91,7 +95,8 @@ fn the_loss_of_an_evaluation_is_the_one_that_is_minimised() {
 #[test]
 fn examples_that_no_batch_can_hold_are_an_error() {
     // 50 test examples in batches of 15 leave 5, a third of which is no size.
-    let p = Place::new("dim third = batch / 3", &format!("{LOSS}\n    output class = argmax[classes](logits)"));
+    let p =
+        Place::new("dim third = batch / 3", &format!("{LOSS}\n    output class = argmax[classes](logits)"));
     p.trained("run", &["--no-eval", "--dim", "batch=15"]);
     let from = p.at("run");
     for command in ["eval", "predict"] {
@@ -141,12 +146,16 @@ fn an_output_without_examples_is_of_all_of_them() {
                 assert!((a - b).abs() <= 1e-4 * a.abs().max(1.0), "{more:?}: {name}: {a} and {b}");
             }
         }
-        let classes = |l: &[Value]| -> Vec<Value> { l.iter().filter_map(|l| l.get("class").cloned()).collect() };
+        let classes =
+            |l: &[Value]| -> Vec<Value> { l.iter().filter_map(|l| l.get("class").cloned()).collect() };
         assert_eq!(classes(&other), classes(&reference), "{more:?}");
     }
 
     // What is no fold of the examples says nothing of all of them.
-    let p = Place::new("", &format!("{LOSS}\n    output spread = max[batch](softmax[batch](sum[classes](logits)))"));
+    let p = Place::new(
+        "",
+        &format!("{LOSS}\n    output spread = max[batch](softmax[batch](sum[classes](logits)))"),
+    );
     p.trained("run", &[]);
     let from = p.at("run");
     let said = run(&["predict", &p.file, "--data", &p.data, "--checkpoint", &from]);
@@ -162,10 +171,14 @@ fn every_parameter_has_a_value_and_is_kept() {
     );
     for frozen in ["", "    freeze f\n", "    freeze t\n    freeze f\n    freeze o\n"] {
         let p = Place::new("", &more);
-        let text = std::fs::read_to_string(&p.file).unwrap().replace("    minimize l\n", &format!("    minimize l\n{frozen}"));
+        let text = std::fs::read_to_string(&p.file)
+            .unwrap()
+            .replace("    minimize l\n", &format!("    minimize l\n{frozen}"));
         std::fs::write(&p.file, text).unwrap();
         let mut evaluated = Vec::new();
-        for (k, mesh) in [&[][..], &["--mesh", "a=2,b=2", "--layout", "batch -> a; classes -> b"]].iter().enumerate() {
+        for (k, mesh) in
+            [&[][..], &["--mesh", "a=2,b=2", "--layout", "batch -> a; classes -> b"]].iter().enumerate()
+        {
             let to = format!("run{k}");
             let epoch = p.trained(&to, mesh).into_iter().find(|e| e["event"] == "epoch").unwrap();
             let kept = tensors(Path::new(&p.at(&to)));
@@ -180,6 +193,9 @@ fn every_parameter_has_a_value_and_is_kept() {
             let args = ["train", &p.file, "--data", &p.data, "--run", &again, "--resume", "--epochs", "2"];
             assert_eq!(run(&[&args[..], mesh].concat()).code, Some(0));
         }
-        assert!((evaluated[0] - evaluated[1]).abs() < 1e-4 * evaluated[0].abs().max(1.0), "{frozen}: {evaluated:?}");
+        assert!(
+            (evaluated[0] - evaluated[1]).abs() < 1e-4 * evaluated[0].abs().max(1.0),
+            "{frozen}: {evaluated:?}"
+        );
     }
 }

@@ -93,7 +93,9 @@ fn storage_is_handed_on_in_order_only() {
             };
             let mut broken = sound.clone();
             match &mut broken.steps[i].kind {
-                StepKind::Map { inputs, outs, .. } if outs[0].1.dims.len() == 2 => inputs.iter_mut().for_each(turn),
+                StepKind::Map { inputs, outs, .. } if outs[0].1.dims.len() == 2 => {
+                    inputs.iter_mut().for_each(turn)
+                }
                 StepKind::Softmax { input, .. } => turn(input),
                 StepKind::CrossEntropyGrad { logits, .. } => turn(logits),
                 _ => continue,

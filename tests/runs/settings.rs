@@ -69,7 +69,8 @@ fn a_run_remembers_its_settings_and_is_resumed_with_no_others() {
     std::fs::create_dir(dir.path().join("other")).unwrap();
     crate::support::write_data(&dir.path().join("other"), crate::support::Sizes { examples: 290, ..SMALL });
     let other = path("other");
-    let resume = |own: &[&str], more: &[&str]| run(&[&base[..], own, &["--resume", "--steps", "40"], more].concat());
+    let resume =
+        |own: &[&str], more: &[&str]| run(&[&base[..], own, &["--resume", "--steps", "40"], more].concat());
     for (what, more, values) in [
         ("seed", &["--dim", "batch=12", "--set", "lr=0.05", "--seed", "8"][..], ["9", "8"]),
         ("const", &["--dim", "batch=12", "--set", "lr=0.25"], ["0.05", "0.25"]),
@@ -78,7 +79,13 @@ fn a_run_remembers_its_settings_and_is_resumed_with_no_others() {
     ] {
         let said = resume(more, &both);
         assert!(said.code == Some(1) && said.err.contains("error[E0518]"), "{what}: {}", said.err);
-        assert!(values.iter().all(|v| said.err.contains(&format!("= {v}")) || said.err.contains(&format!("with {v}"))), "{what}: {}", said.err);
+        assert!(
+            values
+                .iter()
+                .all(|v| said.err.contains(&format!("= {v}")) || said.err.contains(&format!("with {v}"))),
+            "{what}: {}",
+            said.err
+        );
     }
     let elsewhere: Vec<&str> = base.iter().map(|a| if *a == data { other.as_str() } else { *a }).collect();
     let said = run(&[&elsewhere[..], &own, &both, &["--resume", "--steps", "40"]].concat());
@@ -104,7 +111,8 @@ fn a_run_remembers_its_settings_and_is_resumed_with_no_others() {
 #[test]
 fn a_stop_in_the_last_step_comes_too_late() {
     let dir = folder(SMALL);
-    let loaded = Project::load(&options("mlp", "", "", &[("batch", 12), ("rows", 5), ("cols", 4), ("hidden", 7)]));
+    let loaded =
+        Project::load(&options("mlp", "", "", &[("batch", 12), ("rows", 5), ("cols", 4), ("hidden", 7)]));
     let project = loaded.project.unwrap();
     let o = TrainOptions {
         data: Some(dir.path().join("data").display().to_string()),

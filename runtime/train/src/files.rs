@@ -82,7 +82,7 @@ mod tests {
     use crate::{Project, ProjectOptions};
     use std::path::Path;
 
-    /// Codes of the diagnostics for `main.mw` in a folder of these files, and how many texts were read.
+    /// Codes of the errors in `main.mw` in a folder of these files, and how many texts were read.
     fn load(files: &[(&str, &str)]) -> (Vec<&'static str>, usize) {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -96,11 +96,12 @@ mod tests {
             assert_eq!(p.texts.used.len() + 1, loaded.sources.len());
             p.with_batch(3).unwrap();
         }
-        (loaded.diagnostics.iter().map(|d| d.code.id).collect(), loaded.sources.len())
+        let errors = loaded.diagnostics.iter().filter(|d| d.is_error());
+        (errors.map(|d| d.code.id).collect(), loaded.sources.len())
     }
 
     fn main(uses: &str) -> String {
-        let model = "dim batch = 4, n = 3\nmodel m {\n input x[batch, n]: f32\n y = both(x)\n loss l = mean[batch](sum[n](y))\n}\n";
+        let model = "dim batch = 4, n = 3\nmodel m {\n input x[batch, n]: f32\n let y = both(x)\n loss l = mean[batch](sum[n](y))\n}\n";
         format!("{uses}{model}")
     }
 
@@ -108,7 +109,10 @@ mod tests {
     fn a_path_is_relative_to_the_file_that_uses_it() {
         let (found, read) = load(&[
             ("main.mw", &main("use \"parts/both.mw\"\n")),
-            ("parts/both.mw", "use \"one.mw\"\nuse \"../two.mw\"\nlayer both(x) {\n return one(x) + two(x)\n}\n"),
+            (
+                "parts/both.mw",
+                "use \"one.mw\"\nuse \"../two.mw\"\nlayer both(x) {\n return one(x) + two(x)\n}\n",
+            ),
             ("parts/one.mw", "layer one(x) {\n return 2 * x\n}\n"),
             ("two.mw", "layer two(x) {\n return 3 * x\n}\n"),
             // Would be taken if paths started from the main file.

@@ -115,8 +115,7 @@ pub fn predict(
         prepare(&cluster, &checkpoint)?;
         for _ in 0..count {
             let records_of: Vec<usize> = (first..first + program.examples).collect();
-            let report =
-                cluster.run(program.id, 1, &provide(batch(&set, &program.needs, &records_of)))?;
+            let report = cluster.run(program.id, 1, &provide(batch(&set, &program.needs, &records_of)))?;
             for (name, list) in rows.iter().zip(&mut parts) {
                 list.extend(report.outputs.get(*name).and_then(|t| in_order(p, &program.plan, name, t)));
             }

@@ -162,8 +162,7 @@ fn load(options: &ProjectOptions, sources: &mut Sources, out: &mut Vec<Diagnosti
     };
     let mut uses = Files::new(&name, id, file.as_ref());
     let program = file.as_ref().and_then(|f| {
-        let (program, found) =
-            resolve(f, None, &settings, &mut |path, span| uses.read(path, span, sources));
+        let (program, found) = resolve(f, None, &settings, &mut |path, span| uses.read(path, span, sources));
         out.extend(found);
         program
     });

@@ -55,7 +55,9 @@ impl RunDir {
         if let Some(name) = [METRICS, CHECKPOINTS].into_iter().find(|n| filled(n)) {
             let why = format!("there is a `{name}` of a run, but no `{SETTINGS}`");
             let error = refused(path, codes::E0510, &why);
-            return Err(Box::new(error.help(format!("move `{name}` away, or give another folder with `--run`"))));
+            return Err(Box::new(
+                error.help(format!("move `{name}` away, or give another folder with `--run`")),
+            ));
         }
         Ok(())
     }

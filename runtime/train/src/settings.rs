@@ -90,7 +90,9 @@ impl RunSettings {
         let mut differs = |what: String, was: &dyn Display, is: &dyn Display, help: String| {
             let message = format!("the run has {what} = {was}, it is resumed with {is}");
             let d = Diagnostic::error(codes::E0518, message).help(help);
-            errors.push(d.help("another value is another run: give another folder with `--run`, without `--resume`"));
+            errors.push(
+                d.help("another value is another run: give another folder with `--run`, without `--resume`"),
+            );
         };
         if self.model != now.model {
             differs("the model".into(), &self.model, &now.model, format!("resume with `{}`", self.file));

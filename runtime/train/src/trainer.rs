@@ -300,15 +300,14 @@ fn resume(
     notes.extend(before.resumed_as(&RunSettings::new(project, sources, options, seed, set))?);
     if dir.model_text()? != sources.text(project.texts.model) {
         let now = sources.name(project.texts.model);
-        notes.push(format!("the text of `{now}` has changed since the run was started; it goes on with the new one"));
+        notes.push(format!(
+            "the text of `{now}` has changed since the run was started; it goes on with the new one"
+        ));
     }
     Ok(dir)
 }
 
-fn newest(
-    run: &RunDir,
-    notes: &mut Vec<String>,
-) -> Result<Option<Checkpoint>, Failure> {
+fn newest(run: &RunDir, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, Failure> {
     Ok(match run.checkpoints()?.newest()? {
         Some(found) => {
             notes.extend(found.skipped.iter().map(|s| format!("skipped a damaged checkpoint: {s:?}")));

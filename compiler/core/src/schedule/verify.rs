@@ -80,9 +80,7 @@ pub(super) fn may_hand_on(kind: &StepKind, from: BufId, to: BufId) -> bool {
         StepKind::Map { inputs, outs, .. } => {
             outs.iter().any(|(_, out)| out.buf == to && in_step(inputs, out))
         }
-        StepKind::Softmax { input, out, .. } => {
-            out.buf == to && in_step(std::slice::from_ref(input), out)
-        }
+        StepKind::Softmax { input, out, .. } => out.buf == to && in_step(std::slice::from_ref(input), out),
         StepKind::CrossEntropyGrad { logits, label, scale, out, .. } => {
             let other = [label, scale].iter().any(|o| o.buf == from);
             out.buf == to && !other && in_step(std::slice::from_ref(logits), out)
