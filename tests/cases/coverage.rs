@@ -8,6 +8,7 @@ use std::sync::Arc;
 const ELSEWHERE: &[(&str, &str)] = &[
     ("E0103", "needs a file of a mebibyte: compiler/syntax/tests/syntax/limits.rs"),
     ("E0104", "needs a statement of several hundred kilobytes: compiler/syntax/tests/syntax/limits.rs"),
+    ("E0108", "about formatting, not compiling: compiler/syntax/tests/syntax/format.rs"),
 ];
 
 /// Which codes of E01 to E03 no case shows.

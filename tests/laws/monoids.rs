@@ -4,66 +4,14 @@ use crate::devices::Devices;
 use crate::split::law;
 use crate::subject::Subject;
 use meshwright_ops::family::SampleInput;
-use meshwright_ops::{
-    Emit, F64Tensor, Graph, Id, Linear, Op, OpError, Reduce, Roles, Type, arg_extreme, primitive,
-};
-use meshwright_plan::{DType, Dim, DimNames, Monoid, StepKind};
+use meshwright_ops::{Graph, Id, OpError, Reduce, arg_extreme};
+use meshwright_plan::{DType, Monoid};
 use std::sync::Arc;
-
-/// The fold of truth values, which no family of the language needs yet.
-#[derive(Debug)]
-struct Fold {
-    monoid: Monoid,
-    dim: Dim,
-}
-
-impl Op for Fold {
-    fn name(&self) -> &'static str {
-        self.monoid.name()
-    }
-
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
-        Ok(Type::new(DType::Bool, x[0].dims.iter().copied().filter(|d| *d != self.dim).collect::<Vec<_>>()))
-    }
-
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
-        Roles::new(x, y, self.monoid, Linear::No)
-    }
-
-    fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
-        vec![None]
-    }
-
-    fn lower(&self, e: &mut dyn Emit) {
-        let monoid = self.monoid;
-        primitive(e, |x, out| StepKind::Reduce { monoid, input: x[0].clone(), out });
-    }
-
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        let mut dims = y.dims.clone();
-        dims.push(self.dim);
-        F64Tensor::build(&y.dims, |at| {
-            let mut position = at.to_vec();
-            position.push(0);
-            let mut is = |i| {
-                position[at.len()] = i;
-                x[0].at(&dims, &position) != 0.0
-            };
-            let all = if self.monoid == Monoid::And {
-                (0..self.dim.size).all(&mut is)
-            } else {
-                (0..self.dim.size).any(&mut is)
-            };
-            f64::from(u8::from(all))
-        })
-    }
-}
 
 fn build(g: &mut Graph, monoid: Monoid, x: Id) -> Result<Id, OpError> {
     let dim = g.dims.find("few").unwrap();
     match monoid {
         Monoid::ArgMax | Monoid::ArgMin => Ok(arg_extreme(g, monoid, x, dim)),
-        Monoid::And | Monoid::Or => g.add_op(Arc::new(Fold { monoid, dim }), &[x]),
         _ => g.add_op(Arc::new(Reduce { monoid, dims: vec![dim] }), &[x]),
     }
 }

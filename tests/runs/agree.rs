@@ -52,7 +52,7 @@ fn f64_options(model: &str, mesh: &str, layout: &str, dims: &[(&str, usize)]) ->
 }
 
 /// In f64 only rounding is left: each of 100 losses within 1e-12, parameters and moments at the end within 1e-9.
-fn agrees(one: &Trained, other: &Trained, name: &str) {
+pub(crate) fn agrees(one: &Trained, other: &Trained, name: &str) {
     for (step, (a, b)) in one.losses.iter().zip(&other.losses).enumerate() {
         assert!((a - b).abs() <= 1e-12 * a.abs(), "{name}: step {}: {a} and {b}", step + 1);
     }

@@ -1,6 +1,7 @@
 //! What is true of the repository itself: sizes of files, invariants, links, commands that the documentation names.
 
 use crate::support::{root, run};
+use meshwright_core::optimizers::{Accepts, OPTIMIZERS};
 use meshwright_diag::{FileId, has_errors};
 use meshwright_ops::{Form, families};
 use meshwright_syntax::parse_layout;
@@ -294,4 +295,35 @@ fn decisions_are_short() {
     let records = files("md").into_iter().filter(|p| short(p).starts_with("docs/adr/"));
     let long = records.map(|p| (short(&p), read(&p).lines().count())).filter(|(_, n)| *n > 80);
     none(long.map(|(name, n)| format!("{name}: {n} lines, more than 80")).collect());
+}
+
+#[test]
+fn every_optimiser_and_its_settings_are_in_the_reference() {
+    let reference = read(&root().join("docs/language.md"));
+    let mut missing = Vec::new();
+    for o in OPTIMIZERS {
+        let row = reference.lines().find(|l| l.starts_with(&format!("| `{}` |", o.name)));
+        for s in o.settings {
+            let default = match s.accepts {
+                Accepts::Flag(b) => b.to_string(),
+                Accepts::Count(n) => n.to_string(),
+                Accepts::Scalar(_, v) | Accepts::ScalarOrOff(_, v) => {
+                    v.map_or(String::new(), |v| v.to_string())
+                }
+            };
+            // Numbers may be written otherwise, as 1e-2 or 1.0.
+            let says = |text: &str| match (text.split_once(" = "), default.parse::<f64>()) {
+                (None, _) => text == s.name && default.is_empty(),
+                (Some((name, v)), Ok(d)) => name == s.name && v.parse::<f64>() == Ok(d),
+                (Some((name, v)), Err(_)) => name == s.name && v == default,
+            };
+            if !row.is_some_and(|r| r.split('`').any(says)) {
+                missing.push(format!("docs/language.md does not say `{}` of `{}`", s.name, o.name));
+            }
+        }
+        if row.is_none() {
+            missing.push(format!("docs/language.md has no row for `{}`", o.name));
+        }
+    }
+    none(missing);
 }

@@ -82,7 +82,8 @@ pub fn spmd(s: &Spmd) -> String {
     out
 }
 
-fn describe_move(m: &Move, s: &Spmd) -> String {
+/// A move with its axes and dims.
+pub(crate) fn describe_move(m: &Move, s: &Spmd) -> String {
     let names = &s.step.graph.dims;
     match m {
         Move::AllReduce { axes, monoid } => {

@@ -1,5 +1,6 @@
 //! A resolved model: its forward graph and all that the declarations say.
 
+use crate::optimizers::Optimizer;
 use meshwright_diag::Span;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{DType, Dim, InputDecl};
@@ -44,38 +45,6 @@ pub struct LossDecl {
     pub span: Span,
 }
 
-/// An optimiser. Hyperparameters are scalar values of the graph (constants, or expressions of the step number).
-#[derive(Clone, Debug)]
-pub enum Optimizer {
-    /// Stochastic gradient descent. With momentum: `m = momentum * m + g`, `p -= lr * m` (Polyak 1964), or with `nesterov`
-    /// `p -= lr * (g + momentum * m)`.
-    Sgd {
-        /// Learning rate.
-        lr: Id,
-        /// Momentum; `None` keeps no moment.
-        momentum: Option<Id>,
-        /// Whether to look ahead.
-        nesterov: bool,
-        /// Added to the gradient times the parameter; `None` for none.
-        weight_decay: Option<Id>,
-    },
-    /// Adam (Kingma & Ba 2015); with `decoupled` AdamW (Loshchilov & Hutter 2019).
-    Adam {
-        /// Learning rate.
-        lr: Id,
-        /// Decay of the first moment.
-        beta1: Id,
-        /// Decay of the second moment.
-        beta2: Id,
-        /// Added to the root of the second moment.
-        eps: Id,
-        /// Weight decay; added to the gradient in Adam, to the step in AdamW.
-        weight_decay: Option<Id>,
-        /// Whether weight decay is decoupled.
-        decoupled: bool,
-    },
-}
-
 /// Clipping of gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ClipSpec {
@@ -88,7 +57,7 @@ pub enum ClipSpec {
 pub struct TrainSpec {
     /// The loss that is minimised.
     pub minimize: LossDecl,
-    /// The optimiser.
+    /// The optimiser. Its scalars are values of the graph: constants, or expressions of the step number.
     pub optimizer: Optimizer,
     /// Clipping.
     pub clip: Option<ClipSpec>,

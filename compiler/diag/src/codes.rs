@@ -47,6 +47,7 @@ codes! {
     E0105
     E0106
     E0107
+    E0108
     E0190
     E0201
     E0202
@@ -95,6 +96,8 @@ codes! {
     E0520
     E0521
     E0522
+    E0523
+    E0524
 }
 
 /// The code of that name, in any case.

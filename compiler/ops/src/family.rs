@@ -242,6 +242,21 @@ pub fn family(name: &str, over_dims: bool) -> Option<&'static Family> {
         .or_else(|| families().find(|f| f.name == name))
 }
 
+/// The numbers of arguments that a name takes, ascending: `leaky_relu(x)` and `leaky_relu(x, slope)` are two families of
+/// one name, which build by the arguments that there are.
+pub fn arities(name: &str, over_dims: bool) -> Vec<usize> {
+    let mut out: Vec<usize> = families()
+        .filter(|f| f.name == name)
+        .filter_map(|f| match f.form {
+            Form::Function(n) if !over_dims => Some(n),
+            Form::OverDims(n) if over_dims => Some(n),
+            _ => None,
+        })
+        .collect();
+    out.sort_unstable();
+    out
+}
+
 impl Call<'_> {
     /// The arguments as tensors of one dtype: numbers take the tensors' dtype, bools become numbers where `numeric`.
     ///
@@ -314,6 +329,50 @@ impl Call<'_> {
                 .help(format!("name one or more of {}", g.dims.list(&x.dims))));
         }
         Ok(())
+    }
+
+    /// The dim of brackets that hold one alone, `name[d]`, of an operand that has it; with the dim behind the arrow where
+    /// `arrow` is set, `name[d -> e]`, which the operand lacks.
+    ///
+    /// # Errors
+    /// Where the brackets hold something else, or the operand has other dims.
+    pub fn one_piece(&self, g: &Graph, x: &Type, arrow: bool) -> Result<(Dim, Option<Dim>), OpError> {
+        let form = if arrow { "one dim and what it becomes, `d -> k`" } else { "one dim" };
+        let wrong = || OpError::new(codes::E0203, format!("`{}[…]` takes {form}", self.name));
+        let [group] = self.groups else { return Err(wrong()) };
+        let [Piece { dims, to, by: None }] = group.as_slice() else { return Err(wrong()) };
+        let ([dim], to) = (dims.as_slice(), to.as_slice()) else { return Err(wrong()) };
+        let to = match (to, arrow) {
+            ([], false) => None,
+            ([to], true) => Some(*to),
+            _ => return Err(wrong()),
+        };
+        Call { dims: &[*dim], ..self.clone() }.check_dims(g, x)?;
+        if let Some(to) = to
+            && (to == *dim || x.has(to))
+        {
+            let (name, list) = (g.dims.name(to), g.dims.list(&x.dims));
+            let text =
+                format!("`{}[… -> {name}]` of a value that has the dim `{name}` already: {list}", self.name);
+            return Err(OpError::new(codes::E0203, text)
+                .operand(0)
+                .help("name another dim behind the arrow"));
+        }
+        Ok((*dim, to))
+    }
+
+    /// A named argument that is true or false; false where it is not given.
+    ///
+    /// # Errors
+    /// Where it is something else.
+    pub fn flag(&self, name: &str) -> Result<bool, OpError> {
+        match self.setting(name) {
+            None => Ok(false),
+            Some(Setting::Bool(b)) => Ok(b),
+            Some(_) => {
+                Err(OpError::new(codes::E0212, format!("`{name}` of `{}` is `true` or `false`", self.name)))
+            }
+        }
     }
 
     /// A named argument, if it was given.

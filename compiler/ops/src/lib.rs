@@ -10,13 +10,14 @@ pub mod family;
 mod graph;
 mod op;
 mod ops;
+pub mod reference;
 mod roles;
 pub mod tensor;
 mod types;
 
 pub use emit::Emit;
 pub use error::OpError;
-pub use family::{Call, Choice, Family, Form, Piece, Sample, Setting, Value, families, family};
+pub use family::{Call, Choice, Family, Form, Piece, Sample, Setting, Value, arities, families, family};
 pub use graph::{Class, Graph, Id, Node, Origin};
 pub use op::{ExpandWhen, Kind, LeafOp, Op};
 pub use ops::*;

@@ -26,6 +26,17 @@ pub enum UnaryFn {
     Erf,
     Relu,
     Not,
+    /// `log(1 + x)`, accurate near 0.
+    Log1p,
+    /// `exp(x) - 1`, accurate near 0.
+    Expm1,
+    Sin,
+    Cos,
+    Tan,
+    Floor,
+    Ceil,
+    /// The nearest integer; of two equally near the even one.
+    Round,
 }
 
 /// Functions of two numbers of one dtype. Comparisons give `Bool`; `And` and `Or` take it.
@@ -48,6 +59,10 @@ pub enum BinaryFn {
     Ne,
     And,
     Or,
+    /// The quotient rounded down. Of integers `x / 0` is -1.
+    FloorDiv,
+    /// `x - floor(x / y) * y`, of the sign of `y`. Of integers `x mod 0` is `x`.
+    Mod,
 }
 
 impl BinaryFn {

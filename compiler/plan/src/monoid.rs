@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Monoid {
     /// Sum; identity 0.
     Sum,
+    /// Product; identity 1.
+    Prod,
     /// Maximum; identity -inf, or the least integer.
     Max,
     /// Minimum; identity +inf, or the greatest integer.
@@ -24,13 +26,22 @@ pub enum Monoid {
 
 impl Monoid {
     /// Every monoid.
-    pub const ALL: [Monoid; 7] =
-        [Monoid::Sum, Monoid::Max, Monoid::Min, Monoid::ArgMax, Monoid::ArgMin, Monoid::And, Monoid::Or];
+    pub const ALL: [Monoid; 8] = [
+        Monoid::Sum,
+        Monoid::Prod,
+        Monoid::Max,
+        Monoid::Min,
+        Monoid::ArgMax,
+        Monoid::ArgMin,
+        Monoid::And,
+        Monoid::Or,
+    ];
 
     /// As users see it.
     pub fn name(self) -> &'static str {
         match self {
             Monoid::Sum => "sum",
+            Monoid::Prod => "prod",
             Monoid::Max => "max",
             Monoid::Min => "min",
             Monoid::ArgMax => "argmax",

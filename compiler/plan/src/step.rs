@@ -125,6 +125,31 @@ pub enum StepKind {
         /// Result: dims of the logits in the same order.
         out: Operand,
     },
+    /// The positions of the greatest along a dim that is whole, those of ranks `to`: in descending order of the values, of
+    /// equal ones the lowest first, NaN before all numbers. `I32`.
+    TopK {
+        /// What is ranked.
+        input: Operand,
+        /// Along which dim.
+        dim: Dim,
+        /// The ranks: the last dim of the result.
+        to: Dim,
+        /// Result: without `dim`, with `to` at its end.
+        out: Operand,
+    },
+    /// `out[i] = the sum of input[j] for j up to i` along a dim that is whole; an empty sum is 0.
+    CumSum {
+        /// What is summed.
+        input: Operand,
+        /// Along which dim.
+        dim: Dim,
+        /// From the end.
+        reverse: bool,
+        /// Without `input[i]` itself.
+        exclusive: bool,
+        /// Result: the same dims in the same order.
+        out: Operand,
+    },
     /// A sum of products in which kernels slide: over all positions `n` and taps `t` of every slide and the dims that
     /// `x` and `w` share and `y` lacks, with `i = n * stride + t * dilation - low` (nothing where there is no such
     /// element, or where the device does not hold it: it then holds zero or another device has it).
@@ -194,23 +219,32 @@ pub enum StepKind {
         /// Destination, the dims in the same order.
         out: Operand,
     },
-    /// `out[i, j] = from[i * size(j) + j]`: one dim becomes two.
+    /// The parts one after the other along one dim; all other dims are the same, in the same order.
+    Concat {
+        /// What is joined, with the dim that becomes a part of `to` and its offset there.
+        parts: Vec<(Operand, Dim, usize)>,
+        /// The dim of the result.
+        to: Dim,
+        /// Destination.
+        out: Operand,
+    },
+    /// `out[i, j] = from[i * size(j) + j]`: one dim becomes several.
     Cut {
         /// Source.
         from: Operand,
         /// The dim that is cut.
         dim: Dim,
-        /// The outer and the inner of the two.
-        to: [Dim; 2],
+        /// What it becomes, the outermost first. They lie next to each other in the result.
+        to: Vec<Dim>,
         /// Destination.
         out: Operand,
     },
-    /// `out[i * size(j) + j] = from[i, j]`: two dims become one. They lie next to each other in the source.
+    /// `out[i * size(j) + j] = from[i, j]`: several dims become one.
     Join {
         /// Source.
         from: Operand,
-        /// The outer and the inner of the two.
-        dims: [Dim; 2],
+        /// The dims, the outermost first. They lie next to each other in the source.
+        dims: Vec<Dim>,
         /// The dim that they become.
         to: Dim,
         /// Destination.
@@ -377,6 +411,8 @@ impl StepKind {
             StepKind::Contract { a, b, .. } => vec![a, b],
             StepKind::Reduce { input, .. }
             | StepKind::Softmax { input, .. }
+            | StepKind::CumSum { input, .. }
+            | StepKind::TopK { input, .. }
             | StepKind::LogSumExp { input, .. } => vec![input],
             StepKind::Lookup { table, index, .. } => vec![table, index],
             StepKind::ScatterAdd { values, index, .. } => vec![values, index],
@@ -390,6 +426,7 @@ impl StepKind {
             StepKind::Shift { from, .. } | StepKind::Cut { from, .. } | StepKind::Join { from, .. } => {
                 vec![from]
             }
+            StepKind::Concat { parts, .. } => parts.iter().map(|p| &p.0).collect(),
             StepKind::Copy(c) => vec![&c.from],
             StepKind::Collective(c) => match c {
                 Collective::AllReduce { from, .. } => from.iter().collect(),
@@ -410,6 +447,8 @@ impl StepKind {
             | StepKind::Lookup { out, .. }
             | StepKind::ScatterAdd { out, .. }
             | StepKind::Softmax { out, .. }
+            | StepKind::CumSum { out, .. }
+            | StepKind::TopK { out, .. }
             | StepKind::LogSumExp { out, .. }
             | StepKind::CrossEntropy { out, .. }
             | StepKind::CrossEntropyGrad { out, .. } => vec![out],
@@ -421,6 +460,7 @@ impl StepKind {
             | StepKind::PoolSpread { out, .. }
             | StepKind::Shift { out, .. }
             | StepKind::Cut { out, .. }
+            | StepKind::Concat { out, .. }
             | StepKind::Join { out, .. } => vec![out],
             StepKind::Copy(c) => vec![&c.out],
             StepKind::Collective(c) => match c {
@@ -444,6 +484,8 @@ impl StepKind {
             StepKind::Softmax { log: false, .. } => "softmax",
             StepKind::Softmax { log: true, .. } => "log_softmax",
             StepKind::LogSumExp { .. } => "logsumexp",
+            StepKind::CumSum { .. } => "cumsum",
+            StepKind::TopK { .. } => "top_k",
             StepKind::CrossEntropy { .. } => "cross_entropy",
             StepKind::CrossEntropyGrad { .. } => "cross_entropy_grad",
             StepKind::Convolve { .. } => "convolve",
@@ -451,6 +493,7 @@ impl StepKind {
             StepKind::PoolTap { .. } => "pool_tap",
             StepKind::PoolSpread { .. } => "pool_spread",
             StepKind::Shift { .. } => "shift",
+            StepKind::Concat { .. } => "concat",
             StepKind::Cut { .. } => "cut",
             StepKind::Join { .. } => "join",
             StepKind::Copy(_) => "copy",

@@ -1,16 +1,18 @@
-//! Text to trees: the parsers of model files and layout files.
+//! Text to trees: the parsers of model files and layout files, and the formatter of both.
 //!
 //! **Invariant:** bad input is answered with diagnostics, several independent ones per file, in time linear in
 //! its size; it never panics, never recurses deeper than [`MAX_DEPTH`] and never reads more than [`MAX_BYTES`].
 
 pub mod ast;
 mod division;
+mod format;
 mod layout;
 mod model;
 mod mtf;
 mod report;
 mod scan;
 
+pub use format::{WIDTH, format_layout, format_model};
 pub use layout::parse_layout;
 pub use model::parse_model;
 pub use mtf::{parse_mesh, parse_mtf_layout};

@@ -12,6 +12,7 @@ mod json;
 mod panics;
 mod pick;
 mod progress;
+mod replace;
 mod stop;
 mod table;
 mod text;
@@ -48,6 +49,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Predict(a) => commands::predict::run(&a, console),
         Command::Check(a) => commands::check::run(&a, console),
         Command::Explain(a) => commands::explain::run(&a, console),
+        Command::Fmt(a) => commands::fmt::run(&a, console),
         Command::Bench(a) => commands::bench::run(&a, console),
         Command::Models(a) => commands::shipped::models(&a, console),
         Command::Layouts(a) => commands::shipped::layouts(&a, console),

@@ -212,6 +212,11 @@ impl<'a> BufMut<'a> {
         self.ptr
     }
 
+    /// The same memory once more, for those who uphold exclusiveness themselves.
+    pub(crate) fn alias(&self) -> BufMut<'static> {
+        BufMut { ptr: self.ptr, len: self.len, dtype: self.dtype, life: PhantomData }
+    }
+
     pub(crate) fn detach(self) -> BufMut<'static> {
         BufMut { ptr: self.ptr, len: self.len, dtype: self.dtype, life: PhantomData }
     }

@@ -3,7 +3,7 @@
 //! Element `i` of a result is `f(f(f(x0[i], x1[i]), x2[i]), ...)` in the dtype itself, whatever the chunking, so that
 //! a rerun gives the same bits. A fold is computed once and copied to all members, so that they hold the same bits.
 //!
-//! - `Sum` of `i32` wraps.
+//! - `Sum` and `Prod` of `i32` wrap.
 //! - `Max` and `Min` give the first NaN in group order where there is one, and of equal values (`0.0` and `-0.0`) the
 //!   first in group order.
 //! - `ArgMax` and `ArgMin` give the pair of greatest or least value; a NaN stands before all numbers; of equal values
@@ -16,11 +16,11 @@ use meshwright_plan::{DType, Monoid};
 /// Bytes that one inner pass folds: it stays in the first-level cache together with its sources.
 const BLOCK: usize = 4096;
 
-/// Whether there is a fold of that dtype: sums of floats and `i32`, maxima and minima of numbers, arg-reductions of
+/// Whether there is a fold of that dtype: sums and products of floats and `i32`, maxima and minima of numbers, arg-reductions of
 /// pairs, conjunction and disjunction of truth values.
 pub fn can_fold(monoid: Monoid, dtype: DType) -> bool {
     match monoid {
-        Monoid::Sum => matches!(dtype, DType::F64 | DType::F32 | DType::I32),
+        Monoid::Sum | Monoid::Prod => matches!(dtype, DType::F64 | DType::F32 | DType::I32),
         Monoid::Max | Monoid::Min => matches!(dtype, DType::F64 | DType::F32 | DType::I32 | DType::U8),
         Monoid::ArgMax | Monoid::ArgMin => dtype.is_pair(),
         Monoid::And | Monoid::Or => dtype == DType::Bool,
@@ -50,6 +50,9 @@ pub(crate) unsafe fn fold(
         (Monoid::Sum, DType::F64) => run!(f64, |a, b| a + b),
         (Monoid::Sum, DType::F32) => run!(f32, |a, b| a + b),
         (Monoid::Sum, DType::I32) => run!(i32, i32::wrapping_add),
+        (Monoid::Prod, DType::F64) => run!(f64, |a, b| a * b),
+        (Monoid::Prod, DType::F32) => run!(f32, |a, b| a * b),
+        (Monoid::Prod, DType::I32) => run!(i32, i32::wrapping_mul),
         // `|` and `&` have no branches, so that the loops vectorise.
         (Monoid::Max, DType::F64) => {
             run!(f64, |a: f64, b: f64| if (b > a) | (b.is_nan() & !a.is_nan()) { b } else { a })
@@ -82,7 +85,7 @@ pub(crate) unsafe fn fold(
             if before(-b.value, b.index, -a.value, a.index) { b } else { a }
         }),
         // Excluded by `can_fold`.
-        (Monoid::Sum | Monoid::Max | Monoid::Min | Monoid::ArgMax | Monoid::ArgMin, _) => {}
+        (Monoid::Sum | Monoid::Prod | Monoid::Max | Monoid::Min | Monoid::ArgMax | Monoid::ArgMin, _) => {}
     }
 }
 

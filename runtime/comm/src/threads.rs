@@ -10,7 +10,11 @@
 //! While it gathers it may fail (mismatch, timeout, abort), under its lock, and is then never started. Once all have
 //! posted it cannot fail: what remains is finite copying, and every member stays until the last task is done.
 //!
-//! **Waiting** spins for about a microsecond, then sleeps on a condition variable: cores are for computing.
+//! **Waiting** spins for about a microsecond, then looks on for twenty while it gives its core to whoever can use it, then
+//! sleeps on a condition variable: cores are for computing.
+//!
+//! **Who is stuck.** A rank that sleeps is seen to wait for its operation. A timeout follows these waits from rank to rank,
+//! so that it names the rank that holds up all the others, and not one that waits itself.
 
 mod op;
 mod ring;
@@ -157,6 +161,8 @@ impl Drop for ThreadsTransport {
             Ending::Left
         };
         self.shared.end(self.rank, ending);
+        // Operations know what all share, so it must not hold one for ever.
+        self.shared.waits(self.rank, None);
     }
 }
 

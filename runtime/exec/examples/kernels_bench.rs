@@ -144,6 +144,7 @@ fn main() {
         ("exp", UnaryFn::Exp),
         ("log", UnaryFn::Log),
         ("tanh", UnaryFn::Tanh),
+        ("sin", UnaryFn::Sin),
         ("sigmoid", UnaryFn::Sigmoid),
         ("erf", UnaryFn::Erf),
         ("relu", UnaryFn::Relu),

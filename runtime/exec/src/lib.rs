@@ -7,6 +7,8 @@
 //! - A device that fails, by an error or a panic, ends all others; the error names rank, step, value and source line.
 //! - Burn is never given an empty tensor.
 
+mod blame;
+mod blocks;
 mod build;
 mod clock;
 mod cluster;

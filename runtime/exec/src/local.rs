@@ -98,23 +98,25 @@ impl Local {
         self.dims.iter().position(|d| *d == dim)
     }
 
-    /// The same with two dims, which lie next to each other and of which the inner is whole, seen as one under the outer's
-    /// name.
-    pub(crate) fn joined(&self, [outer, inner]: [Dim; 2]) -> Result<Local, String> {
-        let at = self.at(outer).ok_or_else(|| format!("an operand lacks the dim {}", outer.id))?;
-        if self.dims.get(at + 1) != Some(&inner) || self.shape[at + 1] != inner.size {
-            return Err(format!(
-                "the dims {} and {} do not lie next to each other whole",
-                outer.id, inner.id
-            ));
+    /// The same with several dims, which lie next to each other and of which all but the first are whole, seen as one under
+    /// the first's name; and how many elements lie at each position of the first.
+    pub(crate) fn joined(&self, dims: &[Dim]) -> Result<(Local, usize), String> {
+        let Some((outer, rest)) = dims.split_first() else { return Err("no dims are joined".into()) };
+        let at = self.at(*outer).ok_or_else(|| format!("an operand lacks the dim {}", outer.id))?;
+        let inner: usize = rest.iter().map(|d| d.size).product();
+        let end = at + dims.len();
+        if self.dims.get(at..end) != Some(dims) || (1..dims.len()).any(|i| self.shape[at + i] != dims[i].size)
+        {
+            return Err("dims that are joined do not lie next to each other, whole".into());
         }
         let mut all = self.clone();
-        all.dims.remove(at + 1);
-        all.shape[at] *= inner.size;
+        all.dims.drain(at + 1..end);
+        all.shape.drain(at + 1..end);
+        all.ranges.drain(at + 1..end);
+        all.shape[at] *= inner;
         let range = &self.ranges[at];
-        all.ranges[at] = range.start * inner.size..range.end * inner.size;
-        (all.shape.remove(at + 1), all.ranges.remove(at + 1));
-        Ok(all)
+        all.ranges[at] = range.start * inner..range.end * inner;
+        Ok((all, inner))
     }
 
     /// Range of a dim, or the reason why there is none.

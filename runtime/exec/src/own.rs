@@ -1,11 +1,12 @@
 //! Own kernels, prepared for one device's shapes: every step but contractions and collectives.
 
+use crate::blocks;
 use crate::kernels::{
-    Access, Along, Arg, BlockCopy, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, KernelError,
-    LogSumExpKernel, LookupKernel, MapKernel, ReduceKernel, ScatterAddKernel, Slice, SliceMut, SoftmaxKernel,
+    Access, Along, Arg, BlockCopy, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel,
+    KernelError, LogSumExpKernel, LookupKernel, MapKernel, ReduceKernel, ScatterAddKernel, Slice, SliceMut,
+    SoftmaxKernel, TopKKernel,
 };
 use crate::local::{Here, Local};
-use crate::pack::Around;
 use crate::tensor::{Pool, slice, slice_mut, stored_as};
 use burn_flex::FlexTensor;
 use meshwright_plan::{BufId, DType, Dim, Step, StepKind};
@@ -20,6 +21,8 @@ enum Kernel {
     ScatterAdd(ScatterAddKernel),
     Softmax(SoftmaxKernel),
     LogSumExp(LogSumExpKernel),
+    CumSum(CumSumKernel),
+    TopK(TopKKernel),
     CrossEntropy(CrossEntropyKernel),
     CrossEntropyGrad(CrossEntropyGradKernel),
     /// Zeros.
@@ -148,18 +151,6 @@ impl Own {
         Ok(Own::new(Kernel::Copy(kernel), &[(from, None)], &[out], &[]))
     }
 
-    /// Copies a range of one dim; the other dims of source and result are the same.
-    fn block_copy(
-        [(from, dim), (out, to)]: [(&Local, Dim); 2],
-        range: std::ops::Range<usize>,
-        at: usize,
-        fill: f64,
-    ) -> Result<Own, Unprepared> {
-        let around = |l: &Local, d: Dim| Ok::<_, String>(Around::new(&l.shape, position(l, d)?));
-        let kernel = BlockCopy::new(from.dtype, around(from, dim)?, around(out, to)?, range, at, fill)?;
-        Ok(Own::new(Kernel::BlockCopy(kernel), &[(from, None)], &[out], &[]))
-    }
-
     /// The own op for a step; none for contractions and collectives.
     pub(crate) fn of_step(here: &Here<'_>, step: &Step) -> Result<Option<Own>, Unprepared> {
         let reuse = &step.reuse;
@@ -239,6 +230,24 @@ impl Own {
                 let dense = Some(input.access(&out.dims));
                 Own::new(Kernel::Softmax(kernel), &[(&input, dense)], &[&out], reuse)
             }
+            StepKind::CumSum { input, dim, reverse, exclusive, out } => {
+                let [input, out] = two(here, input, out, &[])?;
+                same_dims(&input, &out)?;
+                let at = position(&input, *dim)?;
+                let kernel = CumSumKernel::new(input.dtype, &out.shape, at, *reverse, *exclusive)?;
+                let dense = Some(input.access(&out.dims));
+                Own::new(Kernel::CumSum(kernel), &[(&input, dense)], &[&out], reuse)
+            }
+            StepKind::TopK { input, dim, to, out } => {
+                let [input, out] = two(here, input, out, &[])?;
+                let Some((last, rows)) = out.dims.split_last().filter(|(last, _)| *last == to) else {
+                    return Err(Unprepared::Plan("the ranks are not the last dim of their result".into()));
+                };
+                let (count, ranks) = (input.range(*dim)?.len(), out.range(*last)?.clone());
+                let access = input.access(&[rows, &[*dim]].concat());
+                let kernel = TopKKernel::new(&out.shape[..rows.len()], count, &access, ranks)?;
+                Own::new(Kernel::TopK(kernel), &[(&input, None)], &[&out], reuse)
+            }
             StepKind::LogSumExp { input, dim, out } => {
                 let [input, out] = two(here, input, out, &[])?;
                 let (classes, access) = rows_then(&input, &out, *dim)?;
@@ -264,31 +273,13 @@ impl Own {
                 Own::new(Kernel::CrossEntropyGrad(kernel), &operands, &[&out], reuse)
             }
             StepKind::Copy(copy) => Own::copy(&here.local(&copy.from)?, &here.local(&copy.out)?)?,
-            StepKind::Shift { from, dim, to, start, fill, out } => {
-                let [from, out] = [here.local(from)?, here.local(out)?];
-                let (held, wanted) = (from.range(*dim)?.clone(), out.range(*to)?.clone());
-                // The elements of the result that the source has.
-                let at = |i: usize| (i as i64 - start).clamp(wanted.start as i64, wanted.end as i64) as usize;
-                let (low, high) = (at(held.start), at(held.end).max(at(held.start)));
-                let range = (low as i64 + start - held.start as i64).max(0) as usize;
-                let range = range..range + (high - low);
-                Own::block_copy([(&from, *dim), (&out, *to)], range, low - wanted.start, *fill)?
-            }
-            StepKind::Cut { from, dim, to, out } => {
-                let [from, out] = [here.local(from)?, here.local(out)?];
-                let (held, wanted) = (from.range(*dim)?.clone(), out.range(to[0])?.clone());
-                let range = wanted.start * to[1].size..wanted.end * to[1].size;
-                if !range.is_empty() && (range.start < held.start || range.end > held.end) {
-                    return Err(Unprepared::Plan(format!("{range:?} is to be cut from {held:?}")));
-                }
-                let range = range.start.saturating_sub(held.start)..range.end.saturating_sub(held.start);
-                Own::block_copy([(&from, *dim), (&out.joined(*to)?, to[0])], range, 0, 0.0)?
-            }
-            StepKind::Join { from, dims, to, out } => {
-                let [from, out] = [here.local(from)?, here.local(out)?];
-                let (held, wanted) = (from.range(dims[0])?.start * dims[1].size, out.range(*to)?.clone());
-                let range = wanted.start.saturating_sub(held)..wanted.end.saturating_sub(held);
-                Own::block_copy([(&from.joined(*dims)?, dims[0]), (&out, *to)], range, 0, 0.0)?
+            StepKind::Shift { .. }
+            | StepKind::Concat { .. }
+            | StepKind::Cut { .. }
+            | StepKind::Join { .. } => {
+                let moves = blocks::prepare(here, &step.kind)?;
+                let operands: Vec<_> = moves.from.iter().map(|l| (l, None)).collect();
+                Own::new(Kernel::BlockCopy(moves.kernel), &operands, &[&moves.out], &[])
             }
             StepKind::Convolve { .. }
             | StepKind::Pool { .. }
@@ -366,10 +357,15 @@ impl Own {
             }
             Kernel::Reduce(kernel) => kernel.run(read(0)?, out),
             Kernel::Copy(kernel) => kernel.run(read(0)?, out),
-            Kernel::BlockCopy(kernel) => kernel.run(read(0)?, out),
+            Kernel::BlockCopy(kernel) => {
+                let from: Vec<Slice<'_>> = (0..self.loads.len()).map(read).collect::<Result<_, _>>()?;
+                kernel.run(&from, out)
+            }
             Kernel::Lookup(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::ScatterAdd(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::Softmax(kernel) => kernel.run(arg(0), out),
+            Kernel::CumSum(kernel) => kernel.run(arg(0), out),
+            Kernel::TopK(kernel) => kernel.run(read(0)?, out),
             Kernel::LogSumExp(kernel) => kernel.run(read(0)?, out),
             Kernel::CrossEntropy(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::CrossEntropyGrad(kernel) => kernel.run(arg(0), read(1)?, read(2)?, out),

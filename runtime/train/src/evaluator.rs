@@ -11,6 +11,7 @@ use meshwright_core::Evaluation;
 use meshwright_diag::Sources;
 use meshwright_exec::Cluster;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The programs that evaluate a project on one data set.
 pub(crate) struct Evaluator {
@@ -52,23 +53,26 @@ impl Evaluator {
         self.full.iter().chain(&self.rest)
     }
 
-    /// Runs over the data set once. `progress` is told examples done and their number.
+    /// Runs over the data set once; `stop` ends it after the batch at hand, with no result, unless that was the last.
+    /// `progress` is told examples done and their number.
     pub(crate) fn run(
         &self,
         cluster: &Cluster,
+        stop: &AtomicBool,
         progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<metrics::Evaluation, Failure> {
+    ) -> Result<Option<metrics::Evaluation>, Failure> {
         let records = self.set.records();
         let size = self.full.as_ref().map_or(0, |f| f.examples);
         let batches = records.checked_div(size).unwrap_or(0) as u64;
         let mut totals = Totals::new(&self.evaluation);
         let mut done = 0;
-        let mut step = |program: &Loaded, b| -> Result<(), Failure> {
+        // Whether to stop.
+        let mut step = |program: &Loaded, b| -> Result<bool, Failure> {
             let report = cluster.run(program.id, 1, &provide(b))?;
             totals.add(program, &report.outputs)?;
             done += program.examples;
             progress(done, records);
-            Ok(())
+            Ok(done < records && stop.load(Ordering::Relaxed))
         };
         if let Some(program) = &self.full {
             let (set, needs) = (self.set.clone(), program.needs.clone());
@@ -77,7 +81,9 @@ impl Evaluator {
                 Ok(batch(&set, &needs, &(first..first + size).collect::<Vec<_>>()))
             })?;
             for b in source {
-                step(program, b.map_err(data_failed)?)?;
+                if step(program, b.map_err(data_failed)?)? {
+                    return Ok(None);
+                }
             }
         }
         if let Some(program) = &self.rest {
@@ -93,7 +99,7 @@ impl Evaluator {
                 metrics.push((name, value));
             }
         }
-        Ok(metrics::Evaluation { loss, metrics })
+        Ok(Some(metrics::Evaluation { loss, metrics }))
     }
 }
 

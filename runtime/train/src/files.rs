@@ -1,6 +1,5 @@
 //! The files that a model is read from: each once, whoever uses it and by whatever path.
 
-use crate::project::read_text;
 use meshwright_diag::{Diagnostic, FileId, Outcome, Sources, Span, codes};
 use meshwright_syntax::ast::ModelFile;
 use meshwright_syntax::parse_model;
@@ -39,7 +38,14 @@ impl Files {
     }
 
     /// The file of a path that `use` names at a place. What is wrong with a file is said where it is read first.
-    pub(crate) fn read(&mut self, path: &str, span: Span, sources: &mut Sources) -> Outcome<ModelFile> {
+    /// `text` gives the text of a path.
+    pub(crate) fn read(
+        &mut self,
+        path: &str,
+        span: Span,
+        sources: &mut Sources,
+        text: &dyn Fn(&str) -> Result<String, Box<Diagnostic>>,
+    ) -> Outcome<ModelFile> {
         let folder = self.files.iter().find(|f| f.id == span.file).map(|f| f.folder.clone());
         let at = folder.unwrap_or_default().join(path);
         let canonical = std::fs::canonicalize(&at).ok();
@@ -50,7 +56,7 @@ impl Files {
             return (tree, Vec::new());
         }
         let name = at.display().to_string();
-        let text = match read_text(&name) {
+        let text = match text(&name) {
             Ok(text) => text,
             Err(d) => return (None, vec![d.at(span, "used here")]),
         };

@@ -14,6 +14,7 @@ use meshwright_ops::F64Tensor;
 use meshwright_plan::Plan;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// What to evaluate on.
 #[derive(Clone, Debug, Default)]
@@ -70,9 +71,12 @@ pub fn evaluate(
     let mut cluster = start(project, options.threads)?;
     let evaluator = Evaluator::new(project, sources, &mut cluster, Arc::new(set))?;
     prepare(&cluster, &checkpoint)?;
-    let result = evaluator.run(&cluster, progress)?;
+    let result = evaluator.run(&cluster, &AtomicBool::new(false), progress)?;
     cluster.shutdown();
-    Ok(result)
+    match result {
+        Some(result) => Ok(result),
+        None => unreachable!("nobody stopped the evaluation"),
+    }
 }
 
 fn prepare(cluster: &meshwright_exec::Cluster, checkpoint: &Checkpoint) -> Result<(), Failure> {

@@ -24,7 +24,7 @@ pub mod trainer;
 pub use bench::{BenchOptions, BenchResult, bench};
 pub use failure::Failure;
 pub use inference::{EvalOptions, PredictOptions, evaluate, predict, read_checkpoint};
-pub use project::{Project, ProjectOptions};
+pub use project::{Loaded, Project, ProjectOptions};
 pub use tensor::RawTensor;
 pub use trainer::{Finished, Progress, TrainOptions, train};
 

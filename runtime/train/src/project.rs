@@ -9,6 +9,7 @@ use meshwright_diag::{Diagnostic, FileId, Sources, Span, codes, has_errors, near
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{LayoutFile, MeshDecl, ModelFile};
 use meshwright_syntax::{MAX_BYTES, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What the user gave.
@@ -30,6 +31,8 @@ pub struct ProjectOptions {
     pub precision: Option<DType>,
     /// The number of devices there are, where it is fixed.
     pub devices: Option<usize>,
+    /// Texts to take for the files of these paths, in place of reading them.
+    pub texts: BTreeMap<String, String>,
 }
 
 /// A model and its layout, checked.
@@ -65,13 +68,16 @@ pub struct Loaded {
     pub project: Option<Project>,
     /// Errors, warnings and notes.
     pub diagnostics: Vec<Diagnostic>,
+    /// Which texts come from files; the others ship, or were given in the options.
+    pub files: Vec<FileId>,
 }
 
 impl Project {
     /// Reads and checks model and layout.
     pub fn load(options: &ProjectOptions) -> Loaded {
-        let mut loaded = Loaded { sources: Sources::new(), project: None, diagnostics: Vec::new() };
-        loaded.project = load(options, &mut loaded.sources, &mut loaded.diagnostics);
+        let mut loaded =
+            Loaded { sources: Sources::new(), project: None, diagnostics: Vec::new(), files: Vec::new() };
+        loaded.project = load(options, &mut loaded);
         if has_errors(&loaded.diagnostics) {
             loaded.project = None;
         }
@@ -149,9 +155,11 @@ pub fn line_of(sources: &Sources, span: Span) -> u32 {
     if span == Span::default() { 0 } else { sources.line(span) as u32 }
 }
 
-fn load(options: &ProjectOptions, sources: &mut Sources, out: &mut Vec<Diagnostic>) -> Option<Project> {
-    let (name, text) = read_model(&options.model, out)?;
+fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
+    let Loaded { sources, diagnostics: out, files, .. } = loaded;
+    let (name, text, shipped) = read_model(options, out)?;
     let id = sources.add(name.clone(), text);
+    files.extend((!shipped).then_some(id));
     let (file, found) = parse_model(id, sources.text(id));
     out.extend(found);
     let settings = Settings {
@@ -162,13 +170,16 @@ fn load(options: &ProjectOptions, sources: &mut Sources, out: &mut Vec<Diagnosti
     };
     let mut uses = Files::new(&name, id, file.as_ref());
     let program = file.as_ref().and_then(|f| {
-        let (program, found) = resolve(f, None, &settings, &mut |path, span| uses.read(path, span, sources));
+        let (program, found) = resolve(f, None, &settings, &mut |path, span| {
+            uses.read(path, span, sources, &|at| text_of(options, at))
+        });
+        files.extend(uses.ids());
         out.extend(found);
         program
     });
     let mesh = read_mesh(options.mesh.as_deref(), sources, out);
     let before = sources.len();
-    let (rules, shared) = read_layout(options.layout.as_deref(), sources, out)?;
+    let (rules, shared) = read_layout(options, sources, files, out)?;
     let layout_text = (sources.len() > before).then_some(FileId(before as u32));
     let (program, file) = (program?, file?);
     let (layout, found) = layout(&rules, mesh.as_ref(), &program, shared);
@@ -182,12 +193,14 @@ fn load(options: &ProjectOptions, sources: &mut Sources, out: &mut Vec<Diagnosti
     Some(Project { program, layout, texts, file, uses, settings })
 }
 
-fn read_model(name: &str, out: &mut Vec<Diagnostic>) -> Option<(String, String)> {
+/// Name and text of the model, and whether it ships.
+fn read_model(options: &ProjectOptions, out: &mut Vec<Diagnostic>) -> Option<(String, String, bool)> {
+    let name = options.model.as_str();
     if let Some(s) = find(MODELS, name) {
-        return Some((s.path.into(), s.text.into()));
+        return Some((s.path.into(), s.text.into(), true));
     }
-    match read_text(name) {
-        Ok(text) => Some((name.into(), text)),
+    match text_of(options, name) {
+        Ok(text) => Some((name.into(), text, false)),
         Err(d) => {
             let d = *d;
             let shipped: Vec<&str> = MODELS.iter().map(|s| s.name).collect();
@@ -201,7 +214,11 @@ fn read_model(name: &str, out: &mut Vec<Diagnostic>) -> Option<(String, String)>
     }
 }
 
-pub(crate) fn read_text(path: &str) -> Result<String, Box<Diagnostic>> {
+fn text_of(options: &ProjectOptions, path: &str) -> Result<String, Box<Diagnostic>> {
+    options.texts.get(path).map_or_else(|| read_text(path), |text| Ok(text.clone()))
+}
+
+fn read_text(path: &str) -> Result<String, Box<Diagnostic>> {
     let fail =
         |why: String| Box::new(Diagnostic::error(codes::E0515, format!("cannot read `{path}`: {why}")));
     let meta = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
@@ -225,19 +242,21 @@ fn read_mesh(text: Option<&str>, sources: &mut Sources, out: &mut Vec<Diagnostic
 
 /// The rules, and whether they come from a file that several models share.
 fn read_layout(
-    text: Option<&str>,
+    options: &ProjectOptions,
     sources: &mut Sources,
+    files: &mut Vec<FileId>,
     out: &mut Vec<Diagnostic>,
 ) -> Option<(LayoutFile, bool)> {
-    let Some(text) = text else { return Some((LayoutFile::default(), false)) };
+    let Some(text) = options.layout.as_deref() else { return Some((LayoutFile::default(), false)) };
     let (file, found, shared) = if let Some(s) = find(LAYOUTS, text) {
         let id = sources.add(s.path, s.text);
         let (f, d) = parse_layout(id, s.text);
         (f, d, true)
-    } else if !text.contains("->") && Path::new(text).exists() {
-        match read_text(text) {
+    } else if !text.contains("->") && (options.texts.contains_key(text) || Path::new(text).exists()) {
+        match text_of(options, text) {
             Ok(content) => {
                 let id = sources.add(text, content.clone());
+                files.push(id);
                 let (f, d) = parse_layout(id, &content);
                 (f, d, true)
             }

@@ -1,6 +1,6 @@
 //! The training loop: batches in, steps, evaluation each epoch, checkpoints, events out.
 
-use crate::checkpoint::{Checkpoint, Meta, Store};
+use crate::checkpoint::{Checkpoint, EpochLosses, Meta, Store};
 use crate::data::{Dataset, Schedule};
 use crate::devices::{
     batch, compiled, dataset, hold_rest, init_all, load, prefetch, provide, restore, snapshot, start,
@@ -14,6 +14,7 @@ use crate::settings::RunSettings;
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Cluster;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,7 +109,8 @@ pub struct Finished {
     pub run: Option<PathBuf>,
 }
 
-/// Trains a project. `stop` ends it after the step at hand, with a checkpoint.
+/// Trains a project. `stop` ends it after the step at hand, or the batch at hand of an evaluation, with a checkpoint of the
+/// last step. An epoch whose evaluation was stopped is evaluated when the run goes on.
 pub fn train(
     project: &Project,
     sources: &Sources,
@@ -161,9 +163,9 @@ pub fn train(
     let Some(schedule) = Schedule::new(seed, set.records(), examples) else {
         return Err(data_failed("there is not one whole batch".into()));
     };
-    let from = match &resumed {
-        Some(c) => stands_at(c, &schedule, examples)?,
-        None => 0,
+    let (from, mut losses) = match &resumed {
+        Some(c) => (stands_at(c, &schedule, examples)?, c.meta.losses),
+        None => (0, EpochLosses::default()),
     };
     let mut cluster = start(project, options.threads)?;
     let program = load(&mut cluster, plan)?;
@@ -191,7 +193,9 @@ pub fn train(
             run.write_plan(&program.plan.to_json())?;
             // From here on it is a run.
             run.write_settings(&RunSettings::new(project, sources, options, seed, &set))?;
-            Some(run.metrics(from, (from / per_epoch) as u32)?)
+            // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
+            let open = u64::from(is_open(from, per_epoch, &losses));
+            Some(run.metrics(from, (from / per_epoch - open) as u32)?)
         }
         None => None,
     };
@@ -231,37 +235,47 @@ pub fn train(
     };
     let began = Instant::now();
     let mut epoch_began = Instant::now();
-    let (mut losses, mut saved) = (Vec::new(), from);
-    for b in batches.by_ref() {
+    // Steps of the epoch that this process did.
+    let (mut done, mut saved) = (0, from);
+    loop {
+        if is_open(finished.steps, per_epoch, &losses) {
+            let ControlFlow::Continue(eval) = l.evaluate(evaluator.as_ref(), stop)? else {
+                finished.interrupted = true;
+                break;
+            };
+            finished.epochs = (finished.steps / per_epoch) as u32;
+            finished.eval = eval.clone();
+            l.epoch(finished.epochs, &losses, eval, epoch_began)?;
+            (losses, done, epoch_began) = (EpochLosses::default(), 0, Instant::now());
+            l.save(finished.steps, losses)?;
+            saved = finished.steps;
+        }
+        // All that was asked for is done where this was the last step.
+        if (from + 1..last).contains(&finished.steps) && stop.load(Ordering::Relaxed) {
+            finished.interrupted = true;
+            break;
+        }
+        let Some(b) = batches.next() else { break };
         let n = finished.steps + 1;
         let report = cluster.run(program.id, n, &provide(b.map_err(data_failed)?))?;
         let name = &program.plan.outputs[0].name;
         let loss = report.outputs.get(name).and_then(|t| t.scalar()).unwrap_or(f64::NAN);
-        l.step(n, loss, epoch_began, losses.len())?;
-        losses.push(loss);
+        done += 1;
+        l.step(n, loss, epoch_began, done)?;
+        losses.add(loss);
         (finished.steps, finished.loss) = (n, Some(loss));
-        if n.is_multiple_of(per_epoch) {
-            finished.epochs = (n / per_epoch) as u32;
-            finished.eval = l.epoch(finished.epochs, &losses, evaluator.as_ref(), epoch_began)?;
-            losses.clear();
-            epoch_began = Instant::now();
-            l.save(n)?;
-            saved = n;
-        }
-        // All that was asked for is done where this was the last step.
-        if n < last && stop.load(Ordering::Relaxed) {
-            finished.interrupted = true;
-            break;
-        }
     }
     drop(batches);
     if saved != finished.steps {
-        l.save(finished.steps)?;
+        l.save(finished.steps, losses)?;
+    }
+    if !finished.interrupted && !finished.steps.is_multiple_of(per_epoch) && evaluator.is_some() {
+        match l.evaluate(evaluator.as_ref(), stop)? {
+            ControlFlow::Continue(eval) => finished.eval = eval,
+            ControlFlow::Break(()) => finished.interrupted = true,
+        }
     }
     if !finished.interrupted {
-        if !finished.steps.is_multiple_of(per_epoch) && evaluator.is_some() {
-            finished.eval = l.evaluate(evaluator.as_ref())?;
-        }
         let seconds = began.elapsed().as_secs_f64();
         finished.epochs = (finished.steps / per_epoch) as u32;
         l.event(Event::Done { steps: finished.steps, epochs: finished.epochs, seconds })?;
@@ -271,6 +285,11 @@ pub fn train(
     }
     cluster.shutdown();
     Ok(finished)
+}
+
+/// Whether all steps of an epoch are done, but it is not evaluated.
+fn is_open(steps: u64, per_epoch: u64, losses: &EpochLosses) -> bool {
+    steps.is_multiple_of(per_epoch) && losses.steps > 0
 }
 
 /// Opens the run's folder and checks that what is asked for is the same run. What is not asked for, seed and length, becomes
@@ -378,9 +397,9 @@ impl Loop<'_> {
         Ok(())
     }
 
-    fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, before: usize) -> Result<(), Failure> {
+    fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, done: usize) -> Result<(), Failure> {
         self.event(Event::Step { step, loss })?;
-        let rate = ((before + 1) * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
+        let rate = (done * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
         let epoch = self.schedule.position(step - 1).0 + 1;
         (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate });
         if loss.is_finite() {
@@ -395,32 +414,37 @@ impl Loop<'_> {
         Err(d.help("try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block").into())
     }
 
-    fn evaluate(&mut self, evaluator: Option<&Evaluator>) -> Result<Option<metrics::Evaluation>, Failure> {
-        let Some(e) = evaluator else { return Ok(None) };
+    /// Measures on the test set, where there is one; breaks off where it was stopped.
+    fn evaluate(
+        &mut self,
+        evaluator: Option<&Evaluator>,
+        stop: &AtomicBool,
+    ) -> Result<ControlFlow<(), Option<metrics::Evaluation>>, Failure> {
+        let Some(e) = evaluator else { return Ok(ControlFlow::Continue(None)) };
         let progress = &mut *self.progress;
-        let result =
-            e.run(self.cluster, &mut |done, total| progress(Progress::Evaluating { done, total }))?;
-        Ok(Some(result))
+        let told = &mut |done, total| progress(Progress::Evaluating { done, total });
+        Ok(match e.run(self.cluster, stop, told)? {
+            Some(result) => ControlFlow::Continue(Some(result)),
+            None => ControlFlow::Break(()),
+        })
     }
 
     fn epoch(
         &mut self,
         epoch: u32,
-        losses: &[f64],
-        evaluator: Option<&Evaluator>,
+        losses: &EpochLosses,
+        eval: Option<metrics::Evaluation>,
         began: Instant,
-    ) -> Result<Option<metrics::Evaluation>, Failure> {
-        let eval = self.evaluate(evaluator)?;
-        let train_loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
+    ) -> Result<(), Failure> {
         let seconds = began.elapsed().as_secs_f64();
-        self.event(Event::Epoch { epoch, train_loss, eval: eval.clone(), seconds })?;
-        Ok(eval)
+        self.event(Event::Epoch { epoch, train_loss: losses.mean(), eval, seconds })
     }
 
-    fn save(&mut self, step: u64) -> Result<(), Failure> {
+    fn save(&mut self, step: u64, losses: EpochLosses) -> Result<(), Failure> {
         let Some(store) = &self.store else { return Ok(()) };
         let (epoch, position) = self.schedule.position(step);
-        let meta = Meta::new(self.project.program.model.as_str(), step, epoch, position as u64, self.seed);
+        let name = self.project.program.model.as_str();
+        let meta = Meta { losses, ..Meta::new(name, step, epoch, position as u64, self.seed) };
         // What the log says of these steps must be on disk before the checkpoint that vouches for them.
         if let Some(log) = &self.log {
             log.sync()?;

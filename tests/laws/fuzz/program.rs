@@ -2,7 +2,9 @@
 
 use crate::rng::Rng;
 use crate::walk::Bound;
-use meshwright_core::program::{ClipSpec, LossDecl, Optimizer, ParamDecl, Program, TrainSpec};
+use meshwright_core::Optimizer;
+use meshwright_core::optimizers::{Accepts, Choices, Chosen, OptimizerDef};
+use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::{DType, Dim, DimNames, Init, InputDecl, Monoid, Phase};
@@ -187,8 +189,9 @@ impl Maker {
             8 => self.fold(),
             9 => {
                 let (x, dim) = self.along()?;
-                Some(match self.rng.below(3) {
+                Some(match self.rng.below(4) {
                     0 => self.g.op(LogSumExp { dim }, &[x]),
+                    3 => self.running_sum(x, dim),
                     k => self.g.op(Softmax { dim, log: k == 1 }, &[x]),
                 })
             }
@@ -205,6 +208,12 @@ impl Maker {
         }
     }
 
+    fn running_sum(&mut self, x: Id, dim: Dim) -> Id {
+        let (reverse, exclusive) = (self.rng.one_in(2), self.rng.one_in(2));
+        let y = self.g.op(CumSum { dim, reverse, exclusive }, &[x]);
+        self.g.scaled(y, 1.0 / (dim.size as f64).sqrt())
+    }
+
     fn product(&mut self) -> Option<Id> {
         let (x, all) = self.several(3, NEST)?;
         let keep: Vec<Dim> = all.iter().copied().filter(|_| !self.rng.one_in(3)).collect();
@@ -219,7 +228,7 @@ impl Maker {
 
     fn function(&mut self) -> Id {
         let x = self.any();
-        let plain = [&TANH, &SIGMOID, &GELU, &SILU, &RELU, &ABS, &NEG, &ERF];
+        let plain = [&TANH, &SIGMOID, &GELU, &SILU, &RELU, &ABS, &NEG, &ERF, &SIN, &SOFTPLUS];
         let positive = [&LOG, &SQRT, &RSQRT, &RECIP];
         match self.rng.below(12) {
             0 => {
@@ -437,26 +446,45 @@ impl Maker {
         Random { program, bound: self.bound, watched }
     }
 
+    /// Not Lion: the sign of a gradient that is nothing but rounding is a step of full length.
     fn optimizer(&mut self) -> Optimizer {
         self.g.cursor = Origin { phase: Phase::Update, ..Origin::default() };
-        let mut number = |v: f64| self.g.constant(v, DType::F64);
-        let (lr, mu, decay) = (number(0.05), number(0.9), number(0.01));
-        // A large epsilon: a gradient that is nothing but rounding must not become a step of full length.
-        let (beta1, beta2, eps) = (number(0.9), number(0.99), number(1e-2));
-        let lr = if self.rng.one_in(3) {
-            let leaf = Leaf { leaf: LeafOp::StepNumber, ty: Type::new(DType::F64, []) };
-            let step = self.g.op(leaf, &[]);
-            let rate = self.g.unary(&RECIP, step);
-            self.g.product(&[lr, rate])
-        } else {
-            lr
-        };
-        let weight_decay = self.rng.one_in(2).then_some(decay);
-        if self.rng.one_in(2) {
-            let momentum = self.rng.one_in(2).then_some(mu);
-            Optimizer::Sgd { lr, momentum, nesterov: self.rng.one_in(2), weight_decay }
-        } else {
-            Optimizer::Adam { lr, beta1, beta2, eps, weight_decay, decoupled: self.rng.one_in(2) }
+        let name = ["sgd", "adam", "adamw", "adafactor", "lamb"][self.rng.below(5)];
+        let def = OptimizerDef::find(name).expect("an optimiser of the list");
+        let mut chosen = Choices::default();
+        for s in def.settings {
+            // Large epsilons, for the same reason. The norm of a step that is nothing but rounding must not become 1
+            // either: with LAMB there is always decay.
+            let value = match s.name {
+                "lr" => Some(0.05),
+                "momentum" if self.rng.one_in(2) => Some(0.9),
+                "beta1" if name == "adafactor" && self.rng.one_in(2) => Some(0.9),
+                "beta2" => Some(0.99),
+                "eps" | "eps1" => Some(1e-2),
+                "clip" if self.rng.one_in(2) => Some(0.5),
+                "weight_decay" if name == "lamb" || self.rng.one_in(2) => Some(0.01),
+                "weight_decay" => Some(0.0),
+                _ => None,
+            };
+            let value = match (s.accepts, value) {
+                (Accepts::Flag(default), _) => Chosen::Flag(default != self.rng.one_in(4)),
+                (Accepts::Count(_), _) => Chosen::Count(self.rng.below(4)),
+                (Accepts::ScalarOrOff(..), None) if self.rng.one_in(2) => Chosen::Off,
+                (Accepts::Scalar(_, default) | Accepts::ScalarOrOff(_, default), v) => {
+                    let v = v.or(default).expect("a default");
+                    let number = self.g.constant(v, DType::F64);
+                    if s.name == "lr" && self.rng.one_in(3) {
+                        let leaf = Leaf { leaf: LeafOp::StepNumber, ty: Type::new(DType::F64, []) };
+                        let step = self.g.op(leaf, &[]);
+                        let rate = self.g.unary(&RECIP, step);
+                        Chosen::Scalar(self.g.product(&[number, rate]), None)
+                    } else {
+                        Chosen::Scalar(number, Some(v))
+                    }
+                }
+            };
+            chosen.choose(s.name, value, true);
         }
+        Optimizer { def, chosen }
     }
 }

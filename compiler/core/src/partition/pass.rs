@@ -1,8 +1,9 @@
 //! The walk over a step graph that gives every op its loops and every operand its placement.
 
+use super::reasons::Reason;
 use super::route::{Move, Router};
 use super::spmd::{Cause, Instr, Spmd, Version, VersionId, operand_placement};
-use crate::layout::{Layout, assign};
+use crate::layout::{Assigned, Layout, assign};
 use crate::step_graph::{GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Add, Class, Graph, Id, Kind, LeafOp, Node, Role, Roles};
@@ -45,6 +46,7 @@ pub(super) struct Pass<'a> {
     instrs: Vec<Instr>,
     pub(super) diagnostics: Vec<Diagnostic>,
     told: BTreeSet<(Dim, Axis)>,
+    pub(super) reasons: BTreeMap<Id, Vec<Reason>>,
 }
 
 /// Partitions a step. `layout` must have been checked for conflicts.
@@ -65,6 +67,7 @@ pub fn partition(step: &StepGraph, layout: &Layout) -> Outcome<Spmd> {
         versions: pass.versions,
         instrs: pass.instrs,
         goals,
+        reasons: pass.reasons,
     };
     (Some(spmd), diagnostics)
 }
@@ -98,6 +101,7 @@ impl<'a> Pass<'a> {
             instrs: Vec::new(),
             diagnostics: Vec::new(),
             told: BTreeSet::new(),
+            reasons: BTreeMap::new(),
         }
     }
 
@@ -144,10 +148,16 @@ impl<'a> Pass<'a> {
 
     /// The splits that the rules give the loops of an op.
     pub(super) fn rigid(&mut self, id: Id) -> Loops {
+        self.ruled(id).1.splits
+    }
+
+    /// The loops of an op that may be split, and what the rules say of them.
+    pub(super) fn ruled(&mut self, id: Id) -> (Vec<Dim>, Assigned) {
         let roles = self.roles(id);
         let dims: Vec<Dim> = roles.loops.iter().filter(|l| l.role != Role::Whole).map(|l| l.dim).collect();
         let n = self.node(id);
-        assign(self.layout, n.origin.class, &n.origin.path, &dims).splits
+        let said = assign(self.layout, n.origin.class, &n.origin.path, &dims);
+        (dims, said)
     }
 
     /// The placement that an operand needs when the loops are split as `loops`.
@@ -204,12 +214,15 @@ impl<'a> Pass<'a> {
         match kind {
             Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber) => {
                 let target = self.target(id);
+                self.note_target(id);
+                self.note(id, Reason::Anywhere);
                 self.natural[i] = Some(target.clone());
                 self.settled[i] = Some(target);
                 return;
             }
             Kind::Leaf(_) => {
                 let target = self.target(id);
+                self.note_target(id);
                 self.natural[i] = Some(target.clone());
                 self.settled[i] = Some(target.clone());
                 let out = self.version(id, target, None, false);
@@ -224,7 +237,9 @@ impl<'a> Pass<'a> {
             self.settle(*x);
         }
         if let Kind::Rename { from, to } = kind {
+            self.note(id, Reason::Renamed { from, to, operand: inputs[0] });
             if self.anywhere(id) {
+                self.note(id, Reason::Anywhere);
                 let p = self.current(inputs[0]).rename(from, to);
                 self.natural[i] = Some(p.clone());
                 self.settled[i] = Some(p);
@@ -495,7 +510,8 @@ impl<'a> Pass<'a> {
             let (low, high) = (-window.before, window.after);
             format!("halo of `{name}`{user}: {low} before and {high} after each block")
         } else {
-            format!("up to {most} of `{name}` lie on other devices{user}")
+            let verb = if most == 1 { "lies" } else { "lie" };
+            format!("up to {most} of `{name}` {verb} on other devices{user}")
         }
     }
 

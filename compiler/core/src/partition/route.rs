@@ -3,7 +3,7 @@
 use meshwright_ops::Type;
 use meshwright_plan::{Axis, Dim, Mesh, Monoid, Placement, Window};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// One move of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,9 +122,10 @@ impl Move {
     }
 }
 
-/// What one collective costs before its first byte, in bytes on the wire: of two routes with equal bytes, the one with
-/// fewer collectives is taken.
-const LAUNCH: u64 = 4;
+/// What one collective costs before its first byte, as bytes on the wire, in quarters: 4 KiB, what moves in some
+/// microseconds. So a way with fewer collectives is taken where blocks are small, and one with fewer bytes where they are
+/// large.
+const LAUNCH: u64 = 4 * 4096;
 
 /// Bytes on the wire, per device and in quarters of a byte (so that ties are exact), of a move from a block of `before`
 /// bytes to one of `after`.
@@ -172,14 +173,22 @@ impl Router {
         if let Some(found) = self.memo.get(&key) {
             return found.clone();
         }
-        let found = search(ty, mesh, src, dst);
+        // A way over blocks larger than both ends is taken only where there is no other.
+        let bound = bytes(ty, mesh, src).max(bytes(ty, mesh, dst));
+        let found = search(ty, mesh, src, dst, bound).or_else(|| search(ty, mesh, src, dst, usize::MAX));
         self.memo.insert(key, found.clone());
         found
     }
 }
 
-fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement) -> Option<(u64, Vec<Move>)> {
-    let bytes = |p: &Placement| p.elements(&ty.dims, mesh) * ty.dtype.bytes();
+fn bytes(ty: &Type, mesh: &Mesh, p: &Placement) -> usize {
+    p.elements(&ty.dims, mesh) * ty.dtype.bytes()
+}
+
+/// The cheapest way on which no block is larger than `bound` bytes.
+fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize) -> Route {
+    let axes: Vec<Axis> =
+        mesh.iter().filter(|a| mesh.size(*a) > 1 && (src.uses(*a) || dst.uses(*a))).collect();
     let mut best: BTreeMap<Placement, u64> = BTreeMap::from([(src.clone(), 0)]);
     let mut paths: Vec<(Placement, Vec<Move>)> = vec![(src.clone(), Vec::new())];
     // Cost, number of moves, order of discovery: a total order, so that the result does not depend on the heap.
@@ -192,10 +201,12 @@ fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement) -> Option<(u
         if best.get(&p).is_some_and(|b| cost > *b) {
             continue;
         }
-        for m in edges(ty, mesh, &p, dst) {
+        let before = bytes(ty, mesh, &p);
+        for m in edges(ty, &axes, &p, dst) {
             let Some(q) = m.apply(&p) else { continue };
-            let c = cost + wire_bytes(&m, mesh, bytes(&p), bytes(&q));
-            if best.get(&q).is_none_or(|b| c < *b) {
+            let after = bytes(ty, mesh, &q);
+            let c = cost + wire_bytes(&m, mesh, before, after);
+            if after <= bound && best.get(&q).is_none_or(|b| c < *b) {
                 best.insert(q.clone(), c);
                 let mut longer = path.clone();
                 longer.push(m);
@@ -207,8 +218,13 @@ fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement) -> Option<(u
     None
 }
 
-/// The moves that may lie on a way from `p` to `dst`. Axes are appended only to dims that the destination wants.
-fn edges(ty: &Type, mesh: &Mesh, p: &Placement, dst: &Placement) -> Vec<Move> {
+/// Up to so many axes every way is tried. Beyond, a dim gets no axis but the one that it must have next, and loses none that
+/// it may keep: few ways are left, however many axes there are, and a cheaper one that takes turns may be missed.
+const FEW: usize = 3;
+
+/// The moves that may lie on a way from `p` to `dst`. `axes` are those that one of the two ends uses: what neither end
+/// splits is not split on the way.
+fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Move> {
     let mut out = Vec::new();
     for (dim, window) in dst.windows.iter().filter(|(d, _)| !p.windows.contains_key(d)) {
         let (axes, dim, window) = (dst.axes(*dim).to_vec(), *dim, *window);
@@ -218,32 +234,54 @@ fn edges(ty: &Type, mesh: &Mesh, p: &Placement, dst: &Placement) -> Vec<Move> {
             out.push(Move::Permute { axes, dim, window });
         }
     }
-    let wants: Vec<Dim> = ty.dims.iter().copied().filter(|d| p.axes(*d).len() < dst.axes(*d).len()).collect();
     let open: Vec<(Axis, Monoid)> =
         p.partial.iter().filter(|(a, _)| !dst.partial.contains_key(a)).map(|(a, m)| (*a, *m)).collect();
-    for set in 1u32..(1 << open.len()) {
-        let chosen: Vec<(Axis, Monoid)> =
-            open.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, x)| *x).collect();
-        if chosen.iter().all(|c| c.1 == chosen[0].1) {
-            out.push(Move::AllReduce { axes: chosen.iter().map(|c| c.0).collect(), monoid: chosen[0].1 });
+    out.extend(all_reduces(&open, dst));
+    // What a dim may get, and which dims may lose their last axis.
+    let few = axes.len() <= FEW;
+    let gets = |d: Dim, a: Axis| {
+        few || dst.axes(d).strip_prefix(p.axes(d)).and_then(|rest| rest.first()) == Some(&a)
+    };
+    // What a window needs is fetched from where it is: a gather fetches no less.
+    let fetches = |d: Dim| dst.windows.contains_key(&d) && p.axes(d) == dst.axes(d);
+    let loses = |d: Dim| (few || !dst.axes(d).starts_with(p.axes(d))) && !fetches(d);
+    for axis in axes {
+        for dim in ty.dims.iter().filter(|d| gets(**d, *axis)) {
+            match open.iter().find(|o| o.0 == *axis) {
+                Some((_, monoid)) => {
+                    out.push(Move::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim });
+                }
+                None if !p.uses(*axis) => out.push(Move::Slice { axis: *axis, dim: *dim }),
+                None => {}
+            }
         }
     }
-    for (axis, monoid) in &open {
-        for dim in &wants {
-            out.push(Move::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim });
-        }
-    }
-    for axis in mesh.iter().filter(|a| mesh.size(*a) > 1 && !p.uses(*a)) {
-        for dim in &wants {
-            out.push(Move::Slice { axis, dim: *dim });
-        }
-    }
-    for (dim, axes) in &p.splits {
-        let Some(axis) = axes.last().copied() else { continue };
+    for (dim, split) in p.splits.iter().filter(|(d, _)| loses(**d)) {
+        let Some(axis) = split.last().copied() else { continue };
         out.push(Move::AllGather { axis, dim: *dim });
-        for to in wants.iter().filter(|t| *t != dim) {
+        for to in ty.dims.iter().filter(|to| *to != dim && gets(**to, axis)) {
             out.push(Move::AllToAll { axis, join: *dim, split: *to });
         }
     }
     out
 }
+
+/// All-reduces of unfinished axes that fold alike: of all of them, of those that the destination does not split over, and
+/// of each alone.
+fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Move> {
+    let mut sets: BTreeSet<(Vec<Axis>, Monoid)> = BTreeSet::new();
+    for (axis, monoid) in open {
+        let alike = || open.iter().filter(|o| o.1 == *monoid).map(|o| o.0);
+        sets.insert((vec![*axis], *monoid));
+        sets.insert((alike().collect(), *monoid));
+        sets.insert((alike().filter(|a| !dst.split_axes().any(|s| s == *a)).collect(), *monoid));
+    }
+    sets.into_iter()
+        .filter(|s| !s.0.is_empty())
+        .map(|(axes, monoid)| Move::AllReduce { axes, monoid })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "tests/routes.rs"]
+mod tests;

@@ -1,6 +1,7 @@
 //! When unfinished sums are finished, and where: the lazy half of the pass.
 
 use super::pass::Pass;
+use super::reasons::Reason;
 use meshwright_ops::{Id, Kind};
 use meshwright_plan::{Axis, Monoid, Placement};
 use std::collections::BTreeSet;
@@ -56,7 +57,9 @@ impl Pass<'_> {
                 best = Some(candidate);
             }
         }
+        let by_rules = best.as_ref().is_none_or(|b| !b.1);
         let hub = best.map_or(target, |b| b.2);
+        self.note(v, Reason::Finished { to: hub.clone(), by_rules });
         // A gradient is finished where it is made, whoever uses it.
         let user = if self.is_gradient(v) { None } else { self.users[i].first().copied() };
         self.convert(v, &hub, user);

@@ -1,11 +1,10 @@
 //! `x[seq -> key]` and `t[vocab = token]`.
 
 use super::Resolver;
-use super::call::not_yet;
 use super::expr::Operand;
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Const, Id, Lookup, Rename, Value};
+use meshwright_ops::{Const, Cut, Id, Join, Lookup, Op, Rename, Shift, Value};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{At, DimItem, Expr};
 use std::sync::Arc;
@@ -14,6 +13,20 @@ use std::sync::Arc;
 enum Item<'a> {
     Rename { from: Dim, to: Dim, span: Span },
     Lookup { dim: Dim, index: Operand<'a>, span: Span },
+    Slice { from: Dim, to: Dim, start: i64, span: Span },
+    Cut { dim: Dim, to: Vec<Dim>, span: Span },
+    Join { dims: Vec<Dim>, to: Dim, span: Span },
+}
+
+impl Item<'_> {
+    /// The dims of the operand that it speaks of, and where.
+    fn of(&self) -> (Vec<Dim>, Span) {
+        match self {
+            Item::Rename { from, span, .. } | Item::Slice { from, span, .. } => (vec![*from], *span),
+            Item::Lookup { dim, span, .. } | Item::Cut { dim, span, .. } => (vec![*dim], *span),
+            Item::Join { dims, span, .. } => (dims.clone(), *span),
+        }
+    }
 }
 
 impl<'a> Resolver<'a> {
@@ -40,27 +53,42 @@ impl<'a> Resolver<'a> {
         }
         let whole = Operand::of(Value::Tensor(id), base);
         let Some(x) = self.renames(id, whole, &read) else { return Val::Poison };
+        let Some(x) = self.moves(x, whole, &read) else { return Val::Poison };
         self.lookups(x, whole, &read)
     }
 
     fn item(&mut self, item: &'a DimItem) -> Option<Item<'a>> {
-        let what = match (&item.at, item.dims.len(), item.to.len()) {
-            _ if item.window.is_some() => Some("a window (`by`)"),
-            (Some(At::Range(..)), _, _) => Some("a slice (`low..high`)"),
-            (_, 2.., _) => Some("merging dims"),
-            (_, _, 2..) => Some("splitting a dim"),
-            (Some(At::Value(_)), _, 1) => Some("a slice to another dim"),
-            _ => None,
-        };
-        if let Some(what) = what {
-            let help = "rename dims `[d -> e]` and index them `[d = i]` until then";
-            self.error(not_yet(what, item.span).help(help));
+        let name = item.dims.first()?;
+        if let Some(by) = &item.window {
+            self.error(
+                Diagnostic::error(codes::E0212, format!("a window `by {}` behind a value", by.text))
+                    .at(item.span, "slides a kernel")
+                    .help("windows stand in the brackets of an op: `conv[rows by kh; in](x, w)`, `max_pool[rows -> r2 by kh](x)`"),
+            );
             return None;
         }
-        let name = item.dims.first()?;
         let dims = self.dims_of(&item.dims)?;
+        if item.dims.len() > 1 || dims.len() > 1 && item.at.is_none() && item.to.len() == 1 {
+            return self.joined(dims, item);
+        }
         let from = self.one_of(&dims, &name.text, name.span)?;
+        if let Some(At::Range(low, high)) = &item.at {
+            return self.sliced(from, (low, high), item);
+        }
+        if item.to.len() > 1 {
+            let to = self.dims_of(&item.to)?;
+            return Some(Item::Cut { dim: from, to, span: item.span });
+        }
         match (&item.at, item.to.as_slice()) {
+            (Some(At::Value(_)), [to]) => {
+                let text = format!("`{}` is indexed and becomes `{}`", name.text, to.text);
+                self.error(
+                    Diagnostic::error(codes::E0212, text)
+                        .at(item.span, "an index takes the dim away")
+                        .help(format!("a slice keeps it: `[{} = low..high -> {}]`", name.text, to.text)),
+                );
+                None
+            }
             (None, [to]) => {
                 let dims = self.dims_of(&item.to)?;
                 let to = self.one_of(&dims, &to.text, to.span)?;
@@ -87,6 +115,100 @@ impl<'a> Resolver<'a> {
                 None
             }
         }
+    }
+
+    /// `[a * b -> c]`.
+    fn joined(&mut self, dims: Vec<Dim>, item: &'a DimItem) -> Option<Item<'a>> {
+        let to = self.dims_of(&item.to)?;
+        match (to.as_slice(), &item.at) {
+            ([to], None) => Some(Item::Join { dims, to: *to, span: item.span }),
+            _ => {
+                let list: Vec<&str> = item.dims.iter().map(|d| d.text.as_str()).collect();
+                let joined = list.join(" * ");
+                self.error(
+                    Diagnostic::error(codes::E0212, format!("`{joined}` does not become one dim"))
+                        .at(item.span, "several dims")
+                        .help(format!("join them to one, `[{joined} -> d]`; cut and join in two brackets")),
+                );
+                None
+            }
+        }
+    }
+
+    /// `[d = low..high -> e]`.
+    fn sliced(
+        &mut self,
+        from: Dim,
+        (low, high): (&'a Expr, &'a Expr),
+        item: &'a DimItem,
+    ) -> Option<Item<'a>> {
+        let ends = [low, high].map(|e| self.konst(e, "the end of a slice").map(|k| k.num().f64()));
+        let [Some(start), Some(end)] = ends else { return None };
+        let name = self.graph.dims.name(from).to_string();
+        let whole = start.fract() == 0.0 && end.fract() == 0.0;
+        if !whole || start < 0.0 || start >= end || end > from.size as f64 {
+            let text = format!("`{name} = {start}..{end}` is no part of `{name}`, which has {}", from.size);
+            let mut d =
+                Diagnostic::error(codes::E0205, text).at(item.span, "low..high, the high end not included");
+            if let Some((span, _)) = self.globals.dims.get(name.as_str()) {
+                d = d.and(*span, "declared here");
+            }
+            self.error(d.help(format!("0 <= low < high <= {}", from.size)));
+            return None;
+        }
+        let size = (end - start) as usize;
+        let to = match item.to.as_slice() {
+            [] if size == from.size => from,
+            [to] => {
+                let dims = self.dims_of(&item.to)?;
+                self.one_of(&dims, &to.text, to.span)?
+            }
+            _ => {
+                self.error(
+                    Diagnostic::error(
+                        codes::E0204,
+                        format!("a slice of `{name}` has {size} elements, not {}", from.size),
+                    )
+                    .at(item.span, "needs a dim of its own")
+                    .help(format!(
+                        "declare `dim part = {size}` and write `[{name} = {start}..{end} -> part]`"
+                    )),
+                );
+                return None;
+            }
+        };
+        if to.size != size {
+            let to_name = self.graph.dims.name(to).to_string();
+            let text =
+                format!("`{name} = {start}..{end}` has {size} elements, but `{to_name}` = {}", to.size);
+            let mut d = Diagnostic::error(codes::E0204, text).at(item.span, "the sizes differ");
+            if let Some((span, _)) = self.globals.dims.get(to_name.as_str()) {
+                d = d.and(*span, format!("`{to_name}` has size {}", to.size));
+            }
+            self.error(d.help(format!("declare `dim {to_name} = {size}`")));
+            return None;
+        }
+        Some(Item::Slice { from, to, start: start as i64, span: item.span })
+    }
+
+    /// Slices, cuts and joins, one after the other.
+    fn moves(&mut self, x: Id, base: Operand<'a>, items: &[Item<'a>]) -> Option<Id> {
+        let mut x = x;
+        for item in items {
+            let (op, span): (Arc<dyn Op>, Span) = match item {
+                Item::Slice { from, to, start, span } => {
+                    (Arc::new(Shift { from: *from, to: *to, start: *start, fill: 0.0 }), *span)
+                }
+                Item::Cut { dim, to, span } => (Arc::new(Cut { dim: *dim, to: to.clone() }), *span),
+                Item::Join { dims, to, span } => (Arc::new(Join { dims: dims.clone(), to: *to }), *span),
+                Item::Rename { .. } | Item::Lookup { .. } => continue,
+            };
+            match self.make(&[base], span, |g| g.add_op(op, &[x])) {
+                Val::Tensor(id) => x = id,
+                _ => return None,
+            }
+        }
+        Some(x)
     }
 
     fn sizes_differ(&mut self, from: Dim, to: Dim, at: Span) {
@@ -143,13 +265,11 @@ impl<'a> Resolver<'a> {
 
     /// Pieces of one bracket must not speak of one dim twice, in the operand or through an index.
     fn consistent(&mut self, items: &[Item<'a>]) -> bool {
-        let dim = |i: &Item<'a>| match i {
-            Item::Rename { from, span, .. } => (*from, *span),
-            Item::Lookup { dim, span, .. } => (*dim, *span),
-        };
         for (k, item) in items.iter().enumerate() {
-            let (d, span) = dim(item);
-            if let Some((_, first)) = items[..k].iter().map(dim).find(|f| f.0 == d) {
+            let (mine, span) = item.of();
+            let before = items[..k].iter().map(Item::of);
+            let twice = before.flat_map(|(dims, at)| dims.into_iter().map(move |d| (d, at)));
+            if let Some((d, first)) = twice.into_iter().find(|f| mine.contains(&f.0)) {
                 let name = self.graph.dims.name(d);
                 self.error(
                     Diagnostic::error(codes::E0203, format!("one bracket speaks of the dim `{name}` twice"))

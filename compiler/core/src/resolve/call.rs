@@ -3,11 +3,12 @@
 use super::Resolver;
 use super::args::{Slot, bind};
 use super::expr::Operand;
+use super::foreign;
 use super::number::{self, Konst, Num};
-use super::report::{counted, listed, nearest};
+use super::report::{counted, counted_any, listed, nearest};
 use super::scope::{Local, Scope, ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Const, Form, Value, families, family};
+use meshwright_ops::{Const, Family, Form, Value, arities, families, family};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{Call, Expr, ExprKind, Layer, Name};
 use std::sync::Arc;
@@ -56,14 +57,14 @@ impl<'a> Resolver<'a> {
     fn function(&mut self, call: &'a Call, span: Span) -> Val {
         let name = call.name.text.as_str();
         let Some(f) = family(name, false) else { return Val::Poison };
-        let Form::Function(arity) = f.form else { return Val::Poison };
+        let arities = arities(name, false);
         let values: Vec<Val> = call.args.iter().map(|a| self.eval(&a.value)).collect();
         if let Some(named) = call.args.iter().find_map(|a| a.name.as_ref()) {
             self.no_named(name, named);
             return Val::Poison;
         }
-        if values.len() != arity {
-            let text = format!("`{name}` takes {}, not {}", counted(arity, "argument"), values.len());
+        if !arities.contains(&values.len()) {
+            let text = format!("`{name}` takes {}, not {}", counted_any(&arities, "argument"), values.len());
             let mut d = Diagnostic::error(codes::E0212, text)
                 .at(span, format!("{} here", counted(values.len(), "argument")));
             if let Some(over) =
@@ -114,7 +115,8 @@ impl<'a> Resolver<'a> {
         }
         let d = |text: String| Diagnostic::error(codes::E0201, text).at(call.name.span, "not known");
         let shown = if call.args.len() == 2 { "x, y" } else { "x" };
-        if let Some(f) = families().find(|f| f.name == name && matches!(f.form, Form::OverDims(_))) {
+        let over = |f: &&Family| f.name == name && matches!(f.form, Form::OverDims(_) | Form::Bracket { .. });
+        if let Some(f) = families().find(over) {
             let form = over_dims_form(f.name, call.args.len());
             self.error(
                 Diagnostic::error(codes::E0212, format!("`{name}` works along dims"))
@@ -139,8 +141,15 @@ impl<'a> Resolver<'a> {
         let layers = self.globals.layers.by_name.keys().copied();
         let near = nearest(name, layers.chain(functions).chain(["size", "index", "cast"]));
         let d = d(format!("no layer or function is called `{name}`"));
+        let function = |f: &str| f == "cast" || arities(f, false).contains(&call.args.len());
+        let form = |f: &str| over_dims_form(f, call.args.len());
+        let (d, known) = foreign::advised(d, name, call.name.span, function, form);
+        if known {
+            self.error(d);
+            return Val::Poison;
+        }
         let d = match near {
-            Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),
+            Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.sure),
             None => d.help(format!("declare it: `layer {name}({shown}) {{ … }}`")),
         };
         self.error(d);
@@ -228,7 +237,7 @@ impl<'a> Resolver<'a> {
                 let d = Diagnostic::error(codes::E0202, format!("`cast` makes {}", listed(CASTS)))
                     .at(to.span, if word == "u8" { "only inputs are `u8`" } else { "not one of them" });
                 let d = match nearest(word, CASTS) {
-                    Some(near) => d.fix(format!("write `{near}`"), to.span, near, near.len() > 2),
+                    Some(near) => d.fix(format!("write `{near}`"), to.span, near, near.sure),
                     None if word == "u8" => d.help("write `i32`"),
                     None => d,
                 };
@@ -359,8 +368,12 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// `name[d](x, y)`.
+/// `name[d](x, y)`; of an op whose brackets say more than dims the form that its description begins with.
 fn over_dims_form(name: &str, args: usize) -> String {
+    let bracket = families().find(|f| f.name == name && matches!(f.form, Form::Bracket { .. }));
+    if let Some(form) = bracket.and_then(|f| f.doc.split('`').nth(1)) {
+        return form.to_string();
+    }
     format!("{name}[d]({})", if args == 2 { "x, y" } else { "x" })
 }
 

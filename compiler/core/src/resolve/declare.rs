@@ -158,7 +158,7 @@ impl<'a> Resolver<'a> {
                     .at(call.name.span, "not known")
                     .note(format!("initialisers: a number, {}", listed(known())));
                 let d = match nearest(name, known()) {
-                    Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),
+                    Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.sure),
                     None => d,
                 };
                 self.error(d);
@@ -253,7 +253,7 @@ impl<'a> Resolver<'a> {
                     .at(n.span, "not known")
                     .note(format!("dtypes of inputs: {}", listed(KNOWN)));
                 let d = match nearest(other, KNOWN) {
-                    Some(near) => d.fix(format!("write `{near}`"), n.span, near, near.len() > 2),
+                    Some(near) => d.fix(format!("write `{near}`"), n.span, near, near.sure),
                     None => d,
                 };
                 self.error(d);

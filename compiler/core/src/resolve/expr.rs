@@ -128,7 +128,7 @@ impl<'a> Resolver<'a> {
             }
             ExprKind::Name(name) => self.named(name, e.span),
             ExprKind::Unary { op, operand } => self.unary(*op, operand, e.span),
-            ExprKind::Binary { op, lhs, rhs, op_span } => self.binary(*op, *op_span, lhs, rhs, e.span),
+            ExprKind::Binary { op, lhs, rhs, .. } => self.binary(*op, lhs, rhs, e.span),
             ExprKind::Call(call) => self.call(call, e.span),
             ExprKind::DimOp(op) => self.over_dims(op, e.span),
             ExprKind::Index { base, items } => self.brackets(base, items, e.span),
@@ -195,7 +195,7 @@ impl<'a> Resolver<'a> {
             .at(at, "not declared");
         let elsewhere = self.scopes[..self.scopes.len() - 1].iter().find_map(|s| s.locals.get(name));
         let d = match (near, elsewhere) {
-            (Some(near), _) => d.fix(format!("write `{near}`"), at, near, near.len() > 2),
+            (Some(near), _) => d.fix(format!("write `{near}`"), at, near, near.sure),
             (None, Some(outer)) => d
                 .and(outer.span, "this one is not visible inside of a layer")
                 .help(format!("pass it to `{}` as an argument", scope.title)),
@@ -234,7 +234,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn binary(&mut self, op: BinaryOp, op_span: Span, lhs: &'a Expr, rhs: &'a Expr, span: Span) -> Val {
+    fn binary(&mut self, op: BinaryOp, lhs: &'a Expr, rhs: &'a Expr, span: Span) -> Val {
         let (a, b) = (self.eval(lhs), self.eval(rhs));
         let (x, y) = match (a, b) {
             (Val::Konst(a), Val::Konst(b)) => return self.folded(number::binary(op, a, b), span),
@@ -245,18 +245,6 @@ impl<'a> Resolver<'a> {
         };
         let name = match op {
             BinaryOp::Pow => "pow",
-            BinaryOp::IntDiv | BinaryOp::Rem => {
-                let tensor = if matches!(x, Value::Tensor(_)) { lhs } else { rhs };
-                let d = Diagnostic::error(
-                    codes::E0213,
-                    format!("`{}` divides numbers known at compile time only", op.symbol()),
-                )
-                .at(op_span, "of integers known at compile time")
-                .and(tensor.span, "a tensor");
-                let d = self.declared(d, tensor).help("`/` divides tensors");
-                self.error(d);
-                return Val::Poison;
-            }
             op => op.symbol(),
         };
         self.build(name, false, &[Operand::of(x, lhs), Operand::of(y, rhs)], &[], span)

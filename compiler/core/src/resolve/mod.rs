@@ -9,11 +9,13 @@ mod brackets;
 mod call;
 mod declare;
 mod expr;
+mod foreign;
 mod glob;
 mod globals;
 mod layers;
 mod load;
 mod number;
+mod optimizer;
 mod over_dims;
 mod over_pieces;
 mod report;
@@ -25,8 +27,9 @@ mod train;
 mod walk;
 
 use crate::program::{LossDecl, ParamDecl, Program, Settings};
+pub(crate) use glob::matches;
 use globals::Globals;
-use meshwright_diag::{Diagnostic, Outcome, Span, codes, has_errors};
+use meshwright_diag::{Diagnostic, Near, Outcome, Span, codes, has_errors};
 use meshwright_ops::{Graph, Id, Origin};
 use meshwright_plan::{DType, InputDecl};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
@@ -190,10 +193,10 @@ fn choose_train<'a>(file: &'a ModelFile, model: Option<&Model>, report: &mut Rep
                 .at(t.model.span, "no such model")
                 .note(format!("models of this file: {}", listed(names())));
             // With a single model there is no doubt which one is meant.
-            let near =
-                nearest(&t.model.text, names()).or_else(|| names().next().filter(|_| names().count() == 1));
+            let near = nearest(&t.model.text, names())
+                .or_else(|| names().next().filter(|_| names().count() == 1).map(Near::only));
             report.push(match near {
-                Some(near) => d.fix(format!("write `{near}`"), t.model.span, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), t.model.span, near, near.sure),
                 None => d,
             });
         }

@@ -212,6 +212,27 @@ fn power(n: i128, d: i128, exponent: Num) -> Option<Num> {
     if e < 0 { Num::ratio(bottom, top) } else { Num::ratio(top, bottom) }
 }
 
+/// The greatest integer that is not greater.
+fn floor(x: Num) -> Num {
+    match x {
+        Num::Ratio { n, d } => Num::int(n.div_euclid(d)),
+        Num::Real(v) => Num::real(v.floor()),
+    }
+}
+
+/// The nearest integer; of two equally near the even one.
+fn round(x: Num) -> Num {
+    match x {
+        Num::Ratio { n, d } => {
+            let (down, rest) = (n.div_euclid(d), n.rem_euclid(d));
+            // Compared with what is left to the next integer, so that nothing overflows.
+            let up = rest > d - rest || rest == d - rest && down % 2 != 0;
+            Num::int(down + i128::from(up))
+        }
+        Num::Real(v) => Num::real(v.round_ties_even()),
+    }
+}
+
 /// The functions of numbers, with how many they take.
 pub(super) const FUNCTIONS: &[(&str, usize)] = &[
     ("sqrt", 1),
@@ -221,6 +242,15 @@ pub(super) const FUNCTIONS: &[(&str, usize)] = &[
     ("abs", 1),
     ("sign", 1),
     ("tanh", 1),
+    ("sin", 1),
+    ("cos", 1),
+    ("tan", 1),
+    ("log1p", 1),
+    ("expm1", 1),
+    ("square", 1),
+    ("floor", 1),
+    ("ceil", 1),
+    ("round", 1),
     ("min", 2),
     ("max", 2),
     ("pow", 2),
@@ -245,6 +275,15 @@ pub(super) fn function(name: &str, args: &[Konst]) -> Option<Result<Num, String>
         "rsqrt" => finite(1.0 / v.sqrt(), text),
         "exp" => finite(v.exp(), text),
         "log" => finite(v.ln(), text),
+        "sin" => finite(v.sin(), text),
+        "cos" => finite(v.cos(), text),
+        "tan" => finite(v.tan(), text),
+        "log1p" => finite(v.ln_1p(), text),
+        "expm1" => finite(v.exp_m1(), text),
+        "square" => arithmetic(BinaryOp::Mul, x, x),
+        "floor" => Ok(floor(x)),
+        "ceil" => Ok(neg(floor(neg(x)))),
+        "round" => Ok(round(x)),
         _ => finite(v.tanh(), text),
     })
 }
@@ -269,6 +308,16 @@ mod tests {
         assert_eq!(calc(BinaryOp::IntDiv, 6.0, -2.0).unwrap(), "-3");
         assert_eq!(calc(BinaryOp::Pow, 2.0, -2.0).unwrap(), "0.25");
         assert_eq!(calc(BinaryOp::Le, 1.0, 1.0).unwrap(), "true");
+        let of = |name: &str, n: i128, d: i128| {
+            let x = arithmetic(BinaryOp::Div, Num::int(n), Num::int(d)).unwrap();
+            function(name, &[Konst::Num(x)]).unwrap().unwrap().whole()
+        };
+        assert_eq!(
+            [of("floor", -7, 2), of("ceil", -7, 2), of("round", -7, 2)],
+            [Some(-4), Some(-3), Some(-4)]
+        );
+        assert_eq!([of("round", 5, 2), of("round", 7, 3), of("round", 8, 3)], [Some(2), Some(2), Some(3)]);
+        assert_eq!([of("floor", 6, 2), of("ceil", 6, 2), of("round", 6, 2)], [Some(3); 3]);
         assert_eq!(function("sqrt", &[Konst::Num(Num::int(256))]).unwrap().unwrap().whole(), Some(16));
     }
 

@@ -3,20 +3,21 @@
 use super::Resolver;
 use super::call::not_yet;
 use super::expr::Operand;
+use super::foreign;
 use super::number::{self, Konst, Num};
-use super::report::{counted, nearest};
+use super::report::{counted, counted_any, nearest};
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Contract, Form, Type, Value, families, family, union};
+use meshwright_ops::{Contract, Family, Form, Type, Value, arities, families, family, union};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, UnaryOp};
 use std::sync::Arc;
 
 /// Ops of the language that are not built.
-pub(super) const NOT_YET: [&str; 5] = ["conv", "concat", "shift", "pad", "dropout"];
+pub(super) const NOT_YET: [&str; 2] = ["conv", "dropout"];
 
 /// Folds: over no dims at all they give their operand.
-const FOLDS: [&str; 4] = ["sum", "mean", "max", "min"];
+const FOLDS: [&str; 7] = ["sum", "mean", "max", "min", "prod", "all", "any"];
 
 /// A product in parts: tensors, and a number `times / over`.
 struct Product<'e> {
@@ -77,11 +78,11 @@ impl<'a> Resolver<'a> {
                 Diagnostic::error(codes::E0201, format!("there is no dim `{name}`")).at(at, "not declared");
             match near {
                 Some(near) => {
-                    let d = match self.globals.dims.get(near) {
+                    let d = match self.globals.dims.get(near.name) {
                         Some((span, _)) => d.and(*span, format!("`{near}` is declared here")),
                         None => d,
                     };
-                    d.fix(format!("write `{near}`"), at, near, near.len() > 2)
+                    d.fix(format!("write `{near}`"), at, near, near.sure)
                 }
                 None => d.help(format!("declare it: `dim {name} = SIZE`")),
             }
@@ -102,16 +103,16 @@ impl<'a> Resolver<'a> {
             return self.over_pieces(f, op, span);
         }
         let found = families().find(|f| f.name == name && matches!(f.form, Form::OverDims(_)));
-        let (Some(f), Some(Form::OverDims(arity))) = (found, found.map(|f| f.form)) else {
-            return self.no_such_op(op, span);
-        };
+        let Some(f) = found else { return self.no_such_op(op, span) };
+        let arities = arities(name, true);
         let dims = self.plain_dims(op);
         if let Some(named) = op.args.iter().find_map(|a| a.name.as_ref()) {
             self.no_named(name, named);
             return Val::Poison;
         }
-        if op.args.len() != arity {
-            let text = format!("`{name}[…]` takes {}, not {}", counted(arity, "argument"), op.args.len());
+        if !arities.contains(&op.args.len()) {
+            let takes = counted_any(&arities, "argument");
+            let text = format!("`{name}[…]` takes {takes}, not {}", op.args.len());
             let d = Diagnostic::error(codes::E0212, text)
                 .at(span, format!("{} here", counted(op.args.len(), "argument")))
                 .note(f.doc);
@@ -181,8 +182,17 @@ impl<'a> Resolver<'a> {
             families().filter(|f| matches!(f.form, Form::OverDims(_) | Form::Bracket { .. })).map(|f| f.name);
         let d = Diagnostic::error(codes::E0201, format!("there is no op `{name}` over dims"))
             .at(op.name.span, "not known");
+        let along = |f: &str| {
+            let bracket = |g: &Family| g.name == f && matches!(g.form, Form::Bracket { .. });
+            arities(f, true).contains(&op.args.len()) || families().any(bracket)
+        };
+        let (d, known) = foreign::advised(d, name, op.name.span, along, |f| format!("{f}(x)"));
+        if known {
+            self.error(d);
+            return Val::Poison;
+        }
         let d = match nearest(name, over) {
-            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.len() > 2),
+            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.sure),
             None => d,
         };
         self.error(d);

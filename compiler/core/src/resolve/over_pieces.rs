@@ -6,7 +6,7 @@ use super::report::{counted, listed, nearest};
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Call, Choice, Family, Form, Piece, Setting, Value};
-use meshwright_syntax::ast::{Arg, DimItem, DimOp, ExprKind};
+use meshwright_syntax::ast::{Arg, At, DimItem, DimOp, Expr, ExprKind, Name};
 
 impl<'a> Resolver<'a> {
     /// A call of a family whose form is [`Form::Bracket`].
@@ -15,11 +15,21 @@ impl<'a> Resolver<'a> {
         let name = f.name;
         let (named, plain): (Vec<&'a Arg>, Vec<&'a Arg>) = op.args.iter().partition(|a| a.name.is_some());
         let operands: Vec<Option<Operand<'a>>> = plain.iter().map(|a| self.operand(&a.value)).collect();
-        let settings = self.settings(name, options, &named);
-        let groups: Option<Vec<Vec<Piece>>> = {
-            let read: Vec<Option<Vec<Piece>>> = op.groups.iter().map(|g| self.pieces(name, g)).collect();
-            read.into_iter().collect()
-        };
+        // An option may stand in the brackets too: `shift[d, by = 1](x)`.
+        let mut given: Vec<(&'a Name, &'a Expr)> =
+            named.iter().filter_map(|a| Some((a.name.as_ref()?, &a.value))).collect();
+        let mut groups = Some(Vec::new());
+        for items in &op.groups {
+            let (set, moved): (Vec<&'a DimItem>, Vec<&'a DimItem>) =
+                items.iter().partition(|i| set_to(i).is_some());
+            given.extend(set.into_iter().filter_map(set_to));
+            match (self.pieces(name, &moved), &mut groups) {
+                (Some(p), Some(all)) => all.push(p),
+                (None, _) => groups = None,
+                _ => {}
+            }
+        }
+        let settings = self.settings(name, options, &given);
         if plain.len() < args || plain.len() > args && !more {
             let least = if more { "at least " } else { "" };
             let text = format!("`{name}[…]` takes {least}{}, not {}", counted(args, "argument"), plain.len());
@@ -42,7 +52,7 @@ impl<'a> Resolver<'a> {
         })
     }
 
-    fn pieces(&mut self, name: &str, items: &'a [DimItem]) -> Option<Vec<Piece>> {
+    fn pieces(&mut self, name: &str, items: &[&'a DimItem]) -> Option<Vec<Piece>> {
         let mut out = Some(Vec::new());
         for item in items {
             match (self.piece(name, item), &mut out) {
@@ -85,15 +95,14 @@ impl<'a> Resolver<'a> {
         &mut self,
         name: &str,
         options: &'static [Choice],
-        named: &[&'a Arg],
+        given: &[(&'a Name, &'a Expr)],
     ) -> Option<Vec<(&'static str, Setting)>> {
         let mut out: Vec<(&'static str, Setting)> = Vec::new();
         let mut fine = true;
-        for arg in named {
-            let Some(key) = &arg.name else { continue };
+        for (key, value) in given {
             let Some(choice) = options.iter().find(|o| o.name == key.text) else {
                 fine = false;
-                self.no_option(name, options, arg);
+                self.no_option(name, options, key);
                 continue;
             };
             if out.iter().any(|o| o.0 == choice.name) {
@@ -104,7 +113,7 @@ impl<'a> Resolver<'a> {
                 );
                 continue;
             }
-            match self.setting(name, choice, arg) {
+            match self.setting(name, choice, value) {
                 Some(s) => out.push((choice.name, s)),
                 None => fine = false,
             }
@@ -112,8 +121,8 @@ impl<'a> Resolver<'a> {
         fine.then_some(out)
     }
 
-    fn setting(&mut self, name: &str, choice: &'static Choice, arg: &'a Arg) -> Option<Setting> {
-        if let ExprKind::Name(word) = &arg.value.kind
+    fn setting(&mut self, name: &str, choice: &'static Choice, value: &'a Expr) -> Option<Setting> {
+        if let ExprKind::Name(word) = &value.kind
             && let Some(w) = choice.words.iter().find(|w| *w == word)
         {
             return Some(Setting::Word(w));
@@ -121,8 +130,8 @@ impl<'a> Resolver<'a> {
         let mut can: Vec<String> = choice.words.iter().map(|w| format!("`{w}`")).collect();
         if choice.values {
             can.push("a number".into());
-            if !matches!(&arg.value.kind, ExprKind::Name(n) if self.is_unknown(n)) {
-                match self.operand(&arg.value)?.value {
+            if !matches!(&value.kind, ExprKind::Name(n) if self.is_unknown(n)) {
+                match self.operand(value)?.value {
                     Value::Number(v) => return Some(Setting::Number(v)),
                     Value::Bool(b) => return Some(Setting::Bool(b)),
                     Value::Tensor(_) => {}
@@ -130,16 +139,15 @@ impl<'a> Resolver<'a> {
             }
         }
         let text = format!("`{}` of `{name}` is {}", choice.name, can.join(" or "));
-        self.error(Diagnostic::error(codes::E0212, text).at(arg.value.span, "neither of these"));
+        self.error(Diagnostic::error(codes::E0212, text).at(value.span, "something else"));
         None
     }
 
-    fn no_option(&mut self, name: &str, options: &[Choice], arg: &'a Arg) {
-        let Some(key) = &arg.name else { return };
+    fn no_option(&mut self, name: &str, options: &[Choice], key: &Name) {
         let text = format!("`{name}` has no option `{}`", key.text);
         let d = Diagnostic::error(codes::E0212, text).at(key.span, "no such option");
         let d = match nearest(&key.text, options.iter().map(|o| o.name)) {
-            Some(near) => d.fix(format!("write `{near}`"), key.span, near, true),
+            Some(near) => d.fix(format!("write `{near}`"), key.span, near, near.sure),
             None if options.is_empty() => d.help("leave it out: it takes no options"),
             None => d.help(format!("it has {}", listed(options.iter().map(|o| o.name)))),
         };
@@ -150,5 +158,13 @@ impl<'a> Resolver<'a> {
     fn is_unknown(&mut self, name: &str) -> bool {
         let known = self.scope().locals.contains_key(name);
         !known && !self.globals.dims.contains_key(name) && !self.globals.consts.contains_key(name)
+    }
+}
+
+/// The name and value of an item such as `by = 1`.
+fn set_to(item: &DimItem) -> Option<(&Name, &Expr)> {
+    match (item.dims.as_slice(), &item.at) {
+        ([name], Some(At::Value(e))) if item.to.is_empty() && item.window.is_none() => Some((name, e)),
+        _ => None,
     }
 }

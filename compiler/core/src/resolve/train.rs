@@ -2,41 +2,13 @@
 
 use super::args::Slot;
 use super::call::not_yet;
-use super::number::{Konst, Num};
 use super::report::{Report, listed, nearest};
-use super::scope::{Scope, ScopeKind, Val};
+use super::scope::{Scope, ScopeKind};
 use super::{Resolver, glob};
-use crate::program::{ClipSpec, LossDecl, Optimizer, Settings, TrainSpec};
-use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::Id;
+use crate::program::{ClipSpec, LossDecl, Settings, TrainSpec};
+use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_plan::DType;
 use meshwright_syntax::ast::{Call, Expr, Name, PathGlob, Train, TrainKind, TrainSetting};
-
-/// Optimisers with their settings; the first is required.
-const OPTIMIZERS: [(&str, &[&str]); 3] = [
-    ("sgd", &["lr", "momentum", "nesterov", "weight_decay"]),
-    ("adam", &["lr", "beta1", "beta2", "eps", "weight_decay"]),
-    ("adamw", &["lr", "beta1", "beta2", "eps", "weight_decay"]),
-];
-
-/// Optimisers of other systems, and of this language, that are not built.
-const NOT_YET: [&str; 8] = ["adafactor", "lamb", "lion", "rmsprop", "adagrad", "shampoo", "muon", "lars"];
-
-/// What a hyperparameter may be.
-#[derive(Clone, Copy)]
-enum Range {
-    /// 0 or more.
-    NotNegative,
-    /// At least 0, less than 1.
-    Decay,
-}
-
-/// A hyperparameter: a number, or a scalar of the graph.
-#[derive(Clone, Copy)]
-enum Hyper {
-    Number(Num),
-    Value(Id),
-}
 
 /// The arithmetic type: of the command line, else of the `train` block, else `f32`.
 pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut Report) -> DType {
@@ -63,7 +35,7 @@ pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut
                 .at(name.span, "not known")
                 .note("precisions: `f32` and `f64`");
             report.push(match nearest(other, ["f32", "f64", "bf16"]) {
-                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d,
             });
             DType::F32
@@ -157,10 +129,10 @@ impl<'a> Resolver<'a> {
             let d = Diagnostic::error(codes::E0201, format!("model `{model}` has no loss `{}`", name.text))
                 .at(name.span, "no such loss")
                 .note(format!("its losses: {}", listed(names())));
-            let near =
-                nearest(&name.text, names()).or_else(|| names().next().filter(|_| names().count() == 1));
+            let near = nearest(&name.text, names())
+                .or_else(|| names().next().filter(|_| names().count() == 1).map(Near::only));
             match near {
-                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d.help(format!("declare it in the model: `loss {} = mean[…](…)`", name.text)),
             }
         };
@@ -213,167 +185,12 @@ impl<'a> Resolver<'a> {
         let d = if paths.iter().any(|p| p.starts_with(&under)) {
             d.fix("match all parameters below it", g.span, format!("{}.*", g.text), true)
         } else if let Some(near) = nearest(&g.text, paths.iter().copied()) {
-            d.fix(format!("write `{near}`"), g.span, near, near.len() > 2)
+            d.fix(format!("write `{near}`"), g.span, near, near.sure)
         } else {
             d
         };
         self.error(d);
     }
-
-    fn optimizer(&mut self, call: &'a Call, decay: Option<(Option<&'a Expr>, Span)>) -> Option<Optimizer> {
-        let name = call.name.text.as_str();
-        let Some((_, settings)) = OPTIMIZERS.iter().find(|o| o.0 == name) else {
-            self.unknown_optimizer(&call.name);
-            return None;
-        };
-        let slots: Vec<Slot<'_>> = settings.iter().map(|s| Slot::built_in(s, *s == "lr")).collect();
-        let args = self.bound(name, call.name.span, None, &slots, &call.args)?;
-        let given = |what: &str| settings.iter().position(|s| *s == what).and_then(|i| args[i]);
-        let lr = self.hyper("lr", given("lr"), 0.0, Range::NotNegative);
-        let weight_decay = self.weight_decay(call, given("weight_decay"), decay);
-        if name == "sgd" {
-            let momentum = self.hyper("momentum", given("momentum"), 0.0, Range::NotNegative);
-            let nesterov =
-                given("nesterov").map_or(Some(Konst::Bool(false)), |e| self.konst(e, "`nesterov`"));
-            let nesterov = nesterov?.num().f64() != 0.0;
-            let (lr, momentum, weight_decay) = (lr?, momentum?, weight_decay?);
-            if nesterov && is_zero(momentum) {
-                let at = given("nesterov").map_or(call.name.span, |e| e.span);
-                self.error(
-                    Diagnostic::error(
-                        codes::E0217,
-                        "`nesterov` looks ahead along the momentum, but there is none",
-                    )
-                    .at(at, "without momentum")
-                    .help("add `momentum = 0.9`"),
-                );
-                return None;
-            }
-            let momentum =
-                if is_zero(momentum) { None } else { Some(self.hyper_id("momentum", momentum, call)?) };
-            let lr = self.hyper_id("lr", lr, call)?;
-            let weight_decay = self.optional_id("weight_decay", weight_decay, call)?;
-            return Some(Optimizer::Sgd { lr, momentum, nesterov, weight_decay });
-        }
-        let beta1 = self.hyper("beta1", given("beta1"), 0.9, Range::Decay);
-        let beta2 = self.hyper("beta2", given("beta2"), 0.999, Range::Decay);
-        let eps = self.hyper("eps", given("eps"), 1e-8, Range::NotNegative);
-        let (lr, beta1, beta2, eps, weight_decay) = (lr?, beta1?, beta2?, eps?, weight_decay?);
-        Some(Optimizer::Adam {
-            lr: self.hyper_id("lr", lr, call)?,
-            beta1: self.hyper_id("beta1", beta1, call)?,
-            beta2: self.hyper_id("beta2", beta2, call)?,
-            eps: self.hyper_id("eps", eps, call)?,
-            weight_decay: self.optional_id("weight_decay", weight_decay, call)?,
-            decoupled: name == "adamw",
-        })
-    }
-
-    /// The weight decay, of the optimiser or of a line of its own.
-    fn weight_decay(
-        &mut self,
-        call: &'a Call,
-        given: Option<&'a Expr>,
-        line: Option<(Option<&'a Expr>, Span)>,
-    ) -> Option<Hyper> {
-        let default = if call.name.text == "adamw" { 0.01 } else { 0.0 };
-        let (value, span) = line.unwrap_or((None, call.name.span));
-        if let (Some(e), Some(first)) = (value, given) {
-            self.error(
-                Diagnostic::error(codes::E0210, "the weight decay is said twice")
-                    .at(e.span, "here")
-                    .and(first.span, "and here")
-                    .help("leave one of them out; `weight_decay except …` keeps the optimizer's"),
-            );
-            return None;
-        }
-        let out = self.hyper("weight_decay", value.or(given), default, Range::NotNegative);
-        if let (Some(h), Some(_), None) = (out, line, value)
-            && is_zero(h)
-        {
-            let text = format!("parameters are spared from weight decay, but `{}` has none", call.name.text);
-            self.error(
-                Diagnostic::error(codes::E0217, text)
-                    .at(span, "has no effect")
-                    .and(call.name.span, "the optimizer")
-                    .help("give the decay: `weight_decay 0.01 except …`"),
-            );
-        }
-        out
-    }
-
-    fn unknown_optimizer(&mut self, name: &Name) {
-        let known = || OPTIMIZERS.iter().map(|o| o.0);
-        let d = if NOT_YET.contains(&name.text.as_str()) {
-            not_yet(&format!("optimizer `{}`", name.text), name.span)
-                .help("use `adam(lr = …)` or `sgd(lr = …, momentum = 0.9)` until then")
-        } else {
-            let d = Diagnostic::error(codes::E0201, format!("there is no optimizer `{}`", name.text))
-                .at(name.span, "not known")
-                .note(format!("optimizers: {}", listed(known())));
-            match nearest(&name.text, known()) {
-                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
-                None => d,
-            }
-        };
-        self.error(d);
-    }
-
-    /// The value of a hyperparameter, checked; `None` where it is in error.
-    fn hyper(&mut self, what: &str, e: Option<&'a Expr>, default: f64, range: Range) -> Option<Hyper> {
-        let Some(e) = e else { return Some(Hyper::Number(Num::real(default))) };
-        self.scope().name = what.into();
-        match self.eval(e) {
-            Val::Konst(Konst::Num(n)) => {
-                let v = n.f64();
-                let (fits, text) = match range {
-                    Range::NotNegative => (v >= 0.0, "must be 0 or more"),
-                    Range::Decay => ((0.0..1.0).contains(&v), "must be at least 0 and less than 1"),
-                };
-                if !fits {
-                    let d = Diagnostic::error(codes::E0217, format!("`{what}` is {n}: it {text}"));
-                    self.error(d.at(e.span, text));
-                    return None;
-                }
-                Some(Hyper::Number(n))
-            }
-            Val::Tensor(id) => {
-                let ty = self.graph.ty(id);
-                if !ty.dims.is_empty() || !ty.dtype.is_float() {
-                    let text = format!("`{what}` is not one float");
-                    let d = Diagnostic::error(codes::E0216, text)
-                        .at(e.span, format!("this is {}", self.shape(id)));
-                    self.error(d);
-                    return None;
-                }
-                Some(Hyper::Value(id))
-            }
-            Val::Konst(Konst::Bool(b)) => {
-                let d = Diagnostic::error(codes::E0213, format!("`{what}` is {b}: it must be a number"));
-                self.error(d.at(e.span, "a truth value"));
-                None
-            }
-            _ => None,
-        }
-    }
-
-    fn hyper_id(&mut self, what: &str, h: Hyper, call: &'a Call) -> Option<Id> {
-        self.scope().name = what.into();
-        match h {
-            Hyper::Value(id) => Some(id),
-            Hyper::Number(n) => self.constant(Konst::Num(n), call.name.span),
-        }
-    }
-
-    /// The outer `None` is an error, the inner one a zero.
-    #[expect(clippy::option_option, reason = "an error is not a zero")]
-    fn optional_id(&mut self, what: &str, h: Hyper, call: &'a Call) -> Option<Option<Id>> {
-        if is_zero(h) { Some(None) } else { self.hyper_id(what, h, call).map(Some) }
-    }
-}
-
-fn is_zero(h: Hyper) -> bool {
-    matches!(h, Hyper::Number(n) if n.f64() == 0.0)
 }
 
 fn word(s: &TrainSetting) -> &'static str {

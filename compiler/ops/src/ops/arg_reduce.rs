@@ -1,8 +1,8 @@
-//! `argmax`: a fold of pairs of value and index, of which the index is then taken.
+//! `argmax` and `argmin`: a fold of pairs of value and index, of which the index is then taken.
 
 use super::composite::primitive;
 use crate::family::float;
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, StepKind};
@@ -30,29 +30,38 @@ pub fn arg_extreme(g: &mut Graph, monoid: Monoid, x: Id, dim: Dim) -> Id {
     g.op(PairIndex { dim }, &[pair])
 }
 
-/// How it is written.
-pub(crate) static FAMILY: &[Family] = &[Family {
-    name: "argmax",
-    form: Form::OverDims(1),
-    doc: "`argmax[d](x)`: the position of the greatest along `d`, an `i32 in d`; of equal ones the lowest. NaN counts as greatest.",
-    build: |g, c| {
-        let (x, dim) = (c.tensor(g, 0), c.one_dim(g)?);
-        c.check_dims(g, &g.ty(x).clone())?;
-        let pair = g.add_op(Arc::new(ArgReduce { monoid: Monoid::ArgMax, dim }), &[x])?;
-        Ok(g.op(PairIndex { dim }, &[pair]))
+/// How they are written.
+pub(crate) static FAMILY: &[Family] = &[
+    Family {
+        name: "argmax",
+        form: Form::OverDims(1),
+        doc: "`argmax[d](x)`: the position of the greatest along `d`, an `i32 in d`; of equal ones the lowest. NaN counts as greatest.",
+        build: |g, c| build(g, c, Monoid::ArgMax),
+        samples: || samples("argmax"),
     },
-    samples: || {
-        vec![
-            Sample::call("inner", "argmax", &["b"], vec![float(&[("a", 5), ("b", 3)])]).flat(),
-            Sample::call("outer", "argmax", &["a"], vec![float(&[("a", 5), ("b", 3)])]).flat(),
-            Sample::new("ties", vec![crate::family::integer(&[("a", 7), ("b", 3)], 0.0, 2.0)], |g, x| {
-                let a = g.ty(x[0]).dims[0];
-                Ok(arg_extreme(g, Monoid::ArgMin, x[0], a))
-            })
-            .flat(),
-        ]
+    Family {
+        name: "argmin",
+        form: Form::OverDims(1),
+        doc: "`argmin[d](x)`: the position of the least along `d`, an `i32 in d`; of equal ones the lowest. NaN counts as least.",
+        build: |g, c| build(g, c, Monoid::ArgMin),
+        samples: || samples("argmin"),
     },
-}];
+];
+
+fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
+    let (x, dim) = (c.tensor(g, 0), c.one_dim(g)?);
+    c.check_dims(g, &g.ty(x).clone())?;
+    let pair = g.add_op(Arc::new(ArgReduce { monoid, dim }), &[x])?;
+    Ok(g.op(PairIndex { dim }, &[pair]))
+}
+
+fn samples(name: &'static str) -> Vec<Sample> {
+    vec![
+        Sample::call("inner", name, &["b"], vec![float(&[("a", 5), ("b", 3)])]).flat(),
+        Sample::call("outer", name, &["a"], vec![float(&[("a", 5), ("b", 3)])]).flat(),
+        Sample::call("ties", name, &["a"], vec![crate::family::integer(&[("a", 7), ("b", 3)], 0.0, 2.0)]).flat(),
+    ]
+}
 
 impl Op for ArgReduce {
     fn name(&self) -> &'static str {

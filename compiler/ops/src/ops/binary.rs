@@ -49,6 +49,8 @@ pub static BINARY: &[&BinaryDef] = &[
     &super::NE,
     &super::AND,
     &super::OR,
+    &super::FLOOR_DIV,
+    &super::MOD,
 ];
 
 /// No derivative.
@@ -120,6 +122,15 @@ impl Op for Binary {
     fn lower(&self, _: &mut dyn Emit) {}
 
     fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| (self.0.oracle)(x[0].at(&y.dims, at), x[1].at(&y.dims, at)))
+        let integer = y.dtype.is_int();
+        F64Tensor::build(&y.dims, |at| {
+            let (a, b) = (x[0].at(&y.dims, at), x[1].at(&y.dims, at));
+            // Integers have no infinity and no NaN.
+            match self.0.function {
+                BinaryFn::FloorDiv if integer && b == 0.0 => -1.0,
+                BinaryFn::Mod if integer && b == 0.0 => a,
+                _ => (self.0.oracle)(a, b),
+            }
+        })
     }
 }

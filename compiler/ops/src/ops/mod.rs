@@ -20,7 +20,9 @@ ops! {
     leaf, constant, index,
     add, contract, arithmetic, compare, logic,
     neg, exp, log, sqrt, rsqrt, recip, tanh, sigmoid, erf, relu, gelu, silu, abs, sign,
+    sin, cos, tan, floor, ceil, round, log1p, expm1, square, softplus, elu, selu, leaky_relu, floor_div,
     cast, select, mask, expand, rename, gradient, stop_gradient,
-    reduce, arg_reduce, mean, softmax, logsumexp, cross_entropy, cross_entropy_grad,
+    reduce, prod, truth_folds, arg_reduce, cumsum, top_k, mean, softmax, logsumexp, cross_entropy, cross_entropy_grad,
     lookup, scatter_add, one_hot,
+    shift, concat, cut,
 }

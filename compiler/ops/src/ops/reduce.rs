@@ -1,10 +1,10 @@
-//! Folding dims away: `sum`, `max` and `min` over dims.
+//! Folding dims away: `sum`, `max` and `min` over dims. (`prod` is in `prod.rs`, `all` and `any` in `truth_folds.rs`.)
 
 use super::composite::primitive;
 use crate::family::float;
 use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Monoid, StepKind};
+use meshwright_plan::{DType, Dim, DimNames, Monoid, StepKind};
 use std::sync::Arc;
 
 /// The fold of `dims` by a monoid. `Max` and `Min` fold one dim, so that the element that a gradient goes to is defined:
@@ -70,17 +70,37 @@ fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
     Ok(x)
 }
 
+impl Reduce {
+    /// As users write it.
+    fn spelling(&self) -> &'static str {
+        match self.monoid {
+            Monoid::And => "all",
+            Monoid::Or => "any",
+            monoid => monoid.name(),
+        }
+    }
+}
+
 impl Op for Reduce {
     fn name(&self) -> &'static str {
-        self.monoid.name()
+        self.spelling()
     }
 
     fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        if !(x[0].dtype.is_float() || x[0].dtype.is_int()) {
-            return Err(OpError::new(codes::E0202, format!("`{}` over dims takes numbers, not {}", self.monoid, x[0].dtype)));
+        let (name, of) = (self.spelling(), x[0].dtype);
+        let (fits, takes) = match self.monoid {
+            Monoid::And | Monoid::Or => (of == DType::Bool, "truth values"),
+            Monoid::Prod => (of.is_float() || of == DType::I32, "floats and i32"),
+            _ => (of.is_float() || of.is_int(), "numbers"),
+        };
+        if !fits {
+            let e = OpError::new(codes::E0202, format!("`{name}` over dims takes {takes}, not {of}"));
+            let help = if takes == "truth values" { "compare it: `x != 0`" } else { "convert it: `cast(…, float)`" };
+            return Err(e.operand(0).help(help));
         }
-        if let Some(d) = self.dims.iter().find(|d| d.size == 0 && self.monoid != Monoid::Sum) {
-            return Err(OpError::new(codes::E0204, format!("`{}[{1}]`: `{1}` has size 0", self.monoid, names.name(*d))));
+        let extreme = matches!(self.monoid, Monoid::Max | Monoid::Min);
+        if let Some(d) = self.dims.iter().find(|d| d.size == 0 && extreme) {
+            return Err(OpError::new(codes::E0204, format!("`{name}[{0}]`: `{0}` has size 0", names.name(*d))));
         }
         let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| !self.dims.contains(d)).collect();
         Ok(Type::new(x[0].dtype, dims))
@@ -92,8 +112,11 @@ impl Op for Reduce {
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
-        if self.monoid == Monoid::Sum {
-            return vec![Some(dy)];
+        match self.monoid {
+            Monoid::Sum => return vec![Some(dy)],
+            Monoid::Prod => return vec![Some(super::prod::gradient(g, x[0], &self.dims, dy))],
+            Monoid::And | Monoid::Or => return vec![None],
+            _ => {}
         }
         let dim = self.dims[0];
         let arg = if self.monoid == Monoid::Max { Monoid::ArgMax } else { Monoid::ArgMin };
@@ -116,6 +139,7 @@ impl Op for Reduce {
         let start = match self.monoid {
             Monoid::Max => f64::NEG_INFINITY,
             Monoid::Min => f64::INFINITY,
+            Monoid::Prod | Monoid::And => 1.0,
             _ => 0.0,
         };
         let mut out = F64Tensor::build(&y.dims, |_| start);
@@ -125,8 +149,9 @@ impl Op for Reduce {
             let o = out.offset(&dims, at);
             let old = out.data[o];
             out.data[o] = match self.monoid {
-                Monoid::Max => old.max(v),
-                Monoid::Min => old.min(v),
+                Monoid::Max | Monoid::Or => old.max(v),
+                Monoid::Min | Monoid::And => old.min(v),
+                Monoid::Prod => old * v,
                 _ => old + v,
             };
         });

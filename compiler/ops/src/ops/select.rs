@@ -50,7 +50,9 @@ impl Op for Where {
                 format!("`where` chooses between {} and {}: they need one dtype", x[1].dtype, x[2].dtype),
             ));
         }
-        Ok(Type::new(x[1].dtype, union([x[1], x[2], x[0]])))
+        // One of two positions along a dim is a position along it.
+        let range = x[1].range.filter(|_| x[1].range == x[2].range);
+        Ok(Type { dtype: x[1].dtype, dims: union([x[1], x[2], x[0]]), range })
     }
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {

@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
+mod editors;
 mod errors;
+mod format;
 mod fuzz;
 mod layouts;
 mod limits;
 mod models;
+mod tokens;

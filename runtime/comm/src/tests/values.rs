@@ -48,11 +48,13 @@ macro_rules! floats {
                 }
             }
             fn bits(self) -> (u64, u64) {
-                (self.to_bits().into(), 0)
+                // Of the NaN of a product (0 by infinity) the sign is not defined.
+                (if self.is_nan() { <$t>::NAN } else { self }.to_bits().into(), 0)
             }
             fn naive(monoid: Monoid, a: Self, b: Self) -> Self {
                 match monoid {
                     Monoid::Sum => a + b,
+                    Monoid::Prod => a * b,
                     _ if a.is_nan() => a,
                     _ if b.is_nan() => b,
                     Monoid::Max => if b > a { b } else { a },
@@ -75,6 +77,7 @@ impl Sample for i32 {
     fn naive(monoid: Monoid, a: Self, b: Self) -> Self {
         match monoid {
             Monoid::Sum => (i64::from(a) + i64::from(b)) as i32,
+            Monoid::Prod => (i64::from(a) * i64::from(b)) as i32,
             Monoid::Max => a.max(b),
             Monoid::Min => a.min(b),
             _ => unreachable!(),

@@ -1,75 +1,89 @@
-//! A range of one dim copied from one array to another, whose other dims are the same: shifts, cuts and joins of dims.
+//! Ranges of one dim copied from some arrays to another, whose other dims are the same: shifts, joins and cuts of dims.
 
 use super::{KernelError, Slice, SliceMut};
 use crate::pack::Around;
 use meshwright_plan::DType;
 use std::ops::Range;
 
-/// A prepared copy of a range of a dim; the rest of the result gets a fill.
+/// One source: `range` of the dim that `from` goes around goes to position `at` of the result's.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) from: Around,
+    pub(crate) range: Range<usize>,
+    pub(crate) at: usize,
+}
+
+/// A prepared copy of ranges of a dim; the rest of the result gets a fill.
 #[derive(Clone, Debug)]
 pub struct BlockCopy {
     dtype: DType,
-    from: Around,
     out: Around,
-    range: Range<usize>,
-    at: usize,
+    sources: Vec<Source>,
     fill: f64,
 }
 
 impl BlockCopy {
-    /// Copies `range` of the dim that `from` goes around to position `at` of the one that `out` goes around.
+    /// Copies each source's range to its place in the array that `out` goes around.
     ///
     /// # Errors
-    /// If the range does not lie in both, or their other dims differ in size.
+    /// If a range does not lie in both, or their other dims differ in size.
     pub(crate) fn new(
         dtype: DType,
-        from: Around,
         out: Around,
-        range: Range<usize>,
-        at: usize,
+        sources: Vec<Source>,
         fill: f64,
     ) -> Result<BlockCopy, KernelError> {
-        let length = range.len();
-        let inside = length == 0 || range.end <= from.size && at + length <= out.size;
-        if !inside || (from.outer, from.inner) != (out.outer, out.inner) && out.block(out.size) > 0 {
-            return Err(KernelError::Unsupported(format!(
-                "a copy of {range:?} of {from:?} to {at} of {out:?}"
-            )));
+        for s in &sources {
+            let length = s.range.len();
+            let inside = length == 0 || s.range.end <= s.from.size && s.at + length <= out.size;
+            let alike = (s.from.outer, s.from.inner) == (out.outer, out.inner) || out.block(out.size) == 0;
+            if !inside || !alike {
+                return Err(KernelError::Unsupported(format!("a copy of {s:?} to {out:?}")));
+            }
         }
-        Ok(BlockCopy { dtype, from, out, range, at, fill })
+        Ok(BlockCopy { dtype, out, sources, fill })
     }
 
-    /// Copies.
+    /// Copies from each source in turn.
     ///
     /// # Errors
     /// If dtypes or lengths of the operands are not what was prepared for.
-    pub fn run(&self, from: Slice<'_>, out: SliceMut<'_>) -> Result<(), KernelError> {
-        super::check_in(&from, self.dtype, self.from.block(self.from.size))?;
+    pub fn run(&self, from: &[Slice<'_>], mut out: SliceMut<'_>) -> Result<(), KernelError> {
         super::check_out(&out, self.dtype, self.out.block(self.out.size))?;
-        match (from, out) {
-            (Slice::F64(f), SliceMut::F64(o)) => self.copy(f, o, self.fill),
-            (Slice::F32(f), SliceMut::F32(o)) => self.copy(f, o, self.fill as f32),
-            (Slice::I32(f), SliceMut::I32(o)) => self.copy(f, o, self.fill as i32),
-            (Slice::U8(f), SliceMut::U8(o)) => self.copy(f, o, self.fill as u8),
-            (Slice::Bool(f), SliceMut::Bool(o)) => self.copy(f, o, u8::from(self.fill != 0.0)),
-            _ => {
-                return Err(KernelError::Unsupported(format!("a copy of a range of {}", self.dtype)));
+        if self.sources.iter().map(|s| s.range.len()).sum::<usize>() < self.out.size {
+            match &mut out {
+                SliceMut::F64(o) => o.fill(self.fill),
+                SliceMut::F32(o) => o.fill(self.fill as f32),
+                SliceMut::I32(o) => o.fill(self.fill as i32),
+                SliceMut::U8(o) => o.fill(self.fill as u8),
+                SliceMut::Bool(o) => o.fill(u8::from(self.fill != 0.0)),
+                SliceMut::PairF32(_) | SliceMut::PairF64(_) => {}
+            }
+        }
+        for (s, from) in self.sources.iter().zip(from) {
+            super::check_in(from, self.dtype, s.from.block(s.from.size))?;
+            match (from, &mut out) {
+                (Slice::F64(f), SliceMut::F64(o)) => self.copy(s, f, o),
+                (Slice::F32(f), SliceMut::F32(o)) => self.copy(s, f, o),
+                (Slice::I32(f), SliceMut::I32(o)) => self.copy(s, f, o),
+                (Slice::U8(f), SliceMut::U8(o)) => self.copy(s, f, o),
+                (Slice::Bool(f), SliceMut::Bool(o)) => self.copy(s, f, o),
+                _ => {
+                    return Err(KernelError::Unsupported(format!("a copy of a range of {}", self.dtype)));
+                }
             }
         }
         Ok(())
     }
 
-    fn copy<T: Copy>(&self, from: &[T], out: &mut [T], fill: T) {
-        let run = self.range.len() * self.out.inner;
-        if self.range.len() < self.out.size {
-            out.fill(fill);
-        }
+    fn copy<T: Copy>(&self, s: &Source, from: &[T], out: &mut [T]) {
+        let run = s.range.len() * self.out.inner;
         if run == 0 {
             return;
         }
         for o in 0..self.out.outer {
-            let f = (o * self.from.size + self.range.start) * self.from.inner;
-            let t = (o * self.out.size + self.at) * self.out.inner;
+            let f = (o * s.from.size + s.range.start) * s.from.inner;
+            let t = (o * self.out.size + s.at) * self.out.inner;
             out[t..t + run].copy_from_slice(&from[f..f + run]);
         }
     }

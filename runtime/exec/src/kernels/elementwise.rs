@@ -3,6 +3,7 @@
 use super::data::Element;
 use super::level::{Level, multiversion};
 use super::math::Real;
+use super::trig::Circular;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 
 #[inline(always)]
@@ -41,7 +42,7 @@ pub(super) trait Arithmetic: Element + PartialEq {
 
 multiversion! {
     /// Functions of floats.
-    fn unary_real[T: Real](f: UnaryFn, a: &[T], d: &mut [T]) -> bool {
+    fn unary_real[T: Circular](f: UnaryFn, a: &[T], d: &mut [T]) -> bool {
         let (zero, one) = (T::default(), T::ONE);
         match f {
             UnaryFn::Neg => map1(a, d, |x| -x),
@@ -56,6 +57,14 @@ multiversion! {
             UnaryFn::Sigmoid => map1(a, d, |x| x.sigmoid::<FMA>()),
             UnaryFn::Erf => map1(a, d, |x| x.erf::<FMA>()),
             UnaryFn::Relu => map1(a, d, |x| if x <= zero { zero } else { x }),
+            UnaryFn::Log1p => map1(a, d, |x| x.log1p::<FMA>()),
+            UnaryFn::Expm1 => map1(a, d, |x| x.expm1::<FMA>()),
+            UnaryFn::Sin => T::sines::<FMA>(a, d),
+            UnaryFn::Cos => T::cosines::<FMA>(a, d),
+            UnaryFn::Tan => T::tangents::<FMA>(a, d),
+            UnaryFn::Floor => map1(a, d, |x| x.down()),
+            UnaryFn::Ceil => map1(a, d, |x| x.up()),
+            UnaryFn::Round => map1(a, d, |x| x.even()),
             UnaryFn::Not => return false,
         }
         true
@@ -73,6 +82,8 @@ multiversion! {
             BinaryFn::Pow => map2(a, b, d, |x, y| x.power(y)),
             BinaryFn::Min => map2(a, b, d, |x, y| x.lesser(y)),
             BinaryFn::Max => map2(a, b, d, |x, y| x.greater(y)),
+            BinaryFn::FloorDiv => map2(a, b, d, |x, y| x.floor_div(y)),
+            BinaryFn::Mod => map2(a, b, d, |x, y| x.modulo(y)),
             _ => return false,
         }
         true
@@ -210,9 +221,10 @@ macro_rules! real {
 real!(f32);
 real!(f64);
 
-/// Integers wrap around; `x / 0` is -1 (all bits set), as XLA has it; so is what is written for `i32::MIN / -1`: itself.
+/// Integers wrap around; `x / 0` is -1 (all bits set) and `x mod 0` is `x`, as XLA has it; so is what is written for
+/// `i32::MIN / -1`: itself.
 macro_rules! integer {
-    ($t:ident, $unary:ident, $binary:ident, $pow:ident, $neg:expr, $abs:expr, $sign:expr) => {
+    ($t:ident, $unary:ident, $binary:ident, $pow:ident, $neg:expr, $abs:expr, $sign:expr, $floor_div:expr, $mod:expr) => {
         multiversion! {
             fn $unary[](f: UnaryFn, a: &[$t], d: &mut [$t]) -> bool {
                 match f {
@@ -235,6 +247,8 @@ macro_rules! integer {
                     BinaryFn::Pow => map2(a, b, d, $pow),
                     BinaryFn::Min => map2(a, b, d, |x, y| x.min(y)),
                     BinaryFn::Max => map2(a, b, d, |x, y| x.max(y)),
+                    BinaryFn::FloorDiv => map2(a, b, d, $floor_div),
+                    BinaryFn::Mod => map2(a, b, d, $mod),
                     BinaryFn::And => map2(a, b, d, |x, y| x & y),
                     BinaryFn::Or => map2(a, b, d, |x, y| x | y),
                     _ => return false,
@@ -256,8 +270,28 @@ macro_rules! integer {
         }
     };
 }
-integer!(i32, unary_i32, binary_i32, power_i32, |x| x.wrapping_neg(), |x| x.wrapping_abs(), |x| x.signum());
-integer!(u8, unary_u8, binary_u8, power_u8, |x| x.wrapping_neg(), |x| x, |x| x.min(1));
+integer!(
+    i32,
+    unary_i32,
+    binary_i32,
+    power_i32,
+    |x| x.wrapping_neg(),
+    |x| x.wrapping_abs(),
+    |x| x.signum(),
+    floor_div_i32,
+    modulo_i32
+);
+integer!(
+    u8,
+    unary_u8,
+    binary_u8,
+    power_u8,
+    |x| x.wrapping_neg(),
+    |x| x,
+    |x| x.min(1),
+    floor_div_u8,
+    modulo_u8
+);
 
 fn power_u8(x: u8, y: u8) -> u8 {
     x.wrapping_pow(u32::from(y))
@@ -272,4 +306,30 @@ fn power_i32(x: i32, y: i32) -> i32 {
         (0, _) => -1,
         _ => 0,
     }
+}
+
+fn floor_div_u8(x: u8, y: u8) -> u8 {
+    x.checked_div(y).unwrap_or(!0)
+}
+
+/// The quotient rounded down.
+fn floor_div_i32(x: i32, y: i32) -> i32 {
+    if y == 0 {
+        return !0;
+    }
+    let (quotient, rest) = (x.wrapping_div(y), x.wrapping_rem(y));
+    if rest != 0 && (rest < 0) != (y < 0) { quotient - 1 } else { quotient }
+}
+
+fn modulo_u8(x: u8, y: u8) -> u8 {
+    if y == 0 { x } else { x % y }
+}
+
+/// The rest of the quotient rounded down, of the divisor's sign.
+fn modulo_i32(x: i32, y: i32) -> i32 {
+    if y == 0 {
+        return x;
+    }
+    let rest = x.wrapping_rem(y);
+    if rest != 0 && (rest < 0) != (y < 0) { rest + y } else { rest }
 }

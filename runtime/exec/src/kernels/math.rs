@@ -11,6 +11,7 @@ pub(super) trait Real:
     + std::ops::Sub<Output = Self>
     + std::ops::Mul<Output = Self>
     + std::ops::Div<Output = Self>
+    + std::ops::Rem<Output = Self>
     + std::ops::Neg<Output = Self>
     + std::ops::AddAssign
     + std::ops::SubAssign
@@ -34,6 +35,66 @@ pub(super) trait Real:
     fn erf<const FMA: bool>(self) -> Self;
     /// Power.
     fn power(self, exponent: Self) -> Self;
+
+    /// The greatest integer that is not greater.
+    fn down(self) -> Self;
+    /// The least integer that is not less.
+    fn up(self) -> Self;
+    /// The nearest integer; of two equally near the even one.
+    fn even(self) -> Self;
+    /// 0 with the sign of another number.
+    fn zero_like(sign: Self) -> Self;
+
+    /// `log(1 + x)`: the rounding of `1 + x` is undone by a factor (Goldberg 1991, theorem 4).
+    #[inline(always)]
+    fn log1p<const FMA: bool>(self) -> Self {
+        let u = Self::ONE + self;
+        let log = u.log::<FMA>();
+        let y = log * (self / (u - Self::ONE));
+        // Where 1 swallows x, the quotient is 0 / 0 or x / 0; of infinities it is NaN.
+        let y = if u == Self::ONE { self } else { y };
+        if u.finite() { y } else { log }
+    }
+
+    /// `exp(x) - 1`: the rounding of `exp(x)` is undone by a factor (Kahan; Higham 2002, section 1.14.1).
+    #[inline(always)]
+    fn expm1<const FMA: bool>(self) -> Self {
+        let u = self.exp::<FMA>();
+        let less = u - Self::ONE;
+        let y = less * (self / u.log::<FMA>());
+        let y = if u == Self::ONE { self } else { y };
+        // Of 0 the logarithm is infinite, of infinity too.
+        if less == -Self::ONE || !u.finite() { less } else { y }
+    }
+
+    /// The rest of the quotient rounded down: exact but for one rounding, of the divisor's sign; NaN where the divisor is
+    /// 0 or the dividend infinite.
+    #[inline(always)]
+    fn modulo(self, by: Self) -> Self {
+        let zero = Self::default();
+        let rest = self % by;
+        if rest == zero {
+            Self::zero_like(by)
+        } else if (rest < zero) != (by < zero) {
+            rest + by
+        } else {
+            rest
+        }
+    }
+
+    /// The quotient rounded down, also where `self / by` rounds up to an integer; by 0 it is what `/` gives.
+    #[inline(always)]
+    fn floor_div(self, by: Self) -> Self {
+        let zero = Self::default();
+        if by == zero {
+            return self / by;
+        }
+        let rest = self % by;
+        let whole = (self - rest) / by;
+        let whole = if rest != zero && (rest < zero) != (by < zero) { whole - Self::ONE } else { whole };
+        // `whole` is an integer but for rounding.
+        if whole == zero { Self::zero_like(self / by) } else { whole.even() }
+    }
 
     /// -1, 0 or 1; NaN of NaN.
     #[inline(always)]
@@ -217,6 +278,26 @@ impl Real for f32 {
     fn power(self, exponent: f32) -> f32 {
         self.powf(exponent)
     }
+
+    #[inline(always)]
+    fn down(self) -> f32 {
+        self.floor()
+    }
+
+    #[inline(always)]
+    fn up(self) -> f32 {
+        self.ceil()
+    }
+
+    #[inline(always)]
+    fn even(self) -> f32 {
+        self.round_ties_even()
+    }
+
+    #[inline(always)]
+    fn zero_like(sign: f32) -> f32 {
+        0.0_f32.copysign(sign)
+    }
 }
 
 impl Real for f64 {
@@ -260,5 +341,35 @@ impl Real for f64 {
     #[inline(always)]
     fn power(self, exponent: f64) -> f64 {
         self.powf(exponent)
+    }
+
+    #[inline(always)]
+    fn down(self) -> f64 {
+        self.floor()
+    }
+
+    #[inline(always)]
+    fn up(self) -> f64 {
+        self.ceil()
+    }
+
+    #[inline(always)]
+    fn even(self) -> f64 {
+        self.round_ties_even()
+    }
+
+    #[inline(always)]
+    fn zero_like(sign: f64) -> f64 {
+        0.0_f64.copysign(sign)
+    }
+
+    #[inline(always)]
+    fn log1p<const FMA: bool>(self) -> f64 {
+        self.ln_1p()
+    }
+
+    #[inline(always)]
+    fn expm1<const FMA: bool>(self) -> f64 {
+        self.exp_m1()
     }
 }

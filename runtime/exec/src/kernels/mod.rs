@@ -13,11 +13,14 @@
 //! ReduceKernel::new(monoid, keep: &[usize], fold: &[usize], input: &Access over keep ++ fold, arg_offset)
 //!     .run(Slice, SliceMut)                                         out over keep
 //! CopyKernel::new(shape, from: &Access).run(Slice, SliceMut)
-//! BlockCopy::new(dtype, from: Around, out: Around, range, at, fill).run(Slice, SliceMut)
+//! BlockCopy::new(dtype, out: Around, sources, fill).run(&[Slice], SliceMut)
 //! LookupKernel::new(shape, table: &Access, along: Along, index: &Access).run(table, index, out)
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
 //!     .run(values, index, out)                                      out is set to 0 first
 //! SoftmaxKernel::new(dtype, shape, dim, log).run(Arg, SliceMut)    out over shape
+//! TopKKernel::new(rows, count, input: &Access over rows ++ [count], ranks)
+//!     .run(Slice, SliceMut)                                         out over rows ++ [ranks]
+//! CumSumKernel::new(dtype, shape, dim, reverse, exclusive).run(Arg, SliceMut)   out over shape
 //! LogSumExpKernel::new(rows, classes, input: &Access over rows ++ [classes]).run(Slice, SliceMut)
 //! CrossEntropyKernel::new(rows, classes, logits: &Access over rows ++ [classes], label: &Access over rows)
 //!     .run(logits, label, out)                                      out over rows
@@ -28,6 +31,7 @@
 mod block_copy;
 mod copy;
 mod cross_entropy;
+mod cumsum;
 mod data;
 mod elementwise;
 mod fold;
@@ -42,16 +46,21 @@ mod rows;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod top_k;
+mod trig;
 mod walk;
 
 pub use block_copy::BlockCopy;
+pub(crate) use block_copy::Source;
 pub use copy::CopyKernel;
 pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
+pub use cumsum::CumSumKernel;
 pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};
 pub use index::{LookupKernel, ScatterAddKernel};
 pub use map::MapKernel;
 pub use reduce::ReduceKernel;
 pub use softmax::{LogSumExpKernel, SoftmaxKernel};
+pub use top_k::TopKKernel;
 
 use meshwright_plan::DType;
 

@@ -13,7 +13,7 @@ const COLUMNS: usize = 256;
 /// Elements of a long row that make one partial result.
 const PIECE: usize = 1 << 15;
 
-/// A prepared reduction. Sums of `f32` accumulate in `f64`; integers wrap around; maximum and minimum give NaN if there is
+/// A prepared reduction. Sums and products of `f32` accumulate in `f64`; integers wrap around; maximum and minimum give NaN if there is
 /// one; an empty fold gives the identity. Arg-reductions treat NaN as coming first, whether the greatest or the least is
 /// sought, and take the lowest index of equals.
 #[derive(Clone, Debug)]
@@ -93,6 +93,10 @@ impl ReduceKernel {
             (Sum, F64) => self.fold::<SumF64>(input, out),
             (Sum, I32) => self.fold::<SumI32>(input, out),
             (Sum, _) => self.fold::<SumU8>(input, out),
+            (Prod, F32) => self.fold::<ProdF32>(input, out),
+            (Prod, F64) => self.fold::<ProdF64>(input, out),
+            (Prod, I32) => self.fold::<ProdI32>(input, out),
+            (Prod, _) => self.fold::<ProdU8>(input, out),
             (Max, F32) => self.fold::<MaxF32>(input, out),
             (Max, F64) => self.fold::<MaxF64>(input, out),
             (Max, I32) => self.fold::<MaxI32>(input, out),

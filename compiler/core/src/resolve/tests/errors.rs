@@ -244,12 +244,15 @@ fn what_brackets_can_say() {
         E0212 `[d]` says nothing about the dim `d`
           ^ `d`: a dim alone
           help: rename it `[d -> other]`, or index it `[d = i]`
-        E0190 a slice (`low..high`) is not built yet
-          ^ `d = 0..2 -> e`: not in this version
-          help: rename dims `[d -> e]` and index them `[d = i]` until then
-        E0190 splitting a dim is not built yet
-          ^ `d -> batch * d`: not in this version
-          help: rename dims `[d -> e]` and index them `[d = i]` until then
+        E0204 `d = 0..2` has 2 elements, but `e` = 5
+          ^ `d = 0..2 -> e`: the sizes differ
+          - `e`: `e` has size 5
+          help: declare `dim e = 2`
+        E0204 `batch * d` = 6 * 3 = 18, but `d` = 3
+          ^ `d -> batch * d`: here
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          help: declare `dim d = batch * d`
         E0213 the number 0.5 has no dims
           ^ `half`: a number
           - `d -> e`: speaks of a dim
@@ -286,12 +289,7 @@ fn several_results() {
 fn numbers_without_a_value() {
     same(
         &body("let y = x//2 let z = 1 / (2 - 2) let w = sqrt(-1) let v = size(d)//0"),
-        "E0213 `//` divides numbers known at compile time only
-          ^ `//`: of integers known at compile time
-          - `x`: a tensor
-          - `x`: `x` is declared here
-          help: `/` divides tensors
-        E0214 1 / 0 divides by zero
+        "E0214 1 / 0 divides by zero
           ^ `1 / (2 - 2)`: has no value
         E0214 sqrt(-1) is not a number
           ^ `sqrt(-1)`: has no value
@@ -304,7 +302,7 @@ fn numbers_without_a_value() {
 fn what_is_not_built_says_so() {
     same(
         &body(
-            "let y = dropout(x, 0.1) let z = conv[d by e](x, x, padding = same) let w = concat[d, e -> e](x, x) state s[d] = 0 repeat seq { z = z + 1 } let q = z",
+            "let y = dropout(x, 0.1) let z = conv[d by e](x, x, padding = same) state s[d] = 0 repeat seq { z = z + 1 } let q = z",
         ),
         "E0190 `dropout` is not built yet
           ^ `dropout`: not in this version
@@ -312,9 +310,6 @@ fn what_is_not_built_says_so() {
         E0190 `conv[…]` is not built yet
           ^ `conv`: not in this version
           help: use layers that sum whole dims, `sum[rows, cols](x * w)`, until then
-        E0190 `concat[…]` is not built yet
-          ^ `concat`: not in this version
-          help: write the model without it until then
         E0190 `state` is not built yet
           ^ `state s[d] = 0`: not in this version
           help: leave it out until then: what it keeps cannot be kept
@@ -492,5 +487,95 @@ fn brackets_of_ops() {
           help: separate dims by commas
         E0201 there is no op `foo` over dims
           ^ `foo`: not known",
+    );
+}
+
+#[test]
+fn names_of_other_libraries_get_what_to_write() {
+    same(
+        &body(
+            "let y = swish(x) let z = reduce_sum(x) let u = reduce_max[d](x) let v = matmul(x, x) let w = transpose(x) let t = maximum(x, x) let s = logical_not(x == 0)",
+        ),
+        "E0201 no layer or function is called `swish`
+          ^ `swish`: not known
+          fix!: write `silu`: `swish` -> `silu`
+        E0201 no layer or function is called `reduce_sum`
+          ^ `reduce_sum`: not known
+          help: it is written `sum[d](x)` here
+        E0201 there is no op `reduce_max` over dims
+          ^ `reduce_max`: not known
+          fix!: write `max`: `reduce_max` -> `max`
+        E0201 no layer or function is called `matmul`
+          ^ `matmul`: not known
+          help: it is written `sum[d](x * y)` here
+        E0201 no layer or function is called `transpose`
+          ^ `transpose`: not known
+          help: leave it out: dims have names, not an order
+        E0201 no layer or function is called `maximum`
+          ^ `maximum`: not known
+          fix!: write `max`: `maximum` -> `max`
+        E0201 no layer or function is called `logical_not`
+          ^ `logical_not`: not known
+          help: it is written `not x` here",
+    );
+}
+
+#[test]
+fn arguments_of_ops_with_several_forms() {
+    same(
+        &body("let y = leaky_relu(x, 0.1, 0.2) let z = one_hot[vocab](label, 1) let u = all[d](x) let v = round(index(d))"),
+        "E0212 `leaky_relu` takes 1 or 2 arguments, not 3
+          ^ `leaky_relu(x, 0.1, 0.2)`: 3 arguments here
+          note: `leaky_relu(x)`: `x` above 0, else `0.01 x`; `leaky_relu(x, slope)`: else `slope x`, where the slope may be a tensor that is learned (He et al. 2015). The gradient at 0 is the slope.
+        E0212 `one_hot[…]` takes 1 or 3 arguments, not 2
+          ^ `one_hot[vocab](label, 1)`: 2 arguments here
+          note: `one_hot[d](i)`: 1 along `d` at the position `i`, an `i32 in d`, else 0; of the program's arithmetic type. `one_hot[d](i, on, off)`: `on` there, else `off`, which may be tensors.
+        E0202 `all` over dims takes truth values, not f32
+          ^ `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          help: compare it: `x != 0`
+        E0202 `round` takes floats, not i32
+          ^ `index(d)`: this is i32 in d [d]
+          help: convert it: `cast(…, float)`",
+    );
+}
+
+#[test]
+fn brackets_with_an_arrow_and_with_options() {
+    same(
+        &body(
+            "let y = top_k(x) let z = top_k[d](x) let u = top_k[d -> e](x) let v = top_k[d -> batch](x) let w = topk[d -> seq](x) let t = cumsum[d](x, revers = true) let s = cumsum[e](x) let r = cumsum[d](x, reverse = 2)",
+        ),
+        "E0212 `top_k` works along dims
+          ^ `top_k`: without dims
+          note: `top_k[d -> k](x)`: the positions of the `size(k)` greatest along `d`, an `i32 in d` with `k` for `d`: greatest first, of equal ones the lowest position first, NaN before all. Their values are `x[d = top_k[d -> k](x)]`. Where `d` is split it is found as that many arg-maxima in turn, so that nothing is gathered.
+          help: `top_k` along dims is written `top_k[d -> k](x)`
+        E0203 `top_k[…]` takes one dim and what it becomes, `d -> k`
+          ^ `top_k[d](x)`: here
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+        E0204 `top_k[d -> e]`: 5 of 3 positions
+          ^ `top_k[d -> e](x)`: here
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          help: `e` has at least 1 and at most the size of `d`, 3
+        E0203 `top_k[… -> batch]` of a value that has the dim `batch` already: [batch d]
+          ^ `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          help: name another dim behind the arrow
+        E0201 there is no op `topk` over dims
+          ^ `topk`: not known
+          fix!: write `top_k`: `topk` -> `top_k`
+        E0212 `cumsum` has no option `revers`
+          ^ `revers`: no such option
+          fix!: write `reverse`: `revers` -> `reverse`
+        E0203 `cumsum[e]` of a value that has no dim `e`: it has [batch d]
+          ^ `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
+          help: leave `e` out, or name one of [batch d]
+        E0212 `reverse` of `cumsum` is `true` or `false`
+          ^ `cumsum[d](x, reverse = 2)`: here
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here",
     );
 }

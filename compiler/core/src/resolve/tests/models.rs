@@ -283,6 +283,25 @@ fn shipped_models_resolve_or_say_what_is_not_built() {
     );
     assert_eq!(
         first_lines(include_str!("../../../../../models/mnist_conv.mw")),
-        ["E0190 `conv[…]` is not built yet", "E0190 optimizer `adafactor` is not built yet"]
+        ["E0190 `conv[…]` is not built yet"]
     );
+}
+
+#[test]
+fn division_rounding_down_and_ops_with_options() {
+    assert_eq!(loss_term("output y = a//2"), "//(a, 2.0)");
+    assert_eq!(loss_term("output y = a % b"), "%(a, b)");
+    assert_eq!(loss_term("output y = index(seq) % 2 == 0"), "==(%(index, 2.0), 0.0)");
+    let one = loss_term("output y = leaky_relu(a)");
+    assert_eq!(one, "where(>(a, 0.0), a, contract(a, 0.01))");
+    assert_eq!(loss_term("output y = leaky_relu(a, 0.2)"), one.replace("0.01", "0.2"));
+    assert_eq!(loss_term("output y = one_hot[vocab](i, 0.9, 0)"), "where(==(i, index), 0.9, 0.0)");
+    assert_eq!(loss_term("output y = cumsum[seq](s)"), "cumsum(s)");
+    assert_eq!(
+        loss_term("output y = all[d](a > 0) or any[batch, d](a < 0)"),
+        "or(all(>(a, 0.0)), any(<(a, 0.0)))"
+    );
+    assert_eq!(loss_term("output y = prod[d](a)"), "prod(a)");
+    // Numbers are computed.
+    assert_eq!(loss_term("output y = a * floor(7 / 2)"), "contract(a, 3.0)");
 }

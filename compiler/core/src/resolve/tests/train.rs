@@ -1,7 +1,8 @@
 //! `train` blocks.
 
 use super::*;
-use crate::program::{ClipSpec, Optimizer};
+use crate::optimizers::{Choices, OPTIMIZERS, OptimizerDef};
+use crate::program::ClipSpec;
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::{DType, Phase};
 
@@ -43,7 +44,7 @@ fn at_step(g: &Graph, id: Id, step: f64) -> f64 {
 
 fn lr(settings: &str, step: f64) -> f64 {
     let p = trained(&format!("optimizer sgd(lr = {settings})"));
-    let Optimizer::Sgd { lr, .. } = p.train.unwrap().optimizer else { panic!() };
+    let lr = p.train.unwrap().optimizer.chosen.scalar("lr");
     assert_eq!(p.graph.node(lr).origin.phase, Phase::Update);
     at_step(&p.graph, lr, step)
 }
@@ -54,16 +55,21 @@ fn optimisers_have_their_defaults() {
     assert_eq!(p.float, DType::F64);
     let t = p.train.unwrap();
     assert_eq!((t.minimize.name.as_str(), t.clip), ("l", Some(ClipSpec::GlobalNorm(2.0))));
-    let Optimizer::Adam { lr, beta1, beta2, eps, weight_decay, decoupled } = t.optimizer else { panic!() };
-    let values = [lr, beta1, beta2, eps, weight_decay.unwrap()].map(|i| at_step(&p.graph, i, 1.0));
-    assert_eq!((values, decoupled), ([0.25, 0.9, 0.99, 1e-8, 0.01], true));
+    assert_eq!(t.optimizer.def.name, "adamw");
+    let value = |c: &Choices, name: &str, g: &Graph| at_step(g, c.scalar(name), 1.0);
+    let values = ["lr", "beta1", "beta2", "eps", "weight_decay"];
+    assert_eq!(values.map(|n| value(&t.optimizer.chosen, n, &p.graph)), [0.25, 0.9, 0.99, 1e-8, 0.01]);
     let p = trained("optimizer sgd(0.5, momentum = 0.9, nesterov = true)");
-    let Optimizer::Sgd { momentum, nesterov, weight_decay, .. } = p.train.unwrap().optimizer else {
-        panic!()
-    };
-    assert_eq!((at_step(&p.graph, momentum.unwrap(), 1.0), nesterov, weight_decay), (0.9, true, None));
+    let c = p.train.unwrap().optimizer.chosen;
+    assert_eq!((value(&c, "momentum", &p.graph), c.flag("nesterov")), (0.9, true));
+    assert_eq!(c.nonzero("weight_decay"), None);
     let p = trained("optimizer sgd(lr = 1)");
-    assert!(matches!(p.train.unwrap().optimizer, Optimizer::Sgd { momentum: None, nesterov: false, .. }));
+    let c = p.train.unwrap().optimizer.chosen;
+    assert_eq!((c.nonzero("momentum"), c.flag("nesterov")), (None, false));
+    let p = trained("optimizer adafactor(clip = false, min_factored = 2)");
+    let c = p.train.unwrap().optimizer.chosen;
+    assert_eq!((c.nonzero("clip"), c.nonzero("beta1"), c.count("min_factored")), (None, None, 2));
+    assert_eq!((value(&c, "lr", &p.graph), c.written("lr"), c.flag("factored")), (0.01, false, true));
 }
 
 #[test]
@@ -106,8 +112,8 @@ fn patterns_choose_parameters() {
         [("h.w", true, false), ("h.b", true, true), ("y.w", false, false), ("y.b", false, true)]
     );
     let p = trained("optimizer sgd(lr = 1) weight_decay 0.5 except y.*");
-    let Optimizer::Sgd { weight_decay, .. } = p.train.unwrap().optimizer else { panic!() };
-    assert_eq!(at_step(&p.graph, weight_decay.unwrap(), 1.0), 0.5);
+    let c = p.train.unwrap().optimizer.chosen;
+    assert_eq!(at_step(&p.graph, c.scalar("weight_decay"), 1.0), 0.5);
 }
 
 #[test]
@@ -131,7 +137,7 @@ fn what_is_missing_or_misspelt_is_said() {
           fix: write `l`: `ll` -> `l`
         E0201 there is no optimizer `adan`
           ^ `adan`: not known
-          note: optimizers: `sgd`, `adam` and `adamw`
+          note: optimizers: `sgd`, `adam`, `adamw`, `adafactor`, `lion` and `lamb`
           fix!: write `adam`: `adan` -> `adam`
         E0201 there is no clipping by `norm`
           ^ `norm`: not known
@@ -142,13 +148,13 @@ fn what_is_missing_or_misspelt_is_said() {
           fix!: write `f32`: `f23` -> `f32`",
     );
     same(
-        &mistakes("minimize big optimizer adafactor(lr = 1)"),
+        &mistakes("minimize big optimizer shampoo(lr = 1)"),
         "E0217 `big` is minimised, but it is no loss
           ^ `big`: not a loss
           - `big`: declared here
           help: declare it as a loss: `loss big = …`
-        E0190 optimizer `adafactor` is not built yet
-          ^ `adafactor`: not in this version
+        E0190 optimizer `shampoo` is not built yet
+          ^ `shampoo`: not in this version
           help: use `adam(lr = …)` or `sgd(lr = …, momentum = 0.9)` until then",
     );
     same(
@@ -185,6 +191,58 @@ fn what_is_missing_or_misspelt_is_said() {
           ^ `true`: without momentum
           help: add `momentum = 0.9`",
     );
+}
+
+#[test]
+fn settings_are_in_their_ranges() {
+    same(
+        &mistakes(
+            "minimize l optimizer adafactor(clip = -1, beta1 = 1.5, min_factored = 2.5, factored = 1, decay = 0)",
+        ),
+        "E0217 `clip` is -1: it must be more than 0
+          ^ `-1`: must be more than 0
+        E0217 `beta1` is 1.5: it must be at least 0 and less than 1
+          ^ `1.5`: must be at least 0 and less than 1
+        E0217 `min_factored` is 2.5: it must be a whole number, 0 or more
+          ^ `2.5`: must be a whole number, 0 or more
+        E0213 `factored` is 1: it must be `true` or `false`
+          ^ `1`: a number
+        E0217 `decay` is 0: it must be more than 0
+          ^ `0`: must be more than 0",
+    );
+    same(
+        &mistakes("minimize l optimizer adafactor(clip = 0, eps2 = true, lr = size(b) > 1)"),
+        "E0217 `clip` is 0: it must be more than 0
+          ^ `0`: must be more than 0
+          help: `clip = false` switches it off
+        E0213 `eps2` is true: it must be a number
+          ^ `true`: a truth value
+        E0213 `lr` is true: it must be a number
+          ^ `size(b) > 1`: a truth value",
+    );
+    same(
+        &mistakes("minimize l optimizer adafactor(factored = false, min_factored = 2)"),
+        "E0217 `min_factored` says what is factored, but `factored` is false
+          ^ `2`: has no effect
+          help: leave one of them out",
+    );
+    same(
+        &mistakes("minimize l optimizer lion(lr = 1) weight_decay except *.b"),
+        "E0217 parameters are spared from weight decay, but `lion` has none
+          ^ `weight_decay except *.b`: has no effect
+          - `lion`: the optimizer
+          help: give the decay: `weight_decay 0.01 except …`",
+    );
+}
+
+#[test]
+fn every_optimiser_is_resolved_with_its_defaults() {
+    for o in OPTIMIZERS {
+        let p = trained(&format!("optimizer {}(lr = 0.5)", o.name));
+        let c = p.train.unwrap().optimizer.chosen;
+        assert!(c.written("lr") && !c.written("weight_decay"), "{}", o.name);
+        assert_eq!(OptimizerDef::find(o.name).unwrap().name, o.name);
+    }
 }
 
 #[test]

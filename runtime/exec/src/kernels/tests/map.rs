@@ -94,7 +94,7 @@ fn random_expr(rng: &mut Rng, inputs: &[DType], rank: usize) -> Expr {
             }
             _ if t == DType::Bool => e.binary([And, Or, Min, Max][rng.below(4)], a, b),
             _ if t.is_float() => e.binary([Add, Sub, Mul, Div, Min, Max][rng.below(6)], a, b),
-            _ => e.binary([Add, Sub, Mul, Div, Min, Max][rng.below(6)], a, b),
+            _ => e.binary([Add, Sub, Mul, Div, Min, Max, FloorDiv, Mod][rng.below(8)], a, b),
         };
     }
     e
@@ -165,7 +165,15 @@ fn binary(f: BinaryFn, a: f64, b: f64, t: DType) -> f64 {
         BinaryFn::Ne => truth(a != b),
         BinaryFn::And => truth(a != 0.0 && b != 0.0),
         BinaryFn::Or => truth(a != 0.0 || b != 0.0),
-        BinaryFn::Pow => unreachable!(),
+        BinaryFn::FloorDiv | BinaryFn::Mod if t.is_int() => {
+            let (a, b) = (a as i64, b as i64);
+            let down = if b == 0 { -1 } else { a.div_euclid(b) - i64::from(b < 0 && a.rem_euclid(b) != 0) };
+            round(
+                if f == BinaryFn::FloorDiv { down } else { a - if b == 0 { 0 } else { down * b } } as f64,
+                t,
+            )
+        }
+        BinaryFn::Pow | BinaryFn::FloorDiv | BinaryFn::Mod => unreachable!(),
     }
 }
 

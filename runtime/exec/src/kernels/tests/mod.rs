@@ -1,11 +1,13 @@
 //! Every kernel against a naive reference, on every instruction set of the machine.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod cumsum;
 mod map;
 mod math;
 mod moves;
 mod reduce;
 mod rows;
+mod top_k;
 
 use super::dense_strides;
 

@@ -166,3 +166,31 @@ fn what_has_no_meaning_is_an_error() {
     assert!(kernel.run(Slice::F32(&[1.0; 2]), SliceMut::F32(&mut [0.0])).is_err());
     assert!(kernel.run(Slice::F32(&[1.0; 3]), SliceMut::F32(&mut [0.0; 2])).is_err());
 }
+
+#[test]
+fn products_of_random_layouts() {
+    let mut rng = Rng(19);
+    for _ in 0..200 {
+        let (keep, fold, access, n) = layout(&mut rng, 3);
+        // Powers of two, whose products are exact, and few enough zeros for most products to be none.
+        let x: Vec<f32> = (0..n).map(|_| [1.0, 2.0, -0.5, -1.0, 1.0, 0.0][rng.below(41) % 6]).collect();
+        let sets = members(&x, &keep, &fold, &access);
+        let want: Vec<f64> = sets.iter().map(|s| s.iter().product()).collect();
+        for level in Level::available() {
+            let kernel = ReduceKernel::new(Monoid::Prod, &keep, &fold, &access, 0).unwrap().with_level(level);
+            let mut out = vec![7.0f32; want.len()];
+            kernel.run(Slice::F32(&x), SliceMut::F32(&mut out)).unwrap();
+            let got: Vec<f64> = out.iter().map(|x| f64::from(*x)).collect();
+            assert_eq!(got, want, "{keep:?} {fold:?} {access:?}");
+
+            let ints: Vec<i32> = x.iter().map(|x| (*x * 2.0) as i32).collect();
+            let integers = Access { dtype: DType::I32, ..access.clone() };
+            let kernel =
+                ReduceKernel::new(Monoid::Prod, &keep, &fold, &integers, 0).unwrap().with_level(level);
+            let mut out = vec![7; want.len()];
+            kernel.run(Slice::I32(&ints), SliceMut::I32(&mut out)).unwrap();
+            let wraps = sets.iter().map(|s| s.iter().fold(1i32, |p, x| p.wrapping_mul((*x * 2.0) as i32)));
+            assert_eq!(out, wraps.collect::<Vec<_>>(), "{keep:?} {fold:?}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Settings of optimisers: what each may be, and what was chosen.
+
+use meshwright_ops::Id;
+use std::collections::BTreeMap;
+
+/// What a number may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Range {
+    /// 0 or more.
+    NotNegative,
+    /// More than 0.
+    Positive,
+    /// At least 0, less than 1.
+    Decay,
+}
+
+impl Range {
+    /// Whether a number is in it.
+    pub fn has(self, v: f64) -> bool {
+        match self {
+            Range::NotNegative => v >= 0.0,
+            Range::Positive => v > 0.0,
+            Range::Decay => (0.0..1.0).contains(&v),
+        }
+    }
+
+    /// `must be …`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Range::NotNegative => "must be 0 or more",
+            Range::Positive => "must be more than 0",
+            Range::Decay => "must be at least 0 and less than 1",
+        }
+    }
+}
+
+/// What a setting accepts, with its default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Accepts {
+    /// A number in the range or a scalar of the graph, such as a schedule; required where there is no default.
+    Scalar(Range, Option<f64>),
+    /// The same, or `false` for none.
+    ScalarOrOff(Range, Option<f64>),
+    /// `true` or `false`.
+    Flag(bool),
+    /// A whole number, 0 or more, known at compile time.
+    Count(usize),
+}
+
+/// A setting of an optimiser.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may be.
+    pub accepts: Accepts,
+}
+
+impl Setting {
+    /// A number, or an expression of the step.
+    pub(super) const fn scalar(name: &'static str, range: Range, default: f64) -> Setting {
+        Setting { name, accepts: Accepts::Scalar(range, Some(default)) }
+    }
+
+    /// A number, or an expression of the step, that must be given.
+    pub(super) const fn required(name: &'static str, range: Range) -> Setting {
+        Setting { name, accepts: Accepts::Scalar(range, None) }
+    }
+
+    /// As [`Setting::scalar`], and `false` switches it off.
+    pub(super) const fn or_off(name: &'static str, range: Range, default: f64) -> Setting {
+        Setting { name, accepts: Accepts::ScalarOrOff(range, Some(default)) }
+    }
+
+    /// A switch.
+    pub(super) const fn flag(name: &'static str, default: bool) -> Setting {
+        Setting { name, accepts: Accepts::Flag(default) }
+    }
+
+    /// A whole number.
+    pub(super) const fn count(name: &'static str, default: usize) -> Setting {
+        Setting { name, accepts: Accepts::Count(default) }
+    }
+
+    /// Whether a call must give it.
+    pub fn is_required(&self) -> bool {
+        matches!(self.accepts, Accepts::Scalar(_, None) | Accepts::ScalarOrOff(_, None))
+    }
+}
+
+/// What was chosen for a setting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Chosen {
+    /// A scalar of the graph, with its value where that is known now.
+    Scalar(Id, Option<f64>),
+    /// None.
+    Off,
+    /// A switch.
+    Flag(bool),
+    /// A whole number.
+    Count(usize),
+}
+
+/// What was chosen for every setting of an optimiser, and which of it was written.
+#[derive(Clone, Debug, Default)]
+pub struct Choices {
+    all: BTreeMap<&'static str, (Chosen, bool)>,
+}
+
+impl Choices {
+    /// Chooses; `written` says that the file does, and not the default.
+    pub fn choose(&mut self, name: &'static str, chosen: Chosen, written: bool) {
+        self.all.insert(name, (chosen, written));
+    }
+
+    fn get(&self, name: &str) -> Chosen {
+        match self.all.get(name) {
+            Some((chosen, _)) => *chosen,
+            None => panic!("internal error: the optimiser has no setting `{name}`"),
+        }
+    }
+
+    /// Whether the file says it.
+    pub fn written(&self, name: &str) -> bool {
+        self.all.get(name).is_some_and(|c| c.1)
+    }
+
+    /// A scalar.
+    pub fn scalar(&self, name: &str) -> Id {
+        match self.get(name) {
+            Chosen::Scalar(id, _) => id,
+            other => panic!("internal error: `{name}` is no scalar but {other:?}"),
+        }
+    }
+
+    /// A scalar; `None` where it is off, or known to be 0.
+    pub fn nonzero(&self, name: &str) -> Option<Id> {
+        match self.get(name) {
+            Chosen::Off | Chosen::Scalar(_, Some(0.0)) => None,
+            _ => Some(self.scalar(name)),
+        }
+    }
+
+    /// A switch.
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.get(name), Chosen::Flag(true))
+    }
+
+    /// A whole number.
+    pub fn count(&self, name: &str) -> usize {
+        match self.get(name) {
+            Chosen::Count(n) => n,
+            other => panic!("internal error: `{name}` is no count but {other:?}"),
+        }
+    }
+}
+
+/// A setting that contradicts others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// Which one.
+    pub setting: &'static str,
+    /// What is wrong.
+    pub text: &'static str,
+    /// Said at its place.
+    pub label: &'static str,
+    /// What to do.
+    pub help: &'static str,
+}

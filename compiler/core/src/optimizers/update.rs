@@ -1,0 +1,159 @@
+//! What the updates of all optimisers are written with.
+
+use crate::program::ParamDecl;
+use crate::step_graph::{Goal, GoalKind};
+use meshwright_ops::{Class, Graph, Id, Leaf, LeafOp, NEG, Origin, RECIP, Type};
+use meshwright_plan::{DType, Dim, Init, Phase};
+
+/// A parameter that is trained, with its gradient.
+#[derive(Clone, Copy, Debug)]
+pub struct Trained<'a> {
+    /// The parameter.
+    pub decl: &'a ParamDecl,
+    /// Its gradient, clipped where the program says so; it has the parameter's dims.
+    pub grad: Id,
+}
+
+/// Writes an update into a step graph.
+#[derive(Debug)]
+pub struct Update<'a> {
+    g: &'a mut Graph,
+    goals: &'a mut Vec<Goal>,
+    float: DType,
+    step: Option<Id>,
+}
+
+impl<'a> Update<'a> {
+    /// Writes into `g` and `goals`; `float` is the arithmetic type.
+    pub fn new(g: &'a mut Graph, goals: &'a mut Vec<Goal>, float: DType) -> Self {
+        Update { g, goals, float, step: None }
+    }
+
+    /// The graph. What is built in it belongs to the parameter last named by [`Update::of`].
+    pub fn graph(&mut self) -> &mut Graph {
+        self.g
+    }
+
+    /// What is built from now on belongs to the update of this parameter, and is placed as its moments are.
+    pub fn of(&mut self, p: &Trained<'_>) {
+        self.g.cursor = Origin {
+            class: Class::Moment,
+            phase: Phase::Update,
+            path: p.decl.path.as_str().into(),
+            name: format!("update of {}", p.decl.path).into(),
+            span: p.decl.span,
+        };
+    }
+
+    /// The dims of a parameter.
+    pub fn dims(&self, p: &Trained<'_>) -> Vec<Dim> {
+        self.g.ty(p.decl.id).dims.clone()
+    }
+
+    /// A moment `PATH/which` of the parameter's dims, which starts at 0.
+    pub fn moment(&mut self, p: &Trained<'_>, which: &str) -> Id {
+        let dims = self.dims(p);
+        self.moment_over(p, which, dims)
+    }
+
+    /// A moment `PATH/which` of some dims, which starts at 0.
+    pub fn moment_over(&mut self, p: &Trained<'_>, which: &str, dims: Vec<Dim>) -> Id {
+        let ty = Type::new(self.g.ty(p.decl.id).dtype, dims);
+        let path = format!("{}/{which}", p.decl.path);
+        let keep = std::mem::replace(&mut self.g.cursor.name, path.as_str().into());
+        let leaf = LeafOp::Moment { path, init: Init::Constant(0.0) };
+        let id = self.g.op(Leaf { leaf, ty }, &[]);
+        self.g.cursor.name = keep;
+        id
+    }
+
+    /// Says what the moment `PATH/which` with leaf `leaf` is in the next step.
+    pub fn next_moment(&mut self, p: &Trained<'_>, which: &str, leaf: Id, id: Id) {
+        let name = format!("{}/{which}", p.decl.path);
+        self.goals.push(Goal { name, id, kind: GoalKind::Next(leaf) });
+    }
+
+    /// Says what a parameter is in the next step: itself less the product of `step`.
+    pub fn descend(&mut self, p: &Trained<'_>, step: &[Id]) {
+        let s = self.product(step);
+        let id = self.minus(p.decl.id, s);
+        self.goals.push(Goal { name: p.decl.path.clone(), id, kind: GoalKind::Next(p.decl.id) });
+    }
+
+    /// The number of the step, from 1.
+    pub fn step_number(&mut self) -> Id {
+        if let Some(id) = self.step {
+            return id;
+        }
+        // A schedule may have made it.
+        let existing = self.g.ids().find(|i| self.g.node(*i).op.name() == "step");
+        let id = existing.unwrap_or_else(|| {
+            let keep = std::mem::replace(&mut self.g.cursor.name, "step".into());
+            let id = self.g.op(Leaf { leaf: LeafOp::StepNumber, ty: Type::new(self.float, []) }, &[]);
+            self.g.cursor.name = keep;
+            id
+        });
+        self.step = Some(id);
+        id
+    }
+
+    /// `step + decay * p`; `step` where there is no decay or it spares the parameter.
+    pub fn decayed(&mut self, step: Id, p: &Trained<'_>, decay: Option<Id>) -> Id {
+        match decay {
+            Some(decay) if !p.decl.no_decay => {
+                let pull = self.product(&[decay, p.decl.id]);
+                self.sum(&[step, pull])
+            }
+            _ => step,
+        }
+    }
+
+    /// `beta * old + (1 - beta) * product(new)`.
+    pub fn mixed(&mut self, beta: Id, old: Id, new: &[Id]) -> Id {
+        let rest = self.complement(beta);
+        let kept = self.product(&[beta, old]);
+        let added = self.product(&[&[rest], new].concat());
+        self.sum(&[kept, added])
+    }
+
+    /// The factor that undoes the bias of an average that started at 0: `1 / (1 - beta^t)`, `t` the number of the step
+    /// (Kingma & Ba 2015, section 3).
+    pub fn correction(&mut self, beta: Id, t: Id) -> Id {
+        let power = self.g.binary("pow", beta, t);
+        let rest = self.complement(power);
+        self.g.unary(&RECIP, rest)
+    }
+
+    /// `1 - x`.
+    pub fn complement(&mut self, x: Id) -> Id {
+        let one = self.number(1.0, x);
+        self.minus(one, x)
+    }
+
+    /// `a - b`.
+    pub fn minus(&mut self, a: Id, b: Id) -> Id {
+        let n = self.g.unary(&NEG, b);
+        self.sum(&[a, n])
+    }
+
+    /// The sum of several values.
+    pub fn sum(&mut self, x: &[Id]) -> Id {
+        self.g.sum_of(x)
+    }
+
+    /// The product of several values, broadcast by name.
+    pub fn product(&mut self, x: &[Id]) -> Id {
+        self.g.product(x)
+    }
+
+    /// The sum of the squares of all elements of a whole value, split or not.
+    pub fn sum_of_squares(&mut self, x: Id) -> Id {
+        self.g.contract_to(&[x, x], &[])
+    }
+
+    /// A number of the dtype of `like`.
+    pub fn number(&mut self, v: f64, like: Id) -> Id {
+        let dtype = self.g.ty(like).dtype;
+        self.g.constant(v, dtype)
+    }
+}

@@ -1,0 +1,183 @@
+//! Values one after the other along a dim: `concat[a, b -> c](x, y)`.
+
+use super::Shift;
+use crate::family::float;
+use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use meshwright_diag::codes;
+use meshwright_plan::{Dim, DimNames, Operand, StepKind, Window};
+use std::sync::Arc;
+
+/// The operands one after the other along `to`. All have the same other dims.
+#[derive(Clone, Debug)]
+pub struct Concat {
+    /// The dim of each operand that becomes a part of `to`.
+    pub parts: Vec<Dim>,
+    /// The dim of the result.
+    pub to: Dim,
+}
+
+/// How it is written.
+pub(crate) static FAMILY: &[Family] = &[Family {
+    name: "concat",
+    form: Form::Bracket { args: 2, more: true, options: &[] },
+    doc: "`concat[a, b -> c](x, y)`: `x` along `a`, then `y` along `b`, as one dim `c` of both sizes; any number of values. A value that lacks one of the other dims is repeated along it.",
+    build,
+    samples: || {
+        let (a, b, c) = (("a", 5), ("b", 2), ("c", 3));
+        vec![
+            Sample::bracket(
+                "two",
+                "concat",
+                &[&[(&["a"], &[], None), (&["b"], &["e"], None)]],
+                &[],
+                &[("e", 7)],
+                vec![float(&[a, c]), float(&[c, b])],
+            ),
+            Sample::bracket(
+                "three of one dim, one repeated",
+                "concat",
+                &[&[(&["b"], &[], None), (&["b"], &[], None), (&["b"], &["f"], None)]],
+                &[],
+                &[("f", 6)],
+                vec![float(&[c, b]), float(&[b]), float(&[c, b])],
+            ),
+        ]
+    },
+}];
+
+fn build(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+    let form = || OpError::new(codes::E0203, "`concat` is written `concat[a, b -> c](x, y)`: a dim for each value, the last with the dim that they become");
+    let [pieces] = c.groups else { return Err(form()) };
+    let (Some(last), true) = (pieces.last(), pieces.iter().all(|p| p.dims.len() == 1 && p.by.is_none())) else {
+        return Err(form());
+    };
+    let ([to], true) = (&last.to[..], pieces[..pieces.len() - 1].iter().all(|p| p.to.is_empty())) else {
+        return Err(form());
+    };
+    if pieces.len() != c.args.len() {
+        return Err(OpError::new(codes::E0203, format!("`concat` of {} values along {} dims", c.args.len(), pieces.len()))
+            .help("name a dim for each value"));
+    }
+    let parts: Vec<Dim> = pieces.iter().map(|p| p.dims[0]).collect();
+    let x = c.unified(g, false)?;
+    // What lacks one of the other dims is repeated along it.
+    let mut others: Vec<Dim> = Vec::new();
+    for (id, d) in x.iter().zip(&parts) {
+        others.extend(g.ty(*id).dims.iter().copied().filter(|e| e != d).collect::<Vec<_>>());
+    }
+    others.sort();
+    others.dedup();
+    let mut all = Vec::new();
+    for (i, (id, d)) in x.iter().zip(&parts).enumerate() {
+        if !g.ty(*id).has(*d) {
+            let (name, has) = (g.dims.name(*d), g.dims.list(&g.ty(*id).dims));
+            return Err(OpError::new(codes::E0203, format!("`concat` along `{name}` of a value that has no dim `{name}`: it has {has}"))
+                .operand(i));
+        }
+        let mut dims = g.ty(*id).dims.clone();
+        dims.extend(others.iter().copied().filter(|o| !g.ty(*id).has(*o)).collect::<Vec<_>>());
+        all.push(g.expanded(*id, &dims));
+    }
+    g.add_op(Arc::new(Concat { parts, to: *to }), &all)
+}
+
+impl Concat {
+    /// Where each part begins.
+    fn offsets(&self) -> Vec<usize> {
+        self.parts
+            .iter()
+            .scan(0, |next, d| {
+                let at = *next;
+                *next += d.size;
+                Some(at)
+            })
+            .collect()
+    }
+}
+
+impl Op for Concat {
+    fn name(&self) -> &'static str {
+        "concat"
+    }
+
+    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+        let to = names.name(self.to);
+        let size: usize = self.parts.iter().map(|d| d.size).sum();
+        if size != self.to.size {
+            let sizes: Vec<String> = self.parts.iter().map(|d| format!("`{}` = {}", names.name(*d), d.size)).collect();
+            return Err(OpError::new(
+                codes::E0204,
+                format!("{} have {size} elements together, but `{to}` = {}", sizes.join(" and "), self.to.size),
+            )
+            .help(format!("declare `dim {to} = {size}`")));
+        }
+        let others = |i: usize| {
+            let mut dims: Vec<Dim> = x[i].dims.iter().copied().filter(|d| *d != self.parts[i]).collect();
+            dims.sort();
+            dims
+        };
+        for (i, t) in x.iter().enumerate() {
+            if !t.has(self.parts[i]) || t.dtype != x[0].dtype || others(i) != others(0) {
+                return Err(OpError::new(
+                    codes::E0203,
+                    format!("values that are joined differ: {} {} and {} {}", x[0].dtype, names.list(&x[0].dims), t.dtype, names.list(&t.dims)),
+                )
+                .operand(i));
+            }
+            if others(i).contains(&self.to) {
+                return Err(OpError::new(codes::E0203, format!("this value has the dim `{to}` already: {}", names.list(&t.dims))).operand(i));
+            }
+        }
+        let dims = x[0].dims.iter().map(|d| if *d == self.parts[0] { self.to } else { *d }).collect();
+        let range = x[0].range.filter(|r| x.iter().all(|t| t.range == Some(*r)));
+        Ok(Type { dtype: x[0].dtype, dims, range })
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        let mut roles = Roles::elementwise(x, y, Linear::Jointly);
+        for (i, (d, offset)) in self.parts.iter().zip(self.offsets()).enumerate() {
+            roles = roles.window(self.to, i, *d, Window::shifted(self.to.size, -(offset as i64)));
+        }
+        roles
+    }
+
+    fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
+        let dims = g.ty(y).dims.clone();
+        let dy = g.expanded(dy, &dims);
+        let parts = self.parts.iter().zip(self.offsets()).zip(need);
+        parts
+            .map(|((d, offset), need)| {
+                need.then(|| g.op(Shift { from: self.to, to: *d, start: offset as i64, fill: 0.0 }, &[dy]))
+            })
+            .collect()
+    }
+
+    fn lower(&self, e: &mut dyn Emit) {
+        let order = e.input(0).dims;
+        let name = |part: Dim| order.iter().map(|d| if *d == self.parts[0] { part } else { *d }).collect::<Vec<_>>();
+        let out = e.output(&name(self.to));
+        let mut parts: Vec<(Operand, Dim, usize)> = Vec::new();
+        for (i, (d, offset)) in self.parts.iter().zip(self.offsets()).enumerate() {
+            let x = e.input(i);
+            parts.push((e.reordered(&x, &name(*d)), *d, offset));
+        }
+        e.push(StepKind::Concat { parts, to: self.to, out });
+    }
+
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+        0
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        let k = y.dims.iter().position(|d| *d == self.to).unwrap_or(0);
+        let offsets = self.offsets();
+        F64Tensor::build(&y.dims, |at| {
+            let part = offsets.iter().rposition(|o| *o <= at[k]).unwrap_or(0);
+            let mut dims = y.dims.clone();
+            dims[k] = self.parts[part];
+            let mut at = at.to_vec();
+            at[k] -= offsets[part];
+            x[part].at(&dims, &at)
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! One dim as several and several as one: `x[d_model -> heads * d_head]` and back. Row-major: the last dim runs fastest.
+
+use crate::family::float;
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use meshwright_diag::codes;
+use meshwright_plan::{Dim, DimNames, StepKind, Window};
+use std::sync::Arc;
+
+/// `y[a = i, b = j] = x[dim = i * size(b) + j]`.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// The dim of the operand.
+    pub dim: Dim,
+    /// The dims of the result, the outermost first.
+    pub to: Vec<Dim>,
+}
+
+/// `y[to = i * size(b) + j] = x[a = i, b = j]`.
+#[derive(Clone, Debug)]
+pub struct Join {
+    /// The dims of the operand, the outermost first.
+    pub dims: Vec<Dim>,
+    /// The dim of the result.
+    pub to: Dim,
+}
+
+/// How they are written; `dims` of the call are the one dim, then the others.
+pub(crate) static FAMILY: &[Family] = &[
+    Family {
+        name: "cut",
+        form: Form::Syntax,
+        doc: "`x[d_model -> heads * d_head]`: one dim as several, whose sizes multiply to its own.",
+        build: |g, c| {
+            let x = c.tensor(g, 0);
+            g.add_op(Arc::new(Cut { dim: c.dims[0], to: c.dims[1..].to_vec() }), &[x])
+        },
+        samples: || {
+            let cut = |label: &'static str, d: usize, sizes: &'static [(&'static str, usize)]| {
+                Sample::new(label, vec![float(&[("c", 2), ("d", d), ("e", 3)]), float(sizes)], |g, x| {
+                    let (dim, to) = (g.ty(x[0]).dims[1], g.ty(x[1]).dims.clone());
+                    let y = g.op(Cut { dim, to }, &[x[0]]);
+                    Ok(g.product(&[y, x[1]]))
+                })
+            };
+            vec![cut("in two", 12, &[("a", 4), ("b", 3)]), cut("uneven", 15, &[("a", 5), ("b", 3)]), cut("in three", 12, &[("a", 3), ("b", 2), ("f", 2)])]
+        },
+    },
+    Family {
+        name: "join",
+        form: Form::Syntax,
+        doc: "`x[heads * d_head -> d_model]`: several dims as one, whose size is the product of theirs.",
+        build: |g, c| {
+            let x = c.tensor(g, 0);
+            g.add_op(Arc::new(Join { to: c.dims[0], dims: c.dims[1..].to_vec() }), &[x])
+        },
+        samples: || {
+            let join = |label: &'static str, dims: &'static [(&'static str, usize)], joined: &'static [usize], d: usize| {
+                Sample::new(label, vec![float(dims), float(&[("d", d)])], move |g, x| {
+                    let (all, to) = (g.ty(x[0]).dims.clone(), g.ty(x[1]).dims[0]);
+                    let y = g.op(Join { dims: joined.iter().map(|i| all[*i]).collect(), to }, &[x[0]]);
+                    Ok(g.product(&[y, x[1]]))
+                })
+            };
+            vec![
+                join("two", &[("c", 2), ("a", 4), ("b", 3)], &[1, 2], 12),
+                join("apart and turned", &[("b", 3), ("c", 2), ("a", 5)], &[2, 0], 15),
+                join("three", &[("a", 3), ("b", 2), ("f", 2)], &[0, 1, 2], 12),
+            ]
+        },
+    },
+];
+
+/// Sizes that do not multiply to the one dim's.
+fn check(one: Dim, many: &[Dim], names: &DimNames) -> Result<(), OpError> {
+    let product: usize = many.iter().map(|d| d.size).product();
+    if product == one.size {
+        return Ok(());
+    }
+    let (name, list) = (names.name(one), many.iter().map(|d| names.name(*d)).collect::<Vec<_>>().join(" * "));
+    let sizes = many.iter().map(|d| d.size.to_string()).collect::<Vec<_>>().join(" * ");
+    Err(OpError::new(codes::E0204, format!("`{list}` = {sizes} = {product}, but `{name}` = {}", one.size))
+        .help(format!("declare `dim {name} = {list}`")))
+}
+
+fn has(x: &Type, want: &[Dim], lack: &[Dim], names: &DimNames) -> Result<(), OpError> {
+    let list = names.list(&x.dims);
+    if let Some(d) = want.iter().find(|d| !x.has(**d)) {
+        let name = names.name(*d);
+        return Err(OpError::new(codes::E0203, format!("a value without the dim `{name}`: it has {list}")).operand(0));
+    }
+    if let Some(d) = lack.iter().find(|d| x.has(**d)) {
+        let name = names.name(*d);
+        return Err(OpError::new(codes::E0203, format!("a value that already has a dim `{name}`: it has {list}")).operand(0));
+    }
+    let mut seen = Vec::new();
+    for d in want.iter().chain(lack) {
+        if seen.contains(d) {
+            return Err(OpError::new(codes::E0203, format!("`{}` stands there twice", names.name(*d))));
+        }
+        seen.push(*d);
+    }
+    Ok(())
+}
+
+fn inner(many: &[Dim]) -> usize {
+    many[1..].iter().map(|d| d.size).product()
+}
+
+impl Op for Cut {
+    fn name(&self) -> &'static str {
+        "cut"
+    }
+
+    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+        check(self.dim, &self.to, names)?;
+        has(x[0], &[self.dim], &self.to, names)?;
+        let mut dims = Vec::new();
+        for d in &x[0].dims {
+            if *d == self.dim { dims.extend(&self.to) } else { dims.push(*d) }
+        }
+        Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        let window = Window::cut(self.to[0].size, inner(&self.to));
+        Roles::elementwise(x, y, Linear::Only([0].into())).window(self.to[0], 0, self.dim, window).whole(&self.to[1..])
+    }
+
+    fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
+        let dims = g.ty(y).dims.clone();
+        let dy = g.expanded(dy, &dims);
+        vec![Some(g.op(Join { dims: self.to.clone(), to: self.dim }, &[dy]))]
+    }
+
+    fn lower(&self, e: &mut dyn Emit) {
+        let from = e.input(0);
+        let mut order = Vec::new();
+        for d in &from.dims {
+            if *d == self.dim { order.extend(&self.to) } else { order.push(*d) }
+        }
+        let out = e.output(&order);
+        e.push(StepKind::Cut { from, dim: self.dim, to: self.to.clone(), out });
+    }
+
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+        0
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        let mut dims = y.dims.clone();
+        dims.push(self.dim);
+        F64Tensor::build(&y.dims, |at| {
+            let place = |d: &Dim| at[y.dims.iter().position(|e| e == d).unwrap_or(0)];
+            let mut at = at.to_vec();
+            at.push(self.to.iter().fold(0, |i, d| i * d.size + place(d)));
+            x[0].at(&dims, &at)
+        })
+    }
+}
+
+impl Op for Join {
+    fn name(&self) -> &'static str {
+        "join"
+    }
+
+    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+        check(self.to, &self.dims, names)?;
+        has(x[0], &self.dims, &[self.to], names)?;
+        let mut dims = Vec::new();
+        for d in &x[0].dims {
+            if *d == self.dims[0] {
+                dims.push(self.to);
+            } else if !self.dims.contains(d) {
+                dims.push(*d);
+            }
+        }
+        Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        let window = Window::joined(self.to.size, inner(&self.dims));
+        Roles::elementwise(x, y, Linear::Only([0].into())).window(self.to, 0, self.dims[0], window).whole(&self.dims[1..])
+    }
+
+    fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
+        let dims = g.ty(y).dims.clone();
+        let dy = g.expanded(dy, &dims);
+        vec![Some(g.op(Cut { dim: self.to, to: self.dims.clone() }, &[dy]))]
+    }
+
+    fn lower(&self, e: &mut dyn Emit) {
+        let from = e.input(0);
+        let (mut order, mut result) = (Vec::new(), Vec::new());
+        for d in &from.dims {
+            if *d == self.dims[0] {
+                order.extend(&self.dims);
+                result.push(self.to);
+            } else if !self.dims.contains(d) {
+                order.push(*d);
+                result.push(*d);
+            }
+        }
+        let from = e.reordered(&from, &order);
+        let out = e.output(&result);
+        e.push(StepKind::Join { from, dims: self.dims.clone(), to: self.to, out });
+    }
+
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+        0
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        let mut dims = y.dims.clone();
+        dims.extend(&self.dims);
+        let k = y.dims.iter().position(|d| *d == self.to).unwrap_or(0);
+        F64Tensor::build(&y.dims, |at| {
+            let mut rest = at[k];
+            let mut places = Vec::new();
+            for d in self.dims.iter().rev() {
+                places.push(rest % d.size);
+                rest /= d.size;
+            }
+            let mut at = at.to_vec();
+            at.extend(places.iter().rev());
+            x[0].at(&dims, &at)
+        })
+    }
+}

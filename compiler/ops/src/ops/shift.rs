@@ -1,0 +1,250 @@
+//! A dim read from another place: slices `x[seq = 0..64 -> head]`, `shift` and `pad` are all `y[i] = x[i + start]`.
+
+use crate::family::{float, truth};
+use crate::{
+    Call, Choice, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Piece, Roles, Sample, Setting, Type, Value,
+};
+use meshwright_diag::codes;
+use meshwright_plan::{DType, Dim, DimNames, StepKind, Window};
+use std::sync::Arc;
+
+/// `y[to = i] = x[from = i + start]`, and `fill` where `x` has no such element.
+#[derive(Clone, Debug)]
+pub struct Shift {
+    /// The dim of the operand.
+    pub from: Dim,
+    /// The dim of the result, of any size.
+    pub to: Dim,
+    /// Offset into the operand.
+    pub start: i64,
+    /// What stands outside.
+    pub fill: f64,
+}
+
+const BY: Choice = Choice { name: "by", words: &[], values: true };
+const WRAP: Choice = Choice { name: "wrap", words: &[], values: true };
+const LOW: Choice = Choice { name: "low", words: &[], values: true };
+const HIGH: Choice = Choice { name: "high", words: &[], values: true };
+const VALUE: Choice = Choice { name: "value", words: &[], values: true };
+
+/// How they are written; a slice is brackets behind a value.
+pub(crate) static FAMILY: &[Family] = &[
+    Family {
+        name: "shift",
+        form: Form::Bracket { args: 1, more: false, options: &[BY, WRAP] },
+        doc: "`shift[d, by = 1](x)`: every element `by` places further along `d`, zeros behind; with `wrap = true` the last ones come in again at the front. `by` may be negative.",
+        build: build_shift,
+        samples: || {
+            let (a, b) = (("a", 7), ("b", 3));
+            let one: &[&[crate::family::PieceNames]] = &[&[(&["a"], &[], None)]];
+            vec![
+                Sample::bracket("inner", "shift", &[&[(&["b"], &[], None)]], &[("by", Setting::Number(1.0))], &[], vec![float(&[a, b])]),
+                Sample::bracket("outer, back", "shift", one, &[("by", Setting::Number(-2.0))], &[], vec![float(&[a, b])]),
+                Sample::bracket("out of sight", "shift", one, &[("by", Setting::Number(9.0))], &[], vec![float(&[a])]),
+                Sample::bracket("around", "shift", one, &[("by", Setting::Number(3.0)), ("wrap", Setting::Bool(true))], &[], vec![float(&[b, a])]),
+                Sample::bracket("truth values", "shift", one, &[("by", Setting::Number(2.0))], &[], vec![truth(&[a])]).flat(),
+            ]
+        },
+    },
+    Family {
+        name: "pad",
+        form: Form::Bracket { args: 1, more: false, options: &[LOW, HIGH, VALUE] },
+        doc: "`pad[d -> e, low = 1, high = 1](x)`: zeros, or `value = …`, before and behind `d`; `e` has the size of both and `d`.",
+        build: build_pad,
+        samples: || {
+            let (a, b) = (("a", 7), ("b", 3));
+            vec![
+                Sample::bracket(
+                    "both ends",
+                    "pad",
+                    &[&[(&["a"], &["e"], None)]],
+                    &[("low", Setting::Number(1.0)), ("high", Setting::Number(3.0))],
+                    &[("e", 11)],
+                    vec![float(&[a, b])],
+                ),
+                Sample::bracket(
+                    "with ones",
+                    "pad",
+                    &[&[(&["b"], &["e"], None)]],
+                    &[("high", Setting::Number(2.0)), ("value", Setting::Number(1.0))],
+                    &[("e", 5)],
+                    vec![float(&[a, b])],
+                ),
+            ]
+        },
+    },
+    Family {
+        name: "slice",
+        form: Form::Syntax,
+        doc: "`x[d = 2..5 -> e]`: the elements 2, 3 and 4 along `d`, as a dim `e` of size 3.",
+        build: |g, c| {
+            let x = c.tensor(g, 0);
+            let (start, _) = whole_number(c, 1)?;
+            g.add_op(Arc::new(Shift { from: c.dims[0], to: c.dims[1], start, fill: 0.0 }), &[x])
+        },
+        samples: || {
+            vec![Sample::new("slice", vec![float(&[("a", 7), ("b", 3)]), float(&[("c", 4)])], |g, x| {
+                let (from, to) = (g.ty(x[0]).dims[0], g.ty(x[1]).dims[0]);
+                let s = g.op(Shift { from, to, start: 2, fill: 0.0 }, &[x[0]]);
+                Ok(g.product(&[s, x[1]]))
+            })]
+        },
+    },
+];
+
+fn whole_number(c: &Call, at: usize) -> Result<(i64, f64), OpError> {
+    match c.args.get(at) {
+        Some(Value::Number(v)) if v.fract() == 0.0 && v.abs() < 1e15 => Ok((*v as i64, *v)),
+        _ => Err(OpError::new(codes::E0212, format!("`{}` takes whole numbers here", c.name))),
+    }
+}
+
+/// A named argument that is a whole number; `default` where it is not given.
+fn option(c: &Call, name: &str, default: Option<i64>) -> Result<i64, OpError> {
+    match (c.setting(name), default) {
+        (Some(Setting::Number(v)), _) if v.fract() == 0.0 && v.abs() < 1e15 => Ok(v as i64),
+        (None, Some(d)) => Ok(d),
+        (None, None) => Err(OpError::new(codes::E0212, format!("`{}` needs `{name} = …`", c.name))),
+        (Some(_), _) => Err(OpError::new(codes::E0212, format!("`{name}` of `{}` must be a whole number", c.name))),
+    }
+}
+
+/// The one piece of the brackets.
+fn piece<'c>(c: &'c Call, form: &str) -> Result<&'c Piece, OpError> {
+    match c.groups {
+        [g] => match g.as_slice() {
+            [p] if p.dims.len() == 1 && p.to.len() < 2 && p.by.is_none() => Ok(p),
+            _ => Err(OpError::new(codes::E0203, format!("`{}` is written `{form}`", c.name))),
+        },
+        _ => Err(OpError::new(codes::E0203, format!("`{}` is written `{form}`", c.name))),
+    }
+}
+
+fn build_shift(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+    let p = piece(c, "shift[d, by = 1](x)")?;
+    if let [to] = p.to[..] {
+        return Err(OpError::new(codes::E0203, format!("`shift` keeps its dim: `-> {}` has no meaning", g.dims.name(to)))
+            .help("leave the arrow out"));
+    }
+    let (d, by) = (p.dims[0], option(c, "by", None)?);
+    let wrap = match c.setting("wrap") {
+        None => false,
+        Some(Setting::Bool(b)) => b,
+        Some(_) => return Err(OpError::new(codes::E0212, "`wrap` of `shift` is `true` or `false`")),
+    };
+    let x = c.tensor(g, 0);
+    let mut moved = |start: i64| g.add_op(Arc::new(Shift { from: d, to: d, start, fill: 0.0 }), &[x]);
+    if !wrap {
+        return moved(-by);
+    }
+    let by = by.rem_euclid(d.size as i64);
+    if by == 0 {
+        return moved(0);
+    }
+    let (rest, front) = (moved(-by)?, moved(d.size as i64 - by)?);
+    Ok(if g.ty(x).dtype == DType::Bool { g.binary("or", rest, front) } else { g.sum_of(&[rest, front]) })
+}
+
+fn build_pad(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+    let p = piece(c, "pad[d -> e, low = 1, high = 1](x)")?;
+    let (low, high) = (option(c, "low", Some(0))?, option(c, "high", Some(0))?);
+    let from = p.dims[0];
+    let name = g.dims.name(from).to_string();
+    let size = from.size as i64 + low + high;
+    if low < 0 || high < 0 {
+        return Err(OpError::new(codes::E0212, format!("`pad` takes `low` and `high` of at least 0, not {low} and {high}"))
+            .help(format!("a part of `{name}` is had by a slice: `x[{name} = low..high -> e]`")));
+    }
+    let [to] = p.to[..] else {
+        return Err(OpError::new(codes::E0203, format!("`pad` changes the size of `{name}` to {size}: the result needs a dim of its own"))
+            .help(format!("declare `dim padded = {size}` and write `pad[{name} -> padded, …]`")));
+    };
+    if to.size as i64 != size {
+        let to_name = g.dims.name(to);
+        return Err(OpError::new(
+            codes::E0204,
+            format!("`{name}` = {} with {low} before and {high} behind has {size}, but `{to_name}` = {}", from.size, to.size),
+        )
+        .help(format!("declare `dim {to_name} = {size}`")));
+    }
+    let fill = match c.setting("value") {
+        None => 0.0,
+        Some(Setting::Number(v)) => v,
+        Some(Setting::Bool(b)) => f64::from(u8::from(b)),
+        Some(Setting::Word(_)) => f64::NAN,
+    };
+    let x = c.tensor(g, 0);
+    let t = g.ty(x);
+    let fits = match t.dtype {
+        DType::Bool => fill == 0.0 || fill == 1.0,
+        DType::U8 => fill.fract() == 0.0 && (0.0..256.0).contains(&fill),
+        DType::I32 => {
+            let high = t.range.map_or(f64::from(i32::MAX), |r| r.size as f64 - 1.0);
+            let low = t.range.map_or(f64::from(i32::MIN), |_| 0.0);
+            fill.fract() == 0.0 && (low..=high).contains(&fill)
+        }
+        _ => true,
+    };
+    if !fits {
+        let range = t.range.map_or(String::new(), |r| format!(" in {}", g.dims.name(r)));
+        return Err(OpError::new(codes::E0202, format!("`value = {fill}` is no {}{range}", t.dtype)).operand(0));
+    }
+    g.add_op(Arc::new(Shift { from, to, start: -low, fill }), &[x])
+}
+
+impl Op for Shift {
+    fn name(&self) -> &'static str {
+        "shift"
+    }
+
+    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+        let (from, to) = (names.name(self.from), names.name(self.to));
+        let has = names.list(&x[0].dims);
+        if !x[0].has(self.from) {
+            return Err(OpError::new(codes::E0203, format!("a value without the dim `{from}`: it has {has}")).operand(0));
+        }
+        if self.to != self.from && x[0].has(self.to) {
+            return Err(OpError::new(codes::E0203, format!("`{from} -> {to}` of a value that already has a dim `{to}`: it has {has}"))
+                .operand(0)
+                .help("declare another name of the same size for it"));
+        }
+        let dims = x[0].dims.iter().map(|d| if *d == self.from { self.to } else { *d }).collect();
+        Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+        let linear = if self.fill == 0.0 { Linear::Only([0].into()) } else { Linear::No };
+        Roles::elementwise(x, y, linear).window(self.to, 0, self.from, Window::shifted(self.to.size, self.start))
+    }
+
+    fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
+        let dims = g.ty(y).dims.clone();
+        let dy = g.expanded(dy, &dims);
+        vec![Some(g.op(Shift { from: self.to, to: self.from, start: -self.start, fill: 0.0 }, &[dy]))]
+    }
+
+    fn lower(&self, e: &mut dyn Emit) {
+        let from = e.input(0);
+        let order: Vec<Dim> = from.dims.iter().map(|d| if *d == self.from { self.to } else { *d }).collect();
+        let out = e.output(&order);
+        e.push(StepKind::Shift { from, dim: self.from, to: self.to, start: self.start, fill: self.fill, out });
+    }
+
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+        0
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        let back: Vec<Dim> = y.dims.iter().map(|d| if *d == self.to { self.from } else { *d }).collect();
+        let k = y.dims.iter().position(|d| *d == self.to).unwrap_or(0);
+        F64Tensor::build(&y.dims, |at| {
+            let i = at[k] as i64 + self.start;
+            if i < 0 || i >= self.from.size as i64 {
+                return self.fill;
+            }
+            let mut at = at.to_vec();
+            at[k] = i as usize;
+            x[0].at(&back, &at)
+        })
+    }
+}
