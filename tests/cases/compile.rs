@@ -221,6 +221,7 @@ impl Args {
 
 /// The forward part: losses, metrics and outputs.
 fn forward(p: &Program) -> StepGraph {
+    let p = &meshwright_core::specialised(p, false);
     let scalars = p.losses.iter().chain(&p.metrics).map(|l| (l, GoalKind::Scalar));
     let outputs = p.outputs.iter().map(|o| (o, GoalKind::Output));
     StepGraph {

@@ -11,6 +11,7 @@ mod epochs;
 mod evaluation;
 mod faults;
 mod gradients;
+mod kept;
 mod optimizers;
 mod planning;
 mod resume;

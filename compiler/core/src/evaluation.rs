@@ -36,13 +36,17 @@ pub struct Evaluation {
 }
 
 /// Builds the evaluation of the losses and metrics of a program.
+///
+/// Values that are drawn at random are the same numbers in every batch: see [`meshwright_plan::random::FIXED_SEED`].
 pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
+    let program = &crate::specialised(program, false);
     accumulated(program, |p| p.losses.iter().chain(&p.metrics).cloned().collect())
 }
 
 /// Builds the program that computes the outputs of those names. An output without the example dim is a result of all
 /// batches, put together like a metric; the goals of the others follow the accumulators, by their names.
 pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
+    let program = &crate::specialised(program, false);
     let wanted = |p: &Program, rows: bool| {
         let example = p.inputs.first().and_then(|i| i.0.dims.first().copied());
         let counts = |o: &LossDecl| example.is_some_and(|d| p.graph.ty(o.id).has(d));
@@ -68,9 +72,12 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
         let n = g.node(id);
         let leaf = n.op.kind();
         let i = id.0 as usize;
+        let random = n.op.name() == "random";
         on_input[i] = matches!(leaf, Kind::Leaf(LeafOp::Input { .. }))
+            || (random && example.is_some_and(|d| n.ty.has(d)))
             || n.inputs.iter().any(|x| on_input[x.0 as usize]);
-        on_leaf[i] = matches!(leaf, Kind::Leaf(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
+        on_leaf[i] =
+            random || matches!(leaf, Kind::Leaf(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
     }
     let mut e = Evaluation {
         step: StepGraph {

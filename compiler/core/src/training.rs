@@ -9,6 +9,8 @@ use meshwright_plan::Phase;
 
 /// Builds the training step of a program; `None` where it has no `train` block.
 pub fn training_step(program: &Program) -> Option<StepGraph> {
+    program.train.as_ref()?;
+    let program = &crate::specialised(program, true);
     let train = program.train.as_ref()?;
     let mut g = program.graph.clone();
     let params: Vec<&ParamDecl> = program.params.iter().filter(|p| !p.frozen).collect();
@@ -22,6 +24,13 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
         params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
     let Optimizer { def, chosen } = &train.optimizer;
     (def.update)(chosen, &mut Update::new(&mut g, &mut goals, program.float), &trained);
+    // What is not trained is kept all the same: an evaluation may read it where the loss does not.
+    for p in program.params.iter().filter(|p| p.frozen) {
+        goals.push(Goal { name: p.path.clone(), id: p.id, kind: GoalKind::Next(p.id) });
+    }
+    for s in &program.states {
+        goals.push(Goal { name: s.path.clone(), id: s.next.unwrap_or(s.id), kind: GoalKind::Next(s.id) });
+    }
     Some(StepGraph {
         model: program.model.clone(),
         program: "train",

@@ -4,6 +4,7 @@ use crate::build::place;
 use crate::collective::Failed;
 use crate::error::ExecError;
 use crate::host::HostTensor;
+use crate::own::Dice;
 use crate::program::{Ended, Program, lock};
 use crate::tensor::{Pool, from_host, to_host};
 use burn_flex::FlexTensor;
@@ -71,6 +72,8 @@ pub struct Engine {
     programs: Vec<Program>,
     state: BTreeMap<String, State>,
     sequence: u64,
+    /// What random values of training steps are drawn from.
+    seed: u64,
     ran: bool,
     broken: bool,
 }
@@ -85,6 +88,7 @@ impl Engine {
             programs: vec![],
             state: BTreeMap::new(),
             sequence: 0,
+            seed: 0,
             ran: false,
             broken: false,
         }
@@ -242,7 +246,12 @@ impl Engine {
                 }
             }
         }
-        program.run(&mut *self.transport, &mut self.sequence, at).map_err(|ended| {
+        let dice = if plan.trains() {
+            Dice { seed: self.seed, step: step_number }
+        } else {
+            Dice { seed: meshwright_plan::random::FIXED_SEED, step: 0 }
+        };
+        program.run(dice, &mut *self.transport, &mut self.sequence, at).map_err(|ended| {
             let place = place(&plan, rank, Some(step_number), *at);
             match ended {
                 Ended::Kernel(source) => ExecError::Kernel { place, source },
@@ -297,8 +306,9 @@ impl Engine {
     }
 
     /// Sets the parameters and moments of a program to their first values. Element `i` (row-major in declared order)
-    /// depends on the seed, the name and `i` alone.
+    /// depends on the seed, the name and `i` alone. From then on training steps draw their random values from that seed.
     pub fn init_state(&mut self, program: ProgramId, seed: u64) -> Result<(), ExecError> {
+        self.seed = seed;
         let plan = self.program(program)?.plan.clone();
         for leaf in &plan.leaves {
             let Some(state) = self.state.get_mut(&leaf.name) else { continue };

@@ -3,8 +3,8 @@
 use crate::blocks;
 use crate::kernels::{
     Access, Along, Arg, BlockCopy, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel,
-    KernelError, LogSumExpKernel, LookupKernel, MapKernel, ReduceKernel, ScatterAddKernel, Slice, SliceMut,
-    SoftmaxKernel, TopKKernel,
+    KernelError, LogSumExpKernel, LookupKernel, MapKernel, RandomKernel, ReduceKernel, ScatterAddKernel,
+    Slice, SliceMut, SoftmaxKernel, TopKKernel,
 };
 use crate::local::{Here, Local};
 use crate::tensor::{Pool, slice, slice_mut, stored_as};
@@ -25,10 +25,18 @@ enum Kernel {
     TopK(TopKKernel),
     CrossEntropy(CrossEntropyKernel),
     CrossEntropyGrad(CrossEntropyGradKernel),
+    Random(RandomKernel),
     /// Zeros.
     Zero,
     /// Nothing but giving storage back.
     Release,
+}
+
+/// What random values of a run of a program depend on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Dice {
+    pub(crate) seed: u64,
+    pub(crate) step: u64,
 }
 
 /// A buffer as an own op reads it.
@@ -272,6 +280,12 @@ impl Own {
                 let operands = [(&logits, dense), (&label, None), (&scale, None)];
                 Own::new(Kernel::CrossEntropyGrad(kernel), &operands, &[&out], reuse)
             }
+            StepKind::Random { stream, distribution, out } => {
+                let out = here.local(out)?;
+                let sizes: Vec<usize> = out.dims.iter().map(|d| d.size).collect();
+                let kernel = RandomKernel::new(stream, *distribution, out.dtype, &sizes, &out.ranges)?;
+                Own::new(Kernel::Random(kernel), &[], &[&out], reuse)
+            }
             StepKind::Copy(copy) => Own::copy(&here.local(&copy.from)?, &here.local(&copy.out)?)?,
             StepKind::Shift { .. }
             | StepKind::Concat { .. }
@@ -297,6 +311,7 @@ impl Own {
         &self,
         inputs: Vec<FlexTensor>,
         ends: impl Fn(usize) -> bool,
+        dice: Dice,
         pool: &mut Pool,
     ) -> Result<Vec<FlexTensor>, KernelError> {
         let mut inputs: Vec<Option<FlexTensor>> = inputs.into_iter().map(Some).collect();
@@ -312,7 +327,7 @@ impl Own {
             });
             outs.push(reused.unwrap_or_else(|| pool.take(out.dtype, &out.shape)));
         }
-        self.compute(&inputs, &became, &mut outs)?;
+        self.compute(&inputs, &became, dice, &mut outs)?;
         for (at, tensor) in inputs.into_iter().enumerate() {
             if let Some(tensor) = tensor
                 && ends(at)
@@ -327,6 +342,7 @@ impl Own {
         &self,
         inputs: &[Option<FlexTensor>],
         became: &[Option<usize>],
+        dice: Dice,
         outs: &mut [FlexTensor],
     ) -> Result<(), KernelError> {
         let arg = |operand: usize| -> Arg<'_> {
@@ -355,6 +371,7 @@ impl Own {
                 clear(out);
                 Ok(())
             }
+            Kernel::Random(kernel) => kernel.run(dice.seed, dice.step, out),
             Kernel::Reduce(kernel) => kernel.run(read(0)?, out),
             Kernel::Copy(kernel) => kernel.run(read(0)?, out),
             Kernel::BlockCopy(kernel) => {

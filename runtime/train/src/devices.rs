@@ -5,7 +5,7 @@ use crate::data::{self, Dataset, Places, Prefetch};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::tensor::RawTensor;
-use meshwright_core::{Compiled, Goal, GoalKind, ParamDecl, StepGraph};
+use meshwright_core::{Compiled, Goal, GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, ClusterOptions, HostTensor, InputLeaf, ProgramId, Provider, StateInfo};
 use meshwright_plan::Plan;
@@ -146,7 +146,7 @@ pub(crate) fn prefetch(
     })
 }
 
-/// Loads a program that does nothing but hold the parameters that no loaded one uses, such as those of an output: a run
+/// Loads a program that does nothing but hold the parameters and states that no loaded one uses, such as those of an output: a run
 /// keeps all that the model declares. `None` where there is none.
 pub(crate) fn hold_rest(
     project: &Project,
@@ -155,8 +155,10 @@ pub(crate) fn hold_rest(
 ) -> Result<Option<Loaded>, Failure> {
     let p = &project.program;
     let held: BTreeSet<&str> = cluster.states().map(|s| s.name.as_str()).collect();
-    let missing = p.params.iter().filter(|d| !held.contains(d.path.as_str()));
-    let goal = |d: &ParamDecl| Goal { name: d.path.clone(), id: d.id, kind: GoalKind::Output };
+    let params = p.params.iter().map(|d| (&d.path, d.id));
+    let all = params.chain(p.states.iter().map(|d| (&d.path, d.id)));
+    let missing = all.filter(|d| !held.contains(d.0.as_str()));
+    let goal = |(path, id): (&String, _)| Goal { name: path.clone(), id, kind: GoalKind::Output };
     let goals: Vec<Goal> = missing.map(goal).collect();
     if goals.is_empty() {
         return Ok(None);

@@ -165,7 +165,7 @@ impl<'a> Pass<'a> {
         operand_placement(&self.roles(user), slot, loops, self.mesh)
     }
 
-    /// Constants, positions and inputs can be made in any placement at no cost, also under another name of a dim.
+    /// Constants, positions, random values and inputs can be made in any placement at no cost, also under another name of a dim.
     pub(super) fn anywhere(&self, id: Id) -> bool {
         match self.node(id).op.kind() {
             Kind::Generator => true,
@@ -175,11 +175,11 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A parameter, or an element-wise function or rename of parameters alone.
+    /// A parameter or state, or an element-wise function or rename of parameters alone.
     pub(super) fn param_like(&self, id: Id) -> bool {
         let n = self.node(id);
         match n.op.kind() {
-            Kind::Leaf(LeafOp::Param { .. }) => true,
+            Kind::Leaf(LeafOp::Param { .. } | LeafOp::State { .. }) => true,
             Kind::Leaf(_) | Kind::Generator => false,
             Kind::Rename { .. } => self.param_like(n.inputs[0]),
             Kind::Compute => n.inputs.len() == 1 && self.pointwise(id) && self.param_like(n.inputs[0]),

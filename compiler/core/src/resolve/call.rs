@@ -38,13 +38,8 @@ impl<'a> Resolver<'a> {
             "size" => self.size(call, span),
             "index" => self.index(call, span),
             "cast" => self.cast(call, span),
-            "dropout" => {
-                let has_operand = call.args.first().map(|a| self.eval(&a.value)).is_some();
-                let d = not_yet("`dropout`", call.name.span);
-                let help = if has_operand { "write its first argument alone" } else { "leave it out" };
-                self.error(d.help(format!("{help} until then")));
-                Val::Poison
-            }
+            "dropout" => self.dropout(call, span),
+            "random_uniform" | "random_normal" => self.random(name, Some(Vec::new()), &call.args, span),
             _ if in_train && super::schedule::is_schedule(name) => self.schedule(call, span),
             _ => match family(name, false) {
                 Some(f) if f.name == name && matches!(f.form, Form::Function(_)) => self.function(call, span),
@@ -139,7 +134,10 @@ impl<'a> Resolver<'a> {
         }
         let functions = families().filter(|f| matches!(f.form, Form::Function(_))).map(|f| f.name);
         let layers = self.globals.layers.by_name.keys().copied();
-        let near = nearest(name, layers.chain(functions).chain(["size", "index", "cast"]));
+        let near = nearest(
+            name,
+            layers.chain(functions).chain(["size", "index", "cast"]).chain(super::random::NAMES),
+        );
         let d = d(format!("no layer or function is called `{name}`"));
         let function = |f: &str| f == "cast" || arities(f, false).contains(&call.args.len());
         let form = |f: &str| over_dims_form(f, call.args.len());
@@ -195,22 +193,26 @@ impl<'a> Resolver<'a> {
                 out = None;
                 continue;
             }
-            let dims = match &a.value.kind {
-                ExprKind::Name(n) => self.dims_named(n, a.value.span),
-                ExprKind::DimList(names) => self.dims_of(names),
-                _ => {
-                    let text = format!("`{name}` takes dims");
-                    self.error(Diagnostic::error(codes::E0213, text).at(a.value.span, "no dim"));
-                    None
-                }
-            };
-            match (dims, &mut out) {
+            match (self.dim_argument(name, &a.value), &mut out) {
                 (Some(dims), Some(all)) => all.extend(dims),
                 (None, _) => out = None,
                 _ => {}
             }
         }
         out
+    }
+
+    /// The dims of an argument that is a dim or a list of them.
+    pub(super) fn dim_argument(&mut self, what: &str, e: &'a Expr) -> Option<Vec<Dim>> {
+        match &e.kind {
+            ExprKind::Name(n) => self.dims_named(n, e.span),
+            ExprKind::DimList(names) => self.dims_of(names),
+            _ => {
+                let text = format!("`{what}` takes dims");
+                self.error(Diagnostic::error(codes::E0213, text).at(e.span, "no dim"));
+                None
+            }
+        }
     }
 
     /// `cast(x, float)`.

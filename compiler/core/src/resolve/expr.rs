@@ -174,6 +174,10 @@ impl<'a> Resolver<'a> {
         if name == "step" && self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train) {
             return Val::Tensor(self.step_number(at));
         }
+        let in_train = self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train);
+        if name == "training" && !in_train && !self.globals.dims.contains_key(name) {
+            return Val::Tensor(self.training(at));
+        }
         if let Some((span, dim)) = self.globals.dims.get(name) {
             let Some(dim) = dim else { return Val::Poison };
             let d = Diagnostic::error(codes::E0213, format!("dim `{name}` stands where a value is needed"))

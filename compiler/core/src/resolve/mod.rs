@@ -9,6 +9,7 @@ mod brackets;
 mod call;
 mod declare;
 mod expr;
+mod fans;
 mod foreign;
 mod glob;
 mod globals;
@@ -18,15 +19,17 @@ mod number;
 mod optimizer;
 mod over_dims;
 mod over_pieces;
+mod random;
 mod report;
 mod schedule;
 mod scope;
+mod state;
 #[cfg(test)]
 mod tests;
 mod train;
 mod walk;
 
-use crate::program::{LossDecl, ParamDecl, Program, Settings};
+use crate::program::{LossDecl, ParamDecl, Program, Settings, StateDecl};
 pub(crate) use glob::matches;
 use globals::Globals;
 use meshwright_diag::{Diagnostic, Near, Outcome, Span, codes, has_errors};
@@ -93,18 +96,23 @@ fn resolve_loaded(
         report,
         scopes: Vec::new(),
         params: Vec::new(),
+        states: Vec::new(),
+        assigned: BTreeMap::new(),
         paths: BTreeMap::new(),
         inputs: Vec::new(),
         losses: Vec::new(),
         metrics: Vec::new(),
         outputs: Vec::new(),
         step: None,
+        training: None,
+        streams: BTreeMap::new(),
         depth: 0,
         work: 0,
         stopped: false,
         poisoned: BTreeSet::new(),
     };
     r.model(chosen);
+    r.unassigned();
     let train = train.and_then(|t| r.train(t));
     let found = r.report.finish();
     if has_errors(&found) {
@@ -122,6 +130,7 @@ fn resolve_loaded(
         dim_spans,
         inputs: r.inputs,
         params: r.params,
+        states: r.states,
         losses: r.losses,
         metrics: r.metrics,
         outputs: r.outputs,
@@ -229,6 +238,9 @@ struct Resolver<'a> {
     /// The model's scope, and those of the layer calls that are open.
     scopes: Vec<Scope<'a>>,
     params: Vec<ParamDecl>,
+    states: Vec<StateDecl>,
+    /// Where each state, by position, is given its next value.
+    assigned: BTreeMap<usize, Span>,
     paths: BTreeMap<String, PathOrigin>,
     inputs: Vec<(InputDecl, Id, Span)>,
     losses: Vec<LossDecl>,
@@ -236,6 +248,10 @@ struct Resolver<'a> {
     outputs: Vec<LossDecl>,
     /// The leaf of the number of the step.
     step: Option<Id>,
+    /// The truth value `training`.
+    training: Option<Id>,
+    /// How many streams of random numbers have each name.
+    streams: BTreeMap<String, usize>,
     depth: usize,
     work: usize,
     /// Whether a limit was hit: nothing is evaluated from then on.

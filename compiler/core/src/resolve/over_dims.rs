@@ -14,7 +14,7 @@ use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, Una
 use std::sync::Arc;
 
 /// Ops of the language that are not built.
-pub(super) const NOT_YET: [&str; 2] = ["conv", "dropout"];
+pub(super) const NOT_YET: [&str; 1] = ["conv"];
 
 /// Folds: over no dims at all they give their operand.
 const FOLDS: [&str; 7] = ["sum", "mean", "max", "min", "prod", "all", "any"];
@@ -102,6 +102,10 @@ impl<'a> Resolver<'a> {
         if let Some(f) = families().find(|f| f.name == name && matches!(f.form, Form::Bracket { .. })) {
             return self.over_pieces(f, op, span);
         }
+        if matches!(name, "random_uniform" | "random_normal") {
+            let dims = self.plain_dims(op);
+            return self.random(name, dims, &op.args, span);
+        }
         let found = families().find(|f| f.name == name && matches!(f.form, Form::OverDims(_)));
         let Some(f) = found else { return self.no_such_op(op, span) };
         let arities = arities(name, true);
@@ -168,6 +172,7 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let function = self.globals.layers.by_name.contains_key(name)
+            || name == "dropout"
             || families().any(|f| f.name == name && matches!(f.form, Form::Function(_)));
         if function {
             let text = format!("`{name}` is not an op over dims");
@@ -191,7 +196,7 @@ impl<'a> Resolver<'a> {
             self.error(d);
             return Val::Poison;
         }
-        let d = match nearest(name, over) {
+        let d = match nearest(name, over.chain(["random_uniform", "random_normal"])) {
             Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.sure),
             None => d,
         };

@@ -25,4 +25,5 @@ ops! {
     reduce, prod, truth_folds, arg_reduce, cumsum, top_k, mean, softmax, logsumexp, cross_entropy, cross_entropy_grad,
     lookup, scatter_add, one_hot,
     shift, concat, cut,
+    random, training,
 }

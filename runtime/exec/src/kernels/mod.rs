@@ -26,6 +26,7 @@
 //!     .run(logits, label, out)                                      out over rows
 //! CrossEntropyGradKernel::new(dtype, shape, dim, label: &Access over shape, scale: &Access over shape)
 //!     .run(Arg, label, scale, out)                                  out over shape
+//! RandomKernel::new(stream, distribution, dtype, sizes, ranges).run(seed, step, out)
 //! ```
 
 mod block_copy;
@@ -41,6 +42,7 @@ mod map;
 mod map_run;
 mod math;
 mod par;
+mod random;
 mod reduce;
 mod rows;
 mod softmax;
@@ -58,6 +60,7 @@ pub use cumsum::CumSumKernel;
 pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};
 pub use index::{LookupKernel, ScatterAddKernel};
 pub use map::MapKernel;
+pub use random::RandomKernel;
 pub use reduce::ReduceKernel;
 pub use softmax::{LogSumExpKernel, SoftmaxKernel};
 pub use top_k::TopKKernel;

@@ -5,6 +5,7 @@ mod cumsum;
 mod map;
 mod math;
 mod moves;
+mod random;
 mod reduce;
 mod rows;
 mod top_k;
