@@ -143,7 +143,7 @@ impl Own {
     }
 
     /// Copies `from` to another order of dims, or a part of it.
-    pub(crate) fn copy(from: &Local, out: &Local, reuse: &[(BufId, BufId)]) -> Result<Own, Unprepared> {
+    pub(crate) fn copy(from: &Local, out: &Local) -> Result<Own, Unprepared> {
         let mut access = from.access(&out.dims);
         for (dim, range) in from.dims.iter().zip(&from.ranges) {
             let wanted = out.range(*dim)?;
@@ -159,7 +159,7 @@ impl Own {
             return Err(Unprepared::Plan(format!("{} is copied to {}", from.dtype, out.dtype)));
         }
         let kernel = CopyKernel::new(&out.shape, &access)?;
-        Ok(Own::new(Kernel::Copy(kernel), &[(from, Some(access))], &[out], reuse))
+        Ok(Own::new(Kernel::Copy(kernel), &[(from, None)], &[out], &[]))
     }
 
     /// The own op for a step; none for contractions and collectives.
@@ -289,7 +289,7 @@ impl Own {
                 let kernel = RandomKernel::new(stream, *distribution, out.dtype, &sizes, &out.ranges)?;
                 Own::new(Kernel::Random(kernel), &[], &[&out], reuse)
             }
-            StepKind::Copy(copy) => Own::copy(&here.local(&copy.from)?, &here.local(&copy.out)?, reuse)?,
+            StepKind::Copy(copy) => Own::copy(&here.local(&copy.from)?, &here.local(&copy.out)?)?,
             StepKind::Shift { .. }
             | StepKind::Concat { .. }
             | StepKind::Cut { .. }
@@ -394,8 +394,6 @@ impl Own {
             }
             Kernel::Random(kernel) => kernel.run(dice.seed, dice.step, out),
             Kernel::Reduce(kernel) => kernel.run(read(0)?, out),
-            // A copy onto itself.
-            Kernel::Copy(_) if matches!(arg(0), Arg::Out(_)) => Ok(()),
             Kernel::Copy(kernel) => kernel.run(read(0)?, out),
             Kernel::BlockCopy(kernel) => {
                 let from: Vec<Slice<'_>> = (0..self.loads.len()).map(read).collect::<Result<_, _>>()?;
