@@ -102,6 +102,7 @@ pub fn layout(
             LayoutKind::Recompute(_) => out.push(not_yet("recompute", item.span)),
         }
     }
+    super::unmatched::unmatched(file, program, shared, &mut out);
     placed_twice(&layout, &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }
 }

@@ -27,6 +27,7 @@ mod train;
 mod walk;
 
 use crate::program::{LossDecl, ParamDecl, Program, Settings};
+pub(crate) use glob::matches;
 use globals::Globals;
 use meshwright_diag::{Diagnostic, Outcome, Span, codes, has_errors};
 use meshwright_ops::{Graph, Id, Origin};
