@@ -8,8 +8,8 @@ use crate::walk::{Bound, close_from, walk};
 use meshwright_core::ParamDecl;
 use meshwright_core::autodiff::gradients;
 use meshwright_diag::Span;
-use meshwright_ops::{F64Tensor, Graph, Id, Leaf, LeafOp, Origin, Type};
-use meshwright_plan::{DType, Dim};
+use meshwright_ops::{Call, F64Tensor, Graph, Id, Leaf, LeafOp, Origin, Type, Value, family};
+use meshwright_plan::{DType, Dim, DimNames, Init};
 use std::time::Instant;
 
 /// Some gradients are zero everywhere (of the sum of a softmax): they have no magnitude of their own.
@@ -122,4 +122,28 @@ fn gradients_are_the_same_however_they_are_split() {
     }
     crate::report(&format!("split gradients: {cases} cases in {:.1?}", begin.elapsed()));
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Powers whose gradient at 0 is a number, where a logarithm or `0 ** -1` would make it none.
+#[test]
+fn powers_have_gradients_at_zero() {
+    for (n, want) in [(0.0, 0.0), (1.0, 1.0), (2.0, 0.0), (3.0, 0.0)] {
+        for tensor in [false, true] {
+            let mut g = Graph::new(DimNames::default());
+            let leaf = LeafOp::Param { path: "x".into(), init: Init::Constant(0.0) };
+            let x = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
+            let leaf = LeafOp::Input { name: "n".into() };
+            let exponent = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
+            let args = [Value::Tensor(x), if tensor { Value::Tensor(exponent) } else { Value::Number(n) }];
+            let call =
+                Call { name: "pow", args: &args, dims: &[], groups: &[], named: &[], float: DType::F64 };
+            let loss = (family("pow", false).unwrap().build)(&mut g, &call).unwrap();
+            let param =
+                ParamDecl { path: "x".into(), id: x, span: Span::default(), frozen: false, no_decay: false };
+            let grad = gradients(&mut g, loss, &[&param])[0];
+            let scalar = |v: f64| F64Tensor::new([], vec![v]);
+            let bound: Bound = [(x, scalar(0.0)), (exponent, scalar(n))].into();
+            assert_eq!(walk(&g, &bound)[grad.0 as usize].data, vec![want], "x ** {n}, tensor: {tensor}");
+        }
+    }
 }

@@ -2,11 +2,11 @@
 //! split, or unfinished.
 
 use crate::devices::{Devices, Refused, free, layout, plan, rule, say, to};
-use crate::subject::{Arrival, Built, Subject, build, step, subjects, tensors};
+use crate::subject::{Arrival, Built, Subject, build, narrow, step, subjects, tensors};
 use crate::walk::{Bound, close_from, from_host, walk};
 use meshwright_core::layout::{Rule, RuleDim, ScopeClass};
 use meshwright_ops::{F64Tensor, Graph, Id};
-use meshwright_plan::{Dim, Mesh};
+use meshwright_plan::{DType, Dim, Mesh};
 use std::time::Instant;
 
 /// A way to place a built subject.
@@ -156,7 +156,11 @@ pub(crate) fn same(
             if got.dtype() != ty.dtype {
                 return Err(at(format!("`{goal}` is {} instead of {}", got.dtype(), ty.dtype)));
             }
-            let tolerance = if ty.dtype.is_float() { 1e-12 } else { 0.0 };
+            let tolerance = match ty.dtype {
+                DType::F64 => 1e-12,
+                DType::F32 => 1e-5,
+                _ => 0.0,
+            };
             let got = from_host(got, dims).ordered(&want.dims);
             close_from(&got.data, &want.data, tolerance, least).map_err(|e| at(format!("`{goal}`, {e}")))?;
         }
@@ -176,4 +180,32 @@ fn every_op_is_the_same_however_it_is_split() {
     }
     crate::report(&format!("split equals whole: {cases} cases in {:.1?}", begin.elapsed()));
     assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The kernels of f32 are not those of f64: every sample of which all operands and steps can be narrowed, on one device and
+/// with its dims split.
+#[test]
+fn every_op_is_the_same_in_f32() {
+    let begin = Instant::now();
+    let (mut devices, mut wrong, mut cases, mut names) = (Devices::default(), Vec::new(), 0, Vec::new());
+    for subject in subjects() {
+        let Some(b) = narrow(&subject) else { continue };
+        names.push(subject.name.clone());
+        let want = walk(&b.graph, &b.bound).swap_remove(b.value.0 as usize);
+        let mut ways = vec![way(&[], vec![])];
+        ways.extend(b.dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
+        // The oracle is of f64: sums that cancel are off by what f32 rounds.
+        match same(&subject.name, &b.graph, &b.bound, &[("y", b.value, want)], 1.0, &ways, &mut devices) {
+            Ok(n) => cases += n,
+            Err(e) => wrong.push(e),
+        }
+    }
+    crate::report(&format!("f32: {} samples, {cases} cases in {:.1?}", names.len(), begin.elapsed()));
+    assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
+    for family in ["+", "*", "sum", "max", "softmax", "cross_entropy", "lookup", "exp", "tanh", "cumsum"] {
+        assert!(
+            names.iter().any(|n| n.starts_with(&format!("{family}, "))),
+            "no sample of `{family}` in f32"
+        );
+    }
 }

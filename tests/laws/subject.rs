@@ -97,6 +97,20 @@ pub(crate) fn build(subject: &Subject, arrivals: &[Arrival], seed: u64) -> Resul
     Ok(Built { graph, operands, value, first, bound, dims, part, source })
 }
 
+/// A subject with operands of f32, as inputs; `None` where it has no floats, or its sample itself builds values of f64.
+pub(crate) fn narrow(subject: &Subject) -> Option<Built> {
+    let mut narrow = subject.clone();
+    for i in narrow.inputs.iter_mut().filter(|i| i.dtype == DType::F64) {
+        i.dtype = DType::F32;
+    }
+    let floats = narrow.inputs.iter().any(|i| i.dtype == DType::F32);
+    // A number of f64 that meets an f32 is refused, in ops that build by a panic.
+    let built = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| build(&narrow, &[], 0)));
+    let built = built.ok()?.ok()?;
+    let wide = built.graph.nodes.iter().any(|n| matches!(n.ty.dtype, DType::F64 | DType::PairF64));
+    (floats && !wide).then_some(built)
+}
+
 struct Builder {
     graph: Graph,
     bound: Bound,
@@ -140,7 +154,8 @@ impl Builder {
 
     /// A leaf with elements drawn as the sample says, times `scale`.
     fn leaf(&mut self, name: String, ty: Type, input: &SampleInput, scale: f64, param: bool) -> Id {
-        let value = F64Tensor::build(&ty.dims, |_| draw(&mut self.rng, input) * scale);
+        let round = |v: f64| if input.dtype == DType::F32 { f64::from(v as f32) } else { v };
+        let value = F64Tensor::build(&ty.dims, |_| round(draw(&mut self.rng, input) * scale));
         let class = if param { Class::Param } else { Class::Value };
         self.graph.cursor =
             Origin { class, name: name.as_str().into(), path: name.as_str().into(), ..Origin::default() };

@@ -6,7 +6,7 @@ use crate::partition::{Spmd, partition};
 use crate::print;
 use crate::schedule::{self, LineOf};
 use crate::step_graph::StepGraph;
-use crate::verify::verify;
+use crate::verify::{verify, verify_graph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Dim, Plan};
@@ -103,7 +103,7 @@ pub fn compile(
             None => return (None, out),
         };
         let found = match &stage {
-            Stage::Graph(_) => Vec::new(),
+            Stage::Graph(g) => verify_graph(g),
             Stage::Spmd(s) => verify(s),
             Stage::Plan(p) if pass.name == "lifetimes" => schedule::verify_plan(p),
             Stage::Plan(p) => schedule::verify_plan(&schedule::lifetimes((**p).clone())),

@@ -6,7 +6,7 @@ use crate::step_graph::{Goal, GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Outcome, codes};
 use meshwright_ops::{F64Tensor, Graph, Id, Kind, LeafOp, Role};
 use meshwright_plan::{Dim, Monoid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How an accumulator combines batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,9 +160,10 @@ fn how(g: &Graph, id: Id, example: Option<Dim>) -> Option<Accumulate> {
     let roles = n.op.roles(&g.input_types(id), &n.ty);
     match (roles.get(example)?.role, n.op.name()) {
         (Role::Reduce(Monoid::Sum), "mean") => Some(Accumulate::Mean),
-        (Role::Reduce(Monoid::Sum), _) => Some(Accumulate::Sum),
-        (Role::Reduce(Monoid::Max), _) => Some(Accumulate::Max),
-        (Role::Reduce(Monoid::Min), _) => Some(Accumulate::Min),
+        // Other ops that add along the dim do not add all of it: `x[batch = 0]` picks from each batch.
+        (Role::Reduce(Monoid::Sum), "sum" | "contract") => Some(Accumulate::Sum),
+        (Role::Reduce(Monoid::Max), "max") => Some(Accumulate::Max),
+        (Role::Reduce(Monoid::Min), "min") => Some(Accumulate::Min),
         _ => None,
     }
 }
@@ -209,13 +210,20 @@ impl Evaluation {
     }
 
     fn value(&self, id: Id, known: &mut BTreeMap<Id, F64Tensor>) -> F64Tensor {
-        if let Some(v) = known.get(&id) {
-            return v.clone();
+        // Operands come before their users; without recursion, since chains may be long.
+        let mut needed = BTreeSet::new();
+        let mut todo = vec![id];
+        while let Some(id) = todo.pop() {
+            if !known.contains_key(&id) && needed.insert(id) {
+                todo.extend(&self.graph.node(id).inputs);
+            }
         }
-        let n = self.graph.node(id).clone();
-        let inputs: Vec<F64Tensor> = n.inputs.iter().map(|i| self.value(*i, known)).collect();
-        let v = n.op.oracle(&inputs.iter().collect::<Vec<_>>(), &n.ty);
-        known.insert(id, v.clone());
-        v
+        for id in needed {
+            let n = self.graph.node(id);
+            let inputs: Vec<&F64Tensor> = n.inputs.iter().filter_map(|i| known.get(i)).collect();
+            let v = n.op.oracle(&inputs, &n.ty);
+            known.insert(id, v);
+        }
+        known.get(&id).cloned().unwrap_or_else(|| panic!("internal error: a result that is not computed"))
     }
 }

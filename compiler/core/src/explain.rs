@@ -171,7 +171,8 @@ pub(crate) fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
                 let around = o.path.is_empty() || n.origin.path.starts_with(&*o.path);
                 around && (&o.name, o.phase) == (&n.origin.name, n.origin.phase)
             };
-            g.ids().filter(same).last() == Some(id)
+            let all: Vec<Id> = g.ids().filter(same).collect();
+            all.into_iter().rfind(|i| !part_of_sum(g, *i)) == Some(id)
         }
         Phase::Backward => n.origin.class == Class::Grad,
         Phase::Update => {
@@ -180,6 +181,12 @@ pub(crate) fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
         }
     };
     named.then(|| n.origin.name.to_string())
+}
+
+/// Whether a value is the unfinished part of a sum that the partitioner took out of it: it is the operand of an earlier one.
+fn part_of_sum(g: &Graph, id: Id) -> bool {
+    matches!(g.node(id).op.kind(), Kind::Add)
+        && g.ids().take_while(|u| *u < id).any(|u| g.node(u).inputs.contains(&id))
 }
 
 fn collectives(plan: &Plan) -> Vec<CollectiveReport> {

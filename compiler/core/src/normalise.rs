@@ -111,7 +111,7 @@ fn constant(g: &Graph, id: Id) -> Option<f64> {
 pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
     let mut seen: BTreeMap<(String, Vec<Id>, u8, Arc<str>), Id> = BTreeMap::new();
     rebuild(step, |g, node, _| {
-        // A leaf is its own thing, a gradient is where rules for gradients speak.
+        // A gradient is where rules for gradients speak. Leaves that are equal are one: their text names what they are.
         if matches!(node.op.kind(), Kind::Gradient) {
             return g.push(node);
         }

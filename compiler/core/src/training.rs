@@ -5,7 +5,7 @@ use crate::optimizers::{Optimizer, Trained, Update};
 use crate::program::{ClipSpec, ParamDecl, Program};
 use crate::step_graph::{Goal, GoalKind, StepGraph};
 use meshwright_ops::{Class, Graph, Id, Origin, SQRT};
-use meshwright_plan::Phase;
+use meshwright_plan::{DType, Phase};
 
 /// Builds the training step of a program; `None` where it has no `train` block.
 pub fn training_step(program: &Program) -> Option<StepGraph> {
@@ -23,7 +23,15 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
     let trained: Vec<Trained<'_>> =
         params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
     let Optimizer { def, chosen } = &train.optimizer;
-    (def.update)(chosen, &mut Update::new(&mut g, &mut goals, program.float), &trained);
+    // Each dtype for itself: settings are cast to the parameters', not parameters to the program's.
+    for dtype in [DType::F32, DType::F64] {
+        let of: Vec<Trained<'_>> =
+            trained.iter().filter(|p| g.ty(p.decl.id).dtype == dtype).copied().collect();
+        if !of.is_empty() {
+            let chosen = chosen.cast(&mut g, dtype);
+            (def.update)(&chosen, &mut Update::new(&mut g, &mut goals, program.float, dtype), &of);
+        }
+    }
     // What is not trained is kept all the same: an evaluation may read it where the loss does not.
     for p in program.params.iter().filter(|p| p.frozen) {
         goals.push(Goal { name: p.path.clone(), id: p.id, kind: GoalKind::Next(p.id) });
@@ -45,13 +53,16 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
 /// under every layout.
 fn clipped(g: &mut Graph, grads: &[Id], limit: f64) -> Vec<Id> {
     let Some(first) = grads.first() else { return Vec::new() };
-    let dtype = g.ty(*first).dtype;
+    // The norm is of the widest dtype among them.
+    let wide = grads.iter().any(|x| g.ty(*x).dtype == DType::F64);
+    let dtype = if wide { DType::F64 } else { g.ty(*first).dtype };
     let base = g.node(*first).origin.clone();
     let mut squares = Vec::new();
     for grad in grads {
         g.cursor =
             Origin { phase: Phase::Update, name: "gradient norm".into(), ..g.node(*grad).origin.clone() };
-        squares.push(g.contract_to(&[*grad, *grad], &[]));
+        let square = g.contract_to(&[*grad, *grad], &[]);
+        squares.push(g.cast(square, dtype));
     }
     g.cursor = Origin {
         class: Class::Value,
@@ -70,6 +81,7 @@ fn clipped(g: &mut Graph, grads: &[Id], limit: f64) -> Vec<Id> {
         .iter()
         .map(|grad| {
             g.cursor = Origin { phase: Phase::Update, ..g.node(*grad).origin.clone() };
+            let factor = g.cast(factor, g.ty(*grad).dtype);
             g.product(&[*grad, factor])
         })
         .collect()

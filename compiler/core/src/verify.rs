@@ -9,8 +9,8 @@
 //! 6. What the step gives is finished, scalars are whole, next values are placed as their leaves.
 
 use crate::partition::{Instr, Move, Spmd, VersionId, operand_placement};
-use crate::step_graph::GoalKind;
-use meshwright_ops::{Kind, Role};
+use crate::step_graph::{GoalKind, StepGraph};
+use meshwright_ops::{Id, Kind, Role};
 use meshwright_plan::{Axis, Dim, Monoid, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,6 +66,51 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
             let mut held = leaves.map(|i| spmd.version(i.out())).filter(|l| l.value == of);
             if held.any(|l| l.placement != *p) {
                 v.push(format!("the next value of `{}` is not placed as it is", goal.name));
+            }
+        }
+    }
+    v
+}
+
+/// What must hold of a step graph, after each pass over it: operands are defined before their users, types inferred again
+/// are equal (but for the order of dims, which has no meaning, and a range that is known from elsewhere), goals exist, and
+/// what is next for a leaf has its type. Every violation, in words.
+pub fn verify_graph(step: &StepGraph) -> Vec<String> {
+    let g = &step.graph;
+    let mut v = Vec::new();
+    let sorted = |dims: &[Dim]| {
+        let mut dims = dims.to_vec();
+        dims.sort();
+        dims
+    };
+    for id in g.ids() {
+        let n = g.node(id);
+        let at = format!("value {}, {}", id.0, g.describe(id));
+        if let Some(x) = n.inputs.iter().find(|x| **x >= id) {
+            v.push(format!("{at}: reads value {} before it is defined", x.0));
+            continue;
+        }
+        match n.op.infer(&g.input_types(id), &g.dims) {
+            Err(e) => v.push(format!("{at}: `{}` refuses its operands: {e}", n.op.name())),
+            Ok(ty) => {
+                let range = ty.range.is_none() || ty.range == n.ty.range;
+                if ty.dtype != n.ty.dtype || sorted(&ty.dims) != sorted(&n.ty.dims) || !range {
+                    v.push(format!("{at}: is {:?}, but `{}` gives {ty:?}", n.ty, n.op.name()));
+                }
+            }
+        }
+    }
+    for goal in &step.goals {
+        let known = |id: Id| (id.0 as usize) < g.nodes.len();
+        if !known(goal.id) {
+            v.push(format!("goal `{}` is no value", goal.name));
+        } else if let GoalKind::Next(leaf) = goal.kind {
+            if !known(leaf) || !matches!(g.node(leaf).op.kind(), Kind::Leaf(_)) {
+                v.push(format!("goal `{}` is next for what is no leaf", goal.name));
+            } else if g.ty(leaf).dtype != g.ty(goal.id).dtype
+                || sorted(&g.ty(leaf).dims) != sorted(&g.ty(goal.id).dims)
+            {
+                v.push(format!("goal `{}` has another type than its leaf", goal.name));
             }
         }
     }
@@ -156,5 +201,47 @@ fn op(
     }
     if want != version.placement {
         v.push(format!("{at}: the result is placed otherwise than its loops give"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step_graph::Goal;
+    use meshwright_ops::{Graph, Leaf, LeafOp, NEG, Type};
+    use meshwright_plan::{DType, DimNames};
+
+    /// A step that gives the negative of an input.
+    fn step() -> StepGraph {
+        let mut g = Graph::new(DimNames::default());
+        let d = g.dims.add("d", 3);
+        let ty = Type::new(DType::F32, [d]);
+        let x = g.op(Leaf { leaf: LeafOp::Input { name: "x".into() }, ty }, &[]);
+        let id = g.unary(&NEG, x);
+        let goals = vec![Goal { name: "y".into(), id, kind: GoalKind::Output }];
+        StepGraph {
+            model: "m".into(),
+            program: "predict",
+            float: DType::F32,
+            graph: g,
+            inputs: vec![],
+            goals,
+        }
+    }
+
+    #[test]
+    fn a_broken_graph_is_found() {
+        assert_eq!(verify_graph(&step()), Vec::<String>::new());
+        let broken: [(fn(&mut StepGraph), &str); 4] = [
+            (|s| s.graph.nodes[1].inputs[0] = Id(1), "before it is defined"),
+            (|s| s.graph.nodes[1].ty.dtype = DType::F64, "gives"),
+            (|s| s.graph.nodes[0].ty.dtype = DType::Bool, "refuses its operands"),
+            (|s| s.goals[0].id = Id(2), "is no value"),
+        ];
+        for (break_it, text) in broken {
+            let mut s = step();
+            break_it(&mut s);
+            assert!(verify_graph(&s).iter().any(|v| v.contains(text)), "{text}: {:?}", verify_graph(&s));
+        }
     }
 }

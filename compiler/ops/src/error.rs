@@ -8,7 +8,7 @@ use meshwright_diag::Code;
 pub struct OpError {
     /// Its code.
     pub code: Code,
-    /// One line; dims are written as `{N}` placeholders nowhere: names are already in it.
+    /// One line, with the names of dims in it.
     pub message: String,
     /// The operand at fault, if one is.
     pub operand: Option<usize>,

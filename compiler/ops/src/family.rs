@@ -401,9 +401,9 @@ fn as_tensor(g: &mut Graph, v: Value, dtype: DType) -> Result<Id, OpError> {
         Value::Tensor(id) if g.ty(id).dtype == dtype => Ok(id),
         Value::Tensor(id) => g.add_op(Arc::new(Cast { to: dtype }), &[id]),
         Value::Bool(b) => Ok(g.op(Const::new(f64::from(u8::from(b)), dtype), &[])),
-        Value::Number(v) if dtype == DType::I32 && v.fract() != 0.0 => {
-            Err(OpError::new(codes::E0202, format!("{v} meets an integer value: it is no integer"))
-                .help("write an integer, or `cast(…, float)` the value"))
+        Value::Number(v) if dtype.is_int() && v.fract() != 0.0 => {
+            Err(OpError::new(codes::E0202, format!("{v} meets a value of {dtype}: it is no integer"))
+                .help("write an integer, or cast the value first: `cast(…, float)`"))
         }
         Value::Number(v) => Ok(g.op(Const::new(v, dtype), &[])),
     }

@@ -52,6 +52,7 @@ fn effective(layout: &Layout, class: Class, path: &str, silenced: &mut Vec<(usiz
         scopes.push(matching(&|r| r.scope.kind == Some(*k) && r.scope.path.is_none()));
     }
     scopes.push(matching(&|r| r.scope.kind.is_none() && r.scope.path.is_none()));
+    let scopes: Vec<Vec<usize>> = scopes.into_iter().flat_map(|s| by_glob(layout, s)).collect();
     let mut out: Vec<usize> = Vec::new();
     for scope in scopes {
         let said = out.len();
@@ -65,6 +66,19 @@ fn effective(layout: &Layout, class: Class, path: &str, silenced: &mut Vec<(usiz
     // A rule of a dim comes before one for any dim, so that `*` takes what is left.
     let rank = |i: &usize| (layout.rules[*i].free, layout.rules[*i].dim == RuleDim::Any);
     out.sort_by_key(rank);
+    out
+}
+
+/// The rules of each glob, in the order of the first of each: each glob is a scope of its own.
+fn by_glob(layout: &Layout, rules: Vec<usize>) -> Vec<Vec<usize>> {
+    let mut out: Vec<Vec<usize>> = Vec::new();
+    let path = |i: usize| layout.rules[i].scope.path.as_ref();
+    for i in rules {
+        match out.iter_mut().find(|s| path(s[0]) == path(i)) {
+            Some(same) => same.push(i),
+            None => out.push(vec![i]),
+        }
+    }
     out
 }
 

@@ -5,6 +5,7 @@
 mod assign;
 mod mesh;
 mod rules;
+mod unmatched;
 
 pub use assign::{Assigned, assign, check_conflicts};
 pub use mesh::{check_devices, mesh_of};

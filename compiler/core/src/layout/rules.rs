@@ -106,6 +106,7 @@ pub fn layout(
         }
     }
     out.extend(all_missing(&missing, program));
+    super::unmatched::unmatched(file, program, shared, &mut out);
     placed_twice(&layout, &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }
 }

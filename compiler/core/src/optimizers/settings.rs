@@ -1,6 +1,7 @@
 //! Settings of optimisers: what each may be, and what was chosen.
 
-use meshwright_ops::Id;
+use meshwright_ops::{Graph, Id};
+use meshwright_plan::DType;
 use std::collections::BTreeMap;
 
 /// What a number may be.
@@ -111,6 +112,23 @@ impl Choices {
     /// Chooses; `written` says that the file does, and not the default.
     pub fn choose(&mut self, name: &'static str, chosen: Chosen, written: bool) {
         self.all.insert(name, (chosen, written));
+    }
+
+    /// The same with scalars of a dtype: parameters of another dtype than the program's are updated in their own.
+    pub fn cast(&self, g: &mut Graph, dtype: DType) -> Choices {
+        let mut out = self.clone();
+        for (chosen, _) in out.all.values_mut() {
+            let Chosen::Scalar(id, known) = chosen else { continue };
+            if g.ty(*id).dtype == dtype {
+                continue;
+            }
+            g.cursor = g.node(*id).origin.clone();
+            *id = match known {
+                Some(v) => g.constant(*v, dtype),
+                None => g.cast(*id, dtype),
+            };
+        }
+        out
     }
 
     fn get(&self, name: &str) -> Chosen {

@@ -20,13 +20,14 @@ pub struct Update<'a> {
     g: &'a mut Graph,
     goals: &'a mut Vec<Goal>,
     float: DType,
+    dtype: DType,
     step: Option<Id>,
 }
 
 impl<'a> Update<'a> {
-    /// Writes into `g` and `goals`; `float` is the arithmetic type.
-    pub fn new(g: &'a mut Graph, goals: &'a mut Vec<Goal>, float: DType) -> Self {
-        Update { g, goals, float, step: None }
+    /// Writes into `g` and `goals`; `float` is the arithmetic type of the program, `dtype` that of the parameters.
+    pub fn new(g: &'a mut Graph, goals: &'a mut Vec<Goal>, float: DType, dtype: DType) -> Self {
+        Update { g, goals, float, dtype, step: None }
     }
 
     /// The graph. What is built in it belongs to the parameter last named by [`Update::of`].
@@ -93,6 +94,7 @@ impl<'a> Update<'a> {
             self.g.cursor.name = keep;
             id
         });
+        let id = self.g.cast(id, self.dtype);
         self.step = Some(id);
         id
     }

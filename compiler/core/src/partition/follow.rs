@@ -121,16 +121,31 @@ impl Pass<'_> {
 
     /// The one placement that all users of a value ask for.
     fn wanted(&mut self, id: Id) -> Option<Placement> {
-        if let Some(w) = self.wants.get(&id) {
-            return w.clone();
+        // Users first, without recursion: chains may be long.
+        let mut todo = vec![id];
+        while let Some(v) = todo.last().copied() {
+            let unknown = |u: &Id| !self.wants.contains_key(u) && self.sees_through(*u);
+            let users = self.users[v.0 as usize].clone();
+            let before = todo.len();
+            if !self.wants.contains_key(&v) {
+                todo.extend(users.iter().copied().filter(unknown));
+            }
+            if todo.len() > before {
+                continue;
+            }
+            todo.pop();
+            if !self.wants.contains_key(&v) {
+                let all: BTreeSet<Placement> = users.iter().map(|u| self.demand(*u, v)).collect();
+                let w = if all.len() == 1 { all.into_iter().next() } else { None };
+                self.wants.insert(v, w);
+            }
         }
-        let mut all = BTreeSet::new();
-        for u in self.users[id.0 as usize].clone() {
-            all.insert(self.demand(u, id));
-        }
-        let w = if all.len() == 1 { all.into_iter().next() } else { None };
-        self.wants.insert(id, w.clone());
-        w
+        self.wants.get(&id).cloned().flatten()
+    }
+
+    /// Whether what an op asks of its operand depends on what is asked of its result.
+    fn sees_through(&self, id: Id) -> bool {
+        matches!(self.node(id).op.kind(), Kind::Rename { .. }) || self.transparent(id)
     }
 
     /// The placement of `v` that its user will ask for, seen through ops that cost nothing.

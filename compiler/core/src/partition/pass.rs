@@ -3,7 +3,7 @@
 use super::reasons::Reason;
 use super::route::{Move, Router};
 use super::spmd::{Cause, Instr, Spmd, Version, VersionId, operand_placement};
-use crate::layout::{Assigned, Layout, assign};
+use crate::layout::{Assigned, Layout, RuleDim, assign};
 use crate::step_graph::{GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Add, Class, Graph, Id, Kind, LeafOp, Node, Role, Roles};
@@ -23,6 +23,17 @@ pub(super) struct Made {
     gathered: bool,
 }
 
+/// What a value is, where it is not only the result of an op.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nature {
+    /// It can be made in any placement at no cost.
+    Anywhere,
+    /// It is a parameter, or a function of one.
+    ParamLike,
+    /// Neither.
+    Other,
+}
+
 /// State of the walk.
 pub(super) struct Pass<'a> {
     pub(super) step: StepGraph,
@@ -38,6 +49,7 @@ pub(super) struct Pass<'a> {
     /// The placement after it has been decided which sums are finished.
     pub(super) settled: Vec<Option<Placement>>,
     pub(super) wants: BTreeMap<Id, Option<Placement>>,
+    nature: Vec<Nature>,
     roles: Vec<Option<Roles>>,
     /// Over which dims each axis of an unfinished value was summed.
     summed: BTreeMap<(Id, Axis), Vec<Dim>>,
@@ -84,7 +96,7 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        Pass {
+        let mut pass = Pass {
             step: step.clone(),
             layout,
             mesh: &layout.mesh,
@@ -94,6 +106,7 @@ impl<'a> Pass<'a> {
             natural: vec![None; n],
             settled: vec![None; n],
             wants: BTreeMap::new(),
+            nature: Vec::with_capacity(n),
             roles: vec![None; n],
             summed: BTreeMap::new(),
             made: BTreeMap::new(),
@@ -102,7 +115,12 @@ impl<'a> Pass<'a> {
             diagnostics: Vec::new(),
             told: BTreeSet::new(),
             reasons: BTreeMap::new(),
+        };
+        for id in step.graph.ids() {
+            let nature = pass.nature_of(id);
+            pass.nature.push(nature);
         }
+        pass
     }
 
     pub(super) fn graph(&self) -> &Graph {
@@ -167,23 +185,26 @@ impl<'a> Pass<'a> {
 
     /// Constants, positions, random values and inputs can be made in any placement at no cost, also under another name of a dim.
     pub(super) fn anywhere(&self, id: Id) -> bool {
-        match self.node(id).op.kind() {
-            Kind::Generator => true,
-            Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber) => true,
-            Kind::Rename { .. } => self.anywhere(self.node(id).inputs[0]),
-            _ => false,
-        }
+        self.nature[id.0 as usize] == Nature::Anywhere
     }
 
     /// A parameter or state, or an element-wise function or rename of parameters alone.
     pub(super) fn param_like(&self, id: Id) -> bool {
+        self.nature[id.0 as usize] == Nature::ParamLike
+    }
+
+    /// What a value is, of which the operands are known: in order of definition, since chains may be long.
+    fn nature_of(&self, id: Id) -> Nature {
         let n = self.node(id);
-        match n.op.kind() {
-            Kind::Leaf(LeafOp::Param { .. } | LeafOp::State { .. }) => true,
-            Kind::Leaf(_) | Kind::Generator => false,
-            Kind::Rename { .. } => self.param_like(n.inputs[0]),
-            Kind::Compute => n.inputs.len() == 1 && self.pointwise(id) && self.param_like(n.inputs[0]),
-            _ => false,
+        let operand = n.inputs.first().map(|x| self.nature[x.0 as usize]);
+        match (n.op.kind(), operand) {
+            (Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber), _) => Nature::Anywhere,
+            (Kind::Leaf(LeafOp::Param { .. } | LeafOp::State { .. }), _) => Nature::ParamLike,
+            (Kind::Rename { .. }, Some(operand)) => operand,
+            (Kind::Compute, Some(Nature::ParamLike)) if n.inputs.len() == 1 && self.pointwise(id) => {
+                Nature::ParamLike
+            }
+            _ => Nature::Other,
         }
     }
 
@@ -354,6 +375,7 @@ impl<'a> Pass<'a> {
                 list.push(None);
             }
             self.roles.push(None);
+            self.nature.push(Nature::Other);
             self.users.push(vec![id]);
             for x in &xs {
                 self.users[x.0 as usize] = vec![sub];
@@ -428,13 +450,7 @@ impl<'a> Pass<'a> {
 
     fn make_anywhere(&mut self, id: Id, dst: &Placement, phase: Phase) -> VersionId {
         match self.node(id).op.kind() {
-            Kind::Rename { from, to } => {
-                let x = self.node(id).inputs[0];
-                let src = self.convert(x, &dst.rename(to, from), Some(id));
-                let out = self.version(id, dst.clone(), Some(phase), false);
-                self.instrs.push(Instr::Op { inputs: vec![src], loops: BTreeMap::new(), out });
-                out
-            }
+            Kind::Rename { .. } => self.make_renamed(id, dst),
             Kind::Generator => {
                 let out = self.version(id, dst.clone(), Some(phase), false);
                 self.instrs.push(Instr::Op { inputs: vec![], loops: dst.splits.clone(), out });
@@ -446,6 +462,30 @@ impl<'a> Pass<'a> {
                 out
             }
         }
+    }
+
+    /// Renames of what can be made anywhere, from the first that is not there yet.
+    fn make_renamed(&mut self, id: Id, dst: &Placement) -> VersionId {
+        let mut chain = vec![(id, dst.clone())];
+        let src = loop {
+            let (last, p) = &chain[chain.len() - 1];
+            let Kind::Rename { from, to } = self.node(*last).op.kind() else {
+                panic!("internal error: {} is no rename", self.graph().describe(*last))
+            };
+            let (x, p, phase) =
+                (self.node(*last).inputs[0], p.rename(to, from), self.node(*last).origin.phase);
+            let is_rename = matches!(self.node(x).op.kind(), Kind::Rename { .. });
+            if !is_rename || self.usable(x, &p, phase).is_some() {
+                break self.convert(x, &p, Some(*last));
+            }
+            chain.push((x, p));
+        };
+        let user = self.node(id).origin.phase;
+        chain.into_iter().rev().fold(src, |src, (id, p)| {
+            let out = self.version(id, p, Some(user), false);
+            self.instrs.push(Instr::Op { inputs: vec![src], loops: BTreeMap::new(), out });
+            out
+        })
     }
 
     /// Settles and converts what the step gives.
@@ -534,7 +574,7 @@ impl<'a> Pass<'a> {
     fn check_gather(&mut self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) {
         let class = self.node(id).origin.class;
         let user_class = user.map_or(Class::Moment, |u| self.node(u).origin.class);
-        let implied = self.param_like(id) && !self.whole_against_a_rule(id, dim, axis, user)
+        let implied = self.stored_split(id, axis, user) && !self.whole_against_a_rule(id, dim, axis, user)
             || matches!(class, Class::Moment | Class::Grad)
             || matches!(user_class, Class::Moment)
             // What becomes a gradient is stored as the parameter is.
@@ -544,7 +584,7 @@ impl<'a> Pass<'a> {
                 .layout
                 .rules
                 .iter()
-                .any(|r| r.free && r.axes.contains(&axis) && r.dim == crate::layout::RuleDim::Dim(dim));
+                .any(|r| r.free && r.axes.contains(&axis) && r.dim == RuleDim::Dim(dim));
         if !implied && self.told.insert((dim, axis)) {
             let d = super::follow::unasked_gather(self, id, axis, dim, user);
             self.diagnostics.push(d);
@@ -566,6 +606,28 @@ impl<'a> Pass<'a> {
                 && r.axes.contains(&axis)
         };
         self.layout.rules.iter().any(asked) && self.roles(user).loops.iter().any(whole)
+    }
+
+    /// Whether a parameter, or a function of one, is split over an axis by a rule that does not speak of its user: a scope
+    /// stores it split.
+    fn stored_split(&self, id: Id, axis: Axis, user: Option<Id>) -> bool {
+        if !self.param_like(id) {
+            return false;
+        }
+        let mut root = id;
+        while let [x] = self.node(root).inputs[..] {
+            root = x;
+        }
+        let by = [root, id].into_iter().find_map(|x| {
+            let n = self.node(x);
+            assign(self.layout, n.origin.class, &n.origin.path, &n.ty.dims).by.get(&axis).copied()
+        });
+        let (Some(by), Some(user)) = (by, user) else { return true };
+        let o = &self.node(user).origin;
+        match self.layout.rules[by].dim {
+            RuleDim::Any => true,
+            RuleDim::Dim(d) => assign(self.layout, o.class, &o.path, &[d]).by.get(&axis) != Some(&by),
+        }
     }
 
     /// The op that reads operands unfinished on `axes` is linear in them.

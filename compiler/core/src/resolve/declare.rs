@@ -265,6 +265,7 @@ impl<'a> Resolver<'a> {
             self.define(&i.name, Val::Poison);
             return;
         };
+        self.one_example_dim(i, &dims);
         self.scope().name = name.into();
         let ty = Type { dtype, dims: dims.clone(), range };
         let leaf = LeafOp::Input { name: name.to_string() };
@@ -275,6 +276,23 @@ impl<'a> Resolver<'a> {
             self.scope().inputs.insert(name);
         }
         self.define(&i.name, val);
+    }
+
+    /// The first dim of every input counts the examples: it must be one dim.
+    fn one_example_dim(&mut self, i: &Input, dims: &[Dim]) {
+        let (Some(mine), Some((first, _, span))) = (dims.first(), self.inputs.first()) else { return };
+        let Some(dim) = first.dims.first().filter(|d| *d != mine) else { return };
+        let (mine, dim) = (self.graph.dims.name(*mine), self.graph.dims.name(*dim));
+        let (name, other) = (&i.name.text, &first.name);
+        let d = Diagnostic::error(
+            codes::E0203,
+            format!("inputs `{other}` and `{name}` have different first dims: `{dim}` and `{mine}`"),
+        )
+        .at(i.name.span, format!("counts its examples by `{mine}`"))
+        .and(*span, format!("counts its examples by `{dim}`"))
+        .note("the first dim of every input counts the examples, which all inputs share")
+        .help(format!("write `{dim}` first; the order of the other dims is free"));
+        self.error(d);
     }
 
     fn input_dtype(&mut self, n: &Name) -> Option<DType> {

@@ -63,12 +63,23 @@ struct Builder<'a, 'r> {
     index: BTreeMap<&'a str, usize>,
     /// Entries that are being evaluated.
     open: Vec<usize>,
+    /// How deep the expressions that are being evaluated are nested, through all the names that lead on.
+    depth: usize,
+    /// Whether that was once too deep: it is reported once.
+    too_deep: bool,
     report: &'r mut Report,
 }
 
 /// Evaluates the declarations of all files under the settings.
 pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: &mut Report) -> Globals<'a> {
-    let mut b = Builder { entries: Vec::new(), index: BTreeMap::new(), open: Vec::new(), report };
+    let mut b = Builder {
+        entries: Vec::new(),
+        index: BTreeMap::new(),
+        open: Vec::new(),
+        depth: 0,
+        too_deep: false,
+        report,
+    };
     let mut layers: BTreeMap<&'a str, &'a Layer> = BTreeMap::new();
     let mut presets: Vec<&'a SizePreset> = Vec::new();
     for item in files.iter().flat_map(|f| &f.items) {
@@ -336,6 +347,27 @@ impl<'a> Builder<'a, '_> {
 
     /// The value of an expression over numbers, dims and consts.
     fn value(&mut self, e: &'a Expr, kind: Kind) -> Option<Konst> {
+        if self.depth >= super::MAX_DEPTH {
+            if !std::mem::replace(&mut self.too_deep, true) {
+                let text = format!(
+                    "dims and consts that lean on one another are nested more than {} deep",
+                    super::MAX_DEPTH
+                );
+                self.report.push(
+                    Diagnostic::error(codes::E0219, text)
+                        .at(e.span, "the limit is reached here")
+                        .help("declare them in the order in which they are used"),
+                );
+            }
+            return None;
+        }
+        self.depth += 1;
+        let v = self.value_of(e, kind);
+        self.depth -= 1;
+        v
+    }
+
+    fn value_of(&mut self, e: &'a Expr, kind: Kind) -> Option<Konst> {
         let error = |text: String, at: Span| Diagnostic::error(codes::E0214, text).at(at, "here");
         match &e.kind {
             ExprKind::Int(v) => Some(Konst::Num(Num::int(*v))),

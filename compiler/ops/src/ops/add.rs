@@ -50,7 +50,13 @@ impl Op for Add {
 
     fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
         for (i, t) in x.iter().enumerate() {
-            if t.dtype != x[0].dtype || !(t.dtype.is_float() || t.dtype.is_int()) {
+            // Bytes have no room for sums: they would wrap, and where they wrap would depend on the layout.
+            if t.dtype == x[0].dtype && !super::unary::signed(t.dtype) {
+                return Err(OpError::new(codes::E0202, format!("a sum takes floats or i32, not {}", t.dtype))
+                    .operand(i)
+                    .help("cast it first: `cast(…, float)`"));
+            }
+            if t.dtype != x[0].dtype {
                 return Err(OpError::new(codes::E0202, format!("a sum of {} and {}", x[0].dtype, t.dtype))
                     .operand(i)
                     .help(format!("convert one of them: `cast(…, {})`", x[0].dtype)));

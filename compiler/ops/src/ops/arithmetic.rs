@@ -3,8 +3,10 @@
 use super::binary::build;
 use super::unary::{floats, signed};
 use crate::family::{between, float};
-use crate::{BinaryDef, Family, Form, Sample};
+use crate::{BinaryDef, Call, Family, Form, Graph, Id, OpError, Sample, Unary, Value};
+use meshwright_plan::DType;
 use meshwright_plan::expr::BinaryFn;
+use std::sync::Arc;
 
 /// Division of floats.
 pub static DIV: BinaryDef = BinaryDef {
@@ -33,12 +35,19 @@ pub static POW: BinaryDef = BinaryDef {
     linear: &[],
     derivatives: |g, a, b, y, need| {
         let t = g.ty(a).dtype;
-        let da = need[0].then(|| {
-            let one = g.constant(-1.0, t);
-            let less = g.sum_of(&[b, one]);
-            let p = g.binary("pow", a, less);
-            vec![b, p]
-        });
+        let da = match known(g, b) {
+            _ if !need[0] => None,
+            // Without powers where they are not needed: 0 * 0 ** -1 would be NaN.
+            Some(0.0) => None,
+            Some(1.0) => Some(vec![b]),
+            Some(2.0) => Some(vec![b, a]),
+            Some(n) => {
+                let less = g.constant(n - 1.0, t);
+                let p = g.binary("pow", a, less);
+                Some(vec![b, p])
+            }
+            None => Some(by_base(g, a, b, t)),
+        };
         let db = need[1].then(|| {
             let l = g.unary(&super::LOG, a);
             vec![y, l]
@@ -47,6 +56,33 @@ pub static POW: BinaryDef = BinaryDef {
     },
     oracle: f64::powf,
 };
+
+/// `pow` of a call: `x ** 1` is `x`, `x ** 2` its square.
+fn build_pow(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+    match c.args {
+        [Value::Tensor(x), Value::Number(n)] if g.ty(*x).dtype.is_float() && [1.0, 2.0].contains(n) => {
+            if *n == 1.0 { Ok(*x) } else { g.add_op(Arc::new(Unary(&super::SQUARE)), &[*x]) }
+        }
+        _ => build(&POW, g, c),
+    }
+}
+
+/// The number that a value is known to be.
+fn known(g: &Graph, id: Id) -> Option<f64> {
+    let n = g.node(id);
+    (n.op.name() == "const").then(|| n.op.oracle(&[], &n.ty).data[0])
+}
+
+/// `y * x ** (y - 1)`, 0 where the exponent is 0, whatever the base.
+fn by_base(g: &mut Graph, a: Id, b: Id, t: DType) -> Vec<Id> {
+    let one = g.constant(-1.0, t);
+    let less = g.sum_of(&[b, one]);
+    let p = g.binary("pow", a, less);
+    let zero = g.constant(0.0, t);
+    let some = g.binary("!=", b, zero);
+    let p = g.masked(some, p);
+    vec![b, p]
+}
 
 /// The lesser of two; of equal ones the gradient goes to the first.
 pub static MIN: BinaryDef = BinaryDef {
@@ -71,13 +107,13 @@ pub static MAX: BinaryDef = BinaryDef {
 };
 
 fn extreme(
-    g: &mut crate::Graph,
-    a: crate::Id,
-    b: crate::Id,
+    g: &mut Graph,
+    a: Id,
+    b: Id,
     first: &str,
     second: &str,
     need: [bool; 2],
-) -> [Option<Vec<crate::Id>>; 2] {
+) -> [Option<Vec<Id>>; 2] {
     let t = g.ty(a).dtype;
     let mut side = |name: &str| {
         let c = g.binary(name, a, b);
@@ -106,9 +142,24 @@ pub(crate) static FAMILY: &[Family] = &[
         name: "pow",
         form: Form::Function(2),
         doc: "`pow(x, y)`: x to the power of y, floats, broadcast by name. Also `x ** y`.",
-        build: |g, c| build(&POW, g, c),
+        build: build_pow,
         samples: || {
-            vec![Sample::call("pow", "pow", &[], vec![between(&[("a", 5)], 0.5, 2.0), float(&[("a", 5), ("b", 2)])])]
+            let to = |n: f64| {
+                move |g: &mut Graph, x: &[Id]| {
+                    let args = [Value::Tensor(x[0]), Value::Number(n)];
+                    build_pow(g, &Call { name: "pow", args: &args, dims: &[], groups: &[], named: &[], float: DType::F64 })
+                }
+            };
+            // Bases of both signs: no logarithm may be taken of them.
+            let signed = || vec![float(&[("a", 5), ("b", 3)])];
+            vec![
+                Sample::call("pow", "pow", &[], vec![between(&[("a", 5)], 0.5, 2.0), float(&[("a", 5), ("b", 2)])]),
+                Sample::new("to 0", signed(), to(0.0)),
+                Sample::new("to 1", signed(), to(1.0)),
+                Sample::new("to 2", signed(), to(2.0)),
+                Sample::new("to 3", signed(), to(3.0)),
+                Sample::new("to -1", vec![between(&[("a", 5)], 0.5, 2.0)], to(-1.0)),
+            ]
         },
     },
     Family {

@@ -1,7 +1,7 @@
 //! Contraction: the product of any number of values, summed over the dims that the result lacks. `a * b` is one that sums
 //! nothing; `sum[d](a * b)` is one by definition, so that the product is never materialised.
 
-use crate::family::float;
+use crate::family::{float, integer};
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
@@ -47,6 +47,8 @@ fn samples() -> Vec<Sample> {
         contraction("dot", &[], vec![float(&[a, b]), float(&[b, a])]),
         contraction("scaled", &["a"], vec![float(&[]), float(&[a, b]), float(&[b])]),
         contraction("a dim of one operand is summed", &["a"], vec![float(&[a, b, c]), float(&[a, b])]),
+        contraction("of integers", &["a", "c"], vec![integer(&[a, b], -3.0, 4.0), integer(&[b, c], -3.0, 4.0)]).flat(),
+        contraction("dot of integers", &[], vec![integer(&[a, b], -3.0, 4.0), integer(&[b, a], -3.0, 4.0)]).flat(),
     ]
 }
 
@@ -104,15 +106,21 @@ impl Op for Contract {
             }
         }
         while work.len() > 1 {
-            let (i, j) = if work.len() == 2 { (0, 1) } else { cheapest_pair(&work, &self.out) };
+            let dims = |work: &[Operand]| work.iter().map(|o| o.dims.clone()).collect::<Vec<_>>();
+            let (i, j) = if work.len() == 2 { (0, 1) } else { cheapest_pair(&dims(&work), &self.out) };
             let b = work.remove(j);
             let a = work.remove(i);
-            let keep = kept(&a, &b, &work, &self.out);
-            let joined: Vec<Dim> = a.dims.iter().chain(b.dims.iter().filter(|d| !a.dims.contains(d))).copied().collect();
+            let keep = kept(&a.dims, &b.dims, &dims(&work), &self.out);
+            let joined = joined(&a.dims, &b.dims);
             let (a, b, order) = storage_order(a, b, &keep, &self.out);
             let out = if work.is_empty() { e.output(&order) } else { e.temp(dtype, &order) };
             if keep.len() == joined.len() {
                 e.push(multiply(a, b, out.clone(), dtype));
+            } else if dtype == DType::I32 {
+                // There are matrix products of floats alone.
+                let all = e.temp(dtype, &joined);
+                e.push(multiply(a, b, all.clone(), dtype));
+                e.push(StepKind::Reduce { monoid: Monoid::Sum, input: all, out: out.clone() });
             } else {
                 e.push(StepKind::Contract { a, b, out: out.clone() });
             }
@@ -121,7 +129,32 @@ impl Op for Contract {
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
-        x.len().max(2) as u64 * union(x.iter().copied()).iter().map(|d| size(*d)).product::<u64>()
+        let positions = |dims: &[Dim]| dims.iter().map(|d| size(*d)).product::<u64>();
+        let all = union(x.iter().copied());
+        if x.len() < 3 || all.len() == self.out.len() {
+            return x.len().max(2) as u64 * positions(&all);
+        }
+        // As it is lowered: first what one operand alone is summed over, then pair by pair.
+        let mut work: Vec<Vec<Dim>> = x.iter().map(|t| t.dims.clone()).collect();
+        let mut flops = 0;
+        for i in 0..work.len() {
+            let needed = |d: &Dim| self.out.contains(d) || work.iter().enumerate().any(|(j, o)| j != i && o.contains(d));
+            let keep: Vec<Dim> = work[i].iter().copied().filter(needed).collect();
+            if keep.len() < work[i].len() {
+                flops += positions(&work[i]);
+                work[i] = keep;
+            }
+        }
+        while work.len() > 1 {
+            let (i, j) = cheapest_pair(&work, &self.out);
+            let b = work.remove(j);
+            let a = work.remove(i);
+            let keep = kept(&a, &b, &work, &self.out);
+            let joined = joined(&a, &b);
+            flops += if keep.len() == joined.len() { 1 } else { 2 } * positions(&joined);
+            work.insert(i.min(work.len()), keep);
+        }
+        flops
     }
 
     fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
@@ -140,24 +173,28 @@ impl Op for Contract {
     }
 }
 
-/// Dims of the product of `a` and `b` that the result or another operand still needs.
-fn kept(a: &Operand, b: &Operand, rest: &[Operand], out: &[Dim]) -> Vec<Dim> {
-    let needed = |d: &Dim| out.contains(d) || rest.iter().any(|o| o.dims.contains(d));
-    a.dims.iter().chain(b.dims.iter().filter(|d| !a.dims.contains(d))).copied().filter(needed).collect()
+/// Dims of the product of `a` and `b`.
+fn joined(a: &[Dim], b: &[Dim]) -> Vec<Dim> {
+    a.iter().chain(b.iter().filter(|d| !a.contains(d))).copied().collect()
 }
 
-/// The pair whose product is smallest; of equal ones the one with fewer multiplications, then the first.
-fn cheapest_pair(work: &[Operand], out: &[Dim]) -> (usize, usize) {
+/// Dims of the product of `a` and `b` that the result or another operand still needs.
+fn kept(a: &[Dim], b: &[Dim], rest: &[Vec<Dim>], out: &[Dim]) -> Vec<Dim> {
+    let needed = |d: &Dim| out.contains(d) || rest.iter().any(|o| o.contains(d));
+    joined(a, b).into_iter().filter(needed).collect()
+}
+
+/// The pair, of operands with these dims, whose product is smallest; of equal ones the one with fewer multiplications,
+/// then the first.
+fn cheapest_pair(work: &[Vec<Dim>], out: &[Dim]) -> (usize, usize) {
     let size = |dims: &[Dim]| dims.iter().map(|d| d.size as u128).product::<u128>();
     let mut best = None;
     for i in 0..work.len() {
         for j in i + 1..work.len() {
-            let rest: Vec<Operand> =
+            let rest: Vec<Vec<Dim>> =
                 work.iter().enumerate().filter(|(k, _)| *k != i && *k != j).map(|(_, o)| o.clone()).collect();
             let keep = kept(&work[i], &work[j], &rest, out);
-            let joined: u128 = size(&work[i].dims)
-                * size(&work[j].dims.iter().copied().filter(|d| !work[i].dims.contains(d)).collect::<Vec<_>>());
-            let cost = (size(&keep), joined, i, j);
+            let cost = (size(&keep), size(&joined(&work[i], &work[j])), i, j);
             best = Some(best.map_or(cost, |b: (u128, u128, usize, usize)| b.min(cost)));
         }
     }

@@ -90,12 +90,13 @@ impl Op for Reduce {
         let (name, of) = (self.spelling(), x[0].dtype);
         let (fits, takes) = match self.monoid {
             Monoid::And | Monoid::Or => (of == DType::Bool, "truth values"),
-            Monoid::Prod => (of.is_float() || of == DType::I32, "floats and i32"),
+            // Bytes have no room for sums: they would wrap, and where they wrap would depend on the layout.
+            Monoid::Sum | Monoid::Prod => (super::unary::signed(of), "floats and i32"),
             _ => (of.is_float() || of.is_int(), "numbers"),
         };
         if !fits {
             let e = OpError::new(codes::E0202, format!("`{name}` over dims takes {takes}, not {of}"));
-            let help = if takes == "truth values" { "compare it: `x != 0`" } else { "convert it: `cast(…, float)`" };
+            let help = if takes == "truth values" { "compare it: `x != 0`" } else { "cast it first: `cast(…, float)`" };
             return Err(e.operand(0).help(help));
         }
         let extreme = matches!(self.monoid, Monoid::Max | Monoid::Min);

@@ -142,7 +142,16 @@ fn build_shift(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
         return moved(0);
     }
     let (rest, front) = (moved(-by)?, moved(d.size as i64 - by)?);
-    Ok(if g.ty(x).dtype == DType::Bool { g.binary("or", rest, front) } else { g.sum_of(&[rest, front]) })
+    Ok(match g.ty(x).dtype {
+        DType::Bool => g.binary("or", rest, front),
+        // Bytes have no sums; of every two, one is 0.
+        DType::U8 => {
+            let parts = [rest, front].map(|p| g.cast(p, DType::I32));
+            let sum = g.sum_of(&parts);
+            g.cast(sum, DType::U8)
+        }
+        _ => g.sum_of(&[rest, front]),
+    })
 }
 
 fn build_pad(g: &mut Graph, c: &Call) -> Result<Id, OpError> {

@@ -425,12 +425,12 @@ fn operands_of_single_ops() {
         E0202 `not` takes a truth value, not the number 3
           ^ `3`: a number
           help: compare it: `x == 0`
-        E0202 0.5 meets an integer value: it is no integer
+        E0202 0.5 meets a value of i32: it is no integer
           ^ `label + 0.5`: here
           - `label`: this is i32 in vocab [batch]
           - `0.5`: this is the number 0.5
           - `label`: `label` is declared here
-          help: write an integer, or `cast(…, float)` the value
+          help: write an integer, or cast the value first: `cast(…, float)`
         E0202 `+` of i32 and 3000000000: the number does not fit
           ^ `3000000000`: i32 holds -2147483648 to 2147483647
           - `label`: this is i32 in vocab [batch]

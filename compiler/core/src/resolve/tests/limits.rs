@@ -1,6 +1,8 @@
 //! No text hangs the compiler or makes it panic.
 
 use super::*;
+use crate::{Accumulate, Layout, compile, evaluation, training_step};
+use meshwright_plan::Mesh;
 
 #[test]
 fn layers_that_multiply_hit_a_limit() {
@@ -110,7 +112,7 @@ fn huge_sizes_are_refused() {
           ^ `10 ** 400`: here",
     );
     let found = errors(
-        "dim a = 2000000000, b = 2000000000 model m { input x[a]: float input y[b]: float output z = x * y }",
+        "dim a = 2000000000, b = 2000000000 model m { input x[a]: float param y[b] = 0 output z = x * y }",
     );
     assert!(found.starts_with("E0219 a value with more than 2^48"), "{found}");
     let found = errors(
@@ -124,6 +126,40 @@ fn deep_expressions_resolve() {
     let sum = format!("x{}", " + 1".repeat(500));
     let text = format!("dim b = 2 model m {{ input x[b]: float loss l = mean[b]({sum}) }}");
     assert!(program(&text).graph.nodes.len() > 1000);
+}
+
+#[test]
+fn names_that_lean_on_one_another_share_the_depth() {
+    let minus = "-".repeat(500);
+    let mut text = String::new();
+    for i in 0..990 {
+        text += &format!("const c{i} = {minus}c{}\n", i + 1);
+    }
+    text += "const c990 = 1 dim b = 2 model m { input x[b]: float loss l = mean[b](x * c0) }";
+    let found = errors(&text);
+    assert!(
+        found.contains("E0219 dims and consts that lean on one another are nested more than 2048"),
+        "{found}"
+    );
+    assert_eq!(found.matches("E0219").count(), 1, "{found}");
+}
+
+/// A chain of as many lines as a graph may well have goes through every pass, on the stack of a test.
+#[test]
+fn long_chains_of_lines_compile() {
+    let mut text = "dim b = 4, d = 2 model m { input x[b, d]: float param w[d] = 1 let a0 = w let b0 = x * w"
+        .to_string();
+    for i in 1..10_000 {
+        text += &format!(" let a{i} = neg(a{0}) let b{i} = neg(b{0})", i - 1);
+    }
+    text += " loss l = mean[b](sum[d](a9999 * b9999)) metric q = a9999[d = 0] }
+        train m { minimize l optimizer sgd(lr = 0.1) }";
+    let p = program(&text);
+    let layout = Layout { mesh: Mesh::new([("r", 2)]), ..Layout::default() };
+    let (compiled, found) = compile(&training_step(&p).unwrap(), &layout, &|_| 0, &mut |_, _| {});
+    assert!(compiled.is_some(), "{found:?}");
+    let e = evaluation(&p).0.unwrap();
+    assert!(e.accumulate.contains(&Accumulate::Same), "{:?}", e.accumulate);
 }
 
 /// Every word of a program in the place of every other one: whatever comes of it, the resolver answers.

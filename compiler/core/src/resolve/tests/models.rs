@@ -54,8 +54,8 @@ fn term(p: &Program, id: Id) -> String {
 fn loss_term(body: &str) -> String {
     let p = program(&format!(
         "dim batch = 6, seq = 4, key = seq, d = 3, e = 5, vocab = 7
-        model m {{ input a[batch, d]: float input b[d, e]: float input s[batch, seq]: float input i[batch]: i32 in vocab
-            input t[vocab, d]: float input p[batch]: bool
+        model m {{ input a[batch, d]: float param b[d, e] = 0 input s[batch, seq]: float input i[batch]: i32 in vocab
+            param t[vocab, d] = 0 input p[batch]: bool
             {body} }}"
     ));
     let last = p.losses.last().or(p.outputs.last()).unwrap().id;

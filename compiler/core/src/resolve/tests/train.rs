@@ -255,3 +255,26 @@ fn a_block_names_a_model() {
           fix!: write `m`: `n` -> `m`",
     );
 }
+
+#[test]
+fn parameters_of_other_dtypes_are_updated_in_their_own() {
+    let model = "dim b = 2, d = 3 model m { input x[b, d]: float param w[d]: f64 = 1 param v[d] = 1
+        loss l = mean[b, d](x * cast(w, float) * v) }";
+    for (name, settings) in [
+        ("sgd", "momentum = 0.9, weight_decay = 0.1"),
+        ("adam", "weight_decay = 0.1"),
+        ("adamw", ""),
+        ("adafactor", "beta1 = 0.9"),
+        ("adafactor", "relative_step = true, min_factored = 1"),
+        ("lion", ""),
+        ("lamb", ""),
+    ] {
+        for lr in ["0.1", "cast(1 / step, f64)"] {
+            let text = format!(
+                "{model} train m {{ minimize l optimizer {name}(lr = {lr}, {settings}) clip global_norm(1.0) }}"
+            );
+            let step = crate::training_step(&program(&text)).unwrap();
+            assert_eq!(crate::verify::verify_graph(&step), Vec::<String>::new(), "{name}");
+        }
+    }
+}
