@@ -135,7 +135,8 @@ fn powers_have_gradients_at_zero() {
             let leaf = LeafOp::Input { name: "n".into() };
             let exponent = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
             let args = [Value::Tensor(x), if tensor { Value::Tensor(exponent) } else { Value::Number(n) }];
-            let call = Call { name: "pow", args: &args, dims: &[], groups: &[], named: &[], float: DType::F64 };
+            let call =
+                Call { name: "pow", args: &args, dims: &[], groups: &[], named: &[], float: DType::F64 };
             let loss = (family("pow", false).unwrap().build)(&mut g, &call).unwrap();
             let param =
                 ParamDecl { path: "x".into(), id: x, span: Span::default(), frozen: false, no_decay: false };

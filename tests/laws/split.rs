@@ -203,6 +203,9 @@ fn every_op_is_the_same_in_f32() {
     crate::report(&format!("f32: {} samples, {cases} cases in {:.1?}", names.len(), begin.elapsed()));
     assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
     for family in ["+", "*", "sum", "max", "softmax", "cross_entropy", "lookup", "exp", "tanh", "cumsum"] {
-        assert!(names.iter().any(|n| n.starts_with(&format!("{family}, "))), "no sample of `{family}` in f32");
+        assert!(
+            names.iter().any(|n| n.starts_with(&format!("{family}, "))),
+            "no sample of `{family}` in f32"
+        );
     }
 }

@@ -185,7 +185,8 @@ fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
 
 /// Whether a value is the unfinished part of a sum that the partitioner took out of it: it is the operand of an earlier one.
 fn part_of_sum(g: &Graph, id: Id) -> bool {
-    matches!(g.node(id).op.kind(), Kind::Add) && g.ids().take_while(|u| *u < id).any(|u| g.node(u).inputs.contains(&id))
+    matches!(g.node(id).op.kind(), Kind::Add)
+        && g.ids().take_while(|u| *u < id).any(|u| g.node(u).inputs.contains(&id))
 }
 
 fn collectives(plan: &Plan) -> Vec<CollectiveReport> {

@@ -212,7 +212,14 @@ mod tests {
         let x = g.op(Leaf { leaf: LeafOp::Input { name: "x".into() }, ty }, &[]);
         let id = g.unary(&NEG, x);
         let goals = vec![Goal { name: "y".into(), id, kind: GoalKind::Output }];
-        StepGraph { model: "m".into(), program: "predict", float: DType::F32, graph: g, inputs: vec![], goals }
+        StepGraph {
+            model: "m".into(),
+            program: "predict",
+            float: DType::F32,
+            graph: g,
+            inputs: vec![],
+            goals,
+        }
     }
 
     #[test]

@@ -73,12 +73,10 @@ fn check(rule: &Rule, program: &Program, paths: &Paths<'_>, out: &mut Vec<Diagno
             continue;
         }
         let place = glob.map_or(String::new(), |g| format!(" under `{}`", g.text));
-        let has: BTreeSet<&str> =
-            spoken().flat_map(|p| p.1).map(|d| program.graph.dims.name(*d)).collect();
+        let has: BTreeSet<&str> = spoken().flat_map(|p| p.1).map(|d| program.graph.dims.name(*d)).collect();
         let has: Vec<String> = has.into_iter().map(|d| format!("`{d}`")).collect();
-        let mut d =
-            Diagnostic::error(codes::E0302, format!("no {word}{place} has the dim `{}`", name.text))
-                .at(name.span, "splits nothing");
+        let mut d = Diagnostic::error(codes::E0302, format!("no {word}{place} has the dim `{}`", name.text))
+            .at(name.span, "splits nothing");
         if !has.is_empty() {
             d = d.note(format!("dims there: {}", has.join(", ")));
         }

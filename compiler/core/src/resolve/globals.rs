@@ -72,7 +72,14 @@ struct Builder<'a, 'r> {
 
 /// Evaluates the declarations of all files under the settings.
 pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: &mut Report) -> Globals<'a> {
-    let mut b = Builder { entries: Vec::new(), index: BTreeMap::new(), open: Vec::new(), depth: 0, too_deep: false, report };
+    let mut b = Builder {
+        entries: Vec::new(),
+        index: BTreeMap::new(),
+        open: Vec::new(),
+        depth: 0,
+        too_deep: false,
+        report,
+    };
     let mut layers: BTreeMap<&'a str, &'a Layer> = BTreeMap::new();
     let mut presets: Vec<&'a SizePreset> = Vec::new();
     for item in files.iter().flat_map(|f| &f.items) {

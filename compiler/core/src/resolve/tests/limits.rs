@@ -137,14 +137,18 @@ fn names_that_lean_on_one_another_share_the_depth() {
     }
     text += "const c990 = 1 dim b = 2 model m { input x[b]: float loss l = mean[b](x * c0) }";
     let found = errors(&text);
-    assert!(found.contains("E0219 dims and consts that lean on one another are nested more than 2048"), "{found}");
+    assert!(
+        found.contains("E0219 dims and consts that lean on one another are nested more than 2048"),
+        "{found}"
+    );
     assert_eq!(found.matches("E0219").count(), 1, "{found}");
 }
 
 /// A chain of as many lines as a graph may well have goes through every pass, on the stack of a test.
 #[test]
 fn long_chains_of_lines_compile() {
-    let mut text = "dim b = 4, d = 2 model m { input x[b, d]: float param w[d] = 1 let a0 = w let b0 = x * w".to_string();
+    let mut text = "dim b = 4, d = 2 model m { input x[b, d]: float param w[d] = 1 let a0 = w let b0 = x * w"
+        .to_string();
     for i in 1..10_000 {
         text += &format!(" let a{i} = neg(a{0}) let b{i} = neg(b{0})", i - 1);
     }
