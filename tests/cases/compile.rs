@@ -3,6 +3,7 @@
 use crate::markdown::{Block, Page};
 use meshwright_core::explain::{CollectiveReport, Report, explain};
 use meshwright_core::resolve::resolve;
+use meshwright_core::why::{text, why};
 use meshwright_core::{
     Compiled, Goal, GoalKind, Layout, PASSES, Program, Settings, StepGraph, check_devices, compile,
     evaluation, layout, training_step,
@@ -47,6 +48,7 @@ pub(crate) struct Output {
     sources: Sources,
     diagnostics: Vec<Diagnostic>,
     report: Option<Report>,
+    compiled: Option<(Compiled, Layout)>,
     stages: BTreeMap<&'static str, String>,
 }
 
@@ -90,6 +92,7 @@ impl Case {
             sources: Sources::new(),
             diagnostics: Vec::new(),
             report: None,
+            compiled: None,
             stages: BTreeMap::new(),
         };
         let Some((program, layout)) = self.front(&mut out) else { return out };
@@ -105,6 +108,7 @@ impl Case {
         if let Some(c) = compiled {
             let sources = &out.sources;
             out.report = Some(explain(&c, &|s: Span| line_of(sources, s)));
+            out.compiled = Some((c, layout));
         }
         out
     }
@@ -217,6 +221,7 @@ impl Args {
 
 /// The forward part: losses, metrics and outputs.
 fn forward(p: &Program) -> StepGraph {
+    let p = &meshwright_core::specialised(p, false);
     let scalars = p.losses.iter().chain(&p.metrics).map(|l| (l, GoalKind::Scalar));
     let outputs = p.outputs.iter().map(|o| (o, GoalKind::Output));
     StepGraph {
@@ -239,6 +244,17 @@ impl Output {
         concise_all(&errors, &self.sources)
     }
 
+    /// Why a dim of a value is split as it is, or what is wrong with the question.
+    fn why(&self, question: &str) -> Result<String, String> {
+        let (compiled, layout) =
+            self.compiled.as_ref().ok_or_else(|| format!("it does not compile:\n{}", self.errors()))?;
+        let place = |s: Span| (s != Span::default()).then(|| self.sources.locate(s));
+        Ok(match why(&compiled.spmd, layout, question, &place) {
+            Ok(answers) => text(&answers),
+            Err(d) => full_all(&[*d], &self.sources, false),
+        })
+    }
+
     /// What a block of that kind shows.
     pub(crate) fn show(&self, info: &str) -> Result<String, String> {
         let report =
@@ -256,7 +272,10 @@ impl Output {
             "values" => Ok(values(report()?)),
             "collectives" => Ok(report()?.collectives.iter().map(collective).collect()),
             "totals" => Ok(totals(report()?)),
-            _ => stage(info.strip_prefix("after:").unwrap_or(info)),
+            _ => match info.strip_prefix("why ") {
+                Some(question) => self.why(question),
+                None => stage(info.strip_prefix("after:").unwrap_or(info)),
+            },
         }
     }
 }

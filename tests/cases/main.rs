@@ -6,6 +6,7 @@ mod compile;
 mod coverage;
 mod diff;
 mod markdown;
+mod reference;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use markdown::{Page, is_expectation};
@@ -26,6 +27,12 @@ fn main() {
     let mut trials = Vec::new();
     for page in &pages {
         trials.extend(page_trials(page));
+    }
+    for page in reference::PAGES {
+        let write = std::env::var_os("UPDATE").is_some_and(|v| v == "1");
+        trials.push(Trial::test(format!("docs/reference/{}", page.0), move || {
+            reference::check(page, write).map_err(Failed::from)
+        }));
     }
     let all = pages.clone();
     trials.push(Trial::test("every code of E01 to E03 has a case", move || {

@@ -157,7 +157,7 @@ fn line(line_of: &LineOf, span: Span) -> u32 {
 
 /// The name under which a value is shown, if it is. Of the values that one name was given to (a `let` is many ops), the last
 /// bears it; of an update, what the step keeps.
-fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
+pub(crate) fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
     let n = g.node(id);
     if n.origin.name.is_empty() || matches!(n.op.kind(), Kind::Generator) {
         return None;

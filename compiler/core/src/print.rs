@@ -36,19 +36,21 @@ pub fn graph(step: &StepGraph) -> String {
 /// What tells ops of one name apart and does not show in their types.
 fn attribute(g: &Graph, n: &Node) -> String {
     match n.op.kind() {
-        Kind::Leaf(LeafOp::Param { init, .. } | LeafOp::Moment { init, .. }) => match init {
-            Init::Constant(v) => format!(" = {v}"),
-            Init::Normal { mean, std } => format!(" = normal({mean}, {std})"),
-            Init::TruncatedNormal { mean, std } => format!(" = truncated_normal({mean}, {std})"),
-            Init::Uniform { low, high } => format!(" = uniform({low}, {high})"),
-        },
+        Kind::Leaf(LeafOp::Param { init, .. } | LeafOp::Moment { init, .. } | LeafOp::State { init, .. }) => {
+            match init {
+                Init::Constant(v) => format!(" = {v}"),
+                Init::Normal { mean, std } => format!(" = normal({mean}, {std})"),
+                Init::TruncatedNormal { mean, std } => format!(" = truncated_normal({mean}, {std})"),
+                Init::Uniform { low, high } => format!(" = uniform({low}, {high})"),
+            }
+        }
         Kind::Rename { from, to } => format!(" {} -> {}", g.dims.name(from), g.dims.name(to)),
         Kind::Generator => {
             let mut e = Expr::default();
             let made = n.op.scalar(&mut e, &[], &[], &n.ty).and_then(|r| e.nodes.get(r as usize));
             match made.map(|n| n.scalar) {
                 Some(Scalar::Const(v)) => format!(" {v}"),
-                _ => String::new(),
+                _ => n.op.detail(),
             }
         }
         _ => String::new(),
@@ -82,7 +84,8 @@ pub fn spmd(s: &Spmd) -> String {
     out
 }
 
-fn describe_move(m: &Move, s: &Spmd) -> String {
+/// A move with its axes and dims.
+pub(crate) fn describe_move(m: &Move, s: &Spmd) -> String {
     let names = &s.step.graph.dims;
     match m {
         Move::AllReduce { axes, monoid } => {
@@ -154,6 +157,9 @@ pub fn plan(p: &Plan) -> String {
                     }
                 };
                 format!("{}{dim} {}", c.name(), axes.join(","))
+            }
+            StepKind::Random { stream, distribution, .. } => {
+                format!("random {{ {} of `{stream}` }}", meshwright_ops::describe_random(distribution))
             }
             other => other.name().to_string(),
         };

@@ -34,6 +34,19 @@ pub struct ParamDecl {
     pub no_decay: bool,
 }
 
+/// A state: a tensor that is kept from one training step to the next and not trained. Evaluations and predictions read it.
+#[derive(Clone, Debug)]
+pub struct StateDecl {
+    /// Its path, such as `norm1.average`.
+    pub path: String,
+    /// Its leaf: the value before the step.
+    pub id: Id,
+    /// Where it is declared.
+    pub span: Span,
+    /// Its value after a training step; it stays as it is where `None`.
+    pub next: Option<Id>,
+}
+
 /// A named scalar or output.
 #[derive(Clone, Debug)]
 pub struct LossDecl {
@@ -72,12 +85,16 @@ pub struct Program {
     pub graph: Graph,
     /// Arithmetic type.
     pub float: DType,
+    /// The consts of the file and their values, as the command line leaves them.
+    pub consts: BTreeMap<String, f64>,
     /// Where each dim is declared.
     pub dim_spans: BTreeMap<Dim, Span>,
     /// Inputs in order of declaration, each with its leaf.
     pub inputs: Vec<(InputDecl, Id, Span)>,
     /// Parameters in order of creation.
     pub params: Vec<ParamDecl>,
+    /// States in order of creation.
+    pub states: Vec<StateDecl>,
     /// Losses.
     pub losses: Vec<LossDecl>,
     /// Metrics.

@@ -9,6 +9,8 @@ use meshwright_plan::{DType, Phase};
 
 /// Builds the training step of a program; `None` where it has no `train` block.
 pub fn training_step(program: &Program) -> Option<StepGraph> {
+    program.train.as_ref()?;
+    let program = &crate::specialised(program, true);
     let train = program.train.as_ref()?;
     let mut g = program.graph.clone();
     let params: Vec<&ParamDecl> = program.params.iter().filter(|p| !p.frozen).collect();
@@ -29,6 +31,13 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
             let chosen = chosen.cast(&mut g, dtype);
             (def.update)(&chosen, &mut Update::new(&mut g, &mut goals, program.float, dtype), &of);
         }
+    }
+    // What is not trained is kept all the same: an evaluation may read it where the loss does not.
+    for p in program.params.iter().filter(|p| p.frozen) {
+        goals.push(Goal { name: p.path.clone(), id: p.id, kind: GoalKind::Next(p.id) });
+    }
+    for s in &program.states {
+        goals.push(Goal { name: s.path.clone(), id: s.next.unwrap_or(s.id), kind: GoalKind::Next(s.id) });
     }
     Some(StepGraph {
         model: program.model.clone(),

@@ -134,13 +134,90 @@ pub fn has_errors(diagnostics: &[Diagnostic]) -> bool {
     diagnostics.iter().any(Diagnostic::is_error)
 }
 
-/// The candidate most like `name`, if one is close enough to be a likely misspelling.
-pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+/// A name that was likely meant where another was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Near<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// Whether it is certain enough that a tool may write it unasked.
+    pub sure: bool,
+}
+
+impl<'a> Near<'a> {
+    /// The only name that can be meant.
+    pub fn only(name: &'a str) -> Self {
+        Near { name, sure: true }
+    }
+}
+
+impl std::fmt::Display for Near<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl From<Near<'_>> for String {
+    fn from(near: Near<'_>) -> String {
+        near.name.to_string()
+    }
+}
+
+/// The candidate most like `name`, if one is close enough to be a likely misspelling. It is sure where one letter of five
+/// or more is left out, added or changed, or two neighbours are exchanged in a name of any length above two; where the
+/// digits are the same (`h1` is not `h2` misspelt); and where no other candidate is as near. Short names are mostly names
+/// of other things: `tan` is not `tanh`, nor `elu` `relu`.
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<Near<'a>> {
     let limit = (name.chars().count() / 3).max(1);
-    candidates
+    let mut near: Vec<(usize, &str)> = candidates
         .into_iter()
         .map(|c| (strsim::damerau_levenshtein(name, c), c))
         .filter(|(d, _)| *d <= limit)
-        .min()
-        .map(|(_, c)| c)
+        .collect();
+    near.sort_unstable();
+    near.dedup();
+    let (distance, best) = *near.first()?;
+    let alone = near.get(1).is_none_or(|second| second.0 > distance);
+    let sorted = |s: &str, keep: fn(&char) -> bool| {
+        let mut all: Vec<char> = s.chars().filter(keep).collect();
+        all.sort_unstable();
+        all
+    };
+    let digits = |s: &str| s.chars().filter(char::is_ascii_digit).collect::<String>();
+    let exchanged = sorted(name, |_| true) == sorted(best, |_| true);
+    let long = name.chars().count().min(best.chars().count()) >= 5;
+    let sure = distance == 1
+        && alone
+        && digits(name) == digits(best)
+        && best.chars().count() > 2
+        && (long || exchanged);
+    Some(Near { name: best, sure })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[test]
+    fn only_slips_of_the_pen_are_sure() {
+        let names =
+            ["batch", "hidden1", "hidden2", "relu", "tanh", "r", "data", "softmax", "key", "rows", "cols"];
+        for (written, meant) in [
+            ("bacth", Some(("batch", true))),
+            ("batchs", Some(("batch", true))),
+            ("softmx", Some(("softmax", true))),
+            ("rleu", Some(("relu", true))),
+            ("dtaa", Some(("data", true))),
+            ("elu", Some(("relu", false))),
+            ("tan", Some(("tanh", false))),
+            ("hidden3", Some(("hidden1", false))),
+            ("hiden1", Some(("hidden1", true))),
+            ("hidden", Some(("hidden1", false))),
+            ("sofftmaxx", Some(("softmax", false))),
+            ("q", Some(("r", false))),
+            ("yek", None),
+        ] {
+            let near = nearest(written, names).map(|n| (n.name, n.sure));
+            assert_eq!(near, meant, "{written}");
+        }
+    }
 }

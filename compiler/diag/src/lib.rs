@@ -6,8 +6,10 @@
 pub mod codes;
 mod diagnostic;
 pub mod render;
+mod repair;
 mod span;
 
 pub use codes::Code;
-pub use diagnostic::{Diagnostic, Fix, Label, Outcome, Severity, has_errors, nearest};
+pub use diagnostic::{Diagnostic, Fix, Label, Near, Outcome, Severity, has_errors, nearest};
+pub use repair::{Applied, Repaired, repair};
 pub use span::{FileId, Location, Sources, Span};

@@ -10,6 +10,7 @@ pub mod family;
 mod graph;
 mod op;
 mod ops;
+pub mod reference;
 mod roles;
 pub mod tensor;
 mod types;

@@ -49,6 +49,13 @@ pub enum LeafOp {
         /// Its first value.
         init: Init,
     },
+    /// A tensor that is kept between training steps and not trained.
+    State {
+        /// Its path.
+        path: String,
+        /// Its first value.
+        init: Init,
+    },
     /// The number of the step, from 1.
     StepNumber,
 }
@@ -76,6 +83,11 @@ pub trait Op: Debug + Send + Sync {
 
     /// The role of every dim.
     fn roles(&self, x: &[&Type], y: &Type) -> Roles;
+
+    /// What tells ops of this name apart, for listings; starts with a blank.
+    fn detail(&self) -> String {
+        String::new()
+    }
 
     /// What else the partitioner must know.
     fn kind(&self) -> Kind {

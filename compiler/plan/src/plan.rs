@@ -85,7 +85,7 @@ pub enum LeafKind {
     /// Read from the data for each step. The first dim counts examples. An input may occur as several leaves, in several
     /// placements.
     Input,
-    /// A parameter, by its path.
+    /// A parameter or a state, by its path.
     Param,
     /// A moment of the optimiser: `PATH/m`.
     Moment,
@@ -154,7 +154,7 @@ pub struct Summary {
     pub collective_bytes: u64,
     /// Greatest sum of all buffers alive at once, parameters and moments included.
     pub peak_bytes: u64,
-    /// Bytes of parameters.
+    /// Bytes of parameters and states.
     pub parameter_bytes: u64,
     /// Bytes of moments.
     pub moment_bytes: u64,
@@ -193,7 +193,7 @@ pub struct Plan {
 
 impl Plan {
     /// Version of the format that this code writes and reads.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 
     /// The Plan as JSON: byte-identical for equal Plans.
     pub fn to_json(&self) -> String {
@@ -208,6 +208,11 @@ impl Plan {
     /// SHA-256 of the JSON, in hexadecimal. Ranks compare it before the first step.
     pub fn hash(&self) -> String {
         sha2::Sha256::digest(self.to_json()).iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Whether it is a training step: random values then depend on the run's seed and the number of the step.
+    pub fn trains(&self) -> bool {
+        self.program == "train"
     }
 
     /// A buffer.

@@ -6,8 +6,38 @@
 //! differ between machines.
 
 use crate::Init;
+use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::ops::Range;
+
+/// What random values of a step are drawn from. `Debug` and the Plan's text show it in full.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Distribution {
+    /// Uniform over `low..high`.
+    Uniform {
+        /// Lower bound, included.
+        low: f64,
+        /// Upper bound, excluded.
+        high: f64,
+    },
+    /// Normal distribution.
+    Normal {
+        /// Mean.
+        mean: f64,
+        /// Standard deviation.
+        std: f64,
+    },
+    /// Truth values: false with probability `rate`. True where a uniform number of (0, 1) is at least `rate`.
+    Kept {
+        /// The share of false ones, at least 0 and less than 1.
+        rate: f64,
+    },
+}
+
+/// The seed of random values outside of training, where the step is 0: what evaluations and predictions draw is the same
+/// in every batch and every run.
+pub const FIXED_SEED: u64 = 0;
 
 /// What a stream of random numbers depends on, but for the index of the element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +61,11 @@ impl Key {
     /// The same stream at another step (or epoch) and index of a `repeat`.
     pub fn at(self, step: u32, repeat: u32) -> Key {
         Key { step, repeat, ..self }
+    }
+
+    /// The stream of that name in a training step, counted from 1 (modulo 2^32), under the seed of the run.
+    pub fn of_step(seed: u64, stream: &str, step: u64) -> Key {
+        Key::new(seed, stream).at(step as u32, 0)
     }
 
     /// The 128 random bits of element `index`.
@@ -90,6 +125,24 @@ pub fn value(init: &Init, key: Key, index: u64) -> f64 {
             // The product may round up to the bound, which is excluded.
             if x < high { x } else { high.next_down().max(low) }
         }
+    }
+}
+
+/// Random value of element `index` (row-major in declared order) of a stream; truth values are 0 and 1.
+pub fn draw(distribution: &Distribution, key: Key, index: u64) -> f64 {
+    match *distribution {
+        Distribution::Uniform { low, high } => value(&Init::Uniform { low, high }, key, index),
+        Distribution::Normal { mean, std } => mean + std * normal(key, index),
+        Distribution::Kept { rate } => f64::from(u8::from(uniform01(key, index) >= rate)),
+    }
+}
+
+/// [`draw`] rounded to `f32`; a uniform number stays below its upper bound.
+pub fn draw_f32(distribution: &Distribution, key: Key, index: u64) -> f32 {
+    let x = draw(distribution, key, index) as f32;
+    match *distribution {
+        Distribution::Uniform { low, high } if x >= high as f32 => (high as f32).next_down().max(low as f32),
+        _ => x,
     }
 }
 
@@ -366,6 +419,27 @@ mod tests {
         let init = Init::Uniform { low: 1.0, high: 1.0f64.next_up() };
         let key = Key::new(0, "u");
         assert!((0..1000).all(|i| value(&init, key, i) == 1.0));
+    }
+
+    #[test]
+    fn draws_of_a_step_are_those_of_its_key() {
+        let key = Key::of_step(7, "m/dropout", 3);
+        assert_eq!(key, Key::new(7, "m/dropout").at(3, 0));
+        let uniform = Distribution::Uniform { low: -1.0, high: 2.0 };
+        let close_to_high = Distribution::Uniform { low: 0.0, high: 1e-40 };
+        let kept = Distribution::Kept { rate: 0.25 };
+        let mut share = 0.0;
+        for i in 0..20_000 {
+            assert_eq!(draw(&uniform, key, i), value(&Init::Uniform { low: -1.0, high: 2.0 }, key, i));
+            assert!(draw_f32(&uniform, key, i) < 2.0);
+            assert!((0.0..1e-40).contains(&draw_f32(&close_to_high, key, i)));
+            share += draw(&kept, key, i) / 20_000.0;
+            assert_eq!(draw(&kept, key, i), f64::from(u8::from(uniform01(key, i) >= 0.25)));
+        }
+        assert!((share - 0.75).abs() < 0.015, "{share}");
+        assert_eq!(draw(&Distribution::Kept { rate: 0.0 }, key, 1), 1.0);
+        let n = Distribution::Normal { mean: 3.0, std: 0.5 };
+        assert_eq!(draw(&n, key, 5), 3.0 + 0.5 * normal(key, 5));
     }
 
     /// These bits are promised: a checkpoint-free rerun on another machine or release starts from the same parameters.

@@ -1,6 +1,7 @@
 //! The closed set of primitive steps. Ops lower to them; `exec` implements each once.
 
 use crate::expr::Reg;
+use crate::random::Distribution;
 use crate::{Axis, BufId, Dim, Expr, Monoid, Plan, Slide, Where};
 use serde::{Deserialize, Serialize};
 
@@ -250,6 +251,17 @@ pub enum StepKind {
         /// Destination.
         out: Operand,
     },
+    /// Random values: element `i` of the whole (row-major over the extents of `out`) depends on the seed of the run, the
+    /// number of the step, `stream` and `i` alone; see [`crate::random::draw`]. In a program that does not train, seed and
+    /// step are fixed: [`crate::random::FIXED_SEED`] and 0.
+    Random {
+        /// Name of the stream: where in the model it is drawn.
+        stream: String,
+        /// What is drawn.
+        distribution: Distribution,
+        /// Result: a float, or a truth value of `Kept`.
+        out: Operand,
+    },
     /// `out[i] = from[i]` for the global indices that this device's `out` holds, all of which its `from` holds too: a
     /// local slice, another order of dims, or both; a dim that `from` lacks is repeated.
     Copy(Copy),
@@ -408,6 +420,7 @@ impl StepKind {
     pub fn reads(&self) -> Vec<&Operand> {
         match self {
             StepKind::Map { inputs, .. } => inputs.iter().collect(),
+            StepKind::Random { .. } => Vec::new(),
             StepKind::Contract { a, b, .. } => vec![a, b],
             StepKind::Reduce { input, .. }
             | StepKind::Softmax { input, .. }
@@ -445,6 +458,7 @@ impl StepKind {
             StepKind::Contract { out, .. }
             | StepKind::Reduce { out, .. }
             | StepKind::Lookup { out, .. }
+            | StepKind::Random { out, .. }
             | StepKind::ScatterAdd { out, .. }
             | StepKind::Softmax { out, .. }
             | StepKind::CumSum { out, .. }
@@ -496,6 +510,7 @@ impl StepKind {
             StepKind::Concat { .. } => "concat",
             StepKind::Cut { .. } => "cut",
             StepKind::Join { .. } => "join",
+            StepKind::Random { .. } => "random",
             StepKind::Copy(_) => "copy",
             StepKind::Collective(c) => c.name(),
         }

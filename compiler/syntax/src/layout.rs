@@ -247,7 +247,7 @@ impl Parser<'_> {
             let span = self.tokens(from, from + 1);
             return Diagnostic::error(codes::E0101, format!("there is no keyword `{first}`"))
                 .at(span, format!("did you mean `{meant}`?"))
-                .fix(format!("write `{meant}`"), span, meant, false);
+                .fix(format!("write `{meant}`"), span, meant, meant.sure);
         }
         let index = self.scan.tokens.partition_point(|t| t.start < place).min(until);
         let d = if index < until {

@@ -37,11 +37,11 @@ pub(crate) enum Command {
     Predict(PredictArgs),
     /// Check a model and a layout without running anything.
     Check(CheckArgs),
-    /// Show what a layout does to a model, or the page of an error code.
+    /// Show what a layout does to a model, or the page of an error code or an op.
     Explain(ExplainArgs),
     /// Format model files and layout files.
     Fmt(FmtArgs),
-    /// Time whole training steps with data in memory.
+    /// Time whole training steps with data in memory, or collectives.
     Bench(BenchArgs),
     /// List the models that ship, or print one.
     Models(ShippedArgs),
@@ -63,7 +63,7 @@ impl Command {
             Command::Check(a) => a.format.format,
             Command::Explain(a) => a.format.format,
             Command::Fmt(a) => a.format.format,
-            Command::Bench(a) => a.what.args().format.format,
+            Command::Bench(a) => a.what.format(),
             Command::Models(a) | Command::Layouts(a) => a.format.format,
             Command::Ckpt(a) => a.what.args().format.format,
             Command::Completions(_) => Format::Text,
@@ -128,8 +128,8 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// What to load.
-    pub(crate) fn project(&self, model: &str) -> ProjectOptions {
+    /// What to load, for a model.
+    pub(crate) fn options(&self, model: &str) -> ProjectOptions {
         ProjectOptions {
             model: model.into(),
             layout: self.layout.clone(),
@@ -142,7 +142,24 @@ impl ModelArgs {
                 Precision::F64 => DType::F64,
             }),
             devices: self.devices.map(|n| n as usize),
+            ..ProjectOptions::default()
         }
+    }
+}
+
+/// A model with its layout.
+#[derive(Args, Debug)]
+pub(crate) struct ProjectArgs {
+    /// A model: the name of one that ships (see `meshwright models`), or a file.
+    pub(crate) model: String,
+    #[command(flatten)]
+    rest: ModelArgs,
+}
+
+impl ProjectArgs {
+    /// What to load.
+    pub(crate) fn options(&self) -> ProjectOptions {
+        self.rest.options(&self.model)
     }
 }
 
@@ -190,26 +207,25 @@ Examples:
   meshwright train mlp --dim batch=250 --set lr=0.05 --steps 1000 --run runs/a --format json
   meshwright train mlp --layout zero3 --run runs/a --resume --steps 2000
 
-A first Ctrl-C ends the run after the step at hand, with a checkpoint, and exits 130; a second one kills it.
+A first Ctrl-C ends the run after the step at hand, or the batch at hand of an evaluation, with a checkpoint, and exits 130;
+a second one kills it.
 The folder holds the resolved settings, the plan, metrics.jsonl and the two newest checkpoints.")]
 pub(crate) struct TrainArgs {
-    /// A model: the name of one that ships (see `meshwright models`), or a file.
-    pub(crate) model: String,
     #[command(flatten)]
-    pub(crate) project: ModelArgs,
+    pub(crate) project: ProjectArgs,
     #[command(flatten)]
     pub(crate) data: DataArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
-    /// Train until so many epochs are done [default: 5]
+    /// Train until so many epochs are done [default: 5, or those of the run with --resume]
     #[arg(long, value_name = "N", conflicts_with = "steps", help_heading = "Run", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) epochs: Option<u32>,
     /// Train until so many steps are done.
     #[arg(long, value_name = "N", help_heading = "Run", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
-    /// Seed of the initial values and of the order of examples.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Run")]
-    pub(crate) seed: u64,
+    /// Seed of the initial values and of the order of examples [default: 0, or that of the run with --resume]
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    pub(crate) seed: Option<u64>,
     /// The run's folder; one that holds a run is refused unless --resume [default: runs/MODEL-N, the next free N]
     #[arg(long, value_name = "DIR", help_heading = "Run")]
     pub(crate) run: Option<PathBuf>,
@@ -240,16 +256,14 @@ pub(crate) struct EvalArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct CheckpointArgs {
-    /// A model: the name of one that ships (see `meshwright models`), or a file.
-    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) project: ProjectArgs,
     /// The folder of a run, of which the newest checkpoint is taken, or a checkpoint's .safetensors file.
     #[arg(long, value_name = "RUN|FILE")]
     pub(crate) checkpoint: PathBuf,
     /// Which set of examples.
     #[arg(long, default_value = "test")]
     pub(crate) split: String,
-    #[command(flatten)]
-    pub(crate) project: ModelArgs,
     #[command(flatten)]
     pub(crate) data: DataArgs,
 }
@@ -280,13 +294,19 @@ Examples:
   meshwright check my.mw
   meshwright check my.mw --layout my.layout --devices 8 --format json
   meshwright check mlp --layout zero3 --emit spmd
+  meshwright check my.mw --layout my.layout --fix
+  meshwright check my.mw --diff
 
 {}", passes_help()))]
 pub(crate) struct CheckArgs {
-    /// A model: the name of one that ships (see `meshwright models`), or a file.
-    pub(crate) model: String,
     #[command(flatten)]
-    pub(crate) project: ModelArgs,
+    pub(crate) project: ProjectArgs,
+    /// Write the fixes that are sure into the files of the model and the layout, and check again.
+    #[arg(long, help_heading = "Fixes")]
+    pub(crate) fix: bool,
+    /// Show what --fix would write, as a unified diff, and write nothing.
+    #[arg(long, help_heading = "Fixes")]
+    pub(crate) diff: bool,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]
@@ -299,15 +319,20 @@ Examples:
   meshwright explain mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
   meshwright explain mlp --layout zero3 --format json
   meshwright explain mlp --layout dp_mp --emit plan
+  meshwright explain mlp --layout dp_mp --why logits.classes
   meshwright explain E0310
+  meshwright explain softmax
 
 {}", passes_help()))]
 pub(crate) struct ExplainArgs {
-    /// A model (the name of one that ships, or a file), or a code such as E0310.
-    #[arg(value_name = "MODEL|CODE")]
+    /// A model (the name of one that ships, or a file), a code such as E0310, or an op such as softmax.
+    #[arg(value_name = "MODEL|CODE|OP")]
     pub(crate) topic: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,
+    /// Say why a dim of a value is split as it is, or whole: VALUE is a name of the report, DIM one of its dims.
+    #[arg(long, value_name = "VALUE.DIM", conflicts_with_all = ["emit", "time_passes"])]
+    pub(crate) why: Option<String>,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]
@@ -359,19 +384,103 @@ Examples:
   meshwright bench model mlp --steps 40
   meshwright bench model mlp --layout dp_mp --dim batch=1000 --format json")]
     Model(BenchModelArgs),
+    /// Time the collectives between devices, by size, and compare every element of their results.
+    #[command(after_help = "\
+Examples:
+  meshwright bench collectives
+  meshwright bench collectives --op all --devices 8 --max 1MiB
+  meshwright bench collectives --mesh r=2,c=2 --op all_reduce,all_gather --type f64 --format json
+
+In the manner of nccl-tests: the time of a call is that of its slowest device; `time` is the median of the calls and `least`
+the shortest. The size is that of the greater of a device's two buffers. algbw is size over time; busbw is algbw times what
+must be moved for each byte, which for n devices is 2(n-1)/n (all_reduce), (n-1)/n (all_gather, reduce_scatter, all_to_all)
+or 1 (permute, broadcast). GB/s are 10^9 bytes a second. Wrong elements end the command with code 1.")]
+    Collectives(BenchCollectivesArgs),
 }
 
 impl BenchWhat {
-    pub(crate) fn args(&self) -> &BenchModelArgs {
-        let BenchWhat::Model(a) = self;
-        a
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            BenchWhat::Model(a) => a.format.format,
+            BenchWhat::Collectives(a) => a.format.format,
+        }
     }
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct BenchCollectivesArgs {
+    /// The mesh, such as all=4; its devices form one group.
+    #[arg(long, value_name = "AXES", conflicts_with = "devices")]
+    pub(crate) mesh: Option<String>,
+    /// How many devices.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) devices: u32,
+    /// Which collectives, separated by commas.
+    #[arg(long = "op", value_enum, value_name = "OP", value_delimiter = ',', default_value = "all_reduce")]
+    pub(crate) ops: Vec<BenchOp>,
+    /// Least size, such as 4KiB, 64_000 or 1MB.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = pick::size)]
+    pub(crate) min: usize,
+    /// Greatest size.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = pick::size)]
+    pub(crate) max: usize,
+    /// Each size is so many times the one before.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) factor: u32,
+    /// Type of the elements.
+    #[arg(long = "type", value_enum, default_value_t)]
+    pub(crate) dtype: BenchType,
+    /// How all_reduce and reduce_scatter fold.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) redop: BenchFold,
+    /// Timed calls of each size [default: as many as move 1 GiB, but 20 to 2000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) iters: Option<u32>,
+    /// Calls before them.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) warmup: u32,
+    /// Calls after them in which every element is compared; 0 for none.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) check: u32,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum BenchOp {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    /// Each device sends its buffer to the next.
+    Permute,
+    Broadcast,
+    /// All of them.
+    All,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BenchType {
+    F64,
+    #[default]
+    F32,
+    I32,
+    U8,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BenchFold {
+    #[default]
+    Sum,
+    Max,
+    Min,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct BenchModelArgs {
-    /// A model: the name of one that ships (see `meshwright models`), or a file.
-    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) project: ProjectArgs,
     /// Timed steps.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
@@ -381,8 +490,6 @@ pub(crate) struct BenchModelArgs {
     /// Seed of the values and the data.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    #[command(flatten)]
-    pub(crate) project: ModelArgs,
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
     #[command(flatten)]

@@ -22,6 +22,28 @@ pub(crate) fn set(text: &str) -> Result<(String, f64), String> {
     }
 }
 
+/// A size in bytes: `65536`, `64_000`, `4KiB`, `64 MiB`, `1MB`; units of powers of 1024 have an `i`.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    const UNITS: [(&str, usize); 8] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("KB", 1000),
+        ("kB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("B", 1),
+    ];
+    let text = text.trim();
+    let unit = UNITS.iter().find(|(unit, _)| text.ends_with(unit));
+    let (number, times) = unit.map_or((text, 1), |(unit, n)| (&text[..text.len() - unit.len()], *n));
+    match number.trim().replace('_', "").parse::<usize>() {
+        Ok(0) => Err("a size must be at least 1 byte".into()),
+        Ok(n) => n.checked_mul(times).ok_or_else(|| format!("`{text}` is more than can be addressed")),
+        Err(_) => Err(format!("`{text}` is no size: a whole number with a unit is needed, such as 64KiB")),
+    }
+}
+
 fn pair<'a>(text: &'a str, what: &str) -> Result<(&'a str, &'a str), String> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| format!("`{text}` has no `=`: write `name={what}`"))?;
@@ -91,6 +113,15 @@ mod tests {
         assert!(
             set("lr=nan").is_err() && set("lr=inf").is_err() && set("1x=2").is_err() && set("lr=").is_err()
         );
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let of = |t: &str| size(t).unwrap();
+        assert_eq!([of("65536"), of("64_000"), of("4KiB"), of("64 MiB")], [65536, 64000, 4096, 64 << 20]);
+        assert_eq!([of("1MB"), of("7 B"), of("2GiB"), of("3kB")], [1_000_000, 7, 2 << 30, 3000]);
+        assert!(size("0").is_err() && size("KiB").is_err() && size("1.5MiB").is_err() && size("-1").is_err());
+        assert!(size("99999999999GiB").unwrap_err().contains("more than"));
     }
 
     #[test]

@@ -99,6 +99,37 @@ fn explain_prints_pages_of_codes() {
 }
 
 #[test]
+fn explain_tells_of_ops() {
+    let (code, out, err) = run(&["explain", "max"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("max(x, y)\n") && out.contains("max[dims](x)\n"), "{out}");
+    assert!(out.contains("float, float -> float") && out.contains("has a gradient"), "{out}");
+    let (code, out, _) = run(&["explain", "<", "--format", "json"]);
+    assert_eq!((code, &lines(&out)[0]["form"]), (0, &Value::from("x < y")));
+    assert_eq!(lines(&out)[0]["gradient"], false);
+}
+
+#[test]
+fn explain_says_why() {
+    let args = [&["explain", "mlp", "--why", "h.hidden"], &MESH[..]].concat();
+    let (code, out, _) = run(&args);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("hidden of h[batch hidden] is split over c: at most 512 of 1,024"), "{out}");
+    assert!(out.contains("rule 2 `hidden -> c` splits it over `c`") && out.contains("(--layout:1)"), "{out}");
+
+    let (code, out, _) = run(&[&args[..], &["--format", "json"]].concat());
+    let report = &lines(&out)[0];
+    assert_eq!((code, report["axes"].clone()), (0, serde_json::json!(["c"])));
+    let rule = &report["chain"][0]["facts"][0]["rule"];
+    assert_eq!((rule["number"].as_u64(), rule["place"]["line"].as_u64()), (Some(2), Some(1)));
+    let caused = &report["collectives"][0];
+    assert_eq!((caused["op"].as_str(), caused["bytes"].as_u64()), (Some("all_reduce"), Some(2000)));
+
+    let (code, out, err) = run(&["explain", "mlp", "--why", "hh.hidden"]);
+    assert!(code == 1 && out.is_empty() && err.contains("E0523") && err.contains("`h`"), "{err}");
+}
+
+#[test]
 fn explain_shows_where_what_is_and_what_moves() {
     let args = [&["explain", "mlp"], &MESH[..]].concat();
     let (code, out, _) = run(&args);
@@ -248,4 +279,54 @@ fn an_interrupt_writes_a_checkpoint_and_exits_130() {
     let (code, listed, _) =
         said(command(&["ckpt", "list", "a", "--format", "json"]).current_dir(&at).output().unwrap());
     assert_eq!((code, lines(&listed)[0]["step"].as_u64()), (0, Some(steps as u64 + 1)));
+}
+
+#[test]
+fn collectives_are_timed_and_compared() {
+    let args = ["bench", "collectives", "--op", "all", "--mesh", "r=3", "--max", "16KiB", "--iters", "3"];
+    let (code, out, err) = run(&[&args[..], &["--format", "json"]].concat());
+    assert_eq!((code, err.as_str()), (0, ""));
+    let found = lines(&out);
+    assert_eq!(found[0]["event"], "head");
+    assert_eq!((&found[0]["transport"], &found[0]["mesh"]), (&"threads".into(), &"r=3".into()));
+    assert_eq!(found[0]["devices"], 3);
+    assert!(found[0]["cores"].as_u64().unwrap() > 0);
+    assert_eq!(found.len(), 1 + 6 * 2);
+    let factors = [
+        ("all_reduce", 4.0 / 3.0),
+        ("all_gather", 2.0 / 3.0),
+        ("reduce_scatter", 2.0 / 3.0),
+        ("all_to_all", 2.0 / 3.0),
+        ("permute", 1.0),
+        ("broadcast", 1.0),
+    ];
+    for (line, (op, factor)) in found[1..].iter().zip(factors.into_iter().flat_map(|f| [f, f])) {
+        assert_eq!((&line["op"], &line["type"], &line["wrong"]), (&op.into(), &"f32".into(), &0.into()));
+        assert_eq!(line["redop"].as_str(), ["all_reduce", "reduce_scatter"].contains(&op).then_some("sum"));
+        let number = |key: &str| line[key].as_f64().unwrap();
+        assert_eq!(number("bytes"), number("count") * 4.0);
+        assert!(number("least_us") > 0.0 && number("least_us") <= number("time_us"));
+        let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+        assert!(near(number("algbw_gbs"), number("bytes") / number("time_us") / 1e3), "{line}");
+        assert!(near(number("busbw_gbs"), number("algbw_gbs") * factor), "{line}");
+    }
+
+    let (code, out, err) = run(&[&args[..], &["--type", "u8", "--redop", "max", "--check", "0"]].concat());
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with("transport threads, mesh r=3 = 3 devices, "), "{out}");
+    assert!(out.ends_with("GB/s, nothing was compared\n") && out.lines().count() == 3 + 12 + 2, "{out}");
+
+    for wrong in [
+        &["--min", "1MiB"][..],
+        &["--type", "u8"],
+        &["--max", "1000000GiB"],
+        &["--devices", "2"],
+        &["--min", "x"],
+        &["--factor", "1"],
+    ] {
+        let (code, out, err) = run(&[&args[..], wrong].concat());
+        assert_eq!((code, out.as_str()), (2, ""), "{wrong:?}: {err}");
+    }
+    let (code, _, err) = run(&["bench", "collectives", "--mesh", "r=0"]);
+    assert!(code == 1 && err.contains("E0306"), "{err}");
 }

@@ -140,6 +140,22 @@ impl Call<'_> {
         CallName { kind: self.kind(), tag: tag.clone() }
     }
 
+    /// The first buffer with a result, if it has an element.
+    pub(crate) fn result(&self) -> Option<BufMut<'static>> {
+        let result = match self {
+            Call::AllReduce { bucket, .. } => bucket.iter().find(|s| !s.is_empty()).map(|slot| match slot {
+                Slot::InPlace(b) | Slot::Apart(_, b) => b,
+            }),
+            Call::AllGather { output, .. }
+            | Call::ReduceScatter { output, .. }
+            | Call::AllToAll { output, .. }
+            | Call::Permute { output, .. } => Some(output),
+            Call::Broadcast { buffer, .. } => Some(buffer),
+            Call::Barrier => None,
+        };
+        result.filter(|b| !b.is_empty()).map(BufMut::alias)
+    }
+
     /// Dtypes and counts in words, for errors.
     pub fn describe(&self) -> String {
         match self {
@@ -201,10 +217,15 @@ impl Call<'_> {
             }
             Call::AllToAll { input, send, output, receive } => covers(input.len(), send, group)
                 .and_then(|()| covers(output.len(), receive, group))
+                .and_then(|()| to_itself([send[group.position()]], [receive[group.position()]]))
                 .or_else(bad),
             Call::Permute { input, send, output, receive } => parts(input.len(), send, group)
                 .and_then(|()| parts(output.len(), receive, group))
                 .and_then(|()| apart(receive))
+                .and_then(|()| {
+                    let here = group.position();
+                    to_itself(lengths(send, here), lengths(receive, here))
+                })
                 .or_else(bad),
             Call::Broadcast { root, .. } if *root >= group.size() => {
                 bad(format!("position {root} in a group of {}", group.size()))
@@ -354,6 +375,18 @@ fn parts(len: usize, parts: &[Part], group: &Group) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What a member sends to itself is what it receives from itself; no other member could notice.
+fn to_itself(
+    send: impl IntoIterator<Item = usize>,
+    receive: impl IntoIterator<Item = usize>,
+) -> Result<(), String> {
+    let (send, receive) = (Vec::from_iter(send), Vec::from_iter(receive));
+    if send == receive {
+        return Ok(());
+    }
+    Err(format!("sends {send:?} elements to itself, and receives {receive:?} from itself"))
 }
 
 /// Two members would write to overlapping parts at the same time.

@@ -25,6 +25,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every collective.
+    pub const ALL: [Kind; 7] = [
+        Kind::AllReduce,
+        Kind::AllGather,
+        Kind::ReduceScatter,
+        Kind::AllToAll,
+        Kind::Permute,
+        Kind::Broadcast,
+        Kind::Barrier,
+    ];
+
     /// As the Plan and `explain` name it.
     pub fn name(self) -> &'static str {
         match self {
@@ -98,7 +109,10 @@ impl fmt::Display for Mismatch {
 #[non_exhaustive]
 pub enum CommError {
     /// Members did not come in time.
-    #[error("rank {rank} waited {:.1} s in {call} for {}", waited.as_secs_f64(), list_missing(missing))]
+    #[error(
+        "rank {rank} waited {:.1} s in {call} for {}{}",
+        waited.as_secs_f64(), list_missing(missing), in_turn(missing, stuck)
+    )]
     Timeout {
         /// The rank that gave up first.
         rank: usize,
@@ -108,6 +122,9 @@ pub enum CommError {
         waited: Duration,
         /// Who had not come, in ascending rank.
         missing: Vec<Missing>,
+        /// Who holds all of them up, in ascending rank: the missing ones, or those that these wait for in turn. A
+        /// transport that cannot tell gives the missing ones.
+        stuck: Vec<Missing>,
     },
     /// Two members made calls that do not belong together.
     #[error("{0}")]
@@ -178,6 +195,13 @@ pub enum CommError {
     },
 }
 
+impl CommError {
+    /// Whether it only says that another device ended: such errors are not the cause.
+    pub fn is_consequence(&self) -> bool {
+        matches!(self, CommError::Aborted { .. } | CommError::Left { .. } | CommError::Withdrawn { .. })
+    }
+}
+
 fn plural<T>(items: &[T]) -> &'static str {
     if items.len() == 1 { "" } else { "s" }
 }
@@ -192,6 +216,14 @@ fn list_missing(missing: &[Missing]) -> String {
         None => format!("rank {}, which has not started any collective", m.rank),
     };
     missing.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn in_turn(missing: &[Missing], stuck: &[Missing]) -> String {
+    let ranks = |all: &[Missing]| all.iter().map(|m| m.rank).collect::<Vec<_>>();
+    match ranks(stuck) {
+        held if held == ranks(missing) => String::new(),
+        _ => format!("; these are held up by {}", list_missing(stuck)),
+    }
 }
 
 fn during(call: &Option<CallName>) -> String {

@@ -1,6 +1,6 @@
 //! Faults on purpose, for tests of whoever uses a transport.
 
-use crate::{Abort, Call, CommError, Group, InFlight, Tag, Transport};
+use crate::{Abort, BufMut, Call, CommError, Group, InFlight, Tag, Transport};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ pub enum Fault {
     Stall(Duration),
     /// The device leaves the call out without noticing, so that its next ones meet the wrong ones of the others.
     Skip,
+    /// The device ends the call well, but one bit of the first element of its result is wrong.
+    Corrupt,
 }
 
 /// A transport on which one call goes wrong, and which may delay all calls.
@@ -68,6 +70,27 @@ impl InFlight for Skipped {
     }
 }
 
+/// A call whose result is changed at the end.
+struct Corrupted {
+    inner: Box<dyn InFlight>,
+    result: Option<BufMut<'static>>,
+}
+
+impl InFlight for Corrupted {
+    fn complete(&mut self) -> Result<(), CommError> {
+        self.inner.complete()?;
+        if let Some(result) = self.result.take() {
+            #[expect(unsafe_code, reason = "writes to the memory of a call that has just ended")]
+            // SAFETY: whoever posted keeps the memory valid, and away from others, until this function has returned for
+            // the first time; the operation itself is done with it. The buffer has at least one byte.
+            unsafe {
+                *result.address() ^= 1;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl<T: Transport> Transport for Faulty<T> {
     fn rank(&self) -> usize {
         self.inner.rank()
@@ -93,6 +116,12 @@ impl<T: Transport> Transport for Faulty<T> {
                 Fault::Panic => panic!("fault on purpose in {}", call.name(tag)),
                 Fault::Stall(time) => std::thread::sleep(*time),
                 Fault::Skip => return Ok(Box::new(Skipped)),
+                Fault::Corrupt => {
+                    let result = call.result();
+                    // SAFETY: the caller's promise.
+                    let inner = unsafe { self.inner.post(group, tag, call) }?;
+                    return Ok(Box::new(Corrupted { inner, result }));
+                }
             },
             _ => {}
         }

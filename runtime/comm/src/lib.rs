@@ -11,6 +11,7 @@
 //! devices still write there.
 
 mod agree;
+pub mod bench;
 mod buf;
 mod call;
 mod error;

@@ -121,20 +121,14 @@ impl Cluster {
             answers.push(device.ask(job));
         }
         let mut values = vec![];
-        let mut error: Option<ExecError> = None;
+        let mut errors = vec![];
         for (rank, answer) in answers.into_iter().enumerate() {
             match answer.and_then(|a| a.recv().ok()).unwrap_or(Err(ExecError::Gone { rank })) {
                 Ok(value) => values.push(value),
-                Err(e) => {
-                    let better =
-                        error.as_ref().is_none_or(|known| known.is_consequence() && !e.is_consequence());
-                    if better {
-                        error = Some(e);
-                    }
-                }
+                Err(e) => errors.push(e),
             }
         }
-        error.map_or(Ok(values), Err)
+        crate::blame::cause(errors).map_or(Ok(values), Err)
     }
 
     /// Runs a job on one device.

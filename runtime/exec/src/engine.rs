@@ -4,8 +4,9 @@ use crate::build::place;
 use crate::collective::Failed;
 use crate::error::ExecError;
 use crate::host::HostTensor;
+use crate::own::Dice;
 use crate::program::{Ended, Program, lock};
-use crate::tensor::{Pool, from_host, slice, to_host};
+use crate::tensor::{Pool, from_host, to_host};
 use burn_flex::FlexTensor;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_plan::{DType, Dim, Init, Leaf, LeafKind, Plan};
@@ -71,6 +72,8 @@ pub struct Engine {
     programs: Vec<Program>,
     state: BTreeMap<String, State>,
     sequence: u64,
+    /// What random values of training steps are drawn from.
+    seed: u64,
     ran: bool,
     broken: bool,
 }
@@ -85,6 +88,7 @@ impl Engine {
             programs: vec![],
             state: BTreeMap::new(),
             sequence: 0,
+            seed: 0,
             ran: false,
             broken: false,
         }
@@ -242,7 +246,12 @@ impl Engine {
                 }
             }
         }
-        program.run(&mut *self.transport, &mut self.sequence, at).map_err(|ended| {
+        let dice = if plan.trains() {
+            Dice { seed: self.seed, step: step_number }
+        } else {
+            Dice { seed: meshwright_plan::random::FIXED_SEED, step: 0 }
+        };
+        program.run(dice, &mut *self.transport, &mut self.sequence, at).map_err(|ended| {
             let place = place(&plan, rank, Some(step_number), *at);
             match ended {
                 Ended::Kernel(source) => ExecError::Kernel { place, source },
@@ -297,8 +306,9 @@ impl Engine {
     }
 
     /// Sets the parameters and moments of a program to their first values. Element `i` (row-major in declared order)
-    /// depends on the seed, the name and `i` alone.
+    /// depends on the seed, the name and `i` alone. From then on training steps draw their random values from that seed.
     pub fn init_state(&mut self, program: ProgramId, seed: u64) -> Result<(), ExecError> {
+        self.seed = seed;
         let plan = self.program(program)?.plan.clone();
         for leaf in &plan.leaves {
             let Some(state) = self.state.get_mut(&leaf.name) else { continue };
@@ -370,16 +380,6 @@ impl Engine {
     /// Address of the storage of a parameter or moment: it stays the same where steps update it in place.
     pub fn state_address(&self, name: &str) -> Result<Option<usize>, ExecError> {
         Ok(self.held(name)?.tensor.as_ref().map(|t| t.bytes().as_ptr() as usize))
-    }
-
-    /// Whether all elements of this device's block of a parameter or moment are finite.
-    pub fn state_is_finite(&self, name: &str) -> Result<bool, ExecError> {
-        let state = self.held(name)?;
-        Ok(state.tensor.as_ref().is_none_or(|t| match slice(t, state.info.dtype) {
-            crate::kernels::Slice::F64(s) => s.iter().all(|x| x.is_finite()),
-            crate::kernels::Slice::F32(s) => s.iter().all(|x| x.is_finite()),
-            _ => true,
-        }))
     }
 }
 

@@ -134,12 +134,7 @@ impl ExecError {
     /// Whether it only says that another device ended: such errors are not the cause.
     pub fn is_consequence(&self) -> bool {
         match self {
-            ExecError::Comm { source, .. } => {
-                matches!(
-                    source,
-                    CommError::Aborted { .. } | CommError::Left { .. } | CommError::Withdrawn { .. }
-                )
-            }
+            ExecError::Comm { source, .. } => source.is_consequence(),
             ExecError::Gone { .. } | ExecError::Broken { .. } => true,
             _ => false,
         }

@@ -7,6 +7,7 @@
 //! - A device that fails, by an error or a panic, ends all others; the error names rank, step, value and source line.
 //! - Burn is never given an empty tensor.
 
+mod blame;
 mod blocks;
 mod build;
 mod clock;
@@ -25,6 +26,7 @@ mod program;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 pub use clock::process_cpu_time;
 pub use cluster::{Cluster, ClusterOptions, Provider, StepReport};

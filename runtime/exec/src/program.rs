@@ -4,7 +4,7 @@ use crate::build::{Built, OWN, Piece, build, tensor};
 use crate::collective::Failed;
 use crate::error::ExecError;
 use crate::kernels::KernelError;
-use crate::own::Own;
+use crate::own::{Dice, Own};
 use crate::tensor::{Pool, handle, unhandle};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 use burn_ir::{CustomOpIr, HandleContainer, HandleKind, TensorId, TensorStatus};
@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What own kernels share with whoever runs the interpreter.
 struct Shared {
     owns: Vec<Own>,
+    dice: Mutex<Dice>,
     pool: Arc<Mutex<Pool>>,
     failed: AtomicBool,
     error: Mutex<Option<KernelError>>,
@@ -66,7 +67,7 @@ impl Shared {
             inputs.push(found.ok_or_else(|| KernelError::Unsupported("a quantised tensor".into()))?);
         }
         let ends = |at: usize| matches!(operation.inputs[at].status, TensorStatus::ReadWrite);
-        let outputs = own.run(inputs, ends, &mut lock(&self.pool))?;
+        let outputs = own.run(inputs, ends, *lock(&self.dice), &mut lock(&self.pool))?;
         for (ir, output) in operation.outputs.iter().zip(outputs) {
             handles.register_handle(ir.id, handle(output));
         }
@@ -77,7 +78,13 @@ impl Shared {
 impl Program {
     pub(crate) fn new(plan: Arc<Plan>, rank: usize, pool: Arc<Mutex<Pool>>) -> Result<Program, ExecError> {
         let Built { pieces, owns, left } = build(&plan, rank)?;
-        let shared = Arc::new(Shared { owns, pool, failed: AtomicBool::new(false), error: Mutex::new(None) });
+        let shared = Arc::new(Shared {
+            owns,
+            dice: Mutex::default(),
+            pool,
+            failed: AtomicBool::new(false),
+            error: Mutex::new(None),
+        });
         let mut registry = CustomOpRegistry::<Flex>::new();
         let handler = shared.clone();
         registry.register(OWN, move |handles, operation, _| handler.run(handles, operation));
@@ -100,13 +107,15 @@ impl Program {
         unhandle(self.interpreter.get_tensor_handle(&tensor(buf, dtype, &[], status)))
     }
 
-    /// Runs all steps; `at` is kept at the one that runs.
+    /// Runs all steps; random values are those of `dice`, and `at` is kept at the step that runs.
     pub(crate) fn run(
         &mut self,
+        dice: Dice,
         transport: &mut dyn Transport,
         sequence: &mut u64,
         at: &mut Option<usize>,
     ) -> Result<(), Ended> {
+        *lock(&self.shared.dice) = dice;
         for piece in &self.pieces {
             match piece {
                 Piece::Segment(segment) => {

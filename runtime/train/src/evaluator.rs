@@ -2,14 +2,16 @@
 //! the result does not depend on the batch size.
 
 use crate::data::Dataset;
-use crate::devices::{Loaded, batch, compiled, load, prefetch, provide};
+use crate::devices::{Loaded, batch, compiled, load, prefetch, provide, remainder};
 use crate::failure::Failure;
 use crate::metrics;
 use crate::project::Project;
+use crate::totals::Totals;
 use meshwright_core::Evaluation;
 use meshwright_diag::Sources;
 use meshwright_exec::Cluster;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The programs that evaluate a project on one data set.
 pub(crate) struct Evaluator {
@@ -17,7 +19,8 @@ pub(crate) struct Evaluator {
     full: Option<Loaded>,
     rest: Option<Loaded>,
     set: Arc<Dataset>,
-    losses: usize,
+    /// Which of the results is the loss.
+    loss: Option<String>,
 }
 
 impl Evaluator {
@@ -29,7 +32,7 @@ impl Evaluator {
         set: Arc<Dataset>,
     ) -> Result<Evaluator, Failure> {
         let size = project.example_dim().map_or(1, |d| d.0.size).max(1);
-        let (full, rest) = (set.records() / size, set.records() % size);
+        let full = set.records() / size;
         let of = |p: &Project| match p.evaluation() {
             (Some(e), _) => Ok(e),
             (None, d) => Err(Failure::Diagnostics(d)),
@@ -39,39 +42,37 @@ impl Evaluator {
             let e = of(p)?;
             load(cluster, compiled(p, &e.step, sources)?.plan)
         };
+        let remainder = remainder(project, set.records())?;
         let full = if full > 0 { Some(make(project)?) } else { None };
-        let rest = match project.with_batch(rest) {
-            Some(p) if rest > 0 => Some(make(&p)?),
-            _ => None,
-        };
-        Ok(Evaluator { evaluation, full, rest, set, losses: project.program.losses.len() })
+        let rest = remainder.as_ref().map(make).transpose()?;
+        Ok(Evaluator { evaluation, full, rest, set, loss: project.loss().map(String::from) })
     }
 
-    /// Runs over the data set once. `progress` is told examples done and their number.
+    /// The programs.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &Loaded> {
+        self.full.iter().chain(&self.rest)
+    }
+
+    /// Runs over the data set once; `stop` ends it after the batch at hand, with no result, unless that was the last.
+    /// `progress` is told examples done and their number.
     pub(crate) fn run(
         &self,
         cluster: &Cluster,
+        stop: &AtomicBool,
         progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<metrics::Evaluation, Failure> {
+    ) -> Result<Option<metrics::Evaluation>, Failure> {
         let records = self.set.records();
         let size = self.full.as_ref().map_or(0, |f| f.examples);
         let batches = records.checked_div(size).unwrap_or(0) as u64;
-        let mut total: Vec<Vec<f64>> = Vec::new();
-        let mut dims = Vec::new();
+        let mut totals = Totals::new(&self.evaluation);
         let mut done = 0;
-        let mut step = |program: &Loaded, b| -> Result<(), Failure> {
+        // Whether to stop.
+        let mut step = |program: &Loaded, b| -> Result<bool, Failure> {
             let report = cluster.run(program.id, 1, &provide(b))?;
-            let mut values = Vec::new();
-            for goal in &self.evaluation.step.goals {
-                values.push(report.outputs.get(&goal.name).map_or(vec![f64::NAN], |t| t.data.to_f64()));
-            }
-            if dims.is_empty() {
-                dims = program.plan.outputs.iter().map(|o| o.dims.clone()).collect();
-            }
-            self.evaluation.add(&mut total, done, &values, program.examples);
+            totals.add(program, &report.outputs)?;
             done += program.examples;
             progress(done, records);
-            Ok(())
+            Ok(done < records && stop.load(Ordering::Relaxed))
         };
         if let Some(program) = &self.full {
             let (set, needs) = (self.set.clone(), program.needs.clone());
@@ -80,18 +81,25 @@ impl Evaluator {
                 Ok(batch(&set, &needs, &(first..first + size).collect::<Vec<_>>()))
             })?;
             for b in source {
-                step(program, b.map_err(data_failed)?)?;
+                if step(program, b.map_err(data_failed)?)? {
+                    return Ok(None);
+                }
             }
         }
         if let Some(program) = &self.rest {
             let first = records - program.examples;
             step(program, batch(&self.set, &program.needs, &(first..records).collect::<Vec<_>>()))?;
         }
-        let accumulators: Vec<_> = dims.into_iter().zip(total).collect();
-        let mut results = self.evaluation.finish(&accumulators);
-        let metrics = results.split_off(self.losses.min(results.len()));
-        let loss = results.first().map_or(f64::NAN, |l| l.1);
-        Ok(metrics::Evaluation { loss, metrics })
+        let (mut loss, mut metrics) = (f64::NAN, Vec::new());
+        for (name, value) in totals.finish() {
+            let value = value.data.first().copied().unwrap_or(f64::NAN);
+            if self.loss.as_ref() == Some(&name) {
+                loss = value;
+            } else {
+                metrics.push((name, value));
+            }
+        }
+        Ok(Some(metrics::Evaluation { loss, metrics }))
     }
 }
 

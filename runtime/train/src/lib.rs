@@ -11,17 +11,20 @@ pub mod data;
 mod devices;
 mod evaluator;
 mod failure;
+mod files;
 pub mod inference;
 pub mod metrics;
 pub mod project;
 pub mod run_dir;
+mod settings;
 mod tensor;
+mod totals;
 pub mod trainer;
 
 pub use bench::{BenchOptions, BenchResult, bench};
 pub use failure::Failure;
 pub use inference::{EvalOptions, PredictOptions, evaluate, predict, read_checkpoint};
-pub use project::{Project, ProjectOptions};
+pub use project::{Loaded, Project, ProjectOptions};
 pub use tensor::RawTensor;
 pub use trainer::{Finished, Progress, TrainOptions, train};
 

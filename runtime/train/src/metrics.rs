@@ -17,11 +17,11 @@ pub enum Event {
     Epoch {
         /// Its number, from 1.
         epoch: u32,
-        /// Mean of its steps' losses.
+        /// Mean of its steps' losses, those before a resume included.
         train_loss: f64,
         /// What was measured on the test set, where there is one.
         eval: Option<Evaluation>,
-        /// Wall time of the epoch with its evaluation.
+        /// Wall time of the epoch with its evaluation, in this process.
         seconds: f64,
     },
     /// The run is done: `{"event":"done","steps":600,"epochs":1,"seconds":3.2}`.

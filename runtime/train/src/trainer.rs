@@ -1,17 +1,20 @@
 //! The training loop: batches in, steps, evaluation each epoch, checkpoints, events out.
 
-use crate::checkpoint::{Meta, Store};
-use crate::data::Schedule;
-use crate::devices::{batch, compiled, dataset, load, prefetch, provide, restore, snapshot, start};
+use crate::checkpoint::{Checkpoint, EpochLosses, Meta, Store};
+use crate::data::{Dataset, Schedule};
+use crate::devices::{
+    batch, compiled, dataset, hold_rest, init_all, load, prefetch, provide, restore, snapshot, start,
+};
 use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
 use crate::metrics::{self, Event};
 use crate::project::Project;
-use crate::run_dir::{MetricsLog, RunDir};
+use crate::run_dir::{MetricsLog, RunDir, read_settings};
+use crate::settings::RunSettings;
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Cluster;
-use serde::Serialize;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +25,12 @@ use std::time::Instant;
 pub struct TrainOptions {
     /// `--data`.
     pub data: Option<String>,
-    /// How many epochs; with neither, one. `steps` wins.
+    /// How many epochs; with neither, as many as the run where one is resumed, else one. `steps` wins.
     pub epochs: Option<u32>,
     /// How many steps.
     pub steps: Option<u64>,
-    /// Seed of initial values and of the order of examples.
-    pub seed: u64,
+    /// Seed of initial values and of the order of examples. Without one it is the run's where one is resumed, else 0.
+    pub seed: Option<u64>,
     /// The run's folder; without one nothing is written.
     pub run: Option<PathBuf>,
     /// Continue the run in that folder.
@@ -87,8 +90,6 @@ pub enum Progress<'a> {
         /// Examples in all.
         total: usize,
     },
-    /// Something worth knowing.
-    Note(String),
 }
 
 /// How a run ended.
@@ -108,19 +109,8 @@ pub struct Finished {
     pub run: Option<PathBuf>,
 }
 
-/// What the run's folder remembers of how it was started.
-#[derive(Serialize)]
-struct RunSettings<'a> {
-    model: &'a str,
-    mesh: String,
-    precision: &'a str,
-    seed: u64,
-    data: Option<&'a str>,
-    dims: std::collections::BTreeMap<String, usize>,
-    layout: Vec<String>,
-}
-
-/// Trains a project. `stop` ends it after the step at hand, with a checkpoint.
+/// Trains a project. `stop` ends it after the step at hand, or the batch at hand of an evaluation, with a checkpoint of the
+/// last step. An epoch whose evaluation was stopped is evaluated when the run goes on.
 pub fn train(
     project: &Project,
     sources: &Sources,
@@ -144,19 +134,8 @@ pub fn train(
     } else {
         None
     };
-    let run = match &options.run {
-        Some(path) if options.resume => Some(RunDir::resume(path)?),
-        Some(path) => Some(RunDir::create(path)?),
-        None => None,
-    };
-    let store = run.as_ref().map(RunDir::checkpoints).transpose()?;
-    let mut cluster = start(project, options.threads)?;
-    let program = load(&mut cluster, plan)?;
-    let mut notes = Vec::new();
-    let resumed = if options.resume { newest(store.as_ref(), &mut notes)? } else { None };
-    let seed = resumed.as_ref().map_or(options.seed, |c| c.meta.seed);
-    let examples = program.examples;
-    let Some(schedule) = Schedule::new(seed, set.records(), examples) else {
+    let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| d.size);
+    if Schedule::new(0, set.records(), examples).is_none() {
         let name = project.example_dim().map_or("?", |d| d.1);
         return Err(Diagnostic::error(
             codes::E0516,
@@ -167,42 +146,60 @@ pub fn train(
         )
         .help(format!("take a smaller batch: `--dim {name}={}`", set.records()))
         .into());
-    };
-    cluster.init_state(program.id, seed)?;
-    let mut from = 0;
-    if let Some(c) = &resumed {
-        let (epoch, position) = schedule.position(c.meta.step);
-        if (epoch, position as u64) != (c.meta.epoch, c.meta.position) {
-            return Err(Diagnostic::error(
-                codes::E0516,
-                format!(
-                    "the run stands at example {} of epoch {}, which no step of {examples} examples reaches",
-                    c.meta.position,
-                    c.meta.epoch + 1
-                ),
-            )
-            .help("resume with the batch size and the data of the run")
-            .into());
-        }
-        restore(&cluster, c)?;
-        from = c.meta.step;
     }
+    // A new run's folder is made when nothing can be wrong any more.
+    let mut notes = Vec::new();
+    let mut run = None;
+    let mut resumed = None;
+    let options = &mut options.clone();
+    if options.resume {
+        let dir = resume(project, sources, options, &set, &mut notes)?;
+        resumed = newest(&dir, &mut notes)?;
+        run = Some(dir);
+    } else if let Some(path) = &options.run {
+        RunDir::vacant(path)?;
+    }
+    let seed = options.seed.unwrap_or(0);
+    let Some(schedule) = Schedule::new(seed, set.records(), examples) else {
+        return Err(data_failed("there is not one whole batch".into()));
+    };
+    let (from, mut losses) = match &resumed {
+        Some(c) => (stands_at(c, &schedule, examples)?, c.meta.losses),
+        None => (0, EpochLosses::default()),
+    };
+    let mut cluster = start(project, options.threads)?;
+    let program = load(&mut cluster, plan)?;
     let evaluator = match test {
-        Some(t) => Some(Evaluator::new(project, sources, &mut cluster, Arc::new(t))?),
+        Some(t) => Some(evaluator(project, sources, &mut cluster, t)?),
         None => None,
     };
+    let rest = hold_rest(project, sources, &mut cluster)?;
+    let evaluating = evaluator.iter().flat_map(Evaluator::programs);
+    init_all(&cluster, std::iter::once(&program).chain(evaluating).chain(&rest), seed)?;
+    if let Some(c) = &resumed {
+        restore(&cluster, c)?;
+        c.only(cluster.states().map(|s| s.name.as_str()))?;
+    }
     let per_epoch = schedule.steps_per_epoch();
     let last = options.steps.unwrap_or_else(|| u64::from(options.epochs.unwrap_or(1)) * per_epoch);
+    if let (None, Some(path)) = (&run, &options.run) {
+        run = Some(RunDir::create(path)?);
+    }
     let log = match &run {
         Some(run) => {
-            if resumed.is_none() {
-                run.write_settings(&settings(project, options, seed))?;
-            }
+            let texts = &project.texts;
+            let used: Vec<&str> = texts.used.iter().map(|id| sources.text(*id)).collect();
+            run.write_texts(sources.text(texts.model), &used, texts.layout.map(|id| sources.text(id)))?;
             run.write_plan(&program.plan.to_json())?;
-            Some(run.metrics(from, (from / per_epoch) as u32)?)
+            // From here on it is a run.
+            run.write_settings(&RunSettings::new(project, sources, options, seed, &set))?;
+            // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
+            let open = u64::from(is_open(from, per_epoch, &losses));
+            Some(run.metrics(from, (from / per_epoch - open) as u32)?)
         }
         None => None,
     };
+    let store = run.as_ref().map(RunDir::checkpoints).transpose()?;
     progress(Progress::Started {
         parameters: project.program.params.iter().map(|p| project.program.graph.ty(p.id).elements()).sum(),
         steps_per_epoch: per_epoch,
@@ -238,36 +235,47 @@ pub fn train(
     };
     let began = Instant::now();
     let mut epoch_began = Instant::now();
-    let (mut losses, mut saved) = (Vec::new(), from);
-    for b in batches.by_ref() {
+    // Steps of the epoch that this process did.
+    let (mut done, mut saved) = (0, from);
+    loop {
+        if is_open(finished.steps, per_epoch, &losses) {
+            let ControlFlow::Continue(eval) = l.evaluate(evaluator.as_ref(), stop)? else {
+                finished.interrupted = true;
+                break;
+            };
+            finished.epochs = (finished.steps / per_epoch) as u32;
+            finished.eval = eval.clone();
+            l.epoch(finished.epochs, &losses, eval, epoch_began)?;
+            (losses, done, epoch_began) = (EpochLosses::default(), 0, Instant::now());
+            l.save(finished.steps, losses)?;
+            saved = finished.steps;
+        }
+        // All that was asked for is done where this was the last step.
+        if (from + 1..last).contains(&finished.steps) && stop.load(Ordering::Relaxed) {
+            finished.interrupted = true;
+            break;
+        }
+        let Some(b) = batches.next() else { break };
         let n = finished.steps + 1;
         let report = cluster.run(program.id, n, &provide(b.map_err(data_failed)?))?;
         let name = &program.plan.outputs[0].name;
         let loss = report.outputs.get(name).and_then(|t| t.scalar()).unwrap_or(f64::NAN);
-        l.step(n, loss, epoch_began, losses.len())?;
-        losses.push(loss);
+        done += 1;
+        l.step(n, loss, epoch_began, done)?;
+        losses.add(loss);
         (finished.steps, finished.loss) = (n, Some(loss));
-        if n.is_multiple_of(per_epoch) {
-            finished.epochs = (n / per_epoch) as u32;
-            finished.eval = l.epoch(finished.epochs, &losses, evaluator.as_ref(), epoch_began)?;
-            losses.clear();
-            epoch_began = Instant::now();
-            l.save(n)?;
-            saved = n;
-        }
-        if stop.load(Ordering::Relaxed) {
-            finished.interrupted = true;
-            break;
-        }
     }
     drop(batches);
     if saved != finished.steps {
-        l.save(finished.steps)?;
+        l.save(finished.steps, losses)?;
+    }
+    if !finished.interrupted && !finished.steps.is_multiple_of(per_epoch) && evaluator.is_some() {
+        match l.evaluate(evaluator.as_ref(), stop)? {
+            ControlFlow::Continue(eval) => finished.eval = eval,
+            ControlFlow::Break(()) => finished.interrupted = true,
+        }
     }
     if !finished.interrupted {
-        if !finished.steps.is_multiple_of(per_epoch) && evaluator.is_some() {
-            finished.eval = l.evaluate(evaluator.as_ref())?;
-        }
         let seconds = began.elapsed().as_secs_f64();
         finished.epochs = (finished.steps / per_epoch) as u32;
         l.event(Event::Done { steps: finished.steps, epochs: finished.epochs, seconds })?;
@@ -279,16 +287,47 @@ pub fn train(
     Ok(finished)
 }
 
-fn newest(
-    store: Option<&Store>,
+/// Whether all steps of an epoch are done, but it is not evaluated.
+fn is_open(steps: u64, per_epoch: u64, losses: &EpochLosses) -> bool {
+    steps.is_multiple_of(per_epoch) && losses.steps > 0
+}
+
+/// Opens the run's folder and checks that what is asked for is the same run. What is not asked for, seed and length, becomes
+/// the run's.
+fn resume(
+    project: &Project,
+    sources: &Sources,
+    options: &mut TrainOptions,
+    set: &Dataset,
     notes: &mut Vec<String>,
-) -> Result<Option<crate::checkpoint::Checkpoint>, Failure> {
-    let Some(store) = store else {
+) -> Result<RunDir, Failure> {
+    let Some(path) = &options.run else {
         return Err(Diagnostic::error(codes::E0516, "`--resume` needs the folder of the run")
             .help("name it: `--run DIR --resume`")
             .into());
     };
-    Ok(match store.newest()? {
+    let dir = RunDir::resume(path)?;
+    let before: RunSettings = read_settings(path)?;
+    let Ok(of_run) = before.seed.parse() else {
+        let message = format!("`{}` cannot be used: its seed is `{}`", path.display(), before.seed);
+        return Err(Diagnostic::error(codes::E0511, message).into());
+    };
+    let seed = *options.seed.get_or_insert(of_run);
+    if (options.steps, options.epochs) == (None, None) {
+        (options.steps, options.epochs) = (before.steps, before.epochs);
+    }
+    notes.extend(before.resumed_as(&RunSettings::new(project, sources, options, seed, set))?);
+    if dir.model_text()? != sources.text(project.texts.model) {
+        let now = sources.name(project.texts.model);
+        notes.push(format!(
+            "the text of `{now}` has changed since the run was started; it goes on with the new one"
+        ));
+    }
+    Ok(dir)
+}
+
+fn newest(run: &RunDir, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, Failure> {
+    Ok(match run.checkpoints()?.newest()? {
         Some(found) => {
             notes.extend(found.skipped.iter().map(|s| format!("skipped a damaged checkpoint: {s:?}")));
             Some(found.checkpoint)
@@ -300,16 +339,39 @@ fn newest(
     })
 }
 
-fn settings<'a>(project: &'a Project, options: &'a TrainOptions, seed: u64) -> RunSettings<'a> {
-    RunSettings {
-        model: &project.program.model,
-        mesh: project.layout.mesh.describe(),
-        precision: project.program.float.name(),
-        seed,
-        data: options.data.as_deref(),
-        dims: project.program.graph.dims.iter().map(|(d, n)| (n.to_string(), d.size)).collect(),
-        layout: project.layout.rules.iter().map(|r| r.text.clone()).collect(),
+/// After which step a checkpoint was written, which must be one of this schedule.
+fn stands_at(c: &Checkpoint, schedule: &Schedule, examples: usize) -> Result<u64, Failure> {
+    let (epoch, position) = schedule.position(c.meta.step);
+    if (epoch, position as u64) == (c.meta.epoch, c.meta.position) {
+        return Ok(c.meta.step);
     }
+    Err(Diagnostic::error(
+        codes::E0516,
+        format!(
+            "the run stands at example {} of epoch {}, which no step of {examples} examples reaches",
+            c.meta.position,
+            c.meta.epoch + 1
+        ),
+    )
+    .help("resume with the batch size and the data of the run")
+    .into())
+}
+
+fn evaluator(
+    project: &Project,
+    sources: &Sources,
+    cluster: &mut Cluster,
+    test: Dataset,
+) -> Result<Evaluator, Failure> {
+    Evaluator::new(project, sources, cluster, Arc::new(test)).map_err(|failure| match failure {
+        Failure::Diagnostics(mut found) => {
+            if let Some(d) = found.last_mut() {
+                d.helps.push("or train without evaluating on the test set: `--no-eval`".into());
+            }
+            Failure::Diagnostics(found)
+        }
+        other => other,
+    })
 }
 
 /// What the loop writes to.
@@ -335,9 +397,9 @@ impl Loop<'_> {
         Ok(())
     }
 
-    fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, before: usize) -> Result<(), Failure> {
+    fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, done: usize) -> Result<(), Failure> {
         self.event(Event::Step { step, loss })?;
-        let rate = ((before + 1) * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
+        let rate = (done * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
         let epoch = self.schedule.position(step - 1).0 + 1;
         (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate });
         if loss.is_finite() {
@@ -352,32 +414,37 @@ impl Loop<'_> {
         Err(d.help("try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block").into())
     }
 
-    fn evaluate(&mut self, evaluator: Option<&Evaluator>) -> Result<Option<metrics::Evaluation>, Failure> {
-        let Some(e) = evaluator else { return Ok(None) };
+    /// Measures on the test set, where there is one; breaks off where it was stopped.
+    fn evaluate(
+        &mut self,
+        evaluator: Option<&Evaluator>,
+        stop: &AtomicBool,
+    ) -> Result<ControlFlow<(), Option<metrics::Evaluation>>, Failure> {
+        let Some(e) = evaluator else { return Ok(ControlFlow::Continue(None)) };
         let progress = &mut *self.progress;
-        let result =
-            e.run(self.cluster, &mut |done, total| progress(Progress::Evaluating { done, total }))?;
-        Ok(Some(result))
+        let told = &mut |done, total| progress(Progress::Evaluating { done, total });
+        Ok(match e.run(self.cluster, stop, told)? {
+            Some(result) => ControlFlow::Continue(Some(result)),
+            None => ControlFlow::Break(()),
+        })
     }
 
     fn epoch(
         &mut self,
         epoch: u32,
-        losses: &[f64],
-        evaluator: Option<&Evaluator>,
+        losses: &EpochLosses,
+        eval: Option<metrics::Evaluation>,
         began: Instant,
-    ) -> Result<Option<metrics::Evaluation>, Failure> {
-        let eval = self.evaluate(evaluator)?;
-        let train_loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
+    ) -> Result<(), Failure> {
         let seconds = began.elapsed().as_secs_f64();
-        self.event(Event::Epoch { epoch, train_loss, eval: eval.clone(), seconds })?;
-        Ok(eval)
+        self.event(Event::Epoch { epoch, train_loss: losses.mean(), eval, seconds })
     }
 
-    fn save(&mut self, step: u64) -> Result<(), Failure> {
+    fn save(&mut self, step: u64, losses: EpochLosses) -> Result<(), Failure> {
         let Some(store) = &self.store else { return Ok(()) };
         let (epoch, position) = self.schedule.position(step);
-        let meta = Meta::new(self.project.program.model.as_str(), step, epoch, position as u64, self.seed);
+        let name = self.project.program.model.as_str();
+        let meta = Meta { losses, ..Meta::new(name, step, epoch, position as u64, self.seed) };
         // What the log says of these steps must be on disk before the checkpoint that vouches for them.
         if let Some(log) = &self.log {
             log.sync()?;

@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Seed of the random values of a run.
+const SEED: u64 = 1;
 /// Steps of each run.
 const STEPS: u64 = 2;
 /// Within the largest magnitude of each value. Programs are a dozen ops deep and then differentiated.
@@ -44,7 +46,7 @@ fn run(plan: Plan, r: &Random) -> Result<Trace, String> {
         plan.leaves.iter().filter(|l| l.init.is_some()).map(|l| (l.name.clone(), l.dims.clone())).collect();
     let mut devices = cluster(&plan.mesh);
     let program = devices.load(Arc::new(plan)).map_err(text)?;
-    devices.init_state(program, 1).map_err(text)?;
+    devices.init_state(program, SEED).map_err(text)?;
     for p in &r.program.params {
         if states.iter().any(|s| s.0 == p.path) {
             let ty = r.program.graph.ty(p.id);

@@ -1,12 +1,14 @@
 //! Random training programs: layers of typed ops over named dims, a scalar loss, an optimiser.
 
+use super::SEED;
 use crate::rng::Rng;
 use crate::walk::Bound;
 use meshwright_core::Optimizer;
 use meshwright_core::optimizers::{Accepts, Choices, Chosen, OptimizerDef};
-use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
+use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, StateDecl, TrainSpec};
 use meshwright_diag::Span;
 use meshwright_ops::*;
+use meshwright_plan::random::{Distribution, Key, draw};
 use meshwright_plan::{DType, Dim, DimNames, Init, InputDecl, Monoid, Phase};
 use std::collections::BTreeSet;
 
@@ -41,6 +43,7 @@ struct Maker {
     pool: Vec<Id>,
     indices: Vec<Id>,
     params: Vec<ParamDecl>,
+    states: Vec<StateDecl>,
     inputs: Vec<(InputDecl, Id, Span)>,
 }
 
@@ -67,6 +70,7 @@ pub(crate) fn random(seed: u64) -> Random {
         pool: Vec::new(),
         indices: Vec::new(),
         params: Vec::new(),
+        states: Vec::new(),
         inputs: Vec::new(),
     };
     m.leaves();
@@ -116,6 +120,40 @@ impl Maker {
         id
     }
 
+    /// A state, whose next value is chosen at the end.
+    fn state(&mut self, dims: Vec<Dim>) -> Id {
+        let path = format!("l{}.s", self.states.len());
+        self.at(&path, &path);
+        self.g.cursor.class = Class::Param;
+        let leaf = LeafOp::State { path: path.clone(), init: Init::Constant(0.7) };
+        let id = self.g.op(Leaf { leaf, ty: Type::new(DType::F64, dims.clone()) }, &[]);
+        self.bound.insert(id, F64Tensor::build(&dims, |_| 0.7));
+        self.states.push(StateDecl { path, id, span: Span::default(), next: None });
+        id
+    }
+
+    /// For most states the mean of some value that has its dims, or else a part of itself.
+    fn next_states(&mut self) {
+        for i in 0..self.states.len() {
+            if self.rng.one_in(6) {
+                continue;
+            }
+            let (id, path) = (self.states[i].id, self.states[i].path.clone());
+            self.at(&path, "next");
+            let dims = self.dims_of(id);
+            let fits = |x: &Id| dims.iter().all(|d| self.g.ty(*x).has(*d));
+            let fit: Vec<Id> = self.pool.iter().copied().filter(fits).collect();
+            let x = self.rng.pick(&fit);
+            let rest: Vec<Dim> = self.dims_of(x).into_iter().filter(|d| !dims.contains(d)).collect();
+            let next = match (x == id, rest.is_empty()) {
+                (true, _) => self.g.scaled(x, 0.5),
+                (false, true) => x,
+                (false, false) => self.g.op(Mean { dims: rest }, &[x]),
+            };
+            self.states[i].next = Some(next);
+        }
+    }
+
     fn leaves(&mut self) {
         let (batch, class) = (self.batch, self.class);
         let [d, e] = [self.dims[2], self.dims[3]];
@@ -140,6 +178,13 @@ impl Maker {
         let h = self.g.contract_to(&[x, p], &keep);
         let h = self.tamed(h);
         self.pool.push(h);
+        for _ in 0..self.rng.below(3) {
+            let mut dims = self.rng.some(&self.dims);
+            dims.truncate(2);
+            let dims = self.rng.shuffled(&dims);
+            let s = self.state(dims);
+            self.pool.push(s);
+        }
     }
 
     /// A value; recent ones are likelier.
@@ -179,7 +224,7 @@ impl Maker {
     }
 
     fn op(&mut self) -> Option<Id> {
-        match self.rng.below(18) {
+        match self.rng.below(20) {
             0..5 => self.product(),
             5 | 6 => {
                 let (x, _) = self.several(3, ELEMENTS)?;
@@ -201,6 +246,7 @@ impl Maker {
             13 | 14 => self.renamed(),
             15 => self.argmax(),
             16 => self.binary(),
+            17 | 18 => Some(self.random()),
             _ => {
                 let x = self.any();
                 Some(self.g.op(StopGradient, &[x]))
@@ -212,6 +258,32 @@ impl Maker {
         let (reverse, exclusive) = (self.rng.one_in(2), self.rng.one_in(2));
         let y = self.g.op(CumSum { dim, reverse, exclusive }, &[x]);
         self.g.scaled(y, 1.0 / (dim.size as f64).sqrt())
+    }
+
+    /// Dropout with a mask that may be shared, or random numbers times a value; in a choice of what only training does.
+    fn random(&mut self) -> Id {
+        let x = self.any();
+        let dims: Vec<Dim> = self.dims_of(x).into_iter().filter(|_| !self.rng.one_in(4)).collect();
+        let dims = self.rng.shuffled(&dims);
+        let stream = format!("random {}", self.g.nodes.len());
+        let (dtype, distribution) = match self.rng.below(4) {
+            0 => (DType::F64, Distribution::Uniform { low: -1.0, high: 2.0 }),
+            1 => (DType::F64, Distribution::Normal { mean: 0.5, std: 1.0 }),
+            _ => (DType::Bool, Distribution::Kept { rate: 0.3 }),
+        };
+        let key = Key::of_step(SEED, &stream, 1);
+        let op = meshwright_ops::Random { stream, distribution, dims: dims.clone(), dtype };
+        let r = self.g.op(op, &[]);
+        let values = (0..Self::size(&dims)).map(|i| draw(&distribution, key, i as u64)).collect();
+        self.bound.insert(r, F64Tensor::new(dims, values));
+        let random = if dtype == DType::Bool { self.g.masked(r, x) } else { self.g.product(&[r, x]) };
+        let scaled = self.g.scaled(random, 1.0 / 0.7);
+        if self.rng.one_in(2) {
+            return scaled;
+        }
+        let training = self.g.op(Training, &[]);
+        self.bound.insert(training, F64Tensor::new([], vec![1.0]));
+        self.g.choose(training, scaled, x)
     }
 
     fn product(&mut self) -> Option<Id> {
@@ -414,6 +486,7 @@ impl Maker {
     }
 
     fn finish(mut self, seed: u64) -> Random {
+        self.next_states();
         self.at("", "loss");
         let mut terms = Vec::new();
         // What nothing else uses is in the loss, so that hardly anything is dead code.
@@ -434,9 +507,11 @@ impl Maker {
             model: format!("random {seed}"),
             graph: self.g,
             float: DType::F64,
+            consts: Default::default(),
             dim_spans: Default::default(),
             inputs: self.inputs,
             params: self.params,
+            states: self.states,
             losses: vec![minimize.clone()],
             metrics: Vec::new(),
             outputs: Vec::new(),

@@ -1,6 +1,7 @@
 //! From rules to splits: which axes each dim of one value gets, and the conflicts that only show on a value.
 
 use super::rules::{Layout, Rule, RuleDim, chain};
+use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Class, Graph, Id};
 use meshwright_plan::{Axis, Dim, Placement};
@@ -17,6 +18,10 @@ pub struct Assigned {
     pub conflicts: Vec<(usize, usize, Axis)>,
     /// Rules that yielded an axis to another: the yielding one, the other, the axis.
     pub yielded: Vec<(usize, usize, Axis)>,
+    /// Rules that spoke, in order, with the dim that each spoke of (`*` of one that was free).
+    pub spoke: Vec<(usize, Dim)>,
+    /// Rules that did not speak, because one of a more specific scope speaks of their dim: the silent one, the other.
+    pub silenced: Vec<(usize, usize)>,
 }
 
 impl Assigned {
@@ -27,8 +32,9 @@ impl Assigned {
 }
 
 /// Rules that speak of values of a class and path, with positions in [`Layout::rules`]: the most specific for each dim;
-/// strict ones first, then those that yield, each in order of specificity.
-fn effective(layout: &Layout, class: Class, path: &str) -> Vec<usize> {
+/// strict ones first, then those that yield, each in order of specificity. Those that a more specific one silences go to
+/// `silenced`, with it.
+fn effective(layout: &Layout, class: Class, path: &str, silenced: &mut Vec<(usize, usize)>) -> Vec<usize> {
     let kinds = chain(class);
     let mut scopes: Vec<Vec<usize>> = Vec::new();
     let matching = |f: &dyn Fn(&Rule) -> bool| -> Vec<usize> {
@@ -37,7 +43,7 @@ fn effective(layout: &Layout, class: Class, path: &str) -> Vec<usize> {
         found.sort_by_key(|i| std::cmp::Reverse(layout.rules[*i].scope.path.as_ref().map_or(0, String::len)));
         found
     };
-    let on_path = |r: &Rule| r.scope.path.as_ref().is_some_and(|p| glob(p, path));
+    let on_path = |r: &Rule| r.scope.path.as_ref().is_some_and(|p| matches(p, path));
     for k in kinds {
         scopes.push(matching(&|r| r.scope.kind == Some(*k) && on_path(r)));
     }
@@ -47,12 +53,15 @@ fn effective(layout: &Layout, class: Class, path: &str) -> Vec<usize> {
     }
     scopes.push(matching(&|r| r.scope.kind.is_none() && r.scope.path.is_none()));
     let scopes: Vec<Vec<usize>> = scopes.into_iter().flat_map(|s| by_glob(layout, s)).collect();
-    let mut out = Vec::new();
-    let mut seen: Vec<RuleDim> = Vec::new();
+    let mut out: Vec<usize> = Vec::new();
     for scope in scopes {
-        let mine: Vec<usize> = scope.into_iter().filter(|i| !seen.contains(&layout.rules[*i].dim)).collect();
-        seen.extend(mine.iter().map(|i| layout.rules[*i].dim));
-        out.extend(mine);
+        let said = out.len();
+        for i in scope {
+            match out[..said].iter().find(|o| layout.rules[**o].dim == layout.rules[i].dim) {
+                Some(other) => silenced.push((i, *other)),
+                None => out.push(i),
+            }
+        }
     }
     // A rule of a dim comes before one for any dim, so that `*` takes what is left.
     let rank = |i: &usize| (layout.rules[*i].free, layout.rules[*i].dim == RuleDim::Any);
@@ -73,22 +82,10 @@ fn by_glob(layout: &Layout, rules: Vec<usize>) -> Vec<Vec<usize>> {
     out
 }
 
-/// Whether a path matches a glob: `*` stands for any text, and `layers.*` also for `layers` itself.
-fn glob(pattern: &str, path: &str) -> bool {
-    fn inner(p: &[u8], t: &[u8]) -> bool {
-        match p.split_first() {
-            None => t.is_empty(),
-            Some((b'*', rest)) => (0..=t.len()).any(|i| inner(rest, &t[i..])),
-            Some((c, rest)) => t.first() == Some(c) && inner(rest, &t[1..]),
-        }
-    }
-    inner(pattern.as_bytes(), path.as_bytes()) || pattern.strip_suffix(".*").is_some_and(|p| p == path)
-}
-
 /// The splits of `dims` (of one value, or of the loops of one op) by the rules.
 pub fn assign(layout: &Layout, class: Class, path: &str, dims: &[Dim]) -> Assigned {
     let mut out = Assigned::default();
-    for i in effective(layout, class, path) {
+    for i in effective(layout, class, path, &mut out.silenced) {
         let rule = &layout.rules[i];
         let dim = match rule.dim {
             RuleDim::Dim(d) => Some(d).filter(|d| dims.contains(d)),
@@ -99,6 +96,7 @@ pub fn assign(layout: &Layout, class: Class, path: &str, dims: &[Dim]) -> Assign
                 .max_by_key(|d| (d.size, std::cmp::Reverse(d.id))),
         };
         let Some(dim) = dim else { continue };
+        out.spoke.push((i, dim));
         for a in &rule.axes {
             match out.by.get(a) {
                 Some(owner) if rule.dim == RuleDim::Any => out.yielded.push((i, *owner, *a)),
@@ -158,19 +156,5 @@ fn conflict(layout: &Layout, graph: &Graph, id: Id, first: &Rule, second: &Rule,
         d.help(format!("or keep the general rule out of this scope: `{word}: {general} -> -`"))
     } else {
         d.help("or give one of them another axis")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::glob;
-
-    #[test]
-    fn globs() {
-        assert!(glob("layers.*", "layers.attention.q"));
-        assert!(glob("layers.*", "layers"));
-        assert!(glob("*.w", "h1.w"));
-        assert!(!glob("h1.*", "h2.w"));
-        assert!(!glob("h", "h1"));
     }
 }

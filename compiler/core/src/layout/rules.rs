@@ -2,7 +2,7 @@
 
 use super::mesh::mesh_of;
 use crate::program::Program;
-use meshwright_diag::{Diagnostic, Outcome, Severity, Span, codes, has_errors, nearest};
+use meshwright_diag::{Diagnostic, Outcome, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
 use meshwright_plan::{Axis, Dim, Mesh};
 use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshDecl, Rule as AstRule, ScopeKind};
@@ -85,14 +85,17 @@ pub fn layout(
     let mut out = Vec::new();
     let Some(mesh) = mesh_of(file, mesh, &mut out) else { return (None, out) };
     let mut layout = Layout { mesh, ..Layout::default() };
+    let mut missing = Vec::new();
     for item in &file.items {
         match &item.kind {
             LayoutKind::Mesh(_) => {}
-            LayoutKind::Rule(rule) => read_rule(rule, item.span, program, shared, &mut layout, &mut out),
+            LayoutKind::Rule(rule) => {
+                read_rule(rule, item.span, program, shared, &mut layout, &mut missing, &mut out);
+            }
             LayoutKind::Gather(names) => {
                 for n in names {
                     let foreign = if shared { Foreign::Unlike } else { Foreign::Never };
-                    if let Some(d) = dim(&n.text, n.span, program, foreign, &mut out) {
+                    if let Some(d) = dim(&n.text, n.span, program, foreign, &mut missing, &mut out) {
                         layout.gathers.push(d);
                     }
                 }
@@ -102,6 +105,7 @@ pub fn layout(
             LayoutKind::Recompute(_) => out.push(not_yet("recompute", item.span)),
         }
     }
+    out.extend(all_missing(&missing, program));
     super::unmatched::unmatched(file, program, shared, &mut out);
     placed_twice(&layout, &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }
@@ -124,40 +128,62 @@ enum Foreign {
     Fine,
 }
 
-fn dim(
-    name: &str,
+/// The dim of that name. One that the model lacks is an error, or, where that is no mistake, is added to `missing`.
+fn dim<'a>(
+    name: &'a str,
     span: Span,
     program: &Program,
     foreign: Foreign,
+    missing: &mut Vec<(&'a str, Span)>,
     out: &mut Vec<Diagnostic>,
 ) -> Option<Dim> {
     let found = program.graph.dims.find(name);
     if found.is_none() {
         let close = nearest(name, program.graph.dims.iter().map(|d| d.1));
         let close = close.filter(|_| foreign != Foreign::Fine);
-        let noted = foreign != Foreign::Never && close.is_none();
-        let severity = if noted { Severity::Note } else { Severity::Error };
-        let mut d =
-            Diagnostic::error(codes::E0302, format!("the model `{}` has no dim `{name}`", program.model))
-                .at(span, "no such dim");
-        d.severity = severity;
-        let all: Vec<String> = program.graph.dims.iter().map(|d| format!("`{}`", d.1)).collect();
-        d = d.note(format!("its dims are {}", all.join(", ")));
-        d = match close {
-            Some(c) => d.fix(format!("did you mean `{c}`?"), span, c, false),
+        if foreign != Foreign::Never && close.is_none() {
+            missing.push((name, span));
+            return None;
+        }
+        let text = format!("the model `{}` has no dim `{name}`", program.model);
+        let d = Diagnostic::error(codes::E0302, text).at(span, "no such dim").note(dims_of(program));
+        out.push(match close {
+            Some(c) => d.fix(format!("did you mean `{c}`?"), span, c, c.sure),
             None => d.help("name one of them, or leave the rule out: it would split nothing"),
-        };
-        out.push(d);
+        });
     }
     found
 }
 
-fn read_rule(
-    rule: &AstRule,
+fn dims_of(program: &Program) -> String {
+    let all: Vec<String> = program.graph.dims.iter().map(|d| format!("`{}`", d.1)).collect();
+    format!("its dims are {}", all.join(", "))
+}
+
+/// One note on all dims that a shared file names and this model lacks.
+fn all_missing(missing: &[(&str, Span)], program: &Program) -> Option<Diagnostic> {
+    let mut names: Vec<String> = Vec::new();
+    for (name, _) in missing {
+        let name = format!("`{name}`");
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let dims = if names.len() == 1 { "dim" } else { "dims" };
+    let text = format!("the model `{}` has no {dims} {}", program.model, names.join(", "));
+    let mut missing = missing.iter();
+    let d = Diagnostic::note_message(codes::E0302, text).at(missing.next()?.1, "no such dim");
+    let d = missing.fold(d, |d, (_, span)| d.and(*span, "nor this one"));
+    Some(d.note(dims_of(program)).help("what the rules say of them splits nothing here"))
+}
+
+fn read_rule<'a>(
+    rule: &'a AstRule,
     span: Span,
     program: &Program,
     shared: bool,
     layout: &mut Layout,
+    missing: &mut Vec<(&'a str, Span)>,
     out: &mut Vec<Diagnostic>,
 ) {
     let mut axes = Vec::new();
@@ -187,7 +213,7 @@ fn read_rule(
     for pattern in &rule.dims {
         let dim = match pattern {
             DimPattern::Any(_) => Some(RuleDim::Any),
-            DimPattern::Dim(n) => dim(&n.text, n.span, program, foreign, out).map(RuleDim::Dim),
+            DimPattern::Dim(n) => dim(&n.text, n.span, program, foreign, missing, out).map(RuleDim::Dim),
         };
         let Some(dim) = dim else { continue };
         let name = match dim {
@@ -225,7 +251,7 @@ fn unknown_axis(name: &str, span: Span, mesh: &Mesh) -> Diagnostic {
     };
     let d = Diagnostic::error(codes::E0301, format!("no mesh axis `{name}`: {has}")).at(span, "no such axis");
     match nearest(name, mesh.axes.iter().map(|a| a.name.as_str())) {
-        Some(c) => d.fix(format!("did you mean `{c}`?"), span, c, false),
+        Some(c) => d.fix(format!("did you mean `{c}`?"), span, c, c.sure),
         None if mesh.axes.is_empty() => {
             d.help(format!("declare it: `mesh {name} = 2`, or `--mesh {name}=2`"))
         }

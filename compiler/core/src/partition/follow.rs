@@ -1,6 +1,7 @@
 //! The loops of one op: what the rules say, what its users want, and which operand it follows where the rules are silent.
 
 use super::pass::{Loops, Pass};
+use super::reasons::{Reason, Refusal};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_ops::{Id, Kind, Role};
 use meshwright_plan::{Axis, Dim, Placement};
@@ -10,7 +11,9 @@ impl Pass<'_> {
     /// The axes of an op's loops, and the axes over which it works on unfinished sums.
     pub(super) fn choose_loops(&mut self, id: Id) -> (Loops, BTreeSet<Axis>) {
         let inputs = self.node(id).inputs.clone();
-        let mut loops = self.rigid(id);
+        let (asked, said) = self.ruled(id);
+        let mut loops = said.splits.clone();
+        self.note(id, Reason::Rules { asked, said });
         if self.transparent(id)
             && let Some(w) = self.wanted(id)
         {
@@ -22,6 +25,8 @@ impl Pass<'_> {
                     w.splits.iter().filter(|(d, _)| dims.contains(d)).map(|(d, a)| (*d, a.clone())),
                 );
                 if self.anywhere(x) || self.route(x, &now, &p).0 == 0 {
+                    let users = self.users[id.0 as usize].clone();
+                    self.note(id, Reason::Wanted { splits: w.splits.clone(), users });
                     loops = w.splits.clone();
                 }
             }
@@ -38,6 +43,8 @@ impl Pass<'_> {
             let blocked = loops.values().flatten().any(|a| *a == axis);
             if self.linear_in(id, &slots) && (!blocked || self.is_add(id)) {
                 keep.insert(axis);
+                let operands = slots.iter().map(|s| inputs[*s]).collect();
+                self.note(id, Reason::Unfinished { axis, operands });
                 for axes in loops.values_mut() {
                     axes.retain(|a| *a != axis);
                 }
@@ -60,6 +67,7 @@ impl Pass<'_> {
             let x = inputs[slot];
             // What a `params:` rule splits ends where values begin.
             if self.anywhere(x) || (self.param_like(x) && !self.param_like(id)) {
+                self.note_stored(id, slot, x, loops);
                 continue;
             }
             for (dim, axes) in self.current(x).splits {
@@ -67,11 +75,19 @@ impl Pass<'_> {
                 for (k, axis) in axes.iter().enumerate() {
                     let prefix = loops.get(&l.dim).map_or(&[][..], Vec::as_slice);
                     if used.contains(axis) || l.role == Role::Whole || axes[..k] != *prefix {
+                        self.note_refused(id, (l.dim, l.role), *axis, x, loops);
                         continue;
                     }
-                    if self.follow_cost(id, *axis, l.role) <= self.gather_cost(&inputs, *axis) {
-                        loops.entry(l.dim).or_default().push(*axis);
-                        used.insert(*axis);
+                    let (finish, gather) =
+                        (self.follow_cost(id, *axis, l.role), self.gather_cost(&inputs, *axis));
+                    if finish > gather {
+                        let why = Refusal::Dearer(finish, gather);
+                        self.note(id, Reason::Refused { dim: l.dim, axis: *axis, operand: x, why });
+                    } else {
+                        let (dim, axis, on) = (l.dim, *axis, dim);
+                        self.note(id, Reason::Followed { dim, axis, operand: x, on, finish, gather });
+                        loops.entry(l.dim).or_default().push(axis);
+                        used.insert(axis);
                     }
                 }
             }

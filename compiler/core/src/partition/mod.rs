@@ -6,10 +6,12 @@
 
 mod follow;
 mod pass;
+mod reasons;
 mod route;
 mod settle;
 mod spmd;
 
 pub use pass::partition;
+pub use reasons::{Reason, Refusal};
 pub use route::{Move, wire_bytes};
 pub use spmd::{Cause, Instr, Spmd, Version, VersionId, operand_placement};

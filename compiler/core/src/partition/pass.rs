@@ -1,8 +1,9 @@
 //! The walk over a step graph that gives every op its loops and every operand its placement.
 
+use super::reasons::Reason;
 use super::route::{Move, Router};
 use super::spmd::{Cause, Instr, Spmd, Version, VersionId, operand_placement};
-use crate::layout::{Layout, RuleDim, assign};
+use crate::layout::{Assigned, Layout, RuleDim, assign};
 use crate::step_graph::{GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Add, Class, Graph, Id, Kind, LeafOp, Node, Role, Roles};
@@ -57,6 +58,7 @@ pub(super) struct Pass<'a> {
     instrs: Vec<Instr>,
     pub(super) diagnostics: Vec<Diagnostic>,
     told: BTreeSet<(Dim, Axis)>,
+    pub(super) reasons: BTreeMap<Id, Vec<Reason>>,
 }
 
 /// Partitions a step. `layout` must have been checked for conflicts.
@@ -77,6 +79,7 @@ pub fn partition(step: &StepGraph, layout: &Layout) -> Outcome<Spmd> {
         versions: pass.versions,
         instrs: pass.instrs,
         goals,
+        reasons: pass.reasons,
     };
     (Some(spmd), diagnostics)
 }
@@ -111,6 +114,7 @@ impl<'a> Pass<'a> {
             instrs: Vec::new(),
             diagnostics: Vec::new(),
             told: BTreeSet::new(),
+            reasons: BTreeMap::new(),
         };
         for id in step.graph.ids() {
             let nature = pass.nature_of(id);
@@ -162,10 +166,16 @@ impl<'a> Pass<'a> {
 
     /// The splits that the rules give the loops of an op.
     pub(super) fn rigid(&mut self, id: Id) -> Loops {
+        self.ruled(id).1.splits
+    }
+
+    /// The loops of an op that may be split, and what the rules say of them.
+    pub(super) fn ruled(&mut self, id: Id) -> (Vec<Dim>, Assigned) {
         let roles = self.roles(id);
         let dims: Vec<Dim> = roles.loops.iter().filter(|l| l.role != Role::Whole).map(|l| l.dim).collect();
         let n = self.node(id);
-        assign(self.layout, n.origin.class, &n.origin.path, &dims).splits
+        let said = assign(self.layout, n.origin.class, &n.origin.path, &dims);
+        (dims, said)
     }
 
     /// The placement that an operand needs when the loops are split as `loops`.
@@ -173,12 +183,12 @@ impl<'a> Pass<'a> {
         operand_placement(&self.roles(user), slot, loops, self.mesh)
     }
 
-    /// Constants, positions and inputs can be made in any placement at no cost, also under another name of a dim.
+    /// Constants, positions, random values and inputs can be made in any placement at no cost, also under another name of a dim.
     pub(super) fn anywhere(&self, id: Id) -> bool {
         self.nature[id.0 as usize] == Nature::Anywhere
     }
 
-    /// A parameter, or an element-wise function or rename of parameters alone.
+    /// A parameter or state, or an element-wise function or rename of parameters alone.
     pub(super) fn param_like(&self, id: Id) -> bool {
         self.nature[id.0 as usize] == Nature::ParamLike
     }
@@ -189,7 +199,7 @@ impl<'a> Pass<'a> {
         let operand = n.inputs.first().map(|x| self.nature[x.0 as usize]);
         match (n.op.kind(), operand) {
             (Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber), _) => Nature::Anywhere,
-            (Kind::Leaf(LeafOp::Param { .. }), _) => Nature::ParamLike,
+            (Kind::Leaf(LeafOp::Param { .. } | LeafOp::State { .. }), _) => Nature::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
             (Kind::Compute, Some(Nature::ParamLike)) if n.inputs.len() == 1 && self.pointwise(id) => {
                 Nature::ParamLike
@@ -225,12 +235,15 @@ impl<'a> Pass<'a> {
         match kind {
             Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber) => {
                 let target = self.target(id);
+                self.note_target(id);
+                self.note(id, Reason::Anywhere);
                 self.natural[i] = Some(target.clone());
                 self.settled[i] = Some(target);
                 return;
             }
             Kind::Leaf(_) => {
                 let target = self.target(id);
+                self.note_target(id);
                 self.natural[i] = Some(target.clone());
                 self.settled[i] = Some(target.clone());
                 let out = self.version(id, target, None, false);
@@ -245,7 +258,9 @@ impl<'a> Pass<'a> {
             self.settle(*x);
         }
         if let Kind::Rename { from, to } = kind {
+            self.note(id, Reason::Renamed { from, to, operand: inputs[0] });
             if self.anywhere(id) {
+                self.note(id, Reason::Anywhere);
                 let p = self.current(inputs[0]).rename(from, to);
                 self.natural[i] = Some(p.clone());
                 self.settled[i] = Some(p);
@@ -562,6 +577,8 @@ impl<'a> Pass<'a> {
         let implied = self.stored_split(id, axis, user)
             || matches!(class, Class::Moment | Class::Grad)
             || matches!(user_class, Class::Moment)
+            // What becomes a gradient is stored as the parameter is.
+            || user.is_some_and(|u| self.is_gradient(u))
             || self.layout.gathers.contains(&dim)
             || self
                 .layout

@@ -1,5 +1,6 @@
 //! The SPMD program: ops on local blocks and moves between placements. Placements are part of each version's type.
 
+use super::reasons::Reason;
 use super::route::Move;
 use crate::step_graph::StepGraph;
 use meshwright_diag::Span;
@@ -76,6 +77,8 @@ pub struct Spmd {
     pub instrs: Vec<Instr>,
     /// The version that serves each goal of the step.
     pub goals: Vec<VersionId>,
+    /// What was decided about each value, in order; no part of the program.
+    pub reasons: BTreeMap<Id, Vec<Reason>>,
 }
 
 /// The placement of the operand in `slot` of an op whose loops are split as `loops`. A window that asks of every device

@@ -77,7 +77,7 @@ pub(super) fn bind<'e>(
                     Diagnostic::error(codes::E0212, format!("`{what}` has no parameter `{}`", name.text))
                         .at(name.span, "no such parameter");
                 if let Some(near) = nearest(&name.text, slots.iter().map(|s| s.name)) {
-                    d = d.fix(format!("write `{near}`"), name.span, near, near.len() > 2);
+                    d = d.fix(format!("write `{near}`"), name.span, near, near.sure);
                 }
                 errors.push(place(d));
             }

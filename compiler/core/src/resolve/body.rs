@@ -2,6 +2,7 @@
 
 use super::Resolver;
 use super::call::not_yet;
+use super::declare::Variety;
 use super::number::Konst;
 use super::report::{counted, listed};
 use super::scope::{Local, Scope, ScopeKind, Val};
@@ -109,24 +110,23 @@ impl<'a> Resolver<'a> {
         let in_layer = self.scope().kind == ScopeKind::Layer;
         match &s.kind {
             StatementKind::Let { names, value } => self.bind_names(names, value),
+            StatementKind::Assign { names, value } if self.assigns_states(names, value) => {}
             StatementKind::Assign { names, value } => {
                 let name = names.first().map_or("x", |n| n.text.as_str());
                 self.error(
                     Diagnostic::error(codes::E0218, format!("`{name} = …` stands outside of `repeat`"))
-                        .at(s.span, "carries a value to the next round of a `repeat`")
+                        .at(
+                            s.span,
+                            "carries a value to the next round of a `repeat`, or a `state` to the next step",
+                        )
                         .fix("declare a new name", Span { end: s.span.start, ..s.span }, "let ", false),
                 );
                 self.begin(std::slice::from_ref(value), None);
                 self.eval_any(value);
                 self.forget(names);
             }
-            StatementKind::Param(p) => self.param(p),
-            StatementKind::State(v) => {
-                self.error(
-                    not_yet("`state`", s.span).help("leave it out until then: what it keeps cannot be kept"),
-                );
-                self.define(&v.name, Val::Poison);
-            }
+            StatementKind::Param(p) => self.variable(p, Variety::Param),
+            StatementKind::State(v) => self.variable(v, Variety::State),
             StatementKind::Input(i) if in_layer => {
                 self.misplaced("input", s.span, "declare it in the model and pass it to the layer");
                 self.define(&i.name, Val::Poison);
@@ -167,6 +167,14 @@ impl<'a> Resolver<'a> {
     }
 
     fn bind_names(&mut self, names: &'a [Name], value: &'a Expr) {
+        let values = self.bound_values(names, value);
+        for (n, v) in names.iter().zip(values) {
+            self.define(n, v);
+        }
+    }
+
+    /// The value of each name in `names = value`.
+    pub(super) fn bound_values(&mut self, names: &'a [Name], value: &'a Expr) -> Vec<Val> {
         let single = if let [one] = names { Some(one.text.as_str()) } else { None };
         self.begin(std::slice::from_ref(value), single);
         if let (None, Some(first)) = (single, names.first()) {
@@ -178,10 +186,9 @@ impl<'a> Resolver<'a> {
         };
         self.scope().statement = None;
         if single.is_some() {
-            self.define(&names[0], val);
-            return;
+            return vec![val];
         }
-        let values = match val {
+        match val {
             Val::Tuple(values) if values.len() == names.len() => values,
             Val::Poison => vec![Val::Poison; names.len()],
             other => {
@@ -204,9 +211,6 @@ impl<'a> Resolver<'a> {
                 )));
                 vec![Val::Poison; names.len()]
             }
-        };
-        for (n, v) in names.iter().zip(values) {
-            self.define(n, v);
         }
     }
 

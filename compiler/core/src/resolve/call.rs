@@ -38,13 +38,8 @@ impl<'a> Resolver<'a> {
             "size" => self.size(call, span),
             "index" => self.index(call, span),
             "cast" => self.cast(call, span),
-            "dropout" => {
-                let has_operand = call.args.first().map(|a| self.eval(&a.value)).is_some();
-                let d = not_yet("`dropout`", call.name.span);
-                let help = if has_operand { "write its first argument alone" } else { "leave it out" };
-                self.error(d.help(format!("{help} until then")));
-                Val::Poison
-            }
+            "dropout" => self.dropout(call, span),
+            "random_uniform" | "random_normal" => self.random(name, Some(Vec::new()), &call.args, span),
             _ if in_train && super::schedule::is_schedule(name) => self.schedule(call, span),
             _ => match family(name, false) {
                 Some(f) if f.name == name && matches!(f.form, Form::Function(_)) => self.function(call, span),
@@ -114,7 +109,6 @@ impl<'a> Resolver<'a> {
             }
         }
         let d = |text: String| Diagnostic::error(codes::E0201, text).at(call.name.span, "not known");
-        let shown = if call.args.len() == 2 { "x, y" } else { "x" };
         let over = |f: &&Family| f.name == name && matches!(f.form, Form::OverDims(_) | Form::Bracket { .. });
         if let Some(f) = families().find(over) {
             let form = over_dims_form(f.name, call.args.len());
@@ -126,11 +120,6 @@ impl<'a> Resolver<'a> {
             );
             return Val::Poison;
         }
-        if super::over_dims::NOT_YET.contains(&name) {
-            let d = not_yet(&format!("`{name}`"), call.name.span);
-            self.error(d.help(format!("it will be written over dims: `{name}[…]({shown})`")));
-            return Val::Poison;
-        }
         if super::schedule::is_schedule(name) {
             self.error(
                 d(format!("`{name}` is a schedule of the learning rate")).help("use it in the `train` block"),
@@ -139,7 +128,10 @@ impl<'a> Resolver<'a> {
         }
         let functions = families().filter(|f| matches!(f.form, Form::Function(_))).map(|f| f.name);
         let layers = self.globals.layers.by_name.keys().copied();
-        let near = nearest(name, layers.chain(functions).chain(["size", "index", "cast"]));
+        let near = nearest(
+            name,
+            layers.chain(functions).chain(["size", "index", "cast"]).chain(super::random::NAMES),
+        );
         let d = d(format!("no layer or function is called `{name}`"));
         let function = |f: &str| f == "cast" || arities(f, false).contains(&call.args.len());
         let form = |f: &str| over_dims_form(f, call.args.len());
@@ -149,8 +141,11 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let d = match near {
-            Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),
-            None => d.help(format!("declare it: `layer {name}({shown}) {{ … }}`")),
+            Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.sure),
+            None => d.help(format!(
+                "declare it: `layer {name}({}) {{ … }}`",
+                if call.args.len() == 2 { "x, y" } else { "x" }
+            )),
         };
         self.error(d);
         Val::Poison
@@ -195,22 +190,26 @@ impl<'a> Resolver<'a> {
                 out = None;
                 continue;
             }
-            let dims = match &a.value.kind {
-                ExprKind::Name(n) => self.dims_named(n, a.value.span),
-                ExprKind::DimList(names) => self.dims_of(names),
-                _ => {
-                    let text = format!("`{name}` takes dims");
-                    self.error(Diagnostic::error(codes::E0213, text).at(a.value.span, "no dim"));
-                    None
-                }
-            };
-            match (dims, &mut out) {
+            match (self.dim_argument(name, &a.value), &mut out) {
                 (Some(dims), Some(all)) => all.extend(dims),
                 (None, _) => out = None,
                 _ => {}
             }
         }
         out
+    }
+
+    /// The dims of an argument that is a dim or a list of them.
+    pub(super) fn dim_argument(&mut self, what: &str, e: &'a Expr) -> Option<Vec<Dim>> {
+        match &e.kind {
+            ExprKind::Name(n) => self.dims_named(n, e.span),
+            ExprKind::DimList(names) => self.dims_of(names),
+            _ => {
+                let text = format!("`{what}` takes dims");
+                self.error(Diagnostic::error(codes::E0213, text).at(e.span, "no dim"));
+                None
+            }
+        }
     }
 
     /// `cast(x, float)`.
@@ -237,7 +236,7 @@ impl<'a> Resolver<'a> {
                 let d = Diagnostic::error(codes::E0202, format!("`cast` makes {}", listed(CASTS)))
                     .at(to.span, if word == "u8" { "only inputs are `u8`" } else { "not one of them" });
                 let d = match nearest(word, CASTS) {
-                    Some(near) => d.fix(format!("write `{near}`"), to.span, near, near.len() > 2),
+                    Some(near) => d.fix(format!("write `{near}`"), to.span, near, near.sure),
                     None if word == "u8" => d.help("write `i32`"),
                     None => d,
                 };

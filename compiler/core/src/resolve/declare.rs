@@ -1,29 +1,48 @@
-//! `param` and `input`.
+//! `param`, `state` and `input`.
 
 use super::args::Slot;
 use super::call::not_yet;
+use super::fans::BY_FAN;
 use super::report::{listed, nearest};
 use super::scope::{ScopeKind, Val};
 use super::{PathOrigin, Resolver};
-use crate::program::ParamDecl;
-use meshwright_diag::{Diagnostic, Span, codes};
+use crate::program::{ParamDecl, StateDecl};
+use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_ops::{Class, Leaf, LeafOp, Origin, Type};
 use meshwright_plan::{DType, Dim, Init, InputDecl, Phase};
-use meshwright_syntax::ast::{Expr, ExprKind, Input, Name, Variable};
+use meshwright_syntax::ast::{ExprKind, Input, Name, Variable};
 
 /// Initialisers with their parameters.
 const INITIALISERS: [(&str, [&str; 2]); 3] =
     [("normal", ["mean", "std"]), ("truncated_normal", ["mean", "std"]), ("uniform", ["low", "high"])];
 
+/// What a variable is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Variety {
+    /// Trained.
+    Param,
+    /// Kept from step to step, and not trained.
+    State,
+}
+
+impl Variety {
+    fn word(self) -> &'static str {
+        match self {
+            Variety::Param => "parameter",
+            Variety::State => "state",
+        }
+    }
+}
+
 impl<'a> Resolver<'a> {
-    /// `param w[in, out] = normal(0, 1)`.
-    pub(super) fn param(&mut self, p: &'a Variable) {
+    /// `param w[in, out] = normal(0, 1)` or `state mean[d] = 0`.
+    pub(super) fn variable(&mut self, p: &'a Variable, variety: Variety) {
         let dims = self.dims_of(&p.dims);
         let dims = dims.filter(|dims| self.distinct(dims, &p.dims, &p.name));
-        let dtype = p.dtype.as_ref().map_or(Some(self.float), |n| self.float_dtype(n));
+        let dtype = p.dtype.as_ref().map_or(Some(self.float), |n| self.float_dtype(n, variety));
         self.scope().statement = None;
         self.scope().name = p.name.text.as_str().into();
-        let init = self.initialiser(&p.init);
+        let init = self.initialiser(p, dims.as_deref(), variety);
         let (Some(dims), Some(dtype), Some(init)) = (dims, dtype, init) else {
             self.define(&p.name, Val::Poison);
             return;
@@ -32,7 +51,7 @@ impl<'a> Resolver<'a> {
         let inside = scope.path.clone();
         let path = if inside.is_empty() { p.name.text.clone() } else { format!("{inside}.{}", p.name.text) };
         let repeated = scope.locals.contains_key(p.name.text.as_str());
-        if !repeated && !self.new_path(&path, p.name.span) {
+        if !repeated && !self.new_path(&path, p.name.span, variety) {
             self.define(&p.name, Val::Poison);
             return;
         }
@@ -44,16 +63,26 @@ impl<'a> Resolver<'a> {
             name: path.as_str().into(),
             span: p.name.span,
         };
-        let leaf = LeafOp::Param { path: path.clone(), init };
+        let leaf = match variety {
+            Variety::Param => LeafOp::Param { path: path.clone(), init },
+            Variety::State => LeafOp::State { path: path.clone(), init },
+        };
         let before = self.graph.nodes.len();
         let id = self.graph.op(Leaf { leaf, ty: Type::new(dtype, dims) }, &[]);
         let val = if self.sizes_fit(before, p.name.span) { Val::Tensor(id) } else { Val::Poison };
-        self.params.push(ParamDecl { path, id, span: p.name.span, frozen: false, no_decay: false });
+        let span = p.name.span;
+        match variety {
+            Variety::Param => {
+                self.params.push(ParamDecl { path, id, span, frozen: false, no_decay: false });
+            }
+            Variety::State => self.states.push(StateDecl { path, id, span, next: None }),
+        }
         self.define(&p.name, val);
     }
 
-    /// Whether no parameter has that path yet; the calls that lead to both are what tells them apart.
-    fn new_path(&mut self, path: &str, declared: Span) -> bool {
+    /// Whether nothing has that path yet; the calls that lead to both are what tells them apart.
+    fn new_path(&mut self, path: &str, declared: Span, variety: Variety) -> bool {
+        let word = variety.word();
         let calls: Vec<Span> =
             self.scopes.iter().filter(|s| s.kind == ScopeKind::Layer).map(|s| s.call).collect();
         let Some(first) = self.paths.get(path) else {
@@ -62,7 +91,7 @@ impl<'a> Resolver<'a> {
         };
         let differ = calls.iter().zip(&first.calls).position(|(a, b)| a != b);
         let pair = differ.map(|k| (k, calls[k], first.calls[k]));
-        let d = Diagnostic::error(codes::E0215, format!("two parameters have the path `{path}`"));
+        let d = Diagnostic::error(codes::E0215, format!("two {word}s have the path `{path}`"));
         let d = match pair {
             Some((k, second, first)) => {
                 let element = path.split('.').nth(k).unwrap_or(path);
@@ -71,8 +100,10 @@ impl<'a> Resolver<'a> {
                 let d = d
                     .at(second, format!("this call of `{called}` is `{element}` too"))
                     .and(first, format!("this call is `{element}`"))
-                    .and(declared, "the parameter")
-                    .help("or give each call a `let` of its own: the parameters are then called as the `let` is");
+                    .and(declared, format!("the {word}"))
+                    .help(format!(
+                        "or give each call a `let` of its own: the {word}s are then called as the `let` is"
+                    ));
                 match scope.and_then(|s| s.label) {
                     Some((at, before)) => d.fix(
                         format!("name this call: `as {element}2`"),
@@ -121,8 +152,8 @@ impl<'a> Resolver<'a> {
         false
     }
 
-    /// The dtype that a parameter pins.
-    fn float_dtype(&mut self, n: &Name) -> Option<DType> {
+    /// The dtype that a parameter or a state pins.
+    fn float_dtype(&mut self, n: &Name, variety: Variety) -> Option<DType> {
         match n.text.as_str() {
             "float" => Some(self.float),
             "f32" => Some(DType::F32),
@@ -132,15 +163,19 @@ impl<'a> Resolver<'a> {
                 None
             }
             _ => {
-                let d = Diagnostic::error(codes::E0202, format!("a parameter is a float, not `{}`", n.text))
-                    .at(n.span, "`float`, `f32` or `f64`");
-                self.error(d.help("leave the dtype out: parameters are `float`"));
+                let d = Diagnostic::error(
+                    codes::E0202,
+                    format!("a {} is a float, not `{}`", variety.word(), n.text),
+                )
+                .at(n.span, "`float`, `f32` or `f64`");
+                self.error(d.help(format!("leave the dtype out: a {} is `float`", variety.word())));
                 None
             }
         }
     }
 
-    fn initialiser(&mut self, e: &'a Expr) -> Option<Init> {
+    fn initialiser(&mut self, p: &'a Variable, dims: Option<&[Dim]>, variety: Variety) -> Option<Init> {
+        let e = &p.init;
         if let ExprKind::Call(call) = &e.kind {
             let name = call.name.text.as_str();
             if let Some((_, slots)) = INITIALISERS.iter().find(|i| i.0 == name) {
@@ -151,27 +186,34 @@ impl<'a> Resolver<'a> {
                 let (a, b) = (a?.num(), b?.num());
                 return self.distribution(name, a.f64(), b.f64(), args[1].map_or(e.span, |b| b.span));
             }
-            let known = || INITIALISERS.iter().map(|i| i.0);
+            if let Some((_, slots)) = BY_FAN.iter().find(|i| i.0 == name) {
+                return self.by_fan(call, e, slots, &p.name, dims);
+            }
+            let known = || INITIALISERS.iter().map(|i| i.0).chain(BY_FAN.iter().map(|i| i.0));
             let number = super::number::FUNCTIONS.iter().any(|f| f.0 == name) || name == "size";
             if !number && !self.globals.layers.by_name.contains_key(name) {
                 let d = Diagnostic::error(codes::E0201, format!("there is no initialiser `{name}`"))
                     .at(call.name.span, "not known")
                     .note(format!("initialisers: a number, {}", listed(known())));
-                let d = match nearest(name, known()) {
-                    Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.len() > 2),
+                let drawn = name.strip_prefix("random_").filter(|n| known().any(|k| k == *n));
+                let d = match drawn.map(Near::only).or_else(|| nearest(name, known())) {
+                    Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.sure),
                     None => d,
                 };
                 self.error(d);
                 return None;
             }
         }
-        self.konst(e, "the first value of a parameter").map(|k| Init::Constant(k.num().f64()))
+        self.konst(e, &format!("the first value of a {}", variety.word()))
+            .map(|k| Init::Constant(k.num().f64()))
     }
 
-    fn distribution(&mut self, name: &str, a: f64, b: f64, at: Span) -> Option<Init> {
-        let wrong = match name {
+    /// A distribution with its numbers checked. `name` is `uniform`, `normal` or `truncated_normal`, or one
+    /// of the first two behind `random_`.
+    pub(super) fn distribution(&mut self, name: &str, a: f64, b: f64, at: Span) -> Option<Init> {
+        let wrong = match name.trim_start_matches("random_") {
             "uniform" if a > b => {
-                Some(format!("`uniform` from {a} to {b}: the low end is above the high end"))
+                Some(format!("`{name}` from {a} to {b}: the low end is above the high end"))
             }
             "normal" | "truncated_normal" if b < 0.0 => {
                 Some(format!("`{name}` with a standard deviation of {b}: it is negative"))
@@ -182,7 +224,7 @@ impl<'a> Resolver<'a> {
             self.error(Diagnostic::error(codes::E0214, text).at(at, format!("this is {b}")));
             return None;
         }
-        Some(match name {
+        Some(match name.trim_start_matches("random_") {
             "uniform" => Init::Uniform { low: a, high: b },
             "normal" => Init::Normal { mean: a, std: b },
             _ => Init::TruncatedNormal { mean: a, std: b },
@@ -271,7 +313,7 @@ impl<'a> Resolver<'a> {
                     .at(n.span, "not known")
                     .note(format!("dtypes of inputs: {}", listed(KNOWN)));
                 let d = match nearest(other, KNOWN) {
-                    Some(near) => d.fix(format!("write `{near}`"), n.span, near, near.len() > 2),
+                    Some(near) => d.fix(format!("write `{near}`"), n.span, near, near.sure),
                     None => d,
                 };
                 self.error(d);

@@ -174,6 +174,10 @@ impl<'a> Resolver<'a> {
         if name == "step" && self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train) {
             return Val::Tensor(self.step_number(at));
         }
+        let in_train = self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train);
+        if name == "training" && !in_train && !self.globals.dims.contains_key(name) {
+            return Val::Tensor(self.training(at));
+        }
         if let Some((span, dim)) = self.globals.dims.get(name) {
             let Some(dim) = dim else { return Val::Poison };
             let d = Diagnostic::error(codes::E0213, format!("dim `{name}` stands where a value is needed"))
@@ -195,7 +199,7 @@ impl<'a> Resolver<'a> {
             .at(at, "not declared");
         let elsewhere = self.scopes[..self.scopes.len() - 1].iter().find_map(|s| s.locals.get(name));
         let d = match (near, elsewhere) {
-            (Some(near), _) => d.fix(format!("write `{near}`"), at, near, near.len() > 2),
+            (Some(near), _) => d.fix(format!("write `{near}`"), at, near, near.sure),
             (None, Some(outer)) => d
                 .and(outer.span, "this one is not visible inside of a layer")
                 .help(format!("pass it to `{}` as an argument", scope.title)),

@@ -200,7 +200,7 @@ impl<'a> Builder<'a, '_> {
                             .at(b.name.span, "not declared")
                             .and(preset.name.span, "in this size");
                         d = match nearest(&b.name.text, self.index.keys().copied()) {
-                            Some(near) => d.fix(format!("write `{near}`"), b.name.span, near, near.len() > 2),
+                            Some(near) => d.fix(format!("write `{near}`"), b.name.span, near, near.sure),
                             None => d.help(format!("declare it: `dim {} = …`", b.name.text)),
                         };
                         self.report.push(d);
@@ -433,7 +433,7 @@ impl<'a> Builder<'a, '_> {
                 .at(name.span, "not known")
                 .note(format!("functions of numbers: {}", listed(known().chain(["size"]))));
                 match nearest(&name.text, known()) {
-                    Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
+                    Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                     None => d,
                 }
             }
@@ -447,7 +447,7 @@ impl<'a> Builder<'a, '_> {
             let d = Diagnostic::error(codes::E0201, format!("no dim or const is called `{name}`"))
                 .at(at, "not declared");
             self.report.push(match nearest(name, self.index.keys().copied()) {
-                Some(near) => d.fix(format!("write `{near}`"), at, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), at, near, near.sure),
                 None => d.help(format!("declare it: `{word} {name} = …`")),
             });
             return None;

@@ -9,6 +9,7 @@ mod brackets;
 mod call;
 mod declare;
 mod expr;
+mod fans;
 mod foreign;
 mod glob;
 mod globals;
@@ -18,18 +19,20 @@ mod number;
 mod optimizer;
 mod over_dims;
 mod over_pieces;
+mod random;
 mod report;
 mod schedule;
 mod scope;
+mod state;
 #[cfg(test)]
 mod tests;
 mod train;
 mod walk;
 
-use crate::program::{LossDecl, ParamDecl, Program, Settings};
+use crate::program::{LossDecl, ParamDecl, Program, Settings, StateDecl};
 pub(crate) use glob::matches;
 use globals::Globals;
-use meshwright_diag::{Diagnostic, Outcome, Span, codes, has_errors};
+use meshwright_diag::{Diagnostic, Near, Outcome, Span, codes, has_errors};
 use meshwright_ops::{Graph, Id, Origin};
 use meshwright_plan::{DType, InputDecl};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
@@ -93,32 +96,41 @@ fn resolve_loaded(
         report,
         scopes: Vec::new(),
         params: Vec::new(),
+        states: Vec::new(),
+        assigned: BTreeMap::new(),
         paths: BTreeMap::new(),
         inputs: Vec::new(),
         losses: Vec::new(),
         metrics: Vec::new(),
         outputs: Vec::new(),
         step: None,
+        training: None,
+        streams: BTreeMap::new(),
         depth: 0,
         work: 0,
         stopped: false,
         poisoned: BTreeSet::new(),
     };
     r.model(chosen);
+    r.unassigned();
     let train = train.and_then(|t| r.train(t));
     let found = r.report.finish();
     if has_errors(&found) {
         return (None, found);
     }
     let dim_spans = r.globals.dims.values().filter_map(|(span, dim)| Some((((*dim)?), *span))).collect();
+    let consts = r.globals.consts.iter();
+    let consts = consts.filter_map(|(n, (_, v))| Some((n.to_string(), v.as_ref()?.num().f64()))).collect();
     r.graph.cursor = Origin::default();
     let program = Program {
         model: chosen.name.text.clone(),
         graph: r.graph,
         float: r.float,
+        consts,
         dim_spans,
         inputs: r.inputs,
         params: r.params,
+        states: r.states,
         losses: r.losses,
         metrics: r.metrics,
         outputs: r.outputs,
@@ -190,10 +202,10 @@ fn choose_train<'a>(file: &'a ModelFile, model: Option<&Model>, report: &mut Rep
                 .at(t.model.span, "no such model")
                 .note(format!("models of this file: {}", listed(names())));
             // With a single model there is no doubt which one is meant.
-            let near =
-                nearest(&t.model.text, names()).or_else(|| names().next().filter(|_| names().count() == 1));
+            let near = nearest(&t.model.text, names())
+                .or_else(|| names().next().filter(|_| names().count() == 1).map(Near::only));
             report.push(match near {
-                Some(near) => d.fix(format!("write `{near}`"), t.model.span, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), t.model.span, near, near.sure),
                 None => d,
             });
         }
@@ -226,6 +238,9 @@ struct Resolver<'a> {
     /// The model's scope, and those of the layer calls that are open.
     scopes: Vec<Scope<'a>>,
     params: Vec<ParamDecl>,
+    states: Vec<StateDecl>,
+    /// Where each state, by position, is given its next value.
+    assigned: BTreeMap<usize, Span>,
     paths: BTreeMap<String, PathOrigin>,
     inputs: Vec<(InputDecl, Id, Span)>,
     losses: Vec<LossDecl>,
@@ -233,6 +248,10 @@ struct Resolver<'a> {
     outputs: Vec<LossDecl>,
     /// The leaf of the number of the step.
     step: Option<Id>,
+    /// The truth value `training`.
+    training: Option<Id>,
+    /// How many streams of random numbers have each name.
+    streams: BTreeMap<String, usize>,
     depth: usize,
     work: usize,
     /// Whether a limit was hit: nothing is evaluated from then on.

@@ -92,7 +92,7 @@ impl<'a> Resolver<'a> {
                 .at(name.span, "not known")
                 .note(format!("optimizers: {}", listed(known())));
             match nearest(&name.text, known()) {
-                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d,
             }
         };

@@ -1,7 +1,6 @@
 //! `name[dims](…)`: built-in ops over dims. A sum of a product is one contraction.
 
 use super::Resolver;
-use super::call::not_yet;
 use super::expr::Operand;
 use super::foreign;
 use super::number::{self, Konst, Num};
@@ -12,9 +11,6 @@ use meshwright_ops::{Contract, Family, Form, Type, Value, arities, families, fam
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, UnaryOp};
 use std::sync::Arc;
-
-/// Ops of the language that are not built.
-pub(super) const NOT_YET: [&str; 2] = ["conv", "dropout"];
 
 /// Folds: over no dims at all they give their operand.
 const FOLDS: [&str; 7] = ["sum", "mean", "max", "min", "prod", "all", "any"];
@@ -78,11 +74,11 @@ impl<'a> Resolver<'a> {
                 Diagnostic::error(codes::E0201, format!("there is no dim `{name}`")).at(at, "not declared");
             match near {
                 Some(near) => {
-                    let d = match self.globals.dims.get(near) {
+                    let d = match self.globals.dims.get(near.name) {
                         Some((span, _)) => d.and(*span, format!("`{near}` is declared here")),
                         None => d,
                     };
-                    d.fix(format!("write `{near}`"), at, near, near.len() > 2)
+                    d.fix(format!("write `{near}`"), at, near, near.sure)
                 }
                 None => d.help(format!("declare it: `dim {name} = SIZE`")),
             }
@@ -101,6 +97,10 @@ impl<'a> Resolver<'a> {
         let name = op.name.text.as_str();
         if let Some(f) = families().find(|f| f.name == name && matches!(f.form, Form::Bracket { .. })) {
             return self.over_pieces(f, op, span);
+        }
+        if matches!(name, "random_uniform" | "random_normal") {
+            let dims = self.plain_dims(op);
+            return self.random(name, dims, &op.args, span);
         }
         let found = families().find(|f| f.name == name && matches!(f.form, Form::OverDims(_)));
         let Some(f) = found else { return self.no_such_op(op, span) };
@@ -159,15 +159,8 @@ impl<'a> Resolver<'a> {
                 self.eval(&a.value);
             }
         }
-        if NOT_YET.contains(&name) {
-            let help = match name {
-                "conv" => "use layers that sum whole dims, `sum[rows, cols](x * w)`, until then",
-                _ => "write the model without it until then",
-            };
-            self.error(not_yet(&format!("`{name}[…]`"), op.name.span).help(help));
-            return Val::Poison;
-        }
         let function = self.globals.layers.by_name.contains_key(name)
+            || name == "dropout"
             || families().any(|f| f.name == name && matches!(f.form, Form::Function(_)));
         if function {
             let text = format!("`{name}` is not an op over dims");
@@ -191,8 +184,8 @@ impl<'a> Resolver<'a> {
             self.error(d);
             return Val::Poison;
         }
-        let d = match nearest(name, over) {
-            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.len() > 2),
+        let d = match nearest(name, over.chain(["random_uniform", "random_normal"])) {
+            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.sure),
             None => d,
         };
         self.error(d);

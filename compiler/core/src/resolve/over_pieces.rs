@@ -147,7 +147,7 @@ impl<'a> Resolver<'a> {
         let text = format!("`{name}` has no option `{}`", key.text);
         let d = Diagnostic::error(codes::E0212, text).at(key.span, "no such option");
         let d = match nearest(&key.text, options.iter().map(|o| o.name)) {
-            Some(near) => d.fix(format!("write `{near}`"), key.span, near, true),
+            Some(near) => d.fix(format!("write `{near}`"), key.span, near, near.sure),
             None if options.is_empty() => d.help("leave it out: it takes no options"),
             None => d.help(format!("it has {}", listed(options.iter().map(|o| o.name)))),
         };

@@ -59,6 +59,9 @@ pub(super) fn counted_any(n: &[usize], what: &str) -> String {
 }
 
 /// The candidate most like `name`. Of one letter nothing can be said: every other letter is as near.
-pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<meshwright_diag::Near<'a>> {
     if name.chars().count() < 2 { None } else { meshwright_diag::nearest(name, candidates) }
 }

@@ -6,7 +6,7 @@ use super::report::{Report, listed, nearest};
 use super::scope::{Scope, ScopeKind};
 use super::{Resolver, glob};
 use crate::program::{ClipSpec, LossDecl, Settings, TrainSpec};
-use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_plan::DType;
 use meshwright_syntax::ast::{Call, Expr, Name, PathGlob, Train, TrainKind, TrainSetting};
 
@@ -35,7 +35,7 @@ pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut
                 .at(name.span, "not known")
                 .note("precisions: `f32` and `f64`");
             report.push(match nearest(other, ["f32", "f64", "bf16"]) {
-                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d,
             });
             DType::F32
@@ -129,10 +129,10 @@ impl<'a> Resolver<'a> {
             let d = Diagnostic::error(codes::E0201, format!("model `{model}` has no loss `{}`", name.text))
                 .at(name.span, "no such loss")
                 .note(format!("its losses: {}", listed(names())));
-            let near =
-                nearest(&name.text, names()).or_else(|| names().next().filter(|_| names().count() == 1));
+            let near = nearest(&name.text, names())
+                .or_else(|| names().next().filter(|_| names().count() == 1).map(Near::only));
             match near {
-                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.len() > 2),
+                Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d.help(format!("declare it in the model: `loss {} = mean[…](…)`", name.text)),
             }
         };
@@ -185,7 +185,7 @@ impl<'a> Resolver<'a> {
         let d = if paths.iter().any(|p| p.starts_with(&under)) {
             d.fix("match all parameters below it", g.span, format!("{}.*", g.text), true)
         } else if let Some(near) = nearest(&g.text, paths.iter().copied()) {
-            d.fix(format!("write `{near}`"), g.span, near, near.len() > 2)
+            d.fix(format!("write `{near}`"), g.span, near, near.sure)
         } else {
             d
         };

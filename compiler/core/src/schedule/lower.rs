@@ -58,7 +58,7 @@ struct Lower<'a> {
     line_of: &'a LineOf<'a>,
     operands: Vec<Option<Operand>>,
     plan: Plan,
-    /// Position in the Plan's leaves of a parameter's or moment's value.
+    /// Position in the Plan's leaves of a parameter's, moment's or state's value.
     leaf_of: BTreeMap<Id, usize>,
 }
 
@@ -144,7 +144,9 @@ impl Lower<'_> {
         let Kind::Leaf(leaf) = node.op.kind() else { return };
         let (kind, name, init) = match leaf {
             LeafOp::Input { name } => (LeafKind::Input, name, None),
-            LeafOp::Param { path, init } => (LeafKind::Param, path, Some(init)),
+            LeafOp::Param { path, init } | LeafOp::State { path, init } => {
+                (LeafKind::Param, path, Some(init))
+            }
             LeafOp::Moment { path, init } => (LeafKind::Moment, path, Some(init)),
             LeafOp::StepNumber => (LeafKind::StepNumber, "step".into(), None),
         };
@@ -204,6 +206,10 @@ impl Lower<'_> {
     fn next(&mut self, leaf: Id, value: Id, o: Operand) {
         let Some(i) = self.leaf_of.get(&leaf).copied() else { return };
         let l = &self.plan.leaves[i];
+        if o.buf == l.buf {
+            // It stays as it is.
+            return;
+        }
         let taken: BTreeSet<BufId> =
             self.plan.leaves.iter().flat_map(|l| l.next.into_iter().chain([l.buf])).collect();
         let mut buf = o.buf;

@@ -3,7 +3,7 @@
 use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, LeafOp, Linear, Op, OpError, Roles, Type};
 use meshwright_plan::DimNames;
 
-/// An input, a parameter, a moment or the number of the step.
+/// An input, a parameter, a moment, a state or the number of the step.
 #[derive(Clone, Debug)]
 pub struct Leaf {
     /// What it is.
@@ -21,6 +21,7 @@ impl Op for Leaf {
             LeafOp::Input { .. } => "input",
             LeafOp::Param { .. } => "param",
             LeafOp::Moment { .. } => "moment",
+            LeafOp::State { .. } => "state",
             LeafOp::StepNumber => "step",
         }
     }

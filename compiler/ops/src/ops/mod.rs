@@ -11,6 +11,7 @@ macro_rules! ops {
 
 mod binary;
 mod composite;
+mod slides;
 mod unary;
 pub use binary::{BINARY, Binary, BinaryDef, Derivatives};
 pub use composite::primitive;
@@ -25,4 +26,6 @@ ops! {
     reduce, prod, truth_folds, arg_reduce, cumsum, top_k, mean, softmax, logsumexp, cross_entropy, cross_entropy_grad,
     lookup, scatter_add, one_hot,
     shift, concat, cut,
+    random, training,
+    convolve, conv, covered, pool, pool_tap,
 }

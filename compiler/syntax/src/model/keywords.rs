@@ -67,8 +67,8 @@ impl Parser<'_> {
             {
                 continue;
             }
-            let Some(meant) =
-                nearest(word, candidates.iter().copied()).and_then(|n| candidates.iter().find(|c| **c == n))
+            let Some(meant) = nearest(word, candidates.iter().copied())
+                .and_then(|n| candidates.iter().find(|c| **c == n.name))
             else {
                 continue;
             };

@@ -1,7 +1,7 @@
-//! `bench model`.
+//! `bench model`; `bench collectives` is in a file of its own.
 
 use super::project;
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, BenchModelArgs, BenchWhat};
 use crate::console::Console;
 use crate::progress::bar;
 use crate::stop::Stop;
@@ -10,8 +10,14 @@ use meshwright_train::{BenchOptions, bench};
 
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs, console: &mut Console) -> Result<(), Stop> {
-    let args = args.what.args();
-    let (project, sources) = project::load(&args.model, &args.project, console)?;
+    match &args.what {
+        BenchWhat::Model(a) => model(a, console),
+        BenchWhat::Collectives(a) => super::bench_collectives::run(a, console),
+    }
+}
+
+fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
+    let (project, sources) = project::load(&args.project.options(), console)?;
     let options = BenchOptions {
         steps: args.steps as usize,
         warmup: args.warmup as usize,
@@ -30,7 +36,7 @@ pub(crate) fn run(args: &BenchArgs, console: &mut Console) -> Result<(), Stop> {
     }
     console.out(&format!(
         "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms\n  {:.2} ms of CPU time a step, {} of memory at most\n",
-        args.model,
+        args.project.model,
         project::mesh(&project),
         counted(r.samples as u64, "step"),
         r.median_ms,

@@ -1,6 +1,6 @@
 //! `check`: whether a model and a layout make a program.
 
-use super::{passes, project};
+use super::{fix, passes, project};
 use crate::args::CheckArgs;
 use crate::console::Console;
 use crate::json::object;
@@ -10,7 +10,13 @@ use meshwright_plan::StepKind;
 
 /// Runs the command.
 pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
-    let made = match passes::make(&args.model, &args.project, &args.passes, console) {
+    let mut options = args.project.options();
+    let mut unwritten = false;
+    if args.fix || args.diff {
+        let left = fix::run(options, args.diff, console)?;
+        (options, unwritten) = (left.options, left.unwritten);
+    }
+    let made = match passes::make(&options, &args.passes, console) {
         Ok(Some(made)) => made,
         Ok(None) => return Ok(()),
         Err(Stop::Diagnosed) if console.json() && args.passes.emit.is_none() => {
@@ -19,6 +25,16 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
         }
         Err(other) => return Err(other),
     };
+    if unwritten {
+        // What was checked is not what stands where it was read; whoever asks for a diff wants nothing behind it.
+        if console.json() {
+            console.out_json(&object([("ok", false.into())]))?;
+        }
+        return Err(Stop::Diagnosed);
+    }
+    if args.diff && !console.json() {
+        return Ok(());
+    }
     let (program, plan) = (&made.project.program, &made.compiled.plan);
     let elements: usize = program.params.iter().map(|p| program.graph.ty(p.id).elements()).sum();
     let collectives = plan.steps.iter().filter(|s| matches!(s.kind, StepKind::Collective(_))).count();

@@ -23,7 +23,7 @@ pub(super) fn options(args: &CheckpointArgs) -> EvalOptions {
 
 /// Runs the command.
 pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
-    let (project, sources) = project::load(&args.what.model, &args.what.project, console)?;
+    let (project, sources) = project::load(&args.what.project.options(), console)?;
     let begin = Instant::now();
     let bar = bar(0, console.json());
     let mut examples = 0;

@@ -1,4 +1,4 @@
-//! `explain`: what a layout does to a model, or the page of a code.
+//! `explain`: what a layout does to a model, or the page of a code or an op.
 
 use super::passes;
 use crate::args::ExplainArgs;
@@ -7,15 +7,28 @@ use crate::explain_table;
 use crate::json::object;
 use crate::stop::Stop;
 use meshwright_core::explain::explain;
-use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_diag::{Diagnostic, Sources, Span, codes};
+use meshwright_ops::Family;
+use meshwright_ops::reference::{named, reference};
+use meshwright_train::catalog::{MODELS, find};
 use meshwright_train::project::line_of;
+use std::path::Path;
 
 /// Runs the command.
 pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop> {
     if is_code(&args.topic) {
         return page(&args.topic, console);
     }
-    let Some(made) = passes::make(&args.topic, &args.project, &args.passes, console)? else { return Ok(()) };
+    let ops = named(&args.topic);
+    if !ops.is_empty() && find(MODELS, &args.topic).is_none() && !Path::new(&args.topic).exists() {
+        return ops.iter().enumerate().try_for_each(|(i, f)| op(f, i > 0, console));
+    }
+    let Some(made) = passes::make(&args.project.options(&args.topic), &args.passes, console)? else {
+        return Ok(());
+    };
+    if let Some(question) = &args.why {
+        return why(&made, question, console);
+    }
     let report = explain(&made.compiled, &|span| line_of(&made.sources, span));
     if console.json() {
         return console.out_json(&report);
@@ -26,10 +39,43 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     console.out(&explain_table::render(&report))
 }
 
+/// Why a dim of a value is split as it is.
+fn why(made: &passes::Made, question: &str, console: &mut Console) -> Result<(), Stop> {
+    let sources = &made.sources;
+    let place = |span| (span != Span::default()).then(|| sources.locate(span));
+    match meshwright_core::why::why(&made.compiled.spmd, &made.project.layout, question, &place) {
+        Ok(answers) if console.json() => answers.iter().try_for_each(|a| console.out_json(a)),
+        Ok(answers) => console.out(&meshwright_core::why::text(&answers)),
+        Err(d) => {
+            console.diagnostics(&[*d], sources);
+            Err(Stop::Diagnosed)
+        }
+    }
+}
+
 /// Whether it looks like a code: `E` and digits.
 fn is_code(topic: &str) -> bool {
     let digits = topic.strip_prefix(['E', 'e']);
     digits.is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// What the registry says of an op.
+fn op(family: &Family, further: bool, console: &mut Console) -> Result<(), Stop> {
+    let r = reference(family);
+    if console.json() {
+        return console.out_json(&object([
+            ("op", family.name.into()),
+            ("form", r.form.into()),
+            ("doc", r.doc.into()),
+            ("types", r.types.into()),
+            ("gradient", r.gradient.into()),
+        ]));
+    }
+    let blank = if further { "\n" } else { "" };
+    let gradient = if r.gradient { "has a gradient" } else { "has no gradient" };
+    console.out(&format!("{blank}{}\n\n{}\n\n", r.form, r.doc))?;
+    r.types.iter().try_for_each(|t| console.out(&format!("  {t}\n")))?;
+    console.out(&format!("  {gradient}\n"))
 }
 
 fn page(topic: &str, console: &mut Console) -> Result<(), Stop> {

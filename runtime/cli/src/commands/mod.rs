@@ -1,11 +1,13 @@
 //! One command a file: each reads its options, calls the libraries, and reports.
 
 pub(crate) mod bench;
+mod bench_collectives;
 pub(crate) mod check;
 pub(crate) mod ckpt;
 pub(crate) mod completions;
 pub(crate) mod eval;
 pub(crate) mod explain;
+mod fix;
 pub(crate) mod fmt;
 mod passes;
 pub(crate) mod predict;

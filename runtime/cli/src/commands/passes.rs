@@ -1,15 +1,15 @@
 //! Compiles a step with `--emit` and `--time-passes`.
 
 use super::project;
-use crate::args::{ModelArgs, PassArgs};
+use crate::args::PassArgs;
 use crate::console::Console;
 use crate::pick::Emit;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use meshwright_core::{Compiled, PASSES, StepGraph, compile, training_step};
 use meshwright_diag::{Diagnostic, Sources, has_errors};
-use meshwright_train::Project;
 use meshwright_train::project::line_of;
+use meshwright_train::{Loaded, Project, ProjectOptions};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -25,10 +25,23 @@ pub(super) struct Made {
     pub(super) trains: bool,
 }
 
+/// Reads, checks and compiles the training step and the evaluation, and says nothing: all there is to say is in the
+/// result's diagnostics.
+pub(super) fn examine(options: &ProjectOptions) -> Loaded {
+    let mut loaded = Project::load(options);
+    if let Some(project) = &loaded.project {
+        let (evaluation, mut found) = project.evaluation();
+        for step in training_step(&project.program).into_iter().chain(evaluation.map(|e| e.step)) {
+            found.extend(project.compile(&step, &loaded.sources).1);
+        }
+        loaded.diagnostics.extend(found);
+    }
+    loaded
+}
+
 /// Reads, checks and compiles. `None` where `--emit` asked for something else than the report, which is then printed.
 pub(super) fn make(
-    model: &str,
-    args: &ModelArgs,
+    options: &ProjectOptions,
     passes: &PassArgs,
     console: &mut Console,
 ) -> Result<Option<Made>, Stop> {
@@ -38,7 +51,7 @@ pub(super) fn make(
         ));
     }
     let begin = Instant::now();
-    let (project, sources) = project::load(model, args, console)?;
+    let (project, sources) = project::load(options, console)?;
     let mut times = vec![("resolve", begin.elapsed())];
     let begin = Instant::now();
     // The evaluation is checked even where it is not what is shown: `train` needs both.

@@ -10,7 +10,7 @@ use meshwright_train::{PredictOptions, predict};
 
 /// Runs the command.
 pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop> {
-    let (project, sources) = project::load(&args.what.model, &args.what.project, console)?;
+    let (project, sources) = project::load(&args.what.project.options(), console)?;
     let options =
         PredictOptions { eval: eval::options(&args.what), outputs: args.outputs.clone(), limit: args.limit };
     let bar = bar(0, console.json());

@@ -1,16 +1,15 @@
 //! What every command on a model begins with: reading and checking it, and the places where data is sought.
 
-use crate::args::ModelArgs;
 use crate::console::Console;
 use crate::stop::Stop;
 use meshwright_diag::Sources;
-use meshwright_train::Project;
 use meshwright_train::data::roots;
+use meshwright_train::{Project, ProjectOptions};
 use std::path::PathBuf;
 
 /// Reads a model and its layout, and says what there is to say about them.
-pub(super) fn load(model: &str, args: &ModelArgs, console: &mut Console) -> Result<(Project, Sources), Stop> {
-    let loaded = Project::load(&args.project(model));
+pub(super) fn load(options: &ProjectOptions, console: &mut Console) -> Result<(Project, Sources), Stop> {
+    let loaded = Project::load(options);
     console.diagnostics(&loaded.diagnostics, &loaded.sources);
     match loaded.project {
         Some(project) => Ok((project, loaded.sources)),

@@ -21,11 +21,11 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs the command.
 pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
-    let (project, sources) = project::load(&args.model, &args.project, console)?;
+    let (project, sources) = project::load(&args.project.options(), console)?;
     let run = match (&args.run, args.no_run) {
         (Some(folder), _) => Some(folder.clone()),
         (None, true) => None,
-        (None, false) => Some(next_run(&args.model).map_err(|e| {
+        (None, false) => Some(next_run(&args.project.model).map_err(|e| {
             let why = Diagnostic::error(codes::E0511, format!("`{RUNS}` cannot be read: {e}"));
             console.diagnostics(&[why.help("name the run's folder: `--run DIR`")], &Sources::new());
             Stop::Diagnosed
@@ -33,7 +33,8 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     };
     let options = TrainOptions {
         data: args.data.data.clone(),
-        epochs: args.steps.is_none().then(|| args.epochs.unwrap_or(EPOCHS)),
+        // A run that is resumed goes on as long as it was meant to.
+        epochs: args.epochs.or((args.steps.is_none() && !args.resume).then_some(EPOCHS)),
         steps: args.steps,
         seed: args.seed,
         run: run.clone(),
@@ -44,10 +45,10 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     };
     catch_ctrl_c(console);
     let head = Head {
-        model: args.model.clone(),
+        model: args.project.model.clone(),
         mesh: project::mesh(&project),
         run: run.as_ref().map_or("nothing is written".into(), |r| r.display().to_string()),
-        metrics: project.program.metrics.iter().map(|m| m.name.clone()).collect(),
+        metrics: project.metrics().map(String::from).collect(),
         eval: !args.no_eval,
     };
     let begin = Instant::now();

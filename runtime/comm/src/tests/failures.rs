@@ -44,6 +44,46 @@ fn a_timeout_names_who_is_missing_and_where_it_is() {
 }
 
 #[test]
+fn who_waits_in_turn_is_not_taken_for_the_stuck_one() {
+    // Rank 3 is stuck; rank 1 waits for it, and 0 and 2 for rank 1: they began to wait first, so they time out first.
+    let results = on_all(4, Timeouts::all(millis(200)), |mut t| {
+        let rank = t.rank();
+        let first = Group::new(if rank % 2 == 1 { [1, 3] } else { [0, 2] }, rank).unwrap();
+        match rank {
+            1 => std::thread::sleep(millis(100)),
+            3 => {
+                std::thread::sleep(millis(500));
+                return t.barrier(&first, &tag(0));
+            }
+            _ => {}
+        }
+        t.barrier(&first, &tag(0))?;
+        t.barrier(&Group::new([0, 1, 2], rank).unwrap(), &tag(1))
+    });
+    let error = results[0].clone().unwrap_err();
+    let CommError::Timeout { missing, stuck, .. } = &error else { panic!("{error}") };
+    assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [1]);
+    assert_eq!(stuck.iter().map(|m| m.rank).collect::<Vec<_>>(), [3]);
+    let text = error.to_string();
+    assert!(text.ends_with("; these are held up by rank 3, which has not started any collective"), "{text}");
+}
+
+#[test]
+fn of_ranks_that_wait_in_a_circle_the_one_behind_is_named() {
+    let results = on_all(3, Timeouts::all(millis(100)), |mut t| {
+        let rank = t.rank();
+        let (pair, number) = [([0, 1], 5), ([1, 2], 4), ([2, 0], 6)][rank];
+        t.barrier(&Group::new(pair, rank).unwrap(), &tag(number))
+    });
+    let timeouts = errors(results).into_iter().filter_map(|e| match e {
+        CommError::Timeout { stuck, .. } => Some(stuck.iter().map(|m| m.rank).collect::<Vec<_>>()),
+        _ => None,
+    });
+    let timeouts: Vec<_> = timeouts.collect();
+    assert!(!timeouts.is_empty() && timeouts.iter().any(|stuck| *stuck == [1]), "{timeouts:?}");
+}
+
+#[test]
 fn ranks_in_different_groups_time_out_and_say_so() {
     let results = on_all(2, Timeouts::all(millis(100)), |mut t| {
         let order = if t.rank() == 0 { [0, 1] } else { [1, 0] };
@@ -247,10 +287,10 @@ fn calls_that_do_not_belong_together() {
         output: BufMut::new(&mut b[..3 + rank]),
     });
     mismatch("counts", |rank, a, b| Call::AllToAll {
-        input: Buf::new(&a[..3]),
-        send: vec![1, 2].into(),
-        output: BufMut::new(&mut b[..[2, 4][rank]]),
-        receive: [vec![1, 1], vec![1, 3]][rank].clone().into(),
+        input: Buf::new(&a[..2]),
+        send: vec![1, 1].into(),
+        output: BufMut::new(&mut b[..[2, 3][rank]]),
+        receive: [vec![1, 1], vec![2, 1]][rank].clone().into(),
     });
     mismatch("counts", |rank, a, b| Call::Permute {
         input: Buf::new(a),
@@ -301,6 +341,18 @@ fn bad_arguments_are_errors_of_the_caller() {
     for receive in [vec![part(0, 0..2), part(1, 1..3)], vec![part(0, 0..5)], vec![part(3, 0..1)]] {
         let (input, output) = (Buf::new(&a), BufMut::new(&mut b));
         refuse(&group, Call::Permute { input, send: [].into(), output, receive: receive.into() });
+    }
+    // To itself: more than there is room for, in a group and alone.
+    let alone = Group::new([0], 0).unwrap();
+    for (group, send, receive) in
+        [(&group, [3, 1, 0].to_vec(), [1, 3, 0].to_vec()), (&alone, vec![4], vec![2])]
+    {
+        let to = receive.iter().sum();
+        let (input, output) = (Buf::new(&a), BufMut::new(&mut b[..to]));
+        refuse(group, Call::AllToAll { input, send: send.into(), output, receive: receive.into() });
+        let (input, output) = (Buf::new(&a), BufMut::new(&mut b[..2]));
+        let (send, receive) = (vec![part(0, 0..4)].into(), vec![part(0, 0..2)].into());
+        refuse(group, Call::Permute { input, send, output, receive });
     }
     assert!(Group::new([0, 1, 0], 0).is_err() && Group::new([1, 2], 0).is_err());
 }

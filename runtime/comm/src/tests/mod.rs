@@ -1,9 +1,11 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 //! Devices that are threads, against a naive reference and against faults.
 
+mod bench;
 mod collectives;
 mod failures;
 mod flight;
+mod stress;
 mod values;
 
 use crate::{CommError, Group, Tag, ThreadsTransport, Timeouts, Transport, World};

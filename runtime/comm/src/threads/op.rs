@@ -16,8 +16,12 @@ const DONE: u8 = 2;
 /// Failed while gathering: nobody ever touches another's memory.
 const FAILED: u8 = 3;
 
-/// How long a member looks for a change before it sleeps. Waking a thread costs several times as much.
+/// How long a member looks for a change without pause. Waking a thread costs several times as much.
 const SPIN: Duration = Duration::from_nanos(1500);
+
+/// How long it looks on from then, giving its core to whoever can use it between two looks, before it sleeps. Where
+/// there are more members than cores, this passes the core on to the next member for a fraction of a wake-up.
+const YIELD: Duration = Duration::from_micros(20);
 
 /// Operations that read no more bytes than this are done by the last to come.
 const SMALL: usize = 64 * 1024;
@@ -39,6 +43,8 @@ struct State {
     posts: Vec<Option<(Tag, Call<'static>)>>,
     /// Members that came, those included that found the operation failed.
     came: usize,
+    /// Members that sleep until `changed`: nobody else needs to be told.
+    sleepers: usize,
     failure: Option<CommError>,
 }
 
@@ -57,7 +63,7 @@ impl Op {
             shared,
             phase: AtomicU8::new(GATHERING),
             all_came: AtomicBool::new(false),
-            state: Mutex::new(State { posts, came: 0, failure: None }),
+            state: Mutex::new(State { posts, came: 0, sleepers: 0, failure: None }),
             changed: Condvar::new(),
             work: OnceLock::new(),
         }
@@ -94,21 +100,22 @@ impl Op {
                 self.done(state);
             } else {
                 self.phase.store(RUNNING, Ordering::Release);
+                let sleepers = state.sleepers;
                 drop(state);
-                self.begin(work);
+                self.begin(work, sleepers);
             }
         }
         Posted { all_came, result: Ok(()) }
     }
 
-    fn begin(&self, work: &Work) {
+    fn begin(&self, work: &Work, sleepers: usize) {
         if work.bytes() <= SMALL {
             self.help(work);
             return;
         }
         // As many as can run at once, this thread included, but at least one, since this one may have other things to do.
         let helpers = self.shared.cores().min(self.members.len()).saturating_sub(1).max(1);
-        for _ in 0..helpers {
+        for _ in 0..helpers.min(sleepers) {
             self.changed.notify_one();
         }
     }
@@ -121,9 +128,13 @@ impl Op {
 
     fn done(&self, state: MutexGuard<'_, State>) {
         self.phase.store(DONE, Ordering::Release);
+        // Who is not counted yet looks at the phase once more, under the lock, before it sleeps.
+        let sleepers = state.sleepers;
         // Those who wake need the lock.
         drop(state);
-        self.changed.notify_all();
+        if sleepers > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Ends the operation without a result, if it still gathers.
@@ -172,7 +183,12 @@ impl Op {
     }
 
     /// Waits for the end, and works towards it.
-    fn complete(&self, position: usize, name: &CallName, timeout: Duration) -> Result<(), CommError> {
+    fn complete(
+        self: &Arc<Self>,
+        position: usize,
+        name: &CallName,
+        timeout: Duration,
+    ) -> Result<(), CommError> {
         self.spin_while(GATHERING);
         if self.phase.load(Ordering::Acquire) == RUNNING {
             if let Some(work) = self.work.get() {
@@ -189,14 +205,24 @@ impl Op {
     fn spin_while(&self, phase: u8) {
         let mut since = None;
         while self.phase.load(Ordering::Acquire) == phase {
-            if since.get_or_insert_with(Instant::now).elapsed() > SPIN {
-                return;
+            match since.get_or_insert_with(Instant::now).elapsed() {
+                waited if waited < SPIN => std::hint::spin_loop(),
+                waited if waited < SPIN + YIELD => std::thread::yield_now(),
+                _ => return,
             }
-            std::hint::spin_loop();
         }
     }
 
-    fn sleep(&self, position: usize, name: &CallName, timeout: Duration) -> Result<(), CommError> {
+    fn sleep(self: &Arc<Self>, position: usize, name: &CallName, timeout: Duration) -> Result<(), CommError> {
+        let rank = self.members[position];
+        // To be seen while this waits, and after it has failed.
+        self.shared.waits(rank, Some(self.clone()));
+        self.sleep_until_done(rank, name, timeout)?;
+        self.shared.waits(rank, None);
+        Ok(())
+    }
+
+    fn sleep_until_done(&self, rank: usize, name: &CallName, timeout: Duration) -> Result<(), CommError> {
         let since = Instant::now();
         let mut state = lock(&self.state);
         loop {
@@ -209,20 +235,23 @@ impl Op {
                         state = lock(&self.state);
                     }
                     // No timeout: others are copying, which ends.
-                    _ => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                    _ => state = self.asleep(state, None),
                 },
                 GATHERING => {
                     let waited = since.elapsed();
                     if waited >= timeout {
+                        // Looks into other operations, so this one must not be locked.
+                        drop(state);
+                        let stuck = self.shared.stuck(self.members_absent());
+                        state = lock(&self.state);
                         let mut absent = self.absent(&state, None);
                         absent.sort_unstable();
                         let missing = absent.into_iter().map(|rank| self.shared.missing(rank)).collect();
-                        let (rank, call) = (self.members[position], name.clone());
-                        self.fail(&mut state, CommError::Timeout { rank, call, waited, missing });
+                        let call = name.clone();
+                        self.fail(&mut state, CommError::Timeout { rank, call, waited, missing, stuck });
                         continue;
                     }
-                    let woken = self.changed.wait_timeout(state, timeout - waited);
-                    state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                    state = self.asleep(state, Some(timeout - waited));
                 }
                 _ => {
                     return match &state.failure {
@@ -234,8 +263,31 @@ impl Op {
         }
     }
 
+    /// Sleeps until something changes, but no longer than `most`.
+    fn asleep<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        most: Option<Duration>,
+    ) -> MutexGuard<'s, State> {
+        state.sleepers += 1;
+        let mut state = match most {
+            Some(most) => {
+                let woken = self.changed.wait_timeout(state, most);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+        };
+        state.sleepers -= 1;
+        state
+    }
+
+    /// Ranks that have not posted.
+    pub(super) fn members_absent(&self) -> Vec<usize> {
+        self.absent(&lock(&self.state), None)
+    }
+
     /// A member goes without waiting: the operation fails if it still gathers, and is awaited otherwise.
-    fn give_up(&self, position: usize, name: &CallName, timeout: Duration) {
+    fn give_up(self: &Arc<Self>, position: usize, name: &CallName, timeout: Duration) {
         let rank = self.members[position];
         let failure = if std::thread::panicking() {
             let reason = "its thread panicked".to_string();

@@ -2,7 +2,7 @@
 
 use super::op::Op;
 use crate::{CallName, CommError, Missing};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -26,10 +26,19 @@ pub(super) struct Shared {
     endings: Mutex<Endings>,
     /// Whether `endings` says anything, so that posting need not lock it.
     any_ended: AtomicBool,
-    /// What each rank came to last.
-    at: Vec<Mutex<Option<CallName>>>,
+    /// Where each rank is.
+    at: Vec<Mutex<Standing>>,
     /// Threads that can run at once.
     cores: usize,
+}
+
+/// Where a rank is, for the others' errors.
+#[derive(Default)]
+struct Standing {
+    /// What it came to last.
+    call: Option<CallName>,
+    /// What it waits for, or failed in.
+    waits: Option<Arc<Op>>,
 }
 
 struct Endings {
@@ -55,7 +64,7 @@ impl Shared {
             rings: Mutex::default(),
             endings: Mutex::new(Endings { aborted: None, left: vec![false; size] }),
             any_ended: AtomicBool::new(false),
-            at: (0..size).map(|_| Mutex::new(None)).collect(),
+            at: (0..size).map(|_| Mutex::default()).collect(),
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }
@@ -80,12 +89,43 @@ impl Shared {
 
     /// Notes what a rank is in, for the others' errors.
     pub(super) fn came_to(&self, rank: usize, call: &CallName) {
-        *lock(&self.at[rank]) = Some(call.clone());
+        lock(&self.at[rank]).call = Some(call.clone());
     }
 
     /// A rank that has not come, with what it did last.
     pub(super) fn missing(&self, rank: usize) -> Missing {
-        Missing { rank, at: lock(&self.at[rank]).clone() }
+        Missing { rank, at: lock(&self.at[rank]).call.clone() }
+    }
+
+    /// Notes the operation that a rank sleeps for; none once that has ended well.
+    pub(super) fn waits(&self, rank: usize, op: Option<Arc<Op>>) {
+        let before = std::mem::replace(&mut lock(&self.at[rank]).waits, op);
+        // The last hold on an operation goes without the lock.
+        drop(before);
+    }
+
+    /// Of ranks that somebody waits for, and those that these wait for in turn, the ones that wait for nobody: they hold
+    /// up all others. Where all wait in a circle, those whose last call has the lowest number.
+    pub(super) fn stuck(&self, absent: Vec<usize>) -> Vec<Missing> {
+        let (mut ahead, mut seen, mut stuck) = (absent, BTreeSet::new(), Vec::new());
+        while let Some(rank) = ahead.pop() {
+            if !seen.insert(rank) {
+                continue;
+            }
+            let op = lock(&self.at[rank]).waits.clone();
+            match op.map(|op| op.members_absent()) {
+                Some(absent) if !absent.is_empty() => ahead.extend(absent),
+                _ => stuck.push(rank),
+            }
+        }
+        stuck.sort_unstable();
+        if !stuck.is_empty() {
+            return stuck.into_iter().map(|rank| self.missing(rank)).collect();
+        }
+        let circle: Vec<Missing> = seen.into_iter().map(|rank| self.missing(rank)).collect();
+        let number = |m: &Missing| m.at.as_ref().map(|call| call.tag.sequence);
+        let least = circle.iter().map(number).min();
+        circle.into_iter().filter(|m| Some(number(m)) == least).collect()
     }
 
     /// Why an operation cannot gather any more, if some device has ended: `absent` are the members yet to come.

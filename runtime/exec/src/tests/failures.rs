@@ -78,6 +78,31 @@ fn a_device_that_stalls_is_named() {
 }
 
 #[test]
+fn of_devices_that_wait_for_each_other_the_stuck_one_is_named() {
+    // Sums over columns, then over rows, of a 2x2 mesh. Rank 3 is stuck in the first; rank 1, which is late itself, waits
+    // for it there, and rank 0 has begun to wait for rank 1 in the second.
+    let mesh = Mesh::new([("r", 2), ("c", 2)]);
+    let mut b = Builder::new(&mesh);
+    let n = b.dim("n", 4);
+    let x = b.whole(DType::F32, &[n]);
+    b.leaf(LeafKind::Param, "x", &x);
+    let first = b.all_reduce("first", Monoid::Sum, &[Axis(0)], &[&x]).remove(0);
+    let second = b.all_reduce("second", Monoid::Sum, &[Axis(1)], &[&first]).remove(0);
+    b.output("y", &second);
+    let timeouts = Timeouts::all(Duration::from_millis(400));
+    let ends = World::new(4, timeouts).into_iter().map(|t| -> Box<dyn Transport> {
+        let late = [0, 200, 0, 1000][t.rank()];
+        Box::new(Faulty::new(t).with_fault(2, Fault::Stall(Duration::from_millis(late))))
+    });
+    let mut cluster = Cluster::with_transports(&mesh, ends.collect(), &ClusterOptions::default()).unwrap();
+    let program = cluster.load(Arc::new(b.finish())).unwrap();
+    cluster.init_state(program, 1).unwrap();
+    let error = cluster.run(program, 1, &no_inputs()).unwrap_err();
+    let ExecError::Comm { source: CommError::Timeout { stuck, .. }, .. } = &error else { panic!("{error}") };
+    assert_eq!(stuck.iter().map(|m| m.rank).collect::<Vec<_>>(), [3], "{error}");
+}
+
+#[test]
 fn a_provider_that_fails_or_panics_ends_all() {
     let mesh = Mesh::new([("a", 4)]);
     for panics in [false, true] {

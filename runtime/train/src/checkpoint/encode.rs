@@ -16,7 +16,7 @@ pub(super) const FORMAT: u32 = 1;
 const KEY: &str = "meshwright";
 
 /// Where a run stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
     /// Version of the format.
@@ -31,17 +31,46 @@ pub struct Meta {
     pub position: u64,
     /// Seed of the run.
     pub seed: u64,
+    /// Losses of the epoch at hand. At the end of an epoch: of that epoch while it is not evaluated yet, and none from then
+    /// on. Checkpoints written before there were any have none.
+    #[serde(default)]
+    pub losses: EpochLosses,
+}
+
+/// The losses of an epoch's steps so far, of which a mean is made at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EpochLosses {
+    /// Their sum.
+    pub sum: f64,
+    /// Their number.
+    pub steps: u64,
+}
+
+impl EpochLosses {
+    /// Adds the loss of a step.
+    pub fn add(&mut self, loss: f64) {
+        // JSON has no infinity.
+        self.sum = (self.sum + loss).clamp(f64::MIN, f64::MAX);
+        self.steps += 1;
+    }
+
+    /// Their mean; 0 where there is none.
+    pub fn mean(&self) -> f64 {
+        self.sum / self.steps.max(1) as f64
+    }
 }
 
 impl Meta {
-    /// Of the format that this code writes.
+    /// Of the format that this code writes, without losses.
     pub fn new(model: impl Into<String>, step: u64, epoch: u32, position: u64, seed: u64) -> Meta {
-        Meta { format: FORMAT, model: model.into(), step, epoch, position, seed }
+        let losses = EpochLosses::default();
+        Meta { format: FORMAT, model: model.into(), step, epoch, position, seed, losses }
     }
 }
 
 /// A whole checkpoint in memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// Where the run stands.
     pub meta: Meta,

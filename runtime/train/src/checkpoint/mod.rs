@@ -14,5 +14,5 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use encode::{Checkpoint, Meta, TensorInfo, read_file};
+pub use encode::{Checkpoint, EpochLosses, Meta, TensorInfo, read_file};
 pub use store::{Entry, Loaded, Skipped, Store};

@@ -50,7 +50,7 @@ pub struct Skipped {
 }
 
 /// The newest good checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
@@ -59,7 +59,7 @@ pub struct Loaded {
 }
 
 /// What a checkpoint holds, from its header.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// Where the run stood.
     pub meta: Meta,

@@ -6,6 +6,7 @@ mod declared;
 mod errors;
 mod limits;
 mod models;
+mod random;
 mod train;
 
 use crate::program::{Program, Settings};

@@ -1,0 +1,128 @@
+//! Fixes applied to texts: those that are sure, as far as they do not stand in each other's way.
+
+use crate::{Code, Diagnostic, FileId, Fix, Sources, Span};
+
+/// A fix that was applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The code of the diagnostic that it repairs.
+    pub code: Code,
+    /// What it does.
+    pub title: String,
+    /// Its place in the text as it was.
+    pub span: Span,
+    /// What was there; empty where something is inserted.
+    pub before: String,
+    /// What is there now.
+    pub after: String,
+}
+
+/// A text with its fixes applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repaired {
+    /// The text's number.
+    pub file: FileId,
+    /// The new text.
+    pub text: String,
+    /// What was done, in order of place; never empty.
+    pub applied: Vec<Applied>,
+}
+
+/// Applies to each text of which `may` says so the fixes that are sure. Of fixes that overlap, or insert at one place, the
+/// first in the text is applied: what is left of the others shows when the new text is read again. A diagnostic with
+/// several sure fixes offers a choice, and none of them is taken.
+pub fn repair(diagnostics: &[Diagnostic], sources: &Sources, may: &dyn Fn(FileId) -> bool) -> Vec<Repaired> {
+    let mut sure: Vec<(&Fix, Code)> = Vec::new();
+    for d in diagnostics {
+        let mut mine = d.fixes.iter().filter(|f| f.sure);
+        if let (Some(fix), None) = (mine.next(), mine.next())
+            && may(fix.span.file)
+            && changes(fix, sources)
+        {
+            sure.push((fix, d.code));
+        }
+    }
+    sure.sort_by_key(|(f, _)| f.span);
+    let mut out: Vec<Repaired> = Vec::new();
+    for (fix, code) in sure {
+        let same = out.last().is_some_and(|r| r.file == fix.span.file);
+        if !same {
+            out.push(Repaired { file: fix.span.file, text: String::new(), applied: Vec::new() });
+        }
+        let Some(mine) = out.last_mut() else { continue };
+        let free = mine
+            .applied
+            .last()
+            .is_none_or(|last| fix.span.start >= last.span.end && fix.span.start > last.span.start);
+        if free {
+            mine.applied.push(Applied {
+                code,
+                title: fix.title.clone(),
+                span: fix.span,
+                before: sources.slice(fix.span).to_string(),
+                after: fix.replacement.clone(),
+            });
+        }
+    }
+    for r in &mut out {
+        let old = sources.text(r.file);
+        let mut at = 0;
+        for a in &r.applied {
+            r.text.push_str(&old[at..a.span.start as usize]);
+            r.text.push_str(&a.after);
+            at = a.span.end as usize;
+        }
+        r.text.push_str(&old[at..]);
+    }
+    out
+}
+
+/// Whether a fix lies within its text and changes it.
+fn changes(fix: &Fix, sources: &Sources) -> bool {
+    let range = fix.span.start as usize..fix.span.end as usize;
+    sources.text(fix.span.file).get(range).is_some_and(|old| old != fix.replacement)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes;
+
+    fn fixed(text: &str, fixes: &[(usize, usize, &str, bool)]) -> Option<String> {
+        let mut sources = Sources::new();
+        let file = sources.add("a", text);
+        let one = |(start, end, with, sure): &(usize, usize, &str, bool)| {
+            Diagnostic::error(codes::E0201, "m").fix("t", Span::new(file, *start, *end), *with, *sure)
+        };
+        let all: Vec<Diagnostic> = fixes.iter().map(one).collect();
+        repair(&all, &sources, &|_| true).into_iter().next().map(|r| r.text)
+    }
+
+    #[test]
+    fn fixes_apply_in_order_of_place_and_never_overlap() {
+        let text = "one two three";
+        assert_eq!(fixed(text, &[(8, 13, "3", true), (0, 3, "1", true)]), Some("1 two 3".into()));
+        assert_eq!(fixed(text, &[(0, 7, "both", true), (4, 7, "2", true)]), Some("both three".into()));
+        assert_eq!(fixed(text, &[(4, 7, "2", true), (4, 7, "2", true)]), Some("one 2 three".into()));
+        assert_eq!(fixed(text, &[(3, 3, "!", true), (3, 3, "?", true)]), Some("one! two three".into()));
+        assert_eq!(fixed(text, &[(0, 3, "1", true), (3, 3, "!", true)]), Some("1! two three".into()));
+        assert_eq!(fixed(text, &[(0, 3, "1", false)]), None);
+        assert_eq!(fixed(text, &[(0, 3, "one", true)]), None);
+        assert_eq!(fixed(text, &[(0, 99, "1", true)]), None);
+        assert_eq!(fixed("aé", &[(0, 2, "1", true)]), None);
+        assert_eq!(fixed("aé", &[(1, 3, "e", true)]), Some("ae".into()));
+    }
+
+    #[test]
+    fn a_choice_is_left_to_people_and_other_texts_alone() {
+        let mut sources = Sources::new();
+        let (a, b) = (sources.add("a", "x"), sources.add("b", "y"));
+        let d = Diagnostic::error(codes::E0201, "m");
+        let two = d.clone().fix("t", Span::new(a, 0, 1), "1", true).fix("t", Span::new(a, 0, 1), "2", true);
+        assert_eq!(repair(&[two], &sources, &|_| true), []);
+        let one = d.clone().fix("t", Span::new(b, 0, 1), "2", true).fix("or", Span::new(b, 0, 1), "3", false);
+        assert_eq!(repair(std::slice::from_ref(&one), &sources, &|f| f == a), []);
+        let done = repair(&[one], &sources, &|f| f == b);
+        assert_eq!((done[0].file, done[0].text.as_str(), done[0].applied[0].before.as_str()), (b, "2", "y"));
+    }
+}

@@ -1,0 +1,117 @@
+//! What the registry says of a family, for people: how it is written, on which dtypes, whether it has a gradient.
+
+use crate::family::SampleInput;
+use crate::{Call, Family, Form, Graph, Id, Leaf, LeafOp, Type, Value, families};
+use meshwright_plan::{DType, DimNames};
+
+/// What there is to say of a family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// How it is written: `sum[dims](x)`.
+    pub form: String,
+    /// Its paragraph.
+    pub doc: &'static str,
+    /// What it takes and gives, by trial: `float, float -> bool`. `float` stands for the dtypes `f32` and `f64`.
+    pub types: Vec<String>,
+    /// Whether it has a gradient, by its samples.
+    pub gradient: bool,
+}
+
+/// What there is to say of a family.
+pub fn reference(family: &Family) -> Reference {
+    let samples = (family.samples)();
+    let mut types: Vec<String> = Vec::new();
+    let n = match family.form {
+        Form::Function(n) | Form::OverDims(n) | Form::Operator(n) => n,
+        Form::Bracket { args, .. } => args,
+        Form::Syntax => 0,
+    };
+    let mut add = |t: Option<String>| {
+        if let Some(t) = t.filter(|t| !types.contains(t)) {
+            types.push(t);
+        }
+    };
+    for dtype in [DType::F64, DType::I32, DType::Bool] {
+        add(trial(family, n, dtype));
+    }
+    // Operands of several dtypes, as samples have them; a sample with other operands is of more than this op.
+    for s in samples.iter().filter(|s| n > 0 && s.inputs.len() == n) {
+        let mut g = graph(&s.inputs);
+        let args: Vec<Id> = s.inputs.iter().map(|i| leaf(&mut g, i)).collect();
+        add((s.build)(&mut g, &args).ok().map(|y| signature(&g, &args, y)));
+    }
+    Reference {
+        form: form(family),
+        doc: family.doc,
+        types,
+        gradient: samples.iter().any(|s| s.differentiable),
+    }
+}
+
+/// The families of that name or symbol: `max` is a function of two values and one over dims.
+pub fn named(name: &str) -> Vec<&'static Family> {
+    families().filter(|f| f.name == name).collect()
+}
+
+/// How a family is written.
+fn form(f: &Family) -> String {
+    let letters = ["x", "y", "z", "u", "v", "w"];
+    let args = |n: usize| letters[..n.min(letters.len())].join(", ");
+    match f.form {
+        Form::Function(n) => format!("{}({})", f.name, args(n)),
+        Form::OverDims(n) => format!("{}[dims]({})", f.name, args(n)),
+        Form::Operator(1) if f.name.ends_with(char::is_alphabetic) => format!("{} x", f.name),
+        Form::Operator(1) => format!("{}x", f.name),
+        Form::Operator(_) => format!("x {} y", f.name),
+        // Brackets say more than dims: the documentation begins with the spelling.
+        Form::Bracket { .. } => f.doc.split('`').nth(1).unwrap_or(f.name).to_string(),
+        Form::Syntax => f.name.to_string(),
+    }
+}
+
+/// What it gives for operands all of one dtype; `None` where it refuses them, or is not called by name.
+fn trial(f: &Family, n: usize, dtype: DType) -> Option<String> {
+    if n == 0 || matches!(f.form, Form::Bracket { .. }) {
+        return None;
+    }
+    let input = SampleInput { dims: vec![("a", 5), ("b", 3)], dtype, low: 0.0, high: 2.0, range: None };
+    let mut g = graph(std::slice::from_ref(&input));
+    let args: Vec<Id> = (0..n).map(|_| leaf(&mut g, &input)).collect();
+    let values: Vec<Value> = args.iter().map(|i| Value::Tensor(*i)).collect();
+    let dims = match f.form {
+        Form::OverDims(_) => g.ty(*args.first()?).dims[..1].to_vec(),
+        _ => Vec::new(),
+    };
+    let call = Call { name: f.name, args: &values, dims: &dims, groups: &[], named: &[], float: DType::F64 };
+    let y = (f.build)(&mut g, &call).ok()?;
+    Some(signature(&g, &args, y))
+}
+
+fn graph(inputs: &[SampleInput]) -> Graph {
+    let mut names = DimNames::default();
+    for (name, size) in inputs.iter().flat_map(|i| i.dims.iter().chain(&i.range)) {
+        if names.find(name).is_none() {
+            names.add(*name, *size);
+        }
+    }
+    Graph::new(names)
+}
+
+fn leaf(g: &mut Graph, input: &SampleInput) -> Id {
+    let dims = input.dims.iter().filter_map(|(n, _)| g.dims.find(n)).collect();
+    let range = input.range.and_then(|(n, _)| g.dims.find(n));
+    let leaf = LeafOp::Input { name: "x".into() };
+    g.op(Leaf { leaf, ty: Type { dtype: input.dtype, dims, range } }, &[])
+}
+
+fn signature(g: &Graph, args: &[Id], y: Id) -> String {
+    let name = |id: Id| match g.ty(id).dtype {
+        d if d.is_float() => "float",
+        d => d.name(),
+    };
+    let from: Vec<&str> = args.iter().map(|a| name(*a)).collect();
+    match from.as_slice() {
+        [] => name(y).to_string(),
+        all => format!("{} -> {}", all.join(", "), name(y)),
+    }
+}

@@ -1,0 +1,327 @@
+//! `bench collectives`.
+
+use crate::args::{BenchCollectivesArgs, BenchFold, BenchOp, BenchType};
+use crate::console::Console;
+use crate::json::{Object, object};
+use crate::progress::bar;
+use crate::stop::Stop;
+use crate::text::{bytes, counted, thousands};
+use meshwright_comm::bench::{Job, KINDS, Measured, run as measure, sizes};
+use meshwright_comm::{Kind, Timeouts, World};
+use meshwright_core::layout::mesh_of;
+use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
+use meshwright_plan::{DType, Mesh, Monoid};
+use meshwright_syntax::ast::LayoutFile;
+use meshwright_syntax::parse_mesh;
+
+/// Most devices: each is a thread.
+const MOST_DEVICES: usize = 1024;
+
+/// What as many timed calls move as are made unless told otherwise, and the bounds of their number.
+const MOVED: usize = 1 << 30;
+const FEWEST: usize = 20;
+const MOST: usize = 2000;
+
+/// Runs the command.
+pub(crate) fn run(args: &BenchCollectivesArgs, console: &mut Console) -> Result<(), Stop> {
+    let mesh = mesh(args, console)?;
+    let devices = mesh.devices();
+    let jobs = jobs(args, devices)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if console.json() {
+        console.out_json(&head(&mesh, cores))?;
+    } else {
+        let mesh = format!("{} = {}", mesh.describe(), counted(devices as u64, "device"));
+        console.out(&format!(
+            "transport threads, mesh {mesh}, {}\n\n{}",
+            counted(cores as u64, "core"),
+            titles()
+        ))?;
+    }
+    console.flush()?;
+    let bar = bar(jobs.len() as u64, console.json());
+    let named = |i: usize| {
+        jobs.get(i).map_or(String::new(), |j| format!("{} {}", j.kind.name(), bytes(j.bytes as u64)))
+    };
+    bar.set_message(named(0));
+    let mut found: Vec<Measured> = Vec::new();
+    let mut broken = Ok(());
+    let ended = measure(World::new(devices, Timeouts::default()), &jobs, |m| {
+        found.push(m);
+        let line = if console.json() { console.out_json(&line(&m)) } else { console.out(&row(&m)) };
+        broken = bar.suspend(|| line.and_then(|()| console.flush()));
+        bar.set_position(found.len() as u64);
+        bar.set_message(named(found.len()));
+        broken.is_ok()
+    });
+    bar.finish_and_clear();
+    broken?;
+    if let Err(e) = ended {
+        console.diagnostics(&[Diagnostic::error(codes::E0520, e.to_string())], &Sources::new());
+        return Err(Stop::Diagnosed);
+    }
+    if !console.json() {
+        console.out(&summary(&found))?;
+    }
+    let wrong = wrong(&found);
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    console.flush()?;
+    console.diagnostics(&wrong, &Sources::new());
+    Err(Stop::Diagnosed)
+}
+
+fn mesh(args: &BenchCollectivesArgs, console: &mut Console) -> Result<Mesh, Stop> {
+    let Some(text) = &args.mesh else {
+        return Ok(Mesh::new([("all", args.devices as usize)]));
+    };
+    let mut sources = Sources::new();
+    let id = sources.add("--mesh", text.as_str());
+    let (decl, mut found) = parse_mesh(id, text);
+    let mesh = match decl {
+        Some(decl) if !has_errors(&found) => mesh_of(&LayoutFile::default(), Some(&decl), &mut found),
+        _ => None,
+    };
+    console.diagnostics(&found, &sources);
+    match mesh {
+        Some(mesh) if mesh.devices() > MOST_DEVICES => {
+            let n = thousands(mesh.devices() as u64);
+            Err(Stop::Usage(format!("the mesh has {n} devices; at most {MOST_DEVICES} threads are started")))
+        }
+        Some(mesh) => Ok(mesh),
+        None => Err(Stop::Diagnosed),
+    }
+}
+
+fn jobs(args: &BenchCollectivesArgs, devices: usize) -> Result<Vec<Job>, Stop> {
+    if args.min > args.max {
+        let (min, max) = (bytes(args.min as u64), bytes(args.max as u64));
+        return Err(Stop::Usage(format!("the least size, {min}, is more than the greatest, {max}")));
+    }
+    // A device has two buffers at most.
+    let need = (args.max as u64).saturating_mul(2 * devices as u64);
+    if let Some(free) = free_memory().filter(|free| need > *free) {
+        let (need, free) = (bytes(need), bytes(free));
+        return Err(Stop::Usage(format!(
+            "{} with buffers of {} need up to {need} of memory, but {free} are free: take a smaller --max",
+            counted(devices as u64, "device"),
+            bytes(args.max as u64)
+        )));
+    }
+    let mut kinds: Vec<Kind> = args.ops.iter().flat_map(|op| kinds(*op)).copied().collect();
+    let mut seen = Vec::new();
+    kinds.retain(|k| {
+        !seen.contains(k) && {
+            seen.push(*k);
+            true
+        }
+    });
+    let mut jobs = Vec::new();
+    for kind in kinds {
+        for bytes in sizes(args.min, args.max, args.factor as usize) {
+            let iterations = args.iters.map_or((MOVED / bytes).clamp(FEWEST, MOST), |n| n as usize);
+            let job = Job {
+                kind,
+                monoid: monoid(args.redop),
+                dtype: dtype(args.dtype),
+                bytes,
+                warmup: args.warmup as usize,
+                iterations,
+                checks: args.check as usize,
+            };
+            if let Some(problem) = job.problem() {
+                return Err(Stop::Usage(format!(
+                    "{}: {problem}: take another --redop or --type",
+                    kind.name()
+                )));
+            }
+            jobs.push(job);
+        }
+    }
+    Ok(jobs)
+}
+
+fn kinds(op: BenchOp) -> &'static [Kind] {
+    match op {
+        BenchOp::AllReduce => &[Kind::AllReduce],
+        BenchOp::AllGather => &[Kind::AllGather],
+        BenchOp::ReduceScatter => &[Kind::ReduceScatter],
+        BenchOp::AllToAll => &[Kind::AllToAll],
+        BenchOp::Permute => &[Kind::Permute],
+        BenchOp::Broadcast => &[Kind::Broadcast],
+        BenchOp::All => &KINDS,
+    }
+}
+
+fn dtype(t: BenchType) -> DType {
+    match t {
+        BenchType::F64 => DType::F64,
+        BenchType::F32 => DType::F32,
+        BenchType::I32 => DType::I32,
+        BenchType::U8 => DType::U8,
+    }
+}
+
+fn monoid(fold: BenchFold) -> Monoid {
+    match fold {
+        BenchFold::Sum => Monoid::Sum,
+        BenchFold::Max => Monoid::Max,
+        BenchFold::Min => Monoid::Min,
+    }
+}
+
+/// Memory that the system can give without swapping, in bytes, where it tells.
+fn free_memory() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find(|l| l.starts_with("MemAvailable:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn micros(time: std::time::Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// The first line of JSON.
+fn head(mesh: &Mesh, cores: usize) -> Object {
+    object([
+        ("event", "head".into()),
+        ("transport", "threads".into()),
+        ("mesh", mesh.describe().into()),
+        ("devices", mesh.devices().into()),
+        ("cores", cores.into()),
+    ])
+}
+
+fn line(m: &Measured) -> Object {
+    let redop = m.job.folds().then(|| m.job.monoid.name());
+    object([
+        ("event", "collective".into()),
+        ("op", m.job.kind.name().into()),
+        ("bytes", m.bytes().into()),
+        ("count", m.elements.into()),
+        ("type", m.job.dtype.name().into()),
+        ("redop", redop.into()),
+        ("calls", m.job.iterations.into()),
+        ("time_us", micros(m.median).into()),
+        ("least_us", micros(m.least).into()),
+        ("algbw_gbs", (m.algorithm_bandwidth() / 1e9).into()),
+        ("busbw_gbs", (m.bus_bandwidth() / 1e9).into()),
+        ("wrong", m.wrong.into()),
+    ])
+}
+
+/// Columns of fixed width, since rows are shown one by one.
+fn columns(cells: [&str; 10]) -> String {
+    let [op, size, count, dtype, redop, time, least, alg, bus, wrong] = cells;
+    format!(
+        "  {op:<14}  {size:>10}  {count:>10}  {dtype:>4}  {redop:>5}  {time:>10}  {least:>10}  {alg:>10}  {bus:>10}  {wrong:>6}\n"
+    )
+}
+
+fn titles() -> String {
+    columns([
+        "op",
+        "bytes",
+        "count",
+        "type",
+        "redop",
+        "time us",
+        "least us",
+        "algbw GB/s",
+        "busbw GB/s",
+        "wrong",
+    ])
+}
+
+fn row(m: &Measured) -> String {
+    columns([
+        m.job.kind.name(),
+        &m.bytes().to_string(),
+        &m.elements.to_string(),
+        m.job.dtype.name(),
+        if m.job.folds() { m.job.monoid.name() } else { "-" },
+        &format!("{:.1}", micros(m.median)),
+        &format!("{:.1}", micros(m.least)),
+        &format!("{:.2}", m.algorithm_bandwidth() / 1e9),
+        &format!("{:.2}", m.bus_bandwidth() / 1e9),
+        &m.wrong.map_or("-".into(), |n| n.to_string()),
+    ])
+}
+
+fn summary(found: &[Measured]) -> String {
+    let mean = found.iter().map(Measured::bus_bandwidth).sum::<f64>() / found.len().max(1) as f64;
+    let wrong = match found.iter().map(|m| m.wrong).sum::<Option<u64>>() {
+        Some(n) => format!("{} wrong elements", thousands(n)),
+        None => "nothing was compared".into(),
+    };
+    format!("\nmean bus bandwidth {:.2} GB/s, {wrong}\n", mean / 1e9)
+}
+
+/// An error for each size with wrong elements.
+fn wrong(found: &[Measured]) -> Vec<Diagnostic> {
+    let bad = found.iter().filter(|m| m.wrong.is_some_and(|n| n > 0));
+    bad.map(|m| {
+        let compared = (m.job.checks * m.members) as u64 * m.elements as u64;
+        Diagnostic::error(
+            codes::E0520,
+            format!(
+                "{} of {}: {} of up to {} elements compared are wrong",
+                m.job.kind.name(),
+                bytes(m.bytes() as u64),
+                thousands(m.wrong.unwrap_or(0)),
+                thousands(compared)
+            ),
+        )
+    })
+    .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn measured(wrong: Option<u64>) -> Measured {
+        let job = Job {
+            kind: Kind::AllReduce,
+            monoid: Monoid::Sum,
+            dtype: DType::F32,
+            bytes: 65_536,
+            warmup: 1,
+            iterations: 20,
+            checks: 1,
+        };
+        let (median, least) = (Duration::from_micros(20), Duration::from_micros(10));
+        Measured { job, members: 4, elements: 16_384, median, least, wrong }
+    }
+
+    #[test]
+    fn rows_stand_under_their_titles() {
+        assert_eq!(
+            titles() + &row(&measured(Some(0))) + &row(&measured(None)) + &summary(&[measured(Some(2))]),
+            "  op                   bytes       count  type  redop     time us    least us  algbw GB/s  busbw GB/s   wrong\n\
+             \x20 all_reduce           65536       16384   f32    sum        20.0        10.0        3.28        4.92       0\n\
+             \x20 all_reduce           65536       16384   f32    sum        20.0        10.0        3.28        4.92       -\n\
+             \n\
+             mean bus bandwidth 4.92 GB/s, 2 wrong elements\n"
+        );
+    }
+
+    #[test]
+    fn lines_of_json_have_these_keys_in_this_order() {
+        assert_eq!(
+            serde_json::to_string(&line(&measured(Some(0)))).unwrap(),
+            r#"{"event":"collective","op":"all_reduce","bytes":65536,"count":16384,"type":"f32","redop":"sum","calls":20,"time_us":20.0,"least_us":10.0,"algbw_gbs":3.2767999999999997,"busbw_gbs":4.915199999999999,"wrong":0}"#
+        );
+    }
+
+    #[test]
+    fn wrong_elements_are_errors() {
+        assert!(wrong(&[measured(Some(0)), measured(None)]).is_empty());
+        let found = wrong(&[measured(Some(0)), measured(Some(3))]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].message, "all_reduce of 64.0 KiB: 3 of up to 65,536 elements compared are wrong");
+    }
+}

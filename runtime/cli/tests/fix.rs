@@ -1,0 +1,180 @@
+//! `check --fix`: which texts it changes, how, and which never.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const RIGHT: &str = "\
+dim batch = 4
+dim hidden = 6, classes = 3
+
+model small {
+    input x[batch, hidden]: float
+    param w[hidden, classes] = normal(0, 0.1)
+    let y = softmax[classes](sum[hidden](tanh(x) * w))
+    loss out = mean[batch](sum[classes](y))
+}
+";
+const LAYOUT: &str = "mesh rows = 2 // a word\nbatch -> rows\n";
+
+/// A folder with a model and a layout.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str, model: &str, layout: &str) -> Place {
+        let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = std::fs::remove_dir_all(&at);
+        std::fs::create_dir_all(&at).unwrap();
+        std::fs::write(at.join("m.mw"), model).unwrap();
+        std::fs::write(at.join("l.layout"), layout).unwrap();
+        Place(at)
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).unwrap()
+    }
+
+    fn check(&self, args: &[&str]) -> (i32, String, String) {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
+        let out = c.arg("check").args(args).current_dir(&self.0).stdin(Stdio::null()).output().unwrap();
+        let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+        (out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr))
+    }
+
+    /// Nothing but the two files is left behind.
+    fn tidy(&self) {
+        assert_eq!(std::fs::read_dir(&self.0).unwrap().count(), 2);
+    }
+}
+
+/// A misspelt dim, function and axis, in two files: all are put right in one go.
+#[test]
+fn misspelt_names_are_put_right() {
+    let wrong =
+        RIGHT.replace("sum[hidden]", "sum[hiden]").replace("softmax", "sotfmax").replace("tanh", "tahn");
+    let at = Place::new("fix-names", &wrong, &LAYOUT.replace("-> rows", "-> rwos").replace("batch", "bacth"));
+    let (code, out, err) = at.check(&["m.mw", "--layout", "l.layout", "--fix"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    for said in [
+        "m.mw:7: `hiden` -> `hidden`\n",
+        "m.mw:7: `sotfmax` -> `softmax`\n",
+        "m.mw:7: `tahn` -> `tanh`\n",
+        "l.layout:2: `rwos` -> `rows`\n",
+        "l.layout:2: `bacth` -> `batch`\n",
+        "ok: 1 parameter",
+    ] {
+        assert!(out.contains(said), "{said}: {out}");
+    }
+    assert_eq!((at.text("m.mw").as_str(), at.text("l.layout").as_str()), (RIGHT, LAYOUT));
+    at.tidy();
+    let (code, out, _) = at.check(&["m.mw", "--layout", "l.layout", "--fix"]);
+    assert!(code == 0 && out.starts_with("ok: "), "{out}");
+}
+
+#[test]
+fn what_is_not_sure_is_left_to_the_writer() {
+    // `elu` may be another function, `hidden2` another dim: both are near something, and neither is sure.
+    for wrong in [RIGHT.replace("tanh", "tan"), RIGHT.replace("sum[hidden]", "sum[hidden2]")] {
+        let at = Place::new("fix-unsure", &wrong, LAYOUT);
+        let written = || std::fs::metadata(at.0.join("m.mw")).unwrap().modified().unwrap();
+        let before = written();
+        let (code, out, err) = at.check(&["m.mw", "--layout", "l.layout", "--fix"]);
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains("error[E0201]"), "{err}");
+        assert_eq!((at.text("m.mw"), written()), (wrong, before));
+        at.tidy();
+    }
+}
+
+#[test]
+fn what_can_be_fixed_is_and_the_rest_is_told() {
+    let wrong = RIGHT.replace("sum[hidden]", "sum[hiden]").replace("mean[batch]", "mean[nothing]");
+    let at = Place::new("fix-some", &wrong, LAYOUT);
+    let (code, out, err) = at.check(&["m.mw", "--fix"]);
+    assert_eq!((code, out.as_str()), (1, "m.mw:7: `hiden` -> `hidden`\n"));
+    assert!(err.contains("nothing") && !err.contains("hiden"), "{err}");
+    assert_eq!(at.text("m.mw"), RIGHT.replace("mean[batch]", "mean[nothing]"));
+}
+
+#[test]
+fn a_diff_writes_nothing() {
+    let wrong = RIGHT.replace("sum[hidden]", "sum[hiden]");
+    let at = Place::new("fix-diff", &wrong, LAYOUT);
+    let (code, out, err) = at.check(&["m.mw", "--diff"]);
+    assert_eq!((code, err.as_str()), (1, ""));
+    assert!(out.starts_with("--- m.mw\n+++ m.mw\n@@ "), "{out}");
+    let line = |mark: &str| out.lines().filter(|l| l.starts_with(mark)).nth(1).unwrap().to_string();
+    assert!(line("-").contains("sum[hiden]") && line("+").contains("sum[hidden]"), "{out}");
+    assert_eq!(at.text("m.mw"), wrong);
+    at.tidy();
+    std::fs::write(at.0.join("m.mw"), RIGHT).unwrap();
+    assert_eq!(at.check(&["m.mw", "--diff"]), (0, String::new(), String::new()));
+}
+
+/// Rules on the command line are corrected in words; what ships stays as it is.
+#[test]
+fn only_files_are_written() {
+    let at = Place::new("fix-given", RIGHT, LAYOUT);
+    let (code, out, err) = at.check(&["m.mw", "--layout", "bacth -> r", "--mesh", "r=2", "--fix"]);
+    assert_eq!((code, out.as_str()), (1, "--layout:1: `bacth` -> `batch`\n"));
+    assert!(err.contains("--layout 'batch -> r'"), "{err}");
+    let (code, out, err) = at.check(&["mlp", "--layout", "bacth:r", "--mesh", "r:2", "--fix"]);
+    assert_eq!((code, out.as_str()), (1, "--layout:1: `bacth` -> `batch`\n"));
+    assert!(err.contains("--layout 'batch:r'"), "{err}");
+    // A shipped layout whose axes the mesh misspells.
+    let (code, out, err) = at.check(&["mlp", "--layout", "zero3", "--mesh", "dtaa=2", "--fix"]);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("error[E0301]"), "{err}");
+    at.tidy();
+    assert_eq!(at.text("m.mw"), RIGHT);
+}
+
+#[test]
+fn links_permissions_and_json() {
+    let wrong = RIGHT.replace("sum[hidden]", "sum[hiden]");
+    let at = Place::new("fix-links", &wrong, LAYOUT);
+    let mode = |name: &str, mode: u32| {
+        std::fs::set_permissions(at.0.join(name), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    mode("m.mw", 0o640);
+    std::os::unix::fs::symlink("m.mw", at.0.join("link.mw")).unwrap();
+    let (code, out, err) = at.check(&["link.mw", "--fix", "--format", "json"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let first: Value = serde_json::from_str(out.lines().next().unwrap()).unwrap();
+    let fixed = &first["fixed"];
+    for (key, value) in [("file", "link.mw"), ("before", "hiden"), ("after", "hidden"), ("code", "E0201")] {
+        assert_eq!(fixed[key], value);
+    }
+    assert_eq!((fixed["line"].as_u64(), fixed["column"].as_u64()), (Some(7), Some(34)));
+    assert!(at.0.join("link.mw").is_symlink());
+    assert_eq!(at.text("m.mw"), RIGHT);
+    assert_eq!(std::fs::metadata(at.0.join("m.mw")).unwrap().permissions().mode() & 0o777, 0o640);
+
+    std::fs::write(at.0.join("m.mw"), &wrong).unwrap();
+    mode("m.mw", 0o440);
+    let (code, _, err) = at.check(&["m.mw", "--fix"]);
+    assert!(code == 1 && err.contains("error[E0524]") && err.contains("read-only"), "{err}");
+    assert_eq!(at.text("m.mw"), wrong);
+}
+
+#[test]
+fn what_comes_through_a_pipe_is_printed_corrected() {
+    use std::io::Write;
+    let at = Place::new("fix-pipe", "", "");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_meshwright"))
+        .args(["check", "/dev/stdin", "--fix"])
+        .current_dir(&at.0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(RIGHT.replace("tanh", "tahn").as_bytes()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    let (said, err) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
+    assert_eq!(out.status.code(), Some(1), "{err}");
+    assert_eq!(said, format!("/dev/stdin:7: `tahn` -> `tanh`\n{RIGHT}"));
+    assert!(err.contains("no file that can be replaced"), "{err}");
+}

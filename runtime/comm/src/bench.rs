@@ -1,0 +1,223 @@
+//! Times collectives in the manner of nccl-tests, over any [`Transport`], and compares every element of their results.
+//!
+//! All devices of a world form one group and call the same collective again and again, back to back. The time of a call is
+//! that of its slowest device; what is reported is the median of the calls, and the least.
+//!
+//! **Size** is that of the greater of a device's two buffers, as in nccl-tests: the result of an all-gather, the input of
+//! a reduce-scatter, either buffer of the others. **Algorithm bandwidth** is size over time. **Bus bandwidth** multiplies it
+//! by what the collective must move at least for each byte of a buffer ([`bus_factor`]), so that it can be compared
+//! between collectives and numbers of devices, and with what the hardware gives.
+
+mod device;
+
+pub use device::Sample;
+
+use crate::fold::can_fold;
+use crate::{CommError, Group, Kind, Transport};
+use device::measure;
+use meshwright_plan::{DType, Monoid};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// The collectives that are measured.
+pub const KINDS: [Kind; 6] =
+    [Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter, Kind::AllToAll, Kind::Permute, Kind::Broadcast];
+
+/// The dtypes that are measured.
+pub const DTYPES: [DType; 4] = [DType::F64, DType::F32, DType::I32, DType::U8];
+
+/// The folds that are measured.
+pub const MONOIDS: [Monoid; 3] = [Monoid::Sum, Monoid::Max, Monoid::Min];
+
+/// One line of a benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Which collective; not a barrier.
+    pub kind: Kind,
+    /// How reductions fold.
+    pub monoid: Monoid,
+    /// Type of the elements: one of [`DTYPES`].
+    pub dtype: DType,
+    /// Size asked for, in bytes; rounded down to whole elements for every device, but at least one.
+    pub bytes: usize,
+    /// Calls before the timed ones.
+    pub warmup: usize,
+    /// Timed calls.
+    pub iterations: usize,
+    /// Calls after them in which every element is compared.
+    pub checks: usize,
+}
+
+impl Job {
+    /// Elements of the greater buffer of a device.
+    pub fn elements(&self, members: usize) -> usize {
+        let n = self.bytes / self.dtype.bytes();
+        match self.kind {
+            Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll => (n / members).max(1) * members,
+            Kind::AllReduce | Kind::Permute | Kind::Broadcast | Kind::Barrier => n.max(1),
+        }
+    }
+
+    /// Whether results are folds.
+    pub fn folds(&self) -> bool {
+        matches!(self.kind, Kind::AllReduce | Kind::ReduceScatter)
+    }
+
+    /// Why it cannot be measured, if so.
+    pub fn problem(&self) -> Option<String> {
+        if self.kind == Kind::Barrier {
+            return Some("a barrier has no size".into());
+        }
+        if !DTYPES.contains(&self.dtype) || !MONOIDS.contains(&self.monoid) {
+            return Some(format!("{} of {} is not measured", self.monoid, self.dtype));
+        }
+        if self.folds() && !can_fold(self.monoid, self.dtype) {
+            return Some(format!("there is no {} of {}", self.monoid, self.dtype));
+        }
+        None
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// What was asked for.
+    pub job: Job,
+    /// Devices.
+    pub members: usize,
+    /// Elements of the greater buffer of a device.
+    pub elements: usize,
+    /// Median time of a call.
+    pub median: Duration,
+    /// Shortest call.
+    pub least: Duration,
+    /// Wrong elements on all devices in all checks; none where nothing was compared.
+    pub wrong: Option<u64>,
+}
+
+impl Measured {
+    fn new(job: Job, samples: &[Sample]) -> Measured {
+        let members = samples.len();
+        let calls = samples.iter().map(|s| s.times.len()).min().unwrap_or(0);
+        let slowest = |i| samples.iter().filter_map(|s: &Sample| s.times.get(i)).max().copied();
+        let mut times: Vec<Duration> = (0..calls).filter_map(slowest).collect();
+        times.sort_unstable();
+        Measured {
+            job,
+            members,
+            elements: job.elements(members),
+            median: times.get(times.len() / 2).copied().unwrap_or_default(),
+            least: times.first().copied().unwrap_or_default(),
+            wrong: (job.checks > 0).then(|| samples.iter().map(|s| s.wrong).sum()),
+        }
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.elements * self.job.dtype.bytes()
+    }
+
+    /// Bytes a second: size over median time; 0 where that was too short to be measured.
+    pub fn algorithm_bandwidth(&self) -> f64 {
+        match self.median.as_secs_f64() {
+            0.0 => 0.0,
+            time => self.bytes() as f64 / time,
+        }
+    }
+
+    /// Bytes a second that a link must have carried at least.
+    pub fn bus_bandwidth(&self) -> f64 {
+        self.algorithm_bandwidth() * bus_factor(self.job.kind, self.members)
+    }
+}
+
+/// Bytes that a device must send, or receive, for each byte of size (nccl-tests, `doc/PERFORMANCE.md`).
+pub fn bus_factor(kind: Kind, members: usize) -> f64 {
+    let others = (members as f64 - 1.0) / members as f64;
+    match kind {
+        Kind::AllReduce => 2.0 * others,
+        Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll => others,
+        Kind::Permute | Kind::Broadcast | Kind::Barrier => 1.0,
+    }
+}
+
+/// Sizes from `min` to `max`, each `factor` times the one before.
+pub fn sizes(min: usize, max: usize, factor: usize) -> Vec<usize> {
+    let next = |bytes: &usize| if factor > 1 { bytes.checked_mul(factor) } else { None };
+    std::iter::successors(Some(min), next).take_while(|bytes| *bytes <= max).collect()
+}
+
+/// Measures jobs one after the other on the ends of a world, a thread each. `each` gets the result of a job as soon as all
+/// devices are done with it; where it returns false, nothing more is measured.
+///
+/// # Errors
+///
+/// The first error of a device that is not the consequence of another's. All devices have ended then.
+pub fn run<T: Transport>(
+    ends: Vec<T>,
+    jobs: &[Job],
+    mut each: impl FnMut(Measured) -> bool,
+) -> Result<(), CommError> {
+    let members = ends.len();
+    let aborter = ends.first().map(Transport::aborter);
+    let (send, receive) = channel();
+    std::thread::scope(|scope| {
+        for mut transport in ends {
+            let send = send.clone();
+            scope.spawn(move || {
+                let mut sequence = 0;
+                for (index, job) in jobs.iter().enumerate() {
+                    let sample = one(&mut transport, job, &mut sequence);
+                    if let Err(e) = &sample
+                        && !e.is_consequence()
+                    {
+                        transport.abort(&e.to_string());
+                    }
+                    // Whoever listened may have had enough.
+                    let ended = sample.is_err();
+                    if send.send((index, sample)).is_err() || ended {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(send);
+        let mut samples: Vec<Vec<Sample>> = jobs.iter().map(|_| Vec::new()).collect();
+        let mut error: Option<CommError> = None;
+        let mut goes_on = true;
+        for (index, sample) in receive {
+            match sample {
+                Ok(sample) => samples[index].push(sample),
+                Err(e)
+                    if error.as_ref().is_none_or(|known| known.is_consequence() && !e.is_consequence()) =>
+                {
+                    error = Some(e);
+                }
+                Err(_) => {}
+            }
+            if goes_on && samples[index].len() == members {
+                goes_on = each(Measured::new(jobs[index], &std::mem::take(&mut samples[index])));
+                if let (false, Some(aborter)) = (goes_on, &aborter) {
+                    aborter.abort("nobody wants to know more");
+                }
+            }
+        }
+        if goes_on { error.map_or(Ok(()), Err) } else { Ok(()) }
+    })
+}
+
+fn one<T: Transport>(transport: &mut T, job: &Job, sequence: &mut u64) -> Result<Sample, CommError> {
+    let ranks: Vec<usize> = (0..transport.size()).collect();
+    let group = match Group::new(ranks, transport.rank()) {
+        Ok(group) => group,
+        Err(e) => unreachable!("the group of all ranks: {e}"),
+    };
+    match job.dtype {
+        DType::F64 => measure::<f64>(transport, &group, job, sequence),
+        DType::F32 => measure::<f32>(transport, &group, job, sequence),
+        DType::I32 => measure::<i32>(transport, &group, job, sequence),
+        DType::U8 | DType::Bool | DType::PairF32 | DType::PairF64 => {
+            measure::<u8>(transport, &group, job, sequence)
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! One device's part of a benchmark: its memory, its calls, and what must come out.
+
+use super::Job;
+use crate::{Buf, BufMut, Call, Collectives, CommError, Element, Group, Kind, Part, Slot, Tag, Transport};
+use meshwright_plan::Monoid;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What one device measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Time of each call on this device.
+    pub times: Vec<Duration>,
+    /// Wrong elements in all checks.
+    pub wrong: u64,
+}
+
+/// Small whole numbers as elements: folds of them are exact, in any order.
+pub(super) trait Pattern: Element + PartialEq {
+    fn of(value: u32) -> Self;
+}
+
+macro_rules! patterns {
+    ($($t:ty),*) => {$(
+        impl Pattern for $t {
+            fn of(value: u32) -> $t {
+                value as $t
+            }
+        }
+    )*};
+}
+patterns!(f64, f32, i32, u8);
+
+/// Element `i` of what a member gives in a round: 0..32, without a period that a misplaced piece could hide behind.
+fn given(member: usize, round: usize, i: usize) -> u32 {
+    let salt = (member as u32 * 0x85eb_ca6b) ^ (round as u32 * 0xc2b2_ae35);
+    (i as u32 ^ salt).wrapping_mul(0x9e37_79b1) >> 27
+}
+
+fn fold(monoid: Monoid, values: impl Iterator<Item = u32>) -> u32 {
+    match monoid {
+        Monoid::Max => values.max().unwrap_or(0),
+        Monoid::Min => values.min().unwrap_or(0),
+        _ => values.sum(),
+    }
+}
+
+/// A device's place, and its two buffers, of which an in-place collective uses the second only.
+struct Bench<'a, T> {
+    job: &'a Job,
+    here: usize,
+    members: usize,
+    counts: Arc<[usize]>,
+    send: Arc<[Part]>,
+    receive: Arc<[Part]>,
+    input: Vec<T>,
+    output: Vec<T>,
+}
+
+impl<'a, T: Pattern> Bench<'a, T> {
+    fn new(group: &Group, job: &'a Job) -> Self {
+        let (here, members) = (group.position(), group.size());
+        let all = job.elements(members);
+        let piece = all / members;
+        let (input, output) = match job.kind {
+            Kind::AllReduce | Kind::Broadcast => (0, all),
+            Kind::AllGather => (piece, all),
+            Kind::ReduceScatter => (all, piece),
+            Kind::AllToAll | Kind::Permute => (all, all),
+            Kind::Barrier => (0, 0),
+        };
+        let part = |peer| vec![Part { peer, range: 0..all }].into();
+        Bench {
+            job,
+            here,
+            members,
+            counts: vec![piece; members].into(),
+            send: part((here + 1) % members),
+            receive: part((here + members - 1) % members),
+            input: vec![T::of(0); input],
+            output: vec![T::of(0); output],
+        }
+    }
+
+    /// New elements, and results that no collective gives.
+    fn fill(&mut self, round: usize) {
+        let here = self.here;
+        let own = |i| T::of(given(here, round, i));
+        self.input.iter_mut().enumerate().for_each(|(i, x)| *x = own(i));
+        let in_place = self.input.is_empty();
+        self.output.iter_mut().enumerate().for_each(|(i, x)| *x = if in_place { own(i) } else { T::of(255) });
+    }
+
+    fn call(&mut self) -> Call<'_> {
+        let (counts, output) = (self.counts.clone(), BufMut::new(&mut self.output));
+        let (monoid, input) = (self.job.monoid, Buf::new(&self.input));
+        match self.job.kind {
+            Kind::AllReduce => Call::AllReduce { monoid, bucket: vec![Slot::InPlace(output)] },
+            Kind::AllGather => Call::AllGather { input, counts, output },
+            Kind::ReduceScatter => Call::ReduceScatter { monoid, input, counts, output },
+            Kind::AllToAll => Call::AllToAll { input, send: counts.clone(), output, receive: counts },
+            Kind::Permute => {
+                Call::Permute { input, send: self.send.clone(), output, receive: self.receive.clone() }
+            }
+            Kind::Broadcast => Call::Broadcast { root: 0, buffer: output },
+            Kind::Barrier => Call::Barrier,
+        }
+    }
+
+    /// What element `i` of the result must be.
+    fn expected(&self, round: usize, i: usize) -> T {
+        let (here, members) = (self.here, self.members);
+        let piece = (self.output.len() / members).max(1);
+        let folded = |i| fold(self.job.monoid, (0..members).map(|m| given(m, round, i)));
+        T::of(match self.job.kind {
+            Kind::AllReduce => folded(i),
+            Kind::AllGather => given(i / piece, round, i % piece),
+            Kind::ReduceScatter => folded(here * self.output.len() + i),
+            Kind::AllToAll => given(i / piece, round, here * piece + i % piece),
+            Kind::Permute => given((here + members - 1) % members, round, i),
+            Kind::Broadcast | Kind::Barrier => given(0, round, i),
+        })
+    }
+
+    fn wrong(&self, round: usize) -> u64 {
+        self.output.iter().enumerate().filter(|(i, got)| **got != self.expected(round, *i)).count() as u64
+    }
+}
+
+/// Warms up, times, checks.
+pub(super) fn measure<T: Pattern>(
+    transport: &mut impl Transport,
+    group: &Group,
+    job: &Job,
+    sequence: &mut u64,
+) -> Result<Sample, CommError> {
+    let mut bench = Bench::<T>::new(group, job);
+    let what: Arc<str> = format!("benchmark of {} bytes", job.bytes).into();
+    let mut call = |bench: &mut Bench<'_, T>| {
+        *sequence += 1;
+        let tag = Tag::new(*sequence, what.clone(), 0);
+        let begin = Instant::now();
+        transport.call(group, &tag, bench.call())?;
+        Ok(begin.elapsed())
+    };
+    let mut sample = Sample { times: Vec::with_capacity(job.iterations), wrong: 0 };
+    // The memory must be there before it is timed. What is folded in place grows from call to call, which no time depends on.
+    bench.fill(0);
+    for _ in 0..job.warmup {
+        call(&mut bench)?;
+    }
+    for _ in 0..job.iterations {
+        sample.times.push(call(&mut bench)?);
+    }
+    for round in 1..=job.checks {
+        bench.fill(round);
+        call(&mut bench)?;
+        sample.wrong += bench.wrong(round);
+    }
+    Ok(sample)
+}

@@ -1,0 +1,109 @@
+//! The benchmark: that it counts wrong elements, and what it derives from times.
+
+use super::millis;
+use crate::bench::{DTYPES, Job, KINDS, MONOIDS, Measured, bus_factor, run, sizes};
+use crate::{CommError, Fault, Faulty, Kind, Timeouts, Transport, World};
+use meshwright_plan::{DType, Monoid};
+
+fn job(kind: Kind, monoid: Monoid, dtype: DType, bytes: usize) -> Job {
+    Job { kind, monoid, dtype, bytes, warmup: 1, iterations: 3, checks: 2 }
+}
+
+fn measured(members: usize, jobs: &[Job]) -> Vec<Measured> {
+    let mut out = Vec::new();
+    run(World::new(members, Timeouts::for_tests()), jobs, |m| {
+        out.push(m);
+        true
+    })
+    .unwrap();
+    out
+}
+
+#[test]
+fn every_collective_type_and_fold_is_right_in_every_element() {
+    let mut jobs = Vec::new();
+    for kind in KINDS {
+        for dtype in DTYPES {
+            for monoid in MONOIDS {
+                jobs.push(job(kind, monoid, dtype, 70_001));
+            }
+        }
+    }
+    jobs.retain(|j| j.problem().is_none());
+    assert_eq!(jobs.len(), 6 * 4 * 3 - 2, "all but sums of u8");
+    for members in [1, 3, 4] {
+        let found = measured(members, &jobs);
+        assert_eq!(found.iter().map(|m| m.job).collect::<Vec<_>>(), jobs, "in the order of the jobs");
+        for m in found {
+            assert_eq!((m.members, m.wrong), (members, Some(0)), "{:?}", m.job);
+            assert!(m.least <= m.median, "{m:?}");
+            let most = 70_001 / m.job.dtype.bytes();
+            assert!(m.elements <= most && m.elements + members > most, "{m:?}");
+        }
+    }
+}
+
+#[test]
+fn a_corrupted_result_is_counted_on_the_device_that_has_it() {
+    for kind in KINDS {
+        // One warm-up, three timed calls: the fifth and the sixth are checked. The bit stays wrong only in its own check.
+        for (at, wrong) in [(3, 0), (4, 1), (5, 1)] {
+            let ends = World::new(3, Timeouts::for_tests()).into_iter().map(|t| match t.rank() {
+                1 => Faulty::new(t).with_fault(at, Fault::Corrupt),
+                _ => Faulty::new(t),
+            });
+            let mut found = None;
+            let one = [job(kind, Monoid::Sum, DType::F32, 4096)];
+            run(ends.collect(), &one, |m| {
+                found = m.wrong;
+                true
+            })
+            .unwrap();
+            assert_eq!(found, Some(wrong), "{kind:?}, call {at}");
+        }
+    }
+}
+
+#[test]
+fn bus_bandwidth_is_algorithm_bandwidth_times_the_factor() {
+    for kind in KINDS {
+        let [m] = measured(4, &[job(kind, Monoid::Sum, DType::F64, 1 << 16)])[..] else { panic!() };
+        assert!(m.algorithm_bandwidth() > 0.0);
+        assert_eq!(m.algorithm_bandwidth(), m.bytes() as f64 / m.median.as_secs_f64());
+        assert_eq!(m.bus_bandwidth(), m.algorithm_bandwidth() * bus_factor(kind, 4));
+    }
+    let factors = KINDS.map(|kind| bus_factor(kind, 4));
+    assert_eq!(factors, [1.5, 0.75, 0.75, 0.75, 1.0, 1.0]);
+    assert_eq!(bus_factor(Kind::AllReduce, 1), 0.0);
+}
+
+#[test]
+fn sizes_grow_by_the_factor() {
+    assert_eq!(sizes(4096, 65536, 4), [4096, 16384, 65536]);
+    assert_eq!(sizes(3, 20, 2), [3, 6, 12]);
+    assert_eq!(sizes(8, 4, 2), [0usize; 0]);
+    assert_eq!(sizes(usize::MAX, usize::MAX, 2), [usize::MAX]);
+}
+
+#[test]
+fn a_device_that_fails_ends_the_benchmark_with_its_error() {
+    let ends = World::new(3, Timeouts::all(millis(2000))).into_iter().map(|t| match t.rank() {
+        2 => Faulty::new(t).with_fault(2, Fault::Fail),
+        _ => Faulty::new(t),
+    });
+    let jobs = [job(Kind::AllReduce, Monoid::Sum, DType::F32, 64); 3];
+    let error = run(ends.collect(), &jobs, |_| true).unwrap_err();
+    assert!(matches!(error, CommError::Injected { rank: 2, .. }), "{error}");
+}
+
+#[test]
+fn whoever_has_heard_enough_hears_no_more() {
+    let jobs = [job(Kind::Broadcast, Monoid::Sum, DType::F32, 1 << 20); 50];
+    let mut heard = 0;
+    run(World::new(2, Timeouts::for_tests()), &jobs, |_| {
+        heard += 1;
+        heard < 2
+    })
+    .unwrap();
+    assert_eq!(heard, 2);
+}

@@ -1,0 +1,115 @@
+//! Which of the errors of several devices caused the others.
+
+use crate::error::ExecError;
+use meshwright_comm::{CommError, Missing};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The cause among the errors of the devices, given in ascending rank.
+///
+/// Devices that only say that another one ended are not the cause. Neither are, as a rule, those that waited in vain: an
+/// error of another kind comes first. Where all waited in vain, the one to blame is the rank that most of the others
+/// miss and that gave up nothing itself, and of several such the one whose last collective is furthest behind; the error
+/// that names it is the cause.
+pub(crate) fn cause(errors: Vec<ExecError>) -> Option<ExecError> {
+    let is_timeout = |e: &ExecError| timeout(e).is_some();
+    let own = errors.iter().position(|e| !e.is_consequence() && !is_timeout(e));
+    let at = own.or_else(|| blamed(&errors)).or(if errors.is_empty() { None } else { Some(0) })?;
+    errors.into_iter().nth(at)
+}
+
+/// Who gave up, whom it missed, and who is stuck.
+fn timeout(error: &ExecError) -> Option<(usize, &[Missing], &[Missing])> {
+    match error {
+        ExecError::Comm { source: CommError::Timeout { rank, missing, stuck, .. }, .. } => {
+            Some((*rank, missing, stuck))
+        }
+        _ => None,
+    }
+}
+
+/// Position of the timeout to report.
+fn blamed(errors: &[ExecError]) -> Option<usize> {
+    let timeouts: Vec<_> = errors.iter().enumerate().filter_map(|(i, e)| Some((i, timeout(e)?))).collect();
+    // All members of a collective report the same timeout: it counts once, as that of who gave up first.
+    let gave_up: BTreeSet<usize> = timeouts.iter().map(|(_, t)| t.0).collect();
+    let mut missed: BTreeMap<usize, (BTreeSet<usize>, Option<u64>)> = BTreeMap::new();
+    for (_, (rank, _, stuck)) in &timeouts {
+        for m in *stuck {
+            let entry = missed.entry(m.rank).or_default();
+            entry.0.insert(*rank);
+            entry.1 = m.at.as_ref().map(|call| call.tag.sequence);
+        }
+    }
+    let key = |rank: usize, by: usize, last: Option<u64>| (gave_up.contains(&rank), usize::MAX - by, last);
+    let stuck = missed.iter().min_by_key(|(rank, (by, last))| key(**rank, by.len(), *last));
+    let Some((stuck, _)) = stuck else { return timeouts.first().map(|(i, _)| *i) };
+    let names = |all: &[Missing]| all.iter().any(|m| m.rank == *stuck);
+    // Better one that misses it directly than one that is told of it.
+    let direct = timeouts.iter().find(|(_, (_, missing, _))| names(missing));
+    direct.or_else(|| timeouts.iter().find(|(_, (_, _, held))| names(held))).map(|(i, _)| *i)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Place;
+    use meshwright_comm::{CallName, Kind, Tag};
+    use std::time::Duration;
+
+    fn call(sequence: u64) -> CallName {
+        CallName { kind: Kind::AllReduce, tag: Tag::new(sequence, "x", 1) }
+    }
+
+    /// Rank `by` gave up for `missing`, whose last calls had these numbers.
+    fn gave_up(by: usize, missing: &[(usize, u64)]) -> ExecError {
+        let missing: Vec<Missing> =
+            missing.iter().map(|(rank, at)| Missing { rank: *rank, at: Some(call(*at)) }).collect();
+        let source = CommError::Timeout {
+            rank: by,
+            call: call(9),
+            waited: Duration::from_secs(1),
+            stuck: missing.clone(),
+            missing,
+        };
+        ExecError::Comm { place: Box::new(Place { rank: by, ..Place::default() }), source }
+    }
+
+    fn aborted(rank: usize) -> ExecError {
+        let source = CommError::Aborted { rank: 0, reason: "waited".into(), call: None };
+        ExecError::Comm { place: Box::new(Place { rank, ..Place::default() }), source }
+    }
+
+    fn named(errors: Vec<ExecError>) -> Option<Vec<usize>> {
+        let cause = cause(errors)?;
+        timeout(&cause).map(|(_, missing, _)| missing.iter().map(|m| m.rank).collect())
+    }
+
+    #[test]
+    fn the_rank_that_gave_up_nothing_is_to_blame() {
+        // 0 waits for 1, which waits for 3, as does 2.
+        let errors = vec![gave_up(0, &[(1, 7)]), gave_up(1, &[(3, 6)]), gave_up(2, &[(3, 6)])];
+        assert_eq!(named(errors), Some(vec![3]));
+        // Also where fewer miss it than miss one that waits itself.
+        let errors = vec![gave_up(0, &[(1, 7)]), gave_up(1, &[(3, 6)]), gave_up(2, &[(1, 7)])];
+        assert_eq!(named(errors), Some(vec![3]));
+        // Only 0 came to give up: the others were told to end.
+        assert_eq!(named(vec![gave_up(0, &[(1, 7)]), aborted(1), aborted(3)]), Some(vec![1]));
+    }
+
+    #[test]
+    fn who_is_furthest_behind_is_to_blame_where_all_wait() {
+        let errors = vec![gave_up(0, &[(1, 5)]), gave_up(1, &[(2, 4)]), gave_up(2, &[(0, 6)])];
+        assert_eq!(named(errors), Some(vec![2]));
+    }
+
+    #[test]
+    fn an_error_of_its_own_comes_before_timeouts() {
+        let own = ExecError::Provider { rank: 3, message: "no such file".into() };
+        assert!(matches!(
+            cause(vec![gave_up(0, &[(3, 1)]), aborted(1), own]),
+            Some(ExecError::Provider { .. })
+        ));
+        assert!(matches!(cause(vec![aborted(1), aborted(2)]), Some(e) if e.is_consequence()));
+        assert!(cause(vec![]).is_none());
+    }
+}
