@@ -19,7 +19,7 @@ pub(super) fn unmatched(file: &LayoutFile, program: &Program, shared: bool, out:
         let n = g.node(id);
         let dims = union(g.input_types(id).into_iter().chain([&n.ty]));
         values.entry(&n.origin.path).or_default().extend(&dims);
-        if matches!(n.op.kind(), Kind::Leaf(LeafOp::Param { .. })) {
+        if matches!(n.op.kind(), Kind::Leaf(LeafOp::Param { .. } | LeafOp::State { .. })) {
             params.entry(&n.origin.path).or_default().extend(&dims);
         }
     }
