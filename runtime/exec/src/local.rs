@@ -113,7 +113,8 @@ impl Local {
         all.shape[at] *= inner.size;
         let range = &self.ranges[at];
         all.ranges[at] = range.start * inner.size..range.end * inner.size;
-        (all.shape.remove(at + 1), all.ranges.remove(at + 1));
+        all.shape.remove(at + 1);
+        all.ranges.remove(at + 1);
         Ok(all)
     }
 
