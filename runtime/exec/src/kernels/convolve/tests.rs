@@ -8,10 +8,12 @@ struct Along {
     slide: Option<usize>,
 }
 
-/// One convolution: sliding dims as `(elements, taps, positions, stride, dilation, low)`, and lengths of the four kinds of
-/// others.
+/// Elements, taps, positions, stride, dilation, low.
+type Slid = (std::ops::Range<usize>, usize, std::ops::Range<usize>, usize, usize, usize);
+
+/// One convolution: sliding dims, and lengths of the four kinds of others.
 struct Case {
-    slides: Vec<(std::ops::Range<usize>, usize, std::ops::Range<usize>, usize, usize, usize)>,
+    slides: Vec<Slid>,
     batch: usize,
     groups: usize,
     ins: usize,
