@@ -6,7 +6,7 @@ use crate::split::law;
 use crate::subject::{Arrival, Built, Subject, build, subjects};
 use meshwright_ops::{Emit, ExpandWhen, F64Tensor, Graph, Id, Kind, Linear, Op, OpError, Role, Roles, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{Dim, DimNames, Expr, Monoid};
+use meshwright_plan::{Dim, DimNames, Expr, Monoid, Window};
 use std::sync::Arc;
 
 type Lie = fn(&mut Roles);
@@ -96,6 +96,12 @@ fn becomes(roles: &mut Roles, from: fn(Role) -> bool, to: Role) {
     }
 }
 
+fn windows(roles: &mut Roles, to: fn(Window) -> Option<Window>) {
+    for w in roles.loops.iter_mut().flat_map(|l| &mut l.windows) {
+        *w = w.and_then(to);
+    }
+}
+
 fn is_reduce(r: Role) -> bool {
     matches!(r, Role::Reduce(_))
 }
@@ -161,6 +167,25 @@ fn mutants() -> Vec<Mutant> {
         mutant("what is scattered passes", "scatter_add", "scatter_add", |r| {
             becomes(r, is_reduce, Role::Pass)
         }),
+        mutant("a convolution forgets its halo", "conv", "conv", |r| windows(r, |_| None)),
+        mutant("a convolution's halo is one short behind", "conv", "conv", |r| {
+            windows(r, |w| Some(Window { after: w.after - 1, ..w }))
+        }),
+        mutant("a transposed convolution's halo is one short before", "conv_transpose", "conv_input", |r| {
+            windows(r, |w| Some(Window { before: w.before + w.div, ..w }))
+        }),
+        mutant("the kernel's gradient passes positions", "convolve", "conv_kernel", |r| {
+            becomes(r, is_reduce, Role::Pass)
+        }),
+        mutant("the kernel's gradient forgets its halo", "convolve", "conv_kernel", |r| windows(r, |_| None)),
+        mutant("the taps of a convolution pass", "conv", "conv", |r| becomes(r, is_whole, Role::Pass)),
+        mutant("a convolution is linear in both", "conv", "conv", |r| r.linear = Linear::Jointly),
+        mutant("a pool forgets its halo", "max_pool", "max_pool", |r| windows(r, |_| None)),
+        mutant("the greatest under a window is linear", "max_pool", "max_pool", |r| only(r, &[0])),
+        mutant("a tap of a pool forgets its halo", "pool_tap", "pool_tap", |r| windows(r, |_| None)),
+        mutant("the way back of a pool forgets its halo", "pool_spread", "pool_spread", |r| {
+            windows(r, |_| None)
+        }),
         mutant("a product forgets a dim of its second operand", "*", "contract", |r| {
             for l in r.loops.iter_mut().filter(|l| l.on.len() > 1) {
                 l.on[1] = None;
@@ -190,6 +215,7 @@ fn mutants() -> Vec<Mutant> {
         ("a sum of values denies unfinished sums", "+", "add"),
         ("a product denies unfinished sums", "*", "contract"),
         ("a mask denies unfinished sums", "mask", "mask"),
+        ("a convolution denies unfinished sums", "conv", "conv"),
     ] {
         out.push(Mutant { shows: false, ..mutant(what, family, op, |r| r.linear = Linear::No) });
     }

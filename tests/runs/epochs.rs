@@ -17,7 +17,7 @@ fn go(dir: &Path, name: &str, steps: u64, resume: bool, watch: impl Fn(&Progress
     let o = TrainOptions {
         data: Some(dir.join("data").display().to_string()),
         steps: Some(steps),
-        seed: 3,
+        seed: Some(3),
         run: Some(dir.join(name)),
         resume,
         eval: true,

@@ -97,6 +97,9 @@ fn loss_and_gradients_of_the_first_step_agree_in_f32() {
             ("a=3", "batch -> a"),
             ("a=7", wide.as_str()),
             ("x=2,y=2", folded.as_str()),
+            ("r=2,c=2", ""),
+            ("data=4", "zero1"),
+            ("data=4", "zero2"),
             ("data=4", "zero3"),
         ] {
             let other = first_step(model, mesh, layout);

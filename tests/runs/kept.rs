@@ -118,7 +118,7 @@ impl Site {
         let o = TrainOptions {
             data: Some(self.at("data").display().to_string()),
             steps: Some(steps),
-            seed: 3,
+            seed: Some(3),
             resume: run.exists(),
             run: Some(run.clone()),
             ..TrainOptions::default()

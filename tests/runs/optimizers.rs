@@ -453,7 +453,7 @@ fn factored_moments_are_saved_and_go_on_under_another_layout() {
     let o = TrainOptions {
         data: Some(dir.path().join("data").display().to_string()),
         steps: Some(60),
-        seed: 3,
+        seed: Some(3),
         run: Some(dir.path().join("moved")),
         resume: true,
         ..TrainOptions::default()

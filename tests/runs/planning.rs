@@ -1,17 +1,23 @@
 //! Planning: fast, and a function of its input alone.
 
 use crate::support::options;
-use meshwright_core::training_step;
-use meshwright_plan::Plan;
+use meshwright_core::schedule::verify_plan;
+use meshwright_core::verify::verify;
+use meshwright_core::{Compiled, GoalKind, training_step};
+use meshwright_plan::{Operand, Plan, StepKind};
 use meshwright_train::{Project, ProjectOptions};
 use std::time::{Duration, Instant};
 
 /// From names on the command line to a Plan: parsing, resolving, differentiating, partitioning, scheduling.
 fn plan(o: &ProjectOptions) -> Plan {
+    compiled(o).plan
+}
+
+fn compiled(o: &ProjectOptions) -> Compiled {
     let loaded = Project::load(o);
     let project = loaded.project.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
     let step = training_step(&project.program).unwrap();
-    project.compile(&step, &loaded.sources).0.unwrap().plan
+    project.compile(&step, &loaded.sources).0.unwrap()
 }
 
 #[test]
@@ -46,4 +52,91 @@ fn a_plan_is_byte_identical_and_survives_its_own_form() {
     }
     let of = |layout| plan(&options("mlp", "", layout, &[])).hash();
     assert_ne!(of("dp"), of("mp"));
+}
+
+/// A network whose weight, logits and attention are squares: another order of their dims has the same sizes.
+const SQUARES: &str = "
+dim batch = 6, in = 6, classes = 6
+
+model squares {
+    input image[batch, in]: u8
+    input label[batch]: i32 in classes
+    param w[in, classes] = normal(0, 1)
+    let x = cast(image, float) / 255
+    let weight = softmax[in](x * 3)
+    let logits = sum[in](weight * w)
+    loss xent = mean[batch](cross_entropy[classes](logits, label))
+}
+
+train squares {
+    minimize xent
+    optimizer sgd(lr = 0.1)
+}
+";
+
+/// Softmax and the gradient of a cross-entropy write over their logits, which nobody needs any more, and updates over what
+/// they update. The verifier of Plans refuses each where the operand is read in another order than the result is written.
+#[test]
+fn storage_is_handed_on_in_order_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("squares.mw").display().to_string();
+    std::fs::write(&file, SQUARES).unwrap();
+    let sound = plan(&options(&file, "", "", &[]));
+    assert_eq!(verify_plan(&sound), Vec::<String>::new());
+    let mut seen = Vec::new();
+    for (i, step) in sound.steps.iter().enumerate() {
+        for (from, to) in &step.reuse {
+            let turn = |o: &mut Operand| {
+                if o.buf == *from {
+                    o.dims.reverse();
+                }
+            };
+            let mut broken = sound.clone();
+            match &mut broken.steps[i].kind {
+                StepKind::Map { inputs, outs, .. } if outs[0].1.dims.len() == 2 => {
+                    inputs.iter_mut().for_each(turn)
+                }
+                StepKind::Softmax { input, .. } => turn(input),
+                StepKind::CrossEntropyGrad { logits, .. } => turn(logits),
+                _ => continue,
+            }
+            seen.push(step.kind.name());
+            let said = verify_plan(&broken);
+            let expected = format!("storage of {} cannot go to {}", from.0, to.0);
+            assert!(said.iter().any(|s| s.contains(&expected)), "{}: {said:?}", step.kind.name());
+        }
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen, ["cross_entropy_grad", "map", "softmax"]);
+
+    // Nor do two results share a place, nor does an operand go to a result of another step.
+    let i = sound.steps.iter().position(|s| !s.reuse.is_empty()).unwrap();
+    let mut twice = sound.clone();
+    let pair = twice.steps[i].reuse[0];
+    twice.steps[i].reuse.push(pair);
+    assert!(!verify_plan(&twice).is_empty());
+}
+
+/// The verifier of SPMD programs refuses a next value that is not placed as what it replaces.
+#[test]
+fn next_values_are_placed_as_their_leaves() {
+    let spmd = compiled(&options("mlp", "data=4", "zero1", &[])).spmd;
+    assert_eq!(verify(&spmd), Vec::<String>::new());
+    for (k, goal) in spmd.step.goals.iter().enumerate() {
+        let GoalKind::Next(_) = goal.kind else { continue };
+        let version = spmd.goals[k];
+        // Another version of the same value, in another placement.
+        let other = spmd.instrs.iter().map(|i| i.out()).find(|o| {
+            let (a, b) = (spmd.version(*o), spmd.version(version));
+            a.value == b.value && a.placement != b.placement && a.placement.partial.is_empty()
+        });
+        let Some(other) = other else { continue };
+        let mut broken = spmd.clone();
+        broken.goals[k] = other;
+        let expected = format!("the next value of `{}` is not placed as it is", goal.name);
+        assert_eq!(verify(&broken), [expected]);
+        return;
+    }
+    panic!("no next value has a second version");
 }

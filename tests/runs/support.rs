@@ -106,7 +106,7 @@ pub(crate) fn trained(options: &ProjectOptions, folder: &Path, run: &str, steps:
     let o = TrainOptions {
         data: Some(folder.join("data").display().to_string()),
         steps: Some(steps),
-        seed: 3,
+        seed: Some(3),
         run: Some(run.clone()),
         ..TrainOptions::default()
     };

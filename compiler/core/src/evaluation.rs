@@ -26,9 +26,9 @@ pub enum Accumulate {
 /// The program that computes the accumulators of one batch, and the rest of each expression.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
-    /// The step; its goals are the accumulators, in order.
+    /// The step; its first goals are the accumulators, in order, and nothing else follows in an evaluation.
     pub step: StepGraph,
-    /// How each goal of the step combines batches.
+    /// How each accumulator combines batches.
     pub accumulate: Vec<Accumulate>,
     graph: Graph,
     cuts: Vec<Id>,
@@ -40,6 +40,30 @@ pub struct Evaluation {
 /// Values that are drawn at random are the same numbers in every batch: see [`meshwright_plan::random::FIXED_SEED`].
 pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
     let program = &crate::specialised(program, false);
+    accumulated(program, |p| p.losses.iter().chain(&p.metrics).cloned().collect())
+}
+
+/// Builds the program that computes the outputs of those names. An output without the example dim is a result of all
+/// batches, put together like a metric; the goals of the others follow the accumulators, by their names.
+pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
+    let program = &crate::specialised(program, false);
+    let wanted = |p: &Program, rows: bool| {
+        let example = p.inputs.first().and_then(|i| i.0.dims.first().copied());
+        let counts = |o: &LossDecl| example.is_some_and(|d| p.graph.ty(o.id).has(d));
+        let outputs = p.outputs.iter().filter(|o| names.contains(&o.name) && counts(o) == rows);
+        outputs.cloned().collect::<Vec<_>>()
+    };
+    let (e, out) = accumulated(program, |p| wanted(p, false));
+    let e = e.map(|mut e| {
+        e.step.program = "predict";
+        let goal = |o: LossDecl| Goal { name: o.name, id: o.id, kind: GoalKind::Output };
+        e.step.goals.extend(wanted(program, true).into_iter().map(goal));
+        e
+    });
+    (e, out)
+}
+
+fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> Outcome<Evaluation> {
     let g = &program.graph;
     let example: Option<Dim> = program.inputs.first().and_then(|i| i.0.dims.first().copied());
     let mut on_input = vec![false; g.nodes.len()];
@@ -70,7 +94,7 @@ pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
         results: Vec::new(),
     };
     let mut out = Vec::new();
-    for decl in program.losses.iter().chain(&program.metrics) {
+    for decl in &decls(program) {
         let mut todo = vec![decl.id];
         let mut good = true;
         while let Some(id) = todo.pop() {
@@ -144,6 +168,11 @@ fn how(g: &Graph, id: Id, example: Option<Dim>) -> Option<Accumulate> {
 }
 
 impl Evaluation {
+    /// The dims of an accumulator, in the order of its value.
+    pub fn dims(&self, accumulator: usize) -> &[Dim] {
+        &self.graph.ty(self.cuts[accumulator]).dims
+    }
+
     fn cut(&mut self, id: Id, how: Accumulate) {
         let name = format!("accumulator {}", self.cuts.len());
         self.step.goals.push(Goal { name, id, kind: GoalKind::Scalar });
@@ -172,21 +201,11 @@ impl Evaluation {
         }
     }
 
-    /// The losses and metrics, from accumulators over all batches. Each accumulator is row-major over `dims` (as the Plan's
-    /// output gives them).
-    pub fn finish(&self, total: &[(Vec<Dim>, Vec<f64>)]) -> Vec<(String, f64)> {
-        let mut known: BTreeMap<Id, F64Tensor> = self
-            .cuts
-            .iter()
-            .zip(total)
-            .map(|(id, (dims, data))| (*id, F64Tensor::new(dims.clone(), data.clone())))
-            .collect();
-        self.results
-            .iter()
-            .map(|(name, id)| {
-                (name.clone(), self.value(*id, &mut known).data.first().copied().unwrap_or(f64::NAN))
-            })
-            .collect()
+    /// The results by name, from accumulators over all batches, each row-major over [`Evaluation::dims`].
+    pub fn finish(&self, total: Vec<Vec<f64>>) -> Vec<(String, F64Tensor)> {
+        let of = |(k, data): (usize, Vec<f64>)| (self.cuts[k], F64Tensor::new(self.dims(k), data));
+        let mut known: BTreeMap<Id, F64Tensor> = total.into_iter().enumerate().map(of).collect();
+        self.results.iter().map(|(name, id)| (name.clone(), self.value(*id, &mut known))).collect()
     }
 
     fn value(&self, id: Id, known: &mut BTreeMap<Id, F64Tensor>) -> F64Tensor {

@@ -21,7 +21,7 @@ pub mod verify;
 pub mod why;
 
 pub use compile::{Compiled, PASSES, compile};
-pub use evaluation::{Accumulate, Evaluation, evaluation};
+pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
 pub use optimizers::Optimizer;
 pub use program::{ClipSpec, LossDecl, ParamDecl, Program, Settings, StateDecl, TrainSpec};

@@ -85,6 +85,8 @@ pub struct Program {
     pub graph: Graph,
     /// Arithmetic type.
     pub float: DType,
+    /// The consts of the file and their values, as the command line leaves them.
+    pub consts: BTreeMap<String, f64>,
     /// Where each dim is declared.
     pub dim_spans: BTreeMap<Dim, Span>,
     /// Inputs in order of declaration, each with its leaf.

@@ -61,6 +61,13 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         if goal.kind == GoalKind::Scalar && !p.splits.is_empty() {
             v.push(format!("`{}` is not whole", goal.name));
         }
+        if let GoalKind::Next(of) = goal.kind {
+            let leaves = spmd.instrs.iter().filter(|i| matches!(i, Instr::Leaf { .. }));
+            let mut held = leaves.map(|i| spmd.version(i.out())).filter(|l| l.value == of);
+            if held.any(|l| l.placement != *p) {
+                v.push(format!("the next value of `{}` is not placed as it is", goal.name));
+            }
+        }
     }
     v
 }

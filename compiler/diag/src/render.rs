@@ -9,7 +9,7 @@ mod json;
 
 pub use concise::{concise, concise_all};
 pub use full::{full, full_all};
-pub use json::{json, json_all};
+pub use json::json;
 
 use crate::{Severity, Sources, Span};
 

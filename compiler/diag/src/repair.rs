@@ -121,7 +121,7 @@ mod tests {
         let two = d.clone().fix("t", Span::new(a, 0, 1), "1", true).fix("t", Span::new(a, 0, 1), "2", true);
         assert_eq!(repair(&[two], &sources, &|_| true), []);
         let one = d.clone().fix("t", Span::new(b, 0, 1), "2", true).fix("or", Span::new(b, 0, 1), "3", false);
-        assert_eq!(repair(&[one.clone()], &sources, &|f| f == a), []);
+        assert_eq!(repair(std::slice::from_ref(&one), &sources, &|f| f == a), []);
         let done = repair(&[one], &sources, &|f| f == b);
         assert_eq!((done[0].file, done[0].text.as_str(), done[0].applied[0].before.as_str()), (b, "2", "y"));
     }

@@ -62,6 +62,16 @@ impl Sources {
         FileId(u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX))
     }
 
+    /// Number of files.
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// Name of a file as messages show it.
     pub fn name(&self, file: FileId) -> &str {
         self.files.get(file.0 as usize).map_or("<unknown>", |f| &f.0)

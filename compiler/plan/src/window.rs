@@ -63,14 +63,25 @@ impl Window {
 
     /// Most elements that a device needs beyond its own block of a dim that is split over the same axes.
     pub fn missing(&self, size: usize, axes: &[Axis], mesh: &Mesh) -> usize {
-        coords_along(axes, mesh)
-            .map(|c| {
-                let (own, need) = (block(size, axes, mesh, &c), self.block(size, axes, mesh, &c));
-                let shared = own.end.min(need.end).saturating_sub(own.start.max(need.start));
-                need.len() - shared
-            })
-            .max()
-            .unwrap_or(0)
+        self.lacks(size, axes, mesh).max().unwrap_or(0)
+    }
+
+    /// Elements that all devices along the axes together need beyond their own blocks.
+    pub fn missing_in_all(&self, size: usize, axes: &[Axis], mesh: &Mesh) -> usize {
+        self.lacks(size, axes, mesh).sum()
+    }
+
+    fn lacks<'a>(
+        &'a self,
+        size: usize,
+        axes: &'a [Axis],
+        mesh: &'a Mesh,
+    ) -> impl Iterator<Item = usize> + 'a {
+        coords_along(axes, mesh).map(move |c| {
+            let (own, need) = (block(size, axes, mesh, &c), self.block(size, axes, mesh, &c));
+            let shared = own.end.min(need.end).saturating_sub(own.start.max(need.start));
+            need.len() - shared
+        })
     }
 
     /// Whether every device needs exactly its own block of a dim that is split over the same axes.
@@ -203,5 +214,7 @@ mod tests {
         assert!(Window::cut(4, 3).is_own(12, &[Axis(0)], &mesh));
         assert!(!Window::cut(3, 3).is_own(9, &[Axis(0)], &mesh));
         assert_eq!(Window::shifted(6, 1).missing(6, &[Axis(0)], &mesh), 1);
+        // The first device lacks one element, the last has none behind it.
+        assert_eq!(Window::shifted(6, 1).missing_in_all(6, &[Axis(0)], &mesh), 1);
     }
 }

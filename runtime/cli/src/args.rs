@@ -217,15 +217,15 @@ pub(crate) struct TrainArgs {
     pub(crate) data: DataArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
-    /// Train until so many epochs are done [default: 5]
+    /// Train until so many epochs are done [default: 5, or those of the run with --resume]
     #[arg(long, value_name = "N", conflicts_with = "steps", help_heading = "Run", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) epochs: Option<u32>,
     /// Train until so many steps are done.
     #[arg(long, value_name = "N", help_heading = "Run", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
-    /// Seed of the initial values and of the order of examples.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Run")]
-    pub(crate) seed: u64,
+    /// Seed of the initial values and of the order of examples [default: 0, or that of the run with --resume]
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    pub(crate) seed: Option<u64>,
     /// The run's folder; one that holds a run is refused unless --resume [default: runs/MODEL-N, the next free N]
     #[arg(long, value_name = "DIR", help_heading = "Run")]
     pub(crate) run: Option<PathBuf>,

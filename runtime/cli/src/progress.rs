@@ -121,10 +121,6 @@ impl<'a> Watcher<'a> {
                     thousands(total as u64)
                 ));
             }
-            Progress::Note(text) => {
-                let console = &mut *self.console;
-                self.bar.suspend(|| console.note(&text));
-            }
             Progress::Event(_) | Progress::Checkpoint { .. } => {}
         }
         Ok(())

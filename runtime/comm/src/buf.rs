@@ -23,6 +23,19 @@ pub struct PairF64 {
     pub index: u64,
 }
 
+#[expect(unsafe_code, reason = "plain old data, seen as bytes")]
+// SAFETY: `repr(C)` of two 4-byte numbers: no padding, every bit pattern is valid.
+unsafe impl bytemuck::Pod for PairF32 {}
+#[expect(unsafe_code, reason = "plain old data, seen as bytes")]
+// SAFETY: zero is a valid value of both numbers.
+unsafe impl bytemuck::Zeroable for PairF32 {}
+#[expect(unsafe_code, reason = "plain old data, seen as bytes")]
+// SAFETY: `repr(C)` of two 8-byte numbers: no padding, every bit pattern is valid.
+unsafe impl bytemuck::Pod for PairF64 {}
+#[expect(unsafe_code, reason = "plain old data, seen as bytes")]
+// SAFETY: zero is a valid value of both numbers.
+unsafe impl bytemuck::Zeroable for PairF64 {}
+
 mod sealed {
     /// Only types without padding and without invalid bit patterns: a collective copies bytes between devices.
     pub trait Sealed {}

@@ -1,9 +1,10 @@
 //! Devices that are threads of one process: nothing to install, nothing copied but what the collective itself moves.
 //!
-//! **How an operation runs.** Members post the addresses of their buffers. The last to come cuts the operation into
-//! tasks (a chunk to fold for all, a range to copy), which any member that waits claims, one after the other: cores share
-//! the work, starting with the first chunk, and a member whose core is busy holds nobody up. A small operation is done
-//! whole by the last to come, which saves a wake-up. Who folds a chunk does not change a bit of it.
+//! **How an operation runs.** Members post the addresses of their buffers. Until the last one has come nothing is folded
+//! or copied, not even what the others have posted. The last to come cuts the operation into tasks (a chunk to fold for
+//! all, a range to copy), which any member that waits claims, one after the other: from then on cores share the work, and a
+//! member whose core is busy holds nobody up. A small operation is done whole by the last to come, which saves a wake-up.
+//! Who folds a chunk does not change a bit of it.
 //!
 //! **Why memory is safe.** An operation is `Gathering` until all members have posted, and only then touched by others.
 //! While it gathers it may fail (mismatch, timeout, abort), under its lock, and is then never started. Once all have

@@ -244,7 +244,7 @@ impl Builder<'_> {
             })));
         }
         if product.copy.is_some() {
-            self.own(Own::copy(&target, out, &[])?, &[target.buf]);
+            self.own(Own::copy(&target, out)?, &[target.buf]);
         }
         self.release(copies);
         Ok(())
@@ -260,7 +260,7 @@ impl Builder<'_> {
         let mut base = of.clone();
         if let Some(order) = &factor.copy {
             base = self.reordered(of, order);
-            self.own(Own::copy(of, &base, &[])?, &[]);
+            self.own(Own::copy(of, &base)?, &[]);
             copies.push(Input::from(&base));
         }
         let mut last = tensor(base.buf, base.dtype, &base.shape, TensorStatus::ReadOnly);

@@ -6,7 +6,7 @@ use crate::error::ExecError;
 use crate::host::HostTensor;
 use crate::own::Dice;
 use crate::program::{Ended, Program, lock};
-use crate::tensor::{Pool, from_host, slice, to_host};
+use crate::tensor::{Pool, from_host, to_host};
 use burn_flex::FlexTensor;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_plan::{DType, Dim, Init, Leaf, LeafKind, Plan};
@@ -380,16 +380,6 @@ impl Engine {
     /// Address of the storage of a parameter or moment: it stays the same where steps update it in place.
     pub fn state_address(&self, name: &str) -> Result<Option<usize>, ExecError> {
         Ok(self.held(name)?.tensor.as_ref().map(|t| t.bytes().as_ptr() as usize))
-    }
-
-    /// Whether all elements of this device's block of a parameter or moment are finite.
-    pub fn state_is_finite(&self, name: &str) -> Result<bool, ExecError> {
-        let state = self.held(name)?;
-        Ok(state.tensor.as_ref().is_none_or(|t| match slice(t, state.info.dtype) {
-            crate::kernels::Slice::F64(s) => s.iter().all(|x| x.is_finite()),
-            crate::kernels::Slice::F32(s) => s.iter().all(|x| x.is_finite()),
-            _ => true,
-        }))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use crate::blocks;
 use crate::kernels::{
-    Access, Along, Arg, BlockCopy, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel,
-    KernelError, LogSumExpKernel, LookupKernel, MapKernel, RandomKernel, ReduceKernel, ScatterAddKernel,
-    Slice, SliceMut, SoftmaxKernel, TopKKernel,
+    Access, Along, Arg, BlockCopy, ConvolveKernel, CopyKernel, CrossEntropyGradKernel, CrossEntropyKernel,
+    CumSumKernel, KernelError, LogSumExpKernel, LookupKernel, MapKernel, PoolKernel, PoolWork, RandomKernel,
+    ReduceKernel, ScatterAddKernel, Slice, SliceMut, SoftmaxKernel, TopKKernel,
 };
 use crate::local::{Here, Local};
 use crate::tensor::{Pool, slice, slice_mut, stored_as};
@@ -17,6 +17,9 @@ enum Kernel {
     Reduce(ReduceKernel),
     Copy(CopyKernel),
     BlockCopy(BlockCopy),
+    Convolve(Box<ConvolveKernel>),
+    Pool(Box<PoolKernel>),
+    PoolChoose(Box<PoolKernel>),
     Lookup(LookupKernel),
     ScatterAdd(ScatterAddKernel),
     Softmax(SoftmaxKernel),
@@ -140,7 +143,7 @@ impl Own {
     }
 
     /// Copies `from` to another order of dims, or a part of it.
-    pub(crate) fn copy(from: &Local, out: &Local, reuse: &[(BufId, BufId)]) -> Result<Own, Unprepared> {
+    pub(crate) fn copy(from: &Local, out: &Local) -> Result<Own, Unprepared> {
         let mut access = from.access(&out.dims);
         for (dim, range) in from.dims.iter().zip(&from.ranges) {
             let wanted = out.range(*dim)?;
@@ -156,7 +159,7 @@ impl Own {
             return Err(Unprepared::Plan(format!("{} is copied to {}", from.dtype, out.dtype)));
         }
         let kernel = CopyKernel::new(&out.shape, &access)?;
-        Ok(Own::new(Kernel::Copy(kernel), &[(from, Some(access))], &[out], reuse))
+        Ok(Own::new(Kernel::Copy(kernel), &[(from, None)], &[out], &[]))
     }
 
     /// The own op for a step; none for contractions and collectives.
@@ -286,7 +289,7 @@ impl Own {
                 let kernel = RandomKernel::new(stream, *distribution, out.dtype, &sizes, &out.ranges)?;
                 Own::new(Kernel::Random(kernel), &[], &[&out], reuse)
             }
-            StepKind::Copy(copy) => Own::copy(&here.local(&copy.from)?, &here.local(&copy.out)?, reuse)?,
+            StepKind::Copy(copy) => Own::copy(&here.local(&copy.from)?, &here.local(&copy.out)?)?,
             StepKind::Shift { .. }
             | StepKind::Concat { .. }
             | StepKind::Cut { .. }
@@ -295,11 +298,29 @@ impl Own {
                 let operands: Vec<_> = moves.from.iter().map(|l| (l, None)).collect();
                 Own::new(Kernel::BlockCopy(moves.kernel), &operands, &[&moves.out], &[])
             }
-            StepKind::Convolve { .. }
-            | StepKind::Pool { .. }
-            | StepKind::PoolTap { .. }
-            | StepKind::PoolSpread { .. } => {
-                return Err(Unprepared::Plan(format!("there is no kernel for `{}`", step.kind.name())));
+            StepKind::Convolve { x, w, y, slides, gives } => {
+                let all = [here.local(x)?, here.local(w)?, here.local(y)?];
+                let (kernel, [a, b, out]) = crate::windows::convolve(here, &all, slides, *gives)?;
+                let operands = [(&all[a], None), (&all[b], None)];
+                Own::new(Kernel::Convolve(Box::new(kernel)), &operands, &[&all[out]], &[])
+            }
+            StepKind::Pool { monoid, input, slides, spread, out } => {
+                let [input, out] = [here.local(input)?, here.local(out)?];
+                let work = if *spread { PoolWork::Spread } else { PoolWork::Fold(*monoid) };
+                let kernel = crate::windows::pool(here, work, [&input, &out], slides)?;
+                Own::new(Kernel::Pool(Box::new(kernel)), &[(&input, None)], &[&out], &[])
+            }
+            StepKind::PoolTap { monoid, input, slides, out } => {
+                let [input, out] = [here.local(input)?, here.local(out)?];
+                let kernel = crate::windows::pool(here, PoolWork::Tap(*monoid), [&input, &out], slides)?;
+                Own::new(Kernel::Pool(Box::new(kernel)), &[(&input, None)], &[&out], &[])
+            }
+            StepKind::PoolSpread { tap, values, slides, out } => {
+                let [tap, values, out] = [here.local(tap)?, here.local(values)?, here.local(out)?];
+                same_dims(&tap, &values)?;
+                here.check_aligned(&[&tap, &values], &[])?;
+                let kernel = crate::windows::pool(here, PoolWork::Choose, [&values, &out], slides)?;
+                Own::new(Kernel::PoolChoose(Box::new(kernel)), &[(&tap, None), (&values, None)], &[&out], &[])
             }
             StepKind::Contract { .. } | StepKind::Collective(_) => return Ok(None),
         }))
@@ -373,13 +394,14 @@ impl Own {
             }
             Kernel::Random(kernel) => kernel.run(dice.seed, dice.step, out),
             Kernel::Reduce(kernel) => kernel.run(read(0)?, out),
-            // A copy onto itself.
-            Kernel::Copy(_) if matches!(arg(0), Arg::Out(_)) => Ok(()),
             Kernel::Copy(kernel) => kernel.run(read(0)?, out),
             Kernel::BlockCopy(kernel) => {
                 let from: Vec<Slice<'_>> = (0..self.loads.len()).map(read).collect::<Result<_, _>>()?;
                 kernel.run(&from, out)
             }
+            Kernel::Convolve(kernel) => kernel.run(read(0)?, read(1)?, out),
+            Kernel::Pool(kernel) => kernel.run(read(0)?, None, out),
+            Kernel::PoolChoose(kernel) => kernel.run(read(0)?, Some(read(1)?), out),
             Kernel::Lookup(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::ScatterAdd(kernel) => kernel.run(read(0)?, read(1)?, out),
             Kernel::Softmax(kernel) => kernel.run(arg(0), out),

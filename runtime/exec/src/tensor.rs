@@ -4,26 +4,13 @@
 //! `u64`s. The backend's own ops meet floats only.
 
 use crate::host::{HostData, HostTensor};
-use crate::kernels::{PairF32, PairF64, Slice, SliceMut};
+use crate::kernels::{PairF64, Slice, SliceMut};
 use burn_backend::DType as BurnType;
 use burn_flex::{FlexTensor, Layout};
 use burn_ir::HandleKind;
 use burn_std::{Bytes, Shape};
 use meshwright_plan::DType;
 use std::collections::BTreeMap;
-
-#[expect(unsafe_code, reason = "plain old data, seen as bytes")]
-// SAFETY: `repr(C)` of two 4-byte numbers: no padding, every bit pattern is valid.
-unsafe impl bytemuck::Pod for PairF32 {}
-#[expect(unsafe_code, reason = "plain old data, seen as bytes")]
-// SAFETY: zero is a valid value of both numbers.
-unsafe impl bytemuck::Zeroable for PairF32 {}
-#[expect(unsafe_code, reason = "plain old data, seen as bytes")]
-// SAFETY: `repr(C)` of two 8-byte numbers: no padding, every bit pattern is valid.
-unsafe impl bytemuck::Pod for PairF64 {}
-#[expect(unsafe_code, reason = "plain old data, seen as bytes")]
-// SAFETY: zero is a valid value of both numbers.
-unsafe impl bytemuck::Zeroable for PairF64 {}
 
 /// The backend's dtype in which elements are stored.
 pub(crate) fn stored_as(dtype: DType) -> BurnType {

@@ -22,11 +22,11 @@ macro_rules! shipped {
 }
 
 /// Every shipped model.
-pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "bert");
+pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert");
 
 /// Every shipped layout.
 pub const LAYOUTS: &[Shipped] =
-    shipped!("layouts", "layout": "dp" "mp" "dp_mp" "megatron_sp" "zero1" "zero2" "zero3" "folded");
+    shipped!("layouts", "layout": "dp" "mp" "dp_mp" "megatron_sp" "zero1" "zero2" "zero3" "folded" "spatial");
 
 /// The shipped file of that name, with or without its extension.
 pub fn find(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {

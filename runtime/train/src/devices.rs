@@ -5,10 +5,11 @@ use crate::data::{self, Dataset, Places, Prefetch};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::tensor::RawTensor;
-use meshwright_core::{Compiled, StepGraph};
+use meshwright_core::{Compiled, Goal, GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, ClusterOptions, HostTensor, InputLeaf, ProgramId, Provider, StateInfo};
 use meshwright_plan::Plan;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -28,6 +29,37 @@ pub(crate) fn compiled(project: &Project, step: &StepGraph, sources: &Sources) -
         (None, diagnostics) => Err(Failure::Diagnostics(diagnostics)),
     }
 }
+
+/// The project for the examples that whole batches of `records` leave over; `None` where they leave none.
+pub(crate) fn remainder(project: &Project, records: usize) -> Result<Option<Project>, Failure> {
+    let Some((dim, name)) = project.example_dim() else { return Ok(None) };
+    let size = dim.size.max(1);
+    let rest = records % size;
+    if rest == 0 {
+        return Ok(None);
+    }
+    let mut found = match project.with_batch(rest) {
+        Ok(p) => return Ok(Some(p)),
+        Err(found) => found,
+    };
+    let message = format!(
+        "of {records} examples {rest} are left over by batches of {size}, and the model cannot be made for `{name}` = {rest}"
+    );
+    let d = Diagnostic::error(codes::E0516, message);
+    // Sizes that leave nothing over, the largest first.
+    let divisors = (1..=size.min(records)).rev().filter(|n| records.is_multiple_of(*n));
+    let fits = divisors.take(MOST_TRIED).find(|n| project.with_batch(*n).is_ok());
+    found.push(match fits {
+        Some(n) => d.help(format!("batches of {n} leave nothing over: `--dim {name}={n}`")),
+        None => d.help(format!(
+            "give a number of examples that is a multiple of {size}, or no other dim a size that depends on `{name}`"
+        )),
+    });
+    Err(Failure::Diagnostics(found))
+}
+
+/// The most batch sizes tried before a fix is given up.
+const MOST_TRIED: usize = 12;
 
 /// A program on the devices.
 pub(crate) struct Loaded {
@@ -112,6 +144,53 @@ pub(crate) fn prefetch(
     Prefetch::new(steps, 2, make).map_err(|e| {
         Diagnostic::error(codes::E0516, format!("cannot start the thread that reads data: {e}")).into()
     })
+}
+
+/// Loads a program that does nothing but hold the parameters and states that no loaded one uses, such as those of an output: a run
+/// keeps all that the model declares. `None` where there is none.
+pub(crate) fn hold_rest(
+    project: &Project,
+    sources: &Sources,
+    cluster: &mut Cluster,
+) -> Result<Option<Loaded>, Failure> {
+    let p = &project.program;
+    let held: BTreeSet<&str> = cluster.states().map(|s| s.name.as_str()).collect();
+    let params = p.params.iter().map(|d| (&d.path, d.id));
+    let all = params.chain(p.states.iter().map(|d| (&d.path, d.id)));
+    let missing = all.filter(|d| !held.contains(d.0.as_str()));
+    let goal = |(path, id): (&String, _)| Goal { name: path.clone(), id, kind: GoalKind::Output };
+    let goals: Vec<Goal> = missing.map(goal).collect();
+    if goals.is_empty() {
+        return Ok(None);
+    }
+    let step = StepGraph {
+        model: p.model.clone(),
+        program: "hold",
+        float: p.float,
+        graph: p.graph.clone(),
+        inputs: p.inputs.iter().map(|i| i.0.clone()).collect(),
+        goals,
+    };
+    load(cluster, compiled(project, &step, sources)?.plan).map(Some)
+}
+
+/// Sets everything that the programs hold to its first value.
+pub(crate) fn init_all<'a>(
+    cluster: &Cluster,
+    programs: impl IntoIterator<Item = &'a Loaded>,
+    seed: u64,
+) -> Result<(), Failure> {
+    let mut done: BTreeSet<&str> = BTreeSet::new();
+    for program in programs {
+        let leaves = program.plan.leaves.iter().filter(|l| l.init.is_some());
+        let names: Vec<&str> = leaves.map(|l| l.name.as_str()).collect();
+        // Values depend on seed and name alone, so it does no harm that some are set again.
+        if names.iter().any(|n| !done.contains(n)) {
+            cluster.init_state(program.id, seed)?;
+            done.extend(names);
+        }
+    }
+    Ok(())
 }
 
 /// Sets parameters and moments from a checkpoint. Moments are left alone unless the devices have them.

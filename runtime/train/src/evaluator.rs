@@ -2,10 +2,11 @@
 //! the result does not depend on the batch size.
 
 use crate::data::Dataset;
-use crate::devices::{Loaded, batch, compiled, load, prefetch, provide};
+use crate::devices::{Loaded, batch, compiled, load, prefetch, provide, remainder};
 use crate::failure::Failure;
 use crate::metrics;
 use crate::project::Project;
+use crate::totals::Totals;
 use meshwright_core::Evaluation;
 use meshwright_diag::Sources;
 use meshwright_exec::Cluster;
@@ -18,7 +19,8 @@ pub(crate) struct Evaluator {
     full: Option<Loaded>,
     rest: Option<Loaded>,
     set: Arc<Dataset>,
-    losses: usize,
+    /// Which of the results is the loss.
+    loss: Option<String>,
 }
 
 impl Evaluator {
@@ -30,7 +32,7 @@ impl Evaluator {
         set: Arc<Dataset>,
     ) -> Result<Evaluator, Failure> {
         let size = project.example_dim().map_or(1, |d| d.0.size).max(1);
-        let (full, rest) = (set.records() / size, set.records() % size);
+        let full = set.records() / size;
         let of = |p: &Project| match p.evaluation() {
             (Some(e), _) => Ok(e),
             (None, d) => Err(Failure::Diagnostics(d)),
@@ -40,12 +42,15 @@ impl Evaluator {
             let e = of(p)?;
             load(cluster, compiled(p, &e.step, sources)?.plan)
         };
+        let remainder = remainder(project, set.records())?;
         let full = if full > 0 { Some(make(project)?) } else { None };
-        let rest = match project.with_batch(rest) {
-            Some(p) if rest > 0 => Some(make(&p)?),
-            _ => None,
-        };
-        Ok(Evaluator { evaluation, full, rest, set, losses: project.program.losses.len() })
+        let rest = remainder.as_ref().map(make).transpose()?;
+        Ok(Evaluator { evaluation, full, rest, set, loss: project.loss().map(String::from) })
+    }
+
+    /// The programs.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &Loaded> {
+        self.full.iter().chain(&self.rest)
     }
 
     /// Runs over the data set once; `stop` ends it after the batch at hand, with no result, unless that was the last.
@@ -59,20 +64,12 @@ impl Evaluator {
         let records = self.set.records();
         let size = self.full.as_ref().map_or(0, |f| f.examples);
         let batches = records.checked_div(size).unwrap_or(0) as u64;
-        let mut total: Vec<Vec<f64>> = Vec::new();
-        let mut dims = Vec::new();
+        let mut totals = Totals::new(&self.evaluation);
         let mut done = 0;
         // Whether to stop.
         let mut step = |program: &Loaded, b| -> Result<bool, Failure> {
             let report = cluster.run(program.id, 1, &provide(b))?;
-            let mut values = Vec::new();
-            for goal in &self.evaluation.step.goals {
-                values.push(report.outputs.get(&goal.name).map_or(vec![f64::NAN], |t| t.data.to_f64()));
-            }
-            if dims.is_empty() {
-                dims = program.plan.outputs.iter().map(|o| o.dims.clone()).collect();
-            }
-            self.evaluation.add(&mut total, done, &values, program.examples);
+            totals.add(program, &report.outputs)?;
             done += program.examples;
             progress(done, records);
             Ok(done < records && stop.load(Ordering::Relaxed))
@@ -93,10 +90,15 @@ impl Evaluator {
             let first = records - program.examples;
             step(program, batch(&self.set, &program.needs, &(first..records).collect::<Vec<_>>()))?;
         }
-        let accumulators: Vec<_> = dims.into_iter().zip(total).collect();
-        let mut results = self.evaluation.finish(&accumulators);
-        let metrics = results.split_off(self.losses.min(results.len()));
-        let loss = results.first().map_or(f64::NAN, |l| l.1);
+        let (mut loss, mut metrics) = (f64::NAN, Vec::new());
+        for (name, value) in totals.finish() {
+            let value = value.data.first().copied().unwrap_or(f64::NAN);
+            if self.loss.as_ref() == Some(&name) {
+                loss = value;
+            } else {
+                metrics.push((name, value));
+            }
+        }
         Ok(Some(metrics::Evaluation { loss, metrics }))
     }
 }

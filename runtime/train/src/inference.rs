@@ -1,15 +1,15 @@
 //! `eval` and `predict`: a checkpoint on any mesh, without training.
 
 use crate::checkpoint::{Checkpoint, Store, read_file};
-use crate::devices::{batch, compiled, dataset, load, provide, restore, start};
+use crate::devices::{batch, compiled, dataset, load, provide, remainder, restore, start};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::metrics;
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
-use meshwright_core::{Goal, GoalKind, StepGraph};
+use crate::totals::Totals;
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
-use meshwright_exec::{HostTensor, ProgramId};
+use meshwright_exec::{HostData, HostTensor, ProgramId};
 use meshwright_ops::F64Tensor;
 use meshwright_plan::Plan;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ fn prepare(cluster: &meshwright_exec::Cluster, checkpoint: &Checkpoint) -> Resul
 }
 
 /// Outputs of a checkpoint for the examples of a split, in the order of the file: name, and a tensor whose first dim counts
-/// examples where the output has the example dim.
+/// examples where the output has the example dim. One that lacks it is of all examples together.
 pub fn predict(
     project: &Project,
     sources: &Sources,
@@ -99,30 +99,54 @@ pub fn predict(
         return Err(crate::evaluator::data_failed(format!("there is no `{}` split", e.split)));
     };
     let records = options.limit.unwrap_or(usize::MAX).min(set.records());
+    let remainder = remainder(project, records)?;
+    let of = |p: &Project| match meshwright_core::prediction(&p.program, &wanted) {
+        (Some(e), _) => Ok(e),
+        (None, d) => Err(Failure::Diagnostics(d)),
+    };
+    let prediction = of(project)?;
+    let (accumulators, rows) = prediction.step.goals.split_at(prediction.accumulate.len());
+    let rows: Vec<&str> = rows.iter().map(|g| g.name.as_str()).collect();
     let mut cluster = start(project, e.threads)?;
     let size = project.example_dim().map_or(1, |d| d.0.size).max(1);
-    let mut parts: Vec<Vec<HostTensor>> = vec![Vec::new(); wanted.len()];
+    let mut parts: Vec<Vec<HostTensor>> = vec![Vec::new(); rows.len()];
+    let mut totals = Totals::new(&prediction);
     let mut first = 0;
-    for (batch_size, count) in [(size, records / size), (records % size, 1)] {
-        if batch_size == 0 || count == 0 {
-            continue;
-        }
-        let p = if batch_size == size { Some(project.clone()) } else { project.with_batch(batch_size) };
+    let whole = (records >= size).then_some(project);
+    for (p, count) in [(whole, records / size), (remainder.as_ref(), 1)] {
         let Some(p) = p else { continue };
-        let program = load(&mut cluster, compiled(&p, &prediction(&p, &wanted), sources)?.plan)?;
+        let program = load(&mut cluster, compiled(p, &of(p)?.step, sources)?.plan)?;
         prepare(&cluster, &checkpoint)?;
         for _ in 0..count {
-            let rows: Vec<usize> = (first..first + batch_size).collect();
-            let report = cluster.run(program.id, 1, &provide(batch(&set, &program.needs, &rows)))?;
-            for (name, list) in wanted.iter().zip(&mut parts) {
-                list.extend(report.outputs.get(name).and_then(|t| in_order(&p, &program.plan, name, t)));
+            let records_of: Vec<usize> = (first..first + program.examples).collect();
+            let report = cluster.run(program.id, 1, &provide(batch(&set, &program.needs, &records_of)))?;
+            for (name, list) in rows.iter().zip(&mut parts) {
+                list.extend(report.outputs.get(*name).and_then(|t| in_order(p, &program.plan, name, t)));
             }
-            first += batch_size;
+            if !accumulators.is_empty() {
+                totals.add(&program, &report.outputs)?;
+            }
+            first += program.examples;
             progress(first, records);
         }
     }
     cluster.shutdown();
-    Ok(wanted.into_iter().zip(parts).filter_map(|(n, p)| Some((n, joined(p)?))).collect())
+    let totals = if accumulators.is_empty() || records == 0 { Vec::new() } else { totals.finish() };
+    let mut out = Vec::new();
+    for name in wanted {
+        let part = rows.iter().position(|r| *r == name).and_then(|k| joined(&parts[k]));
+        let total = totals.iter().find(|t| t.0 == name).and_then(|t| total(project, &name, &t.1));
+        out.extend(part.or(total).map(|t| (name, t)));
+    }
+    Ok(out)
+}
+
+/// An output over all examples as a tensor of its own dtype.
+fn total(project: &Project, name: &str, t: &F64Tensor) -> Option<HostTensor> {
+    let id = project.program.outputs.iter().find(|o| o.name == name)?.id;
+    let ty = project.program.graph.ty(id);
+    let shape = ty.dims.iter().map(|d| d.size).collect();
+    HostTensor::new(shape, HostData::from_f64(ty.dtype, t.ordered(&ty.dims).data))
 }
 
 fn wanted(project: &Project, names: &[String]) -> Result<Vec<String>, Failure> {
@@ -151,21 +175,6 @@ fn wanted(project: &Project, names: &[String]) -> Result<Vec<String>, Failure> {
     Ok(if names.is_empty() { all } else { names.to_vec() })
 }
 
-/// The program that computes outputs.
-fn prediction(project: &Project, names: &[String]) -> StepGraph {
-    let program = meshwright_core::specialised(&project.program, false);
-    let outputs = program.outputs.iter().filter(|o| names.contains(&o.name));
-    let goals = outputs.map(|o| Goal { name: o.name.clone(), id: o.id, kind: GoalKind::Output }).collect();
-    StepGraph {
-        model: program.model,
-        program: "predict",
-        float: program.float,
-        graph: program.graph,
-        inputs: program.inputs.into_iter().map(|i| i.0).collect(),
-        goals,
-    }
-}
-
 /// An output in the order in which the model has its dims, the example dim first. The Plan stores it as it likes.
 fn in_order(project: &Project, plan: &Plan, name: &str, t: &HostTensor) -> Option<HostTensor> {
     let stored = &plan.outputs.iter().find(|o| o.name == name)?.dims;
@@ -175,24 +184,14 @@ fn in_order(project: &Project, plan: &Plan, name: &str, t: &HostTensor) -> Optio
     dims.sort_by_key(|d| Some(*d) != example);
     let values = F64Tensor::new(stored.clone(), t.data.to_f64()).ordered(&dims).data;
     let shape = dims.iter().map(|d| d.size).collect();
-    HostTensor::new(shape, meshwright_exec::HostData::from_f64(t.dtype(), values))
+    HostTensor::new(shape, HostData::from_f64(t.dtype(), values))
 }
 
-/// Tensors joined along their first dim.
-fn joined(parts: Vec<HostTensor>) -> Option<HostTensor> {
-    let mut rows = 0;
-    let mut values = Vec::new();
-    let first = parts.first()?.clone();
-    let scalar = first.shape.is_empty();
-    for p in &parts {
-        rows += p.shape.first().copied().unwrap_or(1);
-        values.extend(p.data.to_f64());
-    }
+/// Tensors joined along their first dim, which counts examples.
+fn joined(parts: &[HostTensor]) -> Option<HostTensor> {
+    let first = parts.first()?;
     let mut shape = first.shape.clone();
-    if scalar {
-        shape = vec![rows];
-    } else {
-        shape[0] = rows;
-    }
-    HostTensor::new(shape, meshwright_exec::HostData::from_f64(first.dtype(), values))
+    *shape.first_mut()? = parts.iter().map(|p| p.shape[0]).sum();
+    let values = parts.iter().flat_map(|p| p.data.to_f64()).collect();
+    HostTensor::new(shape, HostData::from_f64(first.dtype(), values))
 }

@@ -11,11 +11,14 @@ pub mod data;
 mod devices;
 mod evaluator;
 mod failure;
+mod files;
 pub mod inference;
 pub mod metrics;
 pub mod project;
 pub mod run_dir;
+mod settings;
 mod tensor;
+mod totals;
 pub mod trainer;
 
 pub use bench::{BenchOptions, BenchResult, bench};

@@ -1,6 +1,7 @@
 //! A model and a layout, read and checked: what every command starts from.
 
 use crate::catalog::{LAYOUTS, MODELS, find};
+use crate::files::Files;
 use meshwright_core::evaluation::Evaluation;
 use meshwright_core::resolve::resolve;
 use meshwright_core::{Compiled, Layout, Program, Settings, StepGraph, check_devices, compile, layout};
@@ -41,9 +42,22 @@ pub struct Project {
     pub program: Program,
     /// The layout.
     pub layout: Layout,
+    /// The texts it was read from.
+    pub texts: Texts,
     file: ModelFile,
-    uses: Vec<(String, ModelFile)>,
+    uses: Files,
     settings: Settings,
+}
+
+/// The texts of a project, by their number in [`Loaded::sources`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Texts {
+    /// The model's file.
+    pub model: FileId,
+    /// Files that it uses, in the order in which they were read.
+    pub used: Vec<FileId>,
+    /// The layout's file, or the rules of the command line; `None` without a layout.
+    pub layout: Option<FileId>,
 }
 
 /// A project with all that is to be said about it. `sources` are needed to render the diagnostics.
@@ -70,35 +84,59 @@ impl Project {
         loaded
     }
 
+    /// The loss that is minimised; the first one where nothing is trained.
+    pub fn loss(&self) -> Option<&str> {
+        let minimised = self.program.train.as_ref().map(|t| &t.minimize);
+        minimised.or(self.program.losses.first()).map(|l| l.name.as_str())
+    }
+
+    /// What an evaluation reports beside the loss: the other losses, and the metrics.
+    pub fn metrics(&self) -> impl Iterator<Item = &str> {
+        let all = self.program.losses.iter().chain(&self.program.metrics);
+        all.map(|l| l.name.as_str()).filter(|n| Some(*n) != self.loss())
+    }
+
+    /// What the command line sets.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// The dim that counts examples, and its name.
     pub fn example_dim(&self) -> Option<(Dim, &str)> {
         let d = *self.program.inputs.first()?.0.dims.first()?;
         Some((d, self.program.graph.dims.name(d)))
     }
 
-    /// The same model with another number of examples in a batch.
-    pub fn with_batch(&self, examples: usize) -> Option<Project> {
-        let name = self.example_dim()?.1.to_string();
+    /// The same model with another number of examples in a batch. An error where the model does not resolve at that size,
+    /// as when another dim is a part of the batch.
+    pub fn with_batch(&self, examples: usize) -> Result<Project, Vec<Diagnostic>> {
+        let lacks = |what: &str| {
+            let message = format!("`{}` has no {what}", self.program.model);
+            vec![Diagnostic::error(codes::E0516, message)]
+        };
+        let name = self.example_dim().ok_or_else(|| lacks("example dim"))?.1.to_string();
         let mut settings = self.settings.clone();
         settings.dims.retain(|d| d.0 != name);
         settings.dims.push((name, examples));
-        let (program, _) =
-            resolve(&self.file, None, &settings, &mut |path, span| used(&self.uses, path, span));
+        let (program, found) =
+            resolve(&self.file, None, &settings, &mut |path, span| self.uses.again(path, span));
         let mut out = self.clone();
-        let program = program?;
+        let program = program.ok_or(found)?;
         // Dims are numbered as before; their sizes, which are part of a dim, may have changed.
         let names = &program.graph.dims;
         for r in &mut out.layout.rules {
             if let meshwright_core::layout::RuleDim::Dim(d) = &mut r.dim {
-                *d = names.find(self.program.graph.dims.name(*d))?;
+                let name = self.program.graph.dims.name(*d);
+                *d = names.find(name).ok_or_else(|| lacks(name))?;
             }
         }
         for d in &mut out.layout.gathers {
-            *d = names.find(self.program.graph.dims.name(*d))?;
+            let name = self.program.graph.dims.name(*d);
+            *d = names.find(name).ok_or_else(|| lacks(name))?;
         }
         out.program = program;
         out.settings = settings;
-        Some(out)
+        Ok(out)
     }
 
     /// Compiles a step of this project's program.
@@ -117,16 +155,6 @@ pub fn line_of(sources: &Sources, span: Span) -> u32 {
     if span == Span::default() { 0 } else { sources.line(span) as u32 }
 }
 
-fn used(uses: &[(String, ModelFile)], path: &str, span: Span) -> (Option<ModelFile>, Vec<Diagnostic>) {
-    match uses.iter().find(|u| u.0 == path) {
-        Some(u) => (Some(u.1.clone()), Vec::new()),
-        None => {
-            let d = Diagnostic::error(codes::E0515, format!("cannot read `{path}`"));
-            (None, vec![d.at(span, "used here")])
-        }
-    }
-}
-
 fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
     let Loaded { sources, diagnostics: out, files, .. } = loaded;
     let (name, text, shipped) = read_model(options, out)?;
@@ -140,26 +168,19 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
         size: options.size.clone(),
         float: options.precision,
     };
-    let mut uses: Vec<(String, ModelFile)> = Vec::new();
-    let folder = Path::new(&name).parent().map(Path::to_path_buf).unwrap_or_default();
+    let mut uses = Files::new(&name, id, file.as_ref());
     let program = file.as_ref().and_then(|f| {
         let (program, found) = resolve(f, None, &settings, &mut |path, span| {
-            let at = folder.join(path).display().to_string();
-            let text = match text_of(options, &at) {
-                Ok(text) => text,
-                Err(d) => return (None, vec![d.at(span, "used here")]),
-            };
-            let id = sources.add(at, text);
-            files.push(id);
-            let (file, found) = parse_model(id, sources.text(id));
-            uses.extend(file.iter().map(|f| (path.to_string(), f.clone())));
-            (file, found)
+            uses.read(path, span, sources, &|at| text_of(options, at))
         });
+        files.extend(uses.ids());
         out.extend(found);
         program
     });
     let mesh = read_mesh(options.mesh.as_deref(), sources, out);
+    let before = sources.len();
     let (rules, shared) = read_layout(options, sources, files, out)?;
+    let layout_text = (sources.len() > before).then_some(FileId(before as u32));
     let (program, file) = (program?, file?);
     let (layout, found) = layout(&rules, mesh.as_ref(), &program, shared);
     out.extend(found);
@@ -168,7 +189,8 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
         out.push(d);
         return None;
     }
-    Some(Project { program, layout, file, uses, settings })
+    let texts = Texts { model: id, used: uses.ids(), layout: layout_text };
+    Some(Project { program, layout, texts, file, uses, settings })
 }
 
 /// Name and text of the model, and whether it ships.

@@ -1,6 +1,8 @@
-//! The folder of a run: resolved settings (`run.toml`), `plan.json`, `metrics.jsonl` and `checkpoints/`.
+//! The folder of a run: resolved settings (`run.toml`), copies of the texts it was made from (`model.mw`, `used-1.mw`,
+//! `rules.layout`), `plan.json`, `metrics.jsonl` and `checkpoints/`.
 //!
-//! **Invariant:** a folder that holds a run is never written to but to resume it, and by one process at a time.
+//! **Invariant:** a folder that holds a run, which is one with a `run.toml`, is never written to but to resume it, and by one
+//! process at a time.
 
 use crate::Checked;
 use crate::checkpoint::Store;
@@ -17,6 +19,8 @@ const PLAN: &str = "plan.json";
 const METRICS: &str = "metrics.jsonl";
 const CHECKPOINTS: &str = "checkpoints";
 const LOCK: &str = "run.lock";
+const MODEL: &str = "model.mw";
+const LAYOUT: &str = "rules.layout";
 
 /// The folder of a run that this process may write to.
 #[derive(Debug)]
@@ -27,20 +31,47 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the folder of a new run. It holds a run once [`RunDir::write_settings`] has been called.
+    /// Checks that a new run may be made there; nothing is written.
     ///
     /// # Errors
     ///
-    /// E0510 where it holds a run or another process is at work in it, E0511 where it cannot be made.
-    pub fn create(path: &Path) -> Checked<RunDir> {
-        let dir = Self::open(path)?;
-        if let Some(file) = [SETTINGS, METRICS, CHECKPOINTS].iter().find(|f| path.join(f).exists()) {
-            let message = format!("`{}` already holds a run: there is a `{file}`", path.display());
+    /// E0510 where it holds a run, or remains of one that its `run.toml` is missing from; and where it is no folder.
+    pub fn vacant(path: &Path) -> Checked<()> {
+        if path.exists() && !path.is_dir() {
+            return Err(refused(path, codes::E0510, "it is not a folder"));
+        }
+        if path.join(SETTINGS).exists() {
+            let message = format!("`{}` already holds a run: there is a `{SETTINGS}`", path.display());
             let error = Diagnostic::error(codes::E0510, message);
             return Err(Box::new(
                 error.help("continue it with `--resume`, or give another folder with `--run`"),
             ));
         }
+        let filled = |name: &str| {
+            let at = path.join(name);
+            let length = at.metadata().map_or(0, |m| m.len());
+            if at.is_dir() { at.read_dir().is_ok_and(|mut d| d.next().is_some()) } else { length > 0 }
+        };
+        if let Some(name) = [METRICS, CHECKPOINTS].into_iter().find(|n| filled(n)) {
+            let why = format!("there is a `{name}` of a run, but no `{SETTINGS}`");
+            let error = refused(path, codes::E0510, &why);
+            return Err(Box::new(
+                error.help(format!("move `{name}` away, or give another folder with `--run`")),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Makes the folder of a new run. It holds a run once [`RunDir::write_settings`] has been called.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RunDir::vacant`]; E0510 too where another process is at work in it, E0511 where it cannot be made.
+    pub fn create(path: &Path) -> Checked<RunDir> {
+        Self::vacant(path)?;
+        let dir = Self::open(path)?;
+        // Another process may have made a run there in between.
+        Self::vacant(path)?;
         Ok(dir)
     }
 
@@ -97,6 +128,28 @@ impl RunDir {
     pub fn write_settings<S: Serialize>(&self, settings: &S) -> Checked<()> {
         let text = toml::to_string(settings).map_err(|e| self.failed(SETTINGS, &e))?;
         self.write(SETTINGS, &text)
+    }
+
+    /// Writes copies of the texts that the run was made from: the model's file, those it uses, and the layout.
+    ///
+    /// # Errors
+    ///
+    /// E0511.
+    pub fn write_texts(&self, model: &str, used: &[&str], layout: Option<&str>) -> Checked<()> {
+        self.write(MODEL, model)?;
+        for (n, text) in used.iter().enumerate() {
+            self.write(&format!("used-{}.mw", n + 1), text)?;
+        }
+        self.write(LAYOUT, layout.unwrap_or(""))
+    }
+
+    /// The copy of the model's file.
+    ///
+    /// # Errors
+    ///
+    /// E0511.
+    pub fn model_text(&self) -> Checked<String> {
+        std::fs::read_to_string(self.path().join(MODEL)).map_err(|e| self.failed(MODEL, &e))
     }
 
     /// Writes the Plan, as JSON.

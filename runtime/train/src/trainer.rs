@@ -1,17 +1,19 @@
 //! The training loop: batches in, steps, evaluation each epoch, checkpoints, events out.
 
-use crate::checkpoint::{EpochLosses, Meta, Store};
-use crate::data::Schedule;
-use crate::devices::{batch, compiled, dataset, load, prefetch, provide, restore, snapshot, start};
+use crate::checkpoint::{Checkpoint, EpochLosses, Meta, Store};
+use crate::data::{Dataset, Schedule};
+use crate::devices::{
+    batch, compiled, dataset, hold_rest, init_all, load, prefetch, provide, restore, snapshot, start,
+};
 use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
 use crate::metrics::{self, Event};
 use crate::project::Project;
-use crate::run_dir::{MetricsLog, RunDir};
+use crate::run_dir::{MetricsLog, RunDir, read_settings};
+use crate::settings::RunSettings;
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Cluster;
-use serde::Serialize;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,12 +25,12 @@ use std::time::Instant;
 pub struct TrainOptions {
     /// `--data`.
     pub data: Option<String>,
-    /// How many epochs; with neither, one. `steps` wins.
+    /// How many epochs; with neither, as many as the run where one is resumed, else one. `steps` wins.
     pub epochs: Option<u32>,
     /// How many steps.
     pub steps: Option<u64>,
-    /// Seed of initial values and of the order of examples.
-    pub seed: u64,
+    /// Seed of initial values and of the order of examples. Without one it is the run's where one is resumed, else 0.
+    pub seed: Option<u64>,
     /// The run's folder; without one nothing is written.
     pub run: Option<PathBuf>,
     /// Continue the run in that folder.
@@ -88,8 +90,6 @@ pub enum Progress<'a> {
         /// Examples in all.
         total: usize,
     },
-    /// Something worth knowing.
-    Note(String),
 }
 
 /// How a run ended.
@@ -107,18 +107,6 @@ pub struct Finished {
     pub interrupted: bool,
     /// The run's folder.
     pub run: Option<PathBuf>,
-}
-
-/// What the run's folder remembers of how it was started.
-#[derive(Serialize)]
-struct RunSettings<'a> {
-    model: &'a str,
-    mesh: String,
-    precision: &'a str,
-    seed: u64,
-    data: Option<&'a str>,
-    dims: std::collections::BTreeMap<String, usize>,
-    layout: Vec<String>,
 }
 
 /// Trains a project. `stop` ends it after the step at hand, or the batch at hand of an evaluation, with a checkpoint of the
@@ -146,19 +134,8 @@ pub fn train(
     } else {
         None
     };
-    let run = match &options.run {
-        Some(path) if options.resume => Some(RunDir::resume(path)?),
-        Some(path) => Some(RunDir::create(path)?),
-        None => None,
-    };
-    let store = run.as_ref().map(RunDir::checkpoints).transpose()?;
-    let mut cluster = start(project, options.threads)?;
-    let program = load(&mut cluster, plan)?;
-    let mut notes = Vec::new();
-    let resumed = if options.resume { newest(store.as_ref(), &mut notes)? } else { None };
-    let seed = resumed.as_ref().map_or(options.seed, |c| c.meta.seed);
-    let examples = program.examples;
-    let Some(schedule) = Schedule::new(seed, set.records(), examples) else {
+    let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| d.size);
+    if Schedule::new(0, set.records(), examples).is_none() {
         let name = project.example_dim().map_or("?", |d| d.1);
         return Err(Diagnostic::error(
             codes::E0516,
@@ -169,44 +146,60 @@ pub fn train(
         )
         .help(format!("take a smaller batch: `--dim {name}={}`", set.records()))
         .into());
-    };
-    cluster.init_state(program.id, seed)?;
-    let (mut from, mut losses) = (0, EpochLosses::default());
-    if let Some(c) = &resumed {
-        let (epoch, position) = schedule.position(c.meta.step);
-        if (epoch, position as u64) != (c.meta.epoch, c.meta.position) {
-            return Err(Diagnostic::error(
-                codes::E0516,
-                format!(
-                    "the run stands at example {} of epoch {}, which no step of {examples} examples reaches",
-                    c.meta.position,
-                    c.meta.epoch + 1
-                ),
-            )
-            .help("resume with the batch size and the data of the run")
-            .into());
-        }
-        restore(&cluster, c)?;
-        (from, losses) = (c.meta.step, c.meta.losses);
     }
+    // A new run's folder is made when nothing can be wrong any more.
+    let mut notes = Vec::new();
+    let mut run = None;
+    let mut resumed = None;
+    let options = &mut options.clone();
+    if options.resume {
+        let dir = resume(project, sources, options, &set, &mut notes)?;
+        resumed = newest(&dir, &mut notes)?;
+        run = Some(dir);
+    } else if let Some(path) = &options.run {
+        RunDir::vacant(path)?;
+    }
+    let seed = options.seed.unwrap_or(0);
+    let Some(schedule) = Schedule::new(seed, set.records(), examples) else {
+        return Err(data_failed("there is not one whole batch".into()));
+    };
+    let (from, mut losses) = match &resumed {
+        Some(c) => (stands_at(c, &schedule, examples)?, c.meta.losses),
+        None => (0, EpochLosses::default()),
+    };
+    let mut cluster = start(project, options.threads)?;
+    let program = load(&mut cluster, plan)?;
     let evaluator = match test {
-        Some(t) => Some(Evaluator::new(project, sources, &mut cluster, Arc::new(t))?),
+        Some(t) => Some(evaluator(project, sources, &mut cluster, t)?),
         None => None,
     };
+    let rest = hold_rest(project, sources, &mut cluster)?;
+    let evaluating = evaluator.iter().flat_map(Evaluator::programs);
+    init_all(&cluster, std::iter::once(&program).chain(evaluating).chain(&rest), seed)?;
+    if let Some(c) = &resumed {
+        restore(&cluster, c)?;
+        c.only(cluster.states().map(|s| s.name.as_str()))?;
+    }
     let per_epoch = schedule.steps_per_epoch();
     let last = options.steps.unwrap_or_else(|| u64::from(options.epochs.unwrap_or(1)) * per_epoch);
+    if let (None, Some(path)) = (&run, &options.run) {
+        run = Some(RunDir::create(path)?);
+    }
     let log = match &run {
         Some(run) => {
-            if resumed.is_none() {
-                run.write_settings(&settings(project, options, seed))?;
-            }
+            let texts = &project.texts;
+            let used: Vec<&str> = texts.used.iter().map(|id| sources.text(*id)).collect();
+            run.write_texts(sources.text(texts.model), &used, texts.layout.map(|id| sources.text(id)))?;
             run.write_plan(&program.plan.to_json())?;
+            // From here on it is a run.
+            run.write_settings(&RunSettings::new(project, sources, options, seed, &set))?;
             // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
             let open = u64::from(is_open(from, per_epoch, &losses));
             Some(run.metrics(from, (from / per_epoch - open) as u32)?)
         }
         None => None,
     };
+    let store = run.as_ref().map(RunDir::checkpoints).transpose()?;
     progress(Progress::Started {
         parameters: project.program.params.iter().map(|p| project.program.graph.ty(p.id).elements()).sum(),
         steps_per_epoch: per_epoch,
@@ -257,7 +250,8 @@ pub fn train(
             l.save(finished.steps, losses)?;
             saved = finished.steps;
         }
-        if finished.steps > from && stop.load(Ordering::Relaxed) {
+        // All that was asked for is done where this was the last step.
+        if (from + 1..last).contains(&finished.steps) && stop.load(Ordering::Relaxed) {
             finished.interrupted = true;
             break;
         }
@@ -298,16 +292,42 @@ fn is_open(steps: u64, per_epoch: u64, losses: &EpochLosses) -> bool {
     steps.is_multiple_of(per_epoch) && losses.steps > 0
 }
 
-fn newest(
-    store: Option<&Store>,
+/// Opens the run's folder and checks that what is asked for is the same run. What is not asked for, seed and length, becomes
+/// the run's.
+fn resume(
+    project: &Project,
+    sources: &Sources,
+    options: &mut TrainOptions,
+    set: &Dataset,
     notes: &mut Vec<String>,
-) -> Result<Option<crate::checkpoint::Checkpoint>, Failure> {
-    let Some(store) = store else {
+) -> Result<RunDir, Failure> {
+    let Some(path) = &options.run else {
         return Err(Diagnostic::error(codes::E0516, "`--resume` needs the folder of the run")
             .help("name it: `--run DIR --resume`")
             .into());
     };
-    Ok(match store.newest()? {
+    let dir = RunDir::resume(path)?;
+    let before: RunSettings = read_settings(path)?;
+    let Ok(of_run) = before.seed.parse() else {
+        let message = format!("`{}` cannot be used: its seed is `{}`", path.display(), before.seed);
+        return Err(Diagnostic::error(codes::E0511, message).into());
+    };
+    let seed = *options.seed.get_or_insert(of_run);
+    if (options.steps, options.epochs) == (None, None) {
+        (options.steps, options.epochs) = (before.steps, before.epochs);
+    }
+    notes.extend(before.resumed_as(&RunSettings::new(project, sources, options, seed, set))?);
+    if dir.model_text()? != sources.text(project.texts.model) {
+        let now = sources.name(project.texts.model);
+        notes.push(format!(
+            "the text of `{now}` has changed since the run was started; it goes on with the new one"
+        ));
+    }
+    Ok(dir)
+}
+
+fn newest(run: &RunDir, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, Failure> {
+    Ok(match run.checkpoints()?.newest()? {
         Some(found) => {
             notes.extend(found.skipped.iter().map(|s| format!("skipped a damaged checkpoint: {s:?}")));
             Some(found.checkpoint)
@@ -319,16 +339,39 @@ fn newest(
     })
 }
 
-fn settings<'a>(project: &'a Project, options: &'a TrainOptions, seed: u64) -> RunSettings<'a> {
-    RunSettings {
-        model: &project.program.model,
-        mesh: project.layout.mesh.describe(),
-        precision: project.program.float.name(),
-        seed,
-        data: options.data.as_deref(),
-        dims: project.program.graph.dims.iter().map(|(d, n)| (n.to_string(), d.size)).collect(),
-        layout: project.layout.rules.iter().map(|r| r.text.clone()).collect(),
+/// After which step a checkpoint was written, which must be one of this schedule.
+fn stands_at(c: &Checkpoint, schedule: &Schedule, examples: usize) -> Result<u64, Failure> {
+    let (epoch, position) = schedule.position(c.meta.step);
+    if (epoch, position as u64) == (c.meta.epoch, c.meta.position) {
+        return Ok(c.meta.step);
     }
+    Err(Diagnostic::error(
+        codes::E0516,
+        format!(
+            "the run stands at example {} of epoch {}, which no step of {examples} examples reaches",
+            c.meta.position,
+            c.meta.epoch + 1
+        ),
+    )
+    .help("resume with the batch size and the data of the run")
+    .into())
+}
+
+fn evaluator(
+    project: &Project,
+    sources: &Sources,
+    cluster: &mut Cluster,
+    test: Dataset,
+) -> Result<Evaluator, Failure> {
+    Evaluator::new(project, sources, cluster, Arc::new(test)).map_err(|failure| match failure {
+        Failure::Diagnostics(mut found) => {
+            if let Some(d) = found.last_mut() {
+                d.helps.push("or train without evaluating on the test set: `--no-eval`".into());
+            }
+            Failure::Diagnostics(found)
+        }
+        other => other,
+    })
 }
 
 /// What the loop writes to.

@@ -507,6 +507,7 @@ impl Maker {
             model: format!("random {seed}"),
             graph: self.g,
             float: DType::F64,
+            consts: Default::default(),
             dim_spans: Default::default(),
             inputs: self.inputs,
             params: self.params,

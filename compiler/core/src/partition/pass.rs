@@ -534,9 +534,11 @@ impl<'a> Pass<'a> {
     fn check_gather(&mut self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) {
         let class = self.node(id).origin.class;
         let user_class = user.map_or(Class::Moment, |u| self.node(u).origin.class);
-        let implied = self.param_like(id)
+        let implied = self.param_like(id) && !self.whole_against_a_rule(id, dim, axis, user)
             || matches!(class, Class::Moment | Class::Grad)
             || matches!(user_class, Class::Moment)
+            // What becomes a gradient is stored as the parameter is.
+            || user.is_some_and(|u| self.is_gradient(u))
             || self.layout.gathers.contains(&dim)
             || self
                 .layout
@@ -547,6 +549,23 @@ impl<'a> Pass<'a> {
             let d = super::follow::unasked_gather(self, id, axis, dim, user);
             self.diagnostics.push(d);
         }
+    }
+
+    /// Whether a rule for values splits a dim that this user needs in one place whatever the layout: the taps of a
+    /// convolution. Storing a parameter split is one thing, to ask for a split that cannot be is another.
+    fn whole_against_a_rule(&mut self, id: Id, dim: Dim, axis: Axis, user: Option<Id>) -> bool {
+        let Some(user) = user else { return false };
+        let slots: Vec<usize> =
+            (0..self.node(user).inputs.len()).filter(|s| self.node(user).inputs[*s] == id).collect();
+        let whole =
+            |l: &meshwright_ops::Loop| l.role == Role::Whole && slots.iter().any(|s| l.on[*s] == Some(dim));
+        let asked = |r: &crate::layout::Rule| {
+            !r.free
+                && r.scope.kind.is_none()
+                && r.dim == crate::layout::RuleDim::Dim(dim)
+                && r.axes.contains(&axis)
+        };
+        self.layout.rules.iter().any(asked) && self.roles(user).loops.iter().any(whole)
     }
 
     /// The op that reads operands unfinished on `axes` is linear in them.

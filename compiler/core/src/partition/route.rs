@@ -141,8 +141,12 @@ pub fn wire_bytes(kind: &Move, mesh: &Mesh, before: usize, after: usize) -> u64 
         }
         Move::AllGather { axis, .. } => part(mesh.size(*axis), after) + LAUNCH,
         Move::Permute { axes, dim, window } => {
+            // What the devices lack on average, as the gather counts it: so where all of them need all, the two tie, and
+            // never is a gather, of which a layout must speak, the cheaper way to a halo.
             let all = window.largest(dim.size, axes, mesh).max(1) as u64;
-            4 * after / all * window.missing(dim.size, axes, mesh) as u64 + LAUNCH
+            let devices: usize = axes.iter().map(|a| mesh.size(*a)).product();
+            let lacking = window.missing_in_all(dim.size, axes, mesh) as u64;
+            4 * (after / all) * lacking / devices.max(1) as u64 + LAUNCH
         }
         Move::Slice { .. } | Move::Cut { .. } => 0,
     }

@@ -2,7 +2,7 @@
 
 use super::pass::Pass;
 use super::reasons::Reason;
-use meshwright_ops::{Id, Kind};
+use meshwright_ops::{Id, Kind, Role};
 use meshwright_plan::{Axis, Monoid, Placement};
 use std::collections::BTreeSet;
 
@@ -40,6 +40,7 @@ impl Pass<'_> {
         }
         for u in self.users[i].clone() {
             let d = self.demand(u, v);
+            let d = self.with_followed(u, v, &natural, d);
             wanted.insert(strip(&d));
         }
         let mut hubs: Vec<Placement> = wanted.iter().cloned().collect();
@@ -64,6 +65,22 @@ impl Pass<'_> {
         let user = if self.is_gradient(v) { None } else { self.users[i].first().copied() };
         self.convert(v, &hub, user);
         self.settled[i] = Some(hub);
+    }
+
+    /// What a user asks for, with the splits of the value that no rule speaks of and that the user will follow: a dim may
+    /// be split because what it was made from is (the positions of a window, a renamed dim).
+    fn with_followed(&mut self, user: Id, v: Id, natural: &Placement, mut demand: Placement) -> Placement {
+        let roles = self.roles(user);
+        let slot = self.node(user).inputs.iter().position(|x| *x == v).unwrap_or(0);
+        let loops = self.rigid(user);
+        for (dim, axes) in &natural.splits {
+            let Some(l) = roles.loops.iter().find(|l| l.on[slot] == Some(*dim)) else { continue };
+            let taken = |a: &Axis| demand.uses(*a) || loops.values().flatten().any(|b| b == a);
+            if l.role == Role::Pass && demand.axes(*dim).is_empty() && !axes.iter().any(taken) {
+                demand.splits.insert(*dim, axes.clone());
+            }
+        }
+        demand
     }
 
     /// Whether a value may go on unfinished over an axis.

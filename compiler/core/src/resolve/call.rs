@@ -109,7 +109,6 @@ impl<'a> Resolver<'a> {
             }
         }
         let d = |text: String| Diagnostic::error(codes::E0201, text).at(call.name.span, "not known");
-        let shown = if call.args.len() == 2 { "x, y" } else { "x" };
         let over = |f: &&Family| f.name == name && matches!(f.form, Form::OverDims(_) | Form::Bracket { .. });
         if let Some(f) = families().find(over) {
             let form = over_dims_form(f.name, call.args.len());
@@ -119,11 +118,6 @@ impl<'a> Resolver<'a> {
                     .help(format!("`{name}` along dims is written `{form}`"))
                     .note(f.doc),
             );
-            return Val::Poison;
-        }
-        if super::over_dims::NOT_YET.contains(&name) {
-            let d = not_yet(&format!("`{name}`"), call.name.span);
-            self.error(d.help(format!("it will be written over dims: `{name}[…]({shown})`")));
             return Val::Poison;
         }
         if super::schedule::is_schedule(name) {
@@ -148,7 +142,10 @@ impl<'a> Resolver<'a> {
         }
         let d = match near {
             Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.sure),
-            None => d.help(format!("declare it: `layer {name}({shown}) {{ … }}`")),
+            None => d.help(format!(
+                "declare it: `layer {name}({}) {{ … }}`",
+                if call.args.len() == 2 { "x, y" } else { "x" }
+            )),
         };
         self.error(d);
         Val::Poison

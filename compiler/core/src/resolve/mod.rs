@@ -119,11 +119,14 @@ fn resolve_loaded(
         return (None, found);
     }
     let dim_spans = r.globals.dims.values().filter_map(|(span, dim)| Some((((*dim)?), *span))).collect();
+    let consts = r.globals.consts.iter();
+    let consts = consts.filter_map(|(n, (_, v))| Some((n.to_string(), v.as_ref()?.num().f64()))).collect();
     r.graph.cursor = Origin::default();
     let program = Program {
         model: chosen.name.text.clone(),
         graph: r.graph,
         float: r.float,
+        consts,
         dim_spans,
         inputs: r.inputs,
         params: r.params,

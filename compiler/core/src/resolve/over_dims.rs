@@ -1,7 +1,6 @@
 //! `name[dims](…)`: built-in ops over dims. A sum of a product is one contraction.
 
 use super::Resolver;
-use super::call::not_yet;
 use super::expr::Operand;
 use super::foreign;
 use super::number::{self, Konst, Num};
@@ -12,9 +11,6 @@ use meshwright_ops::{Contract, Family, Form, Type, Value, arities, families, fam
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, UnaryOp};
 use std::sync::Arc;
-
-/// Ops of the language that are not built.
-pub(super) const NOT_YET: [&str; 1] = ["conv"];
 
 /// Folds: over no dims at all they give their operand.
 const FOLDS: [&str; 7] = ["sum", "mean", "max", "min", "prod", "all", "any"];
@@ -162,14 +158,6 @@ impl<'a> Resolver<'a> {
             if a.name.is_none() {
                 self.eval(&a.value);
             }
-        }
-        if NOT_YET.contains(&name) {
-            let help = match name {
-                "conv" => "use layers that sum whole dims, `sum[rows, cols](x * w)`, until then",
-                _ => "write the model without it until then",
-            };
-            self.error(not_yet(&format!("`{name}[…]`"), op.name.span).help(help));
-            return Val::Poison;
         }
         let function = self.globals.layers.by_name.contains_key(name)
             || name == "dropout"

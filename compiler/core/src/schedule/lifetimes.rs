@@ -37,7 +37,8 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
 }
 
 /// Which results take the storage of which operands: of a map, results of the same shape and dtype whose operand is read
-/// position by position; of an all-reduce, each result its operand's.
+/// position by position; of an all-reduce, each result its operand's; of a softmax and of the gradient of a cross-entropy,
+/// the result its logits'. The verifier's [`super::verify::may_hand_on`] says the same of one pair.
 fn pairs(plan: &Plan, at: usize, ends: &[BufId], next: &BTreeMap<BufId, BufId>) -> Vec<(BufId, BufId)> {
     let mut out: Vec<(BufId, BufId)> = Vec::new();
     let same = |a: &Operand, b: &Operand| a.dims == b.dims && plan.buffer(a.buf) == plan.buffer(b.buf);
@@ -59,6 +60,13 @@ fn pairs(plan: &Plan, at: usize, ends: &[BufId], next: &BTreeMap<BufId, BufId>) 
                         out.push((i.buf, o.buf));
                     }
                 }
+            }
+        }
+        StepKind::Softmax { input, out: result, .. }
+        | StepKind::CrossEntropyGrad { logits: input, out: result, .. } => {
+            let once = plan.steps[at].kind.reads().iter().filter(|o| o.buf == input.buf).count() == 1;
+            if ends.contains(&input.buf) && once && same(input, result) {
+                out.push((input.buf, result.buf));
             }
         }
         StepKind::Collective(Collective::AllReduce { from, to, .. }) => {

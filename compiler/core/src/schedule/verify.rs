@@ -1,7 +1,8 @@
 //! What must hold of a Plan; all findings at once.
 //!
 //! 1. A buffer is written once, before it is read, and not after it has ended.
-//! 2. Storage is handed on only where its buffer ends, once, to a buffer of the same shape and dtype.
+//! 2. Storage is handed on only where its buffer ends, once, to a buffer of the same shape and dtype, by a step that reads it
+//!    in the order in which it writes the result.
 //! 3. What outlives the step (outputs, next values, unchanged parameters) does not end in it.
 //! 4. Operands have the dims of their buffers; maps write one iteration space; sums have both factors.
 //! 5. A collective's result has the extents that its operand and its axes give.
@@ -36,9 +37,8 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
         }
         shapes(plan, &step.kind, &at, &mut v);
         for (from, to) in &step.reuse {
-            let writes = step.kind.writes().iter().any(|o| o.buf == *to);
-            let reads = step.kind.reads().iter().any(|o| o.buf == *from);
-            if !writes || !reads || plan.buffer(*from) != plan.buffer(*to) || !alive.remove(from) {
+            let fits = plan.buffer(*from) == plan.buffer(*to) && may_hand_on(&step.kind, *from, *to);
+            if !alive.remove(from) || !fits || step.reuse.iter().filter(|r| r.1 == *to).count() > 1 {
                 v.push(format!("{at}: storage of {} cannot go to {}", from.0, to.0));
             }
         }
@@ -65,6 +65,33 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
         }
     }
     v
+}
+
+/// Whether a step may write `to` into the storage of `from`: every element of the result depends on none of `from` but
+/// that at its own position, or for softmax and the gradient of a cross-entropy on those of its own row.
+pub(super) fn may_hand_on(kind: &StepKind, from: BufId, to: BufId) -> bool {
+    let in_step = |reads: &[Operand], out: &Operand| {
+        let mut of: Vec<&Operand> = reads.iter().filter(|o| o.buf == from).collect();
+        let read = !of.is_empty();
+        of.retain(|o| o.dims != out.dims);
+        read && of.is_empty()
+    };
+    match kind {
+        StepKind::Map { inputs, outs, .. } => {
+            outs.iter().any(|(_, out)| out.buf == to && in_step(inputs, out))
+        }
+        StepKind::Softmax { input, out, .. } => out.buf == to && in_step(std::slice::from_ref(input), out),
+        StepKind::CrossEntropyGrad { logits, label, scale, out, .. } => {
+            let other = [label, scale].iter().any(|o| o.buf == from);
+            out.buf == to && !other && in_step(std::slice::from_ref(logits), out)
+        }
+        StepKind::Collective(Collective::AllReduce { from: sources, to: results, .. }) => {
+            let once = sources.iter().filter(|o| o.buf == from).count() == 1;
+            let pair = sources.iter().zip(results).find(|(_, t)| t.buf == to);
+            once && pair.is_some_and(|(f, t)| f.buf == from && f.dims == t.dims)
+        }
+        _ => false,
+    }
 }
 
 fn extent<'a>(plan: &'a Plan, o: &Operand, dim: meshwright_plan::Dim) -> Option<&'a Extent> {

@@ -86,8 +86,3 @@ pub fn json(diagnostic: &Diagnostic, sources: &Sources) -> String {
     // Strings, numbers and bools in structs always serialise.
     serde_json::to_string(&message).unwrap_or_default()
 }
-
-/// All of them, an object a line.
-pub fn json_all(diagnostics: &[Diagnostic], sources: &Sources) -> String {
-    diagnostics.iter().map(|d| json(d, sources) + "\n").collect()
-}

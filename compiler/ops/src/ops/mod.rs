@@ -11,6 +11,7 @@ macro_rules! ops {
 
 mod binary;
 mod composite;
+mod slides;
 mod unary;
 pub use binary::{BINARY, Binary, BinaryDef, Derivatives};
 pub use composite::primitive;
@@ -26,4 +27,5 @@ ops! {
     lookup, scatter_add, one_hot,
     shift, concat, cut,
     random, training,
+    convolve, conv, covered, pool, pool_tap,
 }

@@ -33,7 +33,8 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     };
     let options = TrainOptions {
         data: args.data.data.clone(),
-        epochs: args.steps.is_none().then(|| args.epochs.unwrap_or(EPOCHS)),
+        // A run that is resumed goes on as long as it was meant to.
+        epochs: args.epochs.or((args.steps.is_none() && !args.resume).then_some(EPOCHS)),
         steps: args.steps,
         seed: args.seed,
         run: run.clone(),
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
         model: args.project.model.clone(),
         mesh: project::mesh(&project),
         run: run.as_ref().map_or("nothing is written".into(), |r| r.display().to_string()),
-        metrics: project.program.metrics.iter().map(|m| m.name.clone()).collect(),
+        metrics: project.metrics().map(String::from).collect(),
         eval: !args.no_eval,
     };
     let begin = Instant::now();

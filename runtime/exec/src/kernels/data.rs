@@ -1,27 +1,8 @@
 //! What kernels read and write: typed slices, and how an iteration walks them.
 
 use super::KernelError;
+pub use meshwright_comm::{PairF32, PairF64};
 use meshwright_plan::DType;
-
-/// An `f32` with the index it stands at: the element of [`DType::PairF32`].
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[repr(C)]
-pub struct PairF32 {
-    /// The value.
-    pub value: f32,
-    /// Its global index.
-    pub index: u32,
-}
-
-/// An `f64` with the index it stands at: the element of [`DType::PairF64`].
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[repr(C)]
-pub struct PairF64 {
-    /// The value.
-    pub value: f64,
-    /// Its global index.
-    pub index: u64,
-}
 
 /// A slice of elements of one dtype.
 #[derive(Clone, Copy, Debug)]

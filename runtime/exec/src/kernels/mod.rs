@@ -14,9 +14,11 @@
 //!     .run(Slice, SliceMut)                                         out over keep
 //! CopyKernel::new(shape, from: &Access).run(Slice, SliceMut)
 //! BlockCopy::new(dtype, out: Around, sources, fill).run(&[Slice], SliceMut)
+//! ConvolveKernel::new(dtype, gives, &Shape, elements of input, kernel and result).run(Slice, Slice, SliceMut)
 //! LookupKernel::new(shape, table: &Access, along: Along, index: &Access).run(table, index, out)
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
 //!     .run(values, index, out)                                      out is set to 0 first
+//! PoolKernel::new(work, dtype, &[Plain], &[Sliding], elements of source and destination).run(Slice, Option<Slice>, SliceMut)
 //! SoftmaxKernel::new(dtype, shape, dim, log).run(Arg, SliceMut)    out over shape
 //! TopKKernel::new(rows, count, input: &Access over rows ++ [count], ranks)
 //!     .run(Slice, SliceMut)                                         out over rows ++ [ranks]
@@ -30,6 +32,7 @@
 //! ```
 
 mod block_copy;
+mod convolve;
 mod copy;
 mod cross_entropy;
 mod cumsum;
@@ -42,6 +45,7 @@ mod map;
 mod map_run;
 mod math;
 mod par;
+mod pool;
 mod random;
 mod reduce;
 mod rows;
@@ -54,12 +58,15 @@ mod walk;
 
 pub use block_copy::BlockCopy;
 pub(crate) use block_copy::Source;
+pub use convolve::{ConvolveKernel, Shape, Shared, Sliding};
+pub(crate) use convolve::{INPUT, KERNEL, RESULT};
 pub use copy::CopyKernel;
 pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
 pub use cumsum::CumSumKernel;
 pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};
 pub use index::{LookupKernel, ScatterAddKernel};
 pub use map::MapKernel;
+pub use pool::{Plain, PoolKernel, PoolWork};
 pub use random::RandomKernel;
 pub use reduce::ReduceKernel;
 pub use softmax::{LogSumExpKernel, SoftmaxKernel};

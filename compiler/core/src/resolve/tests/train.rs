@@ -138,14 +138,14 @@ fn what_is_missing_or_misspelt_is_said() {
         E0201 there is no optimizer `adan`
           ^ `adan`: not known
           note: optimizers: `sgd`, `adam`, `adamw`, `adafactor`, `lion` and `lamb`
-          fix!: write `adam`: `adan` -> `adam`
+          fix: write `adam`: `adan` -> `adam`
         E0201 there is no clipping by `norm`
           ^ `norm`: not known
           fix: clip by the norm of all gradients: `norm` -> `global_norm`
         E0201 there is no precision `f23`
           ^ `f23`: not known
           note: precisions: `f32` and `f64`
-          fix!: write `f32`: `f23` -> `f32`",
+          fix: write `f32`: `f23` -> `f32`",
     );
     same(
         &mistakes("minimize big optimizer shampoo(lr = 1)"),
@@ -252,6 +252,6 @@ fn a_block_names_a_model() {
         "E0201 there is no model `n` to train
           ^ `n`: no such model
           note: models of this file: `m`
-          fix: write `m`: `n` -> `m`",
+          fix!: write `m`: `n` -> `m`",
     );
 }

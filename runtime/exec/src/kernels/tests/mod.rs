@@ -5,6 +5,7 @@ mod cumsum;
 mod map;
 mod math;
 mod moves;
+mod pool;
 mod random;
 mod reduce;
 mod rows;

@@ -1,0 +1,345 @@
+//! What the brackets and options of convolution and pooling say: how a kernel slides along each dim.
+
+use crate::{Call, Choice, Graph, OpError, Piece, Setting, Type, Value};
+use meshwright_diag::codes;
+use meshwright_plan::{DType, Dim, DimNames, Slide};
+
+/// What every op with windows takes.
+pub(super) const OPTIONS: &[Choice] = &[
+    Choice { name: "padding", words: &["same", "valid"], values: true },
+    Choice { name: "stride", words: &[], values: true },
+    Choice { name: "dilation", words: &[], values: true },
+];
+
+/// Dims that a kernel may slide along.
+const MOST: usize = 3;
+
+/// Greatest stride, dilation and padding: beyond it lies a mistake, and below it nothing overflows.
+const LIMIT: f64 = 1_048_576.0;
+
+/// What stands beyond the ends of a dim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Padding {
+    /// So much that there is a position for every `stride` elements.
+    Same,
+    /// Nothing.
+    Valid,
+    /// That many elements on both sides.
+    By(usize),
+}
+
+/// Which of the two dims of a slide the operand has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Has {
+    /// The elements; the result has the positions.
+    Wide,
+    /// The positions; the result has the elements.
+    Narrow,
+}
+
+/// The options of a call.
+struct Options {
+    padding: Padding,
+    /// The size of the window where it is not given.
+    stride: Option<usize>,
+    dilation: usize,
+}
+
+/// One piece without its options: the operand's dim, the result's if it is named, and the taps.
+struct Step {
+    from: Dim,
+    to: Option<Dim>,
+    tap: Dim,
+}
+
+/// The slides of a call whose first operand is of type `x`. Where `by_window`, the stride is the size of the window
+/// unless it is given.
+///
+/// # Errors
+/// Where the brackets are not windows, an option is no such number, or a dim of the result is missing or of another size.
+pub(super) fn slides(
+    g: &Graph,
+    c: &Call,
+    x: &Type,
+    has: Has,
+    by_window: bool,
+) -> Result<Vec<Slide>, OpError> {
+    let mut options = Options {
+        padding: padding(c)?,
+        stride: number(c, "stride", 1)?,
+        dilation: number(c, "dilation", 1)?.unwrap_or(1),
+    };
+    if options.stride.is_none() && !by_window {
+        options.stride = Some(1);
+    }
+    let pieces = c.groups.first().map_or(&[][..], Vec::as_slice);
+    if pieces.is_empty() || pieces.len() > MOST {
+        let text = format!("`{}` slides along 1 to {MOST} dims, not {}", c.name, pieces.len());
+        return Err(
+            OpError::new(codes::E0203, text).help(format!("write `{}[rows by kh, cols by kw]`", c.name))
+        );
+    }
+    let mut out = Vec::new();
+    let mut seen: Vec<Dim> = Vec::new();
+    for p in pieces {
+        let s = step(c, p, &g.dims)?;
+        // Of a pool the taps are a size and no more: two windows may share them.
+        let again = by_window && out.iter().any(|o: &Slide| o.tap == s.tap);
+        for d in [Some(s.from), Some(s.tap), s.to.filter(|t| *t != s.from)].into_iter().flatten() {
+            if seen.contains(&d) && !(again && d == s.tap) {
+                let text = format!("`{}[…]` names `{}` twice", c.name, g.dims.name(d));
+                return Err(OpError::new(codes::E0203, text));
+            }
+            seen.push(d);
+        }
+        out.push(slide(g, c, x, &s, &options, has)?);
+    }
+    Ok(out)
+}
+
+/// Refuses whole numbers.
+///
+/// # Errors
+/// Where an operand is neither of floats nor of truth values.
+pub(super) fn floats(g: &Graph, c: &Call) -> Result<(), OpError> {
+    for (i, v) in c.args.iter().enumerate() {
+        if let Value::Tensor(id) = v
+            && !(g.ty(*id).dtype.is_float() || g.ty(*id).dtype == DType::Bool)
+        {
+            let text = format!("`{}` takes floats or truth values, not {}", c.name, g.ty(*id).dtype);
+            return Err(OpError::new(codes::E0202, text).operand(i).help("convert it: `cast(…, float)`"));
+        }
+    }
+    Ok(())
+}
+
+fn padding(c: &Call) -> Result<Padding, OpError> {
+    Ok(match c.setting("padding") {
+        Some(Setting::Word("same")) => Padding::Same,
+        None | Some(Setting::Word(_)) => Padding::Valid,
+        Some(_) => Padding::By(number(c, "padding", 0)?.unwrap_or(0)),
+    })
+}
+
+/// An option that is a whole number of at least `least`.
+fn number(c: &Call, name: &str, least: usize) -> Result<Option<usize>, OpError> {
+    let text = match c.setting(name) {
+        None => return Ok(None),
+        Some(Setting::Number(v)) if v.fract() == 0.0 && v >= least as f64 && v <= LIMIT => {
+            return Ok(Some(v as usize));
+        }
+        Some(Setting::Number(v)) => v.to_string(),
+        Some(Setting::Bool(b)) => b.to_string(),
+        Some(Setting::Word(w)) => w.to_string(),
+    };
+    let what =
+        if least == 0 { "a whole number from 0".to_string() } else { format!("a whole number from {least}") };
+    let error =
+        OpError::new(codes::E0212, format!("`{name} = {text}` of `{}`: it is {what} up to {LIMIT}", c.name));
+    Err(match name {
+        "stride" => error.help("`stride = 1` moves the window by one element"),
+        "dilation" => error.help("`dilation = 1` takes neighbouring elements"),
+        _ => error.help("`padding = same` and `padding = valid` choose it by the sizes"),
+    })
+}
+
+fn step(c: &Call, p: &Piece, names: &DimNames) -> Result<Step, OpError> {
+    let wrong = |text: String| {
+        OpError::new(codes::E0203, text)
+            .help(format!("write `{}[rows by kh]`, or `rows -> r2 by kh` where the size changes", c.name))
+    };
+    let [from] = p.dims[..] else {
+        return Err(wrong(format!(
+            "a window of `{}` slides along one dim, not {}",
+            c.name,
+            names.list(&p.dims)
+        )));
+    };
+    let to = match p.to[..] {
+        [] => None,
+        [to] => Some(to),
+        _ => return Err(wrong(format!("a window of `{}` gives one dim, not {}", c.name, names.list(&p.to)))),
+    };
+    let Some(tap) = p.by else {
+        let text = format!("`{}[{}]` does not say what slides along `{1}`", c.name, names.name(from));
+        return Err(OpError::new(codes::E0203, text)
+            .help(format!("write `{} by` and the dim of its window", names.name(from))));
+    };
+    Ok(Step { from, to, tap })
+}
+
+fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Result<Slide, OpError> {
+    let names = &g.dims;
+    let (from, tap) = (names.name(s.from), names.name(s.tap));
+    if !x.has(s.from) {
+        let text = format!(
+            "`{}` slides along `{from}`, which its operand lacks: it has {}",
+            c.name,
+            names.list(&x.dims)
+        );
+        return Err(OpError::new(codes::E0203, text).operand(0));
+    }
+    if x.has(s.tap) {
+        let text = format!("`{tap}` is a window of `{}` and a dim of what it slides over", c.name);
+        return Err(OpError::new(codes::E0203, text).operand(0).help("give the window a dim of its own"));
+    }
+    if s.tap.size == 0 {
+        return Err(OpError::new(codes::E0204, format!("`{}[{from} by {tap}]`: `{tap}` has size 0", c.name)));
+    }
+    if let Some(to) = s.to.filter(|t| *t != s.from && x.has(*t)) {
+        let text =
+            format!("`{}[{from} -> {1} by {tap}]` of a value that has `{1}` already", c.name, names.name(to));
+        return Err(OpError::new(codes::E0203, text)
+            .operand(0)
+            .help("give the positions a dim of their own"));
+    }
+    let shape = Shape {
+        reach: (s.tap.size - 1) * o.dilation,
+        stride: o.stride.unwrap_or(s.tap.size),
+        padding: o.padding,
+    };
+    let keeps = o.padding == Padding::Same && shape.stride == 1;
+    let (fits, least) = match has {
+        Has::Wide => match shape.positions(s.from.size) {
+            Some(n) => (n..=n, n),
+            None => {
+                let text = format!(
+                    "a window over {} elements does not fit `{from}`, which has {}",
+                    shape.reach + 1,
+                    s.from.size
+                );
+                return Err(OpError::new(codes::E0204, text)
+                    .operand(0)
+                    .help(format!("`padding = same`, or a smaller `{tap}`")));
+            }
+        },
+        Has::Narrow => {
+            let fits = shape.elements(s.from.size);
+            let least = if o.padding == Padding::Same { *fits.end() } else { *fits.start() };
+            (fits, least)
+        }
+    };
+    let to = match s.to {
+        None if keeps => s.from,
+        None => {
+            let text = format!(
+                "`{}[{from} by {tap}]` gives {least} for {} of `{from}`: the result needs a dim of its own",
+                c.name, s.from.size
+            );
+            let (with, new) = (format!("{from} -> {from}2 by {tap}"), format!("dim {from}2 = {least}"));
+            return Err(OpError::new(codes::E0204, text)
+                .help(format!("write `{}[{with}]` and declare `{new}`", c.name)));
+        }
+        Some(to) if fits.contains(&to.size) && (keeps || to != s.from) => to,
+        Some(to) => {
+            let (name, must) = (
+                names.name(to),
+                if fits.start() == fits.end() {
+                    fits.start().to_string()
+                } else {
+                    format!("{} to {}", fits.start(), fits.end())
+                },
+            );
+            let error = OpError::new(
+                codes::E0204,
+                format!(
+                    "`{}[{from} -> {name} by {tap}]`: `{name}` has size {}, but {} of `{from}` give {must}",
+                    c.name, to.size, s.from.size
+                ),
+            );
+            return Err(if to == s.from {
+                error.help(format!(
+                    "name another dim: `{from} -> {from}2 by {tap}` with `dim {from}2 = {least}`"
+                ))
+            } else {
+                error.help(format!("declare `dim {name} = {least}`"))
+            });
+        }
+    };
+    let (wide, narrow) = if has == Has::Wide { (s.from, to) } else { (to, s.from) };
+    let low = shape.low(wide.size);
+    Ok(Slide { wide, narrow, tap: s.tap, stride: shape.stride, dilation: o.dilation, low })
+}
+
+/// Sizes along one dim.
+struct Shape {
+    reach: usize,
+    stride: usize,
+    padding: Padding,
+}
+
+impl Shape {
+    /// Positions over `n` elements; `None` where the window is larger than what there is.
+    fn positions(&self, n: usize) -> Option<usize> {
+        let padded = match self.padding {
+            Padding::Same => return Some(n.div_ceil(self.stride)),
+            Padding::Valid => n,
+            Padding::By(p) => n + 2 * p,
+        };
+        Some(padded.checked_sub(self.reach + 1)? / self.stride + 1)
+    }
+
+    /// How many elements may have `n` positions.
+    fn elements(&self, n: usize) -> std::ops::RangeInclusive<usize> {
+        let (last, end) = (n.saturating_sub(1) * self.stride, n * self.stride);
+        let added = match self.padding {
+            Padding::Same => return (last + 1).min(end)..=end,
+            Padding::Valid => 0,
+            Padding::By(p) => 2 * p,
+        };
+        (last + self.reach + 1).saturating_sub(added).max(1)..=(end + self.reach).saturating_sub(added)
+    }
+
+    /// Elements of padding before the first.
+    fn low(&self, wide: usize) -> usize {
+        match self.padding {
+            Padding::Valid => 0,
+            Padding::By(p) => p,
+            Padding::Same => {
+                let last = wide.div_ceil(self.stride).saturating_sub(1) * self.stride;
+                (last + self.reach + 1).saturating_sub(wide) / 2
+            }
+        }
+    }
+}
+
+/// The dims of a value in which each slide's dim is replaced: elements by positions, or the other way round.
+pub(super) fn replaced(dims: &[Dim], slides: &[Slide], has: Has) -> Vec<Dim> {
+    let other = |d: &Dim| {
+        let pair = |s: &Slide| if has == Has::Wide { (s.wide, s.narrow) } else { (s.narrow, s.wide) };
+        slides.iter().map(pair).find(|p| p.0 == *d).map_or(*d, |p| p.1)
+    };
+    dims.iter().map(other).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_tensorflow() {
+        // (elements, taps, stride, dilation, padding) -> (positions, low)
+        for (n, k, stride, dilation, padding, positions, low) in [
+            (28, 9, 1, 1, Padding::Same, 28, 4),
+            (28, 4, 1, 1, Padding::Same, 28, 1),
+            (28, 3, 2, 1, Padding::Same, 14, 0),
+            (7, 3, 2, 1, Padding::Same, 4, 1),
+            (5, 1, 3, 1, Padding::Same, 2, 0),
+            (28, 3, 1, 2, Padding::Same, 28, 2),
+            (28, 2, 2, 1, Padding::Valid, 14, 0),
+            (9, 3, 2, 2, Padding::Valid, 3, 0),
+            (5, 3, 1, 1, Padding::By(2), 7, 2),
+        ] {
+            let s = Shape { reach: (k - 1) * dilation, stride, padding };
+            assert_eq!((s.positions(n), s.low(n)), (Some(positions), low), "{n} {k} {stride} {dilation}");
+            assert!(s.elements(positions).contains(&n));
+            let fits: Vec<usize> = (1..100).filter(|m| s.positions(*m) == Some(positions)).collect();
+            assert_eq!(
+                (fits[0], fits[fits.len() - 1]),
+                (*s.elements(positions).start(), *s.elements(positions).end())
+            );
+        }
+        let larger = Shape { reach: 8, stride: 1, padding: Padding::Valid };
+        assert_eq!(larger.positions(8), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! How a run was started, in full: what `run.toml` holds, and what of it may change when the run is resumed.
+
+use crate::data::Dataset;
+use crate::project::Project;
+use crate::trainer::TrainOptions;
+use meshwright_diag::{Diagnostic, Sources, codes};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+
+/// The resolved settings of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunSettings {
+    /// Name of the model.
+    pub(crate) model: String,
+    /// Its file, or the name of a shipped one.
+    pub(crate) file: String,
+    /// Seed of the initial values and of the order of examples. As text, since TOML has no integers above 2^63.
+    pub(crate) seed: String,
+    /// Arithmetic type.
+    pub(crate) precision: String,
+    /// The mesh, as `r=2,c=2`; empty for one device.
+    pub(crate) mesh: String,
+    /// The layout's rules.
+    pub(crate) layout: Vec<String>,
+    /// Cores, where `--threads` gave them.
+    pub(crate) threads: Option<usize>,
+    /// Epochs to train.
+    pub(crate) epochs: Option<u32>,
+    /// Steps to train.
+    pub(crate) steps: Option<u64>,
+    /// Whether each epoch ends with an evaluation.
+    pub(crate) eval: bool,
+    /// `--size`.
+    pub(crate) size: Option<String>,
+    /// `--data`.
+    pub(crate) data: Option<String>,
+    /// Examples to train on.
+    pub(crate) examples: usize,
+    /// Of some of these examples; see [`Dataset::fingerprint`].
+    pub(crate) fingerprint: String,
+    /// `--set`, the last one of each name.
+    pub(crate) set: BTreeMap<String, f64>,
+    /// All dims.
+    pub(crate) dims: BTreeMap<String, usize>,
+    /// All consts, `--size` and `--set` applied.
+    pub(crate) consts: BTreeMap<String, f64>,
+}
+
+impl RunSettings {
+    /// The settings of a run that is asked for. `seed` is what it starts from where none is given.
+    pub(crate) fn new(
+        project: &Project,
+        sources: &Sources,
+        options: &TrainOptions,
+        seed: u64,
+        set: &Dataset,
+    ) -> RunSettings {
+        let program = &project.program;
+        RunSettings {
+            model: program.model.clone(),
+            file: sources.name(project.texts.model).into(),
+            seed: seed.to_string(),
+            precision: program.float.name().into(),
+            mesh: project.layout.mesh.describe(),
+            layout: project.layout.rules.iter().map(|r| r.text.clone()).collect(),
+            threads: options.threads,
+            epochs: options.epochs,
+            steps: options.steps,
+            eval: options.eval,
+            size: project.settings().size.clone(),
+            data: options.data.clone(),
+            examples: set.records(),
+            fingerprint: set.fingerprint(),
+            set: project.settings().consts.iter().cloned().collect(),
+            dims: program.graph.dims.iter().map(|(d, n)| (n.to_string(), d.size)).collect(),
+            consts: program.consts.clone(),
+        }
+    }
+
+    /// Compares with what a resumed run is asked for. What would change the numbers is refused; of the rest, a line for each
+    /// change.
+    ///
+    /// # Errors
+    ///
+    /// E0518 with both values of everything that differs.
+    pub(crate) fn resumed_as(&self, now: &RunSettings) -> Result<Vec<String>, Vec<Diagnostic>> {
+        let mut errors = Vec::new();
+        let mut differs = |what: String, was: &dyn Display, is: &dyn Display, help: String| {
+            let message = format!("the run has {what} = {was}, it is resumed with {is}");
+            let d = Diagnostic::error(codes::E0518, message).help(help);
+            errors.push(
+                d.help("another value is another run: give another folder with `--run`, without `--resume`"),
+            );
+        };
+        if self.model != now.model {
+            differs("the model".into(), &self.model, &now.model, format!("resume with `{}`", self.file));
+        }
+        if self.seed != now.seed {
+            let help = format!("leave `--seed` out, or give `--seed {}`", self.seed);
+            differs("the seed".into(), &self.seed, &now.seed, help);
+        }
+        let none = "none".to_string();
+        let size = |s: &RunSettings| s.size.clone().unwrap_or_else(|| none.clone());
+        let names = |a: BTreeSet<&String>, b: BTreeSet<&String>| -> Vec<String> {
+            a.union(&b).map(|n| n.to_string()).collect()
+        };
+        for name in names(self.consts.keys().collect(), now.consts.keys().collect()) {
+            let (was, is) = (self.consts.get(&name), now.consts.get(&name));
+            if was.map(|v| v.to_bits()) != is.map(|v| v.to_bits()) {
+                let help = match was {
+                    Some(v) => format!("resume with `--set {name}={v}`"),
+                    None => format!("take `const {name}` out of the model's file"),
+                };
+                differs(format!("`{name}`"), &shown(was), &shown(is), help);
+            }
+        }
+        for name in names(self.dims.keys().collect(), now.dims.keys().collect()) {
+            let (was, is) = (self.dims.get(&name), now.dims.get(&name));
+            if was != is {
+                let help = match was {
+                    Some(v) => format!("resume with `--dim {name}={v}`"),
+                    None => format!("take `dim {name}` out of the model's file"),
+                };
+                differs(format!("`{name}`"), &shown(was), &shown(is), help);
+            }
+        }
+        if (self.examples, &self.fingerprint) != (now.examples, &now.fingerprint) {
+            let about = |s: &RunSettings| {
+                let from = s.data.as_deref().unwrap_or("the default place");
+                format!("{} examples ({}) from {from}", s.examples, s.fingerprint)
+            };
+            let help = match &self.data {
+                Some(d) => format!("resume with `--data {d}`"),
+                None => "resume without `--data`".into(),
+            };
+            differs("its data".into(), &about(self), &about(now), help);
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let list = |l: &[String]| if l.is_empty() { "no rules".into() } else { l.join("; ") };
+        let mesh = |m: &str| if m.is_empty() { "one device".to_string() } else { m.to_string() };
+        let cores = |t: Option<usize>| t.map_or("all cores".to_string(), |t| format!("{t} cores"));
+        let place = |d: &Option<String>| d.clone().unwrap_or_else(|| "the default place".into());
+        let changes = [
+            ("mesh", mesh(&self.mesh), mesh(&now.mesh)),
+            ("layout", list(&self.layout), list(&now.layout)),
+            ("threads", cores(self.threads), cores(now.threads)),
+            ("precision", self.precision.clone(), now.precision.clone()),
+            ("size", size(self), size(now)),
+            ("data", place(&self.data), place(&now.data)),
+        ];
+        let changed = changes.into_iter().filter(|(_, was, is)| was != is);
+        Ok(changed.map(|(what, was, is)| format!("{what}: {is}; the run had {was}")).collect())
+    }
+}
+
+fn shown<T: Display>(v: Option<&T>) -> String {
+    v.map_or("none".into(), |v| v.to_string())
+}

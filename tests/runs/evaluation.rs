@@ -1,0 +1,201 @@
+//! What `eval` and `predict` say of a whole data set: of every example, whatever the batch, and of the right loss.
+
+use crate::support::{SMALL, folder, run, tensors};
+use serde_json::Value;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A linear model of the small data; `more` are further statements of it.
+fn model(dims: &str, more: &str) -> String {
+    format!(
+        "dim batch = 12, rows = 5, cols = 4, classes = 10\n{dims}\n\
+         model m {{\n\
+         \x20   input image[batch, rows, cols]: u8\n\
+         \x20   input label[batch]: i32 in classes\n\
+         \x20   param w[rows, cols, classes] = normal(0, 0.1)\n\
+         \x20   let x = cast(image, float) / 255\n\
+         \x20   let logits = sum[rows, cols](x * w)\n\
+         {more}\n\
+         }}\n\
+         train m {{\n    minimize l\n    optimizer sgd(lr = 0.1)\n}}\n"
+    )
+}
+
+const LOSS: &str = "    loss l = mean[batch](cross_entropy[classes](logits, label))";
+
+/// The small data, and a model in `m.mw`.
+struct Place {
+    dir: TempDir,
+    data: String,
+    file: String,
+}
+
+impl Place {
+    fn new(dims: &str, more: &str) -> Place {
+        let dir = folder(SMALL);
+        let path = |n: &str| dir.path().join(n).display().to_string();
+        let (data, file) = (path("data"), path("m.mw"));
+        std::fs::write(&file, model(dims, more)).unwrap();
+        Place { dir, data, file }
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    /// The events of a training of an epoch in the folder `to`.
+    fn trained(&self, to: &str, more: &[&str]) -> Vec<Value> {
+        let to = self.at(to);
+        let args =
+            ["train", &self.file, "--data", &self.data, "--run", &to, "--epochs", "1", "--format", "json"];
+        lines(&[&args[..], more].concat())
+    }
+
+    /// `eval` or `predict` of the run in `from`.
+    fn of(&self, command: &str, from: &str, more: &[&str]) -> Vec<Value> {
+        let from = self.at(from);
+        let args = [command, &self.file, "--data", &self.data, "--checkpoint", &from, "--format", "json"];
+        lines(&[&args[..], more].concat())
+    }
+}
+
+fn lines(args: &[&str]) -> Vec<Value> {
+    let said = run(args);
+    assert_eq!(said.code, Some(0), "{args:?}: {}", said.err);
+    said.out.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+fn numbers(v: &Value) -> Vec<f64> {
+    match v {
+        Value::Array(items) => items.iter().flat_map(numbers).collect(),
+        other => vec![other.as_f64().unwrap()],
+    }
+}
+
+#[test]
+fn the_loss_of_an_evaluation_is_the_one_that_is_minimised() {
+    let aux = "    loss aux = 1000 * mean[batch](sum[classes](logits * logits))";
+    let two = Place::new("", &format!("{aux}\n{LOSS}"));
+    let one = Place::new("", LOSS);
+    let epoch = |p: &Place| p.trained("run", &[]).into_iter().find(|e| e["event"] == "epoch").unwrap();
+    let (two_said, one_said) = (epoch(&two), epoch(&one));
+    assert_eq!(two_said["eval_loss"], one_said["eval_loss"]);
+    assert!(two_said["eval_aux"].as_f64().unwrap() > 10.0, "{two_said}");
+    let eval = two.of("eval", "run", &[]);
+    assert_eq!(
+        (&eval[0]["eval_loss"], &eval[0]["eval_aux"]),
+        (&two_said["eval_loss"], &two_said["eval_aux"])
+    );
+    // For people the other loss is a column.
+    let args = ["train", &two.file, "--data", &two.data, "--no-run", "--epochs", "1"];
+    let table = run(&args).out;
+    assert!(table.contains("eval loss") && table.contains("aux"), "{table}");
+}
+
+#[test]
+fn examples_that_no_batch_can_hold_are_an_error() {
+    // 50 test examples in batches of 15 leave 5, a third of which is no size.
+    let p =
+        Place::new("dim third = batch / 3", &format!("{LOSS}\n    output class = argmax[classes](logits)"));
+    p.trained("run", &["--no-eval", "--dim", "batch=15"]);
+    let from = p.at("run");
+    for command in ["eval", "predict"] {
+        let args = [command, &p.file, "--data", &p.data, "--checkpoint", &from, "--dim", "batch=15"];
+        let said = run(&args);
+        assert_eq!((said.code, said.out.as_str()), (Some(1), ""), "{command}: {}", said.err);
+        for part in ["E0516", "`batch` = 5", "multiple of 15", "third"] {
+            assert!(said.err.contains(part), "{command}: {part}: {}", said.err);
+        }
+    }
+    // Nothing is left over: every example has its line.
+    let all = p.of("predict", "run", &["--dim", "batch=15", "--limit", "45"]);
+    assert_eq!(all.len(), 45);
+    // Nor does a training begin that could not be evaluated; a size that works is named.
+    let q = Place::new("dim less = batch - 5", LOSS);
+    let to = q.at("run");
+    let said = run(&["train", &q.file, "--data", &q.data, "--run", &to]);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert!(said.err.contains("--dim batch=10") && said.err.contains("--no-eval"), "{}", said.err);
+    assert!(!Path::new(&to).exists());
+    q.trained("run", &["--dim", "batch=10"]);
+}
+
+#[test]
+fn an_output_without_examples_is_of_all_of_them() {
+    let outputs = "    output total = sum[batch](logits)\n    output greatest = sqrt(max[batch, classes](exp(logits)))\n\
+                   \x20   output class = argmax[classes](logits)\n    output bias = sum[rows, cols](w)";
+    let p = Place::new("", &format!("{LOSS}\n{outputs}"));
+    p.trained("run", &[]);
+    let reference = p.of("predict", "run", &["--dim", "batch=50"]);
+    assert_eq!(reference.len(), 3 + SMALL.test);
+    let find = |lines: &[Value], name: &str| -> Vec<f64> {
+        let found: Vec<&Value> = lines.iter().filter(|l| l.get(name).is_some()).collect();
+        assert_eq!(found.len(), 1, "{name}");
+        numbers(&found[0][name])
+    };
+    assert_eq!(find(&reference, "total").len(), 10);
+    for more in [
+        &["--dim", "batch=12"][..],
+        &["--dim", "batch=7", "--mesh", "a=2,b=2", "--layout", "batch -> a; classes -> b"],
+        &["--dim", "batch=64", "--mesh", "a=3", "--layout", "classes -> a"],
+    ] {
+        let other = p.of("predict", "run", more);
+        assert_eq!(other.len(), reference.len(), "{more:?}");
+        for name in ["total", "greatest", "bias"] {
+            for (a, b) in find(&reference, name).iter().zip(find(&other, name)) {
+                assert!((a - b).abs() <= 1e-4 * a.abs().max(1.0), "{more:?}: {name}: {a} and {b}");
+            }
+        }
+        let classes =
+            |l: &[Value]| -> Vec<Value> { l.iter().filter_map(|l| l.get("class").cloned()).collect() };
+        assert_eq!(classes(&other), classes(&reference), "{more:?}");
+    }
+
+    // What is no fold of the examples says nothing of all of them.
+    let p = Place::new(
+        "",
+        &format!("{LOSS}\n    output spread = max[batch](softmax[batch](sum[classes](logits)))"),
+    );
+    p.trained("run", &[]);
+    let from = p.at("run");
+    let said = run(&["predict", &p.file, "--data", &p.data, "--checkpoint", &from]);
+    assert_eq!((said.code, said.out.as_str()), (Some(1), ""), "{}", said.err);
+    assert!(said.err.contains("E0206") && said.err.contains("`spread`"), "{}", said.err);
+}
+
+#[test]
+fn every_parameter_has_a_value_and_is_kept() {
+    let more = format!(
+        "{LOSS}\n    param t[classes] = normal(0, 1)\n    param f[classes] = normal(0, 1)\n    param o[classes] = normal(0, 1)\n\
+         \x20   metric tilt = mean[batch](sum[classes](logits * t * f))\n    output tilted = sum[classes](logits * o)"
+    );
+    for frozen in ["", "    freeze f\n", "    freeze t\n    freeze f\n    freeze o\n"] {
+        let p = Place::new("", &more);
+        let text = std::fs::read_to_string(&p.file)
+            .unwrap()
+            .replace("    minimize l\n", &format!("    minimize l\n{frozen}"));
+        std::fs::write(&p.file, text).unwrap();
+        let mut evaluated = Vec::new();
+        for (k, mesh) in
+            [&[][..], &["--mesh", "a=2,b=2", "--layout", "batch -> a; classes -> b"]].iter().enumerate()
+        {
+            let to = format!("run{k}");
+            let epoch = p.trained(&to, mesh).into_iter().find(|e| e["event"] == "epoch").unwrap();
+            let kept = tensors(Path::new(&p.at(&to)));
+            assert_eq!(kept.keys().collect::<Vec<_>>(), ["f", "o", "t", "w"], "{frozen}");
+            assert!(kept["o"].data.iter().any(|b| *b != 0));
+            let eval = p.of("eval", &to, mesh);
+            assert_eq!(eval[0]["eval_tilt"], epoch["eval_tilt"], "{frozen}");
+            evaluated.push(eval[0]["eval_tilt"].as_f64().unwrap());
+            assert_eq!(p.of("predict", &to, mesh).len(), SMALL.test);
+            // A run goes on with them.
+            let again = p.at(&to);
+            let args = ["train", &p.file, "--data", &p.data, "--run", &again, "--resume", "--epochs", "2"];
+            assert_eq!(run(&[&args[..], mesh].concat()).code, Some(0));
+        }
+        assert!(
+            (evaluated[0] - evaluated[1]).abs() < 1e-4 * evaluated[0].abs().max(1.0),
+            "{frozen}: {evaluated:?}"
+        );
+    }
+}
