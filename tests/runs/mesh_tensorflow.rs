@@ -7,7 +7,6 @@ use meshwright_core::Settings;
 use meshwright_core::resolve::resolve;
 use meshwright_diag::render::concise_all;
 use meshwright_diag::{Diagnostic, Sources, has_errors};
-use meshwright_ops::families;
 use meshwright_syntax::parse_model;
 use std::collections::BTreeMap;
 
@@ -16,8 +15,6 @@ const NAMES: &str = include_str!("mesh_tensorflow_ops.txt");
 const PAGE: &str = "docs/coming-from-mesh-tensorflow.md";
 /// The line of the page's model in whose place a snippet stands.
 const PLACE: &str = "    // a snippet stands here, as a statement or as `let here = …`\n";
-/// Ops that the page writes and a build may lack: their snippets wait for the registry.
-const SLIDING: [&str; 4] = ["conv", "conv_transpose", "max_pool", "mean_pool"];
 
 /// A row of the tables.
 struct Row {
@@ -123,18 +120,7 @@ fn against(text: &str) -> String {
     concise_all(&errors, &sources)
 }
 
-/// The ops that a snippet slides, and this build lacks.
-fn waits_for(snippet: &str) -> Option<&'static str> {
-    let used = |op: &str| {
-        snippet
-            .match_indices(&format!("{op}["))
-            .any(|(at, _)| !snippet[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
-    };
-    SLIDING.into_iter().find(|op| used(op) && !families().any(|f| f.name == *op))
-}
-
 #[test]
-#[allow(clippy::print_stderr, reason = "shown with --nocapture and on failure")]
 fn snippets_for_mesh_tensorflow_compile() {
     let text = read(&root().join(PAGE));
     let model = blocks(&text).into_iter().find(|b| b.0 == "mw" && b.1.contains(PLACE));
@@ -142,13 +128,9 @@ fn snippets_for_mesh_tensorflow_compile() {
     // A snippet that is wrong is told, so silence means something.
     assert!(against(&with(&model, "x + nothing")).contains("E0201"));
     assert!(against(&with(&model, "let x = y")).contains("error"));
-    let (mut problems, mut compiled, mut waiting) = (Vec::new(), 0, Vec::new());
+    let (mut problems, mut compiled) = (Vec::new(), 0);
     for row in rows() {
         for snippet in &row.snippets {
-            if let Some(op) = waits_for(snippet) {
-                waiting.push(op);
-                continue;
-            }
             compiled += 1;
             let said = against(&with(&model, snippet));
             if !said.is_empty() {
@@ -157,8 +139,5 @@ fn snippets_for_mesh_tensorflow_compile() {
         }
     }
     assert!(compiled > 100, "{compiled} snippets");
-    if !waiting.is_empty() {
-        eprintln!("{} of {} snippets wait for ops: {waiting:?}", waiting.len(), waiting.len() + compiled);
-    }
     none(problems);
 }
