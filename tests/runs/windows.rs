@@ -1,7 +1,7 @@
 //! Windows over split dims change no result: trainings of convolutional networks on many meshes beside one on a single
 //! device. Shards are uneven, thinner than the halo, or empty; some kernels are larger than the image.
 
-use crate::support::{Sizes, Trained, apart, folder, options, trained};
+use crate::support::{Sizes, Trained, apart, folder, options, root, trained};
 use meshwright_plan::DType;
 use meshwright_train::ProjectOptions;
 use std::path::Path;
@@ -117,4 +117,35 @@ fn mnist_conv_trains_the_same_on_every_mesh() {
         ("hidden2", 9),
     ];
     all_agree(&model.display().to_string(), 40, &dims, MNIST_CONV, dir.path());
+}
+
+/// As it stands, with Adafactor.
+#[test]
+fn shipped_mnist_conv_trains_the_same_on_every_mesh() {
+    let dir = folder(Sizes { examples: 120, test: 10, rows: 8, cols: 7 });
+    let dims = [("batch", 12), ("rows", 8), ("cols", 7), ("filters1", 5), ("filters2", 3), ("hidden1", 11)];
+    all_agree("mnist_conv", 15, &dims, MNIST_CONV, dir.path());
+}
+
+const UNET: &[(&str, &str, &str)] = &[
+    ("tiles", "", "unet_tiles"),
+    ("batch", "all=3", "batch -> all"),
+    ("uneven-tiles", "b1=3", "rows, mid_rows, low_rows -> b1"),
+    ("batch-and-tiles", "a=2,b2=2", "batch -> a; cols, mid_cols, low_cols -> b2"),
+    ("channels", "a=2", "low -> a"),
+    ("thin", "b1=9", "rows, mid_rows, low_rows -> b1"),
+];
+
+/// The shipped model and images, with fewer channels.
+#[test]
+fn unet_trains_the_same_on_every_mesh() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (root().join("models/data/shapes"), dir.path().join("data"));
+    std::fs::create_dir(&to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+    let dims = [("batch", 5), ("wide", 2), ("wide_up", 3), ("wide_out", 2), ("mid", 3), ("low", 4)];
+    all_agree("unet", 25, &dims, UNET, dir.path());
 }

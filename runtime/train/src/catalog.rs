@@ -26,7 +26,7 @@ pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist
 
 /// Every shipped layout.
 pub const LAYOUTS: &[Shipped] =
-    shipped!("layouts", "layout": "dp" "mp" "dp_mp" "megatron_sp" "zero1" "zero2" "zero3" "folded" "spatial");
+    shipped!("layouts", "layout": "dp" "mp" "dp_mp" "megatron_sp" "zero1" "zero2" "zero3" "folded" "spatial" "unet_tiles");
 
 /// The shipped file of that name, with or without its extension.
 pub fn find(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {
