@@ -89,10 +89,7 @@ fn a_row_says_what_to_write_or_why_nothing() {
     let mut problems = Vec::new();
     for row in rows().iter().filter(|r| r.snippets.is_empty()) {
         if !["not needed", "not yet"].contains(&row.says.as_str()) || row.remark.is_empty() {
-            problems.push(format!(
-                "{PAGE}:{}: neither a snippet nor `not needed` or `not yet` and why",
-                row.line
-            ));
+            problems.push(format!("{PAGE}:{}: neither a snippet nor `not needed` or `not yet` and why", row.line));
         }
     }
     none(problems);
@@ -126,9 +123,9 @@ fn against(text: &str) -> String {
 /// The ops that a snippet slides, and this build lacks.
 fn waits_for(snippet: &str) -> Option<&'static str> {
     let used = |op: &str| {
-        snippet
-            .match_indices(&format!("{op}["))
-            .any(|(at, _)| !snippet[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+        snippet.match_indices(&format!("{op}[")).any(|(at, _)| {
+            !snippet[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_')
+        })
     };
     SLIDING.into_iter().find(|op| used(op) && !families().any(|f| f.name == *op))
 }
