@@ -231,8 +231,9 @@ mod tests {
 
     #[test]
     fn a_broken_graph_is_found() {
+        type Break = fn(&mut StepGraph);
         assert_eq!(verify_graph(&step()), Vec::<String>::new());
-        let broken: [(fn(&mut StepGraph), &str); 4] = [
+        let broken: [(Break, &str); 4] = [
             (|s| s.graph.nodes[1].inputs[0] = Id(1), "before it is defined"),
             (|s| s.graph.nodes[1].ty.dtype = DType::F64, "gives"),
             (|s| s.graph.nodes[0].ty.dtype = DType::Bool, "refuses its operands"),
