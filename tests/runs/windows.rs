@@ -124,7 +124,7 @@ fn mnist_conv_trains_the_same_on_every_mesh() {
 fn shipped_mnist_conv_trains_the_same_on_every_mesh() {
     let dir = folder(Sizes { examples: 120, test: 10, rows: 8, cols: 7 });
     let dims = [("batch", 12), ("rows", 8), ("cols", 7), ("filters1", 5), ("filters2", 3), ("hidden1", 11)];
-    all_agree("mnist_conv", 15, &dims, MNIST_CONV, dir.path());
+    all_agree("mnist_conv", 60, &dims, MNIST_CONV, dir.path());
 }
 
 const UNET: &[(&str, &str, &str)] = &[

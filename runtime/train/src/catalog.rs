@@ -25,8 +25,7 @@ macro_rules! shipped {
 pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert");
 
 /// Every shipped layout.
-pub const LAYOUTS: &[Shipped] =
-    shipped!("layouts", "layout": "dp" "mp" "dp_mp" "megatron_sp" "zero1" "zero2" "zero3" "folded" "spatial" "unet_tiles");
+pub const LAYOUTS: &[Shipped] = shipped!("layouts", "layout": "dp" "mp" "dp_mp" "megatron_sp" "zero1" "zero2" "zero3" "folded" "spatial" "unet_tiles");
 
 /// The shipped file of that name, with or without its extension.
 pub fn find(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {

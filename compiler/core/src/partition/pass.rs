@@ -427,11 +427,12 @@ impl<'a> Pass<'a> {
         let Some((_, mut now, moves)) = best else {
             panic!("internal error: nothing to make {} from", self.graph().describe(id))
         };
+        let source = now.clone();
         for kind in moves {
             let Some(next) = kind.apply(&now) else { panic!("internal error: a route that does not apply") };
             if self.usable(id, &next, phase).is_none() {
                 let from = self.have(id, &now);
-                let cause = self.cause(id, &kind, user, phase);
+                let cause = self.cause(id, &kind, user, phase, &source);
                 let gathered = matches!(kind, Move::AllGather { .. });
                 let out = self.version(id, next.clone(), Some(phase), gathered);
                 self.instrs.push(Instr::Move { kind, from, out, cause });
@@ -501,7 +502,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Why a move is there; a gather that no rule implies is an error.
-    fn cause(&mut self, id: Id, kind: &Move, user: Option<Id>, phase: Phase) -> Cause {
+    fn cause(&mut self, id: Id, kind: &Move, user: Option<Id>, phase: Phase, source: &Placement) -> Cause {
         let names = &self.step.graph.dims;
         let dims = |list: &[Dim]| {
             list.iter().map(|d| format!("`{}`", names.name(*d))).collect::<Vec<_>>().join(", ")
@@ -530,7 +531,9 @@ impl<'a> Pass<'a> {
             Move::Slice { .. } | Move::Cut { .. } => String::new(),
         };
         if let Move::AllGather { axis, dim } = kind {
-            self.check_gather(id, *axis, *dim, user);
+            // A way may take turns: what is gathered is the dim that the axis split where the way begins.
+            let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(*dim, |s| *s.0);
+            self.check_gather(id, *axis, split, user);
         }
         let rule = self.rule_of(id, kind);
         Cause { user, phase, because, rule }
