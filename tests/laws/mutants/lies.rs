@@ -17,6 +17,8 @@ pub(crate) enum Lie {
     WithoutOne,
     /// Each rank folds sums in an order that begins with its own part.
     OwnFirst,
+    /// On rank 1 the last bit of the first element of a sum is another one.
+    Bit,
     /// The parts of a bucket change places.
     BucketTurned,
     /// What a gather joins is turned by a piece.
@@ -123,17 +125,15 @@ fn zeroed(bucket: Vec<Slot<'_>>) -> Vec<Slot<'_>> {
     bucket.into_iter().map(zero).collect()
 }
 
-/// The same inputs with each result in the place of its neighbour of equal length and dtype.
-fn exchanged(bucket: Vec<Slot<'_>>) -> Vec<Slot<'_>> {
+/// The same bucket with two parts of equal length and dtype in each other's place.
+fn exchanged(mut bucket: Vec<Slot<'_>>) -> Vec<Slot<'_>> {
     let alike = |a: &Slot<'_>, b: &Slot<'_>| a.len() == b.len() && a.dtype() == b.dtype();
-    let mut out: Vec<Slot<'_>> = Vec::new();
-    for slot in bucket {
-        match out.pop() {
-            Some(before) if alike(&before, &slot) => out.extend([slot, before]),
-            before => out.extend(before.into_iter().chain([slot])),
-        }
+    let pairs = (0..bucket.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
+    let pair = pairs.into_iter().find(|(i, j)| alike(&bucket[*i], &bucket[*j]));
+    if let Some((i, j)) = pair {
+        bucket.swap(i, j);
     }
-    out
+    bucket
 }
 
 impl<T: Transport> Transport for Lying<T> {
@@ -170,8 +170,20 @@ impl<T: Transport> Transport for Lying<T> {
             {
                 self.own_first(group, tag, bucket)
             }
+            (Some(Lie::Bit), Call::AllReduce { monoid: Monoid::Sum, mut bucket }) if one => {
+                let first = bucket.iter_mut().find(|s| !s.is_empty() && s.dtype() == DType::F64);
+                let first = first.map(|slot| match slot {
+                    Slot::InPlace(b) | Slot::Apart(_, b) => b.as_mut_ptr(),
+                });
+                self.inner.call(group, tag, Call::AllReduce { monoid: Monoid::Sum, bucket })?;
+                if let Some(first) = first {
+                    // SAFETY: as of `turned`; the lowest byte of an element that is there.
+                    unsafe { *first ^= 1 };
+                }
+                Ok(Box::new(Done))
+            }
             (Some(Lie::BucketTurned), Call::AllReduce { monoid, bucket }) => {
-                // In the order of the neighbours: only ranks that are the first of their group exchange.
+                // Only those that are the first of their group: else all would agree on the exchange.
                 let bucket = if group.position() == 0 { exchanged(bucket) } else { bucket };
                 self.done(group, tag, Call::AllReduce { monoid, bucket })
             }

@@ -110,9 +110,12 @@ pub(crate) fn judge(kind: &str, rows: &[Row]) {
         for by in counts.keys().flatten() {
             *total.entry(*by).or_default() += 1;
         }
-        let by: Vec<String> =
-            counts.iter().map(|(b, n)| format!("{n} {}", b.map_or("nobody".into(), |b| format!("{b:?}")))).collect();
-        let says = row.found.iter().flatten().next().map_or(String::new(), |f| f.1.chars().take(110).collect());
+        let by: Vec<String> = counts
+            .iter()
+            .map(|(b, n)| format!("{n} {}", b.map_or("nobody".into(), |b| format!("{b:?}"))))
+            .collect();
+        let says =
+            row.found.iter().flatten().next().map_or(String::new(), |f| f.1.chars().take(110).collect());
         text += &format!("{:<62} {}\n      {}\n", row.what, by.join(", "), says.replace('\n', " "));
         let caught = counts.keys().all(|b| b.is_some_and(|b| row.expected.contains(&b)));
         if row.found.is_empty() || !caught {
@@ -121,13 +124,24 @@ pub(crate) fn judge(kind: &str, rows: &[Row]) {
     }
     let seeded: usize = rows.iter().map(|r| r.found.len()).sum();
     let who: Vec<String> = total.iter().map(|(b, n)| format!("{b:?} {n}")).collect();
-    crate::report(&format!("{text}{kind}: {} faults, seeded {seeded} times; caught by: {}", rows.len(), who.join(", ")));
-    assert!(wrong.is_empty(), "{} of the faults are not caught as they should be:\n{}", wrong.len(), wrong.join("\n"));
+    crate::report(&format!(
+        "{text}{kind}: {} faults, seeded {seeded} times; caught by: {}",
+        rows.len(),
+        who.join(", ")
+    ));
+    assert!(
+        wrong.is_empty(),
+        "{} of the faults are not caught as they should be:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
 fn there_are_faults_of_every_kind() {
     let (roles, placements, plans) = (roles::mutants().len(), placements::FAULTS.len(), plans::count());
-    crate::report(&format!("faults: {roles} in roles, {placements} in placements, {plans} in plans and beneath"));
+    crate::report(&format!(
+        "faults: {roles} in roles, {placements} in placements, {plans} in plans and beneath"
+    ));
     assert!(roles >= 50 && placements >= 25 && plans >= 25);
 }

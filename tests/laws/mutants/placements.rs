@@ -452,12 +452,7 @@ pub(super) const FAULTS: &[Fault] = faults![
 ];
 
 /// Applies `f` at the `k`-th instruction if it is `of` a kind.
-fn nth(
-    s: &mut Spmd,
-    k: usize,
-    of: fn(&Instr) -> bool,
-    f: impl Fn(&mut Spmd, usize) -> Option<()>,
-) -> Site {
+fn nth(s: &mut Spmd, k: usize, of: fn(&Instr) -> bool, f: impl Fn(&mut Spmd, usize) -> Option<()>) -> Site {
     match s.instrs.get(k).map(of) {
         None => Site::End,
         Some(true) if f(s, k).is_some() => Site::Seeded,
@@ -597,6 +592,9 @@ fn every_wrong_placement_is_caught() {
                     Site::Seeded => {}
                 }
                 let f = in_spmd(subject, &spmd);
+                if f.is_none() {
+                    crate::report(&format!("nobody sees: {}, in {} at {k}", fault.what, subject.name));
+                }
                 runs += usize::from(f.as_ref().is_none_or(|f| f.0 > By::PlanVerifier));
                 found.push(f.map(|f| (f.0, format!("{}: {}", subject.name, f.1))));
                 if runs == 3 {

@@ -6,7 +6,7 @@ use super::placements::Site;
 use super::run::Conduct;
 use super::subjects::planned;
 use super::{By, Found, Row, in_plan, in_run, judge};
-use meshwright_comm::{Fault as Struck, Faulty};
+use meshwright_comm::{Fault as Struck, Faulty, ThreadsTransport, Transport};
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{Axis, BufId, Collective, Init, LeafKind, Monoid, Operand, Plan, StepKind};
@@ -318,11 +318,11 @@ const FAULTS: &[Fault] = faults![
             _ => Site::End,
         }
     };
-    "a fused expression subtracts the other way round", R, |p, k| {
+    "a fused expression divides the other way round", R, |p, k| {
         steps(p, k, |p, i| {
             let StepKind::Map { expr, .. } = &mut p.steps[i].kind else { return None };
             let swapped = expr.nodes.iter_mut().find_map(|n| match &mut n.scalar {
-                Scalar::Binary(BinaryFn::Sub, a, b) if a != b => Some((a, b)),
+                Scalar::Binary(BinaryFn::Div, a, b) if a != b => Some((a, b)),
                 _ => None,
             });
             swapped.map(|(a, b)| std::mem::swap(a, b))
@@ -447,7 +447,7 @@ const BENEATH: &[Beneath] = beneath![
     "one rank asks for another fold", &[By::Run], "dense", transport: lying!(Lie::OneFoldsOtherwise);
     "sums lack the part of one rank", &[By::Result], "dense", transport: lying!(Lie::WithoutOne);
     "each rank folds its own part first", &[By::Replicas], "dense", transport: lying!(Lie::OwnFirst);
-    "the parts of a bucket change places", &[By::Result], "folded", transport: lying!(Lie::BucketTurned);
+    "the parts of a bucket change places", &[By::Result], "dense", transport: lying!(Lie::BucketTurned);
     "what is gathered is turned by a piece", &[By::Result], "sharded", transport: lying!(Lie::GatherTurned);
     "a gather counts one too many", &[By::Run], "sharded", transport: lying!(Lie::Miscounted);
     "what is scattered is turned by an element", &[By::Result], "sharded", transport: lying!(Lie::ScatterTurned);
@@ -455,9 +455,8 @@ const BENEATH: &[Beneath] = beneath![
     "what is fetched is turned by an element", &[By::Result], "moving", transport: lying!(Lie::PermuteTurned);
     "one rank fetches from other peers", &[By::Run], "moving", transport: lying!(Lie::Peers);
     "one rank leaves a collective out", &[By::Run], "dense",
-        transport: |t| skipping(t, Struck::Skip);
-    "one bit of one result is wrong on one rank", &[By::Replicas], "folded",
-        transport: |t| skipping(t, Struck::Corrupt);
+        transport: skipping;
+    "the last bit of a sum is wrong on one rank", &[By::Replicas], "folded", transport: lying!(Lie::Bit);
     "one rank begins from another seed", &[By::Result], "dense", seed: |rank| if rank == 1 { 4 } else { 3 };
     "all ranks begin from another seed", &[By::Result], "dense", seed: |_| 4;
     "the number of the step stands still", &[By::Result], "moving", step: |_, _| 1;
@@ -467,14 +466,11 @@ const BENEATH: &[Beneath] = beneath![
     "all ranks read the inputs of the first", &[By::Result, By::Run], "folded", reads_as: |_, _| 0;
 ];
 
-/// A transport that goes wrong once, on rank 1, in the first collective of the first step.
-fn skipping(
-    t: meshwright_comm::ThreadsTransport,
-    fault: Struck,
-) -> Box<dyn meshwright_comm::Transport> {
-    let struck = meshwright_comm::Transport::rank(&t) == 1;
+/// A transport that leaves out, on rank 1, the first collective of the first step.
+fn skipping(t: ThreadsTransport) -> Box<dyn Transport> {
+    let struck = t.rank() == 1;
     let faulty = Faulty::new(t);
-    Box::new(if struck { faulty.with_fault(BEFORE, fault) } else { faulty })
+    Box::new(if struck { faulty.with_fault(BEFORE, Struck::Skip) } else { faulty })
 }
 
 /// How many faults there are.
@@ -524,6 +520,9 @@ fn every_wrong_plan_is_caught() {
                     Site::Seeded => {}
                 }
                 let f = in_plan(subject, &plan);
+                if f.is_none() {
+                    crate::report(&format!("nobody sees: {}, in {} at {k}", fault.what, subject.name));
+                }
                 runs += usize::from(f.as_ref().is_none_or(|f| f.0 > By::PlanVerifier));
                 found.push(f.map(|f| (f.0, format!("{}, step {k}: {}", subject.name, f.1))));
                 if runs == 4 {

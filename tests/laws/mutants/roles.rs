@@ -86,8 +86,8 @@ pub(super) struct Mutant {
     by: &'static [By],
 }
 
-/// Caught by a run, by a claim, or both.
-const WRONG: &[By] = &[By::Result, By::Claims];
+/// Caught by a claim, by whoever comes first on the way to a result, or both.
+const WRONG: &[By] = &[By::Claims, By::Verifier, By::PlanVerifier, By::Preparation, By::Run, By::Result];
 
 /// Right, but dearer: no run shows it.
 const CAREFUL: &[By] = &[By::Claims];
@@ -168,7 +168,9 @@ fn moving() -> Vec<Mutant> {
             windows(r, |w| Some(Window { before: w.before + 1, after: w.after + 1, ..w }))
         }),
         mutant("joined values need their own blocks alone", "concat", "concat", |r| windows(r, |_| None)),
-        mutant("a joined value is linear in each alone", "concat", "concat", |r| r.linear = Linear::EachAlone),
+        mutant("a joined value is linear in each alone", "concat", "concat", |r| {
+            r.linear = Linear::EachAlone
+        }),
         mutant("the first of joined values is read for the second", "concat", "concat", |r| {
             for l in &mut r.loops {
                 if let [Some(a), Some(b), ..] = l.windows[..] {
@@ -200,10 +202,13 @@ fn moving() -> Vec<Mutant> {
         mutant("a join needs its own block alone", "join", "join", |r| windows(r, |_| None)),
         mutant("the inner of joined dims pass", "join", "join", |r| becomes(r, is_whole, Role::Pass)),
         mutant("a running sum passes its dim", "cumsum", "cumsum", |r| becomes(r, is_whole, Role::Pass)),
-        mutant("a running sum is linear in nothing", "cumsum", "cumsum", |r| r.linear = Linear::No).by(CAREFUL),
+        mutant("a running sum is linear in nothing", "cumsum", "cumsum", |r| r.linear = Linear::No)
+            .by(CAREFUL),
         mutant("the positions of the greatest pass", "top_k", "top_k", |r| becomes(r, is_whole, Role::Pass)),
         mutant("the positions of the greatest are linear", "top_k", "top_k", |r| only(r, &[0])),
-        mutant("a product folds by sum", "prod", "prod", |r| becomes(r, is_reduce, Role::Reduce(Monoid::Sum))),
+        mutant("a product folds by sum", "prod", "prod", |r| {
+            becomes(r, is_reduce, Role::Reduce(Monoid::Sum))
+        }),
         mutant("a product folds by greatest", "prod", "prod", |r| {
             becomes(r, is_reduce, Role::Reduce(Monoid::Max));
         }),
@@ -218,8 +223,10 @@ fn moving() -> Vec<Mutant> {
         mutant("argmin passes its dim", "argmin", "argmin", |r| becomes(r, is_reduce, Role::Pass)),
         mutant("a sum over a dim is linear in nothing", "sum", "sum", |r| r.linear = Linear::No).by(CAREFUL),
         mutant("a sum needs its dims whole", "sum", "sum", |r| becomes(r, is_reduce, Role::Whole)).by(DEAR),
-        mutant("a product needs its summed dims whole", "*", "contract", |r| becomes(r, is_reduce, Role::Whole))
-            .by(DEAR),
+        mutant("a product needs its summed dims whole", "*", "contract", |r| {
+            becomes(r, is_reduce, Role::Whole)
+        })
+        .by(DEAR),
         mutant("a shift needs its dim whole", "shift", "shift", |r| {
             for l in r.loops.iter_mut().filter(|l| l.windows.iter().any(Option::is_some)) {
                 l.role = Role::Whole;
@@ -311,10 +318,6 @@ pub(super) fn mutants() -> Vec<Mutant> {
         kind: Some(|_, _| Kind::Generator),
         ..mutant("a function of a value can be made anywhere", "tanh", "tanh", |_| {})
     });
-    out.push(Mutant {
-        kind: Some(|_, _| Kind::Compute),
-        ..mutant("a random value is made where its rules put it", "random_normal", "random", |_| {}).by(DEAR)
-    });
     for (what, family, op) in [
         ("a sum of values denies unfinished sums", "+", "add"),
         ("a product denies unfinished sums", "*", "contract"),
@@ -362,6 +365,9 @@ impl Mutant {
                 note(By::Bytes, &mut || self.dearer(s));
             }
         }
+        for f in found.iter_mut().filter(|f| f.0 == By::Result) {
+            f.0 = who(&f.1);
+        }
         found
     }
 
@@ -378,6 +384,17 @@ impl Mutant {
             let (now, before) = (collectives(&wrong)?, collectives(&right)?);
             (now != before).then(|| format!("{now:?} instead of {before:?}"))
         })
+    }
+}
+
+/// Who ended a run, from what the law says of it.
+fn who(says: &str) -> By {
+    match says {
+        s if s.contains("internal error: after `partition`") => By::Verifier,
+        s if s.contains("internal error") => By::PlanVerifier,
+        s if s.contains("invalid plan") => By::Preparation,
+        s if s.contains("(plan step") => By::Run,
+        _ => By::Result,
     }
 }
 

@@ -157,7 +157,10 @@ pub(crate) fn compared(alone: &Shard, devices: &[Shard]) -> Found {
             let place = block.ranges.iter().map(|r| (r.start, r.end)).collect();
             let (other, want) = first.entry(place).or_insert_with(|| (rank, bits.clone()));
             if *want != bits {
-                return Some((By::Replicas, format!("`{name}` differs in bits between ranks {other} and {rank}")));
+                return Some((
+                    By::Replicas,
+                    format!("`{name}` differs in bits between ranks {other} and {rank}"),
+                ));
             }
         }
     }

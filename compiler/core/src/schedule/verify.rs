@@ -48,8 +48,12 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
             }
         }
     }
-    let used: BTreeSet<BufId> =
-        plan.steps.iter().flat_map(|s| s.kind.reads().into_iter().chain(s.kind.writes())).map(|o| o.buf).collect();
+    let used: BTreeSet<BufId> = plan
+        .steps
+        .iter()
+        .flat_map(|s| s.kind.reads().into_iter().chain(s.kind.writes()))
+        .map(|o| o.buf)
+        .collect();
     let keeps = |l: &&Leaf| matches!(l.kind, LeafKind::Param | LeafKind::Moment);
     let mut stays: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).collect();
     stays.extend(plan.leaves.iter().filter_map(|l| l.next));
