@@ -37,13 +37,21 @@ pub(crate) struct Conduct {
     pub(crate) seed: fn(usize) -> u64,
     /// The number of the step that a rank is given.
     pub(crate) step: fn(usize, u64) -> u64,
+    /// What becomes of the Plan that a rank is given.
+    pub(crate) plan: fn(usize, &mut Plan),
     /// The rank, of so many, whose block of the inputs a rank reads.
     pub(crate) reads_as: fn(usize, usize) -> usize,
 }
 
 impl Default for Conduct {
     fn default() -> Self {
-        Conduct { transport: |t| Box::new(t), seed: |_| SEED, step: |_, step| step, reads_as: |rank, _| rank }
+        Conduct {
+            transport: |t| Box::new(t),
+            seed: |_| SEED,
+            step: |_, step| step,
+            plan: |_, _| {},
+            reads_as: |rank, _| rank,
+        }
     }
 }
 
@@ -71,12 +79,13 @@ fn input(decl: &InputDecl, step: u64) -> HostTensor {
 
 /// Runs a Plan for some steps on all its devices.
 pub(crate) fn run(plan: &Plan, conduct: &Conduct) -> Result<Vec<Shard>, Ended> {
-    let plan = Arc::new(plan.clone());
     let ends = World::new(plan.mesh.devices(), Timeouts::all(Duration::from_secs(10)));
     let done: Vec<Result<Shard, Ended>> = std::thread::scope(|scope| {
         let device = |end: ThreadsTransport| {
-            let plan = plan.clone();
+            let mut plan = plan.clone();
             scope.spawn(move || {
+                (conduct.plan)(end.rank(), &mut plan);
+                let plan = Arc::new(plan);
                 let mut engine = Engine::new((conduct.transport)(end));
                 let done = catch_unwind(AssertUnwindSafe(|| device(&mut engine, &plan, conduct)));
                 done.unwrap_or_else(|_| {

@@ -1,7 +1,7 @@
 //! Small training programs that between them have every collective, bucket, window and random stream.
 //!
-//! The logits are so large that `exp` of them overflows unless their greatest is taken off before: else a least in the place
-//! of that greatest would change nothing.
+//! The logits are so far apart that `exp` of them overflows unless their greatest is taken off before: else a least in the
+//! place of that greatest would change nothing.
 
 use super::run::{Conduct, Shard, run};
 use meshwright_core::partition::Spmd;
@@ -69,6 +69,22 @@ model m {
 train m { minimize l optimizer sgd(lr = 0.1) }
 ";
 
+const VOCABULARY: &str = "
+dim batch = 4, seq = 5, vocab = 11, d = 6
+model m {
+    input token[batch, seq]: i32 in vocab
+    input target[batch, seq]: i32 in vocab
+    param word[vocab, d] = normal(0, 1)
+    param bias[vocab] = 0
+    let x = word[vocab = token]
+    let z = sum[d](tanh(x) * word) + bias
+    let low = cast(index(vocab) < 4, float) + cast(index(vocab) == 5, float) + cast(index(vocab) == 9, float)
+    let logits = z - 1000 * low
+    loss xent = mean[batch, seq](cross_entropy[vocab](logits, target))
+}
+train m { minimize xent optimizer sgd(lr = 0.1, momentum = 0.9) }
+";
+
 /// Name, model, mesh, layout.
 const SUBJECTS: &[(&str, &str, &str, &str)] = &[
     ("dense", DENSE, "r=2,c=3", "batch -> r; hidden, classes -> c"),
@@ -76,6 +92,7 @@ const SUBJECTS: &[(&str, &str, &str, &str)] = &[
     ("folded", DENSE, "r=2,c=2", "batch -> c, r; params: hidden -> r, c"),
     ("moving", MOVING, "a=3,b=2", "seq, two, part -> a; d -> b; gather seq"),
     ("turned", TURNED, "a=2,b=2", "d_head, d_model -> a; batch -> b"),
+    ("vocabulary", VOCABULARY, "a=3,b=2", "vocab -> a; batch -> b"),
 ];
 
 fn compiled(text: &str, mesh: &str, layout: &str) -> (Spmd, Plan) {
