@@ -26,6 +26,9 @@ pub(crate) struct Block {
     value: HostTensor,
 }
 
+/// Where a block begins and ends along each dim.
+type Place = Vec<(usize, usize)>;
+
 /// All that a device gives: outputs of each step, parameters and moments at the end.
 pub(crate) type Shard = BTreeMap<String, Block>;
 
@@ -159,11 +162,11 @@ pub(crate) fn compared(alone: &Shard, devices: &[Shard]) -> Found {
         }
     }
     for name in alone.keys() {
-        let mut first: BTreeMap<Vec<(usize, usize)>, (usize, Vec<u64>)> = BTreeMap::new();
+        let mut first: BTreeMap<Place, (usize, Vec<u64>)> = BTreeMap::new();
         for (rank, shard) in devices.iter().enumerate() {
             let block = &shard[name];
             let bits: Vec<u64> = block.value.data.to_f64().iter().map(|v| v.to_bits()).collect();
-            let place = block.ranges.iter().map(|r| (r.start, r.end)).collect();
+            let place: Place = block.ranges.iter().map(|r| (r.start, r.end)).collect();
             let (other, want) = first.entry(place).or_insert_with(|| (rank, bits.clone()));
             if *want != bits {
                 return Some((
