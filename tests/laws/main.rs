@@ -2,16 +2,17 @@
 //!
 //! Every op of the registry is run through the real compiler and the real runtime under many layouts and compared, in
 //! f64, with its oracle, which shares no role with the partitioner. Whole models equal under a few layouts are a weak
-//! test: they pass with wrong roles. So each claim is tested by itself, and `broken.rs` shows that wrong claims are caught.
+//! test: they pass with wrong roles. So each claim is tested by itself, and `mutants` shows that wrong claims, programs and
+//! Plans are caught.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod broken;
 mod composite;
 mod devices;
 mod fuzz;
 mod gradient;
 mod linear;
 mod monoids;
+mod mutants;
 mod rng;
 mod split;
 mod subject;

@@ -6,7 +6,7 @@
 //!    again, is equal.
 //! 4. A move applies to its operand, and the result's placement, derived again, is equal.
 //! 5. Every version is made before it is used; every collective has a cause.
-//! 6. What the step gives is finished, scalars are whole, next values are placed as their leaves.
+//! 6. What the step gives is its goals' values, finished; scalars are whole, next values are placed as their leaves.
 
 use crate::partition::{Instr, Move, Spmd, VersionId, operand_placement};
 use crate::step_graph::{GoalKind, StepGraph};
@@ -54,7 +54,11 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         }
     }
     for (goal, version) in spmd.step.goals.iter().zip(&spmd.goals) {
-        let p = &spmd.version(*version).placement;
+        let given = spmd.version(*version);
+        let p = &given.placement;
+        if given.value != goal.id {
+            v.push(format!("`{}` is given by another value", goal.name));
+        }
         if !made.contains(version) || !p.partial.is_empty() || !p.windows.is_empty() {
             v.push(format!("`{}` is not finished", goal.name));
         }

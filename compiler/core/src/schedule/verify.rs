@@ -3,11 +3,11 @@
 //! 1. A buffer is written once, before it is read, and not after it has ended.
 //! 2. Storage is handed on only where its buffer ends, once, to a buffer of the same shape and dtype, by a step that reads it
 //!    in the order in which it writes the result.
-//! 3. What outlives the step (outputs, next values, unchanged parameters) does not end in it.
+//! 3. What outlives the step (outputs, next values, unchanged parameters) does not end in it; all else that it uses does.
 //! 4. Operands have the dims of their buffers; maps write one iteration space; sums have both factors.
 //! 5. A collective's result has the extents that its operand and its axes give.
 
-use meshwright_plan::{Axis, BufId, Collective, Extent, LeafKind, Operand, Plan, StepKind};
+use meshwright_plan::{Axis, BufId, Collective, Extent, Leaf, LeafKind, Operand, Plan, StepKind};
 use std::collections::BTreeSet;
 
 /// Every violation, in words; empty for a sound Plan.
@@ -48,14 +48,26 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
             }
         }
     }
+    let used: BTreeSet<BufId> = plan
+        .steps
+        .iter()
+        .flat_map(|s| s.kind.reads().into_iter().chain(s.kind.writes()))
+        .map(|o| o.buf)
+        .collect();
+    let keeps = |l: &&Leaf| matches!(l.kind, LeafKind::Param | LeafKind::Moment);
+    let mut stays: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).collect();
+    stays.extend(plan.leaves.iter().filter_map(|l| l.next));
+    stays.extend(plan.leaves.iter().filter(keeps).filter(|l| l.next.is_none()).map(|l| l.buf));
+    for b in alive.iter().filter(|b| used.contains(b) && !stays.contains(b)) {
+        v.push(format!("buffer {} never ends", b.0));
+    }
     for o in &plan.outputs {
         if !alive.contains(&o.buf) {
             v.push(format!("output `{}` has ended", o.name));
         }
     }
     for l in &plan.leaves {
-        let keeps = matches!(l.kind, LeafKind::Param | LeafKind::Moment);
-        if keeps && !alive.contains(&l.next.unwrap_or(l.buf)) {
+        if keeps(&l) && !alive.contains(&l.next.unwrap_or(l.buf)) {
             v.push(format!("`{}` has ended", l.name));
         }
         if let Some(n) = l.next
@@ -129,6 +141,13 @@ fn shapes(plan: &Plan, kind: &StepKind, at: &str, v: &mut Vec<String>) {
 }
 
 fn collective(plan: &Plan, c: &Collective, at: &str, v: &mut Vec<String>) {
+    let (operands, results) = match c {
+        Collective::AllReduce { from, to, .. } => (from.len(), to.len()),
+        _ => (1, 1),
+    };
+    if operands != results {
+        v.push(format!("{at}: {operands} operands and {results} results"));
+    }
     let mut check =
         |from: &Operand, to: &Operand, change: &dyn Fn(meshwright_plan::Dim, &mut Vec<Axis>) -> bool| {
             for d in &from.dims {

@@ -1,0 +1,578 @@
+//! Faults in Plans, as a wrong schedule or a wrong lowering would make them, and beneath: in the transport, and in how devices
+//! are run. The verifier of Plans, a device that prepares one, or another result must tell.
+
+use super::lies::{Lie, Lying};
+use super::run::Conduct;
+use super::sites::Site;
+use super::subjects::planned;
+use super::{By, Found, Row, in_plan, in_run, judge};
+use meshwright_comm::{Fault as Struck, Faulty, ThreadsTransport, Transport};
+use meshwright_plan::expr::{BinaryFn, Scalar};
+use meshwright_plan::random::Distribution;
+use meshwright_plan::{Axis, BufId, Collective, Init, LeafKind, Monoid, Operand, Plan, StepKind};
+
+/// What goes wrong, who must catch it, and how it is seeded at the `k`-th step, leaf or output.
+struct Fault {
+    what: &'static str,
+    by: &'static [By],
+    seed: fn(&mut Plan, usize) -> Site,
+}
+
+const P: &[By] = &[By::PlanVerifier];
+/// Another number comes out, or a device refuses what it is given.
+const R: &[By] = &[By::Result, By::Preparation, By::Run];
+const PR: &[By] = &[By::PlanVerifier, By::Result, By::Preparation, By::Run];
+
+macro_rules! faults {
+    ($($what:literal, $by:ident, $seed:expr;)*) => {
+        &[$(Fault { what: $what, by: $by, seed: $seed },)*]
+    };
+}
+
+const FAULTS: &[Fault] = faults![
+    "an all-reduce folds by another monoid", R, |p, k| {
+        collectives(p, k, |c, _| match c {
+            Collective::AllReduce { monoid, .. } | Collective::ReduceScatter { monoid, .. } => {
+                *monoid = match monoid {
+                    Monoid::Sum => Monoid::Max,
+                    Monoid::Max => Monoid::Min,
+                    Monoid::ArgMax => Monoid::ArgMin,
+                    _ => return None,
+                };
+                Some(())
+            }
+            _ => None,
+        })
+    };
+    "an all-reduce over the group of another axis", R, |p, k| {
+        collectives(p, k, |c, all| match c {
+            Collective::AllReduce { axes, .. } => {
+                *axes = vec![*all.iter().find(|a| !axes.contains(a))?];
+                Some(())
+            }
+            _ => None,
+        })
+    };
+    "an all-reduce over one of two axes", R, |p, k| {
+        collectives(p, k, |c, _| match c {
+            Collective::AllReduce { axes, .. } if axes.len() > 1 => axes.pop().map(|_| ()),
+            _ => None,
+        })
+    };
+    "an all-reduce over one axis too many", R, |p, k| {
+        collectives(p, k, |c, all| match c {
+            Collective::AllReduce { axes, monoid: Monoid::Sum, .. } => {
+                axes.push(*all.iter().find(|a| !axes.contains(a))?);
+                axes.sort();
+                Some(())
+            }
+            _ => None,
+        })
+    };
+    "two results of a bucket are swapped", PR, |p, k| {
+        collectives(p, k, |c, _| match c {
+            Collective::AllReduce { to, .. } if to.len() > 1 => {
+                to.swap(0, 1);
+                Some(())
+            }
+            _ => None,
+        })
+    };
+    "a bucket reads one value twice", PR, |p, k| {
+        collectives(p, k, |c, _| match c {
+            Collective::AllReduce { from, .. } if from.len() > 1 => {
+                from[0] = from[1].clone();
+                Some(())
+            }
+            _ => None,
+        })
+    };
+    "a bucket has a result less than values", PR, |p, k| {
+        collectives(p, k, |c, _| match c {
+            Collective::AllReduce { from, to, .. } if to.len() > 1 => {
+                from.pop();
+                Some(())
+            }
+            _ => None,
+        })
+    };
+    "an all-reduce over an axis that the mesh lacks", R, |p, k| {
+        collectives(p, k, |c, _| match c {
+            Collective::AllReduce { axes, .. } => {
+                axes[0] = Axis(9);
+                Some(())
+            }
+            _ => None,
+        })
+    };
+    "two dims of one size are swapped in an operand", PR, |p, k| {
+        steps(p, k, |p, i| {
+            // Not of a fold: where it folds both, nothing changes.
+            let StepKind::Contract { a: o, .. } = &mut p.steps[i].kind else { return None };
+            let pairs = (0..o.dims.len()).flat_map(|j| (0..j).map(move |l| (l, j)));
+            let (l, j) = pairs.into_iter().find(|(l, j)| o.dims[*l].size == o.dims[*j].size)?;
+            o.dims.swap(l, j);
+            Some(())
+        })
+    };
+    "a table is looked up at the positions of another index", PR, |p, k| {
+        steps(p, k, |p, i| {
+            let other = p.leaves.iter().filter(|l| l.kind == LeafKind::Input).map(|l| l.buf).collect::<Vec<_>>();
+            let buffers = &p.buffers;
+            let (StepKind::Lookup { index, .. } | StepKind::ScatterAdd { index, .. }) = &mut p.steps[i].kind else {
+                return None;
+            };
+            let like = |b: &&BufId| **b != index.buf && buffers[b.0 as usize] == buffers[index.buf.0 as usize];
+            index.buf = *other.iter().find(like)?;
+            Some(())
+        })
+    };
+    "a collective of another axis than its result", P, |p, k| {
+        collectives(p, k, |c, all| match c {
+            Collective::ReduceScatter { axis, .. }
+            | Collective::AllGather { axis, .. }
+            | Collective::AllToAll { axis, .. } => {
+                *axis = *all.iter().find(|a| *a != axis)?;
+                Some(())
+            }
+            Collective::Permute { axes, .. } => {
+                *axes = vec![*all.iter().find(|a| !axes.contains(a))?];
+                Some(())
+            }
+            Collective::AllReduce { .. } => None,
+        })
+    };
+    "a collective along another dim than its result", P, |p, k| {
+        collectives(p, k, |c, _| match c {
+            Collective::ReduceScatter { dim, from, .. }
+            | Collective::AllGather { dim, from, .. }
+            | Collective::Permute { dim, from, .. } => {
+                *dim = *from.dims.iter().find(|d| *d != dim)?;
+                Some(())
+            }
+            Collective::AllToAll { join, split, .. } => {
+                std::mem::swap(join, split);
+                Some(())
+            }
+            Collective::AllReduce { .. } => None,
+        })
+    };
+    "a collective is a copy", PR, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Collective(c) = &p.steps[i].kind else { return None };
+            let (Collective::AllReduce { from, to, .. }, [(_, _)]) = (c, &p.steps[i].reuse[..]) else { return None };
+            let copy = meshwright_plan::Copy { from: from[0].clone(), out: to[0].clone() };
+            (from.len() == 1).then_some(())?;
+            p.steps[i].kind = StepKind::Copy(copy);
+            // A copy takes no storage over.
+            let ended = p.steps[i].reuse.pop()?.0;
+            p.steps[i].free.push(ended);
+            Some(())
+        })
+    };
+    "a permute brings one element less", PR, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Collective(Collective::Permute { to, dim, .. }) = &p.steps[i].kind else { return None };
+            let at = to.dims.iter().position(|d| d == dim)?;
+            let w = p.buffers[to.buf.0 as usize].extents[at].window.as_mut()?;
+            w.before += 1;
+            Some(())
+        })
+    };
+    "a permute brings what lies on the other side", PR, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Collective(Collective::Permute { to, dim, .. }) = &p.steps[i].kind else { return None };
+            let at = to.dims.iter().position(|d| d == dim)?;
+            let w = p.buffers[to.buf.0 as usize].extents[at].window.as_mut()?;
+            (w.before, w.after) = (-w.after - 1, -w.before - 1);
+            Some(())
+        })
+    };
+    "a step comes before what it reads", P, |p, k| {
+        steps(p, k, |p, i| {
+            let reads: Vec<BufId> = p.steps[i].kind.reads().iter().map(|o| o.buf).collect();
+            let maker = p.steps.iter().position(|s| s.kind.writes().iter().any(|o| reads.contains(&o.buf)))?;
+            let step = p.steps.remove(i);
+            p.steps.insert(maker, step);
+            Some(())
+        })
+    };
+    "a step is left out", P, |p, k| {
+        steps(p, k, |p, i| {
+            p.steps.remove(i);
+            Some(())
+        })
+    };
+    "a step comes twice", P, |p, k| {
+        steps(p, k, |p, i| {
+            let again = p.steps[i].clone();
+            p.steps.insert(i, again);
+            Some(())
+        })
+    };
+    "a buffer ends a step too early", P, |p, k| {
+        steps(p, k, |p, i| {
+            let buf = *p.steps[i].free.first()?;
+            let made = p.steps.iter().position(|s| s.kind.writes().iter().any(|o| o.buf == buf));
+            let early = made.map_or(0, |m| m.max(i.saturating_sub(1)));
+            (early < i).then_some(())?;
+            p.steps[i].free.remove(0);
+            p.steps[early].free.push(buf);
+            Some(())
+        })
+    };
+    "a buffer ends twice", P, |p, k| {
+        steps(p, k, |p, i| {
+            let buf = *p.steps[i].free.first()?;
+            p.steps[i].free.push(buf);
+            Some(())
+        })
+    };
+    "a buffer never ends", P, |p, k| steps(p, k, |p, i| p.steps[i].free.pop().map(|_| ()));
+    "storage is handed on while it is still read", P, |p, k| {
+        steps(p, k, |p, i| {
+            let (reads, writes) = (p.steps[i].kind.reads(), p.steps[i].kind.writes());
+            let taken = |b: BufId| p.steps[i].reuse.iter().any(|r| r.1 == b || r.0 == b);
+            let later = |b: BufId| p.steps[i + 1..].iter().any(|s| s.kind.reads().iter().any(|o| o.buf == b));
+            let pair = reads.iter().find_map(|r| {
+                let fits = |w: &&&Operand| p.buffer(w.buf) == p.buffer(r.buf) && !taken(w.buf);
+                (later(r.buf) && !taken(r.buf)).then(|| writes.iter().find(fits).map(|w| (r.buf, w.buf)))?
+            })?;
+            p.steps[i].reuse.push(pair);
+            Some(())
+        })
+    };
+    "storage is handed on to a buffer of another shape", P, |p, k| {
+        steps(p, k, |p, i| {
+            let out = p.steps[i].kind.writes().first()?.buf;
+            let ends = p.steps[i].free.iter().position(|b| p.buffer(*b) != p.buffer(out))?;
+            let buf = p.steps[i].free.remove(ends);
+            p.steps[i].reuse.push((buf, out));
+            Some(())
+        })
+    };
+    "two factors are swapped for others of their shape", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Contract { a, .. } = &p.steps[i].kind else { return None };
+            let a = a.clone();
+            let leaf = p.leaves.iter().find(|l| {
+                l.kind == LeafKind::Param && l.buf != a.buf && l.dims.len() > 1 && p.buffer(l.buf) == p.buffer(a.buf)
+            })?;
+            let other = leaf.buf;
+            let StepKind::Contract { a, .. } = &mut p.steps[i].kind else { return None };
+            a.buf = other;
+            Some(())
+        })
+    };
+    "a local fold by another monoid", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Reduce { monoid, .. } = &mut p.steps[i].kind else { return None };
+            *monoid = match monoid {
+                Monoid::Sum => Monoid::Max,
+                Monoid::Max => Monoid::Min,
+                _ => return None,
+            };
+            Some(())
+        })
+    };
+    "a shift by one more", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Shift { start, .. } = &mut p.steps[i].kind else { return None };
+            *start += 1;
+            Some(())
+        })
+    };
+    "the parts of a concatenation change places", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Concat { parts, .. } = &mut p.steps[i].kind else { return None };
+            (parts[0].2, parts[1].2) = (parts[1].2, parts[0].2);
+            Some(())
+        })
+    };
+    "a part of a concatenation begins one behind", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Concat { parts, .. } = &mut p.steps[i].kind else { return None };
+            parts[1].2 += 1;
+            Some(())
+        })
+    };
+    "a running sum runs from the other end", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::CumSum { reverse, .. } = &mut p.steps[i].kind else { return None };
+            *reverse = !*reverse;
+            Some(())
+        })
+    };
+    "a running sum leaves its own element out", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::CumSum { exclusive, .. } = &mut p.steps[i].kind else { return None };
+            *exclusive = !*exclusive;
+            Some(())
+        })
+    };
+    "a random value is drawn from another stream", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Random { stream, .. } = &mut p.steps[i].kind else { return None };
+            stream.push('x');
+            Some(())
+        })
+    };
+    "two random values share a stream", R, |p, k| {
+        steps(p, k, |p, i| {
+            let other = p.steps.iter().enumerate().find_map(|(j, s)| match &s.kind {
+                StepKind::Random { stream, .. } if i != j => Some(stream.clone()),
+                _ => None,
+            });
+            let StepKind::Random { stream, .. } = &mut p.steps[i].kind else { return None };
+            *stream = other?;
+            Some(())
+        })
+    };
+    "a random value is of another distribution", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Random { distribution, .. } = &mut p.steps[i].kind else { return None };
+            *distribution = match *distribution {
+                Distribution::Uniform { low, high } => Distribution::Uniform { low: low - 0.5, high },
+                Distribution::Normal { mean, std } => Distribution::Normal { mean, std: 2.0 * std },
+                Distribution::Kept { rate } => Distribution::Kept { rate: 2.0 * rate },
+            };
+            Some(())
+        })
+    };
+    "seed and step do not enter random values", R, |p, k| {
+        let random = p.steps.iter().any(|s| matches!(s.kind, StepKind::Random { .. }));
+        match (k, random) {
+            (0, true) => {
+                p.program = "eval".into();
+                Site::Seeded
+            }
+            _ => Site::End,
+        }
+    };
+    "a fused expression divides the other way round", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Map { expr, .. } = &mut p.steps[i].kind else { return None };
+            let swapped = expr.nodes.iter_mut().find_map(|n| match &mut n.scalar {
+                Scalar::Binary(BinaryFn::Div, a, b) if a != b => Some((a, b)),
+                _ => None,
+            });
+            swapped.map(|(a, b)| std::mem::swap(a, b))
+        })
+    };
+    "a fused expression takes the position along another dim", R, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Map { expr, outs, .. } = &mut p.steps[i].kind else { return None };
+            let dims = outs[0].1.dims.len() as u16;
+            (dims > 1).then_some(())?;
+            expr.nodes.iter_mut().find_map(|n| match &mut n.scalar {
+                Scalar::Index(d) => {
+                    *d = (*d + 1) % dims;
+                    Some(())
+                }
+                _ => None,
+            })
+        })
+    };
+    "a leaf is bound where it is not read", PR, |p, k| {
+        leaves(p, k, |p, i| {
+            let buf = p.leaves[i].buf;
+            let e = p.buffers[buf.0 as usize].extents.iter_mut().find(|e| e.axes.len() == 1)?;
+            e.axes.clear();
+            Some(())
+        })
+    };
+    "a leaf is bound by other axes", PR, |p, k| {
+        let axes: Vec<Axis> = p.mesh.iter().collect();
+        leaves(p, k, |p, i| {
+            let buf = p.leaves[i].buf;
+            let used: Vec<Axis> = p.buffer(buf).extents.iter().flat_map(|e| e.axes.clone()).collect();
+            let other = *axes.iter().find(|a| !used.contains(a))?;
+            let e = p.buffers[buf.0 as usize].extents.iter_mut().find(|e| e.axes.len() == 1)?;
+            e.axes = vec![other];
+            Some(())
+        })
+    };
+    "a parameter begins otherwise", R, |p, k| {
+        leaves(p, k, |p, i| match &mut p.leaves[i].init {
+            Some(Init::Normal { std, .. }) => {
+                *std *= 2.0;
+                Some(())
+            }
+            Some(Init::Constant(c)) => {
+                *c += 1.0;
+                Some(())
+            }
+            _ => None,
+        })
+    };
+    "two parameters change places", R, |p, k| {
+        leaves(p, k, |p, i| {
+            let one = &p.leaves[i];
+            let other = p.leaves[..i].iter().position(|l| {
+                l.kind == one.kind && one.init.is_some() && p.buffer(l.buf) == p.buffer(one.buf)
+            })?;
+            let (a, b) = (p.leaves[i].buf, p.leaves[other].buf);
+            (p.leaves[i].buf, p.leaves[other].buf) = (b, a);
+            Some(())
+        })
+    };
+    "the next values of two leaves change places", PR, |p, k| {
+        leaves(p, k, |p, i| {
+            let next = p.leaves[i].next?;
+            let other = p.leaves[..i].iter().position(|l| l.next.is_some_and(|n| n != next))?;
+            p.leaves[i].next = p.leaves[other].next;
+            p.leaves[other].next = Some(next);
+            Some(())
+        })
+    };
+    "a leaf keeps its value", P, |p, k| leaves(p, k, |p, i| p.leaves[i].next.take().map(|_| ()));
+    "the step gives another buffer", PR, |p, k| {
+        let n = p.outputs.len();
+        if k >= n {
+            return Site::End;
+        }
+        let here = p.outputs[k].buf;
+        let written: Vec<BufId> = p.steps.iter().flat_map(|s| s.kind.writes()).map(|o| o.buf).collect();
+        let like = |b: &BufId| *b != here && p.buffer(*b).extents.is_empty();
+        match written.into_iter().rev().find(like) {
+            Some(b) => {
+                p.outputs[k].buf = b;
+                Site::Seeded
+            }
+            None => Site::Skipped,
+        }
+    };
+];
+
+/// Faults beneath the Plan: what, who must catch it, the subject, and how it is run.
+struct Beneath {
+    what: &'static str,
+    by: &'static [By],
+    subject: &'static str,
+    conduct: fn() -> Conduct,
+}
+
+macro_rules! beneath {
+    ($($what:literal, $by:expr, $subject:literal, $($field:ident: $value:expr),+;)*) => {
+        &[$(Beneath {
+            what: $what,
+            by: $by,
+            subject: $subject,
+            conduct: || Conduct { $($field: $value,)+ ..Conduct::default() },
+        },)*]
+    };
+}
+
+macro_rules! lying {
+    ($lie:expr) => {
+        |inner| Box::new(Lying { inner, lie: $lie })
+    };
+}
+
+/// Calls that compare the Plan before the first step.
+const BEFORE: u64 = 2;
+
+const BENEATH: &[Beneath] = beneath![
+    "the transport takes the greatest for the sum", &[By::Result], "dense", transport: lying!(Lie::Folds(Monoid::Max));
+    "the transport takes the product for the sum", &[By::Result], "folded", transport: lying!(Lie::Folds(Monoid::Prod));
+    "one rank asks for another fold", &[By::Run], "dense", transport: lying!(Lie::OneFoldsOtherwise);
+    "sums lack the part of one rank", &[By::Result], "dense", transport: lying!(Lie::WithoutOne);
+    "each rank folds its own part first", &[By::Replicas], "dense", transport: lying!(Lie::OwnFirst);
+    "the parts of a bucket change places", &[By::Result], "dense", transport: lying!(Lie::BucketTurned);
+    "what is gathered is turned by a piece", &[By::Result], "sharded", transport: lying!(Lie::GatherTurned);
+    "a gather counts one too many", &[By::Run], "sharded", transport: lying!(Lie::Miscounted);
+    "what is scattered is turned by an element", &[By::Result], "sharded", transport: lying!(Lie::ScatterTurned);
+    "what is exchanged is turned by a piece", &[By::Result], "turned", transport: lying!(Lie::ExchangeTurned);
+    "what is fetched is turned by an element", &[By::Result], "moving", transport: lying!(Lie::PermuteTurned);
+    "one rank fetches from other peers", &[By::Run], "moving", transport: lying!(Lie::Peers);
+    "one rank leaves a collective out", &[By::Run], "dense",
+        transport: skipping;
+    "the last bit of a sum is wrong on one rank", &[By::Replicas], "folded", transport: lying!(Lie::Bit);
+    "one rank has another order of steps", &[By::Preparation], "dense",
+        plan: |rank, plan| if rank == 1 { plan.steps.swap(0, 1) };
+    "one rank has another plan that gives the same", &[By::Preparation], "dense",
+        plan: |rank, plan| if rank == 1 { plan.summary.flops += 1 };
+    "one rank begins from another seed", &[By::Result], "dense", seed: |rank| if rank == 1 { 4 } else { 3 };
+    "all ranks begin from another seed", &[By::Result], "dense", seed: |_| 4;
+    "the number of the step stands still", &[By::Result], "moving", step: |_, _| 1;
+    "one rank is a step ahead", &[By::Result], "moving", step: |rank, step| step + u64::from(rank == 1);
+    "a rank reads the inputs of its neighbour", &[By::Result, By::Run], "dense",
+        reads_as: |rank, ranks| (rank + 1) % ranks;
+    "all ranks read the inputs of the first", &[By::Result, By::Run], "folded", reads_as: |_, _| 0;
+];
+
+/// A transport that leaves out, on rank 1, the first collective of the first step.
+fn skipping(t: ThreadsTransport) -> Box<dyn Transport> {
+    let struck = t.rank() == 1;
+    let faulty = Faulty::new(t);
+    Box::new(if struck { faulty.with_fault(BEFORE, Struck::Skip) } else { faulty })
+}
+
+/// How many faults there are.
+pub(super) fn count() -> usize {
+    FAULTS.len() + BENEATH.len()
+}
+
+fn steps(p: &mut Plan, k: usize, f: impl Fn(&mut Plan, usize) -> Option<()>) -> Site {
+    match k < p.steps.len() {
+        false => Site::End,
+        true if f(p, k).is_some() => Site::Seeded,
+        true => Site::Skipped,
+    }
+}
+
+/// Applies `f` to the `k`-th step if it is a collective, with the axes of the mesh.
+fn collectives(p: &mut Plan, k: usize, f: impl Fn(&mut Collective, &[Axis]) -> Option<()>) -> Site {
+    let axes: Vec<Axis> = p.mesh.iter().collect();
+    steps(p, k, |p, i| match &mut p.steps[i].kind {
+        StepKind::Collective(c) => f(c, &axes),
+        _ => None,
+    })
+}
+
+fn leaves(p: &mut Plan, k: usize, f: impl Fn(&mut Plan, usize) -> Option<()>) -> Site {
+    match k < p.leaves.len() {
+        false => Site::End,
+        true if f(p, k).is_some() => Site::Seeded,
+        true => Site::Skipped,
+    }
+}
+
+#[test]
+fn every_wrong_plan_is_caught() {
+    let subjects = planned();
+    let mut rows = Vec::new();
+    for fault in FAULTS {
+        let mut found: Vec<Found> = Vec::new();
+        for subject in &subjects {
+            for k in 0.. {
+                let mut plan = subject.plan.clone();
+                match (fault.seed)(&mut plan, k) {
+                    Site::End => break,
+                    Site::Skipped => continue,
+                    Site::Seeded => {}
+                }
+                let f = in_plan(subject, &plan);
+                if f.is_none() {
+                    crate::report(&format!("nobody sees: {}, in {} at {k}", fault.what, subject.name));
+                }
+                found.push(f.map(|f| (f.0, format!("{}, step {k}: {}", subject.name, f.1))));
+            }
+        }
+        rows.push(Row { what: fault.what, expected: fault.by, found });
+    }
+    for b in BENEATH {
+        let subject = subjects.iter().find(|s| s.name == b.subject).unwrap();
+        let found = vec![in_run(subject, &subject.plan, &(b.conduct)())];
+        rows.push(Row { what: b.what, expected: b.by, found });
+    }
+    judge("plans and beneath", &rows);
+}
+
+#[test]
+fn what_is_not_broken_is_not_caught() {
+    for subject in planned() {
+        assert_eq!(in_plan(&subject, &subject.plan), None, "{}", subject.name);
+        assert_eq!(super::in_spmd(&subject, &subject.spmd), None, "{}", subject.name);
+    }
+}

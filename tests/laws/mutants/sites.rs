@@ -1,0 +1,143 @@
+//! Places in a partitioned program where a fault may be seeded, and what seeding takes.
+
+use meshwright_core::partition::{Instr, Move, Spmd, Version, VersionId};
+use meshwright_plan::{Axis, Dim, Monoid, Placement, Window};
+
+/// What becomes of a fault at a place.
+pub(super) enum Site {
+    /// It is seeded.
+    Seeded,
+    /// It does not apply there.
+    Skipped,
+    /// There is no such place, nor any later one.
+    End,
+}
+
+/// Applies `f` at the `k`-th instruction if it is `of` a kind.
+pub(super) fn nth(
+    s: &mut Spmd,
+    k: usize,
+    of: fn(&Instr) -> bool,
+    f: impl Fn(&mut Spmd, usize) -> Option<()>,
+) -> Site {
+    match s.instrs.get(k).map(of) {
+        None => Site::End,
+        Some(true) if f(s, k).is_some() => Site::Seeded,
+        Some(_) => Site::Skipped,
+    }
+}
+
+pub(super) fn ops(s: &mut Spmd, k: usize, f: impl Fn(&mut Spmd, usize) -> Option<()>) -> Site {
+    nth(s, k, |i| matches!(i, Instr::Op { .. }), f)
+}
+
+pub(super) fn moves(s: &mut Spmd, k: usize, f: impl Fn(&mut Spmd, usize) -> Option<()>) -> Site {
+    nth(s, k, |i| matches!(i, Instr::Move { .. }), f)
+}
+
+/// Applies `f` to the placement of what the `k`-th instruction makes, of leaves aside.
+pub(super) fn placed(s: &mut Spmd, k: usize, f: impl Fn(&mut Placement) -> Option<()>) -> Site {
+    nth(s, k, |i| !matches!(i, Instr::Leaf { .. }), |s, i| f(&mut out(s, i).placement))
+}
+
+/// Changes the window of a permute or of a cut; `both` changes the result as well.
+pub(super) fn windowed(s: &mut Spmd, k: usize, f: fn(Window) -> Window, both: bool) -> Site {
+    moves(s, k, |s, i| {
+        let (Move::Permute { window, .. } | Move::Cut { window, .. }) = kind(s, i) else { return None };
+        *window = f(*window);
+        if both { follow(s, i) } else { Some(()) }
+    })
+}
+
+pub(super) fn goals(s: &mut Spmd, k: usize, f: impl Fn(&mut Spmd, usize) -> Option<()>) -> Site {
+    match k < s.goals.len() {
+        false => Site::End,
+        true if f(s, k).is_some() => Site::Seeded,
+        true => Site::Skipped,
+    }
+}
+
+/// The version that an instruction makes.
+pub(super) fn out(s: &mut Spmd, i: usize) -> &mut Version {
+    let v = s.instrs[i].out();
+    &mut s.versions[v.0 as usize]
+}
+
+/// The move of an instruction that is one.
+pub(super) fn kind(s: &mut Spmd, i: usize) -> &mut Move {
+    match &mut s.instrs[i] {
+        Instr::Move { kind, .. } => kind,
+        other => panic!("{other:?} is no move"),
+    }
+}
+
+pub(super) fn move_from(s: &Spmd, i: usize) -> Option<VersionId> {
+    match &s.instrs[i] {
+        Instr::Move { from, .. } => Some(*from),
+        _ => None,
+    }
+}
+
+pub(super) fn from(s: &Spmd, i: usize) -> VersionId {
+    move_from(s, i).unwrap()
+}
+
+pub(super) fn set_from(s: &mut Spmd, i: usize, new: VersionId) -> Option<()> {
+    let Instr::Move { from, .. } = &mut s.instrs[i] else { return None };
+    *from = new;
+    Some(())
+}
+
+/// Places the result of a move where the move leads.
+pub(super) fn follow(s: &mut Spmd, i: usize) -> Option<()> {
+    let from = from(s, i);
+    let before = s.version(from).placement.clone();
+    out(s, i).placement = kind(s, i).apply(&before)?;
+    Some(())
+}
+
+/// Inserts a sound move at `i`; gives what it makes.
+pub(super) fn append(s: &mut Spmd, i: usize, from: VersionId, kind: Move) -> Option<VersionId> {
+    let Version { value, placement } = s.version(from).clone();
+    let placement = kind.apply(&placement)?;
+    s.versions.push(Version { value, placement });
+    let out = VersionId(s.versions.len() as u32 - 1);
+    let cause = meshwright_core::partition::Cause { because: "a fault".into(), ..Default::default() };
+    s.instrs.insert(i, Instr::Move { kind, from, out, cause });
+    Some(out)
+}
+
+/// Whoever reads `old` reads `new`, from instruction `start` on, and so do the goals.
+pub(super) fn rewire(s: &mut Spmd, start: usize, old: VersionId, new: VersionId) {
+    let mut change = |v: &mut VersionId| {
+        if *v == old {
+            *v = new;
+        }
+    };
+    for instr in &mut s.instrs[start..] {
+        match instr {
+            Instr::Leaf { .. } => {}
+            Instr::Op { inputs, .. } => inputs.iter_mut().for_each(&mut change),
+            Instr::Move { from, .. } => change(from),
+        }
+    }
+    s.goals.iter_mut().for_each(change);
+}
+
+pub(super) fn dims_of(s: &Spmd, v: VersionId) -> Vec<Dim> {
+    s.step.graph.ty(s.version(v).value).dims.clone()
+}
+
+pub(super) fn first_split(s: &Spmd, v: VersionId) -> Option<(Dim, Axis)> {
+    let p = &s.version(v).placement;
+    p.splits.iter().next().and_then(|(d, a)| Some((*d, *a.last()?)))
+}
+
+/// An axis that a version does not use, other than `a`.
+pub(super) fn unused(s: &Spmd, v: VersionId, a: Axis) -> Option<Axis> {
+    s.mesh.iter().find(|b| *b != a && !s.version(v).placement.uses(*b))
+}
+
+pub(super) fn other_than(m: Monoid) -> Monoid {
+    if m == Monoid::Sum { Monoid::Max } else { Monoid::Sum }
+}
