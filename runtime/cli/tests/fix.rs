@@ -13,7 +13,7 @@ dim hidden = 6, classes = 3
 model small {
     input x[batch, hidden]: float
     param w[hidden, classes] = normal(0, 0.1)
-    let y = softmax[classes](sum[hidden](tanh(x) * w))
+    let y = softmax[classes](sum[hidden](sigmoid(x) * w))
     loss out = mean[batch](sum[classes](y))
 }
 ";
@@ -53,14 +53,14 @@ impl Place {
 #[test]
 fn misspelt_names_are_put_right() {
     let wrong =
-        RIGHT.replace("sum[hidden]", "sum[hiden]").replace("softmax", "sotfmax").replace("tanh", "tahn");
+        RIGHT.replace("sum[hidden]", "sum[hiden]").replace("softmax", "sotfmax").replace("sigmoid", "sigmiod");
     let at = Place::new("fix-names", &wrong, &LAYOUT.replace("-> rows", "-> rwos").replace("batch", "bacth"));
     let (code, out, err) = at.check(&["m.mw", "--layout", "l.layout", "--fix"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     for said in [
         "m.mw:7: `hiden` -> `hidden`\n",
         "m.mw:7: `sotfmax` -> `softmax`\n",
-        "m.mw:7: `tahn` -> `tanh`\n",
+        "m.mw:7: `sigmiod` -> `sigmoid`\n",
         "l.layout:2: `rwos` -> `rows`\n",
         "l.layout:2: `bacth` -> `batch`\n",
         "ok: 1 parameter",
@@ -75,8 +75,8 @@ fn misspelt_names_are_put_right() {
 
 #[test]
 fn what_is_not_sure_is_left_to_the_writer() {
-    // `elu` may be another function, `hidden2` another dim: both are near something, and neither is sure.
-    for wrong in [RIGHT.replace("tanh", "tan"), RIGHT.replace("sum[hidden]", "sum[hidden2]")] {
+    // `tahn` may be `tan` or `tanh`, `hidden2` another dim: both are near something, and neither is sure.
+    for wrong in [RIGHT.replace("sigmoid", "tahn"), RIGHT.replace("sum[hidden]", "sum[hidden2]")] {
         let at = Place::new("fix-unsure", &wrong, LAYOUT);
         let written = || std::fs::metadata(at.0.join("m.mw")).unwrap().modified().unwrap();
         let before = written();
@@ -171,10 +171,10 @@ fn what_comes_through_a_pipe_is_printed_corrected() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(RIGHT.replace("tanh", "tahn").as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(RIGHT.replace("sigmoid", "sigmiod").as_bytes()).unwrap();
     let out = child.wait_with_output().unwrap();
     let (said, err) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
     assert_eq!(out.status.code(), Some(1), "{err}");
-    assert_eq!(said, format!("/dev/stdin:7: `tahn` -> `tanh`\n{RIGHT}"));
+    assert_eq!(said, format!("/dev/stdin:7: `sigmiod` -> `sigmoid`\n{RIGHT}"));
     assert!(err.contains("no file that can be replaced"), "{err}");
 }
