@@ -52,8 +52,10 @@ impl Place {
 /// A misspelt dim, function and axis, in two files: all are put right in one go.
 #[test]
 fn misspelt_names_are_put_right() {
-    let wrong =
-        RIGHT.replace("sum[hidden]", "sum[hiden]").replace("softmax", "sotfmax").replace("sigmoid", "sigmiod");
+    let wrong = RIGHT
+        .replace("sum[hidden]", "sum[hiden]")
+        .replace("softmax", "sotfmax")
+        .replace("sigmoid", "sigmiod");
     let at = Place::new("fix-names", &wrong, &LAYOUT.replace("-> rows", "-> rwos").replace("batch", "bacth"));
     let (code, out, err) = at.check(&["m.mw", "--layout", "l.layout", "--fix"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");

@@ -4,6 +4,7 @@
 //! them, by the cheapest chain of collectives; unfinished sums travel through linear ops and are finished once. No op is
 //! consulted beyond its roles. Every collective has a cause.
 
+mod cause;
 mod follow;
 mod pass;
 mod reasons;
