@@ -149,3 +149,35 @@ fn unet_trains_the_same_on_every_mesh() {
     let dims = [("batch", 5), ("wide", 2), ("wide_up", 3), ("wide_out", 2), ("mid", 3), ("low", 4)];
     all_agree("unet", 25, &dims, UNET, dir.path());
 }
+
+/// Inputs that are read with a halo, or by blocks with other edges, the dim of the examples among them.
+const MOVED: &str = "
+dim batch = 10, rows = 12, cols = 7, classes = 10, r2 = 10, four = 4, three = 3
+model moved {
+    input image[batch, rows, cols]: u8
+    input label[batch]: i32 in classes
+    param w[rows, cols, classes] = normal(0, 0.02)
+    param v[r2, cols, classes]   = normal(0, 0.02)
+    let a = cast(shift[batch, by = 1](image), float) / 255
+    let b = cast(image[rows = 1..11 -> r2], float) / 255
+    let c = cast(image, float)[rows -> four * three][four * three -> rows] / 255
+    let y = sum[rows, cols]((a + c) * w) + sum[r2, cols](b * v)
+    loss xent = mean[batch](cross_entropy[classes](y, label))
+}
+train moved { minimize xent optimizer sgd(lr = 0.02) }
+";
+
+#[test]
+fn inputs_are_read_with_what_lies_beyond_their_blocks() {
+    let dir = folder(Sizes { examples: 120, test: 10, rows: 12, cols: 7 });
+    let model = dir.path().join("moved.mw");
+    std::fs::write(&model, MOVED).unwrap();
+    let meshes = [
+        ("batch", "a=3", "batch -> a"),
+        ("rows", "a=3", "rows, r2 -> a"),
+        ("cut", "a=3", "four, rows -> a"),
+        ("both", "a=2,b=2", "batch -> a; cols -> b"),
+        ("empty", "a=13", "batch -> a"),
+    ];
+    all_agree(&model.display().to_string(), 30, &[], &meshes, dir.path());
+}

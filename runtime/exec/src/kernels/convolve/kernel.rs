@@ -33,18 +33,7 @@ impl ToKernel {
     pub(super) fn new(shape: &Shape, unit: usize) -> ToKernel {
         let (last, outer) = match shape.slides.split_last() {
             Some((last, outer)) => (last.clone(), outer),
-            None => (
-                super::Sliding {
-                    stride: 1,
-                    dilation: 1,
-                    low: 0,
-                    elements: 0..1,
-                    taps: 1,
-                    positions: 0..1,
-                    strides: [0; 3],
-                },
-                &[][..],
-            ),
+            None => (super::Sliding::still(), &[][..]),
         };
         let sweep = last.over_positions().remove(0);
         let of = |tensor: usize, s: &super::Sliding| {

@@ -65,6 +65,11 @@ pub(in crate::kernels) struct Sweep {
 }
 
 impl Sliding {
+    /// A window of one tap over one element: what stands where no dim slides.
+    pub(super) fn still() -> Sliding {
+        Sliding { stride: 1, dilation: 1, low: 0, elements: 0..1, taps: 1, positions: 0..1, strides: [0; 3] }
+    }
+
     /// Walks over positions, reading elements.
     pub(in crate::kernels) fn over_positions(&self) -> Vec<Sweep> {
         let first = (self.positions.start * self.stride) as i64 - (self.low + self.elements.start) as i64;

@@ -54,18 +54,7 @@ impl ToImage {
         };
         let (last, outer) = match shape.slides.split_last() {
             Some((last, outer)) => (last.clone(), outer),
-            None => (
-                super::Sliding {
-                    stride: 1,
-                    dilation: 1,
-                    low: 0,
-                    elements: 0..1,
-                    taps: 1,
-                    positions: 0..1,
-                    strides: [0; 3],
-                },
-                &[][..],
-            ),
+            None => (super::Sliding::still(), &[][..]),
         };
         let along = sweeps(&last);
         let source_rows: Vec<(usize, usize)> =
