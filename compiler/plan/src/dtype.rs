@@ -10,6 +10,8 @@ pub enum DType {
     F64,
     /// 32-bit IEEE float.
     F32,
+    /// 16-bit float with the exponent of `f32` and 8 significant bits (bfloat16).
+    BF16,
     /// 32-bit signed integer.
     I32,
     /// 8-bit unsigned integer; only inputs have it.
@@ -29,13 +31,14 @@ impl DType {
             DType::PairF64 => 16,
             DType::F64 | DType::PairF32 => 8,
             DType::F32 | DType::I32 => 4,
+            DType::BF16 => 2,
             DType::U8 | DType::Bool => 1,
         }
     }
 
-    /// Whether it is `f32` or `f64`.
+    /// Whether it is `f64`, `f32` or `bf16`.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::F32 | DType::F64)
+        matches!(self, DType::F64 | DType::F32 | DType::BF16)
     }
 
     /// Whether it is an integer.
@@ -43,9 +46,10 @@ impl DType {
         matches!(self, DType::I32 | DType::U8)
     }
 
-    /// The pair type that an arg-reduction of this type makes; integers reduce as `f64`, which holds them exactly.
+    /// The pair type that an arg-reduction of this type makes; `bf16` reduces as `f32` and integers as `f64`, which hold
+    /// them exactly.
     pub fn pair(self) -> DType {
-        if self == DType::F32 { DType::PairF32 } else { DType::PairF64 }
+        if matches!(self, DType::F32 | DType::BF16) { DType::PairF32 } else { DType::PairF64 }
     }
 
     /// Whether it is a value with its index.
@@ -58,6 +62,7 @@ impl DType {
         match self {
             DType::F64 => "f64",
             DType::F32 => "f32",
+            DType::BF16 => "bf16",
             DType::I32 => "i32",
             DType::U8 => "u8",
             DType::Bool => "bool",

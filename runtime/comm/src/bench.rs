@@ -216,7 +216,7 @@ fn one<T: Transport>(transport: &mut T, job: &Job, sequence: &mut u64) -> Result
         DType::F64 => measure::<f64>(transport, &group, job, sequence),
         DType::F32 => measure::<f32>(transport, &group, job, sequence),
         DType::I32 => measure::<i32>(transport, &group, job, sequence),
-        DType::U8 | DType::Bool | DType::PairF32 | DType::PairF64 => {
+        DType::BF16 | DType::U8 | DType::Bool | DType::PairF32 | DType::PairF64 => {
             measure::<u8>(transport, &group, job, sequence)
         }
     }

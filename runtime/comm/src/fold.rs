@@ -3,7 +3,7 @@
 //! Element `i` of a result is `f(f(f(x0[i], x1[i]), x2[i]), ...)` in the dtype itself, whatever the chunking, so that
 //! a rerun gives the same bits. A fold is computed once and copied to all members, so that they hold the same bits.
 //!
-//! - `Sum` and `Prod` of `i32` wrap.
+//! - `Sum` and `Prod` of `i32` wrap. Those of `bf16` round after each member.
 //! - `Max` and `Min` give the first NaN in group order where there is one, and of equal values (`0.0` and `-0.0`) the
 //!   first in group order.
 //! - `ArgMax` and `ArgMin` give the pair of greatest or least value; a NaN stands before all numbers; of equal values
@@ -11,6 +11,7 @@
 //! - `And` and `Or` take any byte but 0 as true, and give 0 or 1.
 
 use crate::{PairF32, PairF64};
+use half::bf16;
 use meshwright_plan::{DType, Monoid};
 
 /// Bytes that one inner pass folds: it stays in the first-level cache together with its sources.
@@ -20,8 +21,10 @@ const BLOCK: usize = 4096;
 /// pairs, conjunction and disjunction of truth values.
 pub fn can_fold(monoid: Monoid, dtype: DType) -> bool {
     match monoid {
-        Monoid::Sum | Monoid::Prod => matches!(dtype, DType::F64 | DType::F32 | DType::I32),
-        Monoid::Max | Monoid::Min => matches!(dtype, DType::F64 | DType::F32 | DType::I32 | DType::U8),
+        Monoid::Sum | Monoid::Prod => matches!(dtype, DType::F64 | DType::F32 | DType::BF16 | DType::I32),
+        Monoid::Max | Monoid::Min => {
+            matches!(dtype, DType::F64 | DType::F32 | DType::BF16 | DType::I32 | DType::U8)
+        },
         Monoid::ArgMax | Monoid::ArgMin => dtype.is_pair(),
         Monoid::And | Monoid::Or => dtype == DType::Bool,
     }
@@ -49,9 +52,11 @@ pub(crate) unsafe fn fold(
     match (monoid, dtype) {
         (Monoid::Sum, DType::F64) => run!(f64, |a, b| a + b),
         (Monoid::Sum, DType::F32) => run!(f32, |a, b| a + b),
+        (Monoid::Sum, DType::BF16) => run!(bf16, |a, b| a + b),
         (Monoid::Sum, DType::I32) => run!(i32, i32::wrapping_add),
         (Monoid::Prod, DType::F64) => run!(f64, |a, b| a * b),
         (Monoid::Prod, DType::F32) => run!(f32, |a, b| a * b),
+        (Monoid::Prod, DType::BF16) => run!(bf16, |a, b| a * b),
         (Monoid::Prod, DType::I32) => run!(i32, i32::wrapping_mul),
         // `|` and `&` have no branches, so that the loops vectorise.
         (Monoid::Max, DType::F64) => {
@@ -65,6 +70,12 @@ pub(crate) unsafe fn fold(
         }
         (Monoid::Min, DType::F32) => {
             run!(f32, |a: f32, b: f32| if (b < a) | (b.is_nan() & !a.is_nan()) { b } else { a })
+        }
+        (Monoid::Max, DType::BF16) => {
+            run!(bf16, |a: bf16, b: bf16| if (b > a) | (b.is_nan() & !a.is_nan()) { b } else { a })
+        }
+        (Monoid::Min, DType::BF16) => {
+            run!(bf16, |a: bf16, b: bf16| if (b < a) | (b.is_nan() & !a.is_nan()) { b } else { a })
         }
         (Monoid::Max, DType::I32) => run!(i32, i32::max),
         (Monoid::Min, DType::I32) => run!(i32, i32::min),

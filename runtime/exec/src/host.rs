@@ -1,6 +1,7 @@
 //! Tensors outside of a device: what data sets, checkpoints and metrics are made of.
 
 use crate::kernels::{PairF32, PairF64};
+use half::bf16;
 use meshwright_plan::DType;
 use std::ops::Range;
 
@@ -11,6 +12,8 @@ pub enum HostData {
     F64(Vec<f64>),
     /// [`DType::F32`].
     F32(Vec<f32>),
+    /// [`DType::BF16`].
+    BF16(Vec<bf16>),
     /// [`DType::I32`].
     I32(Vec<i32>),
     /// [`DType::U8`].
@@ -29,6 +32,7 @@ macro_rules! each_vec {
         match $data {
             HostData::F64($v) => $body,
             HostData::F32($v) => $body,
+            HostData::BF16($v) => $body,
             HostData::I32($v) => $body,
             HostData::U8($v) | HostData::Bool($v) => $body,
             HostData::PairF32($v) => $body,
@@ -43,6 +47,7 @@ impl HostData {
         match dtype {
             DType::F64 => HostData::F64(vec![0.0; len]),
             DType::F32 => HostData::F32(vec![0.0; len]),
+            DType::BF16 => HostData::BF16(vec![bf16::ZERO; len]),
             DType::I32 => HostData::I32(vec![0; len]),
             DType::U8 => HostData::U8(vec![0; len]),
             DType::Bool => HostData::Bool(vec![0; len]),
@@ -66,6 +71,7 @@ impl HostData {
         match self {
             HostData::F64(_) => DType::F64,
             HostData::F32(_) => DType::F32,
+            HostData::BF16(_) => DType::BF16,
             HostData::I32(_) => DType::I32,
             HostData::U8(_) => DType::U8,
             HostData::Bool(_) => DType::Bool,
@@ -79,6 +85,7 @@ impl HostData {
         match self {
             HostData::F64(v) => v.clone(),
             HostData::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            HostData::BF16(v) => v.iter().map(|x| f64::from(*x)).collect(),
             HostData::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
             HostData::U8(v) | HostData::Bool(v) => v.iter().map(|x| f64::from(*x)).collect(),
             HostData::PairF32(v) => v.iter().map(|p| f64::from(p.value)).collect(),
@@ -92,6 +99,7 @@ impl HostData {
         match dtype {
             DType::F64 => HostData::F64(values),
             DType::F32 => HostData::F32(values.iter().map(|x| *x as f32).collect()),
+            DType::BF16 => HostData::BF16(values.iter().map(|x| bf16::from_f64(*x)).collect()),
             DType::I32 => HostData::I32(values.iter().map(|x| *x as i32).collect()),
             DType::U8 => HostData::U8(values.iter().map(|x| *x as u8).collect()),
             DType::Bool => HostData::Bool(values.iter().map(|x| u8::from(*x != 0.0)).collect()),
@@ -117,6 +125,7 @@ impl HostData {
         match (self, from) {
             (HostData::F64(a), HostData::F64(b)) => copy!(a, b),
             (HostData::F32(a), HostData::F32(b)) => copy!(a, b),
+            (HostData::BF16(a), HostData::BF16(b)) => copy!(a, b),
             (HostData::I32(a), HostData::I32(b)) => copy!(a, b),
             (HostData::U8(a), HostData::U8(b)) | (HostData::Bool(a), HostData::Bool(b)) => copy!(a, b),
             (HostData::PairF32(a), HostData::PairF32(b)) => copy!(a, b),

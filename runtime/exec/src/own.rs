@@ -467,6 +467,7 @@ fn clear(out: SliceMut<'_>) {
     match out {
         SliceMut::F64(s) => s.fill(0.0),
         SliceMut::F32(s) => s.fill(0.0),
+        SliceMut::BF16(s) => s.fill(half::bf16::ZERO),
         SliceMut::I32(s) => s.fill(0),
         SliceMut::U8(s) | SliceMut::Bool(s) => s.fill(0),
         SliceMut::PairF32(s) => s.fill(Default::default()),

@@ -9,6 +9,7 @@ use burn_backend::DType as BurnType;
 use burn_flex::{FlexTensor, Layout};
 use burn_ir::HandleKind;
 use burn_std::{Bytes, Shape};
+use half::bf16;
 use meshwright_plan::DType;
 use std::collections::BTreeMap;
 
@@ -17,6 +18,7 @@ pub(crate) fn stored_as(dtype: DType) -> BurnType {
     match dtype {
         DType::F64 => BurnType::F64,
         DType::F32 => BurnType::F32,
+        DType::BF16 => BurnType::BF16,
         DType::I32 => BurnType::I32,
         DType::U8 | DType::Bool => BurnType::U8,
         DType::PairF32 | DType::PairF64 => BurnType::U64,
@@ -37,6 +39,7 @@ pub(crate) fn slice(tensor: &FlexTensor, dtype: DType) -> Slice<'_> {
     match dtype {
         DType::F64 => Slice::F64(tensor.storage()),
         DType::F32 => Slice::F32(tensor.storage()),
+        DType::BF16 => Slice::BF16(tensor.storage()),
         DType::I32 => Slice::I32(tensor.storage()),
         DType::U8 => Slice::U8(tensor.storage()),
         DType::Bool => Slice::Bool(tensor.storage()),
@@ -50,6 +53,7 @@ pub(crate) fn slice_mut(tensor: &mut FlexTensor, dtype: DType) -> SliceMut<'_> {
     match dtype {
         DType::F64 => SliceMut::F64(tensor.storage_mut()),
         DType::F32 => SliceMut::F32(tensor.storage_mut()),
+        DType::BF16 => SliceMut::BF16(tensor.storage_mut()),
         DType::I32 => SliceMut::I32(tensor.storage_mut()),
         DType::U8 => SliceMut::U8(tensor.storage_mut()),
         DType::Bool => SliceMut::Bool(tensor.storage_mut()),
@@ -63,6 +67,7 @@ pub(crate) fn bytes_mut(tensor: &mut FlexTensor) -> &mut [u8] {
     match tensor.dtype() {
         BurnType::F64 => bytemuck::cast_slice_mut(tensor.storage_mut::<f64>()),
         BurnType::F32 => bytemuck::cast_slice_mut(tensor.storage_mut::<f32>()),
+        BurnType::BF16 => bytemuck::cast_slice_mut(tensor.storage_mut::<bf16>()),
         BurnType::I32 => bytemuck::cast_slice_mut(tensor.storage_mut::<i32>()),
         BurnType::U64 => bytemuck::cast_slice_mut(tensor.storage_mut::<u64>()),
         _ => tensor.storage_mut::<u8>(),
@@ -76,6 +81,7 @@ pub(crate) fn from_host(host: HostTensor) -> FlexTensor {
     let bytes = match host.data {
         HostData::F64(v) => Bytes::from_elems(v),
         HostData::F32(v) => Bytes::from_elems(v),
+        HostData::BF16(v) => Bytes::from_elems(v),
         HostData::I32(v) => Bytes::from_elems(v),
         HostData::U8(v) | HostData::Bool(v) => Bytes::from_elems(v),
         // One by one: a vector of pairs need not be aligned as `u64`s are, and where it is empty it is not.
@@ -92,6 +98,7 @@ pub(crate) fn to_host(tensor: &FlexTensor, dtype: DType, shape: &[usize]) -> Hos
     let data = match slice(tensor, dtype) {
         Slice::F64(s) => HostData::F64(s.to_vec()),
         Slice::F32(s) => HostData::F32(s.to_vec()),
+        Slice::BF16(s) => HostData::BF16(s.to_vec()),
         Slice::I32(s) => HostData::I32(s.to_vec()),
         Slice::U8(s) => HostData::U8(s.to_vec()),
         Slice::Bool(s) => HostData::Bool(s.to_vec()),
@@ -109,7 +116,7 @@ pub(crate) fn zeros(dtype: DType, shape: &[usize]) -> FlexTensor {
 /// The interpreter's handle of a tensor.
 pub(crate) fn handle(tensor: FlexTensor) -> HandleKind<burn_flex::Flex> {
     match tensor.dtype() {
-        BurnType::F64 | BurnType::F32 => HandleKind::Float(tensor),
+        BurnType::F64 | BurnType::F32 | BurnType::BF16 => HandleKind::Float(tensor),
         _ => HandleKind::Int(tensor),
     }
 }

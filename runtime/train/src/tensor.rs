@@ -1,5 +1,6 @@
 //! A whole tensor as files have it: bytes. The engine's [`HostTensor`] is the same with typed elements.
 
+use half::bf16;
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_plan::DType;
 
@@ -24,6 +25,7 @@ impl RawTensor {
         let data = match self.dtype {
             DType::F64 => HostData::F64(words.map(|b| f64::from_le_bytes(array(b))).collect()),
             DType::F32 => HostData::F32(words.map(|b| f32::from_le_bytes(array(b))).collect()),
+            DType::BF16 => HostData::BF16(words.map(|b| bf16::from_le_bytes(array(b))).collect()),
             DType::I32 => HostData::I32(words.map(|b| i32::from_le_bytes(array(b))).collect()),
             DType::U8 => HostData::U8(self.data),
             DType::Bool => HostData::Bool(self.data),
@@ -37,6 +39,7 @@ impl RawTensor {
         let data = match &tensor.data {
             HostData::F64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             HostData::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            HostData::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             HostData::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             HostData::U8(v) | HostData::Bool(v) => v.clone(),
             HostData::PairF32(_) | HostData::PairF64(_) => return None,
@@ -67,6 +70,7 @@ mod tests {
         let all = [
             HostData::F64(vec![1.5, -0.0, f64::MIN_POSITIVE, 1e300]),
             HostData::F32(vec![1.5, -0.0, f32::MIN_POSITIVE, 1e30]),
+            HostData::BF16([1.5, -0.0, 1e-38, 1e38].map(bf16::from_f32).to_vec()),
             HostData::I32(vec![1, -1, i32::MIN, i32::MAX]),
             HostData::U8(vec![0, 1, 2, 255]),
             HostData::Bool(vec![0, 1, 1, 0]),

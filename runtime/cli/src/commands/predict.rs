@@ -63,7 +63,7 @@ fn rendered(tensor: &HostTensor, range: std::ops::Range<usize>, shape: &[usize])
         HostData::I32(v) => json(v, range),
         HostData::U8(v) => json(v, range),
         HostData::Bool(v) => v[range].iter().map(|b| (*b != 0).to_string()).collect(),
-        HostData::PairF32(_) | HostData::PairF64(_) => json(&tensor.data.to_f64(), range),
+        HostData::BF16(_) | HostData::PairF32(_) | HostData::PairF64(_) => json(&tensor.data.to_f64(), range),
     };
     // Innermost dims first, each step makes lists of what there is.
     let nested = shape.iter().rev().fold(elements, |items, size| {

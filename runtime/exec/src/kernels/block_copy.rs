@@ -54,6 +54,7 @@ impl BlockCopy {
             match &mut out {
                 SliceMut::F64(o) => o.fill(self.fill),
                 SliceMut::F32(o) => o.fill(self.fill as f32),
+                SliceMut::BF16(o) => o.fill(half::bf16::from_f64(self.fill)),
                 SliceMut::I32(o) => o.fill(self.fill as i32),
                 SliceMut::U8(o) => o.fill(self.fill as u8),
                 SliceMut::Bool(o) => o.fill(u8::from(self.fill != 0.0)),
@@ -65,6 +66,7 @@ impl BlockCopy {
             match (from, &mut out) {
                 (Slice::F64(f), SliceMut::F64(o)) => self.copy(s, f, o),
                 (Slice::F32(f), SliceMut::F32(o)) => self.copy(s, f, o),
+                (Slice::BF16(f), SliceMut::BF16(o)) => self.copy(s, f, o),
                 (Slice::I32(f), SliceMut::I32(o)) => self.copy(s, f, o),
                 (Slice::U8(f), SliceMut::U8(o)) => self.copy(s, f, o),
                 (Slice::Bool(f), SliceMut::Bool(o)) => self.copy(s, f, o),

@@ -1,6 +1,7 @@
 //! What kernels read and write: typed slices, and how an iteration walks them.
 
 use super::KernelError;
+use half::bf16;
 pub use meshwright_comm::{PairF32, PairF64};
 use meshwright_plan::DType;
 
@@ -11,6 +12,8 @@ pub enum Slice<'a> {
     F64(&'a [f64]),
     /// [`DType::F32`].
     F32(&'a [f32]),
+    /// [`DType::BF16`].
+    BF16(&'a [bf16]),
     /// [`DType::I32`].
     I32(&'a [i32]),
     /// [`DType::U8`].
@@ -30,6 +33,8 @@ pub enum SliceMut<'a> {
     F64(&'a mut [f64]),
     /// [`DType::F32`].
     F32(&'a mut [f32]),
+    /// [`DType::BF16`].
+    BF16(&'a mut [bf16]),
     /// [`DType::I32`].
     I32(&'a mut [i32]),
     /// [`DType::U8`].
@@ -48,6 +53,7 @@ macro_rules! each_type {
         match $value {
             $kind::F64($s) => $body,
             $kind::F32($s) => $body,
+            $kind::BF16($s) => $body,
             $kind::I32($s) => $body,
             $kind::U8($s) | $kind::Bool($s) => $body,
             $kind::PairF32($s) => $body,
@@ -68,6 +74,7 @@ impl Slice<'_> {
         match self {
             Slice::F64(_) => DType::F64,
             Slice::F32(_) => DType::F32,
+            Slice::BF16(_) => DType::BF16,
             Slice::I32(_) => DType::I32,
             Slice::U8(_) => DType::U8,
             Slice::Bool(_) => DType::Bool,
@@ -94,6 +101,7 @@ impl<'a> SliceMut<'a> {
         match self {
             SliceMut::F64(s) => Slice::F64(s),
             SliceMut::F32(s) => Slice::F32(s),
+            SliceMut::BF16(s) => Slice::BF16(s),
             SliceMut::I32(s) => Slice::I32(s),
             SliceMut::U8(s) => Slice::U8(s),
             SliceMut::Bool(s) => Slice::Bool(s),
@@ -107,6 +115,7 @@ impl<'a> SliceMut<'a> {
         match self {
             SliceMut::F64(s) => SliceMut::F64(s),
             SliceMut::F32(s) => SliceMut::F32(s),
+            SliceMut::BF16(s) => SliceMut::BF16(s),
             SliceMut::I32(s) => SliceMut::I32(s),
             SliceMut::U8(s) => SliceMut::U8(s),
             SliceMut::Bool(s) => SliceMut::Bool(s),
@@ -126,6 +135,7 @@ impl<'a> SliceMut<'a> {
         match self {
             SliceMut::F64(s) => split!(F64, s),
             SliceMut::F32(s) => split!(F32, s),
+            SliceMut::BF16(s) => split!(BF16, s),
             SliceMut::I32(s) => split!(I32, s),
             SliceMut::U8(s) => split!(U8, s),
             SliceMut::Bool(s) => split!(Bool, s),
@@ -241,6 +251,7 @@ macro_rules! element {
 }
 element!(f64, F64);
 element!(f32, F32);
+element!(bf16, BF16);
 element!(i32, I32);
 element!(u8, U8 | Bool);
 element!(PairF32, PairF32);

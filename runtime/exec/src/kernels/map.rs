@@ -78,7 +78,7 @@ pub(super) fn bank(dtype: DType) -> Option<usize> {
         DType::F32 => Some(1),
         DType::I32 => Some(2),
         DType::U8 | DType::Bool => Some(3),
-        DType::PairF32 | DType::PairF64 => None,
+        DType::BF16 | DType::PairF32 | DType::PairF64 => None,
     }
 }
 

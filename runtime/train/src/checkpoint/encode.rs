@@ -221,6 +221,7 @@ fn to_file(dtype: DType) -> Option<Dtype> {
     Some(match dtype {
         DType::F64 => Dtype::F64,
         DType::F32 => Dtype::F32,
+        DType::BF16 => Dtype::BF16,
         DType::I32 => Dtype::I32,
         DType::U8 => Dtype::U8,
         DType::Bool => Dtype::BOOL,
@@ -229,7 +230,7 @@ fn to_file(dtype: DType) -> Option<Dtype> {
 }
 
 fn from_file(dtype: Dtype) -> Option<DType> {
-    [DType::F64, DType::F32, DType::I32, DType::U8, DType::Bool]
+    [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8, DType::Bool]
         .into_iter()
         .find(|d| to_file(*d) == Some(dtype))
 }
