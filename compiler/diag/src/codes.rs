@@ -99,6 +99,7 @@ codes! {
     E0522
     E0523
     E0524
+    E0530
 }
 
 /// The code of that name, in any case.
