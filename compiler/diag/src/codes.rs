@@ -99,6 +99,8 @@ codes! {
     E0522
     E0523
     E0524
+    E0525
+    E0526
 }
 
 /// The code of that name, in any case.
