@@ -41,6 +41,7 @@ pub struct Processes {
 }
 
 struct Wire {
+    count: usize,
     position: usize,
     rank: usize,
     aborters: Vec<Arc<dyn Abort>>,
@@ -95,6 +96,7 @@ impl Processes {
         aborters.push(wire.aborter());
         let devices = ends.len();
         let wire = Wire {
+            count: group.size(),
             position: group.position(),
             rank: wire.rank(),
             aborters,
@@ -130,7 +132,7 @@ impl Processes {
 
     /// Number of processes.
     pub fn count(&self) -> usize {
-        self.ranks.len().max(1)
+        self.wire.as_ref().map_or(1, |w| w.count)
     }
 
     /// Number of devices of all processes; none where they are as many as a mesh asks for.
