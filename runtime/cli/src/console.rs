@@ -1,6 +1,7 @@
 //! Standard output and standard error: who is spoken to, in which format, in colour or not.
 
 use crate::args::{ColorChoice, Format};
+use crate::launch::end_all;
 use crate::panics::please_report;
 use crate::stop::{self, Stop};
 use meshwright_diag::{Diagnostic, Severity, Sources, codes, render};
@@ -93,6 +94,7 @@ impl Console {
         }
         self.processes.abort("it failed");
         std::thread::sleep(LAST_WORDS);
+        end_all(code);
     }
 
     /// Whether reports are JSON.

@@ -2,6 +2,8 @@
 
 use crate::args::{DevicesArgs, TransportChoice};
 use crate::console::Console;
+#[cfg(feature = "mpi")]
+use crate::signals;
 use crate::stop::Stop;
 use meshwright_comm::Timeouts;
 use meshwright_diag::{Diagnostic, Sources, codes};
@@ -62,7 +64,7 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
             if let Some(launched) = &launched {
                 console.speaks_for(launched.rank, launched.size);
             }
-            let processes = connect(args.deterministic, timeouts, launched.as_ref());
+            let processes = connect(args.deterministic, timeouts, launched.as_ref(), console);
             match processes {
                 Ok(processes) => Arc::new(processes),
                 // The first process says it, and is not killed before it has.
@@ -86,8 +88,45 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
 /// How many times longer than `--timeout` a collective may take until the first step is done.
 const FIRST_STEP: u64 = 6;
 
+#[cfg(feature = "mpi")]
+fn connect(
+    deterministic: bool,
+    timeouts: Timeouts,
+    launched: Option<&Launched>,
+    console: &mut Console,
+) -> Result<Processes, Failure> {
+    use meshwright_comm::{Transport, mpi};
+    let options = mpi::MpiOptions { timeouts, deterministic, ..mpi::MpiOptions::default() };
+    let end = mpi::init(options).map_err(|e| {
+        let message = format!("{} does not start: {e}", mpi::library());
+        Failure::from(Diagnostic::error(codes::E0525, message))
+    })?;
+    if let Some(l) = launched.filter(|l| l.size != end.size()) {
+        let message = format!(
+            "this is one of {} processes (`{}`), and {} knows of {}: they cannot reach each other",
+            l.size,
+            l.by,
+            mpi::library(),
+            end.size()
+        );
+        return Err(Diagnostic::error(codes::E0525, message)
+            .help("start it with the `mpirun` of the same MPI; with Slurm also `srun --mpi=pmix`")
+            .into());
+    }
+    signals::watched(end.watch(), console);
+    Ok(Processes::of_one_device_each(end)?)
+}
+
+/// Ends this process, and what is left of the job, after a failure that the others need not know of.
+pub(crate) fn end_all(code: u8) {
+    #[cfg(feature = "mpi")]
+    meshwright_comm::mpi::fatal(i32::from(code));
+    #[cfg(not(feature = "mpi"))]
+    std::process::exit(i32::from(code));
+}
+
 #[cfg(not(feature = "mpi"))]
-fn connect(_: bool, _: Timeouts, launched: Option<&Launched>) -> Result<Processes, Failure> {
+fn connect(_: bool, _: Timeouts, launched: Option<&Launched>, _: &mut Console) -> Result<Processes, Failure> {
     let message = match launched {
         Some(l) => format!(
             "this is one of {} processes (`{}`), and this binary was built without MPI: they cannot reach each other",

@@ -15,6 +15,7 @@ mod panics;
 mod pick;
 mod progress;
 mod replace;
+mod signals;
 mod stop;
 mod table;
 mod text;

@@ -25,6 +25,7 @@ mod pack;
 mod processes;
 mod program;
 mod share;
+mod shared_end;
 mod tensor;
 #[cfg(test)]
 mod tests;

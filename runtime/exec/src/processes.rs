@@ -5,6 +5,7 @@
 //! gives the same on all processes, or ends the job.
 
 use crate::error::{ExecError, Place};
+use crate::shared_end::shared;
 use meshwright_comm::{Abort, Buf, BufMut, Collectives, CommError, Group, Tag, Transport};
 use std::fmt;
 use std::ops::Range;
@@ -65,7 +66,7 @@ impl fmt::Debug for Processes {
 const ABOUT_BYTES: usize = 4096;
 
 /// The longest time between two signs of life of a process that the others wait for.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
 
 impl Processes {
     /// One process, with all devices of any mesh as threads.
@@ -128,6 +129,19 @@ impl Processes {
             processes.ranks.push(first..next);
         }
         Ok(processes)
+    }
+
+    /// One of several processes that are a device each: `end` is its device's end and the wire both.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Processes::connected`].
+    pub fn of_one_device_each(end: impl Transport + 'static) -> Result<Processes, ExecError> {
+        let (size, rank) = (end.size(), end.rank());
+        let failed = |message: String| ExecError::Start { rank, message };
+        let group = Group::world(size, rank).map_err(|e| failed(e.to_string()))?;
+        let (device, wire) = shared(end);
+        Processes::connected(vec![Box::new(device)], Box::new(wire), group)
     }
 
     /// Number of processes.

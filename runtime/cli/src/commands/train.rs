@@ -4,21 +4,18 @@ use super::project;
 use crate::args::TrainArgs;
 use crate::console::Console;
 use crate::progress::{Head, Watcher, summary};
-use crate::stop::{INTERRUPTED, Stop};
+use crate::signals;
+use crate::stop::Stop;
 use crate::text::thousands;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
 use meshwright_train::{Failure, TrainOptions, settled, train};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Epochs where neither epochs nor steps are given.
 const EPOCHS: u32 = 5;
-
-/// Ctrl-C was pressed.
-static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs the command.
 pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
@@ -45,7 +42,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
         roots: project::data_roots(),
         eval: !args.no_eval,
     };
-    catch_ctrl_c(console);
+    let stop = signals::stop_of(console);
     let head = Head {
         model: args.project.model.clone(),
         mesh: project::mesh(&project),
@@ -55,10 +52,10 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     };
     let begin = Instant::now();
     let mut watcher = Watcher::new(console, head);
-    let ended = train(&project, &sources, &options, &STOP, &mut |progress| {
+    let ended = train(&project, &sources, &options, stop, &mut |progress| {
         if !watcher.see(progress) {
             // Nobody reads on: end as for Ctrl-C, with a checkpoint.
-            STOP.store(true, Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
         }
     });
     watcher.finish();
@@ -87,18 +84,6 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     }
     let wall = begin.elapsed().as_secs_f64();
     console.out(&summary(finished.steps, wall, finished.loss, finished.eval.as_ref()))
-}
-
-fn catch_ctrl_c(console: &mut Console) {
-    static HANDLER: OnceLock<Result<(), ctrlc::Error>> = OnceLock::new();
-    let handler = || {
-        if STOP.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-    };
-    if let Err(e) = HANDLER.get_or_init(|| ctrlc::set_handler(handler)) {
-        console.note(&format!("Ctrl-C will end the run without a checkpoint: {e}"));
-    }
 }
 
 const RUNS: &str = "runs";
