@@ -202,11 +202,48 @@ pub(crate) struct DataArgs {
     pub(crate) data: Option<String>,
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
+    #[command(flatten)]
+    pub(crate) devices: DevicesArgs,
+}
+
+/// How devices communicate.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransportChoice {
+    /// All devices are threads of this process.
+    Threads,
+    /// Each device is a process; start them with `mpirun` or `srun`.
+    Mpi,
+}
+
+impl TransportChoice {
+    /// As the command line has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            TransportChoice::Threads => "threads",
+            TransportChoice::Mpi => "mpi",
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Data and devices")]
+pub(crate) struct DevicesArgs {
+    /// How devices communicate [default: mpi where a launcher started several processes, else threads]
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<TransportChoice>,
+    /// Reduce in a fixed order, so that a rerun is equal to the last bit; threads always do.
+    #[arg(long)]
+    pub(crate) deterministic: bool,
+    /// Give up a collective in which others have not come for so long; six times that until the first step is done
+    /// [default: 300]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) timeout: Option<u64>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ThreadsArgs {
-    /// Cores to use; all that there are by default. Devices share them.
+    /// Cores to use; all that there are by default. Devices share them. Of several processes each uses so many; by default
+    /// those on one machine divide its cores.
     #[arg(long, value_name = "N", help_heading = "Data and devices", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 }
@@ -653,6 +690,8 @@ pub(crate) struct BenchModelArgs {
     pub(crate) seed: u64,
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
+    #[command(flatten)]
+    pub(crate) devices: DevicesArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }
