@@ -26,6 +26,7 @@ mod program;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod widen;
 mod windows;
 
 pub use clock::process_cpu_time;
