@@ -57,7 +57,9 @@ fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
         Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber)
     );
     let origin = if to == DType::BF16 && !anywhere { &node.origin } else { reader };
-    g.cursor = origin.clone();
+    let name = if node.origin.name.is_empty() { node.op.name() } else { &node.origin.name };
+    let name = format!("{to}({name})").into();
+    g.cursor = Origin { name, ..origin.clone() };
     g.cast(x, to)
 }
 
