@@ -60,7 +60,7 @@ fn between(b: &Built) -> Between {
 }
 
 /// What the numbers of a value may be off by, of the largest magnitude: a few roundings to 8 bits.
-const TOLERANCE: f64 = 1.0 / 64.0;
+const TOLERANCE: f64 = 1.0 / 128.0;
 
 #[test]
 fn every_op_is_the_same_in_bf16() {

@@ -148,7 +148,8 @@ fn forward(g: &Graph, id: Id, natures: &[Nature]) -> (Nature, Option<DType>) {
     if node.ty.dtype == DType::F32 { (nature, reads) } else { (Nature::Other, reads) }
 }
 
-/// A value that all who read it take in full is stored in full: the gradient of a parameter, and the scores of a softmax.
+/// A value that all who read it take in full is stored in full: the gradient of a parameter, the scores of a softmax, the
+/// terms of a loss. A sum takes what it reads in full in the forward part alone: cotangents stay `bf16`.
 fn widen(step: &StepGraph, choices: &mut [Choice]) {
     let g = &step.graph;
     let mut readers: Vec<Vec<Id>> = vec![Vec::new(); g.nodes.len()];
@@ -164,6 +165,7 @@ fn widen(step: &StepGraph, choices: &mut [Choice]) {
             given[leaf.0 as usize] = true;
         }
     }
+    let back = |r: &Id| g.node(*r).origin.phase == Phase::Backward;
     for id in g.ids().collect::<Vec<_>>().into_iter().rev() {
         if !choices[id.0 as usize].narrow {
             continue;
@@ -171,6 +173,7 @@ fn widen(step: &StepGraph, choices: &mut [Choice]) {
         // Whether a reader takes it in full; `None` where its dtype does not matter to that reader.
         let takes = |r: &Id| match (choices[r.0 as usize].reads, g.ty(*r).dtype) {
             (Some(dtype), _) => Some(dtype == DType::F32),
+            _ if back(r) && precision(g, *r) == Precision::Sums => None,
             (None, DType::F32) => Some(!choices[r.0 as usize].narrow),
             (None, _) => None,
         };
