@@ -95,6 +95,8 @@ pub(crate) enum Format {
 pub(crate) enum Precision {
     F32,
     F64,
+    /// Products, activations and what is sent of them in bf16; parameters, sums, softmax and losses in f32.
+    Bf16,
 }
 
 #[derive(Args, Debug)]
@@ -146,6 +148,7 @@ impl ModelArgs {
             precision: self.precision.map(|p| match p {
                 Precision::F32 => DType::F32,
                 Precision::F64 => DType::F64,
+                Precision::Bf16 => DType::BF16,
             }),
             no_overlap: self.no_overlap,
             devices: self.devices.map(|n| n as usize),
