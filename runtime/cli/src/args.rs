@@ -179,7 +179,7 @@ impl ProjectArgs {
 
     /// The words that give the same options on another command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let ModelArgs { layout, mesh, dims, sets, size, precision, devices } = &self.rest;
+        let ModelArgs { layout, mesh, dims, sets, size, precision, devices, no_overlap } = &self.rest;
         let mut words = vec![self.model.clone()];
         let mut push = |option: &str, value: String| words.extend([format!("--{option}"), value]);
         let texts = [("layout", layout), ("mesh", mesh), ("size", size)];
@@ -192,6 +192,9 @@ impl ProjectArgs {
             push("precision", value.get_name().into());
         }
         devices.iter().for_each(|n| push("devices", n.to_string()));
+        if *no_overlap {
+            words.push("--no-overlap".into());
+        }
         words
     }
 }

@@ -26,6 +26,7 @@ pub(crate) fn operands(kind: &mut StepKind) -> Vec<&mut Operand> {
         | StepKind::Cut { .. }
         | StepKind::Join { .. }
         | StepKind::Copy(_)
-        | StepKind::Collective(_) => Vec::new(),
+        | StepKind::Collective(_)
+        | StepKind::Wait { .. } => Vec::new(),
     }
 }
