@@ -35,7 +35,7 @@ pub(crate) enum Piece {
     /// `flight` is set where it only starts.
     Collective { prepared: Box<Prepared>, step: usize, flight: Option<usize> },
     /// Waits for the collective that the piece `start` started.
-    Wait { flight: usize, start: usize },
+    Wait { flight: usize, start: usize, step: usize },
 }
 
 /// A program for one device.
@@ -168,7 +168,7 @@ impl Builder<'_> {
                 return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
             };
             self.end_segment();
-            self.pieces.push(Piece::Wait { flight, start });
+            self.pieces.push(Piece::Wait { flight, start, step: self.step });
             self.release(rest);
             return Ok(());
         }

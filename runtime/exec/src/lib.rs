@@ -24,6 +24,7 @@ mod own;
 mod pack;
 mod program;
 mod tensor;
+pub mod trace;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -34,3 +35,4 @@ pub use engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves};
 pub use error::{ExecError, Place};
 pub use host::{HostData, HostTensor};
 pub use kernels::KernelError;
+pub use trace::{DeviceTrace, Record, What};

@@ -3,6 +3,7 @@
 use crate::devices::{compiled, load, start};
 use crate::failure::Failure;
 use crate::project::Project;
+use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{HostData, HostTensor, InputLeaf, Provider, process_cpu_time};
@@ -22,6 +23,8 @@ pub struct BenchOptions {
     pub threads: Option<usize>,
     /// Seed of values and data.
     pub seed: u64,
+    /// A timeline of some steps, counted from the first one of the warm-up.
+    pub trace: Option<TraceOptions>,
 }
 
 /// Times of whole steps.
@@ -71,6 +74,10 @@ pub fn bench(
         .collect();
     let made = Arc::new(made);
     let provider: Provider = Arc::new(move |rank, _| Ok(made[rank].clone()));
+    let mut trace = match &options.trace {
+        Some(t) => Some(Trace::start(t, &cluster, program.id, 1)?),
+        None => None,
+    };
     let mut times = Vec::new();
     let mut cpu = process_cpu_time();
     for n in 0..options.warmup + options.steps {
@@ -82,7 +89,13 @@ pub fn bench(
         if n >= options.warmup {
             times.push(t.elapsed().as_secs_f64() * 1e3);
         }
+        if let Some(t) = trace.take_if(|t| t.is_over(n as u64 + 1)) {
+            t.finish(&cluster, &program.plan)?;
+        }
         progress(n + 1, options.warmup + options.steps);
+    }
+    if let Some(t) = trace {
+        t.finish(&cluster, &program.plan)?;
     }
     let cpu = (process_cpu_time() - cpu).as_secs_f64() * 1e3 / options.steps.max(1) as f64;
     cluster.shutdown();

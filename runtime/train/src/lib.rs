@@ -19,6 +19,7 @@ pub mod run_dir;
 mod settings;
 mod tensor;
 mod totals;
+pub mod trace;
 pub mod trainer;
 
 pub use bench::{BenchOptions, BenchResult, bench};
@@ -26,6 +27,7 @@ pub use failure::Failure;
 pub use inference::{EvalOptions, PredictOptions, evaluate, predict, read_checkpoint};
 pub use project::{Loaded, Project, ProjectOptions};
 pub use tensor::RawTensor;
+pub use trace::TraceOptions;
 pub use trainer::{Finished, Progress, TrainOptions, train};
 
 /// A result whose error is one message to the user.

@@ -11,6 +11,7 @@ use crate::metrics::{self, Event};
 use crate::project::Project;
 use crate::run_dir::{MetricsLog, RunDir, read_settings};
 use crate::settings::RunSettings;
+use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Cluster;
@@ -41,6 +42,8 @@ pub struct TrainOptions {
     pub roots: Vec<PathBuf>,
     /// Evaluate on the `test` split after each epoch, if there is one.
     pub eval: bool,
+    /// A timeline of some steps.
+    pub trace: Option<TraceOptions>,
 }
 
 /// What a run tells while it goes.
@@ -200,6 +203,10 @@ pub fn train(
         None => None,
     };
     let store = run.as_ref().map(RunDir::checkpoints).transpose()?;
+    let mut trace = match &options.trace {
+        Some(t) => Some(Trace::start(t, &cluster, program.id, from + 1)?),
+        None => None,
+    };
     progress(Progress::Started {
         parameters: project.program.params.iter().map(|p| project.program.graph.ty(p.id).elements()).sum(),
         steps_per_epoch: per_epoch,
@@ -258,6 +265,9 @@ pub fn train(
         let Some(b) = batches.next() else { break };
         let n = finished.steps + 1;
         let report = cluster.run(program.id, n, &provide(b.map_err(data_failed)?))?;
+        if let Some(t) = trace.take_if(|t| t.is_over(n)) {
+            t.finish(&cluster, &program.plan)?;
+        }
         let name = &program.plan.outputs[0].name;
         let loss = report.outputs.get(name).and_then(|t| t.scalar()).unwrap_or(f64::NAN);
         done += 1;
@@ -266,6 +276,9 @@ pub fn train(
         (finished.steps, finished.loss) = (n, Some(loss));
     }
     drop(batches);
+    if let Some(t) = trace {
+        t.finish(&cluster, &program.plan)?;
+    }
     if saved != finished.steps {
         l.save(finished.steps, losses)?;
     }

@@ -3,19 +3,24 @@
 //!
 //! Starts are in one order on all devices, since all run this Plan. A collective whose wait would follow at once keeps one
 //! step. What flies takes memory: results that begin earlier than they would, operands that end later. An all-reduce that
-//! takes its operands' storage needs none of it; for all others together the sum stays below [`FLIGHT_BYTES`], so the peak
-//! of a Plan grows by no more than that.
+//! takes its operands' storage needs none of it; for all others together the sum stays below an eighth of the Plan's peak, but
+//! not below 4 MiB, and below [`FLIGHT_BYTES`]. The peak grows by no more than that.
 
-use super::lifetimes::outlives;
+use super::lifetimes::{lifetimes, outlives};
 use meshwright_plan::{BufId, Collective, Plan, Step, StepKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most bytes, on the device with the largest blocks, that a Plan holds at a time only because collectives are in flight.
 pub const FLIGHT_BYTES: usize = 128 << 20;
+/// Below so many bytes, memory is no reason against a flight.
+const FREE_BYTES: usize = 4 << 20;
+/// Otherwise no more than this part of what the Plan holds at its peak without flights.
+const PART_OF_PEAK: u64 = 8;
 
 /// Takes collectives apart into a start and a wait.
 pub fn overlap(plan: Plan) -> Plan {
-    within(plan, FLIGHT_BYTES)
+    let peak = lifetimes(plan.clone()).summary.peak_bytes / PART_OF_PEAK;
+    within(plan, usize::try_from(peak).unwrap_or(FLIGHT_BYTES).clamp(FREE_BYTES, FLIGHT_BYTES))
 }
 
 /// What is known of a collective by its place, its position among the steps before the pass.
@@ -183,7 +188,7 @@ fn known(plan: &Plan) -> BTreeMap<usize, Known> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{lifetimes, verify_plan};
+    use super::super::verify_plan;
     use super::*;
     use meshwright_plan::{
         Axis, Buffer, DType, Dim, Expr, Extent, Leaf, LeafKind, Mesh, Monoid, Operand, OutputDecl, Phase, Where,

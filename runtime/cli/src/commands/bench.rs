@@ -23,6 +23,7 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
         warmup: args.warmup as usize,
         threads: args.threads.get(),
         seed: args.seed,
+        trace: args.trace.get(),
     };
     let bar = bar(0, console.json());
     let ended = bench(&project, &sources, &options, &mut |done, total| {

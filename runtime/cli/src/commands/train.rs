@@ -42,6 +42,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
         threads: args.data.threads.get(),
         roots: project::data_roots(),
         eval: !args.no_eval,
+        trace: args.trace.get(),
     };
     catch_ctrl_c(console);
     let head = Head {
