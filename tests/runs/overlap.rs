@@ -4,13 +4,13 @@ use crate::support::{SMALL, SMALL_DIMS, folder, options, run, trained};
 use meshwright_comm::{Fault, Faulty, Timeouts, Transport, World};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostTensor, InputLeaf, Provider};
-use meshwright_plan::{Plan, StepKind};
+use meshwright_plan::{Phase, Plan, Step, StepKind};
 use meshwright_train::{Project, ProjectOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LAYOUTS: &[(&str, &str)] = &[
-    ("r=2,c=2", "batch -> r; hidden -> c"),
+    ("r=2,c=2", "batch -> r; hidden -> c; params: rows -> r"),
     ("r=2,c=2", "batch -> r, c; params: rows -> c"),
     ("data=4", "zero1"),
     ("data=2", "zero3"),
@@ -64,6 +64,21 @@ impl MapBits for Vec<f64> {
     }
 }
 
+/// The buckets of a wide model fly while the gradients of its first layers are computed.
+#[test]
+fn gradients_of_the_last_layers_fly_while_those_of_the_first_are_computed() {
+    let wide = &[("hidden1", 2048), ("hidden2", 2048)];
+    let plan = plan(&options("mnist_mlp", "data=2", "batch -> data", wide));
+    let reduced = |i: &usize| plan.steps[*i].kind.name() == "all_reduce";
+    let sums: Vec<usize> = (0..plan.steps.len()).filter(reduced).collect();
+    assert!((2..=5).contains(&sums.len()), "{} all-reduces", sums.len());
+    let gradient = |s: &Step| s.phase == Phase::Backward && matches!(s.kind, StepKind::Contract { .. });
+    let beneath = plan.steps[sums[0]..plan.end_of(sums[0])].iter().filter(|s| gradient(s)).count();
+    assert!(beneath >= 2, "{beneath} products while the first bucket is in flight");
+    let small = self::plan(&of("data=2", "batch -> data", false));
+    assert_eq!(small.steps.iter().filter(|s| s.kind.name() == "all_reduce").count(), 1);
+}
+
 /// Wherever a device fails, with whatever in flight, the run ends soon and its error names a rank and a line.
 #[test]
 fn a_device_that_fails_while_others_are_in_flight_ends_the_run() {
@@ -76,7 +91,11 @@ fn a_device_that_fails_while_others_are_in_flight_ends_the_run() {
                 let at = 2 + calls + call;
                 let ends = World::new(4, Timeouts::all(Duration::from_secs(5))).into_iter();
                 let ends = ends.map(|t| -> Box<dyn Transport> {
-                    if t.rank() == 2 { Box::new(Faulty::new(t).with_fault(at, fault.clone())) } else { Box::new(t) }
+                    if t.rank() == 2 {
+                        Box::new(Faulty::new(t).with_fault(at, fault.clone()))
+                    } else {
+                        Box::new(t)
+                    }
                 });
                 let mut cluster =
                     Cluster::with_transports(&plan.mesh, ends.collect(), &ClusterOptions::default()).unwrap();

@@ -52,7 +52,8 @@ fn read(path: &Path) -> Timeline {
             "X" => {
                 let begin = nanoseconds(e, "ts");
                 let end = begin + nanoseconds(e, "dur");
-                let slice = Slice { begin, end, name: text("name"), category: text("cat"), args: e["args"].clone() };
+                let slice =
+                    Slice { begin, end, name: text("name"), category: text("cat"), args: e["args"].clone() };
                 tracks.entry((pid, tid)).or_default().push(slice);
             }
             ph @ ("s" | "f" | "b" | "e") => {
@@ -84,7 +85,9 @@ fn read(path: &Path) -> Timeline {
             ("s", "f") => {
                 flows += 1;
                 for (point, verb) in [(from, "start"), (to, "wait for")] {
-                    let bound = tracks[&(point.2, point.3)].iter().any(|s| s.begin == point.1 && s.name.starts_with(verb));
+                    let bound = tracks[&(point.2, point.3)]
+                        .iter()
+                        .any(|s| s.begin == point.1 && s.name.starts_with(verb));
                     assert!(bound, "{category} {id} binds to nothing at {point:?}");
                 }
             }
@@ -108,27 +111,37 @@ fn plan(mesh: &str, layout: &str) -> Plan {
 #[test]
 fn every_collective_is_on_every_rank_in_every_step() {
     let dir = tempfile::tempdir().unwrap();
-    for (mesh, layout) in [("data=4", "zero1"), ("r=2,c=2", "batch -> r; hidden -> c"), ("data=2", "zero3")] {
+    for (mesh, layout) in
+        [("data=4", "zero1"), ("r=2,c=2", "batch -> r; hidden -> c; params: rows -> r"), ("data=2", "zero3")]
+    {
         let plan = plan(mesh, layout);
         let file = dir.path().join("trace.json");
         let path = file.display().to_string();
-        let args = ["bench", "model", "mlp", "--mesh", mesh, "--layout", layout, "--warmup", "1", "--steps", "4"];
+        let args =
+            ["bench", "model", "mlp", "--mesh", mesh, "--layout", layout, "--warmup", "1", "--steps", "4"];
         let said = run(&[&args[..], &["--trace", &path, "--trace-steps", "2..3"]].concat());
         assert_eq!(said.code, Some(0), "{}", said.err);
         let t = read(&file);
         let devices = plan.mesh.devices();
         assert_eq!(t.ranks.len(), devices);
         assert!(t.names[&1].starts_with("rank 1 ("), "{:?}", t.names);
-        let expected: Vec<(String, u64, bool)> = plan.steps.iter().filter_map(|s| match &s.kind {
-            StepKind::Collective(c) => {
-                let axes: Vec<&str> = c.axes().iter().map(|a| plan.mesh.name(*a)).collect();
-                let bytes = c.bytes(&plan).iter().sum::<usize>() as u64;
-                Some((format!("{} {}", c.name(), axes.join(",")), bytes, s.flight.is_some()))
-            }
-            _ => None,
-        }).collect();
+        let expected: Vec<(String, u64, bool)> = plan
+            .steps
+            .iter()
+            .filter_map(|s| match &s.kind {
+                StepKind::Collective(c) => {
+                    let axes: Vec<&str> = c.axes().iter().map(|a| plan.mesh.name(*a)).collect();
+                    let bytes = c.bytes(&plan).iter().sum::<usize>() as u64;
+                    Some((format!("{} {}", c.name(), axes.join(",")), bytes, s.flight.is_some()))
+                }
+                _ => None,
+            })
+            .collect();
         let flights = expected.iter().filter(|e| e.2).count();
-        assert!(flights > 0 && (t.flows, t.in_flight) == (2 * devices * flights, 2 * devices * flights));
+        assert!(
+            flights > 0 && (t.flows, t.in_flight) == (2 * devices * flights, 2 * devices * flights),
+            "{flights}"
+        );
         for (rank, slices) in &t.ranks {
             let numbers: BTreeSet<u64> = slices.iter().map(|s| s.args["step"].as_u64().unwrap()).collect();
             assert_eq!(numbers, [2, 3].into(), "rank {rank}");
@@ -155,21 +168,26 @@ fn every_collective_is_on_every_rank_in_every_step() {
                 for (s, w) in starts.iter().zip(&waits) {
                     assert!(s.args["sequence"] == w.args["sequence"] && s.end <= w.begin, "{s:?} {w:?}");
                     assert_eq!((&s.args["bytes"], &s.args["line"]), (&w.args["bytes"], &w.args["line"]));
-                    let meanwhile = |c: &&Slice| c.category == "compute" && c.begin >= s.end && c.end <= w.begin;
-                    overlaps += usize::from(slices.iter().any(|c| meanwhile(&c) && c.args["kernel"] != "release"));
+                    let meanwhile =
+                        |c: &&Slice| c.category == "compute" && c.begin >= s.end && c.end <= w.begin;
+                    overlaps +=
+                        usize::from(slices.iter().any(|c| meanwhile(&c) && c.args["kernel"] != "release"));
                 }
                 assert_eq!(starts.len(), waits.len());
                 assert!(overlaps > 0, "rank {rank} computes nothing while collectives are in flight");
                 // All steps that compute are there, in order.
                 let done: Vec<u64> = slices
                     .iter()
-                    .filter(|s| s.category == "compute" && s.args["step"] == number && s.args["kernel"] != "release")
+                    .filter(|s| {
+                        s.category == "compute" && s.args["step"] == number && s.args["kernel"] != "release"
+                    })
                     .map(|s| s.args["plan step"].as_u64().unwrap())
                     .collect();
                 let computes = |s: &&(usize, &meshwright_plan::Step)| {
                     !matches!(s.1.kind, StepKind::Collective(_) | StepKind::Wait { .. })
                 };
-                let all: Vec<u64> = plan.steps.iter().enumerate().filter(|s| computes(&s)).map(|s| s.0 as u64).collect();
+                let all: Vec<u64> =
+                    plan.steps.iter().enumerate().filter(|s| computes(&s)).map(|s| s.0 as u64).collect();
                 assert_eq!(done, all, "rank {rank}, step {number}");
             }
         }
@@ -189,7 +207,19 @@ fn a_training_shows_its_first_steps() {
     let (data, file) = (dir.path().join("data").display().to_string(), dir.path().join("t.json"));
     let path = file.display().to_string();
     let dims = ["--dim", "batch=12", "--dim", "rows=5", "--dim", "cols=4"];
-    let args = ["train", "mlp", "--data", &data, "--steps", "30", "--no-run", "--mesh", "r=2", "--layout", "batch -> r"];
+    let args = [
+        "train",
+        "mlp",
+        "--data",
+        &data,
+        "--steps",
+        "30",
+        "--no-run",
+        "--mesh",
+        "r=2",
+        "--layout",
+        "batch -> r",
+    ];
     let said = run(&[&args[..], &dims[..], &["--trace", &path]].concat());
     assert_eq!(said.code, Some(0), "{}", said.err);
     let steps = |t: &Timeline| t.ranks[&0].iter().filter(|s| s.category == "step").count();

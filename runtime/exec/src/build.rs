@@ -33,9 +33,17 @@ pub(crate) struct Segment {
 pub(crate) enum Piece {
     Segment(Segment),
     /// `flight` is set where it only starts.
-    Collective { prepared: Box<Prepared>, step: usize, flight: Option<usize> },
+    Collective {
+        prepared: Box<Prepared>,
+        step: usize,
+        flight: Option<usize>,
+    },
     /// Waits for the collective that the piece `start` started.
-    Wait { flight: usize, start: usize, step: usize },
+    Wait {
+        flight: usize,
+        start: usize,
+        step: usize,
+    },
 }
 
 /// A program for one device.

@@ -11,7 +11,9 @@ use crate::local::{Here, Local};
 use crate::pack::{Around, pack, unpack};
 use crate::tensor::{Pool, bytes_mut};
 use burn_flex::FlexTensor;
-use meshwright_comm::{Buf, BufMut, Call, Collectives, CommError, Group, Misfit, Slot, Started, Tag, Transport};
+use meshwright_comm::{
+    Buf, BufMut, Call, Collectives, CommError, Group, Misfit, Slot, Started, Tag, Transport,
+};
 use meshwright_plan::{BufId, Collective, Dim, Monoid, Operand, Step, StepKind};
 use std::ops::Range;
 use std::sync::Arc;
@@ -188,7 +190,6 @@ impl Prepared {
         Ok(Flying(started?))
     }
 
-
     fn tag(&self, sequence: u64) -> Tag {
         Tag::new(sequence, self.what.clone(), self.line)
     }
@@ -219,7 +220,8 @@ impl Prepared {
             }
             Kind::AllToAll { send, receive } => {
                 memory.sent = packed(input, from, send.around, &send.blocks, pool);
-                memory.received = (!receive.around.is_packed()).then(|| pool.take(to.dtype, &[to.elements()]));
+                memory.received =
+                    (!receive.around.is_packed()).then(|| pool.take(to.dtype, &[to.elements()]));
             }
         }
         memory
@@ -265,7 +267,9 @@ impl Prepared {
             let (bytes, result) = (self.to[0].dtype.bytes(), bytes_mut(result));
             match &self.kind {
                 Kind::AllReduce(_) | Kind::Scatter { .. } => {}
-                Kind::Gather { around, blocks, .. } => unpack(received.bytes(), result, *around, blocks, bytes),
+                Kind::Gather { around, blocks, .. } => {
+                    unpack(received.bytes(), result, *around, blocks, bytes)
+                }
                 Kind::AllToAll { receive, .. } => {
                     unpack(received.bytes(), result, receive.around, &receive.blocks, bytes);
                 }

@@ -24,9 +24,9 @@ mod own;
 mod pack;
 mod program;
 mod tensor;
-pub mod trace;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 mod windows;
 
 pub use clock::process_cpu_time;

@@ -189,7 +189,8 @@ impl Record {
     fn to_bytes(self, offset: i64) -> [u8; RECORD] {
         let mut out = [0; RECORD];
         let shift = |t: u64| t.wrapping_add_signed(offset);
-        for (i, v) in [shift(self.begin), shift(self.end), self.step_number, self.sequence].iter().enumerate() {
+        for (i, v) in [shift(self.begin), shift(self.end), self.step_number, self.sequence].iter().enumerate()
+        {
             out[8 * i..8 * i + 8].copy_from_slice(&v.to_le_bytes());
         }
         let last = u64::from(self.at) << 8 | self.what as u64;
@@ -255,6 +256,7 @@ fn clock_offset(
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use meshwright_comm::{Timeouts, World};
@@ -307,7 +309,8 @@ mod tests {
 
     #[test]
     fn records_arrive_as_they_were_sent() {
-        let r = Record { what: What::Unpack, begin: 10, end: 1 << 60, step_number: 3, sequence: 7, at: 1 << 31 };
+        let r =
+            Record { what: What::Unpack, begin: 10, end: 1 << 60, step_number: 3, sequence: 7, at: 1 << 31 };
         assert_eq!(Record::from_bytes(&r.to_bytes(0)), r);
         assert_eq!(Record::from_bytes(&r.to_bytes(-4)).begin, 6);
     }

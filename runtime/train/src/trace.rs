@@ -102,9 +102,7 @@ impl Track<'_> {
             0 => format!("rank {}", self.rank),
             _ => format!("rank {} ({})", self.rank, at.join(", ")),
         };
-        let meta = |what: &str, args: Value| {
-            json!({ "ph": "M", "name": what, "pid": self.rank, "tid": THREAD, "ts": 0, "args": args })
-        };
+        let meta = |what: &str, args: Value| json!({ "ph": "M", "name": what, "pid": self.rank, "tid": THREAD, "ts": 0, "args": args });
         vec![
             meta("process_name", json!({ "name": name })),
             meta("process_sort_index", json!({ "sort_index": self.rank })),
@@ -136,9 +134,7 @@ impl Track<'_> {
         })];
         let flies = step.is_some_and(|s| s.flight.is_some());
         let id = format!("{}.{}", self.rank, r.sequence);
-        let event = |ph: &str, cat: &str, ts: f64| {
-            json!({ "ph": ph, "name": args["collective"], "cat": cat, "id": id, "pid": self.rank, "tid": THREAD, "ts": ts })
-        };
+        let event = |ph: &str, cat: &str, ts: f64| json!({ "ph": ph, "name": args["collective"], "cat": cat, "id": id, "pid": self.rank, "tid": THREAD, "ts": ts });
         match r.what {
             What::Start if flies => {
                 out.push(event("s", "flow", begin));
