@@ -3,7 +3,8 @@
 use crate::pick::{self, Emit, passes_help};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use meshwright_plan::DType;
-use meshwright_train::ProjectOptions;
+use meshwright_train::{ProjectOptions, TraceOptions};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Named-dimension tensor programs on a mesh of devices: a model file says what is computed, a layout file says which
@@ -261,6 +262,24 @@ impl ThreadsArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(next_help_heading = "Timeline")]
+pub(crate) struct TraceArgs {
+    /// Write a timeline of some steps, all devices on one clock, for ui.perfetto.dev or chrome://tracing.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Which steps the timeline shows, by number, the first and the last [default: the first 20]
+    #[arg(long, value_name = "A..B", requires = "trace", value_parser = pick::steps)]
+    pub(crate) trace_steps: Option<RangeInclusive<u64>>,
+}
+
+impl TraceArgs {
+    pub(crate) fn get(&self) -> Option<TraceOptions> {
+        let file = self.trace.clone()?;
+        Some(TraceOptions { file, steps: self.trace_steps.clone() })
+    }
+}
+
+#[derive(Args, Debug)]
 #[command(next_help_heading = "Passes")]
 pub(crate) struct PassArgs {
     /// Print a stage of the compiler in place of the report: graph (what the partitioner is given), spmd (what it makes),
@@ -311,6 +330,8 @@ pub(crate) struct TrainArgs {
     /// Do not evaluate on the test set after each epoch.
     #[arg(long, help_heading = "Run")]
     pub(crate) no_eval: bool,
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }
 
 #[derive(Args, Debug)]
@@ -700,6 +721,8 @@ pub(crate) struct BenchModelArgs {
     pub(crate) devices: DevicesArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }
 
 #[derive(Args, Debug)]

@@ -33,9 +33,17 @@ pub(crate) struct Segment {
 pub(crate) enum Piece {
     Segment(Segment),
     /// `flight` is set where it only starts.
-    Collective { prepared: Box<Prepared>, step: usize, flight: Option<usize> },
+    Collective {
+        prepared: Box<Prepared>,
+        step: usize,
+        flight: Option<usize>,
+    },
     /// Waits for the collective that the piece `start` started.
-    Wait { flight: usize, start: usize },
+    Wait {
+        flight: usize,
+        start: usize,
+        step: usize,
+    },
 }
 
 /// A program for one device.
@@ -168,7 +176,7 @@ impl Builder<'_> {
                 return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
             };
             self.end_segment();
-            self.pieces.push(Piece::Wait { flight, start });
+            self.pieces.push(Piece::Wait { flight, start, step: self.step });
             self.release(rest);
             return Ok(());
         }

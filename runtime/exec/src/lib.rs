@@ -29,6 +29,7 @@ mod shared_end;
 mod tensor;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 mod widen;
 mod windows;
 
@@ -39,3 +40,4 @@ pub use error::{ExecError, Place};
 pub use host::{HostData, HostTensor};
 pub use kernels::KernelError;
 pub use processes::{About, Processes};
+pub use trace::{DeviceTrace, Record, What};
