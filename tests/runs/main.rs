@@ -13,6 +13,8 @@ mod faults;
 mod gradients;
 mod kept;
 mod mesh_tensorflow;
+#[cfg(feature = "mpi")]
+mod mpirun;
 mod optimizers;
 mod overlap;
 mod planning;

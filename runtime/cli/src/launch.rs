@@ -68,7 +68,7 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
             match processes {
                 Ok(processes) => Arc::new(processes),
                 // The first process says it, and is not killed before it has.
-                Err(_) if !console.leads() => {
+                Err(Failure::Diagnostics(_)) if !console.leads() => {
                     std::thread::sleep(Duration::from_millis(300));
                     return Err(Stop::Diagnosed);
                 }
