@@ -73,7 +73,12 @@ fn every_op_is_the_same_in_bf16() {
         let s = between(&b);
         let mut ways: Vec<Way> = vec![way(&[], vec![])];
         ways.extend(s.dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
-        ways.extend(s.dims.iter().zip(s.dims.iter().skip(1)).map(|(d, e)| way(&[2, 2], vec![to(*d, &[0]), to(*e, &[1])])));
+        ways.extend(
+            s.dims
+                .iter()
+                .zip(s.dims.iter().skip(1))
+                .map(|(d, e)| way(&[2, 2], vec![to(*d, &[0]), to(*e, &[1])])),
+        );
         let one = plan(&s.step, &layout(&ways[0].mesh, Vec::new()), true);
         stored += usize::from(one.is_ok_and(|p| p.plan.buffers.iter().any(|b| b.dtype == DType::BF16)));
         let tensors = tensors(&s.step.graph, &s.bound);

@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod agree;
+mod bf16;
 mod broken;
 mod cli;
 mod epochs;
