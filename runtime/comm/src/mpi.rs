@@ -123,6 +123,9 @@ fn start(options: MpiOptions) -> Result<MpiTransport, String> {
 /// Ends all processes of the job at once with this exit code, which must not be 0, from any thread. For the end of a
 /// process that has failed: the orderly end would wait for the others.
 pub fn fatal(code: i32) -> ! {
+    if sys::is_over() {
+        std::process::exit(code);
+    }
     let aborts = std::thread::Builder::new().spawn(move || sys::abort(code));
     // It ends the process from within, unless MPI is beyond that.
     if aborts.is_ok() {
@@ -338,11 +341,19 @@ impl Watch {
     }
 
     /// Where this rank is, and which ranks do not answer within a quarter of a second: for a device that computes and so
-    /// does not come to say it itself before the process is killed.
-    pub fn last_words(&self) -> String {
+    /// does not come to say it itself before the process is killed. Nothing if the world has ended already: whoever was
+    /// in it has an error that says more.
+    pub fn last_words(&self) -> Option<String> {
         let rank = self.shared.rank;
+        let over = |engine: &Engine| engine.stopped || engine.aborted.is_some();
+        if over(&*self.shared.engine_within(Duration::from_millis(100))?) {
+            return None;
+        }
         let _nothing = ask::<()>(&self.shared, Duration::from_millis(250), |_| None);
         let engine = self.shared.engine();
+        if over(&engine) {
+            return None;
+        }
         let world = World::new(&engine);
         let at = match &engine.last {
             Some(call) => format!("after {call} was started"),
@@ -354,7 +365,7 @@ impl Watch {
             [one] => format!("rank {one} does not answer"),
             several => format!("ranks {several:?} do not answer"),
         };
-        format!("rank {rank} was told to end {at}; {who}")
+        Some(format!("rank {rank} was told to end {at}; {who}"))
     }
 }
 

@@ -43,7 +43,8 @@ fn parse(args: &[OsString]) -> Result<Args, String> {
 }
 
 fn say(text: &str) {
-    let _nobody_listens = writeln!(std::io::stderr(), "{text}");
+    // At once, since several processes write to the same end.
+    let _nobody_listens = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Plays the part of a process; `args` follow `transport-suite`.
@@ -79,7 +80,9 @@ pub(super) fn main(args: &[OsString]) -> ExitCode {
 fn told_to_end(watch: &Watch) {
     watch.interrupt();
     std::thread::sleep(Duration::from_millis(400));
-    say(&format!("error: {}", watch.last_words()));
+    if let Some(words) = watch.last_words() {
+        say(&format!("error [signal]: {words}"));
+    }
     fatal(143);
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Engine {
     posted: Serial,
     /// Calls of groups whose first member this is, by position.
     gathered: BTreeMap<Key, Vec<Option<Header>>>,
+    /// Verdicts on collectives that this rank has not come to yet: they have failed.
+    foretold: BTreeMap<Key, Verdict>,
     /// The last collective that this rank posted, and the one that it waits for.
     pub(super) last: Option<CallName>,
     pub(super) waits: Option<Key>,
@@ -96,6 +98,7 @@ impl Engine {
             ops: BTreeMap::new(),
             posted: 0,
             gathered: BTreeMap::new(),
+            foretold: BTreeMap::new(),
             last: None,
             waits: None,
             answers: BTreeMap::new(),
@@ -150,6 +153,9 @@ impl Engine {
             None => Ok(()),
         };
         self.library(greeted, Some(&name))?;
+        if let Some(verdict) = self.foretold.remove(&key) {
+            self.hear(key, verdict);
+        }
         self.step(Some(making))?;
         // Errors that all members find now are told by `post`, as by other transports.
         if let Some(Op { phase: Phase::Ended(Err(e)), .. }) = self.ops.get(&serial) {
@@ -262,7 +268,7 @@ impl Engine {
         while let Some((from, message)) = self.mail.next()? {
             match message {
                 Message::Header(key, header) => self.gather(from, key, header)?,
-                Message::Verdict(key, verdict) => self.hear(&key, &verdict),
+                Message::Verdict(key, verdict) => self.hear(key, verdict),
                 Message::Withdraw(key) => {
                     if let Some(position) = key.members.iter().position(|r| *r == from) {
                         self.withdraw(key, position)?;
@@ -283,7 +289,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A member has come, and this is the first member of its group.
+    /// A member has come, and this is the first member of its group. One that comes after the verdict is told it too.
     fn gather(&mut self, from: usize, key: Key, header: Header) -> Result<(), String> {
         let Some(position) = key.members.iter().position(|r| *r == from) else { return Ok(()) };
         let calls =
@@ -313,16 +319,19 @@ impl Engine {
             self.mail.send(*member, &message)?;
         }
         if let Message::Verdict(key, verdict) = message {
-            self.hear(&key, &verdict);
+            self.hear(key, verdict);
         }
         Ok(())
     }
 
-    fn hear(&mut self, key: &Key, verdict: &Verdict) {
-        let op = self.ops.iter_mut().find(|(_, op)| op.key == *key && op.is_gathering());
-        let Some((serial, op)) = op else { return };
+    fn hear(&mut self, key: Key, verdict: Verdict) {
+        let op = self.ops.iter_mut().find(|(_, op)| op.key == key && op.is_gathering());
+        let Some((serial, op)) = op else {
+            self.foretold.insert(key, verdict);
+            return;
+        };
         let serial = *serial;
-        let error = match verdict {
+        let error = match &verdict {
             Verdict::Go => {
                 op.phase = Phase::Ready;
                 return;

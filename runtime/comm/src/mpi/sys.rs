@@ -106,6 +106,16 @@ pub(super) fn version() -> String {
     String::from_utf8_lossy(&text).trim_end_matches('\0').trim_end().to_string()
 }
 
+/// Whether the library has been ended, or was never started.
+pub(super) fn is_over() -> bool {
+    let (mut started, mut ended) = (0, 0);
+    // SAFETY: may be called at any time.
+    unsafe {
+        let known = ffi::MPI_Initialized(&mut started) == 0 && ffi::MPI_Finalized(&mut ended) == 0;
+        !known || started == 0 || ended != 0
+    }
+}
+
 /// Ends the library; collective.
 pub(super) fn finalize() -> Result<()> {
     // SAFETY: called once, by the last user.
