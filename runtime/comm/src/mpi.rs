@@ -340,6 +340,12 @@ impl Watch {
         self.shared.interrupted.store(true, Ordering::Relaxed);
     }
 
+    /// The ranks that do not answer within a quarter of a second: they are dead, or stopped.
+    pub fn silent(&self) -> Vec<usize> {
+        let _nothing = ask::<()>(&self.shared, Duration::from_millis(250), |_| None);
+        World::new(&self.shared.engine()).silent()
+    }
+
     /// Where this rank is, and which ranks do not answer within a quarter of a second: for a device that computes and so
     /// does not come to say it itself before the process is killed. Nothing if the world has ended already: whoever was
     /// in it has an error that says more.
