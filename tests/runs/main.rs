@@ -20,4 +20,5 @@ mod resume;
 mod settings;
 mod support;
 mod tidy;
+mod transports;
 mod windows;

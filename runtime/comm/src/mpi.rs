@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use wait::{Pending, World, ask};
+use wait::{ANSWER, LAST_ANSWER, Pending, ask};
 use wire::Message;
 
 /// How long MPI may take to end when all ranks have come to the end.
@@ -200,12 +200,9 @@ impl MpiTransport {
 
     /// Fails if some rank that has not come to its end does not answer, or if this process was told to end.
     fn check_answers(&self, call: &CallName, waited: Duration, told: bool) -> Result<(), CommError> {
-        let most = if told { Duration::from_millis(250) } else { Duration::from_secs(1) };
-        if let Some(aborted) = ask(&self.shared, most, |engine| engine.check_alive(call).err()) {
-            return Err(aborted);
-        }
+        let most = if told { LAST_ANSWER } else { ANSWER };
+        let world = ask(&self.shared, most, |engine| engine.check_alive(call).err())?;
         let engine = self.shared.engine();
-        let world = World::new(&engine);
         let running = |rank: &usize| *rank != engine.rank && !engine.left.contains_key(rank);
         let silent: Vec<usize> = world.silent().into_iter().filter(running).collect();
         let (rank, call) = (engine.rank, call.clone());
@@ -342,8 +339,7 @@ impl Watch {
 
     /// The ranks that do not answer within a quarter of a second: they are dead, or stopped.
     pub fn silent(&self) -> Vec<usize> {
-        let _nothing = ask::<()>(&self.shared, Duration::from_millis(250), |_| None);
-        World::new(&self.shared.engine()).silent()
+        ask::<()>(&self.shared, LAST_ANSWER, |_| None).map(|world| world.silent()).unwrap_or_default()
     }
 
     /// Where this rank is, and which ranks do not answer within a quarter of a second: for a device that computes and so
@@ -355,12 +351,8 @@ impl Watch {
         if over(&*self.shared.engine_within(Duration::from_millis(100))?) {
             return None;
         }
-        let _nothing = ask::<()>(&self.shared, Duration::from_millis(250), |_| None);
+        let world = ask(&self.shared, LAST_ANSWER, |engine| over(engine).then_some(())).ok()?;
         let engine = self.shared.engine();
-        if over(&engine) {
-            return None;
-        }
-        let world = World::new(&engine);
         let at = match &engine.last {
             Some(call) => format!("after {call} was started"),
             None => "before its first collective".into(),

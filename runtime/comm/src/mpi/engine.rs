@@ -17,6 +17,7 @@ use super::wire::{Header, Key, Message, Posted, Status, Verdict};
 use crate::{Call, CallName, CommError, Group, Mismatch, Side, Tag};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Number of a collective in the order in which this rank posted them.
 pub(super) type Serial = u64;
@@ -40,9 +41,8 @@ pub(super) struct Engine {
     /// The last collective that this rank posted, and the one that it waits for.
     pub(super) last: Option<CallName>,
     pub(super) waits: Option<Key>,
-    /// Answers to the last question.
-    pub(super) answers: BTreeMap<usize, Status>,
-    pub(super) question: u64,
+    /// The last answer of each rank that was asked where it is, and when it came.
+    pub(super) answers: BTreeMap<usize, (Instant, Status)>,
     pub(super) left: BTreeMap<usize, Posted>,
     /// Who ended everything, and why.
     pub(super) aborted: Option<(usize, String)>,
@@ -102,7 +102,6 @@ impl Engine {
             last: None,
             waits: None,
             answers: BTreeMap::new(),
-            question: 0,
             left: BTreeMap::new(),
             aborted: None,
             stopped: false,
@@ -274,14 +273,13 @@ impl Engine {
                         self.withdraw(key, position)?;
                     }
                 }
-                Message::Ask(question) => {
+                Message::Ask => {
                     let status = self.status();
-                    self.mail.send(from, &Message::Answer(question, status))?;
+                    self.mail.send(from, &Message::Answer(status))?;
                 }
-                Message::Answer(question, status) if question == self.question => {
-                    self.answers.insert(from, status);
+                Message::Answer(status) => {
+                    self.answers.insert(from, (Instant::now(), status));
                 }
-                Message::Answer(..) => {}
                 Message::Abort(rank, reason) => self.abort(rank, &reason),
                 Message::Left(posted) => self.leaves(from, posted),
             }

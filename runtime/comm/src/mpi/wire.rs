@@ -63,8 +63,8 @@ pub(super) enum Message {
     /// To the first member of a group: a member wants to give up.
     Withdraw(Key),
     /// Where are you?
-    Ask(u64),
-    Answer(u64, Status),
+    Ask,
+    Answer(Status),
     /// Everything ends: who says so, and why.
     Abort(usize, String),
     /// The sender comes to no further collective.
@@ -89,13 +89,9 @@ impl Message {
                 w.byte(2);
                 w.key(key);
             }
-            Message::Ask(token) => {
-                w.byte(3);
-                w.number(*token);
-            }
-            Message::Answer(token, status) => {
+            Message::Ask => w.byte(3),
+            Message::Answer(status) => {
                 w.byte(4);
-                w.number(*token);
                 w.option(status.last.as_ref(), Writer::name);
                 w.option(status.waits.as_ref(), Writer::key);
                 w.posted(&status.posted);
@@ -129,11 +125,10 @@ impl Message {
             0 => Message::Header(r.key()?, r.header()?),
             1 => Message::Verdict(r.key()?, r.verdict()?),
             2 => Message::Withdraw(r.key()?),
-            3 => Message::Ask(r.number()?),
+            3 => Message::Ask,
             4 => {
-                let token = r.number()?;
                 let (last, waits) = (r.option(Reader::name)?, r.option(Reader::key)?);
-                Message::Answer(token, Status { last, waits, posted: r.posted()? })
+                Message::Answer(Status { last, waits, posted: r.posted()? })
             }
             5 => Message::Abort(r.size()?, r.text()?),
             6 => Message::Left(r.posted()?),
@@ -476,9 +471,9 @@ mod tests {
             Message::Verdict(key(), Verdict::Conflict(Box::new([(0, barrier()), (1, barrier())]))),
             Message::Verdict(key(), Verdict::Withdrawn(1)),
             Message::Withdraw(key()),
-            Message::Ask(u64::MAX),
-            Message::Answer(3, Status::default()),
-            Message::Answer(3, status),
+            Message::Ask,
+            Message::Answer(Status::default()),
+            Message::Answer(status),
             Message::Abort(2, "no space left".into()),
             Message::Left(vec![(vec![5, 6].into(), 3)]),
         ]);
