@@ -11,8 +11,7 @@ fn threads_pass_the_suite_of_transports() {
         let settings = Settings { exact: true, pause: Duration::from_micros(pause), skips: NO_SKIPS };
         let wrong: Vec<String> = std::thread::scope(|scope| {
             let ends = World::new(n, Timeouts::for_tests()).into_iter();
-            let devices: Vec<_> =
-                ends.map(|mut end| scope.spawn(move || run(&mut end, settings))).collect();
+            let devices: Vec<_> = ends.map(|mut end| scope.spawn(move || run(&mut end, settings))).collect();
             let outcomes = devices.into_iter().flat_map(|device| device.join().unwrap());
             outcomes.filter_map(|(name, result)| result.err().map(|e| format!("{name}: {e}"))).collect()
         });
@@ -110,9 +109,17 @@ mod processes {
     #[test]
     fn processes_that_fail_name_who_and_what() {
         let cases = [
-            ("dtype", 4, "rank 0 and rank 1 disagree on the dtype: all_reduce #1 of `v1` at line 11 (sum of [1 f32])"),
+            (
+                "dtype",
+                4,
+                "rank 0 and rank 1 disagree on the dtype: all_reduce #1 of `v1` at line 11 (sum of [1 f32])",
+            ),
             ("skip", 4, "rank 1 disagree on the sequence number: barrier #"),
-            ("stall", 3, "in all_reduce #1 of `v1` at line 11 for rank 2, which was last in all_reduce #0 of `v0`"),
+            (
+                "stall",
+                3,
+                "in all_reduce #1 of `v1` at line 11 for rank 2, which was last in all_reduce #0 of `v0`",
+            ),
             ("in-turn", 1, "these are held up by rank 3, which was last in all_reduce #0 of `v0` at line 10"),
             ("circle", 1, "rank 1, which was last in barrier #4 of `v4` at line 14"),
             ("leave", 3, "rank 2 has left without coming to all_reduce #1 of `v1` at line 11"),

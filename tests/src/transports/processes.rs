@@ -100,7 +100,8 @@ fn suite(args: &Args, mut transport: MpiTransport) -> ExitCode {
             say(&format!("rank {rank}: {name}: {e}"));
         }
     }
-    let _nobody_listens = writeln!(std::io::stdout(), "rank {rank}: {} cases, {failed} failed", outcomes.len());
+    let _nobody_listens =
+        writeln!(std::io::stdout(), "rank {rank}: {} cases, {failed} failed", outcomes.len());
     let ended = if failed == 0 { Ok(()) } else { Err(CommError::Injected { rank, call: cause() }) };
     finish(rank, ended, transport)
 }

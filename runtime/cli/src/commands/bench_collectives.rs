@@ -7,9 +7,9 @@ use crate::launch::{choice, end_all, launched};
 use crate::progress::bar;
 use crate::stop::{DIAGNOSED, Stop};
 use crate::text::{bytes, counted, thousands};
-use meshwright_comm::bench::{Job, KINDS, Measured, run as measure, sizes};
 #[cfg(feature = "mpi")]
 use meshwright_comm::Transport as _;
+use meshwright_comm::bench::{Job, KINDS, Measured, run as measure, sizes};
 use meshwright_comm::{CommError, Kind, Timeouts, World};
 use meshwright_core::layout::mesh_of;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
@@ -151,17 +151,13 @@ fn run_on(ends: Ends, args: &BenchCollectivesArgs, console: &mut Console) -> Res
 }
 
 /// The mesh, of as many devices as there are processes where devices are processes.
-fn mesh(
-    args: &BenchCollectivesArgs,
-    processes: Option<usize>,
-    console: &mut Console,
-) -> Result<Mesh, Stop> {
+fn mesh(args: &BenchCollectivesArgs, processes: Option<usize>, console: &mut Console) -> Result<Mesh, Stop> {
     let mesh = asked_mesh(args, processes, console)?;
     match processes {
         Some(n) if n != mesh.devices() => Err(Stop::Usage(format!(
-            "{} for {}: leave --mesh and --devices out, or start as many processes",
+            "{} on {}: leave --mesh and --devices out, or start as many processes as there are devices",
             counted(mesh.devices() as u64, "device"),
-            counted(n as u64, "process")
+            counted(n as u64, "rank")
         ))),
         _ => Ok(mesh),
     }

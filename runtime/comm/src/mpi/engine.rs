@@ -198,11 +198,9 @@ impl Engine {
     /// Why nothing goes on any more, if so.
     pub(super) fn check_alive(&self, call: &CallName) -> Result<(), CommError> {
         match &self.aborted {
-            Some((rank, reason)) => Err(CommError::Aborted {
-                rank: *rank,
-                reason: reason.clone(),
-                call: Some(call.clone()),
-            }),
+            Some((rank, reason)) => {
+                Err(CommError::Aborted { rank: *rank, reason: reason.clone(), call: Some(call.clone()) })
+            }
             None => Ok(()),
         }
     }
@@ -372,9 +370,8 @@ impl Engine {
 
     /// The lowest rank that has left without coming to a collective.
     fn left_without(&self, key: &Key) -> Option<usize> {
-        let came = |posted: &Posted| {
-            posted.iter().any(|(members, n)| *members == key.members && *n > key.number)
-        };
+        let came =
+            |posted: &Posted| posted.iter().any(|(members, n)| *members == key.members && *n > key.number);
         let left = self.left.iter().filter(|(rank, _)| key.members.contains(rank));
         left.filter(|(_, posted)| !came(posted)).map(|(rank, _)| *rank).next()
     }
@@ -470,10 +467,10 @@ impl Engine {
 
     /// The handle of a collective goes. One that runs must have ended: see [`Engine::stopped`].
     pub(super) fn forget(&mut self, serial: Serial) {
-        if let Some(op) = self.ops.remove(&serial) {
-            if let Some(group) = self.groups.get_mut(&op.key.members) {
-                group.queue.retain(|s| *s != serial);
-            }
+        if let Some(op) = self.ops.remove(&serial)
+            && let Some(group) = self.groups.get_mut(&op.key.members)
+        {
+            group.queue.retain(|s| *s != serial);
         }
     }
 

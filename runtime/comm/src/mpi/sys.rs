@@ -174,13 +174,7 @@ impl Comm {
         let mut new = Comm::null();
         // SAFETY: a valid handle, and constants.
         check(unsafe {
-            ffi::MPI_Comm_split_type(
-                self.0,
-                ffi::RSMPI_COMM_TYPE_SHARED,
-                0,
-                ffi::RSMPI_INFO_NULL,
-                &mut new.0,
-            )
+            ffi::MPI_Comm_split_type(self.0, ffi::RSMPI_COMM_TYPE_SHARED, 0, ffi::RSMPI_INFO_NULL, &mut new.0)
         })?;
         new.errors_return()
     }
@@ -307,12 +301,7 @@ impl Requests {
         let mut ended = 0;
         // SAFETY: as many requests as are said; the memory they work on is valid by the promise of those who started them.
         check(unsafe {
-            ffi::MPI_Testall(
-                int(self.0.len())?,
-                self.0.as_mut_ptr(),
-                &mut ended,
-                ffi::RSMPI_STATUSES_IGNORE,
-            )
+            ffi::MPI_Testall(int(self.0.len())?, self.0.as_mut_ptr(), &mut ended, ffi::RSMPI_STATUSES_IGNORE)
         })?;
         if ended != 0 {
             self.0.clear();

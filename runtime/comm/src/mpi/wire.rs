@@ -5,16 +5,8 @@ use crate::{Call, CallName, Kind, Part, Slot, Tag};
 use meshwright_plan::{DType, Monoid};
 use std::sync::Arc;
 
-const DTYPES: [DType; 8] = [
-    DType::F64,
-    DType::F32,
-    DType::BF16,
-    DType::I32,
-    DType::U8,
-    DType::Bool,
-    DType::PairF32,
-    DType::PairF64,
-];
+const DTYPES: [DType; 8] =
+    [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8, DType::Bool, DType::PairF32, DType::PairF64];
 
 /// The collective of a group, by the number of those before it on that group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -433,7 +425,10 @@ mod tests {
         let calls = [
             Call::AllReduce {
                 monoid: Monoid::Max,
-                bucket: vec![Slot::InPlace(BufMut::absent(3, DType::F32)), Slot::InPlace(BufMut::absent(0, dtype))],
+                bucket: vec![
+                    Slot::InPlace(BufMut::absent(3, DType::F32)),
+                    Slot::InPlace(BufMut::absent(0, dtype)),
+                ],
             },
             Call::AllGather { input, counts: vec![5, 2].into(), output: BufMut::absent(7, dtype) },
             Call::ReduceScatter {
@@ -459,13 +454,14 @@ mod tests {
         ];
         let tag = Tag::new(17, "h1", 20);
         let name = CallName { kind: Kind::Permute, tag: tag.clone() };
-        let mut messages: Vec<Message> = calls
-            .into_iter()
-            .map(|call| Message::Header(key(), Header { tag: tag.clone(), call }))
-            .collect();
+        let mut messages: Vec<Message> =
+            calls.into_iter().map(|call| Message::Header(key(), Header { tag: tag.clone(), call })).collect();
         let barrier = || Header { tag: Tag::new(1, "ä", 0), call: Call::Barrier };
-        let status =
-            Status { last: Some(name), waits: Some(key()), posted: vec![(vec![0, 1].into(), 9), (vec![1].into(), 1)] };
+        let status = Status {
+            last: Some(name),
+            waits: Some(key()),
+            posted: vec![(vec![0, 1].into(), 9), (vec![1].into(), 1)],
+        };
         messages.extend([
             Message::Verdict(key(), Verdict::Go),
             Message::Verdict(key(), Verdict::Conflict(Box::new([(0, barrier()), (1, barrier())]))),
