@@ -25,4 +25,5 @@ mod settings;
 mod support;
 mod tidy;
 mod trace;
+mod transports;
 mod windows;

@@ -506,9 +506,12 @@ pub(crate) struct BenchCollectivesArgs {
     /// The mesh, such as all=4; its devices form one group.
     #[arg(long, value_name = "AXES", conflicts_with = "devices")]
     pub(crate) mesh: Option<String>,
-    /// How many devices.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) devices: u32,
+    /// How many devices [default: as many as there are processes; 4 threads]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) devices: Option<u32>,
+    /// How devices communicate [default: mpi where a launcher started several processes, else threads]
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<TransportChoice>,
     /// Which collectives, separated by commas.
     #[arg(long = "op", value_enum, value_name = "OP", value_delimiter = ',', default_value = "all_reduce")]
     pub(crate) ops: Vec<BenchOp>,
