@@ -18,6 +18,9 @@ struct Slice {
     args: Value,
 }
 
+/// An end of an arrow or of a span: phase, time, process and thread.
+type Point = (String, u64, u64, u64);
+
 /// A timeline that obeys the rules: what is drawn of each rank.
 struct Timeline {
     ranks: BTreeMap<u64, Vec<Slice>>,
@@ -39,7 +42,7 @@ fn read(path: &Path) -> Timeline {
     let text = std::fs::read_to_string(path).unwrap();
     let whole: Value = serde_json::from_str(&text).unwrap();
     let (mut tracks, mut names) = (BTreeMap::<(u64, u64), Vec<Slice>>::new(), BTreeMap::new());
-    let mut points: BTreeMap<(String, String), Vec<(String, u64, u64, u64)>> = BTreeMap::new();
+    let mut points: BTreeMap<(String, String), Vec<Point>> = BTreeMap::new();
     for e in whole["traceEvents"].as_array().unwrap() {
         let text = |key: &str| e[key].as_str().unwrap_or_else(|| panic!("no `{key}`: {e}")).to_string();
         let (pid, tid) = (e["pid"].as_u64().unwrap(), e["tid"].as_u64().unwrap());

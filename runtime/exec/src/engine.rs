@@ -329,7 +329,7 @@ impl Engine {
     /// ends. All devices of the world must call it.
     pub fn traced(&mut self) -> Result<Vec<DeviceTrace>, ExecError> {
         let place = Box::new(Place { rank: self.rank, value: "trace".into(), ..Place::default() });
-        let recorder = self.recorder.take().unwrap_or_else(|| Recorder::new(0, 1..=0));
+        let recorder = self.recorder.take().unwrap_or_else(|| Recorder::new(0, 0..=0));
         let world = match Group::world(self.transport.size(), self.rank) {
             Ok(world) => world,
             Err(e) => return Err(ExecError::Plan { place, problem: e.to_string() }),
