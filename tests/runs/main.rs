@@ -22,4 +22,5 @@ mod resume;
 mod settings;
 mod support;
 mod tidy;
+mod transports;
 mod windows;

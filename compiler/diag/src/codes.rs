@@ -101,6 +101,7 @@ codes! {
     E0524
     E0525
     E0526
+    E0530
 }
 
 /// The code of that name, in any case.

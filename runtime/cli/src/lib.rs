@@ -55,6 +55,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Check(a) => commands::check::run(&a, console),
         Command::Explain(a) => commands::explain::run(&a, console),
         Command::Fmt(a) => commands::fmt::run(&a, console),
+        Command::Launch(a) => commands::launch::run(&a, console),
         Command::Bench(a) => commands::bench::run(&a, console),
         Command::Models(a) => commands::shipped::models(&a, console),
         Command::Layouts(a) => commands::shipped::layouts(&a, console),

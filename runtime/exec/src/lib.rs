@@ -29,6 +29,7 @@ mod shared_end;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod widen;
 mod windows;
 
 pub use clock::process_cpu_time;
