@@ -148,8 +148,10 @@ fn ranks_evaluate_and_predict_as_threads_do() {
     let (data, trained, model) = (at("data"), at("run"), at("model.mw"));
     let text = std::fs::read_to_string(crate::support::root().join("models/mlp.mw")).unwrap();
     // What is split over ranks, and what is not.
-    let outputs = "    output scores = logits\n    output class = argmax[classes](logits)\n}\n\ntrain";
-    std::fs::write(&model, text.replacen("}\n\ntrain", outputs, 1)).unwrap();
+    let outputs = "    output scores = logits\n    output class = argmax[classes](logits)\n}\n\nconst lr";
+    let text = text.replacen("}\n\nconst lr", outputs, 1);
+    assert!(text.contains("output class"));
+    std::fs::write(&model, text).unwrap();
     let mut args = small(&data, &trained, &["--steps", "20", "--layout", "batch -> r; hidden -> c"]);
     args[1] = &model;
     let said = run(&args);
