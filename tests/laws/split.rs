@@ -4,6 +4,7 @@
 use crate::devices::{Devices, Refused, free, layout, plan, rule, say, to};
 use crate::subject::{Arrival, Built, Subject, build, narrow, step, subjects, tensors};
 use crate::walk::{Bound, close_from, from_host, walk};
+use meshwright_exec::{DeviceKind, Lowering};
 use meshwright_core::layout::{Rule, RuleDim, ScopeClass};
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::{DType, Dim, Mesh};
@@ -186,8 +187,18 @@ fn every_op_is_the_same_however_it_is_split() {
 /// with its dims split.
 #[test]
 fn every_op_is_the_same_in_f32() {
+    in_f32(Devices::default(), "f32");
+}
+
+/// What GPUs run, on the host's backend.
+#[test]
+fn every_op_is_the_same_in_plain_operations() {
+    in_f32(Devices::of(DeviceKind::Cpu(Lowering::Plain)), "plain operations");
+}
+
+fn in_f32(mut devices: Devices, what: &str) {
     let begin = Instant::now();
-    let (mut devices, mut wrong, mut cases, mut names) = (Devices::default(), Vec::new(), 0, Vec::new());
+    let (mut wrong, mut cases, mut names) = (Vec::new(), 0, Vec::new());
     for subject in subjects() {
         let Some(b) = narrow(&subject) else { continue };
         names.push(subject.name.clone());
@@ -200,7 +211,7 @@ fn every_op_is_the_same_in_f32() {
             Err(e) => wrong.push(e),
         }
     }
-    crate::report(&format!("f32: {} samples, {cases} cases in {:.1?}", names.len(), begin.elapsed()));
+    crate::report(&format!("{what}: {} samples, {cases} cases in {:.1?}", names.len(), begin.elapsed()));
     assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
     for family in ["+", "*", "sum", "max", "softmax", "cross_entropy", "lookup", "exp", "tanh", "cumsum"] {
         assert!(

@@ -92,7 +92,7 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
 }
 
 /// Each buffer is written once, read only while alive, and ends at most once.
-fn check_lifetimes(step: &Step, alive: &mut BTreeSet<BufId>) -> Result<(), String> {
+pub(crate) fn check_lifetimes(step: &Step, alive: &mut BTreeSet<BufId>) -> Result<(), String> {
     if let Some(dead) = step.kind.reads().into_iter().find(|o| !alive.contains(&o.buf)) {
         return Err(format!("buffer {} is read while it holds nothing", dead.buf.0));
     }

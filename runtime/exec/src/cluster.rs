@@ -5,6 +5,7 @@
 //! each device one job and collects the answers. If any device fails, all are told to end; of the errors, that which caused
 //! the others is reported.
 
+use crate::devices::DeviceKind;
 use crate::engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves, panic_message};
 use crate::error::{ExecError, Place};
 use crate::host::HostTensor;
@@ -26,6 +27,8 @@ pub struct ClusterOptions {
     pub cores: Option<usize>,
     /// Time-outs of collectives.
     pub timeouts: Timeouts,
+    /// On what the first rank of this process runs; see [`DeviceKind::of_rank`] for the others.
+    pub device: DeviceKind,
 }
 
 /// Gives each device its inputs: called on the device's own thread with its rank and what it needs, in the order of
@@ -88,7 +91,7 @@ impl Cluster {
         let threads = (cores / ends.len().max(1)).max(1);
         let mut devices = vec![];
         for (rank, end) in ends.into_iter().enumerate() {
-            devices.push(start(rank, end, threads)?);
+            devices.push(start(rank, end, threads, options.device.of_rank(rank))?);
         }
         Ok(Cluster { mesh: mesh.clone(), devices, plans: vec![], states: BTreeMap::new() })
     }
@@ -351,7 +354,12 @@ impl Device {
     }
 }
 
-fn start(rank: usize, end: Box<dyn Transport>, threads: usize) -> Result<Device, ExecError> {
+fn start(
+    rank: usize,
+    end: Box<dyn Transport>,
+    threads: usize,
+    kind: DeviceKind,
+) -> Result<Device, ExecError> {
     let (jobs, inbox) = channel::<Job>();
     let (ready, started) = channel::<Result<(), String>>();
     let body = move || {
@@ -360,11 +368,24 @@ fn start(rank: usize, end: Box<dyn Transport>, threads: usize) -> Result<Device,
             .thread_name(move |i| format!("device-{rank}.{i}"))
             .use_current_thread()
             .build();
-        let told = ready.send(pool.as_ref().map(|_| ()).map_err(ToString::to_string));
-        if pool.is_err() || told.is_err() {
+        let made = match &pool {
+            Ok(_) => Engine::on(kind, end).map_err(|e| match e {
+                ExecError::Start { message, .. } => message,
+                other => other.to_string(),
+            }),
+            Err(e) => Err(e.to_string()),
+        };
+        let (mut engine, told) = match made {
+            Ok(engine) => (engine, ready.send(Ok(()))),
+            Err(message) => {
+                // Nobody waits any more: then nobody needs to know.
+                let _ = ready.send(Err(message));
+                return;
+            }
+        };
+        if told.is_err() {
             return;
         }
-        let mut engine = Engine::new(end);
         while let Ok(job) = inbox.recv() {
             job(&mut engine);
         }

@@ -14,14 +14,17 @@ mod clock;
 mod cluster;
 mod collective;
 mod contract;
+mod devices;
 mod engine;
 mod error;
 mod halo;
 mod host;
 pub mod kernels;
 mod local;
+mod machine;
 mod own;
 mod pack;
+mod plain;
 mod program;
 mod tensor;
 #[cfg(test)]
@@ -29,6 +32,7 @@ mod tests;
 mod windows;
 
 pub use clock::process_cpu_time;
+pub use devices::{DeviceKind, Lowering};
 pub use cluster::{Cluster, ClusterOptions, Provider, StepReport};
 pub use engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves};
 pub use error::{ExecError, Place};

@@ -1,0 +1,231 @@
+//! A loaded Plan on any backend: an interpreter that runs the backend's own operations, and nothing else.
+
+use super::build::{Built, Piece, build, homes};
+use super::emit::Home;
+use super::lower::{extents, is_pair, stored};
+use super::ops::RANDOM;
+use super::transfer::{Lost, upload};
+use crate::error::ExecError;
+use crate::host::{HostData, HostTensor};
+use crate::kernels::{KernelError, RandomKernel, SliceMut};
+use crate::local::Local;
+use crate::own::Dice;
+use crate::program::{Ended, lock};
+use crate::tensor::{Pool, from_host, to_host};
+use burn_backend::{DType as BurnType, DeviceOps, Shape};
+use burn_ir::{BackendIr, HandleKind, OperationIr, TensorIr, TensorStatus};
+use burn_router::{CustomOpRegistry, TensorInterpreter};
+use meshwright_comm::Transport;
+use meshwright_plan::{BufId, DType, Plan};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+/// What the drawing of random values shares with whoever runs the interpreter.
+struct Shared {
+    drawings: Vec<RandomKernel>,
+    dtypes: Vec<DType>,
+    dice: Mutex<Dice>,
+    error: Mutex<Option<KernelError>>,
+}
+
+/// A tensor of the device; of pairs the values, and the indices beside. None where there are no elements.
+pub(crate) struct Kept<B: BackendIr> {
+    pub(crate) values: Option<HandleKind<B>>,
+    pub(crate) indices: Option<HandleKind<B>>,
+}
+
+impl<B: BackendIr> Clone for Kept<B> {
+    fn clone(&self) -> Self {
+        Kept { values: self.values.clone(), indices: self.indices.clone() }
+    }
+}
+
+/// A Plan that is ready to run on one device.
+pub(crate) struct PlainProgram<B: BackendIr> {
+    pub(crate) plan: Arc<Plan>,
+    coords: Vec<usize>,
+    interpreter: TensorInterpreter<B>,
+    shared: Arc<Shared>,
+    pieces: Vec<Piece>,
+    pairs: BTreeMap<BufId, DType>,
+    /// Buffers that are alive at the end.
+    pub(crate) left: BTreeSet<BufId>,
+    /// Storage on the host for what collectives send and receive.
+    pool: Pool,
+}
+
+impl<B: BackendIr + 'static> PlainProgram<B> {
+    pub(crate) fn new(plan: Arc<Plan>, rank: usize, device: &B::Device) -> Result<PlainProgram<B>, ExecError> {
+        let boolean: BurnType = device.defaults().bool_dtype.into();
+        let Built { pieces, tables, drawings, pairs, left } = build(&plan, rank, boolean)?;
+        let dtypes = drawings.iter().map(RandomKernel::dtype).collect();
+        let shared =
+            Arc::new(Shared { drawings, dtypes, dice: Mutex::default(), error: Mutex::new(None) });
+        let mut registry = CustomOpRegistry::<B>::new();
+        let handler = shared.clone();
+        registry.register(RANDOM, move |handles, operation, device| {
+            let Some(out) = operation.outputs.first() else { return };
+            let number = operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize;
+            match handler.draw(number) {
+                Ok(drawn) => match upload::<B>(drawn, device) {
+                    HandleKind::Float(t) => handles.register_float_tensor::<B>(&out.id, t),
+                    HandleKind::Int(t) => handles.register_int_tensor::<B>(&out.id, t),
+                    HandleKind::Bool(t) => handles.register_bool_tensor::<B>(&out.id, t),
+                    HandleKind::Quantized(_) => {}
+                },
+                Err(error) => *lock(&handler.error) = Some(error),
+            }
+        });
+        let mut interpreter = TensorInterpreter::with_custom_ops(device.clone(), registry);
+        for (number, table) in tables.into_iter().enumerate() {
+            let host = HostTensor { shape: table.shape, data: HostData::I32(table.elements) };
+            interpreter.register_tensor_to_device(Home::Table(number).id(), upload::<B>(host, device));
+        }
+        let coords = plan.mesh.coords(rank).to_vec();
+        Ok(PlainProgram { plan, coords, interpreter, shared, pieces, pairs, left, pool: Pool::default() })
+    }
+
+    /// Binds a buffer to what the host has.
+    pub(crate) fn put(&mut self, buf: BufId, value: HostTensor, device: &B::Device) {
+        let values = self.pairs.get(&buf).copied();
+        self.bind(buf, Kept::new(value, values, device));
+    }
+
+    /// Binds a buffer.
+    pub(crate) fn bind(&mut self, buf: BufId, kept: Kept<B>) {
+        for (home, handle) in [(Home::Buffer(buf), kept.values), (Home::Indices(buf), kept.indices)] {
+            if let Some(handle) = handle {
+                self.interpreter.register_tensor_to_device(home.id(), handle);
+            }
+        }
+    }
+
+    fn handle(&mut self, home: Home, dtype: BurnType, shape: &[usize], take: bool) -> HandleKind<B> {
+        let status = if take { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
+        let ir = TensorIr { id: home.id(), shape: Shape::from(extents(shape)), status, dtype };
+        self.interpreter.get_tensor(&ir)
+    }
+
+    /// The contents of a buffer, which ends if `take`.
+    ///
+    /// # Panics
+    /// If the buffer is not bound.
+    pub(crate) fn get(&mut self, buf: BufId, take: bool) -> Kept<B> {
+        let buffer = self.plan.buffer(buf);
+        let (dtype, shape) = (buffer.dtype, buffer.shape(&self.plan.mesh, &self.coords));
+        if shape.contains(&0) {
+            return Kept { values: None, indices: None };
+        }
+        let values = if is_pair(dtype) { self.pairs.get(&buf).copied().unwrap_or(DType::I32) } else { dtype };
+        let indices = is_pair(dtype).then(|| self.handle(Home::Indices(buf), BurnType::I32, &shape, take));
+        Kept { values: Some(self.handle(Home::Buffer(buf), stored(values), &shape, take)), indices }
+    }
+
+    /// A copy of a buffer's elements on the host; the buffer ends if `take`.
+    pub(crate) fn read(&mut self, buf: BufId, take: bool) -> Result<HostTensor, Lost> {
+        let buffer = self.plan.buffer(buf);
+        let (dtype, shape) = (buffer.dtype, buffer.shape(&self.plan.mesh, &self.coords));
+        let values = self.pairs.get(&buf).copied().unwrap_or(DType::I32);
+        self.get(buf, take).read(dtype, values, &shape)
+    }
+
+    /// Releases what a step does not read but ends.
+    fn drop_homes(&mut self, homes: &[Home]) {
+        for home in homes {
+            let gone = TensorIr {
+                id: home.id(),
+                shape: Shape::from(vec![1]),
+                status: TensorStatus::ReadWrite,
+                dtype: BurnType::F32,
+            };
+            self.interpreter.register_op(OperationIr::Drop(gone));
+        }
+    }
+
+    /// Releases a buffer.
+    pub(crate) fn release(&mut self, buf: BufId) {
+        let homes = homes(&self.plan, buf, &self.coords).unwrap_or_default();
+        self.drop_homes(&homes);
+    }
+
+    /// Runs all steps; random values are those of `dice`, and `at` is kept at the step that runs. Collectives bring what
+    /// they send to the host, and what they receive back.
+    pub(crate) fn run(
+        &mut self,
+        dice: Dice,
+        device: &B::Device,
+        transport: &mut dyn Transport,
+        sequence: &mut u64,
+        at: &mut Option<usize>,
+    ) -> Result<(), Ended> {
+        *lock(&self.shared.dice) = dice;
+        let pieces = std::mem::take(&mut self.pieces);
+        let done = self.run_pieces(&pieces, device, transport, sequence, at);
+        self.pieces = pieces;
+        done
+    }
+
+    fn run_pieces(
+        &mut self,
+        pieces: &[Piece],
+        device: &B::Device,
+        transport: &mut dyn Transport,
+        sequence: &mut u64,
+        at: &mut Option<usize>,
+    ) -> Result<(), Ended> {
+        for piece in pieces {
+            match piece {
+                Piece::Segment(operations) => {
+                    for (operation, step) in operations {
+                        *at = Some(*step);
+                        self.interpreter.register_op(operation.clone());
+                        if matches!(operation, OperationIr::Custom(_))
+                            && let Some(error) = lock(&self.shared.error).take()
+                        {
+                            return Err(Ended::Kernel(error));
+                        }
+                    }
+                }
+                Piece::Collective { prepared, step, ending } => {
+                    *at = Some(*step);
+                    let mut inputs = Vec::with_capacity(prepared.from.len());
+                    for (local, ends) in prepared.from.iter().zip(&prepared.ends) {
+                        inputs.push(from_host(self.read(local.buf, *ends).map_err(Ended::Device)?));
+                    }
+                    *sequence += 1;
+                    let results = prepared
+                        .run(inputs, transport, &mut self.pool, *sequence)
+                        .map_err(Ended::Collective)?;
+                    for (local, result) in prepared.to.iter().zip(results) {
+                        let Local { buf, dtype, shape, .. } = local;
+                        let host = to_host(&result, *dtype, shape);
+                        self.pool.give(result, *dtype, local.elements());
+                        let kept = Kept::new(host, self.pairs.get(buf).copied(), device);
+                        self.bind(*buf, kept);
+                    }
+                    self.drop_homes(ending);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn draw(&self, number: usize) -> Result<HostTensor, KernelError> {
+        let unknown = || KernelError::Unsupported(format!("there is no drawing {number}"));
+        let drawing = self.drawings.get(number).ok_or_else(unknown)?;
+        let dtype = self.dtypes.get(number).copied().ok_or_else(unknown)?;
+        let mut host = HostTensor::zeros(dtype, drawing.shape());
+        let dice = *lock(&self.dice);
+        let out = match &mut host.data {
+            HostData::F64(v) => SliceMut::F64(v),
+            HostData::F32(v) => SliceMut::F32(v),
+            HostData::BF16(v) => SliceMut::BF16(v),
+            HostData::Bool(v) => SliceMut::Bool(v),
+            _ => return Err(unknown()),
+        };
+        drawing.run(dice.seed, dice.step, out)?;
+        Ok(host)
+    }
+}
