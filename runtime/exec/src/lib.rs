@@ -14,6 +14,8 @@ mod clock;
 mod cluster;
 mod collective;
 mod contract;
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+mod cube;
 mod devices;
 mod engine;
 mod error;

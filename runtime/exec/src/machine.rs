@@ -62,7 +62,13 @@ pub(crate) fn machine(kind: DeviceKind, rank: usize) -> Result<Box<dyn Machine>,
     match kind {
         DeviceKind::Cpu(Lowering::Own) => Ok(Box::new(OwnMachine::default())),
         DeviceKind::Cpu(Lowering::Plain) => Ok(Box::new(PlainMachine::<Flex>::new(FlexDevice))),
-        _ => Err(ExecError::Start { rank, message: format!("this build cannot use {kind}") }),
+        #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+        other => crate::cube::machine(other, rank),
+        #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
+        other => {
+            let message = format!("this build cannot use {other}: it lacks the feature `cuda`");
+            Err(ExecError::Start { rank, message })
+        }
     }
 }
 
