@@ -122,6 +122,9 @@ pub(crate) struct ModelArgs {
     /// Arithmetic type, in place of the model's.
     #[arg(long, value_enum)]
     pub(crate) precision: Option<Precision>,
+    /// Wait for each collective where it starts, in place of computing meanwhile.
+    #[arg(long)]
+    pub(crate) no_overlap: bool,
     /// Fail unless the mesh has so many devices.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) devices: Option<u32>,
@@ -141,6 +144,7 @@ impl ModelArgs {
                 Precision::F32 => DType::F32,
                 Precision::F64 => DType::F64,
             }),
+            no_overlap: self.no_overlap,
             devices: self.devices.map(|n| n as usize),
             ..ProjectOptions::default()
         }

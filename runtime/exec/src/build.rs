@@ -17,7 +17,7 @@ use burn_ir::{
     ShapeOpIr, TensorId, TensorIr, TensorStatus,
 };
 use meshwright_plan::{BufId, DType, Dim, Plan, Step, StepKind};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of the custom operation that runs an own kernel; its only scalar is the kernel's number.
 pub(crate) const OWN: &str = "meshwright";
@@ -32,7 +32,10 @@ pub(crate) struct Segment {
 /// Part of a program.
 pub(crate) enum Piece {
     Segment(Segment),
-    Collective { prepared: Box<Prepared>, step: usize },
+    /// `flight` is set where it only starts.
+    Collective { prepared: Box<Prepared>, step: usize, flight: Option<usize> },
+    /// Waits for the collective that the piece `start` started.
+    Wait { flight: usize, start: usize },
 }
 
 /// A program for one device.
@@ -66,12 +69,15 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
         steps: vec![],
         step: 0,
         next_temporary: plan.buffers.len() as u32,
+        flying: BTreeMap::new(),
     };
     let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();
+    let mut in_flight: BTreeMap<u32, (usize, Vec<BufId>)> = BTreeMap::new();
     for (index, step) in plan.steps.iter().enumerate() {
         builder.step = index;
-        let built =
-            check_lifetimes(step, &mut alive).map_err(Unprepared::Plan).and_then(|()| builder.add(step));
+        let built = check_lifetimes((index, step), &mut alive, &mut in_flight)
+            .map_err(Unprepared::Plan)
+            .and_then(|()| builder.add(step));
         built.map_err(|e| {
             let place = place(plan, rank, None, Some(index));
             match e {
@@ -81,6 +87,10 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
         })?;
     }
     builder.end_segment();
+    if let Some(start) = in_flight.values().next() {
+        let problem = "what it starts is never waited for".into();
+        return Err(ExecError::Plan { place: place(plan, rank, None, Some(start.0)), problem });
+    }
     let ends = plan.outputs.iter().map(|o| o.buf).chain(plan.leaves.iter().filter_map(|l| l.next));
     for buf in ends {
         if !alive.contains(&buf) {
@@ -91,14 +101,29 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
     Ok(Built { pieces: builder.pieces, owns: builder.owns, left: alive })
 }
 
-/// Each buffer is written once, read only while alive, and ends at most once.
-pub(crate) fn check_lifetimes(step: &Step, alive: &mut BTreeSet<BufId>) -> Result<(), String> {
+/// Each buffer is written once, read only while alive, and ends at most once. The results of a collective in flight are alive
+/// when it was waited for.
+pub(crate) fn check_lifetimes(
+    (index, step): (usize, &Step),
+    alive: &mut BTreeSet<BufId>,
+    in_flight: &mut BTreeMap<u32, (usize, Vec<BufId>)>,
+) -> Result<(), String> {
+    if let (StepKind::Wait { .. }, Some(flight)) = (&step.kind, step.flight) {
+        alive.extend(in_flight.remove(&flight).map_or(vec![], |(_, results)| results));
+    }
     if let Some(dead) = step.kind.reads().into_iter().find(|o| !alive.contains(&o.buf)) {
         return Err(format!("buffer {} is read while it holds nothing", dead.buf.0));
     }
     for operand in step.kind.writes() {
         if !alive.insert(operand.buf) {
             return Err(format!("buffer {} is written twice", operand.buf.0));
+        }
+    }
+    if let (StepKind::Collective(_), Some(flight)) = (&step.kind, step.flight) {
+        let results: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
+        alive.retain(|b| !results.contains(b));
+        if in_flight.insert(flight, (index, results)).is_some() {
+            return Err(format!("flight {flight} is started twice"));
         }
     }
     for buf in step.free.iter().copied().chain(step.reuse.iter().map(|r| r.0)) {
@@ -118,6 +143,8 @@ struct Builder<'a> {
     /// The step that is being added.
     step: usize,
     next_temporary: u32,
+    /// For each flight the piece that starts it.
+    flying: BTreeMap<usize, usize>,
 }
 
 impl Builder<'_> {
@@ -126,7 +153,22 @@ impl Builder<'_> {
         if let Some(prepared) = Prepared::of_step(&self.here, step)? {
             let rest = self.inputs(ending.iter().filter(|b| prepared.from.iter().all(|f| f.buf != **b)))?;
             self.end_segment();
-            self.pieces.push(Piece::Collective { prepared: Box::new(prepared), step: self.step });
+            let flight = step.flight.map(|f| f as usize);
+            if let Some(flight) = flight {
+                self.flying.insert(flight, self.pieces.len());
+            }
+            self.pieces.push(Piece::Collective { prepared: Box::new(prepared), step: self.step, flight });
+            self.release(rest);
+            return Ok(());
+        }
+        if let StepKind::Wait { .. } = &step.kind {
+            let rest = self.inputs(ending.iter())?;
+            let flight = step.flight.map(|f| f as usize);
+            let Some((flight, start)) = flight.and_then(|f| Some((f, self.flying.remove(&f)?))) else {
+                return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
+            };
+            self.end_segment();
+            self.pieces.push(Piece::Wait { flight, start });
             self.release(rest);
             return Ok(());
         }

@@ -9,6 +9,7 @@ use crate::devices::DeviceKind;
 use crate::engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves, panic_message};
 use crate::error::{ExecError, Place};
 use crate::host::HostTensor;
+use crate::machine::Memory;
 use meshwright_comm::{Timeouts, Transport, World};
 use meshwright_plan::{Mesh, Plan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -167,6 +168,20 @@ impl Cluster {
         let inputs = (0..self.devices.len()).map(|rank| input_leaves(&plan, rank).into()).collect();
         self.plans.push(Loaded { plan, inputs });
         Ok(id)
+    }
+
+    /// Whether to look at the memory in use after each step of a program; see [`Engine::watch_memory`].
+    pub fn watch_memory(&self, watch: bool) -> Result<(), ExecError> {
+        self.on_all(move |engine| {
+            engine.watch_memory(watch);
+            Ok(())
+        })
+        .map(|_| ())
+    }
+
+    /// Memory of each device of this process; see [`Engine::memory`].
+    pub fn memory(&self) -> Result<Vec<Option<Memory>>, ExecError> {
+        self.on_all(|engine| Ok(engine.memory()))
     }
 
     /// Sets the parameters and moments of a program to their first values; see [`Engine::init_state`].

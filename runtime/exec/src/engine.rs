@@ -5,7 +5,7 @@ use crate::collective::Failed;
 use crate::devices::DeviceKind;
 use crate::error::ExecError;
 use crate::host::HostTensor;
-use crate::machine::{Machine, machine};
+use crate::machine::{Machine, Memory, machine};
 use crate::own::Dice;
 use crate::plain::Lost;
 use crate::program::Ended;
@@ -242,6 +242,8 @@ impl Engine {
     fn end_all_on_error<T>(&mut self, result: Result<T, ExecError>) -> Result<T, ExecError> {
         if let Err(error) = &result {
             self.abort(&error.to_string());
+            // After the others were told why: that this device gives up what is in flight is a consequence.
+            self.machine.give_up();
         }
         result
     }
@@ -385,6 +387,17 @@ impl Engine {
         }
         self.machine.set(name, value);
         Ok(())
+    }
+
+    /// Whether to look at the memory in use after each step of a program; that takes time. Forgets what was seen.
+    pub fn watch_memory(&mut self, watch: bool) {
+        self.machine.watch_memory(watch);
+    }
+
+    /// Memory of the device in use, its peak while it was watched, and what is reserved; none where the device does not
+    /// tell. To be compared with `peak_bytes` of the Plan's summary. A device that several ranks share tells of all of them.
+    pub fn memory(&mut self) -> Option<Memory> {
+        self.machine.memory()
     }
 
     /// Address of the storage of a parameter or moment: it stays the same where steps update it in place. None where it

@@ -40,3 +40,4 @@ pub use engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves};
 pub use error::{ExecError, Place};
 pub use host::{HostData, HostTensor};
 pub use kernels::KernelError;
+pub use machine::Memory;

@@ -14,6 +14,18 @@ use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+/// Memory of a device, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Most that was in use at once while a program ran, as seen after each of its steps, with what the step then released;
+    /// 0 where nobody watched.
+    pub peak: u64,
+    /// In use now.
+    pub in_use: u64,
+    /// What the allocator holds, in use or not.
+    pub reserved: u64,
+}
+
 /// Memory and programs of a device. Programs are named by order of loading; all of them exist when they are named.
 pub(crate) trait Machine: Send {
     /// Prepares a Plan.
@@ -37,6 +49,16 @@ pub(crate) trait Machine: Send {
         sequence: &mut u64,
         at: &mut Option<usize>,
     ) -> Result<(), Ended>;
+
+    /// Gives up the collectives that a failed run has left in flight.
+    fn give_up(&mut self);
+
+    /// Whether to look at the memory in use after each step; that takes time, and what is computed is not fused beyond a
+    /// step. Forgets what was seen.
+    fn watch_memory(&mut self, watch: bool);
+
+    /// What memory was seen; none where the device does not tell.
+    fn memory(&mut self) -> Option<Memory>;
 
     /// A copy of a buffer's elements.
     fn read(&mut self, program: usize, buf: BufId) -> Result<Option<HostTensor>, Lost>;
@@ -119,6 +141,16 @@ impl Machine for OwnMachine {
         self.programs[program].run(dice, transport, sequence, at)
     }
 
+    fn give_up(&mut self) {
+        self.programs.iter_mut().for_each(Program::give_up);
+    }
+
+    fn watch_memory(&mut self, _: bool) {}
+
+    fn memory(&mut self) -> Option<Memory> {
+        None
+    }
+
     fn read(&mut self, program: usize, buf: BufId) -> Result<Option<HostTensor>, Lost> {
         let (dtype, shape) = self.shape(program, buf);
         Ok(self.programs[program].get(buf, false).map(|t| to_host(&t, dtype, &shape)))
@@ -158,11 +190,13 @@ pub(crate) struct PlainMachine<B: BackendIr> {
     device: B::Device,
     programs: Vec<PlainProgram<B>>,
     kept: BTreeMap<String, Kept<B>>,
+    /// Most bytes in use that were seen, where somebody watches.
+    peak: Option<u64>,
 }
 
 impl<B: BackendIr> PlainMachine<B> {
     pub(crate) fn new(device: B::Device) -> PlainMachine<B> {
-        PlainMachine { device, programs: vec![], kept: BTreeMap::new() }
+        PlainMachine { device, programs: vec![], kept: BTreeMap::new(), peak: None }
     }
 }
 
@@ -194,7 +228,21 @@ impl<B: BackendIr + 'static> Machine for PlainMachine<B> {
         sequence: &mut u64,
         at: &mut Option<usize>,
     ) -> Result<(), Ended> {
-        self.programs[program].run(dice, &self.device, transport, sequence, at)
+        self.programs[program].run(dice, &self.device, transport, sequence, at, &mut self.peak)
+    }
+
+    fn give_up(&mut self) {
+        self.programs.iter_mut().for_each(PlainProgram::give_up);
+    }
+
+    fn watch_memory(&mut self, watch: bool) {
+        self.peak = watch.then_some(0);
+    }
+
+    fn memory(&mut self) -> Option<Memory> {
+        let usage = B::memory_pool_usage(&self.device)?;
+        let (in_use, reserved) = (usage.bytes_in_use, usage.bytes_reserved);
+        Some(Memory { peak: self.peak.unwrap_or(0), in_use, reserved })
     }
 
     fn read(&mut self, program: usize, buf: BufId) -> Result<Option<HostTensor>, Lost> {

@@ -322,7 +322,7 @@ impl Own {
                 let kernel = crate::windows::pool(here, PoolWork::Choose, [&values, &out], slides)?;
                 Own::new(Kernel::PoolChoose(Box::new(kernel)), &[(&tap, None), (&values, None)], &[&out], &[])
             }
-            StepKind::Contract { .. } | StepKind::Collective(_) => return Ok(None),
+            StepKind::Contract { .. } | StepKind::Collective(_) | StepKind::Wait { .. } => return Ok(None),
         }))
     }
 

@@ -88,7 +88,7 @@ impl Lower<'_> {
 
     fn push(&mut self, kind: StepKind, id: Id, because: &str, phase: meshwright_plan::Phase) {
         let origin = kind.writes().iter().map(|_| self.origin(id, because)).collect();
-        self.plan.steps.push(Step { kind, phase, origin, reuse: Vec::new(), free: Vec::new() });
+        self.plan.steps.push(Step { kind, phase, origin, reuse: Vec::new(), free: Vec::new(), flight: None });
     }
 
     fn instr(&mut self, instr: &Instr) {

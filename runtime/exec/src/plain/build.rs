@@ -23,7 +23,18 @@ pub(crate) enum Piece {
         prepared: Box<Prepared>,
         /// The step.
         step: usize,
+        /// Set where it only starts.
+        flight: Option<usize>,
         /// What is released after it though it does not read it.
+        ending: Vec<Home>,
+    },
+    /// Waits for the collective that the piece `start` started.
+    Wait {
+        /// Its number.
+        flight: usize,
+        /// The piece.
+        start: usize,
+        /// What is released after it.
         ending: Vec<Home>,
     },
 }
@@ -47,10 +58,12 @@ pub(crate) fn build(plan: &Plan, rank: usize, boolean: BurnType) -> Result<Built
     let mut pieces = vec![];
     let mut segment = vec![];
     let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();
+    let mut in_flight: BTreeMap<u32, (usize, Vec<BufId>)> = BTreeMap::new();
+    let mut flying: BTreeMap<usize, usize> = BTreeMap::new();
     for (index, step) in plan.steps.iter().enumerate() {
-        let built = check_lifetimes(step, &mut alive)
+        let built = check_lifetimes((index, step), &mut alive, &mut in_flight)
             .map_err(Unprepared::Plan)
-            .and_then(|()| add(&mut lower, step, index, &mut segment, &mut pieces));
+            .and_then(|()| add(&mut lower, step, index, &mut segment, &mut pieces, &mut flying));
         built.map_err(|e| {
             let place = place(plan, rank, None, Some(index));
             match e {
@@ -61,6 +74,10 @@ pub(crate) fn build(plan: &Plan, rank: usize, boolean: BurnType) -> Result<Built
     }
     if !segment.is_empty() {
         pieces.push(Piece::Segment(segment));
+    }
+    if let Some(start) = in_flight.values().next() {
+        let problem = "what it starts is never waited for".into();
+        return Err(ExecError::Plan { place: place(plan, rank, None, Some(start.0)), problem });
     }
     let ends = plan.outputs.iter().map(|o| o.buf).chain(plan.leaves.iter().filter_map(|l| l.next));
     for buf in ends {
@@ -79,6 +96,7 @@ fn add(
     index: usize,
     segment: &mut Vec<(OperationIr, usize)>,
     pieces: &mut Vec<Piece>,
+    flying: &mut BTreeMap<usize, usize>,
 ) -> Result<(), Unprepared> {
     let ended = step.free.iter().copied().chain(step.reuse.iter().map(|r| r.0));
     let mut ending = vec![];
@@ -91,7 +109,22 @@ fn add(
         if !segment.is_empty() {
             pieces.push(Piece::Segment(std::mem::take(segment)));
         }
-        pieces.push(Piece::Collective { prepared: Box::new(prepared), step: index, ending });
+        let flight = step.flight.map(|f| f as usize);
+        if let Some(flight) = flight {
+            flying.insert(flight, pieces.len());
+        }
+        pieces.push(Piece::Collective { prepared: Box::new(prepared), step: index, flight, ending });
+        return Ok(());
+    }
+    if let StepKind::Wait { .. } = &step.kind {
+        let flight = step.flight.map(|f| f as usize);
+        let Some((flight, start)) = flight.and_then(|f| Some((f, flying.remove(&f)?))) else {
+            return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
+        };
+        if !segment.is_empty() {
+            pieces.push(Piece::Segment(std::mem::take(segment)));
+        }
+        pieces.push(Piece::Wait { flight, start, ending });
         return Ok(());
     }
     lower.step(step)?;

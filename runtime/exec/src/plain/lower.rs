@@ -98,7 +98,7 @@ impl Lower<'_> {
                 Ok(())
             }
             StepKind::Copy(copy) => self.copy(&copy.from, &copy.out),
-            StepKind::Collective(_) => Ok(()),
+            StepKind::Collective(_) | StepKind::Wait { .. } => Ok(()),
         }
     }
 

@@ -5,6 +5,7 @@ use super::emit::Home;
 use super::lower::{extents, is_pair, stored};
 use super::ops::RANDOM;
 use super::transfer::{Lost, upload};
+use crate::collective::{Flying, Prepared};
 use crate::error::ExecError;
 use crate::host::{HostData, HostTensor};
 use crate::kernels::{KernelError, RandomKernel, SliceMut};
@@ -13,6 +14,7 @@ use crate::own::Dice;
 use crate::program::{Ended, lock};
 use crate::tensor::{Pool, from_host, to_host};
 use burn_backend::{DType as BurnType, DeviceOps, Shape};
+use burn_flex::FlexTensor;
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorIr, TensorStatus};
 use burn_router::{CustomOpRegistry, TensorInterpreter};
 use meshwright_comm::Transport;
@@ -52,6 +54,8 @@ pub(crate) struct PlainProgram<B: BackendIr> {
     pub(crate) left: BTreeSet<BufId>,
     /// Storage on the host for what collectives send and receive.
     pool: Pool,
+    /// Collectives in flight, by their number. After a run that failed it holds those that were not waited for.
+    flying: BTreeMap<usize, Flying>,
 }
 
 impl<B: BackendIr + 'static> PlainProgram<B> {
@@ -82,7 +86,7 @@ impl<B: BackendIr + 'static> PlainProgram<B> {
             interpreter.register_tensor_to_device(Home::Table(number).id(), upload::<B>(host, device));
         }
         let coords = plan.mesh.coords(rank).to_vec();
-        Ok(PlainProgram { plan, coords, interpreter, shared, pieces, pairs, left, pool: Pool::default() })
+        Ok(PlainProgram { plan, coords, interpreter, shared, pieces, pairs, left, pool: Pool::default(), flying: BTreeMap::new() })
     }
 
     /// Binds a buffer to what the host has.
@@ -157,12 +161,43 @@ impl<B: BackendIr + 'static> PlainProgram<B> {
         transport: &mut dyn Transport,
         sequence: &mut u64,
         at: &mut Option<usize>,
+        peak: &mut Option<u64>,
     ) -> Result<(), Ended> {
         *lock(&self.shared.dice) = dice;
         let pieces = std::mem::take(&mut self.pieces);
-        let done = self.run_pieces(&pieces, device, transport, sequence, at);
+        let done = self.run_pieces(&pieces, device, transport, sequence, at, peak);
         self.pieces = pieces;
         done
+    }
+
+    /// Gives up the collectives that a failed run has left in flight.
+    pub(crate) fn give_up(&mut self) {
+        self.flying.clear();
+    }
+
+    /// Looks at the memory in use after a step, to which belongs what it has just released: it was there beside the
+    /// results.
+    fn look(&self, step: usize, device: &B::Device, peak: &mut Option<u64>) {
+        let (Some(most), Some(step)) = (peak, self.plan.steps.get(step)) else { return };
+        let bytes = |b: &BufId| {
+            let buffer = self.plan.buffer(*b);
+            let elements: usize = buffer.shape(&self.plan.mesh, &self.coords).iter().product();
+            (elements * buffer.dtype.bytes()) as u64
+        };
+        let released: u64 = step.free.iter().map(bytes).sum();
+        if let Some(usage) = B::memory_pool_usage(device) {
+            *most = (*most).max(usage.bytes_in_use + released);
+        }
+    }
+
+    fn bind_results(&mut self, prepared: &Prepared, results: Vec<FlexTensor>, device: &B::Device) {
+        for (local, result) in prepared.to.iter().zip(results) {
+            let Local { buf, dtype, shape, .. } = local;
+            let host = to_host(&result, *dtype, shape);
+            self.pool.give(result, *dtype, local.elements());
+            let kept = Kept::new(host, self.pairs.get(buf).copied(), device);
+            self.bind(*buf, kept);
+        }
     }
 
     fn run_pieces(
@@ -172,11 +207,12 @@ impl<B: BackendIr + 'static> PlainProgram<B> {
         transport: &mut dyn Transport,
         sequence: &mut u64,
         at: &mut Option<usize>,
+        peak: &mut Option<u64>,
     ) -> Result<(), Ended> {
         for piece in pieces {
             match piece {
                 Piece::Segment(operations) => {
-                    for (operation, step) in operations {
+                    for (k, (operation, step)) in operations.iter().enumerate() {
                         *at = Some(*step);
                         self.interpreter.register_op(operation.clone());
                         if matches!(operation, OperationIr::Custom(_))
@@ -184,24 +220,36 @@ impl<B: BackendIr + 'static> PlainProgram<B> {
                         {
                             return Err(Ended::Kernel(error));
                         }
+                        if peak.is_some() && operations.get(k + 1).is_none_or(|next| next.1 != *step) {
+                            self.look(*step, device, peak);
+                        }
                     }
                 }
-                Piece::Collective { prepared, step, ending } => {
+                Piece::Collective { prepared, step, flight, ending } => {
                     *at = Some(*step);
                     let mut inputs = Vec::with_capacity(prepared.from.len());
                     for (local, ends) in prepared.from.iter().zip(&prepared.ends) {
                         inputs.push(from_host(self.read(local.buf, *ends).map_err(Ended::Device)?));
                     }
                     *sequence += 1;
-                    let results = prepared
-                        .run(inputs, transport, &mut self.pool, *sequence)
-                        .map_err(Ended::Collective)?;
-                    for (local, result) in prepared.to.iter().zip(results) {
-                        let Local { buf, dtype, shape, .. } = local;
-                        let host = to_host(&result, *dtype, shape);
-                        self.pool.give(result, *dtype, local.elements());
-                        let kept = Kept::new(host, self.pairs.get(buf).copied(), device);
-                        self.bind(*buf, kept);
+                    if let Some(flight) = flight {
+                        let started = prepared.start(inputs, transport, &mut self.pool, *sequence);
+                        self.flying.insert(*flight, started.map_err(Ended::Collective)?);
+                    } else {
+                        let results = prepared.run(inputs, transport, &mut self.pool, *sequence);
+                        self.bind_results(prepared, results.map_err(Ended::Collective)?, device);
+                    }
+                    self.drop_homes(ending);
+                    self.look(*step, device, peak);
+                }
+                Piece::Wait { flight, start, ending } => {
+                    if let (Some(Piece::Collective { prepared, step, .. }), Some(flying)) =
+                        (pieces.get(*start), self.flying.remove(flight))
+                    {
+                        // Errors name the collective.
+                        *at = Some(*step);
+                        let results = prepared.finish(flying, &mut self.pool);
+                        self.bind_results(prepared, results.map_err(Ended::Collective)?, device);
                     }
                     self.drop_homes(ending);
                 }
