@@ -8,6 +8,7 @@
 
 mod composite;
 mod devices;
+mod engines;
 mod fuzz;
 mod gradient;
 mod linear;

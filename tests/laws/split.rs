@@ -4,7 +4,6 @@
 use crate::devices::{Devices, Refused, free, layout, plan, rule, say, to};
 use crate::subject::{Arrival, Built, Subject, build, narrow, step, subjects, tensors};
 use crate::walk::{Bound, close_from, from_host, walk};
-use meshwright_exec::{DeviceKind, Lowering};
 use meshwright_core::layout::{Rule, RuleDim, ScopeClass};
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::{DType, Dim, Mesh};
@@ -18,7 +17,8 @@ pub(crate) struct Way {
     pub(crate) rules: Vec<Rule>,
 }
 
-fn way(axes: &[usize], rules: Vec<Rule>) -> Way {
+/// Axes of some sizes, and rules.
+pub(crate) fn way(axes: &[usize], rules: Vec<Rule>) -> Way {
     Way { mesh: Mesh::new(axes.iter().zip(["a", "b", "c"]).map(|(k, n)| (n, *k))), rules }
 }
 
@@ -187,24 +187,22 @@ fn every_op_is_the_same_however_it_is_split() {
 /// with its dims split.
 #[test]
 fn every_op_is_the_same_in_f32() {
-    in_f32(Devices::default(), "f32");
+    in_f32(Devices::default(), "f32", &|dims| {
+        let mut ways = vec![way(&[], vec![])];
+        ways.extend(dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
+        ways
+    });
 }
 
-/// What GPUs run, on the host's backend.
-#[test]
-fn every_op_is_the_same_in_plain_operations() {
-    in_f32(Devices::of(DeviceKind::Cpu(Lowering::Plain)), "plain operations");
-}
-
-fn in_f32(mut devices: Devices, what: &str) {
+/// The same on some devices, placed in some ways.
+pub(crate) fn in_f32(mut devices: Devices, what: &str, ways: &dyn Fn(&[Dim]) -> Vec<Way>) {
     let begin = Instant::now();
     let (mut wrong, mut cases, mut names) = (Vec::new(), 0, Vec::new());
     for subject in subjects() {
         let Some(b) = narrow(&subject) else { continue };
         names.push(subject.name.clone());
         let want = walk(&b.graph, &b.bound).swap_remove(b.value.0 as usize);
-        let mut ways = vec![way(&[], vec![])];
-        ways.extend(b.dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
+        let ways = ways(&b.dims);
         // The oracle is of f64: sums that cancel are off by what f32 rounds.
         match same(&subject.name, &b.graph, &b.bound, &[("y", b.value, want)], 1.0, &ways, &mut devices) {
             Ok(n) => cases += n,
