@@ -3,6 +3,7 @@
 use crate::layout::{Layout, assign, check_conflicts};
 use crate::normalise;
 use crate::partition::{Spmd, partition};
+use crate::precision;
 use crate::print;
 use crate::schedule::{self, LineOf};
 use crate::step_graph::StepGraph;
@@ -52,6 +53,11 @@ impl Default for CompileOptions {
 
 /// Every pass in order.
 pub const PASSES: &[Pass] = &[
+    Pass {
+        name: "precision",
+        doc: "in a program of `bf16` every value gets its dtype",
+        run: |s, _, _| graph_pass(s, precision::assign),
+    },
     Pass {
         name: "expand",
         doc: "composite ops become primitives where a dim they need whole is split",

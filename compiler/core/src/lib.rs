@@ -10,6 +10,7 @@ pub mod layout;
 pub mod normalise;
 pub mod optimizers;
 pub mod partition;
+pub mod precision;
 pub mod print;
 pub mod program;
 pub mod resolve;

@@ -1,4 +1,5 @@
-//! Communication between the devices of a mesh: the [`Transport`] trait, and devices that are threads.
+//! Communication between the devices of a mesh: the [`Transport`] trait, devices that are threads, and (by cargo feature)
+//! devices that are MPI processes.
 //!
 //! **Invariants:**
 //! - A collective never hangs: it ends with its result, or with an error that names the rank and the call at fault.
@@ -18,6 +19,8 @@ mod error;
 mod faults;
 pub mod fold;
 mod group;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 #[cfg(test)]
 mod tests;
 pub mod threads;

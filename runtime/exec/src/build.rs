@@ -16,7 +16,7 @@ use burn_ir::{
     BaseOperationIr, CustomOpIr, FloatOperationIr, GraphIr, MatmulOpIr, OperationIr, PermuteOpIr, ScalarIr,
     ShapeOpIr, TensorId, TensorIr, TensorStatus,
 };
-use meshwright_plan::{BufId, DType, Dim, Plan, Step, StepKind};
+use meshwright_plan::{BufId, Buffer, DType, Dim, Operand, Plan, Step, StepKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of the custom operation that runs an own kernel; its only scalar is the kernel's number.
@@ -172,6 +172,20 @@ impl Builder<'_> {
             self.release(rest);
             return Ok(());
         }
+        if let Some((wide, rounded)) = self.widened(step)? {
+            let temporaries: Vec<BufId> = self.here.wide.keys().copied().collect();
+            let Some(own) = Own::of_step(&self.here, &wide)? else {
+                return Err(Unprepared::Plan(format!("a {} of bf16", step.kind.name())));
+            };
+            self.own(own, &temporaries);
+            for (from, to) in rounded {
+                self.own(Own::cast(&from, &to)?, &[from.buf]);
+            }
+            self.here.wide.clear();
+            let rest = self.inputs(ending.iter())?;
+            self.release(rest);
+            return Ok(());
+        }
         if let Some(own) = Own::of_step(&self.here, step)? {
             let rest = self.inputs(ending.iter().filter(|b| own.inputs.iter().all(|i| i.buf != **b)))?;
             self.own(own, &ending);
@@ -248,8 +262,55 @@ impl Builder<'_> {
         Local { buf: self.temporary(), dtype: like.dtype, dims, ranges, shape }
     }
 
+    /// A step on `f32` copies of its operands of `bf16`, where its kernel knows no `bf16`, with the results that are then
+    /// to be rounded, each with what it is rounded to. The copies of what is read are made here.
+    fn widened(&mut self, step: &Step) -> Result<Option<(Step, Vec<(Local, Local)>)>, Unprepared> {
+        let mut wide = Step { reuse: vec![], free: vec![], ..step.clone() };
+        let mut narrow: Vec<Operand> = vec![];
+        for o in crate::widen::operands(&mut wide.kind) {
+            let narrow_one = self.here.plan.buffers.get(o.buf.0 as usize).is_some_and(|b| b.dtype == DType::BF16);
+            if narrow_one && narrow.iter().all(|n| n.buf != o.buf) {
+                narrow.push(o.clone());
+            }
+        }
+        if narrow.is_empty() {
+            return Ok(None);
+        }
+        let written: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
+        let mut rounded = vec![];
+        for o in narrow {
+            let buf = self.temporary();
+            let buffer = Buffer { dtype: DType::F32, ..self.here.plan.buffer(o.buf).clone() };
+            self.here.wide.insert(buf, buffer);
+            for operand in crate::widen::operands(&mut wide.kind) {
+                if operand.buf == o.buf {
+                    operand.buf = buf;
+                }
+            }
+            let (stored, copy) = (self.here.local(&o)?, self.here.local(&Operand { buf, ..o.clone() })?);
+            if written.contains(&o.buf) {
+                rounded.push((copy, stored));
+            } else {
+                self.own(Own::cast(&stored, &copy)?, &[]);
+            }
+        }
+        Ok(Some((wide, rounded)))
+    }
+
+    /// A factor as `f32`, in which products are computed: a copy where it is `bf16`.
+    fn wide(&mut self, of: &Local, copies: &mut Vec<Input>) -> Result<Local, Unprepared> {
+        if of.dtype != DType::BF16 {
+            return Ok(of.clone());
+        }
+        let copy = Local { buf: self.temporary(), dtype: DType::F32, ..of.clone() };
+        self.own(Own::cast(of, &copy)?, &[]);
+        copies.push(Input::from(&copy));
+        Ok(copy)
+    }
+
     fn contract(&mut self, a: &Local, b: &Local, out: &Local) -> Result<(), Unprepared> {
-        if a.dtype != b.dtype || a.dtype != out.dtype || !a.dtype.is_float() {
+        let dtypes = [a.dtype, b.dtype, out.dtype].map(DType::wide);
+        if dtypes[0] != dtypes[1] || dtypes[0] != dtypes[2] || !a.dtype.is_float() {
             let message = format!("a contraction of {} and {} to {}", a.dtype, b.dtype, out.dtype);
             return Err(Unprepared::Plan(message));
         }
@@ -260,8 +321,15 @@ impl Builder<'_> {
             }
             Contraction::Product(product) => product,
         };
-        let (left, right) = if product.swapped { (b, a) } else { (a, b) };
         let mut copies = vec![];
+        let (a, b) = (&self.wide(a, &mut copies)?, &self.wide(b, &mut copies)?);
+        let (left, right) = if product.swapped { (b, a) } else { (a, b) };
+        let stored = out;
+        let out = &if out.dtype == DType::BF16 {
+            Local { buf: self.temporary(), dtype: DType::F32, ..out.clone() }
+        } else {
+            out.clone()
+        };
         let lhs = self.factor(left, &product.left, &mut copies)?;
         let rhs = self.factor(right, &product.right, &mut copies)?;
         let target = match &product.copy {
@@ -287,6 +355,9 @@ impl Builder<'_> {
         }
         if product.copy.is_some() {
             self.own(Own::copy(&target, out)?, &[target.buf]);
+        }
+        if stored.buf != out.buf {
+            self.own(Own::cast(out, stored)?, &[out.buf]);
         }
         self.release(copies);
         Ok(())

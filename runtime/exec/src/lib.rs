@@ -27,10 +27,14 @@ mod machine;
 mod own;
 mod pack;
 mod plain;
+mod processes;
 mod program;
+mod share;
+mod shared_end;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod widen;
 mod windows;
 
 pub use clock::process_cpu_time;
@@ -41,3 +45,4 @@ pub use error::{ExecError, Place};
 pub use host::{HostData, HostTensor};
 pub use kernels::KernelError;
 pub use machine::Memory;
+pub use processes::{About, Processes};

@@ -4,11 +4,10 @@ use crate::devices::{DeviceKind, Lowering};
 use crate::error::ExecError;
 use crate::host::HostTensor;
 use crate::own::Dice;
-use crate::plain::{Kept, Lost, PlainProgram};
+use crate::plain::{Kept, Lost, Plain, PlainProgram};
 use crate::program::{Ended, Program, lock};
 use crate::tensor::{Pool, from_host, to_host};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
-use burn_ir::BackendIr;
 use meshwright_comm::Transport;
 use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -186,7 +185,7 @@ impl Machine for OwnMachine {
 }
 
 /// The plain operations of a backend.
-pub(crate) struct PlainMachine<B: BackendIr> {
+pub(crate) struct PlainMachine<B: Plain> {
     device: B::Device,
     programs: Vec<PlainProgram<B>>,
     kept: BTreeMap<String, Kept<B>>,
@@ -194,13 +193,13 @@ pub(crate) struct PlainMachine<B: BackendIr> {
     peak: Option<u64>,
 }
 
-impl<B: BackendIr> PlainMachine<B> {
+impl<B: Plain> PlainMachine<B> {
     pub(crate) fn new(device: B::Device) -> PlainMachine<B> {
         PlainMachine { device, programs: vec![], kept: BTreeMap::new(), peak: None }
     }
 }
 
-impl<B: BackendIr + 'static> Machine for PlainMachine<B> {
+impl<B: Plain> Machine for PlainMachine<B> {
     fn load(&mut self, plan: Arc<Plan>, rank: usize) -> Result<(), ExecError> {
         self.programs.push(PlainProgram::new(plan, rank, &self.device)?);
         Ok(())

@@ -1,5 +1,6 @@
 //! From a Plan to what one device runs: stretches of the backend's own operations, and collectives between them.
 
+use super::collective::{Arrival, Request};
 use super::emit::{Emit, Home, Table};
 use super::lower::{Lower, is_pair};
 use crate::build::{check_lifetimes, place};
@@ -17,16 +18,16 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) enum Piece {
     /// Operations, with the step of the Plan that each belongs to.
     Segment(Vec<(OperationIr, usize)>),
-    /// A collective.
+    /// A collective: calls on packed tensors.
     Collective {
-        /// What it does.
+        /// Its group and name.
         prepared: Box<Prepared>,
+        /// The calls.
+        requests: Vec<Request>,
         /// The step.
         step: usize,
         /// Set where it only starts.
         flight: Option<usize>,
-        /// What is released after it though it does not read it.
-        ending: Vec<Home>,
     },
     /// Waits for the collective that the piece `start` started.
     Wait {
@@ -34,8 +35,6 @@ pub(crate) enum Piece {
         flight: usize,
         /// The piece.
         start: usize,
-        /// What is released after it.
-        ending: Vec<Home>,
     },
 }
 
@@ -59,7 +58,7 @@ pub(crate) fn build(plan: &Plan, rank: usize, boolean: BurnType) -> Result<Built
     let mut segment = vec![];
     let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();
     let mut in_flight: BTreeMap<u32, (usize, Vec<BufId>)> = BTreeMap::new();
-    let mut flying: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut flying: BTreeMap<usize, (usize, Arrival)> = BTreeMap::new();
     for (index, step) in plan.steps.iter().enumerate() {
         let built = check_lifetimes((index, step), &mut alive, &mut in_flight)
             .map_err(Unprepared::Plan)
@@ -72,9 +71,7 @@ pub(crate) fn build(plan: &Plan, rank: usize, boolean: BurnType) -> Result<Built
             }
         })?;
     }
-    if !segment.is_empty() {
-        pieces.push(Piece::Segment(segment));
-    }
+    end_segment(&mut segment, &mut pieces);
     if let Some(start) = in_flight.values().next() {
         let problem = "what it starts is never waited for".into();
         return Err(ExecError::Plan { place: place(plan, rank, None, Some(start.0)), problem });
@@ -90,41 +87,58 @@ pub(crate) fn build(plan: &Plan, rank: usize, boolean: BurnType) -> Result<Built
     Ok(Built { pieces, tables: emit.tables, drawings, left: alive, pairs })
 }
 
+fn end_segment(segment: &mut Vec<(OperationIr, usize)>, pieces: &mut Vec<Piece>) {
+    if !segment.is_empty() {
+        pieces.push(Piece::Segment(std::mem::take(segment)));
+    }
+}
+
 fn add(
     lower: &mut Lower<'_>,
     step: &Step,
     index: usize,
     segment: &mut Vec<(OperationIr, usize)>,
     pieces: &mut Vec<Piece>,
-    flying: &mut BTreeMap<usize, usize>,
+    flying: &mut BTreeMap<usize, (usize, Arrival)>,
 ) -> Result<(), Unprepared> {
     let ended = step.free.iter().copied().chain(step.reuse.iter().map(|r| r.0));
     let mut ending = vec![];
     for buf in ended {
         ending.extend(homes(lower.here.plan, buf, &lower.here.coords)?);
     }
-    if let Some(prepared) = Prepared::of_step(&lower.here, step)? {
-        let read: Vec<BufId> = prepared.from.iter().map(|f| f.buf).collect();
-        ending.retain(|h| !matches!(h, Home::Buffer(b) | Home::Indices(b) if read.contains(b)));
-        if !segment.is_empty() {
-            pieces.push(Piece::Segment(std::mem::take(segment)));
-        }
+    if let StepKind::Collective(collective) = &step.kind
+        && let Some(prepared) = Prepared::of_step(&lower.here, step)?
+    {
+        let (requests, arrival) = lower.depart(collective, &prepared)?;
+        // What the calls take themselves is not released before.
+        let taken: BTreeSet<Home> =
+            requests.iter().flat_map(|r| &r.send).filter(|p| p.ends).filter_map(|p| p.home).collect();
+        ending.retain(|h| !taken.contains(h));
+        segment.extend(lower.emit.finish(&ending).into_iter().map(|o| (o, index)));
+        end_segment(segment, pieces);
         let flight = step.flight.map(|f| f as usize);
-        if let Some(flight) = flight {
-            flying.insert(flight, pieces.len());
+        pieces.push(Piece::Collective { prepared: Box::new(prepared), requests, step: index, flight });
+        match flight {
+            Some(flight) => {
+                flying.insert(flight, (pieces.len() - 1, arrival));
+            }
+            None => {
+                lower.arrive(&arrival);
+                segment.extend(lower.emit.finish(&arrival.ending).into_iter().map(|o| (o, index)));
+            }
         }
-        pieces.push(Piece::Collective { prepared: Box::new(prepared), step: index, flight, ending });
         return Ok(());
     }
     if let StepKind::Wait { .. } = &step.kind {
         let flight = step.flight.map(|f| f as usize);
-        let Some((flight, start)) = flight.and_then(|f| Some((f, flying.remove(&f)?))) else {
+        let Some((flight, (start, arrival))) = flight.and_then(|f| Some((f, flying.remove(&f)?))) else {
             return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
         };
-        if !segment.is_empty() {
-            pieces.push(Piece::Segment(std::mem::take(segment)));
-        }
-        pieces.push(Piece::Wait { flight, start, ending });
+        end_segment(segment, pieces);
+        pieces.push(Piece::Wait { flight, start });
+        lower.arrive(&arrival);
+        ending.extend(&arrival.ending);
+        segment.extend(lower.emit.finish(&ending).into_iter().map(|o| (o, index)));
         return Ok(());
     }
     lower.step(step)?;

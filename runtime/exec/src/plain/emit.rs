@@ -304,6 +304,12 @@ impl Emit {
         self.node(Op::Matmul, vec![a, b], shape, dtype)
     }
 
+    /// A place that outlives the step, until it is read.
+    pub(crate) fn fresh(&mut self) -> Home {
+        self.temporaries += 1;
+        Home::Temporary(self.temporaries)
+    }
+
     /// Says where a value goes.
     pub(crate) fn store(&mut self, v: Val, home: Home) {
         self.stored.push((v, home));
@@ -330,10 +336,10 @@ impl Emit {
             }
         }
         for node in kept.iter().rev() {
-            homes.entry(node.out).or_insert_with(|| {
-                self.temporaries += 1;
-                Home::Temporary(self.temporaries)
-            });
+            if !homes.contains_key(&node.out) {
+                let home = self.fresh();
+                homes.insert(node.out, home);
+            }
         }
         let home = |v: Val| homes.get(&v).copied().or(values[v.0].home).unwrap_or(Home::Temporary(0));
         let tensor = |v: Val, status: TensorStatus| TensorIr {

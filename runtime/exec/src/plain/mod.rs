@@ -12,8 +12,10 @@
 //! - Sums of `BF16` are computed in `F32`.
 //! - An empty buffer has no tensor; a step that writes none does nothing.
 
+mod backend;
 mod blocks;
 mod build;
+mod collective;
 mod contract;
 mod emit;
 mod index;
@@ -27,5 +29,6 @@ mod rows;
 mod transfer;
 mod windows;
 
+pub(crate) use backend::Plain;
 pub(crate) use program::{Kept, PlainProgram};
 pub(crate) use transfer::Lost;

@@ -4,21 +4,22 @@ use super::build::{Built, Piece, build, homes};
 use super::emit::Home;
 use super::lower::{extents, is_pair, stored};
 use super::ops::RANDOM;
-use super::transfer::{Lost, upload};
-use crate::collective::{Flying, Prepared};
+use super::backend::{Plain, device_buf, device_buf_mut, empty};
+use super::collective::Request;
+use super::transfer::{Lost, download, upload};
+use crate::collective::{Failed, Prepared};
 use crate::error::ExecError;
 use crate::host::{HostData, HostTensor};
 use crate::kernels::{KernelError, RandomKernel, SliceMut};
-use crate::local::Local;
 use crate::own::Dice;
 use crate::program::{Ended, lock};
-use crate::tensor::{Pool, from_host, to_host};
+use crate::tensor::{Pool, bytes_mut, from_host, to_host};
 use burn_backend::{DType as BurnType, DeviceOps, Shape};
 use burn_flex::FlexTensor;
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorIr, TensorStatus};
 use burn_router::{CustomOpRegistry, TensorInterpreter};
-use meshwright_comm::Transport;
-use meshwright_plan::{BufId, DType, Plan};
+use meshwright_comm::{Buf, BufMut, Collectives, Place, Started, Transport};
+use meshwright_plan::{BufId, DType, Monoid, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -43,7 +44,7 @@ impl<B: BackendIr> Clone for Kept<B> {
 }
 
 /// A Plan that is ready to run on one device.
-pub(crate) struct PlainProgram<B: BackendIr> {
+pub(crate) struct PlainProgram<B: Plain> {
     pub(crate) plan: Arc<Plan>,
     coords: Vec<usize>,
     interpreter: TensorInterpreter<B>,
@@ -55,10 +56,28 @@ pub(crate) struct PlainProgram<B: BackendIr> {
     /// Storage on the host for what collectives send and receive.
     pool: Pool,
     /// Collectives in flight, by their number. After a run that failed it holds those that were not waited for.
-    flying: BTreeMap<usize, Flying>,
+    flying: BTreeMap<usize, Vec<Flying<B>>>,
 }
 
-impl<B: BackendIr + 'static> PlainProgram<B> {
+/// What a collective works on, in the memory of the host.
+pub(super) struct HostMemory {
+    send: Vec<FlexTensor>,
+    receive: Vec<FlexTensor>,
+}
+
+/// What a collective works on, in the memory of the device.
+pub(super) struct DeviceMemory<B: Plain> {
+    send: Vec<Option<B::Pinned>>,
+    receive: Vec<Option<B::Pinned>>,
+}
+
+/// A call in flight.
+enum Flying<B: Plain> {
+    Host(Started<HostMemory>),
+    Device(Started<DeviceMemory<B>>),
+}
+
+impl<B: Plain> PlainProgram<B> {
     pub(crate) fn new(plan: Arc<Plan>, rank: usize, device: &B::Device) -> Result<PlainProgram<B>, ExecError> {
         let boolean: BurnType = device.defaults().bool_dtype.into();
         let Built { pieces, tables, drawings, pairs, left } = build(&plan, rank, boolean)?;
@@ -153,7 +172,7 @@ impl<B: BackendIr + 'static> PlainProgram<B> {
     }
 
     /// Runs all steps; random values are those of `dice`, and `at` is kept at the step that runs. Collectives bring what
-    /// they send to the host, and what they receive back.
+    /// they send to the host, and what they receive back, unless the transport works on the device's memory.
     pub(crate) fn run(
         &mut self,
         dice: Dice,
@@ -190,14 +209,90 @@ impl<B: BackendIr + 'static> PlainProgram<B> {
         }
     }
 
-    fn bind_results(&mut self, prepared: &Prepared, results: Vec<FlexTensor>, device: &B::Device) {
-        for (local, result) in prepared.to.iter().zip(results) {
-            let Local { buf, dtype, shape, .. } = local;
-            let host = to_host(&result, *dtype, shape);
-            self.pool.give(result, *dtype, local.elements());
-            let kept = Kept::new(host, self.pairs.get(buf).copied(), device);
-            self.bind(*buf, kept);
+    /// The tensor of a piece; none if it has no elements.
+    fn piece(&mut self, piece: &super::collective::Piece) -> Option<HandleKind<B>> {
+        let home = piece.home?;
+        Some(self.handle(home, stored(piece.dtype), &piece.shape, piece.ends))
+    }
+
+    /// Starts a call. Where the transport works on the device's memory it gets that; else what is sent is brought to the
+    /// host.
+    fn start(
+        &mut self,
+        prepared: &Prepared,
+        request: &Request,
+        device: &B::Device,
+        transport: &mut dyn Transport,
+        sequence: u64,
+    ) -> Result<Flying<B>, Ended> {
+        let tag = prepared.tag(sequence);
+        let group = &prepared.group;
+        if let Some(ordinal) = B::ordinal(device).filter(|o| transport.folds(Monoid::Sum, DType::F32, Place::Device(*o))) {
+            let mut memory = DeviceMemory::<B> { send: vec![], receive: vec![] };
+            for piece in &request.send {
+                let pinned = self.piece(piece).map(B::pin).transpose();
+                memory.send.push(pinned.map_err(Ended::Device)?);
+            }
+            for piece in &request.receive {
+                let fresh = (piece.elements() > 0).then(|| empty::<B>(piece, device));
+                memory.receive.push(fresh.map(B::pin).transpose().map_err(Ended::Device)?);
+            }
+            let started = transport.try_start(group, &tag, memory, |m| {
+                let send = request.send.iter().zip(&m.send);
+                let receive = request.receive.iter().zip(&m.receive);
+                Ok::<_, Failed>(request.call(
+                    send.map(|(p, t)| device_buf::<B>(p, t.as_ref(), ordinal)).collect(),
+                    receive.map(|(p, t)| device_buf_mut::<B>(p, t.as_ref(), ordinal)).collect(),
+                ))
+            });
+            return started.map(Flying::Device).map_err(Ended::Collective);
         }
+        let mut memory = HostMemory { send: vec![], receive: vec![] };
+        for piece in &request.send {
+            let host = match self.piece(piece) {
+                Some(tensor) => download::<B>(tensor, piece.dtype, &piece.shape).map_err(Ended::Device)?,
+                None => HostTensor::zeros(piece.dtype, vec![0]),
+            };
+            memory.send.push(from_host(host));
+        }
+        for piece in &request.receive {
+            memory.receive.push(self.pool.take(piece.dtype, &piece.shape));
+        }
+        let started = transport.try_start(group, &tag, memory, |m| {
+            let send = request.send.iter().zip(&m.send).map(|(p, t)| Buf::from_bytes(t.bytes(), p.dtype));
+            let receive = request.receive.iter().zip(&mut m.receive);
+            let receive = receive.map(|(p, t)| BufMut::from_bytes(bytes_mut(t), p.dtype));
+            let (send, receive) = (send.collect::<Result<_, _>>()?, receive.collect::<Result<_, _>>()?);
+            Ok::<_, Failed>(request.call(send, receive))
+        });
+        started.map(Flying::Host).map_err(Ended::Collective)
+    }
+
+    /// Waits for a call, and binds what it gave.
+    fn finish(&mut self, request: &Request, flying: Flying<B>, device: &B::Device) -> Result<(), Ended> {
+        let failed = |e| Ended::Collective(Failed::Comm(e));
+        match flying {
+            Flying::Host(started) => {
+                let memory = started.finish().map_err(failed)?;
+                for (piece, tensor) in request.receive.iter().zip(memory.receive) {
+                    if let Some(home) = piece.home {
+                        let host = to_host(&tensor, piece.dtype, &piece.shape);
+                        let tensor = upload::<B>(host, device);
+                        self.interpreter.register_tensor_to_device(home.id(), tensor);
+                    }
+                    self.pool.give(tensor, piece.dtype, piece.elements());
+                }
+            }
+            Flying::Device(started) => {
+                let memory = started.finish().map_err(failed)?;
+                for (piece, tensor) in request.receive.iter().zip(memory.receive) {
+                    if let (Some(home), Some(tensor)) = (piece.home, tensor) {
+                        self.interpreter.register_tensor_to_device(home.id(), B::unpin(tensor, device));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     fn run_pieces(
@@ -225,33 +320,32 @@ impl<B: BackendIr + 'static> PlainProgram<B> {
                         }
                     }
                 }
-                Piece::Collective { prepared, step, flight, ending } => {
+                Piece::Collective { prepared, requests, step, flight } => {
                     *at = Some(*step);
-                    let mut inputs = Vec::with_capacity(prepared.from.len());
-                    for (local, ends) in prepared.from.iter().zip(&prepared.ends) {
-                        inputs.push(from_host(self.read(local.buf, *ends).map_err(Ended::Device)?));
+                    let mut flying = vec![];
+                    for request in requests {
+                        *sequence += 1;
+                        let started = self.start(prepared, request, device, transport, *sequence)?;
+                        match flight {
+                            Some(_) => flying.push(started),
+                            None => self.finish(request, started, device)?,
+                        }
                     }
-                    *sequence += 1;
                     if let Some(flight) = flight {
-                        let started = prepared.start(inputs, transport, &mut self.pool, *sequence);
-                        self.flying.insert(*flight, started.map_err(Ended::Collective)?);
-                    } else {
-                        let results = prepared.run(inputs, transport, &mut self.pool, *sequence);
-                        self.bind_results(prepared, results.map_err(Ended::Collective)?, device);
+                        self.flying.insert(*flight, flying);
                     }
-                    self.drop_homes(ending);
                     self.look(*step, device, peak);
                 }
-                Piece::Wait { flight, start, ending } => {
-                    if let (Some(Piece::Collective { prepared, step, .. }), Some(flying)) =
+                Piece::Wait { flight, start } => {
+                    if let (Some(Piece::Collective { requests, step, .. }), Some(flying)) =
                         (pieces.get(*start), self.flying.remove(flight))
                     {
                         // Errors name the collective.
                         *at = Some(*step);
-                        let results = prepared.finish(flying, &mut self.pool);
-                        self.bind_results(prepared, results.map_err(Ended::Collective)?, device);
+                        for (request, started) in requests.iter().zip(flying) {
+                            self.finish(request, started, device)?;
+                        }
                     }
-                    self.drop_homes(ending);
                 }
             }
         }
