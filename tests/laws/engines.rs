@@ -1,11 +1,11 @@
 //! The laws on what else can run a Plan: plain operations of the host's backend, and devices that kernels are compiled for.
 
-use crate::devices::Devices;
+use crate::bf16::in_bf16;
+use crate::devices::{Devices, to};
 use crate::gradient::gradients_on;
 use crate::split::{Way, in_f32, same, way};
 use crate::subject::{build, subjects};
 use crate::walk::walk;
-use crate::devices::to;
 use meshwright_exec::{DeviceKind, Lowering};
 use meshwright_plan::Dim;
 use std::time::Instant;
@@ -56,6 +56,11 @@ fn gradients_are_the_same_in_plain_operations() {
     gradients_on(Devices::of(PLAIN), "plain operations of f32", true, &few);
 }
 
+#[test]
+fn every_op_is_the_same_in_plain_operations_of_bf16() {
+    in_bf16(Devices::of(PLAIN), "plain operations of bf16", &few);
+}
+
 #[cfg(feature = "cubecl-cpu")]
 #[test]
 fn every_op_is_the_same_compiled_for_the_host() {
@@ -87,6 +92,7 @@ fn gpu() -> bool {
 fn every_op_is_the_same_on_a_gpu() {
     if gpu() {
         in_f32(Devices::of(DeviceKind::Cuda(0)), "GPU", &|_| vec![way(&[], vec![])]);
+        in_bf16(Devices::of(DeviceKind::Cuda(0)), "GPU, bf16", &|_| vec![way(&[], vec![])]);
     }
 }
 

@@ -5,14 +5,15 @@ use super::lower::{Lower, Named, extents};
 use crate::contract::{Contraction, Factor, contraction};
 use crate::local::Local;
 use crate::own::Unprepared;
-use meshwright_plan::Operand;
+use meshwright_plan::{DType, Operand};
 
 impl Lower<'_> {
     /// See [`meshwright_plan::StepKind::Contract`].
     pub(super) fn contract(&mut self, a: &Operand, b: &Operand, out: &Operand) -> Result<(), Unprepared> {
         let (a, b, out) = (self.local(a)?, self.local(b)?, self.local(out)?);
         self.here.check_aligned(&[&a, &b, &out], &[])?;
-        if a.dtype != b.dtype || a.dtype != out.dtype || !a.dtype.is_float() {
+        let dtypes = [a.dtype, b.dtype, out.dtype].map(DType::wide);
+        if dtypes[0] != dtypes[1] || dtypes[0] != dtypes[2] || !a.dtype.is_float() {
             let message = format!("a contraction of {} and {} to {}", a.dtype, b.dtype, out.dtype);
             return Err(Unprepared::Plan(message));
         }
@@ -40,6 +41,12 @@ impl Lower<'_> {
             Contraction::Product(product) => product,
         };
         let (left, right) = if product.swapped { (b, a) } else { (a, b) };
+        // Of one dtype: a product of `bf16` sums in `f32` and is rounded, also where it is then widened.
+        let (left, right) = if self.emit.dtype(left.0) == self.emit.dtype(right.0) {
+            (left, right)
+        } else {
+            ((self.wide(left.0), left.1), (self.wide(right.0), right.1))
+        };
         let left = self.factor(left, &product.left);
         let right = self.factor(right, &product.right);
         let val = self.emit.matmul(left, right);

@@ -90,11 +90,13 @@ impl Lower<'_> {
             StepKind::Random { stream, distribution, out } => {
                 let out = self.here.local(out)?;
                 let sizes: Vec<usize> = out.dims.iter().map(|d| d.size).collect();
-                let drawing = RandomKernel::new(stream, *distribution, out.dtype, &sizes, &out.ranges)?;
+                // What is drawn for `bf16` is rounded from `f32`.
+                let wide = out.dtype.wide();
+                let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?;
                 self.drawings.push(drawing);
                 let shape = extents(&out.shape);
-                let drawn = self.emit.random(self.drawings.len() - 1, &shape, stored(out.dtype));
-                self.emit.store(drawn, Home::Buffer(out.buf));
+                let drawn = self.emit.random(self.drawings.len() - 1, &shape, stored(wide));
+                self.write_val(drawn, &out);
                 Ok(())
             }
             StepKind::Copy(copy) => self.copy(&copy.from, &copy.out),

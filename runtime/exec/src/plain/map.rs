@@ -73,6 +73,7 @@ impl Lower<'_> {
         Ok(match scalar {
             Scalar::Const(x) => Held::Number(match dtype {
                 DType::I32 | DType::U8 => x.trunc(),
+                DType::BF16 => f64::from(half::bf16::from_f64(x)),
                 _ => x,
             }),
             Scalar::Load(k) => {
@@ -104,10 +105,20 @@ impl Lower<'_> {
             }
             Scalar::Unary(f, a) => {
                 let val = self.tensor(reg(a), expr.dtype(a), rank);
-                Held::Tensor(self.function(f, val, expr.dtype(a))?)
+                let val = self.wide(val);
+                let done = self.function(f, val, expr.dtype(a).wide())?;
+                Held::Tensor(self.rounded(done, dtype))
             }
             Scalar::Binary(f, a, b) => {
-                self.pair_function(f, reg(a), reg(b), expr.dtype(a), rank)?
+                let mut number = |h| match h {
+                    Held::Tensor(v) => Held::Tensor(self.wide(v)),
+                    number => number,
+                };
+                let (x, y) = (number(reg(a)), number(reg(b)));
+                match self.pair_function(f, x, y, expr.dtype(a).wide(), rank)? {
+                    Held::Tensor(v) => Held::Tensor(self.rounded(v, dtype)),
+                    number => number,
+                }
             }
             Scalar::Select(c, a, b) => {
                 let mask = self.tensor(reg(c), DType::Bool, rank);
@@ -132,6 +143,11 @@ impl Lower<'_> {
                 })
             }
         })
+    }
+
+    /// What is computed in `f32` for `bf16` is rounded at once, so that it does not matter what is fused.
+    fn rounded(&mut self, val: Val, dtype: DType) -> Val {
+        if dtype == DType::BF16 { self.emit.cast(val, stored(dtype)) } else { val }
     }
 
     /// Whether each element is other than 0.

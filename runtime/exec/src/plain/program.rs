@@ -4,7 +4,7 @@ use super::build::{Built, Piece, build, homes};
 use super::emit::Home;
 use super::lower::{extents, is_pair, stored};
 use super::ops::RANDOM;
-use super::backend::{Plain, device_buf, device_buf_mut, empty};
+use super::backend::Plain;
 use super::collective::Request;
 use super::transfer::{Lost, download, upload};
 use crate::collective::{Failed, Prepared};
@@ -18,8 +18,8 @@ use burn_backend::{DType as BurnType, DeviceOps, Shape};
 use burn_flex::FlexTensor;
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorIr, TensorStatus};
 use burn_router::{CustomOpRegistry, TensorInterpreter};
-use meshwright_comm::{Buf, BufMut, Collectives, Place, Started, Transport};
-use meshwright_plan::{BufId, DType, Monoid, Plan};
+use meshwright_comm::{Buf, BufMut, Collectives, Started, Transport};
+use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -56,7 +56,7 @@ pub(crate) struct PlainProgram<B: Plain> {
     /// Storage on the host for what collectives send and receive.
     pool: Pool,
     /// Collectives in flight, by their number. After a run that failed it holds those that were not waited for.
-    flying: BTreeMap<usize, Vec<Flying<B>>>,
+    flying: BTreeMap<usize, Vec<Flying>>,
 }
 
 /// What a collective works on, in the memory of the host.
@@ -65,16 +65,9 @@ pub(super) struct HostMemory {
     receive: Vec<FlexTensor>,
 }
 
-/// What a collective works on, in the memory of the device.
-pub(super) struct DeviceMemory<B: Plain> {
-    send: Vec<Option<B::Pinned>>,
-    receive: Vec<Option<B::Pinned>>,
-}
-
 /// A call in flight.
-enum Flying<B: Plain> {
+enum Flying {
     Host(Started<HostMemory>),
-    Device(Started<DeviceMemory<B>>),
 }
 
 impl<B: Plain> PlainProgram<B> {
@@ -221,32 +214,11 @@ impl<B: Plain> PlainProgram<B> {
         &mut self,
         prepared: &Prepared,
         request: &Request,
-        device: &B::Device,
         transport: &mut dyn Transport,
         sequence: u64,
-    ) -> Result<Flying<B>, Ended> {
+    ) -> Result<Flying, Ended> {
         let tag = prepared.tag(sequence);
         let group = &prepared.group;
-        if let Some(ordinal) = B::ordinal(device).filter(|o| transport.folds(Monoid::Sum, DType::F32, Place::Device(*o))) {
-            let mut memory = DeviceMemory::<B> { send: vec![], receive: vec![] };
-            for piece in &request.send {
-                let pinned = self.piece(piece).map(B::pin).transpose();
-                memory.send.push(pinned.map_err(Ended::Device)?);
-            }
-            for piece in &request.receive {
-                let fresh = (piece.elements() > 0).then(|| empty::<B>(piece, device));
-                memory.receive.push(fresh.map(B::pin).transpose().map_err(Ended::Device)?);
-            }
-            let started = transport.try_start(group, &tag, memory, |m| {
-                let send = request.send.iter().zip(&m.send);
-                let receive = request.receive.iter().zip(&m.receive);
-                Ok::<_, Failed>(request.call(
-                    send.map(|(p, t)| device_buf::<B>(p, t.as_ref(), ordinal)).collect(),
-                    receive.map(|(p, t)| device_buf_mut::<B>(p, t.as_ref(), ordinal)).collect(),
-                ))
-            });
-            return started.map(Flying::Device).map_err(Ended::Collective);
-        }
         let mut memory = HostMemory { send: vec![], receive: vec![] };
         for piece in &request.send {
             let host = match self.piece(piece) {
@@ -269,7 +241,7 @@ impl<B: Plain> PlainProgram<B> {
     }
 
     /// Waits for a call, and binds what it gave.
-    fn finish(&mut self, request: &Request, flying: Flying<B>, device: &B::Device) -> Result<(), Ended> {
+    fn finish(&mut self, request: &Request, flying: Flying, device: &B::Device) -> Result<(), Ended> {
         let failed = |e| Ended::Collective(Failed::Comm(e));
         match flying {
             Flying::Host(started) => {
@@ -281,14 +253,6 @@ impl<B: Plain> PlainProgram<B> {
                         self.interpreter.register_tensor_to_device(home.id(), tensor);
                     }
                     self.pool.give(tensor, piece.dtype, piece.elements());
-                }
-            }
-            Flying::Device(started) => {
-                let memory = started.finish().map_err(failed)?;
-                for (piece, tensor) in request.receive.iter().zip(memory.receive) {
-                    if let (Some(home), Some(tensor)) = (piece.home, tensor) {
-                        self.interpreter.register_tensor_to_device(home.id(), B::unpin(tensor, device));
-                    }
                 }
             }
         }
@@ -325,7 +289,7 @@ impl<B: Plain> PlainProgram<B> {
                     let mut flying = vec![];
                     for request in requests {
                         *sequence += 1;
-                        let started = self.start(prepared, request, device, transport, *sequence)?;
+                        let started = self.start(prepared, request, transport, *sequence)?;
                         match flight {
                             Some(_) => flying.push(started),
                             None => self.finish(request, started, device)?,
@@ -363,7 +327,6 @@ impl Shared {
         let out = match &mut host.data {
             HostData::F64(v) => SliceMut::F64(v),
             HostData::F32(v) => SliceMut::F32(v),
-            HostData::BF16(v) => SliceMut::BF16(v),
             HostData::Bool(v) => SliceMut::Bool(v),
             _ => return Err(unknown()),
         };

@@ -91,7 +91,7 @@ impl Lower<'_> {
         let (x, w, y) = (self.local(x)?, self.local(w)?, self.local(y)?);
         let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow, s.tap]).collect();
         self.here.check_aligned(&[&x, &w, &y], &sliding)?;
-        if x.dtype != w.dtype || x.dtype != y.dtype {
+        if x.dtype.wide() != w.dtype.wide() || x.dtype.wide() != y.dtype.wide() {
             return Err(Unprepared::Plan("the tensors of a convolution differ in dtype".into()));
         }
         let out = match gives {
