@@ -64,21 +64,24 @@ const TOLERANCE: f64 = 1.0 / 128.0;
 
 #[test]
 fn every_op_is_the_same_in_bf16() {
+    in_bf16(Devices::default(), "bf16", &|dims| {
+        let mut ways: Vec<Way> = vec![way(&[], vec![])];
+        ways.extend(dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
+        ways.extend(dims.windows(2).map(|d| way(&[2, 2], vec![to(d[0], &[0]), to(d[1], &[1])])));
+        ways
+    });
+}
+
+/// The same on some devices, placed in some ways, of which the first has one device.
+pub(crate) fn in_bf16(mut devices: Devices, what: &str, ways: &dyn Fn(&[Dim]) -> Vec<Way>) {
     let begin = Instant::now();
-    let (mut devices, mut wrong, mut cases, mut names) = (Devices::default(), Vec::new(), 0, Vec::new());
+    let (mut wrong, mut cases, mut names) = (Vec::new(), 0, Vec::new());
     let mut stored = 0;
     for subject in subjects() {
         let Some(b) = narrow(&subject) else { continue };
         names.push(subject.name.clone());
         let s = between(&b);
-        let mut ways: Vec<Way> = vec![way(&[], vec![])];
-        ways.extend(s.dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
-        ways.extend(
-            s.dims
-                .iter()
-                .zip(s.dims.iter().skip(1))
-                .map(|(d, e)| way(&[2, 2], vec![to(*d, &[0]), to(*e, &[1])])),
-        );
+        let ways = ways(&s.dims);
         let one = plan(&s.step, &layout(&ways[0].mesh, Vec::new()), true);
         stored += usize::from(one.is_ok_and(|p| p.plan.buffers.iter().any(|b| b.dtype == DType::BF16)));
         let tensors = tensors(&s.step.graph, &s.bound);
@@ -87,7 +90,7 @@ fn every_op_is_the_same_in_bf16() {
             Err(e) => wrong.push(e),
         }
     }
-    crate::report(&format!("bf16: {} samples, {cases} cases in {:.1?}", names.len(), begin.elapsed()));
+    crate::report(&format!("{what}: {} samples, {cases} cases in {:.1?}", names.len(), begin.elapsed()));
     assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
     assert_eq!(stored, names.len(), "samples in whose Plan something is stored as bf16");
 }

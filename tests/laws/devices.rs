@@ -4,7 +4,7 @@ use meshwright_comm::Timeouts;
 use meshwright_core::layout::{Layout, Rule, RuleDim, Scope, ScopeClass};
 use meshwright_core::partition::Instr;
 use meshwright_core::{StepGraph, compile};
-use meshwright_exec::{Cluster, ClusterOptions, HostTensor, InputLeaf, Provider};
+use meshwright_exec::{Cluster, ClusterOptions, DeviceKind, HostTensor, InputLeaf, Provider};
 use meshwright_plan::{Axis, Dim, DimNames, LeafKind, Mesh, Plan};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,8 +124,15 @@ pub(crate) fn provider(inputs: Tensors) -> Provider {
 
 /// The devices of a mesh, each with one thread, that wait five seconds for each other.
 pub(crate) fn cluster(mesh: &Mesh) -> Cluster {
-    let options = ClusterOptions { cores: Some(1), timeouts: Timeouts::all(Duration::from_secs(5)) };
-    Cluster::threads(mesh, &options).unwrap()
+    cluster_of(mesh, DeviceKind::default())
+}
+
+/// The same of devices of some kind.
+fn cluster_of(mesh: &Mesh, device: DeviceKind) -> Cluster {
+    // What is compiled when it first runs takes longer.
+    let wait = if matches!(device, DeviceKind::Cpu(_)) { 5 } else { 120 };
+    let timeouts = Timeouts::all(Duration::from_secs(wait));
+    Cluster::threads(mesh, &ClusterOptions { cores: Some(1), timeouts, device }).unwrap()
 }
 
 /// Plans that a cluster has loaded before it is replaced: loaded plans stay, and so do their parameters.
@@ -135,18 +142,25 @@ const LOADS: usize = 200;
 #[derive(Default)]
 pub(crate) struct Devices {
     clusters: BTreeMap<String, (Cluster, usize)>,
+    /// What the devices are.
+    kind: DeviceKind,
     /// Plans run so far.
     pub(crate) runs: usize,
 }
 
 impl Devices {
+    /// Devices of some kind.
+    pub(crate) fn of(kind: DeviceKind) -> Devices {
+        Devices { kind, ..Devices::default() }
+    }
+
     /// Runs a plan once and gives its outputs, whole. `states` are the values of its parameters.
     pub(crate) fn run(&mut self, plan: Plan, inputs: &Tensors, states: &Tensors) -> Result<Outputs, String> {
         self.runs += 1;
         let key = plan.mesh.describe();
         let (mut cluster, loads) = match self.clusters.remove(&key) {
             Some((c, n)) if n < LOADS => (c, n),
-            _ => (cluster(&plan.mesh), 0),
+            _ => (cluster_of(&plan.mesh, self.kind), 0),
         };
         // On failure the cluster is dropped: its devices have ended.
         let dims: Vec<(String, Vec<Dim>)> =

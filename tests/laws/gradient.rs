@@ -2,8 +2,8 @@
 
 use crate::devices::Devices;
 use crate::rng::Rng;
-use crate::split::{same, ways_of_inputs, ways_of_params};
-use crate::subject::{Arrival, Built, Subject, build, subjects};
+use crate::split::{Way, same, ways_of_inputs, ways_of_params};
+use crate::subject::{Arrival, Built, Subject, build, narrow, narrowed, subjects};
 use crate::walk::{Bound, close_from, walk};
 use meshwright_core::ParamDecl;
 use meshwright_core::autodiff::gradients;
@@ -35,7 +35,9 @@ fn loss(subject: &Subject, weighted: usize, seed: u64) -> Result<Loss, String> {
     let mut rng = Rng::new(seed + 100);
     let weights = F64Tensor::build(&dims, |_| rng.float(-1.0, 1.0));
     g.cursor = Origin::default();
-    let leaf = Leaf { leaf: LeafOp::Input { name: "weights".into() }, ty: Type::new(DType::F64, dims) };
+    let dtype = g.ty(built.value).dtype;
+    let dtype = if dtype.is_float() { dtype } else { DType::F64 };
+    let leaf = Leaf { leaf: LeafOp::Input { name: "weights".into() }, ty: Type::new(dtype, dims) };
     let w = g.op(leaf, &[]);
     built.bound.insert(w, weights);
     let factors = if weighted == 0 { vec![built.value] } else { vec![built.value, w] };
@@ -101,9 +103,30 @@ fn gradients_equal_differences() {
 
 #[test]
 fn gradients_are_the_same_however_they_are_split() {
+    let ways = |dims: &[Dim]| {
+        let mut ways = ways_of_inputs(dims);
+        ways.extend(ways_of_params(dims));
+        ways
+    };
+    gradients_on(Devices::default(), "split gradients", false, &ways);
+}
+
+/// The gradients of all samples (or of those that are built in f32 too) on some devices, placed in some ways.
+pub(crate) fn gradients_on(
+    mut devices: Devices,
+    what: &str,
+    in_f32: bool,
+    ways: &dyn Fn(&[Dim]) -> Vec<Way>,
+) {
     let begin = Instant::now();
-    let (mut devices, mut cases, mut wrong) = (Devices::default(), 0, Vec::new());
+    let (mut cases, mut wrong) = (0, Vec::new());
     for subject in subjects().iter().filter(|s| s.differentiable) {
+        if in_f32 && narrow(subject).is_none() {
+            continue;
+        }
+        let subject = &if in_f32 { narrowed(subject) } else { subject.clone() };
+        // The oracle is of f64: sums that cancel are off by what f32 rounds.
+        let least = if in_f32 { 1.0 } else { LEAST };
         for (weighted, l) in losses(subject).unwrap().iter().enumerate() {
             let g = &l.built.graph;
             let values = walk(g, &l.built.bound);
@@ -111,16 +134,15 @@ fn gradients_are_the_same_however_they_are_split() {
             for (p, grad) in l.params.iter().zip(&l.grads) {
                 goals.push((&p.path, *grad, values[grad.0 as usize].clone()));
             }
-            let mut ways = ways_of_inputs(&l.built.dims);
-            ways.extend(ways_of_params(&l.built.dims));
+            let ways = ways(&l.built.dims);
             let name = format!("{}, {weighted} dims weighted", subject.name);
-            match same(&name, g, &l.built.bound, &goals, LEAST, &ways, &mut devices) {
+            match same(&name, g, &l.built.bound, &goals, least, &ways, &mut devices) {
                 Ok(n) => cases += n,
                 Err(e) => wrong.push(e),
             }
         }
     }
-    crate::report(&format!("split gradients: {cases} cases in {:.1?}", begin.elapsed()));
+    crate::report(&format!("{what}: gradients, {cases} cases in {:.1?}", begin.elapsed()));
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
 

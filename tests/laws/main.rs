@@ -9,6 +9,7 @@
 mod bf16;
 mod composite;
 mod devices;
+mod engines;
 mod fuzz;
 mod gradient;
 mod linear;

@@ -18,6 +18,7 @@ pub(crate) struct Way {
     pub(crate) rules: Vec<Rule>,
 }
 
+/// Axes of some sizes, and rules.
 pub(crate) fn way(axes: &[usize], rules: Vec<Rule>) -> Way {
     Way { mesh: Mesh::new(axes.iter().zip(["a", "b", "c"]).map(|(k, n)| (n, *k))), rules }
 }
@@ -201,21 +202,29 @@ fn every_op_is_the_same_however_it_is_split() {
 /// with its dims split.
 #[test]
 fn every_op_is_the_same_in_f32() {
+    in_f32(Devices::default(), "f32", &|dims| {
+        let mut ways = vec![way(&[], vec![])];
+        ways.extend(dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
+        ways
+    });
+}
+
+/// The same on some devices, placed in some ways.
+pub(crate) fn in_f32(mut devices: Devices, what: &str, ways: &dyn Fn(&[Dim]) -> Vec<Way>) {
     let begin = Instant::now();
-    let (mut devices, mut wrong, mut cases, mut names) = (Devices::default(), Vec::new(), 0, Vec::new());
+    let (mut wrong, mut cases, mut names) = (Vec::new(), 0, Vec::new());
     for subject in subjects() {
         let Some(b) = narrow(&subject) else { continue };
         names.push(subject.name.clone());
         let want = walk(&b.graph, &b.bound).swap_remove(b.value.0 as usize);
-        let mut ways = vec![way(&[], vec![])];
-        ways.extend(b.dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
+        let ways = ways(&b.dims);
         // The oracle is of f64: sums that cancel are off by what f32 rounds.
         match same(&subject.name, &b.graph, &b.bound, &[("y", b.value, want)], 1.0, &ways, &mut devices) {
             Ok(n) => cases += n,
             Err(e) => wrong.push(e),
         }
     }
-    crate::report(&format!("f32: {} samples, {cases} cases in {:.1?}", names.len(), begin.elapsed()));
+    crate::report(&format!("{what}: {} samples, {cases} cases in {:.1?}", names.len(), begin.elapsed()));
     assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
     for family in ["+", "*", "sum", "max", "softmax", "cross_entropy", "lookup", "exp", "tanh", "cumsum"] {
         assert!(

@@ -97,12 +97,18 @@ pub(crate) fn build(subject: &Subject, arrivals: &[Arrival], seed: u64) -> Resul
     Ok(Built { graph, operands, value, first, bound, dims, part, source })
 }
 
-/// A subject with operands of f32, as inputs; `None` where it has no floats, or its sample itself builds values of f64.
-pub(crate) fn narrow(subject: &Subject) -> Option<Built> {
+/// A subject with operands of f32.
+pub(crate) fn narrowed(subject: &Subject) -> Subject {
     let mut narrow = subject.clone();
     for i in narrow.inputs.iter_mut().filter(|i| i.dtype == DType::F64) {
         i.dtype = DType::F32;
     }
+    narrow
+}
+
+/// A subject with operands of f32, as inputs; `None` where it has no floats, or its sample itself builds values of f64.
+pub(crate) fn narrow(subject: &Subject) -> Option<Built> {
+    let narrow = narrowed(subject);
     let floats = narrow.inputs.iter().any(|i| i.dtype == DType::F32);
     // A number of f64 that meets an f32 is refused, in ops that build by a panic.
     let built = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| build(&narrow, &[], 0)));

@@ -232,9 +232,25 @@ impl TransportChoice {
     }
 }
 
+/// What computes.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum DeviceChoice {
+    /// Threads of this machine.
+    #[default]
+    Cpu,
+    /// GPUs of NVIDIA: each device of the mesh that is this process's has one.
+    Cuda,
+    /// What GPUs run, compiled for this machine: to test it without a GPU.
+    #[value(hide = true)]
+    CubeclCpu,
+}
+
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Data and devices")]
 pub(crate) struct DevicesArgs {
+    /// What computes
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) device: DeviceChoice,
     /// How devices communicate [default: mpi where a launcher started several processes, else threads]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<TransportChoice>,

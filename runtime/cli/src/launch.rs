@@ -1,13 +1,13 @@
 //! How this process was started: alone, or by a launcher as one of several, and what that makes of `--transport`.
 
-use crate::args::{DevicesArgs, TransportChoice};
+use crate::args::{DeviceChoice, DevicesArgs, TransportChoice};
 use crate::console::Console;
 #[cfg(feature = "mpi")]
 use crate::signals;
 use crate::stop::Stop;
 use meshwright_comm::Timeouts;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::Processes;
+use meshwright_exec::{DeviceKind, Processes};
 use meshwright_plan::Mesh;
 use meshwright_train::{Asked, Devices, Failure, Project, settled};
 use std::sync::Arc;
@@ -34,6 +34,20 @@ const LAUNCHERS: [(&str, &str); 6] = [
     ("SLURM_NTASKS", "SLURM_PROCID"),
     ("WORLD_SIZE", "RANK"),
 ];
+
+/// Variables with the number of this process among those on its machine.
+const LOCAL: [&str; 5] = [
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "SLURM_LOCALID",
+    "LOCAL_RANK",
+];
+
+/// The number of this process among those on its machine; 0 where nobody says.
+fn local_rank(variable: impl Fn(&str) -> Option<String>) -> usize {
+    LOCAL.iter().find_map(|name| variable(name)?.trim().parse().ok()).unwrap_or(0)
+}
 
 /// What the environment says of this process; none where it is one of one.
 pub(crate) fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Launched> {
@@ -87,7 +101,18 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
         deterministic: args.deterministic,
         timeout: args.timeout,
     };
-    Ok(Devices { processes, timeouts, asked })
+    let device = match args.device {
+        DeviceChoice::Cpu => DeviceKind::default(),
+        DeviceChoice::CubeclCpu => DeviceKind::CubeCpu,
+        DeviceChoice::Cuda => {
+            // A launcher either shows each process its own GPU, or shows all of them to every process.
+            let shown = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+            let one = !shown.is_empty() && !shown.contains(',');
+            let local = local_rank(|name| std::env::var(name).ok());
+            DeviceKind::Cuda(if launched.is_some() && !one { local } else { 0 })
+        }
+    };
+    Ok(Devices { processes, timeouts, device, asked })
 }
 
 /// How many times longer than `--timeout` a collective may take until the first step is done.

@@ -111,7 +111,7 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
 
 /// Each buffer is written once, read only while alive, and ends at most once. The results of a collective in flight are alive
 /// when it was waited for.
-fn check_lifetimes(
+pub(crate) fn check_lifetimes(
     (index, step): (usize, &Step),
     alive: &mut BTreeSet<BufId>,
     in_flight: &mut BTreeMap<u32, (usize, Vec<BufId>)>,

@@ -7,9 +7,11 @@
 //!
 //! Where a mesh is spread over several processes, each has a cluster, and all make the same calls in the same order.
 
+use crate::devices::DeviceKind;
 use crate::engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves, panic_message};
 use crate::error::{ExecError, Place};
 use crate::host::HostTensor;
+use crate::machine::Memory;
 use crate::processes::{About, Processes};
 use crate::share::{Blocks, bytes_of, from_bytes};
 use crate::trace::DeviceTrace;
@@ -31,6 +33,8 @@ pub struct ClusterOptions {
     pub cores: Option<usize>,
     /// Time-outs of collectives.
     pub timeouts: Timeouts,
+    /// On what the first rank of this process runs; see [`DeviceKind::of_rank`] for the others.
+    pub device: DeviceKind,
 }
 
 /// Gives each device its inputs: called on the device's own thread with its rank and what it needs, in the order of
@@ -129,9 +133,14 @@ impl Cluster {
         let cores = options.cores.unwrap_or_else(|| available() / processes.neighbours());
         let threads = (cores / ends.len().max(1)).max(1);
         let first = ends.first().map_or(0, |e| e.rank());
+        let mut started = vec![];
+        for (local, end) in ends.into_iter().enumerate() {
+            started.push(spawn(end.rank(), end, threads, options.device.of_rank(local))?);
+        }
+        // All begin before one is waited for: devices may have to meet while they are made ready.
         let mut devices = vec![];
-        for end in ends {
-            devices.push(start(end.rank(), end, threads)?);
+        for s in started {
+            devices.push(s.ready()?);
         }
         Ok(Cluster { mesh: mesh.clone(), processes, first, devices, plans: vec![], states: BTreeMap::new() })
     }
@@ -225,6 +234,20 @@ impl Cluster {
         });
         self.plans.push(Loaded { inputs, outputs: outputs.collect() });
         Ok(id)
+    }
+
+    /// Whether to look at the memory in use after each step of a program; see [`Engine::watch_memory`].
+    pub fn watch_memory(&self, watch: bool) -> Result<(), ExecError> {
+        self.on_all(move |engine| {
+            engine.watch_memory(watch);
+            Ok(())
+        })
+        .map(|_| ())
+    }
+
+    /// Memory of each device of this process; see [`Engine::memory`].
+    pub fn memory(&self) -> Result<Vec<Option<Memory>>, ExecError> {
+        self.on_all(|engine| Ok(engine.memory()))
     }
 
     /// How a value of a Plan lies on the devices.
@@ -444,7 +467,30 @@ impl Device {
     }
 }
 
-fn start(rank: usize, end: Box<dyn Transport>, threads: usize) -> Result<Device, ExecError> {
+/// A device whose thread makes itself ready.
+struct Starting {
+    rank: usize,
+    device: Device,
+    started: Receiver<Result<(), String>>,
+}
+
+impl Starting {
+    fn ready(self) -> Result<Device, ExecError> {
+        let failed = |message: String| ExecError::Start { rank: self.rank, message };
+        match self.started.recv() {
+            Ok(Ok(())) => Ok(self.device),
+            Ok(Err(message)) => Err(failed(message)),
+            Err(_) => Err(failed("it ended at once".into())),
+        }
+    }
+}
+
+fn spawn(
+    rank: usize,
+    end: Box<dyn Transport>,
+    threads: usize,
+    kind: DeviceKind,
+) -> Result<Starting, ExecError> {
     let (jobs, inbox) = channel::<Job>();
     let (ready, started) = channel::<Result<(), String>>();
     let body = move || {
@@ -453,11 +499,24 @@ fn start(rank: usize, end: Box<dyn Transport>, threads: usize) -> Result<Device,
             .thread_name(move |i| format!("device-{rank}.{i}"))
             .use_current_thread()
             .build();
-        let told = ready.send(pool.as_ref().map(|_| ()).map_err(ToString::to_string));
-        if pool.is_err() || told.is_err() {
+        let made = match &pool {
+            Ok(_) => Engine::on(kind, end).map_err(|e| match e {
+                ExecError::Start { message, .. } => message,
+                other => other.to_string(),
+            }),
+            Err(e) => Err(e.to_string()),
+        };
+        let (mut engine, told) = match made {
+            Ok(engine) => (engine, ready.send(Ok(()))),
+            Err(message) => {
+                // Nobody waits any more: then nobody needs to know.
+                let _ = ready.send(Err(message));
+                return;
+            }
+        };
+        if told.is_err() {
             return;
         }
-        let mut engine = Engine::new(end);
         while let Ok(job) = inbox.recv() {
             job(&mut engine);
         }
@@ -467,9 +526,5 @@ fn start(rank: usize, end: Box<dyn Transport>, threads: usize) -> Result<Device,
         .name(format!("device-{rank}"))
         .spawn(body)
         .map_err(|e| failed(e.to_string()))?;
-    match started.recv() {
-        Ok(Ok(())) => Ok(Device { jobs: Some(jobs), thread: Some(thread) }),
-        Ok(Err(message)) => Err(failed(message)),
-        Err(_) => Err(failed("it ended at once".into())),
-    }
+    Ok(Starting { rank, device: Device { jobs: Some(jobs), thread: Some(thread) }, started })
 }

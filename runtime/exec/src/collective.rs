@@ -20,17 +20,18 @@ use std::sync::Arc;
 
 /// A collective that is ready to run.
 pub(crate) struct Prepared {
-    group: Group,
+    pub(crate) group: Group,
     what: Arc<str>,
     line: u32,
     pub(crate) from: Vec<Local>,
     pub(crate) to: Vec<Local>,
     /// For each of `from` whether it ends here.
     pub(crate) ends: Vec<bool>,
-    kind: Kind,
+    pub(crate) kind: Kind,
 }
 
-enum Kind {
+/// What it does, with what its members hold.
+pub(crate) enum Kind {
     AllReduce(Monoid),
     /// `around` sees the result.
     Gather {
@@ -53,10 +54,10 @@ enum Kind {
 }
 
 /// One side of an all-to-all: an array, cut along a dim.
-struct Side {
+pub(crate) struct Side {
     around: Around,
-    blocks: Vec<Range<usize>>,
-    counts: Arc<[usize]>,
+    pub(crate) blocks: Vec<Range<usize>>,
+    pub(crate) counts: Arc<[usize]>,
 }
 
 /// The memory of a collective: for each part the input, where it has storage of its own, and the result; and what is sent
@@ -190,7 +191,8 @@ impl Prepared {
         Ok(Flying(started?))
     }
 
-    fn tag(&self, sequence: u64) -> Tag {
+    /// Its name among the calls of a run.
+    pub(crate) fn tag(&self, sequence: u64) -> Tag {
         Tag::new(sequence, self.what.clone(), self.line)
     }
 

@@ -2,20 +2,21 @@
 
 use crate::build::place;
 use crate::collective::Failed;
+use crate::devices::DeviceKind;
 use crate::error::{ExecError, Place};
 use crate::host::HostTensor;
+use crate::machine::{Machine, Memory, machine};
 use crate::own::Dice;
-use crate::program::{Ended, Program, lock};
-use crate::tensor::{Pool, from_host, to_host};
+use crate::plain::Lost;
+use crate::program::Ended;
 use crate::trace::{DeviceTrace, Recorder};
-use burn_flex::FlexTensor;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_plan::{DType, Dim, Init, Leaf, LeafKind, Plan};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A loaded program, by order of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,11 +57,10 @@ pub struct StateInfo {
     pub init: Option<Init>,
 }
 
+/// What a device holds of a parameter or moment. The machine keeps its tensor, but while a program runs.
 struct State {
     info: StateInfo,
     ranges: Vec<Range<usize>>,
-    /// None until it is set, and while a program runs.
-    tensor: Option<FlexTensor>,
 }
 
 /// What runs [`Plan`]s on one device. Parameters and moments are shared by all loaded programs, by name.
@@ -69,8 +69,8 @@ struct State {
 pub struct Engine {
     rank: usize,
     transport: Box<dyn Transport>,
-    pool: Arc<Mutex<Pool>>,
-    programs: Vec<Program>,
+    machine: Box<dyn Machine>,
+    loaded: usize,
     state: BTreeMap<String, State>,
     sequence: u64,
     /// What random values of training steps are drawn from.
@@ -81,13 +81,25 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine of the device at that end of the transport. Kernels use the rayon pool of the calling thread.
+    /// The engine of a thread of the host at that end of the transport. Kernels use the rayon pool of the calling thread.
     pub fn new(transport: Box<dyn Transport>) -> Engine {
+        Engine::with(Box::new(crate::machine::OwnMachine::default()), transport)
+    }
+
+    /// The engine of a device at that end of the transport.
+    ///
+    /// # Errors
+    /// If there is no such device, or this build cannot use it.
+    pub fn on(kind: DeviceKind, transport: Box<dyn Transport>) -> Result<Engine, ExecError> {
+        Ok(Engine::with(machine(kind, transport.rank())?, transport))
+    }
+
+    fn with(machine: Box<dyn Machine>, transport: Box<dyn Transport>) -> Engine {
         Engine {
             rank: transport.rank(),
             transport,
-            pool: Arc::default(),
-            programs: vec![],
+            machine,
+            loaded: 0,
             state: BTreeMap::new(),
             sequence: 0,
             seed: 0,
@@ -132,14 +144,14 @@ impl Engine {
         self.transport
             .agree(&world, &tag, plan.hash().as_bytes())
             .map_err(|source| ExecError::Comm { place, source })?;
-        let program = Program::new(plan.clone(), self.rank, self.pool.clone())?;
+        self.machine.load(plan.clone(), self.rank)?;
         for leaf in &plan.leaves {
             if matches!(leaf.kind, LeafKind::Param | LeafKind::Moment) {
                 self.declare(&plan, leaf)?;
             }
         }
-        self.programs.push(program);
-        Ok(ProgramId(self.programs.len() - 1))
+        self.loaded += 1;
+        Ok(ProgramId(self.loaded - 1))
     }
 
     fn declare(&mut self, plan: &Plan, leaf: &Leaf) -> Result<(), ExecError> {
@@ -161,7 +173,7 @@ impl Engine {
         }
         match self.state.get(&leaf.name) {
             None => {
-                self.state.insert(leaf.name.clone(), State { info, ranges, tensor: None });
+                self.state.insert(leaf.name.clone(), State { info, ranges });
                 Ok(())
             }
             Some(known) if known.info.dtype != info.dtype => fail(format!(
@@ -176,13 +188,13 @@ impl Engine {
         }
     }
 
-    fn program(&self, program: ProgramId) -> Result<&Program, ExecError> {
-        self.programs.get(program.0).ok_or(ExecError::NoProgram { rank: self.rank, program: program.0 })
+    fn plan(&self, program: ProgramId) -> Result<&Arc<Plan>, ExecError> {
+        self.machine.plan(program.0).ok_or(ExecError::NoProgram { rank: self.rank, program: program.0 })
     }
 
     /// The inputs of a program, in the order in which [`Engine::run`] takes them.
     pub fn input_leaves(&self, program: ProgramId) -> Result<Vec<InputLeaf>, ExecError> {
-        Ok(input_leaves(&self.program(program)?.plan, self.rank))
+        Ok(input_leaves(self.plan(program)?, self.rank))
     }
 
     /// Runs a program once. `inputs` are this device's blocks in the order of [`Engine::input_leaves`]; `step_number`
@@ -202,8 +214,8 @@ impl Engine {
         let ran = catch_unwind(AssertUnwindSafe(|| self.try_run(program, inputs, step_number, &mut at)));
         let ran = ran.unwrap_or_else(|panic| {
             let message = panic_message(&*panic);
-            let place = match self.programs.get(program.0) {
-                Some(p) => place(&p.plan, self.rank, Some(step_number), at),
+            let place = match self.machine.plan(program.0) {
+                Some(plan) => place(plan, self.rank, Some(step_number), at),
                 None => Box::default(),
             };
             Err(ExecError::Panicked { place, message })
@@ -211,11 +223,30 @@ impl Engine {
         self.end_all_on_error(ran)
     }
 
+    fn bind_inputs(&mut self, id: ProgramId, plan: &Plan, inputs: Vec<HostTensor>) -> Result<(), ExecError> {
+        let rank = self.rank;
+        let coords = plan.mesh.coords(rank);
+        let leaves: Vec<&Leaf> = plan.leaves.iter().filter(|l| l.kind == LeafKind::Input).collect();
+        if leaves.len() != inputs.len() {
+            let name = leaves.last().map_or_else(String::new, |l| l.name.clone());
+            let problem = format!("{} tensors were given for {} inputs", inputs.len(), leaves.len());
+            return Err(ExecError::Input { rank, name, problem });
+        }
+        for (leaf, value) in leaves.into_iter().zip(inputs) {
+            let buffer = plan.buffer(leaf.buf);
+            if let Some(problem) = misfit(&value, buffer.dtype, &buffer.ranges(&plan.mesh, &coords)) {
+                return Err(ExecError::Input { rank, name: leaf.name.clone(), problem });
+            }
+            self.machine.put(id.0, leaf.buf, value);
+        }
+        Ok(())
+    }
+
     fn end_all_on_error<T>(&mut self, result: Result<T, ExecError>) -> Result<T, ExecError> {
         if let Err(error) = &result {
             self.abort(&error.to_string());
             // After the others were told why: that this device gives up what is in flight is a consequence.
-            self.programs.iter_mut().for_each(Program::give_up);
+            self.machine.give_up();
         }
         result
     }
@@ -228,26 +259,21 @@ impl Engine {
         at: &mut Option<usize>,
     ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
         let rank = self.rank;
-        let Some(program) = self.programs.get_mut(id.0) else {
-            return Err(ExecError::NoProgram { rank, program: id.0 });
-        };
-        let plan = program.plan.clone();
-        bind_inputs(program, inputs, rank)?;
+        let plan = self.plan(id)?.clone();
+        self.bind_inputs(id, &plan, inputs)?;
         for leaf in &plan.leaves {
             match leaf.kind {
                 LeafKind::Input => {}
                 LeafKind::Param | LeafKind::Moment => {
-                    let held = self.state.get_mut(&leaf.name).and_then(|s| s.tensor.take());
-                    let Some(held) = held else {
+                    if !self.machine.put_kept(id.0, leaf.buf, &leaf.name) {
                         let problem = "it has no value yet".into();
                         return Err(ExecError::State { rank, name: leaf.name.clone(), problem });
-                    };
-                    program.put(leaf.buf, held);
+                    }
                 }
                 LeafKind::StepNumber => {
                     let dtype = plan.buffer(leaf.buf).dtype;
                     let data = crate::HostData::from_f64(dtype, vec![step_number as f64]);
-                    program.put(leaf.buf, from_host(HostTensor { shape: vec![], data }));
+                    self.machine.put(id.0, leaf.buf, HostTensor { shape: vec![], data });
                 }
             }
         }
@@ -260,12 +286,14 @@ impl Engine {
         if !recorder.as_mut().is_some_and(|r| r.begin(id.0, step_number, plan.steps.len())) {
             recorder = None;
         }
-        let ran = program.run(dice, &mut *self.transport, &mut self.sequence, at, recorder.as_deref_mut());
+        let (sequence, recorder) = (&mut self.sequence, recorder.as_deref_mut());
+        let ran = self.machine.run(id.0, dice, &mut *self.transport, sequence, at, recorder);
         ran.map_err(|ended| {
             let place = place(&plan, rank, Some(step_number), *at);
             match ended {
                 Ended::Kernel(source) => ExecError::Kernel { place, source },
                 Ended::Collective(Failed::Comm(source)) => ExecError::Comm { place, source },
+                Ended::Device(Lost(problem)) => ExecError::Device { place, problem },
                 Ended::Collective(Failed::Misfit(m)) => ExecError::Plan { place, problem: m.to_string() },
             }
         })?;
@@ -283,38 +311,22 @@ impl Engine {
 
     /// Takes outputs and the next state out of a program, and clears the rest.
     fn collect(&mut self, id: ProgramId, plan: &Plan) -> Result<BTreeMap<String, HostTensor>, ExecError> {
-        let rank = self.rank;
-        let coords = plan.mesh.coords(rank);
-        let Some(program) = self.programs.get_mut(id.0) else {
-            return Err(ExecError::NoProgram { rank, program: id.0 });
-        };
         let mut outputs = BTreeMap::new();
         for output in &plan.outputs {
-            let buffer = plan.buffer(output.buf);
-            if let Some(value) = program.get(output.buf, false) {
-                let shape = buffer.shape(&plan.mesh, &coords);
-                outputs.insert(output.name.clone(), to_host(&value, buffer.dtype, &shape));
-            }
+            let read = self.machine.read(id.0, output.buf).map_err(|Lost(problem)| {
+                let place = place(plan, self.rank, None, None);
+                ExecError::Device { place, problem: format!("output `{}`: {problem}", output.name) }
+            });
+            outputs.extend(read?.map(|value| (output.name.clone(), value)));
         }
-        let mut left: BTreeSet<_> = program.left.clone();
         let held = |l: &&Leaf| matches!(l.kind, LeafKind::Param | LeafKind::Moment);
         let finals: Vec<_> =
             plan.leaves.iter().filter(held).map(|l| (&l.name, l.next.unwrap_or(l.buf))).collect();
         for (i, (name, buf)) in finals.iter().enumerate() {
             let last = finals[i + 1..].iter().all(|later| later.1 != *buf);
-            if let Some(state) = self.state.get_mut(*name) {
-                state.tensor = program.get(*buf, last);
-            }
-            left.remove(buf);
+            self.machine.keep(id.0, *buf, name, last);
         }
-        let mut pool = lock(&self.pool);
-        for buf in left {
-            let buffer = plan.buffer(buf);
-            let elements = buffer.shape(&plan.mesh, &coords).iter().product();
-            if let Some(value) = program.get(buf, true) {
-                pool.give(value, buffer.dtype, elements);
-            }
-        }
+        self.machine.clear(id.0, &finals.iter().map(|f| f.1).collect::<BTreeSet<_>>());
         Ok(outputs)
     }
 
@@ -342,7 +354,7 @@ impl Engine {
     /// depends on the seed, the name and `i` alone. From then on training steps draw their random values from that seed.
     pub fn init_state(&mut self, program: ProgramId, seed: u64) -> Result<(), ExecError> {
         self.seed = seed;
-        let plan = self.program(program)?.plan.clone();
+        let plan = self.plan(program)?.clone();
         for leaf in &plan.leaves {
             let Some(state) = self.state.get_mut(&leaf.name) else { continue };
             if !matches!(leaf.kind, LeafKind::Param | LeafKind::Moment) {
@@ -363,7 +375,7 @@ impl Engine {
                 &mut values,
             );
             let data = crate::HostData::from_f64(state.info.dtype, values);
-            state.tensor = Some(from_host(HostTensor { shape, data }));
+            self.machine.set(&leaf.name, HostTensor { shape, data });
         }
         Ok(())
     }
@@ -390,12 +402,10 @@ impl Engine {
     /// This device's block of a parameter or moment.
     pub fn state(&self, name: &str) -> Result<HostTensor, ExecError> {
         let state = self.held(name)?;
-        let Some(tensor) = &state.tensor else {
-            let problem = "it has no value yet".into();
-            return Err(ExecError::State { rank: self.rank, name: name.into(), problem });
-        };
         let shape: Vec<usize> = state.ranges.iter().map(ExactSizeIterator::len).collect();
-        Ok(to_host(tensor, state.info.dtype, &shape))
+        let held = self.machine.get(name, state.info.dtype, &shape);
+        let fail = |problem| ExecError::State { rank: self.rank, name: name.into(), problem };
+        held.map_err(|Lost(problem)| fail(problem))?.ok_or_else(|| fail("it has no value yet".into()))
     }
 
     /// Sets this device's block of a parameter or moment.
@@ -406,13 +416,25 @@ impl Engine {
         if let Some(problem) = problem {
             return Err(ExecError::State { rank: self.rank, name: name.into(), problem });
         }
-        state.tensor = Some(from_host(value));
+        self.machine.set(name, value);
         Ok(())
     }
 
-    /// Address of the storage of a parameter or moment: it stays the same where steps update it in place.
+    /// Whether to look at the memory in use after each step of a program; that takes time. Forgets what was seen.
+    pub fn watch_memory(&mut self, watch: bool) {
+        self.machine.watch_memory(watch);
+    }
+
+    /// Memory of the device in use, its peak while it was watched, and what is reserved; none where the device does not
+    /// tell. To be compared with `peak_bytes` of the Plan's summary. A device that several ranks share tells of all of them.
+    pub fn memory(&mut self) -> Option<Memory> {
+        self.machine.memory()
+    }
+
+    /// Address of the storage of a parameter or moment: it stays the same where steps update it in place. None where it
+    /// has no value, or the device does not tell.
     pub fn state_address(&self, name: &str) -> Result<Option<usize>, ExecError> {
-        Ok(self.held(name)?.tensor.as_ref().map(|t| t.bytes().as_ptr() as usize))
+        self.held(name).map(|_| self.machine.address(name))
     }
 }
 
@@ -431,25 +453,6 @@ pub fn input_leaves(plan: &Plan, rank: usize) -> Vec<InputLeaf> {
             }
         })
         .collect()
-}
-
-fn bind_inputs(program: &mut Program, inputs: Vec<HostTensor>, rank: usize) -> Result<(), ExecError> {
-    let plan = program.plan.clone();
-    let coords = plan.mesh.coords(rank);
-    let leaves: Vec<&Leaf> = plan.leaves.iter().filter(|l| l.kind == LeafKind::Input).collect();
-    if leaves.len() != inputs.len() {
-        let name = leaves.last().map_or_else(String::new, |l| l.name.clone());
-        let problem = format!("{} tensors were given for {} inputs", inputs.len(), leaves.len());
-        return Err(ExecError::Input { rank, name, problem });
-    }
-    for (leaf, value) in leaves.into_iter().zip(inputs) {
-        let buffer = plan.buffer(leaf.buf);
-        if let Some(problem) = misfit(&value, buffer.dtype, &buffer.ranges(&plan.mesh, &coords)) {
-            return Err(ExecError::Input { rank, name: leaf.name.clone(), problem });
-        }
-        program.put(leaf.buf, from_host(value));
-    }
-    Ok(())
 }
 
 fn misfit(value: &HostTensor, dtype: DType, ranges: &[Range<usize>]) -> Option<String> {

@@ -64,6 +64,14 @@ pub enum ExecError {
         /// What is wrong.
         source: CommError,
     },
+    /// The elements of a device could not be read, or it could not be started.
+    #[error("{place}: the device failed: {problem}")]
+    Device {
+        /// Where.
+        place: Box<Place>,
+        /// What is wrong, in the device's words.
+        problem: String,
+    },
     /// A device panicked.
     #[error("{place}: internal error: {message}")]
     Panicked {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Blocks along a dim of one array, and where they lie when they are packed one after the other.
 pub(crate) struct Side {
     around: Around,
-    blocks: Vec<Range<usize>>,
+    pub(crate) blocks: Vec<Range<usize>>,
     pub(crate) parts: Arc<[Part]>,
     /// Elements of all blocks.
     pub(crate) elements: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Halo {
     pub(crate) send: Side,
     pub(crate) receive: Side,
     /// What the device has itself, in the input and in the result.
-    own: Option<[Range<usize>; 2]>,
+    pub(crate) own: Option<[Range<usize>; 2]>,
 }
 
 impl Side {

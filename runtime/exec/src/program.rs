@@ -5,6 +5,7 @@ use crate::collective::{Failed, Flying, Prepared};
 use crate::error::ExecError;
 use crate::kernels::KernelError;
 use crate::own::{Dice, Own};
+use crate::plain::Lost;
 use crate::tensor::{Pool, handle, unhandle};
 use crate::trace::{Recorder, What};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
@@ -28,6 +29,7 @@ struct Shared {
 /// A Plan that is ready to run on one device.
 pub(crate) struct Program {
     pub(crate) plan: Arc<Plan>,
+    pub(crate) coords: Vec<usize>,
     interpreter: TensorInterpreter<Flex>,
     shared: Arc<Shared>,
     pieces: Vec<Piece>,
@@ -41,6 +43,8 @@ pub(crate) struct Program {
 pub(crate) enum Ended {
     Kernel(KernelError),
     Collective(Failed),
+    /// The device could not give its elements.
+    Device(Lost),
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,7 +96,8 @@ impl Program {
         let handler = shared.clone();
         registry.register(OWN, move |handles, operation, _| handler.run(handles, operation));
         let interpreter = TensorInterpreter::with_custom_ops(FlexDevice, registry);
-        Ok(Program { plan, interpreter, shared, pieces, flying: BTreeMap::new(), left })
+        let coords = plan.mesh.coords(rank);
+        Ok(Program { plan, coords, interpreter, shared, pieces, flying: BTreeMap::new(), left })
     }
 
     /// Gives up the collectives that a failed run has left in flight.

@@ -10,7 +10,7 @@ use meshwright_comm::Timeouts;
 use meshwright_core::{Compiled, Goal, GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
-    Cluster, ClusterOptions, HostTensor, InputLeaf, Processes, ProgramId, Provider, StateInfo,
+    Cluster, ClusterOptions, DeviceKind, HostTensor, InputLeaf, Processes, ProgramId, Provider, StateInfo,
 };
 use meshwright_plan::Plan;
 use std::collections::BTreeSet;
@@ -27,6 +27,8 @@ pub struct Devices {
     pub processes: Arc<Processes>,
     /// Time-outs of collectives between threads. Those between processes are the transport's own.
     pub timeouts: Timeouts,
+    /// What the first device of this process is; the others are the next ones.
+    pub device: DeviceKind,
     /// As it was asked for, to be noted with the run.
     pub asked: Asked,
 }
@@ -48,7 +50,7 @@ pub(crate) fn start(
     threads: Option<usize>,
     devices: &Devices,
 ) -> Result<Cluster, Failure> {
-    let options = ClusterOptions { cores: threads, timeouts: devices.timeouts };
+    let options = ClusterOptions { cores: threads, timeouts: devices.timeouts, device: devices.device };
     Ok(Cluster::start(&project.layout.mesh, devices.processes.clone(), &options)?)
 }
 

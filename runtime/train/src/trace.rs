@@ -54,12 +54,7 @@ impl Trace {
     }
 
     /// Gathers what was recorded, and writes it.
-    pub(crate) fn finish(
-        self,
-        cluster: &Cluster,
-        plan: &Plan,
-        processes: &Processes,
-    ) -> Result<(), Failure> {
+    pub(crate) fn finish(self, cluster: &Cluster, plan: &Plan, processes: &Processes) -> Result<(), Failure> {
         let devices = cluster.traced()?;
         let written = self.file.map_or(Ok(()), |file| {
             let mut out = BufWriter::new(file);

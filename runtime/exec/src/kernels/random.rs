@@ -54,6 +54,16 @@ impl RandomKernel {
         })
     }
 
+    /// Type of what is drawn.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Shape of the block.
+    pub fn shape(&self) -> Vec<usize> {
+        self.ranges.iter().map(ExactSizeIterator::len).collect()
+    }
+
     /// Draws for a step under a seed.
     ///
     /// # Errors

@@ -1,0 +1,164 @@
+//! Copies, shifts, joins of arrays, cuts and joins of dims: ranges of one dim, put one after the other.
+
+use super::emit::{Home, Val};
+use super::lower::{Lower, Named, extents, is_pair};
+use crate::local::Local;
+use crate::own::Unprepared;
+use meshwright_plan::{Dim, Operand, StepKind};
+use std::ops::Range;
+
+/// A range of an array's axis, and where it begins in the result.
+struct Source {
+    val: Val,
+    range: Range<usize>,
+    at: usize,
+}
+
+impl Lower<'_> {
+    /// See [`meshwright_plan::StepKind::Copy`].
+    pub(super) fn copy(&mut self, from: &Operand, out: &Operand) -> Result<(), Unprepared> {
+        let (from, out) = (self.local(from)?, self.local(out)?);
+        if from.dtype != out.dtype {
+            return Err(Unprepared::Plan(format!("{} is copied to {}", from.dtype, out.dtype)));
+        }
+        let part = self.read(&from);
+        let part = self.part(part, &from, &out)?;
+        self.write(&part, &out);
+        if is_pair(from.dtype) {
+            let part = self.read_indices(&from);
+            let part = self.part(part, &from, &out)?;
+            self.write_indices(&part, &out);
+        }
+        Ok(())
+    }
+
+    /// What `out` holds of the dims that it shares with `from`.
+    fn part(&mut self, tensor: Named, from: &Local, out: &Local) -> Result<Named, Unprepared> {
+        let mut val = tensor.val;
+        for (axis, (dim, range)) in from.dims.iter().zip(&from.ranges).enumerate() {
+            let wanted = out.range(*dim)?;
+            if wanted.start < range.start || wanted.end > range.end {
+                return Err(Unprepared::Plan(format!("{wanted:?} is to be copied from {range:?}")));
+            }
+            val = self.emit.slice(val, axis, wanted.start - range.start..wanted.end - range.start);
+        }
+        Ok(Named { val, dims: tensor.dims })
+    }
+
+    /// See [`StepKind::Shift`], [`StepKind::Concat`], [`StepKind::Cut`] and [`StepKind::Join`].
+    pub(super) fn blocks(&mut self, step: &StepKind) -> Result<(), Unprepared> {
+        match step {
+            StepKind::Shift { from, dim, to, start, fill, out } => {
+                let (x, out) = (self.local(from)?, self.local(out)?);
+                let wanted = out.range(*to)?.clone();
+                let source = self.source(&x, *dim, -start, &wanted)?;
+                self.put(source.into_iter().collect(), &out, place(&out, *to)?, *fill, &out)
+            }
+            StepKind::Concat { parts, to, out } => {
+                let out = self.local(out)?;
+                let wanted = out.range(*to)?.clone();
+                let mut sources = vec![];
+                for (x, dim, offset) in parts {
+                    let x = self.local(x)?;
+                    sources.extend(self.source(&x, *dim, *offset as i64, &wanted)?);
+                }
+                let covered: usize = sources.iter().map(|s| s.range.len()).sum();
+                if covered != wanted.len() {
+                    let problem = format!("{covered} of {} elements are joined", wanted.len());
+                    return Err(Unprepared::Plan(problem));
+                }
+                self.put(sources, &out, place(&out, *to)?, 0.0, &out)
+            }
+            StepKind::Cut { from, dim, to, out } => {
+                let (x, out) = (self.local(from)?, self.local(out)?);
+                let (flat, _) = out.joined(to)?;
+                let wanted = flat.range(to[0])?.clone();
+                let source = self.source(&x, *dim, 0, &wanted)?;
+                whole(source.as_ref(), &wanted)?;
+                self.put(source.into_iter().collect(), &flat, place(&flat, to[0])?, 0.0, &out)
+            }
+            StepKind::Join { from, dims, to, out } => {
+                let (x, out) = (self.local(from)?, self.local(out)?);
+                let (flat, _) = x.joined(dims)?;
+                let wanted = out.range(*to)?.clone();
+                let source = self.source(&flat, dims[0], 0, &wanted)?;
+                whole(source.as_ref(), &wanted)?;
+                self.put(source.into_iter().collect(), &out, place(&out, *to)?, 0.0, &out)
+            }
+            _ => Err(Unprepared::Plan(format!("`{}` copies no ranges", step.name()))),
+        }
+    }
+
+    /// What `x` has of `wanted`, where its position `i` is the result's `i + offset`; none where it has nothing.
+    fn source(
+        &mut self,
+        x: &Local,
+        dim: Dim,
+        offset: i64,
+        wanted: &Range<usize>,
+    ) -> Result<Option<Source>, Unprepared> {
+        let held = x.range(dim)?.clone();
+        let moved = |i: usize| (i as i64 + offset).clamp(wanted.start as i64, wanted.end as i64) as usize;
+        let (low, high) = (moved(held.start), moved(held.end));
+        if low >= high || x.elements() == 0 {
+            return Ok(None);
+        }
+        let start = (low as i64 - offset) as usize - held.start;
+        let dtype = super::lower::stored(x.dtype);
+        // Where dims are joined the buffer has other extents: those of the whole buffer are read, and merged.
+        let shape = self.here.plan.buffer(x.buf).shape(self.here.mesh(), &self.here.coords);
+        let val = self.emit.read(Home::Buffer(x.buf), &extents(&shape), dtype);
+        let val = self.emit.reshape(val, &extents(&x.shape));
+        Ok(Some(Source { val, range: start..start + (high - low), at: low - wanted.start }))
+    }
+
+    /// Puts sources, which have the dims of `flat`, along one of its axes, `fill` between them, and writes that to a
+    /// buffer of as many elements.
+    fn put(
+        &mut self,
+        mut sources: Vec<Source>,
+        flat: &Local,
+        axis: usize,
+        fill: f64,
+        out: &Local,
+    ) -> Result<(), Unprepared> {
+        sources.sort_by_key(|s| s.at);
+        let dtype = super::lower::stored(out.dtype);
+        let mut parts = vec![];
+        let mut next = 0;
+        let gap = |e: &mut super::emit::Emit, n: usize| {
+            let mut shape = flat.shape.clone();
+            shape[axis] = n;
+            e.full(&shape, dtype, fill)
+        };
+        for s in sources {
+            if self.emit.dtype(s.val) != dtype {
+                return Err(Unprepared::Plan(format!("another dtype is copied to {}", out.dtype)));
+            }
+            if s.at > next {
+                parts.push(gap(&mut self.emit, s.at - next));
+            }
+            next = s.at + s.range.len();
+            parts.push(self.emit.slice(s.val, axis, s.range));
+        }
+        if next < flat.shape[axis] {
+            parts.push(gap(&mut self.emit, flat.shape[axis] - next));
+        }
+        let val = self.emit.cat(parts, axis);
+        let val = self.emit.reshape(val, &extents(&out.shape));
+        self.write_val(val, out);
+        Ok(())
+    }
+}
+
+fn place(local: &Local, dim: Dim) -> Result<usize, Unprepared> {
+    local.at(dim).ok_or_else(|| Unprepared::Plan(format!("an operand lacks the dim {}", dim.id)))
+}
+
+fn whole(source: Option<&Source>, wanted: &Range<usize>) -> Result<(), Unprepared> {
+    let found = source.map_or(0, |s| s.range.len());
+    if found == wanted.len() {
+        return Ok(());
+    }
+    Err(Unprepared::Plan(format!("{found} of {} elements are there", wanted.len())))
+}

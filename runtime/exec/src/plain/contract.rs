@@ -1,0 +1,78 @@
+//! Contractions: views of the factors, a matrix product, and a view of it.
+
+use super::emit::Val;
+use super::lower::{Lower, Named, extents};
+use crate::contract::{Contraction, Factor, contraction};
+use crate::local::Local;
+use crate::own::Unprepared;
+use meshwright_plan::{DType, Operand};
+
+impl Lower<'_> {
+    /// See [`meshwright_plan::StepKind::Contract`].
+    pub(super) fn contract(&mut self, a: &Operand, b: &Operand, out: &Operand) -> Result<(), Unprepared> {
+        let (a, b, out) = (self.local(a)?, self.local(b)?, self.local(out)?);
+        self.here.check_aligned(&[&a, &b, &out], &[])?;
+        let dtypes = [a.dtype, b.dtype, out.dtype].map(DType::wide);
+        if dtypes[0] != dtypes[1] || dtypes[0] != dtypes[2] || !a.dtype.is_float() {
+            let message = format!("a contraction of {} and {} to {}", a.dtype, b.dtype, out.dtype);
+            return Err(Unprepared::Plan(message));
+        }
+        if a.elements() == 0 || b.elements() == 0 {
+            self.write_number(0.0, &out);
+            return Ok(());
+        }
+        let (x, y) = (self.read(&a).val, self.read(&b).val);
+        match self.product((x, &a), (y, &b), &out)? {
+            Some(val) => self.write_val(val, &out),
+            None => self.write_number(0.0, &out),
+        }
+        Ok(())
+    }
+
+    /// The product of two tensors, summed over the dims that `out` lacks, with the extents of `out`; none where it is 0.
+    pub(super) fn product(
+        &mut self,
+        a: (Val, &Local),
+        b: (Val, &Local),
+        out: &Local,
+    ) -> Result<Option<Val>, Unprepared> {
+        let product = match contraction(a.1, b.1, out)? {
+            Contraction::Zero => return Ok(None),
+            Contraction::Product(product) => product,
+        };
+        let (left, right) = if product.swapped { (b, a) } else { (a, b) };
+        // Of one dtype: a product of `bf16` sums in `f32` and is rounded, also where it is then widened.
+        let (left, right) = if self.emit.dtype(left.0) == self.emit.dtype(right.0) {
+            (left, right)
+        } else {
+            ((self.wide(left.0), left.1), (self.wide(right.0), right.1))
+        };
+        let left = self.factor(left, &product.left);
+        let right = self.factor(right, &product.right);
+        let val = self.emit.matmul(left, right);
+        Ok(Some(match &product.copy {
+            None => self.emit.reshape(val, &extents(&out.shape)),
+            Some(order) => {
+                let shape = extents(&Self::sizes(order, &[out]));
+                let val = self.emit.reshape(val, &shape);
+                let named = Named { val, dims: order.clone() };
+                self.align(&named, &out.dims)
+            }
+        }))
+    }
+
+    fn factor(&mut self, of: (Val, &Local), factor: &Factor) -> Val {
+        let (mut val, local) = of;
+        if let Some(order) = &factor.copy {
+            // Extents of 1, which the order does not name, go last.
+            let rest = local.dims.iter().filter(|d| !order.contains(d));
+            let dims: Vec<_> = order.iter().chain(rest).copied().collect();
+            val = self.align(&Named { val, dims: local.dims.clone() }, &dims);
+        }
+        let val = self.emit.reshape(val, &factor.reshape);
+        match &factor.permute {
+            Some(axes) => self.emit.permute(val, axes),
+            None => val,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Softmax, cross-entropy and their kin, along a dim that is whole. All of them compute in `f32` at least.
+
+use super::emit::Val;
+use super::lower::{Lower, Named, extents};
+use super::ops::{Binary, Reduce, Unary};
+use crate::local::Local;
+use crate::own::Unprepared;
+use burn_backend::DType as BurnType;
+use meshwright_plan::{DType, Dim, Operand};
+
+/// Rows with what is subtracted before the exponential.
+struct Shifted {
+    /// `x - shift`.
+    x: Val,
+    /// `exp(x - shift)`.
+    exp: Val,
+    /// Their sums, as extents of 1.
+    sum: Val,
+    /// The greatest of each row, or 0 where it is infinite.
+    shift: Val,
+}
+
+impl Lower<'_> {
+    fn shifted(&mut self, x: Val, axis: usize) -> Shifted {
+        let x = self.wide(x);
+        let e = &mut self.emit;
+        let greatest = e.reduce(Reduce::Max, x, axis);
+        let size = e.unary(Unary::Abs, greatest);
+        let infinite = e.scalar(Binary::Eq, size, f64::INFINITY);
+        let shift = e.fill(greatest, infinite, 0.0);
+        let x = e.sub(x, shift);
+        let exp = e.unary(Unary::Exp, x);
+        let sum = e.reduce(Reduce::Sum, exp, axis);
+        Shifted { x, exp, sum, shift }
+    }
+
+    fn log_sum(&mut self, s: &Shifted) -> Val {
+        let log = self.emit.unary(Unary::Log, s.sum);
+        self.emit.add(log, s.shift)
+    }
+
+    fn same(&mut self, a: &Local, b: &Local, dim: Dim) -> Result<usize, Unprepared> {
+        self.here.check_aligned(&[a, b], &[])?;
+        if a.dims != b.dims {
+            return Err(Unprepared::Plan("dims of input and result differ".into()));
+        }
+        a.at(dim).ok_or_else(|| Unprepared::Plan(format!("an operand lacks the dim {}", dim.id)))
+    }
+
+    /// See [`meshwright_plan::StepKind::Softmax`].
+    pub(super) fn softmax(
+        &mut self,
+        input: &Operand,
+        dim: Dim,
+        log: bool,
+        out: &Operand,
+    ) -> Result<(), Unprepared> {
+        let (input, out) = (self.local(input)?, self.local(out)?);
+        let axis = self.same(&input, &out, dim)?;
+        let x = self.read(&input);
+        let s = self.shifted(x.val, axis);
+        let val = if log {
+            let log = self.emit.unary(Unary::Log, s.sum);
+            self.emit.sub(s.x, log)
+        } else {
+            self.emit.binary(Binary::Div, s.exp, s.sum)
+        };
+        self.write_val(val, &out);
+        Ok(())
+    }
+
+    /// The input with `dim` last, over the dims of the result; how many elements there are along `dim`.
+    fn rows(&mut self, input: &Local, dim: Dim, out: &Local) -> Result<(Val, usize), Unprepared> {
+        self.here.check_aligned(&[input, out], &[])?;
+        let n = input.range(dim)?.len();
+        let x = self.read(input);
+        let x = self.align(&x, &[out.dims.as_slice(), &[dim]].concat());
+        Ok((x, n))
+    }
+
+    /// See [`meshwright_plan::StepKind::LogSumExp`].
+    pub(super) fn log_sum_exp(&mut self, input: &Operand, dim: Dim, out: &Operand) -> Result<(), Unprepared> {
+        let (input, out) = (self.local(input)?, self.local(out)?);
+        if input.elements() == 0 {
+            self.write_number(f64::NEG_INFINITY, &out);
+            return Ok(());
+        }
+        let (x, _) = self.rows(&input, dim, &out)?;
+        let s = self.shifted(x, out.dims.len());
+        let val = self.log_sum(&s);
+        let val = self.emit.reshape(val, &extents(&out.shape));
+        self.write_val(val, &out);
+        Ok(())
+    }
+
+    /// Where along the last of `rank` axes the label is; of a label that is no class nowhere.
+    fn labelled(&mut self, label: &Named, over: &[Dim], axis: usize, classes: usize) -> Val {
+        let label = self.align(label, over);
+        let label = self.convert(label, BurnType::I32);
+        let places = self.emit.count(over.len(), axis, classes, 0);
+        self.emit.binary(Binary::Eq, places, label)
+    }
+
+    /// See [`meshwright_plan::StepKind::CrossEntropy`]. The logit of a label that is no class counts as 0.
+    pub(super) fn cross_entropy(
+        &mut self,
+        logits: &Operand,
+        label: &Operand,
+        dim: Dim,
+        out: &Operand,
+    ) -> Result<(), Unprepared> {
+        let (logits, label, out) = (self.local(logits)?, self.local(label)?, self.local(out)?);
+        if label.dtype != DType::I32 {
+            return Err(Unprepared::Plan(format!("labels are {}", label.dtype)));
+        }
+        self.here.check_aligned(&[&logits, &label, &out], &[])?;
+        let (x, classes) = self.rows(&logits, dim, &out)?;
+        let axis = out.dims.len();
+        let s = self.shifted(x, axis);
+        let x = self.wide(x);
+        let label = self.read(&label);
+        let over = [out.dims.as_slice(), &[dim]].concat();
+        let at = self.labelled(&label, &over, axis, classes);
+        let e = &mut self.emit;
+        let other = e.not(at);
+        let chosen = e.fill(x, other, 0.0);
+        let logit = e.reduce(Reduce::Sum, chosen, axis);
+        // The difference of the large numbers first: it is exact where they are close.
+        let shift = e.sub(s.shift, logit);
+        let log = e.unary(Unary::Log, s.sum);
+        let val = e.add(log, shift);
+        let val = e.reshape(val, &extents(&out.shape));
+        self.write_val(val, &out);
+        Ok(())
+    }
+
+    /// See [`meshwright_plan::StepKind::CrossEntropyGrad`].
+    pub(super) fn cross_entropy_grad(
+        &mut self,
+        [logits, label, scale]: [&Operand; 3],
+        dim: Dim,
+        out: &Operand,
+    ) -> Result<(), Unprepared> {
+        let (logits, label) = (self.local(logits)?, self.local(label)?);
+        let (scale, out) = (self.local(scale)?, self.local(out)?);
+        self.here.check_aligned(&[&logits, &label, &scale, &out], &[])?;
+        let axis = self.same(&logits, &out, dim)?;
+        let x = self.read(&logits);
+        let s = self.shifted(x.val, axis);
+        let label = self.read(&label);
+        let at = self.labelled(&label, &out.dims, axis, logits.shape[axis]);
+        let softmax = self.emit.binary(Binary::Div, s.exp, s.sum);
+        let dtype = self.emit.dtype(softmax);
+        let one = self.emit.cast(at, dtype);
+        let apart = self.emit.sub(softmax, one);
+        let scale = self.read(&scale);
+        let scale = self.align(&scale, &out.dims);
+        let scale = self.wide(scale);
+        let val = self.emit.mul(apart, scale);
+        self.write_val(val, &out);
+        Ok(())
+    }
+}

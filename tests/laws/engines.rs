@@ -1,0 +1,105 @@
+//! The laws on what else can run a Plan: plain operations of the host's backend, and devices that kernels are compiled for.
+
+use crate::bf16::in_bf16;
+use crate::devices::{Devices, to};
+use crate::gradient::gradients_on;
+use crate::split::{Way, in_f32, same, way};
+use crate::subject::{build, subjects};
+use crate::walk::walk;
+use meshwright_exec::{DeviceKind, Lowering};
+use meshwright_plan::Dim;
+use std::time::Instant;
+
+/// On one device, each dim over three, and pairs of dims over two axes.
+fn few(dims: &[Dim]) -> Vec<Way> {
+    let mut ways = vec![way(&[], vec![])];
+    ways.extend(dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
+    ways.extend(dims.windows(2).map(|d| way(&[2, 2], vec![to(d[0], &[0]), to(d[1], &[1])])));
+    ways
+}
+
+/// On one device, and the first dim over two.
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+fn fewest(dims: &[Dim]) -> Vec<Way> {
+    let mut ways = vec![way(&[], vec![])];
+    ways.extend(dims.iter().take(1).map(|d| way(&[2], vec![to(*d, &[0])])));
+    ways
+}
+
+const PLAIN: DeviceKind = DeviceKind::Cpu(Lowering::Plain);
+
+#[test]
+fn every_op_is_the_same_in_plain_operations() {
+    let begin = Instant::now();
+    let (mut devices, mut wrong, mut cases) = (Devices::of(PLAIN), Vec::new(), 0);
+    for subject in subjects() {
+        let b = build(&subject, &[], 1).unwrap();
+        let want = walk(&b.graph, &b.bound).swap_remove(b.value.0 as usize);
+        let goals = [("y", b.value, want)];
+        match same(&subject.name, &b.graph, &b.bound, &goals, 1.0, &few(&b.dims), &mut devices) {
+            Ok(n) => cases += n,
+            Err(e) => wrong.push(e),
+        }
+    }
+    crate::report(&format!("plain operations: {cases} cases in {:.1?}", begin.elapsed()));
+    assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn every_op_is_the_same_in_plain_operations_of_f32() {
+    in_f32(Devices::of(PLAIN), "plain operations of f32", &few);
+}
+
+#[test]
+fn gradients_are_the_same_in_plain_operations() {
+    gradients_on(Devices::of(PLAIN), "plain operations", false, &few);
+    gradients_on(Devices::of(PLAIN), "plain operations of f32", true, &few);
+}
+
+#[test]
+fn every_op_is_the_same_in_plain_operations_of_bf16() {
+    in_bf16(Devices::of(PLAIN), "plain operations of bf16", &few);
+}
+
+#[cfg(feature = "cubecl-cpu")]
+#[test]
+fn every_op_is_the_same_compiled_for_the_host() {
+    in_f32(Devices::of(DeviceKind::CubeCpu), "CubeCL on the host", &fewest);
+}
+
+#[cfg(feature = "cubecl-cpu")]
+#[test]
+fn gradients_are_the_same_compiled_for_the_host() {
+    gradients_on(Devices::of(DeviceKind::CubeCpu), "CubeCL on the host", true, &fewest);
+}
+
+/// Whether there is a GPU; else says why not.
+#[cfg(feature = "cuda")]
+fn gpu() -> bool {
+    use meshwright_comm::{Timeouts, World};
+    let end = World::new(1, Timeouts::default()).pop().unwrap();
+    match meshwright_exec::Engine::on(DeviceKind::Cuda(0), Box::new(end)) {
+        Ok(_) => true,
+        Err(e) => {
+            crate::report(&format!("left out: {e}"));
+            false
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn every_op_is_the_same_on_a_gpu() {
+    if gpu() {
+        in_f32(Devices::of(DeviceKind::Cuda(0)), "GPU", &|_| vec![way(&[], vec![])]);
+        in_bf16(Devices::of(DeviceKind::Cuda(0)), "GPU, bf16", &|_| vec![way(&[], vec![])]);
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn gradients_are_the_same_on_a_gpu() {
+    if gpu() {
+        gradients_on(Devices::of(DeviceKind::Cuda(0)), "GPU", true, &|_| vec![way(&[], vec![])]);
+    }
+}
