@@ -286,8 +286,8 @@ impl Engine {
         if !recorder.as_mut().is_some_and(|r| r.begin(id.0, step_number, plan.steps.len())) {
             recorder = None;
         }
-        let (sequence, recorder) = (&mut self.sequence, recorder.as_deref_mut());
-        let ran = self.machine.run(id.0, dice, &mut *self.transport, sequence, at, recorder);
+        let (sequence, told) = (&mut self.sequence, recorder.as_deref_mut());
+        let ran = self.machine.run(id.0, dice, &mut *self.transport, sequence, at, told);
         ran.map_err(|ended| {
             let place = place(&plan, rank, Some(step_number), *at);
             match ended {
@@ -332,7 +332,7 @@ impl Engine {
 
     /// Records from now on what the device does in those steps of a program, by their numbers.
     pub fn trace(&mut self, program: ProgramId, steps: RangeInclusive<u64>) -> Result<(), ExecError> {
-        self.program(program)?;
+        self.plan(program)?;
         self.recorder = Some(Recorder::new(program.0, steps));
         Ok(())
     }
