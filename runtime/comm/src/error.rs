@@ -120,7 +120,7 @@ pub enum CommError {
         call: CallName,
         /// How long.
         waited: Duration,
-        /// Who had not come, in ascending rank.
+        /// Who had not come, in ascending rank; nobody where the transport cannot tell.
         missing: Vec<Missing>,
         /// Who holds all of them up, in ascending rank: the missing ones, or those that these wait for in turn. A
         /// transport that cannot tell gives the missing ones.
@@ -185,6 +185,16 @@ pub enum CommError {
         /// The lowest rank with the most frequent contents.
         like: usize,
     },
+    /// The library or the device below the transport failed.
+    #[error("rank {rank}{}: {problem}", within(call))]
+    Library {
+        /// The rank where it failed.
+        rank: usize,
+        /// The call in which it failed; none outside of calls.
+        call: Option<CallName>,
+        /// What failed, in the library's words, and what helps.
+        problem: String,
+    },
     /// A fault that a test asked for; see [`crate::Faulty`].
     #[error("rank {rank}: fault on purpose in {call}")]
     Injected {
@@ -210,7 +220,14 @@ fn list(ranks: &[usize]) -> String {
     ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
+fn within(call: &Option<CallName>) -> String {
+    call.as_ref().map(|c| format!(": {c}")).unwrap_or_default()
+}
+
 fn list_missing(missing: &[Missing]) -> String {
+    if missing.is_empty() {
+        return "members whose devices have not got there".into();
+    }
     let one = |m: &Missing| match &m.at {
         Some(call) => format!("rank {}, which was last in {call}", m.rank),
         None => format!("rank {}, which has not started any collective", m.rank),

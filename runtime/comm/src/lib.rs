@@ -17,13 +17,16 @@ mod call;
 mod error;
 mod faults;
 pub mod fold;
+pub mod gpu;
 mod group;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 #[cfg(test)]
 mod tests;
 pub mod threads;
 mod transport;
 
-pub use buf::{Buf, BufMut, Element, Misfit, PairF32, PairF64};
+pub use buf::{Buf, BufMut, Element, Misfit, PairF32, PairF64, Place};
 pub use call::{Call, Part, Slot};
 pub use error::{CallName, CommError, Kind, Mismatch, Missing, Side};
 pub use faults::{Fault, Faulty};

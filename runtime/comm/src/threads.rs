@@ -20,7 +20,7 @@ mod op;
 mod ring;
 mod work;
 
-use crate::{Abort, Call, CallName, CommError, Group, InFlight, Tag, Transport};
+use crate::{Abort, Call, CallName, CommError, Group, InFlight, Missing, Tag, Transport};
 use op::{Op, Pending};
 use ring::{Ending, Shared};
 use std::collections::BTreeMap;
@@ -174,6 +174,18 @@ struct Aborter {
 impl Abort for Aborter {
     fn abort(&self, reason: &str) {
         self.shared.end(self.rank, Ending::Aborted(reason.into()));
+    }
+
+    fn aborted(&self) -> Option<(usize, String)> {
+        self.shared.aborted()
+    }
+
+    fn came_to(&self, call: &CallName) {
+        self.shared.came_to(self.rank, call);
+    }
+
+    fn whereabouts(&self, rank: usize) -> Option<Missing> {
+        Some(self.shared.missing(rank))
     }
 }
 

@@ -2,7 +2,7 @@
 //! Devices that are threads, against a naive reference and against faults.
 
 mod bench;
-mod collectives;
+pub(crate) mod collectives;
 mod failures;
 mod flight;
 mod stress;
