@@ -2,7 +2,9 @@
 //! The whole sequence of calls on the stand-in for CUDA and NCCL, beside the results of threads.
 
 mod collectives;
+mod failures;
 mod fake;
+mod ordering;
 
 use super::{NcclOptions, NcclTransport};
 use crate::{Group, Tag, Timeouts, Transport, World};
