@@ -49,6 +49,8 @@ pub(crate) enum Command {
     Layouts(ShippedArgs),
     /// Look into the checkpoints of a run.
     Ckpt(CkptArgs),
+    /// List what this machine has to run on, and say why a GPU cannot be used.
+    Devices(DevicesArgs),
     /// Print a script that completes commands and options in a shell.
     Completions(CompletionsArgs),
 }
@@ -66,6 +68,7 @@ impl Command {
             Command::Bench(a) => a.what.format(),
             Command::Models(a) | Command::Layouts(a) => a.format.format,
             Command::Ckpt(a) => a.what.args().format.format,
+            Command::Devices(a) => a.format.format,
             Command::Completions(_) => Format::Text,
         }
     }
@@ -500,6 +503,14 @@ pub(crate) struct BenchModelArgs {
 pub(crate) struct ShippedArgs {
     /// Print this one.
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The libraries of a GPU are opened by their usual names, or where MESHWRIGHT_CUDA, MESHWRIGHT_NCCL and MESHWRIGHT_NVML say.")]
+pub(crate) struct DevicesArgs {
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

@@ -2,5 +2,7 @@
 //!
 //! Nothing here needs a GPU, or anything of CUDA, to build or to start: what is missing is an error that names it.
 
+pub mod devices;
 pub mod driver;
 pub mod load;
+mod nvml;

@@ -1,5 +1,6 @@
 //! NCCL's functions, as its header `nccl.h` declares them.
 
+use crate::gpu::devices::{Found, OLDEST_NCCL, nccl_version, too_old};
 use crate::gpu::load::{Kind, Library, LoadError, Paths, functions};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -7,8 +8,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 pub(super) const SUCCESS: c_int = 0;
 pub(super) const IN_PROGRESS: c_int = 7;
 
-/// Oldest version with everything used here (`ncclCommSplit`).
-pub(super) const OLDEST: u32 = 21800;
+/// Oldest version with everything used here.
+pub(super) const OLDEST: u32 = OLDEST_NCCL;
 /// Oldest version that lets several ranks share a GPU.
 pub(super) const OLDEST_SHARING: u32 = 23003;
 
@@ -109,12 +110,7 @@ impl Nccl {
         let version = u32::try_from(version).unwrap_or(0);
         let path = library.path().to_owned();
         if version < OLDEST {
-            return Err(format!(
-                "NCCL {} at {path} is too old: {} or newer is needed; {}",
-                dotted(version),
-                dotted(OLDEST),
-                Kind::Nccl.remedy()
-            ));
+            return Err(too_old(&Found { version: nccl_version(version), path }));
         }
         Ok(Nccl { f, path, version })
     }
@@ -145,10 +141,4 @@ impl Nccl {
             format!("`{function}` of NCCL failed: {meaning}: {last}")
         }
     }
-}
-
-/// `NCCL_VERSION_CODE` as people write it.
-pub(crate) fn dotted(version: u32) -> String {
-    let (major, rest) = (version / 10_000, version % 10_000);
-    format!("{major}.{}.{}", rest / 100, rest % 100)
 }

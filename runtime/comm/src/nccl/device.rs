@@ -1,5 +1,6 @@
 //! One GPU as the transport uses it: its primary context, a stream of our own, and events.
 
+use crate::gpu::devices::CUDA_OF_CONTEXT_EVENTS;
 use crate::gpu::driver::{CuResult, Driver, DriverError, NOT_READY};
 use crate::gpu::load::functions;
 use std::ffi::{c_int, c_uint, c_void};
@@ -38,9 +39,6 @@ struct ContextEvents {
     record: ContextEvent,
     wait: ContextEvent,
 }
-
-/// The first driver with events of contexts.
-const CONTEXT_EVENTS: u32 = 12_050;
 
 const STREAM_NON_BLOCKING: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
@@ -83,7 +81,7 @@ impl Gpu {
             (library.find::<ContextEvent>("cuCtxRecordEvent"), library.find::<ContextEvent>("cuCtxWaitEvent"))
         };
         let context_events = match (record, wait) {
-            (Some(record), Some(wait)) if driver.version()? >= CONTEXT_EVENTS => {
+            (Some(record), Some(wait)) if driver.version()? >= CUDA_OF_CONTEXT_EVENTS => {
                 Some(ContextEvents { record, wait })
             }
             _ => None,

@@ -1,6 +1,7 @@
 //! Opening the libraries, and what ranks must know of each other before the first collective.
 
-use super::api::{Nccl, OLDEST_SHARING, dotted};
+use super::api::{Nccl, OLDEST_SHARING};
+use crate::gpu::devices::nccl_version as dotted;
 use super::device::Gpu;
 use super::flight::Inner;
 use super::{NcclOptions, Ordering};

@@ -5,6 +5,7 @@ mod collectives;
 mod failures;
 mod fake;
 mod ordering;
+mod processes;
 
 use super::{NcclOptions, NcclTransport};
 use crate::{Group, Tag, Timeouts, Transport, World};
