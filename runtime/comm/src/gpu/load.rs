@@ -155,7 +155,11 @@ impl Library {
                     std::mem::forget(opened.clone());
                     return Ok(Library { kind, path, opened });
                 }
-                Err(e) => tried.push((path, e.to_string())),
+                Err(e) => {
+                    let why = e.to_string();
+                    let why = why.strip_prefix(&format!("{path}: ")).unwrap_or(&why).to_owned();
+                    tried.push((path, why));
+                }
             }
         }
         Err(LoadError::NotFound { kind, tried })

@@ -1,57 +1,16 @@
 //! The stand-in for CUDA and NCCL of `tests/fake-nccl`: built once, and used by several tests at a time, each on GPUs of
 //! its own.
 
+#[path = "../../../../../tests/fake-nccl/built.rs"]
+mod built;
+
 use crate::gpu::load::Paths;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-fn sources(under: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(under).unwrap().map(|e| e.unwrap().path()).collect();
-    found.sort();
-    found
-}
-
-/// The library, compiled unless it is there already: its name tells its sources.
-pub(super) fn library() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fake-nccl/src");
-        let mut hasher = DefaultHasher::new();
-        for source in sources(&folder) {
-            std::fs::read(source).unwrap().hash(&mut hasher);
-        }
-        // The tests' binary is in `deps` of the target folder.
-        let own = std::env::current_exe().unwrap();
-        let folder_of_builds = own.parent().unwrap().parent().unwrap().join("fake-nccl");
-        std::fs::create_dir_all(&folder_of_builds).unwrap();
-        let built = folder_of_builds.join(format!("libfake_nccl-{:016x}.so", hasher.finish()));
-        if built.exists() {
-            return built;
-        }
-        let cargo = Path::new(env!("CARGO"));
-        let beside = cargo.with_file_name("rustc");
-        let rustc = if beside.exists() { beside } else { PathBuf::from("rustc") };
-        let half = built.with_extension(format!("{}.so", std::process::id()));
-        let done = Command::new(rustc)
-            .args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "fake_nccl", "-O"])
-            .arg(folder.join("lib.rs"))
-            .arg("-o")
-            .arg(&half)
-            .output()
-            .unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        // Another process may have built the same meanwhile.
-        std::fs::rename(&half, &built).unwrap();
-        built
-    })
-}
-
 pub(super) fn paths() -> Paths {
-    Paths::all(library())
+    Paths::all(built::library())
 }
 
 /// The first of `n` GPUs that no other test of this process uses.
@@ -64,7 +23,7 @@ fn opened() -> &'static libloading::Library {
     static OPENED: OnceLock<libloading::Library> = OnceLock::new();
     #[expect(unsafe_code, reason = "loading a library")]
     // SAFETY: our own library, without initialisers.
-    OPENED.get_or_init(|| unsafe { libloading::Library::new(library()) }.unwrap())
+    OPENED.get_or_init(|| unsafe { libloading::Library::new(built::library()) }.unwrap())
 }
 
 /// A function of the stand-in.
