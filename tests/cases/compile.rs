@@ -210,7 +210,11 @@ impl Args {
                 }
                 "--size" => self.settings.size = Some(value.into()),
                 "--precision" => {
-                    self.settings.float = Some(if value == "f64" { DType::F64 } else { DType::F32 })
+                    self.settings.float = Some(match value {
+                        "f64" => DType::F64,
+                        "bf16" => DType::BF16,
+                        _ => DType::F32,
+                    })
                 }
                 _ => return Err(format!("no argument `{word}`")),
             }

@@ -1,9 +1,10 @@
 //! Split equals whole: every sample under every way to split its dims, with operands that arrive split otherwise, stored
 //! split, or unfinished.
 
-use crate::devices::{Devices, Refused, free, layout, plan, rule, say, to};
+use crate::devices::{Devices, Refused, Tensors, free, layout, plan, rule, say, to};
 use crate::subject::{Arrival, Built, Subject, build, narrow, step, subjects, tensors};
 use crate::walk::{Bound, close_from, from_host, walk};
+use meshwright_core::StepGraph;
 use meshwright_core::layout::{Rule, RuleDim, ScopeClass};
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::{DType, Dim, Mesh};
@@ -17,7 +18,7 @@ pub(crate) struct Way {
     pub(crate) rules: Vec<Rule>,
 }
 
-fn way(axes: &[usize], rules: Vec<Rule>) -> Way {
+pub(crate) fn way(axes: &[usize], rules: Vec<Rule>) -> Way {
     Way { mesh: Mesh::new(axes.iter().zip(["a", "b", "c"]).map(|(k, n)| (n, *k))), rules }
 }
 
@@ -136,20 +137,34 @@ pub(crate) fn same(
     ways: &[Way],
     devices: &mut Devices,
 ) -> Result<usize, String> {
-    let (inputs, states) = tensors(graph, bound);
     let wanted: Vec<(&str, Id)> = goals.iter().map(|g| (g.0, g.1)).collect();
     let step = step(graph, &wanted);
+    same_step(name, &step, &tensors(graph, bound), goals, (least, 1e-5), ways, devices)
+}
+
+/// The same of a step, with its inputs and states. Floats of fewer bits than `f64` may be off by the second of `within`,
+/// of the largest magnitude, which is taken as the first of it where that is greater.
+pub(crate) fn same_step(
+    name: &str,
+    step: &StepGraph,
+    (inputs, states): &(Tensors, Tensors),
+    goals: &[(&str, Id, F64Tensor)],
+    (least, narrow): (f64, f64),
+    ways: &[Way],
+    devices: &mut Devices,
+) -> Result<usize, String> {
+    let graph = &step.graph;
     for w in ways {
         let at = |what: String| {
             let rules: Vec<String> = w.rules.iter().map(|r| say(r, &w.mesh, &graph.dims)).collect();
             format!("{name} on {}, `{}`: {what}", w.mesh.describe(), rules.join("; "))
         };
-        let plan = match plan(&step, &layout(&w.mesh, w.rules.clone()), true) {
+        let plan = match plan(step, &layout(&w.mesh, w.rules.clone()), true) {
             Ok(p) => p.plan,
             Err(Refused::Bug(e)) => return Err(at(e)),
             Err(Refused::Layout(e)) => return Err(at(format!("refused: {e:?}"))),
         };
-        let out = devices.run(plan, &inputs, &states).map_err(&at)?;
+        let out = devices.run(plan, inputs, states).map_err(&at)?;
         for (goal, id, want) in goals {
             let ty = graph.ty(*id);
             let (got, dims) = out.get(*goal).ok_or_else(|| at(format!("no result `{goal}`")))?;
@@ -158,7 +173,7 @@ pub(crate) fn same(
             }
             let tolerance = match ty.dtype {
                 DType::F64 => 1e-12,
-                DType::F32 => 1e-5,
+                DType::F32 => narrow,
                 _ => 0.0,
             };
             let got = from_host(got, dims).ordered(&want.dims);

@@ -15,6 +15,7 @@ mod kept;
 mod mesh_tensorflow;
 mod optimizers;
 mod planning;
+mod processes;
 mod resume;
 mod settings;
 mod support;

@@ -129,6 +129,7 @@ pub(crate) fn told(e: &Failure) -> String {
     match e {
         Failure::Diagnostics(d) => d.iter().map(|d| format!("{}: {}\n", d.code.id, d.message)).collect(),
         Failure::Exec(e) => e.to_string(),
+        Failure::Elsewhere => String::new(),
     }
 }
 

@@ -5,7 +5,7 @@
 //! may lack dims along which they are constant, and several of one value meet in one n-ary add.
 
 use crate::program::ParamDecl;
-use meshwright_ops::{Class, Graph, Id, Kind, Origin};
+use meshwright_ops::{Class, Graph, Id, Kind, Origin, Precision, Type};
 use meshwright_plan::Phase;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,6 +38,8 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
         if !need.contains(&true) || matches!(node.op.kind(), Kind::Leaf(_)) {
             continue;
         }
+        let types: Vec<&Type> = node.inputs.iter().map(|i| g.ty(*i)).collect();
+        g.cursor.full = node.origin.full || node.op.precision(&types, &node.ty) == Precision::Full;
         let parts = node.op.vjp(g, &node.inputs, id, dy, &need);
         for ((input, part), need) in node.inputs.iter().zip(parts).zip(need) {
             if let (Some(part), true) = (part, need) {
@@ -72,5 +74,6 @@ fn backward(g: &Graph, of: Id, class: Class) -> Origin {
         path: o.path.clone(),
         name: format!("d({name})").into(),
         span: o.span,
+        full: false,
     }
 }

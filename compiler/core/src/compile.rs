@@ -3,6 +3,7 @@
 use crate::layout::{Layout, assign, check_conflicts};
 use crate::normalise;
 use crate::partition::{Spmd, partition};
+use crate::precision;
 use crate::print;
 use crate::schedule::{self, LineOf};
 use crate::step_graph::StepGraph;
@@ -34,10 +35,29 @@ pub struct Pass {
 struct Context<'a> {
     layout: &'a Layout,
     line_of: &'a LineOf<'a>,
+    options: CompileOptions,
+}
+
+/// What is up to whoever compiles, and changes no number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompileOptions {
+    /// Whether collectives go on while later steps run.
+    pub overlap: bool,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        CompileOptions { overlap: true }
+    }
 }
 
 /// Every pass in order.
 pub const PASSES: &[Pass] = &[
+    Pass {
+        name: "precision",
+        doc: "in a program of `bf16` every value gets its dtype",
+        run: |s, _, _| graph_pass(s, precision::assign),
+    },
     Pass {
         name: "expand",
         doc: "composite ops become primitives where a dim they need whole is split",
@@ -67,6 +87,11 @@ pub const PASSES: &[Pass] = &[
         run: |s, _, _| plan_pass(s, schedule::fuse),
     },
     Pass {
+        name: "overlap",
+        doc: "collectives start early and are waited for where their results are read",
+        run: |s, c, _| if c.options.overlap { plan_pass(s, schedule::overlap) } else { Some(s) },
+    },
+    Pass {
         name: "lifetimes",
         doc: "buffers end at their last use and hand on their storage",
         run: |s, _, _| plan_pass(s, schedule::lifetimes),
@@ -89,12 +114,23 @@ pub fn compile(
     line_of: &LineOf,
     observe: &mut dyn FnMut(usize, &Stage),
 ) -> Outcome<Compiled> {
+    compile_with(step, layout, line_of, CompileOptions::default(), observe)
+}
+
+/// [`compile`] with options.
+pub fn compile_with(
+    step: &StepGraph,
+    layout: &Layout,
+    line_of: &LineOf,
+    options: CompileOptions,
+    observe: &mut dyn FnMut(usize, &Stage),
+) -> Outcome<Compiled> {
     let start = normalise::dead_code(step);
     let mut out = check_conflicts(layout, &start.graph, &|_| true);
     if has_errors(&out) {
         return (None, out);
     }
-    let context = Context { layout, line_of };
+    let context = Context { layout, line_of, options };
     let mut stage = Stage::Graph(start);
     let mut spmd = None;
     for (i, pass) in PASSES.iter().enumerate() {

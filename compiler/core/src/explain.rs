@@ -6,7 +6,7 @@ use crate::partition::{Instr, Spmd};
 use crate::schedule::LineOf;
 use meshwright_diag::Span;
 use meshwright_ops::{Class, Graph, Id, Kind};
-use meshwright_plan::{Phase, Plan, StepKind};
+use meshwright_plan::{Phase, Plan, Step, StepKind};
 use serde::Serialize;
 
 /// A mesh axis.
@@ -71,6 +71,14 @@ pub struct CollectiveReport {
     pub because: String,
     /// The values of a bucket.
     pub parts: Vec<PartReport>,
+    /// Position of the step that starts it, among the steps of the Plan.
+    pub start: usize,
+    /// Position of the step that waits for it; that of its start where it runs in one go.
+    pub join: usize,
+    /// Steps that compute while it is in flight.
+    pub meanwhile: usize,
+    /// The values of the first and the last of them.
+    pub over: Option<(String, String)>,
 }
 
 /// Totals for the device with the largest blocks, per step.
@@ -191,8 +199,12 @@ fn part_of_sum(g: &Graph, id: Id) -> bool {
 
 fn collectives(plan: &Plan) -> Vec<CollectiveReport> {
     let mut out = Vec::new();
-    for step in &plan.steps {
+    for (start, step) in plan.steps.iter().enumerate() {
         let StepKind::Collective(c) = &step.kind else { continue };
+        let join = plan.end_of(start);
+        let computes = |s: &&Step| !matches!(s.kind, StepKind::Collective(_) | StepKind::Wait { .. });
+        let between: Vec<&Step> = plan.steps[start..join].iter().filter(computes).collect();
+        let named = |s: &&Step| s.origin.last().map_or_else(String::new, |w| w.value.clone());
         let sizes = c.bytes(plan);
         let parts: Vec<PartReport> = step
             .origin
@@ -220,6 +232,10 @@ fn collectives(plan: &Plan) -> Vec<CollectiveReport> {
             line: parts.first().map_or(0, |p| p.line),
             because: reasons.join("; "),
             parts,
+            start,
+            join,
+            meanwhile: between.len(),
+            over: between.first().map(named).zip(between.last().map(named)),
         });
     }
     out

@@ -10,6 +10,7 @@ pub mod layout;
 pub mod normalise;
 pub mod optimizers;
 pub mod partition;
+pub mod precision;
 pub mod print;
 pub mod program;
 pub mod resolve;
@@ -20,7 +21,7 @@ pub mod training;
 pub mod verify;
 pub mod why;
 
-pub use compile::{Compiled, PASSES, compile};
+pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with};
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
 pub use optimizers::Optimizer;

@@ -5,12 +5,12 @@
 
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Add, Const, Contract, ExpandWhen, F64Tensor, Graph, Id, Kind, Node};
-use meshwright_plan::Dim;
+use meshwright_plan::{DType, Dim};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Rebuilds a graph value by value: `make` is given the new graph, the old node with operands renumbered, and its old id.
-fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, Id) -> Id) -> StepGraph {
+pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, Id) -> Id) -> StepGraph {
     let mut g = Graph::new(step.graph.dims.clone());
     let mut new: Vec<Id> = Vec::with_capacity(step.graph.nodes.len());
     for id in step.graph.ids() {
@@ -61,7 +61,12 @@ pub fn expand(step: &StepGraph, split: &dyn Fn(&Graph, Id, &[Dim]) -> bool) -> S
             ExpandWhen::Split(dims) => split(&step.graph, id, &dims),
         };
         let expanded = if wanted { node.op.expand(g, &node.inputs) } else { None };
-        expanded.unwrap_or_else(|| g.push(node))
+        let stored = node.ty.dtype;
+        let new = expanded.unwrap_or_else(|| g.push(node));
+        if g.ty(new).dtype != stored {
+            g.nodes[new.0 as usize].ty.dtype = stored;
+        }
+        new
     })
 }
 
@@ -91,11 +96,12 @@ fn product(g: &mut Graph, node: Node, known: &[Option<f64>]) -> Id {
     let factor: f64 = known.iter().flatten().product();
     let mut rest: Vec<Id> =
         node.inputs.iter().zip(known).filter(|(_, k)| k.is_none()).map(|(i, _)| *i).collect();
-    if factor == 1.0 && rest.len() == 1 && g.ty(rest[0]).dims.len() == node.ty.dims.len() {
+    let same = |x: Id| g.ty(x).dtype == node.ty.dtype && g.ty(x).dims.len() == node.ty.dims.len();
+    if factor == 1.0 && rest.len() == 1 && same(rest[0]) {
         return rest[0];
     }
     if factor != 1.0 || rest.is_empty() {
-        rest.push(g.op(Const::new(factor, node.ty.dtype), &[]));
+        rest.push(g.op(Const::new(factor, node.ty.dtype.wide()), &[]));
     }
     g.push(Node { op: Arc::new(Contract { out: node.ty.dims.clone() }), inputs: rest, ..node })
 }
@@ -109,14 +115,14 @@ fn constant(g: &Graph, id: Id) -> Option<f64> {
 /// Merges equal computations. With `paths`, only those of one path: a layout that has rules for paths may place equal
 /// computations differently.
 pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
-    let mut seen: BTreeMap<(String, Vec<Id>, u8, Arc<str>), Id> = BTreeMap::new();
+    let mut seen: BTreeMap<(String, Vec<Id>, DType, u8, Arc<str>), Id> = BTreeMap::new();
     rebuild(step, |g, node, _| {
         // A gradient is where rules for gradients speak. Leaves that are equal are one: their text names what they are.
         if matches!(node.op.kind(), Kind::Gradient) {
             return g.push(node);
         }
         let path = if paths && !node.ty.dims.is_empty() { node.origin.path.clone() } else { "".into() };
-        let key = (format!("{:?}", node.op), node.inputs.clone(), node.origin.class as u8, path);
+        let key = (format!("{:?}", node.op), node.inputs.clone(), node.ty.dtype, node.origin.class as u8, path);
         if let Some(id) = seen.get(&key) {
             return *id;
         }

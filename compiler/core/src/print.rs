@@ -156,14 +156,18 @@ pub fn plan(p: &Plan) -> String {
                         format!("[{} -> {}]", p.dims.name(*join), p.dims.name(*split))
                     }
                 };
-                format!("{}{dim} {}", c.name(), axes.join(","))
+                let start = if s.flight.is_some() { "start " } else { "" };
+                format!("{start}{}{dim} {}", c.name(), axes.join(","))
             }
             StepKind::Random { stream, distribution, .. } => {
                 format!("random {{ {} of `{stream}` }}", meshwright_ops::describe_random(distribution))
             }
             other => other.name().to_string(),
         };
-        let _ = write!(out, "{} = {what} ({})", list(s.kind.writes()), list(s.kind.reads()));
+        let _ = match &s.kind {
+            StepKind::Wait { .. } => write!(out, "wait {}", list(s.kind.reads())),
+            _ => write!(out, "{} = {what} ({})", list(s.kind.writes()), list(s.kind.reads())),
+        };
         for (a, b) in &s.reuse {
             let _ = write!(out, " b{}=>b{}", a.0, b.0);
         }

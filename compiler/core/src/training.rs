@@ -29,7 +29,7 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
             trained.iter().filter(|p| g.ty(p.decl.id).dtype == dtype).copied().collect();
         if !of.is_empty() {
             let chosen = chosen.cast(&mut g, dtype);
-            (def.update)(&chosen, &mut Update::new(&mut g, &mut goals, program.float, dtype), &of);
+            (def.update)(&chosen, &mut Update::new(&mut g, &mut goals, program.float.wide(), dtype), &of);
         }
     }
     // What is not trained is kept all the same: an evaluation may read it where the loss does not.
@@ -70,6 +70,7 @@ fn clipped(g: &mut Graph, grads: &[Id], limit: f64) -> Vec<Id> {
         name: "gradient norm".into(),
         path: "".into(),
         span: base.span,
+        full: false,
     };
     let total = g.sum_of(&squares);
     let norm = g.unary(&SQRT, total);

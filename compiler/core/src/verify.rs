@@ -94,11 +94,13 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
             v.push(format!("{at}: reads value {} before it is defined", x.0));
             continue;
         }
-        match n.op.infer(&g.input_types(id), &g.dims) {
+        match g.infer(&*n.op, &n.inputs) {
             Err(e) => v.push(format!("{at}: `{}` refuses its operands: {e}", n.op.name())),
             Ok(ty) => {
                 let range = ty.range.is_none() || ty.range == n.ty.range;
-                if ty.dtype != n.ty.dtype || sorted(&ty.dims) != sorted(&n.ty.dims) || !range {
+                // What is computed in `f32` may be stored as `bf16`.
+                let stored = ty.dtype == n.ty.dtype || ty.dtype == n.ty.dtype.wide();
+                if !stored || sorted(&ty.dims) != sorted(&n.ty.dims) || !range {
                     v.push(format!("{at}: is {:?}, but `{}` gives {ty:?}", n.ty, n.op.name()));
                 }
             }

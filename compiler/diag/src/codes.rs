@@ -99,6 +99,9 @@ codes! {
     E0522
     E0523
     E0524
+    E0525
+    E0526
+    E0530
 }
 
 /// The code of that name, in any case.

@@ -2,7 +2,8 @@
 
 use crate::{Op, OpError, Type};
 use meshwright_diag::Span;
-use meshwright_plan::{DimNames, Phase};
+use meshwright_plan::expr::{Reg, Scalar};
+use meshwright_plan::{DimNames, Expr, Phase};
 use std::sync::Arc;
 
 /// A value, by position in its [`Graph`].
@@ -36,6 +37,8 @@ pub struct Origin {
     pub name: Arc<str>,
     /// Its place in the model file.
     pub span: Span,
+    /// Whether it belongs to the gradient of an op that computes in [`crate::Precision::Full`], and so does too.
+    pub full: bool,
 }
 
 /// A value with the op that makes it.
@@ -70,9 +73,17 @@ impl Graph {
 
     /// Adds a value made by `op`; its type is inferred and its origin is the cursor's.
     pub fn add_op(&mut self, op: Arc<dyn Op>, inputs: &[Id]) -> Result<Id, OpError> {
-        let types: Vec<&Type> = inputs.iter().map(|i| self.ty(*i)).collect();
-        let ty = op.infer(&types, &self.dims)?;
+        let ty = self.infer(&*op, inputs)?;
         Ok(self.push(Node { op, inputs: inputs.to_vec(), ty, origin: self.cursor.clone() }))
+    }
+
+    /// Type of what `op` gives for operands. Ops see operands that are stored as `bf16` as `f32`, in which they compute.
+    ///
+    /// # Errors
+    /// Where the op refuses them.
+    pub fn infer(&self, op: &dyn Op, inputs: &[Id]) -> Result<Type, OpError> {
+        let types: Vec<Type> = inputs.iter().map(|i| self.ty(*i).wide()).collect();
+        op.infer(&types.iter().collect::<Vec<_>>(), &self.dims)
     }
 
     /// Adds a value that is known to be well typed: what gradients and expansions are made of.
@@ -111,6 +122,16 @@ impl Graph {
     /// Types of the operands of a node.
     pub fn input_types(&self, id: Id) -> Vec<&Type> {
         self.node(id).inputs.iter().map(|i| self.ty(*i)).collect()
+    }
+
+    /// Whether a value is made element by element.
+    pub fn is_elementwise(&self, id: Id) -> bool {
+        let node = self.node(id);
+        let types: Vec<Type> = node.inputs.iter().map(|i| self.ty(*i).wide()).collect();
+        let mut e = Expr::default();
+        let load = |(i, t): (usize, &Type)| e.push(Scalar::Load(i as u16), t.dtype);
+        let regs: Vec<Reg> = types.iter().enumerate().map(load).collect();
+        node.op.scalar(&mut e, &regs, &types.iter().collect::<Vec<_>>(), &node.ty.wide()).is_some()
     }
 
     /// `h1[batch hidden1]`: a value as messages call it.

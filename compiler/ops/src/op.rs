@@ -60,6 +60,21 @@ pub enum LeafOp {
     StepNumber,
 }
 
+/// In which dtype an op reads and gives floats where the arithmetic of the program is `bf16`. What an op computes with is
+/// `f32` always: `bf16` is how values are stored and sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Reads its operands as they are stored, and is stored as those are that have all its dims: whatever works element by
+    /// element or moves elements.
+    AsOperands,
+    /// Reads `bf16`: a matrix product or a convolution, for which there is hardware. Sums in `f32`.
+    Products,
+    /// Reads its operands as they are stored, and gives `f32`: sums.
+    Sums,
+    /// Reads and gives `f32`: what a rounding would spoil, such as a softmax. So does its gradient.
+    Full,
+}
+
 /// When a composite op is replaced by what it is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExpandWhen {
@@ -98,9 +113,15 @@ pub trait Op: Debug + Send + Sync {
     /// cotangent `dy`. A cotangent may lack dims along which it is constant. `None` means zero.
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>>;
 
-    /// An element-wise op as a scalar expression of its operands (already in `e`); `None` for all others.
+    /// An element-wise op as a scalar expression of its operands (already in `e`); `None` for all others. Neither operands
+    /// nor types are of `bf16`: what is stored so is read as `f32`.
     fn scalar(&self, _e: &mut Expr, _x: &[Reg], _types: &[&Type], _y: &Type) -> Option<Reg> {
         None
+    }
+
+    /// In which dtype it reads and gives floats in a program of `bf16`.
+    fn precision(&self, _x: &[&Type], _y: &Type) -> Precision {
+        Precision::AsOperands
     }
 
     /// When [`Op::expand`] applies.

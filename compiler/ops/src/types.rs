@@ -19,6 +19,11 @@ impl Type {
         Type { dtype, dims: dims.into(), range: None }
     }
 
+    /// The type that is computed in: `f32` in place of `bf16`.
+    pub fn wide(&self) -> Type {
+        Type { dtype: self.dtype.wide(), ..self.clone() }
+    }
+
     /// Whether it has the dim.
     pub fn has(&self, dim: Dim) -> bool {
         self.dims.contains(&dim)

@@ -41,6 +41,11 @@ impl DType {
         matches!(self, DType::F64 | DType::F32 | DType::BF16)
     }
 
+    /// What is computed in where values are of this dtype: `f32` for `bf16`, else itself.
+    pub fn wide(self) -> DType {
+        if self == DType::BF16 { DType::F32 } else { self }
+    }
+
     /// Whether it is an integer.
     pub fn is_int(self) -> bool {
         matches!(self, DType::I32 | DType::U8)

@@ -1,6 +1,6 @@
 //! The Plan: one per-device program, the same for every rank but for its coordinates.
 
-use crate::{Axis, DType, Dim, DimNames, Mesh, Step, Window, block, largest_block};
+use crate::{Axis, DType, Dim, DimNames, Mesh, Step, StepKind, Window, block, largest_block};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::ops::Range;
@@ -193,7 +193,7 @@ pub struct Plan {
 
 impl Plan {
     /// Version of the format that this code writes and reads.
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
 
     /// The Plan as JSON: byte-identical for equal Plans.
     pub fn to_json(&self) -> String {
@@ -213,6 +213,14 @@ impl Plan {
     /// Whether it is a training step: random values then depend on the run's seed and the number of the step.
     pub fn trains(&self) -> bool {
         self.program == "train"
+    }
+
+    /// Where the collective that is step `start` ends: the step that waits for it, or that step itself where it has no
+    /// flight.
+    pub fn end_of(&self, start: usize) -> usize {
+        let Some(flight) = self.steps.get(start).and_then(|s| s.flight) else { return start };
+        let waits = |s: &Step| s.flight == Some(flight) && matches!(s.kind, StepKind::Wait { .. });
+        self.steps.iter().skip(start).position(waits).map_or(start, |i| start + i)
     }
 
     /// A buffer.

@@ -265,8 +265,14 @@ pub enum StepKind {
     /// `out[i] = from[i]` for the global indices that this device's `out` holds, all of which its `from` holds too: a
     /// local slice, another order of dims, or both; a dim that `from` lacks is repeated.
     Copy(Copy),
-    /// Communication.
+    /// Communication: from start to end, or the start of it where the step has a [`Step::flight`].
     Collective(Collective),
+    /// The end of a collective that an earlier step of the same flight started: waits for it. From here on its results may
+    /// be read.
+    Wait {
+        /// The collective's results.
+        to: Vec<Operand>,
+    },
 }
 
 /// One of the three tensors of a convolution.
@@ -407,12 +413,18 @@ pub struct Step {
     pub kind: StepKind,
     /// Which part of the training step it belongs to.
     pub phase: Phase,
-    /// Why it is there: a cause for each buffer that it writes (the parts of a bucket have one each).
+    /// Why it is there: a cause for each buffer that it writes (the parts of a bucket have one each); of a wait, the causes
+    /// of its collective.
     pub origin: Vec<Where>,
     /// `(input, output)` buffers that share storage: the input ends here and the output begins in its place.
     pub reuse: Vec<(BufId, BufId)>,
     /// Buffers whose last use this is, and whose storage is released after it (those of `reuse` are not among them).
     pub free: Vec<BufId>,
+    /// Of a collective that goes on while later steps run, and of the step that waits for it, the number that the two have
+    /// in common, from 0 in the order of starts. Storage of its results begins with the start; until the wait nothing reads
+    /// them, and neither they nor its operands end (but for an operand whose storage a result takes at the start).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flight: Option<u32>,
 }
 
 impl StepKind {
@@ -448,10 +460,11 @@ impl StepKind {
                 | Collective::AllToAll { from, .. }
                 | Collective::Permute { from, .. } => vec![from],
             },
+            StepKind::Wait { to } => to.iter().collect(),
         }
     }
 
-    /// What it writes.
+    /// What it writes. The results of a collective begin where it starts; a wait writes nothing.
     pub fn writes(&self) -> Vec<&Operand> {
         match self {
             StepKind::Map { outs, .. } => outs.iter().map(|o| &o.1).collect(),
@@ -484,6 +497,7 @@ impl StepKind {
                 | Collective::AllToAll { to, .. }
                 | Collective::Permute { to, .. } => vec![to],
             },
+            StepKind::Wait { .. } => Vec::new(),
         }
     }
 
@@ -513,6 +527,7 @@ impl StepKind {
             StepKind::Random { .. } => "random",
             StepKind::Copy(_) => "copy",
             StepKind::Collective(c) => c.name(),
+            StepKind::Wait { .. } => "wait",
         }
     }
 }

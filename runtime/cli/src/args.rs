@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Fmt(FmtArgs),
     /// Time whole training steps with data in memory, or collectives.
     Bench(BenchArgs),
+    /// Write the file that starts a training run on the nodes of a cluster.
+    Launch(LaunchArgs),
     /// List the models that ship, or print one.
     Models(ShippedArgs),
     /// List the layouts that ship, or print one.
@@ -66,6 +68,7 @@ impl Command {
             Command::Explain(a) => a.format.format,
             Command::Fmt(a) => a.format.format,
             Command::Bench(a) => a.what.format(),
+            Command::Launch(a) => a.what.common().format.format,
             Command::Models(a) | Command::Layouts(a) => a.format.format,
             Command::Ckpt(a) => a.what.args().format.format,
             Command::Devices(a) => a.format.format,
@@ -95,6 +98,8 @@ pub(crate) enum Format {
 pub(crate) enum Precision {
     F32,
     F64,
+    /// Products, activations and what is sent of them in bf16; parameters, sums, softmax and losses in f32.
+    Bf16,
 }
 
 #[derive(Args, Debug)]
@@ -125,6 +130,9 @@ pub(crate) struct ModelArgs {
     /// Arithmetic type, in place of the model's.
     #[arg(long, value_enum)]
     pub(crate) precision: Option<Precision>,
+    /// Wait for each collective where it starts, in place of computing meanwhile.
+    #[arg(long)]
+    pub(crate) no_overlap: bool,
     /// Fail unless the mesh has so many devices.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) devices: Option<u32>,
@@ -143,7 +151,9 @@ impl ModelArgs {
             precision: self.precision.map(|p| match p {
                 Precision::F32 => DType::F32,
                 Precision::F64 => DType::F64,
+                Precision::Bf16 => DType::BF16,
             }),
+            no_overlap: self.no_overlap,
             devices: self.devices.map(|n| n as usize),
             ..ProjectOptions::default()
         }
@@ -164,6 +174,32 @@ impl ProjectArgs {
     pub(crate) fn options(&self) -> ProjectOptions {
         self.rest.options(&self.model)
     }
+
+    /// The model as it was named.
+    pub(crate) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The words that give the same options on another command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let ModelArgs { layout, mesh, dims, sets, size, precision, devices, no_overlap } = &self.rest;
+        let mut words = vec![self.model.clone()];
+        let mut push = |option: &str, value: String| words.extend([format!("--{option}"), value]);
+        let texts = [("layout", layout), ("mesh", mesh), ("size", size)];
+        for (option, value) in texts {
+            value.iter().for_each(|v| push(option, v.clone()));
+        }
+        dims.iter().for_each(|(name, size)| push("dim", format!("{name}={size}")));
+        sets.iter().for_each(|(name, value)| push("set", format!("{name}={value}")));
+        if let Some(value) = precision.and_then(|p| p.to_possible_value()) {
+            push("precision", value.get_name().into());
+        }
+        devices.iter().for_each(|n| push("devices", n.to_string()));
+        if *no_overlap {
+            words.push("--no-overlap".into());
+        }
+        words
+    }
 }
 
 #[derive(Args, Debug)]
@@ -175,11 +211,48 @@ pub(crate) struct DataArgs {
     pub(crate) data: Option<String>,
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
+    #[command(flatten)]
+    pub(crate) devices: DevicesArgs,
+}
+
+/// How devices communicate.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransportChoice {
+    /// All devices are threads of this process.
+    Threads,
+    /// Each device is a process; start them with `mpirun` or `srun`.
+    Mpi,
+}
+
+impl TransportChoice {
+    /// As the command line has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            TransportChoice::Threads => "threads",
+            TransportChoice::Mpi => "mpi",
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Data and devices")]
+pub(crate) struct DevicesArgs {
+    /// How devices communicate [default: mpi where a launcher started several processes, else threads]
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<TransportChoice>,
+    /// Reduce in a fixed order, so that a rerun is equal to the last bit; threads always do.
+    #[arg(long)]
+    pub(crate) deterministic: bool,
+    /// Give up a collective in which others have not come for so long; six times that until the first step is done
+    /// [default: 300]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) timeout: Option<u64>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ThreadsArgs {
-    /// Cores to use; all that there are by default. Devices share them.
+    /// Cores to use; all that there are by default. Devices share them. Of several processes each uses so many; by default
+    /// those on one machine divide its cores.
     #[arg(long, value_name = "N", help_heading = "Data and devices", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 }
@@ -481,6 +554,137 @@ pub(crate) enum BenchFold {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct LaunchArgs {
+    #[command(subcommand)]
+    pub(crate) what: LaunchWhat,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum LaunchWhat {
+    /// A Slurm batch file, with one task a device.
+    #[command(after_help = "\
+Examples:
+  meshwright launch slurm bert --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 -o bert.sbatch
+  meshwright launch slurm bert --layout dp --mesh all=8 --nodes 2 --per-node 4 --partition gpu --module cuda/12.6 \\
+      --memory 80GiB -- --steps 10000 --run /scratch/me/bert
+
+What stands after `--` goes to `meshwright train` as it is. A plan that does not fit the nodes is refused.")]
+    Slurm(LaunchSlurmArgs),
+    /// A Kubernetes MPIJob, for the MPI operator.
+    #[command(after_help = "\
+Examples:
+  meshwright launch k8s bert --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 --image registry.local/meshwright:1 \\
+      --volume runs:/runs -o bert.yaml -- --steps 10000 --run /runs/bert
+  kubectl apply -f bert.yaml
+
+Models and layouts that are files must be in the image, or on a volume.")]
+    K8s(LaunchK8sArgs),
+}
+
+impl LaunchWhat {
+    pub(crate) fn common(&self) -> &LaunchCommon {
+        match self {
+            LaunchWhat::Slurm(a) => &a.common,
+            LaunchWhat::K8s(a) => &a.common,
+        }
+    }
+
+    /// The command that starts a file.
+    pub(crate) fn start(&self, file: &std::path::Path) -> String {
+        match self {
+            LaunchWhat::Slurm(_) => format!("sbatch {}", file.display()),
+            LaunchWhat::K8s(_) => format!("kubectl apply -f {}", file.display()),
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LaunchCommon {
+    #[command(flatten)]
+    pub(crate) project: ProjectArgs,
+    /// Nodes.
+    #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) nodes: u32,
+    /// GPUs of a node that are used, with one process each; with --cpu, processes of a node.
+    #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) per_node: u32,
+    /// Memory of a GPU, such as 80GiB: a plan that needs more is refused.
+    #[arg(long, value_name = "SIZE", help_heading = "Job", value_parser = crate::pick::size)]
+    pub(crate) memory: Option<usize>,
+    /// Train on CPUs.
+    #[arg(long, help_heading = "Job")]
+    pub(crate) cpu: bool,
+    /// Cores of a process.
+    #[arg(long, value_name = "N", help_heading = "Job")]
+    pub(crate) cores: Option<u32>,
+    /// Name of the job [default: the model's]
+    #[arg(long, help_heading = "Job")]
+    pub(crate) name: Option<String>,
+    /// The command `meshwright` on the nodes.
+    #[arg(long, value_name = "PATH", default_value = "meshwright", help_heading = "Job")]
+    pub(crate) program: String,
+    /// The network interface over which ranks find each other, such as ib0 (NCCL_SOCKET_IFNAME).
+    #[arg(long, value_name = "NAME", help_heading = "Job")]
+    pub(crate) interface: Option<String>,
+    /// The RDMA adapters for the data, such as mlx5 (NCCL_IB_HCA).
+    #[arg(long, value_name = "NAMES", help_heading = "Job")]
+    pub(crate) hca: Option<String>,
+    /// The file; without it, standard output.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Write over a file that exists.
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+    /// Further arguments of `meshwright train`.
+    #[arg(last = true, value_name = "TRAIN ARGS", allow_hyphen_values = true)]
+    pub(crate) train: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LaunchSlurmArgs {
+    #[command(flatten)]
+    pub(crate) common: LaunchCommon,
+    /// Time limit, as Slurm writes it.
+    #[arg(long, default_value = "24:00:00", help_heading = "Slurm")]
+    pub(crate) time: String,
+    /// Partition.
+    #[arg(long, help_heading = "Slurm")]
+    pub(crate) partition: Option<String>,
+    /// Account.
+    #[arg(long, help_heading = "Slurm")]
+    pub(crate) account: Option<String>,
+    /// Quality of service.
+    #[arg(long, help_heading = "Slurm")]
+    pub(crate) qos: Option<String>,
+    /// A module to load; may be repeated.
+    #[arg(long = "module", value_name = "NAME", help_heading = "Slurm")]
+    pub(crate) modules: Vec<String>,
+    /// How srun starts MPI; `srun --mpi=list` shows what a cluster has.
+    #[arg(long, default_value = "pmix", help_heading = "Slurm")]
+    pub(crate) mpi: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LaunchK8sArgs {
+    #[command(flatten)]
+    pub(crate) common: LaunchCommon,
+    /// The container image, with meshwright, an MPI library and an SSH server.
+    #[arg(long, help_heading = "Kubernetes")]
+    pub(crate) image: String,
+    /// Namespace.
+    #[arg(long, help_heading = "Kubernetes")]
+    pub(crate) namespace: Option<String>,
+    /// A volume for data and runs, CLAIM:/path; may be repeated.
+    #[arg(long = "volume", value_name = "CLAIM:/PATH", help_heading = "Kubernetes")]
+    pub(crate) volumes: Vec<String>,
+    /// The resource that stands for an RDMA adapter, such as rdma/hca.
+    #[arg(long, value_name = "RESOURCE", help_heading = "Kubernetes")]
+    pub(crate) rdma: Option<String>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct BenchModelArgs {
     #[command(flatten)]
     pub(crate) project: ProjectArgs,
@@ -495,6 +699,8 @@ pub(crate) struct BenchModelArgs {
     pub(crate) seed: u64,
     #[command(flatten)]
     pub(crate) threads: ThreadsArgs,
+    #[command(flatten)]
+    pub(crate) devices: DevicesArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

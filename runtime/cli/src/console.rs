@@ -1,14 +1,30 @@
 //! Standard output and standard error: who is spoken to, in which format, in colour or not.
 
 use crate::args::{ColorChoice, Format};
+use crate::launch::end_all;
 use crate::panics::please_report;
 use crate::stop::{self, Stop};
 use meshwright_diag::{Diagnostic, Severity, Sources, codes, render};
-use meshwright_exec::ExecError;
+use meshwright_exec::{ExecError, Processes};
 use meshwright_train::Failure;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Stderr, Stdout, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a process waits before it ends after a failure that the others do not know of, for them to say what they know.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// Lines of a rank that is not the first: each says whose it is.
+fn prefixed(rank: usize, text: &str, json: bool) -> String {
+    let line = |line: &str| match line.strip_prefix('{') {
+        Some(rest) if json => format!("{{\"rank\":{rank},{rest}\n"),
+        _ if line.is_empty() => "\n".to_string(),
+        _ => format!("[rank {rank}] {line}\n"),
+    };
+    text.lines().map(line).collect()
+}
 
 /// The two streams.
 pub(crate) struct Console {
@@ -16,6 +32,11 @@ pub(crate) struct Console {
     err: Stderr,
     color: bool,
     format: Format,
+    processes: Arc<Processes>,
+    /// This rank, where there are several.
+    rank: Option<usize>,
+    /// Whether a failure was said that the other processes do not know of.
+    failed_alone: bool,
 }
 
 impl Console {
@@ -28,7 +49,52 @@ impl Console {
             ColorChoice::Never => false,
             ColorChoice::Auto => err.is_terminal() && !asked_not,
         };
-        Console { out: BufWriter::new(io::stdout()), err, color, format }
+        Console {
+            out: BufWriter::new(io::stdout()),
+            err,
+            color,
+            format,
+            processes: Arc::default(),
+            rank: None,
+            failed_alone: false,
+        }
+    }
+
+    /// From here on it speaks for a rank of several.
+    pub(crate) fn speaks_for(&mut self, rank: usize, ranks: usize) {
+        self.rank = (ranks > 1).then_some(rank);
+    }
+
+    /// From here on this process is one of these.
+    pub(crate) fn joins(&mut self, processes: &Arc<Processes>) {
+        self.processes = processes.clone();
+        self.speaks_for(processes.rank(), processes.count());
+    }
+
+    /// The processes of the run.
+    pub(crate) fn processes(&self) -> &Arc<Processes> {
+        &self.processes
+    }
+
+    /// Whether it speaks for all processes: reports, notes and progress are its alone.
+    pub(crate) fn leads(&self) -> bool {
+        self.rank.is_none_or(|r| r == 0)
+    }
+
+    /// Leaves the other processes. None is to end before the others have said what there is to say: launchers kill the rest
+    /// as soon as one has failed.
+    pub(crate) fn leaves(&mut self, code: u8) {
+        if self.processes.count() == 1 {
+            return;
+        }
+        if !self.failed_alone && code != stop::INTERNAL {
+            // Who does not come any more has said why.
+            let _ = self.processes.wait_for_all("the end".into());
+            return;
+        }
+        self.processes.abort("it failed");
+        std::thread::sleep(LAST_WORDS);
+        end_all(code);
     }
 
     /// Whether reports are JSON.
@@ -38,6 +104,9 @@ impl Console {
 
     /// Writes a part of the report.
     pub(crate) fn out(&mut self, text: &str) -> Result<(), Stop> {
+        if !self.leads() {
+            return Ok(());
+        }
         Ok(self.out.write_all(text.as_bytes())?)
     }
 
@@ -55,11 +124,18 @@ impl Console {
 
     /// Writes to standard error. Whoever closes it does not want to know.
     pub(crate) fn err(&mut self, text: &str) {
+        let text = match self.rank {
+            Some(rank) if rank > 0 => prefixed(rank, text, self.json()),
+            _ => text.to_string(),
+        };
         let _ = self.err.write_all(text.as_bytes());
     }
 
     /// Something worth knowing.
     pub(crate) fn note(&mut self, text: &str) {
+        if !self.leads() {
+            return;
+        }
         if self.json() {
             self.err(&format!("{}\n", json!({ "note": text })));
         } else {
@@ -96,7 +172,12 @@ impl Console {
 
     /// Says why a run failed.
     pub(crate) fn failed(&mut self, failure: Failure, sources: &Sources) -> Stop {
+        let told = self.processes.agreed() || matches!(failure, Failure::Elsewhere);
+        self.failed_alone |= !told;
         match failure {
+            Failure::Elsewhere => {}
+            // The process that failed says why, and the first one that it did.
+            Failure::Exec(e) if e.is_consequence() && !self.leads() => {}
             Failure::Diagnostics(found) => self.diagnostics(&found, sources),
             Failure::Exec(ref e @ ExecError::Panicked { .. }) => {
                 let said = e.to_string().replacen(": internal error: ", ": ", 1);
@@ -141,5 +222,16 @@ impl Console {
         } else {
             0
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_another_rank_say_so() {
+        assert_eq!(prefixed(2, "error: a\n\n  b\n", false), "[rank 2] error: a\n\n[rank 2]   b\n");
+        assert_eq!(prefixed(2, "{\"note\":1}\n", true), "{\"rank\":2,\"note\":1}\n");
     }
 }

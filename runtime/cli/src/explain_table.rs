@@ -21,7 +21,7 @@ pub(crate) fn render(report: &Report) -> String {
     {
         phase_rows(report, phase, title, &widths, &mut t);
     }
-    format!("mesh  {mesh}\n\n{}{}\n{}", t.render(), legend(report), totals(report))
+    format!("mesh  {mesh}\n\n{}{}\n{}{}", t.render(), legend(report), flights(report), totals(report))
 }
 
 /// What `+sum(r)` means, where it occurs.
@@ -126,6 +126,38 @@ fn collective(m: &Moved) -> Vec<String> {
     vec![what, thousands(m.part.bytes as u64), because]
 }
 
+/// Where each collective starts and is joined, and what is computed meanwhile; empty without collectives.
+fn flights(report: &Report) -> String {
+    if report.collectives.is_empty() {
+        return String::new();
+    }
+    let left = Align::Left;
+    let mut t = Table::new(&[Align::Right, Align::Right, left, left, left]);
+    t.row(["start", "join", "collective", "of", "meanwhile"]);
+    let mut buckets = 0;
+    for c in &report.collectives {
+        let what = format!("{} {}", dashed(&c.op), c.axes.join(","));
+        let first = c.parts.first().map_or("", |p| p.value.as_str());
+        let of = match c.parts.len() {
+            0 | 1 if first.is_empty() => "(unnamed)".into(),
+            0 | 1 => first.into(),
+            _ => {
+                buckets += 1;
+                format!("bucket {buckets}")
+            }
+        };
+        let steps = counted(c.meanwhile as u64, "step");
+        let meanwhile = match &c.over {
+            Some((one, other)) if one == other => format!("{steps}: `{one}`"),
+            Some((first, last)) => format!("{steps}, `{first}` to `{last}`"),
+            None if c.start == c.join => "-".into(),
+            None => "other collectives".into(),
+        };
+        t.row([c.start.to_string(), c.join.to_string(), what, of, meanwhile]);
+    }
+    format!("steps of the plan at which collectives start and are joined\n{}\n", t.render())
+}
+
 fn totals(report: &Report) -> String {
     let d = &report.per_device;
     let mut t = Table::new(&[Align::Left, Align::Right, Align::Left]);
@@ -194,11 +226,22 @@ mod tests {
             line: 20,
             because: String::new(),
             parts,
+            start: 3,
+            join: 3,
+            meanwhile: 0,
+            over: None,
         }
     }
 
     #[test]
     fn collectives_stand_at_their_values_and_totals_at_the_end() {
+        let flying = CollectiveReport {
+            start: 7,
+            join: 12,
+            meanwhile: 4,
+            over: Some(("h".into(), "dw(h.w)".into())),
+            ..of("all_reduce", "c", Phase::Forward, vec![part("", 8, "`x` is summed")])
+        };
         let report = Report {
             mesh: vec![AxisReport { axis: "r".into(), size: 2 }, AxisReport { axis: "c".into(), size: 2 }],
             devices: 4,
@@ -212,7 +255,7 @@ mod tests {
             ],
             collectives: vec![
                 of("all_reduce", "c", Phase::Forward, vec![part("h", 102_400, "`rows` is summed")]),
-                of("all_reduce", "c", Phase::Forward, vec![part("", 8, "`x` is summed")]),
+                flying,
                 of(
                     "all_reduce",
                     "r",
@@ -255,6 +298,13 @@ mesh  r=2 x c=2 = 4 devices
     20  new h.w    [rows hidden]   28x512  56.0 KiB  hidden:c          all-gather c                   57,344  because `hidden` is stored whole
 
   +sum(r): each device holds its part of a sum over r that is still to be taken
+
+steps of the plan at which collectives start and are joined
+  start  join  collective    of              meanwhile
+      3     3  all-reduce c  h               -
+      7    12  all-reduce c  (unnamed)       4 steps, `h` to `dw(h.w)`
+      3     3  all-reduce r  bucket 1        -
+      3     3  all-gather c  update of h.w   -
 
 per step and device
   compute      324 MFLOP

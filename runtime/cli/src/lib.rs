@@ -2,17 +2,20 @@
 //!
 //! **Invariant:** this is the only place that prints, reads the environment, and decides exit codes: 0 for success, 1 for
 //! anything diagnosed, 2 for a usage error, 101 for a mistake of Meshwright itself, 130 for a run that Ctrl-C ended.
-//! Reports go to standard output; diagnostics, notes and progress to standard error.
+//! Reports go to standard output; diagnostics, notes and progress to standard error. Of several processes of one run the
+//! first speaks for all; another says what only it knows, after `[rank N]`.
 
 mod args;
 mod commands;
 mod console;
 mod explain_table;
 mod json;
+mod launch;
 mod panics;
 mod pick;
 mod progress;
 mod replace;
+mod signals;
 mod stop;
 mod table;
 mod text;
@@ -36,10 +39,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let mut console = Console::new(cli.color, cli.command.format());
     let ended = panics::caught(|| run(cli.command, &mut console)).and_then(|()| console.flush());
-    ExitCode::from(match ended {
+    let code = match ended {
         Ok(()) => stop::SUCCESS,
         Err(why) => console.say_why(why),
-    })
+    };
+    console.leaves(code);
+    ExitCode::from(code)
 }
 
 fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
@@ -50,6 +55,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Check(a) => commands::check::run(&a, console),
         Command::Explain(a) => commands::explain::run(&a, console),
         Command::Fmt(a) => commands::fmt::run(&a, console),
+        Command::Launch(a) => commands::launch::run(&a, console),
         Command::Bench(a) => commands::bench::run(&a, console),
         Command::Models(a) => commands::shipped::models(&a, console),
         Command::Layouts(a) => commands::shipped::layouts(&a, console),

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 
 /// A bar on a terminal; otherwise nothing is drawn.
-pub(crate) fn bar(total: u64, json: bool) -> ProgressBar {
-    let hidden = json || !stderr().is_terminal();
+pub(crate) fn bar(total: u64, console: &Console) -> ProgressBar {
+    let hidden = console.json() || !console.leads() || !stderr().is_terminal();
     let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = ProgressBar::with_draw_target(Some(total), target);
     match ProgressStyle::with_template("  [{bar:30}] {pos}/{len}  {msg}  {eta} left") {
@@ -53,13 +53,14 @@ pub(crate) struct Head {
 impl<'a> Watcher<'a> {
     /// Nothing shown yet.
     pub(crate) fn new(console: &'a mut Console, head: Head) -> Self {
-        let bar = bar(0, console.json());
+        let bar = bar(0, console);
         Watcher { console, head, bar, per_epoch: 0, total: 0, said: None, broken: None }
     }
 
     /// Takes in what the trainer tells; false where nobody reads the report any more.
     pub(crate) fn see(&mut self, progress: Progress) -> bool {
-        if self.broken.is_none()
+        if self.console.leads()
+            && self.broken.is_none()
             && let Err(why) = self.show(progress)
         {
             self.broken = Some(why);

@@ -3,6 +3,8 @@
 use half::bf16;
 use meshwright_plan::DType;
 use std::marker::PhantomData;
+#[cfg(feature = "mpi")]
+use std::ptr::NonNull;
 
 /// A value and the index it stands at, as arg-reductions exchange them ([`DType::PairF32`]).
 #[repr(C)]
@@ -210,6 +212,12 @@ impl<'a> Buf<'a> {
         self.ptr
     }
 
+    /// Elements of another rank, whose memory is not here: for comparisons of calls only.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn absent(len: usize, dtype: DType) -> Buf<'static> {
+        Buf { ptr: NonNull::<u64>::dangling().as_ptr().cast(), len, dtype, life: PhantomData }
+    }
+
     /// The same memory without its lifetime.
     pub(crate) fn detach(self) -> Buf<'static> {
         Buf { ptr: self.ptr, len: self.len, dtype: self.dtype, place: self.place, life: PhantomData }
@@ -280,6 +288,12 @@ impl<'a> BufMut<'a> {
     /// Address of the first element, whatever borrows there are: for those who uphold exclusiveness themselves.
     pub(crate) fn address(&self) -> *mut u8 {
         self.ptr
+    }
+
+    /// Elements of another rank, whose memory is not here: for comparisons of calls only.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn absent(len: usize, dtype: DType) -> BufMut<'static> {
+        BufMut { ptr: NonNull::<u64>::dangling().as_ptr().cast(), len, dtype, life: PhantomData }
     }
 
     /// The same memory once more, for those who uphold exclusiveness themselves.

@@ -72,6 +72,8 @@ pub struct Missing {
     pub rank: usize,
     /// The last collective that it started, if the transport knows.
     pub at: Option<CallName>,
+    /// It was asked, and did not answer: its process is stopped, dead or cut off. Threads always answer.
+    pub silent: bool,
 }
 
 /// Calls of two members that do not belong together.
@@ -185,15 +187,25 @@ pub enum CommError {
         /// The lowest rank with the most frequent contents.
         like: usize,
     },
-    /// The library or the device below the transport failed.
-    #[error("rank {rank}{}: {problem}", within(call))]
-    Library {
-        /// The rank where it failed.
+    /// The process was told to end (by a signal) while it waited for members that did not come.
+    #[error("rank {rank} was told to end while it waited in {call} for {}", list_missing(missing))]
+    Terminated {
+        /// The rank that was told.
         rank: usize,
-        /// The call in which it failed; none outside of calls.
+        /// What it waited in.
+        call: CallName,
+        /// Who had not come, in ascending rank.
+        missing: Vec<Missing>,
+    },
+    /// The communication library refused or broke a call.
+    #[error("rank {rank}: {reason}{}", during(call))]
+    Library {
+        /// The caller.
+        rank: usize,
+        /// What it was in.
         call: Option<CallName>,
-        /// What failed, in the library's words, and what helps.
-        problem: String,
+        /// The library's words.
+        reason: String,
     },
     /// A fault that a test asked for; see [`crate::Faulty`].
     #[error("rank {rank}: fault on purpose in {call}")]
@@ -220,15 +232,12 @@ fn list(ranks: &[usize]) -> String {
     ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn within(call: &Option<CallName>) -> String {
-    call.as_ref().map(|c| format!(": {c}")).unwrap_or_default()
-}
-
 fn list_missing(missing: &[Missing]) -> String {
     if missing.is_empty() {
-        return "members whose devices have not got there".into();
+        return "its end, although all members have come".into();
     }
     let one = |m: &Missing| match &m.at {
+        _ if m.silent => format!("rank {}, which does not answer", m.rank),
         Some(call) => format!("rank {}, which was last in {call}", m.rank),
         None => format!("rank {}, which has not started any collective", m.rank),
     };

@@ -24,7 +24,7 @@ pub fn can_fold(monoid: Monoid, dtype: DType) -> bool {
         Monoid::Sum | Monoid::Prod => matches!(dtype, DType::F64 | DType::F32 | DType::BF16 | DType::I32),
         Monoid::Max | Monoid::Min => {
             matches!(dtype, DType::F64 | DType::F32 | DType::BF16 | DType::I32 | DType::U8)
-        },
+        }
         Monoid::ArgMax | Monoid::ArgMin => dtype.is_pair(),
         Monoid::And | Monoid::Or => dtype == DType::Bool,
     }

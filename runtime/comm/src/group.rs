@@ -1,5 +1,6 @@
 //! Who takes part in a collective, and what the collective is called.
 
+use crate::{CallName, CommError};
 use meshwright_plan::{Axis, Mesh};
 use std::fmt;
 use std::sync::Arc;
@@ -76,6 +77,18 @@ impl Group {
     /// This device.
     pub fn rank(&self) -> usize {
         self.ranks[self.position]
+    }
+
+    /// Whether it is a group of `rank` in a world of `size`.
+    pub(crate) fn check(&self, rank: usize, size: usize, call: &CallName) -> Result<(), CommError> {
+        let problem = if self.rank() != rank {
+            format!("the group is rank {}'s", self.rank())
+        } else if let Some(rank) = self.ranks().iter().find(|r| **r >= size) {
+            format!("rank {rank} in a world of {size}")
+        } else {
+            return Ok(());
+        };
+        Err(CommError::BadCall { rank, call: call.clone(), problem })
     }
 
     /// Number of members, at least 1.

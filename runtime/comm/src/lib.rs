@@ -1,4 +1,5 @@
-//! Communication between the devices of a mesh: the [`Transport`] trait, and devices that are threads.
+//! Communication between the devices of a mesh: the [`Transport`] trait, devices that are threads, and (by cargo feature)
+//! devices that are MPI processes.
 //!
 //! **Invariants:**
 //! - A collective never hangs: it ends with its result, or with an error that names the rank and the call at fault.
@@ -19,6 +20,8 @@ mod faults;
 pub mod fold;
 pub mod gpu;
 mod group;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 #[cfg(test)]

@@ -18,7 +18,7 @@
 
 mod op;
 mod ring;
-mod work;
+pub(crate) mod work;
 
 use crate::{Abort, Call, CallName, CommError, Group, InFlight, Missing, Tag, Transport};
 use op::{Op, Pending};
@@ -104,7 +104,7 @@ impl Transport for ThreadsTransport {
         call: Call<'_>,
     ) -> Result<Box<dyn InFlight>, CommError> {
         let name = call.name(tag);
-        self.check_group(group, &name)?;
+        group.check(self.rank, self.size(), &name)?;
         call.check(group, tag)?;
         self.shared.came_to(self.rank, &name);
         // The caller promises that the memory outlives the operation: see the module's page.
@@ -137,19 +137,6 @@ impl Transport for ThreadsTransport {
 
     fn aborter(&self) -> Arc<dyn Abort> {
         Arc::new(Aborter { rank: self.rank, shared: self.shared.clone() })
-    }
-}
-
-impl ThreadsTransport {
-    fn check_group(&self, group: &Group, call: &CallName) -> Result<(), CommError> {
-        let problem = if group.rank() != self.rank {
-            format!("the group is rank {}'s", group.rank())
-        } else if let Some(rank) = group.ranks().iter().find(|r| **r >= self.size()) {
-            format!("rank {rank} in a world of {}", self.size())
-        } else {
-            return Ok(());
-        };
-        Err(CommError::BadCall { rank: self.rank, call: call.clone(), problem })
     }
 }
 

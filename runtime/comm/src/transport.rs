@@ -175,13 +175,24 @@ pub trait Collectives: Transport {
         owner: B,
         call: impl for<'x> FnOnce(&'x mut B) -> Call<'x>,
     ) -> Result<Started<B>, CommError> {
+        self.try_start(group, tag, owner, |b| Ok::<_, CommError>(call(b)))
+    }
+
+    /// [`Collectives::start`] where making the call may fail; the memory is then released.
+    fn try_start<B: Send + 'static, E: From<CommError>>(
+        &mut self,
+        group: &Group,
+        tag: &Tag,
+        owner: B,
+        call: impl for<'x> FnOnce(&'x mut B) -> Result<Call<'x>, E>,
+    ) -> Result<Started<B>, E> {
         let owner = NonNull::from(Box::leak(Box::new(owner)));
         let mut started = Started { handle: None, owner: Some(owner) };
         #[expect(unsafe_code, reason = "the borrow outlives this function")]
         // SAFETY: the owner is on the heap behind a raw pointer, where it neither moves nor is used until the handle is
         // complete or dropped; if `started` is leaked, so is the owner. `call` works for any lifetime, so what it returns
         // borrows from the owner or from statics; and `B: 'static`, so the owner borrows from nothing shorter.
-        let handle = unsafe { self.post(group, tag, call(&mut *owner.as_ptr())) }?;
+        let handle = unsafe { self.post(group, tag, call(&mut *owner.as_ptr())?) }?;
         started.handle = Some(handle);
         Ok(started)
     }

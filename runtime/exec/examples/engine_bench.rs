@@ -55,6 +55,7 @@ impl Builder {
             phase: Phase::Forward,
             origin: vec![Where { value: value.into(), line: 1, because: String::new() }],
             reuse: reuse.iter().map(|(a, b)| (a.buf, b.buf)).collect(),
+            flight: None,
             free: free.iter().map(|o| o.buf).collect(),
         });
     }

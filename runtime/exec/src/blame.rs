@@ -62,8 +62,10 @@ mod tests {
 
     /// Rank `by` gave up for `missing`, whose last calls had these numbers.
     fn gave_up(by: usize, missing: &[(usize, u64)]) -> ExecError {
-        let missing: Vec<Missing> =
-            missing.iter().map(|(rank, at)| Missing { rank: *rank, at: Some(call(*at)) }).collect();
+        let missing: Vec<Missing> = missing
+            .iter()
+            .map(|(rank, at)| Missing { rank: *rank, at: Some(call(*at)), silent: false })
+            .collect();
         let source = CommError::Timeout {
             rank: by,
             call: call(9),

@@ -16,8 +16,8 @@ use burn_ir::{
     BaseOperationIr, CustomOpIr, FloatOperationIr, GraphIr, MatmulOpIr, OperationIr, PermuteOpIr, ScalarIr,
     ShapeOpIr, TensorId, TensorIr, TensorStatus,
 };
-use meshwright_plan::{BufId, DType, Dim, Plan, Step, StepKind};
-use std::collections::BTreeSet;
+use meshwright_plan::{BufId, Buffer, DType, Dim, Operand, Plan, Step, StepKind};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of the custom operation that runs an own kernel; its only scalar is the kernel's number.
 pub(crate) const OWN: &str = "meshwright";
@@ -32,7 +32,10 @@ pub(crate) struct Segment {
 /// Part of a program.
 pub(crate) enum Piece {
     Segment(Segment),
-    Collective { prepared: Box<Prepared>, step: usize },
+    /// `flight` is set where it only starts.
+    Collective { prepared: Box<Prepared>, step: usize, flight: Option<usize> },
+    /// Waits for the collective that the piece `start` started.
+    Wait { flight: usize, start: usize },
 }
 
 /// A program for one device.
@@ -66,12 +69,15 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
         steps: vec![],
         step: 0,
         next_temporary: plan.buffers.len() as u32,
+        flying: BTreeMap::new(),
     };
     let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();
+    let mut in_flight: BTreeMap<u32, (usize, Vec<BufId>)> = BTreeMap::new();
     for (index, step) in plan.steps.iter().enumerate() {
         builder.step = index;
-        let built =
-            check_lifetimes(step, &mut alive).map_err(Unprepared::Plan).and_then(|()| builder.add(step));
+        let built = check_lifetimes((index, step), &mut alive, &mut in_flight)
+            .map_err(Unprepared::Plan)
+            .and_then(|()| builder.add(step));
         built.map_err(|e| {
             let place = place(plan, rank, None, Some(index));
             match e {
@@ -81,6 +87,10 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
         })?;
     }
     builder.end_segment();
+    if let Some(start) = in_flight.values().next() {
+        let problem = "what it starts is never waited for".into();
+        return Err(ExecError::Plan { place: place(plan, rank, None, Some(start.0)), problem });
+    }
     let ends = plan.outputs.iter().map(|o| o.buf).chain(plan.leaves.iter().filter_map(|l| l.next));
     for buf in ends {
         if !alive.contains(&buf) {
@@ -91,14 +101,29 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
     Ok(Built { pieces: builder.pieces, owns: builder.owns, left: alive })
 }
 
-/// Each buffer is written once, read only while alive, and ends at most once.
-fn check_lifetimes(step: &Step, alive: &mut BTreeSet<BufId>) -> Result<(), String> {
+/// Each buffer is written once, read only while alive, and ends at most once. The results of a collective in flight are alive
+/// when it was waited for.
+fn check_lifetimes(
+    (index, step): (usize, &Step),
+    alive: &mut BTreeSet<BufId>,
+    in_flight: &mut BTreeMap<u32, (usize, Vec<BufId>)>,
+) -> Result<(), String> {
+    if let (StepKind::Wait { .. }, Some(flight)) = (&step.kind, step.flight) {
+        alive.extend(in_flight.remove(&flight).map_or(vec![], |(_, results)| results));
+    }
     if let Some(dead) = step.kind.reads().into_iter().find(|o| !alive.contains(&o.buf)) {
         return Err(format!("buffer {} is read while it holds nothing", dead.buf.0));
     }
     for operand in step.kind.writes() {
         if !alive.insert(operand.buf) {
             return Err(format!("buffer {} is written twice", operand.buf.0));
+        }
+    }
+    if let (StepKind::Collective(_), Some(flight)) = (&step.kind, step.flight) {
+        let results: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
+        alive.retain(|b| !results.contains(b));
+        if in_flight.insert(flight, (index, results)).is_some() {
+            return Err(format!("flight {flight} is started twice"));
         }
     }
     for buf in step.free.iter().copied().chain(step.reuse.iter().map(|r| r.0)) {
@@ -118,6 +143,8 @@ struct Builder<'a> {
     /// The step that is being added.
     step: usize,
     next_temporary: u32,
+    /// For each flight the piece that starts it.
+    flying: BTreeMap<usize, usize>,
 }
 
 impl Builder<'_> {
@@ -126,7 +153,36 @@ impl Builder<'_> {
         if let Some(prepared) = Prepared::of_step(&self.here, step)? {
             let rest = self.inputs(ending.iter().filter(|b| prepared.from.iter().all(|f| f.buf != **b)))?;
             self.end_segment();
-            self.pieces.push(Piece::Collective { prepared: Box::new(prepared), step: self.step });
+            let flight = step.flight.map(|f| f as usize);
+            if let Some(flight) = flight {
+                self.flying.insert(flight, self.pieces.len());
+            }
+            self.pieces.push(Piece::Collective { prepared: Box::new(prepared), step: self.step, flight });
+            self.release(rest);
+            return Ok(());
+        }
+        if let StepKind::Wait { .. } = &step.kind {
+            let rest = self.inputs(ending.iter())?;
+            let flight = step.flight.map(|f| f as usize);
+            let Some((flight, start)) = flight.and_then(|f| Some((f, self.flying.remove(&f)?))) else {
+                return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
+            };
+            self.end_segment();
+            self.pieces.push(Piece::Wait { flight, start });
+            self.release(rest);
+            return Ok(());
+        }
+        if let Some((wide, rounded)) = self.widened(step)? {
+            let temporaries: Vec<BufId> = self.here.wide.keys().copied().collect();
+            let Some(own) = Own::of_step(&self.here, &wide)? else {
+                return Err(Unprepared::Plan(format!("a {} of bf16", step.kind.name())));
+            };
+            self.own(own, &temporaries);
+            for (from, to) in rounded {
+                self.own(Own::cast(&from, &to)?, &[from.buf]);
+            }
+            self.here.wide.clear();
+            let rest = self.inputs(ending.iter())?;
             self.release(rest);
             return Ok(());
         }
@@ -206,8 +262,55 @@ impl Builder<'_> {
         Local { buf: self.temporary(), dtype: like.dtype, dims, ranges, shape }
     }
 
+    /// A step on `f32` copies of its operands of `bf16`, where its kernel knows no `bf16`, with the results that are then
+    /// to be rounded, each with what it is rounded to. The copies of what is read are made here.
+    fn widened(&mut self, step: &Step) -> Result<Option<(Step, Vec<(Local, Local)>)>, Unprepared> {
+        let mut wide = Step { reuse: vec![], free: vec![], ..step.clone() };
+        let mut narrow: Vec<Operand> = vec![];
+        for o in crate::widen::operands(&mut wide.kind) {
+            let narrow_one = self.here.plan.buffers.get(o.buf.0 as usize).is_some_and(|b| b.dtype == DType::BF16);
+            if narrow_one && narrow.iter().all(|n| n.buf != o.buf) {
+                narrow.push(o.clone());
+            }
+        }
+        if narrow.is_empty() {
+            return Ok(None);
+        }
+        let written: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
+        let mut rounded = vec![];
+        for o in narrow {
+            let buf = self.temporary();
+            let buffer = Buffer { dtype: DType::F32, ..self.here.plan.buffer(o.buf).clone() };
+            self.here.wide.insert(buf, buffer);
+            for operand in crate::widen::operands(&mut wide.kind) {
+                if operand.buf == o.buf {
+                    operand.buf = buf;
+                }
+            }
+            let (stored, copy) = (self.here.local(&o)?, self.here.local(&Operand { buf, ..o.clone() })?);
+            if written.contains(&o.buf) {
+                rounded.push((copy, stored));
+            } else {
+                self.own(Own::cast(&stored, &copy)?, &[]);
+            }
+        }
+        Ok(Some((wide, rounded)))
+    }
+
+    /// A factor as `f32`, in which products are computed: a copy where it is `bf16`.
+    fn wide(&mut self, of: &Local, copies: &mut Vec<Input>) -> Result<Local, Unprepared> {
+        if of.dtype != DType::BF16 {
+            return Ok(of.clone());
+        }
+        let copy = Local { buf: self.temporary(), dtype: DType::F32, ..of.clone() };
+        self.own(Own::cast(of, &copy)?, &[]);
+        copies.push(Input::from(&copy));
+        Ok(copy)
+    }
+
     fn contract(&mut self, a: &Local, b: &Local, out: &Local) -> Result<(), Unprepared> {
-        if a.dtype != b.dtype || a.dtype != out.dtype || !a.dtype.is_float() {
+        let dtypes = [a.dtype, b.dtype, out.dtype].map(DType::wide);
+        if dtypes[0] != dtypes[1] || dtypes[0] != dtypes[2] || !a.dtype.is_float() {
             let message = format!("a contraction of {} and {} to {}", a.dtype, b.dtype, out.dtype);
             return Err(Unprepared::Plan(message));
         }
@@ -218,8 +321,15 @@ impl Builder<'_> {
             }
             Contraction::Product(product) => product,
         };
-        let (left, right) = if product.swapped { (b, a) } else { (a, b) };
         let mut copies = vec![];
+        let (a, b) = (&self.wide(a, &mut copies)?, &self.wide(b, &mut copies)?);
+        let (left, right) = if product.swapped { (b, a) } else { (a, b) };
+        let stored = out;
+        let out = &if out.dtype == DType::BF16 {
+            Local { buf: self.temporary(), dtype: DType::F32, ..out.clone() }
+        } else {
+            out.clone()
+        };
         let lhs = self.factor(left, &product.left, &mut copies)?;
         let rhs = self.factor(right, &product.right, &mut copies)?;
         let target = match &product.copy {
@@ -245,6 +355,9 @@ impl Builder<'_> {
         }
         if product.copy.is_some() {
             self.own(Own::copy(&target, out)?, &[target.buf]);
+        }
+        if stored.buf != out.buf {
+            self.own(Own::cast(out, stored)?, &[out.buf]);
         }
         self.release(copies);
         Ok(())

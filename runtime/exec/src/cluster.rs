@@ -1,17 +1,20 @@
-//! All devices of a mesh as threads of this process, behind a synchronous facade.
+//! The devices of a mesh, or those of them that are this process's, as threads behind a synchronous facade.
 //!
 //! A device is one OS thread with an engine and a rayon pool of its own, of which the thread itself is the first member:
 //! kernels of one device never wait for another's, and a device that waits in a collective blocks nobody. A call sends
 //! each device one job and collects the answers. If any device fails, all are told to end; of the errors, that which caused
 //! the others is reported.
+//!
+//! Where a mesh is spread over several processes, each has a cluster, and all make the same calls in the same order.
 
 use crate::engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves, panic_message};
 use crate::error::{ExecError, Place};
 use crate::host::HostTensor;
+use crate::processes::{About, Processes};
+use crate::share::{Blocks, bytes_of, from_bytes};
 use meshwright_comm::{Timeouts, Transport, World};
-use meshwright_plan::{Mesh, Plan};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use meshwright_plan::{BufId, LeafKind, Mesh, Plan};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,8 +24,8 @@ use std::time::{Duration, Instant};
 /// How to start the devices.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClusterOptions {
-    /// Cores to use, by default those that this process may use. Devices share them: each has `cores / devices` threads,
-    /// at least one.
+    /// Cores for this process, by default those that it may use, divided among the processes that may use the same ones.
+    /// Its devices share them: each has `cores / devices` threads, at least one.
     pub cores: Option<usize>,
     /// Time-outs of collectives.
     pub timeouts: Timeouts,
@@ -39,7 +42,7 @@ pub struct StepReport {
     pub outputs: BTreeMap<String, HostTensor>,
     /// Time from the call to the last answer.
     pub wall: Duration,
-    /// For each device the time in its program, without the provider.
+    /// For each device of this process the time in its program, without the provider.
     pub devices: Vec<Duration>,
 }
 
@@ -50,23 +53,34 @@ struct Device {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The devices of a mesh. Dropping it ends them.
+/// The devices of a mesh, or this process's part of them. Dropping it ends them.
 pub struct Cluster {
     mesh: Mesh,
+    processes: Arc<Processes>,
+    /// Rank of the first device here.
+    first: usize,
     devices: Vec<Device>,
     plans: Vec<Loaded>,
     states: BTreeMap<String, Held>,
 }
 
 struct Loaded {
-    plan: Arc<Plan>,
     inputs: Vec<Arc<[InputLeaf]>>,
+    outputs: Vec<Output>,
 }
 
-/// A parameter or moment, and the range of each dim that each rank holds.
+/// An output of a program.
+struct Output {
+    name: String,
+    blocks: Blocks,
+    /// Whether each process has all of it.
+    everywhere: bool,
+}
+
+/// A parameter or moment, and the block that each rank holds.
 struct Held {
     info: StateInfo,
-    ranges: Vec<Vec<Range<usize>>>,
+    blocks: Blocks,
 }
 
 impl Cluster {
@@ -77,25 +91,62 @@ impl Cluster {
         Cluster::with_transports(mesh, ends, options)
     }
 
-    /// Starts a thread for each end of a transport, which must be given in ascending rank.
+    /// Starts a thread for each end of a transport: those of all devices of the mesh, in ascending rank.
     pub fn with_transports(
         mesh: &Mesh,
         ends: Vec<Box<dyn Transport>>,
         options: &ClusterOptions,
     ) -> Result<Cluster, ExecError> {
-        let available = || std::thread::available_parallelism().map_or(1, usize::from);
-        let cores = options.cores.unwrap_or_else(available);
-        let threads = (cores / ends.len().max(1)).max(1);
-        let mut devices = vec![];
-        for (rank, end) in ends.into_iter().enumerate() {
-            devices.push(start(rank, end, threads)?);
+        Cluster::of(mesh, ends, Arc::new(Processes::alone()), options)
+    }
+
+    /// Starts a thread for each of this process's devices: all those of the mesh where it is alone.
+    pub fn start(
+        mesh: &Mesh,
+        processes: Arc<Processes>,
+        options: &ClusterOptions,
+    ) -> Result<Cluster, ExecError> {
+        let failed = |message: String| ExecError::Start { rank: processes.rank(), message };
+        match (processes.devices(), processes.take_ends()) {
+            (None, _) => Cluster::threads(mesh, options),
+            (Some(n), _) if n != mesh.devices() => {
+                Err(failed(format!("the mesh has {} devices, the processes have {n}", mesh.devices())))
+            }
+            (Some(_), None) => Err(failed("its devices are at work already".into())),
+            (Some(_), Some(ends)) => Cluster::of(mesh, ends, processes, options),
         }
-        Ok(Cluster { mesh: mesh.clone(), devices, plans: vec![], states: BTreeMap::new() })
+    }
+
+    fn of(
+        mesh: &Mesh,
+        ends: Vec<Box<dyn Transport>>,
+        processes: Arc<Processes>,
+        options: &ClusterOptions,
+    ) -> Result<Cluster, ExecError> {
+        let available = || std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = options.cores.unwrap_or_else(|| available() / processes.neighbours());
+        let threads = (cores / ends.len().max(1)).max(1);
+        let first = ends.first().map_or(0, |e| e.rank());
+        let mut devices = vec![];
+        for end in ends {
+            devices.push(start(end.rank(), end, threads)?);
+        }
+        Ok(Cluster { mesh: mesh.clone(), processes, first, devices, plans: vec![], states: BTreeMap::new() })
     }
 
     /// The mesh.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
+    }
+
+    /// The processes that the mesh is spread over.
+    pub fn processes(&self) -> &Arc<Processes> {
+        &self.processes
+    }
+
+    /// The devices of this process.
+    pub fn ranks(&self) -> std::ops::Range<usize> {
+        self.first..self.first + self.devices.len()
     }
 
     /// Runs a job on each device at once, and waits for all answers, in ascending rank.
@@ -122,13 +173,19 @@ impl Cluster {
         }
         let mut values = vec![];
         let mut errors = vec![];
-        for (rank, answer) in answers.into_iter().enumerate() {
+        for (rank, answer) in self.ranks().zip(answers) {
             match answer.and_then(|a| a.recv().ok()).unwrap_or(Err(ExecError::Gone { rank })) {
                 Ok(value) => values.push(value),
                 Err(e) => errors.push(e),
             }
         }
-        crate::blame::cause(errors).map_or(Ok(values), Err)
+        match crate::blame::cause(errors) {
+            None => Ok(values),
+            Some(cause) => {
+                self.processes.abort(&cause.to_string());
+                Err(cause)
+            }
+        }
     }
 
     /// Runs a job on one device.
@@ -137,33 +194,46 @@ impl Cluster {
         rank: usize,
         job: impl FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
     ) -> Result<T, ExecError> {
-        let answer = self.devices.get(rank).and_then(|d| d.ask(job));
+        let device = rank.checked_sub(self.first).and_then(|i| self.devices.get(i));
+        let answer = device.and_then(|d| d.ask(job));
         answer.and_then(|a| a.recv().ok()).unwrap_or(Err(ExecError::Gone { rank }))
     }
 
     /// Loads a Plan on all devices.
     pub fn load(&mut self, plan: Arc<Plan>) -> Result<ProgramId, ExecError> {
         let shared = plan.clone();
-        let loaded = self.on_all(move |engine| {
-            let id = engine.load(shared.clone())?;
-            let mut states = vec![];
-            for info in engine.states() {
-                states.push((info.clone(), engine.state_ranges(&info.name)?.to_vec()));
-            }
-            Ok((id, states))
+        let known = self.on_all(move |engine| {
+            engine.load(shared.clone())?;
+            Ok(engine.states().cloned().collect::<Vec<StateInfo>>())
         })?;
         let id = ProgramId(self.plans.len());
-        let mut states: BTreeMap<String, Held> = BTreeMap::new();
-        for (_, of_rank) in loaded {
-            for (info, ranges) in of_rank {
-                let held = Held { info: info.clone(), ranges: vec![] };
-                states.entry(info.name).or_insert(held).ranges.push(ranges);
+        let mut infos: BTreeMap<String, StateInfo> =
+            known.into_iter().flatten().map(|info| (info.name.clone(), info)).collect();
+        for leaf in plan.leaves.iter().filter(|l| matches!(l.kind, LeafKind::Param | LeafKind::Moment)) {
+            if let Some(info) = infos.remove(&leaf.name) {
+                let blocks = self.blocks(&plan, leaf.buf);
+                self.states.entry(leaf.name.clone()).or_insert(Held { info, blocks });
             }
         }
-        self.states = states;
-        let inputs = (0..self.devices.len()).map(|rank| input_leaves(&plan, rank).into()).collect();
-        self.plans.push(Loaded { plan, inputs });
+        let inputs = self.ranks().map(|rank| input_leaves(&plan, rank).into()).collect();
+        let outputs = plan.outputs.iter().map(|output| {
+            let blocks = self.blocks(&plan, output.buf);
+            let everywhere = blocks.whole_everywhere(&self.processes);
+            Output { name: output.name.clone(), blocks, everywhere }
+        });
+        self.plans.push(Loaded { inputs, outputs: outputs.collect() });
         Ok(id)
+    }
+
+    /// How a value of a Plan lies on the devices.
+    fn blocks(&self, plan: &Plan, buf: BufId) -> Blocks {
+        let buffer = plan.buffer(buf);
+        let ranges = (0..self.mesh.devices()).map(|rank| buffer.ranges(&plan.mesh, &plan.mesh.coords(rank)));
+        Blocks {
+            shape: buffer.extents.iter().map(|e| e.size).collect(),
+            dtype: buffer.dtype,
+            ranges: ranges.collect(),
+        }
     }
 
     /// Sets the parameters and moments of a program to their first values; see [`Engine::init_state`].
@@ -175,10 +245,11 @@ impl Cluster {
         self.plans.get(program.0).ok_or(ExecError::NoProgram { rank: 0, program: program.0 })
     }
 
-    /// The inputs that a device needs for a program.
+    /// The inputs that a device of this process needs for a program.
     pub fn input_leaves(&self, program: ProgramId, rank: usize) -> Result<&[InputLeaf], ExecError> {
         let loaded = self.loaded(program)?;
-        loaded.inputs.get(rank).map(AsRef::as_ref).ok_or(ExecError::Gone { rank })
+        let inputs = rank.checked_sub(self.first).and_then(|i| loaded.inputs.get(i));
+        inputs.map(AsRef::as_ref).ok_or(ExecError::Gone { rank })
     }
 
     /// Runs a program once on all devices. `step_number` counts from 1.
@@ -207,29 +278,28 @@ impl Cluster {
         let answers = self.on_each(jobs)?;
         let devices = answers.iter().map(|a| a.1).collect();
         let parts: Vec<_> = answers.into_iter().map(|a| a.0).collect();
-        let outputs = self.whole_outputs(&loaded.plan, parts)?;
+        let outputs = self.whole_outputs(loaded, parts)?;
         Ok(StepReport { outputs, wall: begin.elapsed(), devices })
     }
 
     fn whole_outputs(
         &self,
-        plan: &Plan,
+        loaded: &Loaded,
         parts: Vec<BTreeMap<String, HostTensor>>,
     ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
         let mut outputs = BTreeMap::new();
-        for output in &plan.outputs {
-            let buffer = plan.buffer(output.buf);
-            let shape: Vec<usize> = buffer.extents.iter().map(|e| e.size).collect();
-            let blocks = parts.iter().enumerate().filter_map(|(rank, part)| {
-                let ranges = buffer.ranges(&plan.mesh, &plan.mesh.coords(rank));
-                part.get(&output.name).map(|value| (ranges, value))
-            });
-            let whole = assemble(shape, blocks);
-            let whole = whole.ok_or_else(|| ExecError::Plan {
-                place: Box::new(Place { value: output.name.clone(), ..Place::default() }),
-                problem: format!("the blocks of the output `{}` do not make a whole", output.name),
+        for Output { name, blocks, everywhere } in &loaded.outputs {
+            let taken =
+                self.ranks().zip(&parts).filter_map(|(rank, part)| Some((rank, part.get(name)?.clone())));
+            let mut held: BTreeMap<usize, HostTensor> = taken.collect();
+            if !everywhere {
+                held = blocks.exchanged(&self.processes, name.as_str().into(), &held, false)?;
+            }
+            let whole = blocks.assembled(&held).ok_or_else(|| ExecError::Plan {
+                place: Box::new(Place { value: name.clone(), ..Place::default() }),
+                problem: format!("the blocks of the output `{name}` do not make a whole"),
             })?;
-            outputs.insert(output.name.clone(), whole);
+            outputs.insert(name.clone(), whole);
         }
         Ok(outputs)
     }
@@ -240,49 +310,80 @@ impl Cluster {
     }
 
     fn held(&self, name: &str) -> Result<&Held, ExecError> {
-        self.states.get(name).ok_or_else(|| ExecError::State {
-            rank: 0,
-            name: name.into(),
-            problem: "no loaded program has such a parameter or moment".into(),
-        })
+        let unknown = || self.state_failed(name, "no loaded program has such a parameter or moment".into());
+        self.states.get(name).ok_or_else(unknown)
     }
 
-    /// A parameter or moment, whole. Of copies that several devices hold, that of the lowest rank is taken.
+    /// A parameter or moment, whole; on the first process, where there are several. Of copies that several devices hold,
+    /// that of the lowest rank is taken.
     pub fn state(&self, name: &str) -> Result<HostTensor, ExecError> {
+        let whole = self.gathered_state(name)?;
+        whole.ok_or_else(|| self.state_failed(name, "it is whole on the first process alone".into()))
+    }
+
+    /// A parameter or moment, whole, on the first process; none on the others, which give their parts.
+    pub fn gathered_state(&self, name: &str) -> Result<Option<HostTensor>, ExecError> {
         let held = self.held(name)?;
-        let mut seen: BTreeSet<Vec<(usize, usize)>> = BTreeSet::new();
-        let mut blocks = vec![];
-        for (rank, ranges) in held.ranges.iter().enumerate() {
-            if seen.insert(ranges.iter().map(|r| (r.start, r.end)).collect()) {
+        let mut mine = BTreeMap::new();
+        for rank in held.blocks.holders(0..self.mesh.devices()) {
+            if self.ranks().contains(&rank) {
                 let name = name.to_string();
-                blocks.push((ranges.clone(), self.on_one(rank, move |engine| engine.state(&name))?));
+                mine.insert(rank, self.on_one(rank, move |engine| engine.state(&name))?);
             }
         }
-        let whole = assemble(held.info.shape.clone(), blocks.iter().map(|(r, b)| (r.clone(), b)));
-        whole.ok_or_else(|| ExecError::State {
-            rank: 0,
-            name: name.into(),
-            problem: "the blocks of the devices do not make a whole".into(),
-        })
+        if self.processes.count() > 1 {
+            mine = held.blocks.exchanged(&self.processes, name.into(), &mine, true)?;
+            if !self.processes.is_first() {
+                return Ok(None);
+            }
+        }
+        let whole = held.blocks.assembled(&mine);
+        whole
+            .map(Some)
+            .ok_or_else(|| self.state_failed(name, "the blocks of the devices do not make a whole".into()))
     }
 
-    /// Sets a parameter or moment on all devices that hold a part of it.
+    fn state_failed(&self, name: &str, problem: String) -> ExecError {
+        let error = ExecError::State { rank: self.first, name: name.into(), problem };
+        self.processes.abort(&error.to_string());
+        error
+    }
+
+    /// Sets a parameter or moment on the devices of this process that hold a part of it. Every process must be given the
+    /// same.
     pub fn set_state(&self, name: &str, whole: &HostTensor) -> Result<(), ExecError> {
         let held = self.held(name)?;
-        let fail = |problem: String| ExecError::State { rank: 0, name: name.into(), problem };
         if whole.shape != held.info.shape || whole.dtype() != held.info.dtype {
             let given = format!("{} of shape {:?} was given", whole.dtype(), whole.shape);
-            return Err(fail(format!("{given}, not {} of {:?}", held.info.dtype, held.info.shape)));
+            let wanted = format!("{given}, not {} of {:?}", held.info.dtype, held.info.shape);
+            return Err(self.state_failed(name, wanted));
         }
         let mut jobs = vec![];
-        for ranges in &held.ranges {
+        for ranges in &held.blocks.ranges[self.ranks()] {
             let Some(part) = whole.slice(ranges) else {
-                return Err(fail(format!("{ranges:?} is not within {:?}", whole.shape)));
+                return Err(self.state_failed(name, format!("{ranges:?} is not within {:?}", whole.shape)));
             };
             let name = name.to_string();
             jobs.push(move |engine: &mut Engine| engine.set_state(&name, part));
         }
         self.on_each(jobs).map(|_| ())
+    }
+
+    /// Sets a parameter or moment on all devices of all processes to what the first process gives; what the others give
+    /// does not matter.
+    pub fn spread_state(&self, name: &str, whole: Option<&HostTensor>) -> Result<(), ExecError> {
+        if self.processes.count() == 1 {
+            let Some(whole) = whole else { return Err(self.state_failed(name, "no value was given".into())) };
+            return self.set_state(name, whole);
+        }
+        let info = self.held(name)?.info.clone();
+        let given = whole.filter(|w| w.shape == info.shape && w.dtype() == info.dtype);
+        let bytes = given.filter(|_| self.processes.is_first()).and_then(|w| bytes_of(&w.data));
+        let bytes = self.processes.spread(About::from(name), bytes.unwrap_or_default().to_vec())?;
+        match from_bytes(info.dtype, info.shape, &bytes) {
+            Some(whole) => self.set_state(name, &whole),
+            None => Err(self.state_failed(name, "the first process has no value that fits".into())),
+        }
     }
 
     /// Ends the devices and waits for their threads.
@@ -307,26 +408,6 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Puts blocks together; of equal blocks the first counts. None if a block does not fit.
-fn assemble<'a>(
-    shape: Vec<usize>,
-    blocks: impl Iterator<Item = (Vec<Range<usize>>, &'a HostTensor)>,
-) -> Option<HostTensor> {
-    let mut whole: Option<HostTensor> = None;
-    let mut seen: BTreeSet<Vec<(usize, usize)>> = BTreeSet::new();
-    let mut elements = 0;
-    for (ranges, block) in blocks {
-        if seen.insert(ranges.iter().map(|r| (r.start, r.end)).collect()) {
-            let whole = whole.get_or_insert_with(|| HostTensor::zeros(block.dtype(), shape.clone()));
-            elements += block.data.len();
-            if !whole.paste(&ranges, block) {
-                return None;
-            }
-        }
-    }
-    whole.filter(|w| w.data.len() == elements)
 }
 
 impl Device {

@@ -2,14 +2,17 @@
 //!
 //! A piece of a dim that is not outermost lies scattered in the buffer; it is packed before, or unpacked after, the
 //! transport sees it. A result takes its input's storage where the input ends there and nobody shares it.
+//!
+//! From the start to the end all memory of a collective belongs to [`Flying`]: nobody else can write to it, and it cannot go
+//! back to the pool.
 
 use crate::halo::Halo;
 use crate::local::{Here, Local};
 use crate::pack::{Around, pack, unpack};
 use crate::tensor::{Pool, bytes_mut};
 use burn_flex::FlexTensor;
-use meshwright_comm::{Buf, BufMut, Call, Collectives, CommError, Group, Misfit, Slot, Tag, Transport};
-use meshwright_plan::{BufId, Collective, DType, Dim, Monoid, Operand, Step, StepKind};
+use meshwright_comm::{Buf, BufMut, Call, Collectives, CommError, Group, Misfit, Slot, Started, Tag, Transport};
+use meshwright_plan::{BufId, Collective, Dim, Monoid, Operand, Step, StepKind};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -53,6 +56,17 @@ struct Side {
     blocks: Vec<Range<usize>>,
     counts: Arc<[usize]>,
 }
+
+/// The memory of a collective: for each part the input, where it has storage of its own, and the result; and what is sent
+/// and received where that is packed.
+struct Memory {
+    parts: Vec<(Option<FlexTensor>, FlexTensor)>,
+    sent: Option<FlexTensor>,
+    received: Option<FlexTensor>,
+}
+
+/// A collective that was started, with its memory. Dropped, it is given up: it then fails for all members that wait for it.
+pub(crate) struct Flying(Started<Memory>);
 
 /// Why a collective failed.
 pub(crate) enum Failed {
@@ -148,127 +162,130 @@ impl Prepared {
         pool: &mut Pool,
         sequence: u64,
     ) -> Result<Vec<FlexTensor>, Failed> {
-        let tag = Tag::new(sequence, self.what.clone(), self.line);
-        if let Kind::AllReduce(monoid) = self.kind {
-            return self.all_reduce(inputs, monoid, transport, pool, &tag);
-        }
-        let Some(mut input) = inputs.into_iter().next() else { return Ok(vec![]) };
-        let (from, to) = (&self.from[0], &self.to[0]);
-        let dtype = from.dtype;
-        let mut result = pool.take(dtype, &to.shape);
-        match &self.kind {
-            Kind::AllReduce(_) => {}
-            Kind::Gather { around, blocks, counts } => {
-                let mut gather = |out: &mut FlexTensor| {
-                    let call = Call::AllGather {
-                        input: Buf::from_bytes(input.bytes(), dtype)?,
-                        counts: counts.clone(),
-                        output: BufMut::from_bytes(bytes_mut(out), dtype)?,
-                    };
-                    transport.call(&self.group, &tag, call).map_err(Failed::from)
-                };
-                if around.is_packed() {
-                    gather(&mut result)?;
-                } else {
-                    let mut packed = pool.take(dtype, &[to.elements()]);
-                    gather(&mut packed)?;
-                    unpack(packed.bytes(), bytes_mut(&mut result), *around, blocks, dtype.bytes());
-                    pool.give(packed, dtype, to.elements());
-                }
-            }
-            Kind::Scatter { monoid, around, blocks, counts } => {
-                let packed = packed(&input, from, *around, blocks, pool);
-                let call = Call::ReduceScatter {
-                    monoid: *monoid,
-                    input: Buf::from_bytes(packed.as_ref().unwrap_or(&input).bytes(), dtype)?,
-                    counts: counts.clone(),
-                    output: BufMut::from_bytes(bytes_mut(&mut result), dtype)?,
-                };
-                transport.call(&self.group, &tag, call)?;
-                give(pool, packed, dtype, from.elements());
-            }
-            Kind::Permute(halo) => {
-                let mut sent = pool.take(dtype, &[halo.send.elements]);
-                halo.pack(input.bytes(), bytes_mut(&mut sent), dtype.bytes());
-                let mut received = pool.take(dtype, &[halo.receive.elements]);
-                let call = Call::Permute {
-                    input: Buf::from_bytes(sent.bytes(), dtype)?,
-                    send: halo.send.parts.clone(),
-                    output: BufMut::from_bytes(bytes_mut(&mut received), dtype)?,
-                    receive: halo.receive.parts.clone(),
-                };
-                transport.call(&self.group, &tag, call)?;
-                halo.unpack(input.bytes(), received.bytes(), bytes_mut(&mut result), dtype.bytes());
-                pool.give(sent, dtype, halo.send.elements);
-                pool.give(received, dtype, halo.receive.elements);
-            }
-            Kind::AllToAll { send, receive } => {
-                let sent = packed(&input, from, send.around, &send.blocks, pool);
-                let mut received = (!receive.around.is_packed()).then(|| pool.take(dtype, &[to.elements()]));
-                let call = Call::AllToAll {
-                    input: Buf::from_bytes(sent.as_ref().unwrap_or(&input).bytes(), dtype)?,
-                    send: send.counts.clone(),
-                    output: BufMut::from_bytes(bytes_mut(received.as_mut().unwrap_or(&mut result)), dtype)?,
-                    receive: receive.counts.clone(),
-                };
-                transport.call(&self.group, &tag, call)?;
-                if let Some(r) = &received {
-                    unpack(r.bytes(), bytes_mut(&mut result), receive.around, &receive.blocks, dtype.bytes());
-                }
-                give(pool, sent, dtype, from.elements());
-                give(pool, received, dtype, to.elements());
-            }
-        }
-        if self.ends[0] {
-            pool.give(
-                std::mem::replace(&mut input, crate::tensor::zeros(dtype, &[0])),
-                dtype,
-                from.elements(),
-            );
-        }
-        Ok(vec![result])
+        let mut memory = self.pack(inputs, pool);
+        transport.call(&self.group, &self.tag(sequence), self.call(&mut memory)?)?;
+        Ok(self.unpack(memory, pool))
     }
 
-    fn all_reduce(
+    /// Starts it on the inputs. Their storage, where they do not end here, is read until the end.
+    pub(crate) fn start(
         &self,
         inputs: Vec<FlexTensor>,
-        monoid: Monoid,
         transport: &mut dyn Transport,
         pool: &mut Pool,
-        tag: &Tag,
-    ) -> Result<Vec<FlexTensor>, Failed> {
-        // For each part the result, and the input where it has storage of its own.
-        let mut parts = Vec::with_capacity(inputs.len());
-        for (i, tensor) in inputs.into_iter().enumerate() {
-            parts.push(if self.ends[i] && tensor.is_unique() {
-                (tensor, None)
-            } else {
-                (pool.take(self.to[i].dtype, &self.to[i].shape), Some(tensor))
+        sequence: u64,
+    ) -> Result<Flying, Failed> {
+        let memory = self.pack(inputs, pool);
+        let tag = self.tag(sequence);
+        let started = transport.try_start(&self.group, &tag, memory, |m| self.call(m).map_err(Failed::from));
+        Ok(Flying(started?))
+    }
+
+    /// Waits for what [`Prepared::start`] of this collective has started; gives the results.
+    pub(crate) fn finish(&self, flying: Flying, pool: &mut Pool) -> Result<Vec<FlexTensor>, Failed> {
+        let memory = flying.0.finish()?;
+        Ok(self.unpack(memory, pool))
+    }
+
+    fn tag(&self, sequence: u64) -> Tag {
+        Tag::new(sequence, self.what.clone(), self.line)
+    }
+
+    /// What the transport works on: packed where the blocks that it sees do not lie one after the other.
+    fn pack(&self, inputs: Vec<FlexTensor>, pool: &mut Pool) -> Memory {
+        let mut memory = Memory { parts: Vec::with_capacity(inputs.len()), sent: None, received: None };
+        for (i, input) in inputs.into_iter().enumerate() {
+            let in_place = matches!(self.kind, Kind::AllReduce(_)) && self.ends[i] && input.is_unique();
+            memory.parts.push(match in_place {
+                true => (None, input),
+                false => (Some(input), pool.take(self.to[i].dtype, &self.to[i].shape)),
             });
         }
-        let mut bucket = Vec::with_capacity(parts.len());
-        for ((result, input), to) in parts.iter_mut().zip(&self.to) {
-            let output = BufMut::from_bytes(bytes_mut(result), to.dtype)?;
-            bucket.push(match input {
-                None => Slot::InPlace(output),
-                Some(input) => Slot::Apart(Buf::from_bytes(input.bytes(), to.dtype)?, output),
-            });
+        let Some((Some(input), _)) = memory.parts.first() else { return memory };
+        let (from, to) = (&self.from[0], &self.to[0]);
+        match &self.kind {
+            Kind::AllReduce(_) => {}
+            Kind::Gather { around, .. } => {
+                memory.received = (!around.is_packed()).then(|| pool.take(to.dtype, &[to.elements()]));
+            }
+            Kind::Scatter { around, blocks, .. } => memory.sent = packed(input, from, *around, blocks, pool),
+            Kind::Permute(halo) => {
+                let mut sent = pool.take(from.dtype, &[halo.send.elements]);
+                halo.pack(input.bytes(), bytes_mut(&mut sent), from.dtype.bytes());
+                memory.sent = Some(sent);
+                memory.received = Some(pool.take(from.dtype, &[halo.receive.elements]));
+            }
+            Kind::AllToAll { send, receive } => {
+                memory.sent = packed(input, from, send.around, &send.blocks, pool);
+                memory.received = (!receive.around.is_packed()).then(|| pool.take(to.dtype, &[to.elements()]));
+            }
         }
-        transport.call(&self.group, tag, Call::AllReduce { monoid, bucket })?;
-        let mut results = Vec::with_capacity(parts.len());
-        for (i, (result, input)) in parts.into_iter().enumerate() {
+        memory
+    }
+
+    /// The call on its memory.
+    fn call<'x>(&self, memory: &'x mut Memory) -> Result<Call<'x>, Misfit> {
+        if let Kind::AllReduce(monoid) = self.kind {
+            let mut bucket = Vec::with_capacity(self.to.len());
+            for ((input, result), to) in memory.parts.iter_mut().zip(&self.to) {
+                let output = BufMut::from_bytes(bytes_mut(result), to.dtype)?;
+                bucket.push(match input {
+                    None => Slot::InPlace(output),
+                    Some(input) => Slot::Apart(Buf::from_bytes(input.bytes(), to.dtype)?, output),
+                });
+            }
+            return Ok(Call::AllReduce { monoid, bucket });
+        }
+        let Some((input, result)) = memory.parts.first_mut() else { return Ok(Call::Barrier) };
+        let dtype = self.from[0].dtype;
+        let input = memory.sent.as_ref().or(input.as_ref()).map_or(&[][..], |t| t.bytes());
+        let input = Buf::from_bytes(input, dtype)?;
+        let output = BufMut::from_bytes(bytes_mut(memory.received.as_mut().unwrap_or(result)), dtype)?;
+        Ok(match &self.kind {
+            Kind::AllReduce(_) => Call::Barrier,
+            Kind::Gather { counts, .. } => Call::AllGather { input, counts: counts.clone(), output },
+            Kind::Scatter { monoid, counts, .. } => {
+                Call::ReduceScatter { monoid: *monoid, input, counts: counts.clone(), output }
+            }
+            Kind::Permute(halo) => {
+                let (send, receive) = (halo.send.parts.clone(), halo.receive.parts.clone());
+                Call::Permute { input, send, output, receive }
+            }
+            Kind::AllToAll { send, receive } => {
+                Call::AllToAll { input, send: send.counts.clone(), output, receive: receive.counts.clone() }
+            }
+        })
+    }
+
+    /// The results. Storage of inputs that end here, and what was packed, goes back to the pool.
+    fn unpack(&self, mut memory: Memory, pool: &mut Pool) -> Vec<FlexTensor> {
+        if let (Some((input, result)), Some(received)) = (memory.parts.first_mut(), &memory.received) {
+            let (bytes, result) = (self.to[0].dtype.bytes(), bytes_mut(result));
+            match &self.kind {
+                Kind::AllReduce(_) | Kind::Scatter { .. } => {}
+                Kind::Gather { around, blocks, .. } => unpack(received.bytes(), result, *around, blocks, bytes),
+                Kind::AllToAll { receive, .. } => {
+                    unpack(received.bytes(), result, receive.around, &receive.blocks, bytes);
+                }
+                Kind::Permute(halo) => {
+                    let own = input.as_ref().map_or(&[][..], |t| t.bytes());
+                    halo.unpack(own, received.bytes(), result, bytes);
+                }
+            }
+        }
+        for scratch in [memory.sent, memory.received].into_iter().flatten() {
+            let dtype = self.from[0].dtype;
+            let elements = scratch.bytes().len() / dtype.bytes();
+            pool.give(scratch, dtype, elements);
+        }
+        let mut results = Vec::with_capacity(memory.parts.len());
+        for (i, (input, result)) in memory.parts.into_iter().enumerate() {
             if let Some(input) = input.filter(|_| self.ends[i]) {
                 pool.give(input, self.from[i].dtype, self.from[i].elements());
             }
             results.push(result);
         }
-        Ok(results)
-    }
-}
-
-fn give(pool: &mut Pool, tensor: Option<FlexTensor>, dtype: DType, elements: usize) {
-    if let Some(tensor) = tensor {
-        pool.give(tensor, dtype, elements);
+        results
     }
 }
 

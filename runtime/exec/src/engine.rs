@@ -211,6 +211,8 @@ impl Engine {
     fn end_all_on_error<T>(&mut self, result: Result<T, ExecError>) -> Result<T, ExecError> {
         if let Err(error) = &result {
             self.abort(&error.to_string());
+            // After the others were told why: that this device gives up what is in flight is a consequence.
+            self.programs.iter_mut().for_each(Program::give_up);
         }
         result
     }

@@ -22,10 +22,14 @@ pub mod kernels;
 mod local;
 mod own;
 mod pack;
+mod processes;
 mod program;
+mod share;
+mod shared_end;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod widen;
 mod windows;
 
 pub use clock::process_cpu_time;
@@ -34,3 +38,4 @@ pub use engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves};
 pub use error::{ExecError, Place};
 pub use host::{HostData, HostTensor};
 pub use kernels::KernelError;
+pub use processes::{About, Processes};

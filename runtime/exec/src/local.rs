@@ -1,7 +1,8 @@
 //! Operands of a step as one device holds them.
 
 use crate::kernels::{Access, dense_strides};
-use meshwright_plan::{BufId, Coords, DType, Dim, Mesh, Operand, Plan};
+use meshwright_plan::{BufId, Buffer, Coords, DType, Dim, Mesh, Operand, Plan};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The device for which a Plan is made concrete.
@@ -9,6 +10,8 @@ pub(crate) struct Here<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) rank: usize,
     pub(crate) coords: Coords,
+    /// Buffers beyond those of the Plan: the `f32` copies of what a kernel does not read as `bf16`.
+    pub(crate) wide: BTreeMap<BufId, Buffer>,
 }
 
 /// An operand with this device's block of it.
@@ -24,7 +27,7 @@ pub(crate) struct Local {
 
 impl<'a> Here<'a> {
     pub(crate) fn new(plan: &'a Plan, rank: usize) -> Here<'a> {
-        Here { plan, rank, coords: plan.mesh.coords(rank) }
+        Here { plan, rank, coords: plan.mesh.coords(rank), wide: BTreeMap::new() }
     }
 
     pub(crate) fn mesh(&self) -> &'a Mesh {
@@ -43,7 +46,7 @@ impl<'a> Here<'a> {
 
     fn local_at(&self, operand: &Operand, coords: &[usize]) -> Result<Local, String> {
         let id = operand.buf.0;
-        let Some(buffer) = self.plan.buffers.get(id as usize) else {
+        let Some(buffer) = self.plan.buffers.get(id as usize).or_else(|| self.wide.get(&operand.buf)) else {
             return Err(format!("there is no buffer {id}"));
         };
         if buffer.extents.len() != operand.dims.len() {

@@ -9,7 +9,8 @@ use crate::kernels::{
 use crate::local::{Here, Local};
 use crate::tensor::{Pool, slice, slice_mut, stored_as};
 use burn_flex::FlexTensor;
-use meshwright_plan::{BufId, DType, Dim, Step, StepKind};
+use meshwright_plan::expr::Scalar;
+use meshwright_plan::{BufId, DType, Dim, Expr, Step, StepKind};
 
 /// A kernel that is ready to run.
 enum Kernel {
@@ -160,6 +161,17 @@ impl Own {
         }
         let kernel = CopyKernel::new(&out.shape, &access)?;
         Ok(Own::new(Kernel::Copy(kernel), &[(from, None)], &[out], &[]))
+    }
+
+    /// Converts `from` to the dtype of `out`, which has the same dims.
+    pub(crate) fn cast(from: &Local, out: &Local) -> Result<Own, Unprepared> {
+        let mut expr = Expr::default();
+        let load = expr.push(Scalar::Load(0), from.dtype);
+        let reg = expr.cast(load, out.dtype);
+        let access = from.access(&out.dims);
+        let offsets = vec![0; out.shape.len()];
+        let kernel = MapKernel::new(&expr, &out.shape, std::slice::from_ref(&access), &offsets, &[reg])?;
+        Ok(Own::new(Kernel::Map(kernel), &[(from, Some(access))], &[out], &[]))
     }
 
     /// The own op for a step; none for contractions and collectives.
@@ -322,7 +334,7 @@ impl Own {
                 let kernel = crate::windows::pool(here, PoolWork::Choose, [&values, &out], slides)?;
                 Own::new(Kernel::PoolChoose(Box::new(kernel)), &[(&tap, None), (&values, None)], &[&out], &[])
             }
-            StepKind::Contract { .. } | StepKind::Collective(_) => return Ok(None),
+            StepKind::Contract { .. } | StepKind::Collective(_) | StepKind::Wait { .. } => return Ok(None),
         }))
     }
 

@@ -1,7 +1,7 @@
 //! A loaded Plan: an interpreter of the backend with the own kernels as custom operations.
 
 use crate::build::{Built, OWN, Piece, build, tensor};
-use crate::collective::Failed;
+use crate::collective::{Failed, Flying, Prepared};
 use crate::error::ExecError;
 use crate::kernels::KernelError;
 use crate::own::{Dice, Own};
@@ -11,7 +11,7 @@ use burn_ir::{CustomOpIr, HandleContainer, HandleKind, TensorId, TensorStatus};
 use burn_router::{CustomOpRegistry, TensorInterpreter};
 use meshwright_comm::Transport;
 use meshwright_plan::{BufId, Plan};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,6 +30,8 @@ pub(crate) struct Program {
     interpreter: TensorInterpreter<Flex>,
     shared: Arc<Shared>,
     pieces: Vec<Piece>,
+    /// Collectives in flight, by their number. After a run that failed it holds those that were not waited for.
+    flying: BTreeMap<usize, Flying>,
     /// Buffers that are alive at the end.
     pub(crate) left: BTreeSet<BufId>,
 }
@@ -89,7 +91,12 @@ impl Program {
         let handler = shared.clone();
         registry.register(OWN, move |handles, operation, _| handler.run(handles, operation));
         let interpreter = TensorInterpreter::with_custom_ops(FlexDevice, registry);
-        Ok(Program { plan, interpreter, shared, pieces, left })
+        Ok(Program { plan, interpreter, shared, pieces, flying: BTreeMap::new(), left })
+    }
+
+    /// Gives up the collectives that a failed run has left in flight.
+    pub(crate) fn give_up(&mut self) {
+        self.flying.clear();
     }
 
     /// Binds a buffer.
@@ -129,7 +136,7 @@ impl Program {
                         }
                     }
                 }
-                Piece::Collective { prepared, step } => {
+                Piece::Collective { prepared, step, flight } => {
                     *at = Some(*step);
                     let mut inputs = Vec::with_capacity(prepared.from.len());
                     for (local, ends) in prepared.from.iter().zip(&prepared.ends) {
@@ -139,15 +146,35 @@ impl Program {
                     }
                     *sequence += 1;
                     let mut pool = lock(&self.shared.pool);
+                    if let Some(flight) = flight {
+                        let started = prepared.start(inputs, transport, &mut pool, *sequence);
+                        self.flying.insert(*flight, started.map_err(Ended::Collective)?);
+                        continue;
+                    }
                     let results =
                         prepared.run(inputs, transport, &mut pool, *sequence).map_err(Ended::Collective)?;
-                    for (local, result) in prepared.to.iter().zip(results) {
-                        let id = TensorId::new(u64::from(local.buf.0));
-                        self.interpreter.register_tensor_to_device(id, handle(result));
-                    }
+                    register(&mut self.interpreter, prepared, results);
+                }
+                Piece::Wait { flight, start } => {
+                    let (Some(Piece::Collective { prepared, step, .. }), Some(flying)) =
+                        (self.pieces.get(*start), self.flying.remove(flight))
+                    else {
+                        continue;
+                    };
+                    // Errors name the collective.
+                    *at = Some(*step);
+                    let mut pool = lock(&self.shared.pool);
+                    let results = prepared.finish(flying, &mut pool).map_err(Ended::Collective)?;
+                    register(&mut self.interpreter, prepared, results);
                 }
             }
         }
         Ok(())
+    }
+}
+
+fn register(interpreter: &mut TensorInterpreter<Flex>, of: &Prepared, results: Vec<FlexTensor>) {
+    for (local, result) in of.to.iter().zip(results) {
+        interpreter.register_tensor_to_device(TensorId::new(u64::from(local.buf.0)), handle(result));
     }
 }

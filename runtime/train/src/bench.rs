@@ -1,11 +1,13 @@
 //! Timing of whole training steps with data in memory.
 
-use crate::devices::{compiled, load, start};
+use crate::devices::{Devices, Loaded, compiled, load, start};
 use crate::failure::Failure;
+use crate::opening::common;
 use crate::project::Project;
+use crate::together::{guarded, same, settled};
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::{HostData, HostTensor, InputLeaf, Provider, process_cpu_time};
+use meshwright_exec::{Cluster, HostData, HostTensor, InputLeaf, Provider, process_cpu_time};
 use meshwright_plan::random::{Key, uniform01};
 use serde::Serialize;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ pub struct BenchOptions {
     pub threads: Option<usize>,
     /// Seed of values and data.
     pub seed: u64,
+    /// The devices.
+    pub devices: Devices,
 }
 
 /// Times of whole steps.
@@ -41,25 +45,26 @@ pub struct BenchResult {
     pub peak_rss_bytes: u64,
 }
 
-/// Times training steps of a project on random data.
+/// Times training steps of a project on random data. Times, and the memory, are those of this process.
 pub fn bench(
     project: &Project,
     sources: &Sources,
     options: &BenchOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<BenchResult, Failure> {
-    let Some(step) = training_step(&project.program) else {
-        return Err(Diagnostic::error(
-            codes::E0516,
-            "there is no `train` block, so no training step to time",
-        )
-        .help("add a `train` block to the model file")
-        .into());
-    };
-    let plan = compiled(project, &step, sources)?.plan;
-    let mut cluster = start(project, options.threads)?;
-    let program = load(&mut cluster, plan)?;
-    cluster.init_state(program.id, options.seed)?;
+    guarded(&options.devices.processes, timed(project, sources, options, progress))
+}
+
+fn timed(
+    project: &Project,
+    sources: &Sources,
+    options: &BenchOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<BenchResult, Failure> {
+    let processes = &*options.devices.processes;
+    let (cluster, program) = settled(processes, "the program", loaded(project, sources, options))?;
+    let asked = common(&program.plan);
+    same(processes, &asked)?;
     let ranges: Vec<Option<usize>> = program.plan.inputs.iter().map(|i| i.range.map(|r| r.size)).collect();
     let names: Vec<String> = program.plan.inputs.iter().map(|i| i.name.clone()).collect();
     let high = move |name: &str| names.iter().position(|n| n == name).and_then(|i| ranges[i]);
@@ -69,8 +74,8 @@ pub fn bench(
         .iter()
         .map(|leaves| leaves.iter().map(|l| random(l, seed, high(&l.name))).collect())
         .collect();
-    let made = Arc::new(made);
-    let provider: Provider = Arc::new(move |rank, _| Ok(made[rank].clone()));
+    let (made, first) = (Arc::new(made), program.first);
+    let provider: Provider = Arc::new(move |rank, _| Ok(made[rank - first].clone()));
     let mut times = Vec::new();
     let mut cpu = process_cpu_time();
     for n in 0..options.warmup + options.steps {
@@ -97,6 +102,27 @@ pub fn bench(
         samples: times.len(),
         peak_rss_bytes: peak_rss(),
     })
+}
+
+/// The devices with the training step loaded, and first values set.
+fn loaded(
+    project: &Project,
+    sources: &Sources,
+    options: &BenchOptions,
+) -> Result<(Cluster, Loaded), Failure> {
+    let Some(step) = training_step(&project.program) else {
+        return Err(Diagnostic::error(
+            codes::E0516,
+            "there is no `train` block, so no training step to time",
+        )
+        .help("add a `train` block to the model file")
+        .into());
+    };
+    let plan = compiled(project, &step, sources)?.plan;
+    let mut cluster = start(project, options.threads, &options.devices)?;
+    let program = load(&mut cluster, plan)?;
+    cluster.init_state(program.id, options.seed)?;
+    Ok((cluster, program))
 }
 
 /// Random values for one input of one device: positions for indices, bytes, truth values, or floats in 0..1.

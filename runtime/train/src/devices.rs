@@ -5,21 +5,51 @@ use crate::data::{self, Dataset, Places, Prefetch};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::tensor::RawTensor;
+use crate::together::settled;
+use meshwright_comm::Timeouts;
 use meshwright_core::{Compiled, Goal, GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::{Cluster, ClusterOptions, HostTensor, InputLeaf, ProgramId, Provider, StateInfo};
+use meshwright_exec::{
+    Cluster, ClusterOptions, HostTensor, InputLeaf, Processes, ProgramId, Provider, StateInfo,
+};
 use meshwright_plan::Plan;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// A batch as the devices take it: for each rank its tensors.
+/// A batch as the devices of this process take it: for each its tensors.
 pub(crate) type Batch = Vec<Vec<HostTensor>>;
 
-/// Starts the devices of a project's mesh.
-pub(crate) fn start(project: &Project, threads: Option<usize>) -> Result<Cluster, Failure> {
-    let options = ClusterOptions { cores: threads, ..ClusterOptions::default() };
-    Ok(Cluster::threads(&project.layout.mesh, &options)?)
+/// Which devices a project runs on, and how they wait for each other.
+#[derive(Clone, Debug, Default)]
+pub struct Devices {
+    /// The processes that the mesh is spread over; by default all devices are threads of this one.
+    pub processes: Arc<Processes>,
+    /// Time-outs of collectives between threads. Those between processes are the transport's own.
+    pub timeouts: Timeouts,
+    /// As it was asked for, to be noted with the run.
+    pub asked: Asked,
+}
+
+/// How the devices communicate, in the words of the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The transport: `threads`, `mpi`.
+    pub transport: String,
+    /// Whether reductions have a fixed order on every transport.
+    pub deterministic: bool,
+    /// Seconds after which a collective is given up, where it was said.
+    pub timeout: Option<u64>,
+}
+
+/// Starts the devices of a project's mesh, or this process's part of them.
+pub(crate) fn start(
+    project: &Project,
+    threads: Option<usize>,
+    devices: &Devices,
+) -> Result<Cluster, Failure> {
+    let options = ClusterOptions { cores: threads, timeouts: devices.timeouts };
+    Ok(Cluster::start(&project.layout.mesh, devices.processes.clone(), &options)?)
 }
 
 /// Compiles a step; its errors are the failure.
@@ -65,8 +95,10 @@ const MOST_TRIED: usize = 12;
 pub(crate) struct Loaded {
     /// The program.
     pub(crate) id: ProgramId,
-    /// What each rank needs of each input.
+    /// What each device of this process needs of each input.
     pub(crate) needs: Vec<Vec<InputLeaf>>,
+    /// The first of these devices.
+    pub(crate) first: usize,
     /// Examples in a batch.
     pub(crate) examples: usize,
     /// The Plan.
@@ -79,10 +111,10 @@ pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<Loaded, Failure>
     let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| d.size);
     let id = cluster.load(plan.clone())?;
     let mut needs = Vec::new();
-    for rank in 0..cluster.mesh().devices() {
+    for rank in cluster.ranks() {
         needs.push(cluster.input_leaves(id, rank)?.to_vec());
     }
-    Ok(Loaded { id, needs, examples, plan })
+    Ok(Loaded { id, needs, first: cluster.ranks().start, examples, plan })
 }
 
 /// Reads a split of the data that a project's inputs are bound to.
@@ -108,7 +140,7 @@ pub(crate) fn dataset(
     Ok(Some(set))
 }
 
-/// The blocks of some records that the devices need: each device's own rows and nothing else.
+/// The blocks of some records that these devices need: each device's own rows and nothing else.
 pub(crate) fn batch(set: &Dataset, needs: &[Vec<InputLeaf>], records: &[usize]) -> Batch {
     needs
         .iter()
@@ -128,10 +160,13 @@ pub(crate) fn batch(set: &Dataset, needs: &[Vec<InputLeaf>], records: &[usize]) 
 }
 
 /// Hands a batch to the devices, once.
-pub(crate) fn provide(batch: Batch) -> Provider {
+pub(crate) fn provide(program: &Loaded, batch: Batch) -> Provider {
+    let first = program.first;
     let slots: Vec<Mutex<Option<Vec<HostTensor>>>> = batch.into_iter().map(|b| Mutex::new(Some(b))).collect();
     Arc::new(move |rank, _| {
-        let mut slot = slots[rank].lock().map_err(|_| "another device failed".to_string())?;
+        let slot =
+            rank.checked_sub(first).and_then(|i| slots.get(i)).ok_or("the batch is another process's")?;
+        let mut slot = slot.lock().map_err(|_| "another device failed".to_string())?;
         slot.take().ok_or_else(|| "the batch was taken twice".to_string())
     })
 }
@@ -193,23 +228,30 @@ pub(crate) fn init_all<'a>(
     Ok(())
 }
 
-/// Sets parameters and moments from a checkpoint. Moments are left alone unless the devices have them.
-pub(crate) fn restore(cluster: &Cluster, checkpoint: &Checkpoint) -> Result<(), Failure> {
+/// Sets parameters and moments from a checkpoint, which the first process has. Moments are left alone unless the devices
+/// have them. With `all`, the checkpoint must hold nothing else.
+pub(crate) fn restore(cluster: &Cluster, checkpoint: Option<&Checkpoint>, all: bool) -> Result<(), Failure> {
     let states: Vec<StateInfo> = cluster.states().cloned().collect();
+    settled(cluster.processes(), "the checkpoint", checkpoint.map_or(Ok(()), |c| fits(&states, c, all)))?;
     for s in &states {
-        let raw = checkpoint.tensor(&s.name, &s.shape)?.clone();
-        let from = raw.dtype;
-        let host = raw.into_host().map(|t| converted(t, s.dtype));
-        match host {
-            Some(t) => cluster.set_state(&s.name, &t)?,
-            None => {
-                return Err(Diagnostic::error(
-                    codes::E0516,
-                    format!("`{}` is {from} in the checkpoint, which is no parameter's type", s.name),
-                )
-                .into());
-            }
+        let raw = checkpoint.and_then(|c| c.tensor(&s.name, &s.shape).ok()).cloned();
+        let whole = raw.and_then(RawTensor::into_host).map(|t| converted(t, s.dtype));
+        cluster.spread_state(&s.name, whole.as_ref())?;
+    }
+    Ok(())
+}
+
+fn fits(states: &[StateInfo], checkpoint: &Checkpoint, all: bool) -> Result<(), Failure> {
+    for s in states {
+        let raw = checkpoint.tensor(&s.name, &s.shape)?;
+        if !raw.is_whole() {
+            let message =
+                format!("`{}` is {} in the checkpoint, which is no parameter's type", s.name, raw.dtype);
+            return Err(Diagnostic::error(codes::E0516, message).into());
         }
+    }
+    if all {
+        checkpoint.only(states.iter().map(|s| s.name.as_str()))?;
     }
     Ok(())
 }
@@ -223,15 +265,13 @@ fn converted(t: HostTensor, dtype: meshwright_plan::DType) -> HostTensor {
     HostTensor { shape: t.shape, data }
 }
 
-/// Whole tensors of all parameters and moments.
+/// Whole tensors of all parameters and moments; on the first process alone.
 pub(crate) fn snapshot(cluster: &Cluster) -> Result<Vec<(String, RawTensor)>, Failure> {
     let names: Vec<String> = cluster.states().map(|s| s.name.clone()).collect();
     let mut out = Vec::new();
     for name in names {
-        let t = cluster.state(&name)?;
-        if let Some(raw) = RawTensor::from_host(&t) {
-            out.push((name, raw));
-        }
+        let whole = cluster.gathered_state(&name)?;
+        out.extend(whole.and_then(|t| RawTensor::from_host(&t)).map(|raw| (name, raw)));
     }
     Ok(out)
 }

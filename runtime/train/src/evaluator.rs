@@ -6,6 +6,7 @@ use crate::devices::{Loaded, batch, compiled, load, prefetch, provide, remainder
 use crate::failure::Failure;
 use crate::metrics;
 use crate::project::Project;
+use crate::together::met;
 use crate::totals::Totals;
 use meshwright_core::Evaluation;
 use meshwright_diag::Sources;
@@ -68,11 +69,13 @@ impl Evaluator {
         let mut done = 0;
         // Whether to stop.
         let mut step = |program: &Loaded, b| -> Result<bool, Failure> {
-            let report = cluster.run(program.id, 1, &provide(b))?;
-            totals.add(program, &report.outputs)?;
+            let report = cluster.run(program.id, 1, &provide(program, b))?;
+            let failed = totals.add(program, &report.outputs).err();
             done += program.examples;
             progress(done, records);
-            Ok(done < records && stop.load(Ordering::Relaxed))
+            let about = "the batch of an evaluation".into();
+            let stopped = met(cluster.processes(), about, stop.load(Ordering::Relaxed), failed)?;
+            Ok(done < records && stopped)
         };
         if let Some(program) = &self.full {
             let (set, needs) = (self.set.clone(), program.needs.clone());

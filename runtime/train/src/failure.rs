@@ -10,6 +10,8 @@ pub enum Failure {
     Diagnostics(Vec<Diagnostic>),
     /// A device failed.
     Exec(ExecError),
+    /// Another process of the run failed, and says why.
+    Elsewhere,
 }
 
 impl From<Box<Diagnostic>> for Failure {

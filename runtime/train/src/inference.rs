@@ -1,17 +1,21 @@
 //! `eval` and `predict`: a checkpoint on any mesh, without training.
 
 use crate::checkpoint::{Checkpoint, Store, read_file};
-use crate::devices::{batch, compiled, dataset, load, provide, remainder, restore, start};
+use crate::data::Dataset;
+use crate::devices::{Devices, batch, compiled, dataset, load, provide, remainder, restore, start};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::metrics;
+use crate::opening::common;
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
+use crate::together::{guarded, same, settled};
 use crate::totals::Totals;
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
-use meshwright_exec::{HostData, HostTensor, ProgramId};
+use meshwright_exec::{Cluster, HostData, HostTensor, ProgramId};
 use meshwright_ops::F64Tensor;
 use meshwright_plan::Plan;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,8 +27,10 @@ pub struct EvalOptions {
     pub data: Option<String>,
     /// The split: `test` as a rule.
     pub split: String,
-    /// Cores to use.
+    /// Cores to use, in this process.
     pub threads: Option<usize>,
+    /// The devices.
+    pub devices: Devices,
     /// Folders in which data is sought.
     pub roots: Vec<PathBuf>,
     /// A run's folder, or one checkpoint file.
@@ -57,20 +63,35 @@ pub fn read_checkpoint(path: &Path) -> Result<Checkpoint, Failure> {
     }
 }
 
-/// Losses and metrics of a checkpoint over a split of the data.
+/// Losses and metrics of a checkpoint over a split of the data. Of several processes the first reads the checkpoint; all
+/// get the result.
 pub fn evaluate(
     project: &Project,
     sources: &Sources,
     options: &EvalOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<metrics::Evaluation, Failure> {
-    let checkpoint = read_checkpoint(&options.checkpoint)?;
-    let Some(set) = dataset(project, options.data.as_deref(), &options.roots, &options.split, false)? else {
-        return Err(crate::evaluator::data_failed(format!("there is no `{}` split", options.split)));
-    };
-    let mut cluster = start(project, options.threads)?;
-    let evaluator = Evaluator::new(project, sources, &mut cluster, Arc::new(set))?;
-    prepare(&cluster, &checkpoint)?;
+    guarded(&options.devices.processes, evaluated(project, sources, options, progress))
+}
+
+fn evaluated(
+    project: &Project,
+    sources: &Sources,
+    options: &EvalOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<metrics::Evaluation, Failure> {
+    let processes = &*options.devices.processes;
+    let (checkpoint, set) = read(project, options)?;
+    let ready = (|| {
+        let mut cluster = start(project, options.threads, &options.devices)?;
+        let set = Arc::new(set);
+        let evaluator = Evaluator::new(project, sources, &mut cluster, set.clone())?;
+        Ok((cluster, evaluator, set))
+    })();
+    let (cluster, evaluator, set) = settled(processes, "the programs", ready)?;
+    let plans: Vec<&Plan> = evaluator.programs().map(|p| &*p.plan).collect();
+    same(processes, &asked(options, &set, plans.first().copied(), &[]))?;
+    prepare(&cluster, checkpoint.as_ref())?;
     let result = evaluator.run(&cluster, &AtomicBool::new(false), progress)?;
     cluster.shutdown();
     match result {
@@ -79,52 +100,99 @@ pub fn evaluate(
     }
 }
 
-fn prepare(cluster: &meshwright_exec::Cluster, checkpoint: &Checkpoint) -> Result<(), Failure> {
-    cluster.init_state(ProgramId(0), checkpoint.meta.seed)?;
-    restore(cluster, checkpoint)
+/// The checkpoint, on the first process, and the data.
+fn read(project: &Project, options: &EvalOptions) -> Result<(Option<Checkpoint>, Dataset), Failure> {
+    let processes = &*options.devices.processes;
+    let about = "the checkpoint";
+    let checkpoint = processes.on_first(about.into(), || read_checkpoint(&options.checkpoint))?;
+    let checkpoint = settled(processes, about, checkpoint.transpose())?;
+    let set = match dataset(project, options.data.as_deref(), &options.roots, &options.split, false) {
+        Ok(Some(set)) => Ok(set),
+        Ok(None) => Err(crate::evaluator::data_failed(format!("there is no `{}` split", options.split))),
+        Err(failure) => Err(failure),
+    };
+    Ok((checkpoint, settled(processes, "the data", set)?))
+}
+
+/// What all processes must be asked for alike.
+fn asked(
+    options: &EvalOptions,
+    set: &Dataset,
+    plan: Option<&Plan>,
+    more: &[(&str, String)],
+) -> BTreeMap<String, String> {
+    let mut asked = plan.map(common).unwrap_or_default();
+    asked.insert("`--split`".into(), options.split.clone());
+    asked.insert("its data".into(), format!("{} examples ({})", set.records(), set.fingerprint()));
+    asked.extend(more.iter().map(|(name, value)| (name.to_string(), value.clone())));
+    asked
+}
+
+/// Sets all parameters and states to those of a checkpoint, which the first process has.
+fn prepare(cluster: &Cluster, checkpoint: Option<&Checkpoint>) -> Result<(), Failure> {
+    let seed = checkpoint.map_or(0, |c| c.meta.seed).to_le_bytes();
+    let seed = cluster.processes().spread("the seed".into(), seed.to_vec())?;
+    cluster.init_state(ProgramId(0), u64::from_le_bytes(crate::tensor::array(&seed)))?;
+    restore(cluster, checkpoint, false)
 }
 
 /// Outputs of a checkpoint for the examples of a split, in the order of the file: name, and a tensor whose first dim counts
-/// examples where the output has the example dim. One that lacks it is of all examples together.
+/// examples where the output has the example dim. One that lacks it is of all examples together. Of several processes the
+/// first reads the checkpoint; all get the outputs.
 pub fn predict(
     project: &Project,
     sources: &Sources,
     options: &PredictOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<(String, HostTensor)>, Failure> {
-    let wanted = wanted(project, &options.outputs)?;
+    guarded(&options.eval.devices.processes, predicted(project, sources, options, progress))
+}
+
+fn predicted(
+    project: &Project,
+    sources: &Sources,
+    options: &PredictOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Vec<(String, HostTensor)>, Failure> {
     let e = &options.eval;
-    let checkpoint = read_checkpoint(&e.checkpoint)?;
-    let Some(set) = dataset(project, e.data.as_deref(), &e.roots, &e.split, false)? else {
-        return Err(crate::evaluator::data_failed(format!("there is no `{}` split", e.split)));
-    };
+    let processes = &*e.devices.processes;
+    let wanted = settled(processes, "the outputs", wanted(project, &options.outputs))?;
+    let (checkpoint, set) = read(project, e)?;
     let records = options.limit.unwrap_or(usize::MAX).min(set.records());
-    let remainder = remainder(project, records)?;
     let of = |p: &Project| match meshwright_core::prediction(&p.program, &wanted) {
         (Some(e), _) => Ok(e),
         (None, d) => Err(Failure::Diagnostics(d)),
     };
-    let prediction = of(project)?;
+    let size = project.example_dim().map_or(1, |d| d.0.size).max(1);
+    let ready = (|| {
+        let remainder = remainder(project, records)?;
+        let prediction = of(project)?;
+        let cluster = start(project, e.threads, &e.devices)?;
+        Ok((remainder, prediction, cluster))
+    })();
+    let (remainder, prediction, mut cluster) = settled(processes, "the outputs", ready)?;
+    let more = [("`--output`", wanted.join(", ")), ("`--limit`", records.to_string())];
+    same(processes, &asked(e, &set, None, &more))?;
     let (accumulators, rows) = prediction.step.goals.split_at(prediction.accumulate.len());
     let rows: Vec<&str> = rows.iter().map(|g| g.name.as_str()).collect();
-    let mut cluster = start(project, e.threads)?;
-    let size = project.example_dim().map_or(1, |d| d.0.size).max(1);
     let mut parts: Vec<Vec<HostTensor>> = vec![Vec::new(); rows.len()];
     let mut totals = Totals::new(&prediction);
     let mut first = 0;
     let whole = (records >= size).then_some(project);
     for (p, count) in [(whole, records / size), (remainder.as_ref(), 1)] {
         let Some(p) = p else { continue };
-        let program = load(&mut cluster, compiled(p, &of(p)?.step, sources)?.plan)?;
-        prepare(&cluster, &checkpoint)?;
+        let step = of(p).and_then(|e| compiled(p, &e.step, sources));
+        let program = settled(processes, "the program", step.and_then(|c| load(&mut cluster, c.plan)))?;
+        prepare(&cluster, checkpoint.as_ref())?;
         for _ in 0..count {
             let records_of: Vec<usize> = (first..first + program.examples).collect();
-            let report = cluster.run(program.id, 1, &provide(batch(&set, &program.needs, &records_of)))?;
+            let given = provide(&program, batch(&set, &program.needs, &records_of));
+            let report = cluster.run(program.id, 1, &given)?;
             for (name, list) in rows.iter().zip(&mut parts) {
                 list.extend(report.outputs.get(*name).and_then(|t| in_order(p, &program.plan, name, t)));
             }
             if !accumulators.is_empty() {
-                totals.add(&program, &report.outputs)?;
+                settled(processes, "the outputs", totals.add(&program, &report.outputs))?;
             }
             first += program.examples;
             progress(first, records);

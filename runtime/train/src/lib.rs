@@ -14,18 +14,22 @@ mod failure;
 mod files;
 pub mod inference;
 pub mod metrics;
+mod opening;
 pub mod project;
 pub mod run_dir;
 mod settings;
 mod tensor;
+mod together;
 mod totals;
 pub mod trainer;
 
 pub use bench::{BenchOptions, BenchResult, bench};
+pub use devices::{Asked, Devices};
 pub use failure::Failure;
 pub use inference::{EvalOptions, PredictOptions, evaluate, predict, read_checkpoint};
 pub use project::{Loaded, Project, ProjectOptions};
 pub use tensor::RawTensor;
+pub use together::settled;
 pub use trainer::{Finished, Progress, TrainOptions, train};
 
 /// A result whose error is one message to the user.

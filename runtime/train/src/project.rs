@@ -4,7 +4,10 @@ use crate::catalog::{LAYOUTS, MODELS, find};
 use crate::files::Files;
 use meshwright_core::evaluation::Evaluation;
 use meshwright_core::resolve::resolve;
-use meshwright_core::{Compiled, Layout, Program, Settings, StepGraph, check_devices, compile, layout};
+use meshwright_core::compile::Stage;
+use meshwright_core::{
+    CompileOptions, Compiled, Layout, Program, Settings, StepGraph, check_devices, compile_with, layout,
+};
 use meshwright_diag::{Diagnostic, FileId, Sources, Span, codes, has_errors, nearest};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{LayoutFile, MeshDecl, ModelFile};
@@ -29,6 +32,8 @@ pub struct ProjectOptions {
     pub size: Option<String>,
     /// Arithmetic type, where it is not the model's own.
     pub precision: Option<DType>,
+    /// Whether collectives run in one go, not while later steps compute.
+    pub no_overlap: bool,
     /// The number of devices there are, where it is fixed.
     pub devices: Option<usize>,
     /// Texts to take for the files of these paths, in place of reading them.
@@ -47,6 +52,7 @@ pub struct Project {
     file: ModelFile,
     uses: Files,
     settings: Settings,
+    compiling: CompileOptions,
 }
 
 /// The texts of a project, by their number in [`Loaded::sources`].
@@ -141,7 +147,18 @@ impl Project {
 
     /// Compiles a step of this project's program.
     pub fn compile(&self, step: &StepGraph, sources: &Sources) -> (Option<Compiled>, Vec<Diagnostic>) {
-        compile(step, &self.layout, &|span| line_of(sources, span), &mut |_, _| {})
+        self.compile_observed(step, sources, &mut |_, _| {})
+    }
+
+    /// [`Project::compile`]; `observe` is called after each pass with its position in [`meshwright_core::PASSES`] and its
+    /// result.
+    pub fn compile_observed(
+        &self,
+        step: &StepGraph,
+        sources: &Sources,
+        observe: &mut dyn FnMut(usize, &Stage),
+    ) -> (Option<Compiled>, Vec<Diagnostic>) {
+        compile_with(step, &self.layout, &|span| line_of(sources, span), self.compiling, observe)
     }
 
     /// The evaluation of this project's losses and metrics.
@@ -190,7 +207,8 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
         return None;
     }
     let texts = Texts { model: id, used: uses.ids(), layout: layout_text };
-    Some(Project { program, layout, texts, file, uses, settings })
+    let compiling = CompileOptions { overlap: !options.no_overlap };
+    Some(Project { program, layout, texts, file, uses, settings, compiling })
 }
 
 /// Name and text of the model, and whether it ships.

@@ -26,6 +26,15 @@ pub(crate) struct RunSettings {
     pub(crate) layout: Vec<String>,
     /// Cores, where `--threads` gave them.
     pub(crate) threads: Option<usize>,
+    /// How devices communicate: `threads`, `mpi`.
+    #[serde(default)]
+    pub(crate) transport: String,
+    /// Whether reductions have a fixed order on every transport.
+    #[serde(default)]
+    pub(crate) deterministic: bool,
+    /// Seconds after which a collective is given up, where it was said.
+    #[serde(default)]
+    pub(crate) timeout: Option<u64>,
     /// Epochs to train.
     pub(crate) epochs: Option<u32>,
     /// Steps to train.
@@ -66,6 +75,9 @@ impl RunSettings {
             mesh: project.layout.mesh.describe(),
             layout: project.layout.rules.iter().map(|r| r.text.clone()).collect(),
             threads: options.threads,
+            transport: options.devices.asked.transport.clone(),
+            deterministic: options.devices.asked.deterministic,
+            timeout: options.devices.asked.timeout,
             epochs: options.epochs,
             steps: options.steps,
             eval: options.eval,
@@ -77,6 +89,28 @@ impl RunSettings {
             dims: program.graph.dims.iter().map(|(d, n)| (n.to_string(), d.size)).collect(),
             consts: program.consts.clone(),
         }
+    }
+
+    /// What all processes of a run must be asked for alike, by name. How many cores each uses, and where it finds its files,
+    /// is its own affair.
+    pub(crate) fn agreed(&self) -> BTreeMap<String, String> {
+        let option = |v: Option<String>| v.unwrap_or_else(|| "none".into());
+        let mut all: BTreeMap<String, String> = BTreeMap::from([
+            ("the model".into(), self.model.clone()),
+            ("the precision".into(), self.precision.clone()),
+            ("the mesh".into(), self.mesh.clone()),
+            ("the layout".into(), format!("`{}`", self.layout.join("; "))),
+            ("the transport".into(), self.transport.clone()),
+            ("`--deterministic`".into(), self.deterministic.to_string()),
+            ("`--timeout`".into(), option(self.timeout.map(|t| t.to_string()))),
+            ("`--epochs`".into(), option(self.epochs.map(|n| n.to_string()))),
+            ("`--steps`".into(), option(self.steps.map(|n| n.to_string()))),
+            ("evaluation".into(), self.eval.to_string()),
+            ("its data".into(), format!("{} examples ({})", self.examples, self.fingerprint)),
+        ]);
+        all.extend(self.dims.iter().map(|(n, v)| (format!("`{n}`"), v.to_string())));
+        all.extend(self.consts.iter().map(|(n, v)| (format!("`{n}`"), v.to_string())));
+        all
     }
 
     /// Compares with what a resumed run is asked for. What would change the numbers is refused; of the rest, a line for each
@@ -144,7 +178,13 @@ impl RunSettings {
         let mesh = |m: &str| if m.is_empty() { "one device".to_string() } else { m.to_string() };
         let cores = |t: Option<usize>| t.map_or("all cores".to_string(), |t| format!("{t} cores"));
         let place = |d: &Option<String>| d.clone().unwrap_or_else(|| "the default place".into());
+        let transport = |s: &RunSettings| match s.transport.as_str() {
+            "" => "threads".to_string(),
+            other => other.to_string(),
+        };
         let changes = [
+            ("transport", transport(self), transport(now)),
+            ("deterministic", self.deterministic.to_string(), now.deterministic.to_string()),
             ("mesh", mesh(&self.mesh), mesh(&now.mesh)),
             ("layout", list(&self.layout), list(&now.layout)),
             ("threads", cores(self.threads), cores(now.threads)),

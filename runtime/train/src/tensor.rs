@@ -34,6 +34,12 @@ impl RawTensor {
         HostTensor::new(self.shape, data)
     }
 
+    /// Whether [`RawTensor::into_host`] gives a tensor.
+    pub(crate) fn is_whole(&self) -> bool {
+        let pairs = matches!(self.dtype, DType::PairF32 | DType::PairF64);
+        !pairs && Self::bytes_of(self.dtype, &self.shape) == Some(self.data.len())
+    }
+
     /// The bytes of an engine's tensor; `None` for pairs.
     pub fn from_host(tensor: &HostTensor) -> Option<RawTensor> {
         let data = match &tensor.data {

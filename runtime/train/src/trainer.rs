@@ -1,19 +1,20 @@
 //! The training loop: batches in, steps, evaluation each epoch, checkpoints, events out.
 
-use crate::checkpoint::{Checkpoint, EpochLosses, Meta, Store};
+use crate::checkpoint::{EpochLosses, Meta, Store};
 use crate::data::{Dataset, Schedule};
 use crate::devices::{
-    batch, compiled, dataset, hold_rest, init_all, load, prefetch, provide, restore, snapshot, start,
+    Devices, Loaded, batch, hold_rest, init_all, load, prefetch, provide, restore, snapshot, start,
 };
 use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
 use crate::metrics::{self, Event};
-use crate::project::Project;
-use crate::run_dir::{MetricsLog, RunDir, read_settings};
-use crate::settings::RunSettings;
-use meshwright_core::training_step;
+use crate::opening::{Needs, Opened, Standing, Written, standing};
+use crate::project::{Project, line_of};
+use crate::run_dir::MetricsLog;
+use crate::together::{guarded, met, same, settled};
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::Cluster;
+use meshwright_exec::{About, Cluster};
+use meshwright_plan::Plan;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,8 +36,10 @@ pub struct TrainOptions {
     pub run: Option<PathBuf>,
     /// Continue the run in that folder.
     pub resume: bool,
-    /// Cores to use.
+    /// Cores to use, in this process.
     pub threads: Option<usize>,
+    /// The devices.
+    pub devices: Devices,
     /// Folders in which data is sought.
     pub roots: Vec<PathBuf>,
     /// Evaluate on the `test` split after each epoch, if there is one.
@@ -118,88 +121,43 @@ pub fn train(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Finished, Failure> {
-    let Some(step) = training_step(&project.program) else {
-        let model = &project.program.model;
-        return Err(Diagnostic::error(codes::E0516, format!("the file has no `train {model}` block"))
-            .help(format!("add one: `train {model} {{ minimize LOSS optimizer adam(lr = 1e-3) }}`"))
-            .into());
-    };
-    let plan = compiled(project, &step, sources)?.plan;
-    let set = match dataset(project, options.data.as_deref(), &options.roots, "train", false)? {
-        Some(s) => Arc::new(s),
-        None => return Err(data_failed("there is no `train` split".into())),
-    };
-    let test = if options.eval {
-        dataset(project, options.data.as_deref(), &options.roots, "test", true)?
-    } else {
-        None
-    };
-    let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| d.size);
-    if Schedule::new(0, set.records(), examples).is_none() {
-        let name = project.example_dim().map_or("?", |d| d.1);
-        return Err(Diagnostic::error(
-            codes::E0516,
-            format!(
-                "`{name}` = {examples}, but there are only {} examples: not one whole batch",
-                set.records()
-            ),
-        )
-        .help(format!("take a smaller batch: `--dim {name}={}`", set.records()))
-        .into());
-    }
+    guarded(&options.devices.processes, trained(project, sources, options, stop, progress))
+}
+
+fn trained(
+    project: &Project,
+    sources: &Sources,
+    options: &TrainOptions,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Finished, Failure> {
+    let processes = &*options.devices.processes;
+    let needs = settled(processes, "what the run needs", Needs::of(project, sources, options))?;
+    same(processes, &needs.asked(project, sources, options))?;
+    let Needs { plan, set, test, examples } = needs;
     // A new run's folder is made when nothing can be wrong any more.
-    let mut notes = Vec::new();
-    let mut run = None;
-    let mut resumed = None;
-    let options = &mut options.clone();
-    if options.resume {
-        let dir = resume(project, sources, options, &set, &mut notes)?;
-        resumed = newest(&dir, &mut notes)?;
-        run = Some(dir);
-    } else if let Some(path) = &options.run {
-        RunDir::vacant(path)?;
-    }
-    let seed = options.seed.unwrap_or(0);
-    let Some(schedule) = Schedule::new(seed, set.records(), examples) else {
-        return Err(data_failed("there is not one whole batch".into()));
-    };
-    let (from, mut losses) = match &resumed {
-        Some(c) => (stands_at(c, &schedule, examples)?, c.meta.losses),
-        None => (0, EpochLosses::default()),
-    };
-    let mut cluster = start(project, options.threads)?;
-    let program = load(&mut cluster, plan)?;
-    let evaluator = match test {
-        Some(t) => Some(evaluator(project, sources, &mut cluster, t)?),
-        None => None,
-    };
-    let rest = hold_rest(project, sources, &mut cluster)?;
-    let evaluating = evaluator.iter().flat_map(Evaluator::programs);
-    init_all(&cluster, std::iter::once(&program).chain(evaluating).chain(&rest), seed)?;
-    if let Some(c) = &resumed {
-        restore(&cluster, c)?;
-        c.only(cluster.states().map(|s| s.name.as_str()))?;
+    let opened =
+        processes.on_first("the run's folder".into(), || Opened::of(project, sources, options, &set))?;
+    let mut opened = settled(processes, "the run's folder", opened.transpose())?;
+    let standing = standing(processes, opened.as_ref())?;
+    let ready = Ready::of((project, sources), options, &standing, plan, (&set, test, examples));
+    let ready = settled(processes, "the programs", ready)?;
+    let Ready { cluster, program, evaluator, schedule, from, mut losses } = ready;
+    if standing.at.is_some() {
+        let resumed = opened.as_mut().and_then(|o| o.resumed.take());
+        restore(&cluster, resumed.as_ref(), true)?;
     }
     let per_epoch = schedule.steps_per_epoch();
-    let last = options.steps.unwrap_or_else(|| u64::from(options.epochs.unwrap_or(1)) * per_epoch);
-    if let (None, Some(path)) = (&run, &options.run) {
-        run = Some(RunDir::create(path)?);
-    }
-    let log = match &run {
-        Some(run) => {
-            let texts = &project.texts;
-            let used: Vec<&str> = texts.used.iter().map(|id| sources.text(*id)).collect();
-            run.write_texts(sources.text(texts.model), &used, texts.layout.map(|id| sources.text(id)))?;
-            run.write_plan(&program.plan.to_json())?;
-            // From here on it is a run.
-            run.write_settings(&RunSettings::new(project, sources, options, seed, &set))?;
-            // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
-            let open = u64::from(is_open(from, per_epoch, &losses));
-            Some(run.metrics(from, (from / per_epoch - open) as u32)?)
-        }
-        None => None,
-    };
-    let store = run.as_ref().map(RunDir::checkpoints).transpose()?;
+    let last = standing.steps.unwrap_or_else(|| u64::from(standing.epochs.unwrap_or(1)) * per_epoch);
+    // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
+    let open = u64::from(is_open(from, per_epoch, &losses));
+    let after = (from, (from / per_epoch - open) as u32);
+    let notes = opened.as_mut().map(|o| std::mem::take(&mut o.notes)).unwrap_or_default();
+    let written = opened.map_or_else(
+        || Ok(Written::default()),
+        |o| Written::of(o, (project, sources), options, (&set, &program.plan), after),
+    );
+    let Written { run: _run, log, store } = settled(processes, "the run's folder", written)?;
     progress(Progress::Started {
         parameters: project.program.params.iter().map(|p| project.program.graph.ty(p.id).elements()).sum(),
         steps_per_epoch: per_epoch,
@@ -214,15 +172,21 @@ pub fn train(
         Ok(batch(&source_set, &needs, &source_schedule.records(n, 0..examples)))
     })?;
     let folder = options.run.as_deref().map(crate::run_dir::checkpoints_in).unwrap_or_default();
+    let minimized = project.program.train.as_ref().map(|t| &t.minimize);
     let mut l = Loop {
         project,
         cluster: &cluster,
+        writes: options.run.is_some(),
         store,
         log,
         schedule: &schedule,
-        seed,
+        seed: standing.seed,
         examples,
         folder,
+        loss: minimized.map_or("the loss", |d| d.name.as_str()),
+        line: minimized.map_or(0, |d| line_of(sources, d.span)),
+        failed: None,
+        stop,
         progress,
     };
     let mut finished = Finished {
@@ -236,41 +200,44 @@ pub fn train(
     let began = Instant::now();
     let mut epoch_began = Instant::now();
     // Steps of the epoch that this process did.
-    let (mut done, mut saved) = (0, from);
+    let (mut done, mut saved, mut stopping) = (0, from, false);
     loop {
         if is_open(finished.steps, per_epoch, &losses) {
-            let ControlFlow::Continue(eval) = l.evaluate(evaluator.as_ref(), stop)? else {
+            let ControlFlow::Continue(eval) = l.evaluate(evaluator.as_ref())? else {
                 finished.interrupted = true;
                 break;
             };
             finished.epochs = (finished.steps / per_epoch) as u32;
             finished.eval = eval.clone();
-            l.epoch(finished.epochs, &losses, eval, epoch_began)?;
+            l.epoch(finished.epochs, &losses, eval, epoch_began);
             (losses, done, epoch_began) = (EpochLosses::default(), 0, Instant::now());
             l.save(finished.steps, losses)?;
             saved = finished.steps;
+            stopping = l.meet()?;
         }
         // All that was asked for is done where this was the last step.
-        if (from + 1..last).contains(&finished.steps) && stop.load(Ordering::Relaxed) {
+        if (from + 1..last).contains(&finished.steps) && stopping {
             finished.interrupted = true;
             break;
         }
         let Some(b) = batches.next() else { break };
         let n = finished.steps + 1;
-        let report = cluster.run(program.id, n, &provide(b.map_err(data_failed)?))?;
+        let report = cluster.run(program.id, n, &provide(&program, b.map_err(data_failed)?))?;
         let name = &program.plan.outputs[0].name;
         let loss = report.outputs.get(name).and_then(|t| t.scalar()).unwrap_or(f64::NAN);
         done += 1;
-        l.step(n, loss, epoch_began, done)?;
+        l.step(n, loss, epoch_began, done);
         losses.add(loss);
         (finished.steps, finished.loss) = (n, Some(loss));
+        stopping = l.meet()?;
     }
     drop(batches);
     if saved != finished.steps {
         l.save(finished.steps, losses)?;
+        l.meet()?;
     }
     if !finished.interrupted && !finished.steps.is_multiple_of(per_epoch) && evaluator.is_some() {
-        match l.evaluate(evaluator.as_ref(), stop)? {
+        match l.evaluate(evaluator.as_ref())? {
             ControlFlow::Continue(eval) => finished.eval = eval,
             ControlFlow::Break(()) => finished.interrupted = true,
         }
@@ -278,13 +245,50 @@ pub fn train(
     if !finished.interrupted {
         let seconds = began.elapsed().as_secs_f64();
         finished.epochs = (finished.steps / per_epoch) as u32;
-        l.event(Event::Done { steps: finished.steps, epochs: finished.epochs, seconds })?;
+        l.event(Event::Done { steps: finished.steps, epochs: finished.epochs, seconds });
     }
-    if let Some(log) = &l.log {
-        log.sync()?;
-    }
+    l.sync();
+    l.meet()?;
     cluster.shutdown();
     Ok(finished)
+}
+
+/// The devices with all programs loaded and first values set, and where the run begins.
+struct Ready {
+    cluster: Cluster,
+    program: Loaded,
+    evaluator: Option<Evaluator>,
+    schedule: Schedule,
+    from: u64,
+    losses: EpochLosses,
+}
+
+impl Ready {
+    fn of(
+        (project, sources): (&Project, &Sources),
+        options: &TrainOptions,
+        standing: &Standing,
+        plan: Plan,
+        (set, test, examples): (&Dataset, Option<Dataset>, usize),
+    ) -> Result<Ready, Failure> {
+        let Some(schedule) = Schedule::new(standing.seed, set.records(), examples) else {
+            return Err(data_failed("there is not one whole batch".into()));
+        };
+        let (from, losses) = match &standing.at {
+            Some(meta) => (stands_at(meta, &schedule, examples)?, meta.losses),
+            None => (0, EpochLosses::default()),
+        };
+        let mut cluster = start(project, options.threads, &options.devices)?;
+        let program = load(&mut cluster, plan)?;
+        let evaluator = match test {
+            Some(t) => Some(self::evaluator(project, sources, &mut cluster, t)?),
+            None => None,
+        };
+        let rest = hold_rest(project, sources, &mut cluster)?;
+        let evaluating = evaluator.iter().flat_map(Evaluator::programs);
+        init_all(&cluster, std::iter::once(&program).chain(evaluating).chain(&rest), standing.seed)?;
+        Ok(Ready { cluster, program, evaluator, schedule, from, losses })
+    }
 }
 
 /// Whether all steps of an epoch are done, but it is not evaluated.
@@ -292,65 +296,18 @@ fn is_open(steps: u64, per_epoch: u64, losses: &EpochLosses) -> bool {
     steps.is_multiple_of(per_epoch) && losses.steps > 0
 }
 
-/// Opens the run's folder and checks that what is asked for is the same run. What is not asked for, seed and length, becomes
-/// the run's.
-fn resume(
-    project: &Project,
-    sources: &Sources,
-    options: &mut TrainOptions,
-    set: &Dataset,
-    notes: &mut Vec<String>,
-) -> Result<RunDir, Failure> {
-    let Some(path) = &options.run else {
-        return Err(Diagnostic::error(codes::E0516, "`--resume` needs the folder of the run")
-            .help("name it: `--run DIR --resume`")
-            .into());
-    };
-    let dir = RunDir::resume(path)?;
-    let before: RunSettings = read_settings(path)?;
-    let Ok(of_run) = before.seed.parse() else {
-        let message = format!("`{}` cannot be used: its seed is `{}`", path.display(), before.seed);
-        return Err(Diagnostic::error(codes::E0511, message).into());
-    };
-    let seed = *options.seed.get_or_insert(of_run);
-    if (options.steps, options.epochs) == (None, None) {
-        (options.steps, options.epochs) = (before.steps, before.epochs);
-    }
-    notes.extend(before.resumed_as(&RunSettings::new(project, sources, options, seed, set))?);
-    if dir.model_text()? != sources.text(project.texts.model) {
-        let now = sources.name(project.texts.model);
-        notes.push(format!(
-            "the text of `{now}` has changed since the run was started; it goes on with the new one"
-        ));
-    }
-    Ok(dir)
-}
-
-fn newest(run: &RunDir, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, Failure> {
-    Ok(match run.checkpoints()?.newest()? {
-        Some(found) => {
-            notes.extend(found.skipped.iter().map(|s| format!("skipped a damaged checkpoint: {s:?}")));
-            Some(found.checkpoint)
-        }
-        None => {
-            notes.push("the run has no checkpoint yet: it starts again".into());
-            None
-        }
-    })
-}
-
 /// After which step a checkpoint was written, which must be one of this schedule.
-fn stands_at(c: &Checkpoint, schedule: &Schedule, examples: usize) -> Result<u64, Failure> {
-    let (epoch, position) = schedule.position(c.meta.step);
-    if (epoch, position as u64) == (c.meta.epoch, c.meta.position) {
-        return Ok(c.meta.step);
+fn stands_at(meta: &Meta, schedule: &Schedule, examples: usize) -> Result<u64, Failure> {
+    let (epoch, position) = schedule.position(meta.step);
+    if (epoch, position as u64) == (meta.epoch, meta.position) {
+        return Ok(meta.step);
     }
     Err(Diagnostic::error(
         codes::E0516,
         format!(
             "the run stands at example {} of epoch {}, which no step of {examples} examples reaches",
-            c.meta.position,
-            c.meta.epoch + 1
+            meta.position,
+            meta.epoch + 1
         ),
     )
     .help("resume with the batch size and the data of the run")
@@ -378,6 +335,8 @@ fn evaluator(
 struct Loop<'a> {
     project: &'a Project,
     cluster: &'a Cluster,
+    /// Whether checkpoints are written, by whichever process.
+    writes: bool,
     store: Option<Store>,
     log: Option<MetricsLog>,
     schedule: &'a Schedule,
@@ -385,73 +344,99 @@ struct Loop<'a> {
     examples: usize,
     /// Where checkpoints go.
     folder: PathBuf,
+    /// Name and line of what is minimised.
+    loss: &'a str,
+    line: u32,
+    /// What went wrong here since all processes met.
+    failed: Option<Failure>,
+    stop: &'a AtomicBool,
     progress: &'a mut dyn FnMut(Progress),
 }
 
 impl Loop<'_> {
-    fn event(&mut self, event: Event) -> Result<(), Failure> {
-        if let Some(log) = &mut self.log {
-            log.append(&event)?;
-        }
+    fn event(&mut self, event: Event) {
+        let written = self.log.as_mut().map_or(Ok(()), |log| log.append(&event));
+        self.note(written.map_err(Failure::from));
         (self.progress)(Progress::Event(&event));
-        Ok(())
     }
 
-    fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, done: usize) -> Result<(), Failure> {
-        self.event(Event::Step { step, loss })?;
+    /// Keeps a failure until all processes meet. The first one counts.
+    fn note(&mut self, result: Result<(), Failure>) {
+        if let Err(failure) = result {
+            self.failed.get_or_insert(failure);
+        }
+    }
+
+    /// All processes meet: whether one of them was asked to stop.
+    fn meet(&mut self) -> Result<bool, Failure> {
+        let about = About { what: self.loss, line: self.line };
+        met(self.cluster.processes(), about, self.stop.load(Ordering::Relaxed), self.failed.take())
+    }
+
+    fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, done: usize) {
+        self.event(Event::Step { step, loss });
         let rate = (done * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
         let epoch = self.schedule.position(step - 1).0 + 1;
         (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate });
         if loss.is_finite() {
-            return Ok(());
+            return;
         }
-        let decl = self.project.program.train.as_ref().map(|t| &t.minimize);
-        let name = decl.map_or("the loss", |d| d.name.as_str());
+        let name = self.loss;
         let mut d = Diagnostic::error(codes::E0517, format!("the loss `{name}` is {loss} at step {step}"));
-        if let Some(decl) = decl {
+        if let Some(decl) = self.project.program.train.as_ref().map(|t| &t.minimize) {
             d = d.at(decl.span, "not finite from here on");
         }
-        Err(d.help("try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block").into())
+        let help = "try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block";
+        self.note(Err(d.help(help).into()));
     }
 
     /// Measures on the test set, where there is one; breaks off where it was stopped.
     fn evaluate(
         &mut self,
         evaluator: Option<&Evaluator>,
-        stop: &AtomicBool,
     ) -> Result<ControlFlow<(), Option<metrics::Evaluation>>, Failure> {
         let Some(e) = evaluator else { return Ok(ControlFlow::Continue(None)) };
         let progress = &mut *self.progress;
         let told = &mut |done, total| progress(Progress::Evaluating { done, total });
-        Ok(match e.run(self.cluster, stop, told)? {
+        Ok(match e.run(self.cluster, self.stop, told)? {
             Some(result) => ControlFlow::Continue(Some(result)),
             None => ControlFlow::Break(()),
         })
     }
 
-    fn epoch(
-        &mut self,
-        epoch: u32,
-        losses: &EpochLosses,
-        eval: Option<metrics::Evaluation>,
-        began: Instant,
-    ) -> Result<(), Failure> {
+    fn epoch(&mut self, epoch: u32, losses: &EpochLosses, eval: Option<metrics::Evaluation>, began: Instant) {
         let seconds = began.elapsed().as_secs_f64();
-        self.event(Event::Epoch { epoch, train_loss: losses.mean(), eval, seconds })
+        self.event(Event::Epoch { epoch, train_loss: losses.mean(), eval, seconds });
     }
 
+    /// Saves a checkpoint: the first process has it written while the others wait. That it failed is told when they meet.
     fn save(&mut self, step: u64, losses: EpochLosses) -> Result<(), Failure> {
-        let Some(store) = &self.store else { return Ok(()) };
+        if !self.writes {
+            return Ok(());
+        }
         let (epoch, position) = self.schedule.position(step);
         let name = self.project.program.model.as_str();
         let meta = Meta { losses, ..Meta::new(name, step, epoch, position as u64, self.seed) };
         // What the log says of these steps must be on disk before the checkpoint that vouches for them.
-        if let Some(log) = &self.log {
-            log.sync()?;
-        }
+        self.sync();
         let tensors = snapshot(self.cluster)?;
-        store.save(&meta, tensors.iter().map(|(n, t)| (n.as_str(), t)))?;
-        (self.progress)(Progress::Checkpoint { step, path: self.folder.clone() });
+        let (store, sound) = (self.store.as_ref(), self.failed.is_none());
+        let saved = self.cluster.processes().on_first("the checkpoint".into(), || match store {
+            Some(store) if sound => store.save(&meta, tensors.iter().map(|(n, t)| (n.as_str(), t))),
+            _ => Ok(()),
+        })?;
+        match saved {
+            Some(Err(d)) => self.note(Err(d.into())),
+            Some(Ok(())) if sound => {
+                (self.progress)(Progress::Checkpoint { step, path: self.folder.clone() });
+            }
+            _ => {}
+        }
         Ok(())
+    }
+
+    fn sync(&mut self) {
+        let synced = self.log.as_ref().map_or(Ok(()), MetricsLog::sync);
+        self.note(synced.map_err(Failure::from));
     }
 }

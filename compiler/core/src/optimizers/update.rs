@@ -43,6 +43,7 @@ impl<'a> Update<'a> {
             path: p.decl.path.as_str().into(),
             name: format!("update of {}", p.decl.path).into(),
             span: p.decl.span,
+            full: false,
         };
     }
 

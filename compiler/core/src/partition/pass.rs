@@ -210,15 +210,7 @@ impl<'a> Pass<'a> {
 
     /// Whether an op is element-wise.
     pub(super) fn pointwise(&self, id: Id) -> bool {
-        let g = self.graph();
-        let types = g.input_types(id);
-        let mut e = meshwright_plan::Expr::default();
-        let regs: Vec<u16> = types
-            .iter()
-            .enumerate()
-            .map(|(i, t)| e.push(meshwright_plan::expr::Scalar::Load(i as u16), t.dtype))
-            .collect();
-        g.node(id).op.scalar(&mut e, &regs, &types, g.ty(id)).is_some()
+        self.graph().is_elementwise(id)
     }
 
     /// The placement of a value as it is now.

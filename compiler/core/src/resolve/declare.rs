@@ -62,6 +62,7 @@ impl<'a> Resolver<'a> {
             path: path.as_str().into(),
             name: path.as_str().into(),
             span: p.name.span,
+            full: false,
         };
         let leaf = match variety {
             Variety::Param => LeafOp::Param { path: path.clone(), init },

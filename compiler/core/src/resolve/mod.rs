@@ -90,7 +90,7 @@ fn resolve_loaded(
     let precision = train::precision(train, settings, &mut report);
     let Some(chosen) = chosen else { return (None, report.finish()) };
     let mut r = Resolver {
-        float: precision,
+        float: precision.wide(),
         graph: Graph::new(std::mem::take(&mut globals.names)),
         globals,
         report,
@@ -125,7 +125,7 @@ fn resolve_loaded(
     let program = Program {
         model: chosen.name.text.clone(),
         graph: r.graph,
-        float: r.float,
+        float: precision,
         consts,
         dim_spans,
         inputs: r.inputs,

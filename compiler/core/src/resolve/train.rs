@@ -1,7 +1,6 @@
 //! The `train` block.
 
 use super::args::Slot;
-use super::call::not_yet;
 use super::report::{Report, listed, nearest};
 use super::scope::{Scope, ScopeKind};
 use super::{Resolver, glob};
@@ -23,17 +22,11 @@ pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut
     match name.text.as_str() {
         "f32" => DType::F32,
         "f64" => DType::F64,
-        "bf16" => {
-            let d = not_yet("`precision bf16`", name.span)
-                .fix("write `f32`", name.span, "f32", false)
-                .help("or leave the file as it is and run with `--precision f32`");
-            report.push(d);
-            DType::F32
-        }
+        "bf16" => DType::BF16,
         other => {
             let d = Diagnostic::error(codes::E0201, format!("there is no precision `{other}`"))
                 .at(name.span, "not known")
-                .note("precisions: `f32` and `f64`");
+                .note("precisions: `f32`, `f64` and `bf16`");
             report.push(match nearest(other, ["f32", "f64", "bf16"]) {
                 Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d,

@@ -5,8 +5,12 @@
 
 use meshwright_plan::{Axis, BufId, Collective, DType, Monoid, Operand, Plan, Step, StepKind};
 
-/// A bucket takes no more once it holds this many bytes: large ones gain nothing, and would wait for the last gradient.
+/// A bucket takes no more once it holds this many bytes: larger ones gain nothing.
 const BUCKET_BYTES: usize = 32 << 20;
+/// No bucket is closed before it holds this many bytes: below, a launch costs as much as what it moves.
+const LEAST_BYTES: usize = 4 << 20;
+/// What could share a bucket fills at least so many, so that the first can fly while what goes into the last is computed.
+const BUCKETS: usize = 4;
 /// How many steps ahead another all-reduce is sought before something reads a bucket. What waits meanwhile takes memory.
 const NEAR: usize = 32;
 
@@ -21,13 +25,15 @@ struct Bucket {
 /// Joins all-reduces of equal axes, monoid and dtype.
 pub fn bundle(mut plan: Plan) -> Plan {
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
+    let most = most_bytes(&plan, &steps);
+    let most = |key: &Key| most.iter().find(|m| m.0 == *key).map_or(BUCKET_BYTES, |m| m.1);
     let mut open: Vec<(Key, Bucket)> = Vec::new();
     for at in 0..steps.len() {
         // Each bucket makes this place wait once: two of different axes could else wait for each other in turn, for ever.
         let mut waited: Vec<usize> = Vec::new();
         while let Some(i) = open.iter().position(|(_, b)| reads_any(&steps[at], &b.gives)) {
             let (key, bucket) = &open[i];
-            if waited.contains(&i) || !postpone(&plan, &mut steps, at, key, bucket) {
+            if waited.contains(&i) || !postpone(&plan, &mut steps, at, (key, most(key)), bucket) {
                 break;
             }
             waited.push(i);
@@ -38,8 +44,10 @@ pub fn bundle(mut plan: Plan) -> Plan {
         open.retain(|(_, b)| !b.gives.iter().any(|g| reads.contains(g)));
         let Some((key, bytes)) = all_reduce(&plan, step) else { continue };
         let gives: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
-        let found = open.iter().position(|(k, b)| *k == key && b.bytes + bytes <= BUCKET_BYTES);
+        let found = open.iter().position(|(k, b)| *k == key && b.bytes + bytes <= most(&key));
         let Some(i) = found else {
+            // A full one is closed: what is small and comes late would else draw it down to its own place.
+            open.retain(|(k, _)| *k != key);
             open.push((key, Bucket { at, bytes, gives }));
             continue;
         };
@@ -54,6 +62,18 @@ pub fn bundle(mut plan: Plan) -> Plan {
     }
     plan.steps = steps.into_iter().flatten().collect();
     plan
+}
+
+/// For each key the bytes at which a bucket is full.
+fn most_bytes(plan: &Plan, steps: &[Option<Step>]) -> Vec<(Key, usize)> {
+    let mut totals: Vec<(Key, usize)> = Vec::new();
+    for (key, bytes) in steps.iter().flatten().filter_map(|s| all_reduce(plan, s)) {
+        match totals.iter_mut().find(|t| t.0 == key) {
+            Some(t) => t.1 += bytes,
+            None => totals.push((key, bytes)),
+        }
+    }
+    totals.into_iter().map(|(k, t)| (k, (t / BUCKETS).clamp(LEAST_BYTES, BUCKET_BYTES))).collect()
 }
 
 /// What an all-reduce shares with those that it may join, and the bytes that go in; `None` for other steps.
@@ -72,7 +92,13 @@ fn reads_any(step: &Option<Step>, buffers: &[BufId]) -> bool {
 
 /// Moves what depends on a bucket, from the step `at` on, behind the next all-reduce that may join it and does not depend
 /// on it. False where there is none near in the same phase.
-fn postpone(plan: &Plan, steps: &mut [Option<Step>], at: usize, key: &Key, bucket: &Bucket) -> bool {
+fn postpone(
+    plan: &Plan,
+    steps: &mut [Option<Step>],
+    at: usize,
+    (key, most): (&Key, usize),
+    bucket: &Bucket,
+) -> bool {
     let phase = |s: &Option<Step>| s.as_ref().map(|s| s.phase);
     let mut made = bucket.gives.clone();
     let mut waits = Vec::new();
@@ -84,7 +110,7 @@ fn postpone(plan: &Plan, steps: &mut [Option<Step>], at: usize, key: &Key, bucke
         if reads_any(&steps[i], &made) {
             made.extend(step.kind.writes().iter().map(|o| o.buf));
             waits.push(i);
-        } else if all_reduce(plan, step).is_some_and(|(k, b)| k == *key && bucket.bytes + b <= BUCKET_BYTES) {
+        } else if all_reduce(plan, step).is_some_and(|(k, b)| k == *key && bucket.bytes + b <= most) {
             let (mut first, mut later) = (Vec::new(), Vec::new());
             for (k, step) in steps.iter_mut().enumerate().take(i + 1).skip(at) {
                 if waits.contains(&k) { later.push(step.take()) } else { first.push(step.take()) }
@@ -121,7 +147,7 @@ mod tests {
     }
 
     fn step(kind: StepKind) -> Step {
-        Step { kind, phase: Phase::Forward, origin: Vec::new(), reuse: Vec::new(), free: Vec::new() }
+        Step { kind, phase: Phase::Forward, origin: Vec::new(), reuse: Vec::new(), free: Vec::new(), flight: None }
     }
 
     fn sum(axis: u8, from: u32, to: u32) -> Step {

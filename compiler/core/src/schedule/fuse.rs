@@ -131,7 +131,7 @@ fn merge(first: &Step, second: &Step, needed: &dyn Fn(BufId) -> bool) -> Step {
         origin.push(w.clone());
     }
     let kind = StepKind::Map { expr: m.expr, inputs: m.inputs, outs };
-    Step { kind, phase: second.phase, origin, reuse: Vec::new(), free: Vec::new() }
+    Step { kind, phase: second.phase, origin, reuse: Vec::new(), free: Vec::new(), flight: None }
 }
 
 struct Merged {

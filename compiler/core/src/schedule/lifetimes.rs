@@ -11,22 +11,28 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
             last.insert(o.buf, i);
         }
     }
-    // What outlives the step: outputs, next values, and parameters that the step does not change.
-    let mut stays: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).collect();
-    for l in &plan.leaves {
-        stays.extend(l.next);
-        if l.next.is_none() && matches!(l.kind, LeafKind::Param | LeafKind::Moment) {
-            stays.insert(l.buf);
+    let stays = outlives(&plan);
+    // Operands of a collective in flight stay until its end, but for those whose storage a result takes at the start.
+    for i in 0..plan.steps.len() {
+        let (step, end) = (&plan.steps[i], plan.end_of(i));
+        let reads: Vec<BufId> = step.kind.reads().iter().map(|o| o.buf).collect();
+        if !matches!(step.kind, StepKind::Collective(_)) || end == i {
+            continue;
         }
+        let ends: Vec<BufId> =
+            reads.iter().copied().filter(|b| last.get(b) == Some(&i) && !stays.contains(b)).collect();
+        let handed_on = pairs(&plan, i, &ends, &BTreeMap::new());
+        for b in reads.into_iter().filter(|b| !handed_on.iter().any(|p| p.0 == *b)) {
+            last.entry(b).and_modify(|l| *l = end.max(*l));
+        }
+    }
+    let mut ending: BTreeMap<usize, Vec<BufId>> = BTreeMap::new();
+    for (b, i) in last.into_iter().filter(|(b, _)| !stays.contains(b)) {
+        ending.entry(i).or_default().push(b);
     }
     let next: BTreeMap<BufId, BufId> = plan.leaves.iter().filter_map(|l| Some((l.buf, l.next?))).collect();
     for i in 0..plan.steps.len() {
-        let ends: Vec<BufId> = {
-            let s = &plan.steps[i];
-            let all: BTreeSet<BufId> =
-                s.kind.reads().iter().chain(s.kind.writes().iter()).map(|o| o.buf).collect();
-            all.into_iter().filter(|b| last.get(b) == Some(&i) && !stays.contains(b)).collect()
-        };
+        let ends = ending.remove(&i).unwrap_or_default();
         let reuse = pairs(&plan, i, &ends, &next);
         let step = &mut plan.steps[i];
         step.free = ends.into_iter().filter(|b| !reuse.iter().any(|r| r.0 == *b)).collect();
@@ -34,6 +40,18 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
     }
     measure(&mut plan);
     plan
+}
+
+/// What outlives the step: outputs, next values, and parameters that the step does not change.
+pub(super) fn outlives(plan: &Plan) -> BTreeSet<BufId> {
+    let mut stays: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).collect();
+    for l in &plan.leaves {
+        stays.extend(l.next);
+        if l.next.is_none() && matches!(l.kind, LeafKind::Param | LeafKind::Moment) {
+            stays.insert(l.buf);
+        }
+    }
+    stays
 }
 
 /// Which results take the storage of which operands: of a map, results of the same shape and dtype whose operand is read

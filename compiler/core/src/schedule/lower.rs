@@ -4,8 +4,8 @@
 use crate::partition::{Instr, Move, Spmd, VersionId};
 use crate::step_graph::GoalKind;
 use meshwright_diag::Span;
-use meshwright_ops::{Emit, Id, Kind, LeafOp, Type};
-use meshwright_plan::expr::Scalar;
+use meshwright_ops::{Emit, Id, Kind, LeafOp, Op, Type};
+use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{
     Axis, BufId, Buffer, Collective, Copy, DType, Dim, Expr, Leaf, LeafKind, Operand, OutputDecl, Placement,
     Plan, Step, StepKind, Summary, Where, largest_block,
@@ -88,7 +88,7 @@ impl Lower<'_> {
 
     fn push(&mut self, kind: StepKind, id: Id, because: &str, phase: meshwright_plan::Phase) {
         let origin = kind.writes().iter().map(|_| self.origin(id, because)).collect();
-        self.plan.steps.push(Step { kind, phase, origin, reuse: Vec::new(), free: Vec::new() });
+        self.plan.steps.push(Step { kind, phase, origin, reuse: Vec::new(), free: Vec::new(), flight: None });
     }
 
     fn instr(&mut self, instr: &Instr) {
@@ -167,10 +167,7 @@ impl Lower<'_> {
         let node = graph.node(id).clone();
         let types: Vec<Type> = graph.input_types(id).into_iter().cloned().collect();
         let refs: Vec<&Type> = types.iter().collect();
-        let mut expr = Expr::default();
-        let loads: Vec<u16> =
-            refs.iter().enumerate().map(|(i, t)| expr.push(Scalar::Load(i as u16), t.dtype)).collect();
-        if let Some(reg) = node.op.scalar(&mut expr, &loads, &refs, &node.ty) {
+        if let Some((expr, loads, reg)) = scalar(&*node.op, &refs, &node.ty) {
             let identity = loads.first() == Some(&reg) && operands[0].dims.len() == node.ty.dims.len();
             if identity && loads.len() == 1 {
                 return operands[0].clone();
@@ -224,6 +221,25 @@ impl Lower<'_> {
         }
         self.plan.leaves[i].next = Some(buf);
     }
+}
+
+/// The expression of an element-wise op: what is stored as `bf16` is read as `f32`, in which all is computed, and the result
+/// is rounded once, where it is stored. With the registers of the operands as they are stored, and that of the result.
+fn scalar(op: &dyn Op, x: &[&Type], y: &Type) -> Option<(Expr, Vec<Reg>, Reg)> {
+    let mut expr = Expr::default();
+    let loads: Vec<Reg> =
+        x.iter().enumerate().map(|(i, t)| expr.push(Scalar::Load(i as u16), t.dtype)).collect();
+    let read: Vec<Reg> = loads.iter().zip(x).map(|(r, t)| expr.cast(*r, t.dtype.wide())).collect();
+    let wide: Vec<Type> = x.iter().map(|t| t.wide()).collect();
+    let reg = op.scalar(&mut expr, &read, &wide.iter().collect::<Vec<_>>(), &y.wide())?;
+    // What is read and not changed needs no rounding.
+    if let Some(i) = read.iter().position(|r| *r == reg)
+        && x[i].dtype == y.dtype
+    {
+        return Some((expr, loads.clone(), loads[i]));
+    }
+    let reg = expr.cast(reg, y.dtype);
+    Some((expr, loads, reg))
 }
 
 fn step_of(kind: &Move, from: Operand, to: Operand) -> StepKind {

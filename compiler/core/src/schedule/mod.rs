@@ -1,13 +1,15 @@
-//! From an SPMD program to a Plan: primitive steps, buckets of collectives, fused element-wise steps, buffer lifetimes.
+//! From an SPMD program to a Plan: primitive steps, buckets of collectives, fused element-wise steps, collectives in flight, buffer lifetimes.
 
 mod bundle;
 mod fuse;
 mod lifetimes;
 mod lower;
+mod overlap;
 mod verify;
 
 pub use bundle::bundle;
 pub use fuse::fuse;
 pub use lifetimes::lifetimes;
 pub use lower::{LineOf, lower};
+pub use overlap::{FLIGHT_BYTES, overlap};
 pub use verify::verify_plan;

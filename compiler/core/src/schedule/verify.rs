@@ -5,9 +5,11 @@
 //!    in the order in which it writes the result.
 //! 3. What outlives the step (outputs, next values, unchanged parameters) does not end in it; all else that it uses does.
 //! 4. Operands have the dims of their buffers; maps write one iteration space; sums have both factors.
-//! 5. A collective's result has the extents that its operand and its axes give.
+//! 5. What a collective in flight reads and writes neither ends nor is handed on before it is waited for, and its results
+//!    are not read; it is waited for once, with all its results. Flights are numbered in the order of starts.
+//! 6. A collective's result has the extents that its operand and its axes give.
 
-use meshwright_plan::{Axis, BufId, Collective, Extent, Leaf, LeafKind, Operand, Plan, StepKind};
+use meshwright_plan::{Axis, BufId, Collective, Extent, Leaf, LeafKind, Operand, Plan, Step, StepKind};
 use std::collections::BTreeSet;
 
 /// Every violation, in words; empty for a sound Plan.
@@ -15,8 +17,10 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
     let mut v = Vec::new();
     let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();
     let mut written = alive.clone();
+    let mut flights = Flights::default();
     for (i, step) in plan.steps.iter().enumerate() {
         let at = format!("step {i} ({})", step.kind.name());
+        flights.step(step, &at, &mut v);
         for o in step.kind.reads() {
             if !alive.contains(&o.buf) {
                 v.push(format!("{at}: reads buffer {} which is not there", o.buf.0));
@@ -48,6 +52,7 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
             }
         }
     }
+    flights.end(&mut v);
     let used: BTreeSet<BufId> = plan
         .steps
         .iter()
@@ -77,6 +82,63 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
         }
     }
     v
+}
+
+/// What is in flight: number, what it reads (but for what ended at its start), and its results.
+#[derive(Default)]
+struct Flights {
+    open: Vec<(u32, Vec<BufId>, Vec<BufId>)>,
+    started: u32,
+}
+
+impl Flights {
+    fn step(&mut self, step: &Step, at: &str, v: &mut Vec<String>) {
+        let of = |operands: Vec<&Operand>| operands.into_iter().map(|o| o.buf).collect::<Vec<_>>();
+        let (reads, writes) = (of(step.kind.reads()), of(step.kind.writes()));
+        if matches!(step.kind, StepKind::Wait { .. }) {
+            match self.open.iter().position(|f| Some(f.0) == step.flight) {
+                Some(i) => {
+                    let (_, _, results) = self.open.remove(i);
+                    if results != reads {
+                        v.push(format!("{at}: waits for other results than those of its collective"));
+                    }
+                }
+                None => v.push(format!("{at}: nothing is in flight that it could wait for")),
+            }
+        }
+        for (flight, _, results) in &self.open {
+            for b in reads.iter().filter(|b| results.contains(b)) {
+                v.push(format!("{at}: reads buffer {}, which is in flight ({flight})", b.0));
+            }
+        }
+        let handed_on: Vec<BufId> = step.reuse.iter().map(|r| r.0).collect();
+        for (flight, operands, results) in &self.open {
+            for b in step.free.iter().chain(&handed_on).filter(|b| operands.contains(b) || results.contains(b)) {
+                v.push(format!("{at}: ends buffer {}, which is in flight ({flight})", b.0));
+            }
+        }
+        match (&step.kind, step.flight) {
+            (StepKind::Wait { .. }, _) | (_, None) => {}
+            (StepKind::Collective(_), Some(flight)) => {
+                if flight != self.started {
+                    v.push(format!("{at}: starts flight {flight}, where {} is next", self.started));
+                }
+                self.started += 1;
+                if let Some(b) = step.free.iter().find(|b| reads.contains(b) || writes.contains(b)) {
+                    v.push(format!("{at}: ends buffer {}, which it has just sent off", b.0));
+                }
+                let operands = reads.into_iter().filter(|b| !handed_on.contains(b)).collect();
+                self.open.push((flight, operands, writes));
+            }
+            (_, Some(_)) => v.push(format!("{at}: is no collective and has a flight")),
+        }
+    }
+
+    fn end(self, v: &mut Vec<String>) {
+        for (flight, ..) in self.open {
+            v.push(format!("flight {flight} is never waited for"));
+        }
+    }
 }
 
 /// Whether a step may write `to` into the storage of `from`: every element of the result depends on none of `from` but

@@ -65,8 +65,19 @@ impl Op for Cast {
                 DType::Bool => f64::from(u8::from(v != 0.0)),
                 DType::I32 | DType::U8 => v.trunc(),
                 DType::F32 => f64::from(v as f32),
+                DType::BF16 => rounded(v),
                 _ => v,
             }
         })
     }
+}
+
+/// The nearest number of 8 significant bits, of two equally near the even one.
+fn rounded(v: f64) -> f64 {
+    let bits = (v as f32).to_bits();
+    if !v.is_finite() {
+        return v;
+    }
+    let up = 0x7fff + (bits >> 16 & 1);
+    f64::from(f32::from_bits(bits.wrapping_add(up) & 0xffff_0000))
 }

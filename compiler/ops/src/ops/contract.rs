@@ -2,7 +2,7 @@
 //! nothing; `sum[d](a * b)` is one by definition, so that the product is never materialised.
 
 use crate::family::{float, integer};
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type, union};
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, Operand, StepKind};
@@ -73,6 +73,17 @@ impl Op for Contract {
         Roles::new(x, y, Monoid::Sum, linear)
     }
 
+    fn precision(&self, x: &[&Type], y: &Type) -> Precision {
+        let summed = |t: &&Type| t.dims.iter().any(|d| !y.has(*d));
+        if !x.iter().any(summed) {
+            return Precision::AsOperands;
+        }
+        // A sum of element-wise products, such as of squares, is no matrix product.
+        let all = union(x.iter().copied());
+        let alike = x.iter().filter(|t| !t.dims.is_empty()).all(|t| t.dims.len() == all.len());
+        if alike { Precision::Sums } else { Precision::Products }
+    }
+
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
         let dims = g.ty(y).dims.clone();
         let mut out = Vec::new();
@@ -94,13 +105,15 @@ impl Op for Contract {
 
     fn lower(&self, e: &mut dyn Emit) {
         let mut work: Vec<Operand> = (0..e.input_count()).map(|i| e.input(i)).collect();
-        let dtype = e.result_type().dtype;
+        let mut stored: Vec<DType> = (0..e.input_count()).map(|i| e.input_type(i).dtype).collect();
+        let result = e.result_type().dtype;
         // A dim that only one operand has is summed before anything is multiplied.
         for i in 0..work.len() {
             let alone = |d: &Dim| !self.out.contains(d) && work.iter().enumerate().all(|(j, o)| j == i || !o.dims.contains(d));
             let keep: Vec<Dim> = work[i].dims.iter().copied().filter(|d| !alone(d)).collect();
             if keep.len() < work[i].dims.len() {
-                let out = if work.len() == 1 { e.output(&keep) } else { e.temp(dtype, &keep) };
+                stored[i] = stored[i].wide();
+                let out = if work.len() == 1 { e.output(&keep) } else { e.temp(stored[i], &keep) };
                 e.push(StepKind::Reduce { monoid: Monoid::Sum, input: work[i].clone(), out: out.clone() });
                 work[i] = out;
             }
@@ -110,21 +123,30 @@ impl Op for Contract {
             let (i, j) = if work.len() == 2 { (0, 1) } else { cheapest_pair(&dims(&work), &self.out) };
             let b = work.remove(j);
             let a = work.remove(i);
+            let of = (stored.remove(i), stored.remove(j - 1));
+            // What is stored in between is as narrow as its factors.
+            let between = if of.0 == of.1 || of.1 != DType::BF16 { of.0 } else { of.1 };
             let keep = kept(&a.dims, &b.dims, &dims(&work), &self.out);
             let joined = joined(&a.dims, &b.dims);
+            let first = a.clone();
             let (a, b, order) = storage_order(a, b, &keep, &self.out);
-            let out = if work.is_empty() { e.output(&order) } else { e.temp(dtype, &order) };
+            let of = if a == first { of } else { (of.1, of.0) };
+            let last = work.is_empty();
+            let out = if last { e.output(&order) } else { e.temp(between, &order) };
+            let to = if last { result } else { between };
             if keep.len() == joined.len() {
-                e.push(multiply(a, b, out.clone(), dtype));
-            } else if dtype == DType::I32 {
+                e.push(multiply([(a, of.0), (b, of.1)], out.clone(), to));
+            } else if to == DType::I32 {
                 // There are matrix products of floats alone.
-                let all = e.temp(dtype, &joined);
-                e.push(multiply(a, b, all.clone(), dtype));
+                let all = e.temp(to, &joined);
+                e.push(multiply([(a, of.0), (b, of.1)], all.clone(), to));
                 e.push(StepKind::Reduce { monoid: Monoid::Sum, input: all, out: out.clone() });
             } else {
                 e.push(StepKind::Contract { a, b, out: out.clone() });
             }
-            work.insert(i.min(work.len()), out);
+            let at = i.min(work.len());
+            work.insert(at, out);
+            stored.insert(at, to);
         }
     }
 
@@ -218,11 +240,15 @@ fn storage_order(a: Operand, b: Operand, keep: &[Dim], wanted: &[Dim]) -> (Opera
     if second == wanted && first != wanted { (b, a, second) } else { (a, b, first) }
 }
 
-/// `out = a * b`, nothing summed.
-fn multiply(a: Operand, b: Operand, out: Operand, dtype: DType) -> StepKind {
+/// `out = a * b`, nothing summed; factors and result with their dtypes.
+fn multiply(factors: [(Operand, DType); 2], out: Operand, dtype: DType) -> StepKind {
     let mut expr = Expr::default();
-    let x = expr.push(Scalar::Load(0), dtype);
-    let y = expr.push(Scalar::Load(1), dtype);
-    let r = expr.binary(BinaryFn::Mul, x, y);
-    StepKind::Map { expr, inputs: vec![a, b], outs: vec![(r, out)] }
+    let [x, y] = [0, 1].map(|i| {
+        let stored = factors[i].1;
+        let load = expr.push(Scalar::Load(i as u16), stored);
+        expr.cast(load, stored.wide())
+    });
+    let product = expr.binary(BinaryFn::Mul, x, y);
+    let r = expr.cast(product, dtype);
+    StepKind::Map { expr, inputs: factors.map(|f| f.0).into(), outs: vec![(r, out)] }
 }

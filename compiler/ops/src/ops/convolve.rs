@@ -2,7 +2,7 @@
 //! such a sum of the two others, so gradients are made of the same op, and so are theirs.
 
 use crate::family::float;
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type, union};
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Monoid, Operand, Part, Slide, StepKind};
 
@@ -107,6 +107,10 @@ impl Op for Convolve {
             };
         }
         roles
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Products
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {

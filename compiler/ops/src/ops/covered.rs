@@ -1,6 +1,6 @@
 //! How many elements a position of a window covers: by what `mean_pool` divides.
 
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Type};
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, DimNames, Expr, Slide};
@@ -56,6 +56,10 @@ impl Op for Covered {
 
     fn kind(&self) -> Kind {
         Kind::Generator
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Full
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {

@@ -5,7 +5,7 @@ use super::composite::primitive;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::{float, index_of};
 use crate::{
-    CrossEntropyGrad, Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Lookup, Op, OpError, Roles, Sample,
+    CrossEntropyGrad, Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample,
     Type, union,
 };
 use meshwright_diag::codes;
@@ -84,6 +84,10 @@ impl Op for CrossEntropy {
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         Roles::elementwise(x, y, Linear::No).whole(&[self.dim])
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Full
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

@@ -4,7 +4,7 @@ use super::composite::in_place;
 use super::cross_entropy::check;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::{float, index_of};
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type, union};
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
 use meshwright_plan::{Dim, DimNames, StepKind};
 
 /// `(softmax(logits) - onehot(label)) * dy` along the class dim.
@@ -52,6 +52,10 @@ impl Op for CrossEntropyGrad {
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         Roles::elementwise(x, y, Linear::Only([2].into())).whole(&[self.dim])
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Full
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {

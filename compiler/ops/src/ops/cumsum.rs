@@ -2,7 +2,7 @@
 
 use super::composite::in_place;
 use crate::family::{float, integer};
-use crate::{Choice, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::{Choice, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, StepKind};
 use std::sync::Arc;
@@ -78,6 +78,10 @@ impl Op for CumSum {
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         Roles::elementwise(x, y, Linear::Only([0].into())).whole(&[self.dim])
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Full
     }
 
     fn vjp(&self, g: &mut Graph, _: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

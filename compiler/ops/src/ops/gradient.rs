@@ -1,6 +1,6 @@
 //! The finished gradient of a parameter: an identity at which `grads:` rules speak.
 
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Type};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Type};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{Dim, DimNames, Expr};
 
@@ -26,6 +26,10 @@ impl Op for Gradient {
 
     fn kind(&self) -> Kind {
         Kind::Gradient
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Full
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

@@ -3,7 +3,7 @@
 use super::composite::primitive;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::float;
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Softmax, Type};
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Softmax, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, StepKind};
 use std::sync::Arc;
@@ -51,6 +51,10 @@ impl Op for LogSumExp {
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         Roles::elementwise(x, y, Linear::No).whole(&[self.dim])
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Full
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

@@ -3,7 +3,7 @@
 
 use super::composite::primitive;
 use crate::family::{float, index_of};
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, ScatterAdd, Type};
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, ScatterAdd, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Monoid, StepKind};
 use std::sync::Arc;
@@ -73,6 +73,10 @@ impl Op for Lookup {
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Products
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

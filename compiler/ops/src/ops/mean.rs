@@ -2,7 +2,7 @@
 //! evaluation has been seen to, where the number of elements is that of the whole data set.
 
 use crate::family::float;
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Monoid};
 use std::sync::Arc;
@@ -49,6 +49,10 @@ impl Op for Mean {
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Sums
     }
 
     fn vjp(&self, g: &mut Graph, _: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

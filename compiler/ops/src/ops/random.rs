@@ -1,7 +1,7 @@
 //! Random values, drawn anew in each step: `random_uniform`, `random_normal`, and the mask of `dropout`.
 
 use crate::family::float;
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Type};
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_plan::random::{Distribution, FIXED_SEED, Key, draw};
 use meshwright_plan::{DType, Dim, DimNames, StepKind};
 
@@ -93,6 +93,10 @@ impl Op for Random {
 
     fn kind(&self) -> Kind {
         Kind::Generator
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Full
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {

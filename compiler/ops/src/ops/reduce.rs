@@ -2,7 +2,7 @@
 
 use super::composite::primitive;
 use crate::family::float;
-use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Monoid, StepKind};
 use std::sync::Arc;
@@ -110,6 +110,12 @@ impl Op for Reduce {
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         let sum = self.monoid == Monoid::Sum;
         Roles::new(x, y, self.monoid, if sum { Linear::Only([0].into()) } else { Linear::No })
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        // The greatest of several is one of them, without rounding.
+        let exact = matches!(self.monoid, Monoid::Max | Monoid::Min);
+        if exact { Precision::AsOperands } else { Precision::Sums }
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

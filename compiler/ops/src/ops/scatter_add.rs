@@ -2,7 +2,7 @@
 
 use super::composite::primitive;
 use crate::family::{float, index_of};
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Lookup, Op, OpError, Roles, Sample, Type, union};
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample, Type, union};
 use meshwright_plan::{Dim, DimNames, Monoid, StepKind};
 
 /// `out[dim = index] += values`, starting at 0. Dims of the operands that `out` lacks are summed.
@@ -43,6 +43,10 @@ impl Op for ScatterAdd {
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Sums
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

@@ -2,7 +2,7 @@
 
 use super::composite::in_place;
 use crate::family::float;
-use crate::{Call, Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::{Call, Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Monoid, StepKind};
 use std::sync::Arc;
@@ -77,6 +77,10 @@ impl Op for Softmax {
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         Roles::elementwise(x, y, Linear::No).whole(&[self.dim])
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Full
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

@@ -17,14 +17,15 @@ pub(crate) fn run(args: &BenchArgs, console: &mut Console) -> Result<(), Stop> {
 }
 
 fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
-    let (project, sources) = project::load(&args.project.options(), console)?;
+    let (project, sources, devices) = project::load_for(&args.devices, &args.project.options(), console)?;
     let options = BenchOptions {
         steps: args.steps as usize,
         warmup: args.warmup as usize,
         threads: args.threads.get(),
         seed: args.seed,
+        devices,
     };
-    let bar = bar(0, console.json());
+    let bar = bar(0, console);
     let ended = bench(&project, &sources, &options, &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);

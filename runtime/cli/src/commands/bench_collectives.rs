@@ -39,7 +39,7 @@ pub(crate) fn run(args: &BenchCollectivesArgs, console: &mut Console) -> Result<
         ))?;
     }
     console.flush()?;
-    let bar = bar(jobs.len() as u64, console.json());
+    let bar = bar(jobs.len() as u64, console);
     let named = |i: usize| {
         jobs.get(i).map_or(String::new(), |j| format!("{} {}", j.kind.name(), bytes(j.bytes as u64)))
     };

@@ -7,15 +7,16 @@ use crate::json::object;
 use crate::progress::{bar, evaluation};
 use crate::stop::Stop;
 use crate::text::{seconds, thousands};
-use meshwright_train::{EvalOptions, evaluate};
+use meshwright_train::{Devices, EvalOptions, evaluate};
 use std::time::Instant;
 
 /// What to evaluate, or to predict, on.
-pub(super) fn options(args: &CheckpointArgs) -> EvalOptions {
+pub(super) fn options(args: &CheckpointArgs, devices: Devices) -> EvalOptions {
     EvalOptions {
         data: args.data.data.clone(),
         split: args.split.clone(),
         threads: args.data.threads.get(),
+        devices,
         roots: project::data_roots(),
         checkpoint: args.checkpoint.clone(),
     }
@@ -23,11 +24,13 @@ pub(super) fn options(args: &CheckpointArgs) -> EvalOptions {
 
 /// Runs the command.
 pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
-    let (project, sources) = project::load(&args.what.project.options(), console)?;
+    let what = &args.what;
+    let (project, sources, devices) =
+        project::load_for(&what.data.devices, &what.project.options(), console)?;
     let begin = Instant::now();
-    let bar = bar(0, console.json());
+    let bar = bar(0, console);
     let mut examples = 0;
-    let ended = evaluate(&project, &sources, &options(&args.what), &mut |done, total| {
+    let ended = evaluate(&project, &sources, &options(what, devices), &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
         examples = done;

@@ -10,6 +10,7 @@ pub(crate) mod eval;
 pub(crate) mod explain;
 mod fix;
 pub(crate) mod fmt;
+pub(crate) mod launch;
 mod passes;
 pub(crate) mod predict;
 mod project;

@@ -6,9 +6,8 @@ use crate::console::Console;
 use crate::pick::Emit;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
-use meshwright_core::{Compiled, PASSES, StepGraph, compile, training_step};
+use meshwright_core::{Compiled, PASSES, StepGraph, training_step};
 use meshwright_diag::{Diagnostic, Sources, has_errors};
-use meshwright_train::project::line_of;
 use meshwright_train::{Loaded, Project, ProjectOptions};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -108,8 +107,7 @@ fn compiled(
 ) -> Result<Option<Compiled>, Stop> {
     let mut begin = Instant::now();
     let mut shown = None;
-    let line = |span| line_of(sources, span);
-    let (compiled, said) = compile(step, &project.layout, &line, &mut |i, stage| {
+    let (compiled, said) = project.compile_observed(step, sources, &mut |i, stage| {
         times.push((PASSES[i].name, begin.elapsed()));
         if passes.emit == Some(Emit::After(i)) {
             shown = Some(stage.print());

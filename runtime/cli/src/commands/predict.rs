@@ -10,10 +10,15 @@ use meshwright_train::{PredictOptions, predict};
 
 /// Runs the command.
 pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop> {
-    let (project, sources) = project::load(&args.what.project.options(), console)?;
-    let options =
-        PredictOptions { eval: eval::options(&args.what), outputs: args.outputs.clone(), limit: args.limit };
-    let bar = bar(0, console.json());
+    let what = &args.what;
+    let (project, sources, devices) =
+        project::load_for(&what.data.devices, &what.project.options(), console)?;
+    let options = PredictOptions {
+        eval: eval::options(what, devices),
+        outputs: args.outputs.clone(),
+        limit: args.limit,
+    };
+    let bar = bar(0, console);
     let ended = predict(&project, &sources, &options, &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);

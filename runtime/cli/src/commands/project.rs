@@ -1,20 +1,42 @@
 //! What every command on a model begins with: reading and checking it, and the places where data is sought.
 
+use crate::args::DevicesArgs;
 use crate::console::Console;
+use crate::launch;
 use crate::stop::Stop;
 use meshwright_diag::Sources;
 use meshwright_train::data::roots;
-use meshwright_train::{Project, ProjectOptions};
+use meshwright_train::{Devices, Failure, Loaded, Project, ProjectOptions, settled};
 use std::path::PathBuf;
 
 /// Reads a model and its layout, and says what there is to say about them.
 pub(super) fn load(options: &ProjectOptions, console: &mut Console) -> Result<(Project, Sources), Stop> {
-    let loaded = Project::load(options);
-    console.diagnostics(&loaded.diagnostics, &loaded.sources);
-    match loaded.project {
-        Some(project) => Ok((project, loaded.sources)),
-        None => Err(Stop::Diagnosed),
+    let Loaded { project, sources, diagnostics, .. } = Project::load(options);
+    let read = match project {
+        Some(project) => Ok((project, diagnostics)),
+        None => Err(Failure::Diagnostics(diagnostics)),
+    };
+    match settled(console.processes(), "the model and the layout", read) {
+        Ok((project, found)) => {
+            if console.leads() {
+                console.diagnostics(&found, &sources);
+            }
+            Ok((project, sources))
+        }
+        Err(failure) => Err(console.failed(failure, &sources)),
     }
+}
+
+/// Reads a model and its layout for devices that run it, which the mesh must fit.
+pub(super) fn load_for(
+    args: &DevicesArgs,
+    options: &ProjectOptions,
+    console: &mut Console,
+) -> Result<(Project, Sources, Devices), Stop> {
+    let devices = launch::devices(args, console)?;
+    let (project, sources) = load(options, console)?;
+    launch::fits(&project, console, &sources)?;
+    Ok((project, sources, devices))
 }
 
 /// Folders in which data is sought.

@@ -4,32 +4,30 @@ use super::project;
 use crate::args::TrainArgs;
 use crate::console::Console;
 use crate::progress::{Head, Watcher, summary};
-use crate::stop::{INTERRUPTED, Stop};
+use crate::signals;
+use crate::stop::Stop;
 use crate::text::thousands;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_train::{TrainOptions, train};
+use meshwright_exec::Processes;
+use meshwright_train::{Failure, TrainOptions, settled, train};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Epochs where neither epochs nor steps are given.
 const EPOCHS: u32 = 5;
 
-/// Ctrl-C was pressed.
-static STOP: AtomicBool = AtomicBool::new(false);
-
 /// Runs the command.
 pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
-    let (project, sources) = project::load(&args.project.options(), console)?;
+    let (project, sources, devices) =
+        project::load_for(&args.data.devices, &args.project.options(), console)?;
     let run = match (&args.run, args.no_run) {
         (Some(folder), _) => Some(folder.clone()),
         (None, true) => None,
-        (None, false) => Some(next_run(&args.project.model).map_err(|e| {
-            let why = Diagnostic::error(codes::E0511, format!("`{RUNS}` cannot be read: {e}"));
-            console.diagnostics(&[why.help("name the run's folder: `--run DIR`")], &Sources::new());
-            Stop::Diagnosed
-        })?),
+        (None, false) => {
+            let new = new_run(&args.project.model, console.processes());
+            Some(new.map_err(|f| console.failed(f, &Sources::new()))?)
+        }
     };
     let options = TrainOptions {
         data: args.data.data.clone(),
@@ -40,10 +38,11 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
         run: run.clone(),
         resume: args.resume,
         threads: args.data.threads.get(),
+        devices,
         roots: project::data_roots(),
         eval: !args.no_eval,
     };
-    catch_ctrl_c(console);
+    let stop = signals::stop_of(console);
     let head = Head {
         model: args.project.model.clone(),
         mesh: project::mesh(&project),
@@ -53,10 +52,10 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     };
     let begin = Instant::now();
     let mut watcher = Watcher::new(console, head);
-    let ended = train(&project, &sources, &options, &STOP, &mut |progress| {
+    let ended = train(&project, &sources, &options, stop, &mut |progress| {
         if !watcher.see(progress) {
             // Nobody reads on: end as for Ctrl-C, with a checkpoint.
-            STOP.store(true, Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
         }
     });
     watcher.finish();
@@ -87,19 +86,19 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     console.out(&summary(finished.steps, wall, finished.loss, finished.eval.as_ref()))
 }
 
-fn catch_ctrl_c(console: &mut Console) {
-    static HANDLER: OnceLock<Result<(), ctrlc::Error>> = OnceLock::new();
-    let handler = || {
-        if STOP.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-    };
-    if let Err(e) = HANDLER.get_or_init(|| ctrlc::set_handler(handler)) {
-        console.note(&format!("Ctrl-C will end the run without a checkpoint: {e}"));
-    }
-}
-
 const RUNS: &str = "runs";
+
+/// The folder of a new run: the first process chooses it for all.
+fn new_run(model: &str, processes: &Processes) -> Result<PathBuf, Failure> {
+    let chosen = if processes.is_first() { next_run(model) } else { Ok(PathBuf::new()) };
+    let chosen = chosen.map_err(|e| {
+        let why = Diagnostic::error(codes::E0511, format!("`{RUNS}` cannot be read: {e}"));
+        Failure::from(why.help("name the run's folder: `--run DIR`"))
+    });
+    let chosen = settled(processes, "the run's folder", chosen)?;
+    let told = processes.spread("the run's folder".into(), chosen.to_string_lossy().into_owned().into())?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&told).into_owned()))
+}
 
 /// `runs/MODEL-N`, with an N greater than any that is there.
 fn next_run(model: &str) -> std::io::Result<PathBuf> {

@@ -94,7 +94,7 @@ impl Shared {
 
     /// A rank that has not come, with what it did last.
     pub(super) fn missing(&self, rank: usize) -> Missing {
-        Missing { rank, at: lock(&self.at[rank]).call.clone() }
+        Missing { rank, at: lock(&self.at[rank]).call.clone(), silent: false }
     }
 
     /// Notes the operation that a rank sleeps for; none once that has ended well.

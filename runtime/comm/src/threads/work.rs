@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const CHUNK: usize = 32 * 1024;
 
 /// What remains to be done.
-pub(super) struct Work {
+pub(crate) struct Work {
     folds: Vec<Fold>,
     tasks: Vec<Task>,
     bytes: usize,
@@ -47,7 +47,7 @@ unsafe impl Sync for Work {}
 
 impl Work {
     /// The tasks for calls that were checked and compared, one for each member in group order.
-    pub(super) fn new(calls: &[&Call<'static>]) -> Work {
+    pub(crate) fn new(calls: &[&Call<'static>]) -> Work {
         let mut work = Work {
             folds: Vec::new(),
             tasks: Vec::new(),
@@ -197,7 +197,7 @@ impl Work {
 
     /// Does tasks until none is left to claim. True for the one thread that finished the last task of all, after which
     /// nobody touches any member's memory.
-    pub(super) fn run_all(&self) -> bool {
+    pub(crate) fn run_all(&self) -> bool {
         let mut last = false;
         // The guard keeps a thread that comes late, again and again, from counting `next` round to the beginning.
         while self.unclaimed() {

@@ -68,7 +68,7 @@ impl CumSumKernel {
         Ok(())
     }
 
-    fn go<F: Fold>(&self, input: Arg<'_>, out: SliceMut<'_>) {
+    fn go<F: Fold<Out = <F as Fold>::Item>>(&self, input: Arg<'_>, out: SliceMut<'_>) {
         let Some(out) = F::Item::of_mut(out) else { return };
         let input = super::rows::own::<F::Item>(input);
         let plane = self.count * self.inner;
@@ -96,7 +96,7 @@ impl CumSumKernel {
 
 multiversion! {
     /// Running sums of `count` rows, each as long as `sums`, which hold 0 at first.
-    fn scan[F: Fold](rows: &mut [F::Item], sums: &mut [F::Acc], count: usize, reverse: bool, exclusive: bool) {
+    fn scan[F: Fold<Out = <F as Fold>::Item>](rows: &mut [F::Item], sums: &mut [F::Acc], count: usize, reverse: bool, exclusive: bool) {
         let inner = sums.len();
         for k in 0..count {
             let i = if reverse { count - 1 - k } else { k };

@@ -3,11 +3,15 @@
 use super::data::{Element, PairF32, PairF64};
 use super::level::multiversion;
 use super::math::Real;
+use super::narrow::{narrow, wide};
+use half::bf16;
 
 /// A monoid over elements of one type.
 pub(super) trait Fold {
-    /// What is folded, and the result.
+    /// What is folded.
     type Item: Element;
+    /// The result.
+    type Out: Element;
     /// What is accumulated in: wider than the items, where that makes sums accurate.
     type Acc: Copy + Send + Sync;
     /// Of nothing.
@@ -17,7 +21,7 @@ pub(super) trait Fold {
     /// Two partial folds.
     fn join(a: Self::Acc, b: Self::Acc) -> Self::Acc;
     /// The result.
-    fn finish(acc: Self::Acc) -> Self::Item;
+    fn finish(acc: Self::Acc) -> Self::Out;
 }
 
 const LANES: usize = 32;
@@ -69,9 +73,13 @@ multiversion! {
 
 macro_rules! fold {
     ($name:ident, $item:ty, $acc:ty, $id:expr, $step:expr, $join:expr) => {
+        fold!($name, $item, $acc, $item, $id, $step, $join);
+    };
+    ($name:ident, $item:ty, $acc:ty, $out:ty, $id:expr, $step:expr, $join:expr) => {
         pub(super) struct $name;
         impl Fold for $name {
             type Item = $item;
+            type Out = $out;
             type Acc = $acc;
             const IDENTITY: $acc = $id;
             #[inline(always)]
@@ -86,30 +94,42 @@ macro_rules! fold {
             }
             #[inline(always)]
             #[allow(clippy::unnecessary_cast, reason = "f64 sums have f64 accumulators")]
-            fn finish(acc: $acc) -> $item {
-                acc as $item
+            fn finish(acc: $acc) -> $out {
+                acc as $out
             }
         }
     };
 }
 fold!(SumF32, f32, f64, 0.0, |a, x| a + f64::from(x), |a, b| a + b);
 fold!(SumF64, f64, f64, 0.0, |a, x| a + x, |a, b| a + b);
+fold!(SumBF16, bf16, f64, f32, 0.0, |a, x| a + f64::from(wide(x)), |a, b| a + b);
 fold!(SumI32, i32, i32, 0, |a, x| a.wrapping_add(x), |a, b| a.wrapping_add(b));
 fold!(SumU8, u8, u8, 0, |a, x| a.wrapping_add(x), |a, b| a.wrapping_add(b));
 fold!(ProdF32, f32, f64, 1.0, |a, x| a * f64::from(x), |a, b| a * b);
 fold!(ProdF64, f64, f64, 1.0, |a, x| a * x, |a, b| a * b);
+fold!(ProdBF16, bf16, f64, f32, 1.0, |a, x| a * f64::from(wide(x)), |a, b| a * b);
 fold!(ProdI32, i32, i32, 1, |a, x| a.wrapping_mul(x), |a, b| a.wrapping_mul(b));
 fold!(ProdU8, u8, u8, 1, |a, x| a.wrapping_mul(x), |a, b| a.wrapping_mul(b));
 fold!(MaxF32, f32, f32, f32::NEG_INFINITY, |a, x| a.greater(x), |a, b| a.greater(b));
 fold!(MaxF64, f64, f64, f64::NEG_INFINITY, |a, x| a.greater(x), |a, b| a.greater(b));
+fold!(MaxBF16, bf16, bf16, bf16::NEG_INFINITY, |a, x| greater(a, x), |a, b| greater(a, b));
 fold!(MaxI32, i32, i32, i32::MIN, |a, x| a.max(x), |a, b| a.max(b));
 fold!(MaxU8, u8, u8, 0, |a, x| a.max(x), |a, b| a.max(b));
 fold!(MinF32, f32, f32, f32::INFINITY, |a, x| a.lesser(x), |a, b| a.lesser(b));
 fold!(MinF64, f64, f64, f64::INFINITY, |a, x| a.lesser(x), |a, b| a.lesser(b));
+fold!(MinBF16, bf16, bf16, bf16::INFINITY, |a, x| lesser(a, x), |a, b| lesser(a, b));
 fold!(MinI32, i32, i32, i32::MAX, |a, x| a.min(x), |a, b| a.min(b));
 fold!(MinU8, u8, u8, u8::MAX, |a, x| a.min(x), |a, b| a.min(b));
 fold!(And, u8, u8, 1, |a, x| a & u8::from(x != 0), |a, b| a & b);
 fold!(Or, u8, u8, 0, |a, x| a | u8::from(x != 0), |a, b| a | b);
+
+fn greater(a: bf16, b: bf16) -> bf16 {
+    narrow(wide(a).greater(wide(b)))
+}
+
+fn lesser(a: bf16, b: bf16) -> bf16 {
+    narrow(wide(a).lesser(wide(b)))
+}
 
 /// Types whose greatest or least element can be asked for with its place. NaN comes before all numbers, whether the
 /// greatest or the least is sought; of equals the one of lowest index counts.
@@ -165,6 +185,7 @@ macro_rules! ranked {
 }
 ranked!(f32, PairF32, f32, u32, MaxF32, MinF32, f32::is_nan);
 ranked!(f64, PairF64, f64, u64, MaxF64, MinF64, f64::is_nan);
+ranked!(bf16, PairF32, f32, u32, MaxBF16, MinBF16, bf16::is_nan);
 ranked!(i32, PairF64, f64, u64, MaxI32, MinI32, |_| false);
 ranked!(u8, PairF64, f64, u64, MaxU8, MinU8, |_| false);
 

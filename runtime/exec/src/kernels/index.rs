@@ -1,6 +1,7 @@
 //! Reading and adding by index: lookups and their transpose.
 
 use super::data::Element;
+use super::narrow::wide;
 use super::walk::{Walk, copy_strided};
 use super::{Access, Along, KernelError, Slice, SliceMut, par};
 use meshwright_plan::DType;
@@ -76,6 +77,7 @@ impl LookupKernel {
         match (table, out) {
             (Slice::F64(t), SliceMut::F64(o)) => self.look_up(t, index, o),
             (Slice::F32(t), SliceMut::F32(o)) => self.look_up(t, index, o),
+            (Slice::BF16(t), SliceMut::BF16(o)) => self.look_up(t, index, o),
             (Slice::I32(t), SliceMut::I32(o)) => self.look_up(t, index, o),
             (Slice::U8(t) | Slice::Bool(t), SliceMut::U8(o) | SliceMut::Bool(o)) => self.look_up(t, index, o),
             (Slice::PairF32(t), SliceMut::PairF32(o)) => self.look_up(t, index, o),
@@ -138,7 +140,8 @@ impl ScatterAddKernel {
         along: Along,
     ) -> Result<ScatterAddKernel, KernelError> {
         indices(index)?;
-        if values.dtype != out.dtype {
+        // Sums of `bf16` are `f32`.
+        if values.dtype.wide() != out.dtype {
             return Err(KernelError::DType { expected: values.dtype, found: out.dtype });
         }
         if !values.dtype.is_float() && values.dtype != DType::I32 {
@@ -165,18 +168,25 @@ impl ScatterAddKernel {
     pub fn run(&self, values: Slice<'_>, index: Slice<'_>, out: SliceMut<'_>) -> Result<(), KernelError> {
         super::check_in(&values, self.dtype, self.reach[0])?;
         super::check_in(&index, DType::I32, self.reach[1])?;
-        super::check_in(&out.as_slice(), self.dtype, self.reach[2])?;
+        super::check_in(&out.as_slice(), self.dtype.wide(), self.reach[2])?;
         let Slice::I32(index) = index else { return Ok(()) };
         match (values, out) {
             (Slice::F64(v), SliceMut::F64(o)) => self.add(v, index, o, |a, b| a + b),
             (Slice::F32(v), SliceMut::F32(o)) => self.add(v, index, o, |a, b| a + b),
+            (Slice::BF16(v), SliceMut::F32(o)) => self.add(v, index, o, |a, b| a + wide(b)),
             (Slice::I32(v), SliceMut::I32(o)) => self.add(v, index, o, i32::wrapping_add),
             _ => {}
         }
         Ok(())
     }
 
-    fn add<T: Element>(&self, values: &[T], index: &[i32], out: &mut [T], plus: impl Fn(T, T) -> T + Sync) {
+    fn add<V: Element, T: Element>(
+        &self,
+        values: &[V],
+        index: &[i32],
+        out: &mut [T],
+        plus: impl Fn(T, V) -> T + Sync,
+    ) {
         let work = |first: usize, part: &mut [T]| {
             part.fill(T::default());
             self.add_part(values, index, first, part, &plus);
@@ -191,13 +201,13 @@ impl ScatterAddKernel {
     }
 
     /// Adds what belongs to `part`, which begins at element `first` of the output.
-    fn add_part<T: Element>(
+    fn add_part<V: Element, T: Element>(
         &self,
-        values: &[T],
+        values: &[V],
         index: &[i32],
         first: usize,
         part: &mut [T],
-        plus: &impl Fn(T, T) -> T,
+        plus: &impl Fn(T, V) -> T,
     ) {
         let inner = self.walk.inner();
         let [vs, is, os] = [0, 1, 2].map(|k| self.walk.inner_stride(k));

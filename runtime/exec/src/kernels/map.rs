@@ -75,10 +75,11 @@ pub struct MapKernel {
 pub(super) fn bank(dtype: DType) -> Option<usize> {
     match dtype {
         DType::F64 => Some(0),
-        DType::F32 => Some(1),
+        // Computed in `f32`, and rounded where it is made.
+        DType::F32 | DType::BF16 => Some(1),
         DType::I32 => Some(2),
         DType::U8 | DType::Bool => Some(3),
-        DType::BF16 | DType::PairF32 | DType::PairF64 => None,
+        DType::PairF32 | DType::PairF64 => None,
     }
 }
 
@@ -97,6 +98,8 @@ impl MapKernel {
         outs: &[Reg],
     ) -> Result<MapKernel, KernelError> {
         check(expr, shape, inputs, index_offsets, outs)?;
+        let stored: Vec<DType> = outs.iter().map(|r| expr.dtype(*r)).collect();
+        let (expr, outs) = &rounding(expr, outs);
         // A counter is an access whose position is the index itself.
         let mut counted: Vec<usize> = vec![];
         for n in &expr.nodes {
@@ -139,7 +142,7 @@ impl MapKernel {
             splat: vec![],
             body: vec![],
             stores: vec![],
-            outs: outs.iter().map(|r| expr.dtype(*r)).collect(),
+            outs: stored,
             banks: [0; 4],
             level: Level::best(),
         };
@@ -275,6 +278,30 @@ fn binary_fits(f: BinaryFn, of: DType, to: DType) -> bool {
         BinaryFn::Min | BinaryFn::Max => of == to,
         _ => of == to && of != DType::Bool,
     }
+}
+
+/// The same with all `bf16` computed in `f32`: only loads, and casts that round, are of `bf16` in the result, and whoever
+/// reads them takes them as `f32`. Every node of `bf16` is rounded, so that fusing changes no number.
+fn rounding(expr: &Expr, outs: &[Reg]) -> (Expr, Vec<Reg>) {
+    let mut e = Expr::default();
+    let mut at: Vec<Reg> = Vec::with_capacity(expr.nodes.len());
+    for n in &expr.nodes {
+        let narrow = n.dtype == DType::BF16;
+        let of = n.scalar.map_reads(|r| at[usize::from(r)]);
+        let reg = match of {
+            // What is `bf16` is a number of `f32` as it stands.
+            Scalar::Cast(a) if matches!(n.dtype, DType::F32 | DType::BF16) && e.dtype(a) == DType::BF16 => a,
+            Scalar::Cast(a) if narrow && e.dtype(a) == DType::F32 => e.push(Scalar::Cast(a), DType::BF16),
+            Scalar::Load(_) => e.push(of, n.dtype),
+            _ if narrow => {
+                let wide = e.push(of, DType::F32);
+                e.push(Scalar::Cast(wide), DType::BF16)
+            }
+            _ => e.push(of, n.dtype),
+        };
+        at.push(reg);
+    }
+    (e, outs.iter().map(|r| at[usize::from(*r)]).collect())
 }
 
 /// From nodes to instructions with registers.
@@ -422,6 +449,8 @@ impl<'a> Compiler<'a> {
                 Op::Cast(node.dtype, self.at(a))
             }
         };
+        // Registers hold `bf16` as `f32`.
+        let dtype = dtype.wide();
         if self.uniform[i] {
             let to = self.at(i as Reg);
             self.kernel.uniform.push(Instr { op, dtype, to });
@@ -429,8 +458,9 @@ impl<'a> Compiler<'a> {
         }
         let out = self.outs.iter().position(|r| usize::from(*r) == i);
         let to = match out {
-            Some(k) => Place::Out(k),
-            None => Place::Reg(self.new_reg(node.dtype)),
+            // What is stored as `bf16` is rounded in a register first.
+            Some(k) if self.kernel.outs[k] == node.dtype && node.dtype != DType::BF16 => Place::Out(k),
+            _ => Place::Reg(self.new_reg(node.dtype)),
         };
         self.place[i] = Some(to);
         self.kernel.body.push(Instr { op, dtype, to });
@@ -458,7 +488,7 @@ impl<'a> Compiler<'a> {
         self.outs.iter().for_each(|r| read[usize::from(*r)] = true);
         for i in (0..n).filter(|i| read[*i] && self.uniform[*i]) {
             if let Some(Place::Reg(reg)) = self.place[i] {
-                self.kernel.splat.push((self.expr.nodes[i].dtype, reg));
+                self.kernel.splat.push((self.expr.nodes[i].dtype.wide(), reg));
             }
         }
     }

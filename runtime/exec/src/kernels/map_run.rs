@@ -6,7 +6,8 @@ use super::elementwise::{self, Arithmetic};
 use super::map::{BLOCK, Instr, MapKernel, Op, Source};
 use super::math::Real;
 use super::walk::{copy_strided, stretches};
-use super::{Arg, Slice, SliceMut, par};
+use super::{Arg, Slice, SliceMut, narrow, par};
+use half::bf16;
 use meshwright_plan::DType;
 use meshwright_plan::expr::UnaryFn;
 use std::cell::RefCell;
@@ -209,7 +210,9 @@ impl<'o> Block<'_, 'o> {
     #[inline]
     fn load(&mut self, k: usize, source: &Source) {
         let Some(reg) = source.reg else { return };
-        if !(source.dense && matches!(self.args[k], Arg::Slice(_))) {
+        if source.dtype == DType::BF16 {
+            self.gather_narrow(k, source, reg);
+        } else if !(source.dense && matches!(self.args[k], Arg::Slice(_))) {
             by_dtype!(source.dtype, T => self.gather::<T>(k, source, reg));
         }
     }
@@ -236,6 +239,32 @@ impl<'o> Block<'_, 'o> {
         }
     }
 
+    /// Elements of `bf16`, in a register of `f32`.
+    fn gather_narrow(&mut self, k: usize, source: &Source, reg: usize) {
+        let (start, n, level) = (self.start, self.n, self.kernel.level);
+        let to = f32::bank_mut(self.banks)[reg].first_mut(n);
+        match self.args[k] {
+            Arg::Out(o) => {
+                let from = bf16::of(self.outs[o].as_slice()).unwrap_or(&[]);
+                narrow::widen(level, &from[start..start + n], to);
+            }
+            Arg::Slice(s) => {
+                let from = bf16::of(s).unwrap_or(&[]);
+                let stride = source.strides[source.strides.len() - 1];
+                let (shape, begin) = (&self.kernel.shape, self.base + start);
+                stretches(shape, &source.strides, source.offset, begin, n, |i, at, len| match stride {
+                    0 => to[i..i + len].fill(narrow::wide(from[at])),
+                    1 => narrow::widen(level, &from[at..at + len], &mut to[i..i + len]),
+                    _ => {
+                        for (j, to) in to[i..i + len].iter_mut().enumerate() {
+                            *to = narrow::wide(from[at + j * stride]);
+                        }
+                    }
+                });
+            }
+        }
+    }
+
     /// What stands in a place, `n` elements.
     #[inline(always)]
     fn read<T: Banked>(&self, place: Place) -> &[T] {
@@ -243,7 +272,7 @@ impl<'o> Block<'_, 'o> {
         match place {
             Place::Reg(r) => T::bank(self.banks)[r].first(n),
             Place::Input(k) => match self.args[k] {
-                Arg::Slice(s) if self.kernel.inputs[k].dense => &T::slice(s)[self.base + start..][..n],
+                Arg::Slice(s) if self.kernel.inputs[k].dense && self.kernel.inputs[k].dtype != DType::BF16 => &T::slice(s)[self.base + start..][..n],
                 _ => self.kernel.inputs[k].reg.map_or(&[], |r| T::bank(self.banks)[r].first(n)),
             },
             Place::Out(o) => &T::slice(self.outs[o].as_slice())[start..start + n],
@@ -271,6 +300,15 @@ impl<'o> Block<'_, 'o> {
     }
 
     fn store(&mut self, out: usize, place: Place) {
+        if self.kernel.outs[out] == DType::BF16 {
+            let (start, n) = (self.start, self.n);
+            let mut taken = std::mem::replace(&mut self.outs[out], SliceMut::U8(&mut []));
+            if let Some(to) = bf16::of_mut(taken.reborrow()) {
+                narrow::store(self.kernel.level, self.read::<f32>(place), &mut to[start..start + n]);
+            }
+            self.outs[out] = taken;
+            return;
+        }
         by_dtype!(self.kernel.outs[out], T => {
             self.write::<T>(Place::Out(out), |b, d| d.copy_from_slice(b.read(place)));
         });
@@ -284,6 +322,14 @@ impl<'o> Block<'_, 'o> {
                 let x = if instr.dtype == DType::Bool { f64::from(u8::from(x != 0.0)) } else { x };
                 d.fill(T::constant(x));
             })),
+            Op::Load(k) if self.kernel.inputs[k].dtype == DType::BF16 => self.write::<f32>(to, |b, d| {
+                let of = |s| bf16::of(s).unwrap_or(&[]);
+                let first = match b.args[k] {
+                    Arg::Slice(s) => of(s)[b.kernel.inputs[k].offset],
+                    Arg::Out(o) => of(b.outs[o].as_slice())[0],
+                };
+                d.fill(narrow::wide(first));
+            }),
             Op::Load(k) => by_dtype!(instr.dtype, T => self.write::<T>(to, |b, d| {
                 let source = &b.kernel.inputs[k];
                 match b.args[k] {
@@ -322,6 +368,10 @@ impl<'o> Block<'_, 'o> {
             Op::Cast(into, a) => by_dtype!(instr.dtype, T => match into {
                 DType::F64 => self.write::<f64>(to, |b, d| T::to_f64(level, b.read(a), d)),
                 DType::F32 => self.write::<f32>(to, |b, d| T::to_f32(level, b.read(a), d)),
+                DType::BF16 => self.write::<f32>(to, |b, d| {
+                    // `rounding` leaves no other cast to it.
+                    narrow::round(level, b.read::<f32>(a), d);
+                }),
                 DType::I32 => self.write::<i32>(to, |b, d| T::to_i32(level, b.read(a), d)),
                 DType::U8 => self.write::<u8>(to, |b, d| T::to_u8(level, b.read(a), d)),
                 _ => self.write::<u8>(to, |b, d| elementwise::truth(level, b.read::<T>(a), d)),

@@ -44,6 +44,7 @@ mod level;
 mod map;
 mod map_run;
 mod math;
+mod narrow;
 mod par;
 mod pool;
 mod random;

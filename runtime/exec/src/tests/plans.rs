@@ -79,7 +79,7 @@ impl Builder {
                 because: String::new(),
             })
             .collect();
-        self.plan.steps.push(Step { kind, phase: Phase::Forward, origin, reuse: vec![], free: vec![] });
+        self.plan.steps.push(Step { kind, phase: Phase::Forward, origin, reuse: vec![], free: vec![], flight: None });
     }
 
     /// `out = f(loads)`, element by element.

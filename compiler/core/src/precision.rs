@@ -1,0 +1,186 @@
+//! Which values of a program of `bf16` are stored as `bf16`.
+//!
+//! Before: a step in `f32`. After: the same step in which products read `bf16` and activations are kept as `bf16`, while
+//! whatever rounding would spoil stays in `f32`: parameters and moments, gradients of parameters, sums, softmax and losses,
+//! and all that is computed from those alone. Each op says in its own file how it reads and what it gives
+//! ([`Precision`]); nothing here knows one by name.
+//!
+//! A value of `bf16` is computed in `f32` and rounded once, where it is stored; so an element-wise op reads operands of
+//! both dtypes as they are. A cast is a value of its own only where an op insists on one dtype. Down to `bf16` it belongs to
+//! its operand, of which it is the one rounded copy: a parameter is rounded on its shard, before it is gathered.
+
+use crate::normalise::rebuild;
+use crate::step_graph::{GoalKind, StepGraph};
+use meshwright_ops::{Graph, Id, Kind, LeafOp, Origin, Precision};
+use meshwright_plan::{DType, Phase};
+
+/// Gives every value its dtype. A step whose arithmetic is not `bf16` stays as it is.
+pub fn assign(step: &StepGraph) -> StepGraph {
+    if step.float != DType::BF16 {
+        return step.clone();
+    }
+    let choices = choices(step);
+    let mut out = rebuild(step, |g, mut node, id| {
+        let choice = choices[id.0 as usize];
+        if let Some(to) = choice.reads {
+            let product = precision(&step.graph, id) == Precision::Products;
+            for x in &mut node.inputs {
+                // A number that scales a product is no factor of it that hardware would want rounded.
+                if !(product && g.ty(*x).dims.is_empty()) {
+                    *x = cast(g, *x, to, &node.origin);
+                }
+            }
+        }
+        if choice.narrow {
+            node.ty.dtype = DType::BF16;
+        }
+        g.push(node)
+    });
+    // What the step gives, and what is next for a leaf, is in full.
+    for goal in &mut out.goals {
+        let origin = out.graph.node(goal.id).origin.clone();
+        goal.id = cast(&mut out.graph, goal.id, DType::F32, &origin);
+    }
+    out
+}
+
+/// A value in another of the two dtypes. Down to `bf16` the cast belongs to the value, up to `f32` to who reads it: so what
+/// is moved between devices is `bf16`. What can be made anywhere is cast where it is read.
+fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
+    let node = g.node(x);
+    let from = node.ty.dtype;
+    if from == to || !matches!(from, DType::F32 | DType::BF16) {
+        return x;
+    }
+    let anywhere = matches!(
+        node.op.kind(),
+        Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber)
+    );
+    let origin = if to == DType::BF16 && !anywhere { &node.origin } else { reader };
+    let name = if node.origin.name.is_empty() { node.op.name() } else { &node.origin.name };
+    let name = format!("{to}({name})").into();
+    g.cursor = Origin { name, ..origin.clone() };
+    g.cast(x, to)
+}
+
+/// How an op reads, and how its result is stored.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    /// The dtype in which it insists on reading its floats; `None` where it reads both.
+    reads: Option<DType>,
+    /// Whether the result is stored as `bf16`.
+    narrow: bool,
+}
+
+/// What a value of `f32` is, in ascending order of what prevails where several meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Nature {
+    /// No float of `f32`: it stays as it is.
+    Other,
+    /// An input, a constant, or a function of such.
+    Neutral,
+    /// In full: a sum, a softmax, a loss, or a function of such.
+    Wide,
+    /// A parameter or a function of parameters alone; stored in full.
+    Weight,
+    /// An activation or its cotangent.
+    Narrow,
+}
+
+/// How an op reads, after all that its place in the step says.
+fn precision(g: &Graph, id: Id) -> Precision {
+    let node = g.node(id);
+    if node.origin.full || node.origin.phase == Phase::Update {
+        return Precision::Full;
+    }
+    node.op.precision(&g.input_types(id), &node.ty)
+}
+
+fn choices(step: &StepGraph) -> Vec<Choice> {
+    let g = &step.graph;
+    let mut natures: Vec<Nature> = Vec::with_capacity(g.nodes.len());
+    let mut choices: Vec<Choice> = Vec::with_capacity(g.nodes.len());
+    for id in g.ids() {
+        let (nature, reads) = forward(g, id, &natures);
+        natures.push(nature);
+        choices.push(Choice { reads, narrow: nature == Nature::Narrow });
+    }
+    widen(step, &mut choices);
+    for id in g.ids() {
+        // What moves elements moves those of one dtype.
+        let moves = precision(g, id) == Precision::AsOperands && g.ty(id).dtype == DType::F32;
+        if moves && !g.node(id).inputs.is_empty() && !g.is_elementwise(id) {
+            let choice = &mut choices[id.0 as usize];
+            choice.reads = Some(if choice.narrow { DType::BF16 } else { DType::F32 });
+        }
+    }
+    choices
+}
+
+/// The nature of a value, of whose operands it is known; and in which dtype its op insists on reading.
+fn forward(g: &Graph, id: Id, natures: &[Nature]) -> (Nature, Option<DType>) {
+    let node = g.node(id);
+    let of = |x: &Id| natures[x.0 as usize];
+    // Operands that count: of the result's dims, so that a mean along a dim does not make all of it wide.
+    let all = |x: &Id| node.ty.dims.iter().all(|d| g.ty(*x).has(*d));
+    let elementwise = g.is_elementwise(id);
+    let prevailing = |f: &dyn Fn(&Id) -> bool| node.inputs.iter().filter(|x| f(x)).map(of).max();
+    let (nature, reads) = match (node.op.kind(), precision(g, id)) {
+        (Kind::Leaf(LeafOp::Param { .. }), _) => (Nature::Weight, None),
+        (Kind::Leaf(LeafOp::State { .. } | LeafOp::Moment { .. }), _) => (Nature::Wide, None),
+        (Kind::Leaf(_) | Kind::Generator, _) => (Nature::Neutral, None),
+        (_, Precision::Full) => (Nature::Wide, Some(DType::F32)),
+        (_, Precision::Sums) => (Nature::Wide, None),
+        (_, Precision::Products) => {
+            let factors = prevailing(&|x| !g.ty(*x).dims.is_empty()).or_else(|| prevailing(&|_| true));
+            match factors {
+                // A product of losses, or of those with inputs such as weights of examples.
+                Some(Nature::Wide) => (Nature::Wide, Some(DType::F32)),
+                _ => (Nature::Narrow, Some(DType::BF16)),
+            }
+        }
+        (_, Precision::AsOperands) => {
+            let large = if elementwise { prevailing(&all) } else { None };
+            let known = large.filter(|n| *n > Nature::Neutral).or_else(|| prevailing(&|_| true));
+            (known.unwrap_or(Nature::Neutral).max(Nature::Neutral), None)
+        }
+    };
+    if node.ty.dtype == DType::F32 { (nature, reads) } else { (Nature::Other, reads) }
+}
+
+/// A value that all who read it take in full is stored in full: the gradient of a parameter, the scores of a softmax, the
+/// terms of a loss. A sum takes what it reads in full in the forward part alone: cotangents stay `bf16`.
+fn widen(step: &StepGraph, choices: &mut [Choice]) {
+    let g = &step.graph;
+    let mut readers: Vec<Vec<Id>> = vec![Vec::new(); g.nodes.len()];
+    for id in g.ids() {
+        for x in &g.node(id).inputs {
+            readers[x.0 as usize].push(id);
+        }
+    }
+    let mut given = vec![false; g.nodes.len()];
+    for goal in &step.goals {
+        given[goal.id.0 as usize] = true;
+        if let GoalKind::Next(leaf) = goal.kind {
+            given[leaf.0 as usize] = true;
+        }
+    }
+    let back = |r: &Id| g.node(*r).origin.phase == Phase::Backward;
+    for id in g.ids().collect::<Vec<_>>().into_iter().rev() {
+        if !choices[id.0 as usize].narrow {
+            continue;
+        }
+        // Whether a reader takes it in full; `None` where its dtype does not matter to that reader.
+        let takes = |r: &Id| match (choices[r.0 as usize].reads, g.ty(*r).dtype) {
+            (Some(dtype), _) => Some(dtype == DType::F32),
+            _ if back(r) && precision(g, *r) == Precision::Sums => None,
+            (None, DType::F32) => Some(!choices[r.0 as usize].narrow),
+            (None, _) => None,
+        };
+        let said: Vec<bool> = readers[id.0 as usize].iter().filter_map(takes).collect();
+        let full = said.iter().all(|f| *f) && (given[id.0 as usize] || !said.is_empty());
+        if full {
+            choices[id.0 as usize].narrow = false;
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Collectives go on while later steps run: each starts right after the last producer of its operands, and is waited for right
+//! before the first reader of its results, or at the end.
+//!
+//! Starts are in one order on all devices, since all run this Plan. A collective whose wait would follow at once keeps one
+//! step. What flies takes memory: results that begin earlier than they would, operands that end later. An all-reduce that
+//! takes its operands' storage needs none of it; for all others together the sum stays below [`FLIGHT_BYTES`], so the peak
+//! of a Plan grows by no more than that.
+
+use super::lifetimes::outlives;
+use meshwright_plan::{BufId, Collective, Plan, Step, StepKind};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most bytes, on the device with the largest blocks, that a Plan holds at a time only because collectives are in flight.
+pub const FLIGHT_BYTES: usize = 128 << 20;
+
+/// Takes collectives apart into a start and a wait.
+pub fn overlap(plan: Plan) -> Plan {
+    within(plan, FLIGHT_BYTES)
+}
+
+/// What is known of a collective by its place, its position among the steps before the pass.
+struct Known {
+    /// The place before which it can start.
+    earliest: usize,
+    /// Bytes held from the start to its place, where it starts earlier.
+    early: usize,
+    /// Bytes held from its place to the wait, where it ends later.
+    late: usize,
+}
+
+struct Schedule {
+    /// Steps by their place, until they are scheduled.
+    steps: Vec<Option<Step>>,
+    out: Vec<Step>,
+    /// Places and results of collectives in flight, in the order of their starts.
+    flying: Vec<(usize, Vec<BufId>)>,
+    /// Bytes held by place.
+    held: BTreeMap<usize, usize>,
+}
+
+fn within(mut plan: Plan, limit: usize) -> Plan {
+    let known = known(&plan);
+    let mut opens: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (place, k) in &known {
+        opens.entry(k.earliest).or_default().push(*place);
+    }
+    let mut s = Schedule {
+        steps: plan.steps.drain(..).map(Some).collect(),
+        out: Vec::new(),
+        flying: Vec::new(),
+        held: BTreeMap::new(),
+    };
+    // Collectives whose operands are made, by their places: what is needed first starts first.
+    let mut ready: BTreeSet<usize> = BTreeSet::new();
+    for at in 0..s.steps.len() {
+        ready.extend(opens.remove(&at).unwrap_or_default());
+        for place in ready.clone().range(at + 1..) {
+            let early = known[place].early;
+            if s.held() + early <= limit && !s.waits(*place) {
+                ready.remove(place);
+                s.held.insert(*place, early);
+                s.emit(*place);
+            }
+        }
+        s.emit(at);
+        let Some(k) = known.get(&at) else { continue };
+        ready.remove(&at);
+        s.held.remove(&at);
+        // Its operands would end here. Where they cannot stay, others are waited for, the oldest first, or this one.
+        while s.held() + k.late > limit {
+            let oldest = s.flying.iter().map(|f| f.0).find(|p| *p < at && s.held.get(p).is_some_and(|b| *b > 0));
+            match oldest {
+                Some(place) if k.late <= limit => s.wait(place),
+                _ => {
+                    s.wait(at);
+                    break;
+                }
+            }
+        }
+        if s.flying.iter().any(|f| f.0 == at) {
+            s.held.insert(at, k.late);
+        }
+    }
+    while let Some((place, _)) = s.flying.first() {
+        let place = *place;
+        s.wait(place);
+    }
+    plan.steps = number(s.out);
+    plan
+}
+
+impl Schedule {
+    fn held(&self) -> usize {
+        self.held.values().sum()
+    }
+
+    /// Whether a step reads what is in flight.
+    fn waits(&self, place: usize) -> bool {
+        let Some(step) = &self.steps[place] else { return false };
+        step.kind.reads().iter().any(|o| self.flying.iter().any(|f| f.1.contains(&o.buf)))
+    }
+
+    /// Adds the step of a place, if it was not added before, and in front of it the waits that it needs.
+    fn emit(&mut self, place: usize) {
+        let Some(mut step) = self.steps[place].take() else { return };
+        let reads: Vec<BufId> = step.kind.reads().iter().map(|o| o.buf).collect();
+        let needed = self.flying.iter().filter(|f| f.1.iter().any(|b| reads.contains(b)));
+        for earlier in needed.map(|f| f.0).collect::<Vec<_>>() {
+            self.wait(earlier);
+        }
+        if let StepKind::Collective(_) = &step.kind {
+            // Numbered anew at the end.
+            step.flight = Some(place as u32);
+            self.flying.push((place, step.kind.writes().iter().map(|o| o.buf).collect()));
+        }
+        self.out.push(step);
+    }
+
+    /// Ends the collective of a place, if it is in flight.
+    fn wait(&mut self, place: usize) {
+        let Some(i) = self.flying.iter().position(|f| f.0 == place) else { return };
+        self.flying.remove(i);
+        self.held.remove(&place);
+        let flight = Some(place as u32);
+        let Some(start) = self.out.iter().rev().find(|s| s.flight == flight) else { return };
+        let to = start.kind.writes().into_iter().cloned().collect();
+        let kind = StepKind::Wait { to };
+        let (phase, origin) = (self.out.last().map_or(start.phase, |s| s.phase), start.origin.clone());
+        self.out.push(Step { kind, phase, origin, reuse: Vec::new(), free: Vec::new(), flight });
+    }
+}
+
+/// Gives flights their numbers, in the order of starts. Those that nothing happens in become one step.
+fn number(steps: Vec<Step>) -> Vec<Step> {
+    let mut out: Vec<Step> = Vec::with_capacity(steps.len());
+    for step in steps {
+        let waits = matches!(step.kind, StepKind::Wait { .. });
+        match out.last_mut() {
+            Some(start) if waits && start.flight == step.flight => start.flight = None,
+            _ => out.push(step),
+        }
+    }
+    let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+    for step in &mut out {
+        let next = numbers.len() as u32;
+        step.flight = step.flight.map(|f| *numbers.entry(f).or_insert(next));
+    }
+    out
+}
+
+fn known(plan: &Plan) -> BTreeMap<usize, Known> {
+    let mut made: BTreeMap<BufId, usize> = BTreeMap::new();
+    let mut read: BTreeMap<BufId, usize> = BTreeMap::new();
+    let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
+    for (i, s) in plan.steps.iter().enumerate() {
+        last.extend(s.kind.reads().iter().map(|o| (o.buf, i)));
+    }
+    let stays = outlives(plan);
+    let bytes = |b: &BufId| plan.buffer(*b).largest_bytes(&plan.mesh);
+    let mut out = BTreeMap::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let reads: Vec<BufId> = step.kind.reads().iter().map(|o| o.buf).collect();
+        let writes: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
+        if let StepKind::Collective(c) = &step.kind {
+            let after = |places: &BTreeMap<BufId, usize>| {
+                reads.iter().filter_map(|b| places.get(b)).max().map_or(0, |p| p + 1)
+            };
+            let ends = |b: &&BufId| last.get(b) == Some(&i) && !stays.contains(b);
+            let in_place = matches!(c, Collective::AllReduce { .. }) && reads.iter().all(|b| ends(&b));
+            // Before its last reader it could not take the storage of its operand.
+            let earliest = if in_place { after(&made).max(after(&read)) } else { after(&made) };
+            let (early, late) = match in_place {
+                true => (0, 0),
+                false => (writes.iter().map(bytes).sum(), reads.iter().filter(ends).map(bytes).sum()),
+            };
+            out.insert(i, Known { earliest, early, late });
+        }
+        read.extend(reads.iter().map(|b| (*b, i)));
+        made.extend(writes.iter().map(|b| (*b, i)));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{lifetimes, verify_plan};
+    use super::*;
+    use meshwright_plan::{
+        Axis, Buffer, DType, Dim, Expr, Extent, Leaf, LeafKind, Mesh, Monoid, Operand, OutputDecl, Phase, Where,
+    };
+
+    const SIZE: usize = 64;
+
+    fn operand(buf: u32) -> Operand {
+        Operand { buf: BufId(buf), dims: vec![Dim { id: 0, size: SIZE }] }
+    }
+
+    fn step(kind: StepKind) -> Step {
+        let origin = kind.writes().iter().map(|_| Where::default()).collect();
+        Step { kind, phase: Phase::Forward, origin, reuse: Vec::new(), free: Vec::new(), flight: None }
+    }
+
+    fn sum(from: u32, to: u32) -> Step {
+        let all = Collective::AllReduce {
+            axes: vec![Axis(0)],
+            monoid: Monoid::Sum,
+            from: vec![operand(from)],
+            to: vec![operand(to)],
+        };
+        step(StepKind::Collective(all))
+    }
+
+    fn gather(from: u32, to: u32) -> Step {
+        let all = Collective::AllGather {
+            axis: Axis(0),
+            dim: Dim { id: 0, size: SIZE },
+            from: operand(from),
+            to: operand(to),
+        };
+        step(StepKind::Collective(all))
+    }
+
+    fn map(from: &[u32], to: u32) -> Step {
+        let (expr, inputs) = (Expr::default(), from.iter().map(|b| operand(*b)).collect());
+        step(StepKind::Map { expr, inputs, outs: vec![(0, operand(to))] })
+    }
+
+    /// Buffers in `split` are split over the axis; buffer 0 and those are leaves.
+    fn plan(buffers: usize, split: &[u32], steps: Vec<Step>) -> Plan {
+        let whole = Extent { size: SIZE, axes: Vec::new(), window: None };
+        let cut = Extent { axes: vec![Axis(0)], ..whole.clone() };
+        let extents = |b: usize| vec![if split.contains(&(b as u32)) { cut.clone() } else { whole.clone() }];
+        let leaf = |b: u32| Leaf {
+            kind: LeafKind::Input,
+            name: format!("x{b}"),
+            buf: BufId(b),
+            dims: operand(b).dims,
+            init: None,
+            next: None,
+        };
+        let last = buffers as u32 - 1;
+        Plan {
+            version: Plan::VERSION,
+            model: String::new(),
+            program: String::new(),
+            mesh: Mesh::new([("a", 2)]),
+            dims: Default::default(),
+            float: DType::F32,
+            inputs: Vec::new(),
+            buffers: (0..buffers).map(|b| Buffer { dtype: DType::F32, extents: extents(b) }).collect(),
+            leaves: std::iter::once(0).chain(split.iter().copied()).map(leaf).collect(),
+            steps,
+            outputs: vec![OutputDecl { name: "y".into(), buf: BufId(last), dims: operand(last).dims }],
+            summary: Default::default(),
+        }
+    }
+
+    /// Names of the steps, with flights, of a Plan that holds.
+    fn scheduled(before: Plan, limit: usize) -> (Vec<String>, Plan) {
+        let after = lifetimes(within(before, limit));
+        let found = verify_plan(&after);
+        assert!(found.is_empty(), "{found:?}\n{}", crate::print::plan(&after));
+        let name = |s: &Step| match s.flight {
+            Some(f) => format!("{} {f}", s.kind.name()),
+            None => s.kind.name().to_string(),
+        };
+        (after.steps.iter().map(name).collect(), after)
+    }
+
+    #[test]
+    fn a_collective_starts_after_its_producer_and_ends_before_its_reader() {
+        let steps = vec![map(&[0], 1), map(&[0], 2), sum(1, 3), map(&[2], 4), map(&[3, 4], 5)];
+        let (names, after) = scheduled(plan(6, &[], steps), FLIGHT_BYTES);
+        assert_eq!(names, ["map", "all_reduce 0", "map", "map", "wait 0", "map"]);
+        // It takes its operand's storage where it starts: that is not held twice.
+        assert_eq!(after.steps[1].reuse, [(BufId(1), BufId(3))]);
+    }
+
+    #[test]
+    fn what_is_read_at_once_keeps_one_step() {
+        let steps = vec![map(&[0], 1), sum(1, 2), map(&[2], 3)];
+        let (names, _) = scheduled(plan(4, &[], steps), FLIGHT_BYTES);
+        assert_eq!(names, ["map", "all_reduce", "map"]);
+    }
+
+    #[test]
+    fn an_operand_that_others_read_is_kept_until_the_end_of_the_flight() {
+        let steps = vec![map(&[0], 1), sum(1, 2), map(&[1], 3), map(&[3], 4), map(&[2, 4], 5)];
+        let (names, after) = scheduled(plan(6, &[], steps), FLIGHT_BYTES);
+        assert_eq!(names, ["map", "all_reduce 0", "map", "map", "wait 0", "map"]);
+        assert!(after.steps[1].reuse.is_empty() && after.steps[4].free == [BufId(1)], "{after:?}");
+    }
+
+    #[test]
+    fn what_is_gathered_early_stays_within_the_limit() {
+        let steps =
+            || vec![map(&[0], 3), gather(1, 4), map(&[3, 4], 5), gather(2, 6), map(&[5, 6], 7)];
+        let bytes = SIZE * 4;
+        let (names, both) = scheduled(plan(8, &[1, 2], steps()), 2 * bytes);
+        assert_eq!(names, ["all_gather 0", "all_gather 1", "map", "wait 0", "map", "wait 1", "map"]);
+        let (names, one) = scheduled(plan(8, &[1, 2], steps()), bytes);
+        assert_eq!(names, ["all_gather 0", "map", "all_gather 1", "wait 0", "map", "wait 1", "map"]);
+        let (names, none) = scheduled(plan(8, &[1, 2], steps()), 0);
+        assert_eq!(names, ["map", "all_gather", "map", "all_gather", "map"]);
+        let peak = |p: &Plan| p.summary.peak_bytes as usize;
+        assert!(peak(&one) <= peak(&none) + bytes && peak(&both) <= peak(&none) + 2 * bytes);
+    }
+
+    #[test]
+    fn what_reads_a_collective_is_not_drawn_before_its_end() {
+        // The second all-reduce is of the first: where it stands, the first has had two steps.
+        let steps = vec![map(&[0], 1), sum(1, 2), map(&[0], 3), map(&[3], 4), sum(2, 5), map(&[4, 5], 6)];
+        let (names, _) = scheduled(plan(7, &[], steps), FLIGHT_BYTES);
+        assert_eq!(names, ["map", "all_reduce 0", "map", "map", "wait 0", "all_reduce", "map"]);
+    }
+}

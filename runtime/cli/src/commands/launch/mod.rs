@@ -1,0 +1,135 @@
+//! `launch`: writes the file that starts a training run on the nodes of a cluster.
+
+mod fit;
+mod k8s;
+mod slurm;
+
+use super::passes::{self, Made};
+use crate::args::{LaunchArgs, LaunchCommon, LaunchWhat, PassArgs};
+use crate::console::Console;
+use crate::json::object;
+use crate::stop::Stop;
+use fit::Fit;
+use meshwright_diag::{Diagnostic, Sources, codes};
+
+/// Runs the command.
+pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> {
+    let common = args.what.common();
+    let options = common.project.options();
+    let nothing = PassArgs { emit: None, time_passes: false };
+    let Some(made) = passes::make(&options, &nothing, console)? else { return Ok(()) };
+    if !made.trains {
+        let message = format!("`{}` has no `train` block: there is nothing to launch", options.model);
+        return refused(Diagnostic::error(codes::E0516, message), console);
+    }
+    let fit = match fit::fit(&made, common) {
+        Ok(fit) => fit,
+        Err(found) => return refused(*found, console),
+    };
+    let job = Job { common, fit: &fit, train: train(common), about: about(common, &made, &fit) };
+    let text = match &args.what {
+        LaunchWhat::Slurm(slurm) => slurm::file(&job, slurm)?,
+        LaunchWhat::K8s(k8s) => k8s::file(&job, k8s)?,
+    };
+    let Some(path) = &common.output else { return console.out(&text) };
+    if path.exists() && !common.force {
+        let found = Diagnostic::error(codes::E0524, format!("`{}` exists already", path.display()))
+            .help("--force writes over it, or give another --output");
+        return refused(found, console);
+    }
+    if let Err(e) = std::fs::write(path, &text) {
+        let message = format!("`{}` cannot be written: {e}", path.display());
+        return refused(Diagnostic::error(codes::E0524, message), console);
+    }
+    if console.json() {
+        return console.out_json(&object([
+            ("file", path.display().to_string().into()),
+            ("devices", fit.devices.into()),
+            ("nodes", common.nodes.into()),
+        ]));
+    }
+    console.out(&format!("{}: {}\nstart it with: {}\n", path.display(), job.about[0], args.what.start(path)))
+}
+
+fn refused(found: Diagnostic, console: &mut Console) -> Result<(), Stop> {
+    console.diagnostics(&[found], &Sources::new());
+    Err(Stop::Diagnosed)
+}
+
+/// What both kinds of file are made from.
+struct Job<'a> {
+    common: &'a LaunchCommon,
+    fit: &'a Fit,
+    /// The command that every rank runs.
+    train: Vec<String>,
+    /// Lines that say what the job is.
+    about: Vec<String>,
+}
+
+impl Job<'_> {
+    /// The name of the job: letters, digits and dashes.
+    fn name(&self) -> String {
+        let stem = std::path::Path::new(self.common.project.model()).file_stem();
+        let given = self.common.name.clone();
+        let name = given.or_else(|| stem.map(|s| s.to_string_lossy().into_owned())).unwrap_or_default();
+        let plain = name.to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        match plain.trim_matches('-') {
+            "" => "meshwright".into(),
+            plain => plain.into(),
+        }
+    }
+
+    /// Settings of NCCL and of the launcher, with the reason for each.
+    fn variables(&self) -> Vec<(&'static str, String, &'static str)> {
+        let mut all =
+            vec![("NCCL_DEBUG", "WARN".to_string(), "errors of NCCL with their cause, and nothing else")];
+        if let Some(interface) = &self.common.interface {
+            all.push((
+                "NCCL_SOCKET_IFNAME",
+                interface.clone(),
+                "the network over which ranks find each other",
+            ));
+        }
+        if let Some(hca) = &self.common.hca {
+            all.push(("NCCL_IB_HCA", hca.clone(), "the RDMA adapters that carry the data"));
+        }
+        all
+    }
+}
+
+/// The training command.
+fn train(common: &LaunchCommon) -> Vec<String> {
+    let mut words = vec![common.program.clone(), "train".into()];
+    words.extend(common.project.words());
+    words.extend(["--device".to_string(), if common.cpu { "cpu".into() } else { "cuda".into() }]);
+    words.extend(common.train.iter().cloned());
+    words
+}
+
+/// Words as a shell reads them.
+fn joined(words: &[String]) -> Result<String, Stop> {
+    shlex::try_join(words.iter().map(String::as_str))
+        .map_err(|_| Stop::Usage("an argument holds a NUL byte, which no shell can pass on".into()))
+}
+
+fn about(common: &LaunchCommon, made: &Made, fit: &Fit) -> Vec<String> {
+    let plan = &made.compiled.plan;
+    let per_node = common.per_node;
+    let mut lines = vec![format!(
+        "{} on mesh {}: {} nodes with {per_node} {} each",
+        made.project.program.model,
+        super::project::mesh(&made.project),
+        common.nodes,
+        if common.cpu { "processes" } else { "GPUs" },
+    )];
+    lines.push(format!("plan {}, peak of {} per device", plan.hash(), crate::text::bytes(fit.peak)));
+    for traffic in &fit.traffic {
+        lines.push(format!(
+            "{} per step and device over {}, {}",
+            crate::text::bytes(traffic.bytes),
+            traffic.axes,
+            if traffic.crosses { "between nodes" } else { "within a node" }
+        ));
+    }
+    lines
+}

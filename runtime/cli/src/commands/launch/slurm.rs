@@ -1,0 +1,63 @@
+//! A Slurm batch file: one task a device.
+
+use super::Job;
+use crate::args::LaunchSlurmArgs;
+use crate::stop::Stop;
+use std::fmt::Write;
+
+/// The file.
+pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop> {
+    let common = job.common;
+    let mut out = String::from("#!/bin/bash\n");
+    let mut set = |option: &str, value: &dyn std::fmt::Display| {
+        // A string takes every write.
+        let _ = writeln!(out, "#SBATCH --{option}={value}");
+    };
+    set("job-name", &job.name());
+    set("nodes", &common.nodes);
+    set("ntasks-per-node", &common.per_node);
+    if !common.cpu {
+        set("gpus-per-node", &common.per_node);
+    }
+    if let Some(cores) = common.cores {
+        set("cpus-per-task", &cores);
+    }
+    set("time", &args.time);
+    let optional = [("partition", &args.partition), ("account", &args.account), ("qos", &args.qos)];
+    for (option, value) in optional {
+        if let Some(value) = value {
+            set(option, value);
+        }
+    }
+    // The loss of one task ends all: without it the others would wait for their time-out.
+    set("output", &"%x-%j.log");
+    out.push('\n');
+    for line in &job.about {
+        let _ = writeln!(out, "# {line}");
+    }
+    out.push_str("\nset -euo pipefail\n");
+    for module in &args.modules {
+        let _ = writeln!(out, "module load {}", quoted(module)?);
+    }
+    for (name, value, why) in job.variables() {
+        let _ = writeln!(out, "export {name}={}  # {why}", quoted(&value)?);
+    }
+    // Each task sees one GPU, that of its local rank; a process that sees all would open a context on each.
+    let see = if common.cpu {
+        ""
+    } else {
+        "bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID exec \"$0\" \"$@\"' \\\n    "
+    };
+    let _ = write!(
+        out,
+        "\n# --kill-on-bad-exit: when one task fails, Slurm ends the others too.\n\
+         srun --mpi={} --kill-on-bad-exit=1 {see}{}\n",
+        quoted(&args.mpi)?,
+        super::joined(&job.train)?
+    );
+    Ok(out)
+}
+
+fn quoted(word: &str) -> Result<String, Stop> {
+    super::joined(&[word.to_string()])
+}

@@ -1,0 +1,236 @@
+//! How this process was started: alone, or by a launcher as one of several, and what that makes of `--transport`.
+
+use crate::args::{DevicesArgs, TransportChoice};
+use crate::console::Console;
+#[cfg(feature = "mpi")]
+use crate::signals;
+use crate::stop::Stop;
+use meshwright_comm::Timeouts;
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_exec::Processes;
+use meshwright_plan::Mesh;
+use meshwright_train::{Asked, Devices, Failure, Project, settled};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a launcher says of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Launched {
+    /// This process.
+    pub(crate) rank: usize,
+    /// Number of processes, more than one.
+    pub(crate) size: usize,
+    /// The variable that says so.
+    by: &'static str,
+}
+
+/// Variables with the number of processes and with this one's rank, of Open MPI, MPICH and Intel MPI, PMI, Slurm, torchrun.
+/// The first pair that is there counts: an inner launcher sets its own beside those of an outer one.
+const LAUNCHERS: [(&str, &str); 6] = [
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+    ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ("SLURM_NTASKS", "SLURM_PROCID"),
+    ("WORLD_SIZE", "RANK"),
+];
+
+/// What the environment says of this process; none where it is one of one.
+pub(crate) fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Launched> {
+    let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
+    for (size, rank) in LAUNCHERS {
+        let (Some(n), Some(r)) = (number(size), number(rank)) else { continue };
+        // A batch script, which is no task of a step, is told of the tasks too; and that it is the first.
+        if size == "SLURM_NTASKS" && r == 0 {
+            continue;
+        }
+        return (n > 1).then_some(Launched { rank: r, size: n, by: size });
+    }
+    None
+}
+
+/// The devices that the command runs on; from here on the console knows which process it speaks for.
+pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devices, Stop> {
+    let launched = launched(|name| std::env::var(name).ok());
+    let by_launch = if launched.is_some() { TransportChoice::Mpi } else { TransportChoice::Threads };
+    let transport = args.transport.unwrap_or(by_launch);
+    let timeouts = args.timeout.map_or(Timeouts::default(), |later| Timeouts {
+        first_step: Duration::from_secs(later * FIRST_STEP),
+        later: Duration::from_secs(later),
+    });
+    let processes = match transport {
+        TransportChoice::Threads => Arc::new(Processes::alone()),
+        TransportChoice::Mpi => {
+            if let Some(launched) = &launched {
+                console.speaks_for(launched.rank, launched.size);
+            }
+            let processes = connect(args.deterministic, timeouts, launched.as_ref(), console);
+            match processes {
+                Ok(processes) => Arc::new(processes),
+                // The first process says it, and is not killed before it has.
+                Err(_) if !console.leads() => {
+                    std::thread::sleep(Duration::from_millis(300));
+                    return Err(Stop::Diagnosed);
+                }
+                Err(failure) => return Err(console.failed(failure, &Sources::new())),
+            }
+        }
+    };
+    console.joins(&processes);
+    let asked = Asked {
+        transport: transport.name().into(),
+        deterministic: args.deterministic,
+        timeout: args.timeout,
+    };
+    Ok(Devices { processes, timeouts, asked })
+}
+
+/// How many times longer than `--timeout` a collective may take until the first step is done.
+const FIRST_STEP: u64 = 6;
+
+#[cfg(feature = "mpi")]
+fn connect(
+    deterministic: bool,
+    timeouts: Timeouts,
+    launched: Option<&Launched>,
+    console: &mut Console,
+) -> Result<Processes, Failure> {
+    use meshwright_comm::{Transport, mpi};
+    let options = mpi::MpiOptions { timeouts, deterministic, ..mpi::MpiOptions::default() };
+    let end = mpi::init(options).map_err(|e| {
+        let message = format!("{} does not start: {e}", mpi::library());
+        Failure::from(Diagnostic::error(codes::E0525, message))
+    })?;
+    if let Some(l) = launched.filter(|l| l.size != end.size()) {
+        let message = format!(
+            "this is one of {} processes (`{}`), and {} knows of {}: they cannot reach each other",
+            l.size,
+            l.by,
+            mpi::library(),
+            end.size()
+        );
+        return Err(Diagnostic::error(codes::E0525, message)
+            .help("start it with the `mpirun` of the same MPI; with Slurm also `srun --mpi=pmix`")
+            .into());
+    }
+    signals::watched(end.watch(), console);
+    Ok(Processes::of_one_device_each(end)?)
+}
+
+/// Ends this process, and what is left of the job, after a failure that the others need not know of.
+pub(crate) fn end_all(code: u8) {
+    #[cfg(feature = "mpi")]
+    meshwright_comm::mpi::fatal(i32::from(code));
+    #[cfg(not(feature = "mpi"))]
+    std::process::exit(i32::from(code));
+}
+
+#[cfg(not(feature = "mpi"))]
+fn connect(_: bool, _: Timeouts, launched: Option<&Launched>, _: &mut Console) -> Result<Processes, Failure> {
+    let message = match launched {
+        Some(l) => format!(
+            "this is one of {} processes (`{}`), and this binary was built without MPI: they cannot reach each other",
+            l.size, l.by
+        ),
+        None => "`--transport mpi`: this binary was built without MPI".to_string(),
+    };
+    Err(Diagnostic::error(codes::E0525, message)
+        .help("build it with MPI: `cargo build --release --features mpi`")
+        .help("devices that are threads need no launcher: start it once, without `mpirun` or `srun`")
+        .into())
+}
+
+/// Checks that a project's mesh has as many devices as the processes have.
+pub(crate) fn fits(project: &Project, console: &mut Console, sources: &Sources) -> Result<(), Stop> {
+    let processes = console.processes().clone();
+    let mesh = &project.layout.mesh;
+    let Some(ranks) = processes.devices().filter(|n| *n != mesh.devices()) else { return Ok(()) };
+    let example = project.example_dim().map_or("batch", |d| d.1);
+    let failure = Err(misfit(mesh, ranks, example).into());
+    settled(&processes, "the mesh", failure).map_err(|f| console.failed(f, sources))
+}
+
+fn misfit(mesh: &Mesh, ranks: usize, example: &str) -> Diagnostic {
+    let count = |n: usize, what: &str| if n == 1 { format!("one {what}") } else { format!("{n} {what}s") };
+    let devices = mesh.devices();
+    let of = if mesh.axes.is_empty() { String::new() } else { format!(" {}", mesh.describe()) };
+    let (ranks_in_words, devices_in_words) = (count(ranks, "rank"), count(devices, "device"));
+    let d = Diagnostic::error(
+        codes::E0307,
+        format!("there are {ranks_in_words}, and the mesh{of} has {devices_in_words}: each rank is a device"),
+    );
+    let d = match (mesh.axes.is_empty(), other_mesh(mesh, ranks)) {
+        (true, _) => d.help(format!(
+            "say how the model is split: `--mesh data={ranks} --layout '{example} -> data'`, or a layout that ships"
+        )),
+        (false, Some(axes)) => d.help(format!("give another mesh: `--mesh {axes}`")),
+        (false, None) => d,
+    };
+    d.help(format!("or start another number of ranks: `mpirun -n {devices}`"))
+}
+
+/// A mesh of the same axes with so many devices: one axis changed if that will do, the last axis first; else all in the
+/// first.
+fn other_mesh(mesh: &Mesh, devices: usize) -> Option<String> {
+    let sizes = |sizes: Vec<usize>| {
+        let axes = mesh.axes.iter().zip(sizes).map(|(a, n)| format!("{}={n}", a.name));
+        axes.collect::<Vec<_>>().join(",")
+    };
+    let all: Vec<usize> = mesh.axes.iter().map(|a| a.size).collect();
+    for changed in (0..all.len()).rev() {
+        let others: usize = all.iter().enumerate().filter(|a| a.0 != changed).map(|a| a.1).product();
+        if others > 0 && devices.is_multiple_of(others) {
+            let mut new = all;
+            new[changed] = devices / others;
+            return Some(sizes(new));
+        }
+    }
+    let mut new = vec![1; all.len()];
+    *new.first_mut()? = devices;
+    Some(sizes(new))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use meshwright_plan::MeshAxis;
+
+    fn of(variables: &[(&str, &str)]) -> Option<(usize, usize)> {
+        let found = launched(|name| variables.iter().find(|v| v.0 == name).map(|v| v.1.to_string()));
+        found.map(|l| (l.rank, l.size))
+    }
+
+    #[test]
+    fn launchers_are_known_by_their_variables() {
+        assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "2")]), Some((2, 4)));
+        assert_eq!(of(&[("PMI_SIZE", "4"), ("PMI_RANK", "0")]), Some((0, 4)));
+        assert_eq!(of(&[("WORLD_SIZE", "2"), ("RANK", "1")]), Some((1, 2)));
+        assert_eq!(of(&[("WORLD_SIZE", "2")]), None);
+        assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "1"), ("OMPI_COMM_WORLD_RANK", "0")]), None);
+        assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "x"), ("OMPI_COMM_WORLD_RANK", "0")]), None);
+        let step = [("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")];
+        assert_eq!(of(&step), Some((0, 8)));
+        // A batch script, and a step of one task within it.
+        assert_eq!(of(&step[1..]), None);
+        assert_eq!(of(&[("SLURM_STEP_NUM_TASKS", "1"), step[1], step[2]]), None);
+        assert_eq!(of(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "3")]), Some((3, 8)));
+        // `mpirun` in a batch script.
+        let within = [("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "1"), step[1], step[2]];
+        assert_eq!(of(&within), Some((1, 4)));
+    }
+
+    #[test]
+    fn a_mesh_that_does_not_fit_is_answered_with_one_that_does() {
+        let mesh = |axes: &[(&str, usize)]| Mesh {
+            axes: axes.iter().map(|(n, s)| MeshAxis { name: n.to_string(), size: *s }).collect(),
+        };
+        assert_eq!(other_mesh(&mesh(&[("r", 2), ("c", 3)]), 4).unwrap(), "r=2,c=2");
+        assert_eq!(other_mesh(&mesh(&[("r", 3), ("c", 2)]), 4).unwrap(), "r=2,c=2");
+        assert_eq!(other_mesh(&mesh(&[("r", 3), ("c", 3)]), 4).unwrap(), "r=4,c=1");
+        let said = misfit(&mesh(&[("r", 2), ("c", 3)]), 4, "batch");
+        assert!(said.message.contains("4 ranks") && said.message.contains("6 devices"), "{}", said.message);
+        assert!(said.helps.iter().any(|h| h.contains("mpirun -n 6")), "{:?}", said.helps);
+        assert!(misfit(&mesh(&[]), 4, "rows").helps[0].contains("--mesh data=4 --layout 'rows -> data'"));
+    }
+}

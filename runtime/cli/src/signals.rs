@@ -1,0 +1,80 @@
+//! What Ctrl-C and the signals by which launchers end a job do.
+//!
+//! The first one ends a training after the step at hand, on all ranks. A launcher also sends one to the ranks that are left
+//! when another has died, and kills them soon after: what is waited for never comes then, so a rank that finds another one
+//! silent does not wait for the end of its step, but says where it is.
+
+use crate::console::Console;
+use crate::stop::INTERRUPTED;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A signal has come.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Somebody looks at [`STOP`].
+static LOOKED_AT: AtomicBool = AtomicBool::new(false);
+
+/// Catches signals; what it gives is true once one has come, and the command is expected to end then.
+pub(crate) fn stop_of(console: &mut Console) -> &'static AtomicBool {
+    LOOKED_AT.store(true, Ordering::Relaxed);
+    catch(console);
+    &STOP
+}
+
+fn catch(console: &mut Console) {
+    static HANDLER: OnceLock<Result<(), ctrlc::Error>> = OnceLock::new();
+    if let Err(e) = HANDLER.get_or_init(|| ctrlc::set_handler(heard)) {
+        console.note(&format!("Ctrl-C will end the run without a checkpoint: {e}"));
+    }
+}
+
+fn heard() {
+    if STOP.swap(true, Ordering::Relaxed) {
+        std::process::exit(i32::from(INTERRUPTED));
+    }
+    #[cfg(feature = "mpi")]
+    if let Some(watch) = ranks::WATCH.get() {
+        // This thread must hear the next one.
+        let _unable = std::thread::Builder::new().spawn(|| ranks::told(watch));
+        return;
+    }
+    if !LOOKED_AT.load(Ordering::Relaxed) {
+        std::process::exit(i32::from(INTERRUPTED));
+    }
+}
+
+#[cfg(feature = "mpi")]
+pub(crate) use ranks::watched;
+
+#[cfg(feature = "mpi")]
+mod ranks {
+    use super::{INTERRUPTED, LOOKED_AT, catch};
+    use crate::console::Console;
+    use meshwright_comm::mpi::{Watch, fatal};
+    use std::io::Write;
+    use std::sync::OnceLock;
+    use std::sync::atomic::Ordering;
+
+    pub(super) static WATCH: OnceLock<Watch> = OnceLock::new();
+
+    /// From here on a signal has this rank look after the others.
+    pub(crate) fn watched(watch: Watch, console: &mut Console) {
+        // There is one world in a process.
+        let _again = WATCH.set(watch);
+        catch(console);
+    }
+
+    pub(super) fn told(watch: &Watch) {
+        if watch.silent().is_empty() {
+            // Nobody is missing: it was meant as Ctrl-C.
+            if !LOOKED_AT.load(Ordering::Relaxed) {
+                fatal(i32::from(INTERRUPTED));
+            }
+            return;
+        }
+        watch.interrupt();
+        // A device that computes does not come to say where it is.
+        let _nobody_listens = writeln!(std::io::stderr(), "error: {}", watch.last_words());
+    }
+}

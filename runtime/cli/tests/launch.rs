@@ -1,0 +1,105 @@
+//! Files for clusters: what is written, what a shell and a YAML reader make of it, and what is refused.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PLAN: [&str; 6] = ["mlp", "--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2", "--nodes"];
+
+fn launch(kind: &str, rest: &[&str]) -> (i32, String, String) {
+    let args: Vec<&str> = [&["launch", kind], &PLAN[..], rest].concat();
+    let output = Command::new(env!("CARGO_BIN_EXE_meshwright")).args(args).output().unwrap();
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn folder(name: &str) -> PathBuf {
+    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&at);
+    std::fs::create_dir_all(&at).unwrap();
+    at
+}
+
+/// The batch file is run, with an `srun` that plays two tasks: each must call the training with the words that were
+/// given, blanks and all, and see the GPU of its local rank only.
+#[test]
+fn a_slurm_file_runs_the_training_on_every_task() {
+    let at = folder("launch-slurm");
+    let args = ["2", "--per-node", "2", "--partition", "gpu", "--", "--run", "a folder"];
+    let (code, text, err) = launch("slurm", &args);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for line in ["--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "--partition=gpu"] {
+        assert!(text.lines().any(|l| l == format!("#SBATCH {line}")), "{line} in {text}");
+    }
+    std::fs::write(at.join("job"), text).unwrap();
+    let script = |name: &str, body: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = at.join(name);
+        std::fs::write(&path, format!("#!/bin/bash\n{body}")).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    script(
+        "srun",
+        "while [[ $1 == --* ]]; do shift; done\nSLURM_LOCALID=0 \"$@\" && SLURM_LOCALID=1 \"$@\"\n",
+    );
+    script("meshwright", "printf '%s|' \"$CUDA_VISIBLE_DEVICES\" \"$@\"; echo\n");
+    let path = format!("{}:{}", at.display(), std::env::var("PATH").unwrap());
+    let output = Command::new("bash").arg(at.join("job")).env("PATH", path).output().unwrap();
+    let rank = |n| {
+        format!(
+            "{n}|train|mlp|--layout|batch -> r; hidden -> c|--mesh|r=2,c=2|--device|cuda|--run|a folder|\n"
+        )
+    };
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), rank(0) + &rank(1));
+}
+
+#[test]
+fn a_kubernetes_file_is_an_mpi_job() {
+    let args =
+        ["2", "--per-node", "2", "--image", "local/mw:1", "--volume", "runs:/runs", "--rdma", "rdma/hca"];
+    let (code, text, err) = launch("k8s", &args);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let file: serde_yaml_ng::Value = serde_yaml_ng::from_str(&text).unwrap();
+    assert_eq!(file["apiVersion"], "kubeflow.org/v2beta1");
+    assert_eq!(file["kind"], "MPIJob");
+    let spec = &file["spec"];
+    assert_eq!(spec["slotsPerWorker"], 2);
+    let worker = &spec["mpiReplicaSpecs"]["Worker"];
+    assert_eq!(worker["replicas"], 2);
+    let container = &worker["template"]["spec"]["containers"][0];
+    assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], 2);
+    assert_eq!(container["volumeMounts"][1]["mountPath"], "/runs");
+    let command = &spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["command"];
+    let words: Vec<&str> = command.as_sequence().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
+    assert_eq!(words[..3], ["mpirun", "-n", "4"]);
+    assert!(words.windows(2).any(|w| w == ["--layout", "batch -> r; hidden -> c"]), "{words:?}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_a_way_out() {
+    let (code, out, err) = launch("slurm", &["3", "--per-node", "2"]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("4 devices") && err.contains("3 nodes with 2 each have 6"), "{err}");
+    assert!(err.contains("`--nodes 2`") && err.contains("`--mesh r=3,c=2`"), "{err}");
+
+    let (code, _, err) = launch("slurm", &["2", "--per-node", "2", "--memory", "1MiB"]);
+    assert!(code == 1 && err.contains("which has 1.00 MiB"), "{err}");
+    let (code, _, err) = launch("slurm", &["2", "--per-node", "2", "--precision", "f64"]);
+    assert!(code == 1 && err.contains("f64"), "{err}");
+    let (code, out, _) = launch("slurm", &["2", "--per-node", "2", "--precision", "f64", "--cpu"]);
+    assert!(code == 0 && !out.contains("CUDA") && out.contains("--device cpu"), "{out}");
+}
+
+#[test]
+fn a_file_is_not_written_over_unasked() {
+    let at = folder("launch-output").join("job.sbatch");
+    let path = at.to_str().unwrap();
+    let args = ["2", "--per-node", "2", "-o", path];
+    let (code, out, _) = launch("slurm", &args);
+    assert!(code == 0 && out.contains(&format!("sbatch {path}")), "{out}");
+    let before = std::fs::read(&at).unwrap();
+    let (code, _, err) = launch("slurm", &args);
+    assert!(code == 1 && err.contains("exists already") && err.contains("--force"), "{err}");
+    assert_eq!(std::fs::read(&at).unwrap(), before);
+    assert_eq!(launch("slurm", &[&args[..], &["--force"]].concat()).0, 0);
+}

@@ -1,0 +1,516 @@
+//! What a process knows of the collectives it takes part in, and of the other ranks. All calls of the library are made
+//! here, under one lock.
+//!
+//! **The way of a collective.** Where calls are compared, and on the first collective of a group, each member sends its
+//! call to the first member of the group, which compares them and sends its verdict to all (*gathering*: nothing of the
+//! data moves, and the collective may fail). Then, or at once where calls are not compared, the members start the
+//! operations of the library, in the order in which they posted (*running*: it cannot be taken back).
+//!
+//! **Communicators** are made when the first collective of a group starts. The library blocks meanwhile, but all members
+//! are known to be there. They are made in the order in which this rank first used its groups, which must be an order
+//! that all ranks share; so no two ranks wait for each other in different groups.
+
+use super::mail::Mail;
+use super::moves::{Kit, Place, Run};
+use super::sys::Comm;
+use super::wire::{Header, Key, Message, Posted, Status, Verdict};
+use crate::{Call, CallName, CommError, Group, Mismatch, Side, Tag};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Number of a collective in the order in which this rank posted them.
+pub(super) type Serial = u64;
+
+pub(super) struct Engine {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    kit: Kit,
+    /// The parent of communicators.
+    world: Comm,
+    pub(super) mail: Mail,
+    groups: BTreeMap<Arc<[usize]>, OfGroup>,
+    /// Groups without a communicator, in the order of their first collective.
+    unmade: VecDeque<Arc<[usize]>>,
+    ops: BTreeMap<Serial, Op>,
+    posted: Serial,
+    /// Calls of groups whose first member this is, by position.
+    gathered: BTreeMap<Key, Vec<Option<Header>>>,
+    /// The last collective that this rank posted, and the one that it waits for.
+    pub(super) last: Option<CallName>,
+    pub(super) waits: Option<Key>,
+    /// Answers to the last question.
+    pub(super) answers: BTreeMap<usize, Status>,
+    pub(super) question: u64,
+    pub(super) left: BTreeMap<usize, Posted>,
+    /// Who ended everything, and why.
+    pub(super) aborted: Option<(usize, String)>,
+    /// The library is called no more: it might touch memory that it was lent and that has been taken back.
+    pub(super) stopped: bool,
+}
+
+struct OfGroup {
+    comm: Option<Comm>,
+    posted: u64,
+    /// Collectives that have not started, in order.
+    queue: VecDeque<Serial>,
+}
+
+pub(super) struct Op {
+    key: Key,
+    position: usize,
+    pub(super) name: CallName,
+    tag: Tag,
+    call: Call<'static>,
+    phase: Phase,
+    /// Whether calls were compared.
+    agreed: bool,
+    /// Why it cannot end well, though the library has begun it.
+    pub(super) hopeless: Option<CommError>,
+}
+
+enum Phase {
+    Gathering,
+    Ready,
+    Running(Run),
+    Ended(Result<(), CommError>),
+}
+
+/// Notes that a communicator is being made, by whoever might have to end the process if that never ends.
+pub(super) trait Making {
+    fn begins(&self, call: &CallName, members: &[usize]);
+    fn ends(&self);
+}
+
+impl Engine {
+    pub(super) fn new(world: Comm, data: Comm, control: Comm, kit: Kit) -> Result<Engine, String> {
+        let (rank, size) = (world.rank()?, world.size()?);
+        let all: Arc<[usize]> = (0..size).collect();
+        let group = OfGroup { comm: Some(data), posted: 0, queue: VecDeque::new() };
+        Ok(Engine {
+            rank,
+            size,
+            kit,
+            world,
+            mail: Mail::new(control)?,
+            groups: BTreeMap::from([(all, group)]),
+            unmade: VecDeque::new(),
+            ops: BTreeMap::new(),
+            posted: 0,
+            gathered: BTreeMap::new(),
+            last: None,
+            waits: None,
+            answers: BTreeMap::new(),
+            question: 0,
+            left: BTreeMap::new(),
+            aborted: None,
+            stopped: false,
+        })
+    }
+
+    /// Adds a call that was checked, of a group of several members.
+    pub(super) fn post(
+        &mut self,
+        group: &Group,
+        tag: &Tag,
+        call: Call<'static>,
+        compare: bool,
+        making: &dyn Making,
+    ) -> Result<Serial, CommError> {
+        let name = call.name(tag);
+        self.check_alive(&name)?;
+        self.last = Some(name.clone());
+        let members = group.shared_ranks().clone();
+        let new = OfGroup { comm: None, posted: 0, queue: VecDeque::new() };
+        let state = self.groups.entry(members.clone()).or_insert(new);
+        let first = state.posted == 0;
+        if first && state.comm.is_none() {
+            self.unmade.push_back(members.clone());
+        }
+        let key = Key { members, number: state.posted };
+        state.posted += 1;
+        if let Some(rank) = self.left_without(&key) {
+            return Err(CommError::Left { rank, call: name });
+        }
+        self.posted += 1;
+        let serial = self.posted;
+        let agreed = compare || (first && self.groups.get(&key.members).is_some_and(|g| g.comm.is_none()));
+        let position = group.position();
+        let header = agreed.then(|| Message::header(&key, tag, &call));
+        let phase = if agreed { Phase::Gathering } else { Phase::Ready };
+        let op = Op { key: key.clone(), position, name: name.clone(), tag: tag.clone(), call, phase, agreed, hopeless: None };
+        self.ops.insert(serial, op);
+        if let Some(state) = self.groups.get_mut(&key.members) {
+            state.queue.push_back(serial);
+        }
+        let greeted = match header {
+            Some(bytes) if position == 0 => match Message::decode(&bytes) {
+                Some(Message::Header(key, header)) => self.gather(self.rank, key, header),
+                _ => unreachable!("a header that was just written"),
+            },
+            Some(bytes) => self.mail.send_bytes(key.members[0], bytes),
+            None => Ok(()),
+        };
+        self.library(greeted, Some(&name))?;
+        self.step(Some(making))?;
+        // Errors that all members find now are told by `post`, as by other transports.
+        if let Some(Op { phase: Phase::Ended(Err(e)), .. }) = self.ops.get(&serial) {
+            let e = e.clone();
+            self.forget(serial);
+            return Err(e);
+        }
+        Ok(serial)
+    }
+
+    /// Notes an abort, if none is noted, and tells all others if it is this rank's.
+    pub(super) fn abort(&mut self, rank: usize, reason: &str) {
+        if self.aborted.is_some() {
+            return;
+        }
+        self.aborted = Some((rank, reason.into()));
+        if rank == self.rank {
+            self.tell_all(&Message::Abort(rank, reason.into()));
+        }
+    }
+
+    /// Sends a message to all others, those that cannot be reached left out.
+    pub(super) fn tell_all(&mut self, message: &Message) {
+        if self.stopped {
+            return;
+        }
+        for rank in (0..self.size).filter(|r| *r != self.rank) {
+            let _unreachable = self.mail.send(rank, message);
+        }
+    }
+
+    /// How many collectives this rank has posted on each group.
+    pub(super) fn posted(&self) -> Posted {
+        self.groups.iter().map(|(members, group)| (members.clone(), group.posted)).collect()
+    }
+
+    pub(super) fn status(&self) -> Status {
+        Status { last: self.last.clone(), waits: self.waits.clone(), posted: self.posted() }
+    }
+
+    /// Why nothing goes on any more, if so.
+    pub(super) fn check_alive(&self, call: &CallName) -> Result<(), CommError> {
+        match &self.aborted {
+            Some((rank, reason)) => Err(CommError::Aborted {
+                rank: *rank,
+                reason: reason.clone(),
+                call: Some(call.clone()),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The library's refusal as an error, which ends everything.
+    pub(super) fn library<T>(
+        &mut self,
+        result: Result<T, String>,
+        call: Option<&CallName>,
+    ) -> Result<T, CommError> {
+        result.map_err(|reason| {
+            let error = CommError::Library { rank: self.rank, call: call.cloned(), reason };
+            self.abort(self.rank, &error.to_string());
+            error
+        })
+    }
+
+    /// Does all that can be done without waiting. Communicators are made only for those who can note it.
+    pub(super) fn step(&mut self, making: Option<&dyn Making>) -> Result<(), CommError> {
+        if self.stopped {
+            return Ok(());
+        }
+        let moved = self.take_mail();
+        self.library(moved, None)?;
+        if self.aborted.is_some() {
+            return Ok(());
+        }
+        self.start_ready(making)?;
+        let running: Vec<Serial> =
+            self.ops.iter().filter(|(_, op)| op.is_running()).map(|(serial, _)| *serial).collect();
+        running.into_iter().try_for_each(|serial| self.advance(serial))
+    }
+
+    /// Goes on with one collective.
+    pub(super) fn advance(&mut self, serial: Serial) -> Result<(), CommError> {
+        if self.stopped {
+            return Ok(());
+        }
+        let Some(op) = self.ops.get_mut(&serial) else { return Ok(()) };
+        let Some(comm) = self.groups.get(&op.key.members).and_then(|g| g.comm) else { return Ok(()) };
+        let place = op.place(comm);
+        let Phase::Running(run) = &mut op.phase else { return Ok(()) };
+        #[expect(unsafe_code, reason = "goes on with the memory of a call")]
+        // SAFETY: the memory is valid until the handle of this collective has ended, which takes it out of `ops` or sets
+        // `stopped`.
+        let ended = unsafe { run.advance(&self.kit, &place) };
+        match ended {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                op.phase = Phase::Ended(Ok(()));
+                Ok(())
+            }
+            Err(e) => {
+                let name = op.name.clone();
+                self.library(Err(e), Some(&name))
+            }
+        }
+    }
+
+    fn take_mail(&mut self) -> Result<(), String> {
+        self.mail.poll()?;
+        while let Some((from, message)) = self.mail.next()? {
+            match message {
+                Message::Header(key, header) => self.gather(from, key, header)?,
+                Message::Verdict(key, verdict) => self.hear(&key, &verdict),
+                Message::Withdraw(key) => {
+                    if let Some(position) = key.members.iter().position(|r| *r == from) {
+                        self.withdraw(key, position)?;
+                    }
+                }
+                Message::Ask(question) => {
+                    let status = self.status();
+                    self.mail.send(from, &Message::Answer(question, status))?;
+                }
+                Message::Answer(question, status) if question == self.question => {
+                    self.answers.insert(from, status);
+                }
+                Message::Answer(..) => {}
+                Message::Abort(rank, reason) => self.abort(rank, &reason),
+                Message::Left(posted) => self.leaves(from, posted),
+            }
+        }
+        Ok(())
+    }
+
+    /// A member has come, and this is the first member of its group.
+    fn gather(&mut self, from: usize, key: Key, header: Header) -> Result<(), String> {
+        let Some(position) = key.members.iter().position(|r| *r == from) else { return Ok(()) };
+        let calls =
+            self.gathered.entry(key.clone()).or_insert_with(|| key.members.iter().map(|_| None).collect());
+        let conflict = calls.iter().enumerate().find_map(|(i, other)| {
+            let other = other.as_ref()?;
+            Call::conflict((position, &header.tag, &header.call), (i, &other.tag, &other.call))?;
+            Some(i)
+        });
+        if let Some(other) = conflict.and_then(|i| calls[i].take().map(|h| (i, h))) {
+            return self.decide(key, Verdict::Conflict(Box::new([(position, header), other])));
+        }
+        calls[position] = Some(header);
+        if calls.iter().all(Option::is_some) { self.decide(key, Verdict::Go) } else { Ok(()) }
+    }
+
+    /// A member wants to give up; this is the first member of its group. Too late if all have come.
+    fn withdraw(&mut self, key: Key, position: usize) -> Result<(), String> {
+        if self.gathered.contains_key(&key) { self.decide(key, Verdict::Withdrawn(position)) } else { Ok(()) }
+    }
+
+    /// Tells all members what becomes of a collective.
+    fn decide(&mut self, key: Key, verdict: Verdict) -> Result<(), String> {
+        self.gathered.remove(&key);
+        let message = Message::Verdict(key.clone(), verdict);
+        for member in key.members.iter().filter(|r| **r != self.rank) {
+            self.mail.send(*member, &message)?;
+        }
+        if let Message::Verdict(key, verdict) = message {
+            self.hear(&key, &verdict);
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, key: &Key, verdict: &Verdict) {
+        let op = self.ops.iter_mut().find(|(_, op)| op.key == *key && op.is_gathering());
+        let Some((serial, op)) = op else { return };
+        let serial = *serial;
+        let error = match verdict {
+            Verdict::Go => {
+                op.phase = Phase::Ready;
+                return;
+            }
+            Verdict::Withdrawn(position) => {
+                CommError::Withdrawn { rank: key.members[*position], call: op.name.clone() }
+            }
+            Verdict::Conflict(sides) => {
+                let [a, b] = &**sides;
+                let as_said = |s: &'_ (usize, Header)| (s.0, s.1.tag.clone());
+                let what = Call::conflict((a.0, &as_said(a).1, &a.1.call), (b.0, &as_said(b).1, &b.1.call));
+                let side = |(position, header): &(usize, Header)| Side {
+                    rank: key.members[*position],
+                    call: header.call.name(&header.tag),
+                    details: header.call.describe(),
+                };
+                let mut sides = [side(a), side(b)];
+                sides.sort_by_key(|side| side.rank);
+                CommError::Mismatch(Box::new(Mismatch { what: what.unwrap_or("call"), sides }))
+            }
+        };
+        self.end(serial, Err(error));
+    }
+
+    /// A rank comes to no further collective.
+    fn leaves(&mut self, rank: usize, posted: Posted) {
+        self.left.insert(rank, posted);
+        let hopeless: Vec<Serial> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| !op.has_ended() && self.left_without(&op.key).is_some())
+            .map(|(serial, _)| *serial)
+            .collect();
+        for serial in hopeless {
+            let Some(op) = self.ops.get_mut(&serial) else { continue };
+            let error = CommError::Left { rank, call: op.name.clone() };
+            if op.is_running() { op.hopeless = Some(error) } else { op.phase = Phase::Ended(Err(error)) }
+        }
+    }
+
+    /// The lowest rank that has left without coming to a collective.
+    fn left_without(&self, key: &Key) -> Option<usize> {
+        let came = |posted: &Posted| {
+            posted.iter().any(|(members, n)| *members == key.members && *n > key.number)
+        };
+        let left = self.left.iter().filter(|(rank, _)| key.members.contains(rank));
+        left.filter(|(_, posted)| !came(posted)).map(|(rank, _)| *rank).next()
+    }
+
+    fn start_ready(&mut self, making: Option<&dyn Making>) -> Result<(), CommError> {
+        let waiting: Vec<Arc<[usize]>> = {
+            let groups = self.groups.iter().filter(|(_, g)| !g.queue.is_empty());
+            groups.map(|(members, _)| members.clone()).collect()
+        };
+        // Those that need a communicator come in the order of `unmade`, all others in any.
+        let mut order = waiting;
+        order.sort_by_key(|members| self.unmade.iter().position(|u| u == members));
+        for members in order {
+            while let Some(serial) = self.groups.get(&members).and_then(|g| g.queue.front().copied()) {
+                match self.ops.get(&serial) {
+                    Some(op) if matches!(op.phase, Phase::Ready) => {}
+                    Some(op) if op.is_gathering() => break,
+                    _ => {
+                        // Failed while gathering, on all members.
+                        self.unqueue(&members);
+                        continue;
+                    }
+                }
+                if !self.start(serial, &members, making)? {
+                    break;
+                }
+                self.unqueue(&members);
+            }
+        }
+        Ok(())
+    }
+
+    fn unqueue(&mut self, members: &Arc<[usize]>) {
+        if let Some(group) = self.groups.get_mut(members) {
+            group.queue.pop_front();
+        }
+    }
+
+    /// Starts a collective that is ready. False if its communicator cannot be made now.
+    fn start(
+        &mut self,
+        serial: Serial,
+        members: &Arc<[usize]>,
+        making: Option<&dyn Making>,
+    ) -> Result<bool, CommError> {
+        let Some(op) = self.ops.get(&serial) else { return Ok(true) };
+        let name = op.name.clone();
+        let comm = match self.groups.get(members).and_then(|g| g.comm) {
+            Some(comm) => comm,
+            None => {
+                let Some(making) = making.filter(|_| self.unmade.front() == Some(members)) else {
+                    return Ok(false);
+                };
+                making.begins(&name, members);
+                let made = self.world.of_ranks(members);
+                making.ends();
+                let comm = self.library(made, Some(&name))?;
+                self.unmade.pop_front();
+                if let Some(group) = self.groups.get_mut(members) {
+                    group.comm = Some(comm);
+                }
+                comm
+            }
+        };
+        let Some(op) = self.ops.get_mut(&serial) else { return Ok(true) };
+        let place = op.place(comm);
+        #[expect(unsafe_code, reason = "hands the memory of a call to the library")]
+        // SAFETY: as in `advance`.
+        let run = unsafe { Run::start(&op.call, &self.kit, &place, op.agreed) };
+        match run {
+            Ok(run) => {
+                op.phase = Phase::Running(run);
+                Ok(true)
+            }
+            Err(e) => self.library(Err(e), Some(&name)),
+        }
+    }
+
+    fn end(&mut self, serial: Serial, result: Result<(), CommError>) {
+        if let Some(op) = self.ops.get_mut(&serial) {
+            op.phase = Phase::Ended(result);
+        }
+    }
+
+    pub(super) fn op(&self, serial: Serial) -> Option<&Op> {
+        self.ops.get(&serial)
+    }
+
+    /// Collectives that have not ended.
+    pub(super) fn pending(&self) -> usize {
+        self.ops.values().filter(|op| !op.has_ended()).count()
+    }
+
+    /// The handle of a collective goes. One that runs must have ended: see [`Engine::stopped`].
+    pub(super) fn forget(&mut self, serial: Serial) {
+        if let Some(op) = self.ops.remove(&serial) {
+            if let Some(group) = self.groups.get_mut(&op.key.members) {
+                group.queue.retain(|s| *s != serial);
+            }
+        }
+    }
+
+    /// This rank wants to give a collective up, if it still gathers.
+    pub(super) fn give_up(&mut self, serial: Serial) -> Result<(), CommError> {
+        let Some(op) = self.ops.get(&serial).filter(|op| op.is_gathering()) else { return Ok(()) };
+        let (key, position, name) = (op.key.clone(), op.position, op.name.clone());
+        let told = match position {
+            0 => self.withdraw(key, 0),
+            _ => self.mail.send(key.members[0], &Message::Withdraw(key)),
+        };
+        self.library(told, Some(&name))
+    }
+}
+
+impl Op {
+    fn place(&self, comm: Comm) -> Place {
+        let (position, members, number) = (self.position, self.key.members.len(), self.key.number);
+        Place { comm, position, members, number }
+    }
+
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn result(&self) -> Option<&Result<(), CommError>> {
+        match &self.phase {
+            Phase::Ended(result) => Some(result),
+            _ => None,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended(_))
+    }
+
+    fn is_gathering(&self) -> bool {
+        matches!(self.phase, Phase::Gathering)
+    }
+
+    /// Whether the library may be touching its memory.
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running(_))
+    }
+}

@@ -1,0 +1,269 @@
+//! Folds from left to right in group order, with the same bits as those of devices that are threads.
+//!
+//! Every member gets its share of all members' elements, folds it by [`crate::fold`], and (in an all-reduce) sends it to
+//! all: each byte is sent twice, as by the library's own ring. A bucket with few bytes goes whole to everybody, who fold it
+//! themselves: half of the messages one after the other. All of it are sends and receives, so that collectives that are
+//! in flight together may come to their second stage in different orders on different members.
+
+use super::moves::{Kit, Place, Staging, copy};
+use super::sys::{Requests, Type};
+use crate::fold::fold;
+use meshwright_plan::{DType, Monoid};
+use std::ops::Range;
+
+/// A bucket of at most so many bytes goes whole to everybody.
+const WHOLE: usize = 8 * 1024;
+
+/// Elements that are folded.
+pub(super) struct Slice {
+    dtype: DType,
+    source: *const u8,
+    /// Elements that each member folds.
+    shares: Vec<Range<usize>>,
+    /// Where all results go, or only this member's share.
+    target: *mut u8,
+    all: bool,
+}
+
+/// A fold under way.
+pub(super) struct Ordered {
+    monoid: Monoid,
+    slices: Vec<Slice>,
+    stage: Stage,
+    /// What is sent.
+    mine: Vec<Staging>,
+    /// What each member sent to this one; nothing from itself.
+    theirs: Vec<Staging>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Everything from everybody.
+    Whole,
+    /// This member's share from everybody.
+    Share,
+    /// Each member's folded share from that member.
+    Results,
+    Done,
+}
+
+impl Slice {
+    /// A buffer of an all-reduce.
+    pub(super) fn of_slot(
+        source: *const u8,
+        target: *mut u8,
+        dtype: DType,
+        len: usize,
+        members: usize,
+    ) -> Slice {
+        let (each, more) = (len / members, len % members);
+        let start = |m: usize| m * each + m.min(more);
+        let shares = (0..members).map(|m| start(m)..start(m + 1)).collect();
+        Slice { dtype, source, shares, target, all: true }
+    }
+
+    /// The buffer of a reduce-scatter.
+    pub(super) fn of_pieces(
+        source: *const u8,
+        target: *mut u8,
+        dtype: DType,
+        shares: Vec<Range<usize>>,
+    ) -> Slice {
+        Slice { dtype, source, shares, target, all: false }
+    }
+
+    fn len(&self) -> usize {
+        self.shares.last().map_or(0, |share| share.end)
+    }
+
+    /// What of it belongs to a member; everything for `None`.
+    fn share(&self, member: Option<usize>) -> Range<usize> {
+        member.map_or(0..self.len(), |m| self.shares[m].clone())
+    }
+}
+
+/// Offsets of each slice's share in a message, and the length of the message. Elements are aligned.
+fn layout(slices: &[Slice], member: Option<usize>) -> (Vec<usize>, usize) {
+    let mut end = 0;
+    let offsets = slices.iter().map(|slice| {
+        let start = end;
+        end += (slice.share(member).len() * slice.dtype.bytes()).next_multiple_of(8);
+        start
+    });
+    (offsets.collect(), end)
+}
+
+#[expect(unsafe_code, reason = "hands the memory of a call to the library, and folds it")]
+impl Ordered {
+    /// # Safety
+    /// The memory of the slices stays valid and the caller's until this has ended, or the library is not called any more.
+    pub(super) unsafe fn start(
+        monoid: Monoid,
+        slices: Vec<Slice>,
+        requests: &mut Requests,
+        kit: &Kit,
+        place: &Place,
+    ) -> Result<Ordered, String> {
+        let bytes: usize = slices.iter().map(|slice| slice.len() * slice.dtype.bytes()).sum();
+        let whole = bytes <= WHOLE && slices.iter().all(|slice| slice.all);
+        let stage = if whole { Stage::Whole } else { Stage::Share };
+        let mut ordered = Ordered { monoid, slices, stage, mine: Vec::new(), theirs: Vec::new() };
+        let share = |member| (!whole).then_some(member);
+        ordered.receive(requests, kit, place, |_| share(place.position))?;
+        if whole {
+            // SAFETY: the caller's promise.
+            let message = unsafe { ordered.pack(None, |slice| slice.source) };
+            for peer in place.others() {
+                ordered.send(&message, requests, kit, place, peer)?;
+            }
+            ordered.mine.push(message.0);
+        } else {
+            for peer in place.others() {
+                // SAFETY: the caller's promise.
+                let message = unsafe { ordered.pack(Some(peer), |slice| slice.source) };
+                ordered.send(&message, requests, kit, place, peer)?;
+                ordered.mine.push(message.0);
+            }
+        }
+        Ok(ordered)
+    }
+
+    /// Goes on when all requests have ended. Whether there is more to wait for.
+    ///
+    /// # Safety
+    /// As [`Ordered::start`].
+    pub(super) unsafe fn advance(
+        &mut self,
+        requests: &mut Requests,
+        kit: &Kit,
+        place: &Place,
+    ) -> Result<bool, String> {
+        match self.stage {
+            Stage::Whole => {
+                // SAFETY: the caller's promise; all has been received.
+                unsafe { self.fold(None, place) };
+                self.stage = Stage::Done;
+            }
+            Stage::Share => {
+                // SAFETY: the caller's promise; all has been received.
+                unsafe { self.fold(Some(place.position), place) };
+                if !self.slices.iter().all(|slice| slice.all) {
+                    self.stage = Stage::Done;
+                    return Ok(false);
+                }
+                self.stage = Stage::Results;
+                self.mine.clear();
+                self.receive(requests, kit, place, Some)?;
+                // SAFETY: the caller's promise.
+                let message = unsafe { self.pack(Some(place.position), |slice| slice.target.cast_const()) };
+                for peer in place.others() {
+                    self.send(&message, requests, kit, place, peer)?;
+                }
+                self.mine.push(message.0);
+                return Ok(true);
+            }
+            Stage::Results => {
+                for peer in place.others() {
+                    // SAFETY: the caller's promise; all has been received.
+                    unsafe { self.unpack(peer) };
+                }
+                self.stage = Stage::Done;
+            }
+            Stage::Done => {}
+        }
+        Ok(false)
+    }
+
+    /// Posts the receives of a stage: what comes from a member is the share of `whose(member)`.
+    fn receive(
+        &mut self,
+        requests: &mut Requests,
+        kit: &Kit,
+        place: &Place,
+        whose: impl Fn(usize) -> Option<usize>,
+    ) -> Result<(), String> {
+        self.theirs.clear();
+        for peer in 0..place.members {
+            let bytes = if peer == place.position { 0 } else { layout(&self.slices, whose(peer)).1 };
+            self.theirs.push(Staging::new(bytes));
+        }
+        for peer in place.others() {
+            let (bytes, tag) = (layout(&self.slices, whose(peer)).1, self.tag(place));
+            for (at, n) in kit.chunks(bytes) {
+                let to = (self.theirs[peer].at_mut(at), n, Type::bytes(1)?);
+                // SAFETY: the staging has so many bytes, and lives as long as this.
+                unsafe { requests.receive(place.comm, to, peer, tag)? };
+            }
+        }
+        Ok(())
+    }
+
+    fn send(
+        &self,
+        (message, bytes): &(Staging, usize),
+        requests: &mut Requests,
+        kit: &Kit,
+        place: &Place,
+        peer: usize,
+    ) -> Result<(), String> {
+        for (at, n) in kit.chunks(*bytes) {
+            let from = (message.at(at), n, Type::bytes(1)?);
+            // SAFETY: the staging has so many bytes; the caller keeps it in `mine`.
+            unsafe { requests.send(place.comm, from, peer, self.tag(place))? };
+        }
+        Ok(())
+    }
+
+    fn tag(&self, place: &Place) -> i32 {
+        place.tag(if self.stage == Stage::Results { 2 } else { 1 })
+    }
+
+    /// The share of a member, from where `from` says each slice begins.
+    ///
+    /// # Safety
+    /// As [`Ordered::start`].
+    unsafe fn pack(&self, member: Option<usize>, from: impl Fn(&Slice) -> *const u8) -> (Staging, usize) {
+        let (offsets, bytes) = layout(&self.slices, member);
+        let mut message = Staging::new(bytes);
+        for (slice, offset) in self.slices.iter().zip(offsets) {
+            let (share, size) = (slice.share(member), slice.dtype.bytes());
+            let from = from(slice).wrapping_add(share.start * size);
+            // SAFETY: the share is within the slice, and the message has room for it.
+            unsafe { copy(from, message.at_mut(offset), share.len() * size) };
+        }
+        (message, bytes)
+    }
+
+    /// Folds a share of all members' elements to where it belongs.
+    ///
+    /// # Safety
+    /// As [`Ordered::start`]; the others' elements are in `theirs`.
+    unsafe fn fold(&mut self, member: Option<usize>, place: &Place) {
+        let (offsets, _) = layout(&self.slices, member);
+        for (slice, offset) in self.slices.iter().zip(offsets) {
+            let (share, size) = (slice.share(member), slice.dtype.bytes());
+            let own = slice.source.wrapping_add(share.start * size);
+            let from = self.theirs.iter().enumerate();
+            let sources: Vec<*const u8> =
+                from.map(|(m, s)| if m == place.position { own } else { s.at(offset) }).collect();
+            let target = slice.target.wrapping_add(if slice.all { share.start * size } else { 0 });
+            // SAFETY: `Call::check` has allowed this fold of this dtype; the share is within the slice, offsets in
+            // messages are aligned, and source and target of a slice are equal or do not overlap.
+            unsafe { fold(self.monoid, slice.dtype, &sources, &[target], share.len()) };
+        }
+    }
+
+    /// Puts a member's folded share where it belongs.
+    ///
+    /// # Safety
+    /// As [`Ordered::start`]; the share is in `theirs`.
+    unsafe fn unpack(&self, member: usize) {
+        let (offsets, _) = layout(&self.slices, Some(member));
+        for (slice, offset) in self.slices.iter().zip(offsets) {
+            let (share, size) = (slice.share(Some(member)), slice.dtype.bytes());
+            let to = slice.target.wrapping_add(share.start * size);
+            // SAFETY: the share is within the slice and the message.
+            unsafe { copy(self.theirs[member].at(offset), to, share.len() * size) };
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Waiting for a collective, and what is said when it does not end.
+
+use super::engine::{Engine, Serial};
+use super::shared::Shared;
+use super::wire::{Key, Message, Status};
+use crate::{CallName, CommError, InFlight, Missing};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long a waiting device asks the library without pause, and how long it then gives its core to others between two
+/// questions, before it sleeps between them.
+const SPIN: Duration = Duration::from_micros(20);
+const YIELD: Duration = Duration::from_millis(2);
+const NAP: Duration = Duration::from_micros(50);
+
+/// How long other ranks may take to say where they are: after a timeout, and when this process was told to end (those
+/// who tell it kill it soon after).
+const ANSWER: Duration = Duration::from_secs(1);
+const LAST_ANSWER: Duration = Duration::from_millis(250);
+
+/// A rank's hold on a collective.
+pub(super) struct Pending {
+    shared: Arc<Shared>,
+    serial: Serial,
+    timeout: Duration,
+    result: Option<Result<(), CommError>>,
+}
+
+impl Pending {
+    pub(super) fn new(shared: Arc<Shared>, serial: Serial, timeout: Duration) -> Pending {
+        Pending { shared, serial, timeout, result: None }
+    }
+}
+
+impl InFlight for Pending {
+    fn complete(&mut self) -> Result<(), CommError> {
+        if self.result.is_none() {
+            self.result = Some(wait(&self.shared, self.serial, self.timeout));
+        }
+        self.result.clone().unwrap_or(Ok(()))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.result.is_some() {
+            return;
+        }
+        {
+            let mut engine = self.shared.engine();
+            if std::thread::panicking() {
+                let rank = self.shared.rank;
+                engine.abort(rank, "its thread panicked");
+            } else {
+                let _noted = engine.give_up(self.serial);
+            }
+        }
+        // The end, or the end of all calls of the library: either way no memory is touched from here on.
+        let _ended = wait(&self.shared, self.serial, self.timeout);
+    }
+}
+
+/// Pauses that grow.
+struct Pace {
+    since: Instant,
+    round: u32,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace { since: Instant::now(), round: 0 }
+    }
+
+    /// Whether this is a round for all that can be done, and not only for what is waited for.
+    fn is_thorough(&self) -> bool {
+        self.round.is_multiple_of(8)
+    }
+
+    fn pause(&mut self) {
+        self.round = self.round.wrapping_add(1);
+        match self.since.elapsed() {
+            waited if waited < SPIN => std::hint::spin_loop(),
+            waited if waited < YIELD => std::thread::yield_now(),
+            _ => std::thread::sleep(NAP),
+        }
+    }
+}
+
+fn wait(shared: &Shared, serial: Serial, timeout: Duration) -> Result<(), CommError> {
+    let mut pace = Pace::new();
+    loop {
+        let mut engine = shared.engine();
+        let moved = if pace.is_thorough() { engine.step(Some(shared)) } else { engine.advance(serial) };
+        if let Some(result) = ended(&engine, serial).or(moved.err().map(Err)) {
+            return release(shared, engine, serial, result);
+        }
+        if pace.round == 0 {
+            engine.waits = engine.op(serial).map(|op| op.key().clone());
+        }
+        drop(engine);
+        if pace.since.elapsed() >= timeout || shared.interrupted() {
+            let result = question(shared, serial, pace.since);
+            return release(shared, shared.engine(), serial, result);
+        }
+        pace.pause();
+    }
+}
+
+/// How a collective ended, if it has, or if nothing more comes of it.
+fn ended(engine: &Engine, serial: Serial) -> Option<Result<(), CommError>> {
+    let Some(op) = engine.op(serial) else { return Some(Ok(())) };
+    if let Some(result) = op.result() {
+        return Some(result.clone());
+    }
+    if let Some(error) = &op.hopeless {
+        return Some(Err(error.clone()));
+    }
+    if let Err(e) = engine.check_alive(&op.name) {
+        return Some(Err(e));
+    }
+    if engine.stopped {
+        let (rank, reason) = (engine.rank, "its transport was closed".into());
+        return Some(Err(CommError::Aborted { rank, reason, call: Some(op.name.clone()) }));
+    }
+    None
+}
+
+/// Ends the hold on a collective, whose memory is touched no more from here on.
+fn release(
+    shared: &Shared,
+    mut engine: MutexGuard<'_, Engine>,
+    serial: Serial,
+    result: Result<(), CommError>,
+) -> Result<(), CommError> {
+    if let Err(e) = &result {
+        let lent = engine.op(serial).is_some_and(|op| op.is_running());
+        if lent {
+            // The library cannot be told to let go of the memory, but does nothing without being called.
+            engine.abort(shared.rank, &e.to_string());
+            shared.flush(&mut engine);
+            engine.stopped = true;
+        }
+    } else {
+        engine.waits = None;
+    }
+    engine.forget(serial);
+    result
+}
+
+/// Asks all others where they are, and gives the collective up, unless it ends meanwhile.
+fn question(shared: &Shared, serial: Serial, since: Instant) -> Result<(), CommError> {
+    let told = shared.interrupted();
+    let result = ask(shared, if told { LAST_ANSWER } else { ANSWER }, |engine| ended(engine, serial));
+    if let Some(result) = result {
+        return result;
+    }
+    let mut engine = shared.engine();
+    let Some(op) = engine.op(serial) else { return Ok(()) };
+    let (call, key) = (op.name.clone(), op.key().clone());
+    let world = World::new(&engine);
+    let missing = world.named(&world.absent(&key));
+    let (rank, waited) = (shared.rank, since.elapsed());
+    let error = if told {
+        CommError::Terminated { rank, call, missing }
+    } else {
+        CommError::Timeout { rank, call, waited, stuck: world.stuck(&key), missing }
+    };
+    engine.abort(rank, &error.to_string());
+    shared.flush(&mut engine);
+    Err(error)
+}
+
+/// Asks all others where they are, until all have answered, or that time is over, or `until` finds something.
+pub(super) fn ask<T>(
+    shared: &Shared,
+    most: Duration,
+    until: impl Fn(&Engine) -> Option<T>,
+) -> Option<T> {
+    let since = Instant::now();
+    {
+        let mut engine = shared.engine();
+        engine.question += 1;
+        engine.answers.clear();
+        let question = Message::Ask(engine.question);
+        engine.tell_all(&question);
+    }
+    loop {
+        let mut engine = shared.engine();
+        // An error is noted in the engine, where `until` may find it.
+        let _noted = engine.step(None);
+        if let Some(found) = until(&engine) {
+            return Some(found);
+        }
+        if engine.answers.len() + 1 >= shared.size || since.elapsed() >= most || engine.stopped {
+            return None;
+        }
+        drop(engine);
+        std::thread::sleep(NAP);
+    }
+}
+
+/// Where all ranks are, as far as they have answered.
+pub(super) struct World {
+    size: usize,
+    ranks: BTreeMap<usize, Status>,
+}
+
+impl World {
+    pub(super) fn new(engine: &Engine) -> World {
+        let mut ranks = engine.answers.clone();
+        ranks.insert(engine.rank, engine.status());
+        World { size: engine.size, ranks }
+    }
+
+    /// Ranks that have not answered.
+    pub(super) fn silent(&self) -> Vec<usize> {
+        (0..self.size).filter(|rank| !self.ranks.contains_key(rank)).collect()
+    }
+
+    /// Members that have not come to a collective, or do not answer, in ascending rank.
+    fn absent(&self, key: &Key) -> Vec<usize> {
+        let came = |status: &Status| {
+            status.posted.iter().any(|(members, n)| *members == key.members && *n > key.number)
+        };
+        let mut absent: Vec<usize> =
+            key.members.iter().copied().filter(|rank| !self.ranks.get(rank).is_some_and(came)).collect();
+        absent.sort_unstable();
+        absent
+    }
+
+    pub(super) fn named(&self, ranks: &[usize]) -> Vec<Missing> {
+        let one = |rank: &usize| match self.ranks.get(rank) {
+            Some(status) => Missing { rank: *rank, at: status.last.clone(), silent: false },
+            None => Missing { rank: *rank, at: None, silent: true },
+        };
+        ranks.iter().map(one).collect()
+    }
+
+    /// Of the ranks that a collective waits for, and those that these wait for in turn, the ones that wait for nobody.
+    /// Where all wait in a circle, those whose last call has the lowest number.
+    fn stuck(&self, key: &Key) -> Vec<Missing> {
+        let (mut ahead, mut seen, mut stuck) = (self.absent(key), BTreeSet::new(), Vec::new());
+        while let Some(rank) = ahead.pop() {
+            if !seen.insert(rank) {
+                continue;
+            }
+            let waits = self.ranks.get(&rank).and_then(|status| status.waits.as_ref());
+            match waits.map(|key| self.absent(key)) {
+                Some(absent) if !absent.is_empty() => ahead.extend(absent),
+                _ => stuck.push(rank),
+            }
+        }
+        stuck.sort_unstable();
+        if !stuck.is_empty() {
+            return self.named(&stuck);
+        }
+        let circle = self.named(&seen.into_iter().collect::<Vec<_>>());
+        let number = |m: &Missing| m.at.as_ref().map(|call: &CallName| call.tag.sequence);
+        let least = circle.iter().map(number).min();
+        circle.into_iter().filter(|m| Some(number(m)) == least).collect()
+    }
+}

@@ -1,0 +1,88 @@
+//! Programs of `bf16`: every op between activations that are stored so, split and whole, against its oracle in `f64`.
+//!
+//! Operands are what `bf16` holds exactly, so that only what the op and its neighbours round is seen.
+
+use crate::devices::{Devices, layout, plan, to};
+use crate::split::{Way, same_step, way};
+use crate::subject::{Built, narrow, step, subjects, tensors};
+use crate::walk::{Bound, walk};
+use meshwright_core::StepGraph;
+use meshwright_exec::HostData;
+use meshwright_ops::{Contract, F64Tensor, Graph, Id, Leaf, LeafOp, Type};
+use meshwright_plan::{DType, Dim};
+use std::time::Instant;
+
+/// A subject between products: its operands of floats come from one, and its result goes into one.
+struct Between {
+    step: StepGraph,
+    bound: Bound,
+    /// What is compared: the result, and the product that reads it.
+    goals: Vec<(&'static str, Id, F64Tensor)>,
+    dims: Vec<Dim>,
+}
+
+fn between(b: &Built) -> Between {
+    let mut g = Graph::new(b.graph.dims.clone());
+    let one = g.dims.add("one", 1);
+    let mut bound = Bound::new();
+    let leaf = LeafOp::Input { name: "one".into() };
+    let factor = g.op(Leaf { leaf, ty: Type::new(DType::F32, vec![one]) }, &[]);
+    bound.insert(factor, F64Tensor::new(&[one], vec![1.0]));
+    let mut now: Vec<Id> = Vec::new();
+    for id in b.graph.ids() {
+        let mut node = b.graph.node(id).clone();
+        node.inputs.iter_mut().for_each(|x| *x = now[x.0 as usize]);
+        let ty = node.ty.clone();
+        let new = g.push(node);
+        now.push(match b.bound.get(&id) {
+            Some(v) if ty.dtype == DType::F32 => {
+                let data = HostData::from_f64(DType::BF16, v.data.clone()).to_f64();
+                bound.insert(new, F64Tensor { data, ..v.clone() });
+                g.op(Contract { out: ty.dims }, &[new, factor])
+            }
+            Some(v) => {
+                bound.insert(new, v.clone());
+                new
+            }
+            None => new,
+        });
+    }
+    let y = now[b.value.0 as usize];
+    let mut goals = vec![("y", y)];
+    if g.ty(y).dtype == DType::F32 {
+        let out = g.ty(y).dims.clone();
+        goals.push(("read", g.op(Contract { out }, &[y, factor])));
+    }
+    let values = walk(&g, &bound);
+    let step = StepGraph { float: DType::BF16, ..step(&g, &goals) };
+    let goals = goals.into_iter().map(|(n, id)| (n, id, values[id.0 as usize].clone())).collect();
+    Between { step, bound, goals, dims: b.dims.clone() }
+}
+
+/// What the numbers of a value may be off by, of the largest magnitude: a few roundings to 8 bits.
+const TOLERANCE: f64 = 1.0 / 128.0;
+
+#[test]
+fn every_op_is_the_same_in_bf16() {
+    let begin = Instant::now();
+    let (mut devices, mut wrong, mut cases, mut names) = (Devices::default(), Vec::new(), 0, Vec::new());
+    let mut stored = 0;
+    for subject in subjects() {
+        let Some(b) = narrow(&subject) else { continue };
+        names.push(subject.name.clone());
+        let s = between(&b);
+        let mut ways: Vec<Way> = vec![way(&[], vec![])];
+        ways.extend(s.dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
+        ways.extend(s.dims.iter().zip(s.dims.iter().skip(1)).map(|(d, e)| way(&[2, 2], vec![to(*d, &[0]), to(*e, &[1])])));
+        let one = plan(&s.step, &layout(&ways[0].mesh, Vec::new()), true);
+        stored += usize::from(one.is_ok_and(|p| p.plan.buffers.iter().any(|b| b.dtype == DType::BF16)));
+        let tensors = tensors(&s.step.graph, &s.bound);
+        match same_step(&subject.name, &s.step, &tensors, &s.goals, (1.0, TOLERANCE), &ways, &mut devices) {
+            Ok(n) => cases += n,
+            Err(e) => wrong.push(e),
+        }
+    }
+    crate::report(&format!("bf16: {} samples, {cases} cases in {:.1?}", names.len(), begin.elapsed()));
+    assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
+    assert_eq!(stored, names.len(), "samples in whose Plan something is stored as bf16");
+}
