@@ -59,7 +59,6 @@ pub(super) struct Op {
     key: Key,
     position: usize,
     pub(super) name: CallName,
-    tag: Tag,
     call: Call<'static>,
     phase: Phase,
     /// Whether calls were compared.
@@ -137,7 +136,7 @@ impl Engine {
         let position = group.position();
         let header = agreed.then(|| Message::header(&key, tag, &call));
         let phase = if agreed { Phase::Gathering } else { Phase::Ready };
-        let op = Op { key: key.clone(), position, name: name.clone(), tag: tag.clone(), call, phase, agreed, hopeless: None };
+        let op = Op { key: key.clone(), position, name: name.clone(), call, phase, agreed, hopeless: None };
         self.ops.insert(serial, op);
         if let Some(state) = self.groups.get_mut(&key.members) {
             state.queue.push_back(serial);

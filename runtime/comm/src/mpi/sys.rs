@@ -61,6 +61,19 @@ fn int(n: usize) -> Result<c_int> {
     c_int::try_from(n).map_err(|_| format!("{n} is more than MPI counts to"))
 }
 
+/// An address as the library takes it. Those of empty memory may be small numbers, which are marks of the library (Open
+/// MPI's "in place" is 1).
+fn address(of: *const u8) -> *const c_void {
+    static NOWHERE: u64 = 0;
+    let small = (of as usize) < 4096;
+    if small { std::ptr::from_ref(&NOWHERE).cast() } else { of.cast() }
+}
+
+/// As [`address`]; what is empty is not written to.
+fn address_mut(of: *mut u8) -> *mut c_void {
+    address(of).cast_mut()
+}
+
 /// Starts the library; once in a process.
 pub(super) fn init() -> Result<()> {
     let mut started = 0;
@@ -297,11 +310,6 @@ impl Requests {
         Ok(ended != 0)
     }
 
-    /// Whether none is under way. (It does not ask the library.)
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     fn add(&mut self, start: impl FnOnce(*mut ffi::MPI_Request) -> c_int) -> Result<()> {
         // SAFETY: a constant.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
@@ -324,7 +332,7 @@ impl Requests {
     ) -> Result<()> {
         let (count, to) = (int(count)?, int(to)?);
         // SAFETY: the caller's promise.
-        self.add(|r| unsafe { ffi::MPI_Isend(from.cast(), count, of.0, to, tag, comm.0, r) })
+        self.add(|r| unsafe { ffi::MPI_Isend(address(from), count, of.0, to, tag, comm.0, r) })
     }
 
     /// # Safety
@@ -338,7 +346,7 @@ impl Requests {
     ) -> Result<()> {
         let (count, from) = (int(count)?, int(from)?);
         // SAFETY: the caller's promise.
-        self.add(|r| unsafe { ffi::MPI_Irecv(to.cast(), count, of.0, from, tag, comm.0, r) })
+        self.add(|r| unsafe { ffi::MPI_Irecv(address_mut(to), count, of.0, from, tag, comm.0, r) })
     }
 
     /// # Safety
@@ -353,7 +361,7 @@ impl Requests {
         let count = int(count)?;
         // SAFETY: the caller's promise.
         self.add(|r| unsafe {
-            ffi::MPI_Iallreduce(from.cast(), to.cast(), count, of.0, fold.0, comm.0, r)
+            ffi::MPI_Iallreduce(address(from), address_mut(to), count, of.0, fold.0, comm.0, r)
         })
     }
 
@@ -369,7 +377,7 @@ impl Requests {
         let (count, root) = (int(count)?, int(root)?);
         // SAFETY: the caller's promise.
         self.add(|r| unsafe {
-            ffi::MPI_Ireduce(from.cast(), to.cast(), count, of.0, fold.0, root, comm.0, r)
+            ffi::MPI_Ireduce(address(from), address_mut(to), count, of.0, fold.0, root, comm.0, r)
         })
     }
 
@@ -384,7 +392,7 @@ impl Requests {
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         self.add(|r| unsafe {
-            ffi::MPI_Ireduce_scatter(from.cast(), to.cast(), counts.as_ptr(), of.0, fold.0, comm.0, r)
+            ffi::MPI_Ireduce_scatter(address(from), address_mut(to), counts.as_ptr(), of.0, fold.0, comm.0, r)
         })
     }
 
@@ -402,7 +410,7 @@ impl Requests {
         // SAFETY: the caller's promise.
         self.add(|r| unsafe {
             let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
-            ffi::MPI_Iallgatherv(from.cast(), count, of.0, to.cast(), counts, starts, of.0, comm.0, r)
+            ffi::MPI_Iallgatherv(address(from), count, of.0, address_mut(to), counts, starts, of.0, comm.0, r)
         })
     }
 
@@ -416,7 +424,7 @@ impl Requests {
     ) -> Result<()> {
         let (count, root) = (int(count)?, int(root)?);
         // SAFETY: the caller's promise.
-        self.add(|r| unsafe { ffi::MPI_Ibcast(buffer.cast(), count, of.0, root, comm.0, r) })
+        self.add(|r| unsafe { ffi::MPI_Ibcast(address_mut(buffer), count, of.0, root, comm.0, r) })
     }
 
     pub(super) fn barrier(&mut self, comm: Comm) -> Result<()> {
