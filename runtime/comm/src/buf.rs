@@ -3,7 +3,7 @@
 use half::bf16;
 use meshwright_plan::DType;
 use std::marker::PhantomData;
-#[cfg(feature = "mpi")]
+#[cfg(any(feature = "mpi", feature = "nccl"))]
 use std::ptr::NonNull;
 
 /// A value and the index it stands at, as arg-reductions exchange them ([`DType::PairF32`]).
@@ -180,13 +180,6 @@ impl<'a> Buf<'a> {
         Buf { ptr, len, dtype, place: Place::Device(ordinal), life: PhantomData }
     }
 
-    /// Length and dtype without memory, for comparing calls.
-    #[cfg(feature = "nccl")]
-    pub(crate) fn shape(len: usize, dtype: DType) -> Self {
-        let ptr = std::ptr::null();
-        Buf { ptr, len, dtype, place: Place::Host, life: PhantomData }
-    }
-
     /// Where the elements are.
     pub fn place(&self) -> Place {
         self.place
@@ -213,9 +206,9 @@ impl<'a> Buf<'a> {
     }
 
     /// Elements of another rank, whose memory is not here: for comparisons of calls only.
-    #[cfg(feature = "mpi")]
+    #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn absent(len: usize, dtype: DType) -> Buf<'static> {
-        Buf { ptr: NonNull::<u64>::dangling().as_ptr().cast(), len, dtype, life: PhantomData }
+        Buf { ptr: NonNull::<u64>::dangling().as_ptr().cast(), len, dtype, place: Place::Host, life: PhantomData }
     }
 
     /// The same memory without its lifetime.
@@ -253,13 +246,6 @@ impl<'a> BufMut<'a> {
         BufMut { ptr, len, dtype, place: Place::Device(ordinal), life: PhantomData }
     }
 
-    /// Length and dtype without memory, for comparing calls.
-    #[cfg(feature = "nccl")]
-    pub(crate) fn shape(len: usize, dtype: DType) -> Self {
-        let ptr = std::ptr::null_mut();
-        BufMut { ptr, len, dtype, place: Place::Host, life: PhantomData }
-    }
-
     /// Where the elements are.
     pub fn place(&self) -> Place {
         self.place
@@ -291,9 +277,9 @@ impl<'a> BufMut<'a> {
     }
 
     /// Elements of another rank, whose memory is not here: for comparisons of calls only.
-    #[cfg(feature = "mpi")]
+    #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn absent(len: usize, dtype: DType) -> BufMut<'static> {
-        BufMut { ptr: NonNull::<u64>::dangling().as_ptr().cast(), len, dtype, life: PhantomData }
+        BufMut { ptr: NonNull::<u64>::dangling().as_ptr().cast(), len, dtype, place: Place::Host, life: PhantomData }
     }
 
     /// The same memory once more, for those who uphold exclusiveness themselves.

@@ -225,10 +225,7 @@ impl Transport for NcclTransport {
             let problem = format!("memory of GPU {ordinal}, but rank {} has GPU {}", self.inner.rank, self.ordinal());
             return Err(self.bad(name, problem));
         }
-        if group.rank() != self.inner.rank || group.ranks().iter().any(|r| *r >= self.size()) {
-            let problem = format!("the group {:?} is not one of rank {} in a world of {}", group.ranks(), self.inner.rank, self.size());
-            return Err(self.bad(name, problem));
-        }
+        group.check(self.inner.rank, self.size(), &name)?;
         call.check_shape(group, tag)?;
         if let Call::AllReduce { monoid, bucket } = &call
             && let Some(slot) = bucket.iter().find(|s| !has_fold(*monoid, s.dtype()))

@@ -171,8 +171,8 @@ impl Abort for Aborter {
         self.shared.came_to(self.rank, call);
     }
 
-    fn whereabouts(&self, rank: usize) -> Option<Missing> {
-        Some(self.shared.missing(rank))
+    fn whereabouts(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
+        Some(ranks.iter().map(|rank| self.shared.missing(*rank)).collect())
     }
 }
 

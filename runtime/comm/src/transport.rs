@@ -80,9 +80,9 @@ pub trait Abort: Send + Sync {
         let _ = call;
     }
 
-    /// The last call of a rank, where the transport knows it.
-    fn whereabouts(&self, rank: usize) -> Option<Missing> {
-        let _ = rank;
+    /// The last calls of ranks, where the transport can tell; it may ask them.
+    fn whereabouts(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
+        let _ = ranks;
         None
     }
 }

@@ -92,8 +92,8 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn library(&self, call: Option<&CallName>, problem: impl ToString) -> CommError {
-        CommError::Library { rank: self.rank, call: call.cloned(), problem: problem.to_string() }
+    pub(super) fn library(&self, call: Option<&CallName>, reason: impl ToString) -> CommError {
+        CommError::Library { rank: self.rank, call: call.cloned(), reason: reason.to_string() }
     }
 
     fn driver(&self, call: &CallName) -> impl Fn(DriverError) -> CommError {

@@ -77,7 +77,7 @@ pub(super) fn make(
     options: &NcclOptions,
 ) -> Result<Made, CommError> {
     let rank = control.rank();
-    let failed = |problem: String| CommError::Library { rank, call: None, problem };
+    let failed = |reason: String| CommError::Library { rank, call: None, reason };
     let nccl = Nccl::open(&options.paths).map_err(failed)?;
     let driver = Driver::open(&options.paths).map_err(|e| failed(e.to_string()))?;
     let count = driver.count().map_err(|e| failed(e.to_string()))?;

@@ -34,7 +34,7 @@ pub(super) fn true_name(name: CallName) -> CallName {
 /// An error of the control plane as one of the calls that it was used for.
 pub(super) fn true_error(error: CommError) -> CommError {
     let places = |all: Vec<Missing>| {
-        let one = |m: Missing| Missing { rank: m.rank, at: m.at.map(true_name) };
+        let one = |m: Missing| Missing { at: m.at.map(true_name), ..m };
         all.into_iter().map(one).collect()
     };
     match error {
@@ -58,8 +58,11 @@ pub(super) fn true_error(error: CommError) -> CommError {
         CommError::BadCall { rank, call, problem } => {
             CommError::BadCall { rank, call: true_name(call), problem }
         }
-        CommError::Library { rank, call, problem } => {
-            CommError::Library { rank, call: call.map(true_name), problem }
+        CommError::Library { rank, call, reason } => {
+            CommError::Library { rank, call: call.map(true_name), reason }
+        }
+        CommError::Terminated { rank, call, missing } => {
+            CommError::Terminated { rank, call: true_name(call), missing: places(missing) }
         }
         other => other,
     }
@@ -69,9 +72,10 @@ pub(super) fn true_error(error: CommError) -> CommError {
 pub(super) fn missing(aborter: &dyn Abort, group: &Group, name: &CallName) -> Vec<Missing> {
     let mut others: Vec<usize> = group.ranks().iter().copied().filter(|r| *r != group.rank()).collect();
     others.sort_unstable();
-    let known = others.into_iter().filter_map(|rank| aborter.whereabouts(rank));
-    let known = known.map(|m| Missing { rank: m.rank, at: m.at.map(true_name) });
-    known.filter(|m| m.at.as_ref().is_none_or(|at| at.tag.sequence < name.tag.sequence)).collect()
+    let known = aborter.whereabouts(&others).unwrap_or_default().into_iter();
+    let known = known.map(|m| Missing { at: m.at.map(true_name), ..m });
+    let behind = |m: &Missing| m.silent || m.at.as_ref().is_none_or(|at| at.tag.sequence < name.tag.sequence);
+    known.filter(behind).collect()
 }
 
 /// Compares this member's call with those of all others. Waits until all have come.
@@ -101,8 +105,8 @@ pub(super) fn compare(
         let (piece, tail) = rest.split_at(count);
         rest = tail;
         let Some(decoded) = Reader(piece).call() else {
-            let problem = "a member sent a description of its call that cannot be read".into();
-            return Err(CommError::Library { rank: group.rank(), call: Some(name), problem });
+            let reason = "a member sent a description of its call that cannot be read".into();
+            return Err(CommError::Library { rank: group.rank(), call: Some(name), reason });
         };
         calls.push(decoded);
     }
@@ -242,7 +246,7 @@ impl Reader<'_> {
     fn buffer(&mut self) -> Option<(Buf<'static>, BufMut<'static>)> {
         let len = self.number()?;
         let dtype = self.one(&DTYPES)?;
-        Some((Buf::shape(len, dtype), BufMut::shape(len, dtype)))
+        Some((Buf::absent(len, dtype), BufMut::absent(len, dtype)))
     }
 
     fn parts(&mut self) -> Option<Vec<Part>> {
