@@ -13,6 +13,7 @@ mod faults;
 mod gradients;
 mod kept;
 mod mesh_tensorflow;
+mod nccl;
 mod optimizers;
 mod planning;
 mod processes;

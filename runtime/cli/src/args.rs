@@ -52,7 +52,7 @@ pub(crate) enum Command {
     /// Look into the checkpoints of a run.
     Ckpt(CkptArgs),
     /// List what this machine has to run on, and say why a GPU cannot be used.
-    Devices(DevicesArgs),
+    Devices(ListDevicesArgs),
     /// Print a script that completes commands and options in a shell.
     Completions(CompletionsArgs),
 }
@@ -491,6 +491,9 @@ pub(crate) struct BenchCollectivesArgs {
     /// How many devices.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) devices: u32,
+    /// How they communicate.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) transport: BenchTransport,
     /// Which collectives, separated by commas.
     #[arg(long = "op", value_enum, value_name = "OP", value_delimiter = ',', default_value = "all_reduce")]
     pub(crate) ops: Vec<BenchOp>,
@@ -520,6 +523,15 @@ pub(crate) struct BenchCollectivesArgs {
     pub(crate) check: u32,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum BenchTransport {
+    /// Devices are threads.
+    #[default]
+    Threads,
+    /// Devices are the first GPUs of this machine, and buffers are in their memory.
+    Nccl,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -716,7 +728,7 @@ pub(crate) struct ShippedArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The libraries of a GPU are opened by their usual names, or where MESHWRIGHT_CUDA, MESHWRIGHT_NCCL and MESHWRIGHT_NVML say.")]
-pub(crate) struct DevicesArgs {
+pub(crate) struct ListDevicesArgs {
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

@@ -382,3 +382,20 @@ fn devices_says_why_a_gpu_cannot_be_used() {
     assert!(out.contains("a mesh of several GPUs needs NCCL: NCCL was not found: tried /nowhere/nccl"), "{out}");
     assert!(out.contains("NVLink and free memory are not known: NVML was not found"), "{out}");
 }
+
+#[test]
+fn collectives_are_timed_on_gpus() {
+    let fake = fake_nccl::library();
+    let mut c = command(&["bench", "collectives", "--transport", "nccl", "--devices", "2", "--op", "all", "--format", "json"]);
+    c.args(["--min", "4KiB", "--max", "4KiB", "--iters", "3", "--warmup", "1"]);
+    let (code, out, err) = said(c.env("MESHWRIGHT_CUDA", fake).env("MESHWRIGHT_NCCL", fake).output().unwrap());
+    assert_eq!((code, err.as_str()), (0, ""));
+    let lines = lines(&out);
+    assert_eq!((&lines[0]["transport"], lines.len()), (&"nccl".into(), 7));
+    assert!(lines[1..].iter().all(|l| l["wrong"] == 0), "{out}");
+
+    let mut c = command(&["bench", "collectives", "--transport", "nccl", "--max", "4KiB"]);
+    let (code, _, err) = said(c.env("MESHWRIGHT_NCCL", "/nowhere/nccl").output().unwrap());
+    assert_eq!(code, 1);
+    assert!(err.contains("error[E0520]") && err.contains("NCCL was not found: tried /nowhere/nccl"), "{err}");
+}

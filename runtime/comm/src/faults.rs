@@ -1,6 +1,6 @@
 //! Faults on purpose, for tests of whoever uses a transport.
 
-use crate::{Abort, BufMut, Call, CommError, Group, InFlight, Place, Tag, Transport};
+use crate::{Abort, BufMut, Call, CommError, Group, InFlight, Memory, Place, Tag, Transport};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,6 +141,10 @@ impl<T: Transport> Transport for Faulty<T> {
 
     fn prepare(&mut self, mesh: &Mesh, sets: &[Vec<Axis>]) -> Result<(), CommError> {
         self.inner.prepare(mesh, sets)
+    }
+
+    fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn Memory>>, CommError> {
+        self.inner.allocate(len, dtype)
     }
 
     fn settle(&mut self) -> Result<(), CommError> {

@@ -35,4 +35,4 @@ pub use error::{CallName, CommError, Kind, Mismatch, Missing, Side};
 pub use faults::{Fault, Faulty};
 pub use group::{Group, NotAGroup, Tag};
 pub use threads::{ThreadsTransport, Timeouts, World};
-pub use transport::{Abort, Collectives, InFlight, Started, Transport};
+pub use transport::{Abort, Collectives, InFlight, Memory, Started, Transport};

@@ -32,7 +32,8 @@ mod tests;
 use crate::fold::can_fold;
 use crate::gpu::load::Paths;
 use crate::{
-    Abort, BufMut, Call, CallName, Collectives, CommError, Group, InFlight, Kind, Place, Tag, Timeouts, Transport,
+    Abort, BufMut, Call, CallName, Collectives, CommError, Group, InFlight, Kind, Memory, Place, Tag, ThreadsTransport, Timeouts,
+    Transport, World,
 };
 use api::{Config, UniqueId};
 use flight::{Inner, Posted};
@@ -131,6 +132,24 @@ impl NcclTransport {
         })
     }
 
+    /// The ends of a process that has all ranks, each on a GPU of its own, in ascending rank.
+    ///
+    /// # Errors
+    /// As for [`NcclTransport::new`]: that of a rank which is no consequence of another's.
+    pub fn of_process(gpus: &[u32], options: &NcclOptions) -> Result<Vec<NcclTransport>, CommError> {
+        let ends = World::new(gpus.len(), options.timeouts);
+        let made: Vec<Result<NcclTransport, CommError>> = std::thread::scope(|scope| {
+            let start = |(end, gpu): (ThreadsTransport, u32)| {
+                scope.spawn(move || NcclTransport::new(Box::new(end), gpu, options))
+            };
+            let threads: Vec<_> = ends.into_iter().zip(gpus.iter().copied()).map(start).collect();
+            let joined = threads.into_iter().map(|t| t.join());
+            joined.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        let cause = made.iter().filter_map(|end| end.as_ref().err()).min_by_key(|e| e.is_consequence()).cloned();
+        cause.map_or_else(|| Ok(made.into_iter().flatten().collect()), Err)
+    }
+
     /// How collectives are ordered.
     pub fn ordering(&self) -> Ordering {
         if self.inner.host_waits { Ordering::HostSync } else { Ordering::Events }
@@ -147,7 +166,7 @@ impl NcclTransport {
     }
 
     /// Memory of the GPU, with anything in it.
-    pub fn allocate(&self, len: usize, dtype: DType) -> Result<DeviceMemory, CommError> {
+    pub fn memory(&self, len: usize, dtype: DType) -> Result<DeviceMemory, CommError> {
         DeviceMemory::new(self.inner.clone(), len, dtype)
     }
 
@@ -299,6 +318,10 @@ impl Transport for NcclTransport {
             }
         }
         Ok(())
+    }
+
+    fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn Memory>>, CommError> {
+        Ok(Some(Box::new(self.memory(len, dtype)?)))
     }
 
     fn settle(&mut self) -> Result<(), CommError> {

@@ -48,6 +48,12 @@ pub trait Transport: Send {
         Ok(())
     }
 
+    /// Memory of the device on which the transport works; none where that is the host.
+    fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn Memory>>, CommError> {
+        let _ = (len, dtype);
+        Ok(None)
+    }
+
     /// Waits until all that was posted has ended, also in the order of a device, and gives the error that came meanwhile.
     /// To be called after results were read from a device and before they are believed. What is complete on the host has
     /// ended: there it does nothing.
@@ -63,6 +69,22 @@ pub trait Transport: Send {
     fn abort(&self, reason: &str) {
         self.aborter().abort(reason);
     }
+}
+
+/// Elements in the memory of a device, allocated by a [`Transport`] for benchmarks and tests.
+pub trait Memory: Send {
+    /// The elements, for a collective to read.
+    fn buf(&self) -> Buf<'_>;
+
+    /// The elements, for a collective to write.
+    fn buf_mut(&mut self) -> BufMut<'_>;
+
+    /// Copies as many bytes of the host here, once all that was posted has ended (at once where no collective was given
+    /// the memory yet).
+    fn write(&mut self, bytes: &[u8]) -> Result<(), CommError>;
+
+    /// Copies the elements to as many bytes of the host, once all that was posted has ended.
+    fn read(&self, bytes: &mut [u8]) -> Result<(), CommError>;
 }
 
 /// Ends all devices on behalf of one; see [`Transport::abort`].

@@ -1,13 +1,15 @@
 //! `bench collectives`.
 
-use crate::args::{BenchCollectivesArgs, BenchFold, BenchOp, BenchType};
+use crate::args::{BenchCollectivesArgs, BenchFold, BenchOp, BenchTransport, BenchType};
 use crate::console::Console;
 use crate::json::{Object, object};
 use crate::progress::bar;
 use crate::stop::Stop;
 use crate::text::{bytes, counted, thousands};
 use meshwright_comm::bench::{Job, KINDS, Measured, run as measure, sizes};
-use meshwright_comm::{Kind, Timeouts, World};
+use meshwright_comm::gpu::load::Paths;
+use meshwright_comm::nccl::{NcclOptions, NcclTransport};
+use meshwright_comm::{CommError, Kind, Timeouts, World};
 use meshwright_core::layout::mesh_of;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_plan::{DType, Mesh, Monoid};
@@ -29,11 +31,12 @@ pub(crate) fn run(args: &BenchCollectivesArgs, console: &mut Console) -> Result<
     let jobs = jobs(args, devices)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if console.json() {
-        console.out_json(&head(&mesh, cores))?;
+        console.out_json(&head(&mesh, args.transport, cores))?;
     } else {
         let mesh = format!("{} = {}", mesh.describe(), counted(devices as u64, "device"));
         console.out(&format!(
-            "transport threads, mesh {mesh}, {}\n\n{}",
+            "transport {}, mesh {mesh}, {}\n\n{}",
+            name(args.transport),
             counted(cores as u64, "core"),
             titles()
         ))?;
@@ -46,14 +49,18 @@ pub(crate) fn run(args: &BenchCollectivesArgs, console: &mut Console) -> Result<
     bar.set_message(named(0));
     let mut found: Vec<Measured> = Vec::new();
     let mut broken = Ok(());
-    let ended = measure(World::new(devices, Timeouts::default()), &jobs, |m| {
+    let mut each = |m| {
         found.push(m);
         let line = if console.json() { console.out_json(&line(&m)) } else { console.out(&row(&m)) };
         broken = bar.suspend(|| line.and_then(|()| console.flush()));
         bar.set_position(found.len() as u64);
         bar.set_message(named(found.len()));
         broken.is_ok()
-    });
+    };
+    let ended = match args.transport {
+        BenchTransport::Threads => measure(World::new(devices, Timeouts::default()), &jobs, &mut each),
+        BenchTransport::Nccl => gpus(devices).and_then(|ends| measure(ends, &jobs, &mut each)),
+    };
     bar.finish_and_clear();
     broken?;
     if let Err(e) = ended {
@@ -70,6 +77,19 @@ pub(crate) fn run(args: &BenchCollectivesArgs, console: &mut Console) -> Result<
     console.flush()?;
     console.diagnostics(&wrong, &Sources::new());
     Err(Stop::Diagnosed)
+}
+
+fn name(transport: BenchTransport) -> &'static str {
+    match transport {
+        BenchTransport::Threads => "threads",
+        BenchTransport::Nccl => "nccl",
+    }
+}
+
+/// The first GPUs, all in this process.
+fn gpus(devices: usize) -> Result<Vec<NcclTransport>, CommError> {
+    let options = NcclOptions { paths: Paths::from_env(|name| std::env::var_os(name)), ..NcclOptions::default() };
+    NcclTransport::of_process(&(0..devices as u32).collect::<Vec<_>>(), &options)
 }
 
 fn mesh(args: &BenchCollectivesArgs, console: &mut Console) -> Result<Mesh, Stop> {
@@ -183,10 +203,10 @@ fn micros(time: std::time::Duration) -> f64 {
 }
 
 /// The first line of JSON.
-fn head(mesh: &Mesh, cores: usize) -> Object {
+fn head(mesh: &Mesh, transport: BenchTransport, cores: usize) -> Object {
     object([
         ("event", "head".into()),
-        ("transport", "threads".into()),
+        ("transport", name(transport).into()),
         ("mesh", mesh.describe().into()),
         ("devices", mesh.devices().into()),
         ("cores", cores.into()),

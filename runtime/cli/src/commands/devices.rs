@@ -1,6 +1,6 @@
 //! `devices`: what a machine has to run on.
 
-use crate::args::DevicesArgs;
+use crate::args::ListDevicesArgs;
 use crate::console::Console;
 use crate::json::{Object, object};
 use crate::stop::Stop;
@@ -11,7 +11,7 @@ use meshwright_comm::gpu::load::Paths;
 use serde_json::Value;
 
 /// Runs the command. That a GPU cannot be used is no failure: to say so is what it is for.
-pub(crate) fn run(_: &DevicesArgs, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(_: &ListDevicesArgs, console: &mut Console) -> Result<(), Stop> {
     let variable = |name: &str| std::env::var_os(name);
     let devices = look(&Paths::from_env(variable), variable, cfg!(feature = "cuda"));
     if console.json() {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// How often the watching thread looks.
 const WATCH: Duration = Duration::from_millis(2);
 /// How long who waits on the host looks without pause, but for giving its core away; and how often from then.
-const YIELD: Duration = Duration::from_micros(100);
+const YIELD: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_micros(50);
 
 /// A communicator.

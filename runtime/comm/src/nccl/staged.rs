@@ -1,7 +1,7 @@
 //! Host memory through GPUs: every call is copied to the GPU, run by NCCL, and copied back.
 
 use super::{DeviceMemory, NcclTransport};
-use crate::{Abort, Buf, BufMut, Call, CommError, Group, InFlight, Place, Slot, Tag, Transport};
+use crate::{Abort, Buf, BufMut, Call, CommError, Group, InFlight, Memory, Place, Slot, Tag, Transport};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Staged {
     /// # Safety
     /// The buffer's memory is valid, and nobody writes to it now.
     unsafe fn up(&self, memory: &mut Vec<DeviceMemory>, from: &Buf<'_>) -> Result<usize, CommError> {
-        let mut there = self.0.allocate(from.len(), from.dtype())?;
+        let mut there = self.0.memory(from.len(), from.dtype())?;
         if !from.is_empty() {
             // SAFETY: the caller's promise.
             let bytes = unsafe { std::slice::from_raw_parts(from.as_ptr(), from.len() * from.dtype().bytes()) };
@@ -53,7 +53,7 @@ impl Staged {
         to: &BufMut<'_>,
     ) -> Result<usize, CommError> {
         let (address, bytes) = (to.address(), to.len() * to.dtype().bytes());
-        let mut there = self.0.allocate(to.len(), to.dtype())?;
+        let mut there = self.0.memory(to.len(), to.dtype())?;
         if bytes > 0 {
             // SAFETY: the caller's promise.
             there.write(unsafe { std::slice::from_raw_parts(address, bytes) })?;

@@ -1,15 +1,17 @@
 //! Every collective, dtype and fold, as the threads' tests call them, through the memory of GPUs.
 
 use super::{on_gpus, options, tag, world};
-use crate::nccl::{Checks, NcclOptions, Ordering, Staged};
+use crate::bench::{self, Job, KINDS};
+use crate::nccl::{Checks, NcclOptions, NcclTransport, Ordering, Staged};
 use crate::tests::collectives::every_case_on;
+use crate::Memory;
 use crate::{Collectives, Timeouts, Transport};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 
 #[test]
 fn sums_of_two_gpus() {
     let got = on_gpus(2, &options(Timeouts::for_tests()), |mut t| {
-        let mut memory = t.allocate(3, DType::F32).unwrap();
+        let mut memory = t.memory(3, DType::F32).unwrap();
         let mine: Vec<u8> = [1.0f32, 2.0, t.rank() as f32].iter().flat_map(|x| x.to_ne_bytes()).collect();
         memory.write(&mine).unwrap();
         let group = world(&t);
@@ -20,6 +22,29 @@ fn sums_of_two_gpus() {
     });
     let want: Vec<u8> = [2.0f32, 4.0, 1.0].iter().flat_map(|x| x.to_ne_bytes()).collect();
     assert!(got.iter().all(|g| g[..] == want[..]), "{got:?}");
+}
+
+#[test]
+fn the_benchmark_runs_on_the_memory_of_gpus() {
+    let gpus = [super::fake::gpus(2), super::fake::gpus(1)];
+    let ends = NcclTransport::of_process(&gpus, &options(Timeouts::for_tests())).unwrap();
+    let job = |kind| Job {
+        kind,
+        monoid: Monoid::Sum,
+        dtype: DType::F32,
+        bytes: 4096,
+        warmup: 1,
+        iterations: 3,
+        checks: 1,
+    };
+    let jobs = KINDS.map(job);
+    let mut found = Vec::new();
+    bench::run(ends, &jobs, |m| {
+        found.push((m.job.kind, m.wrong));
+        true
+    })
+    .unwrap();
+    assert_eq!(found, KINDS.map(|kind| (kind, Some(0))));
 }
 
 fn every_case(mesh: &Mesh, options: &NcclOptions, prepared: bool) {

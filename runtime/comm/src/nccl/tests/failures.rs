@@ -2,6 +2,7 @@
 
 use super::{fake, on_gpus, on_these, options, tag, world};
 use crate::nccl::{Checks, NcclOptions, NcclTransport, Ordering};
+use crate::Memory;
 use crate::{
     Buf, BufMut, Call, CallName, Collectives, CommError, Group, Kind, PairF32, Place, Timeouts, Transport, World,
 };
@@ -16,7 +17,7 @@ fn short() -> NcclOptions {
 /// Sums, then waits for the result on the host.
 fn sum(t: &mut NcclTransport, sequence: u64, len: usize) -> Result<(), CommError> {
     let group = world(t);
-    let mut memory = t.allocate(len, DType::F32)?;
+    let mut memory = t.memory(len, DType::F32)?;
     memory.write(&vec![0; len * 4])?;
     t.all_reduce(&group, &tag(sequence), Monoid::Sum, [memory.buf_mut()])?;
     t.settle()
@@ -68,7 +69,7 @@ fn an_error_that_comes_later_is_told_by_the_next_call() {
         sum(&mut t, 0, 10)?;
         t.first_step_done();
         let group = world(&t);
-        let mut memory = t.allocate(10, DType::F32)?;
+        let mut memory = t.memory(10, DType::F32)?;
         let bucket = [memory.buf_mut()];
         let ended = t.all_reduce(&group, &tag(1), Monoid::Sum, bucket);
         assert_eq!(ended, Ok(()));
@@ -168,7 +169,7 @@ fn different_calls_are_compared_in_the_first_step() {
 fn other_kinds_are_compared_too() {
     let results = on_gpus(2, &short(), |mut t| {
         let group = world(&t);
-        let mut memory = t.allocate(4, DType::F32)?;
+        let mut memory = t.memory(4, DType::F32)?;
         if t.rank() == 0 {
             t.broadcast(&group, &tag(1), 0, memory.buf_mut())
         } else {
@@ -238,7 +239,7 @@ fn a_drop_ends_within_the_timeout() {
         t.first_step_done();
         if t.rank() == 0 {
             let group = world(&t);
-            let mut memory = t.allocate(10, DType::F32).unwrap();
+            let mut memory = t.memory(10, DType::F32).unwrap();
             t.all_reduce(&group, &tag(1), Monoid::Sum, [memory.buf_mut()]).unwrap();
         } else {
             std::thread::sleep(Duration::from_millis(1500));
@@ -252,7 +253,7 @@ fn memory_is_used_where_it_is() {
     let other = fake::gpus(1);
     on_gpus(1, &short(), |mut t| {
         let group = world(&t);
-        let mut memory = t.allocate(4, DType::F32).unwrap();
+        let mut memory = t.memory(4, DType::F32).unwrap();
         let mut host = [0f32; 4];
         #[expect(unsafe_code, reason = "memory that is never touched")]
         // SAFETY: the call is refused.
@@ -281,7 +282,7 @@ fn arg_reductions_are_refused_and_known_to_be() {
         assert!(!t.folds(Monoid::ArgMax, DType::PairF32, there));
         assert!(t.folds(Monoid::ArgMax, DType::PairF32, Place::Host));
         assert!(t.folds(Monoid::Sum, DType::BF16, there) && t.folds(Monoid::And, DType::Bool, there));
-        let mut memory = t.allocate(4, DType::PairF32).unwrap();
+        let mut memory = t.memory(4, DType::PairF32).unwrap();
         let refused = t.all_reduce(&group, &tag(0), Monoid::ArgMax, [memory.buf_mut()]);
         assert!(matches!(refused, Err(CommError::NoFold { monoid: Monoid::ArgMax, .. })), "{refused:?}");
         let mut pairs = [PairF32 { value: t.rank() as f32, index: 0 }];
@@ -351,7 +352,7 @@ fn a_gpu_that_is_not_there_is_named() {
 fn a_group_of_one_copies() {
     on_gpus(1, &short(), |mut t| {
         let group = world(&t);
-        let (mut from, mut to) = (t.allocate(4, DType::I32).unwrap(), t.allocate(4, DType::I32).unwrap());
+        let (mut from, mut to) = (t.memory(4, DType::I32).unwrap(), t.memory(4, DType::I32).unwrap());
         let data = [1, 2, 3, 4i32].map(i32::to_ne_bytes).concat();
         from.write(&data).unwrap();
         t.all_gather_v(&group, &tag(0), from.buf(), [4], to.buf_mut()).unwrap();

@@ -3,6 +3,7 @@
 use super::fake::Compute;
 use super::{on_gpus, options, tag, world};
 use crate::nccl::{DeviceMemory, NcclOptions, NcclTransport, Ordering};
+use crate::Memory;
 use crate::{BufMut, Call, Collectives, InFlight, Slot, Timeouts, Transport};
 use meshwright_plan::{DType, Monoid};
 use std::sync::mpsc::channel;
@@ -42,7 +43,7 @@ fn start(t: &mut NcclTransport, sequence: u64, memory: &mut DeviceMemory) -> Box
 fn in_order(ordering: Ordering) {
     let options = NcclOptions { ordering, ..options(Timeouts::for_tests()) };
     on_gpus(2, &options, |mut t| {
-        let mut memory: Vec<_> = (0..3).map(|_| t.allocate(100, DType::F32).unwrap()).collect();
+        let mut memory: Vec<_> = (0..3).map(|_| t.memory(100, DType::F32).unwrap()).collect();
         let stream = Compute::new();
         memory[0].write(&[0; 400]).unwrap();
         start(&mut t, 0, &mut memory[0]).complete().unwrap();
@@ -90,7 +91,7 @@ fn the_host_orders_them_too() {
 #[test]
 fn a_dropped_handle_leaves_the_order_as_it_is() {
     on_gpus(2, &options(Timeouts::for_tests()), |mut t| {
-        let mut memory = t.allocate(100, DType::F32).unwrap();
+        let mut memory = t.memory(100, DType::F32).unwrap();
         let stream = Compute::new();
         compute(&stream, &memory, 1.0);
         drop(start(&mut t, 0, &mut memory));
@@ -104,7 +105,7 @@ fn a_dropped_handle_leaves_the_order_as_it_is() {
 #[test]
 fn many_in_flight() {
     let got = on_gpus(3, &options(Timeouts::for_tests()), |mut t| {
-        let mut memory = t.allocate(7, DType::I32).unwrap();
+        let mut memory = t.memory(7, DType::I32).unwrap();
         memory.write(&[1i32; 7].map(i32::to_ne_bytes).concat()).unwrap();
         let group = world(&t);
         for i in 0..12 {

@@ -6,6 +6,7 @@
 use super::{options, tag, world};
 use crate::nccl::{NcclTransport, Ordering, Staged};
 use crate::tests::collectives::every_case_on;
+use crate::Memory;
 use crate::{
     Abort, Call, Collectives, CommError, Group, InFlight, Tag, Timeouts, Transport,
 };
@@ -236,7 +237,7 @@ fn rank_of_its_own() {
 
 fn one(t: &mut NcclTransport, i: u64) -> Result<(), CommError> {
     let group = world(t);
-    let mut memory = t.allocate(1000, DType::F32)?;
+    let mut memory = t.memory(1000, DType::F32)?;
     memory.write(&[0; 4000])?;
     t.all_reduce(&group, &tag(i), Monoid::Sum, [memory.buf_mut()])?;
     t.settle()?;
