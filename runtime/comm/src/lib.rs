@@ -1,10 +1,10 @@
 //! Communication between the devices of a mesh: the [`Transport`] trait, devices that are threads, and (by cargo feature)
-//! devices that are MPI processes.
+//! devices that are MPI processes or GPUs with NCCL.
 //!
 //! **Invariants:**
 //! - A collective never hangs: it ends with its result, or with an error that names the rank and the call at fault.
 //! - A collective that returned, with a result or an error, touches its caller's memory no more.
-//! - Folds run left to right in group order, element by element, and all members receive the same bits (see [`fold`]).
+//! - Folds of host memory run left to right in group order, element by element, and all members receive the same bits (see [`fold`]).
 //! - Nothing here knows of tensors, steps or Burn: memory is flat and typed.
 //!
 //! Blocking calls ([`Collectives`]) borrow memory. The two-half form ([`Collectives::start`], [`Started::finish`]) owns
