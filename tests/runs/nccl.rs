@@ -11,7 +11,8 @@ use std::time::Duration;
 
 fn suite(gpus: std::ops::Range<u32>, ordering: Ordering) {
     let timeouts = Timeouts::all(Duration::from_secs(30));
-    let options = NcclOptions { paths: Paths::all(built::library()), ordering, timeouts, ..NcclOptions::default() };
+    let options =
+        NcclOptions { paths: Paths::all(built::library()), ordering, timeouts, ..NcclOptions::default() };
     let settings = Settings { exact: true, pause: Duration::from_micros(100), skips: NO_SKIPS };
     let outcomes: Vec<Vec<Outcome>> = std::thread::scope(|scope| {
         let options = &options;

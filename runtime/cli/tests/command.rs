@@ -352,7 +352,10 @@ fn devices_lists_gpus_and_what_connects_them() {
     assert!(out.contains("PCI 0000:02:00.0, no NVLink\n"), "{out}");
     assert!(out.contains("  driver  580.95.05\n  CUDA    13.0 (/"), "{out}");
     assert!(out.contains("  NCCL    2.30.7 (/"), "{out}");
-    assert!(out.contains("libdevice, which compiling kernels needs, was not found: tried /nowhere/nvvm/"), "{out}");
+    assert!(
+        out.contains("libdevice, which compiling kernels needs, was not found: tried /nowhere/nvvm/"),
+        "{out}"
+    );
 
     let (code, out, _) = devices(&["--format", "json"], &[("FAKE_NCCL_GPUS", "2")]);
     let json = &lines(&out)[0];
@@ -377,18 +380,34 @@ fn devices_says_why_a_gpu_cannot_be_used() {
     let (_, out, _) = devices(&[], &[("FAKE_NCCL_GPUS", "0")]);
     assert!(out.contains("`cuInit` failed: CUDA_ERROR_NO_DEVICE"), "{out}");
 
-    let missing = [("FAKE_NCCL_GPUS", "1"), ("MESHWRIGHT_NCCL", "/nowhere/nccl"), ("MESHWRIGHT_NVML", "/nowhere/nvml")];
+    let missing =
+        [("FAKE_NCCL_GPUS", "1"), ("MESHWRIGHT_NCCL", "/nowhere/nccl"), ("MESHWRIGHT_NVML", "/nowhere/nvml")];
     let (_, out, _) = devices(&[], &missing);
-    assert!(out.contains("a mesh of several GPUs needs NCCL: NCCL was not found: tried /nowhere/nccl"), "{out}");
+    assert!(
+        out.contains("a mesh of several GPUs needs NCCL: NCCL was not found: tried /nowhere/nccl"),
+        "{out}"
+    );
     assert!(out.contains("NVLink and free memory are not known: NVML was not found"), "{out}");
 }
 
 #[test]
 fn collectives_are_timed_on_gpus() {
     let fake = fake_nccl::library();
-    let mut c = command(&["bench", "collectives", "--transport", "nccl", "--devices", "2", "--op", "all", "--format", "json"]);
+    let mut c = command(&[
+        "bench",
+        "collectives",
+        "--transport",
+        "nccl",
+        "--devices",
+        "2",
+        "--op",
+        "all",
+        "--format",
+        "json",
+    ]);
     c.args(["--min", "4KiB", "--max", "4KiB", "--iters", "3", "--warmup", "1"]);
-    let (code, out, err) = said(c.env("MESHWRIGHT_CUDA", fake).env("MESHWRIGHT_NCCL", fake).output().unwrap());
+    let (code, out, err) =
+        said(c.env("MESHWRIGHT_CUDA", fake).env("MESHWRIGHT_NCCL", fake).output().unwrap());
     assert_eq!((code, err.as_str()), (0, ""));
     let lines = lines(&out);
     assert_eq!((&lines[0]["transport"], lines.len()), (&"nccl".into(), 7));

@@ -154,7 +154,13 @@ unsafe impl Sync for BufMut<'_> {}
 impl<'a> Buf<'a> {
     /// The elements of a slice.
     pub fn new<T: Element>(slice: &'a [T]) -> Self {
-        Buf { ptr: slice.as_ptr().cast(), len: slice.len(), dtype: T::DTYPE, place: Place::Host, life: PhantomData }
+        Buf {
+            ptr: slice.as_ptr().cast(),
+            len: slice.len(),
+            dtype: T::DTYPE,
+            place: Place::Host,
+            life: PhantomData,
+        }
     }
 
     /// Truth values, a byte each, 0 or 1.
@@ -208,7 +214,13 @@ impl<'a> Buf<'a> {
     /// Elements of another rank, whose memory is not here: for comparisons of calls only.
     #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn absent(len: usize, dtype: DType) -> Buf<'static> {
-        Buf { ptr: NonNull::<u64>::dangling().as_ptr().cast(), len, dtype, place: Place::Host, life: PhantomData }
+        Buf {
+            ptr: NonNull::<u64>::dangling().as_ptr().cast(),
+            len,
+            dtype,
+            place: Place::Host,
+            life: PhantomData,
+        }
     }
 
     /// The same memory without its lifetime.
@@ -220,7 +232,13 @@ impl<'a> Buf<'a> {
 impl<'a> BufMut<'a> {
     /// The elements of a slice.
     pub fn new<T: Element>(slice: &'a mut [T]) -> Self {
-        BufMut { ptr: slice.as_mut_ptr().cast(), len: slice.len(), dtype: T::DTYPE, place: Place::Host, life: PhantomData }
+        BufMut {
+            ptr: slice.as_mut_ptr().cast(),
+            len: slice.len(),
+            dtype: T::DTYPE,
+            place: Place::Host,
+            life: PhantomData,
+        }
     }
 
     /// Truth values, a byte each, 0 or 1.
@@ -279,7 +297,13 @@ impl<'a> BufMut<'a> {
     /// Elements of another rank, whose memory is not here: for comparisons of calls only.
     #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn absent(len: usize, dtype: DType) -> BufMut<'static> {
-        BufMut { ptr: NonNull::<u64>::dangling().as_ptr().cast(), len, dtype, place: Place::Host, life: PhantomData }
+        BufMut {
+            ptr: NonNull::<u64>::dangling().as_ptr().cast(),
+            len,
+            dtype,
+            place: Place::Host,
+            life: PhantomData,
+        }
     }
 
     /// The same memory once more, for those who uphold exclusiveness themselves.

@@ -161,7 +161,9 @@ impl Call<'_> {
             Call::AllGather { input, output, .. }
             | Call::ReduceScatter { input, output, .. }
             | Call::AllToAll { input, output, .. }
-            | Call::Permute { input, output, .. } => [input.place(), output.place()].into_iter().for_each(note),
+            | Call::Permute { input, output, .. } => {
+                [input.place(), output.place()].into_iter().for_each(note)
+            }
             Call::Broadcast { buffer, .. } => note(buffer.place()),
             Call::Barrier => {}
         }

@@ -32,14 +32,14 @@ mod tests;
 use crate::fold::can_fold;
 use crate::gpu::load::Paths;
 use crate::{
-    Abort, BufMut, Call, CallName, Collectives, CommError, Group, InFlight, Kind, Memory, Place, Tag, ThreadsTransport, Timeouts,
-    Transport, World,
+    Abort, BufMut, Call, CallName, Collectives, CommError, Group, InFlight, Kind, Memory, Place, Tag,
+    ThreadsTransport, Timeouts, Transport, World,
 };
 use api::{Config, UniqueId};
 use flight::{Inner, Posted};
 use launch::{has_fold, place};
-use meshwright_plan::{Axis, DType, Mesh, Monoid};
 pub use memory::DeviceMemory;
+use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use signature::{compare, control_tag, true_error};
 pub use staged::Staged;
 use std::sync::Arc;
@@ -119,7 +119,8 @@ impl NcclTransport {
         let inner = Arc::new(inner);
         let watched = inner.clone();
         let watcher = std::thread::Builder::new().name("nccl watch".into()).spawn(move || watched.watch());
-        let watcher = watcher.map_err(|e| inner.library(None, format!("no thread to watch over NCCL: {e}")))?;
+        let watcher =
+            watcher.map_err(|e| inner.library(None, format!("no thread to watch over NCCL: {e}")))?;
         Ok(NcclTransport {
             inner,
             control,
@@ -146,7 +147,8 @@ impl NcclTransport {
             let joined = threads.into_iter().map(|t| t.join());
             joined.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
-        let cause = made.iter().filter_map(|end| end.as_ref().err()).min_by_key(|e| e.is_consequence()).cloned();
+        let cause =
+            made.iter().filter_map(|end| end.as_ref().err()).min_by_key(|e| e.is_consequence()).cloned();
         cause.map_or_else(|| Ok(made.into_iter().flatten().collect()), Err)
     }
 
@@ -241,7 +243,8 @@ impl Transport for NcclTransport {
         };
         let name = call.name(tag);
         if ordinal != self.inner.gpu.ordinal {
-            let problem = format!("memory of GPU {ordinal}, but rank {} has GPU {}", self.inner.rank, self.ordinal());
+            let problem =
+                format!("memory of GPU {ordinal}, but rank {} has GPU {}", self.inner.rank, self.ordinal());
             return Err(self.bad(name, problem));
         }
         group.check(self.inner.rank, self.size(), &name)?;
@@ -301,7 +304,8 @@ impl Transport for NcclTransport {
         }
         self.control.prepare(mesh, sets)?;
         let rank = self.inner.rank;
-        let not_a_group = |e: crate::NotAGroup| CommError::BadCall { rank, call: name.clone(), problem: e.to_string() };
+        let not_a_group =
+            |e: crate::NotAGroup| CommError::BadCall { rank, call: name.clone(), problem: e.to_string() };
         let world = Group::world(self.size(), rank).map_err(not_a_group)?;
         let described = format!("{} {sets:?}", mesh.describe());
         self.control.agree(&world, &tag, described.as_bytes()).map_err(|e| self.inner.fail(e))?;

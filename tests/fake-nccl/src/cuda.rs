@@ -322,7 +322,12 @@ pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: *const Stream) -> c_int {
+pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: u64,
+    from: u64,
+    bytes: usize,
+    stream: *const Stream,
+) -> c_int {
     if !is_device_memory(from as usize, bytes) || !is_device_memory(to as usize, bytes) {
         return INVALID_VALUE;
     }

@@ -206,7 +206,15 @@ pub unsafe extern "C" fn ncclCommSplit(
 pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *const Comm, error: *mut c_int) -> c_int {
     let Some(comm) = live(comm) else { return ARGUMENT };
     let state = lock(&comm.state);
-    unsafe { *error = if state.error != 0 { state.error } else if state.pending > 0 { PROGRESS } else { 0 } };
+    unsafe {
+        *error = if state.error != 0 {
+            state.error
+        } else if state.pending > 0 {
+            PROGRESS
+        } else {
+            0
+        }
+    };
     0
 }
 

@@ -44,7 +44,12 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(_handle: usize, memory: *mut Me
 
 /// GPUs 0 and 1 are linked, 2 and 3, and so on.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetP2PStatus(a: usize, b: usize, what: c_int, status: *mut c_int) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetP2PStatus(
+    a: usize,
+    b: usize,
+    what: c_int,
+    status: *mut c_int,
+) -> c_int {
     let linked = what == 2 && a != b && (a - 1) / 2 == (b - 1) / 2 && setting("FAKE_NCCL_NVLINK", 1) == 1;
     unsafe { *status = if linked { 0 } else { 5 } };
     0

@@ -144,7 +144,9 @@ impl Comm {
             *of
         };
         match op.what {
-            What::Send => format!("send.{}.{}.{}", self.me, op.peer, next(state.sent.entry(op.peer).or_default())),
+            What::Send => {
+                format!("send.{}.{}.{}", self.me, op.peer, next(state.sent.entry(op.peer).or_default()))
+            }
             What::Receive => {
                 format!("send.{}.{}.{}", op.peer, self.me, next(state.received.entry(op.peer).or_default()))
             }

@@ -135,7 +135,8 @@ fn report(rank: usize, outcomes: &[super::Outcome]) -> usize {
             say(&format!("rank {rank}: {name}: {e}"));
         }
     }
-    let _nobody_listens = writeln!(std::io::stdout(), "rank {rank}: {} cases, {failed} failed", outcomes.len());
+    let _nobody_listens =
+        writeln!(std::io::stdout(), "rank {rank}: {} cases, {failed} failed", outcomes.len());
     failed
 }
 

@@ -88,7 +88,8 @@ fn name(transport: BenchTransport) -> &'static str {
 
 /// The first GPUs, all in this process.
 fn gpus(devices: usize) -> Result<Vec<NcclTransport>, CommError> {
-    let options = NcclOptions { paths: Paths::from_env(|name| std::env::var_os(name)), ..NcclOptions::default() };
+    let options =
+        NcclOptions { paths: Paths::from_env(|name| std::env::var_os(name)), ..NcclOptions::default() };
     NcclTransport::of_process(&(0..devices as u32).collect::<Vec<_>>(), &options)
 }
 

@@ -1,7 +1,9 @@
 //! One device's part of a benchmark: its memory, its calls, and what must come out.
 
 use super::Job;
-use crate::{Buf, BufMut, Call, Collectives, CommError, Element, Group, Kind, Memory, Part, Slot, Tag, Transport};
+use crate::{
+    Buf, BufMut, Call, Collectives, CommError, Element, Group, Kind, Memory, Part, Slot, Tag, Transport,
+};
 use meshwright_plan::Monoid;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

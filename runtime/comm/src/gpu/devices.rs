@@ -85,7 +85,11 @@ fn cuda_version(code: u32) -> String {
 
 /// Looks at the machine. `variable` reads the environment; `built_for_gpus` says whether this program has the engine for
 /// GPUs.
-pub fn look(paths: &Paths, variable: impl Fn(&str) -> Option<std::ffi::OsString>, built_for_gpus: bool) -> Devices {
+pub fn look(
+    paths: &Paths,
+    variable: impl Fn(&str) -> Option<std::ffi::OsString>,
+    built_for_gpus: bool,
+) -> Devices {
     let mut hindrances = Vec::new();
     let mut notes = Vec::new();
     let nvml = Nvml::open(paths);
@@ -125,8 +129,10 @@ pub fn look(paths: &Paths, variable: impl Fn(&str) -> Option<std::ffi::OsString>
         notes.extend(nvml.as_ref().err().map(|e| format!("NVLink and free memory are not known: {e}")));
     }
     if !built_for_gpus {
-        hindrances
-            .push("this program was built without GPUs: build it with `cargo build --release --features cuda`".into());
+        hindrances.push(
+            "this program was built without GPUs: build it with `cargo build --release --features cuda`"
+                .into(),
+        );
     }
     let driver = nvml.ok().and_then(|n| n.driver_version());
     Devices { cpu: cpu(), gpus, driver, cuda, nccl, libdevice, hindrances, notes }

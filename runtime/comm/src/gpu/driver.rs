@@ -92,7 +92,8 @@ impl Driver {
             // SAFETY: writes the address of a static text, or leaves null.
             let code = unsafe { get(code, &raw mut text) };
             // SAFETY: as said.
-            (code == 0 && !text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+            (code == 0 && !text.is_null())
+                .then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };
         let text = match (text(self.f.error_name), text(self.f.error_text)) {
             (Some(name), Some(words)) => format!("{name} ({words})"),

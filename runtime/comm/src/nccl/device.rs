@@ -148,7 +148,9 @@ impl Gpu {
 
     /// Our stream goes on when all work is done that the context has now. Needs events of contexts.
     pub(super) fn after_context(&self, event: Event) -> Result<(), DriverError> {
-        let Some(events) = self.context_events else { unreachable!("chosen only where there are such events") };
+        let Some(events) = self.context_events else {
+            unreachable!("chosen only where there are such events")
+        };
         // SAFETY: handles of ours.
         self.check("cuCtxRecordEvent", unsafe { (events.record)(self.context, event.0) })?;
         // SAFETY: as above.
@@ -157,7 +159,9 @@ impl Gpu {
 
     /// What is submitted to the context from now on waits for `event`. Needs events of contexts.
     pub(super) fn context_waits(&self, event: Event) -> Result<(), DriverError> {
-        let Some(events) = self.context_events else { unreachable!("chosen only where there are such events") };
+        let Some(events) = self.context_events else {
+            unreachable!("chosen only where there are such events")
+        };
         // SAFETY: handles of ours.
         self.check("cuCtxWaitEvent", unsafe { (events.wait)(self.context, event.0) })
     }

@@ -437,8 +437,7 @@ impl Inner {
                 continue;
             }
             self.look(&mut state);
-            let (next, _) =
-                self.changed.wait_timeout(state, WATCH).unwrap_or_else(PoisonError::into_inner);
+            let (next, _) = self.changed.wait_timeout(state, WATCH).unwrap_or_else(PoisonError::into_inner);
             state = next;
         }
     }
@@ -456,8 +455,10 @@ impl Inner {
         let comms = std::mem::take(&mut state.comms);
         drop(state);
         let begin = Instant::now();
-        // Those split from others go first.
-        for comm in comms.into_values().rev() {
+        // Small groups first, in the same order on all ranks: those split from the world's go before it.
+        let mut comms: Vec<(Arc<[usize]>, Comm)> = comms.into_iter().collect();
+        comms.sort_by_key(|(ranks, _)| ranks.len());
+        for (_, comm) in comms {
             #[expect(unsafe_code, reason = "frees a communicator")]
             // SAFETY: it has left the table, so nobody else uses it.
             unsafe {

@@ -159,7 +159,8 @@ impl Launch<'_> {
         (input, send): (&Buf<'_>, &[Part]),
         (output, receive): (&BufMut<'_>, &[Part]),
     ) -> Result<(), LaunchError> {
-        let own = |parts: &[Part]| -> Vec<Part> { parts.iter().filter(|p| p.peer == here).cloned().collect() };
+        let own =
+            |parts: &[Part]| -> Vec<Part> { parts.iter().filter(|p| p.peer == here).cloned().collect() };
         let of = input.dtype();
         for (from, to) in own(send).into_iter().zip(own(receive)) {
             let source = element(input.as_ptr(), from.range.start, of);
@@ -246,7 +247,10 @@ impl Launch<'_> {
             }),
             Call::AllToAll { input, send, output, receive } => {
                 let parts = |counts: &[usize]| -> Vec<Part> {
-                    pieces(counts).enumerate().map(|(peer, (at, n))| Part { peer, range: at..at + n }).collect()
+                    pieces(counts)
+                        .enumerate()
+                        .map(|(peer, (at, n))| Part { peer, range: at..at + n })
+                        .collect()
                 };
                 // SAFETY: the caller's promise.
                 unsafe { self.exchange(comm, here, (input, &parts(send)), (output, &parts(receive))) }
@@ -294,7 +298,8 @@ impl Launch<'_> {
                 check("ncclSend", code)?;
             }
             for Part { peer, range } in receive.iter().filter(others) {
-                let to = element_mut(output.address(), range.start, input.dtype()).cast_const().cast::<c_void>();
+                let to =
+                    element_mut(output.address(), range.start, input.dtype()).cast_const().cast::<c_void>();
                 // SAFETY: the caller's promise; the range lies in the output.
                 let code = unsafe { (f.receive)(to, range.len() * scale, of, place(*peer), comm, stream) };
                 check("ncclRecv", code)?;

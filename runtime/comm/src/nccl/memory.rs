@@ -20,7 +20,8 @@ impl DeviceMemory {
     pub(super) fn new(inner: Arc<Inner>, len: usize, dtype: DType) -> Result<Self, CommError> {
         let bytes = (len * dtype.bytes()).max(1);
         let address = inner.gpu.bind().and_then(|()| inner.gpu.allocate(bytes));
-        let address = address.map_err(|e| inner.library(None, format!("{bytes} bytes on GPU {}: {e}", inner.gpu.ordinal)))?;
+        let address = address
+            .map_err(|e| inner.library(None, format!("{bytes} bytes on GPU {}: {e}", inner.gpu.ordinal)))?;
         Ok(DeviceMemory { inner, address, len, dtype, lent: AtomicBool::new(false) })
     }
 
@@ -43,7 +44,9 @@ impl DeviceMemory {
     fn check(&self, bytes: usize) -> Result<(), CommError> {
         match self.len * self.dtype.bytes() {
             room if room == bytes => Ok(()),
-            room => Err(self.inner.library(None, format!("a copy of {bytes} bytes and memory of {room} bytes"))),
+            room => {
+                Err(self.inner.library(None, format!("a copy of {bytes} bytes and memory of {room} bytes")))
+            }
         }
     }
 }
@@ -72,7 +75,8 @@ impl Memory for DeviceMemory {
         }
         #[expect(unsafe_code, reason = "a copy to memory of ours")]
         // SAFETY: nothing is in flight, and the lengths are equal.
-        let copied = self.inner.gpu.bind().and_then(|()| unsafe { self.inner.gpu.upload(bytes, self.address) });
+        let copied =
+            self.inner.gpu.bind().and_then(|()| unsafe { self.inner.gpu.upload(bytes, self.address) });
         copied.map_err(|e| self.inner.library(None, e))
     }
 
@@ -81,7 +85,8 @@ impl Memory for DeviceMemory {
         self.inner.wait(None, None)?;
         #[expect(unsafe_code, reason = "a copy from memory of ours")]
         // SAFETY: nothing is in flight, and the lengths are equal.
-        let copied = self.inner.gpu.bind().and_then(|()| unsafe { self.inner.gpu.download(self.address, bytes) });
+        let copied =
+            self.inner.gpu.bind().and_then(|()| unsafe { self.inner.gpu.download(self.address, bytes) });
         copied.map_err(|e| self.inner.library(None, e))
     }
 }

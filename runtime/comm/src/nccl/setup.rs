@@ -1,10 +1,10 @@
 //! Opening the libraries, and what ranks must know of each other before the first collective.
 
 use super::api::{Nccl, OLDEST_SHARING};
-use crate::gpu::devices::nccl_version as dotted;
 use super::device::Gpu;
 use super::flight::Inner;
 use super::{NcclOptions, Ordering};
+use crate::gpu::devices::nccl_version as dotted;
 use crate::gpu::driver::Driver;
 use crate::{Buf, BufMut, Collectives, CommError, Group, Tag, Transport};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};

@@ -4,8 +4,8 @@
 //! can be told as an error of that call.
 
 use crate::{
-    Abort, Buf, BufMut, Call, CallName, Collectives, CommError, Group, Kind, Mismatch, Missing, Part, Side, Slot,
-    Tag, Transport,
+    Abort, Buf, BufMut, Call, CallName, Collectives, CommError, Group, Kind, Mismatch, Missing, Part, Side,
+    Slot, Tag, Transport,
 };
 use meshwright_plan::{DType, Monoid};
 
@@ -133,16 +133,8 @@ fn first_conflict(calls: &[(Tag, Call<'static>)]) -> Option<(usize, usize, &'sta
     pairs.into_iter().find_map(|(a, b)| Call::conflict(at(a), at(b)).map(|what| (a, b, what)))
 }
 
-const DTYPES: [DType; 8] = [
-    DType::F64,
-    DType::F32,
-    DType::BF16,
-    DType::I32,
-    DType::U8,
-    DType::Bool,
-    DType::PairF32,
-    DType::PairF64,
-];
+const DTYPES: [DType; 8] =
+    [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8, DType::Bool, DType::PairF32, DType::PairF64];
 
 fn encode(tag: &Tag, call: &Call<'_>) -> Vec<u8> {
     let mut w = Writer(Vec::new());
@@ -270,7 +262,8 @@ impl Reader<'_> {
             Kind::AllReduce => {
                 let monoid = self.one(&Monoid::ALL)?;
                 let n = self.length()?;
-                let bucket = (0..n).map(|_| self.buffer().map(|b| Slot::InPlace(b.1))).collect::<Option<_>>()?;
+                let bucket =
+                    (0..n).map(|_| self.buffer().map(|b| Slot::InPlace(b.1))).collect::<Option<_>>()?;
                 Call::AllReduce { monoid, bucket }
             }
             Kind::AllGather => {

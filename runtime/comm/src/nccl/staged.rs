@@ -35,7 +35,8 @@ impl Staged {
         let mut there = self.0.memory(from.len(), from.dtype())?;
         if !from.is_empty() {
             // SAFETY: the caller's promise.
-            let bytes = unsafe { std::slice::from_raw_parts(from.as_ptr(), from.len() * from.dtype().bytes()) };
+            let bytes =
+                unsafe { std::slice::from_raw_parts(from.as_ptr(), from.len() * from.dtype().bytes()) };
             there.write(bytes)?;
         }
         memory.push(there);

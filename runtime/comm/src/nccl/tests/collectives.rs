@@ -1,10 +1,10 @@
 //! Every collective, dtype and fold, as the threads' tests call them, through the memory of GPUs.
 
 use super::{on_gpus, options, tag, world};
+use crate::Memory;
 use crate::bench::{self, Job, KINDS};
 use crate::nccl::{Checks, NcclOptions, NcclTransport, Ordering, Staged};
 use crate::tests::collectives::every_case_on;
-use crate::Memory;
 use crate::{Collectives, Timeouts, Transport};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 

@@ -1,10 +1,11 @@
 //! Nothing hangs, and errors name rank, call and line.
 
 use super::{fake, on_gpus, on_these, options, tag, world};
-use crate::nccl::{Checks, NcclOptions, NcclTransport, Ordering};
 use crate::Memory;
+use crate::nccl::{Checks, NcclOptions, NcclTransport, Ordering};
 use crate::{
-    Buf, BufMut, Call, CallName, Collectives, CommError, Group, Kind, PairF32, Place, Timeouts, Transport, World,
+    Buf, BufMut, Call, CallName, Collectives, CommError, Group, Kind, PairF32, Place, Timeouts, Transport,
+    World,
 };
 use meshwright_plan::{DType, Monoid};
 use std::time::{Duration, Instant};

@@ -74,11 +74,8 @@ impl Compute {
 
     /// Runs a task in the order of the stream.
     pub(super) fn push(&self, task: impl FnOnce() + Send + 'static) {
-        type Launch = unsafe extern "C" fn(
-            *mut c_void,
-            unsafe extern "C" fn(*mut c_void),
-            *mut c_void,
-        ) -> c_int;
+        type Launch =
+            unsafe extern "C" fn(*mut c_void, unsafe extern "C" fn(*mut c_void), *mut c_void) -> c_int;
         let f = function!(b"cuLaunchHostFunc", Launch);
         let task: Task = Box::new(task);
         let data = Box::into_raw(Box::new(task));

@@ -20,7 +20,11 @@ fn on_gpus<R: Send>(n: usize, options: &NcclOptions, device: impl Fn(NcclTranspo
     on_these(&(0..n as u32).map(|i| first + i).collect::<Vec<_>>(), options, device)
 }
 
-fn on_these<R: Send>(gpus: &[u32], options: &NcclOptions, device: impl Fn(NcclTransport) -> R + Sync) -> Vec<R> {
+fn on_these<R: Send>(
+    gpus: &[u32],
+    options: &NcclOptions,
+    device: impl Fn(NcclTransport) -> R + Sync,
+) -> Vec<R> {
     std::thread::scope(|scope| {
         let device = &device;
         let ends = World::new(gpus.len(), options.timeouts);

@@ -2,8 +2,8 @@
 
 use super::fake::Compute;
 use super::{on_gpus, options, tag, world};
-use crate::nccl::{DeviceMemory, NcclOptions, NcclTransport, Ordering};
 use crate::Memory;
+use crate::nccl::{DeviceMemory, NcclOptions, NcclTransport, Ordering};
 use crate::{BufMut, Call, Collectives, InFlight, Slot, Timeouts, Transport};
 use meshwright_plan::{DType, Monoid};
 use std::sync::mpsc::channel;

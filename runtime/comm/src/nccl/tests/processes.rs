@@ -4,12 +4,10 @@
 //! transport over files, which knows no more than NCCL's needs.
 
 use super::{options, tag, world};
+use crate::Memory;
 use crate::nccl::{NcclTransport, Ordering, Staged};
 use crate::tests::collectives::every_case_on;
-use crate::Memory;
-use crate::{
-    Abort, Call, Collectives, CommError, Group, InFlight, Tag, Timeouts, Transport,
-};
+use crate::{Abort, Call, Collectives, CommError, Group, InFlight, Tag, Timeouts, Transport};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -71,7 +69,12 @@ impl Transport for Files {
     }
 
     #[expect(unsafe_code, reason = "the trait's promise")]
-    unsafe fn post(&mut self, group: &Group, tag: &Tag, call: Call<'_>) -> Result<Box<dyn InFlight>, CommError> {
+    unsafe fn post(
+        &mut self,
+        group: &Group,
+        tag: &Tag,
+        call: Call<'_>,
+    ) -> Result<Box<dyn InFlight>, CommError> {
         call.check(group, tag)?;
         let name = call.name(tag);
         let number = self.counts.entry(group.ranks().to_vec()).or_default();
@@ -184,8 +187,10 @@ fn start(part: &str, rank: usize, size: usize, folder: &Path, variables: &[(&str
 fn all(part: &str, size: usize, variables: &[(&str, &str)]) -> Vec<(bool, String)> {
     let folder = folder(part);
     let ranks: Vec<Child> = (0..size).map(|rank| start(part, rank, size, &folder, variables)).collect();
-    let text = |o: &Output| format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
-    let said = ranks.into_iter().map(|r| r.wait_with_output().unwrap()).map(|o| (o.status.success(), text(&o)));
+    let text =
+        |o: &Output| format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
+    let said =
+        ranks.into_iter().map(|r| r.wait_with_output().unwrap()).map(|o| (o.status.success(), text(&o)));
     let said = said.collect();
     let _ = std::fs::remove_dir_all(folder);
     said
@@ -200,12 +205,14 @@ fn folder(part: &str) -> PathBuf {
 
 /// Not a test of its own: what the processes run that the tests below start.
 #[test]
+#[expect(clippy::print_stdout, reason = "read by the test that started the process")]
 fn rank_of_its_own() {
     let Ok(spec) = std::env::var(SPEC) else { return };
     let words: Vec<&str> = spec.splitn(4, ' ').collect();
     let (rank, size): (usize, usize) = (words[1].parse().unwrap(), words[2].parse().unwrap());
     let folder = PathBuf::from(words[3]);
-    let control = Box::new(Files { rank, size, folder, counts: BTreeMap::new(), timeout: Duration::from_secs(20) });
+    let control =
+        Box::new(Files { rank, size, folder, counts: BTreeMap::new(), timeout: Duration::from_secs(20) });
     let timeouts = Timeouts { first_step: Duration::from_secs(20), later: Duration::from_millis(800) };
     let new = |gpu: usize| NcclTransport::new(control, gpu as u32, &options(timeouts));
     match words[0] {
@@ -286,10 +293,19 @@ fn processes_may_share_a_gpu_where_nccl_allows_it() {
 fn old_libraries_are_refused_or_noted() {
     let said = |variables: &[(&str, &str)], size| all("new", size, variables).remove(0).1;
     let old = said(&[("FAKE_NCCL_VERSION", "21605")], 1);
-    assert!(old.contains("NCCL 2.16.5 at ") && old.contains("is too old: 2.18.0 or newer is needed"), "{old}");
+    assert!(
+        old.contains("NCCL 2.16.5 at ") && old.contains("is too old: 2.18.0 or newer is needed"),
+        "{old}"
+    );
     let driver = said(&[("FAKE_CUDA_VERSION", "12040")], 1);
     assert!(driver.contains("ordering HostSync"), "{driver}");
-    assert!(driver.contains("the driver of rank 0 has no events of contexts (CUDA 12.5 or newer is needed)"), "{driver}");
+    assert!(
+        driver.contains("the driver of rank 0 has no events of contexts (CUDA 12.5 or newer is needed)"),
+        "{driver}"
+    );
     let none = said(&[("FAKE_NCCL_GPUS", "0")], 1);
-    assert!(none.contains("`cuInit` failed: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"), "{none}");
+    assert!(
+        none.contains("`cuInit` failed: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"),
+        "{none}"
+    );
 }
