@@ -63,9 +63,9 @@ fn all_collectives_on_2x2_ordered_by_events() {
 }
 
 #[test]
-fn all_collectives_on_2x2_where_the_host_waits() {
+fn all_collectives_on_2x1_where_the_host_waits() {
     let options = NcclOptions { ordering: Ordering::HostSync, ..options(Timeouts::for_tests()) };
-    every_case(&Mesh::new([("r", 2), ("c", 2)]), &options, false);
+    every_case(&Mesh::new([("r", 2), ("c", 1)]), &options, false);
 }
 
 #[test]
