@@ -16,6 +16,7 @@ mod kept;
 mod mesh_tensorflow;
 #[cfg(feature = "mpi")]
 mod mpirun;
+mod nccl;
 mod optimizers;
 mod overlap;
 mod planning;

@@ -52,6 +52,8 @@ pub(crate) enum Command {
     Layouts(ShippedArgs),
     /// Look into the checkpoints of a run.
     Ckpt(CkptArgs),
+    /// List what this machine has to run on, and say why a GPU cannot be used.
+    Devices(ListDevicesArgs),
     /// Print a script that completes commands and options in a shell.
     Completions(CompletionsArgs),
 }
@@ -70,6 +72,7 @@ impl Command {
             Command::Launch(a) => a.what.common().format.format,
             Command::Models(a) | Command::Layouts(a) => a.format.format,
             Command::Ckpt(a) => a.what.args().format.format,
+            Command::Devices(a) => a.format.format,
             Command::Completions(_) => Format::Text,
         }
     }
@@ -527,7 +530,7 @@ pub(crate) struct BenchCollectivesArgs {
     pub(crate) devices: Option<u32>,
     /// How devices communicate [default: mpi where a launcher started several processes, else threads]
     #[arg(long, value_enum)]
-    pub(crate) transport: Option<TransportChoice>,
+    pub(crate) transport: Option<BenchTransport>,
     /// Which collectives, separated by commas.
     #[arg(long = "op", value_enum, value_name = "OP", value_delimiter = ',', default_value = "all_reduce")]
     pub(crate) ops: Vec<BenchOp>,
@@ -557,6 +560,16 @@ pub(crate) struct BenchCollectivesArgs {
     pub(crate) check: u32,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BenchTransport {
+    /// Devices are threads.
+    Threads,
+    /// Each device is a process; start them with `mpirun` or `srun`.
+    Mpi,
+    /// Devices are the first GPUs of this machine, and buffers are in their memory.
+    Nccl,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -748,6 +761,14 @@ pub(crate) struct BenchModelArgs {
 pub(crate) struct ShippedArgs {
     /// Print this one.
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The libraries of a GPU are opened by their usual names, or where MESHWRIGHT_CUDA, MESHWRIGHT_NCCL and MESHWRIGHT_NVML say.")]
+pub(crate) struct ListDevicesArgs {
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

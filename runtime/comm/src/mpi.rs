@@ -32,7 +32,7 @@ mod wait;
 mod wire;
 
 use crate::threads::work::Work;
-use crate::{Abort, Call, CallName, CommError, Group, InFlight, Kind, Tag, Timeouts, Transport};
+use crate::{Abort, Call, CallName, CommError, Group, InFlight, Kind, Missing, Tag, Timeouts, Transport};
 use engine::Engine;
 use moves::Kit;
 use shared::{Shared, say};
@@ -321,6 +321,20 @@ impl Abort for Aborter {
             engine.abort(self.shared.rank, reason);
             self.shared.flush(&mut engine);
         }
+    }
+
+    fn aborted(&self) -> Option<(usize, String)> {
+        // The pulse hears of it. Whoever keeps the engine now will find it too.
+        self.shared.engine_within(Duration::ZERO)?.aborted.clone()
+    }
+
+    fn came_to(&self, call: &CallName) {
+        self.shared.engine().last = Some(call.clone());
+    }
+
+    fn whereabouts(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
+        let _nothing = ask::<()>(&self.shared, Duration::from_millis(250), |_| None);
+        Some(World::new(&self.shared.engine()).named(ranks))
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::faults::{Fault, play};
 use super::{Settings, run};
+use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::mpi::{MpiOptions, MpiTransport, Watch, fatal, init};
+use meshwright_comm::nccl::{NcclOptions, NcclTransport, Staged};
 use meshwright_comm::{CommError, Timeouts, Transport};
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -14,18 +16,21 @@ struct Args {
     options: MpiOptions,
     fault: Option<Fault>,
     pause: Duration,
+    /// Calls go through the memory of GPUs, a GPU for each process of a machine.
+    nccl: bool,
 }
 
 fn parse(args: &[OsString]) -> Result<Args, String> {
     let seconds = Duration::from_secs;
     let options = MpiOptions { timeouts: Timeouts::all(seconds(60)), compare: true, ..MpiOptions::default() };
-    let mut parsed = Args { options, fault: None, pause: Duration::ZERO };
+    let mut parsed = Args { options, fault: None, pause: Duration::ZERO, nccl: false };
     let mut args = args.iter().map(|a| a.to_string_lossy().into_owned());
     while let Some(arg) = args.next() {
         let mut number =
             || args.next().and_then(|n| n.parse().ok()).ok_or(format!("a number is missing after {arg}"));
         match arg.as_str() {
             "mpi" => {}
+            "nccl" => parsed.nccl = true,
             "--deterministic" => parsed.options.deterministic = true,
             "--unchecked" => parsed.options.compare = false,
             "--limit" => parsed.options.limit = number()?,
@@ -87,14 +92,47 @@ fn told_to_end(watch: &Watch) {
 }
 
 fn suite(args: &Args, mut transport: MpiTransport) -> ExitCode {
+    if args.nccl {
+        return on_gpus(args, transport);
+    }
     let settings = Settings { exact: args.options.deterministic, pause: args.pause, skips: super::NO_SKIPS };
     if !args.options.compare {
         transport.first_step_done();
     }
     let rank = transport.rank();
     let outcomes = run(&mut transport, settings);
+    let failed = report(rank, &outcomes);
+    let ended = if failed == 0 { Ok(()) } else { Err(CommError::Injected { rank, call: cause() }) };
+    finish(rank, ended, transport)
+}
+
+/// The suite through NCCL, with the processes as its control plane.
+fn on_gpus(args: &Args, transport: MpiTransport) -> ExitCode {
+    let (rank, ordinal) = (transport.rank(), transport.local_rank() as u32);
+    let options = NcclOptions {
+        paths: Paths::from_env(|name| std::env::var_os(name)),
+        timeouts: args.options.timeouts,
+        ..NcclOptions::default()
+    };
+    let mut transport = match NcclTransport::new(Box::new(transport), ordinal, &options) {
+        Ok(transport) => Staged(transport),
+        Err(e) => {
+            say(&format!("error [{rank}]: {e}"));
+            fatal(1)
+        }
+    };
+    let settings = Settings { exact: false, pause: args.pause, skips: super::NO_SKIPS };
+    let outcomes = run(&mut transport, settings);
+    if report(rank, &outcomes) > 0 {
+        fatal(1)
+    }
+    ExitCode::SUCCESS
+}
+
+/// Prints what failed and how many did.
+fn report(rank: usize, outcomes: &[super::Outcome]) -> usize {
     let mut failed = 0;
-    for (name, result) in &outcomes {
+    for (name, result) in outcomes {
         if let Err(e) = result {
             failed += 1;
             say(&format!("rank {rank}: {name}: {e}"));
@@ -102,8 +140,7 @@ fn suite(args: &Args, mut transport: MpiTransport) -> ExitCode {
     }
     let _nobody_listens =
         writeln!(std::io::stdout(), "rank {rank}: {} cases, {failed} failed", outcomes.len());
-    let ended = if failed == 0 { Ok(()) } else { Err(CommError::Injected { rank, call: cause() }) };
-    finish(rank, ended, transport)
+    failed
 }
 
 fn cause() -> meshwright_comm::CallName {

@@ -1,6 +1,6 @@
 //! `bench collectives`.
 
-use crate::args::{BenchCollectivesArgs, BenchFold, BenchOp, BenchType, TransportChoice};
+use crate::args::{BenchCollectivesArgs, BenchFold, BenchOp, BenchTransport, BenchType, TransportChoice};
 use crate::console::Console;
 use crate::json::{Object, object};
 use crate::launch::{choice, end_all, launched};
@@ -10,6 +10,8 @@ use crate::text::{bytes, counted, thousands};
 #[cfg(feature = "mpi")]
 use meshwright_comm::Transport as _;
 use meshwright_comm::bench::{Job, KINDS, Measured, run as measure, sizes};
+use meshwright_comm::gpu::load::Paths;
+use meshwright_comm::nccl::{NcclOptions, NcclTransport};
 use meshwright_comm::{CommError, Kind, Timeouts, World};
 use meshwright_core::layout::mesh_of;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
@@ -34,12 +36,20 @@ enum Ends {
     /// This process is one of them.
     #[cfg(feature = "mpi")]
     Mpi(meshwright_comm::mpi::MpiTransport),
+    /// The first GPUs of this machine, all of this process.
+    Nccl,
 }
 
 impl Ends {
     fn of(args: &BenchCollectivesArgs, console: &mut Console) -> Result<Ends, Stop> {
         let launched = launched(|name| std::env::var(name).ok());
-        match choice(args.transport, launched.as_ref()) {
+        let asked = match args.transport {
+            Some(BenchTransport::Nccl) => return Ok(Ends::Nccl),
+            Some(BenchTransport::Mpi) => Some(TransportChoice::Mpi),
+            Some(BenchTransport::Threads) => Some(TransportChoice::Threads),
+            None => None,
+        };
+        match choice(asked, launched.as_ref()) {
             TransportChoice::Threads => Ok(Ends::Threads),
             #[cfg(feature = "mpi")]
             TransportChoice::Mpi => {
@@ -60,13 +70,14 @@ impl Ends {
             Ends::Threads => TransportChoice::Threads.name(),
             #[cfg(feature = "mpi")]
             Ends::Mpi(_) => TransportChoice::Mpi.name(),
+            Ends::Nccl => "nccl",
         }
     }
 
     /// Number of processes, where devices are processes.
     fn processes(&self) -> Option<usize> {
         match self {
-            Ends::Threads => None,
+            Ends::Threads | Ends::Nccl => None,
             #[cfg(feature = "mpi")]
             Ends::Mpi(end) => Some(end.size()),
         }
@@ -83,6 +94,7 @@ impl Ends {
             Ends::Threads => measure(World::new(devices, Timeouts::default()), jobs, each),
             #[cfg(feature = "mpi")]
             Ends::Mpi(end) => meshwright_comm::bench::run_end(end, jobs, each)?.close(),
+            Ends::Nccl => measure(gpus(devices)?, jobs, each),
         }
     }
 }
@@ -131,7 +143,11 @@ fn run_on(ends: Ends, args: &BenchCollectivesArgs, console: &mut Console) -> Res
         bar.set_position(found.len() as u64);
         bar.set_message(named(found.len()));
         broken.is_ok()
-    });
+    };
+    let ended = match args.transport {
+        BenchTransport::Threads => measure(World::new(devices, Timeouts::default()), &jobs, &mut each),
+        BenchTransport::Nccl => gpus(devices).and_then(|ends| measure(ends, &jobs, &mut each)),
+    };
     bar.finish_and_clear();
     broken?;
     if let Err(e) = ended {
@@ -148,6 +164,13 @@ fn run_on(ends: Ends, args: &BenchCollectivesArgs, console: &mut Console) -> Res
     console.flush()?;
     console.diagnostics(&wrong, &Sources::new());
     Err(Stop::Diagnosed)
+}
+
+/// The first GPUs, all in this process.
+fn gpus(devices: usize) -> Result<Vec<NcclTransport>, CommError> {
+    let options =
+        NcclOptions { paths: Paths::from_env(|name| std::env::var_os(name)), ..NcclOptions::default() };
+    NcclTransport::of_process(&(0..devices as u32).collect::<Vec<_>>(), &options)
 }
 
 /// The mesh, of as many devices as there are processes where devices are processes.

@@ -2,6 +2,7 @@
 //! Devices that are threads, against faults. (Results against a naive reference: the suite of all transports in `tests/`.)
 
 mod bench;
+pub(crate) mod collectives;
 mod failures;
 mod flight;
 mod stress;
