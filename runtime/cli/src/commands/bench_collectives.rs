@@ -143,11 +143,7 @@ fn run_on(ends: Ends, args: &BenchCollectivesArgs, console: &mut Console) -> Res
         bar.set_position(found.len() as u64);
         bar.set_message(named(found.len()));
         broken.is_ok()
-    };
-    let ended = match args.transport {
-        BenchTransport::Threads => measure(World::new(devices, Timeouts::default()), &jobs, &mut each),
-        BenchTransport::Nccl => gpus(devices).and_then(|ends| measure(ends, &jobs, &mut each)),
-    };
+    });
     bar.finish_and_clear();
     broken?;
     if let Err(e) = ended {
