@@ -1,13 +1,13 @@
 //! How this process was started: alone, or by a launcher as one of several, and what that makes of `--transport`.
 
-use crate::args::{DeviceChoice, DevicesArgs, TransportChoice};
+use crate::args::{CollectivesChoice, DeviceChoice, DevicesArgs, TransportChoice};
 use crate::console::Console;
 #[cfg(feature = "mpi")]
 use crate::signals;
 use crate::stop::Stop;
 use meshwright_comm::Timeouts;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::{DeviceKind, Processes};
+use meshwright_exec::{DeviceCollectives, DeviceKind, Processes};
 use meshwright_plan::Mesh;
 use meshwright_train::{Asked, Devices, Failure, Project, settled};
 use std::sync::Arc;
@@ -112,7 +112,12 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
             DeviceKind::Cuda(if launched.is_some() && !one { local } else { 0 })
         }
     };
-    Ok(Devices { processes, timeouts, device, asked })
+    let collectives = match args.collectives {
+        CollectivesChoice::Nccl => DeviceCollectives::Nccl,
+        CollectivesChoice::NcclSync => DeviceCollectives::NcclSync,
+        CollectivesChoice::Staged => DeviceCollectives::Staged,
+    };
+    Ok(Devices { processes, timeouts, device, collectives, asked })
 }
 
 /// How many times longer than `--timeout` a collective may take until the first step is done.

@@ -139,6 +139,10 @@ impl<T: Transport> Transport for Faulty<T> {
         self.inner.folds(monoid, dtype, place)
     }
 
+    fn gpu(&self) -> Option<u32> {
+        self.inner.gpu()
+    }
+
     fn prepare(&mut self, mesh: &Mesh, sets: &[Vec<Axis>]) -> Result<(), CommError> {
         self.inner.prepare(mesh, sets)
     }

@@ -295,6 +295,10 @@ impl Transport for NcclTransport {
         can_fold(monoid, dtype) && (place == Place::Host || has_fold(monoid, dtype))
     }
 
+    fn gpu(&self) -> Option<u32> {
+        Some(self.ordinal())
+    }
+
     fn prepare(&mut self, mesh: &Mesh, sets: &[Vec<Axis>]) -> Result<(), CommError> {
         let tag = Tag::new(0, "communicators of the mesh", 0);
         let name = CallName { kind: Kind::Barrier, tag: tag.clone() };

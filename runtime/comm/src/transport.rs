@@ -41,6 +41,11 @@ pub trait Transport: Send {
         place == Place::Host && can_fold(monoid, dtype)
     }
 
+    /// The GPU whose memory it works on beside the host's.
+    fn gpu(&self) -> Option<u32> {
+        None
+    }
+
     /// Announces the groups over sets of axes of a mesh that will be used, so that they are made together and at once. All
     /// devices call it with equal arguments, or none does: groups that were not announced are made at their first use.
     fn prepare(&mut self, mesh: &Mesh, sets: &[Vec<Axis>]) -> Result<(), CommError> {

@@ -7,7 +7,7 @@
 //!
 //! Where a mesh is spread over several processes, each has a cluster, and all make the same calls in the same order.
 
-use crate::devices::DeviceKind;
+use crate::devices::{DeviceCollectives, DeviceKind};
 use crate::engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves, panic_message};
 use crate::error::{ExecError, Place};
 use crate::host::HostTensor;
@@ -35,6 +35,8 @@ pub struct ClusterOptions {
     pub timeouts: Timeouts,
     /// On what the first rank of this process runs; see [`DeviceKind::of_rank`] for the others.
     pub device: DeviceKind,
+    /// How GPUs communicate.
+    pub collectives: DeviceCollectives,
 }
 
 /// Gives each device its inputs: called on the device's own thread with its rank and what it needs, in the order of
@@ -135,7 +137,13 @@ impl Cluster {
         let first = ends.first().map_or(0, |e| e.rank());
         let mut started = vec![];
         for (local, end) in ends.into_iter().enumerate() {
-            started.push(spawn(end.rank(), end, threads, options.device.of_rank(local))?);
+            started.push(spawn(
+                end.rank(),
+                end,
+                threads,
+                options.device.of_rank(local),
+                (options.collectives, options.timeouts),
+            )?);
         }
         // All begin before one is waited for: devices may have to meet while they are made ready.
         let mut devices = vec![];
@@ -490,6 +498,7 @@ fn spawn(
     end: Box<dyn Transport>,
     threads: usize,
     kind: DeviceKind,
+    (collectives, timeouts): (DeviceCollectives, Timeouts),
 ) -> Result<Starting, ExecError> {
     let (jobs, inbox) = channel::<Job>();
     let (ready, started) = channel::<Result<(), String>>();
@@ -500,10 +509,14 @@ fn spawn(
             .use_current_thread()
             .build();
         let made = match &pool {
-            Ok(_) => Engine::on(kind, end).map_err(|e| match e {
-                ExecError::Start { message, .. } => message,
-                other => other.to_string(),
-            }),
+            Ok(_) => {
+                collectives.over(end, kind, timeouts).and_then(|end| Engine::on(kind, end)).map_err(|e| {
+                    match e {
+                        ExecError::Start { message, .. } => message,
+                        other => other.to_string(),
+                    }
+                })
+            }
             Err(e) => Err(e.to_string()),
         };
         let (mut engine, told) = match made {

@@ -37,11 +37,14 @@ pub(crate) struct Pinned {
 impl Plain for Cube {
     type Pinned = Pinned;
 
-    fn ordinal(device: &CubeDevice) -> Option<u32> {
+    fn is_gpu(device: &CubeDevice, gpu: u32) -> bool {
         match device {
             #[cfg(feature = "cuda")]
-            CubeDevice::Cuda(d) => u32::try_from(d.index).ok(),
-            _ => None,
+            CubeDevice::Cuda(d) => u32::try_from(d.index) == Ok(gpu),
+            _ => {
+                let _ = gpu;
+                false
+            }
         }
     }
 

@@ -1,5 +1,10 @@
 //! On what a Plan runs.
 
+use crate::error::ExecError;
+use meshwright_comm::gpu::load::Paths;
+use meshwright_comm::nccl::{NcclOptions, NcclTransport, Ordering};
+use meshwright_comm::{Timeouts, Transport};
+
 /// How steps become operations of a device that is a thread of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lowering {
@@ -46,5 +51,46 @@ impl std::fmt::Display for DeviceKind {
             DeviceKind::Cuda(i) => write!(f, "cuda:{i}"),
             DeviceKind::CubeCpu => f.write_str("cubecl on the cpu"),
         }
+    }
+}
+
+/// How GPUs communicate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceCollectives {
+    /// NCCL on the GPUs' own memory, ordered by events: the host does not wait.
+    #[default]
+    Nccl,
+    /// NCCL, and the host waits before and after each collective.
+    NcclSync,
+    /// The host's transport, with a copy to the host and back.
+    Staged,
+}
+
+impl DeviceCollectives {
+    /// What a device of that kind communicates by, over the transport of the host; a world of one has nobody to talk to.
+    ///
+    /// All devices of the world must call it at once: they meet.
+    pub(crate) fn over(
+        self,
+        transport: Box<dyn Transport>,
+        kind: DeviceKind,
+        timeouts: Timeouts,
+    ) -> Result<Box<dyn Transport>, ExecError> {
+        let ordering = match self {
+            DeviceCollectives::Nccl => Ordering::Events,
+            DeviceCollectives::NcclSync => Ordering::HostSync,
+            DeviceCollectives::Staged => return Ok(transport),
+        };
+        let DeviceKind::Cuda(gpu) = kind else { return Ok(transport) };
+        if transport.size() == 1 {
+            return Ok(transport);
+        }
+        let rank = transport.rank();
+        let failed = |message: String| ExecError::Start { rank, message };
+        let gpu = u32::try_from(gpu).map_err(|e| failed(e.to_string()))?;
+        let paths = Paths::from_env(|name| std::env::var_os(name));
+        let options = NcclOptions { paths, ordering, timeouts, ..NcclOptions::default() };
+        let made = NcclTransport::new(transport, gpu, &options).map_err(|e| failed(e.to_string()))?;
+        Ok(Box::new(made))
     }
 }

@@ -11,7 +11,7 @@ use crate::plain::Lost;
 use crate::program::Ended;
 use crate::trace::{DeviceTrace, Recorder};
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
-use meshwright_plan::{DType, Dim, Init, Leaf, LeafKind, Plan};
+use meshwright_plan::{Axis, DType, Dim, Init, Leaf, LeafKind, Plan, StepKind};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -141,9 +141,12 @@ impl Engine {
         self.sequence += 1;
         let tag = Tag::new(self.sequence, "plan", 0);
         let place = place(&plan, self.rank, None, None);
+        let at_plan = place.clone();
         self.transport
             .agree(&world, &tag, plan.hash().as_bytes())
             .map_err(|source| ExecError::Comm { place, source })?;
+        let prepared = self.transport.prepare(&plan.mesh, &axis_sets(&plan));
+        prepared.map_err(|source| ExecError::Comm { place: at_plan, source })?;
         self.machine.load(plan.clone(), self.rank)?;
         for leaf in &plan.leaves {
             if matches!(leaf.kind, LeafKind::Param | LeafKind::Moment) {
@@ -302,6 +305,10 @@ impl Engine {
             r.end();
         }
         let outputs = self.collect(id, &plan)?;
+        self.transport.settle().map_err(|source| {
+            let place = place(&plan, rank, Some(step_number), None);
+            ExecError::Comm { place, source }
+        })?;
         if !self.ran {
             self.ran = true;
             self.transport.first_step_done();
@@ -470,4 +477,13 @@ fn misfit(value: &HostTensor, dtype: DType, ranges: &[Range<usize>]) -> Option<S
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
+}
+
+/// The sets of mesh axes over which a Plan communicates, each once.
+fn axis_sets(plan: &Plan) -> Vec<Vec<Axis>> {
+    let collectives = plan.steps.iter().filter_map(|s| match &s.kind {
+        StepKind::Collective(c) => Some(c.axes()),
+        _ => None,
+    });
+    collectives.collect::<BTreeSet<_>>().into_iter().collect()
 }

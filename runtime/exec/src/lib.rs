@@ -40,7 +40,7 @@ mod windows;
 
 pub use clock::process_cpu_time;
 pub use cluster::{Cluster, ClusterOptions, Provider, StepReport};
-pub use devices::{DeviceKind, Lowering};
+pub use devices::{DeviceCollectives, DeviceKind, Lowering};
 pub use engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves};
 pub use error::{ExecError, Place};
 pub use host::{HostData, HostTensor};

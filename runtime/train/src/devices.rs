@@ -10,7 +10,8 @@ use meshwright_comm::Timeouts;
 use meshwright_core::{Compiled, Goal, GoalKind, StepGraph};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
-    Cluster, ClusterOptions, DeviceKind, HostTensor, InputLeaf, Processes, ProgramId, Provider, StateInfo,
+    Cluster, ClusterOptions, DeviceCollectives, DeviceKind, HostTensor, InputLeaf, Processes, ProgramId,
+    Provider, StateInfo,
 };
 use meshwright_plan::Plan;
 use std::collections::BTreeSet;
@@ -29,6 +30,8 @@ pub struct Devices {
     pub timeouts: Timeouts,
     /// What the first device of this process is; the others are the next ones.
     pub device: DeviceKind,
+    /// How GPUs communicate.
+    pub collectives: DeviceCollectives,
     /// As it was asked for, to be noted with the run.
     pub asked: Asked,
 }
@@ -50,7 +53,12 @@ pub(crate) fn start(
     threads: Option<usize>,
     devices: &Devices,
 ) -> Result<Cluster, Failure> {
-    let options = ClusterOptions { cores: threads, timeouts: devices.timeouts, device: devices.device };
+    let options = ClusterOptions {
+        cores: threads,
+        timeouts: devices.timeouts,
+        device: devices.device,
+        collectives: devices.collectives,
+    };
     Ok(Cluster::start(&project.layout.mesh, devices.processes.clone(), &options)?)
 }
 

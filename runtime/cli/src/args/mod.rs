@@ -254,12 +254,27 @@ pub(crate) enum DeviceChoice {
     CubeclCpu,
 }
 
+/// How GPUs communicate.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CollectivesChoice {
+    /// NCCL on the GPUs' memory; the host does not wait.
+    #[default]
+    Nccl,
+    /// NCCL, and the host waits before and after each collective: slower, to cross-check.
+    NcclSync,
+    /// Through the host's memory and `--transport`.
+    Staged,
+}
+
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Data and devices")]
 pub(crate) struct DevicesArgs {
     /// What computes
     #[arg(long, value_enum, default_value_t)]
     pub(crate) device: DeviceChoice,
+    /// How GPUs communicate
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) collectives: CollectivesChoice,
     /// How devices communicate [default: mpi where a launcher started several processes, else threads]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<TransportChoice>,

@@ -1,7 +1,8 @@
 //! What a backend has to tell for its tensors to be sent from its own memory.
 
 use super::transfer::Lost;
-use burn_flex::Flex;
+use crate::tensor::{bytes_mut, handle, unhandle};
+use burn_flex::{Flex, FlexTensor};
 use burn_ir::{BackendIr, HandleKind};
 
 /// A backend that plain operations run on.
@@ -9,8 +10,8 @@ pub(crate) trait Plain: BackendIr + 'static {
     /// A dense tensor whose memory stays where it is.
     type Pinned: Send + 'static;
 
-    /// The number of a device whose memory a transport can read and write; none where only the host's can be.
-    fn ordinal(device: &Self::Device) -> Option<u32>;
+    /// Whether a transport that works on the memory of that GPU can read and write the device's.
+    fn is_gpu(device: &Self::Device, gpu: u32) -> bool;
 
     /// Brings a tensor into place, in the order of what the device was told before.
     fn pin(tensor: HandleKind<Self>) -> Result<Self::Pinned, Lost>;
@@ -23,21 +24,25 @@ pub(crate) trait Plain: BackendIr + 'static {
 }
 
 impl Plain for Flex {
-    type Pinned = std::convert::Infallible;
+    type Pinned = FlexTensor;
 
-    fn ordinal(_: &Self::Device) -> Option<u32> {
-        None
+    /// Tests alone have transports that take memory of the host for that of a GPU.
+    fn is_gpu(_: &Self::Device, _: u32) -> bool {
+        cfg!(test)
     }
 
-    fn pin(_: HandleKind<Self>) -> Result<Self::Pinned, Lost> {
-        Err(Lost("it is in the memory of the host".into()))
+    fn pin(tensor: HandleKind<Self>) -> Result<Self::Pinned, Lost> {
+        let mut tensor = unhandle(tensor).ok_or_else(|| Lost("a quantised tensor".into()))?;
+        // So that it has storage of its own.
+        bytes_mut(&mut tensor);
+        Ok(tensor)
     }
 
     fn address(pinned: &Self::Pinned) -> u64 {
-        match *pinned {}
+        pinned.bytes().as_ptr() as u64
     }
 
     fn unpin(pinned: Self::Pinned, _: &Self::Device) -> HandleKind<Self> {
-        match pinned {}
+        handle(pinned)
     }
 }

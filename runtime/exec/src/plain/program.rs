@@ -6,7 +6,7 @@ use super::collective::Request;
 use super::emit::Home;
 use super::lower::{extents, is_pair, stored};
 use super::ops::RANDOM;
-use super::transfer::{Lost, download, upload};
+use super::transfer::{Lost, download, empty, upload};
 use crate::collective::{Failed, Prepared};
 use crate::error::ExecError;
 use crate::host::{HostData, HostTensor};
@@ -19,7 +19,7 @@ use burn_backend::{DType as BurnType, DeviceOps, Shape};
 use burn_flex::FlexTensor;
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorIr, TensorStatus};
 use burn_router::{CustomOpRegistry, TensorInterpreter};
-use meshwright_comm::{Buf, BufMut, Collectives, Started, Transport};
+use meshwright_comm::{Buf, BufMut, Call, Collectives, Started, Transport};
 use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,7 @@ pub(crate) struct PlainProgram<B: Plain> {
     /// Storage on the host for what collectives send and receive.
     pool: Pool,
     /// Collectives in flight, by their number. After a run that failed it holds those that were not waited for.
-    flying: BTreeMap<usize, Vec<(Flying, u64)>>,
+    flying: BTreeMap<usize, Vec<(Flying<B>, u64)>>,
 }
 
 /// What a collective works on, in the memory of the host.
@@ -66,9 +66,39 @@ pub(super) struct HostMemory {
     receive: Vec<FlexTensor>,
 }
 
+/// What a collective works on, in the memory of the device; nowhere where there are no elements.
+struct DeviceMemory<B: Plain> {
+    send: Vec<Option<B::Pinned>>,
+    receive: Vec<Option<B::Pinned>>,
+}
+
 /// A call in flight.
-enum Flying {
+enum Flying<B: Plain> {
     Host(Started<HostMemory>),
+    Device(Started<DeviceMemory<B>>),
+}
+
+impl<B: Plain> DeviceMemory<B> {
+    /// The call on this memory.
+    #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
+    fn call(&mut self, request: &Request, gpu: u32) -> Call<'_> {
+        let address = |p: &Option<B::Pinned>| p.as_ref().map_or(0, B::address);
+        // SAFETY: what is pinned stays at its address, has the elements of its piece, and lives in the owner of the call
+        // until that has ended; what is received is new and nobody else's, what is sent is not written by any operation,
+        // since operations write to memory that nobody else holds.
+        let send = request
+            .send
+            .iter()
+            .zip(&self.send)
+            .map(|(p, t)| unsafe { Buf::device(address(t), p.elements(), p.dtype, gpu) });
+        // SAFETY: as above.
+        let receive = request
+            .receive
+            .iter()
+            .zip(&self.receive)
+            .map(|(p, t)| unsafe { BufMut::device(address(t), p.elements(), p.dtype, gpu) });
+        request.call(send.collect(), receive.collect())
+    }
 }
 
 impl<B: Plain> PlainProgram<B> {
@@ -228,11 +258,17 @@ impl<B: Plain> PlainProgram<B> {
         &mut self,
         prepared: &Prepared,
         request: &Request,
+        device: &B::Device,
         transport: &mut dyn Transport,
         sequence: u64,
-    ) -> Result<Flying, Ended> {
+    ) -> Result<Flying<B>, Ended> {
         let tag = prepared.tag(sequence);
         let group = &prepared.group;
+        if let Some(gpu) = transport.gpu().filter(|gpu| B::is_gpu(device, *gpu)) {
+            let memory = self.pinned(request, device)?;
+            let started = transport.try_start(group, &tag, memory, |m| Ok::<_, Failed>(m.call(request, gpu)));
+            return started.map(Flying::Device).map_err(Ended::Collective);
+        }
         let mut memory = HostMemory { send: vec![], receive: vec![] };
         for piece in &request.send {
             let host = match self.piece(piece) {
@@ -254,10 +290,32 @@ impl<B: Plain> PlainProgram<B> {
         started.map(Flying::Host).map_err(Ended::Collective)
     }
 
+    /// What a call reads and writes, brought into place on the device.
+    fn pinned(&mut self, request: &Request, device: &B::Device) -> Result<DeviceMemory<B>, Ended> {
+        let mut memory = DeviceMemory { send: vec![], receive: vec![] };
+        for piece in &request.send {
+            let tensor = self.piece(piece);
+            memory.send.push(tensor.map(B::pin).transpose().map_err(Ended::Device)?);
+        }
+        for piece in &request.receive {
+            let tensor = piece.home.map(|_| empty::<B>(piece.dtype, &piece.shape, device));
+            memory.receive.push(tensor.map(B::pin).transpose().map_err(Ended::Device)?);
+        }
+        Ok(memory)
+    }
+
     /// Waits for a call, and binds what it gave.
-    fn finish(&mut self, request: &Request, flying: Flying, device: &B::Device) -> Result<(), Ended> {
+    fn finish(&mut self, request: &Request, flying: Flying<B>, device: &B::Device) -> Result<(), Ended> {
         let failed = |e| Ended::Collective(Failed::Comm(e));
         match flying {
+            Flying::Device(started) => {
+                let memory = started.finish().map_err(failed)?;
+                for (piece, pinned) in request.receive.iter().zip(memory.receive) {
+                    if let (Some(home), Some(pinned)) = (piece.home, pinned) {
+                        self.interpreter.register_tensor_to_device(home.id(), B::unpin(pinned, device));
+                    }
+                }
+            }
             Flying::Host(started) => {
                 let memory = started.finish().map_err(failed)?;
                 for (piece, tensor) in request.receive.iter().zip(memory.receive) {
@@ -307,7 +365,7 @@ impl<B: Plain> PlainProgram<B> {
                     for request in requests {
                         *sequence += 1;
                         let begin = recorder.as_mut().map_or(0, |r| r.close());
-                        let started = self.start(prepared, request, transport, *sequence)?;
+                        let started = self.start(prepared, request, device, transport, *sequence)?;
                         if let Some(r) = &mut recorder {
                             r.ended(What::Start, *step, begin, *sequence);
                         }

@@ -1,6 +1,6 @@
 //! Tensors between host and device, on any backend.
 
-use super::lower::{extents, is_pair};
+use super::lower::{extents, is_pair, stored};
 use super::program::Kept;
 use crate::host::{HostData, HostTensor};
 use crate::kernels::{PairF32, PairF64};
@@ -33,6 +33,15 @@ pub(crate) fn upload<B: Backend>(host: HostTensor, device: &B::Device) -> Handle
             let v: Vec<f64> = v.iter().map(|p| p.value).collect();
             HandleKind::Float(B::float_from_data(TensorData::new(v, shape), device))
         }
+    }
+}
+
+/// A tensor of the device, of at least one element, with anything in it. Of no pairs.
+pub(crate) fn empty<B: Backend>(dtype: DType, shape: &[usize], device: &B::Device) -> HandleKind<B> {
+    let (shape, dtype) = (extents(shape).into(), stored(dtype));
+    match dtype.is_float() {
+        true => HandleKind::Float(B::float_empty(shape, device, dtype.into())),
+        false => HandleKind::Int(B::int_empty(shape, device, dtype.into())),
     }
 }
 
