@@ -3,13 +3,8 @@
 use crate::devices::DeviceKind;
 use crate::error::ExecError;
 use crate::machine::{Machine, PlainMachine};
-use crate::plain::{Lost, Plain};
-use burn_backend::TensorMetadata;
-use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{Cube, CubeBackend, CubeDevice};
-use burn_fusion::stream::StreamId;
-use burn_fusion::{NoOp, get_client};
-use burn_ir::{BackendIr, HandleKind, InitOperationIr, OperationIr, OperationOutput};
+use crate::plain::Plain;
+use burn_cubecl::{Cube, CubeDevice};
 
 /// The machine of a device that kernels are compiled for.
 pub(crate) fn machine(kind: DeviceKind, rank: usize) -> Result<Box<dyn Machine>, ExecError> {
@@ -22,70 +17,4 @@ pub(crate) fn machine(kind: DeviceKind, rank: usize) -> Result<Box<dyn Machine>,
     Ok(Box::new(PlainMachine::<Cube>::new(device)))
 }
 
-#[cfg(feature = "cuda")]
-type Server = <cubecl::cuda::CudaRuntime as cubecl_runtime::runtime::Runtime>::Server;
-
-/// A dense tensor with the address of its memory, which stays where it is as long as this lives.
-pub(crate) struct Pinned {
-    tensor: CubeTensor,
-    address: u64,
-    /// Keeps the allocation in its place.
-    #[cfg(feature = "cuda")]
-    _resource: Box<dyn std::any::Any + Send>,
-}
-
-impl Plain for Cube {
-    type Pinned = Pinned;
-
-    fn ordinal(device: &CubeDevice) -> Option<u32> {
-        match device {
-            #[cfg(feature = "cuda")]
-            CubeDevice::Cuda(d) => u32::try_from(d.index).ok(),
-            _ => None,
-        }
-    }
-
-    /// What was recorded for the tensor is submitted first, so that its memory is written in the order of the device.
-    fn pin(tensor: HandleKind<Self>) -> Result<Pinned, Lost> {
-        let tensor = match tensor {
-            HandleKind::Float(t) => {
-                let client = t.client.clone();
-                client.resolve_tensor_float::<CubeBackend>(t)
-            }
-            HandleKind::Int(t) => {
-                let client = t.client.clone();
-                client.resolve_tensor_int::<CubeBackend>(t)
-            }
-            _ => return Err(Lost("only numbers are sent".into())),
-        };
-        // Tensors of a GPU may have gaps between their rows.
-        let tensor = burn_cubecl::kernel::into_contiguous(tensor);
-        #[cfg(feature = "cuda")]
-        {
-            let resource = tensor.client.get_resource::<Server>(tensor.handle.clone());
-            let resource = resource.map_err(|e| Lost(e.to_string()))?;
-            let address = resource.resource().ptr;
-            Ok(Pinned { tensor, address, _resource: Box::new(resource) })
-        }
-        #[cfg(not(feature = "cuda"))]
-        {
-            let _ = tensor;
-            Err(Lost("it is in the memory of the host".into()))
-        }
-    }
-
-    fn address(pinned: &Pinned) -> u64 {
-        pinned.address
-    }
-
-    fn unpin(pinned: Pinned, device: &CubeDevice) -> HandleKind<Self> {
-        let Pinned { tensor, .. } = pinned;
-        let client = get_client::<CubeBackend>(device);
-        let (shape, dtype) = (tensor.shape(), tensor.dtype());
-        let handle = CubeBackend::float_tensor_handle(tensor);
-        let init = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
-        let made = client.register(StreamId::current(), OperationIr::Init(init), NoOp::<CubeBackend>::new());
-        let tensor = made.output();
-        if dtype.is_float() { HandleKind::Float(tensor) } else { HandleKind::Int(tensor) }
-    }
-}
+impl Plain for Cube {}
