@@ -172,7 +172,8 @@ fn values_of_pairs(plan: &Plan) -> BTreeMap<BufId, DType> {
             else {
                 continue;
             };
-            let places = matches!(&step.kind, StepKind::Reduce { monoid: Monoid::ArgMax | Monoid::ArgMin, .. });
+            let places =
+                matches!(&step.kind, StepKind::Reduce { monoid: Monoid::ArgMax | Monoid::ArgMin, .. });
             let value = if places { Some(from.1) } else { found.get(&from.0).copied() };
             found.extend(value.map(|v| (out.buf, v)));
         }

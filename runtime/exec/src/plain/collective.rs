@@ -119,13 +119,15 @@ impl Lower<'_> {
             return unsupported("a collective of nothing");
         };
         let at = |l: &Local, d: Dim| {
-            l.at(d).ok_or_else(|| Unprepared::Plan(format!("an operand of a collective lacks the dim {}", d.id)))
+            l.at(d)
+                .ok_or_else(|| Unprepared::Plan(format!("an operand of a collective lacks the dim {}", d.id)))
         };
         let mut requests = vec![];
         let pair = is_pair(from.dtype);
         let value = self.value_type(from.buf, from.dtype);
         // The values, and of pairs the indices.
-        let mut planes = vec![(Home::Buffer(from.buf), Home::Buffer(to.buf), if pair { value } else { from.dtype })];
+        let mut planes =
+            vec![(Home::Buffer(from.buf), Home::Buffer(to.buf), if pair { value } else { from.dtype })];
         if pair {
             planes.push((Home::Indices(from.buf), Home::Indices(to.buf), DType::I32));
         }
@@ -200,7 +202,13 @@ impl Lower<'_> {
                     }
                     parts.sort_by_key(|p| p.0);
                     let parts = self.keep_own(parts, axis, &mut arrival.ending);
-                    arrival.unpack.push(Unpack::Halo { parts, from: received, to: target, local: to.clone(), axis });
+                    arrival.unpack.push(Unpack::Halo {
+                        parts,
+                        from: received,
+                        to: target,
+                        local: to.clone(),
+                        axis,
+                    });
                     let ask = Ask::Permute(halo.send.parts.clone(), halo.receive.parts.clone());
                     (ask, packed, received.map(|r| (r, halo.receive.elements)))
                 }

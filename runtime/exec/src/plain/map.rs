@@ -52,7 +52,10 @@ impl Lower<'_> {
                 return Err(Unprepared::Plan(format!("{} is stored as {}", expr.dtype(*reg), out.dtype)));
             }
             match value {
-                Held::Number(x) => self.write_number(if out.dtype == DType::Bool { f64::from(u8::from(x != 0.0)) } else { x }, out),
+                Held::Number(x) => self.write_number(
+                    if out.dtype == DType::Bool { f64::from(u8::from(x != 0.0)) } else { x },
+                    out,
+                ),
                 Held::Tensor(val) => self.write_val(val, out),
             }
         }
@@ -308,7 +311,11 @@ impl Lower<'_> {
             BinaryFn::Min => self.extreme(false, first, second, dtype),
             BinaryFn::Max => self.extreme(true, first, second, dtype),
             BinaryFn::FloorDiv | BinaryFn::Mod | BinaryFn::Div => {
-                if dtype.is_float() { self.float_division(f, first, second) } else { self.int_division(f, first, second) }
+                if dtype.is_float() {
+                    self.float_division(f, first, second)
+                } else {
+                    self.int_division(f, first, second)
+                }
             }
             other => return unsupported(format!("{other:?} of {dtype}")),
         }))

@@ -3,9 +3,9 @@
 use burn_backend::{DType as BurnType, Slice, tensor::IndexingUpdateOp};
 use burn_ir::{
     BaseOperationIr, BinaryOpIr, BoolOperationIr, CastOpIr, CatOpIr, CustomOpIr, DimOpIr, FlipOpIr,
-    FloatOperationIr, FullOpIr, IntOperationIr, MaskFillOpIr, MaskWhereOpIr, MatmulOpIr,
-    NumericOperationIr, OperationIr, PermuteOpIr, ReduceDimOpIr, ScalarIr, ScalarOpIr, SelectAssignOpIr,
-    SelectOpIr, ShapeOpIr, SliceOpIr, TensorIr, UnaryOpIr,
+    FloatOperationIr, FullOpIr, IntOperationIr, MaskFillOpIr, MaskWhereOpIr, MatmulOpIr, NumericOperationIr,
+    OperationIr, PermuteOpIr, ReduceDimOpIr, ScalarIr, ScalarOpIr, SelectAssignOpIr, SelectOpIr, ShapeOpIr,
+    SliceOpIr, TensorIr, UnaryOpIr,
 };
 use std::ops::Range;
 
@@ -137,9 +137,12 @@ pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, out: TensorIr) -> Operat
     let mut next = || inputs.next().unwrap_or_else(|| out.clone());
     match op {
         Op::Full(x) => numeric(NumericOperationIr::Full(FullOpIr { value: number(dtype, *x), out })),
-        Op::Random(n) => {
-            OperationIr::Custom(CustomOpIr::with_scalars(RANDOM, &[], &[out], vec![ScalarIr::UInt(*n as u64)]))
-        }
+        Op::Random(n) => OperationIr::Custom(CustomOpIr::with_scalars(
+            RANDOM,
+            &[],
+            &[out],
+            vec![ScalarIr::UInt(*n as u64)],
+        )),
         Op::Unary(f) => {
             let input = next();
             unary(*f, dtype, UnaryOpIr { input, out })
@@ -205,9 +208,7 @@ pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, out: TensorIr) -> Operat
             let ranges = ranges.collect();
             base(BaseOperationIr::Slice(SliceOpIr { tensor, ranges, out }))
         }
-        Op::Cat(dim) => {
-            base(BaseOperationIr::Cat(CatOpIr { tensors: inputs.collect(), dim: *dim, out }))
-        }
+        Op::Cat(dim) => base(BaseOperationIr::Cat(CatOpIr { tensors: inputs.collect(), dim: *dim, out })),
         Op::Select(dim) => {
             let (tensor, indices) = (next(), next());
             base(BaseOperationIr::Select(SelectOpIr { tensor, dim: *dim, indices, out }))

@@ -1,11 +1,11 @@
 //! A loaded Plan on any backend: an interpreter that runs the backend's own operations, and nothing else.
 
+use super::backend::Plain;
 use super::build::{Built, Piece, build, homes};
+use super::collective::Request;
 use super::emit::Home;
 use super::lower::{extents, is_pair, stored};
 use super::ops::RANDOM;
-use super::backend::Plain;
-use super::collective::Request;
 use super::transfer::{Lost, download, upload};
 use crate::collective::{Failed, Prepared};
 use crate::error::ExecError;
@@ -71,12 +71,15 @@ enum Flying {
 }
 
 impl<B: Plain> PlainProgram<B> {
-    pub(crate) fn new(plan: Arc<Plan>, rank: usize, device: &B::Device) -> Result<PlainProgram<B>, ExecError> {
+    pub(crate) fn new(
+        plan: Arc<Plan>,
+        rank: usize,
+        device: &B::Device,
+    ) -> Result<PlainProgram<B>, ExecError> {
         let boolean: BurnType = device.defaults().bool_dtype.into();
         let Built { pieces, tables, drawings, pairs, left } = build(&plan, rank, boolean)?;
         let dtypes = drawings.iter().map(RandomKernel::dtype).collect();
-        let shared =
-            Arc::new(Shared { drawings, dtypes, dice: Mutex::default(), error: Mutex::new(None) });
+        let shared = Arc::new(Shared { drawings, dtypes, dice: Mutex::default(), error: Mutex::new(None) });
         let mut registry = CustomOpRegistry::<B>::new();
         let handler = shared.clone();
         registry.register(RANDOM, move |handles, operation, device| {
@@ -98,7 +101,17 @@ impl<B: Plain> PlainProgram<B> {
             interpreter.register_tensor_to_device(Home::Table(number).id(), upload::<B>(host, device));
         }
         let coords = plan.mesh.coords(rank).to_vec();
-        Ok(PlainProgram { plan, coords, interpreter, shared, pieces, pairs, left, pool: Pool::default(), flying: BTreeMap::new() })
+        Ok(PlainProgram {
+            plan,
+            coords,
+            interpreter,
+            shared,
+            pieces,
+            pairs,
+            left,
+            pool: Pool::default(),
+            flying: BTreeMap::new(),
+        })
     }
 
     /// Binds a buffer to what the host has.

@@ -79,12 +79,7 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::StepKind::LogSumExp`].
-    pub(super) fn log_sum_exp(
-        &mut self,
-        input: &Operand,
-        dim: Dim,
-        out: &Operand,
-    ) -> Result<(), Unprepared> {
+    pub(super) fn log_sum_exp(&mut self, input: &Operand, dim: Dim, out: &Operand) -> Result<(), Unprepared> {
         let (input, out) = (self.local(input)?, self.local(out)?);
         if input.elements() == 0 {
             self.write_number(f64::NEG_INFINITY, &out);

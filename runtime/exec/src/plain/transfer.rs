@@ -60,12 +60,12 @@ pub(crate) fn download<B: Backend>(
         };
     }
     let data = match dtype {
-        DType::F64 => HostData::F64(vec!(f64)),
-        DType::F32 => HostData::F32(vec!(f32)),
-        DType::BF16 => HostData::BF16(vec!(bf16)),
-        DType::I32 => HostData::I32(vec!(i32)),
-        DType::U8 => HostData::U8(vec!(u8)),
-        DType::Bool => HostData::Bool(vec!(u8)),
+        DType::F64 => HostData::F64(vec![f64]),
+        DType::F32 => HostData::F32(vec![f32]),
+        DType::BF16 => HostData::BF16(vec![bf16]),
+        DType::I32 => HostData::I32(vec![i32]),
+        DType::U8 => HostData::U8(vec![u8]),
+        DType::Bool => HostData::Bool(vec![u8]),
         DType::PairF32 | DType::PairF64 => return Err(Lost("pairs are stored in two parts".into())),
     };
     Ok(HostTensor { shape: shape.to_vec(), data })
