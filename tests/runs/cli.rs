@@ -223,3 +223,37 @@ fn predictions_come_in_the_order_of_the_file_on_any_mesh() {
     assert!(right.count() > SMALL.test / 2);
     assert_eq!(run(&with(&[&predict, &["--output", "clas"]])).code, Some(1));
 }
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn a_launcher_without_mpi_does_not_start_the_same_run_several_times() {
+    let dir = folder(SMALL);
+    let data = dir.path().join("data").display().to_string();
+    let args = ["train", "mlp", "--data", &data, "--no-run", "--steps", "1", "--dim", "batch=12"];
+    let sizes = ["--dim", "rows=5", "--dim", "cols=4"];
+    let launched = |size: &str, rank: &str, number: &str, more: &[&str]| {
+        let mut c = crate::support::command(&with(&[&args, &sizes, more]));
+        c.env(size, "4").env(rank, number);
+        crate::support::said(c.output().unwrap())
+    };
+    let variables = [
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("PMI_SIZE", "PMI_RANK"),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+        ("WORLD_SIZE", "RANK"),
+    ];
+    for (size, rank) in variables {
+        let first = launched(size, rank, "0", &[]);
+        assert_eq!(first.code, Some(1), "{size}: {}", first.err);
+        for part in ["error[E0525]", "4 processes", size, "cargo build --release --features mpi"] {
+            assert!(first.err.contains(part), "{size}: {part}: {}", first.err);
+        }
+        let other = launched(size, rank, "3", &[]);
+        assert_eq!((other.code, other.err.as_str()), (Some(1), ""), "{size}");
+    }
+    // Where it is meant.
+    let meant = launched("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "0", &["--transport", "threads"]);
+    assert_eq!(meant.code, Some(0), "{}", meant.err);
+    let asked = run(&with(&[&args, &sizes, &["--transport", "mpi"]]));
+    assert!(asked.code == Some(1) && asked.err.contains("error[E0525]"), "{}", asked.err);
+}

@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod agree;
+mod bf16;
 mod broken;
 mod cli;
 mod epochs;
@@ -13,11 +14,17 @@ mod faults;
 mod gradients;
 mod kept;
 mod mesh_tensorflow;
+#[cfg(feature = "mpi")]
+mod mpirun;
+mod nccl;
 mod optimizers;
+mod overlap;
 mod planning;
 mod processes;
 mod resume;
 mod settings;
 mod support;
 mod tidy;
+mod trace;
+mod transports;
 mod windows;

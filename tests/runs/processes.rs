@@ -6,8 +6,7 @@ use meshwright_comm::{Group, Timeouts, Transport, World};
 use meshwright_exec::Processes;
 use meshwright_train::metrics::Event;
 use meshwright_train::{
-    Devices, EvalOptions, Failure, Finished, Progress, Project, ProjectOptions, TrainOptions,
-    evaluate, train,
+    Devices, EvalOptions, Failure, Finished, Progress, Project, ProjectOptions, TrainOptions, evaluate, train,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -69,13 +68,7 @@ fn run_options(folder: &Path, run: &str, steps: u64) -> TrainOptions {
 }
 
 /// Trains as [`trained`] does, on processes with so many devices each.
-fn trained_on(
-    devices: &[usize],
-    project: &ProjectOptions,
-    folder: &Path,
-    run: &str,
-    steps: u64,
-) -> Trained {
+fn trained_on(devices: &[usize], project: &ProjectOptions, folder: &Path, run: &str, steps: u64) -> Trained {
     let seen = spread(devices, |_, devices| {
         let o = TrainOptions { devices, ..run_options(folder, run, steps) };
         train_on(project, &o, &AtomicBool::new(false), |_| {})

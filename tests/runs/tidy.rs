@@ -215,7 +215,7 @@ fn commands_in_the_documentation_exist() {
             let words: Vec<&str> = rest.split_whitespace().collect();
             let names = |w: &&&str| w.starts_with(|c: char| c.is_ascii_lowercase());
             let mut command: Vec<&str> = words.iter().take(1).filter(names).copied().collect();
-            if matches!(command.first(), Some(&"bench" | &"ckpt")) {
+            if matches!(command.first(), Some(&"bench" | &"ckpt" | &"launch")) {
                 command.extend(words.get(1));
             }
             command.push("--help");
@@ -225,7 +225,7 @@ fn commands_in_the_documentation_exist() {
                 problems.push(format!("{}: no command `{}` (`{line}`)", short(&path), command[0]));
                 continue;
             }
-            for option in words.iter().filter(|w| w.starts_with("--")) {
+            for option in words.iter().take_while(|w| **w != "--").filter(|w| w.starts_with("--")) {
                 let name = option.split('=').next().unwrap_or(option);
                 if !help.out.contains(name) {
                     problems.push(format!("{}: `{}` has no `{name}`", short(&path), command[0]));

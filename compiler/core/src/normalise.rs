@@ -122,7 +122,8 @@ pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
             return g.push(node);
         }
         let path = if paths && !node.ty.dims.is_empty() { node.origin.path.clone() } else { "".into() };
-        let key = (format!("{:?}", node.op), node.inputs.clone(), node.ty.dtype, node.origin.class as u8, path);
+        let key =
+            (format!("{:?}", node.op), node.inputs.clone(), node.ty.dtype, node.origin.class as u8, path);
         if let Some(id) = seen.get(&key) {
             return *id;
         }

@@ -52,10 +52,8 @@ fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
     if from == to || !matches!(from, DType::F32 | DType::BF16) {
         return x;
     }
-    let anywhere = matches!(
-        node.op.kind(),
-        Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber)
-    );
+    let anywhere =
+        matches!(node.op.kind(), Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber));
     let origin = if to == DType::BF16 && !anywhere { &node.origin } else { reader };
     let name = if node.origin.name.is_empty() { node.op.name() } else { &node.origin.name };
     let name = format!("{to}({name})").into();

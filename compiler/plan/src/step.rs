@@ -42,6 +42,7 @@ pub enum StepKind {
         outs: Vec<(Reg, Operand)>,
     },
     /// `out = sum over the dims that out lacks of a * b`. Every dim of `out` is in `a` or `b`; every summed dim is in both.
+    /// Each of the three may be `bf16` where the others are `f32`: the sum is taken in `f32`, the result is rounded.
     Contract {
         /// First factor.
         a: Operand,
@@ -50,7 +51,7 @@ pub enum StepKind {
         /// Result.
         out: Operand,
     },
-    /// Folds the dims that `out` lacks. `ArgMax` and `ArgMin` fold exactly one dim and write pairs of value and *global*
+    /// Folds the dims that `out` lacks. Sums and products of `bf16` are `f32`. `ArgMax` and `ArgMin` fold exactly one dim and write pairs of value and *global*
     /// index. An empty fold gives the identity.
     Reduce {
         /// How to fold.
@@ -71,7 +72,7 @@ pub enum StepKind {
         /// Result: dims of the index and the rest of the table's.
         out: Operand,
     },
-    /// `out[dim = index] += values`, the transpose of a lookup: indices outside this device's range are dropped.
+    /// `out[dim = index] += values` (of `bf16` in `f32`), the transpose of a lookup: indices outside this device's range are dropped.
     ScatterAdd {
         /// What is added.
         values: Operand,

@@ -63,11 +63,16 @@ pub(crate) fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Laun
     None
 }
 
+/// How devices communicate: as is said, or as the launcher makes it.
+pub(crate) fn choice(said: Option<TransportChoice>, launched: Option<&Launched>) -> TransportChoice {
+    let by_launch = if launched.is_some() { TransportChoice::Mpi } else { TransportChoice::Threads };
+    said.unwrap_or(by_launch)
+}
+
 /// The devices that the command runs on; from here on the console knows which process it speaks for.
 pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devices, Stop> {
     let launched = launched(|name| std::env::var(name).ok());
-    let by_launch = if launched.is_some() { TransportChoice::Mpi } else { TransportChoice::Threads };
-    let transport = args.transport.unwrap_or(by_launch);
+    let transport = choice(args.transport, launched.as_ref());
     let timeouts = args.timeout.map_or(Timeouts::default(), |later| Timeouts {
         first_step: Duration::from_secs(later * FIRST_STEP),
         later: Duration::from_secs(later),
@@ -82,7 +87,7 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
             match processes {
                 Ok(processes) => Arc::new(processes),
                 // The first process says it, and is not killed before it has.
-                Err(_) if !console.leads() => {
+                Err(Failure::Diagnostics(_)) if !console.leads() => {
                     std::thread::sleep(Duration::from_millis(300));
                     return Err(Stop::Diagnosed);
                 }
@@ -120,6 +125,17 @@ fn connect(
     launched: Option<&Launched>,
     console: &mut Console,
 ) -> Result<Processes, Failure> {
+    Ok(Processes::of_one_device_each(end(deterministic, timeouts, launched, console)?)?)
+}
+
+/// This process's end of the world of all that were started with it.
+#[cfg(feature = "mpi")]
+pub(crate) fn end(
+    deterministic: bool,
+    timeouts: Timeouts,
+    launched: Option<&Launched>,
+    console: &mut Console,
+) -> Result<meshwright_comm::mpi::MpiTransport, Failure> {
     use meshwright_comm::{Transport, mpi};
     let options = mpi::MpiOptions { timeouts, deterministic, ..mpi::MpiOptions::default() };
     let end = mpi::init(options).map_err(|e| {
@@ -139,7 +155,7 @@ fn connect(
             .into());
     }
     signals::watched(end.watch(), console);
-    Ok(Processes::of_one_device_each(end)?)
+    Ok(end)
 }
 
 /// Ends this process, and what is left of the job, after a failure that the others need not know of.
@@ -152,6 +168,12 @@ pub(crate) fn end_all(code: u8) {
 
 #[cfg(not(feature = "mpi"))]
 fn connect(_: bool, _: Timeouts, launched: Option<&Launched>, _: &mut Console) -> Result<Processes, Failure> {
+    Err(without_mpi(launched))
+}
+
+/// Why this binary has no processes.
+#[cfg(not(feature = "mpi"))]
+pub(crate) fn without_mpi(launched: Option<&Launched>) -> Failure {
     let message = match launched {
         Some(l) => format!(
             "this is one of {} processes (`{}`), and this binary was built without MPI: they cannot reach each other",
@@ -159,10 +181,10 @@ fn connect(_: bool, _: Timeouts, launched: Option<&Launched>, _: &mut Console) -
         ),
         None => "`--transport mpi`: this binary was built without MPI".to_string(),
     };
-    Err(Diagnostic::error(codes::E0525, message)
+    Diagnostic::error(codes::E0525, message)
         .help("build it with MPI: `cargo build --release --features mpi`")
         .help("devices that are threads need no launcher: start it once, without `mpirun` or `srun`")
-        .into())
+        .into()
 }
 
 /// Checks that a project's mesh has as many devices as the processes have.

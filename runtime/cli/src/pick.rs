@@ -2,6 +2,7 @@
 
 use meshwright_core::PASSES;
 use meshwright_diag::nearest;
+use std::ops::RangeInclusive;
 
 /// `name=size`.
 pub(crate) fn dim(text: &str) -> Result<(String, usize), String> {
@@ -41,6 +42,18 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
         Ok(0) => Err("a size must be at least 1 byte".into()),
         Ok(n) => n.checked_mul(times).ok_or_else(|| format!("`{text}` is more than can be addressed")),
         Err(_) => Err(format!("`{text}` is no size: a whole number with a unit is needed, such as 64KiB")),
+    }
+}
+
+/// Numbers of steps: `5..8` is from the fifth to the eighth, `5` the fifth alone.
+pub(crate) fn steps(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let number = |t: &str| t.trim().replace('_', "").parse::<u64>().ok();
+    match (number(first), number(last.trim_start_matches('='))) {
+        (Some(0), _) => Err("steps are counted from 1".into()),
+        (Some(a), Some(b)) if a <= b => Ok(a..=b),
+        (Some(a), Some(b)) => Err(format!("step {b} comes before step {a}")),
+        _ => Err(format!("`{text}` names no steps: write the first and the last, such as `5..8`")),
     }
 }
 

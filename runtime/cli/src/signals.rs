@@ -75,6 +75,8 @@ mod ranks {
         }
         watch.interrupt();
         // A device that computes does not come to say where it is.
-        let _nobody_listens = writeln!(std::io::stderr(), "error: {}", watch.last_words());
+        if let Some(words) = watch.last_words() {
+            let _nobody_listens = writeln!(std::io::stderr(), "error: {words}");
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! The command as users run it: exit codes, streams, formats.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "../../../tests/fake-nccl/built.rs"]
+mod fake_nccl;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -329,4 +332,89 @@ fn collectives_are_timed_and_compared() {
     }
     let (code, _, err) = run(&["bench", "collectives", "--mesh", "r=0"]);
     assert!(code == 1 && err.contains("E0306"), "{err}");
+}
+
+/// On the stand-in for NVIDIA's libraries.
+fn devices(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
+    let fake = fake_nccl::library();
+    let mut c = command(&[&["devices"], args].concat());
+    c.env("MESHWRIGHT_CUDA", fake).env("MESHWRIGHT_NCCL", fake).env("MESHWRIGHT_NVML", fake);
+    c.env("CUDA_PATH", "/nowhere").envs(variables.iter().copied());
+    said(c.output().unwrap())
+}
+
+#[test]
+fn devices_lists_gpus_and_what_connects_them() {
+    let (code, out, err) = devices(&[], &[("FAKE_NCCL_GPUS", "3")]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let first = "  GPU 0   Fake GPU, 1.00 GiB of memory (768 MiB free), compute capability 9.0, PCI 0000:00:00.0, NVLink to 1\n";
+    assert!(out.contains(first), "{out}");
+    assert!(out.contains("PCI 0000:02:00.0, no NVLink\n"), "{out}");
+    assert!(out.contains("  driver  580.95.05\n  CUDA    13.0 (/"), "{out}");
+    assert!(out.contains("  NCCL    2.30.7 (/"), "{out}");
+    assert!(
+        out.contains("libdevice, which compiling kernels needs, was not found: tried /nowhere/nvvm/"),
+        "{out}"
+    );
+
+    let (code, out, _) = devices(&["--format", "json"], &[("FAKE_NCCL_GPUS", "2")]);
+    let json = &lines(&out)[0];
+    assert_eq!((code, json["gpus"].as_array().unwrap().len()), (0, 2));
+    assert_eq!(json["gpus"][1]["nvlink"], serde_json::json!([0]));
+    assert_eq!((&json["nccl"]["version"], &json["usable"]), (&"2.30.7".into(), &false.into()));
+}
+
+#[test]
+fn devices_says_why_a_gpu_cannot_be_used() {
+    let (code, out, _) = devices(&[], &[("MESHWRIGHT_CUDA", "/nowhere/libcuda.so.1")]);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("  CPU ") && !out.contains("  GPU"), "{out}");
+    let why = "No GPU can be used:\n  - the CUDA driver library was not found: tried /nowhere/libcuda.so.1 (";
+    assert!(out.contains(why) && out.contains("install NVIDIA's driver"), "{out}");
+
+    let old = [("FAKE_NCCL_GPUS", "2"), ("FAKE_NCCL_VERSION", "21605"), ("FAKE_CUDA_VERSION", "12040")];
+    let (_, out, _) = devices(&[], &old);
+    assert!(out.contains("  - NCCL 2.16.5 at /") && out.contains("2.18.0 or newer is needed"), "{out}");
+    assert!(out.contains("Notes:\n  - the driver offers CUDA 12.4:"), "{out}");
+
+    let (_, out, _) = devices(&[], &[("FAKE_NCCL_GPUS", "0")]);
+    assert!(out.contains("`cuInit` failed: CUDA_ERROR_NO_DEVICE"), "{out}");
+
+    let missing =
+        [("FAKE_NCCL_GPUS", "1"), ("MESHWRIGHT_NCCL", "/nowhere/nccl"), ("MESHWRIGHT_NVML", "/nowhere/nvml")];
+    let (_, out, _) = devices(&[], &missing);
+    assert!(
+        out.contains("a mesh of several GPUs needs NCCL: NCCL was not found: tried /nowhere/nccl"),
+        "{out}"
+    );
+    assert!(out.contains("NVLink and free memory are not known: NVML was not found"), "{out}");
+}
+
+#[test]
+fn collectives_are_timed_on_gpus() {
+    let fake = fake_nccl::library();
+    let mut c = command(&[
+        "bench",
+        "collectives",
+        "--transport",
+        "nccl",
+        "--devices",
+        "2",
+        "--op",
+        "all",
+        "--format",
+        "json",
+    ]);
+    c.args(["--min", "4KiB", "--max", "4KiB", "--iters", "3", "--warmup", "1"]);
+    let (code, out, err) =
+        said(c.env("MESHWRIGHT_CUDA", fake).env("MESHWRIGHT_NCCL", fake).output().unwrap());
+    assert_eq!((code, err.as_str()), (0, ""));
+    let lines = lines(&out);
+    assert_eq!((&lines[0]["transport"], lines.len()), (&"nccl".into(), 7));
+    assert!(lines[1..].iter().all(|l| l["wrong"] == 0), "{out}");
+
+    let mut c = command(&["bench", "collectives", "--transport", "nccl", "--max", "4KiB"]);
+    let (code, _, err) = said(c.env("MESHWRIGHT_NCCL", "/nowhere/nccl").output().unwrap());
+    assert_eq!(code, 1);
+    assert!(err.contains("error[E0520]") && err.contains("NCCL was not found: tried /nowhere/nccl"), "{err}");
 }

@@ -13,7 +13,7 @@ mod device;
 pub use device::Sample;
 
 use crate::fold::can_fold;
-use crate::{CommError, Group, Kind, Transport};
+use crate::{Buf, BufMut, Collectives, CommError, Group, Kind, Tag, Transport};
 use device::measure;
 use meshwright_plan::{DType, Monoid};
 use std::sync::mpsc::channel;
@@ -206,12 +206,67 @@ pub fn run<T: Transport>(
     })
 }
 
-fn one<T: Transport>(transport: &mut T, job: &Job, sequence: &mut u64) -> Result<Sample, CommError> {
-    let ranks: Vec<usize> = (0..transport.size()).collect();
-    let group = match Group::new(ranks, transport.rank()) {
+/// Measures jobs one after the other on the end of a world whose other ends are elsewhere (in other processes, which call
+/// this with the same jobs). On the first rank `each` gets the result of a job as soon as all devices are done with it;
+/// where it returns false, nothing more is measured anywhere.
+///
+/// # Errors
+///
+/// The first error on this device.
+pub fn run_end<T: Transport>(
+    mut transport: T,
+    jobs: &[Job],
+    mut each: impl FnMut(Measured) -> bool,
+) -> Result<T, CommError> {
+    let mut sequence = 0;
+    for job in jobs {
+        let sample = one(&mut transport, job, &mut sequence)?;
+        let samples = gathered(&mut transport, &sample, &mut sequence)?;
+        if transport.rank() == 0 && !each(Measured::new(*job, &samples)) {
+            transport.abort("nobody wants to know more");
+            break;
+        }
+    }
+    Ok(transport)
+}
+
+/// The samples of all devices.
+fn gathered(
+    transport: &mut impl Transport,
+    sample: &Sample,
+    sequence: &mut u64,
+) -> Result<Vec<Sample>, CommError> {
+    *sequence += 1;
+    let tag = Tag::new(*sequence, "times of the benchmark", 0);
+    let nanos = sample.times.iter().map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    let own: Vec<u8> = nanos.chain([sample.wrong]).flat_map(u64::to_le_bytes).collect();
+    let mut all = vec![0; own.len() * transport.size()];
+    let group = world(transport);
+    transport.all_gather_v(
+        &group,
+        &tag,
+        Buf::new(&own),
+        vec![own.len(); group.size()],
+        BufMut::new(&mut all),
+    )?;
+    let read = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| (n << 8) | u64::from(*byte));
+    let samples = all.chunks_exact(own.len()).map(|bytes| {
+        let mut numbers: Vec<u64> = bytes.chunks_exact(8).map(read).collect();
+        let wrong = numbers.pop().unwrap_or_default();
+        Sample { times: numbers.into_iter().map(Duration::from_nanos).collect(), wrong }
+    });
+    Ok(samples.collect())
+}
+
+fn world(transport: &impl Transport) -> Group {
+    match Group::world(transport.size(), transport.rank()) {
         Ok(group) => group,
         Err(e) => unreachable!("the group of all ranks: {e}"),
-    };
+    }
+}
+
+fn one<T: Transport>(transport: &mut T, job: &Job, sequence: &mut u64) -> Result<Sample, CommError> {
+    let group = world(transport);
     match job.dtype {
         DType::F64 => measure::<f64>(transport, &group, job, sequence),
         DType::F32 => measure::<f32>(transport, &group, job, sequence),

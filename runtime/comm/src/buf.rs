@@ -3,7 +3,7 @@
 use half::bf16;
 use meshwright_plan::DType;
 use std::marker::PhantomData;
-#[cfg(feature = "mpi")]
+#[cfg(any(feature = "mpi", feature = "nccl"))]
 use std::ptr::NonNull;
 
 /// A value and the index it stands at, as arg-reductions exchange them ([`DType::PairF32`]).
@@ -100,12 +100,31 @@ fn fits(bytes: &[u8], dtype: DType) -> Result<usize, Misfit> {
     Ok(bytes.len() / dtype.bytes())
 }
 
+/// Where memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// The memory of this process.
+    Host,
+    /// The memory of a GPU, by its number among those that this process sees. Its addresses mean nothing to the host.
+    Device(u32),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Host => f.write_str("host memory"),
+            Place::Device(ordinal) => write!(f, "memory of GPU {ordinal}"),
+        }
+    }
+}
+
 /// Elements that a collective reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Buf<'a> {
     ptr: *const u8,
     len: usize,
     dtype: DType,
+    place: Place,
     life: PhantomData<&'a [u8]>,
 }
 
@@ -115,6 +134,7 @@ pub struct BufMut<'a> {
     ptr: *mut u8,
     len: usize,
     dtype: DType,
+    place: Place,
     life: PhantomData<&'a mut [u8]>,
 }
 
@@ -134,7 +154,13 @@ unsafe impl Sync for BufMut<'_> {}
 impl<'a> Buf<'a> {
     /// The elements of a slice.
     pub fn new<T: Element>(slice: &'a [T]) -> Self {
-        Buf { ptr: slice.as_ptr().cast(), len: slice.len(), dtype: T::DTYPE, life: PhantomData }
+        Buf {
+            ptr: slice.as_ptr().cast(),
+            len: slice.len(),
+            dtype: T::DTYPE,
+            place: Place::Host,
+            life: PhantomData,
+        }
     }
 
     /// Truth values, a byte each, 0 or 1.
@@ -145,7 +171,24 @@ impl<'a> Buf<'a> {
     /// Bytes as elements of `dtype`.
     pub fn from_bytes(bytes: &'a [u8], dtype: DType) -> Result<Self, Misfit> {
         let len = fits(bytes, dtype)?;
-        Ok(Buf { ptr: bytes.as_ptr(), len, dtype, life: PhantomData })
+        Ok(Buf { ptr: bytes.as_ptr(), len, dtype, place: Place::Host, life: PhantomData })
+    }
+
+    /// `len` elements of `dtype` in the memory of GPU `ordinal`, for a transport that works there; the others refuse it.
+    ///
+    /// # Safety
+    /// The address is one of that GPU, in its primary context, aligned for `dtype`, and valid for `len` elements as long
+    /// as `'a`; nobody writes to them meanwhile. Meanwhile is meant in the order of the device: work submitted to its primary
+    /// context before a collective is posted comes before it, work submitted after the collective is complete comes after.
+    #[expect(unsafe_code, reason = "an address that nothing vouches for")]
+    pub unsafe fn device(address: u64, len: usize, dtype: DType, ordinal: u32) -> Self {
+        let ptr = std::ptr::without_provenance(address as usize);
+        Buf { ptr, len, dtype, place: Place::Device(ordinal), life: PhantomData }
+    }
+
+    /// Where the elements are.
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// Number of elements.
@@ -163,27 +206,39 @@ impl<'a> Buf<'a> {
         self.dtype
     }
 
-    /// Address of the first element; aligned, but dangling when there is none.
+    /// Address of the first element in its [`Place`]; aligned, but dangling when there is none.
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr
     }
 
     /// Elements of another rank, whose memory is not here: for comparisons of calls only.
-    #[cfg(feature = "mpi")]
+    #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn absent(len: usize, dtype: DType) -> Buf<'static> {
-        Buf { ptr: NonNull::<u64>::dangling().as_ptr().cast(), len, dtype, life: PhantomData }
+        Buf {
+            ptr: NonNull::<u64>::dangling().as_ptr().cast(),
+            len,
+            dtype,
+            place: Place::Host,
+            life: PhantomData,
+        }
     }
 
     /// The same memory without its lifetime.
     pub(crate) fn detach(self) -> Buf<'static> {
-        Buf { ptr: self.ptr, len: self.len, dtype: self.dtype, life: PhantomData }
+        Buf { ptr: self.ptr, len: self.len, dtype: self.dtype, place: self.place, life: PhantomData }
     }
 }
 
 impl<'a> BufMut<'a> {
     /// The elements of a slice.
     pub fn new<T: Element>(slice: &'a mut [T]) -> Self {
-        BufMut { ptr: slice.as_mut_ptr().cast(), len: slice.len(), dtype: T::DTYPE, life: PhantomData }
+        BufMut {
+            ptr: slice.as_mut_ptr().cast(),
+            len: slice.len(),
+            dtype: T::DTYPE,
+            place: Place::Host,
+            life: PhantomData,
+        }
     }
 
     /// Truth values, a byte each, 0 or 1.
@@ -194,7 +249,24 @@ impl<'a> BufMut<'a> {
     /// Bytes as elements of `dtype`.
     pub fn from_bytes(bytes: &'a mut [u8], dtype: DType) -> Result<Self, Misfit> {
         let len = fits(bytes, dtype)?;
-        Ok(BufMut { ptr: bytes.as_mut_ptr(), len, dtype, life: PhantomData })
+        Ok(BufMut { ptr: bytes.as_mut_ptr(), len, dtype, place: Place::Host, life: PhantomData })
+    }
+
+    /// `len` elements of `dtype` in the memory of GPU `ordinal`, for a transport that works there; the others refuse it.
+    ///
+    /// # Safety
+    /// The address is one of that GPU, in its primary context, aligned for `dtype`, and valid for `len` elements as long
+    /// as `'a`; nobody else touches them meanwhile. Meanwhile is meant in the order of the device: work submitted to its primary
+    /// context before a collective is posted comes before it, work submitted after the collective is complete comes after.
+    #[expect(unsafe_code, reason = "an address that nothing vouches for")]
+    pub unsafe fn device(address: u64, len: usize, dtype: DType, ordinal: u32) -> Self {
+        let ptr = std::ptr::without_provenance_mut(address as usize);
+        BufMut { ptr, len, dtype, place: Place::Device(ordinal), life: PhantomData }
+    }
+
+    /// Where the elements are.
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// Number of elements.
@@ -212,7 +284,7 @@ impl<'a> BufMut<'a> {
         self.dtype
     }
 
-    /// Address of the first element; aligned, but dangling when there is none.
+    /// Address of the first element in its [`Place`]; aligned, but dangling when there is none.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr
     }
@@ -223,18 +295,24 @@ impl<'a> BufMut<'a> {
     }
 
     /// Elements of another rank, whose memory is not here: for comparisons of calls only.
-    #[cfg(feature = "mpi")]
+    #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn absent(len: usize, dtype: DType) -> BufMut<'static> {
-        BufMut { ptr: NonNull::<u64>::dangling().as_ptr().cast(), len, dtype, life: PhantomData }
+        BufMut {
+            ptr: NonNull::<u64>::dangling().as_ptr().cast(),
+            len,
+            dtype,
+            place: Place::Host,
+            life: PhantomData,
+        }
     }
 
     /// The same memory once more, for those who uphold exclusiveness themselves.
     pub(crate) fn alias(&self) -> BufMut<'static> {
-        BufMut { ptr: self.ptr, len: self.len, dtype: self.dtype, life: PhantomData }
+        BufMut { ptr: self.ptr, len: self.len, dtype: self.dtype, place: self.place, life: PhantomData }
     }
 
     pub(crate) fn detach(self) -> BufMut<'static> {
-        BufMut { ptr: self.ptr, len: self.len, dtype: self.dtype, life: PhantomData }
+        BufMut { ptr: self.ptr, len: self.len, dtype: self.dtype, place: self.place, life: PhantomData }
     }
 }
 

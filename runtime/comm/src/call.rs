@@ -1,7 +1,7 @@
 //! A collective with its memory and counts, and the rules by which calls of several members belong together.
 
 use crate::fold::can_fold;
-use crate::{Buf, BufMut, CallName, CommError, Group, Kind, Tag};
+use crate::{Buf, BufMut, CallName, CommError, Group, Kind, Place, Tag};
 use meshwright_plan::{DType, Monoid};
 use std::ops::Range;
 use std::sync::Arc;
@@ -107,6 +107,13 @@ impl Slot<'_> {
         }
     }
 
+    fn places(&self) -> [Place; 2] {
+        match self {
+            Slot::InPlace(b) => [b.place(), b.place()],
+            Slot::Apart(a, b) => [a.place(), b.place()],
+        }
+    }
+
     pub(crate) fn source(&self) -> *const u8 {
         match self {
             Slot::InPlace(b) => b.address(),
@@ -140,7 +147,36 @@ impl Call<'_> {
         CallName { kind: self.kind(), tag: tag.clone() }
     }
 
-    /// The first buffer with a result, if it has an element.
+    /// Where all memory of the call is; none where there is no memory. Memory in two places is a bad call.
+    pub fn place(&self, group: &Group, tag: &Tag) -> Result<Option<Place>, CommError> {
+        let mut first = None;
+        let mut second = None;
+        let mut note = |place: Place| match first {
+            None => first = Some(place),
+            Some(known) if known != place => second = Some(place),
+            Some(_) => {}
+        };
+        match self {
+            Call::AllReduce { bucket, .. } => bucket.iter().flat_map(Slot::places).for_each(note),
+            Call::AllGather { input, output, .. }
+            | Call::ReduceScatter { input, output, .. }
+            | Call::AllToAll { input, output, .. }
+            | Call::Permute { input, output, .. } => {
+                [input.place(), output.place()].into_iter().for_each(note)
+            }
+            Call::Broadcast { buffer, .. } => note(buffer.place()),
+            Call::Barrier => {}
+        }
+        match (first, second) {
+            (Some(a), Some(b)) => {
+                let problem = format!("part of the memory is {a}, part {b}");
+                Err(CommError::BadCall { rank: group.rank(), call: self.name(tag), problem })
+            }
+            _ => Ok(first),
+        }
+    }
+
+    /// The first buffer with a result on the host, if it has an element.
     pub(crate) fn result(&self) -> Option<BufMut<'static>> {
         let result = match self {
             Call::AllReduce { bucket, .. } => bucket.iter().find(|s| !s.is_empty()).map(|slot| match slot {
@@ -153,7 +189,7 @@ impl Call<'_> {
             Call::Broadcast { buffer, .. } => Some(buffer),
             Call::Barrier => None,
         };
-        result.filter(|b| !b.is_empty()).map(BufMut::alias)
+        result.filter(|b| !b.is_empty() && b.place() == Place::Host).map(BufMut::alias)
     }
 
     /// Dtypes and counts in words, for errors.
@@ -185,8 +221,20 @@ impl Call<'_> {
         }
     }
 
-    /// Whether the arguments fit each other and the group. Transports check before they send anything.
+    /// Whether the arguments fit each other and the group, and all memory is the host's. Transports check before they
+    /// send anything.
     pub fn check(&self, group: &Group, tag: &Tag) -> Result<(), CommError> {
+        match self.place(group, tag)? {
+            None | Some(Place::Host) => self.check_shape(group, tag),
+            Some(place) => {
+                let problem = format!("{place}, which this transport cannot reach");
+                Err(CommError::BadCall { rank: group.rank(), call: self.name(tag), problem })
+            }
+        }
+    }
+
+    /// Whether the arguments fit each other and the group, wherever the memory is.
+    pub(crate) fn check_shape(&self, group: &Group, tag: &Tag) -> Result<(), CommError> {
         let bad =
             |problem: String| Err(CommError::BadCall { rank: group.rank(), call: self.name(tag), problem });
         let foldable = |monoid: Monoid, dtype: DType| match can_fold(monoid, dtype) {

@@ -122,7 +122,7 @@ pub enum CommError {
         call: CallName,
         /// How long.
         waited: Duration,
-        /// Who had not come, in ascending rank.
+        /// Who had not come, in ascending rank; nobody where the transport cannot tell.
         missing: Vec<Missing>,
         /// Who holds all of them up, in ascending rank: the missing ones, or those that these wait for in turn. A
         /// transport that cannot tell gives the missing ones.

@@ -1,6 +1,7 @@
 //! Faults on purpose, for tests of whoever uses a transport.
 
-use crate::{Abort, BufMut, Call, CommError, Group, InFlight, Tag, Transport};
+use crate::{Abort, BufMut, Call, CommError, Group, InFlight, Memory, Place, Tag, Transport};
+use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ pub enum Fault {
     Stall(Duration),
     /// The device leaves the call out without noticing, so that its next ones meet the wrong ones of the others.
     Skip,
-    /// The device ends the call well, but one bit of the first element of its result is wrong.
+    /// The device ends the call well, but one bit of the first element of its result is wrong (on the host only: the
+    /// memory of a GPU stays as it is).
     Corrupt,
 }
 
@@ -131,6 +133,22 @@ impl<T: Transport> Transport for Faulty<T> {
 
     fn first_step_done(&mut self) {
         self.inner.first_step_done();
+    }
+
+    fn folds(&self, monoid: Monoid, dtype: DType, place: Place) -> bool {
+        self.inner.folds(monoid, dtype, place)
+    }
+
+    fn prepare(&mut self, mesh: &Mesh, sets: &[Vec<Axis>]) -> Result<(), CommError> {
+        self.inner.prepare(mesh, sets)
+    }
+
+    fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn Memory>>, CommError> {
+        self.inner.allocate(len, dtype)
+    }
+
+    fn settle(&mut self) -> Result<(), CommError> {
+        self.inner.settle()
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {

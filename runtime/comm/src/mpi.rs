@@ -32,7 +32,7 @@ mod wait;
 mod wire;
 
 use crate::threads::work::Work;
-use crate::{Abort, Call, CallName, CommError, Group, InFlight, Kind, Tag, Timeouts, Transport};
+use crate::{Abort, Call, CallName, CommError, Group, InFlight, Kind, Missing, Tag, Timeouts, Transport};
 use engine::Engine;
 use moves::Kit;
 use shared::{Shared, say};
@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use wait::{Pending, World, ask};
+use wait::{ANSWER, LAST_ANSWER, Pending, ask};
 use wire::Message;
 
 /// How long MPI may take to end when all ranks have come to the end.
@@ -123,6 +123,9 @@ fn start(options: MpiOptions) -> Result<MpiTransport, String> {
 /// Ends all processes of the job at once with this exit code, which must not be 0, from any thread. For the end of a
 /// process that has failed: the orderly end would wait for the others.
 pub fn fatal(code: i32) -> ! {
+    if sys::is_over() {
+        std::process::exit(code);
+    }
     let aborts = std::thread::Builder::new().spawn(move || sys::abort(code));
     // It ends the process from within, unless MPI is beyond that.
     if aborts.is_ok() {
@@ -197,12 +200,9 @@ impl MpiTransport {
 
     /// Fails if some rank that has not come to its end does not answer, or if this process was told to end.
     fn check_answers(&self, call: &CallName, waited: Duration, told: bool) -> Result<(), CommError> {
-        let most = if told { Duration::from_millis(250) } else { Duration::from_secs(1) };
-        if let Some(aborted) = ask(&self.shared, most, |engine| engine.check_alive(call).err()) {
-            return Err(aborted);
-        }
+        let most = if told { LAST_ANSWER } else { ANSWER };
+        let world = ask(&self.shared, most, |engine| engine.check_alive(call).err())?;
         let engine = self.shared.engine();
-        let world = World::new(&engine);
         let running = |rank: &usize| *rank != engine.rank && !engine.left.contains_key(rank);
         let silent: Vec<usize> = world.silent().into_iter().filter(running).collect();
         let (rank, call) = (engine.rank, call.clone());
@@ -322,6 +322,20 @@ impl Abort for Aborter {
             self.shared.flush(&mut engine);
         }
     }
+
+    fn aborted(&self) -> Option<(usize, String)> {
+        // The pulse hears of it. Whoever keeps the engine now will find it too.
+        self.shared.engine_within(Duration::ZERO)?.aborted.clone()
+    }
+
+    fn came_to(&self, call: &CallName) {
+        self.shared.engine().last = Some(call.clone());
+    }
+
+    fn whereabouts(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
+        let _nothing = ask::<()>(&self.shared, Duration::from_millis(250), |_| None);
+        Some(World::new(&self.shared.engine()).named(ranks))
+    }
 }
 
 /// What a thread that hears of signals can do: say that the process was told to end, and ask for last words.
@@ -339,17 +353,20 @@ impl Watch {
 
     /// The ranks that do not answer within a quarter of a second: they are dead, or stopped.
     pub fn silent(&self) -> Vec<usize> {
-        let _nothing = ask::<()>(&self.shared, Duration::from_millis(250), |_| None);
-        World::new(&self.shared.engine()).silent()
+        ask::<()>(&self.shared, LAST_ANSWER, |_| None).map(|world| world.silent()).unwrap_or_default()
     }
 
     /// Where this rank is, and which ranks do not answer within a quarter of a second: for a device that computes and so
-    /// does not come to say it itself before the process is killed.
-    pub fn last_words(&self) -> String {
+    /// does not come to say it itself before the process is killed. Nothing if the world has ended already: whoever was
+    /// in it has an error that says more.
+    pub fn last_words(&self) -> Option<String> {
         let rank = self.shared.rank;
-        let _nothing = ask::<()>(&self.shared, Duration::from_millis(250), |_| None);
+        let over = |engine: &Engine| engine.stopped || engine.aborted.is_some();
+        if over(&*self.shared.engine_within(Duration::from_millis(100))?) {
+            return None;
+        }
+        let world = ask(&self.shared, LAST_ANSWER, |engine| over(engine).then_some(())).ok()?;
         let engine = self.shared.engine();
-        let world = World::new(&engine);
         let at = match &engine.last {
             Some(call) => format!("after {call} was started"),
             None => "before its first collective".into(),
@@ -360,7 +377,7 @@ impl Watch {
             [one] => format!("rank {one} does not answer"),
             several => format!("ranks {several:?} do not answer"),
         };
-        format!("rank {rank} was told to end {at}; {who}")
+        Some(format!("rank {rank} was told to end {at}; {who}"))
     }
 }
 

@@ -20,7 +20,7 @@ mod op;
 mod ring;
 pub(crate) mod work;
 
-use crate::{Abort, Call, CommError, Group, InFlight, Tag, Transport};
+use crate::{Abort, Call, CallName, CommError, Group, InFlight, Missing, Tag, Transport};
 use op::{Op, Pending};
 use ring::{Ending, Shared};
 use std::collections::BTreeMap;
@@ -161,6 +161,18 @@ struct Aborter {
 impl Abort for Aborter {
     fn abort(&self, reason: &str) {
         self.shared.end(self.rank, Ending::Aborted(reason.into()));
+    }
+
+    fn aborted(&self) -> Option<(usize, String)> {
+        self.shared.aborted()
+    }
+
+    fn came_to(&self, call: &CallName) {
+        self.shared.came_to(self.rank, call);
+    }
+
+    fn whereabouts(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
+        Some(ranks.iter().map(|rank| self.shared.missing(*rank)).collect())
     }
 }
 

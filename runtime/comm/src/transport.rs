@@ -1,7 +1,8 @@
 //! The trait that every runtime implements, and the calls that every device makes.
 
-use crate::{Buf, BufMut, Call, CommError, Group, Part, Slot, Tag};
-use meshwright_plan::Monoid;
+use crate::fold::can_fold;
+use crate::{Buf, BufMut, Call, CallName, CommError, Group, Missing, Part, Place, Slot, Tag};
+use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ pub trait Transport: Send {
     ///
     /// # Safety
     /// Until then the memory stays valid, nobody else writes to the inputs, and nobody else touches the outputs, even if
-    /// the handle is leaked.
+    /// the handle is leaked. For the memory of a device, "until" is meant in the order of that device (see
+    /// [`Buf::device`]).
     #[expect(unsafe_code, reason = "memory is used beyond the lifetime of the call")]
     unsafe fn post(
         &mut self,
@@ -34,6 +36,31 @@ pub trait Transport: Send {
     /// The first step, which may take longer, is over: later waits use the shorter timeout.
     fn first_step_done(&mut self);
 
+    /// Whether it folds such elements in such memory. Where it does not, a caller gathers and folds by itself.
+    fn folds(&self, monoid: Monoid, dtype: DType, place: Place) -> bool {
+        place == Place::Host && can_fold(monoid, dtype)
+    }
+
+    /// Announces the groups over sets of axes of a mesh that will be used, so that they are made together and at once. All
+    /// devices call it with equal arguments, or none does: groups that were not announced are made at their first use.
+    fn prepare(&mut self, mesh: &Mesh, sets: &[Vec<Axis>]) -> Result<(), CommError> {
+        let _ = (mesh, sets);
+        Ok(())
+    }
+
+    /// Memory of the device on which the transport works; none where that is the host.
+    fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn Memory>>, CommError> {
+        let _ = (len, dtype);
+        Ok(None)
+    }
+
+    /// Waits until all that was posted has ended, also in the order of a device, and gives the error that came meanwhile.
+    /// To be called after results were read from a device and before they are believed. What is complete on the host has
+    /// ended: there it does nothing.
+    fn settle(&mut self) -> Result<(), CommError> {
+        Ok(())
+    }
+
     /// A way to end all devices from anywhere, also from another thread or after this transport is gone.
     fn aborter(&self) -> Arc<dyn Abort>;
 
@@ -44,10 +71,42 @@ pub trait Transport: Send {
     }
 }
 
+/// Elements in the memory of a device, allocated by a [`Transport`] for benchmarks and tests.
+pub trait Memory: Send {
+    /// The elements, for a collective to read.
+    fn buf(&self) -> Buf<'_>;
+
+    /// The elements, for a collective to write.
+    fn buf_mut(&mut self) -> BufMut<'_>;
+
+    /// Copies as many bytes of the host here, once all that was posted has ended (at once where no collective was given
+    /// the memory yet).
+    fn write(&mut self, bytes: &[u8]) -> Result<(), CommError>;
+
+    /// Copies the elements to as many bytes of the host, once all that was posted has ended.
+    fn read(&self, bytes: &mut [u8]) -> Result<(), CommError>;
+}
+
 /// Ends all devices on behalf of one; see [`Transport::abort`].
 pub trait Abort: Send + Sync {
     /// Ends all devices.
     fn abort(&self, reason: &str);
+
+    /// The first abort: the rank that ended and its reason. A transport that cannot tell without a call says none.
+    fn aborted(&self) -> Option<(usize, String)> {
+        None
+    }
+
+    /// Notes a call that this device makes beside the transport, for the errors of others.
+    fn came_to(&self, call: &CallName) {
+        let _ = call;
+    }
+
+    /// The last calls of ranks, where the transport can tell; it may ask them.
+    fn whereabouts(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
+        let _ = ranks;
+        None
+    }
 }
 
 /// A collective that was posted. Dropping it incomplete gives it up: if all members have come, the drop waits for the

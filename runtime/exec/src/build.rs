@@ -33,9 +33,17 @@ pub(crate) struct Segment {
 pub(crate) enum Piece {
     Segment(Segment),
     /// `flight` is set where it only starts.
-    Collective { prepared: Box<Prepared>, step: usize, flight: Option<usize> },
+    Collective {
+        prepared: Box<Prepared>,
+        step: usize,
+        flight: Option<usize>,
+    },
     /// Waits for the collective that the piece `start` started.
-    Wait { flight: usize, start: usize },
+    Wait {
+        flight: usize,
+        start: usize,
+        step: usize,
+    },
 }
 
 /// A program for one device.
@@ -134,6 +142,13 @@ pub(crate) fn check_lifetimes(
     Ok(())
 }
 
+/// A step on `f32` copies of its operands of `bf16`.
+struct Widened {
+    step: Step,
+    /// Its results that are then to be rounded, each with what it is rounded to.
+    rounded: Vec<(Local, Local)>,
+}
+
 struct Builder<'a> {
     here: Here<'a>,
     owns: Vec<Own>,
@@ -168,11 +183,11 @@ impl Builder<'_> {
                 return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
             };
             self.end_segment();
-            self.pieces.push(Piece::Wait { flight, start });
+            self.pieces.push(Piece::Wait { flight, start, step: self.step });
             self.release(rest);
             return Ok(());
         }
-        if let Some((wide, rounded)) = self.widened(step)? {
+        if let Some(Widened { step: wide, rounded }) = self.widened(step)? {
             let temporaries: Vec<BufId> = self.here.wide.keys().copied().collect();
             let Some(own) = Own::of_step(&self.here, &wide)? else {
                 return Err(Unprepared::Plan(format!("a {} of bf16", step.kind.name())));
@@ -262,13 +277,14 @@ impl Builder<'_> {
         Local { buf: self.temporary(), dtype: like.dtype, dims, ranges, shape }
     }
 
-    /// A step on `f32` copies of its operands of `bf16`, where its kernel knows no `bf16`, with the results that are then
-    /// to be rounded, each with what it is rounded to. The copies of what is read are made here.
-    fn widened(&mut self, step: &Step) -> Result<Option<(Step, Vec<(Local, Local)>)>, Unprepared> {
+    /// The step on `f32` copies, where it has operands of `bf16` and its kernel knows none. The copies of what is read are
+    /// made here.
+    fn widened(&mut self, step: &Step) -> Result<Option<Widened>, Unprepared> {
         let mut wide = Step { reuse: vec![], free: vec![], ..step.clone() };
         let mut narrow: Vec<Operand> = vec![];
         for o in crate::widen::operands(&mut wide.kind) {
-            let narrow_one = self.here.plan.buffers.get(o.buf.0 as usize).is_some_and(|b| b.dtype == DType::BF16);
+            let narrow_one =
+                self.here.plan.buffers.get(o.buf.0 as usize).is_some_and(|b| b.dtype == DType::BF16);
             if narrow_one && narrow.iter().all(|n| n.buf != o.buf) {
                 narrow.push(o.clone());
             }
@@ -294,7 +310,7 @@ impl Builder<'_> {
                 self.own(Own::cast(&stored, &copy)?, &[]);
             }
         }
-        Ok(Some((wide, rounded)))
+        Ok(Some(Widened { step: wide, rounded }))
     }
 
     /// A factor as `f32`, in which products are computed: a copy where it is `bf16`.

@@ -14,9 +14,11 @@ use crate::host::HostTensor;
 use crate::machine::Memory;
 use crate::processes::{About, Processes};
 use crate::share::{Blocks, bytes_of, from_bytes};
+use crate::trace::DeviceTrace;
 use meshwright_comm::{Timeouts, Transport, World};
 use meshwright_plan::{BufId, LeafKind, Mesh, Plan};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -303,6 +305,16 @@ impl Cluster {
         let parts: Vec<_> = answers.into_iter().map(|a| a.0).collect();
         let outputs = self.whole_outputs(loaded, parts)?;
         Ok(StepReport { outputs, wall: begin.elapsed(), devices })
+    }
+
+    /// Has all devices record what they do in those steps of a program, by their numbers.
+    pub fn trace(&self, program: ProgramId, steps: RangeInclusive<u64>) -> Result<(), ExecError> {
+        self.on_all(move |engine| engine.trace(program, steps.clone())).map(|_| ())
+    }
+
+    /// What all devices of the world have recorded, in ascending rank, with times of one clock; recording ends.
+    pub fn traced(&self) -> Result<Vec<DeviceTrace>, ExecError> {
+        self.on_all(Engine::traced).map(|all| all.into_iter().next().unwrap_or_default())
     }
 
     fn whole_outputs(

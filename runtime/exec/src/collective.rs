@@ -11,7 +11,9 @@ use crate::local::{Here, Local};
 use crate::pack::{Around, pack, unpack};
 use crate::tensor::{Pool, bytes_mut};
 use burn_flex::FlexTensor;
-use meshwright_comm::{Buf, BufMut, Call, Collectives, CommError, Group, Misfit, Slot, Started, Tag, Transport};
+use meshwright_comm::{
+    Buf, BufMut, Call, Collectives, CommError, Group, Misfit, Slot, Started, Tag, Transport,
+};
 use meshwright_plan::{BufId, Collective, Dim, Monoid, Operand, Step, StepKind};
 use std::ops::Range;
 use std::sync::Arc;
@@ -60,7 +62,7 @@ pub(crate) struct Side {
 
 /// The memory of a collective: for each part the input, where it has storage of its own, and the result; and what is sent
 /// and received where that is packed.
-struct Memory {
+pub(crate) struct Memory {
     parts: Vec<(Option<FlexTensor>, FlexTensor)>,
     sent: Option<FlexTensor>,
     received: Option<FlexTensor>,
@@ -68,6 +70,13 @@ struct Memory {
 
 /// A collective that was started, with its memory. Dropped, it is given up: it then fails for all members that wait for it.
 pub(crate) struct Flying(Started<Memory>);
+
+impl Flying {
+    /// Waits for the end; what comes back is for [`Prepared::unpack`] of the same collective.
+    pub(crate) fn finish(self) -> Result<Memory, Failed> {
+        Ok(self.0.finish()?)
+    }
+}
 
 /// Why a collective failed.
 pub(crate) enum Failed {
@@ -182,12 +191,6 @@ impl Prepared {
         Ok(Flying(started?))
     }
 
-    /// Waits for what [`Prepared::start`] of this collective has started; gives the results.
-    pub(crate) fn finish(&self, flying: Flying, pool: &mut Pool) -> Result<Vec<FlexTensor>, Failed> {
-        let memory = flying.0.finish()?;
-        Ok(self.unpack(memory, pool))
-    }
-
     /// Its name among the calls of a run.
     pub(crate) fn tag(&self, sequence: u64) -> Tag {
         Tag::new(sequence, self.what.clone(), self.line)
@@ -219,7 +222,8 @@ impl Prepared {
             }
             Kind::AllToAll { send, receive } => {
                 memory.sent = packed(input, from, send.around, &send.blocks, pool);
-                memory.received = (!receive.around.is_packed()).then(|| pool.take(to.dtype, &[to.elements()]));
+                memory.received =
+                    (!receive.around.is_packed()).then(|| pool.take(to.dtype, &[to.elements()]));
             }
         }
         memory
@@ -260,12 +264,14 @@ impl Prepared {
     }
 
     /// The results. Storage of inputs that end here, and what was packed, goes back to the pool.
-    fn unpack(&self, mut memory: Memory, pool: &mut Pool) -> Vec<FlexTensor> {
+    pub(crate) fn unpack(&self, mut memory: Memory, pool: &mut Pool) -> Vec<FlexTensor> {
         if let (Some((input, result)), Some(received)) = (memory.parts.first_mut(), &memory.received) {
             let (bytes, result) = (self.to[0].dtype.bytes(), bytes_mut(result));
             match &self.kind {
                 Kind::AllReduce(_) | Kind::Scatter { .. } => {}
-                Kind::Gather { around, blocks, .. } => unpack(received.bytes(), result, *around, blocks, bytes),
+                Kind::Gather { around, blocks, .. } => {
+                    unpack(received.bytes(), result, *around, blocks, bytes)
+                }
                 Kind::AllToAll { receive, .. } => {
                     unpack(received.bytes(), result, receive.around, &receive.blocks, bytes);
                 }

@@ -3,17 +3,18 @@
 use crate::build::place;
 use crate::collective::Failed;
 use crate::devices::DeviceKind;
-use crate::error::ExecError;
+use crate::error::{ExecError, Place};
 use crate::host::HostTensor;
 use crate::machine::{Machine, Memory, machine};
 use crate::own::Dice;
 use crate::plain::Lost;
 use crate::program::Ended;
+use crate::trace::{DeviceTrace, Recorder};
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_plan::{DType, Dim, Init, Leaf, LeafKind, Plan};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -76,6 +77,7 @@ pub struct Engine {
     seed: u64,
     ran: bool,
     broken: bool,
+    recorder: Option<Recorder>,
 }
 
 impl Engine {
@@ -103,6 +105,7 @@ impl Engine {
             seed: 0,
             ran: false,
             broken: false,
+            recorder: None,
         }
     }
 
@@ -279,8 +282,13 @@ impl Engine {
         } else {
             Dice { seed: meshwright_plan::random::FIXED_SEED, step: 0 }
         };
-        let run = self.machine.run(id.0, dice, &mut *self.transport, &mut self.sequence, at);
-        run.map_err(|ended| {
+        let mut recorder = self.recorder.as_mut();
+        if !recorder.as_mut().is_some_and(|r| r.begin(id.0, step_number, plan.steps.len())) {
+            recorder = None;
+        }
+        let (sequence, told) = (&mut self.sequence, recorder.as_deref_mut());
+        let ran = self.machine.run(id.0, dice, &mut *self.transport, sequence, at, told);
+        ran.map_err(|ended| {
             let place = place(&plan, rank, Some(step_number), *at);
             match ended {
                 Ended::Kernel(source) => ExecError::Kernel { place, source },
@@ -290,6 +298,9 @@ impl Engine {
             }
         })?;
         *at = None;
+        if let Some(r) = recorder {
+            r.end();
+        }
         let outputs = self.collect(id, &plan)?;
         if !self.ran {
             self.ran = true;
@@ -317,6 +328,26 @@ impl Engine {
         }
         self.machine.clear(id.0, &finals.iter().map(|f| f.1).collect::<BTreeSet<_>>());
         Ok(outputs)
+    }
+
+    /// Records from now on what the device does in those steps of a program, by their numbers.
+    pub fn trace(&mut self, program: ProgramId, steps: RangeInclusive<u64>) -> Result<(), ExecError> {
+        self.plan(program)?;
+        self.recorder = Some(Recorder::new(program.0, steps));
+        Ok(())
+    }
+
+    /// What all devices have recorded since [`Engine::trace`], in ascending rank, with times of rank 0's clock; recording
+    /// ends. All devices of the world must call it.
+    pub fn traced(&mut self) -> Result<Vec<DeviceTrace>, ExecError> {
+        let place = Box::new(Place { rank: self.rank, value: "trace".into(), ..Place::default() });
+        let recorder = self.recorder.take().unwrap_or_else(|| Recorder::new(0, 0..=0));
+        let world = match Group::world(self.transport.size(), self.rank) {
+            Ok(world) => world,
+            Err(e) => return Err(ExecError::Plan { place, problem: e.to_string() }),
+        };
+        let gathered = recorder.gather(&mut *self.transport, &world, &mut self.sequence);
+        self.end_all_on_error(gathered.map_err(|source| ExecError::Comm { place, source }))
     }
 
     /// Sets the parameters and moments of a program to their first values. Element `i` (row-major in declared order)

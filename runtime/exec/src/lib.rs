@@ -34,15 +34,17 @@ mod shared_end;
 mod tensor;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 mod widen;
 mod windows;
 
 pub use clock::process_cpu_time;
-pub use devices::{DeviceKind, Lowering};
 pub use cluster::{Cluster, ClusterOptions, Provider, StepReport};
+pub use devices::{DeviceKind, Lowering};
 pub use engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves};
 pub use error::{ExecError, Place};
 pub use host::{HostData, HostTensor};
 pub use kernels::KernelError;
 pub use machine::Memory;
 pub use processes::{About, Processes};
+pub use trace::{DeviceTrace, Record, What};

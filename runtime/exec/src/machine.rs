@@ -7,6 +7,7 @@ use crate::own::Dice;
 use crate::plain::{Kept, Lost, Plain, PlainProgram};
 use crate::program::{Ended, Program, lock};
 use crate::tensor::{Pool, from_host, to_host};
+use crate::trace::Recorder;
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 use meshwright_comm::Transport;
 use meshwright_plan::{BufId, DType, Plan};
@@ -39,7 +40,8 @@ pub(crate) trait Machine: Send {
     /// Binds a buffer to a kept tensor, which is then no longer kept; whether there was one.
     fn put_kept(&mut self, program: usize, buf: BufId, name: &str) -> bool;
 
-    /// Runs all steps; random values are those of `dice`, and `at` is kept at the step that runs.
+    /// Runs all steps; random values are those of `dice`, `at` is kept at the step that runs, and `recorder` is told of
+    /// each.
     fn run(
         &mut self,
         program: usize,
@@ -47,6 +49,7 @@ pub(crate) trait Machine: Send {
         transport: &mut dyn Transport,
         sequence: &mut u64,
         at: &mut Option<usize>,
+        recorder: Option<&mut Recorder>,
     ) -> Result<(), Ended>;
 
     /// Gives up the collectives that a failed run has left in flight.
@@ -136,8 +139,9 @@ impl Machine for OwnMachine {
         transport: &mut dyn Transport,
         sequence: &mut u64,
         at: &mut Option<usize>,
+        recorder: Option<&mut Recorder>,
     ) -> Result<(), Ended> {
-        self.programs[program].run(dice, transport, sequence, at)
+        self.programs[program].run(dice, transport, sequence, at, recorder)
     }
 
     fn give_up(&mut self) {
@@ -226,8 +230,9 @@ impl<B: Plain> Machine for PlainMachine<B> {
         transport: &mut dyn Transport,
         sequence: &mut u64,
         at: &mut Option<usize>,
+        recorder: Option<&mut Recorder>,
     ) -> Result<(), Ended> {
-        self.programs[program].run(dice, &self.device, transport, sequence, at, &mut self.peak)
+        self.programs[program].run(dice, &self.device, transport, sequence, at, (&mut self.peak, recorder))
     }
 
     fn give_up(&mut self) {

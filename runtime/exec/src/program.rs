@@ -7,6 +7,7 @@ use crate::kernels::KernelError;
 use crate::own::{Dice, Own};
 use crate::plain::Lost;
 use crate::tensor::{Pool, handle, unhandle};
+use crate::trace::{Recorder, What};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 use burn_ir::{CustomOpIr, HandleContainer, HandleKind, TensorId, TensorStatus};
 use burn_router::{CustomOpRegistry, TensorInterpreter};
@@ -32,8 +33,8 @@ pub(crate) struct Program {
     interpreter: TensorInterpreter<Flex>,
     shared: Arc<Shared>,
     pieces: Vec<Piece>,
-    /// Collectives in flight, by their number. After a run that failed it holds those that were not waited for.
-    flying: BTreeMap<usize, Flying>,
+    /// Collectives in flight, by their number, and the sequence numbers of their calls. After a run that failed it holds those that were not waited for.
+    flying: BTreeMap<usize, (Flying, u64)>,
     /// Buffers that are alive at the end.
     pub(crate) left: BTreeSet<BufId>,
 }
@@ -126,6 +127,7 @@ impl Program {
         transport: &mut dyn Transport,
         sequence: &mut u64,
         at: &mut Option<usize>,
+        mut recorder: Option<&mut Recorder>,
     ) -> Result<(), Ended> {
         *lock(&self.shared.dice) = dice;
         for piece in &self.pieces {
@@ -133,6 +135,9 @@ impl Program {
                 Piece::Segment(segment) => {
                     for (operation, step) in segment.graph.operations.iter().zip(&segment.steps) {
                         *at = Some(*step);
+                        if let Some(r) = &mut recorder {
+                            r.compute(*step);
+                        }
                         self.interpreter.register_op(operation.clone());
                         if self.shared.failed.swap(false, Ordering::Relaxed)
                             && let Some(error) = lock(&self.shared.error).take()
@@ -143,6 +148,7 @@ impl Program {
                 }
                 Piece::Collective { prepared, step, flight } => {
                     *at = Some(*step);
+                    let begin = recorder.as_mut().map_or(0, |r| r.close());
                     let mut inputs = Vec::with_capacity(prepared.from.len());
                     for (local, ends) in prepared.from.iter().zip(&prepared.ends) {
                         let status = if *ends { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
@@ -151,28 +157,68 @@ impl Program {
                     }
                     *sequence += 1;
                     let mut pool = lock(&self.shared.pool);
-                    if let Some(flight) = flight {
-                        let started = prepared.start(inputs, transport, &mut pool, *sequence);
-                        self.flying.insert(*flight, started.map_err(Ended::Collective)?);
+                    if flight.is_none() && recorder.is_none() {
+                        let results = prepared.run(inputs, transport, &mut pool, *sequence);
+                        register(&mut self.interpreter, prepared, results.map_err(Ended::Collective)?);
                         continue;
                     }
-                    let results =
-                        prepared.run(inputs, transport, &mut pool, *sequence).map_err(Ended::Collective)?;
-                    register(&mut self.interpreter, prepared, results);
+                    let started = prepared.start(inputs, transport, &mut pool, *sequence);
+                    let flying = started.map_err(Ended::Collective)?;
+                    drop(pool);
+                    if let Some(r) = &mut recorder {
+                        r.ended(What::Start, *step, begin, *sequence);
+                    }
+                    match flight {
+                        Some(flight) => {
+                            self.flying.insert(*flight, (flying, *sequence));
+                        }
+                        None => {
+                            let pool = &self.shared.pool;
+                            let end = End { of: prepared, flying, pool, step: *step, sequence: *sequence };
+                            end.come(&mut self.interpreter, recorder.as_deref_mut())?;
+                        }
+                    }
                 }
-                Piece::Wait { flight, start } => {
-                    let (Some(Piece::Collective { prepared, step, .. }), Some(flying)) =
+                Piece::Wait { flight, start, step } => {
+                    let (Some(Piece::Collective { prepared, step: started, .. }), Some((flying, sequence))) =
                         (self.pieces.get(*start), self.flying.remove(flight))
                     else {
                         continue;
                     };
                     // Errors name the collective.
-                    *at = Some(*step);
-                    let mut pool = lock(&self.shared.pool);
-                    let results = prepared.finish(flying, &mut pool).map_err(Ended::Collective)?;
-                    register(&mut self.interpreter, prepared, results);
+                    *at = Some(*started);
+                    let end = End { of: prepared, flying, pool: &self.shared.pool, step: *step, sequence };
+                    end.come(&mut self.interpreter, recorder.as_deref_mut())?;
                 }
             }
+        }
+        Ok(())
+    }
+}
+
+/// A collective that was started, and the step that ends it.
+struct End<'a> {
+    of: &'a Prepared,
+    flying: Flying,
+    pool: &'a Mutex<Pool>,
+    step: usize,
+    sequence: u64,
+}
+
+impl End<'_> {
+    /// Waits for it, and binds its results.
+    fn come(
+        self,
+        interpreter: &mut TensorInterpreter<Flex>,
+        mut recorder: Option<&mut Recorder>,
+    ) -> Result<(), Ended> {
+        let begin = recorder.as_mut().map_or(0, |r| r.close());
+        let memory = self.flying.finish().map_err(Ended::Collective)?;
+        let came = recorder.as_mut().map_or(0, |r| r.ended(What::Wait, self.step, begin, self.sequence));
+        let results = self.of.unpack(memory, &mut lock(self.pool));
+        register(interpreter, self.of, results);
+        if let Some(r) = recorder {
+            r.ended(What::Unpack, self.step, came, self.sequence);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::opening::common;
 use crate::project::Project;
 use crate::together::{guarded, same, settled};
+use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, HostData, HostTensor, InputLeaf, Provider, process_cpu_time};
@@ -26,6 +27,8 @@ pub struct BenchOptions {
     pub seed: u64,
     /// The devices.
     pub devices: Devices,
+    /// A timeline of some steps, counted from the first one of the warm-up.
+    pub trace: Option<TraceOptions>,
 }
 
 /// Times of whole steps.
@@ -76,6 +79,10 @@ fn timed(
         .collect();
     let (made, first) = (Arc::new(made), program.first);
     let provider: Provider = Arc::new(move |rank, _| Ok(made[rank - first].clone()));
+    let mut trace = match &options.trace {
+        Some(t) => Some(Trace::start(t, &cluster, program.id, 1, processes)?),
+        None => None,
+    };
     let mut times = Vec::new();
     let mut cpu = process_cpu_time();
     for n in 0..options.warmup + options.steps {
@@ -87,7 +94,13 @@ fn timed(
         if n >= options.warmup {
             times.push(t.elapsed().as_secs_f64() * 1e3);
         }
+        if let Some(t) = trace.take_if(|t| t.is_over(n as u64 + 1)) {
+            t.finish(&cluster, &program.plan, processes)?;
+        }
         progress(n + 1, options.warmup + options.steps);
+    }
+    if let Some(t) = trace {
+        t.finish(&cluster, &program.plan, processes)?;
     }
     let cpu = (process_cpu_time() - cpu).as_secs_f64() * 1e3 / options.steps.max(1) as f64;
     cluster.shutdown();

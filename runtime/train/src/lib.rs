@@ -21,6 +21,7 @@ mod settings;
 mod tensor;
 mod together;
 mod totals;
+pub mod trace;
 pub mod trainer;
 
 pub use bench::{BenchOptions, BenchResult, bench};
@@ -30,6 +31,7 @@ pub use inference::{EvalOptions, PredictOptions, evaluate, predict, read_checkpo
 pub use project::{Loaded, Project, ProjectOptions};
 pub use tensor::RawTensor;
 pub use together::settled;
+pub use trace::TraceOptions;
 pub use trainer::{Finished, Progress, TrainOptions, train};
 
 /// A result whose error is one message to the user.

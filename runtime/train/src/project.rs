@@ -2,9 +2,9 @@
 
 use crate::catalog::{LAYOUTS, MODELS, find};
 use crate::files::Files;
+use meshwright_core::compile::Stage;
 use meshwright_core::evaluation::Evaluation;
 use meshwright_core::resolve::resolve;
-use meshwright_core::compile::Stage;
 use meshwright_core::{
     CompileOptions, Compiled, Layout, Program, Settings, StepGraph, check_devices, compile_with, layout,
 };

@@ -12,6 +12,7 @@ use crate::opening::{Needs, Opened, Standing, Written, standing};
 use crate::project::{Project, line_of};
 use crate::run_dir::MetricsLog;
 use crate::together::{guarded, met, same, settled};
+use crate::trace::{Trace, TraceOptions};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{About, Cluster};
 use meshwright_plan::Plan;
@@ -44,6 +45,8 @@ pub struct TrainOptions {
     pub roots: Vec<PathBuf>,
     /// Evaluate on the `test` split after each epoch, if there is one.
     pub eval: bool,
+    /// A timeline of some steps.
+    pub trace: Option<TraceOptions>,
 }
 
 /// What a run tells while it goes.
@@ -158,6 +161,10 @@ fn trained(
         |o| Written::of(o, (project, sources), options, (&set, &program.plan), after),
     );
     let Written { run: _run, log, store } = settled(processes, "the run's folder", written)?;
+    let mut trace = match &options.trace {
+        Some(t) => Some(Trace::start(t, &cluster, program.id, from + 1, processes)?),
+        None => None,
+    };
     progress(Progress::Started {
         parameters: project.program.params.iter().map(|p| project.program.graph.ty(p.id).elements()).sum(),
         steps_per_epoch: per_epoch,
@@ -223,6 +230,9 @@ fn trained(
         let Some(b) = batches.next() else { break };
         let n = finished.steps + 1;
         let report = cluster.run(program.id, n, &provide(&program, b.map_err(data_failed)?))?;
+        if let Some(t) = trace.take_if(|t| t.is_over(n)) {
+            t.finish(&cluster, &program.plan, processes)?;
+        }
         let name = &program.plan.outputs[0].name;
         let loss = report.outputs.get(name).and_then(|t| t.scalar()).unwrap_or(f64::NAN);
         done += 1;
@@ -232,6 +242,9 @@ fn trained(
         stopping = l.meet()?;
     }
     drop(batches);
+    if let Some(t) = trace {
+        t.finish(&cluster, &program.plan, processes)?;
+    }
     if saved != finished.steps {
         l.save(finished.steps, losses)?;
         l.meet()?;

@@ -9,7 +9,7 @@ use super::{By, Found, Row, in_plan, in_run, judge};
 use meshwright_comm::{Fault as Struck, Faulty, ThreadsTransport, Transport};
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{Axis, BufId, Collective, Init, LeafKind, Monoid, Operand, Plan, StepKind};
+use meshwright_plan::{Axis, BufId, Collective, Init, LeafKind, Monoid, Operand, Plan, Step, StepKind};
 
 /// What goes wrong, who must catch it, and how it is seeded at the `k`-th step, leaf or output.
 struct Fault {
@@ -249,6 +249,67 @@ const FAULTS: &[Fault] = faults![
             let buf = p.steps[i].free.remove(ends);
             p.steps[i].reuse.push((buf, out));
             Some(())
+        })
+    };
+    "a wait comes after the first use", P, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Wait { to } = &p.steps[i].kind else { return None };
+            let results: Vec<BufId> = to.iter().map(|o| o.buf).collect();
+            let reads = |s: &Step| s.kind.reads().iter().any(|o| results.contains(&o.buf));
+            let used = (i + 1..p.steps.len()).find(|j| reads(&p.steps[*j]))?;
+            let wait = p.steps.remove(i);
+            p.steps.insert(used, wait);
+            Some(())
+        })
+    };
+    "a collective in flight is started after what waits for it", P, |p, k| {
+        steps(p, k, |p, i| {
+            let end = p.end_of(i);
+            (end > i).then(|| p.steps.swap(i, end))
+        })
+    };
+    "an operand ends while it is in flight", P, |p, k| {
+        steps(p, k, |p, i| {
+            let (end, at) = (p.end_of(i), p.end_of(i).checked_sub(1)?);
+            let operands: Vec<BufId> = p.steps[i].kind.reads().iter().map(|o| o.buf).collect();
+            let ends = p.steps[end].free.iter().position(|b| operands.contains(b) && end > i)?;
+            let buf = p.steps[end].free.remove(ends);
+            p.steps[at].free.push(buf);
+            Some(())
+        })
+    };
+    "a result ends before it is waited for", P, |p, k| {
+        steps(p, k, |p, i| {
+            let end = p.end_of(i);
+            let results: Vec<BufId> = p.steps[i].kind.writes().iter().map(|o| o.buf).collect();
+            let frees = |s: &Step| s.free.iter().position(|b| results.contains(b));
+            let (last, of) = (end..p.steps.len()).find_map(|j| Some((j, frees(&p.steps[j])?)))?;
+            (end > i + 1).then_some(())?;
+            let buf = p.steps[last].free.remove(of);
+            p.steps[end - 1].free.push(buf);
+            Some(())
+        })
+    };
+    "two waits change places", P, |p, k| {
+        steps(p, k, |p, i| {
+            p.steps[i].flight.filter(|_| matches!(p.steps[i].kind, StepKind::Wait { .. }))?;
+            let other = (i + 1..p.steps.len()).find(|j| matches!(p.steps[*j].kind, StepKind::Wait { .. }))?;
+            let (a, b) = (p.steps[i].flight, p.steps[other].flight);
+            (p.steps[i].flight, p.steps[other].flight) = (b, a);
+            Some(())
+        })
+    };
+    "a start takes the number of another flight", P, |p, k| {
+        steps(p, k, |p, i| {
+            let StepKind::Collective(_) = &p.steps[i].kind else { return None };
+            p.steps[i].flight = Some(p.steps[i].flight? + 1);
+            Some(())
+        })
+    };
+    "a collective forgets that it is waited for", P, |p, k| {
+        steps(p, k, |p, i| match p.steps[i].kind {
+            StepKind::Collective(_) => p.steps[i].flight.take().map(|_| ()),
+            _ => None,
         })
     };
     "two factors are swapped for others of their shape", R, |p, k| {

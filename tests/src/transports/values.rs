@@ -1,18 +1,20 @@
 //! Random elements, and folds written a second time.
 
-use crate::{Element, PairF32, PairF64};
-use meshwright_plan::Monoid;
+use half::bf16;
+use meshwright_comm::{Buf, BufMut, Element, PairF32, PairF64};
+use meshwright_plan::{DType, Monoid};
 use std::cmp::Ordering;
+use std::marker::PhantomData;
 
 /// SplitMix64.
-pub(super) struct Rng(pub(super) u64);
+pub(super) struct Rng(u64);
 
 impl Rng {
     pub(super) fn of(parts: &[usize]) -> Rng {
         Rng(parts.iter().fold(17, |h, p| Rng(h ^ *p as u64).next()))
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,10 +27,17 @@ impl Rng {
     }
 }
 
-pub(super) trait Sample: Element + std::fmt::Debug + PartialEq + Default {
+/// Elements that can be made up, folded and compared.
+pub(super) trait Sample: Element + std::fmt::Debug + Default {
+    /// Distance of 1 to the next number, for floats.
+    const EPSILON: f64;
+
     fn sample(rng: &mut Rng) -> Self;
+    /// Equal elements have equal bits. Of a NaN that was computed (0 by infinity) the sign is not defined.
     fn bits(self) -> (u64, u64);
     fn naive(monoid: Monoid, a: Self, b: Self) -> Self;
+    /// Its value, for floats.
+    fn value(self) -> f64;
 
     fn samples(rng: &mut Rng, n: usize) -> Vec<Self> {
         (0..n).map(|_| Self::sample(rng)).collect()
@@ -36,19 +45,20 @@ pub(super) trait Sample: Element + std::fmt::Debug + PartialEq + Default {
 }
 
 macro_rules! floats {
-    ($($t:ty),*) => {$(
+    ($($t:ty, $epsilon:expr, $of:expr, $to:expr);*) => {$(
         impl Sample for $t {
+            const EPSILON: f64 = $epsilon;
+
             fn sample(rng: &mut Rng) -> Self {
                 match rng.below(40) {
                     0 => <$t>::NAN,
                     1 => -<$t>::INFINITY,
-                    2 => 0.0,
-                    3 => -0.0,
-                    _ => (rng.next() as i64 as f64 / 1e17) as $t,
+                    2 => $of(0.0),
+                    3 => $of(-0.0),
+                    _ => $of(rng.next() as i64 as f64 / 1e17),
                 }
             }
             fn bits(self) -> (u64, u64) {
-                // Of the NaN of a product (0 by infinity) the sign is not defined.
                 (if self.is_nan() { <$t>::NAN } else { self }.to_bits().into(), 0)
             }
             fn naive(monoid: Monoid, a: Self, b: Self) -> Self {
@@ -58,16 +68,24 @@ macro_rules! floats {
                     _ if a.is_nan() => a,
                     _ if b.is_nan() => b,
                     Monoid::Max => if b > a { b } else { a },
-                    Monoid::Min => if b < a { b } else { a },
-                    _ => unreachable!(),
+                    _ => if b < a { b } else { a },
                 }
+            }
+            fn value(self) -> f64 {
+                $to(self)
             }
         }
     )*};
 }
-floats!(f32, f64);
+floats!(
+    f32, f32::EPSILON as f64, |x: f64| x as f32, f64::from;
+    f64, f64::EPSILON, |x: f64| x, |x: f64| x;
+    bf16, 1.0 / 128.0, bf16::from_f64, bf16::to_f64
+);
 
 impl Sample for i32 {
+    const EPSILON: f64 = 0.0;
+
     fn sample(rng: &mut Rng) -> Self {
         rng.next() as i32
     }
@@ -79,13 +97,17 @@ impl Sample for i32 {
             Monoid::Sum => (i64::from(a) + i64::from(b)) as i32,
             Monoid::Prod => (i64::from(a) * i64::from(b)) as i32,
             Monoid::Max => a.max(b),
-            Monoid::Min => a.min(b),
-            _ => unreachable!(),
+            _ => a.min(b),
         }
+    }
+    fn value(self) -> f64 {
+        self.into()
     }
 }
 
 impl Sample for u8 {
+    const EPSILON: f64 = 0.0;
+
     fn sample(rng: &mut Rng) -> Self {
         rng.below(2) as u8
     }
@@ -93,17 +115,18 @@ impl Sample for u8 {
         (self.into(), 0)
     }
     fn naive(monoid: Monoid, a: Self, b: Self) -> Self {
-        match monoid {
-            Monoid::Max | Monoid::Or => a.max(b),
-            Monoid::Min | Monoid::And => a.min(b),
-            _ => unreachable!(),
-        }
+        if matches!(monoid, Monoid::Max | Monoid::Or) { a.max(b) } else { a.min(b) }
+    }
+    fn value(self) -> f64 {
+        self.into()
     }
 }
 
 macro_rules! pairs {
     ($($t:ident($v:ty, $i:ty)),*) => {$(
         impl Sample for $t {
+            const EPSILON: f64 = 0.0;
+
             // Few different values, so that ties and NaN are common.
             fn sample(rng: &mut Rng) -> Self {
                 let value = if rng.below(9) == 0 { <$v>::NAN } else { rng.below(4) as $v - 1.5 };
@@ -118,11 +141,48 @@ macro_rules! pairs {
                     (true, true) => Ordering::Equal,
                     (true, false) => Ordering::Greater,
                     (false, true) => Ordering::Less,
-                    (false, false) => (sign * a.value).partial_cmp(&(sign * b.value)).unwrap(),
+                    (false, false) => (sign * a.value).partial_cmp(&(sign * b.value)).unwrap_or(Ordering::Equal),
                 };
                 if by_value.then(b.index.cmp(&a.index)).is_ge() { a } else { b }
+            }
+            fn value(self) -> f64 {
+                self.value.into()
             }
         }
     )*};
 }
 pairs!(PairF32(f32, u32), PairF64(f64, u64));
+
+/// A dtype with the Rust type that stores it.
+pub(super) trait Typed {
+    type E: Sample;
+    const DTYPE: DType;
+    fn buf(slice: &[Self::E]) -> Buf<'_>;
+    fn buf_mut(slice: &mut [Self::E]) -> BufMut<'_>;
+}
+
+pub(super) struct Plain<T>(PhantomData<T>);
+
+impl<T: Sample> Typed for Plain<T> {
+    type E = T;
+    const DTYPE: DType = <T as Element>::DTYPE;
+    fn buf(slice: &[T]) -> Buf<'_> {
+        Buf::new(slice)
+    }
+    fn buf_mut(slice: &mut [T]) -> BufMut<'_> {
+        BufMut::new(slice)
+    }
+}
+
+pub(super) struct Truth;
+
+impl Typed for Truth {
+    type E = u8;
+    const DTYPE: DType = DType::Bool;
+    fn buf(slice: &[u8]) -> Buf<'_> {
+        Buf::truth(slice)
+    }
+    fn buf_mut(slice: &mut [u8]) -> BufMut<'_> {
+        BufMut::truth(slice)
+    }
+}

@@ -147,7 +147,14 @@ mod tests {
     }
 
     fn step(kind: StepKind) -> Step {
-        Step { kind, phase: Phase::Forward, origin: Vec::new(), reuse: Vec::new(), free: Vec::new(), flight: None }
+        Step {
+            kind,
+            phase: Phase::Forward,
+            origin: Vec::new(),
+            reuse: Vec::new(),
+            free: Vec::new(),
+            flight: None,
+        }
     }
 
     fn sum(axis: u8, from: u32, to: u32) -> Step {

@@ -1,21 +1,28 @@
 //! Collectives go on while later steps run: each starts right after the last producer of its operands, and is waited for right
 //! before the first reader of its results, or at the end.
 //!
+//! The order of what computes stays as it is, but for the update: parameters whose gradients come first are updated first.
+//!
 //! Starts are in one order on all devices, since all run this Plan. A collective whose wait would follow at once keeps one
 //! step. What flies takes memory: results that begin earlier than they would, operands that end later. An all-reduce that
-//! takes its operands' storage needs none of it; for all others together the sum stays below [`FLIGHT_BYTES`], so the peak
-//! of a Plan grows by no more than that.
+//! takes its operands' storage needs none of it; for all others together the sum stays below an eighth of the Plan's peak, but
+//! not below 4 MiB, and below [`FLIGHT_BYTES`]. The peak grows by no more than that.
 
-use super::lifetimes::outlives;
-use meshwright_plan::{BufId, Collective, Plan, Step, StepKind};
+use super::lifetimes::{lifetimes, outlives};
+use meshwright_plan::{BufId, Collective, Phase, Plan, Step, StepKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most bytes, on the device with the largest blocks, that a Plan holds at a time only because collectives are in flight.
 pub const FLIGHT_BYTES: usize = 128 << 20;
+/// Below so many bytes, memory is no reason against a flight.
+const FREE_BYTES: usize = 4 << 20;
+/// Otherwise no more than this part of what the Plan holds at its peak without flights.
+const PART_OF_PEAK: u64 = 8;
 
 /// Takes collectives apart into a start and a wait.
 pub fn overlap(plan: Plan) -> Plan {
-    within(plan, FLIGHT_BYTES)
+    let peak = lifetimes(plan.clone()).summary.peak_bytes / PART_OF_PEAK;
+    within(plan, usize::try_from(peak).unwrap_or(FLIGHT_BYTES).clamp(FREE_BYTES, FLIGHT_BYTES))
 }
 
 /// What is known of a collective by its place, its position among the steps before the pass.
@@ -39,6 +46,7 @@ struct Schedule {
 }
 
 fn within(mut plan: Plan, limit: usize) -> Plan {
+    updates_as_gradients_come(&mut plan);
     let known = known(&plan);
     let mut opens: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (place, k) in &known {
@@ -68,7 +76,8 @@ fn within(mut plan: Plan, limit: usize) -> Plan {
         s.held.remove(&at);
         // Its operands would end here. Where they cannot stay, others are waited for, the oldest first, or this one.
         while s.held() + k.late > limit {
-            let oldest = s.flying.iter().map(|f| f.0).find(|p| *p < at && s.held.get(p).is_some_and(|b| *b > 0));
+            let oldest =
+                s.flying.iter().map(|f| f.0).find(|p| *p < at && s.held.get(p).is_some_and(|b| *b > 0));
             match oldest {
                 Some(place) if k.late <= limit => s.wait(place),
                 _ => {
@@ -87,6 +96,28 @@ fn within(mut plan: Plan, limit: usize) -> Plan {
     }
     plan.steps = number(s.out);
     plan
+}
+
+/// Orders the steps of the update by the last collective before it that they depend on: of the gradients that come first, the
+/// parameters are first, and the collective of the last ones has the most time. What depends on the same stays in its order.
+fn updates_as_gradients_come(plan: &mut Plan) {
+    let first = plan.steps.iter().rposition(|s| s.phase != Phase::Update).map_or(0, |i| i + 1);
+    let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
+    for (i, step) in plan.steps[..first].iter().enumerate() {
+        if let StepKind::Collective(_) = &step.kind {
+            last.extend(step.kind.writes().iter().map(|o| (o.buf, i + 1)));
+        }
+    }
+    let mut update: Vec<(usize, Step)> = Vec::new();
+    for step in plan.steps.drain(first..) {
+        let reads = step.kind.reads();
+        // No less than those of the steps that it depends on, so these stay before it.
+        let after = reads.iter().filter_map(|o| last.get(&o.buf)).max().copied().unwrap_or(0);
+        last.extend(step.kind.writes().iter().map(|o| (o.buf, after)));
+        update.push((after, step));
+    }
+    update.sort_by_key(|u| u.0);
+    plan.steps.extend(update.into_iter().map(|u| u.1));
 }
 
 impl Schedule {
@@ -183,10 +214,10 @@ fn known(plan: &Plan) -> BTreeMap<usize, Known> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{lifetimes, verify_plan};
+    use super::super::verify_plan;
     use super::*;
     use meshwright_plan::{
-        Axis, Buffer, DType, Dim, Expr, Extent, Leaf, LeafKind, Mesh, Monoid, Operand, OutputDecl, Phase, Where,
+        Axis, Buffer, DType, Dim, Expr, Extent, Leaf, LeafKind, Mesh, Monoid, Operand, OutputDecl, Where,
     };
 
     const SIZE: usize = 64;
@@ -293,17 +324,37 @@ mod tests {
 
     #[test]
     fn what_is_gathered_early_stays_within_the_limit() {
-        let steps =
-            || vec![map(&[0], 3), gather(1, 4), map(&[3, 4], 5), gather(2, 6), map(&[5, 6], 7)];
+        let steps = || vec![map(&[0], 3), gather(1, 4), map(&[3, 4], 5), gather(2, 6), map(&[5, 6], 7)];
         let bytes = SIZE * 4;
         let (names, both) = scheduled(plan(8, &[1, 2], steps()), 2 * bytes);
         assert_eq!(names, ["all_gather 0", "all_gather 1", "map", "wait 0", "map", "wait 1", "map"]);
-        let (names, one) = scheduled(plan(8, &[1, 2], steps()), bytes);
+        let (names, one) = scheduled(plan(8, &[1, 2], steps()), bytes + bytes / 2);
         assert_eq!(names, ["all_gather 0", "map", "all_gather 1", "wait 0", "map", "wait 1", "map"]);
         let (names, none) = scheduled(plan(8, &[1, 2], steps()), 0);
         assert_eq!(names, ["map", "all_gather", "map", "all_gather", "map"]);
         let peak = |p: &Plan| p.summary.peak_bytes as usize;
         assert!(peak(&one) <= peak(&none) + bytes && peak(&both) <= peak(&none) + 2 * bytes);
+    }
+
+    #[test]
+    fn parameters_are_updated_in_the_order_in_which_their_gradients_come() {
+        let update = |s: Step| Step { phase: Phase::Update, ..s };
+        let steps = vec![
+            map(&[0], 1),
+            sum(1, 2),
+            map(&[0], 3),
+            sum(3, 4),
+            update(map(&[4], 5)),
+            update(map(&[2], 6)),
+            update(map(&[0], 7)),
+            update(map(&[5, 6, 7], 8)),
+        ];
+        let (names, after) = scheduled(plan(9, &[], steps), FLIGHT_BYTES);
+        let all =
+            ["map", "all_reduce 0", "map", "all_reduce 1", "map", "wait 0", "map", "wait 1", "map", "map"];
+        assert_eq!(names, all);
+        let made = |i: usize| after.steps[i].kind.writes()[0].buf.0;
+        assert_eq!([made(4), made(6), made(8), made(9)], [7, 6, 5, 8]);
     }
 
     #[test]

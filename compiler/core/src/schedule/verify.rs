@@ -113,7 +113,9 @@ impl Flights {
         }
         let handed_on: Vec<BufId> = step.reuse.iter().map(|r| r.0).collect();
         for (flight, operands, results) in &self.open {
-            for b in step.free.iter().chain(&handed_on).filter(|b| operands.contains(b) || results.contains(b)) {
+            for b in
+                step.free.iter().chain(&handed_on).filter(|b| operands.contains(b) || results.contains(b))
+            {
                 v.push(format!("{at}: ends buffer {}, which is in flight ({flight})", b.0));
             }
         }

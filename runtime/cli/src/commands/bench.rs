@@ -24,6 +24,7 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
         threads: args.threads.get(),
         seed: args.seed,
         devices,
+        trace: args.trace.get(),
     };
     let bar = bar(0, console);
     let ended = bench(&project, &sources, &options, &mut |done, total| {

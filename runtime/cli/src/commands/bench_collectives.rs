@@ -1,18 +1,26 @@
 //! `bench collectives`.
 
-use crate::args::{BenchCollectivesArgs, BenchFold, BenchOp, BenchType};
+use crate::args::{BenchCollectivesArgs, BenchFold, BenchOp, BenchTransport, BenchType, TransportChoice};
 use crate::console::Console;
 use crate::json::{Object, object};
+use crate::launch::{choice, end_all, launched};
 use crate::progress::bar;
-use crate::stop::Stop;
+use crate::stop::{DIAGNOSED, Stop};
 use crate::text::{bytes, counted, thousands};
+#[cfg(feature = "mpi")]
+use meshwright_comm::Transport as _;
 use meshwright_comm::bench::{Job, KINDS, Measured, run as measure, sizes};
-use meshwright_comm::{Kind, Timeouts, World};
+use meshwright_comm::gpu::load::Paths;
+use meshwright_comm::nccl::{NcclOptions, NcclTransport};
+use meshwright_comm::{CommError, Kind, Timeouts, World};
 use meshwright_core::layout::mesh_of;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_plan::{DType, Mesh, Monoid};
 use meshwright_syntax::ast::LayoutFile;
 use meshwright_syntax::parse_mesh;
+
+/// Threads, unless told otherwise.
+const DEVICES: usize = 4;
 
 /// Most devices: each is a thread.
 const MOST_DEVICES: usize = 1024;
@@ -22,18 +30,100 @@ const MOVED: usize = 1 << 30;
 const FEWEST: usize = 20;
 const MOST: usize = 2000;
 
+/// Devices of a benchmark.
+enum Ends {
+    Threads,
+    /// This process is one of them.
+    #[cfg(feature = "mpi")]
+    Mpi(meshwright_comm::mpi::MpiTransport),
+    /// The first GPUs of this machine, all of this process.
+    Nccl,
+}
+
+impl Ends {
+    fn of(args: &BenchCollectivesArgs, console: &mut Console) -> Result<Ends, Stop> {
+        let launched = launched(|name| std::env::var(name).ok());
+        let asked = match args.transport {
+            Some(BenchTransport::Nccl) => return Ok(Ends::Nccl),
+            Some(BenchTransport::Mpi) => Some(TransportChoice::Mpi),
+            Some(BenchTransport::Threads) => Some(TransportChoice::Threads),
+            None => None,
+        };
+        match choice(asked, launched.as_ref()) {
+            TransportChoice::Threads => Ok(Ends::Threads),
+            #[cfg(feature = "mpi")]
+            TransportChoice::Mpi => {
+                let end = crate::launch::end(false, Timeouts::default(), launched.as_ref(), console);
+                let end = end.map_err(|failure| console.failed(failure, &Sources::new()))?;
+                console.speaks_for(end.rank(), end.size());
+                Ok(Ends::Mpi(end))
+            }
+            #[cfg(not(feature = "mpi"))]
+            TransportChoice::Mpi => {
+                Err(console.failed(crate::launch::without_mpi(launched.as_ref()), &Sources::new()))
+            }
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Ends::Threads => TransportChoice::Threads.name(),
+            #[cfg(feature = "mpi")]
+            Ends::Mpi(_) => TransportChoice::Mpi.name(),
+            Ends::Nccl => "nccl",
+        }
+    }
+
+    /// Number of processes, where devices are processes.
+    fn processes(&self) -> Option<usize> {
+        match self {
+            Ends::Threads | Ends::Nccl => None,
+            #[cfg(feature = "mpi")]
+            Ends::Mpi(end) => Some(end.size()),
+        }
+    }
+
+    /// Measures; where devices are processes, `each` is called in the first one.
+    fn measure(
+        self,
+        devices: usize,
+        jobs: &[Job],
+        each: impl FnMut(Measured) -> bool,
+    ) -> Result<(), CommError> {
+        match self {
+            Ends::Threads => measure(World::new(devices, Timeouts::default()), jobs, each),
+            #[cfg(feature = "mpi")]
+            Ends::Mpi(end) => meshwright_comm::bench::run_end(end, jobs, each)?.close(),
+            Ends::Nccl => measure(gpus(devices)?, jobs, each),
+        }
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &BenchCollectivesArgs, console: &mut Console) -> Result<(), Stop> {
-    let mesh = mesh(args, console)?;
+    let ends = Ends::of(args, console)?;
+    let processes = ends.processes();
+    let ended = run_on(ends, args, console);
+    if processes.is_some() && ended.is_err() {
+        // The others may be in the middle of a collective.
+        console.flush()?;
+        end_all(DIAGNOSED);
+    }
+    ended
+}
+
+fn run_on(ends: Ends, args: &BenchCollectivesArgs, console: &mut Console) -> Result<(), Stop> {
+    let mesh = mesh(args, ends.processes(), console)?;
     let devices = mesh.devices();
     let jobs = jobs(args, devices)?;
+    let (name, leads) = (ends.name(), console.leads());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if console.json() {
-        console.out_json(&head(&mesh, cores))?;
-    } else {
+    if leads && console.json() {
+        console.out_json(&head(name, &mesh, cores))?;
+    } else if leads {
         let mesh = format!("{} = {}", mesh.describe(), counted(devices as u64, "device"));
         console.out(&format!(
-            "transport threads, mesh {mesh}, {}\n\n{}",
+            "transport {name}, mesh {mesh}, {}\n\n{}",
             counted(cores as u64, "core"),
             titles()
         ))?;
@@ -46,7 +136,7 @@ pub(crate) fn run(args: &BenchCollectivesArgs, console: &mut Console) -> Result<
     bar.set_message(named(0));
     let mut found: Vec<Measured> = Vec::new();
     let mut broken = Ok(());
-    let ended = measure(World::new(devices, Timeouts::default()), &jobs, |m| {
+    let ended = ends.measure(devices, &jobs, |m| {
         found.push(m);
         let line = if console.json() { console.out_json(&line(&m)) } else { console.out(&row(&m)) };
         broken = bar.suspend(|| line.and_then(|()| console.flush()));
@@ -60,7 +150,7 @@ pub(crate) fn run(args: &BenchCollectivesArgs, console: &mut Console) -> Result<
         console.diagnostics(&[Diagnostic::error(codes::E0520, e.to_string())], &Sources::new());
         return Err(Stop::Diagnosed);
     }
-    if !console.json() {
+    if leads && !console.json() {
         console.out(&summary(&found))?;
     }
     let wrong = wrong(&found);
@@ -72,9 +162,34 @@ pub(crate) fn run(args: &BenchCollectivesArgs, console: &mut Console) -> Result<
     Err(Stop::Diagnosed)
 }
 
-fn mesh(args: &BenchCollectivesArgs, console: &mut Console) -> Result<Mesh, Stop> {
+/// The first GPUs, all in this process.
+fn gpus(devices: usize) -> Result<Vec<NcclTransport>, CommError> {
+    let options =
+        NcclOptions { paths: Paths::from_env(|name| std::env::var_os(name)), ..NcclOptions::default() };
+    NcclTransport::of_process(&(0..devices as u32).collect::<Vec<_>>(), &options)
+}
+
+/// The mesh, of as many devices as there are processes where devices are processes.
+fn mesh(args: &BenchCollectivesArgs, processes: Option<usize>, console: &mut Console) -> Result<Mesh, Stop> {
+    let mesh = asked_mesh(args, processes, console)?;
+    match processes {
+        Some(n) if n != mesh.devices() => Err(Stop::Usage(format!(
+            "{} on {}: leave --mesh and --devices out, or start as many processes as there are devices",
+            counted(mesh.devices() as u64, "device"),
+            counted(n as u64, "rank")
+        ))),
+        _ => Ok(mesh),
+    }
+}
+
+fn asked_mesh(
+    args: &BenchCollectivesArgs,
+    processes: Option<usize>,
+    console: &mut Console,
+) -> Result<Mesh, Stop> {
     let Some(text) = &args.mesh else {
-        return Ok(Mesh::new([("all", args.devices as usize)]));
+        let devices = args.devices.map(|n| n as usize).or(processes).unwrap_or(DEVICES);
+        return Ok(Mesh::new([("all", devices)]));
     };
     let mut sources = Sources::new();
     let id = sources.add("--mesh", text.as_str());
@@ -183,10 +298,10 @@ fn micros(time: std::time::Duration) -> f64 {
 }
 
 /// The first line of JSON.
-fn head(mesh: &Mesh, cores: usize) -> Object {
+fn head(transport: &'static str, mesh: &Mesh, cores: usize) -> Object {
     object([
         ("event", "head".into()),
-        ("transport", "threads".into()),
+        ("transport", transport.into()),
         ("mesh", mesh.describe().into()),
         ("devices", mesh.devices().into()),
         ("cores", cores.into()),

@@ -5,6 +5,7 @@ mod bench_collectives;
 pub(crate) mod check;
 pub(crate) mod ckpt;
 pub(crate) mod completions;
+pub(crate) mod devices;
 pub(crate) mod eval;
 pub(crate) mod explain;
 mod fix;

@@ -41,6 +41,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
         devices,
         roots: project::data_roots(),
         eval: !args.no_eval,
+        trace: args.trace.get(),
     };
     let stop = signals::stop_of(console);
     let head = Head {

@@ -1,7 +1,9 @@
 //! One device's part of a benchmark: its memory, its calls, and what must come out.
 
 use super::Job;
-use crate::{Buf, BufMut, Call, Collectives, CommError, Element, Group, Kind, Part, Slot, Tag, Transport};
+use crate::{
+    Buf, BufMut, Call, Collectives, CommError, Element, Group, Kind, Memory, Part, Slot, Tag, Transport,
+};
 use meshwright_plan::Monoid;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +18,7 @@ pub struct Sample {
 }
 
 /// Small whole numbers as elements: folds of them are exact, in any order.
-pub(super) trait Pattern: Element + PartialEq {
+pub(super) trait Pattern: Element + PartialEq + bytemuck::Pod {
     fn of(value: u32) -> Self;
 }
 
@@ -45,6 +47,45 @@ fn fold(monoid: Monoid, values: impl Iterator<Item = u32>) -> u32 {
     }
 }
 
+/// A buffer: on the host, or on the device of the transport, where the elements here are what is copied there and back.
+struct Room<T> {
+    there: Option<Box<dyn Memory>>,
+    elements: Vec<T>,
+}
+
+impl<T: Pattern> Room<T> {
+    fn new(transport: &impl Transport, len: usize) -> Result<Self, CommError> {
+        let there = if len > 0 { transport.allocate(len, T::DTYPE)? } else { None };
+        Ok(Room { there, elements: vec![T::of(0); len] })
+    }
+
+    fn fill(&mut self, of: impl Fn(usize) -> T) -> Result<(), CommError> {
+        self.elements.iter_mut().enumerate().for_each(|(i, x)| *x = of(i));
+        match &mut self.there {
+            Some(there) => there.write(bytemuck::cast_slice(&self.elements)),
+            None => Ok(()),
+        }
+    }
+
+    fn fetch(&mut self) -> Result<&[T], CommError> {
+        if let Some(there) = &self.there {
+            there.read(bytemuck::cast_slice_mut(&mut self.elements))?;
+        }
+        Ok(&self.elements)
+    }
+
+    fn buf(&self) -> Buf<'_> {
+        self.there.as_ref().map_or_else(|| Buf::new(&self.elements), |there| there.buf())
+    }
+
+    fn buf_mut(&mut self) -> BufMut<'_> {
+        match &mut self.there {
+            Some(there) => there.buf_mut(),
+            None => BufMut::new(&mut self.elements),
+        }
+    }
+}
+
 /// A device's place, and its two buffers, of which an in-place collective uses the second only.
 struct Bench<'a, T> {
     job: &'a Job,
@@ -53,12 +94,12 @@ struct Bench<'a, T> {
     counts: Arc<[usize]>,
     send: Arc<[Part]>,
     receive: Arc<[Part]>,
-    input: Vec<T>,
-    output: Vec<T>,
+    input: Room<T>,
+    output: Room<T>,
 }
 
 impl<'a, T: Pattern> Bench<'a, T> {
-    fn new(group: &Group, job: &'a Job) -> Self {
+    fn new(transport: &impl Transport, group: &Group, job: &'a Job) -> Result<Self, CommError> {
         let (here, members) = (group.position(), group.size());
         let all = job.elements(members);
         let piece = all / members;
@@ -70,30 +111,30 @@ impl<'a, T: Pattern> Bench<'a, T> {
             Kind::Barrier => (0, 0),
         };
         let part = |peer| vec![Part { peer, range: 0..all }].into();
-        Bench {
+        Ok(Bench {
             job,
             here,
             members,
             counts: vec![piece; members].into(),
             send: part((here + 1) % members),
             receive: part((here + members - 1) % members),
-            input: vec![T::of(0); input],
-            output: vec![T::of(0); output],
-        }
+            input: Room::new(transport, input)?,
+            output: Room::new(transport, output)?,
+        })
     }
 
     /// New elements, and results that no collective gives.
-    fn fill(&mut self, round: usize) {
+    fn fill(&mut self, round: usize) -> Result<(), CommError> {
         let here = self.here;
         let own = |i| T::of(given(here, round, i));
-        self.input.iter_mut().enumerate().for_each(|(i, x)| *x = own(i));
-        let in_place = self.input.is_empty();
-        self.output.iter_mut().enumerate().for_each(|(i, x)| *x = if in_place { own(i) } else { T::of(255) });
+        self.input.fill(own)?;
+        let in_place = self.input.elements.is_empty();
+        self.output.fill(|i| if in_place { own(i) } else { T::of(255) })
     }
 
     fn call(&mut self) -> Call<'_> {
-        let (counts, output) = (self.counts.clone(), BufMut::new(&mut self.output));
-        let (monoid, input) = (self.job.monoid, Buf::new(&self.input));
+        let (counts, output) = (self.counts.clone(), self.output.buf_mut());
+        let (monoid, input) = (self.job.monoid, self.input.buf());
         match self.job.kind {
             Kind::AllReduce => Call::AllReduce { monoid, bucket: vec![Slot::InPlace(output)] },
             Kind::AllGather => Call::AllGather { input, counts, output },
@@ -109,21 +150,24 @@ impl<'a, T: Pattern> Bench<'a, T> {
 
     /// What element `i` of the result must be.
     fn expected(&self, round: usize, i: usize) -> T {
+        let len = self.output.elements.len();
         let (here, members) = (self.here, self.members);
-        let piece = (self.output.len() / members).max(1);
+        let piece = (len / members).max(1);
         let folded = |i| fold(self.job.monoid, (0..members).map(|m| given(m, round, i)));
         T::of(match self.job.kind {
             Kind::AllReduce => folded(i),
             Kind::AllGather => given(i / piece, round, i % piece),
-            Kind::ReduceScatter => folded(here * self.output.len() + i),
+            Kind::ReduceScatter => folded(here * len + i),
             Kind::AllToAll => given(i / piece, round, here * piece + i % piece),
             Kind::Permute => given((here + members - 1) % members, round, i),
             Kind::Broadcast | Kind::Barrier => given(0, round, i),
         })
     }
 
-    fn wrong(&self, round: usize) -> u64 {
-        self.output.iter().enumerate().filter(|(i, got)| **got != self.expected(round, *i)).count() as u64
+    fn wrong(&mut self, round: usize) -> Result<u64, CommError> {
+        self.output.fetch()?;
+        let got = self.output.elements.iter().enumerate();
+        Ok(got.filter(|(i, got)| **got != self.expected(round, *i)).count() as u64)
     }
 }
 
@@ -134,18 +178,19 @@ pub(super) fn measure<T: Pattern>(
     job: &Job,
     sequence: &mut u64,
 ) -> Result<Sample, CommError> {
-    let mut bench = Bench::<T>::new(group, job);
+    let mut bench = Bench::<T>::new(transport, group, job)?;
     let what: Arc<str> = format!("benchmark of {} bytes", job.bytes).into();
     let mut call = |bench: &mut Bench<'_, T>| {
         *sequence += 1;
         let tag = Tag::new(*sequence, what.clone(), 0);
         let begin = Instant::now();
         transport.call(group, &tag, bench.call())?;
+        transport.settle()?;
         Ok(begin.elapsed())
     };
     let mut sample = Sample { times: Vec::with_capacity(job.iterations), wrong: 0 };
     // The memory must be there before it is timed. What is folded in place grows from call to call, which no time depends on.
-    bench.fill(0);
+    bench.fill(0)?;
     for _ in 0..job.warmup {
         call(&mut bench)?;
     }
@@ -153,9 +198,9 @@ pub(super) fn measure<T: Pattern>(
         sample.times.push(call(&mut bench)?);
     }
     for round in 1..=job.checks {
-        bench.fill(round);
+        bench.fill(round)?;
         call(&mut bench)?;
-        sample.wrong += bench.wrong(round);
+        sample.wrong += bench.wrong(round)?;
     }
     Ok(sample)
 }

@@ -17,6 +17,7 @@ use super::wire::{Header, Key, Message, Posted, Status, Verdict};
 use crate::{Call, CallName, CommError, Group, Mismatch, Side, Tag};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Number of a collective in the order in which this rank posted them.
 pub(super) type Serial = u64;
@@ -35,12 +36,13 @@ pub(super) struct Engine {
     posted: Serial,
     /// Calls of groups whose first member this is, by position.
     gathered: BTreeMap<Key, Vec<Option<Header>>>,
+    /// Verdicts on collectives that this rank has not come to yet: they have failed.
+    foretold: BTreeMap<Key, Verdict>,
     /// The last collective that this rank posted, and the one that it waits for.
     pub(super) last: Option<CallName>,
     pub(super) waits: Option<Key>,
-    /// Answers to the last question.
-    pub(super) answers: BTreeMap<usize, Status>,
-    pub(super) question: u64,
+    /// The last answer of each rank that was asked where it is, and when it came.
+    pub(super) answers: BTreeMap<usize, (Instant, Status)>,
     pub(super) left: BTreeMap<usize, Posted>,
     /// Who ended everything, and why.
     pub(super) aborted: Option<(usize, String)>,
@@ -59,7 +61,6 @@ pub(super) struct Op {
     key: Key,
     position: usize,
     pub(super) name: CallName,
-    tag: Tag,
     call: Call<'static>,
     phase: Phase,
     /// Whether calls were compared.
@@ -97,10 +98,10 @@ impl Engine {
             ops: BTreeMap::new(),
             posted: 0,
             gathered: BTreeMap::new(),
+            foretold: BTreeMap::new(),
             last: None,
             waits: None,
             answers: BTreeMap::new(),
-            question: 0,
             left: BTreeMap::new(),
             aborted: None,
             stopped: false,
@@ -137,7 +138,7 @@ impl Engine {
         let position = group.position();
         let header = agreed.then(|| Message::header(&key, tag, &call));
         let phase = if agreed { Phase::Gathering } else { Phase::Ready };
-        let op = Op { key: key.clone(), position, name: name.clone(), tag: tag.clone(), call, phase, agreed, hopeless: None };
+        let op = Op { key: key.clone(), position, name: name.clone(), call, phase, agreed, hopeless: None };
         self.ops.insert(serial, op);
         if let Some(state) = self.groups.get_mut(&key.members) {
             state.queue.push_back(serial);
@@ -151,6 +152,9 @@ impl Engine {
             None => Ok(()),
         };
         self.library(greeted, Some(&name))?;
+        if let Some(verdict) = self.foretold.remove(&key) {
+            self.hear(key, verdict);
+        }
         self.step(Some(making))?;
         // Errors that all members find now are told by `post`, as by other transports.
         if let Some(Op { phase: Phase::Ended(Err(e)), .. }) = self.ops.get(&serial) {
@@ -194,11 +198,9 @@ impl Engine {
     /// Why nothing goes on any more, if so.
     pub(super) fn check_alive(&self, call: &CallName) -> Result<(), CommError> {
         match &self.aborted {
-            Some((rank, reason)) => Err(CommError::Aborted {
-                rank: *rank,
-                reason: reason.clone(),
-                call: Some(call.clone()),
-            }),
+            Some((rank, reason)) => {
+                Err(CommError::Aborted { rank: *rank, reason: reason.clone(), call: Some(call.clone()) })
+            }
             None => Ok(()),
         }
     }
@@ -263,20 +265,19 @@ impl Engine {
         while let Some((from, message)) = self.mail.next()? {
             match message {
                 Message::Header(key, header) => self.gather(from, key, header)?,
-                Message::Verdict(key, verdict) => self.hear(&key, &verdict),
+                Message::Verdict(key, verdict) => self.hear(key, verdict),
                 Message::Withdraw(key) => {
                     if let Some(position) = key.members.iter().position(|r| *r == from) {
                         self.withdraw(key, position)?;
                     }
                 }
-                Message::Ask(question) => {
+                Message::Ask => {
                     let status = self.status();
-                    self.mail.send(from, &Message::Answer(question, status))?;
+                    self.mail.send(from, &Message::Answer(status))?;
                 }
-                Message::Answer(question, status) if question == self.question => {
-                    self.answers.insert(from, status);
+                Message::Answer(status) => {
+                    self.answers.insert(from, (Instant::now(), status));
                 }
-                Message::Answer(..) => {}
                 Message::Abort(rank, reason) => self.abort(rank, &reason),
                 Message::Left(posted) => self.leaves(from, posted),
             }
@@ -284,7 +285,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A member has come, and this is the first member of its group.
+    /// A member has come, and this is the first member of its group. One that comes after the verdict is told it too.
     fn gather(&mut self, from: usize, key: Key, header: Header) -> Result<(), String> {
         let Some(position) = key.members.iter().position(|r| *r == from) else { return Ok(()) };
         let calls =
@@ -314,16 +315,19 @@ impl Engine {
             self.mail.send(*member, &message)?;
         }
         if let Message::Verdict(key, verdict) = message {
-            self.hear(&key, &verdict);
+            self.hear(key, verdict);
         }
         Ok(())
     }
 
-    fn hear(&mut self, key: &Key, verdict: &Verdict) {
-        let op = self.ops.iter_mut().find(|(_, op)| op.key == *key && op.is_gathering());
-        let Some((serial, op)) = op else { return };
+    fn hear(&mut self, key: Key, verdict: Verdict) {
+        let op = self.ops.iter_mut().find(|(_, op)| op.key == key && op.is_gathering());
+        let Some((serial, op)) = op else {
+            self.foretold.insert(key, verdict);
+            return;
+        };
         let serial = *serial;
-        let error = match verdict {
+        let error = match &verdict {
             Verdict::Go => {
                 op.phase = Phase::Ready;
                 return;
@@ -366,9 +370,8 @@ impl Engine {
 
     /// The lowest rank that has left without coming to a collective.
     fn left_without(&self, key: &Key) -> Option<usize> {
-        let came = |posted: &Posted| {
-            posted.iter().any(|(members, n)| *members == key.members && *n > key.number)
-        };
+        let came =
+            |posted: &Posted| posted.iter().any(|(members, n)| *members == key.members && *n > key.number);
         let left = self.left.iter().filter(|(rank, _)| key.members.contains(rank));
         left.filter(|(_, posted)| !came(posted)).map(|(rank, _)| *rank).next()
     }
@@ -464,10 +467,10 @@ impl Engine {
 
     /// The handle of a collective goes. One that runs must have ended: see [`Engine::stopped`].
     pub(super) fn forget(&mut self, serial: Serial) {
-        if let Some(op) = self.ops.remove(&serial) {
-            if let Some(group) = self.groups.get_mut(&op.key.members) {
-                group.queue.retain(|s| *s != serial);
-            }
+        if let Some(op) = self.ops.remove(&serial)
+            && let Some(group) = self.groups.get_mut(&op.key.members)
+        {
+            group.queue.retain(|s| *s != serial);
         }
     }
 

@@ -126,7 +126,12 @@ impl Kit {
         for (key, function) in USER_FOLDS.into_iter().zip(functions) {
             folds.insert(key, Fold::new(function)?);
         }
-        Ok(Kit { limit: limit.clamp(1, c_int::MAX as usize), deterministic, sixteen: Type::bytes(16)?, folds })
+        Ok(Kit {
+            limit: limit.clamp(1, c_int::MAX as usize),
+            deterministic,
+            sixteen: Type::bytes(16)?,
+            folds,
+        })
     }
 
     /// Elements as the library moves them.
@@ -305,12 +310,13 @@ impl Run {
                 self.staging.push(staging);
             }
             // SAFETY: both have that length; the staging lives as long as the run.
-            unsafe { self.reduce_chunks((monoid, slot.dtype()), (from, slot.target()), slot.len(), kit, place)? };
+            unsafe {
+                self.reduce_chunks((monoid, slot.dtype()), (from, slot.target()), slot.len(), kit, place)?
+            };
         }
         for (dtype, slots) in packs {
             let len: usize = slots.iter().map(|slot| slot.len()).sum();
-            let (mut from, mut to) =
-                (Staging::new(len * dtype.bytes()), Staging::new(len * dtype.bytes()));
+            let (mut from, mut to) = (Staging::new(len * dtype.bytes()), Staging::new(len * dtype.bytes()));
             let mut at = 0;
             for slot in slots {
                 let bytes = slot.len() * dtype.bytes();

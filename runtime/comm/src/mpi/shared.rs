@@ -42,7 +42,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Says something where everything else has failed.
 pub(super) fn say(text: &str) {
-    let _nobody_listens = writeln!(std::io::stderr(), "{text}");
+    // At once, since several processes write to the same end.
+    let _nobody_listens = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 impl Shared {

@@ -61,6 +61,19 @@ fn int(n: usize) -> Result<c_int> {
     c_int::try_from(n).map_err(|_| format!("{n} is more than MPI counts to"))
 }
 
+/// An address as the library takes it. Those of empty memory may be small numbers, which are marks of the library (Open
+/// MPI's "in place" is 1).
+fn address(of: *const u8) -> *const c_void {
+    static NOWHERE: u64 = 0;
+    let small = (of as usize) < 4096;
+    if small { std::ptr::from_ref(&NOWHERE).cast() } else { of.cast() }
+}
+
+/// As [`address`]; what is empty is not written to.
+fn address_mut(of: *mut u8) -> *mut c_void {
+    address(of).cast_mut()
+}
+
 /// Starts the library; once in a process.
 pub(super) fn init() -> Result<()> {
     let mut started = 0;
@@ -91,6 +104,16 @@ pub(super) fn version() -> String {
     }
     text.truncate(usize::try_from(len).unwrap_or(0));
     String::from_utf8_lossy(&text).trim_end_matches('\0').trim_end().to_string()
+}
+
+/// Whether the library has been ended, or was never started.
+pub(super) fn is_over() -> bool {
+    let (mut started, mut ended) = (0, 0);
+    // SAFETY: may be called at any time.
+    unsafe {
+        let known = ffi::MPI_Initialized(&mut started) == 0 && ffi::MPI_Finalized(&mut ended) == 0;
+        !known || started == 0 || ended != 0
+    }
 }
 
 /// Ends the library; collective.
@@ -151,13 +174,7 @@ impl Comm {
         let mut new = Comm::null();
         // SAFETY: a valid handle, and constants.
         check(unsafe {
-            ffi::MPI_Comm_split_type(
-                self.0,
-                ffi::RSMPI_COMM_TYPE_SHARED,
-                0,
-                ffi::RSMPI_INFO_NULL,
-                &mut new.0,
-            )
+            ffi::MPI_Comm_split_type(self.0, ffi::RSMPI_COMM_TYPE_SHARED, 0, ffi::RSMPI_INFO_NULL, &mut new.0)
         })?;
         new.errors_return()
     }
@@ -284,22 +301,12 @@ impl Requests {
         let mut ended = 0;
         // SAFETY: as many requests as are said; the memory they work on is valid by the promise of those who started them.
         check(unsafe {
-            ffi::MPI_Testall(
-                int(self.0.len())?,
-                self.0.as_mut_ptr(),
-                &mut ended,
-                ffi::RSMPI_STATUSES_IGNORE,
-            )
+            ffi::MPI_Testall(int(self.0.len())?, self.0.as_mut_ptr(), &mut ended, ffi::RSMPI_STATUSES_IGNORE)
         })?;
         if ended != 0 {
             self.0.clear();
         }
         Ok(ended != 0)
-    }
-
-    /// Whether none is under way. (It does not ask the library.)
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     fn add(&mut self, start: impl FnOnce(*mut ffi::MPI_Request) -> c_int) -> Result<()> {
@@ -324,7 +331,7 @@ impl Requests {
     ) -> Result<()> {
         let (count, to) = (int(count)?, int(to)?);
         // SAFETY: the caller's promise.
-        self.add(|r| unsafe { ffi::MPI_Isend(from.cast(), count, of.0, to, tag, comm.0, r) })
+        self.add(|r| unsafe { ffi::MPI_Isend(address(from), count, of.0, to, tag, comm.0, r) })
     }
 
     /// # Safety
@@ -338,7 +345,7 @@ impl Requests {
     ) -> Result<()> {
         let (count, from) = (int(count)?, int(from)?);
         // SAFETY: the caller's promise.
-        self.add(|r| unsafe { ffi::MPI_Irecv(to.cast(), count, of.0, from, tag, comm.0, r) })
+        self.add(|r| unsafe { ffi::MPI_Irecv(address_mut(to), count, of.0, from, tag, comm.0, r) })
     }
 
     /// # Safety
@@ -353,7 +360,7 @@ impl Requests {
         let count = int(count)?;
         // SAFETY: the caller's promise.
         self.add(|r| unsafe {
-            ffi::MPI_Iallreduce(from.cast(), to.cast(), count, of.0, fold.0, comm.0, r)
+            ffi::MPI_Iallreduce(address(from), address_mut(to), count, of.0, fold.0, comm.0, r)
         })
     }
 
@@ -369,7 +376,7 @@ impl Requests {
         let (count, root) = (int(count)?, int(root)?);
         // SAFETY: the caller's promise.
         self.add(|r| unsafe {
-            ffi::MPI_Ireduce(from.cast(), to.cast(), count, of.0, fold.0, root, comm.0, r)
+            ffi::MPI_Ireduce(address(from), address_mut(to), count, of.0, fold.0, root, comm.0, r)
         })
     }
 
@@ -384,7 +391,7 @@ impl Requests {
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         self.add(|r| unsafe {
-            ffi::MPI_Ireduce_scatter(from.cast(), to.cast(), counts.as_ptr(), of.0, fold.0, comm.0, r)
+            ffi::MPI_Ireduce_scatter(address(from), address_mut(to), counts.as_ptr(), of.0, fold.0, comm.0, r)
         })
     }
 
@@ -402,7 +409,7 @@ impl Requests {
         // SAFETY: the caller's promise.
         self.add(|r| unsafe {
             let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
-            ffi::MPI_Iallgatherv(from.cast(), count, of.0, to.cast(), counts, starts, of.0, comm.0, r)
+            ffi::MPI_Iallgatherv(address(from), count, of.0, address_mut(to), counts, starts, of.0, comm.0, r)
         })
     }
 
@@ -416,7 +423,7 @@ impl Requests {
     ) -> Result<()> {
         let (count, root) = (int(count)?, int(root)?);
         // SAFETY: the caller's promise.
-        self.add(|r| unsafe { ffi::MPI_Ibcast(buffer.cast(), count, of.0, root, comm.0, r) })
+        self.add(|r| unsafe { ffi::MPI_Ibcast(address_mut(buffer), count, of.0, root, comm.0, r) })
     }
 
     pub(super) fn barrier(&mut self, comm: Comm) -> Result<()> {

@@ -16,8 +16,8 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// How long other ranks may take to say where they are: after a timeout, and when this process was told to end (those
 /// who tell it kill it soon after).
-const ANSWER: Duration = Duration::from_secs(1);
-const LAST_ANSWER: Duration = Duration::from_millis(250);
+pub(super) const ANSWER: Duration = Duration::from_secs(1);
+pub(super) const LAST_ANSWER: Duration = Duration::from_millis(250);
 
 /// A rank's hold on a collective.
 pub(super) struct Pending {
@@ -152,13 +152,13 @@ fn release(
 fn question(shared: &Shared, serial: Serial, since: Instant) -> Result<(), CommError> {
     let told = shared.interrupted();
     let result = ask(shared, if told { LAST_ANSWER } else { ANSWER }, |engine| ended(engine, serial));
-    if let Some(result) = result {
-        return result;
-    }
+    let world = match result {
+        Ok(world) => world,
+        Err(ended) => return ended,
+    };
     let mut engine = shared.engine();
     let Some(op) = engine.op(serial) else { return Ok(()) };
     let (call, key) = (op.name.clone(), op.key().clone());
-    let world = World::new(&engine);
     let missing = world.named(&world.absent(&key));
     let (rank, waited) = (shared.rank, since.elapsed());
     let error = if told {
@@ -171,29 +171,25 @@ fn question(shared: &Shared, serial: Serial, since: Instant) -> Result<(), CommE
     Err(error)
 }
 
-/// Asks all others where they are, until all have answered, or that time is over, or `until` finds something.
+/// Asks all others where they are, until all have answered, or that time is over, or `until` finds something, which is
+/// the error then. Several threads may ask at a time.
 pub(super) fn ask<T>(
     shared: &Shared,
     most: Duration,
     until: impl Fn(&Engine) -> Option<T>,
-) -> Option<T> {
+) -> Result<World, T> {
     let since = Instant::now();
-    {
-        let mut engine = shared.engine();
-        engine.question += 1;
-        engine.answers.clear();
-        let question = Message::Ask(engine.question);
-        engine.tell_all(&question);
-    }
+    shared.engine().tell_all(&Message::Ask);
     loop {
         let mut engine = shared.engine();
         // An error is noted in the engine, where `until` may find it.
         let _noted = engine.step(None);
         if let Some(found) = until(&engine) {
-            return Some(found);
+            return Err(found);
         }
-        if engine.answers.len() + 1 >= shared.size || since.elapsed() >= most || engine.stopped {
-            return None;
+        let world = World::since(since, &engine);
+        if world.silent().is_empty() || since.elapsed() >= most || engine.stopped {
+            return Ok(world);
         }
         drop(engine);
         std::thread::sleep(NAP);
@@ -207,8 +203,10 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(engine: &Engine) -> World {
-        let mut ranks = engine.answers.clone();
+    fn since(asked: Instant, engine: &Engine) -> World {
+        let answers = engine.answers.iter().filter(|(_, (at, _))| *at >= asked);
+        let mut ranks: BTreeMap<usize, Status> =
+            answers.map(|(rank, (_, status))| (*rank, status.clone())).collect();
         ranks.insert(engine.rank, engine.status());
         World { size: engine.size, ranks }
     }

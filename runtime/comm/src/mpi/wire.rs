@@ -5,16 +5,8 @@ use crate::{Call, CallName, Kind, Part, Slot, Tag};
 use meshwright_plan::{DType, Monoid};
 use std::sync::Arc;
 
-const DTYPES: [DType; 8] = [
-    DType::F64,
-    DType::F32,
-    DType::BF16,
-    DType::I32,
-    DType::U8,
-    DType::Bool,
-    DType::PairF32,
-    DType::PairF64,
-];
+const DTYPES: [DType; 8] =
+    [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8, DType::Bool, DType::PairF32, DType::PairF64];
 
 /// The collective of a group, by the number of those before it on that group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,8 +55,8 @@ pub(super) enum Message {
     /// To the first member of a group: a member wants to give up.
     Withdraw(Key),
     /// Where are you?
-    Ask(u64),
-    Answer(u64, Status),
+    Ask,
+    Answer(Status),
     /// Everything ends: who says so, and why.
     Abort(usize, String),
     /// The sender comes to no further collective.
@@ -89,13 +81,9 @@ impl Message {
                 w.byte(2);
                 w.key(key);
             }
-            Message::Ask(token) => {
-                w.byte(3);
-                w.number(*token);
-            }
-            Message::Answer(token, status) => {
+            Message::Ask => w.byte(3),
+            Message::Answer(status) => {
                 w.byte(4);
-                w.number(*token);
                 w.option(status.last.as_ref(), Writer::name);
                 w.option(status.waits.as_ref(), Writer::key);
                 w.posted(&status.posted);
@@ -129,11 +117,10 @@ impl Message {
             0 => Message::Header(r.key()?, r.header()?),
             1 => Message::Verdict(r.key()?, r.verdict()?),
             2 => Message::Withdraw(r.key()?),
-            3 => Message::Ask(r.number()?),
+            3 => Message::Ask,
             4 => {
-                let token = r.number()?;
                 let (last, waits) = (r.option(Reader::name)?, r.option(Reader::key)?);
-                Message::Answer(token, Status { last, waits, posted: r.posted()? })
+                Message::Answer(Status { last, waits, posted: r.posted()? })
             }
             5 => Message::Abort(r.size()?, r.text()?),
             6 => Message::Left(r.posted()?),
@@ -438,7 +425,10 @@ mod tests {
         let calls = [
             Call::AllReduce {
                 monoid: Monoid::Max,
-                bucket: vec![Slot::InPlace(BufMut::absent(3, DType::F32)), Slot::InPlace(BufMut::absent(0, dtype))],
+                bucket: vec![
+                    Slot::InPlace(BufMut::absent(3, DType::F32)),
+                    Slot::InPlace(BufMut::absent(0, dtype)),
+                ],
             },
             Call::AllGather { input, counts: vec![5, 2].into(), output: BufMut::absent(7, dtype) },
             Call::ReduceScatter {
@@ -464,21 +454,22 @@ mod tests {
         ];
         let tag = Tag::new(17, "h1", 20);
         let name = CallName { kind: Kind::Permute, tag: tag.clone() };
-        let mut messages: Vec<Message> = calls
-            .into_iter()
-            .map(|call| Message::Header(key(), Header { tag: tag.clone(), call }))
-            .collect();
+        let mut messages: Vec<Message> =
+            calls.into_iter().map(|call| Message::Header(key(), Header { tag: tag.clone(), call })).collect();
         let barrier = || Header { tag: Tag::new(1, "ä", 0), call: Call::Barrier };
-        let status =
-            Status { last: Some(name), waits: Some(key()), posted: vec![(vec![0, 1].into(), 9), (vec![1].into(), 1)] };
+        let status = Status {
+            last: Some(name),
+            waits: Some(key()),
+            posted: vec![(vec![0, 1].into(), 9), (vec![1].into(), 1)],
+        };
         messages.extend([
             Message::Verdict(key(), Verdict::Go),
             Message::Verdict(key(), Verdict::Conflict(Box::new([(0, barrier()), (1, barrier())]))),
             Message::Verdict(key(), Verdict::Withdrawn(1)),
             Message::Withdraw(key()),
-            Message::Ask(u64::MAX),
-            Message::Answer(3, Status::default()),
-            Message::Answer(3, status),
+            Message::Ask,
+            Message::Answer(Status::default()),
+            Message::Answer(status),
             Message::Abort(2, "no space left".into()),
             Message::Left(vec![(vec![5, 6].into(), 3)]),
         ]);

@@ -1,7 +1,7 @@
 //! The benchmark: that it counts wrong elements, and what it derives from times.
 
 use super::millis;
-use crate::bench::{DTYPES, Job, KINDS, MONOIDS, Measured, bus_factor, run, sizes};
+use crate::bench::{DTYPES, Job, KINDS, MONOIDS, Measured, bus_factor, run, run_end, sizes};
 use crate::{CommError, Fault, Faulty, Kind, Timeouts, Transport, World};
 use meshwright_plan::{DType, Monoid};
 
@@ -106,4 +106,22 @@ fn whoever_has_heard_enough_hears_no_more() {
     })
     .unwrap();
     assert_eq!(heard, 2);
+}
+
+#[test]
+fn ends_measured_apart_give_what_a_world_gives() {
+    let jobs =
+        [job(Kind::AllReduce, Monoid::Sum, DType::F32, 4096), job(Kind::Permute, Monoid::Sum, DType::U8, 99)];
+    let found = super::on_all(3, Timeouts::for_tests(), |t| {
+        let mut found = Vec::new();
+        let rank = t.rank();
+        run_end(t, &jobs, |m| {
+            found.push((m.job, m.members, m.elements, m.wrong, m.median > millis(0)));
+            true
+        })
+        .unwrap();
+        (rank, found)
+    });
+    let want: Vec<_> = jobs.iter().map(|j| (*j, 3, j.elements(3), Some(0), true)).collect();
+    assert_eq!(found, [(0, want), (1, vec![]), (2, vec![])]);
 }

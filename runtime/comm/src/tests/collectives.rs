@@ -8,6 +8,7 @@ use crate::{
     Buf, BufMut, Call, Collectives, CommError, Element, Faulty, Group, PairF32, PairF64, Part, Slot,
 };
 use crate::{Tag, Timeouts, Transport};
+use half::bf16;
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -205,23 +206,29 @@ impl<T: Transport> Device<T> {
 
 fn every_case(mesh: &Mesh, delays: Duration) {
     on_all(mesh.devices(), Timeouts::for_tests(), |t| {
-        let rank = t.rank();
-        let mut transport = Faulty::new(t).with_delays(rank as u64, delays);
-        let orders: [&[u8]; 5] = [&[], &[0], &[1], &[0, 1], &[1, 0]];
-        for (i, axes) in orders.iter().enumerate() {
-            let axes: Vec<Axis> = axes.iter().map(|a| Axis(*a)).collect();
-            let group = Group::of_mesh(mesh, rank, &axes).unwrap();
-            let mut device = Device { transport, group, sequence: 1000 * i as u64 };
-            device.all::<Plain<f32>>();
-            device.all::<Plain<f64>>();
-            device.all::<Plain<i32>>();
-            device.all::<Plain<u8>>();
-            device.all::<Truth>();
-            device.all::<Plain<PairF32>>();
-            device.all::<Plain<PairF64>>();
-            transport = device.transport;
-        }
+        let seed = t.rank() as u64;
+        every_case_on(mesh, Faulty::new(t).with_delays(seed, delays));
     });
+}
+
+/// Every case of one device, on any transport that folds left to right.
+pub(crate) fn every_case_on(mesh: &Mesh, mut transport: impl Transport) {
+    let rank = transport.rank();
+    let orders: [&[u8]; 5] = [&[], &[0], &[1], &[0, 1], &[1, 0]];
+    for (i, axes) in orders.iter().enumerate() {
+        let axes: Vec<Axis> = axes.iter().map(|a| Axis(*a)).collect();
+        let group = Group::of_mesh(mesh, rank, &axes).unwrap();
+        let mut device = Device { transport, group, sequence: 1000 * i as u64 };
+        device.all::<Plain<f32>>();
+        device.all::<Plain<f64>>();
+        device.all::<Plain<bf16>>();
+        device.all::<Plain<i32>>();
+        device.all::<Plain<u8>>();
+        device.all::<Truth>();
+        device.all::<Plain<PairF32>>();
+        device.all::<Plain<PairF64>>();
+        transport = device.transport;
+    }
 }
 
 #[test]

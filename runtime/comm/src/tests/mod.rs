@@ -1,14 +1,15 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
-//! Devices that are threads, against a naive reference and against faults.
+//! Devices that are threads, against faults. (Results against a naive reference: the suite of all transports in `tests/`.)
 
 mod bench;
-mod collectives;
+pub(crate) mod collectives;
 mod failures;
 mod flight;
 mod stress;
 mod values;
 
-use crate::{CommError, Group, Tag, ThreadsTransport, Timeouts, Transport, World};
+use crate::{Buf, CommError, Group, Tag, ThreadsTransport, Timeouts, Transport, World};
+use meshwright_plan::DType;
 use std::time::Duration;
 
 /// Runs every device of a world on a thread of its own; results in ascending rank.
@@ -43,4 +44,14 @@ fn millis(n: u64) -> Duration {
 /// The errors, where all devices of a test should fail.
 fn errors(results: Vec<Result<(), CommError>>) -> Vec<CommError> {
     results.into_iter().map(Result::unwrap_err).collect()
+}
+
+#[test]
+fn bytes_are_checked_for_length_and_alignment() {
+    let words = [0u64; 4];
+    let floats: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    assert!(Buf::from_bytes(&floats[..7], DType::F32).is_err());
+    let start = floats.as_ptr().align_offset(8);
+    assert!(Buf::from_bytes(&floats[start + 1..start + 9], DType::F64).is_err());
+    assert_eq!(Buf::from_bytes(&floats[start..start + 16], DType::PairF32).unwrap().len(), 2);
 }

@@ -1,6 +1,7 @@
 //! Random elements, and folds written a second time.
 
 use crate::{Element, PairF32, PairF64};
+use half::bf16;
 use meshwright_plan::Monoid;
 use std::cmp::Ordering;
 
@@ -66,6 +67,18 @@ macro_rules! floats {
     )*};
 }
 floats!(f32, f64);
+
+impl Sample for bf16 {
+    fn sample(rng: &mut Rng) -> Self {
+        bf16::from_f32(f32::sample(rng))
+    }
+    fn bits(self) -> (u64, u64) {
+        (if self.is_nan() { bf16::NAN } else { self }.to_bits().into(), 0)
+    }
+    fn naive(monoid: Monoid, a: Self, b: Self) -> Self {
+        bf16::from_f32(f32::naive(monoid, a.to_f32(), b.to_f32()))
+    }
+}
 
 impl Sample for i32 {
     fn sample(rng: &mut Rng) -> Self {

@@ -152,6 +152,14 @@ impl Shared {
         Some(CommError::Left { rank, call: call.clone() })
     }
 
+    /// The first abort.
+    pub(super) fn aborted(&self) -> Option<(usize, String)> {
+        if !self.any_ended.load(Ordering::SeqCst) {
+            return None;
+        }
+        lock(&self.endings).aborted.clone()
+    }
+
     pub(super) fn check_aborted(&self, call: &CallName) -> Result<(), CommError> {
         self.why_hopeless([], call).map_or(Ok(()), Err)
     }

@@ -272,7 +272,11 @@ impl<'o> Block<'_, 'o> {
         match place {
             Place::Reg(r) => T::bank(self.banks)[r].first(n),
             Place::Input(k) => match self.args[k] {
-                Arg::Slice(s) if self.kernel.inputs[k].dense && self.kernel.inputs[k].dtype != DType::BF16 => &T::slice(s)[self.base + start..][..n],
+                Arg::Slice(s)
+                    if self.kernel.inputs[k].dense && self.kernel.inputs[k].dtype != DType::BF16 =>
+                {
+                    &T::slice(s)[self.base + start..][..n]
+                }
                 _ => self.kernel.inputs[k].reg.map_or(&[], |r| T::bank(self.banks)[r].first(n)),
             },
             Place::Out(o) => &T::slice(self.outs[o].as_slice())[start..start + n],

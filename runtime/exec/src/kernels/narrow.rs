@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn rounding_is_to_nearest_even_as_half_does_it() {
-        let mut xs = vec![0.0f32, -0.0, 1.0, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, f32::MAX, -f32::MAX, 1e-40];
+        let mut xs =
+            vec![0.0f32, -0.0, 1.0, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, f32::MAX, -f32::MAX, 1e-40];
         xs.extend([f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE]);
         xs.extend((0..4000u32).map(|i| f32::from_bits(0x3f80_0000 + i * 37)));
         for x in xs {

@@ -35,6 +35,8 @@ pub(crate) enum Piece {
         flight: usize,
         /// The piece.
         start: usize,
+        /// The step that waits.
+        step: usize,
     },
 }
 
@@ -135,7 +137,7 @@ fn add(
             return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
         };
         end_segment(segment, pieces);
-        pieces.push(Piece::Wait { flight, start });
+        pieces.push(Piece::Wait { flight, start, step: index });
         lower.arrive(&arrival);
         ending.extend(&arrival.ending);
         segment.extend(lower.emit.finish(&ending).into_iter().map(|o| (o, index)));

@@ -14,6 +14,7 @@ use crate::kernels::{KernelError, RandomKernel, SliceMut};
 use crate::own::Dice;
 use crate::program::{Ended, lock};
 use crate::tensor::{Pool, bytes_mut, from_host, to_host};
+use crate::trace::{Recorder, What};
 use burn_backend::{DType as BurnType, DeviceOps, Shape};
 use burn_flex::FlexTensor;
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorIr, TensorStatus};
@@ -56,7 +57,7 @@ pub(crate) struct PlainProgram<B: Plain> {
     /// Storage on the host for what collectives send and receive.
     pool: Pool,
     /// Collectives in flight, by their number. After a run that failed it holds those that were not waited for.
-    flying: BTreeMap<usize, Vec<Flying>>,
+    flying: BTreeMap<usize, Vec<(Flying, u64)>>,
 }
 
 /// What a collective works on, in the memory of the host.
@@ -186,11 +187,11 @@ impl<B: Plain> PlainProgram<B> {
         transport: &mut dyn Transport,
         sequence: &mut u64,
         at: &mut Option<usize>,
-        peak: &mut Option<u64>,
+        (peak, recorder): (&mut Option<u64>, Option<&mut Recorder>),
     ) -> Result<(), Ended> {
         *lock(&self.shared.dice) = dice;
         let pieces = std::mem::take(&mut self.pieces);
-        let done = self.run_pieces(&pieces, device, transport, sequence, at, peak);
+        let done = self.run_pieces(&pieces, device, transport, sequence, at, (peak, recorder));
         self.pieces = pieces;
         done
     }
@@ -279,13 +280,16 @@ impl<B: Plain> PlainProgram<B> {
         transport: &mut dyn Transport,
         sequence: &mut u64,
         at: &mut Option<usize>,
-        peak: &mut Option<u64>,
+        (peak, mut recorder): (&mut Option<u64>, Option<&mut Recorder>),
     ) -> Result<(), Ended> {
         for piece in pieces {
             match piece {
                 Piece::Segment(operations) => {
                     for (k, (operation, step)) in operations.iter().enumerate() {
                         *at = Some(*step);
+                        if let Some(r) = &mut recorder {
+                            r.compute(*step);
+                        }
                         self.interpreter.register_op(operation.clone());
                         if matches!(operation, OperationIr::Custom(_))
                             && let Some(error) = lock(&self.shared.error).take()
@@ -302,10 +306,20 @@ impl<B: Plain> PlainProgram<B> {
                     let mut flying = vec![];
                     for request in requests {
                         *sequence += 1;
+                        let begin = recorder.as_mut().map_or(0, |r| r.close());
                         let started = self.start(prepared, request, transport, *sequence)?;
+                        if let Some(r) = &mut recorder {
+                            r.ended(What::Start, *step, begin, *sequence);
+                        }
                         match flight {
-                            Some(_) => flying.push(started),
-                            None => self.finish(request, started, device)?,
+                            Some(_) => flying.push((started, *sequence)),
+                            None => {
+                                let begin = recorder.as_mut().map_or(0, |r| r.close());
+                                self.finish(request, started, device)?;
+                                if let Some(r) = &mut recorder {
+                                    r.ended(What::Wait, *step, begin, *sequence);
+                                }
+                            }
                         }
                     }
                     if let Some(flight) = flight {
@@ -313,14 +327,18 @@ impl<B: Plain> PlainProgram<B> {
                     }
                     self.look(*step, device, peak);
                 }
-                Piece::Wait { flight, start } => {
+                Piece::Wait { flight, start, step: end } => {
                     if let (Some(Piece::Collective { requests, step, .. }), Some(flying)) =
                         (pieces.get(*start), self.flying.remove(flight))
                     {
                         // Errors name the collective.
                         *at = Some(*step);
-                        for (request, started) in requests.iter().zip(flying) {
+                        for (request, (started, sequence)) in requests.iter().zip(flying) {
+                            let begin = recorder.as_mut().map_or(0, |r| r.close());
                             self.finish(request, started, device)?;
+                            if let Some(r) = &mut recorder {
+                                r.ended(What::Wait, *end, begin, sequence);
+                            }
                         }
                     }
                 }

@@ -17,7 +17,11 @@ use std::time::Duration;
 
 /// Devices for a mesh, which wait for each other for two seconds.
 fn cluster(mesh: &Mesh) -> Cluster {
-    let options = ClusterOptions { cores: Some(2), timeouts: Timeouts::all(Duration::from_secs(2)), ..ClusterOptions::default() };
+    let options = ClusterOptions {
+        cores: Some(2),
+        timeouts: Timeouts::all(Duration::from_secs(2)),
+        ..ClusterOptions::default()
+    };
     Cluster::threads(mesh, &options).unwrap()
 }
 

@@ -79,7 +79,14 @@ impl Builder {
                 because: String::new(),
             })
             .collect();
-        self.plan.steps.push(Step { kind, phase: Phase::Forward, origin, reuse: vec![], free: vec![], flight: None });
+        self.plan.steps.push(Step {
+            kind,
+            phase: Phase::Forward,
+            origin,
+            reuse: vec![],
+            free: vec![],
+            flight: None,
+        });
     }
 
     /// `out = f(loads)`, element by element.

@@ -1,6 +1,7 @@
 use super::{Rng, dot, indices, same_for_all_pools};
 use crate::kernels::level::Level;
 use crate::kernels::{Access, Arg, KernelError, MapKernel, PairF32, Slice, SliceMut};
+use half::bf16;
 use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 
@@ -9,6 +10,7 @@ use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 enum Data {
     F64(Vec<f64>),
     F32(Vec<f32>),
+    BF16(Vec<bf16>),
     I32(Vec<i32>),
     U8(Vec<u8>),
     Bool(Vec<u8>),
@@ -20,6 +22,7 @@ impl Data {
         match dtype {
             DType::F64 => Data::F64(x.collect()),
             DType::F32 => Data::F32(x.map(|x| x as f32).collect()),
+            DType::BF16 => Data::BF16(x.map(|x| bf16::from_f32(x as f32)).collect()),
             DType::I32 => Data::I32(x.map(|x| x as i32).collect()),
             DType::U8 => Data::U8(x.map(|x| x as u8).collect()),
             DType::Bool => Data::Bool(x.map(|x| u8::from(x > 0.0)).collect()),
@@ -31,6 +34,7 @@ impl Data {
         match self {
             Data::F64(v) => v[i],
             Data::F32(v) => f64::from(v[i]),
+            Data::BF16(v) => f64::from(v[i]),
             Data::I32(v) => f64::from(v[i]),
             Data::U8(v) | Data::Bool(v) => f64::from(v[i]),
             Data::Pair(v) => f64::from(v[i].index),
@@ -41,6 +45,7 @@ impl Data {
         match self {
             Data::F64(v) => Slice::F64(v),
             Data::F32(v) => Slice::F32(v),
+            Data::BF16(v) => Slice::BF16(v),
             Data::I32(v) => Slice::I32(v),
             Data::U8(v) => Slice::U8(v),
             Data::Bool(v) => Slice::Bool(v),
@@ -52,6 +57,7 @@ impl Data {
         match self {
             Data::F64(v) => SliceMut::F64(v),
             Data::F32(v) => SliceMut::F32(v),
+            Data::BF16(v) => SliceMut::BF16(v),
             Data::I32(v) => SliceMut::I32(v),
             Data::U8(v) => SliceMut::U8(v),
             Data::Bool(v) => SliceMut::Bool(v),
@@ -60,7 +66,7 @@ impl Data {
     }
 }
 
-const TYPES: [DType; 5] = [DType::F64, DType::F32, DType::I32, DType::U8, DType::Bool];
+const TYPES: [DType; 6] = [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8, DType::Bool];
 
 fn random_expr(rng: &mut Rng, inputs: &[DType], rank: usize) -> Expr {
     let mut e = Expr::default();
@@ -83,7 +89,7 @@ fn random_expr(rng: &mut Rng, inputs: &[DType], rank: usize) -> Expr {
         let bools: Vec<Reg> = plain.iter().copied().filter(|r| e.dtype(*r) == DType::Bool).collect();
         use BinaryFn::*;
         match rng.below(8) {
-            0 => e.cast(a, TYPES[rng.below(5)]),
+            0 => e.cast(a, TYPES[rng.below(6)]),
             1 => e.select(bools[rng.below(bools.len())], a, b),
             2 if rank > 0 => e.push(Scalar::Index(rng.below(rank) as u16), DType::I32),
             3 => e.binary([Lt, Le, Gt, Ge, Eq, Ne][rng.below(6)], a, b),
@@ -103,6 +109,7 @@ fn random_expr(rng: &mut Rng, inputs: &[DType], rank: usize) -> Expr {
 fn round(x: f64, t: DType) -> f64 {
     match t {
         DType::F32 => f64::from(x as f32),
+        DType::BF16 => f64::from(bf16::from_f32(x as f32)),
         DType::I32 => f64::from(x as i64 as i32),
         DType::U8 => f64::from(x as i64 as u8),
         _ => x,
@@ -181,6 +188,7 @@ fn cast(x: f64, from: DType, to: DType) -> f64 {
     match to {
         DType::F64 => x,
         DType::F32 => f64::from(x as f32),
+        DType::BF16 => f64::from(bf16::from_f32(x as f32)),
         DType::I32 => f64::from(x as i32),
         DType::U8 if from == DType::I32 => f64::from(x as i32 as u8),
         DType::U8 => f64::from(x as u8),
@@ -216,13 +224,13 @@ fn evaluate(e: &Expr, index: &[usize], offsets: &[usize], load: impl Fn(usize) -
 #[test]
 fn random_expressions_over_random_layouts() {
     let mut rng = Rng(7);
-    let all = [DType::F64, DType::F32, DType::I32, DType::U8, DType::Bool, DType::PairF32];
+    let all = [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8, DType::Bool, DType::PairF32];
     for round in 0..600 {
         let mut shape = rng.shape(4);
         if round % 20 == 0 {
             shape = vec![3, 1, 1000 + rng.below(50)];
         }
-        let types: Vec<DType> = (0..1 + rng.below(4)).map(|_| all[rng.below(6)]).collect();
+        let types: Vec<DType> = (0..1 + rng.below(4)).map(|_| all[rng.below(7)]).collect();
         let offsets: Vec<usize> = shape.iter().map(|_| rng.below(100)).collect();
         let mut data = vec![];
         let mut accesses = vec![];

@@ -1,6 +1,7 @@
 use super::{Rng, dot, indices, same_for_all_pools};
 use crate::kernels::level::Level;
 use crate::kernels::{Access, PairF32, PairF64, ReduceKernel, Slice, SliceMut};
+use half::bf16;
 use meshwright_plan::{DType, Monoid};
 
 /// Shapes to keep and to fold, with the strides of an input that has their dims in any order.
@@ -43,6 +44,21 @@ fn folds_of_random_layouts() {
                 kernel.run(Slice::F32(&x), SliceMut::F32(&mut out)).unwrap();
                 let got: Vec<f64> = out.iter().map(|x| f64::from(*x)).collect();
                 assert_eq!(got, want, "{monoid} {keep:?} {fold:?} {access:?}");
+
+                // These are numbers of `bf16`; their sums are numbers of `f32`.
+                let halves: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+                let narrow = Access { dtype: DType::BF16, ..access.clone() };
+                let kernel = ReduceKernel::new(monoid, &keep, &fold, &narrow, 0).unwrap().with_level(level);
+                let got: Vec<f64> = if monoid == Monoid::Sum {
+                    let mut out = vec![7.0f32; want.len()];
+                    kernel.run(Slice::BF16(&halves), SliceMut::F32(&mut out)).unwrap();
+                    out.into_iter().map(f64::from).collect()
+                } else {
+                    let mut out = vec![bf16::ONE; want.len()];
+                    kernel.run(Slice::BF16(&halves), SliceMut::BF16(&mut out)).unwrap();
+                    out.into_iter().map(f64::from).collect()
+                };
+                assert_eq!(got, want, "{monoid} of bf16 {keep:?} {fold:?}");
 
                 let ints: Vec<i32> = x.iter().map(|x| (*x * 4.0) as i32).collect();
                 let access = Access { dtype: DType::I32, ..access.clone() };

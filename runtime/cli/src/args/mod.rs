@@ -1,9 +1,16 @@
 //! The options of every command.
 
+mod bench;
+mod launch;
+
+pub(crate) use bench::*;
+pub(crate) use launch::*;
+
 use crate::pick::{self, Emit, passes_help};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use meshwright_plan::DType;
-use meshwright_train::ProjectOptions;
+use meshwright_train::{ProjectOptions, TraceOptions};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Named-dimension tensor programs on a mesh of devices: a model file says what is computed, a layout file says which
@@ -51,6 +58,8 @@ pub(crate) enum Command {
     Layouts(ShippedArgs),
     /// Look into the checkpoints of a run.
     Ckpt(CkptArgs),
+    /// List what this machine has to run on, and say why a GPU cannot be used.
+    Devices(ListDevicesArgs),
     /// Print a script that completes commands and options in a shell.
     Completions(CompletionsArgs),
 }
@@ -69,6 +78,7 @@ impl Command {
             Command::Launch(a) => a.what.common().format.format,
             Command::Models(a) | Command::Layouts(a) => a.format.format,
             Command::Ckpt(a) => a.what.args().format.format,
+            Command::Devices(a) => a.format.format,
             Command::Completions(_) => Format::Text,
         }
     }
@@ -277,6 +287,24 @@ impl ThreadsArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(next_help_heading = "Timeline")]
+pub(crate) struct TraceArgs {
+    /// Write a timeline of some steps, all devices on one clock, for ui.perfetto.dev or chrome://tracing.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Which steps the timeline shows, by number, the first and the last [default: the first 20]
+    #[arg(long, value_name = "A..B", requires = "trace", value_parser = pick::steps)]
+    pub(crate) trace_steps: Option<RangeInclusive<u64>>,
+}
+
+impl TraceArgs {
+    pub(crate) fn get(&self) -> Option<TraceOptions> {
+        let file = self.trace.clone()?;
+        Some(TraceOptions { file, steps: self.trace_steps.clone() })
+    }
+}
+
+#[derive(Args, Debug)]
 #[command(next_help_heading = "Passes")]
 pub(crate) struct PassArgs {
     /// Print a stage of the compiler in place of the report: graph (what the partitioner is given), spmd (what it makes),
@@ -327,6 +355,8 @@ pub(crate) struct TrainArgs {
     /// Do not evaluate on the test set after each epoch.
     #[arg(long, help_heading = "Run")]
     pub(crate) no_eval: bool,
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
 }
 
 #[derive(Args, Debug)]
@@ -460,268 +490,17 @@ pub(crate) struct FmtArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct BenchArgs {
-    #[command(subcommand)]
-    pub(crate) what: BenchWhat,
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum BenchWhat {
-    /// Time whole training steps of a model.
-    #[command(after_help = "\
-Examples:
-  meshwright bench model mlp --steps 40
-  meshwright bench model mlp --layout dp_mp --dim batch=1000 --format json")]
-    Model(BenchModelArgs),
-    /// Time the collectives between devices, by size, and compare every element of their results.
-    #[command(after_help = "\
-Examples:
-  meshwright bench collectives
-  meshwright bench collectives --op all --devices 8 --max 1MiB
-  meshwright bench collectives --mesh r=2,c=2 --op all_reduce,all_gather --type f64 --format json
-
-In the manner of nccl-tests: the time of a call is that of its slowest device; `time` is the median of the calls and `least`
-the shortest. The size is that of the greater of a device's two buffers. algbw is size over time; busbw is algbw times what
-must be moved for each byte, which for n devices is 2(n-1)/n (all_reduce), (n-1)/n (all_gather, reduce_scatter, all_to_all)
-or 1 (permute, broadcast). GB/s are 10^9 bytes a second. Wrong elements end the command with code 1.")]
-    Collectives(BenchCollectivesArgs),
-}
-
-impl BenchWhat {
-    pub(crate) fn format(&self) -> Format {
-        match self {
-            BenchWhat::Model(a) => a.format.format,
-            BenchWhat::Collectives(a) => a.format.format,
-        }
-    }
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct BenchCollectivesArgs {
-    /// The mesh, such as all=4; its devices form one group.
-    #[arg(long, value_name = "AXES", conflicts_with = "devices")]
-    pub(crate) mesh: Option<String>,
-    /// How many devices.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) devices: u32,
-    /// Which collectives, separated by commas.
-    #[arg(long = "op", value_enum, value_name = "OP", value_delimiter = ',', default_value = "all_reduce")]
-    pub(crate) ops: Vec<BenchOp>,
-    /// Least size, such as 4KiB, 64_000 or 1MB.
-    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = pick::size)]
-    pub(crate) min: usize,
-    /// Greatest size.
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = pick::size)]
-    pub(crate) max: usize,
-    /// Each size is so many times the one before.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
-    pub(crate) factor: u32,
-    /// Type of the elements.
-    #[arg(long = "type", value_enum, default_value_t)]
-    pub(crate) dtype: BenchType,
-    /// How all_reduce and reduce_scatter fold.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) redop: BenchFold,
-    /// Timed calls of each size [default: as many as move 1 GiB, but 20 to 2000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) iters: Option<u32>,
-    /// Calls before them.
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) warmup: u32,
-    /// Calls after them in which every element is compared; 0 for none.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) check: u32,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum BenchOp {
-    AllReduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    /// Each device sends its buffer to the next.
-    Permute,
-    Broadcast,
-    /// All of them.
-    All,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum BenchType {
-    F64,
-    #[default]
-    F32,
-    I32,
-    U8,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum BenchFold {
-    #[default]
-    Sum,
-    Max,
-    Min,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct LaunchArgs {
-    #[command(subcommand)]
-    pub(crate) what: LaunchWhat,
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum LaunchWhat {
-    /// A Slurm batch file, with one task a device.
-    #[command(after_help = "\
-Examples:
-  meshwright launch slurm bert --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 -o bert.sbatch
-  meshwright launch slurm bert --layout dp --mesh all=8 --nodes 2 --per-node 4 --partition gpu --module cuda/12.6 \\
-      --memory 80GiB -- --steps 10000 --run /scratch/me/bert
-
-What stands after `--` goes to `meshwright train` as it is. A plan that does not fit the nodes is refused.")]
-    Slurm(LaunchSlurmArgs),
-    /// A Kubernetes MPIJob, for the MPI operator.
-    #[command(after_help = "\
-Examples:
-  meshwright launch k8s bert --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 --image registry.local/meshwright:1 \\
-      --volume runs:/runs -o bert.yaml -- --steps 10000 --run /runs/bert
-  kubectl apply -f bert.yaml
-
-Models and layouts that are files must be in the image, or on a volume.")]
-    K8s(LaunchK8sArgs),
-}
-
-impl LaunchWhat {
-    pub(crate) fn common(&self) -> &LaunchCommon {
-        match self {
-            LaunchWhat::Slurm(a) => &a.common,
-            LaunchWhat::K8s(a) => &a.common,
-        }
-    }
-
-    /// The command that starts a file.
-    pub(crate) fn start(&self, file: &std::path::Path) -> String {
-        match self {
-            LaunchWhat::Slurm(_) => format!("sbatch {}", file.display()),
-            LaunchWhat::K8s(_) => format!("kubectl apply -f {}", file.display()),
-        }
-    }
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct LaunchCommon {
-    #[command(flatten)]
-    pub(crate) project: ProjectArgs,
-    /// Nodes.
-    #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub(crate) nodes: u32,
-    /// GPUs of a node that are used, with one process each; with --cpu, processes of a node.
-    #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) per_node: u32,
-    /// Memory of a GPU, such as 80GiB: a plan that needs more is refused.
-    #[arg(long, value_name = "SIZE", help_heading = "Job", value_parser = crate::pick::size)]
-    pub(crate) memory: Option<usize>,
-    /// Train on CPUs.
-    #[arg(long, help_heading = "Job")]
-    pub(crate) cpu: bool,
-    /// Cores of a process.
-    #[arg(long, value_name = "N", help_heading = "Job")]
-    pub(crate) cores: Option<u32>,
-    /// Name of the job [default: the model's]
-    #[arg(long, help_heading = "Job")]
-    pub(crate) name: Option<String>,
-    /// The command `meshwright` on the nodes.
-    #[arg(long, value_name = "PATH", default_value = "meshwright", help_heading = "Job")]
-    pub(crate) program: String,
-    /// The network interface over which ranks find each other, such as ib0 (NCCL_SOCKET_IFNAME).
-    #[arg(long, value_name = "NAME", help_heading = "Job")]
-    pub(crate) interface: Option<String>,
-    /// The RDMA adapters for the data, such as mlx5 (NCCL_IB_HCA).
-    #[arg(long, value_name = "NAMES", help_heading = "Job")]
-    pub(crate) hca: Option<String>,
-    /// The file; without it, standard output.
-    #[arg(long, short, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Write over a file that exists.
-    #[arg(long, requires = "output")]
-    pub(crate) force: bool,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-    /// Further arguments of `meshwright train`.
-    #[arg(last = true, value_name = "TRAIN ARGS", allow_hyphen_values = true)]
-    pub(crate) train: Vec<String>,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct LaunchSlurmArgs {
-    #[command(flatten)]
-    pub(crate) common: LaunchCommon,
-    /// Time limit, as Slurm writes it.
-    #[arg(long, default_value = "24:00:00", help_heading = "Slurm")]
-    pub(crate) time: String,
-    /// Partition.
-    #[arg(long, help_heading = "Slurm")]
-    pub(crate) partition: Option<String>,
-    /// Account.
-    #[arg(long, help_heading = "Slurm")]
-    pub(crate) account: Option<String>,
-    /// Quality of service.
-    #[arg(long, help_heading = "Slurm")]
-    pub(crate) qos: Option<String>,
-    /// A module to load; may be repeated.
-    #[arg(long = "module", value_name = "NAME", help_heading = "Slurm")]
-    pub(crate) modules: Vec<String>,
-    /// How srun starts MPI; `srun --mpi=list` shows what a cluster has.
-    #[arg(long, default_value = "pmix", help_heading = "Slurm")]
-    pub(crate) mpi: String,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct LaunchK8sArgs {
-    #[command(flatten)]
-    pub(crate) common: LaunchCommon,
-    /// The container image, with meshwright, an MPI library and an SSH server.
-    #[arg(long, help_heading = "Kubernetes")]
-    pub(crate) image: String,
-    /// Namespace.
-    #[arg(long, help_heading = "Kubernetes")]
-    pub(crate) namespace: Option<String>,
-    /// A volume for data and runs, CLAIM:/path; may be repeated.
-    #[arg(long = "volume", value_name = "CLAIM:/PATH", help_heading = "Kubernetes")]
-    pub(crate) volumes: Vec<String>,
-    /// The resource that stands for an RDMA adapter, such as rdma/hca.
-    #[arg(long, value_name = "RESOURCE", help_heading = "Kubernetes")]
-    pub(crate) rdma: Option<String>,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct BenchModelArgs {
-    #[command(flatten)]
-    pub(crate) project: ProjectArgs,
-    /// Timed steps.
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) steps: u32,
-    /// Steps before them.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) warmup: u32,
-    /// Seed of the values and the data.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
-    #[command(flatten)]
-    pub(crate) threads: ThreadsArgs,
-    #[command(flatten)]
-    pub(crate) devices: DevicesArgs,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-}
-
-#[derive(Args, Debug)]
 pub(crate) struct ShippedArgs {
     /// Print this one.
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The libraries of a GPU are opened by their usual names, or where MESHWRIGHT_CUDA, MESHWRIGHT_NCCL and MESHWRIGHT_NVML say.")]
+pub(crate) struct ListDevicesArgs {
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

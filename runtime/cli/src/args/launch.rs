@@ -1,0 +1,136 @@
+//! The options of `launch`.
+
+use super::{FormatArgs, ProjectArgs};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub(crate) struct LaunchArgs {
+    #[command(subcommand)]
+    pub(crate) what: LaunchWhat,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum LaunchWhat {
+    /// A Slurm batch file, with one task a device.
+    #[command(after_help = "\
+Examples:
+  meshwright launch slurm bert --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 -o bert.sbatch
+  meshwright launch slurm bert --layout dp --mesh all=8 --nodes 2 --per-node 4 --partition gpu --module cuda/12.6 \\
+      --memory 80GiB -- --steps 10000 --run /scratch/me/bert
+
+What stands after `--` goes to `meshwright train` as it is. A plan that does not fit the nodes is refused.")]
+    Slurm(LaunchSlurmArgs),
+    /// A Kubernetes MPIJob, for the MPI operator.
+    #[command(after_help = "\
+Examples:
+  meshwright launch k8s bert --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 --image registry.local/meshwright:1 \\
+      --volume runs:/runs -o bert.yaml -- --steps 10000 --run /runs/bert
+  kubectl apply -f bert.yaml
+
+Models and layouts that are files must be in the image, or on a volume.")]
+    K8s(LaunchK8sArgs),
+}
+
+impl LaunchWhat {
+    pub(crate) fn common(&self) -> &LaunchCommon {
+        match self {
+            LaunchWhat::Slurm(a) => &a.common,
+            LaunchWhat::K8s(a) => &a.common,
+        }
+    }
+
+    /// The command that starts a file.
+    pub(crate) fn start(&self, file: &std::path::Path) -> String {
+        match self {
+            LaunchWhat::Slurm(_) => format!("sbatch {}", file.display()),
+            LaunchWhat::K8s(_) => format!("kubectl apply -f {}", file.display()),
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LaunchCommon {
+    #[command(flatten)]
+    pub(crate) project: ProjectArgs,
+    /// Nodes.
+    #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) nodes: u32,
+    /// GPUs of a node that are used, with one process each; with --cpu, processes of a node.
+    #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) per_node: u32,
+    /// Memory of a GPU, such as 80GiB: a plan that needs more is refused.
+    #[arg(long, value_name = "SIZE", help_heading = "Job", value_parser = crate::pick::size)]
+    pub(crate) memory: Option<usize>,
+    /// Train on CPUs.
+    #[arg(long, help_heading = "Job")]
+    pub(crate) cpu: bool,
+    /// Cores of a process.
+    #[arg(long, value_name = "N", help_heading = "Job")]
+    pub(crate) cores: Option<u32>,
+    /// Name of the job [default: the model's]
+    #[arg(long, help_heading = "Job")]
+    pub(crate) name: Option<String>,
+    /// The command `meshwright` on the nodes.
+    #[arg(long, value_name = "PATH", default_value = "meshwright", help_heading = "Job")]
+    pub(crate) program: String,
+    /// The network interface over which ranks find each other, such as ib0 (NCCL_SOCKET_IFNAME).
+    #[arg(long, value_name = "NAME", help_heading = "Job")]
+    pub(crate) interface: Option<String>,
+    /// The RDMA adapters for the data, such as mlx5 (NCCL_IB_HCA).
+    #[arg(long, value_name = "NAMES", help_heading = "Job")]
+    pub(crate) hca: Option<String>,
+    /// The file; without it, standard output.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Write over a file that exists.
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+    /// Further arguments of `meshwright train`.
+    #[arg(last = true, value_name = "TRAIN ARGS", allow_hyphen_values = true)]
+    pub(crate) train: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LaunchSlurmArgs {
+    #[command(flatten)]
+    pub(crate) common: LaunchCommon,
+    /// Time limit, as Slurm writes it.
+    #[arg(long, default_value = "24:00:00", help_heading = "Slurm")]
+    pub(crate) time: String,
+    /// Partition.
+    #[arg(long, help_heading = "Slurm")]
+    pub(crate) partition: Option<String>,
+    /// Account.
+    #[arg(long, help_heading = "Slurm")]
+    pub(crate) account: Option<String>,
+    /// Quality of service.
+    #[arg(long, help_heading = "Slurm")]
+    pub(crate) qos: Option<String>,
+    /// A module to load; may be repeated.
+    #[arg(long = "module", value_name = "NAME", help_heading = "Slurm")]
+    pub(crate) modules: Vec<String>,
+    /// How srun starts MPI; `srun --mpi=list` shows what a cluster has.
+    #[arg(long, default_value = "pmix", help_heading = "Slurm")]
+    pub(crate) mpi: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LaunchK8sArgs {
+    #[command(flatten)]
+    pub(crate) common: LaunchCommon,
+    /// The container image, with meshwright, an MPI library and an SSH server.
+    #[arg(long, help_heading = "Kubernetes")]
+    pub(crate) image: String,
+    /// Namespace.
+    #[arg(long, help_heading = "Kubernetes")]
+    pub(crate) namespace: Option<String>,
+    /// A volume for data and runs, CLAIM:/path; may be repeated.
+    #[arg(long = "volume", value_name = "CLAIM:/PATH", help_heading = "Kubernetes")]
+    pub(crate) volumes: Vec<String>,
+    /// The resource that stands for an RDMA adapter, such as rdma/hca.
+    #[arg(long, value_name = "RESOURCE", help_heading = "Kubernetes")]
+    pub(crate) rdma: Option<String>,
+}

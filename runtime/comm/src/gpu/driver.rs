@@ -1,0 +1,165 @@
+//! The CUDA driver: which GPUs there are.
+
+use super::load::{Kind, Library, LoadError, Paths, functions};
+use std::ffi::{CStr, c_char, c_int, c_uint};
+
+/// What the driver answers, 0 for success.
+pub(crate) type CuResult = c_int;
+
+/// `CUDA_ERROR_NOT_READY`.
+#[cfg(feature = "nccl")]
+pub(crate) const NOT_READY: CuResult = 600;
+
+functions! {
+    /// What listing GPUs needs.
+    pub(super) Queries needs "a driver of CUDA 11.0" {
+        init = "cuInit" (c_uint) -> CuResult;
+        version = "cuDriverGetVersion" (*mut c_int) -> CuResult;
+        count = "cuDeviceGetCount" (*mut c_int) -> CuResult;
+        get = "cuDeviceGet" (*mut c_int, c_int) -> CuResult;
+        name = "cuDeviceGetName" (*mut c_char, c_int, c_int) -> CuResult;
+        memory = "cuDeviceTotalMem_v2" (*mut usize, c_int) -> CuResult;
+        attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int) -> CuResult;
+        bus_id = "cuDeviceGetPCIBusId" (*mut c_char, c_int, c_int) -> CuResult;
+        error_name = "cuGetErrorName" (CuResult, *mut *const c_char) -> CuResult;
+        error_text = "cuGetErrorString" (CuResult, *mut *const c_char) -> CuResult;
+    }
+}
+
+const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+
+/// What the driver, or a library below it, refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// The library is missing or too old.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A function failed.
+    #[error("`{function}` failed: {text}")]
+    Call {
+        /// Which.
+        function: &'static str,
+        /// The driver's name and explanation of the error.
+        text: String,
+    },
+}
+
+/// The driver, initialised.
+#[derive(Clone)]
+pub struct Driver {
+    library: Library,
+    f: Queries,
+}
+
+/// What the driver says of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// Its name.
+    pub name: String,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Compute capability, such as (9, 0).
+    pub capability: (u32, u32),
+    /// Its place on the PCI bus, such as `0000:1b:00.0`, in lower case.
+    pub bus_id: String,
+}
+
+impl Driver {
+    /// Opens and initialises it.
+    #[expect(unsafe_code, reason = "a function of the driver")]
+    pub fn open(paths: &Paths) -> Result<Driver, DriverError> {
+        let library = Library::open(Kind::Cuda, paths)?;
+        let driver = Driver { f: Queries::load(&library)?, library };
+        // SAFETY: may be called at any time.
+        driver.check("cuInit", unsafe { (driver.f.init)(0) })?;
+        Ok(driver)
+    }
+
+    /// The open library.
+    pub fn library(&self) -> &Library {
+        &self.library
+    }
+
+    /// An error with the driver's own words, where `code` is one.
+    #[expect(unsafe_code, reason = "texts that the driver owns")]
+    pub(crate) fn check(&self, function: &'static str, code: CuResult) -> Result<(), DriverError> {
+        if code == 0 {
+            return Ok(());
+        }
+        let text = |get: unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult| {
+            let mut text = std::ptr::null();
+            // SAFETY: writes the address of a static text, or leaves null.
+            let code = unsafe { get(code, &raw mut text) };
+            // SAFETY: as said.
+            (code == 0 && !text.is_null())
+                .then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        let text = match (text(self.f.error_name), text(self.f.error_text)) {
+            (Some(name), Some(words)) => format!("{name} ({words})"),
+            _ => format!("error {code}"),
+        };
+        Err(DriverError::Call { function, text })
+    }
+
+    /// Version of CUDA that the driver offers, as 1000 * major + 10 * minor.
+    #[expect(unsafe_code, reason = "a function of the driver")]
+    pub fn version(&self) -> Result<u32, DriverError> {
+        let mut version = 0;
+        // SAFETY: writes an integer.
+        self.check("cuDriverGetVersion", unsafe { (self.f.version)(&raw mut version) })?;
+        Ok(u32::try_from(version).unwrap_or(0))
+    }
+
+    /// Number of GPUs that this process sees.
+    #[expect(unsafe_code, reason = "a function of the driver")]
+    pub fn count(&self) -> Result<u32, DriverError> {
+        let mut count = 0;
+        // SAFETY: writes an integer.
+        self.check("cuDeviceGetCount", unsafe { (self.f.count)(&raw mut count) })?;
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+
+    /// The driver's handle of a GPU.
+    #[expect(unsafe_code, reason = "a function of the driver")]
+    pub(crate) fn device(&self, ordinal: u32) -> Result<c_int, DriverError> {
+        let mut device = 0;
+        let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        // SAFETY: writes an integer; the driver refuses what is no GPU.
+        self.check("cuDeviceGet", unsafe { (self.f.get)(&raw mut device, ordinal) })?;
+        Ok(device)
+    }
+
+    /// What there is to say of a GPU.
+    #[expect(unsafe_code, reason = "functions of the driver")]
+    pub fn properties(&self, ordinal: u32) -> Result<Properties, DriverError> {
+        let device = self.device(ordinal)?;
+        let mut memory = 0;
+        // SAFETY: writes an integer.
+        self.check("cuDeviceTotalMem", unsafe { (self.f.memory)(&raw mut memory, device) })?;
+        let attribute = |which| {
+            let mut value = 0;
+            // SAFETY: writes an integer.
+            let code = unsafe { (self.f.attribute)(&raw mut value, which, device) };
+            self.check("cuDeviceGetAttribute", code).map(|()| u32::try_from(value).unwrap_or(0))
+        };
+        let capability = (attribute(COMPUTE_CAPABILITY_MAJOR)?, attribute(COMPUTE_CAPABILITY_MINOR)?);
+        let name = self.text("cuDeviceGetName", self.f.name, device)?;
+        let bus_id = self.text("cuDeviceGetPCIBusId", self.f.bus_id, device)?.to_ascii_lowercase();
+        Ok(Properties { name, memory: memory as u64, capability, bus_id })
+    }
+
+    #[expect(unsafe_code, reason = "a function of the driver")]
+    fn text(
+        &self,
+        function: &'static str,
+        get: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> CuResult,
+        device: c_int,
+    ) -> Result<String, DriverError> {
+        let mut text = [0u8; 256];
+        // SAFETY: writes a text that ends with 0 into at most the given bytes; the last byte is left out.
+        let code = unsafe { get(text.as_mut_ptr().cast(), 255, device) };
+        self.check(function, code)?;
+        Ok(CStr::from_bytes_until_nul(&text).map(|t| t.to_string_lossy().into_owned()).unwrap_or_default())
+    }
+}

@@ -1,0 +1,227 @@
+//! Opening the libraries of a GPU at run time, so that one program starts on every machine and says what is missing.
+
+use libloading::Library as Opened;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A library of NVIDIA's that Meshwright opens where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// The driver's interface, installed together with the driver.
+    Cuda,
+    /// Collectives.
+    Nccl,
+    /// The management library, installed together with the driver.
+    Nvml,
+}
+
+impl Kind {
+    /// As people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Cuda => "the CUDA driver library",
+            Kind::Nccl => "NCCL",
+            Kind::Nvml => "NVML",
+        }
+    }
+
+    /// The environment variable that says where it is, in place of the usual names.
+    pub fn variable(self) -> &'static str {
+        match self {
+            Kind::Cuda => "MESHWRIGHT_CUDA",
+            Kind::Nccl => "MESHWRIGHT_NCCL",
+            Kind::Nvml => "MESHWRIGHT_NVML",
+        }
+    }
+
+    /// File names that the system's loader is asked for.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Kind::Cuda => &["libcuda.so.1", "libcuda.so"],
+            Kind::Nccl => &["libnccl.so.2", "libnccl.so"],
+            Kind::Nvml => &["libnvidia-ml.so.1", "libnvidia-ml.so"],
+        }
+    }
+
+    /// How to get it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Kind::Cuda | Kind::Nvml => {
+                "install NVIDIA's driver on the host, and give containers its libraries (`docker run --gpus all`)"
+            }
+            Kind::Nccl => {
+                "install the package libnccl2, or `pip install nvidia-nccl-cu13` and set MESHWRIGHT_NCCL to \
+                 nvidia/nccl/lib/libnccl.so.2 in its site-packages"
+            }
+        }
+    }
+}
+
+/// Why a library cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// It is not there, or cannot be opened.
+    #[error("{} was not found: tried {}; {}", kind.name(), list(tried), kind.remedy())]
+    NotFound {
+        /// Which.
+        kind: Kind,
+        /// What was tried, and what the system said.
+        tried: Vec<(String, String)>,
+    },
+    /// It is there, and lacks a function.
+    #[error("{} at {path} has no `{symbol}`: {} or newer is needed", kind.name(), needed)]
+    TooOld {
+        /// Which.
+        kind: Kind,
+        /// Where it is.
+        path: String,
+        /// What it lacks.
+        symbol: String,
+        /// The oldest version that will do.
+        needed: &'static str,
+    },
+}
+
+fn list(tried: &[(String, String)]) -> String {
+    let one = |(path, why): &(String, String)| format!("{path} ({why})");
+    tried.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Where libraries are looked for: none for the usual names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// The CUDA driver library.
+    pub cuda: Option<PathBuf>,
+    /// NCCL.
+    pub nccl: Option<PathBuf>,
+    /// NVML.
+    pub nvml: Option<PathBuf>,
+}
+
+impl Paths {
+    /// From `MESHWRIGHT_CUDA`, `MESHWRIGHT_NCCL` and `MESHWRIGHT_NVML`, by `variable`, which reads the environment.
+    pub fn from_env(variable: impl Fn(&str) -> Option<OsString>) -> Paths {
+        let path = |kind: Kind| variable(kind.variable()).filter(|v| !v.is_empty()).map(PathBuf::from);
+        Paths { cuda: path(Kind::Cuda), nccl: path(Kind::Nccl), nvml: path(Kind::Nvml) }
+    }
+
+    /// The same library for everything.
+    pub fn all(path: impl Into<PathBuf>) -> Paths {
+        let path = Some(path.into());
+        Paths { cuda: path.clone(), nccl: path.clone(), nvml: path }
+    }
+
+    fn of(&self, kind: Kind) -> Option<&PathBuf> {
+        match kind {
+            Kind::Cuda => self.cuda.as_ref(),
+            Kind::Nccl => self.nccl.as_ref(),
+            Kind::Nvml => self.nvml.as_ref(),
+        }
+    }
+}
+
+/// An open library.
+#[derive(Clone)]
+pub struct Library {
+    kind: Kind,
+    path: String,
+    opened: Arc<Opened>,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.kind.name(), self.path)
+    }
+}
+
+impl Library {
+    /// Opens a library where `paths` says, or by its usual names. It stays open until the program ends: NVIDIA's
+    /// libraries start threads, and cannot be unloaded safely.
+    pub fn open(kind: Kind, paths: &Paths) -> Result<Library, LoadError> {
+        let candidates: Vec<PathBuf> = match paths.of(kind) {
+            Some(path) => vec![path.clone()],
+            None => kind.names().iter().map(PathBuf::from).collect(),
+        };
+        let mut tried = Vec::new();
+        for candidate in candidates {
+            let path = candidate.display().to_string();
+            #[expect(unsafe_code, reason = "loading a library runs its initialisers")]
+            // SAFETY: it is the library that the user or the system names; that its initialisers are sound is its promise.
+            match unsafe { Opened::new(&candidate) } {
+                Ok(opened) => {
+                    let opened = Arc::new(opened);
+                    std::mem::forget(opened.clone());
+                    return Ok(Library { kind, path, opened });
+                }
+                Err(e) => {
+                    let why = e.to_string();
+                    let why = why.strip_prefix(&format!("{path}: ")).unwrap_or(&why).to_owned();
+                    tried.push((path, why));
+                }
+            }
+        }
+        Err(LoadError::NotFound { kind, tried })
+    }
+
+    /// Where it was found: a path, or the name that the system's loader knew.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// A function, as `F` says; none where the library has none of that name.
+    ///
+    /// # Safety
+    /// `F` is the type of a function pointer, and that of the function.
+    #[expect(unsafe_code, reason = "nothing in a library says what type a function has")]
+    pub(crate) unsafe fn find<F: Copy>(&self, symbol: &str) -> Option<F> {
+        // SAFETY: the caller's promise. The library stays open for ever, so the copy does not outlive it.
+        unsafe { self.opened.get::<F>(symbol.as_bytes()) }.ok().map(|f| *f)
+    }
+
+    /// As [`Library::find`], where the function is needed.
+    ///
+    /// # Safety
+    /// As there.
+    #[expect(unsafe_code, reason = "nothing in a library says what type a function has")]
+    pub(crate) unsafe fn need<F: Copy>(&self, symbol: &str, needed: &'static str) -> Result<F, LoadError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.find(symbol) }.ok_or_else(|| LoadError::TooOld {
+            kind: self.kind,
+            path: self.path.clone(),
+            symbol: symbol.into(),
+            needed,
+        })
+    }
+}
+
+/// A table of functions of a library: a struct with a field for each, and `load`, which finds them all.
+macro_rules! functions {
+    (
+        $(#[$doc:meta])*
+        $vis:vis $name:ident needs $needed:literal {
+            $($field:ident = $symbol:literal ($($arg:ty),*) -> $ret:ty;)*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        $vis struct $name {
+            $($vis $field: unsafe extern "C" fn($($arg),*) -> $ret,)*
+        }
+
+        impl $name {
+            /// Finds all functions.
+            #[expect(unsafe_code, reason = "types of functions as the library's headers give them")]
+            $vis fn load(
+                library: &$crate::gpu::load::Library,
+            ) -> Result<Self, $crate::gpu::load::LoadError> {
+                Ok($name {
+                    // SAFETY: the types are those of the library's headers.
+                    $($field: unsafe { library.need($symbol, $needed) }?,)*
+                })
+            }
+        }
+    };
+}
+pub(crate) use functions;

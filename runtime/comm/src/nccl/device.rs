@@ -1,0 +1,234 @@
+//! One GPU as the transport uses it: its primary context, a stream of our own, and events.
+
+use crate::gpu::devices::CUDA_OF_CONTEXT_EVENTS;
+use crate::gpu::driver::{CuResult, Driver, DriverError, NOT_READY};
+use crate::gpu::load::functions;
+use std::ffi::{c_int, c_uint, c_void};
+
+type Context = *mut c_void;
+type StreamHandle = *mut c_void;
+type EventHandle = *mut c_void;
+
+functions! {
+    /// What ordering work needs.
+    pub(super) Work needs "a driver of CUDA 11.0" {
+        retain = "cuDevicePrimaryCtxRetain" (*mut Context, c_int) -> CuResult;
+        release = "cuDevicePrimaryCtxRelease_v2" (c_int) -> CuResult;
+        set_current = "cuCtxSetCurrent" (Context) -> CuResult;
+        synchronize = "cuCtxSynchronize" () -> CuResult;
+        stream_create = "cuStreamCreate" (*mut StreamHandle, c_uint) -> CuResult;
+        stream_destroy = "cuStreamDestroy_v2" (StreamHandle) -> CuResult;
+        stream_wait = "cuStreamWaitEvent" (StreamHandle, EventHandle, c_uint) -> CuResult;
+        event_create = "cuEventCreate" (*mut EventHandle, c_uint) -> CuResult;
+        event_destroy = "cuEventDestroy_v2" (EventHandle) -> CuResult;
+        event_record = "cuEventRecord" (EventHandle, StreamHandle) -> CuResult;
+        event_query = "cuEventQuery" (EventHandle) -> CuResult;
+        copy = "cuMemcpyDtoDAsync_v2" (u64, u64, usize, StreamHandle) -> CuResult;
+        allocate = "cuMemAlloc_v2" (*mut u64, usize) -> CuResult;
+        free = "cuMemFree_v2" (u64) -> CuResult;
+        upload = "cuMemcpyHtoD_v2" (u64, *const c_void, usize) -> CuResult;
+        download = "cuMemcpyDtoH_v2" (*mut c_void, u64, usize) -> CuResult;
+    }
+}
+
+type ContextEvent = unsafe extern "C" fn(Context, EventHandle) -> CuResult;
+
+/// Events of a whole context, which CUDA has since 12.5.
+#[derive(Clone, Copy)]
+struct ContextEvents {
+    record: ContextEvent,
+    wait: ContextEvent,
+}
+
+const STREAM_NON_BLOCKING: c_uint = 1;
+const EVENT_DISABLE_TIMING: c_uint = 2;
+
+/// An event of one [`Gpu`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Event(EventHandle);
+
+#[expect(unsafe_code, reason = "a handle that the driver allows to be used from every thread")]
+// SAFETY: as said.
+unsafe impl Send for Event {}
+
+/// A GPU. Its functions need it to be current: see [`Gpu::bind`].
+pub(super) struct Gpu {
+    driver: Driver,
+    f: Work,
+    context_events: Option<ContextEvents>,
+    device: c_int,
+    context: Context,
+    stream: StreamHandle,
+    pub(super) ordinal: u32,
+    pub(super) bus_id: String,
+}
+
+#[expect(unsafe_code, reason = "handles that the driver allows to be used from every thread")]
+// SAFETY: as said.
+unsafe impl Send for Gpu {}
+#[expect(unsafe_code, reason = "handles that the driver allows to be used from every thread")]
+// SAFETY: as said.
+unsafe impl Sync for Gpu {}
+
+#[expect(unsafe_code, reason = "functions of the driver, with handles that it gave")]
+impl Gpu {
+    /// Takes part in the primary context of a GPU.
+    pub(super) fn open(driver: Driver, ordinal: u32) -> Result<Gpu, DriverError> {
+        let f = Work::load(driver.library())?;
+        let library = driver.library();
+        // SAFETY: the types are those of `cuda.h`.
+        let (record, wait) = unsafe {
+            (library.find::<ContextEvent>("cuCtxRecordEvent"), library.find::<ContextEvent>("cuCtxWaitEvent"))
+        };
+        let context_events = match (record, wait) {
+            (Some(record), Some(wait)) if driver.version()? >= CUDA_OF_CONTEXT_EVENTS => {
+                Some(ContextEvents { record, wait })
+            }
+            _ => None,
+        };
+        let device = driver.device(ordinal)?;
+        let bus_id = driver.properties(ordinal)?.bus_id;
+        let null = std::ptr::null_mut();
+        let mut context = null;
+        // SAFETY: writes a handle.
+        driver.check("cuDevicePrimaryCtxRetain", unsafe { (f.retain)(&raw mut context, device) })?;
+        // From here on the drop releases what there is.
+        let mut gpu = Gpu { driver, f, context_events, device, context, stream: null, ordinal, bus_id };
+        gpu.bind()?;
+        let mut stream = null;
+        // SAFETY: the context is current.
+        gpu.check("cuStreamCreate", unsafe { (f.stream_create)(&raw mut stream, STREAM_NON_BLOCKING) })?;
+        gpu.stream = stream;
+        Ok(gpu)
+    }
+
+    fn check(&self, function: &'static str, code: CuResult) -> Result<(), DriverError> {
+        self.driver.check(function, code)
+    }
+
+    pub(super) fn stream(&self) -> *mut c_void {
+        self.stream
+    }
+
+    pub(super) fn has_context_events(&self) -> bool {
+        self.context_events.is_some()
+    }
+
+    /// Makes it the current GPU of this thread.
+    pub(super) fn bind(&self) -> Result<(), DriverError> {
+        // SAFETY: the context is retained as long as `self` lives.
+        self.check("cuCtxSetCurrent", unsafe { (self.f.set_current)(self.context) })
+    }
+
+    /// Waits for all work of the context.
+    pub(super) fn synchronize(&self) -> Result<(), DriverError> {
+        // SAFETY: waits for the current context.
+        self.check("cuCtxSynchronize", unsafe { (self.f.synchronize)() })
+    }
+
+    pub(super) fn event(&self) -> Result<Event, DriverError> {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: writes a handle; the context is current.
+        self.check("cuEventCreate", unsafe { (self.f.event_create)(&raw mut event, EVENT_DISABLE_TIMING) })?;
+        Ok(Event(event))
+    }
+
+    /// Frees an event.
+    pub(super) fn forget(&self, event: Event) {
+        // SAFETY: events are given back once, and the driver frees them after their last use. Nothing can be done about a
+        // failure.
+        let _ = unsafe { (self.f.event_destroy)(event.0) };
+    }
+
+    /// `event` is done when all work is that this stream has now.
+    pub(super) fn record(&self, event: Event) -> Result<(), DriverError> {
+        // SAFETY: both handles are ours.
+        self.check("cuEventRecord", unsafe { (self.f.event_record)(event.0, self.stream) })
+    }
+
+    /// Our stream goes on when all work is done that the context has now. Needs events of contexts.
+    pub(super) fn after_context(&self, event: Event) -> Result<(), DriverError> {
+        let Some(events) = self.context_events else {
+            unreachable!("chosen only where there are such events")
+        };
+        // SAFETY: handles of ours.
+        self.check("cuCtxRecordEvent", unsafe { (events.record)(self.context, event.0) })?;
+        // SAFETY: as above.
+        self.check("cuStreamWaitEvent", unsafe { (self.f.stream_wait)(self.stream, event.0, 0) })
+    }
+
+    /// What is submitted to the context from now on waits for `event`. Needs events of contexts.
+    pub(super) fn context_waits(&self, event: Event) -> Result<(), DriverError> {
+        let Some(events) = self.context_events else {
+            unreachable!("chosen only where there are such events")
+        };
+        // SAFETY: handles of ours.
+        self.check("cuCtxWaitEvent", unsafe { (events.wait)(self.context, event.0) })
+    }
+
+    /// Whether `event` is done.
+    pub(super) fn is_done(&self, event: Event) -> Result<bool, DriverError> {
+        // SAFETY: a handle of ours.
+        match unsafe { (self.f.event_query)(event.0) } {
+            NOT_READY => Ok(false),
+            code => self.check("cuEventQuery", code).map(|()| true),
+        }
+    }
+
+    /// New memory of at least one byte.
+    pub(super) fn allocate(&self, bytes: usize) -> Result<u64, DriverError> {
+        let mut address = 0;
+        // SAFETY: writes an address.
+        self.check("cuMemAlloc", unsafe { (self.f.allocate)(&raw mut address, bytes) }).map(|()| address)
+    }
+
+    /// Frees what [`Gpu::allocate`] gave.
+    ///
+    /// # Safety
+    /// Nobody uses it any more.
+    pub(super) unsafe fn free(&self, address: u64) {
+        // SAFETY: the caller's promise. Nothing can be done about a failure.
+        let _ = unsafe { (self.f.free)(address) };
+    }
+
+    /// Copies to the GPU. The context's later work comes after it.
+    ///
+    /// # Safety
+    /// There is room at `to`, and nothing in flight uses it.
+    pub(super) unsafe fn upload(&self, from: &[u8], to: u64) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise.
+        self.check("cuMemcpyHtoD", unsafe { (self.f.upload)(to, from.as_ptr().cast(), from.len()) })
+    }
+
+    /// Copies from the GPU.
+    ///
+    /// # Safety
+    /// There are as many bytes at `from`, and nothing in flight writes to them.
+    pub(super) unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise.
+        self.check("cuMemcpyDtoH", unsafe { (self.f.download)(to.as_mut_ptr().cast(), from, to.len()) })
+    }
+
+    /// Copies within the GPU, on our stream.
+    ///
+    /// # Safety
+    /// Both ranges are memory of this GPU, and the stream's order makes the copy come at its time.
+    pub(super) unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise.
+        let code = unsafe { (self.f.copy)(to.addr() as u64, from.addr() as u64, bytes, self.stream) };
+        self.check("cuMemcpyDtoDAsync", code)
+    }
+}
+
+impl Drop for Gpu {
+    #[expect(unsafe_code, reason = "gives back what `open` took")]
+    fn drop(&mut self) {
+        // SAFETY: handles of ours, used no more. Nothing can be done about a failure.
+        unsafe {
+            if !self.stream.is_null() && self.bind().is_ok() {
+                let _ = (self.f.stream_destroy)(self.stream);
+            }
+            let _ = (self.f.release)(self.device);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Opening the libraries, and what ranks must know of each other before the first collective.
+
+use super::api::{Nccl, OLDEST_SHARING};
+use super::device::Gpu;
+use super::flight::Inner;
+use super::{NcclOptions, Ordering};
+use crate::gpu::devices::nccl_version as dotted;
+use crate::gpu::driver::Driver;
+use crate::{Buf, BufMut, Collectives, CommError, Group, Tag, Transport};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::sync::OnceLock;
+
+pub(super) struct Made {
+    pub(super) inner: Inner,
+    pub(super) note: Option<String>,
+}
+
+/// What a rank tells the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    process: u64,
+    host: u64,
+    gpu: u64,
+    nccl: u64,
+    host_sync: bool,
+    context_events: bool,
+}
+
+/// Bytes of a record: six numbers.
+const RECORD: usize = 48;
+
+impl Record {
+    fn bytes(self) -> [u8; RECORD] {
+        let numbers =
+            [self.process, self.host, self.gpu, self.nccl, self.host_sync.into(), self.context_events.into()];
+        let mut bytes = [0; RECORD];
+        for (to, n) in bytes.chunks_exact_mut(8).zip(numbers) {
+            to.copy_from_slice(&n.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Record {
+        let n = |i: usize| bytes[8 * i..8 * i + 8].iter().rev().fold(0u64, |n, b| (n << 8) | u64::from(*b));
+        Record {
+            process: n(0),
+            host: n(1),
+            gpu: n(2),
+            nccl: n(3),
+            host_sync: n(4) != 0,
+            context_events: n(5) != 0,
+        }
+    }
+}
+
+/// A number that no other process has.
+fn process() -> u64 {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    *PROCESS.get_or_init(|| RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now())))
+}
+
+fn hash(of: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The same number for all processes of a machine, containers included.
+fn host() -> u64 {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    hash((read("/proc/sys/kernel/random/boot_id"), read("/etc/machine-id")))
+}
+
+pub(super) fn make(
+    control: &mut dyn Transport,
+    ordinal: u32,
+    options: &NcclOptions,
+) -> Result<Made, CommError> {
+    let rank = control.rank();
+    let failed = |reason: String| CommError::Library { rank, call: None, reason };
+    let nccl = Nccl::open(&options.paths).map_err(failed)?;
+    let driver = Driver::open(&options.paths).map_err(|e| failed(e.to_string()))?;
+    let count = driver.count().map_err(|e| failed(e.to_string()))?;
+    if ordinal >= count {
+        return Err(failed(format!(
+            "there is no GPU {ordinal}: this process sees {count} (CUDA_VISIBLE_DEVICES chooses among them)"
+        )));
+    }
+    let gpu = Gpu::open(driver, ordinal).map_err(|e| failed(e.to_string()))?;
+    let mine = Record {
+        process: process(),
+        host: host(),
+        gpu: hash(&gpu.bus_id),
+        nccl: nccl.version().into(),
+        host_sync: options.ordering == Ordering::HostSync,
+        context_events: gpu.has_context_events(),
+    };
+    let records = exchange(control, mine)?;
+    if let Some(problem) = different_versions(&records, nccl.path()).or_else(|| cannot_share(&records)) {
+        return Err(failed(problem));
+    }
+    let why = why_host_sync(&records);
+    let inner = Inner::new(gpu, nccl, rank, control.aborter(), why.is_some());
+    let note = why.filter(|_| options.ordering != Ordering::HostSync);
+    Ok(Made { inner, note })
+}
+
+fn exchange(control: &mut dyn Transport, mine: Record) -> Result<Vec<Record>, CommError> {
+    let (n, rank) = (control.size(), control.rank());
+    let world = match Group::world(n, rank) {
+        Ok(world) => world,
+        Err(e) => unreachable!("the group of all ranks: {e}"),
+    };
+    let tag = Tag::new(0, "set-up of NCCL", 0);
+    let mut all = vec![0u8; n * RECORD];
+    let counts = vec![RECORD; n];
+    control.all_gather_v(&world, &tag, Buf::new(&mine.bytes()), counts, BufMut::new(&mut all))?;
+    Ok(all.chunks_exact(RECORD).map(Record::read).collect())
+}
+
+fn different_versions(records: &[Record], path: &str) -> Option<String> {
+    let first = records.first()?;
+    let (other, record) = records.iter().enumerate().find(|(_, r)| r.nccl != first.nccl)?;
+    let version = |r: &Record| dotted(u32::try_from(r.nccl).unwrap_or(0));
+    Some(format!(
+        "rank 0 has NCCL {}, rank {other} has {}: all need the same (this rank's is {path})",
+        version(first),
+        version(record)
+    ))
+}
+
+/// The first two ranks with the same GPU.
+fn shared(records: &[Record], also: impl Fn(&Record, &Record) -> bool) -> Option<(usize, usize)> {
+    let same = |a: &Record, b: &Record| (a.host, a.gpu) == (b.host, b.gpu) && also(a, b);
+    let pairs = (0..records.len()).flat_map(|a| (a + 1..records.len()).map(move |b| (a, b)));
+    pairs.into_iter().find(|(a, b)| same(&records[*a], &records[*b]))
+}
+
+fn cannot_share(records: &[Record]) -> Option<String> {
+    let (a, b) = shared(records, |_, _| true)?;
+    let version = u32::try_from(records[a].nccl).unwrap_or(0);
+    if version >= OLDEST_SHARING {
+        return None;
+    }
+    Some(format!(
+        "ranks {a} and {b} have the same GPU, which NCCL {} does not allow: give each rank its own, or take NCCL {} or \
+         newer with NCCL_MULTI_RANK_GPU_ENABLE=1",
+        dotted(version),
+        dotted(OLDEST_SHARING)
+    ))
+}
+
+/// Why the host has to wait; none where the device can order everything.
+fn why_host_sync(records: &[Record]) -> Option<String> {
+    if let Some(rank) = records.iter().position(|r| r.host_sync) {
+        return Some(format!("rank {rank} asks for it"));
+    }
+    if let Some(rank) = records.iter().position(|r| !r.context_events) {
+        return Some(format!(
+            "the driver of rank {rank} has no events of contexts (CUDA 12.5 or newer is needed): the host waits before and \
+             after every collective"
+        ));
+    }
+    let (a, b) = shared(records, |a, b| a.process == b.process)?;
+    Some(format!(
+        "ranks {a} and {b} of one process share a GPU: the host waits before and after every collective"
+    ))
+}

@@ -1,0 +1,311 @@
+//! A process for each GPU: the same sequence of calls, and a process that is killed.
+//!
+//! The tests' own binary is started again for each rank, for a test that does nothing otherwise. The control plane is a
+//! transport over files, which knows no more than NCCL's needs.
+
+use super::{options, tag, world};
+use crate::Memory;
+use crate::nccl::{NcclTransport, Ordering, Staged};
+use crate::tests::collectives::every_case_on;
+use crate::{Abort, Call, Collectives, CommError, Group, InFlight, Tag, Timeouts, Transport};
+use meshwright_plan::{Axis, DType, Mesh, Monoid};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SPEC: &str = "MESHWRIGHT_TEST_RANK";
+
+/// A transport over files of one directory: gathers, broadcasts and barriers of host memory, each waited for at once.
+struct Files {
+    rank: usize,
+    size: usize,
+    folder: PathBuf,
+    counts: BTreeMap<Vec<usize>, u64>,
+    timeout: Duration,
+}
+
+struct Ended;
+
+impl InFlight for Ended {
+    fn complete(&mut self) -> Result<(), CommError> {
+        Ok(())
+    }
+}
+
+struct FilesAbort {
+    rank: usize,
+    folder: PathBuf,
+}
+
+fn put(folder: &Path, name: &str, bytes: &[u8]) {
+    let half = folder.join(format!(".{name}.{}", std::process::id()));
+    std::fs::write(&half, bytes).unwrap();
+    std::fs::rename(half, folder.join(name)).unwrap();
+}
+
+impl Abort for FilesAbort {
+    fn abort(&self, reason: &str) {
+        if self.aborted().is_none() {
+            put(&self.folder, "abort", format!("{} {reason}", self.rank).as_bytes());
+        }
+    }
+
+    fn aborted(&self) -> Option<(usize, String)> {
+        let text = std::fs::read_to_string(self.folder.join("abort")).ok()?;
+        let (rank, reason) = text.split_once(' ')?;
+        Some((rank.parse().ok()?, reason.to_owned()))
+    }
+}
+
+impl Transport for Files {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    #[expect(unsafe_code, reason = "the trait's promise")]
+    unsafe fn post(
+        &mut self,
+        group: &Group,
+        tag: &Tag,
+        call: Call<'_>,
+    ) -> Result<Box<dyn InFlight>, CommError> {
+        call.check(group, tag)?;
+        let name = call.name(tag);
+        let number = self.counts.entry(group.ranks().to_vec()).or_default();
+        *number += 1;
+        let ranks = group.ranks().iter().map(usize::to_string).collect::<Vec<_>>().join("-");
+        let message = |rank: usize| format!("{ranks}.{number}.{rank}");
+        // SAFETY: the caller's promise.
+        let bytes = |at: *const u8, n: usize| match n {
+            0 => &[][..],
+            n => unsafe { std::slice::from_raw_parts(at, n) },
+        };
+        let mine: Vec<u8> = match &call {
+            Call::AllReduce { bucket, .. } => {
+                bucket.iter().flat_map(|s| bytes(s.source(), s.len() * s.dtype().bytes())).copied().collect()
+            }
+            Call::AllGather { input, .. } | Call::ReduceScatter { input, .. } => {
+                bytes(input.as_ptr(), input.len() * input.dtype().bytes()).to_vec()
+            }
+            Call::Broadcast { buffer, .. } => {
+                bytes(buffer.address(), buffer.len() * buffer.dtype().bytes()).to_vec()
+            }
+            Call::Barrier => vec![],
+            _ => unreachable!("not a call of the control plane: {name}"),
+        };
+        put(&self.folder, &message(self.rank), &mine);
+        let begin = Instant::now();
+        let aborter = FilesAbort { rank: self.rank, folder: self.folder.clone() };
+        let mut all = Vec::new();
+        for rank in group.ranks() {
+            let path = self.folder.join(message(*rank));
+            all.push(loop {
+                if let Ok(bytes) = std::fs::read(&path) {
+                    break bytes;
+                }
+                if let Some((rank, reason)) = aborter.aborted() {
+                    return Err(CommError::Aborted { rank, reason, call: Some(name) });
+                }
+                if begin.elapsed() > self.timeout {
+                    let waited = begin.elapsed();
+                    let (missing, stuck) = (vec![], vec![]);
+                    return Err(CommError::Timeout { rank: self.rank, call: name, waited, missing, stuck });
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            });
+        }
+        let write = |to: *mut u8, bytes: &[u8]| {
+            #[expect(unsafe_code, reason = "the trait's promise")]
+            // SAFETY: the caller's promise; the call was checked.
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            }
+        };
+        let folded = |monoid: Monoid, dtype: DType, at: usize, len: usize, to: *mut u8| {
+            // Aligned as elements need it, which files are not.
+            let words = |b: &Vec<u8>| -> Vec<u64> {
+                b[at..at + len * dtype.bytes()]
+                    .chunks(8)
+                    .map(|c| c.iter().rev().fold(0, |n, x| n << 8 | u64::from(*x)))
+                    .collect()
+            };
+            let all: Vec<Vec<u64>> = all.iter().map(words).collect();
+            let sources: Vec<*const u8> = all.iter().map(|a| a.as_ptr().cast()).collect();
+            #[expect(unsafe_code, reason = "the trait's promise")]
+            // SAFETY: the call was checked, so there is such a fold, and all have that many elements.
+            unsafe {
+                crate::fold::fold(monoid, dtype, &sources, &[to], len);
+            }
+        };
+        match &call {
+            Call::AllReduce { monoid, bucket } => {
+                let mut at = 0;
+                for slot in bucket {
+                    folded(*monoid, slot.dtype(), at, slot.len(), slot.target());
+                    at += slot.len() * slot.dtype().bytes();
+                }
+            }
+            Call::ReduceScatter { monoid, counts, output, .. } => {
+                let start: usize = counts[..group.position()].iter().sum();
+                let dtype = output.dtype();
+                folded(*monoid, dtype, start * dtype.bytes(), output.len(), output.address());
+            }
+            Call::AllGather { output, .. } => write(output.address(), &all.concat()),
+            Call::Broadcast { root, buffer } => write(buffer.address(), &all[*root]),
+            _ => {}
+        }
+        Ok(Box::new(Ended))
+    }
+
+    fn first_step_done(&mut self) {}
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        Arc::new(FilesAbort { rank: self.rank, folder: self.folder.clone() })
+    }
+}
+
+/// Runs a part on a rank that is a process of its own: see [`rank_of_its_own`].
+fn start(part: &str, rank: usize, size: usize, folder: &Path, variables: &[(&str, &str)]) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["nccl::tests::processes::rank_of_its_own", "--exact", "--nocapture"])
+        .env(SPEC, format!("{part} {rank} {size} {}", folder.display()))
+        .env("TMPDIR", folder)
+        .envs(variables.iter().copied())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// Starts all ranks, and waits for them; what they printed.
+fn all(part: &str, size: usize, variables: &[(&str, &str)]) -> Vec<(bool, String)> {
+    let folder = folder(part);
+    let ranks: Vec<Child> = (0..size).map(|rank| start(part, rank, size, &folder, variables)).collect();
+    let text =
+        |o: &Output| format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
+    let said =
+        ranks.into_iter().map(|r| r.wait_with_output().unwrap()).map(|o| (o.status.success(), text(&o)));
+    let said = said.collect();
+    let _ = std::fs::remove_dir_all(folder);
+    said
+}
+
+fn folder(part: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("nccl-ranks-{}-{part}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Not a test of its own: what the processes run that the tests below start.
+#[test]
+#[expect(clippy::print_stdout, reason = "read by the test that started the process")]
+fn rank_of_its_own() {
+    let Ok(spec) = std::env::var(SPEC) else { return };
+    let words: Vec<&str> = spec.splitn(4, ' ').collect();
+    let (rank, size): (usize, usize) = (words[1].parse().unwrap(), words[2].parse().unwrap());
+    let folder = PathBuf::from(words[3]);
+    let control =
+        Box::new(Files { rank, size, folder, counts: BTreeMap::new(), timeout: Duration::from_secs(20) });
+    let timeouts = Timeouts { first_step: Duration::from_secs(20), later: Duration::from_millis(800) };
+    let new = |gpu: usize| NcclTransport::new(control, gpu as u32, &options(timeouts));
+    match words[0] {
+        "cases" => {
+            let mesh = Mesh::new([("r", 2), ("c", 2)]);
+            let mut t = new(rank).unwrap();
+            assert_eq!((t.ordering(), t.note()), (Ordering::Events, None));
+            t.prepare(&mesh, &[vec![Axis(0)], vec![Axis(1)], vec![Axis(0), Axis(1)]]).unwrap();
+            every_case_on(&mesh, Staged(t));
+        }
+        "killed" => {
+            let mut t = new(rank).unwrap();
+            let error = (0..).find_map(|i| one(&mut t, i).err()).unwrap();
+            panic!("ended by: {error}");
+        }
+        "shared" => {
+            let mut t = new(0).unwrap();
+            one(&mut t, 0).unwrap();
+            one(&mut t, 1).unwrap();
+            println!("ordering {:?}", t.ordering());
+        }
+        "new" => match new(rank) {
+            Ok(t) => println!("ordering {:?}, note {:?}", t.ordering(), t.note()),
+            Err(e) => println!("{e}"),
+        },
+        other => panic!("no part {other}"),
+    }
+}
+
+fn one(t: &mut NcclTransport, i: u64) -> Result<(), CommError> {
+    let group = world(t);
+    let mut memory = t.memory(1000, DType::F32)?;
+    memory.write(&[0; 4000])?;
+    t.all_reduce(&group, &tag(i), Monoid::Sum, [memory.buf_mut()])?;
+    t.settle()?;
+    t.first_step_done();
+    Ok(())
+}
+
+#[test]
+fn all_collectives_between_four_processes() {
+    for (ok, said) in all("cases", 4, &[]) {
+        assert!(ok, "{said}");
+    }
+}
+
+#[test]
+fn a_killed_process_ends_the_others_within_the_timeout() {
+    let folder = folder("killed");
+    let mut ranks: Vec<Child> = (0..3).map(|rank| start("killed", rank, 3, &folder, &[])).collect();
+    // Until all are beyond the first step: after the set-up, two comparisons and the id.
+    let begin = Instant::now();
+    while !folder.join("0-1-2.4.1").exists() && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let begin = Instant::now();
+    ranks.remove(1).kill().unwrap();
+    for rank in ranks {
+        let output = rank.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success());
+        assert!(said.contains("waited 0.8 s in all_reduce #"), "{said}");
+        assert!(said.contains("at line"), "{said}");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+#[test]
+fn processes_may_share_a_gpu_where_nccl_allows_it() {
+    for (ok, said) in all("shared", 2, &[("NCCL_MULTI_RANK_GPU_ENABLE", "1")]) {
+        assert!(ok && said.contains("ordering Events"), "{said}");
+    }
+}
+
+#[test]
+fn old_libraries_are_refused_or_noted() {
+    let said = |variables: &[(&str, &str)], size| all("new", size, variables).remove(0).1;
+    let old = said(&[("FAKE_NCCL_VERSION", "21605")], 1);
+    assert!(
+        old.contains("NCCL 2.16.5 at ") && old.contains("is too old: 2.18.0 or newer is needed"),
+        "{old}"
+    );
+    let driver = said(&[("FAKE_CUDA_VERSION", "12040")], 1);
+    assert!(driver.contains("ordering HostSync"), "{driver}");
+    assert!(
+        driver.contains("the driver of rank 0 has no events of contexts (CUDA 12.5 or newer is needed)"),
+        "{driver}"
+    );
+    let none = said(&[("FAKE_NCCL_GPUS", "0")], 1);
+    assert!(
+        none.contains("`cuInit` failed: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"),
+        "{none}"
+    );
+}

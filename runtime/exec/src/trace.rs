@@ -1,0 +1,317 @@
+//! What a device did and when, for a timeline: plain records, kept while it runs and gathered at the end.
+//!
+//! Times are those of the system's monotonic clock, which all processes of a machine share. Where devices are on several
+//! machines, each machine's difference to rank 0's clock is estimated from the fastest of some exchanges (F. Cristian,
+//! "Probabilistic clock synchronization", 1989), right after the traced steps: clocks run apart.
+
+use meshwright_comm::{BufMut, Collectives, CommError, Group, Part, Tag, Transport};
+use rustix::time::{ClockId, clock_gettime};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// What a record is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// A run of the whole program.
+    Step,
+    /// A step of the Plan that computes.
+    Compute,
+    /// A collective: packing what is sent, and telling the transport.
+    Start,
+    /// Waiting for the end of a collective.
+    Wait,
+    /// Putting what came where it belongs.
+    Unpack,
+}
+
+const WHATS: [What; 5] = [What::Step, What::Compute, What::Start, What::Wait, What::Unpack];
+
+/// A stretch of time of one device. Times are nanoseconds of a clock without a meaningful zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What it is of.
+    pub what: What,
+    /// When it begins.
+    pub begin: u64,
+    /// When it ends.
+    pub end: u64,
+    /// The number of the training step, from 1.
+    pub step_number: u64,
+    /// Of the collective, its number on this device, by which start and end find each other; 0 for what is none.
+    pub sequence: u64,
+    /// The step of the Plan, by position: of an end, the step that waits.
+    pub at: u32,
+}
+
+/// All that was recorded on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceTrace {
+    /// The device.
+    pub rank: usize,
+    /// In the order in which they ended; times are those of rank 0's clock.
+    pub records: Vec<Record>,
+}
+
+/// Keeps records. Memory is made before a step begins, so that a record costs two reads of a clock at most.
+#[derive(Debug)]
+pub struct Recorder {
+    /// The program, by order of loading, and the numbers of the steps that are recorded.
+    program: usize,
+    steps: RangeInclusive<u64>,
+    records: Vec<Record>,
+    step_number: u64,
+    /// Step of the Plan that computes, and since when.
+    open: Option<(u32, u64)>,
+    began: u64,
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
+}
+
+impl Recorder {
+    /// Records those steps of a program.
+    pub fn new(program: usize, steps: RangeInclusive<u64>) -> Recorder {
+        Recorder { program, steps, records: vec![], step_number: 0, open: None, began: 0 }
+    }
+
+    /// Begins a step with so many steps of the Plan. False where it is not recorded.
+    pub fn begin(&mut self, program: usize, step_number: u64, plan_steps: usize) -> bool {
+        if program != self.program || !self.steps.contains(&step_number) {
+            return false;
+        }
+        // A collective in one go has three.
+        self.records.reserve(3 * plan_steps + 1);
+        (self.step_number, self.open, self.began) = (step_number, None, now());
+        true
+    }
+
+    /// A step of the Plan computes from here on, if it did not before; what computed before it has ended.
+    #[inline]
+    pub fn compute(&mut self, at: usize) {
+        let at = at as u32;
+        if self.open.is_some_and(|o| o.0 == at) {
+            return;
+        }
+        let time = self.close();
+        self.open = Some((at, time));
+    }
+
+    /// What computed has ended. Gives the time.
+    #[inline]
+    pub fn close(&mut self) -> u64 {
+        let end = now();
+        if let Some((at, begin)) = self.open.take() {
+            self.push(What::Compute, at, begin, end, 0);
+        }
+        end
+    }
+
+    /// Something has ended that began at `begin`. Gives the time.
+    #[inline]
+    pub fn ended(&mut self, what: What, at: usize, begin: u64, sequence: u64) -> u64 {
+        let end = now();
+        self.push(what, at as u32, begin, end, sequence);
+        end
+    }
+
+    /// The step is over.
+    pub fn end(&mut self) {
+        let end = self.close();
+        self.push(What::Step, 0, self.began, end, 0);
+    }
+
+    #[inline]
+    fn push(&mut self, what: What, at: u32, begin: u64, end: u64, sequence: u64) {
+        self.records.push(Record { what, begin, end, step_number: self.step_number, sequence, at });
+    }
+
+    /// Gathers what all devices of the world recorded; all of them must call it. `sequence` numbers its calls.
+    pub(crate) fn gather(
+        self,
+        transport: &mut dyn Transport,
+        world: &Group,
+        sequence: &mut u64,
+    ) -> Result<Vec<DeviceTrace>, CommError> {
+        let mut tag = || {
+            *sequence += 1;
+            Tag::new(*sequence, "trace", 0)
+        };
+        let mut mine = [0; HEAD];
+        mine[..8].copy_from_slice(&(self.records.len() as u64).to_le_bytes());
+        mine[8..].copy_from_slice(&machine());
+        let mut heads = vec![0u8; HEAD * world.size()];
+        transport.all_gather_v(world, &tag(), &mine[..], vec![HEAD; world.size()], &mut heads[..])?;
+        let heads: Vec<&[u8]> = heads.chunks_exact(HEAD).collect();
+        let mut offset = 0;
+        for (rank, head) in heads.iter().enumerate().filter(|(_, h)| h[8..] != heads[0][8..]) {
+            debug_assert_eq!(head.len(), HEAD, "a head of rank {rank}");
+            // The numbers of calls stay the same on all ranks.
+            let tags: Vec<[Tag; 2]> = (0..EXCHANGES).map(|_| [tag(), tag()]).collect();
+            if [0, rank].contains(&world.rank()) {
+                let found = clock_offset(transport, rank, &tags, &now)?;
+                offset = if world.rank() == rank { found } else { offset };
+            }
+        }
+        let bytes: Vec<u8> = self.records.iter().flat_map(|r| r.to_bytes(offset)).collect();
+        let counts: Vec<usize> = heads.iter().map(|h| RECORD * u64_at(h, 0) as usize).collect();
+        let mut all = vec![0u8; counts.iter().sum()];
+        transport.all_gather_v(world, &tag(), &bytes[..], counts.clone(), &mut all[..])?;
+        let mut rest = &all[..];
+        Ok(counts
+            .into_iter()
+            .enumerate()
+            .map(|(rank, count)| {
+                let (of_rank, later) = rest.split_at(count);
+                rest = later;
+                DeviceTrace { rank, records: of_rank.chunks_exact(RECORD).map(Record::from_bytes).collect() }
+            })
+            .collect())
+    }
+}
+
+/// Bytes of a record on its way.
+const RECORD: usize = 40;
+/// Bytes that go ahead: how many records, and which machine.
+const HEAD: usize = 8 + 36;
+/// How often two clocks are compared: the fastest exchange counts.
+const EXCHANGES: usize = 16;
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(eight)
+}
+
+impl Record {
+    fn to_bytes(self, offset: i64) -> [u8; RECORD] {
+        let mut out = [0; RECORD];
+        let shift = |t: u64| t.wrapping_add_signed(offset);
+        for (i, v) in [shift(self.begin), shift(self.end), self.step_number, self.sequence].iter().enumerate()
+        {
+            out[8 * i..8 * i + 8].copy_from_slice(&v.to_le_bytes());
+        }
+        let last = u64::from(self.at) << 8 | self.what as u64;
+        out[32..].copy_from_slice(&last.to_le_bytes());
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Record {
+        let last = u64_at(bytes, 32);
+        Record {
+            what: WHATS[(last & 0xff) as usize % WHATS.len()],
+            begin: u64_at(bytes, 0),
+            end: u64_at(bytes, 8),
+            step_number: u64_at(bytes, 16),
+            sequence: u64_at(bytes, 24),
+            at: (last >> 8) as u32,
+        }
+    }
+}
+
+/// What tells this machine (since it was started) from others; all zeros where the system does not say.
+fn machine() -> [u8; 36] {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut out = [0; 36];
+    out.iter_mut().zip(id).for_each(|(o, b)| *o = b);
+    out
+}
+
+/// What is to be added to the clock of `rank` to have rank 0's. Both call it, with the same tags; the result counts on
+/// `rank`. `clock` is [`now`], but in tests.
+fn clock_offset(
+    transport: &mut dyn Transport,
+    rank: usize,
+    tags: &[[Tag; 2]],
+    clock: &dyn Fn() -> u64,
+) -> Result<i64, CommError> {
+    let me = transport.rank();
+    let Ok(pair) = Group::new(vec![0, rank], me) else { return Ok(0) };
+    let parts = |peer: usize, n: usize| -> Arc<[Part]> { Arc::new([Part { peer, range: 0..n }]) };
+    let none: Arc<[Part]> = Arc::new([]);
+    let mut best: Option<(u64, i64)> = None;
+    for [ask, answer] in tags {
+        let mut time = [0u8; 8];
+        let begin = clock();
+        if me == rank {
+            transport.permute(&pair, ask, (&[1u8][..], parts(0, 1)), (&mut [0u8; 0][..], none.clone()))?;
+            let to = (BufMut::new(&mut time[..]), parts(0, 8));
+            transport.permute(&pair, answer, (&[0u8; 0][..], none.clone()), to)?;
+            let end = clock();
+            let (trip, theirs) = (end.wrapping_sub(begin), u64_at(&time, 0));
+            let offset = theirs.wrapping_sub(begin.wrapping_add(trip / 2)) as i64;
+            if best.is_none_or(|b| trip < b.0) {
+                best = Some((trip, offset));
+            }
+        } else {
+            let mut asked = [0u8; 1];
+            transport.permute(&pair, ask, (&[0u8; 0][..], none.clone()), (&mut asked[..], parts(1, 1)))?;
+            time = clock().to_le_bytes();
+            transport.permute(&pair, answer, (&time[..], parts(1, 8)), (&mut [0u8; 0][..], none.clone()))?;
+        }
+    }
+    Ok(best.map_or(0, |b| b.1))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use meshwright_comm::{Timeouts, World};
+    use std::time::Instant;
+
+    #[test]
+    fn a_record_costs_less_than_200_ns() {
+        let best = (0..20).map(|_| {
+            let mut r = Recorder::new(0, 1..=1);
+            assert!(r.begin(0, 1, 10_000));
+            let begin = Instant::now();
+            (0..10_000).for_each(|at| r.compute(at));
+            let each = begin.elapsed().as_nanos() / 10_000;
+            assert_eq!(r.records.len(), 9_999);
+            each
+        });
+        let best = best.min().unwrap();
+        assert!(best < 200, "{best} ns a record");
+    }
+
+    #[test]
+    fn clocks_that_differ_are_found_to_differ_by_that() {
+        let skew = [0i64, 5_000_000_000, -70_000_000];
+        let ends = World::new(3, Timeouts::for_tests());
+        let found: Vec<i64> = std::thread::scope(|s| {
+            let threads: Vec<_> = ends
+                .into_iter()
+                .enumerate()
+                .map(|(me, mut t)| {
+                    s.spawn(move || {
+                        let clock = move || now().wrapping_add_signed(skew[me]);
+                        let mut mine = 0;
+                        for rank in 1..3usize {
+                            let tag = |i: usize| Tag::new((rank * 100 + i) as u64, "clock", 0);
+                            let tags: Vec<_> = (0..EXCHANGES).map(|i| [tag(2 * i), tag(2 * i + 1)]).collect();
+                            if me == 0 || me == rank {
+                                mine = clock_offset(&mut t, rank, &tags, &clock).unwrap();
+                            }
+                        }
+                        mine
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        for (found, skew) in found.iter().zip(skew).skip(1) {
+            assert!((found + skew).abs() < 2_000_000, "{found} for {skew}");
+        }
+    }
+
+    #[test]
+    fn records_arrive_as_they_were_sent() {
+        let r =
+            Record { what: What::Unpack, begin: 10, end: 1 << 60, step_number: 3, sequence: 7, at: 1 << 31 };
+        assert_eq!(Record::from_bytes(&r.to_bytes(0)), r);
+        assert_eq!(Record::from_bytes(&r.to_bytes(-4)).begin, 6);
+    }
+}

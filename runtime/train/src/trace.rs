@@ -1,0 +1,218 @@
+//! A timeline of training steps as a file in the trace-event format of Chrome, which Perfetto opens: a process for each rank,
+//! on one clock. See `docs/trace.md`.
+
+use crate::failure::Failure;
+use crate::together::settled;
+use meshwright_diag::{Diagnostic, codes};
+use meshwright_exec::{Cluster, DeviceTrace, Processes, ProgramId, Record, What};
+use meshwright_plan::{Plan, Step, StepKind};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+/// A timeline that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceOptions {
+    /// Where it goes.
+    pub file: PathBuf,
+    /// Numbers of the steps that it shows; without them the first [`FIRST_STEPS`] that are run.
+    pub steps: Option<RangeInclusive<u64>>,
+}
+
+/// Steps that a timeline shows where nothing else is asked for.
+pub const FIRST_STEPS: u64 = 20;
+
+/// A timeline in the making; the first process writes it.
+pub(crate) struct Trace {
+    file: Option<File>,
+    path: PathBuf,
+    last: u64,
+}
+
+impl Trace {
+    /// Makes the file, and has the devices record steps of a program, the next of which is `next`.
+    pub(crate) fn start(
+        options: &TraceOptions,
+        cluster: &Cluster,
+        program: ProgramId,
+        next: u64,
+        processes: &Processes,
+    ) -> Result<Trace, Failure> {
+        let make = || File::create(&options.file).map_err(|e| failed(&options.file, &e));
+        let made = processes.is_first().then(make).transpose();
+        let file = settled(processes, "the timeline", made)?;
+        let steps = options.steps.clone().unwrap_or(next..=next.saturating_add(FIRST_STEPS - 1));
+        cluster.trace(program, steps.clone())?;
+        Ok(Trace { file, path: options.file.clone(), last: *steps.end() })
+    }
+
+    /// Whether that step was the last one to be recorded.
+    pub(crate) fn is_over(&self, step: u64) -> bool {
+        step >= self.last
+    }
+
+    /// Gathers what was recorded, and writes it.
+    pub(crate) fn finish(self, cluster: &Cluster, plan: &Plan, processes: &Processes) -> Result<(), Failure> {
+        let devices = cluster.traced()?;
+        let written = self.file.map_or(Ok(()), |file| {
+            let mut out = BufWriter::new(file);
+            write(&mut out, plan, &devices).and_then(|()| out.flush()).map_err(|e| failed(&self.path, &e))
+        });
+        settled(processes, "the timeline", written)
+    }
+}
+
+fn failed(path: &Path, why: &std::io::Error) -> Failure {
+    Diagnostic::error(codes::E0511, format!("`{}` cannot be written: {why}", path.display()))
+        .help("name a file in a folder that is there: `--trace FILE`")
+        .into()
+}
+
+/// Writes a timeline: one event a line.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub fn write(out: &mut dyn Write, plan: &Plan, devices: &[DeviceTrace]) -> std::io::Result<()> {
+    let zero = devices.iter().flat_map(|d| &d.records).map(|r| r.begin).min().unwrap_or(0);
+    let about = json!({ "model": plan.model, "program": plan.program, "mesh": plan.mesh.describe(), "plan": plan.hash() });
+    write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{about},\"traceEvents\":[")?;
+    let mut first = true;
+    for device in devices {
+        let t = Track { plan, rank: device.rank, zero };
+        for event in t.names().into_iter().chain(device.records.iter().flat_map(|r| t.events(r))) {
+            write!(out, "{}\n{event}", if first { "" } else { "," })?;
+            first = false;
+        }
+    }
+    writeln!(out, "\n]}}")
+}
+
+/// The only thread of a rank's process.
+const THREAD: u64 = 1;
+
+struct Track<'a> {
+    plan: &'a Plan,
+    rank: usize,
+    zero: u64,
+}
+
+impl Track<'_> {
+    /// What the tracks are called.
+    fn names(&self) -> Vec<Value> {
+        let mesh = &self.plan.mesh;
+        let coords = mesh.coords(self.rank);
+        let at: Vec<String> = mesh.axes.iter().zip(&coords).map(|(a, c)| format!("{}={c}", a.name)).collect();
+        let name = match at.len() {
+            0 => format!("rank {}", self.rank),
+            _ => format!("rank {} ({})", self.rank, at.join(", ")),
+        };
+        let meta = |what: &str, args: Value| json!({ "ph": "M", "name": what, "pid": self.rank, "tid": THREAD, "ts": 0, "args": args });
+        vec![
+            meta("process_name", json!({ "name": name })),
+            meta("process_sort_index", json!({ "sort_index": self.rank })),
+            meta("thread_name", json!({ "name": "device" })),
+        ]
+    }
+
+    /// Microseconds since the first event, on a grid of 125 ns: readers take times and lengths for doubles and multiply them
+    /// by 1000, and only of eighths does nothing come out askew, so that slices would overlap.
+    fn micros(&self, time: u64) -> f64 {
+        (time.saturating_sub(self.zero) / 125) as f64 / 8.0
+    }
+
+    /// A slice; and of a collective in flight the arrow from its start to its end, and the time in between.
+    fn events(&self, r: &Record) -> Vec<Value> {
+        let step = self.plan.steps.get(r.at as usize);
+        let (name, category, args) = match (r.what, step) {
+            (What::Step, _) => (format!("step {}", r.step_number), "step", Map::new()),
+            (_, None) => return Vec::new(),
+            (What::Compute, Some(s)) => self.compute(r, s),
+            (what, Some(s)) => self.collective(r, what, s),
+        };
+        let mut args = args;
+        args.insert("step".into(), r.step_number.into());
+        let (begin, end) = (self.micros(r.begin), self.micros(r.end));
+        let mut out = vec![json!({
+            "ph": "X", "name": name, "cat": category, "pid": self.rank, "tid": THREAD,
+            "ts": begin, "dur": end - begin, "args": args,
+        })];
+        let flies = step.is_some_and(|s| s.flight.is_some());
+        let id = format!("{}.{}", self.rank, r.sequence);
+        let event = |ph: &str, cat: &str, ts: f64| json!({ "ph": ph, "name": args["collective"], "cat": cat, "id": id, "pid": self.rank, "tid": THREAD, "ts": ts });
+        match r.what {
+            What::Start if flies => {
+                out.push(event("s", "flow", begin));
+                let mut open = event("b", "in flight", begin);
+                open["args"] = args.clone().into();
+                out.push(open);
+            }
+            What::Wait if flies => {
+                let mut ends = event("f", "flow", begin);
+                ends["bp"] = "e".into();
+                out.extend([ends, event("e", "in flight", end)]);
+            }
+            _ => {}
+        }
+        out
+    }
+
+    fn compute(&self, r: &Record, step: &Step) -> (String, &'static str, Map<String, Value>) {
+        let kernel = match &step.kind {
+            StepKind::Collective(_) | StepKind::Wait { .. } => "release",
+            other => other.name(),
+        };
+        let origin = step.origin.last();
+        let value = origin.map_or("", |w| w.value.as_str());
+        let mut args = self.place(r, step);
+        args.insert("kernel".into(), kernel.into());
+        (format!("{kernel} {value}").trim_end().into(), "compute", args)
+    }
+
+    fn place(&self, r: &Record, step: &Step) -> Map<String, Value> {
+        let mut args = Map::new();
+        args.insert("plan step".into(), r.at.into());
+        args.insert("phase".into(), json!(step.phase));
+        if let Some(w) = step.origin.last() {
+            args.insert("value".into(), w.value.as_str().into());
+            args.insert("line".into(), w.line.into());
+        }
+        args
+    }
+
+    fn collective(&self, r: &Record, what: What, step: &Step) -> (String, &'static str, Map<String, Value>) {
+        let mut args = self.place(r, step);
+        let steps = &self.plan.steps;
+        let starts = |s: &&Step| matches!(s.kind, StepKind::Collective(_)) && s.flight == step.flight;
+        let start = match step.kind {
+            StepKind::Wait { .. } => steps.iter().find(starts).unwrap_or(step),
+            _ => step,
+        };
+        let mut name = start.kind.name().to_string();
+        if let StepKind::Collective(c) = &start.kind {
+            let axes: Vec<&str> = c.axes().iter().map(|a| self.plan.mesh.name(*a)).collect();
+            name = format!("{name} {}", axes.join(","));
+            args.insert("axes".into(), axes.into());
+            args.insert("bytes".into(), c.bytes(self.plan).iter().sum::<usize>().into());
+        }
+        if let Some(w) = start.origin.first() {
+            args.insert("value".into(), w.value.as_str().into());
+            args.insert("line".into(), w.line.into());
+            args.insert("because".into(), w.because.as_str().into());
+        }
+        if start.origin.len() > 1 {
+            let values: Vec<&str> = start.origin.iter().map(|w| w.value.as_str()).collect();
+            args.insert("bucket".into(), values.into());
+        }
+        args.insert("sequence".into(), r.sequence.into());
+        args.insert("collective".into(), name.as_str().into());
+        let (verb, category) = match what {
+            What::Wait => ("wait for", "wait"),
+            What::Unpack => ("unpack", "collective"),
+            _ => ("start", "collective"),
+        };
+        (format!("{verb} {name}"), category, args)
+    }
+}

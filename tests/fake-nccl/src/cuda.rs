@@ -1,0 +1,336 @@
+//! The driver: GPUs, memory that is the host's, streams and events.
+
+use crate::stream::{Event, Moment, Stream};
+use crate::{lock, setting};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::{Arc, Mutex};
+
+pub(crate) const SUCCESS: c_int = 0;
+pub(crate) const INVALID_VALUE: c_int = 1;
+const NO_DEVICE: c_int = 100;
+const INVALID_DEVICE: c_int = 101;
+const INVALID_CONTEXT: c_int = 201;
+const NOT_READY: c_int = 600;
+
+/// The primary context of a GPU.
+#[derive(Default)]
+pub(crate) struct Context {
+    pub(crate) ordinal: c_int,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    streams: Vec<Arc<Stream>>,
+    /// What all later work waits for, that of streams yet to come included.
+    gates: Vec<Arc<Moment>>,
+    users: usize,
+}
+
+static CONTEXTS: Mutex<BTreeMap<c_int, &'static Context>> = Mutex::new(BTreeMap::new());
+static MEMORY: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+thread_local! {
+    static CURRENT: Cell<Option<&'static Context>> = const { Cell::new(None) };
+}
+
+pub(crate) fn current() -> Option<&'static Context> {
+    CURRENT.get()
+}
+
+fn gpus() -> c_int {
+    setting("FAKE_NCCL_GPUS", 1024)
+}
+
+/// Whether all of it is memory of a GPU.
+pub(crate) fn is_device_memory(address: usize, bytes: usize) -> bool {
+    let memory = lock(&MEMORY);
+    memory.range(..=address).next_back().is_some_and(|(start, size)| address + bytes <= start + size)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuInit(_flags: c_uint) -> c_int {
+    if gpus() > 0 { SUCCESS } else { NO_DEVICE }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
+    unsafe { *version = setting("FAKE_CUDA_VERSION", 13000) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
+    unsafe { *count = gpus() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_int {
+    if !(0..gpus()).contains(&ordinal) {
+        return INVALID_DEVICE;
+    }
+    unsafe { *device = ordinal };
+    SUCCESS
+}
+
+unsafe fn put(to: *mut c_char, room: c_int, text: &str) -> c_int {
+    if text.len() >= room as usize {
+        return INVALID_VALUE;
+    }
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len());
+        *to.add(text.len()) = 0;
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, room: c_int, _device: c_int) -> c_int {
+    unsafe { put(name, room, "Fake GPU") }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, room: c_int, device: c_int) -> c_int {
+    unsafe { put(id, room, &format!("{:04X}:{:02X}:00.0", device >> 8, device & 255)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> c_int {
+    unsafe { *bytes = 1 << 30 };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_int, _device: c_int) -> c_int {
+    let known = match which {
+        75 => 9,
+        76 => 0,
+        _ => return INVALID_VALUE,
+    };
+    unsafe { *value = known };
+    SUCCESS
+}
+
+fn error(code: c_int) -> (&'static std::ffi::CStr, &'static std::ffi::CStr) {
+    match code {
+        INVALID_VALUE => (c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
+        2 => (c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
+        NO_DEVICE => (c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
+        INVALID_DEVICE => (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
+        INVALID_CONTEXT => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
+        NOT_READY => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
+        _ => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(code: c_int, text: *mut *const c_char) -> c_int {
+    unsafe { *text = error(code).0.as_ptr() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorString(code: c_int, text: *mut *const c_char) -> c_int {
+    unsafe { *text = error(code).1.as_ptr() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *const Context, device: c_int) -> c_int {
+    let mut contexts = lock(&CONTEXTS);
+    let known = contexts
+        .entry(device)
+        .or_insert_with(|| Box::leak(Box::new(Context { ordinal: device, ..Context::default() })));
+    lock(&known.state).users += 1;
+    unsafe { *context = *known };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> c_int {
+    match lock(&CONTEXTS).get(&device) {
+        Some(context) if lock(&context.state).users > 0 => {
+            lock(&context.state).users -= 1;
+            SUCCESS
+        }
+        _ => INVALID_CONTEXT,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxSetCurrent(context: *const Context) -> c_int {
+    CURRENT.set(unsafe { context.as_ref() });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSynchronize() -> c_int {
+    let Some(context) = current() else { return INVALID_CONTEXT };
+    let event = Event::new();
+    let streams = lock(&context.state).streams.clone();
+    event.record(&streams);
+    event.last().wait();
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut *const Stream, _flags: c_uint) -> c_int {
+    let Some(context) = current() else { return INVALID_CONTEXT };
+    let new = Stream::new();
+    let mut state = lock(&context.state);
+    state.gates.retain(|g| !g.is_done());
+    for gate in state.gates.clone() {
+        new.push(move || gate.wait());
+    }
+    state.streams.push(new.clone());
+    unsafe { *stream = Arc::into_raw(new) };
+    SUCCESS
+}
+
+/// Another hold on a stream.
+pub(crate) unsafe fn shared(stream: *const Stream) -> Arc<Stream> {
+    unsafe {
+        Arc::increment_strong_count(stream);
+        Arc::from_raw(stream)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamDestroy_v2(stream: *const Stream) -> c_int {
+    let Some(context) = current() else { return INVALID_CONTEXT };
+    lock(&context.state).streams.retain(|s| Arc::as_ptr(s) != stream);
+    unsafe { Arc::from_raw(stream) }.close();
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamSynchronize(stream: *const Stream) -> c_int {
+    let event = Event::new();
+    event.record(&[unsafe { shared(stream) }]);
+    event.last().wait();
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWaitEvent(stream: *const Stream, event: *const Event, _: c_uint) -> c_int {
+    let moment = unsafe { &*event }.last();
+    unsafe { &*stream }.push(move || moment.wait());
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventCreate(event: *mut *const Event, _flags: c_uint) -> c_int {
+    if current().is_none() {
+        return INVALID_CONTEXT;
+    }
+    unsafe { *event = Box::into_raw(Box::new(Event::new())) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventDestroy_v2(event: *mut Event) -> c_int {
+    drop(unsafe { Box::from_raw(event) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventRecord(event: *const Event, stream: *const Stream) -> c_int {
+    unsafe { &*event }.record(&[unsafe { shared(stream) }]);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventQuery(event: *const Event) -> c_int {
+    if unsafe { &*event }.last().is_done() { SUCCESS } else { NOT_READY }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxRecordEvent(context: *const Context, event: *const Event) -> c_int {
+    let state = lock(unsafe { &(*context).state });
+    unsafe { &*event }.record(&state.streams);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxWaitEvent(context: *const Context, event: *const Event) -> c_int {
+    let moment = unsafe { &*event }.last();
+    let mut state = lock(unsafe { &(*context).state });
+    for stream in &state.streams {
+        let moment = moment.clone();
+        stream.push(move || moment.wait());
+    }
+    state.gates.retain(|g| !g.is_done());
+    state.gates.push(moment);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchHostFunc(
+    stream: *const Stream,
+    function: unsafe extern "C" fn(*mut c_void),
+    data: *mut c_void,
+) -> c_int {
+    let data = data as usize;
+    unsafe { &*stream }.push(move || unsafe { function(data as *mut c_void) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> c_int {
+    if current().is_none() {
+        return INVALID_CONTEXT;
+    }
+    if bytes == 0 {
+        return INVALID_VALUE;
+    }
+    let words = bytes.div_ceil(8);
+    // Not zero, so that what nobody wrote shows.
+    let memory = Box::leak(vec![0xa5a5_a5a5_a5a5_a5a5u64; words].into_boxed_slice());
+    let start = memory.as_mut_ptr() as usize;
+    lock(&MEMORY).insert(start, bytes);
+    unsafe { *address = start as u64 };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> c_int {
+    let Some(bytes) = lock(&MEMORY).remove(&(address as usize)) else { return INVALID_VALUE };
+    let words = std::ptr::slice_from_raw_parts_mut(address as *mut u64, bytes.div_ceil(8));
+    drop(unsafe { Box::from_raw(words) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const u8, bytes: usize) -> c_int {
+    if !is_device_memory(to as usize, bytes) {
+        return INVALID_VALUE;
+    }
+    unsafe { std::ptr::copy(from, to as *mut u8, bytes) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -> c_int {
+    if !is_device_memory(from as usize, bytes) {
+        return INVALID_VALUE;
+    }
+    unsafe { std::ptr::copy(from as *const u8, to, bytes) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: u64,
+    from: u64,
+    bytes: usize,
+    stream: *const Stream,
+) -> c_int {
+    if !is_device_memory(from as usize, bytes) || !is_device_memory(to as usize, bytes) {
+        return INVALID_VALUE;
+    }
+    unsafe { &*stream }.push(move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) });
+    SUCCESS
+}

@@ -1,0 +1,36 @@
+//! A stand-in for the CUDA driver, NCCL and NVML on a machine without a GPU: the functions that Meshwright loads, working
+//! on host memory, between threads and between processes.
+//!
+//! It keeps the rules that matter. Streams are threads that work in order, and events order them, so that memory used
+//! before its time gives wrong results. A communicator that is not blocking answers "in progress", and puts work on its
+//! stream later. What NCCL would not notice (counts that differ, memory that is no GPU's) is an error here.
+//!
+//! Members of a communicator meet in a directory under the system's temporary one, named by the unique id: a member
+//! writes what it gives as files, and reads those of the others.
+//!
+//! Faults: `fakeFault("stall:gpu3:call7")` from within the process, or the environment variable `FAKE_NCCL_FAULT` (several
+//! are separated by `;`). Kinds: `stall` (never takes part), `error` (an asynchronous error), `refuse` (the call fails at
+//! once), `slow` (takes part 300 ms later). Calls of a GPU count from 0, a group as one.
+//!
+//! Settings: the environment variables `FAKE_NCCL_GPUS` (default 1024), `FAKE_NCCL_VERSION` (23007), `FAKE_CUDA_VERSION` (13000).
+
+mod cuda;
+mod exchange;
+mod faults;
+mod fold;
+mod nccl;
+mod nvml;
+mod ops;
+mod stream;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks, whatever a panicking thread left.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number from the environment.
+fn setting(name: &str, default: i32) -> i32 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}

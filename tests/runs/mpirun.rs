@@ -1,0 +1,335 @@
+//! Runs of several MPI processes, started by `mpirun`: the numbers of threads, one voice, and an end when a rank dies.
+
+use crate::support::{Numbers, SMALL, Said, apart, command, folder, run, tensors};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One job at a time: each has more processes than there may be cores.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `mpirun` with its own arguments, of which each program's begin with `-n`.
+fn job(programs: &[(usize, &[&str])]) -> Command {
+    let mut job = Command::new("mpirun");
+    let example = command(&[]);
+    for (i, (ranks, args)) in programs.iter().enumerate() {
+        if i > 0 {
+            job.arg(":");
+        }
+        job.args(["-n", &ranks.to_string()]).arg(example.get_program()).args(*args);
+    }
+    job.current_dir(crate::support::root()).env_remove("MESHWRIGHT_DATA").env("NO_COLOR", "1");
+    let settings = [
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+        ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+        ("OMPI_MCA_mpi_yield_when_idle", "1"),
+    ];
+    job.envs(settings).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    job
+}
+
+/// Waits for the end of a job, which must come.
+fn ended(mut child: Child, within: Duration, told: String) -> Said {
+    let read = |from: Option<Box<dyn Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            from.map(|mut f| f.read_to_string(&mut text));
+            text
+        })
+    };
+    let out = read(child.stdout.take().map(|o| Box::new(o) as Box<dyn Read + Send>));
+    let err = read(child.stderr.take().map(|o| Box::new(o) as Box<dyn Read + Send>));
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begin.elapsed() > within {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("it hangs: {}{}", out.join().unwrap(), err.join().unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    Said { code: status.code(), out: told + &out.join().unwrap(), err: err.join().unwrap() }
+}
+
+fn mpirun(ranks: usize, args: &[&str]) -> Said {
+    ended(job(&[(ranks, args)]).spawn().unwrap(), Duration::from_secs(120), String::new())
+}
+
+const MLP: [&str; 10] =
+    ["--dim", "batch=12", "--dim", "rows=5", "--dim", "cols=4", "--dim", "hidden=11", "--seed", "9"];
+
+/// Arguments of a small training on a mesh of four; the run's folder may be left out.
+fn small<'a>(data: &'a str, run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut args = vec!["train", "mlp", "--data", data, "--mesh", "r=2,c=2", "--threads", "1"];
+    args.extend(if run.is_empty() { vec!["--no-run"] } else { vec!["--run", run] });
+    args.extend(MLP);
+    args.extend(more);
+    args
+}
+
+/// The losses of a report in JSON.
+fn losses(said: &Said) -> Vec<f64> {
+    let events = said.out.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+    events.filter(|e| e["event"] == "step").map(|e| e["loss"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn ranks_train_and_resume_as_threads_do() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (data, there, whole) = (at("data"), at("there"), at("whole"));
+    for layout in ["batch -> r; hidden -> c", "batch -> r, c; params: rows -> c"] {
+        let of = ["--layout", layout, "--format", "json", "--steps"];
+        let steps = |n: &'static str| [&of[..], &[n]].concat();
+        let threads = run(&small(&data, &whole, &steps("40")));
+        assert_eq!(threads.code, Some(0), "{}", threads.err);
+        // One report of four ranks, and the same bits.
+        let exact = mpirun(4, &small(&data, &there, &[&steps("30")[..], &["--deterministic"]].concat()));
+        assert_eq!(exact.code, Some(0), "{}", exact.err);
+        assert_eq!(losses(&exact), losses(&threads)[..30], "{layout}");
+        assert_eq!(exact.out.lines().filter(|l| l.contains("\"done\"")).count(), 1, "{}", exact.out);
+        // What ranks have saved threads go on with,
+        let rest = run(&small(&data, &there, &[&steps("35")[..], &["--resume"]].concat()));
+        assert_eq!(losses(&rest), losses(&threads)[30..35], "{layout}: {}", rest.err);
+        // and the other way round.
+        let more = [&steps("40")[..], &["--resume", "--deterministic"]].concat();
+        let last = mpirun(4, &small(&data, &there, &more));
+        assert_eq!(losses(&last), losses(&threads)[35..], "{layout}: {}", last.err);
+        assert_eq!(tensors(there.as_ref()), tensors(whole.as_ref()), "{layout}");
+        // MPI's own reductions differ in rounding.
+        let near = mpirun(4, &small(&data, "", &[&steps("10")[..], &["--no-eval"]].concat()));
+        let difference = apart(&losses(&near), &losses(&threads)[..10]);
+        assert!(difference < 1e-6, "{layout}: {difference}");
+        std::fs::remove_dir_all(&there).unwrap();
+        std::fs::remove_dir_all(&whole).unwrap();
+    }
+}
+
+#[test]
+fn tiles_of_images_on_ranks_are_those_on_threads() {
+    let _one = alone();
+    let sizes = crate::support::Sizes { examples: 40, test: 10, rows: 12, cols: 12 };
+    let dir = folder(sizes);
+    let data = dir.path().join("data").display().to_string();
+    let mut args = vec!["train", "mnist_conv", "--data", &data, "--no-run", "--threads", "1", "--steps", "4"];
+    for dim in ["batch=10", "rows=12", "cols=12", "filters1=3", "filters2=2", "hidden1=8", "hidden2=6"] {
+        args.extend(["--dim", dim]);
+    }
+    args.extend(["--layout", "rows -> b1; cols -> b2", "--mesh", "b1=2,b2=2", "--format", "json"]);
+    let threads = run(&args);
+    assert_eq!(threads.code, Some(0), "{}", threads.err);
+    args.push("--deterministic");
+    let ranks = mpirun(4, &args);
+    assert_eq!(ranks.code, Some(0), "{}", ranks.err);
+    assert_eq!(losses(&ranks).len(), 4);
+    let lines = |said: &Said| {
+        let whole = said.out.lines().map(|l| l.split(",\"seconds\"").next().unwrap().to_string());
+        whole.collect::<Vec<_>>()
+    };
+    // The evaluation too.
+    assert_eq!(lines(&ranks), lines(&threads));
+}
+
+#[test]
+fn ranks_evaluate_and_predict_as_threads_do() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (data, trained, model) = (at("data"), at("run"), at("model.mw"));
+    let text = std::fs::read_to_string(crate::support::root().join("models/mlp.mw")).unwrap();
+    // What is split over ranks, and what is not.
+    let outputs = "    output scores = logits\n    output class = argmax[classes](logits)\n}\n\nconst lr";
+    let text = text.replacen("}\n\nconst lr", outputs, 1);
+    assert!(text.contains("output class"));
+    std::fs::write(&model, text).unwrap();
+    let mut args = small(&data, &trained, &["--steps", "20", "--layout", "batch -> r; hidden -> c"]);
+    args[1] = &model;
+    let said = run(&args);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    for verb in ["eval", "predict"] {
+        let mut args = vec![verb, &model, "--checkpoint", &trained, "--data", &data, "--threads", "1"];
+        args.extend(["--mesh", "r=2,c=2", "--layout", "batch -> r; hidden -> c", "--format", "json"]);
+        args.extend(&MLP[..8]);
+        let threads = run(&args);
+        assert_eq!(threads.code, Some(0), "{}", threads.err);
+        args.push("--deterministic");
+        let ranks = mpirun(4, &args);
+        assert_eq!(ranks.code, Some(0), "{}", ranks.err);
+        let shown = |s: &Said| s.out.split(",\"seconds\"").next().unwrap().to_string();
+        assert_eq!(shown(&ranks), shown(&threads), "{verb}");
+        assert!(!ranks.out.is_empty());
+    }
+}
+
+#[test]
+fn a_mesh_that_does_not_fit_the_ranks_is_answered_with_one_that_does() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let data = dir.path().join("data").display().to_string();
+    let mut args = small(&data, "", &["--layout", "batch -> r; hidden -> c"]);
+    let mesh = args.iter().position(|a| *a == "r=2,c=2").unwrap();
+    args[mesh] = "r=2,c=3";
+    let said = mpirun(4, &args);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    for part in ["error[E0307]", "4 ranks", "6 devices", "--mesh r=2,c=2", "mpirun -n 6"] {
+        assert_eq!(said.err.matches(part).count(), 1, "{part}: {}", said.err);
+    }
+}
+
+#[test]
+fn what_all_ranks_find_wrong_is_said_once() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let data = dir.path().join("data").display().to_string();
+    let said = mpirun(3, &small(&data, "", &["--layout", "bach -> r"]));
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert_eq!(said.err.matches("error[E0302]").count(), 1, "{}", said.err);
+    assert!(!said.err.contains("[rank"), "{}", said.err);
+}
+
+#[test]
+fn ranks_that_are_asked_for_different_things_are_named() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let data = dir.path().join("data").display().to_string();
+    let layout = ["--layout", "batch -> r; hidden -> c", "--steps", "3", "--set"];
+    let (one, other) = ([&layout[..], &["lr=0.1"]].concat(), [&layout[..], &["lr=0.2"]].concat());
+    let (one, other) = (small(&data, "", &one), small(&data, "", &other));
+    let job = job(&[(2, &one), (1, &other), (1, &one)]).spawn().unwrap();
+    let said = ended(job, Duration::from_secs(60), String::new());
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert_eq!(said.err.matches("error[E0526]").count(), 1, "{}", said.err);
+    assert!(said.err.contains("rank 2 of the run has `lr` = 0.2, rank 0 has 0.1"), "{}", said.err);
+}
+
+#[test]
+fn what_one_rank_lacks_it_says_itself() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let data = dir.path().join("data").display().to_string();
+    let (one, other) = (small(&data, "", &["--steps", "3"]), small("/no/such/data", "", &["--steps", "3"]));
+    let job = job(&[(3, &one), (1, &other)]).spawn().unwrap();
+    let said = ended(job, Duration::from_secs(60), String::new());
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert!(said.err.contains("[rank 3] error[") && said.err.contains("/no/such/data"), "{}", said.err);
+    assert_eq!(said.err.matches("error[").count(), 1, "{}", said.err);
+}
+
+/// The processes of the ranks of a job that runs.
+fn processes(job: &Child) -> Vec<i32> {
+    let mut ranks = vec![];
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
+        let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
+        let status = String::from_utf8_lossy(&read("status")).into_owned();
+        let parent = status.lines().find_map(|l| l.strip_prefix("PPid:"));
+        if parent.and_then(|p| p.trim().parse::<u32>().ok()) != Some(job.id()) {
+            continue;
+        }
+        let environment = String::from_utf8_lossy(&read("environ")).into_owned();
+        let rank = environment.split('\0').find_map(|v| v.strip_prefix("OMPI_COMM_WORLD_RANK="));
+        ranks.extend(rank.and_then(|r| r.parse::<usize>().ok()).map(|r| (r, pid)));
+    }
+    ranks.sort_unstable();
+    ranks.into_iter().map(|r| r.1).collect()
+}
+
+fn signal(name: &str, pid: i32) {
+    let sent = Command::new("kill").args([name, &pid.to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// Starts a training without end, and sends a signal to one rank at some moment after the first step. How it ends, and
+/// how long that takes.
+fn struck(name: &str, rank: usize, after: Duration, run: &str, data: &str) -> (Said, Duration) {
+    let more =
+        ["--layout", "batch -> r; hidden -> c", "--format", "json", "--no-eval", "--steps", "10000000"];
+    let args = small(data, run, &[&more[..], &["--timeout", "5"]].concat());
+    let mut child = job(&[(4, &args)]).spawn().unwrap();
+    let mut told = BufReader::new(child.stdout.take().unwrap());
+    let mut first = String::new();
+    told.read_line(&mut first).unwrap();
+    assert!(first.contains("\"step\""), "{first}");
+    // Nobody waits for a pipe that is full.
+    let rest = std::thread::spawn(move || {
+        let mut rest = String::new();
+        let _cut = told.read_to_string(&mut rest);
+        rest
+    });
+    std::thread::sleep(after);
+    let ranks = processes(&child);
+    assert_eq!(ranks.len(), 4, "{ranks:?}");
+    let begin = Instant::now();
+    signal(name, ranks[rank]);
+    let mut said = ended(child, Duration::from_secs(60), first);
+    said.out += &rest.join().unwrap();
+    (said, begin.elapsed())
+}
+
+/// Whether some line says which rank was where: the collective's number, its value and its line.
+fn is_told(err: &str) -> bool {
+    err.lines().any(|line| {
+        let of = |part: &str| line.split_once(part).map(|(_, after)| after.to_string());
+        let number = of(" #").is_some_and(|n| n.starts_with(|c: char| c.is_ascii_digit()));
+        let at = of(" at line ").is_some_and(|n| n.starts_with(|c: char| c.is_ascii_digit() && c != '0'));
+        number && at && line.contains("rank ") && line.contains(" of `")
+    })
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_job_with_its_place() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let data = dir.path().join("data").display().to_string();
+    let mut numbers = Numbers(u64::from(std::process::id()));
+    for rank in [numbers.below(4), 0] {
+        let after = Duration::from_millis(numbers.below(400) as u64);
+        let (said, took) = struck("-KILL", rank, after, "", &data);
+        assert_ne!(said.code, Some(0));
+        assert!(is_told(&said.err), "rank {rank} after {after:?}: {}", said.err);
+        assert!(said.err.contains(&format!("rank {rank}")), "{}", said.err);
+        assert!(took < Duration::from_secs(10), "it took {took:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_stands_still_ends_the_job_within_the_timeout() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let data = dir.path().join("data").display().to_string();
+    let mut numbers = Numbers(u64::from(std::process::id()) + 1);
+    let (rank, after) = (numbers.below(4), Duration::from_millis(numbers.below(400) as u64));
+    let (said, took) = struck("-STOP", rank, after, "", &data);
+    assert_ne!(said.code, Some(0));
+    assert!(is_told(&said.err), "rank {rank} after {after:?}: {}", said.err);
+    assert!(said.err.contains(&format!("for rank {rank}")), "{}", said.err);
+    // Five seconds, the answers of the others, and the end of the job.
+    assert!(took < Duration::from_secs(20), "it took {took:?}");
+}
+
+#[test]
+fn one_rank_that_is_interrupted_stops_all_with_a_checkpoint() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (data, there) = (at("data"), at("run"));
+    let (said, _) = struck("-INT", 2, Duration::from_millis(100), &there, &data);
+    assert_eq!(said.code, Some(130), "{}", said.err);
+    let steps = losses(&said).len();
+    assert!(said.err.contains("interrupted after step"), "{}", said.err);
+    let all = format!("{}", steps + 3);
+    let rest =
+        ["--layout", "batch -> r; hidden -> c", "--format", "json", "--no-eval", "--resume", "--steps", &all];
+    let rest = run(&small(&data, &there, &rest));
+    assert_eq!(losses(&rest).len(), 3, "{}", rest.err);
+}

@@ -1,0 +1,65 @@
+//! The suite of transports on NCCL: on the stand-in for it, on the GPUs of one process and of several.
+
+#[path = "../fake-nccl/built.rs"]
+mod built;
+
+use meshwright_comm::gpu::load::Paths;
+use meshwright_comm::nccl::{NcclOptions, NcclTransport, Ordering, Staged};
+use meshwright_comm::{ThreadsTransport, Timeouts, World};
+use meshwright_tests::transports::{NO_SKIPS, Outcome, Settings, run};
+use std::time::Duration;
+
+fn suite(gpus: std::ops::Range<u32>, ordering: Ordering) {
+    let timeouts = Timeouts::all(Duration::from_secs(30));
+    let options =
+        NcclOptions { paths: Paths::all(built::library()), ordering, timeouts, ..NcclOptions::default() };
+    let settings = Settings { exact: true, pause: Duration::from_micros(100), skips: NO_SKIPS };
+    let outcomes: Vec<Vec<Outcome>> = std::thread::scope(|scope| {
+        let options = &options;
+        let start = |(end, gpu): (ThreadsTransport, u32)| {
+            scope.spawn(move || {
+                let mut transport = Staged(NcclTransport::new(Box::new(end), gpu, options).unwrap());
+                assert_eq!(transport.0.ordering(), ordering);
+                run(&mut transport, settings)
+            })
+        };
+        let ends = World::new(gpus.len(), timeouts);
+        let devices: Vec<_> = ends.into_iter().zip(gpus).map(start).collect();
+        devices.into_iter().map(|d| d.join().unwrap()).collect()
+    });
+    for (rank, outcomes) in outcomes.iter().enumerate() {
+        let failed: Vec<_> = outcomes.iter().filter(|(_, result)| result.is_err()).collect();
+        assert!(failed.is_empty(), "rank {rank}: {failed:?}");
+        assert!(outcomes.len() > 300, "rank {rank}: {} cases", outcomes.len());
+    }
+}
+
+#[test]
+fn four_gpus_of_a_process_pass_the_suite() {
+    suite(0..4, Ordering::Events);
+}
+
+#[test]
+fn three_gpus_pass_it_while_the_host_waits() {
+    suite(4..7, Ordering::HostSync);
+}
+
+/// A process for each GPU, as `mpirun` starts them.
+#[cfg(feature = "mpi")]
+#[test]
+fn a_process_for_each_gpu_passes_the_suite() {
+    use std::process::Command;
+    let fake = built::library();
+    let mut mpirun = Command::new("mpirun");
+    mpirun
+        .args(["-n", "4", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"])
+        .arg(env!("CARGO_BIN_EXE_meshwright-under-test"))
+        .args(["transport-suite", "nccl", "--timeout-ms", "60000"])
+        .env("MESHWRIGHT_CUDA", fake)
+        .env("MESHWRIGHT_NCCL", fake);
+    let output = mpirun.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    assert_eq!(out.matches(" cases, 0 failed").count(), 4, "{out}{err}");
+}

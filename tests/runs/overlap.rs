@@ -1,0 +1,135 @@
+//! Collectives in flight: the same bits as without, something to compute meanwhile, and devices that fail in between.
+
+use crate::support::{SMALL, SMALL_DIMS, folder, options, run, trained};
+use meshwright_comm::{Fault, Faulty, Timeouts, Transport, World};
+use meshwright_core::training_step;
+use meshwright_exec::{Cluster, ClusterOptions, HostTensor, InputLeaf, Provider};
+use meshwright_plan::{Phase, Plan, Step, StepKind};
+use meshwright_train::{Project, ProjectOptions};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const LAYOUTS: &[(&str, &str)] = &[
+    ("r=2,c=2", "batch -> r; hidden -> c; params: rows -> r"),
+    ("r=2,c=2", "batch -> r, c; params: rows -> c"),
+    ("data=4", "zero1"),
+    ("data=2", "zero3"),
+];
+
+fn of(mesh: &str, layout: &str, no_overlap: bool) -> ProjectOptions {
+    let dims = [SMALL_DIMS, &[("hidden", 11)]].concat();
+    ProjectOptions { no_overlap, ..options("mlp", mesh, layout, &dims) }
+}
+
+fn plan(options: &ProjectOptions) -> Plan {
+    let loaded = Project::load(options);
+    let project = loaded.project.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
+    project.compile(&training_step(&project.program).unwrap(), &loaded.sources).0.unwrap().plan
+}
+
+/// Steps that start a collective, and its bytes in order.
+fn flights(plan: &Plan) -> (usize, Vec<usize>) {
+    let collectives = plan.steps.iter().filter_map(|s| match &s.kind {
+        StepKind::Collective(c) => Some((s.flight.is_some(), c.bytes(plan).iter().sum())),
+        _ => None,
+    });
+    let all: Vec<(bool, usize)> = collectives.collect();
+    (all.iter().filter(|c| c.0).count(), all.iter().map(|c| c.1).collect())
+}
+
+#[test]
+fn the_same_bits_with_and_without() {
+    let dir = folder(SMALL);
+    for (i, (mesh, layout)) in LAYOUTS.iter().enumerate() {
+        let (with, without) = (of(mesh, layout, false), of(mesh, layout, true));
+        let [(flying, mut bytes), (none, mut others)] = [&with, &without].map(|o| flights(&plan(o)));
+        assert!(flying > 0 && none == 0, "{layout}: {flying} and {none} of {}", bytes.len());
+        bytes.sort_unstable();
+        others.sort_unstable();
+        assert_eq!(bytes, others, "{layout}: other collectives");
+        let one = trained(&with, dir.path(), &format!("with-{i}"), 5);
+        let other = trained(&without, dir.path(), &format!("without-{i}"), 5);
+        assert_eq!(one.losses.map_bits(), other.losses.map_bits(), "{layout}");
+        assert_eq!(one.tensors, other.tensors, "{layout}");
+    }
+}
+
+trait MapBits {
+    fn map_bits(&self) -> Vec<u64>;
+}
+
+impl MapBits for Vec<f64> {
+    fn map_bits(&self) -> Vec<u64> {
+        self.iter().map(|v| v.to_bits()).collect()
+    }
+}
+
+/// The buckets of a wide model fly while the gradients of its first layers are computed.
+#[test]
+fn gradients_of_the_last_layers_fly_while_those_of_the_first_are_computed() {
+    let wide = &[("hidden1", 2048), ("hidden2", 2048)];
+    let plan = plan(&options("mnist_mlp", "data=2", "batch -> data", wide));
+    let reduced = |i: &usize| plan.steps[*i].kind.name() == "all_reduce";
+    let sums: Vec<usize> = (0..plan.steps.len()).filter(reduced).collect();
+    assert!((2..=5).contains(&sums.len()), "{} all-reduces", sums.len());
+    let gradient = |s: &Step| s.phase == Phase::Backward && matches!(s.kind, StepKind::Contract { .. });
+    let beneath = plan.steps[sums[0]..plan.end_of(sums[0])].iter().filter(|s| gradient(s)).count();
+    assert!(beneath >= 2, "{beneath} products while the first bucket is in flight");
+    let small = self::plan(&of("data=2", "batch -> data", false));
+    assert_eq!(small.steps.iter().filter(|s| s.kind.name() == "all_reduce").count(), 1);
+}
+
+/// Wherever a device fails, with whatever in flight, the run ends soon and its error names a rank and a line.
+#[test]
+fn a_device_that_fails_while_others_are_in_flight_ends_the_run() {
+    for (mesh, layout) in &LAYOUTS[..2] {
+        let plan = Arc::new(plan(&of(mesh, layout, false)));
+        let calls = plan.steps.iter().filter(|s| matches!(s.kind, StepKind::Collective(_))).count() as u64;
+        for call in 0..calls {
+            for fault in [Fault::Fail, Fault::Panic] {
+                // Two calls compare the hash of the Plan before anything runs; the first step goes well.
+                let at = 2 + calls + call;
+                let ends = World::new(4, Timeouts::all(Duration::from_secs(5))).into_iter();
+                let ends = ends.map(|t| -> Box<dyn Transport> {
+                    if t.rank() == 2 {
+                        Box::new(Faulty::new(t).with_fault(at, fault.clone()))
+                    } else {
+                        Box::new(t)
+                    }
+                });
+                let mut cluster =
+                    Cluster::with_transports(&plan.mesh, ends.collect(), &ClusterOptions::default()).unwrap();
+                let id = cluster.load(plan.clone()).unwrap();
+                cluster.init_state(id, 1).unwrap();
+                let zeros: Provider = Arc::new(|_, leaves: &[InputLeaf]| {
+                    Ok(leaves.iter().map(|l| HostTensor::zeros(l.dtype, l.shape())).collect())
+                });
+                let begin = Instant::now();
+                cluster.run(id, 1, &zeros).unwrap();
+                let error = cluster.run(id, 2, &zeros).unwrap_err().to_string();
+                cluster.shutdown();
+                assert!(begin.elapsed() < Duration::from_secs(4), "{layout}: {fault:?} in call {call}");
+                for part in ["rank 2", "step 2", "at line "] {
+                    assert!(error.contains(part), "{layout}: {fault:?} in call {call}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn explain_shows_where_collectives_start_and_are_joined() {
+    let args = ["explain", "mlp", "--mesh", "data=4", "--layout", "zero1", "--format", "json"];
+    let read = |more: &[&str]| {
+        let said = run(&[&args[..], more].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        report["collectives"].as_array().unwrap().clone()
+    };
+    let flies = |c: &serde_json::Value| c["join"].as_u64() > c["start"].as_u64();
+    let (with, without) = (read(&[]), read(&["--no-overlap"]));
+    assert_eq!(with.len(), without.len());
+    assert!(with.iter().any(|c| flies(c) && c["meanwhile"].as_u64() > Some(0)), "{with:?}");
+    assert!(!without.iter().any(flies), "{without:?}");
+    assert!(run(&args[..6]).out.contains("collectives start and are joined"));
+}

@@ -1,0 +1,170 @@
+//! The suite of transports on devices that are threads, and (with feature `mpi`) on processes that `mpirun` starts: alone,
+//! failing on purpose, and killed or stopped at random moments.
+
+use meshwright_comm::{Timeouts, World};
+use meshwright_tests::transports::{NO_SKIPS, Settings, run};
+use std::time::Duration;
+
+#[test]
+fn threads_pass_the_suite_of_transports() {
+    for (n, pause) in [(4, 100), (6, 50), (3, 0), (1, 0)] {
+        let settings = Settings { exact: true, pause: Duration::from_micros(pause), skips: NO_SKIPS };
+        let wrong: Vec<String> = std::thread::scope(|scope| {
+            let ends = World::new(n, Timeouts::for_tests()).into_iter();
+            let devices: Vec<_> = ends.map(|mut end| scope.spawn(move || run(&mut end, settings))).collect();
+            let outcomes = devices.into_iter().flat_map(|device| device.join().unwrap());
+            outcomes.filter_map(|(name, result)| result.err().map(|e| format!("{name}: {e}"))).collect()
+        });
+        assert!(wrong.is_empty(), "{n} devices: {wrong:#?}");
+    }
+}
+
+#[cfg(feature = "mpi")]
+mod processes {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    /// Four processes of the suite on this machine, with what they say.
+    struct Job {
+        mpirun: Child,
+        lines: std::sync::mpsc::Receiver<String>,
+    }
+
+    /// How a job ended.
+    struct Ended {
+        success: bool,
+        said: Vec<String>,
+        took: Duration,
+    }
+
+    impl Job {
+        fn start(args: &[&str]) -> Job {
+            let mut command = Command::new("mpirun");
+            command.args(["-n", "4", "--oversubscribe", "--allow-run-as-root"]);
+            command.args(["--mca", "mpi_yield_when_idle", "1", env!("CARGO_BIN_EXE_meshwright-under-test")]);
+            command.args(["transport-suite", "mpi"]).args(args);
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).stdin(Stdio::null());
+            let mut mpirun = command.spawn().unwrap();
+            let stderr = mpirun.stderr.take().unwrap();
+            let (send, lines) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                    if send.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+            Job { mpirun, lines }
+        }
+
+        /// Process ids by rank.
+        fn pids(&self) -> Vec<String> {
+            let mut pids = vec![String::new(); 4];
+            while pids.iter().any(String::is_empty) {
+                let line = self.lines.recv_timeout(Duration::from_secs(60)).unwrap();
+                let words: Vec<&str> = line.split_whitespace().collect();
+                if let ["rank", rank, "is", "process", pid, ..] = words[..] {
+                    pids[rank.parse::<usize>().unwrap()] = pid.trim_end_matches(',').to_string();
+                }
+            }
+            pids
+        }
+
+        fn end(mut self, most: Duration) -> Ended {
+            let since = Instant::now();
+            let status = loop {
+                match self.mpirun.try_wait().unwrap() {
+                    Some(status) => break status,
+                    None if since.elapsed() > most => {
+                        self.mpirun.kill().unwrap();
+                        panic!("it hangs: {:#?}", self.lines.try_iter().collect::<Vec<_>>());
+                    }
+                    None => std::thread::sleep(Duration::from_millis(20)),
+                }
+            };
+            let took = since.elapsed();
+            Ended { success: status.success(), said: self.lines.iter().collect(), took }
+        }
+    }
+
+    fn passes(args: &[&str]) {
+        let ended = Job::start(args).end(Duration::from_secs(240));
+        assert!(ended.success, "{args:?}: {:#?}", ended.said);
+    }
+
+    #[test]
+    fn processes_pass_the_suite_of_transports() {
+        passes(&["--deterministic", "--pause-us", "100"]);
+        passes(&[]);
+    }
+
+    #[test]
+    fn processes_cut_long_buffers_into_chunks() {
+        passes(&["--deterministic", "--limit", "1000"]);
+        passes(&["--limit", "1000", "--unchecked"]);
+    }
+
+    /// What all others than the one at fault, or all, must say.
+    #[test]
+    fn processes_that_fail_name_who_and_what() {
+        let cases = [
+            (
+                "dtype",
+                4,
+                "rank 0 and rank 1 disagree on the dtype: all_reduce #1 of `v1` at line 11 (sum of [1 f32])",
+            ),
+            ("skip", 4, "rank 1 disagree on the sequence number: barrier #"),
+            (
+                "stall",
+                3,
+                "in all_reduce #1 of `v1` at line 11 for rank 2, which was last in all_reduce #0 of `v0`",
+            ),
+            ("in-turn", 1, "these are held up by rank 3, which was last in all_reduce #0 of `v0` at line 10"),
+            ("circle", 1, "rank 1, which was last in barrier #4 of `v4` at line 14"),
+            ("leave", 3, "rank 2 has left without coming to all_reduce #1 of `v1` at line 11"),
+            ("withdraw", 3, "rank 1 gave up all_reduce #1 of `v1` at line 11 before all had come"),
+            ("abort", 3, "rank 1 ended: no space left on device"),
+            ("panic", 1, "rank 1 ended: its thread panicked, while this rank was in all_reduce #1 of `v1`"),
+        ];
+        for (fault, times, text) in cases {
+            let ended = Job::start(&["--timeout-ms", "2000", fault]).end(Duration::from_secs(60));
+            let heard = ended.said.iter().filter(|line| line.contains(text)).count();
+            assert!(!ended.success && heard >= times, "{fault}: {heard} times {text:?}: {:#?}", ended.said);
+        }
+    }
+
+    /// Kills or stops a rank after so many milliseconds.
+    fn strike(signal: &str, rank: usize, after: u64) -> Ended {
+        let job = Job::start(&["--timeout-ms", "2000", "endless"]);
+        let pids = job.pids();
+        std::thread::sleep(Duration::from_millis(after));
+        let struck = Command::new("kill").args([signal, &pids[rank]]).status().unwrap();
+        assert!(struck.success());
+        job.end(Duration::from_secs(30))
+    }
+
+    #[test]
+    fn a_killed_or_stopped_process_is_named_with_the_collective_it_is_missed_in() {
+        // Moments that differ from run to run.
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let mut random = u64::from(now.subsec_nanos()) | 1;
+        for signal in ["-KILL", "-STOP"] {
+            for rank in [0, 2] {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let after = 50 + (random >> 33) % 800;
+                let ended = strike(signal, rank, after);
+                let case = format!("{signal} of rank {rank} after {after} ms: {:#?}", ended.said);
+                assert!(!ended.success, "{case}");
+                assert!(ended.took < Duration::from_secs(15), "{:?}: {case}", ended.took);
+                // The rank that speaks, the collective's number, its value and line, and who is missing.
+                let names = |line: &&String| {
+                    let missing = format!("rank {rank}, which does not answer");
+                    let text = [" waited ", " #", " of `v", "` at line ", missing.as_str()];
+                    line.starts_with("error [") && text.iter().all(|part| line.contains(part))
+                };
+                assert!(ended.said.iter().any(|line| names(&line)), "{case}");
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Devices that fail on purpose, for transports whose devices are processes: each failure takes a world of its own.
+
+use super::tag;
+use meshwright_comm::{BufMut, Call, Collectives, CommError, Group, Slot, Transport};
+use meshwright_plan::Monoid;
+use std::time::Duration;
+
+/// What a device does on purpose; at least four devices are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Rank 1 folds elements of another dtype.
+    Dtype,
+    /// Rank 1 leaves a call out.
+    Skip,
+    /// Rank 2 comes too late.
+    Stall,
+    /// Rank 3 is late; rank 1 waits for it, and the others for rank 1.
+    InTurn,
+    /// Three ranks wait for each other in a circle.
+    Circle,
+    /// Rank 2 ends in order, too early.
+    Leave,
+    /// Rank 1 gives a collective up.
+    Withdraw,
+    /// Rank 1 aborts.
+    Abort,
+    /// Rank 1 panics.
+    Panic,
+    /// Nothing, but without end: for faults from outside.
+    Endless,
+}
+
+impl Fault {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, Fault); 10] = [
+        ("dtype", Fault::Dtype),
+        ("skip", Fault::Skip),
+        ("stall", Fault::Stall),
+        ("in-turn", Fault::InTurn),
+        ("circle", Fault::Circle),
+        ("leave", Fault::Leave),
+        ("withdraw", Fault::Withdraw),
+        ("abort", Fault::Abort),
+        ("panic", Fault::Panic),
+        ("endless", Fault::Endless),
+    ];
+}
+
+/// Plays this device's part. Errors are what a device must then report.
+pub fn play(t: &mut dyn Transport, fault: Fault) -> Result<(), CommError> {
+    let rank = t.rank();
+    let group = |ranks: &[usize]| group(t.size(), rank, ranks);
+    let (all, pairs) = (group(&[])?, group(if rank.is_multiple_of(2) { &[0, 2] } else { &[1, 3] })?);
+    let late = Duration::from_secs(6);
+    reduce(t, &all, 0)?;
+    match fault {
+        Fault::Dtype => {
+            if rank == 1 {
+                t.all_reduce(&all, &tag(1), Monoid::Sum, [BufMut::new(&mut [1f64])])
+            } else {
+                t.all_reduce(&all, &tag(1), Monoid::Sum, [BufMut::new(&mut [1f32])])
+            }
+        }
+        Fault::Skip => (1..5).filter(|i| (rank, *i) != (1, 2)).try_for_each(|i| t.barrier(&all, &tag(i))),
+        Fault::Stall => {
+            if rank == 2 {
+                std::thread::sleep(late);
+            }
+            reduce(t, &all, 1)
+        }
+        Fault::InTurn => {
+            match rank {
+                1 => std::thread::sleep(Duration::from_millis(300)),
+                3 => std::thread::sleep(late),
+                _ => {}
+            }
+            t.barrier(&pairs, &tag(1))?;
+            if rank == 3 { Ok(()) } else { t.barrier(&group3(rank)?, &tag(2)) }
+        }
+        Fault::Circle => {
+            let Some(pair) = [[0, 1], [1, 2], [2, 0]].get(rank) else {
+                std::thread::sleep(late);
+                return Ok(());
+            };
+            t.barrier(&crate::transports::faults::group(4, rank, pair)?, &tag([5, 4, 6][rank]))
+        }
+        Fault::Leave => {
+            if rank == 2 {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            reduce(t, &all, 1)
+        }
+        Fault::Withdraw => {
+            if rank == 1 {
+                std::thread::sleep(Duration::from_millis(50));
+                drop(t.start(&all, &tag(1), vec![1f32; 100_000], sum)?);
+                return Ok(());
+            }
+            if rank == 2 {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            t.start(&all, &tag(1), vec![1f32; 100_000], sum)?.finish().map(drop)
+        }
+        Fault::Abort => {
+            if rank == 1 {
+                std::thread::sleep(Duration::from_millis(100));
+                t.abort("no space left on device");
+            }
+            reduce(t, &all, 1)
+        }
+        Fault::Panic => {
+            assert_ne!(rank, 1, "on purpose");
+            reduce(t, &all, 1)
+        }
+        Fault::Endless => {
+            t.first_step_done();
+            let mut x = rank as u64;
+            for i in 1.. {
+                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                if x >> 62 == 0 {
+                    std::thread::sleep(Duration::from_micros(x >> 52));
+                }
+                if i % 3 == 0 {
+                    t.barrier(&pairs, &tag(i))?;
+                } else {
+                    reduce(t, &all, i)?;
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The group of those ranks; of all for none.
+fn group(size: usize, rank: usize, ranks: &[usize]) -> Result<Group, CommError> {
+    let ranks = if ranks.is_empty() { (0..size).collect() } else { ranks.to_vec() };
+    Group::new(ranks, rank).map_err(|e| CommError::Library { rank, call: None, reason: e.to_string() })
+}
+
+fn group3(rank: usize) -> Result<Group, CommError> {
+    group(4, rank, &[0, 1, 2])
+}
+
+#[expect(clippy::ptr_arg, reason = "the owner is a `Vec`")]
+fn sum(b: &mut Vec<f32>) -> Call<'_> {
+    Call::AllReduce { monoid: Monoid::Sum, bucket: vec![Slot::InPlace(BufMut::new(b))] }
+}
+
+fn reduce(t: &mut dyn Transport, group: &Group, sequence: u64) -> Result<(), CommError> {
+    let mut data = vec![1f32; 10_000];
+    t.all_reduce(group, &tag(sequence), Monoid::Sum, [BufMut::new(&mut data)])?;
+    let (n, rank) = (group.size() as f32, t.rank());
+    match data.iter().all(|x| *x == n) {
+        true => Ok(()),
+        false => Err(CommError::Library { rank, call: None, reason: "a sum is wrong".into() }),
+    }
+}
