@@ -148,6 +148,8 @@ impl Emit {
     /// A function of two tensors of one rank; extents of 1 are repeated.
     pub(crate) fn binary(&mut self, f: Binary, a: Val, b: Val) -> Val {
         let shape = broadcast(self.shape(a), self.shape(b));
+        // Backends repeat numbers, but not all of them truth values.
+        let [a, b] = if self.is_truth(a) { [a, b].map(|v| self.expand(v, &shape)) } else { [a, b] };
         let dtype = if f.compares() { self.boolean } else { self.dtype(a) };
         self.node(Op::Binary(f), vec![a, b], shape, dtype)
     }
@@ -187,6 +189,9 @@ impl Emit {
         if dtype == self.boolean {
             return self.scalar(Binary::Ne, a, 0.0);
         }
+        // The interpreter has no conversion among integers. One of the two is of bytes, which floats hold exactly.
+        let whole = |t: BurnType| matches!(t, BurnType::I32 | BurnType::U8);
+        let a = if whole(self.dtype(a)) && whole(dtype) { self.cast(a, BurnType::F32) } else { a };
         let shape = self.shape(a).to_vec();
         self.node(Op::Cast, vec![a], shape, dtype)
     }
