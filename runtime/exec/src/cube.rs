@@ -23,7 +23,7 @@ pub(crate) fn machine(kind: DeviceKind, rank: usize) -> Result<Box<dyn Machine>,
 }
 
 #[cfg(feature = "cuda")]
-type Server = <cubecl::cuda::CudaRuntime as cubecl::prelude::Runtime>::Server;
+type Server = <cubecl::cuda::CudaRuntime as cubecl_runtime::runtime::Runtime>::Server;
 
 /// A dense tensor with the address of its memory, which stays where it is as long as this lives.
 pub(crate) struct Pinned {
