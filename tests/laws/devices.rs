@@ -132,7 +132,8 @@ fn cluster_of(mesh: &Mesh, device: DeviceKind) -> Cluster {
     // What is compiled when it first runs takes longer.
     let wait = if matches!(device, DeviceKind::Cpu(_)) { 5 } else { 120 };
     let timeouts = Timeouts::all(Duration::from_secs(wait));
-    Cluster::threads(mesh, &ClusterOptions { cores: Some(1), timeouts, device, ..ClusterOptions::default() }).unwrap()
+    Cluster::threads(mesh, &ClusterOptions { cores: Some(1), timeouts, device, ..ClusterOptions::default() })
+        .unwrap()
 }
 
 /// Plans that a cluster has loaded before it is replaced: loaded plans stay, and so do their parameters.

@@ -112,10 +112,13 @@ fn constant(g: &Graph, id: Id) -> Option<f64> {
     is_const.then(|| n.op.oracle(&[], &n.ty).data[0])
 }
 
+/// What tells computations apart: op and type in words, operands, dtype, phase, path.
+type Computation = (String, Vec<Id>, DType, u8, Arc<str>);
+
 /// Merges equal computations. With `paths`, only those of one path: a layout that has rules for paths may place equal
 /// computations differently.
 pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
-    let mut seen: BTreeMap<(String, Vec<Id>, DType, u8, Arc<str>), Id> = BTreeMap::new();
+    let mut seen: BTreeMap<Computation, Id> = BTreeMap::new();
     rebuild(step, |g, node, _| {
         // A gradient is where rules for gradients speak. Leaves that are equal are one: their text names what they are.
         if matches!(node.op.kind(), Kind::Gradient) {

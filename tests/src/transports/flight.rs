@@ -125,7 +125,6 @@ fn new_groups(device: &mut Device<'_>) -> Checked {
     Ok(())
 }
 
-#[expect(clippy::ptr_arg, reason = "the owner is a `Vec`")]
 fn sum_of(b: &mut Vec<f32>) -> Call<'_> {
     sum(b)
 }

@@ -109,11 +109,7 @@ impl Lower<'_> {
     ) -> Result<(Vec<Request>, Arrival), Unprepared> {
         let mut arrival = Arrival { unpack: vec![], ending: vec![] };
         if let Kind::AllReduce(monoid) = prepared.kind {
-            return self.all_reduce(prepared, monoid).map(|(requests, unpack, gone)| {
-                arrival.unpack = unpack;
-                arrival.ending = gone;
-                (requests, arrival)
-            });
+            return self.all_reduce(prepared, monoid);
         }
         let (Some(from), Some(to)) = (prepared.from.first(), prepared.to.first()) else {
             return unsupported("a collective of nothing");
@@ -247,7 +243,7 @@ impl Lower<'_> {
         &mut self,
         prepared: &Prepared,
         monoid: Monoid,
-    ) -> Result<(Vec<Request>, Vec<Unpack>, Vec<Home>), Unprepared> {
+    ) -> Result<(Vec<Request>, Arrival), Unprepared> {
         let members = prepared.group.size();
         let mut bucket = Request { ask: Ask::AllReduce(monoid), send: vec![], receive: vec![] };
         let (mut requests, mut unpack, mut ending) = (vec![], vec![], vec![]);
@@ -285,7 +281,7 @@ impl Lower<'_> {
         if !bucket.send.is_empty() {
             requests.push(bucket);
         }
-        Ok((requests, unpack, ending))
+        Ok((requests, Arrival { unpack, ending }))
     }
 
     /// All elements, in one dim.

@@ -341,10 +341,7 @@ impl Emit {
             }
         }
         for node in kept.iter().rev() {
-            if !homes.contains_key(&node.out) {
-                let home = self.fresh();
-                homes.insert(node.out, home);
-            }
+            homes.entry(node.out).or_insert_with(|| self.fresh());
         }
         let home = |v: Val| homes.get(&v).copied().or(values[v.0].home).unwrap_or(Home::Temporary(0));
         let tensor = |v: Val, status: TensorStatus| TensorIr {
