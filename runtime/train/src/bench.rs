@@ -8,7 +8,7 @@ use crate::together::{guarded, same, settled};
 use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::{Cluster, HostData, HostTensor, InputLeaf, Provider, process_cpu_time};
+use meshwright_exec::{Cluster, HostData, HostTensor, InputLeaf, Memory, Provider, process_cpu_time};
 use meshwright_plan::random::{Key, uniform01};
 use serde::Serialize;
 use std::sync::Arc;
@@ -46,6 +46,14 @@ pub struct BenchResult {
     pub samples: usize,
     /// Greatest resident memory of the process.
     pub peak_rss_bytes: u64,
+    /// What all devices compute together in a step, over the median time: 10^12 operations a second.
+    pub tflops: f64,
+    /// Greatest memory of a device by the Plan.
+    pub plan_peak_bytes: u64,
+    /// The most that a device of this process had in use, seen in one more step; none where devices do not tell.
+    pub device_peak_bytes: Option<u64>,
+    /// What the allocator of that device held then, in use or not.
+    pub device_reserved_bytes: Option<u64>,
 }
 
 /// Times training steps of a project on random data. Times, and the memory, are those of this process.
@@ -103,18 +111,41 @@ fn timed(
         t.finish(&cluster, &program.plan, processes)?;
     }
     let cpu = (process_cpu_time() - cpu).as_secs_f64() * 1e3 / options.steps.max(1) as f64;
+    let memory = peak_memory(&cluster, &program, (options.warmup + options.steps) as u64 + 1, &provider)?;
     cluster.shutdown();
     times.sort_by(f64::total_cmp);
     let at =
         |q: f64| times.get(((q * times.len() as f64) as usize).min(times.len().saturating_sub(1))).copied();
+    let (median, summary) = (at(0.5).unwrap_or(f64::NAN), &program.plan.summary);
+    let flops = summary.flops as f64 * program.plan.mesh.devices() as f64;
     Ok(BenchResult {
-        median_ms: at(0.5).unwrap_or(f64::NAN),
+        median_ms: median,
         min_ms: at(0.0).unwrap_or(f64::NAN),
         p90_ms: at(0.9).unwrap_or(f64::NAN),
         cpu_ms_per_step: cpu,
         samples: times.len(),
         peak_rss_bytes: peak_rss(),
+        tflops: flops / median / 1e9,
+        plan_peak_bytes: summary.peak_bytes,
+        device_peak_bytes: memory.map(|m| m.peak),
+        device_reserved_bytes: memory.map(|m| m.reserved),
     })
+}
+
+/// Memory of the device that had most in use in one more step, which is watched: that takes time, so it is not one of those
+/// that are timed.
+fn peak_memory(
+    cluster: &Cluster,
+    program: &Loaded,
+    step: u64,
+    provider: &Provider,
+) -> Result<Option<Memory>, Failure> {
+    if cluster.memory()?.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    cluster.watch_memory(true)?;
+    cluster.run(program.id, step, provider)?;
+    Ok(cluster.memory()?.into_iter().flatten().max_by_key(|m| m.peak))
 }
 
 /// The devices with the training step loaded, and first values set.

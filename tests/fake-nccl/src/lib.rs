@@ -1,7 +1,7 @@
 //! A stand-in for the CUDA driver, NCCL and NVML on a machine without a GPU: the functions that Meshwright loads, working
 //! on host memory, between threads and between processes.
 //!
-//! It keeps the rules that matter. Streams are threads that work in order, and events order them, so that memory used
+//! **Invariant:** it keeps the rules that matter. Streams are threads that work in order, and events order them, so that memory used
 //! before its time gives wrong results. A communicator that is not blocking answers "in progress", and puts work on its
 //! stream later. What NCCL would not notice (counts that differ, memory that is no GPU's) is an error here.
 //!

@@ -36,15 +36,26 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
     if console.json() {
         return console.out_json(&r);
     }
+    let device = match (r.device_peak_bytes, r.device_reserved_bytes) {
+        (Some(peak), Some(reserved)) => format!(
+            "  on a device {} in use at the peak of {} planned, {} reserved\n",
+            bytes(peak),
+            bytes(r.plan_peak_bytes),
+            bytes(reserved)
+        ),
+        _ => String::new(),
+    };
     console.out(&format!(
-        "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms\n  {:.2} ms of CPU time a step, {} of memory at most\n",
+        "{} on {}: {}\n  median {:.2} ms, least {:.2} ms, 90th percentile {:.2} ms, {:.3} TFLOP/s\n  {:.2} ms of CPU time a step, {} of memory at most\n{}",
         args.project.model,
         project::mesh(&project),
         counted(r.samples as u64, "step"),
         r.median_ms,
         r.min_ms,
         r.p90_ms,
+        r.tflops,
         r.cpu_ms_per_step,
-        bytes(r.peak_rss_bytes)
+        bytes(r.peak_rss_bytes),
+        device
     ))
 }
