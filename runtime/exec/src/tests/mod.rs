@@ -4,6 +4,7 @@
 mod collectives;
 mod contract;
 mod failures;
+mod nccl;
 mod plans;
 mod steps;
 mod training;

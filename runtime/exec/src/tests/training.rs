@@ -2,7 +2,7 @@
 
 use super::plans::Builder;
 use super::{close, cluster, no_inputs, noise_tensor, tensor, whole_inputs};
-use crate::{Engine, ExecError, HostData, HostTensor, Provider};
+use crate::{Cluster, Engine, ExecError, HostData, HostTensor, Provider};
 use meshwright_comm::{Timeouts, World};
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 use meshwright_plan::{Axis, DType, LeafKind, Mesh, Monoid, Plan, StepKind};
@@ -97,11 +97,21 @@ fn data(n: usize) -> Provider {
     ]))
 }
 
-type Result = (Vec<f64>, BTreeMap<String, HostTensor>);
+pub(super) type Result = (Vec<f64>, BTreeMap<String, HostTensor>);
 
 /// Losses of ten steps, and all parameters and moments after them.
 fn train(mesh: &Mesh, batch: &[Axis], hidden: &[Axis], n: usize) -> Result {
-    let mut cluster = cluster(mesh);
+    train_on(cluster(mesh), mesh, batch, hidden, n)
+}
+
+/// The same on devices that were started for the mesh.
+pub(super) fn train_on(
+    mut cluster: Cluster,
+    mesh: &Mesh,
+    batch: &[Axis],
+    hidden: &[Axis],
+    n: usize,
+) -> Result {
     let program = cluster.load(Arc::new(network(mesh, batch, hidden, n, true))).unwrap();
     cluster.init_state(program, 42).unwrap();
     let data = data(n);

@@ -1,0 +1,49 @@
+//! Devices that give a transport their own memory: through the stand-in for NCCL, which takes the host's memory for that of
+//! GPUs.
+
+#[path = "../../../../tests/fake-nccl/built.rs"]
+mod built;
+
+use super::training::train_on;
+use crate::{Cluster, ClusterOptions, DeviceKind, Lowering};
+use meshwright_comm::gpu::load::Paths;
+use meshwright_comm::nccl::{NcclOptions, NcclTransport, Ordering};
+use meshwright_comm::{Timeouts, Transport};
+use meshwright_plan::{Axis, Mesh};
+use std::time::Duration;
+
+/// The stand-in's sums may have another order than those of threads, so the last bits may differ.
+#[test]
+fn what_devices_send_from_their_own_memory_is_what_they_send_through_the_host() {
+    let timeouts = Timeouts::all(Duration::from_secs(20));
+    let device = DeviceKind::Cpu(Lowering::Plain);
+    let options = ClusterOptions { cores: Some(2), timeouts, device, ..ClusterOptions::default() };
+    // What computes here is the host, which does not wait in the order of a GPU.
+    let nccl = NcclOptions {
+        paths: Paths::all(built::library()),
+        ordering: Ordering::HostSync,
+        timeouts,
+        ..NcclOptions::default()
+    };
+    let mesh = Mesh::new([("r", 2), ("c", 2)]);
+    let (r, c) = (Axis(0), Axis(1));
+    let placements: [(&[Axis], &[Axis]); 3] = [(&[r], &[c]), (&[r, c], &[]), (&[], &[c, r])];
+    for (batch, hidden) in placements {
+        let host = train_on(Cluster::threads(&mesh, &options).unwrap(), &mesh, batch, hidden, 7);
+        let ends = NcclTransport::of_process(&[0, 1, 2, 3], &nccl).unwrap();
+        let ends: Vec<Box<dyn Transport>> = ends.into_iter().map(|e| Box::new(e) as _).collect();
+        let cluster = Cluster::with_transports(&mesh, ends, &options).unwrap();
+        let direct = train_on(cluster, &mesh, batch, hidden, 7);
+        for (a, b) in direct.0.iter().zip(&host.0) {
+            assert!(
+                (a - b).abs() <= 1e-12 * b.abs(),
+                "{batch:?} {hidden:?}: {:?} are not {:?}",
+                direct.0,
+                host.0
+            );
+        }
+        for (name, value) in &host.1 {
+            super::close(&direct.1[name], value, 1e-12, name);
+        }
+    }
+}
