@@ -333,8 +333,8 @@ impl Abort for Aborter {
     }
 
     fn whereabouts(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
-        let _nothing = ask::<()>(&self.shared, Duration::from_millis(250), |_| None);
-        Some(World::new(&self.shared.engine()).named(ranks))
+        let asked = ask::<()>(&self.shared, Duration::from_millis(250), |_| None);
+        asked.ok().map(|world| world.named(ranks))
     }
 }
 
