@@ -222,6 +222,7 @@ impl Lower<'_> {
         out: &Operand,
     ) -> Result<(), Unprepared> {
         let (input, out) = (self.local(input)?, self.local(out)?);
+        let slides = &apart(slides)[..];
         self.check_pool(&input, &out, slides)?;
         if input.elements() == 0 {
             self.write_number(0.0, &out);
@@ -289,6 +290,7 @@ impl Lower<'_> {
         out: &Operand,
     ) -> Result<(), Unprepared> {
         let (tap, values, out) = (self.local(tap)?, self.local(values)?, self.local(out)?);
+        let slides = &apart(slides)[..];
         self.check_pool(&out, &values, slides)?;
         self.here.check_aligned(&[&tap, &values], &[])?;
         if tap.dims != values.dims || tap.dtype != DType::I32 {
@@ -328,4 +330,10 @@ impl Lower<'_> {
 fn place(x: &Named, dim: Dim) -> Result<usize, Unprepared> {
     let found = x.dims.iter().position(|d| *d == dim);
     found.ok_or_else(|| Unprepared::Plan(format!("an operand lacks the dim {}", dim.id)))
+}
+
+/// The slides of a pool with taps that differ: windows of one size may share the dim of their taps, which no tensor has.
+fn apart(slides: &[Slide]) -> Vec<Slide> {
+    let tap = |(k, s): (usize, &Slide)| Slide { tap: Dim { id: u32::MAX - k as u32, ..s.tap }, ..*s };
+    slides.iter().enumerate().map(tap).collect()
 }
