@@ -5,6 +5,7 @@ use crate::{lock, setting};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(crate) const SUCCESS: c_int = 0;
@@ -31,6 +32,7 @@ struct State {
 
 static CONTEXTS: Mutex<BTreeMap<c_int, &'static Context>> = Mutex::new(BTreeMap::new());
 static MEMORY: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+static TAKES_ALL: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static CURRENT: Cell<Option<&'static Context>> = const { Cell::new(None) };
@@ -44,8 +46,17 @@ fn gpus() -> c_int {
     setting("FAKE_NCCL_GPUS", 1024)
 }
 
+/// Takes all memory for that of a GPU, for engines that allocate the host's.
+#[unsafe(no_mangle)]
+pub extern "C" fn fakeTakesHostMemory() {
+    TAKES_ALL.store(true, Ordering::Relaxed);
+}
+
 /// Whether all of it is memory of a GPU.
 pub(crate) fn is_device_memory(address: usize, bytes: usize) -> bool {
+    if TAKES_ALL.load(Ordering::Relaxed) {
+        return true;
+    }
     let memory = lock(&MEMORY);
     memory.range(..=address).next_back().is_some_and(|(start, size)| address + bytes <= start + size)
 }
