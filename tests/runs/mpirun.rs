@@ -115,6 +115,36 @@ fn ranks_train_and_resume_as_threads_do() {
     }
 }
 
+/// Two processes with two devices each have the bits of threads, and what they save goes on there.
+#[test]
+fn processes_of_several_devices_train_as_threads_do() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (data, there) = (at("data"), at("there"));
+    for layout in ["batch -> r; hidden -> c", "batch -> r, c; params: rows -> c"] {
+        let of = ["--layout", layout, "--format", "json", "--steps"];
+        let steps = |n: &'static str| [&of[..], &[n]].concat();
+        let threads = run(&small(&data, "", &steps("12")));
+        let several = [&steps("8")[..], &["--devices-per-process", "2"]].concat();
+        let processes = mpirun(2, &small(&data, &there, &several));
+        assert_eq!(processes.code, Some(0), "{}", processes.err);
+        assert_eq!(losses(&processes), losses(&threads)[..8], "{layout}");
+        let rest = run(&small(&data, &there, &[&steps("12")[..], &["--resume"]].concat()));
+        assert_eq!(losses(&rest), losses(&threads)[8..], "{layout}: {}", rest.err);
+        std::fs::remove_dir_all(&there).unwrap();
+    }
+    let args = small(&data, "", &["--layout", "batch -> r; hidden -> c"]);
+    let said = mpirun(2, &args);
+    assert_eq!(said.code, Some(1));
+    assert!(said.err.contains("`--devices-per-process 2`"), "{}", said.err);
+    let said = mpirun(2, &[&args[..], &["--devices-per-process", "3"]].concat());
+    assert!(said.err.contains("2 processes have 6 ranks in all"), "{}", said.err);
+    assert!(!said.err.contains("mpirun -n"), "{}", said.err);
+    let said = run(&[&args[..], &["--devices-per-process", "2"]].concat());
+    assert!(said.code == Some(1) && said.err.contains("error[E0525]"), "{}", said.err);
+}
+
 #[test]
 fn tiles_of_images_on_ranks_are_those_on_threads() {
     let _one = alone();

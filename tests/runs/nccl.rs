@@ -44,17 +44,17 @@ fn three_gpus_pass_it_while_the_host_waits() {
     suite(4..7, Ordering::HostSync);
 }
 
-/// A process for each GPU, as `mpirun` starts them.
+/// Processes as `mpirun` starts them, with a GPU each, or several.
 #[cfg(feature = "mpi")]
-#[test]
-fn a_process_for_each_gpu_passes_the_suite() {
+fn processes(n: &str, devices: &[&str]) {
     use std::process::Command;
     let fake = built::library();
     let mut mpirun = Command::new("mpirun");
     mpirun
-        .args(["-n", "4", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"])
+        .args(["-n", n, "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"])
         .arg(env!("CARGO_BIN_EXE_meshwright-under-test"))
         .args(["transport-suite", "nccl", "--timeout-ms", "60000"])
+        .args(devices)
         .env("MESHWRIGHT_CUDA", fake)
         .env("MESHWRIGHT_NCCL", fake);
     let output = mpirun.output().unwrap();
@@ -62,4 +62,16 @@ fn a_process_for_each_gpu_passes_the_suite() {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{out}{err}");
     assert_eq!(out.matches(" cases, 0 failed").count(), 4, "{out}{err}");
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn a_process_for_each_gpu_passes_the_suite() {
+    processes("4", &[]);
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_of_two_gpus_each_pass_the_suite() {
+    processes("2", &["--devices", "2"]);
 }

@@ -25,9 +25,10 @@ mod processes {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
-    /// Four processes of the suite on this machine, with what they say.
+    /// Processes of the suite on this machine, with what they say.
     struct Job {
         mpirun: Child,
+        processes: usize,
         lines: std::sync::mpsc::Receiver<String>,
     }
 
@@ -40,8 +41,12 @@ mod processes {
 
     impl Job {
         fn start(args: &[&str]) -> Job {
+            Job::of(4, args)
+        }
+
+        fn of(processes: usize, args: &[&str]) -> Job {
             let mut command = Command::new("mpirun");
-            command.args(["-n", "4", "--oversubscribe", "--allow-run-as-root"]);
+            command.args(["-n", &processes.to_string(), "--oversubscribe", "--allow-run-as-root"]);
             command.args(["--mca", "mpi_yield_when_idle", "1", env!("CARGO_BIN_EXE_meshwright-under-test")]);
             command.args(["transport-suite", "mpi"]).args(args);
             command.stdout(Stdio::null()).stderr(Stdio::piped()).stdin(Stdio::null());
@@ -55,12 +60,12 @@ mod processes {
                     }
                 }
             });
-            Job { mpirun, lines }
+            Job { mpirun, processes, lines }
         }
 
         /// Process ids by rank.
         fn pids(&self) -> Vec<String> {
-            let mut pids = vec![String::new(); 4];
+            let mut pids = vec![String::new(); self.processes];
             while pids.iter().any(String::is_empty) {
                 let line = self.lines.recv_timeout(Duration::from_secs(60)).unwrap();
                 let words: Vec<&str> = line.split_whitespace().collect();
@@ -89,8 +94,12 @@ mod processes {
     }
 
     fn passes(args: &[&str]) {
-        let ended = Job::start(args).end(Duration::from_secs(240));
-        assert!(ended.success, "{args:?}: {:#?}", ended.said);
+        passes_of(4, args);
+    }
+
+    fn passes_of(processes: usize, args: &[&str]) {
+        let ended = Job::of(processes, args).end(Duration::from_secs(240));
+        assert!(ended.success, "{processes} {args:?}: {:#?}", ended.said);
     }
 
     #[test]
@@ -103,6 +112,13 @@ mod processes {
     fn processes_cut_long_buffers_into_chunks() {
         passes(&["--deterministic", "--limit", "1000"]);
         passes(&["--limit", "1000", "--unchecked"]);
+    }
+
+    #[test]
+    fn processes_of_several_devices_pass_the_suite() {
+        passes_of(2, &["--devices", "2", "--pause-us", "100"]);
+        passes_of(2, &["--devices", "3", "--limit", "1000"]);
+        passes_of(3, &["--devices", "1", "--unchecked"]);
     }
 
     /// What all others than the one at fault, or all, must say.
@@ -128,18 +144,44 @@ mod processes {
             ("panic", 1, "rank 1 ended: its thread panicked, while this rank was in all_reduce #1 of `v1`"),
         ];
         for (fault, times, text) in cases {
-            let ended = Job::start(&["--timeout-ms", "2000", fault]).end(Duration::from_secs(60));
-            let heard = ended.said.iter().filter(|line| line.contains(text)).count();
-            assert!(!ended.success && heard >= times, "{fault}: {heard} times {text:?}: {:#?}", ended.said);
+            fails(Job::start(&["--timeout-ms", "2000", fault]), fault, times, text);
         }
     }
 
-    /// Kills or stops a rank after so many milliseconds.
-    fn strike(signal: &str, rank: usize, after: u64) -> Ended {
-        let job = Job::start(&["--timeout-ms", "2000", "endless"]);
+    fn fails(job: Job, fault: &str, times: usize, text: &str) {
+        let ended = job.end(Duration::from_secs(60));
+        let heard = ended.said.iter().filter(|line| line.contains(text)).count();
+        assert!(!ended.success && heard >= times, "{fault}: {heard} times {text:?}: {:#?}", ended.said);
+    }
+
+    /// Ranks 0 and 1 are of one process, 2 and 3 of another.
+    #[test]
+    fn devices_of_processes_that_fail_name_who_and_what() {
+        let cases = [
+            // Each process finds the first two that came to it.
+            ("dtype", 4, "disagree on the dtype: all_reduce #1 of `v1` at line 11 (sum of [1 f"),
+            ("skip", 4, "disagree on the sequence number: barrier #"),
+            (
+                "stall",
+                2,
+                "in all_reduce #1 of `v1` at line 11 for rank 2, which was last in all_reduce #0 of `v0`",
+            ),
+            ("in-turn", 1, "these are held up by rank 3, which was last in all_reduce #0 of `v0` at line 10"),
+            ("leave", 3, "rank 2 has left without coming to all_reduce #1 of `v1` at line 11"),
+            ("withdraw", 3, "rank 1 ended: it gave up all_reduce #1 of `v1` at line 11 before all had come"),
+            ("abort", 3, "rank 1 ended: no space left on device"),
+            ("panic", 1, "rank 1 ended: its thread panicked, while this rank was in all_reduce #1 of `v1`"),
+        ];
+        for (fault, times, text) in cases {
+            fails(Job::of(2, &["--devices", "2", "--timeout-ms", "2000", fault]), fault, times, text);
+        }
+    }
+
+    /// Kills or stops a process after so many milliseconds.
+    fn strike(job: Job, signal: &str, process: usize, after: u64) -> Ended {
         let pids = job.pids();
         std::thread::sleep(Duration::from_millis(after));
-        let struck = Command::new("kill").args([signal, &pids[rank]]).status().unwrap();
+        let struck = Command::new("kill").args([signal, &pids[process]]).status().unwrap();
         assert!(struck.success());
         job.end(Duration::from_secs(30))
     }
@@ -150,18 +192,26 @@ mod processes {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let mut random = u64::from(now.subsec_nanos()) | 1;
         for signal in ["-KILL", "-STOP"] {
-            for rank in [0, 2] {
+            // Of four processes, and of two of two devices each: the process, and its ranks, one of which must be missed.
+            for (devices, process, ranks) in [("", 0, "0"), ("", 2, "2"), ("2", 1, "23")] {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let after = 50 + (random >> 33) % 800;
-                let ended = strike(signal, rank, after);
-                let case = format!("{signal} of rank {rank} after {after} ms: {:#?}", ended.said);
+                let endless = ["--timeout-ms", "2000", "endless"];
+                let job = match devices {
+                    "" => Job::start(&endless),
+                    n => Job::of(2, &[&["--devices", n], &endless[..]].concat()),
+                };
+                let ended = strike(job, signal, process, after);
+                let case = format!("{signal} of process {process} after {after} ms: {:#?}", ended.said);
                 assert!(!ended.success, "{case}");
                 assert!(ended.took < Duration::from_secs(15), "{:?}: {case}", ended.took);
                 // The rank that speaks, the collective's number, its value and line, and who is missing.
                 let names = |line: &&String| {
-                    let missing = format!("rank {rank}, which does not answer");
-                    let text = [" waited ", " #", " of `v", "` at line ", missing.as_str()];
-                    line.starts_with("error [") && text.iter().all(|part| line.contains(part))
+                    let missing = |r: char| line.contains(&format!("rank {r}, which does not answer"));
+                    let text = [" waited ", " #", " of `v", "` at line "];
+                    line.starts_with("error [")
+                        && text.iter().all(|part| line.contains(part))
+                        && ranks.chars().any(missing)
                 };
                 assert!(ended.said.iter().any(|line| names(&line)), "{case}");
             }

@@ -77,13 +77,22 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
         first_step: Duration::from_secs(later * FIRST_STEP),
         later: Duration::from_secs(later),
     });
+    let each = usize::from(args.devices_per_process.unwrap_or(1));
     let processes = match transport {
+        TransportChoice::Threads if args.devices_per_process.is_some() => {
+            let message =
+                format!("`--devices-per-process {each}`: no launcher has started several processes");
+            let found = Diagnostic::error(codes::E0525, message)
+                .help("leave it out: all devices of the mesh are in this process, by themselves")
+                .help("or start processes: `mpirun -n N meshwright ...`");
+            return Err(console.failed(found.into(), &Sources::new()));
+        }
         TransportChoice::Threads => Arc::new(Processes::alone()),
         TransportChoice::Mpi => {
             if let Some(launched) = &launched {
                 console.speaks_for(launched.rank, launched.size);
             }
-            let processes = connect(args.deterministic, timeouts, launched.as_ref(), console);
+            let processes = connect((args.deterministic, timeouts), each, launched.as_ref(), console);
             match processes {
                 Ok(processes) => Arc::new(processes),
                 // The first process says it, and is not killed before it has.
@@ -105,11 +114,9 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
         DeviceChoice::Cpu => DeviceKind::default(),
         DeviceChoice::CubeclCpu => DeviceKind::CubeCpu,
         DeviceChoice::Cuda => {
-            // A launcher either shows each process its own GPU, or shows all of them to every process.
             let shown = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-            let one = !shown.is_empty() && !shown.contains(',');
             let local = local_rank(|name| std::env::var(name).ok());
-            DeviceKind::Cuda(if launched.is_some() && !one { local } else { 0 })
+            DeviceKind::Cuda(if launched.is_some() { first_gpu(&shown, local, each) } else { 0 })
         }
     };
     let collectives = match args.collectives {
@@ -120,17 +127,35 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
     Ok(Devices { processes, timeouts, device, collectives, asked })
 }
 
+/// The first GPU of a process, among those that it sees. A launcher either shows each process its own GPUs, or shows all of
+/// them to every process of the machine.
+fn first_gpu(shown: &str, local: usize, each: usize) -> usize {
+    let own = !shown.is_empty() && shown.split(',').count() <= each;
+    if own { 0 } else { local * each }
+}
+
 /// How many times longer than `--timeout` a collective may take until the first step is done.
 const FIRST_STEP: u64 = 6;
 
 #[cfg(feature = "mpi")]
 fn connect(
-    deterministic: bool,
-    timeouts: Timeouts,
+    (deterministic, timeouts): (bool, Timeouts),
+    each: usize,
     launched: Option<&Launched>,
     console: &mut Console,
 ) -> Result<Processes, Failure> {
-    Ok(Processes::of_one_device_each(end(deterministic, timeouts, launched, console)?)?)
+    use meshwright_comm::{Group, Transport};
+    let mut wire = end(deterministic, timeouts, launched, console)?;
+    // All processes must take the same way, whatever each is asked for.
+    let message = |e: String| Failure::from(Diagnostic::error(codes::E0525, e));
+    let most = wire.largest(each).map_err(|e| message(e.to_string()))?;
+    if most == 1 {
+        return Ok(Processes::of_one_device_each(wire)?);
+    }
+    let group = Group::world(wire.size(), wire.rank()).map_err(|e| message(e.to_string()))?;
+    let devices = wire.devices(each).map_err(|e| message(e.to_string()))?;
+    let devices = devices.into_iter().map(|d| Box::new(d) as Box<dyn Transport>).collect();
+    Ok(Processes::connected(devices, Box::new(wire), group)?)
 }
 
 /// This process's end of the world of all that were started with it.
@@ -172,7 +197,12 @@ pub(crate) fn end_all(code: u8) {
 }
 
 #[cfg(not(feature = "mpi"))]
-fn connect(_: bool, _: Timeouts, launched: Option<&Launched>, _: &mut Console) -> Result<Processes, Failure> {
+fn connect(
+    _: (bool, Timeouts),
+    _: usize,
+    launched: Option<&Launched>,
+    _: &mut Console,
+) -> Result<Processes, Failure> {
     Err(without_mpi(launched))
 }
 
@@ -198,19 +228,24 @@ pub(crate) fn fits(project: &Project, console: &mut Console, sources: &Sources) 
     let mesh = &project.layout.mesh;
     let Some(ranks) = processes.devices().filter(|n| *n != mesh.devices()) else { return Ok(()) };
     let example = project.example_dim().map_or("batch", |d| d.1);
-    let failure = Err(misfit(mesh, ranks, example).into());
+    let failure = Err(misfit(mesh, processes.count(), ranks, example).into());
     settled(&processes, "the mesh", failure).map_err(|f| console.failed(f, sources))
 }
 
-fn misfit(mesh: &Mesh, ranks: usize, example: &str) -> Diagnostic {
+/// `ranks` are the devices of all `processes`.
+fn misfit(mesh: &Mesh, processes: usize, ranks: usize, example: &str) -> Diagnostic {
     let count = |n: usize, what: &str| if n == 1 { format!("one {what}") } else { format!("{n} {what}s") };
     let devices = mesh.devices();
     let of = if mesh.axes.is_empty() { String::new() } else { format!(" {}", mesh.describe()) };
     let (ranks_in_words, devices_in_words) = (count(ranks, "rank"), count(devices, "device"));
-    let d = Diagnostic::error(
-        codes::E0307,
-        format!("there are {ranks_in_words}, and the mesh{of} has {devices_in_words}: each rank is a device"),
-    );
+    let one_each = ranks == processes;
+    let message = if one_each {
+        format!("there are {ranks_in_words}, and the mesh{of} has {devices_in_words}: each rank is a device")
+    } else {
+        let processes = count(processes, "process").replace("processs", "processes");
+        format!("{processes} have {ranks_in_words} in all, and the mesh{of} has {devices_in_words}")
+    };
+    let d = Diagnostic::error(codes::E0307, message);
     let d = match (mesh.axes.is_empty(), other_mesh(mesh, ranks)) {
         (true, _) => d.help(format!(
             "say how the model is split: `--mesh data={ranks} --layout '{example} -> data'`, or a layout that ships"
@@ -218,7 +253,17 @@ fn misfit(mesh: &Mesh, ranks: usize, example: &str) -> Diagnostic {
         (false, Some(axes)) => d.help(format!("give another mesh: `--mesh {axes}`")),
         (false, None) => d,
     };
-    d.help(format!("or start another number of ranks: `mpirun -n {devices}`"))
+    let d = match devices / processes {
+        each if each > 1 && devices.is_multiple_of(processes) => {
+            d.help(format!("or give each process several devices: `--devices-per-process {each}`"))
+        }
+        _ => d,
+    };
+    let each = ranks / processes;
+    if !one_each && !(ranks.is_multiple_of(processes) && devices.is_multiple_of(each)) {
+        return d;
+    }
+    d.help(format!("or start another number of ranks: `mpirun -n {}`", devices / each))
 }
 
 /// A mesh of the same axes with so many devices: one axis changed if that will do, the last axis first; else all in the
@@ -251,6 +296,15 @@ mod tests {
     fn of(variables: &[(&str, &str)]) -> Option<(usize, usize)> {
         let found = launched(|name| variables.iter().find(|v| v.0 == name).map(|v| v.1.to_string()));
         found.map(|l| (l.rank, l.size))
+    }
+
+    #[test]
+    fn processes_take_their_own_gpus() {
+        assert_eq!(first_gpu("", 3, 1), 3);
+        assert_eq!(first_gpu("5", 3, 1), 0);
+        assert_eq!(first_gpu("0,1,2,3", 1, 2), 2);
+        assert_eq!(first_gpu("2,3", 1, 2), 0);
+        assert_eq!(first_gpu("", 1, 4), 4);
     }
 
     #[test]

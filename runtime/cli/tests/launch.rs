@@ -54,6 +54,24 @@ fn a_slurm_file_runs_the_training_on_every_task() {
 }
 
 #[test]
+fn a_process_may_have_all_gpus_of_its_node() {
+    let args = ["2", "--per-node", "2", "--devices-per-process", "2"];
+    let (code, text, err) = launch("slurm", &args);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for part in
+        ["--ntasks-per-node=1", "--gpus-per-node=2", "2 GPUs each, 2 in a process", "--devices-per-process 2"]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert!(!text.contains("CUDA_VISIBLE_DEVICES"), "{text}");
+    let (code, text, _) = launch("k8s", &[&args[..], &["--image", "local/mw:1"]].concat());
+    let file: serde_yaml_ng::Value = serde_yaml_ng::from_str(&text).unwrap();
+    assert_eq!((code, &file["spec"]["slotsPerWorker"]), (0, &1.into()));
+    let (code, _, err) = launch("slurm", &["1", "--per-node", "4", "--devices-per-process", "3"]);
+    assert!(code == 1 && err.contains("`--devices-per-process 4`"), "{err}");
+}
+
+#[test]
 fn a_kubernetes_file_is_an_mpi_job() {
     let args =
         ["2", "--per-node", "2", "--image", "local/mw:1", "--volume", "runs:/runs", "--rdma", "rdma/hca"];

@@ -100,6 +100,11 @@ fn fits(bytes: &[u8], dtype: DType) -> Result<usize, Misfit> {
     Ok(bytes.len() / dtype.bytes())
 }
 
+/// Whether an address stands for memory of another rank, which nothing is written to.
+pub(crate) fn is_absent(address: *const u8) -> bool {
+    std::ptr::eq(address, NonNull::<u64>::dangling().as_ptr().cast_const().cast())
+}
+
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
@@ -294,7 +299,8 @@ impl<'a> BufMut<'a> {
         self.ptr
     }
 
-    /// Elements of another rank, whose memory is not here: for comparisons of calls only.
+    /// Elements of another rank, whose memory is not here: for comparisons of calls, and for results that are not wanted
+    /// here ([`is_absent`]).
     #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn absent(len: usize, dtype: DType) -> BufMut<'static> {
         BufMut {

@@ -1,6 +1,6 @@
 //! Devices that are processes, started and connected by MPI: `mpirun -n 4 ...`. Needs the cargo feature `mpi`.
 //!
-//! One device is one process. [`init`] starts the library and gives the process's end of the world; [`MpiTransport::close`]
+//! One device is one process, or each process has several ([`MpiTransport::devices`]). [`init`] starts the library and gives the process's end of the world; [`MpiTransport::close`]
 //! ends it. Collectives are the library's own on a communicator of the group, sends and receives where it has none, and
 //! folds of ours where its result would depend on the order of the members (see `moves`).
 //!
@@ -22,7 +22,10 @@
 //!
 //! **Order of groups.** All ranks first use the groups that they share in the same order, as every rank of a Plan does.
 
+mod courier;
+mod devices;
 mod engine;
+mod letter;
 mod mail;
 mod moves;
 mod ordered;
@@ -33,6 +36,7 @@ mod wire;
 
 use crate::threads::work::Work;
 use crate::{Abort, Call, CallName, CommError, Group, InFlight, Kind, Missing, Tag, Timeouts, Transport};
+pub use devices::DeviceTransport;
 use engine::Engine;
 use moves::Kit;
 use shared::{Shared, say};

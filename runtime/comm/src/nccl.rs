@@ -157,11 +157,6 @@ impl NcclTransport {
         if self.inner.host_waits { Ordering::HostSync } else { Ordering::Events }
     }
 
-    /// Why they are ordered otherwise than asked for, for the user.
-    pub fn note(&self) -> Option<&str> {
-        self.note.as_deref()
-    }
-
     /// The GPU.
     pub fn ordinal(&self) -> u32 {
         self.inner.gpu.ordinal
@@ -297,6 +292,10 @@ impl Transport for NcclTransport {
 
     fn gpu(&self) -> Option<u32> {
         Some(self.ordinal())
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     fn prepare(&mut self, mesh: &Mesh, sets: &[Vec<Axis>]) -> Result<(), CommError> {

@@ -21,7 +21,8 @@ mod ring;
 pub(crate) mod work;
 
 use crate::{Abort, Call, CallName, CommError, Group, InFlight, Missing, Tag, Transport};
-use op::{Op, Pending};
+use op::Op;
+pub(crate) use op::Pending;
 use ring::{Ending, Shared};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -106,14 +107,41 @@ impl Transport for ThreadsTransport {
         let name = call.name(tag);
         group.check(self.rank, self.size(), &name)?;
         call.check(group, tag)?;
+        if group.size() == 1 {
+            self.shared.came_to(self.rank, &name);
+            self.shared.check_aborted(&name)?;
+            work::Work::new(&[&call.detach()]).run_all();
+            return Ok(Box::new(Alone));
+        }
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { self.enter(group, tag, call) }?))
+    }
+
+    fn first_step_done(&mut self) {
+        self.timeout = self.timeouts.later;
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        Arc::new(Aborter { rank: self.rank, shared: self.shared.clone() })
+    }
+}
+
+impl ThreadsTransport {
+    /// Takes part in a collective of several members, by a call that was checked.
+    ///
+    /// # Safety
+    /// As [`Transport::post`].
+    #[expect(unsafe_code, reason = "memory is used beyond the lifetime of the call")]
+    pub(crate) unsafe fn enter(
+        &mut self,
+        group: &Group,
+        tag: &Tag,
+        call: Call<'_>,
+    ) -> Result<Pending, CommError> {
+        let name = call.name(tag);
         self.shared.came_to(self.rank, &name);
         // The caller promises that the memory outlives the operation: see the module's page.
         let call = call.detach();
-        if group.size() == 1 {
-            self.shared.check_aborted(&name)?;
-            work::Work::new(&[&call]).run_all();
-            return Ok(Box::new(Alone));
-        }
         if !self.rings.contains_key(group.ranks()) {
             let ring = self.shared.ring(group.shared_ranks());
             self.rings.insert(group.shared_ranks().clone(), (ring, 0));
@@ -128,15 +156,7 @@ impl Transport for ThreadsTransport {
             ring.retire();
         }
         full.result?;
-        Ok(Box::new(Pending::new(op, group.position(), name, self.timeout)))
-    }
-
-    fn first_step_done(&mut self) {
-        self.timeout = self.timeouts.later;
-    }
-
-    fn aborter(&self) -> Arc<dyn Abort> {
-        Arc::new(Aborter { rank: self.rank, shared: self.shared.clone() })
+        Ok(Pending::new(op, group.position(), name, self.timeout))
     }
 }
 

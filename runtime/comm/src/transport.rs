@@ -46,6 +46,11 @@ pub trait Transport: Send {
         None
     }
 
+    /// What the user should know of how it works here, if it is otherwise than was asked for.
+    fn note(&self) -> Option<&str> {
+        None
+    }
+
     /// Announces the groups over sets of axes of a mesh that will be used, so that they are made together and at once. All
     /// devices call it with equal arguments, or none does: groups that were not announced are made at their first use.
     fn prepare(&mut self, mesh: &Mesh, sets: &[Vec<Axis>]) -> Result<(), CommError> {

@@ -258,6 +258,13 @@ impl Cluster {
         self.on_all(|engine| Ok(engine.memory()))
     }
 
+    /// What the user should know of how the devices communicate; see [`Transport::note`].
+    pub fn notes(&self) -> Result<Vec<String>, ExecError> {
+        let all = self.on_all(|engine| Ok(engine.transport().note().map(str::to_string)))?;
+        // All devices of a world have the same to say.
+        Ok(all.into_iter().flatten().take(1).collect())
+    }
+
     /// How a value of a Plan lies on the devices.
     fn blocks(&self, plan: &Plan, buf: BufId) -> Blocks {
         let buffer = plan.buffer(buf);

@@ -99,7 +99,7 @@ impl Processes {
         let wire = Wire {
             count: group.size(),
             position: group.position(),
-            rank: wire.rank(),
+            rank: first,
             aborters,
             line: Mutex::new(Line { transport: wire, group, sequence: 0 }),
         };

@@ -155,7 +155,8 @@ fn trained(
     // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
     let open = u64::from(is_open(from, per_epoch, &losses));
     let after = (from, (from / per_epoch - open) as u32);
-    let notes = opened.as_mut().map(|o| std::mem::take(&mut o.notes)).unwrap_or_default();
+    let mut notes = opened.as_mut().map(|o| std::mem::take(&mut o.notes)).unwrap_or_default();
+    notes.extend(cluster.notes()?);
     let written = opened.map_or_else(
         || Ok(Written::default()),
         |o| Written::of(o, (project, sources), options, (&set, &program.plan), after),

@@ -98,7 +98,7 @@ pub fn play(t: &mut dyn Transport, fault: Fault) -> Result<(), CommError> {
                 return Ok(());
             }
             if rank == 2 {
-                std::thread::sleep(Duration::from_millis(300));
+                std::thread::sleep(Duration::from_millis(1000));
             }
             t.start(&all, &tag(1), vec![1f32; 100_000], sum)?.finish().map(drop)
         }

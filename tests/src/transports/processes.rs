@@ -3,7 +3,7 @@
 use super::faults::{Fault, play};
 use super::{Settings, run};
 use meshwright_comm::gpu::load::Paths;
-use meshwright_comm::mpi::{MpiOptions, MpiTransport, Watch, fatal, init};
+use meshwright_comm::mpi::{DeviceTransport, MpiOptions, MpiTransport, Watch, fatal, init};
 use meshwright_comm::nccl::{NcclOptions, NcclTransport, Staged};
 use meshwright_comm::{CommError, Timeouts, Transport};
 use std::ffi::OsString;
@@ -16,14 +16,16 @@ struct Args {
     options: MpiOptions,
     fault: Option<Fault>,
     pause: Duration,
-    /// Calls go through the memory of GPUs, a GPU for each process of a machine.
+    /// Calls go through the memory of GPUs, those of a machine's processes one after the other.
     nccl: bool,
+    /// Devices of this process, which are threads; none where the process is the device.
+    devices: Option<usize>,
 }
 
 fn parse(args: &[OsString]) -> Result<Args, String> {
     let seconds = Duration::from_secs;
     let options = MpiOptions { timeouts: Timeouts::all(seconds(60)), compare: true, ..MpiOptions::default() };
-    let mut parsed = Args { options, fault: None, pause: Duration::ZERO, nccl: false };
+    let mut parsed = Args { options, fault: None, pause: Duration::ZERO, nccl: false, devices: None };
     let mut args = args.iter().map(|a| a.to_string_lossy().into_owned());
     while let Some(arg) = args.next() {
         let mut number =
@@ -33,6 +35,7 @@ fn parse(args: &[OsString]) -> Result<Args, String> {
             "nccl" => parsed.nccl = true,
             "--deterministic" => parsed.options.deterministic = true,
             "--unchecked" => parsed.options.compare = false,
+            "--devices" => parsed.devices = Some(number()?),
             "--limit" => parsed.options.limit = number()?,
             "--pause-us" => parsed.pause = Duration::from_micros(number()? as u64),
             "--timeout-ms" => {
@@ -75,10 +78,58 @@ pub(super) fn main(args: &[OsString]) -> ExitCode {
     }
     let (local, of) = (transport.local_rank(), transport.local_size());
     say(&format!("rank {rank} is process {}, {local} of {of}", std::process::id()));
-    match args.fault {
-        Some(fault) => finish(rank, play(&mut transport, fault), transport),
-        None => suite(&args, transport),
+    match args.devices {
+        Some(devices) => several(&args, transport, devices),
+        None if args.nccl => {
+            let played = device(&args, Box::new(transport), local);
+            // Its transport is closed.
+            played.map_or_else(|e| failed(rank, &e), |()| ExitCode::SUCCESS)
+        }
+        None => {
+            let played = part(&args, &mut transport);
+            finish(rank, played, transport)
+        }
     }
+}
+
+/// Plays the parts of the devices of a process.
+fn several(args: &Args, mut transport: MpiTransport, devices: usize) -> ExitCode {
+    let (rank, local) = (transport.rank(), transport.local_rank() * devices);
+    let ends = match transport.devices(devices) {
+        Ok(ends) => ends,
+        Err(e) => return failed(rank, &e),
+    };
+    let played = std::thread::scope(|scope| {
+        let start = |(i, end): (usize, DeviceTransport)| {
+            scope.spawn(move || {
+                let rank = end.rank();
+                let played = device(args, Box::new(end), local + i);
+                played.inspect_err(|e| say(&format!("error [{rank}]: {e}")))
+            })
+        };
+        let threads: Vec<_> = ends.into_iter().enumerate().map(start).collect();
+        let joined: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
+        joined.into_iter().all(|played| matches!(played, Ok(Ok(()))))
+    });
+    if !played {
+        // So that the others are heard too.
+        std::thread::sleep(Duration::from_millis(300));
+        fatal(1)
+    }
+    finish(rank, Ok(()), transport)
+}
+
+/// Plays the part of a device, on the GPU of that number if it is one.
+fn device(args: &Args, mut control: Box<dyn Transport>, gpu: usize) -> Result<(), CommError> {
+    if !args.nccl {
+        return part(args, &mut *control);
+    }
+    let options = NcclOptions {
+        paths: Paths::from_env(|name| std::env::var_os(name)),
+        timeouts: args.options.timeouts,
+        ..NcclOptions::default()
+    };
+    part(args, &mut Staged(NcclTransport::new(control, gpu as u32, &options)?))
 }
 
 /// The device says where it waited, if it waits; else this does.
@@ -91,42 +142,23 @@ fn told_to_end(watch: &Watch) {
     fatal(143);
 }
 
-fn suite(args: &Args, mut transport: MpiTransport) -> ExitCode {
-    if args.nccl {
-        return on_gpus(args, transport);
+/// A fault, or the suite.
+fn part(args: &Args, transport: &mut dyn Transport) -> Result<(), CommError> {
+    if let Some(fault) = args.fault {
+        return play(transport, fault);
     }
-    let settings = Settings { exact: args.options.deterministic, pause: args.pause, skips: super::NO_SKIPS };
+    // Threads in processes fold in group order.
+    let exact = !args.nccl && (args.options.deterministic || args.devices.is_some());
+    let settings = Settings { exact, pause: args.pause, skips: super::NO_SKIPS };
     if !args.options.compare {
         transport.first_step_done();
     }
     let rank = transport.rank();
-    let outcomes = run(&mut transport, settings);
-    let failed = report(rank, &outcomes);
-    let ended = if failed == 0 { Ok(()) } else { Err(CommError::Injected { rank, call: cause() }) };
-    finish(rank, ended, transport)
-}
-
-/// The suite through NCCL, with the processes as its control plane.
-fn on_gpus(args: &Args, transport: MpiTransport) -> ExitCode {
-    let (rank, ordinal) = (transport.rank(), transport.local_rank() as u32);
-    let options = NcclOptions {
-        paths: Paths::from_env(|name| std::env::var_os(name)),
-        timeouts: args.options.timeouts,
-        ..NcclOptions::default()
-    };
-    let mut transport = match NcclTransport::new(Box::new(transport), ordinal, &options) {
-        Ok(transport) => Staged(transport),
-        Err(e) => {
-            say(&format!("error [{rank}]: {e}"));
-            fatal(1)
-        }
-    };
-    let settings = Settings { exact: false, pause: args.pause, skips: super::NO_SKIPS };
-    let outcomes = run(&mut transport, settings);
-    if report(rank, &outcomes) > 0 {
-        fatal(1)
+    let outcomes = run(transport, settings);
+    match report(rank, &outcomes) {
+        0 => Ok(()),
+        _ => Err(CommError::Injected { rank, call: cause() }),
     }
-    ExitCode::SUCCESS
 }
 
 /// Prints what failed and how many did.
@@ -150,11 +182,13 @@ fn cause() -> meshwright_comm::CallName {
 fn finish(rank: usize, result: Result<(), CommError>, transport: MpiTransport) -> ExitCode {
     match result.and_then(|()| transport.close()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            say(&format!("error [{rank}]: {e}"));
-            // So that the others are heard too.
-            std::thread::sleep(Duration::from_millis(300));
-            fatal(1)
-        }
+        Err(e) => failed(rank, &e),
     }
+}
+
+fn failed(rank: usize, e: &CommError) -> ExitCode {
+    say(&format!("error [{rank}]: {e}"));
+    // So that the others are heard too.
+    std::thread::sleep(Duration::from_millis(300));
+    fatal(1)
 }

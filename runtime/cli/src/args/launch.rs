@@ -12,7 +12,7 @@ pub(crate) struct LaunchArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum LaunchWhat {
-    /// A Slurm batch file, with one task a device.
+    /// A Slurm batch file, with one task a device (or for several, by --devices-per-process).
     #[command(after_help = "\
 Examples:
   meshwright launch slurm bert --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 -o bert.sbatch
@@ -56,9 +56,12 @@ pub(crate) struct LaunchCommon {
     /// Nodes.
     #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) nodes: u32,
-    /// GPUs of a node that are used, with one process each; with --cpu, processes of a node.
+    /// GPUs of a node that are used; with --cpu, devices of a node.
     #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) per_node: u32,
+    /// GPUs (or devices) of a process: 1, or as many as a node has, or something between that divides it.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) devices_per_process: u32,
     /// Memory of a GPU, such as 80GiB: a plan that needs more is refused.
     #[arg(long, value_name = "SIZE", help_heading = "Job", value_parser = crate::pick::size)]
     pub(crate) memory: Option<usize>,

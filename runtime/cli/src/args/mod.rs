@@ -227,7 +227,7 @@ pub(crate) struct DataArgs {
 pub(crate) enum TransportChoice {
     /// All devices are threads of this process.
     Threads,
-    /// Each device is a process; start them with `mpirun` or `srun`.
+    /// Devices are processes, or spread over processes; start these with `mpirun` or `srun`.
     Mpi,
 }
 
@@ -278,6 +278,10 @@ pub(crate) struct DevicesArgs {
     /// How devices communicate [default: mpi where a launcher started several processes, else threads]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<TransportChoice>,
+    /// Devices of this process, where a launcher started several: the GPUs of a node in one process, for example. The
+    /// devices of the processes are numbered one after the other [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) devices_per_process: Option<u16>,
     /// Reduce in a fixed order, so that a rerun is equal to the last bit; threads always do.
     #[arg(long)]
     pub(crate) deterministic: bool,

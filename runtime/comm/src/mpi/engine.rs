@@ -44,11 +44,18 @@ pub(super) struct Engine {
     /// The last answer of each rank that was asked where it is, and when it came.
     pub(super) answers: BTreeMap<usize, (Instant, Status)>,
     pub(super) left: BTreeMap<usize, Posted>,
+    /// Letters for the devices of this process, each with the process that sent it; and what has come of those of which more
+    /// is on its way.
+    pub(super) letters: VecDeque<(usize, Vec<u8>)>,
+    torn: BTreeMap<usize, Vec<u8>>,
     /// Who ended everything, and why.
     pub(super) aborted: Option<(usize, String)>,
     /// The library is called no more: it might touch memory that it was lent and that has been taken back.
     pub(super) stopped: bool,
 }
+
+/// Most bytes of a part of a letter: with what is around it, MPI can still count them.
+const PART: usize = 1 << 30;
 
 struct OfGroup {
     comm: Option<Comm>,
@@ -103,6 +110,8 @@ impl Engine {
             waits: None,
             answers: BTreeMap::new(),
             left: BTreeMap::new(),
+            letters: VecDeque::new(),
+            torn: BTreeMap::new(),
             aborted: None,
             stopped: false,
         })
@@ -174,6 +183,19 @@ impl Engine {
         if rank == self.rank {
             self.tell_all(&Message::Abort(rank, reason.into()));
         }
+    }
+
+    /// Sends a letter to the devices of another process, in parts that MPI can count.
+    pub(super) fn send_letter(&mut self, to: usize, letter: &[u8]) -> Result<(), String> {
+        if self.stopped {
+            return Ok(());
+        }
+        let parts = letter.chunks(self.kit.limit.min(PART));
+        let last = parts.len() - 1;
+        for (i, part) in parts.enumerate() {
+            self.mail.send_bytes(to, Message::letter(i < last, part))?;
+        }
+        Ok(())
     }
 
     /// Sends a message to all others, those that cannot be reached left out.
@@ -280,6 +302,19 @@ impl Engine {
                 }
                 Message::Abort(rank, reason) => self.abort(rank, &reason),
                 Message::Left(posted) => self.leaves(from, posted),
+                Message::Letter(more, part) => {
+                    let mut letter = self.torn.remove(&from).unwrap_or_default();
+                    if letter.is_empty() {
+                        letter = part;
+                    } else {
+                        letter.extend(part);
+                    }
+                    if more {
+                        self.torn.insert(from, letter);
+                    } else {
+                        self.letters.push_back((from, letter));
+                    }
+                }
             }
         }
         Ok(())

@@ -61,6 +61,9 @@ pub(super) enum Message {
     Abort(usize, String),
     /// The sender comes to no further collective.
     Left(Posted),
+    /// Part of a letter between devices of processes that have several (see [`super::letter`]), and whether more of it
+    /// follows.
+    Letter(bool, Vec<u8>),
 }
 
 impl Message {
@@ -97,7 +100,17 @@ impl Message {
                 w.byte(6);
                 w.posted(posted);
             }
+            Message::Letter(more, part) => return Message::letter(*more, part),
         }
+        w.0
+    }
+
+    /// Part of a letter.
+    pub(super) fn letter(more: bool, part: &[u8]) -> Vec<u8> {
+        let mut w = Writer(Vec::with_capacity(part.len() + 10));
+        w.byte(7);
+        w.byte(more.into());
+        w.bytes(part);
         w.0
     }
 
@@ -124,16 +137,17 @@ impl Message {
             }
             5 => Message::Abort(r.size()?, r.text()?),
             6 => Message::Left(r.posted()?),
+            7 => Message::Letter(r.byte()? != 0, r.bytes()?.to_vec()),
             _ => return None,
         };
         r.0.is_empty().then_some(message)
     }
 }
 
-struct Writer(Vec<u8>);
+pub(super) struct Writer(pub(super) Vec<u8>);
 
 impl Writer {
-    fn byte(&mut self, n: u8) {
+    pub(super) fn byte(&mut self, n: u8) {
         self.0.push(n);
     }
 
@@ -141,21 +155,25 @@ impl Writer {
         self.0.extend_from_slice(&n.to_le_bytes());
     }
 
-    fn size(&mut self, n: usize) {
+    pub(super) fn size(&mut self, n: usize) {
         self.number(n as u64);
     }
 
-    fn sizes(&mut self, all: &[usize]) {
+    pub(super) fn sizes(&mut self, all: &[usize]) {
         self.size(all.len());
         all.iter().for_each(|n| self.size(*n));
     }
 
-    fn text(&mut self, text: &str) {
-        self.size(text.len());
-        self.0.extend_from_slice(text.as_bytes());
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.size(bytes.len());
+        self.0.extend_from_slice(bytes);
     }
 
-    fn option<T>(&mut self, value: Option<&T>, write: impl FnOnce(&mut Self, &T)) {
+    pub(super) fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    pub(super) fn option<T>(&mut self, value: Option<&T>, write: impl FnOnce(&mut Self, &T)) {
         self.byte(value.is_some().into());
         if let Some(value) = value {
             write(self, value);
@@ -213,7 +231,7 @@ impl Writer {
         self.sizes(lens);
     }
 
-    fn header(&mut self, tag: Tag, call: &Call<'_>) {
+    pub(super) fn header(&mut self, tag: Tag, call: &Call<'_>) {
         self.tag(&tag);
         self.kind(call.kind());
         match call {
@@ -267,10 +285,10 @@ impl Writer {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
-impl Reader<'_> {
-    fn byte(&mut self) -> Option<u8> {
+impl<'a> Reader<'a> {
+    pub(super) fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
@@ -282,7 +300,7 @@ impl Reader<'_> {
         Some(u64::from_le_bytes(*number))
     }
 
-    fn size(&mut self) -> Option<usize> {
+    pub(super) fn size(&mut self) -> Option<usize> {
         usize::try_from(self.number()?).ok()
     }
 
@@ -296,18 +314,22 @@ impl Reader<'_> {
         (0..n).map(|_| read(self)).collect()
     }
 
-    fn sizes(&mut self) -> Option<Vec<usize>> {
+    pub(super) fn sizes(&mut self) -> Option<Vec<usize>> {
         self.many(Self::size)
     }
 
-    fn text(&mut self) -> Option<String> {
+    fn bytes(&mut self) -> Option<&'a [u8]> {
         let n = self.count()?;
-        let (text, rest) = self.0.split_at_checked(n)?;
+        let (bytes, rest) = self.0.split_at_checked(n)?;
         self.0 = rest;
-        Some(String::from_utf8_lossy(text).into_owned())
+        Some(bytes)
     }
 
-    fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+    pub(super) fn text(&mut self) -> Option<String> {
+        Some(String::from_utf8_lossy(self.bytes()?).into_owned())
+    }
+
+    pub(super) fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         if self.byte()? == 0 { Some(None) } else { read(self).map(Some) }
     }
 
@@ -364,7 +386,7 @@ impl Reader<'_> {
         }
     }
 
-    fn header(&mut self) -> Option<Header> {
+    pub(super) fn header(&mut self) -> Option<Header> {
         let tag = self.tag()?;
         let call = match self.kind()? {
             Kind::AllReduce => {
@@ -472,6 +494,7 @@ mod tests {
             Message::Answer(status),
             Message::Abort(2, "no space left".into()),
             Message::Left(vec![(vec![5, 6].into(), 3)]),
+            Message::Letter(true, vec![1, 2, 3]),
         ]);
         for message in messages {
             let bytes = message.encode();

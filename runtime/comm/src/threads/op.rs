@@ -302,7 +302,7 @@ impl Op {
 }
 
 /// A member's hold on an operation.
-pub(super) struct Pending {
+pub(crate) struct Pending {
     op: Arc<Op>,
     position: usize,
     name: CallName,
@@ -313,6 +313,20 @@ pub(super) struct Pending {
 impl Pending {
     pub(super) fn new(op: Arc<Op>, position: usize, name: CallName, timeout: Duration) -> Self {
         Pending { op, position, name, timeout, result: None }
+    }
+}
+
+#[cfg(feature = "mpi")]
+impl Pending {
+    /// Whether the operation has ended, well or not: nobody touches the member's memory any more.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.op.phase.load(Ordering::Acquire), DONE | FAILED)
+    }
+
+    /// Waits for the end, but no longer than that.
+    pub(crate) fn complete_within(&mut self, most: Duration) -> Result<(), CommError> {
+        self.timeout = most;
+        self.complete()
     }
 }
 

@@ -1,5 +1,6 @@
 //! An operation that all members have come to, cut into tasks that any thread may do.
 
+use crate::buf::is_absent;
 use crate::call::Part;
 use crate::fold::fold;
 use crate::{Call, Slot};
@@ -46,7 +47,8 @@ unsafe impl Send for Work {}
 unsafe impl Sync for Work {}
 
 impl Work {
-    /// The tasks for calls that were checked and compared, one for each member in group order.
+    /// The tasks for calls that were checked and compared, one for each member in group order. Results of members whose
+    /// memory is not here are left out.
     pub(crate) fn new(calls: &[&Call<'static>]) -> Work {
         let mut work = Work {
             folds: Vec::new(),
@@ -79,8 +81,9 @@ impl Work {
                     _ => None,
                 })
             };
+            let here = |target: &*mut u8| !is_absent(target.cast_const());
             let (sources, targets) =
-                (slots().map(Slot::source).collect(), slots().map(Slot::target).collect());
+                (slots().map(Slot::source).collect(), slots().map(Slot::target).filter(here).collect());
             let fold = self.folds.len();
             self.folds.push(Fold { monoid, dtype: slot.dtype(), sources, targets });
             let whole = slot.len() * slot.dtype().bytes();
@@ -95,13 +98,16 @@ impl Work {
             Call::ReduceScatter { input, output, .. } => Some((input.as_ptr(), output.address())),
             _ => None,
         });
-        let (sources, targets) = buffers.unzip();
+        let (sources, targets): (_, Vec<*mut u8>) = buffers.unzip();
+        let here: Vec<bool> = targets.iter().map(|target| !is_absent(target.cast_const())).collect();
         self.folds.push(Fold { monoid, dtype, sources, targets });
         let mut start = 0;
         for (member, count) in counts.iter().enumerate() {
             let piece = count * dtype.bytes();
             let chunk = |(to, bytes)| Task::FoldForOne { fold: 0, at: start + to, bytes, member, to };
-            self.tasks.extend(chunks(piece).map(chunk));
+            if here[member] {
+                self.tasks.extend(chunks(piece).map(chunk));
+            }
             start += piece;
         }
         self.bytes += start * calls.len();
@@ -116,11 +122,7 @@ impl Work {
             for (at, bytes) in chunks(piece) {
                 for call in calls {
                     let Call::AllGather { output, .. } = call else { continue };
-                    self.copy(
-                        input.as_ptr().wrapping_add(at),
-                        output.address().wrapping_add(start + at),
-                        bytes,
-                    );
+                    self.copy((input.as_ptr(), at), (output.address(), start + at), bytes);
                 }
             }
             start += piece;
@@ -135,8 +137,7 @@ impl Work {
                 let size = input.dtype().bytes();
                 let from = send[..j].iter().sum::<usize>() * size;
                 let to = receive[..i].iter().sum::<usize>() * size;
-                let (from, to) = (input.as_ptr().wrapping_add(from), output.address().wrapping_add(to));
-                self.copy_chunks(from, to, send[j] * size);
+                self.copy_chunks((input.as_ptr(), from), (output.address(), to), send[j] * size);
             }
         }
     }
@@ -151,8 +152,8 @@ impl Work {
                 let Call::Permute { output, receive, .. } = receiver else { continue };
                 let size = input.dtype().bytes();
                 for (sent, received) in of(send, j).zip(of(receive, i)) {
-                    let from = input.as_ptr().wrapping_add(sent.range.start * size);
-                    let to = output.address().wrapping_add(received.range.start * size);
+                    let from = (input.as_ptr(), sent.range.start * size);
+                    let to = (output.address(), received.range.start * size);
                     self.copy_chunks(from, to, sent.range.len() * size);
                 }
             }
@@ -164,19 +165,24 @@ impl Work {
         for (at, bytes) in chunks(buffer.len() * buffer.dtype().bytes()) {
             for call in calls.iter().enumerate().filter(|(i, _)| *i != root).map(|(_, call)| call) {
                 let Call::Broadcast { buffer: target, .. } = call else { continue };
-                self.copy(buffer.address().wrapping_add(at), target.address().wrapping_add(at), bytes);
+                self.copy((buffer.address().cast_const(), at), (target.address(), at), bytes);
             }
         }
     }
 
-    fn copy_chunks(&mut self, from: *const u8, to: *mut u8, bytes: usize) {
+    fn copy_chunks(&mut self, from: (*const u8, usize), to: (*mut u8, usize), bytes: usize) {
         for (at, bytes) in chunks(bytes) {
-            self.copy(from.wrapping_add(at), to.wrapping_add(at), bytes);
+            self.copy((from.0, from.1 + at), (to.0, to.1 + at), bytes);
         }
     }
 
-    fn copy(&mut self, from: *const u8, to: *mut u8, bytes: usize) {
+    /// From an offset of a buffer to one of another.
+    fn copy(&mut self, from: (*const u8, usize), to: (*mut u8, usize), bytes: usize) {
+        if is_absent(to.0.cast_const()) {
+            return;
+        }
         self.bytes += bytes;
+        let (from, to) = (from.0.wrapping_add(from.1), to.0.wrapping_add(to.1));
         self.tasks.push(Task::Copy { from, to, bytes });
     }
 

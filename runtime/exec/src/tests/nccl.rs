@@ -61,3 +61,21 @@ fn what_devices_send_from_their_own_memory_is_what_they_send_through_the_host() 
         }
     }
 }
+
+#[test]
+fn what_the_transport_does_otherwise_is_told() {
+    let nccl = NcclOptions {
+        paths: Paths::all(library()),
+        timeouts: Timeouts::all(Duration::from_secs(20)),
+        ..NcclOptions::default()
+    };
+    let notes = |gpus: &[u32]| {
+        let ends = NcclTransport::of_process(gpus, &nccl).unwrap();
+        let ends = ends.into_iter().map(|e| Box::new(e) as Box<dyn Transport>).collect();
+        let mesh = Mesh::new([("r", 2)]);
+        Cluster::with_transports(&mesh, ends, &ClusterOptions::default()).unwrap().notes().unwrap()
+    };
+    assert_eq!(notes(&[8, 9]), Vec::<String>::new());
+    let shared = notes(&[10, 10]);
+    assert!(shared.len() == 1 && shared[0].contains("share a GPU"), "{shared:?}");
+}

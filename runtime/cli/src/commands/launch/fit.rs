@@ -35,6 +35,14 @@ pub(super) fn fit(made: &Made, common: &LaunchCommon) -> Result<Fit, Box<Diagnos
     if devices != nodes * per_node {
         return Err(Box::new(misfit(&plan.mesh, nodes, per_node)));
     }
+    let each = common.devices_per_process;
+    if !common.per_node.is_multiple_of(each) {
+        let message = format!("processes of {each} devices do not fill nodes of {per_node}");
+        let found = Diagnostic::error(codes::E0530, message).help(format!(
+            "`--devices-per-process {per_node}` has one process a node, 1 one for each device"
+        ));
+        return Err(Box::new(found));
+    }
     let peak = plan.summary.peak_bytes;
     if let Some(memory) = common.memory
         && peak > memory as u64

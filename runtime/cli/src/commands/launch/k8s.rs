@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 /// The file.
 pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> {
     let common = job.common;
-    let devices = job.fit.devices;
-    let mut mpirun = vec!["mpirun".to_string(), "-n".into(), devices.to_string()];
+    let processes = common.nodes * job.processes_per_node();
+    let mut mpirun = vec!["mpirun".to_string(), "-n".into(), processes.to_string()];
     mpirun.extend(["--map-by", "slot", "--bind-to", "none"].map(String::from));
     for (name, value, _) in job.variables() {
         mpirun.extend(["-x".into(), format!("{name}={value}")]);
     }
-    // Each process sees one GPU, that of its local rank.
-    if !common.cpu {
+    // Each process sees one GPU, that of its local rank; one that has several takes them itself.
+    if !common.cpu && common.devices_per_process == 1 {
         let see = "CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec \"$0\" \"$@\"";
         mpirun.extend(["bash", "-c", see].map(String::from));
     }
@@ -26,7 +26,7 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> 
         limits.insert("nvidia.com/gpu".into(), common.per_node.into());
     }
     if let Some(cores) = common.cores {
-        limits.insert("cpu".into(), (cores * common.per_node).into());
+        limits.insert("cpu".into(), (cores * job.processes_per_node()).into());
     }
     if let Some(rdma) = &args.rdma {
         limits.insert(rdma.clone(), 1.into());
@@ -62,7 +62,7 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> 
         "kind": "MPIJob",
         "metadata": metadata,
         "spec": {
-            "slotsPerWorker": common.per_node,
+            "slotsPerWorker": job.processes_per_node(),
             // When one rank fails, all end, and nothing stays behind.
             "runPolicy": { "cleanPodPolicy": "Running", "backoffLimit": 0 },
             "mpiReplicaSpecs": {

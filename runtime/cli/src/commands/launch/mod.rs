@@ -26,7 +26,7 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
         Ok(fit) => fit,
         Err(found) => return refused(*found, console),
     };
-    let job = Job { common, fit: &fit, train: train(common), about: about(common, &made, &fit) };
+    let job = Job { common, train: train(common), about: about(common, &made, &fit) };
     let text = match &args.what {
         LaunchWhat::Slurm(slurm) => slurm::file(&job, slurm)?,
         LaunchWhat::K8s(k8s) => k8s::file(&job, k8s)?,
@@ -59,7 +59,6 @@ fn refused(found: Diagnostic, console: &mut Console) -> Result<(), Stop> {
 /// What both kinds of file are made from.
 struct Job<'a> {
     common: &'a LaunchCommon,
-    fit: &'a Fit,
     /// The command that every rank runs.
     train: Vec<String>,
     /// Lines that say what the job is.
@@ -67,6 +66,10 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    fn processes_per_node(&self) -> u32 {
+        self.common.per_node / self.common.devices_per_process
+    }
+
     /// The name of the job: letters, digits and dashes.
     fn name(&self) -> String {
         let stem = std::path::Path::new(self.common.project.model()).file_stem();
@@ -102,6 +105,9 @@ fn train(common: &LaunchCommon) -> Vec<String> {
     let mut words = vec![common.program.clone(), "train".into()];
     words.extend(common.project.words());
     words.extend(["--device".to_string(), if common.cpu { "cpu".into() } else { "cuda".into() }]);
+    if common.devices_per_process > 1 {
+        words.extend(["--devices-per-process".to_string(), common.devices_per_process.to_string()]);
+    }
     words.extend(common.train.iter().cloned());
     words
 }
@@ -116,11 +122,15 @@ fn about(common: &LaunchCommon, made: &Made, fit: &Fit) -> Vec<String> {
     let plan = &made.compiled.plan;
     let per_node = common.per_node;
     let mut lines = vec![format!(
-        "{} on mesh {}: {} nodes with {per_node} {} each",
+        "{} on mesh {}: {} nodes with {per_node} {} each{}",
         made.project.program.model,
         super::project::mesh(&made.project),
         common.nodes,
-        if common.cpu { "processes" } else { "GPUs" },
+        if common.cpu { "devices" } else { "GPUs" },
+        match common.devices_per_process {
+            1 => String::new(),
+            each => format!(", {each} in a process"),
+        },
     )];
     lines.push(format!("plan {}, peak of {} per device", plan.hash(), crate::text::bytes(fit.peak)));
     for traffic in &fit.traffic {

@@ -1,4 +1,4 @@
-//! A Slurm batch file: one task a device.
+//! A Slurm batch file: one task a process.
 
 use super::Job;
 use crate::args::LaunchSlurmArgs;
@@ -15,7 +15,7 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
     };
     set("job-name", &job.name());
     set("nodes", &common.nodes);
-    set("ntasks-per-node", &common.per_node);
+    set("ntasks-per-node", &job.processes_per_node());
     if !common.cpu {
         set("gpus-per-node", &common.per_node);
     }
@@ -42,8 +42,9 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
     for (name, value, why) in job.variables() {
         let _ = writeln!(out, "export {name}={}  # {why}", quoted(&value)?);
     }
-    // Each task sees one GPU, that of its local rank; a process that sees all would open a context on each.
-    let see = if common.cpu {
+    // Each task sees one GPU, that of its local rank; a process that sees all would open a context on each. One that has
+    // several takes them by its local rank itself.
+    let see = if common.cpu || common.devices_per_process > 1 {
         ""
     } else {
         "bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID exec \"$0\" \"$@\"' \\\n    "
