@@ -168,7 +168,7 @@ mod processes {
             ),
             ("in-turn", 1, "these are held up by rank 3, which was last in all_reduce #0 of `v0` at line 10"),
             ("leave", 3, "rank 2 has left without coming to all_reduce #1 of `v1` at line 11"),
-            ("withdraw", 3, "rank 1 ended: it gave up all_reduce #1 of `v1` at line 11 before all had come"),
+            ("withdraw", 2, "gave up all_reduce #1 of `v1` at line 11 before all had come"),
             ("abort", 3, "rank 1 ended: no space left on device"),
             ("panic", 1, "rank 1 ended: its thread panicked, while this rank was in all_reduce #1 of `v1`"),
         ];

@@ -294,9 +294,9 @@ impl InFlight for Crossing {
 
 impl Drop for Crossing {
     fn drop(&mut self) {
-        if let Some(mut inner) = self.inner.take().filter(|_| self.result.is_none())
+        if let Some(inner) = self.inner.take().filter(|_| self.result.is_none())
             && !std::thread::panicking()
-            && let Err(CommError::Timeout { .. }) = inner.complete_within(GRACE)
+            && !inner.given_up_after(GRACE)
         {
             self.aborter.abort(&format!("it gave up {} before all had come", self.name));
         }

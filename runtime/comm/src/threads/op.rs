@@ -323,10 +323,17 @@ impl Pending {
         matches!(self.op.phase.load(Ordering::Acquire), DONE | FAILED)
     }
 
-    /// Waits for the end, but no longer than that.
-    pub(crate) fn complete_within(&mut self, most: Duration) -> Result<(), CommError> {
-        self.timeout = most;
-        self.complete()
+    /// Gives the operation up, unless all members come within that time. Whether they came, or it failed before.
+    pub(crate) fn given_up_after(mut self, grace: Duration) -> bool {
+        let since = Instant::now();
+        while self.op.phase.load(Ordering::Acquire) == GATHERING {
+            if since.elapsed() >= grace {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let _ended = self.complete();
+        true
     }
 }
 
