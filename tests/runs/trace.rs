@@ -62,7 +62,12 @@ fn read(path: &Path) -> Timeline {
             ph @ ("s" | "f" | "b" | "e") => {
                 assert!(ph != "f" || e["bp"] == "e", "an arrow's end without its slice: {e}");
                 text("name");
-                let key = (text("cat"), text("id"));
+                // Others are errors to Perfetto ("flow_invalid_id").
+                let id = e["id"].as_str().or(e["id2"]["local"].as_str()).unwrap().to_string();
+                let hexadecimal =
+                    id.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+                assert!(hexadecimal.is_some(), "{e}");
+                let key = (text("cat"), id);
                 points.entry(key).or_default().push((ph.into(), nanoseconds(e, "ts"), pid, tid));
             }
             other => panic!("what is the phase `{other}`? {e}"),

@@ -140,8 +140,19 @@ impl Track<'_> {
             "ts": begin, "dur": end - begin, "args": args,
         })];
         let flies = step.is_some_and(|s| s.flight.is_some());
-        let id = format!("{}.{}", self.rank, r.sequence);
-        let event = |ph: &str, cat: &str, ts: f64| json!({ "ph": ph, "name": args["collective"], "cat": cat, "id": id, "pid": self.rank, "tid": THREAD, "ts": ts });
+        // Perfetto takes the ids of arrows for hexadecimal numbers. A run does not come to 2^40 collectives.
+        let id = format!("{:#x}", ((self.rank as u64) << 40) | r.sequence);
+        let event = |ph: &str, cat: &str, ts: f64| {
+            let mut event = json!({
+                "ph": ph, "name": args["collective"], "cat": cat, "pid": self.rank, "tid": THREAD, "ts": ts,
+            });
+            // The time in between belongs to the rank, an arrow to all.
+            match cat {
+                "flow" => event["id"] = id.clone().into(),
+                _ => event["id2"] = json!({ "local": id }),
+            }
+            event
+        };
         match r.what {
             What::Start if flies => {
                 out.push(event("s", "flow", begin));
