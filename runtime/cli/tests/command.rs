@@ -413,6 +413,16 @@ fn collectives_are_timed_on_gpus() {
     assert_eq!((&lines[0]["transport"], lines.len()), (&"nccl".into(), 7));
     assert!(lines[1..].iter().all(|l| l["wrong"] == 0), "{out}");
 
+    // Two ranks on the only GPU.
+    let mut c =
+        command(&["bench", "collectives", "--transport", "nccl", "--devices", "2", "--op", "all_reduce"]);
+    c.args(["--max", "4KiB", "--iters", "3"]).env("FAKE_NCCL_GPUS", "1");
+    c.env("MESHWRIGHT_CUDA", fake).env("MESHWRIGHT_NCCL", fake);
+    let (code, _, err) = said(c.output().unwrap());
+    assert!(code == 1 && err.contains("there is no GPU 1"), "{err}");
+    let (code, out, err) = said(c.env("NCCL_MULTI_RANK_GPU_ENABLE", "1").output().unwrap());
+    assert!(code == 0 && out.contains("all_reduce"), "{err}");
+
     let mut c = command(&["bench", "collectives", "--transport", "nccl", "--max", "4KiB"]);
     let (code, _, err) = said(c.env("MESHWRIGHT_NCCL", "/nowhere/nccl").output().unwrap());
     assert_eq!(code, 1);

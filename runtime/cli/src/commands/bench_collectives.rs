@@ -10,6 +10,7 @@ use crate::text::{bytes, counted, thousands};
 #[cfg(feature = "mpi")]
 use meshwright_comm::Transport as _;
 use meshwright_comm::bench::{Job, KINDS, Measured, run as measure, sizes};
+use meshwright_comm::gpu::driver::Driver;
 use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::nccl::{NcclOptions, NcclTransport};
 use meshwright_comm::{CommError, Kind, Timeouts, World};
@@ -162,11 +163,13 @@ fn run_on(ends: Ends, args: &BenchCollectivesArgs, console: &mut Console) -> Res
     Err(Stop::Diagnosed)
 }
 
-/// The first GPUs, all in this process.
+/// The first GPUs, all in this process. Where NCCL is told to let ranks share a GPU, they go round.
 fn gpus(devices: usize) -> Result<Vec<NcclTransport>, CommError> {
-    let options =
-        NcclOptions { paths: Paths::from_env(|name| std::env::var_os(name)), ..NcclOptions::default() };
-    NcclTransport::of_process(&(0..devices as u32).collect::<Vec<_>>(), &options)
+    let paths = Paths::from_env(|name| std::env::var_os(name));
+    let shared = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|v| v.trim() == "1");
+    let there = if shared { Driver::open(&paths).and_then(|driver| driver.count()).unwrap_or(0) } else { 0 };
+    let all = (0..devices as u32).map(|rank| if there > 0 { rank % there } else { rank });
+    NcclTransport::of_process(&all.collect::<Vec<_>>(), &NcclOptions { paths, ..NcclOptions::default() })
 }
 
 /// The mesh, of as many devices as there are processes where devices are processes.
