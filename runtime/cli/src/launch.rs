@@ -260,10 +260,11 @@ fn misfit(mesh: &Mesh, processes: usize, ranks: usize, example: &str) -> Diagnos
         _ => d,
     };
     let each = ranks / processes;
-    if !one_each && !(ranks.is_multiple_of(processes) && devices.is_multiple_of(each)) {
-        return d;
+    if ranks.is_multiple_of(processes) && devices.is_multiple_of(each) {
+        d.help(format!("or start another number of ranks: `mpirun -n {}`", devices / each))
+    } else {
+        d
     }
-    d.help(format!("or start another number of ranks: `mpirun -n {}`", devices / each))
 }
 
 /// A mesh of the same axes with so many devices: one axis changed if that will do, the last axis first; else all in the
