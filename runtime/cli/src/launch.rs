@@ -299,6 +299,22 @@ mod tests {
         found.map(|l| (l.rank, l.size))
     }
 
+    fn mesh(axes: &[(&str, usize)]) -> Mesh {
+        Mesh { axes: axes.iter().map(|(n, s)| MeshAxis { name: n.to_string(), size: *s }).collect() }
+    }
+
+    #[test]
+    fn processes_of_several_devices_are_counted() {
+        let said = misfit(&mesh(&[("r", 2), ("c", 4)]), 2, 4, "batch");
+        assert_eq!(said.message, "2 processes have 4 ranks in all, and the mesh r=2 x c=4 has 8 devices");
+        let helps = said.helps.join(" ");
+        assert!(helps.contains("`--devices-per-process 4`") && helps.contains("`mpirun -n 4`"), "{helps}");
+        // Ten devices fit neither four processes with two each nor one number each.
+        let said = misfit(&mesh(&[("r", 10)]), 4, 8, "batch");
+        assert!(said.helps.iter().all(|h| !h.contains("--devices-per-process")), "{:?}", said.helps);
+        assert!(said.helps.iter().any(|h| h.contains("`mpirun -n 5`")), "{:?}", said.helps);
+    }
+
     #[test]
     fn processes_take_their_own_gpus() {
         assert_eq!(first_gpu("", 3, 1), 3);
@@ -329,15 +345,12 @@ mod tests {
 
     #[test]
     fn a_mesh_that_does_not_fit_is_answered_with_one_that_does() {
-        let mesh = |axes: &[(&str, usize)]| Mesh {
-            axes: axes.iter().map(|(n, s)| MeshAxis { name: n.to_string(), size: *s }).collect(),
-        };
         assert_eq!(other_mesh(&mesh(&[("r", 2), ("c", 3)]), 4).unwrap(), "r=2,c=2");
         assert_eq!(other_mesh(&mesh(&[("r", 3), ("c", 2)]), 4).unwrap(), "r=2,c=2");
         assert_eq!(other_mesh(&mesh(&[("r", 3), ("c", 3)]), 4).unwrap(), "r=4,c=1");
-        let said = misfit(&mesh(&[("r", 2), ("c", 3)]), 4, "batch");
+        let said = misfit(&mesh(&[("r", 2), ("c", 3)]), 4, 4, "batch");
         assert!(said.message.contains("4 ranks") && said.message.contains("6 devices"), "{}", said.message);
         assert!(said.helps.iter().any(|h| h.contains("mpirun -n 6")), "{:?}", said.helps);
-        assert!(misfit(&mesh(&[]), 4, "rows").helps[0].contains("--mesh data=4 --layout 'rows -> data'"));
+        assert!(misfit(&mesh(&[]), 4, 4, "rows").helps[0].contains("--mesh data=4 --layout 'rows -> data'"));
     }
 }
