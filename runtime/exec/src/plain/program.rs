@@ -3,9 +3,10 @@
 use super::backend::Plain;
 use super::build::{Built, Piece, build, homes};
 use super::collective::Request;
-use super::emit::Home;
+use super::dtypes;
+use super::emit::{Habits, Home};
 use super::lower::{extents, is_pair, stored};
-use super::ops::RANDOM;
+use super::ops::{PRODUCT, RANDOM};
 use super::transfer::{Lost, download, empty, upload};
 use crate::collective::{Failed, Prepared};
 use crate::error::ExecError;
@@ -107,8 +108,10 @@ impl<B: Plain> PlainProgram<B> {
         rank: usize,
         device: &B::Device,
     ) -> Result<PlainProgram<B>, ExecError> {
-        let boolean: BurnType = device.defaults().bool_dtype.into();
-        let Built { pieces, tables, drawings, pairs, left } = build(&plan, rank, boolean)?;
+        dtypes::check(&plan, rank, |dtype| B::computes(device, dtype))?;
+        let habits =
+            Habits { boolean: device.defaults().bool_dtype.into(), own_products: B::own_products(device) };
+        let Built { pieces, tables, drawings, pairs, left } = build(&plan, rank, habits)?;
         let dtypes = drawings.iter().map(RandomKernel::dtype).collect();
         let shared = Arc::new(Shared { drawings, dtypes, dice: Mutex::default(), error: Mutex::new(None) });
         let mut registry = CustomOpRegistry::<B>::new();
@@ -125,6 +128,12 @@ impl<B: Plain> PlainProgram<B> {
                 },
                 Err(error) => *lock(&handler.error) = Some(error),
             }
+        });
+        registry.register(PRODUCT, |handles, operation, _| {
+            let ([left, right], [out]) = operation.as_fixed();
+            let left = handles.get_float_tensor::<B>(left);
+            let right = handles.get_float_tensor::<B>(right);
+            handles.register_float_tensor::<B>(&out.id, B::product(left, right, out.dtype));
         });
         let mut interpreter = TensorInterpreter::with_custom_ops(device.clone(), registry);
         for (number, table) in tables.into_iter().enumerate() {
