@@ -20,7 +20,9 @@ pub(crate) fn machine(kind: DeviceKind, rank: usize) -> Result<Box<dyn Machine>,
         DeviceKind::Cuda(index) => CubeDevice::cuda(index),
         _ => CubeDevice::cpu(),
     };
-    let message = |e: &dyn std::fmt::Display| format!("cannot use {kind}: {e}");
+    let message = |e: &dyn std::fmt::Display| {
+        format!("cannot use {kind}: {e}; `meshwright devices` says what is there")
+    };
     let device = found.map_err(|e| ExecError::Start { rank, message: message(&e) })?;
     Ok(Box::new(PlainMachine::<Cube>::new(device)))
 }

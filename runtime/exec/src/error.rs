@@ -135,8 +135,8 @@ pub enum ExecError {
         /// The device.
         rank: usize,
     },
-    /// The threads of the devices could not be started.
-    #[error("cannot start the thread of rank {rank}: {message}")]
+    /// A device, or its thread, could not be started.
+    #[error("cannot start rank {rank}: {message}")]
     Start {
         /// The device.
         rank: usize,

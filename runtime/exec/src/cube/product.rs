@@ -1,11 +1,16 @@
-//! Matrix products of which the backend's own call does not take the dtype of the result, recorded as an operation of the
-//! fusion queue.
+//! Matrix products that the backend's own call does not do as they are needed, recorded as an operation of the fusion
+//! queue.
+//!
+//! - The dtype of the result is told, so that a product of `bf16` is not rounded where it is wanted in `f32`.
+//! - The factor of a product with one row is made dense: of the kernels that are timed for those, one
+//!   (`GemvUnitPerpendicular` of `cubek` 0.3.1) reads it as if it were, and is wrong for a permuted view.
 
-use burn_backend::{DType as BurnType, ExecutionError};
+use burn_backend::{DType as BurnType, ExecutionError, TensorMetadata};
+use burn_cubecl::CubeBackend;
 use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{CubeBackend, CubeDevice};
 use burn_fusion::FusionTensor;
 use burn_fusion::stream::{Operation, StreamId};
 use burn_ir::{CustomOpIr, HandleContainer, OperationIr, OperationOutput, TensorIr};
@@ -38,16 +43,21 @@ impl Operation<FusionCubeRuntime> for Product {
     fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
         let left = handles.get_float_tensor::<CubeBackend>(&self.left);
         let right = handles.get_float_tensor::<CubeBackend>(&self.right);
-        let made = match left.device {
-            #[cfg(feature = "cubecl-cpu")]
-            CubeDevice::Cpu(_) => host::product(left, right, self.out.dtype),
-            _ => matmul(left, right, None, MatmulStrategy::default(), self.out.dtype),
-        };
-        let made: CubeTensor =
-            made.map_err(|e| ExecutionError::generic(format!("a matrix product: {e:?}")))?;
+        let made = compute(left, right, self.out.dtype)
+            .map_err(|e| ExecutionError::generic(format!("a matrix product: {e}")))?;
         handles.register_float_tensor::<CubeBackend>(&self.out.id, made);
         Ok(())
     }
+}
+
+fn compute(left: CubeTensor, right: CubeTensor, dtype: BurnType) -> Result<CubeTensor, String> {
+    #[cfg(feature = "cubecl-cpu")]
+    if let burn_cubecl::CubeDevice::Cpu(_) = left.device {
+        return host::product(left, right, dtype).map_err(|e| format!("{e:?}"));
+    }
+    let rows = left.shape().iter().rev().nth(1).copied();
+    let left = if rows == Some(1) { into_contiguous(left) } else { left };
+    matmul(left, right, None, MatmulStrategy::default(), dtype).map_err(|e| format!("{e:?}"))
 }
 
 /// On the stand-in for GPUs the backend would time kernels whose units wait for each other at every stage: with more units

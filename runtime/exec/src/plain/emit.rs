@@ -313,7 +313,7 @@ impl Emit {
         let mut shape = self.shape(a).to_vec();
         let last = shape.len() - 1;
         shape[last] = self.shape(b)[last];
-        let own = self.habits.own_products || dtype != self.dtype(a);
+        let own = self.habits.own_products || dtype != self.dtype(a) || shape[last - 1] == 1;
         self.node(if own { Op::Product } else { Op::Matmul }, vec![a, b], shape, dtype)
     }
 

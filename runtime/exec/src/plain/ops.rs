@@ -12,7 +12,8 @@ use std::ops::Range;
 /// Name of the custom operation that draws random values; its only scalar is the drawing's number.
 pub(crate) const RANDOM: &str = "meshwright_random";
 
-/// Name of the custom operation that is a matrix product with a result of another dtype than the factors'.
+/// Name of the custom operation that is a matrix product which is not left to the backend's own call: its
+/// result is of another dtype than the factors, it has one row, or the backend asked for it.
 pub(crate) const PRODUCT: &str = "meshwright_product";
 
 /// Functions of one tensor, element by element.

@@ -242,8 +242,11 @@ impl<B: Plain> PlainProgram<B> {
 
     /// Looks at the memory in use after a step, to which belongs what it has just released: it was there beside the
     /// results.
-    fn look(&self, step: usize, device: &B::Device, peak: &mut Option<u64>) {
-        let (Some(most), Some(step)) = (peak, self.plan.steps.get(step)) else { return };
+    ///
+    /// Waits for the device: what it still has to do holds the memory that it reads.
+    fn look(&self, step: usize, device: &B::Device, peak: &mut Option<u64>) -> Result<(), Ended> {
+        let (Some(most), Some(step)) = (peak, self.plan.steps.get(step)) else { return Ok(()) };
+        B::sync(device).map_err(|e| Ended::Device(Lost(e.to_string())))?;
         let bytes = |b: &BufId| {
             let buffer = self.plan.buffer(*b);
             let elements: usize = buffer.shape(&self.plan.mesh, &self.coords).iter().product();
@@ -253,6 +256,7 @@ impl<B: Plain> PlainProgram<B> {
         if let Some(usage) = B::memory_pool_usage(device) {
             *most = (*most).max(usage.bytes_in_use + released);
         }
+        Ok(())
     }
 
     /// The tensor of a piece; none if it has no elements.
@@ -364,7 +368,7 @@ impl<B: Plain> PlainProgram<B> {
                             return Err(Ended::Kernel(error));
                         }
                         if peak.is_some() && operations.get(k + 1).is_none_or(|next| next.1 != *step) {
-                            self.look(*step, device, peak);
+                            self.look(*step, device, peak)?;
                         }
                     }
                 }
@@ -392,7 +396,7 @@ impl<B: Plain> PlainProgram<B> {
                     if let Some(flight) = flight {
                         self.flying.insert(*flight, flying);
                     }
-                    self.look(*step, device, peak);
+                    self.look(*step, device, peak)?;
                 }
                 Piece::Wait { flight, start, step: end } => {
                     if let (Some(Piece::Collective { requests, step, .. }), Some(flying)) =
