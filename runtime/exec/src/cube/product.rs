@@ -35,7 +35,8 @@ pub(super) fn product(
     shape[last] = right.shape[last];
     let out = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
     let (left, right) = (left.into_ir(), right.into_ir());
-    let told = CustomOpIr::new("meshwright_product", &[left.clone(), right.clone()], &[out.clone()]);
+    let told =
+        CustomOpIr::new("meshwright_product", &[left.clone(), right.clone()], std::slice::from_ref(&out));
     client.register(StreamId::current(), OperationIr::Custom(told), Product { left, right, out }).output()
 }
 
