@@ -1,13 +1,15 @@
 //! The laws on what else can run a Plan: plain operations of the host's backend, and devices that kernels are compiled for.
 
 use crate::bf16::in_bf16;
-use crate::devices::{Devices, to};
+use crate::devices::{Devices, layout, plan, to};
 use crate::gradient::gradients_on;
-use crate::split::{Way, in_f32, same, way};
-use crate::subject::{build, subjects};
-use crate::walk::walk;
+use crate::split::{Way, in_f32, same, same_step, way};
+use crate::subject::{build, step, subjects, tensors};
+use crate::walk::{Bound, walk};
+use meshwright_core::StepGraph;
 use meshwright_exec::{DeviceKind, Lowering};
-use meshwright_plan::Dim;
+use meshwright_ops::{Contract, F64Tensor, Graph, Leaf, LeafOp, Type};
+use meshwright_plan::{DType, Dim, DimNames, Operand, Step, StepKind};
 use std::time::Instant;
 
 /// On one device, each dim over three, and pairs of dims over two axes.
@@ -61,10 +63,49 @@ fn every_op_is_the_same_in_plain_operations_of_bf16() {
     in_bf16(Devices::of(PLAIN), "plain operations of bf16", &few);
 }
 
+/// Sums of 257 ones, which `bf16` does not hold: the result of a product that is wanted in `f32` is not rounded on the
+/// way. Of several rows, and of one.
+fn products_are_not_rounded(mut devices: Devices) {
+    for rows in [3, 1] {
+        let mut g = Graph::new(DimNames::default());
+        let (m, k, n) = (g.dims.add("m", rows), g.dims.add("k", 257), g.dims.add("n", 4));
+        let mut bound = Bound::new();
+        let mut ones = |g: &mut Graph, name: &str, dims: [Dim; 2]| {
+            let leaf = LeafOp::Input { name: name.into() };
+            let id = g.op(Leaf { leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
+            bound.insert(id, F64Tensor::build(&dims, |_| 1.0));
+            id
+        };
+        let (a, b) = (ones(&mut g, "a", [m, k]), ones(&mut g, "b", [k, n]));
+        let y = g.op(Contract { out: vec![m, n] }, &[a, b]);
+        let step = StepGraph { float: DType::BF16, ..step(&g, &[("y", y)]) };
+        let whole = way(&[], vec![]);
+        let made = plan(&step, &layout(&whole.mesh, vec![]), true).unwrap().plan;
+        let dtype = |o: &Operand| made.buffer(o.buf).dtype;
+        let widens = |s: &Step| matches!(&s.kind, StepKind::Contract { a, out, .. } if [dtype(a), dtype(out)] == [DType::BF16, DType::F32]);
+        assert!(made.steps.iter().any(widens), "the sample has no product that widens");
+        let goals = [("y", y, F64Tensor::build(&[m, n], |_| 257.0))];
+        let given = tensors(&step.graph, &bound);
+        same_step("ones", &step, &given, &goals, (1.0, 1e-6), &[whole], &mut devices).unwrap();
+    }
+}
+
+#[test]
+fn products_are_not_rounded_in_plain_operations() {
+    products_are_not_rounded(Devices::of(PLAIN));
+}
+
 #[cfg(feature = "cubecl-cpu")]
 #[test]
 fn every_op_is_the_same_compiled_for_the_host() {
     in_f32(Devices::of(DeviceKind::CubeCpu), "CubeCL on the host", &fewest);
+    products_are_not_rounded(Devices::of(DeviceKind::CubeCpu));
+}
+
+#[cfg(feature = "cubecl-cpu")]
+#[test]
+fn every_op_is_the_same_in_bf16_compiled_for_the_host() {
+    in_bf16(Devices::of(DeviceKind::CubeCpu), "CubeCL on the host, bf16", &|_| vec![way(&[], vec![])]);
 }
 
 #[cfg(feature = "cubecl-cpu")]
@@ -93,6 +134,7 @@ fn every_op_is_the_same_on_a_gpu() {
     if gpu() {
         in_f32(Devices::of(DeviceKind::Cuda(0)), "GPU", &|_| vec![way(&[], vec![])]);
         in_bf16(Devices::of(DeviceKind::Cuda(0)), "GPU, bf16", &|_| vec![way(&[], vec![])]);
+        products_are_not_rounded(Devices::of(DeviceKind::Cuda(0)));
     }
 }
 

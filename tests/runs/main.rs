@@ -23,6 +23,8 @@ mod planning;
 mod processes;
 mod resume;
 mod settings;
+#[cfg(feature = "cubecl-cpu")]
+mod stand_in;
 mod support;
 mod tidy;
 mod trace;

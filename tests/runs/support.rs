@@ -2,7 +2,7 @@
 
 use meshwright_train::metrics::Event;
 use meshwright_train::{
-    Failure, Progress, Project, ProjectOptions, RawTensor, TrainOptions, read_checkpoint, train,
+    Devices, Failure, Progress, Project, ProjectOptions, RawTensor, TrainOptions, read_checkpoint, train,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -100,6 +100,17 @@ impl Trained {
 
 /// Trains for some steps on the data below `folder`, with the run's folder beside it.
 pub(crate) fn trained(options: &ProjectOptions, folder: &Path, run: &str, steps: u64) -> Trained {
+    trained_on(&Devices::default(), options, folder, run, steps)
+}
+
+/// The same on some devices.
+pub(crate) fn trained_on(
+    devices: &Devices,
+    options: &ProjectOptions,
+    folder: &Path,
+    run: &str,
+    steps: u64,
+) -> Trained {
     let loaded = Project::load(options);
     let project = loaded.project.unwrap_or_else(|| panic!("{:?}: {:?}", options, loaded.diagnostics));
     let run = folder.join(run);
@@ -108,6 +119,7 @@ pub(crate) fn trained(options: &ProjectOptions, folder: &Path, run: &str, steps:
         steps: Some(steps),
         seed: Some(3),
         run: Some(run.clone()),
+        devices: devices.clone(),
         ..TrainOptions::default()
     };
     let mut losses = Vec::new();

@@ -184,7 +184,10 @@ impl Console {
                 return Stop::Internal(Some(said));
             }
             Failure::Exec(e) => {
-                let found = Diagnostic::error(codes::E0520, e.to_string());
+                let mut found = Diagnostic::error(codes::E0520, e.to_string());
+                if let ExecError::DType { .. } = e {
+                    found = found.help("add `--precision f32`, or run it on the host with `--device cpu`");
+                }
                 self.diagnostics(&[found], sources);
             }
         }

@@ -1,10 +1,13 @@
 //! GPUs, and their stand-in on the host: the backend that compiles kernels for the device at hand, fused.
 
+mod product;
+
 use crate::devices::DeviceKind;
 use crate::error::ExecError;
 use crate::machine::{Machine, PlainMachine};
 use crate::plain::{Lost, Plain};
-use burn_backend::TensorMetadata;
+use burn_backend::tensor::FloatTensor;
+use burn_backend::{DType as BurnType, TensorMetadata};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::stream::StreamId;
@@ -17,7 +20,9 @@ pub(crate) fn machine(kind: DeviceKind, rank: usize) -> Result<Box<dyn Machine>,
         DeviceKind::Cuda(index) => CubeDevice::cuda(index),
         _ => CubeDevice::cpu(),
     };
-    let message = |e: &dyn std::fmt::Display| format!("cannot use {kind}: {e}");
+    let message = |e: &dyn std::fmt::Display| {
+        format!("cannot use {kind}: {e}; `meshwright devices` says what is there")
+    };
     let device = found.map_err(|e| ExecError::Start { rank, message: message(&e) })?;
     Ok(Box::new(PlainMachine::<Cube>::new(device)))
 }
@@ -36,6 +41,15 @@ pub(crate) struct Pinned {
 
 impl Plain for Cube {
     type Pinned = Pinned;
+
+    /// Of the stand-in for GPUs; see the file of the products.
+    fn own_products(device: &CubeDevice) -> bool {
+        matches!(device, CubeDevice::Cpu(_))
+    }
+
+    fn product(left: FloatTensor<Self>, right: FloatTensor<Self>, dtype: BurnType) -> FloatTensor<Self> {
+        product::product(left, right, dtype)
+    }
 
     fn is_gpu(device: &CubeDevice, gpu: u32) -> bool {
         match device {

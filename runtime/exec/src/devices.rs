@@ -86,7 +86,12 @@ impl DeviceCollectives {
             return Ok(transport);
         }
         let rank = transport.rank();
-        let failed = |message: String| ExecError::Start { rank, message };
+        // Both name the rank.
+        let own = format!("rank {rank}: ");
+        let failed = |message: String| ExecError::Start {
+            rank,
+            message: message.strip_prefix(&own).map(String::from).unwrap_or(message),
+        };
         let gpu = u32::try_from(gpu).map_err(|e| failed(e.to_string()))?;
         let paths = Paths::from_env(|name| std::env::var_os(name));
         let options = NcclOptions { paths, ordering, timeouts, ..NcclOptions::default() };

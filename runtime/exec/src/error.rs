@@ -2,6 +2,7 @@
 
 use crate::kernels::KernelError;
 use meshwright_comm::CommError;
+use meshwright_plan::DType;
 use std::fmt;
 
 /// Where on which device something went wrong.
@@ -34,6 +35,10 @@ impl fmt::Display for Place {
         }
         Ok(())
     }
+}
+
+fn at_line(place: &Place) -> String {
+    if place.line > 0 { format!(" at line {}", place.line) } else { String::new() }
 }
 
 /// Why a device could not do what it was asked for.
@@ -71,6 +76,14 @@ pub enum ExecError {
         place: Box<Place>,
         /// What is wrong, in the device's words.
         problem: String,
+    },
+    /// A value of a dtype that the device does not compute with.
+    #[error("rank {}: `{}`{} is {dtype}, which the device does not compute with", place.rank, place.value, at_line(place))]
+    DType {
+        /// The device, and the value.
+        place: Box<Place>,
+        /// What the device lacks.
+        dtype: DType,
     },
     /// A device panicked.
     #[error("{place}: internal error: {message}")]
@@ -122,8 +135,8 @@ pub enum ExecError {
         /// The device.
         rank: usize,
     },
-    /// The threads of the devices could not be started.
-    #[error("cannot start the thread of rank {rank}: {message}")]
+    /// A device, or its thread, could not be started.
+    #[error("cannot start rank {rank}: {message}")]
     Start {
         /// The device.
         rank: usize,

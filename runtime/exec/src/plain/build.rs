@@ -1,7 +1,7 @@
 //! From a Plan to what one device runs: stretches of the backend's own operations, and collectives between them.
 
 use super::collective::{Arrival, Request};
-use super::emit::{Emit, Home, Table};
+use super::emit::{Emit, Habits, Home, Table};
 use super::lower::{Lower, is_pair};
 use crate::build::{check_lifetimes, place};
 use crate::collective::Prepared;
@@ -9,7 +9,6 @@ use crate::error::ExecError;
 use crate::kernels::RandomKernel;
 use crate::local::Here;
 use crate::own::Unprepared;
-use burn_backend::DType as BurnType;
 use burn_ir::OperationIr;
 use meshwright_plan::{BufId, DType, Monoid, Plan, Step, StepKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,11 +50,11 @@ pub(crate) struct Built {
     pub(crate) left: BTreeSet<BufId>,
 }
 
-/// Makes a Plan concrete for the device of that rank, of a backend that stores truth values as told.
-pub(crate) fn build(plan: &Plan, rank: usize, boolean: BurnType) -> Result<Built, ExecError> {
+/// Makes a Plan concrete for the device of that rank, of a backend of these habits.
+pub(crate) fn build(plan: &Plan, rank: usize, habits: Habits) -> Result<Built, ExecError> {
     let pairs = values_of_pairs(plan);
     let mut lower =
-        Lower { here: Here::new(plan, rank), emit: Emit::new(boolean), pairs: &pairs, drawings: vec![] };
+        Lower { here: Here::new(plan, rank), emit: Emit::new(habits), pairs: &pairs, drawings: vec![] };
     let mut pieces = vec![];
     let mut segment = vec![];
     let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();

@@ -1,10 +1,11 @@
 //! Contractions: views of the factors, a matrix product, and a view of it.
 
 use super::emit::Val;
-use super::lower::{Lower, Named, extents};
+use super::lower::{Lower, Named, extents, stored};
 use crate::contract::{Contraction, Factor, contraction};
 use crate::local::Local;
 use crate::own::Unprepared;
+use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Operand};
 
 impl Lower<'_> {
@@ -41,7 +42,7 @@ impl Lower<'_> {
             Contraction::Product(product) => product,
         };
         let (left, right) = if product.swapped { (b, a) } else { (a, b) };
-        // Of one dtype: a product of `bf16` sums in `f32` and is rounded, also where it is then widened.
+        // Of one dtype. A product of `bf16` sums in `f32`, and is not rounded where the result is `f32`.
         let (left, right) = if self.emit.dtype(left.0) == self.emit.dtype(right.0) {
             (left, right)
         } else {
@@ -49,7 +50,9 @@ impl Lower<'_> {
         };
         let left = self.factor(left, &product.left);
         let right = self.factor(right, &product.right);
-        let val = self.emit.matmul(left, right);
+        let (factors, result) = (self.emit.dtype(left), stored(out.dtype));
+        let widens = factors == BurnType::BF16 && result == BurnType::F32;
+        let val = self.emit.matmul(left, right, if widens { result } else { factors });
         Ok(Some(match &product.copy {
             None => self.emit.reshape(val, &extents(&out.shape)),
             Some(order) => {

@@ -59,6 +59,15 @@ struct Node {
     out: Val,
 }
 
+/// What backends do each in their own way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// How truth values are stored.
+    pub(crate) boolean: BurnType,
+    /// See [`super::Plain::own_products`].
+    pub(crate) own_products: bool,
+}
+
 /// Operations of one step, and what outlives it.
 pub(crate) struct Emit {
     values: Vec<Value>,
@@ -67,15 +76,14 @@ pub(crate) struct Emit {
     stored: Vec<(Val, Home)>,
     /// Tables of the whole program.
     pub(crate) tables: Vec<Table>,
-    /// How the backend stores truth values.
-    boolean: BurnType,
+    habits: Habits,
     temporaries: u64,
 }
 
 impl Emit {
-    /// For a backend that stores truth values as told.
-    pub(crate) fn new(boolean: BurnType) -> Emit {
-        Emit { values: vec![], nodes: vec![], stored: vec![], tables: vec![], boolean, temporaries: 0 }
+    /// For a backend of these habits.
+    pub(crate) fn new(habits: Habits) -> Emit {
+        Emit { values: vec![], nodes: vec![], stored: vec![], tables: vec![], habits, temporaries: 0 }
     }
 
     pub(crate) fn shape(&self, v: Val) -> &[usize] {
@@ -87,7 +95,7 @@ impl Emit {
     }
 
     pub(crate) fn is_truth(&self, v: Val) -> bool {
-        self.dtype(v) == self.boolean
+        self.dtype(v) == self.habits.boolean
     }
 
     fn value(&mut self, shape: Vec<usize>, dtype: BurnType, home: Option<Home>) -> Val {
@@ -127,7 +135,7 @@ impl Emit {
 
     /// One number everywhere.
     pub(crate) fn full(&mut self, shape: &[usize], dtype: BurnType, number: f64) -> Val {
-        if dtype == self.boolean {
+        if dtype == self.habits.boolean {
             let ones = self.full(shape, BurnType::I32, f64::from(u8::from(number != 0.0)));
             return self.scalar(Binary::Ne, ones, 0.0);
         }
@@ -140,7 +148,7 @@ impl Emit {
     }
 
     pub(crate) fn unary(&mut self, f: Unary, a: Val) -> Val {
-        let dtype = if f == Unary::IsNan { self.boolean } else { self.dtype(a) };
+        let dtype = if f == Unary::IsNan { self.habits.boolean } else { self.dtype(a) };
         let shape = self.shape(a).to_vec();
         self.node(Op::Unary(f), vec![a], shape, dtype)
     }
@@ -150,13 +158,13 @@ impl Emit {
         let shape = broadcast(self.shape(a), self.shape(b));
         // Backends repeat numbers, but not all of them truth values.
         let [a, b] = if self.is_truth(a) { [a, b].map(|v| self.expand(v, &shape)) } else { [a, b] };
-        let dtype = if f.compares() { self.boolean } else { self.dtype(a) };
+        let dtype = if f.compares() { self.habits.boolean } else { self.dtype(a) };
         self.node(Op::Binary(f), vec![a, b], shape, dtype)
     }
 
     /// A function of a tensor and a number.
     pub(crate) fn scalar(&mut self, f: Binary, a: Val, number: f64) -> Val {
-        let dtype = if f.compares() { self.boolean } else { self.dtype(a) };
+        let dtype = if f.compares() { self.habits.boolean } else { self.dtype(a) };
         let shape = self.shape(a).to_vec();
         self.node(Op::Scalar(f, number), vec![a], shape, dtype)
     }
@@ -186,7 +194,7 @@ impl Emit {
         if self.dtype(a) == dtype {
             return a;
         }
-        if dtype == self.boolean {
+        if dtype == self.habits.boolean {
             return self.scalar(Binary::Ne, a, 0.0);
         }
         // The interpreter has no conversion among integers. One of the two is of bytes, which floats hold exactly.
@@ -291,7 +299,7 @@ impl Emit {
     pub(crate) fn fill(&mut self, a: Val, mask: Val, number: f64) -> Val {
         if self.is_truth(a) {
             let constant = vec![1; self.shape(a).len()];
-            let number = self.full(&constant, self.boolean, number);
+            let number = self.full(&constant, self.habits.boolean, number);
             return self.choose(mask, number, a);
         }
         let shape = broadcast(self.shape(a), self.shape(mask));
@@ -300,13 +308,13 @@ impl Emit {
         self.node(Op::MaskFill(number), vec![a, mask], shape, dtype)
     }
 
-    /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`.
-    pub(crate) fn matmul(&mut self, a: Val, b: Val) -> Val {
+    /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`, with elements of `dtype`.
+    pub(crate) fn matmul(&mut self, a: Val, b: Val, dtype: BurnType) -> Val {
         let mut shape = self.shape(a).to_vec();
         let last = shape.len() - 1;
         shape[last] = self.shape(b)[last];
-        let dtype = self.dtype(a);
-        self.node(Op::Matmul, vec![a, b], shape, dtype)
+        let own = self.habits.own_products || dtype != self.dtype(a) || shape[last - 1] == 1;
+        self.node(if own { Op::Product } else { Op::Matmul }, vec![a, b], shape, dtype)
     }
 
     /// A place that outlives the step, until it is read.

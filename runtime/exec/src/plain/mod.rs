@@ -17,6 +17,7 @@ mod blocks;
 mod build;
 mod collective;
 mod contract;
+mod dtypes;
 mod emit;
 mod index;
 mod int;
@@ -30,5 +31,7 @@ mod transfer;
 mod windows;
 
 pub(crate) use backend::Plain;
+#[cfg(test)]
+pub(crate) use dtypes::check as check_dtypes;
 pub(crate) use program::{Kept, PlainProgram};
 pub(crate) use transfer::Lost;

@@ -12,6 +12,10 @@ use std::ops::Range;
 /// Name of the custom operation that draws random values; its only scalar is the drawing's number.
 pub(crate) const RANDOM: &str = "meshwright_random";
 
+/// Name of the custom operation that is a matrix product which is not left to the backend's own call: its
+/// result is of another dtype than the factors, it has one row, or the backend asked for it.
+pub(crate) const PRODUCT: &str = "meshwright_product";
+
 /// Functions of one tensor, element by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unary {
@@ -94,6 +98,8 @@ pub(crate) enum Op {
     MaskWhere,
     MaskFill(f64),
     Matmul,
+    /// See [`super::Plain::product`].
+    Product,
 }
 
 /// What an operation computes with.
@@ -232,6 +238,10 @@ pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, out: TensorIr) -> Operat
         Op::MaskFill(x) => {
             let (tensor, mask) = (next(), next());
             base(BaseOperationIr::MaskFill(MaskFillOpIr { tensor, mask, value: number(dtype, *x), out }))
+        }
+        Op::Product => {
+            let (lhs, rhs) = (next(), next());
+            OperationIr::Custom(CustomOpIr::new(PRODUCT, &[lhs, rhs], &[out]))
         }
         Op::Matmul => {
             let (lhs, rhs) = (next(), next());

@@ -3,9 +3,10 @@
 use super::backend::Plain;
 use super::build::{Built, Piece, build, homes};
 use super::collective::Request;
-use super::emit::Home;
+use super::dtypes;
+use super::emit::{Habits, Home};
 use super::lower::{extents, is_pair, stored};
-use super::ops::RANDOM;
+use super::ops::{PRODUCT, RANDOM};
 use super::transfer::{Lost, download, empty, upload};
 use crate::collective::{Failed, Prepared};
 use crate::error::ExecError;
@@ -107,8 +108,10 @@ impl<B: Plain> PlainProgram<B> {
         rank: usize,
         device: &B::Device,
     ) -> Result<PlainProgram<B>, ExecError> {
-        let boolean: BurnType = device.defaults().bool_dtype.into();
-        let Built { pieces, tables, drawings, pairs, left } = build(&plan, rank, boolean)?;
+        dtypes::check(&plan, rank, |dtype| B::computes(device, dtype))?;
+        let habits =
+            Habits { boolean: device.defaults().bool_dtype.into(), own_products: B::own_products(device) };
+        let Built { pieces, tables, drawings, pairs, left } = build(&plan, rank, habits)?;
         let dtypes = drawings.iter().map(RandomKernel::dtype).collect();
         let shared = Arc::new(Shared { drawings, dtypes, dice: Mutex::default(), error: Mutex::new(None) });
         let mut registry = CustomOpRegistry::<B>::new();
@@ -125,6 +128,12 @@ impl<B: Plain> PlainProgram<B> {
                 },
                 Err(error) => *lock(&handler.error) = Some(error),
             }
+        });
+        registry.register(PRODUCT, |handles, operation, _| {
+            let ([left, right], [out]) = operation.as_fixed();
+            let left = handles.get_float_tensor::<B>(left);
+            let right = handles.get_float_tensor::<B>(right);
+            handles.register_float_tensor::<B>(&out.id, B::product(left, right, out.dtype));
         });
         let mut interpreter = TensorInterpreter::with_custom_ops(device.clone(), registry);
         for (number, table) in tables.into_iter().enumerate() {
@@ -233,8 +242,11 @@ impl<B: Plain> PlainProgram<B> {
 
     /// Looks at the memory in use after a step, to which belongs what it has just released: it was there beside the
     /// results.
-    fn look(&self, step: usize, device: &B::Device, peak: &mut Option<u64>) {
-        let (Some(most), Some(step)) = (peak, self.plan.steps.get(step)) else { return };
+    ///
+    /// Waits for the device: what it still has to do holds the memory that it reads.
+    fn look(&self, step: usize, device: &B::Device, peak: &mut Option<u64>) -> Result<(), Ended> {
+        let (Some(most), Some(step)) = (peak, self.plan.steps.get(step)) else { return Ok(()) };
+        B::sync(device).map_err(|e| Ended::Device(Lost(e.to_string())))?;
         let bytes = |b: &BufId| {
             let buffer = self.plan.buffer(*b);
             let elements: usize = buffer.shape(&self.plan.mesh, &self.coords).iter().product();
@@ -244,6 +256,7 @@ impl<B: Plain> PlainProgram<B> {
         if let Some(usage) = B::memory_pool_usage(device) {
             *most = (*most).max(usage.bytes_in_use + released);
         }
+        Ok(())
     }
 
     /// The tensor of a piece; none if it has no elements.
@@ -355,7 +368,7 @@ impl<B: Plain> PlainProgram<B> {
                             return Err(Ended::Kernel(error));
                         }
                         if peak.is_some() && operations.get(k + 1).is_none_or(|next| next.1 != *step) {
-                            self.look(*step, device, peak);
+                            self.look(*step, device, peak)?;
                         }
                     }
                 }
@@ -383,7 +396,7 @@ impl<B: Plain> PlainProgram<B> {
                     if let Some(flight) = flight {
                         self.flying.insert(*flight, flying);
                     }
-                    self.look(*step, device, peak);
+                    self.look(*step, device, peak)?;
                 }
                 Piece::Wait { flight, start, step: end } => {
                     if let (Some(Piece::Collective { requests, step, .. }), Some(flying)) =

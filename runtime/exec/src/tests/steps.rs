@@ -3,8 +3,9 @@
 use super::plans::Builder;
 use super::{close, cluster, no_inputs, noise, noise_tensor, tensor, whole_inputs};
 use crate::HostData;
+use crate::plain::check_dtypes;
 use meshwright_plan::expr::{BinaryFn, Scalar};
-use meshwright_plan::{Axis, Copy, DType, LeafKind, Mesh, Monoid, StepKind};
+use meshwright_plan::{Axis, Copy, DType, LeafKind, Mesh, Monoid, Plan, StepKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -115,4 +116,32 @@ fn copies_indices_and_the_step_number() {
             close(&outputs["out"], &tensor(DType::F64, &[5, 2, 3], want), 1e-15, "out");
         }
     }
+}
+
+/// A device without `f64`: what is given so is named, else the first step that computes so, also within an expression.
+#[test]
+fn a_dtype_that_the_device_lacks_is_named() {
+    let lacking = |plan: &Plan| {
+        let without = |dtype| dtype != burn_backend::DType::F64;
+        check_dtypes(plan, 1, without).map_err(|e| e.to_string())
+    };
+    let of = |given: DType, within: DType| {
+        let mut b = Builder::new(&Mesh::new([("a", 2)]));
+        let n = b.dim("n", 4);
+        let x = b.whole(given, &[n]);
+        b.leaf(LeafKind::Param, "x", &x);
+        let y = b.like(&x);
+        b.map("y", &[&x], &y, |e, r| {
+            let wide = e.cast(r[0], within);
+            let sum = e.binary(BinaryFn::Add, wide, wide);
+            e.cast(sum, given)
+        });
+        b.output("y", &y);
+        b.finish()
+    };
+    assert_eq!(lacking(&of(DType::F32, DType::F32)), Ok(()));
+    let said = |value: &str| format!("rank 1: {value} is f64, which the device does not compute with");
+    assert_eq!(lacking(&of(DType::F64, DType::F64)), Err(said("`x`")));
+    let within = lacking(&of(DType::F32, DType::F64)).unwrap_err();
+    assert!(within.starts_with("rank 1: `y`"), "{within}");
 }

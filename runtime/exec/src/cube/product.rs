@@ -1,0 +1,96 @@
+//! Matrix products that the backend's own call does not do as they are needed, recorded as an operation of the fusion
+//! queue.
+//!
+//! - The dtype of the result is told, so that a product of `bf16` is not rounded where it is wanted in `f32`.
+//! - The factor of a product with one row is made dense: of the kernels that are timed for those, one
+//!   (`GemvUnitPerpendicular` of `cubek` 0.3.1) reads it as if it were, and is wrong for a permuted view.
+
+use burn_backend::{DType as BurnType, ExecutionError, TensorMetadata};
+use burn_cubecl::CubeBackend;
+use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
+use burn_cubecl::tensor::CubeTensor;
+use burn_fusion::FusionTensor;
+use burn_fusion::stream::{Operation, StreamId};
+use burn_ir::{CustomOpIr, HandleContainer, OperationIr, OperationOutput, TensorIr};
+
+/// The operation when its turn has come: two factors and a result.
+#[derive(Debug)]
+struct Product {
+    left: TensorIr,
+    right: TensorIr,
+    out: TensorIr,
+}
+
+/// Records the product of two tensors of one dtype, with elements of `dtype`.
+pub(super) fn product(
+    left: FusionTensor<FusionCubeRuntime>,
+    right: FusionTensor<FusionCubeRuntime>,
+    dtype: BurnType,
+) -> FusionTensor<FusionCubeRuntime> {
+    let client = left.client.clone();
+    let mut shape = left.shape.clone();
+    let last = shape.len() - 1;
+    shape[last] = right.shape[last];
+    let out = TensorIr::uninit(client.create_empty_handle(), shape, dtype);
+    let (left, right) = (left.into_ir(), right.into_ir());
+    let told =
+        CustomOpIr::new("meshwright_product", &[left.clone(), right.clone()], std::slice::from_ref(&out));
+    client.register(StreamId::current(), OperationIr::Custom(told), Product { left, right, out }).output()
+}
+
+impl Operation<FusionCubeRuntime> for Product {
+    fn execute(&self, handles: &mut HandleContainer<CubeFusionHandle>) -> Result<(), ExecutionError> {
+        let left = handles.get_float_tensor::<CubeBackend>(&self.left);
+        let right = handles.get_float_tensor::<CubeBackend>(&self.right);
+        let made = compute(left, right, self.out.dtype)
+            .map_err(|e| ExecutionError::generic(format!("a matrix product: {e}")))?;
+        handles.register_float_tensor::<CubeBackend>(&self.out.id, made);
+        Ok(())
+    }
+}
+
+fn compute(left: CubeTensor, right: CubeTensor, dtype: BurnType) -> Result<CubeTensor, String> {
+    #[cfg(feature = "cubecl-cpu")]
+    if let burn_cubecl::CubeDevice::Cpu(_) = left.device {
+        return host::product(left, right, dtype).map_err(|e| format!("{e:?}"));
+    }
+    let rows = left.shape().iter().rev().nth(1).copied();
+    let left = if rows == Some(1) { into_contiguous(left) } else { left };
+    matmul(left, right, None, MatmulStrategy::default(), dtype).map_err(|e| format!("{e:?}"))
+}
+
+/// On the stand-in for GPUs the backend would time kernels whose units wait for each other at every stage: with more units
+/// than cores, some take half a minute for a product. This takes the one kernel that was written for hosts.
+#[cfg(feature = "cubecl-cpu")]
+mod host {
+    use burn_backend::DType as BurnType;
+    use burn_backend::cubecl::dtype_to_storage_type;
+    use burn_cubecl::kernel::into_contiguous;
+    use burn_cubecl::kernel::matmul::init_matmul_output;
+    use burn_cubecl::tensor::CubeTensor;
+    use cubek::matmul::definition::{MatmulElems, MatmulGlobalElems, MatmulSetupError};
+    use cubek::matmul::launch::launch_ref;
+    use cubek::matmul::routine::BlueprintStrategy;
+    use cubek::matmul::tiled::Strategy;
+    use cubek::matmul::tiled::cpu_gemm::CpuGemmStrategy;
+    use cubek::std::InputBinding;
+
+    pub(super) fn product(
+        left: CubeTensor,
+        right: CubeTensor,
+        dtype: BurnType,
+    ) -> Result<CubeTensor, MatmulSetupError> {
+        let out = init_matmul_output(&left, &right, dtype);
+        let client = out.client.clone();
+        let (factor, result) = (dtype_to_storage_type(left.dtype), dtype_to_storage_type(dtype));
+        let mut elems =
+            MatmulElems::from_globals(&MatmulGlobalElems { lhs: factor, rhs: factor, out: result });
+        let bind = |t: CubeTensor| InputBinding::new(into_contiguous(t).binding(), factor);
+        let (left, right) = (bind(left), bind(right));
+        let strategy = Strategy::CpuGemm(BlueprintStrategy::Inferred(CpuGemmStrategy::default()));
+        launch_ref(&strategy.into(), &client, left, right, out.clone().binding(), &mut elems)?;
+        Ok(out)
+    }
+}
