@@ -92,6 +92,50 @@ impl Mesh {
         if self.axes.is_empty() {
             return "one device".into();
         }
-        self.axes.iter().map(|a| format!("{}={}", a.name, a.size)).collect::<Vec<_>>().join(" x ")
+        self.sizes(" x ")
+    }
+
+    /// `r=2,c=2`, as an option of the command line gives it.
+    pub fn option(&self) -> String {
+        self.sizes(",")
+    }
+
+    fn sizes(&self, between: &str) -> String {
+        self.axes.iter().map(|a| format!("{}={}", a.name, a.size)).collect::<Vec<_>>().join(between)
+    }
+
+    /// A mesh of the same axes with so many devices, near to this one: one axis of another size if that will do, the first
+    /// that can; else all devices along the first. None for a mesh without axes.
+    pub fn resized(&self, devices: usize) -> Option<Mesh> {
+        let others = |at: usize| -> usize {
+            self.axes.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, a)| a.size).product()
+        };
+        let fits = |at: &usize| others(*at) > 0 && devices.is_multiple_of(others(*at));
+        let mut mesh = self.clone();
+        match (0..self.axes.len()).find(fits) {
+            Some(at) => mesh.axes[at].size = devices / others(at),
+            None => {
+                mesh.axes.iter_mut().for_each(|a| a.size = 1);
+                mesh.axes.first_mut()?.size = devices;
+            }
+        }
+        Some(mesh)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mesh_of_another_number_of_devices_is_near() {
+        let resized =
+            |axes: &[(&str, usize)], n| Mesh::new(axes.iter().copied()).resized(n).map(|m| m.option());
+        assert_eq!(resized(&[("r", 2), ("c", 3)], 4).unwrap(), "r=2,c=2");
+        assert_eq!(resized(&[("r", 3), ("c", 2)], 4).unwrap(), "r=2,c=2");
+        assert_eq!(resized(&[("r", 3), ("c", 3)], 4).unwrap(), "r=4,c=1");
+        assert_eq!(resized(&[("r", 2), ("c", 2)], 3).unwrap(), "r=3,c=1");
+        assert_eq!(resized(&[], 4), None);
     }
 }

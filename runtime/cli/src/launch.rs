@@ -24,6 +24,18 @@ pub(crate) struct Launched {
     by: &'static str,
 }
 
+impl Launched {
+    /// Whether what all processes print comes together in one place. Platforms that set these variables keep a log for each.
+    fn one_log(&self) -> bool {
+        self.by != "WORLD_SIZE"
+    }
+
+    /// Whether it is for this process to say what all of them meet with.
+    pub(crate) fn speaks(&self) -> bool {
+        self.rank == 0 || !self.one_log()
+    }
+}
+
 /// Variables with the number of processes and with this one's rank, of Open MPI, MPICH and Intel MPI, PMI, Slurm, torchrun.
 /// The first pair that is there counts: an inner launcher sets its own beside those of an outer one.
 const LAUNCHERS: [(&str, &str); 6] = [
@@ -96,7 +108,7 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
             match processes {
                 Ok(processes) => Arc::new(processes),
                 // The first process says it, and is not killed before it has.
-                Err(Failure::Diagnostics(_)) if !console.leads() => {
+                Err(Failure::Diagnostics(_)) if launched.as_ref().is_some_and(|l| !l.speaks()) => {
                     std::thread::sleep(Duration::from_millis(300));
                     return Err(Stop::Diagnosed);
                 }
@@ -113,11 +125,7 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
     let device = match args.device {
         DeviceChoice::Cpu => DeviceKind::default(),
         DeviceChoice::CubeclCpu => DeviceKind::CubeCpu,
-        DeviceChoice::Cuda => {
-            let shown = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-            let local = local_rank(|name| std::env::var(name).ok());
-            DeviceKind::Cuda(if launched.is_some() { first_gpu(&shown, local, each) } else { 0 })
-        }
+        DeviceChoice::Cuda => DeviceKind::Cuda(launched.map_or(0, |_| own_gpus(each))),
     };
     let collectives = match args.collectives {
         CollectivesChoice::Nccl => DeviceCollectives::Nccl,
@@ -125,6 +133,12 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
         CollectivesChoice::Staged => DeviceCollectives::Staged,
     };
     Ok(Devices { processes, timeouts, device, collectives, asked })
+}
+
+/// The first of this process's GPUs, of which each process of the machine has so many.
+pub(crate) fn own_gpus(each: usize) -> usize {
+    let shown = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    first_gpu(&shown, local_rank(|name| std::env::var(name).ok()), each)
 }
 
 /// The first GPU of a process, among those that it sees. A launcher either shows each process its own GPUs, or shows all of
@@ -209,17 +223,21 @@ fn connect(
 /// Why this binary has no processes.
 #[cfg(not(feature = "mpi"))]
 pub(crate) fn without_mpi(launched: Option<&Launched>) -> Failure {
-    let message = match launched {
-        Some(l) => format!(
-            "this is one of {} processes (`{}`), and this binary was built without MPI: they cannot reach each other",
-            l.size, l.by
+    let (message, or) = match launched {
+        Some(l) => (
+            format!(
+                "this is one of {} processes (`{}`), and this binary was built without MPI: they cannot reach each other",
+                l.size, l.by
+            ),
+            "devices that are threads need no launcher: start it once, without `mpirun` or `srun`",
         ),
-        None => "`--transport mpi`: this binary was built without MPI".to_string(),
+        None => (
+            "`--transport mpi`: this binary was built without MPI".to_string(),
+            "or leave `--transport mpi` out: the devices are then threads of this process",
+        ),
     };
-    Diagnostic::error(codes::E0525, message)
-        .help("build it with MPI: `cargo build --release --features mpi`")
-        .help("devices that are threads need no launcher: start it once, without `mpirun` or `srun`")
-        .into()
+    let build = "build it with MPI: `cargo build --release --features mpi`";
+    Diagnostic::error(codes::E0525, message).help(build).help(or).into()
 }
 
 /// Checks that a project's mesh has as many devices as the processes have.
@@ -230,6 +248,13 @@ pub(crate) fn fits(project: &Project, console: &mut Console, sources: &Sources) 
     let example = project.example_dim().map_or("batch", |d| d.1);
     let failure = Err(misfit(mesh, processes.count(), ranks, example).into());
     settled(&processes, "the mesh", failure).map_err(|f| console.failed(f, sources))
+}
+
+/// How a model without a mesh comes onto so many devices.
+pub(crate) fn split(devices: usize, example: &str) -> String {
+    format!(
+        "say how the model is split: `--mesh data={devices} --layout '{example} -> data'`, or a layout that ships"
+    )
 }
 
 /// `ranks` are the devices of all `processes`.
@@ -246,12 +271,9 @@ fn misfit(mesh: &Mesh, processes: usize, ranks: usize, example: &str) -> Diagnos
         format!("{processes} have {ranks_in_words} in all, and the mesh{of} has {devices_in_words}")
     };
     let d = Diagnostic::error(codes::E0307, message);
-    let d = match (mesh.axes.is_empty(), other_mesh(mesh, ranks)) {
-        (true, _) => d.help(format!(
-            "say how the model is split: `--mesh data={ranks} --layout '{example} -> data'`, or a layout that ships"
-        )),
-        (false, Some(axes)) => d.help(format!("give another mesh: `--mesh {axes}`")),
-        (false, None) => d,
+    let d = match mesh.resized(ranks) {
+        None => d.help(split(ranks, example)),
+        Some(fitting) => d.help(format!("give another mesh: `--mesh {}`", fitting.option())),
     };
     let d = match devices / processes {
         each if each > 1 && devices.is_multiple_of(processes) => {
@@ -267,32 +289,10 @@ fn misfit(mesh: &Mesh, processes: usize, ranks: usize, example: &str) -> Diagnos
     }
 }
 
-/// A mesh of the same axes with so many devices: one axis changed if that will do, the last axis first; else all in the
-/// first.
-fn other_mesh(mesh: &Mesh, devices: usize) -> Option<String> {
-    let sizes = |sizes: Vec<usize>| {
-        let axes = mesh.axes.iter().zip(sizes).map(|(a, n)| format!("{}={n}", a.name));
-        axes.collect::<Vec<_>>().join(",")
-    };
-    let all: Vec<usize> = mesh.axes.iter().map(|a| a.size).collect();
-    for changed in (0..all.len()).rev() {
-        let others: usize = all.iter().enumerate().filter(|a| a.0 != changed).map(|a| a.1).product();
-        if others > 0 && devices.is_multiple_of(others) {
-            let mut new = all;
-            new[changed] = devices / others;
-            return Some(sizes(new));
-        }
-    }
-    let mut new = vec![1; all.len()];
-    *new.first_mut()? = devices;
-    Some(sizes(new))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use meshwright_plan::MeshAxis;
 
     fn of(variables: &[(&str, &str)]) -> Option<(usize, usize)> {
         let found = launched(|name| variables.iter().find(|v| v.0 == name).map(|v| v.1.to_string()));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     fn mesh(axes: &[(&str, usize)]) -> Mesh {
-        Mesh { axes: axes.iter().map(|(n, s)| MeshAxis { name: n.to_string(), size: *s }).collect() }
+        Mesh::new(axes.iter().copied())
     }
 
     #[test]
@@ -345,9 +345,6 @@ mod tests {
 
     #[test]
     fn a_mesh_that_does_not_fit_is_answered_with_one_that_does() {
-        assert_eq!(other_mesh(&mesh(&[("r", 2), ("c", 3)]), 4).unwrap(), "r=2,c=2");
-        assert_eq!(other_mesh(&mesh(&[("r", 3), ("c", 2)]), 4).unwrap(), "r=2,c=2");
-        assert_eq!(other_mesh(&mesh(&[("r", 3), ("c", 3)]), 4).unwrap(), "r=4,c=1");
         let said = misfit(&mesh(&[("r", 2), ("c", 3)]), 4, 4, "batch");
         assert!(said.message.contains("4 ranks") && said.message.contains("6 devices"), "{}", said.message);
         assert!(said.helps.iter().any(|h| h.contains("mpirun -n 6")), "{:?}", said.helps);

@@ -24,7 +24,7 @@ pub const KINDS: [Kind; 6] =
     [Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter, Kind::AllToAll, Kind::Permute, Kind::Broadcast];
 
 /// The dtypes that are measured.
-pub const DTYPES: [DType; 4] = [DType::F64, DType::F32, DType::I32, DType::U8];
+pub const DTYPES: [DType; 5] = [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8];
 
 /// The folds that are measured.
 pub const MONOIDS: [Monoid; 3] = [Monoid::Sum, Monoid::Max, Monoid::Min];
@@ -271,7 +271,8 @@ fn one<T: Transport>(transport: &mut T, job: &Job, sequence: &mut u64) -> Result
         DType::F64 => measure::<f64>(transport, &group, job, sequence),
         DType::F32 => measure::<f32>(transport, &group, job, sequence),
         DType::I32 => measure::<i32>(transport, &group, job, sequence),
-        DType::BF16 | DType::U8 | DType::Bool | DType::PairF32 | DType::PairF64 => {
+        DType::BF16 => measure::<half::bf16>(transport, &group, job, sequence),
+        DType::U8 | DType::Bool | DType::PairF32 | DType::PairF64 => {
             measure::<u8>(transport, &group, job, sequence)
         }
     }

@@ -72,6 +72,7 @@ impl Needs {
         let mut asked = settings.agreed();
         asked.extend(common(&self.plan));
         asked.insert("`--resume`".into(), options.resume.to_string());
+        asked.insert("`--no-overlap`".into(), (!project.compiling.overlap).to_string());
         asked.insert("the seed".into(), options.seed.map_or("none".into(), |s| s.to_string()));
         let test = self.test.as_ref().map(|t| format!("{} examples ({})", t.records(), t.fingerprint()));
         asked.insert("its test data".into(), test.unwrap_or_else(|| "none".into()));

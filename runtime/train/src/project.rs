@@ -52,7 +52,7 @@ pub struct Project {
     file: ModelFile,
     uses: Files,
     settings: Settings,
-    compiling: CompileOptions,
+    pub(crate) compiling: CompileOptions,
 }
 
 /// The texts of a project, by their number in [`Loaded::sources`].

@@ -118,9 +118,13 @@ fn differences(processes: &Processes, all: &[BTreeMap<String, String>]) -> Vec<D
         let Some((right, like)) = usual else { continue };
         for (wrong, who) in holders.iter().filter(|h| h.0 != right) {
             let ranks: Vec<String> = who.iter().map(|p| rank(*p).to_string()).collect();
-            let s = if ranks.len() == 1 { "" } else { "s" };
             let (ranks, like) = (ranks.join(", "), rank(like[0]));
-            let message = format!("rank{s} {ranks} of the run has {name} = {wrong}, rank {like} has {right}");
+            let they = if who.len() == 1 {
+                format!("rank {ranks} of the run has")
+            } else {
+                format!("ranks {ranks} of the run have")
+            };
+            let message = format!("{they} {name} = {wrong}, rank {like} has {right}");
             let d = Diagnostic::error(codes::E0526, message);
             found.push((
                 name,

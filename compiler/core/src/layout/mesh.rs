@@ -59,28 +59,37 @@ pub fn mesh_of(file: &LayoutFile, over: Option<&MeshDecl>, out: &mut Vec<Diagnos
     (out.len() == before).then(|| Mesh { axes: axes.into_iter().map(|a| a.0).collect() })
 }
 
-/// Whether `devices` make up the mesh; otherwise what to do, with a mesh of the same axes that fits if there is one.
+/// Whether the mesh has as many devices as were asked for; otherwise what to do.
 pub fn check_devices(mesh: &Mesh, devices: usize) -> Option<Diagnostic> {
-    if mesh.devices() == devices {
+    let has = mesh.devices();
+    if has == devices {
         return None;
     }
-    let d = Diagnostic::error(
-        codes::E0307,
-        format!("the mesh {} has {} devices, but there are {devices}", mesh.describe(), mesh.devices()),
-    );
-    let others: usize = mesh.axes.iter().skip(1).map(|a| a.size).product();
-    Some(match mesh.axes.first() {
-        Some(first) if devices > 0 && devices.is_multiple_of(others) => {
-            let mut fit = mesh.clone();
-            fit.axes[0].size = devices / others;
-            let text: Vec<String> = fit.axes.iter().map(|a| format!("{}={}", a.name, a.size)).collect();
-            d.help(format!("change `{}`: `--mesh {}`", first.name, text.join(",")))
-        }
-        Some(first) => d.help(format!(
-            "use one axis: `--mesh {}={devices}`, or start {} devices",
-            first.name,
-            mesh.devices()
-        )),
+    let described = if mesh.axes.is_empty() { "without axes".into() } else { mesh.describe() };
+    let message = format!("the mesh {described} has {has} devices, and `--devices` asks for {devices}");
+    let message = message.replace("has 1 devices", "has one device");
+    let d = Diagnostic::error(codes::E0307, message);
+    Some(match mesh.resized(devices) {
+        Some(fit) => d
+            .help(format!("give another mesh: `--mesh {}`", fit.option()))
+            .help(format!("or ask for what it has: `--devices {has}`")),
         None => d.help(format!("declare a mesh: `--mesh all={devices}`")),
     })
+}
+
+/// The mesh that was given in place of the layout's, with that one's axes.
+pub(super) fn with_axes_of(file: &LayoutFile, given: &Mesh) -> Option<Mesh> {
+    let declared: Vec<&str> =
+        declarations(file).iter().flat_map(|d| &d.axes).map(|a| a.name.text.as_str()).collect();
+    let size = |name: &&str| given.find(name).map_or(1, |a| given.size(a));
+    let sizes: Vec<usize> = declared.iter().map(size).collect();
+    let mut mesh = Mesh::new(declared.iter().copied().zip(sizes));
+    // What the axes that it knows leave over goes to the first that it lacks.
+    let lacks = mesh.axes.iter_mut().find(|a| given.find(&a.name).is_none());
+    let known: usize =
+        given.axes.iter().filter(|a| declared.contains(&a.name.as_str())).map(|a| a.size).product();
+    if let Some(axis) = lacks {
+        axis.size = given.devices() / known.max(1);
+    }
+    (!mesh.axes.is_empty()).then_some(mesh)
 }

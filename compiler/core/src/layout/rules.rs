@@ -1,6 +1,6 @@
 //! Rules as the partitioner reads them, and the checks that need no values.
 
-use super::mesh::mesh_of;
+use super::mesh::{mesh_of, with_axes_of};
 use crate::program::Program;
 use meshwright_diag::{Diagnostic, Outcome, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
@@ -83,13 +83,18 @@ pub fn layout(
     shared: bool,
 ) -> Outcome<Layout> {
     let mut out = Vec::new();
+    let given = mesh.is_some();
     let Some(mesh) = mesh_of(file, mesh, &mut out) else { return (None, out) };
+    let declared = given.then(|| with_axes_of(file, &mesh)).flatten();
     let mut layout = Layout { mesh, ..Layout::default() };
     let mut missing = Vec::new();
     for item in &file.items {
         match &item.kind {
             LayoutKind::Mesh(_) => {}
             LayoutKind::Rule(rule) => {
+                for name in rule.axes.iter().filter(|name| layout.mesh.find(&name.text).is_none()) {
+                    out.push(unknown_axis(&name.text, name.span, &layout.mesh, declared.as_ref()));
+                }
                 read_rule(rule, item.span, program, shared, &mut layout, &mut missing, &mut out);
             }
             LayoutKind::Gather(names) => {
@@ -189,7 +194,7 @@ fn read_rule<'a>(
     let mut axes = Vec::new();
     for name in &rule.axes {
         match layout.mesh.find(&name.text) {
-            None => out.push(unknown_axis(&name.text, name.span, &layout.mesh)),
+            None => {}
             Some(a) if axes.contains(&a) => out.push(
                 Diagnostic::error(codes::E0305, format!("a rule names the axis `{}` twice", name.text))
                     .at(name.span, "the second time")
@@ -242,7 +247,8 @@ fn read_rule<'a>(
     }
 }
 
-fn unknown_axis(name: &str, span: Span, mesh: &Mesh) -> Diagnostic {
+/// `declared` is the mesh with the axes of the layout's own, where another was given in its place.
+fn unknown_axis(name: &str, span: Span, mesh: &Mesh, declared: Option<&Mesh>) -> Diagnostic {
     let all: Vec<String> = mesh.axes.iter().map(|a| format!("`{}` = {}", a.name, a.size)).collect();
     let has = if all.is_empty() {
         "the mesh has no axes".into()
@@ -250,6 +256,13 @@ fn unknown_axis(name: &str, span: Span, mesh: &Mesh) -> Diagnostic {
         format!("the mesh has {}", all.join(", "))
     };
     let d = Diagnostic::error(codes::E0301, format!("no mesh axis `{name}`: {has}")).at(span, "no such axis");
+    if let Some(declared) = declared.filter(|m| m.find(name).is_some()) {
+        let help = format!(
+            "the layout's mesh has this axis, and `--mesh` takes its place: `--mesh {}`",
+            declared.option()
+        );
+        return d.help(help);
+    }
     match nearest(name, mesh.axes.iter().map(|a| a.name.as_str())) {
         Some(c) => d.fix(format!("did you mean `{c}`?"), span, c, c.sure),
         None if mesh.axes.is_empty() => {

@@ -89,7 +89,8 @@ pub(crate) enum BenchTransport {
     Threads,
     /// Each device is a process; start them with `mpirun` or `srun`.
     Mpi,
-    /// Devices are the first GPUs of this machine, and buffers are in their memory.
+    /// Devices are GPUs, and buffers are in their memory: the first ones of this machine, or one for each process where
+    /// `mpirun` or `srun` started several.
     Nccl,
 }
 
@@ -112,6 +113,7 @@ pub(crate) enum BenchType {
     F64,
     #[default]
     F32,
+    Bf16,
     I32,
     U8,
 }

@@ -1,6 +1,6 @@
 //! The options of `launch`.
 
-use super::{FormatArgs, ProjectArgs};
+use super::{FormatArgs, ProjectArgs, cluster};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -15,18 +15,19 @@ pub(crate) enum LaunchWhat {
     /// A Slurm batch file, with one task a device (or for several, by --devices-per-process).
     #[command(after_help = "\
 Examples:
-  meshwright launch slurm bert --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 -o bert.sbatch
-  meshwright launch slurm bert --layout dp --mesh all=8 --nodes 2 --per-node 4 --partition gpu --module cuda/12.6 \\
-      --memory 80GiB -- --steps 10000 --run /scratch/me/bert
+  meshwright launch slurm mnist_mlp --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 -o mnist.sbatch
+  meshwright launch slurm mnist_mlp --layout dp --mesh all=8 --nodes 2 --per-node 4 --partition gpu --module cuda/12.6 \\
+      --memory 80GiB -- --steps 10000 --run /scratch/me/mnist
 
-What stands after `--` goes to `meshwright train` as it is. A plan that does not fit the nodes is refused.")]
+What stands after `--` are further arguments of `meshwright train`, checked as it would. A plan that does not fit the nodes
+is refused.")]
     Slurm(LaunchSlurmArgs),
     /// A Kubernetes MPIJob, for the MPI operator.
     #[command(after_help = "\
 Examples:
-  meshwright launch k8s bert --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 --image registry.local/meshwright:1 \\
-      --volume runs:/runs -o bert.yaml -- --steps 10000 --run /runs/bert
-  kubectl apply -f bert.yaml
+  meshwright launch k8s mnist_mlp --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 --image registry.local/meshwright:1 \\
+      --volume runs:/runs -o mnist.yaml -- --steps 10000 --run /runs/mnist
+  kubectl apply -f mnist.yaml
 
 Models and layouts that are files must be in the image, or on a volume.")]
     K8s(LaunchK8sArgs),
@@ -69,20 +70,23 @@ pub(crate) struct LaunchCommon {
     #[arg(long, help_heading = "Job")]
     pub(crate) cpu: bool,
     /// Cores of a process.
-    #[arg(long, value_name = "N", help_heading = "Job")]
+    #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) cores: Option<u32>,
     /// Name of the job [default: the model's]
-    #[arg(long, help_heading = "Job")]
+    #[arg(long, help_heading = "Job", value_parser = cluster::word)]
     pub(crate) name: Option<String>,
     /// The command `meshwright` on the nodes.
     #[arg(long, value_name = "PATH", default_value = "meshwright", help_heading = "Job")]
     pub(crate) program: String,
     /// The network interface over which ranks find each other, such as ib0 (NCCL_SOCKET_IFNAME).
-    #[arg(long, value_name = "NAME", help_heading = "Job")]
+    #[arg(long, value_name = "NAME", help_heading = "Job", value_parser = cluster::word)]
     pub(crate) interface: Option<String>,
     /// The RDMA adapters for the data, such as mlx5 (NCCL_IB_HCA).
-    #[arg(long, value_name = "NAMES", help_heading = "Job")]
+    #[arg(long, value_name = "NAMES", help_heading = "Job", value_parser = cluster::word)]
     pub(crate) hca: Option<String>,
+    /// A variable of the environment of every process, such as MESHWRIGHT_DATA=/data; may be repeated.
+    #[arg(long = "env", value_name = "NAME=VALUE", help_heading = "Job", value_parser = cluster::variable)]
+    pub(crate) variables: Vec<(String, String)>,
     /// The file; without it, standard output.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -101,22 +105,22 @@ pub(crate) struct LaunchSlurmArgs {
     #[command(flatten)]
     pub(crate) common: LaunchCommon,
     /// Time limit, as Slurm writes it.
-    #[arg(long, default_value = "24:00:00", help_heading = "Slurm")]
+    #[arg(long, default_value = "24:00:00", help_heading = "Slurm", value_parser = cluster::time)]
     pub(crate) time: String,
     /// Partition.
-    #[arg(long, help_heading = "Slurm")]
+    #[arg(long, help_heading = "Slurm", value_parser = cluster::word)]
     pub(crate) partition: Option<String>,
     /// Account.
-    #[arg(long, help_heading = "Slurm")]
+    #[arg(long, help_heading = "Slurm", value_parser = cluster::word)]
     pub(crate) account: Option<String>,
     /// Quality of service.
-    #[arg(long, help_heading = "Slurm")]
+    #[arg(long, help_heading = "Slurm", value_parser = cluster::word)]
     pub(crate) qos: Option<String>,
     /// A module to load; may be repeated.
     #[arg(long = "module", value_name = "NAME", help_heading = "Slurm")]
     pub(crate) modules: Vec<String>,
     /// How srun starts MPI; `srun --mpi=list` shows what a cluster has.
-    #[arg(long, default_value = "pmix", help_heading = "Slurm")]
+    #[arg(long, default_value = "pmix", help_heading = "Slurm", value_parser = cluster::word)]
     pub(crate) mpi: String,
 }
 
@@ -124,16 +128,16 @@ pub(crate) struct LaunchSlurmArgs {
 pub(crate) struct LaunchK8sArgs {
     #[command(flatten)]
     pub(crate) common: LaunchCommon,
-    /// The container image, with meshwright, an MPI library and an SSH server.
-    #[arg(long, help_heading = "Kubernetes")]
+    /// The container image, with meshwright, Open MPI and an SSH server.
+    #[arg(long, help_heading = "Kubernetes", value_parser = cluster::word)]
     pub(crate) image: String,
     /// Namespace.
-    #[arg(long, help_heading = "Kubernetes")]
+    #[arg(long, help_heading = "Kubernetes", value_parser = cluster::label)]
     pub(crate) namespace: Option<String>,
-    /// A volume for data and runs, CLAIM:/path; may be repeated.
-    #[arg(long = "volume", value_name = "CLAIM:/PATH", help_heading = "Kubernetes")]
-    pub(crate) volumes: Vec<String>,
+    /// A volume for data and runs, CLAIM:/path; may be repeated. With several nodes its access mode must be ReadWriteMany.
+    #[arg(long = "volume", value_name = "CLAIM:/PATH", help_heading = "Kubernetes", value_parser = cluster::volume)]
+    pub(crate) volumes: Vec<(String, String)>,
     /// The resource that stands for an RDMA adapter, such as rdma/hca.
-    #[arg(long, value_name = "RESOURCE", help_heading = "Kubernetes")]
+    #[arg(long, value_name = "RESOURCE", help_heading = "Kubernetes", value_parser = cluster::resource)]
     pub(crate) rdma: Option<String>,
 }

@@ -1,6 +1,7 @@
 //! The options of every command.
 
 mod bench;
+pub(crate) mod cluster;
 mod launch;
 
 pub(crate) use bench::*;

@@ -3,6 +3,8 @@
 use crate::args::{BenchCollectivesArgs, BenchFold, BenchOp, BenchTransport, BenchType, TransportChoice};
 use crate::console::Console;
 use crate::json::{Object, object};
+#[cfg(feature = "mpi")]
+use crate::launch::own_gpus;
 use crate::launch::{choice, end_all, launched};
 use crate::progress::bar;
 use crate::stop::{DIAGNOSED, Stop};
@@ -39,14 +41,17 @@ enum Ends {
     Mpi(meshwright_comm::mpi::MpiTransport),
     /// The first GPUs of this machine, all of this process.
     Nccl,
+    /// The GPU of this process, which is one of several.
+    #[cfg(feature = "mpi")]
+    NcclEnd(Box<NcclTransport>),
 }
 
 impl Ends {
     fn of(args: &BenchCollectivesArgs, console: &mut Console) -> Result<Ends, Stop> {
         let launched = launched(|name| std::env::var(name).ok());
         let asked = match args.transport {
-            Some(BenchTransport::Nccl) => return Ok(Ends::Nccl),
-            Some(BenchTransport::Mpi) => Some(TransportChoice::Mpi),
+            Some(BenchTransport::Nccl) if launched.is_none() => return Ok(Ends::Nccl),
+            Some(BenchTransport::Nccl | BenchTransport::Mpi) => Some(TransportChoice::Mpi),
             Some(BenchTransport::Threads) => Some(TransportChoice::Threads),
             None => None,
         };
@@ -57,7 +62,15 @@ impl Ends {
                 let end = crate::launch::end(false, Timeouts::default(), launched.as_ref(), console);
                 let end = end.map_err(|failure| console.failed(failure, &Sources::new()))?;
                 console.speaks_for(end.rank(), end.size());
-                Ok(Ends::Mpi(end))
+                if args.transport != Some(BenchTransport::Nccl) {
+                    return Ok(Ends::Mpi(end));
+                }
+                let (paths, round) = installed();
+                let options = NcclOptions { paths, ..NcclOptions::default() };
+                match NcclTransport::new(Box::new(end), round(own_gpus(1) as u32), &options) {
+                    Ok(end) => Ok(Ends::NcclEnd(Box::new(end))),
+                    Err(e) => Err(refused(&e, console)),
+                }
             }
             #[cfg(not(feature = "mpi"))]
             TransportChoice::Mpi => {
@@ -72,6 +85,8 @@ impl Ends {
             #[cfg(feature = "mpi")]
             Ends::Mpi(_) => TransportChoice::Mpi.name(),
             Ends::Nccl => "nccl",
+            #[cfg(feature = "mpi")]
+            Ends::NcclEnd(_) => "nccl",
         }
     }
 
@@ -81,6 +96,8 @@ impl Ends {
             Ends::Threads | Ends::Nccl => None,
             #[cfg(feature = "mpi")]
             Ends::Mpi(end) => Some(end.size()),
+            #[cfg(feature = "mpi")]
+            Ends::NcclEnd(end) => Some(end.size()),
         }
     }
 
@@ -96,6 +113,8 @@ impl Ends {
             #[cfg(feature = "mpi")]
             Ends::Mpi(end) => meshwright_comm::bench::run_end(end, jobs, each)?.close(),
             Ends::Nccl => measure(gpus(devices)?, jobs, each),
+            #[cfg(feature = "mpi")]
+            Ends::NcclEnd(end) => meshwright_comm::bench::run_end(*end, jobs, each).map(drop),
         }
     }
 }
@@ -147,10 +166,7 @@ fn run_on(ends: Ends, args: &BenchCollectivesArgs, console: &mut Console) -> Res
     });
     bar.finish_and_clear();
     broken?;
-    if let Err(e) = ended {
-        console.diagnostics(&[Diagnostic::error(codes::E0520, e.to_string())], &Sources::new());
-        return Err(Stop::Diagnosed);
-    }
+    ended.map_err(|e| refused(&e, console))?;
     if leads && !console.json() {
         console.out(&summary(&found))?;
     }
@@ -163,13 +179,24 @@ fn run_on(ends: Ends, args: &BenchCollectivesArgs, console: &mut Console) -> Res
     Err(Stop::Diagnosed)
 }
 
-/// The first GPUs, all in this process. Where NCCL is told to let ranks share a GPU, they go round.
-fn gpus(devices: usize) -> Result<Vec<NcclTransport>, CommError> {
+fn refused(e: &CommError, console: &mut Console) -> Stop {
+    console.diagnostics(&[Diagnostic::error(codes::E0520, e.to_string())], &Sources::new());
+    Stop::Diagnosed
+}
+
+/// Where NVIDIA's libraries are, and which GPU a rank has: where NCCL is told to let ranks share a GPU, they go round.
+fn installed() -> (Paths, impl Fn(u32) -> u32) {
     let paths = Paths::from_env(|name| std::env::var_os(name));
     let shared = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|v| v.trim() == "1");
     let there = if shared { Driver::open(&paths).and_then(|driver| driver.count()).unwrap_or(0) } else { 0 };
-    let all = (0..devices as u32).map(|rank| if there > 0 { rank % there } else { rank });
-    NcclTransport::of_process(&all.collect::<Vec<_>>(), &NcclOptions { paths, ..NcclOptions::default() })
+    (paths, move |rank| if there > 0 { rank % there } else { rank })
+}
+
+/// The first GPUs, all in this process.
+fn gpus(devices: usize) -> Result<Vec<NcclTransport>, CommError> {
+    let (paths, round) = installed();
+    let all: Vec<u32> = (0..devices as u32).map(round).collect();
+    NcclTransport::of_process(&all, &NcclOptions { paths, ..NcclOptions::default() })
 }
 
 /// The mesh, of as many devices as there are processes where devices are processes.
@@ -276,6 +303,7 @@ fn dtype(t: BenchType) -> DType {
     match t {
         BenchType::F64 => DType::F64,
         BenchType::F32 => DType::F32,
+        BenchType::Bf16 => DType::BF16,
         BenchType::I32 => DType::I32,
         BenchType::U8 => DType::U8,
     }

@@ -4,6 +4,7 @@ use super::Job;
 use crate::{
     Buf, BufMut, Call, Collectives, CommError, Element, Group, Kind, Memory, Part, Slot, Tag, Transport,
 };
+use half::bf16;
 use meshwright_plan::Monoid;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,24 +20,40 @@ pub struct Sample {
 
 /// Small whole numbers as elements: folds of them are exact, in any order.
 pub(super) trait Pattern: Element + PartialEq + bytemuck::Pod {
+    /// Up to here whole numbers are exact.
+    const EXACT: u32;
+
     fn of(value: u32) -> Self;
 }
 
 macro_rules! patterns {
-    ($($t:ty),*) => {$(
+    ($($t:ty, $exact:expr);*) => {$(
         impl Pattern for $t {
+            const EXACT: u32 = $exact;
+
             fn of(value: u32) -> $t {
                 value as $t
             }
         }
     )*};
 }
-patterns!(f64, f32, i32, u8);
+// Sums of bytes are not measured.
+patterns!(f64, u32::MAX; f32, 1 << 24; i32, i32::MAX as u32; u8, u32::MAX);
 
-/// Element `i` of what a member gives in a round: 0..32, without a period that a misplaced piece could hide behind.
-fn given(member: usize, round: usize, i: usize) -> u32 {
+impl Pattern for bf16 {
+    const EXACT: u32 = 1 << 8;
+
+    fn of(value: u32) -> bf16 {
+        bf16::from_f32(value as f32)
+    }
+}
+
+/// Element `i` of what a member of `members` gives in a round: 0..32, or less where sums were not exact otherwise; without a
+/// period that a misplaced piece could hide behind.
+fn given<T: Pattern>(members: usize, member: usize, round: usize, i: usize) -> u32 {
     let salt = (member as u32 * 0x85eb_ca6b) ^ (round as u32 * 0xc2b2_ae35);
-    (i as u32 ^ salt).wrapping_mul(0x9e37_79b1) >> 27
+    let many = (T::EXACT / members as u32).clamp(2, 32);
+    ((i as u32 ^ salt).wrapping_mul(0x9e37_79b1) >> 27) % many
 }
 
 fn fold(monoid: Monoid, values: impl Iterator<Item = u32>) -> u32 {
@@ -125,8 +142,8 @@ impl<'a, T: Pattern> Bench<'a, T> {
 
     /// New elements, and results that no collective gives.
     fn fill(&mut self, round: usize) -> Result<(), CommError> {
-        let here = self.here;
-        let own = |i| T::of(given(here, round, i));
+        let (here, members) = (self.here, self.members);
+        let own = |i| T::of(given::<T>(members, here, round, i));
         self.input.fill(own)?;
         let in_place = self.input.elements.is_empty();
         self.output.fill(|i| if in_place { own(i) } else { T::of(255) })
@@ -153,14 +170,15 @@ impl<'a, T: Pattern> Bench<'a, T> {
         let len = self.output.elements.len();
         let (here, members) = (self.here, self.members);
         let piece = (len / members).max(1);
-        let folded = |i| fold(self.job.monoid, (0..members).map(|m| given(m, round, i)));
+        let given = |member, i| given::<T>(members, member, round, i);
+        let folded = |i| fold(self.job.monoid, (0..members).map(|m| given(m, i)));
         T::of(match self.job.kind {
             Kind::AllReduce => folded(i),
-            Kind::AllGather => given(i / piece, round, i % piece),
+            Kind::AllGather => given(i / piece, i % piece),
             Kind::ReduceScatter => folded(here * len + i),
-            Kind::AllToAll => given(i / piece, round, here * piece + i % piece),
-            Kind::Permute => given((here + members - 1) % members, round, i),
-            Kind::Broadcast | Kind::Barrier => given(0, round, i),
+            Kind::AllToAll => given(i / piece, here * piece + i % piece),
+            Kind::Permute => given((here + members - 1) % members, i),
+            Kind::Broadcast | Kind::Barrier => given(0, i),
         })
     }
 

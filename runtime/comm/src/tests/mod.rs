@@ -2,11 +2,9 @@
 //! Devices that are threads, against faults. (Results against a naive reference: the suite of all transports in `tests/`.)
 
 mod bench;
-pub(crate) mod collectives;
 mod failures;
 mod flight;
 mod stress;
-mod values;
 
 use crate::{Buf, CommError, Group, Tag, ThreadsTransport, Timeouts, Transport, World};
 use meshwright_plan::DType;

@@ -2,7 +2,6 @@
 //! in flight while others run, bits compared with what each member can compute by itself.
 
 use super::on_all;
-use super::values::Rng;
 use crate::{
     Buf, BufMut, Call, Collectives, CommError, Group, Part, Slot, Started, Tag, ThreadsTransport, Timeouts,
     Transport,
@@ -11,6 +10,27 @@ use meshwright_plan::Monoid;
 use std::time::{Duration, Instant};
 
 const DEVICES: usize = 9;
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn of(parts: &[usize]) -> Rng {
+        Rng(parts.iter().fold(17, |h, p| Rng(h ^ *p as u64).next()))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
 
 /// Element `i` of what `rank` gives in a case: sums of them are exact.
 fn value(rank: usize, case: u64, i: usize) -> i32 {

@@ -126,18 +126,27 @@ fn number(t: BurnType, x: f64) -> ScalarIr {
     }
 }
 
-/// An operation in the backend's words.
-pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, out: TensorIr) -> OperationIr {
-    let dtype = inputs.first().map_or(out.dtype, |t| t.dtype);
-    let base = |op: BaseOperationIr| match class(dtype) {
+/// One of the operations that all dtypes have.
+fn base(dtype: BurnType, op: BaseOperationIr) -> OperationIr {
+    match class(dtype) {
         Class::Float => OperationIr::BaseFloat(op),
         Class::Int => OperationIr::BaseInt(op),
         Class::Bool => OperationIr::BaseBool(op),
-    };
-    let numeric = |op: NumericOperationIr| match class(dtype) {
+    }
+}
+
+/// One of those that numbers have.
+fn numeric(dtype: BurnType, op: NumericOperationIr) -> OperationIr {
+    match class(dtype) {
         Class::Float => OperationIr::NumericFloat(dtype, op),
         _ => OperationIr::NumericInt(dtype, op),
-    };
+    }
+}
+
+/// An operation in the backend's words.
+pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, out: TensorIr) -> OperationIr {
+    let dtype = inputs.first().map_or(out.dtype, |t| t.dtype);
+    let (base, numeric) = (|op| base(dtype, op), |op| numeric(dtype, op));
     let mut inputs = inputs.into_iter();
     // Every operation is recorded with as many inputs as it has.
     let mut next = || inputs.next().unwrap_or_else(|| out.clone());
@@ -252,10 +261,7 @@ pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, out: TensorIr) -> Operat
 
 fn unary(f: Unary, dtype: BurnType, op: UnaryOpIr) -> OperationIr {
     let float = |op: FloatOperationIr| OperationIr::Float(dtype, op);
-    let numeric = |op: NumericOperationIr| match class(dtype) {
-        Class::Float => OperationIr::NumericFloat(dtype, op),
-        _ => OperationIr::NumericInt(dtype, op),
-    };
+    let numeric = |op| numeric(dtype, op);
     match f {
         Unary::Neg => numeric(NumericOperationIr::Neg(op)),
         Unary::Abs => numeric(NumericOperationIr::Abs(op)),
@@ -278,16 +284,8 @@ fn unary(f: Unary, dtype: BurnType, op: UnaryOpIr) -> OperationIr {
 }
 
 fn binary(f: Binary, dtype: BurnType, op: BinaryOpIr) -> OperationIr {
+    let (base, numeric) = (|op| base(dtype, op), |op| numeric(dtype, op));
     let kind = class(dtype);
-    let base = |op: BaseOperationIr| match kind {
-        Class::Float => OperationIr::BaseFloat(op),
-        Class::Int => OperationIr::BaseInt(op),
-        Class::Bool => OperationIr::BaseBool(op),
-    };
-    let numeric = |op: NumericOperationIr| match kind {
-        Class::Float => OperationIr::NumericFloat(dtype, op),
-        _ => OperationIr::NumericInt(dtype, op),
-    };
     match f {
         Binary::Add => numeric(NumericOperationIr::Add(op)),
         Binary::Sub => numeric(NumericOperationIr::Sub(op)),
@@ -310,16 +308,8 @@ fn binary(f: Binary, dtype: BurnType, op: BinaryOpIr) -> OperationIr {
 }
 
 fn scalar(f: Binary, dtype: BurnType, op: ScalarOpIr) -> OperationIr {
+    let (base, numeric) = (|op| base(dtype, op), |op| numeric(dtype, op));
     let kind = class(dtype);
-    let base = |op: BaseOperationIr| match kind {
-        Class::Float => OperationIr::BaseFloat(op),
-        Class::Int => OperationIr::BaseInt(op),
-        Class::Bool => OperationIr::BaseBool(op),
-    };
-    let numeric = |op: NumericOperationIr| match kind {
-        Class::Float => OperationIr::NumericFloat(dtype, op),
-        _ => OperationIr::NumericInt(dtype, op),
-    };
     match f {
         Binary::Add => numeric(NumericOperationIr::AddScalar(op)),
         Binary::Sub => numeric(NumericOperationIr::SubScalar(op)),

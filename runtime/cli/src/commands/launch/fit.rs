@@ -2,6 +2,7 @@
 
 use crate::args::LaunchCommon;
 use crate::commands::passes::Made;
+use crate::launch::split;
 use crate::text::bytes;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{Axis, DType, Mesh, Plan, StepKind};
@@ -31,9 +32,10 @@ pub(super) struct Traffic {
 pub(super) fn fit(made: &Made, common: &LaunchCommon) -> Result<Fit, Box<Diagnostic>> {
     let plan = &made.compiled.plan;
     let devices = plan.mesh.devices();
+    let example = made.project.example_dim().map_or("batch", |d| d.1);
     let (nodes, per_node) = (common.nodes as usize, common.per_node as usize);
     if devices != nodes * per_node {
-        return Err(Box::new(misfit(&plan.mesh, nodes, per_node)));
+        return Err(Box::new(misfit(&plan.mesh, example, nodes, per_node)));
     }
     let each = common.devices_per_process;
     if !common.per_node.is_multiple_of(each) {
@@ -50,7 +52,8 @@ pub(super) fn fit(made: &Made, common: &LaunchCommon) -> Result<Fit, Box<Diagnos
         let message =
             format!("the plan needs {} on each device, which has {}", bytes(peak), bytes(memory as u64));
         let found = Diagnostic::error(codes::E0530, message)
-            .help("a smaller batch (`--dim`), or a layout that splits parameters, gradients and moments (`--layout zero3`), needs less");
+            .help("a smaller batch (`--dim`) or `--precision bf16` needs less")
+            .help("or split more of what it holds: `meshwright explain` with the same options lists every value with its bytes");
         return Err(Box::new(found));
     }
     if !common.cpu && plan.buffers.iter().any(|b| b.dtype == DType::F64) {
@@ -61,34 +64,19 @@ pub(super) fn fit(made: &Made, common: &LaunchCommon) -> Result<Fit, Box<Diagnos
     Ok(Fit { devices, peak, traffic: traffic(plan, per_node) })
 }
 
-fn misfit(mesh: &Mesh, nodes: usize, per_node: usize) -> Diagnostic {
+fn misfit(mesh: &Mesh, example: &str, nodes: usize, per_node: usize) -> Diagnostic {
     let (devices, ranks) = (mesh.devices(), nodes * per_node);
-    let message = format!(
-        "the mesh {} has {devices} devices, {nodes} nodes with {per_node} each have {ranks}",
-        if mesh.axes.is_empty() { "without axes".into() } else { mesh.describe() }
-    );
+    let have = format!("{nodes} nodes with {per_node} each have {ranks}");
+    let Some(fitting) = mesh.resized(ranks) else {
+        let message = format!("without a mesh the model is on one device, and {have}");
+        return Diagnostic::error(codes::E0530, message).help(split(ranks, example));
+    };
+    let message = format!("the mesh {} has {devices} devices, and {have}", mesh.describe());
     let mut found = Diagnostic::error(codes::E0530, message);
     if devices.is_multiple_of(per_node) {
         found = found.help(format!("`--nodes {}` has as many as the mesh", devices / per_node));
     }
-    if let Some(mesh) = resized(mesh, ranks) {
-        found = found.help(format!("or a mesh of {ranks}: `--mesh {mesh}`"));
-    }
-    found
-}
-
-/// The mesh with one axis of another size, so that it has so many devices: the first axis that can.
-pub(super) fn resized(mesh: &Mesh, devices: usize) -> Option<String> {
-    let fitting = (0..mesh.axes.len()).find_map(|at| {
-        let others: usize =
-            mesh.axes.iter().enumerate().filter(|(i, _)| *i != at).map(|a| a.1.size).product();
-        devices.is_multiple_of(others).then_some((at, devices / others))
-    })?;
-    let sizes = mesh.axes.iter().enumerate().map(|(i, a)| {
-        let size = if i == fitting.0 { fitting.1 } else { a.size };
-        format!("{}={size}", a.name)
-    });
-    Some(sizes.collect::<Vec<_>>().join(","))
+    found.help(format!("or a mesh of {ranks}: `--mesh {}`", fitting.option()))
 }
 
 fn traffic(plan: &Plan, per_node: usize) -> Vec<Traffic> {

@@ -2,8 +2,13 @@
 
 use super::Job;
 use crate::args::LaunchK8sArgs;
+use crate::args::cluster::label;
 use crate::stop::Stop;
 use serde_json::{Value, json};
+
+/// Longest name of a job: the operator adds `-launcher-` and five letters to it, or `-worker-` and a number, and the whole
+/// is a label of at most 63.
+const LONGEST_NAME: usize = 48;
 
 /// The file.
 pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> {
@@ -11,6 +16,8 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> 
     let processes = common.nodes * job.processes_per_node();
     let mut mpirun = vec!["mpirun".to_string(), "-n".into(), processes.to_string()];
     mpirun.extend(["--map-by", "slot", "--bind-to", "none"].map(String::from));
+    // Ranks start through sshd, which hands on nothing of the image's environment.
+    mpirun.extend(["-x", "PATH", "-x", "LD_LIBRARY_PATH"].map(String::from));
     for (name, value, _) in job.variables() {
         mpirun.extend(["-x".into(), format!("{name}={value}")]);
     }
@@ -33,10 +40,10 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> 
     }
     let mut mounts = vec![json!({ "name": "shm", "mountPath": "/dev/shm" })];
     let mut volumes = vec![json!({ "name": "shm", "emptyDir": { "medium": "Memory" } })];
-    for (i, volume) in args.volumes.iter().enumerate() {
-        let Some((claim, path)) = volume.split_once(':') else {
-            return Err(Stop::Usage(format!("`{volume}` is no volume: write CLAIM:/path")));
-        };
+    for (i, (claim, path)) in args.volumes.iter().enumerate() {
+        if args.volumes[..i].iter().any(|other| other.1 == *path) {
+            return Err(Stop::Usage(format!("two volumes cannot both be at `{path}`")));
+        }
         let name = format!("volume-{i}");
         mounts.push(json!({ "name": name, "mountPath": path }));
         volumes.push(json!({ "name": name, "persistentVolumeClaim": { "claimName": claim } }));
@@ -46,14 +53,25 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> 
         "image": args.image,
         "resources": { "limits": limits },
         "volumeMounts": mounts,
+        // The launcher waits until every worker is ready: until `mpirun` reaches it.
+        "readinessProbe": { "tcpSocket": { "port": 22 }, "periodSeconds": 2 },
     });
     if args.rdma.is_some() {
         // Memory that an RDMA adapter reads must be locked.
         worker["securityContext"] = json!({ "capabilities": { "add": ["IPC_LOCK"] } });
     }
-    let launcher = json!({ "name": "launcher", "image": args.image, "command": mpirun });
+    // The operator's images run as root, as which Open MPI starts nothing unless told so twice.
+    let as_root = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
+    let env: Vec<Value> = as_root.map(|name| json!({ "name": name, "value": "1" })).into();
+    let launcher = json!({ "name": "launcher", "image": args.image, "command": mpirun, "env": env });
     let pod = |container: Value, volumes: Value| json!({ "spec": { "containers": [container], "volumes": volumes } });
-    let mut metadata = json!({ "name": job.name() });
+    let name = label(&job.name).ok().filter(|name| name.len() <= LONGEST_NAME);
+    let Some(name) = name else {
+        let problem = format!("pods cannot be named after `{}`", job.name);
+        let form = format!("small letters, digits and dashes, a letter first, at most {LONGEST_NAME}");
+        return Err(Stop::Usage(format!("{problem}: give a --name of {form}")));
+    };
+    let mut metadata = json!({ "name": name });
     if let Some(namespace) = &args.namespace {
         metadata["namespace"] = namespace.clone().into();
     }
@@ -62,6 +80,7 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> 
         "kind": "MPIJob",
         "metadata": metadata,
         "spec": {
+            "launcherCreationPolicy": "WaitForWorkersReady",
             "slotsPerWorker": job.processes_per_node(),
             // When one rank fails, all end, and nothing stays behind.
             "runPolicy": { "cleanPodPolicy": "Running", "backoffLimit": 0 },

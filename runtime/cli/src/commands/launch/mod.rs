@@ -5,17 +5,19 @@ mod k8s;
 mod slurm;
 
 use super::passes::{self, Made};
-use crate::args::{LaunchArgs, LaunchCommon, LaunchWhat, PassArgs};
+use crate::args::{Cli, Command, LaunchArgs, LaunchCommon, LaunchWhat, PassArgs, TrainArgs};
 use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;
+use clap::Parser;
 use fit::Fit;
 use meshwright_diag::{Diagnostic, Sources, codes};
 
 /// Runs the command.
 pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> {
     let common = args.what.common();
-    let options = common.project.options();
+    let train = train(common);
+    let options = checked(&train, common)?.project.options();
     let nothing = PassArgs { emit: None, time_passes: false };
     let Some(made) = passes::make(&options, &nothing, console)? else { return Ok(()) };
     if !made.trains {
@@ -26,12 +28,17 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
         Ok(fit) => fit,
         Err(found) => return refused(*found, console),
     };
-    let job = Job { common, train: train(common), about: about(common, &made, &fit) };
+    let job = Job { common, name: name(common), train, about: about(common, &made, &fit) };
     let text = match &args.what {
         LaunchWhat::Slurm(slurm) => slurm::file(&job, slurm)?,
         LaunchWhat::K8s(k8s) => k8s::file(&job, k8s)?,
     };
-    let Some(path) = &common.output else { return console.out(&text) };
+    let Some(path) = &common.output else {
+        return match console.json() {
+            true => console.out_json(&object([("text", text.into())])),
+            false => console.out(&text),
+        };
+    };
     if path.exists() && !common.force {
         let found = Diagnostic::error(codes::E0524, format!("`{}` exists already", path.display()))
             .help("--force writes over it, or give another --output");
@@ -59,6 +66,7 @@ fn refused(found: Diagnostic, console: &mut Console) -> Result<(), Stop> {
 /// What both kinds of file are made from.
 struct Job<'a> {
     common: &'a LaunchCommon,
+    name: String,
     /// The command that every rank runs.
     train: Vec<String>,
     /// Lines that say what the job is.
@@ -70,34 +78,56 @@ impl Job<'_> {
         self.common.per_node / self.common.devices_per_process
     }
 
-    /// The name of the job: letters, digits and dashes.
-    fn name(&self) -> String {
-        let stem = std::path::Path::new(self.common.project.model()).file_stem();
-        let given = self.common.name.clone();
-        let name = given.or_else(|| stem.map(|s| s.to_string_lossy().into_owned())).unwrap_or_default();
-        let plain = name.to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        match plain.trim_matches('-') {
-            "" => "meshwright".into(),
-            plain => plain.into(),
-        }
-    }
-
     /// Settings of NCCL and of the launcher, with the reason for each.
-    fn variables(&self) -> Vec<(&'static str, String, &'static str)> {
-        let mut all =
-            vec![("NCCL_DEBUG", "WARN".to_string(), "errors of NCCL with their cause, and nothing else")];
-        if let Some(interface) = &self.common.interface {
-            all.push((
-                "NCCL_SOCKET_IFNAME",
-                interface.clone(),
-                "the network over which ranks find each other",
-            ));
+    fn variables(&self) -> Vec<(&str, &str, &'static str)> {
+        let common = self.common;
+        let mut all = vec![("NCCL_DEBUG", "WARN", "errors of NCCL with their cause, and nothing else")];
+        if let Some(interface) = &common.interface {
+            all.push(("NCCL_SOCKET_IFNAME", interface, "the network over which ranks find each other"));
         }
-        if let Some(hca) = &self.common.hca {
-            all.push(("NCCL_IB_HCA", hca.clone(), "the RDMA adapters that carry the data"));
+        if let Some(hca) = &common.hca {
+            all.push(("NCCL_IB_HCA", hca, "the RDMA adapters that carry the data"));
         }
+        // What was asked for takes the place of what is usual.
+        all.retain(|(name, ..)| common.variables.iter().all(|asked| asked.0 != *name));
+        all.extend(common.variables.iter().map(|(name, value)| (&**name, &**value, "asked for by --env")));
         all
     }
+}
+
+/// The name of the job; the model's in letters, digits and dashes where none is given.
+fn name(common: &LaunchCommon) -> String {
+    if let Some(name) = &common.name {
+        return name.clone();
+    }
+    let stem = std::path::Path::new(common.project.model()).file_stem().unwrap_or_default();
+    let plain = stem.to_string_lossy().to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    match plain.trim_matches(|c: char| c == '-' || c.is_ascii_digit()) {
+        "" => "meshwright".into(),
+        plain => plain.into(),
+    }
+}
+
+/// The training command as the nodes will read it: a mistake in it is found here, not in the queue.
+fn checked(train: &[String], common: &LaunchCommon) -> Result<TrainArgs, Stop> {
+    let command = match Cli::try_parse_from(train) {
+        Ok(cli) => cli.command,
+        Err(e) => {
+            let told = e.render().to_string();
+            let told = told.trim_start_matches("error: ").trim_end();
+            return Err(Stop::Usage(format!("`meshwright train` would not take its arguments: {told}")));
+        }
+    };
+    let Command::Train(args) = command else {
+        return Err(Stop::Usage("the arguments make another command than `train`".into()));
+    };
+    let each = args.data.devices.devices_per_process.map_or(1, u32::from);
+    if each != common.devices_per_process {
+        let how =
+            format!("write `--devices-per-process {each}` before the `--`, so that the file knows of it");
+        return Err(Stop::Usage(how));
+    }
+    Ok(args)
 }
 
 /// The training command.

@@ -5,6 +5,15 @@ use crate::args::LaunchSlurmArgs;
 use crate::stop::Stop;
 use std::fmt::Write;
 
+/// Shows a task the GPU of its local rank, among those that Slurm gave to the job on this node. A process that sees all
+/// would open a context on each. One that has several takes them by its local rank itself.
+const ONE_GPU: &str = r#"# Each task sees one GPU: that of its local rank, among those that are the job's on this node.
+one_gpu='
+    IFS=, read -ra gpus <<< "${CUDA_VISIBLE_DEVICES:-}"
+    export CUDA_VISIBLE_DEVICES="${gpus[SLURM_LOCALID]:-${gpus[0]:-$SLURM_LOCALID}}"
+    exec "$@"
+'"#;
+
 /// The file.
 pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop> {
     let common = job.common;
@@ -13,7 +22,7 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
         // A string takes every write.
         let _ = writeln!(out, "#SBATCH --{option}={value}");
     };
-    set("job-name", &job.name());
+    set("job-name", &job.name);
     set("nodes", &common.nodes);
     set("ntasks-per-node", &job.processes_per_node());
     if !common.cpu {
@@ -35,25 +44,25 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
     for line in &job.about {
         let _ = writeln!(out, "# {line}");
     }
-    out.push_str("\nset -euo pipefail\n");
+    // Not `-u`: the scripts of modules read variables that nobody set.
+    out.push_str("\nset -eo pipefail\n");
     for module in &args.modules {
         let _ = writeln!(out, "module load {}", quoted(module)?);
     }
     for (name, value, why) in job.variables() {
-        let _ = writeln!(out, "export {name}={}  # {why}", quoted(&value)?);
+        let _ = writeln!(out, "export {name}={}  # {why}", quoted(value)?);
     }
-    // Each task sees one GPU, that of its local rank; a process that sees all would open a context on each. One that has
-    // several takes them by its local rank itself.
-    let see = if common.cpu || common.devices_per_process > 1 {
-        ""
-    } else {
-        "bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID exec \"$0\" \"$@\"' \\\n    "
-    };
+    let mut srun = vec!["srun".to_string(), format!("--mpi={}", args.mpi), "--kill-on-bad-exit=1".into()];
+    // A step does not take it from the batch file since Slurm 22.05.
+    srun.extend(common.cores.map(|cores| format!("--cpus-per-task={cores}")));
+    let mut srun = super::joined(&srun)?;
+    if !common.cpu && common.devices_per_process == 1 {
+        let _ = writeln!(out, "\n{ONE_GPU}");
+        srun += " bash -c \"$one_gpu\" bash";
+    }
     let _ = write!(
         out,
-        "\n# --kill-on-bad-exit: when one task fails, Slurm ends the others too.\n\
-         srun --mpi={} --kill-on-bad-exit=1 {see}{}\n",
-        quoted(&args.mpi)?,
+        "\n# --kill-on-bad-exit: when one task fails, Slurm ends the others too.\n{srun} \\\n    {}\n",
         super::joined(&job.train)?
     );
     Ok(out)

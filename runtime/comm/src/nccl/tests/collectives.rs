@@ -1,12 +1,11 @@
-//! Every collective, dtype and fold, as the threads' tests call them, through the memory of GPUs.
+//! Collectives on the memory of GPUs. (Every collective, dtype and fold: the suite of transports in `tests/`.)
 
 use super::{on_gpus, options, tag, world};
 use crate::Memory;
 use crate::bench::{self, Job, KINDS};
-use crate::nccl::{Checks, NcclOptions, NcclTransport, Ordering, Staged};
-use crate::tests::collectives::every_case_on;
+use crate::nccl::NcclTransport;
 use crate::{Collectives, Timeouts, Transport};
-use meshwright_plan::{Axis, DType, Mesh, Monoid};
+use meshwright_plan::{DType, Monoid};
 
 #[test]
 fn sums_of_two_gpus() {
@@ -45,31 +44,4 @@ fn the_benchmark_runs_on_the_memory_of_gpus() {
     })
     .unwrap();
     assert_eq!(found, KINDS.map(|kind| (kind, Some(0))));
-}
-
-fn every_case(mesh: &Mesh, options: &NcclOptions, prepared: bool) {
-    on_gpus(mesh.devices(), options, |mut t| {
-        if prepared {
-            let sets = [vec![Axis(0)], vec![Axis(1)], vec![Axis(0), Axis(1)], vec![Axis(1), Axis(0)]];
-            t.prepare(mesh, &sets).unwrap();
-        }
-        every_case_on(mesh, Staged(t));
-    });
-}
-
-#[test]
-fn all_collectives_on_2x2_ordered_by_events() {
-    every_case(&Mesh::new([("r", 2), ("c", 2)]), &options(Timeouts::for_tests()), true);
-}
-
-#[test]
-fn all_collectives_on_2x1_where_the_host_waits() {
-    let options = NcclOptions { ordering: Ordering::HostSync, ..options(Timeouts::for_tests()) };
-    every_case(&Mesh::new([("r", 2), ("c", 1)]), &options, false);
-}
-
-#[test]
-fn all_collectives_on_1x3_unchecked() {
-    let options = NcclOptions { checks: Checks::Never, ..options(Timeouts::for_tests()) };
-    every_case(&Mesh::new([("r", 1), ("c", 3)]), &options, false);
 }

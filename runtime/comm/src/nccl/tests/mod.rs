@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
-//! The whole sequence of calls on the stand-in for CUDA and NCCL, beside the results of threads.
+//! The sequence of calls on the stand-in for CUDA and NCCL: order, communicators, failures.
 
 mod collectives;
 mod failures;

@@ -1,12 +1,12 @@
-//! A process for each GPU: the same sequence of calls, and a process that is killed.
+//! A process for each GPU: how communicators are made, and a process that is killed. (Every collective between processes:
+//! the suite of transports over MPI.)
 //!
 //! The tests' own binary is started again for each rank, for a test that does nothing otherwise. The control plane is a
 //! transport over files, which knows no more than NCCL's needs.
 
 use super::{options, tag, world};
 use crate::Memory;
-use crate::nccl::{NcclTransport, Ordering, Staged};
-use crate::tests::collectives::every_case_on;
+use crate::nccl::{NcclTransport, Ordering};
 use crate::{Abort, Call, Collectives, CommError, Group, InFlight, Tag, Timeouts, Transport};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::collections::BTreeMap;
@@ -87,10 +87,7 @@ impl Transport for Files {
             n => unsafe { std::slice::from_raw_parts(at, n) },
         };
         let mine: Vec<u8> = match &call {
-            Call::AllReduce { bucket, .. } => {
-                bucket.iter().flat_map(|s| bytes(s.source(), s.len() * s.dtype().bytes())).copied().collect()
-            }
-            Call::AllGather { input, .. } | Call::ReduceScatter { input, .. } => {
+            Call::AllGather { input, .. } => {
                 bytes(input.as_ptr(), input.len() * input.dtype().bytes()).to_vec()
             }
             Call::Broadcast { buffer, .. } => {
@@ -127,35 +124,7 @@ impl Transport for Files {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
             }
         };
-        let folded = |monoid: Monoid, dtype: DType, at: usize, len: usize, to: *mut u8| {
-            // Aligned as elements need it, which files are not.
-            let words = |b: &Vec<u8>| -> Vec<u64> {
-                b[at..at + len * dtype.bytes()]
-                    .chunks(8)
-                    .map(|c| c.iter().rev().fold(0, |n, x| n << 8 | u64::from(*x)))
-                    .collect()
-            };
-            let all: Vec<Vec<u64>> = all.iter().map(words).collect();
-            let sources: Vec<*const u8> = all.iter().map(|a| a.as_ptr().cast()).collect();
-            #[expect(unsafe_code, reason = "the trait's promise")]
-            // SAFETY: the call was checked, so there is such a fold, and all have that many elements.
-            unsafe {
-                crate::fold::fold(monoid, dtype, &sources, &[to], len);
-            }
-        };
         match &call {
-            Call::AllReduce { monoid, bucket } => {
-                let mut at = 0;
-                for slot in bucket {
-                    folded(*monoid, slot.dtype(), at, slot.len(), slot.target());
-                    at += slot.len() * slot.dtype().bytes();
-                }
-            }
-            Call::ReduceScatter { monoid, counts, output, .. } => {
-                let start: usize = counts[..group.position()].iter().sum();
-                let dtype = output.dtype();
-                folded(*monoid, dtype, start * dtype.bytes(), output.len(), output.address());
-            }
             Call::AllGather { output, .. } => write(output.address(), &all.concat()),
             Call::Broadcast { root, buffer } => write(buffer.address(), &all[*root]),
             _ => {}
@@ -216,12 +185,24 @@ fn rank_of_its_own() {
     let timeouts = Timeouts { first_step: Duration::from_secs(20), later: Duration::from_millis(800) };
     let new = |gpu: usize| NcclTransport::new(control, gpu as u32, &options(timeouts));
     match words[0] {
-        "cases" => {
+        "sums" => {
             let mesh = Mesh::new([("r", 2), ("c", 2)]);
             let mut t = new(rank).unwrap();
             assert_eq!((t.ordering(), t.note()), (Ordering::Events, None));
-            t.prepare(&mesh, &[vec![Axis(0)], vec![Axis(1)], vec![Axis(0), Axis(1)]]).unwrap();
-            every_case_on(&mesh, Staged(t));
+            let sets = [vec![Axis(0)], vec![Axis(1)], vec![Axis(0), Axis(1)]];
+            t.prepare(&mesh, &sets).unwrap();
+            let groups = sets.map(|axes| Group::of_mesh(&mesh, rank, &axes).unwrap());
+            // One that no axes of the mesh have: its communicator is made at its first use.
+            let odd = Group::new([3, 0, 1], rank).ok();
+            for (i, group) in groups.iter().chain(&odd).enumerate() {
+                let mut memory = t.memory(1000, DType::F32).unwrap();
+                memory.write(&(rank as f32).to_ne_bytes().repeat(1000)).unwrap();
+                t.all_reduce(group, &tag(i as u64), Monoid::Sum, [memory.buf_mut()]).unwrap();
+                let mut got = [0; 4000];
+                memory.read(&mut got).unwrap();
+                let sum: usize = group.ranks().iter().sum();
+                assert!(got == (sum as f32).to_ne_bytes().repeat(1000)[..], "group {group:?}");
+            }
         }
         "killed" => {
             let mut t = new(rank).unwrap();
@@ -253,8 +234,8 @@ fn one(t: &mut NcclTransport, i: u64) -> Result<(), CommError> {
 }
 
 #[test]
-fn all_collectives_between_four_processes() {
-    for (ok, said) in all("cases", 4, &[]) {
+fn sums_between_four_processes() {
+    for (ok, said) in all("sums", 4, &[]) {
         assert!(ok, "{said}");
     }
 }
