@@ -87,3 +87,26 @@ fn a_process_for_each_gpu_passes_the_suite() {
 fn processes_of_two_gpus_each_pass_the_suite() {
     processes("2", &["--devices", "2"]);
 }
+
+/// Each process times its GPU, the first one tells.
+#[cfg(feature = "mpi")]
+#[test]
+fn collectives_between_processes_are_timed() {
+    let fake = built::library();
+    let mut mpirun = std::process::Command::new("mpirun");
+    mpirun
+        .args(["-n", "3", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"])
+        .arg(env!("CARGO_BIN_EXE_meshwright-under-test"))
+        .args(["bench", "collectives", "--transport", "nccl", "--op", "all", "--type", "bf16"])
+        .args(["--min", "4KiB", "--max", "4KiB", "--iters", "3", "--warmup", "1", "--format", "json"])
+        .env("MESHWRIGHT_CUDA", fake)
+        .env("MESHWRIGHT_NCCL", fake);
+    let output = mpirun.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!((&lines[0]["transport"], &lines[0]["devices"]), (&"nccl".into(), &3.into()), "{out}");
+    assert_eq!(lines.len(), 7, "{out}");
+    assert!(lines[1..].iter().all(|l| l["wrong"] == 0 && l["type"] == "bf16"), "{out}");
+}

@@ -47,20 +47,6 @@ const LAUNCHERS: [(&str, &str); 6] = [
     ("WORLD_SIZE", "RANK"),
 ];
 
-/// Variables with the number of this process among those on its machine.
-const LOCAL: [&str; 5] = [
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "SLURM_LOCALID",
-    "LOCAL_RANK",
-];
-
-/// The number of this process among those on its machine; 0 where nobody says.
-fn local_rank(variable: impl Fn(&str) -> Option<String>) -> usize {
-    LOCAL.iter().find_map(|name| variable(name)?.trim().parse().ok()).unwrap_or(0)
-}
-
 /// What the environment says of this process; none where it is one of one.
 pub(crate) fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Launched> {
     let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
@@ -90,7 +76,7 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
         later: Duration::from_secs(later),
     });
     let each = usize::from(args.devices_per_process.unwrap_or(1));
-    let processes = match transport {
+    let (processes, local) = match transport {
         TransportChoice::Threads if args.devices_per_process.is_some() => {
             let message =
                 format!("`--devices-per-process {each}`: no launcher has started several processes");
@@ -99,15 +85,15 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
                 .help("or start processes: `mpirun -n N meshwright ...`");
             return Err(console.failed(found.into(), &Sources::new()));
         }
-        TransportChoice::Threads => Arc::new(Processes::alone()),
+        TransportChoice::Threads => (Arc::new(Processes::alone()), 0),
         TransportChoice::Mpi => {
             if let Some(launched) = &launched {
                 console.speaks_for(launched.rank, launched.size);
             }
             let processes = connect((args.deterministic, timeouts), each, launched.as_ref(), console);
             match processes {
-                Ok(processes) => Arc::new(processes),
-                // The first process says it, and is not killed before it has.
+                Ok((processes, local)) => (Arc::new(processes), local),
+                // What all processes meet alike is said once; and not by one that is killed before it has.
                 Err(Failure::Diagnostics(_)) if launched.as_ref().is_some_and(|l| !l.speaks()) => {
                     std::thread::sleep(Duration::from_millis(300));
                     return Err(Stop::Diagnosed);
@@ -125,9 +111,12 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
     let device = match args.device {
         DeviceChoice::Cpu => DeviceKind::default(),
         DeviceChoice::CubeclCpu => DeviceKind::CubeCpu,
-        DeviceChoice::Cuda => DeviceKind::Cuda(launched.map_or(0, |_| own_gpus(each))),
+        DeviceChoice::Cuda => DeviceKind::Cuda(own_gpus(local, each)),
     };
-    let collectives = match args.collectives {
+    if args.collectives.is_some() && args.device == DeviceChoice::Cpu {
+        return Err(Stop::Usage("`--collectives` is for GPUs: add `--device cuda`, or leave it out".into()));
+    }
+    let collectives = match args.collectives.unwrap_or_default() {
         CollectivesChoice::Nccl => DeviceCollectives::Nccl,
         CollectivesChoice::NcclSync => DeviceCollectives::NcclSync,
         CollectivesChoice::Staged => DeviceCollectives::Staged,
@@ -135,10 +124,9 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
     Ok(Devices { processes, timeouts, device, collectives, asked })
 }
 
-/// The first of this process's GPUs, of which each process of the machine has so many.
-pub(crate) fn own_gpus(each: usize) -> usize {
-    let shown = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-    first_gpu(&shown, local_rank(|name| std::env::var(name).ok()), each)
+/// The first of the GPUs of a process that comes at place `local` among those of its machine, each of which has `each`.
+pub(crate) fn own_gpus(local: usize, each: usize) -> usize {
+    first_gpu(&std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default(), local, each)
 }
 
 /// The first GPU of a process, among those that it sees. A launcher either shows each process its own GPUs, or shows all of
@@ -151,25 +139,28 @@ fn first_gpu(shown: &str, local: usize, each: usize) -> usize {
 /// How many times longer than `--timeout` a collective may take until the first step is done.
 const FIRST_STEP: u64 = 6;
 
+/// The processes, and this one's place among those of its machine.
 #[cfg(feature = "mpi")]
 fn connect(
     (deterministic, timeouts): (bool, Timeouts),
     each: usize,
     launched: Option<&Launched>,
     console: &mut Console,
-) -> Result<Processes, Failure> {
+) -> Result<(Processes, usize), Failure> {
     use meshwright_comm::{Group, Transport};
+    use meshwright_exec::ExecError;
     let mut wire = end(deterministic, timeouts, launched, console)?;
+    let (rank, local) = (wire.rank(), wire.local_rank());
+    let failed = |message: String| ExecError::Start { rank, message };
     // All processes must take the same way, whatever each is asked for.
-    let message = |e: String| Failure::from(Diagnostic::error(codes::E0525, e));
-    let most = wire.largest(each).map_err(|e| message(e.to_string()))?;
+    let most = wire.largest(each).map_err(|e| failed(e.to_string()))?;
     if most == 1 {
-        return Ok(Processes::of_one_device_each(wire)?);
+        return Ok((Processes::of_one_device_each(wire)?, local));
     }
-    let group = Group::world(wire.size(), wire.rank()).map_err(|e| message(e.to_string()))?;
-    let devices = wire.devices(each).map_err(|e| message(e.to_string()))?;
+    let group = Group::world(wire.size(), rank).map_err(|e| failed(e.to_string()))?;
+    let devices = wire.devices(each).map_err(|e| failed(e.to_string()))?;
     let devices = devices.into_iter().map(|d| Box::new(d) as Box<dyn Transport>).collect();
-    Ok(Processes::connected(devices, Box::new(wire), group)?)
+    Ok((Processes::connected(devices, Box::new(wire), group)?, local))
 }
 
 /// This process's end of the world of all that were started with it.
@@ -181,10 +172,12 @@ pub(crate) fn end(
     console: &mut Console,
 ) -> Result<meshwright_comm::mpi::MpiTransport, Failure> {
     use meshwright_comm::{Transport, mpi};
+    use meshwright_exec::ExecError;
     let options = mpi::MpiOptions { timeouts, deterministic, ..mpi::MpiOptions::default() };
     let end = mpi::init(options).map_err(|e| {
         let message = format!("{} does not start: {e}", mpi::library());
-        Failure::from(Diagnostic::error(codes::E0525, message))
+        // Others may have started: each rank says this itself.
+        ExecError::Start { rank: launched.map_or(0, |l| l.rank), message }
     })?;
     if let Some(l) = launched.filter(|l| l.size != end.size()) {
         let message = format!(
@@ -216,7 +209,7 @@ fn connect(
     _: usize,
     launched: Option<&Launched>,
     _: &mut Console,
-) -> Result<Processes, Failure> {
+) -> Result<(Processes, usize), Failure> {
     Err(without_mpi(launched))
 }
 

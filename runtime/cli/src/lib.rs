@@ -32,8 +32,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help for a pipe that is closed already is no failure.
-            let _ = error.print();
+            // All processes of a run have met with it. One that ended at once might have the first killed before it speaks.
+            if launch::launched(|name| std::env::var(name).ok()).is_some_and(|l| !l.speaks()) {
+                std::thread::sleep(std::time::Duration::from_millis(300));
+            } else {
+                // Help for a pipe that is closed already is no failure.
+                let _ = error.print();
+            }
             return ExitCode::from(if error.use_stderr() { stop::USAGE } else { stop::SUCCESS });
         }
     };

@@ -424,7 +424,11 @@ fn collectives_are_timed_on_gpus() {
     assert!(code == 0 && out.contains("all_reduce"), "{err}");
 
     let mut c = command(&["bench", "collectives", "--transport", "nccl", "--max", "4KiB"]);
-    let (code, _, err) = said(c.env("MESHWRIGHT_NCCL", "/nowhere/nccl").output().unwrap());
+    c.env("MESHWRIGHT_CUDA", "/nowhere/cuda").env("MESHWRIGHT_NCCL", "/nowhere/nccl");
+    let (code, _, err) = said(c.output().unwrap());
+    // Without a GPU nobody misses NCCL.
+    assert!(code == 1 && err.contains("tried /nowhere/cuda") && !err.contains("nccl"), "{err}");
+    let (code, _, err) = said(c.env("MESHWRIGHT_CUDA", fake).output().unwrap());
     assert_eq!(code, 1);
     assert!(err.contains("error[E0520]") && err.contains("NCCL was not found: tried /nowhere/nccl"), "{err}");
 }

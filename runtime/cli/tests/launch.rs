@@ -44,13 +44,60 @@ fn a_slurm_file_runs_the_training_on_every_task() {
     );
     script("meshwright", "printf '%s|' \"$CUDA_VISIBLE_DEVICES\" \"$@\"; echo\n");
     let path = format!("{}:{}", at.display(), std::env::var("PATH").unwrap());
-    let output = Command::new("bash").arg(at.join("job")).env("PATH", path).output().unwrap();
-    let rank = |n| {
-        format!(
-            "{n}|train|mlp|--layout|batch -> r; hidden -> c|--mesh|r=2,c=2|--device|cuda|--run|a folder|\n"
-        )
-    };
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), rank(0) + &rank(1));
+    // The GPUs of the node are all the job's, or some of them.
+    for (given, seen) in [("", ["0", "1"]), ("4,6", ["4", "6"]), ("GPU-a,GPU-b", ["GPU-a", "GPU-b"])] {
+        let mut job = Command::new("bash");
+        job.arg(at.join("job")).env("PATH", &path).env("CUDA_VISIBLE_DEVICES", given);
+        let output = job.output().unwrap();
+        let rank = |n| {
+            format!(
+                "{n}|train|mlp|--layout|batch -> r; hidden -> c|--mesh|r=2,c=2|--device|cuda|--run|a folder|\n"
+            )
+        };
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), rank(seen[0]) + &rank(seen[1]));
+    }
+}
+
+/// A mistake would end the job only when the cluster has begun it, hours later.
+#[test]
+fn what_the_nodes_would_refuse_is_refused_here() {
+    let plan = ["2", "--per-node", "2"];
+    for (rest, says) in [
+        (&["--", "--stepz", "10"][..], "--stepz"),
+        (&["--", "--mesh", "r=4"], "cannot be used multiple times"),
+        (&["--", "--devices-per-process", "2"], "before the `--`"),
+        (&["--time", "24h"], "no time as Slurm writes it"),
+        (&["--partition", "gpu\n#SBATCH --exclusive"], "a word without blanks"),
+        (&["--env", "1=2"], "no name of a variable"),
+    ] {
+        let (code, out, err) = launch("slurm", &[&plan[..], rest].concat());
+        assert!(code == 2 && out.is_empty() && err.contains(says), "{rest:?}: {code} {out} {err}");
+    }
+    for (rest, says) in [
+        (&["--name", "2024-run"][..], "a letter first"),
+        (&["--volume", "a:/x", "--volume", "b:/x"], "two volumes"),
+        (&["--volume", "a:x"], "an absolute path"),
+        (&["--rdma", "hca"], "`DOMAIN/NAME`"),
+        (&["--namespace", "My NS"], "small letters"),
+    ] {
+        let image = ["--image", "local/mw:1"];
+        let (code, out, err) = launch("k8s", &[&plan[..], &image, rest].concat());
+        assert!(code == 2 && out.is_empty() && err.contains(says), "{rest:?}: {code} {out} {err}");
+    }
+    // What the training is told decides whether it fits.
+    let (code, _, err) = launch("slurm", &["2", "--per-node", "2", "--", "--precision", "f64"]);
+    assert!(code == 1 && err.contains("f64"), "{err}");
+}
+
+#[test]
+fn variables_reach_every_process() {
+    let args = ["2", "--per-node", "2", "--env", "MESHWRIGHT_DATA=/my data", "--env", "NCCL_DEBUG=INFO"];
+    let (code, text, _) = launch("slurm", &[&args[..], &["--cores", "8"]].concat());
+    assert!(code == 0 && text.contains("export MESHWRIGHT_DATA='/my data'"), "{text}");
+    assert!(text.contains("export NCCL_DEBUG=INFO") && !text.contains("WARN"), "{text}");
+    assert!(text.contains("srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=8"), "{text}");
+    let (code, text, _) = launch("k8s", &[&args[..], &["--image", "local/mw:1"]].concat());
+    assert!(code == 0 && text.contains("- MESHWRIGHT_DATA=/my data"), "{text}");
 }
 
 #[test]
@@ -82,11 +129,16 @@ fn a_kubernetes_file_is_an_mpi_job() {
     assert_eq!(file["kind"], "MPIJob");
     let spec = &file["spec"];
     assert_eq!(spec["slotsPerWorker"], 2);
+    // `mpirun` is called when it reaches every worker, and may be root.
+    assert_eq!(spec["launcherCreationPolicy"], "WaitForWorkersReady");
+    let launcher = &spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0];
+    assert_eq!(launcher["env"][0]["name"], "OMPI_ALLOW_RUN_AS_ROOT");
     let worker = &spec["mpiReplicaSpecs"]["Worker"];
     assert_eq!(worker["replicas"], 2);
     let container = &worker["template"]["spec"]["containers"][0];
     assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], 2);
     assert_eq!(container["volumeMounts"][1]["mountPath"], "/runs");
+    assert_eq!(container["readinessProbe"]["tcpSocket"]["port"], 22);
     let command = &spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["command"];
     let words: Vec<&str> = command.as_sequence().unwrap().iter().map(|w| w.as_str().unwrap()).collect();
     assert_eq!(words[..3], ["mpirun", "-n", "4"]);

@@ -18,6 +18,7 @@
 //! bits, and NCCL does not promise which of a NaN and a number is the maximum. Truth values must be 0 or 1.
 //! Arg-reductions of device memory do not exist ([`Transport::folds`]): they are gathered and folded by the caller.
 
+mod abort;
 mod api;
 mod device;
 mod flight;

@@ -90,7 +90,9 @@ pub(crate) fn machine(kind: DeviceKind, rank: usize) -> Result<Box<dyn Machine>,
         other => crate::cube::machine(other, rank),
         #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
         other => {
-            let message = format!("this build cannot use {other}: it lacks the feature `cuda`");
+            let message = format!(
+                "this build cannot use {other}: it lacks the feature `cuda` (`cargo build --release --features cuda`)"
+            );
             Err(ExecError::Start { rank, message })
         }
     }

@@ -21,6 +21,17 @@ pub struct TraceOptions {
     pub steps: Option<RangeInclusive<u64>>,
 }
 
+impl TraceOptions {
+    /// What to say where a run of those steps has none of the ones asked for.
+    pub(crate) fn shows_nothing(&self, run: RangeInclusive<u64>) -> Option<String> {
+        let asked = self.steps.as_ref().filter(|s| s.end() < run.start() || s.start() > run.end())?;
+        let (first, last, (from, to)) = (asked.start(), asked.end(), (run.start(), run.end()));
+        Some(format!(
+            "the timeline stays empty: it is of steps {first} to {last}, and this run has {from} to {to}"
+        ))
+    }
+}
+
 /// Steps that a timeline shows where nothing else is asked for.
 pub const FIRST_STEPS: u64 = 20;
 
@@ -56,11 +67,12 @@ impl Trace {
     /// Gathers what was recorded, and writes it.
     pub(crate) fn finish(self, cluster: &Cluster, plan: &Plan, processes: &Processes) -> Result<(), Failure> {
         let devices = cluster.traced()?;
-        let written = self.file.map_or(Ok(()), |file| {
-            let mut out = BufWriter::new(file);
-            write(&mut out, plan, &devices).and_then(|()| out.flush()).map_err(|e| failed(&self.path, &e))
-        });
-        settled(processes, "the timeline", written)
+        let Trace { file, path, .. } = self;
+        let written = processes.on_first("the timeline".into(), || {
+            let Some(mut out) = file.map(BufWriter::new) else { return Ok(()) };
+            write(&mut out, plan, &devices).and_then(|()| out.flush()).map_err(|e| failed(&path, &e))
+        })?;
+        settled(processes, "the timeline", written.unwrap_or(Ok(())))
     }
 }
 

@@ -157,6 +157,7 @@ fn trained(
     let after = (from, (from / per_epoch - open) as u32);
     let mut notes = opened.as_mut().map(|o| std::mem::take(&mut o.notes)).unwrap_or_default();
     notes.extend(cluster.notes()?);
+    notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
     let written = opened.map_or_else(
         || Ok(Written::default()),
         |o| Written::of(o, (project, sources), options, (&set, &program.plan), after),

@@ -11,7 +11,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -275,13 +275,12 @@ pub unsafe extern "C" fn ncclCommDestroy(comm: *const Comm) -> c_int {
 pub unsafe extern "C" fn ncclCommAbort(comm: *const Comm) -> c_int {
     let Some(known) = live(comm) else { return ARGUMENT };
     known.aborted.store(true, Ordering::SeqCst);
-    let begin = Instant::now();
     let busy = || {
         let state = lock(&known.state);
         state.running + state.pending > 0
     };
-    // Work before ours on the stream may last.
-    while busy() && begin.elapsed() < Duration::from_secs(2) {
+    // As NCCL does, which waits for the GPU: what comes before on the stream ends, or this does not.
+    while busy() {
         std::thread::sleep(Duration::from_micros(100));
     }
     free(comm);

@@ -273,9 +273,9 @@ pub(crate) struct DevicesArgs {
     /// What computes
     #[arg(long, value_enum, default_value_t)]
     pub(crate) device: DeviceChoice,
-    /// How GPUs communicate
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) collectives: CollectivesChoice,
+    /// How GPUs communicate [default: nccl]
+    #[arg(long, value_enum)]
+    pub(crate) collectives: Option<CollectivesChoice>,
     /// How devices communicate [default: mpi where a launcher started several processes, else threads]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<TransportChoice>,

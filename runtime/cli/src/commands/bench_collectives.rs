@@ -66,8 +66,9 @@ impl Ends {
                     return Ok(Ends::Mpi(end));
                 }
                 let (paths, round) = installed();
+                let gpu = round(own_gpus(end.local_rank(), 1) as u32);
                 let options = NcclOptions { paths, ..NcclOptions::default() };
-                match NcclTransport::new(Box::new(end), round(own_gpus(1) as u32), &options) {
+                match NcclTransport::new(Box::new(end), gpu, &options) {
                     Ok(end) => Ok(Ends::NcclEnd(Box::new(end))),
                     Err(e) => Err(refused(&e, console)),
                 }

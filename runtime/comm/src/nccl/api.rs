@@ -20,7 +20,8 @@ pub(super) struct UniqueId {
     pub(super) bytes: [u8; 128],
 }
 
-/// `ncclConfig_t` of 2.18; a newer library takes what is missing as not set.
+/// `ncclConfig_t` of 2.18; a newer library takes what is missing as not set. The last field is none of 2.18's, where padding
+/// is: NCCL 2.26 copies as many bytes as `size` says without a look at `version`, and has its traffic class there.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -32,7 +33,11 @@ pub(super) struct Config {
     max_ctas: c_int,
     net_name: *const c_char,
     split_share: c_int,
+    traffic_class: c_int,
 }
+
+// The size of 2.18's, padding included.
+const _: () = assert!(size_of::<Config>() == 48);
 
 impl Config {
     /// Everything as the library likes it, but that no call blocks.
@@ -48,6 +53,7 @@ impl Config {
             max_ctas: UNSET,
             net_name: std::ptr::null(),
             split_share: UNSET,
+            traffic_class: UNSET,
         }
     }
 }

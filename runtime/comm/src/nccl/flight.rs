@@ -7,6 +7,7 @@
 //! The time of a collective runs from when its input was there and those before it had ended: time in which this GPU still
 //! computed does not count.
 
+use super::abort::abort_all;
 use super::api::{Handle, IN_PROGRESS, Nccl, Refused, SUCCESS};
 use super::device::{Event, Gpu};
 use super::launch::{Launch, LaunchError};
@@ -33,7 +34,7 @@ unsafe impl Send for Comm {}
 
 /// What the transport, its handles and the watching thread share.
 pub(super) struct Inner {
-    pub(super) gpu: Gpu,
+    pub(super) gpu: Arc<Gpu>,
     pub(super) nccl: Nccl,
     pub(super) rank: usize,
     pub(super) aborter: Arc<dyn Abort>,
@@ -85,7 +86,15 @@ impl Inner {
             failure: None,
             closing: false,
         };
-        Inner { gpu, nccl, rank, aborter, host_waits, state: Mutex::new(state), changed: Condvar::new() }
+        Inner {
+            gpu: Arc::new(gpu),
+            nccl,
+            rank,
+            aborter,
+            host_waits,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -150,12 +159,9 @@ impl Inner {
     }
 
     fn abort_comms(&self, state: &mut State) {
-        let _ = self.gpu.bind();
-        for comm in std::mem::take(&mut state.comms).into_values() {
-            #[expect(unsafe_code, reason = "frees a communicator")]
-            // SAFETY: it leaves the table with this, so that nobody uses it again.
-            let _ = unsafe { (self.nccl.f.abort)(comm.0) };
-        }
+        // They leave the table with this, so that nobody uses them again.
+        let comms = std::mem::take(&mut state.comms);
+        abort_all(comms.into_values().map(|comm| comm.0), &self.gpu, &self.nccl);
     }
 
     pub(super) fn has_comm(&self, ranks: &[usize]) -> bool {
@@ -458,23 +464,32 @@ impl Inner {
         // Small groups first, in the same order on all ranks: those split from the world's go before it.
         let mut comms: Vec<(Arc<[usize]>, Comm)> = comms.into_iter().collect();
         comms.sort_by_key(|(ranks, _)| ranks.len());
-        for (_, comm) in comms {
-            #[expect(unsafe_code, reason = "frees a communicator")]
-            // SAFETY: it has left the table, so nobody else uses it.
-            unsafe {
-                let mut good = in_order && {
-                    let code = (self.nccl.f.finalize)(comm.0);
-                    code == SUCCESS || code == IN_PROGRESS
-                };
-                while good && self.async_error(comm) == IN_PROGRESS {
-                    good = begin.elapsed() < patience;
-                    std::thread::sleep(LOOK);
-                }
-                if !good || (self.nccl.f.destroy)(comm.0) != SUCCESS {
-                    let _ = (self.nccl.f.abort)(comm.0);
-                }
+        let mut comms = comms.into_iter().map(|(_, comm)| comm);
+        while in_order && let Some(comm) = comms.next() {
+            if !self.free(comm, begin, patience) {
+                // The rest has no better prospects.
+                return abort_all(
+                    std::iter::once(comm).chain(comms).map(|comm| comm.0),
+                    &self.gpu,
+                    &self.nccl,
+                );
             }
         }
+        abort_all(comms.map(|comm| comm.0), &self.gpu, &self.nccl);
+    }
+
+    /// Frees a communicator in good order; whether that went well.
+    #[expect(unsafe_code, reason = "frees a communicator")]
+    fn free(&self, comm: Comm, begin: Instant, patience: Duration) -> bool {
+        // SAFETY: it has left the table, so nobody else uses it.
+        let code = unsafe { (self.nccl.f.finalize)(comm.0) };
+        let mut good = code == SUCCESS || code == IN_PROGRESS;
+        while good && self.async_error(comm) == IN_PROGRESS {
+            good = begin.elapsed() < patience;
+            std::thread::sleep(LOOK);
+        }
+        // SAFETY: as above.
+        good && unsafe { (self.nccl.f.destroy)(comm.0) } == SUCCESS
     }
 }
 

@@ -78,7 +78,7 @@ pub(super) fn make(
 ) -> Result<Made, CommError> {
     let rank = control.rank();
     let failed = |reason: String| CommError::Library { rank, call: None, reason };
-    let nccl = Nccl::open(&options.paths).map_err(failed)?;
+    // Where there is no GPU, nobody misses NCCL.
     let driver = Driver::open(&options.paths).map_err(|e| failed(e.to_string()))?;
     let count = driver.count().map_err(|e| failed(e.to_string()))?;
     if ordinal >= count {
@@ -86,6 +86,7 @@ pub(super) fn make(
             "there is no GPU {ordinal}: this process sees {count} (CUDA_VISIBLE_DEVICES chooses among them)"
         )));
     }
+    let nccl = Nccl::open(&options.paths).map_err(failed)?;
     let gpu = Gpu::open(driver, ordinal).map_err(|e| failed(e.to_string()))?;
     let mine = Record {
         process: process(),

@@ -66,11 +66,17 @@ const SPLITS: [&str; 2] = ["train", "test"];
 /// binary `exe`.
 pub fn roots(env: Option<&OsStr>, current: &Path, exe: Option<&Path>) -> Vec<PathBuf> {
     let mut out: Vec<PathBuf> = env.filter(|e| !e.is_empty()).map(PathBuf::from).into_iter().collect();
-    out.push(current.join("models/data"));
-    if let Some(folder) = exe.and_then(Path::parent) {
-        out.push(folder.join("models/data"));
-        out.push(folder.join("data"));
-        out.extend(folder.parent().map(|p| p.join("share/meshwright/data")));
+    let beside = exe.and_then(Path::parent);
+    let others = [
+        Some(current.join("models/data")),
+        beside.map(|folder| folder.join("models/data")),
+        beside.map(|folder| folder.join("data")),
+        beside.and_then(Path::parent).map(|p| p.join("share/meshwright/data")),
+    ];
+    for folder in others.into_iter().flatten() {
+        if !out.contains(&folder) {
+            out.push(folder);
+        }
     }
     out
 }

@@ -7,7 +7,7 @@ use crate::{
     Buf, BufMut, Call, CallName, Collectives, CommError, Group, Kind, PairF32, Place, Timeouts, Transport,
     World,
 };
-use meshwright_plan::{DType, Monoid};
+use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::time::{Duration, Instant};
 
 fn short() -> NcclOptions {
@@ -59,6 +59,34 @@ fn a_stalled_gpu_ends_all_within_the_timeout() {
         }
     }
     assert!(timeouts > 0);
+}
+
+/// A collective of all stalls, and others are queued behind it on communicators of their own: an abort of one of those waits
+/// for the stream, so all must be told at once.
+#[test]
+fn collectives_behind_one_that_stalls_end_too() {
+    let first = fake::gpus(4);
+    fake::fault(&format!("stall:gpu{}:call2", first + 3));
+    let gpus: Vec<u32> = (first..first + 4).collect();
+    let begin = Instant::now();
+    let results = on_these(&gpus, &short(), |mut t| {
+        let mesh = Mesh::new([("r", 2), ("c", 2)]);
+        let sets = [vec![Axis(0)], vec![Axis(1)], vec![Axis(0), Axis(1)]];
+        t.prepare(&mesh, &sets)?;
+        let row = Group::of_mesh(&mesh, t.rank(), &sets[1]).unwrap();
+        let column = Group::of_mesh(&mesh, t.rank(), &sets[0]).unwrap();
+        let mut memory = t.memory(100, DType::F32)?;
+        sum(&mut t, 0, 100)?;
+        t.first_step_done();
+        sum(&mut t, 1, 100)?;
+        for (i, group) in [world(&t), row, column].iter().enumerate() {
+            t.all_reduce(group, &tag(2 + i as u64), Monoid::Sum, [memory.buf_mut()])?;
+        }
+        t.settle()
+    });
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    assert!(results.iter().all(Result::is_err), "{results:?}");
+    assert!(results.iter().any(|r| matches!(r, Err(CommError::Timeout { .. }))), "{results:?}");
 }
 
 /// In the order of the device a call ends before it is over: the error comes at the next one.
