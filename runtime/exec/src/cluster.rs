@@ -68,6 +68,7 @@ pub struct Cluster {
     /// Rank of the first device here.
     first: usize,
     devices: Vec<Device>,
+    chooses_kernels: bool,
     plans: Vec<Loaded>,
     states: BTreeMap<String, Held>,
 }
@@ -150,7 +151,15 @@ impl Cluster {
         for s in started {
             devices.push(s.ready()?);
         }
-        Ok(Cluster { mesh: mesh.clone(), processes, first, devices, plans: vec![], states: BTreeMap::new() })
+        Ok(Cluster {
+            mesh: mesh.clone(),
+            processes,
+            first,
+            devices,
+            chooses_kernels: options.device.chooses_kernels(),
+            plans: vec![],
+            states: BTreeMap::new(),
+        })
     }
 
     /// The mesh.
@@ -169,7 +178,7 @@ impl Cluster {
     }
 
     /// Runs a job on each device at once, and waits for all answers, in ascending rank.
-    fn on_all<T: Send + 'static>(
+    pub(crate) fn on_all<T: Send + 'static>(
         &self,
         job: impl Fn(&mut Engine) -> Result<T, ExecError> + Send + Sync + 'static,
     ) -> Result<Vec<T>, ExecError> {
@@ -208,7 +217,7 @@ impl Cluster {
     }
 
     /// Runs a job on one device.
-    fn on_one<T: Send + 'static>(
+    pub(crate) fn on_one<T: Send + 'static>(
         &self,
         rank: usize,
         job: impl FnOnce(&mut Engine) -> Result<T, ExecError> + Send + 'static,
@@ -357,6 +366,16 @@ impl Cluster {
     /// All parameters and moments of the loaded programs, in order of names.
     pub fn states(&self) -> impl Iterator<Item = &StateInfo> {
         self.states.values().map(|h| &h.info)
+    }
+
+    /// Where the blocks of each parameter and moment are, in order of names.
+    pub(crate) fn blocks_of_states(&self) -> impl Iterator<Item = (&str, &Blocks)> {
+        self.states.iter().map(|(name, held)| (name.as_str(), &held.blocks))
+    }
+
+    /// Whether devices may compute the same to other last bits.
+    pub fn chooses_kernels(&self) -> bool {
+        self.chooses_kernels
     }
 
     fn held(&self, name: &str) -> Result<&Held, ExecError> {

@@ -41,6 +41,11 @@ impl DeviceKind {
             same => same,
         }
     }
+
+    /// Whether each device chooses among kernels by timing them, so that two may compute the same to other last bits.
+    pub fn chooses_kernels(self) -> bool {
+        matches!(self, DeviceKind::Cuda(_))
+    }
 }
 
 impl std::fmt::Display for DeviceKind {

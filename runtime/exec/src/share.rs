@@ -23,9 +23,13 @@ impl Blocks {
 
     /// Of each distinct block that some of these devices hold, the lowest one that holds it.
     pub(crate) fn holders(&self, among: Range<usize>) -> Vec<usize> {
-        let mut seen: BTreeSet<Vec<(usize, usize)>> = BTreeSet::new();
-        let key = |rank: &usize| self.ranges[*rank].iter().map(|r| (r.start, r.end)).collect();
-        among.filter(|rank| seen.insert(key(rank))).collect()
+        let mut seen = BTreeSet::new();
+        among.filter(|rank| seen.insert(self.key(*rank))).collect()
+    }
+
+    /// The block of a device, to compare: first and last place along each dim.
+    pub(crate) fn key(&self, rank: usize) -> Vec<(usize, usize)> {
+        self.ranges[rank].iter().map(|r| (r.start, r.end)).collect()
     }
 
     /// Whether these devices hold all of it.

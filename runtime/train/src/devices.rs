@@ -275,12 +275,17 @@ fn converted(t: HostTensor, dtype: meshwright_plan::DType) -> HostTensor {
     HostTensor { shape: t.shape, data }
 }
 
-/// Whole tensors of all parameters and moments; on the first process alone.
+/// Whole tensors of all parameters and moments; on the first process alone. Copies on devices that have drifted apart are made
+/// equal: the run goes on from what a resumed one would begin with.
 pub(crate) fn snapshot(cluster: &Cluster) -> Result<Vec<(String, RawTensor)>, Failure> {
     let names: Vec<String> = cluster.states().map(|s| s.name.clone()).collect();
+    let apart = if cluster.chooses_kernels() { cluster.differing_copies()? } else { vec![] };
     let mut out = Vec::new();
     for name in names {
         let whole = cluster.gathered_state(&name)?;
+        if apart.contains(&name) {
+            cluster.spread_state(&name, whole.as_ref())?;
+        }
         out.extend(whole.and_then(|t| RawTensor::from_host(&t)).map(|raw| (name, raw)));
     }
     Ok(out)

@@ -243,3 +243,27 @@ fn states_and_inputs_of_a_wrong_shape_are_refused() {
     assert!(matches!(&error, ExecError::Input { name, .. } if name == "label"), "{error}");
     let _ = no_inputs();
 }
+
+/// As GPUs do that sum in different orders.
+#[test]
+fn copies_that_drift_apart_are_found_and_made_equal() {
+    let mesh = Mesh::new([("r", 2), ("c", 2)]);
+    let mut cluster = cluster(&mesh);
+    // `w1` is split over `c` and whole along `r`.
+    let plan = network(&mesh, &[Axis(0)], &[Axis(1)], 8, true);
+    let id = cluster.load(Arc::new(plan)).unwrap();
+    cluster.init_state(id, 7).unwrap();
+    assert_eq!(cluster.differing_copies().unwrap(), Vec::<String>::new());
+    let drift = |engine: &mut Engine| {
+        let mut w1 = engine.state("w1")?;
+        let HostData::F64(values) = &mut w1.data else { unreachable!() };
+        values[3] += 1e-16;
+        engine.set_state("w1", w1)
+    };
+    cluster.on_one(3, drift).unwrap();
+    assert_eq!(cluster.differing_copies().unwrap(), ["w1"]);
+    let whole = cluster.state("w1").unwrap();
+    cluster.spread_state("w1", Some(&whole)).unwrap();
+    assert_eq!(cluster.differing_copies().unwrap(), Vec::<String>::new());
+    assert_eq!(cluster.state("w1").unwrap(), whole);
+}

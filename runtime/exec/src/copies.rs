@@ -1,0 +1,65 @@
+//! Copies of parameters and moments that several devices hold.
+//!
+//! What is whole along a mesh axis is computed on every device there. The devices of a CPU run the same kernels, so copies are
+//! equal to the last bit. Each GPU chooses among kernels by timing them: two GPUs may sum in different orders, their copies
+//! then differ in the last bits, and no collective brings them together again. So copies are compared now and then.
+
+use crate::cluster::Cluster;
+use crate::error::ExecError;
+use crate::host::HostTensor;
+use crate::share::bytes_of;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+
+/// Bytes of a digest.
+const DIGEST: usize = size_of::<u64>();
+
+fn digest(value: &HostTensor) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes_of(&value.data).unwrap_or_default());
+    hasher.finish()
+}
+
+impl Cluster {
+    /// The parameters and moments of which devices hold copies that differ, in order of names; the same on all processes,
+    /// each of which must call this.
+    ///
+    /// # Errors
+    ///
+    /// Where a device cannot be read, or processes do not come.
+    pub fn differing_copies(&self) -> Result<Vec<String>, ExecError> {
+        let devices = self.mesh().devices();
+        let copied = self.blocks_of_states().filter(|(_, blocks)| blocks.holders(0..devices).len() < devices);
+        let copied: Vec<_> = copied.collect();
+        if copied.is_empty() {
+            return Ok(vec![]);
+        }
+        let names: Arc<[String]> = copied.iter().map(|(name, _)| name.to_string()).collect();
+        let digests: Vec<Vec<u64>> = self.on_all(move |engine| {
+            names.iter().map(|name| engine.state(name).map(|t| digest(&t))).collect()
+        })?;
+        let mine: Vec<u8> = digests.into_iter().flatten().flat_map(u64::to_le_bytes).collect();
+        let all = match self.processes().count() {
+            1 => mine,
+            _ => self.processes().gather("copies of parameters".into(), &mine)?.concat(),
+        };
+        // By device, and within a device by name.
+        let digest = |device: usize, name: usize| {
+            let at = (device * copied.len() + name) * DIGEST;
+            all.get(at..at + DIGEST)
+        };
+        let mut apart = Vec::new();
+        for (at, (name, blocks)) in copied.iter().enumerate() {
+            let mut known = HashMap::new();
+            let same = |device| {
+                let digest = digest(device, at);
+                *known.entry(blocks.key(device)).or_insert(digest) == digest
+            };
+            if !(0..devices).all(same) {
+                apart.push(name.to_string());
+            }
+        }
+        Ok(apart)
+    }
+}
