@@ -6,6 +6,8 @@ use crate::console::Console;
 use crate::signals;
 use crate::stop::Stop;
 use meshwright_comm::Timeouts;
+use meshwright_comm::gpu::driver::Driver;
+use meshwright_comm::gpu::load::Paths;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{DeviceCollectives, DeviceKind, Processes};
 use meshwright_plan::Mesh;
@@ -121,12 +123,25 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
         CollectivesChoice::NcclSync => DeviceCollectives::NcclSync,
         CollectivesChoice::Staged => DeviceCollectives::Staged,
     };
-    Ok(Devices { processes, timeouts, device, collectives, asked })
+    let gpus = if args.device == DeviceChoice::Cuda { shared_gpus() } else { None };
+    Ok(Devices { processes, timeouts, device, gpus, collectives, asked })
 }
 
 /// The first of the GPUs of a process that comes at place `local` among those of its machine, each of which has `each`.
 pub(crate) fn own_gpus(local: usize, each: usize) -> usize {
     first_gpu(&std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default(), local, each)
+}
+
+/// Where NVIDIA's libraries are, as the environment says.
+pub(crate) fn nvidia() -> Paths {
+    Paths::from_env(|name| std::env::var_os(name))
+}
+
+/// The number of GPUs, where NCCL is told to let ranks share them.
+pub(crate) fn shared_gpus() -> Option<usize> {
+    let shared = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|v| v.trim() == "1");
+    let count = || Driver::open(&nvidia()).and_then(|driver| driver.count()).ok();
+    shared.then(count).flatten().map(|n| n as usize)
 }
 
 /// The first GPU of a process, among those that it sees. A launcher either shows each process its own GPUs, or shows all of

@@ -35,6 +35,8 @@ pub struct ClusterOptions {
     pub timeouts: Timeouts,
     /// On what the first rank of this process runs; see [`DeviceKind::of_rank`] for the others.
     pub device: DeviceKind,
+    /// Number of GPUs, where there may be fewer than ranks, which then share them.
+    pub gpus: Option<usize>,
     /// How GPUs communicate.
     pub collectives: DeviceCollectives,
 }
@@ -142,7 +144,7 @@ impl Cluster {
                 end.rank(),
                 end,
                 threads,
-                options.device.of_rank(local),
+                options.device.of_rank(local).among(options.gpus),
                 (options.collectives, options.timeouts),
             )?);
         }

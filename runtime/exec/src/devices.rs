@@ -42,6 +42,14 @@ impl DeviceKind {
         }
     }
 
+    /// The same among so many GPUs, counted round and round: for ranks that share them.
+    pub fn among(self, gpus: Option<usize>) -> DeviceKind {
+        match (self, gpus) {
+            (DeviceKind::Cuda(i), Some(n)) if n > 0 => DeviceKind::Cuda(i % n),
+            (same, _) => same,
+        }
+    }
+
     /// Whether each device chooses among kernels by timing them, so that two may compute the same to other last bits.
     pub fn chooses_kernels(self) -> bool {
         matches!(self, DeviceKind::Cuda(_))
@@ -102,5 +110,18 @@ impl DeviceCollectives {
         let options = NcclOptions { paths, ordering, timeouts, ..NcclOptions::default() };
         let made = NcclTransport::new(transport, gpu, &options).map_err(|e| failed(e.to_string()))?;
         Ok(Box::new(made))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_have_gpus_of_their_own_or_go_round() {
+        let of = |local, gpus| DeviceKind::Cuda(1).of_rank(local).among(gpus);
+        assert_eq!([of(0, None), of(2, None)], [1, 3].map(DeviceKind::Cuda));
+        assert_eq!([of(0, Some(2)), of(1, Some(2)), of(2, Some(2))], [1, 0, 1].map(DeviceKind::Cuda));
+        assert_eq!(DeviceKind::default().of_rank(3).among(Some(1)), DeviceKind::default());
     }
 }

@@ -30,6 +30,8 @@ pub struct Devices {
     pub timeouts: Timeouts,
     /// What the first device of this process is; the others are the next ones.
     pub device: DeviceKind,
+    /// Number of GPUs, where ranks may share them.
+    pub gpus: Option<usize>,
     /// How GPUs communicate.
     pub collectives: DeviceCollectives,
     /// As it was asked for, to be noted with the run.
@@ -57,6 +59,7 @@ pub(crate) fn start(
         cores: threads,
         timeouts: devices.timeouts,
         device: devices.device,
+        gpus: devices.gpus,
         collectives: devices.collectives,
     };
     Ok(Cluster::start(&project.layout.mesh, devices.processes.clone(), &options)?)

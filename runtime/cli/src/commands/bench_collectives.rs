@@ -5,14 +5,13 @@ use crate::console::Console;
 use crate::json::{Object, object};
 #[cfg(feature = "mpi")]
 use crate::launch::own_gpus;
-use crate::launch::{choice, end_all, launched};
+use crate::launch::{choice, end_all, launched, nvidia, shared_gpus};
 use crate::progress::bar;
 use crate::stop::{DIAGNOSED, Stop};
 use crate::text::{bytes, counted, thousands};
 #[cfg(feature = "mpi")]
 use meshwright_comm::Transport as _;
 use meshwright_comm::bench::{Job, KINDS, Measured, run as measure, sizes};
-use meshwright_comm::gpu::driver::Driver;
 use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::nccl::{NcclOptions, NcclTransport};
 use meshwright_comm::{CommError, Kind, Timeouts, World};
@@ -185,12 +184,10 @@ fn refused(e: &CommError, console: &mut Console) -> Stop {
     Stop::Diagnosed
 }
 
-/// Where NVIDIA's libraries are, and which GPU a rank has: where NCCL is told to let ranks share a GPU, they go round.
+/// Where NVIDIA's libraries are, and which GPU a rank has: where ranks may share a GPU, they go round.
 fn installed() -> (Paths, impl Fn(u32) -> u32) {
-    let paths = Paths::from_env(|name| std::env::var_os(name));
-    let shared = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|v| v.trim() == "1");
-    let there = if shared { Driver::open(&paths).and_then(|driver| driver.count()).unwrap_or(0) } else { 0 };
-    (paths, move |rank| if there > 0 { rank % there } else { rank })
+    let there = shared_gpus().and_then(|n| u32::try_from(n).ok());
+    (nvidia(), move |rank| there.filter(|n| *n > 0).map_or(rank, |n| rank % n))
 }
 
 /// The first GPUs, all in this process.
