@@ -332,6 +332,27 @@ fn a_rank_that_is_killed_ends_the_job_with_its_place() {
     }
 }
 
+/// What was saved before stays, survivors say how to go on with it, and that works.
+#[test]
+fn a_killed_job_goes_on_from_its_checkpoint() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (data, there) = (at("data"), at("there"));
+    // Long enough for checkpoints of some epochs.
+    let (said, _) = struck("-KILL", 2, Duration::from_millis(1500), &there, &data);
+    assert!(said.err.contains(&format!("--run {there} --resume")), "{}", said.err);
+    let done = losses(&said).len() as u64;
+    let steps = (done + 5).to_string();
+    let more =
+        ["--layout", "batch -> r; hidden -> c", "--no-eval", "--format", "json", "--resume", "--steps"];
+    let rest = run(&small(&data, &there, &[&more[..], &[&steps]].concat()));
+    assert_eq!(rest.code, Some(0), "{}", rest.err);
+    let first = rest.out.lines().find(|l| l.contains("\"step\"")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(first).unwrap();
+    assert!((2..=done + 1).contains(&first["step"].as_u64().unwrap()), "{first} after {done} steps");
+}
+
 #[test]
 fn a_rank_that_stands_still_ends_the_job_within_the_timeout() {
     let _one = alone();

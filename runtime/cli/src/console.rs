@@ -172,6 +172,11 @@ impl Console {
 
     /// Says why a run failed.
     pub(crate) fn failed(&mut self, failure: Failure, sources: &Sources) -> Stop {
+        self.failed_with(failure, sources, None)
+    }
+
+    /// [`Console::failed`]; `help` is for a device that failed.
+    pub(crate) fn failed_with(&mut self, failure: Failure, sources: &Sources, help: Option<String>) -> Stop {
         let told = self.processes.agreed() || matches!(failure, Failure::Elsewhere);
         self.failed_alone |= !told;
         match failure {
@@ -188,6 +193,7 @@ impl Console {
                 if let ExecError::DType { .. } = e {
                     found = found.help("add `--precision f32`, or run it on the host with `--device cpu`");
                 }
+                found = help.into_iter().fold(found, Diagnostic::help);
                 self.diagnostics(&[found], sources);
             }
         }

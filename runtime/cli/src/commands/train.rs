@@ -9,6 +9,7 @@ use crate::stop::Stop;
 use crate::text::thousands;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
+use meshwright_train::run_dir::checkpoints_in;
 use meshwright_train::{Failure, TrainOptions, settled, train};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -61,7 +62,8 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     });
     watcher.finish();
     let broken = watcher.broken.take();
-    let finished = ended.map_err(|failure| console.failed(failure, &sources))?;
+    let on = run.as_deref().and_then(go_on);
+    let finished = ended.map_err(|failure| console.failed_with(failure, &sources, on))?;
     let at = thousands(finished.steps);
     let kept = match &finished.run {
         Some(run) => {
@@ -85,6 +87,12 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     }
     let wall = begin.elapsed().as_secs_f64();
     console.out(&summary(finished.steps, wall, finished.loss, finished.eval.as_ref()))
+}
+
+/// How to go on where a device has failed and there is a checkpoint.
+fn go_on(run: &Path) -> Option<String> {
+    std::fs::read_dir(checkpoints_in(run)).ok()?.next()?.ok()?;
+    Some(format!("go on from the newest checkpoint: `--run {} --resume`", run.display()))
 }
 
 const RUNS: &str = "runs";
