@@ -52,10 +52,11 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
     for (name, value, why) in job.variables() {
         let _ = writeln!(out, "export {name}={}  # {why}", quoted(value)?);
     }
-    let mut srun = vec!["srun".to_string(), format!("--mpi={}", args.mpi), "--kill-on-bad-exit=1".into()];
-    // A step does not take it from the batch file since Slurm 22.05.
-    srun.extend(common.cores.map(|cores| format!("--cpus-per-task={cores}")));
-    let mut srun = super::joined(&srun)?;
+    let mut srun = format!("srun --mpi={} --kill-on-bad-exit=1", quoted(&args.mpi)?);
+    if let Some(cores) = common.cores {
+        // A step does not take it from the batch file since Slurm 22.05.
+        let _ = write!(srun, " --cpus-per-task={cores}");
+    }
     if !common.cpu && common.devices_per_process == 1 {
         let _ = writeln!(out, "\n{ONE_GPU}");
         srun += " bash -c \"$one_gpu\" bash";
