@@ -11,10 +11,18 @@ use meshwright_train::{
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Runs `process` on a thread for each process; the processes have so many devices each.
 fn spread<T: Send>(devices: &[usize], process: impl Fn(usize, Devices) -> T + Sync) -> Vec<T> {
-    let timeouts = Timeouts::for_tests();
+    spread_within(Timeouts::for_tests(), devices, process)
+}
+
+fn spread_within<T: Send>(
+    timeouts: Timeouts,
+    devices: &[usize],
+    process: impl Fn(usize, Devices) -> T + Sync,
+) -> Vec<T> {
     let mut ends = World::new(devices.iter().sum(), timeouts).into_iter();
     let wires = World::new(devices.len(), timeouts);
     std::thread::scope(|scope| {
@@ -247,4 +255,25 @@ fn a_checkpoint_that_cannot_be_written_ends_all_processes() {
     };
     let said = failures(dir.path(), |_| mlp(LAYOUTS[0]), |_, _| {}, spoil);
     assert!(said[0].contains("E0514") && said[1].is_empty(), "{said:?}");
+}
+
+/// What processes tell each other has the time of the first step only in that step, also where devices have ends of their own;
+/// and a user understands what was missed.
+#[test]
+fn a_process_that_stands_still_is_missed_as_soon_as_a_device_would_be() {
+    let dir = folder(SMALL);
+    let timeouts = Timeouts { first_step: Duration::from_secs(60), later: Duration::from_secs(2) };
+    let seen = spread_within(timeouts, &[2, 2], |at, devices| {
+        let o = TrainOptions { devices, ..run_options(dir.path(), "run", 4) };
+        train_on(&mlp(LAYOUTS[0]), &o, &AtomicBool::new(false), |p| {
+            if at == 1 && matches!(p, Progress::StepDone { step: 2, .. }) {
+                std::thread::sleep(Duration::from_secs(5));
+            }
+        })
+    });
+    let said = told(seen[0].ended.as_ref().unwrap_err());
+    for part in ["rank 0 waited 2.", " of `xent: whether to go on after step 2` at line ", "for rank 1"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!((seen[0].losses.len(), seen[1].losses.len()), (2, 2));
 }

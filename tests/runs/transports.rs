@@ -22,6 +22,7 @@ fn threads_pass_the_suite_of_transports() {
 #[cfg(feature = "mpi")]
 mod processes {
     use std::io::{BufRead, BufReader};
+    use std::path::{Path, PathBuf};
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
@@ -45,7 +46,15 @@ mod processes {
         }
 
         fn of(processes: usize, args: &[&str]) -> Job {
+            Job::with(processes, None, args)
+        }
+
+        /// With a library that every process loads before all others.
+        fn with(processes: usize, library: Option<&Path>, args: &[&str]) -> Job {
             let mut command = Command::new("mpirun");
+            if let Some(library) = library {
+                command.arg("-x").arg(format!("LD_PRELOAD={}", library.display()));
+            }
             command.args(["-n", &processes.to_string(), "--oversubscribe", "--allow-run-as-root"]);
             command.args(["--mca", "mpi_yield_when_idle", "1", env!("CARGO_BIN_EXE_meshwright-under-test")]);
             command.args(["transport-suite", "mpi"]).args(args);
@@ -175,6 +184,55 @@ mod processes {
         for (fault, times, text) in cases {
             fails(Job::of(2, &["--devices", "2", "--timeout-ms", "2000", fault]), fault, times, text);
         }
+    }
+
+    /// The faulty MPI library, compiled into a folder.
+    fn faulty_mpi(folder: &Path) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fake-mpi/src/lib.rs");
+        let beside = Path::new(env!("CARGO")).with_file_name("rustc");
+        let rustc = if beside.exists() { beside } else { PathBuf::from("rustc") };
+        let built = folder.join("libfake_mpi.so");
+        let mut command = Command::new(rustc);
+        command.args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "fake_mpi"]);
+        let done = command.arg(source).arg("-o").arg(&built).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        built
+    }
+
+    #[test]
+    fn after_a_call_that_failed_half_way_the_library_is_called_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = faulty_mpi(folder.path());
+        for fault in ["refused", "doubted"] {
+            let job = Job::with(4, Some(&library), &["--timeout-ms", "5000", "--unchecked", fault]);
+            let ended = job.end(Duration::from_secs(60));
+            let says = |text: &str| ended.said.iter().any(|line| line.contains(text));
+            assert!(!ended.success, "{fault}: {:#?}", ended.said);
+            assert!(says("error [1]: rank 1: MPI_ERR_OTHER"), "{fault}: {:#?}", ended.said);
+            assert!(!says("the library is called after it has refused"), "{fault}: {:#?}", ended.said);
+        }
+    }
+
+    #[test]
+    fn a_process_that_dies_before_a_communicator_is_the_one_that_is_named() {
+        let ended = Job::start(&["--timeout-ms", "20000", "unready"]).end(Duration::from_secs(60));
+        let silent = |rank| {
+            let text = format!("rank {rank}, which does not answer");
+            ended.said.iter().filter(|line| line.contains(&text)).count()
+        };
+        assert!(!ended.success && silent(1) > 0, "{:#?}", ended.said);
+        assert_eq!(silent(0) + silent(2) + silent(3), 0, "{:#?}", ended.said);
+    }
+
+    #[test]
+    fn a_process_that_dies_in_making_a_communicator_ends_those_that_make_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = Job::with(4, Some(&faulty_mpi(folder.path())), &["--timeout-ms", "20000", "groups"]);
+        let ended = job.end(Duration::from_secs(60));
+        let text = "for the ranks [0, 1] to set up their communicator: one of them is stopped or dead";
+        let told =
+            ended.said.iter().any(|line| line.starts_with("error: rank 0 waited") && line.contains(text));
+        assert!(!ended.success && told, "{:#?}", ended.said);
     }
 
     /// Kills or stops a process after so many milliseconds.

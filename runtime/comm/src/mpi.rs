@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use wait::{ANSWER, LAST_ANSWER, Pending, ask};
+use wait::{ANSWER, DOUBT, LAST_ANSWER, Pending, ask, release};
 use wire::Message;
 
 /// How long MPI may take to end when all ranks have come to the end.
@@ -91,9 +91,7 @@ pub struct MpiTransport {
 
 /// Whether this process was started by MPI (or by a launcher that speaks for it), as one of several or alone.
 pub fn launched() -> bool {
-    ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"]
-        .iter()
-        .any(|name| std::env::var_os(name).is_some())
+    RANKS.iter().any(|name| std::env::var_os(name).is_some())
 }
 
 /// Name and version of the MPI library, in one line.
@@ -108,7 +106,16 @@ pub fn library() -> String {
 ///
 /// [`CommError::Library`] in MPI's words. (Some failures of its start make MPI itself end the process.)
 pub fn init(options: MpiOptions) -> Result<MpiTransport, CommError> {
-    start(options).map_err(|reason| CommError::Library { rank: 0, call: None, reason })
+    start(options).map_err(|reason| CommError::Library { rank: own_rank(), call: None, reason })
+}
+
+/// Where launchers say which process of the job this is.
+const RANKS: [&str; 4] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK"];
+
+/// This process's rank as far as it is known while MPI does not work: by the launcher, if by nobody else.
+fn own_rank() -> usize {
+    let known = if sys::is_over() { None } else { sys::Comm::world().rank().ok() };
+    known.or_else(|| RANKS.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())).unwrap_or(0)
 }
 
 fn start(options: MpiOptions) -> Result<MpiTransport, String> {
@@ -276,8 +283,12 @@ impl Transport for MpiTransport {
             return Ok(Box::new(Alone));
         }
         let mut engine = self.shared.engine();
-        let serial = engine.post(group, tag, call, self.compare, &*self.shared)?;
-        drop(engine);
+        let serial = engine.enter(group, tag, call, self.compare)?;
+        match engine.begin(serial, &*self.shared) {
+            Ok(()) => drop(engine),
+            // The caller takes its memory back, which may be lent already.
+            failed => release(&self.shared, engine, serial, failed)?,
+        }
         Ok(Box::new(Pending::new(self.shared.clone(), serial, self.timeout)))
     }
 
@@ -355,9 +366,10 @@ impl Watch {
         self.shared.interrupted.store(true, Ordering::Relaxed);
     }
 
-    /// The ranks that do not answer within a quarter of a second: they are dead, or stopped.
+    /// The ranks that do not answer within half a second: they are dead, or stopped. Where this rank cannot ask, since it
+    /// waits to set up a communicator, those that it waits for, one of which is.
     pub fn silent(&self) -> Vec<usize> {
-        ask::<()>(&self.shared, LAST_ANSWER, |_| None).map(|world| world.silent()).unwrap_or_default()
+        ask::<()>(&self.shared, DOUBT, |_| None).map(|world| world.silent()).unwrap_or_default()
     }
 
     /// Where this rank is, and which ranks do not answer within a quarter of a second: for a device that computes and so
@@ -370,8 +382,7 @@ impl Watch {
             return None;
         }
         let world = ask(&self.shared, LAST_ANSWER, |engine| over(engine).then_some(())).ok()?;
-        let engine = self.shared.engine();
-        let at = match &engine.last {
+        let at = match &self.shared.engine_within(Duration::from_millis(100))?.last {
             Some(call) => format!("after {call} was started"),
             None => "before its first collective".into(),
         };

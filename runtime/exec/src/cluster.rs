@@ -330,6 +330,7 @@ impl Cluster {
         let devices = answers.iter().map(|a| a.1).collect();
         let parts: Vec<_> = answers.into_iter().map(|a| a.0).collect();
         let outputs = self.whole_outputs(loaded, parts)?;
+        self.processes.first_step_done();
         Ok(StepReport { outputs, wall: begin.elapsed(), devices })
     }
 

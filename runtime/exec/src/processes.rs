@@ -39,6 +39,7 @@ pub struct Processes {
     /// How many processes share this one's cores, itself included.
     neighbours: usize,
     agreed_to_end: AtomicBool,
+    first_step_done: AtomicBool,
 }
 
 struct Wire {
@@ -77,6 +78,7 @@ impl Processes {
             ranks: vec![],
             neighbours: 1,
             agreed_to_end: AtomicBool::new(false),
+            first_step_done: AtomicBool::new(false),
         }
     }
 
@@ -109,6 +111,7 @@ impl Processes {
             ranks: vec![],
             neighbours: 1,
             agreed_to_end: AtomicBool::new(false),
+            first_step_done: AtomicBool::new(false),
         };
         // Which cores this process may use, on which machine: processes that say the same share them.
         let place = format!("{} {}", read("/proc/sys/kernel/hostname").trim(), allowed_cores());
@@ -202,6 +205,15 @@ impl Processes {
     /// Whether all processes know that the job ends.
     pub fn agreed(&self) -> bool {
         self.agreed_to_end.load(Ordering::Relaxed)
+    }
+
+    /// The devices have done their first step, which may take longer: from here on the wire too waits as in later ones. All
+    /// processes come to this between the same messages.
+    pub(crate) fn first_step_done(&self) {
+        if let Some(wire) = self.wire.as_ref().filter(|_| !self.first_step_done.swap(true, Ordering::Relaxed))
+        {
+            wire.line.lock().unwrap_or_else(PoisonError::into_inner).transport.first_step_done();
+        }
     }
 
     fn call<T>(

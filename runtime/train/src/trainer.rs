@@ -158,10 +158,10 @@ fn trained(
     let mut notes = opened.as_mut().map(|o| std::mem::take(&mut o.notes)).unwrap_or_default();
     notes.extend(cluster.notes()?);
     notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
-    let written = opened.map_or_else(
-        || Ok(Written::default()),
-        |o| Written::of(o, (project, sources), options, (&set, &program.plan), after),
-    );
+    let written = processes.on_first("the run's folder".into(), || {
+        opened.map(|o| Written::of(o, (project, sources), options, (&set, &program.plan), after)).transpose()
+    })?;
+    let written = written.transpose().map(|w| w.flatten().unwrap_or_default());
     let Written { run: _run, log, store } = settled(processes, "the run's folder", written)?;
     let mut trace = match &options.trace {
         Some(t) => Some(Trace::start(t, &cluster, program.id, from + 1, processes)?),
@@ -222,7 +222,7 @@ fn trained(
             (losses, done, epoch_began) = (EpochLosses::default(), 0, Instant::now());
             l.save(finished.steps, losses)?;
             saved = finished.steps;
-            stopping = l.meet()?;
+            stopping = l.meet(saved)?;
         }
         // All that was asked for is done where this was the last step.
         if (from + 1..last).contains(&finished.steps) && stopping {
@@ -241,7 +241,7 @@ fn trained(
         l.step(n, loss, epoch_began, done);
         losses.add(loss);
         (finished.steps, finished.loss) = (n, Some(loss));
-        stopping = l.meet()?;
+        stopping = l.meet(n)?;
     }
     drop(batches);
     if let Some(t) = trace {
@@ -249,7 +249,7 @@ fn trained(
     }
     if saved != finished.steps {
         l.save(finished.steps, losses)?;
-        l.meet()?;
+        l.meet(finished.steps)?;
     }
     if !finished.interrupted && !finished.steps.is_multiple_of(per_epoch) && evaluator.is_some() {
         match l.evaluate(evaluator.as_ref())? {
@@ -262,8 +262,8 @@ fn trained(
         finished.epochs = (finished.steps / per_epoch) as u32;
         l.event(Event::Done { steps: finished.steps, epochs: finished.epochs, seconds });
     }
-    l.sync();
-    l.meet()?;
+    l.sync()?;
+    l.meet(finished.steps)?;
     cluster.shutdown();
     Ok(finished)
 }
@@ -382,9 +382,11 @@ impl Loop<'_> {
         }
     }
 
-    /// All processes meet: whether one of them was asked to stop.
-    fn meet(&mut self) -> Result<bool, Failure> {
-        let about = About { what: self.loss, line: self.line };
+    /// All processes meet after a step: whether one of them was asked to stop.
+    fn meet(&mut self, step: u64) -> Result<bool, Failure> {
+        // No value that `explain` shows: an error must not send its reader there.
+        let what = format!("{}: whether to go on after step {step}", self.loss);
+        let about = About { what: &what, line: self.line };
         met(self.cluster.processes(), about, self.stop.load(Ordering::Relaxed), self.failed.take())
     }
 
@@ -432,9 +434,9 @@ impl Loop<'_> {
         let (epoch, position) = self.schedule.position(step);
         let name = self.project.program.model.as_str();
         let meta = Meta { losses, ..Meta::new(name, step, epoch, position as u64, self.seed) };
-        // What the log says of these steps must be on disk before the checkpoint that vouches for them.
-        self.sync();
         let tensors = snapshot(self.cluster)?;
+        // What the log says of these steps must be on disk before the checkpoint that vouches for them.
+        self.sync()?;
         let (store, sound) = (self.store.as_ref(), self.failed.is_none());
         let saved = self.cluster.processes().on_first("the checkpoint".into(), || match store {
             Some(store) if sound => store.save(&meta, tensors.iter().map(|(n, t)| (n.as_str(), t))),
@@ -450,8 +452,15 @@ impl Loop<'_> {
         Ok(())
     }
 
-    fn sync(&mut self) {
-        let synced = self.log.as_ref().map_or(Ok(()), MetricsLog::sync);
-        self.note(synced.map_err(Failure::from));
+    /// Makes the log durable, by the first process while the others wait.
+    fn sync(&mut self) -> Result<(), Failure> {
+        if !self.writes {
+            return Ok(());
+        }
+        let log = self.log.as_ref();
+        let about = About::from("the log");
+        let synced = self.cluster.processes().on_first(about, || log.map_or(Ok(()), MetricsLog::sync))?;
+        self.note(synced.unwrap_or(Ok(())).map_err(Failure::from));
+        Ok(())
     }
 }

@@ -26,13 +26,21 @@ pub enum Fault {
     Abort,
     /// Rank 1 panics.
     Panic,
+    /// Rank 1 is killed while rank 0 waits to set up a communicator with it, for which it is not ready.
+    Unready,
+    /// A first collective of two groups, where rank 1 is killed in the library (`tests/fake-mpi`).
+    Groups,
+    /// The library refuses a send of rank 1, after others (`tests/fake-mpi`).
+    Refused,
+    /// It refuses to say how these go on (`tests/fake-mpi`).
+    Doubted,
     /// Nothing, but without end: for faults from outside.
     Endless,
 }
 
 impl Fault {
     /// All of them, with their names.
-    pub const ALL: [(&'static str, Fault); 10] = [
+    pub const ALL: [(&'static str, Fault); 14] = [
         ("dtype", Fault::Dtype),
         ("skip", Fault::Skip),
         ("stall", Fault::Stall),
@@ -42,6 +50,10 @@ impl Fault {
         ("withdraw", Fault::Withdraw),
         ("abort", Fault::Abort),
         ("panic", Fault::Panic),
+        ("unready", Fault::Unready),
+        ("groups", Fault::Groups),
+        ("refused", Fault::Refused),
+        ("doubted", Fault::Doubted),
         ("endless", Fault::Endless),
     ];
 }
@@ -49,7 +61,8 @@ impl Fault {
 /// Plays this device's part. Errors are what a device must then report.
 pub fn play(t: &mut dyn Transport, fault: Fault) -> Result<(), CommError> {
     let rank = t.rank();
-    let group = |ranks: &[usize]| group(t.size(), rank, ranks);
+    let size = t.size();
+    let group = |ranks: &[usize]| group(size, rank, ranks);
     let (all, pairs) = (group(&[])?, group(if rank.is_multiple_of(2) { &[0, 2] } else { &[1, 3] })?);
     let late = Duration::from_secs(6);
     reduce(t, &all, 0)?;
@@ -113,6 +126,38 @@ pub fn play(t: &mut dyn Transport, fault: Fault) -> Result<(), CommError> {
             assert_ne!(rank, 1, "on purpose");
             reduce(t, &all, 1)
         }
+        Fault::Unready => match rank {
+            0 => t.barrier(&group(&[0, 1])?, &tag(2)),
+            1 => {
+                // Rank 3 does not come to it, so that all later groups of this rank wait.
+                let _first = t.start(&pairs, &tag(1), vec![1f32; 10], sum)?;
+                let _second = t.start(&group(&[0, 1])?, &tag(2), (), |()| Call::Barrier)?;
+                std::thread::sleep(Duration::from_millis(300));
+                killed()
+            }
+            _ => {
+                std::thread::sleep(if rank == 3 { late } else { Duration::ZERO });
+                reduce(t, &all, 3)
+            }
+        },
+        Fault::Groups => {
+            reduce(t, &group(if rank < 2 { &[0, 1] } else { &[2, 3] })?, 1)?;
+            reduce(t, &all, 2)
+        }
+        Fault::Refused | Fault::Doubted => {
+            let odd = if fault == Fault::Refused { 54_321 } else { 54_322 };
+            let counts = |count: &dyn Fn(usize) -> (usize, usize)| -> Vec<usize> {
+                (0..t.size()).map(|peer| if count(peer) == (1, 0) { odd } else { 20_000 }).collect()
+            };
+            let (send, receive) = (counts(&|peer| (rank, peer)), counts(&|peer| (peer, rank)));
+            let (input, mut output) = (vec![1f32; send.iter().sum()], vec![0f32; receive.iter().sum()]);
+            // Calls are not compared from here on, so that it starts at once.
+            t.first_step_done();
+            let ended = t.all_to_all_v(&all, &tag(1), (&input[..], send), (&mut output[..], receive));
+            // Whoever ends would end rank 1 too.
+            std::thread::sleep(Duration::from_millis(if rank == 1 { 900 } else { 1500 }));
+            ended
+        }
         Fault::Endless => {
             t.first_step_done();
             let mut x = rank as u64;
@@ -130,6 +175,12 @@ pub fn play(t: &mut dyn Transport, fault: Fault) -> Result<(), CommError> {
             Ok(())
         }
     }
+}
+
+/// Ends this process as nothing else does.
+fn killed() -> ! {
+    let _ended = std::process::Command::new("kill").args(["-KILL", &std::process::id().to_string()]).status();
+    std::process::abort()
 }
 
 /// The group of those ranks; of all for none.

@@ -132,8 +132,9 @@ fn device(args: &Args, mut control: Box<dyn Transport>, gpu: usize) -> Result<()
     part(args, &mut Staged(NcclTransport::new(control, gpu as u32, &options)?))
 }
 
-/// The device says where it waited, if it waits; else this does.
+/// As the command does it: looks who does not answer. Then the device says where it waited, if it waits; else this does.
 fn told_to_end(watch: &Watch) {
+    let _known = watch.silent();
     watch.interrupt();
     std::thread::sleep(Duration::from_millis(400));
     if let Some(words) = watch.last_words() {

@@ -312,10 +312,14 @@ struct Aborter {
 
 impl Abort for Aborter {
     fn abort(&self, reason: &str) {
-        if self.threads.aborted().is_none() {
+        // First here: what the other processes are told comes back by the courier, which knows the process alone.
+        let before = self.threads.aborted();
+        self.threads.abort(reason);
+        // Of several devices that abort at a time, the one that counts here speaks.
+        let counts = self.threads.aborted().is_some_and(|(rank, _)| rank == self.rank);
+        if before.is_none() && counts {
             self.several.abort(self.rank, reason);
         }
-        self.threads.abort(reason);
     }
 
     fn aborted(&self) -> Option<(usize, String)> {
@@ -336,7 +340,12 @@ pub(super) fn told(several: &Several) -> Option<Told> {
     if several.mpi.interrupted() {
         return Some(Told::ToEnd);
     }
-    let (process, reason) = several.mpi.engine_within(Duration::ZERO)?.aborted.clone()?;
+    let engine = several.mpi.engine_within(Duration::ZERO)?;
+    if !engine.letters.is_empty() {
+        // One that came meanwhile may name the device.
+        return None;
+    }
+    let (process, reason) = engine.aborted.clone()?;
     let device = several.processes.get(process)?.start;
     Some(Told::Aborted { device, reason })
 }

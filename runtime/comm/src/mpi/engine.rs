@@ -6,15 +6,16 @@
 //! data moves, and the collective may fail). Then, or at once where calls are not compared, the members start the
 //! operations of the library, in the order in which they posted (*running*: it cannot be taken back).
 //!
-//! **Communicators** are made when the first collective of a group starts. The library blocks meanwhile, but all members
-//! are known to be there. They are made in the order in which this rank first used its groups, which must be an order
-//! that all ranks share; so no two ranks wait for each other in different groups.
+//! **Communicators** are made when the first collective of a group starts: see [`start`].
+
+mod start;
 
 use super::mail::Mail;
 use super::moves::{Kit, Place, Run};
 use super::sys::Comm;
 use super::wire::{Header, Key, Message, Posted, Status, Verdict};
 use crate::{Call, CallName, CommError, Group, Mismatch, Side, Tag};
+use start::Meeting;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -62,6 +63,13 @@ struct OfGroup {
     posted: u64,
     /// Collectives that have not started, in order.
     queue: VecDeque<Serial>,
+    meeting: Meeting,
+}
+
+impl OfGroup {
+    fn new(comm: Option<Comm>) -> OfGroup {
+        OfGroup { comm, posted: 0, queue: VecDeque::new(), meeting: Meeting::default() }
+    }
 }
 
 pub(super) struct Op {
@@ -83,7 +91,7 @@ enum Phase {
     Ended(Result<(), CommError>),
 }
 
-/// Notes that a communicator is being made, by whoever might have to end the process if that never ends.
+/// Notes that a communicator is being made, for whoever has to end the process if that never ends.
 pub(super) trait Making {
     fn begins(&self, call: &CallName, members: &[usize]);
     fn ends(&self);
@@ -93,14 +101,13 @@ impl Engine {
     pub(super) fn new(world: Comm, data: Comm, control: Comm, kit: Kit) -> Result<Engine, String> {
         let (rank, size) = (world.rank()?, world.size()?);
         let all: Arc<[usize]> = (0..size).collect();
-        let group = OfGroup { comm: Some(data), posted: 0, queue: VecDeque::new() };
         Ok(Engine {
             rank,
             size,
             kit,
             world,
             mail: Mail::new(control)?,
-            groups: BTreeMap::from([(all, group)]),
+            groups: BTreeMap::from([(all, OfGroup::new(Some(data)))]),
             unmade: VecDeque::new(),
             ops: BTreeMap::new(),
             posted: 0,
@@ -117,21 +124,19 @@ impl Engine {
         })
     }
 
-    /// Adds a call that was checked, of a group of several members.
-    pub(super) fn post(
+    /// Adds a call that was checked, of a group of several members. Nothing happens to its memory before [`Engine::begin`].
+    pub(super) fn enter(
         &mut self,
         group: &Group,
         tag: &Tag,
         call: Call<'static>,
         compare: bool,
-        making: &dyn Making,
     ) -> Result<Serial, CommError> {
         let name = call.name(tag);
         self.check_alive(&name)?;
         self.last = Some(name.clone());
         let members = group.shared_ranks().clone();
-        let new = OfGroup { comm: None, posted: 0, queue: VecDeque::new() };
-        let state = self.groups.entry(members.clone()).or_insert(new);
+        let state = self.groups.entry(members.clone()).or_insert_with(|| OfGroup::new(None));
         let first = state.posted == 0;
         if first && state.comm.is_none() {
             self.unmade.push_back(members.clone());
@@ -143,15 +148,22 @@ impl Engine {
         }
         self.posted += 1;
         let serial = self.posted;
-        let agreed = compare || (first && self.groups.get(&key.members).is_some_and(|g| g.comm.is_none()));
         let position = group.position();
-        let header = agreed.then(|| Message::header(&key, tag, &call));
-        let phase = if agreed { Phase::Gathering } else { Phase::Ready };
-        let op = Op { key: key.clone(), position, name: name.clone(), call, phase, agreed, hopeless: None };
-        self.ops.insert(serial, op);
         if let Some(state) = self.groups.get_mut(&key.members) {
+            let agreed = compare || (first && state.comm.is_none());
+            let phase = if agreed { Phase::Gathering } else { Phase::Ready };
             state.queue.push_back(serial);
+            self.ops.insert(serial, Op { key, position, name, call, phase, agreed, hopeless: None });
         }
+        Ok(serial)
+    }
+
+    /// Begins with a collective that was entered. Whatever fails here, this collective may be under way: after an error
+    /// it must be released as after a wait.
+    pub(super) fn begin(&mut self, serial: Serial, making: &dyn Making) -> Result<(), CommError> {
+        let Some(op) = self.ops.get(&serial) else { return Ok(()) };
+        let (key, position, name) = (op.key.clone(), op.position, op.name.clone());
+        let header = op.agreed.then(|| Message::header(&key, &name.tag, &op.call));
         let greeted = match header {
             Some(bytes) if position == 0 => match Message::decode(&bytes) {
                 Some(Message::Header(key, header)) => self.gather(self.rank, key, header),
@@ -166,12 +178,7 @@ impl Engine {
         }
         self.step(Some(making))?;
         // Errors that all members find now are told by `post`, as by other transports.
-        if let Some(Op { phase: Phase::Ended(Err(e)), .. }) = self.ops.get(&serial) {
-            let e = e.clone();
-            self.forget(serial);
-            return Err(e);
-        }
-        Ok(serial)
+        self.ops.get(&serial).and_then(Op::result).cloned().unwrap_or(Ok(()))
     }
 
     /// Notes an abort, if none is noted, and tells all others if it is this rank's.
@@ -214,7 +221,8 @@ impl Engine {
     }
 
     pub(super) fn status(&self) -> Status {
-        Status { last: self.last.clone(), waits: self.waits.clone(), posted: self.posted() }
+        let unmade = self.unmade.iter().cloned().collect();
+        Status { last: self.last.clone(), waits: self.waits.clone(), posted: self.posted(), unmade }
     }
 
     /// Why nothing goes on any more, if so.
@@ -265,6 +273,10 @@ impl Engine {
         let Some(comm) = self.groups.get(&op.key.members).and_then(|g| g.comm) else { return Ok(()) };
         let place = op.place(comm);
         let Phase::Running(run) = &mut op.phase else { return Ok(()) };
+        if op.hopeless.is_some() {
+            // What was not begun is not missed by the library: it could take this for done.
+            return Ok(());
+        }
         #[expect(unsafe_code, reason = "goes on with the memory of a call")]
         // SAFETY: the memory is valid until the handle of this collective has ended, which takes it out of `ops` or sets
         // `stopped`.
@@ -275,11 +287,18 @@ impl Engine {
                 op.phase = Phase::Ended(Ok(()));
                 Ok(())
             }
-            Err(e) => {
-                let name = op.name.clone();
-                self.library(Err(e), Some(&name))
-            }
+            Err(e) => self.broken(serial, e),
         }
+    }
+
+    /// The library has refused something of a collective, of which other parts may be under way.
+    fn broken(&mut self, serial: Serial, reason: String) -> Result<(), CommError> {
+        let name = self.ops.get(&serial).map(|op| op.name.clone());
+        let refused = self.library(Err(reason), name.as_ref());
+        if let (Err(e), Some(op)) = (&refused, self.ops.get_mut(&serial)) {
+            op.hopeless = Some(e.clone());
+        }
+        refused
     }
 
     fn take_mail(&mut self) -> Result<(), String> {
@@ -293,6 +312,8 @@ impl Engine {
                         self.withdraw(key, position)?;
                     }
                 }
+                Message::Ready(members) => self.member_is_ready(from, &members)?,
+                Message::Make(members) => self.all_are_ready(&members),
                 Message::Ask => {
                     let status = self.status();
                     self.mail.send(from, &Message::Answer(status))?;
@@ -411,80 +432,6 @@ impl Engine {
         left.filter(|(_, posted)| !came(posted)).map(|(rank, _)| *rank).next()
     }
 
-    fn start_ready(&mut self, making: Option<&dyn Making>) -> Result<(), CommError> {
-        let waiting: Vec<Arc<[usize]>> = {
-            let groups = self.groups.iter().filter(|(_, g)| !g.queue.is_empty());
-            groups.map(|(members, _)| members.clone()).collect()
-        };
-        // Those that need a communicator come in the order of `unmade`, all others in any.
-        let mut order = waiting;
-        order.sort_by_key(|members| self.unmade.iter().position(|u| u == members));
-        for members in order {
-            while let Some(serial) = self.groups.get(&members).and_then(|g| g.queue.front().copied()) {
-                match self.ops.get(&serial) {
-                    Some(op) if matches!(op.phase, Phase::Ready) => {}
-                    Some(op) if op.is_gathering() => break,
-                    _ => {
-                        // Failed while gathering, on all members.
-                        self.unqueue(&members);
-                        continue;
-                    }
-                }
-                if !self.start(serial, &members, making)? {
-                    break;
-                }
-                self.unqueue(&members);
-            }
-        }
-        Ok(())
-    }
-
-    fn unqueue(&mut self, members: &Arc<[usize]>) {
-        if let Some(group) = self.groups.get_mut(members) {
-            group.queue.pop_front();
-        }
-    }
-
-    /// Starts a collective that is ready. False if its communicator cannot be made now.
-    fn start(
-        &mut self,
-        serial: Serial,
-        members: &Arc<[usize]>,
-        making: Option<&dyn Making>,
-    ) -> Result<bool, CommError> {
-        let Some(op) = self.ops.get(&serial) else { return Ok(true) };
-        let name = op.name.clone();
-        let comm = match self.groups.get(members).and_then(|g| g.comm) {
-            Some(comm) => comm,
-            None => {
-                let Some(making) = making.filter(|_| self.unmade.front() == Some(members)) else {
-                    return Ok(false);
-                };
-                making.begins(&name, members);
-                let made = self.world.of_ranks(members);
-                making.ends();
-                let comm = self.library(made, Some(&name))?;
-                self.unmade.pop_front();
-                if let Some(group) = self.groups.get_mut(members) {
-                    group.comm = Some(comm);
-                }
-                comm
-            }
-        };
-        let Some(op) = self.ops.get_mut(&serial) else { return Ok(true) };
-        let place = op.place(comm);
-        #[expect(unsafe_code, reason = "hands the memory of a call to the library")]
-        // SAFETY: as in `advance`.
-        let run = unsafe { Run::start(&op.call, &self.kit, &place, op.agreed) };
-        match run {
-            Ok(run) => {
-                op.phase = Phase::Running(run);
-                Ok(true)
-            }
-            Err(e) => self.library(Err(e), Some(&name)),
-        }
-    }
-
     fn end(&mut self, serial: Serial, result: Result<(), CommError>) {
         if let Some(op) = self.ops.get_mut(&serial) {
             op.phase = Phase::Ended(result);
@@ -511,6 +458,9 @@ impl Engine {
 
     /// This rank wants to give a collective up, if it still gathers.
     pub(super) fn give_up(&mut self, serial: Serial) -> Result<(), CommError> {
+        if self.stopped {
+            return Ok(());
+        }
         let Some(op) = self.ops.get(&serial).filter(|op| op.is_gathering()) else { return Ok(()) };
         let (key, position, name) = (op.key.clone(), op.position, op.name.clone());
         let told = match position {

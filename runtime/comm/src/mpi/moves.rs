@@ -46,7 +46,7 @@ pub(super) struct Run {
     /// Memory of ours that the library reads or writes meanwhile.
     staging: Vec<Staging>,
     /// Counts and offsets that the library reads meanwhile.
-    _counts: Vec<Vec<c_int>>,
+    counts: Vec<Vec<c_int>>,
     ordered: Option<Ordered>,
     /// From staging to the caller's memory, at the end.
     copies: Vec<(*const u8, *mut u8, usize)>,
@@ -207,23 +207,30 @@ fn ints(counts: &[usize]) -> Result<Vec<c_int>, String> {
 
 #[expect(unsafe_code, reason = "hands the memory of a call to the library")]
 impl Run {
-    /// Starts a call that was checked. `agreed` says that all members are known to have come.
+    /// A run of nothing yet.
+    pub(super) fn new() -> Run {
+        Run {
+            requests: Requests::new(),
+            staging: Vec::new(),
+            counts: Vec::new(),
+            ordered: None,
+            copies: Vec::new(),
+        }
+    }
+
+    /// Starts a call that was checked. `agreed` says that all members are known to have come. Where it fails, the library
+    /// may have begun a part: this must then be kept like one that runs. So whatever the library is given is put here first.
     ///
     /// # Safety
     /// The memory of the call stays valid and its own until this run has ended, or the library is not called any more.
     pub(super) unsafe fn start(
+        &mut self,
         call: &Call<'static>,
         kit: &Kit,
         place: &Place,
         agreed: bool,
-    ) -> Result<Run, String> {
-        let mut run = Run {
-            requests: Requests::new(),
-            staging: Vec::new(),
-            _counts: Vec::new(),
-            ordered: None,
-            copies: Vec::new(),
-        };
+    ) -> Result<(), String> {
+        let run = self;
         // SAFETY: the caller's promise; `Call::check` has compared counts and ranges with the buffers.
         unsafe {
             match call {
@@ -260,7 +267,7 @@ impl Run {
                 Call::Barrier => run.requests.barrier(place.comm)?,
             }
         }
-        Ok(run)
+        Ok(())
     }
 
     /// Goes on where the library has done its part. True at the end, after which no memory is touched.
@@ -339,8 +346,9 @@ impl Run {
             unsafe { self.reduce_chunks((monoid, dtype), ends, len, kit, place)? };
         }
         if !slices.is_empty() {
+            let ordered = self.ordered.insert(Ordered::new(monoid, slices));
             // SAFETY: the caller's promise.
-            self.ordered = Some(unsafe { Ordered::start(monoid, slices, &mut self.requests, kit, place)? });
+            unsafe { ordered.start(&mut self.requests, kit, place)? };
         }
         Ok(())
     }
@@ -377,13 +385,11 @@ impl Run {
             return Ok(());
         }
         if total <= kit.limit {
-            let (counts, starts) = (ints(counts)?, ints(&starts)?);
-            let of = kit.opaque(dtype)?;
-            let whole = (to, counts.as_slice(), starts.as_slice());
-            let own = counts[here] as usize;
-            // SAFETY: the caller's promise; `counts` and `starts` live as long as the run.
+            let (own, of) = (counts[here], kit.opaque(dtype)?);
+            self.counts = vec![ints(counts)?, ints(&starts)?];
+            let whole = (to, self.counts[0].as_slice(), self.counts[1].as_slice());
+            // SAFETY: the caller's promise; counts and starts live as long as the run.
             unsafe { self.requests.all_gather(place.comm, (from, own), whole, of)? };
-            self._counts.extend([counts, starts]);
             return Ok(());
         }
         let parts = |peer: usize, range: Range<usize>| Part { peer, range };
@@ -409,18 +415,16 @@ impl Run {
         if kit.is_ordered(monoid, dtype) {
             let shares = starts.iter().zip(counts).map(|(at, n)| *at..at + n).collect();
             let slice = Slice::of_pieces(from, to, dtype, shares);
+            let ordered = self.ordered.insert(Ordered::new(monoid, vec![slice]));
             // SAFETY: the caller's promise.
-            let ordered = unsafe { Ordered::start(monoid, vec![slice], &mut self.requests, kit, place)? };
-            self.ordered = Some(ordered);
-            return Ok(());
+            return unsafe { ordered.start(&mut self.requests, kit, place) };
         }
         let reduction = kit.reduction(monoid, dtype)?;
         if total <= kit.limit {
-            let counts = ints(counts)?;
-            // SAFETY: the caller's promise; `counts` lives as long as the run.
-            unsafe { self.requests.reduce_scatter(place.comm, (from, to, &counts), reduction)? };
-            self._counts.push(counts);
-            return Ok(());
+            self.counts = vec![ints(counts)?];
+            let pieces = (from, to, self.counts[0].as_slice());
+            // SAFETY: the caller's promise; the counts live as long as the run.
+            return unsafe { self.requests.reduce_scatter(place.comm, pieces, reduction) };
         }
         for (root, (start, count)) in starts.iter().zip(counts).enumerate() {
             for (at, n) in kit.chunks(*count) {

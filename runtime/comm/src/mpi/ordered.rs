@@ -95,37 +95,36 @@ fn layout(slices: &[Slice], member: Option<usize>) -> (Vec<usize>, usize) {
 
 #[expect(unsafe_code, reason = "hands the memory of a call to the library, and folds it")]
 impl Ordered {
-    /// # Safety
-    /// The memory of the slices stays valid and the caller's until this has ended, or the library is not called any more.
-    pub(super) unsafe fn start(
-        monoid: Monoid,
-        slices: Vec<Slice>,
-        requests: &mut Requests,
-        kit: &Kit,
-        place: &Place,
-    ) -> Result<Ordered, String> {
+    pub(super) fn new(monoid: Monoid, slices: Vec<Slice>) -> Ordered {
         let bytes: usize = slices.iter().map(|slice| slice.len() * slice.dtype.bytes()).sum();
         let whole = bytes <= WHOLE && slices.iter().all(|slice| slice.all);
         let stage = if whole { Stage::Whole } else { Stage::Share };
-        let mut ordered = Ordered { monoid, slices, stage, mine: Vec::new(), theirs: Vec::new() };
-        let share = |member| (!whole).then_some(member);
-        ordered.receive(requests, kit, place, |_| share(place.position))?;
+        Ordered { monoid, slices, stage, mine: Vec::new(), theirs: Vec::new() }
+    }
+
+    /// Posts what comes first. Where it fails, this must be kept all the same.
+    ///
+    /// # Safety
+    /// The memory of the slices stays valid and the caller's until this has ended, or the library is not called any more.
+    pub(super) unsafe fn start(
+        &mut self,
+        requests: &mut Requests,
+        kit: &Kit,
+        place: &Place,
+    ) -> Result<(), String> {
+        let whole = self.stage == Stage::Whole;
+        self.receive(requests, kit, place, |_| (!whole).then_some(place.position))?;
         if whole {
             // SAFETY: the caller's promise.
-            let message = unsafe { ordered.pack(None, |slice| slice.source) };
-            for peer in place.others() {
-                ordered.send(&message, requests, kit, place, peer)?;
-            }
-            ordered.mine.push(message.0);
-        } else {
-            for peer in place.others() {
-                // SAFETY: the caller's promise.
-                let message = unsafe { ordered.pack(Some(peer), |slice| slice.source) };
-                ordered.send(&message, requests, kit, place, peer)?;
-                ordered.mine.push(message.0);
-            }
+            let message = unsafe { self.pack(None, |slice| slice.source) };
+            return self.send(message, place.others(), requests, kit, place);
         }
-        Ok(ordered)
+        for peer in place.others() {
+            // SAFETY: the caller's promise.
+            let message = unsafe { self.pack(Some(peer), |slice| slice.source) };
+            self.send(message, [peer], requests, kit, place)?;
+        }
+        Ok(())
     }
 
     /// Goes on when all requests have ended. Whether there is more to wait for.
@@ -156,10 +155,7 @@ impl Ordered {
                 self.receive(requests, kit, place, Some)?;
                 // SAFETY: the caller's promise.
                 let message = unsafe { self.pack(Some(place.position), |slice| slice.target.cast_const()) };
-                for peer in place.others() {
-                    self.send(&message, requests, kit, place, peer)?;
-                }
-                self.mine.push(message.0);
+                self.send(message, place.others(), requests, kit, place)?;
                 return Ok(true);
             }
             Stage::Results => {
@@ -199,17 +195,21 @@ impl Ordered {
     }
 
     fn send(
-        &self,
-        (message, bytes): &(Staging, usize),
+        &mut self,
+        (message, bytes): (Staging, usize),
+        peers: impl IntoIterator<Item = usize>,
         requests: &mut Requests,
         kit: &Kit,
         place: &Place,
-        peer: usize,
     ) -> Result<(), String> {
-        for (at, n) in kit.chunks(*bytes) {
-            let from = (message.at(at), n, Type::bytes(1)?);
-            // SAFETY: the staging has so many bytes; the caller keeps it in `mine`.
-            unsafe { requests.send(place.comm, from, peer, self.tag(place))? };
+        let start = message.at(0);
+        self.mine.push(message);
+        for peer in peers {
+            for (at, n) in kit.chunks(bytes) {
+                let from = (start.wrapping_add(at), n, Type::bytes(1)?);
+                // SAFETY: the staging has so many bytes, and lives in `mine`: a `Vec` that moves keeps its contents in place.
+                unsafe { requests.send(place.comm, from, peer, self.tag(place))? };
+            }
         }
         Ok(())
     }

@@ -1,19 +1,24 @@
 //! What the threads of a process share: the engine under its lock, and the pulse.
 //!
 //! **The pulse** is a thread that looks after the engine while the device computes: it answers other ranks, hears that they
-//! end, and moves what is in flight.
+//! end, and moves what is in flight. **The watch** is one that never touches the engine: it ends the process where the thread
+//! that makes a communicator, and so keeps the engine, does not come back from the library.
 
 use super::engine::{Engine, Making};
+use super::wait::LAST_ANSWER;
 use crate::CallName;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 /// How often the pulse looks, with collectives in flight and without.
 const BUSY: Duration = Duration::from_micros(300);
 const IDLE: Duration = Duration::from_millis(5);
+
+/// How often the watch looks whether there is still something to watch; it is woken where there is.
+const ASLEEP: Duration = Duration::from_secs(1);
 
 /// How long messages that everything ends may take to leave.
 const FLUSH: Duration = Duration::from_millis(300);
@@ -27,6 +32,7 @@ pub(super) struct Shared {
     making: Mutex<Option<NowMaking>>,
     /// How long a communicator may take.
     most: Mutex<Duration>,
+    watch: OnceLock<Thread>,
     ends: AtomicBool,
 }
 
@@ -56,6 +62,7 @@ impl Shared {
             interrupted: AtomicBool::new(false),
             making: Mutex::new(None),
             most: Mutex::new(most),
+            watch: OnceLock::new(),
             ends: AtomicBool::new(false),
         }
     }
@@ -73,6 +80,19 @@ impl Shared {
                 Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
                 Err(TryLockError::WouldBlock) if since.elapsed() >= most => return None,
                 Err(TryLockError::WouldBlock) => std::thread::sleep(BUSY),
+            }
+        }
+    }
+
+    /// The engine, however long another thread copies under its lock; but the members of the communicator where it is one
+    /// that takes longer than that.
+    pub(super) fn engine_unless_making(&self, most: Duration) -> Result<MutexGuard<'_, Engine>, Vec<usize>> {
+        loop {
+            if let Some(engine) = self.engine_within(IDLE) {
+                return Ok(engine);
+            }
+            if let Some(making) = lock(&self.making).as_ref().filter(|m| m.since.elapsed() >= most) {
+                return Err(making.members.clone());
             }
         }
     }
@@ -96,31 +116,45 @@ impl Shared {
         }
     }
 
-    /// Starts the pulse, which ends with the last other user of what is shared, or by [`Shared::end_pulse`].
+    /// Starts the pulse and the watch, which end with the last other user of what is shared, or by
+    /// [`Shared::end_pulse`].
     pub(super) fn start_pulse(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        let shared = Arc::downgrade(self);
+        let watch = std::thread::Builder::new().name("mpi watch".into()).spawn(move || watch(&shared))?;
+        let _first = self.watch.set(watch.thread().clone());
         let shared = Arc::downgrade(self);
         std::thread::Builder::new().name("mpi pulse".into()).spawn(move || pulse(&shared))
     }
 
     pub(super) fn end_pulse(&self) {
         self.ends.store(true, Ordering::Relaxed);
+        self.wake_watch();
+    }
+
+    fn wake_watch(&self) {
+        if let Some(watch) = self.watch.get() {
+            watch.unpark();
+        }
+    }
+
+    /// Ends the process where a communicator is made without end.
+    fn look_at_making(&self) -> Duration {
+        let making = lock(&self.making);
+        let Some(NowMaking { since, call, members }) = &*making else { return ASLEEP };
+        let waited = since.elapsed();
+        if (self.interrupted() && waited >= LAST_ANSWER) || waited > *lock(&self.most) {
+            say(&format!(
+                "error: rank {} waited {:.1} s in {call} for the ranks {members:?} to set up their communicator: \
+                 one of them is stopped or dead",
+                self.rank,
+                waited.as_secs_f64()
+            ));
+            super::fatal(1);
+        }
+        IDLE
     }
 
     fn beat(&self) -> Duration {
-        if let Some(making) = &*lock(&self.making) {
-            let waited = making.since.elapsed();
-            if self.interrupted() || waited > *lock(&self.most) {
-                // The thread that makes it is in the library, and never comes back.
-                let NowMaking { call, members, .. } = making;
-                say(&format!(
-                    "error: rank {} waited {:.1} s in {call} for the ranks {members:?} to set up their communicator: \
-                     one of them is stopped or dead",
-                    self.rank,
-                    waited.as_secs_f64()
-                ));
-                super::fatal(1);
-            }
-        }
         let engine = match self.engine.try_lock() {
             Ok(engine) => Some(engine),
             Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
@@ -129,25 +163,34 @@ impl Shared {
         };
         let Some(mut engine) = engine else { return IDLE };
         // An error is noted in the engine, and told by the next call.
-        let _noted = engine.step(None);
+        let _noted = engine.step(Some(self));
         if engine.pending() > 0 { BUSY } else { IDLE }
     }
 }
 
 fn pulse(shared: &Weak<Shared>) {
-    loop {
-        let pause = match shared.upgrade() {
-            Some(shared) if !shared.ends.load(Ordering::Relaxed) => shared.beat(),
-            _ => return,
-        };
+    while let Some(pause) = pause_after(shared, Shared::beat) {
         std::thread::sleep(pause);
     }
+}
+
+fn watch(shared: &Weak<Shared>) {
+    while let Some(pause) = pause_after(shared, Shared::look_at_making) {
+        std::thread::park_timeout(pause);
+    }
+}
+
+/// Does a round's work, unless there is none any more.
+fn pause_after(shared: &Weak<Shared>, round: fn(&Shared) -> Duration) -> Option<Duration> {
+    let shared = shared.upgrade()?;
+    (!shared.ends.load(Ordering::Relaxed)).then(|| round(&shared))
 }
 
 impl Making for Shared {
     fn begins(&self, call: &CallName, members: &[usize]) {
         let (since, call, members) = (Instant::now(), call.clone(), members.to_vec());
         *lock(&self.making) = Some(NowMaking { since, call, members });
+        self.wake_watch();
     }
 
     fn ends(&self) {

@@ -19,6 +19,10 @@ const NAP: Duration = Duration::from_micros(50);
 pub(super) const ANSWER: Duration = Duration::from_secs(1);
 pub(super) const LAST_ANSWER: Duration = Duration::from_millis(250);
 
+/// How long a rank of which nothing else is known may take before it counts as stopped or dead: one that answers late may
+/// be in a long copy or fold.
+pub(super) const DOUBT: Duration = Duration::from_millis(500);
+
 /// A rank's hold on a collective.
 pub(super) struct Pending {
     shared: Arc<Shared>,
@@ -127,7 +131,7 @@ fn ended(engine: &Engine, serial: Serial) -> Option<Result<(), CommError>> {
 }
 
 /// Ends the hold on a collective, whose memory is touched no more from here on.
-fn release(
+pub(super) fn release(
     shared: &Shared,
     mut engine: MutexGuard<'_, Engine>,
     serial: Serial,
@@ -172,16 +176,25 @@ fn question(shared: &Shared, serial: Serial, since: Instant) -> Result<(), CommE
 }
 
 /// Asks all others where they are, until all have answered, or that time is over, or `until` finds something, which is
-/// the error then. Several threads may ask at a time.
+/// the error then. Several threads may ask at a time. Where this rank is itself held up in making a communicator, the
+/// members of that are those that have not answered.
 pub(super) fn ask<T>(
     shared: &Shared,
     most: Duration,
     until: impl Fn(&Engine) -> Option<T>,
 ) -> Result<World, T> {
-    let since = Instant::now();
-    shared.engine().tell_all(&Message::Ask);
+    let mut asked = None;
     loop {
-        let mut engine = shared.engine();
+        let mut engine = match shared.engine_unless_making(most) {
+            Ok(engine) => engine,
+            Err(members) => return Ok(World::without(&members, shared)),
+        };
+        // Time counts from the question, and not while this process is in a long copy itself.
+        let since = *asked.get_or_insert_with(|| {
+            let now = Instant::now();
+            engine.tell_all(&Message::Ask);
+            now
+        });
         // An error is noted in the engine, where `until` may find it.
         let _noted = engine.step(None);
         if let Some(found) = until(&engine) {
@@ -211,13 +224,32 @@ impl World {
         World { size: engine.size, ranks }
     }
 
+    /// Nothing is known but that the other ones of those do not answer.
+    fn without(silent: &[usize], shared: &Shared) -> World {
+        let answer = |rank: &usize| *rank == shared.rank || !silent.contains(rank);
+        let ranks = (0..shared.size).filter(answer).map(|rank| (rank, Status::default())).collect();
+        World { size: shared.size, ranks }
+    }
+
     /// Ranks that have not answered.
     pub(super) fn silent(&self) -> Vec<usize> {
         (0..self.size).filter(|rank| !self.ranks.contains_key(rank)).collect()
     }
 
-    /// Members that have not come to a collective, or do not answer, in ascending rank.
+    /// Members that have not come to a collective, or do not answer, in ascending rank. Where all have come, those that are
+    /// missed by members which first make another communicator.
     fn absent(&self, key: &Key) -> Vec<usize> {
+        let absent = self.not_come(key);
+        if !absent.is_empty() {
+            return absent;
+        }
+        let unmade = key.members.iter().filter_map(|rank| Some(&self.ranks.get(rank)?.unmade));
+        let waits = unmade.filter(|unmade| unmade.contains(&key.members)).filter_map(|unmade| unmade.first());
+        let first = waits.flat_map(|group| self.not_come(&Key { members: group.clone(), number: 0 }));
+        first.collect::<BTreeSet<usize>>().into_iter().collect()
+    }
+
+    fn not_come(&self, key: &Key) -> Vec<usize> {
         let came = |status: &Status| {
             status.posted.iter().any(|(members, n)| *members == key.members && *n > key.number)
         };
@@ -257,5 +289,32 @@ impl World {
         let number = |m: &Missing| m.at.as_ref().map(|call: &CallName| call.tag.sequence);
         let least = circle.iter().map(number).min();
         circle.into_iter().filter(|m| Some(number(m)) == least).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(members: [usize; 2]) -> Key {
+        Key { members: members.into(), number: 0 }
+    }
+
+    /// Ranks 0 and 1 have both come to their collective, but rank 1 first needs a communicator with rank 2.
+    #[test]
+    fn who_holds_up_a_communicator_is_missed() {
+        let status = |posted: &[[usize; 2]]| Status {
+            posted: posted.iter().map(|members| ((*members).into(), 1)).collect(),
+            unmade: posted.iter().map(|members| (*members).into()).collect(),
+            ..Status::default()
+        };
+        let world = |second: Status| World {
+            size: 3,
+            ranks: BTreeMap::from([(0, status(&[[0, 1]])), (1, status(&[[1, 2], [0, 1]])), (2, second)]),
+        };
+        let held_up = world(Status::default());
+        assert_eq!(held_up.absent(&key([0, 1])), [2]);
+        assert_eq!(held_up.stuck(&key([0, 1])).iter().map(|m| m.rank).collect::<Vec<_>>(), [2]);
+        assert!(world(status(&[[1, 2]])).absent(&key([0, 1])).is_empty());
     }
 }

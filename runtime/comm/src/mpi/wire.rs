@@ -44,6 +44,8 @@ pub(super) struct Status {
     /// The collective that it waits for.
     pub(super) waits: Option<Key>,
     pub(super) posted: Posted,
+    /// Its groups without a communicator, in the order in which they will have one.
+    pub(super) unmade: Vec<Arc<[usize]>>,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,10 @@ pub(super) enum Message {
     Verdict(Key, Verdict),
     /// To the first member of a group: a member wants to give up.
     Withdraw(Key),
+    /// To the first member of a group: the sender's next communicator is that of this group.
+    Ready(Arc<[usize]>),
+    /// From the first member of a group: all make its communicator now.
+    Make(Arc<[usize]>),
     /// Where are you?
     Ask,
     Answer(Status),
@@ -90,6 +96,8 @@ impl Message {
                 w.option(status.last.as_ref(), Writer::name);
                 w.option(status.waits.as_ref(), Writer::key);
                 w.posted(&status.posted);
+                w.size(status.unmade.len());
+                status.unmade.iter().for_each(|members| w.sizes(members));
             }
             Message::Abort(rank, reason) => {
                 w.byte(5);
@@ -101,6 +109,14 @@ impl Message {
                 w.posted(posted);
             }
             Message::Letter(more, part) => return Message::letter(*more, part),
+            Message::Ready(members) => {
+                w.byte(8);
+                w.sizes(members);
+            }
+            Message::Make(members) => {
+                w.byte(9);
+                w.sizes(members);
+            }
         }
         w.0
     }
@@ -133,11 +149,15 @@ impl Message {
             3 => Message::Ask,
             4 => {
                 let (last, waits) = (r.option(Reader::name)?, r.option(Reader::key)?);
-                Message::Answer(Status { last, waits, posted: r.posted()? })
+                let posted = r.posted()?;
+                let unmade = r.many(Reader::members)?;
+                Message::Answer(Status { last, waits, posted, unmade })
             }
             5 => Message::Abort(r.size()?, r.text()?),
             6 => Message::Left(r.posted()?),
             7 => Message::Letter(r.byte()? != 0, r.bytes()?.to_vec()),
+            8 => Message::Ready(r.members()?),
+            9 => Message::Make(r.members()?),
             _ => return None,
         };
         r.0.is_empty().then_some(message)
@@ -354,12 +374,17 @@ impl<'a> Reader<'a> {
         Some(CallName { kind: self.kind()?, tag: self.tag()? })
     }
 
+    /// The members of a group, of which there are some.
+    fn members(&mut self) -> Option<Arc<[usize]>> {
+        self.sizes().filter(|members| !members.is_empty()).map(Arc::from)
+    }
+
     fn key(&mut self) -> Option<Key> {
-        Some(Key { members: self.sizes()?.into(), number: self.number()? })
+        Some(Key { members: self.members()?, number: self.number()? })
     }
 
     fn posted(&mut self) -> Option<Posted> {
-        self.many(|r| Some((r.sizes()?.into(), r.number()?)))
+        self.many(|r| Some((r.members()?, r.number()?)))
     }
 
     fn parts(&mut self) -> Option<Arc<[Part]>> {
@@ -483,12 +508,15 @@ mod tests {
             last: Some(name),
             waits: Some(key()),
             posted: vec![(vec![0, 1].into(), 9), (vec![1].into(), 1)],
+            unmade: vec![vec![2, 0].into(), vec![0, 1].into()],
         };
         messages.extend([
             Message::Verdict(key(), Verdict::Go),
             Message::Verdict(key(), Verdict::Conflict(Box::new([(0, barrier()), (1, barrier())]))),
             Message::Verdict(key(), Verdict::Withdrawn(1)),
             Message::Withdraw(key()),
+            Message::Ready(vec![3, 1].into()),
+            Message::Make(vec![0, 2].into()),
             Message::Ask,
             Message::Answer(Status::default()),
             Message::Answer(status),
