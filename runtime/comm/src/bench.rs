@@ -268,12 +268,12 @@ fn world(transport: &impl Transport) -> Group {
 fn one<T: Transport>(transport: &mut T, job: &Job, sequence: &mut u64) -> Result<Sample, CommError> {
     let group = world(transport);
     match job.dtype {
-        DType::F64 => measure::<f64>(transport, &group, job, sequence),
-        DType::F32 => measure::<f32>(transport, &group, job, sequence),
-        DType::I32 => measure::<i32>(transport, &group, job, sequence),
-        DType::BF16 => measure::<half::bf16>(transport, &group, job, sequence),
+        DType::F64 => measure::<f64, T>(transport, &group, job, sequence),
+        DType::F32 => measure::<f32, T>(transport, &group, job, sequence),
+        DType::I32 => measure::<i32, T>(transport, &group, job, sequence),
+        DType::BF16 => measure::<half::bf16, T>(transport, &group, job, sequence),
         DType::U8 | DType::Bool | DType::PairF32 | DType::PairF64 => {
-            measure::<u8>(transport, &group, job, sequence)
+            measure::<u8, T>(transport, &group, job, sequence)
         }
     }
 }

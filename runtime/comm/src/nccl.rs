@@ -11,7 +11,7 @@
 //! **Order.** Everything runs on one stream of our own. With [`Ordering::Events`] the device orders it: a collective waits for
 //! all work that the context had when it was posted, and what is submitted after [`InFlight::complete`] waits for the
 //! collective. The host never waits, so an error may come after `complete` has returned: the next call gives it, or
-//! [`Transport::settle`]. With [`Ordering::HostSync`] the host waits before and after, and members meet on the control plane
+//! [`Transport::settle`]. In the first step alone the host waits for each. With [`Ordering::HostSync`] the host waits before and after, and members meet on the control plane
 //! before any of them starts.
 //!
 //! **Reductions** run in an order that NCCL chooses, so floating-point sums may differ from other transports' in the last
@@ -278,6 +278,10 @@ impl Transport for NcclTransport {
         }
         // SAFETY: the caller's promise: the memory stays until the collective has ended, in the device's order.
         let number = unsafe { self.inner.launch(group, &name, &call, self.timeout) }?;
+        if self.first_step {
+            // Engines choose their kernels in the first step by timing them: no collective is to keep the GPU busy meanwhile.
+            self.inner.wait(Some(number + 1), Some(&name))?;
+        }
         Ok(Box::new(Posted { inner: self.inner.clone(), number, name, result: None }))
     }
 

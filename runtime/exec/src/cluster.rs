@@ -310,23 +310,57 @@ impl Cluster {
         step_number: u64,
         provider: &Provider,
     ) -> Result<StepReport, ExecError> {
-        let begin = Instant::now();
-        let loaded = self.loaded(program)?;
-        let jobs = loaded.inputs.iter().map(|inputs| {
-            let (inputs, provider) = (inputs.clone(), provider.clone());
-            move |engine: &mut Engine| {
-                let rank = engine.rank();
-                let given = provider(rank, &inputs).map_err(|message| {
-                    let error = ExecError::Provider { rank, message };
-                    engine.abort(&error.to_string());
-                    error
-                })?;
+        self.run_by(program, |inputs| {
+            let give = giver(inputs, provider);
+            move |engine| {
+                let given = give(engine)?;
                 let begin = Instant::now();
-                let outputs = engine.run(program, given, step_number)?;
-                Ok((outputs, begin.elapsed()))
+                Ok((engine.run(program, given, step_number)?, begin.elapsed()))
+            }
+        })
+    }
+
+    /// Has every device keep inputs, for any number of [`Cluster::run_held`].
+    pub fn hold_inputs(&self, program: ProgramId, provider: &Provider) -> Result<(), ExecError> {
+        let jobs = self.loaded(program)?.inputs.iter().map(|inputs| {
+            let give = giver(inputs, provider);
+            move |engine: &mut Engine| {
+                let given = give(engine)?;
+                engine.hold_inputs(program, given)
             }
         });
-        let answers = self.on_each(jobs)?;
+        self.on_each(jobs).map(|_| ())
+    }
+
+    /// Has every device give up the memory of inputs that it keeps.
+    pub fn release_inputs(&self, program: ProgramId) -> Result<(), ExecError> {
+        self.on_all(move |engine| engine.release_inputs(program)).map(|_| ())
+    }
+
+    /// [`Cluster::run`] on the inputs that devices keep: nothing is made, and nothing moves between host and device, but
+    /// the outputs.
+    pub fn run_held(&self, program: ProgramId, step_number: u64) -> Result<StepReport, ExecError> {
+        self.run_by(program, |_| {
+            move |engine| {
+                let begin = Instant::now();
+                Ok((engine.run_held(program, step_number)?, begin.elapsed()))
+            }
+        })
+    }
+
+    fn run_by<F>(
+        &self,
+        program: ProgramId,
+        job: impl Fn(&Arc<[InputLeaf]>) -> F,
+    ) -> Result<StepReport, ExecError>
+    where
+        F: FnOnce(&mut Engine) -> Result<(BTreeMap<String, HostTensor>, Duration), ExecError>
+            + Send
+            + 'static,
+    {
+        let begin = Instant::now();
+        let loaded = self.loaded(program)?;
+        let answers = self.on_each(loaded.inputs.iter().map(job))?;
         let devices = answers.iter().map(|a| a.1).collect();
         let parts: Vec<_> = answers.into_iter().map(|a| a.0).collect();
         let outputs = self.whole_outputs(loaded, parts)?;
@@ -473,6 +507,22 @@ impl Cluster {
                 let _ = thread.join();
             }
         }
+    }
+}
+
+/// What gives a device its inputs, and ends all where it fails.
+fn giver(
+    inputs: &Arc<[InputLeaf]>,
+    provider: &Provider,
+) -> impl FnOnce(&mut Engine) -> Result<Vec<HostTensor>, ExecError> + Send + use<> {
+    let (inputs, provider) = (inputs.clone(), provider.clone());
+    move |engine| {
+        let rank = engine.rank();
+        provider(rank, &inputs).map_err(|message| {
+            let error = ExecError::Provider { rank, message };
+            engine.abort(&error.to_string());
+            error
+        })
     }
 }
 

@@ -1,5 +1,9 @@
 //! The engine of one device: its parameters and moments, and the programs that work on them.
 
+mod inputs;
+
+pub use inputs::{InputLeaf, input_leaves};
+
 use crate::build::place;
 use crate::collective::Failed;
 use crate::devices::DeviceKind;
@@ -10,8 +14,9 @@ use crate::own::Dice;
 use crate::plain::Lost;
 use crate::program::Ended;
 use crate::trace::{DeviceTrace, Recorder};
+use inputs::Inputs;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
-use meshwright_plan::{Axis, DType, Dim, Init, Leaf, LeafKind, Plan, StepKind};
+use meshwright_plan::{Axis, DType, Init, Leaf, LeafKind, Plan, StepKind};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -21,26 +26,6 @@ use std::sync::Arc;
 /// A loaded program, by order of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProgramId(pub usize);
-
-/// An input as one device needs it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct InputLeaf {
-    /// Name of the input. It may occur several times, in different ranges.
-    pub name: String,
-    /// Its dims in declared order; the first counts examples.
-    pub dims: Vec<Dim>,
-    /// What the device needs of each dim; may be empty.
-    pub ranges: Vec<Range<usize>>,
-    /// Type of the elements.
-    pub dtype: DType,
-}
-
-impl InputLeaf {
-    /// Shape of the tensor that the device needs.
-    pub fn shape(&self) -> Vec<usize> {
-        self.ranges.iter().map(ExactSizeIterator::len).collect()
-    }
-}
 
 /// A parameter or moment, whole.
 #[derive(Clone, Debug, PartialEq)]
@@ -195,11 +180,6 @@ impl Engine {
         self.machine.plan(program.0).ok_or(ExecError::NoProgram { rank: self.rank, program: program.0 })
     }
 
-    /// The inputs of a program, in the order in which [`Engine::run`] takes them.
-    pub fn input_leaves(&self, program: ProgramId) -> Result<Vec<InputLeaf>, ExecError> {
-        Ok(input_leaves(self.plan(program)?, self.rank))
-    }
-
     /// Runs a program once. `inputs` are this device's blocks in the order of [`Engine::input_leaves`]; `step_number`
     /// counts from 1. Gives this device's blocks of the outputs, by name.
     ///
@@ -208,6 +188,15 @@ impl Engine {
         &mut self,
         program: ProgramId,
         inputs: Vec<HostTensor>,
+        step_number: u64,
+    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+        self.run_with(program, Inputs::Given(inputs), step_number)
+    }
+
+    fn run_with(
+        &mut self,
+        program: ProgramId,
+        inputs: Inputs,
         step_number: u64,
     ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
         if self.broken {
@@ -226,25 +215,6 @@ impl Engine {
         self.end_all_on_error(ran)
     }
 
-    fn bind_inputs(&mut self, id: ProgramId, plan: &Plan, inputs: Vec<HostTensor>) -> Result<(), ExecError> {
-        let rank = self.rank;
-        let coords = plan.mesh.coords(rank);
-        let leaves: Vec<&Leaf> = plan.leaves.iter().filter(|l| l.kind == LeafKind::Input).collect();
-        if leaves.len() != inputs.len() {
-            let name = leaves.last().map_or_else(String::new, |l| l.name.clone());
-            let problem = format!("{} tensors were given for {} inputs", inputs.len(), leaves.len());
-            return Err(ExecError::Input { rank, name, problem });
-        }
-        for (leaf, value) in leaves.into_iter().zip(inputs) {
-            let buffer = plan.buffer(leaf.buf);
-            if let Some(problem) = misfit(&value, buffer.dtype, &buffer.ranges(&plan.mesh, &coords)) {
-                return Err(ExecError::Input { rank, name: leaf.name.clone(), problem });
-            }
-            self.machine.put(id.0, leaf.buf, value);
-        }
-        Ok(())
-    }
-
     fn end_all_on_error<T>(&mut self, result: Result<T, ExecError>) -> Result<T, ExecError> {
         if let Err(error) = &result {
             self.abort(&error.to_string());
@@ -257,13 +227,16 @@ impl Engine {
     fn try_run(
         &mut self,
         id: ProgramId,
-        inputs: Vec<HostTensor>,
+        inputs: Inputs,
         step_number: u64,
         at: &mut Option<usize>,
     ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
         let rank = self.rank;
         let plan = self.plan(id)?.clone();
-        self.bind_inputs(id, &plan, inputs)?;
+        match inputs {
+            Inputs::Given(inputs) => self.bind(id, &plan, inputs)?,
+            Inputs::Held => self.bind_held(id, &plan)?,
+        }
         for leaf in &plan.leaves {
             match leaf.kind {
                 LeafKind::Input => {}
@@ -443,23 +416,6 @@ impl Engine {
     pub fn state_address(&self, name: &str) -> Result<Option<usize>, ExecError> {
         self.held(name).map(|_| self.machine.address(name))
     }
-}
-
-/// The inputs that the device of that rank needs for a Plan, in the order in which [`Engine::run`] takes them.
-pub fn input_leaves(plan: &Plan, rank: usize) -> Vec<InputLeaf> {
-    let coords = plan.mesh.coords(rank);
-    let leaves = plan.leaves.iter().filter(|l| l.kind == LeafKind::Input);
-    leaves
-        .map(|leaf| {
-            let buffer = plan.buffer(leaf.buf);
-            InputLeaf {
-                name: leaf.name.clone(),
-                dims: leaf.dims.clone(),
-                ranges: buffer.ranges(&plan.mesh, &coords),
-                dtype: buffer.dtype,
-            }
-        })
-        .collect()
 }
 
 fn misfit(value: &HostTensor, dtype: DType, ranges: &[Range<usize>]) -> Option<String> {

@@ -40,6 +40,9 @@ pub(crate) trait Machine: Send {
     /// Binds a buffer to a kept tensor, which is then no longer kept; whether there was one.
     fn put_kept(&mut self, program: usize, buf: BufId, name: &str) -> bool;
 
+    /// The same, and it stays kept: what the program does with its storage is done to a copy.
+    fn put_copy(&mut self, program: usize, buf: BufId, name: &str) -> bool;
+
     /// Runs all steps; random values are those of `dice`, `at` is kept at the step that runs, and `recorder` is told of
     /// each.
     fn run(
@@ -73,6 +76,9 @@ pub(crate) trait Machine: Send {
 
     /// Keeps a tensor.
     fn set(&mut self, name: &str, value: HostTensor);
+
+    /// Drops a kept tensor, if there is one.
+    fn forget(&mut self, name: &str);
 
     /// A copy of a kept tensor.
     fn get(&self, name: &str, dtype: DType, shape: &[usize]) -> Result<Option<HostTensor>, Lost>;
@@ -134,6 +140,12 @@ impl Machine for OwnMachine {
         true
     }
 
+    fn put_copy(&mut self, program: usize, buf: BufId, name: &str) -> bool {
+        let Some(held) = self.kept.get(name).cloned() else { return false };
+        self.programs[program].put(buf, held);
+        true
+    }
+
     fn run(
         &mut self,
         program: usize,
@@ -181,6 +193,10 @@ impl Machine for OwnMachine {
         self.kept.insert(name.into(), from_host(value));
     }
 
+    fn forget(&mut self, name: &str) {
+        self.kept.remove(name);
+    }
+
     fn get(&self, name: &str, dtype: DType, shape: &[usize]) -> Result<Option<HostTensor>, Lost> {
         Ok(self.kept.get(name).map(|t| to_host(t, dtype, shape)))
     }
@@ -221,6 +237,12 @@ impl<B: Plain> Machine for PlainMachine<B> {
 
     fn put_kept(&mut self, program: usize, buf: BufId, name: &str) -> bool {
         let Some(held) = self.kept.remove(name) else { return false };
+        self.programs[program].bind(buf, held);
+        true
+    }
+
+    fn put_copy(&mut self, program: usize, buf: BufId, name: &str) -> bool {
+        let Some(held) = self.kept.get(name).cloned() else { return false };
         self.programs[program].bind(buf, held);
         true
     }
@@ -269,6 +291,10 @@ impl<B: Plain> Machine for PlainMachine<B> {
 
     fn set(&mut self, name: &str, value: HostTensor) {
         self.kept.insert(name.into(), Kept::new(value, None, &self.device));
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.kept.remove(name);
     }
 
     fn get(&self, name: &str, dtype: DType, shape: &[usize]) -> Result<Option<HostTensor>, Lost> {

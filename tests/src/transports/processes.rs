@@ -4,7 +4,7 @@ use super::faults::{Fault, play};
 use super::{Settings, run};
 use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::mpi::{DeviceTransport, MpiOptions, MpiTransport, Watch, fatal, init};
-use meshwright_comm::nccl::{NcclOptions, NcclTransport, Staged};
+use meshwright_comm::nccl::{Checks, NcclOptions, NcclTransport, Staged};
 use meshwright_comm::{CommError, Timeouts, Transport};
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -127,9 +127,15 @@ fn device(args: &Args, mut control: Box<dyn Transport>, gpu: usize) -> Result<()
     let options = NcclOptions {
         paths: Paths::from_env(|name| std::env::var_os(name)),
         timeouts: args.options.timeouts,
+        checks: Checks::Always,
         ..NcclOptions::default()
     };
-    part(args, &mut Staged(NcclTransport::new(control, gpu as u32, &options)?))
+    let mut transport = Staged(NcclTransport::new(control, gpu as u32, &options)?);
+    if args.fault.is_none() {
+        // From here on the host does not wait.
+        transport.first_step_done();
+    }
+    part(args, &mut transport)
 }
 
 /// As the command does it: looks who does not answer. Then the device says where it waited, if it waits; else this does.

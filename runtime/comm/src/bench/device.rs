@@ -190,15 +190,15 @@ impl<'a, T: Pattern> Bench<'a, T> {
 }
 
 /// Warms up, times, checks.
-pub(super) fn measure<T: Pattern>(
-    transport: &mut impl Transport,
+pub(super) fn measure<T: Pattern, U: Transport>(
+    transport: &mut U,
     group: &Group,
     job: &Job,
     sequence: &mut u64,
 ) -> Result<Sample, CommError> {
     let mut bench = Bench::<T>::new(transport, group, job)?;
     let what: Arc<str> = format!("benchmark of {} bytes", job.bytes).into();
-    let mut call = |bench: &mut Bench<'_, T>| {
+    let mut call = |transport: &mut U, bench: &mut Bench<'_, T>| {
         *sequence += 1;
         let tag = Tag::new(*sequence, what.clone(), 0);
         let begin = Instant::now();
@@ -210,14 +210,16 @@ pub(super) fn measure<T: Pattern>(
     // The memory must be there before it is timed. What is folded in place grows from call to call, which no time depends on.
     bench.fill(0)?;
     for _ in 0..job.warmup {
-        call(&mut bench)?;
+        call(&mut *transport, &mut bench)?;
     }
+    // Calls are compared up to here, and no more.
+    transport.first_step_done();
     for _ in 0..job.iterations {
-        sample.times.push(call(&mut bench)?);
+        sample.times.push(call(&mut *transport, &mut bench)?);
     }
     for round in 1..=job.checks {
         bench.fill(round)?;
-        call(&mut bench)?;
+        call(&mut *transport, &mut bench)?;
         sample.wrong += bench.wrong(round)?;
     }
     Ok(sample)

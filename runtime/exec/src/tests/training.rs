@@ -267,3 +267,31 @@ fn copies_that_drift_apart_are_found_and_made_equal() {
     assert_eq!(cluster.differing_copies().unwrap(), Vec::<String>::new());
     assert_eq!(cluster.state("w1").unwrap(), whole);
 }
+
+/// Steps on inputs that the devices hold give what steps on inputs that are given anew do, and leave them as they are.
+#[test]
+fn inputs_may_be_held_for_many_steps() {
+    let mesh = Mesh::new([("r", 2)]);
+    let plan = Arc::new(network(&mesh, &[Axis(0)], &[], 8, true));
+    let inputs = whole_inputs(BTreeMap::from([
+        ("x".to_string(), noise_tensor(FLOAT, &[8, 6], 3)),
+        ("label".to_string(), tensor(DType::I32, &[8], vec![0., 1., 2., 3., 3., 2., 1., 0.])),
+    ]));
+    let (mut anew, mut held) = (cluster(&mesh), cluster(&mesh));
+    let ids = [&mut anew, &mut held].map(|c| {
+        let id = c.load(plan.clone()).unwrap();
+        c.init_state(id, 7).unwrap();
+        id
+    });
+    assert!(matches!(held.run_held(ids[1], 1), Err(ExecError::Input { .. })));
+    let mut held = cluster(&mesh);
+    let id = held.load(plan.clone()).unwrap();
+    held.init_state(id, 7).unwrap();
+    held.hold_inputs(id, &inputs).unwrap();
+    for step in 1..=3 {
+        let want = anew.run(ids[0], step, &inputs).unwrap();
+        assert_eq!(held.run_held(id, step).unwrap().outputs, want.outputs, "step {step}");
+    }
+    held.release_inputs(id).unwrap();
+    assert!(held.run_held(id, 4).is_err());
+}

@@ -347,7 +347,8 @@ fn two_ranks_that_share_a_gpu_need_leave_of_nccl() {
 fn a_missing_library_is_named_and_ends_all() {
     let ends = World::new(2, Timeouts::all(Duration::from_secs(60)));
     let good = options(Timeouts::all(Duration::from_secs(60)));
-    let bad = NcclOptions { paths: crate::gpu::load::Paths::all("/nowhere/libnccl.so.2"), ..good.clone() };
+    let mut bad = good.clone();
+    bad.paths.nccl = Some("/nowhere/libnccl.so.2".into());
     let first = fake::gpus(2);
     let results: Vec<_> = std::thread::scope(|scope| {
         let (good, bad) = (&good, &bad);

@@ -1,0 +1,148 @@
+//! The inputs of programs: what a device needs of each, given anew for a step or held on the device for many.
+
+use super::{Engine, ProgramId, misfit};
+use crate::error::ExecError;
+use crate::host::HostTensor;
+use meshwright_plan::{BufId, DType, Dim, Leaf, LeafKind, Plan};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// An input as one device needs it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputLeaf {
+    /// Name of the input. It may occur several times, in different ranges.
+    pub name: String,
+    /// Its dims in declared order; the first counts examples.
+    pub dims: Vec<Dim>,
+    /// What the device needs of each dim; may be empty.
+    pub ranges: Vec<Range<usize>>,
+    /// Type of the elements.
+    pub dtype: DType,
+}
+
+impl InputLeaf {
+    /// Shape of the tensor that the device needs.
+    pub fn shape(&self) -> Vec<usize> {
+        self.ranges.iter().map(ExactSizeIterator::len).collect()
+    }
+}
+
+/// Where the inputs of a step come from.
+pub(super) enum Inputs {
+    /// This device's blocks, in the order of [`Engine::input_leaves`].
+    Given(Vec<HostTensor>),
+    /// See [`Engine::hold_inputs`].
+    Held,
+}
+
+/// The inputs that the device of that rank needs for a Plan, in the order in which [`Engine::run`] takes them.
+pub fn input_leaves(plan: &Plan, rank: usize) -> Vec<InputLeaf> {
+    let coords = plan.mesh.coords(rank);
+    let leaves = plan.leaves.iter().filter(|l| l.kind == LeafKind::Input);
+    leaves
+        .map(|leaf| {
+            let buffer = plan.buffer(leaf.buf);
+            InputLeaf {
+                name: leaf.name.clone(),
+                dims: leaf.dims.clone(),
+                ranges: buffer.ranges(&plan.mesh, &coords),
+                dtype: buffer.dtype,
+            }
+        })
+        .collect()
+}
+
+/// The name under which an input is kept; no parameter has such a one.
+fn kept(id: ProgramId, buf: BufId) -> String {
+    format!("input {} of program {}", buf.0, id.0)
+}
+
+impl Engine {
+    /// The inputs of a program, in the order in which [`Engine::run`] takes them.
+    pub fn input_leaves(&self, program: ProgramId) -> Result<Vec<InputLeaf>, ExecError> {
+        Ok(input_leaves(self.plan(program)?, self.rank))
+    }
+
+    /// Keeps inputs on the device, for any number of [`Engine::run_held`], in place of those that were held before. They take
+    /// memory there that the Plan's peak does not count.
+    ///
+    /// # Errors
+    ///
+    /// Where they do not fit the program.
+    pub fn hold_inputs(&mut self, program: ProgramId, inputs: Vec<HostTensor>) -> Result<(), ExecError> {
+        let plan = self.plan(program)?.clone();
+        for (buf, value) in self.fitting(&plan, inputs)? {
+            self.machine.set(&kept(program, buf), value);
+        }
+        Ok(())
+    }
+
+    /// Gives up the memory of inputs that are held.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no such program.
+    pub fn release_inputs(&mut self, program: ProgramId) -> Result<(), ExecError> {
+        let plan = self.plan(program)?.clone();
+        for leaf in plan.leaves.iter().filter(|l| l.kind == LeafKind::Input) {
+            self.machine.forget(&kept(program, leaf.buf));
+        }
+        Ok(())
+    }
+
+    /// [`Engine::run`] on the inputs that are held.
+    ///
+    /// # Errors
+    ///
+    /// Where one is not held, and those of [`Engine::run`].
+    pub fn run_held(
+        &mut self,
+        program: ProgramId,
+        step_number: u64,
+    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+        self.run_with(program, Inputs::Held, step_number)
+    }
+
+    pub(super) fn bind(
+        &mut self,
+        id: ProgramId,
+        plan: &Plan,
+        inputs: Vec<HostTensor>,
+    ) -> Result<(), ExecError> {
+        for (buf, value) in self.fitting(plan, inputs)? {
+            self.machine.put(id.0, buf, value);
+        }
+        Ok(())
+    }
+
+    pub(super) fn bind_held(&mut self, id: ProgramId, plan: &Plan) -> Result<(), ExecError> {
+        for leaf in plan.leaves.iter().filter(|l| l.kind == LeafKind::Input) {
+            if !self.machine.put_copy(id.0, leaf.buf, &kept(id, leaf.buf)) {
+                let problem = "the device holds none".into();
+                return Err(ExecError::Input { rank: self.rank, name: leaf.name.clone(), problem });
+            }
+        }
+        Ok(())
+    }
+
+    /// Each input with its buffer, if all fit.
+    fn fitting(&self, plan: &Plan, inputs: Vec<HostTensor>) -> Result<Vec<(BufId, HostTensor)>, ExecError> {
+        let rank = self.rank;
+        let coords = plan.mesh.coords(rank);
+        let leaves: Vec<&Leaf> = plan.leaves.iter().filter(|l| l.kind == LeafKind::Input).collect();
+        if leaves.len() != inputs.len() {
+            let name = leaves.last().map_or_else(String::new, |l| l.name.clone());
+            let problem = format!("{} tensors were given for {} inputs", inputs.len(), leaves.len());
+            return Err(ExecError::Input { rank, name, problem });
+        }
+        let mut fitting = Vec::with_capacity(inputs.len());
+        for (leaf, value) in leaves.into_iter().zip(inputs) {
+            let buffer = plan.buffer(leaf.buf);
+            if let Some(problem) = misfit(&value, buffer.dtype, &buffer.ranges(&plan.mesh, &coords)) {
+                return Err(ExecError::Input { rank, name: leaf.name.clone(), problem });
+            }
+            fitting.push((leaf.buf, value));
+        }
+        Ok(fitting)
+    }
+}
