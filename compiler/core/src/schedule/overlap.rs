@@ -98,14 +98,26 @@ fn within(mut plan: Plan, limit: usize) -> Plan {
     plan
 }
 
-/// Orders the steps of the update by the last collective before it that they depend on: of the gradients that come first, the
-/// parameters are first, and the collective of the last ones has the most time. What depends on the same stays in its order.
+/// Orders the steps of the update by when the collectives before it can start that they depend on: of the gradients that come
+/// first, the parameters are first, and the collective of the last ones has the most time. What depends on the same stays in
+/// its order.
 fn updates_as_gradients_come(plan: &mut Plan) {
     let first = plan.steps.iter().rposition(|s| s.phase != Phase::Update).map_or(0, |i| i + 1);
+    // When buffers are there, if collectives took no time; of those that collectives make also by themselves.
+    let mut made: BTreeMap<BufId, usize> = BTreeMap::new();
     let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
     for (i, step) in plan.steps[..first].iter().enumerate() {
+        let at = match &step.kind {
+            StepKind::Collective(_) => {
+                let reads = step.kind.reads();
+                reads.iter().filter_map(|o| made.get(&o.buf)).max().copied().unwrap_or(0)
+            }
+            _ => i + 1,
+        };
+        let writes = step.kind.writes();
+        made.extend(writes.iter().map(|o| (o.buf, at)));
         if let StepKind::Collective(_) = &step.kind {
-            last.extend(step.kind.writes().iter().map(|o| (o.buf, i + 1)));
+            last.extend(writes.iter().map(|o| (o.buf, at)));
         }
     }
     let mut update: Vec<(usize, Step)> = Vec::new();
@@ -355,6 +367,26 @@ mod tests {
         assert_eq!(names, all);
         let made = |i: usize| after.steps[i].kind.writes()[0].buf.0;
         assert_eq!([made(4), made(6), made(8), made(9)], [7, 6, 5, 8]);
+    }
+
+    /// Also where collectives stand in another order, behind all that computes.
+    #[test]
+    fn gradients_come_when_they_are_computed() {
+        let update = |s: Step| Step { phase: Phase::Update, ..s };
+        let steps = vec![
+            map(&[0], 1),
+            map(&[0], 2),
+            sum(2, 3),
+            sum(1, 4),
+            update(map(&[3], 5)),
+            update(map(&[4], 6)),
+            update(map(&[5, 6], 7)),
+        ];
+        let (names, after) = scheduled(plan(8, &[], steps), FLIGHT_BYTES);
+        let all = ["map", "all_reduce 0", "map", "all_reduce 1", "wait 0", "map", "wait 1", "map", "map"];
+        assert_eq!(names, all);
+        let made = |i: usize| after.steps[i].kind.writes()[0].buf.0;
+        assert_eq!([made(5), made(7), made(8)], [6, 5, 7]);
     }
 
     #[test]
