@@ -248,8 +248,14 @@ fn a_launcher_without_mpi_does_not_start_the_same_run_several_times() {
         for part in ["error[E0525]", "4 processes", size, "cargo build --release --features mpi"] {
             assert!(first.err.contains(part), "{size}: {part}: {}", first.err);
         }
+        // One speaks; but platforms that set this variable keep a log for each.
         let other = launched(size, rank, "3", &[]);
-        assert_eq!((other.code, other.err.as_str()), (Some(1), ""), "{size}");
+        assert_eq!(
+            (other.code, other.err.is_empty()),
+            (Some(1), size != "WORLD_SIZE"),
+            "{size}: {}",
+            other.err
+        );
     }
     // Where it is meant.
     let meant = launched("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "0", &["--transport", "threads"]);

@@ -7,13 +7,18 @@
 //!
 //! Where a mesh is spread over several processes, each has a cluster, and all make the same calls in the same order.
 
+mod copies;
+mod runs;
+mod states;
+
+pub use runs::{Provider, StepReport};
+
 use crate::devices::{DeviceCollectives, DeviceKind};
 use crate::engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves, panic_message};
 use crate::error::{ExecError, Place};
-use crate::host::HostTensor;
 use crate::machine::Memory;
-use crate::processes::{About, Processes};
-use crate::share::{Blocks, bytes_of, from_bytes};
+use crate::processes::Processes;
+use crate::share::Blocks;
 use crate::trace::DeviceTrace;
 use meshwright_comm::{Timeouts, Transport, World};
 use meshwright_plan::{BufId, LeafKind, Mesh, Plan};
@@ -23,7 +28,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// How to start the devices.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,21 +43,6 @@ pub struct ClusterOptions {
     pub gpus: Option<usize>,
     /// How GPUs communicate.
     pub collectives: DeviceCollectives,
-}
-
-/// Gives each device its inputs: called on the device's own thread with its rank and what it needs, in the order of
-/// [`Engine::input_leaves`].
-pub type Provider = Arc<dyn Fn(usize, &[InputLeaf]) -> Result<Vec<HostTensor>, String> + Send + Sync>;
-
-/// What one step gave.
-#[derive(Clone, Debug)]
-pub struct StepReport {
-    /// The outputs, whole, by name.
-    pub outputs: BTreeMap<String, HostTensor>,
-    /// Time from the call to the last answer.
-    pub wall: Duration,
-    /// For each device of this process the time in its program, without the provider.
-    pub devices: Vec<Duration>,
 }
 
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
@@ -303,69 +292,9 @@ impl Cluster {
         inputs.map(AsRef::as_ref).ok_or(ExecError::Gone { rank })
     }
 
-    /// Runs a program once on all devices. `step_number` counts from 1.
-    pub fn run(
-        &self,
-        program: ProgramId,
-        step_number: u64,
-        provider: &Provider,
-    ) -> Result<StepReport, ExecError> {
-        self.run_by(program, |inputs| {
-            let give = giver(inputs, provider);
-            move |engine| {
-                let given = give(engine)?;
-                let begin = Instant::now();
-                Ok((engine.run(program, given, step_number)?, begin.elapsed()))
-            }
-        })
-    }
-
-    /// Has every device keep inputs, for any number of [`Cluster::run_held`].
-    pub fn hold_inputs(&self, program: ProgramId, provider: &Provider) -> Result<(), ExecError> {
-        let jobs = self.loaded(program)?.inputs.iter().map(|inputs| {
-            let give = giver(inputs, provider);
-            move |engine: &mut Engine| {
-                let given = give(engine)?;
-                engine.hold_inputs(program, given)
-            }
-        });
-        self.on_each(jobs).map(|_| ())
-    }
-
-    /// Has every device give up the memory of inputs that it keeps.
-    pub fn release_inputs(&self, program: ProgramId) -> Result<(), ExecError> {
-        self.on_all(move |engine| engine.release_inputs(program)).map(|_| ())
-    }
-
-    /// [`Cluster::run`] on the inputs that devices keep: nothing is made, and nothing moves between host and device, but
-    /// the outputs.
-    pub fn run_held(&self, program: ProgramId, step_number: u64) -> Result<StepReport, ExecError> {
-        self.run_by(program, |_| {
-            move |engine| {
-                let begin = Instant::now();
-                Ok((engine.run_held(program, step_number)?, begin.elapsed()))
-            }
-        })
-    }
-
-    fn run_by<F>(
-        &self,
-        program: ProgramId,
-        job: impl Fn(&Arc<[InputLeaf]>) -> F,
-    ) -> Result<StepReport, ExecError>
-    where
-        F: FnOnce(&mut Engine) -> Result<(BTreeMap<String, HostTensor>, Duration), ExecError>
-            + Send
-            + 'static,
-    {
-        let begin = Instant::now();
-        let loaded = self.loaded(program)?;
-        let answers = self.on_each(loaded.inputs.iter().map(job))?;
-        let devices = answers.iter().map(|a| a.1).collect();
-        let parts: Vec<_> = answers.into_iter().map(|a| a.0).collect();
-        let outputs = self.whole_outputs(loaded, parts)?;
-        self.processes.first_step_done();
-        Ok(StepReport { outputs, wall: begin.elapsed(), devices })
+    /// Whether devices may compute the same to other last bits.
+    pub fn chooses_kernels(&self) -> bool {
+        self.chooses_kernels
     }
 
     /// Has all devices record what they do in those steps of a program, by their numbers.
@@ -376,120 +305,6 @@ impl Cluster {
     /// What all devices of the world have recorded, in ascending rank, with times of one clock; recording ends.
     pub fn traced(&self) -> Result<Vec<DeviceTrace>, ExecError> {
         self.on_all(Engine::traced).map(|all| all.into_iter().next().unwrap_or_default())
-    }
-
-    fn whole_outputs(
-        &self,
-        loaded: &Loaded,
-        parts: Vec<BTreeMap<String, HostTensor>>,
-    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
-        let mut outputs = BTreeMap::new();
-        for Output { name, blocks, everywhere } in &loaded.outputs {
-            let taken =
-                self.ranks().zip(&parts).filter_map(|(rank, part)| Some((rank, part.get(name)?.clone())));
-            let mut held: BTreeMap<usize, HostTensor> = taken.collect();
-            if !everywhere {
-                held = blocks.exchanged(&self.processes, name.as_str().into(), &held, false)?;
-            }
-            let whole = blocks.assembled(&held).ok_or_else(|| ExecError::Plan {
-                place: Box::new(Place { value: name.clone(), ..Place::default() }),
-                problem: format!("the blocks of the output `{name}` do not make a whole"),
-            })?;
-            outputs.insert(name.clone(), whole);
-        }
-        Ok(outputs)
-    }
-
-    /// All parameters and moments of the loaded programs, in order of names.
-    pub fn states(&self) -> impl Iterator<Item = &StateInfo> {
-        self.states.values().map(|h| &h.info)
-    }
-
-    /// Where the blocks of each parameter and moment are, in order of names.
-    pub(crate) fn blocks_of_states(&self) -> impl Iterator<Item = (&str, &Blocks)> {
-        self.states.iter().map(|(name, held)| (name.as_str(), &held.blocks))
-    }
-
-    /// Whether devices may compute the same to other last bits.
-    pub fn chooses_kernels(&self) -> bool {
-        self.chooses_kernels
-    }
-
-    fn held(&self, name: &str) -> Result<&Held, ExecError> {
-        let unknown = || self.state_failed(name, "no loaded program has such a parameter or moment".into());
-        self.states.get(name).ok_or_else(unknown)
-    }
-
-    /// A parameter or moment, whole; on the first process, where there are several. Of copies that several devices hold,
-    /// that of the lowest rank is taken.
-    pub fn state(&self, name: &str) -> Result<HostTensor, ExecError> {
-        let whole = self.gathered_state(name)?;
-        whole.ok_or_else(|| self.state_failed(name, "it is whole on the first process alone".into()))
-    }
-
-    /// A parameter or moment, whole, on the first process; none on the others, which give their parts.
-    pub fn gathered_state(&self, name: &str) -> Result<Option<HostTensor>, ExecError> {
-        let held = self.held(name)?;
-        let mut mine = BTreeMap::new();
-        for rank in held.blocks.holders(0..self.mesh.devices()) {
-            if self.ranks().contains(&rank) {
-                let name = name.to_string();
-                mine.insert(rank, self.on_one(rank, move |engine| engine.state(&name))?);
-            }
-        }
-        if self.processes.count() > 1 {
-            mine = held.blocks.exchanged(&self.processes, name.into(), &mine, true)?;
-            if !self.processes.is_first() {
-                return Ok(None);
-            }
-        }
-        let whole = held.blocks.assembled(&mine);
-        whole
-            .map(Some)
-            .ok_or_else(|| self.state_failed(name, "the blocks of the devices do not make a whole".into()))
-    }
-
-    fn state_failed(&self, name: &str, problem: String) -> ExecError {
-        let error = ExecError::State { rank: self.first, name: name.into(), problem };
-        self.processes.abort(&error.to_string());
-        error
-    }
-
-    /// Sets a parameter or moment on the devices of this process that hold a part of it. Every process must be given the
-    /// same.
-    pub fn set_state(&self, name: &str, whole: &HostTensor) -> Result<(), ExecError> {
-        let held = self.held(name)?;
-        if whole.shape != held.info.shape || whole.dtype() != held.info.dtype {
-            let given = format!("{} of shape {:?} was given", whole.dtype(), whole.shape);
-            let wanted = format!("{given}, not {} of {:?}", held.info.dtype, held.info.shape);
-            return Err(self.state_failed(name, wanted));
-        }
-        let mut jobs = vec![];
-        for ranges in &held.blocks.ranges[self.ranks()] {
-            let Some(part) = whole.slice(ranges) else {
-                return Err(self.state_failed(name, format!("{ranges:?} is not within {:?}", whole.shape)));
-            };
-            let name = name.to_string();
-            jobs.push(move |engine: &mut Engine| engine.set_state(&name, part));
-        }
-        self.on_each(jobs).map(|_| ())
-    }
-
-    /// Sets a parameter or moment on all devices of all processes to what the first process gives; what the others give
-    /// does not matter.
-    pub fn spread_state(&self, name: &str, whole: Option<&HostTensor>) -> Result<(), ExecError> {
-        if self.processes.count() == 1 {
-            let Some(whole) = whole else { return Err(self.state_failed(name, "no value was given".into())) };
-            return self.set_state(name, whole);
-        }
-        let info = self.held(name)?.info.clone();
-        let given = whole.filter(|w| w.shape == info.shape && w.dtype() == info.dtype);
-        let bytes = given.filter(|_| self.processes.is_first()).and_then(|w| bytes_of(&w.data));
-        let bytes = self.processes.spread(About::from(name), bytes.unwrap_or_default().to_vec())?;
-        match from_bytes(info.dtype, info.shape, &bytes) {
-            Some(whole) => self.set_state(name, &whole),
-            None => Err(self.state_failed(name, "the first process has no value that fits".into())),
-        }
     }
 
     /// Ends the devices and waits for their threads.
@@ -507,22 +322,6 @@ impl Cluster {
                 let _ = thread.join();
             }
         }
-    }
-}
-
-/// What gives a device its inputs, and ends all where it fails.
-fn giver(
-    inputs: &Arc<[InputLeaf]>,
-    provider: &Provider,
-) -> impl FnOnce(&mut Engine) -> Result<Vec<HostTensor>, ExecError> + Send + use<> {
-    let (inputs, provider) = (inputs.clone(), provider.clone());
-    move |engine| {
-        let rank = engine.rank();
-        provider(rank, &inputs).map_err(|message| {
-            let error = ExecError::Provider { rank, message };
-            engine.abort(&error.to_string());
-            error
-        })
     }
 }
 

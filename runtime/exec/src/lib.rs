@@ -14,7 +14,6 @@ mod clock;
 mod cluster;
 mod collective;
 mod contract;
-mod copies;
 #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
 mod cube;
 mod devices;

@@ -4,7 +4,7 @@
 //! equal to the last bit. Each GPU chooses among kernels by timing them: two GPUs may sum in different orders, their copies
 //! then differ in the last bits, and no collective brings them together again. So copies are compared now and then.
 
-use crate::cluster::Cluster;
+use super::Cluster;
 use crate::error::ExecError;
 use crate::host::HostTensor;
 use crate::share::bytes_of;

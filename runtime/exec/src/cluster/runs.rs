@@ -1,0 +1,129 @@
+//! Running a program: what devices are given, and what they give, put together.
+
+use super::{Cluster, Loaded, Output};
+use crate::engine::{Engine, InputLeaf, ProgramId};
+use crate::error::{ExecError, Place};
+use crate::host::HostTensor;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Gives each device its inputs: called on the device's own thread with its rank and what it needs, in the order of
+/// [`Engine::input_leaves`].
+pub type Provider = Arc<dyn Fn(usize, &[InputLeaf]) -> Result<Vec<HostTensor>, String> + Send + Sync>;
+
+/// What one step gave.
+#[derive(Clone, Debug)]
+pub struct StepReport {
+    /// The outputs, whole, by name.
+    pub outputs: BTreeMap<String, HostTensor>,
+    /// Time from the call to the last answer.
+    pub wall: Duration,
+    /// For each device of this process the time in its program, without the provider.
+    pub devices: Vec<Duration>,
+}
+
+/// What gives a device its inputs, and ends all where it fails.
+fn giver(
+    inputs: &Arc<[InputLeaf]>,
+    provider: &Provider,
+) -> impl FnOnce(&mut Engine) -> Result<Vec<HostTensor>, ExecError> + Send + use<> {
+    let (inputs, provider) = (inputs.clone(), provider.clone());
+    move |engine| {
+        let rank = engine.rank();
+        provider(rank, &inputs).map_err(|message| {
+            let error = ExecError::Provider { rank, message };
+            engine.abort(&error.to_string());
+            error
+        })
+    }
+}
+
+impl Cluster {
+    /// Runs a program once on all devices. `step_number` counts from 1.
+    pub fn run(
+        &self,
+        program: ProgramId,
+        step_number: u64,
+        provider: &Provider,
+    ) -> Result<StepReport, ExecError> {
+        self.run_by(program, |inputs| {
+            let give = giver(inputs, provider);
+            move |engine| {
+                let given = give(engine)?;
+                let begin = Instant::now();
+                Ok((engine.run(program, given, step_number)?, begin.elapsed()))
+            }
+        })
+    }
+
+    /// Has every device keep inputs, for any number of [`Cluster::run_held`].
+    pub fn hold_inputs(&self, program: ProgramId, provider: &Provider) -> Result<(), ExecError> {
+        let jobs = self.loaded(program)?.inputs.iter().map(|inputs| {
+            let give = giver(inputs, provider);
+            move |engine: &mut Engine| {
+                let given = give(engine)?;
+                engine.hold_inputs(program, given)
+            }
+        });
+        self.on_each(jobs).map(|_| ())
+    }
+
+    /// Has every device give up the memory of inputs that it keeps.
+    pub fn release_inputs(&self, program: ProgramId) -> Result<(), ExecError> {
+        self.on_all(move |engine| engine.release_inputs(program)).map(|_| ())
+    }
+
+    /// [`Cluster::run`] on the inputs that devices keep: nothing is made, and nothing moves between host and device, but
+    /// the outputs.
+    pub fn run_held(&self, program: ProgramId, step_number: u64) -> Result<StepReport, ExecError> {
+        self.run_by(program, |_| {
+            move |engine| {
+                let begin = Instant::now();
+                Ok((engine.run_held(program, step_number)?, begin.elapsed()))
+            }
+        })
+    }
+
+    fn run_by<F>(
+        &self,
+        program: ProgramId,
+        job: impl Fn(&Arc<[InputLeaf]>) -> F,
+    ) -> Result<StepReport, ExecError>
+    where
+        F: FnOnce(&mut Engine) -> Result<(BTreeMap<String, HostTensor>, Duration), ExecError>
+            + Send
+            + 'static,
+    {
+        let begin = Instant::now();
+        let loaded = self.loaded(program)?;
+        let answers = self.on_each(loaded.inputs.iter().map(job))?;
+        let devices = answers.iter().map(|a| a.1).collect();
+        let parts: Vec<_> = answers.into_iter().map(|a| a.0).collect();
+        let outputs = self.whole_outputs(loaded, parts)?;
+        self.processes.first_step_done();
+        Ok(StepReport { outputs, wall: begin.elapsed(), devices })
+    }
+
+    fn whole_outputs(
+        &self,
+        loaded: &Loaded,
+        parts: Vec<BTreeMap<String, HostTensor>>,
+    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+        let mut outputs = BTreeMap::new();
+        for Output { name, blocks, everywhere } in &loaded.outputs {
+            let taken =
+                self.ranks().zip(&parts).filter_map(|(rank, part)| Some((rank, part.get(name)?.clone())));
+            let mut held: BTreeMap<usize, HostTensor> = taken.collect();
+            if !everywhere {
+                held = blocks.exchanged(&self.processes, name.as_str().into(), &held, false)?;
+            }
+            let whole = blocks.assembled(&held).ok_or_else(|| ExecError::Plan {
+                place: Box::new(Place { value: name.clone(), ..Place::default() }),
+                problem: format!("the blocks of the output `{name}` do not make a whole"),
+            })?;
+            outputs.insert(name.clone(), whole);
+        }
+        Ok(outputs)
+    }
+}
