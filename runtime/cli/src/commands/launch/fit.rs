@@ -76,7 +76,7 @@ fn misfit(mesh: &Mesh, example: &str, nodes: usize, per_node: usize) -> Diagnost
     if devices.is_multiple_of(per_node) {
         found = found.help(format!("`--nodes {}` has as many as the mesh", devices / per_node));
     }
-    found.help(format!("or a mesh of {ranks}: `--mesh {}`", fitting.option()))
+    found.help(format!("a mesh of {ranks} is `--mesh {}`", fitting.option()))
 }
 
 fn traffic(plan: &Plan, per_node: usize) -> Vec<Traffic> {
