@@ -29,6 +29,8 @@ fn job(programs: &[(usize, &[&str])]) -> Command {
         ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),
         ("OMPI_MCA_mpi_yield_when_idle", "1"),
+        // On a busy machine a second is little for those that are left to say what they know.
+        ("OMPI_MCA_odls_base_sigkill_timeout", "3"),
     ];
     job.envs(settings).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     job

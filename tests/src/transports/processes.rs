@@ -142,7 +142,7 @@ fn device(args: &Args, mut control: Box<dyn Transport>, gpu: usize) -> Result<()
 fn told_to_end(watch: &Watch) {
     let _known = watch.silent();
     watch.interrupt();
-    std::thread::sleep(Duration::from_millis(400));
+    std::thread::sleep(Duration::from_millis(250));
     if let Some(words) = watch.last_words() {
         say(&format!("error [signal]: {words}"));
     }

@@ -21,7 +21,7 @@ pub(super) const LAST_ANSWER: Duration = Duration::from_millis(250);
 
 /// How long a rank of which nothing else is known may take before it counts as stopped or dead: one that answers late may
 /// be in a long copy or fold.
-pub(super) const DOUBT: Duration = Duration::from_millis(500);
+pub(super) const DOUBT: Duration = Duration::from_millis(350);
 
 /// A rank's hold on a collective.
 pub(super) struct Pending {

@@ -16,6 +16,8 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> 
     let processes = common.nodes * job.processes_per_node();
     let mut mpirun = vec!["mpirun".to_string(), "-n".into(), processes.to_string()];
     mpirun.extend(["--map-by", "slot", "--bind-to", "none"].map(String::from));
+    // Who is left when a rank has died has so many seconds to say what it knows.
+    mpirun.extend(["--mca", "odls_base_sigkill_timeout", "5"].map(String::from));
     // Ranks start through sshd, which hands on nothing of the image's environment.
     mpirun.extend(["-x", "PATH", "-x", "LD_LIBRARY_PATH"].map(String::from));
     for (name, value, _) in job.variables() {
