@@ -29,8 +29,6 @@ fn job(programs: &[(usize, &[&str])]) -> Command {
         ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),
         ("OMPI_MCA_mpi_yield_when_idle", "1"),
-        // On a busy machine a second is little for those that are left to say what they know.
-        ("OMPI_MCA_odls_base_sigkill_timeout", "3"),
     ];
     job.envs(settings).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     job
@@ -287,7 +285,8 @@ fn struck(name: &str, rank: usize, after: Duration, run: &str, data: &str) -> (S
     let more =
         ["--layout", "batch -> r; hidden -> c", "--format", "json", "--no-eval", "--steps", "10000000"];
     let args = small(data, run, &[&more[..], &["--timeout", "5"]].concat());
-    let mut child = job(&[(4, &args)]).spawn().unwrap();
+    // On a busy machine a second is little for those that are left to say what they know.
+    let mut child = job(&[(4, &args)]).env("OMPI_MCA_odls_base_sigkill_timeout", "3").spawn().unwrap();
     let mut told = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
     told.read_line(&mut first).unwrap();

@@ -56,8 +56,10 @@ mod processes {
                 command.arg("-x").arg(format!("LD_PRELOAD={}", library.display()));
             }
             command.args(["-n", &processes.to_string(), "--oversubscribe", "--allow-run-as-root"]);
-            // On a busy machine a second is little for those that are left to say what they know.
-            command.args(["--mca", "odls_base_sigkill_timeout", "3"]);
+            if args.contains(&"endless") {
+                // On a busy machine a second is little for those that are left to say what they know.
+                command.args(["--mca", "odls_base_sigkill_timeout", "3"]);
+            }
             command.args(["--mca", "mpi_yield_when_idle", "1", env!("CARGO_BIN_EXE_meshwright-under-test")]);
             command.args(["transport-suite", "mpi"]).args(args);
             command.stdout(Stdio::null()).stderr(Stdio::piped()).stdin(Stdio::null());
