@@ -60,55 +60,50 @@ fn three_gpus_pass_it_unchecked() {
     suite(7..10, Ordering::Events, Checks::Never, None);
 }
 
-/// Processes as `mpirun` starts them, with a GPU each, or several.
+/// What processes print that `mpirun` starts, on the stand-in.
 #[cfg(feature = "mpi")]
-fn processes(n: &str, devices: &[&str]) {
-    use std::process::Command;
+fn processes(n: &str, args: &[&str]) -> String {
     let fake = built::library();
-    let mut mpirun = Command::new("mpirun");
+    let mut mpirun = std::process::Command::new("mpirun");
     mpirun
         .args(["-n", n, "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"])
         .arg(env!("CARGO_BIN_EXE_meshwright-under-test"))
-        .args(["transport-suite", "nccl", "--timeout-ms", "60000"])
-        .args(devices)
+        .args(args)
         .env("MESHWRIGHT_CUDA", fake)
         .env("MESHWRIGHT_NCCL", fake);
     let output = mpirun.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{out}{err}");
-    assert_eq!(out.matches(" cases, 0 failed").count(), 4, "{out}{err}");
+    out
+}
+
+/// The suite on four GPUs of several processes.
+#[cfg(feature = "mpi")]
+fn suite_of_processes(n: &str, devices: &[&str]) {
+    let out = processes(n, &[&["transport-suite", "nccl", "--timeout-ms", "60000"], devices].concat());
+    assert_eq!(out.matches(" cases, 0 failed").count(), 4, "{out}");
 }
 
 #[cfg(feature = "mpi")]
 #[test]
 fn a_process_for_each_gpu_passes_the_suite() {
-    processes("4", &[]);
+    suite_of_processes("4", &[]);
 }
 
 #[cfg(feature = "mpi")]
 #[test]
 fn processes_of_two_gpus_each_pass_the_suite() {
-    processes("2", &["--devices", "2"]);
+    suite_of_processes("2", &["--devices", "2"]);
 }
 
 /// Each process times its GPU, the first one tells.
 #[cfg(feature = "mpi")]
 #[test]
 fn collectives_between_processes_are_timed() {
-    let fake = built::library();
-    let mut mpirun = std::process::Command::new("mpirun");
-    mpirun
-        .args(["-n", "3", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"])
-        .arg(env!("CARGO_BIN_EXE_meshwright-under-test"))
-        .args(["bench", "collectives", "--transport", "nccl", "--op", "all", "--type", "bf16"])
-        .args(["--min", "4KiB", "--max", "4KiB", "--iters", "3", "--warmup", "1", "--format", "json"])
-        .env("MESHWRIGHT_CUDA", fake)
-        .env("MESHWRIGHT_NCCL", fake);
-    let output = mpirun.output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{out}{err}");
+    let what = ["bench", "collectives", "--transport", "nccl", "--op", "all", "--type", "bf16"];
+    let how = ["--min", "4KiB", "--max", "4KiB", "--iters", "3", "--warmup", "1", "--format", "json"];
+    let out = processes("3", &[&what[..], &how].concat());
     let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!((&lines[0]["transport"], &lines[0]["devices"]), (&"nccl".into(), &3.into()), "{out}");
     assert_eq!(lines.len(), 7, "{out}");

@@ -121,7 +121,7 @@ impl NcclTransport {
         let watched = inner.clone();
         let watcher = std::thread::Builder::new().name("nccl watch".into()).spawn(move || watched.watch());
         let watcher =
-            watcher.map_err(|e| inner.library(None, format!("no thread to watch over NCCL: {e}")))?;
+            watcher.map_err(|e| inner.refused(None, format!("no thread to watch over NCCL: {e}")))?;
         Ok(NcclTransport {
             inner,
             control,
@@ -178,7 +178,7 @@ impl NcclTransport {
             if code != api::SUCCESS {
                 let refused = api::Refused { function: "ncclGetUniqueId", code };
                 let problem = self.inner.nccl.explain(&refused, std::ptr::null_mut());
-                return Err(self.inner.fail(self.inner.library(Some(name), problem)));
+                return Err(self.inner.fail(self.inner.refused(Some(name), problem)));
             }
         }
         self.control
@@ -259,7 +259,7 @@ impl Transport for NcclTransport {
         self.inner.aborter.came_to(&name);
         if self.inner.host_waits {
             let waited = self.inner.gpu.bind().and_then(|()| self.inner.gpu.synchronize());
-            waited.map_err(|e| self.inner.fail(self.inner.library(Some(&name), e)))?;
+            waited.map_err(|e| self.inner.fail(self.inner.refused(Some(&name), e)))?;
         }
         if group.size() > 1 {
             let checked = match self.checks {

@@ -1,10 +1,11 @@
 //! Faults on purpose, and who catches them: the test of the tests.
 //!
 //! A fault is seeded in what an op says of its roles (`roles.rs`), in a partitioned program (`placements.rs`), in a Plan
-//! (`plans.rs`), or beneath, in the transport and in how devices are run (`lies.rs`). Each fault names who must catch it; a
+//! (`plans.rs`), or beneath, in the transport and in how devices are run (`beneath.rs`). Each fault names who must catch it; a
 //! test fails where a fault goes by unnoticed, and where somebody else than expected notices it. Faults of programs and Plans
 //! are seeded at every place where they apply, in all the programs of `subjects.rs`.
 
+mod beneath;
 mod lies;
 mod placements;
 mod plans;
@@ -140,7 +141,8 @@ pub(crate) fn judge(kind: &str, rows: &[Row]) {
 
 #[test]
 fn there_are_faults_of_every_kind() {
-    let (roles, placements, plans) = (roles::mutants().len(), placements::FAULTS.len(), plans::count());
+    let (roles, placements, plans) =
+        (roles::mutants().len(), placements::FAULTS.len(), plans::FAULTS.len() + beneath::BENEATH.len());
     crate::report(&format!(
         "faults: {roles} in roles, {placements} in placements, {plans} in plans and beneath"
     ));

@@ -111,7 +111,7 @@ pub fn look(
             if gpus.is_empty() && hindrances.is_empty() {
                 hindrances.push("the driver shows no GPU: CUDA_VISIBLE_DEVICES may hide them".into());
             }
-            Ok(Found { version: cuda_version(version), path: driver.library().path().to_owned() })
+            Ok(Found { version: cuda_version(version), path: driver.opened().path().to_owned() })
         }
         Err(e) => Err(e.to_string()),
     };

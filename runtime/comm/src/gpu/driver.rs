@@ -48,7 +48,7 @@ pub enum DriverError {
 /// The driver, initialised.
 #[derive(Clone)]
 pub struct Driver {
-    library: Library,
+    opened: Library,
     f: Queries,
 }
 
@@ -69,16 +69,16 @@ impl Driver {
     /// Opens and initialises it.
     #[expect(unsafe_code, reason = "a function of the driver")]
     pub fn open(paths: &Paths) -> Result<Driver, DriverError> {
-        let library = Library::open(Kind::Cuda, paths)?;
-        let driver = Driver { f: Queries::load(&library)?, library };
+        let opened = Library::open(Kind::Cuda, paths)?;
+        let driver = Driver { f: Queries::load(&opened)?, opened };
         // SAFETY: may be called at any time.
         driver.check("cuInit", unsafe { (driver.f.init)(0) })?;
         Ok(driver)
     }
 
     /// The open library.
-    pub fn library(&self) -> &Library {
-        &self.library
+    pub fn opened(&self) -> &Library {
+        &self.opened
     }
 
     /// An error with the driver's own words, where `code` is one.

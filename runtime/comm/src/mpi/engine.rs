@@ -172,7 +172,7 @@ impl Engine {
             Some(bytes) => self.mail.send_bytes(key.members[0], bytes),
             None => Ok(()),
         };
-        self.library(greeted, Some(&name))?;
+        self.answered(greeted, Some(&name))?;
         if let Some(verdict) = self.foretold.remove(&key) {
             self.hear(key, verdict);
         }
@@ -236,7 +236,7 @@ impl Engine {
     }
 
     /// The library's refusal as an error, which ends everything.
-    pub(super) fn library<T>(
+    pub(super) fn answered<T>(
         &mut self,
         result: Result<T, String>,
         call: Option<&CallName>,
@@ -254,7 +254,7 @@ impl Engine {
             return Ok(());
         }
         let moved = self.take_mail();
-        self.library(moved, None)?;
+        self.answered(moved, None)?;
         if self.aborted.is_some() {
             return Ok(());
         }
@@ -294,7 +294,7 @@ impl Engine {
     /// The library has refused something of a collective, of which other parts may be under way.
     fn broken(&mut self, serial: Serial, reason: String) -> Result<(), CommError> {
         let name = self.ops.get(&serial).map(|op| op.name.clone());
-        let refused = self.library(Err(reason), name.as_ref());
+        let refused = self.answered(Err(reason), name.as_ref());
         if let (Err(e), Some(op)) = (&refused, self.ops.get_mut(&serial)) {
             op.hopeless = Some(e.clone());
         }
@@ -467,7 +467,7 @@ impl Engine {
             0 => self.withdraw(key, 0),
             _ => self.mail.send(key.members[0], &Message::Withdraw(key)),
         };
-        self.library(told, Some(&name))
+        self.answered(told, Some(&name))
     }
 }
 

@@ -74,8 +74,8 @@ unsafe impl Sync for Gpu {}
 impl Gpu {
     /// Takes part in the primary context of a GPU.
     pub(super) fn open(driver: Driver, ordinal: u32) -> Result<Gpu, DriverError> {
-        let f = Work::load(driver.library())?;
-        let library = driver.library();
+        let f = Work::load(driver.opened())?;
+        let library = driver.opened();
         // SAFETY: the types are those of `cuda.h`.
         let (record, wait) = unsafe {
             (library.find::<ContextEvent>("cuCtxRecordEvent"), library.find::<ContextEvent>("cuCtxWaitEvent"))

@@ -101,12 +101,12 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn library(&self, call: Option<&CallName>, reason: impl ToString) -> CommError {
+    pub(super) fn refused(&self, call: Option<&CallName>, reason: impl ToString) -> CommError {
         CommError::Library { rank: self.rank, call: call.cloned(), reason: reason.to_string() }
     }
 
     fn driver(&self, call: &CallName) -> impl Fn(DriverError) -> CommError {
-        move |e| self.library(Some(call), e)
+        move |e| self.refused(Some(call), e)
     }
 
     /// An error seen from a call: who was not the cause is told of the cause.
@@ -194,7 +194,7 @@ impl Inner {
             if code != SUCCESS && code != IN_PROGRESS {
                 let comm = parent.unwrap_or(std::ptr::null_mut());
                 let problem = self.nccl.explain(&Refused { function, code }, comm);
-                let error = self.library(Some(name), problem);
+                let error = self.refused(Some(name), problem);
                 self.fail_locked(&mut state, error.clone());
                 return Err(error);
             }
@@ -211,7 +211,7 @@ impl Inner {
             let new = unsafe { *place };
             if new.is_null() {
                 let problem = "`ncclCommSplit` of NCCL gave no communicator";
-                return Err(self.fail(self.library(Some(name), problem)));
+                return Err(self.fail(self.refused(Some(name), problem)));
             }
             self.lock().comms.insert(ranks.clone(), Comm(new));
         }
@@ -252,7 +252,7 @@ impl Inner {
                     }
                     code => {
                         let problem = self.nccl.explain(&Refused { function, code }, comm.0);
-                        let error = self.library(Some(name), problem);
+                        let error = self.refused(Some(name), problem);
                         self.fail_locked(&mut state, error.clone());
                         return Err(error);
                     }
@@ -293,7 +293,7 @@ impl Inner {
         timeout: Duration,
     ) -> Result<u64, CommError> {
         let deadline = Deadline::after(timeout);
-        let failed = |e: DriverError| self.fail(self.library(Some(name), e));
+        let failed = |e: DriverError| self.fail(self.refused(Some(name), e));
         self.gpu.bind().map_err(failed)?;
         let ready = if self.host_waits { None } else { Some(self.event().map_err(failed)?) };
         let done = self.event().map_err(failed)?;
@@ -314,7 +314,7 @@ impl Inner {
                     LaunchError::Driver(e) => e.to_string(),
                     LaunchError::Nccl(r) => self.nccl.explain(&r, comm.unwrap_or(std::ptr::null_mut())),
                 };
-                let error = self.library(Some(name), problem);
+                let error = self.refused(Some(name), problem);
                 self.fail_locked(&mut state, error.clone());
                 return Err(error);
             }
@@ -347,7 +347,7 @@ impl Inner {
             Ok(ended) => ended,
             Err(e) => {
                 let call = state.queue.front().map(|op| op.name.clone());
-                return self.fail_locked(state, self.library(call.as_ref(), e));
+                return self.fail_locked(state, self.refused(call.as_ref(), e));
             }
         };
         let wrong = state.comms.values().copied().find_map(|comm| match self.async_error(comm) {
@@ -356,7 +356,7 @@ impl Inner {
         });
         if let (Some((comm, code)), Some(front)) = (wrong, state.queue.front()) {
             let problem = self.nccl.explain(&Refused { function: "a collective", code }, comm.0);
-            let error = self.library(Some(&front.name), problem);
+            let error = self.refused(Some(&front.name), problem);
             return self.fail_locked(state, error);
         }
         for op in state.queue.drain(..ended) {
@@ -427,7 +427,7 @@ impl Inner {
         // Under the lock: an event that is taken from the queue is used again.
         let waits = self.gpu.bind().and_then(|()| self.gpu.context_waits(done));
         drop(state);
-        waits.map_err(|e| self.fail(self.library(Some(name), e)))
+        waits.map_err(|e| self.fail(self.refused(Some(name), e)))
     }
 
     /// The watching thread.

@@ -21,7 +21,7 @@ impl DeviceMemory {
         let bytes = (len * dtype.bytes()).max(1);
         let address = inner.gpu.bind().and_then(|()| inner.gpu.allocate(bytes));
         let address = address
-            .map_err(|e| inner.library(None, format!("{bytes} bytes on GPU {}: {e}", inner.gpu.ordinal)))?;
+            .map_err(|e| inner.refused(None, format!("{bytes} bytes on GPU {}: {e}", inner.gpu.ordinal)))?;
         Ok(DeviceMemory { inner, address, len, dtype, lent: AtomicBool::new(false) })
     }
 
@@ -45,7 +45,7 @@ impl DeviceMemory {
         match self.len * self.dtype.bytes() {
             room if room == bytes => Ok(()),
             room => {
-                Err(self.inner.library(None, format!("a copy of {bytes} bytes and memory of {room} bytes")))
+                Err(self.inner.refused(None, format!("a copy of {bytes} bytes and memory of {room} bytes")))
             }
         }
     }
@@ -77,7 +77,7 @@ impl Memory for DeviceMemory {
         // SAFETY: nothing is in flight, and the lengths are equal.
         let copied =
             self.inner.gpu.bind().and_then(|()| unsafe { self.inner.gpu.upload(bytes, self.address) });
-        copied.map_err(|e| self.inner.library(None, e))
+        copied.map_err(|e| self.inner.refused(None, e))
     }
 
     fn read(&self, bytes: &mut [u8]) -> Result<(), CommError> {
@@ -87,7 +87,7 @@ impl Memory for DeviceMemory {
         // SAFETY: nothing is in flight, and the lengths are equal.
         let copied =
             self.inner.gpu.bind().and_then(|()| unsafe { self.inner.gpu.download(self.address, bytes) });
-        copied.map_err(|e| self.inner.library(None, e))
+        copied.map_err(|e| self.inner.refused(None, e))
     }
 }
 

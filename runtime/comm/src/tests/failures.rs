@@ -4,7 +4,7 @@ use super::{errors, millis, on_all, on_all_that_live, tag, world};
 use crate::{
     Buf, BufMut, Call, Collectives, CommError, Fault, Faulty, Group, Part, Slot, Tag, Timeouts, Transport,
 };
-use meshwright_plan::{DType, Monoid};
+use meshwright_plan::Monoid;
 use std::time::{Duration, Instant};
 
 fn reduce(t: &mut impl Transport, sequence: u64, len: usize) -> Result<(), CommError> {
@@ -355,14 +355,4 @@ fn bad_arguments_are_errors_of_the_caller() {
         refuse(group, Call::Permute { input, send, output, receive });
     }
     assert!(Group::new([0, 1, 0], 0).is_err() && Group::new([1, 2], 0).is_err());
-}
-
-#[test]
-fn bytes_are_checked_for_length_and_alignment() {
-    let words = [0u64; 4];
-    let floats: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
-    assert!(Buf::from_bytes(&floats[..7], DType::F32).is_err());
-    let start = floats.as_ptr().align_offset(8);
-    assert!(Buf::from_bytes(&floats[start + 1..start + 9], DType::F64).is_err());
-    assert_eq!(Buf::from_bytes(&floats[start..start + 16], DType::PairF32).unwrap().len(), 2);
 }

@@ -89,14 +89,14 @@ impl Engine {
             return Ok(None);
         }
         let told = self.tell_ready(members);
-        self.library(told, Some(&name))?;
+        self.answered(told, Some(&name))?;
         let Some(making) = making.filter(|_| self.groups.get(members).is_some_and(|g| g.meeting.all)) else {
             return Ok(None);
         };
         making.begins(&name, members);
         let made = self.world.of_ranks(members);
         making.ends();
-        let comm = self.library(made, Some(&name))?;
+        let comm = self.answered(made, Some(&name))?;
         self.unmade.pop_front();
         if let Some(group) = self.groups.get_mut(members) {
             group.comm = Some(comm);
