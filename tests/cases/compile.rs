@@ -5,7 +5,7 @@ use meshwright_core::explain::{CollectiveReport, Report, explain};
 use meshwright_core::resolve::resolve;
 use meshwright_core::why::{text, why};
 use meshwright_core::{
-    Compiled, Goal, GoalKind, Layout, PASSES, Program, Settings, StepGraph, check_devices, compile,
+    Compiled, Layout, OutputKind, PASSES, Program, Settings, StepGraph, StepOutput, check_devices, compile,
     evaluation, layout, training_step,
 };
 use meshwright_diag::render::{concise_all, full_all};
@@ -225,18 +225,18 @@ impl Args {
 
 /// The forward part: losses, metrics and outputs.
 fn forward(p: &Program) -> StepGraph {
-    let p = &meshwright_core::specialised(p, false);
-    let scalars = p.losses.iter().chain(&p.metrics).map(|l| (l, GoalKind::Scalar));
-    let outputs = p.outputs.iter().map(|o| (o, GoalKind::Output));
+    let p = &meshwright_core::specialized(p, false);
+    let scalars = p.losses.iter().chain(&p.metrics).map(|l| (l, OutputKind::Scalar));
+    let outputs = p.outputs.iter().map(|o| (o, OutputKind::Output));
     StepGraph {
         model: p.model.clone(),
         program: "eval",
         float: p.float,
         graph: p.graph.clone(),
         inputs: p.inputs.iter().map(|i| i.0.clone()).collect(),
-        goals: scalars
+        outputs: scalars
             .chain(outputs)
-            .map(|(l, kind)| Goal { name: l.name.clone(), id: l.id, kind })
+            .map(|(l, kind)| StepOutput { name: l.name.clone(), id: l.id, kind })
             .collect(),
     }
 }
@@ -369,7 +369,7 @@ fn totals(r: &Report) -> String {
         grouped(d.collective_bytes as usize),
         grouped(d.peak_bytes as usize),
         grouped(d.parameter_bytes as usize),
-        grouped(d.moment_bytes as usize)
+        grouped(d.optimizer_state_bytes as usize)
     );
     out
 }

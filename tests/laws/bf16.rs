@@ -1,6 +1,6 @@
 //! Programs of `bf16`: every op between activations that are stored so, split and whole, against its oracle in `f64`.
 //!
-//! Operands are what `bf16` holds exactly, so that only what the op and its neighbours round is seen.
+//! Operands are what `bf16` holds exactly, so that only what the op and its neighbors round is seen.
 
 use crate::devices::{Devices, layout, plan, to};
 use crate::split::{Way, same_step, way};
@@ -8,7 +8,7 @@ use crate::subject::{Built, narrow, step, subjects, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
 use meshwright_exec::HostData;
-use meshwright_ops::{Contract, F64Tensor, Graph, Id, Leaf, LeafOp, Type};
+use meshwright_ops::{Contract, F64Tensor, Graph, Id, InputOpKind, Leaf, Type};
 use meshwright_plan::{DType, Dim};
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ struct Between {
     step: StepGraph,
     bound: Bound,
     /// What is compared: the result, and the product that reads it.
-    goals: Vec<(&'static str, Id, F64Tensor)>,
+    outputs: Vec<(&'static str, Id, F64Tensor)>,
     dims: Vec<Dim>,
 }
 
@@ -25,7 +25,7 @@ fn between(b: &Built) -> Between {
     let mut g = Graph::new(b.graph.dims.clone());
     let one = g.dims.add("one", 1);
     let mut bound = Bound::new();
-    let leaf = LeafOp::Input { name: "one".into() };
+    let leaf = InputOpKind::Input { name: "one".into() };
     let factor = g.op(Leaf { leaf, ty: Type::new(DType::F32, vec![one]) }, &[]);
     bound.insert(factor, F64Tensor::new([one], vec![1.0]));
     let mut now: Vec<Id> = Vec::new();
@@ -48,15 +48,15 @@ fn between(b: &Built) -> Between {
         });
     }
     let y = now[b.value.0 as usize];
-    let mut goals = vec![("y", y)];
+    let mut outputs = vec![("y", y)];
     if g.ty(y).dtype == DType::F32 {
         let out = g.ty(y).dims.clone();
-        goals.push(("read", g.op(Contract { out }, &[y, factor])));
+        outputs.push(("read", g.op(Contract { out }, &[y, factor])));
     }
     let values = walk(&g, &bound);
-    let step = StepGraph { float: DType::BF16, ..step(&g, &goals) };
-    let goals = goals.into_iter().map(|(n, id)| (n, id, values[id.0 as usize].clone())).collect();
-    Between { step, bound, goals, dims: b.dims.clone() }
+    let step = StepGraph { float: DType::BF16, ..step(&g, &outputs) };
+    let outputs = outputs.into_iter().map(|(n, id)| (n, id, values[id.0 as usize].clone())).collect();
+    Between { step, bound, outputs, dims: b.dims.clone() }
 }
 
 /// What the numbers of a value may be off by, of the largest magnitude: a few roundings to 8 bits.
@@ -85,7 +85,7 @@ pub(crate) fn in_bf16(mut devices: Devices, what: &str, ways: &dyn Fn(&[Dim]) ->
         let one = plan(&s.step, &layout(&ways[0].mesh, Vec::new()), true);
         stored += usize::from(one.is_ok_and(|p| p.plan.buffers.iter().any(|b| b.dtype == DType::BF16)));
         let tensors = tensors(&s.step.graph, &s.bound);
-        match same_step(&subject.name, &s.step, &tensors, &s.goals, (1.0, TOLERANCE), &ways, &mut devices) {
+        match same_step(&subject.name, &s.step, &tensors, &s.outputs, (1.0, TOLERANCE), &ways, &mut devices) {
             Ok(n) => cases += n,
             Err(e) => wrong.push(e),
         }

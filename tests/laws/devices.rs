@@ -4,8 +4,8 @@ use meshwright_comm::Timeouts;
 use meshwright_core::layout::{Layout, Rule, RuleDim, Scope, ScopeClass};
 use meshwright_core::partition::Instr;
 use meshwright_core::{StepGraph, compile};
-use meshwright_exec::{Cluster, ClusterOptions, DeviceKind, HostTensor, InputLeaf, Provider};
-use meshwright_plan::{Axis, Dim, DimNames, LeafKind, Mesh, Plan};
+use meshwright_exec::{Cluster, ClusterOptions, DeviceKind, HostTensor, LocalInput, Provider};
+use meshwright_plan::{Axis, Dim, DimNames, Mesh, Plan, ProgramInputKind};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -84,8 +84,11 @@ pub(crate) fn plan(step: &StepGraph, layout: &Layout, grant: bool) -> Result<Pla
         let done = catch_unwind(AssertUnwindSafe(|| compile(step, &layout, &|_| 0, &mut |_, _| {})));
         let (compiled, diagnostics) = done.map_err(|panic| Refused::Bug(panic_text(&*panic)))?;
         if let Some(c) = compiled {
-            let moves =
-                c.spmd.instrs.iter().filter(|i| matches!(i, Instr::Move { kind, .. } if kind.communicates()));
+            let moves = c
+                .spmd
+                .instrs
+                .iter()
+                .filter(|i| matches!(i, Instr::Reshard { kind, .. } if kind.communicates()));
             return Ok(Planned { granted: layout.gathers.len(), collectives: moves.count(), plan: c.plan });
         }
         let mut codes: Vec<String> = Vec::new();
@@ -111,8 +114,8 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// Gives each device its part of whole inputs.
 pub(crate) fn provider(inputs: Tensors) -> Provider {
-    Arc::new(move |_, needed: &[InputLeaf]| {
-        let part = |leaf: &InputLeaf| {
+    Arc::new(move |_, needed: &[LocalInput]| {
+        let part = |leaf: &LocalInput| {
             let whole = inputs.get(&leaf.name).ok_or_else(|| format!("no input `{}`", leaf.name))?;
             whole
                 .slice(&leaf.ranges)
@@ -180,10 +183,14 @@ fn once(
     inputs: &Tensors,
     states: &Tensors,
 ) -> Result<Tensors, String> {
-    for leaf in plan.leaves.iter_mut().filter(|l| matches!(l.kind, LeafKind::Param | LeafKind::Moment)) {
+    for leaf in plan
+        .program_inputs
+        .iter_mut()
+        .filter(|l| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState))
+    {
         leaf.name = format!("{run}:{}", leaf.name);
     }
-    let held: Vec<String> = plan.leaves.iter().map(|l| l.name.clone()).collect();
+    let held: Vec<String> = plan.program_inputs.iter().map(|l| l.name.clone()).collect();
     let program = cluster.load(Arc::new(plan)).map_err(|e| e.to_string())?;
     for (name, value) in states {
         let name = format!("{run}:{name}");

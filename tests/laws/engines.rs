@@ -8,7 +8,7 @@ use crate::subject::{build, step, subjects, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
 use meshwright_exec::{DeviceKind, Lowering};
-use meshwright_ops::{Contract, F64Tensor, Graph, Leaf, LeafOp, Type};
+use meshwright_ops::{Contract, F64Tensor, Graph, InputOpKind, Leaf, Type};
 use meshwright_plan::{DType, Dim, DimNames, Operand, Step, StepKind};
 use std::time::Instant;
 
@@ -37,8 +37,8 @@ fn every_op_is_the_same_in_plain_operations() {
     for subject in subjects() {
         let b = build(&subject, &[], 1).unwrap();
         let want = walk(&b.graph, &b.bound).swap_remove(b.value.0 as usize);
-        let goals = [("y", b.value, want)];
-        match same(&subject.name, &b.graph, &b.bound, &goals, 1.0, &few(&b.dims), &mut devices) {
+        let outputs = [("y", b.value, want)];
+        match same(&subject.name, &b.graph, &b.bound, &outputs, 1.0, &few(&b.dims), &mut devices) {
             Ok(n) => cases += n,
             Err(e) => wrong.push(e),
         }
@@ -71,7 +71,7 @@ fn products_are_not_rounded(mut devices: Devices) {
         let (m, k, n) = (g.dims.add("m", rows), g.dims.add("k", 257), g.dims.add("n", 4));
         let mut bound = Bound::new();
         let mut ones = |g: &mut Graph, name: &str, dims: [Dim; 2]| {
-            let leaf = LeafOp::Input { name: name.into() };
+            let leaf = InputOpKind::Input { name: name.into() };
             let id = g.op(Leaf { leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
             bound.insert(id, F64Tensor::build(&dims, |_| 1.0));
             id
@@ -84,9 +84,9 @@ fn products_are_not_rounded(mut devices: Devices) {
         let dtype = |o: &Operand| made.buffer(o.buf).dtype;
         let widens = |s: &Step| matches!(&s.kind, StepKind::Contract { a, out, .. } if [dtype(a), dtype(out)] == [DType::BF16, DType::F32]);
         assert!(made.steps.iter().any(widens), "the sample has no product that widens");
-        let goals = [("y", y, F64Tensor::build(&[m, n], |_| 257.0))];
+        let outputs = [("y", y, F64Tensor::build(&[m, n], |_| 257.0))];
         let given = tensors(&step.graph, &bound);
-        same_step("ones", &step, &given, &goals, (1.0, 1e-6), &[whole], &mut devices).unwrap();
+        same_step("ones", &step, &given, &outputs, (1.0, 1e-6), &[whole], &mut devices).unwrap();
     }
 }
 

@@ -8,7 +8,7 @@ use crate::walk::{Bound, close_from, walk};
 use meshwright_core::ParamDecl;
 use meshwright_core::autodiff::gradients;
 use meshwright_diag::Span;
-use meshwright_ops::{Call, F64Tensor, Graph, Id, Leaf, LeafOp, Origin, Type, Value, family};
+use meshwright_ops::{Call, F64Tensor, Graph, Id, InputOpKind, Leaf, Origin, Type, Value, family};
 use meshwright_plan::{DType, Dim, DimNames, Init};
 use std::time::Instant;
 
@@ -37,7 +37,7 @@ fn loss(subject: &Subject, weighted: usize, seed: u64) -> Result<Loss, String> {
     g.cursor = Origin::default();
     let dtype = g.ty(built.value).dtype;
     let dtype = if dtype.is_float() { dtype } else { DType::F64 };
-    let leaf = Leaf { leaf: LeafOp::Input { name: "weights".into() }, ty: Type::new(dtype, dims) };
+    let leaf = Leaf { leaf: InputOpKind::Input { name: "weights".into() }, ty: Type::new(dtype, dims) };
     let w = g.op(leaf, &[]);
     built.bound.insert(w, weights);
     let factors = if weighted == 0 { vec![built.value] } else { vec![built.value, w] };
@@ -130,13 +130,13 @@ pub(crate) fn gradients_on(
         for (weighted, l) in losses(subject).unwrap().iter().enumerate() {
             let g = &l.built.graph;
             let values = walk(g, &l.built.bound);
-            let mut goals = vec![("loss", l.loss, values[l.loss.0 as usize].clone())];
+            let mut outputs = vec![("loss", l.loss, values[l.loss.0 as usize].clone())];
             for (p, grad) in l.params.iter().zip(&l.grads) {
-                goals.push((&p.path, *grad, values[grad.0 as usize].clone()));
+                outputs.push((&p.path, *grad, values[grad.0 as usize].clone()));
             }
             let ways = ways(&l.built.dims);
             let name = format!("{}, {weighted} dims weighted", subject.name);
-            match same(&name, g, &l.built.bound, &goals, least, &ways, &mut devices) {
+            match same(&name, g, &l.built.bound, &outputs, least, &ways, &mut devices) {
                 Ok(n) => cases += n,
                 Err(e) => wrong.push(e),
             }
@@ -152,9 +152,9 @@ fn powers_have_gradients_at_zero() {
     for (n, want) in [(0.0, 0.0), (1.0, 1.0), (2.0, 0.0), (3.0, 0.0)] {
         for tensor in [false, true] {
             let mut g = Graph::new(DimNames::default());
-            let leaf = LeafOp::Param { path: "x".into(), init: Init::Constant(0.0) };
+            let leaf = InputOpKind::Param { path: "x".into(), init: Init::Constant(0.0) };
             let x = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
-            let leaf = LeafOp::Input { name: "n".into() };
+            let leaf = InputOpKind::Input { name: "n".into() };
             let exponent = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
             let args = [Value::Tensor(x), if tensor { Value::Tensor(exponent) } else { Value::Number(n) }];
             let call =

@@ -133,14 +133,14 @@ pub(crate) fn same(
     name: &str,
     graph: &Graph,
     bound: &Bound,
-    goals: &[(&str, Id, F64Tensor)],
+    outputs: &[(&str, Id, F64Tensor)],
     least: f64,
     ways: &[Way],
     devices: &mut Devices,
 ) -> Result<usize, String> {
-    let wanted: Vec<(&str, Id)> = goals.iter().map(|g| (g.0, g.1)).collect();
+    let wanted: Vec<(&str, Id)> = outputs.iter().map(|g| (g.0, g.1)).collect();
     let step = step(graph, &wanted);
-    same_step(name, &step, &tensors(graph, bound), goals, (least, 1e-5), ways, devices)
+    same_step(name, &step, &tensors(graph, bound), outputs, (least, 1e-5), ways, devices)
 }
 
 /// The same of a step, with its inputs and states. Floats of fewer bits than `f64` may be off by the second of `within`,
@@ -149,7 +149,7 @@ pub(crate) fn same_step(
     name: &str,
     step: &StepGraph,
     (inputs, states): &(Tensors, Tensors),
-    goals: &[(&str, Id, F64Tensor)],
+    outputs: &[(&str, Id, F64Tensor)],
     (least, narrow): (f64, f64),
     ways: &[Way],
     devices: &mut Devices,
@@ -166,7 +166,7 @@ pub(crate) fn same_step(
             Err(Refused::Layout(e)) => return Err(at(format!("refused: {e:?}"))),
         };
         let out = devices.run(plan, inputs, states).map_err(&at)?;
-        for (goal, id, want) in goals {
+        for (goal, id, want) in outputs {
             let ty = graph.ty(*id);
             let (got, dims) = out.get(*goal).ok_or_else(|| at(format!("no result `{goal}`")))?;
             if got.dtype() != ty.dtype {

@@ -3,9 +3,11 @@
 use crate::devices::Tensors;
 use crate::rng::Rng;
 use crate::walk::{Bound, to_host};
-use meshwright_core::{Goal, GoalKind, StepGraph};
+use meshwright_core::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::family::{SampleBuild, SampleInput};
-use meshwright_ops::{Class, F64Tensor, Graph, Id, Leaf, LeafOp, Origin, Rename, Sample, Type, families};
+use meshwright_ops::{
+    Class, F64Tensor, Graph, Id, InputOpKind, Leaf, Origin, Rename, Sample, Type, families,
+};
 use meshwright_plan::{DType, Dim, DimNames, Init, InputDecl, Monoid};
 
 /// What a law is checked on.
@@ -166,9 +168,9 @@ impl Builder {
         self.graph.cursor =
             Origin { class, name: name.as_str().into(), path: name.as_str().into(), ..Origin::default() };
         let leaf = if param {
-            LeafOp::Param { path: name, init: Init::Constant(0.0) }
+            InputOpKind::Param { path: name, init: Init::Constant(0.0) }
         } else {
-            LeafOp::Input { name }
+            InputOpKind::Input { name }
         };
         let id = self.graph.op(Leaf { leaf, ty }, &[]);
         self.graph.cursor = Origin::default();
@@ -184,7 +186,7 @@ pub(crate) fn draw(rng: &mut Rng, input: &SampleInput) -> f64 {
 }
 
 /// A step that gives some values of a graph, each as an output of its name.
-pub(crate) fn step(graph: &Graph, goals: &[(&str, Id)]) -> StepGraph {
+pub(crate) fn step(graph: &Graph, outputs: &[(&str, Id)]) -> StepGraph {
     let inputs = graph.ids().filter_map(|id| match input_name(graph, id) {
         Some(name) => {
             let ty = graph.ty(id);
@@ -198,16 +200,16 @@ pub(crate) fn step(graph: &Graph, goals: &[(&str, Id)]) -> StepGraph {
         float: DType::F64,
         graph: graph.clone(),
         inputs: inputs.collect(),
-        goals: goals
+        outputs: outputs
             .iter()
-            .map(|(name, id)| Goal { name: (*name).into(), id: *id, kind: GoalKind::Output })
+            .map(|(name, id)| StepOutput { name: (*name).into(), id: *id, kind: OutputKind::Output })
             .collect(),
     }
 }
 
 fn input_name(graph: &Graph, id: Id) -> Option<String> {
     match graph.node(id).op.kind() {
-        meshwright_ops::Kind::Leaf(LeafOp::Input { name }) => Some(name),
+        meshwright_ops::Kind::Input(InputOpKind::Input { name }) => Some(name),
         _ => None,
     }
 }
@@ -219,8 +221,8 @@ pub(crate) fn tensors(graph: &Graph, bound: &Bound) -> (Tensors, Tensors) {
         let ty = graph.ty(*id);
         let host = to_host(value, ty.dtype, &ty.dims);
         match graph.node(*id).op.kind() {
-            meshwright_ops::Kind::Leaf(LeafOp::Input { name }) => inputs.insert(name, host),
-            meshwright_ops::Kind::Leaf(LeafOp::Param { path, .. }) => states.insert(path, host),
+            meshwright_ops::Kind::Input(InputOpKind::Input { name }) => inputs.insert(name, host),
+            meshwright_ops::Kind::Input(InputOpKind::Param { path, .. }) => states.insert(path, host),
             _ => None,
         };
     }

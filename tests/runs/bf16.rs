@@ -183,7 +183,7 @@ fn a_run_goes_on_in_another_precision() {
 }
 
 #[test]
-fn a_misspelt_precision_is_told() {
+fn a_misspelled_precision_is_told() {
     let said = run(&["train", "mlp", "--precision", "f16"]);
     assert_eq!(said.code, Some(2), "{}", said.err);
     assert!(said.err.contains("bf16") && said.err.contains("f32"), "{}", said.err);

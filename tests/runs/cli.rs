@@ -38,7 +38,7 @@ fn exit_codes() {
         (&["chekc", "mlp"], 2),
         (&["check"], 2),
         (&["check", "mlp", "--dim", "batch"], 2),
-        (&["check", "mlp", "--colour"], 2),
+        (&["check", "mlp", "--color"], 2),
         (&["train", "mlp", "--steps", "1", "--epochs", "1"], 2),
         (&["train", "mlp", "--resume"], 2),
         (&["check", "no_such_file.mw"], 1),
@@ -109,9 +109,14 @@ fn explain_reports_the_documented_json() {
         of.map(|c| c["bytes"].as_u64().unwrap()).sum()
     };
     assert_eq!((total("r"), total("c")), (1_628_204, 2_000));
-    for key in
-        ["flops", "collective_bytes", "peak_bytes", "parameter_bytes", "moment_bytes", "activation_bytes"]
-    {
+    for key in [
+        "flops",
+        "collective_bytes",
+        "peak_bytes",
+        "parameter_bytes",
+        "optimizer_state_bytes",
+        "activation_bytes",
+    ] {
         assert!(report["per_device"][key].is_u64(), "{key}");
     }
     assert_eq!(report["per_device"]["collective_bytes"], 1_630_204);

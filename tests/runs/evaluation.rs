@@ -73,7 +73,7 @@ fn numbers(v: &Value) -> Vec<f64> {
 }
 
 #[test]
-fn the_loss_of_an_evaluation_is_the_one_that_is_minimised() {
+fn the_loss_of_an_evaluation_is_the_one_that_is_minimized() {
     let aux = "    loss aux = 1000 * mean[batch](sum[classes](logits * logits))";
     let two = Place::new("", &format!("{aux}\n{LOSS}"));
     let one = Place::new("", LOSS);

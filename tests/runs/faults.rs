@@ -3,7 +3,7 @@
 use crate::support::{SMALL_DIMS, options};
 use meshwright_comm::{Fault, Faulty, Timeouts, Transport, World};
 use meshwright_core::training_step;
-use meshwright_exec::{Cluster, ClusterOptions, ExecError, HostTensor, InputLeaf, Provider};
+use meshwright_exec::{Cluster, ClusterOptions, ExecError, HostTensor, LocalInput, Provider};
 use meshwright_plan::StepKind;
 use meshwright_train::Project;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn strike(layout: &str, rank: usize, fault: &Fault) -> ExecError {
     let mut cluster = Cluster::with_transports(&mesh, ends.collect(), &ClusterOptions::default()).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
     cluster.init_state(id, 1).unwrap();
-    let zeros: Provider = Arc::new(|_, leaves: &[InputLeaf]| {
+    let zeros: Provider = Arc::new(|_, leaves: &[LocalInput]| {
         Ok(leaves.iter().map(|l| HostTensor::zeros(l.dtype, l.shape())).collect())
     });
     let begin = Instant::now();

@@ -2,8 +2,8 @@
 
 use crate::support::{Numbers, options};
 use meshwright_core::autodiff::gradients;
-use meshwright_core::{Goal, GoalKind, StepGraph};
-use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, InputLeaf, Provider};
+use meshwright_core::{OutputKind, StepGraph, StepOutput};
+use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::DType;
 use meshwright_train::Project;
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ fn step(project: &Project) -> StepGraph {
     let loss = p.train.as_ref().unwrap().minimize.clone();
     let params: Vec<_> = p.params.iter().collect();
     let grads = gradients(&mut graph, loss.id, &params);
-    let mut goals = vec![Goal { name: "loss".into(), id: loss.id, kind: GoalKind::Scalar }];
+    let mut outputs = vec![StepOutput { name: "loss".into(), id: loss.id, kind: OutputKind::Scalar }];
     for (p, id) in params.iter().zip(grads) {
-        goals.push(Goal { name: p.path.clone(), id, kind: GoalKind::Output });
+        outputs.push(StepOutput { name: p.path.clone(), id, kind: OutputKind::Output });
     }
     let inputs = p.inputs.iter().map(|i| i.0.clone()).collect();
-    StepGraph { model: p.model.clone(), program: "gradients", float: p.float, graph, inputs, goals }
+    StepGraph { model: p.model.clone(), program: "gradients", float: p.float, graph, inputs, outputs }
 }
 
 /// Whole inputs that suit the declarations, in which each device finds its part.
@@ -38,7 +38,7 @@ fn data(project: &Project) -> Provider {
             HostTensor::new(shape, HostData::from_f64(decl.dtype, values)).unwrap(),
         );
     }
-    Arc::new(move |_, leaves: &[InputLeaf]| {
+    Arc::new(move |_, leaves: &[LocalInput]| {
         Ok(leaves.iter().map(|l| whole[&l.name].slice(&l.ranges).unwrap()).collect())
     })
 }

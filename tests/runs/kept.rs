@@ -15,7 +15,7 @@ const MODEL: &str = "
 dim batch = 12, rows = 5, cols = 4, hidden = 11, classes = 10
 const rate = 0.3, noise = 0.1
 
-// The bias of what is normalised has no gradient but rounding.
+// The bias of what is normalized has no gradient but rounding.
 layer linear(x, in, out) {
     param w[in, out] = he_normal(in)
     return sum[in](x * w)
@@ -36,9 +36,9 @@ layer batch_norm(x, channels, over, momentum = 0.9, eps = 1e-5) {
     let v = mean[over]((x - m) ** 2)
     average  = momentum * average + (1 - momentum) * m
     variance = momentum * variance + (1 - momentum) * v
-    let centre = where(training, m, average)
+    let center = where(training, m, average)
     let width  = where(training, v, variance)
-    return (x - centre) * rsqrt(width + eps) * scale + shift
+    return (x - center) * rsqrt(width + eps) * scale + shift
 }
 
 model m {

@@ -1,11 +1,11 @@
-//! Optimisers against references written plainly in f64, on whole and on split parameters; and whole trainings with them.
+//! Optimizers against references written plainly in f64, on whole and on split parameters; and whole trainings with them.
 //!
 //! The loss is linear in the parameters, so the gradients are means of the inputs: what is tested is the update alone.
 
 use crate::agree::agrees;
 use crate::support::{Numbers, SMALL, SMALL_DIMS, apart, folder, options, tensors, trained};
 use meshwright_core::training_step;
-use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, InputLeaf, Provider};
+use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_plan::DType;
 use meshwright_train::{Project, ProjectOptions, TrainOptions, train};
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ fn run_in(float: DType, scale: f64, train: &str, mesh: &str, layout: &str) -> BT
                 (format!("of_{name}"), tensor)
             })
             .collect();
-        let provider: Provider = Arc::new(move |_, leaves: &[InputLeaf]| {
+        let provider: Provider = Arc::new(move |_, leaves: &[LocalInput]| {
             Ok(leaves.iter().map(|l| whole[&l.name].slice(&l.ranges).unwrap()).collect())
         });
         cluster.run(id, t as u64, &provider).unwrap();
@@ -388,7 +388,7 @@ fn lamb_is_as_its_reference() {
     });
 }
 
-/// The shipped network with another optimiser.
+/// The shipped network with another optimizer.
 fn small_mlp(folder: &std::path::Path, optimizer: &str, mesh: &str, layout: &str) -> ProjectOptions {
     let shipped = include_str!("../../models/mlp.mw");
     assert!(shipped.contains("optimizer sgd(lr = lr)"));

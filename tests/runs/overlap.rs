@@ -3,7 +3,7 @@
 use crate::support::{SMALL, SMALL_DIMS, folder, options, run, trained};
 use meshwright_comm::{Fault, Faulty, Timeouts, Transport, World};
 use meshwright_core::training_step;
-use meshwright_exec::{Cluster, ClusterOptions, HostTensor, InputLeaf, Provider};
+use meshwright_exec::{Cluster, ClusterOptions, HostTensor, LocalInput, Provider};
 use meshwright_plan::{Phase, Plan, Step, StepKind};
 use meshwright_train::{Project, ProjectOptions};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn plan(options: &ProjectOptions) -> Plan {
 /// Steps that start a collective, and its bytes in order.
 fn flights(plan: &Plan) -> (usize, Vec<usize>) {
     let collectives = plan.steps.iter().filter_map(|s| match &s.kind {
-        StepKind::Collective(c) => Some((s.flight.is_some(), c.bytes(plan).iter().sum())),
+        StepKind::Collective(c) => Some((s.async_id.is_some(), c.bytes(plan).iter().sum())),
         _ => None,
     });
     let all: Vec<(bool, usize)> = collectives.collect();
@@ -101,7 +101,7 @@ fn a_device_that_fails_while_others_are_in_flight_ends_the_run() {
                     Cluster::with_transports(&plan.mesh, ends.collect(), &ClusterOptions::default()).unwrap();
                 let id = cluster.load(plan.clone()).unwrap();
                 cluster.init_state(id, 1).unwrap();
-                let zeros: Provider = Arc::new(|_, leaves: &[InputLeaf]| {
+                let zeros: Provider = Arc::new(|_, leaves: &[LocalInput]| {
                     Ok(leaves.iter().map(|l| HostTensor::zeros(l.dtype, l.shape())).collect())
                 });
                 let begin = Instant::now();

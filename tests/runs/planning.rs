@@ -3,7 +3,7 @@
 use crate::support::options;
 use meshwright_core::schedule::verify_plan;
 use meshwright_core::verify::verify;
-use meshwright_core::{Compiled, GoalKind, training_step};
+use meshwright_core::{Compiled, OutputKind, training_step};
 use meshwright_plan::{Operand, Plan, StepKind};
 use meshwright_train::{Project, ProjectOptions};
 use std::time::{Duration, Instant};
@@ -85,7 +85,7 @@ fn storage_is_handed_on_in_order_only() {
     assert_eq!(verify_plan(&sound), Vec::<String>::new());
     let mut seen = Vec::new();
     for (i, step) in sound.steps.iter().enumerate() {
-        for (from, to) in &step.reuse {
+        for (from, to) in &step.aliases {
             let turn = |o: &mut Operand| {
                 if o.buf == *from {
                     o.dims.reverse();
@@ -111,10 +111,10 @@ fn storage_is_handed_on_in_order_only() {
     assert_eq!(seen, ["cross_entropy_grad", "map", "softmax"]);
 
     // Nor do two results share a place, nor does an operand go to a result of another step.
-    let i = sound.steps.iter().position(|s| !s.reuse.is_empty()).unwrap();
+    let i = sound.steps.iter().position(|s| !s.aliases.is_empty()).unwrap();
     let mut twice = sound.clone();
-    let pair = twice.steps[i].reuse[0];
-    twice.steps[i].reuse.push(pair);
+    let pair = twice.steps[i].aliases[0];
+    twice.steps[i].aliases.push(pair);
     assert!(!verify_plan(&twice).is_empty());
 }
 
@@ -123,17 +123,17 @@ fn storage_is_handed_on_in_order_only() {
 fn next_values_are_placed_as_their_leaves() {
     let spmd = compiled(&options("mlp", "data=4", "zero1", &[])).spmd;
     assert_eq!(verify(&spmd), Vec::<String>::new());
-    for (k, goal) in spmd.step.goals.iter().enumerate() {
-        let GoalKind::Next(_) = goal.kind else { continue };
-        let version = spmd.goals[k];
+    for (k, goal) in spmd.step.outputs.iter().enumerate() {
+        let OutputKind::Next(_) = goal.kind else { continue };
+        let version = spmd.outputs[k];
         // Another version of the same value, in another placement.
         let other = spmd.instrs.iter().map(|i| i.out()).find(|o| {
-            let (a, b) = (spmd.version(*o), spmd.version(version));
+            let (a, b) = (spmd.copy(*o), spmd.copy(version));
             a.value == b.value && a.placement != b.placement && a.placement.partial.is_empty()
         });
         let Some(other) = other else { continue };
         let mut broken = spmd.clone();
-        broken.goals[k] = other;
+        broken.outputs[k] = other;
         let expected = format!("the next value of `{}` is not placed as it is", goal.name);
         assert_eq!(verify(&broken), [expected]);
         return;

@@ -298,7 +298,7 @@ fn decisions_are_short() {
 }
 
 #[test]
-fn every_optimiser_and_its_settings_are_in_the_reference() {
+fn every_optimizer_and_its_settings_are_in_the_reference() {
     let reference = read(&root().join("docs/language.md"));
     let mut missing = Vec::new();
     for o in OPTIMIZERS {

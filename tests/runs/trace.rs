@@ -140,7 +140,7 @@ fn every_collective_is_on_every_rank_in_every_step() {
                 StepKind::Collective(c) => {
                     let axes: Vec<&str> = c.axes().iter().map(|a| plan.mesh.name(*a)).collect();
                     let bytes = c.bytes(&plan).iter().sum::<usize>() as u64;
-                    Some((format!("{} {}", c.name(), axes.join(",")), bytes, s.flight.is_some()))
+                    Some((format!("{} {}", c.name(), axes.join(",")), bytes, s.async_id.is_some()))
                 }
                 _ => None,
             })

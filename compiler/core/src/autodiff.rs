@@ -35,7 +35,7 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
         let node = g.node(id).clone();
         let need: Vec<bool> =
             node.inputs.iter().map(|i| needs[i.0 as usize] && g.ty(*i).dtype.is_float()).collect();
-        if !need.contains(&true) || matches!(node.op.kind(), Kind::Leaf(_)) {
+        if !need.contains(&true) || matches!(node.op.kind(), Kind::Input(_)) {
             continue;
         }
         let types: Vec<&Type> = node.inputs.iter().map(|i| g.ty(*i)).collect();

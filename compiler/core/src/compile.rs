@@ -1,7 +1,7 @@
 //! The way from a step graph to a Plan as one table of passes, with a verifier after each.
 
 use crate::layout::{Layout, assign, check_conflicts};
-use crate::normalise;
+use crate::normalize;
 use crate::partition::{Spmd, partition};
 use crate::precision;
 use crate::print;
@@ -66,20 +66,20 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "constants",
         doc: "what is known is computed",
-        run: |s, _, _| graph_pass(s, normalise::constants),
+        run: |s, _, _| graph_pass(s, normalize::constants),
     },
     Pass { name: "cse", doc: "equal computations become one", run: cse },
     Pass {
         name: "adds",
         doc: "chains of additions become one, dead code goes",
-        run: |s, _, _| graph_pass(s, normalise::merge_adds),
+        run: |s, _, _| graph_pass(s, normalize::merge_adds),
     },
     Pass { name: "partition", doc: "rules and roles give placements and collectives", run: partition_pass },
     Pass { name: "lower", doc: "ops become primitive steps on buffers", run: lower },
     Pass {
-        name: "bundle",
+        name: "bucket",
         doc: "all-reduces of equal axes share a bucket",
-        run: |s, _, _| plan_pass(s, schedule::bundle),
+        run: |s, _, _| plan_pass(s, schedule::bucket),
     },
     Pass {
         name: "fuse",
@@ -125,7 +125,7 @@ pub fn compile_with(
     options: CompileOptions,
     observe: &mut dyn FnMut(usize, &Stage),
 ) -> Outcome<Compiled> {
-    let start = normalise::dead_code(step);
+    let start = normalize::dead_code(step);
     let mut out = check_conflicts(layout, &start.graph, &|_| true);
     if has_errors(&out) {
         return (None, out);
@@ -190,13 +190,13 @@ fn expand(stage: Stage, c: &Context, _: &mut Vec<Diagnostic>) -> Option<Stage> {
         let got = assign(&layout, n.origin.class, &n.origin.path, &all);
         dims.iter().any(|d| got.splits.contains_key(d))
     };
-    Some(Stage::Graph(normalise::expand(&step, &split)))
+    Some(Stage::Graph(normalize::expand(&step, &split)))
 }
 
 fn cse(stage: Stage, c: &Context, _: &mut Vec<Diagnostic>) -> Option<Stage> {
     let Stage::Graph(step) = stage else { return Some(stage) };
-    let merged = normalise::common_subexpressions(&step, c.layout.has_paths());
-    Some(Stage::Graph(normalise::dead_code(&merged)))
+    let merged = normalize::common_subexpressions(&step, c.layout.has_paths());
+    Some(Stage::Graph(normalize::dead_code(&merged)))
 }
 
 fn partition_pass(stage: Stage, c: &Context, out: &mut Vec<Diagnostic>) -> Option<Stage> {

@@ -2,9 +2,9 @@
 //! before the rest of the expression is taken, so that the result does not depend on the batch size.
 
 use crate::program::{LossDecl, Program};
-use crate::step_graph::{Goal, GoalKind, StepGraph};
+use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Outcome, codes};
-use meshwright_ops::{F64Tensor, Graph, Id, Kind, LeafOp, Role};
+use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Kind, Role};
 use meshwright_plan::{Dim, Monoid};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ pub enum Accumulate {
 /// The program that computes the accumulators of one batch, and the rest of each expression.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
-    /// The step; its first goals are the accumulators, in order, and nothing else follows in an evaluation.
+    /// The step; its first outputs are the accumulators, in order, and nothing else follows in an evaluation.
     pub step: StepGraph,
     /// How each accumulator combines batches.
     pub accumulate: Vec<Accumulate>,
@@ -39,14 +39,14 @@ pub struct Evaluation {
 ///
 /// Values that are drawn at random are the same numbers in every batch: see [`meshwright_plan::random::FIXED_SEED`].
 pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
-    let program = &crate::specialised(program, false);
+    let program = &crate::specialized(program, false);
     accumulated(program, |p| p.losses.iter().chain(&p.metrics).cloned().collect())
 }
 
 /// Builds the program that computes the outputs of those names. An output without the example dim is a result of all
-/// batches, put together like a metric; the goals of the others follow the accumulators, by their names.
+/// batches, put together like a metric; the outputs of the others follow the accumulators, by their names.
 pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
-    let program = &crate::specialised(program, false);
+    let program = &crate::specialized(program, false);
     let wanted = |p: &Program, rows: bool| {
         let example = p.inputs.first().and_then(|i| i.0.dims.first().copied());
         let counts = |o: &LossDecl| example.is_some_and(|d| p.graph.ty(o.id).has(d));
@@ -56,8 +56,8 @@ pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
     let (e, out) = accumulated(program, |p| wanted(p, false));
     let e = e.map(|mut e| {
         e.step.program = "predict";
-        let goal = |o: LossDecl| Goal { name: o.name, id: o.id, kind: GoalKind::Output };
-        e.step.goals.extend(wanted(program, true).into_iter().map(goal));
+        let goal = |o: LossDecl| StepOutput { name: o.name, id: o.id, kind: OutputKind::Output };
+        e.step.outputs.extend(wanted(program, true).into_iter().map(goal));
         e
     });
     (e, out)
@@ -73,11 +73,11 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
         let leaf = n.op.kind();
         let i = id.0 as usize;
         let random = n.op.name() == "random";
-        on_input[i] = matches!(leaf, Kind::Leaf(LeafOp::Input { .. }))
+        on_input[i] = matches!(leaf, Kind::Input(InputOpKind::Input { .. }))
             || (random && example.is_some_and(|d| n.ty.has(d)))
             || n.inputs.iter().any(|x| on_input[x.0 as usize]);
         on_leaf[i] =
-            random || matches!(leaf, Kind::Leaf(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
+            random || matches!(leaf, Kind::Input(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
     }
     let mut e = Evaluation {
         step: StepGraph {
@@ -86,7 +86,7 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
             float: program.float,
             graph: g.clone(),
             inputs: program.inputs.iter().map(|i| i.0.clone()).collect(),
-            goals: Vec::new(),
+            outputs: Vec::new(),
         },
         accumulate: Vec::new(),
         graph: g.clone(),
@@ -145,7 +145,7 @@ fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &[bool]) -> bool {
         }
         let n = g.node(id);
         let roles = n.op.roles(&g.input_types(id), &n.ty);
-        if roles.get(example).is_some_and(|l| l.role != Role::Pass) {
+        if roles.get(example).is_some_and(|l| l.role != Role::Parallel) {
             return true;
         }
         todo.extend(&n.inputs);
@@ -159,11 +159,11 @@ fn how(g: &Graph, id: Id, example: Option<Dim>) -> Option<Accumulate> {
     let example = example?;
     let roles = n.op.roles(&g.input_types(id), &n.ty);
     match (roles.get(example)?.role, n.op.name()) {
-        (Role::Reduce(Monoid::Sum), "mean") => Some(Accumulate::Mean),
+        (Role::Reduction(Monoid::Sum), "mean") => Some(Accumulate::Mean),
         // Other ops that add along the dim do not add all of it: `x[batch = 0]` picks from each batch.
-        (Role::Reduce(Monoid::Sum), "sum" | "contract") => Some(Accumulate::Sum),
-        (Role::Reduce(Monoid::Max), "max") => Some(Accumulate::Max),
-        (Role::Reduce(Monoid::Min), "min") => Some(Accumulate::Min),
+        (Role::Reduction(Monoid::Sum), "sum" | "contract") => Some(Accumulate::Sum),
+        (Role::Reduction(Monoid::Max), "max") => Some(Accumulate::Max),
+        (Role::Reduction(Monoid::Min), "min") => Some(Accumulate::Min),
         _ => None,
     }
 }
@@ -176,7 +176,7 @@ impl Evaluation {
 
     fn cut(&mut self, id: Id, how: Accumulate) {
         let name = format!("accumulator {}", self.cuts.len());
-        self.step.goals.push(Goal { name, id, kind: GoalKind::Scalar });
+        self.step.outputs.push(StepOutput { name, id, kind: OutputKind::Scalar });
         self.accumulate.push(how);
         self.cuts.push(id);
     }

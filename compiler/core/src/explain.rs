@@ -89,7 +89,7 @@ pub struct DeviceReport {
     pub collective_bytes: u64,
     pub peak_bytes: u64,
     pub parameter_bytes: u64,
-    pub moment_bytes: u64,
+    pub optimizer_state_bytes: u64,
     pub activation_bytes: u64,
 }
 
@@ -122,7 +122,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
             collective_bytes: s.collective_bytes,
             peak_bytes: s.peak_bytes,
             parameter_bytes: s.parameter_bytes,
-            moment_bytes: s.moment_bytes,
+            optimizer_state_bytes: s.optimizer_state_bytes,
             activation_bytes: s.activation_bytes,
         },
     }
@@ -134,16 +134,16 @@ fn values(spmd: &Spmd, line_of: &LineOf) -> Vec<ValueReport> {
     let g = &spmd.step.graph;
     let mut out = Vec::new();
     for instr in &spmd.instrs {
-        if matches!(instr, Instr::Move { .. }) {
+        if matches!(instr, Instr::Reshard { .. }) {
             continue;
         }
-        let v = spmd.version(instr.out());
+        let v = spmd.copy(instr.out());
         let Some(name) = shown(g, v.value, spmd) else { continue };
         let n = g.node(v.value);
         let shape: Vec<usize> =
             n.ty.dims
                 .iter()
-                .map(|d| meshwright_plan::largest_block(d.size, v.placement.axes(*d), &spmd.mesh))
+                .map(|d| meshwright_plan::largest_shard(d.size, v.placement.axes(*d), &spmd.mesh))
                 .collect();
         out.push(ValueReport {
             line: line(line_of, n.origin.span),
@@ -167,11 +167,11 @@ fn line(line_of: &LineOf, span: Span) -> u32 {
 /// bears it; of an update, what the step keeps.
 pub(crate) fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
     let n = g.node(id);
-    if n.origin.name.is_empty() || matches!(n.op.kind(), Kind::Generator) {
+    if n.origin.name.is_empty() || matches!(n.op.kind(), Kind::Rematerializable) {
         return None;
     }
     let named = match n.origin.phase {
-        _ if matches!(n.op.kind(), Kind::Leaf(_)) => true,
+        _ if matches!(n.op.kind(), Kind::Input(_)) => true,
         Phase::Forward => {
             let same = |i: &Id| {
                 let o = &g.node(*i).origin;
@@ -184,7 +184,7 @@ pub(crate) fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
         }
         Phase::Backward => n.origin.class == Class::Grad,
         Phase::Update => {
-            let goal = spmd.step.goals.iter().find(|goal| goal.id == id);
+            let goal = spmd.step.outputs.iter().find(|goal| goal.id == id);
             return goal.map(|goal| format!("new {}", goal.name));
         }
     };

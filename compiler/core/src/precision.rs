@@ -9,9 +9,9 @@
 //! both dtypes as they are. A cast is a value of its own only where an op insists on one dtype. Down to `bf16` it belongs to
 //! its operand, of which it is the one rounded copy: a parameter is rounded on its shard, before it is gathered.
 
-use crate::normalise::rebuild;
-use crate::step_graph::{GoalKind, StepGraph};
-use meshwright_ops::{Graph, Id, Kind, LeafOp, Origin, Precision};
+use crate::normalize::rebuild;
+use crate::step_graph::{OutputKind, StepGraph};
+use meshwright_ops::{Graph, Id, InputOpKind, Kind, Origin, Precision};
 use meshwright_plan::{DType, Phase};
 
 /// Gives every value its dtype. A step whose arithmetic is not `bf16` stays as it is.
@@ -37,7 +37,7 @@ pub fn assign(step: &StepGraph) -> StepGraph {
         g.push(node)
     });
     // What the step gives, and what is next for a leaf, is in full.
-    for goal in &mut out.goals {
+    for goal in &mut out.outputs {
         let origin = out.graph.node(goal.id).origin.clone();
         goal.id = cast(&mut out.graph, goal.id, DType::F32, &origin);
     }
@@ -52,8 +52,10 @@ fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
     if from == to || !matches!(from, DType::F32 | DType::BF16) {
         return x;
     }
-    let anywhere =
-        matches!(node.op.kind(), Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber));
+    let anywhere = matches!(
+        node.op.kind(),
+        Kind::Rematerializable | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber)
+    );
     let origin = if to == DType::BF16 && !anywhere { &node.origin } else { reader };
     let name = if node.origin.name.is_empty() { node.op.name() } else { &node.origin.name };
     let name = format!("{to}({name})").into();
@@ -72,7 +74,7 @@ struct Choice {
 
 /// What a value of `f32` is, in ascending order of what prevails where several meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Nature {
+enum PrecisionClass {
     /// No float of `f32`: it stays as it is.
     Other,
     /// An input, a constant, or a function of such.
@@ -96,12 +98,12 @@ fn precision(g: &Graph, id: Id) -> Precision {
 
 fn choices(step: &StepGraph) -> Vec<Choice> {
     let g = &step.graph;
-    let mut natures: Vec<Nature> = Vec::with_capacity(g.nodes.len());
+    let mut natures: Vec<PrecisionClass> = Vec::with_capacity(g.nodes.len());
     let mut choices: Vec<Choice> = Vec::with_capacity(g.nodes.len());
     for id in g.ids() {
         let (nature, reads) = forward(g, id, &natures);
         natures.push(nature);
-        choices.push(Choice { reads, narrow: nature == Nature::Narrow });
+        choices.push(Choice { reads, narrow: nature == PrecisionClass::Narrow });
     }
     widen(step, &mut choices);
     for id in g.ids() {
@@ -116,7 +118,7 @@ fn choices(step: &StepGraph) -> Vec<Choice> {
 }
 
 /// The nature of a value, of whose operands it is known; and in which dtype its op insists on reading.
-fn forward(g: &Graph, id: Id, natures: &[Nature]) -> (Nature, Option<DType>) {
+fn forward(g: &Graph, id: Id, natures: &[PrecisionClass]) -> (PrecisionClass, Option<DType>) {
     let node = g.node(id);
     let of = |x: &Id| natures[x.0 as usize];
     // Operands that count: of the result's dims, so that a mean along a dim does not make all of it wide.
@@ -124,26 +126,28 @@ fn forward(g: &Graph, id: Id, natures: &[Nature]) -> (Nature, Option<DType>) {
     let elementwise = g.is_elementwise(id);
     let prevailing = |f: &dyn Fn(&Id) -> bool| node.inputs.iter().filter(|x| f(x)).map(of).max();
     let (nature, reads) = match (node.op.kind(), precision(g, id)) {
-        (Kind::Leaf(LeafOp::Param { .. }), _) => (Nature::Weight, None),
-        (Kind::Leaf(LeafOp::State { .. } | LeafOp::Moment { .. }), _) => (Nature::Wide, None),
-        (Kind::Leaf(_) | Kind::Generator, _) => (Nature::Neutral, None),
-        (_, Precision::Full) => (Nature::Wide, Some(DType::F32)),
-        (_, Precision::Sums) => (Nature::Wide, None),
+        (Kind::Input(InputOpKind::Param { .. }), _) => (PrecisionClass::Weight, None),
+        (Kind::Input(InputOpKind::State { .. } | InputOpKind::OptimizerState { .. }), _) => {
+            (PrecisionClass::Wide, None)
+        }
+        (Kind::Input(_) | Kind::Rematerializable, _) => (PrecisionClass::Neutral, None),
+        (_, Precision::Full) => (PrecisionClass::Wide, Some(DType::F32)),
+        (_, Precision::Sums) => (PrecisionClass::Wide, None),
         (_, Precision::Products) => {
             let factors = prevailing(&|x| !g.ty(*x).dims.is_empty()).or_else(|| prevailing(&|_| true));
             match factors {
                 // A product of losses, or of those with inputs such as weights of examples.
-                Some(Nature::Wide) => (Nature::Wide, Some(DType::F32)),
-                _ => (Nature::Narrow, Some(DType::BF16)),
+                Some(PrecisionClass::Wide) => (PrecisionClass::Wide, Some(DType::F32)),
+                _ => (PrecisionClass::Narrow, Some(DType::BF16)),
             }
         }
         (_, Precision::AsOperands) => {
             let large = if elementwise { prevailing(&all) } else { None };
-            let known = large.filter(|n| *n > Nature::Neutral).or_else(|| prevailing(&|_| true));
-            (known.unwrap_or(Nature::Neutral).max(Nature::Neutral), None)
+            let known = large.filter(|n| *n > PrecisionClass::Neutral).or_else(|| prevailing(&|_| true));
+            (known.unwrap_or(PrecisionClass::Neutral).max(PrecisionClass::Neutral), None)
         }
     };
-    if node.ty.dtype == DType::F32 { (nature, reads) } else { (Nature::Other, reads) }
+    if node.ty.dtype == DType::F32 { (nature, reads) } else { (PrecisionClass::Other, reads) }
 }
 
 /// A value that all who read it take in full is stored in full: the gradient of a parameter, the scores of a softmax, the
@@ -157,9 +161,9 @@ fn widen(step: &StepGraph, choices: &mut [Choice]) {
         }
     }
     let mut given = vec![false; g.nodes.len()];
-    for goal in &step.goals {
+    for goal in &step.outputs {
         given[goal.id.0 as usize] = true;
-        if let GoalKind::Next(leaf) = goal.kind {
+        if let OutputKind::Next(leaf) = goal.kind {
             given[leaf.0 as usize] = true;
         }
     }

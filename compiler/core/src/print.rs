@@ -1,8 +1,8 @@
 //! The stages of a program as text, for `--emit` and the cases: one line a value, stable and diffable.
 
-use crate::partition::{Instr, Move, Spmd};
+use crate::partition::{Instr, Reshard, Spmd};
 use crate::step_graph::StepGraph;
-use meshwright_ops::{Graph, Kind, LeafOp, Node};
+use meshwright_ops::{Graph, InputOpKind, Kind, Node};
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{Collective, Expr, Init, Operand, Plan, StepKind};
 use std::fmt::Write;
@@ -27,7 +27,7 @@ pub fn graph(step: &StepGraph) -> String {
             g.dims.list(&n.ty.dims)
         );
     }
-    for goal in &step.goals {
+    for goal in &step.outputs {
         let _ = writeln!(out, "{} = %{}", goal.name, goal.id.0);
     }
     out
@@ -36,16 +36,18 @@ pub fn graph(step: &StepGraph) -> String {
 /// What tells ops of one name apart and does not show in their types.
 fn attribute(g: &Graph, n: &Node) -> String {
     match n.op.kind() {
-        Kind::Leaf(LeafOp::Param { init, .. } | LeafOp::Moment { init, .. } | LeafOp::State { init, .. }) => {
-            match init {
-                Init::Constant(v) => format!(" = {v}"),
-                Init::Normal { mean, std } => format!(" = normal({mean}, {std})"),
-                Init::TruncatedNormal { mean, std } => format!(" = truncated_normal({mean}, {std})"),
-                Init::Uniform { low, high } => format!(" = uniform({low}, {high})"),
-            }
-        }
+        Kind::Input(
+            InputOpKind::Param { init, .. }
+            | InputOpKind::OptimizerState { init, .. }
+            | InputOpKind::State { init, .. },
+        ) => match init {
+            Init::Constant(v) => format!(" = {v}"),
+            Init::Normal { mean, std } => format!(" = normal({mean}, {std})"),
+            Init::TruncatedNormal { mean, std } => format!(" = truncated_normal({mean}, {std})"),
+            Init::Uniform { low, high } => format!(" = uniform({low}, {high})"),
+        },
         Kind::Rename { from, to } => format!(" {} -> {}", g.dims.name(from), g.dims.name(to)),
-        Kind::Generator => {
+        Kind::Rematerializable => {
             let mut e = Expr::default();
             let made = n.op.scalar(&mut e, &[], &[], &n.ty).and_then(|r| e.nodes.get(r as usize));
             match made.map(|n| n.scalar) {
@@ -62,52 +64,56 @@ pub fn spmd(s: &Spmd) -> String {
     let mut out = String::new();
     let g = &s.step.graph;
     for instr in &s.instrs {
-        let v = s.version(instr.out());
+        let v = s.copy(instr.out());
         let place = v.placement.describe(&g.dims, &s.mesh);
         let what = match instr {
-            Instr::Leaf { .. } => g.node(v.value).op.name().to_string(),
+            Instr::Input { .. } => g.node(v.value).op.name().to_string(),
             Instr::Op { inputs, .. } => {
                 let args: Vec<String> = inputs.iter().map(|i| format!("@{}", i.0)).collect();
                 format!("{}({})", g.node(v.value).op.name(), args.join(", "))
             }
-            Instr::Move { kind, from, .. } => format!("{} @{}", describe_move(kind, s), from.0),
+            Instr::Reshard { kind, from, .. } => format!("{} @{}", describe_move(kind, s), from.0),
         };
         let because = match instr {
-            Instr::Move { cause, .. } if !cause.because.is_empty() => format!("  because {}", cause.because),
+            Instr::Reshard { cause, .. } if !cause.because.is_empty() => {
+                format!("  because {}", cause.because)
+            }
             _ => String::new(),
         };
         let _ = writeln!(out, "@{} = {what}: {} {place}{because}", instr.out().0, g.describe(v.value));
     }
-    for (goal, v) in s.step.goals.iter().zip(&s.goals) {
+    for (goal, v) in s.step.outputs.iter().zip(&s.outputs) {
         let _ = writeln!(out, "{} = @{}", goal.name, v.0);
     }
     out
 }
 
 /// A move with its axes and dims.
-pub(crate) fn describe_move(m: &Move, s: &Spmd) -> String {
+pub(crate) fn describe_move(m: &Reshard, s: &Spmd) -> String {
     let names = &s.step.graph.dims;
     match m {
-        Move::AllReduce { axes, monoid } => {
+        Reshard::AllReduce { axes, monoid } => {
             let axes: Vec<&str> = axes.iter().map(|a| s.mesh.name(*a)).collect();
             format!("all_reduce[{monoid}] {}", axes.join(","))
         }
-        Move::ReduceScatter { axis, dim, monoid } => {
+        Reshard::ReduceScatter { axis, dim, monoid } => {
             format!("reduce_scatter[{monoid}] {} -> {}", s.mesh.name(*axis), names.name(*dim))
         }
-        Move::AllGather { axis, dim } => format!("all_gather {} <- {}", s.mesh.name(*axis), names.name(*dim)),
-        Move::AllToAll { axis, join, split } => {
+        Reshard::AllGather { axis, dim } => {
+            format!("all_gather {} <- {}", s.mesh.name(*axis), names.name(*dim))
+        }
+        Reshard::AllToAll { axis, join, split } => {
             format!("all_to_all {} {} -> {}", s.mesh.name(*axis), names.name(*join), names.name(*split))
         }
-        Move::Permute { dim, axes, .. } => {
+        Reshard::Permute { dim, axes, .. } => {
             let axes: Vec<&str> = axes.iter().map(|a| s.mesh.name(*a)).collect();
             format!("permute {} {}", axes.join(","), names.name(*dim))
         }
-        Move::Cut { dim, axes, .. } => {
+        Reshard::Cut { dim, axes, .. } => {
             let axes: Vec<&str> = axes.iter().map(|a| s.mesh.name(*a)).collect();
             format!("cut {} -> {}", axes.join(","), names.name(*dim))
         }
-        Move::Slice { axis, dim } => format!("slice {} -> {}", s.mesh.name(*axis), names.name(*dim)),
+        Reshard::Slice { axis, dim } => format!("slice {} -> {}", s.mesh.name(*axis), names.name(*dim)),
     }
 }
 
@@ -129,7 +135,7 @@ pub fn plan(p: &Plan) -> String {
             .collect();
         format!("b{}[{}]", o.buf.0, dims.join(" "))
     };
-    for l in &p.leaves {
+    for l in &p.program_inputs {
         let o = Operand { buf: l.buf, dims: l.dims.clone() };
         let next = l.next.map_or(String::new(), |n| format!(" -> b{}", n.0));
         let _ = writeln!(out, "leaf {} = {}{next}", l.name, operand(&o));
@@ -156,7 +162,7 @@ pub fn plan(p: &Plan) -> String {
                         format!("[{} -> {}]", p.dims.name(*join), p.dims.name(*split))
                     }
                 };
-                let start = if s.flight.is_some() { "start " } else { "" };
+                let start = if s.async_id.is_some() { "start " } else { "" };
                 format!("{start}{}{dim} {}", c.name(), axes.join(","))
             }
             StepKind::Random { stream, distribution, .. } => {
@@ -168,7 +174,7 @@ pub fn plan(p: &Plan) -> String {
             StepKind::Wait { .. } => write!(out, "wait {}", list(s.kind.reads())),
             _ => write!(out, "{} = {what} ({})", list(s.kind.writes()), list(s.kind.reads())),
         };
-        for (a, b) in &s.reuse {
+        for (a, b) in &s.aliases {
             let _ = write!(out, " b{}=>b{}", a.0, b.0);
         }
         if !s.free.is_empty() {

@@ -28,7 +28,7 @@ pub struct ParamDecl {
     pub id: Id,
     /// Where it is declared.
     pub span: Span,
-    /// Whether the optimiser leaves it alone (`freeze`).
+    /// Whether the optimizer leaves it alone (`freeze`).
     pub frozen: bool,
     /// Whether weight decay spares it (`weight_decay … except`).
     pub no_decay: bool,
@@ -68,9 +68,9 @@ pub enum ClipSpec {
 /// The `train` block.
 #[derive(Clone, Debug)]
 pub struct TrainSpec {
-    /// The loss that is minimised.
+    /// The loss that is minimized.
     pub minimize: LossDecl,
-    /// The optimiser. Its scalars are values of the graph: constants, or expressions of the step number.
+    /// The optimizer. Its scalars are values of the graph: constants, or expressions of the step number.
     pub optimizer: Optimizer,
     /// Clipping.
     pub clip: Option<ClipSpec>,

@@ -5,7 +5,7 @@ use meshwright_plan::{DType, InputDecl};
 
 /// What a value is wanted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GoalKind {
+pub enum OutputKind {
     /// A loss, a metric or an accumulator: whole on every device.
     Scalar,
     /// An output of `predict`: wherever its rules put it.
@@ -16,13 +16,13 @@ pub enum GoalKind {
 
 /// A value that the step must give.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Goal {
+pub struct StepOutput {
     /// Its name.
     pub name: String,
     /// The value.
     pub id: Id,
     /// What it is wanted for.
-    pub kind: GoalKind,
+    pub kind: OutputKind,
 }
 
 /// A whole step.
@@ -39,5 +39,5 @@ pub struct StepGraph {
     /// The model's inputs.
     pub inputs: Vec<InputDecl>,
     /// What it must give.
-    pub goals: Vec<Goal>,
+    pub outputs: Vec<StepOutput>,
 }

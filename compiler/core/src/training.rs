@@ -1,16 +1,16 @@
-//! The training step: forward, backward, clipping and the update of the optimiser, all ordinary ops of one graph.
+//! The training step: forward, backward, clipping and the update of the optimizer, all ordinary ops of one graph.
 
 use crate::autodiff::gradients;
 use crate::optimizers::{Optimizer, Trained, Update};
 use crate::program::{ClipSpec, ParamDecl, Program};
-use crate::step_graph::{Goal, GoalKind, StepGraph};
+use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Class, Graph, Id, Origin, SQRT};
 use meshwright_plan::{DType, Phase};
 
 /// Builds the training step of a program; `None` where it has no `train` block.
 pub fn training_step(program: &Program) -> Option<StepGraph> {
     program.train.as_ref()?;
-    let program = &crate::specialised(program, true);
+    let program = &crate::specialized(program, true);
     let train = program.train.as_ref()?;
     let mut g = program.graph.clone();
     let params: Vec<&ParamDecl> = program.params.iter().filter(|p| !p.frozen).collect();
@@ -18,8 +18,11 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
     if let Some(ClipSpec::GlobalNorm(limit)) = train.clip {
         grads = clipped(&mut g, &grads, limit);
     }
-    let mut goals =
-        vec![Goal { name: train.minimize.name.clone(), id: train.minimize.id, kind: GoalKind::Scalar }];
+    let mut outputs = vec![StepOutput {
+        name: train.minimize.name.clone(),
+        id: train.minimize.id,
+        kind: OutputKind::Scalar,
+    }];
     let trained: Vec<Trained<'_>> =
         params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
     let Optimizer { def, chosen } = &train.optimizer;
@@ -29,15 +32,19 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
             trained.iter().filter(|p| g.ty(p.decl.id).dtype == dtype).copied().collect();
         if !of.is_empty() {
             let chosen = chosen.cast(&mut g, dtype);
-            (def.update)(&chosen, &mut Update::new(&mut g, &mut goals, program.float.wide(), dtype), &of);
+            (def.update)(&chosen, &mut Update::new(&mut g, &mut outputs, program.float.wide(), dtype), &of);
         }
     }
     // What is not trained is kept all the same: an evaluation may read it where the loss does not.
     for p in program.params.iter().filter(|p| p.frozen) {
-        goals.push(Goal { name: p.path.clone(), id: p.id, kind: GoalKind::Next(p.id) });
+        outputs.push(StepOutput { name: p.path.clone(), id: p.id, kind: OutputKind::Next(p.id) });
     }
     for s in &program.states {
-        goals.push(Goal { name: s.path.clone(), id: s.next.unwrap_or(s.id), kind: GoalKind::Next(s.id) });
+        outputs.push(StepOutput {
+            name: s.path.clone(),
+            id: s.next.unwrap_or(s.id),
+            kind: OutputKind::Next(s.id),
+        });
     }
     Some(StepGraph {
         model: program.model.clone(),
@@ -45,7 +52,7 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
         float: program.float,
         graph: g,
         inputs: program.inputs.iter().map(|i| i.0.clone()).collect(),
-        goals,
+        outputs,
     })
 }
 

@@ -6,10 +6,10 @@
 //!    again, is equal.
 //! 4. A move applies to its operand, and the result's placement, derived again, is equal.
 //! 5. Every version is made before it is used; every collective has a cause.
-//! 6. What the step gives is its goals' values, finished; scalars are whole, next values are placed as their leaves.
+//! 6. What the step gives is its outputs' values, finished; scalars are whole, next values are placed as their leaves.
 
-use crate::partition::{Instr, Move, Spmd, VersionId, operand_placement};
-use crate::step_graph::{GoalKind, StepGraph};
+use crate::partition::{CopyId, Instr, Reshard, Spmd, operand_placement};
+use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Id, Kind, Role};
 use meshwright_plan::{Axis, Dim, Monoid, Placement};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Every violation, in words; empty for a sound program.
 pub fn verify(spmd: &Spmd) -> Vec<String> {
     let mut v = Vec::new();
-    let mut made: BTreeSet<VersionId> = BTreeSet::new();
+    let mut made: BTreeSet<CopyId> = BTreeSet::new();
     for (i, instr) in spmd.instrs.iter().enumerate() {
-        let out = spmd.version(instr.out());
+        let out = spmd.copy(instr.out());
         let at = format!("instruction {i}, {}", spmd.step.graph.describe(out.value));
         for r in instr.reads() {
             if !made.contains(&r) {
@@ -28,20 +28,20 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         }
         legal(spmd, &out.placement, &spmd.step.graph.ty(out.value).dims, &at, &mut v);
         match instr {
-            Instr::Leaf { .. } => {
+            Instr::Input { .. } => {
                 if !out.placement.partial.is_empty() {
                     v.push(format!("{at}: a leaf is unfinished"));
                 }
             }
-            Instr::Move { kind, from, cause, .. } => {
-                let from = spmd.version(*from);
+            Instr::Reshard { kind, from, cause, .. } => {
+                let from = spmd.copy(*from);
                 if from.value != out.value || kind.apply(&from.placement).as_ref() != Some(&out.placement) {
                     v.push(format!("{at}: {kind:?} does not lead to {:?}", out.placement));
                 }
                 if kind.communicates() && cause.because.is_empty() {
                     v.push(format!("{at}: {kind:?} has no cause"));
                 }
-                if let Move::AllReduce { axes, .. } = kind
+                if let Reshard::AllReduce { axes, .. } = kind
                     && axes.is_empty()
                 {
                     v.push(format!("{at}: an all-reduce over no axes"));
@@ -53,8 +53,8 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
             v.push(format!("{at}: is made twice"));
         }
     }
-    for (goal, version) in spmd.step.goals.iter().zip(&spmd.goals) {
-        let given = spmd.version(*version);
+    for (goal, version) in spmd.step.outputs.iter().zip(&spmd.outputs) {
+        let given = spmd.copy(*version);
         let p = &given.placement;
         if given.value != goal.id {
             v.push(format!("`{}` is given by another value", goal.name));
@@ -62,12 +62,12 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         if !made.contains(version) || !p.partial.is_empty() || !p.windows.is_empty() {
             v.push(format!("`{}` is not finished", goal.name));
         }
-        if goal.kind == GoalKind::Scalar && !p.splits.is_empty() {
+        if goal.kind == OutputKind::Scalar && !p.splits.is_empty() {
             v.push(format!("`{}` is not whole", goal.name));
         }
-        if let GoalKind::Next(of) = goal.kind {
-            let leaves = spmd.instrs.iter().filter(|i| matches!(i, Instr::Leaf { .. }));
-            let mut held = leaves.map(|i| spmd.version(i.out())).filter(|l| l.value == of);
+        if let OutputKind::Next(of) = goal.kind {
+            let leaves = spmd.instrs.iter().filter(|i| matches!(i, Instr::Input { .. }));
+            let mut held = leaves.map(|i| spmd.copy(i.out())).filter(|l| l.value == of);
             if held.any(|l| l.placement != *p) {
                 v.push(format!("the next value of `{}` is not placed as it is", goal.name));
             }
@@ -77,7 +77,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
 }
 
 /// What must hold of a step graph, after each pass over it: operands are defined before their users, types inferred again
-/// are equal (but for the order of dims, which has no meaning, and a range that is known from elsewhere), goals exist, and
+/// are equal (but for the order of dims, which has no meaning, and a range that is known from elsewhere), outputs exist, and
 /// what is next for a leaf has its type. Every violation, in words.
 pub fn verify_graph(step: &StepGraph) -> Vec<String> {
     let g = &step.graph;
@@ -106,12 +106,12 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
             }
         }
     }
-    for goal in &step.goals {
+    for goal in &step.outputs {
         let known = |id: Id| (id.0 as usize) < g.nodes.len();
         if !known(goal.id) {
             v.push(format!("goal `{}` is no value", goal.name));
-        } else if let GoalKind::Next(leaf) = goal.kind {
-            if !known(leaf) || !matches!(g.node(leaf).op.kind(), Kind::Leaf(_)) {
+        } else if let OutputKind::Next(leaf) = goal.kind {
+            if !known(leaf) || !matches!(g.node(leaf).op.kind(), Kind::Input(_)) {
                 v.push(format!("goal `{}` is next for what is no leaf", goal.name));
             } else if g.ty(leaf).dtype != g.ty(goal.id).dtype
                 || sorted(&g.ty(leaf).dims) != sorted(&g.ty(goal.id).dims)
@@ -140,23 +140,23 @@ fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], at: &str, v: &mut Vec<String>
 
 fn op(
     spmd: &Spmd,
-    out: VersionId,
-    inputs: &[VersionId],
+    out: CopyId,
+    inputs: &[CopyId],
     loops: &BTreeMap<Dim, Vec<Axis>>,
     at: &str,
     v: &mut Vec<String>,
 ) {
     let graph = &spmd.step.graph;
-    let version = spmd.version(out);
+    let version = spmd.copy(out);
     let node = graph.node(version.value);
     if let Kind::Rename { from, to } = node.op.kind() {
-        if inputs.len() != 1 || spmd.version(inputs[0]).placement.rename(from, to) != version.placement {
+        if inputs.len() != 1 || spmd.copy(inputs[0]).placement.rename(from, to) != version.placement {
             v.push(format!("{at}: a rename moves something"));
         }
         return;
     }
     if inputs.len() != node.inputs.len()
-        || inputs.iter().zip(&node.inputs).any(|(i, n)| spmd.version(*i).value != *n)
+        || inputs.iter().zip(&node.inputs).any(|(i, n)| spmd.copy(*i).value != *n)
     {
         v.push(format!("{at}: does not read its operands"));
         return;
@@ -166,18 +166,18 @@ fn op(
     if used.iter().collect::<BTreeSet<_>>().len() != used.len() {
         v.push(format!("{at}: an axis splits two loops"));
     }
-    if roles.loops.iter().any(|l| l.role == Role::Whole && loops.contains_key(&l.dim)) {
+    if roles.loops.iter().any(|l| l.role == Role::NeedReplication && loops.contains_key(&l.dim)) {
         v.push(format!("{at}: a dim that must be whole is split"));
     }
     let mut partial: BTreeMap<Axis, Monoid> = BTreeMap::new();
     for l in &roles.loops {
-        if let Role::Reduce(m) = l.role {
+        if let Role::Reduction(m) = l.role {
             partial.extend(loops.get(&l.dim).into_iter().flatten().map(|a| (*a, m)));
         }
     }
     let mut open: BTreeMap<Axis, BTreeSet<usize>> = BTreeMap::new();
     for (slot, input) in inputs.iter().enumerate() {
-        let p = &spmd.version(*input).placement;
+        let p = &spmd.copy(*input).placement;
         let want = operand_placement(&roles, slot, loops, &spmd.mesh);
         if (&p.splits, &p.windows) != (&want.splits, &want.windows) {
             v.push(format!("{at}: operand {slot} is not placed as the loops need it"));
@@ -201,7 +201,7 @@ fn op(
     let mut want =
         Placement::split(loops.iter().filter(|(d, _)| node.ty.has(**d)).map(|(d, a)| (*d, a.clone())));
     want.partial = partial;
-    if matches!(node.op.kind(), Kind::Generator) {
+    if matches!(node.op.kind(), Kind::Rematerializable) {
         // What can be made anywhere can be made of any range.
         want.windows = version.placement.windows.clone();
     }
@@ -213,8 +213,8 @@ fn op(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step_graph::Goal;
-    use meshwright_ops::{Graph, Leaf, LeafOp, NEG, Type};
+    use crate::step_graph::StepOutput;
+    use meshwright_ops::{Graph, InputOpKind, Leaf, NEG, Type};
     use meshwright_plan::{DType, DimNames};
 
     /// A step that gives the negative of an input.
@@ -222,16 +222,16 @@ mod tests {
         let mut g = Graph::new(DimNames::default());
         let d = g.dims.add("d", 3);
         let ty = Type::new(DType::F32, [d]);
-        let x = g.op(Leaf { leaf: LeafOp::Input { name: "x".into() }, ty }, &[]);
+        let x = g.op(Leaf { leaf: InputOpKind::Input { name: "x".into() }, ty }, &[]);
         let id = g.unary(&NEG, x);
-        let goals = vec![Goal { name: "y".into(), id, kind: GoalKind::Output }];
+        let outputs = vec![StepOutput { name: "y".into(), id, kind: OutputKind::Output }];
         StepGraph {
             model: "m".into(),
             program: "predict",
             float: DType::F32,
             graph: g,
             inputs: vec![],
-            goals,
+            outputs,
         }
     }
 
@@ -243,7 +243,7 @@ mod tests {
             (|s| s.graph.nodes[1].inputs[0] = Id(1), "before it is defined"),
             (|s| s.graph.nodes[1].ty.dtype = DType::F64, "gives"),
             (|s| s.graph.nodes[0].ty.dtype = DType::Bool, "refuses its operands"),
-            (|s| s.goals[0].id = Id(2), "is no value"),
+            (|s| s.outputs[0].id = Id(2), "is no value"),
         ];
         for (break_it, text) in broken {
             let mut s = step();

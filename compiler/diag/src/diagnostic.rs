@@ -163,8 +163,8 @@ impl From<Near<'_>> for String {
 }
 
 /// The candidate most like `name`, if one is close enough to be a likely misspelling. It is sure where one letter of five
-/// or more is left out, added or changed, or two neighbours are exchanged in a name of any length above two; where the
-/// digits are the same (`h1` is not `h2` misspelt); and where no other candidate is as near. Short names are mostly names
+/// or more is left out, added or changed, or two neighbors are exchanged in a name of any length above two; where the
+/// digits are the same (`h1` is not `h2` misspelled); and where no other candidate is as near. Short names are mostly names
 /// of other things: `tan` is not `tanh`, nor `elu` `relu`.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<Near<'a>> {
     let limit = (name.chars().count() / 3).max(1);

@@ -1,7 +1,7 @@
-//! Short forms for building graphs out of ops: what gradients, expansions and optimisers are written in.
+//! Short forms for building graphs out of ops: what gradients, expansions and optimizers are written in.
 
 use crate::{
-    Add, BINARY, Binary, Cast, Const, Contract, Expand, Graph, Id, Index, Reduce, Unary, UnaryDef, Where,
+    Add, BINARY, Binary, Cast, Const, Contract, Expand, Graph, Id, Index, Provenance, Reduce, Unary, UnaryDef,
 };
 use meshwright_plan::{DType, Dim, Monoid};
 
@@ -58,7 +58,7 @@ impl Graph {
 
     /// `where c { a } else { b }`.
     pub fn choose(&mut self, c: Id, a: Id, b: Id) -> Id {
-        self.op(Where, &[c, a, b])
+        self.op(Provenance, &[c, a, b])
     }
 
     /// A value in another dtype.

@@ -20,8 +20,8 @@ pub enum Class {
     Param,
     /// The finished gradient of a parameter, and what clipping makes of it.
     Grad,
-    /// A moment, and every temporary of the update.
-    Moment,
+    /// A state of the optimizer, and every temporary of the update.
+    OptimizerState,
 }
 
 /// Where a value comes from: what the rules and messages need to know about it.

@@ -9,9 +9,9 @@ use std::fmt::Debug;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// Something bound before the step.
-    Leaf(LeafOp),
+    Input(InputOpKind),
     /// A function of the global index alone: it can be made anywhere, in any placement, at no cost.
-    Generator,
+    Rematerializable,
     /// The n-ary sum, in which unfinished sums meet.
     Add,
     /// A dim gets another name; nothing moves.
@@ -29,7 +29,7 @@ pub enum Kind {
 
 /// What is bound before the step.
 #[derive(Clone, Debug, PartialEq)]
-pub enum LeafOp {
+pub enum InputOpKind {
     /// Read from data.
     Input {
         /// Its name.
@@ -42,8 +42,8 @@ pub enum LeafOp {
         /// Its first value.
         init: Init,
     },
-    /// A moment of the optimiser.
-    Moment {
+    /// A state of the optimizer.
+    OptimizerState {
         /// `PATH/m`.
         path: String,
         /// Its first value.

@@ -1,7 +1,7 @@
 //! What the registry says of a family, for people: how it is written, on which dtypes, whether it has a gradient.
 
 use crate::family::SampleInput;
-use crate::{Call, Family, Form, Graph, Id, Leaf, LeafOp, Type, Value, families};
+use crate::{Call, Family, Form, Graph, Id, InputOpKind, Leaf, Type, Value, families};
 use meshwright_plan::{DType, DimNames};
 
 /// What there is to say of a family.
@@ -100,7 +100,7 @@ fn graph(inputs: &[SampleInput]) -> Graph {
 fn leaf(g: &mut Graph, input: &SampleInput) -> Id {
     let dims = input.dims.iter().filter_map(|(n, _)| g.dims.find(n)).collect();
     let range = input.range.and_then(|(n, _)| g.dims.find(n));
-    let leaf = LeafOp::Input { name: "x".into() };
+    let leaf = InputOpKind::Input { name: "x".into() };
     g.op(Leaf { leaf, ty: Type { dtype: input.dtype, dims, range } }, &[])
 }
 

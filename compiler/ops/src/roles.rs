@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Each position is computed on its own.
-    Pass,
+    Parallel,
     /// The dim is folded away; pieces combine by the monoid.
-    Reduce(Monoid),
+    Reduction(Monoid),
     /// The op needs the whole dim in one place.
-    Whole,
+    NeedReplication,
 }
 
 /// One dim that an op iterates over. Its name on the result is `dim`; `on` gives the name on each operand where the
@@ -60,7 +60,7 @@ impl Roles {
             .into_iter()
             .map(|dim| Loop {
                 dim,
-                role: if y.has(dim) { Role::Pass } else { Role::Reduce(monoid) },
+                role: if y.has(dim) { Role::Parallel } else { Role::Reduction(monoid) },
                 on: x.iter().map(|t| t.has(dim).then_some(dim)).collect(),
                 windows: vec![None; x.len()],
             })
@@ -76,7 +76,7 @@ impl Roles {
     /// The same with `dims` needed whole.
     pub fn whole(mut self, dims: &[Dim]) -> Roles {
         for l in self.loops.iter_mut().filter(|l| dims.contains(&l.dim)) {
-            l.role = Role::Whole;
+            l.role = Role::NeedReplication;
         }
         self
     }
@@ -92,7 +92,8 @@ impl Roles {
             for l in self.loops.iter_mut().filter(|l| l.dim == on) {
                 l.on[slot] = None;
             }
-            self.loops.retain(|l| l.dim != on || l.on.iter().any(Option::is_some) || l.role == Role::Pass);
+            self.loops
+                .retain(|l| l.dim != on || l.on.iter().any(Option::is_some) || l.role == Role::Parallel);
         }
         self
     }

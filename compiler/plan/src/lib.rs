@@ -1,9 +1,8 @@
 //! What both halves know: dims, dtypes, mesh, placements, scalar expressions, the primitive steps and the Plan.
 //!
-//! **Invariant:** a [`Plan`] is plain data: serialisable, hashable, the same for every rank but for its coordinates,
+//! **Invariant:** a [`Plan`] is plain data: serializable, hashable, the same for every rank but for its coordinates,
 //! and byte-identical for the same input. Nothing here does I/O, reads a clock, or names a backend.
 
-mod block;
 mod dim;
 mod dtype;
 pub mod expr;
@@ -12,16 +11,20 @@ mod monoid;
 mod placement;
 mod plan;
 pub mod random;
+mod shard;
 mod step;
 mod window;
 
-pub use block::{block, largest_block, piece};
 pub use dim::{Dim, DimNames};
 pub use dtype::DType;
 pub use expr::Expr;
 pub use mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use monoid::Monoid;
 pub use placement::Placement;
-pub use plan::{BufId, Buffer, Extent, Init, InputDecl, Leaf, LeafKind, OutputDecl, Plan, Summary, Where};
+pub use plan::{
+    BufId, Buffer, Extent, Init, InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Provenance,
+    Summary,
+};
+pub use shard::{largest_shard, piece, shard};
 pub use step::{Collective, Copy, Operand, Part, Phase, Step, StepKind};
-pub use window::{Slide, Window, coords_along};
+pub use window::{SlidingWindow, Window, coords_along};

@@ -12,14 +12,14 @@ pub struct Placement {
     pub splits: BTreeMap<Dim, Vec<Axis>>,
     /// Axes over which the value is unfinished, and the monoid that finishes it.
     pub partial: BTreeMap<Axis, Monoid>,
-    /// Split dims of which a device holds not its block but what a loop needs that is split over the same axes. Only a
+    /// Split dims of which a device holds not its shard but what a loop needs that is split over the same axes. Only a
     /// copy made for one op is so; no value is.
     pub windows: BTreeMap<Dim, Window>,
 }
 
 impl Placement {
     /// A whole copy on every device.
-    pub fn whole() -> Self {
+    pub fn replicated() -> Self {
         Self::default()
     }
 
@@ -28,7 +28,7 @@ impl Placement {
         Placement { splits: splits.into_iter().filter(|s| !s.1.is_empty()).collect(), ..Self::default() }
     }
 
-    /// The same with every device holding its block.
+    /// The same with every device holding its shard.
     pub fn without_windows(&self) -> Self {
         Placement { windows: BTreeMap::new(), ..self.clone() }
     }
@@ -79,11 +79,11 @@ impl Placement {
     }
 
     /// The range of a dim on the device at `coords`.
-    pub fn block(&self, dim: Dim, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
+    pub fn shard(&self, dim: Dim, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
         self.extent(dim).range(mesh, coords)
     }
 
-    /// Elements of the largest block of a value of dims `dims`.
+    /// Elements of the largest shard of a value of dims `dims`.
     pub fn elements(&self, dims: &[Dim], mesh: &Mesh) -> usize {
         dims.iter().map(|d| self.extent(*d).largest(mesh)).product()
     }

@@ -1,6 +1,6 @@
 //! The Plan: one per-device program, the same for every rank but for its coordinates.
 
-use crate::{Axis, DType, Dim, DimNames, Mesh, Step, StepKind, Window, block, largest_block};
+use crate::{Axis, DType, Dim, DimNames, Mesh, Step, StepKind, Window, largest_shard, shard};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub struct Extent {
     pub size: usize,
     /// Axes that split it, major first.
     pub axes: Vec<Axis>,
-    /// Where the device holds not its block but what a loop that is split over `axes` needs.
+    /// Where the device holds not its shard but what a loop that is split over `axes` needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
 }
@@ -25,8 +25,8 @@ impl Extent {
     /// The global range that the device at `coords` holds.
     pub fn range(&self, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
         match &self.window {
-            Some(w) => w.block(self.size, &self.axes, mesh, coords),
-            None => block(self.size, &self.axes, mesh, coords),
+            Some(w) => w.shard(self.size, &self.axes, mesh, coords),
+            None => shard(self.size, &self.axes, mesh, coords),
         }
     }
 
@@ -34,7 +34,7 @@ impl Extent {
     pub fn largest(&self, mesh: &Mesh) -> usize {
         match &self.window {
             Some(w) => w.largest(self.size, &self.axes, mesh),
-            None => largest_block(self.size, &self.axes, mesh),
+            None => largest_shard(self.size, &self.axes, mesh),
         }
     }
 }
@@ -81,30 +81,30 @@ pub enum Init {
 /// What a leaf is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LeafKind {
+pub enum ProgramInputKind {
     /// Read from the data for each step. The first dim counts examples. An input may occur as several leaves, in several
     /// placements.
     Input,
     /// A parameter or a state, by its path.
     Param,
-    /// A moment of the optimiser: `PATH/m`.
-    Moment,
+    /// A state of the optimizer: `PATH/m`.
+    OptimizerState,
     /// The number of the step as a float scalar, from 1.
     StepNumber,
 }
 
 /// What a Plan starts from: a buffer that is bound before the step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Leaf {
+pub struct ProgramInput {
     /// What it is.
-    pub kind: LeafKind,
+    pub kind: ProgramInputKind,
     /// Input's name or parameter's path.
     pub name: String,
     /// Its buffer.
     pub buf: BufId,
     /// Its dims in declared order, which is the buffer's.
     pub dims: Vec<Dim>,
-    /// First value of a parameter or moment.
+    /// First value of a parameter or state of the optimizer.
     pub init: Option<Init>,
     /// The buffer that holds its value for the next step, if the step changes it.
     pub next: Option<BufId>,
@@ -136,7 +136,7 @@ pub struct OutputDecl {
 
 /// Why a step is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Where {
+pub struct Provenance {
     /// The value it computes, as a user would call it.
     pub value: String,
     /// Line of the model file, from 1; 0 where there is none.
@@ -145,20 +145,20 @@ pub struct Where {
     pub because: String,
 }
 
-/// Sizes of what the Plan does and holds on one device (the one with the largest blocks), per step.
+/// Sizes of what the Plan does and holds on one device (the one with the largest shards), per step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Floating-point operations.
     pub flops: u64,
     /// Bytes of this device's buffers in collectives: what goes in, or for an all-gather what comes out.
     pub collective_bytes: u64,
-    /// Greatest sum of all buffers alive at once, parameters and moments included.
+    /// Greatest sum of all buffers alive at once, parameters and optimizer state included.
     pub peak_bytes: u64,
     /// Bytes of parameters and states.
     pub parameter_bytes: u64,
-    /// Bytes of moments.
-    pub moment_bytes: u64,
-    /// `peak_bytes` less parameters and moments.
+    /// Bytes of the optimizer state.
+    pub optimizer_state_bytes: u64,
+    /// `peak_bytes` less parameters and optimizer state.
     pub activation_bytes: u64,
 }
 
@@ -182,7 +182,7 @@ pub struct Plan {
     /// All buffers.
     pub buffers: Vec<Buffer>,
     /// What is bound before the step.
-    pub leaves: Vec<Leaf>,
+    pub program_inputs: Vec<ProgramInput>,
     /// The steps, in order, on every device.
     pub steps: Vec<Step>,
     /// What comes out.
@@ -218,8 +218,8 @@ impl Plan {
     /// Where the collective that is step `start` ends: the step that waits for it, or that step itself where it has no
     /// flight.
     pub fn end_of(&self, start: usize) -> usize {
-        let Some(flight) = self.steps.get(start).and_then(|s| s.flight) else { return start };
-        let waits = |s: &Step| s.flight == Some(flight) && matches!(s.kind, StepKind::Wait { .. });
+        let Some(flight) = self.steps.get(start).and_then(|s| s.async_id) else { return start };
+        let waits = |s: &Step| s.async_id == Some(flight) && matches!(s.kind, StepKind::Wait { .. });
         self.steps.iter().skip(start).position(waits).map_or(start, |i| start + i)
     }
 
@@ -240,12 +240,12 @@ impl Buffer {
         self.ranges(mesh, coords).iter().map(|r| r.len()).collect()
     }
 
-    /// Elements of the largest block.
+    /// Elements of the largest shard.
     pub fn largest(&self, mesh: &Mesh) -> usize {
         self.extents.iter().map(|e| e.largest(mesh)).product()
     }
 
-    /// Bytes of the largest block.
+    /// Bytes of the largest shard.
     pub fn largest_bytes(&self, mesh: &Mesh) -> usize {
         self.largest(mesh) * self.dtype.bytes()
     }

@@ -29,7 +29,7 @@ pub enum Distribution {
         std: f64,
     },
     /// Truth values: false with probability `rate`. True where a uniform number of (0, 1) is at least `rate`.
-    Kept {
+    Bernoulli {
         /// The share of false ones, at least 0 and less than 1.
         rate: f64,
     },
@@ -133,7 +133,7 @@ pub fn draw(distribution: &Distribution, key: Key, index: u64) -> f64 {
     match *distribution {
         Distribution::Uniform { low, high } => value(&Init::Uniform { low, high }, key, index),
         Distribution::Normal { mean, std } => mean + std * normal(key, index),
-        Distribution::Kept { rate } => f64::from(u8::from(uniform01(key, index) >= rate)),
+        Distribution::Bernoulli { rate } => f64::from(u8::from(uniform01(key, index) >= rate)),
     }
 }
 
@@ -146,19 +146,19 @@ pub fn draw_f32(distribution: &Distribution, key: Key, index: u64) -> f32 {
     }
 }
 
-/// Fills `out` with the block `ranges` of the initial value of a parameter of global `shape`, both row-major in declared
+/// Fills `out` with the shard `ranges` of the initial value of a parameter of global `shape`, both row-major in declared
 /// order. `stream` is the parameter's path.
 ///
 /// # Panics
 ///
-/// Where `ranges` is not a block of `shape`, or `out` is not of its size: the caller's mistake, never a user's.
+/// Where `ranges` is not a shard of `shape`, or `out` is not of its size: the caller's mistake, never a user's.
 pub fn fill(init: &Init, seed: u64, stream: &str, shape: &[usize], ranges: &[Range<usize>], out: &mut [f64]) {
     assert_eq!(shape.len(), ranges.len(), "a range for every dim");
     assert!(
         shape.iter().zip(ranges).all(|(n, r)| r.start <= r.end && r.end <= *n),
         "ranges within the shape"
     );
-    assert_eq!(out.len(), ranges.iter().map(ExactSizeIterator::len).product::<usize>(), "size of the block");
+    assert_eq!(out.len(), ranges.iter().map(ExactSizeIterator::len).product::<usize>(), "size of the shard");
     if let Init::Constant(x) = init {
         return out.fill(*x);
     }
@@ -193,7 +193,7 @@ pub fn normal_quantile(p: f64) -> f64 {
     let q = p - 0.5;
     if q.abs() <= 0.425 {
         let r = 0.180_625 - q * q;
-        return q * horner(&CENTRE.0, r) / horner(&CENTRE.1, r);
+        return q * horner(&CENTER.0, r) / horner(&CENTER.1, r);
     }
     let tail = if q < 0.0 { p } else { 1.0 - p };
     let r = (-ln(tail)).sqrt();
@@ -232,7 +232,7 @@ fn horner(coefficients: &[f64; 8], x: f64) -> f64 {
 type Rational = ([f64; 8], [f64; 8]);
 
 #[rustfmt::skip]
-const CENTRE: Rational = (
+const CENTER: Rational = (
     [3.387_132_872_796_366_5, 1.331_416_678_917_843_8e2, 1.971_590_950_306_551_3e3, 1.373_169_376_550_946e4,
      4.592_195_393_154_987e4, 6.726_577_092_700_87e4, 3.343_057_558_358_813e4, 2.509_080_928_730_122_7e3],
     [1.0, 4.231_333_070_160_091e1, 6.871_870_074_920_579e2, 5.394_196_021_424_751e3,
@@ -407,7 +407,7 @@ mod tests {
             let expected = (phi(half) - phi(-4)) / inside;
             assert!((share(&t, f64::from(half) / 2.0) - expected).abs() < 0.0044, "truncated below {half}/2");
         }
-        // Neighbours and streams are independent: correlation within five standard deviations of 0.
+        // Neighbors and streams are independent: correlation within five standard deviations of 0.
         let other = (0..N).map(|i| normal(Key::new(0, "other"), i)).collect::<Vec<_>>();
         let correlation = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / N as f64;
         assert!(correlation(&z, &z[1..]).abs() < 0.0112);
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(key, Key::new(7, "m/dropout").at(3, 0));
         let uniform = Distribution::Uniform { low: -1.0, high: 2.0 };
         let close_to_high = Distribution::Uniform { low: 0.0, high: 1e-40 };
-        let kept = Distribution::Kept { rate: 0.25 };
+        let kept = Distribution::Bernoulli { rate: 0.25 };
         let mut share = 0.0;
         for i in 0..20_000 {
             assert_eq!(draw(&uniform, key, i), value(&Init::Uniform { low: -1.0, high: 2.0 }, key, i));
@@ -437,7 +437,7 @@ mod tests {
             assert_eq!(draw(&kept, key, i), f64::from(u8::from(uniform01(key, i) >= 0.25)));
         }
         assert!((share - 0.75).abs() < 0.015, "{share}");
-        assert_eq!(draw(&Distribution::Kept { rate: 0.0 }, key, 1), 1.0);
+        assert_eq!(draw(&Distribution::Bernoulli { rate: 0.0 }, key, 1), 1.0);
         let n = Distribution::Normal { mean: 3.0, std: 0.5 };
         assert_eq!(draw(&n, key, 5), 3.0 + 0.5 * normal(key, 5));
     }

@@ -2,7 +2,7 @@
 
 use crate::expr::Reg;
 use crate::random::Distribution;
-use crate::{Axis, BufId, Dim, Expr, Monoid, Plan, Slide, Where};
+use crate::{Axis, BufId, Dim, Expr, Monoid, Plan, Provenance, SlidingWindow};
 use serde::{Deserialize, Serialize};
 
 /// Part of a training step.
@@ -14,7 +14,7 @@ pub enum Phase {
     Forward,
     /// Gradients.
     Backward,
-    /// Clipping and the optimiser.
+    /// Clipping and the optimizer.
     Update,
 }
 
@@ -85,7 +85,7 @@ pub enum StepKind {
     },
     /// `softmax`, along a dim that is whole.
     Softmax {
-        /// What is normalised.
+        /// What is normalized.
         input: Operand,
         /// Along which dim.
         dim: Dim,
@@ -164,7 +164,7 @@ pub enum StepKind {
         /// Has the positions.
         y: Operand,
         /// How each kernel dim slides.
-        slides: Vec<Slide>,
+        slides: Vec<SlidingWindow>,
         /// Which of the three is computed from the two others.
         gives: Part,
     },
@@ -176,7 +176,7 @@ pub enum StepKind {
         /// Has the wide dims, or with `spread` the positions.
         input: Operand,
         /// How each window slides.
-        slides: Vec<Slide>,
+        slides: Vec<SlidingWindow>,
         /// The transpose.
         spread: bool,
         /// Has the positions, or with `spread` the wide dims.
@@ -184,24 +184,24 @@ pub enum StepKind {
     },
     /// Which tap of each window holds the extreme that `Pool` gives: `I32`, row-major over the taps of `slides` in order;
     /// of equal ones the first.
-    PoolTap {
+    ArgmaxPool {
         /// Max or min.
         monoid: Monoid,
         /// Has the wide dims.
         input: Operand,
         /// How each window slides.
-        slides: Vec<Slide>,
+        slides: Vec<SlidingWindow>,
         /// Has the positions.
         out: Operand,
     },
     /// `out[i] = sum over the positions n whose tap is at i of values[n]`: the transpose of taking the extreme.
-    PoolSpread {
-        /// The tap of each position, `I32`, as `PoolTap` gives it.
+    Unpool {
+        /// The tap of each position, `I32`, as `ArgmaxPool` gives it.
         tap: Operand,
         /// Has the positions.
         values: Operand,
         /// How each window slides.
-        slides: Vec<Slide>,
+        slides: Vec<SlidingWindow>,
         /// Has the wide dims.
         out: Operand,
     },
@@ -231,7 +231,7 @@ pub enum StepKind {
         out: Operand,
     },
     /// `out[i, j] = from[i * size(j) + j]`: one dim becomes several.
-    Cut {
+    SplitDim {
         /// Source.
         from: Operand,
         /// The dim that is cut.
@@ -242,7 +242,7 @@ pub enum StepKind {
         out: Operand,
     },
     /// `out[i * size(j) + j] = from[i, j]`: several dims become one.
-    Join {
+    MergeDims {
         /// Source.
         from: Operand,
         /// The dims, the outermost first. They lie next to each other in the source.
@@ -260,15 +260,15 @@ pub enum StepKind {
         stream: String,
         /// What is drawn.
         distribution: Distribution,
-        /// Result: a float, or a truth value of `Kept`.
+        /// Result: a float, or a truth value of `Bernoulli`.
         out: Operand,
     },
     /// `out[i] = from[i]` for the global indices that this device's `out` holds, all of which its `from` holds too: a
     /// local slice, another order of dims, or both; a dim that `from` lacks is repeated.
     Copy(Copy),
-    /// Communication: from start to end, or the start of it where the step has a [`Step::flight`].
+    /// Communication: from start to end, or the start of it where the step has a [`Step::async_id`].
     Collective(Collective),
-    /// The end of a collective that an earlier step of the same flight started: waits for it. From here on its results may
+    /// The end of a collective that an earlier step of the same async_id started: waits for it. From here on its results may
     /// be read.
     Wait {
         /// The collective's results.
@@ -416,16 +416,16 @@ pub struct Step {
     pub phase: Phase,
     /// Why it is there: a cause for each buffer that it writes (the parts of a bucket have one each); of a wait, the causes
     /// of its collective.
-    pub origin: Vec<Where>,
+    pub origin: Vec<Provenance>,
     /// `(input, output)` buffers that share storage: the input ends here and the output begins in its place.
-    pub reuse: Vec<(BufId, BufId)>,
-    /// Buffers whose last use this is, and whose storage is released after it (those of `reuse` are not among them).
+    pub aliases: Vec<(BufId, BufId)>,
+    /// Buffers whose last use this is, and whose storage is released after it (those of `aliases` are not among them).
     pub free: Vec<BufId>,
     /// Of a collective that goes on while later steps run, and of the step that waits for it, the number that the two have
     /// in common, from 0 in the order of starts. Storage of its results begins with the start; until the wait nothing reads
     /// them, and neither they nor its operands end (but for an operand whose storage a result takes at the start).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flight: Option<u32>,
+    pub async_id: Option<u32>,
 }
 
 impl StepKind {
@@ -447,9 +447,11 @@ impl StepKind {
             StepKind::Convolve { x, w, gives: Part::Result, .. } => vec![x, w],
             StepKind::Convolve { w, y, gives: Part::Input, .. } => vec![w, y],
             StepKind::Convolve { x, y, gives: Part::Kernel, .. } => vec![x, y],
-            StepKind::Pool { input, .. } | StepKind::PoolTap { input, .. } => vec![input],
-            StepKind::PoolSpread { tap, values, .. } => vec![tap, values],
-            StepKind::Shift { from, .. } | StepKind::Cut { from, .. } | StepKind::Join { from, .. } => {
+            StepKind::Pool { input, .. } | StepKind::ArgmaxPool { input, .. } => vec![input],
+            StepKind::Unpool { tap, values, .. } => vec![tap, values],
+            StepKind::Shift { from, .. }
+            | StepKind::SplitDim { from, .. }
+            | StepKind::MergeDims { from, .. } => {
                 vec![from]
             }
             StepKind::Concat { parts, .. } => parts.iter().map(|p| &p.0).collect(),
@@ -484,12 +486,12 @@ impl StepKind {
             | StepKind::Convolve { x: out, gives: Part::Input, .. }
             | StepKind::Convolve { w: out, gives: Part::Kernel, .. }
             | StepKind::Pool { out, .. }
-            | StepKind::PoolTap { out, .. }
-            | StepKind::PoolSpread { out, .. }
+            | StepKind::ArgmaxPool { out, .. }
+            | StepKind::Unpool { out, .. }
             | StepKind::Shift { out, .. }
-            | StepKind::Cut { out, .. }
+            | StepKind::SplitDim { out, .. }
             | StepKind::Concat { out, .. }
-            | StepKind::Join { out, .. } => vec![out],
+            | StepKind::MergeDims { out, .. } => vec![out],
             StepKind::Copy(c) => vec![&c.out],
             StepKind::Collective(c) => match c {
                 Collective::AllReduce { to, .. } => to.iter().collect(),
@@ -519,12 +521,12 @@ impl StepKind {
             StepKind::CrossEntropyGrad { .. } => "cross_entropy_grad",
             StepKind::Convolve { .. } => "convolve",
             StepKind::Pool { .. } => "pool",
-            StepKind::PoolTap { .. } => "pool_tap",
-            StepKind::PoolSpread { .. } => "pool_spread",
+            StepKind::ArgmaxPool { .. } => "argmax_pool",
+            StepKind::Unpool { .. } => "unpool",
             StepKind::Shift { .. } => "shift",
             StepKind::Concat { .. } => "concat",
-            StepKind::Cut { .. } => "cut",
-            StepKind::Join { .. } => "join",
+            StepKind::SplitDim { .. } => "split_dim",
+            StepKind::MergeDims { .. } => "merge_dims",
             StepKind::Random { .. } => "random",
             StepKind::Copy(_) => "copy",
             StepKind::Collective(c) => c.name(),

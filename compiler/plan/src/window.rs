@@ -1,7 +1,7 @@
 //! Windows: which interval of an operand an interval of a loop needs. Convolution, pooling, slices, shifts, padding,
 //! joining and cutting of dims all say what they need of a split dim in this one form, and one exchange serves them.
 
-use crate::{Axis, Dim, Mesh, block};
+use crate::{Axis, Dim, Mesh, shard};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use std::ops::Range;
 /// `ceil((lo * mul + before) / div) .. floor(((hi - 1) * mul + after) / div) + 1`, cut to what the dim has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Window {
-    /// Size of the loop, whose blocks decide.
+    /// Size of the loop, whose shards decide.
     pub of: usize,
     /// Steps of the operand for `div` steps of the loop.
     pub mul: i64,
@@ -52,21 +52,21 @@ impl Window {
     }
 
     /// What the device at `coords` needs of a dim of size `size` where the loop is split over `axes`.
-    pub fn block(&self, size: usize, axes: &[Axis], mesh: &Mesh, coords: &[usize]) -> Range<usize> {
-        self.need(size, &block(self.of, axes, mesh, coords))
+    pub fn shard(&self, size: usize, axes: &[Axis], mesh: &Mesh, coords: &[usize]) -> Range<usize> {
+        self.need(size, &shard(self.of, axes, mesh, coords))
     }
 
     /// Elements of the largest interval that a device needs.
     pub fn largest(&self, size: usize, axes: &[Axis], mesh: &Mesh) -> usize {
-        coords_along(axes, mesh).map(|c| self.block(size, axes, mesh, &c).len()).max().unwrap_or(0)
+        coords_along(axes, mesh).map(|c| self.shard(size, axes, mesh, &c).len()).max().unwrap_or(0)
     }
 
-    /// Most elements that a device needs beyond its own block of a dim that is split over the same axes.
+    /// Most elements that a device needs beyond its own shard of a dim that is split over the same axes.
     pub fn missing(&self, size: usize, axes: &[Axis], mesh: &Mesh) -> usize {
         self.lacks(size, axes, mesh).max().unwrap_or(0)
     }
 
-    /// Elements that all devices along the axes together need beyond their own blocks.
+    /// Elements that all devices along the axes together need beyond their own shards.
     pub fn missing_in_all(&self, size: usize, axes: &[Axis], mesh: &Mesh) -> usize {
         self.lacks(size, axes, mesh).sum()
     }
@@ -78,16 +78,16 @@ impl Window {
         mesh: &'a Mesh,
     ) -> impl Iterator<Item = usize> + 'a {
         coords_along(axes, mesh).map(move |c| {
-            let (own, need) = (block(size, axes, mesh, &c), self.block(size, axes, mesh, &c));
+            let (own, need) = (shard(size, axes, mesh, &c), self.shard(size, axes, mesh, &c));
             let shared = own.end.min(need.end).saturating_sub(own.start.max(need.start));
             need.len() - shared
         })
     }
 
-    /// Whether every device needs exactly its own block of a dim that is split over the same axes.
+    /// Whether every device needs exactly its own shard of a dim that is split over the same axes.
     pub fn is_own(&self, size: usize, axes: &[Axis], mesh: &Mesh) -> bool {
         coords_along(axes, mesh).all(|c| {
-            let (own, need) = (block(size, axes, mesh, &c), self.block(size, axes, mesh, &c));
+            let (own, need) = (shard(size, axes, mesh, &c), self.shard(size, axes, mesh, &c));
             own == need || own.is_empty() && need.is_empty()
         })
     }
@@ -109,7 +109,7 @@ pub fn coords_along<'a>(axes: &'a [Axis], mesh: &'a Mesh) -> impl Iterator<Item 
 /// How a kernel slides along a dim: tap `t` of position `n` meets element `n * stride + t * dilation - low`, and nothing
 /// where there is no such element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Slide {
+pub struct SlidingWindow {
     /// The dim that is slid along.
     pub wide: Dim,
     /// The positions; the same dim as `wide` where the size stays.
@@ -124,7 +124,7 @@ pub struct Slide {
     pub low: usize,
 }
 
-impl Slide {
+impl SlidingWindow {
     /// Elements from the first tap to the last.
     pub fn reach(&self) -> usize {
         (self.tap.size - 1) * self.dilation
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     /// What is needed, by going through every position and tap.
-    fn slow(s: &Slide, positions: &Range<usize>) -> Option<(usize, usize)> {
+    fn slow(s: &SlidingWindow, positions: &Range<usize>) -> Option<(usize, usize)> {
         let met = positions.clone().flat_map(|n| (0..s.tap.size).filter_map(move |t| s.element(n, t)));
         let (lo, hi) = met.fold((usize::MAX, 0), |(lo, hi), i| (lo.min(i), hi.max(i + 1)));
         (lo < hi).then_some((lo, hi))
@@ -176,7 +176,7 @@ mod tests {
             let reach = (taps - 1) * dilation;
             let narrow = (wide + 2 * low - reach - 1) / stride + 1;
             let dim = |id, size| Dim { id, size };
-            let s = Slide {
+            let s = SlidingWindow {
                 wide: dim(0, wide),
                 narrow: dim(1, narrow),
                 tap: dim(2, taps),
@@ -186,14 +186,14 @@ mod tests {
             };
             for axes in [vec![], vec![Axis(0)], vec![Axis(1), Axis(0)]] {
                 for c in coords_along(&axes, &mesh) {
-                    let positions = block(narrow, &axes, &mesh, &c);
-                    let need = s.of_positions().block(wide, &axes, &mesh, &c);
+                    let positions = shard(narrow, &axes, &mesh, &c);
+                    let need = s.of_positions().shard(wide, &axes, &mesh, &c);
                     if let Some((lo, hi)) = slow(&s, &positions) {
                         assert!(need.start <= lo && need.end >= hi, "{s:?} {positions:?} {need:?}");
                         assert!(need.len() <= (positions.len() - 1) * stride + reach + 1);
                     }
-                    let elements = block(wide, &axes, &mesh, &c);
-                    let need = s.of_elements().block(narrow, &axes, &mesh, &c);
+                    let elements = shard(wide, &axes, &mesh, &c);
+                    let need = s.of_elements().shard(narrow, &axes, &mesh, &c);
                     for n in 0..narrow {
                         let meets = (0..taps).any(|t| s.element(n, t).is_some_and(|i| elements.contains(&i)));
                         assert!(!meets || need.contains(&n), "{s:?} {elements:?} {need:?} {n}");

@@ -555,7 +555,7 @@ pub enum ScopeKind {
     Params,
     /// Their gradients.
     Grads,
-    /// The optimiser's moments of them.
+    /// The optimizer's moments of them.
     Moments,
 }
 

@@ -45,7 +45,7 @@ struct Parser<'a> {
     file: FileId,
     text: &'a str,
     scan: Scan,
-    /// Tokens that are misspelt keywords, ascending, with the keyword that was meant.
+    /// Tokens that are misspelled keywords, ascending, with the keyword that was meant.
     meant: Vec<(usize, &'static str)>,
     /// Number of the next token.
     at: usize,

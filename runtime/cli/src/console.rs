@@ -1,4 +1,4 @@
-//! Standard output and standard error: who is spoken to, in which format, in colour or not.
+//! Standard output and standard error: who is spoken to, in which format, in color or not.
 
 use crate::args::{ColorChoice, Format};
 use crate::launch::end_all;
@@ -112,7 +112,7 @@ impl Console {
 
     /// Writes a value as a line of JSON.
     pub(crate) fn out_json<T: Serialize>(&mut self, value: &T) -> Result<(), Stop> {
-        // Numbers, texts and lists of them always serialise.
+        // Numbers, texts and lists of them always serialize.
         let text = serde_json::to_string(value).unwrap_or_default();
         self.out(&(text + "\n"))
     }

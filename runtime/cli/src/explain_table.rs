@@ -177,7 +177,7 @@ fn totals(report: &Report) -> String {
     }
     let parts = [
         ("parameters", d.parameter_bytes),
-        ("optimiser", d.moment_bytes),
+        ("optimizer", d.optimizer_state_bytes),
         ("activations", d.activation_bytes),
     ];
     t.row(["peak memory".into(), bytes(d.peak_bytes), String::new()]);
@@ -277,7 +277,7 @@ mod tests {
                 collective_bytes: 161_800,
                 peak_bytes: 4 << 20,
                 parameter_bytes: 3 << 20,
-                moment_bytes: 0,
+                optimizer_state_bytes: 0,
                 activation_bytes: 1 << 20,
             },
         };
@@ -314,7 +314,7 @@ per step and device
                 56.0 KiB  in 1 all-gather over c
   peak memory   4.00 MiB
                 3.00 MiB  parameters
-                     0 B  optimiser
+                     0 B  optimizer
                 1.00 MiB  activations
 ";
         let squeeze = |s: &str| {

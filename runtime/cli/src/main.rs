@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Buffers of a step come and go by the thousand on every device's thread; the system's allocator serialises them.
+/// Buffers of a step come and go by the thousand on every device's thread; the system's allocator serializes them.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

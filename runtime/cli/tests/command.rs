@@ -158,7 +158,7 @@ fn explain_shows_where_what_is_and_what_moves() {
     }
     assert_eq!(over_c[0]["bytes"], 2000);
     let bytes: u64 = collectives.iter().map(|c| c["bytes"].as_u64().unwrap()).sum();
-    for key in ["flops", "peak_bytes", "parameter_bytes", "moment_bytes", "activation_bytes"] {
+    for key in ["flops", "peak_bytes", "parameter_bytes", "optimizer_state_bytes", "activation_bytes"] {
         assert!(report["per_device"][key].is_u64(), "{key}");
     }
     assert_eq!(report["per_device"]["collective_bytes"], bytes);

@@ -49,9 +49,9 @@ impl Place {
     }
 }
 
-/// A misspelt dim, function and axis, in two files: all are put right in one go.
+/// A misspelled dim, function and axis, in two files: all are put right in one go.
 #[test]
-fn misspelt_names_are_put_right() {
+fn misspelled_names_are_put_right() {
     let wrong = RIGHT
         .replace("sum[hidden]", "sum[hiden]")
         .replace("softmax", "sotfmax")

@@ -58,7 +58,7 @@ pub(crate) unsafe fn fold(
         (Monoid::Prod, DType::F32) => run!(f32, |a, b| a * b),
         (Monoid::Prod, DType::BF16) => run!(bf16, |a, b| a * b),
         (Monoid::Prod, DType::I32) => run!(i32, i32::wrapping_mul),
-        // `|` and `&` have no branches, so that the loops vectorise.
+        // `|` and `&` have no branches, so that the loops vectorize.
         (Monoid::Max, DType::F64) => {
             run!(f64, |a: f64, b: f64| if (b > a) | (b.is_nan() & !a.is_nan()) { b } else { a })
         }
@@ -119,7 +119,7 @@ unsafe fn fold_as<T: Copy>(
     len: usize,
     f: impl Fn(T, T) -> T + Copy,
 ) {
-    // Folding into a block of our own and copying it out lets the loops vectorise (targets may be sources) and reads
+    // Folding into a block of our own and copying it out lets the loops vectorize (targets may be sources) and reads
     // every source before any target is written.
     let mut block = std::mem::MaybeUninit::<[u64; BLOCK / 8]>::uninit();
     let acc = block.as_mut_ptr().cast::<T>();
@@ -129,7 +129,7 @@ unsafe fn fold_as<T: Copy>(
         let n = step.min(len - at);
         // SAFETY: elements `at..at + n` of every pointer are ours to read, or to write, by the caller's promise; `acc`
         // has room for `step >= n` elements, its alignment 8 suffices for all dtypes, and its first `n` elements are
-        // initialised before they are read. Slices of sources end before targets are written.
+        // initialized before they are read. Slices of sources end before targets are written.
         unsafe {
             match sources {
                 [] => return,

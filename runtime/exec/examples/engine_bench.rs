@@ -4,11 +4,13 @@
 //! `cargo run --release -p meshwright-exec --example engine_bench [CORES]`
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
-use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, InputLeaf, Provider, process_cpu_time};
+use meshwright_exec::{
+    Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider, process_cpu_time,
+};
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
 use meshwright_plan::{
-    BufId, Buffer, Collective, DType, Dim, DimNames, Expr, Extent, Init, Leaf, LeafKind, Mesh, Monoid,
-    Operand, OutputDecl, Phase, Plan, Step, StepKind, Summary, Where,
+    BufId, Buffer, Collective, DType, Dim, DimNames, Expr, Extent, Init, Mesh, Monoid, Operand, OutputDecl,
+    Phase, Plan, ProgramInput, ProgramInputKind, Provenance, Step, StepKind, Summary,
 };
 use std::error::Error;
 use std::sync::Arc;
@@ -30,7 +32,7 @@ impl Builder {
             float: DType::F32,
             inputs: vec![],
             buffers: vec![],
-            leaves: vec![],
+            program_inputs: vec![],
             steps: vec![],
             outputs: vec![],
             summary: Summary::default(),
@@ -43,19 +45,19 @@ impl Builder {
         Operand { buf: BufId(self.0.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }
 
-    fn leaf(&mut self, kind: LeafKind, name: &str, o: &Operand) {
+    fn leaf(&mut self, kind: ProgramInputKind, name: &str, o: &Operand) {
         let init = Some(Init::Uniform { low: -0.05, high: 0.05 });
         let (buf, dims) = (o.buf, o.dims.clone());
-        self.0.leaves.push(Leaf { kind, name: name.into(), buf, dims, init, next: None });
+        self.0.program_inputs.push(ProgramInput { kind, name: name.into(), buf, dims, init, next: None });
     }
 
-    fn step(&mut self, value: &str, kind: StepKind, reuse: &[(&Operand, &Operand)], free: &[&Operand]) {
+    fn step(&mut self, value: &str, kind: StepKind, aliases: &[(&Operand, &Operand)], free: &[&Operand]) {
         self.0.steps.push(Step {
             kind,
             phase: Phase::Forward,
-            origin: vec![Where { value: value.into(), line: 1, because: String::new() }],
-            reuse: reuse.iter().map(|(a, b)| (a.buf, b.buf)).collect(),
-            flight: None,
+            origin: vec![Provenance { value: value.into(), line: 1, because: String::new() }],
+            aliases: aliases.iter().map(|(a, b)| (a.buf, b.buf)).collect(),
+            async_id: None,
             free: free.iter().map(|o| o.buf).collect(),
         });
     }
@@ -64,7 +66,7 @@ impl Builder {
         &mut self,
         inputs: &[&Operand],
         out: &Operand,
-        reuse: bool,
+        aliases: bool,
         free: &[&Operand],
         f: fn(&mut Expr, &[Reg]) -> Reg,
     ) {
@@ -78,7 +80,7 @@ impl Builder {
             inputs: inputs.iter().map(|o| (*o).clone()).collect(),
             outs: vec![(reg, out.clone())],
         };
-        self.step("map", kind, if reuse { &pairs } else { &[] }, free);
+        self.step("map", kind, if aliases { &pairs } else { &[] }, free);
     }
 
     fn contract(&mut self, a: &Operand, b: &Operand, out: &Operand, free: &[&Operand]) {
@@ -93,10 +95,10 @@ fn mlp(batch: usize) -> Plan {
     let (db, di, dh, dc) = (dim("batch", batch), dim("in", 784), dim("hidden", 1024), dim("class", 10));
     let (x, label) = (b.buf(f, &[db, di]), b.buf(DType::I32, &[db]));
     let (w1, b1, w2) = (b.buf(f, &[di, dh]), b.buf(f, &[dh]), b.buf(f, &[dh, dc]));
-    b.leaf(LeafKind::Input, "x", &x);
-    b.leaf(LeafKind::Input, "label", &label);
+    b.leaf(ProgramInputKind::Input, "x", &x);
+    b.leaf(ProgramInputKind::Input, "label", &label);
     for (name, w) in [("w1", &w1), ("b1", &b1), ("w2", &w2)] {
-        b.leaf(LeafKind::Param, name, w);
+        b.leaf(ProgramInputKind::Param, name, w);
     }
     let (pre, h, logits, each, sum) =
         (b.buf(f, &[db, dh]), b.buf(f, &[db, dh]), b.buf(f, &[db, dc]), b.buf(f, &[db]), b.buf(f, &[]));
@@ -152,7 +154,7 @@ fn mlp(batch: usize) -> Plan {
             let g = e.binary(BinaryFn::Mul, r[1], lr);
             e.binary(BinaryFn::Sub, r[0], g)
         });
-        b.0.leaves[2 + i].next = Some(new.buf);
+        b.0.program_inputs[2 + i].next = Some(new.buf);
     }
     b.0
 }
@@ -170,8 +172,8 @@ fn product(batch: usize, which: usize) -> Plan {
         _ => [[db, dc], [dh, dc], [db, dh]],
     };
     let [x, y, out] = dims.map(|d| b.buf(DType::F32, &d));
-    b.leaf(LeafKind::Param, "x", &x);
-    b.leaf(LeafKind::Param, "y", &y);
+    b.leaf(ProgramInputKind::Param, "x", &x);
+    b.leaf(ProgramInputKind::Param, "y", &y);
     b.contract(&x, &y, &out, &[&out]);
     b.0
 }
@@ -181,7 +183,7 @@ fn tiny_maps(n: usize) -> Plan {
     let mut b = Builder::new(&Mesh::default());
     let d = b.0.dims.add("d", 8);
     let mut last = b.buf(DType::F32, &[d]);
-    b.leaf(LeafKind::Param, "x", &last);
+    b.leaf(ProgramInputKind::Param, "x", &last);
     for _ in 0..n {
         let next = b.buf(DType::F32, &[d]);
         b.map(&[&last], &next, true, &[], |e, r| {
@@ -190,7 +192,7 @@ fn tiny_maps(n: usize) -> Plan {
         });
         last = next;
     }
-    b.0.leaves[0].next = Some(last.buf);
+    b.0.program_inputs[0].next = Some(last.buf);
     b.0
 }
 
@@ -199,7 +201,7 @@ fn tiny_sums(mesh: &Mesh, n: usize) -> Plan {
     let mut b = Builder::new(mesh);
     let d = b.0.dims.add("d", 8);
     let mut last = b.buf(DType::F32, &[d]);
-    b.leaf(LeafKind::Param, "x", &last);
+    b.leaf(ProgramInputKind::Param, "x", &last);
     for _ in 0..n {
         let next = b.buf(DType::F32, &[d]);
         let axes = mesh.iter().collect();
@@ -212,13 +214,13 @@ fn tiny_sums(mesh: &Mesh, n: usize) -> Plan {
         b.step("max", StepKind::Collective(kind), &[(&last, &next)], &[]);
         last = next;
     }
-    b.0.leaves[0].next = Some(last.buf);
+    b.0.program_inputs[0].next = Some(last.buf);
     b.0
 }
 
 fn provider() -> Provider {
-    Arc::new(|_: usize, leaves: &[InputLeaf]| {
-        let one = |leaf: &InputLeaf| {
+    Arc::new(|_: usize, leaves: &[LocalInput]| {
+        let one = |leaf: &LocalInput| {
             let n: usize = leaf.shape().iter().product();
             let values =
                 (0..n).map(|i| if leaf.dtype == DType::I32 { i % 10 } else { i * 7919 % 256 } as f64);
@@ -237,8 +239,8 @@ fn milliseconds(d: Duration) -> f64 {
 fn time(cluster: &mut Cluster, plan: Plan, steps: u64) -> Result<(f64, f64, f64), Box<dyn Error>> {
     let program = cluster.load(Arc::new(plan))?;
     cluster.init_state(program, 1)?;
-    let prepared: Vec<HostTensor> = provider()(0, cluster.input_leaves(program, 0)?)?;
-    let given: Provider = Arc::new(move |_: usize, _: &[InputLeaf]| Ok(prepared.clone()));
+    let prepared: Vec<HostTensor> = provider()(0, cluster.local_inputs(program, 0)?)?;
+    let given: Provider = Arc::new(move |_: usize, _: &[LocalInput]| Ok(prepared.clone()));
     for step in 0..5 {
         cluster.run(program, step, &given)?;
     }

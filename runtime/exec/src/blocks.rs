@@ -40,7 +40,7 @@ pub(crate) fn prepare(here: &Here<'_>, step: &StepKind) -> Result<Moves, Unprepa
             }
             (out, at, 0.0)
         }
-        StepKind::Cut { from: x, dim, to, out } => {
+        StepKind::SplitDim { from: x, dim, to, out } => {
             let (x, out) = (here.local(x)?, here.local(out)?);
             let (flat, inner) = out.joined(to)?;
             let wanted = flat.range(to[0])?.clone();
@@ -50,7 +50,7 @@ pub(crate) fn prepare(here: &Here<'_>, step: &StepKind) -> Result<Moves, Unprepa
             let at = around(&flat, to[0])?;
             (out, at, 0.0)
         }
-        StepKind::Join { from: x, dims, to, out } => {
+        StepKind::MergeDims { from: x, dims, to, out } => {
             let (x, out) = (here.local(x)?, here.local(out)?);
             let (flat, inner) = x.joined(dims)?;
             let wanted = out.range(*to)?.clone();

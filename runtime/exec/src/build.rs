@@ -79,7 +79,7 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
         next_temporary: plan.buffers.len() as u32,
         flying: BTreeMap::new(),
     };
-    let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();
+    let mut alive: BTreeSet<BufId> = plan.program_inputs.iter().map(|l| l.buf).collect();
     let mut in_flight: BTreeMap<u32, (usize, Vec<BufId>)> = BTreeMap::new();
     for (index, step) in plan.steps.iter().enumerate() {
         builder.step = index;
@@ -99,7 +99,7 @@ pub(crate) fn build(plan: &Plan, rank: usize) -> Result<Built, ExecError> {
         let problem = "what it starts is never waited for".into();
         return Err(ExecError::Plan { place: place(plan, rank, None, Some(start.0)), problem });
     }
-    let ends = plan.outputs.iter().map(|o| o.buf).chain(plan.leaves.iter().filter_map(|l| l.next));
+    let ends = plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next));
     for buf in ends {
         if !alive.contains(&buf) {
             let problem = format!("buffer {} is not alive at the end of the plan", buf.0);
@@ -116,7 +116,7 @@ pub(crate) fn check_lifetimes(
     alive: &mut BTreeSet<BufId>,
     in_flight: &mut BTreeMap<u32, (usize, Vec<BufId>)>,
 ) -> Result<(), String> {
-    if let (StepKind::Wait { .. }, Some(flight)) = (&step.kind, step.flight) {
+    if let (StepKind::Wait { .. }, Some(flight)) = (&step.kind, step.async_id) {
         alive.extend(in_flight.remove(&flight).map_or(vec![], |(_, results)| results));
     }
     if let Some(dead) = step.kind.reads().into_iter().find(|o| !alive.contains(&o.buf)) {
@@ -127,14 +127,14 @@ pub(crate) fn check_lifetimes(
             return Err(format!("buffer {} is written twice", operand.buf.0));
         }
     }
-    if let (StepKind::Collective(_), Some(flight)) = (&step.kind, step.flight) {
+    if let (StepKind::Collective(_), Some(flight)) = (&step.kind, step.async_id) {
         let results: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
         alive.retain(|b| !results.contains(b));
         if in_flight.insert(flight, (index, results)).is_some() {
             return Err(format!("flight {flight} is started twice"));
         }
     }
-    for buf in step.free.iter().copied().chain(step.reuse.iter().map(|r| r.0)) {
+    for buf in step.free.iter().copied().chain(step.aliases.iter().map(|r| r.0)) {
         if !alive.remove(&buf) {
             return Err(format!("buffer {} is released while it holds nothing", buf.0));
         }
@@ -164,11 +164,11 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn add(&mut self, step: &Step) -> Result<(), Unprepared> {
-        let ending: Vec<BufId> = step.free.iter().copied().chain(step.reuse.iter().map(|r| r.0)).collect();
+        let ending: Vec<BufId> = step.free.iter().copied().chain(step.aliases.iter().map(|r| r.0)).collect();
         if let Some(prepared) = Prepared::of_step(&self.here, step)? {
             let rest = self.inputs(ending.iter().filter(|b| prepared.from.iter().all(|f| f.buf != **b)))?;
             self.end_segment();
-            let flight = step.flight.map(|f| f as usize);
+            let flight = step.async_id.map(|f| f as usize);
             if let Some(flight) = flight {
                 self.flying.insert(flight, self.pieces.len());
             }
@@ -178,7 +178,7 @@ impl Builder<'_> {
         }
         if let StepKind::Wait { .. } = &step.kind {
             let rest = self.inputs(ending.iter())?;
-            let flight = step.flight.map(|f| f as usize);
+            let flight = step.async_id.map(|f| f as usize);
             let Some((flight, start)) = flight.and_then(|f| Some((f, self.flying.remove(&f)?))) else {
                 return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
             };
@@ -280,7 +280,7 @@ impl Builder<'_> {
     /// The step on `f32` copies, where it has operands of `bf16` and its kernel knows none. The copies of what is read are
     /// made here.
     fn widened(&mut self, step: &Step) -> Result<Option<Widened>, Unprepared> {
-        let mut wide = Step { reuse: vec![], free: vec![], ..step.clone() };
+        let mut wide = Step { aliases: vec![], free: vec![], ..step.clone() };
         let mut narrow: Vec<Operand> = vec![];
         for o in crate::widen::operands(&mut wide.kind) {
             let narrow_one =

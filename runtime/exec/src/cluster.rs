@@ -14,14 +14,14 @@ mod states;
 pub use runs::{Provider, StepReport};
 
 use crate::devices::{DeviceCollectives, DeviceKind};
-use crate::engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves, panic_message};
+use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs, panic_message};
 use crate::error::{ExecError, Place};
 use crate::machine::Memory;
 use crate::processes::Processes;
 use crate::share::Blocks;
 use crate::trace::DeviceTrace;
 use meshwright_comm::{Timeouts, Transport, World};
-use meshwright_plan::{BufId, LeafKind, Mesh, Plan};
+use meshwright_plan::{BufId, Mesh, Plan, ProgramInputKind};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,7 +65,7 @@ pub struct Cluster {
 }
 
 struct Loaded {
-    inputs: Vec<Arc<[InputLeaf]>>,
+    inputs: Vec<Arc<[LocalInput]>>,
     outputs: Vec<Output>,
 }
 
@@ -124,7 +124,7 @@ impl Cluster {
         options: &ClusterOptions,
     ) -> Result<Cluster, ExecError> {
         let available = || std::thread::available_parallelism().map_or(1, usize::from);
-        let cores = options.cores.unwrap_or_else(|| available() / processes.neighbours());
+        let cores = options.cores.unwrap_or_else(|| available() / processes.neighbors());
         let threads = (cores / ends.len().max(1)).max(1);
         let first = ends.first().map_or(0, |e| e.rank());
         let mut started = vec![];
@@ -228,13 +228,17 @@ impl Cluster {
         let id = ProgramId(self.plans.len());
         let mut infos: BTreeMap<String, StateInfo> =
             known.into_iter().flatten().map(|info| (info.name.clone(), info)).collect();
-        for leaf in plan.leaves.iter().filter(|l| matches!(l.kind, LeafKind::Param | LeafKind::Moment)) {
+        for leaf in plan
+            .program_inputs
+            .iter()
+            .filter(|l| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState))
+        {
             if let Some(info) = infos.remove(&leaf.name) {
                 let blocks = self.blocks(&plan, leaf.buf);
                 self.states.entry(leaf.name.clone()).or_insert(Held { info, blocks });
             }
         }
-        let inputs = self.ranks().map(|rank| input_leaves(&plan, rank).into()).collect();
+        let inputs = self.ranks().map(|rank| local_inputs(&plan, rank).into()).collect();
         let outputs = plan.outputs.iter().map(|output| {
             let blocks = self.blocks(&plan, output.buf);
             let everywhere = blocks.whole_everywhere(&self.processes);
@@ -286,7 +290,7 @@ impl Cluster {
     }
 
     /// The inputs that a device of this process needs for a program.
-    pub fn input_leaves(&self, program: ProgramId, rank: usize) -> Result<&[InputLeaf], ExecError> {
+    pub fn local_inputs(&self, program: ProgramId, rank: usize) -> Result<&[LocalInput], ExecError> {
         let loaded = self.loaded(program)?;
         let inputs = rank.checked_sub(self.first).and_then(|i| loaded.inputs.get(i));
         inputs.map(AsRef::as_ref).ok_or(ExecError::Gone { rank })

@@ -146,7 +146,7 @@ impl Prepared {
                 receive: members.side(&to[0], joined, *join)?,
             },
         };
-        let ends_here = |b: BufId| step.free.contains(&b) || step.reuse.iter().any(|r| r.0 == b);
+        let ends_here = |b: BufId| step.free.contains(&b) || step.aliases.iter().any(|r| r.0 == b);
         let ends = from
             .iter()
             .enumerate()

@@ -2,7 +2,7 @@
 
 mod inputs;
 
-pub use inputs::{InputLeaf, input_leaves};
+pub use inputs::{LocalInput, local_inputs};
 
 use crate::build::place;
 use crate::collective::Failed;
@@ -16,7 +16,7 @@ use crate::program::Ended;
 use crate::trace::{DeviceTrace, Recorder};
 use inputs::Inputs;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
-use meshwright_plan::{Axis, DType, Init, Leaf, LeafKind, Plan, StepKind};
+use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind, StepKind};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -32,8 +32,8 @@ pub struct ProgramId(pub usize);
 pub struct StateInfo {
     /// Path of the parameter, or of the moment.
     pub name: String,
-    /// [`LeafKind::Param`] or [`LeafKind::Moment`].
-    pub kind: LeafKind,
+    /// [`ProgramInputKind::Param`] or [`ProgramInputKind::OptimizerState`].
+    pub kind: ProgramInputKind,
     /// Extents in declared order.
     pub shape: Vec<usize>,
     /// Type of the elements.
@@ -133,8 +133,8 @@ impl Engine {
         let prepared = self.transport.prepare(&plan.mesh, &axis_sets(&plan));
         prepared.map_err(|source| ExecError::Comm { place: at_plan, source })?;
         self.machine.load(plan.clone(), self.rank)?;
-        for leaf in &plan.leaves {
-            if matches!(leaf.kind, LeafKind::Param | LeafKind::Moment) {
+        for leaf in &plan.program_inputs {
+            if matches!(leaf.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {
                 self.declare(&plan, leaf)?;
             }
         }
@@ -142,7 +142,7 @@ impl Engine {
         Ok(ProgramId(self.loaded - 1))
     }
 
-    fn declare(&mut self, plan: &Plan, leaf: &Leaf) -> Result<(), ExecError> {
+    fn declare(&mut self, plan: &Plan, leaf: &ProgramInput) -> Result<(), ExecError> {
         let buffer = plan.buffer(leaf.buf);
         let ranges = buffer.ranges(&plan.mesh, &plan.mesh.coords(self.rank));
         let shape: Vec<usize> = buffer.extents.iter().map(|e| e.size).collect();
@@ -180,7 +180,7 @@ impl Engine {
         self.machine.plan(program.0).ok_or(ExecError::NoProgram { rank: self.rank, program: program.0 })
     }
 
-    /// Runs a program once. `inputs` are this device's blocks in the order of [`Engine::input_leaves`]; `step_number`
+    /// Runs a program once. `inputs` are this device's blocks in the order of [`Engine::local_inputs`]; `step_number`
     /// counts from 1. Gives this device's blocks of the outputs, by name.
     ///
     /// On an error (or a panic of a kernel) all devices are told to end.
@@ -237,16 +237,16 @@ impl Engine {
             Inputs::Given(inputs) => self.bind(id, &plan, inputs)?,
             Inputs::Held => self.bind_held(id, &plan)?,
         }
-        for leaf in &plan.leaves {
+        for leaf in &plan.program_inputs {
             match leaf.kind {
-                LeafKind::Input => {}
-                LeafKind::Param | LeafKind::Moment => {
+                ProgramInputKind::Input => {}
+                ProgramInputKind::Param | ProgramInputKind::OptimizerState => {
                     if !self.machine.put_kept(id.0, leaf.buf, &leaf.name) {
                         let problem = "it has no value yet".into();
                         return Err(ExecError::State { rank, name: leaf.name.clone(), problem });
                     }
                 }
-                LeafKind::StepNumber => {
+                ProgramInputKind::StepNumber => {
                     let dtype = plan.buffer(leaf.buf).dtype;
                     let data = crate::HostData::from_f64(dtype, vec![step_number as f64]);
                     self.machine.put(id.0, leaf.buf, HostTensor { shape: vec![], data });
@@ -299,9 +299,10 @@ impl Engine {
             });
             outputs.extend(read?.map(|value| (output.name.clone(), value)));
         }
-        let held = |l: &&Leaf| matches!(l.kind, LeafKind::Param | LeafKind::Moment);
+        let held =
+            |l: &&ProgramInput| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState);
         let finals: Vec<_> =
-            plan.leaves.iter().filter(held).map(|l| (&l.name, l.next.unwrap_or(l.buf))).collect();
+            plan.program_inputs.iter().filter(held).map(|l| (&l.name, l.next.unwrap_or(l.buf))).collect();
         for (i, (name, buf)) in finals.iter().enumerate() {
             let last = finals[i + 1..].iter().all(|later| later.1 != *buf);
             self.machine.keep(id.0, *buf, name, last);
@@ -335,9 +336,9 @@ impl Engine {
     pub fn init_state(&mut self, program: ProgramId, seed: u64) -> Result<(), ExecError> {
         self.seed = seed;
         let plan = self.plan(program)?.clone();
-        for leaf in &plan.leaves {
+        for leaf in &plan.program_inputs {
             let Some(state) = self.state.get_mut(&leaf.name) else { continue };
-            if !matches!(leaf.kind, LeafKind::Param | LeafKind::Moment) {
+            if !matches!(leaf.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {
                 continue;
             }
             let Some(init) = &leaf.init else {

@@ -41,7 +41,7 @@ mod windows;
 pub use clock::process_cpu_time;
 pub use cluster::{Cluster, ClusterOptions, Provider, StepReport};
 pub use devices::{DeviceCollectives, DeviceKind, Lowering};
-pub use engine::{Engine, InputLeaf, ProgramId, StateInfo, input_leaves};
+pub use engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs};
 pub use error::{ExecError, Place};
 pub use host::{HostData, HostTensor};
 pub use kernels::KernelError;

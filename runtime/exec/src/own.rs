@@ -64,7 +64,7 @@ pub(crate) struct Output {
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,
     /// The input whose storage it takes over.
-    reuse: Option<usize>,
+    aliases: Option<usize>,
 }
 
 /// An own op: a kernel with what it reads and writes.
@@ -103,7 +103,7 @@ impl Own {
         kernel: Kernel,
         operands: &[(&Local, Option<Access>)],
         outs: &[&Local],
-        reuse: &[(BufId, BufId)],
+        aliases: &[(BufId, BufId)],
     ) -> Own {
         let mut inputs: Vec<Input> = vec![];
         let mut loads = vec![];
@@ -115,7 +115,7 @@ impl Own {
             }
         }
         let granted = |out: &Local| -> Option<usize> {
-            let from = reuse.iter().find(|r| r.1 == out.buf)?.0;
+            let from = aliases.iter().find(|r| r.1 == out.buf)?.0;
             let at = inputs.iter().position(|i| i.buf == from)?;
             let fits = inputs[at].elements == out.elements() && inputs[at].dtype == out.dtype;
             let in_step = operands
@@ -128,7 +128,7 @@ impl Own {
             buf: out.buf,
             dtype: out.dtype,
             shape: out.shape.clone(),
-            reuse: granted(out),
+            aliases: granted(out),
         });
         Own { kernel, outputs: outputs.collect(), inputs, loads }
     }
@@ -176,7 +176,7 @@ impl Own {
 
     /// The own op for a step; none for contractions and collectives.
     pub(crate) fn of_step(here: &Here<'_>, step: &Step) -> Result<Option<Own>, Unprepared> {
-        let reuse = &step.reuse;
+        let reuse = &step.aliases;
         Ok(Some(match &step.kind {
             StepKind::Map { expr, inputs, outs } => {
                 let regs: Vec<_> = outs.iter().map(|o| o.0).collect();
@@ -304,8 +304,8 @@ impl Own {
             StepKind::Copy(copy) => Own::copy(&here.local(&copy.from)?, &here.local(&copy.out)?)?,
             StepKind::Shift { .. }
             | StepKind::Concat { .. }
-            | StepKind::Cut { .. }
-            | StepKind::Join { .. } => {
+            | StepKind::SplitDim { .. }
+            | StepKind::MergeDims { .. } => {
                 let moves = blocks::prepare(here, &step.kind)?;
                 let operands: Vec<_> = moves.from.iter().map(|l| (l, None)).collect();
                 Own::new(Kernel::BlockCopy(moves.kernel), &operands, &[&moves.out], &[])
@@ -322,12 +322,12 @@ impl Own {
                 let kernel = crate::windows::pool(here, work, [&input, &out], slides)?;
                 Own::new(Kernel::Pool(Box::new(kernel)), &[(&input, None)], &[&out], &[])
             }
-            StepKind::PoolTap { monoid, input, slides, out } => {
+            StepKind::ArgmaxPool { monoid, input, slides, out } => {
                 let [input, out] = [here.local(input)?, here.local(out)?];
                 let kernel = crate::windows::pool(here, PoolWork::Tap(*monoid), [&input, &out], slides)?;
                 Own::new(Kernel::Pool(Box::new(kernel)), &[(&input, None)], &[&out], &[])
             }
-            StepKind::PoolSpread { tap, values, slides, out } => {
+            StepKind::Unpool { tap, values, slides, out } => {
                 let [tap, values, out] = [here.local(tap)?, here.local(values)?, here.local(out)?];
                 same_dims(&tap, &values)?;
                 here.check_aligned(&[&tap, &values], &[])?;
@@ -352,7 +352,7 @@ impl Own {
         let mut became: Vec<Option<usize>> = vec![None; inputs.len()];
         let mut outs = Vec::with_capacity(self.outputs.len());
         for (k, out) in self.outputs.iter().enumerate() {
-            let reused = out.reuse.and_then(|at| {
+            let reused = out.aliases.and_then(|at| {
                 let free = |t: &mut FlexTensor| t.is_unique() && t.dtype() == stored_as(out.dtype);
                 let tensor = inputs[at].take_if(free)?;
                 became[at] = Some(k);

@@ -37,7 +37,7 @@ pub struct Processes {
     /// The devices of each process.
     ranks: Vec<Range<usize>>,
     /// How many processes share this one's cores, itself included.
-    neighbours: usize,
+    neighbors: usize,
     agreed_to_end: AtomicBool,
     first_step_done: AtomicBool,
 }
@@ -76,7 +76,7 @@ impl Processes {
             wire: None,
             ends: Mutex::new(None),
             ranks: vec![],
-            neighbours: 1,
+            neighbors: 1,
             agreed_to_end: AtomicBool::new(false),
             first_step_done: AtomicBool::new(false),
         }
@@ -109,7 +109,7 @@ impl Processes {
             wire: Some(wire),
             ends: Mutex::new(Some(ends)),
             ranks: vec![],
-            neighbours: 1,
+            neighbors: 1,
             agreed_to_end: AtomicBool::new(false),
             first_step_done: AtomicBool::new(false),
         };
@@ -120,7 +120,7 @@ impl Processes {
         about.extend((if contiguous { devices as u64 } else { 0 }).to_le_bytes());
         about.extend(place.as_bytes().iter().take(ABOUT_BYTES));
         let all = processes.gather("the devices of each process".into(), &about)?;
-        processes.neighbours = all.iter().filter(|a| a.get(16..) == about.get(16..)).count().max(1);
+        processes.neighbors = all.iter().filter(|a| a.get(16..) == about.get(16..)).count().max(1);
         let mut next = 0;
         for about in &all {
             let (first, devices) = (number(about), number(about.get(8..).unwrap_or_default()));
@@ -178,8 +178,8 @@ impl Processes {
     }
 
     /// How many processes share this one's cores, itself included.
-    pub fn neighbours(&self) -> usize {
-        self.neighbours
+    pub fn neighbors(&self) -> usize {
+        self.neighbors
     }
 
     /// This process's ends of the transport of devices, once.

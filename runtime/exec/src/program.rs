@@ -71,7 +71,7 @@ impl Shared {
         let mut inputs = Vec::with_capacity(operation.inputs.len());
         for input in &operation.inputs {
             let found = unhandle(handles.get_handle(&input.id, &input.status));
-            inputs.push(found.ok_or_else(|| KernelError::Unsupported("a quantised tensor".into()))?);
+            inputs.push(found.ok_or_else(|| KernelError::Unsupported("a quantized tensor".into()))?);
         }
         let ends = |at: usize| matches!(operation.inputs[at].status, TensorStatus::ReadWrite);
         let outputs = own.run(inputs, ends, *lock(&self.dice), &mut lock(&self.pool))?;

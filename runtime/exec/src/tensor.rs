@@ -121,7 +121,7 @@ pub(crate) fn handle(tensor: FlexTensor) -> HandleKind<burn_flex::Flex> {
     }
 }
 
-/// The tensor of a handle; none for quantised ones, which no step makes.
+/// The tensor of a handle; none for quantized ones, which no step makes.
 pub(crate) fn unhandle(handle: HandleKind<burn_flex::Flex>) -> Option<FlexTensor> {
     match handle {
         HandleKind::Float(t) | HandleKind::Int(t) | HandleKind::Bool(t) => Some(t),

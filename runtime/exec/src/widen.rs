@@ -10,11 +10,11 @@ pub(crate) fn operands(kind: &mut StepKind) -> Vec<&mut Operand> {
         | StepKind::CumSum { input, out, .. }
         | StepKind::TopK { input, out, .. }
         | StepKind::Pool { input, out, .. }
-        | StepKind::PoolTap { input, out, .. } => vec![input, out],
+        | StepKind::ArgmaxPool { input, out, .. } => vec![input, out],
         StepKind::CrossEntropy { logits, label, out, .. } => vec![logits, label, out],
         StepKind::CrossEntropyGrad { logits, label, scale, out, .. } => vec![logits, label, scale, out],
         StepKind::Convolve { x, w, y, .. } => vec![x, w, y],
-        StepKind::PoolSpread { tap, values, out, .. } => vec![tap, values, out],
+        StepKind::Unpool { tap, values, out, .. } => vec![tap, values, out],
         StepKind::Random { out, .. } => vec![out],
         StepKind::Map { .. }
         | StepKind::Contract { .. }
@@ -23,8 +23,8 @@ pub(crate) fn operands(kind: &mut StepKind) -> Vec<&mut Operand> {
         | StepKind::ScatterAdd { .. }
         | StepKind::Shift { .. }
         | StepKind::Concat { .. }
-        | StepKind::Cut { .. }
-        | StepKind::Join { .. }
+        | StepKind::SplitDim { .. }
+        | StepKind::MergeDims { .. }
         | StepKind::Copy(_)
         | StepKind::Collective(_)
         | StepKind::Wait { .. } => Vec::new(),

@@ -3,13 +3,13 @@
 use crate::kernels::{ConvolveKernel, INPUT, KERNEL, PoolKernel, PoolWork, RESULT, Shape, Shared, Sliding};
 use crate::local::{Here, Local};
 use crate::own::Unprepared;
-use meshwright_plan::{Dim, Part, Slide};
+use meshwright_plan::{Dim, Part, SlidingWindow};
 
 /// The kernel for a convolution of `[x, w, y]`, and which of these are read, in order, and written.
 pub(crate) fn convolve(
     here: &Here<'_>,
     all: &[Local; 3],
-    slides: &[Slide],
+    slides: &[SlidingWindow],
     gives: Part,
 ) -> Result<(ConvolveKernel, [usize; 3]), Unprepared> {
     let [x, w, y] = all;
@@ -43,8 +43,8 @@ pub(crate) fn convolve(
             }
         }
     }
-    let place = |s: &Slide| image.at(if gives == Part::Input { s.wide } else { s.narrow });
-    let mut ordered: Vec<&Slide> = slides.iter().collect();
+    let place = |s: &SlidingWindow| image.at(if gives == Part::Input { s.wide } else { s.narrow });
+    let mut ordered: Vec<&SlidingWindow> = slides.iter().collect();
     ordered.sort_by_key(|s| place(s));
     for s in ordered {
         shape.slides.push(slide([x, y], s, Some(w))?);
@@ -66,7 +66,7 @@ fn shared(all: &[Local; 3], dim: Dim) -> Result<Shared, String> {
 }
 
 /// How a dim slides between the tensor of the elements and that of the positions.
-fn slide([wide, narrow]: [&Local; 2], s: &Slide, kernel: Option<&Local>) -> Result<Sliding, String> {
+fn slide([wide, narrow]: [&Local; 2], s: &SlidingWindow, kernel: Option<&Local>) -> Result<Sliding, String> {
     if let Some(w) = kernel
         && w.range(s.tap)?.len() != s.tap.size
     {
@@ -88,7 +88,7 @@ pub(crate) fn pool(
     here: &Here<'_>,
     work: PoolWork,
     [input, out]: [&Local; 2],
-    slides: &[Slide],
+    slides: &[SlidingWindow],
 ) -> Result<PoolKernel, Unprepared> {
     let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow]).collect();
     here.check_aligned(&[input, out], &sliding)?;

@@ -8,7 +8,7 @@ use crate::together::{guarded, same, settled};
 use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::{Cluster, HostData, HostTensor, InputLeaf, Memory, Provider, process_cpu_time};
+use meshwright_exec::{Cluster, HostData, HostTensor, LocalInput, Memory, Provider, process_cpu_time};
 use meshwright_plan::random::{Key, uniform01};
 use serde::Serialize;
 use std::sync::Arc;
@@ -173,7 +173,7 @@ fn loaded(
 }
 
 /// Random values for one input of one device: positions for indices, bytes, truth values, or floats in 0..1.
-fn random(leaf: &InputLeaf, seed: u64, range: Option<usize>) -> HostTensor {
+fn random(leaf: &LocalInput, seed: u64, range: Option<usize>) -> HostTensor {
     use meshwright_plan::DType;
     let shape: Vec<usize> = leaf.ranges.iter().map(|r| r.len()).collect();
     let high = match (leaf.dtype, range) {

@@ -7,10 +7,10 @@ use crate::project::Project;
 use crate::tensor::RawTensor;
 use crate::together::settled;
 use meshwright_comm::Timeouts;
-use meshwright_core::{Compiled, Goal, GoalKind, StepGraph};
+use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
-    Cluster, ClusterOptions, DeviceCollectives, DeviceKind, HostTensor, InputLeaf, Processes, ProgramId,
+    Cluster, ClusterOptions, DeviceCollectives, DeviceKind, HostTensor, LocalInput, Processes, ProgramId,
     Provider, StateInfo,
 };
 use meshwright_plan::Plan;
@@ -109,7 +109,7 @@ pub(crate) struct Loaded {
     /// The program.
     pub(crate) id: ProgramId,
     /// What each device of this process needs of each input.
-    pub(crate) needs: Vec<Vec<InputLeaf>>,
+    pub(crate) needs: Vec<Vec<LocalInput>>,
     /// The first of these devices.
     pub(crate) first: usize,
     /// Examples in a batch.
@@ -125,7 +125,7 @@ pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<Loaded, Failure>
     let id = cluster.load(plan.clone())?;
     let mut needs = Vec::new();
     for rank in cluster.ranks() {
-        needs.push(cluster.input_leaves(id, rank)?.to_vec());
+        needs.push(cluster.local_inputs(id, rank)?.to_vec());
     }
     Ok(Loaded { id, needs, first: cluster.ranks().start, examples, plan })
 }
@@ -154,7 +154,7 @@ pub(crate) fn dataset(
 }
 
 /// The blocks of some records that these devices need: each device's own rows and nothing else.
-pub(crate) fn batch(set: &Dataset, needs: &[Vec<InputLeaf>], records: &[usize]) -> Batch {
+pub(crate) fn batch(set: &Dataset, needs: &[Vec<LocalInput>], records: &[usize]) -> Batch {
     needs
         .iter()
         .map(|leaves| {
@@ -206,9 +206,9 @@ pub(crate) fn hold_rest(
     let params = p.params.iter().map(|d| (&d.path, d.id));
     let all = params.chain(p.states.iter().map(|d| (&d.path, d.id)));
     let missing = all.filter(|d| !held.contains(d.0.as_str()));
-    let goal = |(path, id): (&String, _)| Goal { name: path.clone(), id, kind: GoalKind::Output };
-    let goals: Vec<Goal> = missing.map(goal).collect();
-    if goals.is_empty() {
+    let goal = |(path, id): (&String, _)| StepOutput { name: path.clone(), id, kind: OutputKind::Output };
+    let outputs: Vec<StepOutput> = missing.map(goal).collect();
+    if outputs.is_empty() {
         return Ok(None);
     }
     let step = StepGraph {
@@ -217,7 +217,7 @@ pub(crate) fn hold_rest(
         float: p.float,
         graph: p.graph.clone(),
         inputs: p.inputs.iter().map(|i| i.0.clone()).collect(),
-        goals,
+        outputs,
     };
     load(cluster, compiled(project, &step, sources)?.plan).map(Some)
 }
@@ -230,7 +230,7 @@ pub(crate) fn init_all<'a>(
 ) -> Result<(), Failure> {
     let mut done: BTreeSet<&str> = BTreeSet::new();
     for program in programs {
-        let leaves = program.plan.leaves.iter().filter(|l| l.init.is_some());
+        let leaves = program.plan.program_inputs.iter().filter(|l| l.init.is_some());
         let names: Vec<&str> = leaves.map(|l| l.name.as_str()).collect();
         // Values depend on seed and name alone, so it does no harm that some are set again.
         if names.iter().any(|n| !done.contains(n)) {

@@ -173,7 +173,7 @@ fn predicted(
     let (remainder, prediction, mut cluster) = settled(processes, "the outputs", ready)?;
     let more = [("`--output`", wanted.join(", ")), ("`--limit`", records.to_string())];
     same(processes, &asked(e, &set, None, &more))?;
-    let (accumulators, rows) = prediction.step.goals.split_at(prediction.accumulate.len());
+    let (accumulators, rows) = prediction.step.outputs.split_at(prediction.accumulate.len());
     let rows: Vec<&str> = rows.iter().map(|g| g.name.as_str()).collect();
     let mut parts: Vec<Vec<HostTensor>> = vec![Vec::new(); rows.len()];
     let mut totals = Totals::new(&prediction);

@@ -47,7 +47,7 @@ pub struct Evaluation {
 impl Event {
     /// The line, without its end.
     pub fn line(&self) -> String {
-        // Maps with text keys and numbers always serialise; numbers that JSON lacks (NaN) become null.
+        // Maps with text keys and numbers always serialize; numbers that JSON lacks (NaN) become null.
         serde_json::to_string(self).unwrap_or_default()
     }
 }

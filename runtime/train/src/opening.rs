@@ -186,7 +186,7 @@ fn newest(run: &RunDir, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, F
 
 /// Tells all processes where the run stands: the first knows.
 pub(crate) fn standing(processes: &Processes, opened: Option<&Opened>) -> Result<Standing, Failure> {
-    // Numbers and texts always serialise.
+    // Numbers and texts always serialize.
     let mine = opened.map(|o| serde_json::to_vec(&o.standing).unwrap_or_default());
     if let (1, Some(opened)) = (processes.count(), opened) {
         return Ok(opened.standing.clone());

@@ -90,10 +90,10 @@ impl Project {
         loaded
     }
 
-    /// The loss that is minimised; the first one where nothing is trained.
+    /// The loss that is minimized; the first one where nothing is trained.
     pub fn loss(&self) -> Option<&str> {
-        let minimised = self.program.train.as_ref().map(|t| &t.minimize);
-        minimised.or(self.program.losses.first()).map(|l| l.name.as_str())
+        let minimized = self.program.train.as_ref().map(|t| &t.minimize);
+        minimized.or(self.program.losses.first()).map(|l| l.name.as_str())
     }
 
     /// What an evaluation reports beside the loss: the other losses, and the metrics.

@@ -29,7 +29,7 @@ impl<'a> Totals<'a> {
         outputs: &BTreeMap<String, HostTensor>,
     ) -> Result<(), Failure> {
         let mut values = Vec::new();
-        for (k, goal) in self.evaluation.step.goals[..self.evaluation.accumulate.len()].iter().enumerate() {
+        for (k, goal) in self.evaluation.step.outputs[..self.evaluation.accumulate.len()].iter().enumerate() {
             let stored = program.plan.outputs.iter().find(|o| o.name == goal.name);
             let (Some(stored), Some(value)) = (stored, outputs.get(&goal.name)) else {
                 return Err(Diagnostic::error(

@@ -151,7 +151,7 @@ impl Track<'_> {
             "ph": "X", "name": name, "cat": category, "pid": self.rank, "tid": THREAD,
             "ts": begin, "dur": end - begin, "args": args,
         })];
-        let flies = step.is_some_and(|s| s.flight.is_some());
+        let flies = step.is_some_and(|s| s.async_id.is_some());
         // Perfetto takes the ids of arrows for hexadecimal numbers. A run does not come to 2^40 collectives.
         let id = format!("{:#x}", ((self.rank as u64) << 40) | r.sequence);
         let event = |ph: &str, cat: &str, ts: f64| {
@@ -208,7 +208,7 @@ impl Track<'_> {
     fn collective(&self, r: &Record, what: What, step: &Step) -> (String, &'static str, Map<String, Value>) {
         let mut args = self.place(r, step);
         let steps = &self.plan.steps;
-        let starts = |s: &&Step| matches!(s.kind, StepKind::Collective(_)) && s.flight == step.flight;
+        let starts = |s: &&Step| matches!(s.kind, StepKind::Collective(_)) && s.async_id == step.async_id;
         let start = match step.kind {
             StepKind::Wait { .. } => steps.iter().find(starts).unwrap_or(step),
             _ => step,

@@ -359,7 +359,7 @@ struct Loop<'a> {
     examples: usize,
     /// Where checkpoints go.
     folder: PathBuf,
-    /// Name and line of what is minimised.
+    /// Name and line of what is minimized.
     loss: &'a str,
     line: u32,
     /// What went wrong here since all processes met.

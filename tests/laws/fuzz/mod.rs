@@ -9,8 +9,8 @@ use crate::devices::{Refused, Tensors, cluster, plan, provider, say};
 use crate::report;
 use crate::walk::{Bound, close_from, from_host, to_host, walk};
 use meshwright_core::layout::Layout;
-use meshwright_core::{Goal, GoalKind, StepGraph, print, training_step};
-use meshwright_ops::{F64Tensor, Id, Kind, LeafOp};
+use meshwright_core::{OutputKind, StepGraph, StepOutput, print, training_step};
+use meshwright_ops::{F64Tensor, Id, InputOpKind, Kind};
 use meshwright_plan::{DType, Dim, Plan};
 use program::Random;
 use std::collections::BTreeMap;
@@ -42,8 +42,12 @@ fn run(plan: Plan, r: &Random) -> Result<Trace, String> {
     let text = |e: meshwright_exec::ExecError| e.to_string();
     let outputs: Vec<(String, Vec<Dim>)> =
         plan.outputs.iter().map(|o| (o.name.clone(), o.dims.clone())).collect();
-    let states: Vec<(String, Vec<Dim>)> =
-        plan.leaves.iter().filter(|l| l.init.is_some()).map(|l| (l.name.clone(), l.dims.clone())).collect();
+    let states: Vec<(String, Vec<Dim>)> = plan
+        .program_inputs
+        .iter()
+        .filter(|l| l.init.is_some())
+        .map(|l| (l.name.clone(), l.dims.clone()))
+        .collect();
     let mut devices = cluster(&plan.mesh);
     let program = devices.load(Arc::new(plan)).map_err(text)?;
     devices.init_state(program, SEED).map_err(text)?;
@@ -81,17 +85,19 @@ fn meaning(step: &StepGraph, r: &Random) -> Trace {
     for id in g.ids() {
         let dims = &g.ty(id).dims;
         match g.node(id).op.kind() {
-            Kind::Leaf(LeafOp::Moment { .. }) => bound.insert(id, F64Tensor::build(dims, |_| 0.0)),
-            Kind::Leaf(LeafOp::StepNumber) => bound.insert(id, F64Tensor::new([], vec![1.0])),
+            Kind::Input(InputOpKind::OptimizerState { .. }) => {
+                bound.insert(id, F64Tensor::build(dims, |_| 0.0))
+            }
+            Kind::Input(InputOpKind::StepNumber) => bound.insert(id, F64Tensor::new([], vec![1.0])),
             _ => None,
         };
     }
     let values = walk(g, &bound);
     let of = |id: Id| (g.ty(id).dtype, values[id.0 as usize].clone());
     let mut out = BTreeMap::new();
-    for goal in &step.goals {
+    for goal in &step.outputs {
         let name = match goal.kind {
-            GoalKind::Next(_) => format!("next {}", goal.name),
+            OutputKind::Next(_) => format!("next {}", goal.name),
             _ => goal.name.clone(),
         };
         out.insert(name, of(goal.id));
@@ -115,8 +121,8 @@ fn equal(got: &Trace, want: &Trace) -> Result<(), String> {
 /// The first value that one device computes otherwise than it means, each computed by itself: where to look first.
 fn first_wrong(step: &StepGraph, r: &Random) -> Option<String> {
     r.program.graph.ids().find_map(|id| {
-        let goals = vec![Goal { name: "it".into(), id, kind: GoalKind::Output }];
-        let alone = StepGraph { goals, ..step.clone() };
+        let outputs = vec![StepOutput { name: "it".into(), id, kind: OutputKind::Output }];
+        let alone = StepGraph { outputs, ..step.clone() };
         let got = run(plan(&alone, &Layout::default(), false).ok()?.plan, r).ok()?;
         let e = equal(&got, &meaning(&alone, r)).err()?;
         Some(format!("value {} is the first that is wrong by itself: {e}", id.0))
@@ -127,7 +133,7 @@ fn first_wrong(step: &StepGraph, r: &Random) -> Option<String> {
 fn trial(seed: u64, show: bool) -> Result<End, String> {
     let r = program::random(seed);
     let Some(mut step) = training_step(&r.program) else { return Err("no training step".into()) };
-    step.goals.push(Goal { name: "some value".into(), id: r.watched, kind: GoalKind::Output });
+    step.outputs.push(StepOutput { name: "some value".into(), id: r.watched, kind: OutputKind::Output });
     let placing = placing::random(seed, &r);
     let mut layout = placing.layout;
     let told = |l: &Layout| {

@@ -1,4 +1,4 @@
-//! Random training programs: layers of typed ops over named dims, a scalar loss, an optimiser.
+//! Random training programs: layers of typed ops over named dims, a scalar loss, an optimizer.
 
 use super::SEED;
 use crate::rng::Rng;
@@ -90,7 +90,7 @@ impl Maker {
         self.g.cursor = Origin { path: path.into(), name: name.into(), ..Origin::default() };
     }
 
-    fn leaf(&mut self, leaf: LeafOp, ty: Type) -> Id {
+    fn leaf(&mut self, leaf: InputOpKind, ty: Type) -> Id {
         let (low, high) = ty.range.map_or((-1.5, 1.5), |d| (0.0, d.size as f64));
         let value = F64Tensor::build(&ty.dims, |_| {
             let v = self.rng.float(low, high);
@@ -104,7 +104,7 @@ impl Maker {
     fn input(&mut self, name: &str, dtype: DType, dims: Vec<Dim>, range: Option<Dim>) -> Id {
         self.at("", name);
         let decl = InputDecl { name: name.into(), dims: dims.clone(), dtype, range };
-        let id = self.leaf(LeafOp::Input { name: name.into() }, Type { dtype, dims, range });
+        let id = self.leaf(InputOpKind::Input { name: name.into() }, Type { dtype, dims, range });
         self.inputs.push((decl, id, Span::default()));
         id
     }
@@ -113,7 +113,7 @@ impl Maker {
         let path = format!("l{}.w", self.params.len());
         self.at(&path, &path);
         self.g.cursor.class = Class::Param;
-        let leaf = LeafOp::Param { path: path.clone(), init: Init::Constant(0.0) };
+        let leaf = InputOpKind::Param { path: path.clone(), init: Init::Constant(0.0) };
         let id = self.leaf(leaf, Type::new(DType::F64, dims));
         let (frozen, no_decay) = (self.rng.one_in(10), self.rng.one_in(4));
         self.params.push(ParamDecl { path, id, span: Span::default(), frozen, no_decay });
@@ -125,7 +125,7 @@ impl Maker {
         let path = format!("l{}.s", self.states.len());
         self.at(&path, &path);
         self.g.cursor.class = Class::Param;
-        let leaf = LeafOp::State { path: path.clone(), init: Init::Constant(0.7) };
+        let leaf = InputOpKind::State { path: path.clone(), init: Init::Constant(0.7) };
         let id = self.g.op(Leaf { leaf, ty: Type::new(DType::F64, dims.clone()) }, &[]);
         self.bound.insert(id, F64Tensor::build(&dims, |_| 0.7));
         self.states.push(StateDecl { path, id, span: Span::default(), next: None });
@@ -269,7 +269,7 @@ impl Maker {
         let (dtype, distribution) = match self.rng.below(4) {
             0 => (DType::F64, Distribution::Uniform { low: -1.0, high: 2.0 }),
             1 => (DType::F64, Distribution::Normal { mean: 0.5, std: 1.0 }),
-            _ => (DType::Bool, Distribution::Kept { rate: 0.3 }),
+            _ => (DType::Bool, Distribution::Bernoulli { rate: 0.3 }),
         };
         let key = Key::of_step(SEED, &stream, 1);
         let op = meshwright_ops::Random { stream, distribution, dims: dims.clone(), dtype };
@@ -524,7 +524,7 @@ impl Maker {
     fn optimizer(&mut self) -> Optimizer {
         self.g.cursor = Origin { phase: Phase::Update, ..Origin::default() };
         let name = ["sgd", "adam", "adamw", "adafactor", "lamb"][self.rng.below(5)];
-        let def = OptimizerDef::find(name).expect("an optimiser of the list");
+        let def = OptimizerDef::find(name).expect("an optimizer of the list");
         let mut chosen = Choices::default();
         for s in def.settings {
             // Large epsilons, for the same reason. The norm of a step that is nothing but rounding must not become 1
@@ -548,7 +548,7 @@ impl Maker {
                     let v = v.or(default).expect("a default");
                     let number = self.g.constant(v, DType::F64);
                     if s.name == "lr" && self.rng.one_in(3) {
-                        let leaf = Leaf { leaf: LeafOp::StepNumber, ty: Type::new(DType::F64, []) };
+                        let leaf = Leaf { leaf: InputOpKind::StepNumber, ty: Type::new(DType::F64, []) };
                         let step = self.g.op(leaf, &[]);
                         let rate = self.g.unary(&RECIP, step);
                         Chosen::Scalar(self.g.product(&[number, rate]), None)

@@ -60,7 +60,7 @@ pub(super) const BENEATH: &[Beneath] = beneath![
     "all ranks begin from another seed", &[By::Result], "dense", seed: |_| 4;
     "the number of the step stands still", &[By::Result], "moving", step: |_, _| 1;
     "one rank is a step ahead", &[By::Result], "moving", step: |rank, step| step + u64::from(rank == 1);
-    "a rank reads the inputs of its neighbour", &[By::Result, By::Run], "dense",
+    "a rank reads the inputs of its neighbor", &[By::Result, By::Run], "dense",
         reads_as: |rank, ranks| (rank + 1) % ranks;
     "all ranks read the inputs of the first", &[By::Result, By::Run], "folded", reads_as: |_, _| 0;
 ];

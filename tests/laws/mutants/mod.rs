@@ -15,7 +15,7 @@ mod sites;
 mod subjects;
 
 use meshwright_core::partition::Spmd;
-use meshwright_core::schedule::{bundle, fuse, lifetimes, lower, overlap, verify_plan};
+use meshwright_core::schedule::{bucket, fuse, lifetimes, lower, overlap, verify_plan};
 use meshwright_core::verify::verify;
 use meshwright_plan::{Plan, StepKind};
 use run::{Conduct, Ended, compared, run};
@@ -63,7 +63,7 @@ pub(crate) fn in_spmd(subject: &Planned, spmd: &Spmd) -> Found {
     if let Some(v) = verify(spmd).first() {
         return Some((By::Verifier, v.clone()));
     }
-    let done = catch_unwind(AssertUnwindSafe(|| lifetimes(overlap(fuse(bundle(lower(spmd, &|_| 0)))))));
+    let done = catch_unwind(AssertUnwindSafe(|| lifetimes(overlap(fuse(bucket(lower(spmd, &|_| 0)))))));
     match done {
         Ok(plan) => in_plan(subject, &plan),
         Err(panic) => panic!("a sound program is not lowered: {panic:?}"),

@@ -4,8 +4,8 @@
 use super::sites::*;
 use super::subjects::planned;
 use super::{By, Found, Row, in_spmd, judge};
-use meshwright_core::GoalKind;
-use meshwright_core::partition::{Instr, Move, Spmd, Version, VersionId};
+use meshwright_core::OutputKind;
+use meshwright_core::partition::{CopyId, Instr, PlacedCopy, Reshard, Spmd};
 use meshwright_ops::{Kind, Role};
 use meshwright_plan::{Axis, Dim, Monoid, Window};
 
@@ -93,13 +93,13 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "an all-reduce over one axis too few", V, |s, k| {
         moves(s, k, |s, i| match kind(s, i) {
-            Move::AllReduce { axes, .. } if axes.len() > 1 => axes.pop().map(|_| ()),
+            Reshard::AllReduce { axes, .. } if axes.len() > 1 => axes.pop().map(|_| ()),
             _ => None,
         })
     };
     "an all-reduce over one axis too few, and the result counts as unfinished", V, |s, k| {
         moves(s, k, |s, i| match kind(s, i) {
-            Move::AllReduce { axes, monoid } if axes.len() > 1 => {
+            Reshard::AllReduce { axes, monoid } if axes.len() > 1 => {
                 let (a, m) = (axes.pop()?, *monoid);
                 out(s, i).placement.partial.insert(a, m);
                 Some(())
@@ -110,7 +110,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "an all-reduce over one axis too many", V, |s, k| {
         let all: Vec<Axis> = s.mesh.iter().collect();
         moves(s, k, |s, i| match kind(s, i) {
-            Move::AllReduce { axes, .. } => {
+            Reshard::AllReduce { axes, .. } => {
                 axes.push(*all.iter().find(|a| !axes.contains(a))?);
                 Some(())
             }
@@ -119,10 +119,10 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "an all-reduce over no axes", V, |s, k| {
         moves(s, k, |s, i| match kind(s, i) {
-            Move::AllReduce { axes, .. } => {
+            Reshard::AllReduce { axes, .. } => {
                 axes.clear();
                 let from = from(s, i);
-                out(s, i).placement = s.version(from).placement.clone();
+                out(s, i).placement = s.copy(from).placement.clone();
                 Some(())
             }
             _ => None,
@@ -130,7 +130,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a fold by another monoid", V, |s, k| {
         moves(s, k, |s, i| match kind(s, i) {
-            Move::AllReduce { monoid, .. } | Move::ReduceScatter { monoid, .. } => {
+            Reshard::AllReduce { monoid, .. } | Reshard::ReduceScatter { monoid, .. } => {
                 *monoid = other_than(*monoid);
                 Some(())
             }
@@ -157,7 +157,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a reduce-scatter to another dim", V, |s, k| {
         moves(s, k, |s, i| {
             let dims = dims_of(s, s.instrs[i].out());
-            let Move::ReduceScatter { dim, .. } = kind(s, i) else { return None };
+            let Reshard::ReduceScatter { dim, .. } = kind(s, i) else { return None };
             *dim = *dims.iter().find(|d| *d != dim)?;
             Some(())
         })
@@ -165,7 +165,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a reduce-scatter to another dim, in which the result is split", V, |s, k| {
         moves(s, k, |s, i| {
             let dims = dims_of(s, s.instrs[i].out());
-            let Move::ReduceScatter { dim, .. } = kind(s, i) else { return None };
+            let Reshard::ReduceScatter { dim, .. } = kind(s, i) else { return None };
             *dim = *dims.iter().find(|d| *d != dim)?;
             follow(s, i)
         })
@@ -173,7 +173,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a slice of another dim, in which the result is split", V, |s, k| {
         moves(s, k, |s, i| {
             let dims = dims_of(s, s.instrs[i].out());
-            let Move::Slice { dim, .. } = kind(s, i) else { return None };
+            let Reshard::Slice { dim, .. } = kind(s, i) else { return None };
             *dim = *dims.iter().find(|d| *d != dim)?;
             follow(s, i)
         })
@@ -181,7 +181,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a slice over another axis, over which the result is split", V, |s, k| {
         let all: Vec<Axis> = s.mesh.iter().collect();
         moves(s, k, |s, i| {
-            let Move::Slice { axis, .. } = kind(s, i) else { return None };
+            let Reshard::Slice { axis, .. } = kind(s, i) else { return None };
             *axis = *all.iter().find(|a| *a != axis)?;
             follow(s, i)
         })
@@ -189,7 +189,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a gather of another dim", V, |s, k| {
         moves(s, k, |s, i| {
             let dims = dims_of(s, s.instrs[i].out());
-            let Move::AllGather { dim, .. } = kind(s, i) else { return None };
+            let Reshard::AllGather { dim, .. } = kind(s, i) else { return None };
             *dim = *dims.iter().find(|d| *d != dim)?;
             Some(())
         })
@@ -197,14 +197,14 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a gather over another axis", V, |s, k| {
         let all: Vec<Axis> = s.mesh.iter().collect();
         moves(s, k, |s, i| {
-            let Move::AllGather { axis, .. } = kind(s, i) else { return None };
+            let Reshard::AllGather { axis, .. } = kind(s, i) else { return None };
             *axis = *all.iter().find(|a| *a != axis)?;
             Some(())
         })
     };
     "an all-to-all in the other direction", V, |s, k| {
         moves(s, k, |s, i| {
-            let Move::AllToAll { join, split, .. } = kind(s, i) else { return None };
+            let Reshard::AllToAll { join, split, .. } = kind(s, i) else { return None };
             std::mem::swap(join, split);
             Some(())
         })
@@ -212,17 +212,17 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a move of another version of its value", V, |s, k| {
         moves(s, k, |s, i| {
             let old = from(s, i);
-            let Version { value, placement } = s.version(old).clone();
-            let other = s.versions.iter().position(|v| v.value == value && v.placement != placement)?;
-            set_from(s, i, VersionId(other as u32))
+            let PlacedCopy { value, placement } = s.copy(old).clone();
+            let other = s.copies.iter().position(|v| v.value == value && v.placement != placement)?;
+            set_from(s, i, CopyId(other as u32))
         })
     };
     "a move of another value in the same placement", V, |s, k| {
         moves(s, k, |s, i| {
-            let Version { value, placement } = s.version(from(s, i)).clone();
+            let PlacedCopy { value, placement } = s.copy(from(s, i)).clone();
             let made = s.instrs[..i].iter().map(Instr::out).collect::<Vec<_>>();
             let other = made.into_iter().find(|o| {
-                let v = s.version(*o);
+                let v = s.copy(*o);
                 v.value != value && v.placement == placement && s.step.graph.ty(v.value) == s.step.graph.ty(value)
             })?;
             set_from(s, i, other)
@@ -258,11 +258,11 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "an op splits the loop of another dim", V, |s, k| {
         ops(s, k, |s, i| {
-            let value = s.version(s.instrs[i].out()).value;
+            let value = s.copy(s.instrs[i].out()).value;
             let node = s.step.graph.node(value).clone();
             let roles = node.op.roles(&s.step.graph.input_types(value), &node.ty);
             let Instr::Op { loops, .. } = &mut s.instrs[i] else { return None };
-            let other = roles.loops.iter().find(|l| l.role != Role::Whole && !loops.contains_key(&l.dim))?.dim;
+            let other = roles.loops.iter().find(|l| l.role != Role::NeedReplication && !loops.contains_key(&l.dim))?.dim;
             let (_, axes) = loops.pop_first()?;
             loops.insert(other, axes);
             Some(())
@@ -283,7 +283,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             (inputs.len() > 1 && inputs[0] != inputs[1]).then_some(())?;
             let (a, b) = (inputs[0], inputs[1]);
             // Not where both operands are the same value, placed alike.
-            (s.version(a) != s.version(b)).then_some(())?;
+            (s.copy(a) != s.copy(b)).then_some(())?;
             let Instr::Op { inputs, .. } = &mut s.instrs[i] else { return None };
             inputs.swap(0, 1);
             Some(())
@@ -292,11 +292,11 @@ pub(super) const FAULTS: &[Fault] = faults![
     "an op reads another placement of its operand", V, |s, k| {
         ops(s, k, |s, i| {
             let Instr::Op { inputs, .. } = &s.instrs[i] else { return None };
-            let made: Vec<VersionId> = s.instrs[..i].iter().map(Instr::out).collect();
+            let made: Vec<CopyId> = s.instrs[..i].iter().map(Instr::out).collect();
             let (slot, other) = inputs.iter().enumerate().find_map(|(slot, input)| {
-                let v = s.version(*input);
+                let v = s.copy(*input);
                 let differs =
-                    |o: &&VersionId| s.version(**o).value == v.value && s.version(**o).placement != v.placement;
+                    |o: &&CopyId| s.copy(**o).value == v.value && s.copy(**o).placement != v.placement;
                 Some((slot, *made.iter().find(differs)?))
             })?;
             let Instr::Op { inputs, .. } = &mut s.instrs[i] else { return None };
@@ -322,8 +322,8 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a random value is made where nobody needs it", V, |s, k| {
         ops(s, k, |s, i| {
-            let value = s.version(s.instrs[i].out()).value;
-            (s.step.graph.node(value).op.kind() == Kind::Generator).then_some(())?;
+            let value = s.copy(s.instrs[i].out()).value;
+            (s.step.graph.node(value).op.kind() == Kind::Rematerializable).then_some(())?;
             let (d, _) = first_split(s, s.instrs[i].out())?;
             let Instr::Op { loops, .. } = &mut s.instrs[i] else { return None };
             loops.remove(&d);
@@ -334,74 +334,74 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a leaf is bound unfinished", V, |s, k| {
         let axes: Vec<Axis> = s.mesh.iter().collect();
-        nth(s, k, |i| matches!(i, Instr::Leaf { .. }), |s, i| {
+        nth(s, k, |i| matches!(i, Instr::Input { .. }), |s, i| {
             let p = &mut out(s, i).placement;
             p.partial.insert(*axes.iter().find(|a| !p.uses(**a))?, Monoid::Sum);
             Some(())
         })
     };
     "a leaf is bound in another placement", V, |s, k| {
-        nth(s, k, |i| matches!(i, Instr::Leaf { .. }), |s, i| {
+        nth(s, k, |i| matches!(i, Instr::Input { .. }), |s, i| {
             let p = &mut out(s, i).placement;
             p.splits.pop_first().map(|_| ())
         })
     };
     "a collective without a cause", V, |s, k| {
         moves(s, k, |s, i| {
-            let Instr::Move { kind, cause, .. } = &mut s.instrs[i] else { return None };
+            let Instr::Reshard { kind, cause, .. } = &mut s.instrs[i] else { return None };
             kind.communicates().then(|| cause.because.clear())
         })
     };
     "what the step gives is left unfinished", V, |s, k| {
-        goals(s, k, |s, g| {
-            let v = s.goals[g];
+        outputs(s, k, |s, g| {
+            let v = s.outputs[g];
             let i = s.instrs.iter().position(|i| i.out() == v)?;
-            (!s.version(move_from(s, i)?).placement.partial.is_empty()).then_some(())?;
-            s.goals[g] = move_from(s, i)?;
+            (!s.copy(move_from(s, i)?).placement.partial.is_empty()).then_some(())?;
+            s.outputs[g] = move_from(s, i)?;
             Some(())
         })
     };
     "the step gives another value", V, |s, k| {
-        goals(s, k, |s, g| {
-            let v = s.version(s.goals[g]).clone();
+        outputs(s, k, |s, g| {
+            let v = s.copy(s.outputs[g]).clone();
             let ty = s.step.graph.ty(v.value).clone();
             let other = s.instrs.iter().map(Instr::out).find(|o| {
-                let w = s.version(*o);
+                let w = s.copy(*o);
                 w.value != v.value && w.placement == v.placement && *s.step.graph.ty(w.value) == ty
             })?;
-            s.goals[g] = other;
+            s.outputs[g] = other;
             Some(())
         })
     };
     "a next value is not placed as its leaf", V, |s, k| {
-        goals(s, k, |s, g| {
-            let GoalKind::Next(_) = s.step.goals[g].kind else { return None };
-            let v = s.version(s.goals[g]).clone();
+        outputs(s, k, |s, g| {
+            let OutputKind::Next(_) = s.step.outputs[g].kind else { return None };
+            let v = s.copy(s.outputs[g]).clone();
             let axes: Vec<Axis> = s.mesh.iter().collect();
-            let dims = dims_of(s, s.goals[g]);
+            let dims = dims_of(s, s.outputs[g]);
             // Moved once more, by a sound move.
             let moved = match v.placement.splits.iter().next() {
-                Some((dim, axes)) => Move::AllGather { axis: *axes.last()?, dim: *dim },
-                None => Move::Slice { axis: *axes.first()?, dim: *dims.first()? },
+                Some((dim, axes)) => Reshard::AllGather { axis: *axes.last()?, dim: *dim },
+                None => Reshard::Slice { axis: *axes.first()?, dim: *dims.first()? },
             };
-            s.goals[g] = append(s, s.instrs.len(), s.goals[g], moved)?;
+            s.outputs[g] = append(s, s.instrs.len(), s.outputs[g], moved)?;
             Some(())
         })
     };
     "a scalar is given split by its example", V, |s, k| {
-        goals(s, k, |s, g| {
-            (s.step.goals[g].kind == GoalKind::Scalar).then_some(())?;
-            let split = s.instrs.iter().map(Instr::out).find(|o| !s.version(*o).placement.splits.is_empty())?;
-            s.goals[g] = split;
+        outputs(s, k, |s, g| {
+            (s.step.outputs[g].kind == OutputKind::Scalar).then_some(())?;
+            let split = s.instrs.iter().map(Instr::out).find(|o| !s.copy(*o).placement.splits.is_empty())?;
+            s.outputs[g] = split;
             Some(())
         })
     };
     "a sum is finished everywhere and then cut, not scattered", BYTES, |s, k| {
         moves(s, k, |s, i| {
-            let Move::ReduceScatter { axis, monoid, dim } = kind(s, i).clone() else { return None };
+            let Reshard::ReduceScatter { axis, monoid, dim } = kind(s, i).clone() else { return None };
             let (old, start) = (s.instrs[i].out(), from(s, i));
-            let whole = append(s, i, start, Move::AllReduce { axes: vec![axis], monoid })?;
-            *kind(s, i + 1) = Move::Slice { axis, dim };
+            let whole = append(s, i, start, Reshard::AllReduce { axes: vec![axis], monoid })?;
+            *kind(s, i + 1) = Reshard::Slice { axis, dim };
             set_from(s, i + 1, whole)?;
             (s.instrs[i + 1].out() == old).then_some(())
         })
@@ -409,34 +409,34 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a value is gathered and cut again", BYTES, |s, k| {
         ops(s, k, |s, i| {
             let v = s.instrs[i].out();
-            let p = s.version(v).placement.clone();
+            let p = s.copy(v).placement.clone();
             // Not of the value itself that becomes a gradient or a goal: its users read the copy from then on.
             s.instrs[i + 1..].iter().any(|u| u.reads().contains(&v)).then_some(())?;
             p.windows.is_empty().then_some(())?;
             let (dim, axes) = p.splits.iter().next()?;
             let axis = *axes.last()?;
-            let whole = append(s, i + 1, v, Move::AllGather { axis, dim: *dim })?;
-            let back = append(s, i + 2, whole, Move::Slice { axis, dim: *dim })?;
+            let whole = append(s, i + 1, v, Reshard::AllGather { axis, dim: *dim })?;
+            let back = append(s, i + 2, whole, Reshard::Slice { axis, dim: *dim })?;
             rewire(s, i + 3, v, back);
             Some(())
         })
     };
     "an all-reduce over two axes comes in two", BYTES, |s, k| {
         moves(s, k, |s, i| {
-            let Move::AllReduce { axes, monoid } = kind(s, i).clone() else { return None };
+            let Reshard::AllReduce { axes, monoid } = kind(s, i).clone() else { return None };
             let ([first, rest @ ..], true) = (&axes[..], axes.len() > 1) else { return None };
             let start = from(s, i);
-            let half = append(s, i, start, Move::AllReduce { axes: vec![*first], monoid })?;
-            *kind(s, i + 1) = Move::AllReduce { axes: rest.to_vec(), monoid };
+            let half = append(s, i, start, Reshard::AllReduce { axes: vec![*first], monoid })?;
+            *kind(s, i + 1) = Reshard::AllReduce { axes: rest.to_vec(), monoid };
             set_from(s, i + 1, half)
         })
     };
     "an all-to-all comes as a gather and a cut", BYTES, |s, k| {
         moves(s, k, |s, i| {
-            let Move::AllToAll { axis, join, split } = kind(s, i).clone() else { return None };
+            let Reshard::AllToAll { axis, join, split } = kind(s, i).clone() else { return None };
             let start = from(s, i);
-            let whole = append(s, i, start, Move::AllGather { axis, dim: join })?;
-            *kind(s, i + 1) = Move::Slice { axis, dim: split };
+            let whole = append(s, i, start, Reshard::AllGather { axis, dim: join })?;
+            *kind(s, i + 1) = Reshard::Slice { axis, dim: split };
             set_from(s, i + 1, whole)
         })
     };

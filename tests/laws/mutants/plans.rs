@@ -6,7 +6,9 @@ use super::subjects::planned;
 use super::{By, Found, Row, in_plan, judge};
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{Axis, BufId, Collective, Init, LeafKind, Monoid, Operand, Plan, Step, StepKind};
+use meshwright_plan::{
+    Axis, BufId, Collective, Init, Monoid, Operand, Plan, ProgramInputKind, Step, StepKind,
+};
 
 /// What goes wrong, who must catch it, and how it is seeded at the `k`-th step, leaf or output.
 pub(super) struct Fault {
@@ -114,7 +116,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a table is looked up at the positions of another index", PR, |p, k| {
         steps(p, k, |p, i| {
-            let other = p.leaves.iter().filter(|l| l.kind == LeafKind::Input).map(|l| l.buf).collect::<Vec<_>>();
+            let other = p.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input).map(|l| l.buf).collect::<Vec<_>>();
             let buffers = &p.buffers;
             let (StepKind::Lookup { index, .. } | StepKind::ScatterAdd { index, .. }) = &mut p.steps[i].kind else {
                 return None;
@@ -157,12 +159,12 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a collective is a copy", PR, |p, k| {
         steps(p, k, |p, i| {
             let StepKind::Collective(c) = &p.steps[i].kind else { return None };
-            let (Collective::AllReduce { from, to, .. }, [(_, _)]) = (c, &p.steps[i].reuse[..]) else { return None };
+            let (Collective::AllReduce { from, to, .. }, [(_, _)]) = (c, &p.steps[i].aliases[..]) else { return None };
             let copy = meshwright_plan::Copy { from: from[0].clone(), out: to[0].clone() };
             (from.len() == 1).then_some(())?;
             p.steps[i].kind = StepKind::Copy(copy);
             // A copy takes no storage over.
-            let ended = p.steps[i].reuse.pop()?.0;
+            let ended = p.steps[i].aliases.pop()?.0;
             p.steps[i].free.push(ended);
             Some(())
         })
@@ -229,13 +231,13 @@ pub(super) const FAULTS: &[Fault] = faults![
     "storage is handed on while it is still read", P, |p, k| {
         steps(p, k, |p, i| {
             let (reads, writes) = (p.steps[i].kind.reads(), p.steps[i].kind.writes());
-            let taken = |b: BufId| p.steps[i].reuse.iter().any(|r| r.1 == b || r.0 == b);
+            let taken = |b: BufId| p.steps[i].aliases.iter().any(|r| r.1 == b || r.0 == b);
             let later = |b: BufId| p.steps[i + 1..].iter().any(|s| s.kind.reads().iter().any(|o| o.buf == b));
             let pair = reads.iter().find_map(|r| {
                 let fits = |w: &&&Operand| p.buffer(w.buf) == p.buffer(r.buf) && !taken(w.buf);
                 (later(r.buf) && !taken(r.buf)).then(|| writes.iter().find(fits).map(|w| (r.buf, w.buf)))?
             })?;
-            p.steps[i].reuse.push(pair);
+            p.steps[i].aliases.push(pair);
             Some(())
         })
     };
@@ -244,7 +246,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             let out = p.steps[i].kind.writes().first()?.buf;
             let ends = p.steps[i].free.iter().position(|b| p.buffer(*b) != p.buffer(out))?;
             let buf = p.steps[i].free.remove(ends);
-            p.steps[i].reuse.push((buf, out));
+            p.steps[i].aliases.push((buf, out));
             Some(())
         })
     };
@@ -289,23 +291,23 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "two waits change places", P, |p, k| {
         steps(p, k, |p, i| {
-            p.steps[i].flight.filter(|_| matches!(p.steps[i].kind, StepKind::Wait { .. }))?;
+            p.steps[i].async_id.filter(|_| matches!(p.steps[i].kind, StepKind::Wait { .. }))?;
             let other = (i + 1..p.steps.len()).find(|j| matches!(p.steps[*j].kind, StepKind::Wait { .. }))?;
-            let (a, b) = (p.steps[i].flight, p.steps[other].flight);
-            (p.steps[i].flight, p.steps[other].flight) = (b, a);
+            let (a, b) = (p.steps[i].async_id, p.steps[other].async_id);
+            (p.steps[i].async_id, p.steps[other].async_id) = (b, a);
             Some(())
         })
     };
     "a start takes the number of another flight", P, |p, k| {
         steps(p, k, |p, i| {
             let StepKind::Collective(_) = &p.steps[i].kind else { return None };
-            p.steps[i].flight = Some(p.steps[i].flight? + 1);
+            p.steps[i].async_id = Some(p.steps[i].async_id? + 1);
             Some(())
         })
     };
     "a collective forgets that it is waited for", P, |p, k| {
         steps(p, k, |p, i| match p.steps[i].kind {
-            StepKind::Collective(_) => p.steps[i].flight.take().map(|_| ()),
+            StepKind::Collective(_) => p.steps[i].async_id.take().map(|_| ()),
             _ => None,
         })
     };
@@ -313,8 +315,8 @@ pub(super) const FAULTS: &[Fault] = faults![
         steps(p, k, |p, i| {
             let StepKind::Contract { a, .. } = &p.steps[i].kind else { return None };
             let a = a.clone();
-            let leaf = p.leaves.iter().find(|l| {
-                l.kind == LeafKind::Param && l.buf != a.buf && l.dims.len() > 1 && p.buffer(l.buf) == p.buffer(a.buf)
+            let leaf = p.program_inputs.iter().find(|l| {
+                l.kind == ProgramInputKind::Param && l.buf != a.buf && l.dims.len() > 1 && p.buffer(l.buf) == p.buffer(a.buf)
             })?;
             let other = leaf.buf;
             let StepKind::Contract { a, .. } = &mut p.steps[i].kind else { return None };
@@ -392,7 +394,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             *distribution = match *distribution {
                 Distribution::Uniform { low, high } => Distribution::Uniform { low: low - 0.5, high },
                 Distribution::Normal { mean, std } => Distribution::Normal { mean, std: 2.0 * std },
-                Distribution::Kept { rate } => Distribution::Kept { rate: 2.0 * rate },
+                Distribution::Bernoulli { rate } => Distribution::Bernoulli { rate: 2.0 * rate },
             };
             Some(())
         })
@@ -433,7 +435,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a leaf is bound where it is not read", PR, |p, k| {
         leaves(p, k, |p, i| {
-            let buf = p.leaves[i].buf;
+            let buf = p.program_inputs[i].buf;
             let e = p.buffers[buf.0 as usize].extents.iter_mut().find(|e| e.axes.len() == 1)?;
             e.axes.clear();
             Some(())
@@ -442,7 +444,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a leaf is bound by other axes", PR, |p, k| {
         let axes: Vec<Axis> = p.mesh.iter().collect();
         leaves(p, k, |p, i| {
-            let buf = p.leaves[i].buf;
+            let buf = p.program_inputs[i].buf;
             let used: Vec<Axis> = p.buffer(buf).extents.iter().flat_map(|e| e.axes.clone()).collect();
             let other = *axes.iter().find(|a| !used.contains(a))?;
             let e = p.buffers[buf.0 as usize].extents.iter_mut().find(|e| e.axes.len() == 1)?;
@@ -451,7 +453,7 @@ pub(super) const FAULTS: &[Fault] = faults![
         })
     };
     "a parameter begins otherwise", R, |p, k| {
-        leaves(p, k, |p, i| match &mut p.leaves[i].init {
+        leaves(p, k, |p, i| match &mut p.program_inputs[i].init {
             Some(Init::Normal { std, .. }) => {
                 *std *= 2.0;
                 Some(())
@@ -465,25 +467,25 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "two parameters change places", R, |p, k| {
         leaves(p, k, |p, i| {
-            let one = &p.leaves[i];
-            let other = p.leaves[..i].iter().position(|l| {
+            let one = &p.program_inputs[i];
+            let other = p.program_inputs[..i].iter().position(|l| {
                 l.kind == one.kind && one.init.is_some() && p.buffer(l.buf) == p.buffer(one.buf)
             })?;
-            let (a, b) = (p.leaves[i].buf, p.leaves[other].buf);
-            (p.leaves[i].buf, p.leaves[other].buf) = (b, a);
+            let (a, b) = (p.program_inputs[i].buf, p.program_inputs[other].buf);
+            (p.program_inputs[i].buf, p.program_inputs[other].buf) = (b, a);
             Some(())
         })
     };
     "the next values of two leaves change places", PR, |p, k| {
         leaves(p, k, |p, i| {
-            let next = p.leaves[i].next?;
-            let other = p.leaves[..i].iter().position(|l| l.next.is_some_and(|n| n != next))?;
-            p.leaves[i].next = p.leaves[other].next;
-            p.leaves[other].next = Some(next);
+            let next = p.program_inputs[i].next?;
+            let other = p.program_inputs[..i].iter().position(|l| l.next.is_some_and(|n| n != next))?;
+            p.program_inputs[i].next = p.program_inputs[other].next;
+            p.program_inputs[other].next = Some(next);
             Some(())
         })
     };
-    "a leaf keeps its value", P, |p, k| leaves(p, k, |p, i| p.leaves[i].next.take().map(|_| ()));
+    "a leaf keeps its value", P, |p, k| leaves(p, k, |p, i| p.program_inputs[i].next.take().map(|_| ()));
     "the step gives another buffer", PR, |p, k| {
         let n = p.outputs.len();
         if k >= n {
@@ -520,7 +522,7 @@ fn collectives(p: &mut Plan, k: usize, f: impl Fn(&mut Collective, &[Axis]) -> O
 }
 
 fn leaves(p: &mut Plan, k: usize, f: impl Fn(&mut Plan, usize) -> Option<()>) -> Site {
-    match k < p.leaves.len() {
+    match k < p.program_inputs.len() {
         false => Site::End,
         true if f(p, k).is_some() => Site::Seeded,
         true => Site::Skipped,

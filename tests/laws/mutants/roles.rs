@@ -108,11 +108,11 @@ fn becomes(roles: &mut Roles, from: fn(Role) -> bool, to: Role) {
 }
 
 fn is_reduce(r: Role) -> bool {
-    matches!(r, Role::Reduce(_))
+    matches!(r, Role::Reduction(_))
 }
 
 fn is_whole(r: Role) -> bool {
-    r == Role::Whole
+    r == Role::NeedReplication
 }
 
 /// Every window becomes another, or none.
@@ -133,18 +133,16 @@ fn sliding() -> Vec<Mutant> {
             windows(r, |w| Some(Window { before: w.before + w.div, ..w }))
         }),
         mutant("the kernel's gradient passes positions", "convolve", "conv_kernel", |r| {
-            becomes(r, is_reduce, Role::Pass)
+            becomes(r, is_reduce, Role::Parallel)
         }),
         mutant("the kernel's gradient forgets its halo", "convolve", "conv_kernel", |r| windows(r, |_| None)),
-        mutant("the taps of a convolution pass", "conv", "conv", |r| becomes(r, is_whole, Role::Pass)),
+        mutant("the taps of a convolution pass", "conv", "conv", |r| becomes(r, is_whole, Role::Parallel)),
         mutant("a convolution is linear in both", "conv", "conv", |r| r.linear = Linear::Jointly),
         mutant("a convolution denies unfinished sums", "conv", "conv", |r| r.linear = Linear::No).by(CAREFUL),
         mutant("a pool forgets its halo", "max_pool", "max_pool", |r| windows(r, |_| None)),
         mutant("the greatest under a window is linear", "max_pool", "max_pool", |r| only(r, &[0])),
-        mutant("a tap of a pool forgets its halo", "pool_tap", "pool_tap", |r| windows(r, |_| None)),
-        mutant("the way back of a pool forgets its halo", "pool_spread", "pool_spread", |r| {
-            windows(r, |_| None)
-        }),
+        mutant("a tap of a pool forgets its halo", "argmax_pool", "argmax_pool", |r| windows(r, |_| None)),
+        mutant("the way back of a pool forgets its halo", "unpool", "unpool", |r| windows(r, |_| None)),
     ]
 }
 
@@ -226,36 +224,39 @@ fn moving() -> Vec<Mutant> {
             windows(r, |w| Some(Window { of: w.of / w.div as usize, ..w }))
         }),
         mutant("a join needs its own block alone", "join", "join", |r| windows(r, |_| None)),
-        mutant("the inner of joined dims pass", "join", "join", |r| becomes(r, is_whole, Role::Pass)),
-        mutant("a running sum passes its dim", "cumsum", "cumsum", |r| becomes(r, is_whole, Role::Pass)),
+        mutant("the inner of joined dims pass", "join", "join", |r| becomes(r, is_whole, Role::Parallel)),
+        mutant("a running sum passes its dim", "cumsum", "cumsum", |r| becomes(r, is_whole, Role::Parallel)),
         mutant("a running sum is linear in nothing", "cumsum", "cumsum", |r| r.linear = Linear::No)
             .by(CAREFUL),
-        mutant("the positions of the greatest pass", "top_k", "top_k", |r| becomes(r, is_whole, Role::Pass)),
+        mutant("the positions of the greatest pass", "top_k", "top_k", |r| {
+            becomes(r, is_whole, Role::Parallel)
+        }),
         mutant("the positions of the greatest are linear", "top_k", "top_k", |r| only(r, &[0])),
         mutant("a product folds by sum", "prod", "prod", |r| {
-            becomes(r, is_reduce, Role::Reduce(Monoid::Sum))
+            becomes(r, is_reduce, Role::Reduction(Monoid::Sum))
         }),
         mutant("a product folds by greatest", "prod", "prod", |r| {
-            becomes(r, is_reduce, Role::Reduce(Monoid::Max));
+            becomes(r, is_reduce, Role::Reduction(Monoid::Max));
         }),
-        mutant("a product passes its dim", "prod", "prod", |r| becomes(r, is_reduce, Role::Pass)),
+        mutant("a product passes its dim", "prod", "prod", |r| becomes(r, is_reduce, Role::Parallel)),
         mutant("a product over a dim is linear", "prod", "prod", |r| only(r, &[0])),
-        mutant("all folds by any", "all", "all", |r| becomes(r, is_reduce, Role::Reduce(Monoid::Or))),
-        mutant("any folds by all", "any", "any", |r| becomes(r, is_reduce, Role::Reduce(Monoid::And))),
-        mutant("any passes its dim", "any", "any", |r| becomes(r, is_reduce, Role::Pass)),
+        mutant("all folds by any", "all", "all", |r| becomes(r, is_reduce, Role::Reduction(Monoid::Or))),
+        mutant("any folds by all", "any", "any", |r| becomes(r, is_reduce, Role::Reduction(Monoid::And))),
+        mutant("any passes its dim", "any", "any", |r| becomes(r, is_reduce, Role::Parallel)),
         mutant("argmin folds by argmax", "argmin", "argmin", |r| {
-            becomes(r, is_reduce, Role::Reduce(Monoid::ArgMax));
+            becomes(r, is_reduce, Role::Reduction(Monoid::ArgMax));
         }),
-        mutant("argmin passes its dim", "argmin", "argmin", |r| becomes(r, is_reduce, Role::Pass)),
+        mutant("argmin passes its dim", "argmin", "argmin", |r| becomes(r, is_reduce, Role::Parallel)),
         mutant("a sum over a dim is linear in nothing", "sum", "sum", |r| r.linear = Linear::No).by(CAREFUL),
-        mutant("a sum needs its dims whole", "sum", "sum", |r| becomes(r, is_reduce, Role::Whole)).by(DEAR),
+        mutant("a sum needs its dims whole", "sum", "sum", |r| becomes(r, is_reduce, Role::NeedReplication))
+            .by(DEAR),
         mutant("a product needs its summed dims whole", "*", "contract", |r| {
-            becomes(r, is_reduce, Role::Whole)
+            becomes(r, is_reduce, Role::NeedReplication)
         })
         .by(DEAR),
         mutant("a shift needs its dim whole", "shift", "shift", |r| {
             for l in r.loops.iter_mut().filter(|l| l.windows.iter().any(Option::is_some)) {
-                l.role = Role::Whole;
+                l.role = Role::NeedReplication;
             }
         })
         .by(DEAR),
@@ -287,37 +288,45 @@ pub(super) fn mutants() -> Vec<Mutant> {
         mutant("a lookup is linear in table and index jointly", "lookup", "lookup", |r| {
             r.linear = Linear::Jointly
         }),
-        mutant("greatest folds by sum", "max", "max", |r| becomes(r, is_reduce, Role::Reduce(Monoid::Sum))),
-        mutant("least folds by greatest", "min", "min", |r| becomes(r, is_reduce, Role::Reduce(Monoid::Max))),
-        mutant("a sum folds by greatest", "sum", "sum", |r| becomes(r, is_reduce, Role::Reduce(Monoid::Max))),
+        mutant("greatest folds by sum", "max", "max", |r| {
+            becomes(r, is_reduce, Role::Reduction(Monoid::Sum))
+        }),
+        mutant("least folds by greatest", "min", "min", |r| {
+            becomes(r, is_reduce, Role::Reduction(Monoid::Max))
+        }),
+        mutant("a sum folds by greatest", "sum", "sum", |r| {
+            becomes(r, is_reduce, Role::Reduction(Monoid::Max))
+        }),
         mutant("argmax folds by argmin", "argmax", "argmax", |r| {
-            becomes(r, is_reduce, Role::Reduce(Monoid::ArgMin))
+            becomes(r, is_reduce, Role::Reduction(Monoid::ArgMin))
         }),
         mutant("argmax folds by sum", "argmax", "argmax", |r| {
-            becomes(r, is_reduce, Role::Reduce(Monoid::Sum))
+            becomes(r, is_reduce, Role::Reduction(Monoid::Sum))
         }),
-        mutant("the summed dim of a product passes", "*", "contract", |r| becomes(r, is_reduce, Role::Pass)),
-        mutant("softmax passes its dim", "softmax", "softmax", |r| becomes(r, is_whole, Role::Pass)),
+        mutant("the summed dim of a product passes", "*", "contract", |r| {
+            becomes(r, is_reduce, Role::Parallel)
+        }),
+        mutant("softmax passes its dim", "softmax", "softmax", |r| becomes(r, is_whole, Role::Parallel)),
         mutant("log_softmax passes its dim", "log_softmax", "log_softmax", |r| {
-            becomes(r, is_whole, Role::Pass);
+            becomes(r, is_whole, Role::Parallel);
         }),
         mutant("logsumexp folds by sum", "logsumexp", "logsumexp", |r| {
-            becomes(r, is_whole, Role::Reduce(Monoid::Sum));
+            becomes(r, is_whole, Role::Reduction(Monoid::Sum));
         }),
         mutant("cross-entropy folds by sum", "cross_entropy", "cross_entropy", |r| {
-            becomes(r, is_whole, Role::Reduce(Monoid::Sum));
+            becomes(r, is_whole, Role::Reduction(Monoid::Sum));
         }),
         mutant(
             "the gradient of cross-entropy passes its dim",
             "cross_entropy_grad",
             "cross_entropy_grad",
             |r| {
-                becomes(r, is_whole, Role::Pass);
+                becomes(r, is_whole, Role::Parallel);
             },
         ),
-        mutant("the dim of a lookup passes", "lookup", "lookup", |r| becomes(r, is_reduce, Role::Pass)),
+        mutant("the dim of a lookup passes", "lookup", "lookup", |r| becomes(r, is_reduce, Role::Parallel)),
         mutant("what is scattered passes", "scatter_add", "scatter_add", |r| {
-            becomes(r, is_reduce, Role::Pass)
+            becomes(r, is_reduce, Role::Parallel)
         }),
         mutant("a product forgets a dim of its second operand", "*", "contract", |r| {
             for l in r.loops.iter_mut().filter(|l| l.on.len() > 1) {
@@ -341,7 +350,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         ..mutant("a rename takes another dim", "rename", "rename", |_| {})
     });
     out.push(Mutant {
-        kind: Some(|_, _| Kind::Generator),
+        kind: Some(|_, _| Kind::Rematerializable),
         ..mutant("a function of a value can be made anywhere", "tanh", "tanh", |_| {})
     });
     for (what, family, op) in [

@@ -122,7 +122,7 @@ fn device(engine: &mut Engine, plan: &Arc<Plan>, conduct: &Conduct) -> Result<Sh
     let mut out = Shard::new();
     for step in 1..=STEPS {
         let mut given = Vec::new();
-        for leaf in meshwright_exec::input_leaves(plan, (conduct.reads_as)(rank, devices)) {
+        for leaf in meshwright_exec::local_inputs(plan, (conduct.reads_as)(rank, devices)) {
             let decl = plan.inputs.iter().find(|i| i.name == leaf.name).unwrap();
             given.push(input(decl, step).slice(&leaf.ranges).unwrap());
         }
@@ -133,7 +133,7 @@ fn device(engine: &mut Engine, plan: &Arc<Plan>, conduct: &Conduct) -> Result<Sh
             out.insert(format!("step {step}: {}", o.name), Block { ranges, dims: o.dims.clone(), value });
         }
     }
-    for leaf in plan.leaves.iter().filter(|l| l.init.is_some()) {
+    for leaf in plan.program_inputs.iter().filter(|l| l.init.is_some()) {
         let ranges = engine.state_ranges(&leaf.name).map_err(ran)?.to_vec();
         let value = engine.state(&leaf.name).map_err(ran)?;
         out.insert(leaf.name.clone(), Block { ranges, dims: leaf.dims.clone(), value });

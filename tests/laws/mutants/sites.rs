@@ -1,6 +1,6 @@
 //! Places in a partitioned program where a fault may be seeded, and what seeding takes.
 
-use meshwright_core::partition::{Instr, Move, Spmd, Version, VersionId};
+use meshwright_core::partition::{CopyId, Instr, PlacedCopy, Reshard, Spmd};
 use meshwright_plan::{Axis, Dim, Monoid, Placement, Window};
 
 /// What becomes of a fault at a place.
@@ -32,25 +32,25 @@ pub(super) fn ops(s: &mut Spmd, k: usize, f: impl Fn(&mut Spmd, usize) -> Option
 }
 
 pub(super) fn moves(s: &mut Spmd, k: usize, f: impl Fn(&mut Spmd, usize) -> Option<()>) -> Site {
-    nth(s, k, |i| matches!(i, Instr::Move { .. }), f)
+    nth(s, k, |i| matches!(i, Instr::Reshard { .. }), f)
 }
 
 /// Applies `f` to the placement of what the `k`-th instruction makes, of leaves aside.
 pub(super) fn placed(s: &mut Spmd, k: usize, f: impl Fn(&mut Placement) -> Option<()>) -> Site {
-    nth(s, k, |i| !matches!(i, Instr::Leaf { .. }), |s, i| f(&mut out(s, i).placement))
+    nth(s, k, |i| !matches!(i, Instr::Input { .. }), |s, i| f(&mut out(s, i).placement))
 }
 
 /// Changes the window of a permute or of a cut; `both` changes the result as well.
 pub(super) fn windowed(s: &mut Spmd, k: usize, f: fn(Window) -> Window, both: bool) -> Site {
     moves(s, k, |s, i| {
-        let (Move::Permute { window, .. } | Move::Cut { window, .. }) = kind(s, i) else { return None };
+        let (Reshard::Permute { window, .. } | Reshard::Cut { window, .. }) = kind(s, i) else { return None };
         *window = f(*window);
         if both { follow(s, i) } else { Some(()) }
     })
 }
 
-pub(super) fn goals(s: &mut Spmd, k: usize, f: impl Fn(&mut Spmd, usize) -> Option<()>) -> Site {
-    match k < s.goals.len() {
+pub(super) fn outputs(s: &mut Spmd, k: usize, f: impl Fn(&mut Spmd, usize) -> Option<()>) -> Site {
+    match k < s.outputs.len() {
         false => Site::End,
         true if f(s, k).is_some() => Site::Seeded,
         true => Site::Skipped,
@@ -58,32 +58,32 @@ pub(super) fn goals(s: &mut Spmd, k: usize, f: impl Fn(&mut Spmd, usize) -> Opti
 }
 
 /// The version that an instruction makes.
-pub(super) fn out(s: &mut Spmd, i: usize) -> &mut Version {
+pub(super) fn out(s: &mut Spmd, i: usize) -> &mut PlacedCopy {
     let v = s.instrs[i].out();
-    &mut s.versions[v.0 as usize]
+    &mut s.copies[v.0 as usize]
 }
 
 /// The move of an instruction that is one.
-pub(super) fn kind(s: &mut Spmd, i: usize) -> &mut Move {
+pub(super) fn kind(s: &mut Spmd, i: usize) -> &mut Reshard {
     match &mut s.instrs[i] {
-        Instr::Move { kind, .. } => kind,
+        Instr::Reshard { kind, .. } => kind,
         other => panic!("{other:?} is no move"),
     }
 }
 
-pub(super) fn move_from(s: &Spmd, i: usize) -> Option<VersionId> {
+pub(super) fn move_from(s: &Spmd, i: usize) -> Option<CopyId> {
     match &s.instrs[i] {
-        Instr::Move { from, .. } => Some(*from),
+        Instr::Reshard { from, .. } => Some(*from),
         _ => None,
     }
 }
 
-pub(super) fn from(s: &Spmd, i: usize) -> VersionId {
+pub(super) fn from(s: &Spmd, i: usize) -> CopyId {
     move_from(s, i).unwrap()
 }
 
-pub(super) fn set_from(s: &mut Spmd, i: usize, new: VersionId) -> Option<()> {
-    let Instr::Move { from, .. } = &mut s.instrs[i] else { return None };
+pub(super) fn set_from(s: &mut Spmd, i: usize, new: CopyId) -> Option<()> {
+    let Instr::Reshard { from, .. } = &mut s.instrs[i] else { return None };
     *from = new;
     Some(())
 }
@@ -91,51 +91,51 @@ pub(super) fn set_from(s: &mut Spmd, i: usize, new: VersionId) -> Option<()> {
 /// Places the result of a move where the move leads.
 pub(super) fn follow(s: &mut Spmd, i: usize) -> Option<()> {
     let from = from(s, i);
-    let before = s.version(from).placement.clone();
+    let before = s.copy(from).placement.clone();
     out(s, i).placement = kind(s, i).apply(&before)?;
     Some(())
 }
 
 /// Inserts a sound move at `i`; gives what it makes.
-pub(super) fn append(s: &mut Spmd, i: usize, from: VersionId, kind: Move) -> Option<VersionId> {
-    let Version { value, placement } = s.version(from).clone();
+pub(super) fn append(s: &mut Spmd, i: usize, from: CopyId, kind: Reshard) -> Option<CopyId> {
+    let PlacedCopy { value, placement } = s.copy(from).clone();
     let placement = kind.apply(&placement)?;
-    s.versions.push(Version { value, placement });
-    let out = VersionId(s.versions.len() as u32 - 1);
+    s.copies.push(PlacedCopy { value, placement });
+    let out = CopyId(s.copies.len() as u32 - 1);
     let cause = meshwright_core::partition::Cause { because: "a fault".into(), ..Default::default() };
-    s.instrs.insert(i, Instr::Move { kind, from, out, cause });
+    s.instrs.insert(i, Instr::Reshard { kind, from, out, cause });
     Some(out)
 }
 
-/// Whoever reads `old` reads `new`, from instruction `start` on, and so do the goals.
-pub(super) fn rewire(s: &mut Spmd, start: usize, old: VersionId, new: VersionId) {
-    let mut change = |v: &mut VersionId| {
+/// Whoever reads `old` reads `new`, from instruction `start` on, and so do the outputs.
+pub(super) fn rewire(s: &mut Spmd, start: usize, old: CopyId, new: CopyId) {
+    let mut change = |v: &mut CopyId| {
         if *v == old {
             *v = new;
         }
     };
     for instr in &mut s.instrs[start..] {
         match instr {
-            Instr::Leaf { .. } => {}
+            Instr::Input { .. } => {}
             Instr::Op { inputs, .. } => inputs.iter_mut().for_each(&mut change),
-            Instr::Move { from, .. } => change(from),
+            Instr::Reshard { from, .. } => change(from),
         }
     }
-    s.goals.iter_mut().for_each(change);
+    s.outputs.iter_mut().for_each(change);
 }
 
-pub(super) fn dims_of(s: &Spmd, v: VersionId) -> Vec<Dim> {
-    s.step.graph.ty(s.version(v).value).dims.clone()
+pub(super) fn dims_of(s: &Spmd, v: CopyId) -> Vec<Dim> {
+    s.step.graph.ty(s.copy(v).value).dims.clone()
 }
 
-pub(super) fn first_split(s: &Spmd, v: VersionId) -> Option<(Dim, Axis)> {
-    let p = &s.version(v).placement;
+pub(super) fn first_split(s: &Spmd, v: CopyId) -> Option<(Dim, Axis)> {
+    let p = &s.copy(v).placement;
     p.splits.iter().next().and_then(|(d, a)| Some((*d, *a.last()?)))
 }
 
 /// An axis that a version does not use, other than `a`.
-pub(super) fn unused(s: &Spmd, v: VersionId, a: Axis) -> Option<Axis> {
-    s.mesh.iter().find(|b| *b != a && !s.version(v).placement.uses(*b))
+pub(super) fn unused(s: &Spmd, v: CopyId, a: Axis) -> Option<Axis> {
+    s.mesh.iter().find(|b| *b != a && !s.copy(v).placement.uses(*b))
 }
 
 pub(super) fn other_than(m: Monoid) -> Monoid {

@@ -169,7 +169,7 @@ fn all_to_all<D: Typed>(device: &mut Device<'_>, group: &Group) -> Checked {
     equal(&got, &want, &tag)
 }
 
-/// A halo of 3 elements from the right neighbour and 2 of the left one, in a row with open ends, and an own part.
+/// A halo of 3 elements from the right neighbor and 2 of the left one, in a row with open ends, and an own part.
 fn permute<D: Typed>(device: &mut Device<'_>, group: &Group) -> Checked {
     let (tag, case) = device.next();
     let (here, n, len) = (group.position(), group.size(), 9001);

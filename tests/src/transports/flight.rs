@@ -31,7 +31,7 @@ fn all_are(got: &[f32], want: f32, tag: &Tag) -> Checked {
     equal(got, &vec![want; got.len()], tag)
 }
 
-/// This rank with its neighbour; the last one stays alone where their number is odd.
+/// This rank with its neighbor; the last one stays alone where their number is odd.
 fn pair(device: &Device<'_>) -> Result<Group, Wrong> {
     let (rank, size) = (device.transport.rank(), device.transport.size());
     let low = rank - rank % 2;

@@ -127,7 +127,7 @@ fn not_yet(what: &str, span: Span) -> Diagnostic {
 enum Foreign {
     /// Nowhere: the rules are for this model.
     Never,
-    /// Here, unless it is close to a dim of the model, and so likely misspelt.
+    /// Here, unless it is close to a dim of the model, and so likely misspelled.
     Unlike,
     /// Here: `hidden, hidden1 -> c` names the dims of several models, of which this one has another.
     Fine,
@@ -307,6 +307,6 @@ pub(super) fn chain(class: Class) -> &'static [ScopeClass] {
         Class::Value => &[],
         Class::Param => &[ScopeKind::Params],
         Class::Grad => &[ScopeKind::Grads, ScopeKind::Moments, ScopeKind::Params],
-        Class::Moment => &[ScopeKind::Moments, ScopeKind::Grads, ScopeKind::Params],
+        Class::OptimizerState => &[ScopeKind::Moments, ScopeKind::Grads, ScopeKind::Params],
     }
 }

@@ -3,7 +3,7 @@
 use crate::program::Program;
 use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, Severity, codes, nearest};
-use meshwright_ops::{Kind, LeafOp, union};
+use meshwright_ops::{InputOpKind, Kind, union};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, Rule, ScopeKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ pub(super) fn unmatched(file: &LayoutFile, program: &Program, shared: bool, out:
         let n = g.node(id);
         let dims = union(g.input_types(id).into_iter().chain([&n.ty]));
         values.entry(&n.origin.path).or_default().extend(&dims);
-        if matches!(n.op.kind(), Kind::Leaf(LeafOp::Param { .. } | LeafOp::State { .. })) {
+        if matches!(n.op.kind(), Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. })) {
             params.entry(&n.origin.path).or_default().extend(&dims);
         }
     }

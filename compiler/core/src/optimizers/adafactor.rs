@@ -95,7 +95,7 @@ fn update(c: &Choices, u: &mut Update<'_>, params: &[Trained<'_>]) {
     let mut steps = Vec::new();
     for (p, (moments, _)) in params.iter().zip(&sums) {
         u.of(p);
-        let step = normalised(u, p, moments);
+        let step = normalized(u, p, moments);
         let squares = clip.map(|_| u.sum_of_squares(step));
         steps.push((step, squares));
     }
@@ -171,7 +171,7 @@ fn mixed(u: &mut Update<'_>, p: &Trained<'_>, which: &str, dims: &[Dim], beta2: 
 
 /// The gradient over the root of its second moment. The roots of both factors are taken each by itself: their product may be
 /// too small for an `f32`.
-fn normalised(u: &mut Update<'_>, p: &Trained<'_>, moments: &Second) -> Id {
+fn normalized(u: &mut Update<'_>, p: &Trained<'_>, moments: &Second) -> Id {
     match moments {
         Second::Whole(v) => {
             let over = u.graph().unary(&RSQRT, *v);

@@ -1,6 +1,6 @@
-//! Optimisers: one a file, each an [`OptimizerDef`], and the one list of them.
+//! Optimizers: one a file, each an [`OptimizerDef`], and the one list of them.
 //!
-//! An optimiser reads the gradients of all parameters and writes their next values, and those of its moments, as ordinary
+//! An optimizer reads the gradients of all parameters and writes their next values, and those of its moments, as ordinary
 //! ops of the step. So it knows nothing of devices: a norm over a parameter is a sum, and whatever splits the parameter
 //! makes of that sum a collective.
 
@@ -15,11 +15,11 @@ mod update;
 pub use settings::{Accepts, Choices, Chosen, Range, Setting, Wrong};
 pub use update::{Trained, Update};
 
-/// Every optimiser. A new one is a file beside this one and its name here.
+/// Every optimizer. A new one is a file beside this one and its name here.
 pub static OPTIMIZERS: &[&OptimizerDef] =
     &[&sgd::SGD, &adam::ADAM, &adam::ADAMW, &adafactor::ADAFACTOR, &lion::LION, &lamb::LAMB];
 
-/// An optimiser: its spelling, its settings and its update.
+/// An optimizer: its spelling, its settings and its update.
 #[derive(Debug)]
 pub struct OptimizerDef {
     /// Its name in `optimizer NAME(…)`.
@@ -33,13 +33,13 @@ pub struct OptimizerDef {
 }
 
 impl OptimizerDef {
-    /// The optimiser of that name.
+    /// The optimizer of that name.
     pub fn find(name: &str) -> Option<&'static OptimizerDef> {
         OPTIMIZERS.iter().copied().find(|o| o.name == name)
     }
 }
 
-/// An optimiser with what was chosen for each of its settings.
+/// An optimizer with what was chosen for each of its settings.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     /// Which one.

@@ -1,4 +1,4 @@
-//! Settings of optimisers: what each may be, and what was chosen.
+//! Settings of optimizers: what each may be, and what was chosen.
 
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::DType;
@@ -48,7 +48,7 @@ pub enum Accepts {
     Count(usize),
 }
 
-/// A setting of an optimiser.
+/// A setting of an optimizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
     /// Its name.
@@ -102,7 +102,7 @@ pub enum Chosen {
     Count(usize),
 }
 
-/// What was chosen for every setting of an optimiser, and which of it was written.
+/// What was chosen for every setting of an optimizer, and which of it was written.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     all: BTreeMap<&'static str, (Chosen, bool)>,
@@ -134,7 +134,7 @@ impl Choices {
     fn get(&self, name: &str) -> Chosen {
         match self.all.get(name) {
             Some((chosen, _)) => *chosen,
-            None => panic!("internal error: the optimiser has no setting `{name}`"),
+            None => panic!("internal error: the optimizer has no setting `{name}`"),
         }
     }
 

@@ -1,8 +1,8 @@
-//! What the updates of all optimisers are written with.
+//! What the updates of all optimizers are written with.
 
 use crate::program::ParamDecl;
-use crate::step_graph::{Goal, GoalKind};
-use meshwright_ops::{Class, Graph, Id, Leaf, LeafOp, NEG, Origin, RECIP, Type};
+use crate::step_graph::{OutputKind, StepOutput};
+use meshwright_ops::{Class, Graph, Id, InputOpKind, Leaf, NEG, Origin, RECIP, Type};
 use meshwright_plan::{DType, Dim, Init, Phase};
 
 /// A parameter that is trained, with its gradient.
@@ -18,16 +18,16 @@ pub struct Trained<'a> {
 #[derive(Debug)]
 pub struct Update<'a> {
     g: &'a mut Graph,
-    goals: &'a mut Vec<Goal>,
+    outputs: &'a mut Vec<StepOutput>,
     float: DType,
     dtype: DType,
     step: Option<Id>,
 }
 
 impl<'a> Update<'a> {
-    /// Writes into `g` and `goals`; `float` is the arithmetic type of the program, `dtype` that of the parameters.
-    pub fn new(g: &'a mut Graph, goals: &'a mut Vec<Goal>, float: DType, dtype: DType) -> Self {
-        Update { g, goals, float, dtype, step: None }
+    /// Writes into `g` and `outputs`; `float` is the arithmetic type of the program, `dtype` that of the parameters.
+    pub fn new(g: &'a mut Graph, outputs: &'a mut Vec<StepOutput>, float: DType, dtype: DType) -> Self {
+        Update { g, outputs, float, dtype, step: None }
     }
 
     /// The graph. What is built in it belongs to the parameter last named by [`Update::of`].
@@ -38,7 +38,7 @@ impl<'a> Update<'a> {
     /// What is built from now on belongs to the update of this parameter, and is placed as its moments are.
     pub fn of(&mut self, p: &Trained<'_>) {
         self.g.cursor = Origin {
-            class: Class::Moment,
+            class: Class::OptimizerState,
             phase: Phase::Update,
             path: p.decl.path.as_str().into(),
             name: format!("update of {}", p.decl.path).into(),
@@ -63,7 +63,7 @@ impl<'a> Update<'a> {
         let ty = Type::new(self.g.ty(p.decl.id).dtype, dims);
         let path = format!("{}/{which}", p.decl.path);
         let keep = std::mem::replace(&mut self.g.cursor.name, path.as_str().into());
-        let leaf = LeafOp::Moment { path, init: Init::Constant(0.0) };
+        let leaf = InputOpKind::OptimizerState { path, init: Init::Constant(0.0) };
         let id = self.g.op(Leaf { leaf, ty }, &[]);
         self.g.cursor.name = keep;
         id
@@ -72,14 +72,14 @@ impl<'a> Update<'a> {
     /// Says what the moment `PATH/which` with leaf `leaf` is in the next step.
     pub fn next_moment(&mut self, p: &Trained<'_>, which: &str, leaf: Id, id: Id) {
         let name = format!("{}/{which}", p.decl.path);
-        self.goals.push(Goal { name, id, kind: GoalKind::Next(leaf) });
+        self.outputs.push(StepOutput { name, id, kind: OutputKind::Next(leaf) });
     }
 
     /// Says what a parameter is in the next step: itself less the product of `step`.
     pub fn descend(&mut self, p: &Trained<'_>, step: &[Id]) {
         let s = self.product(step);
         let id = self.minus(p.decl.id, s);
-        self.goals.push(Goal { name: p.decl.path.clone(), id, kind: GoalKind::Next(p.decl.id) });
+        self.outputs.push(StepOutput { name: p.decl.path.clone(), id, kind: OutputKind::Next(p.decl.id) });
     }
 
     /// The number of the step, from 1.
@@ -91,7 +91,7 @@ impl<'a> Update<'a> {
         let existing = self.g.ids().find(|i| self.g.node(*i).op.name() == "step");
         let id = existing.unwrap_or_else(|| {
             let keep = std::mem::replace(&mut self.g.cursor.name, "step".into());
-            let id = self.g.op(Leaf { leaf: LeafOp::StepNumber, ty: Type::new(self.float, []) }, &[]);
+            let id = self.g.op(Leaf { leaf: InputOpKind::StepNumber, ty: Type::new(self.float, []) }, &[]);
             self.g.cursor.name = keep;
             id
         });

@@ -1,7 +1,7 @@
 //! Why a move is there, in words; and whether a gather is one that the rules imply.
 
 use super::pass::Pass;
-use super::route::Move;
+use super::reshard::Reshard;
 use super::spmd::Cause;
 use crate::layout::{RuleDim, assign};
 use meshwright_ops::{Class, Id};
@@ -12,7 +12,7 @@ impl Pass<'_> {
     pub(super) fn cause(
         &mut self,
         id: Id,
-        kind: &Move,
+        kind: &Reshard,
         user: Option<Id>,
         phase: Phase,
         source: &Placement,
@@ -30,21 +30,21 @@ impl Pass<'_> {
             format!("{} {} {verb}", dims(&all), if all.len() == 1 { "is" } else { "are" })
         };
         let because = match kind {
-            Move::AllReduce { axes, monoid } => folded(axes, *monoid),
-            Move::ReduceScatter { axis, monoid, dim } => {
+            Reshard::AllReduce { axes, monoid } => folded(axes, *monoid),
+            Reshard::ReduceScatter { axis, monoid, dim } => {
                 format!("{}, and `{}` is split where it goes", folded(&[*axis], *monoid), names.name(*dim))
             }
-            Move::AllGather { dim, .. } => match user {
+            Reshard::AllGather { dim, .. } => match user {
                 Some(u) => format!("`{}` is used whole by {}", names.name(*dim), self.graph().describe(u)),
                 None => format!("`{}` is stored whole", names.name(*dim)),
             },
-            Move::AllToAll { join, split, .. } => {
+            Reshard::AllToAll { join, split, .. } => {
                 format!("`{}` is split instead of `{}`", names.name(*split), names.name(*join))
             }
-            Move::Permute { axes, dim, window } => self.halo(axes, *dim, window, user),
-            Move::Slice { .. } | Move::Cut { .. } => String::new(),
+            Reshard::Permute { axes, dim, window } => self.halo(axes, *dim, window, user),
+            Reshard::Slice { .. } | Reshard::Cut { .. } => String::new(),
         };
-        if let Move::AllGather { axis, dim } = kind {
+        if let Reshard::AllGather { axis, dim } = kind {
             // A way may take turns: what is gathered is the dim that the axis split where the way begins.
             let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(*dim, |s| *s.0);
             self.check_gather(id, *axis, split, user);
@@ -72,15 +72,15 @@ impl Pass<'_> {
         }
     }
 
-    fn rule_of(&self, id: Id, kind: &Move) -> Option<meshwright_diag::Span> {
+    fn rule_of(&self, id: Id, kind: &Reshard) -> Option<meshwright_diag::Span> {
         let axis = match kind {
-            Move::AllReduce { axes, .. } | Move::Permute { axes, .. } | Move::Cut { axes, .. } => {
+            Reshard::AllReduce { axes, .. } | Reshard::Permute { axes, .. } | Reshard::Cut { axes, .. } => {
                 *axes.first()?
             }
-            Move::ReduceScatter { axis, .. }
-            | Move::AllGather { axis, .. }
-            | Move::AllToAll { axis, .. }
-            | Move::Slice { axis, .. } => *axis,
+            Reshard::ReduceScatter { axis, .. }
+            | Reshard::AllGather { axis, .. }
+            | Reshard::AllToAll { axis, .. }
+            | Reshard::Slice { axis, .. } => *axis,
         };
         let dims = self.summed.get(&(id, axis)).cloned().unwrap_or_else(|| self.graph().ty(id).dims.clone());
         let n = self.node(id);
@@ -90,10 +90,10 @@ impl Pass<'_> {
 
     fn check_gather(&mut self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) {
         let class = self.node(id).origin.class;
-        let user_class = user.map_or(Class::Moment, |u| self.node(u).origin.class);
+        let user_class = user.map_or(Class::OptimizerState, |u| self.node(u).origin.class);
         let implied = self.stored_split(id, axis, user)
-            || matches!(class, Class::Moment | Class::Grad)
-            || matches!(user_class, Class::Moment)
+            || matches!(class, Class::OptimizerState | Class::Grad)
+            || matches!(user_class, Class::OptimizerState)
             // What becomes a gradient is stored as the parameter is.
             || user.is_some_and(|u| self.is_gradient(u))
             || self.layout.gathers.contains(&dim)

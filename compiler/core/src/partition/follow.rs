@@ -24,7 +24,7 @@ impl Pass<'_> {
                 let p = Placement::split(
                     w.splits.iter().filter(|(d, _)| dims.contains(d)).map(|(d, a)| (*d, a.clone())),
                 );
-                if self.anywhere(x) || self.route(x, &now, &p).0 == 0 {
+                if self.rematerializable(x) || self.route(x, &now, &p).0 == 0 {
                     let users = self.users[id.0 as usize].clone();
                     self.note(id, Reason::Wanted { splits: w.splits.clone(), users });
                     loops = w.splits.clone();
@@ -44,7 +44,7 @@ impl Pass<'_> {
             if self.linear_in(id, &slots) && (!blocked || self.is_add(id)) {
                 keep.insert(axis);
                 let operands = slots.iter().map(|s| inputs[*s]).collect();
-                self.note(id, Reason::Unfinished { axis, operands });
+                self.note(id, Reason::Partial { axis, operands });
                 for axes in loops.values_mut() {
                     axes.retain(|a| *a != axis);
                 }
@@ -62,11 +62,11 @@ impl Pass<'_> {
         let mut used: BTreeSet<Axis> =
             loops.values().flatten().copied().chain(keep.iter().copied()).collect();
         let mut slots: Vec<usize> = (0..inputs.len()).collect();
-        slots.sort_by_key(|s| std::cmp::Reverse(self.bytes(inputs[*s], &Placement::whole())));
+        slots.sort_by_key(|s| std::cmp::Reverse(self.bytes(inputs[*s], &Placement::replicated())));
         for slot in slots {
             let x = inputs[slot];
             // What a `params:` rule splits ends where values begin.
-            if self.anywhere(x) || (self.param_like(x) && !self.param_like(id)) {
+            if self.rematerializable(x) || (self.param_like(x) && !self.param_like(id)) {
                 self.note_stored(id, slot, x, loops);
                 continue;
             }
@@ -74,7 +74,7 @@ impl Pass<'_> {
                 let Some(l) = roles.loops.iter().find(|l| l.on[slot] == Some(dim)) else { continue };
                 for (k, axis) in axes.iter().enumerate() {
                     let prefix = loops.get(&l.dim).map_or(&[][..], Vec::as_slice);
-                    if used.contains(axis) || l.role == Role::Whole || axes[..k] != *prefix {
+                    if used.contains(axis) || l.role == Role::NeedReplication || axes[..k] != *prefix {
                         self.note_refused(id, (l.dim, l.role), *axis, x, loops);
                         continue;
                     }
@@ -97,7 +97,11 @@ impl Pass<'_> {
     /// Bytes on the wire for finishing the result, if the loop that is split folds; in units of 1 / axis size.
     fn follow_cost(&self, id: Id, axis: Axis, role: Role) -> u64 {
         let others = self.mesh.size(axis) as u64 - 1;
-        if matches!(role, Role::Reduce(_)) { 2 * others * self.bytes(id, &Placement::whole()) } else { 0 }
+        if matches!(role, Role::Reduction(_)) {
+            2 * others * self.bytes(id, &Placement::replicated())
+        } else {
+            0
+        }
     }
 
     /// Bytes on the wire for gathering all operands that are split over an axis; in the same units.
@@ -106,7 +110,7 @@ impl Pass<'_> {
         inputs
             .iter()
             .filter(|x| self.current(**x).split_axes().any(|a| a == axis))
-            .map(|x| others * self.bytes(*x, &Placement::whole()))
+            .map(|x| others * self.bytes(*x, &Placement::replicated()))
             .sum()
     }
 
@@ -178,7 +182,7 @@ impl Pass<'_> {
 pub(super) fn unasked_gather(pass: &Pass, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -> Diagnostic {
     let g = pass.graph();
     let (value, name, over) = (g.describe(id), g.dims.name(dim), pass.mesh.name(axis));
-    let whole = pass.bytes(id, &Placement::whole());
+    let whole = pass.bytes(id, &Placement::replicated());
     let mut d = Diagnostic::error(
         codes::E0310,
         format!(

@@ -8,11 +8,11 @@ mod cause;
 mod follow;
 mod pass;
 mod reasons;
-mod route;
+mod reshard;
 mod settle;
 mod spmd;
 
 pub use pass::partition;
 pub use reasons::{Reason, Refusal};
-pub use route::{Move, wire_bytes};
-pub use spmd::{Cause, Instr, Spmd, Version, VersionId, operand_placement};
+pub use reshard::{Reshard, wire_bytes};
+pub use spmd::{Cause, CopyId, Instr, PlacedCopy, Spmd, operand_placement};

@@ -1,12 +1,12 @@
 //! The walk over a step graph that gives every op its loops and every operand its placement.
 
 use super::reasons::Reason;
-use super::route::{Move, Router};
-use super::spmd::{Instr, Spmd, Version, VersionId, operand_placement};
+use super::reshard::{Reshard, Router};
+use super::spmd::{CopyId, Instr, PlacedCopy, Spmd, operand_placement};
 use crate::layout::{Assigned, Layout, assign};
-use crate::step_graph::{GoalKind, StepGraph};
+use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
-use meshwright_ops::{Add, Graph, Id, Kind, LeafOp, Node, Role, Roles};
+use meshwright_ops::{Add, Graph, Id, InputOpKind, Kind, Node, Role, Roles};
 use meshwright_plan::{Axis, Dim, Mesh, Monoid, Phase, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(super) type Loops = BTreeMap<Dim, Vec<Axis>>;
 
 /// Where one version of a value stands.
 pub(super) struct Made {
-    pub(super) version: VersionId,
+    pub(super) version: CopyId,
     /// The part of the step that made it; `None` where it is bound before the step.
     phase: Option<Phase>,
     /// Whether a gather made it.
@@ -25,9 +25,9 @@ pub(super) struct Made {
 
 /// What a value is, where it is not only the result of an op.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Nature {
+enum ValueClass {
     /// It can be made in any placement at no cost.
-    Anywhere,
+    Rematerializable,
     /// It is a parameter, or a function of one.
     ParamLike,
     /// Neither.
@@ -49,12 +49,12 @@ pub(super) struct Pass<'a> {
     /// The placement after it has been decided which sums are finished.
     pub(super) settled: Vec<Option<Placement>>,
     pub(super) wants: BTreeMap<Id, Option<Placement>>,
-    nature: Vec<Nature>,
+    class: Vec<ValueClass>,
     roles: Vec<Option<Roles>>,
     /// Over which dims each axis of an unfinished value was summed.
     pub(super) summed: BTreeMap<(Id, Axis), Vec<Dim>>,
     made: BTreeMap<Id, BTreeMap<Placement, Made>>,
-    versions: Vec<Version>,
+    copies: Vec<PlacedCopy>,
     instrs: Vec<Instr>,
     pub(super) diagnostics: Vec<Diagnostic>,
     pub(super) told: BTreeSet<(Dim, Axis)>,
@@ -68,7 +68,7 @@ pub fn partition(step: &StepGraph, layout: &Layout) -> Outcome<Spmd> {
     for id in step.graph.ids() {
         pass.place(id);
     }
-    let goals: Vec<VersionId> = (0..step.goals.len()).map(|i| pass.deliver(i)).collect();
+    let outputs: Vec<CopyId> = (0..step.outputs.len()).map(|i| pass.deliver(i)).collect();
     let diagnostics = std::mem::take(&mut pass.diagnostics);
     if has_errors(&diagnostics) {
         return (None, diagnostics);
@@ -76,9 +76,9 @@ pub fn partition(step: &StepGraph, layout: &Layout) -> Outcome<Spmd> {
     let spmd = Spmd {
         step: pass.step,
         mesh: layout.mesh.clone(),
-        versions: pass.versions,
+        copies: pass.copies,
         instrs: pass.instrs,
-        goals,
+        outputs,
         reasons: pass.reasons,
     };
     (Some(spmd), diagnostics)
@@ -102,23 +102,23 @@ impl<'a> Pass<'a> {
             mesh: &layout.mesh,
             router: Router::default(),
             users,
-            given: step.goals.iter().map(|g| g.id).collect(),
+            given: step.outputs.iter().map(|g| g.id).collect(),
             natural: vec![None; n],
             settled: vec![None; n],
             wants: BTreeMap::new(),
-            nature: Vec::with_capacity(n),
+            class: Vec::with_capacity(n),
             roles: vec![None; n],
             summed: BTreeMap::new(),
             made: BTreeMap::new(),
-            versions: Vec::new(),
+            copies: Vec::new(),
             instrs: Vec::new(),
             diagnostics: Vec::new(),
             told: BTreeSet::new(),
             reasons: BTreeMap::new(),
         };
         for id in step.graph.ids() {
-            let nature = pass.nature_of(id);
-            pass.nature.push(nature);
+            let class = pass.class_of(id);
+            pass.class.push(class);
         }
         pass
     }
@@ -148,7 +148,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Cost of the cheapest route of a value, and its moves.
-    pub(super) fn route(&mut self, id: Id, src: &Placement, dst: &Placement) -> (u64, Vec<Move>) {
+    pub(super) fn route(&mut self, id: Id, src: &Placement, dst: &Placement) -> (u64, Vec<Reshard>) {
         let ty = self.step.graph.ty(id).clone();
         match self.router.route(&ty, self.mesh, src, dst) {
             Some(r) => r,
@@ -172,7 +172,8 @@ impl<'a> Pass<'a> {
     /// The loops of an op that may be split, and what the rules say of them.
     pub(super) fn ruled(&mut self, id: Id) -> (Vec<Dim>, Assigned) {
         let roles = self.roles(id);
-        let dims: Vec<Dim> = roles.loops.iter().filter(|l| l.role != Role::Whole).map(|l| l.dim).collect();
+        let dims: Vec<Dim> =
+            roles.loops.iter().filter(|l| l.role != Role::NeedReplication).map(|l| l.dim).collect();
         let n = self.node(id);
         let said = assign(self.layout, n.origin.class, &n.origin.path, &dims);
         (dims, said)
@@ -184,27 +185,30 @@ impl<'a> Pass<'a> {
     }
 
     /// Constants, positions, random values and inputs can be made in any placement at no cost, also under another name of a dim.
-    pub(super) fn anywhere(&self, id: Id) -> bool {
-        self.nature[id.0 as usize] == Nature::Anywhere
+    pub(super) fn rematerializable(&self, id: Id) -> bool {
+        self.class[id.0 as usize] == ValueClass::Rematerializable
     }
 
     /// A parameter or state, or an element-wise function or rename of parameters alone.
     pub(super) fn param_like(&self, id: Id) -> bool {
-        self.nature[id.0 as usize] == Nature::ParamLike
+        self.class[id.0 as usize] == ValueClass::ParamLike
     }
 
     /// What a value is, of which the operands are known: in order of definition, since chains may be long.
-    fn nature_of(&self, id: Id) -> Nature {
+    fn class_of(&self, id: Id) -> ValueClass {
         let n = self.node(id);
-        let operand = n.inputs.first().map(|x| self.nature[x.0 as usize]);
+        let operand = n.inputs.first().map(|x| self.class[x.0 as usize]);
         match (n.op.kind(), operand) {
-            (Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber), _) => Nature::Anywhere,
-            (Kind::Leaf(LeafOp::Param { .. } | LeafOp::State { .. }), _) => Nature::ParamLike,
+            (
+                Kind::Rematerializable | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber),
+                _,
+            ) => ValueClass::Rematerializable,
+            (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
-            (Kind::Compute, Some(Nature::ParamLike)) if n.inputs.len() == 1 && self.pointwise(id) => {
-                Nature::ParamLike
+            (Kind::Compute, Some(ValueClass::ParamLike)) if n.inputs.len() == 1 && self.pointwise(id) => {
+                ValueClass::ParamLike
             }
-            _ => Nature::Other,
+            _ => ValueClass::Other,
         }
     }
 
@@ -225,21 +229,21 @@ impl<'a> Pass<'a> {
         let i = id.0 as usize;
         let kind = self.node(id).op.kind();
         match kind {
-            Kind::Generator | Kind::Leaf(LeafOp::Input { .. } | LeafOp::StepNumber) => {
+            Kind::Rematerializable | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber) => {
                 let target = self.target(id);
                 self.note_target(id);
-                self.note(id, Reason::Anywhere);
+                self.note(id, Reason::Rematerializable);
                 self.natural[i] = Some(target.clone());
                 self.settled[i] = Some(target);
                 return;
             }
-            Kind::Leaf(_) => {
+            Kind::Input(_) => {
                 let target = self.target(id);
                 self.note_target(id);
                 self.natural[i] = Some(target.clone());
                 self.settled[i] = Some(target.clone());
                 let out = self.version(id, target, None, false);
-                self.instrs.push(Instr::Leaf { out });
+                self.instrs.push(Instr::Input { out });
                 return;
             }
             Kind::Add => self.group(id),
@@ -251,8 +255,8 @@ impl<'a> Pass<'a> {
         }
         if let Kind::Rename { from, to } = kind {
             self.note(id, Reason::Renamed { from, to, operand: inputs[0] });
-            if self.anywhere(id) {
-                self.note(id, Reason::Anywhere);
+            if self.rematerializable(id) {
+                self.note(id, Reason::Rematerializable);
                 let p = self.current(inputs[0]).rename(from, to);
                 self.natural[i] = Some(p.clone());
                 self.settled[i] = Some(p);
@@ -291,7 +295,7 @@ impl<'a> Pass<'a> {
             self.summed.insert((id, *a), dims);
         }
         for l in &roles.loops {
-            if let Role::Reduce(m) = l.role {
+            if let Role::Reduction(m) = l.role {
                 for a in loops.get(&l.dim).into_iter().flatten() {
                     partial.insert(*a, m);
                     self.summed.entry((id, *a)).or_default().push(l.dim);
@@ -309,27 +313,21 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn emit(&mut self, id: Id, inputs: Vec<VersionId>, loops: Loops, p: Placement) {
+    fn emit(&mut self, id: Id, inputs: Vec<CopyId>, loops: Loops, p: Placement) {
         let phase = self.node(id).origin.phase;
         self.natural[id.0 as usize] = Some(p.clone());
         let out = self.version(id, p, Some(phase), false);
         self.instrs.push(Instr::Op { inputs, loops, out });
     }
 
-    fn version(
-        &mut self,
-        value: Id,
-        placement: Placement,
-        phase: Option<Phase>,
-        gathered: bool,
-    ) -> VersionId {
-        let version = VersionId(self.versions.len() as u32);
-        self.versions.push(Version { value, placement: placement.clone() });
+    fn version(&mut self, value: Id, placement: Placement, phase: Option<Phase>, gathered: bool) -> CopyId {
+        let version = CopyId(self.copies.len() as u32);
+        self.copies.push(PlacedCopy { value, placement: placement.clone() });
         self.made.entry(value).or_default().insert(placement, Made { version, phase, gathered });
         version
     }
 
-    fn have(&self, id: Id, p: &Placement) -> VersionId {
+    fn have(&self, id: Id, p: &Placement) -> CopyId {
         match self.made.get(&id).and_then(|m| m.get(p)) {
             Some(m) => m.version,
             None => panic!("internal error: {} is not there as {p:?}", self.graph().describe(id)),
@@ -367,7 +365,7 @@ impl<'a> Pass<'a> {
                 list.push(None);
             }
             self.roles.push(None);
-            self.nature.push(Nature::Other);
+            self.class.push(ValueClass::Other);
             self.users.push(vec![id]);
             for x in &xs {
                 self.users[x.0 as usize] = vec![sub];
@@ -389,12 +387,12 @@ impl<'a> Pass<'a> {
 
     /// The version of a value in a placement, made from the cheapest version there is. An axis over which the value is
     /// finished is never unfinished again.
-    pub(super) fn convert(&mut self, id: Id, dst: &Placement, user: Option<Id>) -> VersionId {
+    pub(super) fn convert(&mut self, id: Id, dst: &Placement, user: Option<Id>) -> CopyId {
         let phase = self.node(user.unwrap_or(id)).origin.phase;
         if let Some(v) = self.usable(id, dst, phase) {
             return v;
         }
-        if self.anywhere(id) {
+        if self.rematerializable(id) {
             return self.make_anywhere(id, dst, phase);
         }
         let sources: Vec<Placement> = self
@@ -406,7 +404,7 @@ impl<'a> Pass<'a> {
             .filter(|p| p.windows.iter().all(|(d, w)| dst.windows.get(d) == Some(w)))
             .cloned()
             .collect();
-        let mut best: Option<(u64, Placement, Vec<Move>)> = None;
+        let mut best: Option<(u64, Placement, Vec<Reshard>)> = None;
         for p in sources {
             if self.usable(id, &p, phase).is_none() {
                 continue;
@@ -425,9 +423,9 @@ impl<'a> Pass<'a> {
             if self.usable(id, &next, phase).is_none() {
                 let from = self.have(id, &now);
                 let cause = self.cause(id, &kind, user, phase, &source);
-                let gathered = matches!(kind, Move::AllGather { .. });
+                let gathered = matches!(kind, Reshard::AllGather { .. });
                 let out = self.version(id, next.clone(), Some(phase), gathered);
-                self.instrs.push(Instr::Move { kind, from, out, cause });
+                self.instrs.push(Instr::Reshard { kind, from, out, cause });
             }
             now = next;
         }
@@ -435,30 +433,30 @@ impl<'a> Pass<'a> {
     }
 
     /// A version that may be used in a part of the step: gathered parameters are dropped at its end.
-    fn usable(&self, id: Id, p: &Placement, phase: Phase) -> Option<VersionId> {
+    fn usable(&self, id: Id, p: &Placement, phase: Phase) -> Option<CopyId> {
         let m = self.made.get(&id)?.get(p)?;
         let old = m.gathered && m.phase.is_some_and(|made| made != phase) && self.param_like(id);
         (!old).then_some(m.version)
     }
 
-    fn make_anywhere(&mut self, id: Id, dst: &Placement, phase: Phase) -> VersionId {
+    fn make_anywhere(&mut self, id: Id, dst: &Placement, phase: Phase) -> CopyId {
         match self.node(id).op.kind() {
             Kind::Rename { .. } => self.make_renamed(id, dst),
-            Kind::Generator => {
+            Kind::Rematerializable => {
                 let out = self.version(id, dst.clone(), Some(phase), false);
                 self.instrs.push(Instr::Op { inputs: vec![], loops: dst.splits.clone(), out });
                 out
             }
             _ => {
                 let out = self.version(id, dst.clone(), None, false);
-                self.instrs.push(Instr::Leaf { out });
+                self.instrs.push(Instr::Input { out });
                 out
             }
         }
     }
 
     /// Renames of what can be made anywhere, from the first that is not there yet.
-    fn make_renamed(&mut self, id: Id, dst: &Placement) -> VersionId {
+    fn make_renamed(&mut self, id: Id, dst: &Placement) -> CopyId {
         let mut chain = vec![(id, dst.clone())];
         let src = loop {
             let (last, p) = &chain[chain.len() - 1];
@@ -482,13 +480,13 @@ impl<'a> Pass<'a> {
     }
 
     /// Settles and converts what the step gives.
-    fn deliver(&mut self, goal: usize) -> VersionId {
-        let g = self.step.goals[goal].clone();
+    fn deliver(&mut self, goal: usize) -> CopyId {
+        let g = self.step.outputs[goal].clone();
         self.settle(g.id);
         let dst = match g.kind {
-            GoalKind::Scalar => Placement::whole(),
-            GoalKind::Output => self.target(g.id),
-            GoalKind::Next(leaf) => self.target(leaf),
+            OutputKind::Scalar => Placement::replicated(),
+            OutputKind::Output => self.target(g.id),
+            OutputKind::Next(leaf) => self.target(leaf),
         };
         self.convert(g.id, &dst, None)
     }

@@ -23,7 +23,7 @@ pub enum Reason {
         users: Vec<Id>,
     },
     /// Operands are unfinished over an axis, and so is the result: nothing is split over it.
-    Unfinished {
+    Partial {
         /// The axis.
         axis: Axis,
         /// The operands.
@@ -65,10 +65,10 @@ pub enum Reason {
         operand: Id,
     },
     /// A constant, an input or a rename of one: made wherever it is needed, in any placement.
-    Anywhere,
+    Rematerializable,
     /// Sums that were unfinished are finished, in this placement: of those that its users want and the one of the rules,
     /// the one that moves the fewest bytes.
-    Finished {
+    Reduced {
         /// The placement.
         to: Placement,
         /// Whether it is the one of the rules.
@@ -119,10 +119,10 @@ impl Pass<'_> {
         }
         let taken = loops.values().flatten().any(|a| *a == axis)
             || self.reasons.get(&id).is_some_and(|all| {
-                all.iter().any(|r| matches!(r, Reason::Unfinished { axis: a, .. } if *a == axis))
+                all.iter().any(|r| matches!(r, Reason::Partial { axis: a, .. } if *a == axis))
             });
         let why = match role {
-            Role::Whole => Refusal::NeedsWhole,
+            Role::NeedReplication => Refusal::NeedsWhole,
             _ if taken => Refusal::Taken,
             _ => Refusal::Order,
         };
@@ -131,7 +131,7 @@ impl Pass<'_> {
 
     /// Keeps that the split of a stored parameter is not followed, where there is one.
     pub(super) fn note_stored(&mut self, id: Id, slot: usize, operand: Id, loops: &Loops) {
-        if self.anywhere(operand) {
+        if self.rematerializable(operand) {
             return;
         }
         for l in self.roles(id).loops {

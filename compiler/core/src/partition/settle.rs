@@ -60,7 +60,7 @@ impl Pass<'_> {
         }
         let by_rules = best.as_ref().is_none_or(|b| !b.1);
         let hub = best.map_or(target, |b| b.2);
-        self.note(v, Reason::Finished { to: hub.clone(), by_rules });
+        self.note(v, Reason::Reduced { to: hub.clone(), by_rules });
         // A gradient is finished where it is made, whoever uses it.
         let user = if self.is_gradient(v) { None } else { self.users[i].first().copied() };
         self.convert(v, &hub, user);
@@ -76,7 +76,7 @@ impl Pass<'_> {
         for (dim, axes) in &natural.splits {
             let Some(l) = roles.loops.iter().find(|l| l.on[slot] == Some(*dim)) else { continue };
             let taken = |a: &Axis| demand.uses(*a) || loops.values().flatten().any(|b| b == a);
-            if l.role == Role::Pass && demand.axes(*dim).is_empty() && !axes.iter().any(taken) {
+            if l.role == Role::Parallel && demand.axes(*dim).is_empty() && !axes.iter().any(taken) {
                 demand.splits.insert(*dim, axes.clone());
             }
         }

@@ -1,7 +1,7 @@
 //! The SPMD program: ops on local blocks and moves between placements. Placements are part of each version's type.
 
 use super::reasons::Reason;
-use super::route::Move;
+use super::reshard::Reshard;
 use crate::step_graph::StepGraph;
 use meshwright_diag::Span;
 use meshwright_ops::{Id, Roles};
@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 
 /// A value in one placement, by position in [`Spmd::versions`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VersionId(pub u32);
+pub struct CopyId(pub u32);
 
 /// A value in one placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
+pub struct PlacedCopy {
     /// The value.
     pub value: Id,
     /// Where it is.
@@ -38,27 +38,27 @@ pub struct Cause {
 #[derive(Clone, Debug)]
 pub enum Instr {
     /// Something bound before the step, in the placement of `out`.
-    Leaf {
+    Input {
         /// What is bound.
-        out: VersionId,
+        out: CopyId,
     },
     /// An op on blocks.
     Op {
         /// Its operands.
-        inputs: Vec<VersionId>,
+        inputs: Vec<CopyId>,
         /// Axes of its loops.
         loops: BTreeMap<Dim, Vec<Axis>>,
         /// Its result.
-        out: VersionId,
+        out: CopyId,
     },
     /// A move of one version to another placement.
-    Move {
+    Reshard {
         /// How.
-        kind: Move,
+        kind: Reshard,
         /// From where.
-        from: VersionId,
+        from: CopyId,
         /// To where.
-        out: VersionId,
+        out: CopyId,
         /// Why.
         cause: Cause,
     },
@@ -72,11 +72,11 @@ pub struct Spmd {
     /// The mesh.
     pub mesh: Mesh,
     /// All versions.
-    pub versions: Vec<Version>,
+    pub copies: Vec<PlacedCopy>,
     /// The instructions in order.
     pub instrs: Vec<Instr>,
     /// The version that serves each goal of the step.
-    pub goals: Vec<VersionId>,
+    pub outputs: Vec<CopyId>,
     /// What was decided about each value, in order; no part of the program.
     pub reasons: BTreeMap<Id, Vec<Reason>>,
 }
@@ -105,13 +105,13 @@ pub fn operand_placement(
 
 impl Spmd {
     /// A version.
-    pub fn version(&self, id: VersionId) -> &Version {
-        &self.versions[id.0 as usize]
+    pub fn copy(&self, id: CopyId) -> &PlacedCopy {
+        &self.copies[id.0 as usize]
     }
 
     /// Bytes of the largest block of a version.
-    pub fn bytes(&self, id: VersionId) -> usize {
-        let v = self.version(id);
+    pub fn bytes(&self, id: CopyId) -> usize {
+        let v = self.copy(id);
         let ty = self.step.graph.ty(v.value);
         v.placement.elements(&ty.dims, &self.mesh) * ty.dtype.bytes()
     }
@@ -119,18 +119,18 @@ impl Spmd {
 
 impl Instr {
     /// What it makes.
-    pub fn out(&self) -> VersionId {
+    pub fn out(&self) -> CopyId {
         match self {
-            Instr::Leaf { out } | Instr::Op { out, .. } | Instr::Move { out, .. } => *out,
+            Instr::Input { out } | Instr::Op { out, .. } | Instr::Reshard { out, .. } => *out,
         }
     }
 
     /// What it reads.
-    pub fn reads(&self) -> Vec<VersionId> {
+    pub fn reads(&self) -> Vec<CopyId> {
         match self {
-            Instr::Leaf { .. } => vec![],
+            Instr::Input { .. } => vec![],
             Instr::Op { inputs, .. } => inputs.clone(),
-            Instr::Move { from, .. } => vec![*from],
+            Instr::Reshard { from, .. } => vec![*from],
         }
     }
 }

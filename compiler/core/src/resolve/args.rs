@@ -85,7 +85,7 @@ pub(super) fn bind<'e>(
     }
     let missing: Vec<&Slot<'_>> =
         slots.iter().zip(&out).filter(|(s, e)| s.required && e.is_none()).map(|(s, _)| s).collect();
-    // A misspelt name would be reported a second time as a missing one.
+    // A misspelled name would be reported a second time as a missing one.
     if !missing.is_empty() && errors.len() == before {
         let names = listed(missing.iter().map(|s| s.name));
         let text = format!("`{what}` is called without {names}");

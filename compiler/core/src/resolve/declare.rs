@@ -8,12 +8,12 @@ use super::scope::{ScopeKind, Val};
 use super::{PathOrigin, Resolver};
 use crate::program::{ParamDecl, StateDecl};
 use meshwright_diag::{Diagnostic, Near, Span, codes};
-use meshwright_ops::{Class, Leaf, LeafOp, Origin, Type};
+use meshwright_ops::{Class, InputOpKind, Leaf, Origin, Type};
 use meshwright_plan::{DType, Dim, Init, InputDecl, Phase};
 use meshwright_syntax::ast::{ExprKind, Input, Name, Variable};
 
-/// Initialisers with their parameters.
-const INITIALISERS: [(&str, [&str; 2]); 3] =
+/// Initializers with their parameters.
+const INITIALIZERS: [(&str, [&str; 2]); 3] =
     [("normal", ["mean", "std"]), ("truncated_normal", ["mean", "std"]), ("uniform", ["low", "high"])];
 
 /// What a variable is.
@@ -42,7 +42,7 @@ impl<'a> Resolver<'a> {
         let dtype = p.dtype.as_ref().map_or(Some(self.float), |n| self.float_dtype(n, variety));
         self.scope().statement = None;
         self.scope().name = p.name.text.as_str().into();
-        let init = self.initialiser(p, dims.as_deref(), variety);
+        let init = self.initializer(p, dims.as_deref(), variety);
         let (Some(dims), Some(dtype), Some(init)) = (dims, dtype, init) else {
             self.define(&p.name, Val::Poison);
             return;
@@ -65,8 +65,8 @@ impl<'a> Resolver<'a> {
             full: false,
         };
         let leaf = match variety {
-            Variety::Param => LeafOp::Param { path: path.clone(), init },
-            Variety::State => LeafOp::State { path: path.clone(), init },
+            Variety::Param => InputOpKind::Param { path: path.clone(), init },
+            Variety::State => InputOpKind::State { path: path.clone(), init },
         };
         let before = self.graph.nodes.len();
         let id = self.graph.op(Leaf { leaf, ty: Type::new(dtype, dims) }, &[]);
@@ -175,11 +175,11 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn initialiser(&mut self, p: &'a Variable, dims: Option<&[Dim]>, variety: Variety) -> Option<Init> {
+    fn initializer(&mut self, p: &'a Variable, dims: Option<&[Dim]>, variety: Variety) -> Option<Init> {
         let e = &p.init;
         if let ExprKind::Call(call) = &e.kind {
             let name = call.name.text.as_str();
-            if let Some((_, slots)) = INITIALISERS.iter().find(|i| i.0 == name) {
+            if let Some((_, slots)) = INITIALIZERS.iter().find(|i| i.0 == name) {
                 let slots = slots.map(|s| Slot::built_in(s, true));
                 let args = self.bound(name, e.span, None, &slots, &call.args)?;
                 let a = args[0].and_then(|a| self.konst(a, &format!("`{}` of `{name}`", slots[0].name)));
@@ -190,12 +190,12 @@ impl<'a> Resolver<'a> {
             if let Some((_, slots)) = BY_FAN.iter().find(|i| i.0 == name) {
                 return self.by_fan(call, e, slots, &p.name, dims);
             }
-            let known = || INITIALISERS.iter().map(|i| i.0).chain(BY_FAN.iter().map(|i| i.0));
+            let known = || INITIALIZERS.iter().map(|i| i.0).chain(BY_FAN.iter().map(|i| i.0));
             let number = super::number::FUNCTIONS.iter().any(|f| f.0 == name) || name == "size";
             if !number && !self.globals.layers.by_name.contains_key(name) {
-                let d = Diagnostic::error(codes::E0201, format!("there is no initialiser `{name}`"))
+                let d = Diagnostic::error(codes::E0201, format!("there is no initializer `{name}`"))
                     .at(call.name.span, "not known")
-                    .note(format!("initialisers: a number, {}", listed(known())));
+                    .note(format!("initializers: a number, {}", listed(known())));
                 let drawn = name.strip_prefix("random_").filter(|n| known().any(|k| k == *n));
                 let d = match drawn.map(Near::only).or_else(|| nearest(name, known())) {
                     Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.sure),
@@ -269,7 +269,7 @@ impl<'a> Resolver<'a> {
         self.one_example_dim(i, &dims);
         self.scope().name = name.into();
         let ty = Type { dtype, dims: dims.clone(), range };
-        let leaf = LeafOp::Input { name: name.to_string() };
+        let leaf = InputOpKind::Input { name: name.to_string() };
         let val = self.make(&[], i.name.span, |g| Ok(g.op(Leaf { leaf, ty }, &[])));
         if let Val::Tensor(id) = val {
             let decl = InputDecl { name: name.to_string(), dims, dtype, range };

@@ -1,4 +1,4 @@
-//! Initialisers that follow from how many elements meet in one, and how many one goes to: `glorot_uniform(in, out)` and
+//! Initializers that follow from how many elements meet in one, and how many one goes to: `glorot_uniform(in, out)` and
 //! `glorot_normal(in, out)` (Glorot & Bengio 2010), `he_uniform(in)` and `he_normal(in)` (He et al. 2015).
 
 use super::Resolver;
@@ -7,7 +7,7 @@ use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{Dim, Init};
 use meshwright_syntax::ast::{Call, Expr, Name};
 
-/// Initialisers by fan, with their parameters: dims, or lists of dims.
+/// Initializers by fan, with their parameters: dims, or lists of dims.
 pub(super) const BY_FAN: [(&str, &[&str]); 4] = [
     ("glorot_uniform", &["fan_in", "fan_out"]),
     ("glorot_normal", &["fan_in", "fan_out"]),

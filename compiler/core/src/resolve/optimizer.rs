@@ -11,7 +11,7 @@ use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::Id;
 use meshwright_syntax::ast::{Call, Expr, Name};
 
-/// Optimisers of other systems that are not built.
+/// Optimizers of other systems that are not built.
 const NOT_YET: [&str; 5] = ["rmsprop", "adagrad", "shampoo", "muon", "lars"];
 
 /// A line `weight_decay`: its number, if it has one, and its place.

@@ -98,7 +98,7 @@ impl<'a> Resolver<'a> {
         }
         let training = self.training(span);
         let dims: Vec<Dim> = ty.dims.iter().copied().filter(|d| !shared.contains(d)).collect();
-        let (stream, distribution) = (self.stream("dropout"), Distribution::Kept { rate });
+        let (stream, distribution) = (self.stream("dropout"), Distribution::Bernoulli { rate });
         self.make(&[Operand::of(Value::Tensor(id), of)], span, |g| {
             let kept = g.op(Random { stream, distribution, dims, dtype: DType::Bool }, &[]);
             let masked = g.masked(kept, id);

@@ -6,7 +6,7 @@ use super::expr::Operand;
 use super::number::Num;
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Id, Leaf, LeafOp, Type, Value};
+use meshwright_ops::{Id, InputOpKind, Leaf, Type, Value};
 use meshwright_syntax::ast::Call;
 
 /// Schedules with their parameters; those from `optional` on have a default.
@@ -29,7 +29,7 @@ impl<'a> Resolver<'a> {
         }
         self.point(at);
         self.graph.cursor.name = "step".into();
-        let leaf = Leaf { leaf: LeafOp::StepNumber, ty: Type::new(self.float, []) };
+        let leaf = Leaf { leaf: InputOpKind::StepNumber, ty: Type::new(self.float, []) };
         let id = self.graph.op(leaf, &[]);
         self.step = Some(id);
         id

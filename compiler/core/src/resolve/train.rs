@@ -114,7 +114,7 @@ impl<'a> Resolver<'a> {
         let other = self.metrics.iter().chain(&self.outputs).find(|l| l.name == name.text);
         let names = || self.losses.iter().map(|l| l.name.as_str());
         let d = if let Some(other) = other {
-            Diagnostic::error(codes::E0217, format!("`{}` is minimised, but it is no loss", name.text))
+            Diagnostic::error(codes::E0217, format!("`{}` is minimized, but it is no loss", name.text))
                 .at(name.span, "not a loss")
                 .and(other.span, "declared here")
                 .help(format!("declare it as a loss: `loss {} = …`", name.text))

@@ -4,7 +4,7 @@
 //! else reads it. Maps without operands (constants, positions) are computed where they are used.
 
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Step, StepKind, Where};
+use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Provenance, Step, StepKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes of a fused expression: its registers should stay in the first-level cache.
@@ -15,7 +15,7 @@ const MAX_INPUTS: usize = 16;
 /// Fuses element-wise steps.
 pub fn fuse(mut plan: Plan) -> Plan {
     let kept: BTreeSet<BufId> =
-        plan.outputs.iter().map(|o| o.buf).chain(plan.leaves.iter().filter_map(|l| l.next)).collect();
+        plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next)).collect();
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     let mut readers: BTreeMap<BufId, BTreeSet<usize>> = BTreeMap::new();
     let mut producer: BTreeMap<BufId, usize> = BTreeMap::new();
@@ -119,7 +119,7 @@ fn merge(first: &Step, second: &Step, needed: &dyn Fn(BufId) -> bool) -> Step {
     let known: BTreeMap<BufId, Reg> = o1.iter().map(|(r, o)| (o.buf, regs1[*r as usize])).collect();
     let regs2 = m.append(e2, i2, &o2[0].1.dims, &known);
     let mut outs: Vec<(Reg, Operand)> = Vec::new();
-    let mut origin: Vec<Where> = Vec::new();
+    let mut origin: Vec<Provenance> = Vec::new();
     for ((r, o), w) in o1.iter().zip(&first.origin) {
         if needed(o.buf) {
             outs.push((regs1[*r as usize], o.clone()));
@@ -131,7 +131,7 @@ fn merge(first: &Step, second: &Step, needed: &dyn Fn(BufId) -> bool) -> Step {
         origin.push(w.clone());
     }
     let kind = StepKind::Map { expr: m.expr, inputs: m.inputs, outs };
-    Step { kind, phase: second.phase, origin, reuse: Vec::new(), free: Vec::new(), flight: None }
+    Step { kind, phase: second.phase, origin, aliases: Vec::new(), free: Vec::new(), async_id: None }
 }
 
 struct Merged {

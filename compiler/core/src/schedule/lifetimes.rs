@@ -1,6 +1,6 @@
 //! When each buffer ends, which takes the storage of which, and the most that is alive at once.
 
-use meshwright_plan::{BufId, Collective, LeafKind, Operand, Plan, StepKind};
+use meshwright_plan::{BufId, Collective, Operand, Plan, ProgramInputKind, StepKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Adds lifetimes and sizes to a Plan whose steps are in their final order.
@@ -21,8 +21,8 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
         }
         let ends: Vec<BufId> =
             reads.iter().copied().filter(|b| last.get(b) == Some(&i) && !stays.contains(b)).collect();
-        let handed_on = pairs(&plan, i, &ends, &BTreeMap::new());
-        for b in reads.into_iter().filter(|b| !handed_on.iter().any(|p| p.0 == *b)) {
+        let donated = pairs(&plan, i, &ends, &BTreeMap::new());
+        for b in reads.into_iter().filter(|b| !donated.iter().any(|p| p.0 == *b)) {
             last.entry(b).and_modify(|l| *l = end.max(*l));
         }
     }
@@ -30,13 +30,14 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
     for (b, i) in last.into_iter().filter(|(b, _)| !stays.contains(b)) {
         ending.entry(i).or_default().push(b);
     }
-    let next: BTreeMap<BufId, BufId> = plan.leaves.iter().filter_map(|l| Some((l.buf, l.next?))).collect();
+    let next: BTreeMap<BufId, BufId> =
+        plan.program_inputs.iter().filter_map(|l| Some((l.buf, l.next?))).collect();
     for i in 0..plan.steps.len() {
         let ends = ending.remove(&i).unwrap_or_default();
         let reuse = pairs(&plan, i, &ends, &next);
         let step = &mut plan.steps[i];
         step.free = ends.into_iter().filter(|b| !reuse.iter().any(|r| r.0 == *b)).collect();
-        step.reuse = reuse;
+        step.aliases = reuse;
     }
     measure(&mut plan);
     plan
@@ -45,9 +46,9 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
 /// What outlives the step: outputs, next values, and parameters that the step does not change.
 pub(super) fn outlives(plan: &Plan) -> BTreeSet<BufId> {
     let mut stays: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).collect();
-    for l in &plan.leaves {
+    for l in &plan.program_inputs {
         stays.extend(l.next);
-        if l.next.is_none() && matches!(l.kind, LeafKind::Param | LeafKind::Moment) {
+        if l.next.is_none() && matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {
             stays.insert(l.buf);
         }
     }
@@ -56,7 +57,7 @@ pub(super) fn outlives(plan: &Plan) -> BTreeSet<BufId> {
 
 /// Which results take the storage of which operands: of a map, results of the same shape and dtype whose operand is read
 /// position by position; of an all-reduce, each result its operand's; of a softmax and of the gradient of a cross-entropy,
-/// the result its logits'. The verifier's [`super::verify::may_hand_on`] says the same of one pair.
+/// the result its logits'. The verifier's [`super::verify::may_donate`] says the same of one pair.
 fn pairs(plan: &Plan, at: usize, ends: &[BufId], next: &BTreeMap<BufId, BufId>) -> Vec<(BufId, BufId)> {
     let mut out: Vec<(BufId, BufId)> = Vec::new();
     let same = |a: &Operand, b: &Operand| a.dims == b.dims && plan.buffer(a.buf) == plan.buffer(b.buf);
@@ -105,20 +106,20 @@ fn measure(plan: &mut Plan) {
     let mesh = plan.mesh.clone();
     let bytes = |b: BufId| plan.buffer(b).largest_bytes(&mesh) as u64;
     let mut s = plan.summary.clone();
-    (s.parameter_bytes, s.moment_bytes, s.collective_bytes) = (0, 0, 0);
+    (s.parameter_bytes, s.optimizer_state_bytes, s.collective_bytes) = (0, 0, 0);
     let mut live: u64 = 0;
-    for l in &plan.leaves {
+    for l in &plan.program_inputs {
         live += bytes(l.buf);
         match l.kind {
-            LeafKind::Param => s.parameter_bytes += bytes(l.buf),
-            LeafKind::Moment => s.moment_bytes += bytes(l.buf),
+            ProgramInputKind::Param => s.parameter_bytes += bytes(l.buf),
+            ProgramInputKind::OptimizerState => s.optimizer_state_bytes += bytes(l.buf),
             _ => {}
         }
     }
     s.peak_bytes = live;
     for step in &plan.steps {
         for o in step.kind.writes() {
-            if !step.reuse.iter().any(|r| r.1 == o.buf) {
+            if !step.aliases.iter().any(|r| r.1 == o.buf) {
                 live += bytes(o.buf);
             }
         }
@@ -130,6 +131,6 @@ fn measure(plan: &mut Plan) {
             s.collective_bytes += c.bytes(plan).iter().sum::<usize>() as u64;
         }
     }
-    s.activation_bytes = s.peak_bytes - s.parameter_bytes - s.moment_bytes;
+    s.activation_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;
     plan.summary = s;
 }

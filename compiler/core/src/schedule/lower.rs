@@ -1,14 +1,14 @@
 //! Every instruction of an SPMD program becomes primitive steps on buffers. A rename moves nothing: the same buffer is read
 //! under another name.
 
-use crate::partition::{Instr, Move, Spmd, VersionId};
-use crate::step_graph::GoalKind;
+use crate::partition::{CopyId, Instr, Reshard, Spmd};
+use crate::step_graph::OutputKind;
 use meshwright_diag::Span;
-use meshwright_ops::{Emit, Id, Kind, LeafOp, Op, Type};
+use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{
-    Axis, BufId, Buffer, Collective, Copy, DType, Dim, Expr, Leaf, LeafKind, Operand, OutputDecl, Placement,
-    Plan, Step, StepKind, Summary, Where, largest_block,
+    Axis, BufId, Buffer, Collective, Copy, DType, Dim, Expr, Operand, OutputDecl, Placement, Plan,
+    ProgramInput, ProgramInputKind, Provenance, Step, StepKind, Summary, largest_shard,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
     let mut l = Lower {
         spmd,
         line_of,
-        operands: vec![None; spmd.versions.len()],
+        operands: vec![None; spmd.copies.len()],
         plan: Plan {
             version: Plan::VERSION,
             model: spmd.step.model.clone(),
@@ -30,7 +30,7 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
             float: spmd.step.float,
             inputs: spmd.step.inputs.clone(),
             buffers: Vec::new(),
-            leaves: Vec::new(),
+            program_inputs: Vec::new(),
             steps: Vec::new(),
             outputs: Vec::new(),
             summary: Summary::default(),
@@ -40,14 +40,14 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
     for instr in &spmd.instrs {
         l.instr(instr);
     }
-    for (goal, version) in spmd.step.goals.iter().zip(&spmd.goals) {
+    for (goal, version) in spmd.step.outputs.iter().zip(&spmd.outputs) {
         let operand = l.operand(*version);
         match goal.kind {
-            GoalKind::Scalar | GoalKind::Output => {
+            OutputKind::Scalar | OutputKind::Output => {
                 let out = OutputDecl { name: goal.name.clone(), buf: operand.buf, dims: operand.dims };
                 l.plan.outputs.push(out);
             }
-            GoalKind::Next(leaf) => l.next(leaf, goal.id, operand),
+            OutputKind::Next(leaf) => l.next(leaf, goal.id, operand),
         }
     }
     l.plan
@@ -63,7 +63,7 @@ struct Lower<'a> {
 }
 
 impl Lower<'_> {
-    fn operand(&self, v: VersionId) -> Operand {
+    fn operand(&self, v: CopyId) -> Operand {
         match &self.operands[v.0 as usize] {
             Some(o) => o.clone(),
             None => panic!("internal error: version {} is read before it is made", v.0),
@@ -76,30 +76,37 @@ impl Lower<'_> {
         Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }
 
-    fn origin(&self, id: Id, because: &str) -> Where {
+    fn origin(&self, id: Id, because: &str) -> Provenance {
         let node = self.spmd.step.graph.node(id);
         let value = if node.origin.name.is_empty() {
             node.op.name().to_string()
         } else {
             node.origin.name.to_string()
         };
-        Where { value, line: (self.line_of)(node.origin.span), because: because.into() }
+        Provenance { value, line: (self.line_of)(node.origin.span), because: because.into() }
     }
 
     fn push(&mut self, kind: StepKind, id: Id, because: &str, phase: meshwright_plan::Phase) {
         let origin = kind.writes().iter().map(|_| self.origin(id, because)).collect();
-        self.plan.steps.push(Step { kind, phase, origin, reuse: Vec::new(), free: Vec::new(), flight: None });
+        self.plan.steps.push(Step {
+            kind,
+            phase,
+            origin,
+            aliases: Vec::new(),
+            free: Vec::new(),
+            async_id: None,
+        });
     }
 
     fn instr(&mut self, instr: &Instr) {
         let out = instr.out();
-        let version = self.spmd.version(out).clone();
+        let version = self.spmd.copy(out).clone();
         let id = version.value;
         let graph = &self.spmd.step.graph;
         let ty = graph.ty(id).clone();
         let phase = graph.node(id).origin.phase;
         match instr {
-            Instr::Leaf { .. } => {
+            Instr::Input { .. } => {
                 let o = self.buffer(ty.dtype, &ty.dims, &version.placement);
                 self.leaf(id, &o);
                 self.operands[out.0 as usize] = Some(o);
@@ -120,7 +127,7 @@ impl Lower<'_> {
                 self.operands[out.0 as usize] = Some(o);
                 self.count_flops(id, loops);
             }
-            Instr::Move { kind, from, cause, .. } => {
+            Instr::Reshard { kind, from, cause, .. } => {
                 let from = self.operand(*from);
                 let to = self.buffer(ty.dtype, &from.dims, &version.placement);
                 self.operands[out.0 as usize] = Some(to.clone());
@@ -135,25 +142,34 @@ impl Lower<'_> {
     fn count_flops(&mut self, id: Id, loops: &BTreeMap<Dim, Vec<Axis>>) {
         let graph = &self.spmd.step.graph;
         let mesh = &self.spmd.mesh;
-        let size = |d: Dim| largest_block(d.size, loops.get(&d).map_or(&[][..], Vec::as_slice), mesh) as u64;
+        let size = |d: Dim| largest_shard(d.size, loops.get(&d).map_or(&[][..], Vec::as_slice), mesh) as u64;
         self.plan.summary.flops += graph.node(id).op.flops(&graph.input_types(id), graph.ty(id), &size);
     }
 
     fn leaf(&mut self, id: Id, o: &Operand) {
         let node = self.spmd.step.graph.node(id);
-        let Kind::Leaf(leaf) = node.op.kind() else { return };
+        let Kind::Input(leaf) = node.op.kind() else { return };
         let (kind, name, init) = match leaf {
-            LeafOp::Input { name } => (LeafKind::Input, name, None),
-            LeafOp::Param { path, init } | LeafOp::State { path, init } => {
-                (LeafKind::Param, path, Some(init))
+            InputOpKind::Input { name } => (ProgramInputKind::Input, name, None),
+            InputOpKind::Param { path, init } | InputOpKind::State { path, init } => {
+                (ProgramInputKind::Param, path, Some(init))
             }
-            LeafOp::Moment { path, init } => (LeafKind::Moment, path, Some(init)),
-            LeafOp::StepNumber => (LeafKind::StepNumber, "step".into(), None),
+            InputOpKind::OptimizerState { path, init } => {
+                (ProgramInputKind::OptimizerState, path, Some(init))
+            }
+            InputOpKind::StepNumber => (ProgramInputKind::StepNumber, "step".into(), None),
         };
         if init.is_some() {
-            self.leaf_of.insert(id, self.plan.leaves.len());
+            self.leaf_of.insert(id, self.plan.program_inputs.len());
         }
-        self.plan.leaves.push(Leaf { kind, name, buf: o.buf, dims: o.dims.clone(), init, next: None });
+        self.plan.program_inputs.push(ProgramInput {
+            kind,
+            name,
+            buf: o.buf,
+            dims: o.dims.clone(),
+            init,
+            next: None,
+        });
     }
 
     fn op(
@@ -202,13 +218,13 @@ impl Lower<'_> {
     /// Binds the next value of a leaf: stored as the leaf is, in a buffer of its own.
     fn next(&mut self, leaf: Id, value: Id, o: Operand) {
         let Some(i) = self.leaf_of.get(&leaf).copied() else { return };
-        let l = &self.plan.leaves[i];
+        let l = &self.plan.program_inputs[i];
         if o.buf == l.buf {
             // It stays as it is.
             return;
         }
         let taken: BTreeSet<BufId> =
-            self.plan.leaves.iter().flat_map(|l| l.next.into_iter().chain([l.buf])).collect();
+            self.plan.program_inputs.iter().flat_map(|l| l.next.into_iter().chain([l.buf])).collect();
         let mut buf = o.buf;
         if o.dims != l.dims || taken.contains(&o.buf) {
             let dims = l.dims.clone();
@@ -219,7 +235,7 @@ impl Lower<'_> {
             let out = Operand { buf, dims };
             self.push(StepKind::Copy(Copy { from: o, out }), value, "", meshwright_plan::Phase::Update);
         }
-        self.plan.leaves[i].next = Some(buf);
+        self.plan.program_inputs[i].next = Some(buf);
     }
 }
 
@@ -242,20 +258,20 @@ fn scalar(op: &dyn Op, x: &[&Type], y: &Type) -> Option<(Expr, Vec<Reg>, Reg)> {
     Some((expr, loads, reg))
 }
 
-fn step_of(kind: &Move, from: Operand, to: Operand) -> StepKind {
+fn step_of(kind: &Reshard, from: Operand, to: Operand) -> StepKind {
     StepKind::Collective(match kind {
-        Move::AllReduce { axes, monoid } => {
+        Reshard::AllReduce { axes, monoid } => {
             Collective::AllReduce { axes: axes.clone(), monoid: *monoid, from: vec![from], to: vec![to] }
         }
-        Move::ReduceScatter { axis, monoid, dim } => {
+        Reshard::ReduceScatter { axis, monoid, dim } => {
             Collective::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim, from, to }
         }
-        Move::AllGather { axis, dim } => Collective::AllGather { axis: *axis, dim: *dim, from, to },
-        Move::AllToAll { axis, join, split } => {
+        Reshard::AllGather { axis, dim } => Collective::AllGather { axis: *axis, dim: *dim, from, to },
+        Reshard::AllToAll { axis, join, split } => {
             Collective::AllToAll { axis: *axis, join: *join, split: *split, from, to }
         }
-        Move::Permute { axes, dim, .. } => Collective::Permute { axes: axes.clone(), dim: *dim, from, to },
-        Move::Slice { .. } | Move::Cut { .. } => return StepKind::Copy(Copy { from, out: to }),
+        Reshard::Permute { axes, dim, .. } => Collective::Permute { axes: axes.clone(), dim: *dim, from, to },
+        Reshard::Slice { .. } | Reshard::Cut { .. } => return StepKind::Copy(Copy { from, out: to }),
     })
 }
 

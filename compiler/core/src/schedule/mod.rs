@@ -1,13 +1,13 @@
 //! From an SPMD program to a Plan: primitive steps, buckets of collectives, fused element-wise steps, collectives in flight, buffer lifetimes.
 
-mod bundle;
+mod bucket;
 mod fuse;
 mod lifetimes;
 mod lower;
 mod overlap;
 mod verify;
 
-pub use bundle::bundle;
+pub use bucket::bucket;
 pub use fuse::fuse;
 pub use lifetimes::lifetimes;
 pub use lower::{LineOf, lower};

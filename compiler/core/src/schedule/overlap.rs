@@ -153,7 +153,7 @@ impl Schedule {
         }
         if let StepKind::Collective(_) = &step.kind {
             // Numbered anew at the end.
-            step.flight = Some(place as u32);
+            step.async_id = Some(place as u32);
             self.flying.push((place, step.kind.writes().iter().map(|o| o.buf).collect()));
         }
         self.out.push(step);
@@ -165,11 +165,11 @@ impl Schedule {
         self.flying.remove(i);
         self.held.remove(&place);
         let flight = Some(place as u32);
-        let Some(start) = self.out.iter().rev().find(|s| s.flight == flight) else { return };
+        let Some(start) = self.out.iter().rev().find(|s| s.async_id == flight) else { return };
         let to = start.kind.writes().into_iter().cloned().collect();
         let kind = StepKind::Wait { to };
         let (phase, origin) = (self.out.last().map_or(start.phase, |s| s.phase), start.origin.clone());
-        self.out.push(Step { kind, phase, origin, reuse: Vec::new(), free: Vec::new(), flight });
+        self.out.push(Step { kind, phase, origin, aliases: Vec::new(), free: Vec::new(), async_id: flight });
     }
 }
 
@@ -179,14 +179,14 @@ fn number(steps: Vec<Step>) -> Vec<Step> {
     for step in steps {
         let waits = matches!(step.kind, StepKind::Wait { .. });
         match out.last_mut() {
-            Some(start) if waits && start.flight == step.flight => start.flight = None,
+            Some(start) if waits && start.async_id == step.async_id => start.async_id = None,
             _ => out.push(step),
         }
     }
     let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
     for step in &mut out {
         let next = numbers.len() as u32;
-        step.flight = step.flight.map(|f| *numbers.entry(f).or_insert(next));
+        step.async_id = step.async_id.map(|f| *numbers.entry(f).or_insert(next));
     }
     out
 }
@@ -229,7 +229,8 @@ mod tests {
     use super::super::verify_plan;
     use super::*;
     use meshwright_plan::{
-        Axis, Buffer, DType, Dim, Expr, Extent, Leaf, LeafKind, Mesh, Monoid, Operand, OutputDecl, Where,
+        Axis, Buffer, DType, Dim, Expr, Extent, Mesh, Monoid, Operand, OutputDecl, ProgramInput,
+        ProgramInputKind, Provenance,
     };
 
     const SIZE: usize = 64;
@@ -239,8 +240,8 @@ mod tests {
     }
 
     fn step(kind: StepKind) -> Step {
-        let origin = kind.writes().iter().map(|_| Where::default()).collect();
-        Step { kind, phase: Phase::Forward, origin, reuse: Vec::new(), free: Vec::new(), flight: None }
+        let origin = kind.writes().iter().map(|_| Provenance::default()).collect();
+        Step { kind, phase: Phase::Forward, origin, aliases: Vec::new(), free: Vec::new(), async_id: None }
     }
 
     fn sum(from: u32, to: u32) -> Step {
@@ -273,8 +274,8 @@ mod tests {
         let whole = Extent { size: SIZE, axes: Vec::new(), window: None };
         let cut = Extent { axes: vec![Axis(0)], ..whole.clone() };
         let extents = |b: usize| vec![if split.contains(&(b as u32)) { cut.clone() } else { whole.clone() }];
-        let leaf = |b: u32| Leaf {
-            kind: LeafKind::Input,
+        let leaf = |b: u32| ProgramInput {
+            kind: ProgramInputKind::Input,
             name: format!("x{b}"),
             buf: BufId(b),
             dims: operand(b).dims,
@@ -291,7 +292,7 @@ mod tests {
             float: DType::F32,
             inputs: Vec::new(),
             buffers: (0..buffers).map(|b| Buffer { dtype: DType::F32, extents: extents(b) }).collect(),
-            leaves: std::iter::once(0).chain(split.iter().copied()).map(leaf).collect(),
+            program_inputs: std::iter::once(0).chain(split.iter().copied()).map(leaf).collect(),
             steps,
             outputs: vec![OutputDecl { name: "y".into(), buf: BufId(last), dims: operand(last).dims }],
             summary: Default::default(),
@@ -303,7 +304,7 @@ mod tests {
         let after = lifetimes(within(before, limit));
         let found = verify_plan(&after);
         assert!(found.is_empty(), "{found:?}\n{}", crate::print::plan(&after));
-        let name = |s: &Step| match s.flight {
+        let name = |s: &Step| match s.async_id {
             Some(f) => format!("{} {f}", s.kind.name()),
             None => s.kind.name().to_string(),
         };
@@ -316,7 +317,7 @@ mod tests {
         let (names, after) = scheduled(plan(6, &[], steps), FLIGHT_BYTES);
         assert_eq!(names, ["map", "all_reduce 0", "map", "map", "wait 0", "map"]);
         // It takes its operand's storage where it starts: that is not held twice.
-        assert_eq!(after.steps[1].reuse, [(BufId(1), BufId(3))]);
+        assert_eq!(after.steps[1].aliases, [(BufId(1), BufId(3))]);
     }
 
     #[test]
@@ -331,7 +332,7 @@ mod tests {
         let steps = vec![map(&[0], 1), sum(1, 2), map(&[1], 3), map(&[3], 4), map(&[2, 4], 5)];
         let (names, after) = scheduled(plan(6, &[], steps), FLIGHT_BYTES);
         assert_eq!(names, ["map", "all_reduce 0", "map", "map", "wait 0", "map"]);
-        assert!(after.steps[1].reuse.is_empty() && after.steps[4].free == [BufId(1)], "{after:?}");
+        assert!(after.steps[1].aliases.is_empty() && after.steps[4].free == [BufId(1)], "{after:?}");
     }
 
     #[test]

@@ -9,13 +9,15 @@
 //!    are not read; it is waited for once, with all its results. Flights are numbered in the order of starts.
 //! 6. A collective's result has the extents that its operand and its axes give.
 
-use meshwright_plan::{Axis, BufId, Collective, Extent, Leaf, LeafKind, Operand, Plan, Step, StepKind};
+use meshwright_plan::{
+    Axis, BufId, Collective, Extent, Operand, Plan, ProgramInput, ProgramInputKind, Step, StepKind,
+};
 use std::collections::BTreeSet;
 
 /// Every violation, in words; empty for a sound Plan.
 pub fn verify_plan(plan: &Plan) -> Vec<String> {
     let mut v = Vec::new();
-    let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();
+    let mut alive: BTreeSet<BufId> = plan.program_inputs.iter().map(|l| l.buf).collect();
     let mut written = alive.clone();
     let mut flights = Flights::default();
     for (i, step) in plan.steps.iter().enumerate() {
@@ -40,9 +42,9 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
             alive.insert(o.buf);
         }
         shapes(plan, &step.kind, &at, &mut v);
-        for (from, to) in &step.reuse {
-            let fits = plan.buffer(*from) == plan.buffer(*to) && may_hand_on(&step.kind, *from, *to);
-            if !alive.remove(from) || !fits || step.reuse.iter().filter(|r| r.1 == *to).count() > 1 {
+        for (from, to) in &step.aliases {
+            let fits = plan.buffer(*from) == plan.buffer(*to) && may_donate(&step.kind, *from, *to);
+            if !alive.remove(from) || !fits || step.aliases.iter().filter(|r| r.1 == *to).count() > 1 {
                 v.push(format!("{at}: storage of {} cannot go to {}", from.0, to.0));
             }
         }
@@ -59,10 +61,11 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
         .flat_map(|s| s.kind.reads().into_iter().chain(s.kind.writes()))
         .map(|o| o.buf)
         .collect();
-    let keeps = |l: &&Leaf| matches!(l.kind, LeafKind::Param | LeafKind::Moment);
+    let keeps =
+        |l: &&ProgramInput| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState);
     let mut stays: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).collect();
-    stays.extend(plan.leaves.iter().filter_map(|l| l.next));
-    stays.extend(plan.leaves.iter().filter(keeps).filter(|l| l.next.is_none()).map(|l| l.buf));
+    stays.extend(plan.program_inputs.iter().filter_map(|l| l.next));
+    stays.extend(plan.program_inputs.iter().filter(keeps).filter(|l| l.next.is_none()).map(|l| l.buf));
     for b in alive.iter().filter(|b| used.contains(b) && !stays.contains(b)) {
         v.push(format!("buffer {} never ends", b.0));
     }
@@ -71,7 +74,7 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
             v.push(format!("output `{}` has ended", o.name));
         }
     }
-    for l in &plan.leaves {
+    for l in &plan.program_inputs {
         if keeps(&l) && !alive.contains(&l.next.unwrap_or(l.buf)) {
             v.push(format!("`{}` has ended", l.name));
         }
@@ -96,7 +99,7 @@ impl Flights {
         let of = |operands: Vec<&Operand>| operands.into_iter().map(|o| o.buf).collect::<Vec<_>>();
         let (reads, writes) = (of(step.kind.reads()), of(step.kind.writes()));
         if matches!(step.kind, StepKind::Wait { .. }) {
-            match self.open.iter().position(|f| Some(f.0) == step.flight) {
+            match self.open.iter().position(|f| Some(f.0) == step.async_id) {
                 Some(i) => {
                     let (_, _, results) = self.open.remove(i);
                     if results != reads {
@@ -111,15 +114,14 @@ impl Flights {
                 v.push(format!("{at}: reads buffer {}, which is in flight ({flight})", b.0));
             }
         }
-        let handed_on: Vec<BufId> = step.reuse.iter().map(|r| r.0).collect();
+        let donated: Vec<BufId> = step.aliases.iter().map(|r| r.0).collect();
         for (flight, operands, results) in &self.open {
-            for b in
-                step.free.iter().chain(&handed_on).filter(|b| operands.contains(b) || results.contains(b))
+            for b in step.free.iter().chain(&donated).filter(|b| operands.contains(b) || results.contains(b))
             {
                 v.push(format!("{at}: ends buffer {}, which is in flight ({flight})", b.0));
             }
         }
-        match (&step.kind, step.flight) {
+        match (&step.kind, step.async_id) {
             (StepKind::Wait { .. }, _) | (_, None) => {}
             (StepKind::Collective(_), Some(flight)) => {
                 if flight != self.started {
@@ -129,7 +131,7 @@ impl Flights {
                 if let Some(b) = step.free.iter().find(|b| reads.contains(b) || writes.contains(b)) {
                     v.push(format!("{at}: ends buffer {}, which it has just sent off", b.0));
                 }
-                let operands = reads.into_iter().filter(|b| !handed_on.contains(b)).collect();
+                let operands = reads.into_iter().filter(|b| !donated.contains(b)).collect();
                 self.open.push((flight, operands, writes));
             }
             (_, Some(_)) => v.push(format!("{at}: is no collective and has a flight")),
@@ -145,7 +147,7 @@ impl Flights {
 
 /// Whether a step may write `to` into the storage of `from`: every element of the result depends on none of `from` but
 /// that at its own position, or for softmax and the gradient of a cross-entropy on those of its own row.
-pub(super) fn may_hand_on(kind: &StepKind, from: BufId, to: BufId) -> bool {
+pub(super) fn may_donate(kind: &StepKind, from: BufId, to: BufId) -> bool {
     let in_step = |reads: &[Operand], out: &Operand| {
         let mut of: Vec<&Operand> = reads.iter().filter(|o| o.buf == from).collect();
         let read = !of.is_empty();

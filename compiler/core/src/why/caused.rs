@@ -1,7 +1,7 @@
 //! The collectives that a split brings about.
 
 use super::{Caused, Teller};
-use crate::partition::{Instr, Move, VersionId};
+use crate::partition::{CopyId, Instr, Reshard};
 use crate::print::describe_move;
 use meshwright_ops::Id;
 use meshwright_plan::{Axis, Dim};
@@ -13,27 +13,27 @@ impl Teller<'_> {
     pub(super) fn caused(&self, id: Id, dim: Dim) -> Vec<Caused> {
         let spmd = self.spmd;
         let mut out = Vec::new();
-        let split = |v: VersionId, a: Axis| {
-            let v = spmd.version(v);
+        let split = |v: CopyId, a: Axis| {
+            let v = spmd.copy(v);
             v.value == id && v.placement.axes(dim).contains(&a)
         };
         let all: Vec<Axis> = (0..spmd.mesh.axes.len()).map(|i| Axis(i as u8)).collect();
-        let mut open: BTreeSet<(VersionId, Axis)> = BTreeSet::new();
+        let mut open: BTreeSet<(CopyId, Axis)> = BTreeSet::new();
         for instr in &spmd.instrs {
             match instr {
-                Instr::Leaf { .. } => {}
+                Instr::Input { .. } => {}
                 Instr::Op { inputs, loops, out: made } => {
                     for a in &all {
                         let begins = loops.get(&dim).is_some_and(|l| l.contains(a))
                             && inputs.iter().any(|v| split(*v, *a));
                         let goes_on = inputs.iter().any(|v| open.contains(&(*v, *a)));
-                        if (begins || goes_on) && spmd.version(*made).placement.partial.contains_key(a) {
+                        if (begins || goes_on) && spmd.copy(*made).placement.partial.contains_key(a) {
                             open.insert((*made, *a));
                         }
                     }
                 }
-                Instr::Move { kind, from, out: made, cause } => {
-                    let (old, new) = (&spmd.version(*from).placement, &spmd.version(*made).placement);
+                Instr::Reshard { kind, from, out: made, cause } => {
+                    let (old, new) = (&spmd.copy(*from).placement, &spmd.copy(*made).placement);
                     let finished: Vec<Axis> =
                         old.partial.keys().copied().filter(|a| !new.partial.contains_key(a)).collect();
                     for (v, a) in open.clone() {
@@ -44,14 +44,14 @@ impl Teller<'_> {
                     let moved: Vec<Axis> =
                         all.iter().copied().filter(|a| split(*from, *a) != split(*made, *a)).collect();
                     let of_sum = finished.iter().any(|a| open.contains(&(*from, *a)));
-                    if !of_sum && moved.is_empty() || matches!(kind, Move::Slice { .. }) {
+                    if !of_sum && moved.is_empty() || matches!(kind, Reshard::Slice { .. }) {
                         continue;
                     }
                     let mut over = finished;
                     over.extend(moved.into_iter().filter(|a| !old.partial.contains_key(a)));
                     let how = describe_move(kind, spmd);
-                    let value = spmd.version(*from).value;
-                    let measured = if matches!(kind, Move::AllGather { .. }) { *made } else { *from };
+                    let value = spmd.copy(*from).value;
+                    let measured = if matches!(kind, Reshard::AllGather { .. }) { *made } else { *from };
                     out.push(Caused {
                         op: how.split(['[', ' ']).next().unwrap_or("").into(),
                         axes: self.axis_names(&over),

@@ -14,8 +14,8 @@ pub(super) fn names(spmd: &Spmd) -> BTreeMap<String, Vec<Id>> {
     let mut out: BTreeMap<String, Vec<Id>> = BTreeMap::new();
     let mut rest: BTreeMap<String, Vec<Id>> = BTreeMap::new();
     let mut told = BTreeSet::new();
-    for instr in spmd.instrs.iter().filter(|i| !matches!(i, Instr::Move { .. })) {
-        let id = spmd.version(instr.out()).value;
+    for instr in spmd.instrs.iter().filter(|i| !matches!(i, Instr::Reshard { .. })) {
+        let id = spmd.copy(instr.out()).value;
         if !told.insert(id) {
             continue;
         }

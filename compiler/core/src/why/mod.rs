@@ -9,10 +9,10 @@ pub use text::text;
 
 use crate::explain::shown;
 use crate::layout::{Layout, Rule, RuleDim, Scope};
-use crate::partition::{Instr, Reason, Refusal, Spmd, VersionId};
+use crate::partition::{CopyId, Instr, Reason, Refusal, Spmd};
 use meshwright_diag::{Diagnostic, Location, Span};
 use meshwright_ops::{Id, Kind};
-use meshwright_plan::{Axis, Dim, Phase, largest_block};
+use meshwright_plan::{Axis, Dim, Phase, largest_shard};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -131,14 +131,14 @@ impl Teller<'_> {
     }
 
     /// The version in which a value is made.
-    fn made(&self, id: Id) -> Option<VersionId> {
-        let moved = |i: &&Instr| !matches!(i, Instr::Move { .. });
+    fn made(&self, id: Id) -> Option<CopyId> {
+        let moved = |i: &&Instr| !matches!(i, Instr::Reshard { .. });
         let mut outs = self.spmd.instrs.iter().filter(moved).map(Instr::out);
-        outs.find(|v| self.spmd.version(*v).value == id)
+        outs.find(|v| self.spmd.copy(*v).value == id)
     }
 
     fn axes(&self, id: Id, dim: Dim) -> &[Axis] {
-        self.made(id).map_or(&[], |v| self.spmd.version(v).placement.axes(dim))
+        self.made(id).map_or(&[], |v| self.spmd.copy(v).placement.axes(dim))
     }
 
     fn place(&self, id: Id) -> Option<Location> {
@@ -148,7 +148,7 @@ impl Teller<'_> {
     fn answer(&self, id: Id, dim: Dim) -> Why {
         let g = &self.spmd.step.graph;
         let axes = self.axes(id, dim);
-        let placement = self.made(id).map(|v| self.spmd.version(v).placement.clone()).unwrap_or_default();
+        let placement = self.made(id).map(|v| self.spmd.copy(v).placement.clone()).unwrap_or_default();
         let mut chain = Vec::new();
         self.tell(id, dim, &mut chain, &mut BTreeSet::new());
         Why {
@@ -157,7 +157,7 @@ impl Teller<'_> {
             dim: g.dims.name(dim).into(),
             size: dim.size,
             axes: self.axis_names(axes),
-            block: largest_block(dim.size, axes, &self.spmd.mesh),
+            block: largest_shard(dim.size, axes, &self.spmd.mesh),
             split_by: placement.describe(&g.dims, &self.spmd.mesh),
             chain,
             collectives: self.caused(id, dim),
@@ -240,8 +240,8 @@ impl Teller<'_> {
                 }
             }
             // Of interest to a dim that would be split over that axis.
-            Reason::Unfinished { axis, .. } if !self.ruled(id, dim).contains(axis) => {}
-            Reason::Unfinished { axis, operands } => {
+            Reason::Partial { axis, .. } if !self.ruled(id, dim).contains(axis) => {}
+            Reason::Partial { axis, operands } => {
                 let who: Vec<String> = operands.iter().map(|o| format!("`{}`", self.describe(*o))).collect();
                 let verb = if who.len() == 1 { "is" } else { "are" };
                 say(
@@ -313,13 +313,13 @@ impl Teller<'_> {
                 say("renamed", format!("it is `{}` {called}", self.describe(*operand)));
                 next.push((*operand, on));
             }
-            Reason::Anywhere => {
+            Reason::Rematerializable => {
                 say(
                     "anywhere",
                     "it can be made in any placement at no cost: each user has it as it needs it".into(),
                 );
             }
-            Reason::Finished { to, by_rules } => {
+            Reason::Reduced { to, by_rules } => {
                 let to = match to.describe(&g.dims, mesh) {
                     whole if whole == "-" => "whole".to_string(),
                     split => split,

@@ -6,8 +6,8 @@ use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Patch, Rendere
 use super::bytes;
 use crate::{Diagnostic, FileId, Fix, Severity, Sources};
 
-/// The message with its places, notes, helps and fixes, ending in a line end; `colour` adds ANSI codes.
-pub fn full(diagnostic: &Diagnostic, sources: &Sources, colour: bool) -> String {
+/// The message with its places, notes, helps and fixes, ending in a line end; `color` adds ANSI codes.
+pub fn full(diagnostic: &Diagnostic, sources: &Sources, color: bool) -> String {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -25,7 +25,7 @@ pub fn full(diagnostic: &Diagnostic, sources: &Sources, colour: bool) -> String 
     }
     let mut report = vec![main];
     report.extend(diagnostic.fixes.iter().map(|f| fix(f, sources)));
-    let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+    let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     let text = renderer.decor_style(DecorStyle::Ascii).render(&report);
     text.lines().map(str::trim_end).fold(String::new(), |out, line| out + line + "\n")
 }
@@ -64,6 +64,6 @@ fn fix<'a>(fix: &'a Fix, sources: &'a Sources) -> Group<'a> {
 }
 
 /// All of them, a blank line between each two.
-pub fn full_all(diagnostics: &[Diagnostic], sources: &Sources, colour: bool) -> String {
-    diagnostics.iter().map(|d| full(d, sources, colour)).collect::<Vec<_>>().join("\n")
+pub fn full_all(diagnostics: &[Diagnostic], sources: &Sources, color: bool) -> String {
+    diagnostics.iter().map(|d| full(d, sources, color)).collect::<Vec<_>>().join("\n")
 }

@@ -83,6 +83,6 @@ pub fn json(diagnostic: &Diagnostic, sources: &Sources) -> String {
             })
             .collect(),
     };
-    // Strings, numbers and bools in structs always serialise.
+    // Strings, numbers and bools in structs always serialize.
     serde_json::to_string(&message).unwrap_or_default()
 }

@@ -4,7 +4,7 @@ use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, DimNames, Expr};
 
-/// Conversion to a dtype: float to integer truncates towards zero, non-zero is true, true is 1.
+/// Conversion to a dtype: float to integer truncates toward zero, non-zero is true, true is 1.
 #[derive(Clone, Debug)]
 pub struct Cast {
     /// The new dtype.

@@ -1,5 +1,5 @@
 //! Contraction: the product of any number of values, summed over the dims that the result lacks. `a * b` is one that sums
-//! nothing; `sum[d](a * b)` is one by definition, so that the product is never materialised.
+//! nothing; `sum[d](a * b)` is one by definition, so that the product is never materialized.
 
 use crate::family::{float, integer};
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};

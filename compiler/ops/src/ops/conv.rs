@@ -5,7 +5,7 @@ use super::slides::{Has, OPTIONS, replaced, slides};
 use crate::family::float;
 use crate::{Call, Family, Form, Graph, Id, OpError, Sample, Setting};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, Part, Slide};
+use meshwright_plan::{Dim, Part, SlidingWindow};
 
 const FORM: Form = Form::Bracket { args: 2, more: false, options: OPTIONS };
 
@@ -117,7 +117,7 @@ fn conv_samples() -> Vec<Sample> {
             vec![float(&[b, r7]), float(&[k3]), float(&[("n", 4)])],
             |g, x| {
                 let find = |d: &str| g.dims.find(d).ok_or_else(|| OpError::new(codes::E0201, format!("no dim `{d}`")));
-                let slide = Slide { wide: find("r")?, narrow: find("n")?, tap: find("k")?, stride: 2, dilation: 1, low: 1 };
+                let slide = SlidingWindow { wide: find("r")?, narrow: find("n")?, tap: find("k")?, stride: 2, dilation: 1, low: 1 };
                 let out = vec![find("b")?, find("n")?];
                 let y = g.op(Convolve { slides: vec![slide], gives: Part::Result, out }, &x[..2]);
                 Ok(g.product(&[y, x[2]]))
@@ -176,7 +176,7 @@ fn build(g: &mut Graph, c: &Call, gives: Part) -> Result<Id, OpError> {
 }
 
 /// The dims behind `;`: both operands have them.
-fn summed(g: &Graph, c: &Call, slides: &[Slide], has: [&[Dim]; 2]) -> Result<Vec<Dim>, OpError> {
+fn summed(g: &Graph, c: &Call, slides: &[SlidingWindow], has: [&[Dim]; 2]) -> Result<Vec<Dim>, OpError> {
     let mut out = Vec::new();
     if c.groups.len() > 2 {
         let text = format!("`{}[…]` takes windows and, behind one `;`, the dims that are summed", c.name);

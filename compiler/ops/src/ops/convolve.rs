@@ -4,7 +4,7 @@
 use crate::family::float;
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Monoid, Operand, Part, Slide, StepKind};
+use meshwright_plan::{Dim, DimNames, Monoid, Operand, Part, SlidingWindow, StepKind};
 
 /// One of input, kernel and result, from the two others in that order. With `i = n * stride + t * dilation - low`,
 /// `result[n] = sum over t and the dims that input and kernel alone share of input[i] * kernel[t]`, and the others are its
@@ -12,7 +12,7 @@ use meshwright_plan::{Dim, DimNames, Monoid, Operand, Part, Slide, StepKind};
 #[derive(Clone, Debug)]
 pub struct Convolve {
     /// How each kernel dim slides.
-    pub slides: Vec<Slide>,
+    pub slides: Vec<SlidingWindow>,
     /// Which of the three is made.
     pub gives: Part,
     /// Dims of the result in order. Every dim that does not slide is in two of the three tensors or in all.
@@ -35,9 +35,9 @@ pub(crate) static FAMILY: &[Family] = &[Family {
                 }
                 let find = |d: &str| g.dims.find(d).ok_or_else(|| OpError::new(codes::E0201, format!("no dim `{d}`")));
                 let slide = if strided {
-                    Slide { wide: find("i")?, narrow: find("n")?, tap: find("k")?, stride: 2, dilation: 1, low: 1 }
+                    SlidingWindow { wide: find("i")?, narrow: find("n")?, tap: find("k")?, stride: 2, dilation: 1, low: 1 }
                 } else {
-                    Slide { wide: find("i")?, narrow: find("i")?, tap: find("k")?, stride: 1, dilation: 1, low: 1 }
+                    SlidingWindow { wide: find("i")?, narrow: find("i")?, tap: find("k")?, stride: 1, dilation: 1, low: 1 }
                 };
                 let out = out.iter().map(|d| find(d)).collect::<Result<Vec<Dim>, OpError>>()?;
                 Ok(g.op(Convolve { slides: vec![slide], gives, out }, x))
@@ -159,7 +159,7 @@ impl Op for Convolve {
         let mut all: Vec<&Type> = x.to_vec();
         all.push(y);
         let rest: u64 = union(all).into_iter().filter(|d| !self.slides(*d)).map(size).product();
-        let along = |s: &Slide| match self.gives {
+        let along = |s: &SlidingWindow| match self.gives {
             Part::Input => (size(s.wide) * s.tap.size as u64).div_ceil(s.stride as u64),
             _ => size(s.narrow) * s.tap.size as u64,
         };
@@ -175,7 +175,7 @@ impl Op for Convolve {
             union(all).into_iter().filter(|d| !self.slides(*d)).collect()
         };
         // Positions of all that does not slide, then of every narrow dim, then of every tap.
-        let along = |f: fn(&Slide) -> Dim| -> Vec<Dim> { self.slides.iter().map(f).collect() };
+        let along = |f: fn(&SlidingWindow) -> Dim| -> Vec<Dim> { self.slides.iter().map(f).collect() };
         let (wide, narrow, tap) = (along(|s| s.wide), along(|s| s.narrow), along(|s| s.tap));
         let loops = [rest.as_slice(), &narrow, &tap].concat();
         let names = [&wide, &tap, &narrow].map(|d| [rest.as_slice(), d].concat());

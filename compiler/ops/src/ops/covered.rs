@@ -3,13 +3,13 @@
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
-use meshwright_plan::{DType, DimNames, Expr, Slide};
+use meshwright_plan::{DType, DimNames, Expr, SlidingWindow};
 
 /// The number of taps that meet an element, along the positions of a slide. A function of the position alone.
 #[derive(Clone, Debug)]
 pub struct Covered {
     /// How the window slides.
-    pub slide: Slide,
+    pub slide: SlidingWindow,
     /// Dtype of the count.
     pub dtype: DType,
 }
@@ -25,18 +25,18 @@ pub(crate) static FAMILY: &[Family] = &[Family {
             Sample::new(label, vec![crate::family::float(&[("n", 5), ("i", 9)])], move |g: &mut Graph, x: &[Id]| {
                 let dims = g.ty(x[0]).dims.clone();
                 let tap = g.dims.find("tap").unwrap_or_else(|| g.dims.add("tap", tap));
-                let slide = Slide { wide: dims[1], narrow: dims[0], tap, stride, dilation, low };
+                let slide = SlidingWindow { wide: dims[1], narrow: dims[0], tap, stride, dilation, low };
                 let count = g.op(Covered { slide, dtype: DType::F64 }, &[]);
                 Ok(g.product(&[count, x[0]]))
             })
         };
-        vec![sample("neighbours", 3, 2, 1, 1), sample("every other", 3, 2, 2, 3)]
+        vec![sample("neighbors", 3, 2, 1, 1), sample("every other", 3, 2, 2, 3)]
     },
 }];
 
 impl Covered {
     /// Whether every position covers as many elements as there are taps.
-    pub fn is_constant(slide: &Slide) -> bool {
+    pub fn is_constant(slide: &SlidingWindow) -> bool {
         slide.low == 0 && slide.narrow.size.saturating_sub(1) * slide.stride + slide.reach() < slide.wide.size
     }
 }
@@ -55,7 +55,7 @@ impl Op for Covered {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Generator
+        Kind::Rematerializable
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

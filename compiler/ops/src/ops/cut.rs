@@ -139,7 +139,7 @@ impl Op for Cut {
             if *d == self.dim { order.extend(&self.to) } else { order.push(*d) }
         }
         let out = e.output(&order);
-        e.push(StepKind::Cut { from, dim: self.dim, to: self.to.clone(), out });
+        e.push(StepKind::SplitDim { from, dim: self.dim, to: self.to.clone(), out });
     }
 
     fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
@@ -202,7 +202,7 @@ impl Op for Join {
         }
         let from = e.reordered(&from, &order);
         let out = e.output(&result);
-        e.push(StepKind::Join { from, dims: self.dims.clone(), to: self.to, out });
+        e.push(StepKind::MergeDims { from, dims: self.dims.clone(), to: self.to, out });
     }
 
     fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {

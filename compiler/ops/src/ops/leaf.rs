@@ -1,13 +1,13 @@
 //! Leaves: what is bound before the step.
 
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, LeafOp, Linear, Op, OpError, Roles, Type};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, InputOpKind, Linear, Op, OpError, Roles, Type};
 use meshwright_plan::DimNames;
 
 /// An input, a parameter, a moment, a state or the number of the step.
 #[derive(Clone, Debug)]
 pub struct Leaf {
     /// What it is.
-    pub leaf: LeafOp,
+    pub leaf: InputOpKind,
     /// Its type, as declared.
     pub ty: Type,
 }
@@ -18,11 +18,11 @@ pub(crate) static FAMILY: &[Family] = &[];
 impl Op for Leaf {
     fn name(&self) -> &'static str {
         match &self.leaf {
-            LeafOp::Input { .. } => "input",
-            LeafOp::Param { .. } => "param",
-            LeafOp::Moment { .. } => "moment",
-            LeafOp::State { .. } => "state",
-            LeafOp::StepNumber => "step",
+            InputOpKind::Input { .. } => "input",
+            InputOpKind::Param { .. } => "param",
+            InputOpKind::OptimizerState { .. } => "moment",
+            InputOpKind::State { .. } => "state",
+            InputOpKind::StepNumber => "step",
         }
     }
 
@@ -35,7 +35,7 @@ impl Op for Leaf {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Leaf(self.leaf.clone())
+        Kind::Input(self.leaf.clone())
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {

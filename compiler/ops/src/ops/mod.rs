@@ -27,5 +27,5 @@ ops! {
     lookup, scatter_add, one_hot,
     shift, concat, cut,
     random, training,
-    convolve, conv, covered, pool, pool_tap,
+    convolve, conv, covered, pool, argmax_pool,
 }

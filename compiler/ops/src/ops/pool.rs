@@ -1,11 +1,11 @@
 //! Pooling: `max_pool`, `min_pool`, `sum_pool` and `mean_pool` fold what each position of a window covers.
 
 use super::slides::{Has, OPTIONS, replaced, slides};
-use super::{Covered, PoolSpread, PoolTap};
+use super::{Covered, Unpool, ArgmaxPool};
 use crate::family::float;
 use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Monoid, Slide, StepKind};
+use meshwright_plan::{Dim, DimNames, Monoid, SlidingWindow, StepKind};
 use std::sync::Arc;
 
 /// The fold of what each position covers, or with `spread` (sums only) its transpose: every element gets the sum of the
@@ -15,7 +15,7 @@ pub struct Pool {
     /// Sum, max or min.
     pub monoid: Monoid,
     /// How each window slides.
-    pub slides: Vec<Slide>,
+    pub slides: Vec<SlidingWindow>,
     /// From positions to elements.
     pub spread: bool,
 }
@@ -112,7 +112,7 @@ fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
 }
 
 /// The windows of a call, each of whose positions covers something.
-fn read(g: &Graph, c: &Call, x: Id) -> Result<Vec<Slide>, OpError> {
+fn read(g: &Graph, c: &Call, x: Id) -> Result<Vec<SlidingWindow>, OpError> {
     let tx = g.ty(x);
     let slides = slides(g, c, tx, Has::Wide, true)?;
     if c.groups.len() > 1 {
@@ -169,8 +169,8 @@ impl Op for Pool {
         if self.monoid == Monoid::Sum {
             return vec![Some(g.op(Pool { spread: !self.spread, ..self.clone() }, &[dy]))];
         }
-        let tap = g.op(PoolTap { monoid: self.monoid, slides: self.slides.clone() }, &[x[0]]);
-        vec![Some(g.op(PoolSpread { slides: self.slides.clone() }, &[tap, dy]))]
+        let tap = g.op(ArgmaxPool { monoid: self.monoid, slides: self.slides.clone() }, &[x[0]]);
+        vec![Some(g.op(Unpool { slides: self.slides.clone() }, &[tap, dy]))]
     }
 
     fn lower(&self, e: &mut dyn Emit) {
@@ -214,7 +214,7 @@ impl Op for Pool {
 
 /// Calls `f` with every position along `dims`, the number of every tap that meets an element there, and the dims and
 /// position of that element.
-pub(super) fn each_covered(dims: &[Dim], slides: &[Slide], mut f: impl FnMut(&[usize], usize, &[Dim], &[usize])) {
+pub(super) fn each_covered(dims: &[Dim], slides: &[SlidingWindow], mut f: impl FnMut(&[usize], usize, &[Dim], &[usize])) {
     let elements = replaced(dims, slides, Has::Narrow);
     let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
     crate::tensor::each_position(dims, |at| {

@@ -11,7 +11,7 @@ use meshwright_plan::{DType, Dim, DimNames, StepKind};
 pub struct Random {
     /// Name of the stream: the source path of the call.
     pub stream: String,
-    /// What is drawn; truth values for [`Distribution::Kept`].
+    /// What is drawn; truth values for [`Distribution::Bernoulli`].
     pub distribution: Distribution,
     /// Its dims, in the order that elements are counted in.
     pub dims: Vec<Dim>,
@@ -24,13 +24,13 @@ pub fn describe_random(d: &Distribution) -> String {
     match d {
         Distribution::Uniform { low, high } => format!("uniform({low}, {high})"),
         Distribution::Normal { mean, std } => format!("normal({mean}, {std})"),
-        Distribution::Kept { rate } => format!("kept({rate})"),
+        Distribution::Bernoulli { rate } => format!("kept({rate})"),
     }
 }
 
 fn drawn(g: &mut Graph, stream: &str, distribution: Distribution, like: Id) -> Id {
     let dims = g.ty(like).dims.clone();
-    let dtype = if matches!(distribution, Distribution::Kept { .. }) { DType::Bool } else { DType::F64 };
+    let dtype = if matches!(distribution, Distribution::Bernoulli { .. }) { DType::Bool } else { DType::F64 };
     g.op(Random { stream: stream.into(), distribution, dims, dtype }, &[])
 }
 
@@ -66,7 +66,7 @@ pub(crate) static FAMILY: &[Family] = &[
         doc: "`dropout(x, rate)`: in training each element is 0 with probability `rate`, else divided by `1 - rate`.",
         build: |g, c| {
             let x = c.tensor(g, 0);
-            let kept = drawn(g, "dropout", Distribution::Kept { rate: 0.25 }, x);
+            let kept = drawn(g, "dropout", Distribution::Bernoulli { rate: 0.25 }, x);
             let masked = g.masked(kept, x);
             Ok(g.scaled(masked, 1.0 / 0.75))
         },
@@ -92,7 +92,7 @@ impl Op for Random {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Generator
+        Kind::Rematerializable
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

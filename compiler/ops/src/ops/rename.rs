@@ -66,7 +66,7 @@ impl Op for Rename {
         let loops = y
             .dims
             .iter()
-            .map(|d| Loop { dim: *d, role: Role::Pass, on: vec![x[0].has(back(*d)).then_some(back(*d))], windows: vec![None] })
+            .map(|d| Loop { dim: *d, role: Role::Parallel, on: vec![x[0].has(back(*d)).then_some(back(*d))], windows: vec![None] })
             .collect();
         Roles { loops, linear: Linear::Only([0].into()) }
     }

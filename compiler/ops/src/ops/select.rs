@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The second operand where the first is true, else the third. In none is it linear: the chosen constant would be added
 /// once a device.
 #[derive(Clone, Copy, Debug)]
-pub struct Where;
+pub struct Provenance;
 
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
@@ -21,7 +21,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
         let condition = c.tensor(g, 0);
         let sides = Call { args: &c.args[1..], ..c.clone() };
         let x = sides.unified(g, false)?;
-        g.add_op(Arc::new(Where), &[condition, x[0], x[1]])
+        g.add_op(Arc::new(Provenance), &[condition, x[0], x[1]])
     },
     samples: || {
         vec![Sample::call(
@@ -33,7 +33,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     },
 }];
 
-impl Op for Where {
+impl Op for Provenance {
     fn name(&self) -> &'static str {
         "where"
     }

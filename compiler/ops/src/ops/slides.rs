@@ -2,7 +2,7 @@
 
 use crate::{Call, Choice, Graph, OpError, Piece, Setting, Type, Value};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, Slide};
+use meshwright_plan::{DType, Dim, DimNames, SlidingWindow};
 
 /// What every op with windows takes.
 pub(super) const OPTIONS: &[Choice] = &[
@@ -63,7 +63,7 @@ pub(super) fn slides(
     x: &Type,
     has: Has,
     by_window: bool,
-) -> Result<Vec<Slide>, OpError> {
+) -> Result<Vec<SlidingWindow>, OpError> {
     let mut options = Options {
         padding: padding(c)?,
         stride: number(c, "stride", 1)?,
@@ -84,7 +84,7 @@ pub(super) fn slides(
     for p in pieces {
         let s = step(c, p, &g.dims)?;
         // Of a pool the taps are a size and no more: two windows may share them.
-        let again = by_window && out.iter().any(|o: &Slide| o.tap == s.tap);
+        let again = by_window && out.iter().any(|o: &SlidingWindow| o.tap == s.tap);
         for d in [Some(s.from), Some(s.tap), s.to.filter(|t| *t != s.from)].into_iter().flatten() {
             if seen.contains(&d) && !(again && d == s.tap) {
                 let text = format!("`{}[…]` names `{}` twice", c.name, g.dims.name(d));
@@ -138,7 +138,7 @@ fn number(c: &Call, name: &str, least: usize) -> Result<Option<usize>, OpError> 
         OpError::new(codes::E0212, format!("`{name} = {text}` of `{}`: it is {what} up to {LIMIT}", c.name));
     Err(match name {
         "stride" => error.help("`stride = 1` moves the window by one element"),
-        "dilation" => error.help("`dilation = 1` takes neighbouring elements"),
+        "dilation" => error.help("`dilation = 1` takes neighboring elements"),
         _ => error.help("`padding = same` and `padding = valid` choose it by the sizes"),
     })
 }
@@ -168,7 +168,7 @@ fn step(c: &Call, p: &Piece, names: &DimNames) -> Result<Step, OpError> {
     Ok(Step { from, to, tap })
 }
 
-fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Result<Slide, OpError> {
+fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Result<SlidingWindow, OpError> {
     let names = &g.dims;
     let (from, tap) = (names.name(s.from), names.name(s.tap));
     if !x.has(s.from) {
@@ -258,7 +258,7 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
     };
     let (wide, narrow) = if has == Has::Wide { (s.from, to) } else { (to, s.from) };
     let low = shape.low(wide.size);
-    Ok(Slide { wide, narrow, tap: s.tap, stride: shape.stride, dilation: o.dilation, low })
+    Ok(SlidingWindow { wide, narrow, tap: s.tap, stride: shape.stride, dilation: o.dilation, low })
 }
 
 /// Sizes along one dim.
@@ -304,9 +304,9 @@ impl Shape {
 }
 
 /// The dims of a value in which each slide's dim is replaced: elements by positions, or the other way round.
-pub(super) fn replaced(dims: &[Dim], slides: &[Slide], has: Has) -> Vec<Dim> {
+pub(super) fn replaced(dims: &[Dim], slides: &[SlidingWindow], has: Has) -> Vec<Dim> {
     let other = |d: &Dim| {
-        let pair = |s: &Slide| if has == Has::Wide { (s.wide, s.narrow) } else { (s.narrow, s.wide) };
+        let pair = |s: &SlidingWindow| if has == Has::Wide { (s.wide, s.narrow) } else { (s.narrow, s.wide) };
         slides.iter().map(pair).find(|p| p.0 == *d).map_or(*d, |p| p.1)
     };
     dims.iter().map(other).collect()

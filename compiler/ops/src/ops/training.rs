@@ -25,7 +25,7 @@ impl Op for Training {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Generator
+        Kind::Rematerializable
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {

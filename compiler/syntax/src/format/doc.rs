@@ -246,7 +246,7 @@ impl Printer<'_> {
     }
 }
 
-/// The lines as one text, comments of neighbouring lines below each other.
+/// The lines as one text, comments of neighboring lines below each other.
 fn joined(mut lines: Vec<Line>) -> String {
     while lines.last().is_some_and(|l| l.code.is_empty() && l.comment.is_none()) {
         lines.pop();

@@ -1,4 +1,4 @@
-//! Neighbouring statements of one kind have their parts below each other, as tables have.
+//! Neighboring statements of one kind have their parts below each other, as tables have.
 
 /// Parts whose widths differ by more are not put below each other.
 const SPREAD: usize = 24;

@@ -1,4 +1,4 @@
-//! The keywords, and what is done about misspelt ones.
+//! The keywords, and what is done about misspelled ones.
 
 use meshwright_diag::{Diagnostic, codes, nearest};
 

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 #[derive(Parser, Debug)]
 #[command(name = "meshwright", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Colour on standard error; `auto` minds NO_COLOR and whether it is a terminal.
+    /// Color on standard error; `auto` minds NO_COLOR and whether it is a terminal.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: ColorChoice,
     #[command(subcommand)]

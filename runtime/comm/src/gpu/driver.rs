@@ -45,7 +45,7 @@ pub enum DriverError {
     },
 }
 
-/// The driver, initialised.
+/// The driver, initialized.
 #[derive(Clone)]
 pub struct Driver {
     opened: Library,
@@ -66,7 +66,7 @@ pub struct Properties {
 }
 
 impl Driver {
-    /// Opens and initialises it.
+    /// Opens and initializes it.
     #[expect(unsafe_code, reason = "a function of the driver")]
     pub fn open(paths: &Paths) -> Result<Driver, DriverError> {
         let opened = Library::open(Kind::Cuda, paths)?;

@@ -147,8 +147,8 @@ impl Library {
         let mut tried = Vec::new();
         for candidate in candidates {
             let path = candidate.display().to_string();
-            #[expect(unsafe_code, reason = "loading a library runs its initialisers")]
-            // SAFETY: it is the library that the user or the system names; that its initialisers are sound is its promise.
+            #[expect(unsafe_code, reason = "loading a library runs its initializers")]
+            // SAFETY: it is the library that the user or the system names; that its initializers are sound is its promise.
             match unsafe { Opened::new(&candidate) } {
                 Ok(opened) => {
                     let opened = Arc::new(opened);

@@ -28,7 +28,7 @@ functions! {
 /// `NVML_P2P_CAPS_INDEX_NVLINK`.
 const NVLINK: c_int = 2;
 
-/// The library, initialised.
+/// The library, initialized.
 pub(super) struct Nvml {
     f: Functions,
 }

@@ -322,7 +322,7 @@ impl Engine {
                     self.answers.insert(from, (Instant::now(), status));
                 }
                 Message::Abort(rank, reason) => self.abort(rank, &reason),
-                Message::Left(posted) => self.leaves(from, posted),
+                Message::Left(posted) => self.program_inputs(from, posted),
                 Message::Letter(more, part) => {
                     let mut letter = self.torn.remove(&from).unwrap_or_default();
                     if letter.is_empty() {

@@ -182,7 +182,7 @@ impl Op {
         }
     }
 
-    /// Waits for the end, and works towards it.
+    /// Waits for the end, and works toward it.
     fn complete(
         self: &Arc<Self>,
         position: usize,

@@ -1,7 +1,7 @@
 //! Running a program: what devices are given, and what they give, put together.
 
 use super::{Cluster, Loaded, Output};
-use crate::engine::{Engine, InputLeaf, ProgramId};
+use crate::engine::{Engine, LocalInput, ProgramId};
 use crate::error::{ExecError, Place};
 use crate::host::HostTensor;
 use std::collections::BTreeMap;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Gives each device its inputs: called on the device's own thread with its rank and what it needs, in the order of
-/// [`Engine::input_leaves`].
-pub type Provider = Arc<dyn Fn(usize, &[InputLeaf]) -> Result<Vec<HostTensor>, String> + Send + Sync>;
+/// [`Engine::local_inputs`].
+pub type Provider = Arc<dyn Fn(usize, &[LocalInput]) -> Result<Vec<HostTensor>, String> + Send + Sync>;
 
 /// What one step gave.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct StepReport {
 
 /// What gives a device its inputs, and ends all where it fails.
 fn giver(
-    inputs: &Arc<[InputLeaf]>,
+    inputs: &Arc<[LocalInput]>,
     provider: &Provider,
 ) -> impl FnOnce(&mut Engine) -> Result<Vec<HostTensor>, ExecError> + Send + use<> {
     let (inputs, provider) = (inputs.clone(), provider.clone());
@@ -88,7 +88,7 @@ impl Cluster {
     fn run_by<F>(
         &self,
         program: ProgramId,
-        job: impl Fn(&Arc<[InputLeaf]>) -> F,
+        job: impl Fn(&Arc<[LocalInput]>) -> F,
     ) -> Result<StepReport, ExecError>
     where
         F: FnOnce(&mut Engine) -> Result<(BTreeMap<String, HostTensor>, Duration), ExecError>

@@ -3,13 +3,13 @@
 use super::{Engine, ProgramId, misfit};
 use crate::error::ExecError;
 use crate::host::HostTensor;
-use meshwright_plan::{BufId, DType, Dim, Leaf, LeafKind, Plan};
+use meshwright_plan::{BufId, DType, Dim, Plan, ProgramInput, ProgramInputKind};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// An input as one device needs it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct InputLeaf {
+pub struct LocalInput {
     /// Name of the input. It may occur several times, in different ranges.
     pub name: String,
     /// Its dims in declared order; the first counts examples.
@@ -20,7 +20,7 @@ pub struct InputLeaf {
     pub dtype: DType,
 }
 
-impl InputLeaf {
+impl LocalInput {
     /// Shape of the tensor that the device needs.
     pub fn shape(&self) -> Vec<usize> {
         self.ranges.iter().map(ExactSizeIterator::len).collect()
@@ -29,20 +29,20 @@ impl InputLeaf {
 
 /// Where the inputs of a step come from.
 pub(super) enum Inputs {
-    /// This device's blocks, in the order of [`Engine::input_leaves`].
+    /// This device's blocks, in the order of [`Engine::local_inputs`].
     Given(Vec<HostTensor>),
     /// See [`Engine::hold_inputs`].
     Held,
 }
 
 /// The inputs that the device of that rank needs for a Plan, in the order in which [`Engine::run`] takes them.
-pub fn input_leaves(plan: &Plan, rank: usize) -> Vec<InputLeaf> {
+pub fn local_inputs(plan: &Plan, rank: usize) -> Vec<LocalInput> {
     let coords = plan.mesh.coords(rank);
-    let leaves = plan.leaves.iter().filter(|l| l.kind == LeafKind::Input);
+    let leaves = plan.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input);
     leaves
         .map(|leaf| {
             let buffer = plan.buffer(leaf.buf);
-            InputLeaf {
+            LocalInput {
                 name: leaf.name.clone(),
                 dims: leaf.dims.clone(),
                 ranges: buffer.ranges(&plan.mesh, &coords),
@@ -59,8 +59,8 @@ fn kept(id: ProgramId, buf: BufId) -> String {
 
 impl Engine {
     /// The inputs of a program, in the order in which [`Engine::run`] takes them.
-    pub fn input_leaves(&self, program: ProgramId) -> Result<Vec<InputLeaf>, ExecError> {
-        Ok(input_leaves(self.plan(program)?, self.rank))
+    pub fn local_inputs(&self, program: ProgramId) -> Result<Vec<LocalInput>, ExecError> {
+        Ok(local_inputs(self.plan(program)?, self.rank))
     }
 
     /// Keeps inputs on the device, for any number of [`Engine::run_held`], in place of those that were held before. They take
@@ -84,7 +84,7 @@ impl Engine {
     /// Where there is no such program.
     pub fn release_inputs(&mut self, program: ProgramId) -> Result<(), ExecError> {
         let plan = self.plan(program)?.clone();
-        for leaf in plan.leaves.iter().filter(|l| l.kind == LeafKind::Input) {
+        for leaf in plan.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input) {
             self.machine.forget(&kept(program, leaf.buf));
         }
         Ok(())
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     pub(super) fn bind_held(&mut self, id: ProgramId, plan: &Plan) -> Result<(), ExecError> {
-        for leaf in plan.leaves.iter().filter(|l| l.kind == LeafKind::Input) {
+        for leaf in plan.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input) {
             if !self.machine.put_copy(id.0, leaf.buf, &kept(id, leaf.buf)) {
                 let problem = "the device holds none".into();
                 return Err(ExecError::Input { rank: self.rank, name: leaf.name.clone(), problem });
@@ -129,7 +129,8 @@ impl Engine {
     fn fitting(&self, plan: &Plan, inputs: Vec<HostTensor>) -> Result<Vec<(BufId, HostTensor)>, ExecError> {
         let rank = self.rank;
         let coords = plan.mesh.coords(rank);
-        let leaves: Vec<&Leaf> = plan.leaves.iter().filter(|l| l.kind == LeafKind::Input).collect();
+        let leaves: Vec<&ProgramInput> =
+            plan.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input).collect();
         if leaves.len() != inputs.len() {
             let name = leaves.last().map_or_else(String::new, |l| l.name.clone());
             let problem = format!("{} tensors were given for {} inputs", inputs.len(), leaves.len());

@@ -121,14 +121,14 @@ pub(super) trait Real:
 
     /// The greater; NaN if either is.
     #[inline(always)]
-    #[expect(clippy::eq_op, reason = "the test for NaN that vectorises")]
+    #[expect(clippy::eq_op, reason = "the test for NaN that vectorizes")]
     fn greater(self, other: Self) -> Self {
         if self > other || self != self { self } else { other }
     }
 
     /// The lesser; NaN if either is.
     #[inline(always)]
-    #[expect(clippy::eq_op, reason = "the test for NaN that vectorises")]
+    #[expect(clippy::eq_op, reason = "the test for NaN that vectorizes")]
     fn lesser(self, other: Self) -> Self {
         if self < other || self != self { self } else { other }
     }

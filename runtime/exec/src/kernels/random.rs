@@ -39,7 +39,7 @@ impl RandomKernel {
         if let Some((n, r)) = sizes.iter().zip(ranges).find(|(n, r)| r.end > **n || r.start > r.end) {
             return Err(KernelError::Unsupported(format!("{r:?} of a dim of {n} is to be drawn")));
         }
-        if (dtype == DType::Bool) != matches!(distribution, Distribution::Kept { .. })
+        if (dtype == DType::Bool) != matches!(distribution, Distribution::Bernoulli { .. })
             || !(dtype == DType::Bool || dtype.is_float())
         {
             return Err(KernelError::Unsupported(format!("{distribution:?} has no values of {dtype}")));

@@ -22,7 +22,7 @@ impl SoftmaxKernel {
         Ok(SoftmaxKernel { rows: InPlace::new(dtype, shape, dim)?, log })
     }
 
-    /// Normalises. The input may be `Arg::Out(0)`.
+    /// Normalizes. The input may be `Arg::Out(0)`.
     ///
     /// # Errors
     /// If dtypes or lengths of the operands are not what was prepared for.

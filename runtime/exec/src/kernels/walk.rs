@@ -6,7 +6,7 @@ use super::{Access, KernelError};
 /// Most dims that an iteration can have after merging.
 pub(super) const MAX_DIMS: usize = 16;
 
-/// A shape with strides of several operands. Dims of size 1 are gone, and neighbours that every operand walks as one dim
+/// A shape with strides of several operands. Dims of size 1 are gone, and neighbors that every operand walks as one dim
 /// are merged; there is at least one dim.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {

@@ -54,7 +54,7 @@ impl Plain for Flex {
     }
 
     fn pin(tensor: HandleKind<Self>) -> Result<Self::Pinned, Lost> {
-        let mut tensor = unhandle(tensor).ok_or_else(|| Lost("a quantised tensor".into()))?;
+        let mut tensor = unhandle(tensor).ok_or_else(|| Lost("a quantized tensor".into()))?;
         // So that it has storage of its own.
         bytes_mut(&mut tensor);
         Ok(tensor)

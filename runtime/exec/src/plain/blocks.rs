@@ -45,7 +45,7 @@ impl Lower<'_> {
         Ok(Named { val, dims: tensor.dims })
     }
 
-    /// See [`StepKind::Shift`], [`StepKind::Concat`], [`StepKind::Cut`] and [`StepKind::Join`].
+    /// See [`StepKind::Shift`], [`StepKind::Concat`], [`StepKind::SplitDim`] and [`StepKind::MergeDims`].
     pub(super) fn blocks(&mut self, step: &StepKind) -> Result<(), Unprepared> {
         match step {
             StepKind::Shift { from, dim, to, start, fill, out } => {
@@ -69,7 +69,7 @@ impl Lower<'_> {
                 }
                 self.put(sources, &out, place(&out, *to)?, 0.0, &out)
             }
-            StepKind::Cut { from, dim, to, out } => {
+            StepKind::SplitDim { from, dim, to, out } => {
                 let (x, out) = (self.local(from)?, self.local(out)?);
                 let (flat, _) = out.joined(to)?;
                 let wanted = flat.range(to[0])?.clone();
@@ -77,7 +77,7 @@ impl Lower<'_> {
                 whole(source.as_ref(), &wanted)?;
                 self.put(source.into_iter().collect(), &flat, place(&flat, to[0])?, 0.0, &out)
             }
-            StepKind::Join { from, dims, to, out } => {
+            StepKind::MergeDims { from, dims, to, out } => {
                 let (x, out) = (self.local(from)?, self.local(out)?);
                 let (flat, _) = x.joined(dims)?;
                 let wanted = out.range(*to)?.clone();

@@ -57,7 +57,7 @@ pub(crate) fn build(plan: &Plan, rank: usize, habits: Habits) -> Result<Built, E
         Lower { here: Here::new(plan, rank), emit: Emit::new(habits), pairs: &pairs, drawings: vec![] };
     let mut pieces = vec![];
     let mut segment = vec![];
-    let mut alive: BTreeSet<BufId> = plan.leaves.iter().map(|l| l.buf).collect();
+    let mut alive: BTreeSet<BufId> = plan.program_inputs.iter().map(|l| l.buf).collect();
     let mut in_flight: BTreeMap<u32, (usize, Vec<BufId>)> = BTreeMap::new();
     let mut flying: BTreeMap<usize, (usize, Arrival)> = BTreeMap::new();
     for (index, step) in plan.steps.iter().enumerate() {
@@ -77,7 +77,7 @@ pub(crate) fn build(plan: &Plan, rank: usize, habits: Habits) -> Result<Built, E
         let problem = "what it starts is never waited for".into();
         return Err(ExecError::Plan { place: place(plan, rank, None, Some(start.0)), problem });
     }
-    let ends = plan.outputs.iter().map(|o| o.buf).chain(plan.leaves.iter().filter_map(|l| l.next));
+    let ends = plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next));
     for buf in ends {
         if !alive.contains(&buf) {
             let problem = format!("buffer {} is not alive at the end of the plan", buf.0);
@@ -102,7 +102,7 @@ fn add(
     pieces: &mut Vec<Piece>,
     flying: &mut BTreeMap<usize, (usize, Arrival)>,
 ) -> Result<(), Unprepared> {
-    let ended = step.free.iter().copied().chain(step.reuse.iter().map(|r| r.0));
+    let ended = step.free.iter().copied().chain(step.aliases.iter().map(|r| r.0));
     let mut ending = vec![];
     for buf in ended {
         ending.extend(homes(lower.here.plan, buf, &lower.here.coords)?);
@@ -117,7 +117,7 @@ fn add(
         ending.retain(|h| !taken.contains(h));
         segment.extend(lower.emit.finish(&ending).into_iter().map(|o| (o, index)));
         end_segment(segment, pieces);
-        let flight = step.flight.map(|f| f as usize);
+        let flight = step.async_id.map(|f| f as usize);
         pieces.push(Piece::Collective { prepared: Box::new(prepared), requests, step: index, flight });
         match flight {
             Some(flight) => {
@@ -131,7 +131,7 @@ fn add(
         return Ok(());
     }
     if let StepKind::Wait { .. } = &step.kind {
-        let flight = step.flight.map(|f| f as usize);
+        let flight = step.async_id.map(|f| f as usize);
         let Some((flight, (start, arrival))) = flight.and_then(|f| Some((f, flying.remove(&f)?))) else {
             return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
         };

@@ -15,7 +15,7 @@ use meshwright_plan::{BufId, DType, Plan, StepKind};
 pub(crate) fn check(plan: &Plan, rank: usize, computes: impl Fn(BurnType) -> bool) -> Result<(), ExecError> {
     let lacks = |dtype: DType| !computes(stored(dtype));
     let dtype = |buf: BufId| plan.buffers.get(buf.0 as usize).map(|b| b.dtype);
-    for leaf in &plan.leaves {
+    for leaf in &plan.program_inputs {
         if let Some(dtype) = dtype(leaf.buf).filter(|t| lacks(*t)) {
             let place = Place { rank, value: leaf.name.clone(), ..Place::default() };
             return Err(ExecError::DType { place: Box::new(place), dtype });

@@ -80,13 +80,15 @@ impl Lower<'_> {
             StepKind::Pool { monoid, input, slides, spread: false, out } => {
                 self.pool(*monoid, input, slides, out)
             }
-            StepKind::Pool { input, slides, spread: true, out, .. } => self.pool_spread(input, slides, out),
-            StepKind::PoolTap { monoid, input, slides, out } => self.pool_tap(*monoid, input, slides, out),
-            StepKind::PoolSpread { tap, values, slides, out } => self.pool_choose(tap, values, slides, out),
+            StepKind::Pool { input, slides, spread: true, out, .. } => self.unpool(input, slides, out),
+            StepKind::ArgmaxPool { monoid, input, slides, out } => {
+                self.argmax_pool(*monoid, input, slides, out)
+            }
+            StepKind::Unpool { tap, values, slides, out } => self.pool_choose(tap, values, slides, out),
             StepKind::Shift { .. }
             | StepKind::Concat { .. }
-            | StepKind::Cut { .. }
-            | StepKind::Join { .. } => self.blocks(&step.kind),
+            | StepKind::SplitDim { .. }
+            | StepKind::MergeDims { .. } => self.blocks(&step.kind),
             StepKind::Random { stream, distribution, out } => {
                 let out = self.here.local(out)?;
                 let sizes: Vec<usize> = out.dims.iter().map(|d| d.size).collect();

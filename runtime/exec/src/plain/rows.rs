@@ -94,7 +94,7 @@ impl Lower<'_> {
     }
 
     /// Where along the last of `rank` axes the label is; of a label that is no class nowhere.
-    fn labelled(&mut self, label: &Named, over: &[Dim], axis: usize, classes: usize) -> Val {
+    fn labeled(&mut self, label: &Named, over: &[Dim], axis: usize, classes: usize) -> Val {
         let label = self.align(label, over);
         let label = self.convert(label, BurnType::I32);
         let places = self.emit.count(over.len(), axis, classes, 0);
@@ -120,7 +120,7 @@ impl Lower<'_> {
         let x = self.wide(x);
         let label = self.read(&label);
         let over = [out.dims.as_slice(), &[dim]].concat();
-        let at = self.labelled(&label, &over, axis, classes);
+        let at = self.labeled(&label, &over, axis, classes);
         let e = &mut self.emit;
         let other = e.not(at);
         let chosen = e.fill(x, other, 0.0);
@@ -148,7 +148,7 @@ impl Lower<'_> {
         let x = self.read(&logits);
         let s = self.shifted(x.val, axis);
         let label = self.read(&label);
-        let at = self.labelled(&label, &out.dims, axis, logits.shape[axis]);
+        let at = self.labeled(&label, &out.dims, axis, logits.shape[axis]);
         let softmax = self.emit.binary(Binary::Div, s.exp, s.sum);
         let dtype = self.emit.dtype(softmax);
         let one = self.emit.cast(at, dtype);

@@ -55,7 +55,7 @@ pub(crate) fn download<B: Backend>(
         HandleKind::Float(t) => read_sync(B::float_into_data(t)),
         HandleKind::Int(t) => read_sync(B::int_into_data(t)),
         HandleKind::Bool(t) => read_sync(B::bool_into_data(t)),
-        HandleKind::Quantized(_) => return Err(Lost("it is quantised".into())),
+        HandleKind::Quantized(_) => return Err(Lost("it is quantized".into())),
     };
     let data: TensorData = read.map_err(|e| Lost(e.to_string()))?;
     let (bytes, found, stored_as) = data.into_parts();

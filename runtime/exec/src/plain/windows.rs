@@ -9,13 +9,13 @@ use super::ops::{Binary, Reduce};
 use super::reduce::identity;
 use crate::local::Local;
 use crate::own::Unprepared;
-use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Part, Slide};
+use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Part, SlidingWindow};
 use std::ops::Range;
 
 impl Lower<'_> {
     /// For each tap and each position (taps first) the element of the block `elements` that they meet; `elements.len()`
     /// where they meet none.
-    fn meets(s: &Slide, elements: &Range<usize>, positions: &Range<usize>) -> Vec<usize> {
+    fn meets(s: &SlidingWindow, elements: &Range<usize>, positions: &Range<usize>) -> Vec<usize> {
         let mut out = vec![];
         for t in 0..s.tap.size {
             for n in positions.clone() {
@@ -31,7 +31,7 @@ impl Lower<'_> {
     fn met(
         &mut self,
         x: Named,
-        s: &Slide,
+        s: &SlidingWindow,
         elements: &Range<usize>,
         positions: &Range<usize>,
         nothing: f64,
@@ -60,7 +60,7 @@ impl Lower<'_> {
     fn spread(
         &mut self,
         x: Named,
-        s: &Slide,
+        s: &SlidingWindow,
         elements: &Range<usize>,
         positions: &Range<usize>,
     ) -> Result<Named, Unprepared> {
@@ -85,7 +85,7 @@ impl Lower<'_> {
     pub(super) fn convolve(
         &mut self,
         [x, w, y]: [&Operand; 3],
-        slides: &[Slide],
+        slides: &[SlidingWindow],
         gives: Part,
     ) -> Result<(), Unprepared> {
         let (x, w, y) = (self.local(x)?, self.local(w)?, self.local(y)?);
@@ -143,7 +143,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    fn check_pool(&self, wide: &Local, narrow: &Local, slides: &[Slide]) -> Result<(), Unprepared> {
+    fn check_pool(&self, wide: &Local, narrow: &Local, slides: &[SlidingWindow]) -> Result<(), Unprepared> {
         let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow]).collect();
         Ok(self.here.check_aligned(&[wide, narrow], &sliding)?)
     }
@@ -153,7 +153,7 @@ impl Lower<'_> {
         &mut self,
         monoid: Monoid,
         input: &Operand,
-        slides: &[Slide],
+        slides: &[SlidingWindow],
         out: &Operand,
     ) -> Result<(), Unprepared> {
         let (input, out) = (self.local(input)?, self.local(out)?);
@@ -185,10 +185,10 @@ impl Lower<'_> {
     }
 
     /// The transpose of a pool by sum.
-    pub(super) fn pool_spread(
+    pub(super) fn unpool(
         &mut self,
         input: &Operand,
-        slides: &[Slide],
+        slides: &[SlidingWindow],
         out: &Operand,
     ) -> Result<(), Unprepared> {
         let (input, out) = (self.local(input)?, self.local(out)?);
@@ -213,12 +213,12 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// See [`meshwright_plan::StepKind::PoolTap`].
-    pub(super) fn pool_tap(
+    /// See [`meshwright_plan::StepKind::ArgmaxPool`].
+    pub(super) fn argmax_pool(
         &mut self,
         monoid: Monoid,
         input: &Operand,
-        slides: &[Slide],
+        slides: &[SlidingWindow],
         out: &Operand,
     ) -> Result<(), Unprepared> {
         let (input, out) = (self.local(input)?, self.local(out)?);
@@ -237,7 +237,7 @@ impl Lower<'_> {
         let (rank, count) = (out.dims.len(), taps.iter().map(|t| t.size).product::<usize>());
         let val = self.emit.reshape(val, &[out.shape.as_slice(), &[count]].concat());
         // Taps that meet nothing are left out: a table over the positions of all slides, and the taps.
-        let narrow: Vec<&Slide> =
+        let narrow: Vec<&SlidingWindow> =
             out.dims.iter().filter_map(|d| slides.iter().find(|s| s.narrow == *d)).collect();
         let mut shape = vec![];
         let mut places: Vec<Vec<usize>> = vec![vec![]];
@@ -281,12 +281,12 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// See [`meshwright_plan::StepKind::PoolSpread`].
+    /// See [`meshwright_plan::StepKind::Unpool`].
     pub(super) fn pool_choose(
         &mut self,
         tap: &Operand,
         values: &Operand,
-        slides: &[Slide],
+        slides: &[SlidingWindow],
         out: &Operand,
     ) -> Result<(), Unprepared> {
         let (tap, values, out) = (self.local(tap)?, self.local(values)?, self.local(out)?);
@@ -333,7 +333,10 @@ fn place(x: &Named, dim: Dim) -> Result<usize, Unprepared> {
 }
 
 /// The slides of a pool with taps that differ: windows of one size may share the dim of their taps, which no tensor has.
-fn apart(slides: &[Slide]) -> Vec<Slide> {
-    let tap = |(k, s): (usize, &Slide)| Slide { tap: Dim { id: u32::MAX - k as u32, ..s.tap }, ..*s };
+fn apart(slides: &[SlidingWindow]) -> Vec<SlidingWindow> {
+    let tap = |(k, s): (usize, &SlidingWindow)| SlidingWindow {
+        tap: Dim { id: u32::MAX - k as u32, ..s.tap },
+        ..*s
+    };
     slides.iter().enumerate().map(tap).collect()
 }

@@ -3,7 +3,7 @@
 use super::plans::Builder;
 use super::{close, cluster, no_inputs, noise_tensor};
 use crate::{Cluster, HostTensor};
-use meshwright_plan::{Axis, Collective, DType, LeafKind, Mesh, Monoid, Plan, StepKind};
+use meshwright_plan::{Axis, Collective, DType, Mesh, Monoid, Plan, ProgramInputKind, StepKind};
 use std::sync::Arc;
 
 fn run(mesh: &Mesh, plan: Plan, x: &HostTensor) -> (Cluster, std::collections::BTreeMap<String, HostTensor>) {
@@ -46,7 +46,7 @@ fn all_gather_joins_any_dim() {
 
                 let from = b.split(DType::F64, &split.iter().map(|p| (p.0, &p.1[..])).collect::<Vec<_>>());
                 let to = b.split(DType::F64, &joined.iter().map(|p| (p.0, &p.1[..])).collect::<Vec<_>>());
-                b.leaf(LeafKind::Param, "x", &from);
+                b.leaf(ProgramInputKind::Param, "x", &from);
                 let collective = Collective::AllGather { axis: a, dim: dims[at], from, to: to.clone() };
                 b.step("joined", StepKind::Collective(collective));
                 b.output("y", &to);
@@ -75,7 +75,7 @@ fn partial_sums_are_reduced_and_scattered_along_any_dim() {
                 .map(|(i, d)| (*d, if i == at { &axes[..] } else { &[][..] }))
                 .collect();
             let scattered = b.split(DType::F64, &place);
-            b.leaf(LeafKind::Param, "x", &x);
+            b.leaf(ProgramInputKind::Param, "x", &x);
             b.reduce("partial", Monoid::Sum, &x, &partial);
             b.step(
                 "scattered",
@@ -118,7 +118,7 @@ fn all_to_all_moves_an_axis_between_any_two_dims() {
                     .collect()
             };
             let (from, to) = (b.split(DType::F32, &place(join)), b.split(DType::F32, &place(split)));
-            b.leaf(LeafKind::Param, "x", &from);
+            b.leaf(ProgramInputKind::Param, "x", &from);
             let (join, split) = (dims[join], dims[split]);
             let collective = Collective::AllToAll { axis: a, join, split, from, to: to.clone() };
             b.step("moved", StepKind::Collective(collective));

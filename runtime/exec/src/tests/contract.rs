@@ -3,7 +3,7 @@
 use super::plans::Builder;
 use super::{close, cluster, no_inputs, noise, noise_tensor, tensor};
 use crate::HostTensor;
-use meshwright_plan::{DType, Dim, LeafKind, Mesh};
+use meshwright_plan::{DType, Dim, Mesh, ProgramInputKind};
 use std::sync::Arc;
 
 /// Loops over all dims.
@@ -86,8 +86,8 @@ fn contractions_in_all_orders_equal_loops() {
             );
             let (oa, ob, oo) =
                 (b.whole(DType::F64, &da), b.whole(DType::F64, &db), b.whole(DType::F64, &dout));
-            b.leaf(LeafKind::Param, &format!("a{part}"), &oa);
-            b.leaf(LeafKind::Param, &format!("b{part}"), &ob);
+            b.leaf(ProgramInputKind::Param, &format!("a{part}"), &oa);
+            b.leaf(ProgramInputKind::Param, &format!("b{part}"), &ob);
             b.contract("product", &oa, &ob, &oo);
             b.output(&format!("out{part}"), &oo);
             expected.push(naive((&da, &x), (&db, &y), &dout));
@@ -120,7 +120,7 @@ fn a_factor_with_itself() {
     let x = b.whole(DType::F32, &[m, n]);
     let s = b.whole(DType::F32, &[]);
     let y = b.whole(DType::F32, &[m, n]);
-    b.leaf(LeafKind::Param, "x", &x);
+    b.leaf(ProgramInputKind::Param, "x", &x);
     b.contract("s", &x, &x, &s);
     b.map("y", &[&x, &s], &y, |e, r| e.binary(meshwright_plan::expr::BinaryFn::Mul, r[0], r[1]));
     b.next("x", &y);

@@ -2,10 +2,10 @@
 
 use super::plans::Builder;
 use super::{cluster, no_inputs};
-use crate::{Cluster, ClusterOptions, Engine, ExecError, InputLeaf, Provider};
+use crate::{Cluster, ClusterOptions, Engine, ExecError, LocalInput, Provider};
 use meshwright_comm::{CommError, Fault, Faulty, Timeouts, Transport, World};
 use meshwright_plan::expr::BinaryFn;
-use meshwright_plan::{Axis, DType, LeafKind, Mesh, Monoid, Plan, StepKind};
+use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, ProgramInputKind, StepKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn sums(mesh: &Mesh) -> Plan {
     let mut b = Builder::new(mesh);
     let n = b.dim("n", 4);
     let x = b.whole(DType::F32, &[n]);
-    b.leaf(LeafKind::Param, "x", &x);
+    b.leaf(ProgramInputKind::Param, "x", &x);
     let mut last = x;
     for k in 0..3 {
         let sum = b.all_reduce(&format!("sum{k}"), Monoid::Sum, &[Axis(0)], &[&last]).remove(0);
@@ -85,7 +85,7 @@ fn of_devices_that_wait_for_each_other_the_stuck_one_is_named() {
     let mut b = Builder::new(&mesh);
     let n = b.dim("n", 4);
     let x = b.whole(DType::F32, &[n]);
-    b.leaf(LeafKind::Param, "x", &x);
+    b.leaf(ProgramInputKind::Param, "x", &x);
     let first = b.all_reduce("first", Monoid::Sum, &[Axis(0)], &[&x]).remove(0);
     let second = b.all_reduce("second", Monoid::Sum, &[Axis(1)], &[&first]).remove(0);
     b.output("y", &second);
@@ -109,7 +109,7 @@ fn a_provider_that_fails_or_panics_ends_all() {
         let mut cluster = cluster(&mesh);
         let program = cluster.load(Arc::new(sums(&mesh))).unwrap();
         cluster.init_state(program, 1).unwrap();
-        let provider: Provider = Arc::new(move |rank: usize, _: &[InputLeaf]| match rank {
+        let provider: Provider = Arc::new(move |rank: usize, _: &[LocalInput]| match rank {
             1 if panics => panic!("no such file"),
             1 => Err("no such file".into()),
             _ => Ok(vec![]),
@@ -130,7 +130,7 @@ fn a_value_that_no_kernel_takes_is_an_error_with_its_line() {
     let x = b.split(DType::F32, &[(n, &[Axis(0)])]);
     let y = b.whole(DType::F32, &[n]);
     let z = b.whole(DType::F32, &[m]);
-    b.leaf(LeafKind::Param, "x", &x);
+    b.leaf(ProgramInputKind::Param, "x", &x);
     b.output("y", &y);
     b.output("z", &z);
     let mut misaligned = Builder { plan: b.plan.clone() };
@@ -150,7 +150,7 @@ fn a_plan_that_reads_what_has_ended_is_refused() {
     let mesh = Mesh::new([("a", 2)]);
     let good = sums(&mesh);
     let mut dead = good.clone();
-    let buf = dead.leaves[0].buf;
+    let buf = dead.program_inputs[0].buf;
     dead.steps[0].free.push(buf);
     let mut twice = good.clone();
     twice.steps[2] = twice.steps[0].clone();

@@ -9,7 +9,7 @@ mod plans;
 mod steps;
 mod training;
 
-use crate::{Cluster, ClusterOptions, HostData, HostTensor, InputLeaf, Provider};
+use crate::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
 use meshwright_comm::Timeouts;
 use meshwright_plan::{DType, Mesh};
 use std::collections::BTreeMap;
@@ -28,9 +28,9 @@ fn cluster(mesh: &Mesh) -> Cluster {
 
 /// Gives each device its part of whole tensors.
 fn whole_inputs(values: BTreeMap<String, HostTensor>) -> Provider {
-    Arc::new(move |_rank: usize, needed: &[InputLeaf]| {
+    Arc::new(move |_rank: usize, needed: &[LocalInput]| {
         let part =
-            |leaf: &InputLeaf| values[&leaf.name].slice(&leaf.ranges).ok_or("out of range".to_string());
+            |leaf: &LocalInput| values[&leaf.name].slice(&leaf.ranges).ok_or("out of range".to_string());
         needed.iter().map(part).collect()
     })
 }

@@ -1,8 +1,8 @@
 //! Builds Plans by hand, with lifetimes as the compiler gives them.
 
 use meshwright_plan::{
-    Axis, BufId, Buffer, Collective, DType, Dim, DimNames, Expr, Extent, Init, Leaf, LeafKind, Mesh, Monoid,
-    Operand, OutputDecl, Phase, Plan, Step, StepKind, Summary, Where, expr::Reg,
+    Axis, BufId, Buffer, Collective, DType, Dim, DimNames, Expr, Extent, Init, Mesh, Monoid, Operand,
+    OutputDecl, Phase, Plan, ProgramInput, ProgramInputKind, Provenance, Step, StepKind, Summary, expr::Reg,
 };
 
 /// A Plan in the making.
@@ -21,7 +21,7 @@ impl Builder {
             float: DType::F64,
             inputs: vec![],
             buffers: vec![],
-            leaves: vec![],
+            program_inputs: vec![],
             steps: vec![],
             outputs: vec![],
             summary: Summary::default(),
@@ -55,25 +55,25 @@ impl Builder {
         Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: other.dims.clone() }
     }
 
-    pub(crate) fn leaf(&mut self, kind: LeafKind, name: &str, operand: &Operand) {
+    pub(crate) fn leaf(&mut self, kind: ProgramInputKind, name: &str, operand: &Operand) {
         let init = match kind {
-            LeafKind::Param => Some(Init::Uniform { low: -1.0, high: 1.0 }),
-            LeafKind::Moment => Some(Init::Constant(0.0)),
+            ProgramInputKind::Param => Some(Init::Uniform { low: -1.0, high: 1.0 }),
+            ProgramInputKind::OptimizerState => Some(Init::Constant(0.0)),
             _ => None,
         };
         let (buf, dims) = (operand.buf, operand.dims.clone());
-        self.plan.leaves.push(Leaf { kind, name: name.into(), buf, dims, init, next: None });
+        self.plan.program_inputs.push(ProgramInput { kind, name: name.into(), buf, dims, init, next: None });
     }
 
     pub(crate) fn next(&mut self, name: &str, operand: &Operand) {
-        self.plan.leaves.iter_mut().find(|l| l.name == name).unwrap().next = Some(operand.buf);
+        self.plan.program_inputs.iter_mut().find(|l| l.name == name).unwrap().next = Some(operand.buf);
     }
 
     pub(crate) fn step(&mut self, value: &str, kind: StepKind) {
         let origin = kind
             .writes()
             .iter()
-            .map(|_| Where {
+            .map(|_| Provenance {
                 value: value.into(),
                 line: 10 + self.plan.steps.len() as u32,
                 because: String::new(),
@@ -83,9 +83,9 @@ impl Builder {
             kind,
             phase: Phase::Forward,
             origin,
-            reuse: vec![],
+            aliases: vec![],
             free: vec![],
-            flight: None,
+            async_id: None,
         });
     }
 
@@ -151,9 +151,9 @@ impl Builder {
             .map(|o| o.buf)
             .chain(
                 self.plan
-                    .leaves
+                    .program_inputs
                     .iter()
-                    .filter(|l| l.kind != LeafKind::Input)
+                    .filter(|l| l.kind != ProgramInputKind::Input)
                     .map(|l| l.next.unwrap_or(l.buf)),
             )
             .collect();
@@ -184,7 +184,7 @@ impl Builder {
                     };
                     if let Some(read) = reads.iter().find(fits) {
                         ends.retain(|b| *b != read.buf);
-                        step.reuse.push((read.buf, out.buf));
+                        step.aliases.push((read.buf, out.buf));
                     }
                 }
             }

@@ -5,7 +5,7 @@ use super::{close, cluster, no_inputs, noise, noise_tensor, tensor, whole_inputs
 use crate::HostData;
 use crate::plain::check_dtypes;
 use meshwright_plan::expr::{BinaryFn, Scalar};
-use meshwright_plan::{Axis, Copy, DType, LeafKind, Mesh, Monoid, Plan, StepKind};
+use meshwright_plan::{Axis, Copy, DType, Mesh, Monoid, Plan, ProgramInputKind, StepKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn argmax_over_a_split_dim_gives_the_lowest_global_index() {
         let (n, c) = (b.dim("n", 3), b.dim("c", 4));
         let x = b.split(DType::F32, &[(n, &[]), (c, &A)]);
         let pairs = b.whole(DType::PairF32, &[n]);
-        b.leaf(LeafKind::Param, "x", &x);
+        b.leaf(ProgramInputKind::Param, "x", &x);
         b.reduce("best", Monoid::ArgMax, &x, &pairs);
         let best = b.all_reduce("best", Monoid::ArgMax, &A, &[&pairs]).remove(0);
         b.output("best", &best);
@@ -55,9 +55,9 @@ fn lookup_and_scatter_in_a_split_table() {
         let (n, v, w) = (b.dim("n", 6), b.dim("v", vocab), b.dim("w", width));
         let t = b.split(DType::F64, &[(v, &A), (w, &[])]);
         let (index, g) = (b.whole(DType::I32, &[n]), b.whole(DType::F64, &[n, w]));
-        b.leaf(LeafKind::Param, "t", &t);
-        b.leaf(LeafKind::Input, "ids", &index);
-        b.leaf(LeafKind::Input, "g", &g);
+        b.leaf(ProgramInputKind::Param, "t", &t);
+        b.leaf(ProgramInputKind::Input, "ids", &index);
+        b.leaf(ProgramInputKind::Input, "g", &g);
         let part = b.whole(DType::F64, &[n, w]);
         b.step("e", StepKind::Lookup { table: t.clone(), dim: v, index: index.clone(), out: part.clone() });
         let e = b.all_reduce("e", Monoid::Sum, &A, &[&part]).remove(0);
@@ -89,8 +89,8 @@ fn copies_indices_and_the_step_number() {
         let (i, j, k) = (b.dim("i", 3), b.dim("j", 5), b.dim("k", 2));
         let x = b.whole(DType::F64, &[i, j]);
         let step = b.whole(DType::F64, &[]);
-        b.leaf(LeafKind::Param, "x", &x);
-        b.leaf(LeafKind::StepNumber, "step", &step);
+        b.leaf(ProgramInputKind::Param, "x", &x);
+        b.leaf(ProgramInputKind::StepNumber, "step", &step);
         let part = b.split(DType::F64, &[(j, &A), (k, &[]), (i, &[])]);
         b.step("part", StepKind::Copy(Copy { from: x, out: part.clone() }));
         let out = b.like(&part);
@@ -129,7 +129,7 @@ fn a_dtype_that_the_device_lacks_is_named() {
         let mut b = Builder::new(&Mesh::new([("a", 2)]));
         let n = b.dim("n", 4);
         let x = b.whole(given, &[n]);
-        b.leaf(LeafKind::Param, "x", &x);
+        b.leaf(ProgramInputKind::Param, "x", &x);
         let y = b.like(&x);
         b.map("y", &[&x], &y, |e, r| {
             let wide = e.cast(r[0], within);

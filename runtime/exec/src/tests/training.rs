@@ -5,7 +5,7 @@ use super::{close, cluster, no_inputs, noise_tensor, tensor, whole_inputs};
 use crate::{Cluster, Engine, ExecError, HostData, HostTensor, Provider};
 use meshwright_comm::{Timeouts, World};
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
-use meshwright_plan::{Axis, DType, LeafKind, Mesh, Monoid, Plan, StepKind};
+use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, ProgramInputKind, StepKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ fn network(mesh: &Mesh, batch: &[Axis], hidden: &[Axis], n: usize, train: bool) 
     let w1 = b.split(FLOAT, &[(di, &[]), (dh, hidden)]);
     let m1 = b.split(FLOAT, &[(di, &[]), (dh, hidden)]);
     let w2 = b.split(FLOAT, &[(dh, hidden), (dc, &[])]);
-    b.leaf(LeafKind::Input, "x", &x);
-    b.leaf(LeafKind::Input, "label", &label);
-    b.leaf(LeafKind::Param, "w1", &w1);
-    b.leaf(LeafKind::Param, "w2", &w2);
+    b.leaf(ProgramInputKind::Input, "x", &x);
+    b.leaf(ProgramInputKind::Input, "label", &label);
+    b.leaf(ProgramInputKind::Param, "w1", &w1);
+    b.leaf(ProgramInputKind::Param, "w2", &w2);
 
     let pre = b.split(FLOAT, &[(db, batch), (dh, hidden)]);
     b.contract("pre", &x, &w1, &pre);
@@ -51,7 +51,7 @@ fn network(mesh: &Mesh, batch: &[Axis], hidden: &[Axis], n: usize, train: bool) 
         b.plan.program = "eval".into();
         return b.finish();
     }
-    b.leaf(LeafKind::Moment, "w1/m", &m1);
+    b.leaf(ProgramInputKind::OptimizerState, "w1/m", &m1);
 
     let scale = b.whole(FLOAT, &[]);
     b.map("scale", &[], &scale, |e, _| e.constant(mean, FLOAT));
@@ -176,7 +176,7 @@ fn parameters_and_moments_stay_where_they_are() {
     let addresses = |e: &Engine| names.map(|n| e.state_address(n).unwrap().unwrap());
     let (before, value) = (addresses(&engine), engine.state("w1").unwrap());
     for step in 1..=5 {
-        let inputs = data(0, &engine.input_leaves(program).unwrap()).unwrap();
+        let inputs = data(0, &engine.local_inputs(program).unwrap()).unwrap();
         engine.run(program, inputs, step).unwrap();
         assert_eq!(addresses(&engine), before, "step {step}");
     }
@@ -237,7 +237,7 @@ fn states_and_inputs_of_a_wrong_shape_are_refused() {
     let wrong = HostTensor::zeros(FLOAT, vec![5, 6]);
     assert!(matches!(engine.set_state("w1", wrong), Err(ExecError::State { .. })));
     assert!(engine.set_state("w3", HostTensor::zeros(FLOAT, vec![])).is_err());
-    let mut inputs = data(2)(0, &engine.input_leaves(program).unwrap()).unwrap();
+    let mut inputs = data(2)(0, &engine.local_inputs(program).unwrap()).unwrap();
     inputs[1].data = HostData::F64(vec![0.0; 2]);
     let error = engine.run(program, inputs, 1).unwrap_err();
     assert!(matches!(&error, ExecError::Input { name, .. } if name == "label"), "{error}");

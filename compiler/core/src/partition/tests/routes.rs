@@ -5,7 +5,7 @@ use meshwright_plan::{DType, DimNames};
 
 /// Every placement of `dims` over the mesh with at most `partials` unfinished axes.
 fn placements(dims: &[Dim], mesh: &Mesh, partials: usize) -> Vec<Placement> {
-    let mut all = vec![Placement::whole()];
+    let mut all = vec![Placement::replicated()];
     let mut seen: BTreeSet<Placement> = all.iter().cloned().collect();
     let mut at = 0;
     while at < all.len() {
@@ -33,21 +33,21 @@ fn placements(dims: &[Dim], mesh: &Mesh, partials: usize) -> Vec<Placement> {
     all
 }
 
-/// Every move there is from `p`, towards anything, over the axes that one of the two ends uses.
-fn every_move(dims: &[Dim], p: &Placement, axes: &[Axis]) -> Vec<Move> {
+/// Every move there is from `p`, toward anything, over the axes that one of the two ends uses.
+fn every_move(dims: &[Dim], p: &Placement, axes: &[Axis]) -> Vec<Reshard> {
     let mut out = Vec::new();
     let open: Vec<Axis> = p.partial.keys().copied().collect();
     for set in 1u32..(1 << open.len()) {
         let chosen = open.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, a)| *a);
-        out.push(Move::AllReduce { axes: chosen.collect(), monoid: Monoid::Sum });
+        out.push(Reshard::AllReduce { axes: chosen.collect(), monoid: Monoid::Sum });
     }
     for axis in axes.iter().copied() {
         for dim in dims.iter().copied() {
-            out.push(Move::ReduceScatter { axis, monoid: Monoid::Sum, dim });
-            out.push(Move::AllGather { axis, dim });
-            out.push(Move::Slice { axis, dim });
+            out.push(Reshard::ReduceScatter { axis, monoid: Monoid::Sum, dim });
+            out.push(Reshard::AllGather { axis, dim });
+            out.push(Reshard::Slice { axis, dim });
             for split in dims.iter().copied().filter(|s| *s != dim) {
-                out.push(Move::AllToAll { axis, join: dim, split });
+                out.push(Reshard::AllToAll { axis, join: dim, split });
             }
         }
     }
@@ -103,8 +103,9 @@ fn no_way_is_cheaper_than_the_route() {
                     let best = brute(&ty, &mesh, &src, &axes, bound).get(&dst).copied();
                     let best = best.or_else(|| brute(&ty, &mesh, &src, &axes, usize::MAX).get(&dst).copied());
                     pairs += 1;
-                    turns +=
-                        usize::from(moves.iter().filter(|m| matches!(m, Move::AllToAll { .. })).count() > 1);
+                    turns += usize::from(
+                        moves.iter().filter(|m| matches!(m, Reshard::AllToAll { .. })).count() > 1,
+                    );
                     if best != Some(cost) {
                         worse.push(format!("{src:?} -> {dst:?}: {cost} instead of {best:?}, {moves:?}"));
                     }
@@ -124,11 +125,12 @@ fn a_route_over_many_axes_is_found_at_once() {
     let mesh = Mesh::new(["a", "b", "c", "e", "f", "g", "h", "i"].map(|n| (n, 2)));
     let all: Vec<Axis> = mesh.iter().collect();
     let split = Placement::split([(d, all.clone())]);
-    let (_, gathers) = Router::default().route(&ty, &mesh, &split, &Placement::whole()).expect("a route");
+    let (_, gathers) =
+        Router::default().route(&ty, &mesh, &split, &Placement::replicated()).expect("a route");
     assert_eq!(gathers.len(), 8);
-    let mut open = Placement::whole();
+    let mut open = Placement::replicated();
     open.partial = all.iter().map(|a| (*a, Monoid::Sum)).collect();
     let (_, moves) = Router::default().route(&ty, &mesh, &open, &split).expect("a route");
     assert_eq!(moves.len(), 8, "{moves:?}");
-    assert!(moves.iter().all(|m| matches!(m, Move::ReduceScatter { .. })), "{moves:?}");
+    assert!(moves.iter().all(|m| matches!(m, Reshard::ReduceScatter { .. })), "{moves:?}");
 }

@@ -323,9 +323,9 @@ fn parameters() {
           ^ `dd`: not declared
           - `d`: `d` is declared here
           fix: write `d`: `dd` -> `d`
-        E0201 there is no initialiser `norml`
+        E0201 there is no initializer `norml`
           ^ `norml`: not known
-          note: initialisers: a number, `normal`, `truncated_normal`, `uniform`, `glorot_uniform`, `glorot_normal`, `he_uniform` and `he_normal`
+          note: initializers: a number, `normal`, `truncated_normal`, `uniform`, `glorot_uniform`, `glorot_normal`, `he_uniform` and `he_normal`
           fix!: write `normal`: `norml` -> `normal`
         E0212 `normal` is called without `std`
           ^ `normal(0)`: `std` missing

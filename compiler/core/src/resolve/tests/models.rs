@@ -1,7 +1,7 @@
 //! What resolves, and to what.
 
 use super::*;
-use meshwright_ops::{Class, Id, Kind, LeafOp};
+use meshwright_ops::{Class, Id, InputOpKind, Kind};
 use meshwright_plan::{DType, Init, Phase};
 
 const MLP: &str = "
@@ -38,8 +38,8 @@ fn shapes(p: &Program) -> Vec<String> {
 fn term(p: &Program, id: Id) -> String {
     let n = p.graph.node(id);
     let name = match n.op.kind() {
-        Kind::Leaf(LeafOp::Input { name }) => return name,
-        Kind::Leaf(LeafOp::Param { path, .. }) => return path,
+        Kind::Input(InputOpKind::Input { name }) => return name,
+        Kind::Input(InputOpKind::Param { path, .. }) => return path,
         _ if n.op.name() == "const" => {
             let text = format!("{:?}", n.op);
             let from = text.find("value: ").unwrap() + 7;
@@ -78,7 +78,9 @@ fn the_mlp_has_the_paths_and_shapes_of_the_design() {
     let image = &p.inputs[0].0;
     assert_eq!((image.name.as_str(), image.dtype, image.dims.len()), ("image", DType::U8, 3));
     assert_eq!(p.inputs[1].0.range.map(|r| r.size), Some(10));
-    let Kind::Leaf(LeafOp::Param { init, .. }) = p.graph.node(p.params[0].id).op.kind() else { panic!() };
+    let Kind::Input(InputOpKind::Param { init, .. }) = p.graph.node(p.params[0].id).op.kind() else {
+        panic!()
+    };
     assert_eq!(init, Init::Normal { mean: 0.0, std: 1.0 / 28.0 });
     assert_eq!(p.dim_spans.len(), 5);
 }

@@ -1,8 +1,8 @@
-//! Random values, dropout, `training`, states, and initialisers by fan.
+//! Random values, dropout, `training`, states, and initializers by fan.
 
 use super::*;
 use crate::{evaluation, training_step};
-use meshwright_ops::{Kind, LeafOp};
+use meshwright_ops::{InputOpKind, Kind};
 use meshwright_plan::Init;
 
 const DIMS: &str = "dim batch = 6, seq = 4, d = 3, e = 5\n";
@@ -19,9 +19,9 @@ fn streams(p: &Program) -> Vec<String> {
     random.map(|n| n.op.detail().split('`').nth(1).unwrap().to_string()).collect()
 }
 
-/// Names of the ops that the goals of a step need.
+/// Names of the ops that the outputs of a step need.
 fn live(step: &crate::StepGraph) -> Vec<&'static str> {
-    crate::normalise::dead_code(step).graph.nodes.iter().map(|n| n.op.name()).collect()
+    crate::normalize::dead_code(step).graph.nodes.iter().map(|n| n.op.name()).collect()
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn streams_are_called_by_their_source_path() {
 fn equal_draws_of_two_calls_are_two() {
     let p = model("let a = dropout(x, 0.5) let b = dropout(x, 0.5) loss l = mean[batch, d](a * b * w)");
     let step = training_step(&p).unwrap();
-    let merged = crate::normalise::common_subexpressions(&step, false);
+    let merged = crate::normalize::common_subexpressions(&step, false);
     assert_eq!(live(&merged).iter().filter(|n| **n == "random").count(), 2);
 }
 
@@ -175,10 +175,12 @@ fn a_state_has_a_path_a_first_value_and_a_next() {
     let paths: Vec<&str> = p.states.iter().map(|s| s.path.as_str()).collect();
     assert_eq!(paths, ["last", "a.n", "b.n"]);
     assert!(p.states.iter().all(|s| s.next.is_some()));
-    let Kind::Leaf(LeafOp::State { init, .. }) = p.graph.node(p.states[1].id).op.kind() else { panic!() };
+    let Kind::Input(InputOpKind::State { init, .. }) = p.graph.node(p.states[1].id).op.kind() else {
+        panic!()
+    };
     assert_eq!(init, Init::Constant(3.0));
-    let goals: Vec<String> = training_step(&p).unwrap().goals.into_iter().map(|g| g.name).collect();
-    assert_eq!(goals, ["l", "w/m", "w/v", "w", "last", "a.n", "b.n"]);
+    let outputs: Vec<String> = training_step(&p).unwrap().outputs.into_iter().map(|g| g.name).collect();
+    assert_eq!(outputs, ["l", "w/m", "w/v", "w", "last", "a.n", "b.n"]);
 }
 
 #[test]
@@ -239,7 +241,9 @@ fn fans_give_first_values() {
             "{DIMS}layer l(in, out) {{ param w[in, out] = {text} return sum[in, out](w) }}
             model m {{ output o = l([seq, d], [e]) }}"
         ));
-        let Kind::Leaf(LeafOp::Param { init, .. }) = p.graph.node(p.params[0].id).op.kind() else { panic!() };
+        let Kind::Input(InputOpKind::Param { init, .. }) = p.graph.node(p.params[0].id).op.kind() else {
+            panic!()
+        };
         init
     };
     // 12 in, 5 out.

@@ -50,7 +50,7 @@ fn lr(settings: &str, step: f64) -> f64 {
 }
 
 #[test]
-fn optimisers_have_their_defaults() {
+fn optimizers_have_their_defaults() {
     let p = trained("optimizer adamw(lr = rate, beta2 = 0.99) clip global_norm = 2 precision f64");
     assert_eq!(p.float, DType::F64);
     let t = p.train.unwrap();
@@ -124,7 +124,7 @@ fn a_pattern_matches_something() {
 }
 
 #[test]
-fn what_is_missing_or_misspelt_is_said() {
+fn what_is_missing_or_misspelled_is_said() {
     same(
         &mistakes("minimize ll optimizer adan(lr = 1) clip norm = 1 precision f23"),
         "E0201 model `m` has no loss `ll`
@@ -145,7 +145,7 @@ fn what_is_missing_or_misspelt_is_said() {
     );
     same(
         &mistakes("minimize big optimizer shampoo(lr = 1)"),
-        "E0217 `big` is minimised, but it is no loss
+        "E0217 `big` is minimized, but it is no loss
           ^ `big`: not a loss
           - `big`: declared here
           help: declare it as a loss: `loss big = …`
@@ -232,7 +232,7 @@ fn settings_are_in_their_ranges() {
 }
 
 #[test]
-fn every_optimiser_is_resolved_with_its_defaults() {
+fn every_optimizer_is_resolved_with_its_defaults() {
     for o in OPTIMIZERS {
         let p = trained(&format!("optimizer {}(lr = 0.5)", o.name));
         let c = p.train.unwrap().optimizer.chosen;

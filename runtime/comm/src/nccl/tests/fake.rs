@@ -22,7 +22,7 @@ pub(super) fn gpus(n: u32) -> u32 {
 fn opened() -> &'static libloading::Library {
     static OPENED: OnceLock<libloading::Library> = OnceLock::new();
     #[expect(unsafe_code, reason = "loading a library")]
-    // SAFETY: our own library, without initialisers.
+    // SAFETY: our own library, without initializers.
     OPENED.get_or_init(|| unsafe { libloading::Library::new(built::library()) }.unwrap())
 }
 

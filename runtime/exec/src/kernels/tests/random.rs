@@ -24,7 +24,7 @@ fn any_block_is_that_part_of_the_whole() {
             global.zip(&sizes).fold(0u64, |p, (i, n)| p * *n as u64 + i as u64)
         };
         let places: Vec<u64> = indices(&shape).iter().map(at).collect();
-        let kept = Distribution::Kept { rate: 0.4 };
+        let kept = Distribution::Bernoulli { rate: 0.4 };
         let run = |d: Distribution, dtype: DType, out: SliceMut<'_>| {
             RandomKernel::new("s", d, dtype, &sizes, &ranges).unwrap().run(3, round, out).unwrap();
         };
@@ -61,7 +61,7 @@ fn large_blocks_are_the_same_with_any_pool() {
 
 #[test]
 fn what_cannot_be_drawn_is_refused() {
-    let kept = Distribution::Kept { rate: 0.5 };
+    let kept = Distribution::Bernoulli { rate: 0.5 };
     let new = |d, dtype, sizes: &[usize], range: std::ops::Range<usize>| {
         RandomKernel::new("s", d, dtype, sizes, std::slice::from_ref(&range))
     };

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// One move of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Move {
+pub enum Reshard {
     /// Finishes a value over axes, jointly.
     AllReduce {
         /// The axes, ascending.
@@ -67,24 +67,26 @@ pub enum Move {
     },
 }
 
-impl Move {
+impl Reshard {
     /// The placement after it; `None` where it does not apply to `p`.
     pub fn apply(&self, p: &Placement) -> Option<Placement> {
         let mut q = p.clone();
         // What is stored by a window is a copy for one op: only other dims of it still move.
         let fixed = |d: &Dim| p.windows.contains_key(d);
         match self {
-            Move::ReduceScatter { dim, .. } | Move::AllGather { dim, .. } | Move::Slice { dim, .. }
+            Reshard::ReduceScatter { dim, .. }
+            | Reshard::AllGather { dim, .. }
+            | Reshard::Slice { dim, .. }
                 if fixed(dim) =>
             {
                 return None;
             }
-            Move::AllToAll { join, split, .. } if fixed(join) || fixed(split) => return None,
-            Move::Permute { axes, dim, window } => {
+            Reshard::AllToAll { join, split, .. } if fixed(join) || fixed(split) => return None,
+            Reshard::Permute { axes, dim, window } => {
                 (p.axes(*dim) == axes && !fixed(dim)).then_some(())?;
                 q.windows.insert(*dim, *window);
             }
-            Move::Cut { axes, dim, window } => {
+            Reshard::Cut { axes, dim, window } => {
                 (p.axes(*dim).is_empty() && !axes.is_empty()).then_some(())?;
                 for a in axes {
                     (!q.uses(*a)).then_some(())?;
@@ -92,23 +94,23 @@ impl Move {
                 }
                 q.windows.insert(*dim, *window);
             }
-            Move::AllReduce { axes, monoid } => {
+            Reshard::AllReduce { axes, monoid } => {
                 for a in axes {
                     (q.partial.remove(a)? == *monoid).then_some(())?;
                 }
             }
-            Move::ReduceScatter { axis, monoid, dim } => {
+            Reshard::ReduceScatter { axis, monoid, dim } => {
                 (q.partial.remove(axis)? == *monoid).then_some(())?;
                 q.push(*dim, *axis);
             }
-            Move::AllGather { axis, dim } => {
+            Reshard::AllGather { axis, dim } => {
                 (q.pop(*dim)? == *axis).then_some(())?;
             }
-            Move::AllToAll { axis, join, split } => {
+            Reshard::AllToAll { axis, join, split } => {
                 (q.pop(*join)? == *axis && join != split).then_some(())?;
                 q.push(*split, *axis);
             }
-            Move::Slice { axis, dim } => {
+            Reshard::Slice { axis, dim } => {
                 (!p.uses(*axis)).then_some(())?;
                 q.push(*dim, *axis);
             }
@@ -118,7 +120,7 @@ impl Move {
 
     /// Whether devices talk to each other.
     pub fn communicates(&self) -> bool {
-        !matches!(self, Move::Slice { .. } | Move::Cut { .. })
+        !matches!(self, Reshard::Slice { .. } | Reshard::Cut { .. })
     }
 }
 
@@ -129,18 +131,18 @@ const LAUNCH: u64 = 4 * 4096;
 
 /// Bytes on the wire, per device and in quarters of a byte (so that ties are exact), of a move from a block of `before`
 /// bytes to one of `after`.
-pub fn wire_bytes(kind: &Move, mesh: &Mesh, before: usize, after: usize) -> u64 {
+pub fn wire_bytes(kind: &Reshard, mesh: &Mesh, before: usize, after: usize) -> u64 {
     let (before, after) = (before as u64, after as u64);
     let part = |k: usize, b: u64| 4 * (k as u64 - 1) * b / k as u64;
     match kind {
-        Move::AllReduce { axes, .. } => {
+        Reshard::AllReduce { axes, .. } => {
             2 * part(axes.iter().map(|a| mesh.size(*a)).product(), before) + LAUNCH
         }
-        Move::ReduceScatter { axis, .. } | Move::AllToAll { axis, .. } => {
+        Reshard::ReduceScatter { axis, .. } | Reshard::AllToAll { axis, .. } => {
             part(mesh.size(*axis), before) + LAUNCH
         }
-        Move::AllGather { axis, .. } => part(mesh.size(*axis), after) + LAUNCH,
-        Move::Permute { axes, dim, window } => {
+        Reshard::AllGather { axis, .. } => part(mesh.size(*axis), after) + LAUNCH,
+        Reshard::Permute { axes, dim, window } => {
             // What the devices lack on average, as the gather counts it: so where all of them need all, the two tie, and
             // never is a gather, of which a layout must speak, the cheaper way to a halo.
             let all = window.largest(dim.size, axes, mesh).max(1) as u64;
@@ -148,12 +150,12 @@ pub fn wire_bytes(kind: &Move, mesh: &Mesh, before: usize, after: usize) -> u64 
             let lacking = window.missing_in_all(dim.size, axes, mesh) as u64;
             4 * (after / all) * lacking / devices.max(1) as u64 + LAUNCH
         }
-        Move::Slice { .. } | Move::Cut { .. } => 0,
+        Reshard::Slice { .. } | Reshard::Cut { .. } => 0,
     }
 }
 
 /// Cost and moves; `None` where there is no way.
-type Route = Option<(u64, Vec<Move>)>;
+type Route = Option<(u64, Vec<Reshard>)>;
 
 /// A memo of routes, by dims, bytes of an element, and both placements.
 #[derive(Default)]
@@ -169,7 +171,7 @@ impl Router {
         mesh: &Mesh,
         src: &Placement,
         dst: &Placement,
-    ) -> Option<(u64, Vec<Move>)> {
+    ) -> Option<(u64, Vec<Reshard>)> {
         if src == dst {
             return Some((0, Vec::new()));
         }
@@ -194,7 +196,7 @@ fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize
     let axes: Vec<Axis> =
         mesh.iter().filter(|a| mesh.size(*a) > 1 && (src.uses(*a) || dst.uses(*a))).collect();
     let mut best: BTreeMap<Placement, u64> = BTreeMap::from([(src.clone(), 0)]);
-    let mut paths: Vec<(Placement, Vec<Move>)> = vec![(src.clone(), Vec::new())];
+    let mut paths: Vec<(Placement, Vec<Reshard>)> = vec![(src.clone(), Vec::new())];
     // Cost, number of moves, order of discovery: a total order, so that the result does not depend on the heap.
     let mut heap = BinaryHeap::from([Reverse((0u64, 0usize, 0usize))]);
     while let Some(Reverse((cost, moves, i))) = heap.pop() {
@@ -228,14 +230,14 @@ const FEW: usize = 3;
 
 /// The moves that may lie on a way from `p` to `dst`. `axes` are those that one of the two ends uses: what neither end
 /// splits is not split on the way.
-fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Move> {
+fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshard> {
     let mut out = Vec::new();
     for (dim, window) in dst.windows.iter().filter(|(d, _)| !p.windows.contains_key(d)) {
         let (axes, dim, window) = (dst.axes(*dim).to_vec(), *dim, *window);
         if p.axes(dim).is_empty() {
-            out.push(Move::Cut { axes, dim, window });
+            out.push(Reshard::Cut { axes, dim, window });
         } else {
-            out.push(Move::Permute { axes, dim, window });
+            out.push(Reshard::Permute { axes, dim, window });
         }
     }
     let open: Vec<(Axis, Monoid)> =
@@ -253,18 +255,18 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Move> 
         for dim in ty.dims.iter().filter(|d| gets(**d, *axis)) {
             match open.iter().find(|o| o.0 == *axis) {
                 Some((_, monoid)) => {
-                    out.push(Move::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim });
+                    out.push(Reshard::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim });
                 }
-                None if !p.uses(*axis) => out.push(Move::Slice { axis: *axis, dim: *dim }),
+                None if !p.uses(*axis) => out.push(Reshard::Slice { axis: *axis, dim: *dim }),
                 None => {}
             }
         }
     }
     for (dim, split) in p.splits.iter().filter(|(d, _)| loses(**d)) {
         let Some(axis) = split.last().copied() else { continue };
-        out.push(Move::AllGather { axis, dim: *dim });
+        out.push(Reshard::AllGather { axis, dim: *dim });
         for to in ty.dims.iter().filter(|to| *to != dim && gets(**to, axis)) {
-            out.push(Move::AllToAll { axis, join: *dim, split: *to });
+            out.push(Reshard::AllToAll { axis, join: *dim, split: *to });
         }
     }
     out
@@ -272,7 +274,7 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Move> 
 
 /// All-reduces of unfinished axes that fold alike: of all of them, of those that the destination does not split over, and
 /// of each alone.
-fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Move> {
+fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Reshard> {
     let mut sets: BTreeSet<(Vec<Axis>, Monoid)> = BTreeSet::new();
     for (axis, monoid) in open {
         let alike = || open.iter().filter(|o| o.1 == *monoid).map(|o| o.0);
@@ -282,7 +284,7 @@ fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Move> {
     }
     sets.into_iter()
         .filter(|s| !s.0.is_empty())
-        .map(|(axes, monoid)| Move::AllReduce { axes, monoid })
+        .map(|(axes, monoid)| Reshard::AllReduce { axes, monoid })
         .collect()
 }
 

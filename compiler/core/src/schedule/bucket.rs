@@ -23,7 +23,7 @@ struct Bucket {
 }
 
 /// Joins all-reduces of equal axes, monoid and dtype.
-pub fn bundle(mut plan: Plan) -> Plan {
+pub fn bucket(mut plan: Plan) -> Plan {
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     let most = most_bytes(&plan, &steps);
     let most = |key: &Key| most.iter().find(|m| m.0 == *key).map_or(BUCKET_BYTES, |m| m.1);
@@ -151,9 +151,9 @@ mod tests {
             kind,
             phase: Phase::Forward,
             origin: Vec::new(),
-            reuse: Vec::new(),
+            aliases: Vec::new(),
             free: Vec::new(),
-            flight: None,
+            async_id: None,
         }
     }
 
@@ -180,12 +180,12 @@ mod tests {
             float: DType::F64,
             inputs: Vec::new(),
             buffers: vec![Buffer { dtype: DType::F64, extents: Vec::new() }; 8],
-            leaves: Vec::new(),
+            program_inputs: Vec::new(),
             steps: vec![sum(0, 0, 2), sum(1, 1, 3), map(2, 4), map(3, 5), sum(1, 4, 6), sum(0, 5, 7)],
             outputs: Vec::new(),
             summary: Default::default(),
         };
-        let after = bundle(plan);
+        let after = bucket(plan);
         let mut made = vec![BufId(0), BufId(1)];
         for s in &after.steps {
             assert!(s.kind.reads().iter().all(|o| made.contains(&o.buf)), "{after:?}");

@@ -22,9 +22,9 @@ pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, I
         new.push(make(&mut g, node, id));
     }
     let mut out = StepGraph { graph: g, ..step.clone() };
-    for goal in &mut out.goals {
+    for goal in &mut out.outputs {
         goal.id = new[goal.id.0 as usize];
-        if let crate::step_graph::GoalKind::Next(leaf) = &mut goal.kind {
+        if let crate::step_graph::OutputKind::Next(leaf) = &mut goal.kind {
             *leaf = new[leaf.0 as usize];
         }
     }
@@ -34,9 +34,9 @@ pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, I
 /// Drops what no goal needs. Parameters and moments that are updated are needed.
 pub fn dead_code(step: &StepGraph) -> StepGraph {
     let mut live = vec![false; step.graph.nodes.len()];
-    for goal in &step.goals {
+    for goal in &step.outputs {
         live[goal.id.0 as usize] = true;
-        if let crate::step_graph::GoalKind::Next(leaf) = goal.kind {
+        if let crate::step_graph::OutputKind::Next(leaf) = goal.kind {
             live[leaf.0 as usize] = true;
         }
     }
@@ -145,7 +145,7 @@ pub fn merge_adds(step: &StepGraph) -> StepGraph {
             uses[i.0 as usize] += 1;
         }
     }
-    for goal in &step.goals {
+    for goal in &step.outputs {
         uses[goal.id.0 as usize] += 2;
     }
     // New ids of adds that have one use, with their new operands.

@@ -5,28 +5,28 @@ use super::slides::{Has, replaced};
 use crate::family::{float, integer, truth};
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, Monoid, Slide, StepKind};
+use meshwright_plan::{DType, Dim, DimNames, Monoid, SlidingWindow, StepKind};
 
 /// Which tap of each position holds the extreme, row-major over the taps of the slides in order; of equal ones the first.
 #[derive(Clone, Debug)]
-pub struct PoolTap {
+pub struct ArgmaxPool {
     /// Max or min.
     pub monoid: Monoid,
     /// How each window slides.
-    pub slides: Vec<Slide>,
+    pub slides: Vec<SlidingWindow>,
 }
 
 /// Every element gets the sum of the values at those positions whose tap meets it. Operands: taps, values.
 #[derive(Clone, Debug)]
-pub struct PoolSpread {
+pub struct Unpool {
     /// How each window slides.
-    pub slides: Vec<Slide>,
+    pub slides: Vec<SlidingWindow>,
 }
 
 /// Gradients are made of them.
 pub(crate) static FAMILY: &[Family] = &[
     Family {
-        name: "pool_tap",
+        name: "argmax_pool",
         form: Form::Syntax,
         doc: "The tap of each position of a window that holds the greatest or least element.",
         build: no_spelling,
@@ -34,7 +34,7 @@ pub(crate) static FAMILY: &[Family] = &[
             let sample = |label, monoid, inputs| {
                 Sample::new(label, inputs, move |g: &mut Graph, x: &[Id]| {
                     let slides = sample_slides(g)?;
-                    Ok(g.op(PoolTap { monoid, slides }, x))
+                    Ok(g.op(ArgmaxPool { monoid, slides }, x))
                 })
                 .flat()
             };
@@ -42,7 +42,7 @@ pub(crate) static FAMILY: &[Family] = &[
             let equal = |g: &mut Graph, x: &[Id]| {
                 let slides = sample_slides(g)?;
                 let x = g.cast(x[0], DType::F64);
-                Ok(g.op(PoolTap { monoid: Monoid::Max, slides }, &[x]))
+                Ok(g.op(ArgmaxPool { monoid: Monoid::Max, slides }, &[x]))
             };
             vec![
                 sample("greatest", Monoid::Max, vec![float(&[("b", 2), ("i", 7)])]),
@@ -52,14 +52,14 @@ pub(crate) static FAMILY: &[Family] = &[
         },
     },
     Family {
-        name: "pool_spread",
+        name: "unpool",
         form: Form::Syntax,
         doc: "The gradient of `max_pool` and `min_pool`: each value goes to the element under one tap of its position.",
         build: no_spelling,
         samples: || {
             let spread = |g: &mut Graph, x: &[Id]| {
                 let slides = sample_slides(g)?;
-                Ok(g.op(PoolSpread { slides }, x))
+                Ok(g.op(Unpool { slides }, x))
             };
             let dims = [("b", 2), ("n", 4)];
             vec![Sample::new("taps of values", vec![integer(&dims, 0.0, 3.0), float(&dims)], spread).flat()]
@@ -72,15 +72,15 @@ fn no_spelling(_: &mut Graph, c: &crate::Call) -> Result<Id, OpError> {
 }
 
 /// Windows of three over seven elements at every other one.
-fn sample_slides(g: &mut Graph) -> Result<Vec<Slide>, OpError> {
+fn sample_slides(g: &mut Graph) -> Result<Vec<SlidingWindow>, OpError> {
     let mut dim = |name: &str, size: usize| g.dims.find(name).unwrap_or_else(|| g.dims.add(name, size));
     let (wide, narrow, tap) = (dim("i", 7), dim("n", 4), dim("k", 3));
-    Ok(vec![Slide { wide, narrow, tap, stride: 2, dilation: 1, low: 1 }])
+    Ok(vec![SlidingWindow { wide, narrow, tap, stride: 2, dilation: 1, low: 1 }])
 }
 
-impl Op for PoolTap {
+impl Op for ArgmaxPool {
     fn name(&self) -> &'static str {
-        "pool_tap"
+        "argmax_pool"
     }
 
     fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
@@ -99,7 +99,7 @@ impl Op for PoolTap {
     fn lower(&self, e: &mut dyn Emit) {
         let input = e.input(0);
         let out = e.output(&replaced(&input.dims, &self.slides, Has::Wide));
-        e.push(StepKind::PoolTap { monoid: self.monoid, input, slides: self.slides.clone(), out });
+        e.push(StepKind::ArgmaxPool { monoid: self.monoid, input, slides: self.slides.clone(), out });
     }
 
     fn flops(&self, _: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
@@ -122,9 +122,9 @@ impl Op for PoolTap {
     }
 }
 
-impl Op for PoolSpread {
+impl Op for Unpool {
     fn name(&self) -> &'static str {
-        "pool_spread"
+        "unpool"
     }
 
     fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
@@ -149,7 +149,7 @@ impl Op for PoolSpread {
         let (tap, values) = (e.input(0), e.input(1));
         let tap = e.reordered(&tap, &values.dims);
         let out = e.output(&replaced(&values.dims, &self.slides, Has::Narrow));
-        e.push(StepKind::PoolSpread { tap, values, slides: self.slides.clone(), out });
+        e.push(StepKind::Unpool { tap, values, slides: self.slides.clone(), out });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {

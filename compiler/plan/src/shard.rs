@@ -1,4 +1,4 @@
-//! Blocks of a dim: ragged, balanced and nested (see `docs/ARCHITECTURE.md`, "Uneven shards").
+//! Shards of a dim: ragged, balanced and nested (see `docs/ARCHITECTURE.md`, "Uneven shards").
 
 use crate::{Axis, Mesh};
 use std::ops::Range;
@@ -10,17 +10,17 @@ pub fn piece(n: usize, k: usize, i: usize) -> Range<usize> {
     lo..lo + q + usize::from(i < r)
 }
 
-/// The block of `0..n` that the device at `coords` holds when it is split over `axes`, major first. The block at `[a]`
-/// is the union of the blocks at `[a, b]`; blocks may be empty.
-pub fn block(n: usize, axes: &[Axis], mesh: &Mesh, coords: &[usize]) -> Range<usize> {
+/// The shard of `0..n` that the device at `coords` holds when it is split over `axes`, major first. The shard at `[a]`
+/// is the union of the shards at `[a, b]`; shards may be empty.
+pub fn shard(n: usize, axes: &[Axis], mesh: &Mesh, coords: &[usize]) -> Range<usize> {
     axes.iter().fold(0..n, |range, a| {
         let p = piece(range.len(), mesh.size(*a), coords[a.0 as usize]);
         range.start + p.start..range.start + p.end
     })
 }
 
-/// Size of the largest block: that of the device at the origin.
-pub fn largest_block(n: usize, axes: &[Axis], mesh: &Mesh) -> usize {
+/// Size of the largest shard: that of the device at the origin.
+pub fn largest_shard(n: usize, axes: &[Axis], mesh: &Mesh) -> usize {
     axes.iter().fold(n, |n, a| n.div_ceil(mesh.size(*a)))
 }
 
@@ -34,12 +34,12 @@ mod tests {
         for n in 0..40 {
             let mut next = 0;
             for a in 0..3 {
-                let outer = block(n, &[Axis(0)], &mesh, &[a, 0]);
+                let outer = shard(n, &[Axis(0)], &mesh, &[a, 0]);
                 assert_eq!(outer.start, next);
                 for b in 0..4 {
-                    let inner = block(n, &[Axis(0), Axis(1)], &mesh, &[a, b]);
+                    let inner = shard(n, &[Axis(0), Axis(1)], &mesh, &[a, b]);
                     assert_eq!(inner.start, next);
-                    assert!(inner.len() <= largest_block(n, &[Axis(0), Axis(1)], &mesh));
+                    assert!(inner.len() <= largest_shard(n, &[Axis(0), Axis(1)], &mesh));
                     next = inner.end;
                 }
                 assert_eq!(outer.end, next);

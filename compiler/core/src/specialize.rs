@@ -8,7 +8,7 @@ use meshwright_ops::{Const, Expand, F64Tensor, Graph, Id, Kind};
 use std::sync::Arc;
 
 /// The program as it is in training steps, or in evaluation and prediction.
-pub fn specialised(program: &Program, training: bool) -> Program {
+pub fn specialized(program: &Program, training: bool) -> Program {
     let mut out = program.clone();
     let Some(same) = decide(&mut out.graph, training) else { return out };
     let now = |id: &mut Id| *id = same[id.0 as usize];
@@ -67,7 +67,7 @@ fn folded(g: &Graph, id: Id, known: &[Option<f64>]) -> Option<f64> {
         let constant = n.op.name() == "const" && n.ty.dims.is_empty();
         known[x.0 as usize].or_else(|| constant.then(|| n.op.oracle(&[], &n.ty).data[0]))
     };
-    if matches!(node.op.kind(), Kind::Leaf(_) | Kind::Gradient) || node.ty.dtype.is_pair() {
+    if matches!(node.op.kind(), Kind::Input(_) | Kind::Gradient) || node.ty.dtype.is_pair() {
         return None;
     }
     let x: Vec<f64> = node.inputs.iter().map(number).collect::<Option<_>>()?;
