@@ -21,6 +21,7 @@ mod optimizers;
 mod overlap;
 mod planning;
 mod processes;
+mod provenance;
 mod resume;
 mod settings;
 #[cfg(feature = "cubecl-cpu")]

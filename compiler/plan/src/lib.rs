@@ -10,6 +10,7 @@ mod mesh;
 mod monoid;
 mod placement;
 mod plan;
+mod provenance;
 pub mod random;
 mod shard;
 mod step;
@@ -22,9 +23,9 @@ pub use mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use monoid::Monoid;
 pub use placement::Placement;
 pub use plan::{
-    BufId, Buffer, Extent, Init, InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Provenance,
-    Summary,
+    BufId, Buffer, Extent, Init, InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Summary,
 };
+pub use provenance::Provenance;
 pub use shard::{largest_shard, piece, shard};
 pub use step::{Collective, Copy, Operand, Part, Phase, Step, StepKind};
 pub use window::{SlidingWindow, Window, coords_along};

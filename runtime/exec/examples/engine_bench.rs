@@ -55,7 +55,7 @@ impl Builder {
         self.0.steps.push(Step {
             kind,
             phase: Phase::Forward,
-            origin: vec![Provenance { value: value.into(), line: 1, because: String::new() }],
+            origin: vec![Provenance { path: value.into(), line: 1, ..Provenance::default() }],
             aliases: aliases.iter().map(|(a, b)| (a.buf, b.buf)).collect(),
             async_id: None,
             free: free.iter().map(|o| o.buf).collect(),

@@ -155,7 +155,7 @@ impl Prepared {
         let origin = step.origin.first();
         Ok(Some(Prepared {
             group,
-            what: origin.map_or("", |o| &o.value).into(),
+            what: origin.map_or("", |o| &o.path).into(),
             line: origin.map_or(0, |o| o.line),
             ends,
             from,

@@ -1,7 +1,7 @@
 //! Every instruction of an SPMD program becomes primitive steps on buffers. A rename moves nothing: the same buffer is read
 //! under another name.
 
-use crate::partition::{CopyId, Instr, Reshard, Spmd};
+use crate::partition::{Cause, CopyId, Instr, Reshard, Spmd};
 use crate::step_graph::OutputKind;
 use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
@@ -76,18 +76,19 @@ impl Lower<'_> {
         Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }
 
-    fn origin(&self, id: Id, because: &str) -> Provenance {
-        let node = self.spmd.step.graph.node(id);
-        let value = if node.origin.name.is_empty() {
-            node.op.name().to_string()
-        } else {
-            node.origin.name.to_string()
-        };
-        Provenance { value, line: (self.line_of)(node.origin.span), because: because.into() }
+    fn origin(&self, id: Id, cause: Option<&Cause>) -> Provenance {
+        let graph = &self.spmd.step.graph;
+        Provenance {
+            id: id.0,
+            path: graph.path(id).into(),
+            line: (self.line_of)(graph.node(id).origin.span),
+            because: cause.map_or_else(String::new, |c| c.because.clone()),
+            rule: cause.and_then(|c| c.rule).map(self.line_of),
+        }
     }
 
-    fn push(&mut self, kind: StepKind, id: Id, because: &str, phase: meshwright_plan::Phase) {
-        let origin = kind.writes().iter().map(|_| self.origin(id, because)).collect();
+    fn push(&mut self, kind: StepKind, id: Id, cause: Option<&Cause>, phase: meshwright_plan::Phase) {
+        let origin = kind.writes().iter().map(|_| self.origin(id, cause)).collect();
         self.plan.steps.push(Step {
             kind,
             phase,
@@ -134,7 +135,7 @@ impl Lower<'_> {
                 let phase = cause.phase.max(phase);
                 // What becomes a gradient is called by the parameter, not by the layer it comes from.
                 let gradient = cause.user.filter(|u| graph.node(*u).op.kind() == Kind::Gradient);
-                self.push(step_of(kind, from, to), gradient.unwrap_or(id), &cause.because, phase);
+                self.push(step_of(kind, from, to), gradient.unwrap_or(id), Some(cause), phase);
             }
         }
     }
@@ -195,7 +196,7 @@ impl Lower<'_> {
             let order = operands.iter().find(all).map_or(node.ty.dims.clone(), |o| o.dims.clone());
             let out = self.buffer(node.ty.dtype, &order, placement);
             let kind = StepKind::Map { expr, inputs: operands.to_vec(), outs: vec![(reg, out.clone())] };
-            self.push(kind, id, "", node.origin.phase);
+            self.push(kind, id, None, node.origin.phase);
             return out;
         }
         let mut e = Emitter {
@@ -233,7 +234,7 @@ impl Lower<'_> {
             self.plan.buffers.push(Buffer { dtype, extents });
             buf = BufId(self.plan.buffers.len() as u32 - 1);
             let out = Operand { buf, dims };
-            self.push(StepKind::Copy(Copy { from: o, out }), value, "", meshwright_plan::Phase::Update);
+            self.push(StepKind::Copy(Copy { from: o, out }), value, None, meshwright_plan::Phase::Update);
         }
         self.plan.program_inputs[i].next = Some(buf);
     }
@@ -329,6 +330,6 @@ impl Emit for Emitter<'_, '_> {
 
     fn push(&mut self, step: StepKind) {
         let phase = self.lower.spmd.step.graph.node(self.id).origin.phase;
-        self.lower.push(step, self.id, "", phase);
+        self.lower.push(step, self.id, None, phase);
     }
 }

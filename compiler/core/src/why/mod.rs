@@ -7,9 +7,9 @@ mod text;
 
 pub use text::text;
 
-use crate::explain::shown;
 use crate::layout::{Layout, Rule, RuleDim, Scope};
 use crate::partition::{CopyId, Instr, Reason, Refusal, Spmd};
+use crate::rows::Rows;
 use meshwright_diag::{Diagnostic, Location, Span};
 use meshwright_ops::{Id, Kind};
 use meshwright_plan::{Axis, Dim, Phase, largest_shard};
@@ -76,12 +76,14 @@ pub struct Caused {
     pub because: String,
 }
 
-/// The answer for one value.
+/// The answer for one dim of a value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Why {
-    /// The value with its dims.
+    /// The value, by its number in the partitioned step.
+    pub id: u32,
+    /// Its path with its dims.
     pub value: String,
-    /// The path of the layer call or parameter it belongs to; empty at the top.
+    /// Its path.
     pub path: String,
     /// The dim.
     pub dim: String,
@@ -99,33 +101,36 @@ pub struct Why {
     pub collectives: Vec<Caused>,
 }
 
-/// Answers `VALUE.DIM` for a partitioned step; for each value, where several of different layer calls bear the name.
+/// Answers `PATH.DIM` for a partitioned step, or `PATH` for each of its dims. PATH may lack its first elements where that
+/// leaves no doubt; that of a layer call stands for the last value in it.
 ///
 /// # Errors
-/// Where no value has that name, or it has no such dim.
+/// Where no value has that path, several end so, or it has no such dim.
 pub fn why(
     spmd: &Spmd,
     layout: &Layout,
     question: &str,
     place_of: &PlaceOf,
 ) -> Result<Vec<Why>, Box<Diagnostic>> {
-    let t = Teller { spmd, layout, place_of, names: find::names(spmd) };
-    let (ids, dim) = t.find(question)?;
-    Ok(ids.into_iter().map(|id| t.answer(id, dim)).collect())
+    let rows = Rows::of(spmd);
+    let paths = find::paths(spmd, &rows);
+    let t = Teller { spmd, layout, place_of, rows, paths };
+    Ok(t.find(question)?.into_iter().map(|(id, dim)| t.answer(id, dim)).collect())
 }
 
 struct Teller<'a> {
     spmd: &'a Spmd,
     layout: &'a Layout,
     place_of: &'a PlaceOf<'a>,
-    names: BTreeMap<String, Vec<Id>>,
+    rows: Rows,
+    paths: BTreeMap<String, Vec<Id>>,
 }
 
 impl Teller<'_> {
     fn describe(&self, id: Id) -> String {
         let g = &self.spmd.step.graph;
-        match shown(g, id, self.spmd) {
-            Some(name) => format!("{name}{}", g.dims.list(&g.ty(id).dims)),
+        match self.rows.path(id) {
+            Some(path) => format!("{path}{}", g.dims.list(&g.ty(id).dims)),
             None => g.describe(id),
         }
     }
@@ -152,8 +157,9 @@ impl Teller<'_> {
         let mut chain = Vec::new();
         self.tell(id, dim, &mut chain, &mut BTreeSet::new());
         Why {
+            id: id.0,
             value: self.describe(id),
-            path: g.node(id).origin.path.to_string(),
+            path: self.rows.path(id).unwrap_or_else(|| g.path(id)).into(),
             dim: g.dims.name(dim).into(),
             size: dim.size,
             axes: self.axis_names(axes),

@@ -11,11 +11,10 @@ pub fn text(answers: &[Why]) -> String {
 }
 
 fn one(w: &Why) -> String {
-    let within = if answers_at_top(w) { String::new() } else { format!(" of {}", w.path) };
     let mut out = match w.axes.as_slice() {
-        [] => format!("{} of {}{within} is whole on every device, {}\n", w.dim, w.value, thousands(w.size)),
+        [] => format!("{} of {} is whole on every device, {}\n", w.dim, w.value, thousands(w.size)),
         axes => format!(
-            "{} of {}{within} is split over {}: at most {} of {} on a device\n",
+            "{} of {} is split over {}: at most {} of {} on a device\n",
             w.dim,
             w.value,
             axes.join(", "),
@@ -29,17 +28,6 @@ fn one(w: &Why) -> String {
     }
     out.push_str(&follows(&w.collectives));
     out
-}
-
-/// Whether the value's name says all of where it is: `h.w`, `d(h.w)` and `new h.w` belong to `h.w`.
-fn answers_at_top(w: &Why) -> bool {
-    let name = w.value.split('[').next().unwrap_or("");
-    let part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
-    let mut words = name.split(|c| !part(c));
-    w.path.is_empty()
-        || words.any(|word| {
-            word.strip_prefix(w.path.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('.'))
-        })
 }
 
 fn chain_link(link: &Link) -> String {

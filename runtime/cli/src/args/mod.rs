@@ -469,8 +469,9 @@ pub(crate) struct ExplainArgs {
     pub(crate) topic: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,
-    /// Say why a dim of a value is split as it is, or whole: VALUE is a name of the report, DIM one of its dims.
-    #[arg(long, value_name = "VALUE.DIM", conflicts_with_all = ["emit", "time_passes"])]
+    /// Say why a dim of a value is split as it is, or replicated: PATH is a value of the report, such as b1.attention.out,
+    /// DIM one of its dims; without DIM, of all its dims.
+    #[arg(long, value_name = "PATH[.DIM]", conflicts_with_all = ["emit", "time_passes"])]
     pub(crate) why: Option<String>,
     #[command(flatten)]
     pub(crate) passes: PassArgs,

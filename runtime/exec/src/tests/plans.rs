@@ -74,9 +74,9 @@ impl Builder {
             .writes()
             .iter()
             .map(|_| Provenance {
-                value: value.into(),
+                path: value.into(),
                 line: 10 + self.plan.steps.len() as u32,
-                because: String::new(),
+                ..Provenance::default()
             })
             .collect();
         self.plan.steps.push(Step {
