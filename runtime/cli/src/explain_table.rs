@@ -1,5 +1,6 @@
 //! The report of `explain` as a table: each value with its placement, each collective at the value it belongs to.
 
+use crate::repeats::{Entry, Line, folded};
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, flops, thousands};
 use meshwright_core::explain::{CollectiveReport, PartReport, Report, ValueReport};
@@ -89,6 +90,7 @@ fn phase_rows(report: &Report, phase: Phase, title: &str, widths: &Widths, t: &m
     }
     t.text(format!("  {title}"));
     let mut seen = BTreeSet::new();
+    let mut entries = Vec::new();
     for v in values {
         let line = if v.line == 0 { String::new() } else { v.line.to_string() };
         let held = format!("{:<2$}  {:>3$}", shape(v), bytes(v.bytes as u64), widths.shape, widths.bytes);
@@ -96,10 +98,15 @@ fn phase_rows(report: &Report, phase: Phase, title: &str, widths: &Widths, t: &m
         // An input that is read in two placements has two rows.
         let first_row = seen.insert(v.id);
         let mut mine = moved.iter().filter(|m| first_row && m.part.id == v.id);
-        let first = mine.next().map_or_else(|| vec!["-".into()], collective);
-        t.row([cells, first].concat());
-        for m in mine {
-            t.row([vec![String::new(); 5], collective(m)].concat());
+        let first = mine.next().map_or_else(|| vec!["-".into(), String::new(), String::new()], collective);
+        let mut rows = vec![[cells, first].concat()];
+        rows.extend(mine.map(|m| [vec![String::new(); 5], collective(m)].concat()));
+        entries.push(Entry { path: v.value.clone(), rows });
+    }
+    for line in folded(entries) {
+        match line {
+            Line::Row(cells) => t.row(cells),
+            Line::Same { first, last, of } => t.text(format!("        {first} to {last}: as {of}")),
         }
     }
 }

@@ -14,6 +14,7 @@ mod launch;
 mod panics;
 mod pick;
 mod progress;
+mod repeats;
 mod replace;
 mod signals;
 mod stop;

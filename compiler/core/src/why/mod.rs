@@ -1,5 +1,5 @@
-//! Why a dim of a value is split as it is: the reasons that the partitioner kept, told as a chain from the value to the
-//! rules, and the collectives that follow. Nothing is decided again here.
+//! Why a dim of a value is split as it is: the reasons that the partitioner kept, as a chain from the value to the rules, and
+//! the collectives that follow. Nothing is decided again here.
 
 mod caused;
 mod find;
@@ -33,8 +33,8 @@ pub struct RuleReport {
 /// One fact.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fact {
-    /// `rule`, `silenced`, `yielded`, `elsewhere`, `no_rule`, `whole`, `followed`, `refused`, `wanted`, `renamed`,
-    /// `unfinished`, `finished`, `folded` or `anywhere`.
+    /// `rule`, `overridden`, `yielded`, `elsewhere`, `no_rule`, `replicated`, `followed`, `refused`, `wanted`, `renamed`,
+    /// `partial`, `reduced`, `gone` or `rematerializable`.
     pub kind: &'static str,
     /// It in words.
     pub text: String,
@@ -91,8 +91,8 @@ pub struct Why {
     pub size: usize,
     /// Axes that split it where the value is made, major first.
     pub axes: Vec<String>,
-    /// The largest block of it on one device.
-    pub block: usize,
+    /// The largest shard of it on one device.
+    pub shard: usize,
     /// The whole placement, as `explain` shows it.
     pub split_by: String,
     /// From the value to what decided, the value itself first.
@@ -163,7 +163,7 @@ impl Teller<'_> {
             dim: g.dims.name(dim).into(),
             size: dim.size,
             axes: self.axis_names(axes),
-            block: largest_shard(dim.size, axes, &self.spmd.mesh),
+            shard: largest_shard(dim.size, axes, &self.spmd.mesh),
             split_by: placement.describe(&g.dims, &self.spmd.mesh),
             chain,
             collectives: self.caused(id, dim),
@@ -194,8 +194,8 @@ impl Teller<'_> {
         let mut facts = Vec::new();
         let mut next = Vec::new();
         if !g.ty(id).dims.contains(&dim) {
-            let text = format!("`{}` folds it away", g.node(id).op.name());
-            facts.push(Fact { kind: "folded", text, rule: None });
+            let text = format!("the result of `{}` no longer has it", g.node(id).op.name());
+            facts.push(Fact { kind: "gone", text, rule: None });
         }
         for reason in self.spmd.reasons.get(&id).into_iter().flatten() {
             self.facts(id, dim, reason, &mut facts, &mut next);
@@ -221,7 +221,7 @@ impl Teller<'_> {
             Reason::Rules { asked, said } => {
                 if !asked.contains(&dim) {
                     let op = g.node(id).op.name();
-                    return say("whole", format!("`{op}` needs `{}` whole, so no rule is asked", name(dim)));
+                    return say("replicated", format!("`{op}` needs `{}` replicated, so no rule applies", name(dim)));
                 }
                 self.rules(dim, said, facts);
             }
@@ -229,7 +229,7 @@ impl Teller<'_> {
                 let who: Vec<String> = users.iter().map(|u| format!("`{}`", self.describe(*u))).collect();
                 let how = match splits.get(&dim) {
                     Some(axes) => format!("`{}` over {}", name(dim), quoted(&self.axis_names(axes))),
-                    None => format!("`{}` whole", name(dim)),
+                    None => format!("`{}` replicated", name(dim)),
                 };
                 let verb = if who.len() == 1 { "wants" } else { "want" };
                 let who = who.join(", ");
@@ -251,9 +251,9 @@ impl Teller<'_> {
                 let who: Vec<String> = operands.iter().map(|o| format!("`{}`", self.describe(*o))).collect();
                 let verb = if who.len() == 1 { "is" } else { "are" };
                 say(
-                    "unfinished",
+                    "partial",
                     format!(
-                        "{} {verb} unfinished over `{a}` and so is this: nothing of it is split over `{a}`",
+                        "{} {verb} partial over `{a}`, and so is this: none of its dims is split over `{a}`",
                         who.join(", "),
                         a = mesh.name(*axis)
                     ),
@@ -264,7 +264,7 @@ impl Teller<'_> {
                 let cost = match finish {
                     0 => "at no cost".to_string(),
                     _ => format!(
-                        "as finishing the result moves {} B, gathering the operands {} B",
+                        "as reducing the result moves {} B, gathering the operands {} B",
                         finish / size,
                         gather / size
                     ),
@@ -283,21 +283,21 @@ impl Teller<'_> {
             Reason::Refused { dim: d, axis, operand, why } if *d == dim => {
                 let axis_name = mesh.name(*axis);
                 let why = match why {
-                    Refusal::NeedsWhole => format!("`{}` needs it whole", g.node(id).op.name()),
+                    Refusal::NeedsWhole => format!("`{}` needs it replicated", g.node(id).op.name()),
                     Refusal::Taken => {
-                        format!("`{axis_name}` is taken by another dim or by an unfinished sum here")
+                        format!("`{axis_name}` is taken by another dim or by a partial sum here")
                     }
                     Refusal::Order => "it is split over other axes first there".into(),
                     Refusal::Dearer(finish, gather) => {
                         let size = mesh.size(*axis).max(1) as u64;
                         format!(
-                            "finishing the result would move {} B, gathering the operands {} B",
+                            "reducing the result would move {} B, gathering the operands {} B",
                             finish / size,
                             gather / size
                         )
                     }
                     Refusal::Parameter => {
-                        "that is how a parameter is stored, and it ends where values begin".into()
+                        "that is how a parameter is stored, and values do not follow it".into()
                     }
                 };
                 say(
@@ -312,26 +312,26 @@ impl Teller<'_> {
             Reason::Renamed { from, to, operand } => {
                 let on = if *to == dim { *from } else { dim };
                 let called = if *to == dim {
-                    format!("with `{}` called `{}`; it is split as that one is", name(*from), name(*to))
+                    format!("with `{}` renamed to `{}`; it is split as that dim is", name(*from), name(*to))
                 } else {
-                    "with another name for another dim; this one is split as there".into()
+                    "with another dim renamed; this dim is split as there".into()
                 };
                 say("renamed", format!("it is `{}` {called}", self.describe(*operand)));
                 next.push((*operand, on));
             }
             Reason::Rematerializable => {
                 say(
-                    "anywhere",
-                    "it can be made in any placement at no cost: each user has it as it needs it".into(),
+                    "rematerializable",
+                    "it can be made in any placement at no cost: each user gets it as it needs it".into(),
                 );
             }
             Reason::Reduced { to, by_rules } => {
                 let to = match to.describe(&g.dims, mesh) {
-                    whole if whole == "-" => "whole".to_string(),
+                    all if all == "-" => "replicated".to_string(),
                     split => split,
                 };
                 let whose = if *by_rules { "as the rules place it" } else { "as its users want it" };
-                say("finished", format!("its sum is finished {whose}, which moves the least: {to}"));
+                say("reduced", format!("its partial sum is reduced {whose}, which moves the fewest bytes: {to}"));
             }
         }
     }
@@ -353,10 +353,10 @@ impl Teller<'_> {
             let one: Vec<Axis> = r.axes.iter().copied().filter(|a| mesh.size(*a) == 1).collect();
             let scope = scope_words(&r.scope);
             if r.axes.is_empty() {
-                say("rule", format!("{} keeps it whole; it speaks of {scope}", short(*i)), Some(*i));
+                say("rule", format!("{} keeps it replicated; it applies to {scope}", short(*i)), Some(*i));
             } else if !got.is_empty() {
                 let over = quoted(&self.axis_names(&got));
-                say("rule", format!("{} splits it over {over}; it speaks of {scope}", short(*i)), Some(*i));
+                say("rule", format!("{} splits it over {over}; it applies to {scope}", short(*i)), Some(*i));
             } else if one.len() == r.axes.len() {
                 let over = quoted(&self.axis_names(&one));
                 say("rule", format!("{} names {over}, which has one device", short(*i)), Some(*i));
@@ -376,13 +376,13 @@ impl Teller<'_> {
             let about = said.spoke.iter().any(|s| s.0 == *other && s.1 == dim);
             if about {
                 let text = format!(
-                    "{} is not asked: it speaks of {}, and rule {} more specifically of {}",
+                    "{} does not apply: it is for {}, and rule {} is more specific, for {}",
                     short(*silent),
                     scope_words(&rule(*silent).scope),
                     rule(*other).number,
                     scope_words(&rule(*other).scope),
                 );
-                say("silenced", text, Some(*silent));
+                say("overridden", text, Some(*silent));
             }
         }
         if !spoke {
@@ -396,7 +396,7 @@ impl Teller<'_> {
             said.spoke.iter().map(|s| s.0).chain(said.silenced.iter().map(|s| s.0)).collect();
         for (i, r) in self.layout.rules.iter().enumerate() {
             if r.dim == RuleDim::Dim(dim) && !asked.contains(&i) {
-                let text = format!("{} speaks of {}, and this is none", short(i), scope_words(&r.scope));
+                let text = format!("{} applies to {}, which this is not", short(i), scope_words(&r.scope));
                 say("elsewhere", text, Some(i));
             }
         }
@@ -411,13 +411,13 @@ fn quoted(names: &[String]) -> String {
     names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// What a scope speaks of.
+/// The values that a scope is for.
 fn scope_words(s: &Scope) -> String {
     use crate::layout::ScopeClass as C;
     let kind = s.kind.map(|k| match k {
         C::Params => "parameters",
         C::Grads => "gradients",
-        C::Moments => "moments",
+        C::Moments => "optimizer state",
     });
     match (kind, &s.path) {
         (None, None) => "all values".into(),

@@ -12,17 +12,18 @@ pub fn text(answers: &[Why]) -> String {
 
 fn one(w: &Why) -> String {
     let mut out = match w.axes.as_slice() {
-        [] => format!("{} of {} is whole on every device, {}\n", w.dim, w.value, thousands(w.size)),
+        [] => format!("{} of {} is replicated: every device has all {}\n", w.dim, w.value, thousands(w.size)),
         axes => format!(
             "{} of {} is split over {}: at most {} of {} on a device\n",
             w.dim,
             w.value,
             axes.join(", "),
-            thousands(w.block),
+            thousands(w.shard),
             thousands(w.size),
         ),
     };
-    let _ = writeln!(out, "the whole value: {}\n\nwhy", w.split_by);
+    let placement = if w.split_by == "-" { "replicated" } else { &w.split_by };
+    let _ = writeln!(out, "placement: {placement}\n\nwhy");
     for link in &w.chain {
         out.push_str(&chain_link(link));
     }
