@@ -226,7 +226,8 @@ impl Teller<'_> {
                 self.rules(dim, said, facts);
             }
             Reason::Wanted { splits, users } => {
-                let who: Vec<String> = users.iter().map(|u| format!("`{}`", self.describe(*u))).collect();
+                let mut who: Vec<String> = users.iter().map(|u| format!("`{}`", self.describe(*u))).collect();
+                who.dedup();
                 let how = match splits.get(&dim) {
                     Some(axes) => format!("`{}` over {}", name(dim), quoted(&self.axis_names(axes))),
                     None => format!("`{}` replicated", name(dim)),
