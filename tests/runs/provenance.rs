@@ -33,7 +33,7 @@ layer attention(x) {
 }
 
 layer block(x) {
-    let a = x + attention(centered(x))
+    let a = x + (attention(centered(x)) as attention)
     let up = relu(dense(centered(a), [d], [ff]))
     return a + dense(up, [ff], [d]) as down
 }

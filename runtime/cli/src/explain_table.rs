@@ -119,8 +119,8 @@ fn collective(m: &Moved) -> Vec<String> {
     vec![what, thousands(m.part.bytes as u64), because]
 }
 
-/// At which steps of the Plan each collective starts and is waited for, and what is computed in between; empty without
-/// collectives.
+/// At which steps of the Plan collectives that overlap with others start and are waited for, and what is computed in between;
+/// empty without collectives.
 fn overlap(report: &Report) -> String {
     if report.collectives.is_empty() {
         return String::new();
@@ -128,7 +128,7 @@ fn overlap(report: &Report) -> String {
     let left = Align::Left;
     let mut t = Table::new(&[Align::Right, Align::Right, left, left, left]);
     t.row(["start", "wait", "collective", "of", "compute in between"]);
-    let mut buckets = 0;
+    let (mut buckets, mut at_once) = (0, 0);
     for c in &report.collectives {
         let what = format!("{} {}", dashed(&c.op), c.axes.join(","));
         let first = c.parts.first().map_or("", |p| p.value.as_str());
@@ -144,12 +144,22 @@ fn overlap(report: &Report) -> String {
         let meanwhile = match &c.over {
             Some((one, other)) if one == other => format!("{steps}: `{one}`"),
             Some((first, last)) => format!("{steps}, `{first}` to `{last}`"),
-            None if c.start == c.wait => "-".into(),
             None => "other collectives".into(),
         };
+        if c.start == c.wait {
+            at_once += 1;
+            continue;
+        }
         t.row([c.start.to_string(), c.wait.to_string(), what, of, meanwhile]);
     }
-    format!("overlap: the steps of the plan at which collectives start and are waited for\n{}\n", t.render())
+    let all = report.collectives.len();
+    let rest = match at_once {
+        0 => String::new(),
+        n if n == all => "  none: each collective is waited for where it starts\n".into(),
+        n => format!("  and {} waited for where started\n", counted(n as u64, "collective")),
+    };
+    let rows = if at_once == all { String::new() } else { t.render() };
+    format!("overlap: the steps of the plan at which collectives start and are waited for\n{rows}{rest}\n")
 }
 
 fn totals(report: &Report) -> String {
@@ -299,10 +309,8 @@ mesh  r=2 x c=2 = 4 devices
 
 overlap: the steps of the plan at which collectives start and are waited for
   start  wait  collective    of              compute in between
-      3     3  all-reduce c  b1.h            -
       7    12  all-reduce c  b2.h            4 steps, `b2.h` to `d(h.w)`
-      3     3  all-reduce r  bucket 1        -
-      3     3  all-gather c  new h.w         -
+  and 3 collectives waited for where started
 
 per step and device
   compute      324 MFLOP
