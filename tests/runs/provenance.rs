@@ -43,7 +43,11 @@ model deep {
 "
     .to_string();
     for k in 1..=blocks {
-        let _ = writeln!(text, "    let b{k} = block({})", if k == 1 { "x0".into() } else { format!("b{}", k - 1) });
+        let _ = writeln!(
+            text,
+            "    let b{k} = block({})",
+            if k == 1 { "x0".into() } else { format!("b{}", k - 1) }
+        );
     }
     let _ = writeln!(text, "    loss l = mean[batch, seq, d](b{blocks} * b{blocks})\n}}");
     text + "train deep {\n    minimize l\n    optimizer sgd(lr = 0.01)\n}\n"
@@ -149,7 +153,8 @@ fn plan_and_trace_call_every_step_by_its_path() {
     let file = written(dir.path(), 2);
     let plan = explained(&file, &["--emit", "plan"]);
     let trace = dir.path().join("trace.json").display().to_string();
-    let args = ["bench", "model", &file, "--layout", LAYOUT, "--mesh", "model=2", "--steps", "1", "--warmup", "0"];
+    let args =
+        ["bench", "model", &file, "--layout", LAYOUT, "--mesh", "model=2", "--steps", "1", "--warmup", "0"];
     let said = run(&[&args[..], &["--trace", &trace]].concat());
     assert_eq!(said.code, Some(0), "{}", said.err);
     let events: Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
@@ -163,7 +168,8 @@ fn plan_and_trace_call_every_step_by_its_path() {
     for k in 1..=2 {
         for (_, op, path) in OF_A_BLOCK {
             let path = in_block(k, path);
-            let steps = plan.lines().filter(|l| l.contains(op) && l.ends_with(&format!("  // {path}"))).count();
+            let steps =
+                plan.lines().filter(|l| l.contains(op) && l.ends_with(&format!("  // {path}"))).count();
             assert_eq!(steps, 1, "{op} of {path} in\n{plan}");
             let mut traced = starts.iter().filter(|e| e["args"]["value"] == path.as_str());
             let event = traced.next().unwrap_or_else(|| panic!("no {op} of {path}: {starts:#?}"));
@@ -181,7 +187,9 @@ fn a_question_is_answered_by_path_and_by_a_short_name_that_leaves_no_doubt() {
     let first = |question: &str| {
         explained(&file, &["--why", question]).lines().next().unwrap_or_default().to_string()
     };
-    assert!(first("b1.attention.out.seq").starts_with("seq of b1.attention.out[batch seq d] is split over model"));
+    assert!(
+        first("b1.attention.out.seq").starts_with("seq of b1.attention.out[batch seq d] is split over model")
+    );
     assert!(first("b2.up.ff").starts_with("ff of b2.up[batch seq ff] is split over model"));
     assert!(first("d(b2.up).ff").starts_with("ff of d(b2.up)["), "{}", first("d(b2.up).ff"));
     // The path of a layer call whose result another call made; and a value that is called so alone.

@@ -6,7 +6,7 @@ use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use crate::schedule::LineOf;
 use meshwright_ops::Id;
-use meshwright_plan::{Dim, Phase, Plan, Provenance, Step, StepKind};
+use meshwright_plan::{Dim, Phase, Plan, Provenance, Step};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -171,12 +171,11 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
     let g = &spmd.step.graph;
     let mut out = Vec::new();
     for (start, step) in plan.steps.iter().enumerate() {
-        let StepKind::Collective(c) = &step.kind else { continue };
+        let Some(c) = step.collective() else { continue };
         let wait = plan.end_of(start);
-        let computes = |s: &&Step| !matches!(s.kind, StepKind::Collective(_) | StepKind::Wait { .. });
-        let between: Vec<&Step> = plan.steps[start..wait].iter().filter(computes).collect();
+        let between: Vec<&Step> = plan.steps[start..wait].iter().filter(|s| s.computes()).collect();
         let named = |s: &&Step| s.origin.last().map_or_else(String::new, |w| w.path.clone());
-        let sizes = c.bytes(plan);
+        let sizes = step.collective_bytes(plan);
         let part = |(w, bytes): (&Provenance, &usize)| PartReport {
             id: rows.row(g, Id(w.id)).0,
             value: w.path.clone(),

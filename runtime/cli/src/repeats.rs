@@ -12,7 +12,11 @@ pub(crate) struct Entry {
 pub(crate) enum Line {
     Row(Vec<String>),
     /// The first and the last of the blocks that are as another, and that one.
-    Same { first: String, last: String, of: String },
+    Same {
+        first: String,
+        last: String,
+        of: String,
+    },
 }
 
 /// The least rows of a block, and the least equal blocks in a row, that are worth it: short tables stay as they are.

@@ -168,9 +168,14 @@ mod tests {
         {
             assert!(shortens(short, path), "{short} of {path}");
         }
-        for (short, path) in
-            [("p", "b1.up"), ("up", "d(b1.up)"), ("d(up)", "b1.up"), ("b1", "b1.up"), ("", "b1.up"), ("up", "up")]
-        {
+        for (short, path) in [
+            ("p", "b1.up"),
+            ("up", "d(b1.up)"),
+            ("d(up)", "b1.up"),
+            ("b1", "b1.up"),
+            ("", "b1.up"),
+            ("up", "up"),
+        ] {
             assert!(!shortens(short, path), "{short} of {path}");
         }
     }

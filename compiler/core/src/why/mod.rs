@@ -221,7 +221,10 @@ impl Teller<'_> {
             Reason::Rules { asked, said } => {
                 if !asked.contains(&dim) {
                     let op = g.node(id).op.name();
-                    return say("replicated", format!("`{op}` needs `{}` replicated, so no rule applies", name(dim)));
+                    return say(
+                        "replicated",
+                        format!("`{op}` needs `{}` replicated, so no rule applies", name(dim)),
+                    );
                 }
                 self.rules(dim, said, facts);
             }
@@ -332,7 +335,10 @@ impl Teller<'_> {
                     split => split,
                 };
                 let whose = if *by_rules { "as the rules place it" } else { "as its users want it" };
-                say("reduced", format!("its partial sum is reduced {whose}, which moves the fewest bytes: {to}"));
+                say(
+                    "reduced",
+                    format!("its partial sum is reduced {whose}, which moves the fewest bytes: {to}"),
+                );
             }
         }
     }
