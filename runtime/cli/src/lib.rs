@@ -20,7 +20,7 @@ mod stop;
 mod table;
 mod text;
 
-use args::{Cli, Command};
+use args::{Cli, Command, renamed};
 use clap::Parser;
 use console::Console;
 use std::ffi::OsString;
@@ -29,9 +29,11 @@ use stop::Stop;
 
 /// Runs the command line `args`, of which the first is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
+            let error = renamed(&error, &args).unwrap_or(error);
             // All processes of a run have met with it. One that ended at once might have the first killed before it speaks.
             if launch::launched(|name| std::env::var(name).ok()).is_some_and(|l| !l.speaks()) {
                 std::thread::sleep(std::time::Duration::from_millis(300));

@@ -50,13 +50,9 @@ pub struct Asked {
 }
 
 /// Starts the devices of a project's mesh, or this process's part of them.
-pub(crate) fn start(
-    project: &Project,
-    threads: Option<usize>,
-    devices: &Devices,
-) -> Result<Cluster, Failure> {
+pub(crate) fn start(project: &Project, cores: Option<usize>, devices: &Devices) -> Result<Cluster, Failure> {
     let options = ClusterOptions {
-        cores: threads,
+        cores,
         timeouts: devices.timeouts,
         device: devices.device,
         gpus: devices.gpus,

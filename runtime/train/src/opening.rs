@@ -174,7 +174,7 @@ impl Opened {
 fn newest(run: &RunDir, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, Failure> {
     Ok(match run.checkpoints()?.newest()? {
         Some(found) => {
-            notes.extend(found.skipped.iter().map(|s| format!("skipped a damaged checkpoint: {s:?}")));
+            notes.extend(found.skipped.iter().map(ToString::to_string));
             Some(found.checkpoint)
         }
         None => {

@@ -38,7 +38,7 @@ pub struct TrainOptions {
     /// Continue the run in that folder.
     pub resume: bool,
     /// Cores to use, in this process.
-    pub threads: Option<usize>,
+    pub cores: Option<usize>,
     /// The devices.
     pub devices: Devices,
     /// Folders in which data is sought.
@@ -293,7 +293,7 @@ impl Ready {
             Some(meta) => (stands_at(meta, &schedule, examples)?, meta.losses),
             None => (0, EpochLosses::default()),
         };
-        let mut cluster = start(project, options.threads, &options.devices)?;
+        let mut cluster = start(project, options.cores, &options.devices)?;
         let program = load(&mut cluster, plan)?;
         let evaluator = match test {
             Some(t) => Some(self::evaluator(project, sources, &mut cluster, t)?),

@@ -1,6 +1,6 @@
 //! The options of `bench`.
 
-use super::{DevicesArgs, Format, FormatArgs, ProjectArgs, ThreadsArgs, TraceArgs};
+use super::{CoresArgs, DevicesArgs, Format, FormatArgs, ProjectArgs, TraceArgs};
 use crate::pick;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -23,7 +23,7 @@ Examples:
 Examples:
   meshwright bench collectives
   meshwright bench collectives --op all --devices 8 --max 1MiB
-  meshwright bench collectives --mesh r=2,c=2 --op all_reduce,all_gather --type f64 --format json
+  meshwright bench collectives --mesh r=2,c=2 --op all_reduce,all_gather --dtype f64 --format json
 
 In the manner of nccl-tests: the time of a call is that of its slowest device; `time` is the median of the calls and `least`
 the shortest. The size is that of the greater of a device's two buffers. algbw is size over time; busbw is algbw times what
@@ -65,7 +65,7 @@ pub(crate) struct BenchCollectivesArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) factor: u32,
     /// Type of the elements.
-    #[arg(long = "type", value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: BenchType,
     /// How all_reduce and reduce_scatter fold.
     #[arg(long, value_enum, default_value_t)]
@@ -140,7 +140,7 @@ pub(crate) struct BenchModelArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
     #[command(flatten)]
-    pub(crate) threads: ThreadsArgs,
+    pub(crate) cores: CoresArgs,
     #[command(flatten)]
     pub(crate) devices: DevicesArgs,
     #[command(flatten)]

@@ -3,9 +3,11 @@
 mod bench;
 pub(crate) mod cluster;
 mod launch;
+mod renamed;
 
 pub(crate) use bench::*;
 pub(crate) use launch::*;
+pub(crate) use renamed::renamed;
 
 use crate::pick::{self, Emit, passes_help};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -132,18 +134,18 @@ pub(crate) struct ModelArgs {
     /// Set a `const` of the model; may be repeated.
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = pick::set, allow_hyphen_values = true)]
     pub(crate) sets: Vec<(String, f64)>,
-    /// Take the sizes of `size NAME { … }` of the model.
+    /// Use the values of the block `size NAME { … }` of the model.
     #[arg(long, value_name = "NAME")]
-    pub(crate) size: Option<String>,
+    pub(crate) preset: Option<String>,
     /// Arithmetic type, in place of the model's.
     #[arg(long, value_enum)]
     pub(crate) precision: Option<Precision>,
     /// Wait for each collective where it starts, in place of computing meanwhile.
     #[arg(long)]
     pub(crate) no_overlap: bool,
-    /// Fail unless the mesh has so many devices.
+    /// Fail unless the mesh has exactly N devices.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) devices: Option<u32>,
+    pub(crate) expect_devices: Option<u32>,
 }
 
 impl ModelArgs {
@@ -155,14 +157,14 @@ impl ModelArgs {
             mesh: self.mesh.clone(),
             dims: self.dims.clone(),
             sets: self.sets.clone(),
-            size: self.size.clone(),
+            preset: self.preset.clone(),
             precision: self.precision.map(|p| match p {
                 Precision::F32 => DType::F32,
                 Precision::F64 => DType::F64,
                 Precision::Bf16 => DType::BF16,
             }),
             no_overlap: self.no_overlap,
-            devices: self.devices.map(|n| n as usize),
+            expect_devices: self.expect_devices.map(|n| n as usize),
             ..ProjectOptions::default()
         }
     }
@@ -190,10 +192,11 @@ impl ProjectArgs {
 
     /// The words that give the same options on another command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let ModelArgs { layout, mesh, dims, sets, size, precision, devices, no_overlap } = &self.rest;
+        let ModelArgs { layout, mesh, dims, sets, preset, precision, expect_devices, no_overlap } =
+            &self.rest;
         let mut words = vec![self.model.clone()];
         let mut push = |option: &str, value: String| words.extend([format!("--{option}"), value]);
-        let texts = [("layout", layout), ("mesh", mesh), ("size", size)];
+        let texts = [("layout", layout), ("mesh", mesh), ("preset", preset)];
         for (option, value) in texts {
             value.iter().for_each(|v| push(option, v.clone()));
         }
@@ -202,7 +205,7 @@ impl ProjectArgs {
         if let Some(value) = precision.and_then(|p| p.to_possible_value()) {
             push("precision", value.get_name().into());
         }
-        devices.iter().for_each(|n| push("devices", n.to_string()));
+        expect_devices.iter().for_each(|n| push("expect-devices", n.to_string()));
         if *no_overlap {
             words.push("--no-overlap".into());
         }
@@ -218,7 +221,7 @@ pub(crate) struct DataArgs {
     #[arg(long)]
     pub(crate) data: Option<String>,
     #[command(flatten)]
-    pub(crate) threads: ThreadsArgs,
+    pub(crate) cores: CoresArgs,
     #[command(flatten)]
     pub(crate) devices: DevicesArgs,
 }
@@ -293,16 +296,16 @@ pub(crate) struct DevicesArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct ThreadsArgs {
+pub(crate) struct CoresArgs {
     /// Cores to use; all that there are by default. Devices share them. Of several processes each uses so many; by default
     /// those on one machine divide its cores.
     #[arg(long, value_name = "N", help_heading = "Data and devices", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) threads: Option<u16>,
+    pub(crate) cores: Option<u16>,
 }
 
-impl ThreadsArgs {
+impl CoresArgs {
     pub(crate) fn get(&self) -> Option<usize> {
-        self.threads.map(usize::from)
+        self.cores.map(usize::from)
     }
 }
 
@@ -371,7 +374,7 @@ pub(crate) struct TrainArgs {
     pub(crate) resume: bool,
     /// Write nothing to disk.
     #[arg(long, conflicts_with_all = ["run", "resume"], help_heading = "Run")]
-    pub(crate) no_run: bool,
+    pub(crate) no_save: bool,
     /// Do not evaluate on the test set after each epoch.
     #[arg(long, help_heading = "Run")]
     pub(crate) no_eval: bool,
@@ -431,7 +434,7 @@ pub(crate) struct PredictArgs {
 #[command(after_help = passes_help(), after_long_help = format!("\
 Examples:
   meshwright check my.mw
-  meshwright check my.mw --layout my.layout --devices 8 --format json
+  meshwright check my.mw --layout my.layout --expect-devices 8 --format json
   meshwright check mlp --layout zero3 --emit spmd
   meshwright check my.mw --layout my.layout --fix
   meshwright check my.mw --diff

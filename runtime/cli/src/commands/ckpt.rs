@@ -24,7 +24,7 @@ pub(crate) fn run(args: &CkptArgs, console: &mut Console) -> Result<(), Stop> {
         Stop::Diagnosed
     })?;
     for s in &skipped {
-        console.note(&format!("the checkpoint of step {} cannot be used: {}", s.step, s.why));
+        console.note(&s.to_string());
     }
     if entries.is_empty() {
         let found = Diagnostic::error(codes::E0512, format!("`{}` holds no checkpoint", run.display()));

@@ -22,7 +22,7 @@ const EPOCHS: u32 = 5;
 pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let (project, sources, devices) =
         project::load_for(&args.data.devices, &args.project.options(), console)?;
-    let run = match (&args.run, args.no_run) {
+    let run = match (&args.run, args.no_save) {
         (Some(folder), _) => Some(folder.clone()),
         (None, true) => None,
         (None, false) => {
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
         seed: args.seed,
         run: run.clone(),
         resume: args.resume,
-        threads: args.data.threads.get(),
+        cores: args.data.cores.get(),
         devices,
         roots: project::data_roots(),
         eval: !args.no_eval,

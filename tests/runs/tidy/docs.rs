@@ -1,5 +1,6 @@
-//! What is true of the repository itself: sizes of files, invariants, links, commands that the documentation names.
+//! What is true of the documentation and of the repository's folders: links, commands, examples, lists.
 
+use super::{blocks, files, none, read, short};
 use crate::support::{root, run};
 use meshwright_core::optimizers::{Accepts, OPTIMIZERS};
 use meshwright_diag::{FileId, has_errors};
@@ -7,79 +8,6 @@ use meshwright_ops::{Form, families};
 use meshwright_syntax::parse_layout;
 use meshwright_train::catalog::{LAYOUTS, MODELS};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-
-/// Lines of a file that are not tests; one idea takes no more.
-const MOST_LINES: usize = 600;
-/// Lines of a file of tests.
-const MOST_TEST_LINES: usize = 900;
-/// Files that may be longer, and why.
-const LONGER: &[(&str, &str)] = &[];
-
-/// The files that belong to the project: all but builds, runs and what version control keeps.
-fn files(extension: &str) -> Vec<PathBuf> {
-    fn walk(folder: &Path, extension: &str, out: &mut Vec<PathBuf>) {
-        let mut entries: Vec<PathBuf> =
-            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
-        entries.sort();
-        for path in entries {
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() {
-                if !["target", "runs", ".git", ".cargo", "node_modules"].contains(&name.as_str())
-                    || path.ends_with("tests/runs")
-                {
-                    walk(&path, extension, out);
-                }
-            } else if path.extension().is_some_and(|e| e == extension) {
-                out.push(path);
-            }
-        }
-    }
-    let mut out = Vec::new();
-    walk(&root(), extension, &mut out);
-    assert!(!out.is_empty());
-    out
-}
-
-pub(crate) fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-/// Its path in the repository.
-fn short(path: &Path) -> String {
-    path.strip_prefix(root()).unwrap().display().to_string()
-}
-
-pub(crate) fn none(problems: Vec<String>) {
-    assert!(problems.is_empty(), "\n{}", problems.join("\n"));
-}
-
-#[test]
-fn files_hold_one_idea() {
-    let mut problems = Vec::new();
-    for path in files("rs") {
-        let (text, name) = (read(&path), short(&path));
-        let is_test = name.contains("/tests/") || name.starts_with("tests/") || name.ends_with("tests.rs");
-        let lines = if is_test {
-            text.lines().count()
-        } else {
-            text.lines().take_while(|l| *l != "#[cfg(test)]").count()
-        };
-        let most = if is_test { MOST_TEST_LINES } else { MOST_LINES };
-        let excused = LONGER.iter().any(|l| l.0 == name);
-        match lines > most {
-            true if !excused => {
-                problems.push(format!("{name}: {lines} lines, more than {most}: split it, or say why not"))
-            }
-            false if excused => problems.push(format!("{name}: {lines} lines: no exception is needed")),
-            _ => {}
-        }
-        if !is_test && !text.starts_with("//!") {
-            problems.push(format!("{name}: does not begin with what it is (`//!`)"));
-        }
-    }
-    none(problems);
-}
 
 /// The folders of the crates, such as `compiler/diag`.
 fn crates() -> Vec<String> {
@@ -180,24 +108,6 @@ fn links_lead_somewhere() {
         }
     }
     none(problems);
-}
-
-/// Fenced blocks: what follows the fence, and the text.
-pub(crate) fn blocks(text: &str) -> Vec<(String, String)> {
-    let mut out: Vec<(String, String)> = Vec::new();
-    let mut open = false;
-    for line in text.lines() {
-        if let Some(info) = line.strip_prefix("```") {
-            open = !open;
-            if open {
-                out.push((info.trim().into(), String::new()));
-            }
-        } else if let (true, Some(last)) = (open, out.last_mut()) {
-            last.1 += line;
-            last.1.push('\n');
-        }
-    }
-    out
 }
 
 #[test]
