@@ -2,8 +2,8 @@
 
 use crate::devices::{Devices, Loaded, compiled, load, start};
 use crate::failure::Failure;
-use crate::opening::common;
 use crate::project::Project;
+use crate::session::common;
 use crate::together::{guarded, same, settled};
 use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;

@@ -6,9 +6,9 @@ use crate::devices::{Devices, batch, compiled, dataset, load, provide, remainder
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::metrics;
-use crate::opening::common;
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
+use crate::session::common;
 use crate::together::{guarded, same, settled};
 use crate::totals::Totals;
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};

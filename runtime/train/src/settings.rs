@@ -2,7 +2,7 @@
 
 use crate::data::Dataset;
 use crate::project::Project;
-use crate::trainer::TrainOptions;
+use crate::training::TrainOptions;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -312,6 +312,9 @@ impl<'a> Visit<'a> for Paths {
         }
     }
 
+    /// `pub(super)` needs nothing of the module above.
+    fn visit_visibility(&mut self, _: &'a Visibility) {}
+
     fn visit_path(&mut self, path: &'a syn::Path) {
         let segments = path.segments.iter().map(|s| s.ident.to_string()).collect();
         self.add(segments, path.span().start().line, How::Path);

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::project::Project;
 use crate::run_dir::{MetricsLog, RunDir, read_settings};
 use crate::settings::RunSettings;
-use crate::trainer::TrainOptions;
+use crate::training::TrainOptions;
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What every process needs before a run can begin.
-pub(crate) struct Needs {
+pub(crate) struct Requirements {
     pub(crate) plan: Plan,
     pub(crate) set: Arc<Dataset>,
     pub(crate) test: Option<Dataset>,
@@ -26,9 +26,13 @@ pub(crate) struct Needs {
     pub(crate) examples: usize,
 }
 
-impl Needs {
+impl Requirements {
     /// Compiles the training step and reads the data.
-    pub(crate) fn of(project: &Project, sources: &Sources, options: &TrainOptions) -> Result<Needs, Failure> {
+    pub(crate) fn of(
+        project: &Project,
+        sources: &Sources,
+        options: &TrainOptions,
+    ) -> Result<Requirements, Failure> {
         let Some(step) = training_step(&project.program) else {
             let model = &project.program.model;
             return Err(Diagnostic::error(codes::E0516, format!("the file has no `train {model}` block"))
@@ -58,7 +62,7 @@ impl Needs {
             .help(format!("take a smaller batch: `--dim {name}={}`", set.records()))
             .into());
         }
-        Ok(Needs { plan, set, test, examples })
+        Ok(Requirements { plan, set, test, examples })
     }
 
     /// What all processes of a run must be asked for alike, by name.
@@ -87,16 +91,16 @@ pub(crate) fn common(plan: &Plan) -> BTreeMap<String, String> {
 }
 
 /// What the first process found in the folder of a run.
-pub(crate) struct Opened {
+pub(crate) struct Session {
     pub(crate) run: Option<RunDir>,
     pub(crate) resumed: Option<Checkpoint>,
     pub(crate) notes: Vec<String>,
-    standing: Standing,
+    start: StartPoint,
 }
 
 /// Where a run stands, and how far it is to go: what the first process tells the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct StartPoint {
     pub(crate) seed: u64,
     pub(crate) epochs: Option<u32>,
     pub(crate) steps: Option<u64>,
@@ -104,7 +108,7 @@ pub(crate) struct Standing {
     pub(crate) at: Option<Meta>,
 }
 
-impl Opened {
+impl Session {
     /// Opens the folder of a run to be resumed, and reads its newest checkpoint. Nothing is written for a new run: its
     /// folder is made when nothing can be wrong any more.
     pub(crate) fn of(
@@ -112,12 +116,12 @@ impl Opened {
         sources: &Sources,
         options: &TrainOptions,
         set: &Dataset,
-    ) -> Result<Opened, Failure> {
-        let mut opened = Opened {
+    ) -> Result<Session, Failure> {
+        let mut session = Session {
             run: None,
             resumed: None,
             notes: Vec::new(),
-            standing: Standing {
+            start: StartPoint {
                 seed: options.seed.unwrap_or(0),
                 epochs: options.epochs,
                 steps: options.steps,
@@ -125,14 +129,14 @@ impl Opened {
             },
         };
         if options.resume {
-            let dir = opened.resume(project, sources, options, set)?;
-            opened.resumed = newest(&dir, &mut opened.notes)?;
-            opened.standing.at = opened.resumed.as_ref().map(|c| c.meta.clone());
-            opened.run = Some(dir);
+            let dir = session.resume(project, sources, options, set)?;
+            session.resumed = newest(&dir, &mut session.notes)?;
+            session.start.at = session.resumed.as_ref().map(|c| c.meta.clone());
+            session.run = Some(dir);
         } else if let Some(path) = &options.run {
             RunDir::vacant(path)?;
         }
-        Ok(opened)
+        Ok(session)
     }
 
     /// Opens the run's folder and checks that what is asked for is the same run. What is not asked for, seed and length,
@@ -155,11 +159,11 @@ impl Opened {
             let message = format!("`{}` cannot be used: its seed is `{}`", path.display(), before.seed);
             return Err(Diagnostic::error(codes::E0511, message).into());
         };
-        self.standing.seed = options.seed.unwrap_or(of_run);
+        self.start.seed = options.seed.unwrap_or(of_run);
         if (options.steps, options.epochs) == (None, None) {
-            (self.standing.steps, self.standing.epochs) = (before.steps, before.epochs);
+            (self.start.steps, self.start.epochs) = (before.steps, before.epochs);
         }
-        let now = RunSettings::new(project, sources, options, self.standing.seed, set);
+        let now = RunSettings::new(project, sources, options, self.start.seed, set);
         self.notes.extend(before.resumed_as(&now)?);
         if dir.model_text()? != sources.text(project.texts.model) {
             let now = sources.name(project.texts.model);
@@ -185,11 +189,11 @@ fn newest(run: &RunDir, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, F
 }
 
 /// Tells all processes where the run stands: the first knows.
-pub(crate) fn standing(processes: &Processes, opened: Option<&Opened>) -> Result<Standing, Failure> {
+pub(crate) fn start_point(processes: &Processes, session: Option<&Session>) -> Result<StartPoint, Failure> {
     // Numbers and texts always serialize.
-    let mine = opened.map(|o| serde_json::to_vec(&o.standing).unwrap_or_default());
-    if let (1, Some(opened)) = (processes.count(), opened) {
-        return Ok(opened.standing.clone());
+    let mine = session.map(|s| serde_json::to_vec(&s.start).unwrap_or_default());
+    if let (1, Some(session)) = (processes.count(), session) {
+        return Ok(session.start.clone());
     }
     let told = processes.spread("where the run stands".into(), mine.unwrap_or_default())?;
     serde_json::from_slice(&told).map_err(|e| {
@@ -210,13 +214,13 @@ impl Written {
     /// Makes the folder of a run, or takes the one that was opened, and writes what it is. `after` are the steps and epochs
     /// that `metrics.jsonl` is cut back to.
     pub(crate) fn of(
-        opened: Opened,
+        session: Session,
         (project, sources): (&Project, &Sources),
         options: &TrainOptions,
         needs: (&Dataset, &Plan),
         after: (u64, u32),
     ) -> Result<Written, Failure> {
-        let mut run = opened.run;
+        let mut run = session.run;
         if let (None, Some(path)) = (&run, &options.run) {
             run = Some(RunDir::create(path)?);
         }
@@ -226,7 +230,7 @@ impl Written {
         run.write_texts(sources.text(texts.model), &used, texts.layout.map(|id| sources.text(id)))?;
         run.write_plan(&needs.1.to_json())?;
         // From here on it is a run.
-        let of_run = opened.standing;
+        let of_run = session.start;
         let lasting = TrainOptions { steps: of_run.steps, epochs: of_run.epochs, ..options.clone() };
         run.write_settings(&RunSettings::new(project, sources, &lasting, of_run.seed, needs.0))?;
         let log = Some(run.metrics(after.0, after.1)?);
