@@ -1,7 +1,7 @@
 //! The command line as a library: [`main`] with the arguments gives the exit code.
 //!
 //! **Invariant:** this is the only place that prints, reads the environment, and decides exit codes: 0 for success, 1 for
-//! anything diagnosed, 2 for a usage error, 101 for a mistake of Meshwright itself, 130 for a run that Ctrl-C ended.
+//! reported errors, 2 for a usage error, 101 for a bug in Meshwright, 130 for a run that Ctrl-C ended.
 //! Reports go to standard output; diagnostics, notes and progress to standard error. Of several processes of one run the
 //! first speaks for all; another says what only it knows, after `[rank N]`.
 
@@ -12,13 +12,13 @@ mod explain_table;
 mod json;
 mod launch;
 mod panics;
-mod pick;
 mod progress;
 mod replace;
 mod signals;
 mod stop;
 mod table;
 mod text;
+mod value_parsers;
 
 use args::{Cli, Command, renamed};
 use clap::Parser;

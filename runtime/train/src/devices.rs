@@ -255,7 +255,7 @@ fn fits(states: &[StateInfo], checkpoint: &Checkpoint, all: bool) -> Result<(), 
         let raw = checkpoint.tensor(&s.name, &s.shape)?;
         if !raw.is_whole() {
             let message =
-                format!("`{}` is {} in the checkpoint, which is no parameter's type", s.name, raw.dtype);
+                format!("`{}` is {} in the checkpoint, which is not a dtype of parameters", s.name, raw.dtype);
             return Err(Diagnostic::error(codes::E0516, message).into());
         }
     }

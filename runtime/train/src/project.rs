@@ -299,7 +299,7 @@ fn no_layout(text: &str) -> Diagnostic {
     let shipped: Vec<&str> = LAYOUTS.iter().map(|s| s.name).collect();
     let d = Diagnostic::error(
         codes::E0515,
-        format!("`{text}` is no layout: no file, no shipped layout, and no rules"),
+        format!("`{text}` is not a layout: neither a file, nor a layout that ships, nor rules"),
     );
     let d = match nearest(text, shipped.iter().copied()) {
         Some(c) => d.help(format!("did you mean the shipped layout `{c}`?")),

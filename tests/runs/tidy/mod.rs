@@ -1,7 +1,7 @@
 //! What is true of the repository itself: limits of the code, words, links, commands that the documentation names.
 
 mod contributing;
-//mod docs;
+mod docs;
 mod exceptions;
 mod limits;
 mod rust;

@@ -17,7 +17,7 @@ pub(crate) fn run(args: &CkptArgs, console: &mut Console) -> Result<(), Stop> {
     let listed = if run.is_dir() {
         Store::read_only(checkpoints_in(run)).list().map_err(|d| *d)
     } else {
-        Err(Diagnostic::error(codes::E0512, format!("`{}` is no folder of a run", run.display())))
+        Err(Diagnostic::error(codes::E0512, format!("`{}` is not the folder of a run", run.display())))
     };
     let (entries, skipped) = listed.map_err(|d| {
         console.diagnostics(&[d], &Sources::new());

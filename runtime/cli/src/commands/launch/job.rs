@@ -30,7 +30,7 @@ impl Job<'_> {
         }
         // What was asked for takes the place of what is usual.
         all.retain(|(name, ..)| common.variables.iter().all(|asked| asked.0 != *name));
-        all.extend(common.variables.iter().map(|(name, value)| (&**name, &**value, "asked for by --env")));
+        all.extend(common.variables.iter().map(|(name, value)| (&**name, &**value, "set by --env")));
         all
     }
 }
@@ -38,5 +38,5 @@ impl Job<'_> {
 /// Words as a shell reads them.
 pub(super) fn joined(words: &[String]) -> Result<String, Stop> {
     shlex::try_join(words.iter().map(String::as_str))
-        .map_err(|_| Stop::Usage("an argument holds a NUL byte, which no shell can pass on".into()))
+        .map_err(|_| Stop::Usage("an argument contains a NUL byte, which a shell cannot pass on".into()))
 }

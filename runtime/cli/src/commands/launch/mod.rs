@@ -43,7 +43,7 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
     };
     if path.exists() && !common.force {
         let found = Diagnostic::error(codes::E0524, format!("`{}` exists already", path.display()))
-            .help("--force writes over it, or give another --output");
+            .help("overwrite it with --force, or give another --output");
         return refused(found, console);
     }
     if let Err(e) = std::fs::write(path, &text) {
@@ -85,11 +85,11 @@ fn checked(train: &[String], common: &LaunchCommon) -> Result<TrainArgs, Stop> {
         Err(e) => {
             let told = e.render().to_string();
             let told = told.trim_start_matches("error: ").trim_end();
-            return Err(Stop::Usage(format!("`meshwright train` would not take its arguments: {told}")));
+            return Err(Stop::Usage(format!("`meshwright train` would reject its arguments: {told}")));
         }
     };
     let Command::Train(args) = command else {
-        return Err(Stop::Usage("the arguments make another command than `train`".into()));
+        return Err(Stop::Usage("the arguments make a command other than `train`".into()));
     };
     let each = args.data.devices.devices_per_process.map_or(1, u32::from);
     if each != common.devices_per_process {

@@ -10,7 +10,7 @@ pub(crate) fn dim(text: &str) -> Result<(String, usize), String> {
     match size.replace('_', "").parse() {
         Ok(0) => Err(format!("the size of `{name}` must be at least 1")),
         Ok(n) => Ok((name.into(), n)),
-        Err(_) => Err(format!("`{size}` is no size: a whole number is needed, such as `{name}=250`")),
+        Err(_) => Err(format!("`{size}` is not a size: expected a whole number, such as `{name}=250`")),
     }
 }
 
@@ -19,7 +19,7 @@ pub(crate) fn set(text: &str) -> Result<(String, f64), String> {
     let (name, value) = pair(text, "value")?;
     match value.replace('_', "").parse::<f64>() {
         Ok(v) if v.is_finite() => Ok((name.into(), v)),
-        _ => Err(format!("`{value}` is no number, such as `{name}=3e-4`")),
+        _ => Err(format!("`{value}` is not a number; write for example `{name}=3e-4`")),
     }
 }
 
@@ -40,8 +40,8 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
     let (number, times) = unit.map_or((text, 1), |(unit, n)| (&text[..text.len() - unit.len()], *n));
     match number.trim().replace('_', "").parse::<usize>() {
         Ok(0) => Err("a size must be at least 1 byte".into()),
-        Ok(n) => n.checked_mul(times).ok_or_else(|| format!("`{text}` is more than can be addressed")),
-        Err(_) => Err(format!("`{text}` is no size: a whole number with a unit is needed, such as 64KiB")),
+        Ok(n) => n.checked_mul(times).ok_or_else(|| format!("`{text}` is too large")),
+        Err(_) => Err(format!("`{text}` is not a size: expected a whole number with a unit, such as 64KiB")),
     }
 }
 
@@ -50,10 +50,10 @@ pub(crate) fn steps(text: &str) -> Result<RangeInclusive<u64>, String> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let number = |t: &str| t.trim().replace('_', "").parse::<u64>().ok();
     match (number(first), number(last.trim_start_matches('='))) {
-        (Some(0), _) => Err("steps are counted from 1".into()),
+        (Some(0), _) => Err("the first step is 1".into()),
         (Some(a), Some(b)) if a <= b => Ok(a..=b),
         (Some(a), Some(b)) => Err(format!("step {b} comes before step {a}")),
-        _ => Err(format!("`{text}` names no steps: write the first and the last, such as `5..8`")),
+        _ => Err(format!("`{text}` is not a range of steps: write the first and the last, such as `5..8`")),
     }
 }
 
@@ -64,7 +64,7 @@ fn pair<'a>(text: &'a str, what: &str) -> Result<(&'a str, &'a str), String> {
     let mut chars = name.chars();
     let word = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
         && chars.all(|c| c.is_alphanumeric() || c == '_');
-    if word { Ok((name, value)) } else { Err(format!("`{name}` is no name: write `name={what}`")) }
+    if word { Ok((name, value)) } else { Err(format!("`{name}` is not a name: write `name={what}`")) }
 }
 
 /// What `--emit` shows.
