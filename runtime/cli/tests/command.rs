@@ -96,7 +96,7 @@ fn usage_errors_exit_2_and_help_exits_0() {
 #[test]
 fn explain_prints_pages_of_codes() {
     let (code, out, _) = run(&["explain", "e0310"]);
-    assert!(code == 0 && out.starts_with("E0310: a gather that no rule implies\n\n"), "{out}");
+    assert!(code == 0 && out.starts_with("E0310: implicit all-gather\n\n"), "{out}");
     let (code, _, err) = run(&["explain", "E0399"]);
     assert!(code == 1 && err.contains("E0521") && err.contains("E0310"), "{err}");
 }
