@@ -24,7 +24,7 @@ impl Pass<'_> {
                 let p = Placement::split(
                     w.splits.iter().filter(|(d, _)| dims.contains(d)).map(|(d, a)| (*d, a.clone())),
                 );
-                if self.rematerializable(x) || self.route(x, &now, &p).0 == 0 {
+                if self.rematerializable(x) || self.cost(x, &now, &p) == 0 {
                     let users = self.users[id.0 as usize].clone();
                     self.note(id, Reason::Wanted { splits: w.splits.clone(), users });
                     loops = w.splits.clone();

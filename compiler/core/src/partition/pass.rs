@@ -147,15 +147,14 @@ impl<'a> Pass<'a> {
         (p.elements(&ty.dims, self.mesh) * ty.dtype.bytes()) as u64
     }
 
-    /// Cost of the cheapest route of a value, and its moves.
-    pub(super) fn route(&mut self, id: Id, src: &Placement, dst: &Placement) -> (u64, Vec<Reshard>) {
-        let ty = self.step.graph.ty(id).clone();
-        match self.router.route(&ty, self.mesh, src, dst) {
-            Some(r) => r,
-            None => {
-                panic!("internal error: no route for {} from {src:?} to {dst:?}", self.graph().describe(id))
-            }
-        }
+    /// The cheapest reshard path of a value and its cost; `None` where there is none.
+    pub(super) fn path(&mut self, id: Id, src: &Placement, dst: &Placement) -> Option<(u64, Vec<Reshard>)> {
+        self.router.route(self.step.graph.ty(id), self.mesh, src, dst)
+    }
+
+    /// Cost of the cheapest reshard path of a value between placements without windows, where there always is one.
+    pub(super) fn cost(&mut self, id: Id, src: &Placement, dst: &Placement) -> u64 {
+        self.path(id, src, dst).map_or(u64::MAX, |found| found.0)
     }
 
     /// The splits that the rules give a value.
@@ -409,7 +408,9 @@ impl<'a> Pass<'a> {
             if self.usable(id, &p, phase).is_none() {
                 continue;
             }
-            let (cost, moves) = self.route(id, &p, dst);
+            // From a copy whose window lies over other axes there may be no path: that copy was cut to size for one op.
+            // From one without windows there always is.
+            let Some((cost, moves)) = self.path(id, &p, dst) else { continue };
             if best.as_ref().is_none_or(|b| cost < b.0) {
                 best = Some((cost, p, moves));
             }

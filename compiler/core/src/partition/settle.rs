@@ -49,9 +49,9 @@ impl Pass<'_> {
         }
         let mut best: Option<(u64, bool, Placement)> = None;
         for hub in hubs {
-            let mut cost = self.route(v, &natural, &hub).0;
+            let mut cost = self.cost(v, &natural, &hub);
             for w in &wanted {
-                cost += self.route(v, &hub, w).0;
+                cost = cost.saturating_add(self.cost(v, &hub, w));
             }
             let candidate = (cost, hub != target, hub);
             if best.as_ref().is_none_or(|b| candidate < *b) {
