@@ -262,7 +262,8 @@ impl Maker {
         let count = self.g.nodes.len();
         let size = 1 + self.rng.below(wide.size + 1);
         let tap = self.g.dims.add(format!("tap{count}"), 1 + self.rng.below(3));
-        let (start, stride, low) = (self.rng.below(4) as i64 - 1, 1 + self.rng.below(2), self.rng.below(tap.size));
+        let (start, stride, low) =
+            (self.rng.below(4) as i64 - 1, 1 + self.rng.below(2), self.rng.below(tap.size));
         let kind = self.rng.below(3);
         let kernel = (kind == 2).then(|| self.param(vec![tap]));
         self.at(&format!("l{}", count % 4), &format!("window{count}"));

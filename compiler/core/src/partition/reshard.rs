@@ -1,4 +1,4 @@
-//! The cheapest chain of moves between two placements (`docs/partition.md`, "Routes"): Dijkstra over placements.
+//! The cheapest chain of moves between two placements (`docs/partition.md`, "Reshard paths"): Dijkstra over placements.
 
 use meshwright_ops::Type;
 use meshwright_plan::{Axis, Dim, Mesh, Monoid, Placement, Window};
@@ -155,17 +155,17 @@ pub fn wire_bytes(kind: &Reshard, mesh: &Mesh, before: usize, after: usize) -> u
 }
 
 /// Cost and moves; `None` where there is no way.
-type Route = Option<(u64, Vec<Reshard>)>;
+type Found = Option<(u64, Vec<Reshard>)>;
 
-/// A memo of routes, by dims, bytes of an element, and both placements.
+/// A memo of reshard paths, by dims, bytes of an element, and both placements.
 #[derive(Default)]
-pub(super) struct Router {
-    memo: BTreeMap<(Vec<Dim>, usize, Placement, Placement), Route>,
+pub(super) struct Paths {
+    memo: BTreeMap<(Vec<Dim>, usize, Placement, Placement), Found>,
 }
 
-impl Router {
+impl Paths {
     /// The cheapest moves from `src` to `dst` and their cost (bytes on the wire in quarters); `None` if there are none.
-    pub(super) fn route(
+    pub(super) fn cheapest(
         &mut self,
         ty: &Type,
         mesh: &Mesh,
@@ -192,7 +192,7 @@ fn bytes(ty: &Type, mesh: &Mesh, p: &Placement) -> usize {
 }
 
 /// The cheapest way on which no block is larger than `bound` bytes.
-fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize) -> Route {
+fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize) -> Found {
     let axes: Vec<Axis> =
         mesh.iter().filter(|a| mesh.size(*a) > 1 && (src.uses(*a) || dst.uses(*a))).collect();
     let mut best: BTreeMap<Placement, u64> = BTreeMap::from([(src.clone(), 0)]);
@@ -289,5 +289,5 @@ fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Reshard> {
 }
 
 #[cfg(test)]
-#[path = "tests/routes.rs"]
+#[path = "tests/paths.rs"]
 mod tests;
