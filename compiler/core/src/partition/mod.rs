@@ -15,6 +15,6 @@ mod state;
 mod walk;
 
 pub use decision::{Decision, Reason, Refusal};
-pub use reshard::{Reshard, wire_bytes};
+pub use reshard::Reshard;
 pub use spmd::{Cause, CopyId, Instr, PlacedCopy, Spmd, operand_placement};
 pub use walk::{Loops, partition};

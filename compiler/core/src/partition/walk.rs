@@ -10,7 +10,7 @@ use crate::normalize::rebuild;
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Add, Id, InputOpKind, Kind, Node, Role};
-use meshwright_plan::{Axis, Dim, Monoid, Phase, Placement};
+use meshwright_plan::{Axis, Collective, Dim, Monoid, Phase, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -259,7 +259,7 @@ impl<'a> Walk<'a> {
             if self.state.usable(facts, id, &next, phase).is_none() {
                 let from = self.state.have(facts, id, &now);
                 let cause = self.cause(id, &kind, user, phase, &source);
-                let gathered = matches!(kind, Reshard::AllGather { .. });
+                let gathered = matches!(kind, Reshard::Collective(Collective::AllGather { .. }));
                 let out = self.state.copy(id, next.clone(), Some(phase), gathered);
                 self.state.instrs.push(Instr::Reshard { kind, from, out, cause });
             }
