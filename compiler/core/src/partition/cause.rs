@@ -1,4 +1,4 @@
-//! Why a move is there, in words; and whether a gather is one that the rules imply.
+//! Why a reshard step is there, in words; and whether a gather is one that the rules imply.
 
 use super::reshard::Reshard;
 use super::spmd::Cause;
@@ -9,7 +9,7 @@ use meshwright_ops::{Class, Id};
 use meshwright_plan::{Axis, Collective, Dim, Monoid, Phase, Placement, Window};
 
 impl Walk<'_> {
-    /// Why a move is there; a gather that no rule implies is an error.
+    /// Why a reshard step is there; a gather that no rule implies is an error.
     pub(super) fn cause(
         &mut self,
         id: Id,
@@ -50,7 +50,7 @@ impl Walk<'_> {
             Some(Collective::Permute { axes, dim, window }) => self.halo(axes, *dim, window, user),
         };
         if let Some(Collective::AllGather { axis, dim }) = kind.collective() {
-            // A way may take turns: what is gathered is the dim that the axis split where the way begins.
+            // A path may take turns: what is gathered is the dim that the axis split where the path begins.
             let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(*dim, |s| *s.0);
             self.check_gather(id, *axis, split, user);
         }

@@ -19,6 +19,9 @@ enum ValueClass {
     Other,
 }
 
+/// A mask made of positions by no more ops than this is made wherever it is needed.
+const MOST_OPS: usize = 16;
+
 /// Facts of every value, by position in the graph.
 pub(super) struct Facts<'a> {
     pub(super) step: &'a StepGraph,
@@ -27,6 +30,8 @@ pub(super) struct Facts<'a> {
     users: Vec<Vec<Id>>,
     outputs: BTreeSet<Id>,
     elementwise: Vec<bool>,
+    /// Of values that are known from positions alone, by how many ops.
+    generated: Vec<Option<usize>>,
     classes: Vec<ValueClass>,
     roles: Vec<Roles>,
     /// What the rules say of the dims of each value.
@@ -47,6 +52,7 @@ impl<'a> Facts<'a> {
             users: users(g),
             outputs: step.outputs.iter().map(|o| o.id).collect(),
             elementwise: g.ids().map(|id| g.is_elementwise(id)).collect(),
+            generated: Vec::with_capacity(g.nodes.len()),
             classes: Vec::with_capacity(g.nodes.len()),
             roles: g.ids().map(|id| g.node(id).op.roles(&g.input_types(id), g.ty(id))).collect(),
             targets: Vec::with_capacity(g.nodes.len()),
@@ -54,6 +60,8 @@ impl<'a> Facts<'a> {
             wanted: BTreeMap::new(),
         };
         for id in g.ids() {
+            let ops = facts.ops_from_positions(id);
+            facts.generated.push(ops);
             let class = facts.class_of(id);
             facts.classes.push(class);
             let o = &g.node(id).origin;
@@ -150,8 +158,8 @@ impl<'a> Facts<'a> {
         (self.mesh.size(axis) as u64 - 1) * self.bytes(id, &Placement::replicated())
     }
 
-    /// Constants, positions, random values and inputs can be made in any placement at no cost, also under another name of a
-    /// dim.
+    /// Constants, positions, random values and what is made of these alone, such as a mask, and inputs can be made in any
+    /// placement at no cost, also under another name of a dim.
     pub(super) fn rematerializable(&self, id: Id) -> bool {
         self.classes[id.0 as usize] == ValueClass::Rematerializable
     }
@@ -172,10 +180,26 @@ impl<'a> Facts<'a> {
             ) => ValueClass::Rematerializable,
             (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
+            (Kind::Compute, _) if self.generated[id.0 as usize].is_some() => ValueClass::Rematerializable,
             (Kind::Compute, Some(ValueClass::ParamLike)) if n.inputs.len() == 1 && self.elementwise(id) => {
                 ValueClass::ParamLike
             }
             _ => ValueClass::Other,
+        }
+    }
+
+    /// By how many ops a value comes from positions and constants alone, element by element; `None` where it does not, or by so
+    /// many that it is better computed once and moved.
+    fn ops_from_positions(&self, id: Id) -> Option<usize> {
+        let n = self.node(id);
+        match n.op.kind() {
+            Kind::Rematerializable => Some(1),
+            Kind::Rename { .. } => self.generated[n.inputs[0].0 as usize],
+            Kind::Compute if self.elementwise(id) && !n.inputs.is_empty() => {
+                let ops = n.inputs.iter().map(|x| self.generated[x.0 as usize]).sum::<Option<usize>>()? + 1;
+                (ops <= MOST_OPS).then_some(ops)
+            }
+            _ => None,
         }
     }
 

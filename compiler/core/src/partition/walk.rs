@@ -3,7 +3,7 @@
 use super::decision::{Decision, Reason};
 use super::facts::Facts;
 use super::reshard::{Paths, Reshard};
-use super::spmd::{CopyId, Instr, Spmd};
+use super::spmd::{Cause, CopyId, Instr, Spmd};
 use super::state::State;
 use crate::layout::Layout;
 use crate::normalize::rebuild;
@@ -129,6 +129,11 @@ impl<'a> Walk<'a> {
             self.settle(*x);
         }
         match facts.kind(id) {
+            Kind::Compute if facts.rematerializable(id) => {
+                self.note_target(id);
+                self.note(id, Reason::Rematerializable);
+                self.state.stands(id, facts.target(id));
+            }
             Kind::Rename { from, to } => self.rename(id, from, to),
             _ => self.compute(id),
         }
@@ -276,12 +281,43 @@ impl<'a> Walk<'a> {
                 self.state.instrs.push(Instr::Op { inputs: vec![], loops: dst.splits.clone(), out });
                 out
             }
+            Kind::Compute => self.rematerialize_computed(id, dst, phase),
             _ => {
                 let out = self.state.copy(id, dst.clone(), None, false);
                 self.state.instrs.push(Instr::Input { out });
                 out
             }
         }
+    }
+
+    /// What is made of positions, from these where they are needed. What a window asks for is cut out of what is not split.
+    fn rematerialize_computed(&mut self, id: Id, dst: &Placement, phase: Phase) -> CopyId {
+        let facts = self.facts;
+        let mut whole = dst.without_windows();
+        whole.splits.retain(|d, _| !dst.windows.contains_key(d));
+        let mut copy = match self.state.usable(facts, id, &whole, phase) {
+            Some(copy) => copy,
+            None => {
+                let operands = facts.node(id).inputs.iter().enumerate();
+                let placed = operands.map(|(slot, x)| (*x, facts.operand(id, slot, &whole.splits)));
+                let inputs = placed.map(|(x, p)| self.convert(x, &p, Some(id))).collect();
+                let out = self.state.copy(id, whole.clone(), Some(phase), false);
+                self.state.instrs.push(Instr::Op { inputs, loops: whole.splits.clone(), out });
+                out
+            }
+        };
+        for (dim, window) in &dst.windows {
+            let kind = Reshard::SliceWindow { axes: dst.axes(*dim).to_vec(), dim: *dim, window: *window };
+            let Some(next) = kind.apply(&whole) else {
+                panic!("internal error: a slice that does not apply")
+            };
+            whole = next;
+            let (from, phase) = (copy, Some(phase));
+            copy = self.state.copy(id, whole.clone(), phase, false);
+            let cause = Cause { phase: phase.unwrap_or_default(), ..Cause::default() };
+            self.state.instrs.push(Instr::Reshard { kind, from, out: copy, cause });
+        }
+        copy
     }
 
     /// Renames of what is rematerializable, from the first that is not there yet.
