@@ -1,11 +1,40 @@
-//! What the pass decided about each value, and why: kept beside the program it made, for `explain --why`.
+//! What the walk decides for an op, and why: kept beside the program it makes, for `--emit spmd` and `explain --why`.
 
-use super::pass::{Loops, Pass};
-use crate::layout::{Assigned, assign};
+use super::walk::{Loops, Walk};
+use crate::layout::Assigned;
 use meshwright_ops::{Id, Role};
-use meshwright_plan::{Axis, Dim, Placement};
+use meshwright_plan::{Axis, Dim, DimNames, Mesh, Monoid, Placement};
+use std::collections::BTreeMap;
 
-/// One decision about a value.
+/// What is decided for the op that makes a value. Of what no op computes, and of renames, there are reasons alone.
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    /// The axes that split its loops.
+    pub loops: Loops,
+    /// Where each operand is needed.
+    pub operands: Vec<Placement>,
+    /// The axes over which its result is partial.
+    pub partial: BTreeMap<Axis, Monoid>,
+    /// Why, in the order in which it was decided.
+    pub reasons: Vec<Reason>,
+}
+
+impl Decision {
+    /// `loops batch:r hidden:c; operands batch:r hidden:c, hidden:c; partial sum(c)`.
+    pub fn describe(&self, names: &DimNames, mesh: &Mesh) -> String {
+        let loops = Placement::split(self.loops.clone()).describe(names, mesh);
+        let operands: Vec<String> = self.operands.iter().map(|p| p.describe(names, mesh)).collect();
+        let partial: Vec<String> =
+            self.partial.iter().map(|(a, m)| format!("{m}({})", mesh.name(*a))).collect();
+        let mut out = format!("loops {loops}; operands {}", operands.join(", "));
+        if !partial.is_empty() {
+            out.push_str(&format!("; partial {}", partial.join(" ")));
+        }
+        out
+    }
+}
+
+/// One step of a decision about a value.
 #[derive(Clone, Debug)]
 pub enum Reason {
     /// The rules were asked.
@@ -22,7 +51,7 @@ pub enum Reason {
         /// The users.
         users: Vec<Id>,
     },
-    /// Operands are unfinished over an axis, and so is the result: nothing is split over it.
+    /// Operands are partial over an axis, and so is the result: nothing is split over it.
     Partial {
         /// The axis.
         axis: Axis,
@@ -39,7 +68,7 @@ pub enum Reason {
         operand: Id,
         /// What the operand calls the dim.
         on: Dim,
-        /// Bytes on the wire for finishing the result, in units of 1 / axis size.
+        /// Bytes on the wire for reducing the result, in units of 1 / axis size.
         finish: u64,
         /// Bytes on the wire for gathering the operands, in the same units.
         gather: u64,
@@ -55,6 +84,15 @@ pub enum Reason {
         /// Why not.
         why: Refusal,
     },
+    /// A gradient of an op that scatters is computed for the shard that each device keeps, from gathered operands.
+    Scattered {
+        /// The loops, after it.
+        splits: Loops,
+        /// Bytes on the wire for reducing the whole gradient, in quarters.
+        reduce: u64,
+        /// Bytes on the wire for gathering the operands, in quarters.
+        gather: u64,
+    },
     /// The value is another under another name of a dim.
     Renamed {
         /// The name of the dim there.
@@ -66,7 +104,7 @@ pub enum Reason {
     },
     /// A constant, an input or a rename of one: made wherever it is needed, in any placement.
     Rematerializable,
-    /// Sums that were unfinished are finished, in this placement: of those that its users want and the one of the rules,
+    /// Partial sums are reduced, in this placement: of those that its users want and the one of the rules,
     /// the one that moves the fewest bytes.
     Reduced {
         /// The placement.
@@ -85,23 +123,20 @@ pub enum Refusal {
     Taken,
     /// The dim is split over other axes before this one.
     Order,
-    /// Finishing its result would move more bytes than gathering the operands (first finishing, then gathering).
+    /// Reducing its result would move more bytes than gathering the operands (first reducing, then gathering).
     Dearer(u64, u64),
+    /// What is computed from it would be summed over the dim, and moves more bytes than gathering it once (first the sums).
+    Downstream(u64, u64),
+    /// It is the gradient of a parameter that is not stored so: all of the update would have to be gathered.
+    Gradient,
     /// A `params:` rule splits the operand: such a split ends where values begin.
     Parameter,
 }
 
-impl Pass<'_> {
-    /// Keeps a reason.
-    pub(super) fn note(&mut self, id: Id, reason: Reason) {
-        self.reasons.entry(id).or_default().push(reason);
-    }
-
-    /// Asks the rules for a value that no op computes, and keeps what they say.
+impl Walk<'_> {
+    /// Keeps what the rules say of a value that no op computes.
     pub(super) fn note_target(&mut self, id: Id) {
-        let n = self.node(id);
-        let said = assign(self.layout, n.origin.class, &n.origin.path, &n.ty.dims);
-        let asked = n.ty.dims.clone();
+        let (asked, said) = (self.facts.graph().ty(id).dims.clone(), self.facts.said(id).clone());
         self.note(id, Reason::Rules { asked, said });
     }
 
@@ -118,8 +153,8 @@ impl Pass<'_> {
             return;
         }
         let taken = loops.values().flatten().any(|a| *a == axis)
-            || self.reasons.get(&id).is_some_and(|all| {
-                all.iter().any(|r| matches!(r, Reason::Partial { axis: a, .. } if *a == axis))
+            || self.decisions.get(&id).is_some_and(|d| {
+                d.reasons.iter().any(|r| matches!(r, Reason::Partial { axis: a, .. } if *a == axis))
             });
         let why = match role {
             Role::NeedReplication => Refusal::NeedsWhole,
@@ -131,14 +166,16 @@ impl Pass<'_> {
 
     /// Keeps that the split of a stored parameter is not followed, where there is one.
     pub(super) fn note_stored(&mut self, id: Id, slot: usize, operand: Id, loops: &Loops) {
-        if self.rematerializable(operand) {
+        if self.facts.rematerializable(operand) {
             return;
         }
-        for l in self.roles(id).loops {
+        let stored = self.state.current(operand);
+        for l in &self.facts.roles(id).loops {
             let Some(on) = l.on[slot] else { continue };
-            for axis in self.current(operand).axes(on).to_vec() {
-                if !loops.get(&l.dim).is_some_and(|axes| axes.contains(&axis)) {
-                    self.note(id, Reason::Refused { dim: l.dim, axis, operand, why: Refusal::Parameter });
+            for axis in stored.axes(on) {
+                if !loops.get(&l.dim).is_some_and(|axes| axes.contains(axis)) {
+                    let why = Refusal::Parameter;
+                    self.note(id, Reason::Refused { dim: l.dim, axis: *axis, operand, why });
                 }
             }
         }

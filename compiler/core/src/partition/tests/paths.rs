@@ -1,4 +1,4 @@
-//! Routes against all ways there are.
+//! Reshard paths against all that there are.
 
 use super::*;
 use meshwright_plan::{DType, DimNames};
@@ -75,7 +75,7 @@ fn brute(ty: &Type, mesh: &Mesh, src: &Placement, axes: &[Axis], bound: usize) -
 }
 
 #[test]
-fn no_way_is_cheaper_than_the_route() {
+fn no_way_is_cheaper_than_the_path() {
     let mut names = DimNames::default();
     let dims = vec![names.add("d", 12), names.add("e", 24)];
     let ty = Type::new(DType::F32, dims.clone());
@@ -85,7 +85,7 @@ fn no_way_is_cheaper_than_the_route() {
         for scale in [1, 4096] {
             let dims: Vec<Dim> = dims.iter().map(|d| Dim { size: d.size * scale, ..*d }).collect();
             let ty = Type::new(ty.dtype, dims.clone());
-            let mut router = Router::default();
+            let mut paths = Paths::default();
             for (i, src) in placements(&dims, &mesh, 2).into_iter().enumerate() {
                 for (j, dst) in placements(&dims, &mesh, 0).into_iter().enumerate() {
                     // A third of all pairs: enough, and in time.
@@ -94,7 +94,7 @@ fn no_way_is_cheaper_than_the_route() {
                     }
                     let axes: Vec<Axis> = mesh.iter().filter(|a| src.uses(*a) || dst.uses(*a)).collect();
                     let bound = bytes(&ty, &mesh, &src).max(bytes(&ty, &mesh, &dst));
-                    let (cost, moves) = router.route(&ty, &mesh, &src, &dst).expect("a route");
+                    let (cost, moves) = paths.cheapest(&ty, &mesh, &src, &dst).expect("a path");
                     let mut now = src.clone();
                     for m in &moves {
                         now = m.apply(&now).expect("a move that applies");
@@ -122,7 +122,7 @@ fn no_way_is_cheaper_than_the_route() {
 }
 
 #[test]
-fn a_route_over_many_axes_is_found_at_once() {
+fn a_path_over_many_axes_is_found_at_once() {
     let mut names = DimNames::default();
     let d = names.add("d", 1 << 22);
     let ty = Type::new(DType::F32, vec![d]);
@@ -130,11 +130,11 @@ fn a_route_over_many_axes_is_found_at_once() {
     let all: Vec<Axis> = mesh.iter().collect();
     let split = Placement::split([(d, all.clone())]);
     let (_, gathers) =
-        Router::default().route(&ty, &mesh, &split, &Placement::replicated()).expect("a route");
+        Paths::default().cheapest(&ty, &mesh, &split, &Placement::replicated()).expect("a path");
     assert_eq!(gathers.len(), 8);
     let mut open = Placement::replicated();
     open.partial = all.iter().map(|a| (*a, Monoid::Sum)).collect();
-    let (_, moves) = Router::default().route(&ty, &mesh, &open, &split).expect("a route");
+    let (_, moves) = Paths::default().cheapest(&ty, &mesh, &open, &split).expect("a path");
     assert_eq!(moves.len(), 8, "{moves:?}");
     assert!(
         moves.iter().all(|m| matches!(m, Reshard::Collective(Collective::ReduceScatter { .. }))),
