@@ -6,8 +6,8 @@
 
 use super::Cluster;
 use crate::error::ExecError;
-use crate::host::HostTensor;
-use crate::share::bytes_of;
+use crate::tensor::HostTensor;
+use crate::cluster::share::bytes_of;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;

@@ -13,12 +13,12 @@ mod states;
 
 pub use runs::{Provider, StepReport};
 
-use crate::devices::{DeviceCollectives, DeviceKind};
+use crate::cluster::devices::{DeviceCollectives, DeviceKind};
 use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs, panic_message};
 use crate::error::{ExecError, Place};
-use crate::machine::Memory;
-use crate::processes::Processes;
-use crate::share::Blocks;
+use crate::engine::programs::Memory;
+use crate::cluster::processes::Processes;
+use crate::cluster::share::Blocks;
 use crate::trace::DeviceTrace;
 use meshwright_comm::{Timeouts, Transport, World};
 use meshwright_plan::{BufId, Mesh, Plan, ProgramInputKind};

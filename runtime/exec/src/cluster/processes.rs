@@ -5,7 +5,7 @@
 //! gives the same on all processes, or ends the job.
 
 use crate::error::{ExecError, Place};
-use crate::shared_end::shared;
+use crate::cluster::shared_end::shared;
 use meshwright_comm::{Abort, Buf, BufMut, Collectives, CommError, Group, Tag, Transport};
 use std::fmt;
 use std::ops::Range;

@@ -1,9 +1,8 @@
 //! Values whose blocks lie on the devices of several processes, put together in one or in all of them.
 
 use crate::error::ExecError;
-use crate::host::{HostData, HostTensor};
-use crate::processes::{About, Processes};
-use half::bf16;
+use crate::tensor::{HostData, HostTensor};
+use crate::cluster::processes::{About, Processes};
 use meshwright_plan::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -104,29 +103,10 @@ impl Blocks {
 
 /// Elements as this machine has them in memory; none for pairs, which no process sends.
 pub(crate) fn bytes_of(data: &HostData) -> Option<&[u8]> {
-    Some(match data {
-        HostData::F64(v) => bytemuck::cast_slice(v),
-        HostData::F32(v) => bytemuck::cast_slice(v),
-        HostData::BF16(v) => bytemuck::cast_slice(v),
-        HostData::I32(v) => bytemuck::cast_slice(v),
-        HostData::U8(v) | HostData::Bool(v) => v,
-        HostData::PairF32(_) | HostData::PairF64(_) => return None,
-    })
+    (!data.dtype().is_pair()).then(|| data.view().bytes())
 }
 
 /// The inverse of [`bytes_of`]; none where the number of bytes does not fit.
 pub(crate) fn from_bytes(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Option<HostTensor> {
-    fn all<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
-        bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
-    }
-    let data = match dtype {
-        DType::F64 => HostData::F64(all(bytes)),
-        DType::F32 => HostData::F32(all(bytes)),
-        DType::BF16 => HostData::BF16(all::<bf16>(bytes)),
-        DType::I32 => HostData::I32(all(bytes)),
-        DType::U8 => HostData::U8(bytes.to_vec()),
-        DType::Bool => HostData::Bool(bytes.to_vec()),
-        DType::PairF32 | DType::PairF64 => return None,
-    };
-    HostTensor::new(shape, data)
+    (!dtype.is_pair()).then(|| HostTensor::new(shape, HostData::from_bytes(dtype, bytes)))?
 }

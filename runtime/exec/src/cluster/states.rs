@@ -3,9 +3,9 @@
 use super::{Cluster, Held};
 use crate::engine::{Engine, StateInfo};
 use crate::error::ExecError;
-use crate::host::HostTensor;
-use crate::processes::About;
-use crate::share::{Blocks, bytes_of, from_bytes};
+use crate::tensor::HostTensor;
+use crate::cluster::processes::About;
+use crate::cluster::share::{Blocks, bytes_of, from_bytes};
 use std::collections::BTreeMap;
 
 impl Cluster {

@@ -1,15 +1,17 @@
 //! A permute, prepared for one device: which elements along a dim it sends to whom, gets from whom, and has itself.
 
-use crate::local::{Here, Local};
-use crate::pack::{Around, pack, unpack};
+
+use super::pack::{StridedView, unpack};
+use crate::engine::context::{DeviceContext, Local};
 use meshwright_comm::{Group, Part};
 use meshwright_plan::{Dim, Operand};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Blocks along a dim of one array, and where they lie when they are packed one after the other.
+#[derive(Clone)]
 pub(crate) struct Side {
-    around: Around,
+    view: StridedView,
     pub(crate) blocks: Vec<Range<usize>>,
     pub(crate) parts: Arc<[Part]>,
     /// Elements of all blocks.
@@ -17,6 +19,7 @@ pub(crate) struct Side {
 }
 
 /// A permute that is ready to run.
+#[derive(Clone)]
 pub(crate) struct Halo {
     pub(crate) send: Side,
     pub(crate) receive: Side,
@@ -25,39 +28,39 @@ pub(crate) struct Halo {
 }
 
 impl Side {
-    fn new(around: Around, blocks: Vec<(usize, Range<usize>)>) -> Side {
+    fn new(view: StridedView, blocks: Vec<(usize, Range<usize>)>) -> Side {
         let mut elements = 0;
         let mut parts = vec![];
         for (peer, block) in &blocks {
-            let length = around.block(block.len());
+            let length = view.block(block.len());
             parts.push(Part { peer: *peer, range: elements..elements + length });
             elements += length;
         }
-        Side { around, blocks: blocks.into_iter().map(|b| b.1).collect(), parts: parts.into(), elements }
+        Side { view, blocks: blocks.into_iter().map(|b| b.1).collect(), parts: parts.into(), elements }
     }
 }
 
 impl Halo {
     /// `from` holds blocks of `dim`, `to` what each device needs of it.
     pub(crate) fn new(
-        here: &Here<'_>,
+        context: &DeviceContext<'_>,
         group: &Group,
         dim: Dim,
         [from, to]: [&Operand; 2],
     ) -> Result<Halo, String> {
-        let (mine, wanted) = (here.local(from)?, here.local(to)?);
+        let (mine, wanted) = (context.local(from)?, context.local(to)?);
         let (have, need) = (mine.range(dim)?.clone(), wanted.range(dim)?.clone());
         let (mut send, mut receive, mut own) = (vec![], vec![], None);
         let mut covered = 0;
         for (peer, rank) in group.ranks().iter().enumerate() {
-            let theirs = here.local_on(from, *rank)?.range(dim)?.clone();
+            let theirs = context.local_on(from, *rank)?.range(dim)?.clone();
             let comes = meet(&theirs, &need);
             covered += comes.len();
-            if *rank == here.rank {
+            if *rank == context.rank {
                 own = (!comes.is_empty()).then(|| [within(&comes, &have), within(&comes, &need)]);
                 continue;
             }
-            let goes = meet(&have, here.local_on(to, *rank)?.range(dim)?);
+            let goes = meet(&have, context.local_on(to, *rank)?.range(dim)?);
             if !goes.is_empty() {
                 send.push((peer, within(&goes, &have)));
             }
@@ -68,20 +71,15 @@ impl Halo {
         if covered != need.len() {
             return Err(format!("of {need:?} the devices of a permute hold {covered} elements"));
         }
-        let around = |l: &Local| l.at(dim).map(|at| Around::new(&l.shape, at)).ok_or("a dim is missing");
-        Ok(Halo { send: Side::new(around(&mine)?, send), receive: Side::new(around(&wanted)?, receive), own })
-    }
-
-    /// Packs what is sent.
-    pub(crate) fn pack(&self, input: &[u8], packed: &mut [u8], bytes: usize) {
-        pack(input, packed, self.send.around, &self.send.blocks, bytes);
+        let view = |l: &Local| l.at(dim).map(|at| StridedView::new(&l.shape, at)).ok_or("a dim is missing");
+        Ok(Halo { send: Side::new(view(&mine)?, send), receive: Side::new(view(&wanted)?, receive), own })
     }
 
     /// Puts what the device has itself, and what it received, into the result.
     pub(crate) fn unpack(&self, input: &[u8], received: &[u8], result: &mut [u8], bytes: usize) {
-        unpack(received, result, self.receive.around, &self.receive.blocks, bytes);
+        unpack(received, result, self.receive.view, &self.receive.blocks, bytes);
         let Some([from, to]) = &self.own else { return };
-        let (f, t) = (self.send.around, self.receive.around);
+        let (f, t) = (self.send.view, self.receive.view);
         let run = from.len() * f.inner * bytes;
         for o in 0..f.outer {
             let at = (o * f.size + from.start) * f.inner * bytes;

@@ -1,13 +1,13 @@
 //! Blocks along one dim of a dense array, packed one after the other, and back.
 //!
-//! An array is seen as `outer x size x inner` around the dim; a block as `outer x length x inner`. Where `outer` is 1 the
+//! An array is seen as `outer x size x inner` view the dim; a block as `outer x length x inner`. Where `outer` is 1 the
 //! packed form is the array itself.
 
 use std::ops::Range;
 
 /// An array seen from one of its dims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Around {
+pub(crate) struct StridedView {
     /// Product of the extents before the dim.
     pub(crate) outer: usize,
     /// Extent of the dim.
@@ -16,9 +16,9 @@ pub(crate) struct Around {
     pub(crate) inner: usize,
 }
 
-impl Around {
-    pub(crate) fn new(shape: &[usize], at: usize) -> Around {
-        Around {
+impl StridedView {
+    pub(crate) fn new(shape: &[usize], at: usize) -> StridedView {
+        StridedView {
             outer: shape[..at].iter().product(),
             size: shape[at],
             inner: shape[at + 1..].iter().product(),
@@ -31,33 +31,33 @@ impl Around {
     }
 
     /// Whether blocks lie one after the other without packing.
-    pub(crate) fn is_packed(&self) -> bool {
+    pub(crate) fn is_contiguous(&self) -> bool {
         self.outer <= 1
     }
 }
 
 /// Copies blocks of `array` to `packed`, in order. `bytes` is the size of an element; blocks are ranges of the dim.
-pub(crate) fn pack(array: &[u8], packed: &mut [u8], around: Around, blocks: &[Range<usize>], bytes: usize) {
-    each_run(around, blocks, bytes, |whole, part| packed[part].copy_from_slice(&array[whole]));
+pub(crate) fn pack(array: &[u8], packed: &mut [u8], view: StridedView, blocks: &[Range<usize>], bytes: usize) {
+    each_run(view, blocks, bytes, |whole, part| packed[part].copy_from_slice(&array[whole]));
 }
 
 /// The inverse of [`pack`]; elements in no block keep their values.
-pub(crate) fn unpack(packed: &[u8], array: &mut [u8], around: Around, blocks: &[Range<usize>], bytes: usize) {
-    each_run(around, blocks, bytes, |whole, part| array[whole].copy_from_slice(&packed[part]));
+pub(crate) fn unpack(packed: &[u8], array: &mut [u8], view: StridedView, blocks: &[Range<usize>], bytes: usize) {
+    each_run(view, blocks, bytes, |whole, part| array[whole].copy_from_slice(&packed[part]));
 }
 
 fn each_run(
-    around: Around,
+    view: StridedView,
     blocks: &[Range<usize>],
     bytes: usize,
     mut copy: impl FnMut(Range<usize>, Range<usize>),
 ) {
-    let unit = around.inner * bytes;
+    let unit = view.inner * bytes;
     let mut part = 0;
     for block in blocks {
         let run = block.len() * unit;
-        for o in 0..around.outer {
-            let whole = (o * around.size + block.start) * unit;
+        for o in 0..view.outer {
+            let whole = (o * view.size + block.start) * unit;
             copy(whole..whole + run, part..part + run);
             part += run;
         }
@@ -72,12 +72,12 @@ mod tests {
     fn packing_a_middle_dim_and_back() {
         // 2 x 3 x 2, blocks 0..2 and 2..3 of the middle.
         let array: Vec<u8> = (0..12).collect();
-        let around = Around::new(&[2, 3, 2], 1);
+        let view = StridedView::new(&[2, 3, 2], 1);
         let mut packed = vec![0; 12];
-        pack(&array, &mut packed, around, &[0..2, 2..3, 3..3], 1);
+        pack(&array, &mut packed, view, &[0..2, 2..3, 3..3], 1);
         assert_eq!(packed, [0, 1, 2, 3, 6, 7, 8, 9, 4, 5, 10, 11]);
         let mut back = vec![0; 12];
-        unpack(&packed, &mut back, around, &[0..2, 2..3, 3..3], 1);
+        unpack(&packed, &mut back, view, &[0..2, 2..3, 3..3], 1);
         assert_eq!(back, array);
     }
 }

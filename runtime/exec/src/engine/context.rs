@@ -1,17 +1,15 @@
 //! Operands of a step as one device holds them.
 
+use crate::error::Place;
 use crate::kernels::{Access, dense_strides};
-use meshwright_plan::{BufId, Buffer, Coords, DType, Dim, Mesh, Operand, Plan};
-use std::collections::BTreeMap;
+use meshwright_plan::{BufId, Coords, DType, Dim, Mesh, Operand, Plan};
 use std::ops::Range;
 
 /// The device for which a Plan is made concrete.
-pub(crate) struct Here<'a> {
+pub(crate) struct DeviceContext<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) rank: usize,
     pub(crate) coords: Coords,
-    /// Buffers beyond those of the Plan: the `f32` copies of what a kernel does not read as `bf16`.
-    pub(crate) wide: BTreeMap<BufId, Buffer>,
 }
 
 /// An operand with this device's block of it.
@@ -25,9 +23,9 @@ pub(crate) struct Local {
     pub(crate) shape: Vec<usize>,
 }
 
-impl<'a> Here<'a> {
-    pub(crate) fn new(plan: &'a Plan, rank: usize) -> Here<'a> {
-        Here { plan, rank, coords: plan.mesh.coords(rank), wide: BTreeMap::new() }
+impl<'a> DeviceContext<'a> {
+    pub(crate) fn new(plan: &'a Plan, rank: usize) -> DeviceContext<'a> {
+        DeviceContext { plan, rank, coords: plan.mesh.coords(rank) }
     }
 
     pub(crate) fn mesh(&self) -> &'a Mesh {
@@ -46,7 +44,7 @@ impl<'a> Here<'a> {
 
     fn local_at(&self, operand: &Operand, coords: &[usize]) -> Result<Local, String> {
         let id = operand.buf.0;
-        let Some(buffer) = self.plan.buffers.get(id as usize).or_else(|| self.wide.get(&operand.buf)) else {
+        let Some(buffer) = self.plan.buffers.get(id as usize) else {
             return Err(format!("there is no buffer {id}"));
         };
         if buffer.extents.len() != operand.dims.len() {
@@ -139,4 +137,17 @@ impl Local {
     pub(crate) fn access(&self, dims: &[Dim]) -> Access {
         Access::by_dims(self.dtype, dims, &self.dims, &self.shape)
     }
+}
+
+/// Where a step of a Plan is, for errors.
+pub(crate) fn place(plan: &Plan, rank: usize, step_number: Option<u64>, step: Option<usize>) -> Box<Place> {
+    let found = step.and_then(|i| plan.steps.get(i).map(|s| (i, s)));
+    let origin = found.and_then(|(_, s)| s.origin.first());
+    Box::new(Place {
+        rank,
+        step_number,
+        step: found.map(|(i, s)| (i, s.name())),
+        value: origin.map_or_else(String::new, |o| o.value.clone()),
+        line: origin.map_or(0, |o| o.line),
+    })
 }

@@ -1,22 +1,30 @@
 //! The engine of one device: its parameters and moments, and the programs that work on them.
 
+pub(crate) mod builder;
+pub(crate) mod context;
+pub(crate) mod graph;
 mod inputs;
+pub(crate) mod interpreter;
+pub(crate) mod lifetimes;
+pub(crate) mod lowering;
+pub(crate) mod ops;
+pub(crate) mod programs;
+pub(crate) mod runner;
 
 pub use inputs::{LocalInput, local_inputs};
 
-use crate::build::place;
-use crate::collective::Failed;
-use crate::devices::DeviceKind;
+use crate::backend::native::Native;
+use crate::backend::{RngState, executor};
+use crate::cluster::DeviceKind;
 use crate::error::{ExecError, Place};
-use crate::host::HostTensor;
-use crate::machine::{Machine, Memory, machine};
-use crate::own::Dice;
-use crate::plain::Lost;
-use crate::program::Ended;
+use crate::tensor::HostTensor;
 use crate::trace::{DeviceTrace, Recorder};
+use context::place;
 use inputs::Inputs;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
-use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind, StepKind};
+use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind};
+use programs::{Binding, DeviceError, Executor, Memory};
+use runner::RunError;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -42,7 +50,7 @@ pub struct StateInfo {
     pub init: Option<Init>,
 }
 
-/// What a device holds of a parameter or moment. The machine keeps its tensor, but while a program runs.
+/// What a device holds of a parameter or moment. The executor keeps its tensor, but while a program runs.
 struct State {
     info: StateInfo,
     ranges: Vec<Range<usize>>,
@@ -54,7 +62,7 @@ struct State {
 pub struct Engine {
     rank: usize,
     transport: Box<dyn Transport>,
-    machine: Box<dyn Machine>,
+    executor: Box<dyn Executor>,
     loaded: usize,
     state: BTreeMap<String, State>,
     sequence: u64,
@@ -68,7 +76,7 @@ pub struct Engine {
 impl Engine {
     /// The engine of a thread of the host at that end of the transport. Kernels use the rayon pool of the calling thread.
     pub fn new(transport: Box<dyn Transport>) -> Engine {
-        Engine::with(Box::new(crate::machine::OwnMachine::default()), transport)
+        Engine::with(Box::new(programs::Programs::new(Native::default())), transport)
     }
 
     /// The engine of a device at that end of the transport.
@@ -76,14 +84,14 @@ impl Engine {
     /// # Errors
     /// If there is no such device, or this build cannot use it.
     pub fn on(kind: DeviceKind, transport: Box<dyn Transport>) -> Result<Engine, ExecError> {
-        Ok(Engine::with(machine(kind, transport.rank())?, transport))
+        Ok(Engine::with(executor(kind, transport.rank())?, transport))
     }
 
-    fn with(machine: Box<dyn Machine>, transport: Box<dyn Transport>) -> Engine {
+    fn with(executor: Box<dyn Executor>, transport: Box<dyn Transport>) -> Engine {
         Engine {
             rank: transport.rank(),
             transport,
-            machine,
+            executor,
             loaded: 0,
             state: BTreeMap::new(),
             sequence: 0,
@@ -132,7 +140,7 @@ impl Engine {
             .map_err(|source| ExecError::Comm { place, source })?;
         let prepared = self.transport.prepare(&plan.mesh, &axis_sets(&plan));
         prepared.map_err(|source| ExecError::Comm { place: at_plan, source })?;
-        self.machine.load(plan.clone(), self.rank)?;
+        self.executor.load(plan.clone(), self.rank)?;
         for leaf in &plan.program_inputs {
             if matches!(leaf.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {
                 self.declare(&plan, leaf)?;
@@ -177,7 +185,7 @@ impl Engine {
     }
 
     fn plan(&self, program: ProgramId) -> Result<&Arc<Plan>, ExecError> {
-        self.machine.plan(program.0).ok_or(ExecError::NoProgram { rank: self.rank, program: program.0 })
+        self.executor.plan(program.0).ok_or(ExecError::NoProgram { rank: self.rank, program: program.0 })
     }
 
     /// Runs a program once. `inputs` are this device's blocks in the order of [`Engine::local_inputs`]; `step_number`
@@ -206,7 +214,7 @@ impl Engine {
         let ran = catch_unwind(AssertUnwindSafe(|| self.try_run(program, inputs, step_number, &mut at)));
         let ran = ran.unwrap_or_else(|panic| {
             let message = panic_message(&*panic);
-            let place = match self.machine.plan(program.0) {
+            let place = match self.executor.plan(program.0) {
                 Some(plan) => place(plan, self.rank, Some(step_number), at),
                 None => Box::default(),
             };
@@ -219,7 +227,7 @@ impl Engine {
         if let Err(error) = &result {
             self.abort(&error.to_string());
             // After the others were told why: that this device gives up what is in flight is a consequence.
-            self.machine.give_up();
+            self.executor.cancel();
         }
         result
     }
@@ -241,7 +249,7 @@ impl Engine {
             match leaf.kind {
                 ProgramInputKind::Input => {}
                 ProgramInputKind::Param | ProgramInputKind::OptimizerState => {
-                    if !self.machine.put_kept(id.0, leaf.buf, &leaf.name) {
+                    if !self.executor.bind(id.0, leaf.buf, Binding::Stored(&leaf.name)) {
                         let problem = "it has no value yet".into();
                         return Err(ExecError::State { rank, name: leaf.name.clone(), problem });
                     }
@@ -249,28 +257,29 @@ impl Engine {
                 ProgramInputKind::StepNumber => {
                     let dtype = plan.buffer(leaf.buf).dtype;
                     let data = crate::HostData::from_f64(dtype, vec![step_number as f64]);
-                    self.machine.put(id.0, leaf.buf, HostTensor { shape: vec![], data });
+                    let value = HostTensor { shape: vec![], data };
+                    self.executor.bind(id.0, leaf.buf, Binding::Host(value));
                 }
             }
         }
-        let dice = if plan.trains() {
-            Dice { seed: self.seed, step: step_number }
+        let rng = if plan.trains() {
+            RngState { seed: self.seed, step: step_number }
         } else {
-            Dice { seed: meshwright_plan::random::FIXED_SEED, step: 0 }
+            RngState { seed: meshwright_plan::random::FIXED_SEED, step: 0 }
         };
         let mut recorder = self.recorder.as_mut();
         if !recorder.as_mut().is_some_and(|r| r.begin(id.0, step_number, plan.steps.len())) {
             recorder = None;
         }
-        let (sequence, told) = (&mut self.sequence, recorder.as_deref_mut());
-        let ran = self.machine.run(id.0, dice, &mut *self.transport, sequence, at, told);
+        let (sequence, recording) = (&mut self.sequence, recorder.as_deref_mut());
+        let ran = self.executor.run(id.0, rng, &mut *self.transport, sequence, at, recording);
         ran.map_err(|ended| {
             let place = place(&plan, rank, Some(step_number), *at);
             match ended {
-                Ended::Kernel(source) => ExecError::Kernel { place, source },
-                Ended::Collective(Failed::Comm(source)) => ExecError::Comm { place, source },
-                Ended::Device(Lost(problem)) => ExecError::Device { place, problem },
-                Ended::Collective(Failed::Misfit(m)) => ExecError::Plan { place, problem: m.to_string() },
+                RunError::Kernel(source) => ExecError::Kernel { place, source },
+                RunError::Comm(source) => ExecError::Comm { place, source },
+                RunError::Device(DeviceError(problem)) => ExecError::Device { place, problem },
+                RunError::Buffer(m) => ExecError::Plan { place, problem: m.to_string() },
             }
         })?;
         *at = None;
@@ -293,11 +302,11 @@ impl Engine {
     fn collect(&mut self, id: ProgramId, plan: &Plan) -> Result<BTreeMap<String, HostTensor>, ExecError> {
         let mut outputs = BTreeMap::new();
         for output in &plan.outputs {
-            let read = self.machine.read(id.0, output.buf).map_err(|Lost(problem)| {
+            let read = self.executor.read(id.0, output.buf).map_err(|DeviceError(problem)| {
                 let place = place(plan, self.rank, None, None);
                 ExecError::Device { place, problem: format!("output `{}`: {problem}", output.name) }
             });
-            outputs.extend(read?.map(|value| (output.name.clone(), value)));
+            outputs.insert(output.name.clone(), read?);
         }
         let held =
             |l: &&ProgramInput| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState);
@@ -305,9 +314,9 @@ impl Engine {
             plan.program_inputs.iter().filter(held).map(|l| (&l.name, l.next.unwrap_or(l.buf))).collect();
         for (i, (name, buf)) in finals.iter().enumerate() {
             let last = finals[i + 1..].iter().all(|later| later.1 != *buf);
-            self.machine.keep(id.0, *buf, name, last);
+            self.executor.store(id.0, *buf, name, last);
         }
-        self.machine.clear(id.0, &finals.iter().map(|f| f.1).collect::<BTreeSet<_>>());
+        self.executor.clear(id.0, &finals.iter().map(|f| f.1).collect::<BTreeSet<_>>());
         Ok(outputs)
     }
 
@@ -356,7 +365,7 @@ impl Engine {
                 &mut values,
             );
             let data = crate::HostData::from_f64(state.info.dtype, values);
-            self.machine.set(&leaf.name, HostTensor { shape, data });
+            self.executor.set(&leaf.name, HostTensor { shape, data });
         }
         Ok(())
     }
@@ -384,42 +393,42 @@ impl Engine {
     pub fn state(&self, name: &str) -> Result<HostTensor, ExecError> {
         let state = self.held(name)?;
         let shape: Vec<usize> = state.ranges.iter().map(ExactSizeIterator::len).collect();
-        let held = self.machine.get(name, state.info.dtype, &shape);
+        let held = self.executor.get(name, state.info.dtype, &shape);
         let fail = |problem| ExecError::State { rank: self.rank, name: name.into(), problem };
-        held.map_err(|Lost(problem)| fail(problem))?.ok_or_else(|| fail("it has no value yet".into()))
+        held.map_err(|DeviceError(problem)| fail(problem))?.ok_or_else(|| fail("it has no value yet".into()))
     }
 
     /// Sets this device's block of a parameter or moment.
     pub fn set_state(&mut self, name: &str, value: HostTensor) -> Result<(), ExecError> {
         let unknown = self.unknown(name);
         let Some(state) = self.state.get_mut(name) else { return Err(unknown) };
-        let problem = misfit(&value, state.info.dtype, &state.ranges);
+        let problem = mismatch(&value, state.info.dtype, &state.ranges);
         if let Some(problem) = problem {
             return Err(ExecError::State { rank: self.rank, name: name.into(), problem });
         }
-        self.machine.set(name, value);
+        self.executor.set(name, value);
         Ok(())
     }
 
     /// Whether to look at the memory in use after each step of a program; that takes time. Forgets what was seen.
     pub fn watch_memory(&mut self, watch: bool) {
-        self.machine.watch_memory(watch);
+        self.executor.watch_memory(watch);
     }
 
     /// Memory of the device in use, its peak while it was watched, and what is reserved; none where the device does not
     /// tell. To be compared with `peak_bytes` of the Plan's summary. A device that several ranks share tells of all of them.
     pub fn memory(&mut self) -> Option<Memory> {
-        self.machine.memory()
+        self.executor.memory()
     }
 
     /// Address of the storage of a parameter or moment: it stays the same where steps update it in place. None where it
     /// has no value, or the device does not tell.
     pub fn state_address(&self, name: &str) -> Result<Option<usize>, ExecError> {
-        self.held(name).map(|_| self.machine.address(name))
+        self.held(name).map(|_| self.executor.address(name))
     }
 }
 
-fn misfit(value: &HostTensor, dtype: DType, ranges: &[Range<usize>]) -> Option<String> {
+fn mismatch(value: &HostTensor, dtype: DType, ranges: &[Range<usize>]) -> Option<String> {
     let shape: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
     if value.dtype() != dtype {
         return Some(format!("elements of {} were given, not of {dtype}", value.dtype()));
@@ -438,9 +447,6 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
 
 /// The sets of mesh axes over which a Plan communicates, each once.
 fn axis_sets(plan: &Plan) -> Vec<Vec<Axis>> {
-    let collectives = plan.steps.iter().filter_map(|s| match &s.kind {
-        StepKind::Collective(c) => Some(c.axes()),
-        _ => None,
-    });
+    let collectives = plan.steps.iter().filter_map(|s| Some(s.collective()?.axes().to_vec()));
     collectives.collect::<BTreeSet<_>>().into_iter().collect()
 }

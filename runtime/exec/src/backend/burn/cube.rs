@@ -2,10 +2,10 @@
 
 mod product;
 
-use crate::devices::DeviceKind;
+use super::backend::{BurnBackend, OnBurn};
+use crate::cluster::DeviceKind;
+use crate::engine::programs::DeviceError;
 use crate::error::ExecError;
-use crate::machine::{Machine, PlainMachine};
-use crate::plain::{Lost, Plain};
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType as BurnType, TensorMetadata};
 use burn_cubecl::tensor::CubeTensor;
@@ -14,8 +14,8 @@ use burn_fusion::stream::StreamId;
 use burn_fusion::{NoOp, get_client};
 use burn_ir::{BackendIr, HandleKind, InitOperationIr, OperationIr, OperationOutput};
 
-/// The machine of a device that kernels are compiled for.
-pub(crate) fn machine(kind: DeviceKind, rank: usize) -> Result<Box<dyn Machine>, ExecError> {
+/// A device that kernels are compiled for.
+pub(crate) fn backend(kind: DeviceKind, rank: usize) -> Result<OnBurn<Cube>, ExecError> {
     let found = match kind {
         DeviceKind::Cuda(index) => CubeDevice::cuda(index),
         _ => CubeDevice::cpu(),
@@ -24,7 +24,7 @@ pub(crate) fn machine(kind: DeviceKind, rank: usize) -> Result<Box<dyn Machine>,
         format!("cannot use {kind}: {e}; `meshwright devices` says what is there")
     };
     let device = found.map_err(|e| ExecError::Start { rank, message: message(&e) })?;
-    Ok(Box::new(PlainMachine::<Cube>::new(device)))
+    Ok(OnBurn::new(device))
 }
 
 #[cfg(feature = "cuda")]
@@ -39,15 +39,15 @@ pub(crate) struct Pinned {
     _resource: Box<dyn std::any::Any + Send>,
 }
 
-impl Plain for Cube {
+impl BurnBackend for Cube {
     type Pinned = Pinned;
 
     /// Of the stand-in for GPUs; see the file of the products.
-    fn own_products(device: &CubeDevice) -> bool {
+    fn own_matmul(device: &CubeDevice) -> bool {
         matches!(device, CubeDevice::Cpu(_))
     }
 
-    fn product(left: FloatTensor<Self>, right: FloatTensor<Self>, dtype: BurnType) -> FloatTensor<Self> {
+    fn matmul(left: FloatTensor<Self>, right: FloatTensor<Self>, dtype: BurnType) -> FloatTensor<Self> {
         product::product(left, right, dtype)
     }
 
@@ -63,7 +63,7 @@ impl Plain for Cube {
     }
 
     /// What was recorded for the tensor is submitted first, so that its memory is written in the order of the device.
-    fn pin(tensor: HandleKind<Self>) -> Result<Pinned, Lost> {
+    fn pin(tensor: HandleKind<Self>) -> Result<Pinned, DeviceError> {
         let tensor = match tensor {
             HandleKind::Float(t) => {
                 let client = t.client.clone();
@@ -73,21 +73,21 @@ impl Plain for Cube {
                 let client = t.client.clone();
                 client.resolve_tensor_int::<CubeBackend>(t)
             }
-            _ => return Err(Lost("only numbers are sent".into())),
+            _ => return Err(DeviceError("only numbers are sent".into())),
         };
         // Tensors of a GPU may have gaps between their rows.
         let tensor = burn_cubecl::kernel::into_contiguous(tensor);
         #[cfg(feature = "cuda")]
         {
             let resource = tensor.client.get_resource::<Server>(tensor.handle.clone());
-            let resource = resource.map_err(|e| Lost(e.to_string()))?;
+            let resource = resource.map_err(|e| DeviceError(e.to_string()))?;
             let address = resource.resource().ptr;
             Ok(Pinned { tensor, address, _resource: Box::new(resource) })
         }
         #[cfg(not(feature = "cuda"))]
         {
             let _ = tensor;
-            Err(Lost("it is in the memory of the host".into()))
+            Err(DeviceError("it is in the memory of the host".into()))
         }
     }
 

@@ -3,63 +3,25 @@
 //! Dtypes that the backend does not know are stored as integers of the same size: truth values as bytes, pairs as
 //! `u64`s. The backend's own ops meet floats only.
 
-use crate::host::{HostData, HostTensor};
-use crate::kernels::{PairF64, Slice, SliceMut};
+use super::kernels::PairF64;
+use crate::engine::lowering::{stored_as, stored_shape};
+use crate::tensor::{HostData, HostTensor, Slice, SliceMut};
 use burn_backend::DType as BurnType;
 use burn_flex::{FlexTensor, Layout};
 use burn_ir::HandleKind;
-use burn_std::{Bytes, Shape};
+use burn_std::Bytes;
 use half::bf16;
 use meshwright_plan::DType;
 use std::collections::BTreeMap;
 
-/// The backend's dtype in which elements are stored.
-pub(crate) fn stored_as(dtype: DType) -> BurnType {
-    match dtype {
-        DType::F64 => BurnType::F64,
-        DType::F32 => BurnType::F32,
-        DType::BF16 => BurnType::BF16,
-        DType::I32 => BurnType::I32,
-        DType::U8 | DType::Bool => BurnType::U8,
-        DType::PairF32 | DType::PairF64 => BurnType::U64,
-    }
-}
-
-/// The shape in which a tensor is stored: a pair of 16 bytes takes two elements.
-pub(crate) fn stored_shape(dtype: DType, shape: &[usize]) -> Shape {
-    let mut dims = shape.to_vec();
-    if dtype == DType::PairF64 {
-        dims.push(2);
-    }
-    Shape::from(dims)
-}
-
 /// The elements of a dense tensor.
 pub(crate) fn slice(tensor: &FlexTensor, dtype: DType) -> Slice<'_> {
-    match dtype {
-        DType::F64 => Slice::F64(tensor.storage()),
-        DType::F32 => Slice::F32(tensor.storage()),
-        DType::BF16 => Slice::BF16(tensor.storage()),
-        DType::I32 => Slice::I32(tensor.storage()),
-        DType::U8 => Slice::U8(tensor.storage()),
-        DType::Bool => Slice::Bool(tensor.storage()),
-        DType::PairF32 => Slice::PairF32(bytemuck::cast_slice(tensor.storage::<u64>())),
-        DType::PairF64 => Slice::PairF64(bytemuck::cast_slice(tensor.storage::<u64>())),
-    }
+    Slice::of_bytes(tensor.bytes(), dtype)
 }
 
 /// The elements of a dense tensor, to be written; copied first where the storage is shared.
 pub(crate) fn slice_mut(tensor: &mut FlexTensor, dtype: DType) -> SliceMut<'_> {
-    match dtype {
-        DType::F64 => SliceMut::F64(tensor.storage_mut()),
-        DType::F32 => SliceMut::F32(tensor.storage_mut()),
-        DType::BF16 => SliceMut::BF16(tensor.storage_mut()),
-        DType::I32 => SliceMut::I32(tensor.storage_mut()),
-        DType::U8 => SliceMut::U8(tensor.storage_mut()),
-        DType::Bool => SliceMut::Bool(tensor.storage_mut()),
-        DType::PairF32 => SliceMut::PairF32(bytemuck::cast_slice_mut(tensor.storage_mut::<u64>())),
-        DType::PairF64 => SliceMut::PairF64(bytemuck::cast_slice_mut(tensor.storage_mut::<u64>())),
-    }
+    SliceMut::of_bytes(bytes_mut(tensor), dtype)
 }
 
 /// The bytes of a dense tensor, to be written; copied first where the storage is shared.
@@ -77,7 +39,7 @@ pub(crate) fn bytes_mut(tensor: &mut FlexTensor) -> &mut [u8] {
 /// A tensor with the elements of a vector, which is not copied (but for pairs).
 pub(crate) fn from_host(host: HostTensor) -> FlexTensor {
     let dtype = host.dtype();
-    let layout = Layout::contiguous(stored_shape(dtype, &host.shape));
+    let layout = Layout::contiguous(stored_shape(dtype, &host.shape).into());
     let bytes = match host.data {
         HostData::F64(v) => Bytes::from_elems(v),
         HostData::F32(v) => Bytes::from_elems(v),
@@ -95,16 +57,7 @@ pub(crate) fn from_host(host: HostTensor) -> FlexTensor {
 
 /// A copy of a dense tensor's elements.
 pub(crate) fn to_host(tensor: &FlexTensor, dtype: DType, shape: &[usize]) -> HostTensor {
-    let data = match slice(tensor, dtype) {
-        Slice::F64(s) => HostData::F64(s.to_vec()),
-        Slice::F32(s) => HostData::F32(s.to_vec()),
-        Slice::BF16(s) => HostData::BF16(s.to_vec()),
-        Slice::I32(s) => HostData::I32(s.to_vec()),
-        Slice::U8(s) => HostData::U8(s.to_vec()),
-        Slice::Bool(s) => HostData::Bool(s.to_vec()),
-        Slice::PairF32(s) => HostData::PairF32(s.to_vec()),
-        Slice::PairF64(s) => HostData::PairF64(s.to_vec()),
-    };
+    let data = slice(tensor, dtype).to_host();
     HostTensor { shape: shape.to_vec(), data }
 }
 
@@ -135,7 +88,8 @@ pub(crate) fn unhandle(handle: HandleKind<burn_flex::Flex>) -> Option<FlexTensor
 /// backend's own ops) does not pile up in it.
 #[derive(Default)]
 pub(crate) struct Pool {
-    shelves: BTreeMap<(DType, usize), Shelf>,
+    /// By dtype and bytes.
+    shelves: BTreeMap<(BurnType, usize), Shelf>,
 }
 
 #[derive(Default)]
@@ -144,27 +98,23 @@ struct Shelf {
     out: usize,
 }
 
-fn storage_class(dtype: DType) -> DType {
-    if dtype == DType::Bool { DType::U8 } else { dtype }
-}
-
 impl Pool {
     /// A tensor of unspecified contents that shares its storage with nobody.
     pub(crate) fn take(&mut self, dtype: DType, shape: &[usize]) -> FlexTensor {
-        let key = (storage_class(dtype), shape.iter().product());
-        let shelf = self.shelves.entry(key).or_default();
+        let stored = stored_shape(dtype, shape);
+        let bytes = shape.iter().product::<usize>() * dtype.bytes();
+        let shelf = self.shelves.entry((stored_as(dtype), bytes)).or_default();
         shelf.out += 1;
         match shelf.free.pop() {
-            Some(tensor) => tensor.with_layout(Layout::contiguous(stored_shape(dtype, shape))),
+            Some(tensor) => tensor.with_layout(Layout::contiguous(stored.into())),
             None => zeros(dtype, shape),
         }
     }
 
     /// Takes back storage that is not needed any more, unless others share it.
-    pub(crate) fn give(&mut self, tensor: FlexTensor, dtype: DType, elements: usize) {
-        let Some(shelf) = self.shelves.get_mut(&(storage_class(dtype), elements)) else { return };
-        let fits = tensor.dtype() == stored_as(dtype) && tensor.bytes().len() == elements * dtype.bytes();
-        if shelf.out > 0 && fits && tensor.is_unique() {
+    pub(crate) fn give(&mut self, tensor: FlexTensor) {
+        let Some(shelf) = self.shelves.get_mut(&(tensor.dtype(), tensor.bytes().len())) else { return };
+        if shelf.out > 0 && tensor.is_unique() {
             shelf.out -= 1;
             shelf.free.push(tensor);
         }

@@ -9,13 +9,6 @@ use burn_ir::{
 };
 use std::ops::Range;
 
-/// Name of the custom operation that draws random values; its only scalar is the drawing's number.
-pub(crate) const RANDOM: &str = "meshwright_random";
-
-/// Name of the custom operation that is a matrix product which is not left to the backend's own call: its
-/// result is of another dtype than the factors, it has one row, or the backend asked for it.
-pub(crate) const PRODUCT: &str = "meshwright_product";
-
 /// Functions of one tensor, element by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unary {
@@ -79,8 +72,8 @@ pub(crate) enum Reduce {
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Full(f64),
-    /// Drawn by the host, so that every device draws the same bits.
-    Random(usize),
+    /// A kernel of the backend's own, by name and number.
+    Kernel(&'static str, usize),
     Unary(Unary),
     Binary(Binary),
     Scalar(Binary, f64),
@@ -98,8 +91,6 @@ pub(crate) enum Op {
     MaskWhere,
     MaskFill(f64),
     Matmul,
-    /// See [`super::Plain::product`].
-    Product,
 }
 
 /// What an operation computes with.
@@ -143,21 +134,22 @@ fn numeric(dtype: BurnType, op: NumericOperationIr) -> OperationIr {
     }
 }
 
-/// An operation in the backend's words.
-pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, out: TensorIr) -> OperationIr {
+/// An operation in Burn's words. Those of Burn have one result.
+pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, mut outs: Vec<TensorIr>) -> OperationIr {
+    if let Op::Kernel(name, number) = op {
+        let number = vec![ScalarIr::UInt(*number as u64)];
+        return OperationIr::Custom(CustomOpIr::with_scalars(name, &inputs, &outs, number));
+    }
+    let out = outs.swap_remove(0);
     let dtype = inputs.first().map_or(out.dtype, |t| t.dtype);
     let (base, numeric) = (|op| base(dtype, op), |op| numeric(dtype, op));
     let mut inputs = inputs.into_iter();
     // Every operation is recorded with as many inputs as it has.
     let mut next = || inputs.next().unwrap_or_else(|| out.clone());
     match op {
+        // Above.
+        Op::Kernel(..) => OperationIr::Drop(out),
         Op::Full(x) => numeric(NumericOperationIr::Full(FullOpIr { value: number(dtype, *x), out })),
-        Op::Random(n) => OperationIr::Custom(CustomOpIr::with_scalars(
-            RANDOM,
-            &[],
-            &[out],
-            vec![ScalarIr::UInt(*n as u64)],
-        )),
         Op::Unary(f) => {
             let input = next();
             unary(*f, dtype, UnaryOpIr { input, out })
@@ -247,10 +239,6 @@ pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, out: TensorIr) -> Operat
         Op::MaskFill(x) => {
             let (tensor, mask) = (next(), next());
             base(BaseOperationIr::MaskFill(MaskFillOpIr { tensor, mask, value: number(dtype, *x), out }))
-        }
-        Op::Product => {
-            let (lhs, rhs) = (next(), next());
-            OperationIr::Custom(CustomOpIr::new(PRODUCT, &[lhs, rhs], &[out]))
         }
         Op::Matmul => {
             let (lhs, rhs) = (next(), next());
