@@ -24,6 +24,7 @@ pub use clock::process_cpu_time;
 pub use cluster::{
     About, Cluster, ClusterOptions, CpuBackend, DeviceCollectives, DeviceKind, Processes, Provider, StepReport,
 };
+pub use engine::print::burn_graphs;
 pub use engine::programs::Memory;
 pub use engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs};
 pub use error::{ExecError, Place};

@@ -5,14 +5,14 @@ use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::nccl::{NcclOptions, NcclTransport, Ordering};
 use meshwright_comm::{Timeouts, Transport};
 
-/// How steps become operations of a device that is a thread of the host.
+/// What runs the steps of a device that is a thread of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lowering {
-    /// Own kernels on the host's memory, and the backend's matrix products.
+pub enum CpuBackend {
+    /// Kernels on the host's memory, and Burn's matrix products.
     #[default]
-    Own,
-    /// The backend's plain operations alone, as on GPUs. Slower; to test what GPUs run where there is none.
-    Plain,
+    Native,
+    /// Burn's operations alone, as on GPUs. Slower; to test what GPUs run where there is none.
+    Burn,
 }
 
 /// What a rank of this process runs on.
@@ -20,7 +20,7 @@ pub enum Lowering {
 #[non_exhaustive]
 pub enum DeviceKind {
     /// A thread of the host.
-    Cpu(Lowering),
+    Cpu(CpuBackend),
     /// The GPU of that number.
     Cuda(usize),
     /// What GPUs run, compiled for the host: to test it where there is no GPU.
@@ -29,7 +29,7 @@ pub enum DeviceKind {
 
 impl Default for DeviceKind {
     fn default() -> Self {
-        DeviceKind::Cpu(Lowering::Own)
+        DeviceKind::Cpu(CpuBackend::Native)
     }
 }
 
@@ -59,8 +59,8 @@ impl DeviceKind {
 impl std::fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            DeviceKind::Cpu(Lowering::Own) => f.write_str("cpu"),
-            DeviceKind::Cpu(Lowering::Plain) => f.write_str("cpu with plain operations"),
+            DeviceKind::Cpu(CpuBackend::Native) => f.write_str("cpu"),
+            DeviceKind::Cpu(CpuBackend::Burn) => f.write_str("cpu with Burn's operations"),
             DeviceKind::Cuda(i) => write!(f, "cuda:{i}"),
             DeviceKind::CubeCpu => f.write_str("cubecl on the cpu"),
         }

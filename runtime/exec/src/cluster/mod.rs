@@ -8,12 +8,17 @@
 //! Where a mesh is spread over several processes, each has a cluster, and all make the same calls in the same order.
 
 mod copies;
+pub(crate) mod devices;
+pub(crate) mod processes;
 mod runs;
+pub(crate) mod share;
+mod shared_end;
 mod states;
 
+pub use devices::{CpuBackend, DeviceCollectives, DeviceKind};
+pub use processes::{About, Processes};
 pub use runs::{Provider, StepReport};
 
-use crate::cluster::devices::{DeviceCollectives, DeviceKind};
 use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs, panic_message};
 use crate::error::{ExecError, Place};
 use crate::engine::programs::Memory;

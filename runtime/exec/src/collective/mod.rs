@@ -133,9 +133,7 @@ struct Members<'a> {
 impl Members<'_> {
     /// How `whole`, an array of this device, is cut along `dim` into the blocks that the members hold of `pieces`.
     fn blocks(&self, whole: &Local, pieces: &Operand, dim: Dim) -> Result<Blocks, String> {
-        let Some(axis) = whole.at(dim) else {
-            return Err(format!("an operand of a collective lacks the dim {}", dim.id));
-        };
+        let axis = whole.position(dim)?;
         let view = StridedView::new(&whole.shape, axis);
         let range = &whole.ranges[axis];
         let mut ranges = vec![];

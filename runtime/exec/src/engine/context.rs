@@ -99,11 +99,16 @@ impl Local {
         self.dims.iter().position(|d| *d == dim)
     }
 
+    /// Position of a dim, or the reason why there is none.
+    pub(crate) fn position(&self, dim: Dim) -> Result<usize, String> {
+        self.at(dim).ok_or_else(|| format!("an operand lacks the dim {}", dim.id))
+    }
+
     /// The same with several dims, which lie next to each other and of which all but the first are whole, seen as one under
     /// the first's name; and how many elements lie at each position of the first.
     pub(crate) fn joined(&self, dims: &[Dim]) -> Result<(Local, usize), String> {
         let Some((outer, rest)) = dims.split_first() else { return Err("no dims are joined".into()) };
-        let at = self.at(*outer).ok_or_else(|| format!("an operand lacks the dim {}", outer.id))?;
+        let at = self.position(*outer)?;
         let inner: usize = rest.iter().map(|d| d.size).product();
         let end = at + dims.len();
         if self.dims.get(at..end) != Some(dims) || (1..dims.len()).any(|i| self.shape[at + i] != dims[i].size)
@@ -122,10 +127,7 @@ impl Local {
 
     /// Range of a dim, or the reason why there is none.
     pub(crate) fn range(&self, dim: Dim) -> Result<&Range<usize>, String> {
-        match self.at(dim) {
-            Some(i) => Ok(&self.ranges[i]),
-            None => Err(format!("an operand lacks the dim {}", dim.id)),
-        }
+        Ok(&self.ranges[self.position(dim)?])
     }
 
     /// Stride of a dim; 0 where it is lacking.

@@ -60,9 +60,14 @@ pub(crate) fn stored_as(dtype: DType) -> BurnType {
     }
 }
 
-/// The shape in which a tensor is stored: a scalar has one extent, a pair of 16 bytes takes two elements.
+/// The extents of a tensor: a scalar has one.
+pub(crate) fn extents(shape: &[usize]) -> Vec<usize> {
+    if shape.is_empty() { vec![1] } else { shape.to_vec() }
+}
+
+/// The shape in which a tensor is stored: a pair of 16 bytes takes two elements.
 pub(crate) fn stored_shape(dtype: DType, shape: &[usize]) -> Vec<usize> {
-    let mut shape = if shape.is_empty() { vec![1] } else { shape.to_vec() };
+    let mut shape = extents(shape);
     if dtype == DType::PairF64 {
         shape.push(2);
     }

@@ -8,6 +8,7 @@ pub(crate) mod interpreter;
 pub(crate) mod lifetimes;
 pub(crate) mod lowering;
 pub(crate) mod ops;
+pub(crate) mod print;
 pub(crate) mod programs;
 pub(crate) mod runner;
 

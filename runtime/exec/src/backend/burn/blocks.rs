@@ -1,9 +1,11 @@
 //! Copies, shifts, joins of arrays, cuts and joins of dims: ranges of one dim, put one after the other.
 
-use super::emit::{Home, Val};
-use super::lower::{Lower, Named, extents, is_pair};
-use crate::local::Local;
-use crate::own::Unprepared;
+
+use super::Lower;
+use super::lower::{Named};
+use crate::engine::graph::{Slot, Val};
+use crate::engine::lowering::{LoweringError, extents};
+use crate::engine::context::Local;
 use meshwright_plan::{Dim, Operand, Prim, Step};
 use std::ops::Range;
 
@@ -16,15 +18,15 @@ struct Source {
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Copy`].
-    pub(super) fn copy(&mut self, from: &Operand, out: &Operand) -> Result<(), Unprepared> {
+    pub(super) fn copy(&mut self, from: &Operand, out: &Operand) -> Result<(), LoweringError> {
         let (from, out) = (self.local(from)?, self.local(out)?);
         if from.dtype != out.dtype {
-            return Err(Unprepared::Plan(format!("{} is copied to {}", from.dtype, out.dtype)));
+            return Err(LoweringError::Plan(format!("{} is copied to {}", from.dtype, out.dtype)));
         }
         let part = self.read(&from);
         let part = self.part(part, &from, &out)?;
         self.write(&part, &out);
-        if is_pair(from.dtype) {
+        if from.dtype.is_pair() {
             let part = self.read_indices(&from);
             let part = self.part(part, &from, &out)?;
             self.write_indices(&part, &out);
@@ -33,20 +35,20 @@ impl Lower<'_> {
     }
 
     /// What `out` holds of the dims that it shares with `from`.
-    fn part(&mut self, tensor: Named, from: &Local, out: &Local) -> Result<Named, Unprepared> {
+    fn part(&mut self, tensor: Named, from: &Local, out: &Local) -> Result<Named, LoweringError> {
         let mut val = tensor.val;
         for (axis, (dim, range)) in from.dims.iter().zip(&from.ranges).enumerate() {
             let wanted = out.range(*dim)?;
             if wanted.start < range.start || wanted.end > range.end {
-                return Err(Unprepared::Plan(format!("{wanted:?} is to be copied from {range:?}")));
+                return Err(LoweringError::Plan(format!("{wanted:?} is to be copied from {range:?}")));
             }
-            val = self.emit.slice(val, axis, wanted.start - range.start..wanted.end - range.start);
+            val = self.graph.slice(val, axis, wanted.start - range.start..wanted.end - range.start);
         }
         Ok(Named { val, dims: tensor.dims })
     }
 
     /// See [`Prim::Shift`], [`Prim::Concat`], [`Prim::SplitDim`] and [`Prim::MergeDims`].
-    pub(super) fn blocks(&mut self, step: &Step) -> Result<(), Unprepared> {
+    pub(super) fn blocks(&mut self, step: &Step) -> Result<(), LoweringError> {
         match &step.prim {
             Prim::Shift { dim, to, start, fill } => {
                 let ([from], [out]) = step.operands()?;
@@ -66,7 +68,7 @@ impl Lower<'_> {
                 let covered: usize = sources.iter().map(|s| s.range.len()).sum();
                 if covered != wanted.len() {
                     let problem = format!("{covered} of {} elements are joined", wanted.len());
-                    return Err(Unprepared::Plan(problem));
+                    return Err(LoweringError::Plan(problem));
                 }
                 self.put(sources, &out, place(&out, *to)?, 0.0, &out)
             }
@@ -88,7 +90,7 @@ impl Lower<'_> {
                 whole(source.as_ref(), &wanted)?;
                 self.put(source.into_iter().collect(), &out, place(&out, *to)?, 0.0, &out)
             }
-            _ => Err(Unprepared::Plan(format!("`{}` copies no ranges", step.name()))),
+            _ => Err(LoweringError::Plan(format!("`{}` copies no ranges", step.name()))),
         }
     }
 
@@ -99,7 +101,7 @@ impl Lower<'_> {
         dim: Dim,
         offset: i64,
         wanted: &Range<usize>,
-    ) -> Result<Option<Source>, Unprepared> {
+    ) -> Result<Option<Source>, LoweringError> {
         let held = x.range(dim)?.clone();
         let moved = |i: usize| (i as i64 + offset).clamp(wanted.start as i64, wanted.end as i64) as usize;
         let (low, high) = (moved(held.start), moved(held.end));
@@ -107,11 +109,11 @@ impl Lower<'_> {
             return Ok(None);
         }
         let start = (low as i64 - offset) as usize - held.start;
-        let dtype = super::lower::stored(x.dtype);
+        let dtype = super::lower::stored_as(x.dtype);
         // Where dims are joined the buffer has other extents: those of the whole buffer are read, and merged.
-        let shape = self.here.plan.buffer(x.buf).shape(self.here.mesh(), &self.here.coords);
-        let val = self.emit.read(Home::Buffer(x.buf), &extents(&shape), dtype);
-        let val = self.emit.reshape(val, &extents(&x.shape));
+        let shape = self.context.plan.buffer(x.buf).shape(self.context.mesh(), &self.context.coords);
+        let val = self.graph.read(Slot::Buffer(x.buf), &extents(&shape), dtype);
+        let val = self.graph.reshape(val, &extents(&x.shape));
         Ok(Some(Source { val, range: start..start + (high - low), at: low - wanted.start }))
     }
 
@@ -124,9 +126,9 @@ impl Lower<'_> {
         axis: usize,
         fill: f64,
         out: &Local,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         sources.sort_by_key(|s| s.at);
-        let dtype = super::lower::stored(out.dtype);
+        let dtype = super::lower::stored_as(out.dtype);
         let mut parts = vec![];
         let mut next = 0;
         let gap = |e: &mut super::emit::Emit, n: usize| {
@@ -135,33 +137,33 @@ impl Lower<'_> {
             e.full(&shape, dtype, fill)
         };
         for s in sources {
-            if self.emit.dtype(s.val) != dtype {
-                return Err(Unprepared::Plan(format!("another dtype is copied to {}", out.dtype)));
+            if self.graph.dtype(s.val) != dtype {
+                return Err(LoweringError::Plan(format!("another dtype is copied to {}", out.dtype)));
             }
             if s.at > next {
-                parts.push(gap(&mut self.emit, s.at - next));
+                parts.push(gap(&mut self.graph, s.at - next));
             }
             next = s.at + s.range.len();
-            parts.push(self.emit.slice(s.val, axis, s.range));
+            parts.push(self.graph.slice(s.val, axis, s.range));
         }
         if next < flat.shape[axis] {
-            parts.push(gap(&mut self.emit, flat.shape[axis] - next));
+            parts.push(gap(&mut self.graph, flat.shape[axis] - next));
         }
-        let val = self.emit.cat(parts, axis);
-        let val = self.emit.reshape(val, &extents(&out.shape));
+        let val = self.graph.cat(parts, axis);
+        let val = self.graph.reshape(val, &extents(&out.shape));
         self.write_val(val, out);
         Ok(())
     }
 }
 
-fn place(local: &Local, dim: Dim) -> Result<usize, Unprepared> {
-    local.at(dim).ok_or_else(|| Unprepared::Plan(format!("an operand lacks the dim {}", dim.id)))
+fn place(local: &Local, dim: Dim) -> Result<usize, LoweringError> {
+    local.at(dim).ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.id)))
 }
 
-fn whole(source: Option<&Source>, wanted: &Range<usize>) -> Result<(), Unprepared> {
+fn whole(source: Option<&Source>, wanted: &Range<usize>) -> Result<(), LoweringError> {
     let found = source.map_or(0, |s| s.range.len());
     if found == wanted.len() {
         return Ok(());
     }
-    Err(Unprepared::Plan(format!("{found} of {} elements are there", wanted.len())))
+    Err(LoweringError::Plan(format!("{found} of {} elements are there", wanted.len())))
 }

@@ -1,22 +1,24 @@
 //! Contractions: views of the factors, a matrix product, and a view of it.
 
-use super::emit::Val;
-use super::lower::{Lower, Named, extents, stored};
-use crate::contract::{Contraction, Factor, contraction};
-use crate::local::Local;
-use crate::own::Unprepared;
+
+use super::Lower;
+use super::lower::{Named};
+use crate::engine::graph::{Val};
+use crate::engine::lowering::{LoweringError, extents, stored_as};
+use crate::backend::native::{Contraction, Factor, contraction};
+use crate::engine::context::Local;
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Operand};
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Contract`].
-    pub(super) fn contract(&mut self, a: &Operand, b: &Operand, out: &Operand) -> Result<(), Unprepared> {
+    pub(super) fn contract(&mut self, a: &Operand, b: &Operand, out: &Operand) -> Result<(), LoweringError> {
         let (a, b, out) = (self.local(a)?, self.local(b)?, self.local(out)?);
-        self.here.check_aligned(&[&a, &b, &out], &[])?;
+        self.context.check_aligned(&[&a, &b, &out], &[])?;
         let dtypes = [a.dtype, b.dtype, out.dtype].map(DType::wide);
         if dtypes[0] != dtypes[1] || dtypes[0] != dtypes[2] || !a.dtype.is_float() {
             let message = format!("a contraction of {} and {} to {}", a.dtype, b.dtype, out.dtype);
-            return Err(Unprepared::Plan(message));
+            return Err(LoweringError::Plan(message));
         }
         if a.elements() == 0 || b.elements() == 0 {
             self.write_number(0.0, &out);
@@ -36,28 +38,28 @@ impl Lower<'_> {
         a: (Val, &Local),
         b: (Val, &Local),
         out: &Local,
-    ) -> Result<Option<Val>, Unprepared> {
+    ) -> Result<Option<Val>, LoweringError> {
         let product = match contraction(a.1, b.1, out)? {
             Contraction::Zero => return Ok(None),
             Contraction::Product(product) => product,
         };
         let (left, right) = if product.swapped { (b, a) } else { (a, b) };
         // Of one dtype. A product of `bf16` sums in `f32`, and is not rounded where the result is `f32`.
-        let (left, right) = if self.emit.dtype(left.0) == self.emit.dtype(right.0) {
+        let (left, right) = if self.graph.dtype(left.0) == self.graph.dtype(right.0) {
             (left, right)
         } else {
             ((self.wide(left.0), left.1), (self.wide(right.0), right.1))
         };
         let left = self.factor(left, &product.left);
         let right = self.factor(right, &product.right);
-        let (factors, result) = (self.emit.dtype(left), stored(out.dtype));
+        let (factors, result) = (self.graph.dtype(left), stored_as(out.dtype));
         let widens = factors == BurnType::BF16 && result == BurnType::F32;
-        let val = self.emit.matmul(left, right, if widens { result } else { factors });
+        let val = self.graph.product(left, right, if widens { result } else { factors });
         Ok(Some(match &product.copy {
-            None => self.emit.reshape(val, &extents(&out.shape)),
+            None => self.graph.reshape(val, &extents(&out.shape)),
             Some(order) => {
                 let shape = extents(&Self::sizes(order, &[out]));
-                let val = self.emit.reshape(val, &shape);
+                let val = self.graph.reshape(val, &shape);
                 let named = Named { val, dims: order.clone() };
                 self.align(&named, &out.dims)
             }
@@ -72,9 +74,9 @@ impl Lower<'_> {
             let dims: Vec<_> = order.iter().chain(rest).copied().collect();
             val = self.align(&Named { val, dims: local.dims.clone() }, &dims);
         }
-        let val = self.emit.reshape(val, &factor.reshape);
+        let val = self.graph.reshape(val, &factor.reshape);
         match &factor.permute {
-            Some(axes) => self.emit.permute(val, axes),
+            Some(axes) => self.graph.permute(val, axes),
             None => val,
         }
     }

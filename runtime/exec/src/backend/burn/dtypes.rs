@@ -1,8 +1,8 @@
 //! Whether a device computes with what a Plan holds. Asked before anything runs: a kernel that is compiled for elements
 //! which the device lacks fails in the words of its compiler.
 
-use super::lower::stored;
-use crate::build::place;
+use crate::engine::context::place;
+use crate::engine::lowering::stored_as;
 use crate::error::{ExecError, Place};
 use burn_backend::DType as BurnType;
 use meshwright_plan::{BufId, DType, Plan, Prim};
@@ -13,7 +13,8 @@ use meshwright_plan::{BufId, DType, Plan, Prim};
 /// # Errors
 /// [`ExecError::DType`], which names the value.
 pub(crate) fn check(plan: &Plan, rank: usize, computes: impl Fn(BurnType) -> bool) -> Result<(), ExecError> {
-    let lacks = |dtype: DType| !computes(stored(dtype));
+    // Of pairs, whose values are those of what was folded, the indices.
+    let lacks = |dtype: DType| !computes(if dtype.is_pair() { BurnType::I32 } else { stored_as(dtype) });
     let dtype = |buf: BufId| plan.buffers.get(buf.0 as usize).map(|b| b.dtype);
     for leaf in &plan.program_inputs {
         if let Some(dtype) = dtype(leaf.buf).filter(|t| lacks(*t)) {

@@ -3,11 +3,13 @@
 //! Dims that index and table share are counted with the looked-up dim, so that both steps are a selection of rows of a
 //! matrix.
 
-use super::emit::Val;
-use super::lower::{Lower, Named, extents};
-use super::ops::{Binary, Reduce};
-use crate::local::Local;
-use crate::own::Unprepared;
+
+use super::Lower;
+use super::lower::{Named};
+use crate::engine::graph::{Val};
+use crate::engine::lowering::{LoweringError, extents};
+use crate::engine::ops::{Binary, Reduce};
+use crate::engine::context::Local;
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Operand};
 use std::ops::Range;
@@ -25,7 +27,7 @@ impl Lower<'_> {
     ) -> (Val, Val) {
         let at = self.align(index, &[shared, rest].concat());
         let at = self.convert(at, BurnType::I32);
-        let e = &mut self.emit;
+        let e = &mut self.graph;
         let (under, over) =
             (e.scalar(Binary::Lt, at, held.start as f64), e.scalar(Binary::Ge, at, held.end as f64));
         let beyond = e.binary(Binary::Or, under, over);
@@ -49,9 +51,9 @@ impl Lower<'_> {
         dim: Dim,
         index: &Operand,
         out: &Operand,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let (table, index, out) = (self.local(table)?, self.local(index)?, self.local(out)?);
-        self.here.check_aligned(&[&table, &index, &out], &[dim])?;
+        self.context.check_aligned(&[&table, &index, &out], &[dim])?;
         positions(&index)?;
         let held = table.range(dim)?.clone();
         if table.elements() == 0 {
@@ -69,12 +71,12 @@ impl Lower<'_> {
         let x = self.align(&x, &[shared.as_slice(), &[dim], &columns].concat());
         let width: usize = Self::sizes(&columns, &[&table]).iter().product();
         let height = sizes.iter().product::<usize>() * held.len();
-        let x = self.emit.reshape(x, &[height, width]);
-        let rows = self.emit.select(x, 0, at);
-        let rows = self.emit.fill(rows, beyond, 0.0);
+        let x = self.graph.reshape(x, &[height, width]);
+        let rows = self.graph.select(x, 0, at);
+        let rows = self.graph.fill(rows, beyond, 0.0);
         let dims = [shared, rest, columns].concat();
         let shape = extents(&Self::sizes(&dims, &[&index, &table]));
-        let val = self.emit.reshape(rows, &shape);
+        let val = self.graph.reshape(rows, &shape);
         self.write(&Named { val, dims }, &out);
         Ok(())
     }
@@ -87,9 +89,9 @@ impl Lower<'_> {
         dim: Dim,
         index: &Operand,
         out: &Operand,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let (values, index, out) = (self.local(values)?, self.local(index)?, self.local(out)?);
-        self.here.check_aligned(&[&values, &index, &out], &[dim])?;
+        self.context.check_aligned(&[&values, &index, &out], &[dim])?;
         positions(&index)?;
         let held = out.range(dim)?.clone();
         if values.elements() == 0 || index.elements() == 0 {
@@ -105,11 +107,11 @@ impl Lower<'_> {
         // What neither the index nor the result has is summed before.
         for d in values.dims.iter().filter(|d| index.at(**d).is_none() && out.at(**d).is_none()) {
             let Some(axis) = x.dims.iter().position(|o| o == d) else { continue };
-            x.val = self.emit.reduce(Reduce::Sum, x.val, axis);
-            let mut shape = self.emit.shape(x.val).to_vec();
+            x.val = self.graph.reduce(Reduce::Sum, x.val, axis);
+            let mut shape = self.graph.shape(x.val).to_vec();
             shape.remove(axis);
             x.dims.remove(axis);
-            x.val = self.emit.reshape(x.val, &extents(&shape));
+            x.val = self.graph.reshape(x.val, &extents(&shape));
         }
         let sizes = Self::sizes(&shared, &[&index]);
         let named = self.read(&index);
@@ -117,26 +119,26 @@ impl Lower<'_> {
         let dims = [shared.as_slice(), &rest, &columns].concat();
         let all = Self::sizes(&dims, &[&index, &out]);
         let x = self.align(&x, &dims);
-        let x = self.emit.expand(x, &extents(&all));
+        let x = self.graph.expand(x, &extents(&all));
         let width: usize = Self::sizes(&columns, &[&out]).iter().product();
         let count = all.iter().product::<usize>() / width;
-        let x = self.emit.reshape(x, &[count, width]);
-        let x = self.emit.fill(x, beyond, 0.0);
+        let x = self.graph.reshape(x, &[count, width]);
+        let x = self.graph.fill(x, beyond, 0.0);
         let height = sizes.iter().product::<usize>() * held.len();
-        let dtype = self.emit.dtype(x);
-        let zeros = self.emit.full(&[height, width], dtype, 0.0);
-        let sum = self.emit.select_add(zeros, 0, at, x);
+        let dtype = self.graph.dtype(x);
+        let zeros = self.graph.full(&[height, width], dtype, 0.0);
+        let sum = self.graph.select_add(zeros, 0, at, x);
         let dims = [shared.as_slice(), &[dim], &columns].concat();
         let shape = Self::sizes(&dims, &[&out]);
-        let val = self.emit.reshape(sum, &shape);
+        let val = self.graph.reshape(sum, &shape);
         self.write(&Named { val, dims }, &out);
         Ok(())
     }
 }
 
-fn positions(index: &Local) -> Result<(), Unprepared> {
+fn positions(index: &Local) -> Result<(), LoweringError> {
     if index.dtype == DType::I32 {
         return Ok(());
     }
-    Err(Unprepared::Plan(format!("positions are {}", index.dtype)))
+    Err(LoweringError::Plan(format!("positions are {}", index.dtype)))
 }

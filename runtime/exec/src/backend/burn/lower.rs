@@ -1,14 +1,15 @@
 //! Lowering of a step: what is read and written by name of dim, and which file lowers which step.
 
-use super::emit::{Emit, Home, Val};
-use super::ops::Binary;
+
+use super::Lower;
+use crate::engine::context::Local;
+use crate::engine::graph::{Slot, Val};
+use crate::engine::lowering::{LoweringError, extents, stored_as};
+use crate::engine::ops::Binary;
 use crate::kernels::{KernelError, RandomKernel};
-use crate::local::{Here, Local};
-use crate::own::Unprepared;
 use burn_backend::DType as BurnType;
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{BufId, DType, Dim, Operand, Prim, Step};
-use std::collections::BTreeMap;
+use meshwright_plan::{Dim, Operand, Prim, Step};
 
 /// A tensor with the name of each of its extents. A scalar has one extent of 1 and no name.
 #[derive(Clone, Debug)]
@@ -17,44 +18,14 @@ pub(crate) struct Named {
     pub(crate) dims: Vec<Dim>,
 }
 
-/// Lowers the steps of one Plan for one device.
-pub(crate) struct Lower<'a> {
-    pub(crate) here: Here<'a>,
-    pub(crate) emit: Emit,
-    /// What the values of each buffer of pairs are.
-    pub(crate) pairs: &'a BTreeMap<BufId, DType>,
-    /// What the host draws.
-    pub(crate) drawings: Vec<RandomKernel>,
-}
-
-/// The dtype in which the backend computes with elements, and stores them (truth values as bytes).
-pub(crate) fn stored(dtype: DType) -> BurnType {
-    match dtype {
-        DType::F64 => BurnType::F64,
-        DType::F32 => BurnType::F32,
-        DType::BF16 => BurnType::BF16,
-        DType::U8 | DType::Bool => BurnType::U8,
-        DType::I32 | DType::PairF32 | DType::PairF64 => BurnType::I32,
-    }
-}
-
-/// The shape in which a tensor is stored: a scalar has one extent.
-pub(crate) fn extents(shape: &[usize]) -> Vec<usize> {
-    if shape.is_empty() { vec![1] } else { shape.to_vec() }
-}
-
-pub(crate) fn is_pair(dtype: DType) -> bool {
-    matches!(dtype, DType::PairF32 | DType::PairF64)
-}
-
-pub(crate) fn unsupported<T>(what: impl Into<String>) -> Result<T, Unprepared> {
-    Err(Unprepared::Kernel(KernelError::Unsupported(what.into())))
+pub(crate) fn unsupported<T>(what: impl Into<String>) -> Result<T, LoweringError> {
+    Err(LoweringError::Kernel(KernelError::Unsupported(what.into())))
 }
 
 impl Lower<'_> {
     /// Records the operations of a step; none for a collective.
-    pub(crate) fn step(&mut self, step: &Step) -> Result<(), Unprepared> {
-        let outs: Vec<Local> = step.writes.iter().map(|o| self.here.local(o)).collect::<Result<_, _>>()?;
+    pub(crate) fn step(&mut self, step: &Step) -> Result<(), LoweringError> {
+        let outs: Vec<Local> = step.writes.iter().map(|o| self.context.local(o)).collect::<Result<_, _>>()?;
         if outs.iter().all(|o| o.elements() == 0) {
             return Ok(());
         }
@@ -134,38 +105,33 @@ impl Lower<'_> {
         }
     }
 
-    fn random(&mut self, stream: &str, distribution: &Distribution, out: &Operand) -> Result<(), Unprepared> {
-        let out = self.here.local(out)?;
+    fn random(&mut self, stream: &str, distribution: &Distribution, out: &Operand) -> Result<(), LoweringError> {
+        let out = self.context.local(out)?;
         let sizes: Vec<usize> = out.dims.iter().map(|d| d.size).collect();
         // What is drawn for `bf16` is rounded from `f32`.
         let wide = out.dtype.wide();
         let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?;
-        self.drawings.push(drawing);
+        self.kernels.push(drawing);
         let shape = extents(&out.shape);
-        let drawn = self.emit.random(self.drawings.len() - 1, &shape, stored(wide));
+        let drawn = self.graph.random(self.kernels.len() - 1, &shape, stored_as(wide));
         self.write_val(drawn, &out);
         Ok(())
     }
 
-    pub(crate) fn local(&self, operand: &Operand) -> Result<Local, Unprepared> {
-        Ok(self.here.local(operand)?)
-    }
-
-    /// The dtype of the values of a buffer.
-    pub(crate) fn value_type(&self, buf: BufId, dtype: DType) -> DType {
-        if is_pair(dtype) { self.pairs.get(&buf).copied().unwrap_or(DType::I32) } else { dtype }
+    pub(crate) fn local(&self, operand: &Operand) -> Result<Local, LoweringError> {
+        Ok(self.context.local(operand)?)
     }
 
     /// A buffer's elements; of pairs the values.
     pub(crate) fn read(&mut self, local: &Local) -> Named {
-        let dtype = stored(self.value_type(local.buf, local.dtype));
-        let val = self.emit.read(Home::Buffer(local.buf), &extents(&local.shape), dtype);
+        let dtype = stored_as(self.value_type(local.buf, local.dtype));
+        let val = self.graph.read(Slot::Buffer(local.buf), &extents(&local.shape), dtype);
         Named { val, dims: local.dims.clone() }
     }
 
     /// The indices of a buffer of pairs.
     pub(crate) fn read_indices(&mut self, local: &Local) -> Named {
-        let val = self.emit.read(Home::Indices(local.buf), &extents(&local.shape), BurnType::I32);
+        let val = self.graph.read(Slot::Indices(local.buf), &extents(&local.shape), BurnType::I32);
         Named { val, dims: local.dims.clone() }
     }
 
@@ -174,14 +140,14 @@ impl Lower<'_> {
         let at: Vec<usize> = to.iter().filter_map(|d| tensor.dims.iter().position(|o| o == d)).collect();
         let mut val = tensor.val;
         if !tensor.dims.is_empty() {
-            val = self.emit.permute(val, &at);
+            val = self.graph.permute(val, &at);
         }
-        let old = self.emit.shape(val).to_vec();
+        let old = self.graph.shape(val).to_vec();
         let mut next = old.iter();
         let has = |d: &Dim| tensor.dims.contains(d);
         let shape: Vec<usize> =
             to.iter().map(|d| if has(d) { next.next().copied().unwrap_or(1) } else { 1 }).collect();
-        self.emit.reshape(val, &extents(&shape))
+        self.graph.reshape(val, &extents(&shape))
     }
 
     /// Writes a tensor of the dims of a buffer, or some of them, to it; other dims are repeated.
@@ -192,30 +158,30 @@ impl Lower<'_> {
 
     /// Writes a tensor whose extents are those of a buffer, or 1, to it.
     pub(crate) fn write_val(&mut self, val: Val, out: &Local) {
-        let val = self.emit.expand(val, &extents(&out.shape));
-        let dtype = stored(self.value_type(out.buf, out.dtype));
+        let val = self.graph.expand(val, &extents(&out.shape));
+        let dtype = stored_as(self.value_type(out.buf, out.dtype));
         let val = self.convert(val, dtype);
-        self.emit.store(val, Home::Buffer(out.buf));
+        self.graph.store(val, Slot::Buffer(out.buf));
     }
 
     /// Writes the indices of a buffer of pairs.
     pub(crate) fn write_indices(&mut self, tensor: &Named, out: &Local) {
         let val = self.align(tensor, &out.dims);
-        let val = self.emit.expand(val, &extents(&out.shape));
-        self.emit.store(val, Home::Indices(out.buf));
+        let val = self.graph.expand(val, &extents(&out.shape));
+        self.graph.store(val, Slot::Indices(out.buf));
     }
 
     /// Writes one number everywhere.
     pub(crate) fn write_number(&mut self, number: f64, out: &Local) {
-        let dtype = stored(self.value_type(out.buf, out.dtype));
-        let val = self.emit.full(&extents(&out.shape), dtype, number);
-        self.emit.store(val, Home::Buffer(out.buf));
+        let dtype = stored_as(self.value_type(out.buf, out.dtype));
+        let val = self.graph.full(&extents(&out.shape), dtype, number);
+        self.graph.store(val, Slot::Buffer(out.buf));
     }
 
     /// Conversion as expressions have it: floats to integers are cut off at the point and at the bounds of the integers,
     /// NaN is 0; of an integer that becomes a byte the low bits stay; other than 0 is true.
     pub(crate) fn convert(&mut self, a: Val, dtype: BurnType) -> Val {
-        let (from, e) = (self.emit.dtype(a), &mut self.emit);
+        let (from, e) = (self.graph.dtype(a), &mut self.graph);
         if from == dtype || !from.is_float() && dtype != BurnType::U8 {
             return e.cast(a, dtype);
         }
@@ -228,7 +194,7 @@ impl Lower<'_> {
                     (_, BurnType::F32) => (f64::from(i32::MIN), 2_147_483_648.0, 2_147_483_520.0),
                     _ => (f64::from(i32::MIN), 2_147_483_648.0, 2_139_095_040.0),
                 };
-                let nan = e.unary(super::ops::Unary::IsNan, a);
+                let nan = e.unary(crate::engine::ops::Unary::IsNan, a);
                 let a = e.fill(a, nan, 0.0);
                 let under = e.scalar(Binary::Lt, a, low);
                 let a = e.fill(a, under, low);
@@ -249,7 +215,7 @@ impl Lower<'_> {
 
     /// What is accumulated in `f32` at least.
     pub(crate) fn wide(&mut self, a: Val) -> Val {
-        if self.emit.dtype(a) == BurnType::BF16 { self.emit.cast(a, BurnType::F32) } else { a }
+        if self.graph.dtype(a) == BurnType::BF16 { self.graph.cast(a, BurnType::F32) } else { a }
     }
 
     /// Elements of each of some dims.

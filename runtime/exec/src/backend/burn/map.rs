@@ -1,10 +1,12 @@
 //! Element-wise steps: every register of the expression becomes a tensor, or stays a number.
 
-use super::emit::Val;
-use super::lower::{Lower, is_pair, stored, unsupported};
-use super::ops::{Binary, Unary};
-use crate::local::Local;
-use crate::own::Unprepared;
+
+use super::Lower;
+use super::lower::{unsupported};
+use crate::engine::graph::{Val};
+use crate::engine::lowering::{LoweringError, stored_as};
+use crate::engine::ops::{Binary, Unary};
+use crate::engine::context::Local;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{DType, Operand};
 
@@ -23,23 +25,23 @@ impl Lower<'_> {
         regs: &[Reg],
         inputs: &[Operand],
         outs: &[Operand],
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let inputs: Vec<Local> = inputs.iter().map(|o| self.local(o)).collect::<Result<_, _>>()?;
         let written: Vec<(Reg, Local)> = regs
             .iter()
             .zip(outs)
             .map(|(r, o)| Ok((*r, self.local(o)?)))
-            .collect::<Result<_, Unprepared>>()?;
+            .collect::<Result<_, LoweringError>>()?;
         let Some((_, first)) = written.first() else {
-            return Err(Unprepared::Plan("a map without outputs".into()));
+            return Err(LoweringError::Plan("a map without outputs".into()));
         };
         let all: Vec<&Local> = inputs.iter().chain(written.iter().map(|o| &o.1)).collect();
-        self.here.check_aligned(&all, &[])?;
+        self.context.check_aligned(&all, &[])?;
         if written.iter().any(|o| o.1.dims != first.dims) {
-            return Err(Unprepared::Plan("the outputs of a map differ in dims".into()));
+            return Err(LoweringError::Plan("the outputs of a map differ in dims".into()));
         }
         if inputs.iter().any(|i| i.dims.iter().any(|d| !first.dims.contains(d))) {
-            return Err(Unprepared::Plan("a map reads a dim that it does not write".into()));
+            return Err(LoweringError::Plan("a map reads a dim that it does not write".into()));
         }
         let mut held: Vec<Held> = vec![];
         for (at, node) in expr.nodes.iter().enumerate() {
@@ -53,7 +55,7 @@ impl Lower<'_> {
                 return unsupported(format!("there is no register {reg}"));
             };
             if expr.dtype(*reg) != out.dtype {
-                return Err(Unprepared::Plan(format!("{} is stored as {}", expr.dtype(*reg), out.dtype)));
+                return Err(LoweringError::Plan(format!("{} is stored as {}", expr.dtype(*reg), out.dtype)));
             }
             match value {
                 Held::Number(x) => self.write_number(
@@ -74,7 +76,7 @@ impl Lower<'_> {
         held: &[Held],
         inputs: &[Local],
         first: &Local,
-    ) -> Result<Held, Unprepared> {
+    ) -> Result<Held, LoweringError> {
         let rank = first.dims.len();
         let reg = |r: Reg| held[usize::from(r)];
         Ok(match scalar {
@@ -97,14 +99,14 @@ impl Lower<'_> {
                 if at >= rank {
                     return unsupported(format!("there is no dim {d}"));
                 }
-                Held::Tensor(self.emit.count(rank, at, first.shape[at], first.ranges[at].start))
+                Held::Tensor(self.graph.count(rank, at, first.shape[at], first.ranges[at].start))
             }
             Scalar::PairIndex(r) => {
                 let Some(Scalar::Load(k)) = expr.nodes.get(usize::from(r)).map(|n| n.scalar) else {
                     return unsupported("the index of a pair that is no operand");
                 };
                 let input = &inputs[usize::from(k)];
-                if !is_pair(input.dtype) {
+                if !input.dtype.is_pair() {
                     return unsupported(format!("the index of a {}", input.dtype));
                 }
                 let read = self.read_indices(input);
@@ -130,14 +132,14 @@ impl Lower<'_> {
             Scalar::Select(c, a, b) => {
                 let mask = self.tensor(reg(c), DType::Bool, rank);
                 Held::Tensor(match (reg(a), reg(b)) {
-                    (Held::Number(x), Held::Tensor(b)) => self.emit.fill(b, mask, x),
+                    (Held::Number(x), Held::Tensor(b)) => self.graph.fill(b, mask, x),
                     (Held::Tensor(a), Held::Number(x)) => {
-                        let not = self.emit.not(mask);
-                        self.emit.fill(a, not, x)
+                        let not = self.graph.not(mask);
+                        self.graph.fill(a, not, x)
                     }
                     (a, b) => {
                         let (a, b) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
-                        self.emit.choose(mask, a, b)
+                        self.graph.choose(mask, a, b)
                     }
                 })
             }
@@ -146,7 +148,7 @@ impl Lower<'_> {
                 Held::Tensor(if dtype == DType::Bool {
                     self.truth(val)
                 } else {
-                    self.convert(val, stored(dtype))
+                    self.convert(val, stored_as(dtype))
                 })
             }
         })
@@ -154,12 +156,12 @@ impl Lower<'_> {
 
     /// What is computed in `f32` for `bf16` is rounded at once, so that it does not matter what is fused.
     fn rounded(&mut self, val: Val, dtype: DType) -> Val {
-        if dtype == DType::BF16 { self.emit.cast(val, stored(dtype)) } else { val }
+        if dtype == DType::BF16 { self.graph.cast(val, stored_as(dtype)) } else { val }
     }
 
     /// Whether each element is other than 0.
     pub(super) fn truth(&mut self, val: Val) -> Val {
-        if self.emit.is_truth(val) { val } else { self.emit.scalar(Binary::Ne, val, 0.0) }
+        if self.graph.is_truth(val) { val } else { self.graph.scalar(Binary::Ne, val, 0.0) }
     }
 
     /// A register as a tensor.
@@ -168,15 +170,15 @@ impl Lower<'_> {
             Held::Tensor(val) => val,
             Held::Number(x) => {
                 let shape = vec![1; rank.max(1)];
-                let stored = stored(dtype);
-                let val = self.emit.full(&shape, stored, x);
+                let stored = stored_as(dtype);
+                let val = self.graph.full(&shape, stored, x);
                 if dtype == DType::Bool { self.truth(val) } else { val }
             }
         }
     }
 
-    fn function(&mut self, f: UnaryFn, a: Val, dtype: DType) -> Result<Val, Unprepared> {
-        let e = &mut self.emit;
+    fn function(&mut self, f: UnaryFn, a: Val, dtype: DType) -> Result<Val, LoweringError> {
+        let e = &mut self.graph;
         let plain = |f: UnaryFn| -> Option<Unary> {
             Some(match f {
                 UnaryFn::Neg => Unary::Neg,
@@ -204,7 +206,7 @@ impl Lower<'_> {
             UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign | UnaryFn::Relu => dtype != DType::Bool,
             _ => float,
         };
-        if !known || is_pair(dtype) {
+        if !known || dtype.is_pair() {
             return unsupported(format!("{f:?} of {dtype}"));
         }
         if let Some(f) = plain(f) {
@@ -258,8 +260,8 @@ impl Lower<'_> {
         b: Held,
         dtype: DType,
         rank: usize,
-    ) -> Result<Held, Unprepared> {
-        if is_pair(dtype) {
+    ) -> Result<Held, LoweringError> {
+        if dtype.is_pair() {
             return unsupported(format!("{f:?} of {dtype}"));
         }
         let simple = match f {
@@ -279,12 +281,12 @@ impl Lower<'_> {
         };
         if dtype == DType::Bool && matches!(f, BinaryFn::And | BinaryFn::Or) {
             let (a, b) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
-            return Ok(Held::Tensor(self.emit.binary(simple.unwrap_or(Binary::And), a, b)));
+            return Ok(Held::Tensor(self.graph.binary(simple.unwrap_or(Binary::And), a, b)));
         }
         if dtype == DType::Bool {
             // As numbers 0 and 1.
             let number = |l: &mut Self, h: Held| match h {
-                Held::Tensor(v) => Held::Tensor(l.emit.cast(v, stored(DType::I32))),
+                Held::Tensor(v) => Held::Tensor(l.emit.cast(v, stored_as(DType::I32))),
                 Held::Number(x) => Held::Number(f64::from(u8::from(x != 0.0))),
             };
             let (a, b) = (number(self, a), number(self, b));
@@ -297,14 +299,14 @@ impl Lower<'_> {
         let numbers = (a, b);
         let first = self.tensor(a, dtype, rank);
         if let (Some(f), Held::Number(x)) = (simple, numbers.1) {
-            return Ok(Held::Tensor(self.emit.scalar(f, first, x)));
+            return Ok(Held::Tensor(self.graph.scalar(f, first, x)));
         }
         if let (Some(f @ (Binary::Add | Binary::Mul)), Held::Number(x), Held::Tensor(b)) = (simple, a, b) {
-            return Ok(Held::Tensor(self.emit.scalar(f, b, x)));
+            return Ok(Held::Tensor(self.graph.scalar(f, b, x)));
         }
         let second = self.tensor(b, dtype, rank);
         if let Some(f) = simple {
-            return Ok(Held::Tensor(self.emit.binary(f, first, second)));
+            return Ok(Held::Tensor(self.graph.binary(f, first, second)));
         }
         let exponent = match numbers.1 {
             Held::Number(x) => Some(x),
@@ -327,7 +329,7 @@ impl Lower<'_> {
 
     /// The greater or the lesser; NaN if either is.
     fn extreme(&mut self, greater: bool, a: Val, b: Val, dtype: DType) -> Val {
-        let e = &mut self.emit;
+        let e = &mut self.graph;
         let mut first = e.binary(if greater { Binary::Gt } else { Binary::Lt }, a, b);
         if dtype.is_float() {
             let nan = e.unary(Unary::IsNan, a);
@@ -338,17 +340,17 @@ impl Lower<'_> {
 
     fn power(&mut self, a: Val, b: Val, exponent: Option<f64>, dtype: DType) -> Val {
         if let Some(n) = exponent.filter(|n| [2.0, 3.0, 4.0].contains(n)) {
-            let square = self.emit.mul(a, a);
+            let square = self.graph.mul(a, a);
             return match n as u8 {
                 2 => square,
-                3 => self.emit.mul(square, a),
-                _ => self.emit.mul(square, square),
+                3 => self.graph.mul(square, a),
+                _ => self.graph.mul(square, square),
             };
         }
         if dtype.is_float() {
             return match exponent {
-                Some(n) => self.emit.scalar(Binary::Pow, a, n),
-                None => self.emit.binary(Binary::Pow, a, b),
+                Some(n) => self.graph.scalar(Binary::Pow, a, n),
+                None => self.graph.binary(Binary::Pow, a, b),
             };
         }
         self.int_power(a, b, exponent, dtype)
@@ -356,7 +358,7 @@ impl Lower<'_> {
 
     /// The quotient rounded down, or what remains then, of the divisor's sign.
     fn float_division(&mut self, f: BinaryFn, a: Val, b: Val) -> Val {
-        let e = &mut self.emit;
+        let e = &mut self.graph;
         let rest = e.binary(Binary::Rem, a, b);
         if f == BinaryFn::Mod {
             return rest;

@@ -1,10 +1,12 @@
 //! Folds of dims, places of extremes, running sums, and ranks.
 
-use super::emit::Val;
-use super::lower::{Lower, Named, extents, is_pair, stored, unsupported};
-use super::ops::{Binary, Reduce, Unary};
-use crate::local::Local;
-use crate::own::Unprepared;
+
+use super::Lower;
+use super::lower::{Named, unsupported};
+use crate::engine::graph::{Val};
+use crate::engine::lowering::{LoweringError, extents, stored_as};
+use crate::engine::ops::{Binary, Reduce, Unary};
+use crate::engine::context::Local;
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Monoid, Operand};
 
@@ -15,20 +17,20 @@ impl Lower<'_> {
         monoid: Monoid,
         input: &Operand,
         out: &Operand,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let (input, out) = (self.local(input)?, self.local(out)?);
-        self.here.check_aligned(&[&input, &out], &[])?;
+        self.context.check_aligned(&[&input, &out], &[])?;
         if out.dims.iter().any(|d| input.at(*d).is_none()) {
-            return Err(Unprepared::Plan("a reduction writes a dim that it does not read".into()));
+            return Err(LoweringError::Plan("a reduction writes a dim that it does not read".into()));
         }
         let places = matches!(monoid, Monoid::ArgMax | Monoid::ArgMin);
-        if places != is_pair(out.dtype) {
+        if places != out.dtype.is_pair() {
             return unsupported(format!("{monoid} of {} to {}", input.dtype, out.dtype));
         }
         if input.elements() == 0 {
             self.write_number(identity(monoid, self.value_type(out.buf, out.dtype)), &out);
             if places {
-                let none = self.emit.full(&extents(&out.shape), BurnType::I32, f64::from(i32::MAX));
+                let none = self.graph.full(&extents(&out.shape), BurnType::I32, f64::from(i32::MAX));
                 self.write_indices(&Named { val: none, dims: out.dims.clone() }, &out);
             }
             return Ok(());
@@ -40,7 +42,7 @@ impl Lower<'_> {
         let (f, x) = match (monoid, input.dtype) {
             (Monoid::And | Monoid::Or, DType::Bool | DType::U8) => {
                 let truth = self.truth(x.val);
-                let number = self.emit.cast(truth, BurnType::I32);
+                let number = self.graph.cast(truth, BurnType::I32);
                 (if monoid == Monoid::And { Reduce::Min } else { Reduce::Max }, number)
             }
             (Monoid::Sum, _) => (Reduce::Sum, x.val),
@@ -50,8 +52,8 @@ impl Lower<'_> {
             _ => return unsupported(format!("{monoid} of {}", input.dtype)),
         };
         let mut x = self.wide(x);
-        if self.emit.dtype(x) == BurnType::U8 {
-            x = self.emit.cast(x, BurnType::I32);
+        if self.graph.dtype(x) == BurnType::U8 {
+            x = self.graph.cast(x, BurnType::I32);
         }
         // Runs of dims that are folded, or kept, together.
         let mut runs: Vec<(bool, usize)> = vec![];
@@ -63,18 +65,18 @@ impl Lower<'_> {
             }
         }
         let shape: Vec<usize> = runs.iter().map(|r| r.1).collect();
-        let mut val = self.emit.reshape(x, &extents(&shape));
+        let mut val = self.graph.reshape(x, &extents(&shape));
         for (axis, _) in runs.iter().enumerate().filter(|(_, r)| r.0) {
-            val = self.emit.reduce(f, val, axis);
+            val = self.graph.reduce(f, val, axis);
         }
         let kept: Vec<Dim> = input.dims.iter().filter(|d| out.at(**d).is_some()).copied().collect();
         let shape: Vec<usize> = Self::sizes(&kept, &[&input]);
-        let val = self.emit.reshape(val, &extents(&shape));
+        let val = self.graph.reshape(val, &extents(&shape));
         self.write(&Named { val, dims: kept }, &out);
         Ok(())
     }
 
-    fn place(&mut self, greatest: bool, input: &Local, out: &Local) -> Result<(), Unprepared> {
+    fn place(&mut self, greatest: bool, input: &Local, out: &Local) -> Result<(), LoweringError> {
         let folded: Vec<Dim> = input.dims.iter().filter(|d| out.at(**d).is_none()).copied().collect();
         let [dim] = folded[..] else {
             return unsupported(format!("the place of an extreme along {} dims", folded.len()));
@@ -83,12 +85,12 @@ impl Lower<'_> {
         let x = self.read(input);
         let axis = input.at(dim).unwrap_or(0);
         let (value, index) = self.first_best(x.val, axis, greatest, None);
-        let index = self.emit.scalar(Binary::Add, index, range.start as f64);
+        let index = self.graph.scalar(Binary::Add, index, range.start as f64);
         let dims: Vec<Dim> = input.dims.iter().filter(|d| **d != dim).copied().collect();
         let shape = extents(&Self::sizes(&dims, &[input]));
-        let dtype = stored(self.value_type(out.buf, out.dtype));
-        let value = self.emit.cast(value, dtype);
-        let [value, index] = [value, index].map(|v| self.emit.reshape(v, &shape));
+        let dtype = stored_as(self.value_type(out.buf, out.dtype));
+        let value = self.graph.cast(value, dtype);
+        let [value, index] = [value, index].map(|v| self.graph.reshape(v, &shape));
         self.write(&Named { val: value, dims: dims.clone() }, out);
         self.write_indices(&Named { val: index, dims }, out);
         Ok(())
@@ -103,9 +105,9 @@ impl Lower<'_> {
         greatest: bool,
         taken: Option<Val>,
     ) -> (Val, Val) {
-        let dtype = self.emit.dtype(x);
-        let x = if dtype == BurnType::U8 { self.emit.cast(x, BurnType::I32) } else { x };
-        let e = &mut self.emit;
+        let dtype = self.graph.dtype(x);
+        let x = if dtype == BurnType::U8 { self.graph.cast(x, BurnType::I32) } else { x };
+        let e = &mut self.graph;
         let (rank, n) = (e.shape(x).len(), e.shape(x)[axis]);
         let float = dtype.is_float();
         let (best, worst) = match (float, greatest) {
@@ -151,21 +153,21 @@ impl Lower<'_> {
         dim: Dim,
         to: Dim,
         out: &Operand,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let (input, out) = (self.local(input)?, self.local(out)?);
-        self.here.check_aligned(&[&input, &out], &[])?;
+        self.context.check_aligned(&[&input, &out], &[])?;
         let Some((_, rows)) = out.dims.split_last().filter(|(last, _)| **last == to) else {
-            return Err(Unprepared::Plan("the ranks are not the last dim of their result".into()));
+            return Err(LoweringError::Plan("the ranks are not the last dim of their result".into()));
         };
         let ranks = out.range(to)?.clone();
         let n = input.range(dim)?.len();
         if ranks.end > n {
-            return Err(Unprepared::Plan(format!("{} of {n} elements are ranked", ranks.end)));
+            return Err(LoweringError::Plan(format!("{} of {n} elements are ranked", ranks.end)));
         }
         let x = self.read(&input);
         let x = self.align(&x, &[rows, &[dim]].concat());
         let axis = rows.len();
-        let rank = self.emit.shape(x).len();
+        let rank = self.graph.shape(x).len();
         let mut taken: Option<Val> = None;
         let mut found = vec![];
         for r in 0..ranks.end {
@@ -174,15 +176,15 @@ impl Lower<'_> {
                 found.push(index);
             }
             if r + 1 < ranks.end {
-                let places = self.emit.count(rank, axis, n, 0);
-                let here = self.emit.binary(Binary::Eq, places, index);
+                let places = self.graph.count(rank, axis, n, 0);
+                let here = self.graph.binary(Binary::Eq, places, index);
                 taken = Some(match taken {
-                    Some(t) => self.emit.binary(Binary::Or, t, here),
+                    Some(t) => self.graph.binary(Binary::Or, t, here),
                     None => here,
                 });
             }
         }
-        let val = self.emit.cat(found, axis);
+        let val = self.graph.cat(found, axis);
         self.write_val(val, &out);
         Ok(())
     }
@@ -194,34 +196,34 @@ impl Lower<'_> {
         dim: Dim,
         [reverse, exclusive]: [bool; 2],
         out: &Operand,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let (input, out) = (self.local(input)?, self.local(out)?);
-        self.here.check_aligned(&[&input, &out], &[])?;
+        self.context.check_aligned(&[&input, &out], &[])?;
         if input.dims != out.dims {
-            return Err(Unprepared::Plan("dims of input and result differ".into()));
+            return Err(LoweringError::Plan("dims of input and result differ".into()));
         }
         let Some(axis) = input.at(dim) else {
-            return Err(Unprepared::Plan(format!("an operand lacks the dim {}", dim.id)));
+            return Err(LoweringError::Plan(format!("an operand lacks the dim {}", dim.id)));
         };
         let x = self.read(&input);
         let mut x = self.wide(x.val);
         if reverse {
-            x = self.emit.flip(x, axis);
+            x = self.graph.flip(x, axis);
         }
-        let mut sum = self.emit.cumsum(x, axis);
+        let mut sum = self.graph.cumsum(x, axis);
         if exclusive {
-            let n = self.emit.shape(sum)[axis];
-            let mut shape = self.emit.shape(sum).to_vec();
+            let n = self.graph.shape(sum)[axis];
+            let mut shape = self.graph.shape(sum).to_vec();
             shape[axis] = 1;
-            let dtype = self.emit.dtype(sum);
-            let mut parts = vec![self.emit.full(&shape, dtype, 0.0)];
+            let dtype = self.graph.dtype(sum);
+            let mut parts = vec![self.graph.full(&shape, dtype, 0.0)];
             if n > 1 {
-                parts.push(self.emit.slice(sum, axis, 0..n - 1));
+                parts.push(self.graph.slice(sum, axis, 0..n - 1));
             }
-            sum = self.emit.cat(parts, axis);
+            sum = self.graph.cat(parts, axis);
         }
         if reverse {
-            sum = self.emit.flip(sum, axis);
+            sum = self.graph.flip(sum, axis);
         }
         self.write_val(sum, &out);
         Ok(())

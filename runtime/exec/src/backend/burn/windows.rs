@@ -4,11 +4,12 @@
 //! A selection has as many elements as there are positions and taps: of a kernel of 5 x 5 25 times the image. That is what
 //! these steps take beyond the buffers of the Plan, while they run.
 
-use super::lower::{Lower, Named, extents};
-use super::ops::{Binary, Reduce};
+use super::Lower;
+use super::lower::{Named};
+use crate::engine::lowering::{LoweringError, extents};
+use crate::engine::ops::{Binary, Reduce};
 use super::reduce::identity;
-use crate::local::Local;
-use crate::own::Unprepared;
+use crate::engine::context::Local;
 use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Part, SlidingWindow};
 use std::ops::Range;
 
@@ -35,24 +36,24 @@ impl Lower<'_> {
         elements: &Range<usize>,
         positions: &Range<usize>,
         nothing: f64,
-    ) -> Result<Named, Unprepared> {
+    ) -> Result<Named, LoweringError> {
         let axis = place(&x, s.wide)?;
         let met = Self::meets(s, elements, positions);
         let mut val = x.val;
         if met.contains(&elements.len()) {
-            let mut shape = self.emit.shape(val).to_vec();
+            let mut shape = self.graph.shape(val).to_vec();
             shape[axis] = 1;
-            let dtype = self.emit.dtype(val);
-            let beyond = self.emit.full(&shape, dtype, nothing);
-            val = self.emit.cat(vec![val, beyond], axis);
+            let dtype = self.graph.dtype(val);
+            let beyond = self.graph.full(&shape, dtype, nothing);
+            val = self.graph.cat(vec![val, beyond], axis);
         }
-        let at = self.emit.table(&[met.len()], met.iter().map(|i| *i as i32).collect());
-        val = self.emit.select(val, axis, at);
-        let mut shape = self.emit.shape(val).to_vec();
+        let at = self.graph.table(&[met.len()], met.iter().map(|i| *i as i32).collect());
+        val = self.graph.select(val, axis, at);
+        let mut shape = self.graph.shape(val).to_vec();
         shape.splice(axis..=axis, [s.tap.size, positions.len()]);
         let mut dims = x.dims;
         dims.splice(axis..=axis, [s.tap, s.narrow]);
-        Ok(Named { val: self.emit.reshape(val, &shape), dims })
+        Ok(Named { val: self.graph.reshape(val, &shape), dims })
     }
 
     /// The transpose of [`Lower::met`]: taps and positions, which lie side by side in that order, become elements, each
@@ -63,19 +64,19 @@ impl Lower<'_> {
         s: &SlidingWindow,
         elements: &Range<usize>,
         positions: &Range<usize>,
-    ) -> Result<Named, Unprepared> {
+    ) -> Result<Named, LoweringError> {
         let axis = place(&x, s.tap)?;
         let met = Self::meets(s, elements, positions);
-        let mut shape = self.emit.shape(x.val).to_vec();
+        let mut shape = self.graph.shape(x.val).to_vec();
         shape.splice(axis..=axis + 1, [met.len()]);
-        let val = self.emit.reshape(x.val, &shape);
+        let val = self.graph.reshape(x.val, &shape);
         let beyond = usize::from(met.contains(&elements.len()));
         shape[axis] = elements.len() + beyond;
-        let dtype = self.emit.dtype(val);
-        let zeros = self.emit.full(&shape, dtype, 0.0);
-        let at = self.emit.table(&[met.len()], met.iter().map(|i| *i as i32).collect());
-        let sum = self.emit.select_add(zeros, axis, at, val);
-        let val = self.emit.slice(sum, axis, 0..elements.len());
+        let dtype = self.graph.dtype(val);
+        let zeros = self.graph.full(&shape, dtype, 0.0);
+        let at = self.graph.table(&[met.len()], met.iter().map(|i| *i as i32).collect());
+        let sum = self.graph.select_add(zeros, axis, at, val);
+        let val = self.graph.slice(sum, axis, 0..elements.len());
         let mut dims = x.dims;
         dims.splice(axis..=axis + 1, [s.wide]);
         Ok(Named { val, dims })
@@ -87,12 +88,12 @@ impl Lower<'_> {
         [x, w, y]: [&Operand; 3],
         slides: &[SlidingWindow],
         gives: Part,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let (x, w, y) = (self.local(x)?, self.local(w)?, self.local(y)?);
         let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow, s.tap]).collect();
-        self.here.check_aligned(&[&x, &w, &y], &sliding)?;
+        self.context.check_aligned(&[&x, &w, &y], &sliding)?;
         if x.dtype.wide() != w.dtype.wide() || x.dtype.wide() != y.dtype.wide() {
-            return Err(Unprepared::Plan("the tensors of a convolution differ in dtype".into()));
+            return Err(LoweringError::Plan("the tensors of a convolution differ in dtype".into()));
         }
         let out = match gives {
             Part::Input => &x,
@@ -112,7 +113,7 @@ impl Lower<'_> {
             dims.splice(axis..=axis, [s.tap, s.narrow]);
             ranges.splice(axis..=axis, [0..s.tap.size, y.range(s.narrow)?.clone()]);
             if w.range(s.tap)?.len() != s.tap.size {
-                return Err(Unprepared::Plan(format!("the taps {} of a kernel are not whole", s.tap.id)));
+                return Err(LoweringError::Plan(format!("the taps {} of a kernel are not whole", s.tap.id)));
             }
         }
         let shape = ranges.iter().map(ExactSizeIterator::len).collect();
@@ -143,9 +144,9 @@ impl Lower<'_> {
         Ok(())
     }
 
-    fn check_pool(&self, wide: &Local, narrow: &Local, slides: &[SlidingWindow]) -> Result<(), Unprepared> {
+    fn check_pool(&self, wide: &Local, narrow: &Local, slides: &[SlidingWindow]) -> Result<(), LoweringError> {
         let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow]).collect();
-        Ok(self.here.check_aligned(&[wide, narrow], &sliding)?)
+        Ok(self.context.check_aligned(&[wide, narrow], &sliding)?)
     }
 
     /// See [`meshwright_plan::Prim::Pool`]. The dims are folded one after the other.
@@ -155,7 +156,7 @@ impl Lower<'_> {
         input: &Operand,
         slides: &[SlidingWindow],
         out: &Operand,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let (input, out) = (self.local(input)?, self.local(out)?);
         self.check_pool(&input, &out, slides)?;
         let fold = match monoid {
@@ -174,11 +175,11 @@ impl Lower<'_> {
         for s in slides {
             x = self.met(x, s, input.range(s.wide)?, out.range(s.narrow)?, nothing)?;
             let axis = place(&x, s.tap)?;
-            let val = self.emit.reduce(fold, x.val, axis);
-            let mut shape = self.emit.shape(val).to_vec();
+            let val = self.graph.reduce(fold, x.val, axis);
+            let mut shape = self.graph.shape(val).to_vec();
             shape.remove(axis);
             x.dims.remove(axis);
-            x.val = self.emit.reshape(val, &extents(&shape));
+            x.val = self.graph.reshape(val, &extents(&shape));
         }
         self.write(&x, &out);
         Ok(())
@@ -190,7 +191,7 @@ impl Lower<'_> {
         input: &Operand,
         slides: &[SlidingWindow],
         out: &Operand,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let (input, out) = (self.local(input)?, self.local(out)?);
         self.check_pool(&out, &input, slides)?;
         if input.elements() == 0 {
@@ -201,11 +202,11 @@ impl Lower<'_> {
         x.val = self.wide(x.val);
         for s in slides {
             let axis = place(&x, s.narrow)?;
-            let mut shape = self.emit.shape(x.val).to_vec();
+            let mut shape = self.graph.shape(x.val).to_vec();
             shape.insert(axis, 1);
-            let val = self.emit.reshape(x.val, &shape);
+            let val = self.graph.reshape(x.val, &shape);
             shape[axis] = s.tap.size;
-            x.val = self.emit.expand(val, &shape);
+            x.val = self.graph.expand(val, &shape);
             x.dims.insert(axis, s.tap);
             x = self.spread(x, s, out.range(s.wide)?, input.range(s.narrow)?)?;
         }
@@ -220,7 +221,7 @@ impl Lower<'_> {
         input: &Operand,
         slides: &[SlidingWindow],
         out: &Operand,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let (input, out) = (self.local(input)?, self.local(out)?);
         let slides = &apart(slides)[..];
         self.check_pool(&input, &out, slides)?;
@@ -235,7 +236,7 @@ impl Lower<'_> {
         let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
         let val = self.align(&x, &[out.dims.as_slice(), &taps].concat());
         let (rank, count) = (out.dims.len(), taps.iter().map(|t| t.size).product::<usize>());
-        let val = self.emit.reshape(val, &[out.shape.as_slice(), &[count]].concat());
+        let val = self.graph.reshape(val, &[out.shape.as_slice(), &[count]].concat());
         // Taps that meet nothing are left out: a table over the positions of all slides, and the taps.
         let narrow: Vec<&SlidingWindow> =
             out.dims.iter().filter_map(|d| slides.iter().find(|s| s.narrow == *d)).collect();
@@ -267,16 +268,16 @@ impl Lower<'_> {
             }
         }
         let taken = if table.contains(&1) {
-            let mask = self.emit.table(&[shape.as_slice(), &[count]].concat(), table);
+            let mask = self.graph.table(&[shape.as_slice(), &[count]].concat(), table);
             Some(self.truth(mask))
         } else {
             None
         };
         let (_, index) = self.first_best(val, rank, monoid == Monoid::Max, taken);
         // Where no tap meets anything the first stands.
-        let none = self.emit.scalar(Binary::Ge, index, count as f64);
-        let index = self.emit.fill(index, none, 0.0);
-        let val = self.emit.reshape(index, &extents(&out.shape));
+        let none = self.graph.scalar(Binary::Ge, index, count as f64);
+        let index = self.graph.fill(index, none, 0.0);
+        let val = self.graph.reshape(index, &extents(&out.shape));
         self.write_val(val, &out);
         Ok(())
     }
@@ -288,13 +289,13 @@ impl Lower<'_> {
         values: &Operand,
         slides: &[SlidingWindow],
         out: &Operand,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), LoweringError> {
         let (tap, values, out) = (self.local(tap)?, self.local(values)?, self.local(out)?);
         let slides = &apart(slides)[..];
         self.check_pool(&out, &values, slides)?;
-        self.here.check_aligned(&[&tap, &values], &[])?;
+        self.context.check_aligned(&[&tap, &values], &[])?;
         if tap.dims != values.dims || tap.dtype != DType::I32 {
-            return Err(Unprepared::Plan("taps and values of a pool differ in dims".into()));
+            return Err(LoweringError::Plan("taps and values of a pool differ in dims".into()));
         }
         if values.elements() == 0 {
             self.write_number(0.0, &out);
@@ -310,14 +311,14 @@ impl Lower<'_> {
         let count: usize = slides.iter().map(|s| s.tap.size).product();
         let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
         let sizes: Vec<usize> = taps.iter().map(|t| t.size).collect();
-        let numbers = self.emit.table(&extents(&sizes), (0..count as i32).collect());
+        let numbers = self.graph.table(&extents(&sizes), (0..count as i32).collect());
         let numbers = self.align(&Named { val: numbers, dims: taps }, &dims);
         let (tap, x) = (self.read(&tap), self.read(&values));
         let tap = self.align(&tap, &dims);
         let x = self.align(&x, &dims);
         let x = self.wide(x);
-        let other = self.emit.binary(Binary::Ne, tap, numbers);
-        let val = self.emit.fill(x, other, 0.0);
+        let other = self.graph.binary(Binary::Ne, tap, numbers);
+        let val = self.graph.fill(x, other, 0.0);
         let mut back = Named { val, dims };
         for s in slides {
             back = self.spread(back, s, out.range(s.wide)?, values.range(s.narrow)?)?;
@@ -327,9 +328,9 @@ impl Lower<'_> {
     }
 }
 
-fn place(x: &Named, dim: Dim) -> Result<usize, Unprepared> {
+fn place(x: &Named, dim: Dim) -> Result<usize, LoweringError> {
     let found = x.dims.iter().position(|d| *d == dim);
-    found.ok_or_else(|| Unprepared::Plan(format!("an operand lacks the dim {}", dim.id)))
+    found.ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.id)))
 }
 
 /// The slides of a pool with taps that differ: windows of one size may share the dim of their taps, which no tensor has.

@@ -1,79 +1,60 @@
 //! Shifts, joins of arrays, cuts and joins of dims: all of them copy ranges of one dim.
 
-use crate::kernels::{BlockCopy, Source};
-use crate::local::{Here, Local};
-use crate::own::Unprepared;
-use crate::pack::Around;
+use super::kernel::Work;
+use super::kernels::{BlockCopy, Source};
+use super::lower::exactly;
+use crate::collective::pack::StridedView;
+use crate::engine::context::Local;
+use crate::engine::lowering::LoweringError;
 use meshwright_plan::{Dim, Prim, Step};
 use std::ops::Range;
 
-/// A copy of ranges with what it reads and writes.
-pub(crate) struct Moves {
-    pub(crate) kernel: BlockCopy,
-    pub(crate) from: Vec<Local>,
-    pub(crate) out: Local,
-}
-
 /// The copy that a step is on this device.
-pub(crate) fn prepare(here: &Here<'_>, step: &Step) -> Result<Moves, Unprepared> {
-    let mut from = vec![];
-    let mut sources = vec![];
-    let (out, at, fill) = match &step.prim {
-        Prim::Shift { dim, to, start, fill } => {
-            let ([x], [out]) = step.operands()?;
-            let (x, out) = (here.local(x)?, here.local(out)?);
-            sources.push(source(&x, *dim, -start, out.range(*to)?)?);
-            from.push(x);
-            let at = around(&out, *to)?;
-            (out, at, *fill)
+pub(super) fn prepare(step: &Step, reads: &[Local], writes: &[Local]) -> Result<Work, LoweringError> {
+    let [out] = exactly(writes)?;
+    let (at, sources, fill) = match (&step.prim, reads) {
+        (Prim::Shift { dim, to, start, fill }, [x]) => {
+            (view(out, *to)?, vec![source(x, *dim, -start, out.range(*to)?)?], *fill)
         }
-        Prim::Concat { parts, to } => {
-            let out = here.local(step.writes.first().ok_or("it writes nothing".to_string())?)?;
-            for (x, (dim, offset)) in step.reads.iter().zip(parts) {
-                let x = here.local(x)?;
-                sources.push(source(&x, *dim, *offset as i64, out.range(*to)?)?);
-                from.push(x);
-            }
+        (Prim::Concat { parts, to }, _) => {
+            let parts = reads.iter().zip(parts);
+            let sources = parts.map(|(x, (dim, offset))| source(x, *dim, *offset as i64, out.range(*to)?));
+            let sources: Vec<Source> = sources.collect::<Result<_, LoweringError>>()?;
             let covered: usize = sources.iter().map(|s| s.range.len()).sum();
-            let at = around(&out, *to)?;
+            let at = view(out, *to)?;
             if covered != at.size {
-                return Err(Unprepared::Plan(format!("{covered} of {} elements are joined", at.size)));
+                return Err(LoweringError::Plan(format!("{covered} of {} elements are joined", at.size)));
             }
-            (out, at, 0.0)
+            (at, sources, 0.0)
         }
-        Prim::SplitDim { dim, to } => {
-            let ([x], [out]) = step.operands()?;
-            let (x, out) = (here.local(x)?, here.local(out)?);
+        (Prim::SplitDim { dim, to }, [x]) => {
             let (flat, inner) = out.joined(to)?;
-            let wanted = flat.range(to[0])?.clone();
-            sources.push(source(&x, *dim, 0, &wanted)?);
-            whole(&sources[0], wanted.len(), inner)?;
-            from.push(x);
-            let at = around(&flat, to[0])?;
-            (out, at, 0.0)
+            let wanted = flat.range(to[0])?;
+            let source = source(x, *dim, 0, wanted)?;
+            whole(&source, wanted.len(), inner)?;
+            (view(&flat, to[0])?, vec![source], 0.0)
         }
-        Prim::MergeDims { dims, to } => {
-            let ([x], [out]) = step.operands()?;
-            let (x, out) = (here.local(x)?, here.local(out)?);
+        (Prim::MergeDims { dims, to }, [x]) => {
             let (flat, inner) = x.joined(dims)?;
-            let wanted = out.range(*to)?.clone();
-            sources.push(source(&flat, dims[0], 0, &wanted)?);
-            whole(&sources[0], wanted.len(), inner)?;
-            from.push(x);
-            let at = around(&out, *to)?;
-            (out, at, 0.0)
+            let wanted = out.range(*to)?;
+            let source = source(&flat, dims[0], 0, wanted)?;
+            whole(&source, wanted.len(), inner)?;
+            (view(out, *to)?, vec![source], 0.0)
         }
-        _ => return Err(Unprepared::Plan(format!("`{}` copies no ranges", step.name()))),
+        _ => return Err(LoweringError::Plan(format!("`{}` copies no ranges of {}", step.name(), reads.len()))),
     };
-    if let Some(x) = from.iter().find(|x| x.dtype != out.dtype) {
-        return Err(Unprepared::Plan(format!("{} is copied to {}", x.dtype, out.dtype)));
+    if let Some(x) = reads.iter().find(|x| x.dtype != out.dtype) {
+        return Err(LoweringError::Plan(format!("{} is copied to {}", x.dtype, out.dtype)));
     }
-    let dtype = out.dtype;
-    Ok(Moves { kernel: BlockCopy::new(dtype, at, sources, fill)?, from, out })
+    let kernel = BlockCopy::new(out.dtype, at, sources, fill)?;
+    Ok(Work::to_one(move |args, out| {
+        let from = (0..args.len()).map(|k| args.read(k)).collect::<Result<Vec<_>, _>>()?;
+        kernel.run(&from, out)
+    }))
 }
 
 /// What `x` has of `wanted`, where its position `i` is the result's `i + offset`.
-fn source(x: &Local, dim: Dim, offset: i64, wanted: &Range<usize>) -> Result<Source, Unprepared> {
+fn source(x: &Local, dim: Dim, offset: i64, wanted: &Range<usize>) -> Result<Source, LoweringError> {
     let held = x.range(dim)?.clone();
     let moved = |i: usize| (i as i64 + offset).clamp(wanted.start as i64, wanted.end as i64) as usize;
     let (low, high) = (moved(held.start), moved(held.end));
@@ -83,18 +64,17 @@ fn source(x: &Local, dim: Dim, offset: i64, wanted: &Range<usize>) -> Result<Sou
     } else {
         0..0
     };
-    Ok(Source { from: around(x, dim)?, range, at: low.min(high) - wanted.start })
+    Ok(Source { from: view(x, dim)?, range, at: low.min(high) - wanted.start })
 }
 
-fn whole(source: &Source, wanted: usize, inner: usize) -> Result<(), Unprepared> {
+fn whole(source: &Source, wanted: usize, inner: usize) -> Result<(), LoweringError> {
     if source.range.len() == wanted {
         return Ok(());
     }
     let found = source.range.len();
-    Err(Unprepared::Plan(format!("{found} of {wanted} elements are there, {inner} to a position")))
+    Err(LoweringError::Plan(format!("{found} of {wanted} elements are there, {inner} to a position")))
 }
 
-fn around(local: &Local, dim: Dim) -> Result<Around, String> {
-    let at = local.at(dim).ok_or_else(|| format!("an operand lacks the dim {}", dim.id))?;
-    Ok(Around::new(&local.shape, at))
+fn view(local: &Local, dim: Dim) -> Result<StridedView, String> {
+    Ok(StridedView::new(&local.shape, local.position(dim)?))
 }

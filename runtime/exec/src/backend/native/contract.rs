@@ -6,7 +6,7 @@
 //! strides. A factor whose classes are interleaved is copied first, and a result that is not `batch, rows, columns`
 //! afterwards.
 
-use crate::local::Local;
+use crate::engine::context::Local;
 use meshwright_plan::Dim;
 
 /// A factor: `buffer -> (copy) -> reshape -> permute` gives `[batch.., left, right]`.

@@ -91,9 +91,14 @@ impl Args<'_> {
         }
     }
 
+    /// How many operands there are.
+    pub(crate) fn len(&self) -> usize {
+        self.kernel.loads.len()
+    }
+
     /// All operands.
     pub(crate) fn all(&self) -> impl Iterator<Item = Arg<'_>> {
-        (0..self.kernel.loads.len()).map(|k| self.arg(k))
+        (0..self.len()).map(|k| self.arg(k))
     }
 }
 

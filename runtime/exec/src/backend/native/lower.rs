@@ -145,7 +145,7 @@ fn prepare(
         Prim::ArgmaxPool { monoid, windows } => windows::argmax_pool(context, windows, *monoid, reads, writes),
         Prim::Unpool { windows } => windows::unpool(context, windows, reads, writes),
         Prim::Shift { .. } | Prim::Concat { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
-            blocks::prepare(&step.prim, reads, writes)
+            blocks::prepare(step, reads, writes)
         }
         Prim::Random { stream, distribution } => random(stream, *distribution, writes),
         Prim::Copy => moves::copy(reads, writes),

@@ -1,14 +1,14 @@
 //! Ranges of one dim copied from some arrays to another, whose other dims are the same: shifts, joins and cuts of dims.
 
 use super::{KernelError, Slice, SliceMut};
-use crate::pack::Around;
+use crate::collective::pack::StridedView;
 use meshwright_plan::DType;
 use std::ops::Range;
 
 /// One source: `range` of the dim that `from` goes around goes to position `at` of the result's.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    pub(crate) from: Around,
+    pub(crate) from: StridedView,
     pub(crate) range: Range<usize>,
     pub(crate) at: usize,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Source {
 #[derive(Clone, Debug)]
 pub struct BlockCopy {
     dtype: DType,
-    out: Around,
+    out: StridedView,
     sources: Vec<Source>,
     fill: f64,
 }
@@ -29,7 +29,7 @@ impl BlockCopy {
     /// If a range does not lie in both, or their other dims differ in size.
     pub(crate) fn new(
         dtype: DType,
-        out: Around,
+        out: StridedView,
         sources: Vec<Source>,
         fill: f64,
     ) -> Result<BlockCopy, KernelError> {

@@ -13,7 +13,7 @@
 //! ReduceKernel::new(monoid, keep: &[usize], fold: &[usize], input: &Access over keep ++ fold, arg_offset)
 //!     .run(Slice, SliceMut)                                         out over keep
 //! CopyKernel::new(shape, from: &Access).run(Slice, SliceMut)
-//! BlockCopy::new(dtype, out: Around, sources, fill).run(&[Slice], SliceMut)
+//! BlockCopy::new(dtype, out: StridedView, sources, fill).run(&[Slice], SliceMut)
 //! ConvolveKernel::new(dtype, gives, &Shape, elements of input, kernel and result).run(Slice, Slice, SliceMut)
 //! LookupKernel::new(shape, table: &Access, along: Along, index: &Access).run(table, index, out)
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
