@@ -22,7 +22,8 @@ pub mod trace;
 pub use backend::native::kernels;
 pub use clock::process_cpu_time;
 pub use cluster::{
-    About, Cluster, ClusterOptions, CpuBackend, DeviceCollectives, DeviceKind, Processes, Provider, StepReport,
+    About, Cluster, ClusterOptions, CpuBackend, DeviceCollectives, DeviceKind, Processes, Provider,
+    StepReport,
 };
 pub use engine::print::burn_graphs;
 pub use engine::programs::Memory;

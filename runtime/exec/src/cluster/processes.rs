@@ -4,8 +4,8 @@
 //! **Invariant:** what processes decide from each other's messages they all decide alike: every method that communicates
 //! gives the same on all processes, or ends the job.
 
-use crate::error::{ExecError, Place};
 use crate::cluster::shared_end::shared;
+use crate::error::{ExecError, Place};
 use meshwright_comm::{Abort, Buf, BufMut, Collectives, CommError, Group, Tag, Transport};
 use std::fmt;
 use std::ops::Range;

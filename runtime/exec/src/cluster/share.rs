@@ -1,8 +1,8 @@
 //! Values whose blocks lie on the devices of several processes, put together in one or in all of them.
 
+use crate::cluster::processes::{About, Processes};
 use crate::error::ExecError;
 use crate::tensor::{HostData, HostTensor};
-use crate::cluster::processes::{About, Processes};
 use meshwright_plan::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -1,6 +1,5 @@
 //! A permute, prepared for one device: which elements along a dim it sends to whom, gets from whom, and has itself.
 
-
 use super::pack::{StridedView, unpack};
 use crate::engine::context::{DeviceContext, Local};
 use meshwright_comm::{Group, Part};

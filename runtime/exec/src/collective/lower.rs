@@ -6,11 +6,11 @@
 
 use super::calls::{CallKind, Piece, TransportCall};
 use super::halo::Halo;
+use super::pack::StridedView;
 use super::{Blocks, Prepared, Shape};
 use crate::backend::Backend;
 use crate::engine::context::Local;
 use crate::engine::graph::{Slot, Val};
-use super::pack::StridedView;
 use crate::engine::lowering::{Lowering, LoweringError, Plane, stored_as, stored_shape};
 use meshwright_plan::{DType, Monoid};
 use std::ops::Range;
@@ -21,7 +21,14 @@ enum Unpack {
     /// The blocks of a gathered or exchanged dim, one after the other.
     Blocks { axis: usize, ranges: Vec<Range<usize>>, from: Plane, to: Plane, local: Local },
     /// What came from others between what the device has itself of the operand.
-    Halo { halo: Halo, axis: usize, from: Option<Plane>, own: Option<(Plane, Local)>, to: Plane, local: Local },
+    Halo {
+        halo: Halo,
+        axis: usize,
+        from: Option<Plane>,
+        own: Option<(Plane, Local)>,
+        to: Plane,
+        local: Local,
+    },
     /// Values and indices of pairs from each member, to be folded; the shape is that of the result.
     Fold { greatest: bool, members: usize, from: Vec<Plane>, to: Vec<Plane>, local: Local },
 }
@@ -44,7 +51,9 @@ pub(crate) fn pack<B: Backend>(
     let mut packing = Packing::<B> { lowering, prepared, calls: vec![], arrival };
     match (&prepared.shape, prepared.from.as_slice(), prepared.to.as_slice()) {
         (Shape::AllReduce(monoid), ..) => packing.all_reduce(*monoid),
-        (Shape::ReduceScatter(monoid, blocks), [from], [to]) => packing.reduce_scatter(*monoid, blocks, from, to),
+        (Shape::ReduceScatter(monoid, blocks), [from], [to]) => {
+            packing.reduce_scatter(*monoid, blocks, from, to)
+        }
         (shape, [from], [to]) => {
             let lowering = &packing.lowering;
             let planes = [from, to].map(|l| lowering.planes(l.buf, l.dtype));
@@ -148,7 +157,11 @@ impl<B: Backend> Packing<'_, '_, B> {
                 let (to, local) = (target, to.clone());
                 let unpack = Unpack::Halo { halo: halo.clone(), axis: *axis, from: received, own, to, local };
                 self.arrival.unpack.push(unpack);
-                self.call(CallKind::Permute(halo.send.parts.clone(), halo.receive.parts.clone()), send, receive);
+                self.call(
+                    CallKind::Permute(halo.send.parts.clone(), halo.receive.parts.clone()),
+                    send,
+                    receive,
+                );
             }
         }
     }

@@ -74,7 +74,9 @@ impl Prepared {
         }
         for (f, t) in from.iter().zip(&to) {
             if f.dtype != t.dtype || f.dims != t.dims {
-                return Err("operand and result of a collective differ in dtype or in the order of dims".into());
+                return Err(
+                    "operand and result of a collective differ in dtype or in the order of dims".into()
+                );
             }
         }
         let members = Members { context, group: &group };

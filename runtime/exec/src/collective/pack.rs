@@ -37,12 +37,24 @@ impl StridedView {
 }
 
 /// Copies blocks of `array` to `packed`, in order. `bytes` is the size of an element; blocks are ranges of the dim.
-pub(crate) fn pack(array: &[u8], packed: &mut [u8], view: StridedView, blocks: &[Range<usize>], bytes: usize) {
+pub(crate) fn pack(
+    array: &[u8],
+    packed: &mut [u8],
+    view: StridedView,
+    blocks: &[Range<usize>],
+    bytes: usize,
+) {
     each_run(view, blocks, bytes, |whole, part| packed[part].copy_from_slice(&array[whole]));
 }
 
 /// The inverse of [`pack`]; elements in no block keep their values.
-pub(crate) fn unpack(packed: &[u8], array: &mut [u8], view: StridedView, blocks: &[Range<usize>], bytes: usize) {
+pub(crate) fn unpack(
+    packed: &[u8],
+    array: &mut [u8],
+    view: StridedView,
+    blocks: &[Range<usize>],
+    bytes: usize,
+) {
     each_run(view, blocks, bytes, |whole, part| array[whole].copy_from_slice(&packed[part]));
 }
 

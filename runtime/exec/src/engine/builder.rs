@@ -5,9 +5,9 @@ use super::graph::{Segment, Slot, Table};
 use super::lifetimes::Lifetimes;
 use super::lowering::{Lowering, LoweringError};
 use crate::backend::Backend;
+use crate::collective::Prepared;
 use crate::collective::calls::TransportCall;
 use crate::collective::lower::{Arrival, pack, unpack};
-use crate::collective::Prepared;
 use crate::error::ExecError;
 use burn_ir::OperationIr;
 use meshwright_plan::{BufId, Collective, DType, Plan, Prim, Step};
@@ -57,7 +57,11 @@ pub(crate) struct Built<K> {
 ///
 /// # Errors
 /// Where the Plan contradicts itself, or a step cannot be lowered; the error names the step.
-pub(crate) fn build<B: Backend>(backend: &B, plan: &Plan, rank: usize) -> Result<Built<B::Kernel>, ExecError> {
+pub(crate) fn build<B: Backend>(
+    backend: &B,
+    plan: &Plan,
+    rank: usize,
+) -> Result<Built<B::Kernel>, ExecError> {
     backend.check(plan, rank)?;
     let lowering = Lowering::new(plan, rank, backend.capabilities());
     let mut builder =
@@ -125,15 +129,19 @@ impl<B: Backend> Builder<'_, B> {
         self.end_segment();
         let prepared = Prepared::new(&self.lowering.context, step, collective)?;
         let (calls, arrival) = pack::<B>(&mut self.lowering, &prepared)?;
-        // What the calls take themselves is not dropped before, and what the unpacking reads ends with that.
+        // What the calls take themselves is not dropped before; what the unpacking reads, or nobody at all, ends with that.
         let taken = |s: &Slot| calls.iter().flat_map(|c| &c.send).any(|p| p.ends && p.slot == Some(*s));
         ending.retain(|s| !taken(s));
-        let (later, ending): (Vec<Slot>, Vec<Slot>) = ending.into_iter().partition(|s| arrival.reads.contains(s));
+        let mut reads = arrival.reads.clone();
+        for result in &step.writes {
+            reads.extend(self.lowering.slots(result.buf)?);
+        }
+        let (later, ending): (Vec<Slot>, Vec<Slot>) = ending.into_iter().partition(|s| reads.contains(s));
         let pack = Segment::of_step(self.lowering.graph.finish(&ending), index);
         let unpack = match step.async_id {
             None => self.unpack(index, &arrival, later),
             Some(_) if !later.is_empty() => {
-                let problem = "an operand that is read at the end of a collective ends at its start".to_string();
+                let problem = "what is needed at the end of a collective ends at its start".to_string();
                 return Err(problem.into());
             }
             Some(id) => {

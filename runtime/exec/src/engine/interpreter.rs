@@ -6,8 +6,9 @@ use crate::kernels::KernelError;
 use HandleKind::{Bool, Float, Int};
 use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn_ir::{
-    BackendIr, BaseOperationIr as Base, BoolOperationIr as BoolOp, FloatOperationIr as FloatOp, HandleContainer,
-    HandleKind, IntOperationIr as IntOp, NumericOperationIr as Numeric, OperationIr, TensorIr,
+    BackendIr, BaseOperationIr as Base, BoolOperationIr as BoolOp, FloatOperationIr as FloatOp,
+    HandleContainer, HandleKind, IntOperationIr as IntOp, NumericOperationIr as Numeric, OperationIr,
+    TensorIr,
 };
 
 /// Runs one operation.

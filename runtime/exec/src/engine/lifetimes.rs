@@ -50,7 +50,8 @@ impl Lifetimes {
         if let Some((start, _)) = self.in_flight.values().next() {
             return Err((Some(*start), "what it starts is never waited for".into()));
         }
-        let ends = plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next));
+        let ends =
+            plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next));
         match ends.into_iter().find(|b| !self.alive.contains(b)) {
             Some(buf) => Err((None, format!("buffer {} is not alive at the end of the plan", buf.0))),
             None => Ok(self.alive),

@@ -26,6 +26,10 @@ pub fn burn_graphs(plan: &Plan, rank: usize) -> Result<String, ExecError> {
     Ok(out)
 }
 
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 struct Printer<'a> {
     plan: &'a Plan,
     rank: usize,
@@ -55,11 +59,13 @@ impl Printer<'_> {
             }
         }
         let devices = self.plan.mesh.devices();
-        let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let [segments, operations] = [count(segments, "segment"), count(operations, "operation")];
         let [kernels, collectives] = [count(kernels, "kernel"), count(collectives, "collective")];
         let rank = self.rank;
-        self.line(0, format_args!("rank {rank} of {devices}: {segments} with {operations} ({kernels}), {collectives}"));
+        self.line(
+            0,
+            format_args!("rank {rank} of {devices}: {segments} with {operations} ({kernels}), {collectives}"),
+        );
         self.line(0, format_args!("b: buffer of the plan, t: temporary, *: ends here"));
         self.line(0, format_args!(""));
         for input in &self.plan.program_inputs {
@@ -74,8 +80,8 @@ impl Printer<'_> {
         self.line(0, format_args!(""));
         match piece {
             Piece::Segment(segment) => {
-                let count = segment.graph.operations.len();
-                self.line(0, format_args!("segment {number}: {count} operations"));
+                let operations = count(segment.graph.operations.len(), "operation");
+                self.line(0, format_args!("segment {number}: {operations}"));
                 self.segment(segment);
             }
             Piece::Collective(collective) => self.collective(number, collective),
@@ -84,7 +90,10 @@ impl Printer<'_> {
                     Some(Piece::Collective(c)) => self.plan.steps[c.step].name(),
                     _ => "",
                 };
-                self.line(0, format_args!("wait {number}: for the {name} that {start} started (step {step})"));
+                self.line(
+                    0,
+                    format_args!("wait {number}: for the {name} that {start} started (step {step})"),
+                );
                 self.operations("unpack", unpack);
             }
         }

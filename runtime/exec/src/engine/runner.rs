@@ -7,8 +7,8 @@ use super::programs::DeviceError;
 use crate::backend::{Backend, Handle, Handles, RngState};
 use crate::collective::calls::{CallTensors, TransportCall};
 use crate::error::ExecError;
-use crate::tensor::{HostData, HostTensor};
 use crate::kernels::KernelError;
+use crate::tensor::{HostData, HostTensor};
 use crate::trace::{Recorder, What};
 use burn_ir::TensorStatus;
 use meshwright_comm::{BufferMismatch, Collectives, CommError, Started, Transport};
@@ -164,7 +164,8 @@ impl<B: Backend> Program<B> {
             if let Some(r) = &mut run.recorder {
                 r.compute(*step);
             }
-            execute(backend, &self.kernels, &mut self.handles, operation, run.rng).map_err(RunError::Kernel)?;
+            execute(backend, &self.kernels, &mut self.handles, operation, run.rng)
+                .map_err(RunError::Kernel)?;
             if run.peak.is_some() && segment.steps.get(k + 1) != Some(step) {
                 self.look(backend, *step, run)?;
             }

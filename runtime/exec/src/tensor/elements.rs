@@ -125,8 +125,11 @@ macro_rules! elements {
             /// Numbers as elements of `dtype`: floats are rounded, integers cut off at their bounds, bools are `x != 0`, pairs
             /// stand at index 0.
             pub fn from_f64(dtype: DType, values: Vec<f64>) -> HostData {
+                let values = match dtype {
+                    DType::Bool => values.iter().map(|x| f64::from(u8::from(*x != 0.0))).collect(),
+                    _ => values,
+                };
                 match dtype {
-                    DType::Bool => HostData::Bool(values.iter().map(|x| u8::from(*x != 0.0)).collect()),
                     $(DType::$kind => HostData::$kind(numbers(values)),)*
                 }
             }

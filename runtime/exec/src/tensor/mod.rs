@@ -43,8 +43,9 @@ impl HostTensor {
     pub fn slice(&self, ranges: &[Range<usize>]) -> Option<HostTensor> {
         let shape: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
         let mut out = HostTensor::zeros(self.dtype(), shape);
-        let fits =
-            each_run(&self.shape, ranges, |whole, part, len| copy_run(&mut out.data, part, &self.data, whole, len));
+        let fits = each_run(&self.shape, ranges, |whole, part, len| {
+            copy_run(&mut out.data, part, &self.data, whole, len)
+        });
         fits.then_some(out)
     }
 

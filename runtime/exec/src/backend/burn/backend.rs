@@ -13,8 +13,8 @@ use crate::engine::interpreter::opaque;
 use crate::engine::lowering::{LoweringError, stored_as};
 use crate::engine::programs::{DeviceError, Memory};
 use crate::error::ExecError;
+use crate::kernels::{KernelError, PairF32, PairF64, RandomKernel};
 use crate::tensor::{HostData, HostTensor};
-use crate::kernels::{KernelError, PairF32, PairF64, RandomKernel, SliceMut};
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType as BurnType, DeviceOps, FloatDType};
@@ -105,7 +105,7 @@ impl<B: BurnBackend> OnBurn<B> {
 
     fn drawn(&self, kernel: &RandomKernel, rng: RngState) -> Result<HandleKind<B>, KernelError> {
         let mut host = HostTensor::zeros(kernel.dtype(), kernel.shape());
-        kernel.run(rng.seed, rng.step, SliceMut::from(&mut host.data))?;
+        kernel.run(rng.seed, rng.step, host.data.view_mut())?;
         Ok(upload::<B>(host, &self.device))
     }
 }

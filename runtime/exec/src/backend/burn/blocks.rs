@@ -1,11 +1,10 @@
 //! Copies, shifts, joins of arrays, cuts and joins of dims: ranges of one dim, put one after the other.
 
-
 use super::Lower;
-use super::lower::{Named};
+use super::lower::Named;
+use crate::engine::context::Local;
 use crate::engine::graph::{Slot, Val};
 use crate::engine::lowering::{LoweringError, extents};
-use crate::engine::context::Local;
 use meshwright_plan::{Dim, Operand, Prim, Step};
 use std::ops::Range;
 

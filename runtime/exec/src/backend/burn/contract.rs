@@ -1,12 +1,11 @@
 //! Contractions: views of the factors, a matrix product, and a view of it.
 
-
 use super::Lower;
-use super::lower::{Named};
-use crate::engine::graph::{Val};
-use crate::engine::lowering::{LoweringError, extents, stored_as};
+use super::lower::Named;
 use crate::backend::native::{Contraction, Factor, contraction};
 use crate::engine::context::Local;
+use crate::engine::graph::Val;
+use crate::engine::lowering::{LoweringError, extents, stored_as};
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Operand};
 

@@ -3,13 +3,12 @@
 //! Dims that index and table share are counted with the looked-up dim, so that both steps are a selection of rows of a
 //! matrix.
 
-
 use super::Lower;
-use super::lower::{Named};
-use crate::engine::graph::{Val};
+use super::lower::Named;
+use crate::engine::context::Local;
+use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents};
 use crate::engine::ops::{Binary, Reduce};
-use crate::engine::context::Local;
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Operand};
 use std::ops::Range;

@@ -1,8 +1,7 @@
 //! Arithmetic of integers that backends do differently: division, and powers.
 
-
 use super::Lower;
-use crate::engine::graph::{Val};
+use crate::engine::graph::Val;
 use crate::engine::ops::{Binary, Unary};
 use burn_backend::DType as BurnType;
 use meshwright_plan::DType;

@@ -1,6 +1,5 @@
 //! Lowering of a step: what is read and written by name of dim, and which file lowers which step.
 
-
 use super::Lower;
 use crate::engine::context::Local;
 use crate::engine::graph::{Slot, Val};
@@ -105,7 +104,12 @@ impl Lower<'_> {
         }
     }
 
-    fn random(&mut self, stream: &str, distribution: &Distribution, out: &Operand) -> Result<(), LoweringError> {
+    fn random(
+        &mut self,
+        stream: &str,
+        distribution: &Distribution,
+        out: &Operand,
+    ) -> Result<(), LoweringError> {
         let out = self.context.local(out)?;
         let sizes: Vec<usize> = out.dims.iter().map(|d| d.size).collect();
         // What is drawn for `bf16` is rounded from `f32`.

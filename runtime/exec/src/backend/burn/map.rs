@@ -1,12 +1,11 @@
 //! Element-wise steps: every register of the expression becomes a tensor, or stays a number.
 
-
 use super::Lower;
-use super::lower::{unsupported};
-use crate::engine::graph::{Val};
+use super::lower::unsupported;
+use crate::engine::context::Local;
+use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, stored_as};
 use crate::engine::ops::{Binary, Unary};
-use crate::engine::context::Local;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 use meshwright_plan::{DType, Operand};
 
@@ -178,41 +177,32 @@ impl Lower<'_> {
     }
 
     fn function(&mut self, f: UnaryFn, a: Val, dtype: DType) -> Result<Val, LoweringError> {
-        let e = &mut self.graph;
-        let plain = |f: UnaryFn| -> Option<Unary> {
-            Some(match f {
-                UnaryFn::Neg => Unary::Neg,
-                UnaryFn::Abs => Unary::Abs,
-                UnaryFn::Exp => Unary::Exp,
-                UnaryFn::Log => Unary::Log,
-                UnaryFn::Log1p => Unary::Log1p,
-                UnaryFn::Sqrt => Unary::Sqrt,
-                UnaryFn::Recip => Unary::Recip,
-                UnaryFn::Tanh => Unary::Tanh,
-                UnaryFn::Erf => Unary::Erf,
-                UnaryFn::Sin => Unary::Sin,
-                UnaryFn::Cos => Unary::Cos,
-                UnaryFn::Tan => Unary::Tan,
-                UnaryFn::Floor => Unary::Floor,
-                UnaryFn::Ceil => Unary::Ceil,
-                UnaryFn::Round => Unary::Round,
-                UnaryFn::Not => Unary::Not,
-                _ => return None,
-            })
-        };
-        let float = dtype.is_float();
         let known = match f {
             UnaryFn::Not => dtype == DType::Bool,
             UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign | UnaryFn::Relu => dtype != DType::Bool,
-            _ => float,
+            _ => dtype.is_float(),
         };
         if !known || dtype.is_pair() {
             return unsupported(format!("{f:?} of {dtype}"));
         }
-        if let Some(f) = plain(f) {
-            return Ok(e.unary(f, a));
-        }
+        let e = &mut self.graph;
         Ok(match f {
+            UnaryFn::Neg => e.unary(Unary::Neg, a),
+            UnaryFn::Abs => e.unary(Unary::Abs, a),
+            UnaryFn::Exp => e.unary(Unary::Exp, a),
+            UnaryFn::Log => e.unary(Unary::Log, a),
+            UnaryFn::Log1p => e.unary(Unary::Log1p, a),
+            UnaryFn::Sqrt => e.unary(Unary::Sqrt, a),
+            UnaryFn::Recip => e.unary(Unary::Recip, a),
+            UnaryFn::Tanh => e.unary(Unary::Tanh, a),
+            UnaryFn::Erf => e.unary(Unary::Erf, a),
+            UnaryFn::Sin => e.unary(Unary::Sin, a),
+            UnaryFn::Cos => e.unary(Unary::Cos, a),
+            UnaryFn::Tan => e.unary(Unary::Tan, a),
+            UnaryFn::Floor => e.unary(Unary::Floor, a),
+            UnaryFn::Ceil => e.unary(Unary::Ceil, a),
+            UnaryFn::Round => e.unary(Unary::Round, a),
+            UnaryFn::Not => e.not(a),
             UnaryFn::Rsqrt => {
                 let root = e.unary(Unary::Sqrt, a);
                 e.unary(Unary::Recip, root)
@@ -233,24 +223,26 @@ impl Lower<'_> {
                 let one = e.fill(a, over, 1.0);
                 e.fill(one, under, -1.0)
             }
-            // exp(x) - 1 loses digits near 0: there its series, to the precision of the dtype.
-            UnaryFn::Expm1 => {
-                let terms = if dtype == DType::F64 { 17 } else { 9 };
-                let size = e.unary(Unary::Abs, a);
-                let near = e.scalar(Binary::Lt, size, 0.5);
-                let mut sum = e.scalar(Binary::Mul, a, 1.0 / f64::from(terms));
-                for k in (1..terms).rev() {
-                    // x / k * (1 + sum)
-                    let next = e.scalar(Binary::Add, sum, 1.0);
-                    let scaled = e.scalar(Binary::Mul, a, 1.0 / f64::from(k));
-                    sum = e.mul(next, scaled);
-                }
-                let exp = e.unary(Unary::Exp, a);
-                let far = e.scalar(Binary::Sub, exp, 1.0);
-                e.choose(near, sum, far)
-            }
-            other => return unsupported(format!("{other:?} of {dtype}")),
+            UnaryFn::Expm1 => self.expm1(a, dtype),
         })
+    }
+
+    /// exp(x) - 1 loses digits near 0: there its series, to the precision of the dtype.
+    fn expm1(&mut self, a: Val, dtype: DType) -> Val {
+        let e = &mut self.graph;
+        let terms = if dtype == DType::F64 { 17 } else { 9 };
+        let size = e.unary(Unary::Abs, a);
+        let near = e.scalar(Binary::Lt, size, 0.5);
+        let mut sum = e.scalar(Binary::Mul, a, 1.0 / f64::from(terms));
+        for k in (1..terms).rev() {
+            // x / k * (1 + sum)
+            let next = e.scalar(Binary::Add, sum, 1.0);
+            let scaled = e.scalar(Binary::Mul, a, 1.0 / f64::from(k));
+            sum = e.mul(next, scaled);
+        }
+        let exp = e.unary(Unary::Exp, a);
+        let far = e.scalar(Binary::Sub, exp, 1.0);
+        e.choose(near, sum, far)
     }
 
     fn pair_function(
@@ -264,67 +256,71 @@ impl Lower<'_> {
         if dtype.is_pair() {
             return unsupported(format!("{f:?} of {dtype}"));
         }
-        let simple = match f {
-            BinaryFn::Add => Some(Binary::Add),
-            BinaryFn::Sub => Some(Binary::Sub),
-            BinaryFn::Mul => Some(Binary::Mul),
-            BinaryFn::Div if dtype.is_float() => Some(Binary::Div),
-            BinaryFn::Lt => Some(Binary::Lt),
-            BinaryFn::Le => Some(Binary::Le),
-            BinaryFn::Gt => Some(Binary::Gt),
-            BinaryFn::Ge => Some(Binary::Ge),
-            BinaryFn::Eq => Some(Binary::Eq),
-            BinaryFn::Ne => Some(Binary::Ne),
-            BinaryFn::And => Some(Binary::And),
-            BinaryFn::Or => Some(Binary::Or),
-            _ => None,
-        };
-        if dtype == DType::Bool && matches!(f, BinaryFn::And | BinaryFn::Or) {
+        if dtype != DType::Bool {
+            return Ok(Held::Tensor(self.numbers(f, a, b, dtype, rank)));
+        }
+        if let BinaryFn::And | BinaryFn::Or = f {
             let (a, b) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
-            return Ok(Held::Tensor(self.graph.binary(simple.unwrap_or(Binary::And), a, b)));
+            let f = if f == BinaryFn::And { Binary::And } else { Binary::Or };
+            return Ok(Held::Tensor(self.graph.binary(f, a, b)));
         }
-        if dtype == DType::Bool {
-            // As numbers 0 and 1.
-            let number = |l: &mut Self, h: Held| match h {
-                Held::Tensor(v) => Held::Tensor(l.emit.cast(v, stored_as(DType::I32))),
-                Held::Number(x) => Held::Number(f64::from(u8::from(x != 0.0))),
-            };
-            let (a, b) = (number(self, a), number(self, b));
-            let done = self.pair_function(f, a, b, DType::I32, rank)?;
-            return Ok(match done {
-                Held::Tensor(v) => Held::Tensor(self.truth(v)),
-                number => number,
-            });
-        }
-        let numbers = (a, b);
-        let first = self.tensor(a, dtype, rank);
-        if let (Some(f), Held::Number(x)) = (simple, numbers.1) {
-            return Ok(Held::Tensor(self.graph.scalar(f, first, x)));
-        }
-        if let (Some(f @ (Binary::Add | Binary::Mul)), Held::Number(x), Held::Tensor(b)) = (simple, a, b) {
-            return Ok(Held::Tensor(self.graph.scalar(f, b, x)));
-        }
-        let second = self.tensor(b, dtype, rank);
-        if let Some(f) = simple {
-            return Ok(Held::Tensor(self.graph.binary(f, first, second)));
-        }
-        let exponent = match numbers.1 {
-            Held::Number(x) => Some(x),
-            Held::Tensor(_) => None,
+        // As numbers 0 and 1.
+        let number = |l: &mut Self, h: Held| match h {
+            Held::Tensor(v) => Held::Tensor(l.graph.cast(v, stored_as(DType::I32))),
+            Held::Number(x) => Held::Number(f64::from(u8::from(x != 0.0))),
         };
-        Ok(Held::Tensor(match f {
-            BinaryFn::Pow => self.power(first, second, exponent, dtype),
-            BinaryFn::Min => self.extreme(false, first, second, dtype),
-            BinaryFn::Max => self.extreme(true, first, second, dtype),
-            BinaryFn::FloorDiv | BinaryFn::Mod | BinaryFn::Div => {
-                if dtype.is_float() {
-                    self.float_division(f, first, second)
-                } else {
-                    self.int_division(f, first, second)
-                }
+        let (a, b) = (number(self, a), number(self, b));
+        let done = self.numbers(f, a, b, DType::I32, rank);
+        Ok(Held::Tensor(self.truth(done)))
+    }
+
+    /// A function of two numbers.
+    fn numbers(&mut self, f: BinaryFn, a: Held, b: Held, dtype: DType, rank: usize) -> Val {
+        let operation = |l: &mut Self, f| l.operation(f, a, b, dtype, rank);
+        match f {
+            BinaryFn::Add => operation(self, Binary::Add),
+            BinaryFn::Sub => operation(self, Binary::Sub),
+            BinaryFn::Mul => operation(self, Binary::Mul),
+            BinaryFn::Lt => operation(self, Binary::Lt),
+            BinaryFn::Le => operation(self, Binary::Le),
+            BinaryFn::Gt => operation(self, Binary::Gt),
+            BinaryFn::Ge => operation(self, Binary::Ge),
+            BinaryFn::Eq => operation(self, Binary::Eq),
+            BinaryFn::Ne => operation(self, Binary::Ne),
+            BinaryFn::And => operation(self, Binary::And),
+            BinaryFn::Or => operation(self, Binary::Or),
+            BinaryFn::Div if dtype.is_float() => operation(self, Binary::Div),
+            BinaryFn::Div | BinaryFn::FloorDiv | BinaryFn::Mod => {
+                let (x, y) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
+                if dtype.is_float() { self.float_division(f, x, y) } else { self.int_division(f, x, y) }
             }
-            other => return unsupported(format!("{other:?} of {dtype}")),
-        }))
+            BinaryFn::Pow => {
+                let (x, y) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
+                let exponent = if let Held::Number(n) = b { Some(n) } else { None };
+                self.power(x, y, exponent, dtype)
+            }
+            BinaryFn::Min | BinaryFn::Max => {
+                let (x, y) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
+                self.extreme(f == BinaryFn::Max, x, y, dtype)
+            }
+        }
+    }
+
+    /// An operation of Burn; a number stays a number where there is such an operation.
+    fn operation(&mut self, f: Binary, a: Held, b: Held, dtype: DType, rank: usize) -> Val {
+        match (a, b) {
+            (Held::Number(x), Held::Tensor(b)) if matches!(f, Binary::Add | Binary::Mul) => {
+                self.graph.scalar(f, b, x)
+            }
+            (a, Held::Number(x)) => {
+                let a = self.tensor(a, dtype, rank);
+                self.graph.scalar(f, a, x)
+            }
+            (a, Held::Tensor(b)) => {
+                let a = self.tensor(a, dtype, rank);
+                self.graph.binary(f, a, b)
+            }
+        }
     }
 
     /// The greater or the lesser; NaN if either is.

@@ -9,7 +9,12 @@ use std::ops::Range;
 impl GraphBuilder {
     /// Of the values and indices of all members, one after the other, the best pair at each position; NaN comes before all
     /// numbers, and of equals the lowest index.
-    pub(crate) fn fold_pairs(&mut self, greatest: bool, members: usize, [values, indices]: [Val; 2]) -> [Val; 2] {
+    pub(crate) fn fold_pairs(
+        &mut self,
+        greatest: bool,
+        members: usize,
+        [values, indices]: [Val; 2],
+    ) -> [Val; 2] {
         let dtype = self.dtype(values);
         let n = self.shape(values)[0] / members;
         let [values, indices] = [values, indices].map(|v| self.reshape(v, &[members, n]));

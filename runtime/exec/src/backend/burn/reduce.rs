@@ -1,12 +1,11 @@
 //! Folds of dims, places of extremes, running sums, and ranks.
 
-
 use super::Lower;
 use super::lower::{Named, unsupported};
-use crate::engine::graph::{Val};
+use crate::engine::context::Local;
+use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents, stored_as};
 use crate::engine::ops::{Binary, Reduce, Unary};
-use crate::engine::context::Local;
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Monoid, Operand};
 

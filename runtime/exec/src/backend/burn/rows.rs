@@ -1,12 +1,11 @@
 //! Softmax, cross-entropy and their kin, along a dim that is whole. All of them compute in `f32` at least.
 
-
 use super::Lower;
-use super::lower::{Named};
-use crate::engine::graph::{Val};
+use super::lower::Named;
+use crate::engine::context::Local;
+use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents};
 use crate::engine::ops::{Binary, Reduce, Unary};
-use crate::engine::context::Local;
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Operand};
 
@@ -81,7 +80,12 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::LogSumExp`].
-    pub(super) fn log_sum_exp(&mut self, input: &Operand, dim: Dim, out: &Operand) -> Result<(), LoweringError> {
+    pub(super) fn log_sum_exp(
+        &mut self,
+        input: &Operand,
+        dim: Dim,
+        out: &Operand,
+    ) -> Result<(), LoweringError> {
         let (input, out) = (self.local(input)?, self.local(out)?);
         if input.elements() == 0 {
             self.write_number(f64::NEG_INFINITY, &out);

@@ -5,11 +5,11 @@
 //! these steps take beyond the buffers of the Plan, while they run.
 
 use super::Lower;
-use super::lower::{Named};
-use crate::engine::lowering::{LoweringError, extents};
-use crate::engine::ops::{Binary, Reduce};
+use super::lower::Named;
 use super::reduce::identity;
 use crate::engine::context::Local;
+use crate::engine::lowering::{LoweringError, extents};
+use crate::engine::ops::{Binary, Reduce};
 use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Part, SlidingWindow};
 use std::ops::Range;
 
@@ -144,7 +144,12 @@ impl Lower<'_> {
         Ok(())
     }
 
-    fn check_pool(&self, wide: &Local, narrow: &Local, slides: &[SlidingWindow]) -> Result<(), LoweringError> {
+    fn check_pool(
+        &self,
+        wide: &Local,
+        narrow: &Local,
+        slides: &[SlidingWindow],
+    ) -> Result<(), LoweringError> {
         let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow]).collect();
         Ok(self.context.check_aligned(&[wide, narrow], &sliding)?)
     }

@@ -41,7 +41,9 @@ pub(super) fn prepare(step: &Step, reads: &[Local], writes: &[Local]) -> Result<
             whole(&source, wanted.len(), inner)?;
             (view(out, *to)?, vec![source], 0.0)
         }
-        _ => return Err(LoweringError::Plan(format!("`{}` copies no ranges of {}", step.name(), reads.len()))),
+        _ => {
+            return Err(LoweringError::Plan(format!("`{}` copies no ranges of {}", step.name(), reads.len())));
+        }
     };
     if let Some(x) = reads.iter().find(|x| x.dtype != out.dtype) {
         return Err(LoweringError::Plan(format!("{} is copied to {}", x.dtype, out.dtype)));

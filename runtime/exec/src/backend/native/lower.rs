@@ -26,7 +26,8 @@ impl Lowering<'_, Kernel> {
             let local = self.context.local(operand)?;
             reads.push(self.held(&local));
         }
-        let writes: Vec<Local> = step.writes.iter().map(|o| self.context.local(o)).collect::<Result<_, _>>()?;
+        let writes: Vec<Local> =
+            step.writes.iter().map(|o| self.context.local(o)).collect::<Result<_, _>>()?;
         if let Prim::Contract = step.prim {
             return self.contract(reads, writes);
         }
@@ -63,7 +64,8 @@ impl Lowering<'_, Kernel> {
         let mut expr = Expr::default();
         let load = expr.push(Scalar::Load(0), from.local.dtype);
         let reg = expr.cast(load, to.dtype);
-        let work = map(&self.context, &expr, &[reg], std::slice::from_ref(&from.local), std::slice::from_ref(&to))?;
+        let work =
+            map(&self.context, &expr, &[reg], std::slice::from_ref(&from.local), std::slice::from_ref(&to))?;
         Ok(self.one("cast", work, std::slice::from_ref(from), &to))
     }
 
@@ -89,7 +91,8 @@ impl Lowering<'_, Kernel> {
         outs: &[Local],
         aliases: &[(BufId, BufId)],
     ) -> Vec<Held> {
-        let (mut inputs, mut dtypes, mut loads): (Vec<Val>, Vec<DType>, Vec<usize>) = (vec![], vec![], vec![]);
+        let (mut inputs, mut dtypes, mut loads): (Vec<Val>, Vec<DType>, Vec<usize>) =
+            (vec![], vec![], vec![]);
         for read in reads {
             let known = inputs.iter().position(|v| *v == read.val);
             loads.push(known.unwrap_or(inputs.len()));
@@ -107,8 +110,7 @@ impl Lowering<'_, Kernel> {
             let mut uses = (0..reads.len()).filter(|k| reads[*k].local.buf == from);
             (fits && uses.all(|k| aligned(k).is_some())).then_some(loads[k])
         };
-        let output =
-            |o: &Local| Output { dtype: o.dtype, shape: o.shape.clone(), aliases: granted(o) };
+        let output = |o: &Local| Output { dtype: o.dtype, shape: o.shape.clone(), aliases: granted(o) };
         let outputs = outs.iter().map(output).collect();
         let stored = outs.iter().map(|o| (stored_shape(o.dtype, &o.shape), stored_as(o.dtype)));
         let vals = self.graph.kernel((name, self.kernels.len()), inputs, stored);
@@ -142,7 +144,9 @@ fn prepare(
         Prim::Pool { monoid, windows, spread } => {
             windows::pool(context, windows, *monoid, *spread, reads, writes)
         }
-        Prim::ArgmaxPool { monoid, windows } => windows::argmax_pool(context, windows, *monoid, reads, writes),
+        Prim::ArgmaxPool { monoid, windows } => {
+            windows::argmax_pool(context, windows, *monoid, reads, writes)
+        }
         Prim::Unpool { windows } => windows::unpool(context, windows, reads, writes),
         Prim::Shift { .. } | Prim::Concat { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
             blocks::prepare(step, reads, writes)

@@ -1,14 +1,14 @@
 //! Contractions: views of the factors, Burn's matrix product, and a view of it. Factors of `bf16` are read as `f32` copies.
 
-use super::kernel::{Kernel, Work};
-use super::kernels::SliceMut;
+use super::kernel::{Args, Kernel, Work};
+use super::kernels::{KernelError, SliceMut};
 use super::lower::{Held, exactly};
 use super::moves::copy;
 use super::{Contraction, Factor, contraction};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{Lowering, LoweringError, stored_shape};
-use meshwright_plan::{DType, Dim};
+use meshwright_plan::Dim;
 
 impl Lowering<'_, Kernel> {
     /// See [`meshwright_plan::Prim::Contract`].
@@ -24,7 +24,7 @@ impl Lowering<'_, Kernel> {
         }
         let product = match contraction(&a.local, &b.local, out)? {
             Contraction::Zero => {
-                let zero = self.one("zero", Work::to_one(|_, out| zeros(out)), &[], out);
+                let zero = self.one("zero", Work::to_one(zeros), &[], out);
                 return self.store(zero, out);
             }
             Contraction::Product(product) => product,
@@ -72,4 +72,10 @@ fn reordered(like: &Local, order: &[Dim]) -> Local {
     let ranges = places.iter().map(|i| like.ranges[*i].clone()).collect();
     let shape = places.iter().map(|i| like.shape[*i]).collect();
     Local { dims, ranges, shape, ..like.clone() }
+}
+
+/// Of every dtype zero is all bits 0.
+fn zeros(_: &Args<'_>, out: SliceMut<'_>) -> Result<(), KernelError> {
+    out.into_bytes().fill(0);
+    Ok(())
 }

@@ -27,10 +27,9 @@ use crate::engine::graph::{Capabilities, Val};
 use crate::engine::lowering::{Lowering, LoweringError};
 use crate::engine::programs::DeviceError;
 use crate::tensor::HostTensor;
-use burn_backend::DType as BurnType;
+use burn_backend::DeviceOps;
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 use burn_ir::{CustomOpIr, TensorStatus};
-use burn_std::BoolStore;
 use kernel::Kernel;
 use kernels::KernelError;
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
@@ -57,7 +56,7 @@ impl Backend for Native {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let boolean = BurnType::Bool(BoolStore::Native);
+        let boolean = FlexDevice.defaults().bool_dtype.into();
         Capabilities { boolean, own_matmul: false, host_kernels: true }
     }
 

@@ -2,7 +2,8 @@
 
 use super::kernel::Work;
 use super::kernels::{
-    Access, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel, LogSumExpKernel, SoftmaxKernel, TopKKernel,
+    Access, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel, LogSumExpKernel, SoftmaxKernel,
+    TopKKernel,
 };
 use super::lower::exactly;
 use crate::engine::context::{DeviceContext, Local};

@@ -1,8 +1,8 @@
 //! What kernels read and write: typed slices, and how an iteration walks them.
 
 use super::KernelError;
-use half::bf16;
 pub use crate::tensor::{Slice, SliceMut};
+use half::bf16;
 pub use meshwright_comm::{PairF32, PairF64};
 use meshwright_plan::DType;
 

@@ -84,7 +84,9 @@ multiversion! {
             BinaryFn::Max => map2(a, b, d, |x, y| x.greater(y)),
             BinaryFn::FloorDiv => map2(a, b, d, |x, y| x.floor_div(y)),
             BinaryFn::Mod => map2(a, b, d, |x, y| x.modulo(y)),
-            _ => return false,
+            BinaryFn::Lt | BinaryFn::Le | BinaryFn::Gt | BinaryFn::Ge | BinaryFn::Eq | BinaryFn::Ne
+            | BinaryFn::And
+            | BinaryFn::Or => return false,
         }
         true
     }
@@ -98,6 +100,7 @@ multiversion! {
             BinaryFn::Gt => map2(a, b, d, |x, y| u8::from(x > y)),
             BinaryFn::Ge => map2(a, b, d, |x, y| u8::from(x >= y)),
             BinaryFn::Eq => map2(a, b, d, |x, y| u8::from(x == y)),
+            // Whoever calls it has checked that it is a comparison.
             _ => map2(a, b, d, |x, y| u8::from(x != y)),
         }
     }
@@ -232,7 +235,23 @@ macro_rules! integer {
                     UnaryFn::Abs => map1(a, d, $abs),
                     UnaryFn::Sign => map1(a, d, $sign),
                     UnaryFn::Relu => map1(a, d, |x| x.max(0)),
-                    _ => return false,
+                    UnaryFn::Not
+                    | UnaryFn::Exp
+                    | UnaryFn::Log
+                    | UnaryFn::Sqrt
+                    | UnaryFn::Rsqrt
+                    | UnaryFn::Recip
+                    | UnaryFn::Tanh
+                    | UnaryFn::Sigmoid
+                    | UnaryFn::Erf
+                    | UnaryFn::Log1p
+                    | UnaryFn::Expm1
+                    | UnaryFn::Sin
+                    | UnaryFn::Cos
+                    | UnaryFn::Tan
+                    | UnaryFn::Floor
+                    | UnaryFn::Ceil
+                    | UnaryFn::Round => return false,
                 }
                 true
             }
@@ -251,7 +270,7 @@ macro_rules! integer {
                     BinaryFn::Mod => map2(a, b, d, $mod),
                     BinaryFn::And => map2(a, b, d, |x, y| x & y),
                     BinaryFn::Or => map2(a, b, d, |x, y| x | y),
-                    _ => return false,
+                    BinaryFn::Lt | BinaryFn::Le | BinaryFn::Gt | BinaryFn::Ge | BinaryFn::Eq | BinaryFn::Ne => return false,
                 }
                 true
             }
