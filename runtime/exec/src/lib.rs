@@ -19,6 +19,7 @@ mod tensor;
 mod tests;
 pub mod trace;
 
+pub use backend::Memory;
 pub use backend::native::kernels;
 pub use clock::process_cpu_time;
 pub use cluster::{
@@ -26,7 +27,6 @@ pub use cluster::{
     StepReport,
 };
 pub use engine::print::burn_graphs;
-pub use engine::programs::Memory;
 pub use engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs};
 pub use error::{ExecError, Place};
 pub use kernels::KernelError;

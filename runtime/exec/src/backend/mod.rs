@@ -6,19 +6,16 @@
 pub(crate) mod burn;
 pub(crate) mod native;
 
-use crate::collective::calls::Piece;
+use crate::collective::calls::{CallMemory, Piece};
 use crate::collective::halo::Halo;
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::lowering::{Lowering, LoweringError};
-use crate::engine::programs::{DeviceError, Executor, Memory, Programs};
 use crate::error::ExecError;
 use crate::kernels::KernelError;
 use crate::tensor::HostTensor;
-use crate::{CpuBackend, DeviceKind};
 use burn_backend::BackendTypes;
 use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
-use meshwright_comm::{Buf, BufMut, BufferMismatch};
 use meshwright_plan::{DType, Plan, Step};
 use std::ops::Range;
 
@@ -27,6 +24,22 @@ pub(crate) type Handle<B> = <<B as Backend>::Burn as BackendIr>::Handle;
 
 /// Tensors of a device, by id.
 pub(crate) type Handles<B> = HandleContainer<Handle<B>>;
+
+/// Memory of a device, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Most that was in use at once while a program ran, as seen after each of its steps, with what the step then released;
+    /// 0 where nobody watched.
+    pub peak: u64,
+    /// In use now.
+    pub in_use: u64,
+    /// What the allocator holds, in use or not.
+    pub reserved: u64,
+}
+
+/// A device did not do what it was asked for, in its own words.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceError(pub(crate) String);
 
 /// What random values of a run of a program depend on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -141,34 +154,5 @@ pub(crate) trait Backend: Send + Sized + 'static {
     fn address(tensor: &Handle<Self>) -> Option<usize> {
         let _ = tensor;
         None
-    }
-}
-
-/// Memory that a transport reads or writes during a call; it stays where it is as long as this lives.
-pub(crate) trait CallMemory: Send + 'static {
-    /// The elements, to be read.
-    fn buf(&self, piece: &Piece) -> Result<Buf<'_>, BufferMismatch>;
-
-    /// The elements, to be written.
-    fn buf_mut(&mut self, piece: &Piece) -> Result<BufMut<'_>, BufferMismatch>;
-
-    /// Whether nobody else reads it, so that a result may overwrite it.
-    fn is_unique(&self) -> bool;
-}
-
-/// What runs programs on a device of that kind.
-pub(crate) fn executor(kind: DeviceKind, rank: usize) -> Result<Box<dyn Executor>, ExecError> {
-    match kind {
-        DeviceKind::Cpu(CpuBackend::Native) => Ok(Box::new(Programs::new(native::Native::default()))),
-        DeviceKind::Cpu(CpuBackend::Burn) => Ok(Box::new(Programs::new(burn::flex()))),
-        #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
-        other => Ok(Box::new(Programs::new(burn::cube::backend(other, rank)?))),
-        #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
-        other => {
-            let message = format!(
-                "this build cannot use {other}: it lacks the feature `cuda` (`cargo build --release --features cuda`)"
-            );
-            Err(ExecError::Start { rank, message })
-        }
     }
 }

@@ -19,9 +19,9 @@ pub use devices::{CpuBackend, DeviceCollectives, DeviceKind};
 pub use processes::{About, Processes};
 pub use runs::{Provider, StepReport};
 
+use crate::backend::Memory;
 use crate::cluster::processes::Processes;
 use crate::cluster::share::Blocks;
-use crate::engine::programs::Memory;
 use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs, panic_message};
 use crate::error::{ExecError, Place};
 use crate::trace::DeviceTrace;

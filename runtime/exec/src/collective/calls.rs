@@ -1,8 +1,7 @@
 //! The calls of a transport that a collective makes, on tensors of the device.
 
-use crate::backend::CallMemory;
 use crate::engine::graph::Slot;
-use meshwright_comm::{BufferMismatch, Call, Part, Slot as Bucket};
+use meshwright_comm::{Buf, BufMut, BufferMismatch, Call, Part, Slot as Bucket};
 use meshwright_plan::{DType, Monoid};
 use std::sync::Arc;
 
@@ -45,6 +44,18 @@ pub(crate) struct TransportCall {
     pub(crate) kind: CallKind,
     pub(crate) send: Vec<Piece>,
     pub(crate) receive: Vec<Piece>,
+}
+
+/// Memory that a transport reads or writes during a call; it stays where it is as long as this lives.
+pub(crate) trait CallMemory: Send + 'static {
+    /// The elements, to be read.
+    fn buf(&self, piece: &Piece) -> Result<Buf<'_>, BufferMismatch>;
+
+    /// The elements, to be written.
+    fn buf_mut(&mut self, piece: &Piece) -> Result<BufMut<'_>, BufferMismatch>;
+
+    /// Whether nobody else reads it, so that a result may overwrite it.
+    fn is_unique(&self) -> bool;
 }
 
 /// What a call works on.

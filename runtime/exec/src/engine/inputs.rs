@@ -28,14 +28,6 @@ impl LocalInput {
     }
 }
 
-/// Where the inputs of a step come from.
-pub(super) enum Inputs {
-    /// This device's blocks, in the order of [`Engine::local_inputs`].
-    Given(Vec<HostTensor>),
-    /// See [`Engine::hold_inputs`].
-    Held,
-}
-
 /// The inputs that the device of that rank needs for a Plan, in the order in which [`Engine::run`] takes them.
 pub fn local_inputs(plan: &Plan, rank: usize) -> Vec<LocalInput> {
     let coords = plan.mesh.coords(rank);

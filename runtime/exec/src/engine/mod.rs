@@ -15,16 +15,15 @@ pub(crate) mod runner;
 pub use inputs::{LocalInput, local_inputs};
 
 use crate::backend::native::Native;
-use crate::backend::{RngState, executor};
-use crate::cluster::DeviceKind;
+use crate::backend::{DeviceError, Memory, RngState};
+use crate::cluster::devices::DeviceKind;
 use crate::error::{ExecError, Place};
 use crate::tensor::HostTensor;
 use crate::trace::{DeviceTrace, Recorder};
 use context::place;
-use inputs::Inputs;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
 use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind};
-use programs::{Binding, DeviceError, Executor, Memory};
+use programs::{Binding, Executor, Programs, executor};
 use runner::RunError;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +56,14 @@ struct State {
     ranges: Vec<Range<usize>>,
 }
 
+/// Where the inputs of a step come from.
+enum Inputs {
+    /// This device's blocks, in the order of [`Engine::local_inputs`].
+    Given(Vec<HostTensor>),
+    /// See [`Engine::hold_inputs`].
+    Held,
+}
+
 /// What runs [`Plan`]s on one device. Parameters and moments are shared by all loaded programs, by name.
 ///
 /// After an error in [`Engine::run`] all devices are told to end, and the engine cannot be used further.
@@ -77,7 +84,7 @@ pub struct Engine {
 impl Engine {
     /// The engine of a thread of the host at that end of the transport. Kernels use the rayon pool of the calling thread.
     pub fn new(transport: Box<dyn Transport>) -> Engine {
-        Engine::with(Box::new(programs::Programs::new(Native::default())), transport)
+        Engine::with(Box::new(Programs::new(Native::default())), transport)
     }
 
     /// The engine of a device at that end of the transport.

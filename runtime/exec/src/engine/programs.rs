@@ -1,7 +1,9 @@
 //! The programs of a device, and the tensors that it keeps from run to run.
 
 use super::runner::{Program, Run, RunError};
-use crate::backend::{Backend, Handle, RngState};
+use crate::backend::native::Native;
+use crate::backend::{Backend, DeviceError, Handle, Memory, RngState, burn};
+use crate::cluster::devices::{CpuBackend, DeviceKind};
 use crate::error::ExecError;
 use crate::tensor::HostTensor;
 use crate::trace::Recorder;
@@ -9,22 +11,6 @@ use meshwright_comm::Transport;
 use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// Memory of a device, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// Most that was in use at once while a program ran, as seen after each of its steps, with what the step then released;
-    /// 0 where nobody watched.
-    pub peak: u64,
-    /// In use now.
-    pub in_use: u64,
-    /// What the allocator holds, in use or not.
-    pub reserved: u64,
-}
-
-/// A device did not do what it was asked for, in its own words.
-#[derive(Clone, Debug)]
-pub(crate) struct DeviceError(pub(crate) String);
 
 /// What a buffer is bound to before a run.
 pub(crate) enum Binding<'a> {
@@ -188,5 +174,22 @@ impl<B: Backend> Executor for Programs<B> {
 
     fn address(&self, name: &str) -> Option<usize> {
         self.kept.get(name).and_then(|t| t.first()).and_then(B::address)
+    }
+}
+
+/// What runs programs on a device of that kind.
+pub(crate) fn executor(kind: DeviceKind, rank: usize) -> Result<Box<dyn Executor>, ExecError> {
+    match kind {
+        DeviceKind::Cpu(CpuBackend::Native) => Ok(Box::new(Programs::new(Native::default()))),
+        DeviceKind::Cpu(CpuBackend::Burn) => Ok(Box::new(Programs::new(burn::flex()))),
+        #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+        other => Ok(Box::new(Programs::new(burn::cube::backend(other, rank)?))),
+        #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
+        other => {
+            let message = format!(
+                "this build cannot use {other}: it lacks the feature `cuda` (`cargo build --release --features cuda`)"
+            );
+            Err(ExecError::Start { rank, message })
+        }
     }
 }

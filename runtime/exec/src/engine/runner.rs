@@ -3,7 +3,7 @@
 use super::builder::{Built, CollectivePiece, Piece, build};
 use super::graph::{Segment, Slot};
 use super::interpreter::execute;
-use super::programs::DeviceError;
+use crate::backend::DeviceError;
 use crate::backend::{Backend, Handle, Handles, RngState};
 use crate::collective::calls::{CallTensors, TransportCall};
 use crate::error::ExecError;

@@ -1,17 +1,17 @@
 //! What a backend of Burn has to tell, and steps as its operations.
 
+use super::dtypes;
 use super::emit::{MATMUL, RANDOM};
+use super::lower::Lower;
 use super::transfer::{download, empty, typed, upload};
-use super::{Lower, dtypes};
 use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
-use crate::backend::{Backend, CallMemory, Handle, Handles, RngState};
-use crate::collective::calls::Piece;
+use crate::backend::{Backend, DeviceError, Handle, Handles, Memory, RngState};
+use crate::collective::calls::{CallMemory, Piece};
 use crate::collective::halo::Halo;
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::interpreter::opaque;
 use crate::engine::lowering::{LoweringError, stored_as};
-use crate::engine::programs::{DeviceError, Memory};
 use crate::error::ExecError;
 use crate::kernels::{KernelError, PairF32, PairF64, RandomKernel};
 use crate::tensor::{HostData, HostTensor};

@@ -1,10 +1,9 @@
 //! Copies, shifts, joins of arrays, cuts and joins of dims: ranges of one dim, put one after the other.
 
-use super::Lower;
-use super::lower::Named;
+use super::lower::{Lower, Named};
 use crate::engine::context::Local;
-use crate::engine::graph::{Slot, Val};
-use crate::engine::lowering::{LoweringError, extents};
+use crate::engine::graph::{GraphBuilder, Slot, Val};
+use crate::engine::lowering::{LoweringError, extents, stored_as};
 use meshwright_plan::{Dim, Operand, Prim, Step};
 use std::ops::Range;
 
@@ -108,7 +107,7 @@ impl Lower<'_> {
             return Ok(None);
         }
         let start = (low as i64 - offset) as usize - held.start;
-        let dtype = super::lower::stored_as(x.dtype);
+        let dtype = stored_as(x.dtype);
         // Where dims are joined the buffer has other extents: those of the whole buffer are read, and merged.
         let shape = self.context.plan.buffer(x.buf).shape(self.context.mesh(), &self.context.coords);
         let val = self.graph.read(Slot::Buffer(x.buf), &extents(&shape), dtype);
@@ -127,10 +126,10 @@ impl Lower<'_> {
         out: &Local,
     ) -> Result<(), LoweringError> {
         sources.sort_by_key(|s| s.at);
-        let dtype = super::lower::stored_as(out.dtype);
+        let dtype = stored_as(out.dtype);
         let mut parts = vec![];
         let mut next = 0;
-        let gap = |e: &mut super::emit::Emit, n: usize| {
+        let gap = |e: &mut GraphBuilder, n: usize| {
             let mut shape = flat.shape.clone();
             shape[axis] = n;
             e.full(&shape, dtype, fill)

@@ -1,7 +1,6 @@
 //! Contractions: views of the factors, a matrix product, and a view of it.
 
-use super::Lower;
-use super::lower::Named;
+use super::lower::{Lower, Named};
 use crate::backend::native::{Contraction, Factor, contraction};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;

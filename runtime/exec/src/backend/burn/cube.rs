@@ -3,8 +3,8 @@
 mod product;
 
 use super::backend::{BurnBackend, OnBurn};
-use crate::cluster::DeviceKind;
-use crate::engine::programs::DeviceError;
+use crate::backend::DeviceError;
+use crate::cluster::devices::DeviceKind;
 use crate::error::ExecError;
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{DType as BurnType, TensorMetadata};

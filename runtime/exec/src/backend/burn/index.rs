@@ -3,8 +3,7 @@
 //! Dims that index and table share are counted with the looked-up dim, so that both steps are a selection of rows of a
 //! matrix.
 
-use super::Lower;
-use super::lower::Named;
+use super::lower::{Lower, Named};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents};

@@ -1,6 +1,6 @@
 //! Arithmetic of integers that backends do differently: division, and powers.
 
-use super::Lower;
+use super::lower::Lower;
 use crate::engine::graph::Val;
 use crate::engine::ops::{Binary, Unary};
 use burn_backend::DType as BurnType;

@@ -1,14 +1,16 @@
 //! Lowering of a step: what is read and written by name of dim, and which file lowers which step.
 
-use super::Lower;
 use crate::engine::context::Local;
 use crate::engine::graph::{Slot, Val};
-use crate::engine::lowering::{LoweringError, extents, stored_as};
+use crate::engine::lowering::{Lowering, LoweringError, extents, stored_as};
 use crate::engine::ops::Binary;
 use crate::kernels::{KernelError, RandomKernel};
 use burn_backend::DType as BurnType;
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{Dim, Operand, Prim, Step};
+
+/// Lowers steps to operations of Burn; the only kernels are those that draw random values.
+pub(crate) type Lower<'a> = Lowering<'a, RandomKernel>;
 
 /// A tensor with the name of each of its extents. A scalar has one extent of 1 and no name.
 #[derive(Clone, Debug)]

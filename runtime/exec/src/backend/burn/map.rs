@@ -1,7 +1,6 @@
 //! Element-wise steps: every register of the expression becomes a tensor, or stays a number.
 
-use super::Lower;
-use super::lower::unsupported;
+use super::lower::{Lower, unsupported};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, stored_as};

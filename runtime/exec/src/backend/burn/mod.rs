@@ -32,13 +32,8 @@ mod windows;
 #[cfg(test)]
 pub(crate) use dtypes::check as check_dtypes;
 
-use crate::engine::lowering::Lowering;
-use crate::kernels::RandomKernel;
 use backend::OnBurn;
 use burn_flex::{Flex, FlexDevice};
-
-/// Lowers steps to operations of Burn; the only kernels are those that draw random values.
-pub(crate) type Lower<'a> = Lowering<'a, RandomKernel>;
 
 /// What GPUs run, on the host.
 pub(crate) fn flex() -> OnBurn<Flex> {

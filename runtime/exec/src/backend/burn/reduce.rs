@@ -1,7 +1,6 @@
 //! Folds of dims, places of extremes, running sums, and ranks.
 
-use super::Lower;
-use super::lower::{Named, unsupported};
+use super::lower::{Lower, Named, unsupported};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents, stored_as};

@@ -1,7 +1,6 @@
 //! Softmax, cross-entropy and their kin, along a dim that is whole. All of them compute in `f32` at least.
 
-use super::Lower;
-use super::lower::Named;
+use super::lower::{Lower, Named};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents};

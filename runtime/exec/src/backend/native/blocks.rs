@@ -1,8 +1,7 @@
 //! Shifts, joins of arrays, cuts and joins of dims: all of them copy ranges of one dim.
 
-use super::kernel::Work;
+use super::kernel::{Work, exactly};
 use super::kernels::{BlockCopy, Source};
-use super::lower::exactly;
 use crate::collective::pack::StridedView;
 use crate::engine::context::Local;
 use crate::engine::lowering::LoweringError;
@@ -42,7 +41,11 @@ pub(super) fn prepare(step: &Step, reads: &[Local], writes: &[Local]) -> Result<
             (view(out, *to)?, vec![source], 0.0)
         }
         _ => {
-            return Err(LoweringError::Plan(format!("`{}` copies no ranges of {}", step.name(), reads.len())));
+            return Err(LoweringError::Plan(format!(
+                "`{}` copies no ranges of {}",
+                step.name(),
+                reads.len()
+            )));
         }
     };
     if let Some(x) = reads.iter().find(|x| x.dtype != out.dtype) {

@@ -1,8 +1,7 @@
 //! Lookups and their transpose.
 
-use super::kernel::Work;
+use super::kernel::{Work, exactly};
 use super::kernels::{Along, LookupKernel, ScatterAddKernel};
-use super::lower::exactly;
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::lowering::LoweringError;
 use meshwright_plan::Dim;

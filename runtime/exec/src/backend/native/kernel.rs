@@ -2,7 +2,9 @@
 
 use super::tensor::{Pool, slice, slice_mut};
 use crate::backend::RngState;
-use crate::engine::lowering::stored_as;
+use crate::engine::context::Local;
+use crate::engine::graph::Val;
+use crate::engine::lowering::{LoweringError, stored_as};
 use crate::kernels::{Access, Arg, KernelError, Slice, SliceMut};
 use burn_flex::FlexTensor;
 use meshwright_plan::DType;
@@ -43,6 +45,19 @@ impl Work {
             _ => Err(KernelError::Count { expected: 1, found: outs.len() }),
         })
     }
+}
+
+/// An operand, and the value of the graph that it is.
+#[derive(Clone)]
+pub(super) struct Held {
+    pub(super) local: Local,
+    pub(super) val: Val,
+}
+
+/// Operands or results, of which there are so many.
+pub(super) fn exactly<const N: usize>(locals: &[Local]) -> Result<&[Local; N], LoweringError> {
+    let found = locals.len();
+    locals.try_into().map_err(|_| LoweringError::Plan(format!("{found} operands where {N} are needed")))
 }
 
 /// A result of a kernel.

@@ -1,7 +1,7 @@
 //! Lowering of steps to kernels: which function prepares which primitive, and what all of them share. A primitive is prepared
 //! from its operands and results on this device; what is `bf16` and unknown to its kernel comes and goes as copies in `f32`.
 
-use super::kernel::{Kernel, Output, Work};
+use super::kernel::{Held, Kernel, Output, Work, exactly};
 use super::kernels::{Access, MapKernel, RandomKernel, ReduceKernel};
 use super::{blocks, index, moves, rows, windows};
 use crate::engine::context::{DeviceContext, Local};
@@ -10,13 +10,6 @@ use crate::engine::lowering::{Lowering, LoweringError, Plane, stored_as, stored_
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{Bf16, BufId, DType, Dim, Expr, Monoid, Prim, Step};
-
-/// An operand, and the value of the graph that it is.
-#[derive(Clone)]
-pub(super) struct Held {
-    pub(super) local: Local,
-    pub(super) val: Val,
-}
 
 impl Lowering<'_, Kernel> {
     /// Records the operations of a step that computes.
@@ -157,12 +150,6 @@ fn prepare(
             Err(LoweringError::Plan(format!("a {} is no kernel", step.name())))
         }
     }
-}
-
-/// Operands or results, of which there are so many.
-pub(super) fn exactly<const N: usize>(locals: &[Local]) -> Result<&[Local; N], LoweringError> {
-    let found = locals.len();
-    locals.try_into().map_err(|_| LoweringError::Plan(format!("{found} operands where {N} are needed")))
 }
 
 fn map(

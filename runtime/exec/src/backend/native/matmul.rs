@@ -1,10 +1,9 @@
 //! Contractions: views of the factors, Burn's matrix product, and a view of it. Factors of `bf16` are read as `f32` copies.
 
-use super::kernel::{Args, Kernel, Work};
+use super::contract::{Contraction, Factor, contraction};
+use super::kernel::{Args, Held, Kernel, Work, exactly};
 use super::kernels::{KernelError, SliceMut};
-use super::lower::{Held, exactly};
 use super::moves::copy;
-use super::{Contraction, Factor, contraction};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{Lowering, LoweringError, stored_shape};

@@ -19,13 +19,12 @@ mod windows;
 pub(crate) use contract::{Contraction, Factor, contraction};
 pub(crate) use tensor::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
 
-use super::{Backend, CallMemory, Handle, Handles, RngState};
-use crate::collective::calls::Piece;
+use super::{Backend, DeviceError, Handle, Handles, RngState};
+use crate::collective::calls::{CallMemory, Piece};
 use crate::collective::halo::Halo;
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::lowering::{Lowering, LoweringError};
-use crate::engine::programs::DeviceError;
 use crate::tensor::HostTensor;
 use burn_backend::DeviceOps;
 use burn_flex::{Flex, FlexDevice, FlexTensor};

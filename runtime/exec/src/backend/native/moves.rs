@@ -1,8 +1,7 @@
 //! What moves elements: copies, and the packing around collectives.
 
-use super::kernel::{Kernel, Work};
+use super::kernel::{Held, Kernel, Work, exactly};
 use super::kernels::CopyKernel;
-use super::lower::{Held, exactly};
 use crate::collective::halo::Halo;
 use crate::collective::pack::{StridedView, pack, unpack};
 use crate::engine::context::Local;

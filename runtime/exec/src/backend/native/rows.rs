@@ -1,11 +1,10 @@
 //! Steps along a dim that is whole: every row by itself.
 
-use super::kernel::Work;
+use super::kernel::{Work, exactly};
 use super::kernels::{
     Access, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel, LogSumExpKernel, SoftmaxKernel,
     TopKKernel,
 };
-use super::lower::exactly;
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::lowering::LoweringError;
 use meshwright_plan::Dim;
