@@ -20,7 +20,6 @@ pub use processes::{About, Processes};
 pub use runs::{Provider, StepReport};
 
 use crate::backend::Memory;
-use crate::cluster::processes::Processes;
 use crate::cluster::share::Blocks;
 use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs, panic_message};
 use crate::error::{ExecError, Place};

@@ -150,11 +150,6 @@ impl GraphBuilder {
         self.values[v.0].dtype
     }
 
-    /// Where a value was when the step began, or was stored since.
-    pub(crate) fn slot(&self, v: Val) -> Option<Slot> {
-        self.values[v.0].slot
-    }
-
     fn value(&mut self, shape: Vec<usize>, dtype: BurnType, slot: Option<Slot>, of_burn: bool) -> Val {
         self.values.push(Value { shape, dtype, slot, stored: false, of_burn });
         Val(self.values.len() - 1)

@@ -1,7 +1,7 @@
 //! The inputs of programs: what a device needs of each, given anew for a step or held on the device for many.
 
 use super::programs::Binding;
-use super::{Engine, ProgramId, mismatch};
+use super::{Engine, Inputs, ProgramId, mismatch};
 use crate::error::ExecError;
 use crate::tensor::HostTensor;
 use meshwright_plan::{BufId, DType, Dim, Plan, ProgramInput, ProgramInputKind};
@@ -78,7 +78,7 @@ impl Engine {
     pub fn release_inputs(&mut self, program: ProgramId) -> Result<(), ExecError> {
         let plan = self.plan(program)?.clone();
         for leaf in plan.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input) {
-            self.executor.drop(&kept(program, leaf.buf));
+            self.executor.drop_kept(&kept(program, leaf.buf));
         }
         Ok(())
     }

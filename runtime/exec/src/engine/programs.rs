@@ -69,7 +69,7 @@ pub(crate) trait Executor: Send {
     fn set(&mut self, name: &str, value: HostTensor);
 
     /// Drops a kept tensor, if there is one.
-    fn drop(&mut self, name: &str);
+    fn drop_kept(&mut self, name: &str);
 
     /// A copy of a kept tensor.
     fn get(&self, name: &str, dtype: DType, shape: &[usize]) -> Result<Option<HostTensor>, DeviceError>;
@@ -163,7 +163,7 @@ impl<B: Backend> Executor for Programs<B> {
         self.kept.insert(name.into(), self.backend.upload(value, None));
     }
 
-    fn drop(&mut self, name: &str) {
+    fn drop_kept(&mut self, name: &str) {
         self.kept.remove(name);
     }
 

@@ -5,7 +5,7 @@ use super::graph::{Segment, Slot};
 use super::interpreter::execute;
 use crate::backend::DeviceError;
 use crate::backend::{Backend, Handle, Handles, RngState};
-use crate::collective::calls::{CallTensors, TransportCall};
+use crate::collective::calls::{CallMemory, CallTensors, TransportCall};
 use crate::error::ExecError;
 use crate::kernels::KernelError;
 use crate::tensor::{HostData, HostTensor};

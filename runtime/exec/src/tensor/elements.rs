@@ -19,7 +19,6 @@ macro_rules! dispatch {
         }
     };
 }
-pub(crate) use dispatch;
 
 /// A number that is stored as the elements of a dtype; of pairs the value.
 trait Number: Copy {

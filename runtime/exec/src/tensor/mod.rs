@@ -2,7 +2,6 @@
 
 mod elements;
 
-pub(crate) use elements::dispatch;
 pub use elements::{HostData, Slice, SliceMut};
 
 use meshwright_plan::DType;

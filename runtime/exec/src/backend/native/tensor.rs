@@ -12,7 +12,7 @@ use burn_ir::HandleKind;
 use burn_std::Bytes;
 use half::bf16;
 use meshwright_plan::DType;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 /// The elements of a dense tensor.
 pub(crate) fn slice(tensor: &FlexTensor, dtype: DType) -> Slice<'_> {
@@ -89,7 +89,7 @@ pub(crate) fn unhandle(handle: HandleKind<burn_flex::Flex>) -> Option<FlexTensor
 #[derive(Default)]
 pub(crate) struct Pool {
     /// By dtype and bytes.
-    shelves: BTreeMap<(BurnType, usize), Shelf>,
+    shelves: HashMap<(BurnType, usize), Shelf>,
 }
 
 #[derive(Default)]

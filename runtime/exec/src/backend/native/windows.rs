@@ -1,7 +1,7 @@
 //! What kernels need to know of operands over which something slides.
 
 use super::kernel::{Work, exactly};
-use super::kernels::{ConvolveKernel, Plain, PoolKernel, PoolWork, Shape, Shared, Sliding};
+use super::kernels::{ConvolveKernel, PoolKernel, PoolWork, Shape, Shared, Sliding};
 use super::moves::same_dims;
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::lowering::LoweringError;

@@ -60,7 +60,6 @@ mod walk;
 pub use block_copy::BlockCopy;
 pub(crate) use block_copy::Source;
 pub use convolve::{ConvolveKernel, Shape, Shared, Sliding};
-pub(crate) use convolve::{INPUT, KERNEL, RESULT};
 pub use copy::CopyKernel;
 pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
 pub use cumsum::CumSumKernel;

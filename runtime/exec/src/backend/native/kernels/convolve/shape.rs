@@ -55,7 +55,7 @@ pub struct Shape {
 /// A walk along one dim of the destination: its element `first + q * step` gets, of each tap, element `at + q * advance`
 /// of the source where there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::kernels) struct Sweep {
+pub(in crate::backend::native::kernels) struct Sweep {
     pub(super) first: usize,
     pub(super) step: usize,
     pub(super) count: usize,
@@ -71,7 +71,7 @@ impl Sliding {
     }
 
     /// Walks over positions, reading elements.
-    pub(in crate::kernels) fn over_positions(&self) -> Vec<Sweep> {
+    pub(in crate::backend::native::kernels) fn over_positions(&self) -> Vec<Sweep> {
         let first = (self.positions.start * self.stride) as i64 - (self.low + self.elements.start) as i64;
         let taps = (0..self.taps).map(|t| (t, first + (t * self.dilation) as i64));
         vec![Sweep {
@@ -84,7 +84,7 @@ impl Sliding {
     }
 
     /// Walks over elements, reading positions: one for each remainder by the stride, since other taps meet those.
-    pub(in crate::kernels) fn over_elements(&self) -> Vec<Sweep> {
+    pub(in crate::backend::native::kernels) fn over_elements(&self) -> Vec<Sweep> {
         let (n, stride) = (self.elements.len(), self.stride as i64);
         let sweep = |first: usize| {
             let at = |t: usize| {
@@ -133,18 +133,18 @@ pub(super) fn runs(sweep: &Sweep) -> Vec<Run> {
 
 /// One position of the destination along all sliding dims but the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::kernels) struct Row {
+pub(in crate::backend::native::kernels) struct Row {
     /// Position along the first of them (0 where there is none).
-    pub(in crate::kernels) head: usize,
+    pub(in crate::backend::native::kernels) head: usize,
     /// Offset in the destination.
-    pub(in crate::kernels) to: usize,
+    pub(in crate::backend::native::kernels) to: usize,
     /// For each tap along them that meets an element: its number, and the number of the source's row.
-    pub(in crate::kernels) taps: Vec<(usize, usize)>,
+    pub(in crate::backend::native::kernels) taps: Vec<(usize, usize)>,
 }
 
 /// The rows of a destination. `sweeps` are those of each dim but the last, with the stride in the destination, the number of
 /// taps and of source elements.
-pub(in crate::kernels) fn rows(outer: &[(Vec<Sweep>, usize, usize, usize)]) -> Vec<Row> {
+pub(in crate::backend::native::kernels) fn rows(outer: &[(Vec<Sweep>, usize, usize, usize)]) -> Vec<Row> {
     let mut out = vec![Row { head: 0, to: 0, taps: vec![(0, 0)] }];
     for (k, (sweeps, stride, taps, elements)) in outer.iter().enumerate() {
         // Positions of this dim in order: which taps meet which element.
