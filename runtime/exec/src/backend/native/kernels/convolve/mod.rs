@@ -14,7 +14,7 @@ mod slide;
 mod tests;
 mod tile;
 
-use shape::{INPUT, KERNEL, RESULT};
+use shape::{INPUT, RESULT};
 pub(super) use shape::{Row, rows};
 pub use shape::{Shape, Shared, Sliding};
 

@@ -1,5 +1,6 @@
 //! Against plain loops, on blocks with ragged edges, in several orders of storage, with every instruction set.
 
+use super::shape::KERNEL;
 use super::*;
 
 /// A dim of the three tensors: lengths in input, kernel and result; `None` where it is lacking.
