@@ -38,7 +38,7 @@ const ADDITIONS: &[Addition] = &[
     },
     Addition { heading: "An optimizer", words: &["lion", "LION", "Lion"], users: &[], most: 4 },
     Addition { heading: "A collective", words: &["ReduceScatter", "reduce_scatter"], users: &[], most: 80 },
-    Addition { heading: "A data reader", words: &["npy"], users: &[], most: 6 },
+    Addition { heading: "A data reader", words: &["npy"], users: &["compiler/diag"], most: 6 },
     Addition { heading: "A pass", words: &["cse"], users: &[], most: 6 },
     Addition { heading: "An error code", words: &["E0107"], users: &["compiler/syntax"], most: 3 },
     Addition { heading: "A model", words: &["unet"], users: &["layouts", "docs"], most: 3 },
@@ -122,9 +122,10 @@ fn places(a: &Addition) -> BTreeMap<String, BTreeSet<String>> {
         let name = short(&path);
         let is_user = a.users.iter().any(|u| name == *u || name.starts_with(&format!("{u}/")));
         let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let is_example = a.words.iter().any(|w| w.to_lowercase() == stem.to_lowercase());
         let found = if is_user {
             BTreeSet::new()
-        } else if a.words.contains(&stem.as_str()) {
+        } else if is_example {
             BTreeSet::from(["the whole file".to_string()])
         } else if name.ends_with(".rs") {
             items(&parsed(&path).items, a.words, name.starts_with("runtime/cli/src/args"))
