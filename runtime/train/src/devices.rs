@@ -254,8 +254,10 @@ fn fits(states: &[StateInfo], checkpoint: &Checkpoint, all: bool) -> Result<(), 
     for s in states {
         let raw = checkpoint.tensor(&s.name, &s.shape)?;
         if !raw.is_whole() {
-            let message =
-                format!("`{}` is {} in the checkpoint, which is not a dtype of parameters", s.name, raw.dtype);
+            let message = format!(
+                "`{}` is {} in the checkpoint, which is not a dtype of parameters",
+                s.name, raw.dtype
+            );
             return Err(Diagnostic::error(codes::E0516, message).into());
         }
     }
