@@ -12,7 +12,7 @@ use crate::pack::{Around, pack, unpack};
 use crate::tensor::{Pool, bytes_mut};
 use burn_flex::FlexTensor;
 use meshwright_comm::{
-    Buf, BufMut, Call, Collectives, CommError, Group, Misfit, Slot, Started, Tag, Transport,
+    Buf, BufMut, BufferMismatch, Call, Collectives, CommError, Group, Slot, Started, Tag, Transport,
 };
 use meshwright_plan::{BufId, Collective, Dim, Monoid, Operand, Step, StepKind};
 use std::ops::Range;
@@ -74,14 +74,14 @@ pub(crate) struct Flying(Started<Memory>);
 impl Flying {
     /// Waits for the end; what comes back is for [`Prepared::unpack`] of the same collective.
     pub(crate) fn finish(self) -> Result<Memory, Failed> {
-        Ok(self.0.finish()?)
+        Ok(self.0.wait()?)
     }
 }
 
 /// Why a collective failed.
 pub(crate) enum Failed {
     Comm(CommError),
-    Misfit(Misfit),
+    BufferMismatch(BufferMismatch),
 }
 
 impl From<CommError> for Failed {
@@ -90,9 +90,9 @@ impl From<CommError> for Failed {
     }
 }
 
-impl From<Misfit> for Failed {
-    fn from(e: Misfit) -> Self {
-        Failed::Misfit(e)
+impl From<BufferMismatch> for Failed {
+    fn from(e: BufferMismatch) -> Self {
+        Failed::BufferMismatch(e)
     }
 }
 
@@ -230,7 +230,7 @@ impl Prepared {
     }
 
     /// The call on its memory.
-    fn call<'x>(&self, memory: &'x mut Memory) -> Result<Call<'x>, Misfit> {
+    fn call<'x>(&self, memory: &'x mut Memory) -> Result<Call<'x>, BufferMismatch> {
         if let Kind::AllReduce(monoid) = self.kind {
             let mut bucket = Vec::with_capacity(self.to.len());
             for ((input, result), to) in memory.parts.iter_mut().zip(&self.to) {
@@ -240,25 +240,25 @@ impl Prepared {
                     Some(input) => Slot::Apart(Buf::from_bytes(input.bytes(), to.dtype)?, output),
                 });
             }
-            return Ok(Call::AllReduce { monoid, bucket });
+            return Ok(Call::all_reduce(monoid, bucket));
         }
-        let Some((input, result)) = memory.parts.first_mut() else { return Ok(Call::Barrier) };
+        let Some((input, result)) = memory.parts.first_mut() else { return Ok(Call::barrier()) };
         let dtype = self.from[0].dtype;
         let input = memory.sent.as_ref().or(input.as_ref()).map_or(&[][..], |t| t.bytes());
         let input = Buf::from_bytes(input, dtype)?;
         let output = BufMut::from_bytes(bytes_mut(memory.received.as_mut().unwrap_or(result)), dtype)?;
         Ok(match &self.kind {
-            Kind::AllReduce(_) => Call::Barrier,
-            Kind::Gather { counts, .. } => Call::AllGather { input, counts: counts.clone(), output },
+            Kind::AllReduce(_) => Call::barrier(),
+            Kind::Gather { counts, .. } => Call::all_gather(input, counts.clone(), output),
             Kind::Scatter { monoid, counts, .. } => {
-                Call::ReduceScatter { monoid: *monoid, input, counts: counts.clone(), output }
+                Call::reduce_scatter(*monoid, input, counts.clone(), output)
             }
             Kind::Permute(halo) => {
                 let (send, receive) = (halo.send.parts.clone(), halo.receive.parts.clone());
-                Call::Permute { input, send, output, receive }
+                Call::permute((input, send), (output, receive))
             }
             Kind::AllToAll { send, receive } => {
-                Call::AllToAll { input, send: send.counts.clone(), output, receive: receive.counts.clone() }
+                Call::all_to_all((input, send.counts.clone()), (output, receive.counts.clone()))
             }
         })
     }

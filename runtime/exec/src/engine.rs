@@ -270,7 +270,9 @@ impl Engine {
                 Ended::Kernel(source) => ExecError::Kernel { place, source },
                 Ended::Collective(Failed::Comm(source)) => ExecError::Comm { place, source },
                 Ended::Device(Lost(problem)) => ExecError::Device { place, problem },
-                Ended::Collective(Failed::Misfit(m)) => ExecError::Plan { place, problem: m.to_string() },
+                Ended::Collective(Failed::BufferMismatch(m)) => {
+                    ExecError::Plan { place, problem: m.to_string() }
+                }
             }
         })?;
         *at = None;

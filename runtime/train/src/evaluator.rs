@@ -6,7 +6,7 @@ use crate::devices::{Loaded, batch, compiled, load, prefetch, provide, remainder
 use crate::failure::Failure;
 use crate::metrics;
 use crate::project::Project;
-use crate::together::met;
+use crate::together::synchronized_stop;
 use crate::totals::Totals;
 use meshwright_core::Evaluation;
 use meshwright_diag::Sources;
@@ -74,7 +74,8 @@ impl Evaluator {
             done += program.examples;
             progress(done, records);
             let about = "the batch of an evaluation".into();
-            let stopped = met(cluster.processes(), about, stop.load(Ordering::Relaxed), failed)?;
+            let stopped =
+                synchronized_stop(cluster.processes(), about, stop.load(Ordering::Relaxed), failed)?;
             Ok(done < records && stopped)
         };
         if let Some(program) = &self.full {

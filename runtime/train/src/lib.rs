@@ -30,7 +30,7 @@ pub use failure::Failure;
 pub use inference::{EvalOptions, PredictOptions, evaluate, predict, read_checkpoint};
 pub use project::{Loaded, Project, ProjectOptions};
 pub use tensor::RawTensor;
-pub use together::settled;
+pub use together::agree_on_result;
 pub use trace::TraceOptions;
 pub use trainer::{Finished, Progress, TrainOptions, train};
 

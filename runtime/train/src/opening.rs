@@ -186,15 +186,11 @@ fn newest(run: &RunDir, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, F
 
 /// Tells all processes where the run stands: the first knows.
 pub(crate) fn standing(processes: &Processes, opened: Option<&Opened>) -> Result<Standing, Failure> {
-    // Numbers and texts always serialize.
-    let mine = opened.map(|o| serde_json::to_vec(&o.standing).unwrap_or_default());
-    if let (1, Some(opened)) = (processes.count(), opened) {
-        return Ok(opened.standing.clone());
-    }
-    let told = processes.spread("where the run stands".into(), mine.unwrap_or_default())?;
-    serde_json::from_slice(&told).map_err(|e| {
-        let message = format!("rank {} does not understand where the run stands: {e}", processes.rank());
-        Diagnostic::error(codes::E0526, message).help("start all ranks with the same binary").into()
+    let mine = opened.map(|o| o.standing.clone());
+    let told = processes.broadcast("the progress of the run".into(), mine)?;
+    told.ok_or_else(|| {
+        let message = "the first process does not know the progress of the run";
+        Diagnostic::error(codes::E0526, message).help("start all ranks with the same command line").into()
     })
 }
 

@@ -11,7 +11,7 @@ use crate::metrics::{self, Event};
 use crate::opening::{Needs, Opened, Standing, Written, standing};
 use crate::project::{Project, line_of};
 use crate::run_dir::MetricsLog;
-use crate::together::{guarded, met, same, settled};
+use crate::together::{abort_on_error, agree_on_result, check_same_configuration, synchronized_stop};
 use crate::trace::{Trace, TraceOptions};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{About, Cluster};
@@ -124,7 +124,7 @@ pub fn train(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Finished, Failure> {
-    guarded(&options.devices.processes, trained(project, sources, options, stop, progress))
+    abort_on_error(&options.devices.processes, trained(project, sources, options, stop, progress))
 }
 
 fn trained(
@@ -135,16 +135,16 @@ fn trained(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Finished, Failure> {
     let processes = &*options.devices.processes;
-    let needs = settled(processes, "what the run needs", Needs::of(project, sources, options))?;
-    same(processes, &needs.asked(project, sources, options))?;
+    let needs = agree_on_result(processes, "what the run needs", Needs::of(project, sources, options))?;
+    check_same_configuration(processes, &needs.asked(project, sources, options))?;
     let Needs { plan, set, test, examples } = needs;
     // A new run's folder is made when nothing can be wrong any more.
     let opened =
         processes.on_first("the run's folder".into(), || Opened::of(project, sources, options, &set))?;
-    let mut opened = settled(processes, "the run's folder", opened.transpose())?;
+    let mut opened = agree_on_result(processes, "the run's folder", opened.transpose())?;
     let standing = standing(processes, opened.as_ref())?;
     let ready = Ready::of((project, sources), options, &standing, plan, (&set, test, examples));
-    let ready = settled(processes, "the programs", ready)?;
+    let ready = agree_on_result(processes, "the programs", ready)?;
     let Ready { cluster, program, evaluator, schedule, from, mut losses } = ready;
     if standing.at.is_some() {
         let resumed = opened.as_mut().and_then(|o| o.resumed.take());
@@ -162,7 +162,7 @@ fn trained(
         opened.map(|o| Written::of(o, (project, sources), options, (&set, &program.plan), after)).transpose()
     })?;
     let written = written.transpose().map(|w| w.flatten().unwrap_or_default());
-    let Written { run: _run, log, store } = settled(processes, "the run's folder", written)?;
+    let Written { run: _run, log, store } = agree_on_result(processes, "the run's folder", written)?;
     let mut trace = match &options.trace {
         Some(t) => Some(Trace::start(t, &cluster, program.id, from + 1, processes)?),
         None => None,
@@ -387,7 +387,12 @@ impl Loop<'_> {
         // No value that `explain` shows: an error must not send its reader there.
         let what = format!("{}: whether to go on after step {step}", self.loss);
         let about = About { what: &what, line: self.line };
-        met(self.cluster.processes(), about, self.stop.load(Ordering::Relaxed), self.failed.take())
+        synchronized_stop(
+            self.cluster.processes(),
+            about,
+            self.stop.load(Ordering::Relaxed),
+            self.failed.take(),
+        )
     }
 
     fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, done: usize) {

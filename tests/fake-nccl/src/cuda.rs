@@ -19,11 +19,11 @@ const NOT_READY: c_int = 600;
 #[derive(Default)]
 pub(crate) struct Context {
     pub(crate) ordinal: c_int,
-    state: Mutex<State>,
+    state: Mutex<CudaState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CudaState {
     streams: Vec<Arc<Stream>>,
     /// What all later work waits for, that of streams yet to come included.
     gates: Vec<Arc<Moment>>,

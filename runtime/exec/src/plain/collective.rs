@@ -56,21 +56,19 @@ impl Request {
         let (mut send, mut receive) = (send.into_iter(), receive.into_iter());
         if let Ask::AllReduce(monoid) = self.ask {
             let bucket = send.zip(receive).map(|(i, o)| Slot::Apart(i, o)).collect();
-            return Call::AllReduce { monoid, bucket };
+            return Call::all_reduce(monoid, bucket);
         }
-        let (Some(input), Some(output)) = (send.next(), receive.next()) else { return Call::Barrier };
+        let (Some(input), Some(output)) = (send.next(), receive.next()) else { return Call::barrier() };
         match &self.ask {
-            Ask::AllReduce(_) => Call::Barrier,
-            Ask::AllGather(counts) => Call::AllGather { input, counts: counts.clone(), output },
+            Ask::AllReduce(_) => Call::barrier(),
+            Ask::AllGather(counts) => Call::all_gather(input, counts.clone(), output),
             Ask::ReduceScatter(monoid, counts) => {
-                Call::ReduceScatter { monoid: *monoid, input, counts: counts.clone(), output }
+                Call::reduce_scatter(*monoid, input, counts.clone(), output)
             }
             Ask::AllToAll(send, receive) => {
-                Call::AllToAll { input, send: send.clone(), output, receive: receive.clone() }
+                Call::all_to_all((input, send.clone()), (output, receive.clone()))
             }
-            Ask::Permute(send, receive) => {
-                Call::Permute { input, send: send.clone(), output, receive: receive.clone() }
-            }
+            Ask::Permute(send, receive) => Call::permute((input, send.clone()), (output, receive.clone())),
         }
     }
 }

@@ -322,7 +322,7 @@ impl<B: Plain> PlainProgram<B> {
         let failed = |e| Ended::Collective(Failed::Comm(e));
         match flying {
             Flying::Device(started) => {
-                let memory = started.finish().map_err(failed)?;
+                let memory = started.wait().map_err(failed)?;
                 for (piece, pinned) in request.receive.iter().zip(memory.receive) {
                     if let (Some(home), Some(pinned)) = (piece.home, pinned) {
                         self.interpreter.register_tensor_to_device(home.id(), B::unpin(pinned, device));
@@ -330,7 +330,7 @@ impl<B: Plain> PlainProgram<B> {
                 }
             }
             Flying::Host(started) => {
-                let memory = started.finish().map_err(failed)?;
+                let memory = started.wait().map_err(failed)?;
                 for (piece, tensor) in request.receive.iter().zip(memory.receive) {
                     if let Some(home) = piece.home {
                         let host = to_host(&tensor, piece.dtype, &piece.shape);

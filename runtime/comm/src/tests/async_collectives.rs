@@ -1,4 +1,4 @@
-//! A collective in flight that is given up, and devices that do not agree.
+//! An asynchronous collective that is cancelled, and devices that do not agree.
 
 use super::{errors, millis, on_all, tag, world};
 use crate::{BufMut, Call, Collectives, CommError, Slot, Tag, Timeouts, Transport};
@@ -6,7 +6,7 @@ use meshwright_plan::Monoid;
 
 #[expect(clippy::ptr_arg, reason = "the owner is a `Vec`")]
 fn sum(b: &mut Vec<f32>) -> Call<'_> {
-    Call::AllReduce { monoid: Monoid::Sum, bucket: vec![Slot::InPlace(BufMut::new(b))] }
+    Call::all_reduce(Monoid::Sum, vec![Slot::InPlace(BufMut::new(b))])
 }
 
 #[test]
@@ -22,10 +22,10 @@ fn a_dropped_handle_withdraws_for_all() {
         if t.rank() == 2 {
             std::thread::sleep(millis(100));
         }
-        t.start(&group, &tag(0), vec![1f32; 100_000], sum)?.finish().map(drop)
+        t.start(&group, &tag(0), vec![1f32; 100_000], sum)?.wait().map(drop)
     });
     let [a, _, c] = errors(results).try_into().unwrap();
-    assert!(matches!(&a, CommError::Withdrawn { rank: 1, .. }), "{a}");
+    assert!(matches!(&a, CommError::Cancelled { rank: 1, .. }), "{a}");
     assert_eq!(a, c);
 }
 
