@@ -5,14 +5,15 @@
 //!
 //! **Size** is that of the greater of a device's two buffers, as in nccl-tests: the result of an all-gather, the input of
 //! a reduce-scatter, either buffer of the others. **Algorithm bandwidth** is size over time. **Bus bandwidth** multiplies it
-//! by what the collective must move at least for each byte of a buffer ([`bus_factor`]), so that it can be compared
+//! by what the collective must move at least for each byte of a buffer ([`crate::CollectiveKind::bus_factor`]), so that it can
+//! be compared
 //! between collectives and numbers of devices, and with what the hardware gives.
 
 mod device;
 mod job;
 
 pub use device::Timings;
-pub use job::{BenchJob, DTYPES, KINDS, MONOIDS, bus_factor};
+pub use job::{BenchJob, DTYPES, KINDS, MONOIDS};
 
 use crate::{Collectives, CommError, Group, Tag, Transport};
 use device::measure;
@@ -69,7 +70,7 @@ impl Measured {
 
     /// Bytes a second that a link must have carried at least.
     pub fn bus_bandwidth(&self) -> f64 {
-        self.algorithm_bandwidth() * bus_factor(self.job.kind, self.members)
+        self.algorithm_bandwidth() * self.job.kind.bus_factor(self.members)
     }
 }
 

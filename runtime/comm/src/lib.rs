@@ -20,7 +20,6 @@ mod faults;
 pub mod fold;
 pub mod gpu;
 mod group;
-mod kind;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod names;
@@ -41,7 +40,7 @@ pub use collectives::Collectives;
 pub use error::{CommError, Mismatch, MismatchSide, Missing};
 pub use faults::{FaultInjector, InjectedFault};
 pub use group::{Group, NotAGroup};
-pub use kind::CollectiveKind;
+pub use meshwright_plan::CollectiveKind;
 pub use names::{CallName, Tag};
 pub use signature::{Layout, Part};
 pub use started::Started;

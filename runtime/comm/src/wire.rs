@@ -68,3 +68,24 @@ pub fn decode_head<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Malf
         [theirs, ..] => Err(Malformed::Version { theirs: *theirs }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_message_is_an_error() {
+        let bytes = encode(&(7usize, vec!["a".to_string(), "bc".into()], Some(1.5f64)));
+        type Read = (usize, Vec<String>, Option<f64>);
+        assert!(decode::<Read>(&bytes).is_ok());
+        assert_eq!(decode::<Read>(&[]), Err(Malformed::Empty));
+        assert_eq!(decode::<Read>(&[VERSION + 1, 7]), Err(Malformed::Version { theirs: VERSION + 1 }));
+        for end in 1..bytes.len() {
+            assert!(matches!(decode::<Read>(&bytes[..end]), Err(Malformed::Encoding(_))), "{end}");
+        }
+        // A length of which nothing is there takes no memory.
+        assert!(decode::<Vec<u64>>(&[VERSION, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
+        let (head, rest) = decode_head::<u8>(&[VERSION, 3, 9, 9]).unwrap_or_default();
+        assert_eq!((head, rest), (3, &[9, 9][..]));
+    }
+}

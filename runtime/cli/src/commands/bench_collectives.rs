@@ -329,7 +329,7 @@ fn head(transport: &'static str, mesh: &Mesh, cores: usize) -> Object {
 }
 
 fn line(m: &Measured) -> Object {
-    let redop = m.job.folds().then(|| m.job.monoid.name());
+    let redop = m.job.kind.folds().then(|| m.job.monoid.name());
     object([
         ("event", "collective".into()),
         ("op", m.job.kind.name().into()),
@@ -375,7 +375,7 @@ fn row(m: &Measured) -> String {
         &m.bytes().to_string(),
         &m.elements.to_string(),
         m.job.dtype.name(),
-        if m.job.folds() { m.job.monoid.name() } else { "-" },
+        if m.job.kind.folds() { m.job.monoid.name() } else { "-" },
         &format!("{:.1}", micros(m.median)),
         &format!("{:.1}", micros(m.least)),
         &format!("{:.2}", m.algorithm_bandwidth() / 1e9),

@@ -54,11 +54,6 @@ impl BenchJob {
         }
     }
 
-    /// Whether results are folds.
-    pub fn folds(&self) -> bool {
-        matches!(self.kind, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter)
-    }
-
     /// Why it cannot be measured, if so.
     pub fn problem(&self) -> Option<String> {
         if self.kind == CollectiveKind::Barrier {
@@ -67,19 +62,9 @@ impl BenchJob {
         if !DTYPES.contains(&self.dtype) || !MONOIDS.contains(&self.monoid) {
             return Some(format!("{} of {} is not measured", self.monoid, self.dtype));
         }
-        if self.folds() && !can_fold(self.monoid, self.dtype) {
+        if self.kind.folds() && !can_fold(self.monoid, self.dtype) {
             return Some(format!("there is no {} of {}", self.monoid, self.dtype));
         }
         None
-    }
-}
-
-/// Bytes that a device must send, or receive, for each byte of size (nccl-tests, `doc/PERFORMANCE.md`).
-pub fn bus_factor(kind: CollectiveKind, members: usize) -> f64 {
-    let others = (members as f64 - 1.0) / members as f64;
-    match kind {
-        CollectiveKind::AllReduce => 2.0 * others,
-        CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => others,
-        CollectiveKind::Permute | CollectiveKind::Broadcast | CollectiveKind::Barrier => 1.0,
     }
 }

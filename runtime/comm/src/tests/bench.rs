@@ -1,7 +1,7 @@
 //! The benchmark: that it counts wrong elements, and what it derives from times.
 
 use super::millis;
-use crate::bench::{BenchJob, DTYPES, KINDS, MONOIDS, Measured, bus_factor, run, run_end, sizes};
+use crate::bench::{BenchJob, DTYPES, KINDS, MONOIDS, Measured, run, run_end, sizes};
 use crate::{CollectiveKind, CommError, FaultInjector, InjectedFault, Timeouts, Transport, World};
 use meshwright_plan::{DType, Monoid};
 
@@ -70,11 +70,11 @@ fn bus_bandwidth_is_algorithm_bandwidth_times_the_factor() {
         let [m] = measured(4, &[job(kind, Monoid::Sum, DType::F64, 1 << 16)])[..] else { panic!() };
         assert!(m.algorithm_bandwidth() > 0.0);
         assert_eq!(m.algorithm_bandwidth(), m.bytes() as f64 / m.median.as_secs_f64());
-        assert_eq!(m.bus_bandwidth(), m.algorithm_bandwidth() * bus_factor(kind, 4));
+        assert_eq!(m.bus_bandwidth(), m.algorithm_bandwidth() * kind.bus_factor(4));
     }
-    let factors = KINDS.map(|kind| bus_factor(kind, 4));
+    let factors = KINDS.map(|kind| kind.bus_factor(4));
     assert_eq!(factors, [1.5, 0.75, 0.75, 0.75, 1.0, 1.0]);
-    assert_eq!(bus_factor(CollectiveKind::AllReduce, 1), 0.0);
+    assert_eq!(CollectiveKind::AllReduce.bus_factor(1), 0.0);
 }
 
 #[test]

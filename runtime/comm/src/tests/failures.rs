@@ -2,8 +2,8 @@
 
 use super::{errors, millis, on_all, on_all_that_live, tag, world};
 use crate::{
-    Buf, BufMut, Call, Collectives, CommError, FaultInjector, Group, InjectedFault, Part, Slot, Tag,
-    Timeouts, Transport,
+    Buf, BufMut, Call, CollectiveKind, Collectives, CommError, FaultInjector, Group, InjectedFault, Layout,
+    Part, Slot, Tag, Timeouts, Transport,
 };
 use meshwright_plan::Monoid;
 use std::time::{Duration, Instant};
@@ -350,4 +350,24 @@ fn bad_arguments_are_errors_of_the_caller() {
         refuse(group, Call::permute((input, send), (output, receive)));
     }
     assert!(Group::new([0, 1, 0], 0).is_err() && Group::new([1, 2], 0).is_err());
+}
+
+/// Whatever is put together by hand is refused where two members would write to the same place, or nothing says what to write.
+#[test]
+fn layouts_that_no_collective_has_are_refused() {
+    let mut t = crate::World::new(2, Timeouts::for_tests()).remove(0);
+    let group = world(&t);
+    let (a, mut b) = ([1f32; 4], [0f32; 4]);
+    for (monoid, root, send, receive) in [
+        (None, None, Layout::Whole, Layout::Whole),
+        (None, Some(0), Layout::Whole, Layout::Pieces(vec![4, 0].into())),
+        (Some(Monoid::Sum), Some(0), Layout::Whole, Layout::Whole),
+        (Some(Monoid::Sum), None, Layout::Whole, Layout::Pieces(vec![4, 0].into())),
+        (Some(Monoid::Sum), None, Layout::Parts([].into()), Layout::Whole),
+    ] {
+        let slots = vec![Slot::Apart(Buf::new(&a), BufMut::new(&mut b))];
+        let call = Call { kind: CollectiveKind::Permute, monoid, root, send, receive, slots };
+        let result = t.call(&group, &tag(0), call);
+        assert!(matches!(&result, Err(CommError::InvalidCall { rank: 0, .. })), "{result:?}");
+    }
 }
