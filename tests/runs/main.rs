@@ -19,6 +19,7 @@ mod mpirun;
 mod nccl;
 mod optimizers;
 mod overlap;
+mod pages;
 mod planning;
 mod processes;
 mod resume;

@@ -59,7 +59,7 @@ fn attribute(g: &Graph, n: &Node) -> String {
     }
 }
 
-/// An SPMD program: every version with its placement.
+/// An SPMD program: every copy with its placement, and for ops what was decided.
 pub fn spmd(s: &Spmd) -> String {
     let mut out = String::new();
     let g = &s.step.graph;
@@ -78,6 +78,10 @@ pub fn spmd(s: &Spmd) -> String {
             Instr::Reshard { cause, .. } if !cause.because.is_empty() => {
                 format!("  because {}", cause.because)
             }
+            Instr::Op { .. } => match s.decisions.get(&v.value).filter(|d| !d.loops.is_empty()) {
+                Some(d) => format!("  // {}", d.describe(&g.dims, &s.mesh)),
+                None => String::new(),
+            },
             _ => String::new(),
         };
         let _ = writeln!(out, "@{} = {what}: {} {place}{because}", instr.out().0, g.describe(v.value));

@@ -93,7 +93,7 @@ impl Console {
         }
         self.processes.abort("it failed");
         std::thread::sleep(LAST_WORDS);
-        end_all(code);
+        stop::end_all(code);
     }
 
     /// Whether reports are JSON.

@@ -4,11 +4,11 @@ use std::io;
 
 /// Exit code of success.
 pub(crate) const SUCCESS: u8 = 0;
-/// Exit code of anything diagnosed.
+/// Exit code of a reported error.
 pub(crate) const DIAGNOSED: u8 = 1;
 /// Exit code of a command line that makes no sense.
 pub(crate) const USAGE: u8 = 2;
-/// Exit code of a mistake of Meshwright itself.
+/// Exit code of a bug in Meshwright.
 pub(crate) const INTERNAL: u8 = 101;
 /// Exit code of a run that Ctrl-C ended.
 pub(crate) const INTERRUPTED: u8 = 130;

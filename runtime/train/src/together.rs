@@ -74,7 +74,10 @@ pub(crate) fn abort_on_error<T>(processes: &Processes, ended: Result<T, Failure>
 /// # Errors
 ///
 /// E0526, the same on all processes, with the first name whose value differs, and by how much.
-pub(crate) fn same(processes: &Processes, mine: &BTreeMap<String, String>) -> Result<(), Failure> {
+pub(crate) fn check_same_configuration(
+    processes: &Processes,
+    mine: &BTreeMap<String, String>,
+) -> Result<(), Failure> {
     if processes.count() == 1 {
         return Ok(());
     }

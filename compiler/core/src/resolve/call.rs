@@ -378,5 +378,5 @@ fn over_dims_form(name: &str, args: usize) -> String {
 
 /// What this version cannot do yet.
 pub(super) fn not_yet(what: &str, at: Span) -> Diagnostic {
-    Diagnostic::error(codes::E0190, format!("{what} is not built yet")).at(at, "not in this version")
+    Diagnostic::error(codes::E0190, format!("{what} is not implemented yet")).at(at, "not in this version")
 }

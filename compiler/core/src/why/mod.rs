@@ -172,8 +172,7 @@ impl Teller<'_> {
 
     /// The axes that the rules give a dim of a value.
     fn ruled(&self, id: Id, dim: Dim) -> Vec<Axis> {
-        let reasons = self.spmd.reasons.get(&id).into_iter().flatten();
-        let said = reasons.filter_map(|r| match r {
+        let said = self.spmd.reasons(id).iter().filter_map(|r| match r {
             Reason::Rules { said, .. } => said.splits.get(&dim),
             _ => None,
         });
@@ -191,7 +190,7 @@ impl Teller<'_> {
             let text = format!("`{}` folds it away", g.node(id).op.name());
             facts.push(Fact { kind: "folded", text, rule: None });
         }
-        for reason in self.spmd.reasons.get(&id).into_iter().flatten() {
+        for reason in self.spmd.reasons(id) {
             self.facts(id, dim, reason, &mut facts, &mut next);
         }
         chain.push(Link {
@@ -290,6 +289,17 @@ impl Teller<'_> {
                             gather / size
                         )
                     }
+                    Refusal::Downstream(after, gather) => {
+                        let size = mesh.size(*axis).max(1) as u64;
+                        format!(
+                            "the sums of what follows from it would move {} B, gathering it once {} B",
+                            after / size,
+                            gather / size
+                        )
+                    }
+                    Refusal::Gradient => {
+                        "the parameter is not stored so, and gathering its gradient moves less than gathering its update".into()
+                    }
                     Refusal::Parameter => {
                         "that is how a parameter is stored, and it ends where values begin".into()
                     }
@@ -312,6 +322,19 @@ impl Teller<'_> {
                 };
                 say("renamed", format!("it is `{}` {called}", self.describe(*operand)));
                 next.push((*operand, on));
+            }
+            Reason::Scattered { splits, reduce, gather } => {
+                let over = splits.get(&dim).map(|axes| quoted(&self.axis_names(axes)));
+                let over = over.map_or("whole".to_string(), |axes| format!("split over {axes}"));
+                say(
+                    "scattered",
+                    format!(
+                        "it is stored split, and each device adds into its own shard: gathering the operands moves {} B, reducing the whole gradient {} B; `{}` is {over}",
+                        gather / 4,
+                        reduce / 4,
+                        name(dim),
+                    ),
+                );
             }
             Reason::Rematerializable => {
                 say(

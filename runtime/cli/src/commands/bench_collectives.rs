@@ -278,7 +278,7 @@ fn jobs(args: &BenchCollectivesArgs, devices: usize) -> Result<Vec<BenchJob>, St
             };
             if let Some(problem) = job.problem() {
                 return Err(Stop::Usage(format!(
-                    "{}: {problem}: take another --redop or --type",
+                    "{}: {problem}: take another --redop or --dtype",
                     kind.name()
                 )));
             }
