@@ -1,10 +1,10 @@
 //! Timing of whole training steps with data in memory.
 
+use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::devices::{Devices, Loaded, compiled, load, start};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::session::common;
-use crate::together::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};

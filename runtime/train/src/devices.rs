@@ -1,11 +1,11 @@
 //! The devices of a project with its programs loaded, and batches on their way to them.
 
 use crate::checkpoint::Checkpoint;
+use crate::consensus::agree_on_result;
 use crate::data::{self, Dataset, Places, Prefetch};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::tensor::RawTensor;
-use crate::together::agree_on_result;
 use meshwright_comm::Timeouts;
 use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Sources, codes};

@@ -1,12 +1,12 @@
 //! Losses and metrics over a whole data set: full batches on one program, the remainder on another, accumulated so that
 //! the result does not depend on the batch size.
 
+use crate::consensus::synchronized_stop;
 use crate::data::Dataset;
 use crate::devices::{Loaded, batch, compiled, load, prefetch, provide, remainder};
 use crate::failure::Failure;
 use crate::metrics;
 use crate::project::Project;
-use crate::together::synchronized_stop;
 use crate::totals::Totals;
 use meshwright_core::Evaluation;
 use meshwright_diag::Sources;

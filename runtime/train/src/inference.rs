@@ -1,6 +1,7 @@
 //! `eval` and `predict`: a checkpoint on any mesh, without training.
 
 use crate::checkpoint::{Checkpoint, Store, read_file};
+use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
 use crate::devices::{Devices, batch, compiled, dataset, load, provide, remainder, restore, start};
 use crate::evaluator::Evaluator;
@@ -9,7 +10,6 @@ use crate::metrics;
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
 use crate::session::common;
-use crate::together::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::totals::Totals;
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
 use meshwright_exec::{Cluster, HostData, HostTensor, ProgramId};

@@ -1,6 +1,7 @@
 //! The training loop: batches in, steps, evaluation each epoch, checkpoints, events out.
 
 use crate::checkpoint::{EpochLosses, Meta, Store};
+use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration, synchronized_stop};
 use crate::data::{Dataset, Schedule};
 use crate::devices::{Loaded, batch, hold_rest, init_all, load, prefetch, provide, restore, snapshot, start};
 use crate::evaluator::{Evaluator, data_failed};
@@ -9,7 +10,6 @@ use crate::metrics::{self, Event};
 use crate::project::{Project, line_of};
 use crate::run_dir::MetricsLog;
 use crate::session::{Requirements, Session, StartPoint, Written, start_point};
-use crate::together::{abort_on_error, agree_on_result, check_same_configuration, synchronized_stop};
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
 use meshwright_diag::{Diagnostic, Sources, codes};

@@ -22,7 +22,7 @@ impl Meeting {
     }
 
     /// Writes a message, which others see whole or not at all.
-    pub(crate) fn put(&self, name: &str, bytes: &[u8]) {
+    pub(crate) fn offer(&self, name: &str, bytes: &[u8]) {
         let half = self.directory.join(format!(".{name}.{}", self.me));
         if std::fs::write(&half, bytes).is_ok() {
             let _ = std::fs::rename(&half, self.directory.join(name));
@@ -43,7 +43,7 @@ impl Meeting {
         }
     }
 
-    pub(crate) fn forget(&self, name: &str) {
+    pub(crate) fn discard(&self, name: &str) {
         let _ = std::fs::remove_file(self.directory.join(name));
     }
 

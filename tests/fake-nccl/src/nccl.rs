@@ -110,7 +110,7 @@ fn later(comm: &Arc<Comm>, work: impl FnOnce(&Arc<Comm>) + Send + 'static) -> c_
 /// All members say who they are.
 fn meet(comm: &Arc<Comm>) {
     let said = format!("{} {} {}", comm.members, comm.gpu, std::process::id());
-    comm.meeting.put(&format!("init.{}", comm.me), said.as_bytes());
+    comm.meeting.offer(&format!("init.{}", comm.me), said.as_bytes());
     let mut gpus = Vec::new();
     for member in 0..comm.members {
         let Some(bytes) = comm.meeting.get(&format!("init.{member}"), || comm.ended()) else { return };
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn ncclCommSplit(
         if !comm.blocking {
             std::thread::sleep(Duration::from_micros(300));
         }
-        comm.meeting.put(&format!("split.{number}.{}", comm.me), format!("{color} {key}").as_bytes());
+        comm.meeting.offer(&format!("split.{number}.{}", comm.me), format!("{color} {key}").as_bytes());
         let mut members = Vec::new();
         for member in 0..comm.members {
             let name = format!("split.{number}.{member}");

@@ -220,7 +220,7 @@ impl Comm {
         let now: Vec<String> = ops.iter().filter_map(own).collect();
         if !now.is_empty() {
             let before = std::mem::replace(&mut lock(&self.state).written, now);
-            before.iter().for_each(|name| self.meeting.forget(name));
+            before.iter().for_each(|name| self.meeting.discard(name));
         }
     }
 
@@ -233,8 +233,8 @@ impl Comm {
         }
         match op.what {
             What::Receive => {}
-            What::Send => self.meeting.put(name, &message),
-            _ => self.meeting.put(&format!("{name}.{}", self.me), &message),
+            What::Send => self.meeting.offer(name, &message),
+            _ => self.meeting.offer(&format!("{name}.{}", self.me), &message),
         }
     }
 
@@ -257,7 +257,7 @@ impl Comm {
             What::Send => return Some(()),
             What::Receive => {
                 write(0, &self.message(op, name, op.peer as usize)?);
-                self.meeting.forget(name);
+                self.meeting.discard(name);
                 return Some(());
             }
             _ => {}

@@ -437,7 +437,7 @@ impl Engine {
     }
 
     /// The handle of a collective goes. One that runs must have ended: see [`Engine::stopped`].
-    pub(super) fn forget(&mut self, serial: Serial) {
+    pub(super) fn remove(&mut self, serial: Serial) {
         if let Some(op) = self.ops.remove(&serial)
             && let Some(group) = self.groups.get_mut(&op.key.members)
         {

@@ -141,7 +141,7 @@ pub(super) fn release(
     } else {
         engine.waits = None;
     }
-    engine.forget(serial);
+    engine.remove(serial);
     result
 }
 

@@ -134,7 +134,7 @@ impl Gpu {
     }
 
     /// Frees an event.
-    pub(super) fn forget(&self, event: DeviceEvent) {
+    pub(super) fn destroy_event(&self, event: DeviceEvent) {
         // SAFETY: events are given back once, and the driver frees them after their last use. Nothing can be done about a
         // failure.
         let _ = unsafe { (self.f.event_destroy)(event.0) };

@@ -496,7 +496,7 @@ impl Drop for Inner {
         let left = queue.into_iter().flat_map(|op| op.ready.into_iter().chain([op.done]));
         let events: Vec<DeviceEvent> = left.chain(std::mem::take(&mut state.spare)).collect();
         drop(state);
-        events.into_iter().for_each(|event| self.gpu.forget(event));
+        events.into_iter().for_each(|event| self.gpu.destroy_event(event));
     }
 }
 
