@@ -49,7 +49,7 @@ impl Meeting {
 
     /// This member needs the directory no more; the last one removes it.
     pub(crate) fn leave(&self, members: usize) {
-        self.put(&format!("left.{}", self.me), &[]);
+        self.offer(&format!("left.{}", self.me), &[]);
         if (0..members).all(|m| self.directory.join(format!("left.{m}")).exists()) {
             let _ = std::fs::remove_dir_all(&self.directory);
         }
