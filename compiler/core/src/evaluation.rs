@@ -4,7 +4,7 @@
 use crate::program::{LossDecl, Program};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Outcome, codes};
-use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Kind, Role};
+use meshwright_ops::{F64Tensor, Fold, Graph, Id, InputOpKind, Kind, Role, Source};
 use meshwright_plan::{Dim, Monoid};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -72,7 +72,7 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
         let n = g.node(id);
         let leaf = n.op.kind();
         let i = id.0 as usize;
-        let random = n.op.name() == "random";
+        let random = leaf == Kind::Rematerializable(Source::Random);
         on_input[i] = matches!(leaf, Kind::Input(InputOpKind::Input { .. }))
             || (random && example.is_some_and(|d| n.ty.has(d)))
             || n.inputs.iter().any(|x| on_input[x.0 as usize]);
@@ -158,12 +158,15 @@ fn how(g: &Graph, id: Id, example: Option<Dim>) -> Option<Accumulate> {
     let n = g.node(id);
     let example = example?;
     let roles = n.op.roles(&g.input_types(id), &n.ty);
-    match (roles.get(example)?.role, n.op.name()) {
-        (Role::Reduction(Monoid::Sum), "mean") => Some(Accumulate::Mean),
-        // Other ops that add along the dim do not add all of it: `x[batch = 0]` picks from each batch.
-        (Role::Reduction(Monoid::Sum), "sum" | "contract") => Some(Accumulate::Sum),
-        (Role::Reduction(Monoid::Max), "max") => Some(Accumulate::Max),
-        (Role::Reduction(Monoid::Min), "min") => Some(Accumulate::Min),
+    if !matches!(roles.get(example)?.role, Role::Reduction(_)) {
+        return None;
+    }
+    // Other ops that add along the dim do not add all of it: `x[batch = 0]` picks from each batch.
+    match n.op.kind() {
+        Kind::Reduction(Fold::Mean) => Some(Accumulate::Mean),
+        Kind::Reduction(Fold::By(Monoid::Sum)) | Kind::Contraction => Some(Accumulate::Sum),
+        Kind::Reduction(Fold::By(Monoid::Max)) => Some(Accumulate::Max),
+        Kind::Reduction(Fold::By(Monoid::Min)) => Some(Accumulate::Min),
         _ => None,
     }
 }

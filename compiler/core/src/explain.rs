@@ -167,7 +167,7 @@ fn line(line_of: &LineOf, span: Span) -> u32 {
 /// bears it; of an update, what the step keeps.
 pub(crate) fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
     let n = g.node(id);
-    if n.origin.name.is_empty() || matches!(n.op.kind(), Kind::Rematerializable) {
+    if n.origin.name.is_empty() || matches!(n.op.kind(), Kind::Rematerializable(_)) {
         return None;
     }
     let named = match n.origin.phase {

@@ -4,9 +4,9 @@
 //! Each pass takes a step graph and returns an equal one. Values keep the origin of what they replace.
 
 use crate::step_graph::StepGraph;
-use meshwright_ops::{Add, Const, Contract, ExpandWhen, F64Tensor, Graph, Id, Kind, Node};
+use meshwright_ops::{Add, Class, Const, Contract, ExpandWhen, Graph, Id, Kind, Node, Op};
 use meshwright_plan::{DType, Dim};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Rebuilds a graph value by value: `make` is given the new graph, the old node with operands renumbered, and its old id.
@@ -73,18 +73,16 @@ pub fn expand(step: &StepGraph, split: &dyn Fn(&Graph, Id, &[Dim]) -> bool) -> S
 /// Computes what is known: scalars of constants, factors of 1, several constant factors of one product.
 pub fn constants(step: &StepGraph) -> StepGraph {
     rebuild(step, |g, node, _| {
-        let known: Vec<Option<f64>> = node.inputs.iter().map(|i| constant(g, *i)).collect();
+        let known: Vec<Option<f64>> = node.inputs.iter().map(|i| g.constant_value(*i)).collect();
         let scalar = node.ty.dims.is_empty() && (node.ty.dtype.is_float() || node.ty.dtype.is_int());
         if scalar
             && !known.is_empty()
-            && known.iter().all(Option::is_some)
-            && node.op.expand_when() == ExpandWhen::Never
+            && let Some(x) = known.iter().copied().collect::<Option<Vec<f64>>>()
+            && let Some(value) = node.folded(&x)
         {
-            let x: Vec<F64Tensor> = known.iter().flatten().map(|v| F64Tensor::new([], vec![*v])).collect();
-            let value = node.op.oracle(&x.iter().collect::<Vec<_>>(), &node.ty).data[0];
             return g.op(Const::new(value, node.ty.dtype), &[]);
         }
-        if node.op.name() == "contract" && known.iter().any(Option::is_some) {
+        if node.op.kind() == Kind::Contraction && known.iter().any(Option::is_some) {
             return product(g, node, &known);
         }
         g.push(node)
@@ -106,27 +104,21 @@ fn product(g: &mut Graph, node: Node, known: &[Option<f64>]) -> Id {
     g.push(Node { op: Arc::new(Contract { out: node.ty.dims.clone() }), inputs: rest, ..node })
 }
 
-fn constant(g: &Graph, id: Id) -> Option<f64> {
-    let n = g.node(id);
-    let is_const = n.op.name() == "const" && n.ty.dims.is_empty();
-    is_const.then(|| n.op.oracle(&[], &n.ty).data[0])
-}
-
-/// What tells computations apart: op and type in words, operands, dtype, phase, path.
-type Computation = (String, Vec<Id>, DType, u8, Arc<str>);
+/// What tells computations apart: op, operands, dtype, class, path.
+type Computation = (Arc<dyn Op>, Vec<Id>, DType, Class, Arc<str>);
 
 /// Merges equal computations. With `paths`, only those of one path: a layout that has rules for paths may place equal
 /// computations differently.
 pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
-    let mut seen: BTreeMap<Computation, Id> = BTreeMap::new();
+    // Only asked for what is in it, never for its order.
+    let mut seen: HashMap<Computation, Id> = HashMap::new();
     rebuild(step, |g, node, _| {
-        // A gradient is where rules for gradients speak. Leaves that are equal are one: their text names what they are.
+        // A gradient is where rules for gradients apply. Program inputs that are equal are one.
         if matches!(node.op.kind(), Kind::Gradient) {
             return g.push(node);
         }
         let path = if paths && !node.ty.dims.is_empty() { node.origin.path.clone() } else { "".into() };
-        let key =
-            (format!("{:?}", node.op), node.inputs.clone(), node.ty.dtype, node.origin.class as u8, path);
+        let key = (node.op.clone(), node.inputs.clone(), node.ty.dtype, node.origin.class, path);
         if let Some(id) = seen.get(&key) {
             return *id;
         }

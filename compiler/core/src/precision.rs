@@ -54,7 +54,7 @@ fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
     }
     let anywhere = matches!(
         node.op.kind(),
-        Kind::Rematerializable | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber)
+        Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber)
     );
     let origin = if to == DType::BF16 && !anywhere { &node.origin } else { reader };
     let name = if node.origin.name.is_empty() { node.op.name() } else { &node.origin.name };
@@ -130,7 +130,7 @@ fn forward(g: &Graph, id: Id, natures: &[PrecisionClass]) -> (PrecisionClass, Op
         (Kind::Input(InputOpKind::State { .. } | InputOpKind::OptimizerState { .. }), _) => {
             (PrecisionClass::Wide, None)
         }
-        (Kind::Input(_) | Kind::Rematerializable, _) => (PrecisionClass::Neutral, None),
+        (Kind::Input(_) | Kind::Rematerializable(_), _) => (PrecisionClass::Neutral, None),
         (_, Precision::Full) => (PrecisionClass::Wide, Some(DType::F32)),
         (_, Precision::Sums) => (PrecisionClass::Wide, None),
         (_, Precision::Products) => {

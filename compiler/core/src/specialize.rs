@@ -4,7 +4,7 @@
 //! that the other branch is dead code. Values keep their ids; those that are nothing but another value are left unused.
 
 use crate::program::Program;
-use meshwright_ops::{Const, Expand, F64Tensor, Graph, Id, Kind};
+use meshwright_ops::{Const, Expand, Graph, Id, Kind, Source};
 use std::sync::Arc;
 
 /// The program as it is in training steps, or in evaluation and prediction.
@@ -23,7 +23,8 @@ pub fn specialized(program: &Program, training: bool) -> Program {
 /// Decides every choice; gives for each value the one that it is now. `None` where nothing speaks of `training`.
 fn decide(g: &mut Graph, training: bool) -> Option<Vec<Id>> {
     let ids: Vec<Id> = g.ids().collect();
-    ids.iter().find(|i| g.node(**i).op.name() == "training")?;
+    let training_value = Kind::Rematerializable(Source::Training);
+    ids.iter().find(|i| g.node(**i).op.kind() == training_value)?;
     let mut same = ids.clone();
     // What is known only because `training` is, and its number.
     let mut known: Vec<Option<f64>> = vec![None; ids.len()];
@@ -34,9 +35,9 @@ fn decide(g: &mut Graph, training: bool) -> Option<Vec<Id>> {
         }
         let node = g.node(id).clone();
         let decided = |x: &Id| known[x.0 as usize];
-        if node.op.name() == "training" {
+        if node.op.kind() == training_value {
             known[i] = Some(f64::from(u8::from(training)));
-        } else if node.op.name() == "where"
+        } else if node.op.kind() == Kind::Select
             && let Some(c) = decided(&node.inputs[0])
         {
             let branch = node.inputs[if c != 0.0 { 1 } else { 2 }];
@@ -62,15 +63,10 @@ fn decide(g: &mut Graph, training: bool) -> Option<Vec<Id>> {
 /// The number of a scalar whose operands are all numbers.
 fn folded(g: &Graph, id: Id, known: &[Option<f64>]) -> Option<f64> {
     let node = g.node(id);
-    let number = |x: &Id| {
-        let n = g.node(*x);
-        let constant = n.op.name() == "const" && n.ty.dims.is_empty();
-        known[x.0 as usize].or_else(|| constant.then(|| n.op.oracle(&[], &n.ty).data[0]))
-    };
-    if matches!(node.op.kind(), Kind::Input(_) | Kind::Gradient) || node.ty.dtype.is_pair() {
+    let number = |x: &Id| known[x.0 as usize].or_else(|| g.constant_value(*x));
+    if node.op.kind() == Kind::Gradient {
         return None;
     }
     let x: Vec<f64> = node.inputs.iter().map(number).collect::<Option<_>>()?;
-    let x: Vec<F64Tensor> = x.into_iter().map(|v| F64Tensor::new([], vec![v])).collect();
-    node.op.oracle(&x.iter().collect::<Vec<_>>(), &node.ty).data.first().copied()
+    node.folded(&x)
 }

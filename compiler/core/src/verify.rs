@@ -201,7 +201,7 @@ fn op(
     let mut want =
         Placement::split(loops.iter().filter(|(d, _)| node.ty.has(**d)).map(|(d, a)| (*d, a.clone())));
     want.partial = partial;
-    if matches!(node.op.kind(), Kind::Rematerializable) {
+    if matches!(node.op.kind(), Kind::Rematerializable(_)) {
         // What can be made anywhere can be made of any range.
         want.windows = version.placement.windows.clone();
     }

@@ -1,6 +1,6 @@
 //! The graph of one program: values in order of definition, each made by one op.
 
-use crate::{Op, OpError, Type};
+use crate::{Kind, Op, OpError, Source, Type};
 use meshwright_diag::Span;
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{DimNames, Expr, Phase};
@@ -54,6 +54,14 @@ pub struct Node {
     pub origin: Origin,
 }
 
+impl Node {
+    /// The number that a scalar is whose operands are the numbers `x`; `None` where its op does not say.
+    pub fn folded(&self, x: &[f64]) -> Option<f64> {
+        let product = self.op.kind() == Kind::Contraction;
+        if product { Some(x.iter().product()) } else { self.op.element(x, &self.ty) }
+    }
+}
+
 /// A program: values in order of definition.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
@@ -91,10 +99,10 @@ impl Graph {
     /// # Panics
     /// Where the op refuses its operands: a bug in the op that builds it.
     pub fn op(&mut self, op: impl Op + 'static, inputs: &[Id]) -> Id {
-        let name = format!("{op:?}");
-        match self.add_op(Arc::new(op), inputs) {
+        let op: Arc<dyn Op> = Arc::new(op);
+        match self.add_op(op.clone(), inputs) {
             Ok(id) => id,
-            Err(e) => panic!("internal error: `{name}` was built on operands that it refuses: {e}"),
+            Err(e) => panic!("internal error: `{op:?}` was built on operands that it refuses: {e}"),
         }
     }
 
@@ -117,6 +125,12 @@ impl Graph {
     /// All values in order of definition.
     pub fn ids(&self) -> impl Iterator<Item = Id> + use<> {
         (0..self.nodes.len() as u32).map(Id)
+    }
+
+    /// The number that a value is, if it is a constant.
+    pub fn constant_value(&self, id: Id) -> Option<f64> {
+        let n = self.node(id);
+        if n.op.kind() == Kind::Rematerializable(Source::Constant) { n.op.element(&[], &n.ty) } else { None }
     }
 
     /// Types of the operands of a node.

@@ -19,7 +19,7 @@ pub use emit::Emit;
 pub use error::OpError;
 pub use family::{Call, Choice, Family, Form, Piece, Sample, Setting, Value, arities, families, family};
 pub use graph::{Class, Graph, Id, Node, Origin};
-pub use op::{ExpandWhen, InputOpKind, Kind, Op, Precision};
+pub use op::{DynEq, DynHash, ExpandWhen, Fold, InputOpKind, Kind, Op, Precision, Source};
 pub use ops::*;
 pub use roles::{Linear, Loop, Role, Roles};
 pub use tensor::F64Tensor;

@@ -200,12 +200,12 @@ impl<'a> Pass<'a> {
         let operand = n.inputs.first().map(|x| self.class[x.0 as usize]);
         match (n.op.kind(), operand) {
             (
-                Kind::Rematerializable | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber),
+                Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber),
                 _,
             ) => ValueClass::Rematerializable,
             (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
-            (Kind::Compute, Some(ValueClass::ParamLike)) if n.inputs.len() == 1 && self.pointwise(id) => {
+            (Kind::Compute | Kind::Contraction, Some(ValueClass::ParamLike)) if n.inputs.len() == 1 && self.pointwise(id) => {
                 ValueClass::ParamLike
             }
             _ => ValueClass::Other,
@@ -229,7 +229,7 @@ impl<'a> Pass<'a> {
         let i = id.0 as usize;
         let kind = self.node(id).op.kind();
         match kind {
-            Kind::Rematerializable | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber) => {
+            Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber) => {
                 let target = self.target(id);
                 self.note_target(id);
                 self.note(id, Reason::Rematerializable);
@@ -442,7 +442,7 @@ impl<'a> Pass<'a> {
     fn make_anywhere(&mut self, id: Id, dst: &Placement, phase: Phase) -> CopyId {
         match self.node(id).op.kind() {
             Kind::Rename { .. } => self.make_renamed(id, dst),
-            Kind::Rematerializable => {
+            Kind::Rematerializable(_) => {
                 let out = self.version(id, dst.clone(), Some(phase), false);
                 self.instrs.push(Instr::Op { inputs: vec![], loops: dst.splits.clone(), out });
                 out

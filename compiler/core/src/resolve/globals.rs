@@ -288,7 +288,8 @@ impl<'a> Builder<'a, '_> {
         };
         let d = match n.whole() {
             _ if n.f64() > MAX_SIZE as f64 => too_large(&format!("dim {} = {n}", name.text), Some(at)),
-            _ if n.f64() < 0.0 => wrong("it is negative", "write a size of 0 or more".into()),
+            _ if n.f64() < 0.0 => wrong("it is negative", "write a size of 1 or more".into()),
+            Some(0) => wrong("it has no elements", "write a size of 1 or more".into()),
             None => wrong("it is no integer", "`//` divides integers, rounding down".into()),
             Some(n) => return usize::try_from(n).ok(),
         };

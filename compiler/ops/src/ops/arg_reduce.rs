@@ -9,7 +9,7 @@ use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, StepKind};
 use std::sync::Arc;
 
 /// The pair of greatest (or least) value and its position along a dim; of equal values the lowest position.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ArgReduce {
     /// `ArgMax` or `ArgMin`.
     pub monoid: Monoid,
@@ -18,7 +18,7 @@ pub struct ArgReduce {
 }
 
 /// The position of a pair, as an `i32 in` the dim.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PairIndex {
     /// The dim that the position is in.
     pub dim: Dim,

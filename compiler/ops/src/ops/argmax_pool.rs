@@ -8,7 +8,7 @@ use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Monoid, SlidingWindow, StepKind};
 
 /// Which tap of each position holds the extreme, row-major over the taps of the slides in order; of equal ones the first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ArgmaxPool {
     /// Max or min.
     pub monoid: Monoid,
@@ -17,7 +17,7 @@ pub struct ArgmaxPool {
 }
 
 /// Every element gets the sum of the values at those positions whose tap meets it. Operands: taps, values.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Unpool {
     /// How each window slides.
     pub slides: Vec<SlidingWindow>,

@@ -35,7 +35,7 @@ pub static POW: BinaryDef = BinaryDef {
     linear: &[],
     derivatives: |g, a, b, y, need| {
         let t = g.ty(a).dtype;
-        let da = match known(g, b) {
+        let da = match g.constant_value(b) {
             _ if !need[0] => None,
             // Without powers where they are not needed: 0 * 0 ** -1 would be NaN.
             Some(0.0) => None,
@@ -49,7 +49,11 @@ pub static POW: BinaryDef = BinaryDef {
             None => Some(by_base(g, a, b, t)),
         };
         let db = need[1].then(|| {
-            let l = g.unary(&super::LOG, a);
+            // y * log(x), and 0 where the base is 0: as its limit is, and not 0 * -inf.
+            let (zero, one) = (g.constant(0.0, t), g.constant(1.0, t));
+            let none = g.binary("==", a, zero);
+            let base = g.choose(none, one, a);
+            let l = g.unary(&super::LOG, base);
             vec![y, l]
         });
         [da, db]
@@ -65,12 +69,6 @@ fn build_pow(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
         }
         _ => build(&POW, g, c),
     }
-}
-
-/// The number that a value is known to be.
-fn known(g: &Graph, id: Id) -> Option<f64> {
-    let n = g.node(id);
-    (n.op.name() == "const").then(|| n.op.oracle(&[], &n.ty).data[0])
 }
 
 /// `y * x ** (y - 1)`, 0 where the exponent is 0, whatever the base.

@@ -8,7 +8,7 @@ use meshwright_plan::{Dim, DimNames, Operand, StepKind, Window};
 use std::sync::Arc;
 
 /// The operands one after the other along `to`. All have the same other dims.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Concat {
     /// The dim of each operand that becomes a part of `to`.
     pub parts: Vec<Dim>,

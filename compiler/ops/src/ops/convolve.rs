@@ -9,7 +9,7 @@ use meshwright_plan::{Dim, DimNames, Monoid, Operand, Part, SlidingWindow, StepK
 /// One of input, kernel and result, from the two others in that order. With `i = n * stride + t * dilation - low`,
 /// `result[n] = sum over t and the dims that input and kernel alone share of input[i] * kernel[t]`, and the others are its
 /// transposes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Convolve {
     /// How each kernel dim slides.
     pub slides: Vec<SlidingWindow>,

@@ -1,12 +1,12 @@
 //! How many elements a position of a window covers: by what `mean_pool` divides.
 
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type};
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Source, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, DimNames, Expr, SlidingWindow};
 
 /// The number of taps that meet an element, along the positions of a slide. A function of the position alone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Covered {
     /// How the window slides.
     pub slide: SlidingWindow,
@@ -55,7 +55,7 @@ impl Op for Covered {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Rematerializable
+        Kind::Rematerializable(Source::Position)
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

@@ -13,7 +13,7 @@ use meshwright_plan::{DType, Dim, DimNames, StepKind};
 use std::sync::Arc;
 
 /// `logsumexp(logits) - logits[dim = label]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CrossEntropy {
     /// The class dim.
     pub dim: Dim,
@@ -23,7 +23,7 @@ pub struct CrossEntropy {
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "cross_entropy",
     form: Form::OverDims(2),
-    doc: "`cross_entropy[d](logits, label)`: minus the logarithm of the softmax of the logits along `d` at the true class.",
+    doc: "`cross_entropy[d](logits, label)`: minus the logarithm of the softmax of the logits along `d` at the true class; NaN where the greatest logit is infinite.",
     build: |g, c| {
         let (x, label, dim) = (c.tensor(g, 0), c.tensor(g, 1), c.one_dim(g)?);
         c.check_dims(g, &g.ty(x).clone())?;
@@ -122,6 +122,9 @@ impl Op for CrossEntropy {
         F64Tensor::build(&y.dims, |at| {
             let mut position = at.to_vec();
             position.push(x[1].at(&y.dims, at) as usize);
+            if lse.at(&y.dims, at).is_infinite() {
+                return f64::NAN;
+            }
             lse.at(&y.dims, at) - x[0].at(&dims, &position)
         })
     }

@@ -8,7 +8,7 @@ use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, Op
 use meshwright_plan::{Dim, DimNames, StepKind};
 
 /// `(softmax(logits) - onehot(label)) * dy` along the class dim.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CrossEntropyGrad {
     /// The class dim.
     pub dim: Dim,
@@ -99,6 +99,9 @@ impl Op for CrossEntropyGrad {
         let lse = log_sum_exp(x[0], self.dim, &rest);
         let class = y.dims.iter().position(|d| *d == self.dim).unwrap_or(0);
         F64Tensor::build(&y.dims, |at| {
+            if lse.at(&y.dims, at).is_infinite() {
+                return f64::NAN;
+            }
             let p = (x[0].at(&y.dims, at) - lse.at(&y.dims, at)).exp();
             let hot = f64::from(u8::from(x[1].at(&y.dims, at) as usize == at[class]));
             (p - hot) * x[2].at(&y.dims, at)

@@ -8,7 +8,7 @@ use meshwright_plan::{DType, Dim, DimNames, StepKind};
 use std::sync::Arc;
 
 /// The sums of all elements up to each along a dim.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CumSum {
     /// Along which dim.
     pub dim: Dim,

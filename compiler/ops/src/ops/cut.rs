@@ -7,7 +7,7 @@ use meshwright_plan::{Dim, DimNames, StepKind, Window};
 use std::sync::Arc;
 
 /// `y[a = i, b = j] = x[dim = i * size(b) + j]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cut {
     /// The dim of the operand.
     pub dim: Dim,
@@ -16,7 +16,7 @@ pub struct Cut {
 }
 
 /// `y[to = i * size(b) + j] = x[a = i, b = j]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Join {
     /// The dims of the operand, the outermost first.
     pub dims: Vec<Dim>,

@@ -6,7 +6,7 @@ use meshwright_plan::expr::Reg;
 use meshwright_plan::{Dim, DimNames, Expr};
 
 /// The value with all of `dims`, in that order.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Expand {
     /// Dims of the result, the operand's among them.
     pub dims: Vec<Dim>,

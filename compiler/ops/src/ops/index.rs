@@ -1,11 +1,11 @@
 //! The position along a dim, `index(d)`: what causal masks and one-hots are made of.
 
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Type};
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Source, Type};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{DType, Dim, DimNames, Expr};
 
 /// `0, 1, 2, …` along a dim: the global position, whatever part of the dim a device holds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Index {
     /// Along which dim.
     pub dim: Dim,
@@ -43,7 +43,7 @@ impl Op for Index {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Rematerializable
+        Kind::Rematerializable(Source::Position)
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {

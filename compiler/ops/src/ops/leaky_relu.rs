@@ -49,5 +49,5 @@ fn build(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
     let zero = g.constant(0.0, g.ty(x[0]).dtype);
     let above = g.binary(">", x[0], zero);
     let below = g.product(&x);
-    g.add_op(Arc::new(crate::Provenance), &[above, x[0], below])
+    g.add_op(Arc::new(crate::Select), &[above, x[0], below])
 }

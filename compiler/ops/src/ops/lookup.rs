@@ -9,7 +9,7 @@ use meshwright_plan::{DType, Dim, DimNames, Monoid, StepKind};
 use std::sync::Arc;
 
 /// `table[dim = index]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lookup {
     /// The dim that is indexed.
     pub dim: Dim,

@@ -2,13 +2,13 @@
 //! evaluation has been seen to, where the number of elements is that of the whole data set.
 
 use crate::family::float;
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Fold, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Monoid};
 use std::sync::Arc;
 
 /// The mean along `dims`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mean {
     /// Along which dims.
     pub dims: Vec<Dim>,
@@ -49,6 +49,10 @@ impl Op for Mean {
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Reduction(Fold::Mean)
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

@@ -51,5 +51,5 @@ fn build(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
         return Ok(g.cast(hit, c.float));
     }
     let values = Call { args: &c.args[1..], ..c.clone() }.unified(g, true)?;
-    g.add_op(Arc::new(crate::Provenance), &[hit, values[0], values[1]])
+    g.add_op(Arc::new(crate::Select), &[hit, values[0], values[1]])
 }

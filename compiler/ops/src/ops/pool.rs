@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The fold of what each position covers, or with `spread` (sums only) its transpose: every element gets the sum of the
 /// positions that cover it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pool {
     /// Sum, max or min.
     pub monoid: Monoid,
@@ -29,7 +29,8 @@ pub(crate) static FAMILY: &[Family] = &[
         form: FORM,
         doc: "`max_pool[rows -> r2 by kh, cols -> c2 by kw](x, stride = 2, padding = same)`: the greatest element under a \
               window of size `kh` by `kw`, along one to three dims. The stride is the size of the window unless it is \
-              given. The gradient goes to the first of the greatest.",
+              given. The gradient goes to the first of the greatest, row-major in the windows as they are written: the last \
+              one runs fastest.",
         build: |g, c| build(g, c, Monoid::Max),
         samples: || samples("max_pool"),
     },

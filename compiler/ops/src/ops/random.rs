@@ -1,7 +1,8 @@
 //! Random values, drawn anew in each step: `random_uniform`, `random_normal`, and the mask of `dropout`.
 
 use crate::family::float;
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type};
+use crate::op::eq_by;
+use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Source, Type};
 use meshwright_plan::random::{Distribution, FIXED_SEED, Key, draw};
 use meshwright_plan::{DType, Dim, DimNames, StepKind};
 
@@ -74,6 +75,17 @@ pub(crate) static FAMILY: &[Family] = &[
     },
 ];
 
+/// A distribution without floats, which are equal by their bits.
+fn bits(d: &Distribution) -> (u8, u64, u64) {
+    match d {
+        Distribution::Uniform { low, high } => (0, low.to_bits(), high.to_bits()),
+        Distribution::Normal { mean, std } => (1, mean.to_bits(), std.to_bits()),
+        Distribution::Bernoulli { rate } => (2, rate.to_bits(), 0),
+    }
+}
+
+eq_by!(Random, |r| (r.stream.clone(), bits(&r.distribution), r.dims.clone(), r.dtype));
+
 impl Op for Random {
     fn name(&self) -> &'static str {
         "random"
@@ -92,7 +104,7 @@ impl Op for Random {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Rematerializable
+        Kind::Rematerializable(Source::Random)
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

@@ -7,7 +7,7 @@ use meshwright_plan::{Dim, DimNames};
 use std::sync::Arc;
 
 /// The same value with one dim called otherwise.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rename {
     /// The dim of the operand.
     pub from: Dim,

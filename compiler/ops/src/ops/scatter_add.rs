@@ -6,7 +6,7 @@ use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Lookup, Op, OpErro
 use meshwright_plan::{Dim, DimNames, Monoid, StepKind};
 
 /// `out[dim = index] += values`, starting at 0. Dims of the operands that `out` lacks are summed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ScatterAdd {
     /// The dim that is scattered to.
     pub dim: Dim,

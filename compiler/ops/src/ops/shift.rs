@@ -1,6 +1,7 @@
 //! A dim read from another place: slices `x[seq = 0..64 -> head]`, `shift` and `pad` are all `y[i] = x[i + start]`.
 
 use crate::family::{float, truth};
+use crate::op::eq_by;
 use crate::{
     Call, Choice, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Piece, Roles, Sample, Setting, Type, Value,
 };
@@ -20,6 +21,8 @@ pub struct Shift {
     /// What stands outside.
     pub fill: f64,
 }
+
+eq_by!(Shift, |s| (s.from, s.to, s.start, s.fill.to_bits()));
 
 const BY: Choice = Choice { name: "by", words: &[], values: true };
 const WRAP: Choice = Choice { name: "wrap", words: &[], values: true };

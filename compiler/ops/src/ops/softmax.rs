@@ -8,7 +8,7 @@ use meshwright_plan::{Dim, DimNames, Monoid, StepKind};
 use std::sync::Arc;
 
 /// `exp(x) / sum(exp(x))` along a dim, or its logarithm.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Softmax {
     /// Along which dim.
     pub dim: Dim,
@@ -21,14 +21,14 @@ pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "softmax",
         form: Form::OverDims(1),
-        doc: "`softmax[d](x)`: `exp(x) / sum[d](exp(x))`, computed without overflow.",
+        doc: "`softmax[d](x)`: `exp(x) / sum[d](exp(x))`, computed without overflow. Where the greatest is infinite, all of them are NaN.",
         build: |g, c| build(g, c, false),
         samples: || samples("softmax"),
     },
     Family {
         name: "log_softmax",
         form: Form::OverDims(1),
-        doc: "`log_softmax[d](x)`: the logarithm of the softmax, computed without overflow.",
+        doc: "`log_softmax[d](x)`: the logarithm of the softmax, computed without overflow. Where the greatest is infinite, all of them are NaN.",
         build: |g, c| build(g, c, true),
         samples: || samples("log_softmax"),
     },
@@ -132,6 +132,9 @@ impl Op for Softmax {
         let rest: Vec<Dim> = y.dims.iter().copied().filter(|d| *d != self.dim).collect();
         let lse = log_sum_exp(x[0], self.dim, &rest);
         F64Tensor::build(&y.dims, |at| {
+            if lse.at(&y.dims, at).is_infinite() {
+                return f64::NAN;
+            }
             let l = x[0].at(&y.dims, at) - lse.at(&y.dims, at);
             if self.log { l } else { l.exp() }
         })
@@ -151,7 +154,10 @@ pub(super) fn log_sum_exp(x: &F64Tensor, dim: Dim, rest: &[Dim]) -> F64Tensor {
                 x.at(&dims, &position)
             })
             .collect();
-        let m = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let m = row.iter().copied().fold(f64::NEG_INFINITY, |m, x| if m.is_nan() || x.is_nan() { f64::NAN } else { m.max(x) });
+        if m.is_infinite() {
+            return m;
+        }
         m + row.iter().map(|v| (v - m).exp()).sum::<f64>().ln()
     })
 }

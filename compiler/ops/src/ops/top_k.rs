@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// The positions of the `to.size` greatest along a dim, in descending order of their values; of equal ones the lowest
 /// position first, NaN before all numbers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopK {
     /// Along which dim.
     pub dim: Dim,
