@@ -158,9 +158,8 @@ fn at_point(name: &str, x: &[f64]) -> Vec<f64> {
         bound.insert(id, F64Tensor::new([], vec![*v]));
         params.push(ParamDecl { path, id, span: Span::default(), frozen: false, no_decay: false });
     }
-    let args: Vec<Value> = params.iter().map(|p| Value::Tensor(p.id)).collect();
-    let call = Call { name, args: &args, dims: &[], groups: &[], named: &[], float: DType::F64 };
-    let loss = (family(name, false).unwrap().build)(&mut g, &call).unwrap();
+    let args = params.iter().map(|p| Value::Tensor(p.id)).collect();
+    let loss = family(name, false).unwrap().call(&mut g, Call::of(args, DType::F64)).unwrap();
     let grads = gradients(&mut g, loss, &params.iter().collect::<Vec<_>>());
     let values = walk(&g, &bound);
     grads.iter().map(|id| values[id.0 as usize].data[0]).collect()
@@ -206,18 +205,20 @@ fn ties_of_extremes_go_to_the_first_in_row_major_order() {
             let bound: Bound = [(id, F64Tensor::new(dims, x.to_vec()))].into();
             walk(&g, &bound)[grad.0 as usize].ordered(&dims).data
         };
-        let call = |g: &mut Graph, name: &str, x: Id, dims: &[Dim], groups: &[Vec<Piece>]| {
-            let call = Call { name, args: &[Value::Tensor(x)], dims, groups, named: &[], float: DType::F64 };
-            (family(name, true).unwrap().build)(g, &call).unwrap()
+        let call = |g: &mut Graph, name: &str, x: Id, pieces: Vec<Piece>| {
+            let call = Call { groups: vec![pieces], ..Call::of(vec![Value::Tensor(x)], DType::F64) };
+            family(name, true).unwrap().call(g, call).unwrap()
         };
-        let folded = gradient(&|g, x, dims| call(g, name, x, &dims, &[]));
+        let folded = gradient(&|g, x, dims| {
+            call(g, name, x, vec![Piece { dims: dims.to_vec(), to: Vec::new(), by: None }])
+        });
         let pooled = gradient(&|g, x, dims| {
             let mut piece = |d: Dim, to: &str, by: &str| {
                 let (to, by) = (g.dims.add(to, 1), g.dims.add(by, d.size));
                 Piece { dims: vec![d], to: vec![to], by: Some(by) }
             };
-            let groups = [vec![piece(dims[0], "n2", "wn"), piece(dims[1], "k2", "wk")]];
-            call(g, &format!("{name}_pool"), x, &[], &groups)
+            let pieces = vec![piece(dims[0], "n2", "wn"), piece(dims[1], "k2", "wk")];
+            call(g, &format!("{name}_pool"), x, pieces)
         });
         assert_eq!(folded, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0], "{name}[n, k]");
         assert_eq!(pooled, folded, "{name}_pool[n, k]");
@@ -234,10 +235,9 @@ fn powers_have_gradients_at_zero() {
             let x = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
             let leaf = InputOpKind::Input { name: "n".into() };
             let exponent = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
-            let args = [Value::Tensor(x), if tensor { Value::Tensor(exponent) } else { Value::Number(n) }];
-            let call =
-                Call { name: "pow", args: &args, dims: &[], groups: &[], named: &[], float: DType::F64 };
-            let loss = (family("pow", false).unwrap().build)(&mut g, &call).unwrap();
+            let args =
+                vec![Value::Tensor(x), if tensor { Value::Tensor(exponent) } else { Value::Number(n) }];
+            let loss = family("pow", false).unwrap().call(&mut g, Call::of(args, DType::F64)).unwrap();
             let param =
                 ParamDecl { path: "x".into(), id: x, span: Span::default(), frozen: false, no_decay: false };
             let grad = gradients(&mut g, loss, &[&param])[0];

@@ -42,7 +42,12 @@ fn ways(dims: &[Dim]) -> Vec<Way> {
     ways
 }
 
-fn law(what: &str, lowering: Lowering, build: &dyn Fn(&crate::subject::Subject) -> Option<Built>, least: f64) {
+fn law(
+    what: &str,
+    lowering: Lowering,
+    build: &dyn Fn(&crate::subject::Subject) -> Option<Built>,
+    least: f64,
+) {
     let begin = Instant::now();
     let mut devices = Devices::of(DeviceKind::Cpu(lowering));
     let (mut wrong, mut cases) = (Vec::new(), 0);
@@ -52,7 +57,8 @@ fn law(what: &str, lowering: Lowering, build: &dyn Fn(&crate::subject::Subject) 
             let bound = sprinkled(&b.graph, &b.bound, special, &mut Rng::new(k as u64));
             let want = walk(&b.graph, &bound).swap_remove(b.value.0 as usize);
             let name = format!("{} with {:?} in {} of 10", subject.name, special.0, special.1);
-            match same(&name, &b.graph, &bound, &[("y", b.value, want)], least, &ways(&b.dims), &mut devices) {
+            match same(&name, &b.graph, &bound, &[("y", b.value, want)], least, &ways(&b.dims), &mut devices)
+            {
                 Ok(n) => cases += n,
                 Err(e) => wrong.push(e),
             }

@@ -113,9 +113,11 @@ static PIPELINE: Pipeline = Pipeline {
             |p, c, _| Some(if c.options.overlap { schedule::overlap(p) } else { p }),
         ),
     ],
-    lifetimes: Pass::new("lifetimes", "buffers end at their last use and hand on their storage", |p, _, _| {
-        Some(Finished(schedule::lifetimes(p)))
-    }),
+    lifetimes: Pass::new(
+        "lifetimes",
+        "buffers end at their last use and hand on their storage",
+        |p, _, _| Some(Finished(schedule::lifetimes(p))),
+    ),
 };
 
 /// Every pass in order.
@@ -187,12 +189,7 @@ impl Run<'_, '_> {
     fn pass<A, B: Verified>(&mut self, pass: &Pass<A, B>, from: A) -> Option<B> {
         let to = (pass.run)(from, &self.context, &mut self.found)?;
         let faults = to.faults();
-        assert!(
-            faults.is_empty(),
-            "internal error: after `{}`:\n  {}",
-            pass.info.name,
-            faults.join("\n  ")
-        );
+        assert!(faults.is_empty(), "internal error: after `{}`:\n  {}", pass.info.name, faults.join("\n  "));
         (self.observe)(self.done, to.stage());
         self.done += 1;
         Some(to)

@@ -12,15 +12,17 @@ mod op;
 mod ops;
 pub mod reference;
 mod roles;
+pub mod signature;
 pub mod tensor;
 mod types;
 
 pub use emit::Emit;
 pub use error::OpError;
-pub use family::{Call, Choice, Family, Form, Piece, Sample, Setting, Value, arities, families, family};
+pub use family::{Call, Family, Piece, Sample, Setting, Value, families, family};
 pub use graph::{Class, Graph, Id, Node, Origin};
 pub use op::{DynEq, DynHash, ExpandWhen, Fold, InputOpKind, Kind, Op, Precision, Source};
 pub use ops::*;
 pub use roles::{Linear, Loop, Role, Roles};
+pub use signature::Signature;
 pub use tensor::F64Tensor;
 pub use types::{Type, union};

@@ -7,7 +7,9 @@ use crate::devices::{Devices, layout, plan};
 use crate::linear::all_claims;
 use crate::split::{law, ways_of_params};
 use crate::subject::{Arrival, Built, Subject, build, step, subjects};
-use meshwright_ops::{Emit, ExpandWhen, F64Tensor, Graph, Id, Kind, Linear, Op, OpError, Role, Roles, Source, Type};
+use meshwright_ops::{
+    Emit, ExpandWhen, F64Tensor, Graph, Id, Kind, Linear, Op, OpError, Role, Roles, Source, Type,
+};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{Dim, DimNames, Expr, Monoid, Window};
 use std::sync::Arc;

@@ -88,7 +88,8 @@ impl<'a> Update<'a> {
             return id;
         }
         // A schedule may have made it.
-        let existing = self.g.ids().find(|i| self.g.node(*i).op.kind() == Kind::Input(InputOpKind::StepNumber));
+        let existing =
+            self.g.ids().find(|i| self.g.node(*i).op.kind() == Kind::Input(InputOpKind::StepNumber));
         let id = existing.unwrap_or_else(|| {
             let keep = std::mem::replace(&mut self.g.cursor.name, "step".into());
             let id = self.g.op(Leaf { leaf: InputOpKind::StepNumber, ty: Type::new(self.float, []) }, &[]);

@@ -119,7 +119,9 @@ impl Pass<'_> {
         let n = self.node(id);
         let kind = n.op.kind();
         let simple = matches!(kind, Kind::Rename { .. })
-            || (matches!(kind, Kind::Compute | Kind::Contraction) && n.inputs.len() == 1 && self.pointwise(id));
+            || (matches!(kind, Kind::Compute | Kind::Contraction)
+                && n.inputs.len() == 1
+                && self.pointwise(id));
         simple && !self.given.contains(&id)
     }
 

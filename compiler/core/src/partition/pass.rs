@@ -205,7 +205,9 @@ impl<'a> Pass<'a> {
             ) => ValueClass::Rematerializable,
             (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
-            (Kind::Compute | Kind::Contraction, Some(ValueClass::ParamLike)) if n.inputs.len() == 1 && self.pointwise(id) => {
+            (Kind::Compute | Kind::Contraction, Some(ValueClass::ParamLike))
+                if n.inputs.len() == 1 && self.pointwise(id) =>
+            {
                 ValueClass::ParamLike
             }
             _ => ValueClass::Other,

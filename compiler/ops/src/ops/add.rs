@@ -1,7 +1,7 @@
 //! The n-ary sum: the one op in which unfinished sums meet.
 
 use crate::family::float;
-use crate::{Emit, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Type, union};
+use crate::{Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg};
 use meshwright_plan::{DimNames, Expr};
@@ -15,7 +15,7 @@ pub struct Add;
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "+",
-        form: Form::Operator(2),
+        signature: Signature::INFIX,
         doc: "Sum, broadcast by name.",
         build: |g, c| {
             let x = c.unified(g, true)?;
@@ -32,7 +32,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "-",
-        form: Form::Operator(2),
+        signature: Signature::INFIX,
         doc: "Difference, broadcast by name.",
         build: |g, c| {
             let x = c.unified(g, true)?;

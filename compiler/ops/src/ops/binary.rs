@@ -1,8 +1,8 @@
 //! What all element-wise functions of two values share. The functions themselves are in `arithmetic.rs`, `compare.rs`
 //! and `logic.rs`.
 
-use crate::{Call, Emit, Graph, Id, Linear, Op, OpError, Roles, Type, union};
 use crate::op::eq_by;
+use crate::{Call, Emit, Graph, Id, Linear, Op, OpError, Roles, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg};
 use meshwright_plan::{DType, DimNames, Expr};

@@ -1,6 +1,7 @@
 //! Conversion between dtypes.
 
-use crate::{Emit, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::family::no_spelling;
+use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, DimNames, Expr};
 
@@ -14,13 +15,9 @@ pub struct Cast {
 /// How it is written: `cast(x, float)`; the resolver reads the dtype.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "cast",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "`cast(x, dtype)`: the value as `float`, `f32`, `f64`, `i32` or `bool`. Float to integer truncates.",
-    build: |g, c| {
-        let x = c.tensor(g, 0);
-        let to = c.float;
-        Ok(g.cast(x, to))
-    },
+    build: no_spelling,
     samples: || {
         use crate::family::{float, truth};
         vec![

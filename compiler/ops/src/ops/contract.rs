@@ -2,7 +2,7 @@
 //! nothing; `sum[d](a * b)` is one by definition, so that the product is never materialized.
 
 use crate::family::{float, integer};
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, Operand, StepKind};
@@ -18,7 +18,7 @@ pub struct Contract {
 /// How a product is written; with `sum[…]` around it the resolver makes one contraction of both.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "*",
-    form: Form::Operator(2),
+    signature: Signature::INFIX,
     doc: "Product, broadcast by name. `sum[d](a * b * c)` is one contraction.",
     build: |g, c| {
         let x = c.unified(g, true)?;

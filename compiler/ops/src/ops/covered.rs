@@ -1,7 +1,7 @@
 //! How many elements a position of a window covers: by what `mean_pool` divides.
 
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Source, Type};
-use meshwright_diag::codes;
+use crate::family::no_spelling;
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Source, Type};
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, DimNames, Expr, SlidingWindow};
 
@@ -17,9 +17,9 @@ pub struct Covered {
 /// `mean_pool` is made of it.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "covered",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "The number of elements under each position of a window.",
-    build: |_, c| Err(OpError::new(codes::E0201, format!("`{}` has no spelling", c.name))),
+    build: no_spelling,
     samples: || {
         let sample = |label, tap: usize, stride, dilation, low| {
             Sample::new(label, vec![crate::family::float(&[("n", 5), ("i", 9)])], move |g: &mut Graph, x: &[Id]| {

@@ -4,7 +4,7 @@ use super::composite::in_place;
 use super::cross_entropy::check;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::{float, index_of};
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_plan::{Dim, DimNames, StepKind};
 
 /// `(softmax(logits) - onehot(label)) * dy` along the class dim.
@@ -17,10 +17,10 @@ pub struct CrossEntropyGrad {
 /// Gradients are made of it.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "cross_entropy_grad",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "The gradient of `cross_entropy`.",
     build: |g, c| {
-        let dim = c.one_dim(g)?;
+        let dim = c.dim();
         let x: Vec<Id> = (0..3).map(|i| c.tensor(g, i)).collect();
         Ok(g.op(CrossEntropyGrad { dim }, &x))
     },

@@ -1,7 +1,7 @@
 //! Leaves: what is bound before the step.
 
 use crate::op::eq_by;
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, InputOpKind, Linear, Op, OpError, Roles, Type};
+use crate::{Emit, F64Tensor, Family, Graph, Id, InputOpKind, Kind, Linear, Op, OpError, Roles, Type};
 use meshwright_plan::DimNames;
 
 /// An input, a parameter, a moment, a state or the number of the step.

@@ -3,7 +3,8 @@
 use super::composite::primitive;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::float;
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Softmax, Type};
+use crate::signature::DIM;
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Softmax, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, StepKind};
 use std::sync::Arc;
@@ -18,11 +19,10 @@ pub struct LogSumExp {
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "logsumexp",
-    form: Form::OverDims(1),
+        signature: Signature::over(&[DIM]),
     doc: "`logsumexp[d](x)`: `log(sum[d](exp(x)))`, computed without overflow. Of `-inf` alone it is `-inf`, of what holds `inf` it is `inf`.",
     build: |g, c| {
-        let (x, dim) = (c.tensor(g, 0), c.one_dim(g)?);
-        c.check_dims(g, &g.ty(x).clone())?;
+        let (x, dim) = (c.tensor(g, 0), c.dim());
         g.add_op(Arc::new(LogSumExp { dim }), &[x])
     },
     samples: || {

@@ -1,7 +1,7 @@
 //! `where c { x } else { 0 }`: a choice that is linear, so that unfinished sums may pass it.
 
 use crate::family::{float, truth};
-use crate::{Emit, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type, union};
+use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DimNames, Expr};
 
@@ -12,7 +12,7 @@ pub struct Mask;
 /// Gradients are made of it.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "mask",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "The value where a condition holds, else 0.",
     build: |g, c| {
         let (m, x) = (c.tensor(g, 0), c.tensor(g, 1));

@@ -2,7 +2,7 @@
 
 use crate::family::float;
 use crate::op::eq_by;
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Source, Type};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Source, Type};
 use meshwright_plan::random::{Distribution, FIXED_SEED, Key, draw};
 use meshwright_plan::{DType, Dim, DimNames, StepKind};
 
@@ -39,7 +39,7 @@ fn drawn(g: &mut Graph, stream: &str, distribution: Distribution, like: Id) -> I
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "random_uniform",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "`random_uniform[d, e](low, high)`: uniform over `low..high`, drawn anew in each step.",
         build: |g, c| {
             let x = c.tensor(g, 0);
@@ -52,7 +52,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "random_normal",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "`random_normal[d, e](mean, std)`: normally distributed, drawn anew in each step.",
         build: |g, c| {
             let x = c.tensor(g, 0);
@@ -63,7 +63,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "dropout",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "`dropout(x, rate)`: in training each element is 0 with probability `rate`, else divided by `1 - rate`.",
         build: |g, c| {
             let x = c.tensor(g, 0);

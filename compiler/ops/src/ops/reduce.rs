@@ -2,7 +2,8 @@
 
 use super::composite::primitive;
 use crate::family::float;
-use crate::{Call, Emit, F64Tensor, Family, Fold, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type};
+use crate::signature::DIMS;
+use crate::{Call, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Monoid, StepKind};
 use std::sync::Arc;
@@ -21,12 +22,11 @@ pub struct Reduce {
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "sum",
-        form: Form::OverDims(1),
+        signature: Signature::over(&[DIMS]),
         doc: "`sum[d, e](x)`: the sum along dims. Of a product it is one contraction.",
         build: |g, c| {
             let x = c.unified(g, true)?;
-            c.check_dims(g, &g.ty(x[0]).clone())?;
-            g.add_op(Arc::new(Reduce { monoid: Monoid::Sum, dims: c.dims.to_vec() }), &x)
+            g.add_op(Arc::new(Reduce { monoid: Monoid::Sum, dims: c.dims() }), &x)
         },
         samples: || {
             vec![
@@ -39,7 +39,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "max",
-        form: Form::OverDims(1),
+        signature: Signature::over(&[DIMS]),
         doc: "`max[d](x)`: the greatest along dims; NaN where any is. The gradient goes to the first of \
               the greatest, row-major in the dims as they are written: the last one runs fastest.",
         build: |g, c| build(g, c, Monoid::Max),
@@ -47,7 +47,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "min",
-        form: Form::OverDims(1),
+        signature: Signature::over(&[DIMS]),
         doc: "`min[d](x)`: the least along dims; NaN where any is. The gradient goes to the first of the \
               least, row-major in the dims as they are written: the last one runs fastest.",
         build: |g, c| build(g, c, Monoid::Min),
@@ -65,9 +65,8 @@ fn samples(name: &'static str) -> Vec<Sample> {
 
 fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
     let mut x = c.unified(g, false)?[0];
-    c.check_dims(g, &g.ty(x).clone())?;
     // The innermost first, so that of equal elements the first in row-major order gets the gradient.
-    for d in c.dims.iter().rev() {
+    for d in c.dims().iter().rev() {
         x = g.add_op(Arc::new(Reduce { monoid, dims: vec![*d] }), &[x])?;
     }
     Ok(x)

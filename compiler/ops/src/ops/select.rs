@@ -1,7 +1,8 @@
 //! `where(c, a, b)`: one of two values.
 
 use crate::family::{float, truth};
-use crate::{Call, Emit, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Type, union};
+use crate::signature::Argument;
+use crate::{Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, DimNames, Expr};
@@ -15,12 +16,11 @@ pub struct Select;
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "where",
-    form: Form::Function(3),
+    signature: Signature::named(&[Argument::once("c"), Argument::once("a"), Argument::once("b")]),
     doc: "`where(c, a, b)`: `a` where `c` is true, else `b`; broadcast by name.",
     build: |g, c| {
         let condition = c.tensor(g, 0);
-        let sides = Call { args: &c.args[1..], ..c.clone() };
-        let x = sides.unified(g, false)?;
+        let x = c.unify(g, &c.args[1..], false)?;
         g.add_op(Arc::new(Select), &[condition, x[0], x[1]])
     },
     samples: || {

@@ -2,7 +2,8 @@
 
 use super::composite::in_place;
 use crate::family::float;
-use crate::{Call, Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
+use crate::signature::DIM;
+use crate::{Call, Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Monoid, StepKind};
 use std::sync::Arc;
@@ -20,14 +21,14 @@ pub struct Softmax {
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "softmax",
-        form: Form::OverDims(1),
+        signature: Signature::over(&[DIM]),
         doc: "`softmax[d](x)`: `exp(x) / sum[d](exp(x))`, computed without overflow. Where the greatest is infinite, all of them are NaN.",
         build: |g, c| build(g, c, false),
         samples: || samples("softmax"),
     },
     Family {
         name: "log_softmax",
-        form: Form::OverDims(1),
+        signature: Signature::over(&[DIM]),
         doc: "`log_softmax[d](x)`: the logarithm of the softmax, computed without overflow. Where the greatest is infinite, all of them are NaN.",
         build: |g, c| build(g, c, true),
         samples: || samples("log_softmax"),
@@ -35,8 +36,7 @@ pub(crate) static FAMILY: &[Family] = &[
 ];
 
 fn build(g: &mut Graph, c: &Call, log: bool) -> Result<Id, OpError> {
-    let (x, dim) = (c.tensor(g, 0), c.one_dim(g)?);
-    c.check_dims(g, &g.ty(x).clone())?;
+    let (x, dim) = (c.tensor(g, 0), c.dim());
     g.add_op(Arc::new(Softmax { dim, log }), &[x])
 }
 

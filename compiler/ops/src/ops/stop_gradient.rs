@@ -1,6 +1,6 @@
 //! The same value, through which no gradient passes.
 
-use crate::{Emit, Family, Form, Sample, Graph, Id, Linear, Op, OpError, Roles, Type};
+use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{Dim, DimNames, Expr};
 
@@ -11,7 +11,7 @@ pub struct StopGradient;
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "stop_gradient",
-    form: Form::Function(1),
+    signature: Signature::UNARY,
     doc: "`stop_gradient(x)`: the value, taken as a constant by differentiation.",
     build: |g, c| {
         let x = c.tensor(g, 0);

@@ -1,7 +1,7 @@
 //! What all element-wise functions of one value share. Each function is a [`UnaryDef`] in a file of its own.
 
-use crate::{Call, Emit, Graph, Id, Linear, Op, OpError, Roles, Type};
 use crate::op::eq_by;
+use crate::{Call, Emit, Graph, Id, Linear, Op, OpError, Roles, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, DimNames, Expr};
@@ -61,7 +61,7 @@ macro_rules! unary_family {
         /// How it is written.
         pub(crate) static FAMILY: &[crate::Family] = &[crate::Family {
             name: $name,
-            form: crate::Form::Function(1),
+            signature: crate::Signature::UNARY,
             doc: $doc,
             build: |g, call| crate::ops::unary::build(&$def, g, call),
             samples: || {
