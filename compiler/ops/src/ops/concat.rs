@@ -5,7 +5,7 @@ use crate::family::float;
 use crate::signature::{Argument, Arrow, DIM, Given, Group, Of};
 use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Operand, StepKind, Window};
+use meshwright_plan::{Dim, DimNames, Operand, Prim, Window};
 use std::sync::Arc;
 
 /// The operands one after the other along `to`. All have the same other dims.
@@ -155,12 +155,13 @@ impl Op for Concat {
         let order = e.input(0).dims;
         let name = |part: Dim| order.iter().map(|d| if *d == self.parts[0] { part } else { *d }).collect::<Vec<_>>();
         let out = e.output(&name(self.to));
-        let mut parts: Vec<(Operand, Dim, usize)> = Vec::new();
-        for (i, (d, offset)) in self.parts.iter().zip(self.offsets()).enumerate() {
+        let mut reads: Vec<Operand> = Vec::new();
+        for (i, d) in self.parts.iter().enumerate() {
             let x = e.input(i);
-            parts.push((e.reordered(&x, &name(*d)), *d, offset));
+            reads.push(e.reordered(&x, &name(*d)));
         }
-        e.push(StepKind::Concat { parts, to: self.to, out });
+        let parts = self.parts.iter().copied().zip(self.offsets()).collect();
+        e.push(Prim::Concat { parts, to: self.to }, reads, out);
     }
 
     fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {

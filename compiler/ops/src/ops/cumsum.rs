@@ -5,7 +5,7 @@ use crate::family::{float, integer};
 use crate::signature::{Choice, DIM};
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, StepKind};
+use meshwright_plan::{DType, Dim, DimNames, Prim};
 use std::sync::Arc;
 
 /// The sums of all elements up to each along a dim.
@@ -94,7 +94,7 @@ impl Op for CumSum {
 
     fn lower(&self, e: &mut dyn Emit) {
         let CumSum { dim, reverse, exclusive } = *self;
-        in_place(e, |x, out| StepKind::CumSum { input: x[0].clone(), dim, reverse, exclusive, out });
+        in_place(e, Prim::CumSum { dim, reverse, exclusive });
     }
 
     fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {

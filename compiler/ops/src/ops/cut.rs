@@ -3,7 +3,7 @@
 use crate::family::{float, no_spelling};
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, StepKind, Window};
+use meshwright_plan::{Dim, DimNames, Prim, Window};
 
 /// `y[a = i, b = j] = x[dim = i * size(b) + j]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -132,7 +132,7 @@ impl Op for Cut {
             if *d == self.dim { order.extend(&self.to) } else { order.push(*d) }
         }
         let out = e.output(&order);
-        e.push(StepKind::SplitDim { from, dim: self.dim, to: self.to.clone(), out });
+        e.push(Prim::SplitDim { dim: self.dim, to: self.to.clone() }, vec![from], out);
     }
 
     fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
@@ -195,7 +195,7 @@ impl Op for Join {
         }
         let from = e.reordered(&from, &order);
         let out = e.output(&result);
-        e.push(StepKind::MergeDims { from, dims: self.dims.clone(), to: self.to, out });
+        e.push(Prim::MergeDims { dims: self.dims.clone(), to: self.to }, vec![from], out);
     }
 
     fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {

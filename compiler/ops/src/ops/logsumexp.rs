@@ -6,7 +6,7 @@ use crate::family::float;
 use crate::signature::DIM;
 use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Softmax, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, StepKind};
+use meshwright_plan::{Dim, DimNames, Prim};
 use std::sync::Arc;
 
 /// `log(sum(exp(x)))` along a dim, computed without overflow.
@@ -79,8 +79,7 @@ impl Op for LogSumExp {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let dim = self.dim;
-        primitive(e, |x, out| StepKind::LogSumExp { input: x[0].clone(), dim, out });
+        primitive(e, Prim::LogSumExp { dim: self.dim });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {

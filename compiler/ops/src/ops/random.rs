@@ -4,7 +4,7 @@ use crate::family::float;
 use crate::op::eq_by;
 use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Source, Type};
 use meshwright_plan::random::{Distribution, FIXED_SEED, Key, draw};
-use meshwright_plan::{DType, Dim, DimNames, StepKind};
+use meshwright_plan::{DType, Dim, DimNames, Prim};
 
 /// Random values of dims. Element `i`, row-major over `dims`, is a function of seed, step, `stream` and `i`: a device can
 /// make any block of it, and two with different streams are never one computation.
@@ -118,7 +118,7 @@ impl Op for Random {
     fn lower(&self, e: &mut dyn Emit) {
         // The order of storage is the order in which elements are counted.
         let out = e.output(&self.dims);
-        e.push(StepKind::Random { stream: self.stream.clone(), distribution: self.distribution, out });
+        e.push(Prim::Random { stream: self.stream.clone(), distribution: self.distribution }, vec![], out);
     }
 
     fn oracle(&self, _: &[&F64Tensor], y: &Type) -> F64Tensor {

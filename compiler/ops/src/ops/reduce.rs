@@ -5,7 +5,7 @@ use crate::family::float;
 use crate::signature::DIMS;
 use crate::{Call, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, Monoid, StepKind};
+use meshwright_plan::{DType, Dim, DimNames, Monoid, Prim};
 use std::sync::Arc;
 
 /// The fold of `dims` by a monoid. `Max` and `Min` fold one dim, so that the element that a gradient goes to is defined:
@@ -140,8 +140,7 @@ impl Op for Reduce {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let monoid = self.monoid;
-        primitive(e, |x, out| StepKind::Reduce { monoid, input: x[0].clone(), out });
+        primitive(e, Prim::Reduce { monoid: self.monoid });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {

@@ -5,7 +5,7 @@ use crate::op::eq_by;
 use crate::signature::{Arrow, BECOMES, Choice, DIM, Group, Unset, Values};
 use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, StepKind, Window};
+use meshwright_plan::{DType, Dim, DimNames, Prim, Window};
 use std::sync::Arc;
 
 /// `y[to = i] = x[from = i + start]`, and `fill` where `x` has no such element.
@@ -201,7 +201,8 @@ impl Op for Shift {
         let from = e.input(0);
         let order: Vec<Dim> = from.dims.iter().map(|d| if *d == self.from { self.to } else { *d }).collect();
         let out = e.output(&order);
-        e.push(StepKind::Shift { from, dim: self.from, to: self.to, start: self.start, fill: self.fill, out });
+        let prim = Prim::Shift { dim: self.from, to: self.to, start: self.start, fill: self.fill };
+        e.push(prim, vec![from], out);
     }
 
     fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {

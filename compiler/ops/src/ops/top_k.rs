@@ -4,7 +4,7 @@ use crate::family::{float, integer};
 use crate::signature::BECOMES;
 use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, Monoid, StepKind};
+use meshwright_plan::{DType, Dim, DimNames, Monoid, Prim};
 use std::sync::Arc;
 
 /// The positions of the `to.size` greatest along a dim, in descending order of their values; of equal ones the lowest
@@ -124,7 +124,7 @@ impl Op for TopK {
         let mut order: Vec<Dim> = e.result_type().dims.iter().copied().filter(|d| *d != to).collect();
         order.push(to);
         let out = e.output(&order);
-        e.push(StepKind::TopK { input, dim, to, out });
+        e.push(Prim::TopK { dim, to }, vec![input], out);
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {

@@ -81,7 +81,7 @@ impl Lower<'_> {
         Ok(Named { val, dims })
     }
 
-    /// See [`meshwright_plan::StepKind::Convolve`].
+    /// See [`meshwright_plan::Prim::Convolve`].
     pub(super) fn convolve(
         &mut self,
         [x, w, y]: [&Operand; 3],
@@ -148,7 +148,7 @@ impl Lower<'_> {
         Ok(self.here.check_aligned(&[wide, narrow], &sliding)?)
     }
 
-    /// See [`meshwright_plan::StepKind::Pool`]. The dims are folded one after the other.
+    /// See [`meshwright_plan::Prim::Pool`]. The dims are folded one after the other.
     pub(super) fn pool(
         &mut self,
         monoid: Monoid,
@@ -213,7 +213,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// See [`meshwright_plan::StepKind::ArgmaxPool`].
+    /// See [`meshwright_plan::Prim::ArgmaxPool`].
     pub(super) fn argmax_pool(
         &mut self,
         monoid: Monoid,
@@ -281,7 +281,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// See [`meshwright_plan::StepKind::Unpool`].
+    /// See [`meshwright_plan::Prim::Unpool`].
     pub(super) fn pool_choose(
         &mut self,
         tap: &Operand,
