@@ -5,27 +5,27 @@
 
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Add, Class, Const, Contract, ExpandWhen, Graph, Id, Kind, Node, Op};
-use meshwright_plan::{DType, Dim};
+use meshwright_plan::{DType, Dim, IdVec};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Rebuilds a graph value by value: `make` is given the new graph, the old node with operands renumbered, and its old id.
 pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, Id) -> Id) -> StepGraph {
     let mut g = Graph::new(step.graph.dims.clone());
-    let mut new: Vec<Id> = Vec::with_capacity(step.graph.nodes.len());
+    let mut new: IdVec<Id, Id> = IdVec::new();
     for id in step.graph.ids() {
         let mut node = step.graph.node(id).clone();
         for i in &mut node.inputs {
-            *i = new[i.0 as usize];
+            *i = new[*i];
         }
         g.cursor = node.origin.clone();
         new.push(make(&mut g, node, id));
     }
     let mut out = StepGraph { graph: g, ..step.clone() };
     for goal in &mut out.outputs {
-        goal.id = new[goal.id.0 as usize];
+        goal.id = new[goal.id];
         if let crate::step_graph::OutputKind::Next(leaf) = &mut goal.kind {
-            *leaf = new[leaf.0 as usize];
+            *leaf = new[*leaf];
         }
     }
     out
@@ -33,22 +33,22 @@ pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, I
 
 /// Drops what no goal needs. Parameters and moments that are updated are needed.
 pub fn dead_code(step: &StepGraph) -> StepGraph {
-    let mut live = vec![false; step.graph.nodes.len()];
+    let mut live = step.graph.nodes.table(false);
     for goal in &step.outputs {
-        live[goal.id.0 as usize] = true;
+        live[goal.id] = true;
         if let crate::step_graph::OutputKind::Next(leaf) = goal.kind {
-            live[leaf.0 as usize] = true;
+            live[leaf] = true;
         }
     }
-    for id in step.graph.ids().collect::<Vec<_>>().into_iter().rev() {
-        if live[id.0 as usize] {
+    for id in step.graph.ids().rev() {
+        if live[id] {
             for i in &step.graph.node(id).inputs {
-                live[i.0 as usize] = true;
+                live[*i] = true;
             }
         }
     }
     // Dead values map to a place that nothing reads.
-    rebuild(step, |g, node, id| if live[id.0 as usize] { g.push(node) } else { Id(0) })
+    rebuild(step, |g, node, id| if live[id] { g.push(node) } else { Id(0) })
 }
 
 /// Replaces composite ops: always those that are only short forms, the others where `split` says that a dim they need
@@ -64,7 +64,7 @@ pub fn expand(step: &StepGraph, split: &dyn Fn(&Graph, Id, &[Dim]) -> bool) -> S
         let stored = node.ty.dtype;
         let new = expanded.unwrap_or_else(|| g.push(node));
         if g.ty(new).dtype != stored {
-            g.nodes[new.0 as usize].ty.dtype = stored;
+            g.nodes[new].ty.dtype = stored;
         }
         new
     })
@@ -131,14 +131,14 @@ pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
 /// Merges an add that is used once into the add of the same class that uses it, so that unfinished sums meet in one
 /// place: `x + (attn + ffn)` needs one all-reduce.
 pub fn merge_adds(step: &StepGraph) -> StepGraph {
-    let mut uses = vec![0usize; step.graph.nodes.len()];
+    let mut uses = step.graph.nodes.table(0usize);
     for id in step.graph.ids() {
         for i in &step.graph.node(id).inputs {
-            uses[i.0 as usize] += 1;
+            uses[*i] += 1;
         }
     }
     for goal in &step.outputs {
-        uses[goal.id.0 as usize] += 2;
+        uses[goal.id] += 2;
     }
     // New ids of adds that have one use, with their new operands.
     let mut single: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
@@ -156,7 +156,7 @@ pub fn merge_adds(step: &StepGraph) -> StepGraph {
             }
         }
         let new = g.push(Node { op: Arc::new(Add), inputs: inputs.clone(), ..node });
-        if uses[id.0 as usize] == 1 {
+        if uses[id] == 1 {
             single.insert(new, inputs);
         }
         new

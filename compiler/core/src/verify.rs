@@ -240,9 +240,9 @@ mod tests {
         type Break = fn(&mut StepGraph);
         assert_eq!(verify_graph(&step()), Vec::<String>::new());
         let broken: [(Break, &str); 4] = [
-            (|s| s.graph.nodes[1].inputs[0] = Id(1), "before it is defined"),
-            (|s| s.graph.nodes[1].ty.dtype = DType::F64, "gives"),
-            (|s| s.graph.nodes[0].ty.dtype = DType::Bool, "refuses its operands"),
+            (|s| s.graph.nodes[Id(1)].inputs[0] = Id(1), "before it is defined"),
+            (|s| s.graph.nodes[Id(1)].ty.dtype = DType::F64, "gives"),
+            (|s| s.graph.nodes[Id(0)].ty.dtype = DType::Bool, "refuses its operands"),
             (|s| s.outputs[0].id = Id(2), "is no value"),
         ];
         for (break_it, text) in broken {

@@ -3,12 +3,22 @@
 use crate::{Kind, Op, OpError, Source, Type};
 use meshwright_diag::Span;
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{DimNames, Expr, Phase};
+use meshwright_plan::{ArenaId, DimNames, Expr, IdVec, Phase};
 use std::sync::Arc;
 
 /// A value, by position in its [`Graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u32);
+
+impl ArenaId for Id {
+    fn at(position: usize) -> Self {
+        Id(position as u32)
+    }
+
+    fn position(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// What kind of thing a value is to the layout rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,7 +78,7 @@ pub struct Graph {
     /// Names of the dims.
     pub dims: DimNames,
     /// The values.
-    pub nodes: Vec<Node>,
+    pub nodes: IdVec<Id, Node>,
     /// The origin given to values that are added.
     pub cursor: Origin,
 }
@@ -108,23 +118,22 @@ impl Graph {
 
     /// Adds a node as it is.
     pub fn push(&mut self, node: Node) -> Id {
-        self.nodes.push(node);
-        Id(self.nodes.len() as u32 - 1)
+        self.nodes.push(node)
     }
 
     /// A node.
     pub fn node(&self, id: Id) -> &Node {
-        &self.nodes[id.0 as usize]
+        &self.nodes[id]
     }
 
     /// Type of a value.
     pub fn ty(&self, id: Id) -> &Type {
-        &self.nodes[id.0 as usize].ty
+        &self.nodes[id].ty
     }
 
     /// All values in order of definition.
-    pub fn ids(&self) -> impl Iterator<Item = Id> + use<> {
-        (0..self.nodes.len() as u32).map(Id)
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = Id> + use<> {
+        self.nodes.ids()
     }
 
     /// The number that a value is, if it is a constant.

@@ -385,11 +385,11 @@ pub(super) fn mutants() -> Vec<Mutant> {
 impl Mutant {
     /// Puts the lie into the values that a sample built.
     fn put(&self, b: &mut Built) {
-        for k in b.first.0 as usize..b.graph.nodes.len() {
-            if b.graph.nodes[k].op.name() == self.op {
-                let kind = self.kind.map(|f| f(&b.graph, Id(k as u32)));
-                let op = b.graph.nodes[k].op.clone();
-                b.graph.nodes[k].op = Arc::new(Broken { op, lie: self.lie, kind });
+        for id in b.graph.ids().filter(|id| *id >= b.first) {
+            if b.graph.node(id).op.name() == self.op {
+                let kind = self.kind.map(|f| f(&b.graph, id));
+                let op = b.graph.node(id).op.clone();
+                b.graph.nodes[id].op = Arc::new(Broken { op, lie: self.lie, kind });
             }
         }
     }

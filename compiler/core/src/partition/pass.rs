@@ -374,7 +374,7 @@ impl<'a> Pass<'a> {
             }
             let mut inputs = rest;
             inputs.push(sub);
-            self.step.graph.nodes[id.0 as usize].inputs = inputs;
+            self.step.graph.nodes[id].inputs = inputs;
             self.roles[id.0 as usize] = None;
             self.wants.clear();
             self.place(sub);

@@ -19,7 +19,7 @@ enum By {
 
 /// A parameter of something that can be called.
 pub(super) struct Slot<'a> {
-    name: &'a str,
+    pub(super) name: &'a str,
     required: bool,
     by: By,
     /// Where it is declared, if in a file.

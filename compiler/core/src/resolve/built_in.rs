@@ -9,7 +9,7 @@ use super::report::nearest;
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::signature::{Choice, Form, Spot};
-use meshwright_ops::{Call, Family, OpError, Piece, Setting, Value, families, family};
+use meshwright_ops::{Call, Family, Piece, Setting, Value, families, family};
 use meshwright_syntax::ast::{Arg, At, DimItem, Expr, ExprKind, Name};
 
 /// Built-ins that are no families of their own: they read dims or dtypes, or draw.
@@ -142,7 +142,11 @@ impl<'a> Resolver<'a> {
     }
 
     /// The pieces of the brackets, and what is set in them; `None` for the pieces where one is in error.
-    fn brackets_of(&mut self, site: Site<'a>, options: bool) -> (Vec<Written<'a>>, Option<Vec<Vec<Piece>>>) {
+    pub(super) fn brackets_of(
+        &mut self,
+        site: Site<'a>,
+        options: bool,
+    ) -> (Vec<Written<'a>>, Option<Vec<Vec<Piece>>>) {
         let (mut set, mut groups) = (Vec::new(), Some(Vec::new()));
         for items in site.groups {
             let mut pieces = Some(Vec::new());
