@@ -1,9 +1,8 @@
 //! Standard output and standard error: who is spoken to, in which format, in color or not.
 
 use crate::args::{ColorChoice, Format};
-use crate::launch::end_all;
 use crate::panics::please_report;
-use crate::stop::{self, Stop};
+use crate::stop::{self, Stop, end_all};
 use meshwright_diag::{Diagnostic, Severity, Sources, codes, render};
 use meshwright_exec::{ExecError, Processes};
 use meshwright_train::Failure;
@@ -94,7 +93,7 @@ impl Console {
         }
         self.processes.abort("it failed");
         std::thread::sleep(LAST_WORDS);
-        end_all(code);
+        stop::end_all(code);
     }
 
     /// Whether reports are JSON.
