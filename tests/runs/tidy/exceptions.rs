@@ -2,17 +2,14 @@
 
 /// Functions that are too long: file and name.
 pub(crate) const LONG_FUNCTIONS: &[(&str, &str)] = &[
-    ("compiler/core/src/partition/pass.rs", "place"),
     ("compiler/core/src/why/mod.rs", "facts"),
     ("compiler/ops/src/ops/conv.rs", "conv_samples"),
     ("compiler/ops/src/ops/slides.rs", "slide"),
     ("compiler/plan/src/spec.rs", "spec"),
     ("runtime/cli/src/explain_table.rs", "collectives_stand_at_their_values_and_totals_at_the_end"),
     ("runtime/comm/src/nccl/launch.rs", "together"),
-    ("runtime/exec/src/own.rs", "of_step"),
-    ("runtime/exec/src/plain/collective.rs", "depart"),
-    ("runtime/exec/src/plain/map.rs", "scalar"),
-    ("runtime/exec/src/plain/ops.rs", "operation"),
+    ("runtime/exec/src/backend/burn/map.rs", "scalar"),
+    ("runtime/exec/src/engine/ops.rs", "operation"),
     ("tests/laws/mutants/roles.rs", "moving"),
     ("tests/laws/mutants/roles.rs", "mutants"),
     ("tests/runs/trace.rs", "every_collective_is_on_every_rank_in_every_step"),
@@ -32,9 +29,11 @@ pub(crate) const CIRCLES: &[&[&str]] = &[
         "compiler/core/src/program.rs",
     ],
     &[
-        "compiler/core/src/partition/pass.rs",
-        "compiler/core/src/partition/reasons.rs",
+        "compiler/core/src/partition/decision.rs",
+        "compiler/core/src/partition/facts.rs",
         "compiler/core/src/partition/spmd.rs",
+        "compiler/core/src/partition/state.rs",
+        "compiler/core/src/partition/walk.rs",
     ],
     &[
         "compiler/core/src/resolve/mod.rs",
@@ -70,38 +69,27 @@ pub(crate) const CIRCLES: &[&[&str]] = &[
         "runtime/comm/src/nccl/setup.rs",
     ],
     &["runtime/comm/src/threads/op.rs", "runtime/comm/src/threads/ring.rs"],
-    &["runtime/exec/src/blocks.rs", "runtime/exec/src/own.rs", "runtime/exec/src/windows.rs"],
-    &["runtime/exec/src/cube.rs", "runtime/exec/src/machine.rs"],
-    &["runtime/exec/src/engine.rs", "runtime/exec/src/engine/inputs.rs"],
-    &["runtime/exec/src/kernels/mod.rs", "runtime/exec/src/kernels/data.rs"],
-    &["runtime/exec/src/kernels/map.rs", "runtime/exec/src/kernels/map_run.rs"],
-    &[
-        "runtime/exec/src/plain/backend.rs",
-        "runtime/exec/src/plain/program.rs",
-        "runtime/exec/src/plain/transfer.rs",
-        "runtime/exec/src/program.rs",
-    ],
+    &["runtime/exec/src/backend/native/kernels/map.rs", "runtime/exec/src/backend/native/kernels/map_run.rs"],
+    &["runtime/exec/src/engine/mod.rs", "runtime/exec/src/engine/inputs.rs"],
 ];
 
 /// Names that too many types have.
 pub(crate) const SHARED_NAMES: &[&str] = &[
-    "Aborter", "Builder", "Call", "Emit", "Fold", "Job", "Key", "Kind", "Line", "Loaded", "Made", "Memory",
-    "Node", "Op", "Part", "Piece", "Place", "Posted", "Product", "Row", "Scope", "Shape", "Shared", "Side",
-    "Source", "State", "Work", "Writer",
+    "Aborter", "Builder", "Call", "Fold", "Found", "Handle", "Held", "Job", "Key", "Kind", "Line", "Loaded",
+    "Made", "Memory", "Node", "Number", "Op", "Part", "Paths", "Piece", "Place", "Posted", "Product", "Row",
+    "Run", "Scope", "Shape", "Shared", "Slot", "Source", "State", "Work", "Writer",
 ];
 
 /// Files outside of `cli` that read the environment or end the process.
-pub(crate) const ENVIRONMENT: &[&str] = &["runtime/comm/src/mpi.rs", "runtime/exec/src/devices.rs"];
+pub(crate) const ENVIRONMENT: &[&str] = &["runtime/comm/src/mpi.rs", "runtime/exec/src/cluster/devices.rs"];
 
 /// Names of our own: file and word.
 pub(crate) const NAMES: &[(&str, &str)] = &[
-    ("compiler/core/src/partition/reshard.rs", "Route"),
     ("compiler/core/src/precision.rs", "widen"),
     ("compiler/core/src/resolve/body.rs", "forget"),
     ("compiler/core/src/resolve/foreign.rs", "Here"),
     ("runtime/comm/src/bench/device.rs", "Room"),
     ("runtime/comm/src/buf.rs", "PairF32"),
-    ("runtime/comm/src/buf.rs", "Misfit"),
     ("runtime/comm/src/faults.rs", "Faulty"),
     ("runtime/comm/src/mpi.rs", "courier"),
     ("runtime/comm/src/mpi.rs", "letter"),
@@ -127,25 +115,9 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
     ("runtime/comm/src/transport.rs", "came to"),
     ("runtime/comm/src/transport.rs", "whereabouts"),
     ("runtime/exec/src/lib.rs", "blame"),
-    ("runtime/exec/src/kernels/convolve/mod.rs", "slide"),
-    ("runtime/exec/src/local.rs", "Here"),
-    ("runtime/exec/src/machine.rs", "put"),
-    ("runtime/exec/src/machine.rs", "keep"),
-    ("runtime/exec/src/machine.rs", "forget"),
-    ("runtime/exec/src/own.rs", "Dice"),
-    ("runtime/exec/src/own.rs", "dice"),
-    ("runtime/exec/src/own.rs", "Unprepared"),
-    ("runtime/exec/src/pack.rs", "Around"),
-    ("runtime/exec/src/plain/blocks.rs", "put"),
-    ("runtime/exec/src/plain/collective.rs", "depart"),
-    ("runtime/exec/src/plain/emit.rs", "Home"),
-    ("runtime/exec/src/plain/emit.rs", "Habits"),
-    ("runtime/exec/src/plain/program.rs", "Kept"),
-    ("runtime/exec/src/plain/program.rs", "put"),
-    ("runtime/exec/src/plain/transfer.rs", "Lost"),
-    ("runtime/exec/src/plain/windows.rs", "met"),
-    ("runtime/exec/src/program.rs", "Ended"),
-    ("runtime/exec/src/program.rs", "put"),
+    ("runtime/exec/src/backend/burn/blocks.rs", "put"),
+    ("runtime/exec/src/backend/burn/windows.rs", "met"),
+    ("runtime/exec/src/backend/native/kernels/convolve/mod.rs", "slide"),
     ("runtime/train/src/lib.rs", "together"),
     ("runtime/train/src/together.rs", "settled"),
     ("runtime/train/src/together.rs", "met"),
