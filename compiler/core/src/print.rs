@@ -158,6 +158,11 @@ pub fn plan(p: &Plan) -> String {
             let free: Vec<String> = s.free.iter().map(|b| format!("b{}", b.0)).collect();
             let _ = write!(out, " free {}", free.join(" "));
         }
+        let mut paths: Vec<&str> = s.origin.iter().map(|w| w.path.as_str()).collect();
+        paths.dedup();
+        if !paths.is_empty() {
+            let _ = write!(out, "  // {}", paths.join(", "));
+        }
         let _ = writeln!(out);
     }
     for o in &p.outputs {

@@ -131,7 +131,7 @@ fn explain_says_why() {
     assert_eq!((caused["op"].as_str(), caused["bytes"].as_u64()), (Some("all_reduce"), Some(2000)));
 
     let (code, out, err) = run(&["explain", "mlp", "--why", "hh.hidden"]);
-    assert!(code == 1 && out.is_empty() && err.contains("E0523") && err.contains("`h`"), "{err}");
+    assert!(code == 1 && out.is_empty() && err.contains("E0523") && err.contains("`h.hidden`"), "{err}");
 }
 
 #[test]

@@ -478,8 +478,9 @@ pub(crate) struct ExplainArgs {
     pub(crate) topic: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,
-    /// Explain why a dim of a value is split or replicated: VALUE is a name in the report, DIM one of its dims.
-    #[arg(long, value_name = "VALUE.DIM", conflicts_with_all = ["emit", "time_passes"])]
+    /// Explain why a dim of a value is split or replicated: PATH is a value in the report, such as b1.attention.out, DIM one of
+    /// its dims; without DIM, explain all of its dims.
+    #[arg(long, value_name = "PATH[.DIM]", conflicts_with_all = ["emit", "time_passes"])]
     pub(crate) why: Option<String>,
     #[command(flatten)]
     pub(crate) passes: PassArgs,

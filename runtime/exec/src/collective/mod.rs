@@ -112,7 +112,7 @@ impl Prepared {
         let origin = step.origin.first();
         Ok(Prepared {
             group,
-            what: origin.map_or("", |o| &o.value).into(),
+            what: origin.map_or("", |o| &o.path).into(),
             line: origin.map_or(0, |o| o.line),
             ends,
             from,
