@@ -351,7 +351,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a collective without a cause", V, |s, k| {
         moves(s, k, |s, i| {
             let Instr::Reshard { kind, cause, .. } = &mut s.instrs[i] else { return None };
-            kind.communicates().then(|| cause.because.clear())
+            kind.collective().is_some().then(|| cause.because.clear())
         })
     };
     "what the step gives is left unfinished", V, |s, k| {
