@@ -101,7 +101,7 @@ fn processes_of_two_gpus_each_pass_the_suite() {
 #[cfg(feature = "mpi")]
 #[test]
 fn collectives_between_processes_are_timed() {
-    let what = ["bench", "collectives", "--transport", "nccl", "--op", "all", "--type", "bf16"];
+    let what = ["bench", "collectives", "--transport", "nccl", "--op", "all", "--dtype", "bf16"];
     let how = ["--min", "4KiB", "--max", "4KiB", "--iters", "3", "--warmup", "1", "--format", "json"];
     let out = processes("3", &[&what[..], &how].concat());
     let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();

@@ -8,6 +8,7 @@ use crate::program::ParamDecl;
 use meshwright_ops::{Class, Graph, Id, Kind, Origin, Precision, Type};
 use meshwright_plan::Phase;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Appends the backward pass. Returns the gradient of `loss` for each of `params`, with the parameter's dims.
 pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
@@ -40,9 +41,14 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
         }
         let types: Vec<&Type> = node.inputs.iter().map(|i| g.ty(*i)).collect();
         g.cursor.full = node.origin.full || node.op.precision(&types, &node.ty) == Precision::Full;
+        let made = g.nodes.len() as u32;
         let parts = node.op.vjp(g, &node.inputs, id, dy, &need);
         for ((input, part), need) in node.inputs.iter().zip(parts).zip(need) {
             if let (Some(part), true) = (part, need) {
+                // Placed as the op's own values are, it is a cotangent of the operand.
+                if part.0 >= made {
+                    g.nodes[part.0 as usize].origin.name = cotangent_of(g, *input);
+                }
                 cotangents.entry(*input).or_default().push(part);
             }
         }
@@ -64,15 +70,19 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
         .collect()
 }
 
+/// `d(b1.up)`: what the cotangent of a value is called.
+fn cotangent_of(g: &Graph, of: Id) -> Arc<str> {
+    format!("d({})", g.path(of)).into()
+}
+
 /// The origin of what belongs to the cotangent of a value: its path and place, so that the same rules apply to it.
 fn backward(g: &Graph, of: Id, class: Class) -> Origin {
     let o = &g.node(of).origin;
-    let name = if o.name.is_empty() { g.node(of).op.name() } else { &o.name };
     Origin {
         class,
         phase: Phase::Backward,
         path: o.path.clone(),
-        name: format!("d({name})").into(),
+        name: cotangent_of(g, of),
         span: o.span,
         full: false,
     }

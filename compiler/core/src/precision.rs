@@ -57,8 +57,7 @@ fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
         Kind::Rematerializable | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber)
     );
     let origin = if to == DType::BF16 && !anywhere { &node.origin } else { reader };
-    let name = if node.origin.name.is_empty() { node.op.name() } else { &node.origin.name };
-    let name = format!("{to}({name})").into();
+    let name = format!("{to}({})", g.path(x)).into();
     g.cursor = Origin { name, ..origin.clone() };
     g.cast(x, to)
 }

@@ -53,6 +53,13 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
             v.push(format!("{at}: is made twice"));
         }
     }
+    let mut leaves: BTreeMap<Id, Vec<&Placement>> = BTreeMap::new();
+    for instr in &spmd.instrs {
+        if let Instr::Input { out } = instr {
+            let leaf = spmd.copy(*out);
+            leaves.entry(leaf.value).or_default().push(&leaf.placement);
+        }
+    }
     for (goal, version) in spmd.step.outputs.iter().zip(&spmd.outputs) {
         let given = spmd.copy(*version);
         let p = &given.placement;
@@ -66,9 +73,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
             v.push(format!("`{}` is not whole", goal.name));
         }
         if let OutputKind::Next(of) = goal.kind {
-            let leaves = spmd.instrs.iter().filter(|i| matches!(i, Instr::Input { .. }));
-            let mut held = leaves.map(|i| spmd.copy(i.out())).filter(|l| l.value == of);
-            if held.any(|l| l.placement != *p) {
+            if leaves.get(&of).into_iter().flatten().any(|held| *held != p) {
                 v.push(format!("the next value of `{}` is not placed as it is", goal.name));
             }
         }

@@ -31,9 +31,10 @@ pub struct Origin {
     pub class: Class,
     /// Part of the training step.
     pub phase: Phase,
-    /// Path of the layer call (or, for what belongs to a parameter, of the parameter).
+    /// Path of the layer call (or, for what belongs to a parameter, of the parameter): what the rules' scopes address.
     pub path: Arc<str>,
-    /// Name that the user gave it, or a made one such as `dw(h1)`.
+    /// The value's own path: `b1.attention.out`, or one made from another value's, `d(b1.up)`. Empty for what no statement
+    /// names; [`Graph::path`] then gives the op's name.
     pub name: Arc<str>,
     /// Its place in the model file.
     pub span: Span,
@@ -134,10 +135,15 @@ impl Graph {
         node.op.scalar(&mut e, &regs, &types.iter().collect::<Vec<_>>(), &node.ty.wide()).is_some()
     }
 
-    /// `h1[batch hidden1]`: a value as messages call it.
-    pub fn describe(&self, id: Id) -> String {
+    /// The path of a value, `b1.attention.out`: what every message, report and trace calls it. The op's name where it has
+    /// none.
+    pub fn path(&self, id: Id) -> &str {
         let n = self.node(id);
-        let name = if n.origin.name.is_empty() { n.op.name() } else { &n.origin.name };
-        format!("{name}{}", self.dims.list(&n.ty.dims))
+        if n.origin.name.is_empty() { n.op.name() } else { &n.origin.name }
+    }
+
+    /// `b1.up[batch d_ff]`: a value as messages call it.
+    pub fn describe(&self, id: Id) -> String {
+        format!("{}{}", self.path(id), self.dims.list(&self.ty(id).dims))
     }
 }

@@ -12,6 +12,7 @@ mod monoid;
 mod placement;
 mod plan;
 mod prim;
+mod provenance;
 pub mod random;
 mod shard;
 mod spec;
@@ -26,10 +27,10 @@ pub use mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use monoid::Monoid;
 pub use placement::Placement;
 pub use plan::{
-    BufId, Buffer, Extent, Init, InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Provenance,
-    Summary,
+    BufId, Buffer, Extent, Init, InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Summary,
 };
 pub use prim::{Part, Prim};
+pub use provenance::Provenance;
 pub use shard::{largest_shard, piece, shard};
 pub use spec::{Bf16, Donation, Operands, Spec, Work};
 pub use step::{Arity, Operand, Phase, Step};

@@ -83,7 +83,7 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
             let message =
                 format!("`--devices-per-process {each}`: no launcher has started several processes");
             let found = Diagnostic::error(codes::E0525, message)
-                .help("leave it out: all devices of the mesh are in this process, by themselves")
+                .help("leave it out: all devices of the mesh are then in this process")
                 .help("or start processes: `mpirun -n N meshwright ...`");
             return Err(console.failed(found.into(), &Sources::new()));
         }
@@ -196,7 +196,7 @@ pub(crate) fn end(
     })?;
     if let Some(l) = launched.filter(|l| l.size != end.size()) {
         let message = format!(
-            "this is one of {} processes (`{}`), and {} knows of {}: they cannot reach each other",
+            "this is one of {} processes (`{}`), but {} reports {}: they cannot communicate",
             l.size,
             l.by,
             mpi::library(),
@@ -208,14 +208,6 @@ pub(crate) fn end(
     }
     signals::watched(end.watch(), console);
     Ok(end)
-}
-
-/// Ends this process, and what is left of the job, after a failure that the others need not know of.
-pub(crate) fn end_all(code: u8) {
-    #[cfg(feature = "mpi")]
-    meshwright_comm::mpi::fatal(i32::from(code));
-    #[cfg(not(feature = "mpi"))]
-    std::process::exit(i32::from(code));
 }
 
 #[cfg(not(feature = "mpi"))]
@@ -234,13 +226,13 @@ pub(crate) fn without_mpi(launched: Option<&Launched>) -> Failure {
     let (message, or) = match launched {
         Some(l) => (
             format!(
-                "this is one of {} processes (`{}`), and this binary was built without MPI: they cannot reach each other",
+                "this is one of {} processes (`{}`), but this binary was built without MPI: they cannot communicate",
                 l.size, l.by
             ),
             "devices that are threads need no launcher: start it once, without `mpirun` or `srun`",
         ),
         None => (
-            "`--transport mpi`: this binary was built without MPI".to_string(),
+            "`--transport mpi`, but this binary was built without MPI".to_string(),
             "or leave `--transport mpi` out: the devices are then threads of this process",
         ),
     };
@@ -260,9 +252,7 @@ pub(crate) fn fits(project: &Project, console: &mut Console, sources: &Sources) 
 
 /// How a model without a mesh comes onto so many devices.
 pub(crate) fn split(devices: usize, example: &str) -> String {
-    format!(
-        "say how the model is split: `--mesh data={devices} --layout '{example} -> data'`, or a layout that ships"
-    )
+    format!("split the model: `--mesh data={devices} --layout '{example} -> data'`, or a layout that ships")
 }
 
 /// `ranks` are the devices of all `processes`.

@@ -73,7 +73,7 @@ pub(crate) fn alignment(dtype: DType) -> usize {
 
 /// Why bytes are not a buffer of a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum BufferMismatch {
     /// The length is no whole number of elements.
     #[error("{bytes} bytes are no whole number of elements of {dtype}")]
     Length {
@@ -90,12 +90,12 @@ pub enum Misfit {
     },
 }
 
-fn fits(bytes: &[u8], dtype: DType) -> Result<usize, Misfit> {
+fn fits(bytes: &[u8], dtype: DType) -> Result<usize, BufferMismatch> {
     if !bytes.len().is_multiple_of(dtype.bytes()) {
-        return Err(Misfit::Length { bytes: bytes.len(), dtype });
+        return Err(BufferMismatch::Length { bytes: bytes.len(), dtype });
     }
     if !bytes.is_empty() && !(bytes.as_ptr() as usize).is_multiple_of(alignment(dtype)) {
-        return Err(Misfit::Alignment { dtype });
+        return Err(BufferMismatch::Alignment { dtype });
     }
     Ok(bytes.len() / dtype.bytes())
 }
@@ -174,7 +174,7 @@ impl<'a> Buf<'a> {
     }
 
     /// Bytes as elements of `dtype`.
-    pub fn from_bytes(bytes: &'a [u8], dtype: DType) -> Result<Self, Misfit> {
+    pub fn from_bytes(bytes: &'a [u8], dtype: DType) -> Result<Self, BufferMismatch> {
         let len = fits(bytes, dtype)?;
         Ok(Buf { ptr: bytes.as_ptr(), len, dtype, place: Place::Host, life: PhantomData })
     }
@@ -252,7 +252,7 @@ impl<'a> BufMut<'a> {
     }
 
     /// Bytes as elements of `dtype`.
-    pub fn from_bytes(bytes: &'a mut [u8], dtype: DType) -> Result<Self, Misfit> {
+    pub fn from_bytes(bytes: &'a mut [u8], dtype: DType) -> Result<Self, BufferMismatch> {
         let len = fits(bytes, dtype)?;
         Ok(BufMut { ptr: bytes.as_mut_ptr(), len, dtype, place: Place::Host, life: PhantomData })
     }

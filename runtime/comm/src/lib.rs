@@ -29,7 +29,7 @@ mod tests;
 pub mod threads;
 mod transport;
 
-pub use buf::{Buf, BufMut, Element, Misfit, PairF32, PairF64, Place};
+pub use buf::{Buf, BufMut, BufferMismatch, Element, PairF32, PairF64, Place};
 pub use call::{Call, Part, Slot};
 pub use error::{CallName, CommError, Kind, Mismatch, Missing, Side};
 pub use faults::{Fault, Faulty};

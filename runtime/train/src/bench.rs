@@ -2,8 +2,8 @@
 
 use crate::devices::{Devices, Loaded, compiled, load, start};
 use crate::failure::Failure;
-use crate::opening::common;
 use crate::project::Project;
+use crate::session::common;
 use crate::together::{guarded, same, settled};
 use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;
@@ -22,7 +22,7 @@ pub struct BenchOptions {
     /// Steps before them.
     pub warmup: usize,
     /// Cores to use.
-    pub threads: Option<usize>,
+    pub cores: Option<usize>,
     /// Seed of values and data.
     pub seed: u64,
     /// The devices.
@@ -166,7 +166,7 @@ fn loaded(
         .into());
     };
     let plan = compiled(project, &step, sources)?.plan;
-    let mut cluster = start(project, options.threads, &options.devices)?;
+    let mut cluster = start(project, options.cores, &options.devices)?;
     let program = load(&mut cluster, plan)?;
     cluster.init_state(program.id, options.seed)?;
     Ok((cluster, program))

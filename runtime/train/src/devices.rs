@@ -50,13 +50,9 @@ pub struct Asked {
 }
 
 /// Starts the devices of a project's mesh, or this process's part of them.
-pub(crate) fn start(
-    project: &Project,
-    threads: Option<usize>,
-    devices: &Devices,
-) -> Result<Cluster, Failure> {
+pub(crate) fn start(project: &Project, cores: Option<usize>, devices: &Devices) -> Result<Cluster, Failure> {
     let options = ClusterOptions {
-        cores: threads,
+        cores,
         timeouts: devices.timeouts,
         device: devices.device,
         gpus: devices.gpus,
@@ -258,8 +254,10 @@ fn fits(states: &[StateInfo], checkpoint: &Checkpoint, all: bool) -> Result<(), 
     for s in states {
         let raw = checkpoint.tensor(&s.name, &s.shape)?;
         if !raw.is_whole() {
-            let message =
-                format!("`{}` is {} in the checkpoint, which is no parameter's type", s.name, raw.dtype);
+            let message = format!(
+                "`{}` is {} in the checkpoint, which is not a dtype of parameters",
+                s.name, raw.dtype
+            );
             return Err(Diagnostic::error(codes::E0516, message).into());
         }
     }

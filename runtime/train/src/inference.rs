@@ -6,9 +6,9 @@ use crate::devices::{Devices, batch, compiled, dataset, load, provide, remainder
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::metrics;
-use crate::opening::common;
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
+use crate::session::common;
 use crate::together::{guarded, same, settled};
 use crate::totals::Totals;
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
@@ -28,7 +28,7 @@ pub struct EvalOptions {
     /// The split: `test` as a rule.
     pub split: String,
     /// Cores to use, in this process.
-    pub threads: Option<usize>,
+    pub cores: Option<usize>,
     /// The devices.
     pub devices: Devices,
     /// Folders in which data is sought.
@@ -83,7 +83,7 @@ fn evaluated(
     let processes = &*options.devices.processes;
     let (checkpoint, set) = read(project, options)?;
     let ready = (|| {
-        let mut cluster = start(project, options.threads, &options.devices)?;
+        let mut cluster = start(project, options.cores, &options.devices)?;
         let set = Arc::new(set);
         let evaluator = Evaluator::new(project, sources, &mut cluster, set.clone())?;
         Ok((cluster, evaluator, set))
@@ -167,7 +167,7 @@ fn predicted(
     let ready = (|| {
         let remainder = remainder(project, records)?;
         let prediction = of(project)?;
-        let cluster = start(project, e.threads, &e.devices)?;
+        let cluster = start(project, e.cores, &e.devices)?;
         Ok((remainder, prediction, cluster))
     })();
     let (remainder, prediction, mut cluster) = settled(processes, "the outputs", ready)?;

@@ -14,15 +14,16 @@ mod failure;
 mod files;
 pub mod inference;
 pub mod metrics;
-mod opening;
 pub mod project;
 pub mod run_dir;
+mod session;
 mod settings;
 mod tensor;
 mod together;
 mod totals;
 pub mod trace;
-pub mod trainer;
+mod trainer;
+pub mod training;
 
 pub use bench::{BenchOptions, BenchResult, bench};
 pub use devices::{Asked, Devices};
@@ -32,7 +33,8 @@ pub use project::{Loaded, Project, ProjectOptions};
 pub use tensor::RawTensor;
 pub use together::settled;
 pub use trace::TraceOptions;
-pub use trainer::{Finished, Progress, TrainOptions, train};
+pub use trainer::train;
+pub use training::{Finished, Progress, TrainOptions};
 
 /// A result whose error is one message to the user.
 pub type Checked<T> = Result<T, Box<meshwright_diag::Diagnostic>>;

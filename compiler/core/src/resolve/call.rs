@@ -298,6 +298,7 @@ impl<'a> Resolver<'a> {
         }
         let path = self.call_path(layer, call);
         let mut scope = Scope::new(ScopeKind::Layer, name, span, path);
+        self.name_results(layer, call, &mut scope, span);
         scope.label = match &call.label {
             Some(label) => Some((label.span, "")),
             // Behind parentheses around the call a label cannot stand.
@@ -354,6 +355,22 @@ impl<'a> Resolver<'a> {
         dims.map_or(Val::Poison, Val::Dims)
     }
 
+    /// Gives the values of a call paths of their own. Where a call without a label is all of a statement's value, what a layer
+    /// without parameters returns bears the name of the statement, as what an op makes does.
+    fn name_results(&mut self, layer: &'a Layer, call: &'a Call, scope: &mut Scope<'a>, span: Span) {
+        let owning = self.globals.layers.owning.contains(layer.name.text.as_str());
+        let element = scope.path.rsplit('.').next().unwrap_or("").to_string();
+        let own = self.scope().path_of(&element);
+        let calls = self.calls.entry(own.clone()).or_insert(0);
+        *calls += 1;
+        scope.own = if *calls == 1 { own } else { format!("{own}#{calls}").into() };
+        let caller = self.scope();
+        scope.results_named = caller.names.iter().map(|n| caller.path_of(n)).collect();
+        let named_by_statement = !owning && call.label.is_none() && caller.whole == Some(span);
+        scope.result = if named_by_statement { caller.value.clone() } else { scope.own.clone() };
+        scope.value = scope.result.clone();
+    }
+
     /// The path of a call: that of its caller, and an element of its own.
     fn call_path(&mut self, layer: &'a Layer, call: &'a Call) -> Arc<str> {
         let owning = self.globals.layers.owning.contains(layer.name.text.as_str());
@@ -378,5 +395,5 @@ fn over_dims_form(name: &str, args: usize) -> String {
 
 /// What this version cannot do yet.
 pub(super) fn not_yet(what: &str, at: Span) -> Diagnostic {
-    Diagnostic::error(codes::E0190, format!("{what} is not built yet")).at(at, "not in this version")
+    Diagnostic::error(codes::E0190, format!("{what} is not implemented yet")).at(at, "not in this version")
 }

@@ -319,7 +319,7 @@ impl<'a> Resolver<'a> {
     pub(super) fn point(&mut self, span: Span) {
         let s = &self.scopes[self.scopes.len() - 1];
         self.graph.cursor =
-            Origin { phase: s.phase, path: s.path.clone(), name: s.name.clone(), span, ..Origin::default() };
+            Origin { phase: s.phase, path: s.path.clone(), name: s.value.clone(), span, ..Origin::default() };
     }
 
     /// Numbers that meet integers must fit into 32 bits.

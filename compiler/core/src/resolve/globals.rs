@@ -335,8 +335,12 @@ impl<'a> Builder<'a, '_> {
         let mut way: Vec<&str> = members.iter().map(|e| e.name.text.as_str()).collect();
         way.push(&self.entries[i].name.text);
         let first = members[0];
-        let text =
-            format!("{} `{}` is defined by itself: {}", first.kind.word(), first.name.text, way.join(" -> "));
+        let text = format!(
+            "{} `{}` has a cyclic definition: {}",
+            first.kind.word(),
+            first.name.text,
+            way.join(" -> ")
+        );
         let mut d = Diagnostic::error(codes::E0211, text).at(first.value.span, "leads back to itself");
         for e in members[1..].iter().take(6) {
             d = d.and(e.value.span, format!("through `{}`", e.name.text));

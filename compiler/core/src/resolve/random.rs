@@ -144,7 +144,7 @@ impl<'a> Resolver<'a> {
     /// The name of a stream of its own for a call that stands here.
     fn stream(&mut self, what: &str) -> String {
         let scope = self.scope();
-        let returned = scope.path.rsplit('.').next() == Some(&*scope.name);
+        let returned = scope.name.is_empty() || scope.path.rsplit('.').next() == Some(&*scope.name);
         let place = match (scope.path.is_empty(), returned) {
             (true, _) => scope.name.to_string(),
             (false, true) => scope.path.to_string(),

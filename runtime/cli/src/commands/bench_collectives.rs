@@ -5,9 +5,9 @@ use crate::console::Console;
 use crate::json::{Object, object};
 #[cfg(feature = "mpi")]
 use crate::launch::own_gpus;
-use crate::launch::{choice, end_all, launched, nvidia, shared_gpus};
+use crate::launch::{choice, launched, nvidia, shared_gpus};
 use crate::progress::bar;
-use crate::stop::{DIAGNOSED, Stop};
+use crate::stop::{DIAGNOSED, Stop, end_all};
 use crate::text::{bytes, counted, thousands};
 #[cfg(feature = "mpi")]
 use meshwright_comm::Transport as _;
@@ -275,7 +275,7 @@ fn jobs(args: &BenchCollectivesArgs, devices: usize) -> Result<Vec<Job>, Stop> {
             };
             if let Some(problem) = job.problem() {
                 return Err(Stop::Usage(format!(
-                    "{}: {problem}: take another --redop or --type",
+                    "{}: {problem}: take another --redop or --dtype",
                     kind.name()
                 )));
             }

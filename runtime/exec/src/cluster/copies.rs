@@ -5,9 +5,9 @@
 //! then differ in the last bits, and no collective brings them together again. So copies are compared now and then.
 
 use super::Cluster;
+use crate::cluster::share::bytes_of;
 use crate::error::ExecError;
-use crate::host::HostTensor;
-use crate::share::bytes_of;
+use crate::tensor::HostTensor;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;

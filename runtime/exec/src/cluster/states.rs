@@ -1,11 +1,11 @@
 //! Parameters and moments, whole: read from the devices that hold their blocks, and set on all.
 
 use super::{Cluster, Held};
+use crate::cluster::processes::About;
+use crate::cluster::share::{Blocks, bytes_of, from_bytes};
 use crate::engine::{Engine, StateInfo};
 use crate::error::ExecError;
-use crate::host::HostTensor;
-use crate::processes::About;
-use crate::share::{Blocks, bytes_of, from_bytes};
+use crate::tensor::HostTensor;
 use std::collections::BTreeMap;
 
 impl Cluster {

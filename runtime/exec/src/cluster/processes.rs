@@ -1,0 +1,384 @@
+//! The processes that a mesh is spread over, and what they tell each other beside the program: small things in a fixed
+//! order, each a collective of one member a process.
+//!
+//! **Invariant:** what processes decide from each other's messages they all decide alike: every method that communicates
+//! gives the same on all processes, or ends the job.
+
+use crate::cluster::shared_end::shared;
+use crate::error::{ExecError, Place};
+use meshwright_comm::{Abort, Buf, BufMut, Collectives, CommError, Group, Tag, Transport};
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What a message is about: a name as a user would call it, and a line of the model file (0 where there is none).
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// The name.
+    pub what: &'a str,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+impl<'a> From<&'a str> for About<'a> {
+    fn from(what: &'a str) -> Self {
+        About { what, line: 0 }
+    }
+}
+
+/// This process among those that a mesh is spread over: its devices' ends of the transport, and a wire to the others.
+pub struct Processes {
+    wire: Option<Wire>,
+    /// This process's ends, until a cluster takes them.
+    ends: Mutex<Option<Vec<Box<dyn Transport>>>>,
+    /// The devices of each process.
+    ranks: Vec<Range<usize>>,
+    /// How many processes share this one's cores, itself included.
+    neighbors: usize,
+    agreed_to_end: AtomicBool,
+    first_step_done: AtomicBool,
+}
+
+struct Wire {
+    count: usize,
+    position: usize,
+    rank: usize,
+    aborters: Vec<Arc<dyn Abort>>,
+    line: Mutex<Line>,
+}
+
+struct Line {
+    transport: Box<dyn Transport>,
+    group: Group,
+    sequence: u64,
+}
+
+impl fmt::Debug for Processes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranks = &self.ranks;
+        f.debug_struct("Processes").field("position", &self.position()).field("ranks", ranks).finish()
+    }
+}
+
+/// The most bytes in one message of this process about itself.
+const ABOUT_BYTES: usize = 4096;
+
+/// The longest time between two signs of life of a process that the others wait for.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
+
+impl Processes {
+    /// One process, with all devices of any mesh as threads.
+    pub fn alone() -> Processes {
+        Processes {
+            wire: None,
+            ends: Mutex::new(None),
+            ranks: vec![],
+            neighbors: 1,
+            agreed_to_end: AtomicBool::new(false),
+            first_step_done: AtomicBool::new(false),
+        }
+    }
+
+    /// One of several processes. `ends` are its devices, in ascending and contiguous rank. `wire` is for what processes
+    /// say to each other; the members of `group`, one for each process in the order of their devices, are ranks of `wire`.
+    ///
+    /// # Errors
+    ///
+    /// Where the others do not come, or the devices of all processes are not numbered from 0 without gaps.
+    pub fn connected(
+        ends: Vec<Box<dyn Transport>>,
+        wire: Box<dyn Transport>,
+        group: Group,
+    ) -> Result<Processes, ExecError> {
+        let first = ends.first().map_or(0, |e| e.rank());
+        let contiguous = ends.iter().enumerate().all(|(i, e)| e.rank() == first + i);
+        let mut aborters: Vec<Arc<dyn Abort>> = ends.iter().map(|e| e.aborter()).collect();
+        aborters.push(wire.aborter());
+        let devices = ends.len();
+        let wire = Wire {
+            count: group.size(),
+            position: group.position(),
+            rank: first,
+            aborters,
+            line: Mutex::new(Line { transport: wire, group, sequence: 0 }),
+        };
+        let mut processes = Processes {
+            wire: Some(wire),
+            ends: Mutex::new(Some(ends)),
+            ranks: vec![],
+            neighbors: 1,
+            agreed_to_end: AtomicBool::new(false),
+            first_step_done: AtomicBool::new(false),
+        };
+        // Which cores this process may use, on which machine: processes that say the same share them.
+        let place = format!("{} {}", read("/proc/sys/kernel/hostname").trim(), allowed_cores());
+        let mut about = Vec::new();
+        about.extend((first as u64).to_le_bytes());
+        about.extend((if contiguous { devices as u64 } else { 0 }).to_le_bytes());
+        about.extend(place.as_bytes().iter().take(ABOUT_BYTES));
+        let all = processes.gather("the devices of each process".into(), &about)?;
+        processes.neighbors = all.iter().filter(|a| a.get(16..) == about.get(16..)).count().max(1);
+        let mut next = 0;
+        for about in &all {
+            let (first, devices) = (number(about), number(about.get(8..).unwrap_or_default()));
+            if first != next || devices == 0 {
+                let problem = "the devices of the processes are not numbered one after the other".to_string();
+                return Err(ExecError::Start { rank: processes.rank(), message: problem });
+            }
+            next = first + devices;
+            processes.ranks.push(first..next);
+        }
+        Ok(processes)
+    }
+
+    /// One of several processes that are a device each: `end` is its device's end and the wire both.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Processes::connected`].
+    pub fn of_one_device_each(end: impl Transport + 'static) -> Result<Processes, ExecError> {
+        let (size, rank) = (end.size(), end.rank());
+        let failed = |message: String| ExecError::Start { rank, message };
+        let group = Group::world(size, rank).map_err(|e| failed(e.to_string()))?;
+        let (device, wire) = shared(end);
+        Processes::connected(vec![Box::new(device)], Box::new(wire), group)
+    }
+
+    /// Number of processes.
+    pub fn count(&self) -> usize {
+        self.wire.as_ref().map_or(1, |w| w.count)
+    }
+
+    /// Number of devices of all processes; none where they are as many as a mesh asks for.
+    pub fn devices(&self) -> Option<usize> {
+        self.ranks.last().map(|r| r.end)
+    }
+
+    /// This process, by order of its devices.
+    pub fn position(&self) -> usize {
+        self.wire.as_ref().map_or(0, |w| w.position)
+    }
+
+    /// Whether it is the first process: the one that writes files and speaks for all.
+    pub fn is_first(&self) -> bool {
+        self.position() == 0
+    }
+
+    /// The first device of this process, which errors call it by.
+    pub fn rank(&self) -> usize {
+        self.wire.as_ref().map_or(0, |w| w.rank)
+    }
+
+    /// The devices of each process, in ascending rank; none for [`Processes::alone`].
+    pub fn ranks(&self) -> &[Range<usize>] {
+        &self.ranks
+    }
+
+    /// How many processes share this one's cores, itself included.
+    pub fn neighbors(&self) -> usize {
+        self.neighbors
+    }
+
+    /// This process's ends of the transport of devices, once.
+    pub(crate) fn take_ends(&self) -> Option<Vec<Box<dyn Transport>>> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends all processes, and says why. Does nothing where all have agreed to end, or there is but one.
+    pub fn abort(&self, reason: &str) {
+        if self.agreed_to_end.load(Ordering::Relaxed) {
+            return;
+        }
+        for aborter in self.wire.iter().flat_map(|w| &w.aborters) {
+            aborter.abort(reason);
+        }
+    }
+
+    /// Notes that all processes know that the job ends: nobody needs to be told any more.
+    pub fn agree_to_end(&self) {
+        self.agreed_to_end.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether all processes know that the job ends.
+    pub fn agreed(&self) -> bool {
+        self.agreed_to_end.load(Ordering::Relaxed)
+    }
+
+    /// The devices have done their first step, which may take longer: from here on the wire too waits as in later ones. All
+    /// processes come to this between the same messages.
+    pub(crate) fn first_step_done(&self) {
+        if let Some(wire) = self.wire.as_ref().filter(|_| !self.first_step_done.swap(true, Ordering::Relaxed))
+        {
+            wire.line.lock().unwrap_or_else(PoisonError::into_inner).transport.first_step_done();
+        }
+    }
+
+    fn call<T>(
+        &self,
+        about: About,
+        call: impl FnOnce(&mut dyn Transport, &Group, &Tag) -> Result<T, CommError>,
+    ) -> Option<Result<T, ExecError>> {
+        let wire = self.wire.as_ref()?;
+        let mut line = wire.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let Line { transport, group, sequence } = &mut *line;
+        *sequence += 1;
+        let tag = Tag::new(*sequence, about.what, about.line);
+        let result = call(&mut **transport, group, &tag);
+        Some(result.map_err(|source| {
+            let place = Box::new(Place { rank: wire.rank, ..Place::default() });
+            let error = ExecError::Comm { place, source };
+            self.abort(&error.to_string());
+            error
+        }))
+    }
+
+    /// What each process says, in order. Lengths may differ.
+    pub fn gather(&self, about: About, mine: &[u8]) -> Result<Vec<Vec<u8>>, ExecError> {
+        let length = (mine.len() as u64).to_le_bytes();
+        let lengths = self.gather_equal(about, &length)?;
+        let lengths: Vec<usize> = lengths.iter().map(|l| number(l)).collect();
+        let all = self.gather_known(about, mine, &lengths)?;
+        Ok(pieces(&all, &lengths))
+    }
+
+    /// What each process says, in order; all say equally much.
+    pub fn gather_equal(&self, about: About, mine: &[u8]) -> Result<Vec<Vec<u8>>, ExecError> {
+        let lengths = vec![mine.len(); self.count()];
+        Ok(pieces(&self.gather_known(about, mine, &lengths)?, &lengths))
+    }
+
+    /// The bytes of all processes, one after the other; `lengths`, which all know, has a number for each process.
+    pub fn gather_known(&self, about: About, mine: &[u8], lengths: &[usize]) -> Result<Vec<u8>, ExecError> {
+        let mut all = vec![0; lengths.iter().sum()];
+        let done = self.call(about, |transport, group, tag| {
+            transport.all_gather_v(group, tag, Buf::new(mine), lengths, BufMut::new(&mut all))
+        });
+        match done {
+            Some(done) => done.map(|()| all),
+            None => Ok(mine.to_vec()),
+        }
+    }
+
+    /// As [`Processes::gather_known`], for the first process alone: the others get nothing.
+    pub fn collect(&self, about: About, mine: &[u8], lengths: &[usize]) -> Result<Vec<u8>, ExecError> {
+        let first = self.is_first();
+        let mut send = vec![0; self.count()];
+        send[0] = mine.len();
+        let receive = if first { lengths.to_vec() } else { vec![0; self.count()] };
+        let mut all = vec![0; receive.iter().sum()];
+        let done = self.call(about, |transport, group, tag| {
+            transport.all_to_all_v(group, tag, (Buf::new(mine), send), (BufMut::new(&mut all), receive))
+        });
+        match done {
+            Some(done) => done.map(|()| all),
+            None => Ok(mine.to_vec()),
+        }
+    }
+
+    /// The bytes of the first process, on all. What the others give does not matter.
+    pub fn spread(&self, about: About, bytes: Vec<u8>) -> Result<Vec<u8>, ExecError> {
+        let mut length = (bytes.len() as u64).to_le_bytes();
+        let told = self.call(about, |transport, group, tag| {
+            transport.broadcast(group, tag, 0, BufMut::new(&mut length))
+        });
+        let Some(told) = told else { return Ok(bytes) };
+        told?;
+        let mut all = if self.is_first() { bytes } else { vec![0; number(&length)] };
+        let done = self
+            .call(about, |transport, group, tag| transport.broadcast(group, tag, 0, BufMut::new(&mut all)));
+        done.unwrap_or(Ok(())).map(|()| all)
+    }
+
+    /// Waits until all processes have come.
+    pub fn wait_for_all(&self, about: About) -> Result<(), ExecError> {
+        self.call(about, |transport, group, tag| transport.barrier(group, tag)).unwrap_or(Ok(()))
+    }
+
+    /// What `work` gives on the first process, none on the others, which wait as long as it takes: the time-out of
+    /// collectives does not count, since the first gives signs of life.
+    pub fn on_first<T: Send>(
+        &self,
+        about: About,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<Option<T>, ExecError> {
+        if self.wire.is_none() {
+            return Ok(Some(work()));
+        }
+        let sign = |busy: bool| {
+            let mut sign = [u8::from(busy)];
+            let told = self.call(about, |transport, group, tag| {
+                transport.broadcast(group, tag, 0, BufMut::new(&mut sign))
+            });
+            told.unwrap_or(Ok(())).map(|()| sign[0] != 0)
+        };
+        if !self.is_first() {
+            while sign(false)? {}
+            return Ok(None);
+        }
+        std::thread::scope(|scope| {
+            let (done, wait) = channel();
+            let worker = scope.spawn(move || {
+                let value = work();
+                // Whoever waited is gone only after an error, which ends the job.
+                let _ = done.send(());
+                value
+            });
+            let mut pause = Duration::from_millis(20);
+            while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(pause) {
+                sign(true)?;
+                pause = (pause * 2).min(SIGN_OF_LIFE);
+            }
+            match worker.join() {
+                Ok(value) => {
+                    sign(false)?;
+                    Ok(Some(value))
+                }
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Processes::alone()
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.abort("an internal error");
+        }
+    }
+}
+
+/// A number of eight bytes; of fewer, the number they begin.
+fn number(bytes: &[u8]) -> usize {
+    bytes.iter().take(8).rev().fold(0, |n, byte| (n << 8) | usize::from(*byte))
+}
+
+fn pieces(all: &[u8], lengths: &[usize]) -> Vec<Vec<u8>> {
+    let mut rest = all;
+    let mut out = vec![];
+    for n in lengths {
+        let (piece, tail) = rest.split_at((*n).min(rest.len()));
+        out.push(piece.to_vec());
+        rest = tail;
+    }
+    out
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The cores that this process may use, as the system lists them.
+fn allowed_cores() -> String {
+    let status = read("/proc/self/status");
+    let line = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap_or_default().trim().to_string()
+}
