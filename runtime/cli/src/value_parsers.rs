@@ -145,7 +145,7 @@ mod tests {
         };
         assert_eq!(name(emit("spmd").unwrap()), "partition");
         assert_ne!(name(emit("graph").unwrap()), "partition");
-        for p in PASSES {
+        for p in PASSES.iter() {
             assert_eq!(name(emit(&format!("after:{}", p.name)).unwrap()), p.name);
             assert!(passes_help().contains(p.doc));
         }

@@ -4,7 +4,7 @@
 //! Where pairs of value and index are stored in two parts, no transport folds them: all of them are gathered, and each device
 //! folds what it got.
 
-use super::calls::{CallKind, Piece, TransportCall};
+use super::calls::{Piece, TransportCall};
 use super::halo::Halo;
 use super::pack::StridedView;
 use super::{Blocks, Prepared, Shape};
@@ -12,7 +12,8 @@ use crate::backend::Backend;
 use crate::engine::context::Local;
 use crate::engine::graph::{Slot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, Plane, stored_as, stored_shape};
-use meshwright_plan::{DType, Monoid};
+use meshwright_comm::Layout;
+use meshwright_plan::{CollectiveKind, DType, Monoid};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -76,8 +77,9 @@ struct Packing<'l, 'a, B: Backend> {
 }
 
 impl<B: Backend> Packing<'_, '_, B> {
-    fn call(&mut self, kind: CallKind, send: Piece, receive: Piece) {
-        self.calls.push(TransportCall { kind, send: vec![send], receive: vec![receive] });
+    fn call(&mut self, kind: CollectiveKind, layouts: [Layout; 2], send: Piece, receive: Piece) {
+        let (send, receive) = (vec![send], vec![receive]);
+        self.calls.push(TransportCall { kind, monoid: None, layouts, send, receive });
     }
 
     /// A buffer as it is.
@@ -133,12 +135,14 @@ impl<B: Backend> Packing<'_, '_, B> {
             Shape::AllGather(blocks) => {
                 let send = self.whole(source, from, self.prepared.ends[0]);
                 let receive = self.landing(target, to, blocks);
-                self.call(CallKind::AllGather(blocks.counts.clone()), send, receive);
+                let layouts = [Layout::Whole, Layout::Pieces(blocks.counts.clone())];
+                self.call(CollectiveKind::AllGather, layouts, send, receive);
             }
             Shape::AllToAll { send: cut, receive: joined } => {
                 let send = self.blocks(source, from, cut);
                 let receive = self.landing(target, to, joined);
-                self.call(CallKind::AllToAll(cut.counts.clone(), joined.counts.clone()), send, receive);
+                let layouts = [cut, joined].map(|blocks| Layout::Pieces(blocks.counts.clone()));
+                self.call(CollectiveKind::AllToAll, layouts, send, receive);
             }
             Shape::Permute(halo, axis) => {
                 let send = match halo.send.elements {
@@ -157,11 +161,8 @@ impl<B: Backend> Packing<'_, '_, B> {
                 let (to, local) = (target, to.clone());
                 let unpack = Unpack::Halo { halo: halo.clone(), axis: *axis, from: received, own, to, local };
                 self.arrival.unpack.push(unpack);
-                self.call(
-                    CallKind::Permute(halo.send.parts.clone(), halo.receive.parts.clone()),
-                    send,
-                    receive,
-                );
+                let layouts = [&halo.send, &halo.receive].map(|side| Layout::Parts(side.parts.clone()));
+                self.call(CollectiveKind::Permute, layouts, send, receive);
             }
         }
     }
@@ -172,7 +173,10 @@ impl<B: Backend> Packing<'_, '_, B> {
         if let ([source], [target]) = (&sources[..], &targets[..]) {
             let send = self.blocks(*source, from, blocks);
             let receive = self.whole(*target, to, false);
-            self.call(CallKind::ReduceScatter(monoid, blocks.counts.clone()), send, receive);
+            let (send, receive) = (vec![send], vec![receive]);
+            let layouts = [Layout::Pieces(blocks.counts.clone()), Layout::Whole];
+            let (kind, monoid) = (CollectiveKind::ReduceScatter, Some(monoid));
+            self.calls.push(TransportCall { kind, monoid, layouts, send, receive });
             return;
         }
         // Each member's part of this device's block, to be folded here.
@@ -183,13 +187,20 @@ impl<B: Backend> Packing<'_, '_, B> {
             let (plane, receive) = self.scratch(source.dtype, to.elements() * members);
             received.push(plane);
             let own: Arc<[usize]> = vec![to.elements(); members].into();
-            self.call(CallKind::AllToAll(blocks.counts.clone(), own), send, receive);
+            let layouts = [blocks.counts.clone(), own].map(Layout::Pieces);
+            self.call(CollectiveKind::AllToAll, layouts, send, receive);
         }
         self.fold(monoid, members, received, targets, to);
     }
 
     fn all_reduce(&mut self, monoid: Monoid) {
-        let mut bucket = TransportCall { kind: CallKind::AllReduce(monoid), send: vec![], receive: vec![] };
+        let mut bucket = TransportCall {
+            kind: CollectiveKind::AllReduce,
+            monoid: Some(monoid),
+            layouts: [Layout::Whole, Layout::Whole],
+            send: vec![],
+            receive: vec![],
+        };
         let members = self.prepared.group.size();
         for ((from, to), ends) in self.prepared.from.iter().zip(&self.prepared.to).zip(&self.prepared.ends) {
             let planes = [from, to].map(|l| self.lowering.planes(l.buf, l.dtype));
@@ -205,7 +216,8 @@ impl<B: Backend> Packing<'_, '_, B> {
                 let (plane, receive) = self.scratch(source.dtype, from.elements() * members);
                 received.push(plane);
                 let counts: Arc<[usize]> = vec![from.elements(); members].into();
-                self.call(CallKind::AllGather(counts), send, receive);
+                let layouts = [Layout::Whole, Layout::Pieces(counts)];
+                self.call(CollectiveKind::AllGather, layouts, send, receive);
             }
             self.fold(monoid, members, received, targets, to);
         }

@@ -4,7 +4,7 @@ use super::builder::{Built, CollectivePiece, Piece, build};
 use super::context::place;
 use super::graph::{Segment, Slot};
 use crate::backend::native::Native;
-use crate::collective::calls::{CallKind, TransportCall};
+use crate::collective::calls::TransportCall;
 use crate::error::ExecError;
 use burn_ir::{OperationIr, TensorIr, TensorStatus};
 use meshwright_plan::Plan;
@@ -130,13 +130,8 @@ impl Printer<'_> {
     }
 
     fn call(&mut self, call: &TransportCall) {
-        let name = match &call.kind {
-            CallKind::AllReduce(monoid) => format!("all_reduce {monoid:?}").to_lowercase(),
-            CallKind::AllGather(_) => "all_gather".into(),
-            CallKind::ReduceScatter(monoid, _) => format!("reduce_scatter {monoid:?}").to_lowercase(),
-            CallKind::AllToAll(..) => "all_to_all".into(),
-            CallKind::Permute(..) => "permute".into(),
-        };
+        let monoid = call.monoid.map(|m| format!(" {m:?}").to_lowercase()).unwrap_or_default();
+        let name = format!("{}{monoid}", call.kind);
         for (send, receive) in call.send.iter().zip(&call.receive) {
             let text = |piece: &crate::collective::calls::Piece| match piece.slot {
                 Some(slot) => {

@@ -260,7 +260,7 @@ impl<B: Backend> Program<B> {
         let last = in_flight.last().map_or(0, |c| c.sequence);
         let mut begin = run.close();
         for (call, InFlightCall { started, sequence }) in piece.calls.iter().zip(in_flight) {
-            let memory = started.finish()?;
+            let memory = started.wait()?;
             begin = run.ended(What::Wait, step, begin, sequence);
             for (received, memory) in call.receive.iter().zip(memory.receive) {
                 let tensor = backend.received(memory, received);
