@@ -2,7 +2,7 @@
 
 use crate::args::{ColorChoice, Format};
 use crate::panics::please_report;
-use crate::stop::{self, Stop, end_all};
+use crate::stop::{self, Stop};
 use meshwright_diag::{Diagnostic, Severity, Sources, codes, render};
 use meshwright_exec::{ExecError, Processes};
 use meshwright_train::Failure;

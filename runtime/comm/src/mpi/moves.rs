@@ -79,10 +79,6 @@ impl Staging {
         self.0.as_mut_ptr().cast::<u8>().wrapping_add(byte)
     }
 
-    pub(super) fn bytes(&self, at: usize, n: usize) -> &[u8] {
-        &bytemuck::cast_slice(&self.0)[at..at + n]
-    }
-
     pub(super) fn bytes_mut(&mut self, at: usize, n: usize) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.0)[at..at + n]
     }
