@@ -22,6 +22,7 @@ mod overlap;
 mod pages;
 mod planning;
 mod processes;
+mod provenance;
 mod resume;
 mod settings;
 #[cfg(feature = "cubecl-cpu")]

@@ -67,14 +67,14 @@ impl MapBits for Vec<f64> {
 fn gradients_of_the_last_layers_fly_while_those_of_the_first_are_computed() {
     let wide = &[("hidden1", 2048), ("hidden2", 2048)];
     let plan = plan(&options("mnist_mlp", "data=2", "batch -> data", wide));
-    let reduced = |i: &usize| plan.steps[*i].kind.name() == "all_reduce";
+    let reduced = |i: &usize| plan.steps[*i].name() == "all_reduce";
     let sums: Vec<usize> = (0..plan.steps.len()).filter(reduced).collect();
     assert!((2..=5).contains(&sums.len()), "{} all-reduces", sums.len());
     let gradient = |s: &Step| s.phase == Phase::Backward && s.prim == Prim::Contract;
     let beneath = plan.steps[sums[0]..plan.end_of(sums[0])].iter().filter(|s| gradient(s)).count();
     assert!(beneath >= 2, "{beneath} products while the first bucket is in flight");
     let small = self::plan(&of("data=2", "batch -> data", false));
-    assert_eq!(small.steps.iter().filter(|s| s.kind.name() == "all_reduce").count(), 1);
+    assert_eq!(small.steps.iter().filter(|s| s.name() == "all_reduce").count(), 1);
 }
 
 /// Wherever a device fails, with whatever in flight, the run ends soon and its error names a rank and a line.

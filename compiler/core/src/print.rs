@@ -47,7 +47,7 @@ fn attribute(g: &Graph, n: &Node) -> String {
             Init::Uniform { low, high } => format!(" = uniform({low}, {high})"),
         },
         Kind::Rename { from, to } => format!(" {} -> {}", g.dims.name(from), g.dims.name(to)),
-        Kind::Rematerializable => {
+        Kind::Rematerializable(_) => {
             let mut e = Expr::default();
             let made = n.op.scalar(&mut e, &[], &[], &n.ty).and_then(|r| e.nodes.get(r as usize));
             match made.map(|n| n.scalar) {
@@ -157,6 +157,11 @@ pub fn plan(p: &Plan) -> String {
         if !s.free.is_empty() {
             let free: Vec<String> = s.free.iter().map(|b| format!("b{}", b.0)).collect();
             let _ = write!(out, " free {}", free.join(" "));
+        }
+        let mut paths: Vec<&str> = s.origin.iter().map(|w| w.path.as_str()).collect();
+        paths.dedup();
+        if !paths.is_empty() {
+            let _ = write!(out, "  // {}", paths.join(", "));
         }
         let _ = writeln!(out);
     }

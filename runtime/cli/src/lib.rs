@@ -13,6 +13,7 @@ mod json;
 mod launch;
 mod panics;
 mod progress;
+mod repeats;
 mod replace;
 mod signals;
 mod stop;

@@ -5,7 +5,7 @@ use crate::consensus::agree_on_result;
 use crate::failure::Failure;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{Cluster, DeviceTrace, Processes, ProgramId, Record, What};
-use meshwright_plan::{Plan, Prim, Step};
+use meshwright_plan::{Plan, Prim, Provenance, Step};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -185,7 +185,7 @@ impl Track<'_> {
     fn compute(&self, r: &Record, step: &Step) -> (String, &'static str, Map<String, Value>) {
         let kernel = if step.computes() { step.name() } else { "release" };
         let origin = step.origin.last();
-        let value = origin.map_or("", |w| w.value.as_str());
+        let value = origin.map_or("", |w| w.path.as_str());
         let mut args = self.place(r, step);
         args.insert("kernel".into(), kernel.into());
         (format!("{kernel} {value}").trim_end().into(), "compute", args)
@@ -196,7 +196,8 @@ impl Track<'_> {
         args.insert("plan step".into(), r.at.into());
         args.insert("phase".into(), json!(step.phase));
         if let Some(w) = step.origin.last() {
-            args.insert("value".into(), w.value.as_str().into());
+            args.insert("id".into(), w.id.into());
+            args.insert("value".into(), w.path.as_str().into());
             args.insert("line".into(), w.line.into());
         }
         args
@@ -218,13 +219,17 @@ impl Track<'_> {
             args.insert("bytes".into(), start.collective_bytes(self.plan).iter().sum::<usize>().into());
         }
         if let Some(w) = start.origin.first() {
-            args.insert("value".into(), w.value.as_str().into());
+            args.insert("id".into(), w.id.into());
+            args.insert("value".into(), w.path.as_str().into());
             args.insert("line".into(), w.line.into());
+            if let Some(rule) = w.rule {
+                args.insert("rule".into(), rule.into());
+            }
             args.insert("because".into(), w.because.as_str().into());
         }
         if start.origin.len() > 1 {
-            let values: Vec<&str> = start.origin.iter().map(|w| w.value.as_str()).collect();
-            args.insert("bucket".into(), values.into());
+            let part = |w: &Provenance| json!({ "id": w.id, "value": w.path, "line": w.line });
+            args.insert("bucket".into(), start.origin.iter().map(part).collect());
         }
         args.insert("sequence".into(), r.sequence.into());
         args.insert("collective".into(), name.as_str().into());

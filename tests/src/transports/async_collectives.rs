@@ -161,7 +161,7 @@ fn leaked(device: &mut Device<'_>, world: &Group) -> Checked {
 fn bad_calls(device: &mut Device<'_>, world: &Group) -> Checked {
     let (tag, _) = device.next();
     let (a, mut b) = ([1f32; 4], [0f32; 4]);
-    let counts = vec![7; world.size()];
+    let counts: Vec<usize> = vec![7; world.size()];
     let call = Call::all_gather(Buf::new(&a), counts, BufMut::new(&mut b));
     match device.transport.call(world, &tag, call) {
         Err(CommError::InvalidCall { .. }) => {}

@@ -149,7 +149,7 @@ pub(crate) fn place(plan: &Plan, rank: usize, step_number: Option<u64>, step: Op
         rank,
         step_number,
         step: found.map(|(i, s)| (i, s.name())),
-        value: origin.map_or_else(String::new, |o| o.value.clone()),
+        value: origin.map_or_else(String::new, |o| o.path.clone()),
         line: origin.map_or(0, |o| o.line),
     })
 }

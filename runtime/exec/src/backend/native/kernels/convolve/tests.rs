@@ -1,5 +1,6 @@
 //! Against plain loops, on blocks with ragged edges, in several orders of storage, with every instruction set.
 
+use super::shape::KERNEL;
 use super::*;
 
 /// A dim of the three tensors: lengths in input, kernel and result; `None` where it is lacking.
@@ -47,7 +48,7 @@ impl Case {
     }
 
     /// The shape, and the number of elements of each tensor.
-    fn shape(&self) -> (Shape, [usize; 3]) {
+    fn shape(&self) -> (ConvolveShape, [usize; 3]) {
         let dims = self.dims();
         let mut strides = vec![[0; 3]; dims.len()];
         let mut elements = [1; 3];
@@ -59,7 +60,7 @@ impl Case {
                 }
             }
         }
-        let mut shape = Shape::default();
+        let mut shape = ConvolveShape::default();
         for (d, strides) in dims.iter().zip(strides) {
             if let Some(k) = d.slide {
                 let s = &self.slides[k];
@@ -87,7 +88,7 @@ impl Case {
 }
 
 /// Calls `f` with the places in the three tensors of every product.
-fn products(shape: &Shape, mut f: impl FnMut([usize; 3])) {
+fn products(shape: &ConvolveShape, mut f: impl FnMut([usize; 3])) {
     let mut places = vec![[0; 3]];
     for d in [&shape.batch, &shape.groups, &shape.ins, &shape.outs].into_iter().flatten() {
         let longer = places
