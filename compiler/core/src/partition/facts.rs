@@ -181,7 +181,9 @@ impl<'a> Facts<'a> {
             (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
             (Kind::Compute(_), _) if self.generated[id.0 as usize].is_some() => ValueClass::Rematerializable,
-            (Kind::Compute(_), Some(ValueClass::ParamLike)) if n.inputs.len() == 1 && self.elementwise(id) => {
+            (Kind::Compute(_), Some(ValueClass::ParamLike))
+                if n.inputs.len() == 1 && self.elementwise(id) =>
+            {
                 ValueClass::ParamLike
             }
             _ => ValueClass::Other,
