@@ -61,7 +61,6 @@ pub(crate) const CIRCLES: &[&[&str]] = &[
         "compiler/plan/src/random.rs",
         "compiler/plan/src/step.rs",
     ],
-    &["runtime/comm/src/mpi/moves.rs", "runtime/comm/src/mpi/ordered.rs"],
     &["runtime/exec/src/backend/native/kernels/map.rs", "runtime/exec/src/backend/native/kernels/map_run.rs"],
     &["runtime/exec/src/engine/mod.rs", "runtime/exec/src/engine/inputs.rs"],
 ];
@@ -81,9 +80,7 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
     ("compiler/core/src/precision.rs", "widen"),
     ("compiler/core/src/resolve/body.rs", "forget"),
     ("compiler/core/src/resolve/foreign.rs", "Here"),
-    ("runtime/comm/src/bench/device.rs", "Room"),
     ("runtime/comm/src/buf.rs", "PairF32"),
-    ("runtime/comm/src/threads/state.rs", "Standing"),
     ("runtime/exec/src/lib.rs", "blame"),
     ("runtime/exec/src/backend/burn/blocks.rs", "put"),
     ("runtime/exec/src/backend/burn/windows.rs", "met"),
