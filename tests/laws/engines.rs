@@ -9,7 +9,7 @@ use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
 use meshwright_exec::{DeviceKind, Lowering};
 use meshwright_ops::{Contract, F64Tensor, Graph, InputOpKind, Leaf, Type};
-use meshwright_plan::{DType, Dim, DimNames, Operand, Step, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Operand, Step, StepKind};
 use std::time::Instant;
 
 /// On one device, each dim over three, and pairs of dims over two axes.
@@ -67,7 +67,7 @@ fn every_op_is_the_same_in_plain_operations_of_bf16() {
 /// way. Of several rows, and of one.
 fn products_are_not_rounded(mut devices: Devices) {
     for rows in [3, 1] {
-        let mut g = Graph::new(DimNames::default());
+        let mut g = Graph::new(Dims::default());
         let (m, k, n) = (g.dims.add("m", rows), g.dims.add("k", 257), g.dims.add("n", 4));
         let mut bound = Bound::new();
         let mut ones = |g: &mut Graph, name: &str, dims: [Dim; 2]| {

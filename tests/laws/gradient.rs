@@ -9,7 +9,7 @@ use meshwright_core::ParamDecl;
 use meshwright_core::autodiff::gradients;
 use meshwright_diag::Span;
 use meshwright_ops::{Call, F64Tensor, Graph, Id, InputOpKind, Leaf, Origin, Type, Value, family};
-use meshwright_plan::{DType, Dim, DimNames, Init};
+use meshwright_plan::{DType, Dim, Dims, Init};
 use std::time::Instant;
 
 /// Some gradients are zero everywhere (of the sum of a softmax): they have no magnitude of their own.
@@ -151,7 +151,7 @@ pub(crate) fn gradients_on(
 fn powers_have_gradients_at_zero() {
     for (n, want) in [(0.0, 0.0), (1.0, 1.0), (2.0, 0.0), (3.0, 0.0)] {
         for tensor in [false, true] {
-            let mut g = Graph::new(DimNames::default());
+            let mut g = Graph::new(Dims::default());
             let leaf = InputOpKind::Param { path: "x".into(), init: Init::Constant(0.0) };
             let x = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
             let leaf = InputOpKind::Input { name: "n".into() };

@@ -8,7 +8,7 @@ use meshwright_ops::family::{SampleBuild, SampleInput};
 use meshwright_ops::{
     Class, F64Tensor, Graph, Id, InputOpKind, Leaf, Origin, Rename, Sample, Type, families,
 };
-use meshwright_plan::{DType, Dim, DimNames, Init, InputDecl, Monoid};
+use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid};
 
 /// What a law is checked on.
 #[derive(Clone)]
@@ -74,7 +74,7 @@ const PARTS: usize = 3;
 
 /// Builds a subject whose operands arrive as told (all others as inputs). Elements are drawn by `seed`.
 pub(crate) fn build(subject: &Subject, arrivals: &[Arrival], seed: u64) -> Result<Built, String> {
-    let mut names = DimNames::default();
+    let mut names = Dims::default();
     let mut dims: Vec<Dim> = Vec::new();
     for (name, size) in subject.inputs.iter().flat_map(|i| i.dims.iter().chain(&i.range)) {
         if names.find(name).is_none() {

@@ -143,7 +143,7 @@ fn values(spmd: &Spmd, line_of: &LineOf) -> Vec<ValueReport> {
         let shape: Vec<usize> =
             n.ty.dims
                 .iter()
-                .map(|d| meshwright_plan::largest_shard(d.size, v.placement.axes(*d), &spmd.mesh))
+                .map(|d| meshwright_plan::largest_shard(g.dims.size(*d), v.placement.axes(*d), &spmd.mesh))
                 .collect();
         out.push(ValueReport {
             line: line(line_of, n.origin.span),

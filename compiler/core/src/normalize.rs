@@ -80,8 +80,9 @@ pub fn constants(step: &StepGraph) -> StepGraph {
             && known.iter().all(Option::is_some)
             && node.op.expand_when() == ExpandWhen::Never
         {
-            let x: Vec<F64Tensor> = known.iter().flatten().map(|v| F64Tensor::new([], vec![*v])).collect();
-            let value = node.op.oracle(&x.iter().collect::<Vec<_>>(), &node.ty).data[0];
+            let x: Vec<F64Tensor> =
+                known.iter().flatten().map(|v| F64Tensor::new(&g.dims, [], vec![*v])).collect();
+            let value = node.op.oracle(&x.iter().collect::<Vec<_>>(), &node.ty, &g.dims).data[0];
             return g.op(Const::new(value, node.ty.dtype), &[]);
         }
         if node.op.name() == "contract" && known.iter().any(Option::is_some) {
@@ -109,7 +110,7 @@ fn product(g: &mut Graph, node: Node, known: &[Option<f64>]) -> Id {
 fn constant(g: &Graph, id: Id) -> Option<f64> {
     let n = g.node(id);
     let is_const = n.op.name() == "const" && n.ty.dims.is_empty();
-    is_const.then(|| n.op.oracle(&[], &n.ty).data[0])
+    is_const.then(|| n.op.oracle(&[], &n.ty, &g.dims).data[0])
 }
 
 /// What tells computations apart: op and type in words, operands, dtype, phase, path.

@@ -65,12 +65,12 @@ fn folded(g: &Graph, id: Id, known: &[Option<f64>]) -> Option<f64> {
     let number = |x: &Id| {
         let n = g.node(*x);
         let constant = n.op.name() == "const" && n.ty.dims.is_empty();
-        known[x.0 as usize].or_else(|| constant.then(|| n.op.oracle(&[], &n.ty).data[0]))
+        known[x.0 as usize].or_else(|| constant.then(|| n.op.oracle(&[], &n.ty, &g.dims).data[0]))
     };
     if matches!(node.op.kind(), Kind::Input(_) | Kind::Gradient) || node.ty.dtype.is_pair() {
         return None;
     }
     let x: Vec<f64> = node.inputs.iter().map(number).collect::<Option<_>>()?;
-    let x: Vec<F64Tensor> = x.into_iter().map(|v| F64Tensor::new([], vec![v])).collect();
-    node.op.oracle(&x.iter().collect::<Vec<_>>(), &node.ty).data.first().copied()
+    let x: Vec<F64Tensor> = x.into_iter().map(|v| F64Tensor::new(&g.dims, [], vec![v])).collect();
+    node.op.oracle(&x.iter().collect::<Vec<_>>(), &node.ty, &g.dims).data.first().copied()
 }

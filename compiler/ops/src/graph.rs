@@ -3,7 +3,7 @@
 use crate::{Op, OpError, Type};
 use meshwright_diag::Span;
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{DimNames, Expr, Phase};
+use meshwright_plan::{Dims, Expr, Phase};
 use std::sync::Arc;
 
 /// A value, by position in its [`Graph`].
@@ -57,8 +57,8 @@ pub struct Node {
 /// A program: values in order of definition.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    /// Names of the dims.
-    pub dims: DimNames,
+    /// Names and sizes of the dims.
+    pub dims: Dims,
     /// The values.
     pub nodes: Vec<Node>,
     /// The origin given to values that are added.
@@ -67,7 +67,7 @@ pub struct Graph {
 
 impl Graph {
     /// A graph without values.
-    pub fn new(dims: DimNames) -> Self {
+    pub fn new(dims: Dims) -> Self {
         Graph { dims, ..Graph::default() }
     }
 
@@ -131,7 +131,9 @@ impl Graph {
         let mut e = Expr::default();
         let load = |(i, t): (usize, &Type)| e.push(Scalar::Load(i as u16), t.dtype);
         let regs: Vec<Reg> = types.iter().enumerate().map(load).collect();
-        node.op.scalar(&mut e, &regs, &types.iter().collect::<Vec<_>>(), &node.ty.wide()).is_some()
+        node.op
+            .scalar(&mut e, &regs, &types.iter().collect::<Vec<_>>(), &node.ty.wide(), &self.dims)
+            .is_some()
     }
 
     /// `h1[batch hidden1]`: a value as messages call it.

@@ -2,7 +2,7 @@
 
 use crate::{Emit, F64Tensor, Graph, Id, OpError, Roles, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{Dim, DimNames, Expr, Init};
+use meshwright_plan::{Dim, Dims, Expr, Init};
 use std::fmt::Debug;
 
 /// What the partitioner must know of an op beyond its roles.
@@ -93,11 +93,11 @@ pub trait Op: Debug + Send + Sync {
     /// Its name, for listings.
     fn name(&self) -> &'static str;
 
-    /// Type of the result, or why the operands do not fit.
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError>;
+    /// Type of the result, or why the operands do not fit. Here and below `table` has the sizes of the dims.
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError>;
 
     /// The role of every dim.
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles;
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles;
 
     /// What tells ops of this name apart, for listings; starts with a blank.
     fn detail(&self) -> String {
@@ -115,7 +115,7 @@ pub trait Op: Debug + Send + Sync {
 
     /// An element-wise op as a scalar expression of its operands (already in `e`); `None` for all others. Neither operands
     /// nor types are of `bf16`: what is stored so is read as `f32`.
-    fn scalar(&self, _e: &mut Expr, _x: &[Reg], _types: &[&Type], _y: &Type) -> Option<Reg> {
+    fn scalar(&self, _e: &mut Expr, _x: &[Reg], _types: &[&Type], _y: &Type, _: &Dims) -> Option<Reg> {
         None
     }
 
@@ -138,11 +138,11 @@ pub trait Op: Debug + Send + Sync {
     fn lower(&self, e: &mut dyn Emit);
 
     /// Floating-point operations, given local sizes of the dims.
-    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         let _ = x;
         y.dims.iter().map(|d| size(*d)).product()
     }
 
     /// Its meaning, slow and in f64, on whole values; shares nothing with [`Op::lower`] or [`Op::roles`].
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor;
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, _: &Dims) -> F64Tensor;
 }

@@ -15,7 +15,7 @@ mod shard;
 mod step;
 mod window;
 
-pub use dim::{Dim, DimNames};
+pub use dim::{Dim, Dims};
 pub use dtype::DType;
 pub use expr::Expr;
 pub use mesh::{Axis, Coords, Mesh, MeshAxis};

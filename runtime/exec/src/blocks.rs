@@ -42,7 +42,7 @@ pub(crate) fn prepare(here: &Here<'_>, step: &StepKind) -> Result<Moves, Unprepa
         }
         StepKind::SplitDim { from: x, dim, to, out } => {
             let (x, out) = (here.local(x)?, here.local(out)?);
-            let (flat, inner) = out.joined(to)?;
+            let (flat, inner) = out.joined(to, &here.plan.dims)?;
             let wanted = flat.range(to[0])?.clone();
             sources.push(source(&x, *dim, 0, &wanted)?);
             whole(&sources[0], wanted.len(), inner)?;
@@ -52,7 +52,7 @@ pub(crate) fn prepare(here: &Here<'_>, step: &StepKind) -> Result<Moves, Unprepa
         }
         StepKind::MergeDims { from: x, dims, to, out } => {
             let (x, out) = (here.local(x)?, here.local(out)?);
-            let (flat, inner) = x.joined(dims)?;
+            let (flat, inner) = x.joined(dims, &here.plan.dims)?;
             let wanted = out.range(*to)?.clone();
             sources.push(source(&flat, dims[0], 0, &wanted)?);
             whole(&sources[0], wanted.len(), inner)?;
@@ -92,6 +92,6 @@ fn whole(source: &Source, wanted: usize, inner: usize) -> Result<(), Unprepared>
 }
 
 fn around(local: &Local, dim: Dim) -> Result<Around, String> {
-    let at = local.at(dim).ok_or_else(|| format!("an operand lacks the dim {}", dim.id))?;
+    let at = local.at(dim).ok_or_else(|| format!("an operand lacks the dim {}", dim.0))?;
     Ok(Around::new(&local.shape, at))
 }

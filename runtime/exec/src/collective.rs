@@ -321,7 +321,7 @@ impl Members<'_> {
     /// How `whole`, an array of this device, is cut along `dim` into the blocks that the members hold of `pieces`.
     fn side(&self, whole: &Local, pieces: &Operand, dim: Dim) -> Result<Side, String> {
         let Some(at) = whole.at(dim) else {
-            return Err(format!("an operand of a collective lacks the dim {}", dim.id));
+            return Err(format!("an operand of a collective lacks the dim {}", dim.0));
         };
         let around = Around::new(&whole.shape, at);
         let range = &whole.ranges[at];

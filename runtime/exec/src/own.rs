@@ -297,7 +297,7 @@ impl Own {
             }
             StepKind::Random { stream, distribution, out } => {
                 let out = here.local(out)?;
-                let sizes: Vec<usize> = out.dims.iter().map(|d| d.size).collect();
+                let sizes = here.plan.dims.shape(&out.dims);
                 let kernel = RandomKernel::new(stream, *distribution, out.dtype, &sizes, &out.ranges)?;
                 Own::new(Kernel::Random(kernel), &[], &[&out], reuse)
             }
@@ -457,7 +457,7 @@ fn three(
 }
 
 fn position(local: &Local, dim: Dim) -> Result<usize, String> {
-    local.at(dim).ok_or_else(|| format!("an operand lacks the dim {}", dim.id))
+    local.at(dim).ok_or_else(|| format!("an operand lacks the dim {}", dim.0))
 }
 
 fn same_dims(a: &Local, b: &Local) -> Result<(), String> {

@@ -9,7 +9,7 @@ use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, StateDecl
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::random::{Distribution, Key, draw};
-use meshwright_plan::{DType, Dim, DimNames, Init, InputDecl, Monoid, Phase};
+use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid, Phase};
 use std::collections::BTreeSet;
 
 /// A program with values for its inputs and parameters.
@@ -50,7 +50,7 @@ struct Maker {
 /// The program of a seed.
 pub(crate) fn random(seed: u64) -> Random {
     let mut rng = Rng::new(seed);
-    let mut names = DimNames::default();
+    let mut names = Dims::default();
     let batch = names.add("batch", 1 + rng.below(7));
     let class = names.add("class", 2 + rng.below(6));
     let mut dims = vec![batch, class];
@@ -466,7 +466,7 @@ impl Maker {
             let next = Id(self.values.len() as u32);
             let node = self.g.node(next);
             let x: Vec<&F64Tensor> = node.inputs.iter().map(|i| &self.values[i.0 as usize]).collect();
-            let v = self.bound.get(&next).cloned().unwrap_or_else(|| node.op.oracle(&x, &node.ty));
+            let v = self.bound.get(&next).cloned().unwrap_or_else(|| node.op.oracle(&x, &node.ty, TABLE));
             self.values.push(v);
         }
         &self.values[id.0 as usize]

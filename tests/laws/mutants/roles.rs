@@ -9,7 +9,7 @@ use crate::split::{law, ways_of_params};
 use crate::subject::{Arrival, Built, Subject, build, step, subjects};
 use meshwright_ops::{Emit, ExpandWhen, F64Tensor, Graph, Id, Kind, Linear, Op, OpError, Role, Roles, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{Dim, DimNames, Expr, Monoid, Window};
+use meshwright_plan::{Dim, Dims, Expr, Monoid, Window};
 use std::sync::Arc;
 
 type Lie = fn(&mut Roles);
@@ -34,11 +34,11 @@ impl Op for Broken {
         self.op.name()
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
         self.op.infer(x, names)
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         let mut roles = self.op.roles(x, y);
         (self.lie)(&mut roles);
         roles
@@ -52,7 +52,7 @@ impl Op for Broken {
         self.op.vjp(g, x, y, dy, need)
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], types: &[&Type], y: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], types: &[&Type], y: &Type, _: &Dims) -> Option<Reg> {
         self.op.scalar(e, x, types, y)
     }
 
@@ -64,11 +64,11 @@ impl Op for Broken {
         self.op.lower(e);
     }
 
-    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         self.op.flops(x, y, size)
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         self.op.oracle(x, y)
     }
 }

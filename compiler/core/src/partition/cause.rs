@@ -55,14 +55,10 @@ impl Pass<'_> {
 
     /// Why elements of a dim come from other devices.
     fn halo(&self, axes: &[Axis], dim: Dim, window: &Window, user: Option<Id>) -> String {
-        let name = self.graph().dims.name(dim);
-        let most = window.missing(dim.size, axes, self.mesh);
+        let (name, size) = (self.graph().dims.name(dim), self.graph().dims.size(dim));
+        let most = window.missing(size, axes, self.mesh);
         let user = user.map_or_else(String::new, |u| format!(" for {}", self.graph().describe(u)));
-        if window.mul == 1
-            && window.div == 1
-            && window.before <= 0
-            && window.after >= 0
-            && window.of == dim.size
+        if window.mul == 1 && window.div == 1 && window.before <= 0 && window.after >= 0 && window.of == size
         {
             let (low, high) = (-window.before, window.after);
             format!("halo of `{name}`{user}: {low} before and {high} after each block")
@@ -84,7 +80,7 @@ impl Pass<'_> {
         };
         let dims = self.summed.get(&(id, axis)).cloned().unwrap_or_else(|| self.graph().ty(id).dims.clone());
         let n = self.node(id);
-        let by = assign(self.layout, n.origin.class, &n.origin.path, &dims);
+        let by = assign(self.layout, n.origin.class, &n.origin.path, &dims, &self.graph().dims);
         by.by.get(&axis).map(|r| self.layout.rules[*r].span)
     }
 
@@ -120,13 +116,18 @@ impl Pass<'_> {
         }
         let by = [root, id].into_iter().find_map(|x| {
             let n = self.node(x);
-            assign(self.layout, n.origin.class, &n.origin.path, &n.ty.dims).by.get(&axis).copied()
+            assign(self.layout, n.origin.class, &n.origin.path, &n.ty.dims, &self.graph().dims)
+                .by
+                .get(&axis)
+                .copied()
         });
         let (Some(by), Some(user)) = (by, user) else { return true };
         let o = &self.node(user).origin;
         match self.layout.rules[by].dim {
             RuleDim::Any => true,
-            RuleDim::Dim(d) => assign(self.layout, o.class, &o.path, &[d]).by.get(&axis) != Some(&by),
+            RuleDim::Dim(d) => {
+                assign(self.layout, o.class, &o.path, &[d], &self.graph().dims).by.get(&axis) != Some(&by)
+            }
         }
     }
 }

@@ -136,7 +136,7 @@ impl<'a> Pass<'a> {
             return r.clone();
         }
         let g = &self.step.graph;
-        let r = g.node(id).op.roles(&g.input_types(id), g.ty(id));
+        let r = g.node(id).op.roles(&g.input_types(id), g.ty(id), &g.dims);
         self.roles[id.0 as usize] = Some(r.clone());
         r
     }
@@ -144,13 +144,13 @@ impl<'a> Pass<'a> {
     /// Bytes of the largest block of a value in a placement.
     pub(super) fn bytes(&self, id: Id, p: &Placement) -> u64 {
         let ty = self.graph().ty(id);
-        (p.elements(&ty.dims, self.mesh) * ty.dtype.bytes()) as u64
+        (p.elements(&ty.dims, &self.graph().dims, self.mesh) * ty.dtype.bytes()) as u64
     }
 
     /// Cost of the cheapest route of a value, and its moves.
     pub(super) fn route(&mut self, id: Id, src: &Placement, dst: &Placement) -> (u64, Vec<Reshard>) {
         let ty = self.step.graph.ty(id).clone();
-        match self.router.route(&ty, self.mesh, src, dst) {
+        match self.router.route(&ty, &self.step.graph.dims, self.mesh, src, dst) {
             Some(r) => r,
             None => {
                 panic!("internal error: no route for {} from {src:?} to {dst:?}", self.graph().describe(id))
@@ -161,7 +161,7 @@ impl<'a> Pass<'a> {
     /// The splits that the rules give a value.
     pub(super) fn target(&self, id: Id) -> Placement {
         let n = self.node(id);
-        assign(self.layout, n.origin.class, &n.origin.path, &n.ty.dims).placement()
+        assign(self.layout, n.origin.class, &n.origin.path, &n.ty.dims, &self.graph().dims).placement()
     }
 
     /// The splits that the rules give the loops of an op.
@@ -175,13 +175,13 @@ impl<'a> Pass<'a> {
         let dims: Vec<Dim> =
             roles.loops.iter().filter(|l| l.role != Role::NeedReplication).map(|l| l.dim).collect();
         let n = self.node(id);
-        let said = assign(self.layout, n.origin.class, &n.origin.path, &dims);
+        let said = assign(self.layout, n.origin.class, &n.origin.path, &dims, &self.graph().dims);
         (dims, said)
     }
 
     /// The placement that an operand needs when the loops are split as `loops`.
     pub(super) fn operand(&mut self, user: Id, slot: usize, loops: &Loops) -> Placement {
-        operand_placement(&self.roles(user), slot, loops, self.mesh)
+        operand_placement(&self.roles(user), slot, loops, &self.graph().dims, self.mesh)
     }
 
     /// Constants, positions, random values and inputs can be made in any placement at no cost, also under another name of a dim.

@@ -100,7 +100,7 @@ impl Pass<'_> {
     /// Asks the rules for a value that no op computes, and keeps what they say.
     pub(super) fn note_target(&mut self, id: Id) {
         let n = self.node(id);
-        let said = assign(self.layout, n.origin.class, &n.origin.path, &n.ty.dims);
+        let said = assign(self.layout, n.origin.class, &n.origin.path, &n.ty.dims, &self.graph().dims);
         let asked = n.ty.dims.clone();
         self.note(id, Reason::Rules { asked, said });
     }

@@ -1,7 +1,7 @@
 //! The cheapest chain of moves between two placements (`docs/partition.md`, "Routes"): Dijkstra over placements.
 
 use meshwright_ops::Type;
-use meshwright_plan::{Axis, Dim, Mesh, Monoid, Placement, Window};
+use meshwright_plan::{Axis, Dim, Dims, Mesh, Monoid, Placement, Window};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -131,7 +131,7 @@ const LAUNCH: u64 = 4 * 4096;
 
 /// Bytes on the wire, per device and in quarters of a byte (so that ties are exact), of a move from a block of `before`
 /// bytes to one of `after`.
-pub fn wire_bytes(kind: &Reshard, mesh: &Mesh, before: usize, after: usize) -> u64 {
+pub fn wire_bytes(kind: &Reshard, dims: &Dims, mesh: &Mesh, before: usize, after: usize) -> u64 {
     let (before, after) = (before as u64, after as u64);
     let part = |k: usize, b: u64| 4 * (k as u64 - 1) * b / k as u64;
     match kind {
@@ -145,9 +145,9 @@ pub fn wire_bytes(kind: &Reshard, mesh: &Mesh, before: usize, after: usize) -> u
         Reshard::Permute { axes, dim, window } => {
             // What the devices lack on average, as the gather counts it: so where all of them need all, the two tie, and
             // never is a gather, of which a layout must speak, the cheaper way to a halo.
-            let all = window.largest(dim.size, axes, mesh).max(1) as u64;
+            let all = window.largest(dims.size(*dim), axes, mesh).max(1) as u64;
             let devices: usize = axes.iter().map(|a| mesh.size(*a)).product();
-            let lacking = window.missing_in_all(dim.size, axes, mesh) as u64;
+            let lacking = window.missing_in_all(dims.size(*dim), axes, mesh) as u64;
             4 * (after / all) * lacking / devices.max(1) as u64 + LAUNCH
         }
         Reshard::Slice { .. } | Reshard::Cut { .. } => 0,
@@ -168,6 +168,7 @@ impl Router {
     pub(super) fn route(
         &mut self,
         ty: &Type,
+        dims: &Dims,
         mesh: &Mesh,
         src: &Placement,
         dst: &Placement,
@@ -180,19 +181,20 @@ impl Router {
             return found.clone();
         }
         // A way over blocks larger than both ends is taken only where there is no other.
-        let bound = bytes(ty, mesh, src).max(bytes(ty, mesh, dst));
-        let found = search(ty, mesh, src, dst, bound).or_else(|| search(ty, mesh, src, dst, usize::MAX));
+        let bound = bytes(ty, dims, mesh, src).max(bytes(ty, dims, mesh, dst));
+        let found =
+            search(ty, dims, mesh, src, dst, bound).or_else(|| search(ty, dims, mesh, src, dst, usize::MAX));
         self.memo.insert(key, found.clone());
         found
     }
 }
 
-fn bytes(ty: &Type, mesh: &Mesh, p: &Placement) -> usize {
-    p.elements(&ty.dims, mesh) * ty.dtype.bytes()
+fn bytes(ty: &Type, dims: &Dims, mesh: &Mesh, p: &Placement) -> usize {
+    p.elements(&ty.dims, dims, mesh) * ty.dtype.bytes()
 }
 
 /// The cheapest way on which no block is larger than `bound` bytes.
-fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize) -> Route {
+fn search(ty: &Type, dims: &Dims, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize) -> Route {
     let axes: Vec<Axis> =
         mesh.iter().filter(|a| mesh.size(*a) > 1 && (src.uses(*a) || dst.uses(*a))).collect();
     let mut best: BTreeMap<Placement, u64> = BTreeMap::from([(src.clone(), 0)]);
@@ -207,11 +209,11 @@ fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize
         if best.get(&p).is_some_and(|b| cost > *b) {
             continue;
         }
-        let before = bytes(ty, mesh, &p);
+        let before = bytes(ty, dims, mesh, &p);
         for m in edges(ty, &axes, &p, dst) {
             let Some(q) = m.apply(&p) else { continue };
-            let after = bytes(ty, mesh, &q);
-            let c = cost + wire_bytes(&m, mesh, before, after);
+            let after = bytes(ty, dims, mesh, &q);
+            let c = cost + wire_bytes(&m, dims, mesh, before, after);
             if after <= bound && best.get(&q).is_none_or(|b| c < *b) {
                 best.insert(q.clone(), c);
                 let mut longer = path.clone();

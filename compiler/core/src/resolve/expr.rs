@@ -182,8 +182,13 @@ impl<'a> Resolver<'a> {
             let Some(dim) = dim else { return Val::Poison };
             let d = Diagnostic::error(codes::E0213, format!("dim `{name}` stands where a value is needed"))
                 .at(at, "a dim")
-                .and(*span, format!("declared here, of size {}", dim.size))
-                .fix(format!("write `size({name})` for {}", dim.size), at, format!("size({name})"), false)
+                .and(*span, format!("declared here, of size {}", self.graph.dims.size(*dim)))
+                .fix(
+                    format!("write `size({name})` for {}", self.graph.dims.size(*dim)),
+                    at,
+                    format!("size({name})"),
+                    false,
+                )
                 .help(format!("`index({name})` is the position along it"));
             self.error(d);
             return Val::Poison;
@@ -349,10 +354,12 @@ impl<'a> Resolver<'a> {
     }
 
     pub(super) fn sizes_fit(&mut self, before: usize, span: Span) -> bool {
+        let table = self.graph.dims.clone();
         let product = |dims: &[Dim]| {
             dims.iter()
-                .filter(|d| d.size > 0)
-                .try_fold(1u64, |p, d| p.checked_mul(d.size as u64))
+                .map(|d| table.size(*d) as u64)
+                .filter(|size| *size > 0)
+                .try_fold(1u64, u64::checked_mul)
                 .unwrap_or(u64::MAX)
         };
         for i in before..self.graph.nodes.len() {
@@ -367,8 +374,10 @@ impl<'a> Resolver<'a> {
             } else {
                 continue;
             };
-            let sizes: Vec<String> =
-                dims.iter().map(|d| format!("{} = {}", self.graph.dims.name(*d), d.size)).collect();
+            let sizes: Vec<String> = dims
+                .iter()
+                .map(|d| format!("{} = {}", self.graph.dims.name(*d), self.graph.dims.size(*d)))
+                .collect();
             self.error(
                 Diagnostic::error(codes::E0219, format!("{text}: no machine holds or does that"))
                     .at(span, format!("over {}", sizes.join(", ")))

@@ -5,7 +5,7 @@ use super::number::{self, Konst, Num};
 use super::report::{Report, listed, nearest};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Form, families};
-use meshwright_plan::{Dim, DimNames};
+use meshwright_plan::{Dim, Dims};
 use meshwright_syntax::ast::{
     Binding, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
 };
@@ -27,7 +27,7 @@ pub(super) struct Globals<'a> {
     pub(super) consts: BTreeMap<&'a str, (Span, Option<Konst>)>,
     pub(super) layers: Layers<'a>,
     /// The dims in order of declaration.
-    pub(super) names: DimNames,
+    pub(super) names: Dims,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -236,7 +236,7 @@ mod tests {
     const SIZE: usize = 64;
 
     fn operand(buf: u32) -> Operand {
-        Operand { buf: BufId(buf), dims: vec![Dim { id: 0, size: SIZE }] }
+        Operand { buf: BufId(buf), dims: vec![Dim(0)] }
     }
 
     fn step(kind: StepKind) -> Step {
@@ -255,12 +255,7 @@ mod tests {
     }
 
     fn gather(from: u32, to: u32) -> Step {
-        let all = Collective::AllGather {
-            axis: Axis(0),
-            dim: Dim { id: 0, size: SIZE },
-            from: operand(from),
-            to: operand(to),
-        };
+        let all = Collective::AllGather { axis: Axis(0), dim: Dim(0), from: operand(from), to: operand(to) };
         step(StepKind::Collective(all))
     }
 

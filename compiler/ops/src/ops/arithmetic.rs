@@ -70,7 +70,7 @@ fn build_pow(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
 /// The number that a value is known to be.
 fn known(g: &Graph, id: Id) -> Option<f64> {
     let n = g.node(id);
-    (n.op.name() == "const").then(|| n.op.oracle(&[], &n.ty).data[0])
+    (n.op.name() == "const").then(|| n.op.oracle(&[], &n.ty, &g.dims).data[0])
 }
 
 /// `y * x ** (y - 1)`, 0 where the exponent is 0, whatever the base.

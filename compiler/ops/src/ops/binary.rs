@@ -4,7 +4,7 @@
 use crate::{Call, Emit, F64Tensor, Graph, Id, Linear, Op, OpError, Roles, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg};
-use meshwright_plan::{DType, DimNames, Expr};
+use meshwright_plan::{DType, Dims, Expr};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl Op for Binary {
         self.0.name
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if x[0].dtype != x[1].dtype {
             return Err(OpError::new(
                 codes::E0202,
@@ -96,7 +96,7 @@ impl Op for Binary {
         Ok(Type::new(dtype, union(x.iter().copied())))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         let slots: BTreeSet<usize> = self.0.linear.iter().copied().collect();
         Roles::elementwise(x, y, if slots.is_empty() { Linear::No } else { Linear::Only(slots) })
     }
@@ -115,15 +115,15 @@ impl Op for Binary {
         out
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(e.binary(self.0.function, x[0], x[1]))
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let integer = y.dtype.is_int();
-        F64Tensor::build(&y.dims, |at| {
+        F64Tensor::build(table, &y.dims, |at| {
             let (a, b) = (x[0].at(&y.dims, at), x[1].at(&y.dims, at));
             // Integers have no infinity and no NaN.
             match self.0.function {

@@ -2,7 +2,7 @@
 
 use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{DType, Dim, DimNames, Expr};
+use meshwright_plan::{DType, Dim, Dims, Expr};
 
 /// A scalar constant. Numbers are kept by their bits, so that equal text is equal value.
 #[derive(Clone, Debug)]
@@ -35,11 +35,11 @@ impl Op for Const {
         "const"
     }
 
-    fn infer(&self, _: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, _: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type { dtype: self.dtype, dims: Vec::new(), range: self.range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }
 
@@ -51,13 +51,13 @@ impl Op for Const {
         Vec::new()
     }
 
-    fn scalar(&self, e: &mut Expr, _: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, _: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(e.constant(self.value, self.dtype))
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, _: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |_| self.value)
+    fn oracle(&self, _: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        F64Tensor::build(table, &y.dims, |_| self.value)
     }
 }

@@ -4,7 +4,7 @@ use crate::family::{float, truth};
 use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{DType, DimNames, Expr};
+use meshwright_plan::{DType, Dims, Expr};
 use std::sync::Arc;
 
 /// The second operand where the first is true, else the third. In none is it linear: the chosen constant would be added
@@ -38,7 +38,7 @@ impl Op for Provenance {
         "where"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if x[0].dtype != DType::Bool {
             return Err(OpError::new(codes::E0202, format!("`where` takes a truth value first, not {}", x[0].dtype))
                 .operand(0)
@@ -55,7 +55,7 @@ impl Op for Provenance {
         Ok(Type { dtype: x[1].dtype, dims: union([x[1], x[2], x[0]]), range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }
 
@@ -74,13 +74,13 @@ impl Op for Provenance {
         out
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(e.select(x[0], x[1], x[2]))
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| x[if x[0].at(&y.dims, at) != 0.0 { 1 } else { 2 }].at(&y.dims, at))
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        F64Tensor::build(table, &y.dims, |at| x[if x[0].at(&y.dims, at) != 0.0 { 1 } else { 2 }].at(&y.dims, at))
     }
 }

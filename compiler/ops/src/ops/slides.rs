@@ -2,7 +2,7 @@
 
 use crate::{Call, Choice, Graph, OpError, Piece, Setting, Type, Value};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, SlidingWindow};
+use meshwright_plan::{DType, Dim, Dims, SlidingWindow};
 
 /// What every op with windows takes.
 pub(super) const OPTIONS: &[Choice] = &[
@@ -143,7 +143,7 @@ fn number(c: &Call, name: &str, least: usize) -> Result<Option<usize>, OpError> 
     })
 }
 
-fn step(c: &Call, p: &Piece, names: &DimNames) -> Result<Step, OpError> {
+fn step(c: &Call, p: &Piece, table: &Dims) -> Result<Step, OpError> {
     let wrong = |text: String| {
         OpError::new(codes::E0203, text)
             .help(format!("write `{}[rows by kh]`, or `rows -> r2 by kh` where the size changes", c.name))
@@ -152,30 +152,30 @@ fn step(c: &Call, p: &Piece, names: &DimNames) -> Result<Step, OpError> {
         return Err(wrong(format!(
             "a window of `{}` slides along one dim, not {}",
             c.name,
-            names.list(&p.dims)
+            table.list(&p.dims)
         )));
     };
     let to = match p.to[..] {
         [] => None,
         [to] => Some(to),
-        _ => return Err(wrong(format!("a window of `{}` gives one dim, not {}", c.name, names.list(&p.to)))),
+        _ => return Err(wrong(format!("a window of `{}` gives one dim, not {}", c.name, table.list(&p.to)))),
     };
     let Some(tap) = p.by else {
-        let text = format!("`{}[{}]` does not say what slides along `{1}`", c.name, names.name(from));
+        let text = format!("`{}[{}]` does not say what slides along `{1}`", c.name, table.name(from));
         return Err(OpError::new(codes::E0203, text)
-            .help(format!("write `{} by` and the dim of its window", names.name(from))));
+            .help(format!("write `{} by` and the dim of its window", table.name(from))));
     };
     Ok(Step { from, to, tap })
 }
 
 fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Result<SlidingWindow, OpError> {
-    let names = &g.dims;
-    let (from, tap) = (names.name(s.from), names.name(s.tap));
+    let table = &g.dims;
+    let (from, tap) = (table.name(s.from), table.name(s.tap));
     if !x.has(s.from) {
         let text = format!(
             "`{}` slides along `{from}`, which its operand lacks: it has {}",
             c.name,
-            names.list(&x.dims)
+            table.list(&x.dims)
         );
         return Err(OpError::new(codes::E0203, text).operand(0));
     }
@@ -183,30 +183,30 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
         let text = format!("`{tap}` is a window of `{}` and a dim of what it slides over", c.name);
         return Err(OpError::new(codes::E0203, text).operand(0).help("give the window a dim of its own"));
     }
-    if s.tap.size == 0 {
+    if table.size(s.tap) == 0 {
         return Err(OpError::new(codes::E0204, format!("`{}[{from} by {tap}]`: `{tap}` has size 0", c.name)));
     }
     if let Some(to) = s.to.filter(|t| *t != s.from && x.has(*t)) {
         let text =
-            format!("`{}[{from} -> {1} by {tap}]` of a value that has `{1}` already", c.name, names.name(to));
+            format!("`{}[{from} -> {1} by {tap}]` of a value that has `{1}` already", c.name, table.name(to));
         return Err(OpError::new(codes::E0203, text)
             .operand(0)
             .help("give the positions a dim of their own"));
     }
     let shape = Shape {
-        reach: (s.tap.size - 1) * o.dilation,
-        stride: o.stride.unwrap_or(s.tap.size),
+        reach: (table.size(s.tap) - 1) * o.dilation,
+        stride: o.stride.unwrap_or(table.size(s.tap)),
         padding: o.padding,
     };
     let keeps = o.padding == Padding::Same && shape.stride == 1;
     let (fits, least) = match has {
-        Has::Wide => match shape.positions(s.from.size) {
+        Has::Wide => match shape.positions(table.size(s.from)) {
             Some(n) => (n..=n, n),
             None => {
                 let text = format!(
                     "a window over {} elements does not fit `{from}`, which has {}",
                     shape.reach + 1,
-                    s.from.size
+                    table.size(s.from)
                 );
                 return Err(OpError::new(codes::E0204, text)
                     .operand(0)
@@ -214,7 +214,7 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
             }
         },
         Has::Narrow => {
-            let fits = shape.elements(s.from.size);
+            let fits = shape.elements(table.size(s.from));
             let least = if o.padding == Padding::Same { *fits.end() } else { *fits.start() };
             (fits, least)
         }
@@ -224,16 +224,17 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
         None => {
             let text = format!(
                 "`{}[{from} by {tap}]` gives {least} for {} of `{from}`: the result needs a dim of its own",
-                c.name, s.from.size
+                c.name,
+                table.size(s.from)
             );
             let (with, new) = (format!("{from} -> {from}2 by {tap}"), format!("dim {from}2 = {least}"));
             return Err(OpError::new(codes::E0204, text)
                 .help(format!("write `{}[{with}]` and declare `{new}`", c.name)));
         }
-        Some(to) if fits.contains(&to.size) && (keeps || to != s.from) => to,
+        Some(to) if fits.contains(&table.size(to)) && (keeps || to != s.from) => to,
         Some(to) => {
             let (name, must) = (
-                names.name(to),
+                table.name(to),
                 if fits.start() == fits.end() {
                     fits.start().to_string()
                 } else {
@@ -244,7 +245,9 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
                 codes::E0204,
                 format!(
                     "`{}[{from} -> {name} by {tap}]`: `{name}` has size {}, but {} of `{from}` give {must}",
-                    c.name, to.size, s.from.size
+                    c.name,
+                    table.size(to),
+                    table.size(s.from)
                 ),
             );
             return Err(if to == s.from {
@@ -257,7 +260,7 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
         }
     };
     let (wide, narrow) = if has == Has::Wide { (s.from, to) } else { (to, s.from) };
-    let low = shape.low(wide.size);
+    let low = shape.low(table.size(wide));
     Ok(SlidingWindow { wide, narrow, tap: s.tap, stride: shape.stride, dilation: o.dilation, low })
 }
 

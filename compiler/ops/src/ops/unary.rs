@@ -3,7 +3,7 @@
 use crate::{Call, Emit, F64Tensor, Graph, Id, Linear, Op, OpError, Roles, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{DType, DimNames, Expr};
+use meshwright_plan::{DType, Dims, Expr};
 use std::sync::Arc;
 
 /// A function of one value.
@@ -78,7 +78,7 @@ impl Op for Unary {
         self.0.name
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if !(self.0.takes)(x[0].dtype) {
             let what = self.0.takes_text;
             return Err(OpError::new(
@@ -91,7 +91,7 @@ impl Op for Unary {
         Ok(Type::new(x[0].dtype, x[0].dims.clone()))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, if self.0.linear { Linear::Only([0].into()) } else { Linear::No })
     }
 
@@ -100,13 +100,13 @@ impl Op for Unary {
         vec![d.map(|d| g.product(&[dy, d]))]
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some((self.0.expr)(e, x[0]))
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| (self.0.oracle)(x[0].at(&y.dims, at)))
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        F64Tensor::build(table, &y.dims, |at| (self.0.oracle)(x[0].at(&y.dims, at)))
     }
 }

@@ -71,7 +71,7 @@ impl Lower<'_> {
             }
             StepKind::SplitDim { from, dim, to, out } => {
                 let (x, out) = (self.local(from)?, self.local(out)?);
-                let (flat, _) = out.joined(to)?;
+                let (flat, _) = out.joined(to, &self.here.plan.dims)?;
                 let wanted = flat.range(to[0])?.clone();
                 let source = self.source(&x, *dim, 0, &wanted)?;
                 whole(source.as_ref(), &wanted)?;
@@ -79,7 +79,7 @@ impl Lower<'_> {
             }
             StepKind::MergeDims { from, dims, to, out } => {
                 let (x, out) = (self.local(from)?, self.local(out)?);
-                let (flat, _) = x.joined(dims)?;
+                let (flat, _) = x.joined(dims, &self.here.plan.dims)?;
                 let wanted = out.range(*to)?.clone();
                 let source = self.source(&flat, dims[0], 0, &wanted)?;
                 whole(source.as_ref(), &wanted)?;
@@ -152,7 +152,7 @@ impl Lower<'_> {
 }
 
 fn place(local: &Local, dim: Dim) -> Result<usize, Unprepared> {
-    local.at(dim).ok_or_else(|| Unprepared::Plan(format!("an operand lacks the dim {}", dim.id)))
+    local.at(dim).ok_or_else(|| Unprepared::Plan(format!("an operand lacks the dim {}", dim.0)))
 }
 
 fn whole(source: Option<&Source>, wanted: &Range<usize>) -> Result<(), Unprepared> {

@@ -116,7 +116,7 @@ impl Lower<'_> {
         };
         let at = |l: &Local, d: Dim| {
             l.at(d)
-                .ok_or_else(|| Unprepared::Plan(format!("an operand of a collective lacks the dim {}", d.id)))
+                .ok_or_else(|| Unprepared::Plan(format!("an operand of a collective lacks the dim {}", d.0)))
         };
         let mut requests = vec![];
         let pair = is_pair(from.dtype);

@@ -91,7 +91,7 @@ impl Lower<'_> {
             | StepKind::MergeDims { .. } => self.blocks(&step.kind),
             StepKind::Random { stream, distribution, out } => {
                 let out = self.here.local(out)?;
-                let sizes: Vec<usize> = out.dims.iter().map(|d| d.size).collect();
+                let sizes = self.here.plan.dims.shape(&out.dims);
                 // What is drawn for `bf16` is rounded from `f32`.
                 let wide = out.dtype.wide();
                 let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?;

@@ -201,7 +201,7 @@ impl Lower<'_> {
             return Err(Unprepared::Plan("dims of input and result differ".into()));
         }
         let Some(axis) = input.at(dim) else {
-            return Err(Unprepared::Plan(format!("an operand lacks the dim {}", dim.id)));
+            return Err(Unprepared::Plan(format!("an operand lacks the dim {}", dim.0)));
         };
         let x = self.read(&input);
         let mut x = self.wide(x.val);

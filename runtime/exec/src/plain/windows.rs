@@ -9,17 +9,22 @@ use super::ops::{Binary, Reduce};
 use super::reduce::identity;
 use crate::local::Local;
 use crate::own::Unprepared;
-use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Part, SlidingWindow};
+use meshwright_plan::{BufId, DType, Dim, Dims, Monoid, Operand, Part, SlidingWindow};
 use std::ops::Range;
 
 impl Lower<'_> {
     /// For each tap and each position (taps first) the element of the block `elements` that they meet; `elements.len()`
     /// where they meet none.
-    fn meets(s: &SlidingWindow, elements: &Range<usize>, positions: &Range<usize>) -> Vec<usize> {
+    fn meets(
+        dims: &Dims,
+        s: &SlidingWindow,
+        elements: &Range<usize>,
+        positions: &Range<usize>,
+    ) -> Vec<usize> {
         let mut out = vec![];
-        for t in 0..s.tap.size {
+        for t in 0..dims.size(s.tap) {
             for n in positions.clone() {
-                let met = s.element(n, t).filter(|i| elements.contains(i));
+                let met = s.element(n, t, dims).filter(|i| elements.contains(i));
                 out.push(met.map_or(elements.len(), |i| i - elements.start));
             }
         }
@@ -30,6 +35,7 @@ impl Lower<'_> {
     /// meets nothing.
     fn met(
         &mut self,
+        table: &Dims,
         x: Named,
         s: &SlidingWindow,
         elements: &Range<usize>,
@@ -37,7 +43,7 @@ impl Lower<'_> {
         nothing: f64,
     ) -> Result<Named, Unprepared> {
         let axis = place(&x, s.wide)?;
-        let met = Self::meets(s, elements, positions);
+        let met = Self::meets(table, s, elements, positions);
         let mut val = x.val;
         if met.contains(&elements.len()) {
             let mut shape = self.emit.shape(val).to_vec();
@@ -49,7 +55,7 @@ impl Lower<'_> {
         let at = self.emit.table(&[met.len()], met.iter().map(|i| *i as i32).collect());
         val = self.emit.select(val, axis, at);
         let mut shape = self.emit.shape(val).to_vec();
-        shape.splice(axis..=axis, [s.tap.size, positions.len()]);
+        shape.splice(axis..=axis, [table.size(s.tap), positions.len()]);
         let mut dims = x.dims;
         dims.splice(axis..=axis, [s.tap, s.narrow]);
         Ok(Named { val: self.emit.reshape(val, &shape), dims })
@@ -59,13 +65,14 @@ impl Lower<'_> {
     /// the sum of what meets it.
     fn spread(
         &mut self,
+        table: &Dims,
         x: Named,
         s: &SlidingWindow,
         elements: &Range<usize>,
         positions: &Range<usize>,
     ) -> Result<Named, Unprepared> {
         let axis = place(&x, s.tap)?;
-        let met = Self::meets(s, elements, positions);
+        let met = Self::meets(table, s, elements, positions);
         let mut shape = self.emit.shape(x.val).to_vec();
         shape.splice(axis..=axis + 1, [met.len()]);
         let val = self.emit.reshape(x.val, &shape);
@@ -88,6 +95,7 @@ impl Lower<'_> {
         slides: &[SlidingWindow],
         gives: Part,
     ) -> Result<(), Unprepared> {
+        let table = &self.here.plan.dims;
         let (x, w, y) = (self.local(x)?, self.local(w)?, self.local(y)?);
         let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow, s.tap]).collect();
         self.here.check_aligned(&[&x, &w, &y], &sliding)?;
@@ -108,11 +116,11 @@ impl Lower<'_> {
         let mut ranges = x.ranges.clone();
         for s in slides {
             let axis = dims.iter().position(|d| *d == s.wide);
-            let axis = axis.ok_or_else(|| format!("an operand lacks the dim {}", s.wide.id))?;
+            let axis = axis.ok_or_else(|| format!("an operand lacks the dim {}", s.wide.0))?;
             dims.splice(axis..=axis, [s.tap, s.narrow]);
-            ranges.splice(axis..=axis, [0..s.tap.size, y.range(s.narrow)?.clone()]);
-            if w.range(s.tap)?.len() != s.tap.size {
-                return Err(Unprepared::Plan(format!("the taps {} of a kernel are not whole", s.tap.id)));
+            ranges.splice(axis..=axis, [0..table.size(s.tap), y.range(s.narrow)?.clone()]);
+            if w.range(s.tap)?.len() != table.size(s.tap) {
+                return Err(Unprepared::Plan(format!("the taps {} of a kernel are not whole", s.tap.0)));
             }
         }
         let shape = ranges.iter().map(ExactSizeIterator::len).collect();
@@ -125,14 +133,14 @@ impl Lower<'_> {
             };
             let mut back = Named { val: self.wide(val), dims: columns.dims.clone() };
             for s in slides {
-                back = self.spread(back, s, x.range(s.wide)?, y.range(s.narrow)?)?;
+                back = self.spread(table, back, s, x.range(s.wide)?, y.range(s.narrow)?)?;
             }
             self.write(&back, out);
             return Ok(());
         }
         let mut image = self.read(&x);
         for s in slides {
-            image = self.met(image, s, x.range(s.wide)?, y.range(s.narrow)?, 0.0)?;
+            image = self.met(table, image, s, x.range(s.wide)?, y.range(s.narrow)?, 0.0)?;
         }
         let (other, by) = if gives == Part::Result { (&w, &y) } else { (&y, &w) };
         let read = self.read(other).val;
@@ -156,6 +164,7 @@ impl Lower<'_> {
         slides: &[SlidingWindow],
         out: &Operand,
     ) -> Result<(), Unprepared> {
+        let table = &self.here.plan.dims;
         let (input, out) = (self.local(input)?, self.local(out)?);
         self.check_pool(&input, &out, slides)?;
         let fold = match monoid {
@@ -172,7 +181,7 @@ impl Lower<'_> {
         let mut x = self.read(&input);
         x.val = self.wide(x.val);
         for s in slides {
-            x = self.met(x, s, input.range(s.wide)?, out.range(s.narrow)?, nothing)?;
+            x = self.met(table, x, s, input.range(s.wide)?, out.range(s.narrow)?, nothing)?;
             let axis = place(&x, s.tap)?;
             let val = self.emit.reduce(fold, x.val, axis);
             let mut shape = self.emit.shape(val).to_vec();
@@ -191,6 +200,7 @@ impl Lower<'_> {
         slides: &[SlidingWindow],
         out: &Operand,
     ) -> Result<(), Unprepared> {
+        let table = &self.here.plan.dims;
         let (input, out) = (self.local(input)?, self.local(out)?);
         self.check_pool(&out, &input, slides)?;
         if input.elements() == 0 {
@@ -204,10 +214,10 @@ impl Lower<'_> {
             let mut shape = self.emit.shape(x.val).to_vec();
             shape.insert(axis, 1);
             let val = self.emit.reshape(x.val, &shape);
-            shape[axis] = s.tap.size;
+            shape[axis] = table.size(s.tap);
             x.val = self.emit.expand(val, &shape);
             x.dims.insert(axis, s.tap);
-            x = self.spread(x, s, out.range(s.wide)?, input.range(s.narrow)?)?;
+            x = self.spread(table, x, s, out.range(s.wide)?, input.range(s.narrow)?)?;
         }
         self.write(&x, &out);
         Ok(())
@@ -222,7 +232,8 @@ impl Lower<'_> {
         out: &Operand,
     ) -> Result<(), Unprepared> {
         let (input, out) = (self.local(input)?, self.local(out)?);
-        let slides = &apart(slides)[..];
+        let (table, slides) = apart(&self.here.plan.dims, slides);
+        let (table, slides) = (&table, &slides[..]);
         self.check_pool(&input, &out, slides)?;
         if input.elements() == 0 {
             self.write_number(0.0, &out);
@@ -230,11 +241,11 @@ impl Lower<'_> {
         }
         let mut x = self.read(&input);
         for s in slides {
-            x = self.met(x, s, input.range(s.wide)?, out.range(s.narrow)?, 0.0)?;
+            x = self.met(table, x, s, input.range(s.wide)?, out.range(s.narrow)?, 0.0)?;
         }
         let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
         let val = self.align(&x, &[out.dims.as_slice(), &taps].concat());
-        let (rank, count) = (out.dims.len(), taps.iter().map(|t| t.size).product::<usize>());
+        let (rank, count) = (out.dims.len(), table.elements(&taps));
         let val = self.emit.reshape(val, &[out.shape.as_slice(), &[count]].concat());
         // Taps that meet nothing are left out: a table over the positions of all slides, and the taps.
         let narrow: Vec<&SlidingWindow> =
@@ -257,10 +268,11 @@ impl Lower<'_> {
                 let mut rest = t;
                 let mut missing = false;
                 for s in slides.iter().rev() {
-                    let (tap, held) = (rest % s.tap.size, input.range(s.wide)?);
-                    rest /= s.tap.size;
+                    let size = table.size(s.tap);
+                    let (tap, held) = (rest % size, input.range(s.wide)?);
+                    rest /= size;
                     let here = narrow.iter().zip(at).find(|(o, _)| o.narrow == s.narrow);
-                    let met = here.and_then(|(_, n)| s.element(*n, tap));
+                    let met = here.and_then(|(_, n)| s.element(*n, tap, table));
                     missing |= met.is_none_or(|i| !held.contains(&i));
                 }
                 table.push(i32::from(missing));
@@ -290,7 +302,8 @@ impl Lower<'_> {
         out: &Operand,
     ) -> Result<(), Unprepared> {
         let (tap, values, out) = (self.local(tap)?, self.local(values)?, self.local(out)?);
-        let slides = &apart(slides)[..];
+        let (table, slides) = apart(&self.here.plan.dims, slides);
+        let (table, slides) = (&table, &slides[..]);
         self.check_pool(&out, &values, slides)?;
         self.here.check_aligned(&[&tap, &values], &[])?;
         if tap.dims != values.dims || tap.dtype != DType::I32 {
@@ -304,12 +317,11 @@ impl Lower<'_> {
         let mut dims = values.dims.clone();
         for s in slides {
             let axis = dims.iter().position(|d| *d == s.narrow);
-            let axis = axis.ok_or_else(|| format!("an operand lacks the dim {}", s.narrow.id))?;
+            let axis = axis.ok_or_else(|| format!("an operand lacks the dim {}", s.narrow.0))?;
             dims.insert(axis, s.tap);
         }
-        let count: usize = slides.iter().map(|s| s.tap.size).product();
         let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
-        let sizes: Vec<usize> = taps.iter().map(|t| t.size).collect();
+        let (sizes, count) = (table.shape(&taps), table.elements(&taps));
         let numbers = self.emit.table(&extents(&sizes), (0..count as i32).collect());
         let numbers = self.align(&Named { val: numbers, dims: taps }, &dims);
         let (tap, x) = (self.read(&tap), self.read(&values));
@@ -320,7 +332,7 @@ impl Lower<'_> {
         let val = self.emit.fill(x, other, 0.0);
         let mut back = Named { val, dims };
         for s in slides {
-            back = self.spread(back, s, out.range(s.wide)?, values.range(s.narrow)?)?;
+            back = self.spread(table, back, s, out.range(s.wide)?, values.range(s.narrow)?)?;
         }
         self.write(&back, &out);
         Ok(())
@@ -329,14 +341,14 @@ impl Lower<'_> {
 
 fn place(x: &Named, dim: Dim) -> Result<usize, Unprepared> {
     let found = x.dims.iter().position(|d| *d == dim);
-    found.ok_or_else(|| Unprepared::Plan(format!("an operand lacks the dim {}", dim.id)))
+    found.ok_or_else(|| Unprepared::Plan(format!("an operand lacks the dim {}", dim.0)))
 }
 
-/// The slides of a pool with taps that differ: windows of one size may share the dim of their taps, which no tensor has.
-fn apart(slides: &[SlidingWindow]) -> Vec<SlidingWindow> {
-    let tap = |(k, s): (usize, &SlidingWindow)| SlidingWindow {
-        tap: Dim { id: u32::MAX - k as u32, ..s.tap },
-        ..*s
-    };
-    slides.iter().enumerate().map(tap).collect()
+/// The slides of a pool with taps that differ, and a table that has them: windows of one size may share the dim of their
+/// taps, which no tensor has.
+fn apart(dims: &Dims, slides: &[SlidingWindow]) -> (Dims, Vec<SlidingWindow>) {
+    let mut dims = dims.clone();
+    let mut tap = |s: &SlidingWindow| SlidingWindow { tap: dims.add("tap", dims.size(s.tap)), ..*s };
+    let slides = slides.iter().map(&mut tap).collect();
+    (dims, slides)
 }
