@@ -88,7 +88,7 @@ pub(crate) fn plan(step: &StepGraph, layout: &Layout, grant: bool) -> Result<Pla
                 .spmd
                 .instrs
                 .iter()
-                .filter(|i| matches!(i, Instr::Reshard { kind, .. } if kind.communicates()));
+                .filter(|i| matches!(i, Instr::Reshard { kind, .. } if kind.collective().is_some()));
             return Ok(Planned { granted: layout.gathers.len(), collectives: moves.count(), plan: c.plan });
         }
         let mut codes: Vec<String> = Vec::new();

@@ -9,7 +9,7 @@ use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
 use meshwright_exec::{DeviceKind, Lowering};
 use meshwright_ops::{Contract, F64Tensor, Graph, InputOpKind, Leaf, Type};
-use meshwright_plan::{DType, Dim, Dims, Operand, Step, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Operand, Prim, Step};
 use std::time::Instant;
 
 /// On one device, each dim over three, and pairs of dims over two axes.
@@ -73,7 +73,7 @@ fn products_are_not_rounded(mut devices: Devices) {
         let mut ones = |g: &mut Graph, name: &str, dims: [Dim; 2]| {
             let leaf = InputOpKind::Input { name: name.into() };
             let id = g.op(Leaf { leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
-            bound.insert(id, F64Tensor::build(&dims, |_| 1.0));
+            bound.insert(id, F64Tensor::build(&g.dims, &dims, |_| 1.0));
             id
         };
         let (a, b) = (ones(&mut g, "a", [m, k]), ones(&mut g, "b", [k, n]));
@@ -82,9 +82,11 @@ fn products_are_not_rounded(mut devices: Devices) {
         let whole = way(&[], vec![]);
         let made = plan(&step, &layout(&whole.mesh, vec![]), true).unwrap().plan;
         let dtype = |o: &Operand| made.buffer(o.buf).dtype;
-        let widens = |s: &Step| matches!(&s.kind, StepKind::Contract { a, out, .. } if [dtype(a), dtype(out)] == [DType::BF16, DType::F32]);
+        let widens = |s: &Step| {
+            s.prim == Prim::Contract && [dtype(&s.reads[0]), dtype(&s.writes[0])] == [DType::BF16, DType::F32]
+        };
         assert!(made.steps.iter().any(widens), "the sample has no product that widens");
-        let outputs = [("y", y, F64Tensor::build(&[m, n], |_| 257.0))];
+        let outputs = [("y", y, F64Tensor::build(&g.dims, &[m, n], |_| 257.0))];
         let given = tensors(&step.graph, &bound);
         same_step("ones", &step, &given, &outputs, (1.0, 1e-6), &[whole], &mut devices).unwrap();
     }

@@ -33,7 +33,7 @@ fn loss(subject: &Subject, weighted: usize, seed: u64) -> Result<Loss, String> {
     let g = &mut built.graph;
     let dims: Vec<Dim> = g.ty(built.value).dims.iter().copied().take(weighted).collect();
     let mut rng = Rng::new(seed + 100);
-    let weights = F64Tensor::build(&dims, |_| rng.float(-1.0, 1.0));
+    let weights = F64Tensor::build(&g.dims, &dims, |_| rng.float(-1.0, 1.0));
     g.cursor = Origin::default();
     let dtype = g.ty(built.value).dtype;
     let dtype = if dtype.is_float() { dtype } else { DType::F64 };
@@ -163,7 +163,7 @@ fn powers_have_gradients_at_zero() {
             let param =
                 ParamDecl { path: "x".into(), id: x, span: Span::default(), frozen: false, no_decay: false };
             let grad = gradients(&mut g, loss, &[&param])[0];
-            let scalar = |v: f64| F64Tensor::new([], vec![v]);
+            let scalar = F64Tensor::scalar;
             let bound: Bound = [(x, scalar(0.0)), (exponent, scalar(n))].into();
             assert_eq!(walk(&g, &bound)[grad.0 as usize].data, vec![want], "x ** {n}, tensor: {tensor}");
         }

@@ -163,7 +163,8 @@ impl Builder {
     /// A leaf with elements drawn as the sample says, times `scale`.
     fn leaf(&mut self, name: String, ty: Type, input: &SampleInput, scale: f64, param: bool) -> Id {
         let round = |v: f64| if input.dtype == DType::F32 { f64::from(v as f32) } else { v };
-        let value = F64Tensor::build(&ty.dims, |_| round(draw(&mut self.rng, input) * scale));
+        let value =
+            F64Tensor::build(&self.graph.dims, &ty.dims, |_| round(draw(&mut self.rng, input) * scale));
         let class = if param { Class::Param } else { Class::Value };
         self.graph.cursor =
             Origin { class, name: name.as_str().into(), path: name.as_str().into(), ..Origin::default() };

@@ -4,7 +4,6 @@ use crate::support::{SMALL_DIMS, options};
 use meshwright_comm::{Fault, Faulty, Timeouts, Transport, World};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, ExecError, HostTensor, LocalInput, Provider};
-use meshwright_plan::StepKind;
 use meshwright_train::Project;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ fn strike(layout: &str, rank: usize, fault: &Fault) -> ExecError {
     let loaded = Project::load(&options("mlp", "r=2,c=2", layout, &dims));
     let project = loaded.project.unwrap();
     let plan = project.compile(&training_step(&project.program).unwrap(), &loaded.sources).0.unwrap().plan;
-    let calls = plan.steps.iter().filter(|s| matches!(s.kind, StepKind::Collective(_))).count() as u64;
+    let calls = plan.steps.iter().filter(|s| s.collective().is_some()).count() as u64;
     let mesh = project.layout.mesh.clone();
     // Two calls compare the hash of the Plan before anything runs.
     let at = 2 + 2 * calls;

@@ -4,7 +4,7 @@ use crate::support::{SMALL, SMALL_DIMS, folder, options, run, trained};
 use meshwright_comm::{Fault, Faulty, Timeouts, Transport, World};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostTensor, LocalInput, Provider};
-use meshwright_plan::{Phase, Plan, Step, StepKind};
+use meshwright_plan::{Phase, Plan, Prim, Step};
 use meshwright_train::{Project, ProjectOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,11 +29,9 @@ fn plan(options: &ProjectOptions) -> Plan {
 
 /// Steps that start a collective, and its bytes in order.
 fn flights(plan: &Plan) -> (usize, Vec<usize>) {
-    let collectives = plan.steps.iter().filter_map(|s| match &s.kind {
-        StepKind::Collective(c) => Some((s.async_id.is_some(), c.bytes(plan).iter().sum())),
-        _ => None,
-    });
-    let all: Vec<(bool, usize)> = collectives.collect();
+    let collectives = plan.steps.iter().filter(|s| s.collective().is_some());
+    let all: Vec<(bool, usize)> =
+        collectives.map(|s| (s.async_id.is_some(), s.collective_bytes(plan).iter().sum())).collect();
     (all.iter().filter(|c| c.0).count(), all.iter().map(|c| c.1).collect())
 }
 
@@ -72,7 +70,7 @@ fn gradients_of_the_last_layers_fly_while_those_of_the_first_are_computed() {
     let reduced = |i: &usize| plan.steps[*i].kind.name() == "all_reduce";
     let sums: Vec<usize> = (0..plan.steps.len()).filter(reduced).collect();
     assert!((2..=5).contains(&sums.len()), "{} all-reduces", sums.len());
-    let gradient = |s: &Step| s.phase == Phase::Backward && matches!(s.kind, StepKind::Contract { .. });
+    let gradient = |s: &Step| s.phase == Phase::Backward && s.prim == Prim::Contract;
     let beneath = plan.steps[sums[0]..plan.end_of(sums[0])].iter().filter(|s| gradient(s)).count();
     assert!(beneath >= 2, "{beneath} products while the first bucket is in flight");
     let small = self::plan(&of("data=2", "batch -> data", false));
@@ -84,7 +82,7 @@ fn gradients_of_the_last_layers_fly_while_those_of_the_first_are_computed() {
 fn a_device_that_fails_while_others_are_in_flight_ends_the_run() {
     for (mesh, layout) in &LAYOUTS[..2] {
         let plan = Arc::new(plan(&of(mesh, layout, false)));
-        let calls = plan.steps.iter().filter(|s| matches!(s.kind, StepKind::Collective(_))).count() as u64;
+        let calls = plan.steps.iter().filter(|s| s.collective().is_some()).count() as u64;
         for call in 0..calls {
             for fault in [Fault::Fail, Fault::Panic] {
                 // Two calls compare the hash of the Plan before anything runs; the first step goes well.

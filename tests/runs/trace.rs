@@ -2,7 +2,7 @@
 
 use crate::support::{SMALL, folder, options, run};
 use meshwright_core::training_step;
-use meshwright_plan::{Plan, StepKind};
+use meshwright_plan::Plan;
 use meshwright_train::Project;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,13 +136,11 @@ fn every_collective_is_on_every_rank_in_every_step() {
         let expected: Vec<(String, u64, bool)> = plan
             .steps
             .iter()
-            .filter_map(|s| match &s.kind {
-                StepKind::Collective(c) => {
-                    let axes: Vec<&str> = c.axes().iter().map(|a| plan.mesh.name(*a)).collect();
-                    let bytes = c.bytes(&plan).iter().sum::<usize>() as u64;
-                    Some((format!("{} {}", c.name(), axes.join(",")), bytes, s.async_id.is_some()))
-                }
-                _ => None,
+            .filter_map(|s| {
+                let c = s.collective()?;
+                let axes: Vec<&str> = c.axes().iter().map(|a| plan.mesh.name(*a)).collect();
+                let bytes = s.collective_bytes(&plan).iter().sum::<usize>() as u64;
+                Some((format!("{} {}", c.name(), axes.join(",")), bytes, s.async_id.is_some()))
             })
             .collect();
         let flights = expected.iter().filter(|e| e.2).count();
@@ -191,11 +189,8 @@ fn every_collective_is_on_every_rank_in_every_step() {
                     })
                     .map(|s| s.args["plan step"].as_u64().unwrap())
                     .collect();
-                let computes = |s: &&(usize, &meshwright_plan::Step)| {
-                    !matches!(s.1.kind, StepKind::Collective(_) | StepKind::Wait { .. })
-                };
-                let all: Vec<u64> =
-                    plan.steps.iter().enumerate().filter(|s| computes(&s)).map(|s| s.0 as u64).collect();
+                let all = plan.steps.iter().enumerate().filter(|s| s.1.computes()).map(|s| s.0 as u64);
+                let all: Vec<u64> = all.collect();
                 assert_eq!(done, all, "rank {rank}, step {number}");
             }
         }

@@ -6,7 +6,7 @@ use crate::partition::{Instr, Spmd};
 use crate::schedule::LineOf;
 use meshwright_diag::Span;
 use meshwright_ops::{Class, Graph, Id, Kind};
-use meshwright_plan::{Phase, Plan, Step, StepKind};
+use meshwright_plan::{Phase, Plan, Step};
 use serde::Serialize;
 
 /// A mesh axis.
@@ -200,12 +200,11 @@ fn part_of_sum(g: &Graph, id: Id) -> bool {
 fn collectives(plan: &Plan) -> Vec<CollectiveReport> {
     let mut out = Vec::new();
     for (start, step) in plan.steps.iter().enumerate() {
-        let StepKind::Collective(c) = &step.kind else { continue };
+        let Some(c) = step.collective() else { continue };
         let join = plan.end_of(start);
-        let computes = |s: &&Step| !matches!(s.kind, StepKind::Collective(_) | StepKind::Wait { .. });
-        let between: Vec<&Step> = plan.steps[start..join].iter().filter(computes).collect();
+        let between: Vec<&Step> = plan.steps[start..join].iter().filter(|s| s.computes()).collect();
         let named = |s: &&Step| s.origin.last().map_or_else(String::new, |w| w.value.clone());
-        let sizes = c.bytes(plan);
+        let sizes = step.collective_bytes(plan);
         let parts: Vec<PartReport> = step
             .origin
             .iter()

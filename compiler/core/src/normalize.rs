@@ -80,8 +80,7 @@ pub fn constants(step: &StepGraph) -> StepGraph {
             && known.iter().all(Option::is_some)
             && node.op.expand_when() == ExpandWhen::Never
         {
-            let x: Vec<F64Tensor> =
-                known.iter().flatten().map(|v| F64Tensor::new(&g.dims, [], vec![*v])).collect();
+            let x: Vec<F64Tensor> = known.iter().flatten().map(|v| F64Tensor::scalar(*v)).collect();
             let value = node.op.oracle(&x.iter().collect::<Vec<_>>(), &node.ty, &g.dims).data[0];
             return g.op(Const::new(value, node.ty.dtype), &[]);
         }

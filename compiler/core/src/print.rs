@@ -4,7 +4,7 @@ use crate::partition::{Instr, Reshard, Spmd};
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Graph, InputOpKind, Kind, Node};
 use meshwright_plan::expr::Scalar;
-use meshwright_plan::{Collective, Expr, Init, Operand, Plan, StepKind};
+use meshwright_plan::{Axis, Collective, Expr, Init, Mesh, Operand, Plan, Prim, Step};
 use std::fmt::Write;
 
 /// A step graph.
@@ -91,30 +91,31 @@ pub fn spmd(s: &Spmd) -> String {
 /// A move with its axes and dims.
 pub(crate) fn describe_move(m: &Reshard, s: &Spmd) -> String {
     let names = &s.step.graph.dims;
+    let over = |axes: &[Axis]| axis_names(axes, &s.mesh);
     match m {
-        Reshard::AllReduce { axes, monoid } => {
-            let axes: Vec<&str> = axes.iter().map(|a| s.mesh.name(*a)).collect();
-            format!("all_reduce[{monoid}] {}", axes.join(","))
+        Reshard::Collective(c) => {
+            let (name, axes) = (c.name(), over(c.axes()));
+            match c {
+                Collective::AllReduce { monoid, .. } => format!("{name}[{monoid}] {axes}"),
+                Collective::ReduceScatter { dim, monoid, .. } => {
+                    format!("{name}[{monoid}] {axes} -> {}", names.name(*dim))
+                }
+                Collective::AllGather { dim, .. } => format!("{name} {axes} <- {}", names.name(*dim)),
+                Collective::AllToAll { join, split, .. } => {
+                    format!("{name} {axes} {} -> {}", names.name(*join), names.name(*split))
+                }
+                Collective::Permute { dim, .. } => format!("{name} {axes} {}", names.name(*dim)),
+            }
         }
-        Reshard::ReduceScatter { axis, dim, monoid } => {
-            format!("reduce_scatter[{monoid}] {} -> {}", s.mesh.name(*axis), names.name(*dim))
+        Reshard::SliceWindow { dim, axes, .. } => {
+            format!("slice_window {} -> {}", over(axes), names.name(*dim))
         }
-        Reshard::AllGather { axis, dim } => {
-            format!("all_gather {} <- {}", s.mesh.name(*axis), names.name(*dim))
-        }
-        Reshard::AllToAll { axis, join, split } => {
-            format!("all_to_all {} {} -> {}", s.mesh.name(*axis), names.name(*join), names.name(*split))
-        }
-        Reshard::Permute { dim, axes, .. } => {
-            let axes: Vec<&str> = axes.iter().map(|a| s.mesh.name(*a)).collect();
-            format!("permute {} {}", axes.join(","), names.name(*dim))
-        }
-        Reshard::Cut { dim, axes, .. } => {
-            let axes: Vec<&str> = axes.iter().map(|a| s.mesh.name(*a)).collect();
-            format!("cut {} -> {}", axes.join(","), names.name(*dim))
-        }
-        Reshard::Slice { axis, dim } => format!("slice {} -> {}", s.mesh.name(*axis), names.name(*dim)),
+        Reshard::Slice { axis, dim } => format!("slice {} -> {}", over(&[*axis]), names.name(*dim)),
     }
+}
+
+fn axis_names(axes: &[Axis], mesh: &Mesh) -> String {
+    axes.iter().map(|a| mesh.name(*a)).collect::<Vec<_>>().join(",")
 }
 
 /// A Plan: every step with its buffers, reuse and releases.
@@ -127,8 +128,8 @@ pub fn plan(p: &Plan) -> String {
             .iter()
             .zip(&b.extents)
             .map(|(d, e)| {
-                let axes: Vec<&str> = e.axes.iter().map(|a| p.mesh.name(*a)).collect();
-                let split = if axes.is_empty() { String::new() } else { format!(":{}", axes.join(",")) };
+                let axes = axis_names(&e.axes, &p.mesh);
+                let split = if axes.is_empty() { String::new() } else { format!(":{axes}") };
                 let window = if e.window.is_some() { "+" } else { "" };
                 format!("{}{split}{window}", p.dims.name(*d))
             })
@@ -141,38 +142,10 @@ pub fn plan(p: &Plan) -> String {
         let _ = writeln!(out, "leaf {} = {}{next}", l.name, operand(&o));
     }
     for s in &p.steps {
-        let list = |x: Vec<&Operand>| x.into_iter().map(&operand).collect::<Vec<_>>().join(", ");
-        let what = match &s.kind {
-            StepKind::Map { expr, outs, .. } => {
-                let roots: Vec<String> = outs.iter().map(|(r, _)| expression(expr, *r)).collect();
-                format!("map {{ {} }}", roots.join("; "))
-            }
-            StepKind::Reduce { monoid, .. } => format!("reduce[{monoid}]"),
-            StepKind::Collective(c) => {
-                let axes: Vec<&str> = c.axes().iter().map(|a| p.mesh.name(*a)).collect();
-                let dim = match c {
-                    Collective::AllReduce { monoid, .. } => format!("[{monoid}]"),
-                    Collective::ReduceScatter { dim, monoid, .. } => {
-                        format!("[{monoid} {}]", p.dims.name(*dim))
-                    }
-                    Collective::Permute { dim, .. } | Collective::AllGather { dim, .. } => {
-                        format!("[{}]", p.dims.name(*dim))
-                    }
-                    Collective::AllToAll { join, split, .. } => {
-                        format!("[{} -> {}]", p.dims.name(*join), p.dims.name(*split))
-                    }
-                };
-                let start = if s.async_id.is_some() { "start " } else { "" };
-                format!("{start}{}{dim} {}", c.name(), axes.join(","))
-            }
-            StepKind::Random { stream, distribution, .. } => {
-                format!("random {{ {} of `{stream}` }}", meshwright_ops::describe_random(distribution))
-            }
-            other => other.name().to_string(),
-        };
-        let _ = match &s.kind {
-            StepKind::Wait { .. } => write!(out, "wait {}", list(s.kind.reads())),
-            _ => write!(out, "{} = {what} ({})", list(s.kind.writes()), list(s.kind.reads())),
+        let list = |x: &[Operand]| x.iter().map(&operand).collect::<Vec<_>>().join(", ");
+        let _ = match &s.prim {
+            Prim::Wait => write!(out, "wait {}", list(&s.reads)),
+            _ => write!(out, "{} = {} ({})", list(&s.writes), describe_step(p, s), list(&s.reads)),
         };
         for (a, b) in &s.aliases {
             let _ = write!(out, " b{}=>b{}", a.0, b.0);
@@ -187,6 +160,35 @@ pub fn plan(p: &Plan) -> String {
         let _ = writeln!(out, "output {} = b{}", o.name, o.buf.0);
     }
     out
+}
+
+/// The primitive with what tells it apart.
+fn describe_step(p: &Plan, s: &Step) -> String {
+    match &s.prim {
+        Prim::Map { expr, regs } => {
+            let roots: Vec<String> = regs.iter().map(|r| expression(expr, *r)).collect();
+            format!("map {{ {} }}", roots.join("; "))
+        }
+        Prim::Reduce { monoid } => format!("reduce[{monoid}]"),
+        Prim::Collective(c) => {
+            let dim = match c {
+                Collective::AllReduce { monoid, .. } => format!("[{monoid}]"),
+                Collective::ReduceScatter { dim, monoid, .. } => format!("[{monoid} {}]", p.dims.name(*dim)),
+                Collective::Permute { dim, .. } | Collective::AllGather { dim, .. } => {
+                    format!("[{}]", p.dims.name(*dim))
+                }
+                Collective::AllToAll { join, split, .. } => {
+                    format!("[{} -> {}]", p.dims.name(*join), p.dims.name(*split))
+                }
+            };
+            let start = if s.async_id.is_some() { "start " } else { "" };
+            format!("{start}{}{dim} {}", c.name(), axis_names(c.axes(), &p.mesh))
+        }
+        Prim::Random { stream, distribution } => {
+            format!("random {{ {} of `{stream}` }}", meshwright_ops::describe_random(distribution))
+        }
+        _ => s.name().to_string(),
+    }
 }
 
 fn expression(e: &Expr, r: u16) -> String {

@@ -71,6 +71,6 @@ fn folded(g: &Graph, id: Id, known: &[Option<f64>]) -> Option<f64> {
         return None;
     }
     let x: Vec<f64> = node.inputs.iter().map(number).collect::<Option<_>>()?;
-    let x: Vec<F64Tensor> = x.into_iter().map(|v| F64Tensor::new(&g.dims, [], vec![v])).collect();
+    let x: Vec<F64Tensor> = x.into_iter().map(F64Tensor::scalar).collect();
     node.op.oracle(&x.iter().collect::<Vec<_>>(), &node.ty, &g.dims).data.first().copied()
 }

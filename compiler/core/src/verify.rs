@@ -11,7 +11,7 @@
 use crate::partition::{CopyId, Instr, Reshard, Spmd, operand_placement};
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Id, Kind, Role};
-use meshwright_plan::{Axis, Dim, Monoid, Placement};
+use meshwright_plan::{Axis, Collective, Dim, Monoid, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every violation, in words; empty for a sound program.
@@ -38,10 +38,10 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
                 if from.value != out.value || kind.apply(&from.placement).as_ref() != Some(&out.placement) {
                     v.push(format!("{at}: {kind:?} does not lead to {:?}", out.placement));
                 }
-                if kind.communicates() && cause.because.is_empty() {
+                if kind.collective().is_some() && cause.because.is_empty() {
                     v.push(format!("{at}: {kind:?} has no cause"));
                 }
-                if let Reshard::AllReduce { axes, .. } = kind
+                if let Reshard::Collective(Collective::AllReduce { axes, .. }) = kind
                     && axes.is_empty()
                 {
                     v.push(format!("{at}: an all-reduce over no axes"));

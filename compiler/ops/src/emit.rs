@@ -1,7 +1,7 @@
 //! What an op lowers through: buffers on one device and the list of primitive steps.
 
 use crate::Type;
-use meshwright_plan::{DType, Dim, Dims, Operand, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Operand, Prim};
 
 /// Where an op puts its steps. Every buffer holds, of each dim, the block that this op's loops give the device; an op
 /// never asks which that is.
@@ -30,6 +30,6 @@ pub trait Emit {
     /// A buffer that holds the same as `from` with its dims stored in the given order; a copy where they are not so yet.
     fn reordered(&mut self, from: &Operand, order: &[Dim]) -> Operand;
 
-    /// Appends a step.
-    fn push(&mut self, step: StepKind);
+    /// Appends a step that reads these operands and writes that buffer.
+    fn push(&mut self, prim: Prim, reads: Vec<Operand>, out: Operand);
 }

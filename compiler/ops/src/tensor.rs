@@ -27,6 +27,11 @@ impl F64Tensor {
         F64Tensor { dims, shape, data, second: Vec::new() }
     }
 
+    /// A tensor without dims.
+    pub fn scalar(value: f64) -> Self {
+        F64Tensor { dims: Vec::new(), shape: Vec::new(), data: vec![value], second: Vec::new() }
+    }
+
     /// A tensor computed position by position. `f` is given the position along each of `dims`.
     pub fn build(table: &Dims, dims: &[Dim], f: impl FnMut(&[usize]) -> f64) -> Self {
         Self::of_shape(dims, table.shape(dims), f)

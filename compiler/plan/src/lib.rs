@@ -3,6 +3,7 @@
 //! **Invariant:** a [`Plan`] is plain data: serializable, hashable, the same for every rank but for its coordinates,
 //! and byte-identical for the same input. Nothing here does I/O, reads a clock, or names a backend.
 
+mod collective;
 mod dim;
 mod dtype;
 pub mod expr;
@@ -10,11 +11,14 @@ mod mesh;
 mod monoid;
 mod placement;
 mod plan;
+mod prim;
 pub mod random;
 mod shard;
+mod spec;
 mod step;
 mod window;
 
+pub use collective::{Collective, CollectiveKind};
 pub use dim::{Dim, Dims};
 pub use dtype::DType;
 pub use expr::Expr;
@@ -25,6 +29,8 @@ pub use plan::{
     BufId, Buffer, Extent, Init, InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Provenance,
     Summary,
 };
+pub use prim::{Part, Prim};
 pub use shard::{largest_shard, piece, shard};
-pub use step::{Collective, Copy, Operand, Part, Phase, Step, StepKind};
+pub use spec::{Bf16, Donation, Operands, Spec, Work};
+pub use step::{Arity, Operand, Phase, Step};
 pub use window::{SlidingWindow, Window, coords_along};

@@ -1,6 +1,6 @@
 //! The Plan: one per-device program, the same for every rank but for its coordinates.
 
-use crate::{Axis, DType, Dim, Dims, Mesh, Step, StepKind, Window, largest_shard, shard};
+use crate::{Axis, DType, Dim, Dims, Mesh, Operand, Placement, Prim, Step, Window, largest_shard, shard};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::ops::Range;
@@ -193,7 +193,7 @@ pub struct Plan {
 
 impl Plan {
     /// Version of the format that this code writes and reads.
-    pub const VERSION: u32 = 3;
+    pub const VERSION: u32 = 4;
 
     /// The Plan as JSON: byte-identical for equal Plans.
     pub fn to_json(&self) -> String {
@@ -219,8 +219,25 @@ impl Plan {
     /// flight.
     pub fn end_of(&self, start: usize) -> usize {
         let Some(flight) = self.steps.get(start).and_then(|s| s.async_id) else { return start };
-        let waits = |s: &Step| s.async_id == Some(flight) && matches!(s.kind, StepKind::Wait { .. });
+        let waits = |s: &Step| s.async_id == Some(flight) && matches!(s.prim, Prim::Wait);
         self.steps.iter().skip(start).position(waits).map_or(start, |i| start + i)
+    }
+
+    /// Whether two buffers are stored alike: one can take the other's storage.
+    pub fn same_storage(&self, a: BufId, b: BufId) -> bool {
+        self.buffer(a) == self.buffer(b)
+    }
+
+    /// How an operand's buffer is placed.
+    pub fn placement(&self, o: &Operand) -> Placement {
+        let mut p = Placement::default();
+        for (d, e) in o.dims.iter().zip(&self.buffer(o.buf).extents) {
+            if !e.axes.is_empty() {
+                p.splits.insert(*d, e.axes.clone());
+            }
+            p.windows.extend(e.window.map(|w| (*d, w)));
+        }
+        p
     }
 
     /// A buffer.

@@ -9,8 +9,8 @@ use meshwright_exec::{
 };
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
 use meshwright_plan::{
-    BufId, Buffer, Collective, DType, Dim, Dims, Expr, Extent, Init, Mesh, Monoid, Operand, OutputDecl,
-    Phase, Plan, ProgramInput, ProgramInputKind, Provenance, Step, StepKind, Summary,
+    BufId, Buffer, Collective, DType, Dim, Dims, Expr, Extent, Init, Mesh, Monoid, Operand, OutputDecl, Plan,
+    Prim, ProgramInput, ProgramInputKind, Provenance, Step, Summary,
 };
 use std::error::Error;
 use std::sync::Arc;
@@ -52,14 +52,17 @@ impl Builder {
         self.0.program_inputs.push(ProgramInput { kind, name: name.into(), buf, dims, init, next: None });
     }
 
-    fn step(&mut self, value: &str, kind: StepKind, aliases: &[(&Operand, &Operand)], free: &[&Operand]) {
+    /// `in_place` hands the storage of the first operand on to the result.
+    fn step(&mut self, prim: Prim, reads: &[&Operand], out: &Operand, in_place: bool, free: &[&Operand]) {
+        let reads: Vec<Operand> = reads.iter().map(|o| (*o).clone()).collect();
+        let aliases = reads.first().filter(|_| in_place).map(|o| (o.buf, out.buf)).into_iter().collect();
+        let step = Step::new(prim, reads, vec![out.clone()]);
+        let value = step.name().into();
         self.0.steps.push(Step {
-            kind,
-            phase: Phase::Forward,
-            origin: vec![Provenance { value: value.into(), line: 1, because: String::new() }],
-            aliases: aliases.iter().map(|(a, b)| (a.buf, b.buf)).collect(),
-            async_id: None,
+            origin: vec![Provenance { value, line: 1, because: String::new() }],
+            aliases,
             free: free.iter().map(|o| o.buf).collect(),
+            ..step
         });
     }
 
@@ -75,17 +78,11 @@ impl Builder {
         let loads: Vec<Reg> =
             (0..inputs.len()).map(|k| expr.push(Scalar::Load(k as u16), DType::F32)).collect();
         let reg = f(&mut expr, &loads);
-        let pairs = [(inputs[0], out)];
-        let kind = StepKind::Map {
-            expr,
-            inputs: inputs.iter().map(|o| (*o).clone()).collect(),
-            outs: vec![(reg, out.clone())],
-        };
-        self.step("map", kind, if aliases { &pairs } else { &[] }, free);
+        self.step(Prim::Map { expr, regs: vec![reg] }, inputs, out, aliases, free);
     }
 
     fn contract(&mut self, a: &Operand, b: &Operand, out: &Operand, free: &[&Operand]) {
-        self.step("product", StepKind::Contract { a: a.clone(), b: b.clone(), out: out.clone() }, &[], free);
+        self.step(Prim::Contract, &[a, b], out, false, free);
     }
 }
 
@@ -109,15 +106,8 @@ fn mlp(batch: usize) -> Plan {
         e.unary(UnaryFn::Relu, s)
     });
     b.contract(&h, &w2, &logits, &[]);
-    let loss =
-        StepKind::CrossEntropy { logits: logits.clone(), label: label.clone(), dim: dc, out: each.clone() };
-    b.step("loss", loss, &[], &[]);
-    b.step(
-        "loss",
-        StepKind::Reduce { monoid: Monoid::Sum, input: each.clone(), out: sum.clone() },
-        &[],
-        &[&each],
-    );
+    b.step(Prim::CrossEntropy { dim: dc }, &[&logits, &label], &each, false, &[]);
+    b.step(Prim::Reduce { monoid: Monoid::Sum }, &[&each], &sum, false, &[&each]);
     b.0.outputs.push(OutputDecl { name: "loss".into(), buf: sum.buf, dims: vec![] });
     let (scale, dlogits, dw2, dh_, dpre, dw1, db1) = (
         b.buf(f, &[]),
@@ -130,15 +120,9 @@ fn mlp(batch: usize) -> Plan {
     );
     let mut expr = Expr::default();
     let reg = expr.constant(1.0 / batch as f64, f);
-    b.step("scale", StepKind::Map { expr, inputs: vec![], outs: vec![(reg, scale.clone())] }, &[], &[]);
-    let kind = StepKind::CrossEntropyGrad {
-        logits: logits.clone(),
-        label: label.clone(),
-        scale: scale.clone(),
-        dim: dc,
-        out: dlogits.clone(),
-    };
-    b.step("dlogits", kind, &[(&logits, &dlogits)], &[&label, &scale]);
+    b.step(Prim::Map { expr, regs: vec![reg] }, &[], &scale, false, &[]);
+    let prim = Prim::CrossEntropyGrad { dim: dc };
+    b.step(prim, &[&logits, &label, &scale], &dlogits, true, &[&label, &scale]);
     b.contract(&h, &dlogits, &dw2, &[]);
     b.contract(&dlogits, &w2, &dh_, &[&dlogits]);
     b.map(&[&dh_, &h], &dpre, true, &[&h], |e, r| {
@@ -146,7 +130,7 @@ fn mlp(batch: usize) -> Plan {
         let c = e.binary(BinaryFn::Gt, r[1], zero);
         e.select(c, r[0], zero)
     });
-    b.step("db1", StepKind::Reduce { monoid: Monoid::Sum, input: dpre.clone(), out: db1.clone() }, &[], &[]);
+    b.step(Prim::Reduce { monoid: Monoid::Sum }, &[&dpre], &db1, false, &[]);
     b.contract(&x, &dpre, &dw1, &[&x, &dpre]);
     for (i, (w, g)) in [(&w1, &dw1), (&b1, &db1), (&w2, &dw2)].into_iter().enumerate() {
         let new = b.buf(f, &w.dims);
@@ -206,13 +190,8 @@ fn tiny_sums(mesh: &Mesh, n: usize) -> Plan {
     for _ in 0..n {
         let next = b.buf(DType::F32, &[d]);
         let axes = mesh.iter().collect();
-        let kind = Collective::AllReduce {
-            axes,
-            monoid: Monoid::Max,
-            from: vec![last.clone()],
-            to: vec![next.clone()],
-        };
-        b.step("max", StepKind::Collective(kind), &[(&last, &next)], &[]);
+        let max = Collective::AllReduce { axes, monoid: Monoid::Max };
+        b.step(Prim::Collective(max), &[&last], &next, true, &[]);
         last = next;
     }
     b.0.program_inputs[0].next = Some(last.buf);

@@ -4,7 +4,7 @@ use crate::kernels::{BlockCopy, Source};
 use crate::local::{Here, Local};
 use crate::own::Unprepared;
 use crate::pack::Around;
-use meshwright_plan::{Dim, StepKind};
+use meshwright_plan::{Dim, Prim, Step};
 use std::ops::Range;
 
 /// A copy of ranges with what it reads and writes.
@@ -15,20 +15,21 @@ pub(crate) struct Moves {
 }
 
 /// The copy that a step is on this device.
-pub(crate) fn prepare(here: &Here<'_>, step: &StepKind) -> Result<Moves, Unprepared> {
+pub(crate) fn prepare(here: &Here<'_>, step: &Step) -> Result<Moves, Unprepared> {
     let mut from = vec![];
     let mut sources = vec![];
-    let (out, at, fill) = match step {
-        StepKind::Shift { from: x, dim, to, start, fill, out } => {
+    let (out, at, fill) = match &step.prim {
+        Prim::Shift { dim, to, start, fill } => {
+            let ([x], [out]) = step.operands()?;
             let (x, out) = (here.local(x)?, here.local(out)?);
             sources.push(source(&x, *dim, -start, out.range(*to)?)?);
             from.push(x);
             let at = around(&out, *to)?;
             (out, at, *fill)
         }
-        StepKind::Concat { parts, to, out } => {
-            let out = here.local(out)?;
-            for (x, dim, offset) in parts {
+        Prim::Concat { parts, to } => {
+            let out = here.local(step.writes.first().ok_or("it writes nothing".to_string())?)?;
+            for (x, (dim, offset)) in step.reads.iter().zip(parts) {
                 let x = here.local(x)?;
                 sources.push(source(&x, *dim, *offset as i64, out.range(*to)?)?);
                 from.push(x);
@@ -40,7 +41,8 @@ pub(crate) fn prepare(here: &Here<'_>, step: &StepKind) -> Result<Moves, Unprepa
             }
             (out, at, 0.0)
         }
-        StepKind::SplitDim { from: x, dim, to, out } => {
+        Prim::SplitDim { dim, to } => {
+            let ([x], [out]) = step.operands()?;
             let (x, out) = (here.local(x)?, here.local(out)?);
             let (flat, inner) = out.joined(to, &here.plan.dims)?;
             let wanted = flat.range(to[0])?.clone();
@@ -50,7 +52,8 @@ pub(crate) fn prepare(here: &Here<'_>, step: &StepKind) -> Result<Moves, Unprepa
             let at = around(&flat, to[0])?;
             (out, at, 0.0)
         }
-        StepKind::MergeDims { from: x, dims, to, out } => {
+        Prim::MergeDims { dims, to } => {
+            let ([x], [out]) = step.operands()?;
             let (x, out) = (here.local(x)?, here.local(out)?);
             let (flat, inner) = x.joined(dims, &here.plan.dims)?;
             let wanted = out.range(*to)?.clone();

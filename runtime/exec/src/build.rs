@@ -16,7 +16,7 @@ use burn_ir::{
     BaseOperationIr, CustomOpIr, FloatOperationIr, GraphIr, MatmulOpIr, OperationIr, PermuteOpIr, ScalarIr,
     ShapeOpIr, TensorId, TensorIr, TensorStatus,
 };
-use meshwright_plan::{BufId, Buffer, DType, Dim, Operand, Plan, Step, StepKind};
+use meshwright_plan::{Bf16, BufId, Buffer, DType, Dim, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of the custom operation that runs an own kernel; its only scalar is the kernel's number.
@@ -61,7 +61,7 @@ pub(crate) fn place(plan: &Plan, rank: usize, step_number: Option<u64>, step: Op
     Box::new(Place {
         rank,
         step_number,
-        step: found.map(|(i, s)| (i, s.kind.name())),
+        step: found.map(|(i, s)| (i, s.name())),
         value: origin.map_or_else(String::new, |o| o.value.clone()),
         line: origin.map_or(0, |o| o.line),
     })
@@ -116,19 +116,19 @@ pub(crate) fn check_lifetimes(
     alive: &mut BTreeSet<BufId>,
     in_flight: &mut BTreeMap<u32, (usize, Vec<BufId>)>,
 ) -> Result<(), String> {
-    if let (StepKind::Wait { .. }, Some(flight)) = (&step.kind, step.async_id) {
+    if let (Prim::Wait, Some(flight)) = (&step.prim, step.async_id) {
         alive.extend(in_flight.remove(&flight).map_or(vec![], |(_, results)| results));
     }
-    if let Some(dead) = step.kind.reads().into_iter().find(|o| !alive.contains(&o.buf)) {
+    if let Some(dead) = step.reads.iter().find(|o| !alive.contains(&o.buf)) {
         return Err(format!("buffer {} is read while it holds nothing", dead.buf.0));
     }
-    for operand in step.kind.writes() {
+    for operand in &step.writes {
         if !alive.insert(operand.buf) {
             return Err(format!("buffer {} is written twice", operand.buf.0));
         }
     }
-    if let (StepKind::Collective(_), Some(flight)) = (&step.kind, step.async_id) {
-        let results: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
+    if let (Prim::Collective(_), Some(flight)) = (&step.prim, step.async_id) {
+        let results: Vec<BufId> = step.writes.iter().map(|o| o.buf).collect();
         alive.retain(|b| !results.contains(b));
         if in_flight.insert(flight, (index, results)).is_some() {
             return Err(format!("flight {flight} is started twice"));
@@ -176,7 +176,7 @@ impl Builder<'_> {
             self.release(rest);
             return Ok(());
         }
-        if let StepKind::Wait { .. } = &step.kind {
+        if let Prim::Wait = &step.prim {
             let rest = self.inputs(ending.iter())?;
             let flight = step.async_id.map(|f| f as usize);
             let Some((flight, start)) = flight.and_then(|f| Some((f, self.flying.remove(&f)?))) else {
@@ -190,7 +190,7 @@ impl Builder<'_> {
         if let Some(Widened { step: wide, rounded }) = self.widened(step)? {
             let temporaries: Vec<BufId> = self.here.wide.keys().copied().collect();
             let Some(own) = Own::of_step(&self.here, &wide)? else {
-                return Err(Unprepared::Plan(format!("a {} of bf16", step.kind.name())));
+                return Err(Unprepared::Plan(format!("a {} of bf16", step.name())));
             };
             self.own(own, &temporaries);
             for (from, to) in rounded {
@@ -207,7 +207,8 @@ impl Builder<'_> {
             self.release(rest);
             return Ok(());
         }
-        if let StepKind::Contract { a, b, out } = &step.kind {
+        if let Prim::Contract = &step.prim {
+            let ([a, b], [out]) = step.operands()?;
             let [a, b, out] = [self.here.local(a)?, self.here.local(b)?, self.here.local(out)?];
             self.here.check_aligned(&[&a, &b, &out], &[])?;
             self.contract(&a, &b, &out)?;
@@ -280,9 +281,12 @@ impl Builder<'_> {
     /// The step on `f32` copies, where it has operands of `bf16` and its kernel knows none. The copies of what is read are
     /// made here.
     fn widened(&mut self, step: &Step) -> Result<Option<Widened>, Unprepared> {
+        if step.prim.spec().bf16 != Bf16::Widened {
+            return Ok(None);
+        }
         let mut wide = Step { aliases: vec![], free: vec![], ..step.clone() };
         let mut narrow: Vec<Operand> = vec![];
-        for o in crate::widen::operands(&mut wide.kind) {
+        for o in step.all() {
             let narrow_one =
                 self.here.plan.buffers.get(o.buf.0 as usize).is_some_and(|b| b.dtype == DType::BF16);
             if narrow_one && narrow.iter().all(|n| n.buf != o.buf) {
@@ -292,13 +296,13 @@ impl Builder<'_> {
         if narrow.is_empty() {
             return Ok(None);
         }
-        let written: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
+        let written: Vec<BufId> = step.writes.iter().map(|o| o.buf).collect();
         let mut rounded = vec![];
         for o in narrow {
             let buf = self.temporary();
             let buffer = Buffer { dtype: DType::F32, ..self.here.plan.buffer(o.buf).clone() };
             self.here.wide.insert(buf, buffer);
-            for operand in crate::widen::operands(&mut wide.kind) {
+            for operand in wide.reads.iter_mut().chain(&mut wide.writes) {
                 if operand.buf == o.buf {
                     operand.buf = buf;
                 }

@@ -14,7 +14,7 @@ use burn_flex::FlexTensor;
 use meshwright_comm::{
     Buf, BufMut, Call, Collectives, CommError, Group, Misfit, Slot, Started, Tag, Transport,
 };
-use meshwright_plan::{BufId, Collective, Dim, Monoid, Operand, Step, StepKind};
+use meshwright_plan::{BufId, Collective, Dim, Monoid, Operand, Prim, Step};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -99,17 +99,17 @@ impl From<Misfit> for Failed {
 impl Prepared {
     /// Prepares a collective step; none for other steps.
     pub(crate) fn of_step(here: &Here<'_>, step: &Step) -> Result<Option<Prepared>, String> {
-        let StepKind::Collective(collective) = &step.kind else { return Ok(None) };
+        let Prim::Collective(collective) = &step.prim else { return Ok(None) };
         let axes = collective.axes();
         if let Some(a) = axes.iter().find(|a| usize::from(a.0) >= here.mesh().axes.len()) {
             return Err(format!("there is no mesh axis {}", a.0));
         }
-        let group = Group::of_mesh(here.mesh(), here.rank, &axes).map_err(|e| e.to_string())?;
-        let locals = |operands: Vec<&Operand>| -> Result<Vec<Local>, String> {
-            operands.into_iter().map(|o| here.local(o)).collect()
+        let group = Group::of_mesh(here.mesh(), here.rank, axes).map_err(|e| e.to_string())?;
+        let locals = |operands: &[Operand]| -> Result<Vec<Local>, String> {
+            operands.iter().map(|o| here.local(o)).collect()
         };
-        let (from, to) = (locals(step.kind.reads())?, locals(step.kind.writes())?);
-        if from.len() != to.len() {
+        let (from, to) = (locals(&step.reads)?, locals(&step.writes)?);
+        if from.len() != to.len() || from.is_empty() {
             return Err(format!("{} inputs and {} results", from.len(), to.len()));
         }
         for (f, t) in from.iter().zip(&to) {
@@ -125,12 +125,12 @@ impl Prepared {
                 }
                 Kind::AllReduce(*monoid)
             }
-            Collective::AllGather { dim, from: pieces, .. } => {
-                let side = members.side(&to[0], pieces, *dim)?;
+            Collective::AllGather { dim, .. } => {
+                let side = members.side(&to[0], &step.reads[0], *dim)?;
                 Kind::Gather { around: side.around, blocks: side.blocks, counts: side.counts }
             }
-            Collective::ReduceScatter { monoid, dim, to: pieces, .. } => {
-                let side = members.side(&from[0], pieces, *dim)?;
+            Collective::ReduceScatter { monoid, dim, .. } => {
+                let side = members.side(&from[0], &step.writes[0], *dim)?;
                 Kind::Scatter {
                     monoid: *monoid,
                     around: side.around,
@@ -138,12 +138,12 @@ impl Prepared {
                     counts: side.counts,
                 }
             }
-            Collective::Permute { dim, from, to, .. } => {
-                Kind::Permute(Halo::new(here, &group, *dim, [from, to])?)
+            Collective::Permute { dim, .. } => {
+                Kind::Permute(Halo::new(here, &group, *dim, [&step.reads[0], &step.writes[0]])?)
             }
-            Collective::AllToAll { join, split, from: joined, to: splits, .. } => Kind::AllToAll {
-                send: members.side(&from[0], splits, *split)?,
-                receive: members.side(&to[0], joined, *join)?,
+            Collective::AllToAll { join, split, .. } => Kind::AllToAll {
+                send: members.side(&from[0], &step.writes[0], *split)?,
+                receive: members.side(&to[0], &step.reads[0], *join)?,
             },
         };
         let ends_here = |b: BufId| step.free.contains(&b) || step.aliases.iter().any(|r| r.0 == b);

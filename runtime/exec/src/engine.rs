@@ -16,7 +16,7 @@ use crate::program::Ended;
 use crate::trace::{DeviceTrace, Recorder};
 use inputs::Inputs;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
-use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind, StepKind};
+use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -438,9 +438,6 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
 
 /// The sets of mesh axes over which a Plan communicates, each once.
 fn axis_sets(plan: &Plan) -> Vec<Vec<Axis>> {
-    let collectives = plan.steps.iter().filter_map(|s| match &s.kind {
-        StepKind::Collective(c) => Some(c.axes()),
-        _ => None,
-    });
+    let collectives = plan.steps.iter().filter_map(|s| Some(s.collective()?.axes().to_vec()));
     collectives.collect::<BTreeSet<_>>().into_iter().collect()
 }

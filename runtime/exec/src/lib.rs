@@ -35,7 +35,6 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 pub mod trace;
-mod widen;
 mod windows;
 
 pub use clock::process_cpu_time;

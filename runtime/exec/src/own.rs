@@ -10,7 +10,7 @@ use crate::local::{Here, Local};
 use crate::tensor::{Pool, slice, slice_mut, stored_as};
 use burn_flex::FlexTensor;
 use meshwright_plan::expr::Scalar;
-use meshwright_plan::{BufId, DType, Dim, Expr, Step, StepKind};
+use meshwright_plan::{Arity, BufId, DType, Dim, Expr, Prim, Step};
 
 /// A kernel that is ready to run.
 enum Kernel {
@@ -86,6 +86,12 @@ pub(crate) enum Unprepared {
 impl From<String> for Unprepared {
     fn from(problem: String) -> Self {
         Unprepared::Plan(problem)
+    }
+}
+
+impl From<Arity> for Unprepared {
+    fn from(problem: Arity) -> Self {
+        Unprepared::Plan(problem.to_string())
     }
 }
 
@@ -177,11 +183,10 @@ impl Own {
     /// The own op for a step; none for contractions and collectives.
     pub(crate) fn of_step(here: &Here<'_>, step: &Step) -> Result<Option<Own>, Unprepared> {
         let reuse = &step.aliases;
-        Ok(Some(match &step.kind {
-            StepKind::Map { expr, inputs, outs } => {
-                let regs: Vec<_> = outs.iter().map(|o| o.0).collect();
-                let outs = all(here, outs.iter().map(|o| &o.1))?;
-                let inputs = all(here, inputs)?;
+        Ok(Some(match &step.prim {
+            Prim::Map { expr, regs } => {
+                let outs = all(here, &step.writes)?;
+                let inputs = all(here, &step.reads)?;
                 let Some(first) = outs.first() else {
                     return Err(Unprepared::Plan("a map without outputs".into()));
                 };
@@ -194,7 +199,7 @@ impl Own {
                 }
                 let accesses: Vec<Access> = inputs.iter().map(|i| i.access(&first.dims)).collect();
                 let offsets: Vec<usize> = first.ranges.iter().map(|r| r.start).collect();
-                let kernel = MapKernel::new(expr, &first.shape, &accesses, &offsets, &regs)?;
+                let kernel = MapKernel::new(expr, &first.shape, &accesses, &offsets, regs)?;
                 for (reg, out) in regs.iter().zip(&outs) {
                     if expr.dtype(*reg) != out.dtype {
                         let message = format!("{} is stored as {}", expr.dtype(*reg), out.dtype);
@@ -204,7 +209,8 @@ impl Own {
                 let operands: Vec<_> = inputs.iter().zip(accesses.into_iter().map(Some)).collect();
                 Own::new(Kernel::Map(kernel), &operands, &outs.iter().collect::<Vec<_>>(), reuse)
             }
-            StepKind::Reduce { monoid, input, out } => {
+            Prim::Reduce { monoid } => {
+                let ([input], [out]) = step.operands()?;
                 let [input, out] = two(here, input, out, &[])?;
                 let folded: Vec<Dim> = input.dims.iter().filter(|d| out.at(**d).is_none()).copied().collect();
                 if out.dims.iter().any(|d| input.at(*d).is_none()) {
@@ -217,14 +223,16 @@ impl Own {
                 let kernel = ReduceKernel::new(*monoid, &out.shape, &fold, &access, offset)?;
                 Own::new(Kernel::Reduce(kernel), &[(&input, None)], &[&out], reuse)
             }
-            StepKind::Lookup { table, dim, index, out } => {
+            Prim::Lookup { dim } => {
+                let ([table, index], [out]) = step.operands()?;
                 let [table, index, out] = three(here, table, index, out, &[*dim])?;
                 let along = along(&table, *dim)?;
                 let kernel =
                     LookupKernel::new(&out.shape, &table.access(&out.dims), along, &index.access(&out.dims))?;
                 Own::new(Kernel::Lookup(kernel), &[(&table, None), (&index, None)], &[&out], reuse)
             }
-            StepKind::ScatterAdd { values, dim, index, out } => {
+            Prim::ScatterAdd { dim } => {
+                let ([values, index], [out]) = step.operands()?;
                 let [values, index, out] = three(here, values, index, out, &[*dim])?;
                 // Over all dims of the values, and what these lack of the others before them.
                 let missing = index.dims.iter().chain(out.dims.iter().filter(|d| *d != dim));
@@ -245,7 +253,8 @@ impl Own {
                 let kernel = ScatterAddKernel::new(&shape, &accesses[0], &accesses[1], &accesses[2], along)?;
                 Own::new(Kernel::ScatterAdd(kernel), &[(&values, None), (&index, None)], &[&out], reuse)
             }
-            StepKind::Softmax { input, dim, log, out } => {
+            Prim::Softmax { dim, log } => {
+                let ([input], [out]) = step.operands()?;
                 let [input, out] = two(here, input, out, &[])?;
                 same_dims(&input, &out)?;
                 let at = position(&input, *dim)?;
@@ -253,7 +262,8 @@ impl Own {
                 let dense = Some(input.access(&out.dims));
                 Own::new(Kernel::Softmax(kernel), &[(&input, dense)], &[&out], reuse)
             }
-            StepKind::CumSum { input, dim, reverse, exclusive, out } => {
+            Prim::CumSum { dim, reverse, exclusive } => {
+                let ([input], [out]) = step.operands()?;
                 let [input, out] = two(here, input, out, &[])?;
                 same_dims(&input, &out)?;
                 let at = position(&input, *dim)?;
@@ -261,7 +271,8 @@ impl Own {
                 let dense = Some(input.access(&out.dims));
                 Own::new(Kernel::CumSum(kernel), &[(&input, dense)], &[&out], reuse)
             }
-            StepKind::TopK { input, dim, to, out } => {
+            Prim::TopK { dim, to } => {
+                let ([input], [out]) = step.operands()?;
                 let [input, out] = two(here, input, out, &[])?;
                 let Some((last, rows)) = out.dims.split_last().filter(|(last, _)| *last == to) else {
                     return Err(Unprepared::Plan("the ranks are not the last dim of their result".into()));
@@ -271,19 +282,22 @@ impl Own {
                 let kernel = TopKKernel::new(&out.shape[..rows.len()], count, &access, ranks)?;
                 Own::new(Kernel::TopK(kernel), &[(&input, None)], &[&out], reuse)
             }
-            StepKind::LogSumExp { input, dim, out } => {
+            Prim::LogSumExp { dim } => {
+                let ([input], [out]) = step.operands()?;
                 let [input, out] = two(here, input, out, &[])?;
                 let (classes, access) = rows_then(&input, &out, *dim)?;
                 let kernel = LogSumExpKernel::new(&out.shape, classes, &access)?;
                 Own::new(Kernel::LogSumExp(kernel), &[(&input, None)], &[&out], reuse)
             }
-            StepKind::CrossEntropy { logits, label, dim, out } => {
+            Prim::CrossEntropy { dim } => {
+                let ([logits, label], [out]) = step.operands()?;
                 let [logits, label, out] = three(here, logits, label, out, &[])?;
                 let (classes, access) = rows_then(&logits, &out, *dim)?;
                 let kernel = CrossEntropyKernel::new(&out.shape, classes, &access, &label.access(&out.dims))?;
                 Own::new(Kernel::CrossEntropy(kernel), &[(&logits, None), (&label, None)], &[&out], reuse)
             }
-            StepKind::CrossEntropyGrad { logits, label, scale, dim, out } => {
+            Prim::CrossEntropyGrad { dim } => {
+                let ([logits, label, scale], [out]) = step.operands()?;
                 let [logits, label, out] = three(here, logits, label, out, &[])?;
                 let scale = here.local(scale)?;
                 here.check_aligned(&[&scale, &out], &[])?;
@@ -295,46 +309,52 @@ impl Own {
                 let operands = [(&logits, dense), (&label, None), (&scale, None)];
                 Own::new(Kernel::CrossEntropyGrad(kernel), &operands, &[&out], reuse)
             }
-            StepKind::Random { stream, distribution, out } => {
+            Prim::Random { stream, distribution } => {
+                let ([], [out]) = step.operands()?;
                 let out = here.local(out)?;
                 let sizes = here.plan.dims.shape(&out.dims);
                 let kernel = RandomKernel::new(stream, *distribution, out.dtype, &sizes, &out.ranges)?;
                 Own::new(Kernel::Random(kernel), &[], &[&out], reuse)
             }
-            StepKind::Copy(copy) => Own::copy(&here.local(&copy.from)?, &here.local(&copy.out)?)?,
-            StepKind::Shift { .. }
-            | StepKind::Concat { .. }
-            | StepKind::SplitDim { .. }
-            | StepKind::MergeDims { .. } => {
-                let moves = blocks::prepare(here, &step.kind)?;
+            Prim::Copy => {
+                let ([from], [out]) = step.operands()?;
+                Own::copy(&here.local(from)?, &here.local(out)?)?
+            }
+            Prim::Shift { .. } | Prim::Concat { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
+                let moves = blocks::prepare(here, step)?;
                 let operands: Vec<_> = moves.from.iter().map(|l| (l, None)).collect();
                 Own::new(Kernel::BlockCopy(moves.kernel), &operands, &[&moves.out], &[])
             }
-            StepKind::Convolve { x, w, y, slides, gives } => {
+            Prim::Convolve { windows, computes } => {
+                let ([a, b], [out]) = step.operands()?;
+                let [x, w, y] = computes.arrange([a, b], out);
                 let all = [here.local(x)?, here.local(w)?, here.local(y)?];
-                let (kernel, [a, b, out]) = crate::windows::convolve(here, &all, slides, *gives)?;
+                let (kernel, [a, b, out]) = crate::windows::convolve(here, &all, windows, *computes)?;
                 let operands = [(&all[a], None), (&all[b], None)];
                 Own::new(Kernel::Convolve(Box::new(kernel)), &operands, &[&all[out]], &[])
             }
-            StepKind::Pool { monoid, input, slides, spread, out } => {
+            Prim::Pool { monoid, windows, spread } => {
+                let ([input], [out]) = step.operands()?;
                 let [input, out] = [here.local(input)?, here.local(out)?];
                 let work = if *spread { PoolWork::Spread } else { PoolWork::Fold(*monoid) };
-                let kernel = crate::windows::pool(here, work, [&input, &out], slides)?;
+                let kernel = crate::windows::pool(here, work, [&input, &out], windows)?;
                 Own::new(Kernel::Pool(Box::new(kernel)), &[(&input, None)], &[&out], &[])
             }
-            StepKind::ArgmaxPool { monoid, input, slides, out } => {
+            Prim::ArgmaxPool { monoid, windows } => {
+                let ([input], [out]) = step.operands()?;
                 let [input, out] = [here.local(input)?, here.local(out)?];
-                let kernel = crate::windows::pool(here, PoolWork::Tap(*monoid), [&input, &out], slides)?;
+                let kernel = crate::windows::pool(here, PoolWork::Tap(*monoid), [&input, &out], windows)?;
                 Own::new(Kernel::Pool(Box::new(kernel)), &[(&input, None)], &[&out], &[])
             }
-            StepKind::Unpool { tap, values, slides, out } => {
+            Prim::Unpool { windows } => {
+                let ([tap, values], [out]) = step.operands()?;
                 let [tap, values, out] = [here.local(tap)?, here.local(values)?, here.local(out)?];
                 same_dims(&tap, &values)?;
                 here.check_aligned(&[&tap, &values], &[])?;
-                let kernel = crate::windows::pool(here, PoolWork::Choose, [&values, &out], slides)?;
+                let kernel = crate::windows::pool(here, PoolWork::Choose, [&values, &out], windows)?;
                 Own::new(Kernel::PoolChoose(Box::new(kernel)), &[(&tap, None), (&values, None)], &[&out], &[])
             }
-            StepKind::Contract { .. } | StepKind::Collective(_) | StepKind::Wait { .. } => return Ok(None),
+            Prim::Contract | Prim::Collective(_) | Prim::Wait => return Ok(None),
         }))
     }
 

@@ -59,7 +59,7 @@ impl<'a> Totals<'a> {
 
 /// Refuses an accumulator that has another size in a batch than in a whole one.
 fn same_sizes(evaluation: &Evaluation, dims: &[Dim], program: &Loaded) -> Result<(), Failure> {
-    let (whole, here) = (&evaluation.graph.dims, &program.plan.dims);
+    let (whole, here) = (&evaluation.step.graph.dims, &program.plan.dims);
     let Some(d) = dims.iter().find(|d| whole.size(**d) != here.size(**d)) else { return Ok(()) };
     let message = format!(
         "what is accumulated over the batches has {} elements along `{}` in a whole batch and {} in one of {} examples",

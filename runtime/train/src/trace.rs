@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::together::settled;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{Cluster, DeviceTrace, Processes, ProgramId, Record, What};
-use meshwright_plan::{Plan, Step, StepKind};
+use meshwright_plan::{Plan, Prim, Step};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -183,10 +183,7 @@ impl Track<'_> {
     }
 
     fn compute(&self, r: &Record, step: &Step) -> (String, &'static str, Map<String, Value>) {
-        let kernel = match &step.kind {
-            StepKind::Collective(_) | StepKind::Wait { .. } => "release",
-            other => other.name(),
-        };
+        let kernel = if step.computes() { step.name() } else { "release" };
         let origin = step.origin.last();
         let value = origin.map_or("", |w| w.value.as_str());
         let mut args = self.place(r, step);
@@ -208,17 +205,17 @@ impl Track<'_> {
     fn collective(&self, r: &Record, what: What, step: &Step) -> (String, &'static str, Map<String, Value>) {
         let mut args = self.place(r, step);
         let steps = &self.plan.steps;
-        let starts = |s: &&Step| matches!(s.kind, StepKind::Collective(_)) && s.async_id == step.async_id;
-        let start = match step.kind {
-            StepKind::Wait { .. } => steps.iter().find(starts).unwrap_or(step),
+        let starts = |s: &&Step| s.collective().is_some() && s.async_id == step.async_id;
+        let start = match step.prim {
+            Prim::Wait => steps.iter().find(starts).unwrap_or(step),
             _ => step,
         };
-        let mut name = start.kind.name().to_string();
-        if let StepKind::Collective(c) = &start.kind {
+        let mut name = start.name().to_string();
+        if let Some(c) = start.collective() {
             let axes: Vec<&str> = c.axes().iter().map(|a| self.plan.mesh.name(*a)).collect();
             name = format!("{name} {}", axes.join(","));
             args.insert("axes".into(), axes.into());
-            args.insert("bytes".into(), c.bytes(self.plan).iter().sum::<usize>().into());
+            args.insert("bytes".into(), start.collective_bytes(self.plan).iter().sum::<usize>().into());
         }
         if let Some(w) = start.origin.first() {
             args.insert("value".into(), w.value.as_str().into());

@@ -17,7 +17,7 @@ mod subjects;
 use meshwright_core::partition::Spmd;
 use meshwright_core::schedule::{bucket, fuse, lifetimes, lower, overlap, verify_plan};
 use meshwright_core::verify::verify;
-use meshwright_plan::{Plan, StepKind};
+use meshwright_plan::Plan;
 use run::{Conduct, Ended, compared, run};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,8 +51,9 @@ pub(crate) type Found = Option<(By, String)>;
 pub(crate) fn communication(plan: &Plan) -> Vec<String> {
     let mut out = Vec::new();
     for step in &plan.steps {
-        if let StepKind::Collective(c) = &step.kind {
-            out.push(format!("{} over {:?} of {:?} bytes", c.name(), c.axes(), c.bytes(plan)));
+        if let Some(c) = step.collective() {
+            let bytes = step.collective_bytes(plan);
+            out.push(format!("{} over {:?} of {bytes:?} bytes", c.name(), c.axes()));
         }
     }
     out

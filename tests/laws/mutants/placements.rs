@@ -7,7 +7,7 @@ use super::{By, Found, Row, in_spmd, judge};
 use meshwright_core::OutputKind;
 use meshwright_core::partition::{CopyId, Instr, PlacedCopy, Reshard, Spmd};
 use meshwright_ops::{Kind, Role};
-use meshwright_plan::{Axis, Dim, Monoid, Window};
+use meshwright_plan::{Axis, Collective, Dim, Monoid, Window};
 
 /// Seeds a fault at the `k`-th instruction, goal or step.
 type Seed = fn(&mut Spmd, usize) -> Site;
@@ -93,13 +93,13 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "an all-reduce over one axis too few", V, |s, k| {
         moves(s, k, |s, i| match kind(s, i) {
-            Reshard::AllReduce { axes, .. } if axes.len() > 1 => axes.pop().map(|_| ()),
+            Reshard::Collective(Collective::AllReduce { axes, .. }) if axes.len() > 1 => axes.pop().map(|_| ()),
             _ => None,
         })
     };
     "an all-reduce over one axis too few, and the result counts as unfinished", V, |s, k| {
         moves(s, k, |s, i| match kind(s, i) {
-            Reshard::AllReduce { axes, monoid } if axes.len() > 1 => {
+            Reshard::Collective(Collective::AllReduce { axes, monoid }) if axes.len() > 1 => {
                 let (a, m) = (axes.pop()?, *monoid);
                 out(s, i).placement.partial.insert(a, m);
                 Some(())
@@ -110,7 +110,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "an all-reduce over one axis too many", V, |s, k| {
         let all: Vec<Axis> = s.mesh.iter().collect();
         moves(s, k, |s, i| match kind(s, i) {
-            Reshard::AllReduce { axes, .. } => {
+            Reshard::Collective(Collective::AllReduce { axes, .. }) => {
                 axes.push(*all.iter().find(|a| !axes.contains(a))?);
                 Some(())
             }
@@ -119,7 +119,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "an all-reduce over no axes", V, |s, k| {
         moves(s, k, |s, i| match kind(s, i) {
-            Reshard::AllReduce { axes, .. } => {
+            Reshard::Collective(Collective::AllReduce { axes, .. }) => {
                 axes.clear();
                 let from = from(s, i);
                 out(s, i).placement = s.copy(from).placement.clone();
@@ -130,7 +130,9 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a fold by another monoid", V, |s, k| {
         moves(s, k, |s, i| match kind(s, i) {
-            Reshard::AllReduce { monoid, .. } | Reshard::ReduceScatter { monoid, .. } => {
+            Reshard::Collective(
+                Collective::AllReduce { monoid, .. } | Collective::ReduceScatter { monoid, .. },
+            ) => {
                 *monoid = other_than(*monoid);
                 Some(())
             }
@@ -157,7 +159,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a reduce-scatter to another dim", V, |s, k| {
         moves(s, k, |s, i| {
             let dims = dims_of(s, s.instrs[i].out());
-            let Reshard::ReduceScatter { dim, .. } = kind(s, i) else { return None };
+            let Reshard::Collective(Collective::ReduceScatter { dim, .. }) = kind(s, i) else { return None };
             *dim = *dims.iter().find(|d| *d != dim)?;
             Some(())
         })
@@ -165,7 +167,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a reduce-scatter to another dim, in which the result is split", V, |s, k| {
         moves(s, k, |s, i| {
             let dims = dims_of(s, s.instrs[i].out());
-            let Reshard::ReduceScatter { dim, .. } = kind(s, i) else { return None };
+            let Reshard::Collective(Collective::ReduceScatter { dim, .. }) = kind(s, i) else { return None };
             *dim = *dims.iter().find(|d| *d != dim)?;
             follow(s, i)
         })
@@ -189,7 +191,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a gather of another dim", V, |s, k| {
         moves(s, k, |s, i| {
             let dims = dims_of(s, s.instrs[i].out());
-            let Reshard::AllGather { dim, .. } = kind(s, i) else { return None };
+            let Reshard::Collective(Collective::AllGather { dim, .. }) = kind(s, i) else { return None };
             *dim = *dims.iter().find(|d| *d != dim)?;
             Some(())
         })
@@ -197,14 +199,14 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a gather over another axis", V, |s, k| {
         let all: Vec<Axis> = s.mesh.iter().collect();
         moves(s, k, |s, i| {
-            let Reshard::AllGather { axis, .. } = kind(s, i) else { return None };
+            let Reshard::Collective(Collective::AllGather { axis, .. }) = kind(s, i) else { return None };
             *axis = *all.iter().find(|a| *a != axis)?;
             Some(())
         })
     };
     "an all-to-all in the other direction", V, |s, k| {
         moves(s, k, |s, i| {
-            let Reshard::AllToAll { join, split, .. } = kind(s, i) else { return None };
+            let Reshard::Collective(Collective::AllToAll { join, split, .. }) = kind(s, i) else { return None };
             std::mem::swap(join, split);
             Some(())
         })
@@ -260,7 +262,7 @@ pub(super) const FAULTS: &[Fault] = faults![
         ops(s, k, |s, i| {
             let value = s.copy(s.instrs[i].out()).value;
             let node = s.step.graph.node(value).clone();
-            let roles = node.op.roles(&s.step.graph.input_types(value), &node.ty, TABLE);
+            let roles = node.op.roles(&s.step.graph.input_types(value), &node.ty, &s.step.graph.dims);
             let Instr::Op { loops, .. } = &mut s.instrs[i] else { return None };
             let other = roles.loops.iter().find(|l| l.role != Role::NeedReplication && !loops.contains_key(&l.dim))?.dim;
             let (_, axes) = loops.pop_first()?;
@@ -381,7 +383,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             let dims = dims_of(s, s.outputs[g]);
             // Moved once more, by a sound move.
             let moved = match v.placement.splits.iter().next() {
-                Some((dim, axes)) => Reshard::AllGather { axis: *axes.last()?, dim: *dim },
+                Some((dim, axes)) => Collective::AllGather { axis: *axes.last()?, dim: *dim }.into(),
                 None => Reshard::Slice { axis: *axes.first()?, dim: *dims.first()? },
             };
             s.outputs[g] = append(s, s.instrs.len(), s.outputs[g], moved)?;
@@ -398,9 +400,9 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a sum is finished everywhere and then cut, not scattered", BYTES, |s, k| {
         moves(s, k, |s, i| {
-            let Reshard::ReduceScatter { axis, monoid, dim } = kind(s, i).clone() else { return None };
+            let Reshard::Collective(Collective::ReduceScatter { axis, monoid, dim }) = kind(s, i).clone() else { return None };
             let (old, start) = (s.instrs[i].out(), from(s, i));
-            let whole = append(s, i, start, Reshard::AllReduce { axes: vec![axis], monoid })?;
+            let whole = append(s, i, start, Collective::AllReduce { axes: vec![axis], monoid }.into())?;
             *kind(s, i + 1) = Reshard::Slice { axis, dim };
             set_from(s, i + 1, whole)?;
             (s.instrs[i + 1].out() == old).then_some(())
@@ -415,7 +417,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             p.windows.is_empty().then_some(())?;
             let (dim, axes) = p.splits.iter().next()?;
             let axis = *axes.last()?;
-            let whole = append(s, i + 1, v, Reshard::AllGather { axis, dim: *dim })?;
+            let whole = append(s, i + 1, v, Collective::AllGather { axis, dim: *dim }.into())?;
             let back = append(s, i + 2, whole, Reshard::Slice { axis, dim: *dim })?;
             rewire(s, i + 3, v, back);
             Some(())
@@ -423,19 +425,19 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "an all-reduce over two axes comes in two", BYTES, |s, k| {
         moves(s, k, |s, i| {
-            let Reshard::AllReduce { axes, monoid } = kind(s, i).clone() else { return None };
+            let Reshard::Collective(Collective::AllReduce { axes, monoid }) = kind(s, i).clone() else { return None };
             let ([first, rest @ ..], true) = (&axes[..], axes.len() > 1) else { return None };
             let start = from(s, i);
-            let half = append(s, i, start, Reshard::AllReduce { axes: vec![*first], monoid })?;
-            *kind(s, i + 1) = Reshard::AllReduce { axes: rest.to_vec(), monoid };
+            let half = append(s, i, start, Collective::AllReduce { axes: vec![*first], monoid }.into())?;
+            *kind(s, i + 1) = Collective::AllReduce { axes: rest.to_vec(), monoid }.into();
             set_from(s, i + 1, half)
         })
     };
     "an all-to-all comes as a gather and a cut", BYTES, |s, k| {
         moves(s, k, |s, i| {
-            let Reshard::AllToAll { axis, join, split } = kind(s, i).clone() else { return None };
+            let Reshard::Collective(Collective::AllToAll { axis, join, split }) = kind(s, i).clone() else { return None };
             let start = from(s, i);
-            let whole = append(s, i, start, Reshard::AllGather { axis, dim: join })?;
+            let whole = append(s, i, start, Collective::AllGather { axis, dim: join }.into())?;
             *kind(s, i + 1) = Reshard::Slice { axis, dim: split };
             set_from(s, i + 1, whole)
         })

@@ -6,9 +6,7 @@ use super::subjects::planned;
 use super::{By, Found, Row, in_plan, judge};
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{
-    Axis, BufId, Collective, Init, Monoid, Operand, Plan, ProgramInputKind, Step, StepKind,
-};
+use meshwright_plan::{Axis, BufId, Collective, Init, Monoid, Operand, Plan, Prim, ProgramInputKind, Step};
 
 /// What goes wrong, who must catch it, and how it is seeded at the `k`-th step, leaf or output.
 pub(super) struct Fault {
@@ -69,30 +67,18 @@ pub(super) const FAULTS: &[Fault] = faults![
         })
     };
     "two results of a bucket are swapped", PR, |p, k| {
-        collectives(p, k, |c, _| match c {
-            Collective::AllReduce { to, .. } if to.len() > 1 => {
-                to.swap(0, 1);
-                Some(())
-            }
-            _ => None,
+        buckets(p, k, |s| {
+            s.writes.swap(0, 1);
         })
     };
     "a bucket reads one value twice", PR, |p, k| {
-        collectives(p, k, |c, _| match c {
-            Collective::AllReduce { from, .. } if from.len() > 1 => {
-                from[0] = from[1].clone();
-                Some(())
-            }
-            _ => None,
+        buckets(p, k, |s| {
+            s.reads[0] = s.reads[1].clone();
         })
     };
     "a bucket has a result less than values", PR, |p, k| {
-        collectives(p, k, |c, _| match c {
-            Collective::AllReduce { from, to, .. } if to.len() > 1 => {
-                from.pop();
-                Some(())
-            }
-            _ => None,
+        buckets(p, k, |s| {
+            s.reads.pop();
         })
     };
     "an all-reduce over an axis that the mesh lacks", R, |p, k| {
@@ -107,9 +93,10 @@ pub(super) const FAULTS: &[Fault] = faults![
     "two dims of one size are swapped in an operand", PR, |p, k| {
         steps(p, k, |p, i| {
             // Not of a fold: where it folds both, nothing changes.
-            let StepKind::Contract { a: o, .. } = &mut p.steps[i].kind else { return None };
+            (p.steps[i].prim == Prim::Contract).then_some(())?;
+            let o = &mut p.steps[i].reads[0];
             let pairs = (0..o.dims.len()).flat_map(|j| (0..j).map(move |l| (l, j)));
-            let (l, j) = pairs.into_iter().find(|(l, j)| o.dims[*l].size == o.dims[*j].size)?;
+            let (l, j) = pairs.into_iter().find(|(l, j)| p.dims.size(o.dims[*l]) == p.dims.size(o.dims[*j]))?;
             o.dims.swap(l, j);
             Some(())
         })
@@ -118,9 +105,8 @@ pub(super) const FAULTS: &[Fault] = faults![
         steps(p, k, |p, i| {
             let other = p.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input).map(|l| l.buf).collect::<Vec<_>>();
             let buffers = &p.buffers;
-            let (StepKind::Lookup { index, .. } | StepKind::ScatterAdd { index, .. }) = &mut p.steps[i].kind else {
-                return None;
-            };
+            let (Prim::Lookup { .. } | Prim::ScatterAdd { .. }) = p.steps[i].prim else { return None };
+            let index = &mut p.steps[i].reads[1];
             let like = |b: &&BufId| **b != index.buf && buffers[b.0 as usize] == buffers[index.buf.0 as usize];
             index.buf = *other.iter().find(like)?;
             Some(())
@@ -142,27 +128,24 @@ pub(super) const FAULTS: &[Fault] = faults![
         })
     };
     "a collective along another dim than its result", P, |p, k| {
-        collectives(p, k, |c, _| match c {
-            Collective::ReduceScatter { dim, from, .. }
-            | Collective::AllGather { dim, from, .. }
-            | Collective::Permute { dim, from, .. } => {
-                *dim = *from.dims.iter().find(|d| *d != dim)?;
-                Some(())
+        steps(p, k, |p, i| {
+            let Step { prim: Prim::Collective(c), reads, .. } = &mut p.steps[i] else { return None };
+            match c {
+                Collective::ReduceScatter { dim, .. }
+                | Collective::AllGather { dim, .. }
+                | Collective::Permute { dim, .. } => *dim = *reads[0].dims.iter().find(|d| *d != dim)?,
+                Collective::AllToAll { join, split, .. } => std::mem::swap(join, split),
+                Collective::AllReduce { .. } => return None,
             }
-            Collective::AllToAll { join, split, .. } => {
-                std::mem::swap(join, split);
-                Some(())
-            }
-            Collective::AllReduce { .. } => None,
+            Some(())
         })
     };
     "a collective is a copy", PR, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Collective(c) = &p.steps[i].kind else { return None };
-            let (Collective::AllReduce { from, to, .. }, [(_, _)]) = (c, &p.steps[i].aliases[..]) else { return None };
-            let copy = meshwright_plan::Copy { from: from[0].clone(), out: to[0].clone() };
-            (from.len() == 1).then_some(())?;
-            p.steps[i].kind = StepKind::Copy(copy);
+            let s = &mut p.steps[i];
+            let Prim::Collective(Collective::AllReduce { .. }) = s.prim else { return None };
+            (s.reads.len() == 1 && s.aliases.len() == 1).then_some(())?;
+            s.prim = Prim::Copy;
             // A copy takes no storage over.
             let ended = p.steps[i].aliases.pop()?.0;
             p.steps[i].free.push(ended);
@@ -171,7 +154,8 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a permute brings one element less", PR, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Collective(Collective::Permute { to, dim, .. }) = &p.steps[i].kind else { return None };
+            let Prim::Collective(Collective::Permute { dim, .. }) = &p.steps[i].prim else { return None };
+            let to = &p.steps[i].writes[0];
             let at = to.dims.iter().position(|d| d == dim)?;
             let w = p.buffers[to.buf.0 as usize].extents[at].window.as_mut()?;
             w.before += 1;
@@ -180,7 +164,8 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a permute brings what lies on the other side", PR, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Collective(Collective::Permute { to, dim, .. }) = &p.steps[i].kind else { return None };
+            let Prim::Collective(Collective::Permute { dim, .. }) = &p.steps[i].prim else { return None };
+            let to = &p.steps[i].writes[0];
             let at = to.dims.iter().position(|d| d == dim)?;
             let w = p.buffers[to.buf.0 as usize].extents[at].window.as_mut()?;
             (w.before, w.after) = (-w.after - 1, -w.before - 1);
@@ -189,8 +174,8 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a step comes before what it reads", P, |p, k| {
         steps(p, k, |p, i| {
-            let reads: Vec<BufId> = p.steps[i].kind.reads().iter().map(|o| o.buf).collect();
-            let maker = p.steps.iter().position(|s| s.kind.writes().iter().any(|o| reads.contains(&o.buf)))?;
+            let reads: Vec<BufId> = p.steps[i].reads.iter().map(|o| o.buf).collect();
+            let maker = p.steps.iter().position(|s| s.writes.iter().any(|o| reads.contains(&o.buf)))?;
             let step = p.steps.remove(i);
             p.steps.insert(maker, step);
             Some(())
@@ -212,7 +197,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a buffer ends a step too early", P, |p, k| {
         steps(p, k, |p, i| {
             let buf = *p.steps[i].free.first()?;
-            let made = p.steps.iter().position(|s| s.kind.writes().iter().any(|o| o.buf == buf));
+            let made = p.steps.iter().position(|s| s.writes.iter().any(|o| o.buf == buf));
             let early = made.map_or(0, |m| m.max(i.saturating_sub(1)));
             (early < i).then_some(())?;
             p.steps[i].free.remove(0);
@@ -230,11 +215,11 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a buffer never ends", P, |p, k| steps(p, k, |p, i| p.steps[i].free.pop().map(|_| ()));
     "storage is handed on while it is still read", P, |p, k| {
         steps(p, k, |p, i| {
-            let (reads, writes) = (p.steps[i].kind.reads(), p.steps[i].kind.writes());
+            let (reads, writes) = (&p.steps[i].reads, &p.steps[i].writes);
             let taken = |b: BufId| p.steps[i].aliases.iter().any(|r| r.1 == b || r.0 == b);
-            let later = |b: BufId| p.steps[i + 1..].iter().any(|s| s.kind.reads().iter().any(|o| o.buf == b));
+            let later = |b: BufId| p.steps[i + 1..].iter().any(|s| s.reads.iter().any(|o| o.buf == b));
             let pair = reads.iter().find_map(|r| {
-                let fits = |w: &&&Operand| p.buffer(w.buf) == p.buffer(r.buf) && !taken(w.buf);
+                let fits = |w: &&Operand| p.buffer(w.buf) == p.buffer(r.buf) && !taken(w.buf);
                 (later(r.buf) && !taken(r.buf)).then(|| writes.iter().find(fits).map(|w| (r.buf, w.buf)))?
             })?;
             p.steps[i].aliases.push(pair);
@@ -243,7 +228,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "storage is handed on to a buffer of another shape", P, |p, k| {
         steps(p, k, |p, i| {
-            let out = p.steps[i].kind.writes().first()?.buf;
+            let out = p.steps[i].writes.first()?.buf;
             let ends = p.steps[i].free.iter().position(|b| p.buffer(*b) != p.buffer(out))?;
             let buf = p.steps[i].free.remove(ends);
             p.steps[i].aliases.push((buf, out));
@@ -252,9 +237,9 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a wait comes after the first use", P, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Wait { to } = &p.steps[i].kind else { return None };
-            let results: Vec<BufId> = to.iter().map(|o| o.buf).collect();
-            let reads = |s: &Step| s.kind.reads().iter().any(|o| results.contains(&o.buf));
+            let Prim::Wait = &p.steps[i].prim else { return None };
+            let results: Vec<BufId> = p.steps[i].reads.iter().map(|o| o.buf).collect();
+            let reads = |s: &Step| s.reads.iter().any(|o| results.contains(&o.buf));
             let used = (i + 1..p.steps.len()).find(|j| reads(&p.steps[*j]))?;
             let wait = p.steps.remove(i);
             p.steps.insert(used, wait);
@@ -270,7 +255,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "an operand ends while it is in flight", P, |p, k| {
         steps(p, k, |p, i| {
             let (end, at) = (p.end_of(i), p.end_of(i).checked_sub(1)?);
-            let operands: Vec<BufId> = p.steps[i].kind.reads().iter().map(|o| o.buf).collect();
+            let operands: Vec<BufId> = p.steps[i].reads.iter().map(|o| o.buf).collect();
             let ends = p.steps[end].free.iter().position(|b| operands.contains(b) && end > i)?;
             let buf = p.steps[end].free.remove(ends);
             p.steps[at].free.push(buf);
@@ -280,7 +265,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a result ends before it is waited for", P, |p, k| {
         steps(p, k, |p, i| {
             let end = p.end_of(i);
-            let results: Vec<BufId> = p.steps[i].kind.writes().iter().map(|o| o.buf).collect();
+            let results: Vec<BufId> = p.steps[i].writes.iter().map(|o| o.buf).collect();
             let frees = |s: &Step| s.free.iter().position(|b| results.contains(b));
             let (last, of) = (end..p.steps.len()).find_map(|j| Some((j, frees(&p.steps[j])?)))?;
             (end > i + 1).then_some(())?;
@@ -291,8 +276,8 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "two waits change places", P, |p, k| {
         steps(p, k, |p, i| {
-            p.steps[i].async_id.filter(|_| matches!(p.steps[i].kind, StepKind::Wait { .. }))?;
-            let other = (i + 1..p.steps.len()).find(|j| matches!(p.steps[*j].kind, StepKind::Wait { .. }))?;
+            p.steps[i].async_id.filter(|_| p.steps[i].prim == Prim::Wait)?;
+            let other = (i + 1..p.steps.len()).find(|j| p.steps[*j].prim == Prim::Wait)?;
             let (a, b) = (p.steps[i].async_id, p.steps[other].async_id);
             (p.steps[i].async_id, p.steps[other].async_id) = (b, a);
             Some(())
@@ -300,33 +285,28 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a start takes the number of another flight", P, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Collective(_) = &p.steps[i].kind else { return None };
+            p.steps[i].collective()?;
             p.steps[i].async_id = Some(p.steps[i].async_id? + 1);
             Some(())
         })
     };
     "a collective forgets that it is waited for", P, |p, k| {
-        steps(p, k, |p, i| match p.steps[i].kind {
-            StepKind::Collective(_) => p.steps[i].async_id.take().map(|_| ()),
-            _ => None,
-        })
+        steps(p, k, |p, i| p.steps[i].collective().is_some().then(|| p.steps[i].async_id.take())?.map(|_| ()))
     };
     "two factors are swapped for others of their shape", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Contract { a, .. } = &p.steps[i].kind else { return None };
-            let a = a.clone();
+            (p.steps[i].prim == Prim::Contract).then_some(())?;
+            let a = p.steps[i].reads[0].clone();
             let leaf = p.program_inputs.iter().find(|l| {
                 l.kind == ProgramInputKind::Param && l.buf != a.buf && l.dims.len() > 1 && p.buffer(l.buf) == p.buffer(a.buf)
             })?;
-            let other = leaf.buf;
-            let StepKind::Contract { a, .. } = &mut p.steps[i].kind else { return None };
-            a.buf = other;
+            p.steps[i].reads[0].buf = leaf.buf;
             Some(())
         })
     };
     "a local fold by another monoid", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Reduce { monoid, .. } = &mut p.steps[i].kind else { return None };
+            let Prim::Reduce { monoid, .. } = &mut p.steps[i].prim else { return None };
             *monoid = match monoid {
                 Monoid::Sum => Monoid::Max,
                 Monoid::Max => Monoid::Min,
@@ -337,60 +317,60 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a shift by one more", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Shift { start, .. } = &mut p.steps[i].kind else { return None };
+            let Prim::Shift { start, .. } = &mut p.steps[i].prim else { return None };
             *start += 1;
             Some(())
         })
     };
     "the parts of a concatenation change places", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Concat { parts, .. } = &mut p.steps[i].kind else { return None };
-            (parts[0].2, parts[1].2) = (parts[1].2, parts[0].2);
+            let Prim::Concat { parts, .. } = &mut p.steps[i].prim else { return None };
+            (parts[0].1, parts[1].1) = (parts[1].1, parts[0].1);
             Some(())
         })
     };
     "a part of a concatenation begins one behind", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Concat { parts, .. } = &mut p.steps[i].kind else { return None };
-            parts[1].2 += 1;
+            let Prim::Concat { parts, .. } = &mut p.steps[i].prim else { return None };
+            parts[1].1 += 1;
             Some(())
         })
     };
     "a running sum runs from the other end", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::CumSum { reverse, .. } = &mut p.steps[i].kind else { return None };
+            let Prim::CumSum { reverse, .. } = &mut p.steps[i].prim else { return None };
             *reverse = !*reverse;
             Some(())
         })
     };
     "a running sum leaves its own element out", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::CumSum { exclusive, .. } = &mut p.steps[i].kind else { return None };
+            let Prim::CumSum { exclusive, .. } = &mut p.steps[i].prim else { return None };
             *exclusive = !*exclusive;
             Some(())
         })
     };
     "a random value is drawn from another stream", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Random { stream, .. } = &mut p.steps[i].kind else { return None };
+            let Prim::Random { stream, .. } = &mut p.steps[i].prim else { return None };
             stream.push('x');
             Some(())
         })
     };
     "two random values share a stream", R, |p, k| {
         steps(p, k, |p, i| {
-            let other = p.steps.iter().enumerate().find_map(|(j, s)| match &s.kind {
-                StepKind::Random { stream, .. } if i != j => Some(stream.clone()),
+            let other = p.steps.iter().enumerate().find_map(|(j, s)| match &s.prim {
+                Prim::Random { stream, .. } if i != j => Some(stream.clone()),
                 _ => None,
             });
-            let StepKind::Random { stream, .. } = &mut p.steps[i].kind else { return None };
+            let Prim::Random { stream, .. } = &mut p.steps[i].prim else { return None };
             *stream = other?;
             Some(())
         })
     };
     "a random value is of another distribution", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Random { distribution, .. } = &mut p.steps[i].kind else { return None };
+            let Prim::Random { distribution, .. } = &mut p.steps[i].prim else { return None };
             *distribution = match *distribution {
                 Distribution::Uniform { low, high } => Distribution::Uniform { low: low - 0.5, high },
                 Distribution::Normal { mean, std } => Distribution::Normal { mean, std: 2.0 * std },
@@ -400,7 +380,7 @@ pub(super) const FAULTS: &[Fault] = faults![
         })
     };
     "seed and step do not enter random values", R, |p, k| {
-        let random = p.steps.iter().any(|s| matches!(s.kind, StepKind::Random { .. }));
+        let random = p.steps.iter().any(|s| matches!(s.prim, Prim::Random { .. }));
         match (k, random) {
             (0, true) => {
                 p.program = "eval".into();
@@ -411,7 +391,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a fused expression divides the other way round", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Map { expr, .. } = &mut p.steps[i].kind else { return None };
+            let Prim::Map { expr, .. } = &mut p.steps[i].prim else { return None };
             let swapped = expr.nodes.iter_mut().find_map(|n| match &mut n.scalar {
                 Scalar::Binary(BinaryFn::Div, a, b) if a != b => Some((a, b)),
                 _ => None,
@@ -421,8 +401,8 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a fused expression takes the position along another dim", R, |p, k| {
         steps(p, k, |p, i| {
-            let StepKind::Map { expr, outs, .. } = &mut p.steps[i].kind else { return None };
-            let dims = outs[0].1.dims.len() as u16;
+            let dims = p.steps[i].writes.first()?.dims.len() as u16;
+            let Prim::Map { expr, .. } = &mut p.steps[i].prim else { return None };
             (dims > 1).then_some(())?;
             expr.nodes.iter_mut().find_map(|n| match &mut n.scalar {
                 Scalar::Index(d) => {
@@ -492,7 +472,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             return Site::End;
         }
         let here = p.outputs[k].buf;
-        let written: Vec<BufId> = p.steps.iter().flat_map(|s| s.kind.writes()).map(|o| o.buf).collect();
+        let written: Vec<BufId> = p.steps.iter().flat_map(|s| &s.writes).map(|o| o.buf).collect();
         let like = |b: &BufId| *b != here && p.buffer(*b).extents.is_empty();
         match written.into_iter().rev().find(like) {
             Some(b) => {
@@ -515,9 +495,17 @@ fn steps(p: &mut Plan, k: usize, f: impl Fn(&mut Plan, usize) -> Option<()>) -> 
 /// Applies `f` to the `k`-th step if it is a collective, with the axes of the mesh.
 fn collectives(p: &mut Plan, k: usize, f: impl Fn(&mut Collective, &[Axis]) -> Option<()>) -> Site {
     let axes: Vec<Axis> = p.mesh.iter().collect();
-    steps(p, k, |p, i| match &mut p.steps[i].kind {
-        StepKind::Collective(c) => f(c, &axes),
+    steps(p, k, |p, i| match &mut p.steps[i].prim {
+        Prim::Collective(c) => f(c, &axes),
         _ => None,
+    })
+}
+
+/// Applies `f` to the `k`-th step if it is an all-reduce of several values.
+fn buckets(p: &mut Plan, k: usize, f: impl Fn(&mut Step)) -> Site {
+    steps(p, k, |p, i| {
+        let Prim::Collective(Collective::AllReduce { .. }) = p.steps[i].prim else { return None };
+        (p.steps[i].writes.len() > 1).then(|| f(&mut p.steps[i]))
     })
 }
 

@@ -35,11 +35,11 @@ impl Op for Broken {
     }
 
     fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
-        self.op.infer(x, names)
+        self.op.infer(x, table)
     }
 
-    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
-        let mut roles = self.op.roles(x, y);
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
+        let mut roles = self.op.roles(x, y, table);
         (self.lie)(&mut roles);
         roles
     }
@@ -52,8 +52,8 @@ impl Op for Broken {
         self.op.vjp(g, x, y, dy, need)
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], types: &[&Type], y: &Type, _: &Dims) -> Option<Reg> {
-        self.op.scalar(e, x, types, y)
+    fn scalar(&self, e: &mut Expr, x: &[Reg], types: &[&Type], y: &Type, table: &Dims) -> Option<Reg> {
+        self.op.scalar(e, x, types, y, table)
     }
 
     fn expand_when(&self) -> ExpandWhen {
@@ -64,12 +64,12 @@ impl Op for Broken {
         self.op.lower(e);
     }
 
-    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
-        self.op.flops(x, y, size)
+    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {
+        self.op.flops(x, y, size, table)
     }
 
     fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
-        self.op.oracle(x, y)
+        self.op.oracle(x, y, table)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Places in a partitioned program where a fault may be seeded, and what seeding takes.
 
 use meshwright_core::partition::{CopyId, Instr, PlacedCopy, Reshard, Spmd};
-use meshwright_plan::{Axis, Dim, Monoid, Placement, Window};
+use meshwright_plan::{Axis, Collective, Dim, Monoid, Placement, Window};
 
 /// What becomes of a fault at a place.
 pub(super) enum Site {
@@ -43,7 +43,11 @@ pub(super) fn placed(s: &mut Spmd, k: usize, f: impl Fn(&mut Placement) -> Optio
 /// Changes the window of a permute or of a cut; `both` changes the result as well.
 pub(super) fn windowed(s: &mut Spmd, k: usize, f: fn(Window) -> Window, both: bool) -> Site {
     moves(s, k, |s, i| {
-        let (Reshard::Permute { window, .. } | Reshard::Cut { window, .. }) = kind(s, i) else { return None };
+        let (Reshard::Collective(Collective::Permute { window, .. }) | Reshard::SliceWindow { window, .. }) =
+            kind(s, i)
+        else {
+            return None;
+        };
         *window = f(*window);
         if both { follow(s, i) } else { Some(()) }
     })

@@ -5,7 +5,7 @@ use super::reshard::Reshard;
 use super::spmd::Cause;
 use crate::layout::{RuleDim, assign};
 use meshwright_ops::{Class, Id};
-use meshwright_plan::{Axis, Dim, Monoid, Phase, Placement, Window};
+use meshwright_plan::{Axis, Collective, Dim, Monoid, Phase, Placement, Window};
 
 impl Pass<'_> {
     /// Why a move is there; a gather that no rule implies is an error.
@@ -29,22 +29,22 @@ impl Pass<'_> {
             let verb = if m == Monoid::Sum { "summed".into() } else { format!("folded by {m}") };
             format!("{} {} {verb}", dims(&all), if all.len() == 1 { "is" } else { "are" })
         };
-        let because = match kind {
-            Reshard::AllReduce { axes, monoid } => folded(axes, *monoid),
-            Reshard::ReduceScatter { axis, monoid, dim } => {
+        let because = match kind.collective() {
+            None => String::new(),
+            Some(Collective::AllReduce { axes, monoid }) => folded(axes, *monoid),
+            Some(Collective::ReduceScatter { axis, monoid, dim }) => {
                 format!("{}, and `{}` is split where it goes", folded(&[*axis], *monoid), names.name(*dim))
             }
-            Reshard::AllGather { dim, .. } => match user {
+            Some(Collective::AllGather { dim, .. }) => match user {
                 Some(u) => format!("`{}` is used whole by {}", names.name(*dim), self.graph().describe(u)),
                 None => format!("`{}` is stored whole", names.name(*dim)),
             },
-            Reshard::AllToAll { join, split, .. } => {
+            Some(Collective::AllToAll { join, split, .. }) => {
                 format!("`{}` is split instead of `{}`", names.name(*split), names.name(*join))
             }
-            Reshard::Permute { axes, dim, window } => self.halo(axes, *dim, window, user),
-            Reshard::Slice { .. } | Reshard::Cut { .. } => String::new(),
+            Some(Collective::Permute { axes, dim, window }) => self.halo(axes, *dim, window, user),
         };
-        if let Reshard::AllGather { axis, dim } = kind {
+        if let Some(Collective::AllGather { axis, dim }) = kind.collective() {
             // A way may take turns: what is gathered is the dim that the axis split where the way begins.
             let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(*dim, |s| *s.0);
             self.check_gather(id, *axis, split, user);
@@ -70,13 +70,9 @@ impl Pass<'_> {
 
     fn rule_of(&self, id: Id, kind: &Reshard) -> Option<meshwright_diag::Span> {
         let axis = match kind {
-            Reshard::AllReduce { axes, .. } | Reshard::Permute { axes, .. } | Reshard::Cut { axes, .. } => {
-                *axes.first()?
-            }
-            Reshard::ReduceScatter { axis, .. }
-            | Reshard::AllGather { axis, .. }
-            | Reshard::AllToAll { axis, .. }
-            | Reshard::Slice { axis, .. } => *axis,
+            Reshard::Collective(c) => *c.axes().first()?,
+            Reshard::SliceWindow { axes, .. } => *axes.first()?,
+            Reshard::Slice { axis, .. } => *axis,
         };
         let dims = self.summed.get(&(id, axis)).cloned().unwrap_or_else(|| self.graph().ty(id).dims.clone());
         let n = self.node(id);

@@ -14,5 +14,5 @@ mod spmd;
 
 pub use pass::partition;
 pub use reasons::{Reason, Refusal};
-pub use reshard::{Reshard, wire_bytes};
+pub use reshard::Reshard;
 pub use spmd::{Cause, CopyId, Instr, PlacedCopy, Spmd, operand_placement};

@@ -7,7 +7,7 @@ use crate::layout::{Assigned, Layout, assign};
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Add, Graph, Id, InputOpKind, Kind, Node, Role, Roles};
-use meshwright_plan::{Axis, Dim, Mesh, Monoid, Phase, Placement};
+use meshwright_plan::{Axis, Collective, Dim, Mesh, Monoid, Phase, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -423,7 +423,7 @@ impl<'a> Pass<'a> {
             if self.usable(id, &next, phase).is_none() {
                 let from = self.have(id, &now);
                 let cause = self.cause(id, &kind, user, phase, &source);
-                let gathered = matches!(kind, Reshard::AllGather { .. });
+                let gathered = matches!(kind, Reshard::Collective(Collective::AllGather { .. }));
                 let out = self.version(id, next.clone(), Some(phase), gathered);
                 self.instrs.push(Instr::Reshard { kind, from, out, cause });
             }

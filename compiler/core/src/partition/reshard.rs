@@ -1,56 +1,24 @@
 //! The cheapest chain of moves between two placements (`docs/partition.md`, "Routes"): Dijkstra over placements.
 
 use meshwright_ops::Type;
-use meshwright_plan::{Axis, Dim, Dims, Mesh, Monoid, Placement, Window};
+use meshwright_plan::{Axis, Collective, Dim, Dims, Mesh, Monoid, Placement, Window};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// One move of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reshard {
-    /// Finishes a value over axes, jointly.
-    AllReduce {
-        /// The axes, ascending.
-        axes: Vec<Axis>,
-        /// How to fold.
-        monoid: Monoid,
-    },
-    /// Finishes over an axis, and splits a dim over it.
-    ReduceScatter {
+    /// Devices talk to each other.
+    Collective(Collective),
+    /// Each device keeps its block of a dim.
+    Slice {
         /// The axis.
         axis: Axis,
-        /// How to fold.
-        monoid: Monoid,
         /// The dim that is split.
         dim: Dim,
     },
-    /// Joins the blocks of a dim over its minor-most axis.
-    AllGather {
-        /// The axis.
-        axis: Axis,
-        /// The dim that is joined.
-        dim: Dim,
-    },
-    /// Joins one dim and splits another.
-    AllToAll {
-        /// The axis.
-        axis: Axis,
-        /// The dim that is joined.
-        join: Dim,
-        /// The dim that is split.
-        split: Dim,
-    },
-    /// Every device gets what a loop needs of a dim from those that hold it.
-    Permute {
-        /// The axes of the dim, major first.
-        axes: Vec<Axis>,
-        /// The dim.
-        dim: Dim,
-        /// What is needed.
-        window: Window,
-    },
-    /// Each device keeps what a loop needs of a dim that is whole: no communication.
-    Cut {
+    /// Each device keeps what a loop needs of a dim that is whole.
+    SliceWindow {
         /// The axes of the loop, major first.
         axes: Vec<Axis>,
         /// The dim.
@@ -58,35 +26,15 @@ pub enum Reshard {
         /// What is needed.
         window: Window,
     },
-    /// Each device keeps its block of a dim: no communication.
-    Slice {
-        /// The axis.
-        axis: Axis,
-        /// The dim that is split.
-        dim: Dim,
-    },
 }
 
 impl Reshard {
     /// The placement after it; `None` where it does not apply to `p`.
     pub fn apply(&self, p: &Placement) -> Option<Placement> {
         let mut q = p.clone();
-        // What is stored by a window is a copy for one op: only other dims of it still move.
-        let fixed = |d: &Dim| p.windows.contains_key(d);
         match self {
-            Reshard::ReduceScatter { dim, .. }
-            | Reshard::AllGather { dim, .. }
-            | Reshard::Slice { dim, .. }
-                if fixed(dim) =>
-            {
-                return None;
-            }
-            Reshard::AllToAll { join, split, .. } if fixed(join) || fixed(split) => return None,
-            Reshard::Permute { axes, dim, window } => {
-                (p.axes(*dim) == axes && !fixed(dim)).then_some(())?;
-                q.windows.insert(*dim, *window);
-            }
-            Reshard::Cut { axes, dim, window } => {
+            Reshard::Collective(c) => return c.apply(p),
+            Reshard::SliceWindow { axes, dim, window } => {
                 (p.axes(*dim).is_empty() && !axes.is_empty()).then_some(())?;
                 for a in axes {
                     (!q.uses(*a)).then_some(())?;
@@ -94,63 +42,32 @@ impl Reshard {
                 }
                 q.windows.insert(*dim, *window);
             }
-            Reshard::AllReduce { axes, monoid } => {
-                for a in axes {
-                    (q.partial.remove(a)? == *monoid).then_some(())?;
-                }
-            }
-            Reshard::ReduceScatter { axis, monoid, dim } => {
-                (q.partial.remove(axis)? == *monoid).then_some(())?;
-                q.push(*dim, *axis);
-            }
-            Reshard::AllGather { axis, dim } => {
-                (q.pop(*dim)? == *axis).then_some(())?;
-            }
-            Reshard::AllToAll { axis, join, split } => {
-                (q.pop(*join)? == *axis && join != split).then_some(())?;
-                q.push(*split, *axis);
-            }
             Reshard::Slice { axis, dim } => {
-                (!p.uses(*axis)).then_some(())?;
+                // What is stored by a window is a copy for one op: only other dims of it still move.
+                (!p.uses(*axis) && !p.windows.contains_key(dim)).then_some(())?;
                 q.push(*dim, *axis);
             }
         }
         Some(q)
     }
 
-    /// Whether devices talk to each other.
-    pub fn communicates(&self) -> bool {
-        !matches!(self, Reshard::Slice { .. } | Reshard::Cut { .. })
+    /// The collective, where devices talk to each other.
+    pub fn collective(&self) -> Option<&Collective> {
+        match self {
+            Reshard::Collective(c) => Some(c),
+            Reshard::Slice { .. } | Reshard::SliceWindow { .. } => None,
+        }
+    }
+
+    /// See [`Collective::wire_bytes`]; a slice costs nothing.
+    pub fn wire_bytes(&self, dims: &Dims, mesh: &Mesh, before: usize, after: usize) -> u64 {
+        self.collective().map_or(0, |c| c.wire_bytes(dims, mesh, before, after))
     }
 }
 
-/// What one collective costs before its first byte, as bytes on the wire, in quarters: 4 KiB, what moves in some
-/// microseconds. So a way with fewer collectives is taken where blocks are small, and one with fewer bytes where they are
-/// large.
-const LAUNCH: u64 = 4 * 4096;
-
-/// Bytes on the wire, per device and in quarters of a byte (so that ties are exact), of a move from a block of `before`
-/// bytes to one of `after`.
-pub fn wire_bytes(kind: &Reshard, dims: &Dims, mesh: &Mesh, before: usize, after: usize) -> u64 {
-    let (before, after) = (before as u64, after as u64);
-    let part = |k: usize, b: u64| 4 * (k as u64 - 1) * b / k as u64;
-    match kind {
-        Reshard::AllReduce { axes, .. } => {
-            2 * part(axes.iter().map(|a| mesh.size(*a)).product(), before) + LAUNCH
-        }
-        Reshard::ReduceScatter { axis, .. } | Reshard::AllToAll { axis, .. } => {
-            part(mesh.size(*axis), before) + LAUNCH
-        }
-        Reshard::AllGather { axis, .. } => part(mesh.size(*axis), after) + LAUNCH,
-        Reshard::Permute { axes, dim, window } => {
-            // What the devices lack on average, as the gather counts it: so where all of them need all, the two tie, and
-            // never is a gather, of which a layout must speak, the cheaper way to a halo.
-            let all = window.largest(dims.size(*dim), axes, mesh).max(1) as u64;
-            let devices: usize = axes.iter().map(|a| mesh.size(*a)).product();
-            let lacking = window.missing_in_all(dims.size(*dim), axes, mesh) as u64;
-            4 * (after / all) * lacking / devices.max(1) as u64 + LAUNCH
-        }
-        Reshard::Slice { .. } | Reshard::Cut { .. } => 0,
+impl From<Collective> for Reshard {
+    fn from(c: Collective) -> Reshard {
+        Reshard::Collective(c)
     }
 }
 
@@ -213,7 +130,7 @@ fn search(ty: &Type, dims: &Dims, mesh: &Mesh, src: &Placement, dst: &Placement,
         for m in edges(ty, &axes, &p, dst) {
             let Some(q) = m.apply(&p) else { continue };
             let after = bytes(ty, dims, mesh, &q);
-            let c = cost + wire_bytes(&m, dims, mesh, before, after);
+            let c = cost + m.wire_bytes(dims, mesh, before, after);
             if after <= bound && best.get(&q).is_none_or(|b| c < *b) {
                 best.insert(q.clone(), c);
                 let mut longer = path.clone();
@@ -237,9 +154,9 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
     for (dim, window) in dst.windows.iter().filter(|(d, _)| !p.windows.contains_key(d)) {
         let (axes, dim, window) = (dst.axes(*dim).to_vec(), *dim, *window);
         if p.axes(dim).is_empty() {
-            out.push(Reshard::Cut { axes, dim, window });
+            out.push(Reshard::SliceWindow { axes, dim, window });
         } else {
-            out.push(Reshard::Permute { axes, dim, window });
+            out.push(Collective::Permute { axes, dim, window }.into());
         }
     }
     let open: Vec<(Axis, Monoid)> =
@@ -257,7 +174,7 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
         for dim in ty.dims.iter().filter(|d| gets(**d, *axis)) {
             match open.iter().find(|o| o.0 == *axis) {
                 Some((_, monoid)) => {
-                    out.push(Reshard::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim });
+                    out.push(Collective::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim }.into());
                 }
                 None if !p.uses(*axis) => out.push(Reshard::Slice { axis: *axis, dim: *dim }),
                 None => {}
@@ -266,9 +183,9 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
     }
     for (dim, split) in p.splits.iter().filter(|(d, _)| loses(**d)) {
         let Some(axis) = split.last().copied() else { continue };
-        out.push(Reshard::AllGather { axis, dim: *dim });
+        out.push(Collective::AllGather { axis, dim: *dim }.into());
         for to in ty.dims.iter().filter(|to| *to != dim && gets(**to, axis)) {
-            out.push(Reshard::AllToAll { axis, join: *dim, split: *to });
+            out.push(Collective::AllToAll { axis, join: *dim, split: *to }.into());
         }
     }
     out
@@ -286,7 +203,7 @@ fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Reshard> {
     }
     sets.into_iter()
         .filter(|s| !s.0.is_empty())
-        .map(|(axes, monoid)| Reshard::AllReduce { axes, monoid })
+        .map(|(axes, monoid)| Collective::AllReduce { axes, monoid }.into())
         .collect()
 }
 

@@ -3,7 +3,7 @@
 //! A bucket stands where its last member stood. What reads a bucket waits for another all-reduce that does not depend on
 //! it, if one is near: of `q = all_reduce(a); r = f(q); s = all_reduce(b)` the second step goes behind the third.
 
-use meshwright_plan::{Axis, BufId, Collective, DType, Monoid, Operand, Plan, Step, StepKind};
+use meshwright_plan::{Axis, BufId, Collective, DType, Monoid, Plan, Prim, Step};
 
 /// A bucket takes no more once it holds this many bytes: larger ones gain nothing.
 const BUCKET_BYTES: usize = 32 << 20;
@@ -40,10 +40,10 @@ pub fn bucket(mut plan: Plan) -> Plan {
         }
         let Some(step) = &steps[at] else { continue };
         // A bucket that something reads is closed.
-        let reads: Vec<BufId> = step.kind.reads().iter().map(|o| o.buf).collect();
+        let reads: Vec<BufId> = step.reads.iter().map(|o| o.buf).collect();
         open.retain(|(_, b)| !b.gives.iter().any(|g| reads.contains(g)));
         let Some((key, bytes)) = all_reduce(&plan, step) else { continue };
-        let gives: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
+        let gives: Vec<BufId> = step.writes.iter().map(|o| o.buf).collect();
         let found = open.iter().position(|(k, b)| *k == key && b.bytes + bytes <= most(&key));
         let Some(i) = found else {
             // A full one is closed: what is small and comes late would else draw it down to its own place.
@@ -78,16 +78,13 @@ fn most_bytes(plan: &Plan, steps: &[Option<Step>]) -> Vec<(Key, usize)> {
 
 /// What an all-reduce shares with those that it may join, and the bytes that go in; `None` for other steps.
 fn all_reduce(plan: &Plan, step: &Step) -> Option<(Key, usize)> {
-    let StepKind::Collective(Collective::AllReduce { axes, monoid, from, .. }) = &step.kind else {
-        return None;
-    };
-    let dtype = plan.buffer(from.first()?.buf).dtype;
-    let bytes = from.iter().map(|o| plan.buffer(o.buf).largest_bytes(&plan.mesh)).sum();
-    Some(((axes.clone(), *monoid, dtype), bytes))
+    let Prim::Collective(Collective::AllReduce { axes, monoid }) = &step.prim else { return None };
+    let dtype = plan.buffer(step.reads.first()?.buf).dtype;
+    Some(((axes.clone(), *monoid, dtype), step.collective_bytes(plan).iter().sum()))
 }
 
 fn reads_any(step: &Option<Step>, buffers: &[BufId]) -> bool {
-    step.as_ref().is_some_and(|s| s.kind.reads().iter().any(|o| buffers.contains(&o.buf)))
+    step.as_ref().is_some_and(|s| s.reads.iter().any(|o| buffers.contains(&o.buf)))
 }
 
 /// Moves what depends on a bucket, from the step `at` on, behind the next all-reduce that may join it and does not depend
@@ -108,7 +105,7 @@ fn postpone(
         }
         let Some(step) = &steps[i] else { continue };
         if reads_any(&steps[i], &made) {
-            made.extend(step.kind.writes().iter().map(|o| o.buf));
+            made.extend(step.writes.iter().map(|o| o.buf));
             waits.push(i);
         } else if all_reduce(plan, step).is_some_and(|(k, b)| k == *key && bucket.bytes + b <= most) {
             let (mut first, mut later) = (Vec::new(), Vec::new());
@@ -126,46 +123,28 @@ fn postpone(
 
 /// Puts the parts of an earlier all-reduce in front of those of a later one.
 fn join(earlier: Step, now: &mut Step) {
-    let StepKind::Collective(Collective::AllReduce { from: f0, to: t0, .. }) = earlier.kind else { return };
-    let StepKind::Collective(Collective::AllReduce { from, to, .. }) = &mut now.kind else { return };
-    let before = |mut first: Vec<Operand>, rest: &mut Vec<Operand>| {
-        first.append(rest);
-        *rest = first;
-    };
-    before(f0, from);
-    before(t0, to);
+    now.reads.splice(0..0, earlier.reads);
+    now.writes.splice(0..0, earlier.writes);
     now.origin.splice(0..0, earlier.origin);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshwright_plan::{Buffer, Expr, Mesh, Phase};
+    use meshwright_plan::{Buffer, Expr, Mesh, Operand};
 
     fn operand(buf: u32) -> Operand {
         Operand { buf: BufId(buf), dims: Vec::new() }
     }
 
-    fn step(kind: StepKind) -> Step {
-        Step {
-            kind,
-            phase: Phase::Forward,
-            origin: Vec::new(),
-            aliases: Vec::new(),
-            free: Vec::new(),
-            async_id: None,
-        }
-    }
-
     fn sum(axis: u8, from: u32, to: u32) -> Step {
-        let (axes, monoid) = (vec![Axis(axis)], Monoid::Sum);
-        let all = Collective::AllReduce { axes, monoid, from: vec![operand(from)], to: vec![operand(to)] };
-        step(StepKind::Collective(all))
+        let all = Collective::AllReduce { axes: vec![Axis(axis)], monoid: Monoid::Sum };
+        Step::new(Prim::Collective(all), vec![operand(from)], vec![operand(to)])
     }
 
     fn map(from: u32, to: u32) -> Step {
-        let (expr, inputs, outs) = (Expr::default(), vec![operand(from)], vec![(0, operand(to))]);
-        step(StepKind::Map { expr, inputs, outs })
+        let prim = Prim::Map { expr: Expr::default(), regs: vec![0] };
+        Step::new(prim, vec![operand(from)], vec![operand(to)])
     }
 
     /// Each of two chains could wait for the all-reduce at the end of the other.
@@ -188,8 +167,8 @@ mod tests {
         let after = bucket(plan);
         let mut made = vec![BufId(0), BufId(1)];
         for s in &after.steps {
-            assert!(s.kind.reads().iter().all(|o| made.contains(&o.buf)), "{after:?}");
-            made.extend(s.kind.writes().iter().map(|o| o.buf));
+            assert!(s.reads.iter().all(|o| made.contains(&o.buf)), "{after:?}");
+            made.extend(s.writes.iter().map(|o| o.buf));
         }
         assert_eq!(made.len(), 8);
         // One of the two pairs travels together.

@@ -4,7 +4,7 @@
 //! else reads it. Maps without operands (constants, positions) are computed where they are used.
 
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Provenance, Step, StepKind};
+use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes of a fused expression: its registers should stay in the first-level cache.
@@ -21,40 +21,40 @@ pub fn fuse(mut plan: Plan) -> Plan {
     let mut producer: BTreeMap<BufId, usize> = BTreeMap::new();
     for (i, s) in steps.iter().enumerate() {
         let Some(s) = s else { continue };
-        for o in s.kind.reads() {
+        for o in &s.reads {
             readers.entry(o.buf).or_default().insert(i);
         }
-        for o in s.kind.writes() {
+        for o in &s.writes {
             producer.insert(o.buf, i);
         }
     }
     for at in 0..steps.len() {
         while let Some(from) = candidate(&plan, &steps, &readers, &producer, at) {
             let (Some(first), Some(second)) = (steps[from].clone(), steps[at].take()) else { break };
-            let generator = first.kind.reads().is_empty();
+            let generator = first.reads.is_empty();
             let needed = |b: BufId| {
                 kept.contains(&b) || readers.get(&b).is_some_and(|r| r.iter().any(|i| *i != at && *i != from))
             };
             // A generator is left for its other readers; anything else moves here.
-            let gone = !generator || !first.kind.writes().iter().any(|o| needed(o.buf));
+            let gone = !generator || !first.writes.iter().any(|o| needed(o.buf));
             let merged = merge(&first, &second, &|b| !generator && needed(b));
             if gone {
-                for o in first.kind.reads() {
+                for o in &first.reads {
                     if let Some(r) = readers.get_mut(&o.buf) {
                         r.remove(&from);
                     }
                 }
                 steps[from] = None;
             }
-            for o in second.kind.reads() {
+            for o in &second.reads {
                 if let Some(r) = readers.get_mut(&o.buf) {
                     r.remove(&at);
                 }
             }
-            for o in merged.kind.reads() {
+            for o in &merged.reads {
                 readers.entry(o.buf).or_default().insert(at);
             }
-            for o in merged.kind.writes() {
+            for o in &merged.writes {
                 producer.insert(o.buf, at);
             }
             steps[at] = Some(merged);
@@ -73,33 +73,35 @@ fn candidate(
     at: usize,
 ) -> Option<usize> {
     let second = steps[at].as_ref()?;
-    let StepKind::Map { expr: e2, inputs, outs: o2 } = &second.kind else { return None };
+    let Prim::Map { expr: e2, .. } = &second.prim else { return None };
+    let (inputs, o2) = (&second.reads, &second.writes);
     for input in inputs {
         let Some(from) = producer.get(&input.buf).copied().filter(|f| *f < at) else { continue };
         let Some(first) = &steps[from] else { continue };
-        let StepKind::Map { expr: e1, inputs: i1, outs: o1 } = &first.kind else { continue };
+        let Prim::Map { expr: e1, .. } = &first.prim else { continue };
+        let (i1, o1) = (&first.reads, &first.writes);
         if e1.nodes.len() + e2.nodes.len() > MAX_NODES || i1.len() + inputs.len() > MAX_INPUTS {
             continue;
         }
-        let Some(produced) = o1.iter().map(|o| &o.1).find(|o| o.buf == input.buf) else { continue };
+        let Some(produced) = o1.iter().find(|o| o.buf == input.buf) else { continue };
         // Read under another name of a dim, the whole buffer is needed.
-        if inputs.iter().any(|i| o1.iter().any(|o| o.1.buf == i.buf && o.1.dims != i.dims)) {
+        if inputs.iter().any(|i| o1.iter().any(|o| o.buf == i.buf && o.dims != i.dims)) {
             continue;
         }
         if i1.is_empty() {
             // A generator: each of its dims is a dim of the consumer, split alike.
-            if produced.dims.iter().all(|d| o2[0].1.dims.contains(d)) {
+            if produced.dims.iter().all(|d| o2[0].dims.contains(d)) {
                 return Some(from);
             }
             continue;
         }
         let space = |o: &Operand| (o.dims.clone(), plan.buffer(o.buf).extents.clone());
-        if space(&o1[0].1) != space(&o2[0].1) {
+        if space(&o1[0]) != space(&o2[0]) {
             continue;
         }
         // Moved down to `at`, what it writes must not be read before.
         let early =
-            o1.iter().any(|o| readers.get(&o.1.buf).is_some_and(|r| r.range(from + 1..at).next().is_some()));
+            o1.iter().any(|o| readers.get(&o.buf).is_some_and(|r| r.range(from + 1..at).next().is_some()));
         if !early {
             return Some(from);
         }
@@ -109,29 +111,25 @@ fn candidate(
 
 /// The map that computes both. Of the first one's results those for which `needed` are still written.
 fn merge(first: &Step, second: &Step, needed: &dyn Fn(BufId) -> bool) -> Step {
-    let (StepKind::Map { expr: e1, inputs: i1, outs: o1 }, StepKind::Map { expr: e2, inputs: i2, outs: o2 }) =
-        (&first.kind, &second.kind)
+    let (Prim::Map { expr: e1, regs: r1 }, Prim::Map { expr: e2, regs: r2 }) = (&first.prim, &second.prim)
     else {
         return second.clone();
     };
-    let mut m = Merged { expr: Expr::default(), inputs: Vec::new(), space: o2[0].1.dims.clone() };
-    let regs1 = m.append(e1, i1, &o1[0].1.dims, &BTreeMap::new());
-    let known: BTreeMap<BufId, Reg> = o1.iter().map(|(r, o)| (o.buf, regs1[*r as usize])).collect();
-    let regs2 = m.append(e2, i2, &o2[0].1.dims, &known);
-    let mut outs: Vec<(Reg, Operand)> = Vec::new();
-    let mut origin: Vec<Provenance> = Vec::new();
-    for ((r, o), w) in o1.iter().zip(&first.origin) {
-        if needed(o.buf) {
-            outs.push((regs1[*r as usize], o.clone()));
-            origin.push(w.clone());
-        }
-    }
-    for ((r, o), w) in o2.iter().zip(&second.origin) {
-        outs.push((regs2[*r as usize], o.clone()));
+    let (o1, o2) = (&first.writes, &second.writes);
+    let mut m = Merged { expr: Expr::default(), inputs: Vec::new(), space: o2[0].dims.clone() };
+    let regs1 = m.append(e1, &first.reads, &o1[0].dims, &BTreeMap::new());
+    let known: BTreeMap<BufId, Reg> = o1.iter().zip(r1).map(|(o, r)| (o.buf, regs1[*r as usize])).collect();
+    let regs2 = m.append(e2, &second.reads, &o2[0].dims, &known);
+    let (mut regs, mut writes, mut origin) = (Vec::new(), Vec::new(), Vec::new());
+    for ((r, o), w) in r1.iter().zip(o1).zip(&first.origin).filter(|x| needed(x.0.1.buf)) {
+        regs.push(regs1[*r as usize]);
+        writes.push(o.clone());
         origin.push(w.clone());
     }
-    let kind = StepKind::Map { expr: m.expr, inputs: m.inputs, outs };
-    Step { kind, phase: second.phase, origin, aliases: Vec::new(), free: Vec::new(), async_id: None }
+    regs.extend(r2.iter().map(|r| regs2[*r as usize]));
+    writes.extend(o2.iter().cloned());
+    origin.extend(second.origin.iter().cloned());
+    Step { phase: second.phase, origin, ..Step::new(Prim::Map { expr: m.expr, regs }, m.inputs, writes) }
 }
 
 struct Merged {

@@ -1,13 +1,13 @@
 //! When each buffer ends, which takes the storage of which, and the most that is alive at once.
 
-use meshwright_plan::{BufId, Collective, Operand, Plan, ProgramInputKind, StepKind};
+use meshwright_plan::{BufId, Plan, ProgramInputKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Adds lifetimes and sizes to a Plan whose steps are in their final order.
 pub fn lifetimes(mut plan: Plan) -> Plan {
     let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
     for (i, s) in plan.steps.iter().enumerate() {
-        for o in s.kind.reads().into_iter().chain(s.kind.writes()) {
+        for o in s.all() {
             last.insert(o.buf, i);
         }
     }
@@ -15,8 +15,8 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
     // Operands of a collective in flight stay until its end, but for those whose storage a result takes at the start.
     for i in 0..plan.steps.len() {
         let (step, end) = (&plan.steps[i], plan.end_of(i));
-        let reads: Vec<BufId> = step.kind.reads().iter().map(|o| o.buf).collect();
-        if !matches!(step.kind, StepKind::Collective(_)) || end == i {
+        let reads: Vec<BufId> = step.reads.iter().map(|o| o.buf).collect();
+        if step.collective().is_none() || end == i {
             continue;
         }
         let ends: Vec<BufId> =
@@ -55,48 +55,26 @@ pub(super) fn outlives(plan: &Plan) -> BTreeSet<BufId> {
     stays
 }
 
-/// Which results take the storage of which operands: of a map, results of the same shape and dtype whose operand is read
-/// position by position; of an all-reduce, each result its operand's; of a softmax and of the gradient of a cross-entropy,
-/// the result its logits'. The verifier's [`super::verify::may_donate`] says the same of one pair.
+/// Which results take the storage of which operands that end here. First a parameter's next value in the parameter's place,
+/// then whatever may be donated.
 fn pairs(plan: &Plan, at: usize, ends: &[BufId], next: &BTreeMap<BufId, BufId>) -> Vec<(BufId, BufId)> {
+    let step = &plan.steps[at];
     let mut out: Vec<(BufId, BufId)> = Vec::new();
-    let same = |a: &Operand, b: &Operand| a.dims == b.dims && plan.buffer(a.buf) == plan.buffer(b.buf);
-    match &plan.steps[at].kind {
-        StepKind::Map { inputs, outs, .. } => {
-            let free = |b: BufId, out: &[(BufId, BufId)]| ends.contains(&b) && !out.iter().any(|p| p.0 == b);
-            let aligned = |b: BufId, o: &Operand| inputs.iter().filter(|i| i.buf == b).all(|i| same(i, o));
-            // First a parameter's next value in the parameter's place, then whatever fits.
-            for first in [true, false] {
-                for (_, o) in outs {
-                    if out.iter().any(|p| p.1 == o.buf) {
-                        continue;
-                    }
-                    let fits = inputs.iter().find(|i| {
-                        let own = next.get(&i.buf) == Some(&o.buf);
-                        (own || !first) && free(i.buf, &out) && aligned(i.buf, o)
-                    });
-                    if let Some(i) = fits {
-                        out.push((i.buf, o.buf));
-                    }
-                }
+    for first in [true, false] {
+        for to in step.writes.iter().map(|o| o.buf) {
+            if out.iter().any(|p| p.1 == to) {
+                continue;
             }
+            let fits = |from: &BufId| {
+                (!first || next.get(from) == Some(&to))
+                    && ends.contains(from)
+                    && !out.iter().any(|p| p.0 == *from)
+                    && plan.same_storage(*from, to)
+                    && step.may_donate(*from, to)
+            };
+            let found = step.reads.iter().map(|o| o.buf).find(fits);
+            out.extend(found.map(|from| (from, to)));
         }
-        StepKind::Softmax { input, out: result, .. }
-        | StepKind::CrossEntropyGrad { logits: input, out: result, .. } => {
-            let once = plan.steps[at].kind.reads().iter().filter(|o| o.buf == input.buf).count() == 1;
-            if ends.contains(&input.buf) && once && same(input, result) {
-                out.push((input.buf, result.buf));
-            }
-        }
-        StepKind::Collective(Collective::AllReduce { from, to, .. }) => {
-            for (f, t) in from.iter().zip(to) {
-                let once = from.iter().filter(|o| o.buf == f.buf).count() == 1;
-                if ends.contains(&f.buf) && once {
-                    out.push((f.buf, t.buf));
-                }
-            }
-        }
-        _ => {}
     }
     out
 }
@@ -118,7 +96,7 @@ fn measure(plan: &mut Plan) {
     }
     s.peak_bytes = live;
     for step in &plan.steps {
-        for o in step.kind.writes() {
+        for o in &step.writes {
             if !step.aliases.iter().any(|r| r.1 == o.buf) {
                 live += bytes(o.buf);
             }
@@ -127,9 +105,7 @@ fn measure(plan: &mut Plan) {
         for b in &step.free {
             live -= bytes(*b);
         }
-        if let StepKind::Collective(c) = &step.kind {
-            s.collective_bytes += c.bytes(plan).iter().sum::<usize>() as u64;
-        }
+        s.collective_bytes += step.collective_bytes(plan).iter().sum::<usize>() as u64;
     }
     s.activation_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;
     plan.summary = s;

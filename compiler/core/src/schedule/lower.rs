@@ -7,8 +7,8 @@ use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{
-    Axis, BufId, Buffer, Collective, Copy, DType, Dim, Dims, Expr, Operand, OutputDecl, Placement, Plan,
-    ProgramInput, ProgramInputKind, Provenance, Step, StepKind, Summary, largest_shard,
+    Axis, BufId, Buffer, DType, Dim, Dims, Expr, Operand, OutputDecl, Phase, Placement, Plan, Prim,
+    ProgramInput, ProgramInputKind, Provenance, Step, Summary, largest_shard,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,16 +86,16 @@ impl Lower<'_> {
         Provenance { value, line: (self.line_of)(node.origin.span), because: because.into() }
     }
 
-    fn push(&mut self, kind: StepKind, id: Id, because: &str, phase: meshwright_plan::Phase) {
-        let origin = kind.writes().iter().map(|_| self.origin(id, because)).collect();
-        self.plan.steps.push(Step {
-            kind,
-            phase,
-            origin,
-            aliases: Vec::new(),
-            free: Vec::new(),
-            async_id: None,
-        });
+    fn push(
+        &mut self,
+        prim: Prim,
+        reads: Vec<Operand>,
+        out: Operand,
+        (id, because): (Id, &str),
+        phase: Phase,
+    ) {
+        let origin = vec![self.origin(id, because)];
+        self.plan.steps.push(Step { phase, origin, ..Step::new(prim, reads, vec![out]) });
     }
 
     fn instr(&mut self, instr: &Instr) {
@@ -134,7 +134,11 @@ impl Lower<'_> {
                 let phase = cause.phase.max(phase);
                 // What becomes a gradient is called by the parameter, not by the layer it comes from.
                 let gradient = cause.user.filter(|u| graph.node(*u).op.kind() == Kind::Gradient);
-                self.push(step_of(kind, from, to), gradient.unwrap_or(id), &cause.because, phase);
+                let prim = match kind {
+                    Reshard::Collective(c) => Prim::Collective(c.clone()),
+                    Reshard::Slice { .. } | Reshard::SliceWindow { .. } => Prim::Copy,
+                };
+                self.push(prim, vec![from], to, (gradient.unwrap_or(id), &cause.because), phase);
             }
         }
     }
@@ -197,8 +201,8 @@ impl Lower<'_> {
             };
             let order = operands.iter().find(all).map_or(node.ty.dims.clone(), |o| o.dims.clone());
             let out = self.buffer(node.ty.dtype, &order, placement);
-            let kind = StepKind::Map { expr, inputs: operands.to_vec(), outs: vec![(reg, out.clone())] };
-            self.push(kind, id, "", node.origin.phase);
+            let prim = Prim::Map { expr, regs: vec![reg] };
+            self.push(prim, operands.to_vec(), out.clone(), (id, ""), node.origin.phase);
             return out;
         }
         let mut e = Emitter {
@@ -236,7 +240,7 @@ impl Lower<'_> {
             self.plan.buffers.push(Buffer { dtype, extents });
             buf = BufId(self.plan.buffers.len() as u32 - 1);
             let out = Operand { buf, dims };
-            self.push(StepKind::Copy(Copy { from: o, out }), value, "", meshwright_plan::Phase::Update);
+            self.push(Prim::Copy, vec![o], out, (value, ""), Phase::Update);
         }
         self.plan.program_inputs[i].next = Some(buf);
     }
@@ -259,23 +263,6 @@ fn scalar(op: &dyn Op, x: &[&Type], y: &Type, dims: &Dims) -> Option<(Expr, Vec<
     }
     let reg = expr.cast(reg, y.dtype);
     Some((expr, loads, reg))
-}
-
-fn step_of(kind: &Reshard, from: Operand, to: Operand) -> StepKind {
-    StepKind::Collective(match kind {
-        Reshard::AllReduce { axes, monoid } => {
-            Collective::AllReduce { axes: axes.clone(), monoid: *monoid, from: vec![from], to: vec![to] }
-        }
-        Reshard::ReduceScatter { axis, monoid, dim } => {
-            Collective::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim, from, to }
-        }
-        Reshard::AllGather { axis, dim } => Collective::AllGather { axis: *axis, dim: *dim, from, to },
-        Reshard::AllToAll { axis, join, split } => {
-            Collective::AllToAll { axis: *axis, join: *join, split: *split, from, to }
-        }
-        Reshard::Permute { axes, dim, .. } => Collective::Permute { axes: axes.clone(), dim: *dim, from, to },
-        Reshard::Slice { .. } | Reshard::Cut { .. } => return StepKind::Copy(Copy { from, out: to }),
-    })
 }
 
 /// What one op lowers through.
@@ -330,12 +317,12 @@ impl Emit for Emitter<'_, '_> {
         let along = |d: &Dim| from.dims.iter().position(|f| f == d).map(|i| held.extents[i].clone());
         plan.buffers.push(Buffer { dtype: held.dtype, extents: order.iter().filter_map(along).collect() });
         let out = Operand { buf: BufId(plan.buffers.len() as u32 - 1), dims: order.to_vec() };
-        self.push(StepKind::Copy(Copy { from: from.clone(), out: out.clone() }));
+        self.push(Prim::Copy, vec![from.clone()], out.clone());
         out
     }
 
-    fn push(&mut self, step: StepKind) {
+    fn push(&mut self, prim: Prim, reads: Vec<Operand>, out: Operand) {
         let phase = self.lower.spmd.step.graph.node(self.id).origin.phase;
-        self.lower.push(step, self.id, "", phase);
+        self.lower.push(prim, reads, out, (self.id, ""), phase);
     }
 }

@@ -9,7 +9,7 @@
 //! not below 4 MiB, and below [`FLIGHT_BYTES`]. The peak grows by no more than that.
 
 use super::lifetimes::{lifetimes, outlives};
-use meshwright_plan::{BufId, Collective, Phase, Plan, Step, StepKind};
+use meshwright_plan::{BufId, Collective, Phase, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most bytes, on the device with the largest blocks, that a Plan holds at a time only because collectives are in flight.
@@ -107,25 +107,18 @@ fn updates_as_gradients_come(plan: &mut Plan) {
     let mut made: BTreeMap<BufId, usize> = BTreeMap::new();
     let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
     for (i, step) in plan.steps[..first].iter().enumerate() {
-        let at = match &step.kind {
-            StepKind::Collective(_) => {
-                let reads = step.kind.reads();
-                reads.iter().filter_map(|o| made.get(&o.buf)).max().copied().unwrap_or(0)
-            }
-            _ => i + 1,
-        };
-        let writes = step.kind.writes();
-        made.extend(writes.iter().map(|o| (o.buf, at)));
-        if let StepKind::Collective(_) = &step.kind {
-            last.extend(writes.iter().map(|o| (o.buf, at)));
+        let of_reads = || step.reads.iter().filter_map(|o| made.get(&o.buf)).max().copied().unwrap_or(0);
+        let at = if step.collective().is_some() { of_reads() } else { i + 1 };
+        made.extend(step.writes.iter().map(|o| (o.buf, at)));
+        if step.collective().is_some() {
+            last.extend(step.writes.iter().map(|o| (o.buf, at)));
         }
     }
     let mut update: Vec<(usize, Step)> = Vec::new();
     for step in plan.steps.drain(first..) {
-        let reads = step.kind.reads();
         // No less than those of the steps that it depends on, so these stay before it.
-        let after = reads.iter().filter_map(|o| last.get(&o.buf)).max().copied().unwrap_or(0);
-        last.extend(step.kind.writes().iter().map(|o| (o.buf, after)));
+        let after = step.reads.iter().filter_map(|o| last.get(&o.buf)).max().copied().unwrap_or(0);
+        last.extend(step.writes.iter().map(|o| (o.buf, after)));
         update.push((after, step));
     }
     update.sort_by_key(|u| u.0);
@@ -140,21 +133,21 @@ impl Schedule {
     /// Whether a step reads what is in flight.
     fn waits(&self, place: usize) -> bool {
         let Some(step) = &self.steps[place] else { return false };
-        step.kind.reads().iter().any(|o| self.flying.iter().any(|f| f.1.contains(&o.buf)))
+        step.reads.iter().any(|o| self.flying.iter().any(|f| f.1.contains(&o.buf)))
     }
 
     /// Adds the step of a place, if it was not added before, and in front of it the waits that it needs.
     fn emit(&mut self, place: usize) {
         let Some(mut step) = self.steps[place].take() else { return };
-        let reads: Vec<BufId> = step.kind.reads().iter().map(|o| o.buf).collect();
+        let reads: Vec<BufId> = step.reads.iter().map(|o| o.buf).collect();
         let needed = self.flying.iter().filter(|f| f.1.iter().any(|b| reads.contains(b)));
         for earlier in needed.map(|f| f.0).collect::<Vec<_>>() {
             self.wait(earlier);
         }
-        if let StepKind::Collective(_) = &step.kind {
+        if step.collective().is_some() {
             // Numbered anew at the end.
             step.async_id = Some(place as u32);
-            self.flying.push((place, step.kind.writes().iter().map(|o| o.buf).collect()));
+            self.flying.push((place, step.writes.iter().map(|o| o.buf).collect()));
         }
         self.out.push(step);
     }
@@ -166,10 +159,9 @@ impl Schedule {
         self.held.remove(&place);
         let flight = Some(place as u32);
         let Some(start) = self.out.iter().rev().find(|s| s.async_id == flight) else { return };
-        let to = start.kind.writes().into_iter().cloned().collect();
-        let kind = StepKind::Wait { to };
         let (phase, origin) = (self.out.last().map_or(start.phase, |s| s.phase), start.origin.clone());
-        self.out.push(Step { kind, phase, origin, aliases: Vec::new(), free: Vec::new(), async_id: flight });
+        let wait = Step::new(Prim::Wait, start.writes.clone(), Vec::new());
+        self.out.push(Step { phase, origin, async_id: flight, ..wait });
     }
 }
 
@@ -177,7 +169,7 @@ impl Schedule {
 fn number(steps: Vec<Step>) -> Vec<Step> {
     let mut out: Vec<Step> = Vec::with_capacity(steps.len());
     for step in steps {
-        let waits = matches!(step.kind, StepKind::Wait { .. });
+        let waits = matches!(step.prim, Prim::Wait);
         match out.last_mut() {
             Some(start) if waits && start.async_id == step.async_id => start.async_id = None,
             _ => out.push(step),
@@ -196,15 +188,15 @@ fn known(plan: &Plan) -> BTreeMap<usize, Known> {
     let mut read: BTreeMap<BufId, usize> = BTreeMap::new();
     let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
     for (i, s) in plan.steps.iter().enumerate() {
-        last.extend(s.kind.reads().iter().map(|o| (o.buf, i)));
+        last.extend(s.reads.iter().map(|o| (o.buf, i)));
     }
     let stays = outlives(plan);
     let bytes = |b: &BufId| plan.buffer(*b).largest_bytes(&plan.mesh);
     let mut out = BTreeMap::new();
     for (i, step) in plan.steps.iter().enumerate() {
-        let reads: Vec<BufId> = step.kind.reads().iter().map(|o| o.buf).collect();
-        let writes: Vec<BufId> = step.kind.writes().iter().map(|o| o.buf).collect();
-        if let StepKind::Collective(c) = &step.kind {
+        let reads: Vec<BufId> = step.reads.iter().map(|o| o.buf).collect();
+        let writes: Vec<BufId> = step.writes.iter().map(|o| o.buf).collect();
+        if let Some(c) = step.collective() {
             let after = |places: &BTreeMap<BufId, usize>| {
                 reads.iter().filter_map(|b| places.get(b)).max().map_or(0, |p| p + 1)
             };
@@ -239,29 +231,23 @@ mod tests {
         Operand { buf: BufId(buf), dims: vec![Dim(0)] }
     }
 
-    fn step(kind: StepKind) -> Step {
-        let origin = kind.writes().iter().map(|_| Provenance::default()).collect();
-        Step { kind, phase: Phase::Forward, origin, aliases: Vec::new(), free: Vec::new(), async_id: None }
+    fn step(prim: Prim, from: &[u32], to: u32) -> Step {
+        let reads = from.iter().map(|b| operand(*b)).collect();
+        Step { origin: vec![Provenance::default()], ..Step::new(prim, reads, vec![operand(to)]) }
     }
 
     fn sum(from: u32, to: u32) -> Step {
-        let all = Collective::AllReduce {
-            axes: vec![Axis(0)],
-            monoid: Monoid::Sum,
-            from: vec![operand(from)],
-            to: vec![operand(to)],
-        };
-        step(StepKind::Collective(all))
+        let all = Collective::AllReduce { axes: vec![Axis(0)], monoid: Monoid::Sum };
+        step(Prim::Collective(all), &[from], to)
     }
 
     fn gather(from: u32, to: u32) -> Step {
-        let all = Collective::AllGather { axis: Axis(0), dim: Dim(0), from: operand(from), to: operand(to) };
-        step(StepKind::Collective(all))
+        let all = Collective::AllGather { axis: Axis(0), dim: Dim(0) };
+        step(Prim::Collective(all), &[from], to)
     }
 
     fn map(from: &[u32], to: u32) -> Step {
-        let (expr, inputs) = (Expr::default(), from.iter().map(|b| operand(*b)).collect());
-        step(StepKind::Map { expr, inputs, outs: vec![(0, operand(to))] })
+        step(Prim::Map { expr: Expr::default(), regs: vec![0] }, from, to)
     }
 
     /// Buffers in `split` are split over the axis; buffer 0 and those are leaves.
@@ -300,8 +286,8 @@ mod tests {
         let found = verify_plan(&after);
         assert!(found.is_empty(), "{found:?}\n{}", crate::print::plan(&after));
         let name = |s: &Step| match s.async_id {
-            Some(f) => format!("{} {f}", s.kind.name()),
-            None => s.kind.name().to_string(),
+            Some(f) => format!("{} {f}", s.name()),
+            None => s.name().to_string(),
         };
         (after.steps.iter().map(name).collect(), after)
     }
@@ -361,7 +347,7 @@ mod tests {
         let all =
             ["map", "all_reduce 0", "map", "all_reduce 1", "map", "wait 0", "map", "wait 1", "map", "map"];
         assert_eq!(names, all);
-        let made = |i: usize| after.steps[i].kind.writes()[0].buf.0;
+        let made = |i: usize| after.steps[i].writes[0].buf.0;
         assert_eq!([made(4), made(6), made(8), made(9)], [7, 6, 5, 8]);
     }
 
@@ -381,7 +367,7 @@ mod tests {
         let (names, after) = scheduled(plan(8, &[], steps), FLIGHT_BYTES);
         let all = ["map", "all_reduce 0", "map", "all_reduce 1", "wait 0", "map", "wait 1", "map", "map"];
         assert_eq!(names, all);
-        let made = |i: usize| after.steps[i].kind.writes()[0].buf.0;
+        let made = |i: usize| after.steps[i].writes[0].buf.0;
         assert_eq!([made(5), made(7), made(8)], [6, 5, 7]);
     }
 

@@ -4,13 +4,13 @@
 //! 2. Storage is handed on only where its buffer ends, once, to a buffer of the same shape and dtype, by a step that reads it
 //!    in the order in which it writes the result.
 //! 3. What outlives the step (outputs, next values, unchanged parameters) does not end in it; all else that it uses does.
-//! 4. Operands have the dims of their buffers; maps write one iteration space; sums have both factors.
+//! 4. A step has as many operands and results as its primitive takes and gives, with the dims of their buffers; maps write one iteration space; sums have both factors.
 //! 5. What a collective in flight reads and writes neither ends nor is handed on before it is waited for, and its results
 //!    are not read; it is waited for once, with all its results. Flights are numbered in the order of starts.
 //! 6. A collective's result has the extents that its operand and its axes give.
 
 use meshwright_plan::{
-    Axis, BufId, Collective, Extent, Operand, Plan, ProgramInput, ProgramInputKind, Step, StepKind,
+    BufId, Collective, Dim, Extent, Operand, Plan, Prim, ProgramInput, ProgramInputKind, Step,
 };
 use std::collections::BTreeSet;
 
@@ -21,14 +21,18 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
     let mut written = alive.clone();
     let mut flights = Flights::default();
     for (i, step) in plan.steps.iter().enumerate() {
-        let at = format!("step {i} ({})", step.kind.name());
+        let at = format!("step {i} ({})", step.name());
         flights.step(step, &at, &mut v);
-        for o in step.kind.reads() {
+        if !step.fits() {
+            v.push(format!("{at}: {} operands and {} results", step.reads.len(), step.writes.len()));
+            continue;
+        }
+        for o in &step.reads {
             if !alive.contains(&o.buf) {
                 v.push(format!("{at}: reads buffer {} which is not there", o.buf.0));
             }
         }
-        for o in step.kind.reads().into_iter().chain(step.kind.writes()) {
+        for o in step.all() {
             let b = plan.buffer(o.buf);
             if b.extents.len() != o.dims.len()
                 || b.extents.iter().zip(&o.dims).any(|(e, d)| e.size != plan.dims.size(*d))
@@ -36,15 +40,15 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
                 v.push(format!("{at}: buffer {} is read with dims that it does not have", o.buf.0));
             }
         }
-        for o in step.kind.writes() {
+        for o in &step.writes {
             if !written.insert(o.buf) {
                 v.push(format!("{at}: writes buffer {} again", o.buf.0));
             }
             alive.insert(o.buf);
         }
-        shapes(plan, &step.kind, &at, &mut v);
+        shapes(plan, step, &at, &mut v);
         for (from, to) in &step.aliases {
-            let fits = plan.buffer(*from) == plan.buffer(*to) && may_donate(&step.kind, *from, *to);
+            let fits = plan.same_storage(*from, *to) && step.may_donate(*from, *to);
             if !alive.remove(from) || !fits || step.aliases.iter().filter(|r| r.1 == *to).count() > 1 {
                 v.push(format!("{at}: storage of {} cannot go to {}", from.0, to.0));
             }
@@ -56,12 +60,7 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
         }
     }
     flights.end(&mut v);
-    let used: BTreeSet<BufId> = plan
-        .steps
-        .iter()
-        .flat_map(|s| s.kind.reads().into_iter().chain(s.kind.writes()))
-        .map(|o| o.buf)
-        .collect();
+    let used: BTreeSet<BufId> = plan.steps.iter().flat_map(Step::all).map(|o| o.buf).collect();
     let keeps =
         |l: &&ProgramInput| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState);
     let mut stays: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).collect();
@@ -97,9 +96,9 @@ struct Flights {
 
 impl Flights {
     fn step(&mut self, step: &Step, at: &str, v: &mut Vec<String>) {
-        let of = |operands: Vec<&Operand>| operands.into_iter().map(|o| o.buf).collect::<Vec<_>>();
-        let (reads, writes) = (of(step.kind.reads()), of(step.kind.writes()));
-        if matches!(step.kind, StepKind::Wait { .. }) {
+        let of = |operands: &[Operand]| operands.iter().map(|o| o.buf).collect::<Vec<_>>();
+        let (reads, writes) = (of(&step.reads), of(&step.writes));
+        if matches!(step.prim, Prim::Wait) {
             match self.open.iter().position(|f| Some(f.0) == step.async_id) {
                 Some(i) => {
                     let (_, _, results) = self.open.remove(i);
@@ -122,9 +121,9 @@ impl Flights {
                 v.push(format!("{at}: ends buffer {}, which is in flight ({flight})", b.0));
             }
         }
-        match (&step.kind, step.async_id) {
-            (StepKind::Wait { .. }, _) | (_, None) => {}
-            (StepKind::Collective(_), Some(flight)) => {
+        match (&step.prim, step.async_id) {
+            (Prim::Wait, _) | (_, None) => {}
+            (Prim::Collective(_), Some(flight)) => {
                 if flight != self.started {
                     v.push(format!("{at}: starts flight {flight}, where {} is next", self.started));
                 }
@@ -146,124 +145,54 @@ impl Flights {
     }
 }
 
-/// Whether a step may write `to` into the storage of `from`: every element of the result depends on none of `from` but
-/// that at its own position, or for softmax and the gradient of a cross-entropy on those of its own row.
-pub(super) fn may_donate(kind: &StepKind, from: BufId, to: BufId) -> bool {
-    let in_step = |reads: &[Operand], out: &Operand| {
-        let mut of: Vec<&Operand> = reads.iter().filter(|o| o.buf == from).collect();
-        let read = !of.is_empty();
-        of.retain(|o| o.dims != out.dims);
-        read && of.is_empty()
-    };
-    match kind {
-        StepKind::Map { inputs, outs, .. } => {
-            outs.iter().any(|(_, out)| out.buf == to && in_step(inputs, out))
-        }
-        StepKind::Softmax { input, out, .. } => out.buf == to && in_step(std::slice::from_ref(input), out),
-        StepKind::CrossEntropyGrad { logits, label, scale, out, .. } => {
-            let other = [label, scale].iter().any(|o| o.buf == from);
-            out.buf == to && !other && in_step(std::slice::from_ref(logits), out)
-        }
-        StepKind::Collective(Collective::AllReduce { from: sources, to: results, .. }) => {
-            let once = sources.iter().filter(|o| o.buf == from).count() == 1;
-            let pair = sources.iter().zip(results).find(|(_, t)| t.buf == to);
-            once && pair.is_some_and(|(f, t)| f.buf == from && f.dims == t.dims)
-        }
-        _ => false,
-    }
-}
-
-fn extent<'a>(plan: &'a Plan, o: &Operand, dim: meshwright_plan::Dim) -> Option<&'a Extent> {
+fn extent<'a>(plan: &'a Plan, o: &Operand, dim: Dim) -> Option<&'a Extent> {
     o.dims.iter().position(|d| *d == dim).map(|i| &plan.buffer(o.buf).extents[i])
 }
 
-fn shapes(plan: &Plan, kind: &StepKind, at: &str, v: &mut Vec<String>) {
-    match kind {
-        StepKind::Map { inputs, outs, .. } => {
+fn shapes(plan: &Plan, step: &Step, at: &str, v: &mut Vec<String>) {
+    match &step.prim {
+        Prim::Map { .. } => {
             let space = |o: &Operand| (o.dims.clone(), plan.buffer(o.buf).extents.clone());
-            for (_, o) in outs {
-                if space(o) != space(&outs[0].1) {
+            for o in &step.writes {
+                if space(o) != space(&step.writes[0]) {
                     v.push(format!("{at}: writes two iteration spaces"));
                 }
             }
-            for i in inputs {
+            for i in &step.reads {
                 for d in &i.dims {
-                    if extent(plan, i, *d) != extent(plan, &outs[0].1, *d) {
+                    if extent(plan, i, *d) != extent(plan, &step.writes[0], *d) {
                         v.push(format!("{at}: buffer {} is split otherwise than the result", i.buf.0));
                     }
                 }
             }
         }
-        StepKind::Contract { a, b, out } => {
-            for d in a.dims.iter().chain(&b.dims).chain(&out.dims) {
-                let all: Vec<&Extent> = [a, b, out].iter().filter_map(|o| extent(plan, o, *d)).collect();
+        Prim::Contract => {
+            for d in step.all().flat_map(|o| &o.dims) {
+                let all: Vec<&Extent> = step.all().filter_map(|o| extent(plan, o, *d)).collect();
                 if all.len() < 2 || all.iter().any(|e| *e != all[0]) {
                     v.push(format!("{at}: a dim does not match over the operands"));
                 }
             }
         }
-        StepKind::Collective(c) => collective(plan, c, at, v),
+        Prim::Collective(c) => {
+            for (from, to) in step.reads.iter().zip(&step.writes) {
+                collective(plan, c, [from, to], at, v);
+            }
+        }
         _ => {}
     }
 }
 
-fn collective(plan: &Plan, c: &Collective, at: &str, v: &mut Vec<String>) {
-    let (operands, results) = match c {
-        Collective::AllReduce { from, to, .. } => (from.len(), to.len()),
-        _ => (1, 1),
-    };
-    if operands != results {
-        v.push(format!("{at}: {operands} operands and {results} results"));
+fn collective(plan: &Plan, c: &Collective, [from, to]: [&Operand; 2], at: &str, v: &mut Vec<String>) {
+    if from.dims != to.dims {
+        v.push(format!("{at}: operand and result have other dims"));
+        return;
     }
-    let mut check =
-        |from: &Operand, to: &Operand, change: &dyn Fn(meshwright_plan::Dim, &mut Vec<Axis>) -> bool| {
-            for d in &from.dims {
-                let (Some(f), Some(t)) = (extent(plan, from, *d), extent(plan, to, *d)) else {
-                    v.push(format!("{at}: operand and result have other dims"));
-                    return;
-                };
-                let mut axes = f.axes.clone();
-                if !change(*d, &mut axes) || axes != t.axes || f.window != t.window {
-                    v.push(format!("{at}: the result is not split as the collective leaves it"));
-                }
-            }
-        };
-    match c {
-        Collective::AllReduce { from, to, .. } => {
-            for (f, t) in from.iter().zip(to) {
-                check(f, t, &|_, _| true);
-            }
-        }
-        Collective::ReduceScatter { axis, dim, from, to, .. } => check(from, to, &|d, a| {
-            if d == *dim {
-                a.push(*axis);
-            }
-            true
-        }),
-        Collective::AllGather { axis, dim, from, to } => {
-            check(from, to, &|d, a| d != *dim || a.pop() == Some(*axis));
-        }
-        Collective::Permute { axes, dim, from, to } => {
-            for d in &from.dims {
-                let (Some(f), Some(t)) = (extent(plan, from, *d), extent(plan, to, *d)) else {
-                    v.push(format!("{at}: operand and result have other dims"));
-                    return;
-                };
-                let fits = if d == dim {
-                    f.window.is_none() && t.window.is_some() && f.axes == t.axes && f.axes == *axes
-                } else {
-                    f == t
-                };
-                if !fits {
-                    v.push(format!("{at}: the result is not split as the collective leaves it"));
-                }
-            }
-        }
-        Collective::AllToAll { axis, join, split, from, to } => check(from, to, &|d, a| {
-            if d == *split {
-                a.push(*axis);
-            }
-            d != *join || a.pop() == Some(*axis)
-        }),
+    let mut before = plan.placement(from);
+    if let Collective::AllReduce { monoid, .. } | Collective::ReduceScatter { monoid, .. } = c {
+        before.partial = c.axes().iter().map(|a| (*a, *monoid)).collect();
+    }
+    if c.apply(&before) != Some(plan.placement(to)) {
+        v.push(format!("{at}: the result is not split as the collective leaves it"));
     }
 }

@@ -4,7 +4,7 @@ use super::{Caused, Teller};
 use crate::partition::{CopyId, Instr, Reshard};
 use crate::print::describe_move;
 use meshwright_ops::Id;
-use meshwright_plan::{Axis, Dim};
+use meshwright_plan::{Axis, Collective, Dim};
 use std::collections::BTreeSet;
 
 impl Teller<'_> {
@@ -51,7 +51,11 @@ impl Teller<'_> {
                     over.extend(moved.into_iter().filter(|a| !old.partial.contains_key(a)));
                     let how = describe_move(kind, spmd);
                     let value = spmd.copy(*from).value;
-                    let measured = if matches!(kind, Reshard::AllGather { .. }) { *made } else { *from };
+                    let measured = if matches!(kind, Reshard::Collective(Collective::AllGather { .. })) {
+                        *made
+                    } else {
+                        *from
+                    };
                     out.push(Caused {
                         op: how.split(['[', ' ']).next().unwrap_or("").into(),
                         axes: self.axis_names(&over),

@@ -5,7 +5,7 @@ use crate::family::float;
 use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Prim};
 use std::sync::Arc;
 
 /// The pair of greatest (or least) value and its position along a dim; of equal values the lowest position.
@@ -88,8 +88,7 @@ impl Op for ArgReduce {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let monoid = self.monoid;
-        primitive(e, |x, out| StepKind::Reduce { monoid, input: x[0].clone(), out });
+        primitive(e, Prim::Reduce { monoid: self.monoid });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

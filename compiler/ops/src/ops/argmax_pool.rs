@@ -5,7 +5,7 @@ use super::slides::{Has, replaced};
 use crate::family::{float, integer, truth};
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, Dims, Monoid, SlidingWindow, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Monoid, SlidingWindow, Prim};
 
 /// Which tap of each position holds the extreme, row-major over the taps of the slides in order; of equal ones the first.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ impl Op for ArgmaxPool {
     fn lower(&self, e: &mut dyn Emit) {
         let input = e.input(0);
         let out = e.output(&replaced(&input.dims, &self.slides, Has::Wide));
-        e.push(StepKind::ArgmaxPool { monoid: self.monoid, input, slides: self.slides.clone(), out });
+        e.push(Prim::ArgmaxPool { monoid: self.monoid, windows: self.slides.clone() }, vec![input], out);
     }
 
     fn flops(&self, _: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {
@@ -149,7 +149,7 @@ impl Op for Unpool {
         let (tap, values) = (e.input(0), e.input(1));
         let tap = e.reordered(&tap, &values.dims);
         let out = e.output(&replaced(&values.dims, &self.slides, Has::Narrow));
-        e.push(StepKind::Unpool { tap, values, slides: self.slides.clone(), out });
+        e.push(Prim::Unpool { windows: self.slides.clone() }, vec![tap, values], out);
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {

@@ -1,20 +1,22 @@
-//! What composite ops share: their ways to a Plan step.
+//! Ops that lower to one primitive on their operands, in order.
 
 use crate::Emit;
-use meshwright_plan::{Operand, StepKind};
+use meshwright_plan::{Dim, Operand, Prim};
 
-/// Appends the step that `make` builds from the operands and the result, stored in the order of the type's dims.
-pub fn primitive(e: &mut dyn Emit, make: impl FnOnce(Vec<Operand>, Operand) -> StepKind) {
-    let inputs: Vec<Operand> = (0..e.input_count()).map(|i| e.input(i)).collect();
+/// One primitive that writes the result in the type's order of dims.
+pub fn primitive(e: &mut dyn Emit, prim: Prim) {
     let order = e.result_type().dims.clone();
-    let out = e.output(&order);
-    e.push(make(inputs, out));
+    push(e, prim, &order);
 }
 
-/// The same with the result stored in the order of the first operand, which has the same dims: the kernel works in place.
-pub(super) fn in_place(e: &mut dyn Emit, make: impl FnOnce(Vec<Operand>, Operand) -> StepKind) {
-    let inputs: Vec<Operand> = (0..e.input_count()).map(|i| e.input(i)).collect();
-    let order = inputs[0].dims.clone();
-    let out = e.output(&order);
-    e.push(make(inputs, out));
+/// One primitive that writes the result in the order of the first operand, whose dims it has.
+pub(super) fn in_place(e: &mut dyn Emit, prim: Prim) {
+    let order = e.input(0).dims;
+    push(e, prim, &order);
+}
+
+fn push(e: &mut dyn Emit, prim: Prim, order: &[Dim]) {
+    let reads: Vec<Operand> = (0..e.input_count()).map(|i| e.input(i)).collect();
+    let out = e.output(order);
+    e.push(prim, reads, out);
 }

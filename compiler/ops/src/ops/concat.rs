@@ -4,7 +4,7 @@ use super::Shift;
 use crate::family::float;
 use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, Dims, Operand, StepKind, Window};
+use meshwright_plan::{Dim, Dims, Operand, Prim, Window};
 use std::sync::Arc;
 
 /// The operands one after the other along `to`. All have the same other dims.
@@ -156,12 +156,13 @@ impl Op for Concat {
         let order = e.input(0).dims;
         let name = |part: Dim| order.iter().map(|d| if *d == self.parts[0] { part } else { *d }).collect::<Vec<_>>();
         let out = e.output(&name(self.to));
-        let mut parts: Vec<(Operand, Dim, usize)> = Vec::new();
-        for (i, (d, offset)) in self.parts.iter().zip(self.offsets(e.dims())).enumerate() {
+        let mut reads: Vec<Operand> = Vec::new();
+        for (i, d) in self.parts.iter().enumerate() {
             let x = e.input(i);
-            parts.push((e.reordered(&x, &name(*d)), *d, offset));
+            reads.push(e.reordered(&x, &name(*d)));
         }
-        e.push(StepKind::Concat { parts, to: self.to, out });
+        let parts = self.parts.iter().copied().zip(self.offsets(e.dims())).collect();
+        e.push(Prim::Concat { parts, to: self.to }, reads, out);
     }
 
     fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

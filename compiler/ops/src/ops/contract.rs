@@ -5,7 +5,7 @@ use crate::family::{float, integer};
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
-use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Operand, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Operand, Prim};
 use std::sync::Arc;
 
 /// The product of its operands, of which the dims in `out` remain.
@@ -114,7 +114,7 @@ impl Op for Contract {
             if keep.len() < work[i].dims.len() {
                 stored[i] = stored[i].wide();
                 let out = if work.len() == 1 { e.output(&keep) } else { e.temp(stored[i], &keep) };
-                e.push(StepKind::Reduce { monoid: Monoid::Sum, input: work[i].clone(), out: out.clone() });
+                e.push(Prim::Reduce { monoid: Monoid::Sum }, vec![work[i].clone()], out.clone());
                 work[i] = out;
             }
         }
@@ -135,14 +135,14 @@ impl Op for Contract {
             let out = if last { e.output(&order) } else { e.temp(between, &order) };
             let to = if last { result } else { between };
             if keep.len() == joined.len() {
-                e.push(multiply([(a, of.0), (b, of.1)], out.clone(), to));
+                e.push(multiply([of.0, of.1], to), vec![a, b], out.clone());
             } else if to == DType::I32 {
                 // There are matrix products of floats alone.
                 let all = e.temp(to, &joined);
-                e.push(multiply([(a, of.0), (b, of.1)], all.clone(), to));
-                e.push(StepKind::Reduce { monoid: Monoid::Sum, input: all, out: out.clone() });
+                e.push(multiply([of.0, of.1], to), vec![a, b], all.clone());
+                e.push(Prim::Reduce { monoid: Monoid::Sum }, vec![all], out.clone());
             } else {
-                e.push(StepKind::Contract { a, b, out: out.clone() });
+                e.push(Prim::Contract, vec![a, b], out.clone());
             }
             let at = i.min(work.len());
             work.insert(at, out);
@@ -241,14 +241,14 @@ fn storage_order(a: Operand, b: Operand, keep: &[Dim], wanted: &[Dim]) -> (Opera
 }
 
 /// `out = a * b`, nothing summed; factors and result with their dtypes.
-fn multiply(factors: [(Operand, DType); 2], out: Operand, dtype: DType) -> StepKind {
+fn multiply(factors: [DType; 2], dtype: DType) -> Prim {
     let mut expr = Expr::default();
     let [x, y] = [0, 1].map(|i| {
-        let stored = factors[i].1;
+        let stored = factors[i];
         let load = expr.push(Scalar::Load(i as u16), stored);
         expr.cast(load, stored.wide())
     });
     let product = expr.binary(BinaryFn::Mul, x, y);
     let r = expr.cast(product, dtype);
-    StepKind::Map { expr, inputs: factors.map(|f| f.0).into(), outs: vec![(r, out)] }
+    Prim::Map { expr, regs: vec![r] }
 }

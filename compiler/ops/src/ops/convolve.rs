@@ -4,7 +4,7 @@
 use crate::family::float;
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, Dims, Monoid, Operand, Part, SlidingWindow, StepKind};
+use meshwright_plan::{Dim, Dims, Monoid, Part, Prim, SlidingWindow};
 
 /// One of input, kernel and result, from the two others in that order. With `i = n * stride + t * dilation - low`,
 /// `result[n] = sum over t and the dims that input and kernel alone share of input[i] * kernel[t]`, and the others are its
@@ -63,15 +63,6 @@ impl Convolve {
         }
     }
 
-    /// The three in order, each from what is given.
-    fn three<T: Clone>(&self, x: &[T], y: &T) -> [T; 3] {
-        match self.gives {
-            Part::Result => [x[0].clone(), x[1].clone(), y.clone()],
-            Part::Input => [y.clone(), x[0].clone(), x[1].clone()],
-            Part::Kernel => [x[0].clone(), y.clone(), x[1].clone()],
-        }
-    }
-
     fn slides(&self, d: Dim) -> bool {
         self.slides.iter().any(|s| [s.wide, s.narrow, s.tap].contains(&d))
     }
@@ -116,7 +107,7 @@ impl Op for Convolve {
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
         let dims = g.ty(y).dims.clone();
         let dy = g.expanded(dy, &dims);
-        let all = self.three(x, &dy);
+        let all = self.gives.arrange([x[0], x[1]], dy);
         let mut out = Vec::new();
         for (slot, gives) in self.takes().into_iter().enumerate() {
             let others = match gives {
@@ -151,8 +142,7 @@ impl Op for Convolve {
             }
         };
         let out = e.output(&order);
-        let [x, w, y]: [Operand; 3] = self.three(&[a, b], &out);
-        e.push(StepKind::Convolve { x, w, y, slides: self.slides.clone(), gives: self.gives });
+        e.push(Prim::Convolve { windows: self.slides.clone(), computes: self.gives }, vec![a, b], out);
     }
 
     fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {

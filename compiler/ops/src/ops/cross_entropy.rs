@@ -9,7 +9,7 @@ use crate::{
     Type, union,
 };
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, Dims, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Prim};
 use std::sync::Arc;
 
 /// `logsumexp(logits) - logits[dim = label]`.
@@ -107,8 +107,7 @@ impl Op for CrossEntropy {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let dim = self.dim;
-        primitive(e, |x, out| StepKind::CrossEntropy { logits: x[0].clone(), label: x[1].clone(), dim, out });
+        primitive(e, Prim::CrossEntropy { dim: self.dim });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

@@ -5,7 +5,7 @@ use super::cross_entropy::check;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::{float, index_of};
 use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
-use meshwright_plan::{Dim, Dims, StepKind};
+use meshwright_plan::{Dim, Dims, Prim};
 
 /// `(softmax(logits) - onehot(label)) * dy` along the class dim.
 #[derive(Clone, Debug)]
@@ -80,14 +80,7 @@ impl Op for CrossEntropyGrad {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let dim = self.dim;
-        in_place(e, |x, out| StepKind::CrossEntropyGrad {
-            logits: x[0].clone(),
-            label: x[1].clone(),
-            scale: x[2].clone(),
-            dim,
-            out,
-        });
+        in_place(e, Prim::CrossEntropyGrad { dim: self.dim });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

@@ -4,7 +4,7 @@ use super::composite::in_place;
 use crate::family::{float, integer};
 use crate::{Choice, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, Dims, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Prim};
 use std::sync::Arc;
 
 /// The sums of all elements up to each along a dim.
@@ -95,7 +95,7 @@ impl Op for CumSum {
 
     fn lower(&self, e: &mut dyn Emit) {
         let CumSum { dim, reverse, exclusive } = *self;
-        in_place(e, |x, out| StepKind::CumSum { input: x[0].clone(), dim, reverse, exclusive, out });
+        in_place(e, Prim::CumSum { dim, reverse, exclusive });
     }
 
     fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {

@@ -3,7 +3,7 @@
 use crate::family::float;
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, Dims, StepKind, Window};
+use meshwright_plan::{Dim, Dims, Prim, Window};
 use std::sync::Arc;
 
 /// `y[a = i, b = j] = x[dim = i * size(b) + j]`.
@@ -139,7 +139,7 @@ impl Op for Cut {
             if *d == self.dim { order.extend(&self.to) } else { order.push(*d) }
         }
         let out = e.output(&order);
-        e.push(StepKind::SplitDim { from, dim: self.dim, to: self.to.clone(), out });
+        e.push(Prim::SplitDim { dim: self.dim, to: self.to.clone() }, vec![from], out);
     }
 
     fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
@@ -202,7 +202,7 @@ impl Op for Join {
         }
         let from = e.reordered(&from, &order);
         let out = e.output(&result);
-        e.push(StepKind::MergeDims { from, dims: self.dims.clone(), to: self.to, out });
+        e.push(Prim::MergeDims { dims: self.dims.clone(), to: self.to }, vec![from], out);
     }
 
     fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

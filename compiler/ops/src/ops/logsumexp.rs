@@ -5,7 +5,7 @@ use super::softmax::{log_sum_exp, shifted};
 use crate::family::float;
 use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Softmax, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, Dims, StepKind};
+use meshwright_plan::{Dim, Dims, Prim};
 use std::sync::Arc;
 
 /// `log(sum(exp(x)))` along a dim, computed without overflow.
@@ -74,8 +74,7 @@ impl Op for LogSumExp {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let dim = self.dim;
-        primitive(e, |x, out| StepKind::LogSumExp { input: x[0].clone(), dim, out });
+        primitive(e, Prim::LogSumExp { dim: self.dim });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

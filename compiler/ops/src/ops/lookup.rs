@@ -5,7 +5,7 @@ use super::composite::primitive;
 use crate::family::{float, index_of};
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, ScatterAdd, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, Dims, Monoid, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
 
 /// `table[dim = index]`.
@@ -87,8 +87,7 @@ impl Op for Lookup {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let dim = self.dim;
-        primitive(e, |x, out| StepKind::Lookup { table: x[0].clone(), dim, index: x[1].clone(), out });
+        primitive(e, Prim::Lookup { dim: self.dim });
     }
 
     fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {

@@ -5,7 +5,7 @@ use super::{Covered, Unpool, ArgmaxPool};
 use crate::family::float;
 use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, Dims, Monoid, SlidingWindow, StepKind};
+use meshwright_plan::{Dim, Dims, Monoid, SlidingWindow, Prim};
 use std::sync::Arc;
 
 /// The fold of what each position covers, or with `spread` (sums only) its transpose: every element gets the sum of the
@@ -177,8 +177,8 @@ impl Op for Pool {
         let input = e.input(0);
         let has = if self.spread { Has::Narrow } else { Has::Wide };
         let out = e.output(&replaced(&input.dims, &self.slides, has));
-        let (monoid, slides, spread) = (self.monoid, self.slides.clone(), self.spread);
-        e.push(StepKind::Pool { monoid, input, slides, spread, out });
+        let prim = Prim::Pool { monoid: self.monoid, windows: self.slides.clone(), spread: self.spread };
+        e.push(prim, vec![input], out);
     }
 
     fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {

@@ -3,7 +3,7 @@
 use crate::family::float;
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_plan::random::{Distribution, FIXED_SEED, Key, draw};
-use meshwright_plan::{DType, Dim, Dims, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Prim};
 
 /// Random values of dims. Element `i`, row-major over `dims`, is a function of seed, step, `stream` and `i`: a device can
 /// make any block of it, and two with different streams are never one computation.
@@ -106,7 +106,7 @@ impl Op for Random {
     fn lower(&self, e: &mut dyn Emit) {
         // The order of storage is the order in which elements are counted.
         let out = e.output(&self.dims);
-        e.push(StepKind::Random { stream: self.stream.clone(), distribution: self.distribution, out });
+        e.push(Prim::Random { stream: self.stream.clone(), distribution: self.distribution }, vec![], out);
     }
 
     fn oracle(&self, _: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {

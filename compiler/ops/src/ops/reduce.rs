@@ -4,7 +4,7 @@ use super::composite::primitive;
 use crate::family::float;
 use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, Dims, Monoid, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
 
 /// The fold of `dims` by a monoid. `Max` and `Min` fold one dim, so that the element that a gradient goes to is defined:
@@ -134,8 +134,7 @@ impl Op for Reduce {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let monoid = self.monoid;
-        primitive(e, |x, out| StepKind::Reduce { monoid, input: x[0].clone(), out });
+        primitive(e, Prim::Reduce { monoid: self.monoid });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

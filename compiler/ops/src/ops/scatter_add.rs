@@ -3,7 +3,7 @@
 use super::composite::primitive;
 use crate::family::{float, index_of};
 use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample, Type, union};
-use meshwright_plan::{Dim, Dims, Monoid, StepKind};
+use meshwright_plan::{Dim, Dims, Monoid, Prim};
 
 /// `out[dim = index] += values`, starting at 0. Dims of the operands that `out` lacks are summed.
 #[derive(Clone, Debug)]
@@ -57,8 +57,7 @@ impl Op for ScatterAdd {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let dim = self.dim;
-        primitive(e, |x, out| StepKind::ScatterAdd { values: x[0].clone(), dim, index: x[1].clone(), out });
+        primitive(e, Prim::ScatterAdd { dim: self.dim });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

@@ -5,7 +5,7 @@ use crate::{
     Call, Choice, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Piece, Roles, Sample, Setting, Type, Value,
 };
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, Dims, StepKind, Window};
+use meshwright_plan::{DType, Dim, Dims, Prim, Window};
 use std::sync::Arc;
 
 /// `y[to = i] = x[from = i + start]`, and `fill` where `x` has no such element.
@@ -236,7 +236,8 @@ impl Op for Shift {
         let from = e.input(0);
         let order: Vec<Dim> = from.dims.iter().map(|d| if *d == self.from { self.to } else { *d }).collect();
         let out = e.output(&order);
-        e.push(StepKind::Shift { from, dim: self.from, to: self.to, start: self.start, fill: self.fill, out });
+        let prim = Prim::Shift { dim: self.from, to: self.to, start: self.start, fill: self.fill };
+        e.push(prim, vec![from], out);
     }
 
     fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

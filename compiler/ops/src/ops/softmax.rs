@@ -4,7 +4,7 @@ use super::composite::in_place;
 use crate::family::float;
 use crate::{Call, Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, Dims, Monoid, StepKind};
+use meshwright_plan::{Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
 
 /// `exp(x) / sum(exp(x))` along a dim, or its logarithm.
@@ -120,8 +120,7 @@ impl Op for Softmax {
     }
 
     fn lower(&self, e: &mut dyn Emit) {
-        let (dim, log) = (self.dim, self.log);
-        in_place(e, |x, out| StepKind::Softmax { input: x[0].clone(), dim, log, out });
+        in_place(e, Prim::Softmax { dim: self.dim, log: self.log });
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

@@ -3,7 +3,7 @@
 use crate::family::{float, integer};
 use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, Dims, Monoid, StepKind};
+use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
 
 /// The positions of the greatest along a dim, as many as `to` has, in descending order of their values; of equal ones the lowest
@@ -125,7 +125,7 @@ impl Op for TopK {
         let mut order: Vec<Dim> = e.result_type().dims.iter().copied().filter(|d| *d != to).collect();
         order.push(to);
         let out = e.output(&order);
-        e.push(StepKind::TopK { input, dim, to, out });
+        e.push(Prim::TopK { dim, to }, vec![input], out);
     }
 
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {

@@ -6,7 +6,6 @@ use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;
 use crate::text::{bytes, counted, thousands};
-use meshwright_plan::StepKind;
 
 /// Runs the command.
 pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
@@ -38,7 +37,7 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
     let (program, plan) = (&made.project.program, &made.compiled.plan);
     let elements: usize =
         program.params.iter().map(|p| program.graph.ty(p.id).elements(&program.graph.dims)).sum();
-    let collectives = plan.steps.iter().filter(|s| matches!(s.kind, StepKind::Collective(_))).count();
+    let collectives = plan.steps.iter().filter(|s| s.collective().is_some()).count();
     let s = &plan.summary;
     if console.json() {
         return console.out_json(&object([

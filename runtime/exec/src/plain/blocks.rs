@@ -4,7 +4,7 @@ use super::emit::{Home, Val};
 use super::lower::{Lower, Named, extents, is_pair};
 use crate::local::Local;
 use crate::own::Unprepared;
-use meshwright_plan::{Dim, Operand, StepKind};
+use meshwright_plan::{Dim, Operand, Prim, Step};
 use std::ops::Range;
 
 /// A range of an array's axis, and where it begins in the result.
@@ -15,7 +15,7 @@ struct Source {
 }
 
 impl Lower<'_> {
-    /// See [`meshwright_plan::StepKind::Copy`].
+    /// See [`meshwright_plan::Prim::Copy`].
     pub(super) fn copy(&mut self, from: &Operand, out: &Operand) -> Result<(), Unprepared> {
         let (from, out) = (self.local(from)?, self.local(out)?);
         if from.dtype != out.dtype {
@@ -45,20 +45,21 @@ impl Lower<'_> {
         Ok(Named { val, dims: tensor.dims })
     }
 
-    /// See [`StepKind::Shift`], [`StepKind::Concat`], [`StepKind::SplitDim`] and [`StepKind::MergeDims`].
-    pub(super) fn blocks(&mut self, step: &StepKind) -> Result<(), Unprepared> {
-        match step {
-            StepKind::Shift { from, dim, to, start, fill, out } => {
+    /// See [`Prim::Shift`], [`Prim::Concat`], [`Prim::SplitDim`] and [`Prim::MergeDims`].
+    pub(super) fn blocks(&mut self, step: &Step) -> Result<(), Unprepared> {
+        match &step.prim {
+            Prim::Shift { dim, to, start, fill } => {
+                let ([from], [out]) = step.operands()?;
                 let (x, out) = (self.local(from)?, self.local(out)?);
                 let wanted = out.range(*to)?.clone();
                 let source = self.source(&x, *dim, -start, &wanted)?;
                 self.put(source.into_iter().collect(), &out, place(&out, *to)?, *fill, &out)
             }
-            StepKind::Concat { parts, to, out } => {
-                let out = self.local(out)?;
+            Prim::Concat { parts, to } => {
+                let out = self.local(step.writes.first().ok_or("it writes nothing".to_string())?)?;
                 let wanted = out.range(*to)?.clone();
                 let mut sources = vec![];
-                for (x, dim, offset) in parts {
+                for (x, (dim, offset)) in step.reads.iter().zip(parts) {
                     let x = self.local(x)?;
                     sources.extend(self.source(&x, *dim, *offset as i64, &wanted)?);
                 }
@@ -69,7 +70,8 @@ impl Lower<'_> {
                 }
                 self.put(sources, &out, place(&out, *to)?, 0.0, &out)
             }
-            StepKind::SplitDim { from, dim, to, out } => {
+            Prim::SplitDim { dim, to } => {
+                let ([from], [out]) = step.operands()?;
                 let (x, out) = (self.local(from)?, self.local(out)?);
                 let (flat, _) = out.joined(to, &self.here.plan.dims)?;
                 let wanted = flat.range(to[0])?.clone();
@@ -77,7 +79,8 @@ impl Lower<'_> {
                 whole(source.as_ref(), &wanted)?;
                 self.put(source.into_iter().collect(), &flat, place(&flat, to[0])?, 0.0, &out)
             }
-            StepKind::MergeDims { from, dims, to, out } => {
+            Prim::MergeDims { dims, to } => {
+                let ([from], [out]) = step.operands()?;
                 let (x, out) = (self.local(from)?, self.local(out)?);
                 let (flat, _) = x.joined(dims, &self.here.plan.dims)?;
                 let wanted = out.range(*to)?.clone();

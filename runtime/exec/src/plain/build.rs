@@ -10,7 +10,7 @@ use crate::kernels::RandomKernel;
 use crate::local::Here;
 use crate::own::Unprepared;
 use burn_ir::OperationIr;
-use meshwright_plan::{BufId, DType, Monoid, Plan, Step, StepKind};
+use meshwright_plan::{BufId, DType, Monoid, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Part of a program.
@@ -107,7 +107,7 @@ fn add(
     for buf in ended {
         ending.extend(homes(lower.here.plan, buf, &lower.here.coords)?);
     }
-    if let StepKind::Collective(collective) = &step.kind
+    if let Prim::Collective(collective) = &step.prim
         && let Some(prepared) = Prepared::of_step(&lower.here, step)?
     {
         let (requests, arrival) = lower.depart(collective, &prepared)?;
@@ -130,7 +130,7 @@ fn add(
         }
         return Ok(());
     }
-    if let StepKind::Wait { .. } = &step.kind {
+    if let Prim::Wait = &step.prim {
         let flight = step.async_id.map(|f| f as usize);
         let Some((flight, (start, arrival))) = flight.and_then(|f| Some((f, flying.remove(&f)?))) else {
             return Err(Unprepared::Plan("nothing is in flight that it could wait for".into()));
@@ -166,15 +166,13 @@ pub(crate) fn homes(plan: &Plan, buf: BufId, coords: &[usize]) -> Result<Vec<Hom
 fn values_of_pairs(plan: &Plan) -> BTreeMap<BufId, DType> {
     let mut found: BTreeMap<BufId, DType> = BTreeMap::new();
     for step in &plan.steps {
-        let (reads, writes) = (step.kind.reads(), step.kind.writes());
-        for (k, out) in writes.iter().enumerate() {
-            let from = reads.get(k).or(reads.first());
+        for (k, out) in step.writes.iter().enumerate() {
+            let from = step.reads.get(k).or(step.reads.first());
             let Some(from) = from.and_then(|f| plan.buffers.get(f.buf.0 as usize).map(|b| (f.buf, b.dtype)))
             else {
                 continue;
             };
-            let places =
-                matches!(&step.kind, StepKind::Reduce { monoid: Monoid::ArgMax | Monoid::ArgMin, .. });
+            let places = matches!(&step.prim, Prim::Reduce { monoid: Monoid::ArgMax | Monoid::ArgMin });
             let value = if places { Some(from.1) } else { found.get(&from.0).copied() };
             found.extend(value.map(|v| (out.buf, v)));
         }

@@ -9,7 +9,7 @@ use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Operand};
 
 impl Lower<'_> {
-    /// See [`meshwright_plan::StepKind::Contract`].
+    /// See [`meshwright_plan::Prim::Contract`].
     pub(super) fn contract(&mut self, a: &Operand, b: &Operand, out: &Operand) -> Result<(), Unprepared> {
         let (a, b, out) = (self.local(a)?, self.local(b)?, self.local(out)?);
         self.here.check_aligned(&[&a, &b, &out], &[])?;

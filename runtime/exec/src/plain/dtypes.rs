@@ -5,7 +5,7 @@ use super::lower::stored;
 use crate::build::place;
 use crate::error::{ExecError, Place};
 use burn_backend::DType as BurnType;
-use meshwright_plan::{BufId, DType, Plan, StepKind};
+use meshwright_plan::{BufId, DType, Plan, Prim};
 
 /// Fails at the first value of a dtype that the device does not compute with: what is given from outside, then what steps
 /// compute, in their order.
@@ -22,9 +22,9 @@ pub(crate) fn check(plan: &Plan, rank: usize, computes: impl Fn(BurnType) -> boo
         }
     }
     for (index, step) in plan.steps.iter().enumerate() {
-        let written = step.kind.writes().into_iter().filter_map(|o| dtype(o.buf));
-        let within = match &step.kind {
-            StepKind::Map { expr, .. } => expr.nodes.iter().map(|n| n.dtype).collect(),
+        let written = step.writes.iter().filter_map(|o| dtype(o.buf));
+        let within = match &step.prim {
+            Prim::Map { expr, .. } => expr.nodes.iter().map(|n| n.dtype).collect(),
             _ => vec![],
         };
         if let Some(dtype) = written.chain(within).find(|t| lacks(*t)) {

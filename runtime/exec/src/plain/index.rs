@@ -42,7 +42,7 @@ impl Lower<'_> {
         (e.reshape(at, &[n]), e.reshape(beyond, &[n, 1]))
     }
 
-    /// See [`meshwright_plan::StepKind::Lookup`].
+    /// See [`meshwright_plan::Prim::Lookup`].
     pub(super) fn lookup(
         &mut self,
         table: &Operand,
@@ -79,7 +79,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// See [`meshwright_plan::StepKind::ScatterAdd`]. Rows that this device does not hold are added as zeros, and of
+    /// See [`meshwright_plan::Prim::ScatterAdd`]. Rows that this device does not hold are added as zeros, and of
     /// several additions to one row the backend does the first first, so that the sum is the same every time.
     pub(super) fn scatter_add(
         &mut self,

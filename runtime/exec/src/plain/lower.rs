@@ -6,7 +6,8 @@ use crate::kernels::{KernelError, RandomKernel};
 use crate::local::{Here, Local};
 use crate::own::Unprepared;
 use burn_backend::DType as BurnType;
-use meshwright_plan::{BufId, DType, Dim, Operand, Step, StepKind};
+use meshwright_plan::random::Distribution;
+use meshwright_plan::{BufId, DType, Dim, Operand, Prim, Step};
 use std::collections::BTreeMap;
 
 /// A tensor with the name of each of its extents. A scalar has one extent of 1 and no name.
@@ -53,57 +54,97 @@ pub(crate) fn unsupported<T>(what: impl Into<String>) -> Result<T, Unprepared> {
 impl Lower<'_> {
     /// Records the operations of a step; none for a collective.
     pub(crate) fn step(&mut self, step: &Step) -> Result<(), Unprepared> {
-        let writes = step.kind.writes();
-        let outs: Vec<Local> = writes.iter().map(|o| self.here.local(o)).collect::<Result<_, _>>()?;
+        let outs: Vec<Local> = step.writes.iter().map(|o| self.here.local(o)).collect::<Result<_, _>>()?;
         if outs.iter().all(|o| o.elements() == 0) {
             return Ok(());
         }
-        match &step.kind {
-            StepKind::Map { expr, inputs, outs } => self.map(expr, inputs, outs),
-            StepKind::Contract { a, b, out } => self.contract(a, b, out),
-            StepKind::Reduce { monoid, input, out } => self.reduction(*monoid, input, out),
-            StepKind::Lookup { table, dim, index, out } => self.lookup(table, *dim, index, out),
-            StepKind::ScatterAdd { values, dim, index, out } => self.scatter_add(values, *dim, index, out),
-            StepKind::Softmax { input, dim, log, out } => self.softmax(input, *dim, *log, out),
-            StepKind::LogSumExp { input, dim, out } => self.log_sum_exp(input, *dim, out),
-            StepKind::CrossEntropy { logits, label, dim, out } => {
+        match &step.prim {
+            Prim::Map { expr, regs } => self.map(expr, regs, &step.reads, &step.writes),
+            Prim::Contract => {
+                let ([a, b], [out]) = step.operands()?;
+                self.contract(a, b, out)
+            }
+            Prim::Reduce { monoid } => {
+                let ([input], [out]) = step.operands()?;
+                self.reduction(*monoid, input, out)
+            }
+            Prim::Lookup { dim } => {
+                let ([table, index], [out]) = step.operands()?;
+                self.lookup(table, *dim, index, out)
+            }
+            Prim::ScatterAdd { dim } => {
+                let ([values, index], [out]) = step.operands()?;
+                self.scatter_add(values, *dim, index, out)
+            }
+            Prim::Softmax { dim, log } => {
+                let ([input], [out]) = step.operands()?;
+                self.softmax(input, *dim, *log, out)
+            }
+            Prim::LogSumExp { dim } => {
+                let ([input], [out]) = step.operands()?;
+                self.log_sum_exp(input, *dim, out)
+            }
+            Prim::CrossEntropy { dim } => {
+                let ([logits, label], [out]) = step.operands()?;
                 self.cross_entropy(logits, label, *dim, out)
             }
-            StepKind::CrossEntropyGrad { logits, label, scale, dim, out } => {
+            Prim::CrossEntropyGrad { dim } => {
+                let ([logits, label, scale], [out]) = step.operands()?;
                 self.cross_entropy_grad([logits, label, scale], *dim, out)
             }
-            StepKind::TopK { input, dim, to, out } => self.top_k(input, *dim, *to, out),
-            StepKind::CumSum { input, dim, reverse, exclusive, out } => {
+            Prim::TopK { dim, to } => {
+                let ([input], [out]) = step.operands()?;
+                self.top_k(input, *dim, *to, out)
+            }
+            Prim::CumSum { dim, reverse, exclusive } => {
+                let ([input], [out]) = step.operands()?;
                 self.cumulative(input, *dim, [*reverse, *exclusive], out)
             }
-            StepKind::Convolve { x, w, y, slides, gives } => self.convolve([x, w, y], slides, *gives),
-            StepKind::Pool { monoid, input, slides, spread: false, out } => {
-                self.pool(*monoid, input, slides, out)
+            Prim::Convolve { windows, computes } => {
+                let ([a, b], [out]) = step.operands()?;
+                self.convolve(computes.arrange([a, b], out), windows, *computes)
             }
-            StepKind::Pool { input, slides, spread: true, out, .. } => self.unpool(input, slides, out),
-            StepKind::ArgmaxPool { monoid, input, slides, out } => {
-                self.argmax_pool(*monoid, input, slides, out)
+            Prim::Pool { monoid, windows, spread } => {
+                let ([input], [out]) = step.operands()?;
+                match spread {
+                    false => self.pool(*monoid, input, windows, out),
+                    true => self.unpool(input, windows, out),
+                }
             }
-            StepKind::Unpool { tap, values, slides, out } => self.pool_choose(tap, values, slides, out),
-            StepKind::Shift { .. }
-            | StepKind::Concat { .. }
-            | StepKind::SplitDim { .. }
-            | StepKind::MergeDims { .. } => self.blocks(&step.kind),
-            StepKind::Random { stream, distribution, out } => {
-                let out = self.here.local(out)?;
-                let sizes = self.here.plan.dims.shape(&out.dims);
-                // What is drawn for `bf16` is rounded from `f32`.
-                let wide = out.dtype.wide();
-                let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?;
-                self.drawings.push(drawing);
-                let shape = extents(&out.shape);
-                let drawn = self.emit.random(self.drawings.len() - 1, &shape, stored(wide));
-                self.write_val(drawn, &out);
-                Ok(())
+            Prim::ArgmaxPool { monoid, windows } => {
+                let ([input], [out]) = step.operands()?;
+                self.argmax_pool(*monoid, input, windows, out)
             }
-            StepKind::Copy(copy) => self.copy(&copy.from, &copy.out),
-            StepKind::Collective(_) | StepKind::Wait { .. } => Ok(()),
+            Prim::Unpool { windows } => {
+                let ([tap, values], [out]) = step.operands()?;
+                self.pool_choose(tap, values, windows, out)
+            }
+            Prim::Shift { .. } | Prim::Concat { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
+                self.blocks(step)
+            }
+            Prim::Random { stream, distribution } => {
+                let ([], [out]) = step.operands()?;
+                self.random(stream, distribution, out)
+            }
+            Prim::Copy => {
+                let ([from], [out]) = step.operands()?;
+                self.copy(from, out)
+            }
+            Prim::Collective(_) | Prim::Wait => Ok(()),
         }
+    }
+
+    fn random(&mut self, stream: &str, distribution: &Distribution, out: &Operand) -> Result<(), Unprepared> {
+        let out = self.here.local(out)?;
+        let sizes = self.here.plan.dims.shape(&out.dims);
+        // What is drawn for `bf16` is rounded from `f32`.
+        let wide = out.dtype.wide();
+        let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?;
+        self.drawings.push(drawing);
+        let shape = extents(&out.shape);
+        let drawn = self.emit.random(self.drawings.len() - 1, &shape, stored(wide));
+        self.write_val(drawn, &out);
+        Ok(())
     }
 
     pub(crate) fn local(&self, operand: &Operand) -> Result<Local, Unprepared> {

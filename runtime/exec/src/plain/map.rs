@@ -16,16 +16,20 @@ enum Held {
 }
 
 impl Lower<'_> {
-    /// See [`meshwright_plan::StepKind::Map`].
+    /// See [`meshwright_plan::Prim::Map`].
     pub(super) fn map(
         &mut self,
         expr: &Expr,
+        regs: &[Reg],
         inputs: &[Operand],
-        outs: &[(Reg, Operand)],
+        outs: &[Operand],
     ) -> Result<(), Unprepared> {
         let inputs: Vec<Local> = inputs.iter().map(|o| self.local(o)).collect::<Result<_, _>>()?;
-        let written: Vec<(Reg, Local)> =
-            outs.iter().map(|o| Ok((o.0, self.local(&o.1)?))).collect::<Result<_, Unprepared>>()?;
+        let written: Vec<(Reg, Local)> = regs
+            .iter()
+            .zip(outs)
+            .map(|(r, o)| Ok((*r, self.local(o)?)))
+            .collect::<Result<_, Unprepared>>()?;
         let Some((_, first)) = written.first() else {
             return Err(Unprepared::Plan("a map without outputs".into()));
         };

@@ -7,7 +7,7 @@
 //! - Truth values are stored as bytes, and are the backend's truth values within a step.
 //! - A pair of value and index is stored as two tensors: the values in the dtype of what was folded, the indices as `I32`.
 //!   So every fold is exact, of integers too, and no dtype is needed that GPUs lack. A dim of more than 2^31 - 1 elements
-//!   cannot be counted, here as in `StepKind::Reduce` of the Plan's `I32` indices.
+//!   cannot be counted, here as in `Prim::Reduce` of the Plan's `I32` indices.
 //! - Random values are drawn by the host, bit by bit as everywhere, and uploaded.
 //! - Sums of `BF16` are computed in `F32`.
 //! - An empty buffer has no tensor; a step that writes none does nothing.

@@ -9,7 +9,7 @@ use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Monoid, Operand};
 
 impl Lower<'_> {
-    /// See [`meshwright_plan::StepKind::Reduce`]. Dims that lie side by side and share their fate are folded as one.
+    /// See [`meshwright_plan::Prim::Reduce`]. Dims that lie side by side and share their fate are folded as one.
     pub(super) fn reduction(
         &mut self,
         monoid: Monoid,
@@ -144,7 +144,7 @@ impl Lower<'_> {
         (e.fill(value, early, f64::NAN), index)
     }
 
-    /// See [`meshwright_plan::StepKind::TopK`]: the best is found and left out, as often as there are ranks.
+    /// See [`meshwright_plan::Prim::TopK`]: the best is found and left out, as often as there are ranks.
     pub(super) fn top_k(
         &mut self,
         input: &Operand,
@@ -187,7 +187,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// See [`meshwright_plan::StepKind::CumSum`].
+    /// See [`meshwright_plan::Prim::CumSum`].
     pub(super) fn cumulative(
         &mut self,
         input: &Operand,

@@ -47,7 +47,7 @@ impl Lower<'_> {
         a.at(dim).ok_or_else(|| Unprepared::Plan(format!("an operand lacks the dim {}", dim.0)))
     }
 
-    /// See [`meshwright_plan::StepKind::Softmax`].
+    /// See [`meshwright_plan::Prim::Softmax`].
     pub(super) fn softmax(
         &mut self,
         input: &Operand,
@@ -78,7 +78,7 @@ impl Lower<'_> {
         Ok((x, n))
     }
 
-    /// See [`meshwright_plan::StepKind::LogSumExp`].
+    /// See [`meshwright_plan::Prim::LogSumExp`].
     pub(super) fn log_sum_exp(&mut self, input: &Operand, dim: Dim, out: &Operand) -> Result<(), Unprepared> {
         let (input, out) = (self.local(input)?, self.local(out)?);
         if input.elements() == 0 {
@@ -101,7 +101,7 @@ impl Lower<'_> {
         self.emit.binary(Binary::Eq, places, label)
     }
 
-    /// See [`meshwright_plan::StepKind::CrossEntropy`]. The logit of a label that is no class counts as 0.
+    /// See [`meshwright_plan::Prim::CrossEntropy`]. The logit of a label that is no class counts as 0.
     pub(super) fn cross_entropy(
         &mut self,
         logits: &Operand,
@@ -134,7 +134,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// See [`meshwright_plan::StepKind::CrossEntropyGrad`].
+    /// See [`meshwright_plan::Prim::CrossEntropyGrad`].
     pub(super) fn cross_entropy_grad(
         &mut self,
         [logits, label, scale]: [&Operand; 3],

@@ -88,7 +88,7 @@ impl Lower<'_> {
         Ok(Named { val, dims })
     }
 
-    /// See [`meshwright_plan::StepKind::Convolve`].
+    /// See [`meshwright_plan::Prim::Convolve`].
     pub(super) fn convolve(
         &mut self,
         [x, w, y]: [&Operand; 3],
@@ -156,7 +156,7 @@ impl Lower<'_> {
         Ok(self.here.check_aligned(&[wide, narrow], &sliding)?)
     }
 
-    /// See [`meshwright_plan::StepKind::Pool`]. The dims are folded one after the other.
+    /// See [`meshwright_plan::Prim::Pool`]. The dims are folded one after the other.
     pub(super) fn pool(
         &mut self,
         monoid: Monoid,
@@ -223,7 +223,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// See [`meshwright_plan::StepKind::ArgmaxPool`].
+    /// See [`meshwright_plan::Prim::ArgmaxPool`].
     pub(super) fn argmax_pool(
         &mut self,
         monoid: Monoid,
@@ -262,7 +262,7 @@ impl Lower<'_> {
             let longer = |p: Vec<usize>| range.clone().map(move |n| [p.as_slice(), &[n]].concat());
             places = places.into_iter().flat_map(longer).collect();
         }
-        let mut table = vec![];
+        let mut missed = vec![];
         for at in &places {
             for t in 0..count {
                 let mut rest = t;
@@ -275,11 +275,11 @@ impl Lower<'_> {
                     let met = here.and_then(|(_, n)| s.element(*n, tap, table));
                     missing |= met.is_none_or(|i| !held.contains(&i));
                 }
-                table.push(i32::from(missing));
+                missed.push(i32::from(missing));
             }
         }
-        let taken = if table.contains(&1) {
-            let mask = self.emit.table(&[shape.as_slice(), &[count]].concat(), table);
+        let taken = if missed.contains(&1) {
+            let mask = self.emit.table(&[shape.as_slice(), &[count]].concat(), missed);
             Some(self.truth(mask))
         } else {
             None
@@ -293,7 +293,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// See [`meshwright_plan::StepKind::Unpool`].
+    /// See [`meshwright_plan::Prim::Unpool`].
     pub(super) fn pool_choose(
         &mut self,
         tap: &Operand,

@@ -3,7 +3,7 @@
 use super::plans::Builder;
 use super::{close, cluster, no_inputs, noise_tensor};
 use crate::{Cluster, HostTensor};
-use meshwright_plan::{Axis, Collective, DType, Mesh, Monoid, Plan, ProgramInputKind, StepKind};
+use meshwright_plan::{Axis, Collective, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
 use std::sync::Arc;
 
 fn run(mesh: &Mesh, plan: Plan, x: &HostTensor) -> (Cluster, std::collections::BTreeMap<String, HostTensor>) {
@@ -47,8 +47,8 @@ fn all_gather_joins_any_dim() {
                 let from = b.split(DType::F64, &split.iter().map(|p| (p.0, &p.1[..])).collect::<Vec<_>>());
                 let to = b.split(DType::F64, &joined.iter().map(|p| (p.0, &p.1[..])).collect::<Vec<_>>());
                 b.leaf(ProgramInputKind::Param, "x", &from);
-                let collective = Collective::AllGather { axis: a, dim: dims[at], from, to: to.clone() };
-                b.step("joined", StepKind::Collective(collective));
+                let collective = Collective::AllGather { axis: a, dim: dims[at] };
+                b.step("joined", Prim::Collective(collective), &[&from], &[&to]);
                 b.output("y", &to);
                 let x = noise_tensor(DType::F64, &[5, 3, 2], 7);
                 let (cluster, outputs) = run(&mesh, b.finish(), &x);
@@ -77,16 +77,8 @@ fn partial_sums_are_reduced_and_scattered_along_any_dim() {
             let scattered = b.split(DType::F64, &place);
             b.leaf(ProgramInputKind::Param, "x", &x);
             b.reduce("partial", Monoid::Sum, &x, &partial);
-            b.step(
-                "scattered",
-                StepKind::Collective(Collective::ReduceScatter {
-                    axis: a,
-                    monoid: Monoid::Sum,
-                    dim: dims[at],
-                    from: partial.clone(),
-                    to: scattered.clone(),
-                }),
-            );
+            let collective = Collective::ReduceScatter { axis: a, monoid: Monoid::Sum, dim: dims[at] };
+            b.step("scattered", Prim::Collective(collective), &[&partial], &[&scattered]);
             // The same sums by an all-reduce, out of place since `partial` is still needed, then in place.
             let apart = b.all_reduce("apart", Monoid::Sum, &[a], &[&partial]).remove(0);
             let in_place = b.all_reduce("in place", Monoid::Sum, &[a], &[&partial]).remove(0);
@@ -120,8 +112,8 @@ fn all_to_all_moves_an_axis_between_any_two_dims() {
             let (from, to) = (b.split(DType::F32, &place(join)), b.split(DType::F32, &place(split)));
             b.leaf(ProgramInputKind::Param, "x", &from);
             let (join, split) = (dims[join], dims[split]);
-            let collective = Collective::AllToAll { axis: a, join, split, from, to: to.clone() };
-            b.step("moved", StepKind::Collective(collective));
+            let collective = Collective::AllToAll { axis: a, join, split };
+            b.step("moved", Prim::Collective(collective), &[&from], &[&to]);
             b.output("y", &to);
             let x = noise_tensor(DType::F32, &[5, 3, 7], 3);
             let (_, outputs) = run(&mesh, b.finish(), &x);

@@ -5,7 +5,7 @@ use super::{cluster, no_inputs};
 use crate::{Cluster, ClusterOptions, Engine, ExecError, LocalInput, Provider};
 use meshwright_comm::{CommError, Fault, Faulty, Timeouts, Transport, World};
 use meshwright_plan::expr::BinaryFn;
-use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, ProgramInputKind, StepKind};
+use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -136,7 +136,7 @@ fn a_value_that_no_kernel_takes_is_an_error_with_its_line() {
     let mut misaligned = Builder { plan: b.plan.clone() };
     misaligned.map("y", &[&x], &y, |_, r| r[0]);
     let mut missing = Builder { plan: b.plan.clone() };
-    missing.step("z", StepKind::Reduce { monoid: Monoid::Sum, input: x, out: z });
+    missing.step("z", Prim::Reduce { monoid: Monoid::Sum }, &[&x], &[&z]);
     for (builder, value) in [(misaligned, "y"), (missing, "z")] {
         let mut cluster = cluster(&mesh);
         let error = cluster.load(Arc::new(builder.finish())).unwrap_err();

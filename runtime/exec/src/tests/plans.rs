@@ -2,7 +2,7 @@
 
 use meshwright_plan::{
     Axis, BufId, Buffer, Collective, DType, Dim, Dims, Expr, Extent, Init, Mesh, Monoid, Operand, OutputDecl,
-    Phase, Plan, ProgramInput, ProgramInputKind, Provenance, Step, StepKind, Summary, expr::Reg,
+    Plan, Prim, ProgramInput, ProgramInputKind, Provenance, Step, Summary, expr::Reg,
 };
 
 /// A Plan in the making.
@@ -72,24 +72,12 @@ impl Builder {
         self.plan.program_inputs.iter_mut().find(|l| l.name == name).unwrap().next = Some(operand.buf);
     }
 
-    pub(crate) fn step(&mut self, value: &str, kind: StepKind) {
-        let origin = kind
-            .writes()
-            .iter()
-            .map(|_| Provenance {
-                value: value.into(),
-                line: 10 + self.plan.steps.len() as u32,
-                because: String::new(),
-            })
-            .collect();
-        self.plan.steps.push(Step {
-            kind,
-            phase: Phase::Forward,
-            origin,
-            aliases: vec![],
-            free: vec![],
-            async_id: None,
-        });
+    pub(crate) fn step(&mut self, value: &str, prim: Prim, reads: &[&Operand], writes: &[&Operand]) {
+        let of = |operands: &[&Operand]| operands.iter().map(|o| (*o).clone()).collect::<Vec<_>>();
+        let line = 10 + self.plan.steps.len() as u32;
+        let cause = Provenance { value: value.into(), line, because: String::new() };
+        let step = Step::new(prim, of(reads), of(writes));
+        self.plan.steps.push(Step { origin: vec![cause; writes.len()], ..step });
     }
 
     /// `out = f(loads)`, element by element.
@@ -108,16 +96,15 @@ impl Builder {
             })
             .collect();
         let reg = f(&mut expr, &loads);
-        let inputs = inputs.iter().map(|o| (*o).clone()).collect();
-        self.step(value, StepKind::Map { expr, inputs, outs: vec![(reg, out.clone())] });
+        self.step(value, Prim::Map { expr, regs: vec![reg] }, inputs, &[out]);
     }
 
     pub(crate) fn contract(&mut self, value: &str, a: &Operand, b: &Operand, out: &Operand) {
-        self.step(value, StepKind::Contract { a: a.clone(), b: b.clone(), out: out.clone() });
+        self.step(value, Prim::Contract, &[a, b], &[out]);
     }
 
     pub(crate) fn reduce(&mut self, value: &str, monoid: Monoid, input: &Operand, out: &Operand) {
-        self.step(value, StepKind::Reduce { monoid, input: input.clone(), out: out.clone() });
+        self.step(value, Prim::Reduce { monoid }, &[input], &[out]);
     }
 
     /// Sums buffers over axes of more than one device, in place; gives what holds the sums.
@@ -129,13 +116,12 @@ impl Builder {
         from: &[&Operand],
     ) -> Vec<Operand> {
         let axes: Vec<Axis> = axes.iter().copied().filter(|a| self.plan.mesh.size(*a) > 1).collect();
-        let from: Vec<Operand> = from.iter().map(|o| (*o).clone()).collect();
         if axes.is_empty() {
-            return from;
+            return from.iter().map(|o| (*o).clone()).collect();
         }
         let to: Vec<Operand> = from.iter().map(|f| self.like(f)).collect();
-        let collective = Collective::AllReduce { axes, monoid, from, to: to.clone() };
-        self.step(value, StepKind::Collective(collective));
+        let collective = Collective::AllReduce { axes, monoid };
+        self.step(value, Prim::Collective(collective), from, &to.iter().collect::<Vec<_>>());
         to
     }
 
@@ -163,34 +149,25 @@ impl Builder {
         let mut later: Vec<BufId> = kept;
         let buffers = self.plan.buffers.clone();
         for step in self.plan.steps.iter_mut().rev() {
-            let mut ends: Vec<BufId> = vec![];
-            for operand in step.kind.reads().into_iter().chain(step.kind.writes()) {
+            let (mut ends, mut aliases): (Vec<BufId>, Vec<(BufId, BufId)>) = (vec![], vec![]);
+            for operand in step.all() {
                 if !later.contains(&operand.buf) {
                     later.push(operand.buf);
                     ends.push(operand.buf);
                 }
             }
-            let in_place = matches!(
-                &step.kind,
-                StepKind::Map { .. }
-                    | StepKind::Softmax { .. }
-                    | StepKind::CrossEntropyGrad { .. }
-                    | StepKind::Collective(Collective::AllReduce { .. })
-            );
-            if in_place {
-                let reads: Vec<Operand> = step.kind.reads().into_iter().cloned().collect();
-                for out in step.kind.writes() {
-                    let fits = |r: &&Operand| {
-                        ends.contains(&r.buf)
-                            && r.dims == out.dims
-                            && buffers[r.buf.0 as usize] == buffers[out.buf.0 as usize]
-                    };
-                    if let Some(read) = reads.iter().find(fits) {
-                        ends.retain(|b| *b != read.buf);
-                        step.aliases.push((read.buf, out.buf));
-                    }
+            for out in &step.writes {
+                let fits = |r: &&Operand| {
+                    ends.contains(&r.buf)
+                        && step.may_donate(r.buf, out.buf)
+                        && buffers[r.buf.0 as usize] == buffers[out.buf.0 as usize]
+                };
+                if let Some(read) = step.reads.iter().find(fits).map(|r| r.buf) {
+                    ends.retain(|b| *b != read);
+                    aliases.push((read, out.buf));
                 }
             }
+            step.aliases = aliases;
             step.free = ends;
         }
         self.plan

@@ -5,7 +5,7 @@ use super::{close, cluster, no_inputs, noise, noise_tensor, tensor, whole_inputs
 use crate::HostData;
 use crate::plain::check_dtypes;
 use meshwright_plan::expr::{BinaryFn, Scalar};
-use meshwright_plan::{Axis, Copy, DType, Mesh, Monoid, Plan, ProgramInputKind, StepKind};
+use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -59,10 +59,10 @@ fn lookup_and_scatter_in_a_split_table() {
         b.leaf(ProgramInputKind::Input, "ids", &index);
         b.leaf(ProgramInputKind::Input, "g", &g);
         let part = b.whole(DType::F64, &[n, w]);
-        b.step("e", StepKind::Lookup { table: t.clone(), dim: v, index: index.clone(), out: part.clone() });
+        b.step("e", Prim::Lookup { dim: v }, &[&t, &index], &[&part]);
         let e = b.all_reduce("e", Monoid::Sum, &A, &[&part]).remove(0);
         let dt = b.like(&t);
-        b.step("dt", StepKind::ScatterAdd { values: g, dim: v, index, out: dt.clone() });
+        b.step("dt", Prim::ScatterAdd { dim: v }, &[&g, &index], &[&dt]);
         b.output("e", &e);
         b.output("dt", &dt);
         let mut cluster = cluster(&mesh);
@@ -92,7 +92,7 @@ fn copies_indices_and_the_step_number() {
         b.leaf(ProgramInputKind::Param, "x", &x);
         b.leaf(ProgramInputKind::StepNumber, "step", &step);
         let part = b.split(DType::F64, &[(j, &A), (k, &[]), (i, &[])]);
-        b.step("part", StepKind::Copy(Copy { from: x, out: part.clone() }));
+        b.step("part", Prim::Copy, &[&x], &[&part]);
         let out = b.like(&part);
         b.map("out", &[&part, &step], &out, |e, r| {
             let at = e.push(Scalar::Index(0), DType::I32);

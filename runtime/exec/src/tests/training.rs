@@ -5,7 +5,7 @@ use super::{close, cluster, no_inputs, noise_tensor, tensor, whole_inputs};
 use crate::{Cluster, Engine, ExecError, HostData, HostTensor, Provider};
 use meshwright_comm::{Timeouts, World};
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
-use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, ProgramInputKind, StepKind};
+use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -33,10 +33,7 @@ fn network(mesh: &Mesh, batch: &[Axis], hidden: &[Axis], n: usize, train: bool) 
     b.contract("logits", &h, &w2, &partial);
     let logits = b.all_reduce("logits", Monoid::Sum, hidden, &[&partial]).remove(0);
     let each = b.split(FLOAT, &[(db, batch)]);
-    b.step(
-        "losses",
-        StepKind::CrossEntropy { logits: logits.clone(), label: label.clone(), dim: dc, out: each.clone() },
-    );
+    b.step("losses", Prim::CrossEntropy { dim: dc }, &[&logits, &label], &[&each]);
     let sum = b.whole(FLOAT, &[]);
     b.reduce("loss", Monoid::Sum, &each, &sum);
     let sum = b.all_reduce("loss", Monoid::Sum, batch, &[&sum]).remove(0);
@@ -56,7 +53,7 @@ fn network(mesh: &Mesh, batch: &[Axis], hidden: &[Axis], n: usize, train: bool) 
     let scale = b.whole(FLOAT, &[]);
     b.map("scale", &[], &scale, |e, _| e.constant(mean, FLOAT));
     let dlogits = b.like(&logits);
-    b.step("d logits", StepKind::CrossEntropyGrad { logits, label, scale, dim: dc, out: dlogits.clone() });
+    b.step("d logits", Prim::CrossEntropyGrad { dim: dc }, &[&logits, &label, &scale], &[&dlogits]);
     let dw2 = b.like(&w2);
     b.contract("d w2", &h, &dlogits, &dw2);
     let dh_ = b.like(&h);

@@ -39,15 +39,15 @@ fn every_move(dims: &[Dim], p: &Placement, axes: &[Axis]) -> Vec<Reshard> {
     let open: Vec<Axis> = p.partial.keys().copied().collect();
     for set in 1u32..(1 << open.len()) {
         let chosen = open.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, a)| *a);
-        out.push(Reshard::AllReduce { axes: chosen.collect(), monoid: Monoid::Sum });
+        out.push(Collective::AllReduce { axes: chosen.collect(), monoid: Monoid::Sum }.into());
     }
     for axis in axes.iter().copied() {
         for dim in dims.iter().copied() {
-            out.push(Reshard::ReduceScatter { axis, monoid: Monoid::Sum, dim });
-            out.push(Reshard::AllGather { axis, dim });
+            out.push(Collective::ReduceScatter { axis, monoid: Monoid::Sum, dim }.into());
+            out.push(Collective::AllGather { axis, dim }.into());
             out.push(Reshard::Slice { axis, dim });
             for split in dims.iter().copied().filter(|s| *s != dim) {
-                out.push(Reshard::AllToAll { axis, join: dim, split });
+                out.push(Collective::AllToAll { axis, join: dim, split }.into());
             }
         }
     }
@@ -71,7 +71,7 @@ fn brute(
         for m in every_move(&ty.dims, &p, axes) {
             let Some(q) = m.apply(&p) else { continue };
             let after = bytes(ty, dims, mesh, &q);
-            let c = here + wire_bytes(&m, dims, mesh, bytes(ty, dims, mesh, &p), after);
+            let c = here + m.wire_bytes(dims, mesh, bytes(ty, dims, mesh, &p), after);
             if after <= bound && cost.get(&q).is_none_or(|b| c < *b) {
                 cost.insert(q.clone(), c);
                 changed.push(q);
@@ -113,7 +113,11 @@ fn no_way_is_cheaper_than_the_route() {
                         .or_else(|| brute(&ty, &table, &mesh, &src, &axes, usize::MAX).get(&dst).copied());
                     pairs += 1;
                     turns += usize::from(
-                        moves.iter().filter(|m| matches!(m, Reshard::AllToAll { .. })).count() > 1,
+                        moves
+                            .iter()
+                            .filter(|m| matches!(m, Reshard::Collective(Collective::AllToAll { .. })))
+                            .count()
+                            > 1,
                     );
                     if best != Some(cost) {
                         worse.push(format!("{src:?} -> {dst:?}: {cost} instead of {best:?}, {moves:?}"));
@@ -141,5 +145,8 @@ fn a_route_over_many_axes_is_found_at_once() {
     open.partial = all.iter().map(|a| (*a, Monoid::Sum)).collect();
     let (_, moves) = Router::default().route(&ty, &names, &mesh, &open, &split).expect("a route");
     assert_eq!(moves.len(), 8, "{moves:?}");
-    assert!(moves.iter().all(|m| matches!(m, Reshard::ReduceScatter { .. })), "{moves:?}");
+    assert!(
+        moves.iter().all(|m| matches!(m, Reshard::Collective(Collective::ReduceScatter { .. }))),
+        "{moves:?}"
+    );
 }

@@ -5,7 +5,7 @@ use crate::commands::passes::Made;
 use crate::launch::split;
 use crate::text::bytes;
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_plan::{Axis, DType, Mesh, Plan, StepKind};
+use meshwright_plan::{Axis, DType, Mesh, Plan};
 use std::collections::BTreeMap;
 
 /// A plan on nodes.
@@ -82,9 +82,9 @@ fn misfit(mesh: &Mesh, example: &str, nodes: usize, per_node: usize) -> Diagnost
 fn traffic(plan: &Plan, per_node: usize) -> Vec<Traffic> {
     let mut by_axes: BTreeMap<Vec<Axis>, u64> = BTreeMap::new();
     for step in &plan.steps {
-        if let StepKind::Collective(collective) = &step.kind {
-            let sent: usize = collective.bytes(plan).iter().sum();
-            *by_axes.entry(collective.axes()).or_default() += sent as u64;
+        if let Some(collective) = step.collective() {
+            let sent: usize = step.collective_bytes(plan).iter().sum();
+            *by_axes.entry(collective.axes().to_vec()).or_default() += sent as u64;
         }
     }
     let mesh = &plan.mesh;

@@ -1,0 +1,196 @@
+//! The closed set of primitives. Ops lower to them; each backend implements each once.
+
+use crate::expr::Reg;
+use crate::random::Distribution;
+use crate::{Collective, Dim, Expr, Monoid, SlidingWindow};
+use serde::{Deserialize, Serialize};
+
+/// What a step does, with its attributes; [`crate::Step::reads`] and [`crate::Step::writes`] are its operands, by position.
+/// Operands match by dim; a dim that an operand lacks is broadcast. Below, `(a, b) -> c` names the operands in order.
+/// [`Prim::spec`] is what passes know of each.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "step")]
+pub enum Prim {
+    /// `(inputs…) -> outs…`: `out[i] = expr(inputs[i])`, a register for each result, over the iteration space of the results'
+    /// dims (all results have the same dims in the same order, and the same splits). An input may lack dims, and may order
+    /// them differently.
+    Map {
+        /// The expression; `Load(k)` reads operand `k`, `Index(k)` is the global index along dim `k` of the results.
+        expr: Expr,
+        /// The register of each result.
+        regs: Vec<Reg>,
+    },
+    /// `(a, b) -> out`: sum over the dims that `out` lacks of `a * b`. Every dim of `out` is in `a` or `b`; every summed dim is
+    /// in both. Each of the three may be `bf16` where the others are `f32`: the sum is taken in `f32`, the result is rounded.
+    Contract,
+    /// `(input) -> out`: folds the dims that `out` lacks. Sums and products of `bf16` are `f32`. `ArgMax` and `ArgMin` fold
+    /// exactly one dim and write pairs of value and *global* index. An empty fold gives the identity.
+    Reduce {
+        /// How to fold.
+        monoid: Monoid,
+    },
+    /// `(table, index) -> out`: `out = table[dim = index]`, where this device's table holds a range of `dim`: an index
+    /// outside of it gives 0. The table has `dim`; the index, global positions in `I32`, lacks it. The result has the dims of
+    /// the index and the rest of the table's.
+    Lookup {
+        /// The dim that is looked up.
+        dim: Dim,
+    },
+    /// `(values, index) -> out`: `out[dim = index] += values` (of `bf16` in `f32`), starting at 0: the transpose of a lookup.
+    /// Indices outside this device's range are dropped. Dims of the operands that the result lacks are summed.
+    ScatterAdd {
+        /// The dim that is scattered to; the result has it.
+        dim: Dim,
+    },
+    /// `(input) -> out`: `softmax`, along a dim that is whole. The result has the same dims in the same order.
+    Softmax {
+        /// Along which dim.
+        dim: Dim,
+        /// Whether to give the logarithm.
+        log: bool,
+    },
+    /// `(input) -> out`: `log(sum(exp(input)))` along a dim that is whole; the result lacks it.
+    LogSumExp {
+        /// Along which dim.
+        dim: Dim,
+    },
+    /// `(logits, label) -> out`: `logsumexp(logits) - logits[dim = label]` along a dim that is whole; the result lacks it. The
+    /// label, a global position in `I32`, has dims of the result only.
+    CrossEntropy {
+        /// Along which dim.
+        dim: Dim,
+    },
+    /// `(logits, label, scale) -> out`: `(softmax(logits) - onehot(label)) * scale`, the gradient of `CrossEntropy`. The scale
+    /// is the cotangent: it lacks `dim`, and may lack others. The result has the dims of the logits in the same order.
+    CrossEntropyGrad {
+        /// Along which dim.
+        dim: Dim,
+    },
+    /// `(input) -> out`: the positions of the greatest along a dim that is whole, those of ranks `to`: in descending order of
+    /// the values, of equal ones the lowest first, NaN before all numbers. `I32`. The result lacks `dim` and has `to` at its
+    /// end.
+    TopK {
+        /// Along which dim.
+        dim: Dim,
+        /// The ranks.
+        to: Dim,
+    },
+    /// `(input) -> out`: `out[i] = the sum of input[j] for j up to i` along a dim that is whole; an empty sum is 0. The result
+    /// has the same dims in the same order.
+    CumSum {
+        /// Along which dim.
+        dim: Dim,
+        /// From the end.
+        reverse: bool,
+        /// Without `input[i]` itself.
+        exclusive: bool,
+    },
+    /// A sum of products in which kernels slide: over all positions `n` and taps `t` of every window and the dims that input
+    /// and kernel share and the result lacks, with `i = n * stride + t * dilation - low` (nothing where there is no such
+    /// element, or where the device does not hold it: it then holds zero or another device has it). `computes` says which of
+    /// the three is written; the two others are read, in the order of [`Part`].
+    Convolve {
+        /// How each kernel dim slides.
+        windows: Vec<SlidingWindow>,
+        /// Which of the three is computed from the two others.
+        computes: Part,
+    },
+    /// `(input) -> out`: folds what each kernel position covers, or spreads it. With `spread` unset `out[n] = fold over t of
+    /// input[i]`; with `spread` set (sums only) `out[i] = sum over n, t of input[n]`; `i` as in `Convolve`.
+    Pool {
+        /// How to fold: sum, max or min. Of nothing: the identity.
+        monoid: Monoid,
+        /// How each window slides.
+        windows: Vec<SlidingWindow>,
+        /// The transpose.
+        spread: bool,
+    },
+    /// `(input) -> out`: which tap of each window holds the extreme that `Pool` gives: `I32`, row-major over the taps of
+    /// `windows` in order; of equal ones the first.
+    ArgmaxPool {
+        /// Max or min.
+        monoid: Monoid,
+        /// How each window slides.
+        windows: Vec<SlidingWindow>,
+    },
+    /// `(tap, values) -> out`: `out[i] = sum over the positions n whose tap is at i of values[n]`, the transpose of taking the
+    /// extreme. The tap of each position is `I32`, as `ArgmaxPool` gives it.
+    Unpool {
+        /// How each window slides.
+        windows: Vec<SlidingWindow>,
+    },
+    /// `(input) -> out`: `out[i] = input[i + start]` along one dim, which may have another name and size on each side; `fill`
+    /// where there is no such element. All other dims are the same, in the same order.
+    Shift {
+        /// The dim of the input.
+        dim: Dim,
+        /// The dim of the result.
+        to: Dim,
+        /// Offset into the input.
+        start: i64,
+        /// What stands where the input has nothing.
+        fill: f64,
+    },
+    /// `(parts…) -> out`: the parts one after the other along one dim; all other dims are the same, in the same order.
+    Concat {
+        /// Of each part the dim that becomes a part of `to`, and its offset there.
+        parts: Vec<(Dim, usize)>,
+        /// The dim of the result.
+        to: Dim,
+    },
+    /// `(input) -> out`: `out[i, j] = input[i * size(j) + j]`: one dim becomes several.
+    SplitDim {
+        /// The dim that is cut.
+        dim: Dim,
+        /// What it becomes, the outermost first. They lie next to each other in the result.
+        to: Vec<Dim>,
+    },
+    /// `(input) -> out`: `out[i * size(j) + j] = input[i, j]`: several dims become one.
+    MergeDims {
+        /// The dims, the outermost first. They lie next to each other in the input.
+        dims: Vec<Dim>,
+        /// The dim that they become.
+        to: Dim,
+    },
+    /// `() -> out`: random values. Element `i` of the whole (row-major over the extents of the result) depends on the seed of
+    /// the run, the number of the step, `stream` and `i` alone; see [`crate::random::draw`]. In a program that does not
+    /// train, seed and step are fixed: [`crate::random::FIXED_SEED`] and 0. A float, or a truth value of `Bernoulli`.
+    Random {
+        /// Name of the stream: where in the model it is drawn.
+        stream: String,
+        /// What is drawn.
+        distribution: Distribution,
+    },
+    /// `(input) -> out`: `out[i] = input[i]` for the global indices that this device's `out` holds, all of which its `input` holds
+    /// too: a local slice, another order of dims, or both; a dim that `input` lacks is repeated.
+    Copy,
+    /// Communication: from start to end, or the start of it where the step has a [`crate::Step::async_id`]. An all-reduce is
+    /// a bucket, `(from…) -> to…`; all others are `(from) -> to`.
+    Collective(Collective),
+    /// `(results…) ->`: the end of a collective that an earlier step of the same async_id started: waits for it. From here on
+    /// its results may be read.
+    Wait,
+}
+
+/// One of the three tensors of a convolution, in the order in which a step has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// What is slid over.
+    Input,
+    /// What slides.
+    Kernel,
+    /// The positions.
+    Result,
+}
+
+impl Part {
+    /// Input, kernel and result of a convolution that computes this part from the two others, which are in that order.
+    pub fn arrange<T>(self, [a, b]: [T; 2], computed: T) -> [T; 3] {
+        match self {
+            Part::Input => [computed, a, b],
+            Part::Kernel => [a, computed, b],
+            Part::Result => [a, b, computed],
+        }
+    }
+}
