@@ -199,7 +199,7 @@ impl Args {
             let pair = || value.split_once('=').ok_or_else(|| format!("`{word} {value}`: no `=`"));
             match word {
                 "--mesh" => self.mesh = Some(value.into()),
-                "--devices" => self.devices = Some(value.parse().map_err(|_| format!("`{value}`"))?),
+                "--expect-devices" => self.devices = Some(value.parse().map_err(|_| format!("`{value}`"))?),
                 "--dim" => {
                     let (name, size) = pair()?;
                     self.settings.dims.push((name.into(), size.parse().map_err(|_| format!("`{size}`"))?));
@@ -208,7 +208,7 @@ impl Args {
                     let (name, x) = pair()?;
                     self.settings.consts.push((name.into(), x.parse().map_err(|_| format!("`{x}`"))?));
                 }
-                "--size" => self.settings.size = Some(value.into()),
+                "--preset" => self.settings.size = Some(value.into()),
                 "--precision" => {
                     self.settings.float = Some(match value {
                         "f64" => DType::F64,

@@ -7,7 +7,7 @@ use crate::split::{Way, in_f32, same, same_step, way};
 use crate::subject::{build, step, subjects, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
-use meshwright_exec::{DeviceKind, Lowering};
+use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{Contract, F64Tensor, Graph, InputOpKind, Leaf, Type};
 use meshwright_plan::{DType, Dim, Dims, Operand, Prim, Step};
 use std::time::Instant;
@@ -28,7 +28,7 @@ fn fewest(dims: &[Dim]) -> Vec<Way> {
     ways
 }
 
-const PLAIN: DeviceKind = DeviceKind::Cpu(Lowering::Plain);
+const PLAIN: DeviceKind = DeviceKind::Cpu(CpuBackend::Burn);
 
 #[test]
 fn every_op_is_the_same_in_plain_operations() {

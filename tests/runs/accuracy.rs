@@ -6,7 +6,7 @@ use serde_json::Value;
 #[test]
 fn mnist_mlp_reaches_0_975_within_five_epochs_on_two_by_two() {
     let mut args = vec!["train", "mnist_mlp", "--layout", "batch -> r; hidden1 -> c", "--mesh", "r=2,c=2"];
-    args.extend(["--dim", "batch=100", "--epochs", "5", "--no-run", "--format", "json"]);
+    args.extend(["--dim", "batch=100", "--epochs", "5", "--no-save", "--format", "json"]);
     let said = run(&args);
     assert_eq!(said.code, Some(0), "{}", said.err);
     let events: Vec<Value> = said.out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();

@@ -71,7 +71,7 @@ fn broken_data_is_named() {
         let dir = folder(SMALL);
         change(dir.path());
         let data = dir.path().join("data").display().to_string();
-        let mut args = vec!["train", "mlp", "--no-run", "--steps", "1", "--data", &data];
+        let mut args = vec!["train", "mlp", "--no-save", "--steps", "1", "--data", &data];
         args.extend(["--dim", "batch=12", "--dim", "rows=5", "--dim", "cols=4"]);
         let said = bounded(&args);
         assert!(said.err.contains(&format!("error[{code}]")), "{what}: {}", said.err);
@@ -143,12 +143,12 @@ const WORDS: &[&str] = &[
     "--mesh",
     "--dim",
     "--set",
-    "--devices",
+    "--expect-devices",
     "--format",
     "--steps",
     "--emit",
     "--precision",
-    "--size",
+    "--preset",
     "json",
     "text",
     "plan",
@@ -193,7 +193,7 @@ const WORDS: &[&str] = &[
     "models/data",
     "/",
     ".",
-    "--no-run",
+    "--no-save",
     "--resume",
     "--run",
 ];

@@ -61,7 +61,7 @@ fn each_mistake_in_a_layout_has_a_code_of_its_own() {
         ("E0303", &["--mesh", "r=2,c=2", "--layout", "batch -> r; batch -> c"]),
         ("E0306", &["--mesh", "r=0", "--layout", "batch -> r"]),
         ("E0308", &["--mesh", "r=2,r=2", "--layout", "batch -> r"]),
-        ("E0307", &["--mesh", "r=2,c=2", "--layout", "batch -> r", "--devices", "6"]),
+        ("E0307", &["--mesh", "r=2,c=2", "--layout", "batch -> r", "--expect-devices", "6"]),
         ("E0515", &["--mesh", "r=2", "--layout", "no_such_layout"]),
         ("E0201", &["--dim", "bach=10"]),
         ("E0201", &["--set", "rate=10"]),
@@ -173,7 +173,7 @@ fn a_training_tells_its_events_in_the_documented_form_and_eval_agrees() {
     }
 
     // For people, without a terminal: plain lines.
-    let text = run(&with(&[&["train", "mlp", "--data", &data, "--no-run", "--epochs", "1"], &sizes]));
+    let text = run(&with(&[&["train", "mlp", "--data", &data, "--no-save", "--epochs", "1"], &sizes]));
     assert_eq!(text.code, Some(0), "{}", text.err);
     assert!(
         !text.out.contains('\r') && !text.out.contains('\u{1b}') && !text.err.contains('\u{1b}'),
@@ -202,7 +202,7 @@ fn predictions_come_in_the_order_of_the_file_on_any_mesh() {
     let path = |n: &str| dir.path().join(n).display().to_string();
     let model = std::fs::read_to_string(crate::support::root().join("models/mlp.mw")).unwrap();
     let with_output =
-        model.replace("    loss   xent", "    output class = argmax[classes](logits)\n    loss   xent");
+        model.replace("    loss   xent", "    output class = argmax[classes](logits)\n    output tilt = h * 0 + log(logits - logits)\n    loss   xent");
     assert_ne!(with_output, model);
     std::fs::write(dir.path().join("digits.mw"), with_output).unwrap();
     let (file, data, at) = (path("digits.mw"), path("data"), path("run"));
@@ -213,7 +213,12 @@ fn predictions_come_in_the_order_of_the_file_on_any_mesh() {
         with(&[&["predict", &file, "--data", &data, "--checkpoint", &at, "--format", "json"], &sizes]);
     let one = run(&predict);
     assert_eq!(one.code, Some(0), "{}", one.err);
-    assert_eq!(one.out.lines().count(), SMALL.test, "{}", one.out);
+    let (first, examples) = one.out.split_once('\n').unwrap();
+    let class = serde_json::json!({ "name": "class", "dtype": "i32", "dims": [], "each_example": true });
+    let tilt = serde_json::json!({ "name": "tilt", "dtype": "f32", "dims": ["hidden", "classes"], "each_example": true });
+    assert_eq!(json(first)["outputs"], serde_json::json!([class, tilt]));
+    assert_eq!(examples.lines().count(), SMALL.test, "{}", one.out);
+    assert_eq!(json(examples.lines().next().unwrap())["tilt"][10][9], "-Infinity");
     for mesh in [
         &BOTH[..],
         &["--layout", "batch -> a", "--mesh", "a=5"],
@@ -224,7 +229,7 @@ fn predictions_come_in_the_order_of_the_file_on_any_mesh() {
     }
     // They are right more often than guesses would be.
     let labels = std::fs::read(dir.path().join("data/test-label")).unwrap()[8..].to_vec();
-    let right = one.out.lines().zip(&labels).filter(|(line, label)| json(line)["class"] == **label);
+    let right = examples.lines().zip(&labels).filter(|(line, label)| json(line)["class"] == **label);
     assert!(right.count() > SMALL.test / 2);
     assert_eq!(run(&with(&[&predict, &["--output", "clas"]])).code, Some(1));
 }
@@ -234,7 +239,7 @@ fn predictions_come_in_the_order_of_the_file_on_any_mesh() {
 fn a_launcher_without_mpi_does_not_start_the_same_run_several_times() {
     let dir = folder(SMALL);
     let data = dir.path().join("data").display().to_string();
-    let args = ["train", "mlp", "--data", &data, "--no-run", "--steps", "1", "--dim", "batch=12"];
+    let args = ["train", "mlp", "--data", &data, "--no-save", "--steps", "1", "--dim", "batch=12"];
     let sizes = ["--dim", "rows=5", "--dim", "cols=4"];
     let launched = |size: &str, rank: &str, number: &str, more: &[&str]| {
         let mut c = crate::support::command(&with(&[&args, &sizes, more]));

@@ -19,8 +19,10 @@ mod mpirun;
 mod nccl;
 mod optimizers;
 mod overlap;
+mod pages;
 mod planning;
 mod processes;
+mod provenance;
 mod resume;
 mod settings;
 #[cfg(feature = "cubecl-cpu")]

@@ -69,8 +69,8 @@ const MLP: [&str; 10] =
 
 /// Arguments of a small training on a mesh of four; the run's folder may be left out.
 fn small<'a>(data: &'a str, run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let mut args = vec!["train", "mlp", "--data", data, "--mesh", "r=2,c=2", "--threads", "1"];
-    args.extend(if run.is_empty() { vec!["--no-run"] } else { vec!["--run", run] });
+    let mut args = vec!["train", "mlp", "--data", data, "--mesh", "r=2,c=2", "--cores", "1"];
+    args.extend(if run.is_empty() { vec!["--no-save"] } else { vec!["--run", run] });
     args.extend(MLP);
     args.extend(more);
     args
@@ -151,7 +151,7 @@ fn tiles_of_images_on_ranks_are_those_on_threads() {
     let sizes = crate::support::Sizes { examples: 40, test: 10, rows: 12, cols: 12 };
     let dir = folder(sizes);
     let data = dir.path().join("data").display().to_string();
-    let mut args = vec!["train", "mnist_conv", "--data", &data, "--no-run", "--threads", "1", "--steps", "4"];
+    let mut args = vec!["train", "mnist_conv", "--data", &data, "--no-save", "--cores", "1", "--steps", "4"];
     for dim in ["batch=10", "rows=12", "cols=12", "filters1=3", "filters2=2", "hidden1=8", "hidden2=6"] {
         args.extend(["--dim", dim]);
     }
@@ -187,7 +187,7 @@ fn ranks_evaluate_and_predict_as_threads_do() {
     let said = run(&args);
     assert_eq!(said.code, Some(0), "{}", said.err);
     for verb in ["eval", "predict"] {
-        let mut args = vec![verb, &model, "--checkpoint", &trained, "--data", &data, "--threads", "1"];
+        let mut args = vec![verb, &model, "--checkpoint", &trained, "--data", &data, "--cores", "1"];
         args.extend(["--mesh", "r=2,c=2", "--layout", "batch -> r; hidden -> c", "--format", "json"]);
         args.extend(&MLP[..8]);
         let threads = run(&args);
@@ -365,7 +365,7 @@ fn a_rank_that_stands_still_ends_the_job_within_the_timeout() {
     assert_ne!(said.code, Some(0));
     assert!(is_told(&said.err), "rank {rank} after {after:?}: {}", said.err);
     // Who waits for another rank, which itself waits for this one, names both.
-    let named = ["for", "held up by"].map(|what| format!("{what} rank {rank}"));
+    let named = ["waiting for", "blocked by"].map(|what| format!("{what} rank {rank}"));
     assert!(named.iter().any(|n| said.err.contains(n)), "{}", said.err);
     // Five seconds, the answers of the others, and the end of the job.
     assert!(took < Duration::from_secs(20), "it took {took:?}");

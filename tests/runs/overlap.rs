@@ -1,7 +1,7 @@
 //! Collectives in flight: the same bits as without, something to compute meanwhile, and devices that fail in between.
 
 use crate::support::{SMALL, SMALL_DIMS, folder, options, run, trained};
-use meshwright_comm::{Fault, Faulty, Timeouts, Transport, World};
+use meshwright_comm::{FaultInjector, InjectedFault, Timeouts, Transport, World};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostTensor, LocalInput, Provider};
 use meshwright_plan::{Phase, Plan, Prim, Step};
@@ -67,14 +67,14 @@ impl MapBits for Vec<f64> {
 fn gradients_of_the_last_layers_fly_while_those_of_the_first_are_computed() {
     let wide = &[("hidden1", 2048), ("hidden2", 2048)];
     let plan = plan(&options("mnist_mlp", "data=2", "batch -> data", wide));
-    let reduced = |i: &usize| plan.steps[*i].kind.name() == "all_reduce";
+    let reduced = |i: &usize| plan.steps[*i].name() == "all_reduce";
     let sums: Vec<usize> = (0..plan.steps.len()).filter(reduced).collect();
     assert!((2..=5).contains(&sums.len()), "{} all-reduces", sums.len());
     let gradient = |s: &Step| s.phase == Phase::Backward && s.prim == Prim::Contract;
     let beneath = plan.steps[sums[0]..plan.end_of(sums[0])].iter().filter(|s| gradient(s)).count();
     assert!(beneath >= 2, "{beneath} products while the first bucket is in flight");
     let small = self::plan(&of("data=2", "batch -> data", false));
-    assert_eq!(small.steps.iter().filter(|s| s.kind.name() == "all_reduce").count(), 1);
+    assert_eq!(small.steps.iter().filter(|s| s.name() == "all_reduce").count(), 1);
 }
 
 /// Wherever a device fails, with whatever in flight, the run ends soon and its error names a rank and a line.
@@ -84,13 +84,13 @@ fn a_device_that_fails_while_others_are_in_flight_ends_the_run() {
         let plan = Arc::new(plan(&of(mesh, layout, false)));
         let calls = plan.steps.iter().filter(|s| s.collective().is_some()).count() as u64;
         for call in 0..calls {
-            for fault in [Fault::Fail, Fault::Panic] {
+            for fault in [InjectedFault::Fail, InjectedFault::Panic] {
                 // Two calls compare the hash of the Plan before anything runs; the first step goes well.
                 let at = 2 + calls + call;
                 let ends = World::new(4, Timeouts::all(Duration::from_secs(5))).into_iter();
                 let ends = ends.map(|t| -> Box<dyn Transport> {
                     if t.rank() == 2 {
-                        Box::new(Faulty::new(t).with_fault(at, fault.clone()))
+                        Box::new(FaultInjector::new(t).with_fault(at, fault.clone()))
                     } else {
                         Box::new(t)
                     }

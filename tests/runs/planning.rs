@@ -40,6 +40,93 @@ fn planning_takes_less_than_50_ms() {
     }
 }
 
+/// A decoder of so many blocks, written out one by one.
+fn decoder(blocks: usize) -> String {
+    let mut text = DECODER.to_string();
+    for i in 0..blocks {
+        text.push_str(&format!("    let x{} = block(x{i}) as b{i}\n", i + 1));
+    }
+    text.push_str(&format!("    let logits = sum[d_model](x{blocks} * word)\n"));
+    text + DECODER_END
+}
+
+const DECODER: &str = "
+dim batch = 32, seq = 128, vocab = 1000, heads = 12, d_head = 64, d_ff = 3072, d_model = heads * d_head, key = seq
+
+layer dense(x, in, out) {
+    param w[in, out] = truncated_normal(0, 0.02)
+    param b[out]     = 0
+    return sum[in](x * w) + b
+}
+
+layer norm(x) {
+    param scale[d_model] = 1
+    param shift[d_model] = 0
+    let c = x - mean[d_model](x)
+    return c * rsqrt(mean[d_model](c * c) + 1e-12) * scale + shift
+}
+
+layer attention(x) {
+    let q = dense(x, [d_model], [heads, d_head])
+    let k = dense(x, [d_model], [heads, d_head])[seq -> key]
+    let v = dense(x, [d_model], [heads, d_head])[seq -> key]
+    let score  = sum[d_head](q * k) / sqrt(size(d_head))
+    let weight = softmax[key](where(index(key) <= index(seq), score, -1e9))
+    return dense(sum[key](weight * v), [heads, d_head], [d_model]) as out
+}
+
+layer feed_forward(x) {
+    let up = gelu(dense(x, [d_model], [d_ff]))
+    return dense(up, [d_ff], [d_model]) as down
+}
+
+layer block(x) {
+    let a = norm(x + attention(x)) as norm1
+    return norm(a + feed_forward(a)) as norm2
+}
+
+model decoder {
+    input token [batch, seq]: i32 in vocab
+    input target[batch, seq]: i32 in vocab
+    param word[vocab, d_model] = truncated_normal(0, 0.02)
+    let x0 = norm(word[vocab = token]) as embed
+";
+
+const DECODER_END: &str = "    loss xent = mean[batch, seq](cross_entropy[vocab](logits, target))
+}
+
+train decoder {
+    minimize xent
+    optimizer adamw(lr = 1e-4)
+}
+";
+
+/// Four times the blocks take about four times as long, under ZeRO-3 and with tensor parallelism: nothing in the compiler
+/// looks at all of a program for each part of it.
+#[test]
+fn planning_grows_with_the_size_of_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |blocks: usize| {
+        let file = dir.path().join(format!("decoder{blocks}.mw")).display().to_string();
+        std::fs::write(&file, decoder(blocks)).unwrap();
+        file
+    };
+    for (mesh, layout) in [("data=4", "zero3"), ("r=2,c=2", "batch -> r; heads, d_ff, vocab -> c")] {
+        // The best of some: others share the machine.
+        let best = |blocks: usize, tries: usize| {
+            let o = options(&file(blocks), mesh, layout, &[]);
+            let took = (0..tries).map(|_| {
+                let t = Instant::now();
+                plan(&o);
+                t.elapsed()
+            });
+            took.min().unwrap()
+        };
+        let (few, many) = (best(12, 4), best(48, 2));
+        assert!(many < few * 7, "{layout}: 12 blocks in {few:?}, 48 in {many:?}");
+    }
+}
+
 #[test]
 fn a_plan_is_byte_identical_and_survives_its_own_form() {
     for layout in ["dp", "mp", "dp_mp", "zero1", "zero2", "zero3", "folded"] {

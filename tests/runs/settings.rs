@@ -39,7 +39,7 @@ fn a_run_remembers_its_settings_and_is_resumed_with_no_others() {
     let base = [&["train", &file, "--data", &data, "--run", &to][..], &SIZES].concat();
     let own = ["--dim", "batch=12", "--set", "lr=0.05", "--seed", "9"];
     let both = ["--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2"];
-    let said = run(&[&base[..], &own, &both, &["--steps", "30", "--threads", "2"]].concat());
+    let said = run(&[&base[..], &own, &both, &["--steps", "30", "--cores", "2"]].concat());
     assert_eq!(said.code, Some(0), "{}", said.err);
 
     let read = |n: &str| std::fs::read_to_string(dir.path().join("run").join(n)).unwrap();
@@ -98,10 +98,10 @@ fn a_run_remembers_its_settings_and_is_resumed_with_no_others() {
     let moved = path("moved");
     std::fs::write(&file, format!("// A word more.\nuse \"empty.mw\"\n{text}")).unwrap();
     let elsewhere: Vec<&str> = base.iter().map(|a| if *a == data { moved.as_str() } else { *a }).collect();
-    let more = ["--resume", "--mesh", "a=3", "--layout", "batch -> a", "--threads", "1"];
+    let more = ["--resume", "--mesh", "a=3", "--layout", "batch -> a", "--cores", "1"];
     let said = run(&[&elsewhere[..], &own[..4], &more].concat());
     assert_eq!(said.code, Some(0), "{}", said.err);
-    for part in ["mesh: a=3", "r=2", "layout: batch -> a", "threads: 1", "data: ", "has changed"] {
+    for part in ["mesh: a=3", "r=2", "layout: batch -> a", "cores: 1", "data: ", "has changed"] {
         assert!(said.err.contains(part), "{part}: {}", said.err);
     }
     // It was meant to be 30 steps long, and still is.

@@ -217,7 +217,7 @@ fn a_training_shows_its_first_steps() {
         &data,
         "--steps",
         "30",
-        "--no-run",
+        "--no-save",
         "--mesh",
         "r=2",
         "--layout",

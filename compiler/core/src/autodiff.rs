@@ -8,13 +8,14 @@ use crate::program::ParamDecl;
 use meshwright_ops::{Class, Graph, Id, Kind, Origin, Precision, Type};
 use meshwright_plan::Phase;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Appends the backward pass. Returns the gradient of `loss` for each of `params`, with the parameter's dims.
 pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
     let wanted: BTreeSet<Id> = params.iter().map(|p| p.id).collect();
-    let mut needs = vec![false; g.nodes.len()];
+    let mut needs = g.nodes.table(false);
     for id in g.ids() {
-        needs[id.0 as usize] = wanted.contains(&id) || g.node(id).inputs.iter().any(|i| needs[i.0 as usize]);
+        needs[id] = wanted.contains(&id) || g.node(id).inputs.iter().any(|i| needs[*i]);
     }
     let mut cotangents: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
     g.cursor = backward(g, loss, Class::Value);
@@ -29,20 +30,25 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
             found.insert(id, dy);
             continue;
         }
-        if !needs[id.0 as usize] {
+        if !needs[id] {
             continue;
         }
         let node = g.node(id).clone();
-        let need: Vec<bool> =
-            node.inputs.iter().map(|i| needs[i.0 as usize] && g.ty(*i).dtype.is_float()).collect();
+        let need: Vec<bool> = node.inputs.iter().map(|i| needs[*i] && g.ty(*i).dtype.is_float()).collect();
         if !need.contains(&true) || matches!(node.op.kind(), Kind::Input(_)) {
             continue;
         }
         let types: Vec<&Type> = node.inputs.iter().map(|i| g.ty(*i)).collect();
         g.cursor.full = node.origin.full || node.op.precision(&types, &node.ty) == Precision::Full;
+        let made = g.nodes.len() as u32;
         let parts = node.op.vjp(g, &node.inputs, id, dy, &need);
         for ((input, part), need) in node.inputs.iter().zip(parts).zip(need) {
             if let (Some(part), true) = (part, need) {
+                // Placed as the op's own values are, it is a cotangent of the operand.
+                if part.0 >= made {
+                    let name = cotangent_of(g, *input);
+                    g.nodes[part].origin.name = name;
+                }
                 cotangents.entry(*input).or_default().push(part);
             }
         }
@@ -64,15 +70,19 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
         .collect()
 }
 
+/// `d(b1.up)`: what the cotangent of a value is called.
+fn cotangent_of(g: &Graph, of: Id) -> Arc<str> {
+    format!("d({})", g.path(of)).into()
+}
+
 /// The origin of what belongs to the cotangent of a value: its path and place, so that the same rules apply to it.
 fn backward(g: &Graph, of: Id, class: Class) -> Origin {
     let o = &g.node(of).origin;
-    let name = if o.name.is_empty() { g.node(of).op.name() } else { &o.name };
     Origin {
         class,
         phase: Phase::Backward,
         path: o.path.clone(),
-        name: format!("d({name})").into(),
+        name: cotangent_of(g, of),
         span: o.span,
         full: false,
     }

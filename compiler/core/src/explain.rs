@@ -3,11 +3,12 @@
 
 use crate::compile::Compiled;
 use crate::partition::{Instr, Spmd};
+use crate::rows::Rows;
 use crate::schedule::LineOf;
-use meshwright_diag::Span;
-use meshwright_ops::{Class, Graph, Id, Kind};
-use meshwright_plan::{Phase, Plan, Step};
+use meshwright_ops::Id;
+use meshwright_plan::{Dim, Phase, Plan, Provenance, Step};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// A mesh axis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,11 +22,13 @@ pub struct AxisReport {
 /// A value as one device holds it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValueReport {
+    /// Its number in the partitioned step, by which collectives refer to it.
+    pub id: u32,
     /// Line of the model file; 0 where there is none.
     pub line: u32,
     /// Part of the step.
     pub phase: Phase,
-    /// Its name.
+    /// Its path.
     pub value: String,
     /// Its dims.
     pub dims: Vec<String>,
@@ -39,10 +42,12 @@ pub struct ValueReport {
     pub split_by: String,
 }
 
-/// A part of a bucket.
+/// What a collective moves of one value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PartReport {
-    /// The value.
+    /// The value at whose row it stands, by its number.
+    pub id: u32,
+    /// Path of the value.
     pub value: String,
     /// Its line.
     pub line: u32,
@@ -50,6 +55,8 @@ pub struct PartReport {
     pub bytes: usize,
     /// Why.
     pub because: String,
+    /// Line of the layout rule that brought it about, if one did.
+    pub rule: Option<u32>,
 }
 
 /// A collective of the Plan, in order.
@@ -63,18 +70,18 @@ pub struct CollectiveReport {
     pub bytes: usize,
     /// Part of the step.
     pub phase: Phase,
-    /// The value, or the values of a bucket joined by commas.
+    /// Path of the value, or those of a bucket joined by commas.
     pub value: String,
     /// Line of the first value.
     pub line: u32,
     /// Why; of a bucket the distinct reasons.
     pub because: String,
-    /// The values of a bucket.
+    /// The value, or the values of a bucket.
     pub parts: Vec<PartReport>,
     /// Position of the step that starts it, among the steps of the Plan.
     pub start: usize,
     /// Position of the step that waits for it; that of its start where it runs in one go.
-    pub join: usize,
+    pub wait: usize,
     /// Steps that compute while it is in flight.
     pub meanwhile: usize,
     /// The values of the first and the last of them.
@@ -112,11 +119,13 @@ pub struct Report {
 pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
     let (spmd, plan) = (&compiled.spmd, &compiled.plan);
     let s = &plan.summary;
+    let rows = Rows::of(spmd);
+    let collectives = collectives(spmd, &rows, plan);
     Report {
         mesh: plan.mesh.axes.iter().map(|a| AxisReport { axis: a.name.clone(), size: a.size }).collect(),
         devices: plan.mesh.devices(),
-        values: values(spmd, line_of),
-        collectives: collectives(plan),
+        values: values(spmd, &rows, &collectives, line_of),
+        collectives,
         per_device: DeviceReport {
             flops: s.flops,
             collective_bytes: s.collective_bytes,
@@ -128,30 +137,30 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
     }
 }
 
-/// Values that a user would look for: what has a name in the program (the value that bears it, not what it is made of),
-/// finished gradients, moments and next values of parameters.
-fn values(spmd: &Spmd, line_of: &LineOf) -> Vec<ValueReport> {
+/// Values that a user would look for: what has a path in the program (the value that bears it, not what it is made of),
+/// finished gradients, optimizer states and next values of parameters; and whatever else a collective moves.
+fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &LineOf) -> Vec<ValueReport> {
     let g = &spmd.step.graph;
+    let moved: BTreeSet<u32> = collectives.iter().flat_map(|c| &c.parts).map(|p| p.id).collect();
     let mut out = Vec::new();
     for instr in &spmd.instrs {
         if matches!(instr, Instr::Reshard { .. }) {
             continue;
         }
         let v = spmd.copy(instr.out());
-        let Some(name) = shown(g, v.value, spmd) else { continue };
+        let path = rows.path(v.value).or_else(|| moved.contains(&v.value.0).then(|| g.path(v.value)));
+        let Some(path) = path else { continue };
         let n = g.node(v.value);
-        let shape: Vec<usize> =
-            n.ty.dims
-                .iter()
-                .map(|d| meshwright_plan::largest_shard(g.dims.size(*d), v.placement.axes(*d), &spmd.mesh))
-                .collect();
+        let largest =
+            |d: &Dim| meshwright_plan::largest_shard(g.dims.size(*d), v.placement.axes(*d), &spmd.mesh);
         out.push(ValueReport {
-            line: line(line_of, n.origin.span),
+            id: v.value.0,
+            line: line_of(n.origin.span),
             phase: n.origin.phase,
-            value: name,
+            value: path.into(),
             dims: n.ty.dims.iter().map(|d| g.dims.name(*d).to_string()).collect(),
             bytes: spmd.bytes(instr.out()),
-            shape,
+            shape: n.ty.dims.iter().map(largest).collect(),
             dtype: n.ty.dtype.name().into(),
             split_by: v.placement.describe(&g.dims, &spmd.mesh),
         });
@@ -159,63 +168,24 @@ fn values(spmd: &Spmd, line_of: &LineOf) -> Vec<ValueReport> {
     out
 }
 
-fn line(line_of: &LineOf, span: Span) -> u32 {
-    line_of(span)
-}
-
-/// The name under which a value is shown, if it is. Of the values that one name was given to (a `let` is many ops), the last
-/// bears it; of an update, what the step keeps.
-pub(crate) fn shown(g: &Graph, id: Id, spmd: &Spmd) -> Option<String> {
-    let n = g.node(id);
-    if n.origin.name.is_empty() || matches!(n.op.kind(), Kind::Rematerializable) {
-        return None;
-    }
-    let named = match n.origin.phase {
-        _ if matches!(n.op.kind(), Kind::Input(_)) => true,
-        Phase::Forward => {
-            let same = |i: &Id| {
-                let o = &g.node(*i).origin;
-                // What a layer returns bears the caller's name too: the caller's value is the one to show.
-                let around = o.path.is_empty() || n.origin.path.starts_with(&*o.path);
-                around && (&o.name, o.phase) == (&n.origin.name, n.origin.phase)
-            };
-            let all: Vec<Id> = g.ids().filter(same).collect();
-            all.into_iter().rfind(|i| !part_of_sum(g, *i)) == Some(id)
-        }
-        Phase::Backward => n.origin.class == Class::Grad,
-        Phase::Update => {
-            let goal = spmd.step.outputs.iter().find(|goal| goal.id == id);
-            return goal.map(|goal| format!("new {}", goal.name));
-        }
-    };
-    named.then(|| n.origin.name.to_string())
-}
-
-/// Whether a value is the unfinished part of a sum that the partitioner took out of it: it is the operand of an earlier one.
-fn part_of_sum(g: &Graph, id: Id) -> bool {
-    matches!(g.node(id).op.kind(), Kind::Add)
-        && g.ids().take_while(|u| *u < id).any(|u| g.node(u).inputs.contains(&id))
-}
-
-fn collectives(plan: &Plan) -> Vec<CollectiveReport> {
+fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
+    let g = &spmd.step.graph;
     let mut out = Vec::new();
     for (start, step) in plan.steps.iter().enumerate() {
         let Some(c) = step.collective() else { continue };
-        let join = plan.end_of(start);
-        let between: Vec<&Step> = plan.steps[start..join].iter().filter(|s| s.computes()).collect();
-        let named = |s: &&Step| s.origin.last().map_or_else(String::new, |w| w.value.clone());
+        let wait = plan.end_of(start);
+        let between: Vec<&Step> = plan.steps[start..wait].iter().filter(|s| s.computes()).collect();
+        let named = |s: &&Step| s.origin.last().map_or_else(String::new, |w| w.path.clone());
         let sizes = step.collective_bytes(plan);
-        let parts: Vec<PartReport> = step
-            .origin
-            .iter()
-            .zip(&sizes)
-            .map(|(w, b)| PartReport {
-                value: w.value.clone(),
-                line: w.line,
-                bytes: *b,
-                because: w.because.clone(),
-            })
-            .collect();
+        let part = |(w, bytes): (&Provenance, &usize)| PartReport {
+            id: rows.row(g, Id(w.id)).0,
+            value: w.path.clone(),
+            line: w.line,
+            bytes: *bytes,
+            because: w.because.clone(),
+            rule: w.rule,
+        };
+        let parts: Vec<PartReport> = step.origin.iter().zip(&sizes).map(part).collect();
         let mut reasons: Vec<&str> = Vec::new();
         for p in &parts {
             if !reasons.contains(&p.because.as_str()) {
@@ -232,7 +202,7 @@ fn collectives(plan: &Plan) -> Vec<CollectiveReport> {
             because: reasons.join("; "),
             parts,
             start,
-            join,
+            wait,
             meanwhile: between.len(),
             over: between.first().map(named).zip(between.last().map(named)),
         });

@@ -14,6 +14,7 @@ pub mod precision;
 pub mod print;
 pub mod program;
 pub mod resolve;
+mod rows;
 pub mod schedule;
 pub mod specialize;
 pub mod step_graph;

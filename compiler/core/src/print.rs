@@ -47,7 +47,7 @@ fn attribute(g: &Graph, n: &Node) -> String {
             Init::Uniform { low, high } => format!(" = uniform({low}, {high})"),
         },
         Kind::Rename { from, to } => format!(" {} -> {}", g.dims.name(from), g.dims.name(to)),
-        Kind::Rematerializable => {
+        Kind::Rematerializable(_) => {
             let mut e = Expr::default();
             let made = n.op.scalar(&mut e, &[], &[], &n.ty, &g.dims).and_then(|r| e.nodes.get(r as usize));
             match made.map(|n| n.scalar) {
@@ -59,7 +59,7 @@ fn attribute(g: &Graph, n: &Node) -> String {
     }
 }
 
-/// An SPMD program: every version with its placement.
+/// An SPMD program: every copy with its placement, and for ops what was decided.
 pub fn spmd(s: &Spmd) -> String {
     let mut out = String::new();
     let g = &s.step.graph;
@@ -78,6 +78,10 @@ pub fn spmd(s: &Spmd) -> String {
             Instr::Reshard { cause, .. } if !cause.because.is_empty() => {
                 format!("  because {}", cause.because)
             }
+            Instr::Op { .. } => match s.decisions.get(&v.value).filter(|d| !d.loops.is_empty()) {
+                Some(d) => format!("  // {}", d.describe(&g.dims, &s.mesh)),
+                None => String::new(),
+            },
             _ => String::new(),
         };
         let _ = writeln!(out, "@{} = {what}: {} {place}{because}", instr.out().0, g.describe(v.value));
@@ -153,6 +157,11 @@ pub fn plan(p: &Plan) -> String {
         if !s.free.is_empty() {
             let free: Vec<String> = s.free.iter().map(|b| format!("b{}", b.0)).collect();
             let _ = write!(out, " free {}", free.join(" "));
+        }
+        let mut paths: Vec<&str> = s.origin.iter().map(|w| w.path.as_str()).collect();
+        paths.dedup();
+        if !paths.is_empty() {
+            let _ = write!(out, "  // {}", paths.join(", "));
         }
         let _ = writeln!(out);
     }

@@ -53,6 +53,13 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
             v.push(format!("{at}: is made twice"));
         }
     }
+    let mut leaves: BTreeMap<Id, Vec<&Placement>> = BTreeMap::new();
+    for instr in &spmd.instrs {
+        if let Instr::Input { out } = instr {
+            let leaf = spmd.copy(*out);
+            leaves.entry(leaf.value).or_default().push(&leaf.placement);
+        }
+    }
     for (goal, version) in spmd.step.outputs.iter().zip(&spmd.outputs) {
         let given = spmd.copy(*version);
         let p = &given.placement;
@@ -66,9 +73,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
             v.push(format!("`{}` is not whole", goal.name));
         }
         if let OutputKind::Next(of) = goal.kind {
-            let leaves = spmd.instrs.iter().filter(|i| matches!(i, Instr::Input { .. }));
-            let mut held = leaves.map(|i| spmd.copy(i.out())).filter(|l| l.value == of);
-            if held.any(|l| l.placement != *p) {
+            if leaves.get(&of).into_iter().flatten().any(|held| *held != p) {
                 v.push(format!("the next value of `{}` is not placed as it is", goal.name));
             }
         }
@@ -201,7 +206,7 @@ fn op(
     let mut want =
         Placement::split(loops.iter().filter(|(d, _)| node.ty.has(**d)).map(|(d, a)| (*d, a.clone())));
     want.partial = partial;
-    if matches!(node.op.kind(), Kind::Rematerializable) {
+    if matches!(node.op.kind(), Kind::Rematerializable(_)) {
         // What can be made anywhere can be made of any range.
         want.windows = version.placement.windows.clone();
     }
@@ -240,9 +245,9 @@ mod tests {
         type Break = fn(&mut StepGraph);
         assert_eq!(verify_graph(&step()), Vec::<String>::new());
         let broken: [(Break, &str); 4] = [
-            (|s| s.graph.nodes[1].inputs[0] = Id(1), "before it is defined"),
-            (|s| s.graph.nodes[1].ty.dtype = DType::F64, "gives"),
-            (|s| s.graph.nodes[0].ty.dtype = DType::Bool, "refuses its operands"),
+            (|s| s.graph.nodes[Id(1)].inputs[0] = Id(1), "before it is defined"),
+            (|s| s.graph.nodes[Id(1)].ty.dtype = DType::F64, "gives"),
+            (|s| s.graph.nodes[Id(0)].ty.dtype = DType::Bool, "refuses its operands"),
             (|s| s.outputs[0].id = Id(2), "is no value"),
         ];
         for (break_it, text) in broken {

@@ -47,7 +47,15 @@ pub struct Location {
 /// All source texts of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    files: Vec<(String, String)>,
+    files: Vec<Source>,
+}
+
+#[derive(Clone, Debug)]
+struct Source {
+    name: String,
+    text: String,
+    /// Where each line begins: what names the line of every value would else count newlines again for each.
+    lines: Vec<u32>,
 }
 
 impl Sources {
@@ -58,7 +66,10 @@ impl Sources {
 
     /// Adds a file and returns its number. `name` is what messages show.
     pub fn add(&mut self, name: impl Into<String>, text: impl Into<String>) -> FileId {
-        self.files.push((name.into(), text.into()));
+        let (name, text) = (name.into(), text.into());
+        let begins = text.match_indices('\n').map(|(i, _)| i as u32 + 1);
+        let lines = std::iter::once(0).chain(begins).collect();
+        self.files.push(Source { name, text, lines });
         FileId(u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX))
     }
 
@@ -74,12 +85,12 @@ impl Sources {
 
     /// Name of a file as messages show it.
     pub fn name(&self, file: FileId) -> &str {
-        self.files.get(file.0 as usize).map_or("<unknown>", |f| &f.0)
+        self.files.get(file.0 as usize).map_or("<unknown>", |f| &f.name)
     }
 
     /// Text of a file.
     pub fn text(&self, file: FileId) -> &str {
-        self.files.get(file.0 as usize).map_or("", |f| &f.1)
+        self.files.get(file.0 as usize).map_or("", |f| &f.text)
     }
 
     /// The text that a span covers; empty where the span does not fit.
@@ -94,17 +105,19 @@ impl Sources {
         while !text.is_char_boundary(at) {
             at -= 1;
         }
-        let before = &text[..at];
-        let line_start = before.rfind('\n').map_or(0, |i| i + 1);
-        Location {
-            file: self.name(span.file).to_string(),
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
-        }
+        let line = self.line_at(span.file, at);
+        let begin = self.files.get(span.file.0 as usize).map_or(0, |f| f.lines[line - 1] as usize);
+        let column = text[begin..at].chars().count() + 1;
+        Location { file: self.name(span.file).to_string(), line, column }
+    }
+
+    /// The number of the line that a byte of a file is on, from 1.
+    fn line_at(&self, file: FileId, at: usize) -> usize {
+        self.files.get(file.0 as usize).map_or(1, |f| f.lines.partition_point(|b| *b as usize <= at))
     }
 
     /// Line number, from 1, of the start of a span.
     pub fn line(&self, span: Span) -> usize {
-        self.locate(span).line
+        self.line_at(span.file, (span.start as usize).min(self.text(span.file).len()))
     }
 }

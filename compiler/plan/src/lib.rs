@@ -3,6 +3,7 @@
 //! **Invariant:** a [`Plan`] is plain data: serializable, hashable, the same for every rank but for its coordinates,
 //! and byte-identical for the same input. Nothing here does I/O, reads a clock, or names a backend.
 
+mod arena;
 mod collective;
 mod dim;
 mod dtype;
@@ -12,12 +13,14 @@ mod monoid;
 mod placement;
 mod plan;
 mod prim;
+mod provenance;
 pub mod random;
 mod shard;
 mod spec;
 mod step;
 mod window;
 
+pub use arena::{ArenaId, IdVec};
 pub use collective::{Collective, CollectiveKind};
 pub use dim::{Dim, Dims};
 pub use dtype::DType;
@@ -26,10 +29,10 @@ pub use mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use monoid::Monoid;
 pub use placement::Placement;
 pub use plan::{
-    BufId, Buffer, Extent, Init, InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Provenance,
-    Summary,
+    BufId, Buffer, Extent, Init, InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Summary,
 };
 pub use prim::{Part, Prim};
+pub use provenance::Provenance;
 pub use shard::{largest_shard, piece, shard};
 pub use spec::{Bf16, Donation, Operands, Spec, Work};
 pub use step::{Arity, Operand, Phase, Step};

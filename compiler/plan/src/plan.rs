@@ -134,17 +134,6 @@ pub struct OutputDecl {
     pub dims: Vec<Dim>,
 }
 
-/// Why a step is there.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Provenance {
-    /// The value it computes, as a user would call it.
-    pub value: String,
-    /// Line of the model file, from 1; 0 where there is none.
-    pub line: u32,
-    /// For collectives, the reason in words: "`hidden1` is summed".
-    pub because: String,
-}
-
 /// Sizes of what the Plan does and holds on one device (the one with the largest shards), per step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {

@@ -7,6 +7,7 @@ mod expr;
 mod grammar;
 mod items;
 mod keywords;
+mod mend;
 mod statements;
 
 use meshwright_diag::{Diagnostic, FileId, Outcome, Span, codes, has_errors};
@@ -17,6 +18,7 @@ use self::expr::Builder;
 use self::grammar::{Grammar, Rule};
 use crate::MAX_ERRORS;
 use crate::ast::ModelFile;
+use crate::division;
 use crate::report;
 use crate::scan::{Language, Scan, TokenKind, scan};
 
@@ -27,6 +29,7 @@ pub fn parse_model(file: FileId, text: &str) -> Outcome<ModelFile> {
     let Some(scanned) = scan(file, text, Language::Model, &mut diagnostics) else {
         return (None, diagnostics);
     };
+    division::check(file, text, &scanned, &mut diagnostics);
     let mut parser = Parser { file, text, scan: scanned, meant: Vec::new(), at: 0, diagnostics };
     parser.mend_keywords();
     let tree = parser.file();

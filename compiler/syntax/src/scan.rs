@@ -86,9 +86,6 @@ pub(crate) fn scan(
     s.run();
     let out = s.out;
     nesting(file, &out, diagnostics)?;
-    if language == Language::Model {
-        crate::division::check(file, text, &out, diagnostics);
-    }
     Some(out)
 }
 

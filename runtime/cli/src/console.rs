@@ -1,7 +1,6 @@
 //! Standard output and standard error: who is spoken to, in which format, in color or not.
 
 use crate::args::{ColorChoice, Format};
-use crate::launch::end_all;
 use crate::panics::please_report;
 use crate::stop::{self, Stop};
 use meshwright_diag::{Diagnostic, Severity, Sources, codes, render};
@@ -94,7 +93,7 @@ impl Console {
         }
         self.processes.abort("it failed");
         std::thread::sleep(LAST_WORDS);
-        end_all(code);
+        stop::end_all(code);
     }
 
     /// Whether reports are JSON.

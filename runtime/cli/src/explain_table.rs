@@ -1,9 +1,11 @@
 //! The report of `explain` as a table: each value with its placement, each collective at the value it belongs to.
 
+use crate::repeats::{Entry, Line, folded};
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, flops, thousands};
 use meshwright_core::explain::{CollectiveReport, PartReport, Report, ValueReport};
 use meshwright_plan::Phase;
+use std::collections::BTreeSet;
 
 /// The table with the totals per step and device.
 pub(crate) fn render(report: &Report) -> String {
@@ -21,7 +23,7 @@ pub(crate) fn render(report: &Report) -> String {
     {
         phase_rows(report, phase, title, &widths, &mut t);
     }
-    format!("mesh  {mesh}\n\n{}{}\n{}{}", t.render(), legend(report), flights(report), totals(report))
+    format!("mesh  {mesh}\n\n{}{}\n{}{}", t.render(), legend(report), overlap(report), totals(report))
 }
 
 /// What `+sum(r)` means, where it occurs.
@@ -32,7 +34,7 @@ fn legend(report: &Report) -> String {
         Some((monoid, axes))
     });
     partial.map_or(String::new(), |(monoid, axes)| {
-        format!("\n  +{monoid}({axes}): each device holds its part of a {monoid} over {axes} that is still to be taken\n")
+        format!("\n  +{monoid}({axes}): partial {monoid}, not yet all-reduced over {axes}\n")
     })
 }
 
@@ -76,46 +78,37 @@ fn phase_rows(report: &Report, phase: Phase, title: &str, widths: &Widths, t: &m
             moved.extend(whole.parts.iter().map(|part| Moved { whole, part, bucket }));
         }
     }
-    let values: Vec<&ValueReport> = report.values.iter().filter(|v| v.phase == phase).collect();
-    if values.is_empty() && moved.is_empty() {
+    let mut values: Vec<&ValueReport> = report.values.iter().filter(|v| v.phase == phase).collect();
+    // What another part of the step made and this one moves: a parameter that is gathered again, a loss in a bucket.
+    for m in &moved {
+        if !values.iter().any(|v| v.id == m.part.id) {
+            values.extend(report.values.iter().find(|v| v.id == m.part.id));
+        }
+    }
+    if values.is_empty() {
         return;
     }
     t.text(format!("  {title}"));
-    let mut rows: Vec<Vec<Moved>> = values.iter().map(|_| Vec::new()).collect();
-    let mut unnamed = Vec::new();
-    for m in moved {
-        match row_of(&m, &values) {
-            Some(i) => rows[i].push(m),
-            None => unnamed.push(m),
-        }
-    }
-    for (v, mine) in values.iter().zip(rows) {
+    let mut seen = BTreeSet::new();
+    let mut entries = Vec::new();
+    for v in values {
         let line = if v.line == 0 { String::new() } else { v.line.to_string() };
         let held = format!("{:<2$}  {:>3$}", shape(v), bytes(v.bytes as u64), widths.shape, widths.bytes);
         let cells = vec![line, v.value.clone(), format!("[{}]", v.dims.join(" ")), held, v.split_by.clone()];
-        let mut mine = mine.iter();
-        let first = mine.next().map_or_else(|| vec!["-".into()], collective);
-        t.row([cells, first].concat());
-        for m in mine {
-            t.row([vec![String::new(); 5], collective(m)].concat());
+        // An input that is read in two placements has two rows.
+        let first_row = seen.insert(v.id);
+        let mut mine = moved.iter().filter(|m| first_row && m.part.id == v.id);
+        let first = mine.next().map_or_else(|| vec!["-".into(), String::new(), String::new()], collective);
+        let mut rows = vec![[cells, first].concat()];
+        rows.extend(mine.map(|m| [vec![String::new(); 5], collective(m)].concat()));
+        entries.push(Entry { path: v.value.clone(), rows });
+    }
+    for line in folded(entries) {
+        match line {
+            Line::Row(cells) => t.row(cells),
+            Line::Same { first, last, of } => t.text(format!("        {first} to {last}: as {of}")),
         }
     }
-    // Collectives inside of an expression, whose value has no name of its own.
-    for m in unnamed {
-        let line = if m.part.line == 0 { String::new() } else { m.part.line.to_string() };
-        let name = if m.part.value.is_empty() { "(unnamed)".into() } else { m.part.value.clone() };
-        let blank = String::new();
-        t.row([vec![line, name, blank.clone(), blank.clone(), blank], collective(&m)].concat());
-    }
-}
-
-/// The value that a collective belongs to: of its name and line, or else the last of its name. What is gathered at the end of
-/// an update is the new value.
-fn row_of(m: &Moved, values: &[&ValueReport]) -> Option<usize> {
-    let updated = m.part.value.strip_prefix("update of ").map(|p| format!("new {p}"));
-    let named = |v: &&ValueReport| v.value == m.part.value || updated.as_ref() == Some(&v.value);
-    let exact = values.iter().rposition(|v| named(v) && v.line == m.part.line);
-    exact.or_else(|| values.iter().rposition(named))
 }
 
 fn collective(m: &Moved) -> Vec<String> {
@@ -126,15 +119,16 @@ fn collective(m: &Moved) -> Vec<String> {
     vec![what, thousands(m.part.bytes as u64), because]
 }
 
-/// Where each collective starts and is joined, and what is computed meanwhile; empty without collectives.
-fn flights(report: &Report) -> String {
+/// At which steps of the Plan collectives that overlap with others start and are waited for, and what is computed in between;
+/// empty without collectives.
+fn overlap(report: &Report) -> String {
     if report.collectives.is_empty() {
         return String::new();
     }
     let left = Align::Left;
     let mut t = Table::new(&[Align::Right, Align::Right, left, left, left]);
-    t.row(["start", "join", "collective", "of", "meanwhile"]);
-    let mut buckets = 0;
+    t.row(["start", "wait", "collective", "of", "compute in between"]);
+    let (mut buckets, mut at_once) = (0, 0);
     for c in &report.collectives {
         let what = format!("{} {}", dashed(&c.op), c.axes.join(","));
         let first = c.parts.first().map_or("", |p| p.value.as_str());
@@ -150,12 +144,22 @@ fn flights(report: &Report) -> String {
         let meanwhile = match &c.over {
             Some((one, other)) if one == other => format!("{steps}: `{one}`"),
             Some((first, last)) => format!("{steps}, `{first}` to `{last}`"),
-            None if c.start == c.join => "-".into(),
             None => "other collectives".into(),
         };
-        t.row([c.start.to_string(), c.join.to_string(), what, of, meanwhile]);
+        if c.start == c.wait {
+            at_once += 1;
+            continue;
+        }
+        t.row([c.start.to_string(), c.wait.to_string(), what, of, meanwhile]);
     }
-    format!("steps of the plan at which collectives start and are joined\n{}\n", t.render())
+    let all = report.collectives.len();
+    let rest = match at_once {
+        0 => String::new(),
+        n if n == all => "  none: each collective is waited for where it starts\n".into(),
+        n => format!("  and {} waited for where started\n", counted(n as u64, "collective")),
+    };
+    let rows = if at_once == all { String::new() } else { t.render() };
+    format!("overlap: the steps of the plan at which collectives start and are waited for\n{rows}{rest}\n")
 }
 
 fn totals(report: &Report) -> String {
@@ -193,6 +197,7 @@ mod tests {
     use meshwright_core::explain::{AxisReport, DeviceReport};
 
     fn value(
+        id: u32,
         phase: Phase,
         line: u32,
         value: &str,
@@ -201,6 +206,7 @@ mod tests {
         split_by: &str,
     ) -> ValueReport {
         ValueReport {
+            id,
             line,
             phase,
             value: value.into(),
@@ -212,8 +218,8 @@ mod tests {
         }
     }
 
-    fn part(value: &str, bytes: usize, because: &str) -> PartReport {
-        PartReport { value: value.into(), line: 20, bytes, because: because.into() }
+    fn part(id: u32, value: &str, bytes: usize, because: &str) -> PartReport {
+        PartReport { id, value: value.into(), line: 20, bytes, because: because.into(), rule: None }
     }
 
     fn of(op: &str, axis: &str, phase: Phase, parts: Vec<PartReport>) -> CollectiveReport {
@@ -227,7 +233,7 @@ mod tests {
             because: String::new(),
             parts,
             start: 3,
-            join: 3,
+            wait: 3,
             meanwhile: 0,
             over: None,
         }
@@ -237,39 +243,41 @@ mod tests {
     fn collectives_stand_at_their_values_and_totals_at_the_end() {
         let flying = CollectiveReport {
             start: 7,
-            join: 12,
+            wait: 12,
             meanwhile: 4,
-            over: Some(("h".into(), "dw(h.w)".into())),
-            ..of("all_reduce", "c", Phase::Forward, vec![part("", 8, "`x` is summed")])
+            over: Some(("b2.h".into(), "d(h.w)".into())),
+            ..of("all_reduce", "c", Phase::Forward, vec![part(3, "b2.h", 8, "`x` is summed")])
         };
         let report = Report {
             mesh: vec![AxisReport { axis: "r".into(), size: 2 }, AxisReport { axis: "c".into(), size: 2 }],
             devices: 4,
             values: vec![
-                value(Phase::Forward, 19, "x", &["batch", "rows"], &[50, 28], "batch:r"),
-                value(Phase::Forward, 20, "h", &["batch", "hidden"], &[50, 512], "batch:r hidden:c"),
-                value(Phase::Forward, 22, "h", &["batch", "hidden"], &[50, 512], "batch:r hidden:c"),
-                value(Phase::Forward, 21, "xent", &[], &[], "-"),
-                value(Phase::Backward, 20, "dw(h.w)", &["rows", "hidden"], &[28, 512], "hidden:c +sum(r)"),
-                value(Phase::Update, 20, "new h.w", &["rows", "hidden"], &[28, 512], "hidden:c"),
+                value(1, Phase::Forward, 19, "x", &["batch", "rows"], &[50, 28], "batch:r"),
+                value(2, Phase::Forward, 20, "b1.h", &["batch", "hidden"], &[50, 512], "batch:r hidden:c"),
+                value(3, Phase::Forward, 20, "b2.h", &["batch", "hidden"], &[50, 512], "batch:r hidden:c"),
+                value(4, Phase::Forward, 21, "xent", &[], &[], "+sum(r)"),
+                value(5, Phase::Backward, 20, "d(h.w)", &["rows", "hidden"], &[28, 512], "hidden:c +sum(r)"),
+                value(6, Phase::Backward, 20, "d(h.b)", &["hidden"], &[512], "hidden:c +sum(r)"),
+                value(7, Phase::Update, 20, "new h.w", &["rows", "hidden"], &[28, 512], "hidden:c"),
             ],
             collectives: vec![
-                of("all_reduce", "c", Phase::Forward, vec![part("h", 102_400, "`rows` is summed")]),
+                of("all_reduce", "c", Phase::Forward, vec![part(2, "b1.h", 102_400, "`rows` is summed")]),
                 flying,
                 of(
                     "all_reduce",
                     "r",
                     Phase::Backward,
                     vec![
-                        part("dw(h.w)", 57_344, "`batch` is summed"),
-                        part("dw(h.b)", 2048, "`batch` is summed"),
+                        part(5, "d(h.w)", 57_344, "`batch` is summed"),
+                        part(6, "d(h.b)", 2048, "`batch` is summed"),
+                        part(4, "xent", 4, "`batch` is summed"),
                     ],
                 ),
                 of(
                     "all_gather",
                     "c",
                     Phase::Update,
-                    vec![part("update of h.w", 57_344, "`hidden` is stored whole")],
+                    vec![part(7, "new h.w", 57_344, "`hidden` is stored whole")],
                 ),
             ],
             per_device: DeviceReport {
@@ -287,24 +295,22 @@ mesh  r=2 x c=2 = 4 devices
   line  value                      on each device    split by          collective               bytes/device
   forward
     19  x          [batch rows]    50x28   5.47 KiB  batch:r           -
-    20  h          [batch hidden]  50x512   100 KiB  batch:r hidden:c  all-reduce c                  102,400  because `rows` is summed
-    22  h          [batch hidden]  50x512   100 KiB  batch:r hidden:c  -
-    21  xent       []              scalar       4 B  -                 -
-    20  (unnamed)                                                      all-reduce c                        8  because `x` is summed
+    20  b1.h       [batch hidden]  50x512   100 KiB  batch:r hidden:c  all-reduce c                  102,400  because `rows` is summed
+    20  b2.h       [batch hidden]  50x512   100 KiB  batch:r hidden:c  all-reduce c                        8  because `x` is summed
+    21  xent       []              scalar       4 B  +sum(r)           -
   backward
-    20  dw(h.w)    [rows hidden]   28x512  56.0 KiB  hidden:c +sum(r)  all-reduce r, bucket 1         57,344  because `batch` is summed
-    20  dw(h.b)                                                        all-reduce r, bucket 1          2,048  because `batch` is summed
+    20  d(h.w)     [rows hidden]   28x512  56.0 KiB  hidden:c +sum(r)  all-reduce r, bucket 1         57,344  because `batch` is summed
+    20  d(h.b)     [hidden]        512     2.00 KiB  hidden:c +sum(r)  all-reduce r, bucket 1          2,048  because `batch` is summed
+    21  xent       []              scalar       4 B  +sum(r)           all-reduce r, bucket 1              4  because `batch` is summed
   update
     20  new h.w    [rows hidden]   28x512  56.0 KiB  hidden:c          all-gather c                   57,344  because `hidden` is stored whole
 
-  +sum(r): each device holds its part of a sum over r that is still to be taken
+  +sum(r): partial sum, not yet all-reduced over r
 
-steps of the plan at which collectives start and are joined
-  start  join  collective    of              meanwhile
-      3     3  all-reduce c  h               -
-      7    12  all-reduce c  (unnamed)       4 steps, `h` to `dw(h.w)`
-      3     3  all-reduce r  bucket 1        -
-      3     3  all-gather c  update of h.w   -
+overlap: the steps of the plan at which collectives start and are waited for
+  start  wait  collective    of              compute in between
+      7    12  all-reduce c  b2.h            4 steps, `b2.h` to `d(h.w)`
+  and 3 collectives waited for where started
 
 per step and device
   compute      324 MFLOP

@@ -11,7 +11,7 @@ use meshwright_comm::gpu::load::Paths;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{DeviceCollectives, DeviceKind, Processes};
 use meshwright_plan::Mesh;
-use meshwright_train::{Asked, Devices, Failure, Project, settled};
+use meshwright_train::{Asked, Devices, Failure, Project, agree_on_result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
             let message =
                 format!("`--devices-per-process {each}`: no launcher has started several processes");
             let found = Diagnostic::error(codes::E0525, message)
-                .help("leave it out: all devices of the mesh are in this process, by themselves")
+                .help("leave it out: all devices of the mesh are then in this process")
                 .help("or start processes: `mpirun -n N meshwright ...`");
             return Err(console.failed(found.into(), &Sources::new()));
         }
@@ -188,7 +188,9 @@ pub(crate) fn end(
 ) -> Result<meshwright_comm::mpi::MpiTransport, Failure> {
     use meshwright_comm::{Transport, mpi};
     use meshwright_exec::ExecError;
-    let options = mpi::MpiOptions { timeouts, deterministic, ..mpi::MpiOptions::default() };
+    let launched_as = launched.map_or(0, |l| l.rank);
+    let options =
+        mpi::MpiOptions { timeouts, deterministic, launched_as, ..mpi::MpiOptions::new(std::process::exit) };
     let end = mpi::init(options).map_err(|e| {
         let message = format!("{} does not start: {e}", mpi::library());
         // Others may have started: each rank says this itself.
@@ -196,7 +198,7 @@ pub(crate) fn end(
     })?;
     if let Some(l) = launched.filter(|l| l.size != end.size()) {
         let message = format!(
-            "this is one of {} processes (`{}`), and {} knows of {}: they cannot reach each other",
+            "this is one of {} processes (`{}`), but {} reports {}: they cannot communicate",
             l.size,
             l.by,
             mpi::library(),
@@ -208,14 +210,6 @@ pub(crate) fn end(
     }
     signals::watched(end.watch(), console);
     Ok(end)
-}
-
-/// Ends this process, and what is left of the job, after a failure that the others need not know of.
-pub(crate) fn end_all(code: u8) {
-    #[cfg(feature = "mpi")]
-    meshwright_comm::mpi::fatal(i32::from(code));
-    #[cfg(not(feature = "mpi"))]
-    std::process::exit(i32::from(code));
 }
 
 #[cfg(not(feature = "mpi"))]
@@ -234,13 +228,13 @@ pub(crate) fn without_mpi(launched: Option<&Launched>) -> Failure {
     let (message, or) = match launched {
         Some(l) => (
             format!(
-                "this is one of {} processes (`{}`), and this binary was built without MPI: they cannot reach each other",
+                "this is one of {} processes (`{}`), but this binary was built without MPI: they cannot communicate",
                 l.size, l.by
             ),
             "devices that are threads need no launcher: start it once, without `mpirun` or `srun`",
         ),
         None => (
-            "`--transport mpi`: this binary was built without MPI".to_string(),
+            "`--transport mpi`, but this binary was built without MPI".to_string(),
             "or leave `--transport mpi` out: the devices are then threads of this process",
         ),
     };
@@ -255,14 +249,12 @@ pub(crate) fn fits(project: &Project, console: &mut Console, sources: &Sources) 
     let Some(ranks) = processes.devices().filter(|n| *n != mesh.devices()) else { return Ok(()) };
     let example = project.example_dim().map_or("batch", |d| d.1);
     let failure = Err(misfit(mesh, processes.count(), ranks, example).into());
-    settled(&processes, "the mesh", failure).map_err(|f| console.failed(f, sources))
+    agree_on_result(&processes, "the mesh", failure).map_err(|f| console.failed(f, sources))
 }
 
 /// How a model without a mesh comes onto so many devices.
 pub(crate) fn split(devices: usize, example: &str) -> String {
-    format!(
-        "say how the model is split: `--mesh data={devices} --layout '{example} -> data'`, or a layout that ships"
-    )
+    format!("split the model: `--mesh data={devices} --layout '{example} -> data'`, or a layout that ships")
 }
 
 /// `ranks` are the devices of all `processes`.

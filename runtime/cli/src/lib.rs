@@ -1,7 +1,7 @@
 //! The command line as a library: [`main`] with the arguments gives the exit code.
 //!
 //! **Invariant:** this is the only place that prints, reads the environment, and decides exit codes: 0 for success, 1 for
-//! anything diagnosed, 2 for a usage error, 101 for a mistake of Meshwright itself, 130 for a run that Ctrl-C ended.
+//! reported errors, 2 for a usage error, 101 for a bug in Meshwright, 130 for a run that Ctrl-C ended.
 //! Reports go to standard output; diagnostics, notes and progress to standard error. Of several processes of one run the
 //! first speaks for all; another says what only it knows, after `[rank N]`.
 
@@ -12,15 +12,16 @@ mod explain_table;
 mod json;
 mod launch;
 mod panics;
-mod pick;
 mod progress;
+mod repeats;
 mod replace;
 mod signals;
 mod stop;
 mod table;
 mod text;
+mod value_parsers;
 
-use args::{Cli, Command};
+use args::{Cli, Command, renamed};
 use clap::Parser;
 use console::Console;
 use std::ffi::OsString;
@@ -29,9 +30,11 @@ use stop::Stop;
 
 /// Runs the command line `args`, of which the first is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
+            let error = renamed(&error, &args).unwrap_or(error);
             // All processes of a run have met with it. One that ended at once might have the first killed before it speaks.
             if launch::launched(|name| std::env::var(name).ok()).is_some_and(|l| !l.speaks()) {
                 std::thread::sleep(std::time::Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! Panics are mistakes of Meshwright: they are said to be, and end with exit code 101.
+//! Panics are bugs of Meshwright: they are reported as internal errors, with exit code 101.
 
 use crate::stop::Stop;
 use std::io::{Write, stderr};
@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 /// What follows the message of any internal error.
 pub(crate) fn please_report() -> String {
     format!(
-        "this is a mistake in meshwright {} ({} {}), not in your files\n  please report it with the command line, the model and the layout",
+        "this is a bug in Meshwright {} ({} {}), not in your files\n  please report it with the command line, the model and the layout",
         env!("CARGO_PKG_VERSION"),
         std::env::consts::OS,
         std::env::consts::ARCH

@@ -4,11 +4,11 @@ use std::io;
 
 /// Exit code of success.
 pub(crate) const SUCCESS: u8 = 0;
-/// Exit code of anything diagnosed.
+/// Exit code of a reported error.
 pub(crate) const DIAGNOSED: u8 = 1;
 /// Exit code of a command line that makes no sense.
 pub(crate) const USAGE: u8 = 2;
-/// Exit code of a mistake of Meshwright itself.
+/// Exit code of a bug in Meshwright.
 pub(crate) const INTERNAL: u8 = 101;
 /// Exit code of a run that Ctrl-C ended.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -32,4 +32,11 @@ impl From<io::Error> for Stop {
     fn from(e: io::Error) -> Self {
         Stop::Output(e)
     }
+}
+
+/// Ends this process, and what is left of the job, after a failure that the others need not know of.
+pub(crate) fn end_all(code: u8) -> ! {
+    #[cfg(feature = "mpi")]
+    meshwright_comm::mpi::abort_job(i32::from(code));
+    std::process::exit(i32::from(code))
 }

@@ -57,9 +57,9 @@ impl Builder {
         let reads: Vec<Operand> = reads.iter().map(|o| (*o).clone()).collect();
         let aliases = reads.first().filter(|_| in_place).map(|o| (o.buf, out.buf)).into_iter().collect();
         let step = Step::new(prim, reads, vec![out.clone()]);
-        let value = step.name().into();
+        let path = step.name().into();
         self.0.steps.push(Step {
-            origin: vec![Provenance { value, line: 1, because: String::new() }],
+            origin: vec![Provenance { path, line: 1, ..Provenance::default() }],
             aliases,
             free: free.iter().map(|o| o.buf).collect(),
             ..step

@@ -1,10 +1,10 @@
 //! Timing of whole training steps with data in memory.
 
+use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::devices::{Devices, Loaded, compiled, load, start};
 use crate::failure::Failure;
-use crate::opening::common;
 use crate::project::Project;
-use crate::together::{guarded, same, settled};
+use crate::session::common;
 use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
@@ -22,7 +22,7 @@ pub struct BenchOptions {
     /// Steps before them.
     pub warmup: usize,
     /// Cores to use.
-    pub threads: Option<usize>,
+    pub cores: Option<usize>,
     /// Seed of values and data.
     pub seed: u64,
     /// The devices.
@@ -63,7 +63,7 @@ pub fn bench(
     options: &BenchOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<BenchResult, Failure> {
-    guarded(&options.devices.processes, timed(project, sources, options, progress))
+    abort_on_error(&options.devices.processes, timed(project, sources, options, progress))
 }
 
 fn timed(
@@ -73,9 +73,9 @@ fn timed(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<BenchResult, Failure> {
     let processes = &*options.devices.processes;
-    let (cluster, program) = settled(processes, "the program", loaded(project, sources, options))?;
+    let (cluster, program) = agree_on_result(processes, "the program", loaded(project, sources, options))?;
     let asked = common(&program.plan);
-    same(processes, &asked)?;
+    check_same_configuration(processes, &asked)?;
     let plan = &program.plan;
     let ranges: Vec<Option<usize>> = plan.inputs.iter().map(|i| i.range.map(|r| plan.dims.size(r))).collect();
     let names: Vec<String> = plan.inputs.iter().map(|i| i.name.clone()).collect();
@@ -167,7 +167,7 @@ fn loaded(
         .into());
     };
     let plan = compiled(project, &step, sources)?.plan;
-    let mut cluster = start(project, options.threads, &options.devices)?;
+    let mut cluster = start(project, options.cores, &options.devices)?;
     let program = load(&mut cluster, plan)?;
     cluster.init_state(program.id, options.seed)?;
     Ok((cluster, program))

@@ -2,7 +2,7 @@
 
 use crate::catalog::{LAYOUTS, MODELS, find};
 use crate::files::Files;
-use meshwright_core::compile::Stage;
+use meshwright_core::compile::Observer;
 use meshwright_core::evaluation::Evaluation;
 use meshwright_core::resolve::resolve;
 use meshwright_core::{
@@ -28,14 +28,14 @@ pub struct ProjectOptions {
     pub dims: Vec<(String, usize)>,
     /// `--set name=value`.
     pub sets: Vec<(String, f64)>,
-    /// The `size` preset.
-    pub size: Option<String>,
+    /// The name of a `size NAME { … }` block of the model, whose values are taken.
+    pub preset: Option<String>,
     /// Arithmetic type, where it is not the model's own.
     pub precision: Option<DType>,
     /// Whether collectives run in one go, not while later steps compute.
     pub no_overlap: bool,
-    /// The number of devices there are, where it is fixed.
-    pub devices: Option<usize>,
+    /// The number of devices that the mesh must have.
+    pub expect_devices: Option<usize>,
     /// Texts to take for the files of these paths, in place of reading them.
     pub texts: BTreeMap<String, String>,
 }
@@ -149,7 +149,7 @@ impl Project {
         &self,
         step: &StepGraph,
         sources: &Sources,
-        observe: &mut dyn FnMut(usize, &Stage),
+        observe: &mut Observer<'_>,
     ) -> (Option<Compiled>, Vec<Diagnostic>) {
         compile_with(step, &self.layout, &|span| line_of(sources, span), self.compiling, observe)
     }
@@ -175,7 +175,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
     let settings = Settings {
         dims: options.dims.clone(),
         consts: options.sets.clone(),
-        size: options.size.clone(),
+        size: options.preset.clone(),
         float: options.precision,
     };
     let mut uses = Files::new(&name, id, file.as_ref());
@@ -195,7 +195,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
     let (layout, found) = layout(&rules, mesh.as_ref(), &program, shared);
     out.extend(found);
     let layout = layout?;
-    if let Some(d) = options.devices.and_then(|n| check_devices(&layout.mesh, n)) {
+    if let Some(d) = options.expect_devices.and_then(|n| check_devices(&layout.mesh, n)) {
         out.push(d);
         return None;
     }
@@ -292,7 +292,7 @@ fn no_layout(text: &str) -> Diagnostic {
     let shipped: Vec<&str> = LAYOUTS.iter().map(|s| s.name).collect();
     let d = Diagnostic::error(
         codes::E0515,
-        format!("`{text}` is no layout: no file, no shipped layout, and no rules"),
+        format!("`{text}` is not a layout: neither a file, nor a layout that ships, nor rules"),
     );
     let d = match nearest(text, shipped.iter().copied()) {
         Some(c) => d.help(format!("did you mean the shipped layout `{c}`?")),

@@ -82,7 +82,7 @@ impl RunDir {
     /// E0510 where it holds no run or another process is at work in it, E0511 where it cannot be used.
     pub fn resume(path: &Path) -> Checked<RunDir> {
         if !path.join(SETTINGS).is_file() {
-            let message = format!("`{}` holds no run to resume: there is no `{SETTINGS}`", path.display());
+            let message = format!("`{}` has no run to resume: there is no `{SETTINGS}`", path.display());
             return Err(Box::new(
                 Diagnostic::error(codes::E0510, message).help("start it without `--resume`"),
             ));
@@ -256,7 +256,7 @@ fn cut_back(text: &[u8], steps: u64, epochs: u32) -> Result<Vec<u8>, String> {
     for (n, line) in text.split_inclusive(|b| *b == b'\n').enumerate() {
         let Some(json) = line.strip_suffix(b"\n") else { break };
         let event: Line =
-            serde_json::from_slice(json).map_err(|_| format!("line {} is no event of a run", n + 1))?;
+            serde_json::from_slice(json).map_err(|_| format!("line {} is not an event of a run", n + 1))?;
         let keep = match event.event.as_str() {
             "step" => event.step.is_some_and(|s| s <= steps),
             "epoch" => event.epoch.is_some_and(|e| e <= epochs),

@@ -2,7 +2,7 @@
 
 use crate::data::Dataset;
 use crate::project::Project;
-use crate::trainer::TrainOptions;
+use crate::training::TrainOptions;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,8 +24,9 @@ pub(crate) struct RunSettings {
     pub(crate) mesh: String,
     /// The layout's rules.
     pub(crate) layout: Vec<String>,
-    /// Cores, where `--threads` gave them.
-    pub(crate) threads: Option<usize>,
+    /// Cores, where `--cores` gave them.
+    #[serde(alias = "threads")]
+    pub(crate) cores: Option<usize>,
     /// How devices communicate: `threads`, `mpi`.
     #[serde(default)]
     pub(crate) transport: String,
@@ -41,8 +42,9 @@ pub(crate) struct RunSettings {
     pub(crate) steps: Option<u64>,
     /// Whether each epoch ends with an evaluation.
     pub(crate) eval: bool,
-    /// `--size`.
-    pub(crate) size: Option<String>,
+    /// `--preset`.
+    #[serde(alias = "size")]
+    pub(crate) preset: Option<String>,
     /// `--data`.
     pub(crate) data: Option<String>,
     /// Examples to train on.
@@ -53,7 +55,7 @@ pub(crate) struct RunSettings {
     pub(crate) set: BTreeMap<String, f64>,
     /// All dims.
     pub(crate) dims: BTreeMap<String, usize>,
-    /// All consts, `--size` and `--set` applied.
+    /// All consts, `--preset` and `--set` applied.
     pub(crate) consts: BTreeMap<String, f64>,
 }
 
@@ -74,14 +76,14 @@ impl RunSettings {
             precision: program.float.name().into(),
             mesh: project.layout.mesh.describe(),
             layout: project.layout.rules.iter().map(|r| r.text.clone()).collect(),
-            threads: options.threads,
+            cores: options.cores,
             transport: options.devices.asked.transport.clone(),
             deterministic: options.devices.asked.deterministic,
             timeout: options.devices.asked.timeout,
             epochs: options.epochs,
             steps: options.steps,
             eval: options.eval,
-            size: project.settings().size.clone(),
+            preset: project.settings().size.clone(),
             data: options.data.clone(),
             examples: set.records(),
             fingerprint: set.fingerprint(),
@@ -141,7 +143,7 @@ impl RunSettings {
             differs("the seed".into(), &self.seed, &now.seed, help);
         }
         let none = "none".to_string();
-        let size = |s: &RunSettings| s.size.clone().unwrap_or_else(|| none.clone());
+        let preset = |s: &RunSettings| s.preset.clone().unwrap_or_else(|| none.clone());
         let names = |a: BTreeSet<&String>, b: BTreeSet<&String>| -> Vec<String> {
             a.union(&b).map(|n| n.to_string()).collect()
         };
@@ -181,7 +183,7 @@ impl RunSettings {
         }
         let list = |l: &[String]| if l.is_empty() { "no rules".into() } else { l.join("; ") };
         let mesh = |m: &str| if m.is_empty() { "one device".to_string() } else { m.to_string() };
-        let cores = |t: Option<usize>| t.map_or("all cores".to_string(), |t| format!("{t} cores"));
+        let cores = |t: Option<usize>| t.map_or("all".to_string(), |t| t.to_string());
         let place = |d: &Option<String>| d.clone().unwrap_or_else(|| "the default place".into());
         let transport = |s: &RunSettings| match s.transport.as_str() {
             "" => "threads".to_string(),
@@ -192,9 +194,9 @@ impl RunSettings {
             ("deterministic", self.deterministic.to_string(), now.deterministic.to_string()),
             ("mesh", mesh(&self.mesh), mesh(&now.mesh)),
             ("layout", list(&self.layout), list(&now.layout)),
-            ("threads", cores(self.threads), cores(now.threads)),
+            ("cores", cores(self.cores), cores(now.cores)),
             ("precision", self.precision.clone(), now.precision.clone()),
-            ("size", size(self), size(now)),
+            ("preset", preset(self), preset(now)),
             ("data", place(&self.data), place(&now.data)),
         ];
         let changed = changes.into_iter().filter(|(_, was, is)| was != is);

@@ -1,11 +1,11 @@
 //! A timeline of training steps as a file in the trace-event format of Chrome, which Perfetto opens: a process for each rank,
 //! on one clock. See `docs/trace.md`.
 
+use crate::consensus::agree_on_result;
 use crate::failure::Failure;
-use crate::together::settled;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{Cluster, DeviceTrace, Processes, ProgramId, Record, What};
-use meshwright_plan::{Plan, Prim, Step};
+use meshwright_plan::{Plan, Prim, Provenance, Step};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -53,7 +53,7 @@ impl Trace {
     ) -> Result<Trace, Failure> {
         let make = || File::create(&options.file).map_err(|e| failed(&options.file, &e));
         let made = processes.is_first().then(make).transpose();
-        let file = settled(processes, "the timeline", made)?;
+        let file = agree_on_result(processes, "the timeline", made)?;
         let steps = options.steps.clone().unwrap_or(next..=next.saturating_add(FIRST_STEPS - 1));
         cluster.trace(program, steps.clone())?;
         Ok(Trace { file, path: options.file.clone(), last: *steps.end() })
@@ -72,7 +72,7 @@ impl Trace {
             let Some(mut out) = file.map(BufWriter::new) else { return Ok(()) };
             write(&mut out, plan, &devices).and_then(|()| out.flush()).map_err(|e| failed(&path, &e))
         })?;
-        settled(processes, "the timeline", written.unwrap_or(Ok(())))
+        agree_on_result(processes, "the timeline", written.unwrap_or(Ok(())))
     }
 }
 
@@ -185,7 +185,7 @@ impl Track<'_> {
     fn compute(&self, r: &Record, step: &Step) -> (String, &'static str, Map<String, Value>) {
         let kernel = if step.computes() { step.name() } else { "release" };
         let origin = step.origin.last();
-        let value = origin.map_or("", |w| w.value.as_str());
+        let value = origin.map_or("", |w| w.path.as_str());
         let mut args = self.place(r, step);
         args.insert("kernel".into(), kernel.into());
         (format!("{kernel} {value}").trim_end().into(), "compute", args)
@@ -196,7 +196,8 @@ impl Track<'_> {
         args.insert("plan step".into(), r.at.into());
         args.insert("phase".into(), json!(step.phase));
         if let Some(w) = step.origin.last() {
-            args.insert("value".into(), w.value.as_str().into());
+            args.insert("id".into(), w.id.into());
+            args.insert("value".into(), w.path.as_str().into());
             args.insert("line".into(), w.line.into());
         }
         args
@@ -218,13 +219,17 @@ impl Track<'_> {
             args.insert("bytes".into(), start.collective_bytes(self.plan).iter().sum::<usize>().into());
         }
         if let Some(w) = start.origin.first() {
-            args.insert("value".into(), w.value.as_str().into());
+            args.insert("id".into(), w.id.into());
+            args.insert("value".into(), w.path.as_str().into());
             args.insert("line".into(), w.line.into());
+            if let Some(rule) = w.rule {
+                args.insert("rule".into(), rule.into());
+            }
             args.insert("because".into(), w.because.as_str().into());
         }
         if start.origin.len() > 1 {
-            let values: Vec<&str> = start.origin.iter().map(|w| w.value.as_str()).collect();
-            args.insert("bucket".into(), values.into());
+            let part = |w: &Provenance| json!({ "id": w.id, "value": w.path, "line": w.line });
+            args.insert("bucket".into(), start.origin.iter().map(part).collect());
         }
         args.insert("sequence".into(), r.sequence.into());
         args.insert("collective".into(), name.as_str().into());

@@ -9,7 +9,7 @@ use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, StateDecl
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::random::{Distribution, Key, draw};
-use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid, Phase};
+use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid, Part, Phase, SlidingWindow};
 use std::collections::BTreeSet;
 
 /// A program with values for its inputs and parameters.
@@ -225,7 +225,7 @@ impl Maker {
     }
 
     fn op(&mut self) -> Option<Id> {
-        match self.rng.below(20) {
+        match self.rng.below(23) {
             0..5 => self.product(),
             5 | 6 => {
                 let (x, _) = self.several(3, ELEMENTS)?;
@@ -248,11 +248,40 @@ impl Maker {
             15 => self.argmax(),
             16 => self.binary(),
             17 | 18 => Some(self.random()),
-            _ => {
+            19 => {
                 let x = self.any();
                 Some(self.g.op(StopGradient, &[x]))
             }
+            _ => self.windowed(),
         }
+    }
+
+    /// One value read through one window by two users, whose positions have a dim each: rules may split the two over
+    /// different axes, and so ask for the same elements on other devices.
+    fn windowed(&mut self) -> Option<Id> {
+        let (x, wide) = self.along()?;
+        let count = self.g.nodes.len();
+        let size = 1 + self.rng.below(self.g.dims.size(wide) + 1);
+        let tap = self.g.dims.add(format!("tap{count}"), 1 + self.rng.below(3));
+        let (start, stride, low) =
+            (self.rng.below(4) as i64 - 1, 1 + self.rng.below(2), self.rng.below(self.g.dims.size(tap)));
+        let kind = self.rng.below(3);
+        let kernel = (kind == 2).then(|| self.param(vec![tap]));
+        self.at(&format!("l{}", count % 4), &format!("window{count}"));
+        let all: Vec<Dim> = self.dims_of(x);
+        for k in 0..2 {
+            let narrow = self.g.dims.add(format!("w{count}_{k}"), size);
+            let slides = vec![SlidingWindow { wide, narrow, tap, stride, dilation: 1, low }];
+            let out = all.iter().map(|d| if *d == wide { narrow } else { *d }).collect();
+            let y = match kernel {
+                None if kind == 0 => self.g.op(Shift { from: wide, to: narrow, start, fill: 0.0 }, &[x]),
+                None => self.g.op(Pool { monoid: Monoid::Sum, slides, spread: false }, &[x]),
+                Some(w) => self.g.op(Convolve { slides, gives: Part::Result, out }, &[x, w]),
+            };
+            let y = self.tamed(y);
+            self.pool.push(y);
+        }
+        self.pool.pop()
     }
 
     fn running_sum(&mut self, x: Id, dim: Dim) -> Id {

@@ -118,7 +118,7 @@ pub(crate) fn planned() -> Vec<Planned> {
         let alone = run(&compiled(text, "", "").1, &Conduct::default()).unwrap().swap_remove(0);
         let (mut spmd, plan) = compiled(text, mesh, layout);
         // They are no part of the program, and large.
-        spmd.reasons.clear();
+        spmd.decisions.clear();
         Planned { name, spmd, plan, alone }
     };
     SUBJECTS.iter().map(one).collect()

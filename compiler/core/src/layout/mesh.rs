@@ -66,13 +66,13 @@ pub fn check_devices(mesh: &Mesh, devices: usize) -> Option<Diagnostic> {
         return None;
     }
     let described = if mesh.axes.is_empty() { "without axes".into() } else { mesh.describe() };
-    let message = format!("the mesh {described} has {has} devices, and `--devices` asks for {devices}");
+    let message = format!("the mesh {described} has {has} devices, but `--expect-devices` expects {devices}");
     let message = message.replace("has 1 devices", "has one device");
     let d = Diagnostic::error(codes::E0307, message);
     Some(match mesh.resized(devices) {
         Some(fit) => d
             .help(format!("give another mesh: `--mesh {}`", fit.option()))
-            .help(format!("or ask for what it has: `--devices {has}`")),
+            .help(format!("or expect what the mesh has: `--expect-devices {has}`")),
         None => d.help(format!("declare a mesh: `--mesh all={devices}`")),
     })
 }

@@ -117,8 +117,8 @@ pub fn layout(
 }
 
 fn not_yet(what: &str, span: Span) -> Diagnostic {
-    Diagnostic::error(codes::E0190, format!("`{what}` is not built yet"))
-        .at(span, "read, but there is nothing yet that does it")
+    Diagnostic::error(codes::E0190, format!("`{what}` is not implemented yet"))
+        .at(span, "parsed, but not implemented yet")
         .help("leave it out: the step then runs in one piece and keeps its activations")
 }
 

@@ -1,14 +1,15 @@
-//! Why a move is there, in words; and whether a gather is one that the rules imply.
+//! Why a reshard step is there, in words; and whether a gather is one that the rules imply.
 
-use super::pass::Pass;
 use super::reshard::Reshard;
 use super::spmd::Cause;
+use super::walk::Walk;
 use crate::layout::{RuleDim, assign};
+use meshwright_diag::{Diagnostic, codes};
 use meshwright_ops::{Class, Id};
 use meshwright_plan::{Axis, Collective, Dim, Monoid, Phase, Placement, Window};
 
-impl Pass<'_> {
-    /// Why a move is there; a gather that no rule implies is an error.
+impl Walk<'_> {
+    /// Why a reshard step is there; a gather that no rule implies is an error.
     pub(super) fn cause(
         &mut self,
         id: Id,
@@ -17,13 +18,15 @@ impl Pass<'_> {
         phase: Phase,
         source: &Placement,
     ) -> Cause {
-        let names = &self.step.graph.dims;
+        let names = &self.facts.graph().dims;
         let dims = |list: &[Dim]| {
             list.iter().map(|d| format!("`{}`", names.name(*d))).collect::<Vec<_>>().join(", ")
         };
         let folded = |axes: &[Axis], m: Monoid| {
-            let mut all: Vec<Dim> =
-                axes.iter().flat_map(|a| self.summed.get(&(id, *a)).cloned().unwrap_or_default()).collect();
+            let mut all: Vec<Dim> = axes
+                .iter()
+                .flat_map(|a| self.state.summed.get(&(id, *a)).cloned().unwrap_or_default())
+                .collect();
             all.sort();
             all.dedup();
             let verb = if m == Monoid::Sum { "summed".into() } else { format!("folded by {m}") };
@@ -36,7 +39,9 @@ impl Pass<'_> {
                 format!("{}, and `{}` is split where it goes", folded(&[*axis], *monoid), names.name(*dim))
             }
             Some(Collective::AllGather { dim, .. }) => match user {
-                Some(u) => format!("`{}` is used whole by {}", names.name(*dim), self.graph().describe(u)),
+                Some(u) => {
+                    format!("`{}` is used whole by {}", names.name(*dim), self.facts.graph().describe(u))
+                }
                 None => format!("`{}` is stored whole", names.name(*dim)),
             },
             Some(Collective::AllToAll { join, split, .. }) => {
@@ -45,7 +50,7 @@ impl Pass<'_> {
             Some(Collective::Permute { axes, dim, window }) => self.halo(axes, *dim, window, user),
         };
         if let Some(Collective::AllGather { axis, dim }) = kind.collective() {
-            // A way may take turns: what is gathered is the dim that the axis split where the way begins.
+            // A path may take turns: what is gathered is the dim that the axis split where the path begins.
             let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(*dim, |s| *s.0);
             self.check_gather(id, *axis, split, user);
         }
@@ -55,9 +60,9 @@ impl Pass<'_> {
 
     /// Why elements of a dim come from other devices.
     fn halo(&self, axes: &[Axis], dim: Dim, window: &Window, user: Option<Id>) -> String {
-        let (name, size) = (self.graph().dims.name(dim), self.graph().dims.size(dim));
-        let most = window.missing(size, axes, self.mesh);
-        let user = user.map_or_else(String::new, |u| format!(" for {}", self.graph().describe(u)));
+        let (name, size) = (self.facts.graph().dims.name(dim), self.facts.graph().dims.size(dim));
+        let most = window.missing(size, axes, self.facts.mesh);
+        let user = user.map_or_else(String::new, |u| format!(" for {}", self.facts.graph().describe(u)));
         if window.mul == 1 && window.div == 1 && window.before <= 0 && window.after >= 0 && window.of == size
         {
             let (low, high) = (-window.before, window.after);
@@ -74,28 +79,34 @@ impl Pass<'_> {
             Reshard::SliceWindow { axes, .. } => *axes.first()?,
             Reshard::Slice { axis, .. } => *axis,
         };
-        let dims = self.summed.get(&(id, axis)).cloned().unwrap_or_else(|| self.graph().ty(id).dims.clone());
-        let n = self.node(id);
-        let by = assign(self.layout, n.origin.class, &n.origin.path, &dims, &self.graph().dims);
-        by.by.get(&axis).map(|r| self.layout.rules[*r].span)
+        let dims = self
+            .state
+            .summed
+            .get(&(id, axis))
+            .cloned()
+            .unwrap_or_else(|| self.facts.graph().ty(id).dims.clone());
+        let n = self.facts.node(id);
+        let by = assign(self.facts.layout, n.origin.class, &n.origin.path, &dims, &self.facts.graph().dims);
+        by.by.get(&axis).map(|r| self.facts.layout.rules[*r].span)
     }
 
     fn check_gather(&mut self, id: Id, axis: Axis, dim: Dim, user: Option<Id>) {
-        let class = self.node(id).origin.class;
-        let user_class = user.map_or(Class::OptimizerState, |u| self.node(u).origin.class);
+        let class = self.facts.node(id).origin.class;
+        let user_class = user.map_or(Class::OptimizerState, |u| self.facts.node(u).origin.class);
         let implied = self.stored_split(id, axis, user)
             || matches!(class, Class::OptimizerState | Class::Grad)
             || matches!(user_class, Class::OptimizerState)
             // What becomes a gradient is stored as the parameter is.
-            || user.is_some_and(|u| self.is_gradient(u))
-            || self.layout.gathers.contains(&dim)
+            || user.is_some_and(|u| self.facts.is_gradient(u) || self.scattered.contains(&u))
+            || self.facts.layout.gathers.contains(&dim)
             || self
+                .facts
                 .layout
                 .rules
                 .iter()
                 .any(|r| r.free && r.axes.contains(&axis) && r.dim == RuleDim::Dim(dim));
         if !implied && self.told.insert((dim, axis)) {
-            let d = super::follow::unasked_gather(self, id, axis, dim, user);
+            let d = unasked_gather(self, id, axis, dim, user);
             self.diagnostics.push(d);
         }
     }
@@ -103,27 +114,58 @@ impl Pass<'_> {
     /// Whether a parameter, or a function of one, is split over an axis by a rule that does not speak of its user: a scope
     /// stores it split.
     fn stored_split(&self, id: Id, axis: Axis, user: Option<Id>) -> bool {
-        if !self.param_like(id) {
+        if !self.facts.param_like(id) {
             return false;
         }
         let mut root = id;
-        while let [x] = self.node(root).inputs[..] {
+        while let [x] = self.facts.node(root).inputs[..] {
             root = x;
         }
         let by = [root, id].into_iter().find_map(|x| {
-            let n = self.node(x);
-            assign(self.layout, n.origin.class, &n.origin.path, &n.ty.dims, &self.graph().dims)
+            let n = self.facts.node(x);
+            assign(self.facts.layout, n.origin.class, &n.origin.path, &n.ty.dims, &self.facts.graph().dims)
                 .by
                 .get(&axis)
                 .copied()
         });
         let (Some(by), Some(user)) = (by, user) else { return true };
-        let o = &self.node(user).origin;
-        match self.layout.rules[by].dim {
+        let o = &self.facts.node(user).origin;
+        match self.facts.layout.rules[by].dim {
             RuleDim::Any => true,
             RuleDim::Dim(d) => {
-                assign(self.layout, o.class, &o.path, &[d], &self.graph().dims).by.get(&axis) != Some(&by)
+                assign(self.facts.layout, o.class, &o.path, &[d], &self.facts.graph().dims).by.get(&axis)
+                    != Some(&by)
             }
         }
     }
+}
+
+/// The error for a gather that no rule implies.
+fn unasked_gather(walk: &Walk, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -> Diagnostic {
+    let g = walk.facts.graph();
+    let (value, name, over) = (g.describe(id), g.dims.name(dim), walk.facts.mesh.name(axis));
+    let whole = walk.facts.bytes(id, &Placement::replicated());
+    let mut d = Diagnostic::error(
+        codes::E0310,
+        format!(
+            "`{value}` would be gathered along `{name}` over `{over}`, {whole} bytes on every device, and no rule implies it"
+        ),
+    );
+    let of_dim =
+        |d: Dim| walk.facts.layout.rules.iter().find(move |r| r.dim == crate::layout::RuleDim::Dim(d));
+    let by_axis = walk.facts.layout.rules.iter().find(|r| r.axes.contains(&axis));
+    if let Some(u) = user {
+        let wanted = g.describe(u);
+        d = d.at(g.node(u).origin.span, format!("`{wanted}` needs `{name}` whole here"));
+    }
+    if user.is_none_or(|u| g.node(u).origin.span != g.node(id).origin.span) {
+        d = d.and(g.node(id).origin.span, "the value that is split");
+    }
+    if let Some(r) = of_dim(dim).or(by_axis) {
+        d = d.and(r.span, format!("rule {} splits it: `{}`", r.number, r.text));
+    }
+    if of_dim(dim).is_none() {
+        d = d.help(format!("or give `{name}` a rule of its own"));
+    }
+    d.help(format!("if the gather is meant, say so in the layout: `gather {name}`"))
 }

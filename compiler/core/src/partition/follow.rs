@@ -1,47 +1,54 @@
 //! The loops of one op: what the rules say, what its users want, and which operand it follows where the rules are silent.
 
-use super::pass::{Loops, Pass};
-use super::reasons::{Reason, Refusal};
-use meshwright_diag::{Diagnostic, codes};
-use meshwright_ops::{Id, Kind, Role};
+use super::decision::{Reason, Refusal};
+use super::walk::{Loops, Walk};
+use meshwright_ops::{Id, Role};
 use meshwright_plan::{Axis, Dim, Placement};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-impl Pass<'_> {
-    /// The axes of an op's loops, and the axes over which it works on unfinished sums.
+impl Walk<'_> {
+    /// The axes of an op's loops, and the axes over which it works on partial sums.
     pub(super) fn choose_loops(&mut self, id: Id) -> (Loops, BTreeSet<Axis>) {
-        let inputs = self.node(id).inputs.clone();
-        let (asked, said) = self.ruled(id);
-        let mut loops = said.splits.clone();
-        self.note(id, Reason::Rules { asked, said });
-        if self.transparent(id)
-            && let Some(w) = self.wanted(id)
-        {
-            let x = inputs[0];
-            let now = self.current(x);
-            if now.partial.is_empty() {
-                let dims = self.graph().ty(x).dims.clone();
-                let p = Placement::split(
-                    w.splits.iter().filter(|(d, _)| dims.contains(d)).map(|(d, a)| (*d, a.clone())),
-                );
-                if self.rematerializable(x) || self.route(x, &now, &p).0 == 0 {
-                    let users = self.users[id.0 as usize].clone();
-                    self.note(id, Reason::Wanted { splits: w.splits.clone(), users });
-                    loops = w.splits.clone();
-                }
-            }
+        let facts = self.facts;
+        let asked = facts.loop_dims(id);
+        let mut loops = facts.rigid(id).clone();
+        self.note(id, Reason::Rules { asked, said: facts.ruled(id).clone() });
+        if let Some(splits) = self.where_users_want(id) {
+            self.note(id, Reason::Wanted { splits: splits.clone(), users: facts.users(id).to_vec() });
+            loops = splits;
         }
-        let open: BTreeSet<Axis> = inputs.iter().flat_map(|x| self.current(*x).partial.into_keys()).collect();
+        self.scatter_into_shards(id, &mut loops);
+        let keep = self.keep_partial(id, &mut loops);
+        self.follow(id, &mut loops, &keep);
+        (loops, keep)
+    }
+
+    /// The loops that give what all users of an op want that costs nothing, where its operand gets there without a byte moved.
+    fn where_users_want(&mut self, id: Id) -> Option<Loops> {
+        let facts = self.facts;
+        let wanted = facts.wanted(id).filter(|_| facts.transparent(id))?;
+        let x = facts.node(id).inputs[0];
+        let now = self.state.current(x);
+        now.partial.is_empty().then_some(())?;
+        let ty = facts.graph().ty(x);
+        let p =
+            Placement::split(wanted.splits.iter().filter(|(d, _)| ty.has(**d)).map(|(d, a)| (*d, a.clone())));
+        (facts.rematerializable(x) || self.cost(x, &now, &p) == 0).then(|| wanted.splits.clone())
+    }
+
+    /// The axes over which an op works on partial sums: those of its operands, where it is linear in exactly these and the axis
+    /// is in none of its loops. An add drops the axis from its loops instead.
+    fn keep_partial(&mut self, id: Id, loops: &mut Loops) -> BTreeSet<Axis> {
+        let inputs = &self.facts.node(id).inputs;
+        let open: BTreeSet<Axis> =
+            inputs.iter().flat_map(|x| self.state.current(*x).partial.into_keys()).collect();
         let mut keep = BTreeSet::new();
         for axis in open {
-            let slots: BTreeSet<usize> = inputs
-                .iter()
-                .enumerate()
-                .filter(|(_, x)| self.current(**x).partial.contains_key(&axis))
-                .map(|(i, _)| i)
-                .collect();
+            let partial = |slot: &usize| self.state.is_partial(inputs[*slot], axis);
+            let slots: BTreeSet<usize> = (0..inputs.len()).filter(partial).collect();
             let blocked = loops.values().flatten().any(|a| *a == axis);
-            if self.linear_in(id, &slots) && (!blocked || self.is_add(id)) {
+            if self.facts.linear_in(id, &slots) && (!blocked || self.facts.is_add(id)) {
                 keep.insert(axis);
                 let operands = slots.iter().map(|s| inputs[*s]).collect();
                 self.note(id, Reason::Partial { axis, operands });
@@ -51,158 +58,157 @@ impl Pass<'_> {
                 loops.retain(|_, a| !a.is_empty());
             }
         }
-        self.follow(id, &mut loops, &keep);
-        (loops, keep)
+        keep
+    }
+
+    /// A gradient that is stored split, of an op that scatters: where the operands are smaller than the result, each device
+    /// gathers them and adds into its own shard, in place of a sum over all of the result of which each keeps a shard.
+    fn scatter_into_shards(&mut self, id: Id, loops: &mut Loops) {
+        let facts = self.facts;
+        let roles = facts.roles(id);
+        let scatters =
+            roles.loops.iter().any(|l| l.role == Role::Parallel && l.on.iter().all(Option::is_none));
+        let [gradient] = facts.users(id) else { return };
+        if !scatters
+            || facts.node(id).inputs.is_empty()
+            || !facts.is_gradient(*gradient)
+            || facts.is_output(id)
+        {
+            return;
+        }
+        let target = facts.target(*gradient);
+        let reduced = |d: &Dim| roles.get(*d).is_some_and(|l| matches!(l.role, Role::Reduction(_)));
+        let mut scattered = loops.clone();
+        scattered.retain(|d, axes| !reduced(d) || !axes.iter().any(|a| target.split_axes().any(|b| b == *a)));
+        if scattered == *loops {
+            return;
+        }
+        scattered.retain(|d, _| !target.splits.contains_key(d));
+        scattered.extend(target.splits.clone());
+        let used: Vec<Axis> = scattered.values().flatten().copied().collect();
+        if used.iter().collect::<BTreeSet<_>>().len() < used.len() {
+            return;
+        }
+        let (reduce, gather) =
+            (self.carried_out(id, loops, &target), self.carried_out(id, &scattered, &target));
+        if gather < reduce {
+            self.note(id, Reason::Scattered { splits: scattered.clone(), reduce, gather });
+            self.scattered.insert(id);
+            *loops = scattered;
+        }
+    }
+
+    /// What it costs to bring the operands of an op where its loops need them, and its result to a placement.
+    fn carried_out(&mut self, id: Id, loops: &Loops, dst: &Placement) -> u64 {
+        let facts = self.facts;
+        let natural = facts.result(id, loops, &BTreeSet::new());
+        let mut cost = self.cost(id, &natural, dst);
+        for (slot, x) in
+            facts.node(id).inputs.iter().enumerate().filter(|(_, x)| !facts.rematerializable(**x))
+        {
+            let needed = facts.operand(id, slot, loops).without_windows();
+            let now = self.state.current(*x);
+            cost = cost.saturating_add(self.cost(*x, &now, &needed));
+        }
+        cost
     }
 
     /// Axes that the rules leave free: follow an operand that is split there, where that costs no more than gathering it.
     fn follow(&mut self, id: Id, loops: &mut Loops, keep: &BTreeSet<Axis>) {
-        let inputs = self.node(id).inputs.clone();
-        let roles = self.roles(id);
+        let facts = self.facts;
+        let inputs = &facts.node(id).inputs;
         let mut used: BTreeSet<Axis> =
             loops.values().flatten().copied().chain(keep.iter().copied()).collect();
         let mut slots: Vec<usize> = (0..inputs.len()).collect();
-        slots.sort_by_key(|s| std::cmp::Reverse(self.bytes(inputs[*s], &Placement::replicated())));
+        slots.sort_by_key(|s| Reverse(facts.bytes(inputs[*s], &Placement::replicated())));
         for slot in slots {
             let x = inputs[slot];
             // What a `params:` rule splits ends where values begin.
-            if self.rematerializable(x) || (self.param_like(x) && !self.param_like(id)) {
+            if facts.rematerializable(x) || (facts.param_like(x) && !facts.param_like(id)) {
                 self.note_stored(id, slot, x, loops);
                 continue;
             }
-            for (dim, axes) in self.current(x).splits {
-                let Some(l) = roles.loops.iter().find(|l| l.on[slot] == Some(dim)) else { continue };
+            for (on, axes) in self.state.current(x).splits {
+                let Some(l) = facts.roles(id).loops.iter().find(|l| l.on[slot] == Some(on)) else { continue };
                 for (k, axis) in axes.iter().enumerate() {
-                    let prefix = loops.get(&l.dim).map_or(&[][..], Vec::as_slice);
-                    if used.contains(axis) || l.role == Role::NeedReplication || axes[..k] != *prefix {
-                        self.note_refused(id, (l.dim, l.role), *axis, x, loops);
+                    let (dim, axis) = (l.dim, *axis);
+                    let prefix = loops.get(&dim).map_or(&[][..], Vec::as_slice);
+                    if used.contains(&axis) || l.role == Role::NeedReplication || axes[..k] != *prefix {
+                        self.note_refused(id, (dim, l.role), axis, x, loops);
                         continue;
                     }
-                    let (finish, gather) =
-                        (self.follow_cost(id, *axis, l.role), self.gather_cost(&inputs, *axis));
-                    if finish > gather {
-                        let why = Refusal::Dearer(finish, gather);
-                        self.note(id, Reason::Refused { dim: l.dim, axis: *axis, operand: x, why });
-                    } else {
-                        let (dim, axis, on) = (l.dim, *axis, dim);
-                        self.note(id, Reason::Followed { dim, axis, operand: x, on, finish, gather });
-                        loops.entry(l.dim).or_default().push(axis);
+                    let reason = self.follow_or_gather(id, (dim, l.role), (x, on), axis);
+                    if matches!(reason, Reason::Followed { .. }) {
+                        loops.entry(dim).or_default().push(axis);
                         used.insert(axis);
                     }
+                    self.note(id, reason);
                 }
             }
         }
     }
 
-    /// Bytes on the wire for finishing the result, if the loop that is split folds; in units of 1 / axis size.
-    fn follow_cost(&self, id: Id, axis: Axis, role: Role) -> u64 {
-        let others = self.mesh.size(axis) as u64 - 1;
-        if matches!(role, Role::Reduction(_)) {
-            2 * others * self.bytes(id, &Placement::replicated())
-        } else {
-            0
+    /// Whether a loop is split as an operand is, along its dim `on`.
+    fn follow_or_gather(&self, id: Id, (dim, role): (Dim, Role), (x, on): (Id, Dim), axis: Axis) -> Reason {
+        let facts = self.facts;
+        let refused = |why| Reason::Refused { dim, axis, operand: x, why };
+        let finish = if matches!(role, Role::Reduction(_)) { 2 * facts.gathered(id, axis) } else { 0 };
+        let split = |x: &&Id| self.state.current(**x).split_axes().any(|a| a == axis);
+        let gather = facts.node(id).inputs.iter().filter(split).map(|x| facts.gathered(*x, axis)).sum();
+        if finish > gather {
+            return refused(Refusal::Dearer(finish, gather));
+        }
+        if facts.is_gradient(id) {
+            // All of its update would follow, and be gathered: the next parameter and every state of the optimizer.
+            return refused(Refusal::Gradient);
+        }
+        let whole = facts.gathered(x, axis);
+        match self.reductions_after(x, on, axis, whole) {
+            Some(after) => refused(Refusal::Downstream(after, whole)),
+            None => Reason::Followed { dim, axis, operand: x, on, finish, gather },
         }
     }
 
-    /// Bytes on the wire for gathering all operands that are split over an axis; in the same units.
-    fn gather_cost(&self, inputs: &[Id], axis: Axis) -> u64 {
-        let others = self.mesh.size(axis) as u64 - 1;
-        inputs
-            .iter()
-            .filter(|x| self.current(**x).split_axes().any(|a| a == axis))
-            .map(|x| others * self.bytes(*x, &Placement::replicated()))
-            .sum()
-    }
-
-    /// Whether an op costs nothing and moves nothing, so that it is computed where its users want the result.
-    fn transparent(&self, id: Id) -> bool {
-        let n = self.node(id);
-        let kind = n.op.kind();
-        let simple = matches!(kind, Kind::Rename { .. })
-            || (kind == Kind::Compute && n.inputs.len() == 1 && self.pointwise(id));
-        simple && !self.given.contains(&id)
-    }
-
-    /// The one placement that all users of a value ask for.
-    fn wanted(&mut self, id: Id) -> Option<Placement> {
-        // Users first, without recursion: chains may be long.
-        let mut todo = vec![id];
-        while let Some(v) = todo.last().copied() {
-            let unknown = |u: &Id| !self.wants.contains_key(u) && self.sees_through(*u);
-            let users = self.users[v.0 as usize].clone();
-            let before = todo.len();
-            if !self.wants.contains_key(&v) {
-                todo.extend(users.iter().copied().filter(unknown));
+    /// Bytes on the wire for reducing all that is summed along a dim of a value and of what is computed from it while it stays
+    /// split, in units of 1 / axis size; `None` where they are no more than `limit`, or where gathering the value is no choice.
+    fn reductions_after(&self, x: Id, on: Dim, axis: Axis, limit: u64) -> Option<u64> {
+        let facts = self.facts;
+        // The layout permits that the dim is gathered, and several ops would each go on with a part of it.
+        if !facts.layout.gathers.contains(&on) || !self.branches(x, on) {
+            return None;
+        }
+        let mut bytes = 0;
+        let mut todo = vec![(x, on)];
+        let mut seen: BTreeSet<(Id, Dim)> = todo.iter().copied().collect();
+        let mut summed: BTreeSet<Id> = BTreeSet::new();
+        while let Some((v, d)) = todo.pop() {
+            for u in
+                facts.users(v).iter().filter(|u| !facts.rigid(**u).values().flatten().any(|a| *a == axis))
+            {
+                let Some(l) = facts.loop_on(*u, v, d) else { continue };
+                match l.role {
+                    Role::Parallel if seen.insert((*u, l.dim)) => todo.push((*u, l.dim)),
+                    Role::Reduction(_) if summed.insert(*u) => bytes += 2 * facts.gathered(*u, axis),
+                    _ => {}
+                }
             }
-            if todo.len() > before {
-                continue;
-            }
-            todo.pop();
-            if !self.wants.contains_key(&v) {
-                let all: BTreeSet<Placement> = users.iter().map(|u| self.demand(*u, v)).collect();
-                let w = if all.len() == 1 { all.into_iter().next() } else { None };
-                self.wants.insert(v, w);
+            if bytes > limit {
+                return Some(bytes);
             }
         }
-        self.wants.get(&id).cloned().flatten()
+        None
     }
 
-    /// Whether what an op asks of its operand depends on what is asked of its result.
-    fn sees_through(&self, id: Id) -> bool {
-        matches!(self.node(id).op.kind(), Kind::Rename { .. }) || self.transparent(id)
-    }
-
-    /// The placement of `v` that its user will ask for, seen through ops that cost nothing.
-    pub(super) fn demand(&mut self, user: Id, v: Id) -> Placement {
-        let kind = self.node(user).op.kind();
-        let rename = if let Kind::Rename { from, to } = kind { Some((from, to)) } else { None };
-        if self.transparent(user) || rename.is_some() {
-            if let Some(w) = self.wanted(user) {
-                let back = |d: Dim| match rename {
-                    Some((from, to)) if d == to => from,
-                    _ => d,
-                };
-                let dims = &self.graph().ty(v).dims;
-                return Placement::split(
-                    w.splits.iter().map(|(d, a)| (back(*d), a.clone())).filter(|(d, _)| dims.contains(d)),
-                );
-            }
-            if rename.is_some() {
-                return self.target(v);
-            }
+    /// Whether a value goes, split along a dim, into several ops or into one whose result is larger: then gathering it once is
+    /// less than gathering what they make of it.
+    fn branches(&self, x: Id, on: Dim) -> bool {
+        let facts = self.facts;
+        let parallel = |u: &&Id| facts.loop_on(**u, x, on).is_some_and(|l| l.role == Role::Parallel);
+        let size = |id: Id| facts.bytes(id, &Placement::replicated());
+        match facts.users(x).iter().filter(parallel).collect::<Vec<_>>()[..] {
+            [] => false,
+            [only] => size(*only) > size(x),
+            _ => true,
         }
-        let slot = self.node(user).inputs.iter().position(|x| *x == v).unwrap_or(0);
-        let loops = self.rigid(user);
-        // What a window adds is fetched for this user alone; it does not decide where the value stands.
-        self.operand(user, slot, &loops).without_windows()
     }
-}
-
-/// The error for a gather that no rule implies.
-pub(super) fn unasked_gather(pass: &Pass, id: Id, axis: Axis, dim: Dim, user: Option<Id>) -> Diagnostic {
-    let g = pass.graph();
-    let (value, name, over) = (g.describe(id), g.dims.name(dim), pass.mesh.name(axis));
-    let whole = pass.bytes(id, &Placement::replicated());
-    let mut d = Diagnostic::error(
-        codes::E0310,
-        format!(
-            "`{value}` would be gathered along `{name}` over `{over}`, {whole} bytes on every device, and no rule implies it"
-        ),
-    );
-    let of_dim = |d: Dim| pass.layout.rules.iter().find(move |r| r.dim == crate::layout::RuleDim::Dim(d));
-    let by_axis = pass.layout.rules.iter().find(|r| r.axes.contains(&axis));
-    if let Some(u) = user {
-        let wanted = g.describe(u);
-        d = d.at(g.node(u).origin.span, format!("`{wanted}` needs `{name}` whole here"));
-    }
-    if user.is_none_or(|u| g.node(u).origin.span != g.node(id).origin.span) {
-        d = d.and(g.node(id).origin.span, "the value that is split");
-    }
-    if let Some(r) = of_dim(dim).or(by_axis) {
-        d = d.and(r.span, format!("rule {} splits it: `{}`", r.number, r.text));
-    }
-    if of_dim(dim).is_none() {
-        d = d.help(format!("or give `{name}` a rule of its own"));
-    }
-    d.help(format!("if the gather is meant, say so in the layout: `gather {name}`"))
 }

@@ -1,16 +1,16 @@
-//! The cheapest chain of moves between two placements (`docs/partition.md`, "Routes"): Dijkstra over placements.
+//! The cheapest chain of reshard steps between two placements (`docs/partition.md`, "Reshard paths"): Dijkstra over placements.
 
 use meshwright_ops::Type;
 use meshwright_plan::{Axis, Collective, Dim, Dims, Mesh, Monoid, Placement, Window};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// One move of a version.
+/// One step of a reshard path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reshard {
     /// Devices talk to each other.
     Collective(Collective),
-    /// Each device keeps its block of a dim.
+    /// Each device keeps its shard of a dim.
     Slice {
         /// The axis.
         axis: Axis,
@@ -71,18 +71,18 @@ impl From<Collective> for Reshard {
     }
 }
 
-/// Cost and moves; `None` where there is no way.
-type Route = Option<(u64, Vec<Reshard>)>;
+/// Cost and steps; `None` where there is no path.
+type Found = Option<(u64, Vec<Reshard>)>;
 
-/// A memo of routes, by dims, bytes of an element, and both placements.
+/// A memo of reshard paths, by dims, bytes of an element, and both placements.
 #[derive(Default)]
-pub(super) struct Router {
-    memo: BTreeMap<(Vec<Dim>, usize, Placement, Placement), Route>,
+pub(super) struct Paths {
+    memo: BTreeMap<(Vec<Dim>, usize, Placement, Placement), Found>,
 }
 
-impl Router {
-    /// The cheapest moves from `src` to `dst` and their cost (bytes on the wire in quarters); `None` if there are none.
-    pub(super) fn route(
+impl Paths {
+    /// The cheapest steps from `src` to `dst` and their cost (bytes on the wire in quarters); `None` if there are none.
+    pub(super) fn cheapest(
         &mut self,
         ty: &Type,
         dims: &Dims,
@@ -97,7 +97,7 @@ impl Router {
         if let Some(found) = self.memo.get(&key) {
             return found.clone();
         }
-        // A way over blocks larger than both ends is taken only where there is no other.
+        // A path over shards larger than both ends is taken only where there is no other.
         let bound = bytes(ty, dims, mesh, src).max(bytes(ty, dims, mesh, dst));
         let found =
             search(ty, dims, mesh, src, dst, bound).or_else(|| search(ty, dims, mesh, src, dst, usize::MAX));
@@ -110,13 +110,13 @@ fn bytes(ty: &Type, dims: &Dims, mesh: &Mesh, p: &Placement) -> usize {
     p.elements(&ty.dims, dims, mesh) * ty.dtype.bytes()
 }
 
-/// The cheapest way on which no block is larger than `bound` bytes.
-fn search(ty: &Type, dims: &Dims, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize) -> Route {
+/// The cheapest path on which no shard is larger than `bound` bytes.
+fn search(ty: &Type, dims: &Dims, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize) -> Found {
     let axes: Vec<Axis> =
         mesh.iter().filter(|a| mesh.size(*a) > 1 && (src.uses(*a) || dst.uses(*a))).collect();
     let mut best: BTreeMap<Placement, u64> = BTreeMap::from([(src.clone(), 0)]);
     let mut paths: Vec<(Placement, Vec<Reshard>)> = vec![(src.clone(), Vec::new())];
-    // Cost, number of moves, order of discovery: a total order, so that the result does not depend on the heap.
+    // Cost, number of steps, order of discovery: a total order, so that the result does not depend on the heap.
     let mut heap = BinaryHeap::from([Reverse((0u64, 0usize, 0usize))]);
     while let Some(Reverse((cost, moves, i))) = heap.pop() {
         let (p, path) = paths[i].clone();
@@ -143,12 +143,12 @@ fn search(ty: &Type, dims: &Dims, mesh: &Mesh, src: &Placement, dst: &Placement,
     None
 }
 
-/// Up to so many axes every way is tried. Beyond, a dim gets no axis but the one that it must have next, and loses none that
+/// Up to so many axes every path is tried. Beyond, a dim gets no axis but the one that it must have next, and loses none that
 /// it may keep: few ways are left, however many axes there are, and a cheaper one that takes turns may be missed.
 const FEW: usize = 3;
 
-/// The moves that may lie on a way from `p` to `dst`. `axes` are those that one of the two ends uses: what neither end
-/// splits is not split on the way.
+/// The steps that may lie on a path from `p` to `dst`. `axes` are those that one of the two ends uses: what neither end
+/// splits is not split on the path.
 fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshard> {
     let mut out = Vec::new();
     for (dim, window) in dst.windows.iter().filter(|(d, _)| !p.windows.contains_key(d)) {
@@ -191,7 +191,7 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
     out
 }
 
-/// All-reduces of unfinished axes that fold alike: of all of them, of those that the destination does not split over, and
+/// All-reduces of partial axes that fold alike: of all of them, of those that the destination does not split over, and
 /// of each alone.
 fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Reshard> {
     let mut sets: BTreeSet<(Vec<Axis>, Monoid)> = BTreeSet::new();
@@ -208,5 +208,5 @@ fn all_reduces(open: &[(Axis, Monoid)], dst: &Placement) -> Vec<Reshard> {
 }
 
 #[cfg(test)]
-#[path = "tests/routes.rs"]
+#[path = "tests/paths.rs"]
 mod tests;

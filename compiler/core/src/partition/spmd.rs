@@ -1,6 +1,6 @@
-//! The SPMD program: ops on local blocks and moves between placements. Placements are part of each version's type.
+//! The SPMD program: ops on local shards and reshards between placements. Placements are part of each copy's type.
 
-use super::reasons::Reason;
+use super::decision::{Decision, Reason};
 use super::reshard::Reshard;
 use crate::step_graph::StepGraph;
 use meshwright_diag::Span;
@@ -8,7 +8,7 @@ use meshwright_ops::{Id, Roles};
 use meshwright_plan::{Axis, Dim, Dims, Mesh, Phase, Placement};
 use std::collections::BTreeMap;
 
-/// A value in one placement, by position in [`Spmd::versions`].
+/// A value in one placement, by position in [`Spmd::copies`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId(pub u32);
 
@@ -21,7 +21,7 @@ pub struct PlacedCopy {
     pub placement: Placement,
 }
 
-/// Why a move is there.
+/// Why a reshard step is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
     /// The op that needs the result; `None` for what the step gives.
@@ -42,7 +42,7 @@ pub enum Instr {
         /// What is bound.
         out: CopyId,
     },
-    /// An op on blocks.
+    /// An op on shards.
     Op {
         /// Its operands.
         inputs: Vec<CopyId>,
@@ -51,7 +51,7 @@ pub enum Instr {
         /// Its result.
         out: CopyId,
     },
-    /// A move of one version to another placement.
+    /// A step that brings one copy to another placement.
     Reshard {
         /// How.
         kind: Reshard,
@@ -71,14 +71,14 @@ pub struct Spmd {
     pub step: StepGraph,
     /// The mesh.
     pub mesh: Mesh,
-    /// All versions.
+    /// All copies.
     pub copies: Vec<PlacedCopy>,
     /// The instructions in order.
     pub instrs: Vec<Instr>,
-    /// The version that serves each goal of the step.
+    /// The copy that serves each output of the step.
     pub outputs: Vec<CopyId>,
-    /// What was decided about each value, in order; no part of the program.
-    pub reasons: BTreeMap<Id, Vec<Reason>>,
+    /// What was decided for each value; no part of the program.
+    pub decisions: BTreeMap<Id, Decision>,
 }
 
 /// The placement of the operand in `slot` of an op whose loops are split as `loops`. A window that asks of every device
@@ -105,12 +105,17 @@ pub fn operand_placement(
 }
 
 impl Spmd {
-    /// A version.
+    /// Why a value is placed as it is, in the order in which it was decided.
+    pub fn reasons(&self, id: Id) -> &[Reason] {
+        self.decisions.get(&id).map_or(&[], |d| &d.reasons)
+    }
+
+    /// A copy.
     pub fn copy(&self, id: CopyId) -> &PlacedCopy {
         &self.copies[id.0 as usize]
     }
 
-    /// Bytes of the largest block of a version.
+    /// Bytes of the largest shard of a copy.
     pub fn bytes(&self, id: CopyId) -> usize {
         let v = self.copy(id);
         let ty = self.step.graph.ty(v.value);

@@ -75,10 +75,20 @@ impl<'a> Resolver<'a> {
 
     fn returned(&mut self, values: &'a [Expr]) -> Val {
         self.begin(values, None);
-        let path = self.scope().path.clone();
-        self.scope().name = path.rsplit('.').next().unwrap_or("").into();
-        let mut out: Vec<Val> = values.iter().map(|e| self.eval(e)).collect();
-        if out.len() == 1 { out.remove(0) } else { Val::Tuple(out) }
+        self.scope().name = "".into();
+        if let [one] = values {
+            self.scope().value = self.scope().result.clone();
+            return self.eval(one);
+        }
+        let eval = |(i, e): (usize, &'a Expr)| {
+            let scope = self.scope();
+            scope.value = match scope.results_named.get(i) {
+                Some(name) => name.clone(),
+                None => format!("{}.{i}", scope.own).into(),
+            };
+            self.eval(e)
+        };
+        Val::Tuple(values.iter().enumerate().map(eval).collect())
     }
 
     fn misplaced(&mut self, what: &str, span: Span, help: &str) {
@@ -101,8 +111,10 @@ impl<'a> Resolver<'a> {
         let scope = self.scope();
         scope.statement = name;
         scope.owning_calls = owning;
+        scope.names.clear();
+        scope.whole = if let [one] = values { Some(one.span) } else { None };
         if let Some(name) = name {
-            scope.name = name.into();
+            scope.call_values(name);
         }
     }
 
@@ -169,18 +181,25 @@ impl<'a> Resolver<'a> {
     }
 
     fn bind_names(&mut self, names: &'a [Name], value: &'a Expr) {
-        let values = self.bound_values(names, value);
+        let values = self.bound_values(names, value, "");
         for (n, v) in names.iter().zip(values) {
             self.define(n, v);
         }
     }
 
-    /// The value of each name in `names = value`.
-    pub(super) fn bound_values(&mut self, names: &'a [Name], value: &'a Expr) -> Vec<Val> {
+    /// The value of each name in `names = value`. `prefix` comes before the paths of the values: `new ` where the names are
+    /// of states.
+    pub(super) fn bound_values(&mut self, names: &'a [Name], value: &'a Expr, prefix: &str) -> Vec<Val> {
         let single = if let [one] = names { Some(one.text.as_str()) } else { None };
         self.begin(std::slice::from_ref(value), single);
+        let scope = self.scope();
         if let (None, Some(first)) = (single, names.first()) {
-            self.scope().name = first.text.as_str().into();
+            scope.call_values(&first.text);
+            scope.names = names.iter().map(|n| n.text.as_str()).collect();
+        }
+        if !prefix.is_empty() {
+            scope.value = format!("{prefix}{}", scope.value).into();
+            scope.names.clear();
         }
         let val = match single {
             Some(_) => self.eval(value),
@@ -259,7 +278,7 @@ impl<'a> Resolver<'a> {
             return;
         }
         self.begin(std::slice::from_ref(&b.value), None);
-        self.scope().name = name.into();
+        self.scope().call_values(name);
         let val = self.eval(&b.value);
         let id = match val {
             Val::Tensor(id) => Some(id),

@@ -41,7 +41,7 @@ impl<'a> Resolver<'a> {
         let dims = dims.filter(|dims| self.distinct(dims, &p.dims, &p.name));
         let dtype = p.dtype.as_ref().map_or(Some(self.float), |n| self.float_dtype(n, variety));
         self.scope().statement = None;
-        self.scope().name = p.name.text.as_str().into();
+        self.scope().call_values(&p.name.text);
         let init = self.initializer(p, dims.as_deref(), variety);
         let (Some(dims), Some(dtype), Some(init)) = (dims, dtype, init) else {
             self.define(&p.name, Val::Poison);
@@ -267,7 +267,7 @@ impl<'a> Resolver<'a> {
             return;
         };
         self.one_example_dim(i, &dims);
-        self.scope().name = name.into();
+        self.scope().call_values(name);
         let ty = Type { dtype, dims: dims.clone(), range };
         let leaf = InputOpKind::Input { name: name.to_string() };
         let val = self.make(&[], i.name.span, |g| Ok(g.op(Leaf { leaf, ty }, &[])));

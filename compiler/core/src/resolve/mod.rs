@@ -6,6 +6,7 @@
 mod args;
 mod body;
 mod brackets;
+mod built_in;
 mod call;
 mod declare;
 mod expr;
@@ -18,7 +19,6 @@ mod load;
 mod number;
 mod optimizer;
 mod over_dims;
-mod over_pieces;
 mod random;
 mod report;
 mod schedule;
@@ -39,6 +39,7 @@ use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
 use report::{Report, listed, nearest};
 use scope::{Scope, ScopeKind};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 pub use load::Loader;
 
@@ -106,6 +107,7 @@ fn resolve_loaded(
         step: None,
         training: None,
         streams: BTreeMap::new(),
+        calls: BTreeMap::new(),
         depth: 0,
         work: 0,
         stopped: false,
@@ -252,6 +254,8 @@ struct Resolver<'a> {
     training: Option<Id>,
     /// How many streams of random numbers have each name.
     streams: BTreeMap<String, usize>,
+    /// How many calls of layers have each path.
+    calls: BTreeMap<Arc<str>, usize>,
     depth: usize,
     work: usize,
     /// Whether a limit was hit: nothing is evaluated from then on.

@@ -128,7 +128,7 @@ impl<'a> Resolver<'a> {
             Some(e) => self.hyper(what, e, range, or_off)?,
             None => Hyper::Number(Num::real(default?)),
         };
-        self.scope().name = what.into();
+        self.scope().call_values(what);
         match hyper {
             Hyper::Off => Some(Chosen::Off),
             Hyper::Value(id) => Some(Chosen::Scalar(id, None)),
@@ -140,7 +140,7 @@ impl<'a> Resolver<'a> {
 
     /// The value of a hyperparameter, checked; `None` where it is in error.
     fn hyper(&mut self, what: &'static str, e: &'a Expr, range: Range, or_off: bool) -> Option<Hyper> {
-        self.scope().name = what.into();
+        self.scope().call_values(what);
         match self.eval(e) {
             Val::Konst(Konst::Num(n)) => {
                 if !range.has(n.f64()) {

@@ -14,9 +14,6 @@ use meshwright_plan::random::Distribution;
 use meshwright_plan::{DType, Dim, Init};
 use meshwright_syntax::ast::{Arg, Call, Expr};
 
-/// What can be called here, for corrections of names.
-pub(super) const NAMES: [&str; 3] = ["dropout", "random_uniform", "random_normal"];
-
 impl<'a> Resolver<'a> {
     /// `random_uniform[dims](low, high)` and `random_normal[dims](mean, std)`; without dims, one number.
     pub(super) fn random(&mut self, name: &str, dims: Option<Vec<Dim>>, args: &'a [Arg], span: Span) -> Val {
@@ -144,7 +141,7 @@ impl<'a> Resolver<'a> {
     /// The name of a stream of its own for a call that stands here.
     fn stream(&mut self, what: &str) -> String {
         let scope = self.scope();
-        let returned = scope.path.rsplit('.').next() == Some(&*scope.name);
+        let returned = scope.name.is_empty() || scope.path.rsplit('.').next() == Some(&*scope.name);
         let place = match (scope.path.is_empty(), returned) {
             (true, _) => scope.name.to_string(),
             (false, true) => scope.path.to_string(),

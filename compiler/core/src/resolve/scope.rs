@@ -55,10 +55,21 @@ pub(super) struct Scope<'a> {
     pub(super) inputs: BTreeSet<&'a str>,
     /// Part of the step.
     pub(super) phase: Phase,
-    /// Path of the call.
+    /// Path of the call, as the rules address it.
     pub(super) path: Arc<str>,
-    /// What the values of the current statement are called.
+    /// The same, with a number where an earlier call has that path: `relu6#2`. Paths of values begin with it.
+    pub(super) own: Arc<str>,
+    /// The name of the current statement; empty for what a layer returns.
     pub(super) name: Arc<str>,
+    /// Path of the values of the current statement.
+    pub(super) value: Arc<str>,
+    /// Path of what the layer returns, and of each of several results where the caller names them.
+    pub(super) result: Arc<str>,
+    pub(super) results_named: Vec<Arc<str>>,
+    /// The names that the current statement gives to several results.
+    pub(super) names: Vec<&'a str>,
+    /// The expression that is all of the current statement's value.
+    pub(super) whole: Option<Span>,
     /// The name of the `let` that is being evaluated, where it has a single one.
     pub(super) statement: Option<&'a str>,
     /// How many calls in the current statement hold parameters.
@@ -67,8 +78,6 @@ pub(super) struct Scope<'a> {
 
 impl<'a> Scope<'a> {
     pub(super) fn new(kind: ScopeKind, title: &'a str, call: Span, path: Arc<str>) -> Self {
-        // What a layer returns is called as the layer's call is.
-        let name = path.rsplit('.').next().unwrap_or("").into();
         Scope {
             kind,
             title,
@@ -78,10 +87,27 @@ impl<'a> Scope<'a> {
             results: BTreeMap::new(),
             inputs: BTreeSet::new(),
             phase: if kind == ScopeKind::Train { Phase::Update } else { Phase::Forward },
+            own: path.clone(),
+            name: "".into(),
+            value: path.clone(),
+            result: path.clone(),
+            results_named: Vec::new(),
+            names: Vec::new(),
+            whole: None,
             path,
-            name,
             statement: None,
             owning_calls: 0,
         }
+    }
+
+    /// Begins a statement, or a part of one, whose values bear a name.
+    pub(super) fn call_values(&mut self, name: &str) {
+        self.name = name.into();
+        self.value = self.path_of(name);
+    }
+
+    /// The path of a name in this scope.
+    pub(super) fn path_of(&self, name: &str) -> Arc<str> {
+        if self.own.is_empty() { name.into() } else { format!("{}.{name}", self.own).into() }
     }
 }

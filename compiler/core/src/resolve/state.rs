@@ -25,7 +25,7 @@ impl<'a> Resolver<'a> {
                 _ => return false,
             });
         }
-        let values = self.bound_values(names, value);
+        let values = self.bound_values(names, value, "new ");
         for ((state, name), val) in targets.into_iter().zip(names).zip(values) {
             if let Some(state) = state {
                 self.assign(state, name, val, value);

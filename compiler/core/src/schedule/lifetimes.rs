@@ -1,6 +1,6 @@
 //! When each buffer ends, which takes the storage of which, and the most that is alive at once.
 
-use meshwright_plan::{BufId, Plan, ProgramInputKind};
+use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Adds lifetimes and sizes to a Plan whose steps are in their final order.
@@ -12,13 +12,15 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
         }
     }
     let stays = outlives(&plan);
+    let waits = plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Wait));
+    let waits: BTreeMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
     // Operands of a collective in flight stay until its end, but for those whose storage a result takes at the start.
     for i in 0..plan.steps.len() {
-        let (step, end) = (&plan.steps[i], plan.end_of(i));
-        let reads: Vec<BufId> = step.reads.iter().map(|o| o.buf).collect();
-        if step.collective().is_none() || end == i {
+        let step = &plan.steps[i];
+        let Some(end) = step.async_id.and_then(|f| waits.get(&f)).copied().filter(|end| *end > i) else {
             continue;
-        }
+        };
+        let reads: Vec<BufId> = step.reads.iter().map(|o| o.buf).collect();
         let ends: Vec<BufId> =
             reads.iter().copied().filter(|b| last.get(b) == Some(&i) && !stays.contains(b)).collect();
         let donated = pairs(&plan, i, &ends, &BTreeMap::new());

@@ -1,7 +1,7 @@
 //! Every instruction of an SPMD program becomes primitive steps on buffers. A rename moves nothing: the same buffer is read
 //! under another name.
 
-use crate::partition::{CopyId, Instr, Reshard, Spmd};
+use crate::partition::{Cause, CopyId, Instr, Reshard, Spmd};
 use crate::step_graph::OutputKind;
 use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
@@ -76,14 +76,15 @@ impl Lower<'_> {
         Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }
 
-    fn origin(&self, id: Id, because: &str) -> Provenance {
-        let node = self.spmd.step.graph.node(id);
-        let value = if node.origin.name.is_empty() {
-            node.op.name().to_string()
-        } else {
-            node.origin.name.to_string()
-        };
-        Provenance { value, line: (self.line_of)(node.origin.span), because: because.into() }
+    fn origin(&self, id: Id, cause: Option<&Cause>) -> Provenance {
+        let graph = &self.spmd.step.graph;
+        Provenance {
+            id: id.0,
+            path: graph.path(id).into(),
+            line: (self.line_of)(graph.node(id).origin.span),
+            because: cause.map_or_else(String::new, |c| c.because.clone()),
+            rule: cause.and_then(|c| c.rule).map(self.line_of),
+        }
     }
 
     fn push(
@@ -91,10 +92,10 @@ impl Lower<'_> {
         prim: Prim,
         reads: Vec<Operand>,
         out: Operand,
-        (id, because): (Id, &str),
+        (id, cause): (Id, Option<&Cause>),
         phase: Phase,
     ) {
-        let origin = vec![self.origin(id, because)];
+        let origin = vec![self.origin(id, cause)];
         self.plan.steps.push(Step { phase, origin, ..Step::new(prim, reads, vec![out]) });
     }
 
@@ -138,7 +139,7 @@ impl Lower<'_> {
                     Reshard::Collective(c) => Prim::Collective(c.clone()),
                     Reshard::Slice { .. } | Reshard::SliceWindow { .. } => Prim::Copy,
                 };
-                self.push(prim, vec![from], to, (gradient.unwrap_or(id), &cause.because), phase);
+                self.push(prim, vec![from], to, (gradient.unwrap_or(id), Some(cause)), phase);
             }
         }
     }
@@ -202,7 +203,7 @@ impl Lower<'_> {
             let order = operands.iter().find(all).map_or(node.ty.dims.clone(), |o| o.dims.clone());
             let out = self.buffer(node.ty.dtype, &order, placement);
             let prim = Prim::Map { expr, regs: vec![reg] };
-            self.push(prim, operands.to_vec(), out.clone(), (id, ""), node.origin.phase);
+            self.push(prim, operands.to_vec(), out.clone(), (id, None), node.origin.phase);
             return out;
         }
         let mut e = Emitter {
@@ -240,7 +241,7 @@ impl Lower<'_> {
             self.plan.buffers.push(Buffer { dtype, extents });
             buf = BufId(self.plan.buffers.len() as u32 - 1);
             let out = Operand { buf, dims };
-            self.push(Prim::Copy, vec![o], out, (value, ""), Phase::Update);
+            self.push(Prim::Copy, vec![o], out, (value, None), Phase::Update);
         }
         self.plan.program_inputs[i].next = Some(buf);
     }
@@ -323,6 +324,6 @@ impl Emit for Emitter<'_, '_> {
 
     fn push(&mut self, prim: Prim, reads: Vec<Operand>, out: Operand) {
         let phase = self.lower.spmd.step.graph.node(self.id).origin.phase;
-        self.lower.push(prim, reads, out, (self.id, ""), phase);
+        self.lower.push(prim, reads, out, (self.id, None), phase);
     }
 }

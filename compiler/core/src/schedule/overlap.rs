@@ -39,10 +39,15 @@ struct Schedule {
     /// Steps by their place, until they are scheduled.
     steps: Vec<Option<Step>>,
     out: Vec<Step>,
-    /// Places and results of collectives in flight, in the order of their starts.
-    flying: Vec<(usize, Vec<BufId>)>,
-    /// Bytes held by place.
+    /// Places of collectives in flight and of their starts among `out`, in the order of their starts.
+    flying: Vec<(usize, usize)>,
+    /// The place of the collective in flight that gives a buffer.
+    results: BTreeMap<BufId, usize>,
+    /// Bytes held by place, and all of them together.
     held: BTreeMap<usize, usize>,
+    held_in_all: usize,
+    /// How many have been waited for.
+    ended: usize,
 }
 
 fn within(mut plan: Plan, limit: usize) -> Plan {
@@ -56,26 +61,29 @@ fn within(mut plan: Plan, limit: usize) -> Plan {
         steps: plan.steps.drain(..).map(Some).collect(),
         out: Vec::new(),
         flying: Vec::new(),
+        results: BTreeMap::new(),
         held: BTreeMap::new(),
+        held_in_all: 0,
+        ended: 0,
     };
     // Collectives whose operands are made, by their places: what is needed first starts first.
     let mut ready: BTreeSet<usize> = BTreeSet::new();
+    // What was free and in flight when they were last looked at: until one of these changes, none can start that could not.
+    let mut looked = (usize::MAX, usize::MAX);
     for at in 0..s.steps.len() {
-        ready.extend(opens.remove(&at).unwrap_or_default());
-        for place in ready.clone().range(at + 1..) {
-            let early = known[place].early;
-            if s.held() + early <= limit && !s.waits(*place) {
-                ready.remove(place);
-                s.held.insert(*place, early);
-                s.emit(*place);
-            }
+        let opened = opens.remove(&at).unwrap_or_default();
+        let now = (s.held_in_all, s.ended);
+        if !opened.is_empty() || now != looked {
+            ready.extend(opened);
+            s.start_early(&mut ready, &known, at, limit);
+            looked = (s.held_in_all, s.ended);
         }
         s.emit(at);
         let Some(k) = known.get(&at) else { continue };
         ready.remove(&at);
-        s.held.remove(&at);
+        s.hold(at, 0);
         // Its operands would end here. Where they cannot stay, others are waited for, the oldest first, or this one.
-        while s.held() + k.late > limit {
+        while s.held_in_all + k.late > limit {
             let oldest =
                 s.flying.iter().map(|f| f.0).find(|p| *p < at && s.held.get(p).is_some_and(|b| *b > 0));
             match oldest {
@@ -87,7 +95,7 @@ fn within(mut plan: Plan, limit: usize) -> Plan {
             }
         }
         if s.flying.iter().any(|f| f.0 == at) {
-            s.held.insert(at, k.late);
+            s.hold(at, k.late);
         }
     }
     while let Some((place, _)) = s.flying.first() {
@@ -126,28 +134,55 @@ fn updates_as_gradients_come(plan: &mut Plan) {
 }
 
 impl Schedule {
-    fn held(&self) -> usize {
-        self.held.values().sum()
+    /// Sets the bytes that a place holds.
+    fn hold(&mut self, place: usize, bytes: usize) {
+        let before = if bytes == 0 { self.held.remove(&place) } else { self.held.insert(place, bytes) };
+        self.held_in_all = self.held_in_all + bytes - before.unwrap_or(0);
+    }
+
+    /// Starts those of the collectives behind a place that are ready, that read nothing in flight and that memory allows.
+    fn start_early(
+        &mut self,
+        ready: &mut BTreeSet<usize>,
+        known: &BTreeMap<usize, Known>,
+        at: usize,
+        limit: usize,
+    ) {
+        let mut started = Vec::new();
+        for place in ready.range(at + 1..) {
+            let early = known[place].early;
+            if self.held_in_all + early <= limit && !self.waits(*place) {
+                self.hold(*place, early);
+                self.emit(*place);
+                started.push(*place);
+            }
+        }
+        for place in started {
+            ready.remove(&place);
+        }
     }
 
     /// Whether a step reads what is in flight.
     fn waits(&self, place: usize) -> bool {
         let Some(step) = &self.steps[place] else { return false };
-        step.reads.iter().any(|o| self.flying.iter().any(|f| f.1.contains(&o.buf)))
+        step.reads.iter().any(|o| self.results.contains_key(&o.buf))
     }
 
     /// Adds the step of a place, if it was not added before, and in front of it the waits that it needs.
     fn emit(&mut self, place: usize) {
         let Some(mut step) = self.steps[place].take() else { return };
-        let reads: Vec<BufId> = step.reads.iter().map(|o| o.buf).collect();
-        let needed = self.flying.iter().filter(|f| f.1.iter().any(|b| reads.contains(b)));
-        for earlier in needed.map(|f| f.0).collect::<Vec<_>>() {
-            self.wait(earlier);
+        let needed: BTreeSet<usize> =
+            step.reads.iter().filter_map(|o| self.results.get(&o.buf)).copied().collect();
+        if !needed.is_empty() {
+            let in_order: Vec<usize> =
+                self.flying.iter().map(|f| f.0).filter(|p| needed.contains(p)).collect();
+            in_order.into_iter().for_each(|p| self.wait(p));
         }
         if step.collective().is_some() {
             // Numbered anew at the end.
             step.async_id = Some(place as u32);
-            self.flying.push((place, step.writes.iter().map(|o| o.buf).collect()));
+            self.flying.push((place, self.out.len()));
+            self.results.extend(step.writes.iter().map(|o| (o.buf, place)));
         }
         self.out.push(step);
     }
@@ -155,13 +190,16 @@ impl Schedule {
     /// Ends the collective of a place, if it is in flight.
     fn wait(&mut self, place: usize) {
         let Some(i) = self.flying.iter().position(|f| f.0 == place) else { return };
-        self.flying.remove(i);
-        self.held.remove(&place);
-        let flight = Some(place as u32);
-        let Some(start) = self.out.iter().rev().find(|s| s.async_id == flight) else { return };
+        let (_, start) = self.flying.remove(i);
+        self.hold(place, 0);
+        self.ended += 1;
+        let start = &self.out[start];
+        for o in &start.writes {
+            self.results.remove(&o.buf);
+        }
         let (phase, origin) = (self.out.last().map_or(start.phase, |s| s.phase), start.origin.clone());
         let wait = Step::new(Prim::Wait, start.writes.clone(), Vec::new());
-        self.out.push(Step { phase, origin, async_id: flight, ..wait });
+        self.out.push(Step { phase, origin, async_id: Some(place as u32), ..wait });
     }
 }
 

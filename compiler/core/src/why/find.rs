@@ -1,113 +1,182 @@
-//! The values that a question names.
+//! The values and dims that a question names.
 
 use super::Teller;
-use crate::explain::shown;
 use crate::partition::{Instr, Spmd};
+use crate::rows::Rows;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_ops::Id;
-use meshwright_plan::Dim;
+use meshwright_plan::{Dim, Phase};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every name with the values that bear it, in order.
-pub(super) fn names(spmd: &Spmd) -> BTreeMap<String, Vec<Id>> {
+/// The most paths that an error lists.
+const LISTED: usize = 24;
+
+/// Every path with the values that it was given to: the one that bears it, then the others, the last first.
+pub(super) fn paths(spmd: &Spmd, rows: &Rows) -> BTreeMap<String, Vec<Id>> {
     let g = &spmd.step.graph;
+    let made = spmd.instrs.iter().filter(|i| !matches!(i, Instr::Reshard { .. }));
+    let made: BTreeSet<Id> = made.map(|i| spmd.copy(i.out()).value).collect();
     let mut out: BTreeMap<String, Vec<Id>> = BTreeMap::new();
-    let mut rest: BTreeMap<String, Vec<Id>> = BTreeMap::new();
-    let mut told = BTreeSet::new();
-    for instr in spmd.instrs.iter().filter(|i| !matches!(i, Instr::Reshard { .. })) {
-        let id = spmd.copy(instr.out()).value;
-        if !told.insert(id) {
-            continue;
-        }
-        let n = g.node(id);
-        let path = &*n.origin.path;
-        let full = |name: &str| match path {
-            "" => None,
-            _ if name.starts_with(path) => None,
-            _ => Some(format!("{path}.{name}")),
-        };
-        if let Some(name) = shown(g, id, spmd) {
-            out.entry(name.clone()).or_default().push(id);
-            out.extend(full(&name).map(|f| (f, vec![id])));
-        }
-        if !n.origin.name.is_empty() {
-            for name in full(&n.origin.name).into_iter().chain([n.origin.name.to_string()]) {
-                rest.entry(name).or_default().push(id);
-            }
+    for id in &made {
+        if let Some(path) = rows.path(*id) {
+            out.entry(path.into()).or_default().push(*id);
         }
     }
-    // A value that a name is shown for comes before those it is made of.
-    for (name, ids) in rest {
-        let mine = out.entry(name).or_default();
-        let more: Vec<Id> = ids.into_iter().rev().filter(|i| !mine.contains(i)).collect();
-        mine.extend(more);
+    for id in made.iter().rev().filter(|id| !g.node(**id).origin.name.is_empty()) {
+        let values = out.entry(g.path(*id).into()).or_default();
+        if !values.contains(id) {
+            values.push(*id);
+        }
     }
     out
 }
 
+/// `d(b1.up)` in three: what is made of a value, its path, and the rest.
+fn parts(path: &str) -> (&str, &str, &str) {
+    let start = path.rfind(['(', ' ']).map_or(0, |i| i + 1);
+    let end = path[start..].find(')').map_or(path.len(), |i| start + i);
+    (&path[..start], &path[start..end], &path[end..])
+}
+
+/// Whether `short` is `path` without some of its first elements: `d(up)` for `d(b1.up)`.
+fn shortens(short: &str, path: &str) -> bool {
+    let (s, p) = (parts(short), parts(path));
+    let ends = p.1.strip_suffix(s.1).is_some_and(|rest| rest.ends_with('.'));
+    (s.0, s.2) == (p.0, p.2) && ends && !s.1.is_empty()
+}
+
 impl Teller<'_> {
-    /// The values and the dim of `VALUE.DIM`.
-    pub(super) fn find(&self, question: &str) -> Result<(Vec<Id>, Dim), Box<Diagnostic>> {
-        let g = &self.spmd.step.graph;
-        let error = |text: String| Diagnostic::error(codes::E0523, text);
-        let dims_of = |value: &str| {
-            let mut dims: Vec<&str> = Vec::new();
-            for id in self.names.get(value).into_iter().flatten() {
-                for d in &g.ty(*id).dims {
-                    if !dims.contains(&g.dims.name(*d)) {
-                        dims.push(g.dims.name(*d));
-                    }
+    /// The values and dims of `PATH.DIM` or `PATH`, where PATH may lack its first elements if one value alone ends so.
+    pub(super) fn find(&self, question: &str) -> Result<Vec<(Id, Dim)>, Box<Diagnostic>> {
+        let split = question.rsplit_once('.');
+        for whole in [true, false] {
+            let called = |name: &str| -> Vec<&str> {
+                let all = self.paths.keys().map(String::as_str);
+                all.filter(|p| if whole { *p == name } else { shortens(name, p) }).collect()
+            };
+            if let Some((value, dim)) = split {
+                let found: Vec<_> =
+                    called(value).into_iter().filter_map(|p| Some((p, self.having(p, dim)?))).collect();
+                match found.as_slice() {
+                    [] => {}
+                    [(_, one)] => return Ok(vec![*one]),
+                    all => return Err(ambiguous(value, &all.iter().map(|f| f.0).collect::<Vec<_>>(), dim)),
                 }
             }
-            dims
-        };
-        let (value, dim) = question.rsplit_once('.').unwrap_or((question, ""));
-        // `h.w` is a value, and what is missing is its dim.
-        if let Some(first) = dims_of(question).first()
-            && (!self.names.contains_key(value) || !dims_of(value).contains(&dim))
-        {
-            return Err(Box::new(
-                error(format!("`{question}` is a value: of which of its dims do you ask?"))
-                    .help(format!("such as `--why '{question}.{first}'`")),
-            ));
+            match called(question).as_slice() {
+                [] => {}
+                [one] => return self.all_dims(self.paths[*one][0], question),
+                all => return Err(ambiguous(question, all, "")),
+            }
         }
-        let Some(ids) = self.names.get(value) else {
-            let d = error(format!("no value is called `{value}`"));
-            let near = nearest(value, self.names.keys().map(String::as_str));
-            let under: Vec<&str> =
-                self.names.keys().filter(|n| n.ends_with(&format!(".{value}"))).map(String::as_str).collect();
-            return Err(Box::new(match (near, under.first()) {
-                (Some(near), _) => d.help(format!("did you mean `{near}`?")),
-                (None, Some(first)) => d.help(format!("did you mean `{first}`?")),
-                (None, None) => d.help("`meshwright explain MODEL` lists the values"),
-            }));
-        };
-        let having =
-            |dim: Dim| ids.iter().copied().filter(|i| g.ty(*i).dims.contains(&dim)).collect::<Vec<_>>();
-        let found = g.dims.find(dim).map(|d| (d, having(d))).filter(|f| !f.1.is_empty());
-        let Some((d, having)) = found else {
-            let dims = dims_of(value);
-            let e = error(format!("`{value}` has no dim `{dim}`"));
-            let e = match dims.as_slice() {
-                [] => e.note("it is a single number: there is nothing to split"),
-                all => e.note(format!("its dims are {}", all.join(", "))),
-            };
-            return Err(Box::new(match nearest(dim, dims.iter().copied()) {
-                Some(near) => e.help(format!("did you mean `{value}.{near}`?")),
-                None => e,
-            }));
-        };
-        // Of several calls of a layer each value that bears the name; else the last that it is made of.
-        let mut ids: Vec<Id> = having.iter().copied().filter(|i| self.is_shown(*i, value)).collect();
-        if ids.is_empty() {
-            ids.extend(having.first());
+        let of_layer = split.and_then(|(path, dim)| self.result_of(path, Some(dim)));
+        if let Some(found) = of_layer {
+            return Ok(vec![found]);
         }
-        Ok((ids, d))
+        if let Some((id, _)) = self.result_of(question, None) {
+            return self.all_dims(id, question);
+        }
+        Err(Box::new(self.unknown(question)))
     }
 
-    /// Whether `explain` shows the value by that name.
-    fn is_shown(&self, id: Id, value: &str) -> bool {
-        let name = shown(&self.spmd.step.graph, id, self.spmd);
-        name.is_some_and(|n| n == value || value.ends_with(&format!(".{n}")))
+    /// The value of a path that has a dim, with the dim: where possible the one that bears the path.
+    fn having(&self, path: &str, dim: &str) -> Option<(Id, Dim)> {
+        let g = &self.spmd.step.graph;
+        let dim = g.dims.find(dim)?;
+        let id = self.paths.get(path)?.iter().find(|i| g.ty(**i).has(dim))?;
+        Some((*id, dim))
+    }
+
+    fn all_dims(&self, id: Id, question: &str) -> Result<Vec<(Id, Dim)>, Box<Diagnostic>> {
+        let dims = &self.spmd.step.graph.ty(id).dims;
+        if dims.is_empty() {
+            let d = Diagnostic::error(codes::E0523, format!("`{question}` has no dims"));
+            return Err(Box::new(d.note("it is a scalar: there is nothing to split")));
+        }
+        Ok(dims.iter().map(|d| (id, *d)).collect())
+    }
+
+    /// What the call of a layer ends with: the last value of its forward pass, of those that have the dim.
+    fn result_of(&self, layer: &str, dim: Option<&str>) -> Option<(Id, Dim)> {
+        let g = &self.spmd.step.graph;
+        let within = |p: &str| p.strip_prefix(layer).is_some_and(|rest| rest.starts_with('.'));
+        let dim = dim.map(|d| g.dims.find(d).ok_or(())).transpose().ok()?;
+        let fits = |id: &Id| match dim {
+            Some(d) => g.ty(*id).has(d),
+            None => !g.ty(*id).dims.is_empty(),
+        };
+        let shown = self.paths.iter().filter(|(p, _)| within(p)).filter_map(|(_, ids)| ids.first().copied());
+        let computed = |id: &Id| !g.node(*id).inputs.is_empty() && g.node(*id).origin.phase == Phase::Forward;
+        let last = shown.filter(computed).filter(fits).max()?;
+        Some((last, dim.or(g.ty(last).dims.first().copied())?))
+    }
+
+    fn unknown(&self, question: &str) -> Diagnostic {
+        let g = &self.spmd.step.graph;
+        let (value, dim) = question.rsplit_once('.').unwrap_or((question, ""));
+        let error = |text: String| Diagnostic::error(codes::E0523, text);
+        let Some((path, ids)) = self.paths.iter().find(|(p, _)| *p == value || shortens(value, p)) else {
+            let d = error(format!("no value is called `{question}`"));
+            let near = [question, value].into_iter().find_map(|q| {
+                nearest(q, self.paths.keys().map(String::as_str)).map(|n| match q == question {
+                    true => n.to_string(),
+                    false => format!("{n}.{dim}"),
+                })
+            });
+            return match near {
+                Some(near) => d.help(format!("did you mean `{near}`?")),
+                None => d.help("`meshwright explain MODEL` lists the values"),
+            };
+        };
+        let mut dims: Vec<&str> = Vec::new();
+        for d in ids.iter().flat_map(|id| &g.ty(*id).dims) {
+            if !dims.contains(&g.dims.name(*d)) {
+                dims.push(g.dims.name(*d));
+            }
+        }
+        let e = error(format!("`{path}` has no dim `{dim}`"));
+        let e = match dims.as_slice() {
+            [] => e.note("it is a scalar: there is nothing to split"),
+            all => e.note(format!("its dims are {}", all.join(", "))),
+        };
+        match nearest(dim, dims.iter().copied()) {
+            Some(near) => e.help(format!("did you mean `{path}.{near}`?")),
+            None => e,
+        }
+    }
+}
+
+/// Several values end so.
+fn ambiguous(name: &str, paths: &[&str], dim: &str) -> Box<Diagnostic> {
+    let dot = if dim.is_empty() { "" } else { "." };
+    let mut listed: Vec<String> = paths.iter().take(LISTED).map(|p| format!("`{p}{dot}{dim}`")).collect();
+    if paths.len() > LISTED {
+        listed.push(format!("{} more", paths.len() - LISTED));
+    }
+    let d = Diagnostic::error(codes::E0523, format!("{} values are called `{name}`", paths.len()));
+    Box::new(d.help(format!("ask for one of them by its path: {}", listed.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shortens;
+
+    #[test]
+    fn a_short_name_is_the_end_of_a_path() {
+        for (short, path) in
+            [("up", "b1.up"), ("d(up)", "d(b1.up)"), ("new w/m", "new b1.w/m"), ("f.up", "b1.f.up")]
+        {
+            assert!(shortens(short, path), "{short} of {path}");
+        }
+        for (short, path) in [
+            ("p", "b1.up"),
+            ("up", "d(b1.up)"),
+            ("d(up)", "b1.up"),
+            ("b1", "b1.up"),
+            ("", "b1.up"),
+            ("up", "up"),
+        ] {
+            assert!(!shortens(short, path), "{short} of {path}");
+        }
     }
 }

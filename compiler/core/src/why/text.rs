@@ -11,35 +11,24 @@ pub fn text(answers: &[Why]) -> String {
 }
 
 fn one(w: &Why) -> String {
-    let within = if answers_at_top(w) { String::new() } else { format!(" of {}", w.path) };
     let mut out = match w.axes.as_slice() {
-        [] => format!("{} of {}{within} is whole on every device, {}\n", w.dim, w.value, thousands(w.size)),
+        [] => format!("{} of {} is replicated: every device has all {}\n", w.dim, w.value, thousands(w.size)),
         axes => format!(
-            "{} of {}{within} is split over {}: at most {} of {} on a device\n",
+            "{} of {} is split over {}: at most {} of {} on a device\n",
             w.dim,
             w.value,
             axes.join(", "),
-            thousands(w.block),
+            thousands(w.shard),
             thousands(w.size),
         ),
     };
-    let _ = writeln!(out, "the whole value: {}\n\nwhy", w.split_by);
+    let placement = if w.split_by == "-" { "replicated" } else { &w.split_by };
+    let _ = writeln!(out, "placement: {placement}\n\nwhy");
     for link in &w.chain {
         out.push_str(&chain_link(link));
     }
     out.push_str(&follows(&w.collectives));
     out
-}
-
-/// Whether the value's name says all of where it is: `h.w`, `d(h.w)` and `new h.w` belong to `h.w`.
-fn answers_at_top(w: &Why) -> bool {
-    let name = w.value.split('[').next().unwrap_or("");
-    let part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
-    let mut words = name.split(|c| !part(c));
-    w.path.is_empty()
-        || words.any(|word| {
-            word.strip_prefix(w.path.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('.'))
-        })
 }
 
 fn chain_link(link: &Link) -> String {

@@ -3,8 +3,10 @@
 //! A document is flat: texts, places where a line may end, and brackets around them. So nothing here recurses, and
 //! the work is linear: whether something fits is answered by looking ahead one line at most.
 
-use super::{INDENT, WIDTH};
-
+/// The width that lines keep to where they can, in characters. Comments are not wrapped.
+pub const WIDTH: usize = 100;
+/// Blanks of one step.
+const INDENT: usize = 4;
 /// No continuation line begins further right than this, so that deep nesting leaves room for text.
 const LAST_ALIGN: usize = 60;
 /// Comments behind lines whose lengths differ by more are not put below each other.

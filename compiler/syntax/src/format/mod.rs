@@ -12,15 +12,11 @@ mod model;
 mod runs;
 mod writer;
 
+pub use doc::WIDTH;
 use meshwright_diag::{Diagnostic, FileId, Outcome, Span, codes};
 
 use crate::scan::{Language, Scan, scan};
 use crate::{MAX_BYTES, parse_layout, parse_model};
-
-/// The width that lines keep to where they can, in characters. Comments are not wrapped.
-pub const WIDTH: usize = 100;
-/// Blanks of one step.
-const INDENT: usize = 4;
 
 /// A model file in the one style. `None` where it has errors, which are the parser's.
 pub fn format_model(file: FileId, text: &str) -> Outcome<String> {
@@ -76,7 +72,5 @@ fn refused(file: FileId) -> Diagnostic {
     Diagnostic::error(codes::E0108, "this file cannot be formatted without changing what it says")
         .at(Span::new(file, 0, 0), "")
         .note(format!("it may be longer than {MAX_BYTES} bytes when formatted"))
-        .help(
-            "it is left as it is; if it is not that large, this is a mistake in meshwright: please report it",
-        )
+        .help("it is left as it is; if it is not that large, this is a bug in Meshwright: please report it")
 }

@@ -1,7 +1,8 @@
 //! The options of `bench`.
 
-use super::{DevicesArgs, Format, FormatArgs, ProjectArgs, ThreadsArgs, TraceArgs};
-use crate::pick;
+use super::{CoresArgs, DevicesArgs, Format, FormatArgs, ProjectArgs, TraceArgs};
+use crate::value_parsers;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 
 #[derive(Args, Debug)]
@@ -12,23 +13,23 @@ pub(crate) struct BenchArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum BenchWhat {
-    /// Time whole training steps of a model.
+    /// Benchmark whole training steps of a model.
     #[command(after_help = "\
 Examples:
   meshwright bench model mlp --steps 40
   meshwright bench model mlp --layout dp_mp --dim batch=1000 --format json")]
     Model(BenchModelArgs),
-    /// Time the collectives between devices, by size, and compare every element of their results.
+    /// Benchmark collectives by size, and check every element of their results.
     #[command(after_help = "\
 Examples:
   meshwright bench collectives
   meshwright bench collectives --op all --devices 8 --max 1MiB
-  meshwright bench collectives --mesh r=2,c=2 --op all_reduce,all_gather --type f64 --format json
+  meshwright bench collectives --mesh r=2,c=2 --op all_reduce,all_gather --dtype f64 --format json
 
-In the manner of nccl-tests: the time of a call is that of its slowest device; `time` is the median of the calls and `least`
-the shortest. The size is that of the greater of a device's two buffers. algbw is size over time; busbw is algbw times what
-must be moved for each byte, which for n devices is 2(n-1)/n (all_reduce), (n-1)/n (all_gather, reduce_scatter, all_to_all)
-or 1 (permute, broadcast). GB/s are 10^9 bytes a second. Wrong elements end the command with code 1.")]
+Figures are defined as in nccl-tests. The time of a call is that of its slowest device; `time` is the median of the calls and
+`least` the minimum. The size is that of the larger of a device's two buffers. algbw is size / time; busbw is algbw times the
+bytes that must be moved per byte: for n devices 2(n-1)/n (all_reduce), (n-1)/n (all_gather, reduce_scatter, all_to_all) or 1
+(permute, broadcast). A GB/s is 10^9 bytes per second. The exit code is 1 if an element is wrong.")]
     Collectives(BenchCollectivesArgs),
 }
 
@@ -46,37 +47,37 @@ pub(crate) struct BenchCollectivesArgs {
     /// The mesh, such as all=4; its devices form one group.
     #[arg(long, value_name = "AXES", conflicts_with = "devices")]
     pub(crate) mesh: Option<String>,
-    /// How many devices [default: as many as there are processes; 4 threads]
+    /// Number of devices [default: the number of processes, or 4 threads]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) devices: Option<u32>,
-    /// How devices communicate [default: mpi where a launcher started several processes, else threads]
+    /// How devices communicate [default: mpi if a launcher started several processes, else threads]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<BenchTransport>,
     /// Which collectives, separated by commas.
-    #[arg(long = "op", value_enum, value_name = "OP", value_delimiter = ',', default_value = "all_reduce")]
-    pub(crate) ops: Vec<BenchOp>,
-    /// Least size, such as 4KiB, 64_000 or 1MB.
-    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = pick::size)]
+    #[arg(long = "op", value_name = "OP", value_delimiter = ',', default_value = "all_reduce", value_parser = op_names())]
+    pub(crate) ops: Vec<String>,
+    /// Smallest size, such as 4KiB, 64_000 or 1MB.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = value_parsers::size)]
     pub(crate) min: usize,
-    /// Greatest size.
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = pick::size)]
+    /// Largest size.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = value_parsers::size)]
     pub(crate) max: usize,
-    /// Each size is so many times the one before.
+    /// Factor from each size to the next.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) factor: u32,
-    /// Type of the elements.
-    #[arg(long = "type", value_enum, default_value_t)]
+    /// Dtype of the elements.
+    #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: BenchType,
-    /// How all_reduce and reduce_scatter fold.
+    /// Reduction of all_reduce and reduce_scatter.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) redop: BenchFold,
-    /// Timed calls of each size [default: as many as move 1 GiB, but 20 to 2000]
+    /// Timed calls of each size [default: enough to move 1 GiB, between 20 and 2000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) iters: Option<u32>,
-    /// Calls before them.
+    /// Untimed calls before them.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) warmup: u32,
-    /// Calls after them in which every element is compared; 0 for none.
+    /// Calls after them whose results are checked; 0 for none.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) check: u32,
     #[command(flatten)]
@@ -89,23 +90,17 @@ pub(crate) enum BenchTransport {
     Threads,
     /// Each device is a process; start them with `mpirun` or `srun`.
     Mpi,
-    /// Devices are GPUs, and buffers are in their memory: the first ones of this machine, or one for each process where
-    /// `mpirun` or `srun` started several.
+    /// Devices are GPUs, with buffers in their memory: the first GPUs of this machine, or one for each process if `mpirun` or
+    /// `srun` started several.
     Nccl,
 }
 
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum BenchOp {
-    AllReduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    /// Each device sends its buffer to the next.
-    Permute,
-    Broadcast,
-    /// All of them.
-    All,
+/// What stands for all collectives.
+pub(crate) const ALL_OPS: &str = "all";
+
+fn op_names() -> PossibleValuesParser {
+    let names = meshwright_comm::bench::KINDS.iter().map(|kind| kind.name());
+    PossibleValuesParser::new(names.chain([ALL_OPS]))
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,14 +128,14 @@ pub(crate) struct BenchModelArgs {
     /// Timed steps.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
-    /// Steps before them.
+    /// Untimed steps before them.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) warmup: u32,
     /// Seed of the values and the data.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
     #[command(flatten)]
-    pub(crate) threads: ThreadsArgs,
+    pub(crate) cores: CoresArgs,
     #[command(flatten)]
     pub(crate) devices: DevicesArgs,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 /// A word of a directive: a blank in it would end the option, a line break would begin another.
 pub(crate) fn word(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err("a word without blanks is needed".into());
+        return Err("expected a word without blanks".into());
     }
     Ok(text.into())
 }
@@ -21,7 +21,8 @@ pub(crate) fn time(text: &str) -> Result<String, String> {
     if known {
         Ok(text.into())
     } else {
-        Err("no time as Slurm writes it: `90` (minutes), `24:00:00`, `2-12` (days-hours), `UNLIMITED`".into())
+        Err("not a time in Slurm's format: `90` (minutes), `24:00:00`, `2-12` (days-hours), `UNLIMITED`"
+            .into())
     }
 }
 
@@ -32,7 +33,7 @@ pub(crate) fn label(text: &str) -> Result<String, String> {
     if inner && begins && !text.ends_with('-') && text.len() <= 63 {
         Ok(text.into())
     } else {
-        Err("Kubernetes names are small letters, digits and dashes, a letter first, at most 63".into())
+        Err("Kubernetes names have lowercase letters, digits and dashes, begin with a letter, and have at most 63 characters".into())
     }
 }
 
@@ -48,7 +49,7 @@ pub(crate) fn resource(text: &str) -> Result<String, String> {
 pub(crate) fn volume(text: &str) -> Result<(String, String), String> {
     match text.split_once(':') {
         Some((claim, path)) if path.starts_with('/') => Ok((label(claim)?, path.into())),
-        _ => Err("a volume is a claim and an absolute path: `CLAIM:/path`".into()),
+        _ => Err("expected a claim and an absolute path: `CLAIM:/path`".into()),
     }
 }
 
@@ -57,7 +58,7 @@ pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write `NAME=VALUE`")?;
     let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     if !begins || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-        return Err(format!("`{name}` is no name of a variable"));
+        return Err(format!("`{name}` is not a valid name of a variable"));
     }
     Ok((name.into(), value.into()))
 }

@@ -12,24 +12,23 @@ pub(crate) struct LaunchArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum LaunchWhat {
-    /// A Slurm batch file, with one task a device (or for several, by --devices-per-process).
+    /// Write a Slurm batch file, with one task for each device (or for --devices-per-process of them).
     #[command(after_help = "\
 Examples:
   meshwright launch slurm mnist_mlp --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 -o mnist.sbatch
   meshwright launch slurm mnist_mlp --layout dp --mesh all=8 --nodes 2 --per-node 4 --partition gpu --module cuda/12.6 \\
       --memory 80GiB -- --steps 10000 --run /scratch/me/mnist
 
-What stands after `--` are further arguments of `meshwright train`, checked as it would. A plan that does not fit the nodes
-is refused.")]
+Arguments after `--` are passed to `meshwright train` and checked here. A plan that does not fit the nodes is an error.")]
     Slurm(LaunchSlurmArgs),
-    /// A Kubernetes MPIJob, for the MPI operator.
+    /// Write a Kubernetes MPIJob, for the MPI operator.
     #[command(after_help = "\
 Examples:
   meshwright launch k8s mnist_mlp --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 --image registry.local/meshwright:1 \\
       --volume runs:/runs -o mnist.yaml -- --steps 10000 --run /runs/mnist
   kubectl apply -f mnist.yaml
 
-Models and layouts that are files must be in the image, or on a volume.")]
+Files of models and layouts must be in the image or on a volume.")]
     K8s(LaunchK8sArgs),
 }
 
@@ -54,48 +53,48 @@ impl LaunchWhat {
 pub(crate) struct LaunchCommon {
     #[command(flatten)]
     pub(crate) project: ProjectArgs,
-    /// Nodes.
+    /// Number of nodes.
     #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) nodes: u32,
-    /// GPUs of a node that are used; with --cpu, devices of a node.
+    /// GPUs to use on each node; with --cpu, devices on each node.
     #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) per_node: u32,
-    /// GPUs (or devices) of a process: 1, or as many as a node has, or something between that divides it.
+    /// GPUs (or devices) in each process; must divide --per-node.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) devices_per_process: u32,
-    /// Memory of a GPU, such as 80GiB: a plan that needs more is refused.
-    #[arg(long, value_name = "SIZE", help_heading = "Job", value_parser = crate::pick::size)]
+    /// Memory of a GPU, such as 80GiB; a plan that needs more is an error.
+    #[arg(long, value_name = "SIZE", help_heading = "Job", value_parser = crate::value_parsers::size)]
     pub(crate) memory: Option<usize>,
-    /// Train on CPUs.
+    /// Train on CPUs instead of GPUs.
     #[arg(long, help_heading = "Job")]
     pub(crate) cpu: bool,
-    /// Cores of a process.
+    /// CPU cores for each process.
     #[arg(long, value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) cores: Option<u32>,
-    /// Name of the job [default: the model's]
+    /// Name of the job [default: the name of the model]
     #[arg(long, help_heading = "Job", value_parser = cluster::word)]
     pub(crate) name: Option<String>,
-    /// The command `meshwright` on the nodes.
+    /// Path of `meshwright` on the nodes.
     #[arg(long, value_name = "PATH", default_value = "meshwright", help_heading = "Job")]
     pub(crate) program: String,
-    /// The network interface over which ranks find each other, such as ib0 (NCCL_SOCKET_IFNAME).
+    /// Network interface that ranks use to connect, such as ib0 (NCCL_SOCKET_IFNAME).
     #[arg(long, value_name = "NAME", help_heading = "Job", value_parser = cluster::word)]
     pub(crate) interface: Option<String>,
-    /// The RDMA adapters for the data, such as mlx5 (NCCL_IB_HCA).
+    /// RDMA adapters for the data, such as mlx5 (NCCL_IB_HCA).
     #[arg(long, value_name = "NAMES", help_heading = "Job", value_parser = cluster::word)]
     pub(crate) hca: Option<String>,
-    /// A variable of the environment of every process, such as MESHWRIGHT_DATA=/data; may be repeated.
+    /// Environment variable of every process, such as MESHWRIGHT_DATA=/data; may be repeated.
     #[arg(long = "env", value_name = "NAME=VALUE", help_heading = "Job", value_parser = cluster::variable)]
     pub(crate) variables: Vec<(String, String)>,
-    /// The file; without it, standard output.
+    /// File to write [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Write over a file that exists.
+    /// Overwrite an existing file.
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
-    /// Further arguments of `meshwright train`.
+    /// More arguments of `meshwright train`.
     #[arg(last = true, value_name = "TRAIN ARGS", allow_hyphen_values = true)]
     pub(crate) train: Vec<String>,
 }
@@ -104,7 +103,7 @@ pub(crate) struct LaunchCommon {
 pub(crate) struct LaunchSlurmArgs {
     #[command(flatten)]
     pub(crate) common: LaunchCommon,
-    /// Time limit, as Slurm writes it.
+    /// Time limit, in Slurm's format.
     #[arg(long, default_value = "24:00:00", help_heading = "Slurm", value_parser = cluster::time)]
     pub(crate) time: String,
     /// Partition.
@@ -116,10 +115,10 @@ pub(crate) struct LaunchSlurmArgs {
     /// Quality of service.
     #[arg(long, help_heading = "Slurm", value_parser = cluster::word)]
     pub(crate) qos: Option<String>,
-    /// A module to load; may be repeated.
+    /// Module to load; may be repeated.
     #[arg(long = "module", value_name = "NAME", help_heading = "Slurm")]
     pub(crate) modules: Vec<String>,
-    /// How srun starts MPI; `srun --mpi=list` shows what a cluster has.
+    /// The --mpi option of srun; `srun --mpi=list` lists its values.
     #[arg(long, default_value = "pmix", help_heading = "Slurm", value_parser = cluster::word)]
     pub(crate) mpi: String,
 }
@@ -128,16 +127,16 @@ pub(crate) struct LaunchSlurmArgs {
 pub(crate) struct LaunchK8sArgs {
     #[command(flatten)]
     pub(crate) common: LaunchCommon,
-    /// The container image, with meshwright, Open MPI and an SSH server.
+    /// Container image with meshwright, Open MPI and an SSH server.
     #[arg(long, help_heading = "Kubernetes", value_parser = cluster::word)]
     pub(crate) image: String,
     /// Namespace.
     #[arg(long, help_heading = "Kubernetes", value_parser = cluster::label)]
     pub(crate) namespace: Option<String>,
-    /// A volume for data and runs, CLAIM:/path; may be repeated. With several nodes its access mode must be ReadWriteMany.
+    /// Volume for data and runs, CLAIM:/path; may be repeated. With several nodes its access mode must be ReadWriteMany.
     #[arg(long = "volume", value_name = "CLAIM:/PATH", help_heading = "Kubernetes", value_parser = cluster::volume)]
     pub(crate) volumes: Vec<(String, String)>,
-    /// The resource that stands for an RDMA adapter, such as rdma/hca.
+    /// Resource name of an RDMA adapter, such as rdma/hca.
     #[arg(long, value_name = "RESOURCE", help_heading = "Kubernetes", value_parser = cluster::resource)]
     pub(crate) rdma: Option<String>,
 }

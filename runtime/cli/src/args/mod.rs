@@ -3,23 +3,25 @@
 mod bench;
 pub(crate) mod cluster;
 mod launch;
+mod renamed;
 
 pub(crate) use bench::*;
 pub(crate) use launch::*;
+pub(crate) use renamed::renamed;
 
-use crate::pick::{self, Emit, passes_help};
+use crate::value_parsers::{self, Emit, passes_help};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use meshwright_plan::DType;
 use meshwright_train::{ProjectOptions, TraceOptions};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Named-dimension tensor programs on a mesh of devices: a model file says what is computed, a layout file says which
+/// Named-dimension tensor programs on a mesh of devices. A model file defines the computation; a layout file defines which
 /// dim is split over which mesh axis.
 #[derive(Parser, Debug)]
 #[command(name = "meshwright", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Color on standard error; `auto` minds NO_COLOR and whether it is a terminal.
+    /// Color on standard error; `auto` respects NO_COLOR and uses color only on a terminal.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: ColorChoice,
     #[command(subcommand)]
@@ -33,35 +35,35 @@ Examples:
   meshwright explain E0310
   meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1
 
-Exit codes: 0 success, 1 anything diagnosed, 2 usage, 101 a mistake in meshwright, 130 Ctrl-C.";
+Exit codes: 0 success, 1 an error, 2 wrong usage, 101 a bug in Meshwright, 130 Ctrl-C.";
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Train a model.
     Train(TrainArgs),
-    /// Measure the losses and metrics of a checkpoint over a data set.
+    /// Evaluate the losses and metrics of a checkpoint on a data set.
     Eval(EvalArgs),
     /// Compute the outputs of a model for the examples of a data set.
     Predict(PredictArgs),
-    /// Check a model and a layout without running anything.
+    /// Check a model and a layout without running them.
     Check(CheckArgs),
-    /// Show what a layout does to a model, or the page of an error code or an op.
+    /// Show what a layout does to a model, or print the page of an error code or an op.
     Explain(ExplainArgs),
     /// Format model files and layout files.
     Fmt(FmtArgs),
-    /// Time whole training steps with data in memory, or collectives.
+    /// Benchmark training steps with data in memory, or collectives.
     Bench(BenchArgs),
-    /// Write the file that starts a training run on the nodes of a cluster.
+    /// Write a job file that starts a training run on a cluster.
     Launch(LaunchArgs),
     /// List the models that ship, or print one.
     Models(ShippedArgs),
     /// List the layouts that ship, or print one.
     Layouts(ShippedArgs),
-    /// Look into the checkpoints of a run.
+    /// Inspect the checkpoints of a run.
     Ckpt(CkptArgs),
-    /// List what this machine has to run on, and say why a GPU cannot be used.
+    /// List the devices of this machine, and say why a GPU cannot be used.
     Devices(ListDevicesArgs),
-    /// Print a script that completes commands and options in a shell.
+    /// Print a completion script for a shell.
     Completions(CompletionsArgs),
 }
 
@@ -106,7 +108,7 @@ pub(crate) enum Format {
 pub(crate) enum Precision {
     F32,
     F64,
-    /// Products, activations and what is sent of them in bf16; parameters, sums, softmax and losses in f32.
+    /// Matmuls, activations and their communication in bf16; parameters, sums, softmax and losses in f32.
     Bf16,
 }
 
@@ -120,30 +122,30 @@ pub(crate) struct FormatArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Model and layout")]
 pub(crate) struct ModelArgs {
-    /// The layout: a file, the name of one that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
+    /// The layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
     #[arg(long, value_name = "FILE|NAME|RULES")]
     pub(crate) layout: Option<String>,
-    /// The mesh, in place of the layout's: r=2,c=2 (also 'r:2;c:2'). Without any, one device.
+    /// The mesh, which overrides that of the layout: r=2,c=2 (also 'r:2;c:2'). Without a mesh, one device.
     #[arg(long, value_name = "AXES")]
     pub(crate) mesh: Option<String>,
-    /// Set the size of a dim; may be repeated.
-    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = pick::dim)]
+    /// Override the size of a dim; may be repeated.
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = value_parsers::dim)]
     pub(crate) dims: Vec<(String, usize)>,
-    /// Set a `const` of the model; may be repeated.
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = pick::set, allow_hyphen_values = true)]
+    /// Override a `const` of the model; may be repeated.
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true)]
     pub(crate) sets: Vec<(String, f64)>,
-    /// Take the sizes of `size NAME { … }` of the model.
+    /// Use the values of the block `size NAME { … }` of the model.
     #[arg(long, value_name = "NAME")]
-    pub(crate) size: Option<String>,
-    /// Arithmetic type, in place of the model's.
+    pub(crate) preset: Option<String>,
+    /// Arithmetic type, which overrides that of the model.
     #[arg(long, value_enum)]
     pub(crate) precision: Option<Precision>,
-    /// Wait for each collective where it starts, in place of computing meanwhile.
+    /// Do not overlap collectives with computation: wait for each where it starts.
     #[arg(long)]
     pub(crate) no_overlap: bool,
-    /// Fail unless the mesh has so many devices.
+    /// Fail unless the mesh has exactly N devices.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) devices: Option<u32>,
+    pub(crate) expect_devices: Option<u32>,
 }
 
 impl ModelArgs {
@@ -155,14 +157,14 @@ impl ModelArgs {
             mesh: self.mesh.clone(),
             dims: self.dims.clone(),
             sets: self.sets.clone(),
-            size: self.size.clone(),
+            preset: self.preset.clone(),
             precision: self.precision.map(|p| match p {
                 Precision::F32 => DType::F32,
                 Precision::F64 => DType::F64,
                 Precision::Bf16 => DType::BF16,
             }),
             no_overlap: self.no_overlap,
-            devices: self.devices.map(|n| n as usize),
+            expect_devices: self.expect_devices.map(|n| n as usize),
             ..ProjectOptions::default()
         }
     }
@@ -171,7 +173,7 @@ impl ModelArgs {
 /// A model with its layout.
 #[derive(Args, Debug)]
 pub(crate) struct ProjectArgs {
-    /// A model: the name of one that ships (see `meshwright models`), or a file.
+    /// The model: a file, or the name of a model that ships (see `meshwright models`).
     pub(crate) model: String,
     #[command(flatten)]
     rest: ModelArgs,
@@ -190,10 +192,11 @@ impl ProjectArgs {
 
     /// The words that give the same options on another command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let ModelArgs { layout, mesh, dims, sets, size, precision, devices, no_overlap } = &self.rest;
+        let ModelArgs { layout, mesh, dims, sets, preset, precision, expect_devices, no_overlap } =
+            &self.rest;
         let mut words = vec![self.model.clone()];
         let mut push = |option: &str, value: String| words.extend([format!("--{option}"), value]);
-        let texts = [("layout", layout), ("mesh", mesh), ("size", size)];
+        let texts = [("layout", layout), ("mesh", mesh), ("preset", preset)];
         for (option, value) in texts {
             value.iter().for_each(|v| push(option, v.clone()));
         }
@@ -202,7 +205,7 @@ impl ProjectArgs {
         if let Some(value) = precision.and_then(|p| p.to_possible_value()) {
             push("precision", value.get_name().into());
         }
-        devices.iter().for_each(|n| push("devices", n.to_string()));
+        expect_devices.iter().for_each(|n| push("expect-devices", n.to_string()));
         if *no_overlap {
             words.push("--no-overlap".into());
         }
@@ -213,12 +216,12 @@ impl ProjectArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Data and devices")]
 pub(crate) struct DataArgs {
-    /// The data: NAME=FILE,… for the inputs (IDX, .npy, .safetensors, also gzipped), a folder with data.toml, or the name of
-    /// one. Without it, data is sought in $MESHWRIGHT_DATA, ./models/data and beside the binary.
+    /// The data: NAME=FILE,… for the inputs (IDX, .npy or .safetensors, plain or gzipped), a folder with a data.toml, or the
+    /// name of such a folder. By default $MESHWRIGHT_DATA, ./models/data and the folder of the binary are searched.
     #[arg(long)]
     pub(crate) data: Option<String>,
     #[command(flatten)]
-    pub(crate) threads: ThreadsArgs,
+    pub(crate) cores: CoresArgs,
     #[command(flatten)]
     pub(crate) devices: DevicesArgs,
 }
@@ -228,7 +231,7 @@ pub(crate) struct DataArgs {
 pub(crate) enum TransportChoice {
     /// All devices are threads of this process.
     Threads,
-    /// Devices are processes, or spread over processes; start these with `mpirun` or `srun`.
+    /// Devices are MPI processes, or threads or GPUs of several processes; start them with `mpirun` or `srun`.
     Mpi,
 }
 
@@ -242,15 +245,15 @@ impl TransportChoice {
     }
 }
 
-/// What computes.
+/// Where devices compute.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DeviceChoice {
-    /// Threads of this machine.
+    /// CPU threads.
     #[default]
     Cpu,
-    /// GPUs of NVIDIA: each device of the mesh that is this process's has one.
+    /// NVIDIA GPUs: each device of the mesh has one.
     Cuda,
-    /// What GPUs run, compiled for this machine: to test it without a GPU.
+    /// The GPU code, compiled for the CPU: for tests without a GPU.
     #[value(hide = true)]
     CubeclCpu,
 }
@@ -258,62 +261,61 @@ pub(crate) enum DeviceChoice {
 /// How GPUs communicate.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CollectivesChoice {
-    /// NCCL on the GPUs' memory; the host does not wait.
+    /// NCCL, asynchronously.
     #[default]
     Nccl,
-    /// NCCL, and the host waits before and after each collective: slower, to cross-check.
+    /// NCCL, but the host waits before and after each collective: slower, for debugging.
     NcclSync,
-    /// Through the host's memory and `--transport`.
+    /// Through host memory and `--transport`.
     Staged,
 }
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Data and devices")]
 pub(crate) struct DevicesArgs {
-    /// What computes
+    /// Where to compute
     #[arg(long, value_enum, default_value_t)]
     pub(crate) device: DeviceChoice,
     /// How GPUs communicate [default: nccl]
     #[arg(long, value_enum)]
     pub(crate) collectives: Option<CollectivesChoice>,
-    /// How devices communicate [default: mpi where a launcher started several processes, else threads]
+    /// How devices communicate [default: mpi if a launcher started several processes, else threads]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<TransportChoice>,
-    /// Devices of this process, where a launcher started several: the GPUs of a node in one process, for example. The
-    /// devices of the processes are numbered one after the other [default: 1]
+    /// Devices in each process, if a launcher started several; for example all GPUs of a node in one process. Devices are
+    /// numbered process by process [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) devices_per_process: Option<u16>,
-    /// Reduce in a fixed order, so that a rerun is equal to the last bit; threads always do.
+    /// Reduce in a fixed order, so that a rerun gives the same bits; threads always do.
     #[arg(long)]
     pub(crate) deterministic: bool,
-    /// Give up a collective in which others have not come for so long; six times that until the first step is done
+    /// Time out a collective after so many seconds; until the end of the first step, after six times as many
     /// [default: 300]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) timeout: Option<u64>,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct ThreadsArgs {
-    /// Cores to use; all that there are by default. Devices share them. Of several processes each uses so many; by default
-    /// those on one machine divide its cores.
+pub(crate) struct CoresArgs {
+    /// CPU cores for each process, shared by its devices [default: all; processes on one machine divide them]
     #[arg(long, value_name = "N", help_heading = "Data and devices", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) threads: Option<u16>,
+    pub(crate) cores: Option<u16>,
 }
 
-impl ThreadsArgs {
+impl CoresArgs {
     pub(crate) fn get(&self) -> Option<usize> {
-        self.threads.map(usize::from)
+        self.cores.map(usize::from)
     }
 }
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Timeline")]
 pub(crate) struct TraceArgs {
-    /// Write a timeline of some steps, all devices on one clock, for ui.perfetto.dev or chrome://tracing.
+    /// Write a timeline of some steps of all devices, for ui.perfetto.dev or chrome://tracing.
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// Which steps the timeline shows, by number, the first and the last [default: the first 20]
-    #[arg(long, value_name = "A..B", requires = "trace", value_parser = pick::steps)]
+    /// The first and the last step of the timeline [default: the first 20 steps]
+    #[arg(long, value_name = "A..B", requires = "trace", value_parser = value_parsers::steps)]
     pub(crate) trace_steps: Option<RangeInclusive<u64>>,
 }
 
@@ -327,11 +329,11 @@ impl TraceArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Passes")]
 pub(crate) struct PassArgs {
-    /// Print a stage of the compiler in place of the report: graph (what the partitioner is given), spmd (what it makes),
-    /// plan, or after:PASS. With --format json, the plan as JSON.
-    #[arg(long, value_name = "STAGE", value_parser = pick::emit)]
+    /// Print a stage of the compiler instead of the report: graph (the input of the partitioner), spmd (its output), plan, or
+    /// after:PASS. With --format json, plan is JSON.
+    #[arg(long, value_name = "STAGE", value_parser = value_parsers::emit)]
     pub(crate) emit: Option<Emit>,
-    /// Print on standard error how long each pass took, its verifier included.
+    /// Print the time of each pass and its verifier on standard error.
     #[arg(long)]
     pub(crate) time_passes: bool,
 }
@@ -344,9 +346,9 @@ Examples:
   meshwright train mlp --dim batch=250 --set lr=0.05 --steps 1000 --run runs/a --format json
   meshwright train mlp --layout zero3 --run runs/a --resume --steps 2000
 
-A first Ctrl-C ends the run after the step at hand, or the batch at hand of an evaluation, with a checkpoint, and exits 130;
-a second one kills it.
-The folder holds the resolved settings, the plan, metrics.jsonl and the two newest checkpoints.")]
+The first Ctrl-C ends the run after the current step, or the current batch of an evaluation, with a checkpoint and exit code
+130; the second one kills it.
+The folder of a run has the resolved settings, the plan, metrics.jsonl and the two newest checkpoints.")]
 pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) project: ProjectArgs,
@@ -354,24 +356,24 @@ pub(crate) struct TrainArgs {
     pub(crate) data: DataArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
-    /// Train until so many epochs are done [default: 5, or those of the run with --resume]
+    /// Total number of epochs, including those before --resume [default: 5, or that of the resumed run]
     #[arg(long, value_name = "N", conflicts_with = "steps", help_heading = "Run", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) epochs: Option<u32>,
-    /// Train until so many steps are done.
+    /// Total number of steps, including those before --resume.
     #[arg(long, value_name = "N", help_heading = "Run", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
-    /// Seed of the initial values and of the order of examples [default: 0, or that of the run with --resume]
+    /// Seed of the initial values and of the order of examples [default: 0, or that of the resumed run]
     #[arg(long, value_name = "N", help_heading = "Run")]
     pub(crate) seed: Option<u64>,
-    /// The run's folder; one that holds a run is refused unless --resume [default: runs/MODEL-N, the next free N]
+    /// Folder of the run; must not contain a run, except with --resume [default: runs/MODEL-N with the next free N]
     #[arg(long, value_name = "DIR", help_heading = "Run")]
     pub(crate) run: Option<PathBuf>,
-    /// Continue the run in --run from its newest checkpoint, on any mesh and layout.
+    /// Continue the run in the folder --run from its newest checkpoint, on any mesh and layout.
     #[arg(long, requires = "run", help_heading = "Run")]
     pub(crate) resume: bool,
     /// Write nothing to disk.
     #[arg(long, conflicts_with_all = ["run", "resume"], help_heading = "Run")]
-    pub(crate) no_run: bool,
+    pub(crate) no_save: bool,
     /// Do not evaluate on the test set after each epoch.
     #[arg(long, help_heading = "Run")]
     pub(crate) no_eval: bool,
@@ -385,7 +387,7 @@ Examples:
   meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1
   meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1 --split train --layout dp --format json
 
-The mesh and the layout need not be those of the training.")]
+The mesh and the layout may differ from those of the training.")]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     pub(crate) what: CheckpointArgs,
@@ -397,10 +399,10 @@ pub(crate) struct EvalArgs {
 pub(crate) struct CheckpointArgs {
     #[command(flatten)]
     pub(crate) project: ProjectArgs,
-    /// The folder of a run, of which the newest checkpoint is taken, or a checkpoint's .safetensors file.
+    /// The folder of a run, to use its newest checkpoint, or the .safetensors file of a checkpoint.
     #[arg(long, value_name = "RUN|FILE")]
     pub(crate) checkpoint: PathBuf,
-    /// Which set of examples.
+    /// Which split of the data: train or test.
     #[arg(long, default_value = "test")]
     pub(crate) split: String,
     #[command(flatten)]
@@ -413,14 +415,17 @@ Examples:
   meshwright predict digits.mw --checkpoint runs/digits-1 --limit 10
   meshwright predict digits.mw --checkpoint runs/digits-1 --output class --format json
 
-An output is declared in the model: output class = argmax[classes](logits)")]
+A model declares its outputs: output class = argmax[classes](logits)
+
+With --format json, the first line describes the outputs: name, dtype, and dims in the order of the nested lists. NaN and
+infinities are the strings \"NaN\", \"Infinity\" and \"-Infinity\".")]
 pub(crate) struct PredictArgs {
     #[command(flatten)]
     pub(crate) what: CheckpointArgs,
-    /// Which `output` of the model; may be repeated. All of them by default.
+    /// An `output` of the model; may be repeated [default: all]
     #[arg(long = "output", value_name = "NAME")]
     pub(crate) outputs: Vec<String>,
-    /// The first N examples only.
+    /// Only the first N examples.
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
     #[command(flatten)]
@@ -431,7 +436,7 @@ pub(crate) struct PredictArgs {
 #[command(after_help = passes_help(), after_long_help = format!("\
 Examples:
   meshwright check my.mw
-  meshwright check my.mw --layout my.layout --devices 8 --format json
+  meshwright check my.mw --layout my.layout --expect-devices 8 --format json
   meshwright check mlp --layout zero3 --emit spmd
   meshwright check my.mw --layout my.layout --fix
   meshwright check my.mw --diff
@@ -440,10 +445,10 @@ Examples:
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(crate) project: ProjectArgs,
-    /// Write the fixes that are sure into the files of the model and the layout, and check again.
+    /// Apply the safe fixes to the files of the model and the layout, and check again.
     #[arg(long, help_heading = "Fixes")]
     pub(crate) fix: bool,
-    /// Show what --fix would write, as a unified diff, and write nothing.
+    /// Show the changes of --fix as a unified diff, without writing them.
     #[arg(long, help_heading = "Fixes")]
     pub(crate) diff: bool,
     #[command(flatten)]
@@ -464,13 +469,14 @@ Examples:
 
 {}", passes_help()))]
 pub(crate) struct ExplainArgs {
-    /// A model (the name of one that ships, or a file), a code such as E0310, or an op such as softmax.
+    /// A model (a file, or the name of a model that ships), a code such as E0310, or an op such as softmax.
     #[arg(value_name = "MODEL|CODE|OP")]
     pub(crate) topic: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,
-    /// Say why a dim of a value is split as it is, or whole: VALUE is a name of the report, DIM one of its dims.
-    #[arg(long, value_name = "VALUE.DIM", conflicts_with_all = ["emit", "time_passes"])]
+    /// Explain why a dim of a value is split or replicated: PATH is a value in the report, such as b1.attention.out, DIM one of
+    /// its dims; without DIM, explain all of its dims.
+    #[arg(long, value_name = "PATH[.DIM]", conflicts_with_all = ["emit", "time_passes"])]
     pub(crate) why: Option<String>,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
@@ -493,16 +499,16 @@ Examples:
   meshwright fmt - < my.mw
   meshwright fmt - --language layout < my.layout
 
-There is one style and nothing to set. Comments stay, and so does all that a file says. A file with syntax errors is left
-as it is, and its errors are shown. With --check, nothing is written, and files that differ exit 1.")]
+There is one style, without options. Comments and meaning are preserved. A file with syntax errors is left unchanged, and its
+errors are shown. With --check, nothing is written, and the exit code is 1 if a file would change.")]
 pub(crate) struct FmtArgs {
-    /// Files, folders (all *.mw and *.layout below them, hidden folders left out), or `-` for standard input to output.
+    /// Files, folders (all *.mw and *.layout files below them, except in hidden folders), or `-` for standard input to output.
     #[arg(value_name = "FILE|DIR|-", required = true)]
     pub(crate) paths: Vec<PathBuf>,
-    /// Write nothing; show how files would change.
+    /// Write nothing; show the changes.
     #[arg(long)]
     pub(crate) check: bool,
-    /// The language, where no name ends in .mw or .layout [default for standard input: model]
+    /// The language of files that end in neither .mw nor .layout [default for standard input: model]
     #[arg(long, value_enum)]
     pub(crate) language: Option<Language>,
     #[command(flatten)]
@@ -511,7 +517,7 @@ pub(crate) struct FmtArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ShippedArgs {
-    /// Print this one.
+    /// Print this file.
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
@@ -519,7 +525,7 @@ pub(crate) struct ShippedArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The libraries of a GPU are opened by their usual names, or where MESHWRIGHT_CUDA, MESHWRIGHT_NCCL and MESHWRIGHT_NVML say.")]
+MESHWRIGHT_CUDA, MESHWRIGHT_NCCL and MESHWRIGHT_NVML override the paths of the GPU libraries.")]
 pub(crate) struct ListDevicesArgs {
     #[command(flatten)]
     pub(crate) format: FormatArgs,
@@ -547,7 +553,7 @@ impl CkptWhat {
 
 #[derive(Args, Debug)]
 pub(crate) struct CkptListArgs {
-    /// The run's folder.
+    /// The folder of the run.
     pub(crate) run: PathBuf,
     #[command(flatten)]
     pub(crate) format: FormatArgs,

@@ -21,7 +21,7 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
     let options = BenchOptions {
         steps: args.steps as usize,
         warmup: args.warmup as usize,
-        threads: args.threads.get(),
+        cores: args.cores.get(),
         seed: args.seed,
         devices,
         trace: args.trace.get(),

@@ -17,14 +17,14 @@ pub(crate) fn run(args: &CkptArgs, console: &mut Console) -> Result<(), Stop> {
     let listed = if run.is_dir() {
         Store::read_only(checkpoints_in(run)).list().map_err(|d| *d)
     } else {
-        Err(Diagnostic::error(codes::E0512, format!("`{}` is no folder of a run", run.display())))
+        Err(Diagnostic::error(codes::E0512, format!("`{}` is not the folder of a run", run.display())))
     };
     let (entries, skipped) = listed.map_err(|d| {
         console.diagnostics(&[d], &Sources::new());
         Stop::Diagnosed
     })?;
     for s in &skipped {
-        console.note(&format!("the checkpoint of step {} cannot be used: {}", s.step, s.why));
+        console.note(&s.to_string());
     }
     if entries.is_empty() {
         let found = Diagnostic::error(codes::E0512, format!("`{}` holds no checkpoint", run.display()));

@@ -15,7 +15,7 @@ pub(super) fn options(args: &CheckpointArgs, devices: Devices) -> EvalOptions {
     EvalOptions {
         data: args.data.data.clone(),
         split: args.split.clone(),
-        threads: args.data.threads.get(),
+        cores: args.data.cores.get(),
         devices,
         roots: project::data_roots(),
         checkpoint: args.checkpoint.clone(),

@@ -62,7 +62,7 @@ pub(super) fn run(options: ProjectOptions, dry: bool, console: &mut Console) -> 
             show(path, old, new, console)?;
             unwritten = true;
         } else if !is_file(path) {
-            console.note(&format!("`{path}` is no file that can be replaced; this is the corrected text"));
+            console.note(&format!("`{path}` cannot be replaced; this is the corrected text"));
             match console.json() {
                 true => console.out_json(&BTreeMap::from([(
                     "corrected",

@@ -3,9 +3,9 @@
 use super::project;
 use crate::args::PassArgs;
 use crate::console::Console;
-use crate::pick::Emit;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
+use crate::value_parsers::Emit;
 use meshwright_core::{Compiled, PASSES, StepGraph, training_step};
 use meshwright_diag::{Diagnostic, Sources, has_errors};
 use meshwright_train::{Loaded, Project, ProjectOptions};

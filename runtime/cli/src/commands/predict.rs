@@ -3,10 +3,12 @@
 use super::{eval, project};
 use crate::args::PredictArgs;
 use crate::console::Console;
+use crate::json::object;
 use crate::progress::bar;
 use crate::stop::Stop;
 use meshwright_exec::{HostData, HostTensor};
-use meshwright_train::{PredictOptions, predict};
+use meshwright_train::{PredictOptions, Project, predict};
+use serde_json::json;
 
 /// Runs the command.
 pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop> {
@@ -31,6 +33,10 @@ pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop>
         let decl = program.outputs.iter().find(|o| o.name == name);
         decl.is_some_and(|o| example.is_some_and(|d| program.graph.ty(o.id).has(d)))
     };
+    if console.json() {
+        let outputs: Vec<_> = outputs.iter().map(|(name, t)| described(&project, name, t)).collect();
+        console.out_json(&object([("outputs", serde_json::Value::from(outputs))]))?;
+    }
     let (each, whole): (Vec<_>, Vec<_>) = outputs.into_iter().partition(|(name, _)| counts(name));
     for (name, tensor) in &whole {
         let value = rendered(tensor, 0..tensor.data.len(), &tensor.shape);
@@ -56,19 +62,45 @@ pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop>
     Ok(())
 }
 
-/// A run of elements as JSON: a number, or lists in lists by `shape`. Of each float as many digits as tell it from others
-/// of its type.
+/// What the numbers of an output mean: its dtype, its dims as its lists nest, outermost first, and whether there is a value
+/// for each example.
+fn described(project: &Project, name: &str, tensor: &HostTensor) -> serde_json::Value {
+    let graph = &project.program.graph;
+    let declared = project.program.outputs.iter().find(|o| o.name == name);
+    let dims = declared.map_or(&[][..], |o| &graph.ty(o.id).dims);
+    let example = project.example_dim().map(|d| d.0);
+    let each = dims.iter().any(|d| Some(*d) == example);
+    let nested = dims.iter().filter(|d| Some(**d) != example);
+    let names: Vec<&str> = nested.map(|d| graph.dims.name(*d)).collect();
+    json!({ "name": name, "dtype": tensor.dtype().name(), "dims": names, "each_example": each })
+}
+
+/// A run of elements as JSON: a number, or lists in lists by `shape`. Each float has as many digits as distinguish it from
+/// the others of its type; JSON has no NaN and no infinities, so they are the texts `"NaN"`, `"Infinity"`, `"-Infinity"`.
 fn rendered(tensor: &HostTensor, range: std::ops::Range<usize>, shape: &[usize]) -> String {
-    fn json<T: serde::Serialize>(v: &[T], range: std::ops::Range<usize>) -> Vec<String> {
+    fn plain<T: serde::Serialize>(v: &[T], range: std::ops::Range<usize>) -> Vec<String> {
         v[range].iter().map(|x| serde_json::to_string(x).unwrap_or_default()).collect()
     }
+    fn floats<T: serde::Serialize + Copy + Into<f64>>(v: &[T], range: std::ops::Range<usize>) -> Vec<String> {
+        let special = |x: f64| match x {
+            _ if x.is_nan() => Some("\"NaN\""),
+            f64::INFINITY => Some("\"Infinity\""),
+            f64::NEG_INFINITY => Some("\"-Infinity\""),
+            _ => None,
+        };
+        let wide: Vec<f64> = v[range.clone()].iter().map(|x| (*x).into()).collect();
+        let texts = plain(v, range).into_iter().zip(wide);
+        texts.map(|(text, x)| special(x).map_or(text, String::from)).collect()
+    }
     let elements = match &tensor.data {
-        HostData::F32(v) => json(v, range),
-        HostData::F64(v) => json(v, range),
-        HostData::I32(v) => json(v, range),
-        HostData::U8(v) => json(v, range),
+        HostData::F32(v) => floats(v, range),
+        HostData::F64(v) => floats(v, range),
+        HostData::I32(v) => plain(v, range),
+        HostData::U8(v) => plain(v, range),
         HostData::Bool(v) => v[range].iter().map(|b| (*b != 0).to_string()).collect(),
-        HostData::BF16(_) | HostData::PairF32(_) | HostData::PairF64(_) => json(&tensor.data.to_f64(), range),
+        HostData::BF16(_) | HostData::PairF32(_) | HostData::PairF64(_) => {
+            floats(&tensor.data.to_f64(), range)
+        }
     };
     // Innermost dims first, each step makes lists of what there is.
     let nested = shape.iter().rev().fold(elements, |items, size| {
@@ -87,10 +119,13 @@ mod tests {
 
     #[test]
     fn values_nest_by_shape_and_floats_are_short() {
-        let t =
-            HostTensor::new(vec![2, 2, 2], HostData::F32(vec![0.1, 2.0, -3.5, f32::NAN, 5.0, 6.0, 7.0, 8.0]))
-                .unwrap();
-        assert_eq!(rendered(&t, 0..4, &[2, 2]), "[[0.1,2.0],[-3.5,null]]");
+        let t = HostTensor::new(
+            vec![2, 2, 2],
+            HostData::F32(vec![0.1, 2.0, -3.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 7.0, 8.0]),
+        )
+        .unwrap();
+        assert_eq!(rendered(&t, 0..4, &[2, 2]), "[[0.1,2.0],[-3.5,\"NaN\"]]");
+        assert_eq!(rendered(&t, 4..7, &[3]), "[\"Infinity\",\"-Infinity\",7.0]");
         assert_eq!(rendered(&t, 1..2, &[]), "2.0");
         let t = HostTensor::new(vec![3], HostData::Bool(vec![0, 1, 1])).unwrap();
         assert_eq!(rendered(&t, 0..3, &[3]), "[false,true,true]");

@@ -10,7 +10,7 @@ use crate::text::thousands;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
 use meshwright_train::run_dir::checkpoints_in;
-use meshwright_train::{Failure, TrainOptions, settled, train};
+use meshwright_train::{Failure, TrainOptions, agree_on_result, train};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -22,7 +22,7 @@ const EPOCHS: u32 = 5;
 pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let (project, sources, devices) =
         project::load_for(&args.data.devices, &args.project.options(), console)?;
-    let run = match (&args.run, args.no_run) {
+    let run = match (&args.run, args.no_save) {
         (Some(folder), _) => Some(folder.clone()),
         (None, true) => None,
         (None, false) => {
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
         seed: args.seed,
         run: run.clone(),
         resume: args.resume,
-        threads: args.data.threads.get(),
+        cores: args.data.cores.get(),
         devices,
         roots: project::data_roots(),
         eval: !args.no_eval,
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let head = Head {
         model: args.project.model.clone(),
         mesh: project::mesh(&project),
-        run: run.as_ref().map_or("nothing is written".into(), |r| r.display().to_string()),
+        run: run.as_ref().map_or("not saved (--no-save)".into(), |r| r.display().to_string()),
         metrics: project.metrics().map(String::from).collect(),
         eval: !args.no_eval,
     };
@@ -67,9 +67,9 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let at = thousands(finished.steps);
     let kept = match &finished.run {
         Some(run) => {
-            format!("there is a checkpoint; go on with `--run {} --resume`", run.display())
+            format!("a checkpoint is saved; continue with `--run {} --resume`", run.display())
         }
-        None => "nothing was written".to_string(),
+        None => "nothing was saved (--no-save)".to_string(),
     };
     if let Some(why) = broken {
         console.note(&format!("standard output was closed: stopped after step {at}; {kept}"));
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
 /// How to go on where a device has failed and there is a checkpoint.
 fn go_on(run: &Path) -> Option<String> {
     std::fs::read_dir(checkpoints_in(run)).ok()?.next()?.ok()?;
-    Some(format!("go on from the newest checkpoint: `--run {} --resume`", run.display()))
+    Some(format!("continue from the newest checkpoint: `--run {} --resume`", run.display()))
 }
 
 const RUNS: &str = "runs";
@@ -102,11 +102,11 @@ fn new_run(model: &str, processes: &Processes) -> Result<PathBuf, Failure> {
     let chosen = if processes.is_first() { next_run(model) } else { Ok(PathBuf::new()) };
     let chosen = chosen.map_err(|e| {
         let why = Diagnostic::error(codes::E0511, format!("`{RUNS}` cannot be read: {e}"));
-        Failure::from(why.help("name the run's folder: `--run DIR`"))
+        Failure::from(why.help("choose the folder of the run: `--run DIR`"))
     });
-    let chosen = settled(processes, "the run's folder", chosen)?;
-    let told = processes.spread("the run's folder".into(), chosen.to_string_lossy().into_owned().into())?;
-    Ok(PathBuf::from(String::from_utf8_lossy(&told).into_owned()))
+    let chosen = agree_on_result(processes, "the run's folder", chosen)?;
+    let told = processes.broadcast("the run's folder".into(), chosen.to_string_lossy().into_owned())?;
+    Ok(PathBuf::from(told))
 }
 
 /// `runs/MODEL-N`, with an N greater than any that is there.

@@ -3,7 +3,7 @@
 use super::{Cluster, Loaded, Output};
 use crate::engine::{Engine, LocalInput, ProgramId};
 use crate::error::{ExecError, Place};
-use crate::host::HostTensor;
+use crate::tensor::HostTensor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,8 +1,9 @@
 //! The inputs of programs: what a device needs of each, given anew for a step or held on the device for many.
 
-use super::{Engine, ProgramId, misfit};
+use super::programs::Binding;
+use super::{Engine, Inputs, ProgramId, mismatch};
 use crate::error::ExecError;
-use crate::host::HostTensor;
+use crate::tensor::HostTensor;
 use meshwright_plan::{BufId, DType, Dim, Plan, ProgramInput, ProgramInputKind};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,14 +26,6 @@ impl LocalInput {
     pub fn shape(&self) -> Vec<usize> {
         self.ranges.iter().map(ExactSizeIterator::len).collect()
     }
-}
-
-/// Where the inputs of a step come from.
-pub(super) enum Inputs {
-    /// This device's blocks, in the order of [`Engine::local_inputs`].
-    Given(Vec<HostTensor>),
-    /// See [`Engine::hold_inputs`].
-    Held,
 }
 
 /// The inputs that the device of that rank needs for a Plan, in the order in which [`Engine::run`] takes them.
@@ -72,7 +65,7 @@ impl Engine {
     pub fn hold_inputs(&mut self, program: ProgramId, inputs: Vec<HostTensor>) -> Result<(), ExecError> {
         let plan = self.plan(program)?.clone();
         for (buf, value) in self.fitting(&plan, inputs)? {
-            self.machine.set(&kept(program, buf), value);
+            self.executor.set(&kept(program, buf), value);
         }
         Ok(())
     }
@@ -85,7 +78,7 @@ impl Engine {
     pub fn release_inputs(&mut self, program: ProgramId) -> Result<(), ExecError> {
         let plan = self.plan(program)?.clone();
         for leaf in plan.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input) {
-            self.machine.forget(&kept(program, leaf.buf));
+            self.executor.drop_kept(&kept(program, leaf.buf));
         }
         Ok(())
     }
@@ -110,14 +103,14 @@ impl Engine {
         inputs: Vec<HostTensor>,
     ) -> Result<(), ExecError> {
         for (buf, value) in self.fitting(plan, inputs)? {
-            self.machine.put(id.0, buf, value);
+            self.executor.bind(id.0, buf, Binding::Host(value));
         }
         Ok(())
     }
 
     pub(super) fn bind_held(&mut self, id: ProgramId, plan: &Plan) -> Result<(), ExecError> {
         for leaf in plan.program_inputs.iter().filter(|l| l.kind == ProgramInputKind::Input) {
-            if !self.machine.put_copy(id.0, leaf.buf, &kept(id, leaf.buf)) {
+            if !self.executor.bind(id.0, leaf.buf, Binding::Copy(&kept(id, leaf.buf))) {
                 let problem = "the device holds none".into();
                 return Err(ExecError::Input { rank: self.rank, name: leaf.name.clone(), problem });
             }
@@ -139,7 +132,7 @@ impl Engine {
         let mut fitting = Vec::with_capacity(inputs.len());
         for (leaf, value) in leaves.into_iter().zip(inputs) {
             let buffer = plan.buffer(leaf.buf);
-            if let Some(problem) = misfit(&value, buffer.dtype, &buffer.ranges(&plan.mesh, &coords)) {
+            if let Some(problem) = mismatch(&value, buffer.dtype, &buffer.ranges(&plan.mesh, &coords)) {
                 return Err(ExecError::Input { rank, name: leaf.name.clone(), problem });
             }
             fitting.push((leaf.buf, value));

@@ -1,13 +1,28 @@
 //! Every collective along inner and outer dims, with even, uneven and empty pieces.
 
 use super::plans::Builder;
-use super::{close, cluster, no_inputs, noise_tensor};
-use crate::{Cluster, HostTensor};
+use super::{close, cluster_on, no_inputs, noise_tensor};
+use crate::{Cluster, CpuBackend, HostTensor};
 use meshwright_plan::{Axis, Collective, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-fn run(mesh: &Mesh, plan: Plan, x: &HostTensor) -> (Cluster, std::collections::BTreeMap<String, HostTensor>) {
-    let mut cluster = cluster(mesh);
+/// Runs a Plan on both backends, which must give the same; of the native one the cluster and the outputs.
+fn run(mesh: &Mesh, plan: Plan, x: &HostTensor) -> (Cluster, BTreeMap<String, HostTensor>) {
+    let [native, burn] = [CpuBackend::Native, CpuBackend::Burn].map(|b| run_on(b, mesh, plan.clone(), x));
+    for (name, value) in &burn.1 {
+        close(value, &native.1[name], 1e-12, &format!("{name} by Burn's operations"));
+    }
+    native
+}
+
+fn run_on(
+    backend: CpuBackend,
+    mesh: &Mesh,
+    plan: Plan,
+    x: &HostTensor,
+) -> (Cluster, BTreeMap<String, HostTensor>) {
+    let mut cluster = cluster_on(mesh, backend);
     let program = cluster.load(Arc::new(plan)).unwrap();
     cluster.set_state("x", x).unwrap();
     cluster.run(program, 1, &no_inputs()).unwrap();

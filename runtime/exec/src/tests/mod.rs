@@ -4,12 +4,13 @@
 mod collectives;
 mod contract;
 mod failures;
+mod graphs;
 mod nccl;
 mod plans;
 mod steps;
 mod training;
 
-use crate::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
+use crate::{Cluster, ClusterOptions, CpuBackend, DeviceKind, HostData, HostTensor, LocalInput, Provider};
 use meshwright_comm::Timeouts;
 use meshwright_plan::{DType, Mesh};
 use std::collections::BTreeMap;
@@ -18,8 +19,13 @@ use std::time::Duration;
 
 /// Devices for a mesh, which wait for each other for two seconds.
 fn cluster(mesh: &Mesh) -> Cluster {
+    cluster_on(mesh, CpuBackend::Native)
+}
+
+fn cluster_on(mesh: &Mesh, backend: CpuBackend) -> Cluster {
     let options = ClusterOptions {
         cores: Some(2),
+        device: DeviceKind::Cpu(backend),
         timeouts: Timeouts::all(Duration::from_secs(2)),
         ..ClusterOptions::default()
     };

@@ -75,7 +75,7 @@ impl Builder {
     pub(crate) fn step(&mut self, value: &str, prim: Prim, reads: &[&Operand], writes: &[&Operand]) {
         let of = |operands: &[&Operand]| operands.iter().map(|o| (*o).clone()).collect::<Vec<_>>();
         let line = 10 + self.plan.steps.len() as u32;
-        let cause = Provenance { value: value.into(), line, because: String::new() };
+        let cause = Provenance { path: value.into(), line, ..Provenance::default() };
         let step = Step::new(prim, of(reads), of(writes));
         self.plan.steps.push(Step { origin: vec![cause; writes.len()], ..step });
     }

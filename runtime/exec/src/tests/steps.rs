@@ -3,7 +3,7 @@
 use super::plans::Builder;
 use super::{close, cluster, no_inputs, noise, noise_tensor, tensor, whole_inputs};
 use crate::HostData;
-use crate::plain::check_dtypes;
+use crate::backend::burn::check_dtypes;
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
 use std::collections::BTreeMap;

@@ -49,6 +49,12 @@ pub struct Skipped {
     pub why: String,
 }
 
+impl std::fmt::Display for Skipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the checkpoint of step {} cannot be used: {}", self.step, self.why)
+    }
+}
+
 /// The newest good checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {

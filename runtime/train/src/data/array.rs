@@ -1,8 +1,5 @@
 //! What a data file holds, whatever its format.
 
-use super::source::FileRef;
-use super::{bytes::Bytes, idx, npy, safetensor};
-
 /// Element type in a file. Wider than the program's [`meshwright_plan::DType`]: files have types that programs lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Elem {
@@ -60,22 +57,4 @@ pub(super) struct Array {
     pub(super) elem: Elem,
     pub(super) shape: Vec<usize>,
     pub(super) data: Vec<u8>,
-}
-
-/// Reads a file of any of the formats, told apart by content: IDX, `.npy`, or a tensor of a `.safetensors` file, each also
-/// gzipped. An error says what is wrong, without the file's name.
-pub(super) fn read(file: &FileRef) -> Result<Array, String> {
-    let mut bytes = Bytes::open(&file.path)?;
-    if file.tensor.is_some() || file.is_safetensors() {
-        return safetensor::read(bytes, file.tensor.as_deref());
-    }
-    let head: [u8; 4] = bytes.array("its first four bytes")?;
-    match head {
-        [0, 0, code, dims] => idx::read(bytes, code, dims),
-        [0x93, b'N', b'U', b'M'] => npy::read(bytes),
-        _ => Err(format!(
-            "its first bytes are {:02x} {:02x} {:02x} {:02x}: neither IDX (00 00) nor .npy (93 4e 55 4d)",
-            head[0], head[1], head[2], head[3]
-        )),
-    }
 }

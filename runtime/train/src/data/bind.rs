@@ -1,7 +1,8 @@
 //! Binds files to a model's inputs: names, sizes, dtypes, and every value against the input's range, before step 1.
 
-use super::array::{self, Array, Elem};
+use super::array::{Array, Elem};
 use super::dataset::{Column, Dataset};
+use super::formats;
 use super::source::{FileRef, Source};
 use meshwright_diag::{Diagnostic, Span, codes, nearest};
 use meshwright_plan::{DType, Dims, InputDecl};
@@ -101,7 +102,7 @@ fn check_names(
 
 /// The checked column of one input, and its number of records.
 fn column(decl: &InputDecl, file: &FileRef, dims: &Dims) -> Result<(Column, usize), Box<Diagnostic>> {
-    let array = array::read(file).map_err(|why| {
+    let array = formats::read(file).map_err(|why| {
         let message = format!("`{file}` cannot be read as data for `{}`: {why}", decl.name);
         Box::new(Diagnostic::error(codes::E0502, message))
     })?;

@@ -12,7 +12,7 @@ pub(super) fn read(mut bytes: Bytes, code: u8, dims: u8) -> Result<Array, String
         0x0c => Elem::I32,
         0x0d => Elem::F32,
         0x0e => Elem::F64,
-        _ => return Err(format!("it starts as IDX, but {code:#04x} is no element type of that format")),
+        _ => return Err(format!("it starts as IDX, but {code:#04x} is not an element type of that format")),
     };
     if dims == 0 {
         return Err("it is IDX without dims; the first dim must count examples".into());

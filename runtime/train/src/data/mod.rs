@@ -10,6 +10,7 @@ mod array;
 mod bind;
 mod bytes;
 mod dataset;
+mod formats;
 mod idx;
 mod npy;
 mod order;

@@ -57,7 +57,7 @@ fn parse(header: &str) -> Result<(Elem, Vec<usize>), String> {
         .split(',')
         .map(str::trim)
         .filter(|s| !s.is_empty())
-        .map(|s| s.parse().map_err(|_| format!("`{s}` in its shape is no size")))
+        .map(|s| s.parse().map_err(|_| format!("`{s}` in its shape is not a size")))
         .collect::<Result<Vec<usize>, String>>()?;
     if shape.is_empty() {
         return Err("it is one number without dims; the first dim must count examples".into());

@@ -7,7 +7,7 @@ use safetensors::{Dtype, SafeTensors};
 /// Reads the tensor of that name, or the only one.
 pub(super) fn read(bytes: Bytes, name: Option<&str>) -> Result<Array, String> {
     let bytes = bytes.rest()?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|e| format!("it is no .safetensors file: {e}"))?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|e| format!("it is not a .safetensors file: {e}"))?;
     let mut names = file.names();
     names.sort_unstable();
     let name = match (name, names.as_slice()) {

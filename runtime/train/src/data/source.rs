@@ -178,7 +178,7 @@ fn check_split(split: &str, place: &str) -> Checked<()> {
     if SPLITS.contains(&split) {
         return Ok(());
     }
-    let d = malformed(format!("`{split}` in `{place}` is no set of examples; there are `train` and `test`"));
+    let d = malformed(format!("`{split}` in `{place}` is not a split; the splits are `train` and `test`"));
     Err(match nearest(split, SPLITS) {
         Some(near) => Box::new(d.help(format!("did you mean `{near}`?"))),
         None => d,

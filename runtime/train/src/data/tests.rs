@@ -203,7 +203,7 @@ fn a_header_that_lies_is_found_before_memory_is_asked_for() {
     let error = one(&npy("<f8", "(18446744073709551615, 2)", &[]), DType::F64, &[2], None).unwrap_err();
     assert!(error.message.contains("more than memory can address"), "{}", error.message);
     for (bytes, part) in [
-        (vec![0, 0, 0x0a, 1], "0x0a is no element type"),
+        (vec![0, 0, 0x0a, 1], "0x0a is not an element type"),
         (idx(0x08, &[], &[1]), "without dims"),
         (b"PK\x03\x04abc".to_vec(), "neither IDX"),
         (npy(">f8", "(1,)", &[0; 8]), "its elements are `>f8`"),

@@ -302,7 +302,7 @@ fn numbers_without_a_value() {
 fn what_is_not_built_says_so() {
     same(
         &body("let z = x repeat seq { z = z + 1 } let q = z"),
-        "E0190 `repeat` is not built yet
+        "E0190 `repeat` is not implemented yet
           ^ `repeat seq`: not in this version
           help: put the body into a layer and call it 4 times, each call with its own `as`",
     );
@@ -357,7 +357,7 @@ fn inputs() {
           ^ `float`: this is f32
           - `vocab`: positions along this dim
           fix!: write `i32`: `float` -> `i32`
-        E0190 `bf16` is not built yet
+        E0190 `bf16` is not implemented yet
           ^ `bf16`: not in this version
           help: write `float` or `f32` until then",
     );

@@ -78,7 +78,7 @@ fn a_loader_that_never_repeats_itself_is_stopped() {
 fn dims_do_not_define_themselves() {
     same(
         &errors("dim a = b + 1, b = c * 2, c = a, free = 2 model m { input x[free]: float output y = x }"),
-        "E0211 dim `a` is defined by itself: a -> b -> c -> a
+        "E0211 dim `a` has a cyclic definition: a -> b -> c -> a
           ^ `b + 1`: leads back to itself
           - `c * 2`: through `b`
           - `a`: through `c`

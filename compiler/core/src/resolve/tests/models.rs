@@ -277,7 +277,7 @@ fn shipped_models_resolve_or_say_what_is_not_built() {
     };
     assert_eq!(
         first_lines(include_str!("../../../../../models/bert.mw")),
-        ["E0190 `repeat` is not built yet"]
+        ["E0190 `repeat` is not implemented yet"]
     );
     assert_eq!(first_lines(include_str!("../../../../../models/mnist_conv.mw")), [""; 0]);
 }

@@ -149,7 +149,7 @@ fn what_is_missing_or_misspelled_is_said() {
           ^ `big`: not a loss
           - `big`: declared here
           help: declare it as a loss: `loss big = …`
-        E0190 optimizer `shampoo` is not built yet
+        E0190 optimizer `shampoo` is not implemented yet
           ^ `shampoo`: not in this version
           help: use `adam(lr = …)` or `sgd(lr = …, momentum = 0.9)` until then",
     );

@@ -1,6 +1,7 @@
 //! `launch`: writes the file that starts a training run on the nodes of a cluster.
 
 mod fit;
+mod job;
 mod k8s;
 mod slurm;
 
@@ -11,6 +12,7 @@ use crate::json::object;
 use crate::stop::Stop;
 use clap::Parser;
 use fit::Fit;
+use job::Job;
 use meshwright_diag::{Diagnostic, Sources, codes};
 
 /// Runs the command.
@@ -41,7 +43,7 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
     };
     if path.exists() && !common.force {
         let found = Diagnostic::error(codes::E0524, format!("`{}` exists already", path.display()))
-            .help("--force writes over it, or give another --output");
+            .help("overwrite it with --force, or give another --output");
         return refused(found, console);
     }
     if let Err(e) = std::fs::write(path, &text) {
@@ -61,38 +63,6 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
 fn refused(found: Diagnostic, console: &mut Console) -> Result<(), Stop> {
     console.diagnostics(&[found], &Sources::new());
     Err(Stop::Diagnosed)
-}
-
-/// What both kinds of file are made from.
-struct Job<'a> {
-    common: &'a LaunchCommon,
-    name: String,
-    /// The command that every rank runs.
-    train: Vec<String>,
-    /// Lines that say what the job is.
-    about: Vec<String>,
-}
-
-impl Job<'_> {
-    fn processes_per_node(&self) -> u32 {
-        self.common.per_node / self.common.devices_per_process
-    }
-
-    /// Settings of NCCL and of the launcher, with the reason for each.
-    fn variables(&self) -> Vec<(&str, &str, &'static str)> {
-        let common = self.common;
-        let mut all = vec![("NCCL_DEBUG", "WARN", "errors of NCCL with their cause, and nothing else")];
-        if let Some(interface) = &common.interface {
-            all.push(("NCCL_SOCKET_IFNAME", interface, "the network over which ranks find each other"));
-        }
-        if let Some(hca) = &common.hca {
-            all.push(("NCCL_IB_HCA", hca, "the RDMA adapters that carry the data"));
-        }
-        // What was asked for takes the place of what is usual.
-        all.retain(|(name, ..)| common.variables.iter().all(|asked| asked.0 != *name));
-        all.extend(common.variables.iter().map(|(name, value)| (&**name, &**value, "asked for by --env")));
-        all
-    }
 }
 
 /// The name of the job; the model's in letters, digits and dashes where none is given.
@@ -115,11 +85,11 @@ fn checked(train: &[String], common: &LaunchCommon) -> Result<TrainArgs, Stop> {
         Err(e) => {
             let told = e.render().to_string();
             let told = told.trim_start_matches("error: ").trim_end();
-            return Err(Stop::Usage(format!("`meshwright train` would not take its arguments: {told}")));
+            return Err(Stop::Usage(format!("`meshwright train` would reject its arguments: {told}")));
         }
     };
     let Command::Train(args) = command else {
-        return Err(Stop::Usage("the arguments make another command than `train`".into()));
+        return Err(Stop::Usage("the arguments make a command other than `train`".into()));
     };
     let each = args.data.devices.devices_per_process.map_or(1, u32::from);
     if each != common.devices_per_process {
@@ -140,12 +110,6 @@ fn train(common: &LaunchCommon) -> Vec<String> {
     }
     words.extend(common.train.iter().cloned());
     words
-}
-
-/// Words as a shell reads them.
-fn joined(words: &[String]) -> Result<String, Stop> {
-    shlex::try_join(words.iter().map(String::as_str))
-        .map_err(|_| Stop::Usage("an argument holds a NUL byte, which no shell can pass on".into()))
 }
 
 fn about(common: &LaunchCommon, made: &Made, fit: &Fit) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! A Slurm batch file: one task a process.
 
-use super::Job;
+use super::job::{Job, joined};
 use crate::args::LaunchSlurmArgs;
 use crate::stop::Stop;
 use std::fmt::Write;
@@ -64,11 +64,11 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
     let _ = write!(
         out,
         "\n# --kill-on-bad-exit: when one task fails, Slurm ends the others too.\n{srun} \\\n    {}\n",
-        super::joined(&job.train)?
+        joined(&job.train)?
     );
     Ok(out)
 }
 
 fn quoted(word: &str) -> Result<String, Stop> {
-    super::joined(&[word.to_string()])
+    joined(&[word.to_string()])
 }

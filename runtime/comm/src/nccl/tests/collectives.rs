@@ -1,7 +1,7 @@
 //! Collectives on the memory of GPUs. (Every collective, dtype and fold: the suite of transports in `tests/`.)
 
 use super::{on_gpus, options, tag, world};
-use crate::Memory;
+use crate::TransportMemory;
 use crate::bench::{self, Job, KINDS};
 use crate::nccl::NcclTransport;
 use crate::{Collectives, Timeouts, Transport};

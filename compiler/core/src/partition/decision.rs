@@ -1,0 +1,183 @@
+//! What the walk decides for an op, and why: kept beside the program it makes, for `--emit spmd` and `explain --why`.
+
+use super::walk::{Loops, Walk};
+use crate::layout::Assigned;
+use meshwright_ops::{Id, Role};
+use meshwright_plan::{Axis, Dim, Dims, Mesh, Monoid, Placement};
+use std::collections::BTreeMap;
+
+/// What is decided for the op that makes a value. Of what no op computes, and of renames, there are reasons alone.
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    /// The axes that split its loops.
+    pub loops: Loops,
+    /// Where each operand is needed.
+    pub operands: Vec<Placement>,
+    /// The axes over which its result is partial.
+    pub partial: BTreeMap<Axis, Monoid>,
+    /// Why, in the order in which it was decided.
+    pub reasons: Vec<Reason>,
+}
+
+impl Decision {
+    /// `loops batch:r hidden:c; operands batch:r hidden:c, hidden:c; partial sum(c)`.
+    pub fn describe(&self, names: &Dims, mesh: &Mesh) -> String {
+        let loops = Placement::split(self.loops.clone()).describe(names, mesh);
+        let operands: Vec<String> = self.operands.iter().map(|p| p.describe(names, mesh)).collect();
+        let partial: Vec<String> =
+            self.partial.iter().map(|(a, m)| format!("{m}({})", mesh.name(*a))).collect();
+        let mut out = format!("loops {loops}; operands {}", operands.join(", "));
+        if !partial.is_empty() {
+            out.push_str(&format!("; partial {}", partial.join(" ")));
+        }
+        out
+    }
+}
+
+/// One step of a decision about a value.
+#[derive(Clone, Debug)]
+pub enum Reason {
+    /// The rules were asked.
+    Rules {
+        /// For which dims: those of the value, or of the loops of its op that may be split.
+        asked: Vec<Dim>,
+        /// What they said.
+        said: Assigned,
+    },
+    /// The op costs nothing, and is computed where all its users want the result.
+    Wanted {
+        /// Which splits they want.
+        splits: Loops,
+        /// The users.
+        users: Vec<Id>,
+    },
+    /// Operands are partial over an axis, and so is the result: nothing is split over it.
+    Partial {
+        /// The axis.
+        axis: Axis,
+        /// The operands.
+        operands: Vec<Id>,
+    },
+    /// A loop is split as an operand is, on an axis that the rules leave free.
+    Followed {
+        /// The loop.
+        dim: Dim,
+        /// The axis.
+        axis: Axis,
+        /// The operand.
+        operand: Id,
+        /// What the operand calls the dim.
+        on: Dim,
+        /// Bytes on the wire for reducing the result, in units of 1 / axis size.
+        finish: u64,
+        /// Bytes on the wire for gathering the operands, in the same units.
+        gather: u64,
+    },
+    /// A loop is not split as an operand is.
+    Refused {
+        /// The loop.
+        dim: Dim,
+        /// The axis.
+        axis: Axis,
+        /// The operand.
+        operand: Id,
+        /// Why not.
+        why: Refusal,
+    },
+    /// A gradient of an op that scatters is computed for the shard that each device keeps, from gathered operands.
+    Scattered {
+        /// The loops, after it.
+        splits: Loops,
+        /// Bytes on the wire for reducing the whole gradient, in quarters.
+        reduce: u64,
+        /// Bytes on the wire for gathering the operands, in quarters.
+        gather: u64,
+    },
+    /// The value is another under another name of a dim.
+    Renamed {
+        /// The name of the dim there.
+        from: Dim,
+        /// Its name here.
+        to: Dim,
+        /// The other.
+        operand: Id,
+    },
+    /// A constant, an input or a rename of one: made wherever it is needed, in any placement.
+    Rematerializable,
+    /// Partial sums are reduced, in this placement: of those that its users want and the one of the rules,
+    /// the one that moves the fewest bytes.
+    Reduced {
+        /// The placement.
+        to: Placement,
+        /// Whether it is the one of the rules.
+        by_rules: bool,
+    },
+}
+
+/// Why an op does not follow an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It needs the dim whole.
+    NeedsWhole,
+    /// The axis is taken already.
+    Taken,
+    /// The dim is split over other axes before this one.
+    Order,
+    /// Reducing its result would move more bytes than gathering the operands (first reducing, then gathering).
+    Dearer(u64, u64),
+    /// What is computed from it would be summed over the dim, and moves more bytes than gathering it once (first the sums).
+    Downstream(u64, u64),
+    /// It is the gradient of a parameter that is not stored so: all of the update would have to be gathered.
+    Gradient,
+    /// A `params:` rule splits the operand: such a split ends where values begin.
+    Parameter,
+}
+
+impl Walk<'_> {
+    /// Keeps what the rules say of a value that no op computes.
+    pub(super) fn note_target(&mut self, id: Id) {
+        let (asked, said) = (self.facts.graph().ty(id).dims.clone(), self.facts.said(id).clone());
+        self.note(id, Reason::Rules { asked, said });
+    }
+
+    /// Keeps why an op does not follow an operand on an axis; nothing where it is split that way already.
+    pub(super) fn note_refused(
+        &mut self,
+        id: Id,
+        (dim, role): (Dim, Role),
+        axis: Axis,
+        operand: Id,
+        loops: &Loops,
+    ) {
+        if loops.get(&dim).is_some_and(|axes| axes.contains(&axis)) {
+            return;
+        }
+        let taken = loops.values().flatten().any(|a| *a == axis)
+            || self.decisions.get(&id).is_some_and(|d| {
+                d.reasons.iter().any(|r| matches!(r, Reason::Partial { axis: a, .. } if *a == axis))
+            });
+        let why = match role {
+            Role::NeedReplication => Refusal::NeedsWhole,
+            _ if taken => Refusal::Taken,
+            _ => Refusal::Order,
+        };
+        self.note(id, Reason::Refused { dim, axis, operand, why });
+    }
+
+    /// Keeps that the split of a stored parameter is not followed, where there is one.
+    pub(super) fn note_stored(&mut self, id: Id, slot: usize, operand: Id, loops: &Loops) {
+        if self.facts.rematerializable(operand) {
+            return;
+        }
+        let stored = self.state.current(operand);
+        for l in &self.facts.roles(id).loops {
+            let Some(on) = l.on[slot] else { continue };
+            for axis in stored.axes(on) {
+                if !loops.get(&l.dim).is_some_and(|axes| axes.contains(axis)) {
+                    let why = Refusal::Parameter;
+                    self.note(id, Reason::Refused { dim: l.dim, axis: *axis, operand, why });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! What is known of a step and its layout before anything is placed. The walk reads it and changes nothing of it.
+
+use super::spmd::operand_placement;
+use super::walk::Loops;
+use crate::layout::{Assigned, Layout, assign};
+use crate::step_graph::StepGraph;
+use meshwright_ops::{Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles};
+use meshwright_plan::{Axis, Dim, Mesh, Monoid, Placement};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a value is, where it is not only the result of an op.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ValueClass {
+    /// It can be made in any placement at no cost.
+    Rematerializable,
+    /// It is a parameter, or a function of one.
+    ParamLike,
+    /// Neither.
+    Other,
+}
+
+/// A mask made of positions by no more ops than this is made wherever it is needed.
+const MOST_OPS: usize = 16;
+
+/// Facts of every value, by position in the graph.
+pub(super) struct Facts<'a> {
+    pub(super) step: &'a StepGraph,
+    pub(super) layout: &'a Layout,
+    pub(super) mesh: &'a Mesh,
+    users: Vec<Vec<Id>>,
+    outputs: BTreeSet<Id>,
+    elementwise: Vec<bool>,
+    /// Of values that are known from positions alone, by how many ops.
+    generated: Vec<Option<usize>>,
+    classes: Vec<ValueClass>,
+    roles: Vec<Roles>,
+    /// What the rules say of the dims of each value.
+    targets: Vec<Assigned>,
+    /// What they say of the loops of the op that makes it.
+    ruled: Vec<Assigned>,
+    /// Of ops that cost nothing, the one placement that all users of the result ask for.
+    wanted: BTreeMap<Id, Placement>,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn new(step: &'a StepGraph, layout: &'a Layout) -> Self {
+        let g = &step.graph;
+        let mut facts = Facts {
+            step,
+            layout,
+            mesh: &layout.mesh,
+            users: users(g),
+            outputs: step.outputs.iter().map(|o| o.id).collect(),
+            elementwise: g.ids().map(|id| g.is_elementwise(id)).collect(),
+            generated: Vec::with_capacity(g.nodes.len()),
+            classes: Vec::with_capacity(g.nodes.len()),
+            roles: g.ids().map(|id| g.node(id).op.roles(&g.input_types(id), g.ty(id), &g.dims)).collect(),
+            targets: Vec::with_capacity(g.nodes.len()),
+            ruled: Vec::with_capacity(g.nodes.len()),
+            wanted: BTreeMap::new(),
+        };
+        for id in g.ids() {
+            let ops = facts.ops_from_positions(id);
+            facts.generated.push(ops);
+            let class = facts.class_of(id);
+            facts.classes.push(class);
+            let o = &g.node(id).origin;
+            facts.targets.push(assign(layout, o.class, &o.path, &g.ty(id).dims, &g.dims));
+            let loops = facts.loop_dims(id);
+            facts.ruled.push(assign(layout, o.class, &o.path, &loops, &g.dims));
+        }
+        // Users come after what they use, so theirs are known.
+        for id in g.ids().collect::<Vec<_>>().into_iter().rev() {
+            if !facts.sees_through(id) {
+                continue;
+            }
+            let all: BTreeSet<Placement> = facts.users(id).iter().map(|u| facts.demand(*u, id)).collect();
+            if let (1, Some(only)) = (all.len(), all.into_iter().next()) {
+                facts.wanted.insert(id, only);
+            }
+        }
+        facts
+    }
+
+    pub(super) fn graph(&self) -> &'a Graph {
+        &self.step.graph
+    }
+
+    pub(super) fn node(&self, id: Id) -> &'a Node {
+        self.graph().node(id)
+    }
+
+    pub(super) fn kind(&self, id: Id) -> Kind {
+        self.node(id).op.kind()
+    }
+
+    /// Users of a value, each once, in order.
+    pub(super) fn users(&self, id: Id) -> &[Id] {
+        &self.users[id.0 as usize]
+    }
+
+    /// Whether the step gives it.
+    pub(super) fn is_output(&self, id: Id) -> bool {
+        self.outputs.contains(&id)
+    }
+
+    pub(super) fn is_gradient(&self, id: Id) -> bool {
+        matches!(self.kind(id), Kind::Gradient)
+    }
+
+    pub(super) fn is_add(&self, id: Id) -> bool {
+        matches!(self.kind(id), Kind::Add)
+    }
+
+    pub(super) fn roles(&self, id: Id) -> &Roles {
+        &self.roles[id.0 as usize]
+    }
+
+    /// What the rules say of a value.
+    pub(super) fn said(&self, id: Id) -> &Assigned {
+        &self.targets[id.0 as usize]
+    }
+
+    /// The splits that the rules give a value.
+    pub(super) fn target(&self, id: Id) -> Placement {
+        self.said(id).placement()
+    }
+
+    /// What the rules say of the loops of an op.
+    pub(super) fn ruled(&self, id: Id) -> &Assigned {
+        &self.ruled[id.0 as usize]
+    }
+
+    /// The splits that the rules give the loops of an op.
+    pub(super) fn rigid(&self, id: Id) -> &Loops {
+        &self.ruled(id).splits
+    }
+
+    /// The loops of an op that may be split.
+    pub(super) fn loop_dims(&self, id: Id) -> Vec<Dim> {
+        let loops = self.roles(id).loops.iter();
+        loops.filter(|l| l.role != Role::NeedReplication).map(|l| l.dim).collect()
+    }
+
+    /// The placement that an operand needs when the loops are split as `loops`.
+    pub(super) fn operand(&self, user: Id, slot: usize, loops: &Loops) -> Placement {
+        operand_placement(self.roles(user), slot, loops, &self.graph().dims, self.mesh)
+    }
+
+    /// Bytes of the largest shard of a value in a placement.
+    pub(super) fn bytes(&self, id: Id, p: &Placement) -> u64 {
+        let ty = self.graph().ty(id);
+        (p.elements(&ty.dims, &self.graph().dims, self.mesh) * ty.dtype.bytes()) as u64
+    }
+
+    /// Bytes of a value, in units of 1 / axis size of what moves over an axis when it is gathered.
+    pub(super) fn gathered(&self, id: Id, axis: Axis) -> u64 {
+        (self.mesh.size(axis) as u64 - 1) * self.bytes(id, &Placement::replicated())
+    }
+
+    /// Constants, positions, random values and what is made of these alone, such as a mask, and inputs can be made in any
+    /// placement at no cost, also under another name of a dim.
+    pub(super) fn rematerializable(&self, id: Id) -> bool {
+        self.classes[id.0 as usize] == ValueClass::Rematerializable
+    }
+
+    /// A parameter or state, or an element-wise function or rename of parameters alone.
+    pub(super) fn param_like(&self, id: Id) -> bool {
+        self.classes[id.0 as usize] == ValueClass::ParamLike
+    }
+
+    /// What a value is, of which the operands are known: in order of definition, since chains may be long.
+    fn class_of(&self, id: Id) -> ValueClass {
+        let n = self.node(id);
+        let operand = n.inputs.first().map(|x| self.classes[x.0 as usize]);
+        match (n.op.kind(), operand) {
+            (
+                Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber),
+                _,
+            ) => ValueClass::Rematerializable,
+            (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
+            (Kind::Rename { .. }, Some(operand)) => operand,
+            (kind, _) if kind.computes() && self.generated[id.0 as usize].is_some() => {
+                ValueClass::Rematerializable
+            }
+            (kind, Some(ValueClass::ParamLike))
+                if kind.computes() && n.inputs.len() == 1 && self.elementwise(id) =>
+            {
+                ValueClass::ParamLike
+            }
+            _ => ValueClass::Other,
+        }
+    }
+
+    /// By how many ops a value comes from positions and constants alone, element by element; `None` where it does not, or by so
+    /// many that it is better computed once and moved.
+    fn ops_from_positions(&self, id: Id) -> Option<usize> {
+        let n = self.node(id);
+        match n.op.kind() {
+            Kind::Rematerializable(_) => Some(1),
+            Kind::Rename { .. } => self.generated[n.inputs[0].0 as usize],
+            kind if kind.computes() && self.elementwise(id) && !n.inputs.is_empty() => {
+                let ops = n.inputs.iter().map(|x| self.generated[x.0 as usize]).sum::<Option<usize>>()? + 1;
+                (ops <= MOST_OPS).then_some(ops)
+            }
+            _ => None,
+        }
+    }
+
+    fn elementwise(&self, id: Id) -> bool {
+        self.elementwise[id.0 as usize]
+    }
+
+    /// Whether an op is linear in the operands in `slots` together, the others being reduced.
+    pub(super) fn linear_in(&self, id: Id, slots: &BTreeSet<usize>) -> bool {
+        self.roles(id).linear_in(slots, self.node(id).inputs.len())
+    }
+
+    /// The loop of an op that goes along a dim of an operand.
+    pub(super) fn loop_on(&self, user: Id, operand: Id, dim: Dim) -> Option<&Loop> {
+        let inputs = &self.node(user).inputs;
+        let along = |l: &&Loop| inputs.iter().zip(&l.on).any(|(x, on)| *x == operand && *on == Some(dim));
+        self.roles(user).loops.iter().find(along)
+    }
+
+    // ------------------------------------------------------------------------------------------- what users ask for
+
+    /// Whether an op costs nothing and moves nothing, so that it is computed where its users want the result.
+    pub(super) fn transparent(&self, id: Id) -> bool {
+        let n = self.node(id);
+        let kind = n.op.kind();
+        let simple = matches!(kind, Kind::Rename { .. })
+            || (kind.computes() && n.inputs.len() == 1 && self.elementwise(id));
+        simple && !self.is_output(id)
+    }
+
+    /// Whether what an op asks of its operand depends on what is asked of its result.
+    fn sees_through(&self, id: Id) -> bool {
+        matches!(self.kind(id), Kind::Rename { .. }) || self.transparent(id)
+    }
+
+    /// The one placement that all users of a value ask for, where its op costs nothing.
+    pub(super) fn wanted(&self, id: Id) -> Option<&Placement> {
+        self.wanted.get(&id)
+    }
+
+    /// The placement of `v` that its user will ask for, seen through ops that cost nothing.
+    pub(super) fn demand(&self, user: Id, v: Id) -> Placement {
+        let rename = if let Kind::Rename { from, to } = self.kind(user) { Some((from, to)) } else { None };
+        if self.sees_through(user) {
+            if let Some(w) = self.wanted(user) {
+                let back = |d: Dim| match rename {
+                    Some((from, to)) if d == to => from,
+                    _ => d,
+                };
+                let dims = &self.graph().ty(v).dims;
+                return Placement::split(
+                    w.splits.iter().map(|(d, a)| (back(*d), a.clone())).filter(|(d, _)| dims.contains(d)),
+                );
+            }
+            if rename.is_some() {
+                return self.target(v);
+            }
+        }
+        let slot = self.node(user).inputs.iter().position(|x| *x == v).unwrap_or(0);
+        // What a window adds is fetched for this user alone; it does not decide where the value stands.
+        self.operand(user, slot, self.rigid(user)).without_windows()
+    }
+
+    /// The placement of a result whose op leaves its loops split so, with the axes in `keep` partial.
+    pub(super) fn result(&self, id: Id, loops: &Loops, keep: &BTreeSet<Axis>) -> Placement {
+        let ty = self.graph().ty(id);
+        let mut p = Placement::split(loops.iter().filter(|(d, _)| ty.has(**d)).map(|(d, a)| (*d, a.clone())));
+        p.partial = keep.iter().map(|a| (*a, Monoid::Sum)).collect();
+        for l in &self.roles(id).loops {
+            if let Role::Reduction(m) = l.role {
+                p.partial.extend(loops.get(&l.dim).into_iter().flatten().map(|a| (*a, m)));
+            }
+        }
+        p
+    }
+}
+
+fn users(g: &Graph) -> Vec<Vec<Id>> {
+    let mut users = vec![Vec::new(); g.nodes.len()];
+    for id in g.ids() {
+        for i in &g.node(id).inputs {
+            let list: &mut Vec<Id> = &mut users[i.0 as usize];
+            if list.last() != Some(&id) {
+                list.push(id);
+            }
+        }
+    }
+    users
+}

@@ -1,0 +1,94 @@
+//! What the walk has placed so far: where each value stands, every copy of it, and the instructions that make them.
+
+use super::facts::Facts;
+use super::spmd::{CopyId, Instr, PlacedCopy};
+use meshwright_ops::Id;
+use meshwright_plan::{Axis, Dim, Phase, Placement};
+use std::collections::BTreeMap;
+
+/// A copy that has been made of a value.
+struct Made {
+    copy: CopyId,
+    /// The part of the step that made it; `None` where it is bound before the step.
+    phase: Option<Phase>,
+    /// Whether a gather made it.
+    gathered: bool,
+}
+
+/// State of the walk.
+pub(super) struct State {
+    /// The placement that an op yields by itself.
+    pub(super) natural: Vec<Option<Placement>>,
+    /// The placement after it has been decided which partial sums are reduced.
+    pub(super) settled: Vec<Option<Placement>>,
+    /// Over which dims each axis of a partial value was summed.
+    pub(super) summed: BTreeMap<(Id, Axis), Vec<Dim>>,
+    made: BTreeMap<Id, BTreeMap<Placement, Made>>,
+    pub(super) copies: Vec<PlacedCopy>,
+    pub(super) instrs: Vec<Instr>,
+}
+
+impl State {
+    pub(super) fn new(values: usize) -> Self {
+        State {
+            natural: vec![None; values],
+            settled: vec![None; values],
+            summed: BTreeMap::new(),
+            made: BTreeMap::new(),
+            copies: Vec::new(),
+            instrs: Vec::new(),
+        }
+    }
+
+    /// The placement of a value as it is now.
+    pub(super) fn current(&self, id: Id) -> Placement {
+        let i = id.0 as usize;
+        self.settled[i].as_ref().or(self.natural[i].as_ref()).cloned().unwrap_or_default()
+    }
+
+    /// Whether a value has been placed and is partial over an axis.
+    pub(super) fn is_partial(&self, id: Id, axis: Axis) -> bool {
+        let i = id.0 as usize;
+        self.settled[i].as_ref().or(self.natural[i].as_ref()).is_some_and(|p| p.partial.contains_key(&axis))
+    }
+
+    /// Places a value where it stays.
+    pub(super) fn stands(&mut self, id: Id, p: Placement) {
+        self.natural[id.0 as usize] = Some(p.clone());
+        self.settled[id.0 as usize] = Some(p);
+    }
+
+    /// Adds a copy of a value.
+    pub(super) fn copy(&mut self, value: Id, p: Placement, phase: Option<Phase>, gathered: bool) -> CopyId {
+        let copy = CopyId(self.copies.len() as u32);
+        self.copies.push(PlacedCopy { value, placement: p.clone() });
+        self.made.entry(value).or_default().insert(p, Made { copy, phase, gathered });
+        copy
+    }
+
+    /// The copy of a value in a placement that is known to be there.
+    pub(super) fn have(&self, facts: &Facts, id: Id, p: &Placement) -> CopyId {
+        match self.made.get(&id).and_then(|m| m.get(p)) {
+            Some(m) => m.copy,
+            None => panic!("internal error: {} is not there as {p:?}", facts.graph().describe(id)),
+        }
+    }
+
+    /// A copy that may be used in a part of the step: gathered parameters are dropped at its end.
+    pub(super) fn usable(&self, facts: &Facts, id: Id, p: &Placement, phase: Phase) -> Option<CopyId> {
+        let m = self.made.get(&id)?.get(p)?;
+        let old = m.gathered && m.phase.is_some_and(|made| made != phase) && facts.param_like(id);
+        (!old).then_some(m.copy)
+    }
+
+    /// Copies from which one placed as `dst` may be made in a part of the step: an axis over which a value is reduced is
+    /// never partial again, and what a window has cut serves that window alone.
+    pub(super) fn sources(&self, facts: &Facts, id: Id, dst: &Placement, phase: Phase) -> Vec<Placement> {
+        let all = self.made.get(&id).into_iter().flat_map(|m| m.keys());
+        all.filter(|p| dst.partial.keys().all(|a| p.partial.contains_key(a)))
+            .filter(|p| p.windows.iter().all(|(d, w)| dst.windows.get(d) == Some(w)))
+            .filter(|p| self.usable(facts, id, p, phase).is_some())
+            .cloned()
+            .collect()
+    }
+}

@@ -1,0 +1,74 @@
+//! Options under the names that they had before: each is an error that gives the new name.
+
+use super::Cli;
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::ffi::OsString;
+
+/// The old name of an option and the new one.
+const RENAMED: [(&str, &str); 5] = [
+    ("devices", "expect-devices"),
+    ("threads", "cores"),
+    ("size", "preset"),
+    ("no-run", "no-save"),
+    ("type", "dtype"),
+];
+
+/// The error for an option that the command knows under another name; none for any other error.
+pub(crate) fn renamed(error: &clap::Error, args: &[OsString]) -> Option<clap::Error> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else { return None };
+    let given = given.strip_prefix("--")?;
+    let (old, new) = RENAMED.iter().find(|(old, _)| *old == given)?;
+    let mut command = Cli::command();
+    let mut words = args.iter().skip(1).filter_map(|a| a.to_str());
+    while let Some(inner) =
+        words.next().filter(|w| !w.starts_with('-')).and_then(|w| command.find_subcommand(w))
+    {
+        command = inner.clone();
+    }
+    let known = command.get_arguments().any(|a| a.get_long() == Some(new));
+    known.then(|| {
+        let text = format!("`--{old}` is now `--{new}`");
+        clap::Error::raw(
+            ErrorKind::UnknownArgument,
+            format!("{text}\n\nFor more information, try '--help'.\n"),
+        )
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn told(line: &str) -> Option<String> {
+        let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let error = Cli::try_parse_from(&args).unwrap_err();
+        renamed(&error, &args).map(|e| e.to_string())
+    }
+
+    #[test]
+    fn an_old_name_is_answered_with_the_new_one() {
+        for (line, new) in [
+            ("meshwright check mlp --devices 4", "`--devices` is now `--expect-devices`"),
+            ("meshwright train mlp --threads=2", "`--threads` is now `--cores`"),
+            ("meshwright explain mlp --size large", "`--size` is now `--preset`"),
+            ("meshwright train mlp --no-run", "`--no-run` is now `--no-save`"),
+            ("meshwright bench collectives --type u8", "`--type` is now `--dtype`"),
+            ("meshwright bench model mlp --threads 2", "`--threads` is now `--cores`"),
+        ] {
+            let text = told(line).unwrap();
+            assert!(text.starts_with(&format!("error: {new}\n")), "{line}: {text}");
+        }
+        // No command is told of an option that it does not have.
+        assert!(
+            ["meshwright check mlp --type u8", "meshwright check mlp --nonsense"]
+                .iter()
+                .all(|l| told(l).is_none())
+        );
+    }
+}

@@ -1,0 +1,335 @@
+//! What a backend of Burn has to tell, and steps as its operations.
+
+use super::dtypes;
+use super::emit::{MATMUL, RANDOM};
+use super::lower::Lower;
+use super::transfer::{download, empty, typed, upload};
+use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
+use crate::backend::{Backend, DeviceError, Handle, Handles, Memory, RngState};
+use crate::collective::calls::{CallMemory, Piece};
+use crate::collective::halo::Halo;
+use crate::engine::context::Local;
+use crate::engine::graph::{Capabilities, Val};
+use crate::engine::interpreter::opaque;
+use crate::engine::lowering::{LoweringError, stored_as};
+use crate::error::ExecError;
+use crate::kernels::{KernelError, PairF32, PairF64, RandomKernel};
+use crate::tensor::{HostData, HostTensor};
+use burn_backend::ops::FloatTensorOps;
+use burn_backend::tensor::FloatTensor;
+use burn_backend::{DType as BurnType, DeviceOps, FloatDType};
+use burn_flex::{Flex, FlexTensor};
+use burn_ir::{BackendIr, CustomOpIr, HandleKind};
+use meshwright_comm::{Buf, BufMut, BufferMismatch};
+use meshwright_plan::{DType, Plan, Step};
+use std::ops::Range;
+
+/// A backend of Burn that steps run on.
+pub(crate) trait BurnBackend: BackendIr + 'static {
+    /// A dense tensor whose memory stays where it is.
+    type Pinned: Send + 'static;
+
+    /// Whether the device stores elements of that dtype and computes with them.
+    fn computes(device: &Self::Device, dtype: BurnType) -> bool {
+        Self::supports_dtype(device, dtype)
+    }
+
+    /// Whether [`BurnBackend::matmul`] is to compute also the products whose result has the dtype of the factors, in place
+    /// of Burn's own call.
+    fn own_matmul(_: &Self::Device) -> bool {
+        false
+    }
+
+    /// The matrix product of two tensors of one dtype, with elements of `dtype`, in which it is summed at least.
+    fn matmul(left: FloatTensor<Self>, right: FloatTensor<Self>, dtype: BurnType) -> FloatTensor<Self>;
+
+    /// Whether a transport that works on the memory of that GPU can read and write the device's.
+    fn is_gpu(device: &Self::Device, gpu: u32) -> bool;
+
+    /// Brings a tensor into place, in the order of what the device was told before.
+    fn pin(tensor: HandleKind<Self>) -> Result<Self::Pinned, DeviceError>;
+
+    /// Where it is.
+    fn address(pinned: &Self::Pinned) -> u64;
+
+    /// The tensor again.
+    fn unpin(pinned: Self::Pinned, device: &Self::Device) -> HandleKind<Self>;
+}
+
+impl BurnBackend for Flex {
+    type Pinned = FlexTensor;
+
+    fn matmul(left: FlexTensor, right: FlexTensor, dtype: BurnType) -> FlexTensor {
+        let to: FloatDType = dtype.into();
+        Flex::float_matmul(Flex::float_cast(left, to), Flex::float_cast(right, to))
+    }
+
+    /// Tests alone have transports that take memory of the host for that of a GPU.
+    fn is_gpu(_: &Self::Device, _: u32) -> bool {
+        cfg!(test)
+    }
+
+    fn pin(tensor: HandleKind<Self>) -> Result<Self::Pinned, DeviceError> {
+        let tensor = unhandle(tensor).ok_or_else(|| DeviceError("a quantized tensor".into()))?;
+        let mut tensor = tensor.to_contiguous();
+        // So that it has storage of its own.
+        bytes_mut(&mut tensor);
+        Ok(tensor)
+    }
+
+    fn address(pinned: &Self::Pinned) -> u64 {
+        pinned.bytes().as_ptr() as u64
+    }
+
+    fn unpin(pinned: Self::Pinned, _: &Self::Device) -> HandleKind<Self> {
+        handle(pinned)
+    }
+}
+
+/// A device that runs the operations of a backend of Burn.
+pub(crate) struct OnBurn<B: BurnBackend> {
+    device: B::Device,
+    /// Storage on the host for what collectives receive.
+    pool: Pool,
+}
+
+impl<B: BurnBackend> OnBurn<B> {
+    pub(crate) fn new(device: B::Device) -> OnBurn<B> {
+        OnBurn { device, pool: Pool::default() }
+    }
+
+    /// Whether a transport works on the memory of this device: then the GPU's number.
+    fn pins(&self, gpu: Option<u32>) -> Option<u32> {
+        gpu.filter(|gpu| B::is_gpu(&self.device, *gpu))
+    }
+
+    fn drawn(&self, kernel: &RandomKernel, rng: RngState) -> Result<HandleKind<B>, KernelError> {
+        let mut host = HostTensor::zeros(kernel.dtype(), kernel.shape());
+        kernel.run(rng.seed, rng.step, host.data.view_mut())?;
+        Ok(upload::<B>(host, &self.device))
+    }
+}
+
+/// What a collective works on, in the memory of the host or of the device; there nowhere, where there are no elements.
+pub(crate) enum BurnMemory<B: BurnBackend> {
+    Host(FlexTensor),
+    Device { pinned: Option<B::Pinned>, gpu: u32 },
+}
+
+impl<B: BurnBackend> CallMemory for BurnMemory<B> {
+    #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
+    fn buf(&self, piece: &Piece) -> Result<Buf<'_>, BufferMismatch> {
+        match self {
+            BurnMemory::Host(tensor) => Buf::from_bytes(tensor.bytes(), piece.dtype),
+            BurnMemory::Device { pinned, gpu } => {
+                let address = pinned.as_ref().map_or(0, B::address);
+                // SAFETY: what is pinned stays at its address, has the elements of its piece, and lives in the owner of the
+                // call until that has ended; it is not written by any operation, since operations write to memory that
+                // nobody else holds.
+                Ok(unsafe { Buf::device(address, piece.elements(), piece.dtype, *gpu) })
+            }
+        }
+    }
+
+    #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
+    fn buf_mut(&mut self, piece: &Piece) -> Result<BufMut<'_>, BufferMismatch> {
+        match self {
+            BurnMemory::Host(tensor) => BufMut::from_bytes(bytes_mut(tensor), piece.dtype),
+            BurnMemory::Device { pinned, gpu } => {
+                let address = pinned.as_ref().map_or(0, B::address);
+                // SAFETY: as above, and what is received is new and nobody else's.
+                Ok(unsafe { BufMut::device(address, piece.elements(), piece.dtype, *gpu) })
+            }
+        }
+    }
+
+    fn is_unique(&self) -> bool {
+        false
+    }
+}
+
+impl<B: BurnBackend> Backend for OnBurn<B> {
+    type Burn = B;
+    type Kernel = RandomKernel;
+    type CallMemory = BurnMemory<B>;
+
+    fn device(&self) -> &B::Device {
+        &self.device
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let boolean = self.device.defaults().bool_dtype.into();
+        Capabilities { boolean, own_matmul: B::own_matmul(&self.device), host_kernels: false }
+    }
+
+    fn check(&self, plan: &Plan, rank: usize) -> Result<(), ExecError> {
+        dtypes::check(plan, rank, |dtype| B::computes(&self.device, dtype))
+    }
+
+    fn lower(lowering: &mut Lower<'_>, step: &Step) -> Result<(), LoweringError> {
+        lowering.step(step)
+    }
+
+    fn pack(lowering: &mut Lower<'_>, x: Val, _: &Local, axis: usize, blocks: &[Range<usize>]) -> Val {
+        lowering.graph.pack_blocks(x, axis, blocks)
+    }
+
+    fn unpack(
+        lowering: &mut Lower<'_>,
+        packed: Val,
+        local: &Local,
+        axis: usize,
+        blocks: &[Range<usize>],
+    ) -> Val {
+        let parts = lowering.graph.unpack_blocks(packed, local, axis, blocks);
+        lowering.graph.cat(parts, axis)
+    }
+
+    fn join_halo(
+        lowering: &mut Lower<'_>,
+        halo: &Halo,
+        received: Option<Val>,
+        own: Option<(Val, &Local)>,
+        local: &Local,
+        axis: usize,
+    ) -> Val {
+        let graph = &mut lowering.graph;
+        let blocks = &halo.receive.blocks;
+        let parts = received.map_or(vec![], |r| graph.unpack_blocks(r, local, axis, blocks));
+        let starts = blocks.iter().filter(|b| !b.is_empty()).map(|b| b.start);
+        let mut placed: Vec<(usize, Val)> = starts.zip(parts).collect();
+        if let (Some((x, _)), Some([from, to])) = (own, &halo.own) {
+            placed.push((to.start, graph.slice(x, axis, from.clone())));
+        }
+        placed.sort_by_key(|p| p.0);
+        graph.cat(placed.into_iter().map(|p| p.1).collect(), axis)
+    }
+
+    fn run_kernel(
+        &mut self,
+        kernels: &[RandomKernel],
+        operation: &CustomOpIr,
+        handles: &mut Handles<Self>,
+        rng: RngState,
+    ) -> Result<(), KernelError> {
+        let made = match (operation.id.as_str(), &operation.inputs[..]) {
+            (MATMUL, [left, right]) => {
+                let [left, right] = [left, right].map(|t| handles.get_float_tensor::<B>(t));
+                HandleKind::Float(B::matmul(left, right, operation.outputs[0].dtype))
+            }
+            (RANDOM, _) => {
+                let number = operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize;
+                let unknown = || KernelError::Unsupported(format!("there is no kernel {number}"));
+                self.drawn(kernels.get(number).ok_or_else(unknown)?, rng)?
+            }
+            (name, _) => return Err(KernelError::Unsupported(format!("there is no kernel `{name}`"))),
+        };
+        handles.register_handle(operation.outputs[0].id, opaque::<B>(made));
+        Ok(())
+    }
+
+    fn upload(&mut self, host: HostTensor, values: Option<DType>) -> Vec<Handle<Self>> {
+        if host.data.is_empty() {
+            return vec![];
+        }
+        let part = |data: HostData| {
+            let shape = host.shape.clone();
+            opaque::<B>(upload::<B>(HostTensor { shape, data }, &self.device))
+        };
+        let (numbers, indices): (Vec<f64>, Vec<i32>) = match &host.data {
+            HostData::PairF32(v) => {
+                v.iter().map(|p| (f64::from(p.value), i32::try_from(p.index).unwrap_or(NONE))).unzip()
+            }
+            HostData::PairF64(v) => {
+                v.iter().map(|p| (p.value, i32::try_from(p.index).unwrap_or(NONE))).unzip()
+            }
+            _ => return vec![opaque::<B>(upload::<B>(host, &self.device))],
+        };
+        let values = HostData::from_f64(values.unwrap_or(DType::I32), numbers);
+        vec![part(values), part(HostData::I32(indices))]
+    }
+
+    fn download(
+        &self,
+        tensors: Vec<Handle<Self>>,
+        dtype: DType,
+        values: Option<DType>,
+        shape: &[usize],
+    ) -> Result<HostTensor, DeviceError> {
+        let mut tensors = tensors.into_iter();
+        let Some(held) = tensors.next() else { return Ok(HostTensor::zeros(dtype, shape.to_vec())) };
+        if !dtype.is_pair() {
+            return download::<B>(held, dtype, shape);
+        }
+        let numbers = download::<B>(held, values.unwrap_or(DType::I32), shape)?.data.to_f64();
+        let Some(indices) = tensors.next() else { return Err(DeviceError("a pair lacks its index".into())) };
+        let HostData::I32(indices) = download::<B>(indices, DType::I32, shape)?.data else {
+            return Err(DeviceError("the indices of pairs are no integers".into()));
+        };
+        let pairs = numbers.into_iter().zip(indices);
+        let data = if dtype == DType::PairF32 {
+            let pair = |(value, i): (f64, i32)| PairF32 {
+                value: value as f32,
+                index: if i == NONE { u32::MAX } else { i as u32 },
+            };
+            HostData::PairF32(pairs.map(pair).collect())
+        } else {
+            let pair = |(value, i): (f64, i32)| PairF64 {
+                value,
+                index: if i == NONE { u64::MAX } else { i as u64 },
+            };
+            HostData::PairF64(pairs.map(pair).collect())
+        };
+        Ok(HostTensor { shape: shape.to_vec(), data })
+    }
+
+    fn send(
+        &mut self,
+        tensor: Option<Handle<Self>>,
+        piece: &Piece,
+        gpu: Option<u32>,
+    ) -> Result<BurnMemory<B>, DeviceError> {
+        if let Some(gpu) = self.pins(gpu) {
+            let tensor = tensor.map(|t| typed::<B>(t, stored_as(piece.dtype), &piece.shape));
+            return Ok(BurnMemory::Device { pinned: tensor.map(B::pin).transpose()?, gpu });
+        }
+        let host = match tensor {
+            Some(tensor) => download::<B>(tensor, piece.dtype, &piece.shape)?,
+            None => HostTensor::zeros(piece.dtype, vec![0]),
+        };
+        Ok(BurnMemory::Host(from_host(host)))
+    }
+
+    fn receive(&mut self, piece: &Piece, gpu: Option<u32>) -> Result<BurnMemory<B>, DeviceError> {
+        let Some(gpu) = self.pins(gpu) else {
+            return Ok(BurnMemory::Host(self.pool.take(piece.dtype, &piece.shape)));
+        };
+        let tensor = piece.slot.map(|_| empty::<B>(piece.dtype, &piece.shape, &self.device));
+        Ok(BurnMemory::Device { pinned: tensor.map(B::pin).transpose()?, gpu })
+    }
+
+    fn received(&mut self, memory: BurnMemory<B>, piece: &Piece) -> Option<Handle<Self>> {
+        let tensor = match memory {
+            BurnMemory::Device { pinned, .. } => pinned.map(|p| B::unpin(p, &self.device)),
+            BurnMemory::Host(tensor) => {
+                let host = piece.slot.map(|_| to_host(&tensor, piece.dtype, &piece.shape));
+                self.pool.give(tensor);
+                host.map(|h| upload::<B>(h, &self.device))
+            }
+        };
+        tensor.map(opaque::<B>)
+    }
+
+    fn sent(&mut self, memory: BurnMemory<B>) {
+        drop(memory);
+    }
+
+    fn memory(&self) -> Result<Option<Memory>, DeviceError> {
+        B::sync(&self.device).map_err(|e| DeviceError(e.to_string()))?;
+        let usage = B::memory_pool_usage(&self.device);
+        Ok(usage.map(|u| Memory { peak: 0, in_use: u.bytes_in_use, reserved: u.bytes_reserved }))
+    }
+}
+
+/// The index that a pair of nothing has: the greatest.
+const NONE: i32 = i32::MAX;

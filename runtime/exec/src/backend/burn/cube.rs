@@ -1,0 +1,108 @@
+//! GPUs, and their stand-in on the host: the backend that compiles kernels for the device at hand, fused.
+
+mod product;
+
+use super::backend::{BurnBackend, OnBurn};
+use crate::backend::DeviceError;
+use crate::cluster::devices::DeviceKind;
+use crate::error::ExecError;
+use burn_backend::tensor::FloatTensor;
+use burn_backend::{DType as BurnType, TensorMetadata};
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{Cube, CubeBackend, CubeDevice};
+use burn_fusion::stream::StreamId;
+use burn_fusion::{NoOp, get_client};
+use burn_ir::{BackendIr, HandleKind, InitOperationIr, OperationIr, OperationOutput};
+
+/// A device that kernels are compiled for.
+pub(crate) fn backend(kind: DeviceKind, rank: usize) -> Result<OnBurn<Cube>, ExecError> {
+    let found = match kind {
+        DeviceKind::Cuda(index) => CubeDevice::cuda(index),
+        _ => CubeDevice::cpu(),
+    };
+    let message = |e: &dyn std::fmt::Display| {
+        format!("cannot use {kind}: {e}; `meshwright devices` says what is there")
+    };
+    let device = found.map_err(|e| ExecError::Start { rank, message: message(&e) })?;
+    Ok(OnBurn::new(device))
+}
+
+#[cfg(feature = "cuda")]
+type Server = <cubecl::cuda::CudaRuntime as cubecl_runtime::runtime::Runtime>::Server;
+
+/// A dense tensor with the address of its memory, which stays where it is as long as this lives.
+pub(crate) struct Pinned {
+    tensor: CubeTensor,
+    address: u64,
+    /// Keeps the allocation in its place.
+    #[cfg(feature = "cuda")]
+    _resource: Box<dyn std::any::Any + Send>,
+}
+
+impl BurnBackend for Cube {
+    type Pinned = Pinned;
+
+    /// Of the stand-in for GPUs; see the file of the products.
+    fn own_matmul(device: &CubeDevice) -> bool {
+        matches!(device, CubeDevice::Cpu(_))
+    }
+
+    fn matmul(left: FloatTensor<Self>, right: FloatTensor<Self>, dtype: BurnType) -> FloatTensor<Self> {
+        product::product(left, right, dtype)
+    }
+
+    fn is_gpu(device: &CubeDevice, gpu: u32) -> bool {
+        match device {
+            #[cfg(feature = "cuda")]
+            CubeDevice::Cuda(d) => u32::try_from(d.index) == Ok(gpu),
+            _ => {
+                let _ = gpu;
+                false
+            }
+        }
+    }
+
+    /// What was recorded for the tensor is submitted first, so that its memory is written in the order of the device.
+    fn pin(tensor: HandleKind<Self>) -> Result<Pinned, DeviceError> {
+        let tensor = match tensor {
+            HandleKind::Float(t) => {
+                let client = t.client.clone();
+                client.resolve_tensor_float::<CubeBackend>(t)
+            }
+            HandleKind::Int(t) => {
+                let client = t.client.clone();
+                client.resolve_tensor_int::<CubeBackend>(t)
+            }
+            _ => return Err(DeviceError("only numbers are sent".into())),
+        };
+        // Tensors of a GPU may have gaps between their rows.
+        let tensor = burn_cubecl::kernel::into_contiguous(tensor);
+        #[cfg(feature = "cuda")]
+        {
+            let resource = tensor.client.get_resource::<Server>(tensor.handle.clone());
+            let resource = resource.map_err(|e| DeviceError(e.to_string()))?;
+            let address = resource.resource().ptr;
+            Ok(Pinned { tensor, address, _resource: Box::new(resource) })
+        }
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = tensor;
+            Err(DeviceError("it is in the memory of the host".into()))
+        }
+    }
+
+    fn address(pinned: &Pinned) -> u64 {
+        pinned.address
+    }
+
+    fn unpin(pinned: Pinned, device: &CubeDevice) -> HandleKind<Self> {
+        let Pinned { tensor, .. } = pinned;
+        let client = get_client::<CubeBackend>(device);
+        let (shape, dtype) = (tensor.shape(), tensor.dtype());
+        let handle = CubeBackend::float_tensor_handle(tensor);
+        let init = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
+        let made = client.register(StreamId::current(), OperationIr::Init(init), NoOp::<CubeBackend>::new());
+        let tensor = made.output();
+        if dtype.is_float() { HandleKind::Float(tensor) } else { HandleKind::Int(tensor) }
+    }
+}

@@ -1,0 +1,205 @@
+//! Operations of Burn, as the lowering of steps asks for them.
+
+use crate::engine::graph::{GraphBuilder, Val};
+use crate::engine::ops::{Binary, Op, Reduce, Unary};
+use burn_backend::DType as BurnType;
+
+/// Name of the kernel that draws random values on the host, so that every device draws the same bits.
+pub(crate) const RANDOM: &str = "random";
+
+/// Name of the kernel that is a matrix product which is not left to Burn's own call: its result is of another dtype than the
+/// factors, it has one row, or the backend asked for it.
+pub(crate) const MATMUL: &str = "matmul";
+
+impl GraphBuilder {
+    pub(crate) fn is_truth(&self, v: Val) -> bool {
+        self.dtype(v) == self.capabilities.boolean
+    }
+
+    /// `first, first + 1, …` along one of `rank` dims, of extent 1 along all others.
+    pub(crate) fn count(&mut self, rank: usize, axis: usize, len: usize, first: usize) -> Val {
+        let mut shape = vec![1; rank.max(1)];
+        shape[axis] = len;
+        self.table(&shape, (first..first + len).map(|i| i as i32).collect())
+    }
+
+    /// One number everywhere.
+    pub(crate) fn full(&mut self, shape: &[usize], dtype: BurnType, number: f64) -> Val {
+        if dtype == self.capabilities.boolean {
+            let ones = self.full(shape, BurnType::I32, f64::from(u8::from(number != 0.0)));
+            return self.scalar(Binary::Ne, ones, 0.0);
+        }
+        self.node(Op::Full(number), vec![], shape.to_vec(), dtype)
+    }
+
+    /// Elements that the host draws.
+    pub(crate) fn random(&mut self, number: usize, shape: &[usize], dtype: BurnType) -> Val {
+        self.kernel((RANDOM, number), vec![], [(shape.to_vec(), dtype)])[0]
+    }
+
+    pub(crate) fn unary(&mut self, f: Unary, a: Val) -> Val {
+        let dtype = if f == Unary::IsNan { self.capabilities.boolean } else { self.dtype(a) };
+        let shape = self.shape(a).to_vec();
+        self.node(Op::Unary(f), vec![a], shape, dtype)
+    }
+
+    /// A function of two tensors of one rank; extents of 1 are repeated.
+    pub(crate) fn binary(&mut self, f: Binary, a: Val, b: Val) -> Val {
+        let shape = broadcast(self.shape(a), self.shape(b));
+        // Backends repeat numbers, but not all of them truth values.
+        let [a, b] = if self.is_truth(a) { [a, b].map(|v| self.expand(v, &shape)) } else { [a, b] };
+        let dtype = if f.compares() { self.capabilities.boolean } else { self.dtype(a) };
+        self.node(Op::Binary(f), vec![a, b], shape, dtype)
+    }
+
+    /// A function of a tensor and a number.
+    pub(crate) fn scalar(&mut self, f: Binary, a: Val, number: f64) -> Val {
+        let dtype = if f.compares() { self.capabilities.boolean } else { self.dtype(a) };
+        let shape = self.shape(a).to_vec();
+        self.node(Op::Scalar(f, number), vec![a], shape, dtype)
+    }
+
+    pub(crate) fn add(&mut self, a: Val, b: Val) -> Val {
+        self.binary(Binary::Add, a, b)
+    }
+
+    pub(crate) fn sub(&mut self, a: Val, b: Val) -> Val {
+        self.binary(Binary::Sub, a, b)
+    }
+
+    pub(crate) fn mul(&mut self, a: Val, b: Val) -> Val {
+        self.binary(Binary::Mul, a, b)
+    }
+
+    pub(crate) fn and(&mut self, a: Val, b: Val) -> Val {
+        self.binary(Binary::And, a, b)
+    }
+
+    pub(crate) fn not(&mut self, a: Val) -> Val {
+        self.unary(Unary::Not, a)
+    }
+
+    /// Conversion; what a float has after the point is cut off, other than 0 is true.
+    pub(crate) fn cast(&mut self, a: Val, dtype: BurnType) -> Val {
+        if self.dtype(a) == dtype {
+            return a;
+        }
+        if dtype == self.capabilities.boolean {
+            return self.scalar(Binary::Ne, a, 0.0);
+        }
+        let shape = self.shape(a).to_vec();
+        if self.is_truth(a) && dtype.is_float() {
+            // As numbers that are filled in, which CubeCL fuses with what comes before and after; a conversion ends a block.
+            let zeros = self.full(&shape, dtype, 0.0);
+            return self.fill(zeros, a, 1.0);
+        }
+        // The interpreter has no conversion among integers. One of the two is of bytes, which floats hold exactly.
+        let whole = |t: BurnType| matches!(t, BurnType::I32 | BurnType::U8);
+        let a = if whole(self.dtype(a)) && whole(dtype) { self.cast(a, BurnType::F32) } else { a };
+        self.node(Op::Cast, vec![a], shape, dtype)
+    }
+
+    /// Folds one dim, of which an extent of 1 stays.
+    pub(crate) fn reduce(&mut self, f: Reduce, a: Val, axis: usize) -> Val {
+        if self.shape(a)[axis] == 1 {
+            return a;
+        }
+        let mut shape = self.shape(a).to_vec();
+        shape[axis] = 1;
+        let dtype = self.dtype(a);
+        self.node(Op::Reduce(f, axis), vec![a], shape, dtype)
+    }
+
+    pub(crate) fn cumsum(&mut self, a: Val, axis: usize) -> Val {
+        let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
+        self.node(Op::CumSum(axis), vec![a], shape, dtype)
+    }
+
+    pub(crate) fn flip(&mut self, a: Val, axis: usize) -> Val {
+        let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
+        self.node(Op::Flip(axis), vec![a], shape, dtype)
+    }
+
+    pub(crate) fn expand(&mut self, a: Val, shape: &[usize]) -> Val {
+        if self.shape(a) == shape {
+            return a;
+        }
+        let dtype = self.dtype(a);
+        self.node(Op::Expand, vec![a], shape.to_vec(), dtype)
+    }
+
+    pub(crate) fn slice(&mut self, a: Val, axis: usize, range: std::ops::Range<usize>) -> Val {
+        if range == (0..self.shape(a)[axis]) {
+            return a;
+        }
+        let (mut shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
+        shape[axis] = range.len();
+        self.node(Op::Slice(axis, range), vec![a], shape, dtype)
+    }
+
+    pub(crate) fn cat(&mut self, parts: Vec<Val>, axis: usize) -> Val {
+        if let [one] = parts[..] {
+            return one;
+        }
+        let mut shape = self.shape(parts[0]).to_vec();
+        shape[axis] = parts.iter().map(|p| self.shape(*p)[axis]).sum();
+        let dtype = self.dtype(parts[0]);
+        self.node(Op::Cat(axis), parts, shape, dtype)
+    }
+
+    /// `out[.., i, ..] = a[.., indices[i], ..]`.
+    pub(crate) fn select(&mut self, a: Val, axis: usize, indices: Val) -> Val {
+        let (mut shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
+        shape[axis] = self.shape(indices)[0];
+        self.node(Op::Select(axis), vec![a, indices], shape, dtype)
+    }
+
+    /// `a[.., indices[i], ..] += values[.., i, ..]`.
+    pub(crate) fn select_add(&mut self, a: Val, axis: usize, indices: Val, values: Val) -> Val {
+        let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
+        self.node(Op::SelectAdd(axis), vec![a, indices, values], shape, dtype)
+    }
+
+    /// `if mask { yes } else { no }`; extents of 1 are repeated.
+    pub(crate) fn choose(&mut self, mask: Val, yes: Val, no: Val) -> Val {
+        if self.is_truth(yes) {
+            let (a, not) = (self.and(mask, yes), self.not(mask));
+            let b = self.and(not, no);
+            return self.binary(Binary::Or, a, b);
+        }
+        let shape = broadcast(&broadcast(self.shape(mask), self.shape(yes)), self.shape(no));
+        let [mask, yes, no] = [mask, yes, no].map(|v| self.expand(v, &shape));
+        let dtype = self.dtype(yes);
+        self.node(Op::MaskWhere, vec![no, mask, yes], shape, dtype)
+    }
+
+    /// `if mask { number } else { a }`; extents of 1 are repeated.
+    pub(crate) fn fill(&mut self, a: Val, mask: Val, number: f64) -> Val {
+        if self.is_truth(a) {
+            let constant = vec![1; self.shape(a).len()];
+            let number = self.full(&constant, self.capabilities.boolean, number);
+            return self.choose(mask, number, a);
+        }
+        let shape = broadcast(self.shape(a), self.shape(mask));
+        let [a, mask] = [a, mask].map(|v| self.expand(v, &shape));
+        let dtype = self.dtype(a);
+        self.node(Op::MaskFill(number), vec![a, mask], shape, dtype)
+    }
+
+    /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`, with elements of `dtype`.
+    pub(crate) fn product(&mut self, a: Val, b: Val, dtype: BurnType) -> Val {
+        let rows = self.shape(a).iter().rev().nth(1).copied();
+        if !self.capabilities.own_matmul && dtype == self.dtype(a) && rows != Some(1) {
+            return self.matmul(a, b);
+        }
+        let mut shape = self.shape(a).to_vec();
+        let last = shape.len() - 1;
+        shape[last] = self.shape(b)[last];
+        self.kernel((MATMUL, 0), vec![a, b], [(shape, dtype)])[0]
+    }
+}
+
+/// The extents of two tensors of one rank, of which those of 1 are repeated.
+fn broadcast(a: &[usize], b: &[usize]) -> Vec<usize> {
+    a.iter().zip(b).map(|(a, b)| if *a == 1 { *b } else { *a }).collect()
+}

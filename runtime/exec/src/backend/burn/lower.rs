@@ -1,0 +1,232 @@
+//! Lowering of a step: what is read and written by name of dim, and which file lowers which step.
+
+use crate::engine::context::Local;
+use crate::engine::graph::{Slot, Val};
+use crate::engine::lowering::{Lowering, LoweringError, extents, stored_as};
+use crate::engine::ops::Binary;
+use crate::kernels::{KernelError, RandomKernel};
+use burn_backend::DType as BurnType;
+use meshwright_plan::random::Distribution;
+use meshwright_plan::{Dim, Operand, Prim, Step};
+
+/// Lowers steps to operations of Burn; the only kernels are those that draw random values.
+pub(crate) type Lower<'a> = Lowering<'a, RandomKernel>;
+
+/// A tensor with the name of each of its extents. A scalar has one extent of 1 and no name.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) val: Val,
+    pub(crate) dims: Vec<Dim>,
+}
+
+pub(crate) fn unsupported<T>(what: impl Into<String>) -> Result<T, LoweringError> {
+    Err(LoweringError::Kernel(KernelError::Unsupported(what.into())))
+}
+
+impl Lower<'_> {
+    /// Records the operations of a step; none for a collective.
+    pub(crate) fn step(&mut self, step: &Step) -> Result<(), LoweringError> {
+        let outs: Vec<Local> = step.writes.iter().map(|o| self.context.local(o)).collect::<Result<_, _>>()?;
+        if outs.iter().all(|o| o.elements() == 0) {
+            return Ok(());
+        }
+        match &step.prim {
+            Prim::Map { expr, regs } => self.map(expr, regs, &step.reads, &step.writes),
+            Prim::Contract => {
+                let ([a, b], [out]) = step.operands()?;
+                self.contract(a, b, out)
+            }
+            Prim::Reduce { monoid } => {
+                let ([input], [out]) = step.operands()?;
+                self.reduction(*monoid, input, out)
+            }
+            Prim::Lookup { dim } => {
+                let ([table, index], [out]) = step.operands()?;
+                self.lookup(table, *dim, index, out)
+            }
+            Prim::ScatterAdd { dim } => {
+                let ([values, index], [out]) = step.operands()?;
+                self.scatter_add(values, *dim, index, out)
+            }
+            Prim::Softmax { dim, log } => {
+                let ([input], [out]) = step.operands()?;
+                self.softmax(input, *dim, *log, out)
+            }
+            Prim::LogSumExp { dim } => {
+                let ([input], [out]) = step.operands()?;
+                self.log_sum_exp(input, *dim, out)
+            }
+            Prim::CrossEntropy { dim } => {
+                let ([logits, label], [out]) = step.operands()?;
+                self.cross_entropy(logits, label, *dim, out)
+            }
+            Prim::CrossEntropyGrad { dim } => {
+                let ([logits, label, scale], [out]) = step.operands()?;
+                self.cross_entropy_grad([logits, label, scale], *dim, out)
+            }
+            Prim::TopK { dim, to } => {
+                let ([input], [out]) = step.operands()?;
+                self.top_k(input, *dim, *to, out)
+            }
+            Prim::CumSum { dim, reverse, exclusive } => {
+                let ([input], [out]) = step.operands()?;
+                self.cumulative(input, *dim, [*reverse, *exclusive], out)
+            }
+            Prim::Convolve { windows, computes } => {
+                let ([a, b], [out]) = step.operands()?;
+                self.convolve(computes.arrange([a, b], out), windows, *computes)
+            }
+            Prim::Pool { monoid, windows, spread } => {
+                let ([input], [out]) = step.operands()?;
+                match spread {
+                    false => self.pool(*monoid, input, windows, out),
+                    true => self.unpool(input, windows, out),
+                }
+            }
+            Prim::ArgmaxPool { monoid, windows } => {
+                let ([input], [out]) = step.operands()?;
+                self.argmax_pool(*monoid, input, windows, out)
+            }
+            Prim::Unpool { windows } => {
+                let ([tap, values], [out]) = step.operands()?;
+                self.pool_choose(tap, values, windows, out)
+            }
+            Prim::Shift { .. } | Prim::Concat { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
+                self.blocks(step)
+            }
+            Prim::Random { stream, distribution } => {
+                let ([], [out]) = step.operands()?;
+                self.random(stream, distribution, out)
+            }
+            Prim::Copy => {
+                let ([from], [out]) = step.operands()?;
+                self.copy(from, out)
+            }
+            Prim::Collective(_) | Prim::Wait => Ok(()),
+        }
+    }
+
+    fn random(
+        &mut self,
+        stream: &str,
+        distribution: &Distribution,
+        out: &Operand,
+    ) -> Result<(), LoweringError> {
+        let out = self.context.local(out)?;
+        let sizes = self.context.plan.dims.shape(&out.dims);
+        // What is drawn for `bf16` is rounded from `f32`.
+        let wide = out.dtype.wide();
+        let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?;
+        self.kernels.push(drawing);
+        let shape = extents(&out.shape);
+        let drawn = self.graph.random(self.kernels.len() - 1, &shape, stored_as(wide));
+        self.write_val(drawn, &out);
+        Ok(())
+    }
+
+    pub(crate) fn local(&self, operand: &Operand) -> Result<Local, LoweringError> {
+        Ok(self.context.local(operand)?)
+    }
+
+    /// A buffer's elements; of pairs the values.
+    pub(crate) fn read(&mut self, local: &Local) -> Named {
+        let dtype = stored_as(self.value_type(local.buf, local.dtype));
+        let val = self.graph.read(Slot::Buffer(local.buf), &extents(&local.shape), dtype);
+        Named { val, dims: local.dims.clone() }
+    }
+
+    /// The indices of a buffer of pairs.
+    pub(crate) fn read_indices(&mut self, local: &Local) -> Named {
+        let val = self.graph.read(Slot::Indices(local.buf), &extents(&local.shape), BurnType::I32);
+        Named { val, dims: local.dims.clone() }
+    }
+
+    /// A tensor's extents in another order of dims, of which it may lack some: those are 1.
+    pub(crate) fn align(&mut self, tensor: &Named, to: &[Dim]) -> Val {
+        let at: Vec<usize> = to.iter().filter_map(|d| tensor.dims.iter().position(|o| o == d)).collect();
+        let mut val = tensor.val;
+        if !tensor.dims.is_empty() {
+            val = self.graph.permute(val, &at);
+        }
+        let old = self.graph.shape(val).to_vec();
+        let mut next = old.iter();
+        let has = |d: &Dim| tensor.dims.contains(d);
+        let shape: Vec<usize> =
+            to.iter().map(|d| if has(d) { next.next().copied().unwrap_or(1) } else { 1 }).collect();
+        self.graph.reshape(val, &extents(&shape))
+    }
+
+    /// Writes a tensor of the dims of a buffer, or some of them, to it; other dims are repeated.
+    pub(crate) fn write(&mut self, tensor: &Named, out: &Local) {
+        let val = self.align(tensor, &out.dims);
+        self.write_val(val, out);
+    }
+
+    /// Writes a tensor whose extents are those of a buffer, or 1, to it.
+    pub(crate) fn write_val(&mut self, val: Val, out: &Local) {
+        let val = self.graph.expand(val, &extents(&out.shape));
+        let dtype = stored_as(self.value_type(out.buf, out.dtype));
+        let val = self.convert(val, dtype);
+        self.graph.store(val, Slot::Buffer(out.buf));
+    }
+
+    /// Writes the indices of a buffer of pairs.
+    pub(crate) fn write_indices(&mut self, tensor: &Named, out: &Local) {
+        let val = self.align(tensor, &out.dims);
+        let val = self.graph.expand(val, &extents(&out.shape));
+        self.graph.store(val, Slot::Indices(out.buf));
+    }
+
+    /// Writes one number everywhere.
+    pub(crate) fn write_number(&mut self, number: f64, out: &Local) {
+        let dtype = stored_as(self.value_type(out.buf, out.dtype));
+        let val = self.graph.full(&extents(&out.shape), dtype, number);
+        self.graph.store(val, Slot::Buffer(out.buf));
+    }
+
+    /// Conversion as expressions have it: floats to integers are cut off at the point and at the bounds of the integers,
+    /// NaN is 0; of an integer that becomes a byte the low bits stay; other than 0 is true.
+    pub(crate) fn convert(&mut self, a: Val, dtype: BurnType) -> Val {
+        let (from, e) = (self.graph.dtype(a), &mut self.graph);
+        if from == dtype || !from.is_float() && dtype != BurnType::U8 {
+            return e.cast(a, dtype);
+        }
+        match dtype {
+            BurnType::I32 | BurnType::U8 if from.is_float() => {
+                // The greatest float below the bound, and the bound itself.
+                let (low, high, below) = match (dtype, from) {
+                    (BurnType::U8, _) => (0.0, 256.0, 255.0),
+                    (_, BurnType::F64) => (f64::from(i32::MIN), 2_147_483_648.0, 2_147_483_647.0),
+                    (_, BurnType::F32) => (f64::from(i32::MIN), 2_147_483_648.0, 2_147_483_520.0),
+                    _ => (f64::from(i32::MIN), 2_147_483_648.0, 2_139_095_040.0),
+                };
+                let nan = e.unary(crate::engine::ops::Unary::IsNan, a);
+                let a = e.fill(a, nan, 0.0);
+                let under = e.scalar(Binary::Lt, a, low);
+                let a = e.fill(a, under, low);
+                let over = e.scalar(Binary::Ge, a, high);
+                let a = e.fill(a, over, below);
+                let whole = e.cast(a, BurnType::I32);
+                let greatest = if dtype == BurnType::U8 { 255.0 } else { f64::from(i32::MAX) };
+                let whole = e.fill(whole, over, greatest);
+                e.cast(whole, dtype)
+            }
+            BurnType::U8 if from == BurnType::I32 => {
+                let low = e.scalar(Binary::And, a, 255.0);
+                e.cast(low, dtype)
+            }
+            _ => e.cast(a, dtype),
+        }
+    }
+
+    /// What is accumulated in `f32` at least.
+    pub(crate) fn wide(&mut self, a: Val) -> Val {
+        if self.graph.dtype(a) == BurnType::BF16 { self.graph.cast(a, BurnType::F32) } else { a }
+    }
+
+    /// Elements of each of some dims.
+    pub(crate) fn sizes(dims: &[Dim], of: &[&Local]) -> Vec<usize> {
+        let size = |d: &Dim| of.iter().find_map(|l| l.at(*d).map(|i| l.shape[i])).unwrap_or(1);
+        dims.iter().map(size).collect()
+    }
+}

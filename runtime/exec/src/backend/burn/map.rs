@@ -1,0 +1,368 @@
+//! Element-wise steps: every register of the expression becomes a tensor, or stays a number.
+
+use super::lower::{Lower, unsupported};
+use crate::engine::context::Local;
+use crate::engine::graph::Val;
+use crate::engine::lowering::{LoweringError, stored_as};
+use crate::engine::ops::{Binary, Unary};
+use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
+use meshwright_plan::{DType, Operand};
+
+/// A register.
+#[derive(Clone, Copy)]
+enum Held {
+    Tensor(Val),
+    Number(f64),
+}
+
+impl Lower<'_> {
+    /// See [`meshwright_plan::Prim::Map`].
+    pub(super) fn map(
+        &mut self,
+        expr: &Expr,
+        regs: &[Reg],
+        inputs: &[Operand],
+        outs: &[Operand],
+    ) -> Result<(), LoweringError> {
+        let inputs: Vec<Local> = inputs.iter().map(|o| self.local(o)).collect::<Result<_, _>>()?;
+        let written: Vec<(Reg, Local)> = regs
+            .iter()
+            .zip(outs)
+            .map(|(r, o)| Ok((*r, self.local(o)?)))
+            .collect::<Result<_, LoweringError>>()?;
+        let Some((_, first)) = written.first() else {
+            return Err(LoweringError::Plan("a map without outputs".into()));
+        };
+        let all: Vec<&Local> = inputs.iter().chain(written.iter().map(|o| &o.1)).collect();
+        self.context.check_aligned(&all, &[])?;
+        if written.iter().any(|o| o.1.dims != first.dims) {
+            return Err(LoweringError::Plan("the outputs of a map differ in dims".into()));
+        }
+        if inputs.iter().any(|i| i.dims.iter().any(|d| !first.dims.contains(d))) {
+            return Err(LoweringError::Plan("a map reads a dim that it does not write".into()));
+        }
+        let mut held: Vec<Held> = vec![];
+        for (at, node) in expr.nodes.iter().enumerate() {
+            if node.scalar.reads().iter().any(|r| usize::from(*r) >= at) {
+                return unsupported("an expression reads what is not computed yet");
+            }
+            held.push(self.scalar(expr, node.scalar, node.dtype, &held, &inputs, first)?);
+        }
+        for (reg, out) in &written {
+            let Some(value) = held.get(usize::from(*reg)).copied() else {
+                return unsupported(format!("there is no register {reg}"));
+            };
+            if expr.dtype(*reg) != out.dtype {
+                return Err(LoweringError::Plan(format!("{} is stored as {}", expr.dtype(*reg), out.dtype)));
+            }
+            match value {
+                Held::Number(x) => self.write_number(
+                    if out.dtype == DType::Bool { f64::from(u8::from(x != 0.0)) } else { x },
+                    out,
+                ),
+                Held::Tensor(val) => self.write_val(val, out),
+            }
+        }
+        Ok(())
+    }
+
+    fn scalar(
+        &mut self,
+        expr: &Expr,
+        scalar: Scalar,
+        dtype: DType,
+        held: &[Held],
+        inputs: &[Local],
+        first: &Local,
+    ) -> Result<Held, LoweringError> {
+        let rank = first.dims.len();
+        let reg = |r: Reg| held[usize::from(r)];
+        Ok(match scalar {
+            Scalar::Const(x) => Held::Number(match dtype {
+                DType::I32 | DType::U8 => x.trunc(),
+                DType::BF16 => f64::from(half::bf16::from_f64(x)),
+                _ => x,
+            }),
+            Scalar::Load(k) => {
+                let Some(input) = inputs.get(usize::from(k)) else {
+                    return unsupported(format!("there is no operand {k}"));
+                };
+                let read = self.read(input);
+                let val = self.align(&read, &first.dims);
+                // Pairs are read by their index alone.
+                Held::Tensor(if dtype == DType::Bool { self.truth(val) } else { val })
+            }
+            Scalar::Index(d) => {
+                let at = usize::from(d);
+                if at >= rank {
+                    return unsupported(format!("there is no dim {d}"));
+                }
+                Held::Tensor(self.graph.count(rank, at, first.shape[at], first.ranges[at].start))
+            }
+            Scalar::PairIndex(r) => {
+                let Some(Scalar::Load(k)) = expr.nodes.get(usize::from(r)).map(|n| n.scalar) else {
+                    return unsupported("the index of a pair that is no operand");
+                };
+                let input = &inputs[usize::from(k)];
+                if !input.dtype.is_pair() {
+                    return unsupported(format!("the index of a {}", input.dtype));
+                }
+                let read = self.read_indices(input);
+                Held::Tensor(self.align(&read, &first.dims))
+            }
+            Scalar::Unary(f, a) => {
+                let val = self.tensor(reg(a), expr.dtype(a), rank);
+                let val = self.wide(val);
+                let done = self.function(f, val, expr.dtype(a).wide())?;
+                Held::Tensor(self.rounded(done, dtype))
+            }
+            Scalar::Binary(f, a, b) => {
+                let mut number = |h| match h {
+                    Held::Tensor(v) => Held::Tensor(self.wide(v)),
+                    number => number,
+                };
+                let (x, y) = (number(reg(a)), number(reg(b)));
+                match self.pair_function(f, x, y, expr.dtype(a).wide(), rank)? {
+                    Held::Tensor(v) => Held::Tensor(self.rounded(v, dtype)),
+                    number => number,
+                }
+            }
+            Scalar::Select(c, a, b) => {
+                let mask = self.tensor(reg(c), DType::Bool, rank);
+                Held::Tensor(match (reg(a), reg(b)) {
+                    (Held::Number(x), Held::Tensor(b)) => self.graph.fill(b, mask, x),
+                    (Held::Tensor(a), Held::Number(x)) => {
+                        let not = self.graph.not(mask);
+                        self.graph.fill(a, not, x)
+                    }
+                    (a, b) => {
+                        let (a, b) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
+                        self.graph.choose(mask, a, b)
+                    }
+                })
+            }
+            Scalar::Cast(a) => {
+                let val = self.tensor(reg(a), expr.dtype(a), rank);
+                Held::Tensor(if dtype == DType::Bool {
+                    self.truth(val)
+                } else {
+                    self.convert(val, stored_as(dtype))
+                })
+            }
+        })
+    }
+
+    /// What is computed in `f32` for `bf16` is rounded at once, so that it does not matter what is fused.
+    fn rounded(&mut self, val: Val, dtype: DType) -> Val {
+        if dtype == DType::BF16 { self.graph.cast(val, stored_as(dtype)) } else { val }
+    }
+
+    /// Whether each element is other than 0.
+    pub(super) fn truth(&mut self, val: Val) -> Val {
+        if self.graph.is_truth(val) { val } else { self.graph.scalar(Binary::Ne, val, 0.0) }
+    }
+
+    /// A register as a tensor.
+    fn tensor(&mut self, held: Held, dtype: DType, rank: usize) -> Val {
+        match held {
+            Held::Tensor(val) => val,
+            Held::Number(x) => {
+                let shape = vec![1; rank.max(1)];
+                let stored = stored_as(dtype);
+                let val = self.graph.full(&shape, stored, x);
+                if dtype == DType::Bool { self.truth(val) } else { val }
+            }
+        }
+    }
+
+    fn function(&mut self, f: UnaryFn, a: Val, dtype: DType) -> Result<Val, LoweringError> {
+        let known = match f {
+            UnaryFn::Not => dtype == DType::Bool,
+            UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign | UnaryFn::Relu => dtype != DType::Bool,
+            _ => dtype.is_float(),
+        };
+        if !known || dtype.is_pair() {
+            return unsupported(format!("{f:?} of {dtype}"));
+        }
+        let e = &mut self.graph;
+        Ok(match f {
+            UnaryFn::Neg => e.unary(Unary::Neg, a),
+            UnaryFn::Abs => e.unary(Unary::Abs, a),
+            UnaryFn::Exp => e.unary(Unary::Exp, a),
+            UnaryFn::Log => e.unary(Unary::Log, a),
+            UnaryFn::Log1p => e.unary(Unary::Log1p, a),
+            UnaryFn::Sqrt => e.unary(Unary::Sqrt, a),
+            UnaryFn::Recip => e.unary(Unary::Recip, a),
+            UnaryFn::Tanh => e.unary(Unary::Tanh, a),
+            UnaryFn::Erf => e.unary(Unary::Erf, a),
+            UnaryFn::Sin => e.unary(Unary::Sin, a),
+            UnaryFn::Cos => e.unary(Unary::Cos, a),
+            UnaryFn::Tan => e.unary(Unary::Tan, a),
+            UnaryFn::Floor => e.unary(Unary::Floor, a),
+            UnaryFn::Ceil => e.unary(Unary::Ceil, a),
+            UnaryFn::Round => e.unary(Unary::Round, a),
+            UnaryFn::Not => e.not(a),
+            UnaryFn::Rsqrt => {
+                let root = e.unary(Unary::Sqrt, a);
+                e.unary(Unary::Recip, root)
+            }
+            UnaryFn::Sigmoid => {
+                let minus = e.unary(Unary::Neg, a);
+                let exp = e.unary(Unary::Exp, minus);
+                let sum = e.scalar(Binary::Add, exp, 1.0);
+                e.unary(Unary::Recip, sum)
+            }
+            UnaryFn::Relu => {
+                // What is no number stays.
+                let below = e.scalar(Binary::Le, a, 0.0);
+                e.fill(a, below, 0.0)
+            }
+            UnaryFn::Sign => {
+                let (over, under) = (e.scalar(Binary::Gt, a, 0.0), e.scalar(Binary::Lt, a, 0.0));
+                let one = e.fill(a, over, 1.0);
+                e.fill(one, under, -1.0)
+            }
+            UnaryFn::Expm1 => self.expm1(a, dtype),
+        })
+    }
+
+    /// exp(x) - 1 loses digits near 0: there its series, to the precision of the dtype.
+    fn expm1(&mut self, a: Val, dtype: DType) -> Val {
+        let e = &mut self.graph;
+        let terms = if dtype == DType::F64 { 17 } else { 9 };
+        let size = e.unary(Unary::Abs, a);
+        let near = e.scalar(Binary::Lt, size, 0.5);
+        let mut sum = e.scalar(Binary::Mul, a, 1.0 / f64::from(terms));
+        for k in (1..terms).rev() {
+            // x / k * (1 + sum)
+            let next = e.scalar(Binary::Add, sum, 1.0);
+            let scaled = e.scalar(Binary::Mul, a, 1.0 / f64::from(k));
+            sum = e.mul(next, scaled);
+        }
+        let exp = e.unary(Unary::Exp, a);
+        let far = e.scalar(Binary::Sub, exp, 1.0);
+        e.choose(near, sum, far)
+    }
+
+    fn pair_function(
+        &mut self,
+        f: BinaryFn,
+        a: Held,
+        b: Held,
+        dtype: DType,
+        rank: usize,
+    ) -> Result<Held, LoweringError> {
+        if dtype.is_pair() {
+            return unsupported(format!("{f:?} of {dtype}"));
+        }
+        if dtype != DType::Bool {
+            return Ok(Held::Tensor(self.numbers(f, a, b, dtype, rank)));
+        }
+        if let BinaryFn::And | BinaryFn::Or = f {
+            let (a, b) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
+            let f = if f == BinaryFn::And { Binary::And } else { Binary::Or };
+            return Ok(Held::Tensor(self.graph.binary(f, a, b)));
+        }
+        // As numbers 0 and 1.
+        let number = |l: &mut Self, h: Held| match h {
+            Held::Tensor(v) => Held::Tensor(l.graph.cast(v, stored_as(DType::I32))),
+            Held::Number(x) => Held::Number(f64::from(u8::from(x != 0.0))),
+        };
+        let (a, b) = (number(self, a), number(self, b));
+        let done = self.numbers(f, a, b, DType::I32, rank);
+        Ok(Held::Tensor(self.truth(done)))
+    }
+
+    /// A function of two numbers.
+    fn numbers(&mut self, f: BinaryFn, a: Held, b: Held, dtype: DType, rank: usize) -> Val {
+        let operation = |l: &mut Self, f| l.operation(f, a, b, dtype, rank);
+        match f {
+            BinaryFn::Add => operation(self, Binary::Add),
+            BinaryFn::Sub => operation(self, Binary::Sub),
+            BinaryFn::Mul => operation(self, Binary::Mul),
+            BinaryFn::Lt => operation(self, Binary::Lt),
+            BinaryFn::Le => operation(self, Binary::Le),
+            BinaryFn::Gt => operation(self, Binary::Gt),
+            BinaryFn::Ge => operation(self, Binary::Ge),
+            BinaryFn::Eq => operation(self, Binary::Eq),
+            BinaryFn::Ne => operation(self, Binary::Ne),
+            BinaryFn::And => operation(self, Binary::And),
+            BinaryFn::Or => operation(self, Binary::Or),
+            BinaryFn::Div if dtype.is_float() => operation(self, Binary::Div),
+            BinaryFn::Div | BinaryFn::FloorDiv | BinaryFn::Mod => {
+                let (x, y) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
+                if dtype.is_float() { self.float_division(f, x, y) } else { self.int_division(f, x, y) }
+            }
+            BinaryFn::Pow => {
+                let (x, y) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
+                let exponent = if let Held::Number(n) = b { Some(n) } else { None };
+                self.power(x, y, exponent, dtype)
+            }
+            BinaryFn::Min | BinaryFn::Max => {
+                let (x, y) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
+                self.extreme(f == BinaryFn::Max, x, y, dtype)
+            }
+        }
+    }
+
+    /// An operation of Burn; a number stays a number where there is such an operation.
+    fn operation(&mut self, f: Binary, a: Held, b: Held, dtype: DType, rank: usize) -> Val {
+        match (a, b) {
+            (Held::Number(x), Held::Tensor(b)) if matches!(f, Binary::Add | Binary::Mul) => {
+                self.graph.scalar(f, b, x)
+            }
+            (a, Held::Number(x)) => {
+                let a = self.tensor(a, dtype, rank);
+                self.graph.scalar(f, a, x)
+            }
+            (a, Held::Tensor(b)) => {
+                let a = self.tensor(a, dtype, rank);
+                self.graph.binary(f, a, b)
+            }
+        }
+    }
+
+    /// The greater or the lesser; NaN if either is.
+    fn extreme(&mut self, greater: bool, a: Val, b: Val, dtype: DType) -> Val {
+        let e = &mut self.graph;
+        let mut first = e.binary(if greater { Binary::Gt } else { Binary::Lt }, a, b);
+        if dtype.is_float() {
+            let nan = e.unary(Unary::IsNan, a);
+            first = e.binary(Binary::Or, first, nan);
+        }
+        e.choose(first, a, b)
+    }
+
+    fn power(&mut self, a: Val, b: Val, exponent: Option<f64>, dtype: DType) -> Val {
+        if let Some(n) = exponent.filter(|n| [2.0, 3.0, 4.0].contains(n)) {
+            let square = self.graph.mul(a, a);
+            return match n as u8 {
+                2 => square,
+                3 => self.graph.mul(square, a),
+                _ => self.graph.mul(square, square),
+            };
+        }
+        if dtype.is_float() {
+            return match exponent {
+                Some(n) => self.graph.scalar(Binary::Pow, a, n),
+                None => self.graph.binary(Binary::Pow, a, b),
+            };
+        }
+        self.int_power(a, b, exponent, dtype)
+    }
+
+    /// The quotient rounded down, or what remains then, of the divisor's sign.
+    fn float_division(&mut self, f: BinaryFn, a: Val, b: Val) -> Val {
+        let e = &mut self.graph;
+        let rest = e.binary(Binary::Rem, a, b);
+        if f == BinaryFn::Mod {
+            return rest;
+        }
+        let less = e.sub(a, rest);
+        let whole = e.binary(Binary::Div, less, b);
+        let whole = e.unary(Unary::Round, whole);
+        let none = e.scalar(Binary::Eq, b, 0.0);
+        let quotient = e.binary(Binary::Div, a, b);
+        e.choose(none, quotient, whole)
+    }
+}

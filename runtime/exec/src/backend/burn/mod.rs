@@ -1,0 +1,41 @@
+//! Steps as Burn's own operations, for backends whose storage the host cannot reach: GPUs.
+//!
+//! Native kernels work on slices of the host. Here every step but collectives becomes a list of tensor operations
+//! (reshape, permute, matrix product, element-wise functions, folds, selections …) on this device's shapes, which any
+//! backend of Burn runs; on a GPU Burn fuses them. The results are those of the native kernels but for rounding.
+//!
+//! - Truth values are stored as bytes, and are the backend's truth values within a step.
+//! - A pair of value and index is stored as two tensors: the values in the dtype of what was folded, the indices as `I32`.
+//!   So every fold is exact, of integers too, and no dtype is needed that GPUs lack. A dim of more than 2^31 - 1 elements
+//!   cannot be counted, here as in the Plan's `I32` indices.
+//! - Random values are drawn by the host, bit by bit as everywhere, and uploaded.
+//! - Sums of `BF16` are computed in `F32`.
+//! - An empty buffer has no tensor; a step that writes none does nothing.
+
+mod backend;
+mod blocks;
+mod contract;
+#[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+pub(crate) mod cube;
+mod dtypes;
+mod emit;
+mod index;
+mod int;
+mod lower;
+mod map;
+mod pairs;
+mod reduce;
+mod rows;
+mod transfer;
+mod windows;
+
+#[cfg(test)]
+pub(crate) use dtypes::check as check_dtypes;
+
+use backend::OnBurn;
+use burn_flex::{Flex, FlexDevice};
+
+/// What GPUs run, on the host.
+pub(crate) fn flex() -> OnBurn<Flex> {
+    OnBurn::new(FlexDevice)
+}

@@ -1,0 +1,75 @@
+//! Pairs of value and index in two parts, and how blocks are packed around collectives.
+
+use crate::engine::context::Local;
+use crate::engine::graph::{GraphBuilder, Val};
+use crate::engine::ops::{Binary, Reduce, Unary};
+use burn_backend::DType as BurnType;
+use std::ops::Range;
+
+impl GraphBuilder {
+    /// Of the values and indices of all members, one after the other, the best pair at each position; NaN comes before all
+    /// numbers, and of equals the lowest index.
+    pub(crate) fn fold_pairs(
+        &mut self,
+        greatest: bool,
+        members: usize,
+        [values, indices]: [Val; 2],
+    ) -> [Val; 2] {
+        let dtype = self.dtype(values);
+        let n = self.shape(values)[0] / members;
+        let [values, indices] = [values, indices].map(|v| self.reshape(v, &[members, n]));
+        let x = if dtype == BurnType::U8 { self.cast(values, BurnType::I32) } else { values };
+        let fold = if greatest { Reduce::Max } else { Reduce::Min };
+        let (best, other) = if dtype.is_float() {
+            let nan = self.unary(Unary::IsNan, x);
+            let y = self.fill(x, nan, if greatest { f64::INFINITY } else { f64::NEG_INFINITY });
+            let best = self.reduce(fold, y, 0);
+            let worse = self.binary(Binary::Ne, y, best);
+            let number = self.not(nan);
+            let some = self.cast(nan, BurnType::I32);
+            let some = self.reduce(Reduce::Max, some, 0);
+            let some = self.scalar(Binary::Ne, some, 0.0);
+            let everywhere = self.expand(some, &[members, n]);
+            let less = self.and(everywhere, number);
+            (self.fill(best, some, f64::NAN), self.binary(Binary::Or, worse, less))
+        } else {
+            let best = self.reduce(fold, x, 0);
+            (best, self.binary(Binary::Ne, x, best))
+        };
+        let key = self.fill(indices, other, f64::from(i32::MAX));
+        let index = self.reduce(Reduce::Min, key, 0);
+        [self.cast(best, dtype), index]
+    }
+
+    /// Blocks of an axis, each with all its elements, one after the other in one dim.
+    pub(super) fn pack_blocks(&mut self, x: Val, axis: usize, blocks: &[Range<usize>]) -> Val {
+        let mut parts = vec![];
+        for block in blocks.iter().filter(|b| !b.is_empty()) {
+            let part = self.slice(x, axis, block.clone());
+            let elements = self.shape(part).iter().product();
+            parts.push(self.reshape(part, &[elements]));
+        }
+        self.cat(parts, 0)
+    }
+
+    /// The blocks of an axis of an array of that shape, which lie one after the other in one dim.
+    pub(super) fn unpack_blocks(
+        &mut self,
+        packed: Val,
+        local: &Local,
+        axis: usize,
+        blocks: &[Range<usize>],
+    ) -> Vec<Val> {
+        let around = local.elements() / local.shape[axis].max(1);
+        let mut next = 0;
+        let mut parts = vec![];
+        for block in blocks.iter().filter(|b| !b.is_empty()) {
+            let part = self.slice(packed, 0, next..next + block.len() * around);
+            next += block.len() * around;
+            let mut shape = local.shape.clone();
+            shape[axis] = block.len();
+            parts.push(self.reshape(part, &shape));
+        }
+        parts
+    }
+}

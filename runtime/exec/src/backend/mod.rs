@@ -1,0 +1,158 @@
+//! What runs the graphs of a device.
+//!
+//! - [`native`]: kernels on the host's memory, and Burn's matrix products; what devices of a CPU use.
+//! - [`burn`]: operations of Burn alone, on any of its backends; what GPUs use.
+
+pub(crate) mod burn;
+pub(crate) mod native;
+
+use crate::collective::calls::{CallMemory, Piece};
+use crate::collective::halo::Halo;
+use crate::engine::context::Local;
+use crate::engine::graph::{Capabilities, Val};
+use crate::engine::lowering::{Lowering, LoweringError};
+use crate::error::ExecError;
+use crate::kernels::KernelError;
+use crate::tensor::HostTensor;
+use burn_backend::BackendTypes;
+use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
+use meshwright_plan::{DType, Plan, Step};
+use std::ops::Range;
+
+/// A tensor of a device.
+pub(crate) type Handle<B> = <<B as Backend>::Burn as BackendIr>::Handle;
+
+/// Tensors of a device, by id.
+pub(crate) type Handles<B> = HandleContainer<Handle<B>>;
+
+/// Memory of a device, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Most that was in use at once while a program ran, as seen after each of its steps, with what the step then released;
+    /// 0 where nobody watched.
+    pub peak: u64,
+    /// In use now.
+    pub in_use: u64,
+    /// What the allocator holds, in use or not.
+    pub reserved: u64,
+}
+
+/// A device did not do what it was asked for, in its own words.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceError(pub(crate) String);
+
+/// What random values of a run of a program depend on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RngState {
+    pub(crate) seed: u64,
+    pub(crate) step: u64,
+}
+
+/// How steps become operations of one device's graphs, and how these run.
+pub(crate) trait Backend: Send + Sized + 'static {
+    /// Whose operations the graphs hold, beside kernels.
+    type Burn: BackendIr;
+    /// A kernel: an operation that Burn does not have.
+    type Kernel: Send;
+    /// Memory that a transport reads or writes during a call.
+    type CallMemory: CallMemory;
+
+    /// The device.
+    fn device(&self) -> &<Self::Burn as BackendTypes>::Device;
+
+    /// What this backend does in its own way.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Fails where the device cannot run a Plan.
+    fn check(&self, plan: &Plan, rank: usize) -> Result<(), ExecError> {
+        let _ = (plan, rank);
+        Ok(())
+    }
+
+    /// Records the operations of a step that computes.
+    fn lower(lowering: &mut Lowering<'_, Self::Kernel>, step: &Step) -> Result<(), LoweringError>;
+
+    /// Records how blocks along a dim of an array of shape `local` are put one after the other, in one dim.
+    fn pack(
+        lowering: &mut Lowering<'_, Self::Kernel>,
+        x: Val,
+        local: &Local,
+        axis: usize,
+        blocks: &[Range<usize>],
+    ) -> Val;
+
+    /// The inverse: an array of shape `local`, all of which the blocks cover in order.
+    fn unpack(
+        lowering: &mut Lowering<'_, Self::Kernel>,
+        packed: Val,
+        local: &Local,
+        axis: usize,
+        blocks: &[Range<usize>],
+    ) -> Val;
+
+    /// Records how what others sent, packed, and what the device has itself become an array of shape `local`.
+    fn join_halo(
+        lowering: &mut Lowering<'_, Self::Kernel>,
+        halo: &Halo,
+        received: Option<Val>,
+        own: Option<(Val, &Local)>,
+        local: &Local,
+        axis: usize,
+    ) -> Val;
+
+    /// Runs the kernel that a custom operation names.
+    fn run_kernel(
+        &mut self,
+        kernels: &[Self::Kernel],
+        operation: &CustomOpIr,
+        handles: &mut Handles<Self>,
+        rng: RngState,
+    ) -> Result<(), KernelError>;
+
+    /// Tensors of the device with the elements of one of the host. Of pairs that are stored in two parts the values become
+    /// elements of `values`.
+    fn upload(&mut self, host: HostTensor, values: Option<DType>) -> Vec<Handle<Self>>;
+
+    /// A copy of a device's elements, as they were uploaded. Waits for whatever the device still has to do for them.
+    fn download(
+        &self,
+        tensors: Vec<Handle<Self>>,
+        dtype: DType,
+        values: Option<DType>,
+        shape: &[usize],
+    ) -> Result<HostTensor, DeviceError>;
+
+    /// Takes back storage that nobody reads any more.
+    fn recycle(&mut self, tensor: Handle<Self>) {
+        drop(tensor);
+    }
+
+    /// Memory that a transport is to read: of a tensor, or of nothing. `gpu` is set where the transport works on the memory
+    /// of that GPU.
+    fn send(
+        &mut self,
+        tensor: Option<Handle<Self>>,
+        piece: &Piece,
+        gpu: Option<u32>,
+    ) -> Result<Self::CallMemory, DeviceError>;
+
+    /// Memory that a transport is to write.
+    fn receive(&mut self, piece: &Piece, gpu: Option<u32>) -> Result<Self::CallMemory, DeviceError>;
+
+    /// The tensor that was received; none where nothing could be.
+    fn received(&mut self, memory: Self::CallMemory, piece: &Piece) -> Option<Handle<Self>>;
+
+    /// Takes back memory that was sent.
+    fn sent(&mut self, memory: Self::CallMemory);
+
+    /// Memory in use and reserved; none where the device does not tell. Waits for the device.
+    fn memory(&self) -> Result<Option<Memory>, DeviceError> {
+        Ok(None)
+    }
+
+    /// Address of a tensor's storage, where it can be known.
+    fn address(tensor: &Handle<Self>) -> Option<usize> {
+        let _ = tensor;
+        None
+    }
+}

@@ -1,0 +1,148 @@
+//! Own CPU kernels for the primitive steps, but contractions and collectives, on plain slices.
+//!
+//! A kernel is prepared once for a shape and then run for each training step. Every result depends on nothing but the
+//! inputs and the machine's instruction set: not on the number of threads, nor on how the work was cut into blocks.
+//! Where the calling thread is in a rayon pool of several threads, large work is shared by the pool.
+//!
+//! Signatures (all `new` give `Result<Self, KernelError>`, all `run` give `Result<(), KernelError>`; outputs are dense
+//! and row-major over the shape named):
+//!
+//! ```text
+//! MapKernel::new(expr, shape, inputs: &[Access], index_offsets: &[usize], outs: &[Reg])
+//!     .run(&[Arg], &mut [SliceMut])
+//! ReduceKernel::new(monoid, keep: &[usize], fold: &[usize], input: &Access over keep ++ fold, arg_offset)
+//!     .run(Slice, SliceMut)                                         out over keep
+//! CopyKernel::new(shape, from: &Access).run(Slice, SliceMut)
+//! BlockCopy::new(dtype, out: StridedView, sources, fill).run(&[Slice], SliceMut)
+//! ConvolveKernel::new(dtype, gives, &Shape, elements of input, kernel and result).run(Slice, Slice, SliceMut)
+//! LookupKernel::new(shape, table: &Access, along: Along, index: &Access).run(table, index, out)
+//! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
+//!     .run(values, index, out)                                      out is set to 0 first
+//! PoolKernel::new(work, dtype, &[Plain], &[Sliding], elements of source and destination).run(Slice, Option<Slice>, SliceMut)
+//! SoftmaxKernel::new(dtype, shape, dim, log).run(Arg, SliceMut)    out over shape
+//! TopKKernel::new(rows, count, input: &Access over rows ++ [count], ranks)
+//!     .run(Slice, SliceMut)                                         out over rows ++ [ranks]
+//! CumSumKernel::new(dtype, shape, dim, reverse, exclusive).run(Arg, SliceMut)   out over shape
+//! LogSumExpKernel::new(rows, classes, input: &Access over rows ++ [classes]).run(Slice, SliceMut)
+//! CrossEntropyKernel::new(rows, classes, logits: &Access over rows ++ [classes], label: &Access over rows)
+//!     .run(logits, label, out)                                      out over rows
+//! CrossEntropyGradKernel::new(dtype, shape, dim, label: &Access over shape, scale: &Access over shape)
+//!     .run(Arg, label, scale, out)                                  out over shape
+//! RandomKernel::new(stream, distribution, dtype, sizes, ranges).run(seed, step, out)
+//! ```
+
+mod block_copy;
+mod convolve;
+mod copy;
+mod cross_entropy;
+mod cumsum;
+mod data;
+mod elementwise;
+mod fold;
+mod index;
+mod level;
+mod map;
+mod map_run;
+mod math;
+mod narrow;
+mod par;
+mod pool;
+mod random;
+mod reduce;
+mod rows;
+mod softmax;
+#[cfg(test)]
+mod tests;
+mod top_k;
+mod trig;
+mod walk;
+
+pub use block_copy::BlockCopy;
+pub(crate) use block_copy::Source;
+pub use convolve::{ConvolveKernel, Shape, Shared, Sliding};
+pub use copy::CopyKernel;
+pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
+pub use cumsum::CumSumKernel;
+pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};
+pub use index::{LookupKernel, ScatterAddKernel};
+pub use map::MapKernel;
+pub use pool::{Plain, PoolKernel, PoolWork};
+pub use random::RandomKernel;
+pub use reduce::ReduceKernel;
+pub use softmax::{LogSumExpKernel, SoftmaxKernel};
+pub use top_k::TopKKernel;
+
+use meshwright_plan::DType;
+
+/// A kernel that cannot be prepared, or was run with what it was not prepared for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KernelError {
+    /// Strides do not match the iteration's rank.
+    #[error("an operand has {found} strides for {expected} dims")]
+    Rank {
+        /// Dims of the iteration.
+        expected: usize,
+        /// Strides given.
+        found: usize,
+    },
+    /// Another number of operands than prepared for.
+    #[error("{found} operands where {expected} were expected")]
+    Count {
+        /// Prepared for.
+        expected: usize,
+        /// Given.
+        found: usize,
+    },
+    /// An operand of another dtype than prepared for.
+    #[error("an operand of {found} where {expected} was expected")]
+    DType {
+        /// Prepared for.
+        expected: DType,
+        /// Given.
+        found: DType,
+    },
+    /// An operand that is too short, or an output that has not the exact length.
+    #[error("an operand of {found} elements where {expected} were expected")]
+    Length {
+        /// Prepared for.
+        expected: usize,
+        /// Given.
+        found: usize,
+    },
+    /// Something that has no meaning for these dtypes, or not in that place.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// The dim that is looked up or scattered to, as this device's operand holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Along {
+    /// Its stride in the table (lookup) or the output (scatter), in elements.
+    pub stride: usize,
+    /// First global position that this device holds.
+    pub start: usize,
+    /// How many positions it holds.
+    pub len: usize,
+}
+
+/// Fails unless an input has that dtype and at least so many elements.
+fn check_in(slice: &Slice<'_>, dtype: DType, reach: usize) -> Result<(), KernelError> {
+    if slice.dtype() != dtype {
+        return Err(KernelError::DType { expected: dtype, found: slice.dtype() });
+    }
+    if slice.len() < reach {
+        return Err(KernelError::Length { expected: reach, found: slice.len() });
+    }
+    Ok(())
+}
+
+/// Fails unless an output has that dtype and exactly so many elements.
+fn check_out(slice: &SliceMut<'_>, dtype: DType, len: usize) -> Result<(), KernelError> {
+    if slice.dtype() != dtype {
+        return Err(KernelError::DType { expected: dtype, found: slice.dtype() });
+    }
+    if slice.len() != len {
+        return Err(KernelError::Length { expected: len, found: slice.len() });
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Kernels on the host's memory, and Burn's matrix products.
+//!
+//! Every primitive but a contraction is a kernel: a custom operation of the graph that names it. A contraction becomes
+//! Burn's reshape, permute and matmul. Storage goes through a pool. Burn never meets an empty tensor: a contraction that is
+//! empty, or sums nothing, is a kernel that writes zeros.
+
+mod blocks;
+mod contract;
+mod index;
+mod kernel;
+pub mod kernels;
+mod lower;
+mod matmul;
+mod moves;
+mod rows;
+mod tensor;
+mod windows;
+
+pub(crate) use contract::{Contraction, Factor, contraction};
+pub(crate) use tensor::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
+
+use super::{Backend, DeviceError, Handle, Handles, RngState};
+use crate::collective::calls::{CallMemory, Piece};
+use crate::collective::halo::Halo;
+use crate::engine::context::Local;
+use crate::engine::graph::{Capabilities, Val};
+use crate::engine::lowering::{Lowering, LoweringError};
+use crate::tensor::HostTensor;
+use burn_backend::DeviceOps;
+use burn_flex::{Flex, FlexDevice, FlexTensor};
+use burn_ir::{CustomOpIr, TensorStatus};
+use kernel::Kernel;
+use kernels::KernelError;
+use meshwright_comm::{Buf, BufMut, BufferMismatch};
+use meshwright_plan::{DType, Step};
+use std::ops::Range;
+
+/// A device that is a thread of the host.
+#[derive(Default)]
+pub(crate) struct Native {
+    pool: Pool,
+}
+
+fn quantized() -> DeviceError {
+    DeviceError("a quantized tensor".into())
+}
+
+impl Backend for Native {
+    type Burn = Flex;
+    type Kernel = Kernel;
+    type CallMemory = FlexTensor;
+
+    fn device(&self) -> &FlexDevice {
+        &FlexDevice
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let boolean = FlexDevice.defaults().bool_dtype.into();
+        Capabilities { boolean, own_matmul: false, host_kernels: true }
+    }
+
+    fn lower(lowering: &mut Lowering<'_, Kernel>, step: &Step) -> Result<(), LoweringError> {
+        lowering.step(step)
+    }
+
+    fn pack(
+        lowering: &mut Lowering<'_, Kernel>,
+        x: Val,
+        local: &Local,
+        axis: usize,
+        blocks: &[Range<usize>],
+    ) -> Val {
+        lowering.pack(x, local, axis, blocks)
+    }
+
+    fn unpack(
+        lowering: &mut Lowering<'_, Kernel>,
+        packed: Val,
+        local: &Local,
+        axis: usize,
+        blocks: &[Range<usize>],
+    ) -> Val {
+        lowering.unpack(packed, local, axis, blocks)
+    }
+
+    fn join_halo(
+        lowering: &mut Lowering<'_, Kernel>,
+        halo: &Halo,
+        received: Option<Val>,
+        own: Option<(Val, &Local)>,
+        local: &Local,
+        _: usize,
+    ) -> Val {
+        lowering.join_halo(halo, received, own.map(|o| o.0), local)
+    }
+
+    fn run_kernel(
+        &mut self,
+        kernels: &[Kernel],
+        operation: &CustomOpIr,
+        handles: &mut Handles<Self>,
+        rng: RngState,
+    ) -> Result<(), KernelError> {
+        let number: u64 = operation.scalars.first().map_or(u64::MAX, |s| s.elem());
+        let unknown = || KernelError::Unsupported(format!("there is no kernel {number}"));
+        let kernel = kernels.get(number as usize).ok_or_else(unknown)?;
+        let mut inputs = Vec::with_capacity(operation.inputs.len());
+        for input in &operation.inputs {
+            let tensor = unhandle(handles.get_handle(&input.id, &input.status));
+            inputs.push(Some(tensor.ok_or_else(|| KernelError::Unsupported("a quantized tensor".into()))?));
+        }
+        let ends = |at: usize| matches!(operation.inputs[at].status, TensorStatus::ReadWrite);
+        let outputs = kernel.run(inputs, ends, rng, &mut self.pool)?;
+        for (ir, output) in operation.outputs.iter().zip(outputs) {
+            handles.register_handle(ir.id, handle(output));
+        }
+        Ok(())
+    }
+
+    fn upload(&mut self, host: HostTensor, _: Option<DType>) -> Vec<Handle<Self>> {
+        vec![handle(from_host(host))]
+    }
+
+    fn download(
+        &self,
+        tensors: Vec<Handle<Self>>,
+        dtype: DType,
+        _: Option<DType>,
+        shape: &[usize],
+    ) -> Result<HostTensor, DeviceError> {
+        let tensor = tensors.into_iter().next().and_then(unhandle).ok_or_else(quantized)?;
+        Ok(to_host(&tensor, dtype, shape))
+    }
+
+    fn recycle(&mut self, tensor: Handle<Self>) {
+        if let Some(tensor) = unhandle(tensor) {
+            self.pool.give(tensor);
+        }
+    }
+
+    fn send(
+        &mut self,
+        tensor: Option<Handle<Self>>,
+        piece: &Piece,
+        _: Option<u32>,
+    ) -> Result<FlexTensor, DeviceError> {
+        match tensor {
+            Some(tensor) => unhandle(tensor).ok_or_else(quantized),
+            None => Ok(self.pool.take(piece.dtype, &piece.shape)),
+        }
+    }
+
+    fn receive(&mut self, piece: &Piece, _: Option<u32>) -> Result<FlexTensor, DeviceError> {
+        Ok(self.pool.take(piece.dtype, &piece.shape))
+    }
+
+    fn received(&mut self, memory: FlexTensor, _: &Piece) -> Option<Handle<Self>> {
+        Some(handle(memory))
+    }
+
+    fn sent(&mut self, memory: FlexTensor) {
+        self.pool.give(memory);
+    }
+
+    fn address(tensor: &Handle<Self>) -> Option<usize> {
+        unhandle(tensor.clone()).map(|t| t.bytes().as_ptr() as usize)
+    }
+}
+
+impl CallMemory for FlexTensor {
+    fn buf(&self, piece: &Piece) -> Result<Buf<'_>, BufferMismatch> {
+        Buf::from_bytes(self.bytes(), piece.dtype)
+    }
+
+    fn buf_mut(&mut self, piece: &Piece) -> Result<BufMut<'_>, BufferMismatch> {
+        BufMut::from_bytes(bytes_mut(self), piece.dtype)
+    }
+
+    fn is_unique(&self) -> bool {
+        FlexTensor::is_unique(self)
+    }
+}

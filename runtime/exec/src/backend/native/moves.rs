@@ -1,0 +1,82 @@
+//! What moves elements: copies, and the packing around collectives.
+
+use super::kernel::{Held, Kernel, Work, exactly};
+use super::kernels::CopyKernel;
+use crate::collective::halo::Halo;
+use crate::collective::pack::{StridedView, pack, unpack};
+use crate::engine::context::Local;
+use crate::engine::graph::Val;
+use crate::engine::lowering::{Lowering, LoweringError};
+use std::ops::Range;
+
+/// A copy to another order of dims, or of a part.
+pub(super) fn copy(reads: &[Local], writes: &[Local]) -> Result<Work, LoweringError> {
+    let ([from], [out]) = (exactly(reads)?, exactly(writes)?);
+    let mut access = from.access(&out.dims);
+    for (dim, range) in from.dims.iter().zip(&from.ranges) {
+        let wanted = out.range(*dim)?;
+        if wanted.is_empty() {
+            continue;
+        }
+        if wanted.start < range.start || wanted.end > range.end {
+            return Err(LoweringError::Plan(format!("{wanted:?} is to be copied from {range:?}")));
+        }
+        access.offset += (wanted.start - range.start) * from.stride(*dim);
+    }
+    if from.dtype != out.dtype {
+        return Err(LoweringError::Plan(format!("{} is copied to {}", from.dtype, out.dtype)));
+    }
+    let kernel = CopyKernel::new(&out.shape, &access)?;
+    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, out)))
+}
+
+pub(super) fn same_dims(a: &Local, b: &Local) -> Result<(), String> {
+    if a.dims == b.dims { Ok(()) } else { Err("dims of input and result differ".into()) }
+}
+
+impl Lowering<'_, Kernel> {
+    /// See [`crate::backend::Backend::pack`].
+    pub(super) fn pack(&mut self, x: Val, local: &Local, axis: usize, blocks: &[Range<usize>]) -> Val {
+        let view = StridedView::new(&local.shape, axis);
+        let (bytes, ranges) = (local.dtype.bytes(), blocks.to_vec());
+        let elements = blocks.iter().map(|b| view.block(b.len())).sum();
+        let work = Work::to_one(move |args, out| {
+            pack(args.read(0)?.bytes(), out.into_bytes(), view, &ranges, bytes);
+            Ok(())
+        });
+        let packed = Local { shape: vec![elements], ..local.clone() };
+        self.one("pack", work, &[Held { local: local.clone(), val: x }], &packed).val
+    }
+
+    /// See [`crate::backend::Backend::unpack`].
+    pub(super) fn unpack(&mut self, packed: Val, local: &Local, axis: usize, blocks: &[Range<usize>]) -> Val {
+        let view = StridedView::new(&local.shape, axis);
+        let (bytes, ranges) = (local.dtype.bytes(), blocks.to_vec());
+        let work = Work::to_one(move |args, out| {
+            unpack(args.read(0)?.bytes(), out.into_bytes(), view, &ranges, bytes);
+            Ok(())
+        });
+        self.one("unpack", work, &[Held { local: local.clone(), val: packed }], local).val
+    }
+
+    /// See [`crate::backend::Backend::join_halo`].
+    pub(super) fn join_halo(
+        &mut self,
+        halo: &Halo,
+        received: Option<Val>,
+        own: Option<Val>,
+        local: &Local,
+    ) -> Val {
+        let (bytes, halo) = (local.dtype.bytes(), halo.clone());
+        let has = [received.is_some(), own.is_some()];
+        let work = Work::to_one(move |args, out| {
+            let received = if has[0] { args.read(0)?.bytes() } else { &[] };
+            let own = if has[1] { args.read(usize::from(has[0]))?.bytes() } else { &[] };
+            halo.unpack(own, received, out.into_bytes(), bytes);
+            Ok(())
+        });
+        let reads: Vec<Held> =
+            received.into_iter().chain(own).map(|val| Held { local: local.clone(), val }).collect();
+        self.one("join_halo", work, &reads, local).val
+    }
+}

@@ -1,0 +1,122 @@
+//! The backend's tensors as typed slices, and a pool of their storage.
+//!
+//! Dtypes that the backend does not know are stored as integers of the same size: truth values as bytes, pairs as
+//! `u64`s. The backend's own ops meet floats only.
+
+use super::kernels::PairF64;
+use crate::engine::lowering::{stored_as, stored_shape};
+use crate::tensor::{HostData, HostTensor, Slice, SliceMut};
+use burn_backend::DType as BurnType;
+use burn_flex::{FlexTensor, Layout};
+use burn_ir::HandleKind;
+use burn_std::Bytes;
+use half::bf16;
+use meshwright_plan::DType;
+use std::collections::HashMap;
+
+/// The elements of a dense tensor.
+pub(crate) fn slice(tensor: &FlexTensor, dtype: DType) -> Slice<'_> {
+    Slice::of_bytes(tensor.bytes(), dtype)
+}
+
+/// The elements of a dense tensor, to be written; copied first where the storage is shared.
+pub(crate) fn slice_mut(tensor: &mut FlexTensor, dtype: DType) -> SliceMut<'_> {
+    SliceMut::of_bytes(bytes_mut(tensor), dtype)
+}
+
+/// The bytes of a dense tensor, to be written; copied first where the storage is shared.
+pub(crate) fn bytes_mut(tensor: &mut FlexTensor) -> &mut [u8] {
+    match tensor.dtype() {
+        BurnType::F64 => bytemuck::cast_slice_mut(tensor.storage_mut::<f64>()),
+        BurnType::F32 => bytemuck::cast_slice_mut(tensor.storage_mut::<f32>()),
+        BurnType::BF16 => bytemuck::cast_slice_mut(tensor.storage_mut::<bf16>()),
+        BurnType::I32 => bytemuck::cast_slice_mut(tensor.storage_mut::<i32>()),
+        BurnType::U64 => bytemuck::cast_slice_mut(tensor.storage_mut::<u64>()),
+        _ => tensor.storage_mut::<u8>(),
+    }
+}
+
+/// A tensor with the elements of a vector, which is not copied (but for pairs).
+pub(crate) fn from_host(host: HostTensor) -> FlexTensor {
+    let dtype = host.dtype();
+    let layout = Layout::contiguous(stored_shape(dtype, &host.shape).into());
+    let bytes = match host.data {
+        HostData::F64(v) => Bytes::from_elems(v),
+        HostData::F32(v) => Bytes::from_elems(v),
+        HostData::BF16(v) => Bytes::from_elems(v),
+        HostData::I32(v) => Bytes::from_elems(v),
+        HostData::U8(v) | HostData::Bool(v) => Bytes::from_elems(v),
+        // One by one: a vector of pairs need not be aligned as `u64`s are, and where it is empty it is not.
+        HostData::PairF32(v) => Bytes::from_elems::<u64>(v.iter().map(|p| bytemuck::cast(*p)).collect()),
+        HostData::PairF64(v) => {
+            Bytes::from_elems::<u64>(v.iter().flat_map(|p| bytemuck::cast::<PairF64, [u64; 2]>(*p)).collect())
+        }
+    };
+    FlexTensor::new(bytes, layout, stored_as(dtype))
+}
+
+/// A copy of a dense tensor's elements.
+pub(crate) fn to_host(tensor: &FlexTensor, dtype: DType, shape: &[usize]) -> HostTensor {
+    let data = slice(tensor, dtype).to_host();
+    HostTensor { shape: shape.to_vec(), data }
+}
+
+/// A tensor of zeros.
+pub(crate) fn zeros(dtype: DType, shape: &[usize]) -> FlexTensor {
+    from_host(HostTensor::zeros(dtype, shape.to_vec()))
+}
+
+/// The interpreter's handle of a tensor.
+pub(crate) fn handle(tensor: FlexTensor) -> HandleKind<burn_flex::Flex> {
+    match tensor.dtype() {
+        BurnType::F64 | BurnType::F32 | BurnType::BF16 => HandleKind::Float(tensor),
+        _ => HandleKind::Int(tensor),
+    }
+}
+
+/// The tensor of a handle; none for quantized ones, which no step makes.
+pub(crate) fn unhandle(handle: HandleKind<burn_flex::Flex>) -> Option<FlexTensor> {
+    match handle {
+        HandleKind::Float(t) | HandleKind::Int(t) | HandleKind::Bool(t) => Some(t),
+        HandleKind::Quantized(_) => None,
+    }
+}
+
+/// Storage for results, kept from step to step: memory that is neither asked from the system nor cleared again.
+///
+/// It takes back at most as many tensors of a size as it gave out, so that storage from elsewhere (inputs, results of the
+/// backend's own ops) does not pile up in it.
+#[derive(Default)]
+pub(crate) struct Pool {
+    /// By dtype and bytes.
+    shelves: HashMap<(BurnType, usize), Shelf>,
+}
+
+#[derive(Default)]
+struct Shelf {
+    free: Vec<FlexTensor>,
+    out: usize,
+}
+
+impl Pool {
+    /// A tensor of unspecified contents that shares its storage with nobody.
+    pub(crate) fn take(&mut self, dtype: DType, shape: &[usize]) -> FlexTensor {
+        let stored = stored_shape(dtype, shape);
+        let bytes = shape.iter().product::<usize>() * dtype.bytes();
+        let shelf = self.shelves.entry((stored_as(dtype), bytes)).or_default();
+        shelf.out += 1;
+        match shelf.free.pop() {
+            Some(tensor) => tensor.with_layout(Layout::contiguous(stored.into())),
+            None => zeros(dtype, shape),
+        }
+    }
+
+    /// Takes back storage that is not needed any more, unless others share it.
+    pub(crate) fn give(&mut self, tensor: FlexTensor) {
+        let Some(shelf) = self.shelves.get_mut(&(tensor.dtype(), tensor.bytes().len())) else { return };
+        if shelf.out > 0 && tensor.is_unique() {
+            shelf.out -= 1;
+            shelf.free.push(tensor);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! One end of a transport for two users: a device, and the process that it is the only device of. They use it in turns, so
+//! the order of collectives is the program's.
+
+use meshwright_comm::{Abort, AsyncCollective, Call, CommError, Group, Tag, Transport};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A share of an end. The end goes with the last one.
+pub(crate) struct SharedEnd<T> {
+    end: Arc<Mutex<T>>,
+    rank: usize,
+    size: usize,
+    aborter: Arc<dyn Abort>,
+}
+
+/// Two shares of an end.
+pub(crate) fn shared<T: Transport>(end: T) -> (SharedEnd<T>, SharedEnd<T>) {
+    let (rank, size, aborter) = (end.rank(), end.size(), end.aborter());
+    let end = Arc::new(Mutex::new(end));
+    let share = |end| SharedEnd { end, rank, size, aborter: aborter.clone() };
+    (share(end.clone()), share(end))
+}
+
+impl<T> SharedEnd<T> {
+    fn end(&self) -> MutexGuard<'_, T> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Transport> Transport for SharedEnd<T> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    #[expect(unsafe_code, reason = "memory is used beyond the lifetime of the call")]
+    unsafe fn post(
+        &mut self,
+        group: &Group,
+        tag: &Tag,
+        call: Call<'_>,
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
+        // SAFETY: the caller promises of the memory what the end asks for.
+        unsafe { self.end().post(group, tag, call) }
+    }
+
+    fn first_step_done(&mut self) {
+        self.end().first_step_done();
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.aborter.clone()
+    }
+}

@@ -1,0 +1,165 @@
+//! Collectives, prepared for one device: groups, counts, and which blocks are packed around the calls of the transport.
+//!
+//! A block of a dim that is not outermost lies scattered in the buffer; operations of the graph pack it before the
+//! transport sees it, or unpack it afterwards. A result takes its operand's storage where the operand ends there and nobody
+//! shares it.
+
+pub(crate) mod calls;
+pub(crate) mod halo;
+pub(crate) mod lower;
+pub(crate) mod pack;
+
+use crate::engine::context::{DeviceContext, Local};
+use halo::Halo;
+use meshwright_comm::{Group, Tag};
+use meshwright_plan::{BufId, Collective, Dim, Monoid, Operand, Step};
+use pack::StridedView;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A collective of a Plan for one device.
+pub(crate) struct Prepared {
+    pub(crate) group: Group,
+    what: Arc<str>,
+    line: u32,
+    pub(crate) from: Vec<Local>,
+    pub(crate) to: Vec<Local>,
+    /// For each of `from` whether it ends here.
+    pub(crate) ends: Vec<bool>,
+    pub(crate) shape: Shape,
+}
+
+/// What a collective does, with what its members hold.
+pub(crate) enum Shape {
+    AllReduce(Monoid),
+    /// How the result is put together.
+    AllGather(Blocks),
+    /// How the operand is cut.
+    ReduceScatter(Monoid, Blocks),
+    AllToAll {
+        send: Blocks,
+        receive: Blocks,
+    },
+    /// Along that axis.
+    Permute(Halo, usize),
+}
+
+/// How an array is cut along an axis into the blocks that the members hold.
+pub(crate) struct Blocks {
+    pub(crate) axis: usize,
+    pub(crate) view: StridedView,
+    pub(crate) ranges: Vec<Range<usize>>,
+    /// Elements of each block.
+    pub(crate) counts: Arc<[usize]>,
+}
+
+impl Prepared {
+    /// Prepares the collective of a step.
+    pub(crate) fn new(
+        context: &DeviceContext<'_>,
+        step: &Step,
+        collective: &Collective,
+    ) -> Result<Prepared, String> {
+        let axes = collective.axes();
+        if let Some(a) = axes.iter().find(|a| usize::from(a.0) >= context.mesh().axes.len()) {
+            return Err(format!("there is no mesh axis {}", a.0));
+        }
+        let group = Group::of_mesh(context.mesh(), context.rank, axes).map_err(|e| e.to_string())?;
+        let locals = |operands: &[Operand]| -> Result<Vec<Local>, String> {
+            operands.iter().map(|o| context.local(o)).collect()
+        };
+        let (from, to) = (locals(&step.reads)?, locals(&step.writes)?);
+        if from.len() != to.len() {
+            return Err(format!("{} operands and {} results", from.len(), to.len()));
+        }
+        for (f, t) in from.iter().zip(&to) {
+            if f.dtype != t.dtype || f.dims != t.dims {
+                return Err(
+                    "operand and result of a collective differ in dtype or in the order of dims".into()
+                );
+            }
+        }
+        let members = Members { context, group: &group };
+        let shape = match (collective, step.reads.as_slice(), step.writes.as_slice()) {
+            (Collective::AllReduce { monoid, .. }, ..) => {
+                if from.iter().zip(&to).any(|(f, t)| f.ranges != t.ranges) {
+                    return Err("operand and result of an all-reduce differ in shape".into());
+                }
+                Shape::AllReduce(*monoid)
+            }
+            (Collective::AllGather { dim, .. }, [pieces], [_]) => {
+                Shape::AllGather(members.blocks(&to[0], pieces, *dim)?)
+            }
+            (Collective::ReduceScatter { monoid, dim, .. }, [_], [pieces]) => {
+                Shape::ReduceScatter(*monoid, members.blocks(&from[0], pieces, *dim)?)
+            }
+            (Collective::AllToAll { join, split, .. }, [joined], [pieces]) => Shape::AllToAll {
+                send: members.blocks(&from[0], pieces, *split)?,
+                receive: members.blocks(&to[0], joined, *join)?,
+            },
+            (Collective::Permute { dim, .. }, [x], [y]) => {
+                let axis = to[0].at(*dim).ok_or("a dim is missing")?;
+                Shape::Permute(Halo::new(context, &group, *dim, [x, y])?, axis)
+            }
+            _ => return Err(format!("{} operands of one {}", from.len(), collective.name())),
+        };
+        let ends_here = |b: BufId| step.free.contains(&b) || step.aliases.iter().any(|r| r.0 == b);
+        let ends = from
+            .iter()
+            .enumerate()
+            .map(|(i, f)| ends_here(f.buf) && from[i + 1..].iter().all(|later| later.buf != f.buf))
+            .collect();
+        let origin = step.origin.first();
+        Ok(Prepared {
+            group,
+            what: origin.map_or("", |o| &o.path).into(),
+            line: origin.map_or(0, |o| o.line),
+            ends,
+            from,
+            to,
+            shape,
+        })
+    }
+
+    /// Its name among the calls of a run.
+    pub(crate) fn tag(&self, sequence: u64) -> Tag {
+        Tag::new(sequence, self.what.clone(), self.line)
+    }
+}
+
+struct Members<'a> {
+    context: &'a DeviceContext<'a>,
+    group: &'a Group,
+}
+
+impl Members<'_> {
+    /// How `whole`, an array of this device, is cut along `dim` into the blocks that the members hold of `pieces`.
+    fn blocks(&self, whole: &Local, pieces: &Operand, dim: Dim) -> Result<Blocks, String> {
+        let axis = whole.position(dim)?;
+        let view = StridedView::new(&whole.shape, axis);
+        let range = &whole.ranges[axis];
+        let mut ranges = vec![];
+        let mut next = range.start;
+        for rank in self.group.ranks() {
+            let piece = self.context.local_on(pieces, *rank)?.range(dim)?.clone();
+            if piece.start != next && !piece.is_empty() {
+                return Err(format!(
+                    "the pieces of a collective do not lie in order: {piece:?} after {next}"
+                ));
+            }
+            if !piece.is_empty() {
+                next = piece.end;
+            }
+            ranges.push(if piece.is_empty() {
+                0..0
+            } else {
+                piece.start - range.start..piece.end - range.start
+            });
+        }
+        if next != range.end {
+            return Err(format!("the pieces of a collective end at {next}, not at {}", range.end));
+        }
+        let counts = ranges.iter().map(|b| view.block(b.len())).collect();
+        Ok(Blocks { axis, view, ranges, counts })
+    }
+}

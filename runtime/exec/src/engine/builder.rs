@@ -1,0 +1,173 @@
+//! From a Plan to what one device runs: segments of operations, and collectives between them.
+
+use super::context::place;
+use super::graph::{Segment, Slot, Table};
+use super::lifetimes::Lifetimes;
+use super::lowering::{Lowering, LoweringError};
+use crate::backend::Backend;
+use crate::collective::Prepared;
+use crate::collective::calls::TransportCall;
+use crate::collective::lower::{Arrival, pack, unpack};
+use crate::error::ExecError;
+use burn_ir::OperationIr;
+use meshwright_plan::{BufId, Collective, DType, Plan, Prim, Step};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Part of a program.
+pub(crate) enum Piece {
+    /// Operations, of any number of steps.
+    Segment(Segment),
+    /// A collective, from start to end, or its start.
+    Collective(Box<CollectivePiece>),
+    /// The end of the collective that the piece `start` started.
+    Wait {
+        start: usize,
+        /// The step that waits.
+        step: usize,
+        unpack: Segment,
+    },
+}
+
+/// A collective between segments.
+pub(crate) struct CollectivePiece {
+    /// Its group and name.
+    pub(crate) prepared: Prepared,
+    /// The step of the Plan.
+    pub(crate) step: usize,
+    /// Set where it only starts.
+    pub(crate) async_id: Option<u32>,
+    pub(crate) pack: Segment,
+    pub(crate) calls: Vec<TransportCall>,
+    /// Empty where it only starts.
+    pub(crate) unpack: Segment,
+}
+
+/// A program for one device, of a backend with kernels `K`.
+pub(crate) struct Built<K> {
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) kernels: Vec<K>,
+    pub(crate) tables: Vec<Table>,
+    /// What the values of each buffer of pairs are.
+    pub(crate) pairs: BTreeMap<BufId, DType>,
+    /// Buffers that are alive at the end.
+    pub(crate) left: BTreeSet<BufId>,
+}
+
+/// Makes a Plan concrete for the device of that rank.
+///
+/// # Errors
+/// Where the Plan contradicts itself, or a step cannot be lowered; the error names the step.
+pub(crate) fn build<B: Backend>(
+    backend: &B,
+    plan: &Plan,
+    rank: usize,
+) -> Result<Built<B::Kernel>, ExecError> {
+    backend.check(plan, rank)?;
+    let lowering = Lowering::new(plan, rank, backend.capabilities());
+    let mut builder =
+        Builder::<B> { lowering, pieces: vec![], operations: vec![], in_flight: BTreeMap::new() };
+    let mut lifetimes = Lifetimes::new(plan);
+    for (index, step) in plan.steps.iter().enumerate() {
+        let built = lifetimes.step(index, step).map_err(LoweringError::Plan);
+        built.and_then(|()| builder.step(index, step)).map_err(|e| {
+            let place = place(plan, rank, None, Some(index));
+            match e {
+                LoweringError::Plan(problem) => ExecError::Plan { place, problem },
+                LoweringError::Kernel(source) => ExecError::Kernel { place, source },
+            }
+        })?;
+    }
+    builder.end_segment();
+    let left = lifetimes.end(plan).map_err(|(step, problem)| {
+        let place = place(plan, rank, None, step);
+        ExecError::Plan { place, problem }
+    })?;
+    let Lowering { graph, kernels, pairs, .. } = builder.lowering;
+    Ok(Built { pieces: builder.pieces, kernels, tables: graph.tables, pairs, left })
+}
+
+struct Builder<'a, B: Backend> {
+    lowering: Lowering<'a, B::Kernel>,
+    pieces: Vec<Piece>,
+    /// The segment that is being built: operations, each with its step.
+    operations: Vec<(OperationIr, usize)>,
+    /// By id of the collective, the piece that starts it and what is left to do.
+    in_flight: BTreeMap<u32, (usize, Arrival)>,
+}
+
+impl<B: Backend> Builder<'_, B> {
+    fn step(&mut self, index: usize, step: &Step) -> Result<(), LoweringError> {
+        let mut ending = vec![];
+        for buf in step.free.iter().copied().chain(step.aliases.iter().map(|r| r.0)) {
+            ending.extend(self.lowering.slots(buf)?);
+        }
+        match &step.prim {
+            Prim::Collective(collective) => self.collective(index, step, collective, ending),
+            Prim::Wait => self.wait(index, step, ending),
+            _ => {
+                B::lower(&mut self.lowering, step)?;
+                let operations = self.lowering.graph.finish(&ending);
+                self.operations.extend(operations.into_iter().map(|o| (o, index)));
+                Ok(())
+            }
+        }
+    }
+
+    fn end_segment(&mut self) {
+        if !self.operations.is_empty() {
+            self.pieces.push(Piece::Segment(Segment::new(std::mem::take(&mut self.operations))));
+        }
+    }
+
+    fn collective(
+        &mut self,
+        index: usize,
+        step: &Step,
+        collective: &Collective,
+        mut ending: Vec<Slot>,
+    ) -> Result<(), LoweringError> {
+        self.end_segment();
+        let prepared = Prepared::new(&self.lowering.context, step, collective)?;
+        let (calls, arrival) = pack::<B>(&mut self.lowering, &prepared)?;
+        // What the calls take themselves is not dropped before; what the unpacking reads, or nobody at all, ends with that.
+        let taken = |s: &Slot| calls.iter().flat_map(|c| &c.send).any(|p| p.ends && p.slot == Some(*s));
+        ending.retain(|s| !taken(s));
+        let mut reads = arrival.reads.clone();
+        for result in &step.writes {
+            reads.extend(self.lowering.slots(result.buf)?);
+        }
+        let (later, ending): (Vec<Slot>, Vec<Slot>) = ending.into_iter().partition(|s| reads.contains(s));
+        let pack = Segment::of_step(self.lowering.graph.finish(&ending), index);
+        let unpack = match step.async_id {
+            None => self.unpack(index, &arrival, later),
+            Some(_) if !later.is_empty() => {
+                let problem = "what is needed at the end of a collective ends at its start".to_string();
+                return Err(problem.into());
+            }
+            Some(id) => {
+                self.in_flight.insert(id, (self.pieces.len(), arrival));
+                Segment::of_step(vec![], index)
+            }
+        };
+        let async_id = step.async_id;
+        let piece = CollectivePiece { prepared, step: index, async_id, pack, calls, unpack };
+        self.pieces.push(Piece::Collective(Box::new(piece)));
+        Ok(())
+    }
+
+    fn wait(&mut self, index: usize, step: &Step, ending: Vec<Slot>) -> Result<(), LoweringError> {
+        let Some((start, arrival)) = step.async_id.and_then(|id| self.in_flight.remove(&id)) else {
+            return Err(LoweringError::Plan("nothing is in flight that it could wait for".into()));
+        };
+        self.end_segment();
+        let unpack = self.unpack(index, &arrival, ending);
+        self.pieces.push(Piece::Wait { start, step: index, unpack });
+        Ok(())
+    }
+
+    fn unpack(&mut self, step: usize, arrival: &Arrival, mut ending: Vec<Slot>) -> Segment {
+        unpack::<B>(&mut self.lowering, arrival);
+        ending.extend(&arrival.ending);
+        Segment::of_step(self.lowering.graph.finish(&ending), step)
+    }
+}

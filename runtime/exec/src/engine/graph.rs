@@ -1,0 +1,287 @@
+//! Graphs under construction: the values of a step with shapes and dtypes, and the operations that compute them.
+//!
+//! Operations are recorded in an order in which they can run. [`GraphBuilder::finish`] drops those that nobody needs, gives
+//! every value an id, and marks last uses, so that storage is handed over where it ends.
+
+use super::ops::{Op, operation};
+use burn_backend::{DType as BurnType, Shape};
+use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr, TensorStatus};
+use meshwright_plan::BufId;
+
+/// A value of the step that is lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Val(usize);
+
+/// Where a tensor is kept between operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Slot {
+    /// A buffer of the Plan; of pairs in two parts the values.
+    Buffer(BufId),
+    /// The indices of a buffer of pairs in two parts.
+    Indices(BufId),
+    /// A constant table that is uploaded once.
+    Table(usize),
+    /// A result that no buffer of the Plan is.
+    Temporary(u64),
+}
+
+/// The kind of a slot is in the upper bits of its id.
+const KIND_SHIFT: u32 = 40;
+
+impl Slot {
+    /// Its id in a graph.
+    pub(crate) fn id(self) -> TensorId {
+        let id = |kind: u64, n: u64| TensorId::new(kind << KIND_SHIFT | n);
+        match self {
+            Slot::Buffer(b) => id(0, u64::from(b.0)),
+            Slot::Indices(b) => id(1, u64::from(b.0)),
+            Slot::Table(t) => id(2, t as u64),
+            Slot::Temporary(n) => id(3, n),
+        }
+    }
+
+    /// The slot of an id.
+    pub(crate) fn of(id: TensorId) -> Slot {
+        let n = id.value() & ((1 << KIND_SHIFT) - 1);
+        match id.value() >> KIND_SHIFT {
+            0 => Slot::Buffer(BufId(n as u32)),
+            1 => Slot::Indices(BufId(n as u32)),
+            2 => Slot::Table(n as usize),
+            _ => Slot::Temporary(n),
+        }
+    }
+
+    /// A use of its tensor in a graph.
+    pub(crate) fn tensor(self, shape: &[usize], dtype: BurnType, status: TensorStatus) -> TensorIr {
+        TensorIr { id: self.id(), shape: Shape::from(shape.to_vec()), status, dtype }
+    }
+}
+
+/// Buffers by number, the rest with a letter: `b7`, `i7` (indices), `k0` (constants), `t12`.
+impl std::fmt::Display for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Slot::Buffer(b) => write!(f, "b{}", b.0),
+            Slot::Indices(b) => write!(f, "i{}", b.0),
+            Slot::Table(t) => write!(f, "k{t}"),
+            Slot::Temporary(n) => write!(f, "t{n}"),
+        }
+    }
+}
+
+/// A constant table of integers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) elements: Vec<i32>,
+}
+
+/// What differs among backends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capabilities {
+    /// How truth values are stored within a step.
+    pub(crate) boolean: BurnType,
+    /// Whether all matrix products are to be the backend's own operation, in place of Burn's.
+    pub(crate) own_matmul: bool,
+    /// Whether kernels work on the memory of the host. They take empty tensors, and pairs in one part; storage goes back to
+    /// the backend, so what an operation of Burn reads last is dropped by an operation of its own.
+    pub(crate) host_kernels: bool,
+}
+
+/// A straight-line stretch of operations.
+pub(crate) struct Segment {
+    /// The operations.
+    pub(crate) graph: GraphIr,
+    /// For each operation the step of the Plan that it belongs to.
+    pub(crate) steps: Vec<usize>,
+}
+
+impl Segment {
+    pub(crate) fn new(operations: Vec<(OperationIr, usize)>) -> Segment {
+        let (operations, steps) = operations.into_iter().unzip();
+        Segment { graph: GraphIr::new(operations), steps }
+    }
+
+    /// The operations of one step.
+    pub(crate) fn of_step(operations: Vec<OperationIr>, step: usize) -> Segment {
+        let steps = vec![step; operations.len()];
+        Segment { graph: GraphIr::new(operations), steps }
+    }
+}
+
+struct Value {
+    shape: Vec<usize>,
+    dtype: BurnType,
+    /// Where it is kept.
+    slot: Option<Slot>,
+    /// Whether it was stored, to outlive the step.
+    stored: bool,
+    /// Whether an operation of Burn makes it in this step: its storage is Burn's, or that of another value.
+    of_burn: bool,
+}
+
+struct Node {
+    op: Op,
+    inputs: Vec<Val>,
+    outs: Vec<Val>,
+}
+
+/// Operations of one step, and what outlives it.
+pub(crate) struct GraphBuilder {
+    values: Vec<Value>,
+    nodes: Vec<Node>,
+    /// Tables of the whole program.
+    pub(crate) tables: Vec<Table>,
+    pub(crate) capabilities: Capabilities,
+    temporaries: u64,
+}
+
+impl GraphBuilder {
+    /// For a backend of these capabilities.
+    pub(crate) fn new(capabilities: Capabilities) -> GraphBuilder {
+        GraphBuilder { values: vec![], nodes: vec![], tables: vec![], capabilities, temporaries: 0 }
+    }
+
+    pub(crate) fn shape(&self, v: Val) -> &[usize] {
+        &self.values[v.0].shape
+    }
+
+    pub(crate) fn dtype(&self, v: Val) -> BurnType {
+        self.values[v.0].dtype
+    }
+
+    fn value(&mut self, shape: Vec<usize>, dtype: BurnType, slot: Option<Slot>, of_burn: bool) -> Val {
+        self.values.push(Value { shape, dtype, slot, stored: false, of_burn });
+        Val(self.values.len() - 1)
+    }
+
+    /// What is stored there when the step begins.
+    pub(crate) fn read(&mut self, slot: Slot, shape: &[usize], dtype: BurnType) -> Val {
+        let known = self.values.iter().position(|v| v.slot == Some(slot));
+        known.map(Val).unwrap_or_else(|| self.value(shape.to_vec(), dtype, Some(slot), false))
+    }
+
+    /// A table of integers.
+    pub(crate) fn table(&mut self, shape: &[usize], elements: Vec<i32>) -> Val {
+        let table = Table { shape: shape.to_vec(), elements };
+        let known = self.tables.iter().position(|t| *t == table);
+        let at = known.unwrap_or_else(|| {
+            self.tables.push(table);
+            self.tables.len() - 1
+        });
+        self.read(Slot::Table(at), shape, BurnType::I32)
+    }
+
+    /// An operation of Burn.
+    pub(crate) fn node(&mut self, op: Op, inputs: Vec<Val>, shape: Vec<usize>, dtype: BurnType) -> Val {
+        let out = self.value(shape, dtype, None, true);
+        self.nodes.push(Node { op, inputs, outs: vec![out] });
+        out
+    }
+
+    /// A kernel of the backend, by name and number, with results of these shapes and dtypes.
+    pub(crate) fn kernel(
+        &mut self,
+        (name, number): (&'static str, usize),
+        inputs: Vec<Val>,
+        outs: impl IntoIterator<Item = (Vec<usize>, BurnType)>,
+    ) -> Vec<Val> {
+        let outs: Vec<Val> =
+            outs.into_iter().map(|(shape, dtype)| self.value(shape, dtype, None, false)).collect();
+        self.nodes.push(Node { op: Op::Kernel(name, number), inputs, outs: outs.clone() });
+        outs
+    }
+
+    pub(crate) fn reshape(&mut self, a: Val, shape: &[usize]) -> Val {
+        if self.shape(a) == shape {
+            return a;
+        }
+        let dtype = self.dtype(a);
+        self.node(Op::Reshape, vec![a], shape.to_vec(), dtype)
+    }
+
+    pub(crate) fn permute(&mut self, a: Val, axes: &[usize]) -> Val {
+        if axes.iter().copied().eq(0..axes.len()) {
+            return a;
+        }
+        let shape = axes.iter().map(|i| self.shape(a)[*i]).collect();
+        let dtype = self.dtype(a);
+        self.node(Op::Permute(axes.to_vec()), vec![a], shape, dtype)
+    }
+
+    /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`.
+    pub(crate) fn matmul(&mut self, a: Val, b: Val) -> Val {
+        let mut shape = self.shape(a).to_vec();
+        let last = shape.len() - 1;
+        shape[last] = self.shape(b)[last];
+        let dtype = self.dtype(a);
+        self.node(Op::Matmul, vec![a, b], shape, dtype)
+    }
+
+    /// A slot that outlives the step, until it is read.
+    pub(crate) fn fresh(&mut self) -> Slot {
+        self.temporaries += 1;
+        Slot::Temporary(self.temporaries)
+    }
+
+    /// Says where a value goes. One that is kept already is copied, or seen a second time.
+    pub(crate) fn store(&mut self, v: Val, slot: Slot) {
+        let mut v = v;
+        if self.values[v.0].slot.is_some() {
+            let (shape, dtype) = (self.shape(v).to_vec(), self.dtype(v));
+            v = self.node(Op::Reshape, vec![v], shape, dtype);
+        }
+        let value = &mut self.values[v.0];
+        (value.slot, value.stored) = (Some(slot), true);
+    }
+
+    /// The operations of the step, which ends `ending`.
+    pub(crate) fn finish(&mut self, ending: &[Slot]) -> Vec<OperationIr> {
+        let (mut values, nodes) = (std::mem::take(&mut self.values), std::mem::take(&mut self.nodes));
+        let mut needed: Vec<bool> = values.iter().map(|v| v.stored).collect();
+        let mut kept = vec![];
+        for node in nodes.into_iter().rev() {
+            if node.outs.iter().any(|o| needed[o.0]) {
+                node.inputs.iter().for_each(|i| needed[i.0] = true);
+                kept.push(node);
+            }
+        }
+        // What has no slot yet lives within the step.
+        let mut within = vec![false; values.len()];
+        for out in kept.iter().rev().flat_map(|n| &n.outs) {
+            if values[out.0].slot.is_none() {
+                values[out.0].slot = Some(self.fresh());
+                within[out.0] = true;
+            }
+        }
+        let slot = |v: Val| values[v.0].slot.unwrap_or(Slot::Temporary(0));
+        let tensor = |v: Val, status| slot(v).tensor(&values[v.0].shape, values[v.0].dtype, status);
+        // Backwards: the first use that is met is the last.
+        let mut used = vec![false; values.len()];
+        let (mut operations, mut dropped) = (vec![], vec![]);
+        for node in &kept {
+            let keeps_storage = self.capabilities.host_kernels && !matches!(node.op, Op::Kernel(..));
+            let mut inputs: Vec<TensorIr> = Vec::with_capacity(node.inputs.len());
+            for v in node.inputs.iter().rev() {
+                let first_met = !std::mem::replace(&mut used[v.0], true);
+                let mut ends = first_met && (within[v.0] || ending.contains(&slot(*v)));
+                if ends && keeps_storage && !values[v.0].of_burn {
+                    // After its views are gone.
+                    dropped.push(slot(*v));
+                    ends = false;
+                }
+                let status = if ends { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
+                inputs.push(tensor(*v, status));
+            }
+            inputs.reverse();
+            let outs = node.outs.iter().map(|o| tensor(*o, TensorStatus::NotInit)).collect();
+            operations.push(operation(&node.op, inputs, outs));
+        }
+        operations.reverse();
+        let met = |s: &Slot| used.iter().zip(&values).any(|(used, v)| *used && v.slot == Some(*s));
+        let unread = ending.iter().filter(|s| !met(s)).copied();
+        let drop_of = |s: Slot| OperationIr::Drop(s.tensor(&[1], BurnType::F32, TensorStatus::ReadWrite));
+        operations.extend(dropped.into_iter().chain(unread).map(drop_of));
+        operations
+    }
+}

@@ -1,0 +1,460 @@
+//! The engine of one device: its parameters and moments, and the programs that work on them.
+
+pub(crate) mod builder;
+pub(crate) mod context;
+pub(crate) mod graph;
+mod inputs;
+pub(crate) mod interpreter;
+pub(crate) mod lifetimes;
+pub(crate) mod lowering;
+pub(crate) mod ops;
+pub(crate) mod print;
+pub(crate) mod programs;
+pub(crate) mod runner;
+
+pub use inputs::{LocalInput, local_inputs};
+
+use crate::backend::native::Native;
+use crate::backend::{DeviceError, Memory, RngState};
+use crate::cluster::devices::DeviceKind;
+use crate::error::{ExecError, Place};
+use crate::tensor::HostTensor;
+use crate::trace::{DeviceTrace, Recorder};
+use context::place;
+use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
+use meshwright_plan::{Axis, DType, Init, Plan, ProgramInput, ProgramInputKind};
+use programs::{Binding, Executor, Programs, executor};
+use runner::RunError;
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Range, RangeInclusive};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// A loaded program, by order of loading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProgramId(pub usize);
+
+/// A parameter or moment, whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateInfo {
+    /// Path of the parameter, or of the moment.
+    pub name: String,
+    /// [`ProgramInputKind::Param`] or [`ProgramInputKind::OptimizerState`].
+    pub kind: ProgramInputKind,
+    /// Extents in declared order.
+    pub shape: Vec<usize>,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// First value, for [`Engine::init_state`].
+    pub init: Option<Init>,
+}
+
+/// What a device holds of a parameter or moment. The executor keeps its tensor, but while a program runs.
+struct State {
+    info: StateInfo,
+    ranges: Vec<Range<usize>>,
+}
+
+/// Where the inputs of a step come from.
+enum Inputs {
+    /// This device's blocks, in the order of [`Engine::local_inputs`].
+    Given(Vec<HostTensor>),
+    /// See [`Engine::hold_inputs`].
+    Held,
+}
+
+/// What runs [`Plan`]s on one device. Parameters and moments are shared by all loaded programs, by name.
+///
+/// After an error in [`Engine::run`] all devices are told to end, and the engine cannot be used further.
+pub struct Engine {
+    rank: usize,
+    transport: Box<dyn Transport>,
+    executor: Box<dyn Executor>,
+    loaded: usize,
+    state: BTreeMap<String, State>,
+    sequence: u64,
+    /// What random values of training steps are drawn from.
+    seed: u64,
+    ran: bool,
+    broken: bool,
+    recorder: Option<Recorder>,
+}
+
+impl Engine {
+    /// The engine of a thread of the host at that end of the transport. Kernels use the rayon pool of the calling thread.
+    pub fn new(transport: Box<dyn Transport>) -> Engine {
+        Engine::with(Box::new(Programs::new(Native::default())), transport)
+    }
+
+    /// The engine of a device at that end of the transport.
+    ///
+    /// # Errors
+    /// If there is no such device, or this build cannot use it.
+    pub fn on(kind: DeviceKind, transport: Box<dyn Transport>) -> Result<Engine, ExecError> {
+        Ok(Engine::with(executor(kind, transport.rank())?, transport))
+    }
+
+    fn with(executor: Box<dyn Executor>, transport: Box<dyn Transport>) -> Engine {
+        Engine {
+            rank: transport.rank(),
+            transport,
+            executor,
+            loaded: 0,
+            state: BTreeMap::new(),
+            sequence: 0,
+            seed: 0,
+            ran: false,
+            broken: false,
+            recorder: None,
+        }
+    }
+
+    /// This device.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The device's end of the transport.
+    pub fn transport(&mut self) -> &mut dyn Transport {
+        &mut *self.transport
+    }
+
+    /// Tells all devices to end, and why; later calls of [`Engine::run`] fail.
+    pub fn abort(&mut self, reason: &str) {
+        self.broken = true;
+        self.transport.abort(reason);
+    }
+
+    /// Prepares a Plan for this device. All devices must load the same Plans in the same order: they compare its hash.
+    pub fn load(&mut self, plan: Arc<Plan>) -> Result<ProgramId, ExecError> {
+        let loaded = self.try_load(plan);
+        self.end_all_on_error(loaded)
+    }
+
+    fn try_load(&mut self, plan: Arc<Plan>) -> Result<ProgramId, ExecError> {
+        let at = |problem: String| ExecError::Plan { place: place(&plan, self.rank, None, None), problem };
+        let devices = plan.mesh.devices();
+        if devices != self.transport.size() {
+            return Err(at(format!("it is for {devices} devices, not for {}", self.transport.size())));
+        }
+        let world = Group::world(devices, self.rank).map_err(|e: NotAGroup| at(e.to_string()))?;
+        self.sequence += 1;
+        let tag = Tag::new(self.sequence, "plan", 0);
+        let place = place(&plan, self.rank, None, None);
+        let at_plan = place.clone();
+        self.transport
+            .agree(&world, &tag, plan.hash().as_bytes())
+            .map_err(|source| ExecError::Comm { place, source })?;
+        let prepared = self.transport.prepare(&plan.mesh, &axis_sets(&plan));
+        prepared.map_err(|source| ExecError::Comm { place: at_plan, source })?;
+        self.executor.load(plan.clone(), self.rank)?;
+        for leaf in &plan.program_inputs {
+            if matches!(leaf.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {
+                self.declare(&plan, leaf)?;
+            }
+        }
+        self.loaded += 1;
+        Ok(ProgramId(self.loaded - 1))
+    }
+
+    fn declare(&mut self, plan: &Plan, leaf: &ProgramInput) -> Result<(), ExecError> {
+        let buffer = plan.buffer(leaf.buf);
+        let ranges = buffer.ranges(&plan.mesh, &plan.mesh.coords(self.rank));
+        let shape: Vec<usize> = buffer.extents.iter().map(|e| e.size).collect();
+        let info = StateInfo {
+            name: leaf.name.clone(),
+            kind: leaf.kind.clone(),
+            shape,
+            dtype: buffer.dtype,
+            init: leaf.init.clone(),
+        };
+        let fail = |problem| Err(ExecError::State { rank: self.rank, name: leaf.name.clone(), problem });
+        if let Some(next) = leaf.next.map(|n| plan.buffer(n))
+            && (next.dtype != info.dtype || next.ranges(&plan.mesh, &plan.mesh.coords(self.rank)) != ranges)
+        {
+            return fail("its next value differs in dtype or placement".into());
+        }
+        match self.state.get(&leaf.name) {
+            None => {
+                self.state.insert(leaf.name.clone(), State { info, ranges });
+                Ok(())
+            }
+            Some(known) if known.info.dtype != info.dtype => fail(format!(
+                "it is {} here and {} in a program loaded earlier",
+                info.dtype, known.info.dtype
+            )),
+            Some(known) if known.info.shape != info.shape || known.ranges != ranges => fail(format!(
+                "this device holds {ranges:?} here and {:?} in a program loaded earlier",
+                known.ranges
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn plan(&self, program: ProgramId) -> Result<&Arc<Plan>, ExecError> {
+        self.executor.plan(program.0).ok_or(ExecError::NoProgram { rank: self.rank, program: program.0 })
+    }
+
+    /// Runs a program once. `inputs` are this device's blocks in the order of [`Engine::local_inputs`]; `step_number`
+    /// counts from 1. Gives this device's blocks of the outputs, by name.
+    ///
+    /// On an error (or a panic of a kernel) all devices are told to end.
+    pub fn run(
+        &mut self,
+        program: ProgramId,
+        inputs: Vec<HostTensor>,
+        step_number: u64,
+    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+        self.run_with(program, Inputs::Given(inputs), step_number)
+    }
+
+    fn run_with(
+        &mut self,
+        program: ProgramId,
+        inputs: Inputs,
+        step_number: u64,
+    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+        if self.broken {
+            return Err(ExecError::Broken { rank: self.rank });
+        }
+        let mut at = None;
+        let ran = catch_unwind(AssertUnwindSafe(|| self.try_run(program, inputs, step_number, &mut at)));
+        let ran = ran.unwrap_or_else(|panic| {
+            let message = panic_message(&*panic);
+            let place = match self.executor.plan(program.0) {
+                Some(plan) => place(plan, self.rank, Some(step_number), at),
+                None => Box::default(),
+            };
+            Err(ExecError::Panicked { place, message })
+        });
+        self.end_all_on_error(ran)
+    }
+
+    fn end_all_on_error<T>(&mut self, result: Result<T, ExecError>) -> Result<T, ExecError> {
+        if let Err(error) = &result {
+            self.abort(&error.to_string());
+            // After the others were told why: that this device gives up what is in flight is a consequence.
+            self.executor.cancel();
+        }
+        result
+    }
+
+    fn try_run(
+        &mut self,
+        id: ProgramId,
+        inputs: Inputs,
+        step_number: u64,
+        at: &mut Option<usize>,
+    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+        let rank = self.rank;
+        let plan = self.plan(id)?.clone();
+        match inputs {
+            Inputs::Given(inputs) => self.bind(id, &plan, inputs)?,
+            Inputs::Held => self.bind_held(id, &plan)?,
+        }
+        for leaf in &plan.program_inputs {
+            match leaf.kind {
+                ProgramInputKind::Input => {}
+                ProgramInputKind::Param | ProgramInputKind::OptimizerState => {
+                    if !self.executor.bind(id.0, leaf.buf, Binding::Stored(&leaf.name)) {
+                        let problem = "it has no value yet".into();
+                        return Err(ExecError::State { rank, name: leaf.name.clone(), problem });
+                    }
+                }
+                ProgramInputKind::StepNumber => {
+                    let dtype = plan.buffer(leaf.buf).dtype;
+                    let data = crate::HostData::from_f64(dtype, vec![step_number as f64]);
+                    let value = HostTensor { shape: vec![], data };
+                    self.executor.bind(id.0, leaf.buf, Binding::Host(value));
+                }
+            }
+        }
+        let rng = if plan.trains() {
+            RngState { seed: self.seed, step: step_number }
+        } else {
+            RngState { seed: meshwright_plan::random::FIXED_SEED, step: 0 }
+        };
+        let mut recorder = self.recorder.as_mut();
+        if !recorder.as_mut().is_some_and(|r| r.begin(id.0, step_number, plan.steps.len())) {
+            recorder = None;
+        }
+        let (sequence, recording) = (&mut self.sequence, recorder.as_deref_mut());
+        let ran = self.executor.run(id.0, rng, &mut *self.transport, sequence, at, recording);
+        ran.map_err(|ended| {
+            let place = place(&plan, rank, Some(step_number), *at);
+            match ended {
+                RunError::Kernel(source) => ExecError::Kernel { place, source },
+                RunError::Comm(source) => ExecError::Comm { place, source },
+                RunError::Device(DeviceError(problem)) => ExecError::Device { place, problem },
+                RunError::Buffer(m) => ExecError::Plan { place, problem: m.to_string() },
+            }
+        })?;
+        *at = None;
+        if let Some(r) = recorder {
+            r.end();
+        }
+        let outputs = self.collect(id, &plan)?;
+        self.transport.settle().map_err(|source| {
+            let place = place(&plan, rank, Some(step_number), None);
+            ExecError::Comm { place, source }
+        })?;
+        if !self.ran {
+            self.ran = true;
+            self.transport.first_step_done();
+        }
+        Ok(outputs)
+    }
+
+    /// Takes outputs and the next state out of a program, and clears the rest.
+    fn collect(&mut self, id: ProgramId, plan: &Plan) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+        let mut outputs = BTreeMap::new();
+        for output in &plan.outputs {
+            let read = self.executor.read(id.0, output.buf).map_err(|DeviceError(problem)| {
+                let place = place(plan, self.rank, None, None);
+                ExecError::Device { place, problem: format!("output `{}`: {problem}", output.name) }
+            });
+            outputs.insert(output.name.clone(), read?);
+        }
+        let held =
+            |l: &&ProgramInput| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState);
+        let finals: Vec<_> =
+            plan.program_inputs.iter().filter(held).map(|l| (&l.name, l.next.unwrap_or(l.buf))).collect();
+        for (i, (name, buf)) in finals.iter().enumerate() {
+            let last = finals[i + 1..].iter().all(|later| later.1 != *buf);
+            self.executor.store(id.0, *buf, name, last);
+        }
+        self.executor.clear(id.0, &finals.iter().map(|f| f.1).collect::<BTreeSet<_>>());
+        Ok(outputs)
+    }
+
+    /// Records from now on what the device does in those steps of a program, by their numbers.
+    pub fn trace(&mut self, program: ProgramId, steps: RangeInclusive<u64>) -> Result<(), ExecError> {
+        self.plan(program)?;
+        self.recorder = Some(Recorder::new(program.0, steps));
+        Ok(())
+    }
+
+    /// What all devices have recorded since [`Engine::trace`], in ascending rank, with times of rank 0's clock; recording
+    /// ends. All devices of the world must call it.
+    pub fn traced(&mut self) -> Result<Vec<DeviceTrace>, ExecError> {
+        let place = Box::new(Place { rank: self.rank, value: "trace".into(), ..Place::default() });
+        let recorder = self.recorder.take().unwrap_or_else(|| Recorder::new(0, 0..=0));
+        let world = match Group::world(self.transport.size(), self.rank) {
+            Ok(world) => world,
+            Err(e) => return Err(ExecError::Plan { place, problem: e.to_string() }),
+        };
+        let gathered = recorder.gather(&mut *self.transport, &world, &mut self.sequence);
+        self.end_all_on_error(gathered.map_err(|source| ExecError::Comm { place, source }))
+    }
+
+    /// Sets the parameters and moments of a program to their first values. Element `i` (row-major in declared order)
+    /// depends on the seed, the name and `i` alone. From then on training steps draw their random values from that seed.
+    pub fn init_state(&mut self, program: ProgramId, seed: u64) -> Result<(), ExecError> {
+        self.seed = seed;
+        let plan = self.plan(program)?.clone();
+        for leaf in &plan.program_inputs {
+            let Some(state) = self.state.get_mut(&leaf.name) else { continue };
+            if !matches!(leaf.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {
+                continue;
+            }
+            let Some(init) = &leaf.init else {
+                let problem = "the plan gives no first value".into();
+                return Err(ExecError::State { rank: self.rank, name: leaf.name.clone(), problem });
+            };
+            let shape: Vec<usize> = state.ranges.iter().map(ExactSizeIterator::len).collect();
+            let mut values = vec![0.0; shape.iter().product()];
+            meshwright_plan::random::fill(
+                init,
+                seed,
+                &leaf.name,
+                &state.info.shape,
+                &state.ranges,
+                &mut values,
+            );
+            let data = crate::HostData::from_f64(state.info.dtype, values);
+            self.executor.set(&leaf.name, HostTensor { shape, data });
+        }
+        Ok(())
+    }
+
+    /// All parameters and moments of the loaded programs, in order of names.
+    pub fn states(&self) -> impl Iterator<Item = &StateInfo> {
+        self.state.values().map(|s| &s.info)
+    }
+
+    fn held(&self, name: &str) -> Result<&State, ExecError> {
+        self.state.get(name).ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> ExecError {
+        let problem = "no loaded program has such a parameter or moment".into();
+        ExecError::State { rank: self.rank, name: name.into(), problem }
+    }
+
+    /// What this device holds of a parameter or moment: a range of each dim.
+    pub fn state_ranges(&self, name: &str) -> Result<&[Range<usize>], ExecError> {
+        Ok(&self.held(name)?.ranges)
+    }
+
+    /// This device's block of a parameter or moment.
+    pub fn state(&self, name: &str) -> Result<HostTensor, ExecError> {
+        let state = self.held(name)?;
+        let shape: Vec<usize> = state.ranges.iter().map(ExactSizeIterator::len).collect();
+        let held = self.executor.get(name, state.info.dtype, &shape);
+        let fail = |problem| ExecError::State { rank: self.rank, name: name.into(), problem };
+        held.map_err(|DeviceError(problem)| fail(problem))?.ok_or_else(|| fail("it has no value yet".into()))
+    }
+
+    /// Sets this device's block of a parameter or moment.
+    pub fn set_state(&mut self, name: &str, value: HostTensor) -> Result<(), ExecError> {
+        let unknown = self.unknown(name);
+        let Some(state) = self.state.get_mut(name) else { return Err(unknown) };
+        let problem = mismatch(&value, state.info.dtype, &state.ranges);
+        if let Some(problem) = problem {
+            return Err(ExecError::State { rank: self.rank, name: name.into(), problem });
+        }
+        self.executor.set(name, value);
+        Ok(())
+    }
+
+    /// Whether to look at the memory in use after each step of a program; that takes time. Forgets what was seen.
+    pub fn watch_memory(&mut self, watch: bool) {
+        self.executor.watch_memory(watch);
+    }
+
+    /// Memory of the device in use, its peak while it was watched, and what is reserved; none where the device does not
+    /// tell. To be compared with `peak_bytes` of the Plan's summary. A device that several ranks share tells of all of them.
+    pub fn memory(&mut self) -> Option<Memory> {
+        self.executor.memory()
+    }
+
+    /// Address of the storage of a parameter or moment: it stays the same where steps update it in place. None where it
+    /// has no value, or the device does not tell.
+    pub fn state_address(&self, name: &str) -> Result<Option<usize>, ExecError> {
+        self.held(name).map(|_| self.executor.address(name))
+    }
+}
+
+fn mismatch(value: &HostTensor, dtype: DType, ranges: &[Range<usize>]) -> Option<String> {
+    let shape: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
+    if value.dtype() != dtype {
+        return Some(format!("elements of {} were given, not of {dtype}", value.dtype()));
+    }
+    if value.shape != shape || value.data.len() != shape.iter().product::<usize>() {
+        return Some(format!("shape {:?} was given, not {shape:?}", value.shape));
+    }
+    None
+}
+
+/// The message of a panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
+}
+
+/// The sets of mesh axes over which a Plan communicates, each once.
+fn axis_sets(plan: &Plan) -> Vec<Vec<Axis>> {
+    let collectives = plan.steps.iter().filter_map(|s| Some(s.collective()?.axes().to_vec()));
+    collectives.collect::<BTreeSet<_>>().into_iter().collect()
+}

@@ -1,0 +1,195 @@
+//! The programs of a device, and the tensors that it keeps from run to run.
+
+use super::runner::{Program, Run, RunError};
+use crate::backend::native::Native;
+use crate::backend::{Backend, DeviceError, Handle, Memory, RngState, burn};
+use crate::cluster::devices::{CpuBackend, DeviceKind};
+use crate::error::ExecError;
+use crate::tensor::HostTensor;
+use crate::trace::Recorder;
+use meshwright_comm::Transport;
+use meshwright_plan::{BufId, DType, Plan};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What a buffer is bound to before a run.
+pub(crate) enum Binding<'a> {
+    /// What the host has.
+    Host(HostTensor),
+    /// A kept tensor, which is then no longer kept.
+    Stored(&'a str),
+    /// A kept tensor, which stays: what the program does with its storage is done to a copy.
+    Copy(&'a str),
+}
+
+/// Programs and kept tensors of a device, whatever its backend. Programs are named by order of loading; all of them exist
+/// when they are named.
+pub(crate) trait Executor: Send {
+    /// Prepares a Plan.
+    fn load(&mut self, plan: Arc<Plan>, rank: usize) -> Result<(), ExecError>;
+
+    /// The Plan of a program.
+    fn plan(&self, program: usize) -> Option<&Arc<Plan>>;
+
+    /// Binds a buffer; false where no such tensor is kept.
+    fn bind(&mut self, program: usize, buf: BufId, value: Binding<'_>) -> bool;
+
+    /// Runs all steps; random values are those of `rng`, `at` is kept at the step that runs, and `recorder` is told of
+    /// each.
+    fn run(
+        &mut self,
+        program: usize,
+        rng: RngState,
+        transport: &mut dyn Transport,
+        sequence: &mut u64,
+        at: &mut Option<usize>,
+        recorder: Option<&mut Recorder>,
+    ) -> Result<(), RunError>;
+
+    /// Gives up the collectives that a failed run has left in flight.
+    fn cancel(&mut self);
+
+    /// Whether to look at the memory in use after each step; that takes time, and what is computed is not fused beyond a
+    /// step. Forgets what was seen.
+    fn watch_memory(&mut self, watch: bool);
+
+    /// What memory was seen; none where the device does not tell.
+    fn memory(&mut self) -> Option<Memory>;
+
+    /// A copy of a buffer's elements.
+    fn read(&mut self, program: usize, buf: BufId) -> Result<HostTensor, DeviceError>;
+
+    /// Keeps a buffer under a name; it ends if `take`.
+    fn store(&mut self, program: usize, buf: BufId, name: &str, take: bool);
+
+    /// Releases what is alive at the end of a program, but for `kept`.
+    fn clear(&mut self, program: usize, kept: &BTreeSet<BufId>);
+
+    /// Keeps a tensor.
+    fn set(&mut self, name: &str, value: HostTensor);
+
+    /// Drops a kept tensor, if there is one.
+    fn drop_kept(&mut self, name: &str);
+
+    /// A copy of a kept tensor.
+    fn get(&self, name: &str, dtype: DType, shape: &[usize]) -> Result<Option<HostTensor>, DeviceError>;
+
+    /// Address of a kept tensor's storage, where it can be known.
+    fn address(&self, name: &str) -> Option<usize>;
+}
+
+/// Programs and kept tensors of a device with that backend.
+pub(crate) struct Programs<B: Backend> {
+    backend: B,
+    programs: Vec<Program<B>>,
+    kept: BTreeMap<String, Vec<Handle<B>>>,
+    /// Most bytes in use that were seen, where somebody watches.
+    peak: Option<u64>,
+}
+
+impl<B: Backend> Programs<B> {
+    pub(crate) fn new(backend: B) -> Programs<B> {
+        Programs { backend, programs: vec![], kept: BTreeMap::new(), peak: None }
+    }
+}
+
+impl<B: Backend> Executor for Programs<B> {
+    fn load(&mut self, plan: Arc<Plan>, rank: usize) -> Result<(), ExecError> {
+        self.programs.push(Program::new(&mut self.backend, plan, rank)?);
+        Ok(())
+    }
+
+    fn plan(&self, program: usize) -> Option<&Arc<Plan>> {
+        self.programs.get(program).map(|p| &p.plan)
+    }
+
+    fn bind(&mut self, program: usize, buf: BufId, value: Binding<'_>) -> bool {
+        let program = &mut self.programs[program];
+        let kept = match value {
+            Binding::Host(host) => {
+                program.bind_host(&mut self.backend, buf, host);
+                return true;
+            }
+            Binding::Stored(name) => self.kept.remove(name),
+            Binding::Copy(name) => self.kept.get(name).cloned(),
+        };
+        kept.map(|tensors| program.bind(buf, tensors)).is_some()
+    }
+
+    fn run(
+        &mut self,
+        program: usize,
+        rng: RngState,
+        transport: &mut dyn Transport,
+        sequence: &mut u64,
+        at: &mut Option<usize>,
+        recorder: Option<&mut Recorder>,
+    ) -> Result<(), RunError> {
+        let run = Run { rng, transport, sequence, at, recorder, peak: self.peak.as_mut() };
+        self.programs[program].run(&mut self.backend, run)
+    }
+
+    fn cancel(&mut self) {
+        self.programs.iter_mut().for_each(Program::cancel);
+    }
+
+    fn watch_memory(&mut self, watch: bool) {
+        self.peak = watch.then_some(0);
+    }
+
+    fn memory(&mut self) -> Option<Memory> {
+        let memory = self.backend.memory().ok().flatten()?;
+        Some(Memory { peak: self.peak.unwrap_or(0), ..memory })
+    }
+
+    fn read(&mut self, program: usize, buf: BufId) -> Result<HostTensor, DeviceError> {
+        self.programs[program].read(&self.backend, buf)
+    }
+
+    fn store(&mut self, program: usize, buf: BufId, name: &str, take: bool) {
+        let tensors = self.programs[program].get(buf, take);
+        self.kept.insert(name.into(), tensors);
+    }
+
+    fn clear(&mut self, program: usize, kept: &BTreeSet<BufId>) {
+        let program = &mut self.programs[program];
+        let left: Vec<BufId> = program.left.difference(kept).copied().collect();
+        for tensor in left.into_iter().flat_map(|buf| program.get(buf, true)) {
+            self.backend.recycle(tensor);
+        }
+    }
+
+    fn set(&mut self, name: &str, value: HostTensor) {
+        self.kept.insert(name.into(), self.backend.upload(value, None));
+    }
+
+    fn drop_kept(&mut self, name: &str) {
+        self.kept.remove(name);
+    }
+
+    fn get(&self, name: &str, dtype: DType, shape: &[usize]) -> Result<Option<HostTensor>, DeviceError> {
+        let kept = self.kept.get(name).cloned();
+        kept.map(|tensors| self.backend.download(tensors, dtype, None, shape)).transpose()
+    }
+
+    fn address(&self, name: &str) -> Option<usize> {
+        self.kept.get(name).and_then(|t| t.first()).and_then(B::address)
+    }
+}
+
+/// What runs programs on a device of that kind.
+pub(crate) fn executor(kind: DeviceKind, rank: usize) -> Result<Box<dyn Executor>, ExecError> {
+    match kind {
+        DeviceKind::Cpu(CpuBackend::Native) => Ok(Box::new(Programs::new(Native::default()))),
+        DeviceKind::Cpu(CpuBackend::Burn) => Ok(Box::new(Programs::new(burn::flex()))),
+        #[cfg(any(feature = "cuda", feature = "cubecl-cpu"))]
+        other => Ok(Box::new(Programs::new(burn::cube::backend(other, rank)?))),
+        #[cfg(not(any(feature = "cuda", feature = "cubecl-cpu")))]
+        other => {
+            let message = format!(
+                "this build cannot use {other}: it lacks the feature `cuda` (`cargo build --release --features cuda`)"
+            );
+            Err(ExecError::Start { rank, message })
+        }
+    }
+}

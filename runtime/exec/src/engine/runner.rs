@@ -1,0 +1,281 @@
+//! Runs a loaded Plan: segments, collectives and waits, in order.
+
+use super::builder::{Built, CollectivePiece, Piece, build};
+use super::graph::{Segment, Slot};
+use super::interpreter::execute;
+use crate::backend::DeviceError;
+use crate::backend::{Backend, Handle, Handles, RngState};
+use crate::collective::calls::{CallMemory, CallTensors, TransportCall};
+use crate::error::ExecError;
+use crate::kernels::KernelError;
+use crate::tensor::{HostData, HostTensor};
+use crate::trace::{Recorder, What};
+use burn_ir::TensorStatus;
+use meshwright_comm::{BufferMismatch, Collectives, CommError, Started, Transport};
+use meshwright_plan::{BufId, DType, Plan};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A Plan that is ready to run on one device.
+pub(crate) struct Program<B: Backend> {
+    pub(crate) plan: Arc<Plan>,
+    coords: Vec<usize>,
+    pieces: Vec<Piece>,
+    kernels: Vec<B::Kernel>,
+    handles: Handles<B>,
+    pairs: BTreeMap<BufId, DType>,
+    /// Buffers that are alive at the end.
+    pub(crate) left: BTreeSet<BufId>,
+    /// Calls in flight of each started collective, by its piece. After a run that failed it holds those that were not waited for.
+    in_flight: BTreeMap<usize, Vec<InFlightCall<B>>>,
+}
+
+/// A call of a transport that was started, with its memory and its number.
+struct InFlightCall<B: Backend> {
+    started: Started<CallTensors<B::CallMemory>>,
+    sequence: u64,
+}
+
+/// Why a run ended.
+pub(crate) enum RunError {
+    Kernel(KernelError),
+    Comm(CommError),
+    Buffer(BufferMismatch),
+    Device(DeviceError),
+}
+
+impl From<CommError> for RunError {
+    fn from(e: CommError) -> Self {
+        RunError::Comm(e)
+    }
+}
+
+impl From<BufferMismatch> for RunError {
+    fn from(e: BufferMismatch) -> Self {
+        RunError::Buffer(e)
+    }
+}
+
+impl From<DeviceError> for RunError {
+    fn from(e: DeviceError) -> Self {
+        RunError::Device(e)
+    }
+}
+
+/// What a run is given, and what it tells.
+pub(crate) struct Run<'r> {
+    pub(crate) rng: RngState,
+    pub(crate) transport: &'r mut dyn Transport,
+    /// The number of the last call of the transport.
+    pub(crate) sequence: &'r mut u64,
+    /// The step that runs.
+    pub(crate) at: &'r mut Option<usize>,
+    pub(crate) recorder: Option<&'r mut Recorder>,
+    /// Most bytes in use that were seen, where somebody watches.
+    pub(crate) peak: Option<&'r mut u64>,
+}
+
+impl Run<'_> {
+    /// Ends what computes; gives the time.
+    fn close(&mut self) -> u64 {
+        self.recorder.as_mut().map_or(0, |r| r.close())
+    }
+
+    fn ended(&mut self, what: What, step: usize, begin: u64, sequence: u64) -> u64 {
+        self.recorder.as_mut().map_or(0, |r| r.ended(what, step, begin, sequence))
+    }
+}
+
+impl<B: Backend> Program<B> {
+    pub(crate) fn new(backend: &mut B, plan: Arc<Plan>, rank: usize) -> Result<Program<B>, ExecError> {
+        let Built { pieces, kernels, tables, pairs, left } = build(backend, &plan, rank)?;
+        let mut handles = Handles::<B>::new();
+        for (number, table) in tables.into_iter().enumerate() {
+            let host = HostTensor { shape: table.shape, data: HostData::I32(table.elements) };
+            for tensor in backend.upload(host, None) {
+                handles.register_handle(Slot::Table(number).id(), tensor);
+            }
+        }
+        let coords = plan.mesh.coords(rank).to_vec();
+        Ok(Program { plan, coords, pieces, kernels, handles, pairs, left, in_flight: BTreeMap::new() })
+    }
+
+    /// Dtype and shape of a buffer on this device.
+    fn local(&self, buf: BufId) -> (DType, Vec<usize>) {
+        let buffer = self.plan.buffer(buf);
+        (buffer.dtype, buffer.shape(&self.plan.mesh, &self.coords))
+    }
+
+    /// Binds a buffer to what the host has.
+    pub(crate) fn bind_host(&mut self, backend: &mut B, buf: BufId, value: HostTensor) {
+        let values = self.pairs.get(&buf).copied();
+        self.bind(buf, backend.upload(value, values));
+    }
+
+    /// Binds a buffer to its tensors: of pairs in two parts the values and the indices.
+    pub(crate) fn bind(&mut self, buf: BufId, tensors: Vec<Handle<B>>) {
+        for (slot, tensor) in [Slot::Buffer(buf), Slot::Indices(buf)].into_iter().zip(tensors) {
+            self.handles.register_handle(slot.id(), tensor);
+        }
+    }
+
+    /// The tensors of a buffer, which ends if `take`.
+    pub(crate) fn get(&mut self, buf: BufId, take: bool) -> Vec<Handle<B>> {
+        let status = if take { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
+        let bound = [Slot::Buffer(buf), Slot::Indices(buf)].into_iter().map(Slot::id);
+        let bound: Vec<_> = bound.filter(|id| self.handles.has_handle(id)).collect();
+        bound.iter().map(|id| self.handles.get_handle(id, &status)).collect()
+    }
+
+    /// A copy of a buffer's elements on the host.
+    pub(crate) fn read(&mut self, backend: &B, buf: BufId) -> Result<HostTensor, DeviceError> {
+        let (dtype, shape) = self.local(buf);
+        let tensors = self.get(buf, false);
+        backend.download(tensors, dtype, self.pairs.get(&buf).copied(), &shape)
+    }
+
+    /// Gives up the collectives that a failed run has left in flight.
+    pub(crate) fn cancel(&mut self) {
+        self.in_flight.clear();
+    }
+
+    /// Runs all steps.
+    pub(crate) fn run(&mut self, backend: &mut B, mut run: Run<'_>) -> Result<(), RunError> {
+        // The pieces are not changed by what they do.
+        let pieces = std::mem::take(&mut self.pieces);
+        let done = pieces.iter().enumerate().try_for_each(|(at, piece)| match piece {
+            Piece::Segment(segment) => self.segment(backend, segment, &mut run),
+            Piece::Collective(collective) => self.collective(backend, at, collective, &mut run),
+            Piece::Wait { start, step, unpack } => {
+                let Some(Piece::Collective(collective)) = pieces.get(*start) else { return Ok(()) };
+                // Errors name the collective.
+                *run.at = Some(collective.step);
+                let calls = self.in_flight.remove(start).unwrap_or_default();
+                self.wait(backend, collective, calls, (*step, unpack), &mut run)
+            }
+        });
+        self.pieces = pieces;
+        done
+    }
+
+    fn segment(&mut self, backend: &mut B, segment: &Segment, run: &mut Run<'_>) -> Result<(), RunError> {
+        for (k, (operation, step)) in segment.graph.operations.iter().zip(&segment.steps).enumerate() {
+            *run.at = Some(*step);
+            if let Some(r) = &mut run.recorder {
+                r.compute(*step);
+            }
+            execute(backend, &self.kernels, &mut self.handles, operation, run.rng)
+                .map_err(RunError::Kernel)?;
+            if run.peak.is_some() && segment.steps.get(k + 1) != Some(step) {
+                self.look(backend, *step, run)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Operations that belong to a collective.
+    fn operations(&mut self, backend: &mut B, segment: &Segment, rng: RngState) -> Result<(), RunError> {
+        let mut operations = segment.graph.operations.iter();
+        operations
+            .try_for_each(|o| execute(backend, &self.kernels, &mut self.handles, o, rng))
+            .map_err(RunError::Kernel)
+    }
+
+    /// Looks at the memory in use after a step, to which belongs what it has just released: it was there beside the
+    /// results.
+    fn look(&self, backend: &B, step: usize, run: &mut Run<'_>) -> Result<(), RunError> {
+        let (Some(peak), Some(step)) = (&mut run.peak, self.plan.steps.get(step)) else { return Ok(()) };
+        let Some(memory) = backend.memory()? else { return Ok(()) };
+        let bytes = |b: &BufId| {
+            let (dtype, shape) = self.local(*b);
+            (shape.iter().product::<usize>() * dtype.bytes()) as u64
+        };
+        let released: u64 = step.free.iter().map(bytes).sum();
+        **peak = (**peak).max(memory.in_use + released);
+        Ok(())
+    }
+
+    fn collective(
+        &mut self,
+        backend: &mut B,
+        at: usize,
+        piece: &CollectivePiece,
+        run: &mut Run<'_>,
+    ) -> Result<(), RunError> {
+        *run.at = Some(piece.step);
+        let mut begin = run.close();
+        self.operations(backend, &piece.pack, run.rng)?;
+        let mut in_flight = vec![];
+        for call in &piece.calls {
+            *run.sequence += 1;
+            let sequence = *run.sequence;
+            let started = self.start(backend, piece, call, run)?;
+            begin = run.ended(What::Start, piece.step, begin, sequence);
+            in_flight.push(InFlightCall { started, sequence });
+        }
+        if piece.async_id.is_some() {
+            self.in_flight.insert(at, in_flight);
+        } else {
+            self.wait(backend, piece, in_flight, (piece.step, &piece.unpack), run)?;
+        }
+        self.look(backend, piece.step, run)
+    }
+
+    /// Starts a call of the transport.
+    fn start(
+        &mut self,
+        backend: &mut B,
+        piece: &CollectivePiece,
+        call: &TransportCall,
+        run: &mut Run<'_>,
+    ) -> Result<Started<CallTensors<B::CallMemory>>, RunError> {
+        let gpu = run.transport.gpu();
+        let mut memory = CallTensors { send: vec![], receive: vec![] };
+        for (sent, received) in call.send.iter().zip(&call.receive) {
+            let status = if sent.ends { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
+            let tensor = sent.slot.map(|s| self.handles.get_handle(&s.id(), &status));
+            let send = backend.send(tensor, sent, gpu)?;
+            if call.in_place() && sent.ends && send.is_unique() {
+                memory.send.push(None);
+                memory.receive.push(send);
+            } else {
+                memory.send.push(Some(send));
+                memory.receive.push(backend.receive(received, gpu)?);
+            }
+        }
+        let tag = piece.prepared.tag(*run.sequence);
+        let group = &piece.prepared.group;
+        run.transport.try_start(group, &tag, memory, |m| call.on(m).map_err(RunError::from))
+    }
+
+    /// Waits for the calls of a collective, and unpacks what they gave.
+    fn wait(
+        &mut self,
+        backend: &mut B,
+        piece: &CollectivePiece,
+        in_flight: Vec<InFlightCall<B>>,
+        (step, unpack): (usize, &Segment),
+        run: &mut Run<'_>,
+    ) -> Result<(), RunError> {
+        let last = in_flight.last().map_or(0, |c| c.sequence);
+        let mut begin = run.close();
+        for (call, InFlightCall { started, sequence }) in piece.calls.iter().zip(in_flight) {
+            let memory = started.wait()?;
+            begin = run.ended(What::Wait, step, begin, sequence);
+            for (received, memory) in call.receive.iter().zip(memory.receive) {
+                let tensor = backend.received(memory, received);
+                if let (Some(slot), Some(tensor)) = (received.slot, tensor) {
+                    self.handles.register_handle(slot.id(), tensor);
+                }
+            }
+            for (sent, memory) in call.send.iter().zip(memory.send) {
+                if let Some(memory) = memory.filter(|_| sent.ends) {
+                    backend.sent(memory);
+                }
+            }
+        }
+        self.operations(backend, unpack, run.rng)?;
+        run.ended(What::Unpack, step, begin, last);
+        Ok(())
+    }
+}

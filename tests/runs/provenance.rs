@@ -1,0 +1,218 @@
+//! Where a step comes from: a layer that is called many times has its collectives at each of its calls, in the table, the JSON,
+//! the Plan, the trace and the errors, joined by number and called by path.
+
+use crate::support::run;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::Path;
+
+/// A transformer of some blocks, each a call of one layer, and a layer without parameters that is called twice in each.
+fn model(blocks: usize) -> String {
+    let mut text = "\
+dim batch = 2, seq = 6, d = 4, heads = 2, dh = 2, ff = 6
+dim key = seq
+
+layer dense(x, in, out) {
+    param w[in, out] = normal(0, 1)
+    param b[out]     = 0
+    return sum[in](x * w) + b
+}
+
+layer centered(x) {
+    let c = x - mean[d](x)
+    return c * rsqrt(mean[d](c * c) + 1e-5)
+}
+
+layer attention(x) {
+    let q = dense(x, [d], [heads, dh])
+    let k = dense(x, [d], [heads, dh])[seq -> key]
+    let v = dense(x, [d], [heads, dh])[seq -> key]
+    let weight = softmax[key](sum[dh](q * k))
+    return dense(sum[key](weight * v), [heads, dh], [d]) as out
+}
+
+layer block(x) {
+    let a = x + (attention(centered(x)) as attention)
+    let up = relu(dense(centered(a), [d], [ff]))
+    return a + dense(up, [ff], [d]) as down
+}
+
+model deep {
+    input x0[batch, seq, d]: float
+"
+    .to_string();
+    for k in 1..=blocks {
+        let _ = writeln!(
+            text,
+            "    let b{k} = block({})",
+            if k == 1 { "x0".into() } else { format!("b{}", k - 1) }
+        );
+    }
+    let _ = writeln!(text, "    loss l = mean[batch, seq, d](b{blocks} * b{blocks})\n}}");
+    text + "train deep {\n    minimize l\n    optimizer sgd(lr = 0.01)\n}\n"
+}
+
+/// Tensor and sequence parallel: each block gathers twice and reduce-scatters twice, forward as backward.
+const LAYOUT: &str = "heads, ff -> model; seq -> model when free";
+
+fn written(dir: &Path, blocks: usize) -> String {
+    let path = dir.join("deep.mw");
+    std::fs::write(&path, model(blocks)).unwrap();
+    path.display().to_string()
+}
+
+fn explained(model: &str, more: &[&str]) -> String {
+    let said = run(&[&["explain", model, "--layout", LAYOUT, "--mesh", "model=2"], more].concat());
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    said.out
+}
+
+/// The reduce-scatters and all-gathers that every block must have: part of the step, kind, path within the block.
+const OF_A_BLOCK: [(&str, &str, &str); 4] = [
+    ("forward", "reduce_scatter", "attention.out"),
+    ("forward", "reduce_scatter", "down"),
+    ("backward", "reduce_scatter", "d(centered)"),
+    ("backward", "reduce_scatter", "d(centered#2)"),
+];
+
+/// `d(b3.up)` of block 3 and `d(up)`.
+fn in_block(k: usize, path: &str) -> String {
+    match path.strip_prefix("d(") {
+        Some(rest) => format!("d(b{k}.{rest}"),
+        None => format!("b{k}.{path}"),
+    }
+}
+
+#[test]
+fn every_block_has_its_own_collectives_in_the_table_and_the_json() {
+    let dir = tempfile::tempdir().unwrap();
+    for blocks in [2, 12] {
+        let file = written(dir.path(), blocks);
+        let report: Value = serde_json::from_str(explained(&file, &["--format", "json"]).trim()).unwrap();
+        let values = report["values"].as_array().unwrap();
+        let path_of: BTreeMap<u64, &str> =
+            values.iter().map(|v| (v["id"].as_u64().unwrap(), v["value"].as_str().unwrap())).collect();
+        let mut at_row: BTreeMap<(String, String, String), usize> = BTreeMap::new();
+        for c in report["collectives"].as_array().unwrap() {
+            for part in c["parts"].as_array().unwrap() {
+                let row = path_of[&part["id"].as_u64().unwrap()];
+                assert_eq!(row, part["value"], "a collective on the row of another value: {part}");
+                let key = |k: &str| c[k].as_str().unwrap().to_string();
+                *at_row.entry((key("phase"), key("op"), row.into())).or_default() += 1;
+            }
+        }
+        for k in 1..=blocks {
+            for (phase, op, path) in OF_A_BLOCK {
+                let key = (phase.to_string(), op.to_string(), in_block(k, path));
+                assert_eq!(at_row.get(&key), Some(&1), "{key:?} of {at_row:#?}");
+            }
+        }
+        let table = explained(&file, &[]);
+        assert_eq!(table.contains(": as b"), blocks > 2, "{table}");
+        for k in 1..=blocks {
+            for (phase, op, path) in OF_A_BLOCK {
+                let at = |k: usize| -> Vec<&str> {
+                    let path = in_block(k, path);
+                    section(&table, phase).filter(|l| l.split_whitespace().nth(1) == Some(&*path)).collect()
+                };
+                let own = at(k);
+                let rows = if own.is_empty() { at(shown_as(&table, phase, k)) } else { own };
+                let [row] = rows[..] else { panic!("rows of {path} in b{k}: {rows:?}\n{table}") };
+                assert_eq!(row.matches(&op.replace('_', "-")).count(), 1, "{row}");
+                assert!(row.contains("[batch seq d]"), "a row without dims: {row}");
+            }
+        }
+        assert!(!table.contains("(unnamed)"), "{table}");
+    }
+}
+
+/// The block whose rows are those of block `k`, as `b2 to b12: as b1` says.
+fn shown_as(table: &str, phase: &str, k: usize) -> usize {
+    let number = |b: &str| b.trim().trim_start_matches('b').parse::<usize>().unwrap();
+    for line in section(table, phase) {
+        let Some((blocks, of)) = line.split_once(": as ") else { continue };
+        let (a, b) = blocks.split_once(" to ").unwrap();
+        if (number(a).min(number(b))..=number(a).max(number(b))).contains(&k) {
+            return number(of);
+        }
+    }
+    k
+}
+
+/// The rows of a part of the step.
+fn section<'a>(table: &'a str, phase: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+    let title = format!("  {phase}");
+    let rows = table.lines().skip_while(move |l| *l != title).skip(1);
+    rows.take_while(|l| l.starts_with("   ")).collect::<Vec<_>>().into_iter()
+}
+
+#[test]
+fn plan_and_trace_call_every_step_by_its_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(dir.path(), 2);
+    let plan = explained(&file, &["--emit", "plan"]);
+    let trace = dir.path().join("trace.json").display().to_string();
+    let args =
+        ["bench", "model", &file, "--layout", LAYOUT, "--mesh", "model=2", "--steps", "1", "--warmup", "0"];
+    let said = run(&[&args[..], &["--trace", &trace]].concat());
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let events: Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
+    let starts: Vec<&Value> = events["traceEvents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|e| e["pid"] == 0 && e["name"].as_str().unwrap().starts_with("start reduce_scatter"))
+        .collect();
+    let mut ids = BTreeSet::new();
+    for k in 1..=2 {
+        for (_, op, path) in OF_A_BLOCK {
+            let path = in_block(k, path);
+            let steps =
+                plan.lines().filter(|l| l.contains(op) && l.ends_with(&format!("  // {path}"))).count();
+            assert_eq!(steps, 1, "{op} of {path} in\n{plan}");
+            let mut traced = starts.iter().filter(|e| e["args"]["value"] == path.as_str());
+            let event = traced.next().unwrap_or_else(|| panic!("no {op} of {path}: {starts:#?}"));
+            assert!(traced.next().is_none(), "{path} twice");
+            assert!(ids.insert(event["args"]["id"].as_u64().unwrap()), "one id for two values: {event}");
+        }
+    }
+    assert_eq!(starts.len(), ids.len());
+}
+
+#[test]
+fn a_question_is_answered_by_path_and_by_a_short_name_that_leaves_no_doubt() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(dir.path(), 2);
+    let first = |question: &str| {
+        explained(&file, &["--why", question]).lines().next().unwrap_or_default().to_string()
+    };
+    assert!(
+        first("b1.attention.out.seq").starts_with("seq of b1.attention.out[batch seq d] is split over model")
+    );
+    assert!(first("b2.up.ff").starts_with("ff of b2.up[batch seq ff] is split over model"));
+    assert!(first("d(b2.up).ff").starts_with("ff of d(b2.up)["), "{}", first("d(b2.up).ff"));
+    // The path of a layer call whose result another call made; and a value that is called so alone.
+    assert!(first("b1.attention.d").starts_with("d of b1.attention.out["), "{}", first("b1.attention.d"));
+    // Without a dim: of each.
+    let all = explained(&file, &["--why", "b1.up"]);
+    for dim in ["batch", "seq", "ff"] {
+        assert!(all.contains(&format!("{dim} of b1.up[batch seq ff] is ")), "{all}");
+    }
+    let said = run(&["explain", &file, "--layout", LAYOUT, "--mesh", "model=2", "--why", "up.ff"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.err.contains("error[E0523]") && said.err.contains("`b1.up.ff`, `b2.up.ff`"), "{}", said.err);
+    let one = written(dir.path(), 1);
+    assert!(explained(&one, &["--why", "up.ff"]).starts_with("ff of b1.up["));
+}
+
+#[test]
+fn a_layer_without_parameters_has_a_path_for_each_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(dir.path(), 1);
+    let table = explained(&file, &[]);
+    for path in ["b1.centered.c", "b1.centered#2.c"] {
+        let rows = section(&table, "forward").filter(|l| l.split_whitespace().nth(1) == Some(path)).count();
+        assert_eq!(rows, 1, "{path} in\n{table}");
+    }
+}

@@ -1,0 +1,257 @@
+//! Limits that keep the code readable: lengths, circles of imports, names of types, and who may end the process.
+
+use super::exceptions::{CIRCLES, ENVIRONMENT, LONG_FUNCTIONS, SHARED_NAMES};
+use super::rust::{How, Kind, SourceFile, definitions, parsed, paths, sources, sources_of};
+use super::{excused, files, none, read, short};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Lines of a file, without the tests in it; a file of tests has no more either.
+const MOST_LINES: usize = 600;
+/// Lines of a function.
+const MOST_FUNCTION_LINES: usize = 80;
+/// How many types of the tree may have one name.
+const MOST_NAMESAKES: usize = 2;
+
+#[test]
+fn files_hold_one_idea() {
+    let mut problems = Vec::new();
+    for path in files("rs") {
+        let (text, name) = (read(&path), short(&path));
+        let is_test = name.contains("/tests/") || name.starts_with("tests/") || name.ends_with("tests.rs");
+        let lines = if is_test {
+            text.lines().count()
+        } else {
+            text.lines().take_while(|l| *l != "#[cfg(test)]").count()
+        };
+        if lines > MOST_LINES {
+            problems.push(format!("{name}: {lines} lines, more than {MOST_LINES}: split it"));
+        }
+        if !is_test && !text.starts_with("//!") {
+            problems.push(format!("{name}: does not begin with what it is (`//!`)"));
+        }
+    }
+    none(problems);
+}
+
+#[test]
+fn functions_are_short() {
+    let mut found = Vec::new();
+    for path in files("rs") {
+        let name = short(&path);
+        for d in definitions(&parsed(&path).items, true) {
+            if d.kind == Kind::Function && d.lines > MOST_FUNCTION_LINES {
+                let problem = format!("{name}:{}: `{}` has {} lines", d.line, d.name, d.lines);
+                found.push(((name.clone(), d.name), problem));
+            }
+        }
+    }
+    let allowed = LONG_FUNCTIONS.iter().map(|(f, n)| (f.to_string(), n.to_string()));
+    none(excused(found, allowed, |(file, function)| format!("(\"{file}\", \"{function}\")")));
+}
+
+#[test]
+fn few_types_share_a_name() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for s in sources() {
+        for d in definitions(&s.items, false).into_iter().filter(|d| d.kind == Kind::Type) {
+            places.entry(d.name).or_default().push(format!("{}:{}", s.name, d.line));
+        }
+    }
+    let many = places.into_iter().filter(|(_, at)| at.len() > MOST_NAMESAKES);
+    let found = many.map(|(name, at)| {
+        let problem = format!("{} types are called `{name}`: {}", at.len(), at.join(", "));
+        (name, problem)
+    });
+    let allowed = SHARED_NAMES.iter().map(|n| n.to_string());
+    none(excused(found.collect(), allowed, |n| format!("\"{n}\"")));
+}
+
+#[test]
+fn only_the_command_reads_the_environment_and_ends_the_process() {
+    const READS: [&str; 8] = ["var", "var_os", "vars", "vars_os", "args", "args_os", "set_var", "remove_var"];
+    let mut found = Vec::new();
+    for s in sources().iter().filter(|s| s.krate != "runtime/cli") {
+        for p in paths(&s.items) {
+            let [.., of, what] = p.segments.as_slice() else { continue };
+            let reads = of == "env" && READS.contains(&what.as_str());
+            if reads || (of == "process" && ["exit", "abort"].contains(&what.as_str())) {
+                let problem = format!("{}:{}: `{of}::{what}`", s.name, p.line);
+                found.push((s.name.clone(), problem));
+            }
+        }
+    }
+    let allowed = ENVIRONMENT.iter().map(|n| n.to_string());
+    none(excused(found, allowed, |n| format!("\"{n}\"")));
+}
+
+/// The modules of a crate: what each is called, the file that it is in, the names that it defines and imports.
+struct Modules {
+    all: BTreeMap<Vec<String>, Module>,
+}
+
+#[derive(Default)]
+struct Module {
+    file: usize,
+    defines: BTreeSet<String>,
+    imports: BTreeMap<String, Vec<String>>,
+    globs: Vec<Vec<String>>,
+}
+
+impl Modules {
+    fn of(files: &[SourceFile]) -> Modules {
+        let mut all = BTreeMap::new();
+        for (file, s) in files.iter().enumerate() {
+            add_module(&s.items, s.module.clone(), file, &mut all);
+        }
+        let mut modules = Modules { all };
+        for s in files {
+            for p in paths(&s.items) {
+                let module = [&s.module[..], &p.inner].concat();
+                let Some(to) = modules.absolute(&module, &p.segments) else { continue };
+                let m = modules.all.get_mut(&module).unwrap();
+                match p.how {
+                    How::Use { name, .. } => drop(m.imports.insert(name, to)),
+                    How::Glob { .. } => m.globs.push(to),
+                    How::Path => {}
+                }
+            }
+        }
+        modules
+    }
+
+    /// A path from the root of the crate; none where it leads out of it, or names something of the same module.
+    fn absolute(&self, module: &[String], path: &[String]) -> Option<Vec<String>> {
+        let (first, rest) = path.split_first()?;
+        let root: Vec<String> = module.iter().take_while(|m| *m == "(main)").cloned().collect();
+        Some(match first.as_str() {
+            "crate" => [&root[..], rest].concat(),
+            "self" => [module, rest].concat(),
+            "super" => {
+                let ups = 1 + rest.iter().take_while(|s| *s == "super").count();
+                [&module[..module.len().checked_sub(ups)?], &rest[ups - 1..]].concat()
+            }
+            name => {
+                let child = [module, &[name.to_string()]].concat();
+                let own = &self.all[module];
+                if self.all.contains_key(&child) {
+                    [&child[..], rest].concat()
+                } else {
+                    [&own.imports.get(name)?[..], rest].concat()
+                }
+            }
+        })
+    }
+
+    /// The file that defines what a path from the root names.
+    fn file(&self, path: &[String], depth: usize) -> Option<usize> {
+        let mut at: Vec<String> = Vec::new();
+        for (i, segment) in path.iter().enumerate() {
+            at.push(segment.clone());
+            if self.all.contains_key(&at) {
+                continue;
+            }
+            at.pop();
+            let (module, rest) = (self.all.get(&at)?, &path[i + 1..]);
+            if module.defines.contains(segment) || depth == 0 {
+                return Some(module.file);
+            }
+            if let Some(to) = module.imports.get(segment) {
+                return self.file(&[&to[..], rest].concat(), depth - 1);
+            }
+            let by_glob = |g: &Vec<String>| {
+                let exports = self.all.get(g)?;
+                let has = exports.defines.contains(segment) || exports.imports.contains_key(segment);
+                has.then(|| self.file(&[&g[..], &[segment.clone()]].concat(), depth - 1))?
+            };
+            // What a macro makes is where the macro is called.
+            return module.globs.iter().find_map(by_glob).or(Some(module.file));
+        }
+        self.all.get(&at).map(|m| m.file)
+    }
+}
+
+fn add_module(items: &[syn::Item], path: Vec<String>, file: usize, all: &mut BTreeMap<Vec<String>, Module>) {
+    let mut module = Module { file, ..Module::default() };
+    for item in items {
+        let name = match item {
+            syn::Item::Const(i) => &i.ident,
+            syn::Item::Enum(i) => &i.ident,
+            syn::Item::Fn(i) => &i.sig.ident,
+            syn::Item::Static(i) => &i.ident,
+            syn::Item::Struct(i) => &i.ident,
+            syn::Item::Trait(i) => &i.ident,
+            syn::Item::Type(i) => &i.ident,
+            syn::Item::Union(i) => &i.ident,
+            syn::Item::Mod(m) => {
+                if let Some((_, inner)) = &m.content {
+                    add_module(inner, [&path[..], &[m.ident.to_string()]].concat(), file, all);
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        module.defines.insert(name.to_string());
+    }
+    all.insert(path, module);
+}
+
+/// For each file of a crate the files that its code needs, each with the path by which it names it first. A name that is
+/// only passed on by `pub use` makes its users need the file that defines it, not the file that passes it on.
+fn imports(files: &[SourceFile]) -> Vec<BTreeMap<usize, String>> {
+    let modules = Modules::of(files);
+    let mut out = vec![BTreeMap::new(); files.len()];
+    for (from, s) in files.iter().enumerate() {
+        for p in paths(&s.items) {
+            if matches!(p.how, How::Use { exported: true, .. } | How::Glob { exported: true }) {
+                continue;
+            }
+            let module = [&s.module[..], &p.inner].concat();
+            let to = modules.absolute(&module, &p.segments).and_then(|path| modules.file(&path, 16));
+            if let Some(to) = to.filter(|to| *to != from) {
+                out[from].entry(to).or_insert_with(|| format!("{}, line {}", p.segments.join("::"), p.line));
+            }
+        }
+    }
+    out
+}
+
+/// The files that `from` leads to.
+fn reached(from: usize, edges: &[BTreeMap<usize, String>]) -> BTreeSet<usize> {
+    let mut seen = BTreeSet::new();
+    let mut left: Vec<usize> = edges[from].keys().copied().collect();
+    while let Some(i) = left.pop() {
+        if seen.insert(i) {
+            left.extend(edges[i].keys().copied());
+        }
+    }
+    seen
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let mut found = Vec::new();
+    for krate in super::rust::crates() {
+        let files = sources_of(&krate);
+        let edges = imports(&files);
+        let reach: Vec<BTreeSet<usize>> = (0..files.len()).map(|i| reached(i, &edges)).collect();
+        let mut told = BTreeSet::new();
+        for i in 0..files.len() {
+            if !reach[i].contains(&i) || !told.insert(i) {
+                continue;
+            }
+            let circle: Vec<usize> = reach[i].iter().copied().filter(|j| reach[*j].contains(&i)).collect();
+            told.extend(&circle);
+            let mut lines = vec![format!("{} files import each other in a circle:", circle.len())];
+            for from in &circle {
+                let to = edges[*from].iter().filter(|e| circle.contains(e.0));
+                lines.extend(
+                    to.map(|(to, by)| format!("    {} -> {} ({by})", files[*from].name, files[*to].name)),
+                );
+            }
+            let names: Vec<String> = circle.iter().map(|j| files[*j].name.clone()).collect();
+            found.push((names, lines.join("\n")));
+        }
+    }
+    let allowed = CIRCLES.iter().map(|c| c.iter().map(|f| f.to_string()).collect::<Vec<_>>());
+    none(excused(found, allowed, |c| format!("&{c:?}")));
+}
