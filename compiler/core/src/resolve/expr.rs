@@ -8,7 +8,7 @@ use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::signature::Spot;
 use meshwright_ops::{Call, Id, OpError, Origin, Value, family};
-use meshwright_plan::{DType, Dim};
+use meshwright_plan::{DType, Dim, Dims};
 use meshwright_syntax::ast::{BinaryOp, Expr, ExprKind, UnaryOp};
 
 /// The most elements of one value, and of the space that one op runs over.
@@ -342,22 +342,18 @@ impl<'a> Resolver<'a> {
     }
 
     pub(super) fn sizes_fit(&mut self, before: usize, span: Span) -> bool {
-        let table = self.graph.dims.clone();
-        let product = |dims: &[Dim]| {
-            dims.iter()
-                .map(|d| table.size(*d) as u64)
-                .filter(|size| *size > 0)
-                .try_fold(1u64, u64::checked_mul)
-                .unwrap_or(u64::MAX)
+        let product = |table: &Dims, dims: &[Dim]| {
+            let sizes = dims.iter().map(|d| table.size(*d) as u64).filter(|size| *size > 0);
+            sizes.fold(1u64, u64::saturating_mul)
         };
         for i in before..self.graph.nodes.len() {
             let id = Id(i as u32);
             let dims = &self.graph.ty(id).dims;
             let loops =
                 meshwright_ops::union(self.graph.input_types(id).into_iter().chain([self.graph.ty(id)]));
-            let (text, dims) = if product(dims) > MAX_ELEMENTS {
+            let (text, dims) = if product(&self.graph.dims, dims) > MAX_ELEMENTS {
                 (format!("a value with more than 2^48 = {MAX_ELEMENTS} elements"), dims.clone())
-            } else if product(&loops) > MAX_LOOPS {
+            } else if product(&self.graph.dims, &loops) > MAX_LOOPS {
                 (format!("an op that runs over more than 2^58 = {MAX_LOOPS} positions"), loops)
             } else {
                 continue;
