@@ -73,7 +73,7 @@ impl Lower<'_> {
             Prim::SplitDim { dim, to } => {
                 let ([from], [out]) = step.operands()?;
                 let (x, out) = (self.local(from)?, self.local(out)?);
-                let (flat, _) = out.joined(to)?;
+                let (flat, _) = out.joined(to, &self.context.plan.dims)?;
                 let wanted = flat.range(to[0])?.clone();
                 let source = self.source(&x, *dim, 0, &wanted)?;
                 whole(source.as_ref(), &wanted)?;
@@ -82,7 +82,7 @@ impl Lower<'_> {
             Prim::MergeDims { dims, to } => {
                 let ([from], [out]) = step.operands()?;
                 let (x, out) = (self.local(from)?, self.local(out)?);
-                let (flat, _) = x.joined(dims)?;
+                let (flat, _) = x.joined(dims, &self.context.plan.dims)?;
                 let wanted = out.range(*to)?.clone();
                 let source = self.source(&flat, dims[0], 0, &wanted)?;
                 whole(source.as_ref(), &wanted)?;
@@ -155,7 +155,7 @@ impl Lower<'_> {
 }
 
 fn place(local: &Local, dim: Dim) -> Result<usize, LoweringError> {
-    local.at(dim).ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.id)))
+    local.at(dim).ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.0)))
 }
 
 fn whole(source: Option<&BlockSource>, wanted: &Range<usize>) -> Result<(), LoweringError> {
