@@ -4,7 +4,8 @@
 use crate::diff;
 use meshwright_diag::codes;
 use meshwright_ops::reference::reference;
-use meshwright_ops::{Family, Form, families};
+use meshwright_ops::signature::Form;
+use meshwright_ops::{Family, Signature, families};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -40,12 +41,12 @@ const GENERATED: &str =
 const SECTIONS: [&str; 4] =
     ["Functions of values", "Over dims", "Operators", "By syntax, or inside of gradients"];
 
-/// In which of them a form is; every form is in one.
-fn section(form: Form) -> &'static str {
-    SECTIONS[match form {
-        Form::Function(_) => 0,
-        Form::OverDims(_) | Form::Bracket { .. } => 1,
-        Form::Operator(_) => 2,
+/// In which of them a family is; each is in one.
+fn section(s: &Signature) -> &'static str {
+    SECTIONS[match s.form {
+        Form::Named if s.groups.is_empty() => 0,
+        Form::Named => 1,
+        Form::Symbol => 2,
         Form::Syntax => 3,
     }]
 }
@@ -59,11 +60,14 @@ fn ops() -> String {
     );
     for title in SECTIONS {
         let _ = write!(out, "\n## {title}\n");
-        let mut mine: Vec<&Family> = families().filter(|f| section(f.form) == title).collect();
+        let mut mine: Vec<&Family> = families().filter(|f| section(&f.signature) == title).collect();
         mine.sort_by_key(|f| f.name);
         for f in mine {
             let r = reference(f);
             let _ = write!(out, "\n### `{}`\n\n{}\n", r.form, r.doc);
+            if !r.options.is_empty() {
+                let _ = write!(out, "\n- {}\n", r.options.join("\n- "));
+            }
             if !r.types.is_empty() {
                 let types: Vec<String> = r.types.iter().map(|t| format!("`{t}`")).collect();
                 let _ = write!(out, "\nTypes: {}. ", types.join(", "));

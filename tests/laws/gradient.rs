@@ -8,7 +8,7 @@ use crate::walk::{Bound, close_from, walk};
 use meshwright_core::ParamDecl;
 use meshwright_core::autodiff::gradients;
 use meshwright_diag::Span;
-use meshwright_ops::{Call, F64Tensor, Graph, Id, InputOpKind, Leaf, Origin, Type, Value, family};
+use meshwright_ops::{Call, F64Tensor, Graph, Id, InputOpKind, Leaf, Origin, Piece, Type, Value, family};
 use meshwright_plan::{DType, Dim, DimNames, Init};
 use std::time::Instant;
 
@@ -146,6 +146,85 @@ pub(crate) fn gradients_on(
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// The gradients of a family's result for its operands, which are scalar parameters.
+fn at_point(name: &str, x: &[f64]) -> Vec<f64> {
+    let mut g = Graph::new(DimNames::default());
+    let mut bound = Bound::new();
+    let mut params = Vec::new();
+    for (i, v) in x.iter().enumerate() {
+        let path = format!("x{i}");
+        let leaf = InputOpKind::Param { path: path.clone(), init: Init::Constant(0.0) };
+        let id = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
+        bound.insert(id, F64Tensor::new([], vec![*v]));
+        params.push(ParamDecl { path, id, span: Span::default(), frozen: false, no_decay: false });
+    }
+    let args = params.iter().map(|p| Value::Tensor(p.id)).collect();
+    let loss = family(name, false).unwrap().call(&mut g, Call::of(args, DType::F64)).unwrap();
+    let grads = gradients(&mut g, loss, &params.iter().collect::<Vec<_>>());
+    let values = walk(&g, &bound);
+    grads.iter().map(|id| values[id.0 as usize].data[0]).collect()
+}
+
+/// As JAX has it: no logarithm of 0 is taken where the power is 0 or 1.
+#[test]
+fn powers_have_gradients_for_the_exponent_at_zero() {
+    for (x, q) in [(0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (0.0, 3.0), (-0.0, 2.0)] {
+        assert_eq!(at_point("pow", &[x, q])[1], 0.0, "{x} ** {q}");
+    }
+    assert_eq!(at_point("pow", &[2.0, 3.0])[1], 8.0 * 2.0_f64.ln());
+    assert!(at_point("pow", &[-2.0, 3.0])[1].is_nan());
+}
+
+#[test]
+fn silu_is_the_identity_far_out() {
+    for x in [40.0, 100.0, 1.7e7, 1e30] {
+        assert_eq!(at_point("silu", &[x]), [1.0], "silu'({x})");
+    }
+    assert_eq!(at_point("silu", &[0.0]), [0.5]);
+    assert_eq!(at_point("silu", &[-1e30]), [0.0]);
+}
+
+/// Of equal elements the first in row-major order over the dims as they are written gets the gradient of a greatest or
+/// least: a fold over two dims and a pool with windows of the same dims agree.
+#[test]
+fn ties_of_extremes_go_to_the_first_in_row_major_order() {
+    for name in ["max", "min"] {
+        // Rows of [n k]; of the greatest (or least) the first by `n`, then by `k`, is at (0, 2), not at (1, 0).
+        let best = if name == "max" { 9.0 } else { -9.0 };
+        let x = [0.0, 1.0, best, best, 1.0, 0.0];
+        let gradient = |build: &dyn Fn(&mut Graph, Id, [Dim; 2]) -> Id| {
+            let mut g = Graph::new(DimNames::default());
+            let dims = [g.dims.add("n", 2), g.dims.add("k", 3)];
+            let leaf = InputOpKind::Param { path: "x".into(), init: Init::Constant(0.0) };
+            let id = g.op(Leaf { leaf, ty: Type::new(DType::F64, dims) }, &[]);
+            let y = build(&mut g, id, dims);
+            let loss = g.contract_to(&[y], &[]);
+            let param =
+                ParamDecl { path: "x".into(), id, span: Span::default(), frozen: false, no_decay: false };
+            let grad = gradients(&mut g, loss, &[&param])[0];
+            let bound: Bound = [(id, F64Tensor::new(dims, x.to_vec()))].into();
+            walk(&g, &bound)[grad.0 as usize].ordered(&dims).data
+        };
+        let call = |g: &mut Graph, name: &str, x: Id, pieces: Vec<Piece>| {
+            let call = Call { groups: vec![pieces], ..Call::of(vec![Value::Tensor(x)], DType::F64) };
+            family(name, true).unwrap().call(g, call).unwrap()
+        };
+        let folded = gradient(&|g, x, dims| {
+            call(g, name, x, vec![Piece { dims: dims.to_vec(), to: Vec::new(), by: None }])
+        });
+        let pooled = gradient(&|g, x, dims| {
+            let mut piece = |d: Dim, to: &str, by: &str| {
+                let (to, by) = (g.dims.add(to, 1), g.dims.add(by, d.size));
+                Piece { dims: vec![d], to: vec![to], by: Some(by) }
+            };
+            let pieces = vec![piece(dims[0], "n2", "wn"), piece(dims[1], "k2", "wk")];
+            call(g, &format!("{name}_pool"), x, pieces)
+        });
+        assert_eq!(folded, [0.0, 0.0, 1.0, 0.0, 0.0, 0.0], "{name}[n, k]");
+        assert_eq!(pooled, folded, "{name}_pool[n, k]");
+    }
+}
+
 /// Powers whose gradient at 0 is a number, where a logarithm or `0 ** -1` would make it none.
 #[test]
 fn powers_have_gradients_at_zero() {
@@ -156,10 +235,9 @@ fn powers_have_gradients_at_zero() {
             let x = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
             let leaf = InputOpKind::Input { name: "n".into() };
             let exponent = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
-            let args = [Value::Tensor(x), if tensor { Value::Tensor(exponent) } else { Value::Number(n) }];
-            let call =
-                Call { name: "pow", args: &args, dims: &[], groups: &[], named: &[], float: DType::F64 };
-            let loss = (family("pow", false).unwrap().build)(&mut g, &call).unwrap();
+            let args =
+                vec![Value::Tensor(x), if tensor { Value::Tensor(exponent) } else { Value::Number(n) }];
+            let loss = family("pow", false).unwrap().call(&mut g, Call::of(args, DType::F64)).unwrap();
             let param =
                 ParamDecl { path: "x".into(), id: x, span: Span::default(), frozen: false, no_decay: false };
             let grad = gradients(&mut g, loss, &[&param])[0];

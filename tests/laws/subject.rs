@@ -154,7 +154,7 @@ impl Builder {
                     self.graph.sum_of(&[x, zero])
                 };
                 // Plus nothing: a position stays the position that an op which indexes asks for.
-                self.graph.nodes[sum.0 as usize].ty.range = ty.range;
+                self.graph.nodes[sum].ty.range = ty.range;
                 self.graph.op(Rename { from: self.source, to }, &[sum])
             }
         }

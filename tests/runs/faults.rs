@@ -1,7 +1,7 @@
 //! Devices that fail in the middle of a training: the run ends soon, and says where.
 
 use crate::support::{SMALL_DIMS, options};
-use meshwright_comm::{Fault, Faulty, Timeouts, Transport, World};
+use meshwright_comm::{FaultInjector, InjectedFault, Timeouts, Transport, World};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, ExecError, HostTensor, LocalInput, Provider};
 use meshwright_train::Project;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Trains `mlp` until the device `rank` meets a fault in its first collective of step 3.
-fn strike(layout: &str, rank: usize, fault: &Fault) -> ExecError {
+fn strike(layout: &str, rank: usize, fault: &InjectedFault) -> ExecError {
     let dims = [SMALL_DIMS, &[("hidden", 11)]].concat();
     let loaded = Project::load(&options("mlp", "r=2,c=2", layout, &dims));
     let project = loaded.project.unwrap();
@@ -20,7 +20,11 @@ fn strike(layout: &str, rank: usize, fault: &Fault) -> ExecError {
     let at = 2 + 2 * calls;
     let timeouts = Timeouts::all(Duration::from_millis(700));
     let ends = World::new(mesh.devices(), timeouts).into_iter().map(|t| -> Box<dyn Transport> {
-        if t.rank() == rank { Box::new(Faulty::new(t).with_fault(at, fault.clone())) } else { Box::new(t) }
+        if t.rank() == rank {
+            Box::new(FaultInjector::new(t).with_fault(at, fault.clone()))
+        } else {
+            Box::new(t)
+        }
     });
     let mut cluster = Cluster::with_transports(&mesh, ends.collect(), &ClusterOptions::default()).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
@@ -43,7 +47,7 @@ fn strike(layout: &str, rank: usize, fault: &Fault) -> ExecError {
 fn a_device_that_fails_in_a_step_ends_the_run_with_rank_step_and_line() {
     for layout in ["batch -> r; hidden -> c", "batch -> r, c; params: rows -> c"] {
         for rank in 0..4 {
-            for fault in [Fault::Fail, Fault::Panic] {
+            for fault in [InjectedFault::Fail, InjectedFault::Panic] {
                 let text = strike(layout, rank, &fault).to_string();
                 for part in [format!("rank {rank}"), "step 3".into(), "at line ".into()] {
                     assert!(text.contains(&part), "{layout}: {fault:?} on {rank}: {text}");
@@ -56,6 +60,6 @@ fn a_device_that_fails_in_a_step_ends_the_run_with_rank_step_and_line() {
 #[test]
 fn a_device_that_is_stuck_is_named() {
     // In a collective of all: where several wait in a row, each names the one before it.
-    let text = strike("batch -> r, c", 3, &Fault::Stall(Duration::from_secs(2))).to_string();
+    let text = strike("batch -> r, c", 3, &InjectedFault::Stall(Duration::from_secs(2))).to_string();
     assert!(text.contains("for rank 3") && text.contains("step 3") && text.contains("line "), "{text}");
 }

@@ -365,7 +365,7 @@ fn a_rank_that_stands_still_ends_the_job_within_the_timeout() {
     assert_ne!(said.code, Some(0));
     assert!(is_told(&said.err), "rank {rank} after {after:?}: {}", said.err);
     // Who waits for another rank, which itself waits for this one, names both.
-    let named = ["for", "held up by"].map(|what| format!("{what} rank {rank}"));
+    let named = ["waiting for", "blocked by"].map(|what| format!("{what} rank {rank}"));
     assert!(named.iter().any(|n| said.err.contains(n)), "{}", said.err);
     // Five seconds, the answers of the others, and the end of the job.
     assert!(took < Duration::from_secs(20), "it took {took:?}");

@@ -4,25 +4,25 @@
 mod built;
 
 use meshwright_comm::gpu::load::Paths;
-use meshwright_comm::nccl::{Checks, NcclOptions, NcclTransport, Ordering, Staged};
+use meshwright_comm::nccl::{Checks, LaunchOrder, NcclOptions, NcclTransport, Staged};
 use meshwright_comm::{ThreadsTransport, Timeouts, Transport, World};
 use meshwright_plan::{Axis, Mesh};
-use meshwright_tests::transports::{NO_SKIPS, Outcome, Settings, run};
+use meshwright_tests::transports::{NO_SKIPS, Outcome, SuiteSettings, run};
 use std::time::Duration;
 
 /// `prepared`: communicators are split from the world's beforehand, as a training does it; otherwise each is made at its
 /// first use.
-fn suite(gpus: std::ops::Range<u32>, ordering: Ordering, checks: Checks, prepared: Option<&Mesh>) {
+fn suite(gpus: std::ops::Range<u32>, launch_order: LaunchOrder, checks: Checks, prepared: Option<&Mesh>) {
     let timeouts = Timeouts::all(Duration::from_secs(30));
     let paths = Paths::all(built::library());
-    let options = NcclOptions { paths, ordering, checks, timeouts };
-    let settings = Settings { exact: true, pause: Duration::from_micros(100), skips: NO_SKIPS };
+    let options = NcclOptions { paths, launch_order, checks, timeouts };
+    let settings = SuiteSettings { exact: true, pause: Duration::from_micros(100), skips: NO_SKIPS };
     let outcomes: Vec<Vec<Outcome>> = std::thread::scope(|scope| {
         let options = &options;
         let start = |(end, gpu): (ThreadsTransport, u32)| {
             scope.spawn(move || {
                 let mut transport = Staged(NcclTransport::new(Box::new(end), gpu, options).unwrap());
-                assert_eq!(transport.0.ordering(), ordering);
+                assert_eq!(transport.0.launch_order(), launch_order);
                 if let Some(mesh) = prepared {
                     let (r, c) = (Axis(0), Axis(1));
                     transport.prepare(mesh, &[vec![r], vec![c], vec![r, c], vec![c, r]]).unwrap();
@@ -47,17 +47,17 @@ fn suite(gpus: std::ops::Range<u32>, ordering: Ordering, checks: Checks, prepare
 
 #[test]
 fn four_gpus_of_a_process_pass_the_suite() {
-    suite(0..4, Ordering::Events, Checks::Always, Some(&Mesh::new([("r", 2), ("c", 2)])));
+    suite(0..4, LaunchOrder::Events, Checks::Always, Some(&Mesh::new([("r", 2), ("c", 2)])));
 }
 
 #[test]
 fn three_gpus_pass_it_while_the_host_waits() {
-    suite(4..7, Ordering::HostSync, Checks::FirstStep, None);
+    suite(4..7, LaunchOrder::HostSync, Checks::FirstStep, None);
 }
 
 #[test]
 fn three_gpus_pass_it_unchecked() {
-    suite(7..10, Ordering::Events, Checks::Never, None);
+    suite(7..10, LaunchOrder::Events, Checks::Never, None);
 }
 
 /// What processes print that `mpirun` starts, on the stand-in.

@@ -1,7 +1,7 @@
 //! Collectives in flight: the same bits as without, something to compute meanwhile, and devices that fail in between.
 
 use crate::support::{SMALL, SMALL_DIMS, folder, options, run, trained};
-use meshwright_comm::{Fault, Faulty, Timeouts, Transport, World};
+use meshwright_comm::{FaultInjector, InjectedFault, Timeouts, Transport, World};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostTensor, LocalInput, Provider};
 use meshwright_plan::{Phase, Plan, Prim, Step};
@@ -84,13 +84,13 @@ fn a_device_that_fails_while_others_are_in_flight_ends_the_run() {
         let plan = Arc::new(plan(&of(mesh, layout, false)));
         let calls = plan.steps.iter().filter(|s| s.collective().is_some()).count() as u64;
         for call in 0..calls {
-            for fault in [Fault::Fail, Fault::Panic] {
+            for fault in [InjectedFault::Fail, InjectedFault::Panic] {
                 // Two calls compare the hash of the Plan before anything runs; the first step goes well.
                 let at = 2 + calls + call;
                 let ends = World::new(4, Timeouts::all(Duration::from_secs(5))).into_iter();
                 let ends = ends.map(|t| -> Box<dyn Transport> {
                     if t.rank() == 2 {
-                        Box::new(Faulty::new(t).with_fault(at, fault.clone()))
+                        Box::new(FaultInjector::new(t).with_fault(at, fault.clone()))
                     } else {
                         Box::new(t)
                     }

@@ -272,7 +272,11 @@ fn a_process_that_stands_still_is_missed_as_soon_as_a_device_would_be() {
         })
     });
     let said = told(seen[0].ended.as_ref().unwrap_err());
-    for part in ["rank 0 waited 2.", " of `xent: whether to go on after step 2` at line ", "for rank 1"] {
+    for part in [
+        "rank 0 timed out after 2.",
+        " of `xent: whether to go on after step 2` at line ",
+        "waiting for rank 1",
+    ] {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!((seen[0].losses.len(), seen[1].losses.len()), (2, 2));

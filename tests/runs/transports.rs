@@ -2,13 +2,13 @@
 //! failing on purpose, and killed or stopped at random moments.
 
 use meshwright_comm::{Timeouts, World};
-use meshwright_tests::transports::{NO_SKIPS, Settings, run};
+use meshwright_tests::transports::{NO_SKIPS, SuiteSettings, run};
 use std::time::Duration;
 
 #[test]
 fn threads_pass_the_suite_of_transports() {
     for (n, pause) in [(4, 100), (6, 50), (3, 0), (1, 0)] {
-        let settings = Settings { exact: true, pause: Duration::from_micros(pause), skips: NO_SKIPS };
+        let settings = SuiteSettings { exact: true, pause: Duration::from_micros(pause), skips: NO_SKIPS };
         let wrong: Vec<String> = std::thread::scope(|scope| {
             let ends = World::new(n, Timeouts::for_tests()).into_iter();
             let devices: Vec<_> = ends.map(|mut end| scope.spawn(move || run(&mut end, settings))).collect();
@@ -27,7 +27,7 @@ mod processes {
     use std::time::{Duration, Instant};
 
     /// Processes of the suite on this machine, with what they say.
-    struct Job {
+    struct MpiJob {
         mpirun: Child,
         processes: usize,
         lines: std::sync::mpsc::Receiver<String>,
@@ -40,17 +40,17 @@ mod processes {
         took: Duration,
     }
 
-    impl Job {
-        fn start(args: &[&str]) -> Job {
-            Job::of(4, args)
+    impl MpiJob {
+        fn start(args: &[&str]) -> MpiJob {
+            MpiJob::of(4, args)
         }
 
-        fn of(processes: usize, args: &[&str]) -> Job {
-            Job::with(processes, None, args)
+        fn of(processes: usize, args: &[&str]) -> MpiJob {
+            MpiJob::with(processes, None, args)
         }
 
         /// With a library that every process loads before all others.
-        fn with(processes: usize, library: Option<&Path>, args: &[&str]) -> Job {
+        fn with(processes: usize, library: Option<&Path>, args: &[&str]) -> MpiJob {
             let mut command = Command::new("mpirun");
             if let Some(library) = library {
                 command.arg("-x").arg(format!("LD_PRELOAD={}", library.display()));
@@ -73,7 +73,7 @@ mod processes {
                     }
                 }
             });
-            Job { mpirun, processes, lines }
+            MpiJob { mpirun, processes, lines }
         }
 
         /// Process ids by rank.
@@ -111,7 +111,7 @@ mod processes {
     }
 
     fn passes_of(processes: usize, args: &[&str]) {
-        let ended = Job::of(processes, args).end(Duration::from_secs(240));
+        let ended = MpiJob::of(processes, args).end(Duration::from_secs(240));
         assert!(ended.success, "{processes} {args:?}: {:#?}", ended.said);
     }
 
@@ -147,21 +147,25 @@ mod processes {
             (
                 "stall",
                 3,
-                "in all_reduce #1 of `v1` at line 11 for rank 2, which was last in all_reduce #0 of `v0`",
+                "in all_reduce #1 of `v1` at line 11; waiting for rank 2 (last call: all_reduce #0 of `v0`",
             ),
-            ("in-turn", 1, "these are held up by rank 3, which was last in all_reduce #0 of `v0` at line 10"),
-            ("circle", 1, "rank 1, which was last in barrier #4 of `v4` at line 14"),
-            ("leave", 3, "rank 2 has left without coming to all_reduce #1 of `v1` at line 11"),
-            ("withdraw", 3, "rank 1 gave up all_reduce #1 of `v1` at line 11 before all had come"),
+            ("in-turn", 1, "itself blocked by rank 3 (last call: all_reduce #0 of `v0` at line 10)"),
+            ("circle", 1, "rank 1 (last call: barrier #4 of `v4` at line 14)"),
+            ("leave", 3, "rank 2 left without entering all_reduce #1 of `v1` at line 11"),
+            (
+                "cancel",
+                3,
+                "rank 1 cancelled all_reduce #1 of `v1` at line 11 before all ranks had entered it",
+            ),
             ("abort", 3, "rank 1 ended: no space left on device"),
             ("panic", 1, "rank 1 ended: its thread panicked, while this rank was in all_reduce #1 of `v1`"),
         ];
         for (fault, times, text) in cases {
-            fails(Job::start(&["--timeout-ms", "2000", fault]), fault, times, text);
+            fails(MpiJob::start(&["--timeout-ms", "2000", fault]), fault, times, text);
         }
     }
 
-    fn fails(job: Job, fault: &str, times: usize, text: &str) {
+    fn fails(job: MpiJob, fault: &str, times: usize, text: &str) {
         let ended = job.end(Duration::from_secs(60));
         let heard = ended.said.iter().filter(|line| line.contains(text)).count();
         assert!(!ended.success && heard >= times, "{fault}: {heard} times {text:?}: {:#?}", ended.said);
@@ -177,16 +181,16 @@ mod processes {
             (
                 "stall",
                 2,
-                "in all_reduce #1 of `v1` at line 11 for rank 2, which was last in all_reduce #0 of `v0`",
+                "in all_reduce #1 of `v1` at line 11; waiting for rank 2 (last call: all_reduce #0 of `v0`",
             ),
-            ("in-turn", 1, "these are held up by rank 3, which was last in all_reduce #0 of `v0` at line 10"),
-            ("leave", 3, "rank 2 has left without coming to all_reduce #1 of `v1` at line 11"),
-            ("withdraw", 2, "gave up all_reduce #1 of `v1` at line 11 before all had come"),
+            ("in-turn", 1, "itself blocked by rank 3 (last call: all_reduce #0 of `v0` at line 10)"),
+            ("leave", 3, "rank 2 left without entering all_reduce #1 of `v1` at line 11"),
+            ("cancel", 2, "cancelled all_reduce #1 of `v1` at line 11 before all ranks had entered it"),
             ("abort", 3, "rank 1 ended: no space left on device"),
             ("panic", 1, "rank 1 ended: its thread panicked, while this rank was in all_reduce #1 of `v1`"),
         ];
         for (fault, times, text) in cases {
-            fails(Job::of(2, &["--devices", "2", "--timeout-ms", "2000", fault]), fault, times, text);
+            fails(MpiJob::of(2, &["--devices", "2", "--timeout-ms", "2000", fault]), fault, times, text);
         }
     }
 
@@ -208,7 +212,7 @@ mod processes {
         let folder = tempfile::tempdir().unwrap();
         let library = faulty_mpi(folder.path());
         for fault in ["refused", "doubted"] {
-            let job = Job::with(4, Some(&library), &["--timeout-ms", "5000", "--unchecked", fault]);
+            let job = MpiJob::with(4, Some(&library), &["--timeout-ms", "5000", "--unchecked", fault]);
             let ended = job.end(Duration::from_secs(60));
             let says = |text: &str| ended.said.iter().any(|line| line.contains(text));
             assert!(!ended.success, "{fault}: {:#?}", ended.said);
@@ -219,28 +223,30 @@ mod processes {
 
     #[test]
     fn a_process_that_dies_before_a_communicator_is_the_one_that_is_named() {
-        let ended = Job::start(&["--timeout-ms", "20000", "unready"]).end(Duration::from_secs(60));
-        let silent = |rank| {
-            let text = format!("rank {rank}, which does not answer");
+        let ended = MpiJob::start(&["--timeout-ms", "20000", "unready"]).end(Duration::from_secs(60));
+        let unresponsive = |rank| {
+            let text = format!("rank {rank} (unresponsive)");
             ended.said.iter().filter(|line| line.contains(&text)).count()
         };
-        assert!(!ended.success && silent(1) > 0, "{:#?}", ended.said);
-        assert_eq!(silent(0) + silent(2) + silent(3), 0, "{:#?}", ended.said);
+        assert!(!ended.success && unresponsive(1) > 0, "{:#?}", ended.said);
+        assert_eq!(unresponsive(0) + unresponsive(2) + unresponsive(3), 0, "{:#?}", ended.said);
     }
 
     #[test]
     fn a_process_that_dies_in_making_a_communicator_ends_those_that_make_it() {
         let folder = tempfile::tempdir().unwrap();
-        let job = Job::with(4, Some(&faulty_mpi(folder.path())), &["--timeout-ms", "20000", "groups"]);
+        let job = MpiJob::with(4, Some(&faulty_mpi(folder.path())), &["--timeout-ms", "20000", "groups"]);
         let ended = job.end(Duration::from_secs(60));
-        let text = "for the ranks [0, 1] to set up their communicator: one of them is stopped or dead";
-        let told =
-            ended.said.iter().any(|line| line.starts_with("error: rank 0 waited") && line.contains(text));
+        let text = "for ranks [0, 1] to set up their communicator: one of them is stopped or dead";
+        let told = ended
+            .said
+            .iter()
+            .any(|line| line.starts_with("error: rank 0 timed out after") && line.contains(text));
         assert!(!ended.success && told, "{:#?}", ended.said);
     }
 
     /// Kills or stops a process after so many milliseconds.
-    fn strike(job: Job, signal: &str, process: usize, after: u64) -> Ended {
+    fn strike(job: MpiJob, signal: &str, process: usize, after: u64) -> Ended {
         let pids = job.pids();
         std::thread::sleep(Duration::from_millis(after));
         let struck = Command::new("kill").args([signal, &pids[process]]).status().unwrap();
@@ -260,8 +266,8 @@ mod processes {
                 let after = 50 + (random >> 33) % 800;
                 let endless = ["--timeout-ms", "2000", "endless"];
                 let job = match devices {
-                    "" => Job::start(&endless),
-                    n => Job::of(2, &[&["--devices", n], &endless[..]].concat()),
+                    "" => MpiJob::start(&endless),
+                    n => MpiJob::of(2, &[&["--devices", n], &endless[..]].concat()),
                 };
                 let ended = strike(job, signal, process, after);
                 let case = format!("{signal} of process {process} after {after} ms: {:#?}", ended.said);
@@ -269,8 +275,8 @@ mod processes {
                 assert!(ended.took < Duration::from_secs(15), "{:?}: {case}", ended.took);
                 // The rank that speaks, the collective's number, its value and line, and who is missing.
                 let names = |line: &&String| {
-                    let missing = |r: char| line.contains(&format!("rank {r}, which does not answer"));
-                    let text = [" waited ", " #", " of `v", "` at line "];
+                    let missing = |r: char| line.contains(&format!("rank {r} (unresponsive)"));
+                    let text = ["; waiting for ", " #", " of `v", "` at line "];
                     line.starts_with("error [")
                         && text.iter().all(|part| line.contains(part))
                         && ranks.chars().any(missing)

@@ -5,9 +5,9 @@
 //! Every device of a world calls [`run`]; each checks what it receives. A transport leaves out what it cannot do by a list
 //! of [`Skip`]s with reasons.
 
+mod async_collectives;
 mod collectives;
 pub mod faults;
-mod flight;
 #[cfg(feature = "mpi")]
 mod processes;
 mod values;
@@ -27,7 +27,7 @@ pub struct Skip {
 
 /// How the suite is run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Settings {
+pub struct SuiteSettings {
     /// Floats fold from left to right, so that results have the bits of the reference; otherwise they may differ by
     /// rounding.
     pub exact: bool,
@@ -42,7 +42,7 @@ pub type Outcome = (String, Result<(), String>);
 
 /// Runs all cases on this device. All devices of the world must call it with the same settings. It ends early where a
 /// collective fails, since the others cannot be met again then.
-pub fn run(transport: &mut dyn Transport, settings: Settings) -> Vec<Outcome> {
+pub fn run(transport: &mut dyn Transport, settings: SuiteSettings) -> Vec<Outcome> {
     let mut device = Device { transport, settings, sequence: 0, outcomes: Vec::new(), broken: false };
     device.all();
     device.outcomes
@@ -53,7 +53,7 @@ pub const NO_SKIPS: &[Skip] = &[];
 
 struct Device<'t> {
     transport: &'t mut dyn Transport,
-    settings: Settings,
+    settings: SuiteSettings,
     sequence: u64,
     outcomes: Vec<Outcome>,
     broken: bool,
@@ -91,7 +91,7 @@ impl Device<'_> {
                 collectives::all(self, &group, name);
             }
         }
-        flight::all(self);
+        async_collectives::all(self);
     }
 
     /// Runs a case, unless it is left out or no case can be run any more.
@@ -113,7 +113,7 @@ impl Device<'_> {
     /// A tag and a number for a call, after a pause.
     fn next(&mut self) -> (Tag, usize) {
         self.sequence += 1;
-        let mut rng = values::Rng::of(&[self.transport.rank(), self.sequence as usize, 99]);
+        let mut rng = values::SuiteRng::of(&[self.transport.rank(), self.sequence as usize, 99]);
         // Half of the calls come at once, so that every order of arrival occurs.
         if !self.settings.pause.is_zero() && rng.below(2) == 0 {
             std::thread::sleep(self.settings.pause.mul_f64(rng.below(1000) as f64 / 1000.0));

@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// Appends the backward pass. Returns the gradient of `loss` for each of `params`, with the parameter's dims.
 pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
     let wanted: BTreeSet<Id> = params.iter().map(|p| p.id).collect();
-    let mut needs = vec![false; g.nodes.len()];
+    let mut needs = g.nodes.table(false);
     for id in g.ids() {
-        needs[id.0 as usize] = wanted.contains(&id) || g.node(id).inputs.iter().any(|i| needs[i.0 as usize]);
+        needs[id] = wanted.contains(&id) || g.node(id).inputs.iter().any(|i| needs[*i]);
     }
     let mut cotangents: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
     g.cursor = backward(g, loss, Class::Value);
@@ -30,12 +30,11 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
             found.insert(id, dy);
             continue;
         }
-        if !needs[id.0 as usize] {
+        if !needs[id] {
             continue;
         }
         let node = g.node(id).clone();
-        let need: Vec<bool> =
-            node.inputs.iter().map(|i| needs[i.0 as usize] && g.ty(*i).dtype.is_float()).collect();
+        let need: Vec<bool> = node.inputs.iter().map(|i| needs[*i] && g.ty(*i).dtype.is_float()).collect();
         if !need.contains(&true) || matches!(node.op.kind(), Kind::Input(_)) {
             continue;
         }
@@ -47,7 +46,7 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
             if let (Some(part), true) = (part, need) {
                 // Placed as the op's own values are, it is a cotangent of the operand.
                 if part.0 >= made {
-                    g.nodes[part.0 as usize].origin.name = cotangent_of(g, *input);
+                    g.nodes[part].origin.name = cotangent_of(g, *input);
                 }
                 cotangents.entry(*input).or_default().push(part);
             }

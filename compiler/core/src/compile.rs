@@ -1,4 +1,5 @@
-//! The way from a step graph to a Plan as one table of passes, with a verifier after each.
+//! The way from a step graph to a Plan as one pipeline of passes, with a verifier after each. A pass has the type of the
+//! stage that it takes and of the one that it gives, so that no wrong order compiles.
 
 use crate::layout::{Layout, assign, check_conflicts};
 use crate::normalize;
@@ -11,25 +12,42 @@ use crate::verify::{verify, verify_graph};
 use meshwright_diag::{Diagnostic, Outcome, has_errors};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Dim, Plan};
+use std::sync::LazyLock;
 
-/// A program on its way.
-#[derive(Clone, Debug)]
-pub enum Stage {
+/// A program on its way, as observers see it.
+#[derive(Clone, Copy, Debug)]
+pub enum Stage<'a> {
     /// The global graph.
-    Graph(StepGraph),
+    Graph(&'a StepGraph),
     /// Partitioned.
-    Spmd(Box<Spmd>),
+    Spmd(&'a Spmd),
     /// Scheduled.
-    Plan(Box<Plan>),
+    Plan(&'a Plan),
 }
 
-/// A pass: its name, what it does, and the function. It is given its own stage and returns it or the next.
-pub struct Pass {
-    /// Its name, as `--emit after:NAME` and `--time-passes` show it.
+/// A pass as `--emit after:NAME` and `--time-passes` show it.
+#[derive(Clone, Copy, Debug)]
+pub struct PassInfo {
+    /// Its name.
     pub name: &'static str,
     /// What it does, in a line.
     pub doc: &'static str,
-    run: fn(Stage, &Context, &mut Vec<Diagnostic>) -> Option<Stage>,
+}
+
+/// A pass from one stage to the same or the next one; `None` where it reports errors.
+struct Pass<A, B> {
+    info: PassInfo,
+    run: fn(A, &Context<'_>, &mut Vec<Diagnostic>) -> Option<B>,
+}
+
+impl<A, B> Pass<A, B> {
+    const fn new(
+        name: &'static str,
+        doc: &'static str,
+        run: fn(A, &Context<'_>, &mut Vec<Diagnostic>) -> Option<B>,
+    ) -> Self {
+        Pass { info: PassInfo { name, doc }, run }
+    }
 }
 
 struct Context<'a> {
@@ -51,52 +69,63 @@ impl Default for CompileOptions {
     }
 }
 
+/// A Plan of which every buffer ends somewhere: nothing may change it any more.
+struct Finished(Plan);
+
 /// Every pass in order.
-pub const PASSES: &[Pass] = &[
-    Pass {
-        name: "precision",
-        doc: "in a program of `bf16` every value gets its dtype",
-        run: |s, _, _| graph_pass(s, precision::assign),
-    },
-    Pass {
-        name: "expand",
-        doc: "composite ops become primitives where a dim they need whole is split",
-        run: expand,
-    },
-    Pass {
-        name: "constants",
-        doc: "what is known is computed",
-        run: |s, _, _| graph_pass(s, normalize::constants),
-    },
-    Pass { name: "cse", doc: "equal computations become one", run: cse },
-    Pass {
-        name: "adds",
-        doc: "chains of additions become one, dead code goes",
-        run: |s, _, _| graph_pass(s, normalize::merge_adds),
-    },
-    Pass { name: "partition", doc: "rules and roles give placements and collectives", run: partition_pass },
-    Pass { name: "lower", doc: "ops become primitive steps on buffers", run: lower },
-    Pass {
-        name: "bucket",
-        doc: "all-reduces of equal axes share a bucket",
-        run: |s, _, _| plan_pass(s, schedule::bucket),
-    },
-    Pass {
-        name: "fuse",
-        doc: "chains of element-wise steps become one",
-        run: |s, _, _| plan_pass(s, schedule::fuse),
-    },
-    Pass {
-        name: "overlap",
-        doc: "collectives start early and are waited for where their results are read",
-        run: |s, c, _| if c.options.overlap { plan_pass(s, schedule::overlap) } else { Some(s) },
-    },
-    Pass {
-        name: "lifetimes",
-        doc: "buffers end at their last use and hand on their storage",
-        run: |s, _, _| plan_pass(s, schedule::lifetimes),
-    },
-];
+struct Pipeline {
+    graph: [Pass<StepGraph, StepGraph>; 5],
+    partition: Pass<StepGraph, Spmd>,
+    lower: Pass<Spmd, Plan>,
+    plan: [Pass<Plan, Plan>; 3],
+    lifetimes: Pass<Plan, Finished>,
+}
+
+static PIPELINE: Pipeline = Pipeline {
+    graph: [
+        Pass::new("precision", "in a program of `bf16` every value gets its dtype", |g, _, _| {
+            Some(precision::assign(&g))
+        }),
+        Pass::new("expand", "composite ops become primitives where a dim they need whole is split", expand),
+        Pass::new("constants", "what is known is computed", |g, _, _| Some(normalize::constants(&g))),
+        Pass::new("cse", "equal computations become one", |g, c, _| {
+            let merged = normalize::common_subexpressions(&g, c.layout.has_paths());
+            Some(normalize::dead_code(&merged))
+        }),
+        Pass::new("adds", "chains of additions become one, dead code goes", |g, _, _| {
+            Some(normalize::merge_adds(&g))
+        }),
+    ],
+    partition: Pass::new("partition", "rules and roles give placements and collectives", |g, c, found| {
+        let (spmd, more) = partition(&g, c.layout);
+        found.extend(more);
+        spmd
+    }),
+    lower: Pass::new("lower", "ops become primitive steps on buffers", |s, c, _| {
+        Some(schedule::lower(&s, c.line_of))
+    }),
+    plan: [
+        Pass::new("bucket", "all-reduces of equal axes share a bucket", |p, _, _| Some(schedule::bucket(p))),
+        Pass::new("fuse", "chains of element-wise steps become one", |p, _, _| Some(schedule::fuse(p))),
+        Pass::new(
+            "overlap",
+            "collectives start early and are waited for where their results are read",
+            |p, c, _| Some(if c.options.overlap { schedule::overlap(p) } else { p }),
+        ),
+    ],
+    lifetimes: Pass::new(
+        "lifetimes",
+        "buffers end at their last use and hand on their storage",
+        |p, _, _| Some(Finished(schedule::lifetimes(p))),
+    ),
+};
+
+/// Every pass in order.
+pub static PASSES: LazyLock<Vec<PassInfo>> = LazyLock::new(|| {
+    let p = &PIPELINE;
+    let graph = p.graph.iter().map(|p| p.info).chain([p.partition.info, p.lower.info]);
+    graph.chain(p.plan.iter().map(|p| p.info)).chain([p.lifetimes.info]).collect()
+});
 
 /// A compiled step.
 #[derive(Clone, Debug)]
@@ -107,12 +136,15 @@ pub struct Compiled {
     pub plan: Plan,
 }
 
-/// Compiles a step for a layout. `observe` is called after each pass with its position in [`PASSES`] and its result.
+/// Called after each pass with its position in [`PASSES`] and its result.
+pub type Observer<'a> = dyn FnMut(usize, Stage<'_>) + 'a;
+
+/// Compiles a step for a layout.
 pub fn compile(
     step: &StepGraph,
     layout: &Layout,
     line_of: &LineOf,
-    observe: &mut dyn FnMut(usize, &Stage),
+    observe: &mut Observer<'_>,
 ) -> Outcome<Compiled> {
     compile_with(step, layout, line_of, CompileOptions::default(), observe)
 }
@@ -123,42 +155,99 @@ pub fn compile_with(
     layout: &Layout,
     line_of: &LineOf,
     options: CompileOptions,
-    observe: &mut dyn FnMut(usize, &Stage),
+    observe: &mut Observer<'_>,
 ) -> Outcome<Compiled> {
     let start = normalize::dead_code(step);
-    let mut out = check_conflicts(layout, &start.graph, &|_| true);
-    if has_errors(&out) {
-        return (None, out);
+    let found = check_conflicts(layout, &start.graph, &|_| true);
+    if has_errors(&found) {
+        return (None, found);
     }
-    let context = Context { layout, line_of, options };
-    let mut stage = Stage::Graph(start);
-    let mut spmd = None;
-    for (i, pass) in PASSES.iter().enumerate() {
-        stage = match (pass.run)(stage, &context, &mut out) {
-            Some(s) => s,
-            None => return (None, out),
-        };
-        let found = match &stage {
-            Stage::Graph(g) => verify_graph(g),
-            Stage::Spmd(s) => verify(s),
-            Stage::Plan(p) if pass.name == "lifetimes" => schedule::verify_plan(p),
-            Stage::Plan(p) => schedule::verify_plan(&schedule::lifetimes((**p).clone())),
-        };
-        assert!(found.is_empty(), "internal error: after `{}`:\n  {}", pass.name, found.join("\n  "));
-        if let Stage::Spmd(s) = &stage {
-            spmd = Some((**s).clone());
-        }
-        observe(i, &stage);
+    let mut run = Run { context: Context { layout, line_of, options }, found, observe, done: 0 };
+    (run.pipeline(start), run.found)
+}
+
+/// A compilation.
+struct Run<'a, 'o> {
+    context: Context<'a>,
+    found: Vec<Diagnostic>,
+    observe: &'a mut Observer<'o>,
+    /// Passes that have run.
+    done: usize,
+}
+
+impl Run<'_, '_> {
+    fn pipeline(&mut self, start: StepGraph) -> Option<Compiled> {
+        let p = &PIPELINE;
+        let graph = p.graph.iter().try_fold(start, |g, pass| self.pass(pass, g))?;
+        let spmd = self.pass(&p.partition, graph)?;
+        let plan = self.pass(&p.lower, spmd.clone())?;
+        let plan = p.plan.iter().try_fold(plan, |plan, pass| self.pass(pass, plan))?;
+        let Finished(plan) = self.pass(&p.lifetimes, plan)?;
+        Some(Compiled { spmd, plan })
     }
-    match (spmd, stage) {
-        (Some(spmd), Stage::Plan(plan)) => (Some(Compiled { spmd, plan: *plan }), out),
-        _ => (None, out),
+
+    fn pass<A, B: Verified>(&mut self, pass: &Pass<A, B>, from: A) -> Option<B> {
+        let to = (pass.run)(from, &self.context, &mut self.found)?;
+        let faults = to.faults();
+        assert!(faults.is_empty(), "internal error: after `{}`:\n  {}", pass.info.name, faults.join("\n  "));
+        (self.observe)(self.done, to.stage());
+        self.done += 1;
+        Some(to)
     }
 }
 
-impl Stage {
+/// What a pass gives.
+trait Verified {
+    /// What is wrong with it.
+    fn faults(&self) -> Vec<String>;
+
+    /// As observers see it.
+    fn stage(&self) -> Stage<'_>;
+}
+
+impl Verified for StepGraph {
+    fn faults(&self) -> Vec<String> {
+        verify_graph(self)
+    }
+
+    fn stage(&self) -> Stage<'_> {
+        Stage::Graph(self)
+    }
+}
+
+impl Verified for Spmd {
+    fn faults(&self) -> Vec<String> {
+        verify(self)
+    }
+
+    fn stage(&self) -> Stage<'_> {
+        Stage::Spmd(self)
+    }
+}
+
+impl Verified for Plan {
+    fn faults(&self) -> Vec<String> {
+        schedule::verify_plan(&schedule::lifetimes(self.clone()))
+    }
+
+    fn stage(&self) -> Stage<'_> {
+        Stage::Plan(self)
+    }
+}
+
+impl Verified for Finished {
+    fn faults(&self) -> Vec<String> {
+        schedule::verify_plan(&self.0)
+    }
+
+    fn stage(&self) -> Stage<'_> {
+        Stage::Plan(&self.0)
+    }
+}
+
+impl Stage<'_> {
     /// The stage as text.
-    pub fn print(&self) -> String {
+    pub fn print(self) -> String {
         match self {
             Stage::Graph(g) => print::graph(g),
             Stage::Spmd(s) => print::spmd(s),
@@ -167,22 +256,7 @@ impl Stage {
     }
 }
 
-fn graph_pass(stage: Stage, f: fn(&StepGraph) -> StepGraph) -> Option<Stage> {
-    match stage {
-        Stage::Graph(g) => Some(Stage::Graph(f(&g))),
-        other => Some(other),
-    }
-}
-
-fn plan_pass(stage: Stage, f: fn(Plan) -> Plan) -> Option<Stage> {
-    match stage {
-        Stage::Plan(p) => Some(Stage::Plan(Box::new(f(*p)))),
-        other => Some(other),
-    }
-}
-
-fn expand(stage: Stage, c: &Context, _: &mut Vec<Diagnostic>) -> Option<Stage> {
-    let Stage::Graph(step) = stage else { return Some(stage) };
+fn expand(step: StepGraph, c: &Context<'_>, _: &mut Vec<Diagnostic>) -> Option<StepGraph> {
     let layout = c.layout.effective();
     let split = |g: &Graph, id: Id, dims: &[Dim]| {
         let n = g.node(id);
@@ -190,23 +264,5 @@ fn expand(stage: Stage, c: &Context, _: &mut Vec<Diagnostic>) -> Option<Stage> {
         let got = assign(&layout, n.origin.class, &n.origin.path, &all);
         dims.iter().any(|d| got.splits.contains_key(d))
     };
-    Some(Stage::Graph(normalize::expand(&step, &split)))
-}
-
-fn cse(stage: Stage, c: &Context, _: &mut Vec<Diagnostic>) -> Option<Stage> {
-    let Stage::Graph(step) = stage else { return Some(stage) };
-    let merged = normalize::common_subexpressions(&step, c.layout.has_paths());
-    Some(Stage::Graph(normalize::dead_code(&merged)))
-}
-
-fn partition_pass(stage: Stage, c: &Context, out: &mut Vec<Diagnostic>) -> Option<Stage> {
-    let Stage::Graph(step) = stage else { return Some(stage) };
-    let (spmd, found) = partition(&step, c.layout);
-    out.extend(found);
-    spmd.map(|s| Stage::Spmd(Box::new(s)))
-}
-
-fn lower(stage: Stage, c: &Context, _: &mut Vec<Diagnostic>) -> Option<Stage> {
-    let Stage::Spmd(spmd) = stage else { return Some(stage) };
-    Some(Stage::Plan(Box::new(schedule::lower(&spmd, c.line_of))))
+    Some(normalize::expand(&step, &split))
 }

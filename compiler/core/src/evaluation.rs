@@ -4,8 +4,8 @@
 use crate::program::{LossDecl, Program};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Outcome, codes};
-use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Kind, Role};
-use meshwright_plan::{Dim, Monoid};
+use meshwright_ops::{Computes, F64Tensor, Fold, Graph, Id, InputOpKind, Kind, Role, Source};
+use meshwright_plan::{Dim, IdVec, Monoid};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How an accumulator combines batches.
@@ -66,18 +66,16 @@ pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
 fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> Outcome<Evaluation> {
     let g = &program.graph;
     let example: Option<Dim> = program.inputs.first().and_then(|i| i.0.dims.first().copied());
-    let mut on_input = vec![false; g.nodes.len()];
-    let mut on_leaf = vec![false; g.nodes.len()];
+    let mut on_input = g.nodes.table(false);
+    let mut on_leaf = g.nodes.table(false);
     for id in g.ids() {
         let n = g.node(id);
         let leaf = n.op.kind();
-        let i = id.0 as usize;
-        let random = n.op.name() == "random";
-        on_input[i] = matches!(leaf, Kind::Input(InputOpKind::Input { .. }))
+        let random = leaf == Kind::Rematerializable(Source::Random);
+        on_input[id] = matches!(leaf, Kind::Input(InputOpKind::Input { .. }))
             || (random && example.is_some_and(|d| n.ty.has(d)))
-            || n.inputs.iter().any(|x| on_input[x.0 as usize]);
-        on_leaf[i] =
-            random || matches!(leaf, Kind::Input(_)) || n.inputs.iter().any(|x| on_leaf[x.0 as usize]);
+            || n.inputs.iter().any(|x| on_input[*x]);
+        on_leaf[id] = random || matches!(leaf, Kind::Input(_)) || n.inputs.iter().any(|x| on_leaf[*x]);
     }
     let mut e = Evaluation {
         step: StepGraph {
@@ -98,11 +96,10 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
         let mut todo = vec![decl.id];
         let mut good = true;
         while let Some(id) = todo.pop() {
-            let i = id.0 as usize;
-            if !on_leaf[i] || e.cuts.contains(&id) {
+            if !on_leaf[id] || e.cuts.contains(&id) {
                 continue;
             }
-            let how = if on_input[i] { how(g, id, example) } else { Some(Accumulate::Same) };
+            let how = if on_input[id] { how(g, id, example) } else { Some(Accumulate::Same) };
             match how {
                 Some(how) if how == Accumulate::Same || !mixes(g, id, example, &on_input) => e.cut(id, how),
                 Some(_) => {
@@ -135,12 +132,12 @@ fn not_accumulated(g: &Graph, decl: &LossDecl, example: Option<Dim>) -> Diagnost
 
 /// Whether anything below a value that folds the example dim already mixes examples: a batch then tells nothing of the
 /// whole.
-fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &[bool]) -> bool {
+fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -> bool {
     let Some(example) = example else { return false };
-    let mut seen = vec![false; g.nodes.len()];
+    let mut seen = g.nodes.table(false);
     let mut todo = g.node(cut).inputs.clone();
     while let Some(id) = todo.pop() {
-        if std::mem::replace(&mut seen[id.0 as usize], true) || !on_input[id.0 as usize] {
+        if std::mem::replace(&mut seen[id], true) || !on_input[id] {
             continue;
         }
         let n = g.node(id);
@@ -158,12 +155,17 @@ fn how(g: &Graph, id: Id, example: Option<Dim>) -> Option<Accumulate> {
     let n = g.node(id);
     let example = example?;
     let roles = n.op.roles(&g.input_types(id), &n.ty);
-    match (roles.get(example)?.role, n.op.name()) {
-        (Role::Reduction(Monoid::Sum), "mean") => Some(Accumulate::Mean),
-        // Other ops that add along the dim do not add all of it: `x[batch = 0]` picks from each batch.
-        (Role::Reduction(Monoid::Sum), "sum" | "contract") => Some(Accumulate::Sum),
-        (Role::Reduction(Monoid::Max), "max") => Some(Accumulate::Max),
-        (Role::Reduction(Monoid::Min), "min") => Some(Accumulate::Min),
+    if !matches!(roles.get(example)?.role, Role::Reduction(_)) {
+        return None;
+    }
+    // Other ops that add along the dim do not add all of it: `x[batch = 0]` picks from each batch.
+    match n.op.kind() {
+        Kind::Compute(Computes::Reduction(Fold::Mean)) => Some(Accumulate::Mean),
+        Kind::Compute(Computes::Reduction(Fold::By(Monoid::Sum)) | Computes::Contraction) => {
+            Some(Accumulate::Sum)
+        }
+        Kind::Compute(Computes::Reduction(Fold::By(Monoid::Max))) => Some(Accumulate::Max),
+        Kind::Compute(Computes::Reduction(Fold::By(Monoid::Min))) => Some(Accumulate::Min),
         _ => None,
     }
 }

@@ -4,28 +4,28 @@
 //! Each pass takes a step graph and returns an equal one. Values keep the origin of what they replace.
 
 use crate::step_graph::StepGraph;
-use meshwright_ops::{Add, Const, Contract, ExpandWhen, F64Tensor, Graph, Id, Kind, Node};
-use meshwright_plan::{DType, Dim};
-use std::collections::BTreeMap;
+use meshwright_ops::{Add, Class, Computes, Const, Contract, ExpandWhen, Graph, Id, Kind, Node, Op};
+use meshwright_plan::{DType, Dim, IdVec};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Rebuilds a graph value by value: `make` is given the new graph, the old node with operands renumbered, and its old id.
 pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, Id) -> Id) -> StepGraph {
     let mut g = Graph::new(step.graph.dims.clone());
-    let mut new: Vec<Id> = Vec::with_capacity(step.graph.nodes.len());
+    let mut new: IdVec<Id, Id> = IdVec::new();
     for id in step.graph.ids() {
         let mut node = step.graph.node(id).clone();
         for i in &mut node.inputs {
-            *i = new[i.0 as usize];
+            *i = new[*i];
         }
         g.cursor = node.origin.clone();
         new.push(make(&mut g, node, id));
     }
     let mut out = StepGraph { graph: g, ..step.clone() };
     for goal in &mut out.outputs {
-        goal.id = new[goal.id.0 as usize];
+        goal.id = new[goal.id];
         if let crate::step_graph::OutputKind::Next(leaf) = &mut goal.kind {
-            *leaf = new[leaf.0 as usize];
+            *leaf = new[*leaf];
         }
     }
     out
@@ -33,22 +33,22 @@ pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, I
 
 /// Drops what no goal needs. Parameters and moments that are updated are needed.
 pub fn dead_code(step: &StepGraph) -> StepGraph {
-    let mut live = vec![false; step.graph.nodes.len()];
+    let mut live = step.graph.nodes.table(false);
     for goal in &step.outputs {
-        live[goal.id.0 as usize] = true;
+        live[goal.id] = true;
         if let crate::step_graph::OutputKind::Next(leaf) = goal.kind {
-            live[leaf.0 as usize] = true;
+            live[leaf] = true;
         }
     }
-    for id in step.graph.ids().collect::<Vec<_>>().into_iter().rev() {
-        if live[id.0 as usize] {
+    for id in step.graph.ids().rev() {
+        if live[id] {
             for i in &step.graph.node(id).inputs {
-                live[i.0 as usize] = true;
+                live[*i] = true;
             }
         }
     }
     // Dead values map to a place that nothing reads.
-    rebuild(step, |g, node, id| if live[id.0 as usize] { g.push(node) } else { Id(0) })
+    rebuild(step, |g, node, id| if live[id] { g.push(node) } else { Id(0) })
 }
 
 /// Replaces composite ops: always those that are only short forms, the others where `split` says that a dim they need
@@ -64,7 +64,7 @@ pub fn expand(step: &StepGraph, split: &dyn Fn(&Graph, Id, &[Dim]) -> bool) -> S
         let stored = node.ty.dtype;
         let new = expanded.unwrap_or_else(|| g.push(node));
         if g.ty(new).dtype != stored {
-            g.nodes[new.0 as usize].ty.dtype = stored;
+            g.nodes[new].ty.dtype = stored;
         }
         new
     })
@@ -73,18 +73,16 @@ pub fn expand(step: &StepGraph, split: &dyn Fn(&Graph, Id, &[Dim]) -> bool) -> S
 /// Computes what is known: scalars of constants, factors of 1, several constant factors of one product.
 pub fn constants(step: &StepGraph) -> StepGraph {
     rebuild(step, |g, node, _| {
-        let known: Vec<Option<f64>> = node.inputs.iter().map(|i| constant(g, *i)).collect();
+        let known: Vec<Option<f64>> = node.inputs.iter().map(|i| g.constant_value(*i)).collect();
         let scalar = node.ty.dims.is_empty() && (node.ty.dtype.is_float() || node.ty.dtype.is_int());
         if scalar
             && !known.is_empty()
-            && known.iter().all(Option::is_some)
-            && node.op.expand_when() == ExpandWhen::Never
+            && let Some(x) = known.iter().copied().collect::<Option<Vec<f64>>>()
+            && let Some(value) = node.folded(&x)
         {
-            let x: Vec<F64Tensor> = known.iter().flatten().map(|v| F64Tensor::new([], vec![*v])).collect();
-            let value = node.op.oracle(&x.iter().collect::<Vec<_>>(), &node.ty).data[0];
             return g.op(Const::new(value, node.ty.dtype), &[]);
         }
-        if node.op.name() == "contract" && known.iter().any(Option::is_some) {
+        if node.op.kind() == Kind::Compute(Computes::Contraction) && known.iter().any(Option::is_some) {
             return product(g, node, &known);
         }
         g.push(node)
@@ -106,27 +104,21 @@ fn product(g: &mut Graph, node: Node, known: &[Option<f64>]) -> Id {
     g.push(Node { op: Arc::new(Contract { out: node.ty.dims.clone() }), inputs: rest, ..node })
 }
 
-fn constant(g: &Graph, id: Id) -> Option<f64> {
-    let n = g.node(id);
-    let is_const = n.op.name() == "const" && n.ty.dims.is_empty();
-    is_const.then(|| n.op.oracle(&[], &n.ty).data[0])
-}
-
-/// What tells computations apart: op and type in words, operands, dtype, phase, path.
-type Computation = (String, Vec<Id>, DType, u8, Arc<str>);
+/// What tells computations apart: op, operands, dtype, class, path.
+type Computation = (Arc<dyn Op>, Vec<Id>, DType, Class, Arc<str>);
 
 /// Merges equal computations. With `paths`, only those of one path: a layout that has rules for paths may place equal
 /// computations differently.
 pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
-    let mut seen: BTreeMap<Computation, Id> = BTreeMap::new();
+    // Only asked for what is in it, never for its order.
+    let mut seen: HashMap<Computation, Id> = HashMap::new();
     rebuild(step, |g, node, _| {
-        // A gradient is where rules for gradients speak. Leaves that are equal are one: their text names what they are.
+        // A gradient is where rules for gradients apply. Program inputs that are equal are one.
         if matches!(node.op.kind(), Kind::Gradient) {
             return g.push(node);
         }
         let path = if paths && !node.ty.dims.is_empty() { node.origin.path.clone() } else { "".into() };
-        let key =
-            (format!("{:?}", node.op), node.inputs.clone(), node.ty.dtype, node.origin.class as u8, path);
+        let key = (node.op.clone(), node.inputs.clone(), node.ty.dtype, node.origin.class, path);
         if let Some(id) = seen.get(&key) {
             return *id;
         }
@@ -139,14 +131,14 @@ pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
 /// Merges an add that is used once into the add of the same class that uses it, so that unfinished sums meet in one
 /// place: `x + (attn + ffn)` needs one all-reduce.
 pub fn merge_adds(step: &StepGraph) -> StepGraph {
-    let mut uses = vec![0usize; step.graph.nodes.len()];
+    let mut uses = step.graph.nodes.table(0usize);
     for id in step.graph.ids() {
         for i in &step.graph.node(id).inputs {
-            uses[i.0 as usize] += 1;
+            uses[*i] += 1;
         }
     }
     for goal in &step.outputs {
-        uses[goal.id.0 as usize] += 2;
+        uses[goal.id] += 2;
     }
     // New ids of adds that have one use, with their new operands.
     let mut single: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
@@ -164,7 +156,7 @@ pub fn merge_adds(step: &StepGraph) -> StepGraph {
             }
         }
         let new = g.push(Node { op: Arc::new(Add), inputs: inputs.clone(), ..node });
-        if uses[id.0 as usize] == 1 {
+        if uses[id] == 1 {
             single.insert(new, inputs);
         }
         new

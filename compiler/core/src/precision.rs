@@ -12,7 +12,7 @@
 use crate::normalize::rebuild;
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Graph, Id, InputOpKind, Kind, Origin, Precision};
-use meshwright_plan::{DType, Phase};
+use meshwright_plan::{DType, IdVec, Phase};
 
 /// Gives every value its dtype. A step whose arithmetic is not `bf16` stays as it is.
 pub fn assign(step: &StepGraph) -> StepGraph {
@@ -21,7 +21,7 @@ pub fn assign(step: &StepGraph) -> StepGraph {
     }
     let choices = choices(step);
     let mut out = rebuild(step, |g, mut node, id| {
-        let choice = choices[id.0 as usize];
+        let choice = choices[id];
         if let Some(to) = choice.reads {
             let product = precision(&step.graph, id) == Precision::Products;
             for x in &mut node.inputs {
@@ -54,7 +54,7 @@ fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
     }
     let anywhere = matches!(
         node.op.kind(),
-        Kind::Rematerializable | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber)
+        Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber)
     );
     let origin = if to == DType::BF16 && !anywhere { &node.origin } else { reader };
     let name = format!("{to}({})", g.path(x)).into();
@@ -95,10 +95,10 @@ fn precision(g: &Graph, id: Id) -> Precision {
     node.op.precision(&g.input_types(id), &node.ty)
 }
 
-fn choices(step: &StepGraph) -> Vec<Choice> {
+fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
     let g = &step.graph;
-    let mut natures: Vec<PrecisionClass> = Vec::with_capacity(g.nodes.len());
-    let mut choices: Vec<Choice> = Vec::with_capacity(g.nodes.len());
+    let mut natures: IdVec<Id, PrecisionClass> = IdVec::new();
+    let mut choices: IdVec<Id, Choice> = IdVec::new();
     for id in g.ids() {
         let (nature, reads) = forward(g, id, &natures);
         natures.push(nature);
@@ -109,7 +109,7 @@ fn choices(step: &StepGraph) -> Vec<Choice> {
         // What moves elements moves those of one dtype.
         let moves = precision(g, id) == Precision::AsOperands && g.ty(id).dtype == DType::F32;
         if moves && !g.node(id).inputs.is_empty() && !g.is_elementwise(id) {
-            let choice = &mut choices[id.0 as usize];
+            let choice = &mut choices[id];
             choice.reads = Some(if choice.narrow { DType::BF16 } else { DType::F32 });
         }
     }
@@ -117,9 +117,9 @@ fn choices(step: &StepGraph) -> Vec<Choice> {
 }
 
 /// The nature of a value, of whose operands it is known; and in which dtype its op insists on reading.
-fn forward(g: &Graph, id: Id, natures: &[PrecisionClass]) -> (PrecisionClass, Option<DType>) {
+fn forward(g: &Graph, id: Id, natures: &IdVec<Id, PrecisionClass>) -> (PrecisionClass, Option<DType>) {
     let node = g.node(id);
-    let of = |x: &Id| natures[x.0 as usize];
+    let of = |x: &Id| natures[*x];
     // Operands that count: of the result's dims, so that a mean along a dim does not make all of it wide.
     let all = |x: &Id| node.ty.dims.iter().all(|d| g.ty(*x).has(*d));
     let elementwise = g.is_elementwise(id);
@@ -129,7 +129,7 @@ fn forward(g: &Graph, id: Id, natures: &[PrecisionClass]) -> (PrecisionClass, Op
         (Kind::Input(InputOpKind::State { .. } | InputOpKind::OptimizerState { .. }), _) => {
             (PrecisionClass::Wide, None)
         }
-        (Kind::Input(_) | Kind::Rematerializable, _) => (PrecisionClass::Neutral, None),
+        (Kind::Input(_) | Kind::Rematerializable(_), _) => (PrecisionClass::Neutral, None),
         (_, Precision::Full) => (PrecisionClass::Wide, Some(DType::F32)),
         (_, Precision::Sums) => (PrecisionClass::Wide, None),
         (_, Precision::Products) => {
@@ -151,37 +151,37 @@ fn forward(g: &Graph, id: Id, natures: &[PrecisionClass]) -> (PrecisionClass, Op
 
 /// A value that all who read it take in full is stored in full: the gradient of a parameter, the scores of a softmax, the
 /// terms of a loss. A sum takes what it reads in full in the forward part alone: cotangents stay `bf16`.
-fn widen(step: &StepGraph, choices: &mut [Choice]) {
+fn widen(step: &StepGraph, choices: &mut IdVec<Id, Choice>) {
     let g = &step.graph;
-    let mut readers: Vec<Vec<Id>> = vec![Vec::new(); g.nodes.len()];
+    let mut readers: IdVec<Id, Vec<Id>> = g.nodes.table(Vec::new());
     for id in g.ids() {
         for x in &g.node(id).inputs {
-            readers[x.0 as usize].push(id);
+            readers[*x].push(id);
         }
     }
-    let mut given = vec![false; g.nodes.len()];
+    let mut given = g.nodes.table(false);
     for goal in &step.outputs {
-        given[goal.id.0 as usize] = true;
+        given[goal.id] = true;
         if let OutputKind::Next(leaf) = goal.kind {
-            given[leaf.0 as usize] = true;
+            given[leaf] = true;
         }
     }
     let back = |r: &Id| g.node(*r).origin.phase == Phase::Backward;
-    for id in g.ids().collect::<Vec<_>>().into_iter().rev() {
-        if !choices[id.0 as usize].narrow {
+    for id in g.ids().rev() {
+        if !choices[id].narrow {
             continue;
         }
         // Whether a reader takes it in full; `None` where its dtype does not matter to that reader.
-        let takes = |r: &Id| match (choices[r.0 as usize].reads, g.ty(*r).dtype) {
+        let takes = |r: &Id| match (choices[*r].reads, g.ty(*r).dtype) {
             (Some(dtype), _) => Some(dtype == DType::F32),
             _ if back(r) && precision(g, *r) == Precision::Sums => None,
-            (None, DType::F32) => Some(!choices[r.0 as usize].narrow),
+            (None, DType::F32) => Some(!choices[*r].narrow),
             (None, _) => None,
         };
-        let said: Vec<bool> = readers[id.0 as usize].iter().filter_map(takes).collect();
-        let full = said.iter().all(|f| *f) && (given[id.0 as usize] || !said.is_empty());
+        let said: Vec<bool> = readers[id].iter().filter_map(takes).collect();
+        let full = said.iter().all(|f| *f) && (given[id] || !said.is_empty());
         if full {
-            choices[id.0 as usize].narrow = false;
+            choices[id].narrow = false;
         }
     }
 }

@@ -47,7 +47,7 @@ fn attribute(g: &Graph, n: &Node) -> String {
             Init::Uniform { low, high } => format!(" = uniform({low}, {high})"),
         },
         Kind::Rename { from, to } => format!(" {} -> {}", g.dims.name(from), g.dims.name(to)),
-        Kind::Rematerializable => {
+        Kind::Rematerializable(_) => {
             let mut e = Expr::default();
             let made = n.op.scalar(&mut e, &[], &[], &n.ty).and_then(|r| e.nodes.get(r as usize));
             match made.map(|n| n.scalar) {

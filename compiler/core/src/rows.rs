@@ -42,7 +42,7 @@ impl Rows {
                 Kind::Input(_) => {
                     rows.shown.insert(id, n.origin.name.clone());
                 }
-                Kind::Rematerializable => {}
+                Kind::Rematerializable(_) => {}
                 _ => match n.origin.phase {
                     Phase::Forward if !parts.contains(&id) => {
                         if let Some(earlier) = rows.bearer.insert(key, id) {

@@ -72,10 +72,10 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         if goal.kind == OutputKind::Scalar && !p.splits.is_empty() {
             v.push(format!("`{}` is not whole", goal.name));
         }
-        if let OutputKind::Next(of) = goal.kind {
-            if leaves.get(&of).into_iter().flatten().any(|held| *held != p) {
-                v.push(format!("the next value of `{}` is not placed as it is", goal.name));
-            }
+        if let OutputKind::Next(of) = goal.kind
+            && leaves.get(&of).into_iter().flatten().any(|held| *held != p)
+        {
+            v.push(format!("the next value of `{}` is not placed as it is", goal.name));
         }
     }
     v
@@ -206,7 +206,7 @@ fn op(
     let mut want =
         Placement::split(loops.iter().filter(|(d, _)| node.ty.has(**d)).map(|(d, a)| (*d, a.clone())));
     want.partial = partial;
-    if matches!(node.op.kind(), Kind::Rematerializable) {
+    if matches!(node.op.kind(), Kind::Rematerializable(_)) {
         // What can be made anywhere can be made of any range.
         want.windows = version.placement.windows.clone();
     }
@@ -245,9 +245,9 @@ mod tests {
         type Break = fn(&mut StepGraph);
         assert_eq!(verify_graph(&step()), Vec::<String>::new());
         let broken: [(Break, &str); 4] = [
-            (|s| s.graph.nodes[1].inputs[0] = Id(1), "before it is defined"),
-            (|s| s.graph.nodes[1].ty.dtype = DType::F64, "gives"),
-            (|s| s.graph.nodes[0].ty.dtype = DType::Bool, "refuses its operands"),
+            (|s| s.graph.nodes[Id(1)].inputs[0] = Id(1), "before it is defined"),
+            (|s| s.graph.nodes[Id(1)].ty.dtype = DType::F64, "gives"),
+            (|s| s.graph.nodes[Id(0)].ty.dtype = DType::Bool, "refuses its operands"),
             (|s| s.outputs[0].id = Id(2), "is no value"),
         ];
         for (break_it, text) in broken {

@@ -1,7 +1,7 @@
 //! Short forms for building graphs out of ops: what gradients, expansions and optimizers are written in.
 
 use crate::{
-    Add, BINARY, Binary, Cast, Const, Contract, Expand, Graph, Id, Index, Provenance, Reduce, Unary, UnaryDef,
+    Add, BINARY, Binary, Cast, Const, Contract, Expand, Graph, Id, Index, Reduce, Select, Unary, UnaryDef,
 };
 use meshwright_plan::{DType, Dim, Monoid};
 
@@ -58,7 +58,7 @@ impl Graph {
 
     /// `where c { a } else { b }`.
     pub fn choose(&mut self, c: Id, a: Id, b: Id) -> Id {
-        self.op(Provenance, &[c, a, b])
+        self.op(Select, &[c, a, b])
     }
 
     /// A value in another dtype.

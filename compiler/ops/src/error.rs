@@ -1,5 +1,6 @@
 //! What an op says when it cannot take its operands. The resolver adds the places.
 
+use crate::signature::Spot;
 use meshwright_diag::Code;
 
 /// A refusal: the code, the words, and which operand is at fault.
@@ -10,8 +11,8 @@ pub struct OpError {
     pub code: Code,
     /// One line, with the names of dims in it.
     pub message: String,
-    /// The operand at fault, if one is.
-    pub operand: Option<usize>,
+    /// The part of the call at fault.
+    pub spot: Spot,
     /// What to do.
     pub help: Option<String>,
 }
@@ -19,12 +20,17 @@ pub struct OpError {
 impl OpError {
     /// An error of that code.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        OpError { code, message: message.into(), operand: None, help: None }
+        OpError { code, message: message.into(), spot: Spot::All, help: None }
     }
 
     /// Names the operand at fault.
-    pub fn operand(mut self, i: usize) -> Self {
-        self.operand = Some(i);
+    pub fn operand(self, i: usize) -> Self {
+        self.at(Spot::Operand(i))
+    }
+
+    /// Names the part of the call at fault.
+    pub fn at(mut self, spot: Spot) -> Self {
+        self.spot = spot;
         self
     }
 

@@ -1,6 +1,7 @@
 //! Families: what users may write, and which op it builds. The list of families is the registry.
 
-use crate::{Cast, Const, Graph, Id, OpError, Type, ops};
+use crate::signature::{Form, Signature};
+use crate::{Cast, Const, Graph, Id, OpError, ops};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub enum Value {
     Bool(bool),
 }
 
-/// What a named argument of a call is set to.
+/// What an option of a call is set to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Setting {
     /// `stride = 2`.
@@ -27,18 +28,7 @@ pub enum Setting {
     Word(&'static str),
 }
 
-/// A named argument that a family takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// Its name.
-    pub name: &'static str,
-    /// The words that it may be set to.
-    pub words: &'static [&'static str],
-    /// Whether it may be set to a number or a truth value, known at compile time.
-    pub values: bool,
-}
-
-/// A piece of the brackets of a call: `rows by kh`, `rows -> r2 by kh`, `a, b -> c`'s `b -> c`, or a dim alone.
+/// A piece of the brackets of a call: `rows by kh`, `rows -> r2 by kh`, `a, b -> c`'s `b -> c`, or dims alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The dims before the arrow, which stand in the operand.
@@ -49,54 +39,30 @@ pub struct Piece {
     pub by: Option<Dim>,
 }
 
-/// A call as the user wrote it, with its arguments evaluated.
+/// A call with its arguments evaluated: as it was written, until [`Family::call`] binds it.
 #[derive(Clone, Debug)]
-pub struct Call<'a> {
-    /// The name it was called by.
-    pub name: &'a str,
-    /// Its arguments.
-    pub args: &'a [Value],
-    /// Its dims, for `name[dims](…)`.
-    pub dims: &'a [Dim],
-    /// Its pieces for [`Form::Bracket`], in groups between `;`.
-    pub groups: &'a [Vec<Piece>],
-    /// Its named arguments, each once and among those that the family takes.
-    pub named: &'a [(&'static str, Setting)],
+pub struct Call {
+    /// The name of the family.
+    pub name: &'static str,
+    /// Its operands.
+    pub args: Vec<Value>,
+    /// The pieces of its brackets, in groups between `;`.
+    pub groups: Vec<Vec<Piece>>,
+    /// Its options, each once and among those that the family takes; once it is bound, also those that have defaults.
+    pub options: Vec<(&'static str, Setting)>,
     /// The program's arithmetic type.
     pub float: DType,
-}
-
-/// How a family is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// `name(x, y)`, with that number of arguments.
-    Function(usize),
-    /// `x + y` or `-x`, with that number of operands.
-    Operator(usize),
-    /// `name[dims](x, y)`, with that number of arguments.
-    OverDims(usize),
-    /// `name[pieces; pieces](x, y, option = …)`, with that number of arguments, or at least so many where `more` is set.
-    Bracket {
-        /// Number of arguments.
-        args: usize,
-        /// Whether there may be more.
-        more: bool,
-        /// What else it takes, by name.
-        options: &'static [Choice],
-    },
-    /// By other means: a rename, an index, or only inside of gradients.
-    Syntax,
 }
 
 /// One spelling with its op, its documentation and samples for the laws.
 pub struct Family {
     /// The name or symbol.
     pub name: &'static str,
-    /// How it is written.
-    pub form: Form,
+    /// What a call of it may hold.
+    pub signature: Signature,
     /// One paragraph for the reference.
     pub doc: &'static str,
-    /// Builds it. Arguments are checked for number before.
+    /// Builds it from a call that fits the signature.
     pub build: fn(&mut Graph, &Call) -> Result<Id, OpError>,
     /// What the laws are checked on.
     pub samples: fn() -> Vec<Sample>,
@@ -183,7 +149,7 @@ impl Sample {
         label: &'static str,
         name: &'static str,
         groups: &'static [&'static [PieceNames]],
-        named: &'static [(&'static str, Setting)],
+        options: &'static [(&'static str, Setting)],
         more: &'static [(&'static str, usize)],
         inputs: Vec<SampleInput>,
     ) -> Self {
@@ -193,19 +159,15 @@ impl Sample {
                     g.dims.add(*dim, *size);
                 }
             }
-            let args: Vec<Value> = x.iter().map(|i| Value::Tensor(*i)).collect();
             let find = |names: &[&str]| names.iter().filter_map(|d| g.dims.find(d)).collect::<Vec<_>>();
             let piece = |(dims, to, by): &PieceNames| Piece {
                 dims: find(dims),
                 to: find(to),
                 by: by.and_then(|b| g.dims.find(b)),
             };
-            let groups: Vec<Vec<Piece>> = groups.iter().map(|g| g.iter().map(piece).collect()).collect();
-            let call = Call { name, args: &args, dims: &[], groups: &groups, named, float: DType::F64 };
-            match families().find(|f| f.name == name && matches!(f.form, Form::Bracket { .. })) {
-                Some(f) => (f.build)(g, &call),
-                None => Err(OpError::new(codes::E0201, format!("no op `{name}`"))),
-            }
+            let groups = groups.iter().map(|g| g.iter().map(piece).collect()).collect();
+            let args = x.iter().map(|i| Value::Tensor(*i)).collect();
+            called(g, name, Call { groups, options: options.to_vec(), ..Call::of(args, DType::F64) })
         })
     }
 
@@ -217,15 +179,24 @@ impl Sample {
         inputs: Vec<SampleInput>,
     ) -> Self {
         Sample::new(label, inputs, move |g, x| {
-            let args: Vec<Value> = x.iter().map(|i| Value::Tensor(*i)).collect();
             let dims: Vec<Dim> = dims.iter().filter_map(|d| g.dims.find(d)).collect();
-            let call = Call { name, args: &args, dims: &dims, groups: &[], named: &[], float: DType::F64 };
-            match family(name, !dims.is_empty()) {
-                Some(f) => (f.build)(g, &call),
-                None => Err(OpError::new(codes::E0201, format!("no op `{name}`"))),
-            }
+            let args = x.iter().map(|i| Value::Tensor(*i)).collect();
+            called(g, name, Call::of(args, DType::F64).over(&dims))
         })
     }
+}
+
+/// What the family of that name makes of a call.
+fn called(g: &mut Graph, name: &str, call: Call) -> Result<Id, OpError> {
+    match family(name, !call.groups.is_empty()) {
+        Some(f) => f.call(g, call),
+        None => Err(OpError::new(codes::E0201, format!("no op `{name}`"))),
+    }
+}
+
+/// Of a family that is not called, but written by other means or made inside of gradients.
+pub(crate) fn no_spelling(_: &mut Graph, c: &Call) -> Result<Id, OpError> {
+    Err(OpError::new(codes::E0201, format!("`{}` has no spelling", c.name)))
 }
 
 /// Every family, in order.
@@ -233,38 +204,101 @@ pub fn families() -> impl Iterator<Item = &'static Family> {
     ops::FAMILIES.iter().flat_map(|f| f.iter())
 }
 
-/// The family of that name or symbol; of two with one name (`max(x, y)` and `max[d](x)`) the one over dims where
-/// `over_dims`.
-pub fn family(name: &str, over_dims: bool) -> Option<&'static Family> {
-    let over = |f: &Family| matches!(f.form, Form::OverDims(_) | Form::Bracket { .. });
-    families()
-        .find(|f| f.name == name && over(f) == over_dims)
-        .or_else(|| families().find(|f| f.name == name))
+/// The family of that name or symbol; of two with one name (`max(x, y)` and `max[d](x)`) the one with `brackets`, or
+/// without.
+pub fn family(name: &str, brackets: bool) -> Option<&'static Family> {
+    written(name, brackets).or_else(|| families().find(|f| f.name == name))
 }
 
-/// The numbers of arguments that a name takes, ascending: `leaky_relu(x)` and `leaky_relu(x, slope)` are two families of
-/// one name, which build by the arguments that there are.
-pub fn arities(name: &str, over_dims: bool) -> Vec<usize> {
-    let mut out: Vec<usize> = families()
-        .filter(|f| f.name == name)
-        .filter_map(|f| match f.form {
-            Form::Function(n) if !over_dims => Some(n),
-            Form::OverDims(n) if over_dims => Some(n),
-            _ => None,
-        })
-        .collect();
-    out.sort_unstable();
-    out
+/// The family that is written as a call of that name, with brackets or without.
+pub fn written(name: &str, brackets: bool) -> Option<&'static Family> {
+    families().find(|f| {
+        f.name == name && f.signature.form == Form::Named && f.signature.groups.is_empty() != brackets
+    })
 }
 
-impl Call<'_> {
-    /// The arguments as tensors of one dtype: numbers take the tensors' dtype, bools become numbers where `numeric`.
+impl Family {
+    /// The value that a call makes, once it is bound: checked against the signature, with defaults filled in.
+    ///
+    /// # Errors
+    /// Where the call does not fit, or the op refuses its operands.
+    pub fn call(&self, g: &mut Graph, mut call: Call) -> Result<Id, OpError> {
+        call.name = self.name;
+        if self.signature.form != Form::Syntax {
+            self.signature.bind(g, &mut call)?;
+        }
+        (self.build)(g, &call)
+    }
+
+    /// How it is written, with everything that it may hold.
+    pub fn text(&self) -> String {
+        self.signature.text(self.name, true)
+    }
+}
+
+impl Call {
+    /// A call of operands alone.
+    pub fn of(args: Vec<Value>, float: DType) -> Call {
+        Call { name: "", args, groups: Vec::new(), options: Vec::new(), float }
+    }
+
+    /// The same with dims in brackets, where there are any.
+    pub fn over(mut self, dims: &[Dim]) -> Call {
+        if !dims.is_empty() {
+            self.groups = vec![vec![Piece { dims: dims.to_vec(), to: Vec::new(), by: None }]];
+        }
+        self
+    }
+
+    /// The dims before the arrows of its first group.
+    pub fn dims(&self) -> Vec<Dim> {
+        self.groups.iter().take(1).flatten().flat_map(|p| &p.dims).copied().collect()
+    }
+
+    /// The one dim of a call that is bound to [`DIM`](crate::signature::DIM).
+    pub fn dim(&self) -> Dim {
+        self.dims()[0]
+    }
+
+    /// The first piece of its brackets.
+    pub fn piece(&self) -> &Piece {
+        &self.groups[0][0]
+    }
+
+    /// An option that is true or false.
+    pub fn flag(&self, name: &str) -> bool {
+        self.option(name) == Some(Setting::Bool(true))
+    }
+
+    /// An option that is a number; `None` where it is a word or not set.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        match self.option(name)? {
+            Setting::Number(v) => Some(v),
+            Setting::Bool(b) => Some(f64::from(u8::from(b))),
+            Setting::Word(_) => None,
+        }
+    }
+
+    /// What an option is set to.
+    pub fn option(&self, name: &str) -> Option<Setting> {
+        self.options.iter().find(|n| n.0 == name).map(|n| n.1)
+    }
+
+    /// The operands as tensors of one dtype: numbers take the tensors' dtype, truth values become numbers where `numeric`.
     ///
     /// # Errors
     /// Where two tensors have different dtypes.
     pub fn unified(&self, g: &mut Graph, numeric: bool) -> Result<Vec<Id>, OpError> {
+        self.unify(g, &self.args, numeric)
+    }
+
+    /// The same of some values.
+    ///
+    /// # Errors
+    /// As [`Call::unified`].
+    pub fn unify(&self, g: &mut Graph, args: &[Value], numeric: bool) -> Result<Vec<Id>, OpError> {
         let mut dtype: Option<DType> = None;
-        for v in self.args {
+        for v in args {
             let t = match v {
                 Value::Tensor(id) => g.ty(*id).dtype,
                 Value::Number(_) => continue,
@@ -284,12 +318,12 @@ impl Call<'_> {
                 }
             };
         }
-        let has_number = self.args.iter().any(|v| matches!(v, Value::Number(_)));
+        let has_number = args.iter().any(|v| matches!(v, Value::Number(_)));
         let mut dtype = dtype.unwrap_or(self.float);
         if dtype == DType::Bool && (numeric || has_number) {
             dtype = self.float;
         }
-        self.args.iter().map(|v| as_tensor(g, *v, dtype)).collect()
+        args.iter().map(|v| as_tensor(g, *v, dtype)).collect()
     }
 
     /// The argument as a tensor; a number becomes one of the program's arithmetic type.
@@ -298,99 +332,6 @@ impl Call<'_> {
             Value::Tensor(id) => id,
             Value::Number(v) => g.op(Const::new(v, self.float), &[]),
             Value::Bool(b) => g.op(Const::new(f64::from(u8::from(b)), DType::Bool), &[]),
-        }
-    }
-
-    /// Checks that an operand has every dim of the call, each named once and at least one.
-    ///
-    /// # Errors
-    /// Where one is missing or named twice.
-    pub fn check_dims(&self, g: &Graph, x: &Type) -> Result<(), OpError> {
-        for (i, d) in self.dims.iter().enumerate() {
-            let name = g.dims.name(*d);
-            if self.dims[..i].contains(d) {
-                return Err(OpError::new(codes::E0203, format!("`{}[…]` names `{name}` twice", self.name)));
-            }
-            if !x.has(*d) {
-                return Err(OpError::new(
-                    codes::E0203,
-                    format!(
-                        "`{}[{name}]` of a value that has no dim `{name}`: it has {}",
-                        self.name,
-                        g.dims.list(&x.dims)
-                    ),
-                )
-                .operand(0)
-                .help(format!("leave `{name}` out, or name one of {}", g.dims.list(&x.dims))));
-            }
-        }
-        if self.dims.is_empty() {
-            return Err(OpError::new(codes::E0203, format!("`{}[…]` needs a dim", self.name))
-                .help(format!("name one or more of {}", g.dims.list(&x.dims))));
-        }
-        Ok(())
-    }
-
-    /// The dim of brackets that hold one alone, `name[d]`, of an operand that has it; with the dim behind the arrow where
-    /// `arrow` is set, `name[d -> e]`, which the operand lacks.
-    ///
-    /// # Errors
-    /// Where the brackets hold something else, or the operand has other dims.
-    pub fn one_piece(&self, g: &Graph, x: &Type, arrow: bool) -> Result<(Dim, Option<Dim>), OpError> {
-        let form = if arrow { "one dim and what it becomes, `d -> k`" } else { "one dim" };
-        let wrong = || OpError::new(codes::E0203, format!("`{}[…]` takes {form}", self.name));
-        let [group] = self.groups else { return Err(wrong()) };
-        let [Piece { dims, to, by: None }] = group.as_slice() else { return Err(wrong()) };
-        let ([dim], to) = (dims.as_slice(), to.as_slice()) else { return Err(wrong()) };
-        let to = match (to, arrow) {
-            ([], false) => None,
-            ([to], true) => Some(*to),
-            _ => return Err(wrong()),
-        };
-        Call { dims: &[*dim], ..self.clone() }.check_dims(g, x)?;
-        if let Some(to) = to
-            && (to == *dim || x.has(to))
-        {
-            let (name, list) = (g.dims.name(to), g.dims.list(&x.dims));
-            let text =
-                format!("`{}[… -> {name}]` of a value that has the dim `{name}` already: {list}", self.name);
-            return Err(OpError::new(codes::E0203, text)
-                .operand(0)
-                .help("name another dim behind the arrow"));
-        }
-        Ok((*dim, to))
-    }
-
-    /// A named argument that is true or false; false where it is not given.
-    ///
-    /// # Errors
-    /// Where it is something else.
-    pub fn flag(&self, name: &str) -> Result<bool, OpError> {
-        match self.setting(name) {
-            None => Ok(false),
-            Some(Setting::Bool(b)) => Ok(b),
-            Some(_) => {
-                Err(OpError::new(codes::E0212, format!("`{name}` of `{}` is `true` or `false`", self.name)))
-            }
-        }
-    }
-
-    /// A named argument, if it was given.
-    pub fn setting(&self, name: &str) -> Option<Setting> {
-        self.named.iter().find(|n| n.0 == name).map(|n| n.1)
-    }
-
-    /// The one dim of the call.
-    ///
-    /// # Errors
-    /// Where there are none or several.
-    pub fn one_dim(&self, g: &Graph) -> Result<Dim, OpError> {
-        match self.dims {
-            [d] => Ok(*d),
-            dims => Err(OpError::new(
-                codes::E0203,
-                format!("`{}[…]` works along one dim, not {}", self.name, g.dims.list(dims)),
-            )),
         }
     }
 }

@@ -1,14 +1,24 @@
 //! The graph of one program: values in order of definition, each made by one op.
 
-use crate::{Op, OpError, Type};
+use crate::{Computes, Kind, Op, OpError, Source, Type};
 use meshwright_diag::Span;
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{DimNames, Expr, Phase};
+use meshwright_plan::{ArenaId, DimNames, Expr, IdVec, Phase};
 use std::sync::Arc;
 
 /// A value, by position in its [`Graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u32);
+
+impl ArenaId for Id {
+    fn at(position: usize) -> Self {
+        Id(position as u32)
+    }
+
+    fn position(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// What kind of thing a value is to the layout rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,13 +65,21 @@ pub struct Node {
     pub origin: Origin,
 }
 
+impl Node {
+    /// The number that a scalar is whose operands are the numbers `x`; `None` where its op does not say.
+    pub fn folded(&self, x: &[f64]) -> Option<f64> {
+        let product = self.op.kind() == Kind::Compute(Computes::Contraction);
+        if product { Some(x.iter().product()) } else { self.op.element(x, &self.ty) }
+    }
+}
+
 /// A program: values in order of definition.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     /// Names of the dims.
     pub dims: DimNames,
     /// The values.
-    pub nodes: Vec<Node>,
+    pub nodes: IdVec<Id, Node>,
     /// The origin given to values that are added.
     pub cursor: Origin,
 }
@@ -92,32 +110,37 @@ impl Graph {
     /// # Panics
     /// Where the op refuses its operands: a bug in the op that builds it.
     pub fn op(&mut self, op: impl Op + 'static, inputs: &[Id]) -> Id {
-        let name = format!("{op:?}");
-        match self.add_op(Arc::new(op), inputs) {
+        let op: Arc<dyn Op> = Arc::new(op);
+        match self.add_op(op.clone(), inputs) {
             Ok(id) => id,
-            Err(e) => panic!("internal error: `{name}` was built on operands that it refuses: {e}"),
+            Err(e) => panic!("internal error: `{op:?}` was built on operands that it refuses: {e}"),
         }
     }
 
     /// Adds a node as it is.
     pub fn push(&mut self, node: Node) -> Id {
-        self.nodes.push(node);
-        Id(self.nodes.len() as u32 - 1)
+        self.nodes.push(node)
     }
 
     /// A node.
     pub fn node(&self, id: Id) -> &Node {
-        &self.nodes[id.0 as usize]
+        &self.nodes[id]
     }
 
     /// Type of a value.
     pub fn ty(&self, id: Id) -> &Type {
-        &self.nodes[id.0 as usize].ty
+        &self.nodes[id].ty
     }
 
     /// All values in order of definition.
-    pub fn ids(&self) -> impl Iterator<Item = Id> + use<> {
-        (0..self.nodes.len() as u32).map(Id)
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = Id> + use<> {
+        self.nodes.ids()
+    }
+
+    /// The number that a value is, if it is a constant.
+    pub fn constant_value(&self, id: Id) -> Option<f64> {
+        let n = self.node(id);
+        if n.op.kind() == Kind::Rematerializable(Source::Constant) { n.op.element(&[], &n.ty) } else { None }
     }
 
     /// Types of the operands of a node.

@@ -2,8 +2,10 @@
 
 use crate::{Emit, F64Tensor, Graph, Id, OpError, Roles, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{Dim, DimNames, Expr, Init};
+use meshwright_plan::{Dim, DimNames, Expr, Init, Monoid};
+use std::any::Any;
 use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
 
 /// What the partitioner must know of an op beyond its roles.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,7 +13,7 @@ pub enum Kind {
     /// Something bound before the step.
     Input(InputOpKind),
     /// A function of the global index alone: it can be made anywhere, in any placement, at no cost.
-    Rematerializable,
+    Rematerializable(Source),
     /// The n-ary sum, in which unfinished sums meet.
     Add,
     /// A dim gets another name; nothing moves.
@@ -23,8 +25,43 @@ pub enum Kind {
     },
     /// The finished gradient of a parameter.
     Gradient,
+    /// A function of its operands.
+    Compute(Computes),
+}
+
+/// What an op computes of its operands, where a pass asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Computes {
+    /// One of two values, by the truth value that is the first operand.
+    Select,
+    /// The product of its operands, summed over the dims that the result lacks.
+    Contraction,
+    /// The fold of all elements along dims.
+    Reduction(Fold),
     /// Anything else.
-    Compute,
+    Other,
+}
+
+/// What a rematerializable value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A number, the same everywhere: [`Op::element`] of no operands.
+    Constant,
+    /// Whether the program trains: known as soon as it is known which program is built.
+    Training,
+    /// Drawn anew in each step.
+    Random,
+    /// A function of the positions along dims.
+    Position,
+}
+
+/// How all elements along dims become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fold {
+    /// By a monoid.
+    By(Monoid),
+    /// Their sum by their number.
+    Mean,
 }
 
 /// What is bound before the step.
@@ -60,6 +97,19 @@ pub enum InputOpKind {
     StepNumber,
 }
 
+impl InputOpKind {
+    /// Its name or path; with its kind it says which tensor is bound.
+    pub fn name(&self) -> &str {
+        match self {
+            InputOpKind::Input { name } => name,
+            InputOpKind::Param { path, .. }
+            | InputOpKind::OptimizerState { path, .. }
+            | InputOpKind::State { path, .. } => path,
+            InputOpKind::StepNumber => "step",
+        }
+    }
+}
+
 /// In which dtype an op reads and gives floats where the arithmetic of the program is `bf16`. What an op computes with is
 /// `f32` always: `bf16` is how values are stored and sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,10 +136,76 @@ pub enum ExpandWhen {
     Always,
 }
 
-/// An op: one result, any number of operands, attributes in the implementing type.
-///
-/// `Debug` must print all attributes and nothing else: two ops with equal text and operands are the same computation.
-pub trait Op: Debug + Send + Sync {
+/// Equality with any other op. Equal ops of equal operands are the same computation.
+pub trait DynEq {
+    /// The op as its own type may be had from it.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Whether both are of one type and have equal attributes.
+    fn dyn_eq(&self, other: &dyn Op) -> bool;
+}
+
+/// The hash that goes with [`DynEq`].
+pub trait DynHash {
+    /// Feeds type and attributes to `state`.
+    fn dyn_hash(&self, state: &mut dyn Hasher);
+}
+
+impl<T: Eq + Any> DynEq for T {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn dyn_eq(&self, other: &dyn Op) -> bool {
+        other.as_any().downcast_ref::<T>() == Some(self)
+    }
+}
+
+impl<T: Hash + Any> DynHash for T {
+    fn dyn_hash(&self, mut state: &mut dyn Hasher) {
+        (self.type_id(), self).hash(&mut state);
+    }
+}
+
+impl PartialEq for dyn Op {
+    fn eq(&self, other: &dyn Op) -> bool {
+        self.dyn_eq(other)
+    }
+}
+
+impl Eq for dyn Op {}
+
+impl Hash for dyn Op {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.dyn_hash(state);
+    }
+}
+
+/// Equality and hash of an op by a key, for attributes that are floats: those are equal by their bits, NaN to itself and 0
+/// not to -0.
+macro_rules! eq_by {
+    ($op:ty, |$this:ident| $key:expr) => {
+        impl PartialEq for $op {
+            fn eq(&self, other: &Self) -> bool {
+                let key = |$this: &Self| $key;
+                key(self) == key(other)
+            }
+        }
+
+        impl Eq for $op {}
+
+        impl std::hash::Hash for $op {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                let $this = self;
+                std::hash::Hash::hash(&$key, state);
+            }
+        }
+    };
+}
+pub(crate) use eq_by;
+
+/// An op: one result, any number of operands, attributes in the implementing type, which derives equality and hash.
+pub trait Op: DynEq + DynHash + Debug + Send + Sync {
     /// Its name, for listings.
     fn name(&self) -> &'static str;
 
@@ -106,7 +222,7 @@ pub trait Op: Debug + Send + Sync {
 
     /// What else the partitioner must know.
     fn kind(&self) -> Kind {
-        Kind::Compute
+        Kind::Compute(Computes::Other)
     }
 
     /// For each operand whose `need` is set, its cotangent: built from ops on the operands `x`, the result `y` and its
@@ -143,6 +259,18 @@ pub trait Op: Debug + Send + Sync {
         y.dims.iter().map(|d| size(*d)).product()
     }
 
-    /// Its meaning, slow and in f64, on whole values; shares nothing with [`Op::lower`] or [`Op::roles`].
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor;
+    /// The meaning of an element-wise op, in f64: an element of the result, of which the operands have the elements `x`.
+    /// `None` for all others. It shares nothing with [`Op::scalar`].
+    fn element(&self, _x: &[f64], _y: &Type) -> Option<f64> {
+        None
+    }
+
+    /// Its meaning, slow and in f64, on whole values: what tests compare with, and what the last few numbers of an
+    /// evaluation are computed by. It shares nothing with [`Op::lower`] or [`Op::roles`].
+    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+        F64Tensor::build(&y.dims, |at| {
+            let x: Vec<f64> = x.iter().map(|t| t.at(&y.dims, at)).collect();
+            self.element(&x, y).unwrap_or_else(|| panic!("internal error: `{}` has no meaning", self.name()))
+        })
+    }
 }

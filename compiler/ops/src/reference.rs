@@ -1,7 +1,8 @@
 //! What the registry says of a family, for people: how it is written, on which dtypes, whether it has a gradient.
 
 use crate::family::SampleInput;
-use crate::{Call, Family, Form, Graph, Id, InputOpKind, Leaf, Type, Value, families};
+use crate::signature::{Choice, Group, Unset};
+use crate::{Call, Family, Graph, Id, InputOpKind, Leaf, Type, Value, families};
 use meshwright_plan::{DType, DimNames};
 
 /// What there is to say of a family.
@@ -11,6 +12,8 @@ pub struct Reference {
     pub form: String,
     /// Its paragraph.
     pub doc: &'static str,
+    /// Its options: what each may be set to, its default, and what it does.
+    pub options: Vec<String>,
     /// What it takes and gives, by trial: `float, float -> bool`. `float` stands for the dtypes `f32` and `f64`.
     pub types: Vec<String>,
     /// Whether it has a gradient, by its samples.
@@ -21,11 +24,7 @@ pub struct Reference {
 pub fn reference(family: &Family) -> Reference {
     let samples = (family.samples)();
     let mut types: Vec<String> = Vec::new();
-    let n = match family.form {
-        Form::Function(n) | Form::OverDims(n) | Form::Operator(n) => n,
-        Form::Bracket { args, .. } => args,
-        Form::Syntax => 0,
-    };
+    let n = family.signature.arity().0;
     let mut add = |t: Option<String>| {
         if let Some(t) = t.filter(|t| !types.contains(t)) {
             types.push(t);
@@ -41,11 +40,21 @@ pub fn reference(family: &Family) -> Reference {
         add((s.build)(&mut g, &args).ok().map(|y| signature(&g, &args, y)));
     }
     Reference {
-        form: form(family),
+        form: family.text(),
+        options: family.signature.options.iter().map(described).collect(),
         doc: family.doc,
         types,
         gradient: samples.iter().any(|s| s.differentiable),
     }
+}
+
+fn described(o: &Choice) -> String {
+    let default = match o.default {
+        Unset::Needed => "it must be set".to_string(),
+        Unset::Is(v) => format!("`{v}` unless it is set"),
+        Unset::By(what) => format!("{what} unless it is set"),
+    };
+    format!("`{}`: {o}, {default}: {}", o.name, o.doc)
 }
 
 /// The families of that name or symbol: `max` is a function of two values and one over dims.
@@ -53,37 +62,19 @@ pub fn named(name: &str) -> Vec<&'static Family> {
     families().filter(|f| f.name == name).collect()
 }
 
-/// How a family is written.
-fn form(f: &Family) -> String {
-    let letters = ["x", "y", "z", "u", "v", "w"];
-    let args = |n: usize| letters[..n.min(letters.len())].join(", ");
-    match f.form {
-        Form::Function(n) => format!("{}({})", f.name, args(n)),
-        Form::OverDims(n) => format!("{}[dims]({})", f.name, args(n)),
-        Form::Operator(1) if f.name.ends_with(char::is_alphabetic) => format!("{} x", f.name),
-        Form::Operator(1) => format!("{}x", f.name),
-        Form::Operator(_) => format!("x {} y", f.name),
-        // Brackets say more than dims: the documentation begins with the spelling.
-        Form::Bracket { .. } => f.doc.split('`').nth(1).unwrap_or(f.name).to_string(),
-        Form::Syntax => f.name.to_string(),
-    }
-}
-
 /// What it gives for operands all of one dtype; `None` where it refuses them, or is not called by name.
 fn trial(f: &Family, n: usize, dtype: DType) -> Option<String> {
-    if n == 0 || matches!(f.form, Form::Bracket { .. }) {
+    // Dims that become others and windows need dims of sizes that fit.
+    if n == 0 || !f.signature.groups.iter().all(Group::is_plain) {
         return None;
     }
     let input = SampleInput { dims: vec![("a", 5), ("b", 3)], dtype, low: 0.0, high: 2.0, range: None };
     let mut g = graph(std::slice::from_ref(&input));
     let args: Vec<Id> = (0..n).map(|_| leaf(&mut g, &input)).collect();
     let values: Vec<Value> = args.iter().map(|i| Value::Tensor(*i)).collect();
-    let dims = match f.form {
-        Form::OverDims(_) => g.ty(*args.first()?).dims[..1].to_vec(),
-        _ => Vec::new(),
-    };
-    let call = Call { name: f.name, args: &values, dims: &dims, groups: &[], named: &[], float: DType::F64 };
-    let y = (f.build)(&mut g, &call).ok()?;
+    let dims =
+        if f.signature.groups.is_empty() { Vec::new() } else { g.ty(*args.first()?).dims[..1].to_vec() };
+    let y = f.call(&mut g, Call::of(values, DType::F64).over(&dims)).ok()?;
     Some(signature(&g, &args, y))
 }
 

@@ -3,7 +3,7 @@
 use meshwright_plan::{DType, Dim};
 
 /// Type of a value. Dims are in storage order, which has no meaning but for inputs and parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Type {
     /// Element type.
     pub dtype: DType,

@@ -96,6 +96,22 @@ impl CollectiveKind {
         }
     }
 
+    /// Whether results are folds.
+    pub const fn folds(self) -> bool {
+        matches!(self, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter)
+    }
+
+    /// Bytes that a device must send, or receive, at least for each byte of the greater of its buffers (nccl-tests,
+    /// `doc/PERFORMANCE.md`).
+    pub fn bus_factor(self, members: usize) -> f64 {
+        let others = (members as f64 - 1.0) / members as f64;
+        match self {
+            CollectiveKind::AllReduce => 2.0 * others,
+            CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => others,
+            CollectiveKind::Permute | CollectiveKind::Broadcast | CollectiveKind::Barrier => 1.0,
+        }
+    }
+
     /// The kind of that name.
     pub fn parse(name: &str) -> Option<CollectiveKind> {
         CollectiveKind::ALL.into_iter().find(|k| k.name() == name)

@@ -3,6 +3,7 @@
 //! **Invariant:** a [`Plan`] is plain data: serializable, hashable, the same for every rank but for its coordinates,
 //! and byte-identical for the same input. Nothing here does I/O, reads a clock, or names a backend.
 
+mod arena;
 mod collective;
 mod dim;
 mod dtype;
@@ -19,6 +20,7 @@ mod spec;
 mod step;
 mod window;
 
+pub use arena::{ArenaId, IdVec};
 pub use collective::{Collective, CollectiveKind};
 pub use dim::{Dim, DimNames};
 pub use dtype::DType;

@@ -11,7 +11,7 @@ use meshwright_comm::gpu::load::Paths;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{DeviceCollectives, DeviceKind, Processes};
 use meshwright_plan::Mesh;
-use meshwright_train::{Asked, Devices, Failure, Project, settled};
+use meshwright_train::{Asked, Devices, Failure, Project, agree_on_result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,7 +188,9 @@ pub(crate) fn end(
 ) -> Result<meshwright_comm::mpi::MpiTransport, Failure> {
     use meshwright_comm::{Transport, mpi};
     use meshwright_exec::ExecError;
-    let options = mpi::MpiOptions { timeouts, deterministic, ..mpi::MpiOptions::default() };
+    let launched_as = launched.map_or(0, |l| l.rank);
+    let options =
+        mpi::MpiOptions { timeouts, deterministic, launched_as, ..mpi::MpiOptions::new(std::process::exit) };
     let end = mpi::init(options).map_err(|e| {
         let message = format!("{} does not start: {e}", mpi::library());
         // Others may have started: each rank says this itself.
@@ -247,7 +249,7 @@ pub(crate) fn fits(project: &Project, console: &mut Console, sources: &Sources) 
     let Some(ranks) = processes.devices().filter(|n| *n != mesh.devices()) else { return Ok(()) };
     let example = project.example_dim().map_or("batch", |d| d.1);
     let failure = Err(misfit(mesh, processes.count(), ranks, example).into());
-    settled(&processes, "the mesh", failure).map_err(|f| console.failed(f, sources))
+    agree_on_result(&processes, "the mesh", failure).map_err(|f| console.failed(f, sources))
 }
 
 /// How a model without a mesh comes onto so many devices.

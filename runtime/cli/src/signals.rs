@@ -2,7 +2,7 @@
 //!
 //! The first one ends a training after the step at hand, on all ranks. A launcher also sends one to the ranks that are left
 //! when another has died, and kills them soon after: what is waited for never comes then, so a rank that finds another one
-//! silent does not wait for the end of its step, but says where it is.
+//! unresponsive does not wait for the end of its step, but says where it is.
 
 use crate::console::Console;
 use crate::stop::INTERRUPTED;
@@ -51,7 +51,8 @@ pub(crate) use ranks::watched;
 mod ranks {
     use super::{INTERRUPTED, LOOKED_AT, catch};
     use crate::console::Console;
-    use meshwright_comm::mpi::{Watch, fatal};
+    use crate::stop::end_all;
+    use meshwright_comm::mpi::Watch;
     use std::io::Write;
     use std::sync::OnceLock;
     use std::sync::atomic::Ordering;
@@ -66,10 +67,10 @@ mod ranks {
     }
 
     pub(super) fn told(watch: &Watch) {
-        if watch.silent().is_empty() {
+        if watch.unresponsive().is_empty() {
             // Nobody is missing: it was meant as Ctrl-C.
             if !LOOKED_AT.load(Ordering::Relaxed) {
-                fatal(i32::from(INTERRUPTED));
+                end_all(INTERRUPTED);
             }
             return;
         }

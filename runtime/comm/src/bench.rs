@@ -5,84 +5,27 @@
 //!
 //! **Size** is that of the greater of a device's two buffers, as in nccl-tests: the result of an all-gather, the input of
 //! a reduce-scatter, either buffer of the others. **Algorithm bandwidth** is size over time. **Bus bandwidth** multiplies it
-//! by what the collective must move at least for each byte of a buffer ([`bus_factor`]), so that it can be compared
+//! by what the collective must move at least for each byte of a buffer ([`crate::CollectiveKind::bus_factor`]), so that it can
+//! be compared
 //! between collectives and numbers of devices, and with what the hardware gives.
 
 mod device;
+mod job;
 
-pub use device::Sample;
+pub use device::Timings;
+pub use job::{BenchJob, DTYPES, KINDS, MONOIDS};
 
-use crate::fold::can_fold;
-use crate::{Buf, BufMut, Collectives, CommError, Group, Kind, Tag, Transport};
+use crate::{Collectives, CommError, Group, Tag, Transport};
 use device::measure;
-use meshwright_plan::{DType, Monoid};
+use meshwright_plan::DType;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-
-/// The collectives that are measured.
-pub const KINDS: [Kind; 6] =
-    [Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter, Kind::AllToAll, Kind::Permute, Kind::Broadcast];
-
-/// The dtypes that are measured.
-pub const DTYPES: [DType; 5] = [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8];
-
-/// The folds that are measured.
-pub const MONOIDS: [Monoid; 3] = [Monoid::Sum, Monoid::Max, Monoid::Min];
-
-/// One line of a benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Job {
-    /// Which collective; not a barrier.
-    pub kind: Kind,
-    /// How reductions fold.
-    pub monoid: Monoid,
-    /// Type of the elements: one of [`DTYPES`].
-    pub dtype: DType,
-    /// Size asked for, in bytes; rounded down to whole elements for every device, but at least one.
-    pub bytes: usize,
-    /// Calls before the timed ones.
-    pub warmup: usize,
-    /// Timed calls.
-    pub iterations: usize,
-    /// Calls after them in which every element is compared.
-    pub checks: usize,
-}
-
-impl Job {
-    /// Elements of the greater buffer of a device.
-    pub fn elements(&self, members: usize) -> usize {
-        let n = self.bytes / self.dtype.bytes();
-        match self.kind {
-            Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll => (n / members).max(1) * members,
-            Kind::AllReduce | Kind::Permute | Kind::Broadcast | Kind::Barrier => n.max(1),
-        }
-    }
-
-    /// Whether results are folds.
-    pub fn folds(&self) -> bool {
-        matches!(self.kind, Kind::AllReduce | Kind::ReduceScatter)
-    }
-
-    /// Why it cannot be measured, if so.
-    pub fn problem(&self) -> Option<String> {
-        if self.kind == Kind::Barrier {
-            return Some("a barrier has no size".into());
-        }
-        if !DTYPES.contains(&self.dtype) || !MONOIDS.contains(&self.monoid) {
-            return Some(format!("{} of {} is not measured", self.monoid, self.dtype));
-        }
-        if self.folds() && !can_fold(self.monoid, self.dtype) {
-            return Some(format!("there is no {} of {}", self.monoid, self.dtype));
-        }
-        None
-    }
-}
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// What was asked for.
-    pub job: Job,
+    pub job: BenchJob,
     /// Devices.
     pub members: usize,
     /// Elements of the greater buffer of a device.
@@ -96,10 +39,10 @@ pub struct Measured {
 }
 
 impl Measured {
-    fn new(job: Job, samples: &[Sample]) -> Measured {
+    fn new(job: BenchJob, samples: &[Timings]) -> Measured {
         let members = samples.len();
         let calls = samples.iter().map(|s| s.times.len()).min().unwrap_or(0);
-        let slowest = |i| samples.iter().filter_map(|s: &Sample| s.times.get(i)).max().copied();
+        let slowest = |i| samples.iter().filter_map(|s: &Timings| s.times.get(i)).max().copied();
         let mut times: Vec<Duration> = (0..calls).filter_map(slowest).collect();
         times.sort_unstable();
         Measured {
@@ -127,17 +70,7 @@ impl Measured {
 
     /// Bytes a second that a link must have carried at least.
     pub fn bus_bandwidth(&self) -> f64 {
-        self.algorithm_bandwidth() * bus_factor(self.job.kind, self.members)
-    }
-}
-
-/// Bytes that a device must send, or receive, for each byte of size (nccl-tests, `doc/PERFORMANCE.md`).
-pub fn bus_factor(kind: Kind, members: usize) -> f64 {
-    let others = (members as f64 - 1.0) / members as f64;
-    match kind {
-        Kind::AllReduce => 2.0 * others,
-        Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll => others,
-        Kind::Permute | Kind::Broadcast | Kind::Barrier => 1.0,
+        self.algorithm_bandwidth() * self.job.kind.bus_factor(self.members)
     }
 }
 
@@ -155,7 +88,7 @@ pub fn sizes(min: usize, max: usize, factor: usize) -> Vec<usize> {
 /// The first error of a device that is not the consequence of another's. All devices have ended then.
 pub fn run<T: Transport>(
     ends: Vec<T>,
-    jobs: &[Job],
+    jobs: &[BenchJob],
     mut each: impl FnMut(Measured) -> bool,
 ) -> Result<(), CommError> {
     let members = ends.len();
@@ -182,7 +115,7 @@ pub fn run<T: Transport>(
             });
         }
         drop(send);
-        let mut samples: Vec<Vec<Sample>> = jobs.iter().map(|_| Vec::new()).collect();
+        let mut samples: Vec<Vec<Timings>> = jobs.iter().map(|_| Vec::new()).collect();
         let mut error: Option<CommError> = None;
         let mut goes_on = true;
         for (index, sample) in receive {
@@ -215,7 +148,7 @@ pub fn run<T: Transport>(
 /// The first error on this device.
 pub fn run_end<T: Transport>(
     mut transport: T,
-    jobs: &[Job],
+    jobs: &[BenchJob],
     mut each: impl FnMut(Measured) -> bool,
 ) -> Result<T, CommError> {
     let mut sequence = 0;
@@ -233,29 +166,13 @@ pub fn run_end<T: Transport>(
 /// The samples of all devices.
 fn gathered(
     transport: &mut impl Transport,
-    sample: &Sample,
+    sample: &Timings,
     sequence: &mut u64,
-) -> Result<Vec<Sample>, CommError> {
+) -> Result<Vec<Timings>, CommError> {
     *sequence += 1;
     let tag = Tag::new(*sequence, "times of the benchmark", 0);
-    let nanos = sample.times.iter().map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    let own: Vec<u8> = nanos.chain([sample.wrong]).flat_map(u64::to_le_bytes).collect();
-    let mut all = vec![0; own.len() * transport.size()];
     let group = world(transport);
-    transport.all_gather_v(
-        &group,
-        &tag,
-        Buf::new(&own),
-        vec![own.len(); group.size()],
-        BufMut::new(&mut all),
-    )?;
-    let read = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| (n << 8) | u64::from(*byte));
-    let samples = all.chunks_exact(own.len()).map(|bytes| {
-        let mut numbers: Vec<u64> = bytes.chunks_exact(8).map(read).collect();
-        let wrong = numbers.pop().unwrap_or_default();
-        Sample { times: numbers.into_iter().map(Duration::from_nanos).collect(), wrong }
-    });
-    Ok(samples.collect())
+    transport.gather_values(&group, &tag, sample)
 }
 
 fn world(transport: &impl Transport) -> Group {
@@ -265,7 +182,7 @@ fn world(transport: &impl Transport) -> Group {
     }
 }
 
-fn one<T: Transport>(transport: &mut T, job: &Job, sequence: &mut u64) -> Result<Sample, CommError> {
+fn one<T: Transport>(transport: &mut T, job: &BenchJob, sequence: &mut u64) -> Result<Timings, CommError> {
     let group = world(transport);
     match job.dtype {
         DType::F64 => measure::<f64, T>(transport, &group, job, sequence),

@@ -3,8 +3,6 @@
 use half::bf16;
 use meshwright_plan::DType;
 use std::marker::PhantomData;
-#[cfg(any(feature = "mpi", feature = "nccl"))]
-use std::ptr::NonNull;
 
 /// A value and the index it stands at, as arg-reductions exchange them ([`DType::PairF32`]).
 #[repr(C)]
@@ -100,25 +98,20 @@ fn fits(bytes: &[u8], dtype: DType) -> Result<usize, BufferMismatch> {
     Ok(bytes.len() / dtype.bytes())
 }
 
-/// Whether an address stands for memory of another rank, which nothing is written to.
-pub(crate) fn is_absent(address: *const u8) -> bool {
-    std::ptr::eq(address, NonNull::<u64>::dangling().as_ptr().cast_const().cast())
-}
-
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum MemorySpace {
     /// The memory of this process.
     Host,
     /// The memory of a GPU, by its number among those that this process sees. Its addresses mean nothing to the host.
     Device(u32),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for MemorySpace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Host => f.write_str("host memory"),
-            Place::Device(ordinal) => write!(f, "memory of GPU {ordinal}"),
+            MemorySpace::Host => f.write_str("host memory"),
+            MemorySpace::Device(ordinal) => write!(f, "memory of GPU {ordinal}"),
         }
     }
 }
@@ -129,7 +122,7 @@ pub struct Buf<'a> {
     ptr: *const u8,
     len: usize,
     dtype: DType,
-    place: Place,
+    place: MemorySpace,
     life: PhantomData<&'a [u8]>,
 }
 
@@ -139,7 +132,7 @@ pub struct BufMut<'a> {
     ptr: *mut u8,
     len: usize,
     dtype: DType,
-    place: Place,
+    place: MemorySpace,
     life: PhantomData<&'a mut [u8]>,
 }
 
@@ -163,7 +156,7 @@ impl<'a> Buf<'a> {
             ptr: slice.as_ptr().cast(),
             len: slice.len(),
             dtype: T::DTYPE,
-            place: Place::Host,
+            place: MemorySpace::Host,
             life: PhantomData,
         }
     }
@@ -176,7 +169,7 @@ impl<'a> Buf<'a> {
     /// Bytes as elements of `dtype`.
     pub fn from_bytes(bytes: &'a [u8], dtype: DType) -> Result<Self, BufferMismatch> {
         let len = fits(bytes, dtype)?;
-        Ok(Buf { ptr: bytes.as_ptr(), len, dtype, place: Place::Host, life: PhantomData })
+        Ok(Buf { ptr: bytes.as_ptr(), len, dtype, place: MemorySpace::Host, life: PhantomData })
     }
 
     /// `len` elements of `dtype` in the memory of GPU `ordinal`, for a transport that works there; the others refuse it.
@@ -188,11 +181,11 @@ impl<'a> Buf<'a> {
     #[expect(unsafe_code, reason = "an address that nothing vouches for")]
     pub unsafe fn device(address: u64, len: usize, dtype: DType, ordinal: u32) -> Self {
         let ptr = std::ptr::without_provenance(address as usize);
-        Buf { ptr, len, dtype, place: Place::Device(ordinal), life: PhantomData }
+        Buf { ptr, len, dtype, place: MemorySpace::Device(ordinal), life: PhantomData }
     }
 
     /// Where the elements are.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> MemorySpace {
         self.place
     }
 
@@ -211,26 +204,9 @@ impl<'a> Buf<'a> {
         self.dtype
     }
 
-    /// Address of the first element in its [`Place`]; aligned, but dangling when there is none.
+    /// Address of the first element in its [`MemorySpace`]; aligned, but dangling when there is none.
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr
-    }
-
-    /// Elements of another rank, whose memory is not here: for comparisons of calls only.
-    #[cfg(any(feature = "mpi", feature = "nccl"))]
-    pub(crate) fn absent(len: usize, dtype: DType) -> Buf<'static> {
-        Buf {
-            ptr: NonNull::<u64>::dangling().as_ptr().cast(),
-            len,
-            dtype,
-            place: Place::Host,
-            life: PhantomData,
-        }
-    }
-
-    /// The same memory without its lifetime.
-    pub(crate) fn detach(self) -> Buf<'static> {
-        Buf { ptr: self.ptr, len: self.len, dtype: self.dtype, place: self.place, life: PhantomData }
     }
 }
 
@@ -241,7 +217,7 @@ impl<'a> BufMut<'a> {
             ptr: slice.as_mut_ptr().cast(),
             len: slice.len(),
             dtype: T::DTYPE,
-            place: Place::Host,
+            place: MemorySpace::Host,
             life: PhantomData,
         }
     }
@@ -254,7 +230,7 @@ impl<'a> BufMut<'a> {
     /// Bytes as elements of `dtype`.
     pub fn from_bytes(bytes: &'a mut [u8], dtype: DType) -> Result<Self, BufferMismatch> {
         let len = fits(bytes, dtype)?;
-        Ok(BufMut { ptr: bytes.as_mut_ptr(), len, dtype, place: Place::Host, life: PhantomData })
+        Ok(BufMut { ptr: bytes.as_mut_ptr(), len, dtype, place: MemorySpace::Host, life: PhantomData })
     }
 
     /// `len` elements of `dtype` in the memory of GPU `ordinal`, for a transport that works there; the others refuse it.
@@ -266,11 +242,11 @@ impl<'a> BufMut<'a> {
     #[expect(unsafe_code, reason = "an address that nothing vouches for")]
     pub unsafe fn device(address: u64, len: usize, dtype: DType, ordinal: u32) -> Self {
         let ptr = std::ptr::without_provenance_mut(address as usize);
-        BufMut { ptr, len, dtype, place: Place::Device(ordinal), life: PhantomData }
+        BufMut { ptr, len, dtype, place: MemorySpace::Device(ordinal), life: PhantomData }
     }
 
     /// Where the elements are.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> MemorySpace {
         self.place
     }
 
@@ -289,7 +265,7 @@ impl<'a> BufMut<'a> {
         self.dtype
     }
 
-    /// Address of the first element in its [`Place`]; aligned, but dangling when there is none.
+    /// Address of the first element in its [`MemorySpace`]; aligned, but dangling when there is none.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr
     }
@@ -299,25 +275,8 @@ impl<'a> BufMut<'a> {
         self.ptr
     }
 
-    /// Elements of another rank, whose memory is not here: for comparisons of calls, and for results that are not wanted
-    /// here ([`is_absent`]).
-    #[cfg(any(feature = "mpi", feature = "nccl"))]
-    pub(crate) fn absent(len: usize, dtype: DType) -> BufMut<'static> {
-        BufMut {
-            ptr: NonNull::<u64>::dangling().as_ptr().cast(),
-            len,
-            dtype,
-            place: Place::Host,
-            life: PhantomData,
-        }
-    }
-
     /// The same memory once more, for those who uphold exclusiveness themselves.
     pub(crate) fn alias(&self) -> BufMut<'static> {
-        BufMut { ptr: self.ptr, len: self.len, dtype: self.dtype, place: self.place, life: PhantomData }
-    }
-
-    pub(crate) fn detach(self) -> BufMut<'static> {
         BufMut { ptr: self.ptr, len: self.len, dtype: self.dtype, place: self.place, life: PhantomData }
     }
 }

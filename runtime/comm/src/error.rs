@@ -1,79 +1,21 @@
 //! What ends a collective.
 
-use crate::Tag;
+use crate::signature::Signature;
+use crate::wire::Malformed;
+use crate::{CallName, Tag};
 use meshwright_plan::{DType, Monoid};
 use std::fmt;
 use std::time::Duration;
 
-/// Which collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Folds equal shapes.
-    AllReduce,
-    /// Joins pieces.
-    AllGather,
-    /// Folds, and keeps a piece.
-    ReduceScatter,
-    /// Sends a piece to each member.
-    AllToAll,
-    /// Sends ranges to some members.
-    Permute,
-    /// Copies from one member to all.
-    Broadcast,
-    /// Waits for all.
-    Barrier,
-}
-
-impl Kind {
-    /// Every collective.
-    pub const ALL: [Kind; 7] = [
-        Kind::AllReduce,
-        Kind::AllGather,
-        Kind::ReduceScatter,
-        Kind::AllToAll,
-        Kind::Permute,
-        Kind::Broadcast,
-        Kind::Barrier,
-    ];
-
-    /// As the Plan and `explain` name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::AllReduce => "all_reduce",
-            Kind::AllGather => "all_gather",
-            Kind::ReduceScatter => "reduce_scatter",
-            Kind::AllToAll => "all_to_all",
-            Kind::Permute => "permute",
-            Kind::Broadcast => "broadcast",
-            Kind::Barrier => "barrier",
-        }
-    }
-}
-
-/// A call, as errors name it: `all_reduce #17 of `h1` at line 20`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallName {
-    /// Which collective.
-    pub kind: Kind,
-    /// Its tag.
-    pub tag: Tag,
-}
-
-impl fmt::Display for CallName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind.name(), self.tag)
-    }
-}
-
-/// A member that has not come to a collective.
+/// A member that has not entered a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// Its rank.
     pub rank: usize,
     /// The last collective that it started, if the transport knows.
-    pub at: Option<CallName>,
+    pub last_call: Option<CallName>,
     /// It was asked, and did not answer: its process is stopped, dead or cut off. Threads always answer.
-    pub silent: bool,
+    pub unresponsive: bool,
 }
 
 /// Calls of two members that do not belong together.
@@ -82,12 +24,12 @@ pub struct Mismatch {
     /// What differs.
     pub what: &'static str,
     /// The two members, in ascending rank.
-    pub sides: [Side; 2],
+    pub sides: [MismatchSide; 2],
 }
 
 /// One side of a [`Mismatch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Side {
+pub struct MismatchSide {
     /// The member.
     pub rank: usize,
     /// Its call.
@@ -110,10 +52,10 @@ impl fmt::Display for Mismatch {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
-    /// Members did not come in time.
+    /// Members did not enter in time.
     #[error(
-        "rank {rank} waited {:.1} s in {call} for {}{}",
-        waited.as_secs_f64(), list_missing(missing), in_turn(missing, stuck)
+        "rank {rank} timed out after {:.1} s in {call}; {}{}",
+        waited.as_secs_f64(), waiting_for(missing), blocked_by(missing, stuck)
     )]
     Timeout {
         /// The rank that gave up first.
@@ -122,9 +64,9 @@ pub enum CommError {
         call: CallName,
         /// How long.
         waited: Duration,
-        /// Who had not come, in ascending rank; nobody where the transport cannot tell.
+        /// Who had not entered, in ascending rank; nobody where the transport cannot tell.
         missing: Vec<Missing>,
-        /// Who holds all of them up, in ascending rank: the missing ones, or those that these wait for in turn. A
+        /// Who blocks all of them, in ascending rank: the missing ones, or those that these wait for in turn. A
         /// transport that cannot tell gives the missing ones.
         stuck: Vec<Missing>,
     },
@@ -141,25 +83,25 @@ pub enum CommError {
         /// What this device was in.
         call: Option<CallName>,
     },
-    /// A member closed its transport without coming to this collective.
-    #[error("rank {rank} has left without coming to {call}")]
+    /// A member closed its transport without entering this collective.
+    #[error("rank {rank} left without entering {call}")]
     Left {
         /// The rank that left.
         rank: usize,
         /// The collective.
         call: CallName,
     },
-    /// A member started the collective, and gave it up before all had come.
-    #[error("rank {rank} gave up {call} before all had come")]
-    Withdrawn {
-        /// The rank that gave up.
+    /// A member started the collective, and cancelled it before all had entered.
+    #[error("rank {rank} cancelled {call} before all ranks had entered it")]
+    Cancelled {
+        /// The rank that cancelled it.
         rank: usize,
         /// The collective.
         call: CallName,
     },
     /// The arguments of a call contradict each other; nothing was sent.
     #[error("rank {rank}: {call}: {problem}")]
-    BadCall {
+    InvalidCall {
         /// The caller.
         rank: usize,
         /// The call.
@@ -187,14 +129,14 @@ pub enum CommError {
         /// The lowest rank with the most frequent contents.
         like: usize,
     },
-    /// The process was told to end (by a signal) while it waited for members that did not come.
-    #[error("rank {rank} was told to end while it waited in {call} for {}", list_missing(missing))]
+    /// The process was asked to terminate (by a signal) while it waited for members that did not enter.
+    #[error("rank {rank} was asked to terminate in {call}; {}", waiting_for(missing))]
     Terminated {
-        /// The rank that was told.
+        /// The rank that was asked.
         rank: usize,
         /// What it waited in.
         call: CallName,
-        /// Who had not come, in ascending rank.
+        /// Who had not entered, in ascending rank.
         missing: Vec<Missing>,
     },
     /// The communication library refused or broke a call.
@@ -207,10 +149,22 @@ pub enum CommError {
         /// The library's words.
         reason: String,
     },
-    /// A fault that a test asked for; see [`crate::Faulty`].
+    /// A message of another rank that cannot be read.
+    #[error("rank {rank}: a message of rank {from} in {call}: {problem}")]
+    Malformed {
+        /// The receiver.
+        rank: usize,
+        /// The sender.
+        from: usize,
+        /// What it was received in.
+        call: CallName,
+        /// What is wrong with it.
+        problem: Malformed,
+    },
+    /// A fault that a test asked for; see [`crate::FaultInjector`].
     #[error("rank {rank}: fault on purpose in {call}")]
     Injected {
-        /// The faulty rank.
+        /// The injector rank.
         rank: usize,
         /// The call in which it struck.
         call: CallName,
@@ -218,9 +172,36 @@ pub enum CommError {
 }
 
 impl CommError {
+    /// The mismatch between the calls of two members, at positions among `members`, if there is one.
+    pub(crate) fn mismatch(
+        members: &[usize],
+        a: (usize, &Tag, &Signature),
+        b: (usize, &Tag, &Signature),
+    ) -> Option<CommError> {
+        let what = Signature::conflict(a, b)?;
+        let side = |(position, tag, signature): (usize, &Tag, &Signature)| MismatchSide {
+            rank: members[position],
+            call: signature.name(tag),
+            details: signature.describe(),
+        };
+        let mut sides = [side(a), side(b)];
+        sides.sort_by_key(|side| side.rank);
+        Some(CommError::Mismatch(Box::new(Mismatch { what, sides })))
+    }
+
+    /// The same error seen from another call: who was not the cause is told of the cause.
+    pub(crate) fn seen_from(&self, call: &CallName) -> CommError {
+        match self {
+            CommError::Aborted { rank, reason, .. } => {
+                CommError::Aborted { rank: *rank, reason: reason.clone(), call: Some(call.clone()) }
+            }
+            other => other.clone(),
+        }
+    }
+
     /// Whether it only says that another device ended: such errors are not the cause.
     pub fn is_consequence(&self) -> bool {
-        matches!(self, CommError::Aborted { .. } | CommError::Left { .. } | CommError::Withdrawn { .. })
+        matches!(self, CommError::Aborted { .. } | CommError::Left { .. } | CommError::Cancelled { .. })
     }
 }
 
@@ -232,23 +213,28 @@ fn list(ranks: &[usize]) -> String {
     ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn list_missing(missing: &[Missing]) -> String {
-    if missing.is_empty() {
-        return "its end, although all members have come".into();
+fn waiting_for(missing: &[Missing]) -> String {
+    match missing {
+        [] => "all members have entered it, and it does not end".into(),
+        _ => format!("waiting for {}", described(missing)),
     }
-    let one = |m: &Missing| match &m.at {
-        _ if m.silent => format!("rank {}, which does not answer", m.rank),
-        Some(call) => format!("rank {}, which was last in {call}", m.rank),
-        None => format!("rank {}, which has not started any collective", m.rank),
-    };
-    missing.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn in_turn(missing: &[Missing], stuck: &[Missing]) -> String {
+fn described(ranks: &[Missing]) -> String {
+    let one = |m: &Missing| match &m.last_call {
+        _ if m.unresponsive => format!("rank {} (unresponsive)", m.rank),
+        Some(call) => format!("rank {} (last call: {call})", m.rank),
+        None => format!("rank {} (no call yet)", m.rank),
+    };
+    ranks.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn blocked_by(missing: &[Missing], stuck: &[Missing]) -> String {
     let ranks = |all: &[Missing]| all.iter().map(|m| m.rank).collect::<Vec<_>>();
-    match ranks(stuck) {
-        held if held == ranks(missing) => String::new(),
-        _ => format!("; these are held up by {}", list_missing(stuck)),
+    match (ranks(stuck), missing) {
+        (blocking, _) if blocking == ranks(missing) => String::new(),
+        (_, [_]) => format!(", itself blocked by {}", described(stuck)),
+        _ => format!(", themselves blocked by {}", described(stuck)),
     }
 }
 

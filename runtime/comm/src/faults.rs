@@ -1,13 +1,16 @@
 //! Faults on purpose, for tests of whoever uses a transport.
 
-use crate::{Abort, BufMut, Call, CommError, Group, InFlight, Memory, Place, Tag, Transport};
+use crate::transport::Completed;
+use crate::{
+    Abort, AsyncCollective, BufMut, Call, CommError, Group, MemorySpace, Tag, Transport, TransportMemory,
+};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFault {
     /// The device fails in that call: [`CommError::Injected`]. It is up to the device to abort or to leave.
     Fail,
     /// The device panics in that call.
@@ -22,22 +25,22 @@ pub enum Fault {
 }
 
 /// A transport on which one call goes wrong, and which may delay all calls.
-pub struct Faulty<T> {
+pub struct FaultInjector<T> {
     inner: T,
-    fault: Option<(u64, Fault)>,
+    fault: Option<(u64, InjectedFault)>,
     calls: u64,
     delays: Option<(u64, Duration)>,
 }
 
-impl<T: Transport> Faulty<T> {
+impl<T: Transport> FaultInjector<T> {
     /// `inner` without a fault.
     pub fn new(inner: T) -> Self {
-        Faulty { inner, fault: None, calls: 0, delays: None }
+        FaultInjector { inner, fault: None, calls: 0, delays: None }
     }
 
     /// Adds a fault in the `at`-th call from now, counted from 0.
     #[must_use]
-    pub fn with_fault(mut self, at: u64, fault: Fault) -> Self {
+    pub fn with_fault(mut self, at: u64, fault: InjectedFault) -> Self {
         self.fault = Some((self.calls + at, fault));
         self
     }
@@ -63,24 +66,15 @@ impl<T: Transport> Faulty<T> {
     }
 }
 
-/// The end of a call that was left out.
-struct Skipped;
-
-impl InFlight for Skipped {
-    fn complete(&mut self) -> Result<(), CommError> {
-        Ok(())
-    }
-}
-
 /// A call whose result is changed at the end.
 struct Corrupted {
-    inner: Box<dyn InFlight>,
+    inner: Box<dyn AsyncCollective>,
     result: Option<BufMut<'static>>,
 }
 
-impl InFlight for Corrupted {
-    fn complete(&mut self) -> Result<(), CommError> {
-        self.inner.complete()?;
+impl AsyncCollective for Corrupted {
+    fn wait(&mut self) -> Result<(), CommError> {
+        self.inner.wait()?;
         if let Some(result) = self.result.take() {
             #[expect(unsafe_code, reason = "writes to the memory of a call that has just ended")]
             // SAFETY: whoever posted keeps the memory valid, and away from others, until this function has returned for
@@ -93,7 +87,7 @@ impl InFlight for Corrupted {
     }
 }
 
-impl<T: Transport> Transport for Faulty<T> {
+impl<T: Transport> Transport for FaultInjector<T> {
     fn rank(&self) -> usize {
         self.inner.rank()
     }
@@ -108,18 +102,20 @@ impl<T: Transport> Transport for Faulty<T> {
         group: &Group,
         tag: &Tag,
         call: Call<'_>,
-    ) -> Result<Box<dyn InFlight>, CommError> {
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
         self.delay();
         let number = self.calls;
         self.calls += 1;
         match &self.fault {
             Some((at, fault)) if *at == number => match fault {
-                Fault::Fail => return Err(CommError::Injected { rank: self.rank(), call: call.name(tag) }),
-                Fault::Panic => panic!("fault on purpose in {}", call.name(tag)),
-                Fault::Stall(time) => std::thread::sleep(*time),
-                Fault::Skip => return Ok(Box::new(Skipped)),
-                Fault::Corrupt => {
-                    let result = call.result();
+                InjectedFault::Fail => {
+                    return Err(CommError::Injected { rank: self.rank(), call: call.name(tag) });
+                }
+                InjectedFault::Panic => panic!("fault on purpose in {}", call.name(tag)),
+                InjectedFault::Stall(time) => std::thread::sleep(*time),
+                InjectedFault::Skip => return Ok(Box::new(Completed)),
+                InjectedFault::Corrupt => {
+                    let result = call.first_result();
                     // SAFETY: the caller's promise.
                     let inner = unsafe { self.inner.post(group, tag, call) }?;
                     return Ok(Box::new(Corrupted { inner, result }));
@@ -135,7 +131,7 @@ impl<T: Transport> Transport for Faulty<T> {
         self.inner.first_step_done();
     }
 
-    fn folds(&self, monoid: Monoid, dtype: DType, place: Place) -> bool {
+    fn folds(&self, monoid: Monoid, dtype: DType, place: MemorySpace) -> bool {
         self.inner.folds(monoid, dtype, place)
     }
 
@@ -147,7 +143,7 @@ impl<T: Transport> Transport for Faulty<T> {
         self.inner.prepare(mesh, sets)
     }
 
-    fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn Memory>>, CommError> {
+    fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn TransportMemory>>, CommError> {
         self.inner.allocate(len, dtype)
     }
 

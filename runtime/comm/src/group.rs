@@ -1,8 +1,6 @@
-//! Who takes part in a collective, and what the collective is called.
+//! Who takes part in a collective.
 
-use crate::{CallName, CommError};
 use meshwright_plan::{Axis, Mesh};
-use std::fmt;
 use std::sync::Arc;
 
 /// The ranks of a collective in group order, and this device's position among them. Pieces lie, and reductions run, in
@@ -79,45 +77,17 @@ impl Group {
         self.ranks[self.position]
     }
 
-    /// Whether it is a group of `rank` in a world of `size`.
-    pub(crate) fn check(&self, rank: usize, size: usize, call: &CallName) -> Result<(), CommError> {
-        let problem = if self.rank() != rank {
-            format!("the group is rank {}'s", self.rank())
-        } else if let Some(rank) = self.ranks().iter().find(|r| **r >= size) {
-            format!("rank {rank} in a world of {size}")
-        } else {
-            return Ok(());
-        };
-        Err(CommError::BadCall { rank, call: call.clone(), problem })
+    /// Why it is no group of `rank` in a world of `size`, if so.
+    pub(crate) fn problem(&self, rank: usize, size: usize) -> Option<String> {
+        if self.rank() != rank {
+            return Some(format!("the group is rank {}'s", self.rank()));
+        }
+        let outside = self.ranks().iter().find(|r| **r >= size)?;
+        Some(format!("rank {outside} in a world of {size}"))
     }
 
     /// Number of members, at least 1.
     pub fn size(&self) -> usize {
         self.ranks.len()
-    }
-}
-
-/// What a call is called: every error about it says so.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tag {
-    /// Number of the call in the program's order; members of a collective must agree on it.
-    pub sequence: u64,
-    /// The value it is for, as a user would call it.
-    pub what: Arc<str>,
-    /// Line of the model file, from 1; 0 where there is none.
-    pub line: u32,
-}
-
-impl Tag {
-    /// A tag.
-    pub fn new(sequence: u64, what: impl Into<Arc<str>>, line: u32) -> Tag {
-        Tag { sequence, what: what.into(), line }
-    }
-}
-
-impl fmt::Display for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "#{} of `{}`", self.sequence, self.what)?;
-        if self.line > 0 { write!(f, " at line {}", self.line) } else { Ok(()) }
     }
 }

@@ -7,14 +7,14 @@
 //! - Folds of host memory run left to right in group order, element by element, and all members receive the same bits (see [`fold`]).
 //! - Nothing here knows of tensors, steps or Burn: memory is flat and typed.
 //!
-//! Blocking calls ([`Collectives`]) borrow memory. The two-half form ([`Collectives::start`], [`Started::finish`]) owns
+//! Blocking calls ([`Collectives`]) borrow memory. The asynchronous form ([`Collectives::start`], [`Started::wait`]) owns
 //! it in between: a handle that merely borrowed could be leaked by safe code, which would end the borrow while other
 //! devices still write there.
 
-mod agree;
 pub mod bench;
 mod buf;
 mod call;
+mod collectives;
 mod error;
 mod faults;
 pub mod fold;
@@ -22,17 +22,27 @@ pub mod gpu;
 mod group;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+mod names;
 #[cfg(feature = "nccl")]
 pub mod nccl;
+mod signature;
+mod started;
 #[cfg(test)]
 mod tests;
 pub mod threads;
 mod transport;
+mod waits;
+pub mod wire;
 
-pub use buf::{Buf, BufMut, BufferMismatch, Element, PairF32, PairF64, Place};
-pub use call::{Call, Part, Slot};
-pub use error::{CallName, CommError, Kind, Mismatch, Missing, Side};
-pub use faults::{Fault, Faulty};
-pub use group::{Group, NotAGroup, Tag};
+pub use buf::{Buf, BufMut, BufferMismatch, Element, MemorySpace, PairF32, PairF64};
+pub use call::{Call, Slot};
+pub use collectives::Collectives;
+pub use error::{CommError, Mismatch, MismatchSide, Missing};
+pub use faults::{FaultInjector, InjectedFault};
+pub use group::{Group, NotAGroup};
+pub use meshwright_plan::CollectiveKind;
+pub use names::{CallName, Tag};
+pub use signature::{Layout, Part};
+pub use started::Started;
 pub use threads::{ThreadsTransport, Timeouts, World};
-pub use transport::{Abort, Collectives, InFlight, Memory, Started, Transport};
+pub use transport::{Abort, AsyncCollective, Transport, TransportMemory};

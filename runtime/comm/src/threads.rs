@@ -17,13 +17,17 @@
 //! so that it names the rank that holds up all the others, and not one that waits itself.
 
 mod op;
-mod ring;
+mod queue;
+mod state;
 pub(crate) mod work;
 
-use crate::{Abort, Call, CallName, CommError, Group, InFlight, Missing, Tag, Transport};
-use op::Op;
+use crate::call::PostedCall;
+use crate::transport::Completed;
+use crate::{Abort, AsyncCollective, Call, CallName, CommError, Group, Missing, Tag, Transport};
+use op::GroupOp;
 pub(crate) use op::Pending;
-use ring::{Ending, Shared};
+use queue::{OpQueue, Queues};
+use state::Ending;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,11 +67,11 @@ impl World {
     /// Ends of a world of `n` devices, in ascending rank, to be given to a thread each.
     #[expect(clippy::new_ret_no_self, reason = "a world is nothing but its ends")]
     pub fn new(n: usize, timeouts: Timeouts) -> Vec<ThreadsTransport> {
-        let shared = Arc::new(Shared::new(n));
+        let world = Arc::new(Queues::new(n));
         let end = |rank| ThreadsTransport {
             rank,
-            shared: shared.clone(),
-            rings: BTreeMap::new(),
+            world: world.clone(),
+            queues: BTreeMap::new(),
             timeouts,
             timeout: timeouts.first_step,
         };
@@ -81,9 +85,9 @@ impl World {
 /// to fail at once, others are not disturbed.
 pub struct ThreadsTransport {
     rank: usize,
-    shared: Arc<Shared>,
+    world: Arc<Queues>,
     /// Operations of each group, and the number of those that this device has posted.
-    rings: BTreeMap<Arc<[usize]>, (Arc<ring::Ring>, u64)>,
+    queues: BTreeMap<Arc<[usize]>, (Arc<OpQueue>, u64)>,
     timeouts: Timeouts,
     timeout: Duration,
 }
@@ -94,7 +98,7 @@ impl Transport for ThreadsTransport {
     }
 
     fn size(&self) -> usize {
-        self.shared.size()
+        self.world.shared.size()
     }
 
     #[expect(unsafe_code, reason = "memory is used beyond the lifetime of the call")]
@@ -103,15 +107,14 @@ impl Transport for ThreadsTransport {
         group: &Group,
         tag: &Tag,
         call: Call<'_>,
-    ) -> Result<Box<dyn InFlight>, CommError> {
-        let name = call.name(tag);
-        group.check(self.rank, self.size(), &name)?;
-        call.check(group, tag)?;
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
+        let call = call.checked(group, tag, (self.rank, self.size()))?;
         if group.size() == 1 {
-            self.shared.came_to(self.rank, &name);
-            self.shared.check_aborted(&name)?;
-            work::Work::new(&[&call.detach()]).run_all();
-            return Ok(Box::new(Alone));
+            let name = call.signature.name(tag);
+            self.world.shared.entered(self.rank, &name);
+            self.world.shared.check_aborted(&name)?;
+            work::Work::new(&[&call]).run_all();
+            return Ok(Box::new(Completed));
         }
         // SAFETY: the caller's promise.
         Ok(Box::new(unsafe { self.enter(group, tag, call) }?))
@@ -122,7 +125,7 @@ impl Transport for ThreadsTransport {
     }
 
     fn aborter(&self) -> Arc<dyn Abort> {
-        Arc::new(Aborter { rank: self.rank, shared: self.shared.clone() })
+        Arc::new(ThreadsAborter { rank: self.rank, world: self.world.clone() })
     }
 }
 
@@ -136,24 +139,22 @@ impl ThreadsTransport {
         &mut self,
         group: &Group,
         tag: &Tag,
-        call: Call<'_>,
+        call: PostedCall,
     ) -> Result<Pending, CommError> {
-        let name = call.name(tag);
-        self.shared.came_to(self.rank, &name);
-        // The caller promises that the memory outlives the operation: see the module's page.
-        let call = call.detach();
-        if !self.rings.contains_key(group.ranks()) {
-            let ring = self.shared.ring(group.shared_ranks());
-            self.rings.insert(group.shared_ranks().clone(), (ring, 0));
+        let name = call.signature.name(tag);
+        self.world.shared.entered(self.rank, &name);
+        if !self.queues.contains_key(group.ranks()) {
+            let queue = self.world.of_group(group.shared_ranks());
+            self.queues.insert(group.shared_ranks().clone(), (queue, 0));
         }
-        let Some((ring, posted)) = self.rings.get_mut(group.ranks()) else {
-            unreachable!("the ring of this group was just entered");
+        let Some((queue, posted)) = self.queues.get_mut(group.ranks()) else {
+            unreachable!("the queue of this group was just entered");
         };
-        let op: Arc<Op> = ring.op(*posted, &self.shared);
+        let op: Arc<GroupOp> = queue.op(*posted, &self.world.shared);
         *posted += 1;
         let full = op.post(group.position(), tag, call);
         if full.all_came {
-            ring.retire();
+            queue.retire();
         }
         full.result?;
         Ok(Pending::new(op, group.position(), name, self.timeout))
@@ -167,40 +168,31 @@ impl Drop for ThreadsTransport {
         } else {
             Ending::Left
         };
-        self.shared.end(self.rank, ending);
+        self.world.end(self.rank, ending);
         // Operations know what all share, so it must not hold one for ever.
-        self.shared.waits(self.rank, None);
+        self.world.shared.waits(self.rank, None);
     }
 }
 
-struct Aborter {
+struct ThreadsAborter {
     rank: usize,
-    shared: Arc<Shared>,
+    world: Arc<Queues>,
 }
 
-impl Abort for Aborter {
+impl Abort for ThreadsAborter {
     fn abort(&self, reason: &str) {
-        self.shared.end(self.rank, Ending::Aborted(reason.into()));
+        self.world.end(self.rank, Ending::Aborted(reason.into()));
     }
 
     fn aborted(&self) -> Option<(usize, String)> {
-        self.shared.aborted()
+        self.world.shared.aborted()
     }
 
-    fn came_to(&self, call: &CallName) {
-        self.shared.came_to(self.rank, call);
+    fn entered(&self, call: &CallName) {
+        self.world.shared.entered(self.rank, call);
     }
 
-    fn whereabouts(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
-        Some(ranks.iter().map(|rank| self.shared.missing(*rank)).collect())
-    }
-}
-
-/// The end of a collective of one member.
-struct Alone;
-
-impl InFlight for Alone {
-    fn complete(&mut self) -> Result<(), CommError> {
-        Ok(())
+    fn last_calls(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
+        Some(ranks.iter().map(|rank| self.world.shared.missing(*rank)).collect())
     }
 }

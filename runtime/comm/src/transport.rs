@@ -1,13 +1,12 @@
-//! The trait that every runtime implements, and the calls that every device makes.
+//! The trait that every communication layer implements.
 
 use crate::fold::can_fold;
-use crate::{Buf, BufMut, Call, CallName, CommError, Group, Missing, Part, Place, Slot, Tag};
+use crate::{Buf, BufMut, Call, CallName, CommError, Group, MemorySpace, Missing, Tag};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// One device's end of a communication layer (threads, MPI, NCCL). Devices post collectives; members of a group post the
-/// collectives of that group in the same order. Use [`Collectives`] to call it.
+/// collectives of that group in the same order. Use [`crate::Collectives`] to call it.
 pub trait Transport: Send {
     /// This device.
     fn rank(&self) -> usize;
@@ -17,9 +16,8 @@ pub trait Transport: Send {
 
     /// Takes part in a collective, without waiting for the others. Several may be in flight.
     ///
-    /// An implementation checks the call ([`Call::check`]), and compares it with those of the other members
-    /// ([`Call::conflict`]). It touches the memory of `call` only until [`InFlight::complete`] or the drop of the handle
-    /// returns, or until this returns an error.
+    /// An implementation checks the call, and compares it with those of the other members. It touches the memory of `call` only
+    /// until [`AsyncCollective::wait`] or the drop of the handle returns, or until this returns an error.
     ///
     /// # Safety
     /// Until then the memory stays valid, nobody else writes to the inputs, and nobody else touches the outputs, even if
@@ -31,14 +29,14 @@ pub trait Transport: Send {
         group: &Group,
         tag: &Tag,
         call: Call<'_>,
-    ) -> Result<Box<dyn InFlight>, CommError>;
+    ) -> Result<Box<dyn AsyncCollective>, CommError>;
 
     /// The first step, which may take longer, is over: later waits use the shorter timeout.
     fn first_step_done(&mut self);
 
     /// Whether it folds such elements in such memory. Where it does not, a caller gathers and folds by itself.
-    fn folds(&self, monoid: Monoid, dtype: DType, place: Place) -> bool {
-        place == Place::Host && can_fold(monoid, dtype)
+    fn folds(&self, monoid: Monoid, dtype: DType, place: MemorySpace) -> bool {
+        place == MemorySpace::Host && can_fold(monoid, dtype)
     }
 
     /// The GPU whose memory it works on beside the host's.
@@ -59,7 +57,7 @@ pub trait Transport: Send {
     }
 
     /// Memory of the device on which the transport works; none where that is the host.
-    fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn Memory>>, CommError> {
+    fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn TransportMemory>>, CommError> {
         let _ = (len, dtype);
         Ok(None)
     }
@@ -82,7 +80,7 @@ pub trait Transport: Send {
 }
 
 /// Elements in the memory of a device, allocated by a [`Transport`] for benchmarks and tests.
-pub trait Memory: Send {
+pub trait TransportMemory: Send {
     /// The elements, for a collective to read.
     fn buf(&self) -> Buf<'_>;
 
@@ -108,219 +106,29 @@ pub trait Abort: Send + Sync {
     }
 
     /// Notes a call that this device makes beside the transport, for the errors of others.
-    fn came_to(&self, call: &CallName) {
+    fn entered(&self, call: &CallName) {
         let _ = call;
     }
 
     /// The last calls of ranks, where the transport can tell; it may ask them.
-    fn whereabouts(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
+    fn last_calls(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
         let _ = ranks;
         None
     }
 }
 
-/// A collective that was posted. Dropping it incomplete gives it up: if all members have come, the drop waits for the
-/// end; otherwise it fails for all members.
-pub trait InFlight: Send {
+/// A collective that was posted. Dropping it before it was waited for cancels it: if all members have entered, the drop waits
+/// for the end; otherwise it fails for all members.
+pub trait AsyncCollective: Send {
     /// Waits for the end. Further calls give the same result.
-    fn complete(&mut self) -> Result<(), CommError>;
+    fn wait(&mut self) -> Result<(), CommError>;
 }
 
-/// A started collective with the memory it works on.
-#[must_use = "dropping it gives the collective up, for all members"]
-pub struct Started<B: Send + 'static> {
-    handle: Option<Box<dyn InFlight>>,
-    owner: Option<NonNull<B>>,
-}
+/// A collective that ended well when it was posted.
+pub(crate) struct Completed;
 
-#[expect(unsafe_code, reason = "the owner is kept behind a raw pointer")]
-// SAFETY: a `Started` is a box of `B`, which is `Send`, and a handle, which is `Send`.
-unsafe impl<B: Send + 'static> Send for Started<B> {}
-
-impl<B: Send + 'static> Started<B> {
-    /// Waits for the end, and gives the memory back. After an error the memory is released: its contents are
-    /// unspecified.
-    pub fn finish(mut self) -> Result<B, CommError> {
-        let owner = self.owner.take();
-        let mut take = Reclaim(owner);
-        if let Some(mut handle) = self.handle.take() {
-            handle.complete()?;
-        }
-        match take.0.take() {
-            Some(owner) => Ok(*reclaim(owner)),
-            None => unreachable!("a started collective owns its memory until it is finished"),
-        }
+impl AsyncCollective for Completed {
+    fn wait(&mut self) -> Result<(), CommError> {
+        Ok(())
     }
 }
-
-impl<B: Send + 'static> Drop for Started<B> {
-    fn drop(&mut self) {
-        // The order matters: memory is released when nobody can touch it any more.
-        drop(self.handle.take());
-        drop(Reclaim(self.owner.take()));
-    }
-}
-
-/// Releases the memory on every way out, an unwinding `complete` included.
-struct Reclaim<B>(Option<NonNull<B>>);
-
-impl<B> Drop for Reclaim<B> {
-    fn drop(&mut self) {
-        if let Some(owner) = self.0.take() {
-            drop(reclaim(owner));
-        }
-    }
-}
-
-#[expect(unsafe_code, reason = "the inverse of `Box::into_raw`")]
-fn reclaim<B>(owner: NonNull<B>) -> Box<B> {
-    // SAFETY: private; the callers take the pointer out of where `start` had put it, so it is used once, and only after
-    // the handle is complete or gone.
-    unsafe { Box::from_raw(owner.as_ptr()) }
-}
-
-/// All collectives, for every [`Transport`] (also `dyn`). Counts are elements. All of them end with [`CommError`] where
-/// members do not come, do not agree, or end.
-pub trait Collectives: Transport {
-    /// Starts a collective on memory that `owner` owns, to be given back by [`Started::finish`]. `call` borrows the
-    /// memory from the owner:
-    ///
-    /// ```
-    /// # use meshwright_comm::{BufMut, Call, Collectives, Group, Slot, Tag, Timeouts, World};
-    /// # use meshwright_plan::Monoid;
-    /// # let mut transport = World::new(1, Timeouts::default()).remove(0);
-    /// # let group = Group::world(1, 0)?;
-    /// let tag = Tag::new(0, "gradient of `w`", 12);
-    /// let started = transport.start(&group, &tag, vec![1f32, 2.0], |w| Call::AllReduce {
-    ///     monoid: Monoid::Sum,
-    ///     bucket: vec![Slot::InPlace(BufMut::new(w))],
-    /// })?;
-    /// // ... compute something else ...
-    /// let sum: Vec<f32> = started.finish()?;
-    /// # assert_eq!(sum, [1.0, 2.0]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    fn start<B: Send + 'static>(
-        &mut self,
-        group: &Group,
-        tag: &Tag,
-        owner: B,
-        call: impl for<'x> FnOnce(&'x mut B) -> Call<'x>,
-    ) -> Result<Started<B>, CommError> {
-        self.try_start(group, tag, owner, |b| Ok::<_, CommError>(call(b)))
-    }
-
-    /// [`Collectives::start`] where making the call may fail; the memory is then released.
-    fn try_start<B: Send + 'static, E: From<CommError>>(
-        &mut self,
-        group: &Group,
-        tag: &Tag,
-        owner: B,
-        call: impl for<'x> FnOnce(&'x mut B) -> Result<Call<'x>, E>,
-    ) -> Result<Started<B>, E> {
-        let owner = NonNull::from(Box::leak(Box::new(owner)));
-        let mut started = Started { handle: None, owner: Some(owner) };
-        #[expect(unsafe_code, reason = "the borrow outlives this function")]
-        // SAFETY: the owner is on the heap behind a raw pointer, where it neither moves nor is used until the handle is
-        // complete or dropped; if `started` is leaked, so is the owner. `call` works for any lifetime, so what it returns
-        // borrows from the owner or from statics; and `B: 'static`, so the owner borrows from nothing shorter.
-        let handle = unsafe { self.post(group, tag, call(&mut *owner.as_ptr())?) }?;
-        started.handle = Some(handle);
-        Ok(started)
-    }
-
-    /// Any collective on borrowed memory, from start to end.
-    fn call(&mut self, group: &Group, tag: &Tag, call: Call<'_>) -> Result<(), CommError> {
-        #[expect(unsafe_code, reason = "the handle does not outlive this function")]
-        // SAFETY: the borrows in `call` outlive this function, and the handle ends within it, also by unwinding.
-        unsafe { self.post(group, tag, call) }?.complete()
-    }
-
-    /// Folds each buffer over all members, in place. Buffers may be empty and of different dtypes.
-    fn all_reduce<'a>(
-        &mut self,
-        group: &Group,
-        tag: &Tag,
-        monoid: Monoid,
-        bucket: impl IntoIterator<Item = BufMut<'a>>,
-    ) -> Result<(), CommError> {
-        let bucket = bucket.into_iter().map(Slot::InPlace).collect();
-        self.call(group, tag, Call::AllReduce { monoid, bucket })
-    }
-
-    /// Joins the members' pieces in group order; `counts[i]` elements come from member `i`.
-    fn all_gather_v<'a>(
-        &mut self,
-        group: &Group,
-        tag: &Tag,
-        input: impl Into<Buf<'a>>,
-        counts: impl Into<Arc<[usize]>>,
-        output: impl Into<BufMut<'a>>,
-    ) -> Result<(), CommError> {
-        let call = Call::AllGather { input: input.into(), counts: counts.into(), output: output.into() };
-        self.call(group, tag, call)
-    }
-
-    /// Folds inputs that are pieces in group order, and keeps the piece of this member; piece `i` has `counts[i]`
-    /// elements.
-    fn reduce_scatter_v<'a>(
-        &mut self,
-        group: &Group,
-        tag: &Tag,
-        monoid: Monoid,
-        input: impl Into<Buf<'a>>,
-        counts: impl Into<Arc<[usize]>>,
-        output: impl Into<BufMut<'a>>,
-    ) -> Result<(), CommError> {
-        let (input, counts, output) = (input.into(), counts.into(), output.into());
-        self.call(group, tag, Call::ReduceScatter { monoid, input, counts, output })
-    }
-
-    /// Sends `send[i]` elements to member `i` and receives `receive[i]` from it; pieces lie in group order.
-    fn all_to_all_v<'a>(
-        &mut self,
-        group: &Group,
-        tag: &Tag,
-        (input, send): (impl Into<Buf<'a>>, impl Into<Arc<[usize]>>),
-        (output, receive): (impl Into<BufMut<'a>>, impl Into<Arc<[usize]>>),
-    ) -> Result<(), CommError> {
-        let (input, output) = (input.into(), output.into());
-        self.call(group, tag, Call::AllToAll { input, send: send.into(), output, receive: receive.into() })
-    }
-
-    /// Copies ranges between members; see [`Call::Permute`].
-    fn permute<'a>(
-        &mut self,
-        group: &Group,
-        tag: &Tag,
-        (input, send): (impl Into<Buf<'a>>, impl Into<Arc<[Part]>>),
-        (output, receive): (impl Into<BufMut<'a>>, impl Into<Arc<[Part]>>),
-    ) -> Result<(), CommError> {
-        let (input, output) = (input.into(), output.into());
-        self.call(group, tag, Call::Permute { input, send: send.into(), output, receive: receive.into() })
-    }
-
-    /// Copies the buffer of the member at position `root` to all members.
-    fn broadcast<'a>(
-        &mut self,
-        group: &Group,
-        tag: &Tag,
-        root: usize,
-        buffer: impl Into<BufMut<'a>>,
-    ) -> Result<(), CommError> {
-        self.call(group, tag, Call::Broadcast { root, buffer: buffer.into() })
-    }
-
-    /// Waits until all members have come.
-    fn barrier(&mut self, group: &Group, tag: &Tag) -> Result<(), CommError> {
-        self.call(group, tag, Call::Barrier)
-    }
-
-    /// Compares bytes (a Plan's hash) over the group: [`CommError::Disagree`], the same on all members, names the ranks
-    /// that differ.
-    fn agree(&mut self, group: &Group, tag: &Tag, bytes: &[u8]) -> Result<(), CommError> {
-        crate::agree::agree(self, group, tag, bytes)
-    }
-}
-
-impl<T: Transport + ?Sized> Collectives for T {}

@@ -37,7 +37,7 @@ fn blamed(errors: &[ExecError]) -> Option<usize> {
         for m in *stuck {
             let entry = missed.entry(m.rank).or_default();
             entry.0.insert(*rank);
-            entry.1 = m.at.as_ref().map(|call| call.tag.sequence);
+            entry.1 = m.last_call.as_ref().map(|call| call.tag.sequence);
         }
     }
     let key = |rank: usize, by: usize, last: Option<u64>| (gave_up.contains(&rank), usize::MAX - by, last);
@@ -53,18 +53,18 @@ fn blamed(errors: &[ExecError]) -> Option<usize> {
 mod tests {
     use super::*;
     use crate::error::Place;
-    use meshwright_comm::{CallName, Kind, Tag};
+    use meshwright_comm::{CallName, CollectiveKind, Tag};
     use std::time::Duration;
 
     fn call(sequence: u64) -> CallName {
-        CallName { kind: Kind::AllReduce, tag: Tag::new(sequence, "x", 1) }
+        CallName::new(CollectiveKind::AllReduce, &Tag::new(sequence, "x", 1))
     }
 
     /// Rank `by` gave up for `missing`, whose last calls had these numbers.
     fn gave_up(by: usize, missing: &[(usize, u64)]) -> ExecError {
         let missing: Vec<Missing> = missing
             .iter()
-            .map(|(rank, at)| Missing { rank: *rank, at: Some(call(*at)), silent: false })
+            .map(|(rank, at)| Missing { rank: *rank, last_call: Some(call(*at)), unresponsive: false })
             .collect();
         let source = CommError::Timeout {
             rank: by,

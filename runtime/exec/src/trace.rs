@@ -6,11 +6,12 @@
 
 use meshwright_comm::{BufMut, Collectives, CommError, Group, Part, Tag, Transport};
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// What a record is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum What {
     /// A run of the whole program.
     Step,
@@ -24,10 +25,8 @@ pub enum What {
     Unpack,
 }
 
-const WHATS: [What; 5] = [What::Step, What::Compute, What::Start, What::Wait, What::Unpack];
-
 /// A stretch of time of one device. Times are nanoseconds of a clock without a meaningful zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// What it is of.
     pub what: What,
@@ -139,15 +138,9 @@ impl Recorder {
             *sequence += 1;
             Tag::new(*sequence, "trace", 0)
         };
-        let mut mine = [0; HEAD];
-        mine[..8].copy_from_slice(&(self.records.len() as u64).to_le_bytes());
-        mine[8..].copy_from_slice(&machine());
-        let mut heads = vec![0u8; HEAD * world.size()];
-        transport.all_gather_v(world, &tag(), &mine[..], vec![HEAD; world.size()], &mut heads[..])?;
-        let heads: Vec<&[u8]> = heads.chunks_exact(HEAD).collect();
+        let machines = transport.gather_values(world, &tag(), &machine())?;
         let mut offset = 0;
-        for (rank, head) in heads.iter().enumerate().filter(|(_, h)| h[8..] != heads[0][8..]) {
-            debug_assert_eq!(head.len(), HEAD, "a head of rank {rank}");
+        for (rank, _) in machines.iter().enumerate().filter(|(_, m)| **m != machines[0]) {
             // The numbers of calls stay the same on all ranks.
             let tags: Vec<[Tag; 2]> = (0..EXCHANGES).map(|_| [tag(), tag()]).collect();
             if [0, rank].contains(&world.rank()) {
@@ -155,68 +148,20 @@ impl Recorder {
                 offset = if world.rank() == rank { found } else { offset };
             }
         }
-        let bytes: Vec<u8> = self.records.iter().flat_map(|r| r.to_bytes(offset)).collect();
-        let counts: Vec<usize> = heads.iter().map(|h| RECORD * u64_at(h, 0) as usize).collect();
-        let mut all = vec![0u8; counts.iter().sum()];
-        transport.all_gather_v(world, &tag(), &bytes[..], counts.clone(), &mut all[..])?;
-        let mut rest = &all[..];
-        Ok(counts
-            .into_iter()
-            .enumerate()
-            .map(|(rank, count)| {
-                let (of_rank, later) = rest.split_at(count);
-                rest = later;
-                DeviceTrace { rank, records: of_rank.chunks_exact(RECORD).map(Record::from_bytes).collect() }
-            })
-            .collect())
+        let shift = |t: u64| t.wrapping_add_signed(offset);
+        let on_one_clock = |r: &Record| Record { begin: shift(r.begin), end: shift(r.end), ..*r };
+        let mine: Vec<Record> = self.records.iter().map(on_one_clock).collect();
+        let all = transport.gather_values(world, &tag(), &mine)?;
+        Ok(all.into_iter().enumerate().map(|(rank, records)| DeviceTrace { rank, records }).collect())
     }
 }
 
-/// Bytes of a record on its way.
-const RECORD: usize = 40;
-/// Bytes that go ahead: how many records, and which machine.
-const HEAD: usize = 8 + 36;
 /// How often two clocks are compared: the fastest exchange counts.
 const EXCHANGES: usize = 16;
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut eight = [0; 8];
-    eight.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(eight)
-}
-
-impl Record {
-    fn to_bytes(self, offset: i64) -> [u8; RECORD] {
-        let mut out = [0; RECORD];
-        let shift = |t: u64| t.wrapping_add_signed(offset);
-        for (i, v) in [shift(self.begin), shift(self.end), self.step_number, self.sequence].iter().enumerate()
-        {
-            out[8 * i..8 * i + 8].copy_from_slice(&v.to_le_bytes());
-        }
-        let last = u64::from(self.at) << 8 | self.what as u64;
-        out[32..].copy_from_slice(&last.to_le_bytes());
-        out
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Record {
-        let last = u64_at(bytes, 32);
-        Record {
-            what: WHATS[(last & 0xff) as usize % WHATS.len()],
-            begin: u64_at(bytes, 0),
-            end: u64_at(bytes, 8),
-            step_number: u64_at(bytes, 16),
-            sequence: u64_at(bytes, 24),
-            at: (last >> 8) as u32,
-        }
-    }
-}
-
-/// What tells this machine (since it was started) from others; all zeros where the system does not say.
-fn machine() -> [u8; 36] {
-    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let mut out = [0; 36];
-    out.iter_mut().zip(id).for_each(|(o, b)| *o = b);
-    out
+/// What tells this machine (since it was started) from others; empty where the system does not say.
+fn machine() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
 /// What is to be added to the clock of `rank` to have rank 0's. Both call it, with the same tags; the result counts on
@@ -233,14 +178,14 @@ fn clock_offset(
     let none: Arc<[Part]> = Arc::new([]);
     let mut best: Option<(u64, i64)> = None;
     for [ask, answer] in tags {
-        let mut time = [0u8; 8];
+        let mut time = [0u64];
         let begin = clock();
         if me == rank {
             transport.permute(&pair, ask, (&[1u8][..], parts(0, 1)), (&mut [0u8; 0][..], none.clone()))?;
-            let to = (BufMut::new(&mut time[..]), parts(0, 8));
+            let to = (BufMut::new(bytemuck::cast_slice_mut::<u64, u8>(&mut time)), parts(0, 8));
             transport.permute(&pair, answer, (&[0u8; 0][..], none.clone()), to)?;
             let end = clock();
-            let (trip, theirs) = (end.wrapping_sub(begin), u64_at(&time, 0));
+            let (trip, theirs) = (end.wrapping_sub(begin), time[0]);
             let offset = theirs.wrapping_sub(begin.wrapping_add(trip / 2)) as i64;
             if best.is_none_or(|b| trip < b.0) {
                 best = Some((trip, offset));
@@ -248,8 +193,13 @@ fn clock_offset(
         } else {
             let mut asked = [0u8; 1];
             transport.permute(&pair, ask, (&[0u8; 0][..], none.clone()), (&mut asked[..], parts(1, 1)))?;
-            time = clock().to_le_bytes();
-            transport.permute(&pair, answer, (&time[..], parts(1, 8)), (&mut [0u8; 0][..], none.clone()))?;
+            time[0] = clock();
+            transport.permute(
+                &pair,
+                answer,
+                (bytemuck::cast_slice::<u64, u8>(&time), parts(1, 8)),
+                (&mut [0u8; 0][..], none.clone()),
+            )?;
         }
     }
     Ok(best.map_or(0, |b| b.1))
@@ -305,13 +255,5 @@ mod tests {
         for (found, skew) in found.iter().zip(skew).skip(1) {
             assert!((found + skew).abs() < 2_000_000, "{found} for {skew}");
         }
-    }
-
-    #[test]
-    fn records_arrive_as_they_were_sent() {
-        let r =
-            Record { what: What::Unpack, begin: 10, end: 1 << 60, step_number: 3, sequence: 7, at: 1 << 31 };
-        assert_eq!(Record::from_bytes(&r.to_bytes(0)), r);
-        assert_eq!(Record::from_bytes(&r.to_bytes(-4)).begin, 6);
     }
 }

@@ -1,10 +1,10 @@
 //! Timing of whole training steps with data in memory.
 
+use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::devices::{Devices, Loaded, compiled, load, start};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::session::common;
-use crate::together::{guarded, same, settled};
 use crate::trace::{Trace, TraceOptions};
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes};
@@ -63,7 +63,7 @@ pub fn bench(
     options: &BenchOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<BenchResult, Failure> {
-    guarded(&options.devices.processes, timed(project, sources, options, progress))
+    abort_on_error(&options.devices.processes, timed(project, sources, options, progress))
 }
 
 fn timed(
@@ -73,9 +73,9 @@ fn timed(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<BenchResult, Failure> {
     let processes = &*options.devices.processes;
-    let (cluster, program) = settled(processes, "the program", loaded(project, sources, options))?;
+    let (cluster, program) = agree_on_result(processes, "the program", loaded(project, sources, options))?;
     let asked = common(&program.plan);
-    same(processes, &asked)?;
+    check_same_configuration(processes, &asked)?;
     let ranges: Vec<Option<usize>> = program.plan.inputs.iter().map(|i| i.range.map(|r| r.size)).collect();
     let names: Vec<String> = program.plan.inputs.iter().map(|i| i.name.clone()).collect();
     let high = move |name: &str| names.iter().position(|n| n == name).and_then(|i| ranges[i]);

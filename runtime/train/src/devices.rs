@@ -1,11 +1,11 @@
 //! The devices of a project with its programs loaded, and batches on their way to them.
 
 use crate::checkpoint::Checkpoint;
+use crate::consensus::agree_on_result;
 use crate::data::{self, Dataset, Places, Prefetch};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::tensor::RawTensor;
-use crate::together::settled;
 use meshwright_comm::Timeouts;
 use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Sources, codes};
@@ -241,7 +241,11 @@ pub(crate) fn init_all<'a>(
 /// have them. With `all`, the checkpoint must hold nothing else.
 pub(crate) fn restore(cluster: &Cluster, checkpoint: Option<&Checkpoint>, all: bool) -> Result<(), Failure> {
     let states: Vec<StateInfo> = cluster.states().cloned().collect();
-    settled(cluster.processes(), "the checkpoint", checkpoint.map_or(Ok(()), |c| fits(&states, c, all)))?;
+    agree_on_result(
+        cluster.processes(),
+        "the checkpoint",
+        checkpoint.map_or(Ok(()), |c| fits(&states, c, all)),
+    )?;
     for s in &states {
         let raw = checkpoint.and_then(|c| c.tensor(&s.name, &s.shape).ok()).cloned();
         let whole = raw.and_then(RawTensor::into_host).map(|t| converted(t, s.dtype));

@@ -1,12 +1,12 @@
 //! Losses and metrics over a whole data set: full batches on one program, the remainder on another, accumulated so that
 //! the result does not depend on the batch size.
 
+use crate::consensus::synchronized_stop;
 use crate::data::Dataset;
 use crate::devices::{Loaded, batch, compiled, load, prefetch, provide, remainder};
 use crate::failure::Failure;
 use crate::metrics;
 use crate::project::Project;
-use crate::together::met;
 use crate::totals::Totals;
 use meshwright_core::Evaluation;
 use meshwright_diag::Sources;
@@ -74,7 +74,8 @@ impl Evaluator {
             done += program.examples;
             progress(done, records);
             let about = "the batch of an evaluation".into();
-            let stopped = met(cluster.processes(), about, stop.load(Ordering::Relaxed), failed)?;
+            let stopped =
+                synchronized_stop(cluster.processes(), about, stop.load(Ordering::Relaxed), failed)?;
             Ok(done < records && stopped)
         };
         if let Some(program) = &self.full {

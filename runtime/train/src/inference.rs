@@ -1,6 +1,7 @@
 //! `eval` and `predict`: a checkpoint on any mesh, without training.
 
 use crate::checkpoint::{Checkpoint, Store, read_file};
+use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
 use crate::devices::{Devices, batch, compiled, dataset, load, provide, remainder, restore, start};
 use crate::evaluator::Evaluator;
@@ -9,7 +10,6 @@ use crate::metrics;
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
 use crate::session::common;
-use crate::together::{guarded, same, settled};
 use crate::totals::Totals;
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
 use meshwright_exec::{Cluster, HostData, HostTensor, ProgramId};
@@ -71,7 +71,7 @@ pub fn evaluate(
     options: &EvalOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<metrics::Evaluation, Failure> {
-    guarded(&options.devices.processes, evaluated(project, sources, options, progress))
+    abort_on_error(&options.devices.processes, evaluated(project, sources, options, progress))
 }
 
 fn evaluated(
@@ -88,9 +88,9 @@ fn evaluated(
         let evaluator = Evaluator::new(project, sources, &mut cluster, set.clone())?;
         Ok((cluster, evaluator, set))
     })();
-    let (cluster, evaluator, set) = settled(processes, "the programs", ready)?;
+    let (cluster, evaluator, set) = agree_on_result(processes, "the programs", ready)?;
     let plans: Vec<&Plan> = evaluator.programs().map(|p| &*p.plan).collect();
-    same(processes, &asked(options, &set, plans.first().copied(), &[]))?;
+    check_same_configuration(processes, &asked(options, &set, plans.first().copied(), &[]))?;
     prepare(&cluster, checkpoint.as_ref())?;
     let result = evaluator.run(&cluster, &AtomicBool::new(false), progress)?;
     cluster.shutdown();
@@ -105,13 +105,13 @@ fn read(project: &Project, options: &EvalOptions) -> Result<(Option<Checkpoint>,
     let processes = &*options.devices.processes;
     let about = "the checkpoint";
     let checkpoint = processes.on_first(about.into(), || read_checkpoint(&options.checkpoint))?;
-    let checkpoint = settled(processes, about, checkpoint.transpose())?;
+    let checkpoint = agree_on_result(processes, about, checkpoint.transpose())?;
     let set = match dataset(project, options.data.as_deref(), &options.roots, &options.split, false) {
         Ok(Some(set)) => Ok(set),
         Ok(None) => Err(crate::evaluator::data_failed(format!("there is no `{}` split", options.split))),
         Err(failure) => Err(failure),
     };
-    Ok((checkpoint, settled(processes, "the data", set)?))
+    Ok((checkpoint, agree_on_result(processes, "the data", set)?))
 }
 
 /// What all processes must be asked for alike.
@@ -130,9 +130,9 @@ fn asked(
 
 /// Sets all parameters and states to those of a checkpoint, which the first process has.
 fn prepare(cluster: &Cluster, checkpoint: Option<&Checkpoint>) -> Result<(), Failure> {
-    let seed = checkpoint.map_or(0, |c| c.meta.seed).to_le_bytes();
-    let seed = cluster.processes().spread("the seed".into(), seed.to_vec())?;
-    cluster.init_state(ProgramId(0), u64::from_le_bytes(crate::tensor::array(&seed)))?;
+    let seed = checkpoint.map_or(0, |c| c.meta.seed);
+    let seed = cluster.processes().broadcast("the seed".into(), seed)?;
+    cluster.init_state(ProgramId(0), seed)?;
     restore(cluster, checkpoint, false)
 }
 
@@ -145,7 +145,7 @@ pub fn predict(
     options: &PredictOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<(String, HostTensor)>, Failure> {
-    guarded(&options.eval.devices.processes, predicted(project, sources, options, progress))
+    abort_on_error(&options.eval.devices.processes, predicted(project, sources, options, progress))
 }
 
 fn predicted(
@@ -156,7 +156,7 @@ fn predicted(
 ) -> Result<Vec<(String, HostTensor)>, Failure> {
     let e = &options.eval;
     let processes = &*e.devices.processes;
-    let wanted = settled(processes, "the outputs", wanted(project, &options.outputs))?;
+    let wanted = agree_on_result(processes, "the outputs", wanted(project, &options.outputs))?;
     let (checkpoint, set) = read(project, e)?;
     let records = options.limit.unwrap_or(usize::MAX).min(set.records());
     let of = |p: &Project| match meshwright_core::prediction(&p.program, &wanted) {
@@ -170,9 +170,9 @@ fn predicted(
         let cluster = start(project, e.cores, &e.devices)?;
         Ok((remainder, prediction, cluster))
     })();
-    let (remainder, prediction, mut cluster) = settled(processes, "the outputs", ready)?;
+    let (remainder, prediction, mut cluster) = agree_on_result(processes, "the outputs", ready)?;
     let more = [("`--output`", wanted.join(", ")), ("`--limit`", records.to_string())];
-    same(processes, &asked(e, &set, None, &more))?;
+    check_same_configuration(processes, &asked(e, &set, None, &more))?;
     let (accumulators, rows) = prediction.step.outputs.split_at(prediction.accumulate.len());
     let rows: Vec<&str> = rows.iter().map(|g| g.name.as_str()).collect();
     let mut parts: Vec<Vec<HostTensor>> = vec![Vec::new(); rows.len()];
@@ -182,7 +182,8 @@ fn predicted(
     for (p, count) in [(whole, records / size), (remainder.as_ref(), 1)] {
         let Some(p) = p else { continue };
         let step = of(p).and_then(|e| compiled(p, &e.step, sources));
-        let program = settled(processes, "the program", step.and_then(|c| load(&mut cluster, c.plan)))?;
+        let program =
+            agree_on_result(processes, "the program", step.and_then(|c| load(&mut cluster, c.plan)))?;
         prepare(&cluster, checkpoint.as_ref())?;
         for _ in 0..count {
             let records_of: Vec<usize> = (first..first + program.examples).collect();
@@ -192,7 +193,7 @@ fn predicted(
                 list.extend(report.outputs.get(*name).and_then(|t| in_order(p, &program.plan, name, t)));
             }
             if !accumulators.is_empty() {
-                settled(processes, "the outputs", totals.add(&program, &report.outputs))?;
+                agree_on_result(processes, "the outputs", totals.add(&program, &report.outputs))?;
             }
             first += program.examples;
             progress(first, records);

@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod catalog;
 pub mod checkpoint;
+mod consensus;
 pub mod data;
 mod devices;
 mod evaluator;
@@ -19,19 +20,18 @@ pub mod run_dir;
 mod session;
 mod settings;
 mod tensor;
-mod together;
 mod totals;
 pub mod trace;
 mod trainer;
 pub mod training;
 
 pub use bench::{BenchOptions, BenchResult, bench};
+pub use consensus::agree_on_result;
 pub use devices::{Asked, Devices};
 pub use failure::Failure;
 pub use inference::{EvalOptions, PredictOptions, evaluate, predict, read_checkpoint};
 pub use project::{Loaded, Project, ProjectOptions};
 pub use tensor::RawTensor;
-pub use together::settled;
 pub use trace::TraceOptions;
 pub use trainer::train;
 pub use training::{Finished, Progress, TrainOptions};

@@ -2,7 +2,7 @@
 
 use crate::catalog::{LAYOUTS, MODELS, find};
 use crate::files::Files;
-use meshwright_core::compile::Stage;
+use meshwright_core::compile::Observer;
 use meshwright_core::evaluation::Evaluation;
 use meshwright_core::resolve::resolve;
 use meshwright_core::{
@@ -156,7 +156,7 @@ impl Project {
         &self,
         step: &StepGraph,
         sources: &Sources,
-        observe: &mut dyn FnMut(usize, &Stage),
+        observe: &mut Observer<'_>,
     ) -> (Option<Compiled>, Vec<Diagnostic>) {
         compile_with(step, &self.layout, &|span| line_of(sources, span), self.compiling, observe)
     }

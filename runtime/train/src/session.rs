@@ -190,15 +190,11 @@ fn newest(run: &RunDir, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, F
 
 /// Tells all processes where the run stands: the first knows.
 pub(crate) fn start_point(processes: &Processes, session: Option<&Session>) -> Result<StartPoint, Failure> {
-    // Numbers and texts always serialize.
-    let mine = session.map(|s| serde_json::to_vec(&s.start).unwrap_or_default());
-    if let (1, Some(session)) = (processes.count(), session) {
-        return Ok(session.start.clone());
-    }
-    let told = processes.spread("where the run stands".into(), mine.unwrap_or_default())?;
-    serde_json::from_slice(&told).map_err(|e| {
-        let message = format!("rank {} does not understand where the run stands: {e}", processes.rank());
-        Diagnostic::error(codes::E0526, message).help("start all ranks with the same binary").into()
+    let mine = session.map(|s| s.start.clone());
+    let told = processes.broadcast("where the run starts".into(), mine)?;
+    told.ok_or_else(|| {
+        let message = "the first process does not know where the run starts";
+        Diagnostic::error(codes::E0526, message).help("start all ranks with the same command line").into()
     })
 }
 

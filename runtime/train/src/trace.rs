@@ -1,8 +1,8 @@
 //! A timeline of training steps as a file in the trace-event format of Chrome, which Perfetto opens: a process for each rank,
 //! on one clock. See `docs/trace.md`.
 
+use crate::consensus::agree_on_result;
 use crate::failure::Failure;
-use crate::together::settled;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{Cluster, DeviceTrace, Processes, ProgramId, Record, What};
 use meshwright_plan::{Plan, Prim, Provenance, Step};
@@ -53,7 +53,7 @@ impl Trace {
     ) -> Result<Trace, Failure> {
         let make = || File::create(&options.file).map_err(|e| failed(&options.file, &e));
         let made = processes.is_first().then(make).transpose();
-        let file = settled(processes, "the timeline", made)?;
+        let file = agree_on_result(processes, "the timeline", made)?;
         let steps = options.steps.clone().unwrap_or(next..=next.saturating_add(FIRST_STEPS - 1));
         cluster.trace(program, steps.clone())?;
         Ok(Trace { file, path: options.file.clone(), last: *steps.end() })
@@ -72,7 +72,7 @@ impl Trace {
             let Some(mut out) = file.map(BufWriter::new) else { return Ok(()) };
             write(&mut out, plan, &devices).and_then(|()| out.flush()).map_err(|e| failed(&path, &e))
         })?;
-        settled(processes, "the timeline", written.unwrap_or(Ok(())))
+        agree_on_result(processes, "the timeline", written.unwrap_or(Ok(())))
     }
 }
 

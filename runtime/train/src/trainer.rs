@@ -1,6 +1,7 @@
 //! The training loop: batches in, steps, evaluation each epoch, checkpoints, events out.
 
 use crate::checkpoint::{EpochLosses, Meta, Store};
+use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration, synchronized_stop};
 use crate::data::{Dataset, Schedule};
 use crate::devices::{Loaded, batch, hold_rest, init_all, load, prefetch, provide, restore, snapshot, start};
 use crate::evaluator::{Evaluator, data_failed};
@@ -9,7 +10,6 @@ use crate::metrics::{self, Event};
 use crate::project::{Project, line_of};
 use crate::run_dir::MetricsLog;
 use crate::session::{Requirements, Session, StartPoint, Written, start_point};
-use crate::together::{guarded, met, same, settled};
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
 use meshwright_diag::{Diagnostic, Sources, codes};
@@ -30,7 +30,7 @@ pub fn train(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Finished, Failure> {
-    guarded(&options.devices.processes, trained(project, sources, options, stop, progress))
+    abort_on_error(&options.devices.processes, trained(project, sources, options, stop, progress))
 }
 
 fn trained(
@@ -41,17 +41,18 @@ fn trained(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Finished, Failure> {
     let processes = &*options.devices.processes;
-    let needs = settled(processes, "what the run needs", Requirements::of(project, sources, options))?;
-    same(processes, &needs.asked(project, sources, options))?;
+    let needs =
+        agree_on_result(processes, "what the run needs", Requirements::of(project, sources, options))?;
+    check_same_configuration(processes, &needs.asked(project, sources, options))?;
     let Requirements { plan, set, test, examples } = needs;
     // A new run's folder is made when nothing can be wrong any more.
     let session =
         processes.on_first("the run's folder".into(), || Session::of(project, sources, options, &set))?;
-    let mut session = settled(processes, "the run's folder", session.transpose())?;
+    let mut session = agree_on_result(processes, "the run's folder", session.transpose())?;
     let start = start_point(processes, session.as_ref())?;
     let ready = Ready::of((project, sources), options, &start, plan, (&set, test, examples));
     let Ready { cluster, program, evaluator, schedule, from, losses } =
-        settled(processes, "the programs", ready)?;
+        agree_on_result(processes, "the programs", ready)?;
     if start.at.is_some() {
         let resumed = session.as_mut().and_then(|s| s.resumed.take());
         restore(&cluster, resumed.as_ref(), true)?;
@@ -68,7 +69,7 @@ fn trained(
         session.map(|s| Written::of(s, (project, sources), options, (&set, &program.plan), after)).transpose()
     })?;
     let written = written.transpose().map(|w| w.flatten().unwrap_or_default());
-    let Written { run: _run, log, store } = settled(processes, "the run's folder", written)?;
+    let Written { run: _run, log, store } = agree_on_result(processes, "the run's folder", written)?;
     let trace = match &options.trace {
         Some(t) => Some(Trace::start(t, &cluster, program.id, from + 1, processes)?),
         None => None,
@@ -322,7 +323,12 @@ impl Loop<'_> {
         // No value that `explain` shows: an error must not send its reader there.
         let what = format!("{}: whether to go on after step {step}", self.loss);
         let about = About { what: &what, line: self.line };
-        met(self.cluster.processes(), about, self.stop.load(Ordering::Relaxed), self.failed.take())
+        synchronized_stop(
+            self.cluster.processes(),
+            about,
+            self.stop.load(Ordering::Relaxed),
+            self.failed.take(),
+        )
     }
 
     fn step(&mut self, step: u64, loss: f64, epoch_began: Instant, done: usize) {

@@ -19,11 +19,11 @@ const NOT_READY: c_int = 600;
 #[derive(Default)]
 pub(crate) struct Context {
     pub(crate) ordinal: c_int,
-    state: Mutex<State>,
+    state: Mutex<CudaState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CudaState {
     streams: Vec<Arc<Stream>>,
     /// What all later work waits for, that of streams yet to come included.
     gates: Vec<Arc<Moment>>,
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_in
     SUCCESS
 }
 
-unsafe fn put(to: *mut c_char, room: c_int, text: &str) -> c_int {
+unsafe fn write_text(to: *mut c_char, room: c_int, text: &str) -> c_int {
     if text.len() >= room as usize {
         return INVALID_VALUE;
     }
@@ -100,12 +100,12 @@ unsafe fn put(to: *mut c_char, room: c_int, text: &str) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, room: c_int, _device: c_int) -> c_int {
-    unsafe { put(name, room, "Fake GPU") }
+    unsafe { write_text(name, room, "Fake GPU") }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, room: c_int, device: c_int) -> c_int {
-    unsafe { put(id, room, &format!("{:04X}:{:02X}:00.0", device >> 8, device & 255)) }
+    unsafe { write_text(id, room, &format!("{:04X}:{:02X}:00.0", device >> 8, device & 255)) }
 }
 
 #[unsafe(no_mangle)]

@@ -22,7 +22,7 @@ impl Meeting {
     }
 
     /// Writes a message, which others see whole or not at all.
-    pub(crate) fn put(&self, name: &str, bytes: &[u8]) {
+    pub(crate) fn offer(&self, name: &str, bytes: &[u8]) {
         let half = self.directory.join(format!(".{name}.{}", self.me));
         if std::fs::write(&half, bytes).is_ok() {
             let _ = std::fs::rename(&half, self.directory.join(name));
@@ -43,13 +43,13 @@ impl Meeting {
         }
     }
 
-    pub(crate) fn forget(&self, name: &str) {
+    pub(crate) fn discard(&self, name: &str) {
         let _ = std::fs::remove_file(self.directory.join(name));
     }
 
     /// This member needs the directory no more; the last one removes it.
     pub(crate) fn leave(&self, members: usize) {
-        self.put(&format!("left.{}", self.me), &[]);
+        self.offer(&format!("left.{}", self.me), &[]);
         if (0..members).all(|m| self.directory.join(format!("left.{m}")).exists()) {
             let _ = std::fs::remove_dir_all(&self.directory);
         }

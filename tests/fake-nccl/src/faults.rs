@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::sync::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum FakeFault {
     Stall,
     Error,
     Refuse,
@@ -16,7 +16,7 @@ pub(crate) enum Fault {
 #[derive(Default)]
 struct Faults {
     /// By GPU and call.
-    known: BTreeMap<(c_int, u64), Fault>,
+    known: BTreeMap<(c_int, u64), FakeFault>,
     calls: BTreeMap<c_int, u64>,
     environment_read: bool,
 }
@@ -24,13 +24,13 @@ struct Faults {
 static FAULTS: Mutex<Faults> =
     Mutex::new(Faults { known: BTreeMap::new(), calls: BTreeMap::new(), environment_read: false });
 
-fn parse(text: &str) -> Option<((c_int, u64), Fault)> {
+fn parse(text: &str) -> Option<((c_int, u64), FakeFault)> {
     let mut parts = text.trim().split(':');
     let fault = match parts.next()? {
-        "stall" => Fault::Stall,
-        "error" => Fault::Error,
-        "refuse" => Fault::Refuse,
-        "slow" => Fault::Slow,
+        "stall" => FakeFault::Stall,
+        "error" => FakeFault::Error,
+        "refuse" => FakeFault::Refuse,
+        "slow" => FakeFault::Slow,
         _ => return None,
     };
     let gpu = parts.next()?.strip_prefix("gpu")?.parse().ok()?;
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn fakeFault(text: *const c_char) -> c_int {
 }
 
 /// Counts a call of a GPU, and says what goes wrong with it.
-pub(crate) fn next(gpu: c_int) -> Option<Fault> {
+pub(crate) fn next(gpu: c_int) -> Option<FakeFault> {
     let mut faults = lock(&FAULTS);
     if !faults.environment_read {
         faults.environment_read = true;

@@ -27,7 +27,7 @@ fn each<const N: usize>(a: &mut [u8], b: &[u8], f: impl Fn([u8; N], [u8; N]) -> 
 }
 
 /// The first NaN, else the better one, else the first.
-fn pick<T>(a: T, b: T, better: bool, a_nan: bool, b_nan: bool) -> T {
+fn better_of<T>(a: T, b: T, better: bool, a_nan: bool, b_nan: bool) -> T {
     if better || (b_nan && !a_nan) { b } else { a }
 }
 
@@ -38,8 +38,8 @@ macro_rules! float {
             let r = match $op {
                 SUM => a + b,
                 PROD => a * b,
-                MAX => pick(a, b, b > a, a.is_nan(), b.is_nan()),
-                _ => pick(a, b, b < a, a.is_nan(), b.is_nan()),
+                MAX => better_of(a, b, b > a, a.is_nan(), b.is_nan()),
+                _ => better_of(a, b, b < a, a.is_nan(), b.is_nan()),
             };
             r.to_ne_bytes()
         })
@@ -94,8 +94,8 @@ pub(crate) fn fold(op: i32, dtype: i32, a: &mut [u8], b: &[u8]) -> bool {
             narrow(match op {
                 SUM => a + b,
                 PROD => a * b,
-                MAX => pick(a, b, b > a, a.is_nan(), b.is_nan()),
-                _ => pick(a, b, b < a, a.is_nan(), b.is_nan()),
+                MAX => better_of(a, b, b > a, a.is_nan(), b.is_nan()),
+                _ => better_of(a, b, b < a, a.is_nan(), b.is_nan()),
             })
         }),
         _ => return false,

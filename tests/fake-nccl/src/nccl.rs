@@ -2,7 +2,7 @@
 
 use crate::cuda;
 use crate::exchange::Meeting;
-use crate::ops::{ARGUMENT, Comm, Op, PROGRESS, SYSTEM, State, USAGE, What};
+use crate::ops::{ARGUMENT, Comm, CommState, FakeOp, PROGRESS, SYSTEM, USAGE, What};
 use crate::stream::Stream;
 use crate::{lock, setting};
 use std::cell::RefCell;
@@ -32,12 +32,12 @@ pub struct Config {
 static LIVE: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 thread_local! {
-    static GROUP: RefCell<Group> = const { RefCell::new(Group { depth: 0, calls: Vec::new() }) };
+    static GROUP: RefCell<GroupCalls> = const { RefCell::new(GroupCalls { depth: 0, calls: Vec::new() }) };
 }
 
-struct Group {
+struct GroupCalls {
     depth: usize,
-    calls: Vec<(Arc<Comm>, usize, Op)>,
+    calls: Vec<(Arc<Comm>, usize, FakeOp)>,
 }
 
 fn handle(comm: Arc<Comm>) -> *const Comm {
@@ -87,7 +87,7 @@ fn make(name: String, members: usize, me: usize, gpu: c_int, blocking: bool) -> 
         me,
         gpu,
         blocking,
-        state: Mutex::new(State::default()),
+        state: Mutex::new(CommState::default()),
         aborted: AtomicBool::new(false),
     }))
 }
@@ -110,7 +110,7 @@ fn later(comm: &Arc<Comm>, work: impl FnOnce(&Arc<Comm>) + Send + 'static) -> c_
 /// All members say who they are.
 fn meet(comm: &Arc<Comm>) {
     let said = format!("{} {} {}", comm.members, comm.gpu, std::process::id());
-    comm.meeting.put(&format!("init.{}", comm.me), said.as_bytes());
+    comm.meeting.offer(&format!("init.{}", comm.me), said.as_bytes());
     let mut gpus = Vec::new();
     for member in 0..comm.members {
         let Some(bytes) = comm.meeting.get(&format!("init.{member}"), || comm.ended()) else { return };
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn ncclCommSplit(
         if !comm.blocking {
             std::thread::sleep(Duration::from_micros(300));
         }
-        comm.meeting.put(&format!("split.{number}.{}", comm.me), format!("{color} {key}").as_bytes());
+        comm.meeting.offer(&format!("split.{number}.{}", comm.me), format!("{color} {key}").as_bytes());
         let mut members = Vec::new();
         for member in 0..comm.members {
             let name = format!("split.{number}.{member}");
@@ -313,11 +313,11 @@ pub extern "C" fn ncclGroupEnd() -> c_int {
 }
 
 /// Calls of one communicator and stream run together.
-fn launch(mut calls: Vec<(Arc<Comm>, usize, Op)>) -> c_int {
+fn launch(mut calls: Vec<(Arc<Comm>, usize, FakeOp)>) -> c_int {
     let mut worst = 0;
     while let Some((comm, stream, _)) = calls.first() {
         let (comm, stream) = (comm.clone(), *stream);
-        let same = |c: &(Arc<Comm>, usize, Op)| Arc::ptr_eq(&c.0, &comm) && c.1 == stream;
+        let same = |c: &(Arc<Comm>, usize, FakeOp)| Arc::ptr_eq(&c.0, &comm) && c.1 == stream;
         let (now, rest): (Vec<_>, Vec<_>) = calls.into_iter().partition(same);
         calls = rest;
         let stream = unsafe { cuda::shared(stream as *const Stream) };
@@ -329,7 +329,7 @@ fn launch(mut calls: Vec<(Arc<Comm>, usize, Op)>) -> c_int {
     worst
 }
 
-fn call(comm: *const Comm, stream: *const Stream, op: Op) -> c_int {
+fn call(comm: *const Comm, stream: *const Stream, op: FakeOp) -> c_int {
     let Some(comm) = live(comm) else { return ARGUMENT };
     {
         let state = lock(&comm.state);
@@ -358,7 +358,7 @@ macro_rules! calls {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $symbol($($arg: calls!(@type $arg),)* comm: *const Comm, stream: *const Stream) -> c_int {
             #[allow(unused_mut, reason = "not every call has every argument")]
-            let mut op = Op { what: What::$what, from: 0, to: 0, count: 0, dtype: 0, fold: 0, peer: 0 };
+            let mut op = FakeOp { what: What::$what, from: 0, to: 0, count: 0, dtype: 0, fold: 0, peer: 0 };
             $(op.$arg = $arg;)*
             call(comm, stream, op)
         }

@@ -30,15 +30,15 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, han
 }
 
 #[repr(C)]
-pub struct Memory {
+pub struct MemoryInfo {
     total: u64,
     free: u64,
     used: u64,
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(_handle: usize, memory: *mut Memory) -> c_int {
-    unsafe { *memory = Memory { total: 1 << 30, free: 3 << 28, used: 1 << 28 } };
+pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(_handle: usize, memory: *mut MemoryInfo) -> c_int {
+    unsafe { *memory = MemoryInfo { total: 1 << 30, free: 3 << 28, used: 1 << 28 } };
     0
 }
 

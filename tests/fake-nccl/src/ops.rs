@@ -1,7 +1,7 @@
 //! A communicator, and what runs on its stream.
 
 use crate::exchange::Meeting;
-use crate::faults::{self, Fault};
+use crate::faults::{self, FakeFault};
 use crate::fold::{fold, size};
 use crate::stream::Stream;
 use crate::{cuda, lock};
@@ -30,7 +30,7 @@ pub(crate) enum What {
 
 /// One call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Op {
+pub(crate) struct FakeOp {
     pub(crate) what: What,
     pub(crate) from: usize,
     pub(crate) to: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Op {
     pub(crate) peer: c_int,
 }
 
-impl Op {
+impl FakeOp {
     /// What all members must agree on.
     fn header(&self) -> [u8; 32] {
         let mut h = [0; 32];
@@ -103,12 +103,12 @@ pub(crate) struct Comm {
     pub(crate) me: usize,
     pub(crate) gpu: c_int,
     pub(crate) blocking: bool,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<CommState>,
     pub(crate) aborted: AtomicBool,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct CommState {
     /// Work that is not on its stream yet, or communicators that are being made.
     pub(crate) pending: usize,
     /// Operations that have not ended.
@@ -137,7 +137,7 @@ impl Comm {
     }
 
     /// Names of the messages of an operation, numbered in the order of the calls.
-    fn number(&self, op: &Op) -> String {
+    fn number(&self, op: &FakeOp) -> String {
         let mut state = lock(&self.state);
         let next = |of: &mut u64| {
             *of += 1;
@@ -155,17 +155,17 @@ impl Comm {
     }
 
     /// Puts a group of calls on a stream; they run at the same time.
-    pub(crate) fn launch(self: &Arc<Self>, ops: Vec<Op>, stream: &Arc<Stream>) -> c_int {
+    pub(crate) fn launch(self: &Arc<Self>, ops: Vec<FakeOp>, stream: &Arc<Stream>) -> c_int {
         if let Some(problem) = ops.iter().find_map(|op| op.problem(self.members, self.me)) {
             self.fail(ARGUMENT, &problem);
             return ARGUMENT;
         }
         let fault = faults::next(self.gpu);
-        if fault == Some(Fault::Refuse) {
+        if fault == Some(FakeFault::Refuse) {
             self.fail(SYSTEM, "refused on purpose");
             return SYSTEM;
         }
-        let ops: Vec<(Op, String)> = ops.into_iter().map(|op| (op, self.number(&op))).collect();
+        let ops: Vec<(FakeOp, String)> = ops.into_iter().map(|op| (op, self.number(&op))).collect();
         lock(&self.state).running += 1;
         let (comm, queue) = (self.clone(), stream.clone());
         let put = move || {
@@ -189,20 +189,20 @@ impl Comm {
         PROGRESS
     }
 
-    fn run(&self, ops: &[(Op, String)], fault: Option<Fault>) {
+    fn run(&self, ops: &[(FakeOp, String)], fault: Option<FakeFault>) {
         match fault {
-            Some(Fault::Stall) => {
+            Some(FakeFault::Stall) => {
                 while !self.ended() {
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 return;
             }
-            Some(Fault::Error) => {
+            Some(FakeFault::Error) => {
                 self.fail(REMOTE, "a fault on purpose: the other side is gone");
                 return;
             }
-            Some(Fault::Slow) => std::thread::sleep(Duration::from_millis(300)),
-            Some(Fault::Refuse) | None => {}
+            Some(FakeFault::Slow) => std::thread::sleep(Duration::from_millis(300)),
+            Some(FakeFault::Refuse) | None => {}
         }
         for (op, name) in ops {
             self.give(op, name);
@@ -213,18 +213,18 @@ impl Comm {
             }
         }
         // All have come to these collectives, so all are done with the ones before.
-        let own = |(op, name): &(Op, String)| match op.what {
+        let own = |(op, name): &(FakeOp, String)| match op.what {
             What::Send | What::Receive => None,
             _ => Some(format!("{name}.{}", self.me)),
         };
         let now: Vec<String> = ops.iter().filter_map(own).collect();
         if !now.is_empty() {
             let before = std::mem::replace(&mut lock(&self.state).written, now);
-            before.iter().for_each(|name| self.meeting.forget(name));
+            before.iter().for_each(|name| self.meeting.discard(name));
         }
     }
 
-    fn give(&self, op: &Op, name: &str) {
+    fn give(&self, op: &FakeOp, name: &str) {
         let (read, _) = op.spans(self.members, self.me);
         let mut message = op.header().to_vec();
         if read > 0 {
@@ -233,12 +233,12 @@ impl Comm {
         }
         match op.what {
             What::Receive => {}
-            What::Send => self.meeting.put(name, &message),
-            _ => self.meeting.put(&format!("{name}.{}", self.me), &message),
+            What::Send => self.meeting.offer(name, &message),
+            _ => self.meeting.offer(&format!("{name}.{}", self.me), &message),
         }
     }
 
-    fn message(&self, op: &Op, name: &str, from: usize) -> Option<Vec<u8>> {
+    fn message(&self, op: &FakeOp, name: &str, from: usize) -> Option<Vec<u8>> {
         let mut message = self.meeting.get(name, || self.ended())?;
         let header = op.header();
         if message[..header.len()] != header {
@@ -248,7 +248,7 @@ impl Comm {
         Some(message.split_off(header.len()))
     }
 
-    fn take(&self, op: &Op, name: &str) -> Option<()> {
+    fn take(&self, op: &FakeOp, name: &str) -> Option<()> {
         let write = |at: usize, bytes: &[u8]| {
             // SAFETY: as for reading.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (op.to + at) as *mut u8, bytes.len()) }
@@ -257,7 +257,7 @@ impl Comm {
             What::Send => return Some(()),
             What::Receive => {
                 write(0, &self.message(op, name, op.peer as usize)?);
-                self.meeting.forget(name);
+                self.meeting.discard(name);
                 return Some(());
             }
             _ => {}

@@ -5,7 +5,7 @@ use super::lies::{Lie, Lying};
 use super::run::Conduct;
 use super::subjects::planned;
 use super::{By, Row, in_run, judge};
-use meshwright_comm::{Fault as Struck, Faulty, ThreadsTransport, Transport};
+use meshwright_comm::{FaultInjector, InjectedFault as Struck, ThreadsTransport, Transport};
 use meshwright_plan::Monoid;
 
 /// Faults beneath the Plan: what, who must catch it, the subject, and how it is run.
@@ -68,8 +68,8 @@ pub(super) const BENEATH: &[Beneath] = beneath![
 /// A transport that leaves out, on rank 1, the first collective of the first step.
 fn skipping(t: ThreadsTransport) -> Box<dyn Transport> {
     let struck = t.rank() == 1;
-    let faulty = Faulty::new(t);
-    Box::new(if struck { faulty.with_fault(BEFORE, Struck::Skip) } else { faulty })
+    let injector = FaultInjector::new(t);
+    Box::new(if struck { injector.with_fault(BEFORE, Struck::Skip) } else { injector })
 }
 
 #[test]

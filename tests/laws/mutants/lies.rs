@@ -1,7 +1,8 @@
 //! A transport that lies: collectives that end well and do something else than they should.
 
 use meshwright_comm::{
-    Abort, BufMut, Call, Collectives, CommError, Group, InFlight, Part, Slot, Tag, Transport,
+    Abort, AsyncCollective, Call, CollectiveKind, Collectives, CommError, Group, Layout, Part, Slot, Tag,
+    Transport,
 };
 use meshwright_plan::{DType, Monoid};
 use std::sync::Arc;
@@ -44,31 +45,45 @@ pub(crate) struct Lying<T> {
 /// The end of a call that was over when it began.
 struct Done;
 
-impl InFlight for Done {
-    fn complete(&mut self) -> Result<(), CommError> {
+impl AsyncCollective for Done {
+    fn wait(&mut self) -> Result<(), CommError> {
         Ok(())
     }
 }
 
 impl<T: Transport> Lying<T> {
-    fn done(&mut self, group: &Group, tag: &Tag, call: Call<'_>) -> Result<Box<dyn InFlight>, CommError> {
+    fn done(
+        &mut self,
+        group: &Group,
+        tag: &Tag,
+        call: Call<'_>,
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
         self.inner.call(group, tag, call)?;
         Ok(Box::new(Done))
     }
 
-    /// A call whose result is then turned left by some elements. `output` is the result of `call`.
+    /// A call whose result is then turned left: by the first piece that is received, or by an element.
     fn turned(
         &mut self,
-        (group, tag): (&Group, &Tag),
-        (output, len, dtype): (*mut u8, usize, DType),
-        by: usize,
-        call: Call<'_>,
-    ) -> Result<Box<dyn InFlight>, CommError> {
+        group: &Group,
+        tag: &Tag,
+        mut call: Call<'_>,
+        by_piece: bool,
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
+        let by = match &call.receive {
+            Layout::Pieces(counts) if by_piece => counts[0],
+            _ => 1,
+        };
+        let outputs = call.slots.iter_mut().map(|slot| {
+            let output = slot.output();
+            (output.as_mut_ptr(), output.len(), output.dtype())
+        });
+        let outputs: Vec<_> = outputs.filter(|(_, len, _)| *len > 0).collect();
         self.inner.call(group, tag, call)?;
-        if len > 0 {
+        for (output, len, dtype) in outputs {
             #[expect(unsafe_code, reason = "changes the result of a call that is over")]
-            // SAFETY: whoever posted the call keeps its result valid and away from others until the call is complete, which
-            // it is for the transport beneath, but not yet for them.
+            // SAFETY: whoever posted the call keeps its result valid and away from others until it was waited for, which
+            // it was by the transport beneath, but not yet by them.
             let bytes = unsafe { std::slice::from_raw_parts_mut(output, len * dtype.bytes()) };
             bytes.rotate_left(by % len * dtype.bytes());
         }
@@ -81,7 +96,7 @@ impl<T: Transport> Lying<T> {
         group: &Group,
         tag: &Tag,
         bucket: Vec<Slot<'_>>,
-    ) -> Result<Box<dyn InFlight>, CommError> {
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
         for slot in bucket {
             let len = slot.len();
             let (from, to): (*const f64, *mut f64) = match slot {
@@ -104,11 +119,6 @@ impl<T: Transport> Lying<T> {
         }
         Ok(Box::new(Done))
     }
-}
-
-/// The memory of a result.
-fn memory(output: &mut BufMut<'_>) -> (*mut u8, usize, DType) {
-    (output.as_mut_ptr(), output.len(), output.dtype())
 }
 
 /// The results of a bucket, which hold zeros from now on.
@@ -150,75 +160,67 @@ impl<T: Transport> Transport for Lying<T> {
         &mut self,
         group: &Group,
         tag: &Tag,
-        call: Call<'_>,
-    ) -> Result<Box<dyn InFlight>, CommError> {
+        mut call: Call<'_>,
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
         // Plans are compared as they should be: the lies begin with the first step.
-        let call = if &*tag.what == "plan" { (None, call) } else { (Some(self.lie), call) };
-        let one = self.rank() == 1;
-        match call {
-            (Some(Lie::Folds(other)), Call::AllReduce { monoid: Monoid::Sum, bucket }) => {
-                self.done(group, tag, Call::AllReduce { monoid: other, bucket })
+        let lie = (&*tag.what != "plan").then_some(self.lie);
+        let (one, sums) = (self.rank() == 1, call.monoid == Some(Monoid::Sum));
+        match (lie, call.kind) {
+            (Some(Lie::Folds(other)), CollectiveKind::AllReduce) if sums => {
+                self.done(group, tag, Call { monoid: Some(other), ..call })
             }
-            (Some(Lie::OneFoldsOtherwise), Call::AllReduce { monoid: Monoid::Sum, bucket }) if one => {
-                self.done(group, tag, Call::AllReduce { monoid: Monoid::Max, bucket })
+            (Some(Lie::OneFoldsOtherwise), CollectiveKind::AllReduce) if one && sums => {
+                self.done(group, tag, Call { monoid: Some(Monoid::Max), ..call })
             }
-            (Some(Lie::WithoutOne), Call::AllReduce { monoid: Monoid::Sum, bucket }) if one => {
-                self.done(group, tag, Call::AllReduce { monoid: Monoid::Sum, bucket: zeroed(bucket) })
+            (Some(Lie::WithoutOne), CollectiveKind::AllReduce) if one && sums => {
+                self.done(group, tag, Call::all_reduce(Monoid::Sum, zeroed(call.slots)))
             }
-            (Some(Lie::OwnFirst), Call::AllReduce { monoid: Monoid::Sum, bucket })
-                if bucket.iter().all(|s| s.dtype() == DType::F64) =>
+            (Some(Lie::OwnFirst), CollectiveKind::AllReduce)
+                if sums && call.slots.iter().all(|s| s.dtype() == DType::F64) =>
             {
-                self.own_first(group, tag, bucket)
+                self.own_first(group, tag, call.slots)
             }
-            (Some(Lie::Bit), Call::AllReduce { monoid: Monoid::Sum, mut bucket }) if one => {
-                let first = bucket.iter_mut().find(|s| !s.is_empty() && s.dtype() == DType::F64);
-                let first = first.map(|slot| match slot {
-                    Slot::InPlace(b) | Slot::Apart(_, b) => b.as_mut_ptr(),
-                });
-                self.inner.call(group, tag, Call::AllReduce { monoid: Monoid::Sum, bucket })?;
+            (Some(Lie::Bit), CollectiveKind::AllReduce) if one && sums => {
+                let first = call.slots.iter_mut().find(|s| !s.is_empty() && s.dtype() == DType::F64);
+                let first = first.map(|slot| slot.output().as_mut_ptr());
+                self.inner.call(group, tag, call)?;
                 if let Some(first) = first {
                     // SAFETY: as of `turned`; the lowest byte of an element that is there.
                     unsafe { *first ^= 1 };
                 }
                 Ok(Box::new(Done))
             }
-            (Some(Lie::BucketTurned), Call::AllReduce { monoid, bucket }) => {
+            (Some(Lie::BucketTurned), CollectiveKind::AllReduce) => {
                 // Only those that are the first of their group: else all would agree on the exchange.
-                let bucket = if group.position() == 0 { exchanged(bucket) } else { bucket };
-                self.done(group, tag, Call::AllReduce { monoid, bucket })
-            }
-            (Some(Lie::GatherTurned), Call::AllGather { input, counts, mut output }) => {
-                let (memory, by) = (memory(&mut output), counts[0]);
-                self.turned((group, tag), memory, by, Call::AllGather { input, counts, output })
-            }
-            (Some(Lie::Miscounted), Call::AllGather { input, mut counts, output }) => {
-                let mut wrong = counts.to_vec();
-                if wrong.len() > 1 && wrong[1] > 0 {
-                    (wrong[0], wrong[1]) = (wrong[0] + 1, wrong[1] - 1);
-                    counts = wrong.into();
+                if group.position() == 0 {
+                    call.slots = exchanged(call.slots);
                 }
-                self.done(group, tag, Call::AllGather { input, counts, output })
+                self.done(group, tag, call)
             }
-            (Some(Lie::ScatterTurned), Call::ReduceScatter { monoid, input, counts, mut output }) => {
-                let memory = memory(&mut output);
-                let call = Call::ReduceScatter { monoid, input, counts, output };
-                self.turned((group, tag), memory, 1, call)
+            (Some(Lie::GatherTurned), CollectiveKind::AllGather) => self.turned(group, tag, call, true),
+            (Some(Lie::Miscounted), CollectiveKind::AllGather) => {
+                if let Layout::Pieces(counts) = &mut call.receive
+                    && counts.len() > 1
+                    && counts[1] > 0
+                {
+                    let mut wrong = counts.to_vec();
+                    (wrong[0], wrong[1]) = (wrong[0] + 1, wrong[1] - 1);
+                    *counts = wrong.into();
+                }
+                self.done(group, tag, call)
             }
-            (Some(Lie::ExchangeTurned), Call::AllToAll { input, send, mut output, receive }) => {
-                let (memory, by) = (memory(&mut output), receive[0]);
-                self.turned((group, tag), memory, by, Call::AllToAll { input, send, output, receive })
-            }
-            (Some(Lie::PermuteTurned), Call::Permute { input, send, mut output, receive }) => {
-                let memory = memory(&mut output);
-                self.turned((group, tag), memory, 1, Call::Permute { input, send, output, receive })
-            }
-            (Some(Lie::Peers), Call::Permute { input, send, output, receive }) if one => {
+            (Some(Lie::ScatterTurned), CollectiveKind::ReduceScatter)
+            | (Some(Lie::PermuteTurned), CollectiveKind::Permute) => self.turned(group, tag, call, false),
+            (Some(Lie::ExchangeTurned), CollectiveKind::AllToAll) => self.turned(group, tag, call, true),
+            (Some(Lie::Peers), CollectiveKind::Permute) if one => {
                 let next = |p: &Part| Part { peer: (p.peer + 1) % group.size(), range: p.range.clone() };
-                let receive: Arc<[Part]> = receive.iter().map(next).collect();
-                self.done(group, tag, Call::Permute { input, send, output, receive })
+                if let Layout::Parts(parts) = &mut call.receive {
+                    *parts = parts.iter().map(next).collect();
+                }
+                self.done(group, tag, call)
             }
             // SAFETY: the caller's promise.
-            (_, call) => unsafe { self.inner.post(group, tag, call) },
+            _ => unsafe { self.inner.post(group, tag, call) },
         }
     }
 

@@ -325,7 +325,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a random value is made where nobody needs it", V, |s, k| {
         ops(s, k, |s, i| {
             let value = s.copy(s.instrs[i].out()).value;
-            (s.step.graph.node(value).op.kind() == Kind::Rematerializable).then_some(())?;
+            matches!(s.step.graph.node(value).op.kind(), Kind::Rematerializable(_)).then_some(())?;
             let (d, _) = first_split(s, s.instrs[i].out())?;
             let Instr::Op { loops, .. } = &mut s.instrs[i] else { return None };
             loops.remove(&d);

@@ -7,7 +7,9 @@ use crate::devices::{Devices, layout, plan};
 use crate::linear::all_claims;
 use crate::split::{law, ways_of_params};
 use crate::subject::{Arrival, Built, Subject, build, step, subjects};
-use meshwright_ops::{Emit, ExpandWhen, F64Tensor, Graph, Id, Kind, Linear, Op, OpError, Role, Roles, Type};
+use meshwright_ops::{
+    Emit, ExpandWhen, F64Tensor, Graph, Id, Kind, Linear, Op, OpError, Role, Roles, Source, Type,
+};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{Dim, DimNames, Expr, Monoid, Window};
 use std::sync::Arc;
@@ -21,6 +23,21 @@ struct Broken {
     op: Arc<dyn Op>,
     lie: Lie,
     kind: Option<Kind>,
+}
+
+// Two of one op are one computation, as without the lie.
+impl PartialEq for Broken {
+    fn eq(&self, other: &Self) -> bool {
+        *self.op == *other.op
+    }
+}
+
+impl Eq for Broken {}
+
+impl std::hash::Hash for Broken {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.op.hash(state);
+    }
 }
 
 impl std::fmt::Debug for Broken {
@@ -350,7 +367,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         ..mutant("a rename takes another dim", "rename", "rename", |_| {})
     });
     out.push(Mutant {
-        kind: Some(|_, _| Kind::Rematerializable),
+        kind: Some(|_, _| Kind::Rematerializable(Source::Position)),
         ..mutant("a function of a value can be made anywhere", "tanh", "tanh", |_| {})
     });
     for (what, family, op) in [
@@ -368,11 +385,11 @@ pub(super) fn mutants() -> Vec<Mutant> {
 impl Mutant {
     /// Puts the lie into the values that a sample built.
     fn put(&self, b: &mut Built) {
-        for k in b.first.0 as usize..b.graph.nodes.len() {
-            if b.graph.nodes[k].op.name() == self.op {
-                let kind = self.kind.map(|f| f(&b.graph, Id(k as u32)));
-                let op = b.graph.nodes[k].op.clone();
-                b.graph.nodes[k].op = Arc::new(Broken { op, lie: self.lie, kind });
+        for id in b.graph.ids().filter(|id| *id >= b.first) {
+            if b.graph.node(id).op.name() == self.op {
+                let kind = self.kind.map(|f| f(&b.graph, id));
+                let op = b.graph.node(id).op.clone();
+                b.graph.nodes[id].op = Arc::new(Broken { op, lie: self.lie, kind });
             }
         }
     }

@@ -38,7 +38,7 @@ const ADDITIONS: &[Addition] = &[
     },
     Addition { heading: "An optimizer", words: &["lion", "LION", "Lion"], users: &[], most: 4 },
     Addition { heading: "A collective", words: &["ReduceScatter", "reduce_scatter"], users: &[], most: 80 },
-    Addition { heading: "A data reader", words: &["npy"], users: &[], most: 6 },
+    Addition { heading: "A data reader", words: &["npy"], users: &["compiler/diag"], most: 6 },
     Addition { heading: "A pass", words: &["cse"], users: &[], most: 6 },
     Addition { heading: "An error code", words: &["E0107"], users: &["compiler/syntax"], most: 3 },
     Addition { heading: "A model", words: &["unet"], users: &["layouts", "docs"], most: 3 },
@@ -54,8 +54,9 @@ fn the_places_of_an_addition_are_those_that_its_example_has() {
     let path = root().join("CONTRIBUTING.md");
     let mut page = read(&path);
     let mut problems = Vec::new();
+    let files = searched();
     for a in ADDITIONS {
-        let found = places(a);
+        let found = places(a, &files);
         let count: usize = found.values().map(BTreeSet::len).sum();
         if count > a.most {
             problems.push(format!("{}: {count} places, more than {}", a.heading, a.most));
@@ -113,32 +114,58 @@ fn replaced(page: &str, heading: &str, listed: &str, row: &str) -> Option<String
     Some(format!("{}{row}{}", &page[..at], &page[end..]))
 }
 
-/// The places that name the example: for each file the items.
-fn places(a: &Addition) -> BTreeMap<String, BTreeSet<String>> {
+/// A file in which places are looked for.
+struct Searched {
+    name: String,
+    stem: String,
+    content: Content,
+}
+
+enum Content {
+    Code(Vec<Item>),
+    Text(String),
+}
+
+/// All files in which places are looked for.
+fn searched() -> Vec<Searched> {
     let mut files: Vec<PathBuf> = PAGES.iter().map(|p| root().join(p)).collect();
     FOLDERS.iter().for_each(|f| walk(&root().join(f), &mut files));
+    let read = |path: &PathBuf| Searched {
+        name: short(path),
+        stem: path.file_stem().unwrap().to_string_lossy().to_lowercase(),
+        content: match path.extension().is_some_and(|e| e == "rs") {
+            true => Content::Code(parsed(path).items),
+            false => Content::Text(std::fs::read_to_string(path).unwrap()),
+        },
+    };
+    files.iter().map(read).collect()
+}
+
+/// The places that name the example: for each file the items.
+fn places(a: &Addition, files: &[Searched]) -> BTreeMap<String, BTreeSet<String>> {
     let mut out = BTreeMap::new();
-    for path in files {
-        let name = short(&path);
-        let is_user = a.users.iter().any(|u| name == *u || name.starts_with(&format!("{u}/")));
-        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
-        let found = if is_user {
-            BTreeSet::new()
-        } else if a.words.contains(&stem.as_str()) {
-            BTreeSet::from(["the whole file".to_string()])
-        } else if name.ends_with(".rs") {
-            items(&parsed(&path).items, a.words, name.starts_with("runtime/cli/src/args"))
-        } else {
-            let words =
-                |l: &str| l.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| a.words.contains(&w));
-            let text = std::fs::read_to_string(&path).unwrap_or_default();
-            text.lines().any(words).then(|| "a line".to_string()).into_iter().collect()
+    for f in files {
+        if a.users.iter().any(|u| f.name == *u || f.name.starts_with(&format!("{u}/"))) {
+            continue;
+        }
+        let found = match &f.content {
+            _ if a.words.iter().any(|w| w.to_lowercase() == f.stem) => {
+                BTreeSet::from(["the whole file".to_string()])
+            }
+            Content::Code(code) => items(code, a.words, f.name.starts_with("runtime/cli/src/args")),
+            Content::Text(text) => {
+                has_word(text, a.words).then(|| "a line".to_string()).into_iter().collect()
+            }
         };
         if !found.is_empty() {
-            out.insert(name, found);
+            out.insert(f.name.clone(), found);
         }
     }
     out
+}
+
+fn has_word(text: &str, words: &[&str]) -> bool {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| words.contains(&w))
 }
 
 fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
@@ -190,9 +217,8 @@ fn items(items: &[Item], words: &[&str], help: bool) -> BTreeSet<String> {
                 }
             }
             _ => {
-                let told = literals(std::slice::from_ref(item), help).iter().any(|(_, text)| {
-                    text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| words.contains(&w))
-                });
+                let texts = literals(std::slice::from_ref(item), help);
+                let told = texts.iter().any(|(_, text)| has_word(text, words));
                 if told || has(item.to_token_stream()) {
                     out.insert(called(item));
                 }

@@ -4,7 +4,8 @@ use super::{blocks, files, none, read, short};
 use crate::support::{root, run};
 use meshwright_core::optimizers::{Accepts, OPTIMIZERS};
 use meshwright_diag::{FileId, has_errors};
-use meshwright_ops::{Form, families};
+use meshwright_ops::families;
+use meshwright_ops::signature::Form;
 use meshwright_syntax::parse_layout;
 use meshwright_train::catalog::{LAYOUTS, MODELS};
 use std::collections::BTreeSet;
@@ -179,9 +180,7 @@ fn the_reference_names_every_op() {
         reference.lines().filter(|l| !l.starts_with("```")).flat_map(|l| l.split('`').skip(1).step_by(2));
     let words: BTreeSet<&str> =
         spans.flat_map(|s| s.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
-    let written = |f: &&meshwright_ops::Family| {
-        matches!(f.form, Form::Function(_) | Form::OverDims(_) | Form::Bracket { .. })
-    };
+    let written = |f: &&meshwright_ops::Family| f.signature.form == Form::Named;
     let missing = families().filter(written).filter(|f| !words.contains(f.name));
     none(missing.map(|f| format!("docs/language.md does not name `{}`", f.name)).collect());
 }

@@ -1,19 +1,98 @@
 //! What does not keep the limits at present. An entry that nothing needs any more fails the test, so the lists only shrink.
 
 /// Functions that are too long: file and name.
-pub(crate) const LONG_FUNCTIONS: &[(&str, &str)] = &[];
+pub(crate) const LONG_FUNCTIONS: &[(&str, &str)] = &[
+    ("compiler/ops/src/ops/conv.rs", "conv_samples"),
+    ("compiler/plan/src/spec.rs", "spec"),
+    ("runtime/cli/src/explain_table.rs", "collectives_stand_at_their_values_and_totals_at_the_end"),
+    ("runtime/exec/src/backend/burn/map.rs", "scalar"),
+    ("runtime/exec/src/engine/ops.rs", "operation"),
+    ("tests/laws/mutants/roles.rs", "moving"),
+    ("tests/laws/mutants/roles.rs", "mutants"),
+    ("tests/runs/trace.rs", "every_collective_is_on_every_rank_in_every_step"),
+];
 
 /// Files that import each other in a circle.
-pub(crate) const CIRCLES: &[&[&str]] = &[];
+pub(crate) const CIRCLES: &[&[&str]] = &[
+    &[
+        "compiler/core/src/optimizers/mod.rs",
+        "compiler/core/src/optimizers/adafactor.rs",
+        "compiler/core/src/optimizers/adam.rs",
+        "compiler/core/src/optimizers/lamb.rs",
+        "compiler/core/src/optimizers/lion.rs",
+        "compiler/core/src/optimizers/sgd.rs",
+        "compiler/core/src/optimizers/update.rs",
+        "compiler/core/src/program.rs",
+    ],
+    &[
+        "compiler/core/src/partition/decision.rs",
+        "compiler/core/src/partition/facts.rs",
+        "compiler/core/src/partition/spmd.rs",
+        "compiler/core/src/partition/state.rs",
+        "compiler/core/src/partition/walk.rs",
+    ],
+    &[
+        "compiler/core/src/resolve/mod.rs",
+        "compiler/core/src/resolve/built_in.rs",
+        "compiler/core/src/resolve/expr.rs",
+        "compiler/core/src/resolve/globals.rs",
+        "compiler/core/src/resolve/schedule.rs",
+        "compiler/core/src/resolve/train.rs",
+    ],
+    &[
+        "compiler/core/src/why/mod.rs",
+        "compiler/core/src/why/facts.rs",
+        "compiler/core/src/why/find.rs",
+        "compiler/core/src/why/text.rs",
+    ],
+    &[
+        "compiler/ops/src/error.rs",
+        "compiler/ops/src/family.rs",
+        "compiler/ops/src/graph.rs",
+        "compiler/ops/src/op.rs",
+        "compiler/ops/src/ops/mod.rs",
+        "compiler/ops/src/signature.rs",
+    ],
+    &[
+        "compiler/plan/src/collective.rs",
+        "compiler/plan/src/placement.rs",
+        "compiler/plan/src/plan.rs",
+        "compiler/plan/src/prim.rs",
+        "compiler/plan/src/random.rs",
+        "compiler/plan/src/step.rs",
+    ],
+    &["runtime/comm/src/mpi/moves.rs", "runtime/comm/src/mpi/ordered.rs"],
+    &["runtime/exec/src/backend/native/kernels/map.rs", "runtime/exec/src/backend/native/kernels/map_run.rs"],
+    &["runtime/exec/src/engine/mod.rs", "runtime/exec/src/engine/inputs.rs"],
+];
 
 /// Names that too many types have.
-pub(crate) const SHARED_NAMES: &[&str] = &[];
+pub(crate) const SHARED_NAMES: &[&str] = &[
+    "Builder", "Call", "Entry", "Fold", "Group", "Held", "Kind", "Line", "Loaded", "Node", "Number", "Op",
+    "Part", "Paths", "Piece", "Place", "Product", "Row", "Run", "Scope", "Shape", "Slot", "Source", "State",
+    "Work",
+];
 
 /// Files outside of `cli` that read the environment or end the process.
-pub(crate) const ENVIRONMENT: &[&str] = &[];
+pub(crate) const ENVIRONMENT: &[&str] = &["runtime/exec/src/cluster/devices.rs"];
 
 /// Names of our own: file and word.
-pub(crate) const NAMES: &[(&str, &str)] = &[];
+pub(crate) const NAMES: &[(&str, &str)] = &[
+    ("compiler/core/src/precision.rs", "widen"),
+    ("compiler/core/src/resolve/body.rs", "forget"),
+    ("compiler/core/src/resolve/foreign.rs", "Here"),
+    ("runtime/comm/src/bench/device.rs", "Room"),
+    ("runtime/comm/src/buf.rs", "PairF32"),
+    ("runtime/comm/src/threads/state.rs", "Standing"),
+    ("runtime/exec/src/lib.rs", "blame"),
+    ("runtime/exec/src/backend/burn/blocks.rs", "put"),
+    ("runtime/exec/src/backend/burn/windows.rs", "met"),
+    ("runtime/exec/src/backend/native/kernels/convolve/mod.rs", "slide"),
+];
 
 /// Phrases of our own: file and phrase.
-pub(crate) const TEXTS: &[(&str, &str)] = &[];
+pub(crate) const TEXTS: &[(&str, &str)] = &[
+    ("docs/adding-an-op.md", "unfinished"),
+    ("docs/partition.md", "unfinished"),
+    ("compiler/core/src/verify.rs", "unfinished"),
+];

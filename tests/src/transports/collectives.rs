@@ -1,6 +1,6 @@
 //! Every collective, dtype and fold on one group.
 
-use super::values::{Plain, Rng, Sample, Truth, Typed};
+use super::values::{PlainValue, SuiteRng, TestValue, Truth, Typed};
 use super::{Checked, Device, Wrong};
 use half::bf16;
 use meshwright_comm::fold::can_fold;
@@ -8,14 +8,14 @@ use meshwright_comm::{Call, Collectives, CommError, Group, PairF32, PairF64, Par
 use meshwright_plan::Monoid;
 
 pub(super) fn all(device: &mut Device<'_>, group: &Group, name: &str) {
-    each::<Plain<f32>>(device, group, name);
-    each::<Plain<f64>>(device, group, name);
-    each::<Plain<bf16>>(device, group, name);
-    each::<Plain<i32>>(device, group, name);
-    each::<Plain<u8>>(device, group, name);
+    each::<PlainValue<f32>>(device, group, name);
+    each::<PlainValue<f64>>(device, group, name);
+    each::<PlainValue<bf16>>(device, group, name);
+    each::<PlainValue<i32>>(device, group, name);
+    each::<PlainValue<u8>>(device, group, name);
     each::<Truth>(device, group, name);
-    each::<Plain<PairF32>>(device, group, name);
-    each::<Plain<PairF64>>(device, group, name);
+    each::<PlainValue<PairF32>>(device, group, name);
+    each::<PlainValue<PairF64>>(device, group, name);
     device.case(format!("barrier on {name}"), |d| {
         let (tag, _) = d.next();
         Ok(d.transport.barrier(group, &tag)?)
@@ -23,7 +23,7 @@ pub(super) fn all(device: &mut Device<'_>, group: &Group, name: &str) {
 }
 
 /// A case of a dtype on a group.
-type Case = fn(&mut Device<'_>, &Group) -> Checked;
+type Check = fn(&mut Device<'_>, &Group) -> Checked;
 
 fn each<D: Typed>(device: &mut Device<'_>, group: &Group, name: &str) {
     let dtype = D::DTYPE;
@@ -38,7 +38,7 @@ fn each<D: Typed>(device: &mut Device<'_>, group: &Group, name: &str) {
             reduce_scatter::<D>(d, group, monoid)
         });
     }
-    let cases: [(&str, Case); 4] = [
+    let cases: [(&str, Check); 4] = [
         ("all_gather", all_gather::<D>),
         ("all_to_all", all_to_all::<D>),
         ("permute", permute::<D>),
@@ -49,7 +49,7 @@ fn each<D: Typed>(device: &mut Device<'_>, group: &Group, name: &str) {
     }
 }
 
-pub(super) fn equal<E: Sample>(got: &[E], want: &[E], tag: &Tag) -> Checked {
+pub(super) fn equal<E: TestValue>(got: &[E], want: &[E], tag: &Tag) -> Checked {
     let differs = got.iter().zip(want).position(|(g, w)| g.bits() != w.bits());
     match differs {
         None if got.len() == want.len() => Ok(()),
@@ -59,12 +59,12 @@ pub(super) fn equal<E: Sample>(got: &[E], want: &[E], tag: &Tag) -> Checked {
 }
 
 /// Elements that a member starts with: a function of its rank and the case, so that all know what they must receive.
-fn input<E: Sample>(group: &Group, member: usize, case: usize, len: usize) -> Vec<E> {
-    E::samples(&mut Rng::of(&[group.ranks()[member], case]), len)
+fn input<E: TestValue>(group: &Group, member: usize, case: usize, len: usize) -> Vec<E> {
+    E::samples(&mut SuiteRng::of(&[group.ranks()[member], case]), len)
 }
 
 /// Compares with the naive fold of everybody's elements.
-fn folded<E: Sample>(
+fn folded<E: TestValue>(
     device: &Device<'_>,
     group: &Group,
     (monoid, case): (Monoid, usize),
@@ -92,7 +92,7 @@ fn folded<E: Sample>(
 
 /// Counts that all members know: some 0, some more than a chunk.
 fn counts(group: &Group, case: usize, salt: usize) -> Vec<usize> {
-    let mut rng = Rng::of(&[group.ranks().iter().sum(), case, salt]);
+    let mut rng = SuiteRng::of(&[group.ranks().iter().sum(), case, salt]);
     (0..group.size()).map(|_| [0, 1, 3, 517, 9001][rng.below(5)]).collect()
 }
 
@@ -108,7 +108,7 @@ fn all_reduce<D: Typed>(device: &mut Device<'_>, group: &Group, monoid: Monoid) 
         let mut to = vec![D::E::default(); from.len()];
         let mut slots: Vec<_> = bucket.iter_mut().map(|b| Slot::InPlace(D::buf_mut(b))).collect();
         slots.push(Slot::Apart(D::buf(&from), D::buf_mut(&mut to)));
-        device.transport.call(group, &tag, Call::AllReduce { monoid, bucket: slots })?;
+        device.transport.call(group, &tag, Call::all_reduce(monoid, slots))?;
         bucket.push(to);
         for (i, got) in bucket.iter().enumerate() {
             folded(device, group, (monoid, case * 8 + i), (got, 0, lens[i]), &tag)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// What a device does on purpose; at least four devices are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ProcessFault {
     /// Rank 1 folds elements of another dtype.
     Dtype,
     /// Rank 1 leaves a call out.
@@ -21,7 +21,7 @@ pub enum Fault {
     /// Rank 2 ends in order, too early.
     Leave,
     /// Rank 1 gives a collective up.
-    Withdraw,
+    Cancel,
     /// Rank 1 aborts.
     Abort,
     /// Rank 1 panics.
@@ -38,28 +38,28 @@ pub enum Fault {
     Endless,
 }
 
-impl Fault {
+impl ProcessFault {
     /// All of them, with their names.
-    pub const ALL: [(&'static str, Fault); 14] = [
-        ("dtype", Fault::Dtype),
-        ("skip", Fault::Skip),
-        ("stall", Fault::Stall),
-        ("in-turn", Fault::InTurn),
-        ("circle", Fault::Circle),
-        ("leave", Fault::Leave),
-        ("withdraw", Fault::Withdraw),
-        ("abort", Fault::Abort),
-        ("panic", Fault::Panic),
-        ("unready", Fault::Unready),
-        ("groups", Fault::Groups),
-        ("refused", Fault::Refused),
-        ("doubted", Fault::Doubted),
-        ("endless", Fault::Endless),
+    pub const ALL: [(&'static str, ProcessFault); 14] = [
+        ("dtype", ProcessFault::Dtype),
+        ("skip", ProcessFault::Skip),
+        ("stall", ProcessFault::Stall),
+        ("in-turn", ProcessFault::InTurn),
+        ("circle", ProcessFault::Circle),
+        ("leave", ProcessFault::Leave),
+        ("cancel", ProcessFault::Cancel),
+        ("abort", ProcessFault::Abort),
+        ("panic", ProcessFault::Panic),
+        ("unready", ProcessFault::Unready),
+        ("groups", ProcessFault::Groups),
+        ("refused", ProcessFault::Refused),
+        ("doubted", ProcessFault::Doubted),
+        ("endless", ProcessFault::Endless),
     ];
 }
 
 /// Plays this device's part. Errors are what a device must then report.
-pub fn play(t: &mut dyn Transport, fault: Fault) -> Result<(), CommError> {
+pub fn play(t: &mut dyn Transport, fault: ProcessFault) -> Result<(), CommError> {
     let rank = t.rank();
     let size = t.size();
     let group = |ranks: &[usize]| group(size, rank, ranks);
@@ -67,21 +67,23 @@ pub fn play(t: &mut dyn Transport, fault: Fault) -> Result<(), CommError> {
     let late = Duration::from_secs(6);
     reduce(t, &all, 0)?;
     match fault {
-        Fault::Dtype => {
+        ProcessFault::Dtype => {
             if rank == 1 {
                 t.all_reduce(&all, &tag(1), Monoid::Sum, [BufMut::new(&mut [1f64])])
             } else {
                 t.all_reduce(&all, &tag(1), Monoid::Sum, [BufMut::new(&mut [1f32])])
             }
         }
-        Fault::Skip => (1..5).filter(|i| (rank, *i) != (1, 2)).try_for_each(|i| t.barrier(&all, &tag(i))),
-        Fault::Stall => {
+        ProcessFault::Skip => {
+            (1..5).filter(|i| (rank, *i) != (1, 2)).try_for_each(|i| t.barrier(&all, &tag(i)))
+        }
+        ProcessFault::Stall => {
             if rank == 2 {
                 std::thread::sleep(late);
             }
             reduce(t, &all, 1)
         }
-        Fault::InTurn => {
+        ProcessFault::InTurn => {
             match rank {
                 1 => std::thread::sleep(Duration::from_millis(300)),
                 3 => std::thread::sleep(late),
@@ -90,21 +92,21 @@ pub fn play(t: &mut dyn Transport, fault: Fault) -> Result<(), CommError> {
             t.barrier(&pairs, &tag(1))?;
             if rank == 3 { Ok(()) } else { t.barrier(&group3(rank)?, &tag(2)) }
         }
-        Fault::Circle => {
+        ProcessFault::Circle => {
             let Some(pair) = [[0, 1], [1, 2], [2, 0]].get(rank) else {
                 std::thread::sleep(late);
                 return Ok(());
             };
             t.barrier(&crate::transports::faults::group(4, rank, pair)?, &tag([5, 4, 6][rank]))
         }
-        Fault::Leave => {
+        ProcessFault::Leave => {
             if rank == 2 {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(100));
             reduce(t, &all, 1)
         }
-        Fault::Withdraw => {
+        ProcessFault::Cancel => {
             if rank == 1 {
                 std::thread::sleep(Duration::from_millis(50));
                 drop(t.start(&all, &tag(1), vec![1f32; 100_000], sum)?);
@@ -113,68 +115,81 @@ pub fn play(t: &mut dyn Transport, fault: Fault) -> Result<(), CommError> {
             if rank == 2 {
                 std::thread::sleep(Duration::from_millis(1000));
             }
-            t.start(&all, &tag(1), vec![1f32; 100_000], sum)?.finish().map(drop)
+            t.start(&all, &tag(1), vec![1f32; 100_000], sum)?.wait().map(drop)
         }
-        Fault::Abort => {
+        ProcessFault::Abort => {
             if rank == 1 {
                 std::thread::sleep(Duration::from_millis(100));
                 t.abort("no space left on device");
             }
             reduce(t, &all, 1)
         }
-        Fault::Panic => {
+        ProcessFault::Panic => {
             assert_ne!(rank, 1, "on purpose");
             reduce(t, &all, 1)
         }
-        Fault::Unready => match rank {
-            0 => t.barrier(&group(&[0, 1])?, &tag(2)),
-            1 => {
-                // Rank 3 does not come to it, so that all later groups of this rank wait.
-                let _first = t.start(&pairs, &tag(1), vec![1f32; 10], sum)?;
-                let _second = t.start(&group(&[0, 1])?, &tag(2), (), |()| Call::Barrier)?;
-                std::thread::sleep(Duration::from_millis(300));
-                killed()
-            }
-            _ => {
-                std::thread::sleep(if rank == 3 { late } else { Duration::ZERO });
-                reduce(t, &all, 3)
-            }
-        },
-        Fault::Groups => {
+        ProcessFault::Unready => unready(t, &pairs, late),
+        ProcessFault::Groups => {
             reduce(t, &group(if rank < 2 { &[0, 1] } else { &[2, 3] })?, 1)?;
             reduce(t, &all, 2)
         }
-        Fault::Refused | Fault::Doubted => {
-            let odd = if fault == Fault::Refused { 54_321 } else { 54_322 };
-            let counts = |count: &dyn Fn(usize) -> (usize, usize)| -> Vec<usize> {
-                (0..t.size()).map(|peer| if count(peer) == (1, 0) { odd } else { 20_000 }).collect()
-            };
-            let (send, receive) = (counts(&|peer| (rank, peer)), counts(&|peer| (peer, rank)));
-            let (input, mut output) = (vec![1f32; send.iter().sum()], vec![0f32; receive.iter().sum()]);
-            // Calls are not compared from here on, so that it starts at once.
-            t.first_step_done();
-            let ended = t.all_to_all_v(&all, &tag(1), (&input[..], send), (&mut output[..], receive));
-            // Whoever ends would end rank 1 too.
-            std::thread::sleep(Duration::from_millis(if rank == 1 { 900 } else { 1500 }));
-            ended
+        ProcessFault::Refused => refused(t, &all, 54_321),
+        ProcessFault::Doubted => refused(t, &all, 54_322),
+        ProcessFault::Endless => endless(t, &all, &pairs),
+    }
+}
+
+fn unready(t: &mut dyn Transport, pairs: &Group, late: Duration) -> Result<(), CommError> {
+    let (rank, size) = (t.rank(), t.size());
+    let group = |ranks: &[usize]| group(size, rank, ranks);
+    match rank {
+        0 => t.barrier(&group(&[0, 1])?, &tag(2)),
+        1 => {
+            // Rank 3 does not come to it, so that all later groups of this rank wait.
+            let _first = t.start(pairs, &tag(1), vec![1f32; 10], sum)?;
+            let _second = t.start(&group(&[0, 1])?, &tag(2), (), |()| Call::barrier())?;
+            std::thread::sleep(Duration::from_millis(300));
+            killed()
         }
-        Fault::Endless => {
-            t.first_step_done();
-            let mut x = rank as u64;
-            for i in 1.. {
-                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                if x >> 62 == 0 {
-                    std::thread::sleep(Duration::from_micros(x >> 52));
-                }
-                if i % 3 == 0 {
-                    t.barrier(&pairs, &tag(i))?;
-                } else {
-                    reduce(t, &all, i)?;
-                }
-            }
-            Ok(())
+        _ => {
+            std::thread::sleep(if rank == 3 { late } else { Duration::ZERO });
+            reduce(t, &group(&[])?, 3)
         }
     }
+}
+
+/// An exchange of which the library refuses one message: that of so many elements.
+fn refused(t: &mut dyn Transport, all: &Group, odd: usize) -> Result<(), CommError> {
+    let rank = t.rank();
+    let counts = |count: &dyn Fn(usize) -> (usize, usize)| -> Vec<usize> {
+        (0..t.size()).map(|peer| if count(peer) == (1, 0) { odd } else { 20_000 }).collect()
+    };
+    let (send, receive) = (counts(&|peer| (rank, peer)), counts(&|peer| (peer, rank)));
+    let (input, mut output) = (vec![1f32; send.iter().sum()], vec![0f32; receive.iter().sum()]);
+    // Calls are not compared from here on, so that it starts at once.
+    t.first_step_done();
+    let ended = t.all_to_all_v(all, &tag(1), (&input[..], send), (&mut output[..], receive));
+    // Whoever ends would end rank 1 too.
+    std::thread::sleep(Duration::from_millis(if rank == 1 { 900 } else { 1500 }));
+    ended
+}
+
+fn endless(t: &mut dyn Transport, all: &Group, pairs: &Group) -> Result<(), CommError> {
+    let rank = t.rank();
+    t.first_step_done();
+    let mut x = rank as u64;
+    for i in 1.. {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        if x >> 62 == 0 {
+            std::thread::sleep(Duration::from_micros(x >> 52));
+        }
+        if i % 3 == 0 {
+            t.barrier(pairs, &tag(i))?;
+        } else {
+            reduce(t, all, i)?;
+        }
+    }
+    Ok(())
 }
 
 /// Ends this process as nothing else does.
@@ -195,7 +210,7 @@ fn group3(rank: usize) -> Result<Group, CommError> {
 
 #[expect(clippy::ptr_arg, reason = "the owner is a `Vec`")]
 fn sum(b: &mut Vec<f32>) -> Call<'_> {
-    Call::AllReduce { monoid: Monoid::Sum, bucket: vec![Slot::InPlace(BufMut::new(b))] }
+    Call::all_reduce(Monoid::Sum, vec![Slot::InPlace(BufMut::new(b))])
 }
 
 fn reduce(t: &mut dyn Transport, group: &Group, sequence: u64) -> Result<(), CommError> {

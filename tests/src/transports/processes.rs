@@ -1,9 +1,9 @@
 //! What a process does that a test has started with others: `mpirun -n 4 meshwright-under-test transport-suite mpi ...`.
 
-use super::faults::{Fault, play};
-use super::{Settings, run};
+use super::faults::{ProcessFault, play};
+use super::{SuiteSettings, run};
 use meshwright_comm::gpu::load::Paths;
-use meshwright_comm::mpi::{DeviceTransport, MpiOptions, MpiTransport, Watch, fatal, init};
+use meshwright_comm::mpi::{DeviceTransport, MpiOptions, MpiTransport, Watch, abort_job, init};
 use meshwright_comm::nccl::{Checks, NcclOptions, NcclTransport, Staged};
 use meshwright_comm::{CommError, Timeouts, Transport};
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The arguments, each with a default.
 struct Args {
     options: MpiOptions,
-    fault: Option<Fault>,
+    fault: Option<ProcessFault>,
     pause: Duration,
     /// Calls go through the memory of GPUs, those of a machine's processes one after the other.
     nccl: bool,
@@ -24,7 +24,11 @@ struct Args {
 
 fn parse(args: &[OsString]) -> Result<Args, String> {
     let seconds = Duration::from_secs;
-    let options = MpiOptions { timeouts: Timeouts::all(seconds(60)), compare: true, ..MpiOptions::default() };
+    let options = MpiOptions {
+        timeouts: Timeouts::all(seconds(60)),
+        compare: true,
+        ..MpiOptions::new(std::process::exit)
+    };
     let mut parsed = Args { options, fault: None, pause: Duration::ZERO, nccl: false, devices: None };
     let mut args = args.iter().map(|a| a.to_string_lossy().into_owned());
     while let Some(arg) = args.next() {
@@ -41,7 +45,7 @@ fn parse(args: &[OsString]) -> Result<Args, String> {
             "--timeout-ms" => {
                 parsed.options.timeouts = Timeouts::all(Duration::from_millis(number()? as u64));
             }
-            name => match Fault::ALL.iter().find(|(known, _)| *known == name) {
+            name => match ProcessFault::ALL.iter().find(|(known, _)| *known == name) {
                 Some((_, fault)) => parsed.fault = Some(*fault),
                 None => return Err(format!("no fault is called {name}")),
             },
@@ -140,7 +144,7 @@ fn device(args: &Args, mut control: Box<dyn Transport>, gpu: usize) -> Result<()
 
 /// As the command does it: looks who does not answer. Then the device says where it waited, if it waits; else this does.
 fn told_to_end(watch: &Watch) {
-    let _known = watch.silent();
+    let _known = watch.unresponsive();
     watch.interrupt();
     std::thread::sleep(Duration::from_millis(250));
     if let Some(words) = watch.last_words() {
@@ -156,7 +160,7 @@ fn part(args: &Args, transport: &mut dyn Transport) -> Result<(), CommError> {
     }
     // Threads in processes fold in group order.
     let exact = !args.nccl && (args.options.deterministic || args.devices.is_some());
-    let settings = Settings { exact, pause: args.pause, skips: super::NO_SKIPS };
+    let settings = SuiteSettings { exact, pause: args.pause, skips: super::NO_SKIPS };
     if !args.options.compare {
         transport.first_step_done();
     }
@@ -183,7 +187,13 @@ fn report(rank: usize, outcomes: &[super::Outcome]) -> usize {
 }
 
 fn cause() -> meshwright_comm::CallName {
-    meshwright_comm::CallName { kind: meshwright_comm::Kind::Barrier, tag: super::tag(0) }
+    meshwright_comm::CallName::new(meshwright_comm::CollectiveKind::Barrier, &super::tag(0))
+}
+
+/// Ends all processes of the job.
+fn fatal(code: i32) -> ! {
+    abort_job(code);
+    std::process::exit(code)
 }
 
 fn finish(rank: usize, result: Result<(), CommError>, transport: MpiTransport) -> ExitCode {

@@ -7,11 +7,11 @@ use std::cmp::Ordering;
 use std::marker::PhantomData;
 
 /// SplitMix64.
-pub(super) struct Rng(u64);
+pub(super) struct SuiteRng(u64);
 
-impl Rng {
-    pub(super) fn of(parts: &[usize]) -> Rng {
-        Rng(parts.iter().fold(17, |h, p| Rng(h ^ *p as u64).next()))
+impl SuiteRng {
+    pub(super) fn of(parts: &[usize]) -> SuiteRng {
+        SuiteRng(parts.iter().fold(17, |h, p| SuiteRng(h ^ *p as u64).next()))
     }
 
     fn next(&mut self) -> u64 {
@@ -28,28 +28,28 @@ impl Rng {
 }
 
 /// Elements that can be made up, folded and compared.
-pub(super) trait Sample: Element + std::fmt::Debug + Default {
+pub(super) trait TestValue: Element + std::fmt::Debug + Default {
     /// Distance of 1 to the next number, for floats.
     const EPSILON: f64;
 
-    fn sample(rng: &mut Rng) -> Self;
+    fn sample(rng: &mut SuiteRng) -> Self;
     /// Equal elements have equal bits. Of a NaN that was computed (0 by infinity) the sign is not defined.
     fn bits(self) -> (u64, u64);
     fn naive(monoid: Monoid, a: Self, b: Self) -> Self;
     /// Its value, for floats.
     fn value(self) -> f64;
 
-    fn samples(rng: &mut Rng, n: usize) -> Vec<Self> {
+    fn samples(rng: &mut SuiteRng, n: usize) -> Vec<Self> {
         (0..n).map(|_| Self::sample(rng)).collect()
     }
 }
 
 macro_rules! floats {
     ($($t:ty, $epsilon:expr, $of:expr, $to:expr);*) => {$(
-        impl Sample for $t {
+        impl TestValue for $t {
             const EPSILON: f64 = $epsilon;
 
-            fn sample(rng: &mut Rng) -> Self {
+            fn sample(rng: &mut SuiteRng) -> Self {
                 match rng.below(40) {
                     0 => <$t>::NAN,
                     1 => -<$t>::INFINITY,
@@ -83,10 +83,10 @@ floats!(
     bf16, 1.0 / 128.0, bf16::from_f64, bf16::to_f64
 );
 
-impl Sample for i32 {
+impl TestValue for i32 {
     const EPSILON: f64 = 0.0;
 
-    fn sample(rng: &mut Rng) -> Self {
+    fn sample(rng: &mut SuiteRng) -> Self {
         rng.next() as i32
     }
     fn bits(self) -> (u64, u64) {
@@ -105,10 +105,10 @@ impl Sample for i32 {
     }
 }
 
-impl Sample for u8 {
+impl TestValue for u8 {
     const EPSILON: f64 = 0.0;
 
-    fn sample(rng: &mut Rng) -> Self {
+    fn sample(rng: &mut SuiteRng) -> Self {
         rng.below(2) as u8
     }
     fn bits(self) -> (u64, u64) {
@@ -124,11 +124,11 @@ impl Sample for u8 {
 
 macro_rules! pairs {
     ($($t:ident($v:ty, $i:ty)),*) => {$(
-        impl Sample for $t {
+        impl TestValue for $t {
             const EPSILON: f64 = 0.0;
 
             // Few different values, so that ties and NaN are common.
-            fn sample(rng: &mut Rng) -> Self {
+            fn sample(rng: &mut SuiteRng) -> Self {
                 let value = if rng.below(9) == 0 { <$v>::NAN } else { rng.below(4) as $v - 1.5 };
                 $t { value, index: rng.below(1000) as $i }
             }
@@ -155,15 +155,15 @@ pairs!(PairF32(f32, u32), PairF64(f64, u64));
 
 /// A dtype with the Rust type that stores it.
 pub(super) trait Typed {
-    type E: Sample;
+    type E: TestValue;
     const DTYPE: DType;
     fn buf(slice: &[Self::E]) -> Buf<'_>;
     fn buf_mut(slice: &mut [Self::E]) -> BufMut<'_>;
 }
 
-pub(super) struct Plain<T>(PhantomData<T>);
+pub(super) struct PlainValue<T>(PhantomData<T>);
 
-impl<T: Sample> Typed for Plain<T> {
+impl<T: TestValue> Typed for PlainValue<T> {
     type E = T;
     const DTYPE: DType = <T as Element>::DTYPE;
     fn buf(slice: &[T]) -> Buf<'_> {

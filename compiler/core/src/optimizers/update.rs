@@ -2,7 +2,7 @@
 
 use crate::program::ParamDecl;
 use crate::step_graph::{OutputKind, StepOutput};
-use meshwright_ops::{Class, Graph, Id, InputOpKind, Leaf, NEG, Origin, RECIP, Type};
+use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Leaf, NEG, Origin, RECIP, Type};
 use meshwright_plan::{DType, Dim, Init, Phase};
 
 /// A parameter that is trained, with its gradient.
@@ -88,7 +88,8 @@ impl<'a> Update<'a> {
             return id;
         }
         // A schedule may have made it.
-        let existing = self.g.ids().find(|i| self.g.node(*i).op.name() == "step");
+        let existing =
+            self.g.ids().find(|i| self.g.node(*i).op.kind() == Kind::Input(InputOpKind::StepNumber));
         let id = existing.unwrap_or_else(|| {
             let keep = std::mem::replace(&mut self.g.cursor.name, "step".into());
             let id = self.g.op(Leaf { leaf: InputOpKind::StepNumber, ty: Type::new(self.float, []) }, &[]);

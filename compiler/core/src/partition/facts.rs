@@ -175,13 +175,15 @@ impl<'a> Facts<'a> {
         let operand = n.inputs.first().map(|x| self.classes[x.0 as usize]);
         match (n.op.kind(), operand) {
             (
-                Kind::Rematerializable | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber),
+                Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber),
                 _,
             ) => ValueClass::Rematerializable,
             (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
-            (Kind::Compute, _) if self.generated[id.0 as usize].is_some() => ValueClass::Rematerializable,
-            (Kind::Compute, Some(ValueClass::ParamLike)) if n.inputs.len() == 1 && self.elementwise(id) => {
+            (Kind::Compute(_), _) if self.generated[id.0 as usize].is_some() => ValueClass::Rematerializable,
+            (Kind::Compute(_), Some(ValueClass::ParamLike))
+                if n.inputs.len() == 1 && self.elementwise(id) =>
+            {
                 ValueClass::ParamLike
             }
             _ => ValueClass::Other,
@@ -193,9 +195,9 @@ impl<'a> Facts<'a> {
     fn ops_from_positions(&self, id: Id) -> Option<usize> {
         let n = self.node(id);
         match n.op.kind() {
-            Kind::Rematerializable => Some(1),
+            Kind::Rematerializable(_) => Some(1),
             Kind::Rename { .. } => self.generated[n.inputs[0].0 as usize],
-            Kind::Compute if self.elementwise(id) && !n.inputs.is_empty() => {
+            Kind::Compute(_) if self.elementwise(id) && !n.inputs.is_empty() => {
                 let ops = n.inputs.iter().map(|x| self.generated[x.0 as usize]).sum::<Option<usize>>()? + 1;
                 (ops <= MOST_OPS).then_some(ops)
             }
@@ -226,7 +228,7 @@ impl<'a> Facts<'a> {
         let n = self.node(id);
         let kind = n.op.kind();
         let simple = matches!(kind, Kind::Rename { .. })
-            || (kind == Kind::Compute && n.inputs.len() == 1 && self.elementwise(id));
+            || (matches!(kind, Kind::Compute(_)) && n.inputs.len() == 1 && self.elementwise(id));
         simple && !self.is_output(id)
     }
 

@@ -108,7 +108,7 @@ impl<'a> Walk<'a> {
     fn place(&mut self, id: Id) {
         let facts = self.facts;
         match facts.kind(id) {
-            Kind::Rematerializable | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber) => {
+            Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber) => {
                 self.note_target(id);
                 self.note(id, Reason::Rematerializable);
                 self.state.stands(id, facts.target(id));
@@ -129,7 +129,7 @@ impl<'a> Walk<'a> {
             self.settle(*x);
         }
         match facts.kind(id) {
-            Kind::Compute if facts.rematerializable(id) => {
+            Kind::Compute(_) if facts.rematerializable(id) => {
                 self.note_target(id);
                 self.note(id, Reason::Rematerializable);
                 self.state.stands(id, facts.target(id));
@@ -276,12 +276,12 @@ impl<'a> Walk<'a> {
     fn rematerialize(&mut self, id: Id, dst: &Placement, phase: Phase) -> CopyId {
         match self.facts.kind(id) {
             Kind::Rename { .. } => self.rematerialize_renamed(id, dst),
-            Kind::Rematerializable => {
+            Kind::Rematerializable(_) => {
                 let out = self.state.copy(id, dst.clone(), Some(phase), false);
                 self.state.instrs.push(Instr::Op { inputs: vec![], loops: dst.splits.clone(), out });
                 out
             }
-            Kind::Compute => self.rematerialize_computed(id, dst, phase),
+            Kind::Compute(_) => self.rematerialize_computed(id, dst, phase),
             _ => {
                 let out = self.state.copy(id, dst.clone(), None, false);
                 self.state.instrs.push(Instr::Input { out });

@@ -1,102 +1,200 @@
-//! Which argument goes to which parameter of a call.
+//! Which argument goes to which parameter of a call: of layers, built-ins, initializers, schedules and optimizers alike.
 
 use super::report::{counted, listed, nearest};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_syntax::ast::{Arg, Expr};
+use meshwright_ops::signature::Unset;
+use meshwright_ops::signature::{Given, Signature};
+use meshwright_syntax::ast::{Arg, Expr, Name};
+
+/// How an argument finds a parameter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// By its place or its name.
+    Either,
+    /// By its place: the name is only for messages.
+    Place,
+    /// By its name.
+    Name,
+}
 
 /// A parameter of something that can be called.
 pub(super) struct Slot<'a> {
     pub(super) name: &'a str,
-    pub(super) required: bool,
+    required: bool,
+    by: By,
     /// Where it is declared, if in a file.
-    pub(super) span: Option<Span>,
+    span: Option<Span>,
 }
 
 impl<'a> Slot<'a> {
     /// A parameter of a built-in.
     pub(super) fn built_in(name: &'a str, required: bool) -> Slot<'a> {
-        Slot { name, required, span: None }
+        Slot { name, required, by: By::Either, span: None }
     }
+
+    /// A parameter of a layer.
+    pub(super) fn declared(name: &'a Name, required: bool) -> Slot<'a> {
+        Slot { span: Some(name.span), ..Slot::built_in(&name.text, required) }
+    }
+
+    /// The parameters of a signature: its operands, of which so many are given, then its options.
+    pub(super) fn of(signature: &'static Signature, operands: usize) -> Vec<Slot<'static>> {
+        let mut out: Vec<Slot<'static>> = Vec::new();
+        for a in signature.operands {
+            let more = operands.saturating_sub(out.len()).max(1);
+            let times = if a.given == Given::Repeated { more } else { 1 };
+            let slot = || Slot { by: By::Place, ..Slot::built_in(a.name, a.given != Given::Optional) };
+            out.extend((0..times).map(|_| slot()));
+        }
+        let option = |o: &'static meshwright_ops::signature::Choice| Slot {
+            by: By::Name,
+            ..Slot::built_in(o.name, o.default == Unset::Needed)
+        };
+        out.extend(signature.options.iter().map(option));
+        out
+    }
+}
+
+/// What is called.
+pub(super) struct Callee<'a> {
+    /// As messages call it.
+    pub(super) name: &'a str,
+    /// How a call of it is written, where not by its name and its required parameters.
+    pub(super) form: Option<String>,
+    /// The place of the call.
+    pub(super) at: Span,
+    /// Where it is declared, if in a file.
+    pub(super) declared: Option<Span>,
+}
+
+/// An argument as it is written.
+pub(super) type Written<'e> = (Option<&'e Name>, &'e Expr);
+
+/// The arguments of a call as they are written.
+pub(super) fn written(args: &[Arg]) -> Vec<Written<'_>> {
+    args.iter().map(|a| (a.name.as_ref(), &a.value)).collect()
 }
 
 /// For each parameter the expression given for it. All mistakes go to `errors`; `None` where there is one.
 pub(super) fn bind<'e>(
-    what: &str,
-    at: Span,
-    declared: Option<Span>,
+    callee: &Callee<'_>,
     slots: &[Slot<'_>],
-    args: &'e [Arg],
+    args: &[Written<'e>],
     errors: &mut Vec<Diagnostic>,
 ) -> Option<Vec<Option<&'e Expr>>> {
-    let mut out: Vec<Option<&Expr>> = vec![None; slots.len()];
-    let before = errors.len();
-    let names = || listed(slots.iter().map(|s| s.name));
-    let place = |d: Diagnostic| match declared {
-        Some(span) => d.and(span, format!("`{what}` takes {}", names())),
-        None => d.note(format!("`{what}` takes {}", names())),
-    };
-    let mut named_before: Option<Span> = None;
-    for (i, arg) in args.iter().enumerate() {
-        let Some(name) = &arg.name else {
-            if let Some(first) = named_before {
-                errors.push(
-                    Diagnostic::error(
-                        codes::E0212,
-                        format!("an argument of `{what}` without a name follows one with a name"),
-                    )
-                    .at(arg.value.span, "which parameter this is for, is not clear")
+    let mut b = Binder { callee, slots, out: vec![None; slots.len()], errors: Vec::new() };
+    let mut named: Option<Span> = None;
+    for (i, &(name, value)) in args.iter().enumerate() {
+        match name {
+            Some(name) => {
+                named = named.or(Some(name.span));
+                b.named(name, value);
+            }
+            None => b.placed(i, value, args, named),
+        }
+    }
+    // A misspelled name would be reported a second time as a missing one.
+    if b.errors.is_empty() {
+        b.missing();
+    }
+    let fine = b.errors.is_empty();
+    errors.append(&mut b.errors);
+    fine.then_some(b.out)
+}
+
+struct Binder<'b, 'e> {
+    callee: &'b Callee<'b>,
+    slots: &'b [Slot<'b>],
+    out: Vec<Option<&'e Expr>>,
+    errors: Vec<Diagnostic>,
+}
+
+impl<'e> Binder<'_, 'e> {
+    fn error(&self, text: String) -> Diagnostic {
+        Diagnostic::error(codes::E0212, text)
+    }
+
+    /// What it takes, as a note or at its declaration.
+    fn takes(&self, d: Diagnostic) -> Diagnostic {
+        let text = match &self.callee.form {
+            Some(form) => format!("it is written `{form}`"),
+            None => format!("`{}` takes {}", self.callee.name, listed(self.slots.iter().map(|s| s.name))),
+        };
+        match self.callee.declared {
+            Some(span) => d.and(span, text),
+            None => d.note(text),
+        }
+    }
+
+    /// An argument without a name.
+    fn placed(&mut self, i: usize, value: &'e Expr, args: &[Written<'e>], named: Option<Span>) {
+        let (what, places) = (self.callee.name, self.slots.iter().filter(|s| s.by != By::Name).count());
+        if let Some(first) = named {
+            let d = self.error(format!("an argument of `{what}` without a name follows one with a name"));
+            self.errors.push(
+                d.at(value.span, "which parameter this is for, is not clear")
                     .and(first, "named here")
                     .help("put the arguments without names first, or name this one too"),
-                );
-            } else if i < slots.len() {
-                out[i] = Some(&arg.value);
-            } else if i == slots.len() {
-                let given = args.iter().filter(|a| a.name.is_none()).count();
-                let text =
-                    format!("`{what}` takes {}, but {given} are given", counted(slots.len(), "argument"));
-                errors.push(place(
-                    Diagnostic::error(codes::E0212, text).at(arg.value.span, "this one is too many"),
-                ));
-            }
-            continue;
-        };
-        named_before = named_before.or(Some(name.span));
-        match slots.iter().position(|s| s.name == name.text) {
-            Some(k) if out[k].is_some() => {
-                let first = out[k].map_or(at, |e| e.span);
-                errors.push(
-                    Diagnostic::error(codes::E0212, format!("`{what}` is given `{}` twice", name.text))
-                        .at(name.span, "again here")
-                        .and(first, "given here")
-                        .help("leave one of them out"),
-                );
-            }
-            Some(k) => out[k] = Some(&arg.value),
-            None => {
-                let mut d =
-                    Diagnostic::error(codes::E0212, format!("`{what}` has no parameter `{}`", name.text))
-                        .at(name.span, "no such parameter");
-                if let Some(near) = nearest(&name.text, slots.iter().map(|s| s.name)) {
-                    d = d.fix(format!("write `{near}`"), name.span, near, near.sure);
+            );
+        } else if i < places {
+            self.out[i] = Some(value);
+        } else if i == places {
+            let given = args.iter().filter(|a| a.0.is_none()).count();
+            let are = if given == 1 { "is" } else { "are" };
+            let d = self
+                .error(format!("`{what}` takes {}, but {given} {are} given", counted(places, "argument")));
+            self.errors.push(self.takes(d.at(value.span, "this one is too many")));
+        }
+    }
+
+    /// An argument with a name.
+    fn named(&mut self, name: &'e Name, value: &'e Expr) {
+        let what = self.callee.name;
+        let mut can = self.slots.iter().enumerate().filter(|(_, s)| s.by != By::Place);
+        match can.clone().find(|(_, s)| s.name == name.text) {
+            Some((k, _)) => match self.out[k] {
+                None => self.out[k] = Some(value),
+                Some(first) => {
+                    let d = self.error(format!("`{what}` is given `{}` twice", name.text));
+                    self.errors.push(
+                        d.at(name.span, "again here")
+                            .and(first.span, "given here")
+                            .help("leave one of them out"),
+                    );
                 }
-                errors.push(place(d));
+            },
+            None => {
+                let d = self.error(format!("`{what}` has no parameter `{}`", name.text));
+                let d = d.at(name.span, "no such parameter");
+                let d = match nearest(&name.text, can.clone().map(|(_, s)| s.name)) {
+                    Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
+                    None if can.next().is_none() => d.help("its arguments have no names"),
+                    None => d,
+                };
+                self.errors.push(self.takes(d));
             }
         }
     }
-    let missing: Vec<&Slot<'_>> =
-        slots.iter().zip(&out).filter(|(s, e)| s.required && e.is_none()).map(|(s, _)| s).collect();
-    // A misspelled name would be reported a second time as a missing one.
-    if !missing.is_empty() && errors.len() == before {
+
+    /// Parameters without an argument.
+    fn missing(&mut self) {
+        let open = self.slots.iter().zip(&self.out).filter(|(s, e)| s.required && e.is_none());
+        let missing: Vec<&Slot<'_>> = open.map(|(s, _)| s).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let what = self.callee.name;
         let names = listed(missing.iter().map(|s| s.name));
-        let text = format!("`{what}` is called without {names}");
-        let mut d = Diagnostic::error(codes::E0212, text).at(at, format!("{names} missing"));
-        for s in missing.iter().take(4) {
-            if let Some(span) = s.span {
-                d = d.and(span, "declared here, without a default");
-            }
+        let mut d = self
+            .error(format!("`{what}` is called without {names}"))
+            .at(self.callee.at, format!("{names} missing"));
+        for span in missing.iter().take(4).filter_map(|s| s.span) {
+            d = d.and(span, "declared here, without a default");
         }
-        let form: Vec<&str> = slots.iter().filter(|s| s.required).map(|s| s.name).collect();
-        errors.push(d.help(format!("write `{what}({})`", form.join(", "))));
+        let form = self.callee.form.clone().unwrap_or_else(|| {
+            let form: Vec<&str> = self.slots.iter().filter(|s| s.required).map(|s| s.name).collect();
+            format!("{what}({})", form.join(", "))
+        });
+        self.errors.push(d.help(format!("write `{form}`")));
     }
-    (errors.len() == before).then_some(out)
 }

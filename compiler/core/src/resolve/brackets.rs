@@ -226,7 +226,7 @@ impl<'a> Resolver<'a> {
         self.error(d.help(format!("declare `dim {} = {}`, or rename to a dim that is", names[1], names[0])));
     }
 
-    fn one_of(&mut self, dims: &[Dim], name: &str, at: Span) -> Option<Dim> {
+    pub(super) fn one_of(&mut self, dims: &[Dim], name: &str, at: Span) -> Option<Dim> {
         if let [dim] = dims {
             return Some(*dim);
         }

@@ -1,14 +1,14 @@
 //! `name(…)`: layers, element-wise functions, and the few functions that read dims or dtypes.
 
 use super::Resolver;
-use super::args::{Slot, bind};
-use super::expr::Operand;
-use super::foreign;
-use super::number::{self, Konst, Num};
-use super::report::{counted, counted_any, listed, nearest};
+use super::args::{self, Callee, Slot, bind};
+use super::built_in::Site;
+use super::number::{Konst, Num};
+use super::report::{listed, nearest};
 use super::scope::{Local, Scope, ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Const, Family, Form, Value, arities, families, family};
+use meshwright_ops::family::written;
+use meshwright_ops::{Const, Value};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{Call, Expr, ExprKind, Layer, Name};
 use std::sync::Arc;
@@ -41,55 +41,14 @@ impl<'a> Resolver<'a> {
             "dropout" => self.dropout(call, span),
             "random_uniform" | "random_normal" => self.random(name, Some(Vec::new()), &call.args, span),
             _ if in_train && super::schedule::is_schedule(name) => self.schedule(call, span),
-            _ => match family(name, false) {
-                Some(f) if f.name == name && matches!(f.form, Form::Function(_)) => self.function(call, span),
-                _ => self.unknown_function(call),
-            },
-        }
-    }
-
-    /// An element-wise function.
-    fn function(&mut self, call: &'a Call, span: Span) -> Val {
-        let name = call.name.text.as_str();
-        let Some(f) = family(name, false) else { return Val::Poison };
-        let arities = arities(name, false);
-        let values: Vec<Val> = call.args.iter().map(|a| self.eval(&a.value)).collect();
-        if let Some(named) = call.args.iter().find_map(|a| a.name.as_ref()) {
-            self.no_named(name, named);
-            return Val::Poison;
-        }
-        if !arities.contains(&values.len()) {
-            let text = format!("`{name}` takes {}, not {}", counted_any(&arities, "argument"), values.len());
-            let mut d = Diagnostic::error(codes::E0212, text)
-                .at(span, format!("{} here", counted(values.len(), "argument")));
-            if let Some(over) =
-                family(name, true).filter(|f| matches!(f.form, Form::OverDims(n) if n == values.len()))
-            {
-                d = d.help(format!(
-                    "`{name}` along dims is written `{}`",
-                    over_dims_form(over.name, values.len())
-                ));
+            _ => {
+                let site = Site { name: &call.name, groups: &[], args: &call.args, span };
+                match written(name, false) {
+                    Some(f) => self.built_in(f, site),
+                    None => self.unknown_call(site, false),
+                }
             }
-            self.error(d.note(f.doc));
-            return Val::Poison;
         }
-        let konsts: Option<Vec<Konst>> =
-            values.iter().map(|v| if let Val::Konst(k) = v { Some(*k) } else { None }).collect();
-        if let Some(value) = konsts.and_then(|k| number::function(name, &k)) {
-            return self.folded(value.map(Konst::Num), span);
-        }
-        let mut operands = Vec::new();
-        for (v, a) in values.iter().zip(&call.args) {
-            operands.push(Operand::of(
-                match v {
-                    Val::Tensor(id) => Value::Tensor(*id),
-                    Val::Konst(k) => k.value(),
-                    _ => return Val::Poison,
-                },
-                &a.value,
-            ));
-        }
-        self.build(name, false, &operands, &[], span)
     }
 
     pub(super) fn no_named(&mut self, name: &str, named: &Name) {
@@ -98,57 +57,6 @@ impl<'a> Resolver<'a> {
                 .at(named.span, "no such parameter")
                 .help("its arguments have no names"),
         );
-    }
-
-    fn unknown_function(&mut self, call: &'a Call) -> Val {
-        let name = call.name.text.as_str();
-        // Mistakes in the arguments are independent of the name; dims may stand in those of a layer.
-        for a in &call.args {
-            if !matches!(&a.value.kind, ExprKind::DimList(_) | ExprKind::Name(_)) {
-                self.eval(&a.value);
-            }
-        }
-        let d = |text: String| Diagnostic::error(codes::E0201, text).at(call.name.span, "not known");
-        let over = |f: &&Family| f.name == name && matches!(f.form, Form::OverDims(_) | Form::Bracket { .. });
-        if let Some(f) = families().find(over) {
-            let form = over_dims_form(f.name, call.args.len());
-            self.error(
-                Diagnostic::error(codes::E0212, format!("`{name}` works along dims"))
-                    .at(call.name.span, "without dims")
-                    .help(format!("`{name}` along dims is written `{form}`"))
-                    .note(f.doc),
-            );
-            return Val::Poison;
-        }
-        if super::schedule::is_schedule(name) {
-            self.error(
-                d(format!("`{name}` is a schedule of the learning rate")).help("use it in the `train` block"),
-            );
-            return Val::Poison;
-        }
-        let functions = families().filter(|f| matches!(f.form, Form::Function(_))).map(|f| f.name);
-        let layers = self.globals.layers.by_name.keys().copied();
-        let near = nearest(
-            name,
-            layers.chain(functions).chain(["size", "index", "cast"]).chain(super::random::NAMES),
-        );
-        let d = d(format!("no layer or function is called `{name}`"));
-        let function = |f: &str| f == "cast" || arities(f, false).contains(&call.args.len());
-        let form = |f: &str| over_dims_form(f, call.args.len());
-        let (d, known) = foreign::advised(d, name, call.name.span, function, form);
-        if known {
-            self.error(d);
-            return Val::Poison;
-        }
-        let d = match near {
-            Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.sure),
-            None => d.help(format!(
-                "declare it: `layer {name}({}) {{ … }}`",
-                if call.args.len() == 2 { "x, y" } else { "x" }
-            )),
-        };
-        self.error(d);
-        Val::Poison
     }
 
     /// `size(a, b)`: the product of the sizes.
@@ -261,14 +169,15 @@ impl<'a> Resolver<'a> {
     /// The expressions given for each parameter; mistakes are reported.
     pub(super) fn bound(
         &mut self,
-        what: &str,
+        name: &str,
         at: Span,
         declared: Option<Span>,
         slots: &[Slot<'_>],
         args: &'a [meshwright_syntax::ast::Arg],
     ) -> Option<Vec<Option<&'a Expr>>> {
         let mut errors = Vec::new();
-        let out = bind(what, at, declared, slots, args, &mut errors);
+        let callee = Callee { name, form: None, at, declared };
+        let out = bind(&callee, slots, &args::written(args), &mut errors);
         errors.into_iter().for_each(|d| self.error(d));
         out
     }
@@ -284,11 +193,8 @@ impl<'a> Resolver<'a> {
             );
             return Val::Poison;
         }
-        let slots: Vec<Slot<'_>> = layer
-            .params
-            .iter()
-            .map(|p| Slot { name: &p.name.text, required: p.default.is_none(), span: Some(p.name.span) })
-            .collect();
+        let slots: Vec<Slot<'_>> =
+            layer.params.iter().map(|p| Slot::declared(&p.name, p.default.is_none())).collect();
         let Some(given) = self.bound(name, span, Some(layer.name.span), &slots, &call.args) else {
             return Val::Poison;
         };
@@ -382,15 +288,6 @@ impl<'a> Resolver<'a> {
         };
         if scope.path.is_empty() { element.into() } else { format!("{}.{element}", scope.path).into() }
     }
-}
-
-/// `name[d](x, y)`; of an op whose brackets say more than dims the form that its description begins with.
-fn over_dims_form(name: &str, args: usize) -> String {
-    let bracket = families().find(|f| f.name == name && matches!(f.form, Form::Bracket { .. }));
-    if let Some(form) = bracket.and_then(|f| f.doc.split('`').nth(1)) {
-        return form.to_string();
-    }
-    format!("{name}[d]({})", if args == 2 { "x, y" } else { "x" })
 }
 
 /// What this version cannot do yet.

@@ -1,11 +1,13 @@
 //! Expressions to values.
 
 use super::Resolver;
+use super::built_in::Places;
 use super::number::{self, Konst, Num};
 use super::report::nearest;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Call, Family, Id, OpError, Origin, Value, family};
+use meshwright_ops::signature::Spot;
+use meshwright_ops::{Call, Id, OpError, Origin, Value, family};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{BinaryOp, Expr, ExprKind, UnaryOp};
 
@@ -232,7 +234,7 @@ impl<'a> Resolver<'a> {
             }
             (op, Val::Tensor(id)) => {
                 let name = if op == UnaryOp::Neg { "neg" } else { "not" };
-                self.build(name, false, &[Operand::of(Value::Tensor(id), operand)], &[], span)
+                self.build(name, &[Operand::of(Value::Tensor(id), operand)], span)
             }
             _ => Val::Poison,
         }
@@ -251,7 +253,7 @@ impl<'a> Resolver<'a> {
             BinaryOp::Pow => "pow",
             op => op.symbol(),
         };
-        self.build(name, false, &[Operand::of(x, lhs), Operand::of(y, rhs)], &[], span)
+        self.build(name, &[Operand::of(x, lhs), Operand::of(y, rhs)], span)
     }
 
     /// A constant expression's value, or the report that it has none.
@@ -265,35 +267,11 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// The value that the family `name` makes of operands. The number of operands must be right.
-    pub(super) fn build(
-        &mut self,
-        name: &str,
-        over_dims: bool,
-        operands: &[Operand<'_>],
-        dims: &[Dim],
-        span: Span,
-    ) -> Val {
-        match family(name, over_dims) {
-            Some(f) => self.build_family(f, name, operands, dims, span),
-            None => Val::Poison,
-        }
-    }
-
-    pub(super) fn build_family(
-        &mut self,
-        f: &Family,
-        name: &str,
-        operands: &[Operand<'_>],
-        dims: &[Dim],
-        span: Span,
-    ) -> Val {
-        if !self.integers_fit(name, operands) {
-            return Val::Poison;
-        }
-        let args: Vec<Value> = operands.iter().map(|o| o.value).collect();
-        let call = Call { name, args: &args, dims, groups: &[], named: &[], float: self.float };
-        self.make(operands, span, |g| (f.build)(g, &call))
+    /// The value that the operator or function `name` makes of operands.
+    pub(super) fn build(&mut self, name: &str, operands: &[Operand<'_>], span: Span) -> Val {
+        let Some(f) = family(name, false) else { return Val::Poison };
+        let call = Call::of(operands.iter().map(|o| o.value).collect(), self.float);
+        self.call_family(f, call, &Places { operands, groups: &[], options: &[] }, span)
     }
 
     /// Adds values to the graph with the origin of the current statement, and checks what comes out.
@@ -303,13 +281,23 @@ impl<'a> Resolver<'a> {
         span: Span,
         build: impl FnOnce(&mut meshwright_ops::Graph) -> Result<Id, OpError>,
     ) -> Val {
+        self.make_at(&Places { operands, groups: &[], options: &[] }, span, build)
+    }
+
+    /// The same of a call with more places than those of its operands.
+    pub(super) fn make_at(
+        &mut self,
+        places: &Places<'_, '_>,
+        span: Span,
+        build: impl FnOnce(&mut meshwright_ops::Graph) -> Result<Id, OpError>,
+    ) -> Val {
         let before = self.graph.nodes.len();
         self.point(span);
         match build(&mut self.graph) {
             Ok(id) if self.sizes_fit(before, span) => Val::Tensor(id),
             Ok(_) => Val::Poison,
             Err(e) => {
-                self.op_error(e, operands, span);
+                self.op_error(e, places, span);
                 Val::Poison
             }
         }
@@ -323,7 +311,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Numbers that meet integers must fit into 32 bits.
-    fn integers_fit(&mut self, name: &str, operands: &[Operand<'_>]) -> bool {
+    pub(super) fn integers_fit(&mut self, name: &str, operands: &[Operand<'_>]) -> bool {
         let int = operands
             .iter()
             .find(|o| matches!(o.value, Value::Tensor(id) if self.graph.ty(id).dtype.is_int()));
@@ -380,8 +368,9 @@ impl<'a> Resolver<'a> {
     }
 
     /// An op's refusal, with the places of its operands.
-    pub(super) fn op_error(&mut self, e: OpError, operands: &[Operand<'_>], span: Span) {
-        let wrong = e.operand.and_then(|i| operands.get(i));
+    fn op_error(&mut self, e: OpError, places: &Places<'_, '_>, span: Span) {
+        let operands = places.operands;
+        let wrong = if let Spot::Operand(i) = e.spot { operands.get(i) } else { None };
         let kind = |r: &Self, o: &Operand<'_>| match o.value {
             Value::Tensor(id) => r.shape(id),
             Value::Number(v) => format!("the number {v}"),
@@ -390,7 +379,7 @@ impl<'a> Resolver<'a> {
         let mut d = Diagnostic::error(e.code, e.message);
         d = match wrong {
             Some(o) => d.at(o.span, format!("this is {}", kind(self, o))),
-            None => d.at(span, "here"),
+            None => d.at(places.at(e.spot).unwrap_or(span), "here"),
         };
         for o in operands {
             if wrong.is_none_or(|w| w.span != o.span) && o.span != span {

@@ -143,13 +143,14 @@ pub(super) fn advised(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshwright_ops::{Form, families};
+    use meshwright_ops::families;
+    use meshwright_ops::signature::Form;
 
     #[test]
     fn foreign_names_are_sorted_and_name_what_there_is() {
         assert!(NAMES.windows(2).all(|w| w[0].0 < w[1].0), "sorted, each once");
         for (foreign, here) in NAMES {
-            let spelled = families().any(|f| f.name == *foreign && f.form != Form::Syntax);
+            let spelled = families().any(|f| f.name == *foreign && f.signature.form != Form::Syntax);
             assert!(!spelled, "`{foreign}` is no foreign name");
             if let Name(here) = here {
                 assert!(*here == "cast" || families().any(|f| f.name == *here), "`{here}` for `{foreign}`");

@@ -1,13 +1,14 @@
 //! What files declare: dims, consts, sizes, layers. Dims and consts are expressions over one another, in any order.
 
+use super::built_in;
 use super::layers::Layers;
 use super::number::{self, Konst, Num};
 use super::report::{Report, listed, nearest};
+use super::walk::{Contents, contents};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Form, families};
 use meshwright_plan::{Dim, DimNames};
 use meshwright_syntax::ast::{
-    Binding, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
+    Binding, Call, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
 };
 use std::collections::BTreeMap;
 
@@ -82,6 +83,7 @@ pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: 
     };
     let mut layers: BTreeMap<&'a str, &'a Layer> = BTreeMap::new();
     let mut presets: Vec<&'a SizePreset> = Vec::new();
+    let calls = calls(files);
     for item in files.iter().flat_map(|f| &f.items) {
         match &item.kind {
             ItemKind::Dims(list) => list.iter().for_each(|d| b.declare(Kind::Dim, d)),
@@ -90,7 +92,7 @@ pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: 
                 Some(first) => b.twice("size", &first.name, &preset.name),
                 None => presets.push(preset),
             },
-            ItemKind::Layer(layer) => b.layer(layer, &mut layers),
+            ItemKind::Layer(layer) => b.layer(layer, &calls, &mut layers),
             _ => {}
         }
     }
@@ -118,6 +120,19 @@ pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: 
         }
     }
     out
+}
+
+/// Every call in layers and models.
+fn calls<'a>(files: &[&'a ModelFile]) -> Vec<&'a Call> {
+    let mut found = Contents::default();
+    for item in files.iter().flat_map(|f| &f.items) {
+        match &item.kind {
+            ItemKind::Layer(layer) => contents(&layer.body, &mut found),
+            ItemKind::Model(model) => contents(&model.body, &mut found),
+            _ => {}
+        }
+    }
+    found.calls
 }
 
 impl<'a> Builder<'a, '_> {
@@ -154,19 +169,19 @@ impl<'a> Builder<'a, '_> {
         self.entries.push(Entry { kind, name, value: &binding.value, state: State::Todo });
     }
 
-    fn layer(&mut self, layer: &'a Layer, layers: &mut BTreeMap<&'a str, &'a Layer>) {
+    fn layer(&mut self, layer: &'a Layer, calls: &[&Call], layers: &mut BTreeMap<&'a str, &'a Layer>) {
         let name = &layer.name;
-        let built_in = families().any(|f| f.name == name.text && matches!(f.form, Form::Function(_)));
-        if built_in || ["size", "index", "cast", "dropout"].contains(&name.text.as_str()) {
-            self.report.push(
-                Diagnostic::error(
-                    codes::E0210,
-                    format!("layer `{0}` has the name of the built-in function `{0}`", name.text),
-                )
-                .at(name.span, "a call could mean either")
-                .help("give the layer another name"),
-            );
-            return;
+        if built_in::is_built_in(&name.text) {
+            let text = format!("layer `{0}` has the name of the built-in function `{0}`", name.text);
+            let d = Diagnostic::error(codes::E0210, text).at(name.span, "a call could mean either");
+            let d = match calls.iter().find(|c| c.name.text == name.text) {
+                Some(call) => d.and(call.name.span, "such as this one"),
+                None => d,
+            };
+            self.report.push(d.help(format!(
+                "rename the layer here and where it is called, for example to `{}_layer`",
+                name.text
+            )));
         }
         if let Some(first) = layers.get(name.text.as_str()) {
             self.twice("layer", &first.name, name);
@@ -288,7 +303,8 @@ impl<'a> Builder<'a, '_> {
         };
         let d = match n.whole() {
             _ if n.f64() > MAX_SIZE as f64 => too_large(&format!("dim {} = {n}", name.text), Some(at)),
-            _ if n.f64() < 0.0 => wrong("it is negative", "write a size of 0 or more".into()),
+            _ if n.f64() < 0.0 => wrong("it is negative", "write a size of 1 or more".into()),
+            Some(0) => wrong("it has no elements", "write a size of 1 or more".into()),
             None => wrong("it is no integer", "`//` divides integers, rounding down".into()),
             Some(n) => return usize::try_from(n).ok(),
         };

@@ -6,6 +6,7 @@
 mod args;
 mod body;
 mod brackets;
+mod built_in;
 mod call;
 mod declare;
 mod expr;
@@ -18,7 +19,6 @@ mod load;
 mod number;
 mod optimizer;
 mod over_dims;
-mod over_pieces;
 mod random;
 mod report;
 mod schedule;

@@ -1,19 +1,18 @@
 //! `name[dims](…)`: built-in ops over dims. A sum of a product is one contraction.
 
 use super::Resolver;
+use super::built_in::{Places, Site, as_value, folds_nothing};
 use super::expr::Operand;
-use super::foreign;
 use super::number::{self, Konst, Num};
-use super::report::{counted, counted_any, nearest};
+use super::report::nearest;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::{Contract, Family, Form, Type, Value, arities, families, family, union};
+use meshwright_ops::family::written;
+use meshwright_ops::signature::Spot;
+use meshwright_ops::{Call, Contract, Family, Piece, Type, Value, union};
 use meshwright_plan::Dim;
-use meshwright_syntax::ast::{BinaryOp, DimItem, DimOp, Expr, ExprKind, Name, UnaryOp};
+use meshwright_syntax::ast::{BinaryOp, DimOp, Expr, ExprKind, Name, UnaryOp};
 use std::sync::Arc;
-
-/// Folds: over no dims at all they give their operand.
-const FOLDS: [&str; 7] = ["sum", "mean", "max", "min", "prod", "all", "any"];
 
 /// A product in parts: tensors, and a number `times / over`.
 struct Product<'e> {
@@ -95,186 +94,91 @@ impl<'a> Resolver<'a> {
     /// `name[dims](…)`.
     pub(super) fn over_dims(&mut self, op: &'a DimOp, span: Span) -> Val {
         let name = op.name.text.as_str();
-        if let Some(f) = families().find(|f| f.name == name && matches!(f.form, Form::Bracket { .. })) {
-            return self.over_pieces(f, op, span);
-        }
+        let site = Site { name: &op.name, groups: &op.groups, args: &op.args, span };
         if matches!(name, "random_uniform" | "random_normal") {
-            let dims = self.plain_dims(op);
+            let dims = self.plain_dims(site);
             return self.random(name, dims, &op.args, span);
         }
-        let found = families().find(|f| f.name == name && matches!(f.form, Form::OverDims(_)));
-        let Some(f) = found else { return self.no_such_op(op, span) };
-        let arities = arities(name, true);
-        let dims = self.plain_dims(op);
-        if let Some(named) = op.args.iter().find_map(|a| a.name.as_ref()) {
-            self.no_named(name, named);
-            return Val::Poison;
-        }
-        if !arities.contains(&op.args.len()) {
-            let takes = counted_any(&arities, "argument");
-            let text = format!("`{name}[…]` takes {takes}, not {}", op.args.len());
-            let d = Diagnostic::error(codes::E0212, text)
-                .at(span, format!("{} here", counted(op.args.len(), "argument")))
-                .note(f.doc);
-            let d = match family(name, false).map(|f| f.form) {
-                Some(Form::Function(n)) if n == op.args.len() => {
-                    d.help(format!("element by element it is written `{name}(x, y)`"))
-                }
-                _ => d,
-            };
-            self.error(d);
-            return Val::Poison;
-        }
-        if name == "sum" {
-            return self.sum(&op.args[0].value, dims, op, span);
-        }
-        let operands: Vec<Option<Operand<'a>>> = op.args.iter().map(|a| self.operand(&a.value)).collect();
-        let (Some(operands), Some(dims)) = (operands.into_iter().collect::<Option<Vec<_>>>(), dims) else {
-            return Val::Poison;
-        };
-        if let ([o], true) = (operands.as_slice(), self.folds_nothing(op, &dims)) {
-            return self.as_value(o.value);
-        }
-        self.build_family(f, name, &operands, &dims, span)
-    }
-
-    /// Whether a fold names lists of dims that are all empty.
-    fn folds_nothing(&self, op: &DimOp, dims: &[Dim]) -> bool {
-        dims.is_empty() && FOLDS.contains(&op.name.text.as_str()) && op.groups.iter().any(|g| !g.is_empty())
-    }
-
-    fn as_value(&self, v: Value) -> Val {
-        match v {
-            Value::Tensor(id) => Val::Tensor(id),
-            Value::Number(v) => Val::Konst(Konst::Num(Num::real(v))),
-            Value::Bool(b) => Val::Konst(Konst::Bool(b)),
+        match written(name, true) {
+            Some(f) => self.built_in(f, site),
+            None => self.unknown_call(site, true),
         }
     }
 
-    fn no_such_op(&mut self, op: &'a DimOp, span: Span) -> Val {
-        let name = op.name.text.as_str();
-        for a in &op.args {
-            // Words such as `same` may stand here.
-            if a.name.is_none() {
-                self.eval(&a.value);
-            }
-        }
-        let function = self.globals.layers.by_name.contains_key(name)
-            || name == "dropout"
-            || families().any(|f| f.name == name && matches!(f.form, Form::Function(_)));
-        if function {
-            let text = format!("`{name}` is not an op over dims");
-            self.error(
-                Diagnostic::error(codes::E0212, text)
-                    .at(span, "with dims")
-                    .help(format!("it is written `{name}(x)`, without brackets")),
-            );
-            return Val::Poison;
-        }
-        let over =
-            families().filter(|f| matches!(f.form, Form::OverDims(_) | Form::Bracket { .. })).map(|f| f.name);
-        let d = Diagnostic::error(codes::E0201, format!("there is no op `{name}` over dims"))
-            .at(op.name.span, "not known");
-        let along = |f: &str| {
-            let bracket = |g: &Family| g.name == f && matches!(g.form, Form::Bracket { .. });
-            arities(f, true).contains(&op.args.len()) || families().any(bracket)
-        };
-        let (d, known) = foreign::advised(d, name, op.name.span, along, |f| format!("{f}(x)"));
-        if known {
-            self.error(d);
-            return Val::Poison;
-        }
-        let d = match nearest(name, over.chain(["random_uniform", "random_normal"])) {
-            Some(near) => d.fix(format!("write `{near}`"), op.name.span, near, near.sure),
-            None => d,
-        };
-        self.error(d);
-        Val::Poison
-    }
-
-    /// What stands in the brackets of an op that takes dims and nothing else.
-    fn plain_dims(&mut self, op: &'a DimOp) -> Option<Vec<Dim>> {
-        let name = op.name.text.as_str();
-        if let [_, second, ..] = op.groups.as_slice() {
-            let at = second.first().map_or(op.name.span, |i| i.span);
-            self.error(
-                Diagnostic::error(codes::E0203, format!("`{name}[…]` takes one list of dims, without `;`"))
-                    .at(at, "a second list")
-                    .help("separate dims by commas"),
-            );
+    /// What stands in the brackets of what is drawn: dims and nothing else.
+    fn plain_dims(&mut self, site: Site<'a>) -> Option<Vec<Dim>> {
+        let (_, groups) = self.brackets_of(site, false);
+        let groups = groups?;
+        let plain = |p: &Piece| p.to.is_empty() && p.by.is_none();
+        if groups.len() > 1 || !groups.iter().flatten().all(plain) {
+            let text = format!("`{}[…]` takes one list of dims and nothing else", site.name.text);
+            self.error(Diagnostic::error(codes::E0203, text).at(site.span, "more than dims"));
             return None;
         }
-        let mut out = Some(Vec::new());
-        for item in op.groups.iter().flatten() {
-            let plain =
-                item.dims.len() == 1 && item.at.is_none() && item.to.is_empty() && item.window.is_none();
-            let dims = if plain {
-                self.dims_of(&item.dims)
-            } else {
-                self.not_plain(name, item);
-                None
-            };
-            match (dims, &mut out) {
-                (Some(dims), Some(all)) => all.extend(dims),
-                (None, _) => out = None,
-                _ => {}
-            }
-        }
-        out
-    }
-
-    fn not_plain(&mut self, name: &str, item: &DimItem) {
-        self.error(
-            Diagnostic::error(codes::E0203, format!("`{name}[…]` takes dims and nothing else"))
-                .at(item.span, "more than the name of a dim")
-                .help("rename, index or slice the operand instead: `x[seq -> key]`"),
-        );
+        Some(groups.into_iter().flatten().flat_map(|p| p.dims).collect())
     }
 
     /// `sum[dims](e)`. Where `e` is a product, one contraction makes both; numbers are multiplied to the result.
-    fn sum(&mut self, e: &'a Expr, dims: Option<Vec<Dim>>, op: &'a DimOp, span: Span) -> Val {
+    pub(super) fn sum(
+        &mut self,
+        f: &'static Family,
+        e: &'a Expr,
+        groups: Option<Vec<Vec<Piece>>>,
+        site: Site<'a>,
+    ) -> Val {
         let mut p = Product { factors: Vec::new(), times: Num::ONE, over: Num::ONE, poison: false };
         self.factors(e, &mut p);
-        let Some(dims) = dims else { return Val::Poison };
+        let Some(groups) = groups else { return Val::Poison };
         if p.poison {
             return Val::Poison;
         }
-        let empty = self.folds_nothing(op, &dims);
-        let sum = match p.factors.as_slice() {
+        let empty = folds_nothing(f, &groups);
+        let factors = match p.factors.as_slice() {
             [] => {
                 let value = number::binary(BinaryOp::Div, Konst::Num(p.times), Konst::Num(p.over));
                 let Val::Konst(k) = self.folded(value, e.span) else { return Val::Poison };
                 if empty {
                     return Val::Konst(k);
                 }
-                return self.build("sum", true, &[Operand::of(k.value(), e)], &dims, span);
+                (p.times, p.over) = (Num::ONE, Num::ONE);
+                vec![Operand::of(k.value(), e)]
             }
-            [one] if empty => self.as_value(one.value),
-            [one] => {
-                let one = *one;
-                self.build("sum", true, &[one], &dims, span)
-            }
-            _ => self.contraction(&p.factors, &dims, empty, span),
+            all => all.to_vec(),
         };
-        self.scaled(sum, p.times, p.over, e.span, span)
+        let places = Places { operands: &factors, groups: site.groups, options: &[] };
+        let args = factors.iter().map(|o| o.value).collect();
+        let call = Call { groups, ..Call::of(args, self.float) };
+        let sum = match factors.as_slice() {
+            [one] if empty => as_value(one.value),
+            [_] => self.call_family(f, call, &places, site.span),
+            _ => self.contraction(f, call, &places, empty, site.span),
+        };
+        self.scaled(sum, p.times, p.over, e.span, site.span)
     }
 
-    fn contraction(&mut self, factors: &[Operand<'a>], dims: &[Dim], empty: bool, span: Span) -> Val {
-        let args: Vec<Value> = factors.iter().map(|o| o.value).collect();
-        let float = self.float;
-        self.make(factors, span, |g| {
-            let call =
-                meshwright_ops::Call { name: "sum", args: &args, dims, groups: &[], named: &[], float };
-            let x = meshwright_ops::Call { name: "*", ..call.clone() }.unified(g, true)?;
+    fn contraction(
+        &mut self,
+        f: &'static Family,
+        mut call: Call,
+        places: &Places<'_, '_>,
+        empty: bool,
+        span: Span,
+    ) -> Val {
+        self.make_at(places, span, |g| {
+            call.name = "*";
+            let x = call.unified(g, true)?;
+            call.name = f.name;
             let all = union(x.iter().map(|i| g.ty(*i)));
             if !empty {
                 let product = Type::new(g.ty(x[0]).dtype, all.clone());
-                call.check_dims(g, &product).map_err(|mut e| {
-                    // It is the product that lacks the dim, not its first factor.
-                    e.operand = None;
-                    e
+                call.args.truncate(1);
+                // It is the product that lacks a dim, not its first factor.
+                f.signature.bind_over(g, &mut call, &product).map_err(|e| match e.spot {
+                    Spot::Operand(_) => e.at(Spot::All),
+                    _ => e,
                 })?;
             }
+            let dims = call.dims();
             let out: Vec<Dim> = all.into_iter().filter(|d| !dims.contains(d)).collect();
             g.add_op(Arc::new(Contract { out }), &x)
         })
@@ -287,7 +191,7 @@ impl<'a> Resolver<'a> {
             let (Val::Tensor(id), true) = (&x, n.f64() != 1.0) else { continue };
             let operands =
                 [Operand::made(Value::Tensor(*id), span), Operand::made(Value::Number(n.f64()), at)];
-            x = self.build(name, false, &operands, &[], span);
+            x = self.build(name, &operands, span);
         }
         x
     }
@@ -348,7 +252,7 @@ impl<'a> Resolver<'a> {
                     p.poison = true;
                     return;
                 };
-                match self.build("/", false, &[dividend, divisor], &[], e.span) {
+                match self.build("/", &[dividend, divisor], e.span) {
                     Val::Tensor(id) => p.factors.push(Operand::of(Value::Tensor(id), e)),
                     _ => p.poison = true,
                 }

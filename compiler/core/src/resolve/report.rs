@@ -46,18 +46,6 @@ pub(super) fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// `1 argument`, `1 or 3 arguments`.
-pub(super) fn counted_any(n: &[usize], what: &str) -> String {
-    match n {
-        [] => counted(0, what),
-        [one] => counted(*one, what),
-        [rest @ .., last] => {
-            let rest: Vec<String> = rest.iter().map(ToString::to_string).collect();
-            format!("{} or {}", rest.join(", "), counted(*last, what))
-        }
-    }
-}
-
 /// The candidate most like `name`. Of one letter nothing can be said: every other letter is as near.
 pub(super) fn nearest<'a>(
     name: &str,

@@ -90,7 +90,7 @@ impl<'a> Resolver<'a> {
             };
             operands.push(Operand::made(value, span));
         }
-        self.build(name, false, &operands, &[], span)
+        self.build(name, &operands, span)
     }
 
     /// Rises in a straight line from 0 to `peak` at step `warmup`, and falls in one to 0 at step `total`.

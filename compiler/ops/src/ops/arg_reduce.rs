@@ -2,14 +2,15 @@
 
 use super::composite::primitive;
 use crate::family::float;
-use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::signature::DIM;
+use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, Prim};
 use std::sync::Arc;
 
 /// The pair of greatest (or least) value and its position along a dim; of equal values the lowest position.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ArgReduce {
     /// `ArgMax` or `ArgMin`.
     pub monoid: Monoid,
@@ -18,7 +19,7 @@ pub struct ArgReduce {
 }
 
 /// The position of a pair, as an `i32 in` the dim.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PairIndex {
     /// The dim that the position is in.
     pub dim: Dim,
@@ -34,14 +35,14 @@ pub fn arg_extreme(g: &mut Graph, monoid: Monoid, x: Id, dim: Dim) -> Id {
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "argmax",
-        form: Form::OverDims(1),
+        signature: Signature::over(&[DIM]),
         doc: "`argmax[d](x)`: the position of the greatest along `d`, an `i32 in d`; of equal ones the lowest. NaN counts as greatest.",
         build: |g, c| build(g, c, Monoid::ArgMax),
         samples: || samples("argmax"),
     },
     Family {
         name: "argmin",
-        form: Form::OverDims(1),
+        signature: Signature::over(&[DIM]),
         doc: "`argmin[d](x)`: the position of the least along `d`, an `i32 in d`; of equal ones the lowest. NaN counts as least.",
         build: |g, c| build(g, c, Monoid::ArgMin),
         samples: || samples("argmin"),
@@ -49,8 +50,7 @@ pub(crate) static FAMILY: &[Family] = &[
 ];
 
 fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
-    let (x, dim) = (c.tensor(g, 0), c.one_dim(g)?);
-    c.check_dims(g, &g.ty(x).clone())?;
+    let (x, dim) = (c.tensor(g, 0), c.dim());
     let pair = g.add_op(Arc::new(ArgReduce { monoid, dim }), &[x])?;
     Ok(g.op(PairIndex { dim }, &[pair]))
 }

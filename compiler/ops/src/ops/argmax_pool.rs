@@ -2,13 +2,12 @@
 
 use super::pool::each_covered;
 use super::slides::{Has, replaced};
-use crate::family::{float, integer, truth};
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
-use meshwright_diag::codes;
+use crate::family::{float, integer, no_spelling, truth};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_plan::{DType, Dim, DimNames, Monoid, SlidingWindow, Prim};
 
 /// Which tap of each position holds the extreme, row-major over the taps of the slides in order; of equal ones the first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ArgmaxPool {
     /// Max or min.
     pub monoid: Monoid,
@@ -17,7 +16,7 @@ pub struct ArgmaxPool {
 }
 
 /// Every element gets the sum of the values at those positions whose tap meets it. Operands: taps, values.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Unpool {
     /// How each window slides.
     pub slides: Vec<SlidingWindow>,
@@ -27,7 +26,7 @@ pub struct Unpool {
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "argmax_pool",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "The tap of each position of a window that holds the greatest or least element.",
         build: no_spelling,
         samples: || {
@@ -53,7 +52,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "unpool",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "The gradient of `max_pool` and `min_pool`: each value goes to the element under one tap of its position.",
         build: no_spelling,
         samples: || {
@@ -66,10 +65,6 @@ pub(crate) static FAMILY: &[Family] = &[
         },
     },
 ];
-
-fn no_spelling(_: &mut Graph, c: &crate::Call) -> Result<Id, OpError> {
-    Err(OpError::new(codes::E0201, format!("`{}` has no spelling", c.name)))
-}
 
 /// Windows of three over seven elements at every other one.
 fn sample_slides(g: &mut Graph) -> Result<Vec<SlidingWindow>, OpError> {

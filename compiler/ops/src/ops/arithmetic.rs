@@ -3,7 +3,7 @@
 use super::binary::build;
 use super::unary::{floats, signed};
 use crate::family::{between, float};
-use crate::{BinaryDef, Call, Family, Form, Graph, Id, OpError, Sample, Unary, Value};
+use crate::{BinaryDef, Call, Family, Graph, Id, OpError, Sample, Signature, Unary, Value};
 use meshwright_plan::DType;
 use meshwright_plan::expr::BinaryFn;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub static POW: BinaryDef = BinaryDef {
     linear: &[],
     derivatives: |g, a, b, y, need| {
         let t = g.ty(a).dtype;
-        let da = match known(g, b) {
+        let da = match g.constant_value(b) {
             _ if !need[0] => None,
             // Without powers where they are not needed: 0 * 0 ** -1 would be NaN.
             Some(0.0) => None,
@@ -49,7 +49,11 @@ pub static POW: BinaryDef = BinaryDef {
             None => Some(by_base(g, a, b, t)),
         };
         let db = need[1].then(|| {
-            let l = g.unary(&super::LOG, a);
+            // y * log(x), and 0 where the base is 0: as its limit is, and not 0 * -inf.
+            let (zero, one) = (g.constant(0.0, t), g.constant(1.0, t));
+            let none = g.binary("==", a, zero);
+            let base = g.choose(none, one, a);
+            let l = g.unary(&super::LOG, base);
             vec![y, l]
         });
         [da, db]
@@ -59,18 +63,12 @@ pub static POW: BinaryDef = BinaryDef {
 
 /// `pow` of a call: `x ** 1` is `x`, `x ** 2` its square.
 fn build_pow(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
-    match c.args {
-        [Value::Tensor(x), Value::Number(n)] if g.ty(*x).dtype.is_float() && [1.0, 2.0].contains(n) => {
-            if *n == 1.0 { Ok(*x) } else { g.add_op(Arc::new(Unary(&super::SQUARE)), &[*x]) }
+    match c.args[..] {
+        [Value::Tensor(x), Value::Number(n)] if g.ty(x).dtype.is_float() && [1.0, 2.0].contains(&n) => {
+            if n == 1.0 { Ok(x) } else { g.add_op(Arc::new(Unary(&super::SQUARE)), &[x]) }
         }
         _ => build(&POW, g, c),
     }
-}
-
-/// The number that a value is known to be.
-fn known(g: &Graph, id: Id) -> Option<f64> {
-    let n = g.node(id);
-    (n.op.name() == "const").then(|| n.op.oracle(&[], &n.ty).data[0])
 }
 
 /// `y * x ** (y - 1)`, 0 where the exponent is 0, whatever the base.
@@ -128,7 +126,7 @@ fn extreme(
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "/",
-        form: Form::Operator(2),
+        signature: Signature::INFIX,
         doc: "Division of floats, broadcast by name.",
         build: |g, c| build(&DIV, g, c),
         samples: || {
@@ -140,14 +138,13 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "pow",
-        form: Form::Function(2),
+        signature: Signature::BINARY,
         doc: "`pow(x, y)`: x to the power of y, floats, broadcast by name. Also `x ** y`.",
         build: build_pow,
         samples: || {
             let to = |n: f64| {
                 move |g: &mut Graph, x: &[Id]| {
-                    let args = [Value::Tensor(x[0]), Value::Number(n)];
-                    build_pow(g, &Call { name: "pow", args: &args, dims: &[], groups: &[], named: &[], float: DType::F64 })
+                    build_pow(g, &Call::of(vec![Value::Tensor(x[0]), Value::Number(n)], DType::F64))
                 }
             };
             // Bases of both signs: no logarithm may be taken of them.
@@ -164,14 +161,14 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "min",
-        form: Form::Function(2),
+        signature: Signature::BINARY,
         doc: "`min(x, y)`: the lesser, broadcast by name; NaN where either is. Of equal ones the gradient goes to the first.",
         build: |g, c| build(&MIN, g, c),
         samples: || vec![Sample::call("min", "min", &[], vec![float(&[("a", 5), ("b", 2)]), float(&[("b", 2)])])],
     },
     Family {
         name: "max",
-        form: Form::Function(2),
+        signature: Signature::BINARY,
         doc: "`max(x, y)`: the greater, broadcast by name; NaN where either is. Of equal ones the gradient goes to the first.",
         build: |g, c| build(&MAX, g, c),
         samples: || vec![Sample::call("max", "max", &[], vec![float(&[("a", 5), ("b", 2)]), float(&[("b", 2)])])],

@@ -1,7 +1,8 @@
 //! What all element-wise functions of two values share. The functions themselves are in `arithmetic.rs`, `compare.rs`
 //! and `logic.rs`.
 
-use crate::{Call, Emit, F64Tensor, Graph, Id, Linear, Op, OpError, Roles, Type, union};
+use crate::op::eq_by;
+use crate::{Call, Emit, Graph, Id, Linear, Op, OpError, Roles, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg};
 use meshwright_plan::{DType, DimNames, Expr};
@@ -28,6 +29,9 @@ pub struct BinaryDef {
     /// Its meaning.
     pub oracle: fn(f64, f64) -> f64,
 }
+
+// A function is the one of its name.
+eq_by!(Binary, |op| op.0.name);
 
 impl std::fmt::Debug for BinaryDef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -121,16 +125,13 @@ impl Op for Binary {
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        let integer = y.dtype.is_int();
-        F64Tensor::build(&y.dims, |at| {
-            let (a, b) = (x[0].at(&y.dims, at), x[1].at(&y.dims, at));
-            // Integers have no infinity and no NaN.
-            match self.0.function {
-                BinaryFn::FloorDiv if integer && b == 0.0 => -1.0,
-                BinaryFn::Mod if integer && b == 0.0 => a,
-                _ => (self.0.oracle)(a, b),
-            }
+    fn element(&self, x: &[f64], y: &Type) -> Option<f64> {
+        let (a, b) = (x[0], x[1]);
+        // Integers have no infinity and no NaN.
+        Some(match self.0.function {
+            BinaryFn::FloorDiv if y.dtype.is_int() && b == 0.0 => -1.0,
+            BinaryFn::Mod if y.dtype.is_int() && b == 0.0 => a,
+            _ => (self.0.oracle)(a, b),
         })
     }
 }

@@ -1,11 +1,12 @@
 //! Conversion between dtypes.
 
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::family::no_spelling;
+use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, DimNames, Expr};
 
 /// Conversion to a dtype: float to integer truncates toward zero, non-zero is true, true is 1.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cast {
     /// The new dtype.
     pub to: DType,
@@ -14,13 +15,9 @@ pub struct Cast {
 /// How it is written: `cast(x, float)`; the resolver reads the dtype.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "cast",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "`cast(x, dtype)`: the value as `float`, `f32`, `f64`, `i32` or `bool`. Float to integer truncates.",
-    build: |g, c| {
-        let x = c.tensor(g, 0);
-        let to = c.float;
-        Ok(g.cast(x, to))
-    },
+    build: no_spelling,
     samples: || {
         use crate::family::{float, truth};
         vec![
@@ -58,16 +55,14 @@ impl Op for Cast {
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| {
-            let v = x[0].at(&y.dims, at);
-            match self.to {
-                DType::Bool => f64::from(u8::from(v != 0.0)),
-                DType::I32 | DType::U8 => v.trunc(),
-                DType::F32 => f64::from(v as f32),
-                DType::BF16 => rounded(v),
-                _ => v,
-            }
+    fn element(&self, x: &[f64], _: &Type) -> Option<f64> {
+        let v = x[0];
+        Some(match self.to {
+            DType::Bool => f64::from(u8::from(v != 0.0)),
+            DType::I32 | DType::U8 => v.trunc(),
+            DType::F32 => f64::from(v as f32),
+            DType::BF16 => rounded(v),
+            _ => v,
         })
     }
 }

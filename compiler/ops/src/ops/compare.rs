@@ -2,7 +2,7 @@
 
 use super::binary::{build, flat};
 use crate::family::{float, integer};
-use crate::{BinaryDef, Family, Form, Sample};
+use crate::{BinaryDef, Family, Sample, Signature};
 use meshwright_plan::DType;
 use meshwright_plan::expr::BinaryFn;
 
@@ -27,7 +27,7 @@ macro_rules! comparisons {
         /// How they are written.
         pub(crate) static FAMILY: &[Family] = &[$(Family {
             name: $symbol,
-            form: Form::Operator(2),
+            signature: Signature::INFIX,
             doc: $doc,
             build: |g, c| build(&$id, g, c),
             samples: || vec![

@@ -2,13 +2,14 @@
 
 use super::Shift;
 use crate::family::float;
-use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::signature::{Argument, Arrow, DIM, Given, Group, Of};
+use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Operand, Prim, Window};
 use std::sync::Arc;
 
 /// The operands one after the other along `to`. All have the same other dims.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Concat {
     /// The dim of each operand that becomes a part of `to`.
     pub parts: Vec<Dim>,
@@ -19,7 +20,10 @@ pub struct Concat {
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "concat",
-    form: Form::Bracket { args: 2, more: true, options: &[] },
+    signature: Signature {
+        operands: &[Argument::once("x"), Argument { name: "y", given: Given::Repeated }],
+        ..Signature::over(&[Group { text: "a, b -> c", most: usize::MAX, arrow: Arrow::Last, of: Of::Other, ..DIM }])
+    },
     doc: "`concat[a, b -> c](x, y)`: `x` along `a`, then `y` along `b`, as one dim `c` of both sizes; any number of values. A value that lacks one of the other dims is repeated along it.",
     build,
     samples: || {
@@ -46,14 +50,9 @@ pub(crate) static FAMILY: &[Family] = &[Family {
 }];
 
 fn build(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
-    let form = || OpError::new(codes::E0203, "`concat` is written `concat[a, b -> c](x, y)`: a dim for each value, the last with the dim that they become");
-    let [pieces] = c.groups else { return Err(form()) };
-    let (Some(last), true) = (pieces.last(), pieces.iter().all(|p| p.dims.len() == 1 && p.by.is_none())) else {
-        return Err(form());
-    };
-    let ([to], true) = (&last.to[..], pieces[..pieces.len() - 1].iter().all(|p| p.to.is_empty())) else {
-        return Err(form());
-    };
+    let pieces = &c.groups[0];
+    // The signature says that the last piece has an arrow.
+    let to = pieces[pieces.len() - 1].to[0];
     if pieces.len() != c.args.len() {
         return Err(OpError::new(codes::E0203, format!("`concat` of {} values along {} dims", c.args.len(), pieces.len()))
             .help("name a dim for each value"));
@@ -78,7 +77,7 @@ fn build(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
         dims.extend(others.iter().copied().filter(|o| !g.ty(*id).has(*o)).collect::<Vec<_>>());
         all.push(g.expanded(*id, &dims));
     }
-    g.add_op(Arc::new(Concat { parts, to: *to }), &all)
+    g.add_op(Arc::new(Concat { parts, to }), &all)
 }
 
 impl Concat {

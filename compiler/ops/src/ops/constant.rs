@@ -1,10 +1,11 @@
 //! A number, the same everywhere.
 
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Type};
+use crate::op::eq_by;
+use crate::{Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Source, Type};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, Dim, DimNames, Expr};
 
-/// A scalar constant. Numbers are kept by their bits, so that equal text is equal value.
+/// A scalar constant.
 #[derive(Clone, Debug)]
 pub struct Const {
     /// Its value.
@@ -14,6 +15,8 @@ pub struct Const {
     /// The dim along which it is a position, if it is one.
     pub range: Option<Dim>,
 }
+
+eq_by!(Const, |c| (c.value.to_bits(), c.dtype, c.range));
 
 impl Const {
     /// A constant of a dtype.
@@ -44,7 +47,7 @@ impl Op for Const {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Rematerializable
+        Kind::Rematerializable(Source::Constant)
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
@@ -57,7 +60,7 @@ impl Op for Const {
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, _: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |_| self.value)
+    fn element(&self, _: &[f64], _: &Type) -> Option<f64> {
+        Some(self.value)
     }
 }

@@ -2,14 +2,14 @@
 //! nothing; `sum[d](a * b)` is one by definition, so that the product is never materialized.
 
 use crate::family::{float, integer};
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
+use crate::{Computes, Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, Operand, Prim};
 use std::sync::Arc;
 
 /// The product of its operands, of which the dims in `out` remain.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contract {
     /// Dims of the result, in order; each occurs in an operand.
     pub out: Vec<Dim>,
@@ -18,7 +18,7 @@ pub struct Contract {
 /// How a product is written; with `sum[…]` around it the resolver makes one contraction of both.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "*",
-    form: Form::Operator(2),
+    signature: Signature::INFIX,
     doc: "Product, broadcast by name. `sum[d](a * b * c)` is one contraction.",
     build: |g, c| {
         let x = c.unified(g, true)?;
@@ -71,6 +71,10 @@ impl Op for Contract {
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         let linear = if x.len() == 1 { Linear::Only([0].into()) } else { Linear::EachAlone };
         Roles::new(x, y, Monoid::Sum, linear)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Compute(Computes::Contraction)
     }
 
     fn precision(&self, x: &[&Type], y: &Type) -> Precision {

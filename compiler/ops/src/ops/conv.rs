@@ -1,19 +1,26 @@
 //! `conv[rows by kh, cols by kw; in](x, w)` and its transpose.
 
 use super::Convolve;
-use super::slides::{Has, OPTIONS, replaced, slides};
+use super::slides::{DILATION, Has, PADDING, STRIDE, WINDOWS, replaced, slides};
 use crate::family::float;
-use crate::{Call, Family, Form, Graph, Id, OpError, Sample, Setting};
+use crate::signature::{Argument, DIM, Group, Of};
+use crate::{Call, Family, Graph, Id, OpError, Sample, Setting, Signature};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Part, SlidingWindow};
 
-const FORM: Form = Form::Bracket { args: 2, more: false, options: OPTIONS };
+/// Windows, and behind a `;` the dims that are summed.
+const SIGNATURE: Signature = Signature {
+    operands: &[Argument::once("x"), Argument::once("w")],
+    groups: &[WINDOWS, Group { text: "in", least: 0, most: usize::MAX, of: Of::Other, ..DIM }],
+    options: &[PADDING, STRIDE, DILATION],
+    ..Signature::UNARY
+};
 
 /// How they are written.
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "conv",
-        form: FORM,
+        signature: SIGNATURE,
         doc: "`conv[rows by kh, cols by kw; in](x, w, padding = same, stride = 1, dilation = 1)`: the taps `kh`, `kw` of \
               `w` slide along one to three dims of `x`; the product is summed over the taps and the dims behind `;`. A dim \
               that both have and that is not summed is a group. `rows -> r2 by kh` names the dim of the result; with \
@@ -23,7 +30,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "conv_transpose",
-        form: FORM,
+        signature: SIGNATURE,
         doc: "`conv_transpose[rows -> r2 by kh; in](x, w, stride = 2)`: the transpose of the `conv` that gives `rows` \
               from `r2`: every element of `x` adds `w` to the elements of the result that the window covers.",
         build: |g, c| build(g, c, Part::Input),
@@ -178,15 +185,7 @@ fn build(g: &mut Graph, c: &Call, gives: Part) -> Result<Id, OpError> {
 /// The dims behind `;`: both operands have them.
 fn summed(g: &Graph, c: &Call, slides: &[SlidingWindow], has: [&[Dim]; 2]) -> Result<Vec<Dim>, OpError> {
     let mut out = Vec::new();
-    if c.groups.len() > 2 {
-        let text = format!("`{}[…]` takes windows and, behind one `;`, the dims that are summed", c.name);
-        return Err(OpError::new(codes::E0203, text));
-    }
     for p in c.groups.get(1).into_iter().flatten() {
-        if p.by.is_some() || !p.to.is_empty() {
-            let text = format!("a window behind the `;` of `{}`: dims that are summed stand there", c.name);
-            return Err(OpError::new(codes::E0203, text).help("write windows before the `;`"));
-        }
         for d in &p.dims {
             let name = g.dims.name(*d);
             if out.contains(d) || slides.iter().any(|s| [s.wide, s.narrow, s.tap].contains(d)) {

@@ -2,14 +2,14 @@
 //! such a sum of the two others, so gradients are made of the same op, and so are theirs.
 
 use crate::family::float;
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Monoid, Part, Prim, SlidingWindow};
 
 /// One of input, kernel and result, from the two others in that order. With `i = n * stride + t * dilation - low`,
 /// `result[n] = sum over t and the dims that input and kernel alone share of input[i] * kernel[t]`, and the others are its
 /// transposes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Convolve {
     /// How each kernel dim slides.
     pub slides: Vec<SlidingWindow>,
@@ -22,7 +22,7 @@ pub struct Convolve {
 /// Convolutions and gradients are made of it.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "convolve",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "A sum of products in which kernels slide: convolution, and its gradients for input and kernel.",
     build: |_, c| Err(OpError::new(codes::E0201, format!("`{}` is written `conv[…](x, w)`", c.name))),
     samples: || {

@@ -1,12 +1,12 @@
 //! How many elements a position of a window covers: by what `mean_pool` divides.
 
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type};
-use meshwright_diag::codes;
+use crate::family::no_spelling;
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Source, Type};
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, DimNames, Expr, SlidingWindow};
 
 /// The number of taps that meet an element, along the positions of a slide. A function of the position alone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Covered {
     /// How the window slides.
     pub slide: SlidingWindow,
@@ -17,9 +17,9 @@ pub struct Covered {
 /// `mean_pool` is made of it.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "covered",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "The number of elements under each position of a window.",
-    build: |_, c| Err(OpError::new(codes::E0201, format!("`{}` has no spelling", c.name))),
+    build: no_spelling,
     samples: || {
         let sample = |label, tap: usize, stride, dilation, low| {
             Sample::new(label, vec![crate::family::float(&[("n", 5), ("i", 9)])], move |g: &mut Graph, x: &[Id]| {
@@ -55,7 +55,7 @@ impl Op for Covered {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Rematerializable
+        Kind::Rematerializable(Source::Position)
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

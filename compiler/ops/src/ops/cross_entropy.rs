@@ -4,16 +4,14 @@
 use super::composite::primitive;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::{float, index_of};
-use crate::{
-    CrossEntropyGrad, Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample,
-    Type, union,
-};
+use crate::signature::{Argument, DIM};
+use crate::{CrossEntropyGrad, Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Prim};
 use std::sync::Arc;
 
 /// `logsumexp(logits) - logits[dim = label]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CrossEntropy {
     /// The class dim.
     pub dim: Dim,
@@ -22,11 +20,13 @@ pub struct CrossEntropy {
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "cross_entropy",
-    form: Form::OverDims(2),
-    doc: "`cross_entropy[d](logits, label)`: minus the logarithm of the softmax of the logits along `d` at the true class.",
+    signature: Signature {
+        operands: &[Argument::once("logits"), Argument::once("label")],
+        ..Signature::over(&[DIM])
+    },
+    doc: "`cross_entropy[d](logits, label)`: minus the logarithm of the softmax of the logits along `d` at the true class; NaN where the greatest logit is infinite.",
     build: |g, c| {
-        let (x, label, dim) = (c.tensor(g, 0), c.tensor(g, 1), c.one_dim(g)?);
-        c.check_dims(g, &g.ty(x).clone())?;
+        let (x, label, dim) = (c.tensor(g, 0), c.tensor(g, 1), c.dim());
         g.add_op(Arc::new(CrossEntropy { dim }), &[x, label])
     },
     samples: || {
@@ -121,6 +121,9 @@ impl Op for CrossEntropy {
         F64Tensor::build(&y.dims, |at| {
             let mut position = at.to_vec();
             position.push(x[1].at(&y.dims, at) as usize);
+            if lse.at(&y.dims, at).is_infinite() {
+                return f64::NAN;
+            }
             lse.at(&y.dims, at) - x[0].at(&dims, &position)
         })
     }

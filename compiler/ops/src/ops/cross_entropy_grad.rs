@@ -4,11 +4,11 @@ use super::composite::in_place;
 use super::cross_entropy::check;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::{float, index_of};
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type, union};
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_plan::{Dim, DimNames, Prim};
 
 /// `(softmax(logits) - onehot(label)) * dy` along the class dim.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CrossEntropyGrad {
     /// The class dim.
     pub dim: Dim,
@@ -17,10 +17,10 @@ pub struct CrossEntropyGrad {
 /// Gradients are made of it.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "cross_entropy_grad",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "The gradient of `cross_entropy`.",
     build: |g, c| {
-        let dim = c.one_dim(g)?;
+        let dim = c.dim();
         let x: Vec<Id> = (0..3).map(|i| c.tensor(g, i)).collect();
         Ok(g.op(CrossEntropyGrad { dim }, &x))
     },
@@ -92,6 +92,9 @@ impl Op for CrossEntropyGrad {
         let lse = log_sum_exp(x[0], self.dim, &rest);
         let class = y.dims.iter().position(|d| *d == self.dim).unwrap_or(0);
         F64Tensor::build(&y.dims, |at| {
+            if lse.at(&y.dims, at).is_infinite() {
+                return f64::NAN;
+            }
             let p = (x[0].at(&y.dims, at) - lse.at(&y.dims, at)).exp();
             let hot = f64::from(u8::from(x[1].at(&y.dims, at) as usize == at[class]));
             (p - hot) * x[2].at(&y.dims, at)

@@ -2,13 +2,14 @@
 
 use super::composite::in_place;
 use crate::family::{float, integer};
-use crate::{Choice, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
+use crate::signature::{Choice, DIM};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Prim};
 use std::sync::Arc;
 
 /// The sums of all elements up to each along a dim.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CumSum {
     /// Along which dim.
     pub dim: Dim,
@@ -21,20 +22,18 @@ pub struct CumSum {
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "cumsum",
-    form: Form::Bracket {
-        args: 1,
-        more: false,
+    signature: Signature {
         options: &[
-            Choice { name: "reverse", words: &[], values: true },
-            Choice { name: "exclusive", words: &[], values: true },
+            Choice::flag("reverse", "from the end"),
+            Choice::flag("exclusive", "an element's own value is left out of its sum"),
         ],
+        ..Signature::over(&[DIM])
     },
     doc: "`cumsum[d](x)`: at each position along `d` the sum up to it, its own element included; with `exclusive = true` \
           without it, with `reverse = true` from the end. It needs `d` whole: a split `d` is joined, or moved to another dim.",
     build: |g, c| {
         let x = c.unified(g, true)?[0];
-        let (dim, _) = c.one_piece(g, &g.ty(x).clone(), false)?;
-        let (reverse, exclusive) = (c.flag("reverse")?, c.flag("exclusive")?);
+        let (dim, reverse, exclusive) = (c.dim(), c.flag("reverse"), c.flag("exclusive"));
         g.add_op(Arc::new(CumSum { dim, reverse, exclusive }), &[x])
     },
     samples: || {

@@ -1,13 +1,12 @@
 //! One dim as several and several as one: `x[d_model -> heads * d_head]` and back. Row-major: the last dim runs fastest.
 
-use crate::family::float;
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::family::{float, no_spelling};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Prim, Window};
-use std::sync::Arc;
 
 /// `y[a = i, b = j] = x[dim = i * size(b) + j]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cut {
     /// The dim of the operand.
     pub dim: Dim,
@@ -16,7 +15,7 @@ pub struct Cut {
 }
 
 /// `y[to = i * size(b) + j] = x[a = i, b = j]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Join {
     /// The dims of the operand, the outermost first.
     pub dims: Vec<Dim>,
@@ -28,12 +27,9 @@ pub struct Join {
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "cut",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "`x[d_model -> heads * d_head]`: one dim as several, whose sizes multiply to its own.",
-        build: |g, c| {
-            let x = c.tensor(g, 0);
-            g.add_op(Arc::new(Cut { dim: c.dims[0], to: c.dims[1..].to_vec() }), &[x])
-        },
+        build: no_spelling,
         samples: || {
             let cut = |label: &'static str, d: usize, sizes: &'static [(&'static str, usize)]| {
                 Sample::new(label, vec![float(&[("c", 2), ("d", d), ("e", 3)]), float(sizes)], |g, x| {
@@ -47,12 +43,9 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "join",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "`x[heads * d_head -> d_model]`: several dims as one, whose size is the product of theirs.",
-        build: |g, c| {
-            let x = c.tensor(g, 0);
-            g.add_op(Arc::new(Join { to: c.dims[0], dims: c.dims[1..].to_vec() }), &[x])
-        },
+        build: no_spelling,
         samples: || {
             let join = |label: &'static str, dims: &'static [(&'static str, usize)], joined: &'static [usize], d: usize| {
                 Sample::new(label, vec![float(dims), float(&[("d", d)])], move |g, x| {

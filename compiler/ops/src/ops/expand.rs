@@ -1,12 +1,12 @@
 //! Repetition along dims that a value lacks.
 
-use crate::family::float;
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::family::{float, no_spelling};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{Dim, DimNames, Expr};
 
 /// The value with all of `dims`, in that order.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Expand {
     /// Dims of the result, the operand's among them.
     pub dims: Vec<Dim>,
@@ -15,14 +15,9 @@ pub struct Expand {
 /// Gradients are made of it; programs broadcast by name.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "expand",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "The value repeated along dims that it lacks.",
-    build: |g, c| {
-        let x = c.tensor(g, 0);
-        let mut dims = g.ty(x).dims.clone();
-        dims.extend_from_slice(c.dims);
-        Ok(g.expanded(x, &dims))
-    },
+    build: no_spelling,
     samples: || {
         vec![Sample::new("expand", vec![float(&[("a", 5)]), float(&[("b", 3)])], |g, x| {
             let dims = vec![g.ty(x[1]).dims[0], g.ty(x[0]).dims[0]];

@@ -3,7 +3,7 @@
 use super::binary::{build, flat};
 use super::unary::signed;
 use crate::family::{between, float, integer};
-use crate::{BinaryDef, Family, Form, Sample};
+use crate::{BinaryDef, Family, Sample, Signature};
 use meshwright_plan::expr::BinaryFn;
 
 /// The quotient rounded down.
@@ -39,7 +39,7 @@ pub static MOD: BinaryDef = BinaryDef {
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "//",
-        form: Form::Operator(2),
+        signature: Signature::INFIX,
         doc: "`x//y`: the quotient rounded down, of floats or of `i32`, broadcast by name. Of `i32`, `x//0` is -1; of floats \
               it is what `x / 0` is. The gradient is 0.",
         build: |g, c| build(&FLOOR_DIV, g, c),
@@ -47,7 +47,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "%",
-        form: Form::Operator(2),
+        signature: Signature::INFIX,
         doc: "`x % y`: what `x//y` leaves, of the sign of `y`, broadcast by name. Of `i32`, `x % 0` is `x`; of floats it is \
               NaN. The gradient goes to `x`, and to `y` times `-(x//y)`.",
         build: |g, c| build(&MOD, g, c),

@@ -1,11 +1,12 @@
 //! The position along a dim, `index(d)`: what causal masks and one-hots are made of.
 
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Type};
+use crate::family::no_spelling;
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Source, Type};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{DType, Dim, DimNames, Expr};
 
 /// `0, 1, 2, …` along a dim: the global position, whatever part of the dim a device holds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Index {
     /// Along which dim.
     pub dim: Dim,
@@ -14,9 +15,9 @@ pub struct Index {
 /// How it is written: the resolver reads the dim's name as an argument.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "index",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "`index(d)`: the position along the dim `d`, an `i32 in d`.",
-    build: |g, c| Ok(g.index(c.one_dim(g)?)),
+    build: no_spelling,
     samples: || {
         vec![
             Sample::new("index", vec![crate::family::integer(&[("a", 5), ("b", 3)], 0.0, 4.0)], |g, x| {
@@ -43,7 +44,7 @@ impl Op for Index {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Rematerializable
+        Kind::Rematerializable(Source::Position)
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {

@@ -1,6 +1,7 @@
 //! Leaves: what is bound before the step.
 
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, InputOpKind, Linear, Op, OpError, Roles, Type};
+use crate::op::eq_by;
+use crate::{Emit, F64Tensor, Family, Graph, Id, InputOpKind, Kind, Linear, Op, OpError, Roles, Type};
 use meshwright_plan::DimNames;
 
 /// An input, a parameter, a moment, a state or the number of the step.
@@ -14,6 +15,8 @@ pub struct Leaf {
 
 /// Leaves are written as declarations.
 pub(crate) static FAMILY: &[Family] = &[];
+
+eq_by!(Leaf, |l| (std::mem::discriminant(&l.leaf), l.leaf.name().to_string(), l.ty.clone()));
 
 impl Op for Leaf {
     fn name(&self) -> &'static str {

@@ -2,7 +2,7 @@
 
 use super::binary::{build, flat};
 use crate::family::truth;
-use crate::{BinaryDef, Family, Form, Sample, UnaryDef};
+use crate::{BinaryDef, Family, Sample, Signature, UnaryDef};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
 
@@ -47,21 +47,21 @@ pub static NOT: UnaryDef = UnaryDef {
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "and",
-        form: Form::Operator(2),
+        signature: Signature::INFIX,
         doc: "Whether both are true.",
         build: |g, c| build(&AND, g, c),
         samples: || vec![Sample::call("and", "and", &[], vec![truth(&[("a", 5)]), truth(&[("a", 5), ("b", 3)])]).flat()],
     },
     Family {
         name: "or",
-        form: Form::Operator(2),
+        signature: Signature::INFIX,
         doc: "Whether at least one is true.",
         build: |g, c| build(&OR, g, c),
         samples: || vec![Sample::call("or", "or", &[], vec![truth(&[("a", 5)]), truth(&[("a", 5), ("b", 3)])]).flat()],
     },
     Family {
         name: "not",
-        form: Form::Operator(1),
+        signature: Signature::PREFIX,
         doc: "Whether it is false.",
         build: |g, c| super::unary::build(&NOT, g, c),
         samples: || vec![Sample::call("not", "not", &[], vec![truth(&[("a", 5)])]).flat()],

@@ -3,13 +3,14 @@
 use super::composite::primitive;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::float;
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Softmax, Type};
+use crate::signature::DIM;
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Softmax, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Prim};
 use std::sync::Arc;
 
 /// `log(sum(exp(x)))` along a dim, computed without overflow.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LogSumExp {
     /// Along which dim.
     pub dim: Dim,
@@ -18,11 +19,10 @@ pub struct LogSumExp {
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "logsumexp",
-    form: Form::OverDims(1),
-    doc: "`logsumexp[d](x)`: `log(sum[d](exp(x)))`, computed without overflow.",
+        signature: Signature::over(&[DIM]),
+    doc: "`logsumexp[d](x)`: `log(sum[d](exp(x)))`, computed without overflow. Of `-inf` alone it is `-inf`, of what holds `inf` it is `inf`.",
     build: |g, c| {
-        let (x, dim) = (c.tensor(g, 0), c.one_dim(g)?);
-        c.check_dims(g, &g.ty(x).clone())?;
+        let (x, dim) = (c.tensor(g, 0), c.dim());
         g.add_op(Arc::new(LogSumExp { dim }), &[x])
     },
     samples: || {
@@ -70,7 +70,12 @@ impl Op for LogSumExp {
         let (_, _, sum) = shifted(g, x[0], self.dim);
         let max = g.reduce(meshwright_plan::Monoid::Max, x[0], &[self.dim]);
         let l = g.unary(&super::LOG, sum);
-        Some(g.sum_of(&[l, max]))
+        let finite = g.sum_of(&[l, max]);
+        // An infinite maximum is the result: less itself it would be none.
+        let size = g.unary(&super::ABS, max);
+        let infinity = g.constant(f64::INFINITY, g.ty(x[0]).dtype);
+        let infinite = g.binary("==", size, infinity);
+        Some(g.choose(infinite, max, finite))
     }
 
     fn lower(&self, e: &mut dyn Emit) {

@@ -3,13 +3,13 @@
 
 use super::composite::primitive;
 use crate::family::{float, index_of};
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, ScatterAdd, Type};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, ScatterAdd, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Monoid, Prim};
 use std::sync::Arc;
 
 /// `table[dim = index]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lookup {
     /// The dim that is indexed.
     pub dim: Dim,
@@ -18,10 +18,10 @@ pub struct Lookup {
 /// How it is written; the call's dim is the one that is indexed.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "lookup",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "`t[vocab = token]`: the entries of `t` along `vocab` at the positions `token`, an `i32 in vocab`.",
     build: |g, c| {
-        let (t, i, dim) = (c.tensor(g, 0), c.tensor(g, 1), c.one_dim(g)?);
+        let (t, i, dim) = (c.tensor(g, 0), c.tensor(g, 1), c.dim());
         g.add_op(Arc::new(Lookup { dim }), &[t, i])
     },
     samples: || {

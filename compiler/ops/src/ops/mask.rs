@@ -1,18 +1,18 @@
 //! `where c { x } else { 0 }`: a choice that is linear, so that unfinished sums may pass it.
 
 use crate::family::{float, truth};
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type, union};
+use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DimNames, Expr};
 
 /// The second operand where the first is true, else 0.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mask;
 
 /// Gradients are made of it.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "mask",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "The value where a condition holds, else 0.",
     build: |g, c| {
         let (m, x) = (c.tensor(g, 0), c.tensor(g, 1));
@@ -50,7 +50,7 @@ impl Op for Mask {
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| if x[0].at(&y.dims, at) != 0.0 { x[1].at(&y.dims, at) } else { 0.0 })
+    fn element(&self, x: &[f64], _: &Type) -> Option<f64> {
+        Some(if x[0] != 0.0 { x[1] } else { 0.0 })
     }
 }

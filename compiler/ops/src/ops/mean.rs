@@ -2,13 +2,14 @@
 //! evaluation has been seen to, where the number of elements is that of the whole data set.
 
 use crate::family::float;
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
+use crate::signature::DIMS;
+use crate::{Computes, Emit, ExpandWhen, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Monoid};
 use std::sync::Arc;
 
 /// The mean along `dims`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mean {
     /// Along which dims.
     pub dims: Vec<Dim>,
@@ -17,12 +18,11 @@ pub struct Mean {
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "mean",
-    form: Form::OverDims(1),
+        signature: Signature::over(&[DIMS]),
     doc: "`mean[d, e](x)`: the mean along dims; truth values count as 0 and 1.",
     build: |g, c| {
         let x = c.unified(g, true)?;
-        c.check_dims(g, &g.ty(x[0]).clone())?;
-        g.add_op(Arc::new(Mean { dims: c.dims.to_vec() }), &x)
+        g.add_op(Arc::new(Mean { dims: c.dims() }), &x)
     },
     samples: || {
         vec![
@@ -49,6 +49,10 @@ impl Op for Mean {
 
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Compute(Computes::Reduction(Fold::Mean))
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

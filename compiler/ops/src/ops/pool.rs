@@ -1,16 +1,17 @@
 //! Pooling: `max_pool`, `min_pool`, `sum_pool` and `mean_pool` fold what each position of a window covers.
 
-use super::slides::{Has, OPTIONS, replaced, slides};
+use super::slides::{DILATION, Has, PADDING, STRIDE, WINDOWS, replaced, slides};
 use super::{Covered, Unpool, ArgmaxPool};
 use crate::family::float;
-use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Type};
+use crate::signature::{Choice, Unset};
+use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Monoid, SlidingWindow, Prim};
 use std::sync::Arc;
 
 /// The fold of what each position covers, or with `spread` (sums only) its transpose: every element gets the sum of the
 /// positions that cover it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pool {
     /// Sum, max or min.
     pub monoid: Monoid,
@@ -20,29 +21,38 @@ pub struct Pool {
     pub spread: bool,
 }
 
-const FORM: Form = Form::Bracket { args: 1, more: false, options: OPTIONS };
+/// The stride is the size of the window unless it is given.
+const SIGNATURE: Signature = Signature {
+    options: &[
+        PADDING,
+        Choice { default: Unset::By("the size of the window"), ..STRIDE },
+        DILATION,
+    ],
+    ..Signature::over(&[WINDOWS])
+};
 
 /// How they are written.
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "max_pool",
-        form: FORM,
+        signature: SIGNATURE,
         doc: "`max_pool[rows -> r2 by kh, cols -> c2 by kw](x, stride = 2, padding = same)`: the greatest element under a \
               window of size `kh` by `kw`, along one to three dims. The stride is the size of the window unless it is \
-              given. The gradient goes to the first of the greatest.",
+              given. The gradient goes to the first of the greatest, row-major in the windows as they are written: the last \
+              one runs fastest.",
         build: |g, c| build(g, c, Monoid::Max),
         samples: || samples("max_pool"),
     },
     Family {
         name: "min_pool",
-        form: FORM,
+        signature: SIGNATURE,
         doc: "`min_pool[rows -> r2 by kh](x)`: the least element under a window, as `max_pool` gives the greatest.",
         build: |g, c| build(g, c, Monoid::Min),
         samples: || samples("min_pool"),
     },
     Family {
         name: "sum_pool",
-        form: FORM,
+        signature: SIGNATURE,
         doc: "`sum_pool[rows -> r2 by kh](x)`: the sum of the elements under a window; the stride is its size unless it \
               is given.",
         build: |g, c| build(g, c, Monoid::Sum),
@@ -50,7 +60,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "mean_pool",
-        form: FORM,
+        signature: SIGNATURE,
         doc: "`mean_pool[rows -> r2 by kh](x)`: the mean of the elements under a window; padding does not count. The \
               stride is the window's size unless it is given.",
         build: |g, c| {
@@ -115,10 +125,6 @@ fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
 fn read(g: &Graph, c: &Call, x: Id) -> Result<Vec<SlidingWindow>, OpError> {
     let tx = g.ty(x);
     let slides = slides(g, c, tx, Has::Wide, true)?;
-    if c.groups.len() > 1 {
-        let text = format!("`{}[…]` takes windows and nothing behind a `;`", c.name);
-        return Err(OpError::new(codes::E0203, text).help("fold whole dims apart: `sum[d](x)`"));
-    }
     for s in &slides {
         // A position that begins within the dim covers what it begins with.
         let begins = |n: &usize| n * s.stride < s.low || n * s.stride - s.low >= s.wide.size;

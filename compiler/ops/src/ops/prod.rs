@@ -1,19 +1,19 @@
 //! The product along dims, with a gradient that is right where elements are 0.
 
 use crate::family::{SampleInput, between, float, integer};
-use crate::{Family, Form, Graph, Id, OpError, Reduce, Sample};
+use crate::signature::DIMS;
+use crate::{Family, Graph, Id, OpError, Reduce, Sample, Signature};
 use meshwright_plan::{DType, Dim, Monoid};
 use std::sync::Arc;
 
 /// How it is written. It is a fold like a sum: where a dim is split, the devices' products are multiplied.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "prod",
-    form: Form::OverDims(1),
+        signature: Signature::over(&[DIMS]),
     doc: "`prod[d, e](x)`: the product along dims, of nothing 1. Its gradient is right also where elements are 0.",
     build: |g, c| {
         let x = c.unified(g, true)?;
-        c.check_dims(g, &g.ty(x[0]).clone())?;
-        g.add_op(Arc::new(Reduce { monoid: Monoid::Prod, dims: c.dims.to_vec() }), &x)
+        g.add_op(Arc::new(Reduce { monoid: Monoid::Prod, dims: c.dims() }), &x)
     },
     samples: || {
         vec![

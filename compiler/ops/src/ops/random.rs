@@ -1,7 +1,8 @@
 //! Random values, drawn anew in each step: `random_uniform`, `random_normal`, and the mask of `dropout`.
 
 use crate::family::float;
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Type};
+use crate::op::eq_by;
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Source, Type};
 use meshwright_plan::random::{Distribution, FIXED_SEED, Key, draw};
 use meshwright_plan::{DType, Dim, DimNames, Prim};
 
@@ -38,7 +39,7 @@ fn drawn(g: &mut Graph, stream: &str, distribution: Distribution, like: Id) -> I
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "random_uniform",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "`random_uniform[d, e](low, high)`: uniform over `low..high`, drawn anew in each step.",
         build: |g, c| {
             let x = c.tensor(g, 0);
@@ -51,7 +52,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "random_normal",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "`random_normal[d, e](mean, std)`: normally distributed, drawn anew in each step.",
         build: |g, c| {
             let x = c.tensor(g, 0);
@@ -62,7 +63,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "dropout",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "`dropout(x, rate)`: in training each element is 0 with probability `rate`, else divided by `1 - rate`.",
         build: |g, c| {
             let x = c.tensor(g, 0);
@@ -73,6 +74,17 @@ pub(crate) static FAMILY: &[Family] = &[
         samples: || vec![Sample::call("dropout", "dropout", &[], vec![float(&[("a", 5), ("b", 3)])])],
     },
 ];
+
+/// A distribution without floats, which are equal by their bits.
+fn bits(d: &Distribution) -> (u8, u64, u64) {
+    match d {
+        Distribution::Uniform { low, high } => (0, low.to_bits(), high.to_bits()),
+        Distribution::Normal { mean, std } => (1, mean.to_bits(), std.to_bits()),
+        Distribution::Bernoulli { rate } => (2, rate.to_bits(), 0),
+    }
+}
+
+eq_by!(Random, |r| (r.stream.clone(), bits(&r.distribution), r.dims.clone(), r.dtype));
 
 impl Op for Random {
     fn name(&self) -> &'static str {
@@ -92,7 +104,7 @@ impl Op for Random {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Rematerializable
+        Kind::Rematerializable(Source::Random)
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

@@ -2,14 +2,15 @@
 
 use super::composite::primitive;
 use crate::family::float;
-use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
+use crate::signature::DIMS;
+use crate::{Computes, Call, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Monoid, Prim};
 use std::sync::Arc;
 
 /// The fold of `dims` by a monoid. `Max` and `Min` fold one dim, so that the element that a gradient goes to is defined:
 /// the first of the greatest.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reduce {
     /// How to fold.
     pub monoid: Monoid,
@@ -21,12 +22,11 @@ pub struct Reduce {
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "sum",
-        form: Form::OverDims(1),
+        signature: Signature::over(&[DIMS]),
         doc: "`sum[d, e](x)`: the sum along dims. Of a product it is one contraction.",
         build: |g, c| {
             let x = c.unified(g, true)?;
-            c.check_dims(g, &g.ty(x[0]).clone())?;
-            g.add_op(Arc::new(Reduce { monoid: Monoid::Sum, dims: c.dims.to_vec() }), &x)
+            g.add_op(Arc::new(Reduce { monoid: Monoid::Sum, dims: c.dims() }), &x)
         },
         samples: || {
             vec![
@@ -39,15 +39,17 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "max",
-        form: Form::OverDims(1),
-        doc: "`max[d](x)`: the greatest along dims; NaN where any is. The gradient goes to the first of the greatest.",
+        signature: Signature::over(&[DIMS]),
+        doc: "`max[d](x)`: the greatest along dims; NaN where any is. The gradient goes to the first of \
+              the greatest, row-major in the dims as they are written: the last one runs fastest.",
         build: |g, c| build(g, c, Monoid::Max),
         samples: || samples("max"),
     },
     Family {
         name: "min",
-        form: Form::OverDims(1),
-        doc: "`min[d](x)`: the least along dims; NaN where any is. The gradient goes to the first of the least.",
+        signature: Signature::over(&[DIMS]),
+        doc: "`min[d](x)`: the least along dims; NaN where any is. The gradient goes to the first of the \
+              least, row-major in the dims as they are written: the last one runs fastest.",
         build: |g, c| build(g, c, Monoid::Min),
         samples: || samples("min"),
     },
@@ -63,8 +65,8 @@ fn samples(name: &'static str) -> Vec<Sample> {
 
 fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
     let mut x = c.unified(g, false)?[0];
-    c.check_dims(g, &g.ty(x).clone())?;
-    for d in c.dims {
+    // The innermost first, so that of equal elements the first in row-major order gets the gradient.
+    for d in c.dims().iter().rev() {
         x = g.add_op(Arc::new(Reduce { monoid, dims: vec![*d] }), &[x])?;
     }
     Ok(x)
@@ -110,6 +112,10 @@ impl Op for Reduce {
     fn roles(&self, x: &[&Type], y: &Type) -> Roles {
         let sum = self.monoid == Monoid::Sum;
         Roles::new(x, y, self.monoid, if sum { Linear::Only([0].into()) } else { Linear::No })
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Compute(Computes::Reduction(Fold::By(self.monoid)))
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

@@ -1,13 +1,12 @@
 //! Renaming a dim, `x[seq -> key]`: the only place where a placement changes its name. Nothing moves.
 
-use crate::family::float;
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Kind, Linear, Loop, Op, OpError, Role, Roles, Sample, Type};
+use crate::family::{float, no_spelling};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Loop, Op, OpError, Role, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames};
-use std::sync::Arc;
 
 /// The same value with one dim called otherwise.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rename {
     /// The dim of the operand.
     pub from: Dim,
@@ -18,12 +17,9 @@ pub struct Rename {
 /// How it is written; `dims` of the call are the old and the new name.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "rename",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "`x[seq -> key]`: the dim `seq` under the name `key`, which is declared and of the same size.",
-    build: |g, c| {
-        let x = c.tensor(g, 0);
-        g.add_op(Arc::new(Rename { from: c.dims[0], to: c.dims[1] }), &[x])
-    },
+    build: no_spelling,
     samples: || {
         vec![Sample::new("rename", vec![float(&[("a", 5), ("b", 3)]), float(&[("c", 5)])], |g, x| {
             let (from, to) = (g.ty(x[0]).dims[0], g.ty(x[1]).dims[0]);

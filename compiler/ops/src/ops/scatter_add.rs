@@ -2,11 +2,11 @@
 
 use super::composite::primitive;
 use crate::family::{float, index_of};
-use crate::{Emit, F64Tensor, Family, Form, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample, Type, union};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_plan::{Dim, DimNames, Monoid, Prim};
 
 /// `out[dim = index] += values`, starting at 0. Dims of the operands that `out` lacks are summed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ScatterAdd {
     /// The dim that is scattered to.
     pub dim: Dim,
@@ -17,11 +17,11 @@ pub struct ScatterAdd {
 /// Gradients are made of it.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "scatter_add",
-    form: Form::Syntax,
+    signature: Signature::SYNTAX,
     doc: "The sum of values at the positions that an index names: the gradient of indexing.",
     build: |g, c| {
         let x = [c.tensor(g, 0), c.tensor(g, 1)];
-        Ok(g.op(ScatterAdd { dim: c.dims[0], out: c.dims.to_vec() }, &x))
+        Ok(g.op(ScatterAdd { dim: c.dims()[0], out: c.dims() }, &x))
     },
     samples: || {
         let (a, b, v) = (("a", 5), ("b", 3), ("v", 7));

@@ -1,7 +1,8 @@
 //! `where(c, a, b)`: one of two values.
 
 use crate::family::{float, truth};
-use crate::{Call, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type, union};
+use crate::signature::Argument;
+use crate::{Computes, Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, DimNames, Expr};
@@ -9,19 +10,18 @@ use std::sync::Arc;
 
 /// The second operand where the first is true, else the third. In none is it linear: the chosen constant would be added
 /// once a device.
-#[derive(Clone, Copy, Debug)]
-pub struct Provenance;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Select;
 
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "where",
-    form: Form::Function(3),
+    signature: Signature::named(&[Argument::once("c"), Argument::once("a"), Argument::once("b")]),
     doc: "`where(c, a, b)`: `a` where `c` is true, else `b`; broadcast by name.",
     build: |g, c| {
         let condition = c.tensor(g, 0);
-        let sides = Call { args: &c.args[1..], ..c.clone() };
-        let x = sides.unified(g, false)?;
-        g.add_op(Arc::new(Provenance), &[condition, x[0], x[1]])
+        let x = c.unify(g, &c.args[1..], false)?;
+        g.add_op(Arc::new(Select), &[condition, x[0], x[1]])
     },
     samples: || {
         vec![Sample::call(
@@ -33,7 +33,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     },
 }];
 
-impl Op for Provenance {
+impl Op for Select {
     fn name(&self) -> &'static str {
         "where"
     }
@@ -59,6 +59,10 @@ impl Op for Provenance {
         Roles::elementwise(x, y, Linear::No)
     }
 
+    fn kind(&self) -> Kind {
+        Kind::Compute(Computes::Select)
+    }
+
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
         let dims = g.ty(y).dims.clone();
         let mut out = vec![None; 3];
@@ -80,7 +84,7 @@ impl Op for Provenance {
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| x[if x[0].at(&y.dims, at) != 0.0 { 1 } else { 2 }].at(&y.dims, at))
+    fn element(&self, x: &[f64], _: &Type) -> Option<f64> {
+        Some(if x[0] != 0.0 { x[1] } else { x[2] })
     }
 }

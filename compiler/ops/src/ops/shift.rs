@@ -1,9 +1,9 @@
 //! A dim read from another place: slices `x[seq = 0..64 -> head]`, `shift` and `pad` are all `y[i] = x[i + start]`.
 
-use crate::family::{float, truth};
-use crate::{
-    Call, Choice, Emit, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Piece, Roles, Sample, Setting, Type, Value,
-};
+use crate::family::{float, no_spelling, truth};
+use crate::op::eq_by;
+use crate::signature::{Arrow, BECOMES, Choice, DIM, Group, Unset, Values};
+use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Prim, Window};
 use std::sync::Arc;
@@ -21,17 +21,30 @@ pub struct Shift {
     pub fill: f64,
 }
 
-const BY: Choice = Choice { name: "by", words: &[], values: true };
-const WRAP: Choice = Choice { name: "wrap", words: &[], values: true };
-const LOW: Choice = Choice { name: "low", words: &[], values: true };
-const HIGH: Choice = Choice { name: "high", words: &[], values: true };
-const VALUE: Choice = Choice { name: "value", words: &[], values: true };
+eq_by!(Shift, |s| (s.from, s.to, s.start, s.fill.to_bits()));
+
+/// Greatest distance and padding: beyond it lies a mistake, and below it nothing overflows.
+const LIMIT: f64 = 1e15;
+const BY: Choice = Choice {
+    default: Unset::Needed,
+    ..Choice::whole("by", (-LIMIT, LIMIT), 0.0, "places further along the dim; may be negative")
+};
+const WRAP: Choice = Choice::flag("wrap", "what leaves at one end comes in again at the other");
+const LOW: Choice = Choice::whole("low", (0.0, LIMIT), 0.0, "elements before the first; a slice `x[d = low..high -> e]` takes some away");
+const HIGH: Choice = Choice::whole("high", (0.0, LIMIT), 0.0, "elements behind the last; a slice `x[d = low..high -> e]` takes some away");
+const VALUE: Choice = Choice {
+    name: "value",
+    words: &[],
+    values: Values::Number,
+    default: Unset::Is(Setting::Number(0.0)),
+    doc: "what the new elements are",
+};
 
 /// How they are written; a slice is brackets behind a value.
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "shift",
-        form: Form::Bracket { args: 1, more: false, options: &[BY, WRAP] },
+        signature: Signature { options: &[BY, WRAP], ..Signature::over(&[DIM]) },
         doc: "`shift[d, by = 1](x)`: every element `by` places further along `d`, zeros behind; with `wrap = true` the last ones come in again at the front. `by` may be negative.",
         build: build_shift,
         samples: || {
@@ -48,7 +61,10 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "pad",
-        form: Form::Bracket { args: 1, more: false, options: &[LOW, HIGH, VALUE] },
+        signature: Signature {
+            options: &[LOW, HIGH, VALUE],
+            ..Signature::over(&[Group { arrow: Arrow::May, ..BECOMES }])
+        },
         doc: "`pad[d -> e, low = 1, high = 1](x)`: zeros, or `value = …`, before and behind `d`; `e` has the size of both and `d`.",
         build: build_pad,
         samples: || {
@@ -75,13 +91,9 @@ pub(crate) static FAMILY: &[Family] = &[
     },
     Family {
         name: "slice",
-        form: Form::Syntax,
+        signature: Signature::SYNTAX,
         doc: "`x[d = 2..5 -> e]`: the elements 2, 3 and 4 along `d`, as a dim `e` of size 3.",
-        build: |g, c| {
-            let x = c.tensor(g, 0);
-            let (start, _) = whole_number(c, 1)?;
-            g.add_op(Arc::new(Shift { from: c.dims[0], to: c.dims[1], start, fill: 0.0 }), &[x])
-        },
+        build: no_spelling,
         samples: || {
             vec![Sample::new("slice", vec![float(&[("a", 7), ("b", 3)]), float(&[("c", 4)])], |g, x| {
                 let (from, to) = (g.ty(x[0]).dims[0], g.ty(x[1]).dims[0]);
@@ -92,49 +104,11 @@ pub(crate) static FAMILY: &[Family] = &[
     },
 ];
 
-fn whole_number(c: &Call, at: usize) -> Result<(i64, f64), OpError> {
-    match c.args.get(at) {
-        Some(Value::Number(v)) if v.fract() == 0.0 && v.abs() < 1e15 => Ok((*v as i64, *v)),
-        _ => Err(OpError::new(codes::E0212, format!("`{}` takes whole numbers here", c.name))),
-    }
-}
-
-/// A named argument that is a whole number; `default` where it is not given.
-fn option(c: &Call, name: &str, default: Option<i64>) -> Result<i64, OpError> {
-    match (c.setting(name), default) {
-        (Some(Setting::Number(v)), _) if v.fract() == 0.0 && v.abs() < 1e15 => Ok(v as i64),
-        (None, Some(d)) => Ok(d),
-        (None, None) => Err(OpError::new(codes::E0212, format!("`{}` needs `{name} = …`", c.name))),
-        (Some(_), _) => Err(OpError::new(codes::E0212, format!("`{name}` of `{}` must be a whole number", c.name))),
-    }
-}
-
-/// The one piece of the brackets.
-fn piece<'c>(c: &'c Call, form: &str) -> Result<&'c Piece, OpError> {
-    match c.groups {
-        [g] => match g.as_slice() {
-            [p] if p.dims.len() == 1 && p.to.len() < 2 && p.by.is_none() => Ok(p),
-            _ => Err(OpError::new(codes::E0203, format!("`{}` is written `{form}`", c.name))),
-        },
-        _ => Err(OpError::new(codes::E0203, format!("`{}` is written `{form}`", c.name))),
-    }
-}
-
 fn build_shift(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
-    let p = piece(c, "shift[d, by = 1](x)")?;
-    if let [to] = p.to[..] {
-        return Err(OpError::new(codes::E0203, format!("`shift` keeps its dim: `-> {}` has no meaning", g.dims.name(to)))
-            .help("leave the arrow out"));
-    }
-    let (d, by) = (p.dims[0], option(c, "by", None)?);
-    let wrap = match c.setting("wrap") {
-        None => false,
-        Some(Setting::Bool(b)) => b,
-        Some(_) => return Err(OpError::new(codes::E0212, "`wrap` of `shift` is `true` or `false`")),
-    };
+    let (d, by) = (c.dim(), c.number("by").unwrap_or_default() as i64);
     let x = c.tensor(g, 0);
     let mut moved = |start: i64| g.add_op(Arc::new(Shift { from: d, to: d, start, fill: 0.0 }), &[x]);
-    if !wrap {
+    if !c.flag("wrap") {
         return moved(-by);
     }
     let by = by.rem_euclid(d.size as i64);
@@ -155,15 +129,11 @@ fn build_shift(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
 }
 
 fn build_pad(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
-    let p = piece(c, "pad[d -> e, low = 1, high = 1](x)")?;
-    let (low, high) = (option(c, "low", Some(0))?, option(c, "high", Some(0))?);
+    let p = c.piece();
+    let [low, high] = ["low", "high"].map(|end| c.number(end).unwrap_or_default() as i64);
     let from = p.dims[0];
     let name = g.dims.name(from).to_string();
     let size = from.size as i64 + low + high;
-    if low < 0 || high < 0 {
-        return Err(OpError::new(codes::E0212, format!("`pad` takes `low` and `high` of at least 0, not {low} and {high}"))
-            .help(format!("a part of `{name}` is had by a slice: `x[{name} = low..high -> e]`")));
-    }
     let [to] = p.to[..] else {
         return Err(OpError::new(codes::E0203, format!("`pad` changes the size of `{name}` to {size}: the result needs a dim of its own"))
             .help(format!("declare `dim padded = {size}` and write `pad[{name} -> padded, …]`")));
@@ -176,12 +146,7 @@ fn build_pad(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
         )
         .help(format!("declare `dim {to_name} = {size}`")));
     }
-    let fill = match c.setting("value") {
-        None => 0.0,
-        Some(Setting::Number(v)) => v,
-        Some(Setting::Bool(b)) => f64::from(u8::from(b)),
-        Some(Setting::Word(_)) => f64::NAN,
-    };
+    let fill = c.number("value").unwrap_or_default();
     let x = c.tensor(g, 0);
     let t = g.ty(x);
     let fits = match t.dtype {

@@ -16,12 +16,14 @@ pub static SILU: UnaryDef = UnaryDef {
         e.binary(BinaryFn::Mul, x, s)
     },
     derivative: |g, x, _| {
-        // s + x * s * (1 - s)
+        // s * (1 + x * (1 - s)): of large x exactly 1, where s + x * s - x * s * s would cancel.
         let s = g.unary(&super::SIGMOID, x);
-        let first = g.product(&[x, s]);
-        let second = g.product(&[x, s, s]);
-        let minus = g.unary(&super::NEG, second);
-        Some(g.sum_of(&[s, first, minus]))
+        let minus = g.unary(&super::NEG, s);
+        let one = g.constant(1.0, g.ty(x).dtype);
+        let rest = g.sum_of(&[one, minus]);
+        let slope = g.product(&[x, rest]);
+        let inner = g.sum_of(&[one, slope]);
+        Some(g.product(&[s, inner]))
     },
     oracle: |x| x / (1.0 + (-x).exp()),
 };

@@ -1,21 +1,35 @@
 //! What the brackets and options of convolution and pooling say: how a kernel slides along each dim.
 
-use crate::{Call, Choice, Graph, OpError, Piece, Setting, Type, Value};
+use crate::signature::{Arrow, Choice, DIM, Group, Unset};
+use crate::{Call, Graph, OpError, Setting, Type, Value};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, SlidingWindow};
+use meshwright_plan::{DType, Dim, SlidingWindow};
 
-/// What every op with windows takes.
-pub(super) const OPTIONS: &[Choice] = &[
-    Choice { name: "padding", words: &["same", "valid"], values: true },
-    Choice { name: "stride", words: &[], values: true },
-    Choice { name: "dilation", words: &[], values: true },
-];
-
-/// Dims that a kernel may slide along.
-const MOST: usize = 3;
+/// Windows along one to three dims.
+pub(super) const WINDOWS: Group =
+    Group { text: "rows -> r2 by kh, cols by kw", most: 3, arrow: Arrow::May, window: true, ..DIM };
 
 /// Greatest stride, dilation and padding: beyond it lies a mistake, and below it nothing overflows.
 const LIMIT: f64 = 1_048_576.0;
+
+pub(super) const PADDING: Choice = Choice {
+    words: &["same", "valid"],
+    default: Unset::Is(Setting::Word("valid")),
+    ..Choice::whole(
+        "padding",
+        (0.0, LIMIT),
+        0.0,
+        "elements beyond both ends: none for `valid`, enough to keep the size at stride 1 for `same`",
+    )
+};
+pub(super) const STRIDE: Choice =
+    Choice::whole("stride", (1.0, LIMIT), 1.0, "how far the window moves from one position to the next");
+pub(super) const DILATION: Choice = Choice::whole(
+    "dilation",
+    (1.0, LIMIT),
+    1.0,
+    "how far apart the elements under a window are; 1 for neighbors",
+);
 
 /// What stands beyond the ends of a dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,25 +78,19 @@ pub(super) fn slides(
     has: Has,
     by_window: bool,
 ) -> Result<Vec<SlidingWindow>, OpError> {
-    let mut options = Options {
-        padding: padding(c)?,
-        stride: number(c, "stride", 1)?,
-        dilation: number(c, "dilation", 1)?.unwrap_or(1),
+    let whole = |name: &str| c.number(name).map(|v| v as usize);
+    let padding = match (c.option("padding"), whole("padding")) {
+        (Some(Setting::Word("same")), _) => Padding::Same,
+        (_, Some(n)) => Padding::By(n),
+        _ => Padding::Valid,
     };
-    if options.stride.is_none() && !by_window {
-        options.stride = Some(1);
-    }
-    let pieces = c.groups.first().map_or(&[][..], Vec::as_slice);
-    if pieces.is_empty() || pieces.len() > MOST {
-        let text = format!("`{}` slides along 1 to {MOST} dims, not {}", c.name, pieces.len());
-        return Err(
-            OpError::new(codes::E0203, text).help(format!("write `{}[rows by kh, cols by kw]`", c.name))
-        );
-    }
+    let options = Options { padding, stride: whole("stride"), dilation: whole("dilation").unwrap_or(1) };
     let mut out = Vec::new();
     let mut seen: Vec<Dim> = Vec::new();
-    for p in pieces {
-        let s = step(c, p, &g.dims)?;
+    for p in &c.groups[0] {
+        // The signature says that a piece is one dim by a window.
+        let (Some(from), Some(tap)) = (p.dims.first().copied(), p.by) else { continue };
+        let s = Step { from, to: p.to.first().copied(), tap };
         // Of a pool the taps are a size and no more: two windows may share them.
         let again = by_window && out.iter().any(|o: &SlidingWindow| o.tap == s.tap);
         for d in [Some(s.from), Some(s.tap), s.to.filter(|t| *t != s.from)].into_iter().flatten() {
@@ -113,85 +121,15 @@ pub(super) fn floats(g: &Graph, c: &Call) -> Result<(), OpError> {
     Ok(())
 }
 
-fn padding(c: &Call) -> Result<Padding, OpError> {
-    Ok(match c.setting("padding") {
-        Some(Setting::Word("same")) => Padding::Same,
-        None | Some(Setting::Word(_)) => Padding::Valid,
-        Some(_) => Padding::By(number(c, "padding", 0)?.unwrap_or(0)),
-    })
-}
-
-/// An option that is a whole number of at least `least`.
-fn number(c: &Call, name: &str, least: usize) -> Result<Option<usize>, OpError> {
-    let text = match c.setting(name) {
-        None => return Ok(None),
-        Some(Setting::Number(v)) if v.fract() == 0.0 && v >= least as f64 && v <= LIMIT => {
-            return Ok(Some(v as usize));
-        }
-        Some(Setting::Number(v)) => v.to_string(),
-        Some(Setting::Bool(b)) => b.to_string(),
-        Some(Setting::Word(w)) => w.to_string(),
-    };
-    let what =
-        if least == 0 { "a whole number from 0".to_string() } else { format!("a whole number from {least}") };
-    let error =
-        OpError::new(codes::E0212, format!("`{name} = {text}` of `{}`: it is {what} up to {LIMIT}", c.name));
-    Err(match name {
-        "stride" => error.help("`stride = 1` moves the window by one element"),
-        "dilation" => error.help("`dilation = 1` takes neighboring elements"),
-        _ => error.help("`padding = same` and `padding = valid` choose it by the sizes"),
-    })
-}
-
-fn step(c: &Call, p: &Piece, names: &DimNames) -> Result<Step, OpError> {
-    let wrong = |text: String| {
-        OpError::new(codes::E0203, text)
-            .help(format!("write `{}[rows by kh]`, or `rows -> r2 by kh` where the size changes", c.name))
-    };
-    let [from] = p.dims[..] else {
-        return Err(wrong(format!(
-            "a window of `{}` slides along one dim, not {}",
-            c.name,
-            names.list(&p.dims)
-        )));
-    };
-    let to = match p.to[..] {
-        [] => None,
-        [to] => Some(to),
-        _ => return Err(wrong(format!("a window of `{}` gives one dim, not {}", c.name, names.list(&p.to)))),
-    };
-    let Some(tap) = p.by else {
-        let text = format!("`{}[{}]` does not say what slides along `{1}`", c.name, names.name(from));
-        return Err(OpError::new(codes::E0203, text)
-            .help(format!("write `{} by` and the dim of its window", names.name(from))));
-    };
-    Ok(Step { from, to, tap })
-}
-
 fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Result<SlidingWindow, OpError> {
     let names = &g.dims;
     let (from, tap) = (names.name(s.from), names.name(s.tap));
-    if !x.has(s.from) {
-        let text = format!(
-            "`{}` slides along `{from}`, which its operand lacks: it has {}",
-            c.name,
-            names.list(&x.dims)
-        );
-        return Err(OpError::new(codes::E0203, text).operand(0));
-    }
     if x.has(s.tap) {
         let text = format!("`{tap}` is a window of `{}` and a dim of what it slides over", c.name);
         return Err(OpError::new(codes::E0203, text).operand(0).help("give the window a dim of its own"));
     }
     if s.tap.size == 0 {
         return Err(OpError::new(codes::E0204, format!("`{}[{from} by {tap}]`: `{tap}` has size 0", c.name)));
-    }
-    if let Some(to) = s.to.filter(|t| *t != s.from && x.has(*t)) {
-        let text =
-            format!("`{}[{from} -> {1} by {tap}]` of a value that has `{1}` already", c.name, names.name(to));
-        return Err(OpError::new(codes::E0203, text)
-            .operand(0)
-            .help("give the positions a dim of their own"));
     }
     let shape = Shape {
         reach: (s.tap.size - 1) * o.dilation,

@@ -2,13 +2,14 @@
 
 use super::composite::in_place;
 use crate::family::float;
-use crate::{Call, Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Type};
+use crate::signature::DIM;
+use crate::{Call, Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Monoid, Prim};
 use std::sync::Arc;
 
 /// `exp(x) / sum(exp(x))` along a dim, or its logarithm.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Softmax {
     /// Along which dim.
     pub dim: Dim,
@@ -20,23 +21,22 @@ pub struct Softmax {
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "softmax",
-        form: Form::OverDims(1),
-        doc: "`softmax[d](x)`: `exp(x) / sum[d](exp(x))`, computed without overflow.",
+        signature: Signature::over(&[DIM]),
+        doc: "`softmax[d](x)`: `exp(x) / sum[d](exp(x))`, computed without overflow. Where the greatest is infinite, all of them are NaN.",
         build: |g, c| build(g, c, false),
         samples: || samples("softmax"),
     },
     Family {
         name: "log_softmax",
-        form: Form::OverDims(1),
-        doc: "`log_softmax[d](x)`: the logarithm of the softmax, computed without overflow.",
+        signature: Signature::over(&[DIM]),
+        doc: "`log_softmax[d](x)`: the logarithm of the softmax, computed without overflow. Where the greatest is infinite, all of them are NaN.",
         build: |g, c| build(g, c, true),
         samples: || samples("log_softmax"),
     },
 ];
 
 fn build(g: &mut Graph, c: &Call, log: bool) -> Result<Id, OpError> {
-    let (x, dim) = (c.tensor(g, 0), c.one_dim(g)?);
-    c.check_dims(g, &g.ty(x).clone())?;
+    let (x, dim) = (c.tensor(g, 0), c.dim());
     g.add_op(Arc::new(Softmax { dim, log }), &[x])
 }
 
@@ -131,6 +131,9 @@ impl Op for Softmax {
         let rest: Vec<Dim> = y.dims.iter().copied().filter(|d| *d != self.dim).collect();
         let lse = log_sum_exp(x[0], self.dim, &rest);
         F64Tensor::build(&y.dims, |at| {
+            if lse.at(&y.dims, at).is_infinite() {
+                return f64::NAN;
+            }
             let l = x[0].at(&y.dims, at) - lse.at(&y.dims, at);
             if self.log { l } else { l.exp() }
         })
@@ -150,7 +153,10 @@ pub(super) fn log_sum_exp(x: &F64Tensor, dim: Dim, rest: &[Dim]) -> F64Tensor {
                 x.at(&dims, &position)
             })
             .collect();
-        let m = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let m = row.iter().copied().fold(f64::NEG_INFINITY, |m, x| if m.is_nan() || x.is_nan() { f64::NAN } else { m.max(x) });
+        if m.is_infinite() {
+            return m;
+        }
         m + row.iter().map(|v| (v - m).exp()).sum::<f64>().ln()
     })
 }

@@ -1,17 +1,17 @@
 //! The same value, through which no gradient passes.
 
-use crate::{Emit, F64Tensor, Family, Form, Sample, Graph, Id, Kind, Linear, Op, OpError, Roles, Type};
+use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{Dim, DimNames, Expr};
 
 /// The same value, through which no gradient passes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StopGradient;
 
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "stop_gradient",
-    form: Form::Function(1),
+    signature: Signature::UNARY,
     doc: "`stop_gradient(x)`: the value, taken as a constant by differentiation.",
     build: |g, c| {
         let x = c.tensor(g, 0);
@@ -35,10 +35,6 @@ impl Op for StopGradient {
         Roles::elementwise(x, y, Linear::Only([0].into()))
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Compute
-    }
-
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
         vec![None]
     }
@@ -53,7 +49,7 @@ impl Op for StopGradient {
         0
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        x[0].ordered(&y.dims)
+    fn element(&self, x: &[f64], _: &Type) -> Option<f64> {
+        Some(x[0])
     }
 }

@@ -1,14 +1,15 @@
 //! The positions of the greatest elements along a dim.
 
 use crate::family::{float, integer};
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Form, Graph, Id, Linear, Op, OpError, Roles, Sample, Type};
+use crate::signature::BECOMES;
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Monoid, Prim};
 use std::sync::Arc;
 
 /// The positions of the `to.size` greatest along a dim, in descending order of their values; of equal ones the lowest
 /// position first, NaN before all numbers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopK {
     /// Along which dim.
     pub dim: Dim,
@@ -19,15 +20,13 @@ pub struct TopK {
 /// How it is written.
 pub(crate) static FAMILY: &[Family] = &[Family {
     name: "top_k",
-    form: Form::Bracket { args: 1, more: false, options: &[] },
+    signature: Signature::over(&[BECOMES]),
     doc: "`top_k[d -> k](x)`: the positions of the `size(k)` greatest along `d`, an `i32 in d` with `k` for `d`: greatest \
           first, of equal ones the lowest position first, NaN before all. Their values are `x[d = top_k[d -> k](x)]`. Where \
           `d` is split it is found as that many arg-maxima in turn, so that nothing is gathered.",
     build: |g, c| {
         let x = c.tensor(g, 0);
-        let (dim, Some(to)) = c.one_piece(g, &g.ty(x).clone(), true)? else {
-            return Err(OpError::new(codes::E0203, "`top_k[…]` takes one dim and what it becomes, `d -> k`"));
-        };
+        let (dim, to) = (c.dim(), c.piece().to[0]);
         g.add_op(Arc::new(TopK { dim, to }), &[x])
     },
     samples: || {

@@ -1,11 +1,11 @@
 //! Whether the program trains: a truth value that is known as soon as it is known which program is built.
 
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Type};
+use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Source, Type};
 use meshwright_plan::{DType, DimNames};
 
 /// True in training steps, false in evaluations and predictions. Whoever makes a program of a model puts the number in its
 /// place, and with it the branch of every choice that it decides; no step is ever made of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Training;
 
 /// It is written as the name `training`.
@@ -25,7 +25,7 @@ impl Op for Training {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Rematerializable
+        Kind::Rematerializable(Source::Training)
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {

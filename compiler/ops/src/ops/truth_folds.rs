@@ -1,7 +1,8 @@
 //! Whether all truth values along dims are true, and whether any is.
 
 use crate::family::truth;
-use crate::{Call, Family, Form, Graph, Id, OpError, Reduce, Sample};
+use crate::signature::DIMS;
+use crate::{Call, Family, Graph, Id, OpError, Reduce, Sample, Signature};
 use meshwright_plan::Monoid;
 use std::sync::Arc;
 
@@ -9,14 +10,14 @@ use std::sync::Arc;
 pub(crate) static FAMILY: &[Family] = &[
     Family {
         name: "all",
-        form: Form::OverDims(1),
+        signature: Signature::over(&[DIMS]),
         doc: "`all[d, e](x)`: whether all truth values along dims are true; of none, true.",
         build: |g, c| build(g, c, Monoid::And),
         samples: || samples("all"),
     },
     Family {
         name: "any",
-        form: Form::OverDims(1),
+        signature: Signature::over(&[DIMS]),
         doc: "`any[d, e](x)`: whether at least one truth value along dims is true; of none, false.",
         build: |g, c| build(g, c, Monoid::Or),
         samples: || samples("any"),
@@ -25,8 +26,7 @@ pub(crate) static FAMILY: &[Family] = &[
 
 fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
     let x = c.tensor(g, 0);
-    c.check_dims(g, &g.ty(x).clone())?;
-    g.add_op(Arc::new(Reduce { monoid, dims: c.dims.to_vec() }), &[x])
+    g.add_op(Arc::new(Reduce { monoid, dims: c.dims() }), &[x])
 }
 
 fn samples(name: &'static str) -> Vec<Sample> {

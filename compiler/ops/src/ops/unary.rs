@@ -1,6 +1,7 @@
 //! What all element-wise functions of one value share. Each function is a [`UnaryDef`] in a file of its own.
 
-use crate::{Call, Emit, F64Tensor, Graph, Id, Linear, Op, OpError, Roles, Type};
+use crate::op::eq_by;
+use crate::{Call, Emit, Graph, Id, Linear, Op, OpError, Roles, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, DimNames, Expr};
@@ -23,6 +24,9 @@ pub struct UnaryDef {
     /// Its meaning.
     pub oracle: fn(f64) -> f64,
 }
+
+// A function is the one of its name.
+eq_by!(Unary, |op| op.0.name);
 
 impl std::fmt::Debug for UnaryDef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -57,7 +61,7 @@ macro_rules! unary_family {
         /// How it is written.
         pub(crate) static FAMILY: &[crate::Family] = &[crate::Family {
             name: $name,
-            form: crate::Form::Function(1),
+            signature: crate::Signature::UNARY,
             doc: $doc,
             build: |g, call| crate::ops::unary::build(&$def, g, call),
             samples: || {
@@ -106,7 +110,7 @@ impl Op for Unary {
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| (self.0.oracle)(x[0].at(&y.dims, at)))
+    fn element(&self, x: &[f64], _: &Type) -> Option<f64> {
+        Some((self.0.oracle)(x[0]))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{CoresArgs, DevicesArgs, Format, FormatArgs, ProjectArgs, TraceArgs};
 use crate::value_parsers;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 
 #[derive(Args, Debug)]
@@ -53,8 +54,8 @@ pub(crate) struct BenchCollectivesArgs {
     #[arg(long, value_enum)]
     pub(crate) transport: Option<BenchTransport>,
     /// Which collectives, separated by commas.
-    #[arg(long = "op", value_enum, value_name = "OP", value_delimiter = ',', default_value = "all_reduce")]
-    pub(crate) ops: Vec<BenchOp>,
+    #[arg(long = "op", value_name = "OP", value_delimiter = ',', default_value = "all_reduce", value_parser = op_names())]
+    pub(crate) ops: Vec<String>,
     /// Smallest size, such as 4KiB, 64_000 or 1MB.
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = value_parsers::size)]
     pub(crate) min: usize,
@@ -94,18 +95,12 @@ pub(crate) enum BenchTransport {
     Nccl,
 }
 
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum BenchOp {
-    AllReduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    /// Each device sends its buffer to the next.
-    Permute,
-    Broadcast,
-    /// All of them.
-    All,
+/// What stands for all collectives.
+pub(crate) const ALL_OPS: &str = "all";
+
+fn op_names() -> PossibleValuesParser {
+    let names = meshwright_comm::bench::KINDS.iter().map(|kind| kind.name());
+    PossibleValuesParser::new(names.chain([ALL_OPS]))
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]

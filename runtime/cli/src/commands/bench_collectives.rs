@@ -1,6 +1,6 @@
 //! `bench collectives`.
 
-use crate::args::{BenchCollectivesArgs, BenchFold, BenchOp, BenchTransport, BenchType, TransportChoice};
+use crate::args::{ALL_OPS, BenchCollectivesArgs, BenchFold, BenchTransport, BenchType, TransportChoice};
 use crate::console::Console;
 use crate::json::{Object, object};
 #[cfg(feature = "mpi")]
@@ -11,10 +11,10 @@ use crate::stop::{DIAGNOSED, Stop, end_all};
 use crate::text::{bytes, counted, thousands};
 #[cfg(feature = "mpi")]
 use meshwright_comm::Transport as _;
-use meshwright_comm::bench::{Job, KINDS, Measured, run as measure, sizes};
+use meshwright_comm::bench::{BenchJob, KINDS, Measured, run as measure, sizes};
 use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::nccl::{NcclOptions, NcclTransport};
-use meshwright_comm::{CommError, Kind, Timeouts, World};
+use meshwright_comm::{CollectiveKind, CommError, Timeouts, World};
 use meshwright_core::layout::mesh_of;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_plan::{DType, Mesh, Monoid};
@@ -105,7 +105,7 @@ impl Ends {
     fn measure(
         self,
         devices: usize,
-        jobs: &[Job],
+        jobs: &[BenchJob],
         each: impl FnMut(Measured) -> bool,
     ) -> Result<(), CommError> {
         match self {
@@ -237,7 +237,7 @@ fn asked_mesh(
     }
 }
 
-fn jobs(args: &BenchCollectivesArgs, devices: usize) -> Result<Vec<Job>, Stop> {
+fn jobs(args: &BenchCollectivesArgs, devices: usize) -> Result<Vec<BenchJob>, Stop> {
     if args.min > args.max {
         let (min, max) = (bytes(args.min as u64), bytes(args.max as u64));
         return Err(Stop::Usage(format!("the least size, {min}, is more than the greatest, {max}")));
@@ -252,8 +252,11 @@ fn jobs(args: &BenchCollectivesArgs, devices: usize) -> Result<Vec<Job>, Stop> {
             bytes(args.max as u64)
         )));
     }
-    let mut kinds: Vec<Kind> = args.ops.iter().flat_map(|op| kinds(*op)).copied().collect();
-    let mut seen = Vec::new();
+    let mut kinds: Vec<CollectiveKind> = vec![];
+    for op in &args.ops {
+        kinds.extend(KINDS.into_iter().filter(|k| op == k.name() || op == ALL_OPS));
+    }
+    let mut seen = vec![];
     kinds.retain(|k| {
         !seen.contains(k) && {
             seen.push(*k);
@@ -264,7 +267,7 @@ fn jobs(args: &BenchCollectivesArgs, devices: usize) -> Result<Vec<Job>, Stop> {
     for kind in kinds {
         for bytes in sizes(args.min, args.max, args.factor as usize) {
             let iterations = args.iters.map_or((MOVED / bytes).clamp(FEWEST, MOST), |n| n as usize);
-            let job = Job {
+            let job = BenchJob {
                 kind,
                 monoid: monoid(args.redop),
                 dtype: dtype(args.dtype),
@@ -283,18 +286,6 @@ fn jobs(args: &BenchCollectivesArgs, devices: usize) -> Result<Vec<Job>, Stop> {
         }
     }
     Ok(jobs)
-}
-
-fn kinds(op: BenchOp) -> &'static [Kind] {
-    match op {
-        BenchOp::AllReduce => &[Kind::AllReduce],
-        BenchOp::AllGather => &[Kind::AllGather],
-        BenchOp::ReduceScatter => &[Kind::ReduceScatter],
-        BenchOp::AllToAll => &[Kind::AllToAll],
-        BenchOp::Permute => &[Kind::Permute],
-        BenchOp::Broadcast => &[Kind::Broadcast],
-        BenchOp::All => &KINDS,
-    }
 }
 
 fn dtype(t: BenchType) -> DType {
@@ -338,7 +329,7 @@ fn head(transport: &'static str, mesh: &Mesh, cores: usize) -> Object {
 }
 
 fn line(m: &Measured) -> Object {
-    let redop = m.job.folds().then(|| m.job.monoid.name());
+    let redop = m.job.kind.folds().then(|| m.job.monoid.name());
     object([
         ("event", "collective".into()),
         ("op", m.job.kind.name().into()),
@@ -384,7 +375,7 @@ fn row(m: &Measured) -> String {
         &m.bytes().to_string(),
         &m.elements.to_string(),
         m.job.dtype.name(),
-        if m.job.folds() { m.job.monoid.name() } else { "-" },
+        if m.job.kind.folds() { m.job.monoid.name() } else { "-" },
         &format!("{:.1}", micros(m.median)),
         &format!("{:.1}", micros(m.least)),
         &format!("{:.2}", m.algorithm_bandwidth() / 1e9),
@@ -428,8 +419,8 @@ mod tests {
     use std::time::Duration;
 
     fn measured(wrong: Option<u64>) -> Measured {
-        let job = Job {
-            kind: Kind::AllReduce,
+        let job = BenchJob {
+            kind: CollectiveKind::AllReduce,
             monoid: Monoid::Sum,
             dtype: DType::F32,
             bytes: 65_536,

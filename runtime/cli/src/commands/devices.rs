@@ -6,7 +6,7 @@ use crate::json::{Object, object};
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted};
-use meshwright_comm::gpu::devices::{Devices, Found, GpuReport, look};
+use meshwright_comm::gpu::devices::{DevicesReport, FoundLibrary, GpuReport, look};
 use meshwright_comm::gpu::load::Paths;
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub(crate) fn run(_: &ListDevicesArgs, console: &mut Console) -> Result<(), Stop
     console.out(&text(&devices))
 }
 
-fn text(d: &Devices) -> String {
+fn text(d: &DevicesReport) -> String {
     let mut table = Table::new(&[Align::Left, Align::Left]);
     let cores = counted(d.cpu.cores as u64, "core");
     let memory = d.cpu.memory.map(|m| format!(", {} of memory", bytes(m))).unwrap_or_default();
@@ -29,7 +29,7 @@ fn text(d: &Devices) -> String {
     for gpu in &d.gpus {
         table.row([format!("GPU {}", gpu.ordinal), describe(gpu)]);
     }
-    let found = |f: &Found| format!("{} ({})", f.version, f.path);
+    let found = |f: &FoundLibrary| format!("{} ({})", f.version, f.path);
     let mut tool = |name: &str, found: Option<String>| {
         if let Some(found) = found {
             table.row([name, &found]);
@@ -70,8 +70,8 @@ fn describe(gpu: &GpuReport) -> String {
     )
 }
 
-fn json(d: &Devices) -> Object {
-    let found = |f: &Found| serde_json::json!({ "version": f.version, "path": f.path });
+fn json(d: &DevicesReport) -> Object {
+    let found = |f: &FoundLibrary| serde_json::json!({ "version": f.version, "path": f.path });
     let gpus: Vec<Value> = d.gpus.iter().map(gpu).collect();
     object([
         (

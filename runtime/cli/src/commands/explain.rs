@@ -67,6 +67,7 @@ fn op(family: &Family, further: bool, console: &mut Console) -> Result<(), Stop>
             ("op", family.name.into()),
             ("form", r.form.into()),
             ("doc", r.doc.into()),
+            ("options", r.options.into()),
             ("types", r.types.into()),
             ("gradient", r.gradient.into()),
         ]));
@@ -74,6 +75,7 @@ fn op(family: &Family, further: bool, console: &mut Console) -> Result<(), Stop>
     let blank = if further { "\n" } else { "" };
     let gradient = if r.gradient { "has a gradient" } else { "has no gradient" };
     console.out(&format!("{blank}{}\n\n{}\n\n", r.form, r.doc))?;
+    r.options.iter().try_for_each(|o| console.out(&format!("  {o}\n")))?;
     r.types.iter().try_for_each(|t| console.out(&format!("  {t}\n")))?;
     console.out(&format!("  {gradient}\n"))
 }

@@ -6,7 +6,7 @@ use crate::launch;
 use crate::stop::Stop;
 use meshwright_diag::Sources;
 use meshwright_train::data::roots;
-use meshwright_train::{Devices, Failure, Loaded, Project, ProjectOptions, settled};
+use meshwright_train::{Devices, Failure, Loaded, Project, ProjectOptions, agree_on_result};
 use std::path::PathBuf;
 
 /// Reads a model and its layout, and says what there is to say about them.
@@ -16,7 +16,7 @@ pub(super) fn load(options: &ProjectOptions, console: &mut Console) -> Result<(P
         Some(project) => Ok((project, diagnostics)),
         None => Err(Failure::Diagnostics(diagnostics)),
     };
-    match settled(console.processes(), "the model and the layout", read) {
+    match agree_on_result(console.processes(), "the model and the layout", read) {
         Ok((project, found)) => {
             if console.leads() {
                 console.diagnostics(&found, &sources);

@@ -10,7 +10,7 @@ use crate::text::thousands;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
 use meshwright_train::run_dir::checkpoints_in;
-use meshwright_train::{Failure, TrainOptions, settled, train};
+use meshwright_train::{Failure, TrainOptions, agree_on_result, train};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -104,9 +104,9 @@ fn new_run(model: &str, processes: &Processes) -> Result<PathBuf, Failure> {
         let why = Diagnostic::error(codes::E0511, format!("`{RUNS}` cannot be read: {e}"));
         Failure::from(why.help("choose the folder of the run: `--run DIR`"))
     });
-    let chosen = settled(processes, "the run's folder", chosen)?;
-    let told = processes.spread("the run's folder".into(), chosen.to_string_lossy().into_owned().into())?;
-    Ok(PathBuf::from(String::from_utf8_lossy(&told).into_owned()))
+    let chosen = agree_on_result(processes, "the run's folder", chosen)?;
+    let told = processes.broadcast("the run's folder".into(), chosen.to_string_lossy().into_owned())?;
+    Ok(PathBuf::from(told))
 }
 
 /// `runs/MODEL-N`, with an N greater than any that is there.

@@ -1,17 +1,19 @@
 //! One device's part of a benchmark: its memory, its calls, and what must come out.
 
-use super::Job;
+use super::job::BenchJob;
 use crate::{
-    Buf, BufMut, Call, Collectives, CommError, Element, Group, Kind, Memory, Part, Slot, Tag, Transport,
+    Buf, BufMut, Call, CollectiveKind, Collectives, CommError, Element, Group, Part, Slot, Tag, Transport,
+    TransportMemory,
 };
 use half::bf16;
 use meshwright_plan::Monoid;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What one device measured.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timings {
     /// Time of each call on this device.
     pub times: Vec<Duration>,
     /// Wrong elements in all checks.
@@ -66,7 +68,7 @@ fn fold(monoid: Monoid, values: impl Iterator<Item = u32>) -> u32 {
 
 /// A buffer: on the host, or on the device of the transport, where the elements here are what is copied there and back.
 struct Room<T> {
-    there: Option<Box<dyn Memory>>,
+    there: Option<Box<dyn TransportMemory>>,
     elements: Vec<T>,
 }
 
@@ -105,7 +107,7 @@ impl<T: Pattern> Room<T> {
 
 /// A device's place, and its two buffers, of which an in-place collective uses the second only.
 struct Bench<'a, T> {
-    job: &'a Job,
+    job: &'a BenchJob,
     here: usize,
     members: usize,
     counts: Arc<[usize]>,
@@ -116,16 +118,16 @@ struct Bench<'a, T> {
 }
 
 impl<'a, T: Pattern> Bench<'a, T> {
-    fn new(transport: &impl Transport, group: &Group, job: &'a Job) -> Result<Self, CommError> {
+    fn new(transport: &impl Transport, group: &Group, job: &'a BenchJob) -> Result<Self, CommError> {
         let (here, members) = (group.position(), group.size());
         let all = job.elements(members);
         let piece = all / members;
         let (input, output) = match job.kind {
-            Kind::AllReduce | Kind::Broadcast => (0, all),
-            Kind::AllGather => (piece, all),
-            Kind::ReduceScatter => (all, piece),
-            Kind::AllToAll | Kind::Permute => (all, all),
-            Kind::Barrier => (0, 0),
+            CollectiveKind::AllReduce | CollectiveKind::Broadcast => (0, all),
+            CollectiveKind::AllGather => (piece, all),
+            CollectiveKind::ReduceScatter => (all, piece),
+            CollectiveKind::AllToAll | CollectiveKind::Permute => (all, all),
+            CollectiveKind::Barrier => (0, 0),
         };
         let part = |peer| vec![Part { peer, range: 0..all }].into();
         Ok(Bench {
@@ -153,15 +155,15 @@ impl<'a, T: Pattern> Bench<'a, T> {
         let (counts, output) = (self.counts.clone(), self.output.buf_mut());
         let (monoid, input) = (self.job.monoid, self.input.buf());
         match self.job.kind {
-            Kind::AllReduce => Call::AllReduce { monoid, bucket: vec![Slot::InPlace(output)] },
-            Kind::AllGather => Call::AllGather { input, counts, output },
-            Kind::ReduceScatter => Call::ReduceScatter { monoid, input, counts, output },
-            Kind::AllToAll => Call::AllToAll { input, send: counts.clone(), output, receive: counts },
-            Kind::Permute => {
-                Call::Permute { input, send: self.send.clone(), output, receive: self.receive.clone() }
+            CollectiveKind::AllReduce => Call::all_reduce(monoid, vec![Slot::InPlace(output)]),
+            CollectiveKind::AllGather => Call::all_gather(input, counts, output),
+            CollectiveKind::ReduceScatter => Call::reduce_scatter(monoid, input, counts, output),
+            CollectiveKind::AllToAll => Call::all_to_all((input, counts.clone()), (output, counts)),
+            CollectiveKind::Permute => {
+                Call::permute((input, self.send.clone()), (output, self.receive.clone()))
             }
-            Kind::Broadcast => Call::Broadcast { root: 0, buffer: output },
-            Kind::Barrier => Call::Barrier,
+            CollectiveKind::Broadcast => Call::broadcast(0, output),
+            CollectiveKind::Barrier => Call::barrier(),
         }
     }
 
@@ -173,12 +175,12 @@ impl<'a, T: Pattern> Bench<'a, T> {
         let given = |member, i| given::<T>(members, member, round, i);
         let folded = |i| fold(self.job.monoid, (0..members).map(|m| given(m, i)));
         T::of(match self.job.kind {
-            Kind::AllReduce => folded(i),
-            Kind::AllGather => given(i / piece, i % piece),
-            Kind::ReduceScatter => folded(here * len + i),
-            Kind::AllToAll => given(i / piece, here * piece + i % piece),
-            Kind::Permute => given((here + members - 1) % members, i),
-            Kind::Broadcast | Kind::Barrier => given(0, i),
+            CollectiveKind::AllReduce => folded(i),
+            CollectiveKind::AllGather => given(i / piece, i % piece),
+            CollectiveKind::ReduceScatter => folded(here * len + i),
+            CollectiveKind::AllToAll => given(i / piece, here * piece + i % piece),
+            CollectiveKind::Permute => given((here + members - 1) % members, i),
+            CollectiveKind::Broadcast | CollectiveKind::Barrier => given(0, i),
         })
     }
 
@@ -193,9 +195,9 @@ impl<'a, T: Pattern> Bench<'a, T> {
 pub(super) fn measure<T: Pattern, U: Transport>(
     transport: &mut U,
     group: &Group,
-    job: &Job,
+    job: &BenchJob,
     sequence: &mut u64,
-) -> Result<Sample, CommError> {
+) -> Result<Timings, CommError> {
     let mut bench = Bench::<T>::new(transport, group, job)?;
     let what: Arc<str> = format!("benchmark of {} bytes", job.bytes).into();
     let mut call = |transport: &mut U, bench: &mut Bench<'_, T>| {
@@ -206,7 +208,7 @@ pub(super) fn measure<T: Pattern, U: Transport>(
         transport.settle()?;
         Ok(begin.elapsed())
     };
-    let mut sample = Sample { times: Vec::with_capacity(job.iterations), wrong: 0 };
+    let mut sample = Timings { times: Vec::with_capacity(job.iterations), wrong: 0 };
     // The memory must be there before it is timed. What is folded in place grows from call to call, which no time depends on.
     bench.fill(0)?;
     for _ in 0..job.warmup {

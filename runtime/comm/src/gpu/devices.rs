@@ -1,7 +1,7 @@
 //! What a machine has to run plans on, and why a GPU of it cannot be used.
 
 use super::driver::{Driver, Properties};
-use super::load::{Kind, Library, LoadError, Paths, functions};
+use super::load::{Library, LibraryKind, LoadError, Paths, functions};
 use super::nvml::Nvml;
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub const CUDA_OF_CONTEXT_EVENTS: u32 = 12_050;
 
 /// A library that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundLibrary {
     /// Its version, as people write it.
     pub version: String,
     /// Where it is, or the name that the system's loader knew.
@@ -54,7 +54,7 @@ pub struct GpuReport {
 
 /// All there is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Devices {
+pub struct DevicesReport {
     /// The host.
     pub cpu: Cpu,
     /// GPUs in the order of their numbers.
@@ -62,9 +62,9 @@ pub struct Devices {
     /// Version of the driver, where NVML tells.
     pub driver: Option<String>,
     /// CUDA as the driver offers it, or why there is none.
-    pub cuda: Result<Found, String>,
+    pub cuda: Result<FoundLibrary, String>,
     /// NCCL, or why there is none.
-    pub nccl: Result<Found, String>,
+    pub nccl: Result<FoundLibrary, String>,
     /// The code of CUDA's mathematical functions, which compiling kernels needs, or why there is none.
     pub libdevice: Result<PathBuf, String>,
     /// Why no GPU can be used, each with what to do about it. Empty where all can.
@@ -89,7 +89,7 @@ pub fn look(
     paths: &Paths,
     variable: impl Fn(&str) -> Option<std::ffi::OsString>,
     built_for_gpus: bool,
-) -> Devices {
+) -> DevicesReport {
     let mut hindrances = Vec::new();
     let mut notes = Vec::new();
     let nvml = Nvml::open(paths);
@@ -111,7 +111,7 @@ pub fn look(
             if gpus.is_empty() && hindrances.is_empty() {
                 hindrances.push("the driver shows no GPU: CUDA_VISIBLE_DEVICES may hide them".into());
             }
-            Ok(Found { version: cuda_version(version), path: driver.opened().path().to_owned() })
+            Ok(FoundLibrary { version: cuda_version(version), path: driver.opened().path().to_owned() })
         }
         Err(e) => Err(e.to_string()),
     };
@@ -135,7 +135,7 @@ pub fn look(
         );
     }
     let driver = nvml.ok().and_then(|n| n.driver_version());
-    Devices { cpu: cpu(), gpus, driver, cuda, nccl, libdevice, hindrances, notes }
+    DevicesReport { cpu: cpu(), gpus, driver, cuda, nccl, libdevice, hindrances, notes }
 }
 
 fn list(driver: &Driver, nvml: Option<&Nvml>) -> Result<Vec<GpuReport>, String> {
@@ -153,8 +153,8 @@ fn list(driver: &Driver, nvml: Option<&Nvml>) -> Result<Vec<GpuReport>, String> 
     Ok((0..count).zip(&all).map(report).collect())
 }
 
-fn nccl(paths: &Paths) -> Result<Found, String> {
-    let library = Library::open(Kind::Nccl, paths).map_err(|e: LoadError| e.to_string())?;
+fn nccl(paths: &Paths) -> Result<FoundLibrary, String> {
+    let library = Library::open(LibraryKind::Nccl, paths).map_err(|e: LoadError| e.to_string())?;
     let f = NcclVersion::load(&library).map_err(|e| e.to_string())?;
     let mut version = 0;
     #[expect(unsafe_code, reason = "a function of NCCL")]
@@ -163,7 +163,7 @@ fn nccl(paths: &Paths) -> Result<Found, String> {
         (f.version)(&raw mut version);
     }
     let code = u32::try_from(version).unwrap_or(0);
-    let found = Found { version: nccl_version(code), path: library.path().to_owned() };
+    let found = FoundLibrary { version: nccl_version(code), path: library.path().to_owned() };
     if code < OLDEST_NCCL {
         return Err(too_old(&found));
     }
@@ -171,13 +171,13 @@ fn nccl(paths: &Paths) -> Result<Found, String> {
 }
 
 /// Why an old NCCL will not do.
-pub(crate) fn too_old(found: &Found) -> String {
+pub(crate) fn too_old(found: &FoundLibrary) -> String {
     let oldest = nccl_version(OLDEST_NCCL);
     format!(
         "NCCL {} at {} is too old: {oldest} or newer is needed; {}",
         found.version,
         found.path,
-        Kind::Nccl.remedy()
+        LibraryKind::Nccl.remedy()
     )
 }
 

@@ -1,6 +1,6 @@
 //! The CUDA driver: which GPUs there are.
 
-use super::load::{Kind, Library, LoadError, Paths, functions};
+use super::load::{Library, LibraryKind, LoadError, Paths, functions};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 /// What the driver answers, 0 for success.
@@ -69,7 +69,7 @@ impl Driver {
     /// Opens and initializes it.
     #[expect(unsafe_code, reason = "a function of the driver")]
     pub fn open(paths: &Paths) -> Result<Driver, DriverError> {
-        let opened = Library::open(Kind::Cuda, paths)?;
+        let opened = Library::open(LibraryKind::Cuda, paths)?;
         let driver = Driver { f: Queries::load(&opened)?, opened };
         // SAFETY: may be called at any time.
         driver.check("cuInit", unsafe { (driver.f.init)(0) })?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A library of NVIDIA's that Meshwright opens where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum LibraryKind {
     /// The driver's interface, installed together with the driver.
     Cuda,
     /// Collectives.
@@ -17,41 +17,41 @@ pub enum Kind {
     Nvml,
 }
 
-impl Kind {
+impl LibraryKind {
     /// As people call it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Cuda => "the CUDA driver library",
-            Kind::Nccl => "NCCL",
-            Kind::Nvml => "NVML",
+            LibraryKind::Cuda => "the CUDA driver library",
+            LibraryKind::Nccl => "NCCL",
+            LibraryKind::Nvml => "NVML",
         }
     }
 
     /// The environment variable that says where it is, in place of the usual names.
     pub fn variable(self) -> &'static str {
         match self {
-            Kind::Cuda => "MESHWRIGHT_CUDA",
-            Kind::Nccl => "MESHWRIGHT_NCCL",
-            Kind::Nvml => "MESHWRIGHT_NVML",
+            LibraryKind::Cuda => "MESHWRIGHT_CUDA",
+            LibraryKind::Nccl => "MESHWRIGHT_NCCL",
+            LibraryKind::Nvml => "MESHWRIGHT_NVML",
         }
     }
 
     /// File names that the system's loader is asked for.
     fn names(self) -> &'static [&'static str] {
         match self {
-            Kind::Cuda => &["libcuda.so.1", "libcuda.so"],
-            Kind::Nccl => &["libnccl.so.2", "libnccl.so"],
-            Kind::Nvml => &["libnvidia-ml.so.1", "libnvidia-ml.so"],
+            LibraryKind::Cuda => &["libcuda.so.1", "libcuda.so"],
+            LibraryKind::Nccl => &["libnccl.so.2", "libnccl.so"],
+            LibraryKind::Nvml => &["libnvidia-ml.so.1", "libnvidia-ml.so"],
         }
     }
 
     /// How to get it.
     pub fn remedy(self) -> &'static str {
         match self {
-            Kind::Cuda | Kind::Nvml => {
+            LibraryKind::Cuda | LibraryKind::Nvml => {
                 "install NVIDIA's driver on the host, and give containers its libraries (`docker run --gpus all`)"
             }
-            Kind::Nccl => {
+            LibraryKind::Nccl => {
                 "install the package libnccl2, or `pip install nvidia-nccl-cu13` and set MESHWRIGHT_NCCL to \
                  nvidia/nccl/lib/libnccl.so.2 in its site-packages"
             }
@@ -66,7 +66,7 @@ pub enum LoadError {
     #[error("{} was not found: tried {}; {}", kind.name(), list(tried), kind.remedy())]
     NotFound {
         /// Which.
-        kind: Kind,
+        kind: LibraryKind,
         /// What was tried, and what the system said.
         tried: Vec<(String, String)>,
     },
@@ -74,7 +74,7 @@ pub enum LoadError {
     #[error("{} at {path} has no `{symbol}`: {} or newer is needed", kind.name(), needed)]
     TooOld {
         /// Which.
-        kind: Kind,
+        kind: LibraryKind,
         /// Where it is.
         path: String,
         /// What it lacks.
@@ -103,8 +103,8 @@ pub struct Paths {
 impl Paths {
     /// From `MESHWRIGHT_CUDA`, `MESHWRIGHT_NCCL` and `MESHWRIGHT_NVML`, by `variable`, which reads the environment.
     pub fn from_env(variable: impl Fn(&str) -> Option<OsString>) -> Paths {
-        let path = |kind: Kind| variable(kind.variable()).filter(|v| !v.is_empty()).map(PathBuf::from);
-        Paths { cuda: path(Kind::Cuda), nccl: path(Kind::Nccl), nvml: path(Kind::Nvml) }
+        let path = |kind: LibraryKind| variable(kind.variable()).filter(|v| !v.is_empty()).map(PathBuf::from);
+        Paths { cuda: path(LibraryKind::Cuda), nccl: path(LibraryKind::Nccl), nvml: path(LibraryKind::Nvml) }
     }
 
     /// The same library for everything.
@@ -113,11 +113,11 @@ impl Paths {
         Paths { cuda: path.clone(), nccl: path.clone(), nvml: path }
     }
 
-    fn of(&self, kind: Kind) -> Option<&PathBuf> {
+    fn of(&self, kind: LibraryKind) -> Option<&PathBuf> {
         match kind {
-            Kind::Cuda => self.cuda.as_ref(),
-            Kind::Nccl => self.nccl.as_ref(),
-            Kind::Nvml => self.nvml.as_ref(),
+            LibraryKind::Cuda => self.cuda.as_ref(),
+            LibraryKind::Nccl => self.nccl.as_ref(),
+            LibraryKind::Nvml => self.nvml.as_ref(),
         }
     }
 }
@@ -125,7 +125,7 @@ impl Paths {
 /// An open library.
 #[derive(Clone)]
 pub struct Library {
-    kind: Kind,
+    kind: LibraryKind,
     path: String,
     opened: Arc<Opened>,
 }
@@ -139,7 +139,7 @@ impl fmt::Debug for Library {
 impl Library {
     /// Opens a library where `paths` says, or by its usual names. It stays open until the program ends: NVIDIA's
     /// libraries start threads, and cannot be unloaded safely.
-    pub fn open(kind: Kind, paths: &Paths) -> Result<Library, LoadError> {
+    pub fn open(kind: LibraryKind, paths: &Paths) -> Result<Library, LoadError> {
         let candidates: Vec<PathBuf> = match paths.of(kind) {
             Some(path) => vec![path.clone()],
             None => kind.names().iter().map(PathBuf::from).collect(),

@@ -1,14 +1,14 @@
 //! NVIDIA's management library: what the driver's interface does not tell.
 
-use super::load::{Kind, Library, LoadError, Paths, functions};
+use super::load::{Library, LibraryKind, LoadError, Paths, functions};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
-type Handle = *mut c_void;
+type NvmlDevice = *mut c_void;
 
 /// `nvmlMemory_t`.
 #[repr(C)]
 #[derive(Default)]
-struct Memory {
+struct MemoryInfo {
     total: u64,
     free: u64,
     used: u64,
@@ -19,9 +19,9 @@ functions! {
     Functions needs "a driver of CUDA 11.0" {
         init = "nvmlInit_v2" () -> c_int;
         driver_version = "nvmlSystemGetDriverVersion" (*mut c_char, c_uint) -> c_int;
-        handle = "nvmlDeviceGetHandleByPciBusId_v2" (*const c_char, *mut Handle) -> c_int;
-        memory = "nvmlDeviceGetMemoryInfo" (Handle, *mut Memory) -> c_int;
-        peers = "nvmlDeviceGetP2PStatus" (Handle, Handle, c_int, *mut c_int) -> c_int;
+        handle = "nvmlDeviceGetHandleByPciBusId_v2" (*const c_char, *mut NvmlDevice) -> c_int;
+        memory = "nvmlDeviceGetMemoryInfo" (NvmlDevice, *mut MemoryInfo) -> c_int;
+        peers = "nvmlDeviceGetP2PStatus" (NvmlDevice, NvmlDevice, c_int, *mut c_int) -> c_int;
     }
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Nvml {
 #[expect(unsafe_code, reason = "functions of NVML")]
 impl Nvml {
     pub(super) fn open(paths: &Paths) -> Result<Nvml, String> {
-        let f = Library::open(Kind::Nvml, paths).and_then(|library| Functions::load(&library));
+        let f = Library::open(LibraryKind::Nvml, paths).and_then(|library| Functions::load(&library));
         let f = f.map_err(|e: LoadError| e.to_string())?;
         // SAFETY: may be called at any time, and more than once.
         match unsafe { (f.init)() } {
@@ -54,7 +54,7 @@ impl Nvml {
         Some(text.to_string_lossy().into_owned())
     }
 
-    fn handle(&self, bus_id: &str) -> Option<Handle> {
+    fn handle(&self, bus_id: &str) -> Option<NvmlDevice> {
         let bus_id = CString::new(bus_id).ok()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: reads a text that ends with 0, writes a handle.
@@ -65,7 +65,7 @@ impl Nvml {
     /// Bytes of a GPU's memory that nobody uses.
     pub(super) fn free(&self, bus_id: &str) -> Option<u64> {
         let handle = self.handle(bus_id)?;
-        let mut memory = Memory::default();
+        let mut memory = MemoryInfo::default();
         // SAFETY: a handle that it gave; writes a struct.
         let code = unsafe { (self.f.memory)(handle, &raw mut memory) };
         (code == 0).then_some(memory.free)

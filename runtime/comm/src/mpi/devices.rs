@@ -1,8 +1,8 @@
 //! Several devices in each process: a node's GPUs in one process, or threads in processes.
 //!
 //! **A world of threads in each process** has an end for every device of the job. Those of this process's devices are given
-//! away; the courier ([`super::courier`]) plays the others. Before a device posts a collective with members elsewhere, it
-//! sends its call with the data to their processes, by letters; the courier there posts the same call in its name. So each
+//! away; the proxy thread ([`super::proxy`]) stands in for the others. Before a device posts a collective with members elsewhere,
+//! it sends its call with the data to their processes; the proxy thread there posts the same call in its name. So each
 //! process has all calls of its collectives in its own memory, and comparing them, folding from left to right in group
 //! order, and naming those that are missing is what threads do ([`crate::threads`]), with the same bits.
 //!
@@ -10,37 +10,23 @@
 //! own collectives would fold on the way: good for what devices agree on and for small meshes of the host; between GPUs NCCL
 //! moves the data.
 
-use super::MpiTransport;
-use super::courier::{Courier, Told};
-use super::letter;
-use super::shared::Shared;
-use super::wait::{ANSWER, LAST_ANSWER, ask};
+use super::process::MpiTransport;
+use super::proxy::ProxyThread;
+use super::several::Several;
+use super::timing::{ANSWER, LAST_ANSWER};
 use crate::threads::Pending;
 use crate::{
-    Abort, Buf, BufMut, Call, CallName, Collectives, CommError, Group, InFlight, Missing, Tag,
-    ThreadsTransport, Transport, World,
+    Abort, AsyncCollective, Call, CallName, Collectives, CommError, Group, Missing, Tag, ThreadsTransport,
+    Transport, World,
 };
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::Thread;
 use std::time::Duration;
 
-/// How long a collective that is given up may still take to end: letters may be on their way.
+/// How long a collective that is cancelled may still take to end: messages may be on their way.
 const GRACE: Duration = Duration::from_millis(400);
-
-/// What the devices of a process share.
-pub(super) struct Several {
-    pub(super) mpi: Arc<Shared>,
-    /// The devices of each process.
-    pub(super) processes: Vec<Range<usize>>,
-    /// Ends of this process that are not dropped.
-    pub(super) alive: AtomicUsize,
-    /// Collectives of this process's devices with members elsewhere that are under way.
-    pub(super) under_way: AtomicUsize,
-    courier: Thread,
-}
 
 /// The end of one of a process's devices.
 ///
@@ -69,16 +55,7 @@ impl MpiTransport {
         let (rank, size) = (self.rank(), self.size());
         let group = Group::world(size, rank);
         let group = group.map_err(|e| CommError::Library { rank, call: None, reason: e.to_string() })?;
-        let (mut all, mine) = (vec![0u8; size * 8], (mine as u64).to_le_bytes());
-        self.all_gather_v(
-            &group,
-            &Tag::new(0, what, 0),
-            Buf::new(&mine),
-            vec![8; size],
-            BufMut::new(&mut all),
-        )?;
-        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, byte| (n << 8) | usize::from(*byte));
-        Ok(all.chunks(8).map(number).collect())
+        self.gather_values(&group, &Tag::new(0, what, 0), &mine)
     }
 
     /// The ends of `devices` devices of this process, in ascending rank; the devices of the processes are numbered one
@@ -101,20 +78,20 @@ impl MpiTransport {
         for end in World::new(total, self.options.timeouts) {
             if here.contains(&end.rank()) { own.push(end) } else { others.push(end) }
         }
-        let courier = Courier::start(others, own.first().map(|e| e.aborter()));
-        let courier = courier.map_err(|e| CommError::Library {
+        let proxy = ProxyThread::start(others, own.first().map(|e| e.aborter()));
+        let proxy = proxy.map_err(|e| CommError::Library {
             rank: self.rank(),
             call: None,
-            reason: format!("no thread for letters: {e}"),
+            reason: format!("no thread to stand in for other processes: {e}"),
         })?;
         let several = Arc::new(Several {
             mpi: self.shared.clone(),
             processes,
             alive: AtomicUsize::new(own.len()),
             under_way: AtomicUsize::new(0),
-            courier: courier.thread().clone(),
+            proxy: proxy.thread().clone(),
         });
-        courier.works_for(&several);
+        proxy.works_for(&several);
         let end = |end: ThreadsTransport| DeviceTransport {
             rank: end.rank(),
             size: total,
@@ -122,42 +99,6 @@ impl MpiTransport {
             several: several.clone(),
         };
         Ok(own.into_iter().map(end).collect())
-    }
-}
-
-impl Several {
-    fn process(&self, device: usize) -> usize {
-        self.processes.partition_point(|devices| devices.end <= device)
-    }
-
-    /// Tells other processes something.
-    fn tell(&self, processes: impl IntoIterator<Item = usize>, letter: &[u8]) -> Result<(), String> {
-        let mut engine = self.mpi.engine();
-        processes.into_iter().try_for_each(|process| engine.send_letter(process, letter))
-    }
-
-    fn others(&self) -> impl Iterator<Item = usize> + use<'_> {
-        (0..self.processes.len()).filter(|p| *p != self.mpi.rank)
-    }
-
-    /// Ends all other processes for a device of this one.
-    fn abort(&self, device: usize, reason: &str) {
-        if let Some(mut engine) = self.mpi.engine_within(Duration::from_secs(2)) {
-            let letter = letter::ended(device, Some(reason));
-            for process in self.others() {
-                let _unreachable = engine.send_letter(process, &letter);
-            }
-            // Whoever has no devices any more is told by this.
-            engine.abort(self.mpi.rank, reason);
-            self.mpi.flush(&mut engine);
-        }
-    }
-
-    /// The devices of the processes that do not answer.
-    fn silent(&self, most: Duration) -> BTreeSet<usize> {
-        let asked = ask::<()>(&self.mpi, most, |_| None);
-        let processes = asked.map(|world| world.silent()).unwrap_or_default();
-        processes.into_iter().flat_map(|p| self.processes[p].clone()).collect()
     }
 }
 
@@ -185,27 +126,22 @@ impl Transport for DeviceTransport {
         group: &Group,
         tag: &Tag,
         call: Call<'_>,
-    ) -> Result<Box<dyn InFlight>, CommError> {
-        let name = call.name(tag);
-        group.check(self.rank, self.size, &name)?;
-        call.check(group, tag)?;
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
         let several = self.several.clone();
         let processes: BTreeSet<usize> = group.ranks().iter().map(|d| several.process(*d)).collect();
-        if processes.len() == 1 {
+        if processes.len() <= 1 {
             // SAFETY: the caller's promise.
             return unsafe { self.threads().post(group, tag, call) };
         }
+        let call = call.checked(group, tag, (self.rank, self.size))?;
+        let name = call.signature.name(tag);
         // Before it is posted here: a call that fails here has to fail elsewhere too, where the same calls come together.
-        // SAFETY: the caller's promise.
-        let letter = unsafe { letter::came(self.rank, group.ranks(), tag, &call) };
         let elsewhere = processes.into_iter().filter(|p| *p != several.mpi.rank);
-        several.tell(elsewhere, &letter).map_err(|reason| CommError::Library {
-            rank: self.rank,
-            call: Some(name.clone()),
-            reason,
-        })?;
+        // SAFETY: the caller's promise.
+        let told = unsafe { several.tell_call(elsewhere, (self.rank, group.shared_ranks()), tag, &call) };
+        told.map_err(|reason| CommError::Library { rank: self.rank, call: Some(name.clone()), reason })?;
         several.under_way.fetch_add(1, Ordering::Relaxed);
-        several.courier.unpark();
+        several.proxy.unpark();
         // SAFETY: the caller's promise.
         let entered = unsafe { self.threads().enter(group, tag, call) };
         let aborter = self.aborter();
@@ -232,17 +168,17 @@ impl Transport for DeviceTransport {
             Some(end) => end.aborter(),
             None => unreachable!("the end is there until the drop"),
         };
-        Arc::new(Aborter { rank: self.rank, threads, several: self.several.clone() })
+        Arc::new(DeviceAborter { rank: self.rank, threads, several: self.several.clone() })
     }
 }
 
 impl Drop for DeviceTransport {
     fn drop(&mut self) {
         let reason = std::thread::panicking().then_some("its thread panicked");
-        let _unreachable = self.several.tell(self.several.others(), &letter::ended(self.rank, reason));
+        self.several.tell_end(self.rank, reason);
         drop(self.end.take());
         self.several.alive.fetch_sub(1, Ordering::Release);
-        self.several.courier.unpark();
+        self.several.proxy.unpark();
     }
 }
 
@@ -263,18 +199,18 @@ impl Crossing {
         let told = self.several.mpi.interrupted();
         match error {
             CommError::Timeout { rank, call, waited, mut missing, mut stuck } if !told => {
-                let silent = self.several.silent(ANSWER);
+                let unresponsive = self.several.unresponsive(ANSWER);
                 for m in missing.iter_mut().chain(&mut stuck) {
-                    m.silent = silent.contains(&m.rank);
+                    m.unresponsive = unresponsive.contains(&m.rank);
                 }
                 let error = CommError::Timeout { rank, call, waited, missing, stuck };
                 self.aborter.abort(&error.to_string());
                 error
             }
             CommError::Timeout { .. } | CommError::Aborted { .. } if told => {
-                let silent: Vec<usize> = self.several.silent(LAST_ANSWER).into_iter().collect();
-                let mut missing = self.aborter.whereabouts(&silent).unwrap_or_default();
-                missing.iter_mut().for_each(|m| m.silent = true);
+                let unresponsive: Vec<usize> = self.several.unresponsive(LAST_ANSWER).into_iter().collect();
+                let mut missing = self.aborter.last_calls(&unresponsive).unwrap_or_default();
+                missing.iter_mut().for_each(|m| m.unresponsive = true);
                 CommError::Terminated { rank: self.rank, call: self.name.clone(), missing }
             }
             other => other,
@@ -282,10 +218,10 @@ impl Crossing {
     }
 }
 
-impl InFlight for Crossing {
-    fn complete(&mut self) -> Result<(), CommError> {
+impl AsyncCollective for Crossing {
+    fn wait(&mut self) -> Result<(), CommError> {
         if self.result.is_none() {
-            let done = self.inner.as_mut().map_or(Ok(()), InFlight::complete);
+            let done = self.inner.as_mut().map_or(Ok(()), AsyncCollective::wait);
             self.result = Some(done.map_err(|e| self.explained(e)));
         }
         self.result.clone().unwrap_or(Ok(()))
@@ -296,23 +232,23 @@ impl Drop for Crossing {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take().filter(|_| self.result.is_none())
             && !std::thread::panicking()
-            && !inner.given_up_after(GRACE)
+            && !inner.cancelled_after(GRACE)
         {
-            self.aborter.abort(&format!("it gave up {} before all had come", self.name));
+            self.aborter.abort(&format!("it cancelled {} before all ranks had entered it", self.name));
         }
         self.several.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-struct Aborter {
+struct DeviceAborter {
     rank: usize,
     threads: Arc<dyn Abort>,
     several: Arc<Several>,
 }
 
-impl Abort for Aborter {
+impl Abort for DeviceAborter {
     fn abort(&self, reason: &str) {
-        // First here: what the other processes are told comes back by the courier, which knows the process alone.
+        // First here: what the other processes are told comes back by the proxy thread, which knows the process alone.
         let before = self.threads.aborted();
         self.threads.abort(reason);
         // Of several devices that abort at a time, the one that counts here speaks.
@@ -326,26 +262,11 @@ impl Abort for Aborter {
         self.threads.aborted()
     }
 
-    fn came_to(&self, call: &CallName) {
-        self.threads.came_to(call);
+    fn entered(&self, call: &CallName) {
+        self.threads.entered(call);
     }
 
-    fn whereabouts(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
-        self.threads.whereabouts(ranks)
+    fn last_calls(&self, ranks: &[usize]) -> Option<Vec<Missing>> {
+        self.threads.last_calls(ranks)
     }
-}
-
-/// What the courier has to know of an end of everything.
-pub(super) fn told(several: &Several) -> Option<Told> {
-    if several.mpi.interrupted() {
-        return Some(Told::ToEnd);
-    }
-    let engine = several.mpi.engine_within(Duration::ZERO)?;
-    if !engine.letters.is_empty() {
-        // One that came meanwhile may name the device.
-        return None;
-    }
-    let (process, reason) = engine.aborted.clone()?;
-    let device = several.processes.get(process)?.start;
-    Some(Told::Aborted { device, reason })
 }

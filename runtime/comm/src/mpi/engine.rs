@@ -8,14 +8,17 @@
 //!
 //! **Communicators** are made when the first collective of a group starts: see [`start`].
 
+mod readiness;
 mod start;
 
-use super::mail::Mail;
-use super::moves::{Kit, Place, Run};
+use super::channel::{ControlChannel, Received};
+use super::message::{CollectiveId, Header, Message, PostCounts, Status, Verdict};
+use super::moves::{Kit, Member, Run};
 use super::sys::Comm;
-use super::wire::{Header, Key, Message, Posted, Status, Verdict};
-use crate::{Call, CallName, CommError, Group, Mismatch, Side, Tag};
-use start::Meeting;
+use crate::call::PostedCall;
+use crate::signature::Signature;
+use crate::{CallName, CommError, Group, Tag, wire};
+use readiness::Readiness;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,54 +32,50 @@ pub(super) struct Engine {
     kit: Kit,
     /// The parent of communicators.
     world: Comm,
-    pub(super) mail: Mail,
+    pub(super) channel: ControlChannel,
     groups: BTreeMap<Arc<[usize]>, OfGroup>,
     /// Groups without a communicator, in the order of their first collective.
     unmade: VecDeque<Arc<[usize]>>,
-    ops: BTreeMap<Serial, Op>,
+    ops: BTreeMap<Serial, EngineOp>,
     posted: Serial,
     /// Calls of groups whose first member this is, by position.
-    gathered: BTreeMap<Key, Vec<Option<Header>>>,
+    gathered: BTreeMap<CollectiveId, Vec<Option<Header>>>,
     /// Verdicts on collectives that this rank has not come to yet: they have failed.
-    foretold: BTreeMap<Key, Verdict>,
+    foretold: BTreeMap<CollectiveId, Verdict>,
     /// The last collective that this rank posted, and the one that it waits for.
-    pub(super) last: Option<CallName>,
-    pub(super) waits: Option<Key>,
+    pub(super) last_call: Option<CallName>,
+    pub(super) waits: Option<CollectiveId>,
     /// The last answer of each rank that was asked where it is, and when it came.
     pub(super) answers: BTreeMap<usize, (Instant, Status)>,
-    pub(super) left: BTreeMap<usize, Posted>,
-    /// Letters for the devices of this process, each with the process that sent it; and what has come of those of which more
-    /// is on its way.
-    pub(super) letters: VecDeque<(usize, Vec<u8>)>,
-    torn: BTreeMap<usize, Vec<u8>>,
+    pub(super) left: BTreeMap<usize, PostCounts>,
+    /// Messages for the devices of this process.
+    pub(super) device_messages: VecDeque<Received>,
     /// Who ended everything, and why.
     pub(super) aborted: Option<(usize, String)>,
     /// The library is called no more: it might touch memory that it was lent and that has been taken back.
     pub(super) stopped: bool,
 }
 
-/// Most bytes of a part of a letter: with what is around it, MPI can still count them.
-const PART: usize = 1 << 30;
-
 struct OfGroup {
     comm: Option<Comm>,
     posted: u64,
     /// Collectives that have not started, in order.
     queue: VecDeque<Serial>,
-    meeting: Meeting,
+    readiness: Readiness,
 }
 
 impl OfGroup {
     fn new(comm: Option<Comm>) -> OfGroup {
-        OfGroup { comm, posted: 0, queue: VecDeque::new(), meeting: Meeting::default() }
+        OfGroup { comm, posted: 0, queue: VecDeque::new(), readiness: Readiness::default() }
     }
 }
 
-pub(super) struct Op {
-    key: Key,
+pub(super) struct EngineOp {
+    key: CollectiveId,
     position: usize,
     pub(super) name: CallName,
-    call: Call<'static>,
+    tag: Tag,
+    call: PostedCall,
     phase: Phase,
     /// Whether calls were compared.
     agreed: bool,
@@ -100,25 +99,24 @@ pub(super) trait Making {
 impl Engine {
     pub(super) fn new(world: Comm, data: Comm, control: Comm, kit: Kit) -> Result<Engine, String> {
         let (rank, size) = (world.rank()?, world.size()?);
-        let all: Arc<[usize]> = (0..size).collect();
+        let (all, limit): (Arc<[usize]>, _) = ((0..size).collect(), kit.limit);
         Ok(Engine {
             rank,
             size,
             kit,
             world,
-            mail: Mail::new(control)?,
+            channel: ControlChannel::new(control, limit)?,
             groups: BTreeMap::from([(all, OfGroup::new(Some(data)))]),
             unmade: VecDeque::new(),
             ops: BTreeMap::new(),
             posted: 0,
             gathered: BTreeMap::new(),
             foretold: BTreeMap::new(),
-            last: None,
+            last_call: None,
             waits: None,
             answers: BTreeMap::new(),
             left: BTreeMap::new(),
-            letters: VecDeque::new(),
-            torn: BTreeMap::new(),
+            device_messages: VecDeque::new(),
             aborted: None,
             stopped: false,
         })
@@ -129,19 +127,19 @@ impl Engine {
         &mut self,
         group: &Group,
         tag: &Tag,
-        call: Call<'static>,
+        call: PostedCall,
         compare: bool,
     ) -> Result<Serial, CommError> {
-        let name = call.name(tag);
+        let name = call.signature.name(tag);
         self.check_alive(&name)?;
-        self.last = Some(name.clone());
+        self.last_call = Some(name.clone());
         let members = group.shared_ranks().clone();
         let state = self.groups.entry(members.clone()).or_insert_with(|| OfGroup::new(None));
         let first = state.posted == 0;
         if first && state.comm.is_none() {
             self.unmade.push_back(members.clone());
         }
-        let key = Key { members, number: state.posted };
+        let key = CollectiveId { members, number: state.posted };
         state.posted += 1;
         if let Some(rank) = self.left_without(&key) {
             return Err(CommError::Left { rank, call: name });
@@ -153,7 +151,9 @@ impl Engine {
             let agreed = compare || (first && state.comm.is_none());
             let phase = if agreed { Phase::Gathering } else { Phase::Ready };
             state.queue.push_back(serial);
-            self.ops.insert(serial, Op { key, position, name, call, phase, agreed, hopeless: None });
+            let tag = tag.clone();
+            self.ops
+                .insert(serial, EngineOp { key, position, name, tag, call, phase, agreed, hopeless: None });
         }
         Ok(serial)
     }
@@ -163,22 +163,26 @@ impl Engine {
     pub(super) fn begin(&mut self, serial: Serial, making: &dyn Making) -> Result<(), CommError> {
         let Some(op) = self.ops.get(&serial) else { return Ok(()) };
         let (key, position, name) = (op.key.clone(), op.position, op.name.clone());
-        let header = op.agreed.then(|| Message::header(&key, &name.tag, &op.call));
-        let greeted = match header {
-            Some(bytes) if position == 0 => match Message::decode(&bytes) {
-                Some(Message::Header(key, header)) => self.gather(self.rank, key, header),
-                _ => unreachable!("a header that was just written"),
-            },
-            Some(bytes) => self.mail.send_bytes(key.members[0], bytes),
-            None => Ok(()),
+        let header = || Header { tag: op.tag.clone(), signature: op.call.signature.clone() };
+        let entered = match (op.agreed, position) {
+            (false, _) => Ok(()),
+            (true, 0) => {
+                let header = header();
+                self.gather(self.rank, key.clone(), header)
+            }
+            (true, _) => {
+                let message = Message::Entered(key.clone(), header());
+                self.channel.send(key.members[0], &message)
+            }
         };
-        self.answered(greeted, Some(&name))?;
+        self.answered(entered, Some(&name))?;
+
         if let Some(verdict) = self.foretold.remove(&key) {
             self.hear(key, verdict);
         }
         self.step(Some(making))?;
         // Errors that all members find now are told by `post`, as by other transports.
-        self.ops.get(&serial).and_then(Op::result).cloned().unwrap_or(Ok(()))
+        self.ops.get(&serial).and_then(EngineOp::result).cloned().unwrap_or(Ok(()))
     }
 
     /// Notes an abort, if none is noted, and tells all others if it is this rank's.
@@ -192,17 +196,9 @@ impl Engine {
         }
     }
 
-    /// Sends a letter to the devices of another process, in parts that MPI can count.
-    pub(super) fn send_letter(&mut self, to: usize, letter: &[u8]) -> Result<(), String> {
-        if self.stopped {
-            return Ok(());
-        }
-        let parts = letter.chunks(self.kit.limit.min(PART));
-        let last = parts.len() - 1;
-        for (i, part) in parts.enumerate() {
-            self.mail.send_bytes(to, Message::letter(i < last, part))?;
-        }
-        Ok(())
+    /// Sends an encoded message with its payload to another process.
+    pub(super) fn send_bytes(&mut self, to: usize, bytes: &Arc<Vec<u8>>) -> Result<(), String> {
+        if self.stopped { Ok(()) } else { self.channel.send_bytes(to, bytes) }
     }
 
     /// Sends a message to all others, those that cannot be reached left out.
@@ -210,19 +206,20 @@ impl Engine {
         if self.stopped {
             return;
         }
+        let bytes = Arc::new(wire::encode(message));
         for rank in (0..self.size).filter(|r| *r != self.rank) {
-            let _unreachable = self.mail.send(rank, message);
+            let _unreachable = self.channel.send_bytes(rank, &bytes);
         }
     }
 
     /// How many collectives this rank has posted on each group.
-    pub(super) fn posted(&self) -> Posted {
+    pub(super) fn posted(&self) -> PostCounts {
         self.groups.iter().map(|(members, group)| (members.clone(), group.posted)).collect()
     }
 
     pub(super) fn status(&self) -> Status {
         let unmade = self.unmade.iter().cloned().collect();
-        Status { last: self.last.clone(), waits: self.waits.clone(), posted: self.posted(), unmade }
+        Status { last_call: self.last_call.clone(), waits: self.waits.clone(), posted: self.posted(), unmade }
     }
 
     /// Why nothing goes on any more, if so.
@@ -253,7 +250,7 @@ impl Engine {
         if self.stopped {
             return Ok(());
         }
-        let moved = self.take_mail();
+        let moved = self.take_messages();
         self.answered(moved, None)?;
         if self.aborted.is_some() {
             return Ok(());
@@ -271,7 +268,7 @@ impl Engine {
         }
         let Some(op) = self.ops.get_mut(&serial) else { return Ok(()) };
         let Some(comm) = self.groups.get(&op.key.members).and_then(|g| g.comm) else { return Ok(()) };
-        let place = op.place(comm);
+        let place = op.member(comm);
         let Phase::Running(run) = &mut op.phase else { return Ok(()) };
         if op.hopeless.is_some() {
             // What was not begun is not missed by the library: it could take this for done.
@@ -301,54 +298,46 @@ impl Engine {
         refused
     }
 
-    fn take_mail(&mut self) -> Result<(), String> {
-        self.mail.poll()?;
-        while let Some((from, message)) = self.mail.next()? {
-            match message {
-                Message::Header(key, header) => self.gather(from, key, header)?,
+    fn take_messages(&mut self) -> Result<(), String> {
+        self.channel.poll()?;
+        while let Some(received) = self.channel.next()? {
+            let from = received.from;
+            match received.message {
+                Message::Entered(key, header) => self.gather(from, key, header)?,
                 Message::Verdict(key, verdict) => self.hear(key, verdict),
-                Message::Withdraw(key) => {
+                Message::Cancel(key) => {
                     if let Some(position) = key.members.iter().position(|r| *r == from) {
-                        self.withdraw(key, position)?;
+                        self.cancel_for(key, position)?;
                     }
                 }
                 Message::Ready(members) => self.member_is_ready(from, &members)?,
                 Message::Make(members) => self.all_are_ready(&members),
                 Message::Ask => {
                     let status = self.status();
-                    self.mail.send(from, &Message::Answer(status))?;
+                    self.channel.send(from, &Message::Answer(status))?;
                 }
                 Message::Answer(status) => {
                     self.answers.insert(from, (Instant::now(), status));
                 }
                 Message::Abort(rank, reason) => self.abort(rank, &reason),
-                Message::Left(posted) => self.program_inputs(from, posted),
-                Message::Letter(more, part) => {
-                    let mut letter = self.torn.remove(&from).unwrap_or_default();
-                    if letter.is_empty() {
-                        letter = part;
-                    } else {
-                        letter.extend(part);
-                    }
-                    if more {
-                        self.torn.insert(from, letter);
-                    } else {
-                        self.letters.push_back((from, letter));
-                    }
-                }
+                Message::Left(posted) => self.leaves(from, posted),
+                Message::Device(_) => self.device_messages.push_back(received),
             }
         }
         Ok(())
     }
 
     /// A member has come, and this is the first member of its group. One that comes after the verdict is told it too.
-    fn gather(&mut self, from: usize, key: Key, header: Header) -> Result<(), String> {
+    fn gather(&mut self, from: usize, key: CollectiveId, header: Header) -> Result<(), String> {
         let Some(position) = key.members.iter().position(|r| *r == from) else { return Ok(()) };
         let calls =
             self.gathered.entry(key.clone()).or_insert_with(|| key.members.iter().map(|_| None).collect());
         let conflict = calls.iter().enumerate().find_map(|(i, other)| {
             let other = other.as_ref()?;
-            Call::conflict((position, &header.tag, &header.call), (i, &other.tag, &other.call))?;
+            Signature::conflict(
+                (position, &header.tag, &header.signature),
+                (i, &other.tag, &other.signature),
+            )?;
             Some(i)
         });
         if let Some(other) = conflict.and_then(|i| calls[i].take().map(|h| (i, h))) {
@@ -358,17 +347,17 @@ impl Engine {
         if calls.iter().all(Option::is_some) { self.decide(key, Verdict::Go) } else { Ok(()) }
     }
 
-    /// A member wants to give up; this is the first member of its group. Too late if all have come.
-    fn withdraw(&mut self, key: Key, position: usize) -> Result<(), String> {
-        if self.gathered.contains_key(&key) { self.decide(key, Verdict::Withdrawn(position)) } else { Ok(()) }
+    /// A member wants to cancel; this is the first member of its group. Too late if all have entered.
+    fn cancel_for(&mut self, key: CollectiveId, position: usize) -> Result<(), String> {
+        if self.gathered.contains_key(&key) { self.decide(key, Verdict::Cancelled(position)) } else { Ok(()) }
     }
 
     /// Tells all members what becomes of a collective.
-    fn decide(&mut self, key: Key, verdict: Verdict) -> Result<(), String> {
+    fn decide(&mut self, key: CollectiveId, verdict: Verdict) -> Result<(), String> {
         self.gathered.remove(&key);
         let message = Message::Verdict(key.clone(), verdict);
         for member in key.members.iter().filter(|r| **r != self.rank) {
-            self.mail.send(*member, &message)?;
+            self.channel.send(*member, &message)?;
         }
         if let Message::Verdict(key, verdict) = message {
             self.hear(key, verdict);
@@ -376,7 +365,7 @@ impl Engine {
         Ok(())
     }
 
-    fn hear(&mut self, key: Key, verdict: Verdict) {
+    fn hear(&mut self, key: CollectiveId, verdict: Verdict) {
         let op = self.ops.iter_mut().find(|(_, op)| op.key == key && op.is_gathering());
         let Some((serial, op)) = op else {
             self.foretold.insert(key, verdict);
@@ -388,28 +377,27 @@ impl Engine {
                 op.phase = Phase::Ready;
                 return;
             }
-            Verdict::Withdrawn(position) => {
-                CommError::Withdrawn { rank: key.members[*position], call: op.name.clone() }
+            Verdict::Cancelled(position) => {
+                let rank = key.members.get(*position);
+                rank.map(|rank| CommError::Cancelled { rank: *rank, call: op.name.clone() })
             }
             Verdict::Conflict(sides) => {
-                let [a, b] = &**sides;
-                let as_said = |s: &'_ (usize, Header)| (s.0, s.1.tag.clone());
-                let what = Call::conflict((a.0, &as_said(a).1, &a.1.call), (b.0, &as_said(b).1, &b.1.call));
-                let side = |(position, header): &(usize, Header)| Side {
-                    rank: key.members[*position],
-                    call: header.call.name(&header.tag),
-                    details: header.call.describe(),
-                };
-                let mut sides = [side(a), side(b)];
-                sides.sort_by_key(|side| side.rank);
-                CommError::Mismatch(Box::new(Mismatch { what: what.unwrap_or("call"), sides }))
+                let [(a, x), (b, y)] = &**sides;
+                let (a, b) = ((*a, &x.tag, &x.signature), (*b, &y.tag, &y.signature));
+                let known = key.members.len() > a.0.max(b.0);
+                known.then(|| CommError::mismatch(&key.members, a, b)).flatten()
             }
         };
+        let error = error.unwrap_or_else(|| CommError::Library {
+            rank: self.rank,
+            call: Some(op.name.clone()),
+            reason: format!("the first member of the group gave a verdict without sense: {verdict:?}"),
+        });
         self.end(serial, Err(error));
     }
 
     /// A rank comes to no further collective.
-    fn leaves(&mut self, rank: usize, posted: Posted) {
+    fn leaves(&mut self, rank: usize, posted: PostCounts) {
         self.left.insert(rank, posted);
         let hopeless: Vec<Serial> = self
             .ops
@@ -425,9 +413,10 @@ impl Engine {
     }
 
     /// The lowest rank that has left without coming to a collective.
-    fn left_without(&self, key: &Key) -> Option<usize> {
-        let came =
-            |posted: &Posted| posted.iter().any(|(members, n)| *members == key.members && *n > key.number);
+    fn left_without(&self, key: &CollectiveId) -> Option<usize> {
+        let came = |posted: &PostCounts| {
+            posted.iter().any(|(members, n)| *members == key.members && *n > key.number)
+        };
         let left = self.left.iter().filter(|(rank, _)| key.members.contains(rank));
         left.filter(|(_, posted)| !came(posted)).map(|(rank, _)| *rank).next()
     }
@@ -438,7 +427,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn op(&self, serial: Serial) -> Option<&Op> {
+    pub(super) fn op(&self, serial: Serial) -> Option<&EngineOp> {
         self.ops.get(&serial)
     }
 
@@ -448,7 +437,7 @@ impl Engine {
     }
 
     /// The handle of a collective goes. One that runs must have ended: see [`Engine::stopped`].
-    pub(super) fn forget(&mut self, serial: Serial) {
+    pub(super) fn remove(&mut self, serial: Serial) {
         if let Some(op) = self.ops.remove(&serial)
             && let Some(group) = self.groups.get_mut(&op.key.members)
         {
@@ -456,28 +445,28 @@ impl Engine {
         }
     }
 
-    /// This rank wants to give a collective up, if it still gathers.
-    pub(super) fn give_up(&mut self, serial: Serial) -> Result<(), CommError> {
+    /// This rank wants to cancel a collective, if it still gathers.
+    pub(super) fn cancel(&mut self, serial: Serial) -> Result<(), CommError> {
         if self.stopped {
             return Ok(());
         }
         let Some(op) = self.ops.get(&serial).filter(|op| op.is_gathering()) else { return Ok(()) };
         let (key, position, name) = (op.key.clone(), op.position, op.name.clone());
         let told = match position {
-            0 => self.withdraw(key, 0),
-            _ => self.mail.send(key.members[0], &Message::Withdraw(key)),
+            0 => self.cancel_for(key, 0),
+            _ => self.channel.send(key.members[0], &Message::Cancel(key)),
         };
         self.answered(told, Some(&name))
     }
 }
 
-impl Op {
-    fn place(&self, comm: Comm) -> Place {
+impl EngineOp {
+    fn member(&self, comm: Comm) -> Member {
         let (position, members, number) = (self.position, self.key.members.len(), self.key.number);
-        Place { comm, position, members, number }
+        Member { comm, position, members, number }
     }
 
-    pub(super) fn key(&self) -> &Key {
+    pub(super) fn key(&self) -> &CollectiveId {
         &self.key
     }
 

@@ -3,20 +3,19 @@
 //! - Reductions are the library's own, except those whose result depends on the order of the members: maxima and minima
 //!   of floats (which of several NaN, which zero), and all folds of floats where a fixed order is asked for. These fold
 //!   here (`super::ordered`). The library folds `bf16`, pairs and truth values by functions of ours.
-//! - All-to-all and permute are sends and receives. Their tags tell collectives apart, so several may be in flight.
+//! - Whatever the library has no call for is sends and receives. Their tags tell collectives apart, so several may be in flight.
 //! - A call of the library counts elements by `i32`, so buffers are cut where they have more ([`Kit::limit`]); gathers and
 //!   scatters, whose offsets are `i32` too, become sends, receives and folds piece by piece.
 
-use super::ordered::{Ordered, Slice};
-use super::sys::{Comm, Fold, Requests, Type, operands};
-use crate::call::lengths;
+use super::ordered::{FoldSlice, Ordered};
+use super::sys::{Comm, ReduceOp, Requests, Type, operands};
+use crate::call::{Addresses, PostedCall};
 use crate::fold::fold;
-use crate::{Call, Part, Slot};
+use crate::signature::{Division, Layout, starts};
 use ::mpi::ffi;
 use meshwright_plan::{DType, Monoid};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
 
 /// Buckets' buffers of at most so many bytes are copied together, and reduced by one call of the library.
 const PACKED: usize = 64 * 1024;
@@ -28,16 +27,24 @@ pub(super) struct Kit {
     /// Whether floats are folded in group order.
     pub(super) deterministic: bool,
     sixteen: Type,
-    folds: BTreeMap<(Monoid, DType), Fold>,
+    folds: BTreeMap<(Monoid, DType), ReduceOp>,
 }
 
 /// What of a group its collectives need.
-pub(super) struct Place {
+pub(super) struct Member {
     pub(super) comm: Comm,
     pub(super) position: usize,
     pub(super) members: usize,
     /// Number of the collective on this group.
     pub(super) number: u64,
+}
+
+/// A buffer of a collective.
+#[derive(Clone, Copy)]
+struct MpiBuffer {
+    dtype: DType,
+    source: *const u8,
+    target: *mut u8,
 }
 
 /// A collective under way.
@@ -132,7 +139,7 @@ impl Kit {
         ];
         let mut folds = BTreeMap::new();
         for (key, function) in USER_FOLDS.into_iter().zip(functions) {
-            folds.insert(key, Fold::new(function)?);
+            folds.insert(key, ReduceOp::new(function)?);
         }
         Ok(Kit {
             limit: limit.clamp(1, c_int::MAX as usize),
@@ -148,15 +155,15 @@ impl Kit {
     }
 
     /// Elements and fold as the library reduces them.
-    fn reduction(&self, monoid: Monoid, dtype: DType) -> Result<(Type, Fold), String> {
+    fn reduction(&self, monoid: Monoid, dtype: DType) -> Result<(Type, ReduceOp), String> {
         if let Some(fold) = self.folds.get(&(monoid, dtype)) {
             return Ok((self.opaque(dtype)?, *fold));
         }
         let fold = match monoid {
-            Monoid::Sum => Fold::sum(),
-            Monoid::Prod => Fold::product(),
-            Monoid::Max => Fold::max(),
-            _ => Fold::min(),
+            Monoid::Sum => ReduceOp::sum(),
+            Monoid::Prod => ReduceOp::product(),
+            Monoid::Max => ReduceOp::max(),
+            _ => ReduceOp::min(),
         };
         Ok(match dtype {
             DType::F64 | DType::F32 => (Type::float(dtype.bytes()), fold),
@@ -179,7 +186,7 @@ impl Kit {
     }
 }
 
-impl Place {
+impl Member {
     /// Tag of the messages of one of four stages. Tags of collectives that are in flight together differ.
     pub(super) fn tag(&self, stage: i32) -> i32 {
         (self.number % 8000) as i32 * 4 + stage
@@ -190,15 +197,6 @@ impl Place {
         let (here, n) = (self.position, self.members);
         (1..n).map(move |i| (here + i) % n)
     }
-}
-
-/// Where each piece begins.
-fn starts(counts: &[usize]) -> Vec<usize> {
-    let running = counts.iter().scan(0, |end, n| {
-        *end += n;
-        Some(*end - n)
-    });
-    running.collect()
 }
 
 fn ints(counts: &[usize]) -> Result<Vec<c_int>, String> {
@@ -225,46 +223,37 @@ impl Run {
     /// The memory of the call stays valid and its own until this run has ended, or the library is not called any more.
     pub(super) unsafe fn start(
         &mut self,
-        call: &Call<'static>,
+        call: &PostedCall,
         kit: &Kit,
-        place: &Place,
+        place: &Member,
         agreed: bool,
     ) -> Result<(), String> {
-        let run = self;
-        // SAFETY: the caller's promise; `Call::check` has compared counts and ranges with the buffers.
-        unsafe {
-            match call {
-                Call::AllReduce { monoid, bucket } => run.all_reduce(*monoid, bucket, kit, place)?,
-                Call::AllGather { input, counts, output } => {
-                    let (from, to) = (input.as_ptr(), output.address());
-                    run.all_gather(from, to, input.dtype(), counts, kit, place)?;
-                }
-                Call::ReduceScatter { monoid, input, counts, output } => {
-                    let (from, to) = (input.as_ptr(), output.address());
-                    run.reduce_scatter((*monoid, input.dtype()), (from, to), counts, kit, place)?;
-                }
-                Call::AllToAll { input, send, output, receive } => {
-                    let range = |starts: Vec<usize>, counts: &[usize]| -> Vec<Part> {
-                        let ranges = starts.into_iter().zip(counts).enumerate();
-                        ranges.map(|(peer, (at, n))| Part { peer, range: at..at + n }).collect()
-                    };
-                    let (send, receive) = (range(starts(send), send), range(starts(receive), receive));
-                    let (from, to) = (input.as_ptr(), output.address());
-                    run.permute((from, &send), (to, &receive), input.dtype(), kit, place)?;
-                }
-                Call::Permute { input, send, output, receive } => {
-                    let (from, to) = (input.as_ptr(), output.address());
-                    run.permute((from, send), (to, receive), input.dtype(), kit, place)?;
-                }
-                Call::Broadcast { root, buffer } => {
-                    let (dtype, of) = (buffer.dtype(), kit.opaque(buffer.dtype())?);
-                    for (at, n) in kit.chunks(buffer.len()) {
-                        let part = buffer.address().wrapping_add(at * dtype.bytes());
-                        run.requests.broadcast(place.comm, (part, n, of), *root)?;
+        let signature = &call.signature;
+        if signature.buffers.is_empty() {
+            return if agreed { Ok(()) } else { self.requests.barrier(place.comm) };
+        }
+        // SAFETY: the caller's promise, for all below.
+        if let Some(monoid) = signature.monoid {
+            return unsafe { self.reduce(monoid, call, kit, place) };
+        }
+        for (i, (extent, Addresses { source, target })) in call.buffers().enumerate() {
+            let Some(target) = target else { unreachable!("each process gives its own memory") };
+            let buffer = MpiBuffer { dtype: extent.dtype, source, target };
+            match (signature.root, &signature.send, &signature.receive) {
+                (Some(root), ..) => {
+                    let of = kit.opaque(extent.dtype)?;
+                    for (at, n) in kit.chunks(extent.output) {
+                        let part = target.wrapping_add(at * extent.dtype.bytes());
+                        unsafe { self.requests.broadcast(place.comm, (part, n, of), root)? };
                     }
                 }
-                Call::Barrier if agreed => {}
-                Call::Barrier => run.requests.barrier(place.comm)?,
+                (None, Layout::Whole, Layout::Pieces(counts)) if extent.output <= kit.limit => unsafe {
+                    self.all_gather(buffer, counts, kit, place)?;
+                },
+                _ => {
+                    let (sent, received) = (signature.input(i), signature.output(i));
+                    unsafe { self.exchange(buffer, &sent, &received, kit, place)? };
+                }
             }
         }
         Ok(())
@@ -274,7 +263,7 @@ impl Run {
     ///
     /// # Safety
     /// As [`Run::start`].
-    pub(super) unsafe fn advance(&mut self, kit: &Kit, place: &Place) -> Result<bool, String> {
+    pub(super) unsafe fn advance(&mut self, kit: &Kit, place: &Member) -> Result<bool, String> {
         while self.requests.test()? {
             // SAFETY: the caller's promise.
             let goes_on = match &mut self.ordered {
@@ -295,55 +284,46 @@ impl Run {
 
     /// # Safety
     /// As [`Run::start`]; so are those below.
-    unsafe fn all_reduce(
+    unsafe fn reduce(
         &mut self,
         monoid: Monoid,
-        bucket: &[Slot<'static>],
+        call: &PostedCall,
         kit: &Kit,
-        place: &Place,
+        place: &Member,
     ) -> Result<(), String> {
-        let slots = || bucket.iter().filter(|slot| !slot.is_empty());
-        let ordered = |slot: &&Slot<'_>| kit.is_ordered(monoid, slot.dtype());
-        let slices: Vec<Slice> = slots()
-            .filter(ordered)
-            .map(|slot| Slice::of_slot(slot.source(), slot.target(), slot.dtype(), slot.len(), place.members))
-            .collect();
-        let mut packs: BTreeMap<DType, Vec<&Slot<'_>>> = BTreeMap::new();
-        for slot in slots().filter(|slot| !ordered(slot)) {
-            if slot.len() * slot.dtype().bytes() <= PACKED {
-                packs.entry(slot.dtype()).or_default().push(slot);
-                continue;
+        let mut slices = Vec::new();
+        let mut packs: BTreeMap<DType, Vec<(MpiBuffer, usize)>> = BTreeMap::new();
+        for (extent, Addresses { source, target }) in call.buffers().filter(|(extent, _)| extent.input > 0) {
+            let Some(target) = target else { unreachable!("each process gives its own memory") };
+            let buffer = MpiBuffer { dtype: extent.dtype, source, target };
+            let ordered = kit.is_ordered(monoid, extent.dtype);
+            // SAFETY: the caller's promise, here and below.
+            match &call.signature.send {
+                Layout::Pieces(counts) if ordered => {
+                    let shares = starts(counts).into_iter().zip(counts.iter()).map(|(at, n)| at..at + n);
+                    slices.push(FoldSlice::of_pieces(source, target, extent.dtype, shares.collect()));
+                }
+                Layout::Pieces(counts) => unsafe {
+                    self.reduce_scatter(monoid, buffer, counts, kit, place)?;
+                },
+                _ if ordered => {
+                    slices.push(FoldSlice::of_slot(
+                        source,
+                        target,
+                        extent.dtype,
+                        extent.input,
+                        place.members,
+                    ));
+                }
+                _ if extent.input * extent.dtype.bytes() <= PACKED => {
+                    packs.entry(extent.dtype).or_default().push((buffer, extent.input));
+                }
+                _ => unsafe { self.all_reduce(monoid, buffer, extent.input, kit, place)? },
             }
-            // A result that takes the place of its input: the library's mark for that differs from build to build.
-            let mut from = slot.source();
-            if from == slot.target().cast_const() {
-                let bytes = slot.len() * slot.dtype().bytes();
-                let mut staging = Staging::new(bytes);
-                // SAFETY: the slot has so many bytes, and so has the staging.
-                unsafe { copy(from, staging.at_mut(0), bytes) };
-                from = staging.at(0);
-                self.staging.push(staging);
-            }
-            // SAFETY: both have that length; the staging lives as long as the run.
-            unsafe {
-                self.reduce_chunks((monoid, slot.dtype()), (from, slot.target()), slot.len(), kit, place)?
-            };
         }
-        for (dtype, slots) in packs {
-            let len: usize = slots.iter().map(|slot| slot.len()).sum();
-            let (mut from, mut to) = (Staging::new(len * dtype.bytes()), Staging::new(len * dtype.bytes()));
-            let mut at = 0;
-            for slot in slots {
-                let bytes = slot.len() * dtype.bytes();
-                // SAFETY: the slot has so many bytes, and the staging those of all slots.
-                unsafe { copy(slot.source(), from.at_mut(at), bytes) };
-                self.copies.push((to.at(at), slot.target(), bytes));
-                at += bytes;
-            }
-            let ends = (from.at(0), to.at_mut(0));
-            self.staging.extend([from, to]);
-            // SAFETY: both have that length, and live as long as the run: a `Vec` that moves keeps its contents in place.
-            unsafe { self.reduce_chunks((monoid, dtype), ends, len, kit, place)? };
+        for (dtype, buffers) in packs {
+            // SAFETY: the caller's promise.
+            unsafe { self.all_reduce_packed(monoid, dtype, &buffers, kit, place)? };
         }
         if !slices.is_empty() {
             let ordered = self.ordered.insert(Ordered::new(monoid, slices));
@@ -353,13 +333,59 @@ impl Run {
         Ok(())
     }
 
+    unsafe fn all_reduce(
+        &mut self,
+        monoid: Monoid,
+        MpiBuffer { dtype, mut source, target }: MpiBuffer,
+        len: usize,
+        kit: &Kit,
+        place: &Member,
+    ) -> Result<(), String> {
+        // A result that takes the place of its input: the library's mark for that differs from build to build.
+        if source == target.cast_const() {
+            let bytes = len * dtype.bytes();
+            let mut staging = Staging::new(bytes);
+            // SAFETY: the buffer has so many bytes, and so has the staging.
+            unsafe { copy(source, staging.at_mut(0), bytes) };
+            source = staging.at(0);
+            self.staging.push(staging);
+        }
+        // SAFETY: both have that length; the staging lives as long as the run.
+        unsafe { self.reduce_chunks((monoid, dtype), (source, target), len, kit, place) }
+    }
+
+    /// Small buffers, copied together and reduced at once.
+    unsafe fn all_reduce_packed(
+        &mut self,
+        monoid: Monoid,
+        dtype: DType,
+        buffers: &[(MpiBuffer, usize)],
+        kit: &Kit,
+        place: &Member,
+    ) -> Result<(), String> {
+        let len: usize = buffers.iter().map(|(_, len)| len).sum();
+        let (mut from, mut to) = (Staging::new(len * dtype.bytes()), Staging::new(len * dtype.bytes()));
+        let mut at = 0;
+        for (buffer, len) in buffers {
+            let bytes = len * dtype.bytes();
+            // SAFETY: the buffer has so many bytes, and the staging those of all of them.
+            unsafe { copy(buffer.source, from.at_mut(at), bytes) };
+            self.copies.push((to.at(at), buffer.target, bytes));
+            at += bytes;
+        }
+        let ends = (from.at(0), to.at_mut(0));
+        self.staging.extend([from, to]);
+        // SAFETY: both have that length, and live as long as the run: a `Vec` that moves keeps its contents in place.
+        unsafe { self.reduce_chunks((monoid, dtype), ends, len, kit, place) }
+    }
+
     unsafe fn reduce_chunks(
         &mut self,
         (monoid, dtype): (Monoid, DType),
         (from, to): (*const u8, *mut u8),
         len: usize,
         kit: &Kit,
-        place: &Place,
+        place: &Member,
     ) -> Result<(), String> {
         let (of, fold) = kit.reduction(monoid, dtype)?;
         for (at, n) in kit.chunks(len) {
@@ -373,64 +399,43 @@ impl Run {
 
     unsafe fn all_gather(
         &mut self,
-        from: *const u8,
-        to: *mut u8,
-        dtype: DType,
+        MpiBuffer { dtype, source, target }: MpiBuffer,
         counts: &[usize],
         kit: &Kit,
-        place: &Place,
+        place: &Member,
     ) -> Result<(), String> {
-        let (here, starts, total) = (place.position, starts(counts), counts.iter().sum::<usize>());
-        if total == 0 {
+        if counts.iter().all(|n| *n == 0) {
             return Ok(());
         }
-        if total <= kit.limit {
-            let (own, of) = (counts[here], kit.opaque(dtype)?);
-            self.counts = vec![ints(counts)?, ints(&starts)?];
-            let whole = (to, self.counts[0].as_slice(), self.counts[1].as_slice());
-            // SAFETY: the caller's promise; counts and starts live as long as the run.
-            unsafe { self.requests.all_gather(place.comm, (from, own), whole, of)? };
-            return Ok(());
-        }
-        let parts = |peer: usize, range: Range<usize>| Part { peer, range };
-        let send: Vec<Part> = (0..place.members).map(|peer| parts(peer, 0..counts[here])).collect();
-        let receive: Vec<Part> =
-            (0..place.members).map(|m| parts(m, starts[m]..starts[m] + counts[m])).collect();
-        // SAFETY: the caller's promise.
-        unsafe { self.permute((from, &send), (to, &receive), dtype, kit, place) }
+        let (own, of) = (counts[place.position], kit.opaque(dtype)?);
+        let first = self.counts.len();
+        self.counts.extend([ints(counts)?, ints(&starts(counts))?]);
+        let whole = (target, self.counts[first].as_slice(), self.counts[first + 1].as_slice());
+        // SAFETY: the caller's promise; counts and starts live as long as the run: a `Vec` that moves keeps its contents in place.
+        unsafe { self.requests.all_gather(place.comm, (source, own), whole, of) }
     }
 
     unsafe fn reduce_scatter(
         &mut self,
-        (monoid, dtype): (Monoid, DType),
-        (from, to): (*const u8, *mut u8),
+        monoid: Monoid,
+        MpiBuffer { dtype, source, target }: MpiBuffer,
         counts: &[usize],
         kit: &Kit,
-        place: &Place,
+        place: &Member,
     ) -> Result<(), String> {
-        let (starts, total) = (starts(counts), counts.iter().sum::<usize>());
-        if total == 0 {
-            return Ok(());
-        }
-        if kit.is_ordered(monoid, dtype) {
-            let shares = starts.iter().zip(counts).map(|(at, n)| *at..at + n).collect();
-            let slice = Slice::of_pieces(from, to, dtype, shares);
-            let ordered = self.ordered.insert(Ordered::new(monoid, vec![slice]));
-            // SAFETY: the caller's promise.
-            return unsafe { ordered.start(&mut self.requests, kit, place) };
-        }
         let reduction = kit.reduction(monoid, dtype)?;
-        if total <= kit.limit {
-            self.counts = vec![ints(counts)?];
-            let pieces = (from, to, self.counts[0].as_slice());
-            // SAFETY: the caller's promise; the counts live as long as the run.
-            return unsafe { self.requests.reduce_scatter(place.comm, pieces, reduction) };
+        if counts.iter().sum::<usize>() <= kit.limit {
+            self.counts.push(ints(counts)?);
+            let counts = self.counts.last().map_or(&[][..], Vec::as_slice);
+            // SAFETY: the caller's promise; the counts live as long as the run, as above.
+            return unsafe { self.requests.reduce_scatter(place.comm, (source, target, counts), reduction) };
         }
-        for (root, (start, count)) in starts.iter().zip(counts).enumerate() {
+        for (root, (start, count)) in starts(counts).into_iter().zip(counts).enumerate() {
             for (at, n) in kit.chunks(*count) {
-                let from = from.wrapping_add((start + at) * dtype.bytes());
+                let from = source.wrapping_add((start + at) * dtype.bytes());
                 // Elsewhere than on the root it is not used.
-                let to = if root == place.position { to.wrapping_add(at * dtype.bytes()) } else { to };
+                let to =
+                    if root == place.position { target.wrapping_add(at * dtype.bytes()) } else { target };
                 // SAFETY: the caller's promise.
                 unsafe { self.requests.reduce(place.comm, (from, to, n), reduction, root)? };
             }
@@ -438,38 +443,37 @@ impl Run {
         Ok(())
     }
 
-    /// Messages between a pair arrive in the order in which they are sent, so the k-th part meets the k-th.
-    unsafe fn permute(
+    /// Sends and receives. Messages between a pair arrive in the order in which they are sent, so the k-th range meets the k-th.
+    unsafe fn exchange(
         &mut self,
-        (from, send): (*const u8, &[Part]),
-        (to, receive): (*mut u8, &[Part]),
-        dtype: DType,
+        MpiBuffer { dtype, source, target }: MpiBuffer,
+        sent: &Division<'_>,
+        received: &Division<'_>,
         kit: &Kit,
-        place: &Place,
+        place: &Member,
     ) -> Result<(), String> {
         let (size, of, tag, here) = (dtype.bytes(), kit.opaque(dtype)?, place.tag(0), place.position);
-        let of_peer = |parts: &[Part], peer: usize| -> Vec<Range<usize>> {
-            parts.iter().filter(|p| p.peer == peer).map(|p| p.range.clone()).collect()
-        };
-        debug_assert!(lengths(send, here).eq(lengths(receive, here)));
-        for Part { peer, range } in receive.iter().filter(|p| p.peer != here) {
-            for (at, n) in kit.chunks(range.len()) {
-                let to = to.wrapping_add((range.start + at) * size);
-                // SAFETY: the caller's promise; received ranges do not overlap.
-                unsafe { self.requests.receive(place.comm, (to, n, of), *peer, tag)? };
+        for peer in place.others() {
+            for range in received.ranges(peer) {
+                for (at, n) in kit.chunks(range.len()) {
+                    let to = target.wrapping_add((range.start + at) * size);
+                    // SAFETY: the caller's promise; received ranges do not overlap.
+                    unsafe { self.requests.receive(place.comm, (to, n, of), peer, tag)? };
+                }
             }
         }
         for peer in place.others() {
-            for range in of_peer(send, peer) {
+            for range in sent.ranges(peer) {
                 for (at, n) in kit.chunks(range.len()) {
-                    let from = from.wrapping_add((range.start + at) * size);
+                    let from = source.wrapping_add((range.start + at) * size);
                     // SAFETY: the caller's promise.
                     unsafe { self.requests.send(place.comm, (from, n, of), peer, tag)? };
                 }
             }
         }
-        for (sent, received) in of_peer(send, here).into_iter().zip(of_peer(receive, here)) {
-            let (from, to) = (from.wrapping_add(sent.start * size), to.wrapping_add(received.start * size));
+        for (sent, received) in sent.ranges(here).zip(received.ranges(here)) {
+            let (from, to) =
+                (source.wrapping_add(sent.start * size), target.wrapping_add(received.start * size));
             // SAFETY: of equal length, and input and output do not overlap, since the latter is borrowed exclusively.
             unsafe { copy(from, to, sent.len() * size) };
         }

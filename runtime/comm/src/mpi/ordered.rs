@@ -5,7 +5,7 @@
 //! themselves: half of the messages one after the other. All of it are sends and receives, so that collectives that are
 //! in flight together may come to their second stage in different orders on different members.
 
-use super::moves::{Kit, Place, Staging, copy};
+use super::moves::{Kit, Member, Staging, copy};
 use super::sys::{Requests, Type};
 use crate::fold::fold;
 use meshwright_plan::{DType, Monoid};
@@ -15,7 +15,7 @@ use std::ops::Range;
 const WHOLE: usize = 8 * 1024;
 
 /// Elements that are folded.
-pub(super) struct Slice {
+pub(super) struct FoldSlice {
     dtype: DType,
     source: *const u8,
     /// Elements that each member folds.
@@ -28,7 +28,7 @@ pub(super) struct Slice {
 /// A fold under way.
 pub(super) struct Ordered {
     monoid: Monoid,
-    slices: Vec<Slice>,
+    slices: Vec<FoldSlice>,
     stage: Stage,
     /// What is sent.
     mine: Vec<Staging>,
@@ -47,7 +47,7 @@ enum Stage {
     Done,
 }
 
-impl Slice {
+impl FoldSlice {
     /// A buffer of an all-reduce.
     pub(super) fn of_slot(
         source: *const u8,
@@ -55,11 +55,11 @@ impl Slice {
         dtype: DType,
         len: usize,
         members: usize,
-    ) -> Slice {
+    ) -> FoldSlice {
         let (each, more) = (len / members, len % members);
         let start = |m: usize| m * each + m.min(more);
         let shares = (0..members).map(|m| start(m)..start(m + 1)).collect();
-        Slice { dtype, source, shares, target, all: true }
+        FoldSlice { dtype, source, shares, target, all: true }
     }
 
     /// The buffer of a reduce-scatter.
@@ -68,8 +68,8 @@ impl Slice {
         target: *mut u8,
         dtype: DType,
         shares: Vec<Range<usize>>,
-    ) -> Slice {
-        Slice { dtype, source, shares, target, all: false }
+    ) -> FoldSlice {
+        FoldSlice { dtype, source, shares, target, all: false }
     }
 
     fn len(&self) -> usize {
@@ -83,7 +83,7 @@ impl Slice {
 }
 
 /// Offsets of each slice's share in a message, and the length of the message. Elements are aligned.
-fn layout(slices: &[Slice], member: Option<usize>) -> (Vec<usize>, usize) {
+fn layout(slices: &[FoldSlice], member: Option<usize>) -> (Vec<usize>, usize) {
     let mut end = 0;
     let offsets = slices.iter().map(|slice| {
         let start = end;
@@ -95,7 +95,7 @@ fn layout(slices: &[Slice], member: Option<usize>) -> (Vec<usize>, usize) {
 
 #[expect(unsafe_code, reason = "hands the memory of a call to the library, and folds it")]
 impl Ordered {
-    pub(super) fn new(monoid: Monoid, slices: Vec<Slice>) -> Ordered {
+    pub(super) fn new(monoid: Monoid, slices: Vec<FoldSlice>) -> Ordered {
         let bytes: usize = slices.iter().map(|slice| slice.len() * slice.dtype.bytes()).sum();
         let whole = bytes <= WHOLE && slices.iter().all(|slice| slice.all);
         let stage = if whole { Stage::Whole } else { Stage::Share };
@@ -110,7 +110,7 @@ impl Ordered {
         &mut self,
         requests: &mut Requests,
         kit: &Kit,
-        place: &Place,
+        place: &Member,
     ) -> Result<(), String> {
         let whole = self.stage == Stage::Whole;
         self.receive(requests, kit, place, |_| (!whole).then_some(place.position))?;
@@ -135,7 +135,7 @@ impl Ordered {
         &mut self,
         requests: &mut Requests,
         kit: &Kit,
-        place: &Place,
+        place: &Member,
     ) -> Result<bool, String> {
         match self.stage {
             Stage::Whole => {
@@ -175,7 +175,7 @@ impl Ordered {
         &mut self,
         requests: &mut Requests,
         kit: &Kit,
-        place: &Place,
+        place: &Member,
         whose: impl Fn(usize) -> Option<usize>,
     ) -> Result<(), String> {
         self.theirs.clear();
@@ -200,7 +200,7 @@ impl Ordered {
         peers: impl IntoIterator<Item = usize>,
         requests: &mut Requests,
         kit: &Kit,
-        place: &Place,
+        place: &Member,
     ) -> Result<(), String> {
         let start = message.at(0);
         self.mine.push(message);
@@ -214,7 +214,7 @@ impl Ordered {
         Ok(())
     }
 
-    fn tag(&self, place: &Place) -> i32 {
+    fn tag(&self, place: &Member) -> i32 {
         place.tag(if self.stage == Stage::Results { 2 } else { 1 })
     }
 
@@ -222,7 +222,7 @@ impl Ordered {
     ///
     /// # Safety
     /// As [`Ordered::start`].
-    unsafe fn pack(&self, member: Option<usize>, from: impl Fn(&Slice) -> *const u8) -> (Staging, usize) {
+    unsafe fn pack(&self, member: Option<usize>, from: impl Fn(&FoldSlice) -> *const u8) -> (Staging, usize) {
         let (offsets, bytes) = layout(&self.slices, member);
         let mut message = Staging::new(bytes);
         for (slice, offset) in self.slices.iter().zip(offsets) {
@@ -238,7 +238,7 @@ impl Ordered {
     ///
     /// # Safety
     /// As [`Ordered::start`]; the others' elements are in `theirs`.
-    unsafe fn fold(&mut self, member: Option<usize>, place: &Place) {
+    unsafe fn fold(&mut self, member: Option<usize>, place: &Member) {
         let (offsets, _) = layout(&self.slices, member);
         for (slice, offset) in self.slices.iter().zip(offsets) {
             let (share, size) = (slice.share(member), slice.dtype.bytes());

@@ -1,11 +1,12 @@
-//! What the threads of a process share: the engine under its lock, and the pulse.
+//! What the threads of a process share: the engine under its lock, and the progress thread.
 //!
-//! **The pulse** is a thread that looks after the engine while the device computes: it answers other ranks, hears that they
+//! **The progress thread** is a thread that looks after the engine while the device computes: it answers other ranks, hears that they
 //! end, and moves what is in flight. **The watch** is one that never touches the engine: it ends the process where the thread
 //! that makes a communicator, and so keeps the engine, does not come back from the library.
 
 use super::engine::{Engine, Making};
-use super::wait::LAST_ANSWER;
+use super::job::abort_job;
+use super::timing::LAST_ANSWER;
 use crate::CallName;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How often the pulse looks, with collectives in flight and without.
+/// How often the progress thread looks, with collectives in flight and without.
 const BUSY: Duration = Duration::from_micros(300);
 const IDLE: Duration = Duration::from_millis(5);
 
@@ -23,7 +24,7 @@ const ASLEEP: Duration = Duration::from_secs(1);
 /// How long messages that everything ends may take to leave.
 const FLUSH: Duration = Duration::from_millis(300);
 
-pub(super) struct Shared {
+pub(super) struct SharedEngine {
     engine: Mutex<Engine>,
     pub(super) rank: usize,
     pub(super) size: usize,
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     most: Mutex<Duration>,
     watch: OnceLock<Thread>,
     ends: AtomicBool,
+    exit: fn(i32) -> !,
 }
 
 struct NowMaking {
@@ -52,10 +54,10 @@ pub(super) fn say(text: &str) {
     let _nobody_listens = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-impl Shared {
-    pub(super) fn new(engine: Engine, most: Duration) -> Shared {
+impl SharedEngine {
+    pub(super) fn new(engine: Engine, most: Duration, exit: fn(i32) -> !) -> SharedEngine {
         let (rank, size) = (engine.rank, engine.size);
-        Shared {
+        SharedEngine {
             engine: Mutex::new(engine),
             rank,
             size,
@@ -64,6 +66,7 @@ impl Shared {
             most: Mutex::new(most),
             watch: OnceLock::new(),
             ends: AtomicBool::new(false),
+            exit,
         }
     }
 
@@ -108,25 +111,25 @@ impl Shared {
     /// Sends what waits to be sent, within bounds.
     pub(super) fn flush(&self, engine: &mut Engine) {
         let since = Instant::now();
-        while !engine.stopped && !engine.mail.is_sent() && since.elapsed() < FLUSH {
-            if engine.mail.poll().is_err() {
+        while !engine.stopped && !engine.channel.is_sent() && since.elapsed() < FLUSH {
+            if engine.channel.poll().is_err() {
                 return;
             }
             std::thread::yield_now();
         }
     }
 
-    /// Starts the pulse and the watch, which end with the last other user of what is shared, or by
-    /// [`Shared::end_pulse`].
-    pub(super) fn start_pulse(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+    /// Starts the progress thread and the watch, which end with the last other user of what is shared, or by
+    /// [`SharedEngine::end_threads`].
+    pub(super) fn start_threads(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let shared = Arc::downgrade(self);
         let watch = std::thread::Builder::new().name("mpi watch".into()).spawn(move || watch(&shared))?;
         let _first = self.watch.set(watch.thread().clone());
         let shared = Arc::downgrade(self);
-        std::thread::Builder::new().name("mpi pulse".into()).spawn(move || pulse(&shared))
+        std::thread::Builder::new().name("mpi progress".into()).spawn(move || progress(&shared))
     }
 
-    pub(super) fn end_pulse(&self) {
+    pub(super) fn end_threads(&self) {
         self.ends.store(true, Ordering::Relaxed);
         self.wake_watch();
     }
@@ -144,17 +147,18 @@ impl Shared {
         let waited = since.elapsed();
         if (self.interrupted() && waited >= LAST_ANSWER) || waited > *lock(&self.most) {
             say(&format!(
-                "error: rank {} waited {:.1} s in {call} for the ranks {members:?} to set up their communicator: \
+                "error: rank {} timed out after {:.1} s in {call}; waiting for ranks {members:?} to set up their communicator: \
                  one of them is stopped or dead",
                 self.rank,
                 waited.as_secs_f64()
             ));
-            super::fatal(1);
+            abort_job(1);
+            (self.exit)(1);
         }
         IDLE
     }
 
-    fn beat(&self) -> Duration {
+    fn look_at_engine(&self) -> Duration {
         let engine = match self.engine.try_lock() {
             Ok(engine) => Some(engine),
             Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
@@ -168,25 +172,25 @@ impl Shared {
     }
 }
 
-fn pulse(shared: &Weak<Shared>) {
-    while let Some(pause) = pause_after(shared, Shared::beat) {
+fn progress(shared: &Weak<SharedEngine>) {
+    while let Some(pause) = pause_after(shared, SharedEngine::look_at_engine) {
         std::thread::sleep(pause);
     }
 }
 
-fn watch(shared: &Weak<Shared>) {
-    while let Some(pause) = pause_after(shared, Shared::look_at_making) {
+fn watch(shared: &Weak<SharedEngine>) {
+    while let Some(pause) = pause_after(shared, SharedEngine::look_at_making) {
         std::thread::park_timeout(pause);
     }
 }
 
 /// Does a round's work, unless there is none any more.
-fn pause_after(shared: &Weak<Shared>, round: fn(&Shared) -> Duration) -> Option<Duration> {
+fn pause_after(shared: &Weak<SharedEngine>, round: fn(&SharedEngine) -> Duration) -> Option<Duration> {
     let shared = shared.upgrade()?;
     (!shared.ends.load(Ordering::Relaxed)).then(|| round(&shared))
 }
 
-impl Making for Shared {
+impl Making for SharedEngine {
     fn begins(&self, call: &CallName, members: &[usize]) {
         let (since, call, members) = (Instant::now(), call.clone(), members.to_vec());
         *lock(&self.making) = Some(NowMaking { since, call, members });

@@ -21,7 +21,7 @@ pub(super) struct Type(ffi::MPI_Datatype);
 
 /// How elements are folded.
 #[derive(Clone, Copy)]
-pub(super) struct Fold(ffi::MPI_Op);
+pub(super) struct ReduceOp(ffi::MPI_Op);
 
 /// Operations under way, which end together. Dropping it leaves them under way.
 pub(super) struct Requests(Vec<ffi::MPI_Request>);
@@ -31,7 +31,7 @@ unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Send for Type {}
 // SAFETY: as above.
-unsafe impl Send for Fold {}
+unsafe impl Send for ReduceOp {}
 // SAFETY: as above.
 unsafe impl Send for Requests {}
 
@@ -39,6 +39,7 @@ unsafe impl Send for Requests {}
 pub(super) struct Probed {
     pub(super) source: usize,
     pub(super) bytes: usize,
+    pub(super) tag: i32,
 }
 
 fn check(code: c_int) -> Result<()> {
@@ -212,7 +213,11 @@ impl Comm {
         // SAFETY: the status of a message.
         check(unsafe { ffi::MPI_Get_count(&status, Type::bytes(1)?.0, &mut bytes) })?;
         let usize_of = |n: c_int| usize::try_from(n).map_err(|e| e.to_string());
-        Ok(Some(Probed { source: usize_of(status.MPI_SOURCE)?, bytes: usize_of(bytes)? }))
+        Ok(Some(Probed {
+            source: usize_of(status.MPI_SOURCE)?,
+            bytes: usize_of(bytes)?,
+            tag: status.MPI_TAG,
+        }))
     }
 }
 
@@ -255,36 +260,36 @@ impl Type {
     }
 }
 
-impl Fold {
-    pub(super) fn sum() -> Fold {
+impl ReduceOp {
+    pub(super) fn sum() -> ReduceOp {
         // SAFETY: a constant.
-        Fold(unsafe { ffi::RSMPI_SUM })
+        ReduceOp(unsafe { ffi::RSMPI_SUM })
     }
 
-    pub(super) fn product() -> Fold {
+    pub(super) fn product() -> ReduceOp {
         // SAFETY: a constant.
-        Fold(unsafe { ffi::RSMPI_PROD })
+        ReduceOp(unsafe { ffi::RSMPI_PROD })
     }
 
-    pub(super) fn max() -> Fold {
+    pub(super) fn max() -> ReduceOp {
         // SAFETY: a constant.
-        Fold(unsafe { ffi::RSMPI_MAX })
+        ReduceOp(unsafe { ffi::RSMPI_MAX })
     }
 
-    pub(super) fn min() -> Fold {
+    pub(super) fn min() -> ReduceOp {
         // SAFETY: a constant.
-        Fold(unsafe { ffi::RSMPI_MIN })
+        ReduceOp(unsafe { ffi::RSMPI_MIN })
     }
 
     /// A commutative fold of our own. The operation is never freed: there are a few in a process.
     pub(super) fn new(
         fold: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut ffi::MPI_Datatype),
-    ) -> Result<Fold> {
+    ) -> Result<ReduceOp> {
         // SAFETY: a constant.
         let mut new = unsafe { ffi::RSMPI_MAX };
         // SAFETY: the function has the signature that the library asks for.
         check(unsafe { ffi::MPI_Op_create(Some(fold), 1, &mut new) })?;
-        Ok(Fold(new))
+        Ok(ReduceOp(new))
     }
 }
 
@@ -355,7 +360,7 @@ impl Requests {
         comm: Comm,
         (from, to, count): (*const u8, *mut u8, usize),
         of: Type,
-        fold: Fold,
+        fold: ReduceOp,
     ) -> Result<()> {
         let count = int(count)?;
         // SAFETY: the caller's promise.
@@ -370,7 +375,7 @@ impl Requests {
         &mut self,
         comm: Comm,
         (from, to, count): (*const u8, *mut u8, usize),
-        (of, fold): (Type, Fold),
+        (of, fold): (Type, ReduceOp),
         root: usize,
     ) -> Result<()> {
         let (count, root) = (int(count)?, int(root)?);
@@ -387,7 +392,7 @@ impl Requests {
         &mut self,
         comm: Comm,
         (from, to, counts): (*const u8, *mut u8, &[c_int]),
-        (of, fold): (Type, Fold),
+        (of, fold): (Type, ReduceOp),
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         self.add(|r| unsafe {

@@ -1,9 +1,11 @@
 //! Waiting for a collective, and what is said when it does not end.
 
 use super::engine::{Engine, Serial};
-use super::shared::Shared;
-use super::wire::{Key, Message, Status};
-use crate::{CallName, CommError, InFlight, Missing};
+use super::message::{CollectiveId, Message, Status};
+use super::shared::SharedEngine;
+use super::timing::{ANSWER, LAST_ANSWER};
+use crate::waits::blocking;
+use crate::{AsyncCollective, CommError, Missing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -14,31 +16,22 @@ const SPIN: Duration = Duration::from_micros(20);
 const YIELD: Duration = Duration::from_millis(2);
 const NAP: Duration = Duration::from_micros(50);
 
-/// How long other ranks may take to say where they are: after a timeout, and when this process was told to end (those
-/// who tell it kill it soon after).
-pub(super) const ANSWER: Duration = Duration::from_secs(1);
-pub(super) const LAST_ANSWER: Duration = Duration::from_millis(250);
-
-/// How long a rank of which nothing else is known may take before it counts as stopped or dead: one that answers late may
-/// be in a long copy or fold.
-pub(super) const DOUBT: Duration = Duration::from_millis(350);
-
 /// A rank's hold on a collective.
 pub(super) struct Pending {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEngine>,
     serial: Serial,
     timeout: Duration,
     result: Option<Result<(), CommError>>,
 }
 
 impl Pending {
-    pub(super) fn new(shared: Arc<Shared>, serial: Serial, timeout: Duration) -> Pending {
+    pub(super) fn new(shared: Arc<SharedEngine>, serial: Serial, timeout: Duration) -> Pending {
         Pending { shared, serial, timeout, result: None }
     }
 }
 
-impl InFlight for Pending {
-    fn complete(&mut self) -> Result<(), CommError> {
+impl AsyncCollective for Pending {
+    fn wait(&mut self) -> Result<(), CommError> {
         if self.result.is_none() {
             self.result = Some(wait(&self.shared, self.serial, self.timeout));
         }
@@ -57,7 +50,7 @@ impl Drop for Pending {
                 let rank = self.shared.rank;
                 engine.abort(rank, "its thread panicked");
             } else {
-                let _noted = engine.give_up(self.serial);
+                let _noted = engine.cancel(self.serial);
             }
         }
         // The end, or the end of all calls of the library: either way no memory is touched from here on.
@@ -91,7 +84,7 @@ impl Pace {
     }
 }
 
-fn wait(shared: &Shared, serial: Serial, timeout: Duration) -> Result<(), CommError> {
+fn wait(shared: &SharedEngine, serial: Serial, timeout: Duration) -> Result<(), CommError> {
     let mut pace = Pace::new();
     loop {
         let mut engine = shared.engine();
@@ -132,7 +125,7 @@ fn ended(engine: &Engine, serial: Serial) -> Option<Result<(), CommError>> {
 
 /// Ends the hold on a collective, whose memory is touched no more from here on.
 pub(super) fn release(
-    shared: &Shared,
+    shared: &SharedEngine,
     mut engine: MutexGuard<'_, Engine>,
     serial: Serial,
     result: Result<(), CommError>,
@@ -148,12 +141,12 @@ pub(super) fn release(
     } else {
         engine.waits = None;
     }
-    engine.forget(serial);
+    engine.remove(serial);
     result
 }
 
 /// Asks all others where they are, and gives the collective up, unless it ends meanwhile.
-fn question(shared: &Shared, serial: Serial, since: Instant) -> Result<(), CommError> {
+fn question(shared: &SharedEngine, serial: Serial, since: Instant) -> Result<(), CommError> {
     let told = shared.interrupted();
     let result = ask(shared, if told { LAST_ANSWER } else { ANSWER }, |engine| ended(engine, serial));
     let world = match result {
@@ -168,7 +161,7 @@ fn question(shared: &Shared, serial: Serial, since: Instant) -> Result<(), CommE
     let error = if told {
         CommError::Terminated { rank, call, missing }
     } else {
-        CommError::Timeout { rank, call, waited, stuck: world.stuck(&key), missing }
+        CommError::Timeout { rank, call, waited, stuck: world.blocking(&key), missing }
     };
     engine.abort(rank, &error.to_string());
     shared.flush(&mut engine);
@@ -179,7 +172,7 @@ fn question(shared: &Shared, serial: Serial, since: Instant) -> Result<(), CommE
 /// the error then. Several threads may ask at a time. Where this rank is itself held up in making a communicator, the
 /// members of that are those that have not answered.
 pub(super) fn ask<T>(
-    shared: &Shared,
+    shared: &SharedEngine,
     most: Duration,
     until: impl Fn(&Engine) -> Option<T>,
 ) -> Result<World, T> {
@@ -201,7 +194,7 @@ pub(super) fn ask<T>(
             return Err(found);
         }
         let world = World::since(since, &engine);
-        if world.silent().is_empty() || since.elapsed() >= most || engine.stopped {
+        if world.unresponsive().is_empty() || since.elapsed() >= most || engine.stopped {
             return Ok(world);
         }
         drop(engine);
@@ -225,31 +218,32 @@ impl World {
     }
 
     /// Nothing is known but that the other ones of those do not answer.
-    fn without(silent: &[usize], shared: &Shared) -> World {
-        let answer = |rank: &usize| *rank == shared.rank || !silent.contains(rank);
+    fn without(unresponsive: &[usize], shared: &SharedEngine) -> World {
+        let answer = |rank: &usize| *rank == shared.rank || !unresponsive.contains(rank);
         let ranks = (0..shared.size).filter(answer).map(|rank| (rank, Status::default())).collect();
         World { size: shared.size, ranks }
     }
 
     /// Ranks that have not answered.
-    pub(super) fn silent(&self) -> Vec<usize> {
+    pub(super) fn unresponsive(&self) -> Vec<usize> {
         (0..self.size).filter(|rank| !self.ranks.contains_key(rank)).collect()
     }
 
     /// Members that have not come to a collective, or do not answer, in ascending rank. Where all have come, those that are
     /// missed by members which first make another communicator.
-    fn absent(&self, key: &Key) -> Vec<usize> {
+    fn absent(&self, key: &CollectiveId) -> Vec<usize> {
         let absent = self.not_come(key);
         if !absent.is_empty() {
             return absent;
         }
         let unmade = key.members.iter().filter_map(|rank| Some(&self.ranks.get(rank)?.unmade));
         let waits = unmade.filter(|unmade| unmade.contains(&key.members)).filter_map(|unmade| unmade.first());
-        let first = waits.flat_map(|group| self.not_come(&Key { members: group.clone(), number: 0 }));
+        let first =
+            waits.flat_map(|group| self.not_come(&CollectiveId { members: group.clone(), number: 0 }));
         first.collect::<BTreeSet<usize>>().into_iter().collect()
     }
 
-    fn not_come(&self, key: &Key) -> Vec<usize> {
+    fn not_come(&self, key: &CollectiveId) -> Vec<usize> {
         let came = |status: &Status| {
             status.posted.iter().any(|(members, n)| *members == key.members && *n > key.number)
         };
@@ -260,35 +254,22 @@ impl World {
     }
 
     pub(super) fn named(&self, ranks: &[usize]) -> Vec<Missing> {
-        let one = |rank: &usize| match self.ranks.get(rank) {
-            Some(status) => Missing { rank: *rank, at: status.last.clone(), silent: false },
-            None => Missing { rank: *rank, at: None, silent: true },
-        };
-        ranks.iter().map(one).collect()
+        ranks.iter().map(|rank| self.named_one(*rank)).collect()
     }
 
-    /// Of the ranks that a collective waits for, and those that these wait for in turn, the ones that wait for nobody.
-    /// Where all wait in a circle, those whose last call has the lowest number.
-    fn stuck(&self, key: &Key) -> Vec<Missing> {
-        let (mut ahead, mut seen, mut stuck) = (self.absent(key), BTreeSet::new(), Vec::new());
-        while let Some(rank) = ahead.pop() {
-            if !seen.insert(rank) {
-                continue;
-            }
+    fn named_one(&self, rank: usize) -> Missing {
+        let status = self.ranks.get(&rank);
+        let last_call = status.and_then(|s| s.last_call.clone());
+        Missing { rank, last_call, unresponsive: status.is_none() }
+    }
+
+    /// The ranks that block those that a collective waits for.
+    fn blocking(&self, key: &CollectiveId) -> Vec<Missing> {
+        let waits_for = |rank: usize| {
             let waits = self.ranks.get(&rank).and_then(|status| status.waits.as_ref());
-            match waits.map(|key| self.absent(key)) {
-                Some(absent) if !absent.is_empty() => ahead.extend(absent),
-                _ => stuck.push(rank),
-            }
-        }
-        stuck.sort_unstable();
-        if !stuck.is_empty() {
-            return self.named(&stuck);
-        }
-        let circle = self.named(&seen.into_iter().collect::<Vec<_>>());
-        let number = |m: &Missing| m.at.as_ref().map(|call: &CallName| call.tag.sequence);
-        let least = circle.iter().map(number).min();
-        circle.into_iter().filter(|m| Some(number(m)) == least).collect()
+            waits.map_or_else(Vec::new, |key| self.absent(key))
+        };
+        blocking(self.absent(key), waits_for, |rank| self.named_one(rank))
     }
 }
 
@@ -296,8 +277,8 @@ impl World {
 mod tests {
     use super::*;
 
-    fn key(members: [usize; 2]) -> Key {
-        Key { members: members.into(), number: 0 }
+    fn key(members: [usize; 2]) -> CollectiveId {
+        CollectiveId { members: members.into(), number: 0 }
     }
 
     /// Ranks 0 and 1 have both come to their collective, but rank 1 first needs a communicator with rank 2.
@@ -314,7 +295,7 @@ mod tests {
         };
         let held_up = world(Status::default());
         assert_eq!(held_up.absent(&key([0, 1])), [2]);
-        assert_eq!(held_up.stuck(&key([0, 1])).iter().map(|m| m.rank).collect::<Vec<_>>(), [2]);
+        assert_eq!(held_up.blocking(&key([0, 1])).iter().map(|m| m.rank).collect::<Vec<_>>(), [2]);
         assert!(world(status(&[[1, 2]])).absent(&key([0, 1])).is_empty());
     }
 }

@@ -4,7 +4,7 @@
 //! communicator may come first, whose members never come: it ends only when that communicator is aborted as well. So all
 //! are told before one is waited for, on a thread each; groups of NCCL would do it in one call, but only since 2.22.
 
-use super::api::{Handle, Nccl};
+use super::api::{CommHandle, Nccl};
 use super::device::Gpu;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -15,8 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A communicator, and how it is ended.
 struct Condemned {
-    comm: Handle,
-    abort: unsafe extern "C" fn(Handle) -> i32,
+    comm: CommHandle,
+    abort: unsafe extern "C" fn(CommHandle) -> i32,
 }
 
 #[expect(unsafe_code, reason = "handed to one thread")]
@@ -32,7 +32,7 @@ impl Condemned {
 }
 
 /// Aborts communicators that nobody else uses any more, all at once.
-pub(super) fn abort_all(comms: impl IntoIterator<Item = Handle>, gpu: &Arc<Gpu>, nccl: &Nccl) {
+pub(super) fn abort_all(comms: impl IntoIterator<Item = CommHandle>, gpu: &Arc<Gpu>, nccl: &Nccl) {
     let (done, ended) = channel();
     let mut running = 0;
     for comm in comms {

@@ -1,7 +1,7 @@
 //! NCCL's functions, as its header `nccl.h` declares them.
 
-use crate::gpu::devices::{Found, OLDEST_NCCL, nccl_version, too_old};
-use crate::gpu::load::{Kind, Library, LoadError, Paths, functions};
+use crate::gpu::devices::{FoundLibrary, OLDEST_NCCL, nccl_version, too_old};
+use crate::gpu::load::{Library, LibraryKind, LoadError, Paths, functions};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// Result codes of `nccl.h`.
@@ -59,7 +59,7 @@ impl Config {
 }
 
 /// `ncclComm_t`.
-pub(super) type Handle = *mut c_void;
+pub(super) type CommHandle = *mut c_void;
 /// `cudaStream_t`, which is the driver's `CUstream`.
 pub(super) type Stream = *mut c_void;
 type Address = *const c_void;
@@ -69,23 +69,23 @@ functions! {
     pub(super) Functions needs "NCCL 2.18" {
         version = "ncclGetVersion" (*mut c_int) -> c_int;
         unique_id = "ncclGetUniqueId" (*mut UniqueId) -> c_int;
-        init = "ncclCommInitRankConfig" (*mut Handle, c_int, UniqueId, c_int, *mut Config) -> c_int;
-        split = "ncclCommSplit" (Handle, c_int, c_int, *mut Handle, *mut Config) -> c_int;
-        finalize = "ncclCommFinalize" (Handle) -> c_int;
-        destroy = "ncclCommDestroy" (Handle) -> c_int;
-        abort = "ncclCommAbort" (Handle) -> c_int;
-        async_error = "ncclCommGetAsyncError" (Handle, *mut c_int) -> c_int;
+        init = "ncclCommInitRankConfig" (*mut CommHandle, c_int, UniqueId, c_int, *mut Config) -> c_int;
+        split = "ncclCommSplit" (CommHandle, c_int, c_int, *mut CommHandle, *mut Config) -> c_int;
+        finalize = "ncclCommFinalize" (CommHandle) -> c_int;
+        destroy = "ncclCommDestroy" (CommHandle) -> c_int;
+        abort = "ncclCommAbort" (CommHandle) -> c_int;
+        async_error = "ncclCommGetAsyncError" (CommHandle, *mut c_int) -> c_int;
         error_text = "ncclGetErrorString" (c_int) -> *const c_char;
-        last_error = "ncclGetLastError" (Handle) -> *const c_char;
+        last_error = "ncclGetLastError" (CommHandle) -> *const c_char;
         group_start = "ncclGroupStart" () -> c_int;
         group_end = "ncclGroupEnd" () -> c_int;
-        all_reduce = "ncclAllReduce" (Address, Address, usize, c_int, c_int, Handle, Stream) -> c_int;
-        all_gather = "ncclAllGather" (Address, Address, usize, c_int, Handle, Stream) -> c_int;
-        reduce_scatter = "ncclReduceScatter" (Address, Address, usize, c_int, c_int, Handle, Stream) -> c_int;
-        broadcast = "ncclBroadcast" (Address, Address, usize, c_int, c_int, Handle, Stream) -> c_int;
-        reduce = "ncclReduce" (Address, Address, usize, c_int, c_int, c_int, Handle, Stream) -> c_int;
-        send = "ncclSend" (Address, usize, c_int, c_int, Handle, Stream) -> c_int;
-        receive = "ncclRecv" (Address, usize, c_int, c_int, Handle, Stream) -> c_int;
+        all_reduce = "ncclAllReduce" (Address, Address, usize, c_int, c_int, CommHandle, Stream) -> c_int;
+        all_gather = "ncclAllGather" (Address, Address, usize, c_int, CommHandle, Stream) -> c_int;
+        reduce_scatter = "ncclReduceScatter" (Address, Address, usize, c_int, c_int, CommHandle, Stream) -> c_int;
+        broadcast = "ncclBroadcast" (Address, Address, usize, c_int, c_int, CommHandle, Stream) -> c_int;
+        reduce = "ncclReduce" (Address, Address, usize, c_int, c_int, c_int, CommHandle, Stream) -> c_int;
+        send = "ncclSend" (Address, usize, c_int, c_int, CommHandle, Stream) -> c_int;
+        receive = "ncclRecv" (Address, usize, c_int, c_int, CommHandle, Stream) -> c_int;
     }
 }
 
@@ -108,7 +108,7 @@ impl Nccl {
     /// Opens it. A version that is too old is refused with what is needed.
     #[expect(unsafe_code, reason = "a function of NCCL")]
     pub(super) fn open(paths: &Paths) -> Result<Nccl, String> {
-        let library = Library::open(Kind::Nccl, paths).map_err(|e: LoadError| e.to_string())?;
+        let library = Library::open(LibraryKind::Nccl, paths).map_err(|e: LoadError| e.to_string())?;
         let f = Functions::load(&library).map_err(|e| e.to_string())?;
         let mut version = 0;
         // SAFETY: writes an integer.
@@ -116,7 +116,7 @@ impl Nccl {
         let version = u32::try_from(version).unwrap_or(0);
         let path = library.path().to_owned();
         if version < OLDEST {
-            return Err(too_old(&Found { version: nccl_version(version), path }));
+            return Err(too_old(&FoundLibrary { version: nccl_version(version), path }));
         }
         Ok(Nccl { f, path, version })
     }
@@ -131,7 +131,7 @@ impl Nccl {
 
     /// An error in NCCL's words: what the code means, and what it said last.
     #[expect(unsafe_code, reason = "texts that NCCL owns")]
-    pub(super) fn explain(&self, refused: &Refused, comm: Handle) -> String {
+    pub(super) fn explain(&self, refused: &Refused, comm: CommHandle) -> String {
         let text = |text: *const c_char| {
             // SAFETY: null or a text that NCCL keeps.
             (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())

@@ -5,16 +5,16 @@ use crate::gpu::driver::{CuResult, Driver, DriverError, NOT_READY};
 use crate::gpu::load::functions;
 use std::ffi::{c_int, c_uint, c_void};
 
-type Context = *mut c_void;
+type ContextHandle = *mut c_void;
 type StreamHandle = *mut c_void;
 type EventHandle = *mut c_void;
 
 functions! {
     /// What ordering work needs.
     pub(super) Work needs "a driver of CUDA 11.0" {
-        retain = "cuDevicePrimaryCtxRetain" (*mut Context, c_int) -> CuResult;
+        retain = "cuDevicePrimaryCtxRetain" (*mut ContextHandle, c_int) -> CuResult;
         release = "cuDevicePrimaryCtxRelease_v2" (c_int) -> CuResult;
-        set_current = "cuCtxSetCurrent" (Context) -> CuResult;
+        set_current = "cuCtxSetCurrent" (ContextHandle) -> CuResult;
         synchronize = "cuCtxSynchronize" () -> CuResult;
         stream_create = "cuStreamCreate" (*mut StreamHandle, c_uint) -> CuResult;
         stream_destroy = "cuStreamDestroy_v2" (StreamHandle) -> CuResult;
@@ -31,7 +31,7 @@ functions! {
     }
 }
 
-type ContextEvent = unsafe extern "C" fn(Context, EventHandle) -> CuResult;
+type ContextEvent = unsafe extern "C" fn(ContextHandle, EventHandle) -> CuResult;
 
 /// Events of a whole context, which CUDA has since 12.5.
 #[derive(Clone, Copy)]
@@ -45,11 +45,11 @@ const EVENT_DISABLE_TIMING: c_uint = 2;
 
 /// An event of one [`Gpu`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Event(EventHandle);
+pub(super) struct DeviceEvent(EventHandle);
 
 #[expect(unsafe_code, reason = "a handle that the driver allows to be used from every thread")]
 // SAFETY: as said.
-unsafe impl Send for Event {}
+unsafe impl Send for DeviceEvent {}
 
 /// A GPU. Its functions need it to be current: see [`Gpu::bind`].
 pub(super) struct Gpu {
@@ -57,7 +57,7 @@ pub(super) struct Gpu {
     f: Work,
     context_events: Option<ContextEvents>,
     device: c_int,
-    context: Context,
+    context: ContextHandle,
     stream: StreamHandle,
     pub(super) ordinal: u32,
     pub(super) bus_id: String,
@@ -126,28 +126,28 @@ impl Gpu {
         self.check("cuCtxSynchronize", unsafe { (self.f.synchronize)() })
     }
 
-    pub(super) fn event(&self) -> Result<Event, DriverError> {
+    pub(super) fn event(&self) -> Result<DeviceEvent, DriverError> {
         let mut event = std::ptr::null_mut();
         // SAFETY: writes a handle; the context is current.
         self.check("cuEventCreate", unsafe { (self.f.event_create)(&raw mut event, EVENT_DISABLE_TIMING) })?;
-        Ok(Event(event))
+        Ok(DeviceEvent(event))
     }
 
     /// Frees an event.
-    pub(super) fn forget(&self, event: Event) {
+    pub(super) fn destroy_event(&self, event: DeviceEvent) {
         // SAFETY: events are given back once, and the driver frees them after their last use. Nothing can be done about a
         // failure.
         let _ = unsafe { (self.f.event_destroy)(event.0) };
     }
 
     /// `event` is done when all work is that this stream has now.
-    pub(super) fn record(&self, event: Event) -> Result<(), DriverError> {
+    pub(super) fn record(&self, event: DeviceEvent) -> Result<(), DriverError> {
         // SAFETY: both handles are ours.
         self.check("cuEventRecord", unsafe { (self.f.event_record)(event.0, self.stream) })
     }
 
     /// Our stream goes on when all work is done that the context has now. Needs events of contexts.
-    pub(super) fn after_context(&self, event: Event) -> Result<(), DriverError> {
+    pub(super) fn after_context(&self, event: DeviceEvent) -> Result<(), DriverError> {
         let Some(events) = self.context_events else {
             unreachable!("chosen only where there are such events")
         };
@@ -158,7 +158,7 @@ impl Gpu {
     }
 
     /// What is submitted to the context from now on waits for `event`. Needs events of contexts.
-    pub(super) fn context_waits(&self, event: Event) -> Result<(), DriverError> {
+    pub(super) fn context_waits(&self, event: DeviceEvent) -> Result<(), DriverError> {
         let Some(events) = self.context_events else {
             unreachable!("chosen only where there are such events")
         };
@@ -167,7 +167,7 @@ impl Gpu {
     }
 
     /// Whether `event` is done.
-    pub(super) fn is_done(&self, event: Event) -> Result<bool, DriverError> {
+    pub(super) fn is_done(&self, event: DeviceEvent) -> Result<bool, DriverError> {
         // SAFETY: a handle of ours.
         match unsafe { (self.f.event_query)(event.0) } {
             NOT_READY => Ok(false),

@@ -12,10 +12,12 @@
 //! member. Empty pieces are left out: all members know the counts. Moves of pairs, for which NCCL has no type, are moves of
 //! bytes. Conjunction and disjunction are minimum and maximum of bytes that are 0 or 1.
 
-use super::api::{Functions, Handle, IN_PROGRESS, Refused, SUCCESS, Stream};
+use super::api::{CommHandle, Functions, IN_PROGRESS, Refused, SUCCESS, Stream};
 use super::device::Gpu;
+use crate::Group;
+use crate::call::{Addresses, PostedCall};
 use crate::gpu::driver::DriverError;
-use crate::{Buf, BufMut, Call, Group, Part};
+use crate::signature::{Division, Extent, Layout, Signature, starts};
 use meshwright_plan::{DType, Monoid};
 use std::ffi::{c_int, c_void};
 
@@ -71,8 +73,18 @@ pub(super) struct Launch<'a> {
     pub(super) f: &'a Functions,
     pub(super) gpu: &'a Gpu,
     /// None for a group of one, which only copies.
-    pub(super) comm: Option<Handle>,
+    pub(super) comm: Option<CommHandle>,
     pub(super) stream: Stream,
+    /// Members of the group.
+    pub(super) members: usize,
+}
+
+/// A buffer of a call, in the memory of this GPU.
+#[derive(Clone, Copy)]
+struct DeviceBuffer<'a> {
+    extent: &'a Extent,
+    source: *const u8,
+    target: *mut u8,
 }
 
 /// The address of element `at`.
@@ -84,89 +96,51 @@ fn element_mut(to: *mut u8, at: usize, of: DType) -> *mut u8 {
     to.wrapping_add(at * of.bytes())
 }
 
-/// Pieces in group order: where each begins, and its length.
-fn pieces(counts: &[usize]) -> impl Iterator<Item = (usize, usize)> {
-    let mut at = 0;
-    counts.iter().map(move |n| {
-        at += n;
-        (at - n, *n)
-    })
-}
-
 fn even(counts: &[usize]) -> bool {
     counts.windows(2).all(|w| w[0] == w[1])
 }
 
 #[expect(unsafe_code, reason = "hands memory to NCCL, as whoever posted the call allowed")]
 impl Launch<'_> {
-    /// Puts a call on the stream. The caller has checked the call, so counts, ranges and buffers fit each other.
+    /// Puts a call on the stream. The call was checked, so layouts and buffers fit each other.
     ///
     /// # Safety
     /// The memory of the call is this GPU's, and nobody else's until the stream is done with it.
-    pub(super) unsafe fn run(&self, group: &Group, call: &Call<'_>) -> Result<(), LaunchError> {
+    pub(super) unsafe fn run(&self, group: &Group, call: &PostedCall) -> Result<(), LaunchError> {
+        let here = group.position();
+        let is_moved = call.signature.monoid.is_none() && call.signature.root.is_none();
         match self.comm {
-            // SAFETY: the caller's promise.
-            Some(comm) => unsafe { self.together(comm, group, call) },
-            // SAFETY: the caller's promise.
-            None => unsafe { self.alone(call) },
-        }
-    }
-
-    /// # Safety
-    /// As [`Launch::run`].
-    unsafe fn copy(&self, from: *const u8, to: *mut u8, len: usize, of: DType) -> Result<(), LaunchError> {
-        if len > 0 && from != to.cast_const() {
-            // SAFETY: the caller's promise.
-            unsafe { self.gpu.copy(from, to, len * of.bytes()) }?;
-        }
-        Ok(())
-    }
-
-    /// A group of one.
-    ///
-    /// # Safety
-    /// As [`Launch::run`].
-    unsafe fn alone(&self, call: &Call<'_>) -> Result<(), LaunchError> {
-        match call {
-            Call::AllReduce { bucket, .. } => {
-                for slot in bucket {
+            Some(comm) => {
+                if is_moved && !native_gather(&call.signature) {
                     // SAFETY: the caller's promise.
-                    unsafe { self.copy(slot.source(), slot.target(), slot.len(), slot.dtype()) }?;
+                    unsafe { self.copy_own(here, call) }?;
                 }
-                Ok(())
-            }
-            Call::AllGather { input, output, .. }
-            | Call::ReduceScatter { input, output, .. }
-            | Call::AllToAll { input, output, .. } => {
-                // SAFETY: the caller's promise; both have the same length.
-                unsafe { self.copy(input.as_ptr(), output.address(), output.len(), output.dtype()) }
-            }
-            Call::Permute { input, send, output, receive } => {
                 // SAFETY: the caller's promise.
-                unsafe { self.keep(0, (input, send), (output, receive)) }
+                self.grouped(|| unsafe { self.group_launch(comm, here, call) })
             }
-            Call::Broadcast { .. } | Call::Barrier => Ok(()),
+            // A member that is alone keeps what it has, folded or not.
+            // SAFETY: the caller's promise.
+            None => unsafe { self.copy_own(here, call) },
         }
     }
 
-    /// Copies what a permute sends to this member itself.
+    /// Copies what this member sends to itself.
     ///
     /// # Safety
     /// As [`Launch::run`].
-    unsafe fn keep(
-        &self,
-        here: usize,
-        (input, send): (&Buf<'_>, &[Part]),
-        (output, receive): (&BufMut<'_>, &[Part]),
-    ) -> Result<(), LaunchError> {
-        let own =
-            |parts: &[Part]| -> Vec<Part> { parts.iter().filter(|p| p.peer == here).cloned().collect() };
-        let of = input.dtype();
-        for (from, to) in own(send).into_iter().zip(own(receive)) {
-            let source = element(input.as_ptr(), from.range.start, of);
-            let target = element_mut(output.address(), to.range.start, of);
-            // SAFETY: the caller's promise; the call was checked: ranges lie in the buffers, and have equal lengths.
-            unsafe { self.copy(source, target, from.range.len(), of) }?;
+    unsafe fn copy_own(&self, here: usize, call: &PostedCall) -> Result<(), LaunchError> {
+        for (i, (extent, Addresses { source, target })) in call.buffers().enumerate() {
+            let (sent, received) = (call.signature.input(i), call.signature.output(i));
+            let Some(target) = target.filter(|t| t.cast_const() != source) else { continue };
+            for (from, to) in
+                sent.ranges(here).zip(received.ranges(here)).filter(|(from, _)| !from.is_empty())
+            {
+                let (of, bytes) = (extent.dtype, from.len() * extent.dtype.bytes());
+                // SAFETY: the caller's promise; the call was checked: ranges lie in the buffers, and have equal lengths.
+                unsafe {
+                    self.gpu.copy(element(source, from.start, of), element_mut(target, to.start, of), bytes)
+                }?;
+            }
         }
         Ok(())
     }
@@ -181,132 +155,169 @@ impl Launch<'_> {
         called.and(ended)
     }
 
-    /// # Safety
-    /// As [`Launch::run`].
-    unsafe fn together(&self, comm: Handle, group: &Group, call: &Call<'_>) -> Result<(), LaunchError> {
-        let (f, stream, here) = (self.f, self.stream, group.position());
-        match call {
-            Call::AllReduce { monoid, bucket } => self.grouped(|| {
-                for slot in bucket.iter().filter(|s| !s.is_empty()) {
-                    let (of, op) = fold(*monoid, slot.dtype());
-                    let (from, to) = (slot.source().cast(), slot.target().cast_const().cast());
-                    // SAFETY: the caller's promise.
-                    let code = unsafe { (f.all_reduce)(from, to, slot.len(), of, op, comm, stream) };
-                    check("ncclAllReduce", code)?;
-                }
-                Ok(())
-            }),
-            Call::AllGather { input, counts, output } if even(counts) => {
-                let (of, scale) = moved(input.dtype());
-                if input.is_empty() {
-                    return Ok(());
-                }
-                let (from, to) = (input.as_ptr().cast(), output.address().cast_const().cast());
-                // SAFETY: the caller's promise; the output has room for all pieces.
-                check("ncclAllGather", unsafe {
-                    (f.all_gather)(from, to, input.len() * scale, of, comm, stream)
-                })
-            }
-            Call::AllGather { input, counts, output } => self.grouped(|| {
-                let (of, scale) = moved(input.dtype());
-                for (root, (at, n)) in pieces(counts).enumerate().filter(|(_, (_, n))| *n > 0) {
-                    let to = element_mut(output.address(), at, input.dtype());
-                    let from = if root == here { input.as_ptr() } else { to.cast_const() };
-                    // SAFETY: the caller's promise; the piece lies in the output.
-                    let code = unsafe {
-                        let to = to.cast_const().cast();
-                        (f.broadcast)(from.cast(), to, n * scale, of, place(root), comm, stream)
-                    };
-                    check("ncclBroadcast", code)?;
-                }
-                Ok(())
-            }),
-            Call::ReduceScatter { monoid, input, counts, output } if even(counts) => {
-                let (of, op) = fold(*monoid, input.dtype());
-                if output.is_empty() {
-                    return Ok(());
-                }
-                let (from, to) = (input.as_ptr().cast(), output.address().cast_const().cast());
-                // SAFETY: the caller's promise; the input has a piece for each member.
-                check("ncclReduceScatter", unsafe {
-                    (f.reduce_scatter)(from, to, output.len(), of, op, comm, stream)
-                })
-            }
-            Call::ReduceScatter { monoid, input, counts, output } => self.grouped(|| {
-                let (of, op) = fold(*monoid, input.dtype());
-                for (root, (at, n)) in pieces(counts).enumerate().filter(|(_, (_, n))| *n > 0) {
-                    let from = element(input.as_ptr(), at, input.dtype());
-                    // Elsewhere than on the root, the target is not used.
-                    let to = if root == here { output.address().cast_const() } else { from };
-                    // SAFETY: the caller's promise; the piece lies in the input.
-                    let code =
-                        unsafe { (f.reduce)(from.cast(), to.cast(), n, of, op, place(root), comm, stream) };
-                    check("ncclReduce", code)?;
-                }
-                Ok(())
-            }),
-            Call::AllToAll { input, send, output, receive } => {
-                let parts = |counts: &[usize]| -> Vec<Part> {
-                    pieces(counts)
-                        .enumerate()
-                        .map(|(peer, (at, n))| Part { peer, range: at..at + n })
-                        .collect()
-                };
-                // SAFETY: the caller's promise.
-                unsafe { self.exchange(comm, here, (input, &parts(send)), (output, &parts(receive))) }
-            }
-            Call::Permute { input, send, output, receive } => {
-                // SAFETY: the caller's promise.
-                unsafe { self.exchange(comm, here, (input, send), (output, receive)) }
-            }
-            Call::Broadcast { root, buffer } => {
-                let (of, scale) = moved(buffer.dtype());
-                if buffer.is_empty() {
-                    return Ok(());
-                }
-                let (at, n) = (buffer.address().cast_const().cast(), buffer.len() * scale);
-                // SAFETY: the caller's promise.
-                check("ncclBroadcast", unsafe { (f.broadcast)(at, at, n, of, place(*root), comm, stream) })
-            }
-            Call::Barrier => Ok(()),
-        }
-    }
-
-    /// Sends and receives parts, all at the same time.
+    /// The calls of NCCL that the other members make too.
     ///
     /// # Safety
     /// As [`Launch::run`].
-    unsafe fn exchange(
+    unsafe fn group_launch(
         &self,
-        comm: Handle,
+        comm: CommHandle,
         here: usize,
-        (input, send): (&Buf<'_>, &[Part]),
-        (output, receive): (&BufMut<'_>, &[Part]),
+        call: &PostedCall,
     ) -> Result<(), LaunchError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.keep(here, (input, send), (output, receive)) }?;
-        let (f, stream, (of, scale)) = (self.f, self.stream, moved(input.dtype()));
-        let others = |part: &&Part| part.peer != here && !part.range.is_empty();
-        if !send.iter().chain(receive).any(|part| others(&part)) {
+        let signature = &call.signature;
+        for (i, (extent, Addresses { source, target })) in call.buffers().enumerate() {
+            let Some(target) = target else { unreachable!("the memory of a call on the device is here") };
+            let buffer = DeviceBuffer { extent, source, target };
+            // SAFETY: the caller's promise.
+            unsafe {
+                match (signature.monoid, signature.root, &signature.send, &signature.receive) {
+                    (Some(monoid), _, Layout::Pieces(counts), _) => {
+                        self.reduce_scatter(comm, here, monoid, counts, buffer)
+                    }
+                    (Some(monoid), ..) => self.all_reduce(comm, monoid, buffer),
+                    (None, Some(root), ..) => self.broadcast(comm, root, buffer),
+                    (None, None, Layout::Whole, Layout::Pieces(counts)) => {
+                        self.all_gather(comm, here, counts, buffer)
+                    }
+                    _ => self.exchange(comm, here, buffer, signature.input(i), signature.output(i)),
+                }
+            }?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Launch::run`]; so are those below.
+    unsafe fn all_reduce(
+        &self,
+        comm: CommHandle,
+        monoid: Monoid,
+        buffer: DeviceBuffer<'_>,
+    ) -> Result<(), LaunchError> {
+        let ((of, op), n) = (fold(monoid, buffer.extent.dtype), buffer.extent.output);
+        if n == 0 {
             return Ok(());
         }
-        self.grouped(|| {
-            for Part { peer, range } in send.iter().filter(others) {
-                let from = element(input.as_ptr(), range.start, input.dtype()).cast::<c_void>();
+        let (from, to) = (buffer.source.cast(), buffer.target.cast_const().cast());
+        // SAFETY: the caller's promise.
+        check("ncclAllReduce", unsafe { (self.f.all_reduce)(from, to, n, of, op, comm, self.stream) })
+    }
+
+    unsafe fn reduce_scatter(
+        &self,
+        comm: CommHandle,
+        here: usize,
+        monoid: Monoid,
+        counts: &[usize],
+        DeviceBuffer { extent, source, target }: DeviceBuffer<'_>,
+    ) -> Result<(), LaunchError> {
+        let (of, op) = fold(monoid, extent.dtype);
+        let target = target.cast_const();
+        if even(counts) {
+            if extent.output == 0 {
+                return Ok(());
+            }
+            // SAFETY: the caller's promise; the input has a piece for each member.
+            return check("ncclReduceScatter", unsafe {
+                let (from, to) = (source.cast(), target.cast());
+                (self.f.reduce_scatter)(from, to, extent.output, of, op, comm, self.stream)
+            });
+        }
+        for (root, (at, n)) in
+            starts(counts).into_iter().zip(counts).enumerate().filter(|(_, (_, n))| **n > 0)
+        {
+            let from = element(source, at, extent.dtype);
+            // Elsewhere than on the root, the target is not used.
+            let to = if root == here { target } else { from };
+            // SAFETY: the caller's promise; the piece lies in the input.
+            check("ncclReduce", unsafe {
+                (self.f.reduce)(from.cast(), to.cast(), *n, of, op, place(root), comm, self.stream)
+            })?;
+        }
+        Ok(())
+    }
+
+    unsafe fn broadcast(
+        &self,
+        comm: CommHandle,
+        root: usize,
+        buffer: DeviceBuffer<'_>,
+    ) -> Result<(), LaunchError> {
+        let (of, scale) = moved(buffer.extent.dtype);
+        let n = buffer.extent.output * scale;
+        if n == 0 {
+            return Ok(());
+        }
+        let (from, to) = (buffer.source.cast(), buffer.target.cast_const().cast());
+        // SAFETY: the caller's promise.
+        check("ncclBroadcast", unsafe { (self.f.broadcast)(from, to, n, of, place(root), comm, self.stream) })
+    }
+
+    unsafe fn all_gather(
+        &self,
+        comm: CommHandle,
+        here: usize,
+        counts: &[usize],
+        DeviceBuffer { extent, source, target }: DeviceBuffer<'_>,
+    ) -> Result<(), LaunchError> {
+        let (of, scale) = moved(extent.dtype);
+        if even(counts) {
+            if extent.input == 0 {
+                return Ok(());
+            }
+            // SAFETY: the caller's promise; the output has room for all pieces.
+            return check("ncclAllGather", unsafe {
+                let (from, to) = (source.cast(), target.cast_const().cast());
+                (self.f.all_gather)(from, to, extent.input * scale, of, comm, self.stream)
+            });
+        }
+        for (root, (at, n)) in
+            starts(counts).into_iter().zip(counts).enumerate().filter(|(_, (_, n))| **n > 0)
+        {
+            let to = element_mut(target, at, extent.dtype).cast_const();
+            let from = if root == here { source } else { to };
+            // SAFETY: the caller's promise; the piece lies in the output.
+            check("ncclBroadcast", unsafe {
+                (self.f.broadcast)(from.cast(), to.cast(), n * scale, of, place(root), comm, self.stream)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Sends and receives ranges, all at the same time; what stays is copied elsewhere.
+    unsafe fn exchange(
+        &self,
+        comm: CommHandle,
+        here: usize,
+        DeviceBuffer { extent, source, target }: DeviceBuffer<'_>,
+        sent: Division<'_>,
+        received: Division<'_>,
+    ) -> Result<(), LaunchError> {
+        let (of, scale) = moved(extent.dtype);
+        for peer in (0..self.members).filter(|peer| *peer != here) {
+            for range in sent.ranges(peer).filter(|range| !range.is_empty()) {
+                let from = element(source, range.start, extent.dtype).cast::<c_void>();
                 // SAFETY: the caller's promise; the range lies in the input.
-                let code = unsafe { (f.send)(from, range.len() * scale, of, place(*peer), comm, stream) };
+                let code =
+                    unsafe { (self.f.send)(from, range.len() * scale, of, place(peer), comm, self.stream) };
                 check("ncclSend", code)?;
             }
-            for Part { peer, range } in receive.iter().filter(others) {
-                let to =
-                    element_mut(output.address(), range.start, input.dtype()).cast_const().cast::<c_void>();
+            for range in received.ranges(peer).filter(|range| !range.is_empty()) {
+                let to = element_mut(target, range.start, extent.dtype).cast_const().cast::<c_void>();
                 // SAFETY: the caller's promise; the range lies in the output.
-                let code = unsafe { (f.receive)(to, range.len() * scale, of, place(*peer), comm, stream) };
+                let code =
+                    unsafe { (self.f.receive)(to, range.len() * scale, of, place(peer), comm, self.stream) };
                 check("ncclRecv", code)?;
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
+}
+
+/// Whether NCCL has a call of its own that also copies what a member keeps.
+fn native_gather(signature: &Signature) -> bool {
+    matches!((&signature.send, &signature.receive), (Layout::Whole, Layout::Pieces(_)))
 }
 
 fn check(function: &'static str, code: c_int) -> Result<(), LaunchError> {

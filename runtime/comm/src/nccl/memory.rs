@@ -1,7 +1,7 @@
 //! Memory of a GPU that the transport itself allocates: for benchmarks, tests, and host data that goes by NCCL.
 
-use super::flight::Inner;
-use crate::{Buf, BufMut, CommError, Memory};
+use super::stream::Inner;
+use crate::{Buf, BufMut, CommError, TransportMemory};
 use meshwright_plan::DType;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +41,24 @@ impl DeviceMemory {
         self.address
     }
 
+    /// The elements, for a collective of whose memory the caller takes care.
+    pub(super) fn input(&self) -> Buf<'static> {
+        #[expect(unsafe_code, reason = "an address of ours")]
+        // SAFETY: memory of this GPU with that many elements; it is freed, and copied to, only when nothing is in flight.
+        unsafe {
+            Buf::device(self.address(), self.len, self.dtype, self.inner.gpu.ordinal)
+        }
+    }
+
+    /// As [`DeviceMemory::input`], for a collective to write.
+    pub(super) fn result(&self) -> BufMut<'static> {
+        #[expect(unsafe_code, reason = "an address of ours")]
+        // SAFETY: as there; callers give it to one collective at a time.
+        unsafe {
+            BufMut::device(self.address(), self.len, self.dtype, self.inner.gpu.ordinal)
+        }
+    }
+
     fn check(&self, bytes: usize) -> Result<(), CommError> {
         match self.len * self.dtype.bytes() {
             room if room == bytes => Ok(()),
@@ -51,21 +69,13 @@ impl DeviceMemory {
     }
 }
 
-impl Memory for DeviceMemory {
+impl TransportMemory for DeviceMemory {
     fn buf(&self) -> Buf<'_> {
-        #[expect(unsafe_code, reason = "an address of ours")]
-        // SAFETY: memory of this GPU with that many elements; it is freed, and copied to, only when nothing is in flight.
-        unsafe {
-            Buf::device(self.address(), self.len, self.dtype, self.inner.gpu.ordinal)
-        }
+        self.input()
     }
 
     fn buf_mut(&mut self) -> BufMut<'_> {
-        #[expect(unsafe_code, reason = "an address of ours")]
-        // SAFETY: as for `buf`; the borrow is exclusive.
-        unsafe {
-            BufMut::device(self.address(), self.len, self.dtype, self.inner.gpu.ordinal)
-        }
+        self.result()
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CommError> {

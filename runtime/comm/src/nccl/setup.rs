@@ -2,55 +2,30 @@
 
 use super::api::{Nccl, OLDEST_SHARING};
 use super::device::Gpu;
-use super::flight::Inner;
-use super::{NcclOptions, Ordering};
+use super::options::{LaunchOrder, NcclOptions};
+use super::stream::Inner;
+
 use crate::gpu::devices::nccl_version as dotted;
 use crate::gpu::driver::Driver;
-use crate::{Buf, BufMut, Collectives, CommError, Group, Tag, Transport};
+use crate::{Collectives, CommError, Group, Tag, Transport};
+use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::OnceLock;
 
-pub(super) struct Made {
+pub(super) struct Prepared {
     pub(super) inner: Inner,
     pub(super) note: Option<String>,
 }
 
 /// What a rank tells the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     process: u64,
     host: u64,
     gpu: u64,
-    nccl: u64,
+    nccl: u32,
     host_sync: bool,
     context_events: bool,
-}
-
-/// Bytes of a record: six numbers.
-const RECORD: usize = 48;
-
-impl Record {
-    fn bytes(self) -> [u8; RECORD] {
-        let numbers =
-            [self.process, self.host, self.gpu, self.nccl, self.host_sync.into(), self.context_events.into()];
-        let mut bytes = [0; RECORD];
-        for (to, n) in bytes.chunks_exact_mut(8).zip(numbers) {
-            to.copy_from_slice(&n.to_le_bytes());
-        }
-        bytes
-    }
-
-    fn read(bytes: &[u8]) -> Record {
-        let n = |i: usize| bytes[8 * i..8 * i + 8].iter().rev().fold(0u64, |n, b| (n << 8) | u64::from(*b));
-        Record {
-            process: n(0),
-            host: n(1),
-            gpu: n(2),
-            nccl: n(3),
-            host_sync: n(4) != 0,
-            context_events: n(5) != 0,
-        }
-    }
 }
 
 /// A number that no other process has.
@@ -75,7 +50,7 @@ pub(super) fn make(
     control: &mut dyn Transport,
     ordinal: u32,
     options: &NcclOptions,
-) -> Result<Made, CommError> {
+) -> Result<Prepared, CommError> {
     let rank = control.rank();
     let failed = |reason: String| CommError::Library { rank, call: None, reason };
     // Where there is no GPU, nobody misses NCCL.
@@ -92,8 +67,8 @@ pub(super) fn make(
         process: process(),
         host: host(),
         gpu: hash(&gpu.bus_id),
-        nccl: nccl.version().into(),
-        host_sync: options.ordering == Ordering::HostSync,
+        nccl: nccl.version(),
+        host_sync: options.launch_order == LaunchOrder::HostSync,
         context_events: gpu.has_context_events(),
     };
     let records = exchange(control, mine)?;
@@ -102,8 +77,8 @@ pub(super) fn make(
     }
     let why = why_host_sync(&records);
     let inner = Inner::new(gpu, nccl, rank, control.aborter(), why.is_some());
-    let note = why.filter(|_| options.ordering != Ordering::HostSync);
-    Ok(Made { inner, note })
+    let note = why.filter(|_| options.launch_order != LaunchOrder::HostSync);
+    Ok(Prepared { inner, note })
 }
 
 fn exchange(control: &mut dyn Transport, mine: Record) -> Result<Vec<Record>, CommError> {
@@ -112,17 +87,13 @@ fn exchange(control: &mut dyn Transport, mine: Record) -> Result<Vec<Record>, Co
         Ok(world) => world,
         Err(e) => unreachable!("the group of all ranks: {e}"),
     };
-    let tag = Tag::new(0, "set-up of NCCL", 0);
-    let mut all = vec![0u8; n * RECORD];
-    let counts = vec![RECORD; n];
-    control.all_gather_v(&world, &tag, Buf::new(&mine.bytes()), counts, BufMut::new(&mut all))?;
-    Ok(all.chunks_exact(RECORD).map(Record::read).collect())
+    control.gather_values(&world, &Tag::new(0, "set-up of NCCL", 0), &mine)
 }
 
 fn different_versions(records: &[Record], path: &str) -> Option<String> {
     let first = records.first()?;
     let (other, record) = records.iter().enumerate().find(|(_, r)| r.nccl != first.nccl)?;
-    let version = |r: &Record| dotted(u32::try_from(r.nccl).unwrap_or(0));
+    let version = |r: &Record| dotted(r.nccl);
     Some(format!(
         "rank 0 has NCCL {}, rank {other} has {}: all need the same (this rank's is {path})",
         version(first),
@@ -139,7 +110,7 @@ fn shared(records: &[Record], also: impl Fn(&Record, &Record) -> bool) -> Option
 
 fn cannot_share(records: &[Record]) -> Option<String> {
     let (a, b) = shared(records, |_, _| true)?;
-    let version = u32::try_from(records[a].nccl).unwrap_or(0);
+    let version = records[a].nccl;
     if version >= OLDEST_SHARING {
         return None;
     }

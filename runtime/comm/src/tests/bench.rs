@@ -1,15 +1,15 @@
 //! The benchmark: that it counts wrong elements, and what it derives from times.
 
 use super::millis;
-use crate::bench::{DTYPES, Job, KINDS, MONOIDS, Measured, bus_factor, run, run_end, sizes};
-use crate::{CommError, Fault, Faulty, Kind, Timeouts, Transport, World};
+use crate::bench::{BenchJob, DTYPES, KINDS, MONOIDS, Measured, run, run_end, sizes};
+use crate::{CollectiveKind, CommError, FaultInjector, InjectedFault, Timeouts, Transport, World};
 use meshwright_plan::{DType, Monoid};
 
-fn job(kind: Kind, monoid: Monoid, dtype: DType, bytes: usize) -> Job {
-    Job { kind, monoid, dtype, bytes, warmup: 1, iterations: 3, checks: 2 }
+fn job(kind: CollectiveKind, monoid: Monoid, dtype: DType, bytes: usize) -> BenchJob {
+    BenchJob { kind, monoid, dtype, bytes, warmup: 1, iterations: 3, checks: 2 }
 }
 
-fn measured(members: usize, jobs: &[Job]) -> Vec<Measured> {
+fn measured(members: usize, jobs: &[BenchJob]) -> Vec<Measured> {
     let mut out = Vec::new();
     run(World::new(members, Timeouts::for_tests()), jobs, |m| {
         out.push(m);
@@ -49,8 +49,8 @@ fn a_corrupted_result_is_counted_on_the_device_that_has_it() {
         // One warm-up, three timed calls: the fifth and the sixth are checked. The bit stays wrong only in its own check.
         for (at, wrong) in [(3, 0), (4, 1), (5, 1)] {
             let ends = World::new(3, Timeouts::for_tests()).into_iter().map(|t| match t.rank() {
-                1 => Faulty::new(t).with_fault(at, Fault::Corrupt),
-                _ => Faulty::new(t),
+                1 => FaultInjector::new(t).with_fault(at, InjectedFault::Corrupt),
+                _ => FaultInjector::new(t),
             });
             let mut found = None;
             let one = [job(kind, Monoid::Sum, DType::F32, 4096)];
@@ -70,11 +70,11 @@ fn bus_bandwidth_is_algorithm_bandwidth_times_the_factor() {
         let [m] = measured(4, &[job(kind, Monoid::Sum, DType::F64, 1 << 16)])[..] else { panic!() };
         assert!(m.algorithm_bandwidth() > 0.0);
         assert_eq!(m.algorithm_bandwidth(), m.bytes() as f64 / m.median.as_secs_f64());
-        assert_eq!(m.bus_bandwidth(), m.algorithm_bandwidth() * bus_factor(kind, 4));
+        assert_eq!(m.bus_bandwidth(), m.algorithm_bandwidth() * kind.bus_factor(4));
     }
-    let factors = KINDS.map(|kind| bus_factor(kind, 4));
+    let factors = KINDS.map(|kind| kind.bus_factor(4));
     assert_eq!(factors, [1.5, 0.75, 0.75, 0.75, 1.0, 1.0]);
-    assert_eq!(bus_factor(Kind::AllReduce, 1), 0.0);
+    assert_eq!(CollectiveKind::AllReduce.bus_factor(1), 0.0);
 }
 
 #[test]
@@ -88,17 +88,17 @@ fn sizes_grow_by_the_factor() {
 #[test]
 fn a_device_that_fails_ends_the_benchmark_with_its_error() {
     let ends = World::new(3, Timeouts::all(millis(2000))).into_iter().map(|t| match t.rank() {
-        2 => Faulty::new(t).with_fault(2, Fault::Fail),
-        _ => Faulty::new(t),
+        2 => FaultInjector::new(t).with_fault(2, InjectedFault::Fail),
+        _ => FaultInjector::new(t),
     });
-    let jobs = [job(Kind::AllReduce, Monoid::Sum, DType::F32, 64); 3];
+    let jobs = [job(CollectiveKind::AllReduce, Monoid::Sum, DType::F32, 64); 3];
     let error = run(ends.collect(), &jobs, |_| true).unwrap_err();
     assert!(matches!(error, CommError::Injected { rank: 2, .. }), "{error}");
 }
 
 #[test]
 fn whoever_has_heard_enough_hears_no_more() {
-    let jobs = [job(Kind::Broadcast, Monoid::Sum, DType::F32, 1 << 20); 50];
+    let jobs = [job(CollectiveKind::Broadcast, Monoid::Sum, DType::F32, 1 << 20); 50];
     let mut heard = 0;
     run(World::new(2, Timeouts::for_tests()), &jobs, |_| {
         heard += 1;
@@ -110,8 +110,10 @@ fn whoever_has_heard_enough_hears_no_more() {
 
 #[test]
 fn ends_measured_apart_give_what_a_world_gives() {
-    let jobs =
-        [job(Kind::AllReduce, Monoid::Sum, DType::F32, 4096), job(Kind::Permute, Monoid::Sum, DType::U8, 99)];
+    let jobs = [
+        job(CollectiveKind::AllReduce, Monoid::Sum, DType::F32, 4096),
+        job(CollectiveKind::Permute, Monoid::Sum, DType::U8, 99),
+    ];
     let found = super::on_all(3, Timeouts::for_tests(), |t| {
         let mut found = Vec::new();
         let rank = t.rank();

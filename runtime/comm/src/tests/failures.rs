@@ -2,7 +2,8 @@
 
 use super::{errors, millis, on_all, on_all_that_live, tag, world};
 use crate::{
-    Buf, BufMut, Call, Collectives, CommError, Fault, Faulty, Group, Part, Slot, Tag, Timeouts, Transport,
+    Buf, BufMut, Call, CollectiveKind, Collectives, CommError, FaultInjector, Group, InjectedFault, Layout,
+    Part, Slot, Tag, Timeouts, Transport,
 };
 use meshwright_plan::Monoid;
 use std::time::{Duration, Instant};
@@ -20,9 +21,9 @@ fn a_timeout_names_who_is_missing_and_where_it_is() {
     let begin = Instant::now();
     let results = on_all(3, Timeouts::all(millis(100)), |t| {
         let stalls = t.rank() == 2;
-        let mut t = Faulty::new(t);
+        let mut t = FaultInjector::new(t);
         if stalls {
-            t = t.with_fault(1, Fault::Stall(millis(300)));
+            t = t.with_fault(1, InjectedFault::Stall(millis(300)));
         }
         (0..3).try_for_each(|i| reduce(&mut t, i, 100_000))
     });
@@ -33,11 +34,11 @@ fn a_timeout_names_who_is_missing_and_where_it_is() {
     assert!(*rank < 2);
     assert_eq!((call.tag.sequence, &*call.tag.what, call.tag.line), (1, "v1", 11));
     assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [2]);
-    assert_eq!(missing[0].at.as_ref().unwrap().tag.sequence, 0);
+    assert_eq!(missing[0].last_call.as_ref().unwrap().tag.sequence, 0);
     let text = errors[0].to_string();
     assert!(
         text.ends_with(
-            "s in all_reduce #1 of `v1` at line 11 for rank 2, which was last in all_reduce #0 of `v0` at line 10"
+            " s in all_reduce #1 of `v1` at line 11; waiting for rank 2 (last call: all_reduce #0 of `v0` at line 10)"
         ),
         "{text}"
     );
@@ -65,7 +66,7 @@ fn who_waits_in_turn_is_not_taken_for_the_stuck_one() {
     assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [1]);
     assert_eq!(stuck.iter().map(|m| m.rank).collect::<Vec<_>>(), [3]);
     let text = error.to_string();
-    assert!(text.ends_with("; these are held up by rank 3, which has not started any collective"), "{text}");
+    assert!(text.ends_with(", itself blocked by rank 3 (no call yet)"), "{text}");
 }
 
 #[test]
@@ -158,9 +159,9 @@ fn a_panic_ends_all() {
     for at in 0..3 {
         let results = on_all_that_live(3, |t| {
             let panics = t.rank() == 1;
-            let mut t = Faulty::new(t);
+            let mut t = FaultInjector::new(t);
             if panics {
-                t = t.with_fault(at, Fault::Panic);
+                t = t.with_fault(at, InjectedFault::Panic);
             }
             (0..4).try_for_each(|i| reduce(&mut t, i, 10_000))
         });
@@ -184,12 +185,11 @@ fn a_panic_with_collectives_in_flight_ends_all() {
     let results = on_all_that_live(2, |mut t| {
         let group = world(&t);
         let data = vec![1f64; 100_000];
-        let started = t.start(&group, &tag(0), data, |d| Call::AllReduce {
-            monoid: Monoid::Sum,
-            bucket: vec![Slot::InPlace(BufMut::new(d))],
+        let started = t.start(&group, &tag(0), data, |d| {
+            Call::all_reduce(Monoid::Sum, vec![Slot::InPlace(BufMut::new(d))])
         });
         assert_ne!(t.rank(), 1, "on purpose");
-        let first = started.and_then(|s| s.finish()).map(drop);
+        let first = started.and_then(|s| s.wait()).map(drop);
         first.and_then(|()| t.barrier(&group, &tag(1)))
     });
     assert!(begin.elapsed() < Duration::from_secs(2));
@@ -227,9 +227,9 @@ fn who_leaves_is_missed_only_where_it_is_needed() {
 fn another_order_is_a_mismatch() {
     let results = on_all(3, Timeouts::for_tests(), |t| {
         let skips = t.rank() == 1;
-        let mut t = Faulty::new(t);
+        let mut t = FaultInjector::new(t);
         if skips {
-            t = t.with_fault(1, Fault::Skip);
+            t = t.with_fault(1, InjectedFault::Skip);
         }
         let group = world(&t);
         for i in 0..4 {
@@ -266,39 +266,34 @@ fn calls_that_do_not_belong_together() {
         vec![Slot::InPlace(BufMut::new(buffer))]
     }
     mismatch("kind of collective", |rank, _, b| match rank {
-        0 => Call::Barrier,
-        _ => Call::Broadcast { root: 0, buffer: BufMut::new(b) },
+        0 => Call::barrier(),
+        _ => Call::broadcast(0, BufMut::new(b)),
     });
-    mismatch("counts", |rank, _, b| Call::AllReduce {
-        monoid: Monoid::Sum,
-        bucket: slot(&mut b[..3 + rank]),
+    mismatch("counts", |rank, _, b| Call::all_reduce(Monoid::Sum, slot(&mut b[..3 + rank])));
+    mismatch("monoid", |rank, _, b| Call::all_reduce([Monoid::Sum, Monoid::Max][rank], slot(b)));
+    mismatch("number of buffers", |rank, _, b| {
+        Call::all_reduce(Monoid::Sum, if rank == 0 { Vec::new() } else { slot(b) })
     });
-    mismatch("monoid", |rank, _, b| Call::AllReduce {
-        monoid: [Monoid::Sum, Monoid::Max][rank],
-        bucket: slot(b),
+    mismatch("counts", |rank, a, b| {
+        Call::all_gather(
+            Buf::new(&a[..[1, 3][rank]]),
+            [vec![1, 2], vec![1, 3]][rank].clone(),
+            BufMut::new(&mut b[..3 + rank]),
+        )
     });
-    mismatch("number of buffers", |rank, _, b| Call::AllReduce {
-        monoid: Monoid::Sum,
-        bucket: if rank == 0 { Vec::new() } else { slot(b) },
+    mismatch("counts", |rank, a, b| {
+        Call::all_to_all(
+            (Buf::new(&a[..2]), vec![1, 1]),
+            (BufMut::new(&mut b[..[2, 3][rank]]), [vec![1, 1], vec![2, 1]][rank].clone()),
+        )
     });
-    mismatch("counts", |rank, a, b| Call::AllGather {
-        input: Buf::new(&a[..[1, 3][rank]]),
-        counts: [vec![1, 2], vec![1, 3]][rank].clone().into(),
-        output: BufMut::new(&mut b[..3 + rank]),
+    mismatch("counts", |rank, a, b| {
+        Call::permute(
+            (Buf::new(a), vec![Part { peer: 1 - rank, range: 0..2 }]),
+            (BufMut::new(b), vec![Part { peer: 1 - rank, range: 0..2 + rank }]),
+        )
     });
-    mismatch("counts", |rank, a, b| Call::AllToAll {
-        input: Buf::new(&a[..2]),
-        send: vec![1, 1].into(),
-        output: BufMut::new(&mut b[..[2, 3][rank]]),
-        receive: [vec![1, 1], vec![2, 1]][rank].clone().into(),
-    });
-    mismatch("counts", |rank, a, b| Call::Permute {
-        input: Buf::new(a),
-        send: vec![Part { peer: 1 - rank, range: 0..2 }].into(),
-        output: BufMut::new(b),
-        receive: vec![Part { peer: 1 - rank, range: 0..2 + rank }].into(),
-    });
-    mismatch("root", |rank, _, b| Call::Broadcast { root: rank, buffer: BufMut::new(b) });
+    mismatch("root", |rank, _, b| Call::broadcast(rank, BufMut::new(b)));
 }
 
 #[test]
@@ -326,21 +321,21 @@ fn bad_arguments_are_errors_of_the_caller() {
     let (a, mut b) = ([1f32; 4], [0f32; 4]);
     let mut refuse = |group: &Group, call: Call<'_>| {
         let result = t.call(group, &tag(0), call);
-        assert!(matches!(&result, Err(CommError::BadCall { rank: 0, .. })), "{result:?}");
+        assert!(matches!(&result, Err(CommError::InvalidCall { rank: 0, .. })), "{result:?}");
     };
     for counts in [vec![4, 0], vec![3, 1, 0], vec![4, usize::MAX, 1], vec![4, 1, 0]] {
         let (input, output) = (Buf::new(&a), BufMut::new(&mut b));
-        refuse(&group, Call::AllGather { input, counts: counts.into(), output });
+        refuse(&group, Call::all_gather(input, counts, output));
     }
-    let (counts, mut ints) = (vec![4, 0, 0].into(), [0i32; 4]);
-    refuse(&group, Call::AllGather { input: Buf::new(&a), counts, output: BufMut::new(&mut ints) });
-    refuse(&group, Call::Broadcast { root: 3, buffer: BufMut::new(&mut b) });
-    refuse(&pair, Call::Barrier);
-    refuse(&Group::new([0, 1], 1).unwrap(), Call::Barrier);
+    let (counts, mut ints) = (vec![4, 0, 0], [0i32; 4]);
+    refuse(&group, Call::all_gather(Buf::new(&a), counts, BufMut::new(&mut ints)));
+    refuse(&group, Call::broadcast(3, BufMut::new(&mut b)));
+    refuse(&pair, Call::barrier());
+    refuse(&Group::new([0, 1], 1).unwrap(), Call::barrier());
     let part = |peer, range| Part { peer, range };
     for receive in [vec![part(0, 0..2), part(1, 1..3)], vec![part(0, 0..5)], vec![part(3, 0..1)]] {
         let (input, output) = (Buf::new(&a), BufMut::new(&mut b));
-        refuse(&group, Call::Permute { input, send: [].into(), output, receive: receive.into() });
+        refuse(&group, Call::permute((input, []), (output, receive)));
     }
     // To itself: more than there is room for, in a group and alone.
     let alone = Group::new([0], 0).unwrap();
@@ -349,10 +344,30 @@ fn bad_arguments_are_errors_of_the_caller() {
     {
         let to = receive.iter().sum();
         let (input, output) = (Buf::new(&a), BufMut::new(&mut b[..to]));
-        refuse(group, Call::AllToAll { input, send: send.into(), output, receive: receive.into() });
+        refuse(group, Call::all_to_all((input, send), (output, receive)));
         let (input, output) = (Buf::new(&a), BufMut::new(&mut b[..2]));
-        let (send, receive) = (vec![part(0, 0..4)].into(), vec![part(0, 0..2)].into());
-        refuse(group, Call::Permute { input, send, output, receive });
+        let (send, receive) = (vec![part(0, 0..4)], vec![part(0, 0..2)]);
+        refuse(group, Call::permute((input, send), (output, receive)));
     }
     assert!(Group::new([0, 1, 0], 0).is_err() && Group::new([1, 2], 0).is_err());
+}
+
+/// Whatever is put together by hand is refused where two members would write to the same place, or nothing says what to write.
+#[test]
+fn layouts_that_no_collective_has_are_refused() {
+    let mut t = crate::World::new(2, Timeouts::for_tests()).remove(0);
+    let group = world(&t);
+    let (a, mut b) = ([1f32; 4], [0f32; 4]);
+    for (monoid, root, send, receive) in [
+        (None, None, Layout::Whole, Layout::Whole),
+        (None, Some(0), Layout::Whole, Layout::Pieces(vec![4, 0].into())),
+        (Some(Monoid::Sum), Some(0), Layout::Whole, Layout::Whole),
+        (Some(Monoid::Sum), None, Layout::Whole, Layout::Pieces(vec![4, 0].into())),
+        (Some(Monoid::Sum), None, Layout::Parts([].into()), Layout::Whole),
+    ] {
+        let slots = vec![Slot::Apart(Buf::new(&a), BufMut::new(&mut b))];
+        let call = Call { kind: CollectiveKind::Permute, monoid, root, send, receive, slots };
+        let result = t.call(&group, &tag(0), call);
+        assert!(matches!(&result, Err(CommError::InvalidCall { rank: 0, .. })), "{result:?}");
+    }
 }

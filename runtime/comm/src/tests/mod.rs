@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 //! Devices that are threads, against faults. (Results against a naive reference: the suite of all transports in `tests/`.)
 
+mod async_collectives;
 mod bench;
 mod failures;
-mod flight;
 mod stress;
 
 use crate::{Buf, CommError, Group, Tag, ThreadsTransport, Timeouts, Transport, World};

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 const DEVICES: usize = 9;
 
 /// SplitMix64.
-struct Rng(u64);
+struct StressRng(u64);
 
-impl Rng {
-    fn of(parts: &[usize]) -> Rng {
-        Rng(parts.iter().fold(17, |h, p| Rng(h ^ *p as u64).next()))
+impl StressRng {
+    fn of(parts: &[usize]) -> StressRng {
+        StressRng(parts.iter().fold(17, |h, p| StressRng(h ^ *p as u64).next()))
     }
 
     fn next(&mut self) -> u64 {
@@ -42,7 +42,7 @@ fn given(rank: usize, case: u64, len: usize) -> Vec<i32> {
 }
 
 /// One collective, the same for all members: a function of the seed and its number.
-struct Case {
+struct StressCase {
     number: u64,
     ranks: Vec<usize>,
     kind: usize,
@@ -50,9 +50,9 @@ struct Case {
     flies: bool,
 }
 
-impl Case {
-    fn new(seed: u64, number: u64) -> Case {
-        let mut rng = Rng::of(&[seed as usize, number as usize]);
+impl StressCase {
+    fn new(seed: u64, number: u64) -> StressCase {
+        let mut rng = StressRng::of(&[seed as usize, number as usize]);
         // A random order of some of the ranks, at least one.
         let mut all: Vec<usize> = (0..DEVICES).collect();
         for i in 0..DEVICES {
@@ -60,7 +60,7 @@ impl Case {
         }
         all.truncate(1 + rng.below(DEVICES));
         let len = [0, 1, 7, 300, 5_000, 20_000][rng.below(6)];
-        Case { number, ranks: all, kind: rng.below(6), len, flies: rng.below(3) == 0 }
+        StressCase { number, ranks: all, kind: rng.below(6), len, flies: rng.below(3) == 0 }
     }
 
     fn sum(&self, len: usize) -> Vec<i32> {
@@ -70,32 +70,17 @@ impl Case {
     /// The call of the member at a position, on memory `(input, output)`.
     fn call<'x>(&self, at: usize, input: &'x [i32], output: &'x mut [i32]) -> Call<'x> {
         let (n, len) = (self.ranks.len(), self.len);
-        let counts = || vec![len; n].into();
+        let counts = || vec![len; n];
         match self.kind {
-            0 => Call::AllReduce {
-                monoid: Monoid::Sum,
-                bucket: vec![Slot::Apart(Buf::new(input), BufMut::new(output))],
-            },
-            1 => Call::AllGather { input: Buf::new(input), counts: counts(), output: BufMut::new(output) },
-            2 => Call::ReduceScatter {
-                monoid: Monoid::Sum,
-                input: Buf::new(input),
-                counts: counts(),
-                output: BufMut::new(output),
-            },
-            3 => Call::AllToAll {
-                input: Buf::new(input),
-                send: counts(),
-                output: BufMut::new(output),
-                receive: counts(),
-            },
-            4 => Call::Permute {
-                input: Buf::new(input),
-                send: vec![Part { peer: (at + 1) % n, range: 0..len }].into(),
-                output: BufMut::new(output),
-                receive: vec![Part { peer: (at + n - 1) % n, range: 0..len }].into(),
-            },
-            _ => Call::Broadcast { root: self.number as usize % n, buffer: BufMut::new(output) },
+            0 => Call::all_reduce(Monoid::Sum, vec![Slot::Apart(Buf::new(input), BufMut::new(output))]),
+            1 => Call::all_gather(Buf::new(input), counts(), BufMut::new(output)),
+            2 => Call::reduce_scatter(Monoid::Sum, Buf::new(input), counts(), BufMut::new(output)),
+            3 => Call::all_to_all((Buf::new(input), counts()), (BufMut::new(output), counts())),
+            4 => Call::permute(
+                (Buf::new(input), vec![Part { peer: (at + 1) % n, range: 0..len }]),
+                (BufMut::new(output), vec![Part { peer: (at + n - 1) % n, range: 0..len }]),
+            ),
+            _ => Call::broadcast(self.number as usize % n, BufMut::new(output)),
         }
     }
 
@@ -121,17 +106,17 @@ impl Case {
     }
 }
 
-type Memory = (Vec<i32>, Vec<i32>);
+type CaseMemory = (Vec<i32>, Vec<i32>);
 
 /// Goes through the cases; those that fly end later, in another order.
 fn device(mut t: ThreadsTransport, seed: u64, cases: u64) -> Result<(), CommError> {
     let rank = t.rank();
-    let mut flying: Vec<(Started<Memory>, Vec<i32>, u64)> = Vec::new();
-    let mut order = Rng::of(&[seed as usize, rank]);
+    let mut flying: Vec<(Started<CaseMemory>, Vec<i32>, u64)> = Vec::new();
+    let mut order = StressRng::of(&[seed as usize, rank]);
     let check =
         |got: &[i32], want: &[i32], n: u64| assert!(got == want, "seed {seed}, case {n}, rank {rank}");
     for number in 0..cases {
-        let case = Case::new(seed, number);
+        let case = StressCase::new(seed, number);
         let Some(at) = case.ranks.iter().position(|r| *r == rank) else { continue };
         let group = Group::new(case.ranks.clone(), rank).unwrap();
         let tag = Tag::new(number, "stress", 0);
@@ -145,11 +130,11 @@ fn device(mut t: ThreadsTransport, seed: u64, cases: u64) -> Result<(), CommErro
         }
         if flying.len() > 4 {
             let (started, want, n) = flying.swap_remove(order.below(flying.len()));
-            check(&started.finish()?.1, &want, n);
+            check(&started.wait()?.1, &want, n);
         }
     }
     for (started, want, n) in flying {
-        check(&started.finish()?.1, &want, n);
+        check(&started.wait()?.1, &want, n);
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! One collective of one group: its members come, it runs, and it ends for all in the same way.
 
-use super::ring::{Shared, lock};
+use super::state::{Waited, WorldState, lock};
 use super::work::Work;
-use crate::{Call, CallName, CommError, InFlight, Mismatch, Side, Tag};
+use crate::call::PostedCall;
+use crate::{AsyncCollective, CallName, CommError, Tag};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,21 +27,21 @@ const YIELD: Duration = Duration::from_micros(20);
 /// Operations that read no more bytes than this are done by the last to come.
 const SMALL: usize = 64 * 1024;
 
-pub(super) struct Op {
+pub(super) struct GroupOp {
     members: Arc<[usize]>,
-    shared: Arc<Shared>,
+    shared: Arc<WorldState>,
     /// Changed under the lock of `state`, read without it by those who spin.
     phase: AtomicU8,
     all_came: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<OpState>,
     changed: Condvar,
     /// Set before the phase becomes `RUNNING`.
     work: OnceLock<Work>,
 }
 
-struct State {
+struct OpState {
     /// What each member called, by position. Only sizes and counts are read from it, never memory.
-    posts: Vec<Option<(Tag, Call<'static>)>>,
+    posts: Vec<Option<(Tag, PostedCall)>>,
     /// Members that came, those included that found the operation failed.
     came: usize,
     /// Members that sleep until `changed`: nobody else needs to be told.
@@ -55,15 +56,15 @@ pub(super) struct Posted {
     pub(super) result: Result<(), CommError>,
 }
 
-impl Op {
-    pub(super) fn new(members: Arc<[usize]>, shared: Arc<Shared>) -> Self {
+impl GroupOp {
+    pub(super) fn new(members: Arc<[usize]>, shared: Arc<WorldState>) -> Self {
         let posts = members.iter().map(|_| None).collect();
-        Op {
+        GroupOp {
             members,
             shared,
             phase: AtomicU8::new(GATHERING),
             all_came: AtomicBool::new(false),
-            state: Mutex::new(State { posts, came: 0, sleepers: 0, failure: None }),
+            state: Mutex::new(OpState { posts, came: 0, sleepers: 0, failure: None }),
             changed: Condvar::new(),
             work: OnceLock::new(),
         }
@@ -74,16 +75,15 @@ impl Op {
     }
 
     /// Adds a member's call. The last one starts the work, and does it if it is small.
-    pub(super) fn post(&self, position: usize, tag: &Tag, call: Call<'static>) -> Posted {
+    pub(super) fn post(&self, position: usize, tag: &Tag, call: PostedCall) -> Posted {
         let mut state = lock(&self.state);
         state.came += 1;
         let all_came = state.came == self.members.len();
         self.all_came.store(all_came, Ordering::Release);
         if state.failure.is_none() {
-            let name = call.name(tag);
             let failure = self
                 .shared
-                .why_hopeless(self.absent(&state, Some(position)), &name)
+                .why_hopeless(self.absent(&state, Some(position)), &call.signature.name(tag))
                 .or_else(|| self.mismatch(&state, position, tag, &call));
             if let Some(failure) = failure {
                 self.fail(&mut state, failure);
@@ -126,7 +126,7 @@ impl Op {
         }
     }
 
-    fn done(&self, state: MutexGuard<'_, State>) {
+    fn done(&self, state: MutexGuard<'_, OpState>) {
         self.phase.store(DONE, Ordering::Release);
         // Who is not counted yet looks at the phase once more, under the lock, before it sleeps.
         let sleepers = state.sleepers;
@@ -138,7 +138,7 @@ impl Op {
     }
 
     /// Ends the operation without a result, if it still gathers.
-    fn fail(&self, state: &mut State, failure: CommError) {
+    fn fail(&self, state: &mut OpState, failure: CommError) {
         if self.phase.load(Ordering::Acquire) == GATHERING {
             state.failure = Some(failure);
             self.phase.store(FAILED, Ordering::Release);
@@ -147,7 +147,7 @@ impl Op {
     }
 
     /// Ranks that have not posted, without the one at `position`, which is about to.
-    fn absent(&self, state: &State, position: Option<usize>) -> Vec<usize> {
+    fn absent(&self, state: &OpState, position: Option<usize>) -> Vec<usize> {
         let members = self.members.iter().zip(&state.posts).enumerate();
         members
             .filter(|(i, (_, post))| post.is_none() && Some(*i) != position)
@@ -155,18 +155,11 @@ impl Op {
             .collect()
     }
 
-    fn mismatch(&self, state: &State, position: usize, tag: &Tag, call: &Call<'static>) -> Option<CommError> {
+    fn mismatch(&self, state: &OpState, position: usize, tag: &Tag, call: &PostedCall) -> Option<CommError> {
         state.posts.iter().enumerate().find_map(|(i, post)| {
             let (other_tag, other) = post.as_ref()?;
-            let what = Call::conflict((position, tag, call), (i, other_tag, other))?;
-            let side = |position: usize, tag: &Tag, call: &Call<'_>| Side {
-                rank: self.members[position],
-                call: call.name(tag),
-                details: call.describe(),
-            };
-            let mut sides = [side(position, tag, call), side(i, other_tag, other)];
-            sides.sort_by_key(|side| side.rank);
-            Some(CommError::Mismatch(Box::new(Mismatch { what, sides })))
+            let here = (position, tag, &call.signature);
+            CommError::mismatch(&self.members, here, (i, other_tag, &other.signature))
         })
     }
 
@@ -177,18 +170,14 @@ impl Op {
             // Whoever posts first looks by itself.
             return;
         };
-        if let Some(failure) = self.shared.why_hopeless(self.absent(&state, None), &call.name(tag)) {
+        if let Some(failure) = self.shared.why_hopeless(self.absent(&state, None), &call.signature.name(tag))
+        {
             self.fail(&mut state, failure);
         }
     }
 
     /// Waits for the end, and works toward it.
-    fn complete(
-        self: &Arc<Self>,
-        position: usize,
-        name: &CallName,
-        timeout: Duration,
-    ) -> Result<(), CommError> {
+    fn wait(self: &Arc<Self>, position: usize, name: &CallName, timeout: Duration) -> Result<(), CommError> {
         self.spin_while(GATHERING);
         if self.phase.load(Ordering::Acquire) == RUNNING {
             if let Some(work) = self.work.get() {
@@ -242,7 +231,7 @@ impl Op {
                     if waited >= timeout {
                         // Looks into other operations, so this one must not be locked.
                         drop(state);
-                        let stuck = self.shared.stuck(self.members_absent());
+                        let stuck = self.shared.blocking(self.members_absent());
                         state = lock(&self.state);
                         let mut absent = self.absent(&state, None);
                         absent.sort_unstable();
@@ -266,9 +255,9 @@ impl Op {
     /// Sleeps until something changes, but no longer than `most`.
     fn asleep<'s>(
         &'s self,
-        mut state: MutexGuard<'s, State>,
+        mut state: MutexGuard<'s, OpState>,
         most: Option<Duration>,
-    ) -> MutexGuard<'s, State> {
+    ) -> MutexGuard<'s, OpState> {
         state.sleepers += 1;
         let mut state = match most {
             Some(most) => {
@@ -281,11 +270,6 @@ impl Op {
         state
     }
 
-    /// Ranks that have not posted.
-    pub(super) fn members_absent(&self) -> Vec<usize> {
-        self.absent(&lock(&self.state), None)
-    }
-
     /// A member goes without waiting: the operation fails if it still gathers, and is awaited otherwise.
     fn give_up(self: &Arc<Self>, position: usize, name: &CallName, timeout: Duration) {
         let rank = self.members[position];
@@ -293,17 +277,23 @@ impl Op {
             let reason = "its thread panicked".to_string();
             CommError::Aborted { rank, reason, call: Some(name.clone()) }
         } else {
-            CommError::Withdrawn { rank, call: name.clone() }
+            CommError::Cancelled { rank, call: name.clone() }
         };
         self.fail(&mut lock(&self.state), failure);
         // The failure, or the end of the work: either way no memory is touched from here on.
-        let _ended = self.complete(position, name, timeout);
+        let _ended = self.wait(position, name, timeout);
+    }
+}
+
+impl Waited for GroupOp {
+    fn members_absent(&self) -> Vec<usize> {
+        self.absent(&lock(&self.state), None)
     }
 }
 
 /// A member's hold on an operation.
 pub(crate) struct Pending {
-    op: Arc<Op>,
+    op: Arc<GroupOp>,
     position: usize,
     name: CallName,
     timeout: Duration,
@@ -311,7 +301,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn new(op: Arc<Op>, position: usize, name: CallName, timeout: Duration) -> Self {
+    pub(super) fn new(op: Arc<GroupOp>, position: usize, name: CallName, timeout: Duration) -> Self {
         Pending { op, position, name, timeout, result: None }
     }
 }
@@ -323,8 +313,8 @@ impl Pending {
         matches!(self.op.phase.load(Ordering::Acquire), DONE | FAILED)
     }
 
-    /// Gives the operation up, unless all members come within that time. Whether they came, or it failed before.
-    pub(crate) fn given_up_after(mut self, grace: Duration) -> bool {
+    /// Cancels the operation, unless all members enter within that time. Whether they did, or it failed before.
+    pub(crate) fn cancelled_after(mut self, grace: Duration) -> bool {
         let since = Instant::now();
         while self.op.phase.load(Ordering::Acquire) == GATHERING {
             if since.elapsed() >= grace {
@@ -332,15 +322,15 @@ impl Pending {
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-        let _ended = self.complete();
+        let _ended = self.wait();
         true
     }
 }
 
-impl InFlight for Pending {
-    fn complete(&mut self) -> Result<(), CommError> {
+impl AsyncCollective for Pending {
+    fn wait(&mut self) -> Result<(), CommError> {
         if self.result.is_none() {
-            self.result = Some(self.op.complete(self.position, &self.name, self.timeout));
+            self.result = Some(self.op.wait(self.position, &self.name, self.timeout));
         }
         self.result.clone().unwrap_or(Ok(()))
     }

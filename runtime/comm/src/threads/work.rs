@@ -1,9 +1,8 @@
-//! An operation that all members have come to, cut into tasks that any thread may do.
+//! An operation that all members have entered, cut into tasks that any thread may do.
 
-use crate::buf::is_absent;
-use crate::call::Part;
+use crate::call::PostedCall;
 use crate::fold::fold;
-use crate::{Call, Slot};
+use crate::signature::{Division, Layout};
 use meshwright_plan::{DType, Monoid};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,13 +13,13 @@ const CHUNK: usize = 32 * 1024;
 /// What remains to be done.
 pub(crate) struct Work {
     folds: Vec<Fold>,
-    tasks: Vec<Task>,
+    tasks: Vec<WorkTask>,
     bytes: usize,
     next: AtomicUsize,
     finished: AtomicUsize,
 }
 
-/// One buffer that is folded: where each member's is, in group order.
+/// Elements that are folded: where each member's are, in group order, and where the result goes.
 struct Fold {
     monoid: Monoid,
     dtype: DType,
@@ -29,11 +28,9 @@ struct Fold {
 }
 
 /// Offsets and lengths are bytes, multiples of the size of an element.
-enum Task {
-    /// Folds a chunk of all members into all of them.
-    FoldForAll { fold: usize, at: usize, bytes: usize },
-    /// Folds a chunk of all members into the chunk at `to` of one.
-    FoldForOne { fold: usize, at: usize, bytes: usize, member: usize, to: usize },
+enum WorkTask {
+    /// Folds a chunk of all members into all targets.
+    Fold { fold: usize, at: usize, bytes: usize },
     /// Copies.
     Copy { from: *const u8, to: *mut u8, bytes: usize },
 }
@@ -47,9 +44,9 @@ unsafe impl Send for Work {}
 unsafe impl Sync for Work {}
 
 impl Work {
-    /// The tasks for calls that were checked and compared, one for each member in group order. Results of members whose
-    /// memory is not here are left out.
-    pub(crate) fn new(calls: &[&Call<'static>]) -> Work {
+    /// The tasks for calls that were checked and compared, one for each member in group order. Results that nobody here wants
+    /// are left out.
+    pub(crate) fn new(calls: &[&PostedCall]) -> Work {
         let mut work = Work {
             folds: Vec::new(),
             tasks: Vec::new(),
@@ -57,133 +54,73 @@ impl Work {
             next: AtomicUsize::new(0),
             finished: AtomicUsize::new(0),
         };
-        match calls {
-            [Call::AllReduce { monoid, bucket }, ..] => work.all_reduce(*monoid, bucket, calls),
-            [Call::AllGather { counts, .. }, ..] => work.all_gather(counts, calls),
-            [Call::ReduceScatter { monoid, counts, input, .. }, ..] => {
-                work.reduce_scatter(*monoid, input.dtype(), counts, calls);
+        if let Some(first) = calls.first() {
+            for buffer in 0..first.signature.buffers.len() {
+                match first.signature.monoid {
+                    Some(monoid) => work.folds_of(buffer, monoid, calls),
+                    None => work.copies_of(buffer, calls),
+                }
             }
-            [Call::AllToAll { .. }, ..] => work.all_to_all(calls),
-            [Call::Permute { .. }, ..] => work.permute(calls),
-            [Call::Broadcast { root, .. }, ..] => work.broadcast(*root, calls),
-            [Call::Barrier, ..] | [] => {}
         }
         work
     }
 
-    fn all_reduce(&mut self, monoid: Monoid, bucket: &[Slot<'_>], calls: &[&Call<'_>]) {
-        // Alone and in place there is nothing to do.
-        let alone_in_place = |slot: &Slot<'_>| calls.len() == 1 && matches!(slot, Slot::InPlace(_));
-        for (i, slot) in bucket.iter().enumerate().filter(|(_, s)| !s.is_empty() && !alone_in_place(s)) {
-            let slots = || {
-                calls.iter().filter_map(|call| match call {
-                    Call::AllReduce { bucket, .. } => Some(&bucket[i]),
-                    _ => None,
-                })
+    fn folds_of(&mut self, buffer: usize, monoid: Monoid, calls: &[&PostedCall]) {
+        let dtype = calls[0].signature.buffers[buffer].dtype;
+        let sent: Vec<Division<'_>> = calls.iter().map(|call| call.signature.input(buffer)).collect();
+        // What goes to all alike is folded once.
+        let alike = matches!(calls[0].signature.send, Layout::Whole);
+        let step = if alike { calls.len() } else { 1 };
+        for receivers in (0..calls.len()).map(|first| first..first + step).step_by(step) {
+            let first = receivers.start;
+            let bytes = calls[first].signature.buffers[buffer].output * dtype.bytes();
+            let targets: Vec<*mut u8> =
+                calls[receivers].iter().filter_map(|call| call.memory[buffer].target).collect();
+            let source = |(call, sent): (&&PostedCall, &Division<'_>)| {
+                let start = sent.ranges(first).next().map_or(0, |range| range.start);
+                call.memory[buffer].source.wrapping_add(start * dtype.bytes())
             };
-            let here = |target: &*mut u8| !is_absent(target.cast_const());
-            let (sources, targets) =
-                (slots().map(Slot::source).collect(), slots().map(Slot::target).filter(here).collect());
+            let sources: Vec<*const u8> = calls.iter().zip(&sent).map(source).collect();
+            // Alone and in place there is nothing to do.
+            let there = sources.len() == 1 && targets.iter().all(|t| t.cast_const() == sources[0]);
+            if targets.is_empty() || there {
+                continue;
+            }
             let fold = self.folds.len();
-            self.folds.push(Fold { monoid, dtype: slot.dtype(), sources, targets });
-            let whole = slot.len() * slot.dtype().bytes();
-            self.bytes += whole * calls.len();
-            let chunk = |(at, bytes)| Task::FoldForAll { fold, at, bytes };
-            self.tasks.extend(chunks(whole).map(chunk));
+            self.folds.push(Fold { monoid, dtype, sources, targets });
+            self.bytes += bytes * calls.len();
+            self.tasks.extend(chunks(bytes).map(|(at, bytes)| WorkTask::Fold { fold, at, bytes }));
         }
     }
 
-    fn reduce_scatter(&mut self, monoid: Monoid, dtype: DType, counts: &[usize], calls: &[&Call<'_>]) {
-        let buffers = calls.iter().filter_map(|call| match call {
-            Call::ReduceScatter { input, output, .. } => Some((input.as_ptr(), output.address())),
-            _ => None,
-        });
-        let (sources, targets): (_, Vec<*mut u8>) = buffers.unzip();
-        let here: Vec<bool> = targets.iter().map(|target| !is_absent(target.cast_const())).collect();
-        self.folds.push(Fold { monoid, dtype, sources, targets });
-        let mut start = 0;
-        for (member, count) in counts.iter().enumerate() {
-            let piece = count * dtype.bytes();
-            let chunk = |(to, bytes)| Task::FoldForOne { fold: 0, at: start + to, bytes, member, to };
-            if here[member] {
-                self.tasks.extend(chunks(piece).map(chunk));
-            }
-            start += piece;
-        }
-        self.bytes += start * calls.len();
-    }
-
-    fn all_gather(&mut self, counts: &[usize], calls: &[&Call<'_>]) {
-        let mut start = 0;
-        for (call, count) in calls.iter().zip(counts) {
-            let Call::AllGather { input, .. } = call else { continue };
-            let piece = count * input.dtype().bytes();
-            // Chunk by chunk to all members, so that it is read from memory once.
-            for (at, bytes) in chunks(piece) {
-                for call in calls {
-                    let Call::AllGather { output, .. } = call else { continue };
-                    self.copy((input.as_ptr(), at), (output.address(), start + at), bytes);
+    fn copies_of(&mut self, buffer: usize, calls: &[&PostedCall]) {
+        let received: Vec<Division<'_>> = calls.iter().map(|call| call.signature.output(buffer)).collect();
+        let mut runs: Vec<(*const u8, *mut u8, usize)> = Vec::new();
+        for (i, sender) in calls.iter().enumerate().filter(|(i, call)| call.signature.sends(*i)) {
+            let size = sender.signature.buffers[buffer].dtype.bytes();
+            let sent = sender.signature.input(buffer);
+            runs.clear();
+            for (j, receiver) in calls.iter().enumerate() {
+                let Some(target) = receiver.memory[buffer].target else { continue };
+                for (from, to) in sent.ranges(j).zip(received[j].ranges(i)) {
+                    let source = sender.memory[buffer].source.wrapping_add(from.start * size);
+                    let target = target.wrapping_add(to.start * size);
+                    if source != target.cast_const() {
+                        runs.push((source, target, from.len() * size));
+                    }
                 }
             }
-            start += piece;
-        }
-    }
-
-    fn all_to_all(&mut self, calls: &[&Call<'_>]) {
-        for (i, sender) in calls.iter().enumerate() {
-            for (j, receiver) in calls.iter().enumerate() {
-                let Call::AllToAll { input, send, .. } = sender else { continue };
-                let Call::AllToAll { output, receive, .. } = receiver else { continue };
-                let size = input.dtype().bytes();
-                let from = send[..j].iter().sum::<usize>() * size;
-                let to = receive[..i].iter().sum::<usize>() * size;
-                self.copy_chunks((input.as_ptr(), from), (output.address(), to), send[j] * size);
-            }
-        }
-    }
-
-    fn permute(&mut self, calls: &[&Call<'_>]) {
-        fn of(parts: &[Part], peer: usize) -> impl Iterator<Item = &Part> {
-            parts.iter().filter(move |p| p.peer == peer)
-        }
-        for (i, sender) in calls.iter().enumerate() {
-            for (j, receiver) in calls.iter().enumerate() {
-                let Call::Permute { input, send, .. } = sender else { continue };
-                let Call::Permute { output, receive, .. } = receiver else { continue };
-                let size = input.dtype().bytes();
-                for (sent, received) in of(send, j).zip(of(receive, i)) {
-                    let from = (input.as_ptr(), sent.range.start * size);
-                    let to = (output.address(), received.range.start * size);
-                    self.copy_chunks(from, to, sent.range.len() * size);
+            // Chunk by chunk to all members, so that what goes to several is read from memory once.
+            let longest = runs.iter().map(|run| run.2).max().unwrap_or(0);
+            for at in (0..longest).step_by(CHUNK) {
+                for (from, to, bytes) in runs.iter().filter(|run| run.2 > at) {
+                    let bytes = CHUNK.min(bytes - at);
+                    self.bytes += bytes;
+                    let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
+                    self.tasks.push(WorkTask::Copy { from, to, bytes });
                 }
             }
         }
-    }
-
-    fn broadcast(&mut self, root: usize, calls: &[&Call<'_>]) {
-        let Call::Broadcast { buffer, .. } = calls[root] else { return };
-        for (at, bytes) in chunks(buffer.len() * buffer.dtype().bytes()) {
-            for call in calls.iter().enumerate().filter(|(i, _)| *i != root).map(|(_, call)| call) {
-                let Call::Broadcast { buffer: target, .. } = call else { continue };
-                self.copy((buffer.address().cast_const(), at), (target.address(), at), bytes);
-            }
-        }
-    }
-
-    fn copy_chunks(&mut self, from: (*const u8, usize), to: (*mut u8, usize), bytes: usize) {
-        for (at, bytes) in chunks(bytes) {
-            self.copy((from.0, from.1 + at), (to.0, to.1 + at), bytes);
-        }
-    }
-
-    /// From an offset of a buffer to one of another.
-    fn copy(&mut self, from: (*const u8, usize), to: (*mut u8, usize), bytes: usize) {
-        if is_absent(to.0.cast_const()) {
-            return;
-        }
-        self.bytes += bytes;
-        let (from, to) = (from.0.wrapping_add(from.1), to.0.wrapping_add(to.1));
-        self.tasks.push(Task::Copy { from, to, bytes });
     }
 
     /// Bytes read.
@@ -216,33 +153,28 @@ impl Work {
         last
     }
 
-    fn run(&self, task: &Task) {
+    fn run(&self, task: &WorkTask) {
         match *task {
-            Task::FoldForAll { fold, at, bytes } => {
-                let fold = &self.folds[fold];
-                on_stack(&fold.targets, at, |targets| fold.chunk(at, targets, bytes));
-            }
-            Task::FoldForOne { fold, at, bytes, member, to } => {
-                let fold = &self.folds[fold];
-                fold.chunk(at, &[fold.targets[member].wrapping_add(to)], bytes);
-            }
+            WorkTask::Fold { fold, at, bytes } => self.folds[fold].chunk(at, bytes),
             #[expect(unsafe_code, reason = "copies between the memory of several devices")]
             // SAFETY: see `Send for Work`; the ranges were checked against both buffers, which do not overlap, since one
             // of them is borrowed exclusively.
-            Task::Copy { from, to, bytes } => unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) },
+            WorkTask::Copy { from, to, bytes } => unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) },
         }
     }
 }
 
 impl Fold {
-    fn chunk(&self, at: usize, targets: &[*mut u8], bytes: usize) {
+    fn chunk(&self, at: usize, bytes: usize) {
         on_stack(&self.sources, at, |sources| {
-            #[expect(unsafe_code, reason = "folds the memory of several devices")]
-            // SAFETY: see `Send for Work`; `Call::check` has allowed this fold of this dtype, the range is within all
-            // buffers, and sources and targets are the same slot of an in-place fold or borrowed apart.
-            unsafe {
-                fold(self.monoid, self.dtype, sources, targets, bytes / self.dtype.bytes());
-            }
+            on_stack(&self.targets, at, |targets| {
+                #[expect(unsafe_code, reason = "folds the memory of several devices")]
+                // SAFETY: see `Send for Work`; the check of the call has allowed this fold of this dtype, the range is within
+                // all buffers, and sources and targets are the same slot of an in-place fold or borrowed apart.
+                unsafe {
+                    fold(self.monoid, self.dtype, sources, targets, bytes / self.dtype.bytes());
+                }
+            });
         });
     }
 }

@@ -12,9 +12,6 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
-/// Bytes of a digest.
-const DIGEST: usize = size_of::<u64>();
-
 fn digest(value: &HostTensor) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes_of(&value.data).unwrap_or_default());
@@ -39,16 +36,9 @@ impl Cluster {
         let digests: Vec<Vec<u64>> = self.on_all(move |engine| {
             names.iter().map(|name| engine.state(name).map(|t| digest(&t))).collect()
         })?;
-        let mine: Vec<u8> = digests.into_iter().flatten().flat_map(u64::to_le_bytes).collect();
-        let all = match self.processes().count() {
-            1 => mine,
-            _ => self.processes().gather("copies of parameters".into(), &mine)?.concat(),
-        };
         // By device, and within a device by name.
-        let digest = |device: usize, name: usize| {
-            let at = (device * copied.len() + name) * DIGEST;
-            all.get(at..at + DIGEST)
-        };
+        let all = self.processes().gather("copies of parameters".into(), &digests)?.concat();
+        let digest = |device: usize, name: usize| all.get(device).and_then(|of: &Vec<u64>| of.get(name));
         let mut apart = Vec::new();
         for (at, (name, blocks)) in copied.iter().enumerate() {
             let mut known = HashMap::new();

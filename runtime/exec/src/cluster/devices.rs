@@ -2,7 +2,7 @@
 
 use crate::error::ExecError;
 use meshwright_comm::gpu::load::Paths;
-use meshwright_comm::nccl::{NcclOptions, NcclTransport, Ordering};
+use meshwright_comm::nccl::{LaunchOrder, NcclOptions, NcclTransport};
 use meshwright_comm::{Timeouts, Transport};
 
 /// What runs the steps of a device that is a thread of the host.
@@ -89,9 +89,9 @@ impl DeviceCollectives {
         kind: DeviceKind,
         timeouts: Timeouts,
     ) -> Result<Box<dyn Transport>, ExecError> {
-        let ordering = match self {
-            DeviceCollectives::Nccl => Ordering::Events,
-            DeviceCollectives::NcclSync => Ordering::HostSync,
+        let launch_order = match self {
+            DeviceCollectives::Nccl => LaunchOrder::Events,
+            DeviceCollectives::NcclSync => LaunchOrder::HostSync,
             DeviceCollectives::Staged => return Ok(transport),
         };
         let DeviceKind::Cuda(gpu) = kind else { return Ok(transport) };
@@ -107,7 +107,7 @@ impl DeviceCollectives {
         };
         let gpu = u32::try_from(gpu).map_err(|e| failed(e.to_string()))?;
         let paths = Paths::from_env(|name| std::env::var_os(name));
-        let options = NcclOptions { paths, ordering, timeouts, ..NcclOptions::default() };
+        let options = NcclOptions { paths, launch_order, timeouts, ..NcclOptions::default() };
         let made = NcclTransport::new(transport, gpu, &options).map_err(|e| failed(e.to_string()))?;
         Ok(Box::new(made))
     }

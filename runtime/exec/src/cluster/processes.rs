@@ -1,4 +1,4 @@
-//! The processes that a mesh is spread over, and what they tell each other beside the program: small things in a fixed
+//! The processes that a mesh is spread over, and what they tell each other beside the program: small values in a fixed
 //! order, each a collective of one member a process.
 //!
 //! **Invariant:** what processes decide from each other's messages they all decide alike: every method that communicates
@@ -6,7 +6,12 @@
 
 use crate::cluster::shared_end::shared;
 use crate::error::{ExecError, Place};
-use meshwright_comm::{Abort, Buf, BufMut, Collectives, CommError, Group, Tag, Transport};
+use meshwright_comm::{
+    Abort, Buf, BufMut, CallName, CollectiveKind, Collectives, CommError, Group, Tag, Transport, wire,
+};
+use meshwright_plan::Monoid;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,10 +52,10 @@ struct Wire {
     position: usize,
     rank: usize,
     aborters: Vec<Arc<dyn Abort>>,
-    line: Mutex<Line>,
+    line: Mutex<WireEnd>,
 }
 
-struct Line {
+struct WireEnd {
     transport: Box<dyn Transport>,
     group: Group,
     sequence: u64,
@@ -63,11 +68,17 @@ impl fmt::Debug for Processes {
     }
 }
 
-/// The most bytes in one message of this process about itself.
-const ABOUT_BYTES: usize = 4096;
+/// The longest time between two heartbeats of a process that the others wait for.
+const HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// The longest time between two signs of life of a process that the others wait for.
-const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
+/// What a process tells the others of itself.
+#[derive(Clone, Serialize, Deserialize)]
+struct Introduction {
+    /// Its devices; none if they are not contiguous.
+    devices: Range<usize>,
+    /// Which cores it may use, on which machine: processes that say the same share them.
+    cores: String,
+}
 
 impl Processes {
     /// One process, with all devices of any mesh as threads.
@@ -103,7 +114,7 @@ impl Processes {
             position: group.position(),
             rank: first,
             aborters,
-            line: Mutex::new(Line { transport: wire, group, sequence: 0 }),
+            line: Mutex::new(WireEnd { transport: wire, group, sequence: 0 }),
         };
         let mut processes = Processes {
             wire: Some(wire),
@@ -113,23 +124,18 @@ impl Processes {
             agreed_to_end: AtomicBool::new(false),
             first_step_done: AtomicBool::new(false),
         };
-        // Which cores this process may use, on which machine: processes that say the same share them.
-        let place = format!("{} {}", read("/proc/sys/kernel/hostname").trim(), allowed_cores());
-        let mut about = Vec::new();
-        about.extend((first as u64).to_le_bytes());
-        about.extend((if contiguous { devices as u64 } else { 0 }).to_le_bytes());
-        about.extend(place.as_bytes().iter().take(ABOUT_BYTES));
-        let all = processes.gather("the devices of each process".into(), &about)?;
-        processes.neighbors = all.iter().filter(|a| a.get(16..) == about.get(16..)).count().max(1);
-        let mut next = 0;
-        for about in &all {
-            let (first, devices) = (number(about), number(about.get(8..).unwrap_or_default()));
-            if first != next || devices == 0 {
+        let devices = if contiguous { first..first + devices } else { first..first };
+        let cores = format!("{} {}", read("/proc/sys/kernel/hostname").trim(), allowed_cores());
+        let mine = Introduction { devices, cores };
+        let all = processes.gather("the devices of each process".into(), &mine)?;
+        processes.neighbors = all.iter().filter(|other| other.cores == mine.cores).count().max(1);
+        for Introduction { devices, .. } in all {
+            let next = processes.ranks.last().map_or(0, |ranks| ranks.end);
+            if devices.start != next || devices.is_empty() {
                 let problem = "the devices of the processes are not numbered one after the other".to_string();
                 return Err(ExecError::Start { rank: processes.rank(), message: problem });
             }
-            next = first + devices;
-            processes.ranks.push(first..next);
+            processes.ranks.push(devices);
         }
         Ok(processes)
     }
@@ -223,35 +229,41 @@ impl Processes {
     ) -> Option<Result<T, ExecError>> {
         let wire = self.wire.as_ref()?;
         let mut line = wire.line.lock().unwrap_or_else(PoisonError::into_inner);
-        let Line { transport, group, sequence } = &mut *line;
+        let WireEnd { transport, group, sequence } = &mut *line;
         *sequence += 1;
         let tag = Tag::new(*sequence, about.what, about.line);
         let result = call(&mut **transport, group, &tag);
-        Some(result.map_err(|source| {
-            let place = Box::new(Place { rank: wire.rank, ..Place::default() });
-            let error = ExecError::Comm { place, source };
-            self.abort(&error.to_string());
-            error
-        }))
+        Some(result.map_err(|source| self.failed(source)))
     }
 
-    /// What each process says, in order. Lengths may differ.
-    pub fn gather(&self, about: About, mine: &[u8]) -> Result<Vec<Vec<u8>>, ExecError> {
-        let length = (mine.len() as u64).to_le_bytes();
-        let lengths = self.gather_equal(about, &length)?;
-        let lengths: Vec<usize> = lengths.iter().map(|l| number(l)).collect();
-        let all = self.gather_known(about, mine, &lengths)?;
-        Ok(pieces(&all, &lengths))
+    /// An error between processes, which ends all of them.
+    fn failed(&self, source: CommError) -> ExecError {
+        let place = Box::new(Place { rank: self.rank(), ..Place::default() });
+        let error = ExecError::Comm { place, source };
+        self.abort(&error.to_string());
+        error
     }
 
-    /// What each process says, in order; all say equally much.
-    pub fn gather_equal(&self, about: About, mine: &[u8]) -> Result<Vec<Vec<u8>>, ExecError> {
-        let lengths = vec![mine.len(); self.count()];
-        Ok(pieces(&self.gather_known(about, mine, &lengths)?, &lengths))
+    /// A value of each process, in order.
+    pub fn gather<T>(&self, about: About, mine: &T) -> Result<Vec<T>, ExecError>
+    where
+        T: Serialize + DeserializeOwned + Clone,
+    {
+        let done = self.call(about, |transport, group, tag| transport.gather_values(group, tag, mine));
+        done.unwrap_or_else(|| Ok(vec![mine.clone()]))
+    }
+
+    /// For each of some questions whether any process says yes.
+    pub fn any<const N: usize>(&self, about: About, mine: [bool; N]) -> Result<[bool; N], ExecError> {
+        let mut truth = mine.map(u8::from);
+        let done = self.call(about, |transport, group, tag| {
+            transport.all_reduce(group, tag, Monoid::Or, [BufMut::truth(&mut truth)])
+        });
+        done.unwrap_or(Ok(())).map(|()| truth.map(|t| t != 0))
     }
 
     /// The bytes of all processes, one after the other; `lengths`, which all know, has a number for each process.
-    pub fn gather_known(&self, about: About, mine: &[u8], lengths: &[usize]) -> Result<Vec<u8>, ExecError> {
+    pub fn gather_bytes(&self, about: About, mine: &[u8], lengths: &[usize]) -> Result<Vec<u8>, ExecError> {
         let mut all = vec![0; lengths.iter().sum()];
         let done = self.call(about, |transport, group, tag| {
             transport.all_gather_v(group, tag, Buf::new(mine), lengths, BufMut::new(&mut all))
@@ -262,8 +274,8 @@ impl Processes {
         }
     }
 
-    /// As [`Processes::gather_known`], for the first process alone: the others get nothing.
-    pub fn collect(&self, about: About, mine: &[u8], lengths: &[usize]) -> Result<Vec<u8>, ExecError> {
+    /// As [`Processes::gather_bytes`], for the first process alone: the others get nothing.
+    pub fn collect_bytes(&self, about: About, mine: &[u8], lengths: &[usize]) -> Result<Vec<u8>, ExecError> {
         let first = self.is_first();
         let mut send = vec![0; self.count()];
         send[0] = mine.len();
@@ -278,15 +290,32 @@ impl Processes {
         }
     }
 
+    /// The value of the first process, on all. What the others give does not matter.
+    pub fn broadcast<T: Serialize + DeserializeOwned>(&self, about: About, mine: T) -> Result<T, ExecError> {
+        if self.wire.is_none() {
+            return Ok(mine);
+        }
+        let bytes =
+            self.broadcast_bytes(about, if self.is_first() { wire::encode(&mine) } else { vec![] })?;
+        if self.is_first() {
+            return Ok(mine);
+        }
+        wire::decode(&bytes).map_err(|problem| {
+            let call = CallName::new(CollectiveKind::Broadcast, &Tag::new(0, about.what, about.line));
+            self.failed(CommError::Malformed { rank: self.rank(), from: 0, call, problem })
+        })
+    }
+
     /// The bytes of the first process, on all. What the others give does not matter.
-    pub fn spread(&self, about: About, bytes: Vec<u8>) -> Result<Vec<u8>, ExecError> {
-        let mut length = (bytes.len() as u64).to_le_bytes();
+    pub fn broadcast_bytes(&self, about: About, bytes: Vec<u8>) -> Result<Vec<u8>, ExecError> {
+        let mut length = [bytes.len() as u64];
         let told = self.call(about, |transport, group, tag| {
-            transport.broadcast(group, tag, 0, BufMut::new(&mut length))
+            let length = bytemuck::cast_slice_mut::<u64, u8>(&mut length);
+            transport.broadcast(group, tag, 0, BufMut::new(length))
         });
         let Some(told) = told else { return Ok(bytes) };
         told?;
-        let mut all = if self.is_first() { bytes } else { vec![0; number(&length)] };
+        let mut all = if self.is_first() { bytes } else { vec![0; length[0] as usize] };
         let done = self
             .call(about, |transport, group, tag| transport.broadcast(group, tag, 0, BufMut::new(&mut all)));
         done.unwrap_or(Ok(())).map(|()| all)
@@ -298,7 +327,7 @@ impl Processes {
     }
 
     /// What `work` gives on the first process, none on the others, which wait as long as it takes: the time-out of
-    /// collectives does not count, since the first gives signs of life.
+    /// collectives does not count, since the first sends heartbeats.
     pub fn on_first<T: Send>(
         &self,
         about: About,
@@ -307,15 +336,15 @@ impl Processes {
         if self.wire.is_none() {
             return Ok(Some(work()));
         }
-        let sign = |busy: bool| {
-            let mut sign = [u8::from(busy)];
+        let heartbeat = |busy: bool| {
+            let mut truth = [u8::from(busy)];
             let told = self.call(about, |transport, group, tag| {
-                transport.broadcast(group, tag, 0, BufMut::new(&mut sign))
+                transport.broadcast(group, tag, 0, BufMut::truth(&mut truth))
             });
-            told.unwrap_or(Ok(())).map(|()| sign[0] != 0)
+            told.unwrap_or(Ok(())).map(|()| truth[0] != 0)
         };
         if !self.is_first() {
-            while sign(false)? {}
+            while heartbeat(false)? {}
             return Ok(None);
         }
         std::thread::scope(|scope| {
@@ -328,12 +357,12 @@ impl Processes {
             });
             let mut pause = Duration::from_millis(20);
             while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(pause) {
-                sign(true)?;
-                pause = (pause * 2).min(SIGN_OF_LIFE);
+                heartbeat(true)?;
+                pause = (pause * 2).min(HEARTBEAT);
             }
             match worker.join() {
                 Ok(value) => {
-                    sign(false)?;
+                    heartbeat(false)?;
                     Ok(Some(value))
                 }
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -354,22 +383,6 @@ impl Drop for Processes {
             self.abort("an internal error");
         }
     }
-}
-
-/// A number of eight bytes; of fewer, the number they begin.
-fn number(bytes: &[u8]) -> usize {
-    bytes.iter().take(8).rev().fold(0, |n, byte| (n << 8) | usize::from(*byte))
-}
-
-fn pieces(all: &[u8], lengths: &[usize]) -> Vec<Vec<u8>> {
-    let mut rest = all;
-    let mut out = vec![];
-    for n in lengths {
-        let (piece, tail) = rest.split_at((*n).min(rest.len()));
-        out.push(piece.to_vec());
-        rest = tail;
-    }
-    out
 }
 
 fn read(path: &str) -> String {

@@ -84,8 +84,8 @@ impl Blocks {
             bytes.extend_from_slice(block);
         }
         let all = match first_only {
-            true => processes.collect(about, &bytes, &lengths)?,
-            false => processes.gather_known(about, &bytes, &lengths)?,
+            true => processes.collect_bytes(about, &bytes, &lengths)?,
+            false => processes.gather_bytes(about, &bytes, &lengths)?,
         };
         let mut blocks = BTreeMap::new();
         let mut rest = all.as_slice();

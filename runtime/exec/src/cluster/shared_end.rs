@@ -1,7 +1,7 @@
 //! One end of a transport for two users: a device, and the process that it is the only device of. They use it in turns, so
 //! the order of collectives is the program's.
 
-use meshwright_comm::{Abort, Call, CommError, Group, InFlight, Tag, Transport};
+use meshwright_comm::{Abort, AsyncCollective, Call, CommError, Group, Tag, Transport};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A share of an end. The end goes with the last one.
@@ -41,7 +41,7 @@ impl<T: Transport> Transport for SharedEnd<T> {
         group: &Group,
         tag: &Tag,
         call: Call<'_>,
-    ) -> Result<Box<dyn InFlight>, CommError> {
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
         // SAFETY: the caller promises of the memory what the end asks for.
         unsafe { self.end().post(group, tag, call) }
     }

@@ -89,7 +89,7 @@ impl Cluster {
         let info = self.held(name)?.info.clone();
         let given = whole.filter(|w| w.shape == info.shape && w.dtype() == info.dtype);
         let bytes = given.filter(|_| self.processes.is_first()).and_then(|w| bytes_of(&w.data));
-        let bytes = self.processes.spread(About::from(name), bytes.unwrap_or_default().to_vec())?;
+        let bytes = self.processes.broadcast_bytes(About::from(name), bytes.unwrap_or_default().to_vec())?;
         match from_bytes(info.dtype, info.shape, &bytes) {
             Some(whole) => self.set_state(name, &whole),
             None => Err(self.state_failed(name, "the first process has no value that fits".into())),

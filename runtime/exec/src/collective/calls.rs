@@ -1,15 +1,14 @@
 //! The calls of a transport that a collective makes, on tensors of the device.
 
-use crate::engine::graph::Slot;
-use meshwright_comm::{Buf, BufMut, BufferMismatch, Call, Part, Slot as Bucket};
-use meshwright_plan::{DType, Monoid};
-use std::sync::Arc;
+use crate::engine::graph::TensorSlot;
+use meshwright_comm::{Buf, BufMut, BufferMismatch, Call, Layout, Slot as Bucket};
+use meshwright_plan::{CollectiveKind, DType, Monoid};
 
 /// A tensor that a transport reads or writes.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct CallPiece {
     /// Where it is; nowhere if the device has no such tensor.
-    pub(crate) slot: Option<Slot>,
+    pub(crate) slot: Option<TensorSlot>,
     /// What the transport sees.
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,
@@ -17,10 +16,10 @@ pub(crate) struct Piece {
     pub(crate) ends: bool,
 }
 
-impl Piece {
+impl CallPiece {
     /// No elements, of which there is no tensor.
-    pub(crate) fn none(dtype: DType) -> Piece {
-        Piece { slot: None, dtype, shape: vec![0], ends: false }
+    pub(crate) fn none(dtype: DType) -> CallPiece {
+        CallPiece { slot: None, dtype, shape: vec![0], ends: false }
     }
 
     pub(crate) fn elements(&self) -> usize {
@@ -28,31 +27,24 @@ impl Piece {
     }
 }
 
-/// What a transport is asked for. Counts and parts are in elements.
-#[derive(Clone, Debug)]
-pub(crate) enum CallKind {
-    AllReduce(Monoid),
-    AllGather(Arc<[usize]>),
-    ReduceScatter(Monoid, Arc<[usize]>),
-    AllToAll(Arc<[usize]>, Arc<[usize]>),
-    Permute(Arc<[Part]>, Arc<[Part]>),
-}
-
 /// One call of a transport: of an all-reduce any number of pieces, of all others one.
 #[derive(Clone, Debug)]
 pub(crate) struct TransportCall {
-    pub(crate) kind: CallKind,
-    pub(crate) send: Vec<Piece>,
-    pub(crate) receive: Vec<Piece>,
+    pub(crate) kind: CollectiveKind,
+    pub(crate) monoid: Option<Monoid>,
+    /// What of the inputs goes to whom, and what of the outputs comes from whom.
+    pub(crate) layouts: [Layout; 2],
+    pub(crate) send: Vec<CallPiece>,
+    pub(crate) receive: Vec<CallPiece>,
 }
 
 /// Memory that a transport reads or writes during a call; it stays where it is as long as this lives.
 pub(crate) trait CallMemory: Send + 'static {
     /// The elements, to be read.
-    fn buf(&self, piece: &Piece) -> Result<Buf<'_>, BufferMismatch>;
+    fn buf(&self, piece: &CallPiece) -> Result<Buf<'_>, BufferMismatch>;
 
     /// The elements, to be written.
-    fn buf_mut(&mut self, piece: &Piece) -> Result<BufMut<'_>, BufferMismatch>;
+    fn buf_mut(&mut self, piece: &CallPiece) -> Result<BufMut<'_>, BufferMismatch>;
 
     /// Whether nobody else reads it, so that a result may overwrite it.
     fn is_unique(&self) -> bool;
@@ -68,7 +60,7 @@ pub(crate) struct CallTensors<M> {
 impl TransportCall {
     /// Whether results may overwrite their operands.
     pub(crate) fn in_place(&self) -> bool {
-        matches!(self.kind, CallKind::AllReduce(_))
+        self.layouts.iter().all(|l| matches!(l, Layout::Whole))
     }
 
     /// The call on its memory.
@@ -86,22 +78,7 @@ impl TransportCall {
                 Some(input) => Bucket::Apart(input, output),
             });
         }
-        if let CallKind::AllReduce(monoid) = self.kind {
-            return Ok(Call::AllReduce { monoid, bucket: buffers });
-        }
-        let Some(Bucket::Apart(input, output)) = buffers.pop() else { return Ok(Call::Barrier) };
-        Ok(match &self.kind {
-            CallKind::AllReduce(_) => Call::Barrier,
-            CallKind::AllGather(counts) => Call::AllGather { input, counts: counts.clone(), output },
-            CallKind::ReduceScatter(monoid, counts) => {
-                Call::ReduceScatter { monoid: *monoid, input, counts: counts.clone(), output }
-            }
-            CallKind::AllToAll(send, receive) => {
-                Call::AllToAll { input, send: send.clone(), output, receive: receive.clone() }
-            }
-            CallKind::Permute(send, receive) => {
-                Call::Permute { input, send: send.clone(), output, receive: receive.clone() }
-            }
-        })
+        let [send, receive] = self.layouts.clone();
+        Ok(Call { kind: self.kind, monoid: self.monoid, root: None, send, receive, slots: buffers })
     }
 }

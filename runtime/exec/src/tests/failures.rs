@@ -3,7 +3,7 @@
 use super::plans::Builder;
 use super::{cluster, no_inputs};
 use crate::{Cluster, ClusterOptions, Engine, ExecError, LocalInput, Provider};
-use meshwright_comm::{CommError, Fault, Faulty, Timeouts, Transport, World};
+use meshwright_comm::{CommError, FaultInjector, InjectedFault, Timeouts, Transport, World};
 use meshwright_plan::expr::BinaryFn;
 use meshwright_plan::{Axis, DType, Mesh, Monoid, Plan, Prim, ProgramInputKind};
 use std::sync::Arc;
@@ -30,19 +30,23 @@ fn sums(mesh: &Mesh) -> Plan {
     b.finish()
 }
 
-fn faulty(mesh: &Mesh, rank: usize, at: u64, fault: Fault) -> Cluster {
+fn injector(mesh: &Mesh, rank: usize, at: u64, fault: InjectedFault) -> Cluster {
     let timeouts = Timeouts::all(Duration::from_millis(500));
     let ends = World::new(mesh.devices(), timeouts).into_iter().map(|t| -> Box<dyn Transport> {
-        if t.rank() == rank { Box::new(Faulty::new(t).with_fault(at, fault.clone())) } else { Box::new(t) }
+        if t.rank() == rank {
+            Box::new(FaultInjector::new(t).with_fault(at, fault.clone()))
+        } else {
+            Box::new(t)
+        }
     });
     Cluster::with_transports(mesh, ends.collect(), &ClusterOptions::default()).unwrap()
 }
 
 /// Loads and runs until the fault strikes; gives the error.
-fn strike(rank: usize, fault: Fault) -> ExecError {
+fn strike(rank: usize, fault: InjectedFault) -> ExecError {
     let mesh = Mesh::new([("a", 4)]);
     // Calls: two to compare the hash of the plan, three in each step; the fault is in the second of step 2.
-    let mut cluster = faulty(&mesh, rank, 2 + 3 + 1, fault);
+    let mut cluster = injector(&mesh, rank, 2 + 3 + 1, fault);
     let begin = Instant::now();
     let program = cluster.load(Arc::new(sums(&mesh))).unwrap();
     cluster.init_state(program, 1).unwrap();
@@ -57,19 +61,19 @@ fn strike(rank: usize, fault: Fault) -> ExecError {
 
 #[test]
 fn a_device_that_fails_or_panics_in_a_collective_ends_all() {
-    for fault in [Fault::Fail, Fault::Panic] {
+    for fault in [InjectedFault::Fail, InjectedFault::Panic] {
         let error = strike(2, fault.clone());
         let text = error.to_string();
         for part in ["rank 2", "step 2", "all_reduce of `sum1` at line 12"] {
             assert!(text.contains(part), "{fault:?}: {text}");
         }
-        assert_eq!(fault == Fault::Panic, matches!(error, ExecError::Panicked { .. }), "{text}");
+        assert_eq!(fault == InjectedFault::Panic, matches!(error, ExecError::Panicked { .. }), "{text}");
     }
 }
 
 #[test]
 fn a_device_that_stalls_is_named() {
-    let error = strike(3, Fault::Stall(Duration::from_millis(1500)));
+    let error = strike(3, InjectedFault::Stall(Duration::from_millis(1500)));
     let ExecError::Comm { source: CommError::Timeout { missing, .. }, .. } = &error else {
         panic!("{error}")
     };
@@ -92,7 +96,7 @@ fn of_devices_that_wait_for_each_other_the_stuck_one_is_named() {
     let timeouts = Timeouts::all(Duration::from_millis(400));
     let ends = World::new(4, timeouts).into_iter().map(|t| -> Box<dyn Transport> {
         let late = [0, 200, 0, 1000][t.rank()];
-        Box::new(Faulty::new(t).with_fault(2, Fault::Stall(Duration::from_millis(late))))
+        Box::new(FaultInjector::new(t).with_fault(2, InjectedFault::Stall(Duration::from_millis(late))))
     });
     let mut cluster = Cluster::with_transports(&mesh, ends.collect(), &ClusterOptions::default()).unwrap();
     let program = cluster.load(Arc::new(b.finish())).unwrap();

@@ -7,7 +7,7 @@ mod built;
 use super::training::train_on;
 use crate::{Cluster, ClusterOptions, CpuBackend, DeviceKind};
 use meshwright_comm::gpu::load::Paths;
-use meshwright_comm::nccl::{NcclOptions, NcclTransport, Ordering};
+use meshwright_comm::nccl::{LaunchOrder, NcclOptions, NcclTransport};
 use meshwright_comm::{Timeouts, Transport};
 use meshwright_plan::{Axis, Mesh};
 use std::mem::ManuallyDrop;
@@ -35,7 +35,7 @@ fn what_devices_send_from_their_own_memory_is_what_they_send_through_the_host() 
     // What computes here is the host, which does not wait in the order of a GPU.
     let nccl = NcclOptions {
         paths: Paths::all(library()),
-        ordering: Ordering::HostSync,
+        launch_order: LaunchOrder::HostSync,
         timeouts,
         ..NcclOptions::default()
     };

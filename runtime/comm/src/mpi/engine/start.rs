@@ -3,29 +3,17 @@
 //! **Communicators** are made by a call that returns when all members have made it; until then this process answers
 //! nobody, and looks dead to all others. So nobody calls before all are about to: a member whose next communicator is that of
 //! a group says so to the group's first member, which lets all of them begin when it has heard of each. What devices do
-//! meanwhile does not matter, since the pulse makes communicators too.
+//! meanwhile does not matter, since the progress thread makes communicators too.
 //!
 //! They are made in the order in which this rank first used its groups, which must be an order that all ranks share; so no
 //! two ranks wait for each other in different groups.
 
+use super::super::message::Message;
 use super::super::moves::Run;
 use super::super::sys::Comm;
-use super::super::wire::Message;
 use super::{Engine, Making, Phase, Serial};
 use crate::CommError;
-use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// How far the members of a group are that is to have a communicator.
-#[derive(Default)]
-pub(super) struct Meeting {
-    /// This rank has said that it is ready.
-    told: bool,
-    /// Ranks that are ready, on the first member.
-    ready: BTreeSet<usize>,
-    /// All of them are.
-    all: bool,
-}
 
 impl Engine {
     pub(super) fn start_ready(&mut self, making: Option<&dyn Making>) -> Result<(), CommError> {
@@ -64,7 +52,7 @@ impl Engine {
     /// Starts a collective that is ready.
     fn start(&mut self, serial: Serial, comm: Comm) -> Result<(), CommError> {
         let Some(op) = self.ops.get_mut(&serial) else { return Ok(()) };
-        let place = op.place(comm);
+        let place = op.member(comm);
         // It runs before anything is handed over: of one that fails half-way the library has memory too.
         op.phase = Phase::Running(Run::new());
         let Phase::Running(run) = &mut op.phase else { return Ok(()) };
@@ -90,7 +78,8 @@ impl Engine {
         }
         let told = self.tell_ready(members);
         self.answered(told, Some(&name))?;
-        let Some(making) = making.filter(|_| self.groups.get(members).is_some_and(|g| g.meeting.all)) else {
+        let Some(making) = making.filter(|_| self.groups.get(members).is_some_and(|g| g.readiness.all))
+        else {
             return Ok(None);
         };
         making.begins(&name, members);
@@ -106,12 +95,12 @@ impl Engine {
 
     /// Says once that this rank's next communicator is that of this group.
     fn tell_ready(&mut self, members: &Arc<[usize]>) -> Result<(), String> {
-        let meeting = self.groups.get_mut(members).map(|g| &mut g.meeting);
-        let Some(meeting) = meeting.filter(|meeting| !meeting.told) else { return Ok(()) };
-        meeting.told = true;
+        let readiness = self.groups.get_mut(members).map(|g| &mut g.readiness);
+        let Some(readiness) = readiness.filter(|readiness| !readiness.told) else { return Ok(()) };
+        readiness.told = true;
         match members[0] {
             first if first == self.rank => self.member_is_ready(first, members),
-            first => self.mail.send(first, &Message::Ready(members.clone())),
+            first => self.channel.send(first, &Message::Ready(members.clone())),
         }
     }
 
@@ -120,10 +109,10 @@ impl Engine {
         let Some(group) = self.groups.get_mut(members).filter(|_| members.contains(&from)) else {
             return Ok(());
         };
-        group.meeting.ready.insert(from);
-        if group.meeting.ready.len() == members.len() {
+        group.readiness.ready.insert(from);
+        if group.readiness.ready.len() == members.len() {
             for member in members.iter().filter(|r| **r != self.rank) {
-                self.mail.send(*member, &Message::Make(members.clone()))?;
+                self.channel.send(*member, &Message::Make(members.clone()))?;
             }
             self.all_are_ready(members);
         }
@@ -133,7 +122,7 @@ impl Engine {
     /// All members are about to make their communicator.
     pub(super) fn all_are_ready(&mut self, members: &Arc<[usize]>) {
         if let Some(group) = self.groups.get_mut(members) {
-            group.meeting.all = true;
+            group.readiness.all = true;
         }
     }
 }

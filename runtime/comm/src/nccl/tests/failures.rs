@@ -1,11 +1,11 @@
 //! Nothing hangs, and errors name rank, call and line.
 
 use super::{fake, on_gpus, on_these, options, tag, world};
-use crate::Memory;
-use crate::nccl::{Checks, NcclOptions, NcclTransport, Ordering};
+use crate::TransportMemory;
+use crate::nccl::{Checks, LaunchOrder, NcclOptions, NcclTransport};
 use crate::{
-    Buf, BufMut, Call, CallName, Collectives, CommError, Group, Kind, PairF32, Place, Timeouts, Transport,
-    World,
+    Buf, BufMut, Call, CallName, CollectiveKind, Collectives, CommError, Group, MemorySpace, PairF32,
+    Timeouts, Transport, World,
 };
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ fn sum(t: &mut NcclTransport, sequence: u64, len: usize) -> Result<(), CommError
     t.settle()
 }
 
-fn name(kind: Kind, sequence: u64) -> CallName {
-    CallName { kind, tag: tag(sequence) }
+fn name(kind: CollectiveKind, sequence: u64) -> CallName {
+    CallName::new(kind, &tag(sequence))
 }
 
 /// One GPU of three stalls in its third collective: somebody says where, and all end.
@@ -45,7 +45,7 @@ fn a_stalled_gpu_ends_all_within_the_timeout() {
     for error in results.into_iter().map(Result::unwrap_err) {
         match error {
             CommError::Timeout { call, waited, missing, .. } => {
-                assert_eq!(call, name(Kind::AllReduce, 2));
+                assert_eq!(call, name(CollectiveKind::AllReduce, 2));
                 assert!(waited >= Duration::from_millis(400));
                 // All have called; a device has not got there.
                 assert!(missing.is_empty(), "{missing:?}");
@@ -53,7 +53,7 @@ fn a_stalled_gpu_ends_all_within_the_timeout() {
             }
             CommError::Aborted { reason, call, .. } => {
                 assert!(reason.contains("all_reduce #2 of `v2` at line 12"), "{reason}");
-                assert!(call.is_none_or(|c| c == name(Kind::AllReduce, 2)));
+                assert!(call.is_none_or(|c| c == name(CollectiveKind::AllReduce, 2)));
             }
             other => panic!("{other}"),
         }
@@ -126,7 +126,7 @@ fn a_rank_that_does_not_come_is_named() {
     let named = results.iter().filter(|r| match r {
         Err(CommError::Timeout { missing, .. }) => {
             let [m] = missing.as_slice() else { panic!("{missing:?}") };
-            assert_eq!((m.rank, m.at.as_ref()), (1, Some(&name(Kind::AllReduce, 7))));
+            assert_eq!((m.rank, m.last_call.as_ref()), (1, Some(&name(CollectiveKind::AllReduce, 7))));
             true
         }
         Err(CommError::Aborted { .. }) => false,
@@ -148,8 +148,11 @@ fn in_the_first_step_too() {
         sum(&mut t, 1, 10)
     });
     let Err(CommError::Timeout { rank: 0, call, missing, .. }) = &results[0] else { panic!("{results:?}") };
-    assert_eq!(*call, name(Kind::AllReduce, 1));
-    assert_eq!((missing[0].rank, missing[0].at.as_ref()), (1, Some(&name(Kind::AllReduce, 0))));
+    assert_eq!(*call, name(CollectiveKind::AllReduce, 1));
+    assert_eq!(
+        (missing[0].rank, missing[0].last_call.as_ref()),
+        (1, Some(&name(CollectiveKind::AllReduce, 0)))
+    );
 }
 
 #[test]
@@ -307,9 +310,9 @@ fn memory_is_used_where_it_is() {
 #[test]
 fn arg_reductions_are_refused_and_known_to_be() {
     on_gpus(2, &short(), |mut t| {
-        let (group, there) = (world(&t), Place::Device(t.ordinal()));
+        let (group, there) = (world(&t), MemorySpace::Device(t.ordinal()));
         assert!(!t.folds(Monoid::ArgMax, DType::PairF32, there));
-        assert!(t.folds(Monoid::ArgMax, DType::PairF32, Place::Host));
+        assert!(t.folds(Monoid::ArgMax, DType::PairF32, MemorySpace::Host));
         assert!(t.folds(Monoid::Sum, DType::BF16, there) && t.folds(Monoid::And, DType::Bool, there));
         let mut memory = t.memory(4, DType::PairF32).unwrap();
         let refused = t.all_reduce(&group, &tag(0), Monoid::ArgMax, [memory.buf_mut()]);
@@ -331,7 +334,7 @@ fn two_ranks_that_share_a_gpu_need_leave_of_nccl() {
             scope.spawn(move || {
                 let mut t = NcclTransport::new(Box::new(control), gpu, options)?;
                 // All ranks wait on the host, whatever they asked for.
-                assert_eq!(t.ordering(), Ordering::HostSync);
+                assert_eq!(t.launch_order(), LaunchOrder::HostSync);
                 assert!(t.note().unwrap().contains("ranks 0 and 1 of one process share a GPU"));
                 sum(&mut t, 0, 4)
             })
@@ -389,6 +392,6 @@ fn a_group_of_one_copies() {
         let mut got = [0; 16];
         to.read(&mut got).unwrap();
         assert_eq!(got[..], data[..]);
-        t.call(&group, &tag(1), Call::Barrier).unwrap();
+        t.call(&group, &tag(1), Call::barrier()).unwrap();
     });
 }

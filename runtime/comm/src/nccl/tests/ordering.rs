@@ -2,9 +2,9 @@
 
 use super::fake::Compute;
 use super::{on_gpus, options, tag, world};
-use crate::Memory;
-use crate::nccl::{DeviceMemory, NcclOptions, NcclTransport, Ordering};
-use crate::{BufMut, Call, Collectives, InFlight, Slot, Timeouts, Transport};
+use crate::TransportMemory;
+use crate::nccl::{DeviceMemory, LaunchOrder, NcclOptions, NcclTransport};
+use crate::{AsyncCollective, BufMut, Call, Collectives, Slot, Timeouts, Transport};
 use meshwright_plan::{DType, Monoid};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -33,20 +33,20 @@ fn use_it(stream: &Compute, memory: &DeviceMemory, mut then: impl FnMut(Vec<f32>
 }
 
 #[expect(unsafe_code, reason = "starts a collective on memory of a GPU")]
-fn start(t: &mut NcclTransport, sequence: u64, memory: &mut DeviceMemory) -> Box<dyn InFlight> {
+fn start(t: &mut NcclTransport, sequence: u64, memory: &mut DeviceMemory) -> Box<dyn AsyncCollective> {
     let bucket = vec![Slot::InPlace(memory.buf_mut())];
     let group = world(t);
     // SAFETY: the tests keep the memory until the end.
-    unsafe { t.post(&group, &tag(sequence), Call::AllReduce { monoid: Monoid::Sum, bucket }) }.unwrap()
+    unsafe { t.post(&group, &tag(sequence), Call::all_reduce(Monoid::Sum, bucket)) }.unwrap()
 }
 
-fn in_order(ordering: Ordering) {
-    let options = NcclOptions { ordering, ..options(Timeouts::for_tests()) };
+fn in_order(launch_order: LaunchOrder) {
+    let options = NcclOptions { launch_order, ..options(Timeouts::for_tests()) };
     on_gpus(2, &options, |mut t| {
         let mut memory: Vec<_> = (0..3).map(|_| t.memory(100, DType::F32).unwrap()).collect();
         let stream = Compute::new();
         memory[0].write(&[0; 400]).unwrap();
-        start(&mut t, 0, &mut memory[0]).complete().unwrap();
+        start(&mut t, 0, &mut memory[0]).wait().unwrap();
         t.settle().unwrap();
         t.first_step_done();
 
@@ -59,7 +59,7 @@ fn in_order(ordering: Ordering) {
             started.push(start(&mut t, 1 + i as u64, memory));
         }
         started.reverse();
-        started.iter_mut().for_each(|s| s.complete().unwrap());
+        started.iter_mut().for_each(|s| s.wait().unwrap());
         for memory in &memory {
             let send = send.clone();
             use_it(&stream, memory, move |got| send.send(got).unwrap());
@@ -69,9 +69,9 @@ fn in_order(ordering: Ordering) {
         for (i, got) in got.iter().enumerate() {
             assert!(got.iter().all(|x| *x == (3 + 20 * i) as f32), "{i}: {got:?}");
         }
-        match ordering {
-            Ordering::Events => assert!(host < LONG, "the host waited {host:?} for the device"),
-            Ordering::HostSync => assert!(host >= 3 * LONG),
+        match launch_order {
+            LaunchOrder::Events => assert!(host < LONG, "the host waited {host:?} for the device"),
+            LaunchOrder::HostSync => assert!(host >= 3 * LONG),
         }
         t.settle().unwrap();
     });
@@ -79,12 +79,12 @@ fn in_order(ordering: Ordering) {
 
 #[test]
 fn events_order_collectives_among_kernels_and_the_host_goes_on() {
-    in_order(Ordering::Events);
+    in_order(LaunchOrder::Events);
 }
 
 #[test]
 fn the_host_orders_them_too() {
-    in_order(Ordering::HostSync);
+    in_order(LaunchOrder::HostSync);
 }
 
 /// What is dropped without being finished still comes before what is computed later.

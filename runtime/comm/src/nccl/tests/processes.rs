@@ -5,9 +5,9 @@
 //! transport over files, which knows no more than NCCL's needs.
 
 use super::{options, tag, world};
-use crate::Memory;
-use crate::nccl::{NcclTransport, Ordering};
-use crate::{Abort, Call, Collectives, CommError, Group, InFlight, Tag, Timeouts, Transport};
+use crate::TransportMemory;
+use crate::nccl::{LaunchOrder, NcclTransport};
+use crate::{Abort, AsyncCollective, Call, Collectives, CommError, Group, Tag, Timeouts, Transport};
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,10 +26,10 @@ struct Files {
     timeout: Duration,
 }
 
-struct Ended;
+struct EndedCall;
 
-impl InFlight for Ended {
-    fn complete(&mut self) -> Result<(), CommError> {
+impl AsyncCollective for EndedCall {
+    fn wait(&mut self) -> Result<(), CommError> {
         Ok(())
     }
 }
@@ -74,9 +74,9 @@ impl Transport for Files {
         group: &Group,
         tag: &Tag,
         call: Call<'_>,
-    ) -> Result<Box<dyn InFlight>, CommError> {
-        call.check(group, tag)?;
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
         let name = call.name(tag);
+        let call = call.checked(group, tag, (self.rank, self.size))?;
         let number = self.counts.entry(group.ranks().to_vec()).or_default();
         *number += 1;
         let ranks = group.ranks().iter().map(usize::to_string).collect::<Vec<_>>().join("-");
@@ -86,16 +86,9 @@ impl Transport for Files {
             0 => &[][..],
             n => unsafe { std::slice::from_raw_parts(at, n) },
         };
-        let mine: Vec<u8> = match &call {
-            Call::AllGather { input, .. } => {
-                bytes(input.as_ptr(), input.len() * input.dtype().bytes()).to_vec()
-            }
-            Call::Broadcast { buffer, .. } => {
-                bytes(buffer.address(), buffer.len() * buffer.dtype().bytes()).to_vec()
-            }
-            Call::Barrier => vec![],
-            _ => unreachable!("not a call of the control plane: {name}"),
-        };
+        assert!(call.signature.monoid.is_none(), "not a call of the control plane: {name}");
+        let inputs = call.memory.iter().zip(call.signature.input_bytes());
+        let mine: Vec<u8> = inputs.flat_map(|(memory, n)| bytes(memory.source, n)).copied().collect();
         put(&self.folder, &message(self.rank), &mine);
         let begin = Instant::now();
         let aborter = FilesAbort { rank: self.rank, folder: self.folder.clone() };
@@ -124,12 +117,13 @@ impl Transport for Files {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
             }
         };
-        match &call {
-            Call::AllGather { output, .. } => write(output.address(), &all.concat()),
-            Call::Broadcast { root, buffer } => write(buffer.address(), &all[*root]),
-            _ => {}
+        for target in call.memory.iter().filter_map(|memory| memory.target) {
+            match call.signature.root {
+                None => write(target, &all.concat()),
+                Some(root) => write(target, &all[root]),
+            }
         }
-        Ok(Box::new(Ended))
+        Ok(Box::new(EndedCall))
     }
 
     fn first_step_done(&mut self) {}
@@ -188,7 +182,7 @@ fn rank_of_its_own() {
         "sums" => {
             let mesh = Mesh::new([("r", 2), ("c", 2)]);
             let mut t = new(rank).unwrap();
-            assert_eq!((t.ordering(), t.note()), (Ordering::Events, None));
+            assert_eq!((t.launch_order(), t.note()), (LaunchOrder::Events, None));
             let sets = [vec![Axis(0)], vec![Axis(1)], vec![Axis(0), Axis(1)]];
             t.prepare(&mesh, &sets).unwrap();
             let groups = sets.map(|axes| Group::of_mesh(&mesh, rank, &axes).unwrap());
@@ -213,10 +207,10 @@ fn rank_of_its_own() {
             let mut t = new(0).unwrap();
             one(&mut t, 0).unwrap();
             one(&mut t, 1).unwrap();
-            println!("ordering {:?}", t.ordering());
+            println!("ordering {:?}", t.launch_order());
         }
         "new" => match new(rank) {
-            Ok(t) => println!("ordering {:?}, note {:?}", t.ordering(), t.note()),
+            Ok(t) => println!("ordering {:?}, note {:?}", t.launch_order(), t.note()),
             Err(e) => println!("{e}"),
         },
         other => panic!("no part {other}"),
@@ -256,7 +250,7 @@ fn a_killed_process_ends_the_others_within_the_timeout() {
         let output = rank.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success());
-        assert!(said.contains("waited 0.8 s in all_reduce #"), "{said}");
+        assert!(said.contains("timed out after 0.8 s in all_reduce #"), "{said}");
         assert!(said.contains("at line"), "{said}");
     }
     assert!(begin.elapsed() < Duration::from_secs(10));

@@ -16,7 +16,7 @@ struct Shifted {
     exp: Val,
     /// Their sums, as extents of 1.
     sum: Val,
-    /// The greatest of each row, or 0 where it is infinite.
+    /// The greatest of each row.
     shift: Val,
 }
 
@@ -24,10 +24,7 @@ impl Lower<'_> {
     fn shifted(&mut self, x: Val, axis: usize) -> Shifted {
         let x = self.wide(x);
         let e = &mut self.graph;
-        let greatest = e.reduce(Reduce::Max, x, axis);
-        let size = e.unary(Unary::Abs, greatest);
-        let infinite = e.scalar(Binary::Eq, size, f64::INFINITY);
-        let shift = e.fill(greatest, infinite, 0.0);
+        let shift = e.reduce(Reduce::Max, x, axis);
         let x = e.sub(x, shift);
         let exp = e.unary(Unary::Exp, x);
         let sum = e.reduce(Reduce::Sum, exp, axis);
@@ -35,8 +32,13 @@ impl Lower<'_> {
     }
 
     fn log_sum(&mut self, s: &Shifted) -> Val {
-        let log = self.graph.unary(Unary::Log, s.sum);
-        self.graph.add(log, s.shift)
+        let e = &mut self.graph;
+        let log = e.unary(Unary::Log, s.sum);
+        let finite = e.add(log, s.shift);
+        // An infinite maximum is the result: less itself it would be none.
+        let size = e.unary(Unary::Abs, s.shift);
+        let infinite = e.scalar(Binary::Eq, size, f64::INFINITY);
+        e.choose(infinite, s.shift, finite)
     }
 
     fn same(&mut self, a: &Local, b: &Local, dim: Dim) -> Result<usize, LoweringError> {

@@ -55,8 +55,20 @@ multiversion! {
     }
 }
 
+/// Longer rows are summed in halves: what is added to a lane stays small beside it only for so many elements.
+const LONGEST_SUM: usize = 16384;
+
+/// The sum of a row, in an order that its length alone decides.
+fn sum<T: Real>(level: Level, x: &[T]) -> T {
+    if x.len() <= LONGEST_SUM {
+        return sum_lanes(level, x);
+    }
+    let (low, high) = x.split_at(x.len() / 2);
+    sum(level, low) + sum(level, high)
+}
+
 multiversion! {
-    fn sum[T: Real](x: &[T]) -> T {
+    fn sum_lanes[T: Real](x: &[T]) -> T {
         let mut acc = [T::default(); 16];
         let mut chunks = x.chunks_exact(16);
         for chunk in &mut chunks {
@@ -113,8 +125,8 @@ multiversion! {
     }
 }
 
-/// Each row becomes `exp(x - shift)`; gives the shifts and the rows' sums. The shift is the greatest element, or 0 where
-/// that is not finite: sums of infinities are then what they should be.
+/// Each row becomes `exp(x - shift)`; gives the shifts and the rows' sums. The shift is the greatest element; where that is
+/// infinite the sum is NaN.
 pub(super) fn shifted_exponentials<T: Scratched>(
     level: Level,
     x: &mut [T],
@@ -130,10 +142,7 @@ pub(super) fn shifted_exponentials<T: Scratched>(
         sums.resize(rows, T::default());
         return;
     }
-    shift.extend(x.chunks_exact(classes).map(|row| {
-        let m = T::greatest(level, row);
-        if m.finite() { m } else { T::default() }
-    }));
+    shift.extend(x.chunks_exact(classes).map(|row| T::greatest(level, row)));
     subtract(level, x, classes, shift);
     exponentials(level, x);
     sums.extend(x.chunks_exact(classes).map(|row| sum(level, row)));

@@ -88,7 +88,7 @@ impl LogSumExpKernel {
         let (Some(x), Some(out)) = (T::of(input), T::of_mut(out)) else { return };
         self.rows.run(x, out, |_, out, s| {
             for (o, (shift, sum)) in out.iter_mut().zip(s.shift.iter().zip(&s.sum)) {
-                *o = *shift + logarithm(*sum);
+                *o = if !shift.finite() { *shift } else { *shift + logarithm(*sum) };
             }
         });
     }

@@ -200,3 +200,47 @@ fn large_softmax_with_any_pool() {
         });
     }
 }
+
+/// As JAX has them: less an infinite maximum nothing is a number, but of a logarithm of a sum it is the result.
+#[test]
+fn infinite_rows() {
+    const INF: f32 = f32::INFINITY;
+    for (row, lse) in [
+        ([-INF, -INF, -INF], -INF),
+        ([INF, 1.0, -INF], INF),
+        ([INF, INF, 0.0], INF),
+        ([f32::NAN, INF, 0.0], f32::NAN),
+    ] {
+        let access = Access { dtype: DType::F32, offset: 0, strides: vec![3, 1] };
+        let mut out = vec![5.0];
+        let kernel = LogSumExpKernel::new(&[1], 3, &access).unwrap();
+        kernel.run(Slice::F32(&row), SliceMut::F32(&mut out)).unwrap();
+        assert!(out[0] == lse || out[0].is_nan() && lse.is_nan(), "{row:?}: {}", out[0]);
+        for log in [false, true] {
+            let kernel = SoftmaxKernel::new(DType::F32, &[1, 3], 1, log).unwrap();
+            let mut out = row.to_vec();
+            kernel.run(Arg::Out(0), SliceMut::F32(&mut out)).unwrap();
+            assert!(out.iter().all(|x| x.is_nan()), "{row:?}, log: {log}: {out:?}");
+        }
+    }
+}
+
+#[test]
+fn sums_of_long_rows_keep_their_digits() {
+    let n = 4_000_000;
+    let mut rng = Rng(3);
+    let x: Vec<f32> = (0..n).map(|_| rng.unit() as f32).collect();
+    let want = lse(&x.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+    let access = Access { dtype: DType::F32, offset: 0, strides: vec![0, 1] };
+    for level in Level::available() {
+        let kernel = SoftmaxKernel::new(DType::F32, &[n], 0, false).unwrap().with_level(level);
+        let mut out = x.clone();
+        kernel.run(Arg::Out(0), SliceMut::F32(&mut out)).unwrap();
+        let total: f64 = out.iter().map(|x| f64::from(*x)).sum();
+        assert!((total - 1.0).abs() < 5e-7, "probabilities sum to {total}");
+        let mut out = vec![5.0];
+        let kernel = LogSumExpKernel::new(&[1], n, &access).unwrap().with_level(level);
+        kernel.run(Slice::F32(&x), SliceMut::F32(&mut out)).unwrap();
+        assert!((f64::from(out[0]) - want).abs() < 2e-6, "{} is not {want}", out[0]);
+    }
+}

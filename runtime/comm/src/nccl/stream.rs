@@ -1,4 +1,4 @@
-//! What is in flight on a GPU, and who watches over it.
+//! The collectives on the stream of a GPU, and who watches over them.
 //!
 //! All collectives of a transport run on one stream in the order in which they were posted, so they end in that order: a
 //! number says which have ended. A thread looks at the first that has not, and ends everything where NCCL reports an error,
@@ -8,12 +8,12 @@
 //! computed does not count.
 
 use super::abort::abort_all;
-use super::api::{Handle, IN_PROGRESS, Nccl, Refused, SUCCESS};
-use super::device::{Event, Gpu};
+use super::api::{CommHandle, IN_PROGRESS, Nccl, Refused, SUCCESS};
+use super::device::{DeviceEvent, Gpu};
 use super::launch::{Launch, LaunchError};
-use super::signature::missing;
+use crate::call::PostedCall;
 use crate::gpu::driver::DriverError;
-use crate::{Abort, Call, CallName, CommError, Group, InFlight};
+use crate::{Abort, AsyncCollective, CallName, CommError, Group, Missing};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,11 +26,11 @@ const LOOK: Duration = Duration::from_micros(50);
 
 /// A communicator.
 #[derive(Clone, Copy)]
-pub(super) struct Comm(pub(super) Handle);
+pub(super) struct Communicator(pub(super) CommHandle);
 
 #[expect(unsafe_code, reason = "used under one lock, by one thread at a time")]
 // SAFETY: NCCL allows communicators to be used by different threads one after the other.
-unsafe impl Send for Comm {}
+unsafe impl Send for Communicator {}
 
 /// What the transport, its handles and the watching thread share.
 pub(super) struct Inner {
@@ -40,26 +40,26 @@ pub(super) struct Inner {
     pub(super) aborter: Arc<dyn Abort>,
     /// Whether the host waits, instead of the device.
     pub(super) host_waits: bool,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     changed: Condvar,
 }
 
-struct State {
-    comms: BTreeMap<Arc<[usize]>, Comm>,
-    queue: VecDeque<Op>,
+struct StreamState {
+    comms: BTreeMap<Arc<[usize]>, Communicator>,
+    queue: VecDeque<StreamOp>,
     /// Number of the first in the queue: all before it have ended.
     first: u64,
-    spare: Vec<Event>,
+    spare: Vec<DeviceEvent>,
     failure: Option<CommError>,
     closing: bool,
 }
 
-struct Op {
+struct StreamOp {
     name: CallName,
     group: Group,
     /// Input is there; none where the host had waited for it.
-    ready: Option<Event>,
-    done: Event,
+    ready: Option<DeviceEvent>,
+    done: DeviceEvent,
     runs_since: Option<Instant>,
     timeout: Duration,
 }
@@ -78,7 +78,7 @@ impl Deadline {
 
 impl Inner {
     pub(super) fn new(gpu: Gpu, nccl: Nccl, rank: usize, aborter: Arc<dyn Abort>, host_waits: bool) -> Inner {
-        let state = State {
+        let state = StreamState {
             comms: BTreeMap::new(),
             queue: VecDeque::new(),
             first: 0,
@@ -97,7 +97,7 @@ impl Inner {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,27 +109,17 @@ impl Inner {
         move |e| self.refused(Some(call), e)
     }
 
-    /// An error seen from a call: who was not the cause is told of the cause.
-    fn seen_from(failure: &CommError, call: &CallName) -> CommError {
-        match failure {
-            CommError::Aborted { rank, reason, .. } => {
-                CommError::Aborted { rank: *rank, reason: reason.clone(), call: Some(call.clone()) }
-            }
-            other => other.clone(),
-        }
-    }
-
     /// Whether anything has failed, here or elsewhere.
     pub(super) fn check(&self, name: &CallName) -> Result<(), CommError> {
         let mut state = self.lock();
         self.look_for_aborts(&mut state);
         match &state.failure {
             None => Ok(()),
-            Some(failure) => Err(Self::seen_from(failure, name)),
+            Some(failure) => Err(failure.seen_from(name)),
         }
     }
 
-    fn look_for_aborts(&self, state: &mut State) {
+    fn look_for_aborts(&self, state: &mut StreamState) {
         if let (None, Some((rank, reason))) = (&state.failure, self.aborter.aborted()) {
             self.fail_locked(state, CommError::Aborted { rank, reason, call: None });
         }
@@ -145,7 +135,7 @@ impl Inner {
         }
     }
 
-    fn fail_locked(&self, state: &mut State, error: CommError) {
+    fn fail_locked(&self, state: &mut StreamState, error: CommError) {
         if state.failure.is_some() {
             return;
         }
@@ -158,7 +148,7 @@ impl Inner {
         self.changed.notify_all();
     }
 
-    fn abort_comms(&self, state: &mut State) {
+    fn abort_comms(&self, state: &mut StreamState) {
         // They leave the table with this, so that nobody uses them again.
         let comms = std::mem::take(&mut state.comms);
         abort_all(comms.into_values().map(|comm| comm.0), &self.gpu, &self.nccl);
@@ -177,17 +167,17 @@ impl Inner {
         group: &Group,
         name: &CallName,
         timeout: Duration,
-        make: impl FnOnce(Option<Handle>, *mut Handle) -> i32,
+        make: impl FnOnce(Option<CommHandle>, *mut CommHandle) -> i32,
     ) -> Result<(), CommError> {
         self.gpu.bind().map_err(self.driver(name)).map_err(|e| self.fail(e))?;
         let deadline = Deadline::after(timeout);
         // NCCL may write the handle later, from a thread of its own: the place outlives every way out of this function.
-        let place: *mut Handle = Box::into_raw(Box::new(std::ptr::null_mut()));
+        let place: *mut CommHandle = Box::into_raw(Box::new(std::ptr::null_mut()));
         let function = if via.is_some() { "ncclCommSplit" } else { "ncclCommInitRankConfig" };
         {
             let mut state = self.lock();
             if let Some(failure) = &state.failure {
-                return Err(Self::seen_from(failure, name));
+                return Err(failure.seen_from(name));
             }
             let parent = via.and_then(|v| state.comms.get(v)).map(|c| c.0);
             let code = make(parent, place);
@@ -201,11 +191,11 @@ impl Inner {
             if via.is_none() {
                 #[expect(unsafe_code, reason = "reads what NCCL wrote")]
                 // SAFETY: `ncclCommInitRankConfig` writes the handle before it returns.
-                state.comms.insert(ranks.clone(), Comm(unsafe { *place }));
+                state.comms.insert(ranks.clone(), Communicator(unsafe { *place }));
             }
         }
         if let Some(via) = via {
-            self.settled(via, group, name, &deadline, function)?;
+            self.wait_until_ready(via, group, name, &deadline, function)?;
             #[expect(unsafe_code, reason = "reads what NCCL wrote")]
             // SAFETY: the parent is done, so the handle is written.
             let new = unsafe { *place };
@@ -213,9 +203,9 @@ impl Inner {
                 let problem = "`ncclCommSplit` of NCCL gave no communicator";
                 return Err(self.fail(self.refused(Some(name), problem)));
             }
-            self.lock().comms.insert(ranks.clone(), Comm(new));
+            self.lock().comms.insert(ranks.clone(), Communicator(new));
         }
-        self.settled(ranks, group, name, &deadline, function)?;
+        self.wait_until_ready(ranks, group, name, &deadline, function)?;
         #[expect(unsafe_code, reason = "the inverse of `Box::into_raw`")]
         // SAFETY: NCCL is done with it.
         drop(unsafe { Box::from_raw(place) });
@@ -223,7 +213,7 @@ impl Inner {
     }
 
     /// Waits until a communicator is done with what was asked of it.
-    fn settled(
+    fn wait_until_ready(
         &self,
         ranks: &[usize],
         group: &Group,
@@ -237,7 +227,7 @@ impl Inner {
                 let mut state = self.lock();
                 self.look_for_aborts(&mut state);
                 if let Some(failure) = &state.failure {
-                    return Err(Self::seen_from(failure, name));
+                    return Err(failure.seen_from(name));
                 }
                 let Some(comm) = state.comms.get(ranks).copied() else {
                     unreachable!("communicators stay until the end or a failure");
@@ -268,7 +258,7 @@ impl Inner {
     }
 
     #[expect(unsafe_code, reason = "a function of NCCL")]
-    fn async_error(&self, comm: Comm) -> i32 {
+    fn async_error(&self, comm: Communicator) -> i32 {
         let mut code = SUCCESS;
         // SAFETY: a communicator of the table, under its lock; writes an integer.
         let asked = unsafe { (self.nccl.f.async_error)(comm.0, &raw mut code) };
@@ -276,7 +266,11 @@ impl Inner {
     }
 
     fn timeout(&self, group: &Group, name: &CallName, waited: Duration) -> CommError {
-        let missing = missing(&*self.aborter, group, name);
+        let mut others: Vec<usize> = group.ranks().iter().copied().filter(|r| *r != group.rank()).collect();
+        others.sort_unstable();
+        let mut missing = self.aborter.last_calls(&others).unwrap_or_default();
+        let behind = |at: &CallName| at.tag.sequence < name.tag.sequence;
+        missing.retain(|m: &Missing| m.unresponsive || m.last_call.as_ref().is_none_or(behind));
         CommError::Timeout { rank: self.rank, call: name.clone(), waited, stuck: missing.clone(), missing }
     }
 
@@ -289,7 +283,7 @@ impl Inner {
         &self,
         group: &Group,
         name: &CallName,
-        call: &Call<'_>,
+        call: &PostedCall,
         timeout: Duration,
     ) -> Result<u64, CommError> {
         let deadline = Deadline::after(timeout);
@@ -303,11 +297,11 @@ impl Inner {
         {
             let mut state = self.lock();
             if let Some(failure) = &state.failure {
-                return Err(Self::seen_from(failure, name));
+                return Err(failure.seen_from(name));
             }
             let comm = state.comms.get(group.ranks()).map(|c| c.0).filter(|_| group.size() > 1);
             let stream = self.gpu.stream();
-            let launch = Launch { f: &self.nccl.f, gpu: &self.gpu, comm, stream };
+            let launch = Launch { f: &self.nccl.f, gpu: &self.gpu, comm, stream, members: group.size() };
             // SAFETY: the caller's promise.
             if let Err(e) = unsafe { launch.run(group, call) } {
                 let problem = match e {
@@ -321,23 +315,24 @@ impl Inner {
         }
         if group.size() > 1 {
             // What NCCL has not put on the stream yet would come after `done`.
-            self.settled(group.ranks(), group, name, &deadline, "a collective")?;
+            self.wait_until_ready(group.ranks(), group, name, &deadline, "a collective")?;
         }
         self.gpu.record(done).map_err(failed)?;
         let mut state = self.lock();
-        let op = Op { name: name.clone(), group: group.clone(), ready, done, runs_since: None, timeout };
+        let op =
+            StreamOp { name: name.clone(), group: group.clone(), ready, done, runs_since: None, timeout };
         state.queue.push_back(op);
         self.changed.notify_all();
         Ok(state.first + state.queue.len() as u64 - 1)
     }
 
-    fn event(&self) -> Result<Event, DriverError> {
+    fn event(&self) -> Result<DeviceEvent, DriverError> {
         let spare = self.lock().spare.pop();
         spare.map_or_else(|| self.gpu.event(), Ok)
     }
 
     /// Looks which collectives have ended, and what has gone wrong.
-    fn look(&self, state: &mut State) {
+    fn look(&self, state: &mut StreamState) {
         if state.failure.is_some() || state.queue.is_empty() {
             return;
         }
@@ -372,7 +367,7 @@ impl Inner {
     }
 
     /// Number of collectives at the front that have ended. The next one runs from now on, if its input is there.
-    fn count_ended(&self, state: &mut State) -> Result<usize, DriverError> {
+    fn count_ended(&self, state: &mut StreamState) -> Result<usize, DriverError> {
         let mut ended = 0;
         for op in &mut state.queue {
             if self.gpu.is_done(op.done)? {
@@ -403,7 +398,7 @@ impl Inner {
                     return Ok(());
                 }
                 if let Some(failure) = &state.failure {
-                    return Err(name.map_or_else(|| failure.clone(), |name| Self::seen_from(failure, name)));
+                    return Err(name.map_or_else(|| failure.clone(), |name| failure.seen_from(name)));
                 }
             }
             if begin.elapsed() < YIELD {
@@ -421,7 +416,7 @@ impl Inner {
             return Ok(());
         }
         if let Some(failure) = &state.failure {
-            return Err(Self::seen_from(failure, name));
+            return Err(failure.seen_from(name));
         }
         let done = state.queue[(number - state.first) as usize].done;
         // Under the lock: an event that is taken from the queue is used again.
@@ -462,7 +457,7 @@ impl Inner {
         drop(state);
         let begin = Instant::now();
         // Small groups first, in the same order on all ranks: those split from the world's go before it.
-        let mut comms: Vec<(Arc<[usize]>, Comm)> = comms.into_iter().collect();
+        let mut comms: Vec<(Arc<[usize]>, Communicator)> = comms.into_iter().collect();
         comms.sort_by_key(|(ranks, _)| ranks.len());
         let mut comms = comms.into_iter().map(|(_, comm)| comm);
         while in_order && let Some(comm) = comms.next() {
@@ -480,7 +475,7 @@ impl Inner {
 
     /// Frees a communicator in good order; whether that went well.
     #[expect(unsafe_code, reason = "frees a communicator")]
-    fn free(&self, comm: Comm, begin: Instant, patience: Duration) -> bool {
+    fn free(&self, comm: Communicator, begin: Instant, patience: Duration) -> bool {
         // SAFETY: it has left the table, so nobody else uses it.
         let code = unsafe { (self.nccl.f.finalize)(comm.0) };
         let mut good = code == SUCCESS || code == IN_PROGRESS;
@@ -499,22 +494,22 @@ impl Drop for Inner {
         let mut state = self.lock();
         let queue = std::mem::take(&mut state.queue);
         let left = queue.into_iter().flat_map(|op| op.ready.into_iter().chain([op.done]));
-        let events: Vec<Event> = left.chain(std::mem::take(&mut state.spare)).collect();
+        let events: Vec<DeviceEvent> = left.chain(std::mem::take(&mut state.spare)).collect();
         drop(state);
-        events.into_iter().for_each(|event| self.gpu.forget(event));
+        events.into_iter().for_each(|event| self.gpu.destroy_event(event));
     }
 }
 
 /// A collective that was posted.
-pub(super) struct Posted {
+pub(super) struct OnStream {
     pub(super) inner: Arc<Inner>,
     pub(super) number: u64,
     pub(super) name: CallName,
     pub(super) result: Option<Result<(), CommError>>,
 }
 
-impl InFlight for Posted {
-    fn complete(&mut self) -> Result<(), CommError> {
+impl AsyncCollective for OnStream {
+    fn wait(&mut self) -> Result<(), CommError> {
         if let Some(known) = &self.result {
             return known.clone();
         }
@@ -527,9 +522,9 @@ impl InFlight for Posted {
     }
 }
 
-impl Drop for Posted {
+impl Drop for OnStream {
     fn drop(&mut self) {
         // What is on the stream cannot be taken back: it runs, and its memory is used no more afterwards.
-        let _ = self.complete();
+        let _ = self.wait();
     }
 }

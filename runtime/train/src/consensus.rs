@@ -1,8 +1,8 @@
 //! How processes stay together: each decision that steers the flow of a run is taken by all of them alike.
 //!
 //! A failure is of one of three kinds. What all processes meet at the same point (a model that does not compile, a loss that
-//! is not finite) or what is told at such a point (a full disk under the first process) is settled: all learn of it, it is
-//! said once, and all end. What strikes in between ends the others by the transport, as a device that fails does.
+//! is not finite) or what is told at such a point (a full disk under the first process) is agreed on: all learn of it, it is
+//! reported once, and all end. What strikes in between ends the others by the transport, as a device that fails does.
 
 use crate::failure::Failure;
 use meshwright_diag::{Diagnostic, codes};
@@ -11,34 +11,36 @@ use std::collections::BTreeMap;
 
 /// A step that all processes take: what each made of it is told to all. If one failed all do; the failure is kept by the
 /// first process that met it, and is [`Failure::Elsewhere`] on the others.
-pub fn settled<T>(processes: &Processes, about: &str, mine: Result<T, Failure>) -> Result<T, Failure> {
+pub fn agree_on_result<T>(
+    processes: &Processes,
+    about: &str,
+    mine: Result<T, Failure>,
+) -> Result<T, Failure> {
     if processes.count() == 1 || processes.agreed() {
         return mine;
     }
-    let text = match &mine {
-        Ok(_) => String::new(),
+    let failure: Option<Vec<(String, String)>> = match &mine {
+        Ok(_) => None,
         Err(Failure::Diagnostics(found)) => {
-            let each = found.iter().map(|d| format!("{}: {}\n", d.code.id, d.message));
-            // Something, even where nothing is said.
-            format!("failed\n{}", each.collect::<String>())
+            Some(found.iter().map(|d| (d.code.id.to_string(), d.message.clone())).collect())
         }
         // What strikes a device ends the others at once.
-        Err(_) => return guarded(processes, mine),
+        Err(_) => return abort_on_error(processes, mine),
     };
-    let all = processes.gather(about.into(), text.as_bytes())?;
-    if all.iter().all(Vec::is_empty) {
+    let all = processes.gather(about.into(), &failure)?;
+    if all.iter().all(Option::is_none) {
         return mine;
     }
     processes.agree_to_end();
-    let first = all.iter().position(|t| t == text.as_bytes());
+    let first = all.iter().position(|other| *other == failure);
     match mine {
         Err(failure) if first == Some(processes.position()) => Err(failure),
         _ => Err(Failure::Elsewhere),
     }
 }
 
-/// The end of a step: whether all go on, or some process was asked to stop. A failure of one ends all, as in [`settled`].
-pub(crate) fn met(
+/// The end of a step: whether all go on, or some process was asked to stop. A failure of one ends all, as in [`agree_on_result`].
+pub(crate) fn synchronized_stop(
     processes: &Processes,
     about: About,
     stop: bool,
@@ -47,17 +49,15 @@ pub(crate) fn met(
     if processes.count() == 1 {
         return failed.map_or(Ok(stop), Err);
     }
-    let mine = u8::from(stop) | u8::from(failed.is_some()) << 1;
-    let all = processes.gather_equal(about, &[mine])?;
-    let any = |bit: u8| all.iter().flatten().any(|b| b & bit != 0);
-    if any(2) {
-        settled(processes, about.what, failed.map_or(Ok(()), Err))?;
+    let [any_stops, any_failed] = processes.any(about, [stop, failed.is_some()])?;
+    if any_failed {
+        agree_on_result(processes, about.what, failed.map_or(Ok(()), Err))?;
     }
-    Ok(any(1))
+    Ok(any_stops)
 }
 
 /// Ends the other processes where this one fails on its own.
-pub(crate) fn guarded<T>(processes: &Processes, ended: Result<T, Failure>) -> Result<T, Failure> {
+pub(crate) fn abort_on_error<T>(processes: &Processes, ended: Result<T, Failure>) -> Result<T, Failure> {
     match &ended {
         Err(Failure::Diagnostics(found)) => {
             let errors = found.iter().filter(|d| d.is_error()).map(|d| d.message.as_str());
@@ -74,25 +74,20 @@ pub(crate) fn guarded<T>(processes: &Processes, ended: Result<T, Failure>) -> Re
 /// # Errors
 ///
 /// E0526, the same on all processes, with the first name whose value differs, and by how much.
-pub(crate) fn same(processes: &Processes, mine: &BTreeMap<String, String>) -> Result<(), Failure> {
+pub(crate) fn check_same_configuration(
+    processes: &Processes,
+    mine: &BTreeMap<String, String>,
+) -> Result<(), Failure> {
     if processes.count() == 1 {
         return Ok(());
     }
-    let text: String = mine.iter().map(|(k, v)| format!("{}\u{1f}{}\u{1e}", k, v)).collect();
-    let all = processes.gather("the settings".into(), text.as_bytes())?;
-    let all: Vec<BTreeMap<String, String>> = all.iter().map(|t| entries(t)).collect();
+    let all = processes.gather("the settings".into(), mine)?;
     let found = differences(processes, &all);
     if found.is_empty() {
         Ok(())
     } else {
-        settled(processes, "the settings", Err(Failure::Diagnostics(found)))
+        agree_on_result(processes, "the settings", Err(Failure::Diagnostics(found)))
     }
-}
-
-fn entries(text: &[u8]) -> BTreeMap<String, String> {
-    let text = String::from_utf8_lossy(text);
-    let entries = text.split('\u{1e}').filter_map(|e| e.split_once('\u{1f}'));
-    entries.map(|(k, v)| (k.to_string(), v.to_string())).collect()
 }
 
 /// Names that follow from others are left out where another one differs.

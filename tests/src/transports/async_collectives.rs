@@ -1,4 +1,4 @@
-//! Several collectives in flight, mixed buckets, handles that are dropped or leaked, bytes that must agree.
+//! Several asynchronous collectives, mixed buckets, handles that are dropped or leaked, bytes that must agree.
 
 use super::collectives::equal;
 use super::{Checked, Device, Wrong, tag};
@@ -9,13 +9,13 @@ pub(super) fn all(device: &mut Device<'_>) {
     let world = match Group::world(device.transport.size(), device.transport.rank()) {
         Ok(world) => world,
         Err(e) => {
-            device.outcomes.push(("flight".into(), Err(e.to_string())));
+            device.outcomes.push(("asynchronous".into(), Err(e.to_string())));
             return;
         }
     };
-    device.case("several in flight finish in any order".into(), |d| any_order(d, &world));
+    device.case("several asynchronous ones end in any order".into(), |d| any_order(d, &world));
     device.case("buckets of several dtypes".into(), |d| buckets(d, &world));
-    device.case("many groups are first used in flight".into(), new_groups);
+    device.case("many groups are first used asynchronously".into(), new_groups);
     device.case("handles are dropped after all have come".into(), |d| dropped(d, &world));
     device.case("a leaked handle keeps its memory".into(), |d| leaked(d, &world));
     device.case("bad calls disturb nobody".into(), |d| bad_calls(d, &world));
@@ -24,7 +24,7 @@ pub(super) fn all(device: &mut Device<'_>) {
 
 #[expect(clippy::ptr_arg, reason = "the owner is a `Vec`")]
 fn sum(b: &mut Vec<f32>) -> Call<'_> {
-    Call::AllReduce { monoid: Monoid::Sum, bucket: vec![Slot::InPlace(BufMut::new(b))] }
+    Call::all_reduce(Monoid::Sum, vec![Slot::InPlace(BufMut::new(b))])
 }
 
 fn all_are(got: &[f32], want: f32, tag: &Tag) -> Checked {
@@ -55,10 +55,8 @@ fn any_order(device: &mut Device<'_>, world: &Group) -> Checked {
         }
         let (tag, _) = device.next();
         let pieces = (vec![rank as u8], vec![99u8; n]);
-        let gather = device.transport.start(world, &tag, pieces, |(piece, whole)| Call::AllGather {
-            input: Buf::new(piece),
-            counts: vec![1; n].into(),
-            output: BufMut::new(whole),
+        let gather = device.transport.start(world, &tag, pieces, |(piece, whole)| {
+            Call::all_gather(Buf::new(piece), vec![1; n], BufMut::new(whole))
         })?;
         // Each device finishes in another order.
         let by = rank + round;
@@ -68,10 +66,10 @@ fn any_order(device: &mut Device<'_>, world: &Group) -> Checked {
         }
         for (i, tag, handle) in started {
             let group = if i % 2 == 0 { world } else { &pair };
-            all_are(&handle.finish()?, total(group) * (i + 1) as f32, &tag)?;
+            all_are(&handle.wait()?, total(group) * (i + 1) as f32, &tag)?;
         }
         let ranks: Vec<u8> = (0..n).map(|r| r as u8).collect();
-        equal(&gather.finish()?.1, &ranks, &tag)?;
+        equal(&gather.wait()?.1, &ranks, &tag)?;
     }
     Ok(())
 }
@@ -91,7 +89,7 @@ fn buckets(device: &mut Device<'_>, world: &Group) -> Checked {
             Slot::InPlace(BufMut::new(c)),
         ]);
     }
-    device.transport.call(world, &tag, Call::AllReduce { monoid: Monoid::Sum, bucket })?;
+    device.transport.call(world, &tag, Call::all_reduce(Monoid::Sum, bucket))?;
     let total = total(world);
     for ((a, b), c) in singles.iter().zip(&doubles).zip(&ints) {
         all_are(a, total, &tag)?;
@@ -120,7 +118,7 @@ fn new_groups(device: &mut Device<'_>) -> Checked {
         started.reverse();
     }
     for (want, tag, handle) in started {
-        all_are(&handle.finish()?, want, &tag)?;
+        all_are(&handle.wait()?, want, &tag)?;
     }
     Ok(())
 }
@@ -139,7 +137,7 @@ fn dropped(device: &mut Device<'_>, world: &Group) -> Checked {
         if (i + world.rank()).is_multiple_of(2) {
             drop(started);
         } else {
-            all_are(&started.finish()?, total(world), &tag)?;
+            all_are(&started.wait()?, total(world), &tag)?;
         }
     }
     Ok(())
@@ -154,7 +152,7 @@ fn leaked(device: &mut Device<'_>, world: &Group) -> Checked {
         // It goes on without being waited for.
         std::thread::sleep(std::time::Duration::from_millis(20));
     } else {
-        all_are(&started.finish()?, total(world), &tag)?;
+        all_are(&started.wait()?, total(world), &tag)?;
     }
     let (tag, _) = device.next();
     Ok(device.transport.barrier(world, &tag)?)
@@ -163,15 +161,15 @@ fn leaked(device: &mut Device<'_>, world: &Group) -> Checked {
 fn bad_calls(device: &mut Device<'_>, world: &Group) -> Checked {
     let (tag, _) = device.next();
     let (a, mut b) = ([1f32; 4], [0f32; 4]);
-    let counts = vec![7; world.size()].into();
-    let call = Call::AllGather { input: Buf::new(&a), counts, output: BufMut::new(&mut b) };
+    let counts: Vec<usize> = vec![7; world.size()];
+    let call = Call::all_gather(Buf::new(&a), counts, BufMut::new(&mut b));
     match device.transport.call(world, &tag, call) {
-        Err(CommError::BadCall { .. }) => {}
+        Err(CommError::InvalidCall { .. }) => {}
         other => return Err(Wrong::Result(format!("{other:?}"))),
     }
     let (tag, _) = device.next();
     match device.transport.barrier(&Group::new([0, 1 << 20], 0).unwrap_or(world.clone()), &tag) {
-        Err(CommError::BadCall { .. }) => {}
+        Err(CommError::InvalidCall { .. }) => {}
         other => return Err(Wrong::Result(format!("{other:?}"))),
     }
     let (tag, _) = device.next();

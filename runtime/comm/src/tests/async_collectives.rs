@@ -1,4 +1,4 @@
-//! A collective in flight that is given up, and devices that do not agree.
+//! An asynchronous collective that is cancelled, and devices that do not agree.
 
 use super::{errors, millis, on_all, tag, world};
 use crate::{BufMut, Call, Collectives, CommError, Slot, Tag, Timeouts, Transport};
@@ -6,11 +6,11 @@ use meshwright_plan::Monoid;
 
 #[expect(clippy::ptr_arg, reason = "the owner is a `Vec`")]
 fn sum(b: &mut Vec<f32>) -> Call<'_> {
-    Call::AllReduce { monoid: Monoid::Sum, bucket: vec![Slot::InPlace(BufMut::new(b))] }
+    Call::all_reduce(Monoid::Sum, vec![Slot::InPlace(BufMut::new(b))])
 }
 
 #[test]
-fn a_dropped_handle_withdraws_for_all() {
+fn a_dropped_handle_cancels_for_all() {
     let results = on_all(3, Timeouts::for_tests(), |mut t| {
         let group = world(&t);
         if t.rank() == 1 {
@@ -22,10 +22,10 @@ fn a_dropped_handle_withdraws_for_all() {
         if t.rank() == 2 {
             std::thread::sleep(millis(100));
         }
-        t.start(&group, &tag(0), vec![1f32; 100_000], sum)?.finish().map(drop)
+        t.start(&group, &tag(0), vec![1f32; 100_000], sum)?.wait().map(drop)
     });
     let [a, _, c] = errors(results).try_into().unwrap();
-    assert!(matches!(&a, CommError::Withdrawn { rank: 1, .. }), "{a}");
+    assert!(matches!(&a, CommError::Cancelled { rank: 1, .. }), "{a}");
     assert_eq!(a, c);
 }
 
@@ -49,5 +49,25 @@ fn devices_that_agree_and_that_do_not() {
     }
     for error in errors(check([b"x", b"y", b"x", b"y"])) {
         assert_eq!(error, CommError::Disagree { what: "plan".into(), ranks: vec![1, 3], like: 0 });
+    }
+}
+
+#[test]
+fn values_are_gathered_and_others_are_named() {
+    let results = on_all(3, Timeouts::for_tests(), |mut t| {
+        let (group, tag) = (world(&t), Tag::new(0, "values", 0));
+        let mine = (t.rank(), "x".repeat(t.rank()));
+        let all = t.gather_values(&group, &tag, &mine)?;
+        assert_eq!(all, [(0, String::new()), (1, "x".into()), (2, "xx".into())]);
+        // Rank 1 sends something else than what the others read.
+        if t.rank() == 1 {
+            t.gather_values(&group, &tag, &u8::MAX).map(drop)
+        } else {
+            t.gather_values(&group, &tag, &mine).map(drop)
+        }
+    });
+    for (rank, error) in results.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
+        let error = error.unwrap_err();
+        assert!(matches!(&error, CommError::Malformed { rank: r, from: 1, .. } if *r == rank), "{error}");
     }
 }

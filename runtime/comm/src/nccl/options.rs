@@ -1,0 +1,39 @@
+//! How an NCCL transport works.
+
+use crate::Timeouts;
+use crate::gpu::load::Paths;
+
+/// How collectives are ordered with other work of the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaunchOrder {
+    /// By events, on the device. Needs a driver of CUDA 12.5, and a GPU for each rank of a process.
+    #[default]
+    Events,
+    /// By waiting on the host: slower, and as simple as can be.
+    HostSync,
+}
+
+/// Which calls are compared before they run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checks {
+    /// Those until [`Transport::first_step_done`].
+    #[default]
+    FirstStep,
+    /// All.
+    Always,
+    /// None: calls that do not belong together hang until the timeout, or give wrong results.
+    Never,
+}
+
+/// How an [`NcclTransport`] works.
+#[derive(Clone, Debug, Default)]
+pub struct NcclOptions {
+    /// Where the libraries are.
+    pub paths: Paths,
+    /// How collectives are ordered. All ranks get [`LaunchOrder::HostSync`] where one of them needs it.
+    pub launch_order: LaunchOrder,
+    /// How long a rank waits.
+    pub timeouts: Timeouts,
+    /// Which calls are compared.
+    pub checks: Checks,
+}

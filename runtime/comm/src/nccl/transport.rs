@@ -1,0 +1,303 @@
+//! One GPU's end of a world.
+
+use super::api::{self, Config, UniqueId};
+use crate::fold::can_fold;
+use crate::signature::Signature;
+use crate::{
+    Abort, AsyncCollective, BufMut, Call, CallName, CollectiveKind, Collectives, CommError, Group,
+    MemorySpace, Tag, ThreadsTransport, Timeouts, Transport, TransportMemory, World,
+};
+
+use super::launch::{has_fold, place};
+use super::memory::DeviceMemory;
+use super::options::{Checks, LaunchOrder, NcclOptions};
+use super::setup;
+use super::stream::{Inner, OnStream};
+use meshwright_plan::{Axis, DType, Mesh, Monoid};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// One GPU's end of a world.
+///
+/// Dropped, it waits for what was posted, within the timeout; while its thread panics, or after an error, it aborts.
+pub struct NcclTransport {
+    inner: Arc<Inner>,
+    control: Box<dyn Transport>,
+    watcher: Option<JoinHandle<()>>,
+    timeouts: Timeouts,
+    timeout: Duration,
+    checks: Checks,
+    first_step: bool,
+    note: Option<String>,
+}
+
+/// How long the end of a communicator may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl NcclTransport {
+    /// The end of this rank of `control`, on the GPU of that number among those that the process sees. All ranks call it
+    /// together.
+    ///
+    /// # Errors
+    /// [`CommError::Library`] where a library is missing or too old, where there is no such GPU, or where ranks share one
+    /// that cannot be shared; and the errors of the control plane.
+    pub fn new(
+        mut control: Box<dyn Transport>,
+        ordinal: u32,
+        options: &NcclOptions,
+    ) -> Result<NcclTransport, CommError> {
+        let made = setup::make(&mut *control, ordinal, options);
+        let setup::Prepared { inner, note } = made.inspect_err(|e| {
+            if !e.is_consequence() {
+                control.abort(&e.to_string());
+            }
+        })?;
+        let inner = Arc::new(inner);
+        let watched = inner.clone();
+        let watcher = std::thread::Builder::new().name("nccl watch".into()).spawn(move || watched.watch());
+        let watcher =
+            watcher.map_err(|e| inner.refused(None, format!("no thread to watch over NCCL: {e}")))?;
+        Ok(NcclTransport {
+            inner,
+            control,
+            watcher: Some(watcher),
+            timeouts: options.timeouts,
+            timeout: options.timeouts.first_step,
+            checks: options.checks,
+            first_step: true,
+            note,
+        })
+    }
+
+    /// The ends of a process that has all ranks, each on a GPU of its own, in ascending rank.
+    ///
+    /// # Errors
+    /// As for [`NcclTransport::new`]: that of a rank which is no consequence of another's.
+    pub fn of_process(gpus: &[u32], options: &NcclOptions) -> Result<Vec<NcclTransport>, CommError> {
+        let ends = World::new(gpus.len(), options.timeouts);
+        let made: Vec<Result<NcclTransport, CommError>> = std::thread::scope(|scope| {
+            let start = |(end, gpu): (ThreadsTransport, u32)| {
+                scope.spawn(move || NcclTransport::new(Box::new(end), gpu, options))
+            };
+            let threads: Vec<_> = ends.into_iter().zip(gpus.iter().copied()).map(start).collect();
+            let joined = threads.into_iter().map(|t| t.join());
+            joined.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        let cause =
+            made.iter().filter_map(|end| end.as_ref().err()).min_by_key(|e| e.is_consequence()).cloned();
+        cause.map_or_else(|| Ok(made.into_iter().flatten().collect()), Err)
+    }
+
+    /// How collectives are ordered.
+    pub fn launch_order(&self) -> LaunchOrder {
+        if self.inner.host_waits { LaunchOrder::HostSync } else { LaunchOrder::Events }
+    }
+
+    /// The GPU.
+    pub fn ordinal(&self) -> u32 {
+        self.inner.gpu.ordinal
+    }
+
+    /// Memory of the GPU, with anything in it.
+    pub fn memory(&self, len: usize, dtype: DType) -> Result<DeviceMemory, CommError> {
+        DeviceMemory::new(self.inner.clone(), len, dtype)
+    }
+
+    /// Makes the communicator of a group, with an id that the first member sends over the control plane.
+    fn make(&mut self, group: &Group, name: &CallName) -> Result<(), CommError> {
+        let mut id = UniqueId { bytes: [0; 128] };
+        if group.position() == 0 {
+            #[expect(unsafe_code, reason = "a function of NCCL")]
+            // SAFETY: writes an id.
+            let code = unsafe { (self.inner.nccl.f.unique_id)(&raw mut id) };
+            if code != api::SUCCESS {
+                let refused = api::Refused { function: "ncclGetUniqueId", code };
+                let problem = self.inner.nccl.explain(&refused, std::ptr::null_mut());
+                return Err(self.inner.fail(self.inner.refused(Some(name), problem)));
+            }
+        }
+        self.control
+            .broadcast(group, &Tag::control(name), 0, BufMut::new(&mut id.bytes))
+            .map_err(|e| self.inner.fail(e))?;
+        let f = self.inner.nccl.f;
+        self.inner.make_comm(group.shared_ranks(), None, group, name, self.timeout, |_, new| {
+            let mut config = Config::not_blocking();
+            #[expect(unsafe_code, reason = "a function of NCCL")]
+            // SAFETY: `new` is a place for a handle; the configuration is copied.
+            unsafe {
+                (f.init)(new, place(group.size()), id, place(group.position()), &raw mut config)
+            }
+        })
+    }
+
+    /// Splits the communicator of a group from the world's. All ranks of the world take part, each with its group.
+    fn split(&mut self, world: &Group, group: &Group, name: &CallName) -> Result<(), CommError> {
+        let f = self.inner.nccl.f;
+        let color = place(group.ranks().iter().copied().min().unwrap_or(0));
+        let via = Some(world.ranks());
+        self.inner.make_comm(group.shared_ranks(), via, world, name, self.timeout, |parent, new| {
+            let Some(parent) = parent else { unreachable!("the world's communicator was made before") };
+            let mut config = Config::not_blocking();
+            #[expect(unsafe_code, reason = "a function of NCCL")]
+            // SAFETY: `new` is a place for a handle that outlives the call; the configuration is copied.
+            unsafe {
+                (f.split)(parent, color, place(group.position()), new, &raw mut config)
+            }
+        })
+    }
+
+    /// Compares this member's call with those of all others, before NCCL, which notices no difference, runs them. Waits until all
+    /// have entered.
+    fn compare(&mut self, group: &Group, tag: &Tag, call: &Signature) -> Result<(), CommError> {
+        let control = Tag::control(&call.name(tag));
+        let calls = self.control.gather_values(group, &control, &(tag.clone(), call.clone()))?;
+        let at = |i: usize| (i, &calls[i].0, &calls[i].1);
+        let mut pairs = (0..calls.len()).flat_map(|a| (a + 1..calls.len()).map(move |b| (a, b)));
+        let conflict = pairs.find_map(|(a, b)| CommError::mismatch(group.ranks(), at(a), at(b)));
+        conflict.map_or(Ok(()), Err)
+    }
+
+    fn invalid(&self, call: CallName, problem: String) -> CommError {
+        CommError::InvalidCall { rank: self.inner.rank, call, problem }
+    }
+}
+
+impl Transport for NcclTransport {
+    fn rank(&self) -> usize {
+        self.inner.rank
+    }
+
+    fn size(&self) -> usize {
+        self.control.size()
+    }
+
+    #[expect(unsafe_code, reason = "memory is used beyond the lifetime of the call")]
+    unsafe fn post(
+        &mut self,
+        group: &Group,
+        tag: &Tag,
+        call: Call<'_>,
+    ) -> Result<Box<dyn AsyncCollective>, CommError> {
+        let ordinal = match call.place(group, tag)? {
+            // SAFETY: the caller's promise.
+            None | Some(MemorySpace::Host) => return unsafe { self.control.post(group, tag, call) },
+            Some(MemorySpace::Device(ordinal)) => ordinal,
+        };
+        let name = call.name(tag);
+        if ordinal != self.inner.gpu.ordinal {
+            let problem =
+                format!("memory of GPU {ordinal}, but rank {} has GPU {}", self.inner.rank, self.ordinal());
+            return Err(self.invalid(name, problem));
+        }
+        let call = call.checked_anywhere(group, tag, (self.inner.rank, self.size()))?;
+        if let Some(monoid) = call.signature.monoid
+            && let Some(lacks) = call.signature.buffers.iter().find(|b| !has_fold(monoid, b.dtype))
+        {
+            return Err(CommError::NoFold { call: name, monoid, dtype: lacks.dtype });
+        }
+        self.inner.check(&name)?;
+        self.inner.aborter.entered(&name);
+        if self.inner.host_waits {
+            let waited = self.inner.gpu.bind().and_then(|()| self.inner.gpu.synchronize());
+            waited.map_err(|e| self.inner.fail(self.inner.refused(Some(&name), e)))?;
+        }
+        if group.size() > 1 {
+            let checked = match self.checks {
+                Checks::Always => true,
+                Checks::FirstStep => self.first_step,
+                Checks::Never => false,
+            };
+            // Where the host waits, all members have to have waited before one starts: a rank that shares the GPU would
+            // else wait for a collective that waits for that rank.
+            if checked || self.inner.host_waits {
+                self.compare(group, tag, &call.signature).map_err(|e| self.inner.fail(e))?;
+            }
+            if !self.inner.has_comm(group.ranks()) {
+                self.make(group, &name)?;
+            }
+        }
+        // SAFETY: the caller's promise: the memory stays until the collective has ended, in the device's order.
+        let number = unsafe { self.inner.launch(group, &name, &call, self.timeout) }?;
+        if self.first_step {
+            // Engines choose their kernels in the first step by timing them: no collective is to keep the GPU busy meanwhile.
+            self.inner.wait(Some(number + 1), Some(&name))?;
+        }
+        Ok(Box::new(OnStream { inner: self.inner.clone(), number, name, result: None }))
+    }
+
+    fn first_step_done(&mut self) {
+        self.first_step = false;
+        self.timeout = self.timeouts.later;
+        self.control.first_step_done();
+    }
+
+    fn folds(&self, monoid: Monoid, dtype: DType, place: MemorySpace) -> bool {
+        can_fold(monoid, dtype) && (place == MemorySpace::Host || has_fold(monoid, dtype))
+    }
+
+    fn gpu(&self) -> Option<u32> {
+        Some(self.ordinal())
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    fn prepare(&mut self, mesh: &Mesh, sets: &[Vec<Axis>]) -> Result<(), CommError> {
+        let tag = Tag::new(0, "communicators of the mesh", 0);
+        let name = CallName::new(CollectiveKind::Barrier, &tag);
+        if mesh.devices() != self.size() {
+            let problem = format!("a mesh of {} devices in a world of {}", mesh.devices(), self.size());
+            return Err(self.invalid(name, problem));
+        }
+        self.control.prepare(mesh, sets)?;
+        let rank = self.inner.rank;
+        let not_a_group =
+            |e: crate::NotAGroup| CommError::InvalidCall { rank, call: name.clone(), problem: e.to_string() };
+        let world = Group::world(self.size(), rank).map_err(not_a_group)?;
+        let described = format!("{} {sets:?}", mesh.describe());
+        self.control.agree(&world, &tag, described.as_bytes()).map_err(|e| self.inner.fail(e))?;
+        for set in sets {
+            let group = Group::of_mesh(mesh, rank, set).map_err(not_a_group)?;
+            if group.size() == 1 || self.inner.has_comm(group.ranks()) {
+                continue;
+            }
+            if !self.inner.has_comm(world.ranks()) {
+                self.make(&world, &name)?;
+            }
+            if group.ranks() != world.ranks() {
+                self.split(&world, &group, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, len: usize, dtype: DType) -> Result<Option<Box<dyn TransportMemory>>, CommError> {
+        Ok(Some(Box::new(self.memory(len, dtype)?)))
+    }
+
+    fn settle(&mut self) -> Result<(), CommError> {
+        self.inner.wait(None, None)?;
+        self.control.settle()
+    }
+
+    fn aborter(&self) -> Arc<dyn Abort> {
+        self.inner.aborter.clone()
+    }
+}
+
+impl Drop for NcclTransport {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.inner.aborter.abort("its thread panicked");
+        }
+        // Ends within the timeout: the thread that watches sees to it.
+        let ended = !std::thread::panicking() && self.inner.wait(None, None).is_ok();
+        self.inner.close();
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+        self.inner.free_comms(ended, PATIENCE);
+    }
+}

@@ -1,0 +1,85 @@
+//! Infinities and NaN: every sample with some of them among its operands is its oracle, whole, split, and in plain
+//! operations. NaN equals NaN, and an infinity only itself.
+
+use crate::devices::{Devices, to};
+use crate::rng::Rng;
+use crate::split::{Way, same, way};
+use crate::subject::{Arrival, Built, build, narrow, subjects};
+use crate::walk::{Bound, walk};
+use meshwright_exec::{CpuBackend, DeviceKind};
+use meshwright_ops::Graph;
+use meshwright_plan::Dim;
+use std::time::Instant;
+
+/// What is put among the numbers of an operand, and into how many of ten elements.
+const SPECIAL: [(&[f64], usize); 6] = [
+    (&[f64::INFINITY], 2),
+    (&[f64::NEG_INFINITY], 4),
+    (&[f64::NAN], 2),
+    (&[f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 0.0, -0.0], 4),
+    (&[f64::NEG_INFINITY], 10),
+    (&[f64::INFINITY], 10),
+];
+
+/// The operands with some of their floats replaced.
+fn sprinkled(g: &Graph, bound: &Bound, (values, of_ten): (&[f64], usize), rng: &mut Rng) -> Bound {
+    let mut bound = bound.clone();
+    for (_, x) in bound.iter_mut().filter(|(id, _)| g.ty(**id).dtype.is_float()) {
+        for v in &mut x.data {
+            if rng.below(10) < of_ten {
+                *v = rng.pick(values);
+            }
+        }
+    }
+    bound
+}
+
+/// On one device, each dim over three, and pairs of dims over two axes.
+fn ways(dims: &[Dim]) -> Vec<Way> {
+    let mut ways = vec![way(&[], vec![])];
+    ways.extend(dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
+    ways.extend(dims.windows(2).map(|d| way(&[2, 2], vec![to(d[0], &[0]), to(d[1], &[1])])));
+    ways
+}
+
+fn law(
+    what: &str,
+    backend: CpuBackend,
+    build: &dyn Fn(&crate::subject::Subject) -> Option<Built>,
+    least: f64,
+) {
+    let begin = Instant::now();
+    let mut devices = Devices::of(DeviceKind::Cpu(backend));
+    let (mut wrong, mut cases) = (Vec::new(), 0);
+    for subject in subjects() {
+        let Some(b) = build(&subject) else { continue };
+        for (k, special) in SPECIAL.into_iter().enumerate() {
+            let bound = sprinkled(&b.graph, &b.bound, special, &mut Rng::new(k as u64));
+            let want = walk(&b.graph, &bound).swap_remove(b.value.0 as usize);
+            let name = format!("{} with {:?} in {} of 10", subject.name, special.0, special.1);
+            match same(&name, &b.graph, &bound, &[("y", b.value, want)], least, &ways(&b.dims), &mut devices)
+            {
+                Ok(n) => cases += n,
+                Err(e) => wrong.push(e),
+            }
+        }
+    }
+    crate::report(&format!("{what}: {cases} cases with infinities and NaN in {:.1?}", begin.elapsed()));
+    assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn wide(subject: &crate::subject::Subject) -> Option<Built> {
+    build(subject, &vec![Arrival::Input; subject.inputs.len()], 1).ok()
+}
+
+#[test]
+fn infinities_and_nan_are_the_same_however_they_are_split() {
+    law("f64", CpuBackend::Native, &wide, 0.0);
+    law("f32", CpuBackend::Native, &narrow, 1.0);
+}
+
+#[test]
+fn infinities_and_nan_are_the_same_in_plain_operations() {
+    law("operations of Burn", CpuBackend::Burn, &wide, 0.0);
+    law("operations of Burn of f32", CpuBackend::Burn, &narrow, 1.0);
+}
