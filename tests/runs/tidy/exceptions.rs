@@ -9,10 +9,6 @@ pub(crate) const LONG_FUNCTIONS: &[(&str, &str)] = &[
     ("compiler/plan/src/spec.rs", "spec"),
     ("runtime/cli/src/explain_table.rs", "collectives_stand_at_their_values_and_totals_at_the_end"),
     ("runtime/comm/src/nccl/launch.rs", "together"),
-    ("runtime/exec/src/own.rs", "of_step"),
-    ("runtime/exec/src/plain/collective.rs", "depart"),
-    ("runtime/exec/src/plain/map.rs", "scalar"),
-    ("runtime/exec/src/plain/ops.rs", "operation"),
     ("tests/laws/mutants/roles.rs", "moving"),
     ("tests/laws/mutants/roles.rs", "mutants"),
     ("tests/runs/trace.rs", "every_collective_is_on_every_rank_in_every_step"),
@@ -70,17 +66,6 @@ pub(crate) const CIRCLES: &[&[&str]] = &[
         "runtime/comm/src/nccl/setup.rs",
     ],
     &["runtime/comm/src/threads/op.rs", "runtime/comm/src/threads/ring.rs"],
-    &["runtime/exec/src/blocks.rs", "runtime/exec/src/own.rs", "runtime/exec/src/windows.rs"],
-    &["runtime/exec/src/cube.rs", "runtime/exec/src/machine.rs"],
-    &["runtime/exec/src/engine.rs", "runtime/exec/src/engine/inputs.rs"],
-    &["runtime/exec/src/kernels/mod.rs", "runtime/exec/src/kernels/data.rs"],
-    &["runtime/exec/src/kernels/map.rs", "runtime/exec/src/kernels/map_run.rs"],
-    &[
-        "runtime/exec/src/plain/backend.rs",
-        "runtime/exec/src/plain/program.rs",
-        "runtime/exec/src/plain/transfer.rs",
-        "runtime/exec/src/program.rs",
-    ],
 ];
 
 /// Names that too many types have.
@@ -91,7 +76,7 @@ pub(crate) const SHARED_NAMES: &[&str] = &[
 ];
 
 /// Files outside of `cli` that read the environment or end the process.
-pub(crate) const ENVIRONMENT: &[&str] = &["runtime/comm/src/mpi.rs", "runtime/exec/src/devices.rs"];
+pub(crate) const ENVIRONMENT: &[&str] = &["runtime/comm/src/mpi.rs", "runtime/exec/src/cluster/devices.rs"];
 
 /// Names of our own: file and word.
 pub(crate) const NAMES: &[(&str, &str)] = &[
@@ -126,26 +111,6 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
     ("runtime/comm/src/threads/ring.rs", "came to"),
     ("runtime/comm/src/transport.rs", "came to"),
     ("runtime/comm/src/transport.rs", "whereabouts"),
-    ("runtime/exec/src/lib.rs", "blame"),
-    ("runtime/exec/src/kernels/convolve/mod.rs", "slide"),
-    ("runtime/exec/src/local.rs", "Here"),
-    ("runtime/exec/src/machine.rs", "put"),
-    ("runtime/exec/src/machine.rs", "keep"),
-    ("runtime/exec/src/machine.rs", "forget"),
-    ("runtime/exec/src/own.rs", "Dice"),
-    ("runtime/exec/src/own.rs", "dice"),
-    ("runtime/exec/src/own.rs", "Unprepared"),
-    ("runtime/exec/src/pack.rs", "Around"),
-    ("runtime/exec/src/plain/blocks.rs", "put"),
-    ("runtime/exec/src/plain/collective.rs", "depart"),
-    ("runtime/exec/src/plain/emit.rs", "Home"),
-    ("runtime/exec/src/plain/emit.rs", "Habits"),
-    ("runtime/exec/src/plain/program.rs", "Kept"),
-    ("runtime/exec/src/plain/program.rs", "put"),
-    ("runtime/exec/src/plain/transfer.rs", "Lost"),
-    ("runtime/exec/src/plain/windows.rs", "met"),
-    ("runtime/exec/src/program.rs", "Ended"),
-    ("runtime/exec/src/program.rs", "put"),
     ("runtime/train/src/lib.rs", "together"),
     ("runtime/train/src/together.rs", "settled"),
     ("runtime/train/src/together.rs", "met"),
