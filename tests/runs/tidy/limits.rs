@@ -161,7 +161,7 @@ impl Modules {
             let by_glob = |g: &Vec<String>| {
                 let exports = self.all.get(g)?;
                 let has = exports.defines.contains(segment) || exports.imports.contains_key(segment);
-                has.then(|| self.file(&[&g[..], &[segment.clone()]].concat(), depth - 1))?
+                has.then(|| self.file(&[&g[..], std::slice::from_ref(segment)].concat(), depth - 1))?
             };
             // What a macro makes is where the macro is called.
             return module.globs.iter().find_map(by_glob).or(Some(module.file));
