@@ -6,7 +6,7 @@ use crate::rng::Rng;
 use crate::split::{Way, same, way};
 use crate::subject::{Arrival, Built, build, narrow, subjects};
 use crate::walk::{Bound, walk};
-use meshwright_exec::{DeviceKind, Lowering};
+use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::Graph;
 use meshwright_plan::Dim;
 use std::time::Instant;
@@ -44,12 +44,12 @@ fn ways(dims: &[Dim]) -> Vec<Way> {
 
 fn law(
     what: &str,
-    lowering: Lowering,
+    backend: CpuBackend,
     build: &dyn Fn(&crate::subject::Subject) -> Option<Built>,
     least: f64,
 ) {
     let begin = Instant::now();
-    let mut devices = Devices::of(DeviceKind::Cpu(lowering));
+    let mut devices = Devices::of(DeviceKind::Cpu(backend));
     let (mut wrong, mut cases) = (Vec::new(), 0);
     for subject in subjects() {
         let Some(b) = build(&subject) else { continue };
@@ -74,12 +74,12 @@ fn wide(subject: &crate::subject::Subject) -> Option<Built> {
 
 #[test]
 fn infinities_and_nan_are_the_same_however_they_are_split() {
-    law("f64", Lowering::Own, &wide, 0.0);
-    law("f32", Lowering::Own, &narrow, 1.0);
+    law("f64", CpuBackend::Native, &wide, 0.0);
+    law("f32", CpuBackend::Native, &narrow, 1.0);
 }
 
 #[test]
 fn infinities_and_nan_are_the_same_in_plain_operations() {
-    law("plain operations", Lowering::Plain, &wide, 0.0);
-    law("plain operations of f32", Lowering::Plain, &narrow, 1.0);
+    law("operations of Burn", CpuBackend::Burn, &wide, 0.0);
+    law("operations of Burn of f32", CpuBackend::Burn, &narrow, 1.0);
 }

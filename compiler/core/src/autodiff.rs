@@ -46,8 +46,7 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
             if let (Some(part), true) = (part, need) {
                 // Placed as the op's own values are, it is a cotangent of the operand.
                 if part.0 >= made {
-                    let name = cotangent_of(g, *input);
-                    g.nodes[part].origin.name = name;
+                    g.nodes[part].origin.name = cotangent_of(g, *input);
                 }
                 cotangents.entry(*input).or_default().push(part);
             }

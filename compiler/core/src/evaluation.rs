@@ -4,7 +4,7 @@
 use crate::program::{LossDecl, Program};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Outcome, codes};
-use meshwright_ops::{F64Tensor, Fold, Graph, Id, InputOpKind, Kind, Role, Source};
+use meshwright_ops::{Computes, F64Tensor, Fold, Graph, Id, InputOpKind, Kind, Role, Source};
 use meshwright_plan::{Dim, IdVec, Monoid};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -160,10 +160,12 @@ fn how(g: &Graph, id: Id, example: Option<Dim>) -> Option<Accumulate> {
     }
     // Other ops that add along the dim do not add all of it: `x[batch = 0]` picks from each batch.
     match n.op.kind() {
-        Kind::Reduction(Fold::Mean) => Some(Accumulate::Mean),
-        Kind::Reduction(Fold::By(Monoid::Sum)) | Kind::Contraction => Some(Accumulate::Sum),
-        Kind::Reduction(Fold::By(Monoid::Max)) => Some(Accumulate::Max),
-        Kind::Reduction(Fold::By(Monoid::Min)) => Some(Accumulate::Min),
+        Kind::Compute(Computes::Reduction(Fold::Mean)) => Some(Accumulate::Mean),
+        Kind::Compute(Computes::Reduction(Fold::By(Monoid::Sum)) | Computes::Contraction) => {
+            Some(Accumulate::Sum)
+        }
+        Kind::Compute(Computes::Reduction(Fold::By(Monoid::Max))) => Some(Accumulate::Max),
+        Kind::Compute(Computes::Reduction(Fold::By(Monoid::Min))) => Some(Accumulate::Min),
         _ => None,
     }
 }

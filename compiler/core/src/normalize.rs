@@ -4,7 +4,7 @@
 //! Each pass takes a step graph and returns an equal one. Values keep the origin of what they replace.
 
 use crate::step_graph::StepGraph;
-use meshwright_ops::{Add, Class, Const, Contract, ExpandWhen, Graph, Id, Kind, Node, Op};
+use meshwright_ops::{Add, Class, Computes, Const, Contract, ExpandWhen, Graph, Id, Kind, Node, Op};
 use meshwright_plan::{DType, Dim, IdVec};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub fn constants(step: &StepGraph) -> StepGraph {
         {
             return g.op(Const::new(value, node.ty.dtype), &[]);
         }
-        if node.op.kind() == Kind::Contraction && known.iter().any(Option::is_some) {
+        if node.op.kind() == Kind::Compute(Computes::Contraction) && known.iter().any(Option::is_some) {
             return product(g, node, &known);
         }
         g.push(node)

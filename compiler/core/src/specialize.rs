@@ -4,7 +4,7 @@
 //! that the other branch is dead code. Values keep their ids; those that are nothing but another value are left unused.
 
 use crate::program::Program;
-use meshwright_ops::{Const, Expand, Graph, Id, Kind, Source};
+use meshwright_ops::{Computes, Const, Expand, Graph, Id, Kind, Source};
 use meshwright_plan::IdVec;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn decide(g: &mut Graph, training: bool) -> Option<IdVec<Id, Id>> {
         let decided = |x: &Id| known[*x];
         if node.op.kind() == training_value {
             known[id] = Some(f64::from(u8::from(training)));
-        } else if node.op.kind() == Kind::Select
+        } else if node.op.kind() == Kind::Compute(Computes::Select)
             && let Some(c) = decided(&node.inputs[0])
         {
             let branch = node.inputs[if c != 0.0 { 1 } else { 2 }];

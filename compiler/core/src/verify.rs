@@ -72,10 +72,10 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         if goal.kind == OutputKind::Scalar && !p.splits.is_empty() {
             v.push(format!("`{}` is not whole", goal.name));
         }
-        if let OutputKind::Next(of) = goal.kind {
-            if leaves.get(&of).into_iter().flatten().any(|held| *held != p) {
-                v.push(format!("the next value of `{}` is not placed as it is", goal.name));
-            }
+        if let OutputKind::Next(of) = goal.kind
+            && leaves.get(&of).into_iter().flatten().any(|held| *held != p)
+        {
+            v.push(format!("the next value of `{}` is not placed as it is", goal.name));
         }
     }
     v

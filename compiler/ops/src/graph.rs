@@ -1,6 +1,6 @@
 //! The graph of one program: values in order of definition, each made by one op.
 
-use crate::{Kind, Op, OpError, Source, Type};
+use crate::{Computes, Kind, Op, OpError, Source, Type};
 use meshwright_diag::Span;
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{ArenaId, DimNames, Expr, IdVec, Phase};
@@ -68,7 +68,7 @@ pub struct Node {
 impl Node {
     /// The number that a scalar is whose operands are the numbers `x`; `None` where its op does not say.
     pub fn folded(&self, x: &[f64]) -> Option<f64> {
-        let product = self.op.kind() == Kind::Contraction;
+        let product = self.op.kind() == Kind::Compute(Computes::Contraction);
         if product { Some(x.iter().product()) } else { self.op.element(x, &self.ty) }
     }
 }

@@ -20,7 +20,7 @@ pub use emit::Emit;
 pub use error::OpError;
 pub use family::{Call, Family, Piece, Sample, Setting, Value, families, family};
 pub use graph::{Class, Graph, Id, Node, Origin};
-pub use op::{DynEq, DynHash, ExpandWhen, Fold, InputOpKind, Kind, Op, Precision, Source};
+pub use op::{Computes, DynEq, DynHash, ExpandWhen, Fold, InputOpKind, Kind, Op, Precision, Source};
 pub use ops::*;
 pub use roles::{Linear, Loop, Role, Roles};
 pub use signature::Signature;

@@ -25,6 +25,13 @@ pub enum Kind {
     },
     /// The finished gradient of a parameter.
     Gradient,
+    /// A function of its operands.
+    Compute(Computes),
+}
+
+/// What an op computes of its operands, where a pass asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Computes {
     /// One of two values, by the truth value that is the first operand.
     Select,
     /// The product of its operands, summed over the dims that the result lacks.
@@ -32,14 +39,7 @@ pub enum Kind {
     /// The fold of all elements along dims.
     Reduction(Fold),
     /// Anything else.
-    Compute,
-}
-
-impl Kind {
-    /// Whether it is computed from its operands, with no other meaning to the partitioner than its roles.
-    pub fn computes(&self) -> bool {
-        matches!(self, Kind::Select | Kind::Contraction | Kind::Reduction(_) | Kind::Compute)
-    }
+    Other,
 }
 
 /// What a rematerializable value is.
@@ -222,7 +222,7 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
 
     /// What else the partitioner must know.
     fn kind(&self) -> Kind {
-        Kind::Compute
+        Kind::Compute(Computes::Other)
     }
 
     /// For each operand whose `need` is set, its cotangent: built from ops on the operands `x`, the result `y` and its

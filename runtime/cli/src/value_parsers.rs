@@ -74,6 +74,8 @@ pub(crate) enum Emit {
     After(usize),
     /// The finished Plan, which also has a JSON form.
     Plan,
+    /// The graphs that a device runs.
+    Burn,
 }
 
 /// `graph`, `spmd`, `plan` or `after:PASS`.
@@ -84,6 +86,7 @@ pub(crate) fn emit(text: &str) -> Result<Emit, String> {
         "graph" => position("partition").and_then(|i| i.checked_sub(1)).map(Emit::After),
         "spmd" => position("partition").map(Emit::After),
         "plan" => Some(Emit::Plan),
+        "burn" => Some(Emit::Burn),
         _ => match text.strip_prefix("after:") {
             Some(name) => {
                 let unknown = || match nearest(name, PASSES.iter().map(|p| p.name)) {
@@ -98,7 +101,7 @@ pub(crate) fn emit(text: &str) -> Result<Emit, String> {
             None => None,
         },
     };
-    found.ok_or_else(|| "it must be `graph`, `spmd`, `plan` or `after:PASS`".into())
+    found.ok_or_else(|| "it must be `graph`, `spmd`, `plan`, `burn` or `after:PASS`".into())
 }
 
 /// The passes with what they do, for `--help`.
@@ -142,6 +145,7 @@ mod tests {
         let name = |e| match e {
             Emit::After(i) => PASSES[i].name,
             Emit::Plan => "plan",
+            Emit::Burn => "burn",
         };
         assert_eq!(name(emit("spmd").unwrap()), "partition");
         assert_ne!(name(emit("graph").unwrap()), "partition");

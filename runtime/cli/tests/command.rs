@@ -70,6 +70,8 @@ fn usage_errors_exit_2_and_help_exits_0() {
         &["train", "mlp", "--resume"],
         &["explain", "mlp", "--emit", "after:nothing"],
         &["explain", "mlp", "--emit", "graph", "--format", "json"],
+        &["explain", "mlp", "--emit", "burn", "--rank", "1"],
+        &["explain", "mlp", "--emit", "plan", "--rank", "0"],
     ] {
         let (code, out, err) = run(args);
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
@@ -175,6 +177,20 @@ fn stages_and_times_of_passes_are_shown() {
     assert!(plan("text").contains("all_reduce[sum] c"));
     assert_eq!(lines(&plan("json"))[0]["mesh"]["axes"][0]["name"], "r");
     assert_eq!(plan("json"), plan("json"));
+}
+
+#[test]
+fn the_graphs_of_a_device_are_shown() {
+    let graphs = |rank| run(&[&["explain", "mlp", "--emit", "burn", "--rank", rank], &MESH[..]].concat());
+    let (code, first, err) = graphs("0");
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(first.starts_with("rank 0 of 4: "), "{first}");
+    // Burn's products beside kernels by name, and collectives between the segments.
+    for part in ["matmul(", "permute(", "map(", "segment 0: ", "all_reduce sum("] {
+        assert!(first.contains(part), "{part}: {first}");
+    }
+    let (_, last, _) = graphs("3");
+    assert!(last.starts_with("rank 3 of 4: "), "{last}");
 }
 
 #[test]

@@ -180,8 +180,10 @@ impl<'a> Facts<'a> {
             ) => ValueClass::Rematerializable,
             (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
-            (kind, _) if kind.computes() && self.generated[id.0 as usize].is_some() => ValueClass::Rematerializable,
-            (kind, Some(ValueClass::ParamLike)) if kind.computes() && n.inputs.len() == 1 && self.elementwise(id) => {
+            (Kind::Compute(_), _) if self.generated[id.0 as usize].is_some() => ValueClass::Rematerializable,
+            (Kind::Compute(_), Some(ValueClass::ParamLike))
+                if n.inputs.len() == 1 && self.elementwise(id) =>
+            {
                 ValueClass::ParamLike
             }
             _ => ValueClass::Other,
@@ -195,7 +197,7 @@ impl<'a> Facts<'a> {
         match n.op.kind() {
             Kind::Rematerializable(_) => Some(1),
             Kind::Rename { .. } => self.generated[n.inputs[0].0 as usize],
-            kind if kind.computes() && self.elementwise(id) && !n.inputs.is_empty() => {
+            Kind::Compute(_) if self.elementwise(id) && !n.inputs.is_empty() => {
                 let ops = n.inputs.iter().map(|x| self.generated[x.0 as usize]).sum::<Option<usize>>()? + 1;
                 (ops <= MOST_OPS).then_some(ops)
             }
@@ -226,7 +228,7 @@ impl<'a> Facts<'a> {
         let n = self.node(id);
         let kind = n.op.kind();
         let simple = matches!(kind, Kind::Rename { .. })
-            || (kind.computes() && n.inputs.len() == 1 && self.elementwise(id));
+            || (matches!(kind, Kind::Compute(_)) && n.inputs.len() == 1 && self.elementwise(id));
         simple && !self.is_output(id)
     }
 

@@ -129,7 +129,7 @@ impl<'a> Walk<'a> {
             self.settle(*x);
         }
         match facts.kind(id) {
-            kind if kind.computes() && facts.rematerializable(id) => {
+            Kind::Compute(_) if facts.rematerializable(id) => {
                 self.note_target(id);
                 self.note(id, Reason::Rematerializable);
                 self.state.stands(id, facts.target(id));
@@ -281,7 +281,7 @@ impl<'a> Walk<'a> {
                 self.state.instrs.push(Instr::Op { inputs: vec![], loops: dst.splits.clone(), out });
                 out
             }
-            kind if kind.computes() => self.rematerialize_computed(id, dst, phase),
+            Kind::Compute(_) => self.rematerialize_computed(id, dst, phase),
             _ => {
                 let out = self.state.copy(id, dst.clone(), None, false);
                 self.state.instrs.push(Instr::Input { out });

@@ -14,9 +14,6 @@ use meshwright_plan::random::Distribution;
 use meshwright_plan::{DType, Dim, Init};
 use meshwright_syntax::ast::{Arg, Call, Expr};
 
-/// What can be called here, for corrections of names.
-pub(super) const NAMES: [&str; 3] = ["dropout", "random_uniform", "random_normal"];
-
 impl<'a> Resolver<'a> {
     /// `random_uniform[dims](low, high)` and `random_normal[dims](mean, std)`; without dims, one number.
     pub(super) fn random(&mut self, name: &str, dims: Option<Vec<Dim>>, args: &'a [Arg], span: Span) -> Val {

@@ -2,7 +2,7 @@
 //! nothing; `sum[d](a * b)` is one by definition, so that the product is never materialized.
 
 use crate::family::{float, integer};
-use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
+use crate::{Computes, Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, Operand, Prim};
@@ -74,7 +74,7 @@ impl Op for Contract {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Contraction
+        Kind::Compute(Computes::Contraction)
     }
 
     fn precision(&self, x: &[&Type], y: &Type) -> Precision {

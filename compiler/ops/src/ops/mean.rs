@@ -3,7 +3,7 @@
 
 use crate::family::float;
 use crate::signature::DIMS;
-use crate::{Emit, ExpandWhen, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
+use crate::{Computes, Emit, ExpandWhen, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, DimNames, Monoid};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Op for Mean {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Reduction(Fold::Mean)
+        Kind::Compute(Computes::Reduction(Fold::Mean))
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

@@ -3,7 +3,7 @@
 use super::composite::primitive;
 use crate::family::float;
 use crate::signature::DIMS;
-use crate::{Call, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
+use crate::{Computes, Call, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, DimNames, Monoid, Prim};
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl Op for Reduce {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Reduction(Fold::By(self.monoid))
+        Kind::Compute(Computes::Reduction(Fold::By(self.monoid)))
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

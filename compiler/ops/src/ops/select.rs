@@ -2,7 +2,7 @@
 
 use crate::family::{float, truth};
 use crate::signature::Argument;
-use crate::{Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
+use crate::{Computes, Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, DimNames, Expr};
@@ -60,7 +60,7 @@ impl Op for Select {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Select
+        Kind::Compute(Computes::Select)
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {

@@ -329,10 +329,13 @@ impl TraceArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Passes")]
 pub(crate) struct PassArgs {
-    /// Print a stage of the compiler instead of the report: graph (the input of the partitioner), spmd (its output), plan, or
-    /// after:PASS. With --format json, plan is JSON.
+    /// Print a stage of the compiler instead of the report: graph (the input of the partitioner), spmd (its output), plan, burn
+    /// (the Burn graphs of one device, and the collectives between them), or after:PASS. With --format json, plan is JSON.
     #[arg(long, value_name = "STAGE", value_parser = value_parsers::emit)]
     pub(crate) emit: Option<Emit>,
+    /// The device whose graphs --emit burn prints [default: 0].
+    #[arg(long, value_name = "N", requires = "emit")]
+    pub(crate) rank: Option<usize>,
     /// Print the time of each pass and its verifier on standard error.
     #[arg(long)]
     pub(crate) time_passes: bool,
@@ -463,6 +466,7 @@ Examples:
   meshwright explain mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
   meshwright explain mlp --layout zero3 --format json
   meshwright explain mlp --layout dp_mp --emit plan
+  meshwright explain mlp --layout dp_mp --emit burn --rank 3
   meshwright explain mlp --layout dp_mp --why logits.classes
   meshwright explain E0310
   meshwright explain softmax

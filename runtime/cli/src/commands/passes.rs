@@ -44,7 +44,10 @@ pub(super) fn make(
     passes: &PassArgs,
     console: &mut Console,
 ) -> Result<Option<Made>, Stop> {
-    if console.json() && matches!(passes.emit, Some(Emit::After(_))) {
+    if passes.rank.is_some() && passes.emit != Some(Emit::Burn) {
+        return Err(Stop::Usage("`--rank` chooses the device of `--emit burn`".into()));
+    }
+    if console.json() && matches!(passes.emit, Some(Emit::After(_) | Emit::Burn)) {
         return Err(Stop::Usage(
             "of the stages only the plan has a JSON form: `--emit plan --format json`".into(),
         ));
@@ -84,15 +87,30 @@ pub(super) fn make(
     }
     match compiled {
         Some(compiled) if !has_errors(&distinct) => {
-            if passes.emit == Some(Emit::Plan) {
-                let plan = &compiled.plan;
-                let text =
-                    if console.json() { plan.to_json() + "\n" } else { meshwright_core::print::plan(plan) };
-                console.out(&text)?;
-            }
+            emit(&compiled, passes, console)?;
             Ok(passes.emit.is_none().then_some(Made { project, sources, compiled, trains }))
         }
         _ => Err(Stop::Diagnosed),
+    }
+}
+
+/// Prints what runs, if `--emit` asks for that.
+fn emit(compiled: &Compiled, passes: &PassArgs, console: &mut Console) -> Result<(), Stop> {
+    let plan = &compiled.plan;
+    match passes.emit {
+        Some(Emit::Plan) if console.json() => console.out(&(plan.to_json() + "\n")),
+        Some(Emit::Plan) => console.out(&meshwright_core::print::plan(plan)),
+        Some(Emit::Burn) => {
+            let (rank, devices) = (passes.rank.unwrap_or(0), plan.mesh.devices());
+            if rank >= devices {
+                let problem = format!("there is no rank {rank}: the mesh has {devices} devices, from 0");
+                return Err(Stop::Usage(problem));
+            }
+            console.out(
+                &meshwright_exec::burn_graphs(plan, rank).map_err(|e| Stop::Internal(Some(e.to_string())))?,
+            )
+        }
+        Some(Emit::After(_)) | None => Ok(()),
     }
 }
 

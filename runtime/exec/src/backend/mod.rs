@@ -6,7 +6,7 @@
 pub(crate) mod burn;
 pub(crate) mod native;
 
-use crate::collective::calls::{CallMemory, Piece};
+use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
@@ -132,15 +132,15 @@ pub(crate) trait Backend: Send + Sized + 'static {
     fn send(
         &mut self,
         tensor: Option<Handle<Self>>,
-        piece: &Piece,
+        piece: &CallPiece,
         gpu: Option<u32>,
     ) -> Result<Self::CallMemory, DeviceError>;
 
     /// Memory that a transport is to write.
-    fn receive(&mut self, piece: &Piece, gpu: Option<u32>) -> Result<Self::CallMemory, DeviceError>;
+    fn receive(&mut self, piece: &CallPiece, gpu: Option<u32>) -> Result<Self::CallMemory, DeviceError>;
 
     /// The tensor that was received; none where nothing could be.
-    fn received(&mut self, memory: Self::CallMemory, piece: &Piece) -> Option<Handle<Self>>;
+    fn received(&mut self, memory: Self::CallMemory, piece: &CallPiece) -> Option<Handle<Self>>;
 
     /// Takes back memory that was sent.
     fn sent(&mut self, memory: Self::CallMemory);

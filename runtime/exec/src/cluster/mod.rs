@@ -64,11 +64,11 @@ pub struct Cluster {
     first: usize,
     devices: Vec<Device>,
     chooses_kernels: bool,
-    plans: Vec<Loaded>,
+    plans: Vec<LoadedPlan>,
     states: BTreeMap<String, Held>,
 }
 
-struct Loaded {
+struct LoadedPlan {
     inputs: Vec<Arc<[LocalInput]>>,
     outputs: Vec<Output>,
 }
@@ -248,7 +248,7 @@ impl Cluster {
             let everywhere = blocks.whole_everywhere(&self.processes);
             Output { name: output.name.clone(), blocks, everywhere }
         });
-        self.plans.push(Loaded { inputs, outputs: outputs.collect() });
+        self.plans.push(LoadedPlan { inputs, outputs: outputs.collect() });
         Ok(id)
     }
 
@@ -289,7 +289,7 @@ impl Cluster {
         self.on_all(move |engine| engine.init_state(program, seed)).map(|_| ())
     }
 
-    fn loaded(&self, program: ProgramId) -> Result<&Loaded, ExecError> {
+    fn loaded(&self, program: ProgramId) -> Result<&LoadedPlan, ExecError> {
         self.plans.get(program.0).ok_or(ExecError::NoProgram { rank: 0, program: program.0 })
     }
 

@@ -1,6 +1,6 @@
 //! Running a program: what devices are given, and what they give, put together.
 
-use super::{Cluster, Loaded, Output};
+use super::{Cluster, LoadedPlan, Output};
 use crate::engine::{Engine, LocalInput, ProgramId};
 use crate::error::{ExecError, Place};
 use crate::tensor::HostTensor;
@@ -107,7 +107,7 @@ impl Cluster {
 
     fn whole_outputs(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedPlan,
         parts: Vec<BTreeMap<String, HostTensor>>,
     ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
         let mut outputs = BTreeMap::new();

@@ -1,14 +1,14 @@
 //! The calls of a transport that a collective makes, on tensors of the device.
 
-use crate::engine::graph::Slot;
+use crate::engine::graph::TensorSlot;
 use meshwright_comm::{Buf, BufMut, BufferMismatch, Call, Layout, Slot as Bucket};
 use meshwright_plan::{CollectiveKind, DType, Monoid};
 
 /// A tensor that a transport reads or writes.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct CallPiece {
     /// Where it is; nowhere if the device has no such tensor.
-    pub(crate) slot: Option<Slot>,
+    pub(crate) slot: Option<TensorSlot>,
     /// What the transport sees.
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,
@@ -16,10 +16,10 @@ pub(crate) struct Piece {
     pub(crate) ends: bool,
 }
 
-impl Piece {
+impl CallPiece {
     /// No elements, of which there is no tensor.
-    pub(crate) fn none(dtype: DType) -> Piece {
-        Piece { slot: None, dtype, shape: vec![0], ends: false }
+    pub(crate) fn none(dtype: DType) -> CallPiece {
+        CallPiece { slot: None, dtype, shape: vec![0], ends: false }
     }
 
     pub(crate) fn elements(&self) -> usize {
@@ -34,17 +34,17 @@ pub(crate) struct TransportCall {
     pub(crate) monoid: Option<Monoid>,
     /// What of the inputs goes to whom, and what of the outputs comes from whom.
     pub(crate) layouts: [Layout; 2],
-    pub(crate) send: Vec<Piece>,
-    pub(crate) receive: Vec<Piece>,
+    pub(crate) send: Vec<CallPiece>,
+    pub(crate) receive: Vec<CallPiece>,
 }
 
 /// Memory that a transport reads or writes during a call; it stays where it is as long as this lives.
 pub(crate) trait CallMemory: Send + 'static {
     /// The elements, to be read.
-    fn buf(&self, piece: &Piece) -> Result<Buf<'_>, BufferMismatch>;
+    fn buf(&self, piece: &CallPiece) -> Result<Buf<'_>, BufferMismatch>;
 
     /// The elements, to be written.
-    fn buf_mut(&mut self, piece: &Piece) -> Result<BufMut<'_>, BufferMismatch>;
+    fn buf_mut(&mut self, piece: &CallPiece) -> Result<BufMut<'_>, BufferMismatch>;
 
     /// Whether nobody else reads it, so that a result may overwrite it.
     fn is_unique(&self) -> bool;

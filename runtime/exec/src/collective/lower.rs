@@ -4,13 +4,13 @@
 //! Where pairs of value and index are stored in two parts, no transport folds them: all of them are gathered, and each device
 //! folds what it got.
 
-use super::calls::{Piece, TransportCall};
+use super::calls::{CallPiece, TransportCall};
 use super::halo::Halo;
 use super::pack::StridedView;
-use super::{Blocks, Prepared, Shape};
+use super::{Blocks, CollectiveShape, Prepared};
 use crate::backend::Backend;
 use crate::engine::context::Local;
-use crate::engine::graph::{Slot, Val};
+use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, Plane, stored_as, stored_shape};
 use meshwright_comm::Layout;
 use meshwright_plan::{CollectiveKind, DType, Monoid};
@@ -38,9 +38,9 @@ enum Unpack {
 pub(crate) struct Arrival {
     unpack: Vec<Unpack>,
     /// What the unpacking reads, of the collective's own, and nobody after it.
-    pub(crate) ending: Vec<Slot>,
+    pub(crate) ending: Vec<TensorSlot>,
     /// Buffers that the unpacking reads.
-    pub(crate) reads: Vec<Slot>,
+    pub(crate) reads: Vec<TensorSlot>,
 }
 
 /// Records what packs a collective's operands; gives the calls to make then, and what is to be done at their end.
@@ -51,8 +51,8 @@ pub(crate) fn pack<B: Backend>(
     let arrival = Arrival { unpack: vec![], ending: vec![], reads: vec![] };
     let mut packing = Packing::<B> { lowering, prepared, calls: vec![], arrival };
     match (&prepared.shape, prepared.from.as_slice(), prepared.to.as_slice()) {
-        (Shape::AllReduce(monoid), ..) => packing.all_reduce(*monoid),
-        (Shape::ReduceScatter(monoid, blocks), [from], [to]) => {
+        (CollectiveShape::AllReduce(monoid), ..) => packing.all_reduce(*monoid),
+        (CollectiveShape::ReduceScatter(monoid, blocks), [from], [to]) => {
             packing.reduce_scatter(*monoid, blocks, from, to)
         }
         (shape, [from], [to]) => {
@@ -77,48 +77,48 @@ struct Packing<'l, 'a, B: Backend> {
 }
 
 impl<B: Backend> Packing<'_, '_, B> {
-    fn call(&mut self, kind: CollectiveKind, layouts: [Layout; 2], send: Piece, receive: Piece) {
+    fn call(&mut self, kind: CollectiveKind, layouts: [Layout; 2], send: CallPiece, receive: CallPiece) {
         let (send, receive) = (vec![send], vec![receive]);
         self.calls.push(TransportCall { kind, monoid: None, layouts, send, receive });
     }
 
     /// A buffer as it is.
-    fn whole(&self, plane: Plane, local: &Local, ends: bool) -> Piece {
+    fn whole(&self, plane: Plane, local: &Local, ends: bool) -> CallPiece {
         let slot = self.lowering.exists(local.elements()).then_some(plane.slot);
-        Piece { slot, dtype: plane.dtype, shape: local.shape.clone(), ends }
+        CallPiece { slot, dtype: plane.dtype, shape: local.shape.clone(), ends }
     }
 
     /// Blocks of a buffer, packed where they do not lie one after the other.
-    fn blocks(&mut self, plane: Plane, local: &Local, blocks: &Blocks) -> Piece {
+    fn blocks(&mut self, plane: Plane, local: &Local, blocks: &Blocks) -> CallPiece {
         if blocks.view.is_contiguous() || local.elements() == 0 {
             return self.whole(plane, local, self.prepared.ends[0]);
         }
         self.packed(plane, local, blocks.axis, &blocks.ranges)
     }
 
-    fn packed(&mut self, plane: Plane, local: &Local, axis: usize, ranges: &[Range<usize>]) -> Piece {
+    fn packed(&mut self, plane: Plane, local: &Local, axis: usize, ranges: &[Range<usize>]) -> CallPiece {
         let x = self.lowering.read_plane(local, plane);
         let packed = B::pack(self.lowering, x, local, axis, ranges);
         let slot = self.lowering.graph.fresh();
         self.lowering.graph.store(packed, slot);
         let around = StridedView::new(&local.shape, axis);
         let elements = ranges.iter().map(|r| around.block(r.len())).sum();
-        Piece { slot: Some(slot), dtype: plane.dtype, shape: vec![elements], ends: true }
+        CallPiece { slot: Some(slot), dtype: plane.dtype, shape: vec![elements], ends: true }
     }
 
     /// Memory for so many elements that are received and then unpacked.
-    fn scratch(&mut self, dtype: DType, elements: usize) -> (Plane, Piece) {
+    fn scratch(&mut self, dtype: DType, elements: usize) -> (Plane, CallPiece) {
         let slot = self.lowering.graph.fresh();
         let exists = self.lowering.exists(elements);
         if exists {
             self.arrival.ending.push(slot);
         }
-        let piece = Piece { slot: exists.then_some(slot), dtype, shape: vec![elements], ends: true };
+        let piece = CallPiece { slot: exists.then_some(slot), dtype, shape: vec![elements], ends: true };
         (Plane { slot, dtype }, piece)
     }
 
     /// Where a buffer is received: in its place where the blocks lie there one after the other.
-    fn landing(&mut self, plane: Plane, local: &Local, blocks: &Blocks) -> Piece {
+    fn landing(&mut self, plane: Plane, local: &Local, blocks: &Blocks) -> CallPiece {
         if blocks.view.is_contiguous() || local.elements() == 0 {
             return self.whole(plane, local, false);
         }
@@ -129,28 +129,33 @@ impl<B: Backend> Packing<'_, '_, B> {
     }
 
     /// Gathers and exchanges, which compute nothing.
-    fn exchange(&mut self, shape: &Shape, (source, from): (Plane, &Local), (target, to): (Plane, &Local)) {
+    fn exchange(
+        &mut self,
+        shape: &CollectiveShape,
+        (source, from): (Plane, &Local),
+        (target, to): (Plane, &Local),
+    ) {
         match shape {
-            Shape::AllReduce(_) | Shape::ReduceScatter(..) => {}
-            Shape::AllGather(blocks) => {
+            CollectiveShape::AllReduce(_) | CollectiveShape::ReduceScatter(..) => {}
+            CollectiveShape::AllGather(blocks) => {
                 let send = self.whole(source, from, self.prepared.ends[0]);
                 let receive = self.landing(target, to, blocks);
                 let layouts = [Layout::Whole, Layout::Pieces(blocks.counts.clone())];
                 self.call(CollectiveKind::AllGather, layouts, send, receive);
             }
-            Shape::AllToAll { send: cut, receive: joined } => {
+            CollectiveShape::AllToAll { send: cut, receive: joined } => {
                 let send = self.blocks(source, from, cut);
                 let receive = self.landing(target, to, joined);
                 let layouts = [cut, joined].map(|blocks| Layout::Pieces(blocks.counts.clone()));
                 self.call(CollectiveKind::AllToAll, layouts, send, receive);
             }
-            Shape::Permute(halo, axis) => {
+            CollectiveShape::Permute(halo, axis) => {
                 let send = match halo.send.elements {
-                    0 => Piece::none(source.dtype),
+                    0 => CallPiece::none(source.dtype),
                     _ => self.packed(source, from, *axis, &halo.send.blocks),
                 };
                 let (received, receive) = match halo.receive.elements {
-                    0 => (None, Piece::none(target.dtype)),
+                    0 => (None, CallPiece::none(target.dtype)),
                     n => {
                         let (plane, piece) = self.scratch(target.dtype, n);
                         (Some(plane), piece)

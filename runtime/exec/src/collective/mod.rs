@@ -26,11 +26,11 @@ pub(crate) struct Prepared {
     pub(crate) to: Vec<Local>,
     /// For each of `from` whether it ends here.
     pub(crate) ends: Vec<bool>,
-    pub(crate) shape: Shape,
+    pub(crate) shape: CollectiveShape,
 }
 
 /// What a collective does, with what its members hold.
-pub(crate) enum Shape {
+pub(crate) enum CollectiveShape {
     AllReduce(Monoid),
     /// How the result is put together.
     AllGather(Blocks),
@@ -85,21 +85,21 @@ impl Prepared {
                 if from.iter().zip(&to).any(|(f, t)| f.ranges != t.ranges) {
                     return Err("operand and result of an all-reduce differ in shape".into());
                 }
-                Shape::AllReduce(*monoid)
+                CollectiveShape::AllReduce(*monoid)
             }
             (Collective::AllGather { dim, .. }, [pieces], [_]) => {
-                Shape::AllGather(members.blocks(&to[0], pieces, *dim)?)
+                CollectiveShape::AllGather(members.blocks(&to[0], pieces, *dim)?)
             }
             (Collective::ReduceScatter { monoid, dim, .. }, [_], [pieces]) => {
-                Shape::ReduceScatter(*monoid, members.blocks(&from[0], pieces, *dim)?)
+                CollectiveShape::ReduceScatter(*monoid, members.blocks(&from[0], pieces, *dim)?)
             }
-            (Collective::AllToAll { join, split, .. }, [joined], [pieces]) => Shape::AllToAll {
+            (Collective::AllToAll { join, split, .. }, [joined], [pieces]) => CollectiveShape::AllToAll {
                 send: members.blocks(&from[0], pieces, *split)?,
                 receive: members.blocks(&to[0], joined, *join)?,
             },
             (Collective::Permute { dim, .. }, [x], [y]) => {
                 let axis = to[0].at(*dim).ok_or("a dim is missing")?;
-                Shape::Permute(Halo::new(context, &group, *dim, [x, y])?, axis)
+                CollectiveShape::Permute(Halo::new(context, &group, *dim, [x, y])?, axis)
             }
             _ => return Err(format!("{} operands of one {}", from.len(), collective.name())),
         };

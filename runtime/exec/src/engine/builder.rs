@@ -1,7 +1,7 @@
 //! From a Plan to what one device runs: segments of operations, and collectives between them.
 
 use super::context::place;
-use super::graph::{Segment, Slot, Table};
+use super::graph::{Segment, Table, TensorSlot};
 use super::lifetimes::Lifetimes;
 use super::lowering::{Lowering, LoweringError};
 use crate::backend::Backend;
@@ -65,7 +65,7 @@ pub(crate) fn build<B: Backend>(
     backend.check(plan, rank)?;
     let lowering = Lowering::new(plan, rank, backend.capabilities());
     let mut builder =
-        Builder::<B> { lowering, pieces: vec![], operations: vec![], in_flight: BTreeMap::new() };
+        ProgramBuilder::<B> { lowering, pieces: vec![], operations: vec![], in_flight: BTreeMap::new() };
     let mut lifetimes = Lifetimes::new(plan);
     for (index, step) in plan.steps.iter().enumerate() {
         let built = lifetimes.step(index, step).map_err(LoweringError::Plan);
@@ -86,7 +86,7 @@ pub(crate) fn build<B: Backend>(
     Ok(Built { pieces: builder.pieces, kernels, tables: graph.tables, pairs, left })
 }
 
-struct Builder<'a, B: Backend> {
+struct ProgramBuilder<'a, B: Backend> {
     lowering: Lowering<'a, B::Kernel>,
     pieces: Vec<Piece>,
     /// The segment that is being built: operations, each with its step.
@@ -95,7 +95,7 @@ struct Builder<'a, B: Backend> {
     in_flight: BTreeMap<u32, (usize, Arrival)>,
 }
 
-impl<B: Backend> Builder<'_, B> {
+impl<B: Backend> ProgramBuilder<'_, B> {
     fn step(&mut self, index: usize, step: &Step) -> Result<(), LoweringError> {
         let mut ending = vec![];
         for buf in step.free.iter().copied().chain(step.aliases.iter().map(|r| r.0)) {
@@ -124,19 +124,20 @@ impl<B: Backend> Builder<'_, B> {
         index: usize,
         step: &Step,
         collective: &Collective,
-        mut ending: Vec<Slot>,
+        mut ending: Vec<TensorSlot>,
     ) -> Result<(), LoweringError> {
         self.end_segment();
         let prepared = Prepared::new(&self.lowering.context, step, collective)?;
         let (calls, arrival) = pack::<B>(&mut self.lowering, &prepared)?;
         // What the calls take themselves is not dropped before; what the unpacking reads, or nobody at all, ends with that.
-        let taken = |s: &Slot| calls.iter().flat_map(|c| &c.send).any(|p| p.ends && p.slot == Some(*s));
+        let taken = |s: &TensorSlot| calls.iter().flat_map(|c| &c.send).any(|p| p.ends && p.slot == Some(*s));
         ending.retain(|s| !taken(s));
         let mut reads = arrival.reads.clone();
         for result in &step.writes {
             reads.extend(self.lowering.slots(result.buf)?);
         }
-        let (later, ending): (Vec<Slot>, Vec<Slot>) = ending.into_iter().partition(|s| reads.contains(s));
+        let (later, ending): (Vec<TensorSlot>, Vec<TensorSlot>) =
+            ending.into_iter().partition(|s| reads.contains(s));
         let pack = Segment::of_step(self.lowering.graph.finish(&ending), index);
         let unpack = match step.async_id {
             None => self.unpack(index, &arrival, later),
@@ -155,7 +156,7 @@ impl<B: Backend> Builder<'_, B> {
         Ok(())
     }
 
-    fn wait(&mut self, index: usize, step: &Step, ending: Vec<Slot>) -> Result<(), LoweringError> {
+    fn wait(&mut self, index: usize, step: &Step, ending: Vec<TensorSlot>) -> Result<(), LoweringError> {
         let Some((start, arrival)) = step.async_id.and_then(|id| self.in_flight.remove(&id)) else {
             return Err(LoweringError::Plan("nothing is in flight that it could wait for".into()));
         };
@@ -165,7 +166,7 @@ impl<B: Backend> Builder<'_, B> {
         Ok(())
     }
 
-    fn unpack(&mut self, step: usize, arrival: &Arrival, mut ending: Vec<Slot>) -> Segment {
+    fn unpack(&mut self, step: usize, arrival: &Arrival, mut ending: Vec<TensorSlot>) -> Segment {
         unpack::<B>(&mut self.lowering, arrival);
         ending.extend(&arrival.ending);
         Segment::of_step(self.lowering.graph.finish(&ending), step)

@@ -3,7 +3,7 @@
 //! Operations are recorded in an order in which they can run. [`GraphBuilder::finish`] drops those that nobody needs, gives
 //! every value an id, and marks last uses, so that storage is handed over where it ends.
 
-use super::ops::{Op, operation};
+use super::ops::{GraphOp, operation};
 use burn_backend::{DType as BurnType, Shape};
 use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr, TensorStatus};
 use meshwright_plan::BufId;
@@ -14,7 +14,7 @@ pub(crate) struct Val(usize);
 
 /// Where a tensor is kept between operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Slot {
+pub(crate) enum TensorSlot {
     /// A buffer of the Plan; of pairs in two parts the values.
     Buffer(BufId),
     /// The indices of a buffer of pairs in two parts.
@@ -28,26 +28,26 @@ pub(crate) enum Slot {
 /// The kind of a slot is in the upper bits of its id.
 const KIND_SHIFT: u32 = 40;
 
-impl Slot {
+impl TensorSlot {
     /// Its id in a graph.
     pub(crate) fn id(self) -> TensorId {
         let id = |kind: u64, n: u64| TensorId::new(kind << KIND_SHIFT | n);
         match self {
-            Slot::Buffer(b) => id(0, u64::from(b.0)),
-            Slot::Indices(b) => id(1, u64::from(b.0)),
-            Slot::Table(t) => id(2, t as u64),
-            Slot::Temporary(n) => id(3, n),
+            TensorSlot::Buffer(b) => id(0, u64::from(b.0)),
+            TensorSlot::Indices(b) => id(1, u64::from(b.0)),
+            TensorSlot::Table(t) => id(2, t as u64),
+            TensorSlot::Temporary(n) => id(3, n),
         }
     }
 
     /// The slot of an id.
-    pub(crate) fn of(id: TensorId) -> Slot {
+    pub(crate) fn of(id: TensorId) -> TensorSlot {
         let n = id.value() & ((1 << KIND_SHIFT) - 1);
         match id.value() >> KIND_SHIFT {
-            0 => Slot::Buffer(BufId(n as u32)),
-            1 => Slot::Indices(BufId(n as u32)),
-            2 => Slot::Table(n as usize),
-            _ => Slot::Temporary(n),
+            0 => TensorSlot::Buffer(BufId(n as u32)),
+            1 => TensorSlot::Indices(BufId(n as u32)),
+            2 => TensorSlot::Table(n as usize),
+            _ => TensorSlot::Temporary(n),
         }
     }
 
@@ -58,13 +58,13 @@ impl Slot {
 }
 
 /// Buffers by number, the rest with a letter: `b7`, `i7` (indices), `k0` (constants), `t12`.
-impl std::fmt::Display for Slot {
+impl std::fmt::Display for TensorSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Slot::Buffer(b) => write!(f, "b{}", b.0),
-            Slot::Indices(b) => write!(f, "i{}", b.0),
-            Slot::Table(t) => write!(f, "k{t}"),
-            Slot::Temporary(n) => write!(f, "t{n}"),
+            TensorSlot::Buffer(b) => write!(f, "b{}", b.0),
+            TensorSlot::Indices(b) => write!(f, "i{}", b.0),
+            TensorSlot::Table(t) => write!(f, "k{t}"),
+            TensorSlot::Temporary(n) => write!(f, "t{n}"),
         }
     }
 }
@@ -113,15 +113,15 @@ struct Value {
     shape: Vec<usize>,
     dtype: BurnType,
     /// Where it is kept.
-    slot: Option<Slot>,
+    slot: Option<TensorSlot>,
     /// Whether it was stored, to outlive the step.
     stored: bool,
     /// Whether an operation of Burn makes it in this step: its storage is Burn's, or that of another value.
     of_burn: bool,
 }
 
-struct Node {
-    op: Op,
+struct GraphNode {
+    op: GraphOp,
     inputs: Vec<Val>,
     outs: Vec<Val>,
 }
@@ -129,7 +129,7 @@ struct Node {
 /// Operations of one step, and what outlives it.
 pub(crate) struct GraphBuilder {
     values: Vec<Value>,
-    nodes: Vec<Node>,
+    nodes: Vec<GraphNode>,
     /// Tables of the whole program.
     pub(crate) tables: Vec<Table>,
     pub(crate) capabilities: Capabilities,
@@ -150,13 +150,13 @@ impl GraphBuilder {
         self.values[v.0].dtype
     }
 
-    fn value(&mut self, shape: Vec<usize>, dtype: BurnType, slot: Option<Slot>, of_burn: bool) -> Val {
+    fn value(&mut self, shape: Vec<usize>, dtype: BurnType, slot: Option<TensorSlot>, of_burn: bool) -> Val {
         self.values.push(Value { shape, dtype, slot, stored: false, of_burn });
         Val(self.values.len() - 1)
     }
 
     /// What is stored there when the step begins.
-    pub(crate) fn read(&mut self, slot: Slot, shape: &[usize], dtype: BurnType) -> Val {
+    pub(crate) fn read(&mut self, slot: TensorSlot, shape: &[usize], dtype: BurnType) -> Val {
         let known = self.values.iter().position(|v| v.slot == Some(slot));
         known.map(Val).unwrap_or_else(|| self.value(shape.to_vec(), dtype, Some(slot), false))
     }
@@ -169,13 +169,13 @@ impl GraphBuilder {
             self.tables.push(table);
             self.tables.len() - 1
         });
-        self.read(Slot::Table(at), shape, BurnType::I32)
+        self.read(TensorSlot::Table(at), shape, BurnType::I32)
     }
 
     /// An operation of Burn.
-    pub(crate) fn node(&mut self, op: Op, inputs: Vec<Val>, shape: Vec<usize>, dtype: BurnType) -> Val {
+    pub(crate) fn node(&mut self, op: GraphOp, inputs: Vec<Val>, shape: Vec<usize>, dtype: BurnType) -> Val {
         let out = self.value(shape, dtype, None, true);
-        self.nodes.push(Node { op, inputs, outs: vec![out] });
+        self.nodes.push(GraphNode { op, inputs, outs: vec![out] });
         out
     }
 
@@ -188,7 +188,7 @@ impl GraphBuilder {
     ) -> Vec<Val> {
         let outs: Vec<Val> =
             outs.into_iter().map(|(shape, dtype)| self.value(shape, dtype, None, false)).collect();
-        self.nodes.push(Node { op: Op::Kernel(name, number), inputs, outs: outs.clone() });
+        self.nodes.push(GraphNode { op: GraphOp::Kernel(name, number), inputs, outs: outs.clone() });
         outs
     }
 
@@ -197,7 +197,7 @@ impl GraphBuilder {
             return a;
         }
         let dtype = self.dtype(a);
-        self.node(Op::Reshape, vec![a], shape.to_vec(), dtype)
+        self.node(GraphOp::Reshape, vec![a], shape.to_vec(), dtype)
     }
 
     pub(crate) fn permute(&mut self, a: Val, axes: &[usize]) -> Val {
@@ -206,7 +206,7 @@ impl GraphBuilder {
         }
         let shape = axes.iter().map(|i| self.shape(a)[*i]).collect();
         let dtype = self.dtype(a);
-        self.node(Op::Permute(axes.to_vec()), vec![a], shape, dtype)
+        self.node(GraphOp::Permute(axes.to_vec()), vec![a], shape, dtype)
     }
 
     /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`.
@@ -215,28 +215,28 @@ impl GraphBuilder {
         let last = shape.len() - 1;
         shape[last] = self.shape(b)[last];
         let dtype = self.dtype(a);
-        self.node(Op::Matmul, vec![a, b], shape, dtype)
+        self.node(GraphOp::Matmul, vec![a, b], shape, dtype)
     }
 
     /// A slot that outlives the step, until it is read.
-    pub(crate) fn fresh(&mut self) -> Slot {
+    pub(crate) fn fresh(&mut self) -> TensorSlot {
         self.temporaries += 1;
-        Slot::Temporary(self.temporaries)
+        TensorSlot::Temporary(self.temporaries)
     }
 
     /// Says where a value goes. One that is kept already is copied, or seen a second time.
-    pub(crate) fn store(&mut self, v: Val, slot: Slot) {
+    pub(crate) fn store(&mut self, v: Val, slot: TensorSlot) {
         let mut v = v;
         if self.values[v.0].slot.is_some() {
             let (shape, dtype) = (self.shape(v).to_vec(), self.dtype(v));
-            v = self.node(Op::Reshape, vec![v], shape, dtype);
+            v = self.node(GraphOp::Reshape, vec![v], shape, dtype);
         }
         let value = &mut self.values[v.0];
         (value.slot, value.stored) = (Some(slot), true);
     }
 
     /// The operations of the step, which ends `ending`.
-    pub(crate) fn finish(&mut self, ending: &[Slot]) -> Vec<OperationIr> {
+    pub(crate) fn finish(&mut self, ending: &[TensorSlot]) -> Vec<OperationIr> {
         let (mut values, nodes) = (std::mem::take(&mut self.values), std::mem::take(&mut self.nodes));
         let mut needed: Vec<bool> = values.iter().map(|v| v.stored).collect();
         let mut kept = vec![];
@@ -254,13 +254,13 @@ impl GraphBuilder {
                 within[out.0] = true;
             }
         }
-        let slot = |v: Val| values[v.0].slot.unwrap_or(Slot::Temporary(0));
+        let slot = |v: Val| values[v.0].slot.unwrap_or(TensorSlot::Temporary(0));
         let tensor = |v: Val, status| slot(v).tensor(&values[v.0].shape, values[v.0].dtype, status);
         // Backwards: the first use that is met is the last.
         let mut used = vec![false; values.len()];
         let (mut operations, mut dropped) = (vec![], vec![]);
         for node in &kept {
-            let keeps_storage = self.capabilities.host_kernels && !matches!(node.op, Op::Kernel(..));
+            let keeps_storage = self.capabilities.host_kernels && !matches!(node.op, GraphOp::Kernel(..));
             let mut inputs: Vec<TensorIr> = Vec::with_capacity(node.inputs.len());
             for v in node.inputs.iter().rev() {
                 let first_met = !std::mem::replace(&mut used[v.0], true);
@@ -278,9 +278,10 @@ impl GraphBuilder {
             operations.push(operation(&node.op, inputs, outs));
         }
         operations.reverse();
-        let met = |s: &Slot| used.iter().zip(&values).any(|(used, v)| *used && v.slot == Some(*s));
+        let met = |s: &TensorSlot| used.iter().zip(&values).any(|(used, v)| *used && v.slot == Some(*s));
         let unread = ending.iter().filter(|s| !met(s)).copied();
-        let drop_of = |s: Slot| OperationIr::Drop(s.tensor(&[1], BurnType::F32, TensorStatus::ReadWrite));
+        let drop_of =
+            |s: TensorSlot| OperationIr::Drop(s.tensor(&[1], BurnType::F32, TensorStatus::ReadWrite));
         operations.extend(dropped.into_iter().chain(unread).map(drop_of));
         operations
     }

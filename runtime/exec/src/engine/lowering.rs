@@ -1,7 +1,7 @@
 //! The lowering of a Plan for one device: what backends share when they turn steps into operations.
 
 use super::context::{DeviceContext, Local};
-use super::graph::{Capabilities, GraphBuilder, Slot, Val};
+use super::graph::{Capabilities, GraphBuilder, TensorSlot, Val};
 use crate::kernels::KernelError;
 use burn_backend::DType as BurnType;
 use meshwright_plan::{Arity, BufId, DType, Monoid, Plan, Prim};
@@ -44,7 +44,7 @@ pub(crate) struct Lowering<'a, K> {
 /// A tensor of a buffer: where it is, and what its elements are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plane {
-    pub(crate) slot: Slot,
+    pub(crate) slot: TensorSlot,
     pub(crate) dtype: DType,
 }
 
@@ -93,11 +93,11 @@ impl<'a, K> Lowering<'a, K> {
     /// values and the indices.
     pub(crate) fn planes(&self, buf: BufId, dtype: DType) -> Vec<Plane> {
         if !dtype.is_pair() || self.graph.capabilities.host_kernels {
-            return vec![Plane { slot: Slot::Buffer(buf), dtype }];
+            return vec![Plane { slot: TensorSlot::Buffer(buf), dtype }];
         }
         let values = self.value_type(buf, dtype);
-        let values = Plane { slot: Slot::Buffer(buf), dtype: values };
-        vec![values, Plane { slot: Slot::Indices(buf), dtype: DType::I32 }]
+        let values = Plane { slot: TensorSlot::Buffer(buf), dtype: values };
+        vec![values, Plane { slot: TensorSlot::Indices(buf), dtype: DType::I32 }]
     }
 
     /// Whether a tensor of so many elements exists.
@@ -106,7 +106,7 @@ impl<'a, K> Lowering<'a, K> {
     }
 
     /// Where the elements of a buffer are on this device; nowhere if there are none.
-    pub(crate) fn slots(&self, buf: BufId) -> Result<Vec<Slot>, String> {
+    pub(crate) fn slots(&self, buf: BufId) -> Result<Vec<TensorSlot>, String> {
         let Some(buffer) = self.context.plan.buffers.get(buf.0 as usize) else {
             return Err(format!("there is no buffer {}", buf.0));
         };

@@ -51,7 +51,7 @@ pub struct StateInfo {
 }
 
 /// What a device holds of a parameter or moment. The executor keeps its tensor, but while a program runs.
-struct State {
+struct DeviceState {
     info: StateInfo,
     ranges: Vec<Range<usize>>,
 }
@@ -72,7 +72,7 @@ pub struct Engine {
     transport: Box<dyn Transport>,
     executor: Box<dyn Executor>,
     loaded: usize,
-    state: BTreeMap<String, State>,
+    state: BTreeMap<String, DeviceState>,
     sequence: u64,
     /// What random values of training steps are drawn from.
     seed: u64,
@@ -177,7 +177,7 @@ impl Engine {
         }
         match self.state.get(&leaf.name) {
             None => {
-                self.state.insert(leaf.name.clone(), State { info, ranges });
+                self.state.insert(leaf.name.clone(), DeviceState { info, ranges });
                 Ok(())
             }
             Some(known) if known.info.dtype != info.dtype => fail(format!(
@@ -383,7 +383,7 @@ impl Engine {
         self.state.values().map(|s| &s.info)
     }
 
-    fn held(&self, name: &str) -> Result<&State, ExecError> {
+    fn held(&self, name: &str) -> Result<&DeviceState, ExecError> {
         self.state.get(name).ok_or_else(|| self.unknown(name))
     }
 

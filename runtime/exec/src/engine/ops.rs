@@ -70,7 +70,7 @@ pub(crate) enum Reduce {
 
 /// An operation. Shapes and dtypes are those of its operands.
 #[derive(Clone, Debug)]
-pub(crate) enum Op {
+pub(crate) enum GraphOp {
     Full(f64),
     /// A kernel of the backend's own, by name and number.
     Kernel(&'static str, usize),
@@ -135,8 +135,8 @@ fn numeric(dtype: BurnType, op: NumericOperationIr) -> OperationIr {
 }
 
 /// An operation in Burn's words. Those of Burn have one result.
-pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, mut outs: Vec<TensorIr>) -> OperationIr {
-    if let Op::Kernel(name, number) = op {
+pub(crate) fn operation(op: &GraphOp, inputs: Vec<TensorIr>, mut outs: Vec<TensorIr>) -> OperationIr {
+    if let GraphOp::Kernel(name, number) = op {
         let number = vec![ScalarIr::UInt(*number as u64)];
         return OperationIr::Custom(CustomOpIr::with_scalars(name, &inputs, &outs, number));
     }
@@ -148,102 +148,106 @@ pub(crate) fn operation(op: &Op, inputs: Vec<TensorIr>, mut outs: Vec<TensorIr>)
     let mut next = || inputs.next().unwrap_or_else(|| out.clone());
     match op {
         // Above.
-        Op::Kernel(..) => OperationIr::Drop(out),
-        Op::Full(x) => numeric(NumericOperationIr::Full(FullOpIr { value: number(dtype, *x), out })),
-        Op::Unary(f) => {
+        GraphOp::Kernel(..) => OperationIr::Drop(out),
+        GraphOp::Full(x) => numeric(NumericOperationIr::Full(FullOpIr { value: number(dtype, *x), out })),
+        GraphOp::Unary(f) => {
             let input = next();
             unary(*f, dtype, UnaryOpIr { input, out })
         }
-        Op::Binary(f) => {
+        GraphOp::Binary(f) => {
             let (lhs, rhs) = (next(), next());
             binary(*f, dtype, BinaryOpIr { lhs, rhs, out })
         }
-        Op::Scalar(f, x) => {
+        GraphOp::Scalar(f, x) => {
             let lhs = next();
             scalar(*f, dtype, ScalarOpIr { lhs, rhs: number(dtype, *x), out })
         }
-        Op::Cast => {
+        GraphOp::Cast => {
             let input = next();
-            let to = class(out.dtype);
-            let op = CastOpIr { input, out };
-            match (class(dtype), to) {
-                (Class::Float, Class::Int) => OperationIr::Float(dtype, FloatOperationIr::IntoInt(op)),
-                (Class::Int, Class::Float) => OperationIr::Int(IntOperationIr::IntoFloat(op)),
-                (Class::Bool, Class::Float) => OperationIr::Bool(BoolOperationIr::IntoFloat(op)),
-                (Class::Bool, _) => OperationIr::Bool(BoolOperationIr::IntoInt(op)),
-                (Class::Float, _) => OperationIr::BaseFloat(BaseOperationIr::Cast(op)),
-                (Class::Int, _) => OperationIr::BaseInt(BaseOperationIr::Cast(op)),
-            }
+            cast(dtype, CastOpIr { input, out })
         }
-        Op::Reduce(f, axis) => {
+        GraphOp::Reduce(f, axis) => {
             let input = next();
             let op = ReduceDimOpIr { input, out, axis: *axis, accumulator_len: 1 };
-            numeric(match f {
-                Reduce::Sum => NumericOperationIr::SumDim(op),
-                Reduce::Prod => NumericOperationIr::ProdDim(op),
-                Reduce::Max => NumericOperationIr::MaxDim(op),
-                Reduce::Min => NumericOperationIr::MinDim(op),
-            })
+            numeric(reduce(*f, op))
         }
-        Op::CumSum(axis) => {
+        GraphOp::CumSum(axis) => {
             let input = next();
             numeric(NumericOperationIr::CumSum(DimOpIr { input, out, axis: *axis }))
         }
-        Op::Flip(axis) => {
+        GraphOp::Flip(axis) => {
             let input = next();
             base(BaseOperationIr::Flip(FlipOpIr { input, out, axes: vec![*axis] }))
         }
-        Op::Reshape => {
+        GraphOp::Reshape => {
             let input = next();
             base(BaseOperationIr::Reshape(ShapeOpIr { input, out }))
         }
-        Op::Expand => {
+        GraphOp::Expand => {
             let input = next();
             base(BaseOperationIr::Expand(ShapeOpIr { input, out }))
         }
-        Op::Permute(axes) => {
+        GraphOp::Permute(axes) => {
             let input = next();
             base(BaseOperationIr::Permute(PermuteOpIr { input, out, axes: axes.clone() }))
         }
-        Op::Slice(axis, range) => {
+        GraphOp::Slice(axis, range) => {
             let tensor = next();
-            let part = |i: usize, n: usize| if i == *axis { range.clone() } else { 0..n };
-            let ranges = tensor.shape.iter().enumerate().map(|(i, n)| {
-                let r = part(i, *n);
-                Slice::new(r.start as isize, Some(r.end as isize), 1)
-            });
-            let ranges = ranges.collect();
+            let ranges = slices(&tensor, *axis, range);
             base(BaseOperationIr::Slice(SliceOpIr { tensor, ranges, out }))
         }
-        Op::Cat(dim) => base(BaseOperationIr::Cat(CatOpIr { tensors: inputs.collect(), dim: *dim, out })),
-        Op::Select(dim) => {
+        GraphOp::Cat(dim) => {
+            base(BaseOperationIr::Cat(CatOpIr { tensors: inputs.collect(), dim: *dim, out }))
+        }
+        GraphOp::Select(dim) => {
             let (tensor, indices) = (next(), next());
             base(BaseOperationIr::Select(SelectOpIr { tensor, dim: *dim, indices, out }))
         }
-        Op::SelectAdd(dim) => {
+        GraphOp::SelectAdd(dim) => {
             let (tensor, indices, value) = (next(), next(), next());
-            let update = IndexingUpdateOp::Add;
-            base(BaseOperationIr::SelectAssign(SelectAssignOpIr {
-                tensor,
-                dim: *dim,
-                indices,
-                value,
-                update,
-                out,
-            }))
+            let (dim, update) = (*dim, IndexingUpdateOp::Add);
+            let op = SelectAssignOpIr { tensor, dim, indices, value, update, out };
+            base(BaseOperationIr::SelectAssign(op))
         }
-        Op::MaskWhere => {
+        GraphOp::MaskWhere => {
             let (tensor, mask, value) = (next(), next(), next());
             base(BaseOperationIr::MaskWhere(MaskWhereOpIr { tensor, mask, value, out }))
         }
-        Op::MaskFill(x) => {
+        GraphOp::MaskFill(x) => {
             let (tensor, mask) = (next(), next());
             base(BaseOperationIr::MaskFill(MaskFillOpIr { tensor, mask, value: number(dtype, *x), out }))
         }
-        Op::Matmul => {
+        GraphOp::Matmul => {
             let (lhs, rhs) = (next(), next());
             OperationIr::Float(dtype, FloatOperationIr::Matmul(MatmulOpIr { lhs, rhs, out }))
         }
+    }
+}
+
+/// The whole of a tensor, but along one axis a range.
+fn slices(tensor: &TensorIr, axis: usize, range: &Range<usize>) -> Vec<Slice> {
+    let extents = tensor.shape.iter().enumerate();
+    let ranges = extents.map(|(i, n)| if i == axis { range.clone() } else { 0..*n });
+    ranges.map(|r| Slice::new(r.start as isize, Some(r.end as isize), 1)).collect()
+}
+
+fn cast(dtype: BurnType, op: CastOpIr) -> OperationIr {
+    match (class(dtype), class(op.out.dtype)) {
+        (Class::Float, Class::Int) => OperationIr::Float(dtype, FloatOperationIr::IntoInt(op)),
+        (Class::Int, Class::Float) => OperationIr::Int(IntOperationIr::IntoFloat(op)),
+        (Class::Bool, Class::Float) => OperationIr::Bool(BoolOperationIr::IntoFloat(op)),
+        (Class::Bool, _) => OperationIr::Bool(BoolOperationIr::IntoInt(op)),
+        (Class::Float, _) => OperationIr::BaseFloat(BaseOperationIr::Cast(op)),
+        (Class::Int, _) => OperationIr::BaseInt(BaseOperationIr::Cast(op)),
+    }
+}
+
+fn reduce(f: Reduce, op: ReduceDimOpIr) -> NumericOperationIr {
+    match f {
+        Reduce::Sum => NumericOperationIr::SumDim(op),
+        Reduce::Prod => NumericOperationIr::ProdDim(op),
+        Reduce::Max => NumericOperationIr::MaxDim(op),
+        Reduce::Min => NumericOperationIr::MinDim(op),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::builder::{Built, CollectivePiece, Piece, build};
 use super::context::place;
-use super::graph::{Segment, Slot};
+use super::graph::{Segment, TensorSlot};
 use crate::backend::native::Native;
 use crate::collective::calls::TransportCall;
 use crate::error::ExecError;
@@ -71,7 +71,7 @@ impl Printer<'_> {
         for input in &self.plan.program_inputs {
             let buffer = self.plan.buffer(input.buf);
             let shape = buffer.shape(&self.plan.mesh, &self.plan.mesh.coords(self.rank));
-            let (slot, dtype, name) = (Slot::Buffer(input.buf), buffer.dtype, &input.name);
+            let (slot, dtype, name) = (TensorSlot::Buffer(input.buf), buffer.dtype, &input.name);
             self.line(0, format_args!("{slot} {dtype}{shape:?} = {name}"));
         }
     }
@@ -133,7 +133,7 @@ impl Printer<'_> {
         let monoid = call.monoid.map(|m| format!(" {m:?}").to_lowercase()).unwrap_or_default();
         let name = format!("{}{monoid}", call.kind);
         for (send, receive) in call.send.iter().zip(&call.receive) {
-            let text = |piece: &crate::collective::calls::Piece| match piece.slot {
+            let text = |piece: &crate::collective::calls::CallPiece| match piece.slot {
                 Some(slot) => {
                     let ends = if piece.ends { "*" } else { "" };
                     format!("{slot}{ends} {}{:?}", piece.dtype, piece.shape)
@@ -157,7 +157,7 @@ impl Printer<'_> {
 
     fn operation(&mut self, indent: usize, operation: &OperationIr) {
         if let OperationIr::Drop(tensor) = operation {
-            return self.line(indent, format_args!("drop({})", Slot::of(tensor.id)));
+            return self.line(indent, format_args!("drop({})", TensorSlot::of(tensor.id)));
         }
         let list = |tensors: Vec<&TensorIr>| tensors.into_iter().map(tensor).collect::<Vec<_>>().join(", ");
         let (name, from) = (name(operation), list(operation.inputs().collect()));
@@ -168,7 +168,7 @@ impl Printer<'_> {
 
 fn tensor(t: &TensorIr) -> String {
     let ends = if t.status == TensorStatus::ReadWrite { "*" } else { "" };
-    format!("{}{ends} {}{:?}", Slot::of(t.id), t.dtype.name(), t.shape.to_vec())
+    format!("{}{ends} {}{:?}", TensorSlot::of(t.id), t.dtype.name(), t.shape.to_vec())
 }
 
 /// A kernel's name, or that of Burn's operation.

@@ -1,6 +1,6 @@
 //! The programs of a device, and the tensors that it keeps from run to run.
 
-use super::runner::{Program, Run, RunError};
+use super::runner::{Program, RunContext, RunError};
 use crate::backend::native::Native;
 use crate::backend::{Backend, DeviceError, Handle, Memory, RngState, burn};
 use crate::cluster::devices::{CpuBackend, DeviceKind};
@@ -125,7 +125,7 @@ impl<B: Backend> Executor for Programs<B> {
         at: &mut Option<usize>,
         recorder: Option<&mut Recorder>,
     ) -> Result<(), RunError> {
-        let run = Run { rng, transport, sequence, at, recorder, peak: self.peak.as_mut() };
+        let run = RunContext { rng, transport, sequence, at, recorder, peak: self.peak.as_mut() };
         self.programs[program].run(&mut self.backend, run)
     }
 

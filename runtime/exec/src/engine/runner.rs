@@ -1,7 +1,7 @@
 //! Runs a loaded Plan: segments, collectives and waits, in order.
 
 use super::builder::{Built, CollectivePiece, Piece, build};
-use super::graph::{Segment, Slot};
+use super::graph::{Segment, TensorSlot};
 use super::interpreter::execute;
 use crate::backend::DeviceError;
 use crate::backend::{Backend, Handle, Handles, RngState};
@@ -63,7 +63,7 @@ impl From<DeviceError> for RunError {
 }
 
 /// What a run is given, and what it tells.
-pub(crate) struct Run<'r> {
+pub(crate) struct RunContext<'r> {
     pub(crate) rng: RngState,
     pub(crate) transport: &'r mut dyn Transport,
     /// The number of the last call of the transport.
@@ -75,7 +75,7 @@ pub(crate) struct Run<'r> {
     pub(crate) peak: Option<&'r mut u64>,
 }
 
-impl Run<'_> {
+impl RunContext<'_> {
     /// Ends what computes; gives the time.
     fn close(&mut self) -> u64 {
         self.recorder.as_mut().map_or(0, |r| r.close())
@@ -93,7 +93,7 @@ impl<B: Backend> Program<B> {
         for (number, table) in tables.into_iter().enumerate() {
             let host = HostTensor { shape: table.shape, data: HostData::I32(table.elements) };
             for tensor in backend.upload(host, None) {
-                handles.register_handle(Slot::Table(number).id(), tensor);
+                handles.register_handle(TensorSlot::Table(number).id(), tensor);
             }
         }
         let coords = plan.mesh.coords(rank).to_vec();
@@ -114,7 +114,7 @@ impl<B: Backend> Program<B> {
 
     /// Binds a buffer to its tensors: of pairs in two parts the values and the indices.
     pub(crate) fn bind(&mut self, buf: BufId, tensors: Vec<Handle<B>>) {
-        for (slot, tensor) in [Slot::Buffer(buf), Slot::Indices(buf)].into_iter().zip(tensors) {
+        for (slot, tensor) in [TensorSlot::Buffer(buf), TensorSlot::Indices(buf)].into_iter().zip(tensors) {
             self.handles.register_handle(slot.id(), tensor);
         }
     }
@@ -122,7 +122,7 @@ impl<B: Backend> Program<B> {
     /// The tensors of a buffer, which ends if `take`.
     pub(crate) fn get(&mut self, buf: BufId, take: bool) -> Vec<Handle<B>> {
         let status = if take { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
-        let bound = [Slot::Buffer(buf), Slot::Indices(buf)].into_iter().map(Slot::id);
+        let bound = [TensorSlot::Buffer(buf), TensorSlot::Indices(buf)].into_iter().map(TensorSlot::id);
         let bound: Vec<_> = bound.filter(|id| self.handles.has_handle(id)).collect();
         bound.iter().map(|id| self.handles.get_handle(id, &status)).collect()
     }
@@ -140,7 +140,7 @@ impl<B: Backend> Program<B> {
     }
 
     /// Runs all steps.
-    pub(crate) fn run(&mut self, backend: &mut B, mut run: Run<'_>) -> Result<(), RunError> {
+    pub(crate) fn run(&mut self, backend: &mut B, mut run: RunContext<'_>) -> Result<(), RunError> {
         // The pieces are not changed by what they do.
         let pieces = std::mem::take(&mut self.pieces);
         let done = pieces.iter().enumerate().try_for_each(|(at, piece)| match piece {
@@ -158,7 +158,12 @@ impl<B: Backend> Program<B> {
         done
     }
 
-    fn segment(&mut self, backend: &mut B, segment: &Segment, run: &mut Run<'_>) -> Result<(), RunError> {
+    fn segment(
+        &mut self,
+        backend: &mut B,
+        segment: &Segment,
+        run: &mut RunContext<'_>,
+    ) -> Result<(), RunError> {
         for (k, (operation, step)) in segment.graph.operations.iter().zip(&segment.steps).enumerate() {
             *run.at = Some(*step);
             if let Some(r) = &mut run.recorder {
@@ -183,7 +188,7 @@ impl<B: Backend> Program<B> {
 
     /// Looks at the memory in use after a step, to which belongs what it has just released: it was there beside the
     /// results.
-    fn look(&self, backend: &B, step: usize, run: &mut Run<'_>) -> Result<(), RunError> {
+    fn look(&self, backend: &B, step: usize, run: &mut RunContext<'_>) -> Result<(), RunError> {
         let (Some(peak), Some(step)) = (&mut run.peak, self.plan.steps.get(step)) else { return Ok(()) };
         let Some(memory) = backend.memory()? else { return Ok(()) };
         let bytes = |b: &BufId| {
@@ -200,7 +205,7 @@ impl<B: Backend> Program<B> {
         backend: &mut B,
         at: usize,
         piece: &CollectivePiece,
-        run: &mut Run<'_>,
+        run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
         *run.at = Some(piece.step);
         let mut begin = run.close();
@@ -227,7 +232,7 @@ impl<B: Backend> Program<B> {
         backend: &mut B,
         piece: &CollectivePiece,
         call: &TransportCall,
-        run: &mut Run<'_>,
+        run: &mut RunContext<'_>,
     ) -> Result<Started<CallTensors<B::CallMemory>>, RunError> {
         let gpu = run.transport.gpu();
         let mut memory = CallTensors { send: vec![], receive: vec![] };
@@ -255,7 +260,7 @@ impl<B: Backend> Program<B> {
         piece: &CollectivePiece,
         in_flight: Vec<InFlightCall<B>>,
         (step, unpack): (usize, &Segment),
-        run: &mut Run<'_>,
+        run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
         let last = in_flight.last().map_or(0, |c| c.sequence);
         let mut begin = run.close();

@@ -21,14 +21,14 @@ macro_rules! dispatch {
 }
 
 /// A number that is stored as the elements of a dtype; of pairs the value.
-trait Number: Copy {
+trait AsNumber: Copy {
     fn to_f64(self) -> f64;
     fn of_f64(x: f64) -> Self;
 }
 
 macro_rules! number {
     ($($t:ty)*) => {$(
-        impl Number for $t {
+        impl AsNumber for $t {
             fn to_f64(self) -> f64 {
                 self as f64
             }
@@ -40,7 +40,7 @@ macro_rules! number {
 }
 number!(f64 f32 i32 u8);
 
-impl Number for bf16 {
+impl AsNumber for bf16 {
     fn to_f64(self) -> f64 {
         f64::from(self)
     }
@@ -49,7 +49,7 @@ impl Number for bf16 {
     }
 }
 
-impl Number for PairF32 {
+impl AsNumber for PairF32 {
     fn to_f64(self) -> f64 {
         f64::from(self.value)
     }
@@ -58,7 +58,7 @@ impl Number for PairF32 {
     }
 }
 
-impl Number for PairF64 {
+impl AsNumber for PairF64 {
     fn to_f64(self) -> f64 {
         self.value
     }
@@ -68,7 +68,7 @@ impl Number for PairF64 {
 }
 
 /// Elements as numbers; `f64` are moved.
-fn numbers<T: Number>(values: Vec<f64>) -> Vec<T> {
+fn numbers<T: AsNumber>(values: Vec<f64>) -> Vec<T> {
     values.into_iter().map(T::of_f64).collect()
 }
 
@@ -233,7 +233,7 @@ elements! {
 }
 
 impl HostData {
-    /// Number of elements.
+    /// AsNumber of elements.
     pub fn len(&self) -> usize {
         self.view().len()
     }
@@ -250,7 +250,7 @@ impl HostData {
 }
 
 impl<'a> Slice<'a> {
-    /// Number of elements.
+    /// AsNumber of elements.
     #[expect(clippy::len_without_is_empty, reason = "only the count is of interest")]
     pub fn len(&self) -> usize {
         dispatch!(Slice, self, s => s.len())
@@ -270,7 +270,7 @@ impl<'a> Slice<'a> {
 }
 
 impl<'a> SliceMut<'a> {
-    /// Number of elements.
+    /// AsNumber of elements.
     #[expect(clippy::len_without_is_empty, reason = "only the count is of interest")]
     pub fn len(&self) -> usize {
         self.as_slice().len()

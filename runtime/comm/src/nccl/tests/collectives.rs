@@ -2,7 +2,7 @@
 
 use super::{on_gpus, options, tag, world};
 use crate::TransportMemory;
-use crate::bench::{self, Job, KINDS};
+use crate::bench::{self, BenchJob, KINDS};
 use crate::nccl::NcclTransport;
 use crate::{Collectives, Timeouts, Transport};
 use meshwright_plan::{DType, Monoid};
@@ -27,7 +27,7 @@ fn sums_of_two_gpus() {
 fn the_benchmark_runs_on_the_memory_of_gpus() {
     let gpus = [super::fake::gpus(2), super::fake::gpus(1)];
     let ends = NcclTransport::of_process(&gpus, &options(Timeouts::for_tests())).unwrap();
-    let job = |kind| Job {
+    let job = |kind| BenchJob {
         kind,
         monoid: Monoid::Sum,
         dtype: DType::F32,

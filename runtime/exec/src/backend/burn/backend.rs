@@ -6,7 +6,7 @@ use super::lower::Lower;
 use super::transfer::{download, empty, typed, upload};
 use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
 use crate::backend::{Backend, DeviceError, Handle, Handles, Memory, RngState};
-use crate::collective::calls::{CallMemory, Piece};
+use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
@@ -118,7 +118,7 @@ pub(crate) enum BurnMemory<B: BurnBackend> {
 
 impl<B: BurnBackend> CallMemory for BurnMemory<B> {
     #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
-    fn buf(&self, piece: &Piece) -> Result<Buf<'_>, BufferMismatch> {
+    fn buf(&self, piece: &CallPiece) -> Result<Buf<'_>, BufferMismatch> {
         match self {
             BurnMemory::Host(tensor) => Buf::from_bytes(tensor.bytes(), piece.dtype),
             BurnMemory::Device { pinned, gpu } => {
@@ -132,7 +132,7 @@ impl<B: BurnBackend> CallMemory for BurnMemory<B> {
     }
 
     #[expect(unsafe_code, reason = "memory of a GPU is known by its address")]
-    fn buf_mut(&mut self, piece: &Piece) -> Result<BufMut<'_>, BufferMismatch> {
+    fn buf_mut(&mut self, piece: &CallPiece) -> Result<BufMut<'_>, BufferMismatch> {
         match self {
             BurnMemory::Host(tensor) => BufMut::from_bytes(bytes_mut(tensor), piece.dtype),
             BurnMemory::Device { pinned, gpu } => {
@@ -286,7 +286,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
     fn send(
         &mut self,
         tensor: Option<Handle<Self>>,
-        piece: &Piece,
+        piece: &CallPiece,
         gpu: Option<u32>,
     ) -> Result<BurnMemory<B>, DeviceError> {
         if let Some(gpu) = self.pins(gpu) {
@@ -300,7 +300,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         Ok(BurnMemory::Host(from_host(host)))
     }
 
-    fn receive(&mut self, piece: &Piece, gpu: Option<u32>) -> Result<BurnMemory<B>, DeviceError> {
+    fn receive(&mut self, piece: &CallPiece, gpu: Option<u32>) -> Result<BurnMemory<B>, DeviceError> {
         let Some(gpu) = self.pins(gpu) else {
             return Ok(BurnMemory::Host(self.pool.take(piece.dtype, &piece.shape)));
         };
@@ -308,7 +308,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         Ok(BurnMemory::Device { pinned: tensor.map(B::pin).transpose()?, gpu })
     }
 
-    fn received(&mut self, memory: BurnMemory<B>, piece: &Piece) -> Option<Handle<Self>> {
+    fn received(&mut self, memory: BurnMemory<B>, piece: &CallPiece) -> Option<Handle<Self>> {
         let tensor = match memory {
             BurnMemory::Device { pinned, .. } => pinned.map(|p| B::unpin(p, &self.device)),
             BurnMemory::Host(tensor) => {

@@ -2,13 +2,13 @@
 
 use super::lower::{Lower, Named};
 use crate::engine::context::Local;
-use crate::engine::graph::{GraphBuilder, Slot, Val};
+use crate::engine::graph::{GraphBuilder, TensorSlot, Val};
 use crate::engine::lowering::{LoweringError, extents, stored_as};
 use meshwright_plan::{Dim, Operand, Prim, Step};
 use std::ops::Range;
 
 /// A range of an array's axis, and where it begins in the result.
-struct Source {
+struct BlockSource {
     val: Val,
     range: Range<usize>,
     at: usize,
@@ -99,7 +99,7 @@ impl Lower<'_> {
         dim: Dim,
         offset: i64,
         wanted: &Range<usize>,
-    ) -> Result<Option<Source>, LoweringError> {
+    ) -> Result<Option<BlockSource>, LoweringError> {
         let held = x.range(dim)?.clone();
         let moved = |i: usize| (i as i64 + offset).clamp(wanted.start as i64, wanted.end as i64) as usize;
         let (low, high) = (moved(held.start), moved(held.end));
@@ -110,16 +110,16 @@ impl Lower<'_> {
         let dtype = stored_as(x.dtype);
         // Where dims are joined the buffer has other extents: those of the whole buffer are read, and merged.
         let shape = self.context.plan.buffer(x.buf).shape(self.context.mesh(), &self.context.coords);
-        let val = self.graph.read(Slot::Buffer(x.buf), &extents(&shape), dtype);
+        let val = self.graph.read(TensorSlot::Buffer(x.buf), &extents(&shape), dtype);
         let val = self.graph.reshape(val, &extents(&x.shape));
-        Ok(Some(Source { val, range: start..start + (high - low), at: low - wanted.start }))
+        Ok(Some(BlockSource { val, range: start..start + (high - low), at: low - wanted.start }))
     }
 
     /// Puts sources, which have the dims of `flat`, along one of its axes, `fill` between them, and writes that to a
     /// buffer of as many elements.
     fn put(
         &mut self,
-        mut sources: Vec<Source>,
+        mut sources: Vec<BlockSource>,
         flat: &Local,
         axis: usize,
         fill: f64,
@@ -158,7 +158,7 @@ fn place(local: &Local, dim: Dim) -> Result<usize, LoweringError> {
     local.at(dim).ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.id)))
 }
 
-fn whole(source: Option<&Source>, wanted: &Range<usize>) -> Result<(), LoweringError> {
+fn whole(source: Option<&BlockSource>, wanted: &Range<usize>) -> Result<(), LoweringError> {
     let found = source.map_or(0, |s| s.range.len());
     if found == wanted.len() {
         return Ok(());

@@ -1,7 +1,7 @@
 //! Operations of Burn, as the lowering of steps asks for them.
 
 use crate::engine::graph::{GraphBuilder, Val};
-use crate::engine::ops::{Binary, Op, Reduce, Unary};
+use crate::engine::ops::{Binary, GraphOp, Reduce, Unary};
 use burn_backend::DType as BurnType;
 
 /// Name of the kernel that draws random values on the host, so that every device draws the same bits.
@@ -29,7 +29,7 @@ impl GraphBuilder {
             let ones = self.full(shape, BurnType::I32, f64::from(u8::from(number != 0.0)));
             return self.scalar(Binary::Ne, ones, 0.0);
         }
-        self.node(Op::Full(number), vec![], shape.to_vec(), dtype)
+        self.node(GraphOp::Full(number), vec![], shape.to_vec(), dtype)
     }
 
     /// Elements that the host draws.
@@ -40,7 +40,7 @@ impl GraphBuilder {
     pub(crate) fn unary(&mut self, f: Unary, a: Val) -> Val {
         let dtype = if f == Unary::IsNan { self.capabilities.boolean } else { self.dtype(a) };
         let shape = self.shape(a).to_vec();
-        self.node(Op::Unary(f), vec![a], shape, dtype)
+        self.node(GraphOp::Unary(f), vec![a], shape, dtype)
     }
 
     /// A function of two tensors of one rank; extents of 1 are repeated.
@@ -49,14 +49,14 @@ impl GraphBuilder {
         // Backends repeat numbers, but not all of them truth values.
         let [a, b] = if self.is_truth(a) { [a, b].map(|v| self.expand(v, &shape)) } else { [a, b] };
         let dtype = if f.compares() { self.capabilities.boolean } else { self.dtype(a) };
-        self.node(Op::Binary(f), vec![a, b], shape, dtype)
+        self.node(GraphOp::Binary(f), vec![a, b], shape, dtype)
     }
 
     /// A function of a tensor and a number.
     pub(crate) fn scalar(&mut self, f: Binary, a: Val, number: f64) -> Val {
         let dtype = if f.compares() { self.capabilities.boolean } else { self.dtype(a) };
         let shape = self.shape(a).to_vec();
-        self.node(Op::Scalar(f, number), vec![a], shape, dtype)
+        self.node(GraphOp::Scalar(f, number), vec![a], shape, dtype)
     }
 
     pub(crate) fn add(&mut self, a: Val, b: Val) -> Val {
@@ -96,7 +96,7 @@ impl GraphBuilder {
         // The interpreter has no conversion among integers. One of the two is of bytes, which floats hold exactly.
         let whole = |t: BurnType| matches!(t, BurnType::I32 | BurnType::U8);
         let a = if whole(self.dtype(a)) && whole(dtype) { self.cast(a, BurnType::F32) } else { a };
-        self.node(Op::Cast, vec![a], shape, dtype)
+        self.node(GraphOp::Cast, vec![a], shape, dtype)
     }
 
     /// Folds one dim, of which an extent of 1 stays.
@@ -107,17 +107,17 @@ impl GraphBuilder {
         let mut shape = self.shape(a).to_vec();
         shape[axis] = 1;
         let dtype = self.dtype(a);
-        self.node(Op::Reduce(f, axis), vec![a], shape, dtype)
+        self.node(GraphOp::Reduce(f, axis), vec![a], shape, dtype)
     }
 
     pub(crate) fn cumsum(&mut self, a: Val, axis: usize) -> Val {
         let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
-        self.node(Op::CumSum(axis), vec![a], shape, dtype)
+        self.node(GraphOp::CumSum(axis), vec![a], shape, dtype)
     }
 
     pub(crate) fn flip(&mut self, a: Val, axis: usize) -> Val {
         let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
-        self.node(Op::Flip(axis), vec![a], shape, dtype)
+        self.node(GraphOp::Flip(axis), vec![a], shape, dtype)
     }
 
     pub(crate) fn expand(&mut self, a: Val, shape: &[usize]) -> Val {
@@ -125,7 +125,7 @@ impl GraphBuilder {
             return a;
         }
         let dtype = self.dtype(a);
-        self.node(Op::Expand, vec![a], shape.to_vec(), dtype)
+        self.node(GraphOp::Expand, vec![a], shape.to_vec(), dtype)
     }
 
     pub(crate) fn slice(&mut self, a: Val, axis: usize, range: std::ops::Range<usize>) -> Val {
@@ -134,7 +134,7 @@ impl GraphBuilder {
         }
         let (mut shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
         shape[axis] = range.len();
-        self.node(Op::Slice(axis, range), vec![a], shape, dtype)
+        self.node(GraphOp::Slice(axis, range), vec![a], shape, dtype)
     }
 
     pub(crate) fn cat(&mut self, parts: Vec<Val>, axis: usize) -> Val {
@@ -144,20 +144,20 @@ impl GraphBuilder {
         let mut shape = self.shape(parts[0]).to_vec();
         shape[axis] = parts.iter().map(|p| self.shape(*p)[axis]).sum();
         let dtype = self.dtype(parts[0]);
-        self.node(Op::Cat(axis), parts, shape, dtype)
+        self.node(GraphOp::Cat(axis), parts, shape, dtype)
     }
 
     /// `out[.., i, ..] = a[.., indices[i], ..]`.
     pub(crate) fn select(&mut self, a: Val, axis: usize, indices: Val) -> Val {
         let (mut shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
         shape[axis] = self.shape(indices)[0];
-        self.node(Op::Select(axis), vec![a, indices], shape, dtype)
+        self.node(GraphOp::Select(axis), vec![a, indices], shape, dtype)
     }
 
     /// `a[.., indices[i], ..] += values[.., i, ..]`.
     pub(crate) fn select_add(&mut self, a: Val, axis: usize, indices: Val, values: Val) -> Val {
         let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
-        self.node(Op::SelectAdd(axis), vec![a, indices, values], shape, dtype)
+        self.node(GraphOp::SelectAdd(axis), vec![a, indices, values], shape, dtype)
     }
 
     /// `if mask { yes } else { no }`; extents of 1 are repeated.
@@ -170,7 +170,7 @@ impl GraphBuilder {
         let shape = broadcast(&broadcast(self.shape(mask), self.shape(yes)), self.shape(no));
         let [mask, yes, no] = [mask, yes, no].map(|v| self.expand(v, &shape));
         let dtype = self.dtype(yes);
-        self.node(Op::MaskWhere, vec![no, mask, yes], shape, dtype)
+        self.node(GraphOp::MaskWhere, vec![no, mask, yes], shape, dtype)
     }
 
     /// `if mask { number } else { a }`; extents of 1 are repeated.
@@ -183,7 +183,7 @@ impl GraphBuilder {
         let shape = broadcast(self.shape(a), self.shape(mask));
         let [a, mask] = [a, mask].map(|v| self.expand(v, &shape));
         let dtype = self.dtype(a);
-        self.node(Op::MaskFill(number), vec![a, mask], shape, dtype)
+        self.node(GraphOp::MaskFill(number), vec![a, mask], shape, dtype)
     }
 
     /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`, with elements of `dtype`.

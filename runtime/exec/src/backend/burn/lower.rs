@@ -1,7 +1,7 @@
 //! Lowering of a step: what is read and written by name of dim, and which file lowers which step.
 
 use crate::engine::context::Local;
-use crate::engine::graph::{Slot, Val};
+use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, extents, stored_as};
 use crate::engine::ops::Binary;
 use crate::kernels::{KernelError, RandomKernel};
@@ -131,13 +131,13 @@ impl Lower<'_> {
     /// A buffer's elements; of pairs the values.
     pub(crate) fn read(&mut self, local: &Local) -> Named {
         let dtype = stored_as(self.value_type(local.buf, local.dtype));
-        let val = self.graph.read(Slot::Buffer(local.buf), &extents(&local.shape), dtype);
+        let val = self.graph.read(TensorSlot::Buffer(local.buf), &extents(&local.shape), dtype);
         Named { val, dims: local.dims.clone() }
     }
 
     /// The indices of a buffer of pairs.
     pub(crate) fn read_indices(&mut self, local: &Local) -> Named {
-        let val = self.graph.read(Slot::Indices(local.buf), &extents(&local.shape), BurnType::I32);
+        let val = self.graph.read(TensorSlot::Indices(local.buf), &extents(&local.shape), BurnType::I32);
         Named { val, dims: local.dims.clone() }
     }
 
@@ -167,21 +167,21 @@ impl Lower<'_> {
         let val = self.graph.expand(val, &extents(&out.shape));
         let dtype = stored_as(self.value_type(out.buf, out.dtype));
         let val = self.convert(val, dtype);
-        self.graph.store(val, Slot::Buffer(out.buf));
+        self.graph.store(val, TensorSlot::Buffer(out.buf));
     }
 
     /// Writes the indices of a buffer of pairs.
     pub(crate) fn write_indices(&mut self, tensor: &Named, out: &Local) {
         let val = self.align(tensor, &out.dims);
         let val = self.graph.expand(val, &extents(&out.shape));
-        self.graph.store(val, Slot::Indices(out.buf));
+        self.graph.store(val, TensorSlot::Indices(out.buf));
     }
 
     /// Writes one number everywhere.
     pub(crate) fn write_number(&mut self, number: f64, out: &Local) {
         let dtype = stored_as(self.value_type(out.buf, out.dtype));
         let val = self.graph.full(&extents(&out.shape), dtype, number);
-        self.graph.store(val, Slot::Buffer(out.buf));
+        self.graph.store(val, TensorSlot::Buffer(out.buf));
     }
 
     /// Conversion as expressions have it: floats to integers are cut off at the point and at the bounds of the integers,

@@ -10,7 +10,7 @@ use meshwright_plan::{DType, Operand};
 
 /// A register.
 #[derive(Clone, Copy)]
-enum Held {
+enum Register {
     Tensor(Val),
     Number(f64),
 }
@@ -41,7 +41,7 @@ impl Lower<'_> {
         if inputs.iter().any(|i| i.dims.iter().any(|d| !first.dims.contains(d))) {
             return Err(LoweringError::Plan("a map reads a dim that it does not write".into()));
         }
-        let mut held: Vec<Held> = vec![];
+        let mut held: Vec<Register> = vec![];
         for (at, node) in expr.nodes.iter().enumerate() {
             if node.scalar.reads().iter().any(|r| usize::from(*r) >= at) {
                 return unsupported("an expression reads what is not computed yet");
@@ -56,11 +56,11 @@ impl Lower<'_> {
                 return Err(LoweringError::Plan(format!("{} is stored as {}", expr.dtype(*reg), out.dtype)));
             }
             match value {
-                Held::Number(x) => self.write_number(
+                Register::Number(x) => self.write_number(
                     if out.dtype == DType::Bool { f64::from(u8::from(x != 0.0)) } else { x },
                     out,
                 ),
-                Held::Tensor(val) => self.write_val(val, out),
+                Register::Tensor(val) => self.write_val(val, out),
             }
         }
         Ok(())
@@ -71,14 +71,14 @@ impl Lower<'_> {
         expr: &Expr,
         scalar: Scalar,
         dtype: DType,
-        held: &[Held],
+        held: &[Register],
         inputs: &[Local],
         first: &Local,
-    ) -> Result<Held, LoweringError> {
+    ) -> Result<Register, LoweringError> {
         let rank = first.dims.len();
         let reg = |r: Reg| held[usize::from(r)];
         Ok(match scalar {
-            Scalar::Const(x) => Held::Number(match dtype {
+            Scalar::Const(x) => Register::Number(match dtype {
                 DType::I32 | DType::U8 => x.trunc(),
                 DType::BF16 => f64::from(half::bf16::from_f64(x)),
                 _ => x,
@@ -90,14 +90,14 @@ impl Lower<'_> {
                 let read = self.read(input);
                 let val = self.align(&read, &first.dims);
                 // Pairs are read by their index alone.
-                Held::Tensor(if dtype == DType::Bool { self.truth(val) } else { val })
+                Register::Tensor(if dtype == DType::Bool { self.truth(val) } else { val })
             }
             Scalar::Index(d) => {
                 let at = usize::from(d);
                 if at >= rank {
                     return unsupported(format!("there is no dim {d}"));
                 }
-                Held::Tensor(self.graph.count(rank, at, first.shape[at], first.ranges[at].start))
+                Register::Tensor(self.graph.count(rank, at, first.shape[at], first.ranges[at].start))
             }
             Scalar::PairIndex(r) => {
                 let Some(Scalar::Load(k)) = expr.nodes.get(usize::from(r)).map(|n| n.scalar) else {
@@ -108,48 +108,52 @@ impl Lower<'_> {
                     return unsupported(format!("the index of a {}", input.dtype));
                 }
                 let read = self.read_indices(input);
-                Held::Tensor(self.align(&read, &first.dims))
+                Register::Tensor(self.align(&read, &first.dims))
             }
             Scalar::Unary(f, a) => {
                 let val = self.tensor(reg(a), expr.dtype(a), rank);
                 let val = self.wide(val);
                 let done = self.function(f, val, expr.dtype(a).wide())?;
-                Held::Tensor(self.rounded(done, dtype))
+                Register::Tensor(self.rounded(done, dtype))
             }
             Scalar::Binary(f, a, b) => {
                 let mut number = |h| match h {
-                    Held::Tensor(v) => Held::Tensor(self.wide(v)),
+                    Register::Tensor(v) => Register::Tensor(self.wide(v)),
                     number => number,
                 };
                 let (x, y) = (number(reg(a)), number(reg(b)));
                 match self.pair_function(f, x, y, expr.dtype(a).wide(), rank)? {
-                    Held::Tensor(v) => Held::Tensor(self.rounded(v, dtype)),
+                    Register::Tensor(v) => Register::Tensor(self.rounded(v, dtype)),
                     number => number,
                 }
             }
             Scalar::Select(c, a, b) => {
                 let mask = self.tensor(reg(c), DType::Bool, rank);
-                Held::Tensor(match (reg(a), reg(b)) {
-                    (Held::Number(x), Held::Tensor(b)) => self.graph.fill(b, mask, x),
-                    (Held::Tensor(a), Held::Number(x)) => {
-                        let not = self.graph.not(mask);
-                        self.graph.fill(a, not, x)
-                    }
-                    (a, b) => {
-                        let (a, b) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
-                        self.graph.choose(mask, a, b)
-                    }
-                })
+                Register::Tensor(self.select(mask, reg(a), reg(b), dtype, rank))
             }
             Scalar::Cast(a) => {
                 let val = self.tensor(reg(a), expr.dtype(a), rank);
-                Held::Tensor(if dtype == DType::Bool {
+                Register::Tensor(if dtype == DType::Bool {
                     self.truth(val)
                 } else {
                     self.convert(val, stored_as(dtype))
                 })
             }
         })
+    }
+
+    fn select(&mut self, mask: Val, a: Register, b: Register, dtype: DType, rank: usize) -> Val {
+        match (a, b) {
+            (Register::Number(x), Register::Tensor(b)) => self.graph.fill(b, mask, x),
+            (Register::Tensor(a), Register::Number(x)) => {
+                let not = self.graph.not(mask);
+                self.graph.fill(a, not, x)
+            }
+            (a, b) => {
+                let (a, b) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
+                self.graph.choose(mask, a, b)
+            }
+        }
     }
 
     /// What is computed in `f32` for `bf16` is rounded at once, so that it does not matter what is fused.
@@ -163,10 +167,10 @@ impl Lower<'_> {
     }
 
     /// A register as a tensor.
-    fn tensor(&mut self, held: Held, dtype: DType, rank: usize) -> Val {
+    fn tensor(&mut self, held: Register, dtype: DType, rank: usize) -> Val {
         match held {
-            Held::Tensor(val) => val,
-            Held::Number(x) => {
+            Register::Tensor(val) => val,
+            Register::Number(x) => {
                 let shape = vec![1; rank.max(1)];
                 let stored = stored_as(dtype);
                 let val = self.graph.full(&shape, stored, x);
@@ -247,34 +251,34 @@ impl Lower<'_> {
     fn pair_function(
         &mut self,
         f: BinaryFn,
-        a: Held,
-        b: Held,
+        a: Register,
+        b: Register,
         dtype: DType,
         rank: usize,
-    ) -> Result<Held, LoweringError> {
+    ) -> Result<Register, LoweringError> {
         if dtype.is_pair() {
             return unsupported(format!("{f:?} of {dtype}"));
         }
         if dtype != DType::Bool {
-            return Ok(Held::Tensor(self.numbers(f, a, b, dtype, rank)));
+            return Ok(Register::Tensor(self.numbers(f, a, b, dtype, rank)));
         }
         if let BinaryFn::And | BinaryFn::Or = f {
             let (a, b) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
             let f = if f == BinaryFn::And { Binary::And } else { Binary::Or };
-            return Ok(Held::Tensor(self.graph.binary(f, a, b)));
+            return Ok(Register::Tensor(self.graph.binary(f, a, b)));
         }
         // As numbers 0 and 1.
-        let number = |l: &mut Self, h: Held| match h {
-            Held::Tensor(v) => Held::Tensor(l.graph.cast(v, stored_as(DType::I32))),
-            Held::Number(x) => Held::Number(f64::from(u8::from(x != 0.0))),
+        let number = |l: &mut Self, h: Register| match h {
+            Register::Tensor(v) => Register::Tensor(l.graph.cast(v, stored_as(DType::I32))),
+            Register::Number(x) => Register::Number(f64::from(u8::from(x != 0.0))),
         };
         let (a, b) = (number(self, a), number(self, b));
         let done = self.numbers(f, a, b, DType::I32, rank);
-        Ok(Held::Tensor(self.truth(done)))
+        Ok(Register::Tensor(self.truth(done)))
     }
 
     /// A function of two numbers.
-    fn numbers(&mut self, f: BinaryFn, a: Held, b: Held, dtype: DType, rank: usize) -> Val {
+    fn numbers(&mut self, f: BinaryFn, a: Register, b: Register, dtype: DType, rank: usize) -> Val {
         let operation = |l: &mut Self, f| l.operation(f, a, b, dtype, rank);
         match f {
             BinaryFn::Add => operation(self, Binary::Add),
@@ -295,7 +299,7 @@ impl Lower<'_> {
             }
             BinaryFn::Pow => {
                 let (x, y) = (self.tensor(a, dtype, rank), self.tensor(b, dtype, rank));
-                let exponent = if let Held::Number(n) = b { Some(n) } else { None };
+                let exponent = if let Register::Number(n) = b { Some(n) } else { None };
                 self.power(x, y, exponent, dtype)
             }
             BinaryFn::Min | BinaryFn::Max => {
@@ -306,16 +310,16 @@ impl Lower<'_> {
     }
 
     /// An operation of Burn; a number stays a number where there is such an operation.
-    fn operation(&mut self, f: Binary, a: Held, b: Held, dtype: DType, rank: usize) -> Val {
+    fn operation(&mut self, f: Binary, a: Register, b: Register, dtype: DType, rank: usize) -> Val {
         match (a, b) {
-            (Held::Number(x), Held::Tensor(b)) if matches!(f, Binary::Add | Binary::Mul) => {
+            (Register::Number(x), Register::Tensor(b)) if matches!(f, Binary::Add | Binary::Mul) => {
                 self.graph.scalar(f, b, x)
             }
-            (a, Held::Number(x)) => {
+            (a, Register::Number(x)) => {
                 let a = self.tensor(a, dtype, rank);
                 self.graph.scalar(f, a, x)
             }
-            (a, Held::Tensor(b)) => {
+            (a, Register::Tensor(b)) => {
                 let a = self.tensor(a, dtype, rank);
                 self.graph.binary(f, a, b)
             }

@@ -1,7 +1,7 @@
 //! Shifts, joins of arrays, cuts and joins of dims: all of them copy ranges of one dim.
 
-use super::kernel::{Work, exactly};
-use super::kernels::{BlockCopy, Source};
+use super::kernel::{KernelWork, exactly};
+use super::kernels::{BlockCopy, CopySource};
 use crate::collective::pack::StridedView;
 use crate::engine::context::Local;
 use crate::engine::lowering::LoweringError;
@@ -9,7 +9,7 @@ use meshwright_plan::{Dim, Prim, Step};
 use std::ops::Range;
 
 /// The copy that a step is on this device.
-pub(super) fn prepare(step: &Step, reads: &[Local], writes: &[Local]) -> Result<Work, LoweringError> {
+pub(super) fn prepare(step: &Step, reads: &[Local], writes: &[Local]) -> Result<KernelWork, LoweringError> {
     let [out] = exactly(writes)?;
     let (at, sources, fill) = match (&step.prim, reads) {
         (Prim::Shift { dim, to, start, fill }, [x]) => {
@@ -18,7 +18,7 @@ pub(super) fn prepare(step: &Step, reads: &[Local], writes: &[Local]) -> Result<
         (Prim::Concat { parts, to }, _) => {
             let parts = reads.iter().zip(parts);
             let sources = parts.map(|(x, (dim, offset))| source(x, *dim, *offset as i64, out.range(*to)?));
-            let sources: Vec<Source> = sources.collect::<Result<_, LoweringError>>()?;
+            let sources: Vec<CopySource> = sources.collect::<Result<_, LoweringError>>()?;
             let covered: usize = sources.iter().map(|s| s.range.len()).sum();
             let at = view(out, *to)?;
             if covered != at.size {
@@ -52,14 +52,14 @@ pub(super) fn prepare(step: &Step, reads: &[Local], writes: &[Local]) -> Result<
         return Err(LoweringError::Plan(format!("{} is copied to {}", x.dtype, out.dtype)));
     }
     let kernel = BlockCopy::new(out.dtype, at, sources, fill)?;
-    Ok(Work::to_one(move |args, out| {
+    Ok(KernelWork::to_one(move |args, out| {
         let from = (0..args.len()).map(|k| args.read(k)).collect::<Result<Vec<_>, _>>()?;
         kernel.run(&from, out)
     }))
 }
 
 /// What `x` has of `wanted`, where its position `i` is the result's `i + offset`.
-fn source(x: &Local, dim: Dim, offset: i64, wanted: &Range<usize>) -> Result<Source, LoweringError> {
+fn source(x: &Local, dim: Dim, offset: i64, wanted: &Range<usize>) -> Result<CopySource, LoweringError> {
     let held = x.range(dim)?.clone();
     let moved = |i: usize| (i as i64 + offset).clamp(wanted.start as i64, wanted.end as i64) as usize;
     let (low, high) = (moved(held.start), moved(held.end));
@@ -69,10 +69,10 @@ fn source(x: &Local, dim: Dim, offset: i64, wanted: &Range<usize>) -> Result<Sou
     } else {
         0..0
     };
-    Ok(Source { from: view(x, dim)?, range, at: low.min(high) - wanted.start })
+    Ok(CopySource { from: view(x, dim)?, range, at: low.min(high) - wanted.start })
 }
 
-fn whole(source: &Source, wanted: usize, inner: usize) -> Result<(), LoweringError> {
+fn whole(source: &CopySource, wanted: usize, inner: usize) -> Result<(), LoweringError> {
     if source.range.len() == wanted {
         return Ok(());
     }

@@ -22,7 +22,7 @@ pub(crate) struct Factor {
 
 /// A contraction that is one matrix product.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Product {
+pub(crate) struct MatrixProduct {
     /// Whether the second operand is the left factor.
     pub(crate) swapped: bool,
     /// The left factor, `[batch.., rows, summed]`.
@@ -41,7 +41,7 @@ pub(crate) enum Contraction {
     /// The result is empty, or the sum is: all zeros.
     Zero,
     /// A matrix product.
-    Product(Product),
+    Product(MatrixProduct),
 }
 
 /// Finds the matrix product that contracts `a` with `b` to `out`.
@@ -87,7 +87,7 @@ pub(crate) fn contraction(a: &Local, b: &Local, out: &Local) -> Result<Contracti
     let produced = order(above, beside);
     let mut shape: Vec<usize> = batch.iter().map(|d| d.1).collect();
     shape.extend([size(above), size(beside)]);
-    Ok(Contraction::Product(Product {
+    Ok(Contraction::Product(MatrixProduct {
         swapped,
         left: factor(left, &batch, above, &summed),
         right: factor(right, &batch, &summed, beside),
@@ -154,7 +154,7 @@ mod tests {
         Local { buf: BufId(0), dtype: DType::F32, ranges: shape.iter().map(|n| 0..*n).collect(), shape, dims }
     }
 
-    fn product(a: &str, b: &str, out: &str) -> Product {
+    fn product(a: &str, b: &str, out: &str) -> MatrixProduct {
         match contraction(&local(a), &local(b), &local(out)).unwrap() {
             Contraction::Product(p) => p,
             Contraction::Zero => panic!("not empty"),

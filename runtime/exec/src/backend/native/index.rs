@@ -1,6 +1,6 @@
 //! Lookups and their transpose.
 
-use super::kernel::{Work, exactly};
+use super::kernel::{KernelWork, exactly};
 use super::kernels::{Along, LookupKernel, ScatterAddKernel};
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::lowering::LoweringError;
@@ -11,12 +11,12 @@ pub(super) fn lookup(
     dim: Dim,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([table, index], [out]) = (exactly(reads)?, exactly(writes)?);
     context.check_aligned(&[table, index, out], &[dim])?;
     let along = along(table, dim)?;
     let kernel = LookupKernel::new(&out.shape, &table.access(&out.dims), along, &index.access(&out.dims))?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, args.read(1)?, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, args.read(1)?, out)))
 }
 
 pub(super) fn scatter_add(
@@ -24,7 +24,7 @@ pub(super) fn scatter_add(
     dim: Dim,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([values, index], [out]) = (exactly(reads)?, exactly(writes)?);
     context.check_aligned(&[values, index, out], &[dim])?;
     // Over all dims of the values, and what these lack of the others before them.
@@ -44,7 +44,7 @@ pub(super) fn scatter_add(
     let along = along(out, dim)?;
     let [v, i, o] = [values, index, out].map(|l| l.access(&over));
     let kernel = ScatterAddKernel::new(&shape, &v, &i, &o, along)?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, args.read(1)?, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, args.read(1)?, out)))
 }
 
 fn along(local: &Local, dim: Dim) -> Result<Along, String> {

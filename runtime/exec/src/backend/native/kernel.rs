@@ -10,37 +10,37 @@ use burn_flex::FlexTensor;
 use meshwright_plan::DType;
 
 /// What a kernel does to its operands and results.
-type Run = Box<dyn Fn(&Args<'_>, &mut [SliceMut<'_>]) -> Result<(), KernelError> + Send>;
+type RunKernel = Box<dyn Fn(&Args<'_>, &mut [SliceMut<'_>]) -> Result<(), KernelError> + Send>;
 
 /// A kernel that is prepared for a step, before it is known where its operands are.
-pub(crate) struct Work {
-    run: Run,
+pub(crate) struct KernelWork {
+    run: RunKernel,
     /// For each operand how the kernel walks it, if it reads it element by element with its results.
     pub(crate) aligned: Vec<Option<Access>>,
 }
 
-impl Work {
+impl KernelWork {
     /// A kernel with any number of results. `aligned` may be shorter than the list of operands.
     pub(crate) fn new(
         aligned: Vec<Option<Access>>,
         run: impl Fn(&Args<'_>, &mut [SliceMut<'_>]) -> Result<(), KernelError> + Send + 'static,
-    ) -> Work {
-        Work { run: Box::new(run), aligned }
+    ) -> KernelWork {
+        KernelWork { run: Box::new(run), aligned }
     }
 
     /// A kernel with one result, that may not overwrite an operand.
     pub(crate) fn to_one(
         run: impl Fn(&Args<'_>, SliceMut<'_>) -> Result<(), KernelError> + Send + 'static,
-    ) -> Work {
-        Work::in_place(None, run)
+    ) -> KernelWork {
+        KernelWork::in_place(None, run)
     }
 
     /// A kernel with one result, that may overwrite the first operand where that is walked so.
     pub(crate) fn in_place(
         first: impl Into<Option<Access>>,
         run: impl Fn(&Args<'_>, SliceMut<'_>) -> Result<(), KernelError> + Send + 'static,
-    ) -> Work {
-        Work::new(vec![first.into()], move |args, outs| match outs {
+    ) -> KernelWork {
+        KernelWork::new(vec![first.into()], move |args, outs| match outs {
             [out] => run(args, out.reborrow()),
             _ => Err(KernelError::Count { expected: 1, found: outs.len() }),
         })
@@ -70,7 +70,7 @@ pub(crate) struct Output {
 
 /// A kernel of a program.
 pub(crate) struct Kernel {
-    pub(crate) work: Work,
+    pub(crate) work: KernelWork,
     /// Of each tensor that it reads, in the order of the operation, the dtype.
     pub(crate) inputs: Vec<DType>,
     /// For each operand of the kernel the position among the inputs.

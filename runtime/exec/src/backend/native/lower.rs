@@ -1,11 +1,11 @@
 //! Lowering of steps to kernels: which function prepares which primitive, and what all of them share. A primitive is prepared
 //! from its operands and results on this device; what is `bf16` and unknown to its kernel comes and goes as copies in `f32`.
 
-use super::kernel::{Held, Kernel, Output, Work, exactly};
+use super::kernel::{Held, Kernel, KernelWork, Output, exactly};
 use super::kernels::{Access, MapKernel, RandomKernel, ReduceKernel};
 use super::{blocks, index, moves, rows, windows};
 use crate::engine::context::{DeviceContext, Local};
-use crate::engine::graph::{Slot, Val};
+use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, Plane, stored_as, stored_shape};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::random::Distribution;
@@ -39,7 +39,7 @@ impl Lowering<'_, Kernel> {
     }
 
     fn plane(local: &Local) -> Plane {
-        Plane { slot: Slot::Buffer(local.buf), dtype: local.dtype }
+        Plane { slot: TensorSlot::Buffer(local.buf), dtype: local.dtype }
     }
 
     fn held(&mut self, local: &Local) -> Held {
@@ -65,12 +65,12 @@ impl Lowering<'_, Kernel> {
     /// Where a result goes, rounded to the dtype of the buffer.
     pub(super) fn store(&mut self, made: Held, to: &Local) -> Result<(), LoweringError> {
         let made = if made.local.dtype == to.dtype { made } else { self.cast(&made, to.clone())? };
-        self.graph.store(made.val, Slot::Buffer(to.buf));
+        self.graph.store(made.val, TensorSlot::Buffer(to.buf));
         Ok(())
     }
 
     /// Records a kernel with one result, which takes nobody's storage.
-    pub(super) fn one(&mut self, name: &'static str, work: Work, reads: &[Held], out: &Local) -> Held {
+    pub(super) fn one(&mut self, name: &'static str, work: KernelWork, reads: &[Held], out: &Local) -> Held {
         self.record(name, work, reads, std::slice::from_ref(out), &[]).swap_remove(0)
     }
 
@@ -79,7 +79,7 @@ impl Lowering<'_, Kernel> {
     fn record(
         &mut self,
         name: &'static str,
-        work: Work,
+        work: KernelWork,
         reads: &[Held],
         outs: &[Local],
         aliases: &[(BufId, BufId)],
@@ -118,7 +118,7 @@ fn prepare(
     step: &Step,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     // Their number is checked before they are taken apart.
     match &step.prim {
         Prim::Map { expr, regs } => map(context, expr, regs, reads, writes),
@@ -158,7 +158,7 @@ fn map(
     regs: &[Reg],
     inputs: &[Local],
     outs: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let problem = |what: &str| Err(LoweringError::Plan(what.into()));
     let Some(first) = outs.first() else { return problem("a map without outputs") };
     context.check_aligned(&inputs.iter().chain(outs).collect::<Vec<_>>(), &[])?;
@@ -177,7 +177,7 @@ fn map(
         }
     }
     let aligned = accesses.into_iter().map(Some).collect();
-    Ok(Work::new(aligned, move |args, outs| kernel.run(&args.all().collect::<Vec<_>>(), outs)))
+    Ok(KernelWork::new(aligned, move |args, outs| kernel.run(&args.all().collect::<Vec<_>>(), outs)))
 }
 
 fn reduce(
@@ -185,7 +185,7 @@ fn reduce(
     monoid: Monoid,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
     context.check_aligned(&[input, out], &[])?;
     let folded: Vec<Dim> = input.dims.iter().filter(|d| out.at(**d).is_none()).copied().collect();
@@ -196,12 +196,12 @@ fn reduce(
     let offset = folded.first().map_or(Ok(0), |d| input.range(*d).map(|r| r.start))?;
     let access = input.access(&[out.dims.as_slice(), &folded].concat());
     let kernel = ReduceKernel::new(monoid, &out.shape, &fold, &access, offset)?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, out)))
 }
 
-fn random(stream: &str, distribution: Distribution, writes: &[Local]) -> Result<Work, LoweringError> {
+fn random(stream: &str, distribution: Distribution, writes: &[Local]) -> Result<KernelWork, LoweringError> {
     let [out] = exactly(writes)?;
     let sizes: Vec<usize> = out.dims.iter().map(|d| d.size).collect();
     let kernel = RandomKernel::new(stream, distribution, out.dtype, &sizes, &out.ranges)?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.rng.seed, args.rng.step, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.rng.seed, args.rng.step, out)))
 }

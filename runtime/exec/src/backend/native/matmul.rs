@@ -1,7 +1,7 @@
 //! Contractions: views of the factors, Burn's matrix product, and a view of it. Factors of `bf16` are read as `f32` copies.
 
 use super::contract::{Contraction, Factor, contraction};
-use super::kernel::{Args, Held, Kernel, Work, exactly};
+use super::kernel::{Args, Held, Kernel, KernelWork, exactly};
 use super::kernels::{KernelError, SliceMut};
 use super::moves::copy;
 use crate::engine::context::Local;
@@ -23,7 +23,7 @@ impl Lowering<'_, Kernel> {
         }
         let product = match contraction(&a.local, &b.local, out)? {
             Contraction::Zero => {
-                let zero = self.one("zero", Work::to_one(zeros), &[], out);
+                let zero = self.one("zero", KernelWork::to_one(zeros), &[], out);
                 return self.store(zero, out);
             }
             Contraction::Product(product) => product,

@@ -20,7 +20,7 @@ pub(crate) use contract::{Contraction, Factor, contraction};
 pub(crate) use tensor::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
 
 use super::{Backend, DeviceError, Handle, Handles, RngState};
-use crate::collective::calls::{CallMemory, Piece};
+use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
@@ -141,7 +141,7 @@ impl Backend for Native {
     fn send(
         &mut self,
         tensor: Option<Handle<Self>>,
-        piece: &Piece,
+        piece: &CallPiece,
         _: Option<u32>,
     ) -> Result<FlexTensor, DeviceError> {
         match tensor {
@@ -150,11 +150,11 @@ impl Backend for Native {
         }
     }
 
-    fn receive(&mut self, piece: &Piece, _: Option<u32>) -> Result<FlexTensor, DeviceError> {
+    fn receive(&mut self, piece: &CallPiece, _: Option<u32>) -> Result<FlexTensor, DeviceError> {
         Ok(self.pool.take(piece.dtype, &piece.shape))
     }
 
-    fn received(&mut self, memory: FlexTensor, _: &Piece) -> Option<Handle<Self>> {
+    fn received(&mut self, memory: FlexTensor, _: &CallPiece) -> Option<Handle<Self>> {
         Some(handle(memory))
     }
 
@@ -168,11 +168,11 @@ impl Backend for Native {
 }
 
 impl CallMemory for FlexTensor {
-    fn buf(&self, piece: &Piece) -> Result<Buf<'_>, BufferMismatch> {
+    fn buf(&self, piece: &CallPiece) -> Result<Buf<'_>, BufferMismatch> {
         Buf::from_bytes(self.bytes(), piece.dtype)
     }
 
-    fn buf_mut(&mut self, piece: &Piece) -> Result<BufMut<'_>, BufferMismatch> {
+    fn buf_mut(&mut self, piece: &CallPiece) -> Result<BufMut<'_>, BufferMismatch> {
         BufMut::from_bytes(bytes_mut(self), piece.dtype)
     }
 

@@ -1,6 +1,6 @@
 //! What moves elements: copies, and the packing around collectives.
 
-use super::kernel::{Held, Kernel, Work, exactly};
+use super::kernel::{Held, Kernel, KernelWork, exactly};
 use super::kernels::CopyKernel;
 use crate::collective::halo::Halo;
 use crate::collective::pack::{StridedView, pack, unpack};
@@ -10,7 +10,7 @@ use crate::engine::lowering::{Lowering, LoweringError};
 use std::ops::Range;
 
 /// A copy to another order of dims, or of a part.
-pub(super) fn copy(reads: &[Local], writes: &[Local]) -> Result<Work, LoweringError> {
+pub(super) fn copy(reads: &[Local], writes: &[Local]) -> Result<KernelWork, LoweringError> {
     let ([from], [out]) = (exactly(reads)?, exactly(writes)?);
     let mut access = from.access(&out.dims);
     for (dim, range) in from.dims.iter().zip(&from.ranges) {
@@ -27,7 +27,7 @@ pub(super) fn copy(reads: &[Local], writes: &[Local]) -> Result<Work, LoweringEr
         return Err(LoweringError::Plan(format!("{} is copied to {}", from.dtype, out.dtype)));
     }
     let kernel = CopyKernel::new(&out.shape, &access)?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, out)))
 }
 
 pub(super) fn same_dims(a: &Local, b: &Local) -> Result<(), String> {
@@ -40,7 +40,7 @@ impl Lowering<'_, Kernel> {
         let view = StridedView::new(&local.shape, axis);
         let (bytes, ranges) = (local.dtype.bytes(), blocks.to_vec());
         let elements = blocks.iter().map(|b| view.block(b.len())).sum();
-        let work = Work::to_one(move |args, out| {
+        let work = KernelWork::to_one(move |args, out| {
             pack(args.read(0)?.bytes(), out.into_bytes(), view, &ranges, bytes);
             Ok(())
         });
@@ -52,7 +52,7 @@ impl Lowering<'_, Kernel> {
     pub(super) fn unpack(&mut self, packed: Val, local: &Local, axis: usize, blocks: &[Range<usize>]) -> Val {
         let view = StridedView::new(&local.shape, axis);
         let (bytes, ranges) = (local.dtype.bytes(), blocks.to_vec());
-        let work = Work::to_one(move |args, out| {
+        let work = KernelWork::to_one(move |args, out| {
             unpack(args.read(0)?.bytes(), out.into_bytes(), view, &ranges, bytes);
             Ok(())
         });
@@ -69,7 +69,7 @@ impl Lowering<'_, Kernel> {
     ) -> Val {
         let (bytes, halo) = (local.dtype.bytes(), halo.clone());
         let has = [received.is_some(), own.is_some()];
-        let work = Work::to_one(move |args, out| {
+        let work = KernelWork::to_one(move |args, out| {
             let received = if has[0] { args.read(0)?.bytes() } else { &[] };
             let own = if has[1] { args.read(usize::from(has[0]))?.bytes() } else { &[] };
             halo.unpack(own, received, out.into_bytes(), bytes);

@@ -1,6 +1,6 @@
 //! Steps along a dim that is whole: every row by itself.
 
-use super::kernel::{Work, exactly};
+use super::kernel::{KernelWork, exactly};
 use super::kernels::{
     Access, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel, LogSumExpKernel, SoftmaxKernel,
     TopKKernel,
@@ -15,11 +15,11 @@ pub(super) fn softmax(
     log: bool,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
     let at = row(context, input, out, dim)?;
     let kernel = SoftmaxKernel::new(input.dtype, &out.shape, at, log)?;
-    Ok(Work::in_place(input.access(&out.dims), move |args, out| kernel.run(args.arg(0), out)))
+    Ok(KernelWork::in_place(input.access(&out.dims), move |args, out| kernel.run(args.arg(0), out)))
 }
 
 pub(super) fn cumsum(
@@ -28,11 +28,11 @@ pub(super) fn cumsum(
     [reverse, exclusive]: [bool; 2],
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
     let at = row(context, input, out, dim)?;
     let kernel = CumSumKernel::new(input.dtype, &out.shape, at, reverse, exclusive)?;
-    Ok(Work::in_place(input.access(&out.dims), move |args, out| kernel.run(args.arg(0), out)))
+    Ok(KernelWork::in_place(input.access(&out.dims), move |args, out| kernel.run(args.arg(0), out)))
 }
 
 pub(super) fn top_k(
@@ -40,7 +40,7 @@ pub(super) fn top_k(
     [dim, to]: [Dim; 2],
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
     context.check_aligned(&[input, out], &[])?;
     let Some((last, rows)) = out.dims.split_last().filter(|(last, _)| **last == to) else {
@@ -49,7 +49,7 @@ pub(super) fn top_k(
     let (count, ranks) = (input.range(dim)?.len(), out.range(*last)?.clone());
     let access = input.access(&[rows, &[dim]].concat());
     let kernel = TopKKernel::new(&out.shape[..rows.len()], count, &access, ranks)?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, out)))
 }
 
 pub(super) fn log_sum_exp(
@@ -57,12 +57,12 @@ pub(super) fn log_sum_exp(
     dim: Dim,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
     context.check_aligned(&[input, out], &[])?;
     let (classes, access) = rows_then(input, out, dim)?;
     let kernel = LogSumExpKernel::new(&out.shape, classes, &access)?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, out)))
 }
 
 pub(super) fn cross_entropy(
@@ -70,12 +70,12 @@ pub(super) fn cross_entropy(
     dim: Dim,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([logits, label], [out]) = (exactly(reads)?, exactly(writes)?);
     context.check_aligned(&[logits, label, out], &[])?;
     let (classes, access) = rows_then(logits, out, dim)?;
     let kernel = CrossEntropyKernel::new(&out.shape, classes, &access, &label.access(&out.dims))?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, args.read(1)?, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, args.read(1)?, out)))
 }
 
 pub(super) fn cross_entropy_grad(
@@ -83,14 +83,16 @@ pub(super) fn cross_entropy_grad(
     dim: Dim,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([logits, label, scale], [out]) = (exactly(reads)?, exactly(writes)?);
     context.check_aligned(&[logits, label, scale, out], &[])?;
     let at = row(context, logits, out, dim)?;
     let [labels, scales] = [label, scale].map(|l| l.access(&out.dims));
     let kernel = CrossEntropyGradKernel::new(out.dtype, &out.shape, at, &labels, &scales)?;
     let first = logits.access(&out.dims);
-    Ok(Work::in_place(first, move |args, out| kernel.run(args.arg(0), args.read(1)?, args.read(2)?, out)))
+    Ok(KernelWork::in_place(first, move |args, out| {
+        kernel.run(args.arg(0), args.read(1)?, args.read(2)?, out)
+    }))
 }
 
 /// Position of the dim of a row, where operand and result have the same dims.

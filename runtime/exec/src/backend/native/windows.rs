@@ -1,7 +1,7 @@
 //! What kernels need to know of operands over which something slides.
 
-use super::kernel::{Work, exactly};
-use super::kernels::{ConvolveKernel, PoolKernel, PoolWork, Shape, Shared, Sliding};
+use super::kernel::{KernelWork, exactly};
+use super::kernels::{ConvolveKernel, ConvolveShape, PoolKernel, PoolWork, Shared, Sliding};
 use super::moves::same_dims;
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::lowering::LoweringError;
@@ -13,7 +13,7 @@ pub(super) fn convolve(
     computes: Part,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([a, b], [out]) = (exactly(reads)?, exactly(writes)?);
     let all = computes.arrange([a, b], out);
     let [x, w, y] = all;
@@ -24,7 +24,7 @@ pub(super) fn convolve(
     }
     // What is walked last lies side by side in what is written, or else in what is read.
     let image = if computes == Part::Input { x } else { y };
-    let mut shape = Shape::default();
+    let mut shape = ConvolveShape::default();
     for (of, list) in [(image, 0), (x, 1), (y, 2)] {
         for d in of.dims.iter().filter(|d| !sliding.contains(d)) {
             let shared = || shared(all, *d);
@@ -53,7 +53,7 @@ pub(super) fn convolve(
     }
     let kernel = ConvolveKernel::new(x.dtype, computes, &shape, all.map(Local::elements))?;
     // A gradient of the input takes the kernel and the result; the others have input first.
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, args.read(1)?, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, args.read(1)?, out)))
 }
 
 /// A dim that does not slide.
@@ -88,11 +88,11 @@ pub(super) fn pool(
     spread: bool,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
     let work = if spread { PoolWork::Spread } else { PoolWork::Fold(monoid) };
     let kernel = pool_kernel(context, work, [input, out], windows)?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, None, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, None, out)))
 }
 
 pub(super) fn argmax_pool(
@@ -101,10 +101,10 @@ pub(super) fn argmax_pool(
     monoid: Monoid,
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
     let kernel = pool_kernel(context, PoolWork::Tap(monoid), [input, out], windows)?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, None, out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, None, out)))
 }
 
 pub(super) fn unpool(
@@ -112,12 +112,12 @@ pub(super) fn unpool(
     windows: &[SlidingWindow],
     reads: &[Local],
     writes: &[Local],
-) -> Result<Work, LoweringError> {
+) -> Result<KernelWork, LoweringError> {
     let ([tap, values], [out]) = (exactly(reads)?, exactly(writes)?);
     same_dims(tap, values)?;
     context.check_aligned(&[tap, values], &[])?;
     let kernel = pool_kernel(context, PoolWork::Choose, [values, out], windows)?;
-    Ok(Work::to_one(move |args, out| kernel.run(args.read(0)?, Some(args.read(1)?), out)))
+    Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, Some(args.read(1)?), out)))
 }
 
 /// The kernel for a pool from `input` (with `spread` the positions, else the elements) to `out`.

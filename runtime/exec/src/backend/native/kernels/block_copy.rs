@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// One source: `range` of the dim that `from` goes around goes to position `at` of the result's.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct CopySource {
     pub(crate) from: StridedView,
     pub(crate) range: Range<usize>,
     pub(crate) at: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Source {
 pub struct BlockCopy {
     dtype: DType,
     out: StridedView,
-    sources: Vec<Source>,
+    sources: Vec<CopySource>,
     fill: f64,
 }
 
@@ -30,7 +30,7 @@ impl BlockCopy {
     pub(crate) fn new(
         dtype: DType,
         out: StridedView,
-        sources: Vec<Source>,
+        sources: Vec<CopySource>,
         fill: f64,
     ) -> Result<BlockCopy, KernelError> {
         for s in &sources {
@@ -78,7 +78,7 @@ impl BlockCopy {
         Ok(())
     }
 
-    fn copy<T: Copy>(&self, s: &Source, from: &[T], out: &mut [T]) {
+    fn copy<T: Copy>(&self, s: &CopySource, from: &[T], out: &mut [T]) {
         let run = s.range.len() * self.out.inner;
         if run == 0 {
             return;

@@ -1,7 +1,7 @@
 //! Fused element-wise steps: preparation. [`super::map_run`] runs what is prepared here.
 
 use super::level::Level;
-use super::map_run::{self, Place};
+use super::map_run::{self, MapPlace};
 use super::walk::Walk;
 use super::{Access, Arg, KernelError, SliceMut};
 use meshwright_plan::DType;
@@ -12,16 +12,16 @@ pub(super) const BLOCK: usize = 1024;
 
 /// One instruction. `to` and what it reads are registers or operands, all of a block's length.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Op {
+pub(super) enum MapOp {
     Constant(f64),
     Index(usize),
     PairIndex(usize),
-    Unary(UnaryFn, Place),
-    Binary(BinaryFn, Place, Place),
-    Select(Place, Place, Place),
-    Cast(DType, Place),
+    Unary(UnaryFn, MapPlace),
+    Binary(BinaryFn, MapPlace, MapPlace),
+    Select(MapPlace, MapPlace, MapPlace),
+    Cast(DType, MapPlace),
     /// `x^n` for a constant `n` of 2, 3 or 4.
-    Power(u8, Place),
+    Power(u8, MapPlace),
     /// An input's elements are brought into a register, if they cannot be read where they are.
     Load(usize),
 }
@@ -29,14 +29,14 @@ pub(super) enum Op {
 /// An instruction, with the dtype that it computes in (that of its operands, for comparisons) and where it writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instr {
-    pub(super) op: Op,
+    pub(super) op: MapOp,
     pub(super) dtype: DType,
-    pub(super) to: Place,
+    pub(super) to: MapPlace,
 }
 
 /// Something that a block reads by position: an input, or the counter of an `Index`.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
+pub(super) struct MapSource {
     pub(super) dtype: DType,
     pub(super) strides: Vec<usize>,
     pub(super) offset: usize,
@@ -55,8 +55,8 @@ pub(super) struct Source {
 pub struct MapKernel {
     pub(super) total: usize,
     pub(super) shape: Vec<usize>,
-    pub(super) inputs: Vec<Source>,
-    pub(super) counters: Vec<Source>,
+    pub(super) inputs: Vec<MapSource>,
+    pub(super) counters: Vec<MapSource>,
     /// Computed once per run, for a single element.
     pub(super) uniform: Vec<Instr>,
     /// Registers that a block reads and that hold one uniform number.
@@ -64,7 +64,7 @@ pub struct MapKernel {
     /// Computed for each block.
     pub(super) body: Vec<Instr>,
     /// Outputs that no instruction writes directly: copied from there at the end of each block.
-    pub(super) stores: Vec<(usize, Place)>,
+    pub(super) stores: Vec<(usize, MapPlace)>,
     pub(super) outs: Vec<DType>,
     /// How many registers there are of each bank.
     pub(super) banks: [usize; 4],
@@ -119,10 +119,10 @@ impl MapKernel {
             .collect();
         let all: Vec<&Access> = inputs.iter().chain(&counters).collect();
         let walk = Walk::new(shape, &all)?;
-        let mut sources: Vec<Source> = all
+        let mut sources: Vec<MapSource> = all
             .iter()
             .enumerate()
-            .map(|(k, a)| Source {
+            .map(|(k, a)| MapSource {
                 dtype: a.dtype,
                 strides: walk.strides[k].clone(),
                 offset: a.offset,
@@ -316,7 +316,7 @@ struct Compiler<'a> {
     uniform: Vec<bool>,
     /// Last instruction that reads a node; outputs are read at the end.
     last: Vec<usize>,
-    place: Vec<Option<Place>>,
+    place: Vec<Option<MapPlace>>,
     free: [Vec<usize>; 4],
 }
 
@@ -391,8 +391,8 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn at(&self, r: Reg) -> Place {
-        self.place[usize::from(r)].unwrap_or(Place::Reg(0))
+    fn at(&self, r: Reg) -> MapPlace {
+        self.place[usize::from(r)].unwrap_or(MapPlace::Reg(0))
     }
 
     fn compile(mut self) -> MapKernel {
@@ -404,9 +404,9 @@ impl<'a> Compiler<'a> {
                 Scalar::Load(k) if !self.uniform[i] => {
                     let reg = self.new_reg(dtype);
                     self.kernel.inputs[usize::from(k)].reg = Some(reg);
-                    self.place[i] = Some(Place::Input(usize::from(k)));
+                    self.place[i] = Some(MapPlace::Input(usize::from(k)));
                 }
-                _ if self.uniform[i] => self.place[i] = Some(Place::Reg(self.new_reg(dtype))),
+                _ if self.uniform[i] => self.place[i] = Some(MapPlace::Reg(self.new_reg(dtype))),
                 _ => {}
             }
         }
@@ -415,7 +415,7 @@ impl<'a> Compiler<'a> {
         }
         for (k, r) in self.outs.iter().enumerate() {
             let place = self.at(*r);
-            if place != Place::Out(k) {
+            if place != MapPlace::Out(k) {
                 self.kernel.stores.push((k, place));
             }
         }
@@ -427,26 +427,26 @@ impl<'a> Compiler<'a> {
         let node = self.expr.nodes[i];
         let mut dtype = node.dtype;
         let op = match node.scalar {
-            Scalar::Load(k) if self.uniform[i] => Op::Load(usize::from(k)),
+            Scalar::Load(k) if self.uniform[i] => MapOp::Load(usize::from(k)),
             Scalar::Load(_) => return,
-            Scalar::Const(x) => Op::Constant(x),
-            Scalar::Index(d) => Op::Index(self.counter(d)),
+            Scalar::Const(x) => MapOp::Constant(x),
+            Scalar::Index(d) => MapOp::Index(self.counter(d)),
             Scalar::PairIndex(r) => match self.expr.nodes[usize::from(r)].scalar {
-                Scalar::Load(k) => Op::PairIndex(usize::from(k)),
+                Scalar::Load(k) => MapOp::PairIndex(usize::from(k)),
                 _ => return,
             },
-            Scalar::Unary(f, a) => Op::Unary(f, self.at(a)),
+            Scalar::Unary(f, a) => MapOp::Unary(f, self.at(a)),
             Scalar::Binary(f, a, b) => {
                 dtype = self.expr.dtype(a);
                 match self.exponent(i) {
-                    Some(n) => Op::Power(n, self.at(a)),
-                    None => Op::Binary(f, self.at(a), self.at(b)),
+                    Some(n) => MapOp::Power(n, self.at(a)),
+                    None => MapOp::Binary(f, self.at(a), self.at(b)),
                 }
             }
-            Scalar::Select(c, a, b) => Op::Select(self.at(c), self.at(a), self.at(b)),
+            Scalar::Select(c, a, b) => MapOp::Select(self.at(c), self.at(a), self.at(b)),
             Scalar::Cast(a) => {
                 dtype = self.expr.dtype(a);
-                Op::Cast(node.dtype, self.at(a))
+                MapOp::Cast(node.dtype, self.at(a))
             }
         };
         // Registers hold `bf16` as `f32`.
@@ -459,8 +459,8 @@ impl<'a> Compiler<'a> {
         let out = self.outs.iter().position(|r| usize::from(*r) == i);
         let to = match out {
             // What is stored as `bf16` is rounded in a register first.
-            Some(k) if self.kernel.outs[k] == node.dtype && node.dtype != DType::BF16 => Place::Out(k),
-            _ => Place::Reg(self.new_reg(node.dtype)),
+            Some(k) if self.kernel.outs[k] == node.dtype && node.dtype != DType::BF16 => MapPlace::Out(k),
+            _ => MapPlace::Reg(self.new_reg(node.dtype)),
         };
         self.place[i] = Some(to);
         self.kernel.body.push(Instr { op, dtype, to });
@@ -469,7 +469,7 @@ impl<'a> Compiler<'a> {
         reads.sort_unstable();
         reads.dedup();
         for r in reads {
-            if let (Some(Place::Reg(reg)), Some(b)) = (self.place[r], bank(self.expr.nodes[r].dtype))
+            if let (Some(MapPlace::Reg(reg)), Some(b)) = (self.place[r], bank(self.expr.nodes[r].dtype))
                 && self.last[r] == i
                 && !self.uniform[r]
             {
@@ -487,7 +487,7 @@ impl<'a> Compiler<'a> {
         }
         self.outs.iter().for_each(|r| read[usize::from(*r)] = true);
         for i in (0..n).filter(|i| read[*i] && self.uniform[*i]) {
-            if let Some(Place::Reg(reg)) = self.place[i] {
+            if let Some(MapPlace::Reg(reg)) = self.place[i] {
                 self.kernel.splat.push((self.expr.nodes[i].dtype.wide(), reg));
             }
         }

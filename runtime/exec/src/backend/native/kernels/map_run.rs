@@ -3,7 +3,7 @@
 
 use super::data::{Element, PairF32, PairF64};
 use super::elementwise::{self, Arithmetic};
-use super::map::{BLOCK, Instr, MapKernel, Op, Source};
+use super::map::{BLOCK, Instr, MapKernel, MapOp, MapSource};
 use super::math::Real;
 use super::walk::{copy_strided, stretches};
 use super::{Arg, Slice, SliceMut, narrow, par};
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 
 /// Where an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum MapPlace {
     /// A register of the dtype's bank.
     Reg(usize),
     /// An input's elements: in place, or in its register.
@@ -208,7 +208,7 @@ impl<'o> Block<'_, 'o> {
 
     /// Brings an input's elements into its register, unless instructions can read them where they are.
     #[inline]
-    fn load(&mut self, k: usize, source: &Source) {
+    fn load(&mut self, k: usize, source: &MapSource) {
         let Some(reg) = source.reg else { return };
         if source.dtype == DType::BF16 {
             self.gather_narrow(k, source, reg);
@@ -217,7 +217,7 @@ impl<'o> Block<'_, 'o> {
         }
     }
 
-    fn gather<T: Banked>(&mut self, k: usize, source: &Source, reg: usize) {
+    fn gather<T: Banked>(&mut self, k: usize, source: &MapSource, reg: usize) {
         let (start, n) = (self.start, self.n);
         let to = T::bank_mut(self.banks)[reg].first_mut(n);
         match self.args[k] {
@@ -240,7 +240,7 @@ impl<'o> Block<'_, 'o> {
     }
 
     /// Elements of `bf16`, in a register of `f32`.
-    fn gather_narrow(&mut self, k: usize, source: &Source, reg: usize) {
+    fn gather_narrow(&mut self, k: usize, source: &MapSource, reg: usize) {
         let (start, n, level) = (self.start, self.n, self.kernel.level);
         let to = f32::bank_mut(self.banks)[reg].first_mut(n);
         match self.args[k] {
@@ -267,11 +267,11 @@ impl<'o> Block<'_, 'o> {
 
     /// What stands in a place, `n` elements.
     #[inline(always)]
-    fn read<T: Banked>(&self, place: Place) -> &[T] {
+    fn read<T: Banked>(&self, place: MapPlace) -> &[T] {
         let (start, n) = (self.start, self.n);
         match place {
-            Place::Reg(r) => T::bank(self.banks)[r].first(n),
-            Place::Input(k) => match self.args[k] {
+            MapPlace::Reg(r) => T::bank(self.banks)[r].first(n),
+            MapPlace::Input(k) => match self.args[k] {
                 Arg::Slice(s)
                     if self.kernel.inputs[k].dense && self.kernel.inputs[k].dtype != DType::BF16 =>
                 {
@@ -279,19 +279,21 @@ impl<'o> Block<'_, 'o> {
                 }
                 _ => self.kernel.inputs[k].reg.map_or(&[], |r| T::bank(self.banks)[r].first(n)),
             },
-            Place::Out(o) => &T::slice(self.outs[o].as_slice())[start..start + n],
+            MapPlace::Out(o) => &T::slice(self.outs[o].as_slice())[start..start + n],
         }
     }
 
     #[inline(always)]
-    fn write<T: Banked>(&mut self, to: Place, f: impl FnOnce(&mut Self, &mut [T])) {
+    fn write<T: Banked>(&mut self, to: MapPlace, f: impl FnOnce(&mut Self, &mut [T])) {
         let (start, n) = (self.start, self.n);
         let mut taken: Taken<'o, T> = match to {
-            Place::Out(o) => {
+            MapPlace::Out(o) => {
                 let out = std::mem::replace(&mut self.outs[o], SliceMut::U8(&mut []));
                 Taken::Out(out, o)
             }
-            Place::Reg(r) | Place::Input(r) => Taken::Reg(std::mem::take(&mut T::bank_mut(self.banks)[r]), r),
+            MapPlace::Reg(r) | MapPlace::Input(r) => {
+                Taken::Reg(std::mem::take(&mut T::bank_mut(self.banks)[r]), r)
+            }
         };
         match &mut taken {
             Taken::Out(out, _) => f(self, &mut T::slice_mut(out.reborrow())[start..start + n]),
@@ -303,7 +305,7 @@ impl<'o> Block<'_, 'o> {
         }
     }
 
-    fn store(&mut self, out: usize, place: Place) {
+    fn store(&mut self, out: usize, place: MapPlace) {
         if self.kernel.outs[out] == DType::BF16 {
             let (start, n) = (self.start, self.n);
             let mut taken = std::mem::replace(&mut self.outs[out], SliceMut::U8(&mut []));
@@ -314,19 +316,19 @@ impl<'o> Block<'_, 'o> {
             return;
         }
         by_dtype!(self.kernel.outs[out], T => {
-            self.write::<T>(Place::Out(out), |b, d| d.copy_from_slice(b.read(place)));
+            self.write::<T>(MapPlace::Out(out), |b, d| d.copy_from_slice(b.read(place)));
         });
     }
 
     fn execute(&mut self, instr: &Instr) {
         let (level, to) = (self.kernel.level, instr.to);
         match instr.op {
-            Op::Constant(x) => by_dtype!(instr.dtype, T => self.write::<T>(to, |_, d| {
+            MapOp::Constant(x) => by_dtype!(instr.dtype, T => self.write::<T>(to, |_, d| {
                 // Of a truth value, everything but 0 is true.
                 let x = if instr.dtype == DType::Bool { f64::from(u8::from(x != 0.0)) } else { x };
                 d.fill(T::constant(x));
             })),
-            Op::Load(k) if self.kernel.inputs[k].dtype == DType::BF16 => self.write::<f32>(to, |b, d| {
+            MapOp::Load(k) if self.kernel.inputs[k].dtype == DType::BF16 => self.write::<f32>(to, |b, d| {
                 let of = |s| bf16::of(s).unwrap_or(&[]);
                 let first = match b.args[k] {
                     Arg::Slice(s) => of(s)[b.kernel.inputs[k].offset],
@@ -334,14 +336,14 @@ impl<'o> Block<'_, 'o> {
                 };
                 d.fill(narrow::wide(first));
             }),
-            Op::Load(k) => by_dtype!(instr.dtype, T => self.write::<T>(to, |b, d| {
+            MapOp::Load(k) => by_dtype!(instr.dtype, T => self.write::<T>(to, |b, d| {
                 let source = &b.kernel.inputs[k];
                 match b.args[k] {
                     Arg::Slice(s) => d.fill(T::slice(s)[source.offset]),
                     Arg::Out(o) => d.fill(T::slice(b.outs[o].as_slice())[0]),
                 }
             })),
-            Op::Index(c) => self.write::<i32>(to, |b, d| {
+            MapOp::Index(c) => self.write::<i32>(to, |b, d| {
                 let s = &b.kernel.counters[c];
                 let step = s.strides[s.strides.len() - 1] as i32;
                 let (shape, start) = (&b.kernel.shape, b.base + b.start);
@@ -351,25 +353,27 @@ impl<'o> Block<'_, 'o> {
                     }
                 });
             }),
-            Op::PairIndex(k) => self.write::<i32>(to, |b, d| b.pair_index(k, d)),
-            Op::Unary(UnaryFn::Not, a) => self.write::<u8>(to, |b, d| elementwise::not(level, b.read(a), d)),
-            Op::Unary(f, a) => by_dtype!(instr.dtype, T => self.write::<T>(to, |b, d| {
+            MapOp::PairIndex(k) => self.write::<i32>(to, |b, d| b.pair_index(k, d)),
+            MapOp::Unary(UnaryFn::Not, a) => {
+                self.write::<u8>(to, |b, d| elementwise::not(level, b.read(a), d))
+            }
+            MapOp::Unary(f, a) => by_dtype!(instr.dtype, T => self.write::<T>(to, |b, d| {
                 T::unary(level, f, b.read(a), d);
             })),
-            Op::Binary(f, a, b) if f.is_comparison() => by_dtype!(instr.dtype, T => {
+            MapOp::Binary(f, a, b) if f.is_comparison() => by_dtype!(instr.dtype, T => {
                 self.write::<u8>(to, |x, d| T::compare(level, f, x.read(a), x.read(b), d));
             }),
-            Op::Binary(f, a, b) => by_dtype!(instr.dtype, T => self.write::<T>(to, |x, d| {
+            MapOp::Binary(f, a, b) => by_dtype!(instr.dtype, T => self.write::<T>(to, |x, d| {
                 T::binary(level, f, x.read(a), x.read(b), d);
             })),
-            Op::Select(c, a, b) => by_dtype!(instr.dtype, T => self.write::<T>(to, |x, d| {
+            MapOp::Select(c, a, b) => by_dtype!(instr.dtype, T => self.write::<T>(to, |x, d| {
                 elementwise::select(level, x.read(c), x.read(a), x.read(b), d);
             })),
-            Op::Power(n, a) => match instr.dtype {
+            MapOp::Power(n, a) => match instr.dtype {
                 DType::F64 => self.write::<f64>(to, |b, d| power(n, b.read(a), d)),
                 _ => self.write::<f32>(to, |b, d| power(n, b.read(a), d)),
             },
-            Op::Cast(into, a) => by_dtype!(instr.dtype, T => match into {
+            MapOp::Cast(into, a) => by_dtype!(instr.dtype, T => match into {
                 DType::F64 => self.write::<f64>(to, |b, d| T::to_f64(level, b.read(a), d)),
                 DType::F32 => self.write::<f32>(to, |b, d| T::to_f32(level, b.read(a), d)),
                 DType::BF16 => self.write::<f32>(to, |b, d| {

@@ -14,7 +14,7 @@
 //!     .run(Slice, SliceMut)                                         out over keep
 //! CopyKernel::new(shape, from: &Access).run(Slice, SliceMut)
 //! BlockCopy::new(dtype, out: StridedView, sources, fill).run(&[Slice], SliceMut)
-//! ConvolveKernel::new(dtype, gives, &Shape, elements of input, kernel and result).run(Slice, Slice, SliceMut)
+//! ConvolveKernel::new(dtype, gives, &ConvolveShape, elements of input, kernel and result).run(Slice, Slice, SliceMut)
 //! LookupKernel::new(shape, table: &Access, along: Along, index: &Access).run(table, index, out)
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
 //!     .run(values, index, out)                                      out is set to 0 first
@@ -58,8 +58,8 @@ mod trig;
 mod walk;
 
 pub use block_copy::BlockCopy;
-pub(crate) use block_copy::Source;
-pub use convolve::{ConvolveKernel, Shape, Shared, Sliding};
+pub(crate) use block_copy::CopySource;
+pub use convolve::{ConvolveKernel, ConvolveShape, Shared, Sliding};
 pub use copy::CopyKernel;
 pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
 pub use cumsum::CumSumKernel;

@@ -1,6 +1,6 @@
 //! Folding what windows cover, and the ways back.
 
-use super::convolve::{Row, Sliding, rows};
+use super::convolve::{ConvolveRow, Sliding, rows};
 use super::data::Element;
 use super::{KernelError, Slice, SliceMut, par};
 use meshwright_plan::{DType, Monoid};
@@ -31,7 +31,7 @@ pub struct PoolKernel {
     /// Elements that lie side by side in source and destination.
     inner: usize,
     /// Rows of one element or position each.
-    rows: Vec<Row>,
+    rows: Vec<ConvolveRow>,
     /// Offset of each position or element of the source.
     source: Vec<usize>,
     /// Elements of source and destination.
@@ -162,7 +162,7 @@ impl PoolKernel {
     }
 
     /// Calls `f(row, from, out)` for each stretch of the destination: where the source begins, and the stretch.
-    fn each<T: Send>(&self, out: &mut [T], f: &(impl Fn(&Row, usize, &mut [T]) + Sync)) {
+    fn each<T: Send>(&self, out: &mut [T], f: &(impl Fn(&ConvolveRow, usize, &mut [T]) + Sync)) {
         if out.is_empty() {
             return;
         }

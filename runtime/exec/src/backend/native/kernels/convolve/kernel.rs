@@ -1,7 +1,7 @@
 //! The kernel's gradient: for every tap the sum over all positions.
 
 use super::pack::Image;
-use super::shape::{INPUT, KERNEL, RESULT, Row, Run, Shape, Sweep, offsets, rows, runs};
+use super::shape::{ConvolveRow, ConvolveShape, INPUT, KERNEL, RESULT, Run, Sweep, offsets, rows, runs};
 use super::tile::{Factors, MOST_ROWS, Stretch, Tiled};
 use crate::kernels::level::Level;
 use crate::kernels::par;
@@ -14,7 +14,7 @@ const PARTS: usize = 16;
 pub(super) struct ToKernel {
     input: Image,
     result: Image,
-    rows: Vec<Row>,
+    rows: Vec<ConvolveRow>,
     /// For each outer tap the rows of positions that have it: number of the row, and of the input's.
     met: Vec<Vec<(usize, usize)>>,
     sweep: Sweep,
@@ -30,7 +30,7 @@ pub(super) struct ToKernel {
 }
 
 impl ToKernel {
-    pub(super) fn new(shape: &Shape, unit: usize) -> ToKernel {
+    pub(super) fn new(shape: &ConvolveShape, unit: usize) -> ToKernel {
         let (last, outer) = match shape.slides.split_last() {
             Some((last, outer)) => (last.clone(), outer),
             None => (super::Sliding::still(), &[][..]),

@@ -14,9 +14,9 @@ mod slide;
 mod tests;
 mod tile;
 
+pub(super) use shape::{ConvolveRow, rows};
+pub use shape::{ConvolveShape, Shared, Sliding};
 use shape::{INPUT, RESULT};
-pub(super) use shape::{Row, rows};
-pub use shape::{Shape, Shared, Sliding};
 
 use super::level::Level;
 use super::{KernelError, Slice, SliceMut};
@@ -32,11 +32,11 @@ pub struct ConvolveKernel {
     gives: Part,
     /// Elements of input, kernel and result.
     elements: [usize; 3],
-    work: Work,
+    work: ConvolveWork,
 }
 
 #[derive(Clone, Debug)]
-enum Work {
+enum ConvolveWork {
     Image(ToImage),
     Kernel(ToKernel),
 }
@@ -49,7 +49,7 @@ impl ConvolveKernel {
     pub fn new(
         dtype: DType,
         gives: Part,
-        shape: &Shape,
+        shape: &ConvolveShape,
         elements: [usize; 3],
     ) -> Result<ConvolveKernel, KernelError> {
         let lanes = match dtype {
@@ -58,9 +58,9 @@ impl ConvolveKernel {
             _ => return Err(KernelError::Unsupported(format!("a convolution of {dtype}"))),
         };
         let work = match gives {
-            Part::Result => Work::Image(ToImage::new(shape, INPUT, RESULT, elements[RESULT], lanes)),
-            Part::Input => Work::Image(ToImage::new(shape, RESULT, INPUT, elements[INPUT], lanes)),
-            Part::Kernel => Work::Kernel(ToKernel::new(shape, lanes)),
+            Part::Result => ConvolveWork::Image(ToImage::new(shape, INPUT, RESULT, elements[RESULT], lanes)),
+            Part::Input => ConvolveWork::Image(ToImage::new(shape, RESULT, INPUT, elements[INPUT], lanes)),
+            Part::Kernel => ConvolveWork::Kernel(ToKernel::new(shape, lanes)),
         };
         Ok(ConvolveKernel { dtype, gives, elements, work })
     }
@@ -89,9 +89,9 @@ impl ConvolveKernel {
 
     fn compute<T: Tiled>(&self, level: Level, a: &[T], b: &[T], out: &mut [T]) {
         match &self.work {
-            Work::Image(i) if self.gives == Part::Result => i.run(level, a, b, out),
-            Work::Image(i) => i.run(level, b, a, out),
-            Work::Kernel(k) => k.run(level, a, b, out),
+            ConvolveWork::Image(i) if self.gives == Part::Result => i.run(level, a, b, out),
+            ConvolveWork::Image(i) => i.run(level, b, a, out),
+            ConvolveWork::Kernel(k) => k.run(level, a, b, out),
         }
     }
 }

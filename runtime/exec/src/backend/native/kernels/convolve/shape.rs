@@ -39,7 +39,7 @@ pub struct Sliding {
 
 /// All dims of a convolution.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct ConvolveShape {
     /// Dims of input and result.
     pub batch: Vec<Shared>,
     /// Dims of all three.
@@ -133,7 +133,7 @@ pub(super) fn runs(sweep: &Sweep) -> Vec<Run> {
 
 /// One position of the destination along all sliding dims but the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::backend::native::kernels) struct Row {
+pub(in crate::backend::native::kernels) struct ConvolveRow {
     /// Position along the first of them (0 where there is none).
     pub(in crate::backend::native::kernels) head: usize,
     /// Offset in the destination.
@@ -144,8 +144,10 @@ pub(in crate::backend::native::kernels) struct Row {
 
 /// The rows of a destination. `sweeps` are those of each dim but the last, with the stride in the destination, the number of
 /// taps and of source elements.
-pub(in crate::backend::native::kernels) fn rows(outer: &[(Vec<Sweep>, usize, usize, usize)]) -> Vec<Row> {
-    let mut out = vec![Row { head: 0, to: 0, taps: vec![(0, 0)] }];
+pub(in crate::backend::native::kernels) fn rows(
+    outer: &[(Vec<Sweep>, usize, usize, usize)],
+) -> Vec<ConvolveRow> {
+    let mut out = vec![ConvolveRow { head: 0, to: 0, taps: vec![(0, 0)] }];
     for (k, (sweeps, stride, taps, elements)) in outer.iter().enumerate() {
         // Positions of this dim in order: which taps meet which element.
         let mut points: Vec<(usize, Vec<(usize, usize)>)> = Vec::new();
@@ -166,7 +168,7 @@ pub(in crate::backend::native::kernels) fn rows(outer: &[(Vec<Sweep>, usize, usi
                     .taps
                     .iter()
                     .flat_map(|(t, i)| met.iter().map(move |m| (t * taps + m.0, i * elements + m.1)));
-                longer.push(Row {
+                longer.push(ConvolveRow {
                     head: if k == 0 { *at } else { row.head },
                     to: row.to + at * stride,
                     taps: each.collect(),

@@ -1,7 +1,7 @@
 //! Result from input and kernel, and input from result and kernel: the same walk over the destination.
 
 use super::pack::Image;
-use super::shape::{KERNEL, RESULT, Row, Run, Shape, Sweep, offsets, rows, runs};
+use super::shape::{ConvolveRow, ConvolveShape, KERNEL, RESULT, Run, Sweep, offsets, rows, runs};
 use super::tile::{Factors, MOST_ROWS, Stretch, Tiled};
 use crate::kernels::level::Level;
 use crate::kernels::par;
@@ -13,7 +13,7 @@ const PARTS: usize = 16;
 #[derive(Clone, Debug)]
 pub(super) struct ToImage {
     image: Image,
-    rows: Vec<Row>,
+    rows: Vec<ConvolveRow>,
     /// Walks along the last sliding dim with their runs, and where their kernel begins.
     sweeps: Vec<(Sweep, Vec<Run>, usize)>,
     /// Offset in the kernel of every row of its copy, `[groups][sweeps][outer taps][taps][ins]`, and of the lanes in it.
@@ -44,7 +44,13 @@ pub(super) struct ToImage {
 
 impl ToImage {
     /// From the tensor `source` to `to`, which has that many elements.
-    pub(super) fn new(shape: &Shape, source: usize, to: usize, elements: usize, unit: usize) -> ToImage {
+    pub(super) fn new(
+        shape: &ConvolveShape,
+        source: usize,
+        to: usize,
+        elements: usize,
+        unit: usize,
+    ) -> ToImage {
         let forward = to == RESULT;
         let (ins, outs) = if forward { (&shape.ins, &shape.outs) } else { (&shape.outs, &shape.ins) };
         let sweeps = |s: &super::Sliding| if forward { s.over_positions() } else { s.over_elements() };
@@ -185,7 +191,14 @@ impl ToImage {
         }
     }
 
-    fn stretches(&self, row: &Row, sweep: &Sweep, runs: &[Run], start: usize, out: &mut Vec<Stretch>) {
+    fn stretches(
+        &self,
+        row: &ConvolveRow,
+        sweep: &Sweep,
+        runs: &[Run],
+        start: usize,
+        out: &mut Vec<Stretch>,
+    ) {
         out.clear();
         for (tap, from) in &row.taps {
             for r in runs {

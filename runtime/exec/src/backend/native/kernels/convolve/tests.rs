@@ -48,7 +48,7 @@ impl Case {
     }
 
     /// The shape, and the number of elements of each tensor.
-    fn shape(&self) -> (Shape, [usize; 3]) {
+    fn shape(&self) -> (ConvolveShape, [usize; 3]) {
         let dims = self.dims();
         let mut strides = vec![[0; 3]; dims.len()];
         let mut elements = [1; 3];
@@ -60,7 +60,7 @@ impl Case {
                 }
             }
         }
-        let mut shape = Shape::default();
+        let mut shape = ConvolveShape::default();
         for (d, strides) in dims.iter().zip(strides) {
             if let Some(k) = d.slide {
                 let s = &self.slides[k];
@@ -88,7 +88,7 @@ impl Case {
 }
 
 /// Calls `f` with the places in the three tensors of every product.
-fn products(shape: &Shape, mut f: impl FnMut([usize; 3])) {
+fn products(shape: &ConvolveShape, mut f: impl FnMut([usize; 3])) {
     let mut places = vec![[0; 3]];
     for d in [&shape.batch, &shape.groups, &shape.ins, &shape.outs].into_iter().flatten() {
         let longer = places

@@ -33,7 +33,7 @@ pub(super) trait Tiled: Real {
     /// Most rows of a tile: its sums fit the registers.
     fn rows(level: Level) -> usize;
 
-    /// Sums of the first `rows` rows; `a0` and `b0` are added to the positions of every stretch. Row `m` is written to
+    /// Sums of the first `rows` rows; `a0` and `b0` are added to the positions of every stretch. ConvolveRow `m` is written to
     /// `out[m * LANES..]`.
     ///
     /// # Panics
