@@ -5,6 +5,7 @@ pub(crate) const LONG_FUNCTIONS: &[(&str, &str)] = &[
     ("compiler/ops/src/ops/conv.rs", "conv_samples"),
     ("compiler/plan/src/spec.rs", "spec"),
     ("runtime/cli/src/explain_table.rs", "collectives_stand_at_their_values_and_totals_at_the_end"),
+    ("runtime/exec/src/engine/ops.rs", "operation"),
     ("tests/laws/mutants/roles.rs", "moving"),
     ("tests/laws/mutants/roles.rs", "mutants"),
     ("tests/runs/trace.rs", "every_collective_is_on_every_rank_in_every_step"),
@@ -65,11 +66,8 @@ pub(crate) const CIRCLES: &[&[&str]] = &[
 ];
 
 /// Names that too many types have.
-pub(crate) const SHARED_NAMES: &[&str] = &[
-    "Builder", "Call", "Entry", "Fold", "Group", "Held", "Kind", "Line", "Loaded", "Node", "Number", "Op",
-    "Part", "Paths", "Piece", "Place", "Product", "Row", "Run", "Scope", "Shape", "Slot", "Source", "State",
-    "Work",
-];
+pub(crate) const SHARED_NAMES: &[&str] =
+    &["Call", "Entry", "Fold", "Group", "Kind", "Line", "Loaded", "Part", "Paths", "Run", "Scope", "Source"];
 
 /// Files outside of `cli` that read the environment or end the process.
 pub(crate) const ENVIRONMENT: &[&str] = &["runtime/exec/src/cluster/devices.rs"];
@@ -79,6 +77,7 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
     ("compiler/core/src/precision.rs", "widen"),
     ("compiler/core/src/resolve/body.rs", "forget"),
     ("compiler/core/src/resolve/foreign.rs", "Here"),
+    ("runtime/comm/src/bench/device.rs", "Room"),
     ("runtime/comm/src/buf.rs", "PairF32"),
     ("runtime/comm/src/threads/state.rs", "Standing"),
     ("runtime/exec/src/lib.rs", "blame"),
