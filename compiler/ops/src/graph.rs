@@ -3,7 +3,7 @@
 use crate::{Computes, Kind, Op, OpError, Source, Type};
 use meshwright_diag::Span;
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{ArenaId, DimNames, Expr, IdVec, Phase};
+use meshwright_plan::{ArenaId, Dims, Expr, IdVec, Phase};
 use std::sync::Arc;
 
 /// A value, by position in its [`Graph`].
@@ -76,8 +76,8 @@ impl Node {
 /// A program: values in order of definition.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    /// Names of the dims.
-    pub dims: DimNames,
+    /// Names and sizes of the dims.
+    pub dims: Dims,
     /// The values.
     pub nodes: IdVec<Id, Node>,
     /// The origin given to values that are added.
@@ -86,7 +86,7 @@ pub struct Graph {
 
 impl Graph {
     /// A graph without values.
-    pub fn new(dims: DimNames) -> Self {
+    pub fn new(dims: Dims) -> Self {
         Graph { dims, ..Graph::default() }
     }
 
@@ -155,7 +155,9 @@ impl Graph {
         let mut e = Expr::default();
         let load = |(i, t): (usize, &Type)| e.push(Scalar::Load(i as u16), t.dtype);
         let regs: Vec<Reg> = types.iter().enumerate().map(load).collect();
-        node.op.scalar(&mut e, &regs, &types.iter().collect::<Vec<_>>(), &node.ty.wide()).is_some()
+        node.op
+            .scalar(&mut e, &regs, &types.iter().collect::<Vec<_>>(), &node.ty.wide(), &self.dims)
+            .is_some()
     }
 
     /// The path of a value, `b1.attention.out`: what every message, report and trace calls it. The op's name where it has

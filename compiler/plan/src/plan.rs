@@ -1,6 +1,6 @@
 //! The Plan: one per-device program, the same for every rank but for its coordinates.
 
-use crate::{Axis, DType, Dim, DimNames, Mesh, Operand, Placement, Prim, Step, Window, largest_shard, shard};
+use crate::{Axis, DType, Dim, Dims, Mesh, Operand, Placement, Prim, Step, Window, largest_shard, shard};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::ops::Range;
@@ -162,8 +162,8 @@ pub struct Plan {
     pub program: String,
     /// The mesh.
     pub mesh: Mesh,
-    /// Names of dims.
-    pub dims: DimNames,
+    /// Names and sizes of the dims.
+    pub dims: Dims,
     /// Arithmetic type.
     pub float: DType,
     /// The model's inputs.

@@ -113,6 +113,11 @@ impl Project {
         Some((d, self.program.graph.dims.name(d)))
     }
 
+    /// Examples in a batch; 1 where no dim counts them.
+    pub fn batch(&self) -> usize {
+        self.example_dim().map_or(1, |d| self.program.graph.dims.size(d.0)).max(1)
+    }
+
     /// The same model with another number of examples in a batch. An error where the model does not resolve at that size,
     /// as when another dim is a part of the batch.
     pub fn with_batch(&self, examples: usize) -> Result<Project, Vec<Diagnostic>> {
@@ -128,18 +133,6 @@ impl Project {
             resolve(&self.file, None, &settings, &mut |path, span| self.uses.again(path, span));
         let mut out = self.clone();
         let program = program.ok_or(found)?;
-        // Dims are numbered as before; their sizes, which are part of a dim, may have changed.
-        let names = &program.graph.dims;
-        for r in &mut out.layout.rules {
-            if let meshwright_core::layout::RuleDim::Dim(d) = &mut r.dim {
-                let name = self.program.graph.dims.name(*d);
-                *d = names.find(name).ok_or_else(|| lacks(name))?;
-            }
-        }
-        for d in &mut out.layout.gathers {
-            let name = self.program.graph.dims.name(*d);
-            *d = names.find(name).ok_or_else(|| lacks(name))?;
-        }
         out.program = program;
         out.settings = settings;
         Ok(out)

@@ -75,7 +75,12 @@ fn trained(
         None => None,
     };
     progress(Progress::Started {
-        parameters: project.program.params.iter().map(|p| project.program.graph.ty(p.id).elements()).sum(),
+        parameters: project
+            .program
+            .params
+            .iter()
+            .map(|p| project.program.graph.ty(p.id).elements(&project.program.graph.dims))
+            .sum(),
         steps_per_epoch: per_epoch,
         total_steps: last,
         devices: project.layout.mesh.devices(),

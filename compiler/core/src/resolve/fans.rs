@@ -61,6 +61,6 @@ impl<'a> Resolver<'a> {
             )));
             return None;
         }
-        Some(fan.iter().map(|d| d.size.max(1) as f64).product())
+        Some(fan.iter().map(|d| self.graph.dims.size(*d).max(1) as f64).product())
     }
 }

@@ -6,7 +6,7 @@ use super::number::{self, Konst, Num};
 use super::report::{Report, listed, nearest};
 use super::walk::{Contents, contents};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_plan::{Dim, DimNames};
+use meshwright_plan::{Dim, Dims};
 use meshwright_syntax::ast::{
     Binding, Call, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
 };
@@ -28,7 +28,7 @@ pub(super) struct Globals<'a> {
     pub(super) consts: BTreeMap<&'a str, (Span, Option<Konst>)>,
     pub(super) layers: Layers<'a>,
     /// The dims in order of declaration.
-    pub(super) names: DimNames,
+    pub(super) names: Dims,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -266,7 +266,7 @@ mod tests {
     const SIZE: usize = 64;
 
     fn operand(buf: u32) -> Operand {
-        Operand { buf: BufId(buf), dims: vec![Dim { id: 0, size: SIZE }] }
+        Operand { buf: BufId(buf), dims: vec![Dim(0)] }
     }
 
     fn step(prim: Prim, from: &[u32], to: u32) -> Step {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     fn gather(from: u32, to: u32) -> Step {
-        let all = Collective::AllGather { axis: Axis(0), dim: Dim { id: 0, size: SIZE } };
+        let all = Collective::AllGather { axis: Axis(0), dim: Dim(0) };
         step(Prim::Collective(all), &[from], to)
     }
 

@@ -35,7 +35,8 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
         return Ok(());
     }
     let (program, plan) = (&made.project.program, &made.compiled.plan);
-    let elements: usize = program.params.iter().map(|p| program.graph.ty(p.id).elements()).sum();
+    let elements: usize =
+        program.params.iter().map(|p| program.graph.ty(p.id).elements(&program.graph.dims)).sum();
     let collectives = plan.steps.iter().filter(|s| s.collective().is_some()).count();
     let s = &plan.summary;
     if console.json() {
