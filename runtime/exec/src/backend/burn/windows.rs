@@ -33,7 +33,7 @@ impl Lower<'_> {
 
     /// What each tap meets at each position: the wide dim becomes two, taps and positions. `nothing` stands where a tap
     /// meets nothing.
-    fn met(
+    fn gather_windows(
         &mut self,
         table: &Dims,
         x: Named,
@@ -61,7 +61,7 @@ impl Lower<'_> {
         Ok(Named { val: self.graph.reshape(val, &shape), dims })
     }
 
-    /// The transpose of [`Lower::met`]: taps and positions, which lie side by side in that order, become elements, each
+    /// The transpose of [`Lower::gather_windows`]: taps and positions, which lie side by side in that order, become elements, each
     /// the sum of what meets it.
     fn spread(
         &mut self,
@@ -140,7 +140,7 @@ impl Lower<'_> {
         }
         let mut image = self.read(&x);
         for s in slides {
-            image = self.met(table, image, s, x.range(s.wide)?, y.range(s.narrow)?, 0.0)?;
+            image = self.gather_windows(table, image, s, x.range(s.wide)?, y.range(s.narrow)?, 0.0)?;
         }
         let (other, by) = if gives == Part::Result { (&w, &y) } else { (&y, &w) };
         let read = self.read(other).val;
@@ -186,7 +186,7 @@ impl Lower<'_> {
         let mut x = self.read(&input);
         x.val = self.wide(x.val);
         for s in slides {
-            x = self.met(table, x, s, input.range(s.wide)?, out.range(s.narrow)?, nothing)?;
+            x = self.gather_windows(table, x, s, input.range(s.wide)?, out.range(s.narrow)?, nothing)?;
             let axis = place(&x, s.tap)?;
             let val = self.graph.reduce(fold, x.val, axis);
             let mut shape = self.graph.shape(val).to_vec();
@@ -246,7 +246,7 @@ impl Lower<'_> {
         }
         let mut x = self.read(&input);
         for s in slides {
-            x = self.met(table, x, s, input.range(s.wide)?, out.range(s.narrow)?, 0.0)?;
+            x = self.gather_windows(table, x, s, input.range(s.wide)?, out.range(s.narrow)?, 0.0)?;
         }
         let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
         let val = self.align(&x, &[out.dims.as_slice(), &taps].concat());
