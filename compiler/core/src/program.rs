@@ -1,6 +1,7 @@
 //! A resolved model: its forward graph and all that the declarations say.
 
 use crate::optimizers::Optimizer;
+use crate::resolve::Declarations;
 use meshwright_diag::Span;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{DType, Dim, InputDecl};
@@ -87,6 +88,8 @@ pub struct Program {
     pub float: DType,
     /// The consts of the file and their values, as the command line leaves them.
     pub consts: BTreeMap<String, f64>,
+    /// What gives dims and consts their values.
+    pub declarations: Declarations,
     /// Where each dim is declared.
     pub dim_spans: BTreeMap<Dim, Span>,
     /// Inputs in order of declaration, each with its leaf.

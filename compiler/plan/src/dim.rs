@@ -27,6 +27,11 @@ impl Dims {
         self.dims[dim.0 as usize].1
     }
 
+    /// [`Dims::size`]; `None` where the dim is another program's.
+    pub fn get(&self, dim: Dim) -> Option<usize> {
+        self.dims.get(dim.0 as usize).map(|d| d.1)
+    }
+
     /// Sizes of several dims.
     pub fn shape(&self, dims: &[Dim]) -> Vec<usize> {
         dims.iter().map(|d| self.size(*d)).collect()

@@ -542,6 +542,7 @@ impl Maker {
             graph: self.g,
             float: DType::F64,
             consts: Default::default(),
+            declarations: Default::default(),
             dim_spans: Default::default(),
             inputs: self.inputs,
             params: self.params,

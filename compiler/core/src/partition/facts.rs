@@ -180,9 +180,7 @@ impl<'a> Facts<'a> {
             ) => ValueClass::Rematerializable,
             (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
-            (Kind::Compute(_), _) if self.generated[id.0 as usize].is_some() => {
-                ValueClass::Rematerializable
-            }
+            (Kind::Compute(_), _) if self.generated[id.0 as usize].is_some() => ValueClass::Rematerializable,
             (Kind::Compute(_), Some(ValueClass::ParamLike))
                 if n.inputs.len() == 1 && self.elementwise(id) =>
             {

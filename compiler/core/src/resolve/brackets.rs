@@ -196,6 +196,7 @@ impl<'a> Resolver<'a> {
             self.error(d.help(format!("declare `dim {to_name} = {size}`")));
             return None;
         }
+        self.graph.captured.extend([from, to]);
         Some(Item::Slice { from, to, start: start as i64, span: item.span })
     }
 
@@ -268,6 +269,7 @@ impl<'a> Resolver<'a> {
             self.error(d);
             return None;
         }
+        self.graph.captured.insert(dim);
         match self.make(&[], index.span, |g| Ok(g.op(Const::position(v as usize, dim), &[]))) {
             Val::Tensor(id) => Some(Operand { value: Value::Tensor(id), ..index }),
             _ => None,

@@ -7,8 +7,8 @@ use super::report::nearest;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::signature::Spot;
-use meshwright_ops::{Call, Id, OpError, Origin, Value, family};
-use meshwright_plan::{DType, Dim, Dims};
+use meshwright_ops::{Call, Graph, Id, OpError, Origin, Value, family};
+use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{BinaryOp, Expr, ExprKind, UnaryOp};
 
 /// The most elements of one value, and of the space that one op runs over.
@@ -342,22 +342,8 @@ impl<'a> Resolver<'a> {
     }
 
     pub(super) fn sizes_fit(&mut self, before: usize, span: Span) -> bool {
-        let product = |table: &Dims, dims: &[Dim]| {
-            let sizes = dims.iter().map(|d| table.size(*d) as u64).filter(|size| *size > 0);
-            sizes.fold(1u64, u64::saturating_mul)
-        };
         for i in before..self.graph.nodes.len() {
-            let id = Id(i as u32);
-            let dims = &self.graph.ty(id).dims;
-            let loops =
-                meshwright_ops::union(self.graph.input_types(id).into_iter().chain([self.graph.ty(id)]));
-            let (text, dims) = if product(&self.graph.dims, dims) > MAX_ELEMENTS {
-                (format!("a value with more than 2^48 = {MAX_ELEMENTS} elements"), dims.clone())
-            } else if product(&self.graph.dims, &loops) > MAX_LOOPS {
-                (format!("an op that runs over more than 2^58 = {MAX_LOOPS} positions"), loops)
-            } else {
-                continue;
-            };
+            let Some((text, dims)) = too_large(&self.graph, Id(i as u32)) else { continue };
             let sizes: Vec<String> = dims
                 .iter()
                 .map(|d| format!("{} = {}", self.graph.dims.name(*d), self.graph.dims.size(*d)))
@@ -409,4 +395,19 @@ impl<'a> Resolver<'a> {
         }
         self.error(d);
     }
+}
+
+/// What of a value is too large, in words, and the dims of which it is.
+pub(crate) fn too_large(graph: &Graph, id: Id) -> Option<(String, Vec<Dim>)> {
+    let product = |dims: &[Dim]| {
+        let sizes = dims.iter().map(|d| graph.dims.size(*d) as u64).filter(|size| *size > 0);
+        sizes.fold(1u64, u64::saturating_mul)
+    };
+    let ty = graph.ty(id);
+    if product(&ty.dims) > MAX_ELEMENTS {
+        return Some((format!("a value with more than 2^48 = {MAX_ELEMENTS} elements"), ty.dims.clone()));
+    }
+    let loops = meshwright_ops::union(graph.input_types(id).into_iter().chain([ty]));
+    let text = || format!("an op that runs over more than 2^58 = {MAX_LOOPS} positions");
+    (product(&loops) > MAX_LOOPS).then(|| (text(), loops.clone()))
 }

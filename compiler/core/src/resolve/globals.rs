@@ -11,6 +11,7 @@ use meshwright_syntax::ast::{
     Binding, Call, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::super::program::Settings;
 
@@ -29,9 +30,51 @@ pub(super) struct Globals<'a> {
     pub(super) layers: Layers<'a>,
     /// The dims in order of declaration.
     pub(super) names: Dims,
+    pub(super) declarations: Declarations,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What gives every dim and const of a program its value: it is kept, so that dims get other sizes without the text.
+#[derive(Clone, Debug, Default)]
+pub struct Declarations(Arc<[Declared]>);
+
+#[derive(Clone, Debug)]
+struct Declared {
+    kind: Kind,
+    name: Name,
+    value: Expr,
+    /// What the command line sets in place of the expression.
+    set: Option<Konst>,
+}
+
+impl Declarations {
+    /// All dims, and the consts by name, where some dims have other sizes than they are declared with. `None` where that
+    /// leaves a dim or const without a value.
+    pub(crate) fn evaluated(&self, sizes: &[(String, usize)]) -> Option<(Dims, BTreeMap<String, f64>)> {
+        let mut report = Report::default();
+        let mut b = Builder::new(&mut report);
+        for d in self.0.iter() {
+            let state = d.set.map_or(State::Todo, |v| State::Done(Some(v)));
+            b.index.insert(&d.name.text, b.entries.len());
+            b.entries.push(Entry { kind: d.kind, name: &d.name, value: &d.value, state });
+        }
+        b.overrides(&Settings { dims: sizes.to_vec(), ..Settings::default() });
+        let out = b.finish();
+        let consts = out.consts();
+        (!report.any_error()).then_some((out.names, consts))
+    }
+}
+
+impl Globals<'_> {
+    /// The consts that have a value, by name.
+    pub(super) fn consts(&self) -> BTreeMap<String, f64> {
+        let value = |(name, (_, value)): (&&str, &(Span, Option<Konst>))| {
+            Some((name.to_string(), value.as_ref()?.num().f64()))
+        };
+        self.consts.iter().filter_map(value).collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Dim,
     Const,
@@ -73,14 +116,7 @@ struct Builder<'a, 'r> {
 
 /// Evaluates the declarations of all files under the settings.
 pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: &mut Report) -> Globals<'a> {
-    let mut b = Builder {
-        entries: Vec::new(),
-        index: BTreeMap::new(),
-        open: Vec::new(),
-        depth: 0,
-        too_deep: false,
-        report,
-    };
+    let mut b = Builder::new(report);
     let mut layers: BTreeMap<&'a str, &'a Layer> = BTreeMap::new();
     let mut presets: Vec<&'a SizePreset> = Vec::new();
     let calls = calls(files);
@@ -98,28 +134,9 @@ pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: 
     }
     b.presets(&presets, settings);
     b.overrides(settings);
-    (0..b.entries.len()).for_each(|i| {
-        b.evaluate(i);
-    });
-    let mut out = Globals { layers: Layers::new(layers, b.report), ..Globals::default() };
-    for e in std::mem::take(&mut b.entries) {
-        let value = match e.state {
-            State::Done(v) => v,
-            _ => None,
-        };
-        match e.kind {
-            Kind::Const => {
-                out.consts.insert(&e.name.text, (e.name.span, value));
-            }
-            Kind::Dim => {
-                let size = value.and_then(|v| usize::try_from(v.num().whole()?).ok());
-                // A dim in error keeps its number, so that those behind it keep theirs.
-                let dim = out.names.add(e.name.text.as_str(), size.unwrap_or(1));
-                out.dims.insert(&e.name.text, (e.name.span, size.map(|_| dim)));
-            }
-        }
-    }
-    out
+    let declarations = b.declarations();
+    let out = b.finish();
+    Globals { layers: Layers::new(layers, b.report), declarations, ..out }
 }
 
 /// Every call in layers and models.
@@ -135,7 +152,55 @@ fn calls<'a>(files: &[&'a ModelFile]) -> Vec<&'a Call> {
     found.calls
 }
 
-impl<'a> Builder<'a, '_> {
+impl<'a, 'r> Builder<'a, 'r> {
+    fn new(report: &'r mut Report) -> Self {
+        Builder {
+            entries: Vec::new(),
+            index: BTreeMap::new(),
+            open: Vec::new(),
+            depth: 0,
+            too_deep: false,
+            report,
+        }
+    }
+
+    /// What there is to evaluate.
+    fn declarations(&self) -> Declarations {
+        let declared = self.entries.iter().map(|e| Declared {
+            kind: e.kind,
+            name: e.name.clone(),
+            value: e.value.clone(),
+            set: if let State::Done(v) = e.state { v } else { None },
+        });
+        Declarations(declared.collect())
+    }
+
+    /// The values of all dims and consts.
+    fn finish(&mut self) -> Globals<'a> {
+        (0..self.entries.len()).for_each(|i| {
+            self.evaluate(i);
+        });
+        let mut out = Globals::default();
+        for e in std::mem::take(&mut self.entries) {
+            let value = match e.state {
+                State::Done(v) => v,
+                _ => None,
+            };
+            match e.kind {
+                Kind::Const => {
+                    out.consts.insert(&e.name.text, (e.name.span, value));
+                }
+                Kind::Dim => {
+                    let size = value.and_then(|v| usize::try_from(v.num().whole()?).ok());
+                    // A dim in error keeps its number, so that those behind it keep theirs.
+                    let dim = out.names.add(e.name.text.as_str(), size.unwrap_or(1));
+                    out.dims.insert(&e.name.text, (e.name.span, size.map(|_| dim)));
+                }
+            }
+        }
+        out
+    }
+
     fn twice(&mut self, what: &str, first: &Name, second: &Name) {
         self.report.push(
             Diagnostic::error(codes::E0210, format!("{what} `{}` is declared twice", second.text))

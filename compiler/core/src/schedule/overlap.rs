@@ -259,7 +259,7 @@ mod tests {
     use super::super::verify_plan;
     use super::*;
     use meshwright_plan::{
-        Axis, Buffer, DType, Dim, Expr, Extent, Mesh, Monoid, Operand, OutputDecl, ProgramInput,
+        Axis, Buffer, DType, Dim, Dims, Expr, Extent, Mesh, Monoid, Operand, OutputDecl, ProgramInput,
         ProgramInputKind, Provenance,
     };
 
@@ -307,7 +307,11 @@ mod tests {
             model: String::new(),
             program: String::new(),
             mesh: Mesh::new([("a", 2)]),
-            dims: Default::default(),
+            dims: {
+                let mut dims = Dims::default();
+                dims.add("d", SIZE);
+                dims
+            },
             float: DType::F32,
             inputs: Vec::new(),
             buffers: (0..buffers).map(|b| Buffer { dtype: DType::F32, extents: extents(b) }).collect(),

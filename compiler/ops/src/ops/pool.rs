@@ -122,9 +122,9 @@ fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
 }
 
 /// The windows of a call, each of whose positions covers something.
-fn read(g: &Graph, c: &Call, x: Id) -> Result<Vec<SlidingWindow>, OpError> {
-    let tx = g.ty(x);
-    let slides = slides(g, c, tx, Has::Wide, true)?;
+fn read(g: &mut Graph, c: &Call, x: Id) -> Result<Vec<SlidingWindow>, OpError> {
+    let tx = g.ty(x).clone();
+    let slides = slides(g, c, &tx, Has::Wide, true)?;
     for s in &slides {
         // A position that begins within the dim covers what it begins with.
         let begins = |n: &usize| n * s.stride < s.low || n * s.stride - s.low >= g.dims.size(s.wide);

@@ -107,6 +107,9 @@ pub(crate) static FAMILY: &[Family] = &[
 fn build_shift(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
     let (d, by) = (c.dim(), c.number("by").unwrap_or_default() as i64);
     let (x, size) = (c.tensor(g, 0), g.dims.size(d) as i64);
+    if c.flag("wrap") {
+        g.captured.insert(d);
+    }
     let mut moved = |start: i64| g.add_op(Arc::new(Shift { from: d, to: d, start, fill: 0.0 }), &[x]);
     if !c.flag("wrap") {
         return moved(-by);
@@ -148,6 +151,7 @@ fn build_pad(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
     }
     let fill = c.number("value").unwrap_or_default();
     let x = c.tensor(g, 0);
+    g.captured.extend([Some(from), Some(to), g.ty(x).range].into_iter().flatten());
     let t = g.ty(x);
     let fits = match t.dtype {
         DType::Bool => fill == 0.0 || fill == 1.0,

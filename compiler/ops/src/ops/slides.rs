@@ -72,7 +72,7 @@ struct Step {
 /// # Errors
 /// Where the brackets are not windows, an option is no such number, or a dim of the result is missing or of another size.
 pub(super) fn slides(
-    g: &Graph,
+    g: &mut Graph,
     c: &Call,
     x: &Type,
     has: Has,
@@ -100,7 +100,9 @@ pub(super) fn slides(
             }
             seen.push(d);
         }
-        out.push(slide(g, c, x, &s, &options, has)?);
+        let s = slide(g, c, x, &s, &options, has)?;
+        g.captured.extend([s.wide, s.narrow, s.tap]);
+        out.push(s);
     }
     Ok(out)
 }

@@ -119,12 +119,44 @@ pub(crate) struct FormatArgs {
     pub(crate) format: Format,
 }
 
+/// The layouts of a command.
+pub(crate) trait LayoutArgs: Args + std::fmt::Debug {
+    /// All that were given.
+    fn all(&self) -> &[String];
+}
+
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Model and layout")]
-pub(crate) struct ModelArgs {
+pub(crate) struct OneLayout {
     /// The layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
     #[arg(long, value_name = "FILE|NAME|RULES")]
-    pub(crate) layout: Option<String>,
+    layout: Option<String>,
+}
+
+impl LayoutArgs for OneLayout {
+    fn all(&self) -> &[String] {
+        self.layout.as_slice()
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Layouts {
+    /// The layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
+    /// May be repeated: the model is read once, and each layout is answered for.
+    #[arg(long, value_name = "FILE|NAME|RULES")]
+    layout: Vec<String>,
+}
+
+impl LayoutArgs for Layouts {
+    fn all(&self) -> &[String] {
+        &self.layout
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Model and layout")]
+pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {
+    #[command(flatten)]
+    layouts: L,
     /// The mesh, which overrides that of the layout: r=2,c=2 (also 'r:2;c:2'). Without a mesh, one device.
     #[arg(long, value_name = "AXES")]
     pub(crate) mesh: Option<String>,
@@ -148,12 +180,12 @@ pub(crate) struct ModelArgs {
     pub(crate) expect_devices: Option<u32>,
 }
 
-impl ModelArgs {
+impl<L: LayoutArgs> ModelArgs<L> {
     /// What to load, for a model.
     pub(crate) fn options(&self, model: &str) -> ProjectOptions {
         ProjectOptions {
             model: model.into(),
-            layout: self.layout.clone(),
+            layout: self.layouts.all().first().cloned(),
             mesh: self.mesh.clone(),
             dims: self.dims.clone(),
             sets: self.sets.clone(),
@@ -172,14 +204,19 @@ impl ModelArgs {
 
 /// A model with its layout.
 #[derive(Args, Debug)]
-pub(crate) struct ProjectArgs {
+pub(crate) struct ProjectArgs<L: LayoutArgs = OneLayout> {
     /// The model: a file, or the name of a model that ships (see `meshwright models`).
     pub(crate) model: String,
     #[command(flatten)]
-    rest: ModelArgs,
+    rest: ModelArgs<L>,
 }
 
-impl ProjectArgs {
+impl<L: LayoutArgs> ProjectArgs<L> {
+    /// All layouts that were given.
+    pub(crate) fn layouts(&self) -> &[String] {
+        self.rest.layouts.all()
+    }
+
     /// What to load.
     pub(crate) fn options(&self) -> ProjectOptions {
         self.rest.options(&self.model)
@@ -192,11 +229,12 @@ impl ProjectArgs {
 
     /// The words that give the same options on another command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let ModelArgs { layout, mesh, dims, sets, preset, precision, expect_devices, no_overlap } =
+        let ModelArgs { layouts, mesh, dims, sets, preset, precision, expect_devices, no_overlap } =
             &self.rest;
         let mut words = vec![self.model.clone()];
         let mut push = |option: &str, value: String| words.extend([format!("--{option}"), value]);
-        let texts = [("layout", layout), ("mesh", mesh), ("preset", preset)];
+        layouts.all().iter().for_each(|l| push("layout", l.clone()));
+        let texts = [("mesh", mesh), ("preset", preset)];
         for (option, value) in texts {
             value.iter().for_each(|v| push(option, v.clone()));
         }
@@ -447,7 +485,7 @@ Examples:
 {}", passes_help()))]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
-    pub(crate) project: ProjectArgs,
+    pub(crate) project: ProjectArgs<Layouts>,
     /// Apply the safe fixes to the files of the model and the layout, and check again.
     #[arg(long, help_heading = "Fixes")]
     pub(crate) fix: bool,

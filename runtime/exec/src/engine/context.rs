@@ -52,7 +52,7 @@ impl<'a> DeviceContext<'a> {
         }
         for (i, (dim, extent)) in operand.dims.iter().zip(&buffer.extents).enumerate() {
             let name = self.plan.dims.name(*dim);
-            let size = self.plan.dims.size(*dim);
+            let size = self.plan.dims.get(*dim).ok_or_else(|| format!("the plan has no dim {}", dim.0))?;
             if size != extent.size {
                 return Err(format!("`{name}` has {size} elements, but {} in buffer {id}", extent.size));
             }
