@@ -1,7 +1,7 @@
 //! A resolved program with other sizes of its dims: same values, another table.
 
 use crate::program::Program;
-use crate::resolve::too_large;
+use crate::resolve::{evaluated, too_large};
 use meshwright_plan::Dim;
 
 /// Why the text must be resolved again to give dims other sizes.
@@ -23,7 +23,7 @@ impl Program {
     /// # Errors
     /// Where the result is not known to be what [`crate::resolve::resolve`] makes of the text with those sizes.
     pub fn rebind(&self, sizes: &[(String, usize)]) -> Result<Program, NeedsText> {
-        let (dims, consts) = self.declarations.evaluated(sizes).ok_or(NeedsText::Refused)?;
+        let (dims, consts) = evaluated(&self.declarations, sizes).ok_or(NeedsText::Refused)?;
         let changes = |d: &Dim| dims.size(*d) != self.graph.dims.size(*d);
         if let Some(d) = self.graph.captured.iter().copied().find(changes) {
             return Err(NeedsText::Captured(d));

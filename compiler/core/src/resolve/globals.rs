@@ -5,15 +5,13 @@ use super::layers::Layers;
 use super::number::{self, Konst, Num};
 use super::report::{Report, listed, nearest};
 use super::walk::{Contents, contents};
+use crate::program::{Declarations, Declared, Settings};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_plan::{Dim, Dims};
 use meshwright_syntax::ast::{
     Binding, Call, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
 };
 use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use super::super::program::Settings;
 
 /// The largest size of a dim: positions along it are `i32`.
 pub(super) const MAX_SIZE: usize = i32::MAX as usize;
@@ -33,35 +31,25 @@ pub(super) struct Globals<'a> {
     pub(super) declarations: Declarations,
 }
 
-/// What gives every dim and const of a program its value: it is kept, so that dims get other sizes without the text.
-#[derive(Clone, Debug, Default)]
-pub struct Declarations(Arc<[Declared]>);
-
-#[derive(Clone, Debug)]
-struct Declared {
-    kind: Kind,
-    name: Name,
-    value: Expr,
-    /// What the command line sets in place of the expression.
-    set: Option<Konst>,
-}
-
-impl Declarations {
-    /// All dims, and the consts by name, where some dims have other sizes than they are declared with. `None` where that
-    /// leaves a dim or const without a value.
-    pub(crate) fn evaluated(&self, sizes: &[(String, usize)]) -> Option<(Dims, BTreeMap<String, f64>)> {
-        let mut report = Report::default();
-        let mut b = Builder::new(&mut report);
-        for d in self.0.iter() {
-            let state = d.set.map_or(State::Todo, |v| State::Done(Some(v)));
-            b.index.insert(&d.name.text, b.entries.len());
-            b.entries.push(Entry { kind: d.kind, name: &d.name, value: &d.value, state });
-        }
-        b.overrides(&Settings { dims: sizes.to_vec(), ..Settings::default() });
-        let out = b.finish();
-        let consts = out.consts();
-        (!report.any_error()).then_some((out.names, consts))
+/// All dims, and the consts by name, where some dims have other sizes than they are declared with. `None` where that leaves
+/// a dim or const without a value.
+pub(crate) fn evaluated(
+    declared: &Declarations,
+    sizes: &[(String, usize)],
+) -> Option<(Dims, BTreeMap<String, f64>)> {
+    let mut report = Report::default();
+    let mut b = Builder::new(&mut report);
+    for d in declared.list.iter() {
+        let kind = if d.dim { Kind::Dim } else { Kind::Const };
+        b.index.insert(&d.name.text, b.entries.len());
+        b.entries.push(Entry { kind, name: &d.name, value: &d.value, state: State::Todo });
     }
+    let mut settings = declared.settings.clone();
+    settings.dims.extend(sizes.iter().cloned());
+    b.overrides(&settings);
+    let out = b.finish();
+    let consts = out.consts();
+    (!report.any_error()).then_some((out.names, consts))
 }
 
 impl Globals<'_> {
@@ -74,7 +62,7 @@ impl Globals<'_> {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Dim,
     Const,
@@ -133,8 +121,8 @@ pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: 
         }
     }
     b.presets(&presets, settings);
+    let declarations = b.declarations(settings);
     b.overrides(settings);
-    let declarations = b.declarations();
     let out = b.finish();
     Globals { layers: Layers::new(layers, b.report), declarations, ..out }
 }
@@ -165,14 +153,13 @@ impl<'a, 'r> Builder<'a, 'r> {
     }
 
     /// What there is to evaluate.
-    fn declarations(&self) -> Declarations {
+    fn declarations(&self, settings: &Settings) -> Declarations {
         let declared = self.entries.iter().map(|e| Declared {
-            kind: e.kind,
+            dim: e.kind == Kind::Dim,
             name: e.name.clone(),
             value: e.value.clone(),
-            set: if let State::Done(v) = e.state { v } else { None },
         });
-        Declarations(declared.collect())
+        Declarations { list: declared.collect(), settings: settings.clone() }
     }
 
     /// The values of all dims and consts.

@@ -42,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub(crate) use expr::too_large;
-pub use globals::Declarations;
+pub(crate) use globals::evaluated;
 pub use load::Loader;
 
 /// The most values of a graph.

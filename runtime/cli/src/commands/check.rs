@@ -98,8 +98,7 @@ fn report(
     console: &mut Console,
 ) -> Result<(), Stop> {
     let program = &project.program;
-    let elements: usize =
-        program.params.iter().map(|p| program.graph.ty(p.id).elements(&program.graph.dims)).sum();
+    let elements = program.parameter_elements();
     let collectives = plan.steps.iter().filter(|s| s.collective().is_some()).count();
     let s = &plan.summary;
     if console.json() {

@@ -106,16 +106,18 @@ fn a_size_that_became_a_number_needs_the_text() {
 fn sizes_that_do_not_go_together_are_refused() {
     let head = "dim batch = 6, twin = 6, six = 6, a = 2, b = batch//a\nmodel m {\n";
     for (body, list) in [
-        ("input x[batch]: f32\n loss l = sum[batch, twin](x * x[batch -> twin])", ("batch", 5)),
-        ("input x[six]: f32\n loss l = sum[a, b](x[six -> a * b])", ("batch", 8)),
-        ("input x[batch]: f32\n loss l = sum[batch](x)", ("nobody", 3)),
+        ("input x[batch]: f32\n loss l = sum[batch, twin](x * x[batch -> twin])", &[("batch", 5)][..]),
+        ("input x[six]: f32\n loss l = sum[a, b](x[six -> a * b])", &[("batch", 8)]),
+        ("input x[batch]: f32\n loss l = sum[batch](x)", &[("nobody", 3)]),
+        // A dim that is too large, and a value that is.
+        ("input x[batch]: f32\n loss l = sum[batch](x)", &[("batch", 1 << 40)]),
         (
-            "input x[batch]: f32\n loss l = sum[batch, twin, six](x * index(twin) * index(six))",
-            ("batch", 1 << 40),
+            "input x[batch, twin]: f32\n loss l = sum[batch, twin](x)",
+            &[("batch", 1 << 30), ("twin", 1 << 30)],
         ),
     ] {
         let text = format!("{head}{body}\n}}\n");
         let program = program(&text);
-        assert_eq!(program.rebind(&sizes(&[list])).unwrap_err(), NeedsText::Refused, "{body} {list:?}");
+        assert_eq!(program.rebind(&sizes(list)).unwrap_err(), NeedsText::Refused, "{body} {list:?}");
     }
 }
