@@ -3,7 +3,7 @@
 //! Operands are what `bf16` holds exactly, so that only what the op and its neighbors round is seen.
 
 use crate::devices::{Devices, layout, plan, to};
-use crate::split::{Way, same_step, way};
+use crate::split::{Way, Within, same_step, way};
 use crate::subject::{Built, narrow, step, subjects, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
@@ -85,7 +85,15 @@ pub(crate) fn in_bf16(mut devices: Devices, what: &str, ways: &dyn Fn(&[Dim]) ->
         let one = plan(&s.step, &layout(&ways[0].mesh, Vec::new()), true);
         stored += usize::from(one.is_ok_and(|p| p.plan.buffers.iter().any(|b| b.dtype == DType::BF16)));
         let tensors = tensors(&s.step.graph, &s.bound);
-        match same_step(&subject.name, &s.step, &tensors, &s.outputs, (1.0, TOLERANCE), &ways, &mut devices) {
+        match same_step(
+            &subject.name,
+            &s.step,
+            &tensors,
+            &s.outputs,
+            Within { least: 1.0, narrow: TOLERANCE, exact: true },
+            &ways,
+            &mut devices,
+        ) {
             Ok(n) => cases += n,
             Err(e) => wrong.push(e),
         }

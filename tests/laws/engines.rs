@@ -3,7 +3,7 @@
 use crate::bf16::in_bf16;
 use crate::devices::{Devices, layout, plan, to};
 use crate::gradient::gradients_on;
-use crate::split::{Way, in_f32, same, same_step, way};
+use crate::split::{Way, Within, in_f32, same, same_step, way};
 use crate::subject::{build, step, subjects, tensors};
 use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
@@ -88,7 +88,16 @@ fn products_are_not_rounded(mut devices: Devices) {
         assert!(made.steps.iter().any(widens), "the sample has no product that widens");
         let outputs = [("y", y, F64Tensor::build(&g.dims, &[m, n], |_| 257.0))];
         let given = tensors(&step.graph, &bound);
-        same_step("ones", &step, &given, &outputs, (1.0, 1e-6), &[whole], &mut devices).unwrap();
+        same_step(
+            "ones",
+            &step,
+            &given,
+            &outputs,
+            Within { least: 1.0, narrow: 1e-6, exact: true },
+            &[whole],
+            &mut devices,
+        )
+        .unwrap();
     }
 }
 

@@ -370,7 +370,7 @@ impl Choice {
     /// Its value in a call; `None` where the rest of the call decides it.
     fn bind(&self, c: &Call) -> Result<Option<(&'static str, Setting)>, OpError> {
         let error =
-            |text: String| OpError::new(codes::E0212, text).at(Spot::Option(self.name)).help(self.doc);
+            |text: String| OpError::new(codes::E0212, text).at(Spot::Option(self.name)).help(self.help());
         match (c.options.iter().find(|o| o.0 == self.name), self.default) {
             (Some((_, s)), _) if self.fits(*s) => Ok(Some((self.name, *s))),
             (Some((_, s)), _) => Err(error(format!("`{} = {s}` of `{}`: it is {self}", self.name, c.name))),
@@ -378,6 +378,11 @@ impl Choice {
             (None, Unset::By(_)) => Ok(None),
             (None, Unset::Needed) => Err(error(format!("`{}` needs `{} = …`", c.name, self.name))),
         }
+    }
+
+    /// What it means, as a line of help.
+    pub fn help(&self) -> String {
+        format!("`{}`: {}", self.name, self.doc)
     }
 
     fn fits(&self, s: Setting) -> bool {

@@ -72,6 +72,11 @@ impl F64Tensor {
     }
 }
 
+/// Whether a fold for the greatest (or the least) takes `v` in place of `best`: NaN before all, of equal ones the first.
+pub fn better(greatest: bool, v: f64, best: f64) -> bool {
+    !best.is_nan() && (v.is_nan() || if greatest { v > best } else { v < best })
+}
+
 /// Calls `f` with every position in a shape, row-major.
 pub fn each_position(shape: &[usize], mut f: impl FnMut(&[usize])) {
     let n: usize = shape.iter().product();

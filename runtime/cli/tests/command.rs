@@ -107,7 +107,7 @@ fn explain_prints_pages_of_codes() {
 fn explain_tells_of_ops() {
     let (code, out, err) = run(&["explain", "max"]);
     assert_eq!((code, err.as_str()), (0, ""));
-    assert!(out.contains("max(x, y)\n") && out.contains("max[dims](x)\n"), "{out}");
+    assert!(out.contains("max(x, y)\n") && out.contains("max[d, e](x)\n"), "{out}");
     assert!(out.contains("float, float -> float") && out.contains("has a gradient"), "{out}");
     let (code, out, _) = run(&["explain", "<", "--format", "json"]);
     assert_eq!((code, &lines(&out)[0]["form"]), (0, &Value::from("x < y")));

@@ -66,19 +66,19 @@ fn what_the_nodes_would_refuse_is_refused_here() {
         (&["--", "--stepz", "10"][..], "--stepz"),
         (&["--", "--mesh", "r=4"], "cannot be used multiple times"),
         (&["--", "--devices-per-process", "2"], "before the `--`"),
-        (&["--time", "24h"], "no time as Slurm writes it"),
+        (&["--time", "24h"], "not a time in Slurm's format"),
         (&["--partition", "gpu\n#SBATCH --exclusive"], "a word without blanks"),
-        (&["--env", "1=2"], "no name of a variable"),
+        (&["--env", "1=2"], "not a valid name of a variable"),
     ] {
         let (code, out, err) = launch("slurm", &[&plan[..], rest].concat());
         assert!(code == 2 && out.is_empty() && err.contains(says), "{rest:?}: {code} {out} {err}");
     }
     for (rest, says) in [
-        (&["--name", "2024-run"][..], "a letter first"),
+        (&["--name", "2024-run"][..], "begin with a letter"),
         (&["--volume", "a:/x", "--volume", "b:/x"], "two volumes"),
         (&["--volume", "a:x"], "an absolute path"),
         (&["--rdma", "hca"], "`DOMAIN/NAME`"),
-        (&["--namespace", "My NS"], "small letters"),
+        (&["--namespace", "My NS"], "lowercase letters"),
     ] {
         let image = ["--image", "local/mw:1"];
         let (code, out, err) = launch("k8s", &[&plan[..], &image, rest].concat());

@@ -205,7 +205,9 @@ impl<'a> Resolver<'a> {
             }
         }
         let text = format!("`{}` of `{name}` is {choice}", choice.name);
-        self.error(Diagnostic::error(codes::E0212, text).at(value.span, "something else").help(choice.doc));
+        self.error(
+            Diagnostic::error(codes::E0212, text).at(value.span, "something else").help(choice.help()),
+        );
         None
     }
 

@@ -3,6 +3,7 @@
 use super::composite::primitive;
 use crate::family::float;
 use crate::signature::DIM;
+use crate::tensor::{better, each_position};
 use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{Reg, Scalar};
@@ -100,11 +101,10 @@ impl Op for ArgReduce {
         best.second = vec![-1.0; best.data.len()];
         let mut dims = y.dims.clone();
         dims.push(self.dim);
-        crate::tensor::each_position(&table.shape(&dims), |at| {
+        each_position(&table.shape(&dims), |at| {
             let v = x[0].at(&dims, at);
             let o = best.offset(&dims, at);
-            let better = if self.monoid == Monoid::ArgMax { v > best.data[o] } else { v < best.data[o] };
-            if best.second[o] < 0.0 || better {
+            if best.second[o] < 0.0 || better(self.monoid == Monoid::ArgMax, v, best.data[o]) {
                 best.data[o] = v;
                 best.second[o] = at[at.len() - 1] as f64;
             }

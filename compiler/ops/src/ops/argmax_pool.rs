@@ -3,6 +3,7 @@
 use super::pool::each_covered;
 use super::slides::{Has, replaced};
 use crate::family::{float, integer, no_spelling, truth};
+use crate::tensor::better;
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_plan::{DType, Dim, Dims, Monoid, SlidingWindow, Prim};
 
@@ -107,8 +108,7 @@ impl Op for ArgmaxPool {
         let mut best: Vec<Option<f64>> = vec![None; out.data.len()];
         each_covered(table, &y.dims, &self.slides, |at, tap, dims, element| {
             let (v, o) = (x[0].at(dims, element), out.offset(&y.dims, at));
-            let better = |b: f64| if self.monoid == Monoid::Max { v > b } else { v < b };
-            if best[o].is_none_or(better) {
+            if best[o].is_none_or(|b| better(self.monoid == Monoid::Max, v, b)) {
                 best[o] = Some(v);
                 out.data[o] = tap as f64;
             }

@@ -59,7 +59,9 @@ impl Op for Cast {
         let v = x[0];
         Some(match self.to {
             DType::Bool => f64::from(u8::from(v != 0.0)),
-            DType::I32 | DType::U8 => v.trunc(),
+            // Truncates, and saturates; NaN gives 0.
+            DType::I32 => f64::from(v as i32),
+            DType::U8 => f64::from(v as u8),
             DType::F32 => f64::from(v as f32),
             DType::BF16 => rounded(v),
             _ => v,

@@ -14,7 +14,7 @@ pub static FLOOR_DIV: BinaryDef = BinaryDef {
     takes_text: "numbers",
     linear: &[],
     derivatives: flat,
-    oracle: |a, b| (a / b).floor(),
+    oracle: |a, b| if b == 0.0 { a / b } else { ((a - modulo(a, b)) / b).round() },
 };
 
 /// What the quotient rounded down leaves; it has the sign of the divisor.
@@ -32,8 +32,15 @@ pub static MOD: BinaryDef = BinaryDef {
         });
         [Some(Vec::new()), db]
     },
-    oracle: |a, b| a - (a / b).floor() * b,
+    oracle: modulo,
 };
+
+/// The rest of the quotient rounded down, of the divisor's sign: of a finite number by an infinity it is the number, or that
+/// infinity where the signs differ.
+fn modulo(a: f64, b: f64) -> f64 {
+    let rest = a % b;
+    if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
+}
 
 /// How they are written.
 pub(crate) static FAMILY: &[Family] = &[

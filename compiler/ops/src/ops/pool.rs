@@ -4,6 +4,7 @@ use super::slides::{DILATION, Has, PADDING, STRIDE, WINDOWS, replaced, slides};
 use super::{Covered, Unpool, ArgmaxPool};
 use crate::family::float;
 use crate::signature::{Choice, Unset};
+use crate::tensor::{better, each_position};
 use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Monoid, SlidingWindow, Prim};
@@ -209,8 +210,9 @@ impl Op for Pool {
             };
             let old = out.data[o];
             out.data[o] = match self.monoid {
-                Monoid::Max => old.max(from),
-                Monoid::Min => old.min(from),
+                Monoid::Max if better(true, from, old) => from,
+                Monoid::Min if better(false, from, old) => from,
+                Monoid::Max | Monoid::Min => old,
                 _ => old + from,
             };
         });
@@ -223,9 +225,9 @@ impl Op for Pool {
 pub(super) fn each_covered(table: &Dims, dims: &[Dim], slides: &[SlidingWindow], mut f: impl FnMut(&[usize], usize, &[Dim], &[usize])) {
     let elements = replaced(dims, slides, Has::Narrow);
     let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
-    crate::tensor::each_position(&table.shape(dims), |at| {
+    each_position(&table.shape(dims), |at| {
         let mut number = 0;
-        crate::tensor::each_position(&table.shape(&taps), |tap| {
+        each_position(&table.shape(&taps), |tap| {
             let mut place = at.to_vec();
             let mut inside = true;
             for (s, t) in slides.iter().zip(tap) {

@@ -3,6 +3,7 @@
 use super::composite::primitive;
 use crate::family::float;
 use crate::signature::DIMS;
+use crate::tensor::{better, each_position};
 use crate::{Computes, Call, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
@@ -156,13 +157,14 @@ impl Op for Reduce {
         };
         let mut out = F64Tensor::build(table, &y.dims, |_| start);
         let dims = x[0].dims.clone();
-        crate::tensor::each_position(&table.shape(&dims), |at| {
+        each_position(&table.shape(&dims), |at| {
             let v = x[0].at(&dims, at);
             let o = out.offset(&dims, at);
             let old = out.data[o];
             out.data[o] = match self.monoid {
-                Monoid::Max | Monoid::Or => old.max(v),
-                Monoid::Min | Monoid::And => old.min(v),
+                Monoid::Max | Monoid::Or if better(true, v, old) => v,
+                Monoid::Min | Monoid::And if better(false, v, old) => v,
+                Monoid::Max | Monoid::Or | Monoid::Min | Monoid::And => old,
                 Monoid::Prod => old * v,
                 _ => old + v,
             };

@@ -40,9 +40,9 @@ fn independent_mistakes_are_all_reported() {
         ],
     );
     check(
-        "train m {\n minimize x\n optimizer adam(lr = )\n clip a 1\n}\nuse layers\nuse \"a\ndim n = 99999999999999999999\nconst x = 1e999\nsize s { a = 1 b 3 }",
+        "train m {\n minimse x\n optimizer adam(lr = )\n clip a 1\n}\nuse layers\nuse \"a\ndim n = 99999999999999999999\nconst x = 1e999\nsize s { a = 1 b 3 }",
         &[
-            "m:2:2: error[E0101]: there is no keyword `minimize`",
+            "m:2:2: error[E0101]: there is no keyword `minimse`",
             "m:3:22: error[E0101]: expected an expression, found `)`",
             "m:4:9: error[E0101]: expected `=` or the next setting, found `1`",
             "m:6:5: error[E0101]: expected a file name in quotes, found `layers`",

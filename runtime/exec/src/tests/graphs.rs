@@ -33,15 +33,15 @@ b0 f32[4, 3] = x
 b1 f32[3, 3] = w
 
 segment 0: 1 operation
-  step 0: contract of product, line 1
+  step 0: contract of product, line 10
       matmul(b0 f32[4, 3], b1 f32[3, 3]) -> b2 f32[4, 3]
 
 collective 1: all_reduce of ranks [0, 1]
-  step 1: all_reduce of sum, line 2
+  step 1: all_reduce of sum, line 11
       all_reduce sum(b2* f32[4, 3]) -> b3 f32[4, 3]
 
 segment 2: 1 operation
-  step 2: map of twice, line 3
+  step 2: map of twice, line 12
       map(b3* f32[4, 3]) -> b4 f32[4, 3]
 "
     );

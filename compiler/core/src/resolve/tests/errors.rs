@@ -41,14 +41,14 @@ fn the_two_forms_of_ops() {
         &body(
             "let y = max(x) let z = sum(x) let u = relu[d](x) let v = sofmax[d](x) let w = rellu(x) let t = max[d](x, x)",
         ),
-        "E0212 `max` takes 2 arguments, not 1
-          ^ `max(x)`: 1 argument here
-          note: `max(x, y)`: the greater, broadcast by name; NaN where either is. Of equal ones the gradient goes to the first.
-          help: `max` along dims is written `max[d](x)`
+        "E0212 `max` is called without `y`
+          ^ `max(x)`: `y` missing
+          help: write `max(x, y)`
+          help: `max` along dims is written `max[d, e](x)`
         E0212 `sum` works along dims
           ^ `sum`: without dims
           note: `sum[d, e](x)`: the sum along dims. Of a product it is one contraction.
-          help: `sum` along dims is written `sum[d](x)`
+          help: `sum` along dims is written `sum[d, e](x)`
         E0212 `relu` is not an op over dims
           ^ `relu[d](x)`: with dims
           help: it is written `relu(x)`, without brackets
@@ -58,9 +58,9 @@ fn the_two_forms_of_ops() {
         E0201 no layer or function is called `rellu`
           ^ `rellu`: not known
           fix: write `relu`: `rellu` -> `relu`
-        E0212 `max[…]` takes 1 argument, not 2
-          ^ `max[d](x, x)`: 2 arguments here
-          note: `max[d](x)`: the greatest along dims; NaN where any is. The gradient goes to the first of the greatest.
+        E0212 `max[…]` takes 1 argument, but 2 are given
+          ^ `x`: this one is too many
+          note: it is written `max[d, e](x)`
           help: element by element it is written `max(x, y)`",
     );
 }
@@ -80,7 +80,8 @@ fn dims_that_do_not_fit() {
         E0203 `sum[…]` names `d` twice
           ^ `sum[d, d](x)`: here
           - `x`: this is f32 [batch d]
-          - `x`: `x` is declared here",
+          - `x`: `x` is declared here
+          help: it is written `sum[d, e](x)`",
     );
 }
 
@@ -392,6 +393,7 @@ fn what_does_not_belong_in_a_model() {
           help: leave it out, or put it behind the call of a layer
         E0212 `relu` has no parameter `x`
           ^ `x`: no such parameter
+          note: it is written `relu(x)`
           help: its arguments have no names",
     );
 }
@@ -402,10 +404,11 @@ fn operands_of_single_ops() {
         &body(
             "let y = softmax[batch, d](x) let z = one_hot[vocab](x) let w = cross_entropy[d](x, label) let v = where(x, x, 0) let u = not 3 let t = label + 0.5 let s = label + 3000000000",
         ),
-        "E0203 `softmax[…]` works along one dim, not [batch d]
+        "E0203 `softmax[…]` takes one dim, not 2
           ^ `softmax[batch, d](x)`: here
           - `x`: this is f32 [batch d]
           - `x`: `x` is declared here
+          help: it is written `softmax[d](x)`
         E0205 `one_hot[vocab]` takes an `i32 in vocab` without that dim, not f32
           ^ `x`: this is f32 [batch d]
           - `x`: `x` is declared here
@@ -469,10 +472,14 @@ fn brackets_of_ops() {
     same(
         &body("let y = sum[d by e](x) let z = sum[d; e](x) let q = foo[d](x)"),
         "E0203 `sum[…]` takes dims and nothing else
-          ^ `d by e`: more than the name of a dim
+          ^ `d by e`: here
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
           help: rename, index or slice the operand instead: `x[seq -> key]`
         E0203 `sum[…]` takes one list of dims, without `;`
-          ^ `e`: a second list
+          ^ `e`: here
+          - `x`: this is f32 [batch d]
+          - `x`: `x` is declared here
           help: separate dims by commas
         E0201 there is no op `foo` over dims
           ^ `foo`: not known",
@@ -490,7 +497,7 @@ fn names_of_other_libraries_get_what_to_write() {
           fix!: write `silu`: `swish` -> `silu`
         E0201 no layer or function is called `reduce_sum`
           ^ `reduce_sum`: not known
-          help: it is written `sum[d](x)` here
+          help: it is written `sum[d, e](x)` here
         E0201 there is no op `reduce_max` over dims
           ^ `reduce_max`: not known
           fix!: write `max`: `reduce_max` -> `max`
@@ -512,13 +519,12 @@ fn names_of_other_libraries_get_what_to_write() {
 #[test]
 fn arguments_of_ops_with_several_forms() {
     same(
-        &body("let y = leaky_relu(x, 0.1, 0.2) let z = one_hot[vocab](label, 1) let u = all[d](x) let v = round(index(d))"),
-        "E0212 `leaky_relu` takes 1 or 2 arguments, not 3
-          ^ `leaky_relu(x, 0.1, 0.2)`: 3 arguments here
-          note: `leaky_relu(x)`: `x` above 0, else `0.01 x`; `leaky_relu(x, slope)`: else `slope x`, where the slope may be a tensor that is learned (He et al. 2015). The gradient at 0 is the slope.
-        E0212 `one_hot[…]` takes 1 or 3 arguments, not 2
-          ^ `one_hot[vocab](label, 1)`: 2 arguments here
-          note: `one_hot[d](i)`: 1 along `d` at the position `i`, an `i32 in d`, else 0; of the program's arithmetic type. `one_hot[d](i, on, off)`: `on` there, else `off`, which may be tensors.
+        &body(
+            "let y = leaky_relu(x, 0.1, 0.2) let z = one_hot[vocab](label, 1) let u = all[d](x) let v = round(index(d))",
+        ),
+        "E0212 `leaky_relu` takes 2 arguments, but 3 are given
+          ^ `0.2`: this one is too many
+          note: it is written `leaky_relu(x, slope)`
         E0202 `all` over dims takes truth values, not f32
           ^ `x`: this is f32 [batch d]
           - `x`: `x` is declared here
@@ -539,10 +545,11 @@ fn brackets_with_an_arrow_and_with_options() {
           ^ `top_k`: without dims
           note: `top_k[d -> k](x)`: the positions of the `size(k)` greatest along `d`, an `i32 in d` with `k` for `d`: greatest first, of equal ones the lowest position first, NaN before all. Their values are `x[d = top_k[d -> k](x)]`. Where `d` is split it is found as that many arg-maxima in turn, so that nothing is gathered.
           help: `top_k` along dims is written `top_k[d -> k](x)`
-        E0203 `top_k[…]` takes one dim and what it becomes, `d -> k`
-          ^ `top_k[d](x)`: here
+        E0203 `top_k[…]` does not say what `[d]` becomes
+          ^ `d`: here
           - `x`: this is f32 [batch d]
           - `x`: `x` is declared here
+          help: it is written `top_k[d -> k](x)`
         E0204 `top_k[d -> e]`: 5 of 3 positions
           ^ `top_k[d -> e](x)`: here
           - `x`: this is f32 [batch d]
@@ -555,16 +562,18 @@ fn brackets_with_an_arrow_and_with_options() {
         E0201 there is no op `topk` over dims
           ^ `topk`: not known
           fix!: write `top_k`: `topk` -> `top_k`
-        E0212 `cumsum` has no option `revers`
-          ^ `revers`: no such option
+        E0212 `cumsum[…]` has no parameter `revers`
+          ^ `revers`: no such parameter
+          note: it is written `cumsum[d](x, reverse = false, exclusive = false)`
           fix!: write `reverse`: `revers` -> `reverse`
         E0203 `cumsum[e]` of a value that has no dim `e`: it has [batch d]
           ^ `x`: this is f32 [batch d]
           - `x`: `x` is declared here
           help: leave `e` out, or name one of [batch d]
-        E0212 `reverse` of `cumsum` is `true` or `false`
-          ^ `cumsum[d](x, reverse = 2)`: here
+        E0212 `reverse = 2` of `cumsum`: it is `true` or `false`
+          ^ `2`: here
           - `x`: this is f32 [batch d]
-          - `x`: `x` is declared here",
+          - `x`: `x` is declared here
+          help: `reverse`: from the end",
     );
 }
