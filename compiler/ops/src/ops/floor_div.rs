@@ -14,7 +14,7 @@ pub static FLOOR_DIV: BinaryDef = BinaryDef {
     takes_text: "numbers",
     linear: &[],
     derivatives: flat,
-    oracle: |a, b| if b == 0.0 { a / b } else { ((a - modulo(a, b)) / b).round() },
+    oracle: floor_div,
 };
 
 /// What the quotient rounded down leaves; it has the sign of the divisor.
@@ -34,6 +34,16 @@ pub static MOD: BinaryDef = BinaryDef {
     },
     oracle: modulo,
 };
+
+/// The quotient rounded down; of an infinity it is NaN, as the rest is.
+fn floor_div(a: f64, b: f64) -> f64 {
+    if b == 0.0 {
+        return a / b;
+    }
+    let rest = a % b;
+    let whole = ((a - rest) / b).round();
+    if rest != 0.0 && (rest < 0.0) != (b < 0.0) { whole - 1.0 } else { whole }
+}
 
 /// The rest of the quotient rounded down, of the divisor's sign: of a finite number by an infinity it is the number, or that
 /// infinity where the signs differ.
