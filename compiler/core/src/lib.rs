@@ -4,6 +4,7 @@
 
 pub mod autodiff;
 pub mod compile;
+mod declared;
 pub mod evaluation;
 pub mod explain;
 pub mod layout;

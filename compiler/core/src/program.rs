@@ -8,6 +8,8 @@ use meshwright_syntax::ast::{Expr, Name};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use crate::declared::{LossDecl, ParamDecl, StateDecl};
+
 /// What the command line sets.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -37,45 +39,6 @@ pub(crate) struct Declared {
     pub(crate) dim: bool,
     pub(crate) name: Name,
     pub(crate) value: Expr,
-}
-
-/// A parameter.
-#[derive(Clone, Debug)]
-pub struct ParamDecl {
-    /// Its path, such as `h1.w`.
-    pub path: String,
-    /// Its leaf.
-    pub id: Id,
-    /// Where it is declared.
-    pub span: Span,
-    /// Whether the optimizer leaves it alone (`freeze`).
-    pub frozen: bool,
-    /// Whether weight decay spares it (`weight_decay … except`).
-    pub no_decay: bool,
-}
-
-/// A state: a tensor that is kept from one training step to the next and not trained. Evaluations and predictions read it.
-#[derive(Clone, Debug)]
-pub struct StateDecl {
-    /// Its path, such as `norm1.average`.
-    pub path: String,
-    /// Its leaf: the value before the step.
-    pub id: Id,
-    /// Where it is declared.
-    pub span: Span,
-    /// Its value after a training step; it stays as it is where `None`.
-    pub next: Option<Id>,
-}
-
-/// A named scalar or output.
-#[derive(Clone, Debug)]
-pub struct LossDecl {
-    /// Its name.
-    pub name: String,
-    /// Its value.
-    pub id: Id,
-    /// Where it is declared.
-    pub span: Span,
 }
 
 /// Clipping of gradients.

@@ -4,7 +4,7 @@ use super::SEED;
 use crate::rng::Rng;
 use crate::walk::Bound;
 use meshwright_core::Optimizer;
-use meshwright_core::optimizers::{Accepts, Choices, Chosen, OptimizerDef};
+use meshwright_core::optimizers::{self, Accepts, Choices, Chosen};
 use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, StateDecl, TrainSpec};
 use meshwright_diag::Span;
 use meshwright_ops::*;
@@ -559,7 +559,7 @@ impl Maker {
     fn optimizer(&mut self) -> Optimizer {
         self.g.cursor = Origin { phase: Phase::Update, ..Origin::default() };
         let name = ["sgd", "adam", "adamw", "adafactor", "lamb"][self.rng.below(5)];
-        let def = OptimizerDef::find(name).expect("an optimizer of the list");
+        let def = optimizers::find(name).expect("an optimizer of the list");
         let mut chosen = Choices::default();
         for s in def.settings {
             // Large epsilons, for the same reason. The norm of a step that is nothing but rounding must not become 1

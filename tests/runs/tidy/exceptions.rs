@@ -13,37 +13,6 @@ pub(crate) const LONG_FUNCTIONS: &[(&str, &str)] = &[
 /// Files that import each other in a circle.
 pub(crate) const CIRCLES: &[&[&str]] = &[
     &[
-        "compiler/core/src/optimizers/mod.rs",
-        "compiler/core/src/optimizers/adafactor.rs",
-        "compiler/core/src/optimizers/adam.rs",
-        "compiler/core/src/optimizers/lamb.rs",
-        "compiler/core/src/optimizers/lion.rs",
-        "compiler/core/src/optimizers/sgd.rs",
-        "compiler/core/src/optimizers/update.rs",
-        "compiler/core/src/program.rs",
-    ],
-    &[
-        "compiler/core/src/partition/decision.rs",
-        "compiler/core/src/partition/facts.rs",
-        "compiler/core/src/partition/spmd.rs",
-        "compiler/core/src/partition/state.rs",
-        "compiler/core/src/partition/walk.rs",
-    ],
-    &[
-        "compiler/core/src/resolve/mod.rs",
-        "compiler/core/src/resolve/built_in.rs",
-        "compiler/core/src/resolve/expr.rs",
-        "compiler/core/src/resolve/globals.rs",
-        "compiler/core/src/resolve/schedule.rs",
-        "compiler/core/src/resolve/train.rs",
-    ],
-    &[
-        "compiler/core/src/why/mod.rs",
-        "compiler/core/src/why/facts.rs",
-        "compiler/core/src/why/find.rs",
-        "compiler/core/src/why/text.rs",
-    ],
-    &[
         "compiler/ops/src/error.rs",
         "compiler/ops/src/family.rs",
         "compiler/ops/src/graph.rs",

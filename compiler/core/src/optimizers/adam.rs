@@ -1,6 +1,7 @@
 //! Adam and AdamW.
 
-use super::{Choices, OptimizerDef, Range, Setting, Trained, Update, any};
+use super::definition::any;
+use super::{Choices, OptimizerDef, Range, Setting, Trained, Update};
 use meshwright_ops::{Id, RECIP, SQRT};
 
 /// Adam (Kingma & Ba 2015). Weight decay times the parameter is added to the gradient.

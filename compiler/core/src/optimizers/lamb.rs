@@ -1,6 +1,7 @@
 //! LAMB.
 
-use super::{Choices, OptimizerDef, Range, Setting, Trained, Update, adam, any};
+use super::definition::any;
+use super::{Choices, OptimizerDef, Range, Setting, Trained, Update, adam};
 use meshwright_ops::{Id, RSQRT, SQRT};
 
 /// LAMB (You et al. 2020, arXiv 1904.00962, algorithm 2 with the identity for phi): `r` is the direction of Adam, bias

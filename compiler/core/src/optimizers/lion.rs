@@ -1,6 +1,7 @@
 //! Lion.
 
-use super::{Choices, OptimizerDef, Range, Setting, Trained, Update, any};
+use super::definition::any;
+use super::{Choices, OptimizerDef, Range, Setting, Trained, Update};
 use meshwright_ops::SIGN;
 
 /// Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2): `p -= lr * (sign(beta1 m + (1 - beta1) g) + decay p)`, then

@@ -6,12 +6,14 @@
 
 mod adafactor;
 mod adam;
+mod definition;
 mod lamb;
 mod lion;
 mod settings;
 mod sgd;
 mod update;
 
+pub use definition::{Optimizer, OptimizerDef};
 pub use settings::{Accepts, Choices, Chosen, Range, Setting, Wrong};
 pub use update::{Trained, Update};
 
@@ -19,38 +21,9 @@ pub use update::{Trained, Update};
 pub static OPTIMIZERS: &[&OptimizerDef] =
     &[&sgd::SGD, &adam::ADAM, &adam::ADAMW, &adafactor::ADAFACTOR, &lion::LION, &lamb::LAMB];
 
-/// An optimizer: its spelling, its settings and its update.
-#[derive(Debug)]
-pub struct OptimizerDef {
-    /// Its name in `optimizer NAME(…)`.
-    pub name: &'static str,
-    /// Its settings, in the order in which they may be given without names.
-    pub settings: &'static [Setting],
-    /// What is wrong with settings that are fine each by itself.
-    pub check: fn(&Choices) -> Option<Wrong>,
-    /// Writes the next value of each parameter, and of each of its moments.
-    pub update: fn(&Choices, &mut Update<'_>, &[Trained<'_>]),
-}
-
-impl OptimizerDef {
-    /// The optimizer of that name.
-    pub fn find(name: &str) -> Option<&'static OptimizerDef> {
-        OPTIMIZERS.iter().copied().find(|o| o.name == name)
-    }
-}
-
-/// An optimizer with what was chosen for each of its settings.
-#[derive(Clone, Debug)]
-pub struct Optimizer {
-    /// Which one.
-    pub def: &'static OptimizerDef,
-    /// Its settings.
-    pub chosen: Choices,
-}
-
-/// No settings contradict each other.
-fn any(_: &Choices) -> Option<Wrong> {
-    None
+/// The optimizer of that name.
+pub fn find(name: &str) -> Option<&'static OptimizerDef> {
+    OPTIMIZERS.iter().copied().find(|o| o.name == name)
 }
 
 #[cfg(test)]

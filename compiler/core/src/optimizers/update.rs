@@ -1,6 +1,6 @@
 //! What the updates of all optimizers are written with.
 
-use crate::program::ParamDecl;
+use crate::declared::ParamDecl;
 use crate::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Leaf, NEG, Origin, RECIP, Type};
 use meshwright_plan::{DType, Dim, Init, Phase};

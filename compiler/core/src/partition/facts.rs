@@ -1,7 +1,7 @@
 //! What is known of a step and its layout before anything is placed. The walk reads it and changes nothing of it.
 
+use super::decision::Loops;
 use super::spmd::operand_placement;
-use super::walk::Loops;
 use crate::layout::{Assigned, Layout, assign};
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles};

@@ -1,7 +1,8 @@
 //! The loops of one op: what the rules say, what its users want, and which operand it follows where the rules are silent.
 
+use super::decision::Loops;
 use super::decision::{Reason, Refusal};
-use super::walk::{Loops, Walk};
+use super::walk::Walk;
 use meshwright_ops::{Id, Role};
 use meshwright_plan::{Axis, Dim, Placement};
 use std::cmp::Reverse;

@@ -8,13 +8,14 @@ mod cause;
 mod decision;
 mod facts;
 mod follow;
+mod note;
 mod reshard;
 mod settle;
 mod spmd;
 mod state;
 mod walk;
 
-pub use decision::{Decision, Reason, Refusal};
+pub use decision::{Decision, Loops, Reason, Refusal};
 pub use reshard::Reshard;
 pub use spmd::{Cause, CopyId, Instr, PlacedCopy, Spmd, operand_placement};
-pub use walk::{Loops, partition};
+pub use walk::partition;

@@ -1,6 +1,6 @@
 //! The walk over a step graph that decides for every op where its loops, operands and result are.
 
-use super::decision::{Decision, Reason};
+use super::decision::{Decision, Loops, Reason};
 use super::facts::Facts;
 use super::reshard::{Paths, Reshard};
 use super::spmd::{Cause, CopyId, Instr, Spmd};
@@ -13,9 +13,6 @@ use meshwright_ops::{Add, Id, InputOpKind, Kind, Node, Role};
 use meshwright_plan::{Axis, Collective, Dim, Monoid, Phase, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// Axes of the loops of an op.
-pub type Loops = BTreeMap<Dim, Vec<Axis>>;
 
 /// For adds, the operands (by position) of which some are better added first, among themselves.
 type Groups = BTreeMap<Id, Vec<Vec<usize>>>;

@@ -1,7 +1,7 @@
 //! `x[seq -> key]` and `t[vocab = token]`.
 
 use super::Resolver;
-use super::expr::Operand;
+use super::operand::Operand;
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Const, Cut, Id, Join, Lookup, Op, Rename, Shift, Value};

@@ -2,23 +2,16 @@
 
 use super::Resolver;
 use super::args::{Callee, Slot, Written, written};
-use super::expr::Operand;
 use super::foreign;
 use super::number::{self, Konst, Num};
+use super::operand::{Operand, Places};
 use super::report::nearest;
+use super::reserved::SPECIAL;
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::signature::{Choice, Form, Spot};
+use meshwright_ops::signature::{Choice, Form};
 use meshwright_ops::{Call, Family, Piece, Setting, Value, families, family};
 use meshwright_syntax::ast::{Arg, At, DimItem, Expr, ExprKind, Name};
-
-/// Built-ins that are no families of their own: they read dims or dtypes, or draw.
-pub(super) const SPECIAL: [&str; 6] = ["size", "index", "cast", "dropout", "random_uniform", "random_normal"];
-
-/// Whether a call of that name means a built-in.
-pub(super) fn is_built_in(name: &str) -> bool {
-    SPECIAL.contains(&name) || families().any(|f| f.name == name && f.signature.form == Form::Named)
-}
 
 /// A call of a family as it is written.
 #[derive(Clone, Copy)]
@@ -27,24 +20,6 @@ pub(super) struct Site<'a> {
     pub(super) groups: &'a [Vec<DimItem>],
     pub(super) args: &'a [Arg],
     pub(super) span: Span,
-}
-
-/// The places that a refusal may be about.
-pub(super) struct Places<'s, 'e> {
-    pub(super) operands: &'s [Operand<'e>],
-    pub(super) groups: &'s [Vec<DimItem>],
-    pub(super) options: &'s [(&'static str, Span)],
-}
-
-impl Places<'_, '_> {
-    /// Where that is, if it is not all of the call.
-    pub(super) fn at(&self, spot: Spot) -> Option<Span> {
-        match spot {
-            Spot::All | Spot::Operand(_) => None,
-            Spot::Piece(k, i) => self.groups.get(k)?.get(i).map(|item| item.span),
-            Spot::Option(name) => self.options.iter().find(|o| o.0 == name).map(|o| o.1),
-        }
-    }
 }
 
 impl<'a> Resolver<'a> {

@@ -1,8 +1,8 @@
 //! Expressions to values.
 
 use super::Resolver;
-use super::built_in::Places;
 use super::number::{self, Konst, Num};
+use super::operand::{Operand, Places};
 use super::report::nearest;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
@@ -14,29 +14,6 @@ use meshwright_syntax::ast::{BinaryOp, Expr, ExprKind, UnaryOp};
 /// The most elements of one value, and of the space that one op runs over.
 const MAX_ELEMENTS: u64 = 1 << 48;
 const MAX_LOOPS: u64 = 1 << 58;
-
-/// An operand of an op, with what messages need to know of it.
-#[derive(Clone, Copy)]
-pub(super) struct Operand<'e> {
-    pub(super) value: Value,
-    pub(super) span: Span,
-    /// The name, where the operand is nothing but one.
-    pub(super) name: Option<&'e str>,
-}
-
-impl<'e> Operand<'e> {
-    pub(super) fn of(value: Value, e: &'e Expr) -> Operand<'e> {
-        let name = match &e.kind {
-            ExprKind::Name(n) => Some(n.as_str()),
-            _ => None,
-        };
-        Operand { value, span: e.span, name }
-    }
-
-    pub(super) fn made(value: Value, span: Span) -> Operand<'e> {
-        Operand { value, span, name: None }
-    }
-}
 
 impl<'a> Resolver<'a> {
     /// The value of an expression that stands for one value.

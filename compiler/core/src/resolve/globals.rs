@@ -1,9 +1,9 @@
 //! What files declare: dims, consts, sizes, layers. Dims and consts are expressions over one another, in any order.
 
-use super::built_in;
 use super::layers::Layers;
 use super::number::{self, Konst, Num};
 use super::report::{Report, listed, nearest};
+use super::reserved::is_built_in;
 use super::walk::{Contents, contents};
 use crate::program::{Declarations, Declared, Settings};
 use meshwright_diag::{Diagnostic, Span, codes};
@@ -12,6 +12,9 @@ use meshwright_syntax::ast::{
     Binding, Call, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
 };
 use std::collections::BTreeMap;
+
+/// The deepest nesting of expressions and calls together. The thread that resolves has the stack for it.
+pub(super) const MAX_DEPTH: usize = 2048;
 
 /// The largest size of a dim: positions along it are `i32`.
 pub(super) const MAX_SIZE: usize = i32::MAX as usize;
@@ -223,7 +226,7 @@ impl<'a, 'r> Builder<'a, 'r> {
 
     fn layer(&mut self, layer: &'a Layer, calls: &[&Call], layers: &mut BTreeMap<&'a str, &'a Layer>) {
         let name = &layer.name;
-        if built_in::is_built_in(&name.text) {
+        if is_built_in(&name.text) {
             let text = format!("layer `{0}` has the name of the built-in function `{0}`", name.text);
             let d = Diagnostic::error(codes::E0210, text).at(name.span, "a call could mean either");
             let d = match calls.iter().find(|c| c.name.text == name.text) {
@@ -419,11 +422,11 @@ impl<'a, 'r> Builder<'a, 'r> {
 
     /// The value of an expression over numbers, dims and consts.
     fn value(&mut self, e: &'a Expr, kind: Kind) -> Option<Konst> {
-        if self.depth >= super::MAX_DEPTH {
+        if self.depth >= MAX_DEPTH {
             if !std::mem::replace(&mut self.too_deep, true) {
                 let text = format!(
                     "dims and consts that lean on one another are nested more than {} deep",
-                    super::MAX_DEPTH
+                    MAX_DEPTH
                 );
                 self.report.push(
                     Diagnostic::error(codes::E0219, text)

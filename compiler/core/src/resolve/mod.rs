@@ -17,10 +17,13 @@ mod globals;
 mod layers;
 mod load;
 mod number;
+mod operand;
 mod optimizer;
 mod over_dims;
 mod random;
 mod report;
+mod reserved;
+mod resolver;
 mod schedule;
 mod scope;
 mod state;
@@ -29,28 +32,19 @@ mod tests;
 mod train;
 mod walk;
 
-use crate::program::{LossDecl, ParamDecl, Program, Settings, StateDecl};
+use crate::program::{Program, Settings};
 pub(crate) use glob::matches;
-use globals::Globals;
-use meshwright_diag::{Diagnostic, Near, Outcome, Span, codes, has_errors};
-use meshwright_ops::{Graph, Id, Origin};
-use meshwright_plan::{DType, InputDecl};
+use meshwright_diag::{Diagnostic, Near, Outcome, codes, has_errors};
+use meshwright_ops::{Graph, Origin};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
 use report::{Report, listed, nearest};
-use scope::{Scope, ScopeKind};
+use resolver::{PathOrigin, Resolver};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 pub(crate) use expr::too_large;
 pub(crate) use globals::evaluated;
 pub use load::Loader;
 
-/// The most values of a graph.
-const MAX_VALUES: usize = 200_000;
-/// The most expressions and calls evaluated: layers without values would otherwise escape [`MAX_VALUES`].
-const MAX_WORK: usize = 4_000_000;
-/// The deepest nesting of expressions and calls together. The thread below has the stack for it.
-const MAX_DEPTH: usize = 2048;
 /// Stack of the thread that resolves: 32 KiB for each level.
 const STACK: usize = 64 << 20;
 
@@ -226,88 +220,4 @@ fn choose_train<'a>(file: &'a ModelFile, model: Option<&Model>, report: &mut Rep
     }
     let model = model?;
     seen.into_iter().find(|t| t.model.text == model.name.text)
-}
-
-/// Where a parameter's path comes from: its declaration, and the calls that lead to it.
-struct PathOrigin {
-    calls: Vec<Span>,
-}
-
-/// The state of one resolution.
-struct Resolver<'a> {
-    float: DType,
-    globals: Globals<'a>,
-    graph: Graph,
-    report: Report,
-    /// The model's scope, and those of the layer calls that are open.
-    scopes: Vec<Scope<'a>>,
-    params: Vec<ParamDecl>,
-    states: Vec<StateDecl>,
-    /// Where each state, by position, is given its next value.
-    assigned: BTreeMap<usize, Span>,
-    paths: BTreeMap<String, PathOrigin>,
-    inputs: Vec<(InputDecl, Id, Span)>,
-    losses: Vec<LossDecl>,
-    metrics: Vec<LossDecl>,
-    outputs: Vec<LossDecl>,
-    /// The leaf of the number of the step.
-    step: Option<Id>,
-    /// The truth value `training`.
-    training: Option<Id>,
-    /// How many streams of random numbers have each name.
-    streams: BTreeMap<String, usize>,
-    /// How many calls of layers have each path.
-    calls: BTreeMap<Arc<str>, usize>,
-    depth: usize,
-    work: usize,
-    /// Whether a limit was hit: nothing is evaluated from then on.
-    stopped: bool,
-    /// Names of losses that are declared, but in error.
-    poisoned: BTreeSet<String>,
-}
-
-impl<'a> Resolver<'a> {
-    /// The innermost scope.
-    fn scope(&mut self) -> &mut Scope<'a> {
-        let last = self.scopes.len() - 1;
-        &mut self.scopes[last]
-    }
-
-    /// Reports a mistake; inside of a layer with the calls that led there.
-    fn error(&mut self, mut d: Diagnostic) {
-        let calls = self.scopes.iter().rev().filter(|s| s.kind == ScopeKind::Layer);
-        for s in calls.take(3) {
-            d = d.and(s.call, format!("in this call of `{}`", s.title));
-        }
-        self.report.push(d);
-    }
-
-    /// Goes one level deeper, unless a limit is hit.
-    fn enter(&mut self, at: Span) -> bool {
-        if self.stopped {
-            return false;
-        }
-        self.work += 1;
-        let what = if self.graph.nodes.len() > MAX_VALUES {
-            format!("more than {MAX_VALUES} values")
-        } else if self.work > MAX_WORK {
-            format!("more than {MAX_WORK} expressions, all calls of layers written out")
-        } else if self.depth >= MAX_DEPTH {
-            format!("expressions and calls of layers are nested more than {MAX_DEPTH} deep")
-        } else {
-            self.depth += 1;
-            return true;
-        };
-        self.stopped = true;
-        self.error(
-            Diagnostic::error(codes::E0219, format!("the model is too large: {what}"))
-                .at(at, "the limit is reached here")
-                .help("layers that call layers multiply: call them fewer times"),
-        );
-        false
-    }
-
-    fn leave(&mut self) {
-        self.depth -= 1;
-    }
 }

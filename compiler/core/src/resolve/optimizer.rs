@@ -6,7 +6,7 @@ use super::call::not_yet;
 use super::number::{Konst, Num};
 use super::report::{listed, nearest};
 use super::scope::Val;
-use crate::optimizers::{Accepts, Choices, Chosen, OPTIMIZERS, Optimizer, OptimizerDef, Range, Setting};
+use crate::optimizers::{self, Accepts, Choices, Chosen, OPTIMIZERS, Optimizer, Range, Setting};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::Id;
 use meshwright_syntax::ast::{Call, Expr, Name};
@@ -27,7 +27,7 @@ enum Hyper {
 impl<'a> Resolver<'a> {
     pub(super) fn optimizer(&mut self, call: &'a Call, decay: Option<DecayLine<'a>>) -> Option<Optimizer> {
         let name = call.name.text.as_str();
-        let Some(def) = OptimizerDef::find(name) else {
+        let Some(def) = optimizers::find(name) else {
             self.unknown_optimizer(&call.name);
             return None;
         };

@@ -1,9 +1,9 @@
 //! `name[dims](…)`: built-in ops over dims. A sum of a product is one contraction.
 
 use super::Resolver;
-use super::built_in::{Places, Site, as_value, folds_nothing};
-use super::expr::Operand;
+use super::built_in::{Site, as_value, folds_nothing};
 use super::number::{self, Konst, Num};
+use super::operand::{Operand, Places};
 use super::report::nearest;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};

@@ -6,7 +6,7 @@
 
 use super::Resolver;
 use super::args::Slot;
-use super::expr::Operand;
+use super::operand::Operand;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Id, Random, Training, Value};

@@ -2,8 +2,8 @@
 
 use super::Resolver;
 use super::args::Slot;
-use super::expr::Operand;
 use super::number::Num;
+use super::operand::Operand;
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Id, InputOpKind, Leaf, Type, Value};

@@ -1,7 +1,7 @@
 //! `train` blocks.
 
 use super::*;
-use crate::optimizers::{Choices, OPTIMIZERS, OptimizerDef};
+use crate::optimizers::{self, Choices, OPTIMIZERS};
 use crate::program::ClipSpec;
 use meshwright_ops::{F64Tensor, Graph, Id};
 use meshwright_plan::{DType, Phase};
@@ -237,7 +237,7 @@ fn every_optimizer_is_resolved_with_its_defaults() {
         let p = trained(&format!("optimizer {}(lr = 0.5)", o.name));
         let c = p.train.unwrap().optimizer.chosen;
         assert!(c.written("lr") && !c.written("weight_decay"), "{}", o.name);
-        assert_eq!(OptimizerDef::find(o.name).unwrap().name, o.name);
+        assert_eq!(optimizers::find(o.name).unwrap().name, o.name);
     }
 }
 

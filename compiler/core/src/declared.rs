@@ -1,0 +1,43 @@
+//! The values of a program that have declarations: parameters, states, losses.
+
+use meshwright_diag::Span;
+use meshwright_ops::Id;
+
+/// A parameter.
+#[derive(Clone, Debug)]
+pub struct ParamDecl {
+    /// Its path, such as `h1.w`.
+    pub path: String,
+    /// Its leaf.
+    pub id: Id,
+    /// Where it is declared.
+    pub span: Span,
+    /// Whether the optimizer leaves it alone (`freeze`).
+    pub frozen: bool,
+    /// Whether weight decay spares it (`weight_decay … except`).
+    pub no_decay: bool,
+}
+
+/// A state: a tensor that is kept from one training step to the next and not trained. Evaluations and predictions read it.
+#[derive(Clone, Debug)]
+pub struct StateDecl {
+    /// Its path, such as `norm1.average`.
+    pub path: String,
+    /// Its leaf: the value before the step.
+    pub id: Id,
+    /// Where it is declared.
+    pub span: Span,
+    /// Its value after a training step; it stays as it is where `None`.
+    pub next: Option<Id>,
+}
+
+/// A named scalar or output.
+#[derive(Clone, Debug)]
+pub struct LossDecl {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub id: Id,
+    /// Where it is declared.
+    pub span: Span,
+}

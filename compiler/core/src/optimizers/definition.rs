@@ -1,0 +1,31 @@
+//! What an optimizer is.
+
+use super::settings::{Choices, Setting, Wrong};
+use super::update::{Trained, Update};
+
+/// An optimizer: its spelling, its settings and its update.
+#[derive(Debug)]
+pub struct OptimizerDef {
+    /// Its name in `optimizer NAME(…)`.
+    pub name: &'static str,
+    /// Its settings, in the order in which they may be given without names.
+    pub settings: &'static [Setting],
+    /// What is wrong with settings that are fine each by itself.
+    pub check: fn(&Choices) -> Option<Wrong>,
+    /// Writes the next value of each parameter, and of each of its moments.
+    pub update: fn(&Choices, &mut Update<'_>, &[Trained<'_>]),
+}
+
+/// An optimizer with what was chosen for each of its settings.
+#[derive(Clone, Debug)]
+pub struct Optimizer {
+    /// Which one.
+    pub def: &'static OptimizerDef,
+    /// Its settings.
+    pub chosen: Choices,
+}
+
+/// No settings contradict each other.
+pub(super) fn any(_: &Choices) -> Option<Wrong> {
+    None
+}

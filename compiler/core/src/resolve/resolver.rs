@@ -1,0 +1,100 @@
+//! What a resolution holds, and the limits that it keeps.
+
+use super::globals::{Globals, MAX_DEPTH};
+use super::report::Report;
+use super::scope::{Scope, ScopeKind};
+use crate::declared::{LossDecl, ParamDecl, StateDecl};
+use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_ops::{Graph, Id};
+use meshwright_plan::{DType, InputDecl};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The most values of a graph.
+const MAX_VALUES: usize = 200_000;
+/// The most expressions and calls evaluated: layers without values would otherwise escape [`MAX_VALUES`].
+const MAX_WORK: usize = 4_000_000;
+
+/// Where a parameter's path comes from: its declaration, and the calls that lead to it.
+pub(super) struct PathOrigin {
+    pub(super) calls: Vec<Span>,
+}
+
+/// The state of one resolution.
+pub(super) struct Resolver<'a> {
+    pub(super) float: DType,
+    pub(super) globals: Globals<'a>,
+    pub(super) graph: Graph,
+    pub(super) report: Report,
+    /// The model's scope, and those of the layer calls that are open.
+    pub(super) scopes: Vec<Scope<'a>>,
+    pub(super) params: Vec<ParamDecl>,
+    pub(super) states: Vec<StateDecl>,
+    /// Where each state, by position, is given its next value.
+    pub(super) assigned: BTreeMap<usize, Span>,
+    pub(super) paths: BTreeMap<String, PathOrigin>,
+    pub(super) inputs: Vec<(InputDecl, Id, Span)>,
+    pub(super) losses: Vec<LossDecl>,
+    pub(super) metrics: Vec<LossDecl>,
+    pub(super) outputs: Vec<LossDecl>,
+    /// The leaf of the number of the step.
+    pub(super) step: Option<Id>,
+    /// The truth value `training`.
+    pub(super) training: Option<Id>,
+    /// How many streams of random numbers have each name.
+    pub(super) streams: BTreeMap<String, usize>,
+    /// How many calls of layers have each path.
+    pub(super) calls: BTreeMap<Arc<str>, usize>,
+    pub(super) depth: usize,
+    pub(super) work: usize,
+    /// Whether a limit was hit: nothing is evaluated from then on.
+    pub(super) stopped: bool,
+    /// Names of losses that are declared, but in error.
+    pub(super) poisoned: BTreeSet<String>,
+}
+
+impl<'a> Resolver<'a> {
+    /// The innermost scope.
+    pub(super) fn scope(&mut self) -> &mut Scope<'a> {
+        let last = self.scopes.len() - 1;
+        &mut self.scopes[last]
+    }
+
+    /// Reports a mistake; inside of a layer with the calls that led there.
+    pub(super) fn error(&mut self, mut d: Diagnostic) {
+        let calls = self.scopes.iter().rev().filter(|s| s.kind == ScopeKind::Layer);
+        for s in calls.take(3) {
+            d = d.and(s.call, format!("in this call of `{}`", s.title));
+        }
+        self.report.push(d);
+    }
+
+    /// Goes one level deeper, unless a limit is hit.
+    pub(super) fn enter(&mut self, at: Span) -> bool {
+        if self.stopped {
+            return false;
+        }
+        self.work += 1;
+        let what = if self.graph.nodes.len() > MAX_VALUES {
+            format!("more than {MAX_VALUES} values")
+        } else if self.work > MAX_WORK {
+            format!("more than {MAX_WORK} expressions, all calls of layers written out")
+        } else if self.depth >= MAX_DEPTH {
+            format!("expressions and calls of layers are nested more than {MAX_DEPTH} deep")
+        } else {
+            self.depth += 1;
+            return true;
+        };
+        self.stopped = true;
+        self.error(
+            Diagnostic::error(codes::E0219, format!("the model is too large: {what}"))
+                .at(at, "the limit is reached here")
+                .help("layers that call layers multiply: call them fewer times"),
+        );
+        false
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.depth -= 1;
+    }
+}
