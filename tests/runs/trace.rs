@@ -116,6 +116,46 @@ fn plan(mesh: &str, layout: &str) -> Plan {
     project.compile(&training_step(&project.program).unwrap(), &loaded.sources).0.unwrap().plan
 }
 
+/// Whether a step of a rank shows the expected collectives, work meanwhile, and all steps that compute.
+fn shows(plan: &Plan, expected: &[(String, u64, bool)], (rank, slices): (u64, &[Slice]), number: u64) {
+    let of = |verb: &str| -> Vec<&Slice> {
+        let here = |s: &&Slice| s.name.starts_with(verb) && s.args["step"] == number;
+        slices.iter().filter(here).collect()
+    };
+    let whole = of("step ");
+    assert!(whole.len() == 1 && whole[0].category == "step");
+    let inside = |s: &&Slice| s.begin >= whole[0].begin && s.end <= whole[0].end;
+    let (starts, mut waits) = (of("start "), of("wait for "));
+    let found: Vec<(String, u64)> = starts
+        .iter()
+        .map(|s| {
+            assert!(inside(s) && s.args["value"].is_string() && s.args["line"].is_u64(), "{s:?}");
+            (s.args["collective"].as_str().unwrap().into(), s.args["bytes"].as_u64().unwrap())
+        })
+        .collect();
+    let names: Vec<(String, u64)> = expected.iter().map(|e| (e.0.clone(), e.1)).collect();
+    assert_eq!(found, names, "rank {rank}, step {number}");
+    waits.sort_by_key(|s| s.args["sequence"].as_u64());
+    let mut overlaps = 0;
+    for (s, w) in starts.iter().zip(&waits) {
+        assert!(s.args["sequence"] == w.args["sequence"] && s.end <= w.begin, "{s:?} {w:?}");
+        assert_eq!((&s.args["bytes"], &s.args["line"]), (&w.args["bytes"], &w.args["line"]));
+        let meanwhile = |c: &&Slice| c.category == "compute" && c.begin >= s.end && c.end <= w.begin;
+        overlaps += usize::from(slices.iter().any(|c| meanwhile(&c) && c.args["kernel"] != "release"));
+    }
+    assert_eq!(starts.len(), waits.len());
+    assert!(overlaps > 0, "rank {rank} computes nothing while collectives are in flight");
+    // All steps that compute are there, in order.
+    let done: Vec<u64> = slices
+        .iter()
+        .filter(|s| s.category == "compute" && s.args["step"] == number && s.args["kernel"] != "release")
+        .map(|s| s.args["plan step"].as_u64().unwrap())
+        .collect();
+    let all = plan.steps.iter().enumerate().filter(|s| s.1.computes()).map(|s| s.0 as u64);
+    let all: Vec<u64> = all.collect();
+    assert_eq!(done, all, "rank {rank}, step {number}");
+}
+
 #[test]
 fn every_collective_is_on_every_rank_in_every_step() {
     let dir = tempfile::tempdir().unwrap();
@@ -152,46 +192,7 @@ fn every_collective_is_on_every_rank_in_every_step() {
             let numbers: BTreeSet<u64> = slices.iter().map(|s| s.args["step"].as_u64().unwrap()).collect();
             assert_eq!(numbers, [2, 3].into(), "rank {rank}");
             for number in numbers {
-                let of = |verb: &str| -> Vec<&Slice> {
-                    let here = |s: &&Slice| s.name.starts_with(verb) && s.args["step"] == number;
-                    slices.iter().filter(here).collect()
-                };
-                let whole = of("step ");
-                assert!(whole.len() == 1 && whole[0].category == "step");
-                let inside = |s: &&Slice| s.begin >= whole[0].begin && s.end <= whole[0].end;
-                let (starts, mut waits) = (of("start "), of("wait for "));
-                let found: Vec<(String, u64)> = starts
-                    .iter()
-                    .map(|s| {
-                        assert!(inside(s) && s.args["value"].is_string() && s.args["line"].is_u64(), "{s:?}");
-                        (s.args["collective"].as_str().unwrap().into(), s.args["bytes"].as_u64().unwrap())
-                    })
-                    .collect();
-                let names: Vec<(String, u64)> = expected.iter().map(|e| (e.0.clone(), e.1)).collect();
-                assert_eq!(found, names, "rank {rank}, step {number}");
-                waits.sort_by_key(|s| s.args["sequence"].as_u64());
-                let mut overlaps = 0;
-                for (s, w) in starts.iter().zip(&waits) {
-                    assert!(s.args["sequence"] == w.args["sequence"] && s.end <= w.begin, "{s:?} {w:?}");
-                    assert_eq!((&s.args["bytes"], &s.args["line"]), (&w.args["bytes"], &w.args["line"]));
-                    let meanwhile =
-                        |c: &&Slice| c.category == "compute" && c.begin >= s.end && c.end <= w.begin;
-                    overlaps +=
-                        usize::from(slices.iter().any(|c| meanwhile(&c) && c.args["kernel"] != "release"));
-                }
-                assert_eq!(starts.len(), waits.len());
-                assert!(overlaps > 0, "rank {rank} computes nothing while collectives are in flight");
-                // All steps that compute are there, in order.
-                let done: Vec<u64> = slices
-                    .iter()
-                    .filter(|s| {
-                        s.category == "compute" && s.args["step"] == number && s.args["kernel"] != "release"
-                    })
-                    .map(|s| s.args["plan step"].as_u64().unwrap())
-                    .collect();
-                let all = plan.steps.iter().enumerate().filter(|s| s.1.computes()).map(|s| s.0 as u64);
-                let all: Vec<u64> = all.collect();
-                assert_eq!(done, all, "rank {rank}, step {number}");
+                shows(&plan, &expected, (*rank, slices), number);
             }
         }
         // One clock: a step of one rank is no later over than the next one of another begins, since each waits for all.

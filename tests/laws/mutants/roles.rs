@@ -242,6 +242,11 @@ fn moving() -> Vec<Mutant> {
         }),
         mutant("a join needs its own block alone", "join", "join", |r| windows(r, |_| None)),
         mutant("the inner of joined dims pass", "join", "join", |r| becomes(r, is_whole, Role::Parallel)),
+    ]
+}
+
+fn folding() -> Vec<Mutant> {
+    vec![
         mutant("a running sum passes its dim", "cumsum", "cumsum", |r| becomes(r, is_whole, Role::Parallel)),
         mutant("a running sum is linear in nothing", "cumsum", "cumsum", |r| r.linear = Linear::No)
             .by(CAREFUL),
@@ -280,8 +285,8 @@ fn moving() -> Vec<Mutant> {
     ]
 }
 
-pub(super) fn mutants() -> Vec<Mutant> {
-    let mut out = vec![
+fn linear() -> Vec<Mutant> {
+    vec![
         mutant("exp is linear", "exp", "exp", |r| only(r, &[0])),
         mutant("relu is linear", "relu", "relu", |r| only(r, &[0])),
         mutant("abs is linear", "abs", "abs", |r| only(r, &[0])),
@@ -305,6 +310,11 @@ pub(super) fn mutants() -> Vec<Mutant> {
         mutant("a lookup is linear in table and index jointly", "lookup", "lookup", |r| {
             r.linear = Linear::Jointly
         }),
+    ]
+}
+
+fn basic() -> Vec<Mutant> {
+    vec![
         mutant("greatest folds by sum", "max", "max", |r| {
             becomes(r, is_reduce, Role::Reduction(Monoid::Sum))
         }),
@@ -355,7 +365,12 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 l.on[0] = Some(l.dim);
             }
         }),
-    ];
+    ]
+}
+
+pub(super) fn mutants() -> Vec<Mutant> {
+    let mut out = linear();
+    out.extend(basic());
     out.push(Mutant {
         kind: Some(|g, id| match g.node(id).op.kind() {
             Kind::Rename { from, to } => {
@@ -378,6 +393,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         out.push(mutant(what, family, op, |r| r.linear = Linear::No).by(CAREFUL));
     }
     out.extend(moving());
+    out.extend(folding());
     out.extend(sliding());
     out
 }

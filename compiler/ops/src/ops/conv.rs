@@ -42,9 +42,13 @@ const SAME: (&str, Setting) = ("padding", Setting::Word("same"));
 const STRIDE2: (&str, Setting) = ("stride", Setting::Number(2.0));
 
 fn conv_samples() -> Vec<Sample> {
-    let (b, i, o, g) = (("b", 2), ("c", 3), ("o", 2), ("g", 2));
+    [conv_same_samples(), conv_spaced_samples()].concat()
+}
+
+fn conv_same_samples() -> Vec<Sample> {
+    let (b, i, o) = (("b", 2), ("c", 3), ("o", 2));
     let (r7, r5, r9, s5) = (("r", 7), ("r", 5), ("r", 9), ("s", 5));
-    let (k3, k2, l3, l2) = (("k", 3), ("k", 2), ("l", 3), ("l", 2));
+    let (k3, l2) = (("k", 3), ("l", 2));
     vec![
         Sample::bracket(
             "same",
@@ -78,6 +82,14 @@ fn conv_samples() -> Vec<Sample> {
             &[("n", 5)],
             vec![float(&[b, r9, i]), float(&[k3, i])],
         ),
+    ]
+}
+
+fn conv_spaced_samples() -> Vec<Sample> {
+    let (b, i, o, g) = (("b", 2), ("c", 3), ("o", 2), ("g", 2));
+    let (r7, r5, r9, s5) = (("r", 7), ("r", 5), ("r", 9), ("s", 5));
+    let (k3, k2, l3, l2) = (("k", 3), ("k", 2), ("l", 3), ("l", 2));
+    vec![
         Sample::bracket(
             "valid, dilation 2",
             "conv",
