@@ -4,6 +4,7 @@
 use crate::program::{LossDecl, Program};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Outcome, codes};
+use meshwright_ops::tensor::better;
 use meshwright_ops::{Computes, F64Tensor, Fold, Graph, Id, InputOpKind, Kind, Role, Source};
 use meshwright_plan::{Dim, IdVec, Monoid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -196,8 +197,9 @@ impl Evaluation {
                 *t = match how {
                     Accumulate::Sum => *t + b,
                     Accumulate::Mean => (*t * old + b * new) / (old + new),
-                    Accumulate::Max => t.max(*b),
-                    Accumulate::Min => t.min(*b),
+                    Accumulate::Max if better(true, *b, *t) => *b,
+                    Accumulate::Min if better(false, *b, *t) => *b,
+                    Accumulate::Max | Accumulate::Min => *t,
                     Accumulate::Same => *b,
                 };
             }
