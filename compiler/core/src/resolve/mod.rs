@@ -37,7 +37,7 @@ use meshwright_ops::{Graph, Id, Origin};
 use meshwright_plan::{DType, InputDecl};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
 use report::{Report, listed, nearest};
-use scope::{Scope, ScopeKind};
+use scope::{NameScope, ScopeKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -240,7 +240,7 @@ struct Resolver<'a> {
     graph: Graph,
     report: Report,
     /// The model's scope, and those of the layer calls that are open.
-    scopes: Vec<Scope<'a>>,
+    scopes: Vec<NameScope<'a>>,
     params: Vec<ParamDecl>,
     states: Vec<StateDecl>,
     /// Where each state, by position, is given its next value.
@@ -268,7 +268,7 @@ struct Resolver<'a> {
 
 impl<'a> Resolver<'a> {
     /// The innermost scope.
-    fn scope(&mut self) -> &mut Scope<'a> {
+    fn scope(&mut self) -> &mut NameScope<'a> {
         let last = self.scopes.len() - 1;
         &mut self.scopes[last]
     }
