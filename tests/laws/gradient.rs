@@ -8,7 +8,7 @@ use crate::walk::{Bound, close_from, walk};
 use meshwright_core::ParamDecl;
 use meshwright_core::autodiff::gradients;
 use meshwright_diag::Span;
-use meshwright_ops::{Call, F64Tensor, Graph, Id, InputOpKind, Leaf, Origin, Piece, Type, Value, family};
+use meshwright_ops::{F64Tensor, Graph, Id, InputOpKind, Leaf, OpCall, Origin, Piece, Type, Value, family};
 use meshwright_plan::{DType, Dim, Dims, Init};
 use std::time::Instant;
 
@@ -159,7 +159,7 @@ fn at_point(name: &str, x: &[f64]) -> Vec<f64> {
         params.push(ParamDecl { path, id, span: Span::default(), frozen: false, no_decay: false });
     }
     let args = params.iter().map(|p| Value::Tensor(p.id)).collect();
-    let loss = family(name, false).unwrap().call(&mut g, Call::of(args, DType::F64)).unwrap();
+    let loss = family(name, false).unwrap().call(&mut g, OpCall::of(args, DType::F64)).unwrap();
     let grads = gradients(&mut g, loss, &params.iter().collect::<Vec<_>>());
     let values = walk(&g, &bound);
     grads.iter().map(|id| values[id.0 as usize].data[0]).collect()
@@ -206,7 +206,7 @@ fn ties_of_extremes_go_to_the_first_in_row_major_order() {
             walk(&g, &bound)[grad.0 as usize].ordered(&dims).data
         };
         let call = |g: &mut Graph, name: &str, x: Id, pieces: Vec<Piece>| {
-            let call = Call { groups: vec![pieces], ..Call::of(vec![Value::Tensor(x)], DType::F64) };
+            let call = OpCall { groups: vec![pieces], ..OpCall::of(vec![Value::Tensor(x)], DType::F64) };
             family(name, true).unwrap().call(g, call).unwrap()
         };
         let folded = gradient(&|g, x, dims| {
@@ -237,7 +237,7 @@ fn powers_have_gradients_at_zero() {
             let exponent = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
             let args =
                 vec![Value::Tensor(x), if tensor { Value::Tensor(exponent) } else { Value::Number(n) }];
-            let loss = family("pow", false).unwrap().call(&mut g, Call::of(args, DType::F64)).unwrap();
+            let loss = family("pow", false).unwrap().call(&mut g, OpCall::of(args, DType::F64)).unwrap();
             let param =
                 ParamDecl { path: "x".into(), id: x, span: Span::default(), frozen: false, no_decay: false };
             let grad = gradients(&mut g, loss, &[&param])[0];

@@ -128,7 +128,7 @@ pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
     })
 }
 
-/// Merges an add that is used once into the add of the same class that uses it, so that unfinished sums meet in one
+/// Merges an add that is used once into the add of the same class that uses it, so that partial sums meet in one
 /// place: `x + (attn + ffn)` needs one all-reduce.
 pub fn merge_adds(step: &StepGraph) -> StepGraph {
     let mut uses = step.graph.nodes.table(0usize);

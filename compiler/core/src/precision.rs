@@ -104,7 +104,7 @@ fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
         natures.push(nature);
         choices.push(Choice { reads, narrow: nature == PrecisionClass::Narrow });
     }
-    widen(step, &mut choices);
+    upcast_uses(step, &mut choices);
     for id in g.ids() {
         // What moves elements moves those of one dtype.
         let moves = precision(g, id) == Precision::AsOperands && g.ty(id).dtype == DType::F32;
@@ -151,7 +151,7 @@ fn forward(g: &Graph, id: Id, natures: &IdVec<Id, PrecisionClass>) -> (Precision
 
 /// A value that all who read it take in full is stored in full: the gradient of a parameter, the scores of a softmax, the
 /// terms of a loss. A sum takes what it reads in full in the forward part alone: cotangents stay `bf16`.
-fn widen(step: &StepGraph, choices: &mut IdVec<Id, Choice>) {
+fn upcast_uses(step: &StepGraph, choices: &mut IdVec<Id, Choice>) {
     let g = &step.graph;
     let mut readers: IdVec<Id, Vec<Id>> = g.nodes.table(Vec::new());
     for id in g.ids() {

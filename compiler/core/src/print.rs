@@ -4,7 +4,7 @@ use crate::partition::{Instr, Reshard, Spmd};
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Graph, InputOpKind, Kind, Node};
 use meshwright_plan::expr::Scalar;
-use meshwright_plan::{Axis, Collective, Expr, Init, Mesh, Operand, Plan, Prim, Step};
+use meshwright_plan::{Axis, Expr, Init, Mesh, Monoid, Operand, Plan, Prim, Step};
 use std::fmt::Write;
 
 /// A step graph.
@@ -98,18 +98,15 @@ pub(crate) fn describe_move(m: &Reshard, s: &Spmd) -> String {
     let over = |axes: &[Axis]| axis_names(axes, &s.mesh);
     match m {
         Reshard::Collective(c) => {
-            let (name, axes) = (c.name(), over(c.axes()));
-            match c {
-                Collective::AllReduce { monoid, .. } => format!("{name}[{monoid}] {axes}"),
-                Collective::ReduceScatter { dim, monoid, .. } => {
-                    format!("{name}[{monoid}] {axes} -> {}", names.name(*dim))
-                }
-                Collective::AllGather { dim, .. } => format!("{name} {axes} <- {}", names.name(*dim)),
-                Collective::AllToAll { join, split, .. } => {
-                    format!("{name} {axes} {} -> {}", names.name(*join), names.name(*split))
-                }
-                Collective::Permute { dim, .. } => format!("{name} {axes} {}", names.name(*dim)),
-            }
+            let c = c.spec();
+            let monoid = c.monoid.map_or_else(String::new, |m| format!("[{m}]"));
+            let dims = match (c.join, c.split) {
+                (Some(join), Some(split)) => format!(" {} -> {}", names.name(join), names.name(split)),
+                (Some(join), None) => format!(" <- {}", names.name(join)),
+                (None, Some(split)) => format!(" -> {}", names.name(split)),
+                (None, None) => c.window.map_or_else(String::new, |w| format!(" {}", names.name(w.0))),
+            };
+            format!("{}{monoid} {}{dims}", c.kind, over(c.axes))
         }
         Reshard::SliceWindow { dim, axes, .. } => {
             format!("slice_window {} -> {}", over(axes), names.name(*dim))
@@ -180,18 +177,14 @@ fn describe_step(p: &Plan, s: &Step) -> String {
         }
         Prim::Reduce { monoid } => format!("reduce[{monoid}]"),
         Prim::Collective(c) => {
-            let dim = match c {
-                Collective::AllReduce { monoid, .. } => format!("[{monoid}]"),
-                Collective::ReduceScatter { dim, monoid, .. } => format!("[{monoid} {}]", p.dims.name(*dim)),
-                Collective::Permute { dim, .. } | Collective::AllGather { dim, .. } => {
-                    format!("[{}]", p.dims.name(*dim))
-                }
-                Collective::AllToAll { join, split, .. } => {
-                    format!("[{} -> {}]", p.dims.name(*join), p.dims.name(*split))
-                }
-            };
+            let spec = c.spec();
+            let moved = [spec.join, spec.split, spec.window.map(|w| w.0)].into_iter().flatten();
+            let moved: Vec<&str> = moved.map(|d| p.dims.name(d)).collect();
+            let attributes = spec.monoid.map(Monoid::name).into_iter().map(str::to_string);
+            let attributes = attributes.chain((!moved.is_empty()).then(|| moved.join(" -> ")));
+            let attributes = attributes.collect::<Vec<_>>().join(" ");
             let start = if s.async_id.is_some() { "start " } else { "" };
-            format!("{start}{}{dim} {}", c.name(), axis_names(c.axes(), &p.mesh))
+            format!("{start}{}[{attributes}] {}", spec.kind, axis_names(spec.axes, &p.mesh))
         }
         Prim::Random { stream, distribution } => {
             format!("random {{ {} of `{stream}` }}", meshwright_ops::describe_random(distribution))

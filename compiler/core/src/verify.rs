@@ -2,7 +2,7 @@
 //!
 //! 1. An axis occurs once in a placement; split dims are the value's; only sums travel through ops.
 //! 2. An op's operand has exactly the splits and windows that its loops give its dims; loops use an axis once and no whole dim.
-//! 3. Axes over which operands are unfinished are in no loop, and the op is linear there; the result's placement, derived
+//! 3. Axes over which operands are partial are in no loop, and the op is linear there; the result's placement, derived
 //!    again, is equal.
 //! 4. A move applies to its operand, and the result's placement, derived again, is equal.
 //! 5. Every version is made before it is used; every collective has a cause.
@@ -30,7 +30,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         match instr {
             Instr::Input { .. } => {
                 if !out.placement.partial.is_empty() {
-                    v.push(format!("{at}: a leaf is unfinished"));
+                    v.push(format!("{at}: a leaf is partial"));
                 }
             }
             Instr::Reshard { kind, from, cause, .. } => {
@@ -190,14 +190,14 @@ fn op(
         for (a, m) in &p.partial {
             open.entry(*a).or_default().insert(slot);
             if *m != Monoid::Sum || used.contains(a) {
-                v.push(format!("{at}: operand {slot} is unfinished over `{}`", spmd.mesh.name(*a)));
+                v.push(format!("{at}: operand {slot} is partial over `{}`", spmd.mesh.name(*a)));
             }
         }
     }
     for (a, slots) in open {
         if !roles.linear_in(&slots, inputs.len()) {
             v.push(format!(
-                "{at}: is not linear in its operands that are unfinished over `{}`",
+                "{at}: is not linear in its operands that are partial over `{}`",
                 spmd.mesh.name(a)
             ));
         }

@@ -47,11 +47,11 @@ pub struct Location {
 /// All source texts of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    files: Vec<Source>,
+    files: Vec<SourceText>,
 }
 
 #[derive(Clone, Debug)]
-struct Source {
+struct SourceText {
     name: String,
     text: String,
     /// Where each line begins: what names the line of every value would else count newlines again for each.
@@ -69,7 +69,7 @@ impl Sources {
         let (name, text) = (name.into(), text.into());
         let begins = text.match_indices('\n').map(|(i, _)| i as u32 + 1);
         let lines = std::iter::once(0).chain(begins).collect();
-        self.files.push(Source { name, text, lines });
+        self.files.push(SourceText { name, text, lines });
         FileId(u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX))
     }
 

@@ -41,7 +41,7 @@ pub struct Piece {
 
 /// A call with its arguments evaluated: as it was written, until [`Family::call`] binds it.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct OpCall {
     /// The name of the family.
     pub name: &'static str,
     /// Its operands.
@@ -63,7 +63,7 @@ pub struct Family {
     /// One paragraph for the reference.
     pub doc: &'static str,
     /// Builds it from a call that fits the signature.
-    pub build: fn(&mut Graph, &Call) -> Result<Id, OpError>,
+    pub build: fn(&mut Graph, &OpCall) -> Result<Id, OpError>,
     /// What the laws are checked on.
     pub samples: fn() -> Vec<Sample>,
 }
@@ -167,7 +167,7 @@ impl Sample {
             };
             let groups = groups.iter().map(|g| g.iter().map(piece).collect()).collect();
             let args = x.iter().map(|i| Value::Tensor(*i)).collect();
-            called(g, name, Call { groups, options: options.to_vec(), ..Call::of(args, DType::F64) })
+            called(g, name, OpCall { groups, options: options.to_vec(), ..OpCall::of(args, DType::F64) })
         })
     }
 
@@ -181,13 +181,13 @@ impl Sample {
         Sample::new(label, inputs, move |g, x| {
             let dims: Vec<Dim> = dims.iter().filter_map(|d| g.dims.find(d)).collect();
             let args = x.iter().map(|i| Value::Tensor(*i)).collect();
-            called(g, name, Call::of(args, DType::F64).over(&dims))
+            called(g, name, OpCall::of(args, DType::F64).over(&dims))
         })
     }
 }
 
 /// What the family of that name makes of a call.
-fn called(g: &mut Graph, name: &str, call: Call) -> Result<Id, OpError> {
+fn called(g: &mut Graph, name: &str, call: OpCall) -> Result<Id, OpError> {
     match family(name, !call.groups.is_empty()) {
         Some(f) => f.call(g, call),
         None => Err(OpError::new(codes::E0201, format!("no op `{name}`"))),
@@ -195,7 +195,7 @@ fn called(g: &mut Graph, name: &str, call: Call) -> Result<Id, OpError> {
 }
 
 /// Of a family that is not called, but written by other means or made inside of gradients.
-pub(crate) fn no_spelling(_: &mut Graph, c: &Call) -> Result<Id, OpError> {
+pub(crate) fn no_spelling(_: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     Err(OpError::new(codes::E0201, format!("`{}` has no spelling", c.name)))
 }
 
@@ -222,7 +222,7 @@ impl Family {
     ///
     /// # Errors
     /// Where the call does not fit, or the op refuses its operands.
-    pub fn call(&self, g: &mut Graph, mut call: Call) -> Result<Id, OpError> {
+    pub fn call(&self, g: &mut Graph, mut call: OpCall) -> Result<Id, OpError> {
         call.name = self.name;
         if self.signature.form != Form::Syntax {
             self.signature.bind(g, &mut call)?;
@@ -236,14 +236,14 @@ impl Family {
     }
 }
 
-impl Call {
+impl OpCall {
     /// A call of operands alone.
-    pub fn of(args: Vec<Value>, float: DType) -> Call {
-        Call { name: "", args, groups: Vec::new(), options: Vec::new(), float }
+    pub fn of(args: Vec<Value>, float: DType) -> OpCall {
+        OpCall { name: "", args, groups: Vec::new(), options: Vec::new(), float }
     }
 
     /// The same with dims in brackets, where there are any.
-    pub fn over(mut self, dims: &[Dim]) -> Call {
+    pub fn over(mut self, dims: &[Dim]) -> OpCall {
         if !dims.is_empty() {
             self.groups = vec![vec![Piece { dims: dims.to_vec(), to: Vec::new(), by: None }]];
         }
@@ -295,7 +295,7 @@ impl Call {
     /// The same of some values.
     ///
     /// # Errors
-    /// As [`Call::unified`].
+    /// As [`OpCall::unified`].
     pub fn unify(&self, g: &mut Graph, args: &[Value], numeric: bool) -> Result<Vec<Id>, OpError> {
         let mut dtype: Option<DType> = None;
         for v in args {

@@ -18,7 +18,7 @@ mod types;
 
 pub use emit::Emit;
 pub use error::OpError;
-pub use family::{Call, Family, Piece, Sample, Setting, Value, families, family};
+pub use family::{Family, OpCall, Piece, Sample, Setting, Value, families, family};
 pub use graph::{Class, Graph, Id, Node, Origin};
 pub use op::{Computes, DynEq, DynHash, ExpandWhen, Fold, InputOpKind, Kind, Op, Precision, Source};
 pub use ops::*;

@@ -14,7 +14,7 @@ pub enum Kind {
     Input(InputOpKind),
     /// A function of the global index alone: it can be made anywhere, in any placement, at no cost.
     Rematerializable(Source),
-    /// The n-ary sum, in which unfinished sums meet.
+    /// The n-ary sum, in which partial sums meet.
     Add,
     /// A dim gets another name; nothing moves.
     Rename {

@@ -1,8 +1,8 @@
 //! What the registry says of a family, for people: how it is written, on which dtypes, whether it has a gradient.
 
 use crate::family::SampleInput;
-use crate::signature::{Choice, Group, Unset};
-use crate::{Call, Family, Graph, Id, InputOpKind, Leaf, Type, Value, families};
+use crate::signature::{Choice, DimGroup, Unset};
+use crate::{Family, Graph, Id, InputOpKind, Leaf, OpCall, Type, Value, families};
 use meshwright_plan::{DType, Dims};
 
 /// What there is to say of a family.
@@ -65,7 +65,7 @@ pub fn named(name: &str) -> Vec<&'static Family> {
 /// What it gives for operands all of one dtype; `None` where it refuses them, or is not called by name.
 fn trial(f: &Family, n: usize, dtype: DType) -> Option<String> {
     // Dims that become others and windows need dims of sizes that fit.
-    if n == 0 || !f.signature.groups.iter().all(Group::is_plain) {
+    if n == 0 || !f.signature.groups.iter().all(DimGroup::is_plain) {
         return None;
     }
     let input = SampleInput { dims: vec![("a", 5), ("b", 3)], dtype, low: 0.0, high: 2.0, range: None };
@@ -74,7 +74,7 @@ fn trial(f: &Family, n: usize, dtype: DType) -> Option<String> {
     let values: Vec<Value> = args.iter().map(|i| Value::Tensor(*i)).collect();
     let dims =
         if f.signature.groups.is_empty() { Vec::new() } else { g.ty(*args.first()?).dims[..1].to_vec() };
-    let y = f.call(&mut g, Call::of(values, DType::F64).over(&dims)).ok()?;
+    let y = f.call(&mut g, OpCall::of(values, DType::F64).over(&dims)).ok()?;
     Some(signature(&g, &args, y))
 }
 

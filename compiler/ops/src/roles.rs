@@ -29,7 +29,7 @@ pub struct Loop {
     pub windows: Vec<Option<Window>>,
 }
 
-/// In which operands an op is linear, so that unfinished sums may pass through it.
+/// In which operands an op is linear, so that partial sums may pass through it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Linear {
     /// In none.
@@ -103,7 +103,7 @@ impl Roles {
         self.loops.iter().find(|l| l.dim == dim)
     }
 
-    /// Whether the operands in `slots` may all be unfinished sums over one axis, the others being finished.
+    /// Whether the operands in `slots` may all be partial sums over one axis, the others being finished.
     pub fn linear_in(&self, slots: &BTreeSet<usize>, operands: usize) -> bool {
         if slots.is_empty() {
             return true;

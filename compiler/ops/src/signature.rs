@@ -1,7 +1,7 @@
 //! Signatures: what a call of a family may hold, as data. One binder checks calls against them; messages and the reference
 //! page are written from them too.
 
-use crate::family::{Call, Piece, Setting, Value};
+use crate::family::{OpCall, Piece, Setting, Value};
 use crate::{Graph, OpError, Type};
 use meshwright_diag::codes;
 use std::fmt::{self, Display};
@@ -25,7 +25,7 @@ pub struct Signature {
     /// The operands, in order.
     pub operands: &'static [Argument],
     /// What stands in the brackets, between the `;`.
-    pub groups: &'static [Group],
+    pub groups: &'static [DimGroup],
     /// What is set by name.
     pub options: &'static [Choice],
 }
@@ -52,7 +52,7 @@ pub enum Given {
 
 /// What stands in brackets up to a `;` or the end.
 #[derive(Clone, Copy, Debug)]
-pub struct Group {
+pub struct DimGroup {
     /// An example of it.
     pub text: &'static str,
     /// Fewest pieces.
@@ -127,14 +127,14 @@ pub enum Unset {
 }
 
 /// One dim of the operand: `softmax[d](x)`.
-pub const DIM: Group =
-    Group { text: "d", least: 1, most: 1, arrow: Arrow::Never, window: false, of: Of::Operand };
+pub const DIM: DimGroup =
+    DimGroup { text: "d", least: 1, most: 1, arrow: Arrow::Never, window: false, of: Of::Operand };
 
 /// One dim or more of the operand: `sum[d, e](x)`.
-pub const DIMS: Group = Group { text: "d, e", most: usize::MAX, ..DIM };
+pub const DIMS: DimGroup = DimGroup { text: "d, e", most: usize::MAX, ..DIM };
 
 /// A dim of the operand that becomes another: `top_k[d -> k](x)`.
-pub const BECOMES: Group = Group { text: "d -> k", arrow: Arrow::Must, ..DIM };
+pub const BECOMES: DimGroup = DimGroup { text: "d -> k", arrow: Arrow::Must, ..DIM };
 
 const X: Argument = Argument::once("x");
 const Y: Argument = Argument::once("y");
@@ -169,7 +169,7 @@ impl Signature {
     }
 
     /// `name[…](x)`.
-    pub const fn over(groups: &'static [Group]) -> Signature {
+    pub const fn over(groups: &'static [DimGroup]) -> Signature {
         Signature { groups, ..Self::UNARY }
     }
 
@@ -217,7 +217,7 @@ impl Signature {
     ///
     /// # Errors
     /// Where the call does not fit, with the place.
-    pub(crate) fn bind(&self, g: &Graph, c: &mut Call) -> Result<(), OpError> {
+    pub(crate) fn bind(&self, g: &Graph, c: &mut OpCall) -> Result<(), OpError> {
         let x = match c.args.first() {
             Some(Value::Tensor(id)) => g.ty(*id).clone(),
             _ => Type::new(c.float, []),
@@ -229,7 +229,7 @@ impl Signature {
     ///
     /// # Errors
     /// As [`Signature::bind`].
-    pub fn bind_over(&self, g: &Graph, c: &mut Call, x: &Type) -> Result<(), OpError> {
+    pub fn bind_over(&self, g: &Graph, c: &mut OpCall, x: &Type) -> Result<(), OpError> {
         if !self.takes(c.args.len()) {
             let text =
                 format!("`{}` is written `{}`: {} operands", c.name, self.text(c.name, true), c.args.len());
@@ -253,14 +253,14 @@ impl Signature {
     }
 }
 
-impl Group {
+impl DimGroup {
     /// Whether its pieces are dims alone.
     pub fn is_plain(&self) -> bool {
         self.arrow == Arrow::Never && !self.window
     }
 
     /// Checks the group of number `k` of a call.
-    fn check(&self, g: &Graph, c: &Call, k: usize, x: &Type) -> Result<(), OpError> {
+    fn check(&self, g: &Graph, c: &OpCall, k: usize, x: &Type) -> Result<(), OpError> {
         let pieces = c.groups.get(k).map_or(&[][..], Vec::as_slice);
         self.count(g, c, pieces, x)?;
         for (i, p) in pieces.iter().enumerate() {
@@ -296,7 +296,7 @@ impl Group {
         Ok(())
     }
 
-    fn count(&self, g: &Graph, c: &Call, pieces: &[Piece], x: &Type) -> Result<(), OpError> {
+    fn count(&self, g: &Graph, c: &OpCall, pieces: &[Piece], x: &Type) -> Result<(), OpError> {
         let n: usize = if self.is_plain() { pieces.iter().map(|p| p.dims.len()).sum() } else { pieces.len() };
         let what = if self.window { "window" } else { "dim" };
         if n == 0 && self.least > 0 {
@@ -320,7 +320,7 @@ impl Group {
         Err(OpError::new(codes::E0203, format!("`{}[…]` takes {takes} {what}{plural}, not {n}", c.name)))
     }
 
-    fn piece(&self, g: &Graph, c: &Call, p: &Piece, last: bool) -> Result<(), OpError> {
+    fn piece(&self, g: &Graph, c: &OpCall, p: &Piece, last: bool) -> Result<(), OpError> {
         let name = c.name;
         let wrong = |text: String| Err(OpError::new(codes::E0203, text));
         if self.is_plain() && !(p.to.is_empty() && p.by.is_none()) {
@@ -368,7 +368,7 @@ impl Choice {
     }
 
     /// Its value in a call; `None` where the rest of the call decides it.
-    fn bind(&self, c: &Call) -> Result<Option<(&'static str, Setting)>, OpError> {
+    fn bind(&self, c: &OpCall) -> Result<Option<(&'static str, Setting)>, OpError> {
         let error =
             |text: String| OpError::new(codes::E0212, text).at(Spot::Option(self.name)).help(self.help());
         match (c.options.iter().find(|o| o.0 == self.name), self.default) {

@@ -51,70 +51,148 @@ pub enum Collective {
     },
 }
 
-/// What a transport is asked for: a collective without its attributes, or what programs do around steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CollectiveKind {
+/// What of a buffer a member sends to each member, or receives from each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Portion {
+    /// There is no buffer.
+    Nothing,
+    /// All of it.
+    Whole,
+    /// A piece for each member, in group order.
+    Pieces,
+    /// Any ranges.
+    Ranges,
+}
+
+/// What members send and receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// What of its input a member sends to each.
+    pub send: Portion,
+    /// What of its output a member receives from each.
+    pub receive: Portion,
+    /// Whether what all send to a member is folded.
+    pub folds: bool,
+    /// Whether one member alone sends.
+    pub rooted: bool,
+}
+
+const fn copied(send: Portion, receive: Portion) -> Traffic {
+    Traffic { send, receive, folds: false, rooted: false }
+}
+
+const fn folded(send: Portion, receive: Portion) -> Traffic {
+    Traffic { folds: true, ..copied(send, receive) }
+}
+
+/// Declares the kinds: the name of each, and what its members send and receive. From this follows what transports, packing and
+/// benchmarks need to know of it.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $traffic:expr;)*) => {
+        /// What a transport is asked for: a collective without its attributes, or what programs do around steps.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum CollectiveKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl CollectiveKind {
+            /// Every kind.
+            pub const ALL: [CollectiveKind; [$($name),*].len()] = [$(CollectiveKind::$kind),*];
+
+            /// `all_reduce` and so on.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(CollectiveKind::$kind => $name,)*
+                }
+            }
+
+            /// What its members send and receive.
+            pub const fn traffic(self) -> Traffic {
+                match self {
+                    $(CollectiveKind::$kind => $traffic,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
     /// See [`Collective::AllReduce`].
-    AllReduce,
+    AllReduce = "all_reduce", folded(Portion::Whole, Portion::Whole);
     /// See [`Collective::ReduceScatter`].
-    ReduceScatter,
+    ReduceScatter = "reduce_scatter", folded(Portion::Pieces, Portion::Whole);
     /// See [`Collective::AllGather`].
-    AllGather,
+    AllGather = "all_gather", copied(Portion::Whole, Portion::Pieces);
     /// See [`Collective::AllToAll`].
-    AllToAll,
+    AllToAll = "all_to_all", copied(Portion::Pieces, Portion::Pieces);
     /// See [`Collective::Permute`].
-    Permute,
+    Permute = "permute", copied(Portion::Ranges, Portion::Ranges);
     /// One member's memory goes to all.
-    Broadcast,
+    Broadcast = "broadcast", Traffic { rooted: true, ..copied(Portion::Whole, Portion::Whole) };
     /// All wait for all.
-    Barrier,
+    Barrier = "barrier", copied(Portion::Nothing, Portion::Nothing);
 }
 
 impl CollectiveKind {
-    /// Every kind.
-    pub const ALL: [CollectiveKind; 7] = [
-        CollectiveKind::AllReduce,
-        CollectiveKind::ReduceScatter,
-        CollectiveKind::AllGather,
-        CollectiveKind::AllToAll,
-        CollectiveKind::Permute,
-        CollectiveKind::Broadcast,
-        CollectiveKind::Barrier,
-    ];
-
-    /// `all_reduce` and so on.
-    pub const fn name(self) -> &'static str {
-        match self {
-            CollectiveKind::AllReduce => "all_reduce",
-            CollectiveKind::ReduceScatter => "reduce_scatter",
-            CollectiveKind::AllGather => "all_gather",
-            CollectiveKind::AllToAll => "all_to_all",
-            CollectiveKind::Permute => "permute",
-            CollectiveKind::Broadcast => "broadcast",
-            CollectiveKind::Barrier => "barrier",
-        }
-    }
-
     /// Whether results are folds.
     pub const fn folds(self) -> bool {
-        matches!(self, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter)
+        self.traffic().folds
     }
 
-    /// Bytes that a device must send, or receive, at least for each byte of the greater of its buffers (nccl-tests,
-    /// `doc/PERFORMANCE.md`).
-    pub fn bus_factor(self, members: usize) -> f64 {
-        let others = (members as f64 - 1.0) / members as f64;
-        match self {
-            CollectiveKind::AllReduce => 2.0 * others,
-            CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => others,
-            CollectiveKind::Permute | CollectiveKind::Broadcast | CollectiveKind::Barrier => 1.0,
+    /// What it must move at least.
+    pub const fn bus_factor(self) -> BusFactor {
+        let Traffic { send, receive, folds, .. } = self.traffic();
+        match (folds, send, receive) {
+            (true, Portion::Whole, Portion::Whole) => BusFactor::OthersTwice,
+            (_, Portion::Pieces, _) | (_, _, Portion::Pieces) => BusFactor::Others,
+            _ => BusFactor::One,
         }
     }
 
     /// The kind of that name.
     pub fn parse(name: &str) -> Option<CollectiveKind> {
         CollectiveKind::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// The kind whose members send and receive that.
+    pub fn of_traffic(traffic: Traffic) -> Option<CollectiveKind> {
+        CollectiveKind::ALL.into_iter().find(|k| k.traffic() == traffic)
+    }
+}
+
+/// Bytes that a device must send, or receive, at least for each byte of the greater of its buffers (nccl-tests,
+/// `doc/PERFORMANCE.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BusFactor {
+    /// The others' pieces, and then its own piece to them.
+    OthersTwice,
+    /// The others' pieces.
+    Others,
+    /// All of it.
+    One,
+}
+
+impl BusFactor {
+    /// In a group of so many members.
+    pub fn of(self, members: usize) -> f64 {
+        let others = (members as f64 - 1.0) / members as f64;
+        match self {
+            BusFactor::OthersTwice => 2.0 * others,
+            BusFactor::Others => others,
+            BusFactor::One => 1.0,
+        }
+    }
+}
+
+/// As a formula of the number of members, n.
+impl std::fmt::Display for BusFactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            BusFactor::OthersTwice => "2(n-1)/n",
+            BusFactor::Others => "(n-1)/n",
+            BusFactor::One => "1",
+        })
     }
 }
 
@@ -128,16 +206,55 @@ impl std::fmt::Display for CollectiveKind {
 /// So a way with fewer collectives is taken where blocks are small, and one with fewer bytes where they are large.
 const LATENCY: u64 = 4 * 4096;
 
+/// What a collective does to a placement. All that is asked of a collective of a Plan follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectiveSpec<'a> {
+    /// Without attributes.
+    pub kind: CollectiveKind,
+    /// The axes of its group.
+    pub axes: &'a [Axis],
+    /// The fold that it finishes: the operand is partial over the axes, the result is not.
+    pub monoid: Option<Monoid>,
+    /// The dim that is put together: it loses the axes.
+    pub join: Option<Dim>,
+    /// The dim that is cut: it gets the axes.
+    pub split: Option<Dim>,
+    /// The dim whose shards become windows.
+    pub window: Option<(Dim, Window)>,
+}
+
 impl Collective {
+    /// What it does.
+    pub fn spec(&self) -> CollectiveSpec<'_> {
+        let of =
+            |kind, axes| CollectiveSpec { kind, axes, monoid: None, join: None, split: None, window: None };
+        let one = std::slice::from_ref;
+        match self {
+            Collective::AllReduce { axes, monoid } => {
+                CollectiveSpec { monoid: Some(*monoid), ..of(CollectiveKind::AllReduce, axes) }
+            }
+            Collective::ReduceScatter { axis, monoid, dim } => CollectiveSpec {
+                monoid: Some(*monoid),
+                split: Some(*dim),
+                ..of(CollectiveKind::ReduceScatter, one(axis))
+            },
+            Collective::AllGather { axis, dim } => {
+                CollectiveSpec { join: Some(*dim), ..of(CollectiveKind::AllGather, one(axis)) }
+            }
+            Collective::AllToAll { axis, join, split } => CollectiveSpec {
+                join: Some(*join),
+                split: Some(*split),
+                ..of(CollectiveKind::AllToAll, one(axis))
+            },
+            Collective::Permute { axes, dim, window } => {
+                CollectiveSpec { window: Some((*dim, *window)), ..of(CollectiveKind::Permute, axes) }
+            }
+        }
+    }
+
     /// Without attributes.
     pub fn kind(&self) -> CollectiveKind {
-        match self {
-            Collective::AllReduce { .. } => CollectiveKind::AllReduce,
-            Collective::ReduceScatter { .. } => CollectiveKind::ReduceScatter,
-            Collective::AllGather { .. } => CollectiveKind::AllGather,
-            Collective::AllToAll { .. } => CollectiveKind::AllToAll,
-            Collective::Permute { .. } => CollectiveKind::Permute,
-        }
+        self.spec().kind
     }
 
     /// `all_reduce` and so on.
@@ -147,12 +264,7 @@ impl Collective {
 
     /// The axes of its group.
     pub fn axes(&self) -> &[Axis] {
-        match self {
-            Collective::AllReduce { axes, .. } | Collective::Permute { axes, .. } => axes,
-            Collective::ReduceScatter { axis, .. }
-            | Collective::AllGather { axis, .. }
-            | Collective::AllToAll { axis, .. } => std::slice::from_ref(axis),
-        }
+        self.spec().axes
     }
 
     /// Devices of its group.
@@ -163,34 +275,28 @@ impl Collective {
     /// The placement of the result of an operand placed as `p`; `None` where it does not apply. A dim that is stored by a
     /// window is a copy for one op: only other dims of it still move.
     pub fn apply(&self, p: &Placement) -> Option<Placement> {
+        let c = self.spec();
+        let mut dims = c.join.into_iter().chain(c.split).chain(c.window.map(|w| w.0));
+        if dims.any(|d| p.windows.contains_key(&d)) || c.join.is_some() && c.join == c.split {
+            return None;
+        }
         let mut q = p.clone();
-        let moves = |d: &Dim| (!p.windows.contains_key(d)).then_some(());
-        match self {
-            Collective::AllReduce { axes, monoid } => {
-                for a in axes {
-                    (q.partial.remove(a)? == *monoid).then_some(())?;
-                }
+        if let Some(monoid) = c.monoid {
+            for a in c.axes {
+                (q.partial.remove(a)? == monoid).then_some(())?;
             }
-            Collective::ReduceScatter { axis, monoid, dim } => {
-                moves(dim)?;
-                (q.partial.remove(axis)? == *monoid).then_some(())?;
-                q.push(*dim, *axis);
+        }
+        if let Some(dim) = c.join {
+            for a in c.axes.iter().rev() {
+                (q.pop(dim)? == *a).then_some(())?;
             }
-            Collective::AllGather { axis, dim } => {
-                moves(dim)?;
-                (q.pop(*dim)? == *axis).then_some(())?;
-            }
-            Collective::AllToAll { axis, join, split } => {
-                moves(join)?;
-                moves(split)?;
-                (q.pop(*join)? == *axis && join != split).then_some(())?;
-                q.push(*split, *axis);
-            }
-            Collective::Permute { axes, dim, window } => {
-                moves(dim)?;
-                (p.axes(*dim) == axes).then_some(())?;
-                q.windows.insert(*dim, *window);
-            }
+        }
+        if let Some(dim) = c.split {
+            c.axes.iter().for_each(|a| q.push(dim, *a));
+        }
+        if let Some((dim, window)) = c.window {
+            (p.axes(dim) == c.axes).then_some(())?;
+            q.windows.insert(dim, window);
         }
         Some(q)
     }
@@ -198,43 +304,39 @@ impl Collective {
     /// The bytes of one device's buffer (the greatest): what goes in, of an all-gather what comes out, of a permute what
     /// comes from others.
     pub fn bytes(&self, plan: &Plan, from: &Operand, to: &Operand) -> usize {
-        let whole = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh);
-        match self {
-            Collective::AllGather { .. } => whole(to),
-            Collective::AllReduce { .. } | Collective::ReduceScatter { .. } | Collective::AllToAll { .. } => {
-                whole(from)
-            }
-            Collective::Permute { axes, dim, window } => {
-                let buffer = plan.buffer(to.buf);
-                let along = to.dims.iter().zip(&buffer.extents);
-                let elements = along.map(|(d, e)| match d == dim {
-                    true => window.missing(e.size, axes, &plan.mesh),
-                    false => e.largest(&plan.mesh),
-                });
-                elements.product::<usize>() * buffer.dtype.bytes()
-            }
-        }
+        let c = self.spec();
+        let Some((dim, window)) = c.window else {
+            let grows = c.join.is_some() && c.split.is_none();
+            return plan.buffer(if grows { to } else { from }.buf).largest_bytes(&plan.mesh);
+        };
+        let buffer = plan.buffer(to.buf);
+        let along = to.dims.iter().zip(&buffer.extents);
+        let elements = along.map(|(d, e)| match *d == dim {
+            true => window.missing(e.size, c.axes, &plan.mesh),
+            false => e.largest(&plan.mesh),
+        });
+        elements.product::<usize>() * buffer.dtype.bytes()
     }
 
     /// Bytes on the wire, per device and in quarters of a byte (so that ties are exact), from a block of `before` bytes to
     /// one of `after`, and what starting it costs.
     pub fn wire_bytes(&self, dims: &Dims, mesh: &Mesh, before: usize, after: usize) -> u64 {
+        let c = self.spec();
         let (before, after) = (before as u64, after as u64);
         let devices = self.devices(mesh).max(1) as u64;
+        if let Some((dim, window)) = c.window {
+            // What the devices lack on average, as the gather counts it: so where all of them need all, the two tie, and
+            // never is a gather, of which a layout must speak, the cheaper way to a halo.
+            let all = window.largest(dims.size(dim), c.axes, mesh).max(1) as u64;
+            let lacking = window.missing_in_all(dims.size(dim), c.axes, mesh) as u64;
+            return 4 * (after / all) * lacking / devices + LATENCY;
+        }
+        // Each device first sends the others' pieces of what it has, to be folded or joined there, and then its own piece of
+        // the result to the others, if they need it too. An all-reduce does both.
         let sent = |b: u64| 4 * (devices - 1) * b / devices;
-        let bytes = match self {
-            Collective::AllReduce { .. } => 2 * sent(before),
-            Collective::ReduceScatter { .. } | Collective::AllToAll { .. } => sent(before),
-            Collective::AllGather { .. } => sent(after),
-            Collective::Permute { axes, dim, window } => {
-                // What the devices lack on average, as the gather counts it: so where all of them need all, the two tie, and
-                // never is a gather, of which a layout must speak, the cheaper way to a halo.
-                let all = window.largest(dims.size(*dim), axes, mesh).max(1) as u64;
-                let lacking = window.missing_in_all(dims.size(*dim), axes, mesh) as u64;
-                4 * (after / all) * lacking / devices
-            }
-        };
-        bytes + LATENCY
+        let scatters = if c.monoid.is_some() || c.split.is_some() { sent(before) } else { 0 };
+        let gathers = if c.split.is_none() { sent(after) } else { 0 };
+        scatters + gathers + LATENCY
     }
 }
 
@@ -243,9 +345,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_found_by_its_name() {
+    fn every_kind_is_found_by_its_name_and_by_its_traffic() {
         for kind in CollectiveKind::ALL {
             assert_eq!(CollectiveKind::parse(kind.name()), Some(kind));
+            assert_eq!(CollectiveKind::of_traffic(kind.traffic()), Some(kind));
         }
         assert_eq!(CollectiveKind::parse("gather"), None);
     }

@@ -21,7 +21,7 @@ mod step;
 mod window;
 
 pub use arena::{ArenaId, IdVec};
-pub use collective::{Collective, CollectiveKind};
+pub use collective::{BusFactor, Collective, CollectiveKind, CollectiveSpec, Portion, Traffic};
 pub use dim::{Dim, Dims};
 pub use dtype::DType;
 pub use expr::Expr;

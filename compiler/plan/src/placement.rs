@@ -1,4 +1,4 @@
-//! Where a value is: which dim is split over which axes, and over which axes it is still unfinished.
+//! Where a value is: which dim is split over which axes, and over which axes it is still partial.
 
 use crate::{Axis, Dim, Dims, Extent, Mesh, Monoid, Window};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::ops::Range;
 pub struct Placement {
     /// For each split dim its axes, major first. No entry is empty.
     pub splits: BTreeMap<Dim, Vec<Axis>>,
-    /// Axes over which the value is unfinished, and the monoid that finishes it.
+    /// Axes over which the value is partial, and the monoid that finishes it.
     pub partial: BTreeMap<Axis, Monoid>,
     /// Split dims of which a device holds not its shard but what a loop needs that is split over the same axes. Only a
     /// copy made for one op is so; no value is.

@@ -124,7 +124,7 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
         CollectivesChoice::Staged => DeviceCollectives::Staged,
     };
     let gpus = if args.device == DeviceChoice::Cuda { shared_gpus() } else { None };
-    Ok(Devices { processes, timeouts, device, gpus, collectives, asked })
+    Ok(Devices { processes, timeouts, device, gpus, collectives, libraries: nvidia(), asked })
 }
 
 /// The first of the GPUs of a process that comes at place `local` among those of its machine, each of which has `each`.

@@ -322,8 +322,8 @@ fn collectives_are_timed_and_compared() {
     assert_eq!(found.len(), 1 + 6 * 2);
     let factors = [
         ("all_reduce", 4.0 / 3.0),
-        ("all_gather", 2.0 / 3.0),
         ("reduce_scatter", 2.0 / 3.0),
+        ("all_gather", 2.0 / 3.0),
         ("all_to_all", 2.0 / 3.0),
         ("permute", 1.0),
         ("broadcast", 1.0),

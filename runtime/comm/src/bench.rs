@@ -13,7 +13,7 @@ mod device;
 mod job;
 
 pub use device::Timings;
-pub use job::{BenchJob, DTYPES, KINDS, MONOIDS};
+pub use job::{BenchJob, DTYPES, MONOIDS, kinds};
 
 use crate::{Collectives, CommError, Group, Tag, Transport};
 use device::measure;
@@ -70,7 +70,7 @@ impl Measured {
 
     /// Bytes a second that a link must have carried at least.
     pub fn bus_bandwidth(&self) -> f64 {
-        self.algorithm_bandwidth() * self.job.kind.bus_factor(self.members)
+        self.algorithm_bandwidth() * self.job.kind.bus_factor().of(self.members)
     }
 }
 

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 /// A value and the index it stands at, as arg-reductions exchange them ([`DType::PairF32`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PairF32 {
+pub struct ValueIndexF32 {
     /// The value.
     pub value: f32,
     /// Its global index.
@@ -17,7 +17,7 @@ pub struct PairF32 {
 /// A value and the index it stands at, as arg-reductions exchange them ([`DType::PairF64`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PairF64 {
+pub struct ValueIndexF64 {
     /// The value.
     pub value: f64,
     /// Its global index.
@@ -26,16 +26,16 @@ pub struct PairF64 {
 
 #[expect(unsafe_code, reason = "plain old data, seen as bytes")]
 // SAFETY: `repr(C)` of two 4-byte numbers: no padding, every bit pattern is valid.
-unsafe impl bytemuck::Pod for PairF32 {}
+unsafe impl bytemuck::Pod for ValueIndexF32 {}
 #[expect(unsafe_code, reason = "plain old data, seen as bytes")]
 // SAFETY: zero is a valid value of both numbers.
-unsafe impl bytemuck::Zeroable for PairF32 {}
+unsafe impl bytemuck::Zeroable for ValueIndexF32 {}
 #[expect(unsafe_code, reason = "plain old data, seen as bytes")]
 // SAFETY: `repr(C)` of two 8-byte numbers: no padding, every bit pattern is valid.
-unsafe impl bytemuck::Pod for PairF64 {}
+unsafe impl bytemuck::Pod for ValueIndexF64 {}
 #[expect(unsafe_code, reason = "plain old data, seen as bytes")]
 // SAFETY: zero is a valid value of both numbers.
-unsafe impl bytemuck::Zeroable for PairF64 {}
+unsafe impl bytemuck::Zeroable for ValueIndexF64 {}
 
 mod sealed {
     /// Only types without padding and without invalid bit patterns: a collective copies bytes between devices.
@@ -57,7 +57,7 @@ macro_rules! elements {
         }
     )*};
 }
-elements!(f64 => F64, f32 => F32, bf16 => BF16, i32 => I32, u8 => U8, PairF32 => PairF32, PairF64 => PairF64);
+elements!(f64 => F64, f32 => F32, bf16 => BF16, i32 => I32, u8 => U8, ValueIndexF32 => PairF32, ValueIndexF64 => PairF64);
 
 /// Alignment that the elements of a dtype need, in bytes.
 pub(crate) fn alignment(dtype: DType) -> usize {

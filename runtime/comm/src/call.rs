@@ -14,7 +14,7 @@ pub enum Slot<'a> {
     Apart(Buf<'a>, BufMut<'a>),
 }
 
-/// A collective as one member calls it. Functions such as [`Call::all_gather`] make it. Counts are elements, one for each
+/// A collective as one member calls it. [`Call::new`] makes it, or [`Call::all_gather`] and its like. Counts are elements, one for each
 /// member in group order, and may be 0.
 #[derive(Debug)]
 pub struct Call<'a> {
@@ -87,32 +87,26 @@ impl<'a> Slot<'a> {
 }
 
 impl<'a> Call<'a> {
-    fn of(kind: CollectiveKind, send: Layout, receive: Layout, slots: Vec<Slot<'a>>) -> Call<'a> {
+    /// A collective that copies; with [`Call::folded`] one that folds.
+    pub fn new(kind: CollectiveKind, [send, receive]: [Layout; 2], slots: Vec<Slot<'a>>) -> Call<'a> {
         Call { kind, monoid: None, root: None, send, receive, slots }
+    }
+
+    /// The same, with what all members send to one folded.
+    #[must_use]
+    pub fn folded(self, monoid: Monoid) -> Call<'a> {
+        Call { monoid: Some(monoid), ..self }
     }
 
     /// Folds each slot over all members. Slots may be empty and of different dtypes.
     pub fn all_reduce(monoid: Monoid, slots: Vec<Slot<'a>>) -> Call<'a> {
-        let call = Call::of(CollectiveKind::AllReduce, Layout::Whole, Layout::Whole, slots);
-        Call { monoid: Some(monoid), ..call }
+        Call::new(CollectiveKind::AllReduce, [Layout::Whole, Layout::Whole], slots).folded(monoid)
     }
 
     /// Joins the members' pieces in group order: `input` is this member's piece, `counts` has the elements of each.
     pub fn all_gather(input: Buf<'a>, counts: impl Into<Arc<[usize]>>, output: BufMut<'a>) -> Call<'a> {
-        let receive = Layout::Pieces(counts.into());
-        Call::of(CollectiveKind::AllGather, Layout::Whole, receive, vec![Slot::Apart(input, output)])
-    }
-
-    /// Folds inputs that are pieces in group order, and keeps the piece of this member.
-    pub fn reduce_scatter(
-        monoid: Monoid,
-        input: Buf<'a>,
-        counts: impl Into<Arc<[usize]>>,
-        output: BufMut<'a>,
-    ) -> Call<'a> {
-        let (send, slots) = (Layout::Pieces(counts.into()), vec![Slot::Apart(input, output)]);
-        let call = Call::of(CollectiveKind::ReduceScatter, send, Layout::Whole, slots);
-        Call { monoid: Some(monoid), ..call }
+        let layouts = [Layout::Whole, Layout::Pieces(counts.into())];
+        Call::new(CollectiveKind::AllGather, layouts, vec![Slot::Apart(input, output)])
     }
 
     /// Sends a piece to each member; pieces lie in group order on both sides.
@@ -120,8 +114,8 @@ impl<'a> Call<'a> {
         (input, send): (Buf<'a>, impl Into<Arc<[usize]>>),
         (output, receive): (BufMut<'a>, impl Into<Arc<[usize]>>),
     ) -> Call<'a> {
-        let (send, receive) = (Layout::Pieces(send.into()), Layout::Pieces(receive.into()));
-        Call::of(CollectiveKind::AllToAll, send, receive, vec![Slot::Apart(input, output)])
+        let layouts = [Layout::Pieces(send.into()), Layout::Pieces(receive.into())];
+        Call::new(CollectiveKind::AllToAll, layouts, vec![Slot::Apart(input, output)])
     }
 
     /// Copies ranges between members. The k-th range sent to a member meets the k-th that it receives from the sender. Ranges
@@ -130,20 +124,20 @@ impl<'a> Call<'a> {
         (input, send): (Buf<'a>, impl Into<Arc<[Part]>>),
         (output, receive): (BufMut<'a>, impl Into<Arc<[Part]>>),
     ) -> Call<'a> {
-        let (send, receive) = (Layout::Parts(send.into()), Layout::Parts(receive.into()));
-        Call::of(CollectiveKind::Permute, send, receive, vec![Slot::Apart(input, output)])
+        let layouts = [Layout::Parts(send.into()), Layout::Parts(receive.into())];
+        Call::new(CollectiveKind::Permute, layouts, vec![Slot::Apart(input, output)])
     }
 
     /// Copies the buffer of the member at position `root` to all.
     pub fn broadcast(root: usize, buffer: BufMut<'a>) -> Call<'a> {
         let slots = vec![Slot::InPlace(buffer)];
-        let call = Call::of(CollectiveKind::Broadcast, Layout::Whole, Layout::Whole, slots);
+        let call = Call::new(CollectiveKind::Broadcast, [Layout::Whole, Layout::Whole], slots);
         Call { root: Some(root), ..call }
     }
 
     /// Waits for all.
     pub fn barrier() -> Call<'a> {
-        Call::of(CollectiveKind::Barrier, Layout::Whole, Layout::Whole, vec![])
+        Call::new(CollectiveKind::Barrier, [Layout::Whole, Layout::Whole], vec![])
     }
 
     /// How errors name it.

@@ -88,20 +88,6 @@ pub trait Collectives: Transport {
         self.call(group, tag, Call::all_gather(input.into(), counts, output.into()))
     }
 
-    /// Folds inputs that are pieces in group order, and keeps the piece of this member; piece `i` has `counts[i]`
-    /// elements.
-    fn reduce_scatter_v<'a>(
-        &mut self,
-        group: &Group,
-        tag: &Tag,
-        monoid: Monoid,
-        input: impl Into<Buf<'a>>,
-        counts: impl Into<Arc<[usize]>>,
-        output: impl Into<BufMut<'a>>,
-    ) -> Result<(), CommError> {
-        self.call(group, tag, Call::reduce_scatter(monoid, input.into(), counts, output.into()))
-    }
-
     /// Sends `send[i]` elements to member `i` and receives `receive[i]` from it; pieces lie in group order.
     fn all_to_all_v<'a>(
         &mut self,

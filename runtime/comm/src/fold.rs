@@ -10,7 +10,7 @@
 //!   (or several NaN) the pair of lowest index.
 //! - `And` and `Or` take any byte but 0 as true, and give 0 or 1.
 
-use crate::{PairF32, PairF64};
+use crate::{ValueIndexF32, ValueIndexF64};
 use half::bf16;
 use meshwright_plan::{DType, Monoid};
 
@@ -83,16 +83,16 @@ pub(crate) unsafe fn fold(
         (Monoid::Min, DType::U8) => run!(u8, u8::min),
         (Monoid::And, _) => run!(u8, |a, b| u8::from((a != 0) & (b != 0))),
         (Monoid::Or, _) => run!(u8, |a, b| u8::from((a != 0) | (b != 0))),
-        (Monoid::ArgMax, DType::PairF32) => run!(PairF32, |a: PairF32, b: PairF32| {
+        (Monoid::ArgMax, DType::PairF32) => run!(ValueIndexF32, |a: ValueIndexF32, b: ValueIndexF32| {
             if before(b.value.into(), b.index.into(), a.value.into(), a.index.into()) { b } else { a }
         }),
-        (Monoid::ArgMin, DType::PairF32) => run!(PairF32, |a: PairF32, b: PairF32| {
+        (Monoid::ArgMin, DType::PairF32) => run!(ValueIndexF32, |a: ValueIndexF32, b: ValueIndexF32| {
             if before((-b.value).into(), b.index.into(), (-a.value).into(), a.index.into()) { b } else { a }
         }),
-        (Monoid::ArgMax, DType::PairF64) => run!(PairF64, |a: PairF64, b: PairF64| {
+        (Monoid::ArgMax, DType::PairF64) => run!(ValueIndexF64, |a: ValueIndexF64, b: ValueIndexF64| {
             if before(b.value, b.index, a.value, a.index) { b } else { a }
         }),
-        (Monoid::ArgMin, DType::PairF64) => run!(PairF64, |a: PairF64, b: PairF64| {
+        (Monoid::ArgMin, DType::PairF64) => run!(ValueIndexF64, |a: ValueIndexF64, b: ValueIndexF64| {
             if before(-b.value, b.index, -a.value, a.index) { b } else { a }
         }),
         // Excluded by `can_fold`.

@@ -34,13 +34,13 @@ mod transport;
 mod waits;
 pub mod wire;
 
-pub use buf::{Buf, BufMut, BufferMismatch, Element, MemorySpace, PairF32, PairF64};
+pub use buf::{Buf, BufMut, BufferMismatch, Element, MemorySpace, ValueIndexF32, ValueIndexF64};
 pub use call::{Call, Slot};
 pub use collectives::Collectives;
 pub use error::{CommError, Mismatch, MismatchSide, Missing};
 pub use faults::{FaultInjector, InjectedFault};
 pub use group::{Group, NotAGroup};
-pub use meshwright_plan::CollectiveKind;
+pub use meshwright_plan::{BusFactor, CollectiveKind};
 pub use names::{CallName, Tag};
 pub use signature::{Layout, Part};
 pub use started::Started;

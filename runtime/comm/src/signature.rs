@@ -6,19 +6,11 @@
 //! k-th one that it receives from the sender. With a [`Monoid`] what all members send to one is folded in group order;
 //! without, it is copied. With a root only the root sends.
 //!
-//! | collective | input | output | |
-//! |---|---|---|---|
-//! | all-reduce | whole | whole | folded |
-//! | all-gather | whole | pieces | |
-//! | reduce-scatter | pieces | whole | folded |
-//! | all-to-all | pieces | pieces | |
-//! | permute | parts | parts | |
-//! | broadcast | whole | whole | from the root |
-//! | barrier | no buffer | | |
+//! Which collective has which, says [`CollectiveKind::traffic`].
 
 use crate::fold::can_fold;
 use crate::{CallName, CollectiveKind, Tag};
-use meshwright_plan::{DType, Monoid};
+use meshwright_plan::{DType, Monoid, Portion};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -84,6 +76,15 @@ pub(crate) struct Division<'a> {
 }
 
 impl Layout {
+    /// Without its sizes.
+    pub fn portion(&self) -> Portion {
+        match self {
+            Layout::Whole => Portion::Whole,
+            Layout::Pieces(_) => Portion::Pieces,
+            Layout::Parts(_) => Portion::Ranges,
+        }
+    }
+
     fn divide(&self, len: usize) -> Division<'_> {
         let starts = match self {
             Layout::Pieces(counts) => starts(counts),

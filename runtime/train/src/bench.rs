@@ -1,7 +1,7 @@
 //! Timing of whole training steps with data in memory.
 
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
-use crate::devices::{Devices, Loaded, compiled, load, start};
+use crate::devices::{Devices, LoadedProgram, compiled, load, start};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::session::common;
@@ -140,7 +140,7 @@ fn timed(
 /// that are timed.
 fn peak_memory(
     cluster: &Cluster,
-    program: &Loaded,
+    program: &LoadedProgram,
     step: u64,
     provider: &Provider,
 ) -> Result<Option<Memory>, Failure> {
@@ -157,7 +157,7 @@ fn loaded(
     project: &Project,
     sources: &Sources,
     options: &BenchOptions,
-) -> Result<(Cluster, Loaded), Failure> {
+) -> Result<(Cluster, LoadedProgram), Failure> {
     let Some(step) = training_step(&project.program) else {
         return Err(Diagnostic::error(
             codes::E0516,

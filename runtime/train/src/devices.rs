@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::project::Project;
 use crate::tensor::RawTensor;
 use meshwright_comm::Timeouts;
+use meshwright_comm::gpu::load::Paths;
 use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
@@ -34,6 +35,8 @@ pub struct Devices {
     pub gpus: Option<usize>,
     /// How GPUs communicate.
     pub collectives: DeviceCollectives,
+    /// Where NVIDIA's libraries are.
+    pub libraries: Paths,
     /// As it was asked for, to be noted with the run.
     pub asked: Asked,
 }
@@ -57,6 +60,7 @@ pub(crate) fn start(project: &Project, cores: Option<usize>, devices: &Devices) 
         device: devices.device,
         gpus: devices.gpus,
         collectives: devices.collectives,
+        libraries: devices.libraries.clone(),
     };
     Ok(Cluster::start(&project.layout.mesh, devices.processes.clone(), &options)?)
 }
@@ -101,7 +105,7 @@ pub(crate) fn remainder(project: &Project, records: usize) -> Result<Option<Proj
 const MOST_TRIED: usize = 12;
 
 /// A program on the devices.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedProgram {
     /// The program.
     pub(crate) id: ProgramId,
     /// What each device of this process needs of each input.
@@ -115,7 +119,7 @@ pub(crate) struct Loaded {
 }
 
 /// Loads a Plan on all devices.
-pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<Loaded, Failure> {
+pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<LoadedProgram, Failure> {
     let plan = Arc::new(plan);
     let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d));
     let id = cluster.load(plan.clone())?;
@@ -123,7 +127,7 @@ pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<Loaded, Failure>
     for rank in cluster.ranks() {
         needs.push(cluster.local_inputs(id, rank)?.to_vec());
     }
-    Ok(Loaded { id, needs, first: cluster.ranks().start, examples, plan })
+    Ok(LoadedProgram { id, needs, first: cluster.ranks().start, examples, plan })
 }
 
 /// Reads a split of the data that a project's inputs are bound to.
@@ -169,7 +173,7 @@ pub(crate) fn batch(set: &Dataset, needs: &[Vec<LocalInput>], records: &[usize])
 }
 
 /// Hands a batch to the devices, once.
-pub(crate) fn provide(program: &Loaded, batch: Batch) -> Provider {
+pub(crate) fn provide(program: &LoadedProgram, batch: Batch) -> Provider {
     let first = program.first;
     let slots: Vec<Mutex<Option<Vec<HostTensor>>>> = batch.into_iter().map(|b| Mutex::new(Some(b))).collect();
     Arc::new(move |rank, _| {
@@ -196,7 +200,7 @@ pub(crate) fn hold_rest(
     project: &Project,
     sources: &Sources,
     cluster: &mut Cluster,
-) -> Result<Option<Loaded>, Failure> {
+) -> Result<Option<LoadedProgram>, Failure> {
     let p = &project.program;
     let held: BTreeSet<&str> = cluster.states().map(|s| s.name.as_str()).collect();
     let params = p.params.iter().map(|d| (&d.path, d.id));
@@ -221,7 +225,7 @@ pub(crate) fn hold_rest(
 /// Sets everything that the programs hold to its first value.
 pub(crate) fn init_all<'a>(
     cluster: &Cluster,
-    programs: impl IntoIterator<Item = &'a Loaded>,
+    programs: impl IntoIterator<Item = &'a LoadedProgram>,
     seed: u64,
 ) -> Result<(), Failure> {
     let mut done: BTreeSet<&str> = BTreeSet::new();

@@ -3,7 +3,7 @@
 
 use crate::consensus::synchronized_stop;
 use crate::data::Dataset;
-use crate::devices::{Loaded, batch, compiled, load, prefetch, provide, remainder};
+use crate::devices::{LoadedProgram, batch, compiled, load, prefetch, provide, remainder};
 use crate::failure::Failure;
 use crate::metrics;
 use crate::project::Project;
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The programs that evaluate a project on one data set.
 pub(crate) struct Evaluator {
     evaluation: Evaluation,
-    full: Option<Loaded>,
-    rest: Option<Loaded>,
+    full: Option<LoadedProgram>,
+    rest: Option<LoadedProgram>,
     set: Arc<Dataset>,
     /// Which of the results is the loss.
     loss: Option<String>,
@@ -39,7 +39,7 @@ impl Evaluator {
             (None, d) => Err(Failure::Diagnostics(d)),
         };
         let evaluation = of(project)?;
-        let mut make = |p: &Project| -> Result<Loaded, Failure> {
+        let mut make = |p: &Project| -> Result<LoadedProgram, Failure> {
             let e = of(p)?;
             load(cluster, compiled(p, &e.step, sources)?.plan)
         };
@@ -50,7 +50,7 @@ impl Evaluator {
     }
 
     /// The programs.
-    pub(crate) fn programs(&self) -> impl Iterator<Item = &Loaded> {
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &LoadedProgram> {
         self.full.iter().chain(&self.rest)
     }
 
@@ -68,7 +68,7 @@ impl Evaluator {
         let mut totals = Totals::new(&self.evaluation);
         let mut done = 0;
         // Whether to stop.
-        let mut step = |program: &Loaded, b| -> Result<bool, Failure> {
+        let mut step = |program: &LoadedProgram, b| -> Result<bool, Failure> {
             let report = cluster.run(program.id, 1, &provide(program, b))?;
             let failed = totals.add(program, &report.outputs).err();
             done += program.examples;

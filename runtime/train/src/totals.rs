@@ -1,6 +1,6 @@
 //! What is accumulated over the batches of a data set.
 
-use crate::devices::Loaded;
+use crate::devices::LoadedProgram;
 use crate::failure::Failure;
 use meshwright_core::Evaluation;
 use meshwright_diag::{Diagnostic, codes};
@@ -25,7 +25,7 @@ impl<'a> Totals<'a> {
     /// Adds what `program` gave for a batch of its size.
     pub(crate) fn add(
         &mut self,
-        program: &Loaded,
+        program: &LoadedProgram,
         outputs: &BTreeMap<String, HostTensor>,
     ) -> Result<(), Failure> {
         let mut values = Vec::new();
@@ -58,7 +58,7 @@ impl<'a> Totals<'a> {
 }
 
 /// Refuses an accumulator that has another size in a batch than in a whole one.
-fn same_sizes(evaluation: &Evaluation, dims: &[Dim], program: &Loaded) -> Result<(), Failure> {
+fn same_sizes(evaluation: &Evaluation, dims: &[Dim], program: &LoadedProgram) -> Result<(), Failure> {
     let (whole, here) = (&evaluation.step.graph.dims, &program.plan.dims);
     let Some(d) = dims.iter().find(|d| whole.size(**d) != here.size(**d)) else { return Ok(()) };
     let message = format!(

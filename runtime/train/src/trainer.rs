@@ -3,7 +3,9 @@
 use crate::checkpoint::{EpochLosses, Meta, Store};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration, synchronized_stop};
 use crate::data::{Dataset, Schedule};
-use crate::devices::{Loaded, batch, hold_rest, init_all, load, prefetch, provide, restore, snapshot, start};
+use crate::devices::{
+    LoadedProgram, batch, hold_rest, init_all, load, prefetch, provide, restore, snapshot, start,
+};
 use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
 use crate::metrics::{self, Event};
@@ -113,7 +115,7 @@ fn trained(
 /// The devices with all programs loaded and first values set, and where the run begins.
 struct Ready {
     cluster: Cluster,
-    program: Loaded,
+    program: LoadedProgram,
     evaluator: Option<Evaluator>,
     schedule: Schedule,
     from: u64,
@@ -192,7 +194,7 @@ fn evaluator(
 struct Loop<'a> {
     project: &'a Project,
     cluster: &'a Cluster,
-    program: &'a Loaded,
+    program: &'a LoadedProgram,
     evaluator: Option<&'a Evaluator>,
     /// Whether checkpoints are written, by whichever process.
     writes: bool,

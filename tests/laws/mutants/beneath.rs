@@ -5,7 +5,7 @@ use super::lies::{Lie, Lying};
 use super::run::Conduct;
 use super::subjects::planned;
 use super::{By, Row, in_run, judge};
-use meshwright_comm::{FaultInjector, InjectedFault as Struck, ThreadsTransport, Transport};
+use meshwright_comm::{CollectiveKind, FaultInjector, InjectedFault as Struck, ThreadsTransport, Transport};
 use meshwright_plan::Monoid;
 
 /// Faults beneath the Plan: what, who must catch it, the subject, and how it is run.
@@ -43,11 +43,11 @@ pub(super) const BENEATH: &[Beneath] = beneath![
     "sums lack the part of one rank", &[By::Result], "dense", transport: lying!(Lie::WithoutOne);
     "each rank folds its own part first", &[By::Replicas], "dense", transport: lying!(Lie::OwnFirst);
     "the parts of a bucket change places", &[By::Result], "dense", transport: lying!(Lie::BucketTurned);
-    "what is gathered is turned by a piece", &[By::Result], "sharded", transport: lying!(Lie::GatherTurned);
+    "what is gathered is turned by a piece", &[By::Result], "sharded", transport: lying!(Lie::Turned(CollectiveKind::AllGather));
     "a gather counts one too many", &[By::Run], "sharded", transport: lying!(Lie::Miscounted);
-    "what is scattered is turned by an element", &[By::Result], "sharded", transport: lying!(Lie::ScatterTurned);
-    "what is exchanged is turned by a piece", &[By::Result], "turned", transport: lying!(Lie::ExchangeTurned);
-    "what is fetched is turned by an element", &[By::Result], "moving", transport: lying!(Lie::PermuteTurned);
+    "what is scattered is turned by an element", &[By::Result], "sharded", transport: lying!(Lie::Turned(CollectiveKind::ReduceScatter));
+    "what is exchanged is turned by a piece", &[By::Result], "turned", transport: lying!(Lie::Turned(CollectiveKind::AllToAll));
+    "what is fetched is turned by an element", &[By::Result], "moving", transport: lying!(Lie::Turned(CollectiveKind::Permute));
     "one rank fetches from other peers", &[By::Run], "moving", transport: lying!(Lie::Peers);
     "one rank leaves a collective out", &[By::Run], "dense",
         transport: skipping;

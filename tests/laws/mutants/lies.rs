@@ -22,16 +22,10 @@ pub(crate) enum Lie {
     Bit,
     /// The parts of a bucket change places.
     BucketTurned,
-    /// What a gather joins is turned by a piece.
-    GatherTurned,
     /// A gather counts the first piece one too long, the second one too short.
     Miscounted,
-    /// The piece that a reduce-scatter keeps is turned by an element.
-    ScatterTurned,
-    /// What an all-to-all receives is turned by a piece.
-    ExchangeTurned,
-    /// What a permute receives is turned by an element.
-    PermuteTurned,
+    /// What collectives of a kind give is turned: by the first piece that is received, or by an element.
+    Turned(CollectiveKind),
     /// Rank 1 expects what it receives in a permute from other peers.
     Peers,
 }
@@ -68,10 +62,9 @@ impl<T: Transport> Lying<T> {
         group: &Group,
         tag: &Tag,
         mut call: Call<'_>,
-        by_piece: bool,
     ) -> Result<Box<dyn AsyncCollective>, CommError> {
         let by = match &call.receive {
-            Layout::Pieces(counts) if by_piece => counts[0],
+            Layout::Pieces(counts) => counts[0],
             _ => 1,
         };
         let outputs = call.slots.iter_mut().map(|slot| {
@@ -197,7 +190,6 @@ impl<T: Transport> Transport for Lying<T> {
                 }
                 self.done(group, tag, call)
             }
-            (Some(Lie::GatherTurned), CollectiveKind::AllGather) => self.turned(group, tag, call, true),
             (Some(Lie::Miscounted), CollectiveKind::AllGather) => {
                 if let Layout::Pieces(counts) = &mut call.receive
                     && counts.len() > 1
@@ -209,9 +201,7 @@ impl<T: Transport> Transport for Lying<T> {
                 }
                 self.done(group, tag, call)
             }
-            (Some(Lie::ScatterTurned), CollectiveKind::ReduceScatter)
-            | (Some(Lie::PermuteTurned), CollectiveKind::Permute) => self.turned(group, tag, call, false),
-            (Some(Lie::ExchangeTurned), CollectiveKind::AllToAll) => self.turned(group, tag, call, true),
+            (Some(Lie::Turned(of)), kind) if of == kind => self.turned(group, tag, call),
             (Some(Lie::Peers), CollectiveKind::Permute) if one => {
                 let next = |p: &Part| Part { peer: (p.peer + 1) % group.size(), range: p.range.clone() };
                 if let Layout::Parts(parts) = &mut call.receive {

@@ -4,7 +4,10 @@ use super::values::{PlainValue, SuiteRng, TestValue, Truth, Typed};
 use super::{Checked, Device, Wrong};
 use half::bf16;
 use meshwright_comm::fold::can_fold;
-use meshwright_comm::{Call, Collectives, CommError, Group, PairF32, PairF64, Part, Slot, Tag};
+use meshwright_comm::{
+    Call, CollectiveKind, Collectives, CommError, Group, Layout, Part, Slot, Tag, ValueIndexF32,
+    ValueIndexF64,
+};
 use meshwright_plan::Monoid;
 
 pub(super) fn all(device: &mut Device<'_>, group: &Group, name: &str) {
@@ -14,8 +17,8 @@ pub(super) fn all(device: &mut Device<'_>, group: &Group, name: &str) {
     each::<PlainValue<i32>>(device, group, name);
     each::<PlainValue<u8>>(device, group, name);
     each::<Truth>(device, group, name);
-    each::<PlainValue<PairF32>>(device, group, name);
-    each::<PlainValue<PairF64>>(device, group, name);
+    each::<PlainValue<ValueIndexF32>>(device, group, name);
+    each::<PlainValue<ValueIndexF64>>(device, group, name);
     device.case(format!("barrier on {name}"), |d| {
         let (tag, _) = d.next();
         Ok(d.transport.barrier(group, &tag)?)
@@ -133,8 +136,10 @@ fn reduce_scatter<D: Typed>(device: &mut Device<'_>, group: &Group, monoid: Mono
     let len = counts.iter().sum();
     let from: Vec<D::E> = input(group, here, case, len);
     let mut got = vec![D::E::default(); counts[here]];
-    let to = D::buf_mut(&mut got);
-    device.transport.reduce_scatter_v(group, &tag, monoid, D::buf(&from), counts.as_slice(), to)?;
+    let slots = vec![Slot::Apart(D::buf(&from), D::buf_mut(&mut got))];
+    let layouts = [Layout::Pieces(counts.as_slice().into()), Layout::Whole];
+    let call = Call::new(CollectiveKind::ReduceScatter, layouts, slots).folded(monoid);
+    device.transport.call(group, &tag, call)?;
     let start: usize = counts[..here].iter().sum();
     folded(device, group, (monoid, case), (&got, start, len), &tag)
 }

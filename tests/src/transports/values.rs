@@ -1,7 +1,7 @@
 //! Random elements, and folds written a second time.
 
 use half::bf16;
-use meshwright_comm::{Buf, BufMut, Element, PairF32, PairF64};
+use meshwright_comm::{Buf, BufMut, Element, ValueIndexF32, ValueIndexF64};
 use meshwright_plan::{DType, Monoid};
 use std::cmp::Ordering;
 use std::marker::PhantomData;
@@ -151,7 +151,7 @@ macro_rules! pairs {
         }
     )*};
 }
-pairs!(PairF32(f32, u32), PairF64(f64, u64));
+pairs!(ValueIndexF32(f32, u32), ValueIndexF64(f64, u64));
 
 /// A dtype with the Rust type that stores it.
 pub(super) trait Typed {

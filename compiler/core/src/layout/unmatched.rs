@@ -9,12 +9,12 @@ use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, Rule, ScopeKind
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Dims that the values of each path have, or that the ops making them run over.
-type Paths<'a> = BTreeMap<&'a str, BTreeSet<Dim>>;
+type DimsByPath<'a> = BTreeMap<&'a str, BTreeSet<Dim>>;
 
 /// Every rule of a layout that speaks of no value of a program: an error, in a `shared` file a note.
 pub(super) fn unmatched(file: &LayoutFile, program: &Program, shared: bool, out: &mut Vec<Diagnostic>) {
     let g = &program.graph;
-    let (mut values, mut params) = (Paths::new(), Paths::new());
+    let (mut values, mut params) = (DimsByPath::new(), DimsByPath::new());
     for id in g.ids() {
         let n = g.node(id);
         let dims = union(g.input_types(id).into_iter().chain([&n.ty]));
@@ -44,7 +44,7 @@ fn word(kind: Option<ScopeKind>) -> &'static str {
     }
 }
 
-fn check(rule: &Rule, program: &Program, paths: &Paths<'_>, out: &mut Vec<Diagnostic>) {
+fn check(rule: &Rule, program: &Program, paths: &DimsByPath<'_>, out: &mut Vec<Diagnostic>) {
     let word = word(rule.scope.kind.map(|k| k.0));
     let glob = rule.scope.path.as_ref();
     let spoken = || paths.iter().filter(|p| glob.is_none_or(|g| matches(&g.text, p.0)));
@@ -85,7 +85,7 @@ fn check(rule: &Rule, program: &Program, paths: &Paths<'_>, out: &mut Vec<Diagno
 }
 
 /// Every path, and for what lies below each layer `layer.*`.
-fn patterns(paths: &Paths<'_>) -> BTreeSet<String> {
+fn patterns(paths: &DimsByPath<'_>) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
     for path in paths.keys().filter(|p| !p.is_empty()) {
         out.insert(path.to_string());

@@ -6,7 +6,8 @@ use super::walk::Walk;
 use crate::layout::{RuleDim, assign};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_ops::{Class, Id};
-use meshwright_plan::{Axis, Collective, Dim, Monoid, Phase, Placement, Window};
+use meshwright_plan::{Axis, Collective, CollectiveSpec, Dim, Monoid, Phase, Placement, Window};
+use std::collections::BTreeSet;
 
 impl Walk<'_> {
     /// Why a reshard step is there; a gather that no rule implies is an error.
@@ -18,37 +19,7 @@ impl Walk<'_> {
         phase: Phase,
         source: &Placement,
     ) -> Cause {
-        let names = &self.facts.graph().dims;
-        let dims = |list: &[Dim]| {
-            list.iter().map(|d| format!("`{}`", names.name(*d))).collect::<Vec<_>>().join(", ")
-        };
-        let folded = |axes: &[Axis], m: Monoid| {
-            let mut all: Vec<Dim> = axes
-                .iter()
-                .flat_map(|a| self.state.summed.get(&(id, *a)).cloned().unwrap_or_default())
-                .collect();
-            all.sort();
-            all.dedup();
-            let verb = if m == Monoid::Sum { "summed".into() } else { format!("folded by {m}") };
-            format!("{} {} {verb}", dims(&all), if all.len() == 1 { "is" } else { "are" })
-        };
-        let because = match kind.collective() {
-            None => String::new(),
-            Some(Collective::AllReduce { axes, monoid }) => folded(axes, *monoid),
-            Some(Collective::ReduceScatter { axis, monoid, dim }) => {
-                format!("{}, and `{}` is split where it goes", folded(&[*axis], *monoid), names.name(*dim))
-            }
-            Some(Collective::AllGather { dim, .. }) => match user {
-                Some(u) => {
-                    format!("`{}` is used whole by {}", names.name(*dim), self.facts.graph().describe(u))
-                }
-                None => format!("`{}` is stored whole", names.name(*dim)),
-            },
-            Some(Collective::AllToAll { join, split, .. }) => {
-                format!("`{}` is split instead of `{}`", names.name(*split), names.name(*join))
-            }
-            Some(Collective::Permute { axes, dim, window }) => self.halo(axes, *dim, window, user),
-        };
+        let because = kind.collective().map_or_else(String::new, |c| self.because(id, &c.spec(), user));
         if let Some(Collective::AllGather { axis, dim }) = kind.collective() {
             // A path may take turns: what is gathered is the dim that the axis split where the path begins.
             let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(*dim, |s| *s.0);
@@ -56,6 +27,37 @@ impl Walk<'_> {
         }
         let rule = self.rule_of(id, kind);
         Cause { user, phase, because, rule }
+    }
+
+    /// Why a collective is there.
+    fn because(&self, id: Id, c: &CollectiveSpec<'_>, user: Option<Id>) -> String {
+        let name = |d: Dim| self.facts.graph().dims.name(d);
+        if let Some((dim, window)) = c.window {
+            return self.halo(c.axes, dim, &window, user);
+        }
+        match (c.monoid, c.join, c.split) {
+            (Some(m), _, None) => self.folded(id, c.axes, m),
+            (Some(m), _, Some(d)) => {
+                format!("{}, and `{}` is split where it goes", self.folded(id, c.axes, m), name(d))
+            }
+            (None, Some(join), Some(split)) => {
+                format!("`{}` is split instead of `{}`", name(split), name(join))
+            }
+            (None, Some(d), None) => match user {
+                Some(u) => format!("`{}` is used whole by {}", name(d), self.facts.graph().describe(u)),
+                None => format!("`{}` is stored whole", name(d)),
+            },
+            (None, None, _) => String::new(),
+        }
+    }
+
+    /// Which dims are folded over the axes.
+    fn folded(&self, id: Id, axes: &[Axis], m: Monoid) -> String {
+        let folded = axes.iter().flat_map(|a| self.state.summed.get(&(id, *a)).into_iter().flatten());
+        let all: BTreeSet<Dim> = folded.copied().collect();
+        let names: Vec<_> = all.iter().map(|d| format!("`{}`", self.facts.graph().dims.name(*d))).collect();
+        let verb = if m == Monoid::Sum { "summed".into() } else { format!("folded by {m}") };
+        format!("{} {} {verb}", names.join(", "), if all.len() == 1 { "is" } else { "are" })
     }
 
     /// Why elements of a dim come from other devices.

@@ -76,11 +76,11 @@ type Found = Option<(u64, Vec<Reshard>)>;
 
 /// A memo of reshard paths, by dims, bytes of an element, and both placements.
 #[derive(Default)]
-pub(super) struct Paths {
+pub(super) struct ReshardPaths {
     memo: BTreeMap<(Vec<Dim>, usize, Placement, Placement), Found>,
 }
 
-impl Paths {
+impl ReshardPaths {
     /// The cheapest steps from `src` to `dst` and their cost (bytes on the wire in quarters); `None` if there are none.
     pub(super) fn cheapest(
         &mut self,

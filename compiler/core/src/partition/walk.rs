@@ -2,7 +2,7 @@
 
 use super::decision::{Decision, Loops, Reason};
 use super::facts::Facts;
-use super::reshard::{Paths, Reshard};
+use super::reshard::{Reshard, ReshardPaths};
 use super::spmd::{Cause, CopyId, Instr, Spmd};
 use super::state::State;
 use crate::layout::Layout;
@@ -26,7 +26,7 @@ pub(super) struct Walk<'a> {
     pub(super) told: BTreeSet<(Dim, Axis)>,
     /// Ops that work on gathered operands for a shard of their result.
     pub(super) scattered: BTreeSet<Id>,
-    paths: Paths,
+    paths: ReshardPaths,
     groups: Groups,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Walk<'a> {
             diagnostics: Vec::new(),
             told: BTreeSet::new(),
             scattered: BTreeSet::new(),
-            paths: Paths::default(),
+            paths: ReshardPaths::default(),
             groups: Groups::new(),
         }
     }

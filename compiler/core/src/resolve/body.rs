@@ -5,7 +5,7 @@ use super::call::not_yet;
 use super::declare::Variety;
 use super::number::Konst;
 use super::report::{counted, listed};
-use super::scope::{Local, Scope, ScopeKind, Val};
+use super::scope::{Local, NameScope, ScopeKind, Val};
 use super::walk::calls_of;
 use crate::program::LossDecl;
 use meshwright_diag::{Diagnostic, Span, codes};
@@ -24,7 +24,7 @@ impl<'a> Resolver<'a> {
     /// The model itself.
     pub(super) fn model(&mut self, model: &'a Model) {
         let title = model.name.text.as_str();
-        self.scopes.push(Scope::new(ScopeKind::Model, title, model.name.span, "".into()));
+        self.scopes.push(NameScope::new(ScopeKind::Model, title, model.name.span, "".into()));
         self.body(&model.body);
         let scope = self.scopes.pop();
         for (name, local) in scope.iter().flat_map(|s| s.locals.iter().filter(|(n, _)| s.inputs.contains(*n)))
@@ -135,7 +135,7 @@ impl<'a> Resolver<'a> {
                 );
                 self.begin(std::slice::from_ref(value), None);
                 self.eval_any(value);
-                self.forget(names);
+                self.poison(names);
             }
             StatementKind::Param(p) => self.variable(p, Variety::Param),
             StatementKind::State(v) => self.variable(v, Variety::State),
@@ -164,13 +164,13 @@ impl<'a> Resolver<'a> {
         );
         for s in &r.body {
             if let StatementKind::Assign { names, .. } = &s.kind {
-                self.forget(names);
+                self.poison(names);
             }
         }
     }
 
     /// The names have values that cannot be known.
-    fn forget(&mut self, names: &'a [Name]) {
+    fn poison(&mut self, names: &'a [Name]) {
         for n in names {
             if let Some(local) = self.scope().locals.get_mut(n.text.as_str()) {
                 local.val = Val::Poison;

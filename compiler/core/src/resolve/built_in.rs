@@ -10,7 +10,7 @@ use super::reserved::SPECIAL;
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::signature::{Choice, Form};
-use meshwright_ops::{Call, Family, Piece, Setting, Value, families, family};
+use meshwright_ops::{Family, OpCall, Piece, Setting, Value, families, family};
 use meshwright_syntax::ast::{Arg, At, DimItem, Expr, ExprKind, Name};
 
 /// A call of a family as it is written.
@@ -71,7 +71,7 @@ impl<'a> Resolver<'a> {
             return as_value(one.value);
         }
         let args = x.iter().map(|o| o.value).collect();
-        let call = Call { groups, options, ..Call::of(args, self.float) };
+        let call = OpCall { groups, options, ..OpCall::of(args, self.float) };
         self.call_family(f, call, &Places { operands: &x, groups: site.groups, options: &places }, site.span)
     }
 
@@ -79,7 +79,7 @@ impl<'a> Resolver<'a> {
     pub(super) fn call_family(
         &mut self,
         f: &'static Family,
-        call: Call,
+        call: OpCall,
         places: &Places<'_, '_>,
         span: Span,
     ) -> Val {

@@ -5,7 +5,7 @@ use super::args::{self, Callee, Slot, bind};
 use super::built_in::Site;
 use super::number::{Konst, Num};
 use super::report::{listed, nearest};
-use super::scope::{Local, Scope, ScopeKind, Val};
+use super::scope::{Local, NameScope, ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::family::written;
 use meshwright_ops::{Const, Value};
@@ -204,7 +204,7 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let path = self.call_path(layer, call);
-        let mut scope = Scope::new(ScopeKind::Layer, name, span, path);
+        let mut scope = NameScope::new(ScopeKind::Layer, name, span, path);
         self.name_results(layer, call, &mut scope, span);
         scope.label = match &call.label {
             Some(label) => Some((label.span, "")),
@@ -264,7 +264,7 @@ impl<'a> Resolver<'a> {
 
     /// Gives the values of a call paths of their own. Where a call without a label is all of a statement's value, what a layer
     /// without parameters returns bears the name of the statement, as what an op makes does.
-    fn name_results(&mut self, layer: &'a Layer, call: &'a Call, scope: &mut Scope<'a>, span: Span) {
+    fn name_results(&mut self, layer: &'a Layer, call: &'a Call, scope: &mut NameScope<'a>, span: Span) {
         let owning = self.globals.layers.owning.contains(layer.name.text.as_str());
         let element = scope.path.rsplit('.').next().unwrap_or("").to_string();
         let own = self.scope().path_of(&element);

@@ -7,7 +7,7 @@ use super::report::nearest;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::signature::Spot;
-use meshwright_ops::{Call, Graph, Id, OpError, Origin, Value, family};
+use meshwright_ops::{Graph, Id, OpCall, OpError, Origin, Value, family};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{BinaryOp, Expr, ExprKind, UnaryOp};
 
@@ -252,7 +252,7 @@ impl<'a> Resolver<'a> {
     /// The value that the operator or function `name` makes of operands.
     pub(super) fn build(&mut self, name: &str, operands: &[Operand<'_>], span: Span) -> Val {
         let Some(f) = family(name, false) else { return Val::Poison };
-        let call = Call::of(operands.iter().map(|o| o.value).collect(), self.float);
+        let call = OpCall::of(operands.iter().map(|o| o.value).collect(), self.float);
         self.call_family(f, call, &Places { operands, groups: &[], options: &[] }, span)
     }
 

@@ -4,7 +4,7 @@
 use meshwright_diag::{Diagnostic, Span};
 
 /// What to write for a name.
-enum Here {
+enum Replacement {
     /// Another name in the same place.
     Name(&'static str),
     /// Another construct.
@@ -13,12 +13,12 @@ enum Here {
     Nothing(&'static str),
 }
 
-use Here::{Name, Nothing, Written};
+use Replacement::{Name, Nothing, Written};
 
 const BY_NAME: &str = "operators match dims by name and broadcast over those that one side lacks";
 
 /// Foreign names, sorted.
-const NAMES: &[(&str, Here)] = &[
+const NAMES: &[(&str, Replacement)] = &[
     ("absolute", Name("abs")),
     ("add", Written("x + y")),
     ("add_n", Written("x + y + z")),

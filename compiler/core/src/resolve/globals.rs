@@ -43,7 +43,7 @@ pub(crate) fn evaluated(
     let mut report = Report::default();
     let mut b = Builder::new(&mut report);
     for d in declared.list.iter() {
-        let kind = if d.dim { Kind::Dim } else { Kind::Const };
+        let kind = if d.dim { GlobalKind::Dim } else { GlobalKind::Const };
         b.index.insert(&d.name.text, b.entries.len());
         b.entries.push(Entry { kind, name: &d.name, value: &d.value, state: State::Todo });
     }
@@ -66,16 +66,16 @@ impl Globals<'_> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum GlobalKind {
     Dim,
     Const,
 }
 
-impl Kind {
+impl GlobalKind {
     fn word(self) -> &'static str {
         match self {
-            Kind::Dim => "dim",
-            Kind::Const => "const",
+            GlobalKind::Dim => "dim",
+            GlobalKind::Const => "const",
         }
     }
 }
@@ -87,7 +87,7 @@ enum State {
 }
 
 struct Entry<'a> {
-    kind: Kind,
+    kind: GlobalKind,
     name: &'a Name,
     value: &'a Expr,
     state: State,
@@ -113,8 +113,8 @@ pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: 
     let calls = calls(files);
     for item in files.iter().flat_map(|f| &f.items) {
         match &item.kind {
-            ItemKind::Dims(list) => list.iter().for_each(|d| b.declare(Kind::Dim, d)),
-            ItemKind::Consts(list) => list.iter().for_each(|c| b.declare(Kind::Const, c)),
+            ItemKind::Dims(list) => list.iter().for_each(|d| b.declare(GlobalKind::Dim, d)),
+            ItemKind::Consts(list) => list.iter().for_each(|c| b.declare(GlobalKind::Const, c)),
             ItemKind::Size(preset) => match presets.iter().find(|p| p.name.text == preset.name.text) {
                 Some(first) => b.twice("size", &first.name, &preset.name),
                 None => presets.push(preset),
@@ -158,7 +158,7 @@ impl<'a, 'r> Builder<'a, 'r> {
     /// What there is to evaluate.
     fn declarations(&self, settings: &Settings) -> Declarations {
         let declared = self.entries.iter().map(|e| Declared {
-            dim: e.kind == Kind::Dim,
+            dim: e.kind == GlobalKind::Dim,
             name: e.name.clone(),
             value: e.value.clone(),
         });
@@ -177,10 +177,10 @@ impl<'a, 'r> Builder<'a, 'r> {
                 _ => None,
             };
             match e.kind {
-                Kind::Const => {
+                GlobalKind::Const => {
                     out.consts.insert(&e.name.text, (e.name.span, value));
                 }
-                Kind::Dim => {
+                GlobalKind::Dim => {
                     let size = value.and_then(|v| usize::try_from(v.num().whole()?).ok());
                     // A dim in error keeps its number, so that those behind it keep theirs.
                     let dim = out.names.add(e.name.text.as_str(), size.unwrap_or(1));
@@ -200,7 +200,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         );
     }
 
-    fn declare(&mut self, kind: Kind, binding: &'a Binding) {
+    fn declare(&mut self, kind: GlobalKind, binding: &'a Binding) {
         let name = &binding.name;
         if let Some(first) = self.index.get(name.text.as_str()) {
             let first = &self.entries[*first];
@@ -296,7 +296,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         for (name, size) in &settings.dims {
             if *size > MAX_SIZE {
                 self.report.push(too_large(&format!("--dim {name}={size}"), None));
-            } else if let Some(i) = self.setting(name, Kind::Dim, &format!("--dim {name}={size}")) {
+            } else if let Some(i) = self.setting(name, GlobalKind::Dim, &format!("--dim {name}={size}")) {
                 self.entries[i].state = State::Done(Some(Konst::Num(Num::int(*size as i128))));
             }
         }
@@ -305,7 +305,7 @@ impl<'a, 'r> Builder<'a, 'r> {
             if !value.is_finite() {
                 self.report
                     .push(Diagnostic::error(codes::E0214, format!("`{written}`: this is no finite number")));
-            } else if let Some(i) = self.setting(name, Kind::Const, &written) {
+            } else if let Some(i) = self.setting(name, GlobalKind::Const, &written) {
                 let truth =
                     matches!(self.entries[i].value.kind, ExprKind::Bool(_)) && [0.0, 1.0].contains(value);
                 let value = if truth { Konst::Bool(*value == 1.0) } else { Konst::Num(Num::real(*value)) };
@@ -314,13 +314,13 @@ impl<'a, 'r> Builder<'a, 'r> {
         }
     }
 
-    fn setting(&mut self, name: &str, kind: Kind, written: &str) -> Option<usize> {
+    fn setting(&mut self, name: &str, kind: GlobalKind, written: &str) -> Option<usize> {
         if let Some(i) = self.index.get(name).copied() {
             let e = &self.entries[i];
             if e.kind == kind {
                 return Some(i);
             }
-            let option = if e.kind == Kind::Dim { "--dim" } else { "--set" };
+            let option = if e.kind == GlobalKind::Dim { "--dim" } else { "--set" };
             let d = Diagnostic::error(codes::E0213, format!("`{written}`: `{name}` is a {}", e.kind.word()))
                 .and(e.name.span, "declared here")
                 .help(format!("write `{option} {name}=…`"));
@@ -393,7 +393,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         self.open.push(i);
         let mut v = self.value(value, kind);
         self.open.pop();
-        if kind == Kind::Dim {
+        if kind == GlobalKind::Dim {
             v = v.and_then(|v| self.size(name, value.span, v)).map(|size| Konst::Num(Num::int(size as i128)));
         }
         self.entries[i].state = State::Done(v);
@@ -421,7 +421,7 @@ impl<'a, 'r> Builder<'a, 'r> {
     }
 
     /// The value of an expression over numbers, dims and consts.
-    fn value(&mut self, e: &'a Expr, kind: Kind) -> Option<Konst> {
+    fn value(&mut self, e: &'a Expr, kind: GlobalKind) -> Option<Konst> {
         if self.depth >= MAX_DEPTH {
             if !std::mem::replace(&mut self.too_deep, true) {
                 let text = format!(
@@ -442,7 +442,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         v
     }
 
-    fn value_of(&mut self, e: &'a Expr, kind: Kind) -> Option<Konst> {
+    fn value_of(&mut self, e: &'a Expr, kind: GlobalKind) -> Option<Konst> {
         let error = |text: String, at: Span| Diagnostic::error(codes::E0214, text).at(at, "here");
         match &e.kind {
             ExprKind::Int(v) => Some(Konst::Num(Num::int(*v))),
@@ -465,7 +465,7 @@ impl<'a, 'r> Builder<'a, 'r> {
                 if call.name.text == "size" {
                     let mut size = Konst::Num(Num::ONE);
                     for a in &call.args {
-                        let v = self.value(&a.value, Kind::Dim)?;
+                        let v = self.value(&a.value, GlobalKind::Dim)?;
                         let product = number::binary(meshwright_syntax::ast::BinaryOp::Mul, size, v);
                         size = product.map_err(|text| self.report.push(error(text, e.span))).ok()?;
                     }
@@ -516,7 +516,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         self.report.push(d);
     }
 
-    fn named(&mut self, name: &str, at: Span, kind: Kind) -> Option<Konst> {
+    fn named(&mut self, name: &str, at: Span, kind: GlobalKind) -> Option<Konst> {
         let Some(i) = self.index.get(name).copied() else {
             let word = kind.word();
             let d = Diagnostic::error(codes::E0201, format!("no dim or const is called `{name}`"))
@@ -528,7 +528,7 @@ impl<'a, 'r> Builder<'a, 'r> {
             return None;
         };
         let e = &self.entries[i];
-        if kind == Kind::Const && e.kind == Kind::Dim {
+        if kind == GlobalKind::Const && e.kind == GlobalKind::Dim {
             self.report.push(
                 Diagnostic::error(codes::E0213, format!("dim `{name}` is used as a number"))
                     .at(at, "a dim")

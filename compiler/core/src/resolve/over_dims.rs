@@ -9,7 +9,7 @@ use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::family::written;
 use meshwright_ops::signature::Spot;
-use meshwright_ops::{Call, Contract, Family, Piece, Type, Value, union};
+use meshwright_ops::{Contract, Family, OpCall, Piece, Type, Value, union};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{BinaryOp, DimOp, Expr, ExprKind, Name, UnaryOp};
 use std::sync::Arc;
@@ -147,7 +147,7 @@ impl<'a> Resolver<'a> {
         };
         let places = Places { operands: &factors, groups: site.groups, options: &[] };
         let args = factors.iter().map(|o| o.value).collect();
-        let call = Call { groups, ..Call::of(args, self.float) };
+        let call = OpCall { groups, ..OpCall::of(args, self.float) };
         let sum = match factors.as_slice() {
             [one] if empty => as_value(one.value),
             [_] => self.call_family(f, call, &places, site.span),
@@ -159,7 +159,7 @@ impl<'a> Resolver<'a> {
     fn contraction(
         &mut self,
         f: &'static Family,
-        mut call: Call,
+        mut call: OpCall,
         places: &Places<'_, '_>,
         empty: bool,
         span: Span,

@@ -2,7 +2,7 @@
 
 use super::globals::{Globals, MAX_DEPTH};
 use super::report::Report;
-use super::scope::{Scope, ScopeKind};
+use super::scope::{NameScope, ScopeKind};
 use crate::declared::{LossDecl, ParamDecl, StateDecl};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Graph, Id};
@@ -27,7 +27,7 @@ pub(super) struct Resolver<'a> {
     pub(super) graph: Graph,
     pub(super) report: Report,
     /// The model's scope, and those of the layer calls that are open.
-    pub(super) scopes: Vec<Scope<'a>>,
+    pub(super) scopes: Vec<NameScope<'a>>,
     pub(super) params: Vec<ParamDecl>,
     pub(super) states: Vec<StateDecl>,
     /// Where each state, by position, is given its next value.
@@ -55,7 +55,7 @@ pub(super) struct Resolver<'a> {
 
 impl<'a> Resolver<'a> {
     /// The innermost scope.
-    pub(super) fn scope(&mut self) -> &mut Scope<'a> {
+    pub(super) fn scope(&mut self) -> &mut NameScope<'a> {
         let last = self.scopes.len() - 1;
         &mut self.scopes[last]
     }

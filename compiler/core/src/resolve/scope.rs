@@ -40,7 +40,7 @@ pub(super) struct Local {
 }
 
 /// The names of a model, or of one call of a layer.
-pub(super) struct Scope<'a> {
+pub(super) struct NameScope<'a> {
     pub(super) kind: ScopeKind,
     /// Name of the model or layer.
     pub(super) title: &'a str,
@@ -76,9 +76,9 @@ pub(super) struct Scope<'a> {
     pub(super) owning_calls: usize,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> NameScope<'a> {
     pub(super) fn new(kind: ScopeKind, title: &'a str, call: Span, path: Arc<str>) -> Self {
-        Scope {
+        NameScope {
             kind,
             title,
             call,

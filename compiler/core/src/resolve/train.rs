@@ -2,7 +2,7 @@
 
 use super::args::Slot;
 use super::report::{Report, listed, nearest};
-use super::scope::{Scope, ScopeKind};
+use super::scope::{NameScope, ScopeKind};
 use super::{Resolver, glob};
 use crate::program::{ClipSpec, LossDecl, Settings, TrainSpec};
 use meshwright_diag::{Diagnostic, Near, Span, codes};
@@ -39,7 +39,7 @@ pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut
 impl<'a> Resolver<'a> {
     /// The block of the model that has been resolved.
     pub(super) fn train(&mut self, t: &'a Train) -> Option<TrainSpec> {
-        self.scopes.push(Scope::new(ScopeKind::Train, &t.model.text, t.model.span, "".into()));
+        self.scopes.push(NameScope::new(ScopeKind::Train, &t.model.text, t.model.span, "".into()));
         let spec = self.train_settings(t);
         self.scopes.pop();
         spec

@@ -189,8 +189,8 @@ fn collective(plan: &Plan, c: &Collective, [from, to]: [&Operand; 2], at: &str, 
         return;
     }
     let mut before = plan.placement(from);
-    if let Collective::AllReduce { monoid, .. } | Collective::ReduceScatter { monoid, .. } = c {
-        before.partial = c.axes().iter().map(|a| (*a, *monoid)).collect();
+    if let Some(monoid) = c.spec().monoid {
+        before.partial = c.axes().iter().map(|a| (*a, monoid)).collect();
     }
     if c.apply(&before) != Some(plan.placement(to)) {
         v.push(format!("{at}: the result is not split as the collective leaves it"));

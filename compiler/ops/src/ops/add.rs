@@ -1,4 +1,4 @@
-//! The n-ary sum: the one op in which unfinished sums meet.
+//! The n-ary sum: the one op in which partial sums meet.
 
 use crate::family::float;
 use crate::{Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Type, union};

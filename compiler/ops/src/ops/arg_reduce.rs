@@ -4,7 +4,7 @@ use super::composite::primitive;
 use crate::family::float;
 use crate::signature::DIM;
 use crate::tensor::{better, each_position};
-use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
+use crate::{OpCall, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Prim};
@@ -50,7 +50,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
 ];
 
-fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
+fn build(g: &mut Graph, c: &OpCall, monoid: Monoid) -> Result<Id, OpError> {
     let (x, dim) = (c.tensor(g, 0), c.dim());
     let pair = g.add_op(Arc::new(ArgReduce { monoid, dim }), &[x])?;
     Ok(g.op(PairIndex { dim }, &[pair]))

@@ -3,7 +3,7 @@
 use super::binary::build;
 use super::unary::{floats, signed};
 use crate::family::{between, float};
-use crate::{BinaryDef, Call, Family, Graph, Id, OpError, Sample, Signature, Unary, Value};
+use crate::{BinaryDef, OpCall, Family, Graph, Id, OpError, Sample, Signature, Unary, Value};
 use meshwright_plan::DType;
 use meshwright_plan::expr::BinaryFn;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub static POW: BinaryDef = BinaryDef {
 };
 
 /// `pow` of a call: `x ** 1` is `x`, `x ** 2` its square.
-fn build_pow(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+fn build_pow(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     match c.args[..] {
         [Value::Tensor(x), Value::Number(n)] if g.ty(x).dtype.is_float() && [1.0, 2.0].contains(&n) => {
             if n == 1.0 { Ok(x) } else { g.add_op(Arc::new(Unary(&super::SQUARE)), &[x]) }
@@ -144,7 +144,7 @@ pub(crate) static FAMILY: &[Family] = &[
         samples: || {
             let to = |n: f64| {
                 move |g: &mut Graph, x: &[Id]| {
-                    build_pow(g, &Call::of(vec![Value::Tensor(x[0]), Value::Number(n)], DType::F64))
+                    build_pow(g, &OpCall::of(vec![Value::Tensor(x[0]), Value::Number(n)], DType::F64))
                 }
             };
             // Bases of both signs: no logarithm may be taken of them.

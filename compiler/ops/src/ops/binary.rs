@@ -2,7 +2,7 @@
 //! and `logic.rs`.
 
 use crate::op::eq_by;
-use crate::{Call, Emit, Graph, Id, Linear, Op, OpError, Roles, Type, union};
+use crate::{Emit, Graph, Id, Linear, Op, OpCall, OpError, Roles, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg};
 use meshwright_plan::{DType, Dims, Expr};
@@ -63,7 +63,7 @@ pub(crate) fn flat(_: &mut Graph, _: Id, _: Id, _: Id, _: [bool; 2]) -> [Option<
 }
 
 /// Builds a function from a call; truth values become numbers where the function does not take them.
-pub(crate) fn build(def: &'static BinaryDef, g: &mut Graph, call: &Call) -> Result<Id, OpError> {
+pub(crate) fn build(def: &'static BinaryDef, g: &mut Graph, call: &OpCall) -> Result<Id, OpError> {
     let numeric = !(def.takes)(DType::Bool);
     let x = call.unified(g, numeric)?;
     g.add_op(Arc::new(Binary(def)), &x)

@@ -2,8 +2,8 @@
 
 use super::Shift;
 use crate::family::float;
-use crate::signature::{Argument, Arrow, DIM, Given, Group, Of};
-use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
+use crate::signature::{Argument, Arrow, DIM, Given, DimGroup, Of};
+use crate::{OpCall, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Operand, Prim, Window};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     name: "concat",
     signature: Signature {
         operands: &[Argument::once("x"), Argument { name: "y", given: Given::Repeated }],
-        ..Signature::over(&[Group { text: "a, b -> c", most: usize::MAX, arrow: Arrow::Last, of: Of::Other, ..DIM }])
+        ..Signature::over(&[DimGroup { text: "a, b -> c", most: usize::MAX, arrow: Arrow::Last, of: Of::Other, ..DIM }])
     },
     doc: "`concat[a, b -> c](x, y)`: `x` along `a`, then `y` along `b`, as one dim `c` of both sizes; any number of values. A value that lacks one of the other dims is repeated along it.",
     build,
@@ -49,7 +49,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     },
 }];
 
-fn build(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+fn build(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     let pieces = &c.groups[0];
     // The signature says that the last piece has an arrow.
     let to = pieces[pieces.len() - 1].to[0];

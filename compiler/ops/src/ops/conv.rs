@@ -3,15 +3,15 @@
 use super::Convolve;
 use super::slides::{DILATION, Has, PADDING, STRIDE, WINDOWS, replaced, slides};
 use crate::family::float;
-use crate::signature::{Argument, DIM, Group, Of};
-use crate::{Call, Family, Graph, Id, OpError, Sample, Setting, Signature};
+use crate::signature::{Argument, DIM, DimGroup, Of};
+use crate::{OpCall, Family, Graph, Id, OpError, Sample, Setting, Signature};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Part, SlidingWindow};
 
 /// Windows, and behind a `;` the dims that are summed.
 const SIGNATURE: Signature = Signature {
     operands: &[Argument::once("x"), Argument::once("w")],
-    groups: &[WINDOWS, Group { text: "in", least: 0, most: usize::MAX, of: Of::Other, ..DIM }],
+    groups: &[WINDOWS, DimGroup { text: "in", least: 0, most: usize::MAX, of: Of::Other, ..DIM }],
     options: &[PADDING, STRIDE, DILATION],
     ..Signature::UNARY
 };
@@ -168,7 +168,7 @@ fn transpose_samples() -> Vec<Sample> {
 }
 
 /// `gives` is the result for `conv`, and the input of the transposed one, whose operand is then the result.
-fn build(g: &mut Graph, c: &Call, gives: Part) -> Result<Id, OpError> {
+fn build(g: &mut Graph, c: &OpCall, gives: Part) -> Result<Id, OpError> {
     super::slides::floats(g, c)?;
     let x = c.unified(g, true)?;
     let (tx, tw) = (g.ty(x[0]).clone(), g.ty(x[1]).clone());
@@ -195,7 +195,7 @@ fn build(g: &mut Graph, c: &Call, gives: Part) -> Result<Id, OpError> {
 }
 
 /// The dims behind `;`: both operands have them.
-fn summed(g: &Graph, c: &Call, slides: &[SlidingWindow], has: [&[Dim]; 2]) -> Result<Vec<Dim>, OpError> {
+fn summed(g: &Graph, c: &OpCall, slides: &[SlidingWindow], has: [&[Dim]; 2]) -> Result<Vec<Dim>, OpError> {
     let mut out = Vec::new();
     for p in c.groups.get(1).into_iter().flatten() {
         for d in &p.dims {

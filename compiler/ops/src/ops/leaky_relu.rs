@@ -2,7 +2,7 @@
 
 use crate::family::{between, float};
 use crate::signature::Argument;
-use crate::{Call, Family, Graph, Id, OpError, Sample, Signature, Value};
+use crate::{OpCall, Family, Graph, Id, OpError, Sample, Signature, Value};
 use meshwright_diag::codes;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     },
 }];
 
-fn build(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+fn build(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     let slope = c.args.get(1).copied().unwrap_or(Value::Number(SLOPE));
     if let Value::Tensor(id) = c.args[0]
         && g.ty(id).dtype.is_int()

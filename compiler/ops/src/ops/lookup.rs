@@ -1,5 +1,5 @@
 //! Indexing a dim by an integer tensor, `t[vocab = token]`. As a contraction with a one-hot it sums the dim, so a split
-//! table gives an unfinished sum: each device looks up what it holds.
+//! table gives a partial sum: each device looks up what it holds.
 
 use super::composite::primitive;
 use crate::family::{float, index_of};

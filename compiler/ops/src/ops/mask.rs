@@ -1,4 +1,4 @@
-//! `where c { x } else { 0 }`: a choice that is linear, so that unfinished sums may pass it.
+//! `where c { x } else { 0 }`: a choice that is linear, so that partial sums may pass it.
 
 use crate::family::{float, truth};
 use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type, union};

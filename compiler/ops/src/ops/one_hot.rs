@@ -1,8 +1,8 @@
 //! `one_hot[d](index)`: 1 at the position that an index names, else 0; or two other values.
 
 use crate::family::{float, index_of};
-use crate::signature::{Argument, DIM, Group, Of};
-use crate::{Call, Family, Graph, Id, OpError, Sample, Signature, Value};
+use crate::signature::{Argument, DIM, DimGroup, Of};
+use crate::{OpCall, Family, Graph, Id, OpError, Sample, Signature, Value};
 use meshwright_diag::codes;
 use meshwright_plan::DType;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
     name: "one_hot",
     signature: Signature {
         operands: &[Argument::once("i"), Argument::optional("on"), Argument::optional("off")],
-        ..Signature::over(&[Group { of: Of::Other, ..DIM }])
+        ..Signature::over(&[DimGroup { of: Of::Other, ..DIM }])
     },
     doc: "`one_hot[d](i)`: 1 along `d` at the position `i`, an `i32 in d`, else 0; of the program's arithmetic type. \
           `one_hot[d](i, on, off)`: `on` there, else `off`, numbers or tensors; `off` is 0 unless it is given.",
@@ -25,14 +25,14 @@ pub(crate) static FAMILY: &[Family] = &[Family {
             Sample::new("numbers", vec![at()], |g, x| {
                 let args = vec![Value::Tensor(x[0]), Value::Number(0.9), Value::Number(-0.1)];
                 let dims: Vec<_> = g.dims.find("v").into_iter().collect();
-                build(g, &Call::of(args, DType::F64).over(&dims))
+                build(g, &OpCall::of(args, DType::F64).over(&dims))
             })
             .flat(),
         ]
     },
 }];
 
-fn build(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+fn build(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     let (i, dim) = (c.tensor(g, 0), c.dim());
     let t = g.ty(i).clone();
     let name = g.dims.name(dim).to_string();

@@ -5,7 +5,7 @@ use super::{Covered, Unpool, ArgmaxPool};
 use crate::family::float;
 use crate::signature::{Choice, Unset};
 use crate::tensor::{better, each_position};
-use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
+use crate::{OpCall, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Monoid, SlidingWindow, Prim};
 use std::sync::Arc;
@@ -115,7 +115,7 @@ fn samples(name: &'static str) -> Vec<Sample> {
     ]
 }
 
-fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
+fn build(g: &mut Graph, c: &OpCall, monoid: Monoid) -> Result<Id, OpError> {
     super::slides::floats(g, c)?;
     let x = c.unified(g, true)?[0];
     let slides = read(g, c, x)?;
@@ -123,7 +123,7 @@ fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
 }
 
 /// The windows of a call, each of whose positions covers something.
-fn read(g: &mut Graph, c: &Call, x: Id) -> Result<Vec<SlidingWindow>, OpError> {
+fn read(g: &mut Graph, c: &OpCall, x: Id) -> Result<Vec<SlidingWindow>, OpError> {
     let tx = g.ty(x).clone();
     let slides = slides(g, c, &tx, Has::Wide, true)?;
     for s in &slides {

@@ -4,7 +4,7 @@ use super::composite::primitive;
 use crate::family::float;
 use crate::signature::DIMS;
 use crate::tensor::{better, each_position};
-use crate::{Computes, Call, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
+use crate::{Computes, OpCall, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn samples(name: &'static str) -> Vec<Sample> {
     ]
 }
 
-fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
+fn build(g: &mut Graph, c: &OpCall, monoid: Monoid) -> Result<Id, OpError> {
     let mut x = c.unified(g, false)?[0];
     // The innermost first, so that of equal elements the first in row-major order gets the gradient.
     for d in c.dims().iter().rev() {

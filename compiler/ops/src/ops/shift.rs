@@ -2,8 +2,8 @@
 
 use crate::family::{float, no_spelling, truth};
 use crate::op::eq_by;
-use crate::signature::{Arrow, BECOMES, Choice, DIM, Group, Unset, Values};
-use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
+use crate::signature::{Arrow, BECOMES, Choice, DIM, DimGroup, Unset, Values};
+use crate::{OpCall, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Dims, Prim, Window};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub(crate) static FAMILY: &[Family] = &[
         name: "pad",
         signature: Signature {
             options: &[LOW, HIGH, VALUE],
-            ..Signature::over(&[Group { arrow: Arrow::May, ..BECOMES }])
+            ..Signature::over(&[DimGroup { arrow: Arrow::May, ..BECOMES }])
         },
         doc: "`pad[d -> e, low = 1, high = 1](x)`: zeros, or `value = …`, before and behind `d`; `e` has the size of both and `d`.",
         build: build_pad,
@@ -104,7 +104,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
 ];
 
-fn build_shift(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+fn build_shift(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     let (d, by) = (c.dim(), c.number("by").unwrap_or_default() as i64);
     let (x, size) = (c.tensor(g, 0), g.dims.size(d) as i64);
     if c.flag("wrap") {
@@ -131,7 +131,7 @@ fn build_shift(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
     })
 }
 
-fn build_pad(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
+fn build_pad(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
     let p = c.piece();
     let [low, high] = ["low", "high"].map(|end| c.number(end).unwrap_or_default() as i64);
     let from = p.dims[0];

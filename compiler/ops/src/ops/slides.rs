@@ -1,13 +1,13 @@
 //! What the brackets and options of convolution and pooling say: how a kernel slides along each dim.
 
-use crate::signature::{Arrow, Choice, DIM, Group, Unset};
-use crate::{Call, Graph, OpError, Setting, Type, Value};
+use crate::signature::{Arrow, Choice, DIM, DimGroup, Unset};
+use crate::{Graph, OpCall, OpError, Setting, Type, Value};
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, SlidingWindow};
 
 /// Windows along one to three dims.
-pub(super) const WINDOWS: Group =
-    Group { text: "rows -> r2 by kh, cols by kw", most: 3, arrow: Arrow::May, window: true, ..DIM };
+pub(super) const WINDOWS: DimGroup =
+    DimGroup { text: "rows -> r2 by kh, cols by kw", most: 3, arrow: Arrow::May, window: true, ..DIM };
 
 /// Greatest stride, dilation and padding: beyond it lies a mistake, and below it nothing overflows.
 const LIMIT: f64 = 1_048_576.0;
@@ -73,7 +73,7 @@ struct Step {
 /// Where the brackets are not windows, an option is no such number, or a dim of the result is missing or of another size.
 pub(super) fn slides(
     g: &mut Graph,
-    c: &Call,
+    c: &OpCall,
     x: &Type,
     has: Has,
     by_window: bool,
@@ -111,7 +111,7 @@ pub(super) fn slides(
 ///
 /// # Errors
 /// Where an operand is neither of floats nor of truth values.
-pub(super) fn floats(g: &Graph, c: &Call) -> Result<(), OpError> {
+pub(super) fn floats(g: &Graph, c: &OpCall) -> Result<(), OpError> {
     for (i, v) in c.args.iter().enumerate() {
         if let Value::Tensor(id) = v
             && !(g.ty(*id).dtype.is_float() || g.ty(*id).dtype == DType::Bool)
@@ -123,7 +123,7 @@ pub(super) fn floats(g: &Graph, c: &Call) -> Result<(), OpError> {
     Ok(())
 }
 
-fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Result<SlidingWindow, OpError> {
+fn slide(g: &Graph, c: &OpCall, x: &Type, s: &Step, o: &Options, has: Has) -> Result<SlidingWindow, OpError> {
     let table = &g.dims;
     let (from, tap) = (table.name(s.from), table.name(s.tap));
     if x.has(s.tap) {

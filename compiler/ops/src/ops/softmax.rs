@@ -3,7 +3,7 @@
 use super::composite::in_place;
 use crate::family::float;
 use crate::signature::DIM;
-use crate::{Call, Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
+use crate::{OpCall, Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::{Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
 ];
 
-fn build(g: &mut Graph, c: &Call, log: bool) -> Result<Id, OpError> {
+fn build(g: &mut Graph, c: &OpCall, log: bool) -> Result<Id, OpError> {
     let (x, dim) = (c.tensor(g, 0), c.dim());
     g.add_op(Arc::new(Softmax { dim, log }), &[x])
 }

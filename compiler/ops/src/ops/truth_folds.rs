@@ -2,7 +2,7 @@
 
 use crate::family::truth;
 use crate::signature::DIMS;
-use crate::{Call, Family, Graph, Id, OpError, Reduce, Sample, Signature};
+use crate::{OpCall, Family, Graph, Id, OpError, Reduce, Sample, Signature};
 use meshwright_plan::Monoid;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) static FAMILY: &[Family] = &[
     },
 ];
 
-fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
+fn build(g: &mut Graph, c: &OpCall, monoid: Monoid) -> Result<Id, OpError> {
     let x = c.tensor(g, 0);
     g.add_op(Arc::new(Reduce { monoid, dims: c.dims() }), &[x])
 }

@@ -1,7 +1,7 @@
 //! What all element-wise functions of one value share. Each function is a [`UnaryDef`] in a file of its own.
 
 use crate::op::eq_by;
-use crate::{Call, Emit, Graph, Id, Linear, Op, OpError, Roles, Type};
+use crate::{Emit, Graph, Id, Linear, Op, OpCall, OpError, Roles, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, Dims, Expr};
@@ -49,7 +49,7 @@ pub(crate) fn signed(t: DType) -> bool {
 }
 
 /// Builds a function from a call: a bool becomes a float.
-pub(crate) fn build(def: &'static UnaryDef, g: &mut Graph, call: &Call) -> Result<Id, OpError> {
+pub(crate) fn build(def: &'static UnaryDef, g: &mut Graph, call: &OpCall) -> Result<Id, OpError> {
     let numeric = !(def.takes)(DType::Bool);
     let x = call.unified(g, numeric)?;
     g.add_op(Arc::new(Unary(def)), &x)

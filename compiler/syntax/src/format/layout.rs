@@ -1,6 +1,6 @@
 //! Layout files: a rule or a line of settings on each line, none of which may be broken.
 
-use super::runs::{Kind, Runs};
+use super::runs::{RowKind, Runs};
 use super::writer::Writer;
 use crate::ast::{LayoutFile, LayoutItem, LayoutKind, PathGlob, Rule, Scope};
 use crate::scan::Scan;
@@ -71,7 +71,7 @@ fn rule(w: &mut Writer<'_>, rule: &Rule, runs: &mut Runs) {
         }
         w.word(":");
         let part = w.part(mark);
-        runs.row(Kind::Scoped, &[part]);
+        runs.row(RowKind::Scoped, &[part]);
         w.blank();
     } else {
         runs.separate();

@@ -2,7 +2,7 @@
 
 use super::doc::{Group, Op};
 use super::expr::{args, dims, equals, expr};
-use super::runs::{Kind, Part, Runs};
+use super::runs::{RowKind, RowPart, Runs};
 use super::writer::Writer;
 use crate::ast::{
     Binding, Call, Item, ItemKind, Layer, ModelFile, Name, PathGlob, Repeat, SizePreset, Statement,
@@ -142,20 +142,20 @@ fn statement(w: &mut Writer<'_>, statement: &Statement, runs: &mut Runs) {
     match kind {
         StatementKind::Let { names, value } => {
             keyword(w);
-            named(w, mark, names, runs, Kind::Let);
+            named(w, mark, names, runs, RowKind::Let);
             expr(w, value);
         }
         StatementKind::Assign { names, value } => {
-            named(w, mark, names, runs, Kind::Assign);
+            named(w, mark, names, runs, RowKind::Assign);
             expr(w, value);
         }
-        StatementKind::Param(variable) => self::variable(w, mark, variable, runs, Kind::Param),
-        StatementKind::State(variable) => self::variable(w, mark, variable, runs, Kind::State),
+        StatementKind::Param(variable) => self::variable(w, mark, variable, runs, RowKind::Param),
+        StatementKind::State(variable) => self::variable(w, mark, variable, runs, RowKind::State),
         StatementKind::Input(input) => {
             keyword(w);
             w.take();
             let name = w.part(mark);
-            runs.row(Kind::Input, &[name]);
+            runs.row(RowKind::Input, &[name]);
             if w.peek() == "[" {
                 dims(w, &input.dims);
             }
@@ -177,7 +177,7 @@ fn statement(w: &mut Writer<'_>, statement: &Statement, runs: &mut Runs) {
             let mark = w.mark();
             w.take();
             let name = w.part(mark);
-            runs.row(Kind::Result, &[what, name]);
+            runs.row(RowKind::Result, &[what, name]);
             equals(w);
             expr(w, &binding.value);
         }
@@ -205,14 +205,14 @@ fn statement(w: &mut Writer<'_>, statement: &Statement, runs: &mut Runs) {
 }
 
 /// `a, b = ` behind a keyword or none.
-fn named(w: &mut Writer<'_>, mark: usize, names: &[Name], runs: &mut Runs, kind: Kind) {
+fn named(w: &mut Writer<'_>, mark: usize, names: &[Name], runs: &mut Runs, kind: RowKind) {
     for i in 0..names.len() {
         if i > 0 {
             w.word(",");
             w.blank();
         }
         w.take();
-        if i == 0 && kind == Kind::Assign {
+        if i == 0 && kind == RowKind::Assign {
             w.push(Op::Indent);
         }
     }
@@ -222,11 +222,11 @@ fn named(w: &mut Writer<'_>, mark: usize, names: &[Name], runs: &mut Runs, kind:
 }
 
 /// `param w[in, out]: f32 = value`.
-fn variable(w: &mut Writer<'_>, mark: usize, variable: &Variable, runs: &mut Runs, kind: Kind) {
+fn variable(w: &mut Writer<'_>, mark: usize, variable: &Variable, runs: &mut Runs, kind: RowKind) {
     let Variable { name: _, dims: names, dtype, init } = variable;
     keyword(w);
     w.take();
-    let name: Part = w.part(mark);
+    let name: RowPart = w.part(mark);
     let mark = w.mark();
     if w.peek() == "[" {
         dims(w, names);

@@ -5,7 +5,7 @@ const SPREAD: usize = 24;
 
 /// Statements that may stand below each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RowKind {
     /// `let`
     Let,
     /// `x = …` in a `repeat`
@@ -24,7 +24,7 @@ pub(super) enum Kind {
 
 /// The beginning of a statement, up to where blanks may be put in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct RowPart {
     /// Its characters; `None` where a comment stands in it.
     pub(super) width: Option<usize>,
     /// The number of the pad behind it.
@@ -34,7 +34,7 @@ pub(super) struct Part {
 /// One statement.
 #[derive(Debug)]
 struct Row {
-    kind: Kind,
+    kind: RowKind,
     /// Whether it goes on with the row before.
     joins: bool,
     /// Width and pad of each part.
@@ -55,7 +55,7 @@ impl Runs {
     }
 
     /// A statement and its parts.
-    pub(super) fn row(&mut self, kind: Kind, parts: &[Part]) {
+    pub(super) fn row(&mut self, kind: RowKind, parts: &[RowPart]) {
         match parts.iter().map(|p| Some((p.width?, p.pad))).collect::<Option<Vec<_>>>() {
             Some(parts) => {
                 self.rows.push(Row { kind, joins: !self.separate, parts });

@@ -1,7 +1,7 @@
 //! The tokens of a text handed on in order, with the comments between them.
 
 use super::doc::{Group, Op, print};
-use super::runs::Part;
+use super::runs::RowPart;
 use crate::scan::{Comment, Scan};
 
 /// Hands on tokens as layout operations.
@@ -63,12 +63,12 @@ impl<'a> Writer<'a> {
     }
 
     /// Ends the part that began at `mark`, and leaves room behind it.
-    pub(super) fn part(&mut self, mark: usize) -> Part {
+    pub(super) fn part(&mut self, mark: usize) -> RowPart {
         let pad = self.pads.len();
         let width = width(&self.ops[mark..]);
         self.ops.push(Op::Pad(pad));
         self.pads.push(0);
-        Part { width, pad }
+        RowPart { width, pad }
     }
 
     /// The next token; empty behind the last.

@@ -4,6 +4,7 @@ use super::{CoresArgs, DevicesArgs, Format, FormatArgs, ProjectArgs, TraceArgs};
 use crate::value_parsers;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
+use meshwright_comm::BusFactor;
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
@@ -20,16 +21,7 @@ Examples:
   meshwright bench model mlp --layout dp_mp --dim batch=1000 --format json")]
     Model(BenchModelArgs),
     /// Benchmark collectives by size, and check every element of their results.
-    #[command(after_help = "\
-Examples:
-  meshwright bench collectives
-  meshwright bench collectives --op all --devices 8 --max 1MiB
-  meshwright bench collectives --mesh r=2,c=2 --op all_reduce,all_gather --dtype f64 --format json
-
-Figures are defined as in nccl-tests. The time of a call is that of its slowest device; `time` is the median of the calls and
-`least` the minimum. The size is that of the larger of a device's two buffers. algbw is size / time; busbw is algbw times the
-bytes that must be moved per byte: for n devices 2(n-1)/n (all_reduce), (n-1)/n (all_gather, reduce_scatter, all_to_all) or 1
-(permute, broadcast). A GB/s is 10^9 bytes per second. The exit code is 1 if an element is wrong.")]
+    #[command(after_help = collectives_help())]
     Collectives(BenchCollectivesArgs),
 }
 
@@ -40,6 +32,33 @@ impl BenchWhat {
             BenchWhat::Collectives(a) => a.format.format,
         }
     }
+}
+
+/// Examples, and how the figures are defined: for each collective what it must move.
+fn collectives_help() -> String {
+    // Those of one factor together, in the order of the first of each.
+    let mut factors: Vec<(BusFactor, Vec<&str>)> = vec![];
+    for kind in meshwright_comm::bench::kinds() {
+        match factors.iter_mut().find(|f| f.0 == kind.bus_factor()) {
+            Some((_, names)) => names.push(kind.name()),
+            None => factors.push((kind.bus_factor(), vec![kind.name()])),
+        }
+    }
+    let factors: Vec<String> =
+        factors.iter().map(|(f, names)| format!("{f} ({})", names.join(", "))).collect();
+    format!(
+        "\
+Examples:
+  meshwright bench collectives
+  meshwright bench collectives --op all --devices 8 --max 1MiB
+  meshwright bench collectives --mesh r=2,c=2 --op all_reduce,all_gather --dtype f64 --format json
+
+Figures are defined as in nccl-tests. The time of a call is that of its slowest device; `time` is the median of the calls and
+`least` the minimum. The size is that of the larger of a device's two buffers. algbw is size / time; busbw is algbw times the
+bytes that must be moved per byte, for n devices: {}.
+A GB/s is 10^9 bytes per second. The exit code is 1 if an element is wrong.",
+        factors.join(", ")
+    )
 }
 
 #[derive(Args, Debug)]
@@ -68,7 +87,7 @@ pub(crate) struct BenchCollectivesArgs {
     /// Dtype of the elements.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: BenchType,
-    /// Reduction of all_reduce and reduce_scatter.
+    /// Reduction, of the collectives that reduce.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) redop: BenchFold,
     /// Timed calls of each size [default: enough to move 1 GiB, between 20 and 2000]
@@ -99,7 +118,7 @@ pub(crate) enum BenchTransport {
 pub(crate) const ALL_OPS: &str = "all";
 
 fn op_names() -> PossibleValuesParser {
-    let names = meshwright_comm::bench::KINDS.iter().map(|kind| kind.name());
+    let names = meshwright_comm::bench::kinds().map(|kind| kind.name());
     PossibleValuesParser::new(names.chain([ALL_OPS]))
 }
 

@@ -11,7 +11,7 @@ use crate::stop::{DIAGNOSED, Stop, end_all};
 use crate::text::{bytes, counted, thousands};
 #[cfg(feature = "mpi")]
 use meshwright_comm::Transport as _;
-use meshwright_comm::bench::{BenchJob, KINDS, Measured, run as measure, sizes};
+use meshwright_comm::bench::{BenchJob, Measured, kinds as measured_kinds, run as measure, sizes};
 use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::nccl::{NcclOptions, NcclTransport};
 use meshwright_comm::{CollectiveKind, CommError, Timeouts, World};
@@ -254,7 +254,7 @@ fn jobs(args: &BenchCollectivesArgs, devices: usize) -> Result<Vec<BenchJob>, St
     }
     let mut kinds: Vec<CollectiveKind> = vec![];
     for op in &args.ops {
-        kinds.extend(KINDS.into_iter().filter(|k| op == k.name() || op == ALL_OPS));
+        kinds.extend(measured_kinds().filter(|k| op == k.name() || op == ALL_OPS));
     }
     let mut seen = vec![];
     kinds.retain(|k| {

@@ -2,11 +2,11 @@
 
 use super::job::BenchJob;
 use crate::{
-    Buf, BufMut, Call, CollectiveKind, Collectives, CommError, Element, Group, Part, Slot, Tag, Transport,
+    Buf, BufMut, Call, Collectives, CommError, Element, Group, Layout, Part, Slot, Tag, Transport,
     TransportMemory,
 };
 use half::bf16;
-use meshwright_plan::Monoid;
+use meshwright_plan::{Monoid, Portion, Traffic};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,35 +108,43 @@ impl<T: Pattern> Storage<T> {
 /// A device's place, and its two buffers, of which an in-place collective uses the second only.
 struct Bench<'a, T> {
     job: &'a BenchJob,
+    traffic: Traffic,
     here: usize,
     members: usize,
-    counts: Arc<[usize]>,
-    send: Arc<[Part]>,
-    receive: Arc<[Part]>,
+    /// What is sent, and what is received.
+    layouts: [Layout; 2],
     input: Storage<T>,
     output: Storage<T>,
 }
 
 impl<'a, T: Pattern> Bench<'a, T> {
     fn new(transport: &impl Transport, group: &Group, job: &'a BenchJob) -> Result<Self, CommError> {
-        let (here, members) = (group.position(), group.size());
+        let (here, members, traffic) = (group.position(), group.size(), job.kind.traffic());
         let all = job.elements(members);
         let piece = all / members;
-        let (input, output) = match job.kind {
-            CollectiveKind::AllReduce | CollectiveKind::Broadcast => (0, all),
-            CollectiveKind::AllGather => (piece, all),
-            CollectiveKind::ReduceScatter => (all, piece),
-            CollectiveKind::AllToAll | CollectiveKind::Permute => (all, all),
-            CollectiveKind::Barrier => (0, 0),
+        // Ranges are one, to the next member, from the one before.
+        let layout = |portion, peer| match portion {
+            Portion::Nothing | Portion::Whole => Layout::Whole,
+            Portion::Pieces => Layout::Pieces(vec![piece; members].into()),
+            Portion::Ranges => Layout::Parts([Part { peer, range: 0..all }].into()),
         };
-        let part = |peer| vec![Part { peer, range: 0..all }].into();
+        // Where the other buffer is in pieces, a whole one is a piece.
+        let (input, output) = match (traffic.send, traffic.receive) {
+            (Portion::Nothing, _) | (_, Portion::Nothing) => (0, 0),
+            (Portion::Whole, Portion::Whole) => (0, all),
+            (Portion::Whole, _) => (piece, all),
+            (_, Portion::Whole) => (all, piece),
+            _ => (all, all),
+        };
         Ok(Bench {
             job,
+            traffic,
             here,
             members,
-            counts: vec![piece; members].into(),
-            send: part((here + 1) % members),
-            receive: part((here + members - 1) % members),
+            layouts: [
+                layout(traffic.send, (here + 1) % members),
+                layout(traffic.receive, (here + members - 1) % members),
+            ],
             input: Storage::new(transport, input)?,
             output: Storage::new(transport, output)?,
         })
@@ -152,35 +160,36 @@ impl<'a, T: Pattern> Bench<'a, T> {
     }
 
     fn call(&mut self) -> Call<'_> {
-        let (counts, output) = (self.counts.clone(), self.output.buf_mut());
-        let (monoid, input) = (self.job.monoid, self.input.buf());
-        match self.job.kind {
-            CollectiveKind::AllReduce => Call::all_reduce(monoid, vec![Slot::InPlace(output)]),
-            CollectiveKind::AllGather => Call::all_gather(input, counts, output),
-            CollectiveKind::ReduceScatter => Call::reduce_scatter(monoid, input, counts, output),
-            CollectiveKind::AllToAll => Call::all_to_all((input, counts.clone()), (output, counts)),
-            CollectiveKind::Permute => {
-                Call::permute((input, self.send.clone()), (output, self.receive.clone()))
-            }
-            CollectiveKind::Broadcast => Call::broadcast(0, output),
-            CollectiveKind::Barrier => Call::barrier(),
-        }
+        let whole = self.layouts.iter().all(|l| matches!(l, Layout::Whole));
+        let slots = match self.traffic.send {
+            Portion::Nothing => vec![],
+            _ if whole => vec![Slot::InPlace(self.output.buf_mut())],
+            _ => vec![Slot::Apart(self.input.buf(), self.output.buf_mut())],
+        };
+        let call = Call::new(self.job.kind, self.layouts.clone(), slots);
+        let Traffic { folds, rooted, .. } = self.traffic;
+        Call { monoid: folds.then_some(self.job.monoid), root: rooted.then_some(0), ..call }
     }
 
     /// What element `i` of the result must be.
     fn expected(&self, round: usize, i: usize) -> T {
         let len = self.output.elements.len();
         let (here, members) = (self.here, self.members);
-        let piece = (len / members).max(1);
         let given = |member, i| given::<T>(members, member, round, i);
-        let folded = |i| fold(self.job.monoid, (0..members).map(|m| given(m, i)));
-        T::of(match self.job.kind {
-            CollectiveKind::AllReduce => folded(i),
-            CollectiveKind::AllGather => given(i / piece, i % piece),
-            CollectiveKind::ReduceScatter => folded(here * len + i),
-            CollectiveKind::AllToAll => given(i / piece, here * piece + i % piece),
-            CollectiveKind::Permute => given((here + members - 1) % members, i),
-            CollectiveKind::Broadcast | CollectiveKind::Barrier => given(0, i),
+        // The elements of a piece, and the member that sends this element.
+        let (piece, from, i) = match self.traffic.receive {
+            Portion::Nothing | Portion::Whole => (len, 0, i),
+            Portion::Pieces => {
+                let piece = (len / members).max(1);
+                (piece, i / piece, i % piece)
+            }
+            Portion::Ranges => (len, (here + members - 1) % members, i),
+        };
+        // Of what is sent in pieces, this device's.
+        let i = if self.traffic.send == Portion::Pieces { here * piece + i } else { i };
+        T::of(match self.traffic.folds {
+            true => fold(self.job.monoid, (0..members).map(|m| given(m, i))),
+            false => given(from, i),
         })
     }
 

@@ -2,17 +2,12 @@
 
 use crate::CollectiveKind;
 use crate::fold::can_fold;
-use meshwright_plan::{DType, Monoid};
+use meshwright_plan::{DType, Monoid, Portion, Traffic};
 
-/// The collectives that are measured.
-pub const KINDS: [CollectiveKind; 6] = [
-    CollectiveKind::AllReduce,
-    CollectiveKind::AllGather,
-    CollectiveKind::ReduceScatter,
-    CollectiveKind::AllToAll,
-    CollectiveKind::Permute,
-    CollectiveKind::Broadcast,
-];
+/// The collectives that are measured: all that move something.
+pub fn kinds() -> impl Iterator<Item = CollectiveKind> {
+    CollectiveKind::ALL.into_iter().filter(|k| k.traffic().send != Portion::Nothing)
+}
 
 /// The dtypes that are measured.
 pub const DTYPES: [DType; 5] = [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8];
@@ -23,7 +18,7 @@ pub const MONOIDS: [Monoid; 3] = [Monoid::Sum, Monoid::Max, Monoid::Min];
 /// One line of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchJob {
-    /// Which collective; not a barrier.
+    /// Which collective, of [`kinds`].
     pub kind: CollectiveKind,
     /// How reductions fold.
     pub monoid: Monoid,
@@ -43,21 +38,17 @@ impl BenchJob {
     /// Elements of the greater buffer of a device.
     pub fn elements(&self, members: usize) -> usize {
         let n = self.bytes / self.dtype.bytes();
-        match self.kind {
-            CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => {
-                (n / members).max(1) * members
-            }
-            CollectiveKind::AllReduce
-            | CollectiveKind::Permute
-            | CollectiveKind::Broadcast
-            | CollectiveKind::Barrier => n.max(1),
+        let Traffic { send, receive, .. } = self.kind.traffic();
+        match [send, receive].contains(&Portion::Pieces) {
+            true => (n / members).max(1) * members,
+            false => n.max(1),
         }
     }
 
     /// Why it cannot be measured, if so.
     pub fn problem(&self) -> Option<String> {
-        if self.kind == CollectiveKind::Barrier {
-            return Some("a barrier has no size".into());
+        if kinds().all(|k| k != self.kind) {
+            return Some(format!("a {} has no size", self.kind));
         }
         if !DTYPES.contains(&self.dtype) || !MONOIDS.contains(&self.monoid) {
             return Some(format!("{} of {} is not measured", self.monoid, self.dtype));

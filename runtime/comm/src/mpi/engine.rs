@@ -14,7 +14,7 @@ mod start;
 use super::channel::{ControlChannel, Received};
 use super::kit::{Kit, Member};
 use super::message::{CollectiveId, Header, Message, PostCounts, Status, Verdict};
-use super::moves::Run;
+use super::moves::RunningCollective;
 use super::sys::Comm;
 use crate::call::PostedCall;
 use crate::signature::Signature;
@@ -87,7 +87,7 @@ pub(super) struct EngineOp {
 enum Phase {
     Gathering,
     Ready,
-    Running(Run),
+    Running(RunningCollective),
     Ended(Result<(), CommError>),
 }
 

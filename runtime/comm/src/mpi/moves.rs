@@ -28,7 +28,7 @@ struct MpiBuffer {
 }
 
 /// A collective under way.
-pub(super) struct Run {
+pub(super) struct RunningCollective {
     requests: Requests,
     /// Memory of ours that the library reads or writes meanwhile.
     staging: Vec<Staging>,
@@ -41,17 +41,17 @@ pub(super) struct Run {
 
 #[expect(unsafe_code, reason = "holds addresses of the caller's memory")]
 // SAFETY: the memory is this collective's own, from any thread, by the promise of `Transport::post`.
-unsafe impl Send for Run {}
+unsafe impl Send for RunningCollective {}
 
 fn ints(counts: &[usize]) -> Result<Vec<c_int>, String> {
     counts.iter().map(|n| c_int::try_from(*n).map_err(|e| e.to_string())).collect()
 }
 
 #[expect(unsafe_code, reason = "hands the memory of a call to the library")]
-impl Run {
+impl RunningCollective {
     /// A run of nothing yet.
-    pub(super) fn new() -> Run {
-        Run {
+    pub(super) fn new() -> RunningCollective {
+        RunningCollective {
             requests: Requests::new(),
             staging: Vec::new(),
             counts: Vec::new(),
@@ -92,7 +92,7 @@ impl Run {
                     }
                 }
                 (None, Layout::Whole, Layout::Pieces(counts)) if extent.output <= kit.limit => unsafe {
-                    self.all_gather(buffer, counts, kit, place)?;
+                    self.gather_pieces(buffer, counts, kit, place)?;
                 },
                 _ => {
                     let (sent, received) = (signature.input(i), signature.output(i));
@@ -106,7 +106,7 @@ impl Run {
     /// Goes on where the library has done its part. True at the end, after which no memory is touched.
     ///
     /// # Safety
-    /// As [`Run::start`].
+    /// As [`RunningCollective::start`].
     pub(super) unsafe fn advance(&mut self, kit: &Kit, place: &Member) -> Result<bool, String> {
         while self.requests.test()? {
             // SAFETY: the caller's promise.
@@ -127,7 +127,7 @@ impl Run {
     }
 
     /// # Safety
-    /// As [`Run::start`]; so are those below.
+    /// As [`RunningCollective::start`]; so are those below.
     unsafe fn reduce(
         &mut self,
         monoid: Monoid,
@@ -148,7 +148,7 @@ impl Run {
                     slices.push(FoldSlice::of_pieces(source, target, extent.dtype, shares.collect()));
                 }
                 Layout::Pieces(counts) => unsafe {
-                    self.reduce_scatter(monoid, buffer, counts, kit, place)?;
+                    self.reduce_pieces(monoid, buffer, counts, kit, place)?;
                 },
                 _ if ordered => {
                     slices.push(FoldSlice::of_slot(
@@ -241,7 +241,8 @@ impl Run {
         Ok(())
     }
 
-    unsafe fn all_gather(
+    /// Joins a piece of each member.
+    unsafe fn gather_pieces(
         &mut self,
         MpiBuffer { dtype, source, target }: MpiBuffer,
         counts: &[usize],
@@ -259,7 +260,8 @@ impl Run {
         unsafe { self.requests.all_gather(place.comm, (source, own), whole, of) }
     }
 
-    unsafe fn reduce_scatter(
+    /// Folds a piece for each member.
+    unsafe fn reduce_pieces(
         &mut self,
         monoid: Monoid,
         MpiBuffer { dtype, source, target }: MpiBuffer,

@@ -173,12 +173,12 @@ impl Launch<'_> {
             unsafe {
                 match (signature.monoid, signature.root, &signature.send, &signature.receive) {
                     (Some(monoid), _, Layout::Pieces(counts), _) => {
-                        self.reduce_scatter(comm, here, monoid, counts, buffer)
+                        self.reduce_pieces(comm, here, monoid, counts, buffer)
                     }
                     (Some(monoid), ..) => self.all_reduce(comm, monoid, buffer),
                     (None, Some(root), ..) => self.broadcast(comm, root, buffer),
                     (None, None, Layout::Whole, Layout::Pieces(counts)) => {
-                        self.all_gather(comm, here, counts, buffer)
+                        self.gather_pieces(comm, here, counts, buffer)
                     }
                     _ => self.exchange(comm, here, buffer, signature.input(i), signature.output(i)),
                 }
@@ -204,7 +204,8 @@ impl Launch<'_> {
         check("ncclAllReduce", unsafe { (self.f.all_reduce)(from, to, n, of, op, comm, self.stream) })
     }
 
-    unsafe fn reduce_scatter(
+    /// Folds a piece for each member.
+    unsafe fn reduce_pieces(
         &self,
         comm: CommHandle,
         here: usize,
@@ -254,7 +255,8 @@ impl Launch<'_> {
         check("ncclBroadcast", unsafe { (self.f.broadcast)(from, to, n, of, place(root), comm, self.stream) })
     }
 
-    unsafe fn all_gather(
+    /// Joins a piece of each member.
+    unsafe fn gather_pieces(
         &self,
         comm: CommHandle,
         here: usize,

@@ -1,7 +1,7 @@
 //! The benchmark: that it counts wrong elements, and what it derives from times.
 
 use super::millis;
-use crate::bench::{BenchJob, DTYPES, KINDS, MONOIDS, Measured, run, run_end, sizes};
+use crate::bench::{BenchJob, DTYPES, MONOIDS, Measured, kinds, run, run_end, sizes};
 use crate::{CollectiveKind, CommError, FaultInjector, InjectedFault, Timeouts, Transport, World};
 use meshwright_plan::{DType, Monoid};
 
@@ -22,7 +22,7 @@ fn measured(members: usize, jobs: &[BenchJob]) -> Vec<Measured> {
 #[test]
 fn every_collective_type_and_fold_is_right_in_every_element() {
     let mut jobs = Vec::new();
-    for kind in KINDS {
+    for kind in kinds() {
         for dtype in DTYPES {
             for monoid in MONOIDS {
                 jobs.push(job(kind, monoid, dtype, 70_001));
@@ -45,7 +45,7 @@ fn every_collective_type_and_fold_is_right_in_every_element() {
 
 #[test]
 fn a_corrupted_result_is_counted_on_the_device_that_has_it() {
-    for kind in KINDS {
+    for kind in kinds() {
         // One warm-up, three timed calls: the fifth and the sixth are checked. The bit stays wrong only in its own check.
         for (at, wrong) in [(3, 0), (4, 1), (5, 1)] {
             let ends = World::new(3, Timeouts::for_tests()).into_iter().map(|t| match t.rank() {
@@ -66,15 +66,15 @@ fn a_corrupted_result_is_counted_on_the_device_that_has_it() {
 
 #[test]
 fn bus_bandwidth_is_algorithm_bandwidth_times_the_factor() {
-    for kind in KINDS {
+    for kind in kinds() {
         let [m] = measured(4, &[job(kind, Monoid::Sum, DType::F64, 1 << 16)])[..] else { panic!() };
         assert!(m.algorithm_bandwidth() > 0.0);
         assert_eq!(m.algorithm_bandwidth(), m.bytes() as f64 / m.median.as_secs_f64());
-        assert_eq!(m.bus_bandwidth(), m.algorithm_bandwidth() * kind.bus_factor(4));
+        assert_eq!(m.bus_bandwidth(), m.algorithm_bandwidth() * kind.bus_factor().of(4));
     }
-    let factors = KINDS.map(|kind| kind.bus_factor(4));
+    let factors: Vec<f64> = kinds().map(|kind| kind.bus_factor().of(4)).collect();
     assert_eq!(factors, [1.5, 0.75, 0.75, 0.75, 1.0, 1.0]);
-    assert_eq!(CollectiveKind::AllReduce.bus_factor(1), 0.0);
+    assert_eq!(CollectiveKind::AllReduce.bus_factor().of(1), 0.0);
 }
 
 #[test]

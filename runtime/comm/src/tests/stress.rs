@@ -3,8 +3,8 @@
 
 use super::on_all;
 use crate::{
-    Buf, BufMut, Call, Collectives, CommError, Group, Part, Slot, Started, Tag, ThreadsTransport, Timeouts,
-    Transport,
+    Buf, BufMut, Call, CollectiveKind, Collectives, CommError, Group, Layout, Part, Slot, Started, Tag,
+    ThreadsTransport, Timeouts, Transport,
 };
 use meshwright_plan::Monoid;
 use std::time::{Duration, Instant};
@@ -74,7 +74,11 @@ impl StressCase {
         match self.kind {
             0 => Call::all_reduce(Monoid::Sum, vec![Slot::Apart(Buf::new(input), BufMut::new(output))]),
             1 => Call::all_gather(Buf::new(input), counts(), BufMut::new(output)),
-            2 => Call::reduce_scatter(Monoid::Sum, Buf::new(input), counts(), BufMut::new(output)),
+            2 => {
+                let slots = vec![Slot::Apart(Buf::new(input), BufMut::new(output))];
+                let layouts = [Layout::Pieces(counts().into()), Layout::Whole];
+                Call::new(CollectiveKind::ReduceScatter, layouts, slots).folded(Monoid::Sum)
+            }
             3 => Call::all_to_all((Buf::new(input), counts()), (BufMut::new(output), counts())),
             4 => Call::permute(
                 (Buf::new(input), vec![Part { peer: (at + 1) % n, range: 0..len }]),

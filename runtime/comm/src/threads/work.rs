@@ -12,7 +12,7 @@ const CHUNK: usize = 32 * 1024;
 
 /// What remains to be done.
 pub(crate) struct Work {
-    folds: Vec<Fold>,
+    folds: Vec<BufferFold>,
     tasks: Vec<WorkTask>,
     bytes: usize,
     next: AtomicUsize,
@@ -20,7 +20,7 @@ pub(crate) struct Work {
 }
 
 /// Elements that are folded: where each member's are, in group order, and where the result goes.
-struct Fold {
+struct BufferFold {
     monoid: Monoid,
     dtype: DType,
     sources: Vec<*const u8>,
@@ -87,7 +87,7 @@ impl Work {
                 continue;
             }
             let fold = self.folds.len();
-            self.folds.push(Fold { monoid, dtype, sources, targets });
+            self.folds.push(BufferFold { monoid, dtype, sources, targets });
             self.bytes += bytes * calls.len();
             self.tasks.extend(chunks(bytes).map(|(at, bytes)| WorkTask::Fold { fold, at, bytes }));
         }
@@ -164,7 +164,7 @@ impl Work {
     }
 }
 
-impl Fold {
+impl BufferFold {
     fn chunk(&self, at: usize, bytes: usize) {
         on_stack(&self.sources, at, |sources| {
             on_stack(&self.targets, at, |targets| {

@@ -80,7 +80,8 @@ pub enum DeviceCollectives {
 }
 
 impl DeviceCollectives {
-    /// What a device of that kind communicates by, over the transport of the host; a world of one has nobody to talk to.
+    /// What a device of that kind communicates by, over the transport of the host; a world of one has nobody to talk to. NCCL and
+    /// the driver are looked for in `libraries`.
     ///
     /// All devices of the world must call it at once: they meet.
     pub(crate) fn over(
@@ -88,6 +89,7 @@ impl DeviceCollectives {
         transport: Box<dyn Transport>,
         kind: DeviceKind,
         timeouts: Timeouts,
+        libraries: Paths,
     ) -> Result<Box<dyn Transport>, ExecError> {
         let launch_order = match self {
             DeviceCollectives::Nccl => LaunchOrder::Events,
@@ -106,8 +108,7 @@ impl DeviceCollectives {
             message: message.strip_prefix(&own).map(String::from).unwrap_or(message),
         };
         let gpu = u32::try_from(gpu).map_err(|e| failed(e.to_string()))?;
-        let paths = Paths::from_env(|name| std::env::var_os(name));
-        let options = NcclOptions { paths, launch_order, timeouts, ..NcclOptions::default() };
+        let options = NcclOptions { paths: libraries, launch_order, timeouts, ..NcclOptions::default() };
         let made = NcclTransport::new(transport, gpu, &options).map_err(|e| failed(e.to_string()))?;
         Ok(Box::new(made))
     }

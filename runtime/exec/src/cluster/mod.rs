@@ -25,6 +25,7 @@ use crate::cluster::share::Blocks;
 use crate::engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs, panic_message};
 use crate::error::{ExecError, Place};
 use crate::trace::DeviceTrace;
+use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::{Timeouts, Transport, World};
 use meshwright_plan::{BufId, Mesh, Plan, ProgramInputKind};
 use std::collections::BTreeMap;
@@ -35,7 +36,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 /// How to start the devices.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ClusterOptions {
     /// Cores for this process, by default those that it may use, divided among the processes that may use the same ones.
     /// Its devices share them: each has `cores / devices` threads, at least one.
@@ -48,6 +49,8 @@ pub struct ClusterOptions {
     pub gpus: Option<usize>,
     /// How GPUs communicate.
     pub collectives: DeviceCollectives,
+    /// Where NVIDIA's libraries are.
+    pub libraries: Paths,
 }
 
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
@@ -139,7 +142,7 @@ impl Cluster {
                 end,
                 threads,
                 options.device.of_rank(local).among(options.gpus),
-                (options.collectives, options.timeouts),
+                (options.collectives, options.timeouts, options.libraries.clone()),
             )?);
         }
         // All begin before one is waited for: devices may have to meet while they are made ready.
@@ -385,7 +388,7 @@ fn spawn(
     end: Box<dyn Transport>,
     threads: usize,
     kind: DeviceKind,
-    (collectives, timeouts): (DeviceCollectives, Timeouts),
+    (collectives, timeouts, libraries): (DeviceCollectives, Timeouts, Paths),
 ) -> Result<Starting, ExecError> {
     let (jobs, inbox) = channel::<Job>();
     let (ready, started) = channel::<Result<(), String>>();
@@ -396,14 +399,13 @@ fn spawn(
             .use_current_thread()
             .build();
         let made = match &pool {
-            Ok(_) => {
-                collectives.over(end, kind, timeouts).and_then(|end| Engine::on(kind, end)).map_err(|e| {
-                    match e {
-                        ExecError::Start { message, .. } => message,
-                        other => other.to_string(),
-                    }
-                })
-            }
+            Ok(_) => collectives
+                .over(end, kind, timeouts, libraries)
+                .and_then(|end| Engine::on(kind, end))
+                .map_err(|e| match e {
+                    ExecError::Start { message, .. } => message,
+                    other => other.to_string(),
+                }),
             Err(e) => Err(e.to_string()),
         };
         let (mut engine, told) = match made {

@@ -13,7 +13,7 @@ use crate::engine::context::Local;
 use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, Plane, stored_as, stored_shape};
 use meshwright_comm::Layout;
-use meshwright_plan::{CollectiveKind, DType, Monoid};
+use meshwright_plan::{CollectiveKind, DType, Monoid, Traffic};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -50,20 +50,16 @@ pub(crate) fn pack<B: Backend>(
 ) -> Result<(Vec<TransportCall>, Arrival), LoweringError> {
     let arrival = Arrival { unpack: vec![], ending: vec![], reads: vec![] };
     let mut packing = Packing::<B> { lowering, prepared, calls: vec![], arrival };
-    match (&prepared.shape, prepared.from.as_slice(), prepared.to.as_slice()) {
-        (CollectiveShape::AllReduce(monoid), ..) => packing.all_reduce(*monoid),
-        (CollectiveShape::ReduceScatter(monoid, blocks), [from], [to]) => {
-            packing.reduce_scatter(*monoid, blocks, from, to)
-        }
-        (shape, [from], [to]) => {
-            let lowering = &packing.lowering;
-            let planes = [from, to].map(|l| lowering.planes(l.buf, l.dtype));
-            let [sources, targets] = planes;
-            for (source, target) in sources.into_iter().zip(targets) {
-                packing.exchange(shape, (source, from), (target, to));
+    match &prepared.shape {
+        CollectiveShape::Blocks { send, receive } => packing.blocks(send.as_ref(), receive.as_ref())?,
+        CollectiveShape::Halo(halo, axis) => {
+            for (from, to) in prepared.from.iter().zip(&prepared.to) {
+                let [sources, targets] = packing.planes(from, to);
+                for (source, target) in sources.into_iter().zip(targets) {
+                    packing.halo(halo, *axis, (source, from), (target, to))?;
+                }
             }
         }
-        _ => return Err(LoweringError::Plan("a collective of nothing".into())),
     }
     Ok((packing.calls, packing.arrival))
 }
@@ -77,9 +73,24 @@ struct Packing<'l, 'a, B: Backend> {
 }
 
 impl<B: Backend> Packing<'_, '_, B> {
-    fn call(&mut self, kind: CollectiveKind, layouts: [Layout; 2], send: CallPiece, receive: CallPiece) {
-        let (send, receive) = (vec![send], vec![receive]);
-        self.calls.push(TransportCall { kind, monoid: None, layouts, send, receive });
+    /// A call of the collective whose members send and receive that.
+    fn call(
+        &mut self,
+        monoid: Option<Monoid>,
+        layouts: [Layout; 2],
+        pieces: Vec<(CallPiece, CallPiece)>,
+    ) -> Result<(), LoweringError> {
+        let [send, receive] = layouts.each_ref().map(Layout::portion);
+        let traffic = Traffic { send, receive, folds: monoid.is_some(), rooted: false };
+        let kind = CollectiveKind::of_traffic(traffic)
+            .ok_or_else(|| LoweringError::Plan(format!("no collective has {traffic:?}")))?;
+        let (send, receive) = pieces.into_iter().unzip();
+        self.calls.push(TransportCall { kind, monoid, layouts, send, receive });
+        Ok(())
+    }
+
+    fn planes(&self, from: &Local, to: &Local) -> [Vec<Plane>; 2] {
+        [from, to].map(|l| self.lowering.planes(l.buf, l.dtype))
     }
 
     /// A buffer as it is.
@@ -88,12 +99,12 @@ impl<B: Backend> Packing<'_, '_, B> {
         CallPiece { slot, dtype: plane.dtype, shape: local.shape.clone(), ends }
     }
 
-    /// Blocks of a buffer, packed where they do not lie one after the other.
-    fn blocks(&mut self, plane: Plane, local: &Local, blocks: &Blocks) -> CallPiece {
-        if blocks.view.is_contiguous() || local.elements() == 0 {
-            return self.whole(plane, local, self.prepared.ends[0]);
+    /// What is sent of a buffer: all of it, or its blocks, packed where they do not lie one after the other.
+    fn sent(&mut self, plane: Plane, local: &Local, blocks: Option<&Blocks>, ends: bool) -> CallPiece {
+        match blocks.filter(|b| !b.view.is_contiguous() && local.elements() > 0) {
+            Some(b) => self.packed(plane, local, b.axis, &b.ranges),
+            None => self.whole(plane, local, ends),
         }
-        self.packed(plane, local, blocks.axis, &blocks.ranges)
     }
 
     fn packed(&mut self, plane: Plane, local: &Local, axis: usize, ranges: &[Range<usize>]) -> CallPiece {
@@ -117,130 +128,102 @@ impl<B: Backend> Packing<'_, '_, B> {
         (Plane { slot, dtype }, piece)
     }
 
-    /// Where a buffer is received: in its place where the blocks lie there one after the other.
-    fn landing(&mut self, plane: Plane, local: &Local, blocks: &Blocks) -> CallPiece {
-        if blocks.view.is_contiguous() || local.elements() == 0 {
-            return self.whole(plane, local, false);
-        }
+    /// Where a buffer is received: in its place where it comes whole, or its blocks lie there one after the other.
+    fn received(&mut self, plane: Plane, local: &Local, blocks: Option<&Blocks>) -> CallPiece {
+        let scattered = blocks.filter(|b| !b.view.is_contiguous() && local.elements() > 0);
+        let Some(blocks) = scattered else { return self.whole(plane, local, false) };
         let (from, piece) = self.scratch(plane.dtype, local.elements());
         let (axis, ranges) = (blocks.axis, blocks.ranges.clone());
         self.arrival.unpack.push(Unpack::Blocks { axis, ranges, from, to: plane, local: local.clone() });
         piece
     }
 
-    /// Gathers and exchanges, which compute nothing.
-    fn exchange(
+    /// Collectives of whole buffers or blocks.
+    fn blocks(&mut self, send: Option<&Blocks>, receive: Option<&Blocks>) -> Result<(), LoweringError> {
+        let prepared = self.prepared;
+        let layouts = [send, receive].map(|b| b.map_or(Layout::Whole, |b| Layout::Pieces(b.counts.clone())));
+        let mut pieces = vec![];
+        for ((from, to), ends) in prepared.from.iter().zip(&prepared.to).zip(&prepared.ends) {
+            let [sources, targets] = self.planes(from, to);
+            match prepared.monoid {
+                Some(monoid) if sources.len() > 1 => {
+                    let gathered = self.gather_planes(&layouts[0], send, sources, (from, to, *ends))?;
+                    self.fold(monoid, gathered, targets, to);
+                }
+                _ => {
+                    for (source, target) in sources.into_iter().zip(targets) {
+                        let sent = self.sent(source, from, send, *ends);
+                        pieces.push((sent, self.received(target, to, receive)));
+                    }
+                }
+            }
+        }
+        // A bucket goes in one call.
+        let whole = send.is_none() && receive.is_none();
+        let calls = if whole { vec![pieces] } else { pieces.into_iter().map(|p| vec![p]).collect() };
+        calls
+            .into_iter()
+            .filter(|pieces| !pieces.is_empty())
+            .try_for_each(|pieces| self.call(prepared.monoid, layouts.clone(), pieces))
+    }
+
+    /// Each member's part of what this device is to fold.
+    fn gather_planes(
         &mut self,
-        shape: &CollectiveShape,
+        layout: &Layout,
+        send: Option<&Blocks>,
+        sources: Vec<Plane>,
+        (from, to, ends): (&Local, &Local, bool),
+    ) -> Result<Vec<Plane>, LoweringError> {
+        let members = self.prepared.group.size();
+        let counts: Arc<[usize]> = vec![to.elements(); members].into();
+        let mut gathered = vec![];
+        for source in sources {
+            let sent = self.sent(source, from, send, ends);
+            let (plane, received) = self.scratch(source.dtype, to.elements() * members);
+            gathered.push(plane);
+            self.call(None, [layout.clone(), Layout::Pieces(counts.clone())], vec![(sent, received)])?;
+        }
+        Ok(gathered)
+    }
+
+    /// What other devices have of what this one needs.
+    fn halo(
+        &mut self,
+        halo: &Halo,
+        axis: usize,
         (source, from): (Plane, &Local),
         (target, to): (Plane, &Local),
-    ) {
-        match shape {
-            CollectiveShape::AllReduce(_) | CollectiveShape::ReduceScatter(..) => {}
-            CollectiveShape::AllGather(blocks) => {
-                let send = self.whole(source, from, self.prepared.ends[0]);
-                let receive = self.landing(target, to, blocks);
-                let layouts = [Layout::Whole, Layout::Pieces(blocks.counts.clone())];
-                self.call(CollectiveKind::AllGather, layouts, send, receive);
-            }
-            CollectiveShape::AllToAll { send: cut, receive: joined } => {
-                let send = self.blocks(source, from, cut);
-                let receive = self.landing(target, to, joined);
-                let layouts = [cut, joined].map(|blocks| Layout::Pieces(blocks.counts.clone()));
-                self.call(CollectiveKind::AllToAll, layouts, send, receive);
-            }
-            CollectiveShape::Permute(halo, axis) => {
-                let send = match halo.send.elements {
-                    0 => CallPiece::none(source.dtype),
-                    _ => self.packed(source, from, *axis, &halo.send.blocks),
-                };
-                let (received, receive) = match halo.receive.elements {
-                    0 => (None, CallPiece::none(target.dtype)),
-                    n => {
-                        let (plane, piece) = self.scratch(target.dtype, n);
-                        (Some(plane), piece)
-                    }
-                };
-                let own = halo.own.is_some().then(|| (source, from.clone()));
-                self.arrival.reads.extend(own.as_ref().map(|o| o.0.slot));
-                let (to, local) = (target, to.clone());
-                let unpack = Unpack::Halo {
-                    halo: Box::new(halo.clone()),
-                    axis: *axis,
-                    from: received,
-                    own,
-                    to,
-                    local,
-                };
-                self.arrival.unpack.push(unpack);
-                let layouts = [&halo.send, &halo.receive].map(|side| Layout::Parts(side.parts.clone()));
-                self.call(CollectiveKind::Permute, layouts, send, receive);
-            }
-        }
-    }
-
-    fn reduce_scatter(&mut self, monoid: Monoid, blocks: &Blocks, from: &Local, to: &Local) {
-        let planes = [from, to].map(|l| self.lowering.planes(l.buf, l.dtype));
-        let [sources, targets] = planes;
-        if let ([source], [target]) = (&sources[..], &targets[..]) {
-            let send = self.blocks(*source, from, blocks);
-            let receive = self.whole(*target, to, false);
-            let (send, receive) = (vec![send], vec![receive]);
-            let layouts = [Layout::Pieces(blocks.counts.clone()), Layout::Whole];
-            let (kind, monoid) = (CollectiveKind::ReduceScatter, Some(monoid));
-            self.calls.push(TransportCall { kind, monoid, layouts, send, receive });
-            return;
-        }
-        // Each member's part of this device's block, to be folded here.
-        let members = blocks.counts.len();
-        let mut received = vec![];
-        for source in sources {
-            let send = self.blocks(source, from, blocks);
-            let (plane, receive) = self.scratch(source.dtype, to.elements() * members);
-            received.push(plane);
-            let own: Arc<[usize]> = vec![to.elements(); members].into();
-            let layouts = [blocks.counts.clone(), own].map(Layout::Pieces);
-            self.call(CollectiveKind::AllToAll, layouts, send, receive);
-        }
-        self.fold(monoid, members, received, targets, to);
-    }
-
-    fn all_reduce(&mut self, monoid: Monoid) {
-        let mut bucket = TransportCall {
-            kind: CollectiveKind::AllReduce,
-            monoid: Some(monoid),
-            layouts: [Layout::Whole, Layout::Whole],
-            send: vec![],
-            receive: vec![],
+    ) -> Result<(), LoweringError> {
+        let send = match halo.send.elements {
+            0 => CallPiece::none(source.dtype),
+            _ => self.packed(source, from, axis, &halo.send.blocks),
         };
-        let members = self.prepared.group.size();
-        for ((from, to), ends) in self.prepared.from.iter().zip(&self.prepared.to).zip(&self.prepared.ends) {
-            let planes = [from, to].map(|l| self.lowering.planes(l.buf, l.dtype));
-            let [sources, targets] = planes;
-            if let ([source], [target]) = (&sources[..], &targets[..]) {
-                bucket.send.push(self.whole(*source, from, *ends));
-                bucket.receive.push(self.whole(*target, to, false));
-                continue;
+        let (received, receive) = match halo.receive.elements {
+            0 => (None, CallPiece::none(target.dtype)),
+            n => {
+                let (plane, piece) = self.scratch(target.dtype, n);
+                (Some(plane), piece)
             }
-            let mut received = vec![];
-            for source in sources {
-                let send = self.whole(source, from, *ends);
-                let (plane, receive) = self.scratch(source.dtype, from.elements() * members);
-                received.push(plane);
-                let counts: Arc<[usize]> = vec![from.elements(); members].into();
-                let layouts = [Layout::Whole, Layout::Pieces(counts)];
-                self.call(CollectiveKind::AllGather, layouts, send, receive);
-            }
-            self.fold(monoid, members, received, targets, to);
-        }
-        if !bucket.send.is_empty() {
-            self.calls.push(bucket);
-        }
+        };
+        let own = halo.own.is_some().then(|| (source, from.clone()));
+        self.arrival.reads.extend(own.as_ref().map(|o| o.0.slot));
+        let (to, local) = (target, to.clone());
+        self.arrival.unpack.push(Unpack::Halo {
+            halo: Box::new(halo.clone()),
+            axis,
+            from: received,
+            own,
+            to,
+            local,
+        });
+        let layouts = [&halo.send, &halo.receive].map(|side| Layout::Parts(side.parts.clone()));
+        self.call(None, layouts, vec![(send, receive)])
     }
 
-    fn fold(&mut self, monoid: Monoid, members: usize, from: Vec<Plane>, to: Vec<Plane>, local: &Local) {
+    fn fold(&mut self, monoid: Monoid, from: Vec<Plane>, to: Vec<Plane>, local: &Local) {
         if local.elements() > 0 {
-            let greatest = monoid == Monoid::ArgMax;
+            let (greatest, members) = (monoid == Monoid::ArgMax, self.prepared.group.size());
             self.arrival.unpack.push(Unpack::Fold { greatest, members, from, to, local: local.clone() });
         }
     }

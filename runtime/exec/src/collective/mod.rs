@@ -26,22 +26,17 @@ pub(crate) struct Prepared {
     pub(crate) to: Vec<Local>,
     /// For each of `from` whether it ends here.
     pub(crate) ends: Vec<bool>,
+    /// How what all send is folded.
+    pub(crate) monoid: Option<Monoid>,
     pub(crate) shape: CollectiveShape,
 }
 
-/// What a collective does, with what its members hold.
+/// What goes to the members, and comes from them.
 pub(crate) enum CollectiveShape {
-    AllReduce(Monoid),
-    /// How the result is put together.
-    AllGather(Blocks),
-    /// How the operand is cut.
-    ReduceScatter(Monoid, Blocks),
-    AllToAll {
-        send: Blocks,
-        receive: Blocks,
-    },
-    /// Along that axis.
-    Permute(Halo, usize),
+    /// The blocks that they hold of the operand as it is cut, and of the result as it is put together; else all of it.
+    Blocks { send: Option<Blocks>, receive: Option<Blocks> },
+    /// What each lacks along that axis.
+    Halo(Halo, usize),
 }
 
 /// How an array is cut along an axis into the blocks that the members hold.
@@ -80,28 +75,22 @@ impl Prepared {
             }
         }
         let members = Members { context, group: &group };
-        let shape = match (collective, step.reads.as_slice(), step.writes.as_slice()) {
-            (Collective::AllReduce { monoid, .. }, ..) => {
-                if from.iter().zip(&to).any(|(f, t)| f.ranges != t.ranges) {
-                    return Err("operand and result of an all-reduce differ in shape".into());
-                }
-                CollectiveShape::AllReduce(*monoid)
+        let spec = collective.spec();
+        let moves = spec.join.is_some() || spec.split.is_some() || spec.window.is_some();
+        if !moves && from.iter().zip(&to).any(|(f, t)| f.ranges != t.ranges) {
+            return Err(format!("operand and result of {} differ in shape", spec.kind));
+        }
+        let shape = match (step.reads.as_slice(), step.writes.as_slice(), spec.window) {
+            ([x], [y], Some((dim, _))) => {
+                let axis = to[0].at(dim).ok_or("a dim is missing")?;
+                CollectiveShape::Halo(Halo::new(context, &group, dim, [x, y])?, axis)
             }
-            (Collective::AllGather { dim, .. }, [pieces], [_]) => {
-                CollectiveShape::AllGather(members.blocks(&to[0], pieces, *dim)?)
-            }
-            (Collective::ReduceScatter { monoid, dim, .. }, [_], [pieces]) => {
-                CollectiveShape::ReduceScatter(*monoid, members.blocks(&from[0], pieces, *dim)?)
-            }
-            (Collective::AllToAll { join, split, .. }, [joined], [pieces]) => CollectiveShape::AllToAll {
-                send: members.blocks(&from[0], pieces, *split)?,
-                receive: members.blocks(&to[0], joined, *join)?,
+            ([x], [y], None) => CollectiveShape::Blocks {
+                send: spec.split.map(|dim| members.blocks(&from[0], y, dim)).transpose()?,
+                receive: spec.join.map(|dim| members.blocks(&to[0], x, dim)).transpose()?,
             },
-            (Collective::Permute { dim, .. }, [x], [y]) => {
-                let axis = to[0].at(*dim).ok_or("a dim is missing")?;
-                CollectiveShape::Permute(Halo::new(context, &group, *dim, [x, y])?, axis)
-            }
-            _ => return Err(format!("{} operands of one {}", from.len(), collective.name())),
+            _ if !moves => CollectiveShape::Blocks { send: None, receive: None },
+            _ => return Err(format!("{} operands of one {}", from.len(), spec.kind)),
         };
         let ends_here = |b: BufId| step.free.contains(&b) || step.aliases.iter().any(|r| r.0 == b);
         let ends = from
@@ -117,6 +106,7 @@ impl Prepared {
             ends,
             from,
             to,
+            monoid: spec.monoid,
             shape,
         })
     }

@@ -1,7 +1,7 @@
 //! Elements of one dtype, owned or seen: the one place where each dtype meets the Rust type of its elements.
 
 use half::bf16;
-use meshwright_comm::{PairF32, PairF64};
+use meshwright_comm::{ValueIndexF32, ValueIndexF64};
 use meshwright_plan::DType;
 
 /// Runs `$body` with `$s` bound to the vector or slice inside of a [`HostData`], [`Slice`] or [`SliceMut`], whatever its
@@ -49,21 +49,21 @@ impl AsNumber for bf16 {
     }
 }
 
-impl AsNumber for PairF32 {
+impl AsNumber for ValueIndexF32 {
     fn to_f64(self) -> f64 {
         f64::from(self.value)
     }
-    fn of_f64(x: f64) -> PairF32 {
-        PairF32 { value: x as f32, index: 0 }
+    fn of_f64(x: f64) -> ValueIndexF32 {
+        ValueIndexF32 { value: x as f32, index: 0 }
     }
 }
 
-impl AsNumber for PairF64 {
+impl AsNumber for ValueIndexF64 {
     fn to_f64(self) -> f64 {
         self.value
     }
-    fn of_f64(x: f64) -> PairF64 {
-        PairF64 { value: x, index: 0 }
+    fn of_f64(x: f64) -> ValueIndexF64 {
+        ValueIndexF64 { value: x, index: 0 }
     }
 }
 
@@ -227,9 +227,9 @@ elements! {
     /// [`DType::Bool`]: bytes 0 and 1.
     Bool: u8,
     /// [`DType::PairF32`].
-    PairF32: PairF32,
+    PairF32: ValueIndexF32,
     /// [`DType::PairF64`].
-    PairF64: PairF64,
+    PairF64: ValueIndexF64,
 }
 
 impl HostData {

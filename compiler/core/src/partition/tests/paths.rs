@@ -3,7 +3,7 @@
 use super::*;
 use meshwright_plan::{DType, Dims};
 
-/// Every placement of `dims` over the mesh with at most `partials` unfinished axes.
+/// Every placement of `dims` over the mesh with at most `partials` partial axes.
 fn placements(dims: &[Dim], mesh: &Mesh, partials: usize) -> Vec<Placement> {
     let mut all = vec![Placement::replicated()];
     let mut seen: BTreeSet<Placement> = all.iter().cloned().collect();
@@ -93,7 +93,7 @@ fn no_way_is_cheaper_than_the_path() {
             let mut table = Dims::default();
             let dims = vec![table.add("d", 12 * scale), table.add("e", 24 * scale)];
             let ty = Type::new(ty.dtype, dims.clone());
-            let mut paths = Paths::default();
+            let mut paths = ReshardPaths::default();
             for (i, src) in placements(&dims, &mesh, 2).into_iter().enumerate() {
                 for (j, dst) in placements(&dims, &mesh, 0).into_iter().enumerate() {
                     // A third of all pairs: enough, and in time.
@@ -138,12 +138,13 @@ fn a_path_over_many_axes_is_found_at_once() {
     let mesh = Mesh::new(["a", "b", "c", "e", "f", "g", "h", "i"].map(|n| (n, 2)));
     let all: Vec<Axis> = mesh.iter().collect();
     let split = Placement::split([(d, all.clone())]);
-    let (_, gathers) =
-        Paths::default().cheapest(&ty, &names, &mesh, &split, &Placement::replicated()).expect("a path");
+    let (_, gathers) = ReshardPaths::default()
+        .cheapest(&ty, &names, &mesh, &split, &Placement::replicated())
+        .expect("a path");
     assert_eq!(gathers.len(), 8);
     let mut open = Placement::replicated();
     open.partial = all.iter().map(|a| (*a, Monoid::Sum)).collect();
-    let (_, moves) = Paths::default().cheapest(&ty, &names, &mesh, &open, &split).expect("a path");
+    let (_, moves) = ReshardPaths::default().cheapest(&ty, &names, &mesh, &open, &split).expect("a path");
     assert_eq!(moves.len(), 8, "{moves:?}");
     assert!(
         moves.iter().all(|m| matches!(m, Reshard::Collective(Collective::ReduceScatter { .. }))),

@@ -9,7 +9,7 @@
 //! two ranks wait for each other in different groups.
 
 use super::super::message::Message;
-use super::super::moves::Run;
+use super::super::moves::RunningCollective;
 use super::super::sys::Comm;
 use super::{Engine, Making, Phase, Serial};
 use crate::CommError;
@@ -54,7 +54,7 @@ impl Engine {
         let Some(op) = self.ops.get_mut(&serial) else { return Ok(()) };
         let place = op.member(comm);
         // It runs before anything is handed over: of one that fails half-way the library has memory too.
-        op.phase = Phase::Running(Run::new());
+        op.phase = Phase::Running(RunningCollective::new());
         let Phase::Running(run) = &mut op.phase else { return Ok(()) };
         #[expect(unsafe_code, reason = "hands the memory of a call to the library")]
         // SAFETY: as in `Engine::advance`.

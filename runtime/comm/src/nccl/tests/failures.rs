@@ -4,8 +4,8 @@ use super::{fake, on_gpus, on_these, options, tag, world};
 use crate::TransportMemory;
 use crate::nccl::{Checks, LaunchOrder, NcclOptions, NcclTransport};
 use crate::{
-    Buf, BufMut, Call, CallName, CollectiveKind, Collectives, CommError, Group, MemorySpace, PairF32,
-    Timeouts, Transport, World,
+    Buf, BufMut, Call, CallName, CollectiveKind, Collectives, CommError, Group, MemorySpace, Timeouts,
+    Transport, ValueIndexF32, World,
 };
 use meshwright_plan::{Axis, DType, Mesh, Monoid};
 use std::time::{Duration, Instant};
@@ -317,7 +317,7 @@ fn arg_reductions_are_refused_and_known_to_be() {
         let mut memory = t.memory(4, DType::PairF32).unwrap();
         let refused = t.all_reduce(&group, &tag(0), Monoid::ArgMax, [memory.buf_mut()]);
         assert!(matches!(refused, Err(CommError::NoFold { monoid: Monoid::ArgMax, .. })), "{refused:?}");
-        let mut pairs = [PairF32 { value: t.rank() as f32, index: 0 }];
+        let mut pairs = [ValueIndexF32 { value: t.rank() as f32, index: 0 }];
         t.all_reduce(&group, &tag(1), Monoid::ArgMax, [BufMut::new(&mut pairs)]).unwrap();
         assert_eq!(pairs[0].value, 1.0);
     });

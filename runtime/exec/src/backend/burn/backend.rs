@@ -13,7 +13,7 @@ use crate::engine::graph::{Capabilities, Val};
 use crate::engine::interpreter::opaque;
 use crate::engine::lowering::{LoweringError, stored_as};
 use crate::error::ExecError;
-use crate::kernels::{KernelError, PairF32, PairF64, RandomKernel};
+use crate::kernels::{KernelError, RandomKernel, ValueIndexF32, ValueIndexF64};
 use crate::tensor::{HostData, HostTensor};
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::tensor::FloatTensor;
@@ -268,13 +268,13 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         };
         let pairs = numbers.into_iter().zip(indices);
         let data = if dtype == DType::PairF32 {
-            let pair = |(value, i): (f64, i32)| PairF32 {
+            let pair = |(value, i): (f64, i32)| ValueIndexF32 {
                 value: value as f32,
                 index: if i == NONE { u32::MAX } else { i as u32 },
             };
             HostData::PairF32(pairs.map(pair).collect())
         } else {
-            let pair = |(value, i): (f64, i32)| PairF64 {
+            let pair = |(value, i): (f64, i32)| ValueIndexF64 {
                 value,
                 index: if i == NONE { u64::MAX } else { i as u64 },
             };

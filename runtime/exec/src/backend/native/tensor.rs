@@ -3,7 +3,7 @@
 //! Dtypes that the backend does not know are stored as integers of the same size: truth values as bytes, pairs as
 //! `u64`s. The backend's own ops meet floats only.
 
-use super::kernels::PairF64;
+use super::kernels::ValueIndexF64;
 use crate::engine::lowering::{stored_as, stored_shape};
 use crate::tensor::{HostData, HostTensor, Slice, SliceMut};
 use burn_backend::DType as BurnType;
@@ -48,9 +48,9 @@ pub(crate) fn from_host(host: HostTensor) -> FlexTensor {
         HostData::U8(v) | HostData::Bool(v) => Bytes::from_elems(v),
         // One by one: a vector of pairs need not be aligned as `u64`s are, and where it is empty it is not.
         HostData::PairF32(v) => Bytes::from_elems::<u64>(v.iter().map(|p| bytemuck::cast(*p)).collect()),
-        HostData::PairF64(v) => {
-            Bytes::from_elems::<u64>(v.iter().flat_map(|p| bytemuck::cast::<PairF64, [u64; 2]>(*p)).collect())
-        }
+        HostData::PairF64(v) => Bytes::from_elems::<u64>(
+            v.iter().flat_map(|p| bytemuck::cast::<ValueIndexF64, [u64; 2]>(*p)).collect(),
+        ),
     };
     FlexTensor::new(bytes, layout, stored_as(dtype))
 }

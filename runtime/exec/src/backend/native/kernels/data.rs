@@ -3,7 +3,7 @@
 use super::check::KernelError;
 pub use crate::tensor::{Slice, SliceMut};
 use half::bf16;
-pub use meshwright_comm::{PairF32, PairF64};
+pub use meshwright_comm::{ValueIndexF32, ValueIndexF64};
 use meshwright_plan::DType;
 
 /// Something that a kernel reads.
@@ -115,5 +115,5 @@ element!(f32, F32);
 element!(bf16, BF16);
 element!(i32, I32);
 element!(u8, U8 | Bool);
-element!(PairF32, PairF32);
-element!(PairF64, PairF64);
+element!(ValueIndexF32, PairF32);
+element!(ValueIndexF64, PairF64);

@@ -1,6 +1,6 @@
 //! Folds of one type: how elements are gathered into an accumulator, in an order that sizes alone decide.
 
-use super::data::{Element, PairF32, PairF64};
+use super::data::{Element, ValueIndexF32, ValueIndexF64};
 use super::level::multiversion;
 use super::math::Real;
 use super::narrow::{narrow, wide};
@@ -183,11 +183,11 @@ macro_rules! ranked {
         }
     };
 }
-ranked!(f32, PairF32, f32, u32, MaxF32, MinF32, f32::is_nan);
-ranked!(f64, PairF64, f64, u64, MaxF64, MinF64, f64::is_nan);
-ranked!(bf16, PairF32, f32, u32, MaxBF16, MinBF16, bf16::is_nan);
-ranked!(i32, PairF64, f64, u64, MaxI32, MinI32, |_| false);
-ranked!(u8, PairF64, f64, u64, MaxU8, MinU8, |_| false);
+ranked!(f32, ValueIndexF32, f32, u32, MaxF32, MinF32, f32::is_nan);
+ranked!(f64, ValueIndexF64, f64, u64, MaxF64, MinF64, f64::is_nan);
+ranked!(bf16, ValueIndexF32, f32, u32, MaxBF16, MinBF16, bf16::is_nan);
+ranked!(i32, ValueIndexF64, f64, u64, MaxI32, MinI32, |_| false);
+ranked!(u8, ValueIndexF64, f64, u64, MaxU8, MinU8, |_| false);
 
 multiversion! {
     /// Best of each column and its place: `x[i * step + j * stride]` at place `i`, for `i` from 1; places hold that of

@@ -1,7 +1,7 @@
 //! Fused element-wise steps: running. Blocks of elements pass through all instructions while they are in the innermost
 //! cache; inputs are read and outputs written in place where their layout allows it.
 
-use super::data::{Element, PairF32, PairF64};
+use super::data::{Element, ValueIndexF32, ValueIndexF64};
 use super::elementwise::{self, Arithmetic};
 use super::map::{BLOCK, Instr, MapKernel, MapOp, MapPlace, MapSource};
 use super::math::Real;
@@ -410,9 +410,9 @@ impl<'o> Block<'_, 'o> {
             );
         };
         if let Arg::Slice(s) = self.args[k] {
-            if let Some(p) = PairF32::of(s) {
+            if let Some(p) = ValueIndexF32::of(s) {
                 each(&|i| i32::try_from(p[i].index).unwrap_or(i32::MAX));
-            } else if let Some(p) = PairF64::of(s) {
+            } else if let Some(p) = ValueIndexF64::of(s) {
                 each(&|i| i32::try_from(p[i].index).unwrap_or(i32::MAX));
             }
         }

@@ -66,7 +66,7 @@ pub use convolve::{ConvolveKernel, ConvolveShape, Shared, Sliding};
 pub use copy::CopyKernel;
 pub use cross_entropy::{CrossEntropyGradKernel, CrossEntropyKernel};
 pub use cumsum::CumSumKernel;
-pub use data::{Access, Arg, PairF32, PairF64, Slice, SliceMut, dense_strides};
+pub use data::{Access, Arg, Slice, SliceMut, ValueIndexF32, ValueIndexF64, dense_strides};
 pub use index::{LookupKernel, ScatterAddKernel};
 pub use map::MapKernel;
 pub use pool::{Plain, PoolKernel, PoolWork};

@@ -1,6 +1,6 @@
 use super::{Rng, dot, indices, same_for_all_pools};
 use crate::kernels::level::Level;
-use crate::kernels::{Access, Arg, KernelError, MapKernel, PairF32, Slice, SliceMut};
+use crate::kernels::{Access, Arg, KernelError, MapKernel, Slice, SliceMut, ValueIndexF32};
 use half::bf16;
 use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
@@ -14,7 +14,7 @@ enum Data {
     I32(Vec<i32>),
     U8(Vec<u8>),
     Bool(Vec<u8>),
-    Pair(Vec<PairF32>),
+    Pair(Vec<ValueIndexF32>),
 }
 
 impl Data {
@@ -26,7 +26,7 @@ impl Data {
             DType::I32 => Data::I32(x.map(|x| x as i32).collect()),
             DType::U8 => Data::U8(x.map(|x| x as u8).collect()),
             DType::Bool => Data::Bool(x.map(|x| u8::from(x > 0.0)).collect()),
-            _ => Data::Pair(x.map(|x| PairF32 { value: x as f32, index: x.abs() as u32 }).collect()),
+            _ => Data::Pair(x.map(|x| ValueIndexF32 { value: x as f32, index: x.abs() as u32 }).collect()),
         }
     }
 

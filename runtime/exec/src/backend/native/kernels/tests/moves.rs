@@ -1,6 +1,8 @@
 use super::{Rng, dot, indices, same_for_all_pools};
 use crate::kernels::level::Level;
-use crate::kernels::{Access, Along, CopyKernel, LookupKernel, PairF64, ScatterAddKernel, Slice, SliceMut};
+use crate::kernels::{
+    Access, Along, CopyKernel, LookupKernel, ScatterAddKernel, Slice, SliceMut, ValueIndexF64,
+};
 use meshwright_plan::DType;
 
 #[test]
@@ -15,7 +17,8 @@ fn copies_of_random_layouts() {
         let (strides, n) = rng.strides(&shape, &lack);
         let offset = rng.below(2) * 4;
         let x: Vec<f32> = (0..n + offset).map(|i| i as f32).collect();
-        let pairs: Vec<PairF64> = x.iter().map(|x| PairF64 { value: f64::from(*x), index: 1 }).collect();
+        let pairs: Vec<ValueIndexF64> =
+            x.iter().map(|x| ValueIndexF64 { value: f64::from(*x), index: 1 }).collect();
         let want: Vec<f32> = indices(&shape).iter().map(|i| x[offset + dot(i, &strides)]).collect();
         let access = Access { dtype: DType::F32, offset, strides };
         for level in Level::available() {
@@ -24,7 +27,7 @@ fn copies_of_random_layouts() {
             kernel.run(Slice::F32(&x), SliceMut::F32(&mut out)).unwrap();
             assert_eq!(out, want, "{shape:?} {access:?}");
         }
-        let mut out = vec![PairF64::default(); want.len()];
+        let mut out = vec![ValueIndexF64::default(); want.len()];
         let kernel = CopyKernel::new(&shape, &Access { dtype: DType::PairF64, ..access }).unwrap();
         kernel.run(Slice::PairF64(&pairs), SliceMut::PairF64(&mut out)).unwrap();
         assert!(out.iter().zip(&want).all(|(a, b)| a.value == f64::from(*b) && a.index == 1));

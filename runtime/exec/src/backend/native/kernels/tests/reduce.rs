@@ -1,6 +1,6 @@
 use super::{Rng, dot, indices, same_for_all_pools};
 use crate::kernels::level::Level;
-use crate::kernels::{Access, PairF32, PairF64, ReduceKernel, Slice, SliceMut};
+use crate::kernels::{Access, ReduceKernel, Slice, SliceMut, ValueIndexF32, ValueIndexF64};
 use half::bf16;
 use meshwright_plan::{DType, Monoid};
 
@@ -92,7 +92,7 @@ fn places_of_the_greatest_and_least() {
         let values = [-1.0, 0.5, 2.0, f32::NAN, f32::NEG_INFINITY, f32::INFINITY];
         let x: Vec<f32> = (0..n).map(|_| values[rng.below(if round % 3 == 0 { 6 } else { 3 })]).collect();
         for (monoid, none) in [(Monoid::ArgMax, f32::NEG_INFINITY), (Monoid::ArgMin, f32::INFINITY)] {
-            let want: Vec<PairF32> = members(&x, &keep, &fold, &access)
+            let want: Vec<ValueIndexF32> = members(&x, &keep, &fold, &access)
                 .iter()
                 .map(|set| {
                     let rank = |v: f64| match (v.is_nan(), monoid) {
@@ -107,15 +107,15 @@ fn places_of_the_greatest_and_least() {
                         }
                     }
                     match best {
-                        Some(i) => PairF32 { value: set[i] as f32, index: 100 + i as u32 },
-                        None => PairF32 { value: none, index: u32::MAX },
+                        Some(i) => ValueIndexF32 { value: set[i] as f32, index: 100 + i as u32 },
+                        None => ValueIndexF32 { value: none, index: u32::MAX },
                     }
                 })
                 .collect();
             for level in Level::available() {
                 let kernel = ReduceKernel::new(monoid, &keep, &fold, &access, 100).unwrap().with_level(level);
                 assert_eq!(kernel.out_dtype(), DType::PairF32);
-                let mut out = vec![PairF32::default(); want.len()];
+                let mut out = vec![ValueIndexF32::default(); want.len()];
                 kernel.run(Slice::F32(&x), SliceMut::PairF32(&mut out)).unwrap();
                 for (got, want) in out.iter().zip(&want) {
                     let same = got.value == want.value || got.value.is_nan() && want.value.is_nan();
@@ -126,9 +126,9 @@ fn places_of_the_greatest_and_least() {
     }
     let access = Access::dense(DType::I32, &[4]);
     let kernel = ReduceKernel::new(Monoid::ArgMin, &[], &[4], &access, 7).unwrap();
-    let mut out = [PairF64::default()];
+    let mut out = [ValueIndexF64::default()];
     kernel.run(Slice::I32(&[3, -9, i32::MAX, -9]), SliceMut::PairF64(&mut out)).unwrap();
-    assert_eq!(out[0], PairF64 { value: -9.0, index: 8 });
+    assert_eq!(out[0], ValueIndexF64 { value: -9.0, index: 8 });
 }
 
 #[test]
