@@ -1,9 +1,12 @@
 //! Short forms for building graphs out of ops: what gradients, expansions and optimizers are written in.
 
 use crate::{
-    Add, BINARY, Binary, Cast, Const, Contract, Expand, Graph, Id, Index, Reduce, Select, Unary, UnaryDef,
+    Add, BINARY, Binary, Cast, Const, Contract, Expand, Graph, Id, Index, OpError, Reduce, Select, Unary,
+    UnaryDef, Value,
 };
+use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Monoid};
+use std::sync::Arc;
 
 impl Graph {
     /// A scalar constant.
@@ -64,6 +67,20 @@ impl Graph {
     /// A value in another dtype.
     pub fn cast(&mut self, x: Id, to: DType) -> Id {
         if self.ty(x).dtype == to { x } else { self.op(Cast { to }, &[x]) }
+    }
+
+    /// An argument as a tensor of a dtype.
+    pub(crate) fn as_tensor(&mut self, v: Value, dtype: DType) -> Result<Id, OpError> {
+        match v {
+            Value::Tensor(id) if self.ty(id).dtype == dtype => Ok(id),
+            Value::Tensor(id) => self.add_op(Arc::new(Cast { to: dtype }), &[id]),
+            Value::Bool(b) => Ok(self.constant(f64::from(u8::from(b)), dtype)),
+            Value::Number(v) if dtype.is_int() && v.fract() != 0.0 => {
+                Err(OpError::new(codes::E0202, format!("{v} meets a value of {dtype}: it is no integer"))
+                    .help("write an integer, or cast the value first: `cast(…, float)`"))
+            }
+            Value::Number(v) => Ok(self.constant(v, dtype)),
+        }
     }
 
     /// The position along a dim.

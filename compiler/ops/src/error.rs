@@ -1,7 +1,19 @@
 //! What an op says when it cannot take its operands. The resolver adds the places.
 
-use crate::signature::Spot;
 use meshwright_diag::Code;
+
+/// The part of a call that a refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// All of it.
+    All,
+    /// The operand of that number.
+    Operand(usize),
+    /// The piece of that number in the group of that number.
+    Piece(usize, usize),
+    /// The option of that name.
+    Option(&'static str),
+}
 
 /// A refusal: the code, the words, and which operand is at fault.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -1,70 +1,9 @@
-//! The graph of one program: values in order of definition, each made by one op.
+//! What a graph of values can be asked, and how it grows.
 
-use crate::{Computes, Kind, Op, OpError, Source, Type};
-use meshwright_diag::Span;
+use crate::{Computes, Graph, Id, Kind, Node, Op, OpError, Source, Type};
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{ArenaId, Dim, Dims, Expr, IdVec, Phase};
-use std::collections::BTreeSet;
+use meshwright_plan::{Dim, Dims, Expr};
 use std::sync::Arc;
-
-/// A value, by position in its [`Graph`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Id(pub u32);
-
-impl ArenaId for Id {
-    fn at(position: usize) -> Self {
-        Id(position as u32)
-    }
-
-    fn position(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// What kind of thing a value is to the layout rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
-    /// An activation, a cotangent or any other temporary.
-    #[default]
-    Value,
-    /// A stored parameter.
-    Param,
-    /// The finished gradient of a parameter, and what clipping makes of it.
-    Grad,
-    /// A state of the optimizer, and every temporary of the update.
-    OptimizerState,
-}
-
-/// Where a value comes from: what the rules and messages need to know about it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
-    /// What it is to the rules.
-    pub class: Class,
-    /// Part of the training step.
-    pub phase: Phase,
-    /// Path of the layer call (or, for what belongs to a parameter, of the parameter): what the rules' scopes address.
-    pub path: Arc<str>,
-    /// The value's own path: `b1.attention.out`, or one made from another value's, `d(b1.up)`. Empty for what no statement
-    /// names; [`Graph::path`] then gives the op's name.
-    pub name: Arc<str>,
-    /// Its place in the model file.
-    pub span: Span,
-    /// Whether it belongs to the gradient of an op that computes in [`crate::Precision::Full`], and so does too.
-    pub full: bool,
-}
-
-/// A value with the op that makes it.
-#[derive(Clone, Debug)]
-pub struct Node {
-    /// The op.
-    pub op: Arc<dyn Op>,
-    /// Its operands, all defined before.
-    pub inputs: Vec<Id>,
-    /// Type of the result.
-    pub ty: Type,
-    /// Where it comes from.
-    pub origin: Origin,
-}
 
 impl Node {
     /// The number that a scalar is whose operands are the numbers `x`; `None` where its op does not say.
@@ -72,20 +11,6 @@ impl Node {
         let product = self.op.kind() == Kind::Compute(Computes::Contraction);
         if product { Some(x.iter().product()) } else { self.op.element(x, &self.ty) }
     }
-}
-
-/// A program: values in order of definition.
-#[derive(Clone, Debug, Default)]
-pub struct Graph {
-    /// Names and sizes of the dims.
-    pub dims: Dims,
-    /// Dims whose sizes went into ops as numbers, such as the padding of a convolution, or which were checked where the ops
-    /// were built and nowhere else: with another size of one of them the text must be resolved again.
-    pub captured: BTreeSet<Dim>,
-    /// The values.
-    pub nodes: IdVec<Id, Node>,
-    /// The origin given to values that are added.
-    pub cursor: Origin,
 }
 
 impl Graph {

@@ -4,23 +4,27 @@
 //! ([`Roles`]); the partitioner derives every collective from that.
 
 mod build;
+mod call;
 mod emit;
 mod error;
 pub mod family;
 mod graph;
+mod kind;
 mod op;
 mod ops;
 pub mod reference;
+mod registry;
 mod roles;
+mod sample;
 pub mod signature;
 pub mod tensor;
 mod types;
 
 pub use emit::Emit;
-pub use error::OpError;
+pub use error::{OpError, Spot};
 pub use family::{Family, OpCall, Piece, Sample, Setting, Value, families, family};
-pub use graph::{Class, Graph, Id, Node, Origin};
-pub use op::{Computes, DynEq, DynHash, ExpandWhen, Fold, InputOpKind, Kind, Op, Precision, Source};
+pub use kind::{Computes, ExpandWhen, Fold, InputOpKind, Kind, Precision, Source};
+pub use op::{Class, DynEq, DynHash, Graph, Id, Node, Op, Origin};
 pub use ops::*;
 pub use roles::{Linear, Loop, Role, Roles};
 pub use signature::Signature;

@@ -1,139 +1,86 @@
-//! The trait that every op implements, in one file each.
+//! The trait that every op implements, in one file each, and the graph of ops and values that its methods extend.
 
-use crate::{Emit, F64Tensor, Graph, Id, OpError, Roles, Type};
+use crate::{Computes, Emit, ExpandWhen, F64Tensor, Kind, OpError, Precision, Roles, Type};
+use meshwright_diag::Span;
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{Dim, Dims, Expr, Init, Monoid};
+use meshwright_plan::{ArenaId, Dim, Dims, Expr, IdVec, Phase};
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
-/// What the partitioner must know of an op beyond its roles.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
-    /// Something bound before the step.
-    Input(InputOpKind),
-    /// A function of the global index alone: it can be made anywhere, in any placement, at no cost.
-    Rematerializable(Source),
-    /// The n-ary sum, in which partial sums meet.
-    Add,
-    /// A dim gets another name; nothing moves.
-    Rename {
-        /// Its name on the operand.
-        from: Dim,
-        /// Its name on the result.
-        to: Dim,
-    },
-    /// The finished gradient of a parameter.
-    Gradient,
-    /// A function of its operands.
-    Compute(Computes),
-}
+/// A value, by position in its [`Graph`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u32);
 
-/// What an op computes of its operands, where a pass asks for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Computes {
-    /// One of two values, by the truth value that is the first operand.
-    Select,
-    /// The product of its operands, summed over the dims that the result lacks.
-    Contraction,
-    /// The fold of all elements along dims.
-    Reduction(Fold),
-    /// Anything else.
-    Other,
-}
+impl ArenaId for Id {
+    fn at(position: usize) -> Self {
+        Id(position as u32)
+    }
 
-/// What a rematerializable value is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A number, the same everywhere: [`Op::element`] of no operands.
-    Constant,
-    /// Whether the program trains: known as soon as it is known which program is built.
-    Training,
-    /// Drawn anew in each step.
-    Random,
-    /// A function of the positions along dims.
-    Position,
-}
-
-/// How all elements along dims become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fold {
-    /// By a monoid.
-    By(Monoid),
-    /// Their sum by their number.
-    Mean,
-}
-
-/// What is bound before the step.
-#[derive(Clone, Debug, PartialEq)]
-pub enum InputOpKind {
-    /// Read from data.
-    Input {
-        /// Its name.
-        name: String,
-    },
-    /// A parameter.
-    Param {
-        /// Its path.
-        path: String,
-        /// Its first value.
-        init: Init,
-    },
-    /// A state of the optimizer.
-    OptimizerState {
-        /// `PATH/m`.
-        path: String,
-        /// Its first value.
-        init: Init,
-    },
-    /// A tensor that is kept between training steps and not trained.
-    State {
-        /// Its path.
-        path: String,
-        /// Its first value.
-        init: Init,
-    },
-    /// The number of the step, from 1.
-    StepNumber,
-}
-
-impl InputOpKind {
-    /// Its name or path; with its kind it says which tensor is bound.
-    pub fn name(&self) -> &str {
-        match self {
-            InputOpKind::Input { name } => name,
-            InputOpKind::Param { path, .. }
-            | InputOpKind::OptimizerState { path, .. }
-            | InputOpKind::State { path, .. } => path,
-            InputOpKind::StepNumber => "step",
-        }
+    fn position(self) -> usize {
+        self.0 as usize
     }
 }
 
-/// In which dtype an op reads and gives floats where the arithmetic of the program is `bf16`. What an op computes with is
-/// `f32` always: `bf16` is how values are stored and sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// Reads its operands as they are stored, and is stored as those are that have all its dims: whatever works element by
-    /// element or moves elements.
-    AsOperands,
-    /// Reads `bf16`: a matrix product or a convolution, for which there is hardware. Sums in `f32`.
-    Products,
-    /// Reads its operands as they are stored, and gives `f32`: sums.
-    Sums,
-    /// Reads and gives `f32`: what a rounding would spoil, such as a softmax. So does its gradient.
-    Full,
+/// What kind of thing a value is to the layout rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// An activation, a cotangent or any other temporary.
+    #[default]
+    Value,
+    /// A stored parameter.
+    Param,
+    /// The finished gradient of a parameter, and what clipping makes of it.
+    Grad,
+    /// A state of the optimizer, and every temporary of the update.
+    OptimizerState,
 }
 
-/// When a composite op is replaced by what it is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExpandWhen {
-    /// Never: it is a primitive.
-    Never,
-    /// Where any of these dims is split.
-    Split(Vec<Dim>),
-    /// Always.
-    Always,
+/// Where a value comes from: what the rules and messages need to know about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// What it is to the rules.
+    pub class: Class,
+    /// Part of the training step.
+    pub phase: Phase,
+    /// Path of the layer call (or, for what belongs to a parameter, of the parameter): what the rules' scopes address.
+    pub path: Arc<str>,
+    /// The value's own path: `b1.attention.out`, or one made from another value's, `d(b1.up)`. Empty for what no statement
+    /// names; [`Graph::path`] then gives the op's name.
+    pub name: Arc<str>,
+    /// Its place in the model file.
+    pub span: Span,
+    /// Whether it belongs to the gradient of an op that computes in [`crate::Precision::Full`], and so does too.
+    pub full: bool,
+}
+
+/// A value with the op that makes it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The op.
+    pub op: Arc<dyn Op>,
+    /// Its operands, all defined before.
+    pub inputs: Vec<Id>,
+    /// Type of the result.
+    pub ty: Type,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// A program: values in order of definition.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    /// Names and sizes of the dims.
+    pub dims: Dims,
+    /// Dims whose sizes went into ops as numbers, such as the padding of a convolution, or which were checked where the ops
+    /// were built and nowhere else: with another size of one of them the text must be resolved again.
+    pub captured: BTreeSet<Dim>,
+    /// The values.
+    pub nodes: IdVec<Id, Node>,
+    /// The origin given to values that are added.
+    pub cursor: Origin,
 }
 
 /// Equality with any other op. Equal ops of equal operands are the same computation.

@@ -2,7 +2,7 @@
 //! page are written from them too.
 
 use crate::family::{OpCall, Piece, Setting, Value};
-use crate::{Graph, OpError, Type};
+use crate::{Graph, OpError, Spot, Type};
 use meshwright_diag::codes;
 use std::fmt::{self, Display};
 
@@ -228,7 +228,7 @@ impl Signature {
     /// The same of a first operand of that type, which need not exist.
     ///
     /// # Errors
-    /// As [`Signature::bind`].
+    /// As `bind`.
     pub fn bind_over(&self, g: &Graph, c: &mut OpCall, x: &Type) -> Result<(), OpError> {
         if !self.takes(c.args.len()) {
             let text =
@@ -428,17 +428,4 @@ impl Display for Setting {
             Setting::Word(w) => f.write_str(w),
         }
     }
-}
-
-/// The part of a call that a refusal is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
-    /// All of it.
-    All,
-    /// The operand of that number.
-    Operand(usize),
-    /// The piece of that number in the group of that number.
-    Piece(usize, usize),
-    /// The option of that name.
-    Option(&'static str),
 }

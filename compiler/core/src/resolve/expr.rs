@@ -6,7 +6,7 @@ use super::operand::{Operand, Places};
 use super::report::nearest;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::signature::Spot;
+use meshwright_ops::Spot;
 use meshwright_ops::{Graph, Id, OpCall, OpError, Origin, Value, family};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{BinaryOp, Expr, ExprKind, UnaryOp};

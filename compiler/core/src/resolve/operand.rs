@@ -1,8 +1,8 @@
 //! Operands of calls, and where the parts of a call are written.
 
 use meshwright_diag::Span;
+use meshwright_ops::Spot;
 use meshwright_ops::Value;
-use meshwright_ops::signature::Spot;
 use meshwright_syntax::ast::{DimItem, Expr, ExprKind};
 
 /// An operand of an op, with what messages need to know of it.

@@ -1,0 +1,132 @@
+//! What passes may ask of an op.
+
+use meshwright_plan::{Dim, Init, Monoid};
+
+/// What the partitioner must know of an op beyond its roles.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// Something bound before the step.
+    Input(InputOpKind),
+    /// A function of the global index alone: it can be made anywhere, in any placement, at no cost.
+    Rematerializable(Source),
+    /// The n-ary sum, in which partial sums meet.
+    Add,
+    /// A dim gets another name; nothing moves.
+    Rename {
+        /// Its name on the operand.
+        from: Dim,
+        /// Its name on the result.
+        to: Dim,
+    },
+    /// The finished gradient of a parameter.
+    Gradient,
+    /// A function of its operands.
+    Compute(Computes),
+}
+
+/// What an op computes of its operands, where a pass asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Computes {
+    /// One of two values, by the truth value that is the first operand.
+    Select,
+    /// The product of its operands, summed over the dims that the result lacks.
+    Contraction,
+    /// The fold of all elements along dims.
+    Reduction(Fold),
+    /// Anything else.
+    Other,
+}
+
+/// What a rematerializable value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A number, the same everywhere: [`Op::element`](crate::Op::element) of no operands.
+    Constant,
+    /// Whether the program trains: known as soon as it is known which program is built.
+    Training,
+    /// Drawn anew in each step.
+    Random,
+    /// A function of the positions along dims.
+    Position,
+}
+
+/// How all elements along dims become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fold {
+    /// By a monoid.
+    By(Monoid),
+    /// Their sum by their number.
+    Mean,
+}
+
+/// What is bound before the step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum InputOpKind {
+    /// Read from data.
+    Input {
+        /// Its name.
+        name: String,
+    },
+    /// A parameter.
+    Param {
+        /// Its path.
+        path: String,
+        /// Its first value.
+        init: Init,
+    },
+    /// A state of the optimizer.
+    OptimizerState {
+        /// `PATH/m`.
+        path: String,
+        /// Its first value.
+        init: Init,
+    },
+    /// A tensor that is kept between training steps and not trained.
+    State {
+        /// Its path.
+        path: String,
+        /// Its first value.
+        init: Init,
+    },
+    /// The number of the step, from 1.
+    StepNumber,
+}
+
+impl InputOpKind {
+    /// Its name or path; with its kind it says which tensor is bound.
+    pub fn name(&self) -> &str {
+        match self {
+            InputOpKind::Input { name } => name,
+            InputOpKind::Param { path, .. }
+            | InputOpKind::OptimizerState { path, .. }
+            | InputOpKind::State { path, .. } => path,
+            InputOpKind::StepNumber => "step",
+        }
+    }
+}
+
+/// In which dtype an op reads and gives floats where the arithmetic of the program is `bf16`. What an op computes with is
+/// `f32` always: `bf16` is how values are stored and sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Reads its operands as they are stored, and is stored as those are that have all its dims: whatever works element by
+    /// element or moves elements.
+    AsOperands,
+    /// Reads `bf16`: a matrix product or a convolution, for which there is hardware. Sums in `f32`.
+    Products,
+    /// Reads its operands as they are stored, and gives `f32`: sums.
+    Sums,
+    /// Reads and gives `f32`: what a rounding would spoil, such as a softmax. So does its gradient.
+    Full,
+}
+
+/// When a composite op is replaced by what it is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExpandWhen {
+    /// Never: it is a primitive.
+    Never,
+    /// Where any of these dims is split.
+    Split(Vec<Dim>),
+    /// Always.
+    Always,
+}
