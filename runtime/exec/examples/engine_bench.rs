@@ -41,7 +41,7 @@ impl Builder {
 
     fn buf(&mut self, dtype: DType, dims: &[Dim]) -> Operand {
         let extents = dims.iter().map(|d| Extent { size: d.size, axes: vec![], window: None }).collect();
-        self.0.buffers.push(Buffer { dtype, extents });
+        self.0.buffers.push(Buffer::new(dtype, extents));
         Operand { buf: BufId(self.0.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }
 

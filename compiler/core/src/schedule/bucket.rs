@@ -158,7 +158,7 @@ mod tests {
             dims: Default::default(),
             float: DType::F64,
             inputs: Vec::new(),
-            buffers: vec![Buffer { dtype: DType::F64, extents: Vec::new() }; 8],
+            buffers: vec![Buffer::new(DType::F64, Vec::new()); 8],
             program_inputs: Vec::new(),
             steps: vec![sum(0, 0, 2), sum(1, 1, 3), map(2, 4), map(3, 5), sum(1, 4, 6), sum(0, 5, 7)],
             outputs: Vec::new(),

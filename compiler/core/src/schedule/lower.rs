@@ -72,7 +72,7 @@ impl Lower<'_> {
 
     fn buffer(&mut self, dtype: DType, dims: &[Dim], placement: &Placement) -> Operand {
         let extents = dims.iter().map(|d| placement.extent(*d)).collect();
-        self.plan.buffers.push(Buffer { dtype, extents });
+        self.plan.buffers.push(Buffer { partial: placement.partial.clone(), ..Buffer::new(dtype, extents) });
         Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }
 
@@ -235,7 +235,7 @@ impl Lower<'_> {
             let dims = l.dims.clone();
             let extents = self.plan.buffer(l.buf).extents.clone();
             let dtype = self.plan.buffer(l.buf).dtype;
-            self.plan.buffers.push(Buffer { dtype, extents });
+            self.plan.buffers.push(Buffer::new(dtype, extents));
             buf = BufId(self.plan.buffers.len() as u32 - 1);
             let out = Operand { buf, dims };
             self.push(Prim::Copy, vec![o], out, (value, None), Phase::Update);
@@ -309,7 +309,7 @@ impl Emit for Emitter<'_, '_> {
         let plan = &mut self.lower.plan;
         let held = plan.buffer(from.buf).clone();
         let along = |d: &Dim| from.dims.iter().position(|f| f == d).map(|i| held.extents[i].clone());
-        plan.buffers.push(Buffer { dtype: held.dtype, extents: order.iter().filter_map(along).collect() });
+        plan.buffers.push(Buffer::new(held.dtype, order.iter().filter_map(along).collect()));
         let out = Operand { buf: BufId(plan.buffers.len() as u32 - 1), dims: order.to_vec() };
         self.push(Prim::Copy, vec![from.clone()], out.clone());
         out
@@ -317,6 +317,13 @@ impl Emit for Emitter<'_, '_> {
 
     fn push(&mut self, prim: Prim, reads: Vec<Operand>, out: Operand) {
         let phase = self.lower.spmd.step.graph.node(self.id).origin.phase;
+        let (buf, placed) = (out.buf, self.out.as_ref().is_some_and(|o| o.buf == out.buf));
         self.lower.push(prim, reads, out, (self.id, None), phase);
+        // The result is partial as the partitioner says, all else as the step makes it; the verifier compares.
+        let plan = &mut self.lower.plan;
+        let inferred = plan.steps.last().and_then(|s| s.partial(plan).ok()?.pop());
+        if let Some(partial) = inferred.filter(|_| !placed) {
+            plan.buffers[buf.0 as usize].partial = partial;
+        }
     }
 }

@@ -37,7 +37,7 @@ impl Builder {
     pub(crate) fn split(&mut self, dtype: DType, dims: &[(Dim, &[Axis])]) -> Operand {
         let extents =
             dims.iter().map(|(d, axes)| Extent { size: d.size, axes: axes.to_vec(), window: None }).collect();
-        self.plan.buffers.push(Buffer { dtype, extents });
+        self.plan.buffers.push(Buffer::new(dtype, extents));
         let buf = BufId(self.plan.buffers.len() as u32 - 1);
         Operand { buf, dims: dims.iter().map(|d| d.0).collect() }
     }
