@@ -27,7 +27,7 @@ fn between(b: &Built) -> Between {
     let mut bound = Bound::new();
     let leaf = InputOpKind::Input { name: "one".into() };
     let factor = g.op(Leaf { leaf, ty: Type::new(DType::F32, vec![one]) }, &[]);
-    bound.insert(factor, F64Tensor::new([one], vec![1.0]));
+    bound.insert(factor, F64Tensor::new(&g.dims, [one], vec![1.0]));
     let mut now: Vec<Id> = Vec::new();
     for id in b.graph.ids() {
         let mut node = b.graph.node(id).clone();

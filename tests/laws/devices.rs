@@ -5,7 +5,7 @@ use meshwright_core::layout::{Layout, Rule, RuleDim, Scope, ScopeClass};
 use meshwright_core::partition::Instr;
 use meshwright_core::{StepGraph, compile};
 use meshwright_exec::{Cluster, ClusterOptions, DeviceKind, HostTensor, LocalInput, Provider};
-use meshwright_plan::{Axis, Dim, DimNames, Mesh, Plan, ProgramInputKind};
+use meshwright_plan::{Axis, Dim, Dims, Mesh, Plan, ProgramInputKind};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) fn rule(scope: Option<ScopeClass>, dim: RuleDim, axes: &[u8], free: b
 }
 
 /// A rule in words.
-pub(crate) fn say(rule: &Rule, mesh: &Mesh, names: &DimNames) -> String {
+pub(crate) fn say(rule: &Rule, mesh: &Mesh, names: &Dims) -> String {
     let kind = rule.scope.kind.map_or("", |k| k.word());
     let path = rule.scope.path.as_deref().unwrap_or("");
     let scope = if kind.is_empty() && path.is_empty() { String::new() } else { format!("{kind}{path}: ") };

@@ -9,7 +9,7 @@ use crate::walk::{Bound, walk};
 use meshwright_core::StepGraph;
 use meshwright_exec::{CpuBackend, DeviceKind};
 use meshwright_ops::{Contract, F64Tensor, Graph, InputOpKind, Leaf, Type};
-use meshwright_plan::{DType, Dim, DimNames, Operand, Prim, Step};
+use meshwright_plan::{DType, Dim, Dims, Operand, Prim, Step};
 use std::time::Instant;
 
 /// On one device, each dim over three, and pairs of dims over two axes.
@@ -67,13 +67,13 @@ fn every_op_is_the_same_in_plain_operations_of_bf16() {
 /// way. Of several rows, and of one.
 fn products_are_not_rounded(mut devices: Devices) {
     for rows in [3, 1] {
-        let mut g = Graph::new(DimNames::default());
+        let mut g = Graph::new(Dims::default());
         let (m, k, n) = (g.dims.add("m", rows), g.dims.add("k", 257), g.dims.add("n", 4));
         let mut bound = Bound::new();
         let mut ones = |g: &mut Graph, name: &str, dims: [Dim; 2]| {
             let leaf = InputOpKind::Input { name: name.into() };
             let id = g.op(Leaf { leaf, ty: Type::new(DType::F32, dims.to_vec()) }, &[]);
-            bound.insert(id, F64Tensor::build(&dims, |_| 1.0));
+            bound.insert(id, F64Tensor::build(&g.dims, &dims, |_| 1.0));
             id
         };
         let (a, b) = (ones(&mut g, "a", [m, k]), ones(&mut g, "b", [k, n]));
@@ -86,7 +86,7 @@ fn products_are_not_rounded(mut devices: Devices) {
             s.prim == Prim::Contract && [dtype(&s.reads[0]), dtype(&s.writes[0])] == [DType::BF16, DType::F32]
         };
         assert!(made.steps.iter().any(widens), "the sample has no product that widens");
-        let outputs = [("y", y, F64Tensor::build(&[m, n], |_| 257.0))];
+        let outputs = [("y", y, F64Tensor::build(&g.dims, &[m, n], |_| 257.0))];
         let given = tensors(&step.graph, &bound);
         same_step("ones", &step, &given, &outputs, (1.0, 1e-6), &[whole], &mut devices).unwrap();
     }

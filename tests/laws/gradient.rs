@@ -9,7 +9,7 @@ use meshwright_core::ParamDecl;
 use meshwright_core::autodiff::gradients;
 use meshwright_diag::Span;
 use meshwright_ops::{Call, F64Tensor, Graph, Id, InputOpKind, Leaf, Origin, Piece, Type, Value, family};
-use meshwright_plan::{DType, Dim, DimNames, Init};
+use meshwright_plan::{DType, Dim, Dims, Init};
 use std::time::Instant;
 
 /// Some gradients are zero everywhere (of the sum of a softmax): they have no magnitude of their own.
@@ -33,7 +33,7 @@ fn loss(subject: &Subject, weighted: usize, seed: u64) -> Result<Loss, String> {
     let g = &mut built.graph;
     let dims: Vec<Dim> = g.ty(built.value).dims.iter().copied().take(weighted).collect();
     let mut rng = Rng::new(seed + 100);
-    let weights = F64Tensor::build(&dims, |_| rng.float(-1.0, 1.0));
+    let weights = F64Tensor::build(&g.dims, &dims, |_| rng.float(-1.0, 1.0));
     g.cursor = Origin::default();
     let dtype = g.ty(built.value).dtype;
     let dtype = if dtype.is_float() { dtype } else { DType::F64 };
@@ -148,14 +148,14 @@ pub(crate) fn gradients_on(
 
 /// The gradients of a family's result for its operands, which are scalar parameters.
 fn at_point(name: &str, x: &[f64]) -> Vec<f64> {
-    let mut g = Graph::new(DimNames::default());
+    let mut g = Graph::new(Dims::default());
     let mut bound = Bound::new();
     let mut params = Vec::new();
     for (i, v) in x.iter().enumerate() {
         let path = format!("x{i}");
         let leaf = InputOpKind::Param { path: path.clone(), init: Init::Constant(0.0) };
         let id = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
-        bound.insert(id, F64Tensor::new([], vec![*v]));
+        bound.insert(id, F64Tensor::scalar(*v));
         params.push(ParamDecl { path, id, span: Span::default(), frozen: false, no_decay: false });
     }
     let args = params.iter().map(|p| Value::Tensor(p.id)).collect();
@@ -193,7 +193,7 @@ fn ties_of_extremes_go_to_the_first_in_row_major_order() {
         let best = if name == "max" { 9.0 } else { -9.0 };
         let x = [0.0, 1.0, best, best, 1.0, 0.0];
         let gradient = |build: &dyn Fn(&mut Graph, Id, [Dim; 2]) -> Id| {
-            let mut g = Graph::new(DimNames::default());
+            let mut g = Graph::new(Dims::default());
             let dims = [g.dims.add("n", 2), g.dims.add("k", 3)];
             let leaf = InputOpKind::Param { path: "x".into(), init: Init::Constant(0.0) };
             let id = g.op(Leaf { leaf, ty: Type::new(DType::F64, dims) }, &[]);
@@ -202,7 +202,7 @@ fn ties_of_extremes_go_to_the_first_in_row_major_order() {
             let param =
                 ParamDecl { path: "x".into(), id, span: Span::default(), frozen: false, no_decay: false };
             let grad = gradients(&mut g, loss, &[&param])[0];
-            let bound: Bound = [(id, F64Tensor::new(dims, x.to_vec()))].into();
+            let bound: Bound = [(id, F64Tensor::new(&g.dims, dims, x.to_vec()))].into();
             walk(&g, &bound)[grad.0 as usize].ordered(&dims).data
         };
         let call = |g: &mut Graph, name: &str, x: Id, pieces: Vec<Piece>| {
@@ -214,7 +214,7 @@ fn ties_of_extremes_go_to_the_first_in_row_major_order() {
         });
         let pooled = gradient(&|g, x, dims| {
             let mut piece = |d: Dim, to: &str, by: &str| {
-                let (to, by) = (g.dims.add(to, 1), g.dims.add(by, d.size));
+                let (to, by) = (g.dims.add(to, 1), g.dims.add(by, g.dims.size(d)));
                 Piece { dims: vec![d], to: vec![to], by: Some(by) }
             };
             let pieces = vec![piece(dims[0], "n2", "wn"), piece(dims[1], "k2", "wk")];
@@ -230,7 +230,7 @@ fn ties_of_extremes_go_to_the_first_in_row_major_order() {
 fn powers_have_gradients_at_zero() {
     for (n, want) in [(0.0, 0.0), (1.0, 1.0), (2.0, 0.0), (3.0, 0.0)] {
         for tensor in [false, true] {
-            let mut g = Graph::new(DimNames::default());
+            let mut g = Graph::new(Dims::default());
             let leaf = InputOpKind::Param { path: "x".into(), init: Init::Constant(0.0) };
             let x = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
             let leaf = InputOpKind::Input { name: "n".into() };
@@ -241,7 +241,7 @@ fn powers_have_gradients_at_zero() {
             let param =
                 ParamDecl { path: "x".into(), id: x, span: Span::default(), frozen: false, no_decay: false };
             let grad = gradients(&mut g, loss, &[&param])[0];
-            let scalar = |v: f64| F64Tensor::new([], vec![v]);
+            let scalar = F64Tensor::scalar;
             let bound: Bound = [(x, scalar(0.0)), (exponent, scalar(n))].into();
             assert_eq!(walk(&g, &bound)[grad.0 as usize].data, vec![want], "x ** {n}, tensor: {tensor}");
         }

@@ -22,7 +22,7 @@ const EXCUSED: &[(&str, &[usize], &str)] =
 /// denial must be needed in one. Gives the number of sets of operands.
 pub(crate) fn claims(g: &Graph, values: &[F64Tensor], id: Id, rng: &mut Rng) -> Result<usize, String> {
     let node = g.node(id);
-    let roles = node.op.roles(&g.input_types(id), &node.ty);
+    let roles = node.op.roles(&g.input_types(id), &node.ty, &g.dims);
     let n = node.inputs.len();
     let summable = |slot: &usize| {
         let ty = g.ty(node.inputs[*slot]);
@@ -82,7 +82,7 @@ fn round_of(
             whole.push(base);
         }
     }
-    let f = |x: Vec<&F64Tensor>| node.op.oracle(&x, &node.ty);
+    let f = |x: Vec<&F64Tensor>| node.op.oracle(&x, &node.ty, &g.dims);
     let of_sums = f(whole.iter().collect());
     let of_each: Vec<F64Tensor> = (0..SUMMANDS).map(|k| f(parts.iter().map(|p| &p[k]).collect())).collect();
     close(&sum_of(&of_each).data, &of_sums.data, 1e-12)
@@ -113,7 +113,9 @@ fn summands(like: &F64Tensor, dtype: DType, halves: bool, rng: &mut Rng) -> Vec<
         _ => rng.float(-3.0, 4.0).floor(),
     };
     let mut element = || if halves && dtype.is_float() { half(draw()) } else { draw() };
-    (0..SUMMANDS).map(|_| F64Tensor::build(&like.dims, |_| element())).collect()
+    (0..SUMMANDS)
+        .map(|_| F64Tensor { data: like.data.iter().map(|_| element()).collect(), ..like.clone() })
+        .collect()
 }
 
 /// The claims of every value that a program computes.

@@ -16,6 +16,7 @@ mod linear;
 mod monoids;
 mod mutants;
 mod rng;
+mod sizes;
 mod special;
 mod split;
 mod subject;

@@ -8,7 +8,7 @@ use meshwright_ops::family::{SampleBuild, SampleInput};
 use meshwright_ops::{
     Class, F64Tensor, Graph, Id, InputOpKind, Leaf, Origin, Rename, Sample, Type, families,
 };
-use meshwright_plan::{DType, Dim, DimNames, Init, InputDecl, Monoid};
+use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid};
 
 /// What a law is checked on.
 #[derive(Clone)]
@@ -74,7 +74,7 @@ const PARTS: usize = 3;
 
 /// Builds a subject whose operands arrive as told (all others as inputs). Elements are drawn by `seed`.
 pub(crate) fn build(subject: &Subject, arrivals: &[Arrival], seed: u64) -> Result<Built, String> {
-    let mut names = DimNames::default();
+    let mut names = Dims::default();
     let mut dims: Vec<Dim> = Vec::new();
     for (name, size) in subject.inputs.iter().flat_map(|i| i.dims.iter().chain(&i.range)) {
         if names.find(name).is_none() {
@@ -163,7 +163,8 @@ impl Builder {
     /// A leaf with elements drawn as the sample says, times `scale`.
     fn leaf(&mut self, name: String, ty: Type, input: &SampleInput, scale: f64, param: bool) -> Id {
         let round = |v: f64| if input.dtype == DType::F32 { f64::from(v as f32) } else { v };
-        let value = F64Tensor::build(&ty.dims, |_| round(draw(&mut self.rng, input) * scale));
+        let value =
+            F64Tensor::build(&self.graph.dims, &ty.dims, |_| round(draw(&mut self.rng, input) * scale));
         let class = if param { Class::Param } else { Class::Value };
         self.graph.cursor =
             Origin { class, name: name.as_str().into(), path: name.as_str().into(), ..Origin::default() };

@@ -17,7 +17,7 @@ pub(crate) fn walk(g: &Graph, bound: &Bound) -> Vec<F64Tensor> {
             Some(v) => v.ordered(&node.ty.dims),
             None => {
                 let x: Vec<&F64Tensor> = node.inputs.iter().map(|i| &values[i.0 as usize]).collect();
-                node.op.oracle(&x, &node.ty)
+                node.op.oracle(&x, &node.ty, &g.dims)
             }
         };
         values.push(value);
@@ -27,13 +27,13 @@ pub(crate) fn walk(g: &Graph, bound: &Bound) -> Vec<F64Tensor> {
 
 /// For a tensor on its way to a device.
 pub(crate) fn to_host(x: &F64Tensor, dtype: DType, dims: &[Dim]) -> HostTensor {
-    let shape = dims.iter().map(|d| d.size).collect();
-    HostTensor::new(shape, HostData::from_f64(dtype, x.ordered(dims).data)).unwrap()
+    let x = x.ordered(dims);
+    HostTensor::new(x.shape, HostData::from_f64(dtype, x.data)).unwrap()
 }
 
 /// For a tensor that comes from devices, in the order of `dims`.
 pub(crate) fn from_host(x: &HostTensor, dims: &[Dim]) -> F64Tensor {
-    F64Tensor::new(dims, x.data.to_f64())
+    F64Tensor { dims: dims.to_vec(), shape: x.shape.clone(), data: x.data.to_f64(), second: Vec::new() }
 }
 
 /// Whether two tensors of the same dims are equal within `tolerance` times the largest magnitude of `want`; a tolerance

@@ -29,8 +29,9 @@ fn data(project: &Project) -> Provider {
     let mut numbers = Numbers(11);
     let mut whole: BTreeMap<String, HostTensor> = BTreeMap::new();
     for (decl, _, _) in &project.program.inputs {
-        let shape: Vec<usize> = decl.dims.iter().map(|d| d.size).collect();
-        let high = decl.range.map_or(256, |r| r.size);
+        let dims = &project.program.graph.dims;
+        let shape = dims.shape(&decl.dims);
+        let high = decl.range.map_or(256, |r| dims.size(r));
         let n = shape.iter().product();
         let values = (0..n).map(|_| numbers.below(high) as f64).collect();
         whole.insert(
@@ -62,7 +63,7 @@ fn first_step(model: &str, mesh: &str, layout: &str) -> BTreeMap<String, Vec<f64
 fn in_order_of_dims(t: &HostTensor, dims: &[meshwright_plan::Dim]) -> Vec<f64> {
     let data = t.data.to_f64();
     let mut order: Vec<usize> = (0..dims.len()).collect();
-    order.sort_by_key(|i| dims[*i].id);
+    order.sort_by_key(|i| dims[*i]);
     let stride = |i: usize| -> usize { t.shape[i + 1..].iter().product() };
     let mut out = vec![];
     let mut at = vec![0; dims.len()];

@@ -25,6 +25,7 @@ mod processes;
 mod provenance;
 mod resume;
 mod settings;
+mod sizes;
 #[cfg(feature = "cubecl-cpu")]
 mod stand_in;
 mod support;

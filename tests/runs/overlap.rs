@@ -116,7 +116,7 @@ fn a_device_that_fails_while_others_are_in_flight_ends_the_run() {
 }
 
 #[test]
-fn explain_shows_where_collectives_start_and_are_joined() {
+fn explain_shows_where_collectives_start_and_are_waited_for() {
     let args = ["explain", "mlp", "--mesh", "data=4", "--layout", "zero1", "--format", "json"];
     let read = |more: &[&str]| {
         let said = run(&[&args[..], more].concat());
@@ -124,10 +124,10 @@ fn explain_shows_where_collectives_start_and_are_joined() {
         let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
         report["collectives"].as_array().unwrap().clone()
     };
-    let flies = |c: &serde_json::Value| c["join"].as_u64() > c["start"].as_u64();
+    let flies = |c: &serde_json::Value| c["wait"].as_u64() > c["start"].as_u64();
     let (with, without) = (read(&[]), read(&["--no-overlap"]));
     assert_eq!(with.len(), without.len());
     assert!(with.iter().any(|c| flies(c) && c["meanwhile"].as_u64() > Some(0)), "{with:?}");
     assert!(!without.iter().any(flies), "{without:?}");
-    assert!(run(&args[..6]).out.contains("collectives start and are joined"));
+    assert!(run(&args[..6]).out.contains("collectives start and are waited for"));
 }

@@ -108,7 +108,7 @@ fn matches(shown: &[&str], got: &[&str]) -> bool {
 fn alike(shown: &str, got: &str) -> bool {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let (shown, got) = (&*words(shown), &*words(got));
-    let parts: Vec<&str> = shown.split('…').collect();
+    let parts: Vec<&str> = shown.split('…').map(str::trim).collect();
     let [first, middle @ .., last] = parts.as_slice() else { return shown == got };
     let Some(mut left) = got.strip_prefix(first) else { return false };
     for part in middle {

@@ -39,7 +39,9 @@ layer block(x) {
 }
 
 model deep {
-    input x0[batch, seq, d]: float
+    input given[batch, seq, d]: float
+    param start[d] = 0
+    let x0 = given + start
 "
     .to_string();
     for k in 1..=blocks {
@@ -187,9 +189,10 @@ fn a_question_is_answered_by_path_and_by_a_short_name_that_leaves_no_doubt() {
     let first = |question: &str| {
         explained(&file, &["--why", question]).lines().next().unwrap_or_default().to_string()
     };
-    assert!(
-        first("b1.attention.out.seq").starts_with("seq of b1.attention.out[batch seq d] is split over model")
-    );
+    let q = first("b1.attention.q.heads");
+    assert!(q.starts_with("heads of b1.attention.q[batch seq heads dh] is split over model"), "{q}");
+    let out = first("b1.attention.out.d");
+    assert!(out.starts_with("d of b1.attention.out[batch seq d] is replicated"), "{out}");
     assert!(first("b2.up.ff").starts_with("ff of b2.up[batch seq ff] is split over model"));
     assert!(first("d(b2.up).ff").starts_with("ff of d(b2.up)["), "{}", first("d(b2.up).ff"));
     // The path of a layer call whose result another call made; and a value that is called so alone.

@@ -49,7 +49,7 @@ fn a_run_remembers_its_settings_and_is_resumed_with_no_others() {
         ("file", format!("\"{file}\"")),
         ("seed", "\"9\"".into()),
         ("precision", "\"f32\"".into()),
-        ("threads", "2".into()),
+        ("cores", "2".into()),
         ("steps", "30".into()),
         ("data", format!("\"{data}\"")),
         ("examples", "300".into()),

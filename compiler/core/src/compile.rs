@@ -261,7 +261,7 @@ fn expand(step: StepGraph, c: &Context<'_>, _: &mut Vec<Diagnostic>) -> Option<S
     let split = |g: &Graph, id: Id, dims: &[Dim]| {
         let n = g.node(id);
         let all = meshwright_ops::union(g.input_types(id).into_iter().chain([&n.ty]));
-        let got = assign(&layout, n.origin.class, &n.origin.path, &all);
+        let got = assign(&layout, n.origin.class, &n.origin.path, &all, &g.dims);
         dims.iter().any(|d| got.splits.contains_key(d))
     };
     Some(normalize::expand(&step, &split))

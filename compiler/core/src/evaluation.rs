@@ -141,7 +141,7 @@ fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -
             continue;
         }
         let n = g.node(id);
-        let roles = n.op.roles(&g.input_types(id), &n.ty);
+        let roles = n.op.roles(&g.input_types(id), &n.ty, &g.dims);
         if roles.get(example).is_some_and(|l| l.role != Role::Parallel) {
             return true;
         }
@@ -154,7 +154,7 @@ fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -
 fn how(g: &Graph, id: Id, example: Option<Dim>) -> Option<Accumulate> {
     let n = g.node(id);
     let example = example?;
-    let roles = n.op.roles(&g.input_types(id), &n.ty);
+    let roles = n.op.roles(&g.input_types(id), &n.ty, &g.dims);
     if !matches!(roles.get(example)?.role, Role::Reduction(_)) {
         return None;
     }
@@ -206,7 +206,9 @@ impl Evaluation {
 
     /// The results by name, from accumulators over all batches, each row-major over [`Evaluation::dims`].
     pub fn finish(&self, total: Vec<Vec<f64>>) -> Vec<(String, F64Tensor)> {
-        let of = |(k, data): (usize, Vec<f64>)| (self.cuts[k], F64Tensor::new(self.dims(k), data));
+        let of = |(k, data): (usize, Vec<f64>)| {
+            (self.cuts[k], F64Tensor::new(&self.graph.dims, self.dims(k), data))
+        };
         let mut known: BTreeMap<Id, F64Tensor> = total.into_iter().enumerate().map(of).collect();
         self.results.iter().map(|(name, id)| (name.clone(), self.value(*id, &mut known))).collect()
     }
@@ -223,7 +225,7 @@ impl Evaluation {
         for id in needed {
             let n = self.graph.node(id);
             let inputs: Vec<&F64Tensor> = n.inputs.iter().filter_map(|i| known.get(i)).collect();
-            let v = n.op.oracle(&inputs, &n.ty);
+            let v = n.op.oracle(&inputs, &n.ty, &self.graph.dims);
             known.insert(id, v);
         }
         known.get(&id).cloned().unwrap_or_else(|| panic!("internal error: a result that is not computed"))

@@ -151,7 +151,8 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
         let path = rows.path(v.value).or_else(|| moved.contains(&v.value.0).then(|| g.path(v.value)));
         let Some(path) = path else { continue };
         let n = g.node(v.value);
-        let largest = |d: &Dim| meshwright_plan::largest_shard(d.size, v.placement.axes(*d), &spmd.mesh);
+        let largest =
+            |d: &Dim| meshwright_plan::largest_shard(g.dims.size(*d), v.placement.axes(*d), &spmd.mesh);
         out.push(ValueReport {
             id: v.value.0,
             line: line_of(n.origin.span),

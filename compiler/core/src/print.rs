@@ -49,7 +49,7 @@ fn attribute(g: &Graph, n: &Node) -> String {
         Kind::Rename { from, to } => format!(" {} -> {}", g.dims.name(from), g.dims.name(to)),
         Kind::Rematerializable(_) => {
             let mut e = Expr::default();
-            let made = n.op.scalar(&mut e, &[], &[], &n.ty).and_then(|r| e.nodes.get(r as usize));
+            let made = n.op.scalar(&mut e, &[], &[], &n.ty, &g.dims).and_then(|r| e.nodes.get(r as usize));
             match made.map(|n| n.scalar) {
                 Some(Scalar::Const(v)) => format!(" {v}"),
                 _ => n.op.detail(),

@@ -4,7 +4,9 @@ use crate::optimizers::Optimizer;
 use meshwright_diag::Span;
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{DType, Dim, InputDecl};
+use meshwright_syntax::ast::{Expr, Name};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What the command line sets.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +19,24 @@ pub struct Settings {
     pub size: Option<String>,
     /// `--precision`: the arithmetic type; the model's own (`precision f64` in `train`, else `f32`) where `None`.
     pub float: Option<DType>,
+}
+
+/// What gives dims and consts their values: it is kept, so that dims get other sizes without the text.
+#[derive(Clone, Debug, Default)]
+pub struct Declarations {
+    /// All dims and consts, in order.
+    pub(crate) list: Arc<[Declared]>,
+    /// What takes the place of their expressions.
+    pub(crate) settings: Settings,
+}
+
+/// A dim or a const with its expression.
+#[derive(Clone, Debug)]
+pub(crate) struct Declared {
+    /// Whether it is a dim.
+    pub(crate) dim: bool,
+    pub(crate) name: Name,
+    pub(crate) value: Expr,
 }
 
 /// A parameter.
@@ -87,6 +107,8 @@ pub struct Program {
     pub float: DType,
     /// The consts of the file and their values, as the command line leaves them.
     pub consts: BTreeMap<String, f64>,
+    /// What gives dims and consts their values.
+    pub declarations: Declarations,
     /// Where each dim is declared.
     pub dim_spans: BTreeMap<Dim, Span>,
     /// Inputs in order of declaration, each with its leaf.
@@ -103,4 +125,11 @@ pub struct Program {
     pub outputs: Vec<LossDecl>,
     /// How it is trained; `None` where the file has no `train` block for it.
     pub train: Option<TrainSpec>,
+}
+
+impl Program {
+    /// Elements of all parameters.
+    pub fn parameter_elements(&self) -> usize {
+        self.params.iter().map(|p| self.graph.ty(p.id).elements(&self.graph.dims)).sum()
+    }
 }

@@ -166,7 +166,7 @@ fn op(
         v.push(format!("{at}: does not read its operands"));
         return;
     }
-    let roles = node.op.roles(&graph.input_types(version.value), &node.ty);
+    let roles = node.op.roles(&graph.input_types(version.value), &node.ty, &graph.dims);
     let used: Vec<Axis> = loops.values().flatten().copied().collect();
     if used.iter().collect::<BTreeSet<_>>().len() != used.len() {
         v.push(format!("{at}: an axis splits two loops"));
@@ -183,7 +183,7 @@ fn op(
     let mut open: BTreeMap<Axis, BTreeSet<usize>> = BTreeMap::new();
     for (slot, input) in inputs.iter().enumerate() {
         let p = &spmd.copy(*input).placement;
-        let want = operand_placement(&roles, slot, loops, &spmd.mesh);
+        let want = operand_placement(&roles, slot, loops, &graph.dims, &spmd.mesh);
         if (&p.splits, &p.windows) != (&want.splits, &want.windows) {
             v.push(format!("{at}: operand {slot} is not placed as the loops need it"));
         }
@@ -220,11 +220,11 @@ mod tests {
     use super::*;
     use crate::step_graph::StepOutput;
     use meshwright_ops::{Graph, InputOpKind, Leaf, NEG, Type};
-    use meshwright_plan::{DType, DimNames};
+    use meshwright_plan::{DType, Dims};
 
     /// A step that gives the negative of an input.
     fn step() -> StepGraph {
-        let mut g = Graph::new(DimNames::default());
+        let mut g = Graph::new(Dims::default());
         let d = g.dims.add("d", 3);
         let ty = Type::new(DType::F32, [d]);
         let x = g.op(Leaf { leaf: InputOpKind::Input { name: "x".into() }, ty }, &[]);

@@ -91,8 +91,8 @@ impl Graph {
     /// their size.
     pub fn pull_back(&mut self, factors: &[Id], y: &[Dim], x: &[Dim]) -> Id {
         let all = crate::union(factors.iter().map(|i| self.ty(*i)));
-        let constant: usize =
-            y.iter().filter(|d| !x.contains(d) && !all.contains(d)).map(|d| d.size).product();
+        let constant: Vec<Dim> = y.iter().copied().filter(|d| !x.contains(d) && !all.contains(d)).collect();
+        let constant = self.dims.elements(&constant);
         let c = self.contract_to(factors, x);
         if constant == 1 { c } else { self.scaled(c, constant as f64) }
     }

@@ -1,11 +1,14 @@
 //! What an op lowers through: buffers on one device and the list of primitive steps.
 
 use crate::Type;
-use meshwright_plan::{DType, Dim, Operand, Prim};
+use meshwright_plan::{DType, Dim, Dims, Operand, Prim};
 
 /// Where an op puts its steps. Every buffer holds, of each dim, the block that this op's loops give the device; an op
 /// never asks which that is.
 pub trait Emit {
+    /// Names and sizes of the dims.
+    fn dims(&self) -> &Dims;
+
     /// Number of operands.
     fn input_count(&self) -> usize;
 

@@ -3,7 +3,8 @@
 use crate::{Computes, Kind, Op, OpError, Source, Type};
 use meshwright_diag::Span;
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{ArenaId, DimNames, Expr, IdVec, Phase};
+use meshwright_plan::{ArenaId, Dim, Dims, Expr, IdVec, Phase};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A value, by position in its [`Graph`].
@@ -76,8 +77,11 @@ impl Node {
 /// A program: values in order of definition.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    /// Names of the dims.
-    pub dims: DimNames,
+    /// Names and sizes of the dims.
+    pub dims: Dims,
+    /// Dims whose sizes went into ops as numbers, such as the padding of a convolution, or which were checked where the ops
+    /// were built and nowhere else: with another size of one of them the text must be resolved again.
+    pub captured: BTreeSet<Dim>,
     /// The values.
     pub nodes: IdVec<Id, Node>,
     /// The origin given to values that are added.
@@ -86,8 +90,20 @@ pub struct Graph {
 
 impl Graph {
     /// A graph without values.
-    pub fn new(dims: DimNames) -> Self {
+    pub fn new(dims: Dims) -> Self {
         Graph { dims, ..Graph::default() }
+    }
+
+    /// The same values where dims have other sizes: `dims` is a table of the same dims. `None` where that is not known to be
+    /// what they are when built with these sizes: a size that changes was captured, or an op refuses its operands.
+    pub fn resized(mut self, dims: Dims) -> Option<Graph> {
+        let changes = |d: &Dim| dims.size(*d) != self.dims.size(*d);
+        if self.captured.iter().any(changes) {
+            return None;
+        }
+        self.dims = dims;
+        let same = |n: &Node| self.infer(&*n.op, &n.inputs).is_ok_and(|ty| ty == n.ty);
+        self.nodes.iter().all(same).then_some(self)
     }
 
     /// Adds a value made by `op`; its type is inferred and its origin is the cursor's.
@@ -155,7 +171,9 @@ impl Graph {
         let mut e = Expr::default();
         let load = |(i, t): (usize, &Type)| e.push(Scalar::Load(i as u16), t.dtype);
         let regs: Vec<Reg> = types.iter().enumerate().map(load).collect();
-        node.op.scalar(&mut e, &regs, &types.iter().collect::<Vec<_>>(), &node.ty.wide()).is_some()
+        node.op
+            .scalar(&mut e, &regs, &types.iter().collect::<Vec<_>>(), &node.ty.wide(), &self.dims)
+            .is_some()
     }
 
     /// The path of a value, `b1.attention.out`: what every message, report and trace calls it. The op's name where it has

@@ -2,7 +2,7 @@
 
 use crate::{Emit, F64Tensor, Graph, Id, OpError, Roles, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{Dim, DimNames, Expr, Init, Monoid};
+use meshwright_plan::{Dim, Dims, Expr, Init, Monoid};
 use std::any::Any;
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
@@ -209,11 +209,11 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
     /// Its name, for listings.
     fn name(&self) -> &'static str;
 
-    /// Type of the result, or why the operands do not fit.
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError>;
+    /// Type of the result, or why the operands do not fit. Here and below `table` has the sizes of the dims.
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError>;
 
     /// The role of every dim.
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles;
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles;
 
     /// What tells ops of this name apart, for listings; starts with a blank.
     fn detail(&self) -> String {
@@ -231,7 +231,7 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
 
     /// An element-wise op as a scalar expression of its operands (already in `e`); `None` for all others. Neither operands
     /// nor types are of `bf16`: what is stored so is read as `f32`.
-    fn scalar(&self, _e: &mut Expr, _x: &[Reg], _types: &[&Type], _y: &Type) -> Option<Reg> {
+    fn scalar(&self, _e: &mut Expr, _x: &[Reg], _types: &[&Type], _y: &Type, _table: &Dims) -> Option<Reg> {
         None
     }
 
@@ -254,8 +254,8 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
     fn lower(&self, e: &mut dyn Emit);
 
     /// Floating-point operations, given local sizes of the dims.
-    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
-        let _ = x;
+    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {
+        let _ = (x, table);
         y.dims.iter().map(|d| size(*d)).product()
     }
 
@@ -267,8 +267,8 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
 
     /// Its meaning, slow and in f64, on whole values: what tests compare with, and what the last few numbers of an
     /// evaluation are computed by. It shares nothing with [`Op::lower`] or [`Op::roles`].
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        F64Tensor::build(table, &y.dims, |at| {
             let x: Vec<f64> = x.iter().map(|t| t.at(&y.dims, at)).collect();
             self.element(&x, y).unwrap_or_else(|| panic!("internal error: `{}` has no meaning", self.name()))
         })

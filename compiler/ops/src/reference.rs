@@ -3,7 +3,7 @@
 use crate::family::SampleInput;
 use crate::signature::{Choice, Group, Unset};
 use crate::{Call, Family, Graph, Id, InputOpKind, Leaf, Type, Value, families};
-use meshwright_plan::{DType, DimNames};
+use meshwright_plan::{DType, Dims};
 
 /// What there is to say of a family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ fn trial(f: &Family, n: usize, dtype: DType) -> Option<String> {
 }
 
 fn graph(inputs: &[SampleInput]) -> Graph {
-    let mut names = DimNames::default();
+    let mut names = Dims::default();
     for (name, size) in inputs.iter().flat_map(|i| i.dims.iter().chain(&i.range)) {
         if names.find(name).is_none() {
             names.add(*name, *size);

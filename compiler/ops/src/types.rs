@@ -1,6 +1,6 @@
 //! The type of a value: its dtype, its dims, and for indices the dim that they index.
 
-use meshwright_plan::{DType, Dim};
+use meshwright_plan::{DType, Dim, Dims};
 
 /// Type of a value. Dims are in storage order, which has no meaning but for inputs and parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,8 +30,8 @@ impl Type {
     }
 
     /// Elements of the whole value.
-    pub fn elements(&self) -> usize {
-        self.dims.iter().map(|d| d.size).product()
+    pub fn elements(&self, dims: &Dims) -> usize {
+        dims.elements(&self.dims)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Collectives: their names, what they do to a placement, and what they cost.
 
-use crate::{Axis, Dim, Mesh, Monoid, Operand, Placement, Plan, Window};
+use crate::{Axis, Dim, Dims, Mesh, Monoid, Operand, Placement, Plan, Window};
 use serde::{Deserialize, Serialize};
 
 /// Communication over the group of some mesh axes.
@@ -218,7 +218,7 @@ impl Collective {
 
     /// Bytes on the wire, per device and in quarters of a byte (so that ties are exact), from a block of `before` bytes to
     /// one of `after`, and what starting it costs.
-    pub fn wire_bytes(&self, mesh: &Mesh, before: usize, after: usize) -> u64 {
+    pub fn wire_bytes(&self, dims: &Dims, mesh: &Mesh, before: usize, after: usize) -> u64 {
         let (before, after) = (before as u64, after as u64);
         let devices = self.devices(mesh).max(1) as u64;
         let sent = |b: u64| 4 * (devices - 1) * b / devices;
@@ -229,8 +229,8 @@ impl Collective {
             Collective::Permute { axes, dim, window } => {
                 // What the devices lack on average, as the gather counts it: so where all of them need all, the two tie, and
                 // never is a gather, of which a layout must speak, the cheaper way to a halo.
-                let all = window.largest(dim.size, axes, mesh).max(1) as u64;
-                let lacking = window.missing_in_all(dim.size, axes, mesh) as u64;
+                let all = window.largest(dims.size(*dim), axes, mesh).max(1) as u64;
+                let lacking = window.missing_in_all(dims.size(*dim), axes, mesh) as u64;
                 4 * (after / all) * lacking / devices
             }
         };

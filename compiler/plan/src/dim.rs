@@ -2,42 +2,60 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A dim, by number, with its size. Names are in [`DimNames`].
+/// A dim, by its number in order of declaration. Its name and its size stand in the program's [`Dims`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Dim {
-    /// Number in declaration order.
-    pub id: u32,
-    /// Number of elements along it in the whole value.
-    pub size: usize,
-}
+pub struct Dim(pub u32);
 
-/// Names of the dims of one program, by [`Dim::id`].
+/// Names and sizes of the dims of one program, by [`Dim`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DimNames {
+pub struct Dims {
     dims: Vec<(String, usize)>,
 }
 
-impl DimNames {
+impl Dims {
     /// Declares a dim. The caller sees to it that names differ.
     pub fn add(&mut self, name: impl Into<String>, size: usize) -> Dim {
         self.dims.push((name.into(), size));
-        Dim { id: self.dims.len() as u32 - 1, size }
+        Dim(self.dims.len() as u32 - 1)
+    }
+
+    /// Number of elements along a dim in the whole value.
+    ///
+    /// # Panics
+    /// Where the dim is another program's.
+    pub fn size(&self, dim: Dim) -> usize {
+        self.dims[dim.0 as usize].1
+    }
+
+    /// [`Dims::size`]; `None` where the dim is another program's.
+    pub fn get(&self, dim: Dim) -> Option<usize> {
+        self.dims.get(dim.0 as usize).map(|d| d.1)
+    }
+
+    /// Sizes of several dims.
+    pub fn shape(&self, dims: &[Dim]) -> Vec<usize> {
+        dims.iter().map(|d| self.size(*d)).collect()
+    }
+
+    /// Number of elements of a whole value of these dims.
+    pub fn elements(&self, dims: &[Dim]) -> usize {
+        dims.iter().map(|d| self.size(*d)).product()
     }
 
     /// Name of a dim.
     pub fn name(&self, dim: Dim) -> &str {
-        self.dims.get(dim.id as usize).map_or("?", |d| &d.0)
+        self.dims.get(dim.0 as usize).map_or("?", |d| &d.0)
     }
 
     /// The dim of that name.
     pub fn find(&self, name: &str) -> Option<Dim> {
         let id = self.dims.iter().position(|d| d.0 == name)?;
-        Some(Dim { id: id as u32, size: self.dims[id].1 })
+        Some(Dim(id as u32))
     }
 
     /// All dims in order of declaration.
     pub fn iter(&self) -> impl Iterator<Item = (Dim, &str)> {
-        self.dims.iter().enumerate().map(|(i, (n, s))| (Dim { id: i as u32, size: *s }, n.as_str()))
+        self.dims.iter().enumerate().map(|(i, d)| (Dim(i as u32), d.0.as_str()))
     }
 
     /// `[batch hidden]`.

@@ -23,7 +23,7 @@ mod window;
 
 pub use arena::{ArenaId, IdVec};
 pub use collective::{Collective, CollectiveKind};
-pub use dim::{Dim, DimNames};
+pub use dim::{Dim, Dims};
 pub use dtype::DType;
 pub use expr::Expr;
 pub use mesh::{Axis, Coords, Mesh, MeshAxis};

@@ -1,6 +1,6 @@
 //! Where a value is: which dim is split over which axes, and over which axes it is still unfinished.
 
-use crate::{Axis, Dim, DimNames, Extent, Mesh, Monoid, Window};
+use crate::{Axis, Dim, Dims, Extent, Mesh, Monoid, Window};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -74,26 +74,30 @@ impl Placement {
     }
 
     /// How a dim is stored.
-    pub fn extent(&self, dim: Dim) -> Extent {
-        Extent { size: dim.size, axes: self.axes(dim).to_vec(), window: self.windows.get(&dim).copied() }
+    pub fn extent(&self, dim: Dim, dims: &Dims) -> Extent {
+        Extent {
+            size: dims.size(dim),
+            axes: self.axes(dim).to_vec(),
+            window: self.windows.get(&dim).copied(),
+        }
     }
 
     /// The range of a dim on the device at `coords`.
-    pub fn shard(&self, dim: Dim, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
-        self.extent(dim).range(mesh, coords)
+    pub fn shard(&self, dim: Dim, dims: &Dims, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
+        self.extent(dim, dims).range(mesh, coords)
     }
 
-    /// Elements of the largest shard of a value of dims `dims`.
-    pub fn elements(&self, dims: &[Dim], mesh: &Mesh) -> usize {
-        dims.iter().map(|d| self.extent(*d).largest(mesh)).product()
+    /// Elements of the largest shard of a value of dims `of`.
+    pub fn elements(&self, of: &[Dim], dims: &Dims, mesh: &Mesh) -> usize {
+        of.iter().map(|d| self.extent(*d, dims).largest(mesh)).product()
     }
 
     /// `batch:r hidden:c +sum(c)`; `-` where whole.
-    pub fn describe(&self, names: &DimNames, mesh: &Mesh) -> String {
+    pub fn describe(&self, dims: &Dims, mesh: &Mesh) -> String {
         let axes = |a: &[Axis]| a.iter().map(|a| mesh.name(*a)).collect::<Vec<_>>().join(",");
         let mut out: Vec<String> =
-            self.splits.iter().map(|(d, a)| format!("{}:{}", names.name(*d), axes(a))).collect();
-        out.extend(self.windows.keys().map(|d| format!("window({})", names.name(*d))));
+            self.splits.iter().map(|(d, a)| format!("{}:{}", dims.name(*d), axes(a))).collect();
+        out.extend(self.windows.keys().map(|d| format!("window({})", dims.name(*d))));
         out.extend(self.partial.iter().map(|(a, m)| format!("+{m}({})", mesh.name(*a))));
         if out.is_empty() { "-".into() } else { out.join(" ") }
     }

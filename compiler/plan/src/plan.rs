@@ -1,7 +1,7 @@
 //! The Plan: one per-device program, the same for every rank but for its coordinates.
 
 use crate::{
-    Axis, DType, Dim, DimNames, Mesh, Monoid, Operand, Placement, Prim, Step, Window, largest_shard, shard,
+    Axis, DType, Dim, Dims, Mesh, Monoid, Operand, Placement, Prim, Step, Window, largest_shard, shard,
 };
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
@@ -168,8 +168,8 @@ pub struct Plan {
     pub program: String,
     /// The mesh.
     pub mesh: Mesh,
-    /// Names of dims.
-    pub dims: DimNames,
+    /// Names and sizes of the dims.
+    pub dims: Dims,
     /// Arithmetic type.
     pub float: DType,
     /// The model's inputs.

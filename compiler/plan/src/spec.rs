@@ -276,7 +276,7 @@ impl Step {
     pub fn flops(&self, plan: &Plan) -> u64 {
         let elements = |o: Option<&Operand>| o.map_or(0, |o| plan.buffer(o.buf).largest(&plan.mesh) as u64);
         let (input, output) = (self.reads.first(), self.writes.first());
-        let taps = || self.prim.windows().iter().map(|w| w.tap.size as u64).product::<u64>();
+        let taps = || self.prim.windows().iter().map(|w| plan.dims.size(w.tap) as u64).product::<u64>();
         match self.prim.spec().work {
             Work::Moves => 0,
             Work::Input(each) => each * elements(input),
@@ -294,7 +294,7 @@ impl Step {
                 // A gradient of the input visits as many pairs as there are elements, taken every stride.
                 let backward = matches!(self.prim, Prim::Convolve { computes: Part::Input, .. });
                 let along = windows.iter().map(|w| {
-                    let taps = w.tap.size as u64;
+                    let taps = plan.dims.size(w.tap) as u64;
                     match backward {
                         true => (self.local(plan, w.wide) * taps).div_ceil(w.stride as u64),
                         false => self.local(plan, w.narrow) * taps,

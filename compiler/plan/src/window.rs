@@ -1,7 +1,7 @@
 //! Windows: which interval of an operand an interval of a loop needs. Convolution, pooling, slices, shifts, padding,
 //! joining and cutting of dims all say what they need of a split dim in this one form, and one exchange serves them.
 
-use crate::{Axis, Dim, Mesh, shard};
+use crate::{Axis, Dim, Dims, Mesh, shard};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -126,28 +126,28 @@ pub struct SlidingWindow {
 
 impl SlidingWindow {
     /// Elements from the first tap to the last.
-    pub fn reach(&self) -> usize {
-        (self.tap.size - 1) * self.dilation
+    pub fn reach(&self, dims: &Dims) -> usize {
+        (dims.size(self.tap) - 1) * self.dilation
     }
 
     /// What positions need of `wide`.
-    pub fn of_positions(&self) -> Window {
+    pub fn of_positions(&self, dims: &Dims) -> Window {
         let low = self.low as i64;
-        let after = self.reach() as i64 - low;
-        Window { of: self.narrow.size, mul: self.stride as i64, div: 1, before: -low, after }
+        let after = self.reach(dims) as i64 - low;
+        Window { of: dims.size(self.narrow), mul: self.stride as i64, div: 1, before: -low, after }
     }
 
     /// What elements of `wide` need of the positions: those of which a tap may meet them.
-    pub fn of_elements(&self) -> Window {
+    pub fn of_elements(&self, dims: &Dims) -> Window {
         let low = self.low as i64;
-        let before = low - self.reach() as i64;
-        Window { of: self.wide.size, mul: 1, div: self.stride as i64, before, after: low }
+        let before = low - self.reach(dims) as i64;
+        Window { of: dims.size(self.wide), mul: 1, div: self.stride as i64, before, after: low }
     }
 
     /// The element that a tap meets at a position.
-    pub fn element(&self, position: usize, tap: usize) -> Option<usize> {
+    pub fn element(&self, position: usize, tap: usize, dims: &Dims) -> Option<usize> {
         let i = (position * self.stride + tap * self.dilation).checked_sub(self.low)?;
-        (i < self.wide.size).then_some(i)
+        (i < dims.size(self.wide)).then_some(i)
     }
 }
 
@@ -156,8 +156,9 @@ mod tests {
     use super::*;
 
     /// What is needed, by going through every position and tap.
-    fn slow(s: &SlidingWindow, positions: &Range<usize>) -> Option<(usize, usize)> {
-        let met = positions.clone().flat_map(|n| (0..s.tap.size).filter_map(move |t| s.element(n, t)));
+    fn slow(s: &SlidingWindow, dims: &Dims, positions: &Range<usize>) -> Option<(usize, usize)> {
+        let met =
+            positions.clone().flat_map(|n| (0..dims.size(s.tap)).filter_map(move |t| s.element(n, t, dims)));
         let (lo, hi) = met.fold((usize::MAX, 0), |(lo, hi), i| (lo.min(i), hi.max(i + 1)));
         (lo < hi).then_some((lo, hi))
     }
@@ -175,27 +176,22 @@ mod tests {
         ] {
             let reach = (taps - 1) * dilation;
             let narrow = (wide + 2 * low - reach - 1) / stride + 1;
-            let dim = |id, size| Dim { id, size };
-            let s = SlidingWindow {
-                wide: dim(0, wide),
-                narrow: dim(1, narrow),
-                tap: dim(2, taps),
-                stride,
-                dilation,
-                low,
-            };
+            let mut dims = Dims::default();
+            let (i, n, t) = (dims.add("i", wide), dims.add("n", narrow), dims.add("t", taps));
+            let s = SlidingWindow { wide: i, narrow: n, tap: t, stride, dilation, low };
             for axes in [vec![], vec![Axis(0)], vec![Axis(1), Axis(0)]] {
                 for c in coords_along(&axes, &mesh) {
                     let positions = shard(narrow, &axes, &mesh, &c);
-                    let need = s.of_positions().shard(wide, &axes, &mesh, &c);
-                    if let Some((lo, hi)) = slow(&s, &positions) {
+                    let need = s.of_positions(&dims).shard(wide, &axes, &mesh, &c);
+                    if let Some((lo, hi)) = slow(&s, &dims, &positions) {
                         assert!(need.start <= lo && need.end >= hi, "{s:?} {positions:?} {need:?}");
                         assert!(need.len() <= (positions.len() - 1) * stride + reach + 1);
                     }
                     let elements = shard(wide, &axes, &mesh, &c);
-                    let need = s.of_elements().shard(narrow, &axes, &mesh, &c);
+                    let need = s.of_elements(&dims).shard(narrow, &axes, &mesh, &c);
                     for n in 0..narrow {
-                        let meets = (0..taps).any(|t| s.element(n, t).is_some_and(|i| elements.contains(&i)));
+                        let meets =
+                            (0..taps).any(|t| s.element(n, t, &dims).is_some_and(|i| elements.contains(&i)));
                         assert!(!meets || need.contains(&n), "{s:?} {elements:?} {need:?} {n}");
                     }
                 }

@@ -1,6 +1,6 @@
 //! The report of `explain` as a table: each value with its placement, each collective at the value it belongs to.
 
-use crate::repeats::{Entry, Line, folded};
+use crate::repeats::{TableLine, ValueRows, folded};
 use crate::table::{Align, Table};
 use crate::text::{bytes, counted, dashed, flops, thousands};
 use meshwright_core::explain::{CollectiveReport, PartReport, Report, ValueReport};
@@ -101,12 +101,12 @@ fn phase_rows(report: &Report, phase: Phase, title: &str, widths: &Widths, t: &m
         let first = mine.next().map_or_else(|| vec!["-".into(), String::new(), String::new()], collective);
         let mut rows = vec![[cells, first].concat()];
         rows.extend(mine.map(|m| [vec![String::new(); 5], collective(m)].concat()));
-        entries.push(Entry { path: v.value.clone(), rows });
+        entries.push(ValueRows { path: v.value.clone(), rows });
     }
     for line in folded(entries) {
         match line {
-            Line::Row(cells) => t.row(cells),
-            Line::Same { first, last, of } => t.text(format!("        {first} to {last}: as {of}")),
+            TableLine::Row(cells) => t.row(cells),
+            TableLine::Same { first, last, of } => t.text(format!("        {first} to {last}: as {of}")),
         }
     }
 }
@@ -239,8 +239,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn collectives_stand_at_their_values_and_totals_at_the_end() {
+    fn report() -> Report {
         let flying = CollectiveReport {
             start: 7,
             wait: 12,
@@ -248,7 +247,7 @@ mod tests {
             over: Some(("b2.h".into(), "d(h.w)".into())),
             ..of("all_reduce", "c", Phase::Forward, vec![part(3, "b2.h", 8, "`x` is summed")])
         };
-        let report = Report {
+        Report {
             mesh: vec![AxisReport { axis: "r".into(), size: 2 }, AxisReport { axis: "c".into(), size: 2 }],
             devices: 4,
             values: vec![
@@ -288,7 +287,12 @@ mod tests {
                 optimizer_state_bytes: 0,
                 activation_bytes: 1 << 20,
             },
-        };
+        }
+    }
+
+    #[test]
+    fn collectives_stand_at_their_values_and_totals_at_the_end() {
+        let report = report();
         let expected = "\
 mesh  r=2 x c=2 = 4 devices
 

@@ -2,14 +2,14 @@
 //! shown and the others are named. Whatever else differs, be it a byte, a line or a bucket, is shown.
 
 /// The rows of a value: the cells of the first begin with line and path, the last cell of each is a reason.
-pub(crate) struct Entry {
+pub(crate) struct ValueRows {
     pub(crate) path: String,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
 /// A line of the table.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Line {
+pub(crate) enum TableLine {
     Row(Vec<String>),
     /// The first and the last of the blocks that are as another, and that one.
     Same {
@@ -24,8 +24,8 @@ const ROWS: usize = 4;
 const BLOCKS: usize = 3;
 
 /// The rows with repeated blocks left out.
-pub(crate) fn folded(entries: Vec<Entry>) -> Vec<Line> {
-    let mut groups: Vec<(String, Vec<Entry>)> = Vec::new();
+pub(crate) fn folded(entries: Vec<ValueRows>) -> Vec<TableLine> {
+    let mut groups: Vec<(String, Vec<ValueRows>)> = Vec::new();
     for e in entries {
         let block = block(&e.path).to_string();
         match groups.last_mut() {
@@ -41,13 +41,13 @@ pub(crate) fn folded(entries: Vec<Entry>) -> Vec<Line> {
         let equal = forms[at..].iter().take_while(|f| **f == forms[at]).count();
         let rows: Vec<Vec<String>> = group.into_iter().flat_map(|e| e.rows).collect();
         let worth = equal >= BLOCKS && rows.len() >= ROWS;
-        out.extend(rows.into_iter().map(Line::Row));
+        out.extend(rows.into_iter().map(TableLine::Row));
         at += 1;
         if worth {
             let names: Vec<String> = groups.by_ref().take(equal - 1).map(|g| g.0).collect();
             at += names.len();
             if let (Some(first), Some(last)) = (names.first(), names.last()) {
-                out.push(Line::Same { first: first.clone(), last: last.clone(), of });
+                out.push(TableLine::Same { first: first.clone(), last: last.clone(), of });
             }
         }
     }
@@ -68,7 +68,7 @@ fn block(path: &str) -> &str {
 }
 
 /// All that is shown of a block, without its name: in the path, and in the reasons where paths begin with it.
-fn form(block: &str, group: &[Entry]) -> Vec<Vec<String>> {
+fn form(block: &str, group: &[ValueRows]) -> Vec<Vec<String>> {
     let path = |p: &str| {
         let (start, end) = ends(p);
         format!("{}\0{}", &p[..start], &p[end..])
@@ -108,12 +108,12 @@ fn without(block: &str, text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn entry(path: &str, bytes: &str, reason: &str) -> Entry {
+    fn entry(path: &str, bytes: &str, reason: &str) -> ValueRows {
         let cells = ["7", path, bytes, reason].map(String::from).to_vec();
-        Entry { path: path.into(), rows: vec![cells] }
+        ValueRows { path: path.into(), rows: vec![cells] }
     }
 
-    fn blocks(bytes: [&str; 4]) -> Vec<Entry> {
+    fn blocks(bytes: [&str; 4]) -> Vec<ValueRows> {
         let block = |(k, bytes): (usize, &str)| {
             let reason = format!("because `seq` is used whole by b{}.up[seq]", k + 1);
             ["q", "k", "v", "out"].map(|n| entry(&format!("d(b{}.{n})", k + 1), bytes, &reason))
@@ -121,10 +121,10 @@ mod tests {
         bytes.into_iter().enumerate().flat_map(block).collect()
     }
 
-    fn shown(entries: Vec<Entry>) -> Vec<String> {
+    fn shown(entries: Vec<ValueRows>) -> Vec<String> {
         let line = |l| match l {
-            Line::Row(cells) => cells[1].clone(),
-            Line::Same { first, last, of } => format!("{first} to {last} as {of}"),
+            TableLine::Row(cells) => cells[1].clone(),
+            TableLine::Same { first, last, of } => format!("{first} to {last} as {of}"),
         };
         folded(entries).into_iter().map(line).collect()
     }

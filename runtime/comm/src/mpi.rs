@@ -26,6 +26,7 @@ mod channel;
 mod devices;
 mod engine;
 mod job;
+mod kit;
 mod message;
 mod moves;
 mod options;

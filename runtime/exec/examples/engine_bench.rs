@@ -9,8 +9,8 @@ use meshwright_exec::{
 };
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
 use meshwright_plan::{
-    BufId, Buffer, Collective, DType, Dim, DimNames, Expr, Extent, Init, Mesh, Monoid, Operand, OutputDecl,
-    Plan, Prim, ProgramInput, ProgramInputKind, Provenance, Step, Summary,
+    BufId, Buffer, Collective, DType, Dim, Dims, Expr, Extent, Init, Mesh, Monoid, Operand, OutputDecl, Plan,
+    Prim, ProgramInput, ProgramInputKind, Provenance, Step, Summary,
 };
 use std::error::Error;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Builder {
             model: "bench".into(),
             program: "train".into(),
             mesh: mesh.clone(),
-            dims: DimNames::default(),
+            dims: Dims::default(),
             float: DType::F32,
             inputs: vec![],
             buffers: vec![],
@@ -40,7 +40,8 @@ impl Builder {
     }
 
     fn buf(&mut self, dtype: DType, dims: &[Dim]) -> Operand {
-        let extents = dims.iter().map(|d| Extent { size: d.size, axes: vec![], window: None }).collect();
+        let size = |d: &Dim| self.0.dims.size(*d);
+        let extents = dims.iter().map(|d| Extent { size: size(d), axes: vec![], window: None }).collect();
         self.0.buffers.push(Buffer::new(dtype, extents));
         Operand { buf: BufId(self.0.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }

@@ -8,7 +8,6 @@
 //! - Burn is never given an empty tensor.
 
 mod backend;
-mod blame;
 mod clock;
 mod cluster;
 mod collective;

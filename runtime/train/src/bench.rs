@@ -76,8 +76,9 @@ fn timed(
     let (cluster, program) = agree_on_result(processes, "the program", loaded(project, sources, options))?;
     let asked = common(&program.plan);
     check_same_configuration(processes, &asked)?;
-    let ranges: Vec<Option<usize>> = program.plan.inputs.iter().map(|i| i.range.map(|r| r.size)).collect();
-    let names: Vec<String> = program.plan.inputs.iter().map(|i| i.name.clone()).collect();
+    let plan = &program.plan;
+    let ranges: Vec<Option<usize>> = plan.inputs.iter().map(|i| i.range.map(|r| plan.dims.size(r))).collect();
+    let names: Vec<String> = plan.inputs.iter().map(|i| i.name.clone()).collect();
     let high = move |name: &str| names.iter().position(|n| n == name).and_then(|i| ranges[i]);
     let seed = options.seed;
     let made: Vec<Vec<HostTensor>> = program

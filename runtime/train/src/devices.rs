@@ -71,8 +71,8 @@ pub(crate) fn compiled(project: &Project, step: &StepGraph, sources: &Sources) -
 
 /// The project for the examples that whole batches of `records` leave over; `None` where they leave none.
 pub(crate) fn remainder(project: &Project, records: usize) -> Result<Option<Project>, Failure> {
-    let Some((dim, name)) = project.example_dim() else { return Ok(None) };
-    let size = dim.size.max(1);
+    let Some((_, name)) = project.example_dim() else { return Ok(None) };
+    let size = project.batch();
     let rest = records % size;
     if rest == 0 {
         return Ok(None);
@@ -117,7 +117,7 @@ pub(crate) struct Loaded {
 /// Loads a Plan on all devices.
 pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<Loaded, Failure> {
     let plan = Arc::new(plan);
-    let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| d.size);
+    let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d));
     let id = cluster.load(plan.clone())?;
     let mut needs = Vec::new();
     for rank in cluster.ranks() {

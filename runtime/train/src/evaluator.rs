@@ -32,7 +32,7 @@ impl Evaluator {
         cluster: &mut Cluster,
         set: Arc<Dataset>,
     ) -> Result<Evaluator, Failure> {
-        let size = project.example_dim().map_or(1, |d| d.0.size).max(1);
+        let size = project.batch();
         let full = set.records() / size;
         let of = |p: &Project| match p.evaluation() {
             (Some(e), _) => Ok(e),

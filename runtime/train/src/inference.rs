@@ -163,7 +163,7 @@ fn predicted(
         (Some(e), _) => Ok(e),
         (None, d) => Err(Failure::Diagnostics(d)),
     };
-    let size = project.example_dim().map_or(1, |d| d.0.size).max(1);
+    let size = project.batch();
     let ready = (|| {
         let remainder = remainder(project, records)?;
         let prediction = of(project)?;
@@ -214,7 +214,7 @@ fn predicted(
 fn total(project: &Project, name: &str, t: &F64Tensor) -> Option<HostTensor> {
     let id = project.program.outputs.iter().find(|o| o.name == name)?.id;
     let ty = project.program.graph.ty(id);
-    let shape = ty.dims.iter().map(|d| d.size).collect();
+    let shape = project.program.graph.dims.shape(&ty.dims);
     HostTensor::new(shape, HostData::from_f64(ty.dtype, t.ordered(&ty.dims).data))
 }
 
@@ -251,8 +251,8 @@ fn in_order(project: &Project, plan: &Plan, name: &str, t: &HostTensor) -> Optio
     let mut dims = project.program.graph.ty(id).dims.clone();
     let example = project.example_dim().map(|d| d.0);
     dims.sort_by_key(|d| Some(*d) != example);
-    let values = F64Tensor::new(stored.clone(), t.data.to_f64()).ordered(&dims).data;
-    let shape = dims.iter().map(|d| d.size).collect();
+    let values = F64Tensor::new(&plan.dims, stored.clone(), t.data.to_f64()).ordered(&dims).data;
+    let shape = plan.dims.shape(&dims);
     HostTensor::new(shape, HostData::from_f64(t.dtype(), values))
 }
 

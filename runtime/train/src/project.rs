@@ -8,12 +8,14 @@ use meshwright_core::resolve::resolve;
 use meshwright_core::{
     CompileOptions, Compiled, Layout, Program, Settings, StepGraph, check_devices, compile_with, layout,
 };
-use meshwright_diag::{Diagnostic, FileId, Sources, Span, codes, has_errors, nearest};
+use meshwright_diag::{Diagnostic, FileId, Outcome, Sources, Span, codes, has_errors, nearest};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{LayoutFile, MeshDecl, ModelFile};
 use meshwright_syntax::{MAX_BYTES, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What the user gave.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +46,7 @@ pub struct ProjectOptions {
 #[derive(Clone, Debug)]
 pub struct Project {
     /// The model, resolved.
-    pub program: Program,
+    pub program: Arc<Program>,
     /// The layout.
     pub layout: Layout,
     /// The texts it was read from.
@@ -53,6 +55,7 @@ pub struct Project {
     uses: Files,
     settings: Settings,
     pub(crate) compiling: CompileOptions,
+    resolutions: Arc<AtomicUsize>,
 }
 
 /// The texts of a project, by their number in [`Loaded::sources`].
@@ -113,36 +116,59 @@ impl Project {
         Some((d, self.program.graph.dims.name(d)))
     }
 
-    /// The same model with another number of examples in a batch. An error where the model does not resolve at that size,
-    /// as when another dim is a part of the batch.
+    /// Examples in a batch; 1 where no dim counts them.
+    pub fn batch(&self) -> usize {
+        self.example_dim().map_or(1, |d| self.program.graph.dims.size(d.0)).max(1)
+    }
+
+    /// How often the text was resolved for this project and all that were made of it or that it was made of.
+    pub fn resolutions(&self) -> usize {
+        self.resolutions.load(Ordering::Relaxed)
+    }
+
+    /// The same model with another number of examples in a batch.
+    ///
+    /// # Errors
+    /// See [`Project::with_sizes`].
     pub fn with_batch(&self, examples: usize) -> Result<Project, Vec<Diagnostic>> {
-        let lacks = |what: &str| {
-            let message = format!("`{}` has no {what}", self.program.model);
-            vec![Diagnostic::error(codes::E0516, message)]
+        let Some((_, name)) = self.example_dim() else {
+            let message = format!("`{}` has no example dim", self.program.model);
+            return Err(vec![Diagnostic::error(codes::E0516, message)]);
         };
-        let name = self.example_dim().ok_or_else(|| lacks("example dim"))?.1.to_string();
+        self.with_sizes(&[(name.to_string(), examples)])
+    }
+
+    /// The same model and layout with some dims of other sizes. The text is resolved again only where a size went into the
+    /// program as a number: see [`Project::resolutions`].
+    ///
+    /// # Errors
+    /// Where the model does not resolve with these sizes, as when another dim is a part of one of these.
+    pub fn with_sizes(&self, sizes: &[(String, usize)]) -> Result<Project, Vec<Diagnostic>> {
         let mut settings = self.settings.clone();
-        settings.dims.retain(|d| d.0 != name);
-        settings.dims.push((name, examples));
-        let (program, found) =
-            resolve(&self.file, None, &settings, &mut |path, span| self.uses.again(path, span));
-        let mut out = self.clone();
-        let program = program.ok_or(found)?;
-        // Dims are numbered as before; their sizes, which are part of a dim, may have changed.
-        let names = &program.graph.dims;
-        for r in &mut out.layout.rules {
-            if let meshwright_core::layout::RuleDim::Dim(d) = &mut r.dim {
-                let name = self.program.graph.dims.name(*d);
-                *d = names.find(name).ok_or_else(|| lacks(name))?;
+        settings.dims.extend(sizes.iter().cloned());
+        let program = match self.program.rebind(sizes) {
+            Ok(program) => program,
+            Err(_) => {
+                self.resolutions.fetch_add(1, Ordering::Relaxed);
+                let mut again = |path: &str, span| self.uses.again(path, span);
+                let (program, found) = resolve(&self.file, None, &settings, &mut again);
+                program.ok_or(found)?
             }
-        }
-        for d in &mut out.layout.gathers {
-            let name = self.program.graph.dims.name(*d);
-            *d = names.find(name).ok_or_else(|| lacks(name))?;
-        }
-        out.program = program;
-        out.settings = settings;
-        Ok(out)
+        };
+        // Dims have the numbers that the layout knows them by: those of their declarations.
+        Ok(Project { program: Arc::new(program), settings, ..self.clone() })
+    }
+
+    /// The same resolved model under the layout and the mesh of other options. Texts are added to `sources`.
+    pub fn with_layout(&self, options: &ProjectOptions, sources: &mut Sources) -> Outcome<Project> {
+        let mut found = Vec::new();
+        let rules = Rules::read(options, sources, &mut Vec::new(), &mut found);
+        let project = rules.and_then(|rules| {
+            let layout = rules.layout(options, &self.program, &mut found)?;
+            let texts = Texts { layout: rules.text, ..self.texts.clone() };
+            Some(Project { layout, texts, ..self.clone() })
+        });
+        (project.filter(|_| !has_errors(&found)), found)
     }
 
     /// Compiles a step of this project's program.
@@ -194,21 +220,57 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
         out.extend(found);
         program
     });
-    let mesh = read_mesh(options.mesh.as_deref(), sources, out);
-    let before = sources.len();
-    let (rules, shared) = read_layout(options, sources, files, out)?;
-    let layout_text = (sources.len() > before).then_some(FileId(before as u32));
-    let (program, file) = (program?, file?);
-    let (layout, found) = layout(&rules, mesh.as_ref(), &program, shared);
-    out.extend(found);
-    let layout = layout?;
-    if let Some(d) = options.expect_devices.and_then(|n| check_devices(&layout.mesh, n)) {
-        out.push(d);
-        return None;
-    }
-    let texts = Texts { model: id, used: uses.ids(), layout: layout_text };
+    // Mistakes in the layout's text are told beside those of the model.
+    let rules = Rules::read(options, sources, files, out);
+    let (program, file, rules) = (program?, file?, rules?);
+    let layout = rules.layout(options, &program, out)?;
+    let texts = Texts { model: id, used: uses.ids(), layout: rules.text };
     let compiling = CompileOptions { overlap: !options.no_overlap };
-    Some(Project { program, layout, texts, file, uses, settings, compiling })
+    let (program, resolutions) = (Arc::new(program), Arc::new(AtomicUsize::new(1)));
+    Some(Project { program, layout, texts, file, uses, settings, compiling, resolutions })
+}
+
+/// A layout and a mesh as they are written.
+struct Rules {
+    mesh: Option<MeshDecl>,
+    file: LayoutFile,
+    /// Whether the rules come from a file that several models share.
+    shared: bool,
+    /// Their text, if there is one.
+    text: Option<FileId>,
+}
+
+impl Rules {
+    fn read(
+        options: &ProjectOptions,
+        sources: &mut Sources,
+        files: &mut Vec<FileId>,
+        out: &mut Vec<Diagnostic>,
+    ) -> Option<Rules> {
+        let mesh = read_mesh(options.mesh.as_deref(), sources, out);
+        let before = sources.len();
+        let (file, shared) = read_layout(options, sources, files, out)?;
+        let text = (sources.len() > before).then_some(FileId(before as u32));
+        Some(Rules { mesh, file, shared, text })
+    }
+
+    fn layout(
+        &self,
+        options: &ProjectOptions,
+        program: &Program,
+        out: &mut Vec<Diagnostic>,
+    ) -> Option<Layout> {
+        let (layout, found) = layout(&self.file, self.mesh.as_ref(), program, self.shared);
+        out.extend(found);
+        let layout = layout?;
+        match options.expect_devices.and_then(|n| check_devices(&layout.mesh, n)) {
+            Some(d) => {
+                out.push(d);
+                None
+            }
+            None => Some(layout),
+        }
+    }
 }
 
 /// Name and text of the model, and whether it ships.

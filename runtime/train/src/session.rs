@@ -49,7 +49,7 @@ impl Requirements {
         } else {
             None
         };
-        let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| d.size);
+        let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d));
         if Schedule::new(0, set.records(), examples).is_none() {
             let name = project.example_dim().map_or("?", |d| d.1);
             return Err(Diagnostic::error(

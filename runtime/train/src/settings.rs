@@ -88,7 +88,12 @@ impl RunSettings {
             examples: set.records(),
             fingerprint: set.fingerprint(),
             set: project.settings().consts.iter().cloned().collect(),
-            dims: program.graph.dims.iter().map(|(d, n)| (n.to_string(), d.size)).collect(),
+            dims: program
+                .graph
+                .dims
+                .iter()
+                .map(|(d, n)| (n.to_string(), program.graph.dims.size(d)))
+                .collect(),
             consts: program.consts.clone(),
         }
     }

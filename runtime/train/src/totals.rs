@@ -38,8 +38,13 @@ impl<'a> Totals<'a> {
                 )
                 .into());
             };
-            let dims = in_batch(self.evaluation.dims(k), &stored.dims, program)?;
-            values.push(F64Tensor::new(stored.dims.clone(), value.data.to_f64()).ordered(&dims).data);
+            let dims = self.evaluation.dims(k);
+            same_sizes(self.evaluation, dims, program)?;
+            values.push(
+                F64Tensor::new(&program.plan.dims, stored.dims.clone(), value.data.to_f64())
+                    .ordered(dims)
+                    .data,
+            );
         }
         self.evaluation.add(&mut self.total, self.examples, &values, program.examples);
         self.examples += program.examples;
@@ -52,22 +57,18 @@ impl<'a> Totals<'a> {
     }
 }
 
-/// The dims of an accumulator as a batch has them, which may be of another size there: that is refused.
-fn in_batch(dims: &[Dim], stored: &[Dim], program: &Loaded) -> Result<Vec<Dim>, Failure> {
-    let mut out = Vec::new();
-    for d in dims {
-        let there = stored.iter().find(|s| s.id == d.id).copied().unwrap_or(*d);
-        if there.size != d.size {
-            let name = program.plan.dims.name(there);
-            let message = format!(
-                "what is accumulated over the batches has {} elements along `{name}` in a whole batch and {} in one of {} examples",
-                d.size, there.size, program.examples
-            );
-            return Err(Diagnostic::error(codes::E0206, message)
-                .help(format!("give `{name}` a size that does not depend on the batch"))
-                .into());
-        }
-        out.push(there);
-    }
-    Ok(out)
+/// Refuses an accumulator that has another size in a batch than in a whole one.
+fn same_sizes(evaluation: &Evaluation, dims: &[Dim], program: &Loaded) -> Result<(), Failure> {
+    let (whole, here) = (&evaluation.step.graph.dims, &program.plan.dims);
+    let Some(d) = dims.iter().find(|d| whole.size(**d) != here.size(**d)) else { return Ok(()) };
+    let message = format!(
+        "what is accumulated over the batches has {} elements along `{}` in a whole batch and {} in one of {} examples",
+        whole.size(*d),
+        here.name(*d),
+        here.size(*d),
+        program.examples
+    );
+    Err(Diagnostic::error(codes::E0206, message)
+        .help(format!("give `{}` a size that does not depend on the batch", here.name(*d)))
+        .into())
 }

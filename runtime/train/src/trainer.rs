@@ -75,7 +75,7 @@ fn trained(
         None => None,
     };
     progress(Progress::Started {
-        parameters: project.program.params.iter().map(|p| project.program.graph.ty(p.id).elements()).sum(),
+        parameters: project.program.parameter_elements(),
         steps_per_epoch: per_epoch,
         total_steps: last,
         devices: project.layout.mesh.devices(),

@@ -86,9 +86,9 @@ fn meaning(step: &StepGraph, r: &Random) -> Trace {
         let dims = &g.ty(id).dims;
         match g.node(id).op.kind() {
             Kind::Input(InputOpKind::OptimizerState { .. }) => {
-                bound.insert(id, F64Tensor::build(dims, |_| 0.0))
+                bound.insert(id, F64Tensor::build(&g.dims, dims, |_| 0.0))
             }
-            Kind::Input(InputOpKind::StepNumber) => bound.insert(id, F64Tensor::new([], vec![1.0])),
+            Kind::Input(InputOpKind::StepNumber) => bound.insert(id, F64Tensor::scalar(1.0)),
             _ => None,
         };
     }

@@ -9,7 +9,7 @@ use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, StateDecl
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::random::{Distribution, Key, draw};
-use meshwright_plan::{DType, Dim, DimNames, Init, InputDecl, Monoid, Part, Phase, SlidingWindow};
+use meshwright_plan::{DType, Dim, Dims, Init, InputDecl, Monoid, Part, Phase, SlidingWindow};
 use std::collections::BTreeSet;
 
 /// A program with values for its inputs and parameters.
@@ -50,14 +50,15 @@ struct Maker {
 /// The program of a seed.
 pub(crate) fn random(seed: u64) -> Random {
     let mut rng = Rng::new(seed);
-    let mut names = DimNames::default();
+    let mut names = Dims::default();
     let batch = names.add("batch", 1 + rng.below(7));
     let class = names.add("class", 2 + rng.below(6));
     let mut dims = vec![batch, class];
     for name in ["d", "e", "f"] {
         dims.push(names.add(name, 1 + rng.below(7)));
     }
-    let twins = vec![(dims[2], names.add("d2", dims[2].size)), (batch, names.add("batch2", batch.size))];
+    let mut twin = |of: Dim, name: &str| (of, names.add(name, names.size(of)));
+    let twins = vec![twin(dims[2], "d2"), twin(batch, "batch2")];
     let mut m = Maker {
         g: Graph::new(names),
         rng,
@@ -91,8 +92,8 @@ impl Maker {
     }
 
     fn leaf(&mut self, leaf: InputOpKind, ty: Type) -> Id {
-        let (low, high) = ty.range.map_or((-1.5, 1.5), |d| (0.0, d.size as f64));
-        let value = F64Tensor::build(&ty.dims, |_| {
+        let (low, high) = ty.range.map_or((-1.5, 1.5), |d| (0.0, self.g.dims.size(d) as f64));
+        let value = F64Tensor::build(&self.g.dims, &ty.dims, |_| {
             let v = self.rng.float(low, high);
             if ty.dtype.is_float() { v } else { v.floor() }
         });
@@ -127,7 +128,7 @@ impl Maker {
         self.g.cursor.class = Class::Param;
         let leaf = InputOpKind::State { path: path.clone(), init: Init::Constant(0.7) };
         let id = self.g.op(Leaf { leaf, ty: Type::new(DType::F64, dims.clone()) }, &[]);
-        self.bound.insert(id, F64Tensor::build(&dims, |_| 0.7));
+        self.bound.insert(id, F64Tensor::build(&self.g.dims, &dims, |_| 0.7));
         self.states.push(StateDecl { path, id, span: Span::default(), next: None });
         id
     }
@@ -198,8 +199,8 @@ impl Maker {
         self.g.ty(id).dims.clone()
     }
 
-    fn size(dims: &[Dim]) -> usize {
-        dims.iter().map(|d| d.size).product()
+    fn size(&self, dims: &[Dim]) -> usize {
+        self.g.dims.elements(dims)
     }
 
     /// Several values whose joint dims are few enough.
@@ -207,7 +208,7 @@ impl Maker {
         let n = 2 + self.rng.below(most - 1);
         let x: Vec<Id> = (0..n).map(|_| self.any()).collect();
         let all = union(x.iter().map(|i| self.g.ty(*i)));
-        (Self::size(&all) <= limit).then_some((x, all))
+        (self.size(&all) <= limit).then_some((x, all))
     }
 
     /// A value with a dim.
@@ -260,10 +261,10 @@ impl Maker {
     fn windowed(&mut self) -> Option<Id> {
         let (x, wide) = self.along()?;
         let count = self.g.nodes.len();
-        let size = 1 + self.rng.below(wide.size + 1);
+        let size = 1 + self.rng.below(self.g.dims.size(wide) + 1);
         let tap = self.g.dims.add(format!("tap{count}"), 1 + self.rng.below(3));
         let (start, stride, low) =
-            (self.rng.below(4) as i64 - 1, 1 + self.rng.below(2), self.rng.below(tap.size));
+            (self.rng.below(4) as i64 - 1, 1 + self.rng.below(2), self.rng.below(self.g.dims.size(tap)));
         let kind = self.rng.below(3);
         let kernel = (kind == 2).then(|| self.param(vec![tap]));
         self.at(&format!("l{}", count % 4), &format!("window{count}"));
@@ -286,7 +287,7 @@ impl Maker {
     fn running_sum(&mut self, x: Id, dim: Dim) -> Id {
         let (reverse, exclusive) = (self.rng.one_in(2), self.rng.one_in(2));
         let y = self.g.op(CumSum { dim, reverse, exclusive }, &[x]);
-        self.g.scaled(y, 1.0 / (dim.size as f64).sqrt())
+        self.g.scaled(y, 1.0 / (self.g.dims.size(dim) as f64).sqrt())
     }
 
     /// Dropout with a mask that may be shared, or random numbers times a value; in a choice of what only training does.
@@ -303,15 +304,15 @@ impl Maker {
         let key = Key::of_step(SEED, &stream, 1);
         let op = meshwright_ops::Random { stream, distribution, dims: dims.clone(), dtype };
         let r = self.g.op(op, &[]);
-        let values = (0..Self::size(&dims)).map(|i| draw(&distribution, key, i as u64)).collect();
-        self.bound.insert(r, F64Tensor::new(dims, values));
+        let values = (0..self.size(&dims)).map(|i| draw(&distribution, key, i as u64)).collect();
+        self.bound.insert(r, F64Tensor::new(&self.g.dims, dims, values));
         let random = if dtype == DType::Bool { self.g.masked(r, x) } else { self.g.product(&[r, x]) };
         let scaled = self.g.scaled(random, 1.0 / 0.7);
         if self.rng.one_in(2) {
             return scaled;
         }
         let training = self.g.op(Training, &[]);
-        self.bound.insert(training, F64Tensor::new([], vec![1.0]));
+        self.bound.insert(training, F64Tensor::scalar(1.0));
         self.g.choose(training, scaled, x)
     }
 
@@ -319,11 +320,11 @@ impl Maker {
         let (x, all) = self.several(3, NEST)?;
         let keep: Vec<Dim> = all.iter().copied().filter(|_| !self.rng.one_in(3)).collect();
         let keep = self.rng.shuffled(&keep);
-        if Self::size(&keep) > ELEMENTS {
+        if self.size(&keep) > ELEMENTS {
             return None;
         }
         let y = self.g.op(Contract { out: keep.clone() }, &x);
-        let summed = Self::size(&all) / Self::size(&keep);
+        let summed = self.size(&all) / self.size(&keep);
         Some(if summed > 1 { self.g.scaled(y, 1.0 / (summed as f64).sqrt()) } else { y })
     }
 
@@ -390,7 +391,7 @@ impl Maker {
             dims = self.dims_of(logits);
         }
         let label = self.index_within(&dims)?;
-        (Self::size(&dims) <= ELEMENTS).then(|| self.g.op(CrossEntropy { dim: self.class }, &[logits, label]))
+        (self.size(&dims) <= ELEMENTS).then(|| self.g.op(CrossEntropy { dim: self.class }, &[logits, label]))
     }
 
     fn lookup(&mut self) -> Option<Id> {
@@ -400,7 +401,7 @@ impl Maker {
             return None;
         }
         let all = union([self.g.ty(table), self.g.ty(index)]);
-        (Self::size(&all) <= NEST).then(|| self.g.op(Lookup { dim: self.class }, &[table, index]))
+        (self.size(&all) <= NEST).then(|| self.g.op(Lookup { dim: self.class }, &[table, index]))
     }
 
     fn choice(&mut self) -> Option<Id> {
@@ -420,7 +421,7 @@ impl Maker {
             _ => self.g.binary(">", x[0], x[1]),
         };
         let all = union([self.g.ty(condition), self.g.ty(x[0]), self.g.ty(x[1])]);
-        if Self::size(&all) > ELEMENTS {
+        if self.size(&all) > ELEMENTS {
             return None;
         }
         Some(match self.rng.below(2) {
@@ -474,7 +475,7 @@ impl Maker {
         let mut dims: Vec<Dim> = value.dims.iter().copied().filter(|d| *d != dim).collect();
         dims.push(dim);
         let value = value.ordered(&dims);
-        value.data.chunks(dim.size).any(|row| {
+        value.data.chunks(self.g.dims.size(dim)).any(|row| {
             let mut row = row.to_vec();
             row.sort_by(f64::total_cmp);
             row.windows(2).any(|w| w[1] - w[0] < APART)
@@ -486,7 +487,10 @@ impl Maker {
         let (a, b) = (self.value(a).clone(), self.value(b).clone());
         let mut dims = a.dims.clone();
         dims.extend(b.dims.iter().filter(|d| !a.dims.contains(d)));
-        F64Tensor::build(&dims, |at| a.at(&dims, at) - b.at(&dims, at)).data.iter().any(|v| v.abs() < APART)
+        F64Tensor::build(&self.g.dims, &dims, |at| a.at(&dims, at) - b.at(&dims, at))
+            .data
+            .iter()
+            .any(|v| v.abs() < APART)
     }
 
     /// The value of a node, and of all before it.
@@ -495,7 +499,8 @@ impl Maker {
             let next = Id(self.values.len() as u32);
             let node = self.g.node(next);
             let x: Vec<&F64Tensor> = node.inputs.iter().map(|i| &self.values[i.0 as usize]).collect();
-            let v = self.bound.get(&next).cloned().unwrap_or_else(|| node.op.oracle(&x, &node.ty));
+            let v =
+                self.bound.get(&next).cloned().unwrap_or_else(|| node.op.oracle(&x, &node.ty, &self.g.dims));
             self.values.push(v);
         }
         &self.values[id.0 as usize]
@@ -537,6 +542,7 @@ impl Maker {
             graph: self.g,
             float: DType::F64,
             consts: Default::default(),
+            declarations: Default::default(),
             dim_spans: Default::default(),
             inputs: self.inputs,
             params: self.params,

@@ -262,7 +262,7 @@ pub(super) const FAULTS: &[Fault] = faults![
         ops(s, k, |s, i| {
             let value = s.copy(s.instrs[i].out()).value;
             let node = s.step.graph.node(value).clone();
-            let roles = node.op.roles(&s.step.graph.input_types(value), &node.ty);
+            let roles = node.op.roles(&s.step.graph.input_types(value), &node.ty, &s.step.graph.dims);
             let Instr::Op { loops, .. } = &mut s.instrs[i] else { return None };
             let other = roles.loops.iter().find(|l| l.role != Role::NeedReplication && !loops.contains_key(&l.dim))?.dim;
             let (_, axes) = loops.pop_first()?;

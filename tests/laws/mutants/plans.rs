@@ -96,7 +96,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             (p.steps[i].prim == Prim::Contract).then_some(())?;
             let o = &mut p.steps[i].reads[0];
             let pairs = (0..o.dims.len()).flat_map(|j| (0..j).map(move |l| (l, j)));
-            let (l, j) = pairs.into_iter().find(|(l, j)| o.dims[*l].size == o.dims[*j].size)?;
+            let (l, j) = pairs.into_iter().find(|(l, j)| p.dims.size(o.dims[*l]) == p.dims.size(o.dims[*j]))?;
             o.dims.swap(l, j);
             Some(())
         })

@@ -11,7 +11,7 @@ use meshwright_ops::{
     Emit, ExpandWhen, F64Tensor, Graph, Id, Kind, Linear, Op, OpError, Role, Roles, Source, Type,
 };
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{Dim, DimNames, Expr, Monoid, Window};
+use meshwright_plan::{Dim, Dims, Expr, Monoid, Window};
 use std::sync::Arc;
 
 type Lie = fn(&mut Roles);
@@ -51,12 +51,12 @@ impl Op for Broken {
         self.op.name()
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        self.op.infer(x, names)
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
+        self.op.infer(x, table)
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
-        let mut roles = self.op.roles(x, y);
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
+        let mut roles = self.op.roles(x, y, table);
         (self.lie)(&mut roles);
         roles
     }
@@ -69,8 +69,8 @@ impl Op for Broken {
         self.op.vjp(g, x, y, dy, need)
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], types: &[&Type], y: &Type) -> Option<Reg> {
-        self.op.scalar(e, x, types, y)
+    fn scalar(&self, e: &mut Expr, x: &[Reg], types: &[&Type], y: &Type, table: &Dims) -> Option<Reg> {
+        self.op.scalar(e, x, types, y, table)
     }
 
     fn expand_when(&self) -> ExpandWhen {
@@ -81,12 +81,12 @@ impl Op for Broken {
         self.op.lower(e);
     }
 
-    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
-        self.op.flops(x, y, size)
+    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {
+        self.op.flops(x, y, size, table)
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        self.op.oracle(x, y)
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        self.op.oracle(x, y, table)
     }
 }
 

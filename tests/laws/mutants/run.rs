@@ -5,7 +5,7 @@ use crate::rng::Rng;
 use crate::walk::{close_from, from_host, to_host};
 use meshwright_comm::{ThreadsTransport, Timeouts, Transport, World};
 use meshwright_exec::{Engine, ExecError, HostData, HostTensor};
-use meshwright_plan::{DType, Dim, InputDecl, Plan};
+use meshwright_plan::{DType, Dim, Dims, InputDecl, Plan};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -68,11 +68,11 @@ pub(crate) enum Ended {
 }
 
 /// The same elements of an input for every run of a step.
-fn input(decl: &InputDecl, step: u64) -> HostTensor {
+fn input(decl: &InputDecl, dims: &Dims, step: u64) -> HostTensor {
     let mut rng = Rng::new(step ^ decl.name.bytes().fold(7, |h, b| h * 31 + u64::from(b)));
-    let shape: Vec<usize> = decl.dims.iter().map(|d| d.size).collect();
+    let shape = dims.shape(&decl.dims);
     let mut draw = || match decl.range {
-        Some(r) => rng.below(r.size) as f64,
+        Some(r) => rng.below(dims.size(r)) as f64,
         None => rng.float(-1.0, 1.0),
     };
     let values = (0..shape.iter().product()).map(|_| draw()).collect();
@@ -124,7 +124,7 @@ fn device(engine: &mut Engine, plan: &Arc<Plan>, conduct: &Conduct) -> Result<Sh
         let mut given = Vec::new();
         for leaf in meshwright_exec::local_inputs(plan, (conduct.reads_as)(rank, devices)) {
             let decl = plan.inputs.iter().find(|i| i.name == leaf.name).unwrap();
-            given.push(input(decl, step).slice(&leaf.ranges).unwrap());
+            given.push(input(decl, &plan.dims, step).slice(&leaf.ranges).unwrap());
         }
         let mut outputs = engine.run(id, given, (conduct.step)(rank, step)).map_err(ran)?;
         for o in &plan.outputs {

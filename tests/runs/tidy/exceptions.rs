@@ -4,8 +4,6 @@
 pub(crate) const LONG_FUNCTIONS: &[(&str, &str)] = &[
     ("compiler/ops/src/ops/conv.rs", "conv_samples"),
     ("compiler/plan/src/spec.rs", "spec"),
-    ("runtime/cli/src/explain_table.rs", "collectives_stand_at_their_values_and_totals_at_the_end"),
-    ("runtime/exec/src/backend/burn/map.rs", "scalar"),
     ("runtime/exec/src/engine/ops.rs", "operation"),
     ("tests/laws/mutants/roles.rs", "moving"),
     ("tests/laws/mutants/roles.rs", "mutants"),
@@ -61,17 +59,11 @@ pub(crate) const CIRCLES: &[&[&str]] = &[
         "compiler/plan/src/random.rs",
         "compiler/plan/src/step.rs",
     ],
-    &["runtime/comm/src/mpi/moves.rs", "runtime/comm/src/mpi/ordered.rs"],
-    &["runtime/exec/src/backend/native/kernels/map.rs", "runtime/exec/src/backend/native/kernels/map_run.rs"],
-    &["runtime/exec/src/engine/mod.rs", "runtime/exec/src/engine/inputs.rs"],
 ];
 
 /// Names that too many types have.
-pub(crate) const SHARED_NAMES: &[&str] = &[
-    "Builder", "Call", "Entry", "Fold", "Group", "Held", "Kind", "Line", "Loaded", "Node", "Number", "Op",
-    "Part", "Paths", "Piece", "Place", "Product", "Row", "Run", "Scope", "Shape", "Slot", "Source", "State",
-    "Work",
-];
+pub(crate) const SHARED_NAMES: &[&str] =
+    &["Call", "Fold", "Group", "Kind", "Loaded", "Part", "Paths", "Run", "Scope", "Source"];
 
 /// Files outside of `cli` that read the environment or end the process.
 pub(crate) const ENVIRONMENT: &[&str] = &["runtime/exec/src/cluster/devices.rs"];
@@ -81,13 +73,7 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
     ("compiler/core/src/precision.rs", "widen"),
     ("compiler/core/src/resolve/body.rs", "forget"),
     ("compiler/core/src/resolve/foreign.rs", "Here"),
-    ("runtime/comm/src/bench/device.rs", "Room"),
     ("runtime/comm/src/buf.rs", "PairF32"),
-    ("runtime/comm/src/threads/state.rs", "Standing"),
-    ("runtime/exec/src/lib.rs", "blame"),
-    ("runtime/exec/src/backend/burn/blocks.rs", "put"),
-    ("runtime/exec/src/backend/burn/windows.rs", "met"),
-    ("runtime/exec/src/backend/native/kernels/convolve/mod.rs", "slide"),
 ];
 
 /// Phrases of our own: file and phrase.

@@ -4,7 +4,7 @@ use super::rules::{Layout, Rule, RuleDim, chain};
 use crate::resolve::matches;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Class, Graph, Id};
-use meshwright_plan::{Axis, Dim, Placement};
+use meshwright_plan::{Axis, Dim, Dims, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Axes of each dim, with the rule that gave each axis.
@@ -83,7 +83,7 @@ fn by_glob(layout: &Layout, rules: Vec<usize>) -> Vec<Vec<usize>> {
 }
 
 /// The splits of `dims` (of one value, or of the loops of one op) by the rules.
-pub fn assign(layout: &Layout, class: Class, path: &str, dims: &[Dim]) -> Assigned {
+pub fn assign(layout: &Layout, class: Class, path: &str, dims: &[Dim], table: &Dims) -> Assigned {
     let mut out = Assigned::default();
     for i in effective(layout, class, path, &mut out.silenced) {
         let rule = &layout.rules[i];
@@ -93,7 +93,7 @@ pub fn assign(layout: &Layout, class: Class, path: &str, dims: &[Dim]) -> Assign
                 .iter()
                 .copied()
                 .filter(|d| !out.splits.contains_key(d))
-                .max_by_key(|d| (d.size, std::cmp::Reverse(d.id))),
+                .max_by_key(|d| (table.size(*d), std::cmp::Reverse(*d))),
         };
         let Some(dim) = dim else { continue };
         out.spoke.push((i, dim));
@@ -119,7 +119,7 @@ pub fn check_conflicts(layout: &Layout, graph: &Graph, live: &dyn Fn(Id) -> bool
     let mut told: BTreeSet<(usize, usize)> = BTreeSet::new();
     for id in graph.ids().filter(|i| live(*i)) {
         let node = graph.node(id);
-        let got = assign(layout, node.origin.class, &node.origin.path, &node.ty.dims);
+        let got = assign(layout, node.origin.class, &node.origin.path, &node.ty.dims, &graph.dims);
         for (first, second, axis) in &got.conflicts {
             if told.insert((*first, *second)) {
                 out.push(conflict(layout, graph, id, &layout.rules[*first], &layout.rules[*second], *axis));

@@ -2,7 +2,7 @@
 
 use super::{Choices, OptimizerDef, Range, Setting, Trained, Update, Wrong};
 use meshwright_ops::{Id, NEG, RECIP, RSQRT, SQRT};
-use meshwright_plan::{Dim, Monoid};
+use meshwright_plan::{Dim, Dims, Monoid};
 
 /// Adafactor (Shazeer & Stern 2018, arXiv 1804.04235, algorithms 4 to 6).
 ///
@@ -127,11 +127,11 @@ fn rate(c: &Choices, u: &mut Update<'_>, t: Id) -> Id {
 
 /// The two dims over which the second moment of a parameter is factored: the largest first, of equal ones the one that is
 /// declared first.
-fn factored(c: &Choices, dims: &[Dim]) -> Option<[Dim; 2]> {
+fn factored(c: &Choices, dims: &[Dim], table: &Dims) -> Option<[Dim; 2]> {
     let mut sorted = dims.to_vec();
-    sorted.sort_by_key(|d| (std::cmp::Reverse(d.size), d.id));
+    sorted.sort_by_key(|d| (std::cmp::Reverse(table.size(*d)), *d));
     match sorted[..] {
-        [first, second, ..] if c.flag("factored") && second.size >= c.count("min_factored") => {
+        [first, second, ..] if c.flag("factored") && table.size(second) >= c.count("min_factored") => {
             Some([first, second])
         }
         _ => None,
@@ -142,7 +142,7 @@ fn factored(c: &Choices, dims: &[Dim]) -> Option<[Dim; 2]> {
 fn second(c: &Choices, u: &mut Update<'_>, p: &Trained<'_>, beta2: Id) -> Second {
     let dims = u.dims(p);
     let eps = c.scalar("eps1");
-    let Some([large, small]) = factored(c, &dims) else {
+    let Some([large, small]) = factored(c, &dims, &u.graph().dims) else {
         let square = u.product(&[p.grad, p.grad]);
         let square = u.sum(&[square, eps]);
         return Second::Whole(mixed(u, p, "v", &dims, beta2, square));
@@ -151,13 +151,15 @@ fn second(c: &Choices, u: &mut Update<'_>, p: &Trained<'_>, beta2: Id) -> Second
     let mut mean = |which: &str, over: Dim| {
         let keep = without(over);
         let sum = u.graph().contract_to(&[p.grad, p.grad], &keep);
-        let mean = u.graph().scaled(sum, 1.0 / over.size as f64);
+        let size = u.graph().dims.size(over);
+        let mean = u.graph().scaled(sum, 1.0 / size as f64);
         let square = u.sum(&[mean, eps]);
         mixed(u, p, which, &keep, beta2, square)
     };
     let (rows, columns) = (mean("vr", large), mean("vc", small));
     let sum = u.graph().reduce(Monoid::Sum, rows, &[small]);
-    let over_mean = u.graph().scaled(sum, 1.0 / small.size as f64);
+    let size = u.graph().dims.size(small);
+    let over_mean = u.graph().scaled(sum, 1.0 / size as f64);
     Second::Factored { rows, columns, over_mean }
 }
 
@@ -188,7 +190,8 @@ fn normalized(u: &mut Update<'_>, p: &Trained<'_>, moments: &Second) -> Id {
 
 /// The root of the mean of squares over a whole parameter, from their sum.
 fn rms(u: &mut Update<'_>, p: &Trained<'_>, squares: Id) -> Id {
-    let n: usize = u.dims(p).iter().map(|d| d.size).product();
+    let dims = u.dims(p);
+    let n = u.graph().dims.elements(&dims);
     let mean = u.graph().scaled(squares, 1.0 / n as f64);
     u.graph().unary(&SQRT, mean)
 }

@@ -60,14 +60,10 @@ impl Walk<'_> {
 
     /// Why elements of a dim come from other devices.
     fn halo(&self, axes: &[Axis], dim: Dim, window: &Window, user: Option<Id>) -> String {
-        let name = self.facts.graph().dims.name(dim);
-        let most = window.missing(dim.size, axes, self.facts.mesh);
+        let (name, size) = (self.facts.graph().dims.name(dim), self.facts.graph().dims.size(dim));
+        let most = window.missing(size, axes, self.facts.mesh);
         let user = user.map_or_else(String::new, |u| format!(" for {}", self.facts.graph().describe(u)));
-        if window.mul == 1
-            && window.div == 1
-            && window.before <= 0
-            && window.after >= 0
-            && window.of == dim.size
+        if window.mul == 1 && window.div == 1 && window.before <= 0 && window.after >= 0 && window.of == size
         {
             let (low, high) = (-window.before, window.after);
             format!("halo of `{name}`{user}: {low} before and {high} after each block")
@@ -90,7 +86,7 @@ impl Walk<'_> {
             .cloned()
             .unwrap_or_else(|| self.facts.graph().ty(id).dims.clone());
         let n = self.facts.node(id);
-        let by = assign(self.facts.layout, n.origin.class, &n.origin.path, &dims);
+        let by = assign(self.facts.layout, n.origin.class, &n.origin.path, &dims, &self.facts.graph().dims);
         by.by.get(&axis).map(|r| self.facts.layout.rules[*r].span)
     }
 
@@ -127,13 +123,19 @@ impl Walk<'_> {
         }
         let by = [root, id].into_iter().find_map(|x| {
             let n = self.facts.node(x);
-            assign(self.facts.layout, n.origin.class, &n.origin.path, &n.ty.dims).by.get(&axis).copied()
+            assign(self.facts.layout, n.origin.class, &n.origin.path, &n.ty.dims, &self.facts.graph().dims)
+                .by
+                .get(&axis)
+                .copied()
         });
         let (Some(by), Some(user)) = (by, user) else { return true };
         let o = &self.facts.node(user).origin;
         match self.facts.layout.rules[by].dim {
             RuleDim::Any => true,
-            RuleDim::Dim(d) => assign(self.facts.layout, o.class, &o.path, &[d]).by.get(&axis) != Some(&by),
+            RuleDim::Dim(d) => {
+                assign(self.facts.layout, o.class, &o.path, &[d], &self.facts.graph().dims).by.get(&axis)
+                    != Some(&by)
+            }
         }
     }
 }

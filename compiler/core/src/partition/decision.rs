@@ -3,7 +3,7 @@
 use super::walk::{Loops, Walk};
 use crate::layout::Assigned;
 use meshwright_ops::{Id, Role};
-use meshwright_plan::{Axis, Dim, DimNames, Mesh, Monoid, Placement};
+use meshwright_plan::{Axis, Dim, Dims, Mesh, Monoid, Placement};
 use std::collections::BTreeMap;
 
 /// What is decided for the op that makes a value. Of what no op computes, and of renames, there are reasons alone.
@@ -21,7 +21,7 @@ pub struct Decision {
 
 impl Decision {
     /// `loops batch:r hidden:c; operands batch:r hidden:c, hidden:c; partial sum(c)`.
-    pub fn describe(&self, names: &DimNames, mesh: &Mesh) -> String {
+    pub fn describe(&self, names: &Dims, mesh: &Mesh) -> String {
         let loops = Placement::split(self.loops.clone()).describe(names, mesh);
         let operands: Vec<String> = self.operands.iter().map(|p| p.describe(names, mesh)).collect();
         let partial: Vec<String> =

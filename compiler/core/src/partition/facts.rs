@@ -54,7 +54,7 @@ impl<'a> Facts<'a> {
             elementwise: g.ids().map(|id| g.is_elementwise(id)).collect(),
             generated: Vec::with_capacity(g.nodes.len()),
             classes: Vec::with_capacity(g.nodes.len()),
-            roles: g.ids().map(|id| g.node(id).op.roles(&g.input_types(id), g.ty(id))).collect(),
+            roles: g.ids().map(|id| g.node(id).op.roles(&g.input_types(id), g.ty(id), &g.dims)).collect(),
             targets: Vec::with_capacity(g.nodes.len()),
             ruled: Vec::with_capacity(g.nodes.len()),
             wanted: BTreeMap::new(),
@@ -65,9 +65,9 @@ impl<'a> Facts<'a> {
             let class = facts.class_of(id);
             facts.classes.push(class);
             let o = &g.node(id).origin;
-            facts.targets.push(assign(layout, o.class, &o.path, &g.ty(id).dims));
+            facts.targets.push(assign(layout, o.class, &o.path, &g.ty(id).dims, &g.dims));
             let loops = facts.loop_dims(id);
-            facts.ruled.push(assign(layout, o.class, &o.path, &loops));
+            facts.ruled.push(assign(layout, o.class, &o.path, &loops, &g.dims));
         }
         // Users come after what they use, so theirs are known.
         for id in g.ids().collect::<Vec<_>>().into_iter().rev() {
@@ -144,13 +144,13 @@ impl<'a> Facts<'a> {
 
     /// The placement that an operand needs when the loops are split as `loops`.
     pub(super) fn operand(&self, user: Id, slot: usize, loops: &Loops) -> Placement {
-        operand_placement(self.roles(user), slot, loops, self.mesh)
+        operand_placement(self.roles(user), slot, loops, &self.graph().dims, self.mesh)
     }
 
     /// Bytes of the largest shard of a value in a placement.
     pub(super) fn bytes(&self, id: Id, p: &Placement) -> u64 {
         let ty = self.graph().ty(id);
-        (p.elements(&ty.dims, self.mesh) * ty.dtype.bytes()) as u64
+        (p.elements(&ty.dims, &self.graph().dims, self.mesh) * ty.dtype.bytes()) as u64
     }
 
     /// Bytes of a value, in units of 1 / axis size of what moves over an axis when it is gathered.

@@ -1,7 +1,7 @@
 //! The cheapest chain of reshard steps between two placements (`docs/partition.md`, "Reshard paths"): Dijkstra over placements.
 
 use meshwright_ops::Type;
-use meshwright_plan::{Axis, Collective, Dim, Mesh, Monoid, Placement, Window};
+use meshwright_plan::{Axis, Collective, Dim, Dims, Mesh, Monoid, Placement, Window};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -60,8 +60,8 @@ impl Reshard {
     }
 
     /// See [`Collective::wire_bytes`]; a slice costs nothing.
-    pub fn wire_bytes(&self, mesh: &Mesh, before: usize, after: usize) -> u64 {
-        self.collective().map_or(0, |c| c.wire_bytes(mesh, before, after))
+    pub fn wire_bytes(&self, dims: &Dims, mesh: &Mesh, before: usize, after: usize) -> u64 {
+        self.collective().map_or(0, |c| c.wire_bytes(dims, mesh, before, after))
     }
 }
 
@@ -85,6 +85,7 @@ impl Paths {
     pub(super) fn cheapest(
         &mut self,
         ty: &Type,
+        dims: &Dims,
         mesh: &Mesh,
         src: &Placement,
         dst: &Placement,
@@ -97,19 +98,20 @@ impl Paths {
             return found.clone();
         }
         // A path over shards larger than both ends is taken only where there is no other.
-        let bound = bytes(ty, mesh, src).max(bytes(ty, mesh, dst));
-        let found = search(ty, mesh, src, dst, bound).or_else(|| search(ty, mesh, src, dst, usize::MAX));
+        let bound = bytes(ty, dims, mesh, src).max(bytes(ty, dims, mesh, dst));
+        let found =
+            search(ty, dims, mesh, src, dst, bound).or_else(|| search(ty, dims, mesh, src, dst, usize::MAX));
         self.memo.insert(key, found.clone());
         found
     }
 }
 
-fn bytes(ty: &Type, mesh: &Mesh, p: &Placement) -> usize {
-    p.elements(&ty.dims, mesh) * ty.dtype.bytes()
+fn bytes(ty: &Type, dims: &Dims, mesh: &Mesh, p: &Placement) -> usize {
+    p.elements(&ty.dims, dims, mesh) * ty.dtype.bytes()
 }
 
 /// The cheapest path on which no shard is larger than `bound` bytes.
-fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize) -> Found {
+fn search(ty: &Type, dims: &Dims, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize) -> Found {
     let axes: Vec<Axis> =
         mesh.iter().filter(|a| mesh.size(*a) > 1 && (src.uses(*a) || dst.uses(*a))).collect();
     let mut best: BTreeMap<Placement, u64> = BTreeMap::from([(src.clone(), 0)]);
@@ -124,11 +126,11 @@ fn search(ty: &Type, mesh: &Mesh, src: &Placement, dst: &Placement, bound: usize
         if best.get(&p).is_some_and(|b| cost > *b) {
             continue;
         }
-        let before = bytes(ty, mesh, &p);
+        let before = bytes(ty, dims, mesh, &p);
         for m in edges(ty, &axes, &p, dst) {
             let Some(q) = m.apply(&p) else { continue };
-            let after = bytes(ty, mesh, &q);
-            let c = cost + m.wire_bytes(mesh, before, after);
+            let after = bytes(ty, dims, mesh, &q);
+            let c = cost + m.wire_bytes(dims, mesh, before, after);
             if after <= bound && best.get(&q).is_none_or(|b| c < *b) {
                 best.insert(q.clone(), c);
                 let mut longer = path.clone();

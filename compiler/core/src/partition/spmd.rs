@@ -5,7 +5,7 @@ use super::reshard::Reshard;
 use crate::step_graph::StepGraph;
 use meshwright_diag::Span;
 use meshwright_ops::{Id, Roles};
-use meshwright_plan::{Axis, Dim, Mesh, Phase, Placement};
+use meshwright_plan::{Axis, Dim, Dims, Mesh, Phase, Placement};
 use std::collections::BTreeMap;
 
 /// A value in one placement, by position in [`Spmd::copies`].
@@ -87,6 +87,7 @@ pub fn operand_placement(
     roles: &Roles,
     slot: usize,
     loops: &BTreeMap<Dim, Vec<Axis>>,
+    dims: &Dims,
     mesh: &Mesh,
 ) -> Placement {
     let mut p = Placement::default();
@@ -96,7 +97,7 @@ pub fn operand_placement(
             continue;
         }
         p.splits.insert(on, axes.clone());
-        if let Some(w) = l.windows[slot].filter(|w| !w.is_own(on.size, axes, mesh)) {
+        if let Some(w) = l.windows[slot].filter(|w| !w.is_own(dims.size(on), axes, mesh)) {
             p.windows.insert(on, w);
         }
     }
@@ -118,7 +119,7 @@ impl Spmd {
     pub fn bytes(&self, id: CopyId) -> usize {
         let v = self.copy(id);
         let ty = self.step.graph.ty(v.value);
-        v.placement.elements(&ty.dims, &self.mesh) * ty.dtype.bytes()
+        v.placement.elements(&ty.dims, &self.step.graph.dims, &self.mesh) * ty.dtype.bytes()
     }
 }
 

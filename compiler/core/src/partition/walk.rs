@@ -90,7 +90,8 @@ impl<'a> Walk<'a> {
 
     /// The cheapest reshard path of a value and its cost; `None` where there is none.
     fn path(&mut self, id: Id, src: &Placement, dst: &Placement) -> Option<(u64, Vec<Reshard>)> {
-        self.paths.cheapest(self.facts.graph().ty(id), self.facts.mesh, src, dst)
+        let g = self.facts.graph();
+        self.paths.cheapest(g.ty(id), &g.dims, self.facts.mesh, src, dst)
     }
 
     /// Cost of the cheapest reshard path of a value between placements without windows, where there always is one.

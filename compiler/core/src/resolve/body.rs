@@ -154,7 +154,9 @@ impl<'a> Resolver<'a> {
 
     fn repeat(&mut self, r: &'a Repeat, span: Span) {
         let at = Span { end: r.dim.span.end, ..span };
-        let size = self.dims_named(&r.dim.text, r.dim.span).and_then(|d| d.first().map(|d| d.size));
+        let size = self
+            .dims_named(&r.dim.text, r.dim.span)
+            .and_then(|d| d.first().map(|d| self.graph.dims.size(*d)));
         let times = size.map_or("as often as needed".to_string(), |n| format!("{n} times"));
         self.error(
             not_yet("`repeat`", at)

@@ -92,7 +92,7 @@ impl<'a> Resolver<'a> {
             (None, [to]) => {
                 let dims = self.dims_of(&item.to)?;
                 let to = self.one_of(&dims, &to.text, to.span)?;
-                if from.size != to.size {
+                if self.graph.dims.size(from) != self.graph.dims.size(to) {
                     self.sizes_differ(from, to, item.span);
                     return None;
                 }
@@ -146,19 +146,22 @@ impl<'a> Resolver<'a> {
         let [Some(start), Some(end)] = ends else { return None };
         let name = self.graph.dims.name(from).to_string();
         let whole = start.fract() == 0.0 && end.fract() == 0.0;
-        if !whole || start < 0.0 || start >= end || end > from.size as f64 {
-            let text = format!("`{name} = {start}..{end}` is no part of `{name}`, which has {}", from.size);
+        if !whole || start < 0.0 || start >= end || end > self.graph.dims.size(from) as f64 {
+            let text = format!(
+                "`{name} = {start}..{end}` is no part of `{name}`, which has {}",
+                self.graph.dims.size(from)
+            );
             let mut d =
                 Diagnostic::error(codes::E0205, text).at(item.span, "low..high, the high end not included");
             if let Some((span, _)) = self.globals.dims.get(name.as_str()) {
                 d = d.and(*span, "declared here");
             }
-            self.error(d.help(format!("0 <= low < high <= {}", from.size)));
+            self.error(d.help(format!("0 <= low < high <= {}", self.graph.dims.size(from))));
             return None;
         }
         let size = (end - start) as usize;
         let to = match item.to.as_slice() {
-            [] if size == from.size => from,
+            [] if size == self.graph.dims.size(from) => from,
             [to] => {
                 let dims = self.dims_of(&item.to)?;
                 self.one_of(&dims, &to.text, to.span)?
@@ -167,7 +170,10 @@ impl<'a> Resolver<'a> {
                 self.error(
                     Diagnostic::error(
                         codes::E0204,
-                        format!("a slice of `{name}` has {size} elements, not {}", from.size),
+                        format!(
+                            "a slice of `{name}` has {size} elements, not {}",
+                            self.graph.dims.size(from)
+                        ),
                     )
                     .at(item.span, "needs a dim of its own")
                     .help(format!(
@@ -177,17 +183,20 @@ impl<'a> Resolver<'a> {
                 return None;
             }
         };
-        if to.size != size {
+        if self.graph.dims.size(to) != size {
             let to_name = self.graph.dims.name(to).to_string();
-            let text =
-                format!("`{name} = {start}..{end}` has {size} elements, but `{to_name}` = {}", to.size);
+            let text = format!(
+                "`{name} = {start}..{end}` has {size} elements, but `{to_name}` = {}",
+                self.graph.dims.size(to)
+            );
             let mut d = Diagnostic::error(codes::E0204, text).at(item.span, "the sizes differ");
             if let Some((span, _)) = self.globals.dims.get(to_name.as_str()) {
-                d = d.and(*span, format!("`{to_name}` has size {}", to.size));
+                d = d.and(*span, format!("`{to_name}` has size {}", self.graph.dims.size(to)));
             }
             self.error(d.help(format!("declare `dim {to_name} = {size}`")));
             return None;
         }
+        self.graph.captured.extend([from, to]);
         Some(Item::Slice { from, to, start: start as i64, span: item.span })
     }
 
@@ -215,12 +224,15 @@ impl<'a> Resolver<'a> {
         let names = [from, to].map(|d| self.graph.dims.name(d).to_string());
         let text = format!(
             "`{}` = {} is renamed to `{}` = {}: the sizes differ",
-            names[0], from.size, names[1], to.size
+            names[0],
+            self.graph.dims.size(from),
+            names[1],
+            self.graph.dims.size(to)
         );
         let mut d = Diagnostic::error(codes::E0204, text).at(at, "needs two dims of one size");
         for (name, dim) in names.iter().zip([from, to]) {
             if let Some((span, _)) = self.globals.dims.get(name.as_str()) {
-                d = d.and(*span, format!("`{name}` has size {}", dim.size));
+                d = d.and(*span, format!("`{name}` has size {}", self.graph.dims.size(dim)));
             }
         }
         self.error(d.help(format!("declare `dim {} = {}`, or rename to a dim that is", names[1], names[0])));
@@ -244,19 +256,20 @@ impl<'a> Resolver<'a> {
             Value::Number(v) => v,
             Value::Bool(_) => f64::NAN,
         };
-        if !(v.fract() == 0.0 && v >= 0.0 && v < dim.size as f64) {
+        if !(v.fract() == 0.0 && v >= 0.0 && v < self.graph.dims.size(dim) as f64) {
             let name = self.graph.dims.name(dim).to_string();
             let mut d = Diagnostic::error(
                 codes::E0205,
-                format!("position {v} along `{name}`, which has {}", dim.size),
+                format!("position {v} along `{name}`, which has {}", self.graph.dims.size(dim)),
             )
-            .at(index.span, format!("must be an integer in 0..{}", dim.size));
+            .at(index.span, format!("must be an integer in 0..{}", self.graph.dims.size(dim)));
             if let Some((span, _)) = self.globals.dims.get(name.as_str()) {
                 d = d.and(*span, "declared here");
             }
             self.error(d);
             return None;
         }
+        self.graph.captured.insert(dim);
         match self.make(&[], index.span, |g| Ok(g.op(Const::position(v as usize, dim), &[]))) {
             Val::Tensor(id) => Some(Operand { value: Value::Tensor(id), ..index }),
             _ => None,

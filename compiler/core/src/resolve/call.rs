@@ -62,7 +62,8 @@ impl<'a> Resolver<'a> {
     /// `size(a, b)`: the product of the sizes.
     fn size(&mut self, call: &'a Call, span: Span) -> Val {
         let Some(dims) = self.dim_arguments(call, span) else { return Val::Poison };
-        let product = dims.iter().try_fold(1i128, |p, d| p.checked_mul(d.size as i128));
+        self.graph.captured.extend(&dims);
+        let product = dims.iter().try_fold(1i128, |p, d| p.checked_mul(self.graph.dims.size(*d) as i128));
         let value = product.map(|p| Konst::Num(Num::int(p)));
         self.folded(value.ok_or_else(|| "this product of sizes is too large".to_string()), span)
     }

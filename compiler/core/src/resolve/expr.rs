@@ -7,7 +7,7 @@ use super::report::nearest;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::signature::Spot;
-use meshwright_ops::{Call, Id, OpError, Origin, Value, family};
+use meshwright_ops::{Call, Graph, Id, OpError, Origin, Value, family};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{BinaryOp, Expr, ExprKind, UnaryOp};
 
@@ -184,8 +184,13 @@ impl<'a> Resolver<'a> {
             let Some(dim) = dim else { return Val::Poison };
             let d = Diagnostic::error(codes::E0213, format!("dim `{name}` stands where a value is needed"))
                 .at(at, "a dim")
-                .and(*span, format!("declared here, of size {}", dim.size))
-                .fix(format!("write `size({name})` for {}", dim.size), at, format!("size({name})"), false)
+                .and(*span, format!("declared here, of size {}", self.graph.dims.size(*dim)))
+                .fix(
+                    format!("write `size({name})` for {}", self.graph.dims.size(*dim)),
+                    at,
+                    format!("size({name})"),
+                    false,
+                )
                 .help(format!("`index({name})` is the position along it"));
             self.error(d);
             return Val::Poison;
@@ -337,26 +342,12 @@ impl<'a> Resolver<'a> {
     }
 
     pub(super) fn sizes_fit(&mut self, before: usize, span: Span) -> bool {
-        let product = |dims: &[Dim]| {
-            dims.iter()
-                .filter(|d| d.size > 0)
-                .try_fold(1u64, |p, d| p.checked_mul(d.size as u64))
-                .unwrap_or(u64::MAX)
-        };
         for i in before..self.graph.nodes.len() {
-            let id = Id(i as u32);
-            let dims = &self.graph.ty(id).dims;
-            let loops =
-                meshwright_ops::union(self.graph.input_types(id).into_iter().chain([self.graph.ty(id)]));
-            let (text, dims) = if product(dims) > MAX_ELEMENTS {
-                (format!("a value with more than 2^48 = {MAX_ELEMENTS} elements"), dims.clone())
-            } else if product(&loops) > MAX_LOOPS {
-                (format!("an op that runs over more than 2^58 = {MAX_LOOPS} positions"), loops)
-            } else {
-                continue;
-            };
-            let sizes: Vec<String> =
-                dims.iter().map(|d| format!("{} = {}", self.graph.dims.name(*d), d.size)).collect();
+            let Some((text, dims)) = too_large(&self.graph, Id(i as u32)) else { continue };
+            let sizes: Vec<String> = dims
+                .iter()
+                .map(|d| format!("{} = {}", self.graph.dims.name(*d), self.graph.dims.size(*d)))
+                .collect();
             self.error(
                 Diagnostic::error(codes::E0219, format!("{text}: no machine holds or does that"))
                     .at(span, format!("over {}", sizes.join(", ")))
@@ -404,4 +395,19 @@ impl<'a> Resolver<'a> {
         }
         self.error(d);
     }
+}
+
+/// What of a value is too large, in words, and the dims of which it is.
+pub(crate) fn too_large(graph: &Graph, id: Id) -> Option<(String, Vec<Dim>)> {
+    let product = |dims: &[Dim]| {
+        let sizes = dims.iter().map(|d| graph.dims.size(*d) as u64).filter(|size| *size > 0);
+        sizes.fold(1u64, u64::saturating_mul)
+    };
+    let ty = graph.ty(id);
+    if product(&ty.dims) > MAX_ELEMENTS {
+        return Some((format!("a value with more than 2^48 = {MAX_ELEMENTS} elements"), ty.dims.clone()));
+    }
+    let loops = meshwright_ops::union(graph.input_types(id).into_iter().chain([ty]));
+    let text = || format!("an op that runs over more than 2^58 = {MAX_LOOPS} positions");
+    (product(&loops) > MAX_LOOPS).then(|| (text(), loops.clone()))
 }

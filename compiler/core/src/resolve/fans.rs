@@ -61,6 +61,7 @@ impl<'a> Resolver<'a> {
             )));
             return None;
         }
-        Some(fan.iter().map(|d| d.size.max(1) as f64).product())
+        self.graph.captured.extend(&fan);
+        Some(fan.iter().map(|d| self.graph.dims.size(*d).max(1) as f64).product())
     }
 }

@@ -5,14 +5,13 @@ use super::layers::Layers;
 use super::number::{self, Konst, Num};
 use super::report::{Report, listed, nearest};
 use super::walk::{Contents, contents};
+use crate::program::{Declarations, Declared, Settings};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_plan::{Dim, DimNames};
+use meshwright_plan::{Dim, Dims};
 use meshwright_syntax::ast::{
     Binding, Call, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
 };
 use std::collections::BTreeMap;
-
-use super::super::program::Settings;
 
 /// The largest size of a dim: positions along it are `i32`.
 pub(super) const MAX_SIZE: usize = i32::MAX as usize;
@@ -28,7 +27,39 @@ pub(super) struct Globals<'a> {
     pub(super) consts: BTreeMap<&'a str, (Span, Option<Konst>)>,
     pub(super) layers: Layers<'a>,
     /// The dims in order of declaration.
-    pub(super) names: DimNames,
+    pub(super) names: Dims,
+    pub(super) declarations: Declarations,
+}
+
+/// All dims, and the consts by name, where some dims have other sizes than they are declared with. `None` where that leaves
+/// a dim or const without a value.
+pub(crate) fn evaluated(
+    declared: &Declarations,
+    sizes: &[(String, usize)],
+) -> Option<(Dims, BTreeMap<String, f64>)> {
+    let mut report = Report::default();
+    let mut b = Builder::new(&mut report);
+    for d in declared.list.iter() {
+        let kind = if d.dim { Kind::Dim } else { Kind::Const };
+        b.index.insert(&d.name.text, b.entries.len());
+        b.entries.push(Entry { kind, name: &d.name, value: &d.value, state: State::Todo });
+    }
+    let mut settings = declared.settings.clone();
+    settings.dims.extend(sizes.iter().cloned());
+    b.overrides(&settings);
+    let out = b.finish();
+    let consts = out.consts();
+    (!report.any_error()).then_some((out.names, consts))
+}
+
+impl Globals<'_> {
+    /// The consts that have a value, by name.
+    pub(super) fn consts(&self) -> BTreeMap<String, f64> {
+        let value = |(name, (_, value)): (&&str, &(Span, Option<Konst>))| {
+            Some((name.to_string(), value.as_ref()?.num().f64()))
+        };
+        self.consts.iter().filter_map(value).collect()
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,14 +104,7 @@ struct Builder<'a, 'r> {
 
 /// Evaluates the declarations of all files under the settings.
 pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: &mut Report) -> Globals<'a> {
-    let mut b = Builder {
-        entries: Vec::new(),
-        index: BTreeMap::new(),
-        open: Vec::new(),
-        depth: 0,
-        too_deep: false,
-        report,
-    };
+    let mut b = Builder::new(report);
     let mut layers: BTreeMap<&'a str, &'a Layer> = BTreeMap::new();
     let mut presets: Vec<&'a SizePreset> = Vec::new();
     let calls = calls(files);
@@ -97,29 +121,10 @@ pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: 
         }
     }
     b.presets(&presets, settings);
+    let declarations = b.declarations(settings);
     b.overrides(settings);
-    (0..b.entries.len()).for_each(|i| {
-        b.evaluate(i);
-    });
-    let mut out = Globals { layers: Layers::new(layers, b.report), ..Globals::default() };
-    for e in std::mem::take(&mut b.entries) {
-        let value = match e.state {
-            State::Done(v) => v,
-            _ => None,
-        };
-        match e.kind {
-            Kind::Const => {
-                out.consts.insert(&e.name.text, (e.name.span, value));
-            }
-            Kind::Dim => {
-                let size = value.and_then(|v| usize::try_from(v.num().whole()?).ok());
-                // A dim in error keeps its number, so that those behind it keep theirs.
-                let dim = out.names.add(e.name.text.as_str(), size.unwrap_or(1));
-                out.dims.insert(&e.name.text, (e.name.span, size.map(|_| dim)));
-            }
-        }
-    }
-    out
+    let out = b.finish();
+    Globals { layers: Layers::new(layers, b.report), declarations, ..out }
 }
 
 /// Every call in layers and models.
@@ -135,7 +140,54 @@ fn calls<'a>(files: &[&'a ModelFile]) -> Vec<&'a Call> {
     found.calls
 }
 
-impl<'a> Builder<'a, '_> {
+impl<'a, 'r> Builder<'a, 'r> {
+    fn new(report: &'r mut Report) -> Self {
+        Builder {
+            entries: Vec::new(),
+            index: BTreeMap::new(),
+            open: Vec::new(),
+            depth: 0,
+            too_deep: false,
+            report,
+        }
+    }
+
+    /// What there is to evaluate.
+    fn declarations(&self, settings: &Settings) -> Declarations {
+        let declared = self.entries.iter().map(|e| Declared {
+            dim: e.kind == Kind::Dim,
+            name: e.name.clone(),
+            value: e.value.clone(),
+        });
+        Declarations { list: declared.collect(), settings: settings.clone() }
+    }
+
+    /// The values of all dims and consts.
+    fn finish(&mut self) -> Globals<'a> {
+        (0..self.entries.len()).for_each(|i| {
+            self.evaluate(i);
+        });
+        let mut out = Globals::default();
+        for e in std::mem::take(&mut self.entries) {
+            let value = match e.state {
+                State::Done(v) => v,
+                _ => None,
+            };
+            match e.kind {
+                Kind::Const => {
+                    out.consts.insert(&e.name.text, (e.name.span, value));
+                }
+                Kind::Dim => {
+                    let size = value.and_then(|v| usize::try_from(v.num().whole()?).ok());
+                    // A dim in error keeps its number, so that those behind it keep theirs.
+                    let dim = out.names.add(e.name.text.as_str(), size.unwrap_or(1));
+                    out.dims.insert(&e.name.text, (e.name.span, size.map(|_| dim)));
+                }
+            }
+        }
+        out
+    }
+
     fn twice(&mut self, what: &str, first: &Name, second: &Name) {
         self.report.push(
             Diagnostic::error(codes::E0210, format!("{what} `{}` is declared twice", second.text))

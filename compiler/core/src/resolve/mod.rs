@@ -41,6 +41,8 @@ use scope::{Scope, ScopeKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub(crate) use expr::too_large;
+pub(crate) use globals::evaluated;
 pub use load::Loader;
 
 /// The most values of a graph.
@@ -121,14 +123,14 @@ fn resolve_loaded(
         return (None, found);
     }
     let dim_spans = r.globals.dims.values().filter_map(|(span, dim)| Some((((*dim)?), *span))).collect();
-    let consts = r.globals.consts.iter();
-    let consts = consts.filter_map(|(n, (_, v))| Some((n.to_string(), v.as_ref()?.num().f64()))).collect();
+    let (consts, declarations) = (r.globals.consts(), std::mem::take(&mut r.globals.declarations));
     r.graph.cursor = Origin::default();
     let program = Program {
         model: chosen.name.text.clone(),
         graph: r.graph,
         float: precision,
         consts,
+        declarations,
         dim_spans,
         inputs: r.inputs,
         params: r.params,

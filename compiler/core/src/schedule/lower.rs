@@ -7,8 +7,8 @@ use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{
-    Axis, BufId, Buffer, DType, Dim, Expr, Operand, OutputDecl, Phase, Placement, Plan, Prim, ProgramInput,
-    ProgramInputKind, Provenance, Step, Summary, largest_shard,
+    Axis, BufId, Buffer, DType, Dim, Dims, Expr, Operand, OutputDecl, Phase, Placement, Plan, Prim,
+    ProgramInput, ProgramInputKind, Provenance, Step, Summary, largest_shard,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +71,7 @@ impl Lower<'_> {
     }
 
     fn buffer(&mut self, dtype: DType, dims: &[Dim], placement: &Placement) -> Operand {
-        let extents = dims.iter().map(|d| placement.extent(*d)).collect();
+        let extents = dims.iter().map(|d| placement.extent(*d, &self.plan.dims)).collect();
         self.plan.buffers.push(Buffer { partial: placement.partial.clone(), ..Buffer::new(dtype, extents) });
         Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }
@@ -147,8 +147,11 @@ impl Lower<'_> {
     fn count_flops(&mut self, id: Id, loops: &BTreeMap<Dim, Vec<Axis>>) {
         let graph = &self.spmd.step.graph;
         let mesh = &self.spmd.mesh;
-        let size = |d: Dim| largest_shard(d.size, loops.get(&d).map_or(&[][..], Vec::as_slice), mesh) as u64;
-        self.plan.summary.flops += graph.node(id).op.flops(&graph.input_types(id), graph.ty(id), &size);
+        let size = |d: Dim| {
+            largest_shard(graph.dims.size(d), loops.get(&d).map_or(&[][..], Vec::as_slice), mesh) as u64
+        };
+        self.plan.summary.flops +=
+            graph.node(id).op.flops(&graph.input_types(id), graph.ty(id), &size, &graph.dims);
     }
 
     fn leaf(&mut self, id: Id, o: &Operand) {
@@ -188,7 +191,7 @@ impl Lower<'_> {
         let node = graph.node(id).clone();
         let types: Vec<Type> = graph.input_types(id).into_iter().cloned().collect();
         let refs: Vec<&Type> = types.iter().collect();
-        if let Some((expr, loads, reg)) = scalar(&*node.op, &refs, &node.ty) {
+        if let Some((expr, loads, reg)) = scalar(&*node.op, &refs, &node.ty, &graph.dims) {
             let identity = loads.first() == Some(&reg) && operands[0].dims.len() == node.ty.dims.len();
             if identity && loads.len() == 1 {
                 return operands[0].clone();
@@ -246,13 +249,13 @@ impl Lower<'_> {
 
 /// The expression of an element-wise op: what is stored as `bf16` is read as `f32`, in which all is computed, and the result
 /// is rounded once, where it is stored. With the registers of the operands as they are stored, and that of the result.
-fn scalar(op: &dyn Op, x: &[&Type], y: &Type) -> Option<(Expr, Vec<Reg>, Reg)> {
+fn scalar(op: &dyn Op, x: &[&Type], y: &Type, dims: &Dims) -> Option<(Expr, Vec<Reg>, Reg)> {
     let mut expr = Expr::default();
     let loads: Vec<Reg> =
         x.iter().enumerate().map(|(i, t)| expr.push(Scalar::Load(i as u16), t.dtype)).collect();
     let read: Vec<Reg> = loads.iter().zip(x).map(|(r, t)| expr.cast(*r, t.dtype.wide())).collect();
     let wide: Vec<Type> = x.iter().map(|t| t.wide()).collect();
-    let reg = op.scalar(&mut expr, &read, &wide.iter().collect::<Vec<_>>(), &y.wide())?;
+    let reg = op.scalar(&mut expr, &read, &wide.iter().collect::<Vec<_>>(), &y.wide(), dims)?;
     // What is read and not changed needs no rounding.
     if let Some(i) = read.iter().position(|r| *r == reg)
         && x[i].dtype == y.dtype
@@ -276,6 +279,10 @@ struct Emitter<'a, 'b> {
 }
 
 impl Emit for Emitter<'_, '_> {
+    fn dims(&self) -> &Dims {
+        &self.lower.plan.dims
+    }
+
     fn input_count(&self) -> usize {
         self.operands.len()
     }

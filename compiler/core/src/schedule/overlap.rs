@@ -259,7 +259,7 @@ mod tests {
     use super::super::verify_plan;
     use super::*;
     use meshwright_plan::{
-        Axis, Buffer, DType, Dim, Expr, Extent, Mesh, Monoid, Operand, OutputDecl, ProgramInput,
+        Axis, Buffer, DType, Dim, Dims, Expr, Extent, Mesh, Monoid, Operand, OutputDecl, ProgramInput,
         ProgramInputKind, Provenance,
     };
 
@@ -269,7 +269,7 @@ mod tests {
     const WIDE: u32 = 9;
 
     fn operand(buf: u32) -> Operand {
-        Operand { buf: BufId(buf), dims: vec![Dim { id: 0, size: SIZE }] }
+        Operand { buf: BufId(buf), dims: vec![Dim(0)] }
     }
 
     fn step(prim: Prim, from: &[u32], to: u32) -> Step {
@@ -285,12 +285,12 @@ mod tests {
     /// The sum over a split dim: what each device writes is a part.
     fn fold(to: u32) -> Step {
         let mut step = step(Prim::Reduce { monoid: Monoid::Sum }, &[WIDE], to);
-        step.reads[0].dims.push(Dim { id: 1, size: 2 });
+        step.reads[0].dims.push(Dim(1));
         step
     }
 
     fn gather(from: u32, to: u32) -> Step {
-        let all = Collective::AllGather { axis: Axis(0), dim: Dim { id: 0, size: SIZE } };
+        let all = Collective::AllGather { axis: Axis(0), dim: Dim(0) };
         step(Prim::Collective(all), &[from], to)
     }
 
@@ -314,7 +314,7 @@ mod tests {
             next: None,
         };
         let mut wide = leaf(WIDE);
-        wide.dims.push(Dim { id: 1, size: 2 });
+        wide.dims.push(Dim(1));
         let mut stored: Vec<Buffer> = (0..10).map(|b| Buffer::new(DType::F32, extents(b))).collect();
         stored[9].extents.push(Extent { size: 2, ..cut.clone() });
         let last = buffers as u32 - 1;
@@ -323,7 +323,12 @@ mod tests {
             model: String::new(),
             program: String::new(),
             mesh: Mesh::new([("a", 2)]),
-            dims: Default::default(),
+            dims: {
+                let mut dims = Dims::default();
+                dims.add("d", SIZE);
+                dims.add("wide", 2);
+                dims
+            },
             float: DType::F32,
             inputs: Vec::new(),
             buffers: stored,
@@ -447,7 +452,7 @@ mod tests {
     #[test]
     fn what_reads_a_collective_is_not_drawn_before_its_end() {
         // The gather is of what is scattered: where it stands, that has had two steps.
-        let dim = Dim { id: 0, size: SIZE };
+        let dim = Dim(0);
         let scatter = Collective::ReduceScatter { axis: Axis(0), monoid: Monoid::Sum, dim };
         let scatter = step(Prim::Collective(scatter), &[1], 2);
         let steps = vec![fold(1), scatter, map(&[0], 3), map(&[3], 4), gather(2, 5), map(&[4, 5], 6)];

@@ -36,7 +36,8 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
         }
         for o in step.all() {
             let b = plan.buffer(o.buf);
-            if b.extents.len() != o.dims.len() || b.extents.iter().zip(&o.dims).any(|(e, d)| e.size != d.size)
+            if b.extents.len() != o.dims.len()
+                || b.extents.iter().zip(&o.dims).any(|(e, d)| Some(e.size) != plan.dims.get(*d))
             {
                 v.push(format!("{at}: buffer {} is read with dims that it does not have", o.buf.0));
             }

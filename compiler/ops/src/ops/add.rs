@@ -4,7 +4,7 @@ use crate::family::float;
 use crate::{Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg};
-use meshwright_plan::{DimNames, Expr};
+use meshwright_plan::{Dims, Expr};
 use std::sync::Arc;
 
 /// The sum of its operands, broadcast by name.
@@ -48,7 +48,7 @@ impl Op for Add {
         "add"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         for (i, t) in x.iter().enumerate() {
             // Bytes have no room for sums: they would wrap, and where they wrap would depend on the layout.
             if t.dtype == x[0].dtype && !super::unary::signed(t.dtype) {
@@ -65,7 +65,7 @@ impl Op for Add {
         Ok(Type::new(x[0].dtype, union(x.iter().copied())))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::Jointly)
     }
 
@@ -83,13 +83,13 @@ impl Op for Add {
         out
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         x.iter().copied().reduce(|a, b| e.binary(BinaryFn::Add, a, b))
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(meshwright_plan::Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(meshwright_plan::Dim) -> u64, _: &Dims) -> u64 {
         (x.len() as u64 - 1) * y.dims.iter().map(|d| size(*d)).product::<u64>()
     }
 

@@ -6,7 +6,7 @@ use crate::signature::DIM;
 use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, Prim};
+use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Prim};
 use std::sync::Arc;
 
 /// The pair of greatest (or least) value and its position along a dim; of equal values the lowest position.
@@ -68,18 +68,18 @@ impl Op for ArgReduce {
         self.monoid.name()
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
         if !(x[0].dtype.is_float() || x[0].dtype.is_int()) {
             return Err(OpError::new(codes::E0202, format!("`{}` takes numbers, not {}", self.monoid, x[0].dtype)));
         }
-        if self.dim.size == 0 {
-            return Err(OpError::new(codes::E0204, format!("`{}[{1}]`: `{1}` has size 0", self.monoid, names.name(self.dim))));
+        if table.size(self.dim) == 0 {
+            return Err(OpError::new(codes::E0204, format!("`{}[{1}]`: `{1}` has size 0", self.monoid, table.name(self.dim))));
         }
         let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| *d != self.dim).collect();
         Ok(Type::new(x[0].dtype.pair(), dims))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::new(x, y, self.monoid, Linear::No)
     }
 
@@ -91,16 +91,16 @@ impl Op for ArgReduce {
         primitive(e, Prim::Reduce { monoid: self.monoid });
     }
 
-    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         x[0].dims.iter().map(|d| size(*d)).product()
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        let mut best = F64Tensor::build(&y.dims, |_| f64::NAN);
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        let mut best = F64Tensor::build(table, &y.dims, |_| f64::NAN);
         best.second = vec![-1.0; best.data.len()];
         let mut dims = y.dims.clone();
         dims.push(self.dim);
-        crate::tensor::each_position(&dims, |at| {
+        crate::tensor::each_position(&table.shape(&dims), |at| {
             let v = x[0].at(&dims, at);
             let o = best.offset(&dims, at);
             let better = if self.monoid == Monoid::ArgMax { v > best.data[o] } else { v < best.data[o] };
@@ -118,11 +118,11 @@ impl Op for PairIndex {
         "pair_index"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type { dtype: DType::I32, dims: x[0].dims.clone(), range: Some(self.dim) })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }
 
@@ -130,14 +130,14 @@ impl Op for PairIndex {
         vec![None]
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(e.push(Scalar::PairIndex(x[0]), DType::I32))
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        let index = F64Tensor { dims: x[0].dims.clone(), data: x[0].second.clone(), second: Vec::new() };
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, _: &Dims) -> F64Tensor {
+        let index = F64Tensor { data: x[0].second.clone(), second: Vec::new(), ..x[0].clone() };
         index.ordered(&y.dims)
     }
 }

@@ -4,7 +4,7 @@ use super::pool::each_covered;
 use super::slides::{Has, replaced};
 use crate::family::{float, integer, no_spelling, truth};
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
-use meshwright_plan::{DType, Dim, DimNames, Monoid, SlidingWindow, Prim};
+use meshwright_plan::{DType, Dim, Dims, Monoid, SlidingWindow, Prim};
 
 /// Which tap of each position holds the extreme, row-major over the taps of the slides in order; of equal ones the first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -78,13 +78,13 @@ impl Op for ArgmaxPool {
         "argmax_pool"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type::new(DType::I32, replaced(&x[0].dims, &self.slides, Has::Wide)))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let roles = Roles::new(x, y, Monoid::Sum, Linear::No);
-        self.slides.iter().fold(roles, |r, s| r.window(s.narrow, 0, s.wide, s.of_positions()))
+        self.slides.iter().fold(roles, |r, s| r.window(s.narrow, 0, s.wide, s.of_positions(table)))
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
@@ -97,15 +97,15 @@ impl Op for ArgmaxPool {
         e.push(Prim::ArgmaxPool { monoid: self.monoid, windows: self.slides.clone() }, vec![input], out);
     }
 
-    fn flops(&self, _: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
-        let taps: usize = self.slides.iter().map(|s| s.tap.size).product();
+    fn flops(&self, _: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {
+        let taps: usize = self.slides.iter().map(|s| table.size(s.tap)).product();
         y.dims.iter().map(|d| size(*d)).product::<u64>() * taps as u64
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        let mut out = F64Tensor::build(&y.dims, |_| 0.0);
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        let mut out = F64Tensor::build(table, &y.dims, |_| 0.0);
         let mut best: Vec<Option<f64>> = vec![None; out.data.len()];
-        each_covered(&y.dims, &self.slides, |at, tap, dims, element| {
+        each_covered(table, &y.dims, &self.slides, |at, tap, dims, element| {
             let (v, o) = (x[0].at(dims, element), out.offset(&y.dims, at));
             let better = |b: f64| if self.monoid == Monoid::Max { v > b } else { v < b };
             if best[o].is_none_or(better) {
@@ -122,15 +122,15 @@ impl Op for Unpool {
         "unpool"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type::new(x[1].dtype, replaced(&x[1].dims, &self.slides, Has::Narrow)))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let mut roles = Roles::new(x, y, Monoid::Sum, Linear::Only([1].into()));
         for s in &self.slides {
-            roles = roles.window(s.wide, 0, s.narrow, s.of_elements());
-            roles = roles.window(s.wide, 1, s.narrow, s.of_elements());
+            roles = roles.window(s.wide, 0, s.narrow, s.of_elements(table));
+            roles = roles.window(s.wide, 1, s.narrow, s.of_elements(table));
         }
         roles
     }
@@ -147,15 +147,15 @@ impl Op for Unpool {
         e.push(Prim::Unpool { windows: self.slides.clone() }, vec![tap, values], out);
     }
 
-    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
-        let taps: usize = self.slides.iter().map(|s| s.tap.size).product();
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {
+        let taps: usize = self.slides.iter().map(|s| table.size(s.tap)).product();
         x[1].dims.iter().map(|d| size(*d)).product::<u64>() * taps as u64
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        let mut out = F64Tensor::build(&y.dims, |_| 0.0);
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        let mut out = F64Tensor::build(table, &y.dims, |_| 0.0);
         let positions: &[Dim] = &x[1].dims;
-        each_covered(positions, &self.slides, |at, tap, dims, element| {
+        each_covered(table, positions, &self.slides, |at, tap, dims, element| {
             if x[0].at(positions, at) as usize == tap {
                 let o = out.offset(dims, element);
                 out.data[o] += x[1].at(positions, at);

@@ -5,7 +5,7 @@ use crate::op::eq_by;
 use crate::{Call, Emit, Graph, Id, Linear, Op, OpError, Roles, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg};
-use meshwright_plan::{DType, DimNames, Expr};
+use meshwright_plan::{DType, Dims, Expr};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl Op for Binary {
         self.0.name
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if x[0].dtype != x[1].dtype {
             return Err(OpError::new(
                 codes::E0202,
@@ -100,7 +100,7 @@ impl Op for Binary {
         Ok(Type::new(dtype, union(x.iter().copied())))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         let slots: BTreeSet<usize> = self.0.linear.iter().copied().collect();
         Roles::elementwise(x, y, if slots.is_empty() { Linear::No } else { Linear::Only(slots) })
     }
@@ -119,7 +119,7 @@ impl Op for Binary {
         out
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(e.binary(self.0.function, x[0], x[1]))
     }
 

@@ -3,7 +3,7 @@
 use crate::family::no_spelling;
 use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{DType, DimNames, Expr};
+use meshwright_plan::{DType, Dims, Expr};
 
 /// Conversion to a dtype: float to integer truncates toward zero, non-zero is true, true is 1.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,12 +33,12 @@ impl Op for Cast {
         "cast"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         let range = if self.to == DType::I32 { x[0].range } else { None };
         Ok(Type { dtype: self.to, dims: x[0].dims.clone(), range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         // Between floats the cast of a sum is the sum of the casts, beyond rounding; truncation is not linear.
         let linear = x[0].dtype.is_float() && y.dtype.is_float();
         Roles::elementwise(x, y, if linear { Linear::Only([0].into()) } else { Linear::No })
@@ -49,7 +49,7 @@ impl Op for Cast {
         vec![from.is_float().then(|| g.cast(dy, from))]
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(e.cast(x[0], self.to))
     }
 

@@ -5,7 +5,7 @@ use crate::family::float;
 use crate::signature::{Argument, Arrow, DIM, Given, Group, Of};
 use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Operand, Prim, Window};
+use meshwright_plan::{Dim, Dims, Operand, Prim, Window};
 use std::sync::Arc;
 
 /// The operands one after the other along `to`. All have the same other dims.
@@ -82,12 +82,12 @@ fn build(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
 
 impl Concat {
     /// Where each part begins.
-    fn offsets(&self) -> Vec<usize> {
+    fn offsets(&self, table: &Dims) -> Vec<usize> {
         self.parts
             .iter()
             .scan(0, |next, d| {
                 let at = *next;
-                *next += d.size;
+                *next += table.size(*d);
                 Some(at)
             })
             .collect()
@@ -99,14 +99,14 @@ impl Op for Concat {
         "concat"
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        let to = names.name(self.to);
-        let size: usize = self.parts.iter().map(|d| d.size).sum();
-        if size != self.to.size {
-            let sizes: Vec<String> = self.parts.iter().map(|d| format!("`{}` = {}", names.name(*d), d.size)).collect();
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
+        let to = table.name(self.to);
+        let size: usize = self.parts.iter().map(|d| table.size(*d)).sum();
+        if size != table.size(self.to) {
+            let sizes: Vec<String> = self.parts.iter().map(|d| format!("`{}` = {}", table.name(*d), table.size(*d))).collect();
             return Err(OpError::new(
                 codes::E0204,
-                format!("{} have {size} elements together, but `{to}` = {}", sizes.join(" and "), self.to.size),
+                format!("{} have {size} elements together, but `{to}` = {}", sizes.join(" and "), table.size(self.to)),
             )
             .help(format!("declare `dim {to} = {size}`")));
         }
@@ -119,12 +119,12 @@ impl Op for Concat {
             if !t.has(self.parts[i]) || t.dtype != x[0].dtype || others(i) != others(0) {
                 return Err(OpError::new(
                     codes::E0203,
-                    format!("values that are joined differ: {} {} and {} {}", x[0].dtype, names.list(&x[0].dims), t.dtype, names.list(&t.dims)),
+                    format!("values that are joined differ: {} {} and {} {}", x[0].dtype, table.list(&x[0].dims), t.dtype, table.list(&t.dims)),
                 )
                 .operand(i));
             }
             if others(i).contains(&self.to) {
-                return Err(OpError::new(codes::E0203, format!("this value has the dim `{to}` already: {}", names.list(&t.dims))).operand(i));
+                return Err(OpError::new(codes::E0203, format!("this value has the dim `{to}` already: {}", table.list(&t.dims))).operand(i));
             }
         }
         let dims = x[0].dims.iter().map(|d| if *d == self.parts[0] { self.to } else { *d }).collect();
@@ -132,10 +132,10 @@ impl Op for Concat {
         Ok(Type { dtype: x[0].dtype, dims, range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let mut roles = Roles::elementwise(x, y, Linear::Jointly);
-        for (i, (d, offset)) in self.parts.iter().zip(self.offsets()).enumerate() {
-            roles = roles.window(self.to, i, *d, Window::shifted(self.to.size, -(offset as i64)));
+        for (i, (d, offset)) in self.parts.iter().zip(self.offsets(table)).enumerate() {
+            roles = roles.window(self.to, i, *d, Window::shifted(table.size(self.to), -(offset as i64)));
         }
         roles
     }
@@ -143,7 +143,7 @@ impl Op for Concat {
     fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
         let dims = g.ty(y).dims.clone();
         let dy = g.expanded(dy, &dims);
-        let parts = self.parts.iter().zip(self.offsets()).zip(need);
+        let parts = self.parts.iter().zip(self.offsets(&g.dims)).zip(need);
         parts
             .map(|((d, offset), need)| {
                 need.then(|| g.op(Shift { from: self.to, to: *d, start: offset as i64, fill: 0.0 }, &[dy]))
@@ -160,18 +160,18 @@ impl Op for Concat {
             let x = e.input(i);
             reads.push(e.reordered(&x, &name(*d)));
         }
-        let parts = self.parts.iter().copied().zip(self.offsets()).collect();
+        let parts = self.parts.iter().copied().zip(self.offsets(e.dims())).collect();
         e.push(Prim::Concat { parts, to: self.to }, reads, out);
     }
 
-    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         0
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let k = y.dims.iter().position(|d| *d == self.to).unwrap_or(0);
-        let offsets = self.offsets();
-        F64Tensor::build(&y.dims, |at| {
+        let offsets = self.offsets(table);
+        F64Tensor::build(table, &y.dims, |at| {
             let part = offsets.iter().rposition(|o| *o <= at[k]).unwrap_or(0);
             let mut dims = y.dims.clone();
             dims[k] = self.parts[part];

@@ -3,7 +3,7 @@
 use crate::op::eq_by;
 use crate::{Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Source, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{DType, Dim, DimNames, Expr};
+use meshwright_plan::{DType, Dim, Dims, Expr};
 
 /// A scalar constant.
 #[derive(Clone, Debug)]
@@ -38,11 +38,11 @@ impl Op for Const {
         "const"
     }
 
-    fn infer(&self, _: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, _: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type { dtype: self.dtype, dims: Vec::new(), range: self.range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }
 
@@ -54,7 +54,7 @@ impl Op for Const {
         Vec::new()
     }
 
-    fn scalar(&self, e: &mut Expr, _: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, _: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(e.constant(self.value, self.dtype))
     }
 

@@ -5,7 +5,7 @@ use crate::family::{float, integer};
 use crate::{Computes, Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
-use meshwright_plan::{DType, Dim, DimNames, Expr, Monoid, Operand, Prim};
+use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Operand, Prim};
 use std::sync::Arc;
 
 /// The product of its operands, of which the dims in `out` remain.
@@ -57,7 +57,7 @@ impl Op for Contract {
         "contract"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         for (i, t) in x.iter().enumerate() {
             if t.dtype != x[0].dtype || !(t.dtype.is_float() || t.dtype == DType::I32) {
                 return Err(OpError::new(codes::E0202, format!("a product of {} and {}", x[0].dtype, t.dtype))
@@ -68,7 +68,7 @@ impl Op for Contract {
         Ok(Type::new(x[0].dtype, self.out.clone()))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         let linear = if x.len() == 1 { Linear::Only([0].into()) } else { Linear::EachAlone };
         Roles::new(x, y, Monoid::Sum, linear)
     }
@@ -102,7 +102,7 @@ impl Op for Contract {
         out
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], types: &[&Type], y: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], types: &[&Type], y: &Type, _: &Dims) -> Option<Reg> {
         let sums = types.iter().any(|t| t.dims.iter().any(|d| !y.has(*d)));
         if sums { None } else { x.iter().copied().reduce(|a, b| e.binary(BinaryFn::Mul, a, b)) }
     }
@@ -124,7 +124,7 @@ impl Op for Contract {
         }
         while work.len() > 1 {
             let dims = |work: &[Operand]| work.iter().map(|o| o.dims.clone()).collect::<Vec<_>>();
-            let (i, j) = if work.len() == 2 { (0, 1) } else { cheapest_pair(&dims(&work), &self.out) };
+            let (i, j) = if work.len() == 2 { (0, 1) } else { cheapest_pair(&dims(&work), &self.out, e.dims()) };
             let b = work.remove(j);
             let a = work.remove(i);
             let of = (stored.remove(i), stored.remove(j - 1));
@@ -154,7 +154,7 @@ impl Op for Contract {
         }
     }
 
-    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {
         let positions = |dims: &[Dim]| dims.iter().map(|d| size(*d)).product::<u64>();
         let all = union(x.iter().copied());
         if x.len() < 3 || all.len() == self.out.len() {
@@ -172,7 +172,7 @@ impl Op for Contract {
             }
         }
         while work.len() > 1 {
-            let (i, j) = cheapest_pair(&work, &self.out);
+            let (i, j) = cheapest_pair(&work, &self.out, table);
             let b = work.remove(j);
             let a = work.remove(i);
             let keep = kept(&a, &b, &work, &self.out);
@@ -183,15 +183,15 @@ impl Op for Contract {
         flops
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let mut all: Vec<Dim> = Vec::new();
         for d in x.iter().flat_map(|t| &t.dims) {
             if !all.contains(d) {
                 all.push(*d);
             }
         }
-        let mut out = F64Tensor::build(&y.dims, |_| 0.0);
-        crate::tensor::each_position(&all, |at| {
+        let mut out = F64Tensor::build(table, &y.dims, |_| 0.0);
+        crate::tensor::each_position(&table.shape(&all), |at| {
             let o = out.offset(&all, at);
             out.data[o] += x.iter().map(|t| t.at(&all, at)).product::<f64>();
         });
@@ -212,8 +212,8 @@ fn kept(a: &[Dim], b: &[Dim], rest: &[Vec<Dim>], out: &[Dim]) -> Vec<Dim> {
 
 /// The pair, of operands with these dims, whose product is smallest; of equal ones the one with fewer multiplications,
 /// then the first.
-fn cheapest_pair(work: &[Vec<Dim>], out: &[Dim]) -> (usize, usize) {
-    let size = |dims: &[Dim]| dims.iter().map(|d| d.size as u128).product::<u128>();
+fn cheapest_pair(work: &[Vec<Dim>], out: &[Dim], table: &Dims) -> (usize, usize) {
+    let size = |dims: &[Dim]| dims.iter().map(|d| table.size(*d) as u128).product::<u128>();
     let mut best = None;
     for i in 0..work.len() {
         for j in i + 1..work.len() {

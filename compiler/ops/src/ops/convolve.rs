@@ -4,7 +4,7 @@
 use crate::family::float;
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Monoid, Part, Prim, SlidingWindow};
+use meshwright_plan::{Dim, Dims, Monoid, Part, Prim, SlidingWindow};
 
 /// One of input, kernel and result, from the two others in that order. With `i = n * stride + t * dilation - low`,
 /// `result[n] = sum over t and the dims that input and kernel alone share of input[i] * kernel[t]`, and the others are its
@@ -77,7 +77,7 @@ impl Op for Convolve {
         }
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         for (i, t) in x.iter().enumerate() {
             if t.dtype != x[0].dtype || !t.dtype.is_float() {
                 return Err(OpError::new(codes::E0202, format!("a convolution of {} and {}", x[0].dtype, x[1].dtype))
@@ -88,13 +88,13 @@ impl Op for Convolve {
         Ok(Type::new(x[0].dtype, self.out.clone()))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let taps: Vec<Dim> = self.slides.iter().map(|s| s.tap).collect();
         let mut roles = Roles::new(x, y, Monoid::Sum, Linear::EachAlone).whole(&taps);
         for s in &self.slides {
             roles = match self.gives {
-                Part::Result | Part::Kernel => roles.window(s.narrow, 0, s.wide, s.of_positions()),
-                Part::Input => roles.window(s.wide, 1, s.narrow, s.of_elements()),
+                Part::Result | Part::Kernel => roles.window(s.narrow, 0, s.wide, s.of_positions(table)),
+                Part::Input => roles.window(s.wide, 1, s.narrow, s.of_elements(table)),
             };
         }
         roles
@@ -145,19 +145,19 @@ impl Op for Convolve {
         e.push(Prim::Convolve { windows: self.slides.clone(), computes: self.gives }, vec![a, b], out);
     }
 
-    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {
         let mut all: Vec<&Type> = x.to_vec();
         all.push(y);
         let rest: u64 = union(all).into_iter().filter(|d| !self.slides(*d)).map(size).product();
         let along = |s: &SlidingWindow| match self.gives {
-            Part::Input => (size(s.wide) * s.tap.size as u64).div_ceil(s.stride as u64),
-            _ => size(s.narrow) * s.tap.size as u64,
+            Part::Input => (size(s.wide) * table.size(s.tap) as u64).div_ceil(s.stride as u64),
+            _ => size(s.narrow) * table.size(s.tap) as u64,
         };
         2 * rest * self.slides.iter().map(along).product::<u64>()
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        let mut out = F64Tensor::build(&y.dims, |_| 0.0);
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        let mut out = F64Tensor::build(table, &y.dims, |_| 0.0);
         let rest: Vec<Dim> = {
             let types: Vec<Type> = x.iter().map(|t| Type::new(y.dtype, t.dims.clone())).collect();
             let mut all: Vec<&Type> = types.iter().collect();
@@ -170,11 +170,11 @@ impl Op for Convolve {
         let loops = [rest.as_slice(), &narrow, &tap].concat();
         let names = [&wide, &tap, &narrow].map(|d| [rest.as_slice(), d].concat());
         let (r, n) = (rest.len(), self.slides.len());
-        crate::tensor::each_position(&loops, |at| {
+        crate::tensor::each_position(&table.shape(&loops), |at| {
             let (positions, taps) = (&at[r..r + n], &at[r + n..]);
             let mut elements = Vec::new();
             for (k, s) in self.slides.iter().enumerate() {
-                match s.element(positions[k], taps[k]) {
+                match s.element(positions[k], taps[k], table) {
                     Some(i) => elements.push(i),
                     None => return,
                 }

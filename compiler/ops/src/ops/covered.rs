@@ -3,7 +3,7 @@
 use crate::family::no_spelling;
 use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Source, Type};
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
-use meshwright_plan::{DType, DimNames, Expr, SlidingWindow};
+use meshwright_plan::{DType, Dims, Expr, SlidingWindow};
 
 /// The number of taps that meet an element, along the positions of a slide. A function of the position alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,8 +36,9 @@ pub(crate) static FAMILY: &[Family] = &[Family {
 
 impl Covered {
     /// Whether every position covers as many elements as there are taps.
-    pub fn is_constant(slide: &SlidingWindow) -> bool {
-        slide.low == 0 && slide.narrow.size.saturating_sub(1) * slide.stride + slide.reach() < slide.wide.size
+    pub fn is_constant(slide: &SlidingWindow, table: &Dims) -> bool {
+        let last = table.size(slide.narrow).saturating_sub(1) * slide.stride;
+        slide.low == 0 && last + slide.reach(table) < table.size(slide.wide)
     }
 }
 
@@ -46,11 +47,11 @@ impl Op for Covered {
         "covered"
     }
 
-    fn infer(&self, _: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, _: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type::new(self.dtype, vec![self.slide.narrow]))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }
 
@@ -66,7 +67,7 @@ impl Op for Covered {
         Vec::new()
     }
 
-    fn scalar(&self, e: &mut Expr, _: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, _: &[Reg], _: &[&Type], _: &Type, table: &Dims) -> Option<Reg> {
         let s = &self.slide;
         let t = DType::I32;
         let n = e.push(Scalar::Index(0), t);
@@ -78,18 +79,18 @@ impl Op for Covered {
             let low = e.constant(s.low as f64, t);
             let before = e.binary(BinaryFn::Sub, low, from);
             let first = e.binary(BinaryFn::Max, before, zero);
-            let size = e.constant(s.wide.size as f64, t);
+            let size = e.constant(table.size(s.wide) as f64, t);
             let end = e.binary(BinaryFn::Add, before, size);
-            let taps = e.constant(s.tap.size as f64, t);
+            let taps = e.constant(table.size(s.tap) as f64, t);
             let end = e.binary(BinaryFn::Min, end, taps);
             e.binary(BinaryFn::Sub, end, first)
         } else {
             let mut count = zero;
-            for tap in 0..s.tap.size {
+            for tap in 0..table.size(s.tap) {
                 let by = e.constant((tap * s.dilation) as f64 - s.low as f64, t);
                 let at = e.binary(BinaryFn::Add, from, by);
                 let after = e.binary(BinaryFn::Ge, at, zero);
-                let size = e.constant(s.wide.size as f64, t);
+                let size = e.constant(table.size(s.wide) as f64, t);
                 let before = e.binary(BinaryFn::Lt, at, size);
                 let inside = e.binary(BinaryFn::And, after, before);
                 let one = e.cast(inside, t);
@@ -102,9 +103,9 @@ impl Op for Covered {
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, _: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| {
-            (0..self.slide.tap.size).filter(|t| self.slide.element(at[0], *t).is_some()).count() as f64
+    fn oracle(&self, _: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        F64Tensor::build(table, &y.dims, |at| {
+            (0..table.size(self.slide.tap)).filter(|t| self.slide.element(at[0], *t, table).is_some()).count() as f64
         })
     }
 }

@@ -7,7 +7,7 @@ use crate::family::{float, index_of};
 use crate::signature::{Argument, DIM};
 use crate::{CrossEntropyGrad, Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, Prim};
+use meshwright_plan::{DType, Dim, Dims, Prim};
 use std::sync::Arc;
 
 /// `logsumexp(logits) - logits[dim = label]`.
@@ -40,13 +40,13 @@ pub(crate) static FAMILY: &[Family] = &[Family {
 }];
 
 /// Checks logits and label, which both ops of this kind take.
-pub(super) fn check(x: &[&Type], dim: Dim, names: &DimNames) -> Result<(), OpError> {
-    let name = names.name(dim);
+pub(super) fn check(x: &[&Type], dim: Dim, table: &Dims) -> Result<(), OpError> {
+    let name = table.name(dim);
     if !x[0].dtype.is_float() {
         return Err(OpError::new(codes::E0202, format!("`cross_entropy` takes float logits, not {}", x[0].dtype)).operand(0));
     }
     if x[1].dtype != DType::I32 || x[1].range != Some(dim) {
-        let range = x[1].range.map_or(String::new(), |r| format!(" in {}", names.name(r)));
+        let range = x[1].range.map_or(String::new(), |r| format!(" in {}", table.name(r)));
         return Err(OpError::new(
             codes::E0205,
             format!("the label of `cross_entropy[{name}]` must be an `i32 in {name}`, not {}{range}", x[1].dtype),
@@ -64,7 +64,7 @@ pub(super) fn check(x: &[&Type], dim: Dim, names: &DimNames) -> Result<(), OpErr
     if let Some(d) = x[1].dims.iter().find(|d| !x[0].has(**d)) {
         return Err(OpError::new(
             codes::E0203,
-            format!("the label has a dim `{}` that the logits {} lack", names.name(*d), names.list(&x[0].dims)),
+            format!("the label has a dim `{}` that the logits {} lack", table.name(*d), table.list(&x[0].dims)),
         )
         .operand(1));
     }
@@ -76,13 +76,13 @@ impl Op for CrossEntropy {
         "cross_entropy"
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        check(x, self.dim, names)?;
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
+        check(x, self.dim, table)?;
         let dims: Vec<Dim> = union(x.iter().copied()).into_iter().filter(|d| *d != self.dim).collect();
         Ok(Type::new(x[0].dtype, dims))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No).whole(&[self.dim])
     }
 
@@ -110,15 +110,15 @@ impl Op for CrossEntropy {
         primitive(e, Prim::CrossEntropy { dim: self.dim });
     }
 
-    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         5 * x[0].dims.iter().map(|d| size(*d)).product::<u64>()
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        let lse = log_sum_exp(x[0], self.dim, &y.dims);
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        let lse = log_sum_exp(table, x[0], self.dim, &y.dims);
         let mut dims = y.dims.clone();
         dims.push(self.dim);
-        F64Tensor::build(&y.dims, |at| {
+        F64Tensor::build(table, &y.dims, |at| {
             let mut position = at.to_vec();
             position.push(x[1].at(&y.dims, at) as usize);
             if lse.at(&y.dims, at).is_infinite() {

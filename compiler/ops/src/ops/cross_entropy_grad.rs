@@ -5,7 +5,7 @@ use super::cross_entropy::check;
 use super::softmax::{log_sum_exp, shifted};
 use crate::family::{float, index_of};
 use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
-use meshwright_plan::{Dim, DimNames, Prim};
+use meshwright_plan::{Dim, Dims, Prim};
 
 /// `(softmax(logits) - onehot(label)) * dy` along the class dim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,12 +45,12 @@ impl Op for CrossEntropyGrad {
         "cross_entropy_grad"
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        check(&x[..2], self.dim, names)?;
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
+        check(&x[..2], self.dim, table)?;
         Ok(Type::new(x[0].dtype, union([x[0], x[2]])))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::Only([2].into())).whole(&[self.dim])
     }
 
@@ -83,15 +83,15 @@ impl Op for CrossEntropyGrad {
         in_place(e, Prim::CrossEntropyGrad { dim: self.dim });
     }
 
-    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         6 * x[0].dims.iter().map(|d| size(*d)).product::<u64>()
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let rest: Vec<Dim> = x[0].dims.iter().copied().filter(|d| *d != self.dim).collect();
-        let lse = log_sum_exp(x[0], self.dim, &rest);
+        let lse = log_sum_exp(table, x[0], self.dim, &rest);
         let class = y.dims.iter().position(|d| *d == self.dim).unwrap_or(0);
-        F64Tensor::build(&y.dims, |at| {
+        F64Tensor::build(table, &y.dims, |at| {
             if lse.at(&y.dims, at).is_infinite() {
                 return f64::NAN;
             }

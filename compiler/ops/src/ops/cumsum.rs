@@ -5,7 +5,7 @@ use crate::family::{float, integer};
 use crate::signature::{Choice, DIM};
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, Prim};
+use meshwright_plan::{DType, Dim, Dims, Prim};
 use std::sync::Arc;
 
 /// The sums of all elements up to each along a dim.
@@ -65,7 +65,7 @@ impl Op for CumSum {
         "cumsum"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         let of = x[0].dtype;
         if !(of.is_float() || of == DType::I32) {
             return Err(OpError::new(codes::E0202, format!("`cumsum` takes floats and i32, not {of}"))
@@ -75,7 +75,7 @@ impl Op for CumSum {
         Ok(Type::new(of, x[0].dims.clone()))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::Only([0].into())).whole(&[self.dim])
     }
 
@@ -97,9 +97,9 @@ impl Op for CumSum {
         in_place(e, Prim::CumSum { dim, reverse, exclusive });
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let place = y.dims.iter().position(|d| *d == self.dim);
-        F64Tensor::build(&y.dims, |at| {
+        F64Tensor::build(table, &y.dims, |at| {
             let mut there = at.to_vec();
             let Some(place) = place else { return f64::NAN };
             let own = at[place];
@@ -108,7 +108,7 @@ impl Op for CumSum {
                 (false, true) => i > own,
                 (false, false) => i < own,
             };
-            (0..self.dim.size)
+            (0..table.size(self.dim))
                 .filter(|i| counts(*i))
                 .map(|i| {
                     there[place] = i;

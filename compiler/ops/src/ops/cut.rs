@@ -3,7 +3,7 @@
 use crate::family::{float, no_spelling};
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Prim, Window};
+use meshwright_plan::{Dim, Dims, Prim, Window};
 
 /// `y[a = i, b = j] = x[dim = i * size(b) + j]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,39 +64,39 @@ pub(crate) static FAMILY: &[Family] = &[
 ];
 
 /// Sizes that do not multiply to the one dim's.
-fn check(one: Dim, many: &[Dim], names: &DimNames) -> Result<(), OpError> {
-    let product: usize = many.iter().map(|d| d.size).product();
-    if product == one.size {
+fn check(one: Dim, many: &[Dim], table: &Dims) -> Result<(), OpError> {
+    let product = table.elements(many);
+    if product == table.size(one) {
         return Ok(());
     }
-    let (name, list) = (names.name(one), many.iter().map(|d| names.name(*d)).collect::<Vec<_>>().join(" * "));
-    let sizes = many.iter().map(|d| d.size.to_string()).collect::<Vec<_>>().join(" * ");
-    Err(OpError::new(codes::E0204, format!("`{list}` = {sizes} = {product}, but `{name}` = {}", one.size))
+    let (name, list) = (table.name(one), many.iter().map(|d| table.name(*d)).collect::<Vec<_>>().join(" * "));
+    let sizes = many.iter().map(|d| table.size(*d).to_string()).collect::<Vec<_>>().join(" * ");
+    Err(OpError::new(codes::E0204, format!("`{list}` = {sizes} = {product}, but `{name}` = {}", table.size(one)))
         .help(format!("declare `dim {name} = {list}`")))
 }
 
-fn has(x: &Type, want: &[Dim], lack: &[Dim], names: &DimNames) -> Result<(), OpError> {
-    let list = names.list(&x.dims);
+fn has(x: &Type, want: &[Dim], lack: &[Dim], table: &Dims) -> Result<(), OpError> {
+    let list = table.list(&x.dims);
     if let Some(d) = want.iter().find(|d| !x.has(**d)) {
-        let name = names.name(*d);
+        let name = table.name(*d);
         return Err(OpError::new(codes::E0203, format!("a value without the dim `{name}`: it has {list}")).operand(0));
     }
     if let Some(d) = lack.iter().find(|d| x.has(**d)) {
-        let name = names.name(*d);
+        let name = table.name(*d);
         return Err(OpError::new(codes::E0203, format!("a value that already has a dim `{name}`: it has {list}")).operand(0));
     }
     let mut seen = Vec::new();
     for d in want.iter().chain(lack) {
         if seen.contains(d) {
-            return Err(OpError::new(codes::E0203, format!("`{}` stands there twice", names.name(*d))));
+            return Err(OpError::new(codes::E0203, format!("`{}` stands there twice", table.name(*d))));
         }
         seen.push(*d);
     }
     Ok(())
 }
 
-fn inner(many: &[Dim]) -> usize {
-    many[1..].iter().map(|d| d.size).product()
+fn inner(many: &[Dim], table: &Dims) -> usize {
+    table.elements(&many[1..])
 }
 
 impl Op for Cut {
@@ -104,9 +104,9 @@ impl Op for Cut {
         "cut"
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        check(self.dim, &self.to, names)?;
-        has(x[0], &[self.dim], &self.to, names)?;
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
+        check(self.dim, &self.to, table)?;
+        has(x[0], &[self.dim], &self.to, table)?;
         let mut dims = Vec::new();
         for d in &x[0].dims {
             if *d == self.dim { dims.extend(&self.to) } else { dims.push(*d) }
@@ -114,8 +114,8 @@ impl Op for Cut {
         Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
-        let window = Window::cut(self.to[0].size, inner(&self.to));
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
+        let window = Window::cut(table.size(self.to[0]), inner(&self.to, table));
         Roles::elementwise(x, y, Linear::Only([0].into())).window(self.to[0], 0, self.dim, window).whole(&self.to[1..])
     }
 
@@ -135,17 +135,17 @@ impl Op for Cut {
         e.push(Prim::SplitDim { dim: self.dim, to: self.to.clone() }, vec![from], out);
     }
 
-    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         0
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let mut dims = y.dims.clone();
         dims.push(self.dim);
-        F64Tensor::build(&y.dims, |at| {
+        F64Tensor::build(table, &y.dims, |at| {
             let place = |d: &Dim| at[y.dims.iter().position(|e| e == d).unwrap_or(0)];
             let mut at = at.to_vec();
-            at.push(self.to.iter().fold(0, |i, d| i * d.size + place(d)));
+            at.push(self.to.iter().fold(0, |i, d| i * table.size(*d) + place(d)));
             x[0].at(&dims, &at)
         })
     }
@@ -156,9 +156,9 @@ impl Op for Join {
         "join"
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        check(self.to, &self.dims, names)?;
-        has(x[0], &self.dims, &[self.to], names)?;
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
+        check(self.to, &self.dims, table)?;
+        has(x[0], &self.dims, &[self.to], table)?;
         let mut dims = Vec::new();
         for d in &x[0].dims {
             if *d == self.dims[0] {
@@ -170,8 +170,8 @@ impl Op for Join {
         Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
-        let window = Window::joined(self.to.size, inner(&self.dims));
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
+        let window = Window::joined(table.size(self.to), inner(&self.dims, table));
         Roles::elementwise(x, y, Linear::Only([0].into())).window(self.to, 0, self.dims[0], window).whole(&self.dims[1..])
     }
 
@@ -198,20 +198,20 @@ impl Op for Join {
         e.push(Prim::MergeDims { dims: self.dims.clone(), to: self.to }, vec![from], out);
     }
 
-    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         0
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let mut dims = y.dims.clone();
         dims.extend(&self.dims);
         let k = y.dims.iter().position(|d| *d == self.to).unwrap_or(0);
-        F64Tensor::build(&y.dims, |at| {
+        F64Tensor::build(table, &y.dims, |at| {
             let mut rest = at[k];
             let mut places = Vec::new();
             for d in self.dims.iter().rev() {
-                places.push(rest % d.size);
-                rest /= d.size;
+                places.push(rest % table.size(*d));
+                rest /= table.size(*d);
             }
             let mut at = at.to_vec();
             at.extend(places.iter().rev());

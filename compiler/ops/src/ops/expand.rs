@@ -3,7 +3,7 @@
 use crate::family::{float, no_spelling};
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{Dim, DimNames, Expr};
+use meshwright_plan::{Dim, Dims, Expr};
 
 /// The value with all of `dims`, in that order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,11 +32,11 @@ impl Op for Expand {
         "expand"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type { dtype: x[0].dtype, dims: self.dims.clone(), range: x[0].range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::Only([0].into()))
     }
 
@@ -45,17 +45,17 @@ impl Op for Expand {
         vec![Some(g.pull_back(&[dy], &dims, &to))]
     }
 
-    fn scalar(&self, _: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, _: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(x[0])
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         0
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| x[0].at(&y.dims, at))
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        F64Tensor::build(table, &y.dims, |at| x[0].at(&y.dims, at))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{Dim, DimNames, Expr};
+use meshwright_plan::{Dim, Dims, Expr};
 
 /// The finished gradient of a parameter: an identity at which `grads:` rules speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,11 +16,11 @@ impl Op for Gradient {
         "gradient"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(x[0].clone())
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::Only([0].into()))
     }
 
@@ -36,13 +36,13 @@ impl Op for Gradient {
         vec![Some(dy)]
     }
 
-    fn scalar(&self, _: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, _: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(x[0])
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         0
     }
 

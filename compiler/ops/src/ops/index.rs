@@ -3,7 +3,7 @@
 use crate::family::no_spelling;
 use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Source, Type};
 use meshwright_plan::expr::{Reg, Scalar};
-use meshwright_plan::{DType, Dim, DimNames, Expr};
+use meshwright_plan::{DType, Dim, Dims, Expr};
 
 /// `0, 1, 2, …` along a dim: the global position, whatever part of the dim a device holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,11 +35,11 @@ impl Op for Index {
         "index"
     }
 
-    fn infer(&self, _: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, _: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type { dtype: DType::I32, dims: vec![self.dim], range: Some(self.dim) })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }
 
@@ -51,13 +51,13 @@ impl Op for Index {
         Vec::new()
     }
 
-    fn scalar(&self, e: &mut Expr, _: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, _: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(e.push(Scalar::Index(0), DType::I32))
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, _: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |at| at[0] as f64)
+    fn oracle(&self, _: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        F64Tensor::build(table, &y.dims, |at| at[0] as f64)
     }
 }

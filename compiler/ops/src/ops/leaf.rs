@@ -2,7 +2,7 @@
 
 use crate::op::eq_by;
 use crate::{Emit, F64Tensor, Family, Graph, Id, InputOpKind, Kind, Linear, Op, OpError, Roles, Type};
-use meshwright_plan::DimNames;
+use meshwright_plan::Dims;
 
 /// An input, a parameter, a moment, a state or the number of the step.
 #[derive(Clone, Debug)]
@@ -29,11 +29,11 @@ impl Op for Leaf {
         }
     }
 
-    fn infer(&self, _: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, _: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(self.ty.clone())
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }
 
@@ -47,8 +47,8 @@ impl Op for Leaf {
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, _: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, _: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         // A leaf has no meaning of its own: whoever evaluates binds it.
-        F64Tensor::build(&y.dims, |_| f64::NAN)
+        F64Tensor::build(table, &y.dims, |_| f64::NAN)
     }
 }

@@ -6,7 +6,7 @@ use crate::family::float;
 use crate::signature::DIM;
 use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Softmax, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Prim};
+use meshwright_plan::{Dim, Dims, Prim};
 use std::sync::Arc;
 
 /// `log(sum(exp(x)))` along a dim, computed without overflow.
@@ -38,18 +38,18 @@ impl Op for LogSumExp {
         "logsumexp"
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
         if !x[0].dtype.is_float() {
             return Err(OpError::new(codes::E0202, format!("`logsumexp` takes floats, not {}", x[0].dtype)).operand(0));
         }
-        if self.dim.size == 0 {
-            return Err(OpError::new(codes::E0204, format!("`logsumexp[{0}]`: `{0}` has size 0", names.name(self.dim))));
+        if table.size(self.dim) == 0 {
+            return Err(OpError::new(codes::E0204, format!("`logsumexp[{0}]`: `{0}` has size 0", table.name(self.dim))));
         }
         let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| *d != self.dim).collect();
         Ok(Type::new(x[0].dtype, dims))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No).whole(&[self.dim])
     }
 
@@ -82,11 +82,11 @@ impl Op for LogSumExp {
         primitive(e, Prim::LogSumExp { dim: self.dim });
     }
 
-    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         4 * x[0].dims.iter().map(|d| size(*d)).product::<u64>()
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        log_sum_exp(x[0], self.dim, &y.dims)
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        log_sum_exp(table, x[0], self.dim, &y.dims)
     }
 }

@@ -5,7 +5,7 @@ use super::composite::primitive;
 use crate::family::{float, index_of};
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, ScatterAdd, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, Monoid, Prim};
+use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
 
 /// `table[dim = index]`.
@@ -39,12 +39,12 @@ impl Op for Lookup {
         "lookup"
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        let name = names.name(self.dim);
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
+        let name = table.name(self.dim);
         if !x[0].has(self.dim) {
             return Err(OpError::new(
                 codes::E0203,
-                format!("`[{name} = …]` of a value that has no dim `{name}`: it has {}", names.list(&x[0].dims)),
+                format!("`[{name} = …]` of a value that has no dim `{name}`: it has {}", table.list(&x[0].dims)),
             )
             .operand(0));
         }
@@ -53,7 +53,7 @@ impl Op for Lookup {
                 .operand(0));
         }
         if x[1].dtype != DType::I32 || x[1].range != Some(self.dim) {
-            let range = x[1].range.map_or(String::new(), |r| format!(" in {}", names.name(r)));
+            let range = x[1].range.map_or(String::new(), |r| format!(" in {}", table.name(r)));
             return Err(OpError::new(
                 codes::E0205,
                 format!("the index of `[{name} = …]` must be an `i32 in {name}`, not {}{range}", x[1].dtype),
@@ -71,7 +71,7 @@ impl Op for Lookup {
         Ok(Type::new(x[0].dtype, dims))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
     }
 
@@ -90,10 +90,10 @@ impl Op for Lookup {
         primitive(e, Prim::Lookup { dim: self.dim });
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let mut dims = y.dims.clone();
         dims.push(self.dim);
-        F64Tensor::build(&y.dims, |at| {
+        F64Tensor::build(table, &y.dims, |at| {
             let mut position = at.to_vec();
             position.push(x[1].at(&y.dims, at) as usize);
             x[0].at(&dims, &position)

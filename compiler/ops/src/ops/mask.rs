@@ -3,7 +3,7 @@
 use crate::family::{float, truth};
 use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{DimNames, Expr};
+use meshwright_plan::{Dims, Expr};
 
 /// The second operand where the first is true, else 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,11 +29,11 @@ impl Op for Mask {
         "mask"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type::new(x[1].dtype, union([x[1], x[0]])))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::Only([1].into()))
     }
 
@@ -43,7 +43,7 @@ impl Op for Mask {
         vec![None, Some(g.pull_back(&[d], &dims, &to))]
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         let zero = e.constant(0.0, e.dtype(x[1]));
         Some(e.select(x[0], x[1], zero))
     }

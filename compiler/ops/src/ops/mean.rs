@@ -5,7 +5,7 @@ use crate::family::float;
 use crate::signature::DIMS;
 use crate::{Computes, Emit, ExpandWhen, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Monoid};
+use meshwright_plan::{Dim, Dims, Monoid};
 use std::sync::Arc;
 
 /// The mean along `dims`.
@@ -37,7 +37,7 @@ impl Op for Mean {
         "mean"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if !x[0].dtype.is_float() {
             return Err(OpError::new(codes::E0202, format!("`mean` takes floats or truth values, not {}", x[0].dtype))
                 .operand(0)
@@ -47,7 +47,7 @@ impl Op for Mean {
         Ok(Type::new(x[0].dtype, dims))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
     }
 
@@ -60,7 +60,7 @@ impl Op for Mean {
     }
 
     fn vjp(&self, g: &mut Graph, _: &[Id], _: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
-        let n: usize = self.dims.iter().map(|d| d.size).product();
+        let n = g.dims.elements(&self.dims);
         vec![Some(g.scaled(dy, 1.0 / n as f64))]
     }
 
@@ -69,18 +69,18 @@ impl Op for Mean {
     }
 
     fn expand(&self, g: &mut Graph, x: &[Id]) -> Option<Id> {
-        let n: usize = self.dims.iter().map(|d| d.size).product();
+        let n = g.dims.elements(&self.dims);
         let sum = g.reduce(Monoid::Sum, x[0], &self.dims);
         Some(g.scaled(sum, 1.0 / n as f64))
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
-        let mut out = F64Tensor::build(&y.dims, |_| 0.0);
-        let n: usize = self.dims.iter().map(|d| d.size).product();
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        let mut out = F64Tensor::build(table, &y.dims, |_| 0.0);
+        let n = table.elements(&self.dims);
         let dims = x[0].dims.clone();
-        crate::tensor::each_position(&dims, |at| {
+        crate::tensor::each_position(&table.shape(&dims), |at| {
             let o = out.offset(&dims, at);
             out.data[o] += x[0].at(&dims, at) / n as f64;
         });

@@ -6,7 +6,7 @@ use crate::family::float;
 use crate::signature::{Choice, Unset};
 use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Monoid, SlidingWindow, Prim};
+use meshwright_plan::{Dim, Dims, Monoid, SlidingWindow, Prim};
 use std::sync::Arc;
 
 /// The fold of what each position covers, or with `spread` (sums only) its transpose: every element gets the sum of the
@@ -69,8 +69,8 @@ pub(crate) static FAMILY: &[Family] = &[
             let slides = read(g, c, x)?;
             let sum = g.add_op(Arc::new(Pool { monoid: Monoid::Sum, slides: slides.clone(), spread: false }), &[x])?;
             let dtype = g.ty(sum).dtype;
-            if slides.iter().all(Covered::is_constant) {
-                let taps: usize = slides.iter().map(|s| s.tap.size).product();
+            if slides.iter().all(|s| Covered::is_constant(s, &g.dims)) {
+                let taps: usize = slides.iter().map(|s| g.dims.size(s.tap)).product();
                 return Ok(g.scaled(sum, 1.0 / taps as f64));
             }
             let counts: Vec<Id> = slides.into_iter().map(|slide| g.op(Covered { slide, dtype }, &[])).collect();
@@ -122,13 +122,13 @@ fn build(g: &mut Graph, c: &Call, monoid: Monoid) -> Result<Id, OpError> {
 }
 
 /// The windows of a call, each of whose positions covers something.
-fn read(g: &Graph, c: &Call, x: Id) -> Result<Vec<SlidingWindow>, OpError> {
-    let tx = g.ty(x);
-    let slides = slides(g, c, tx, Has::Wide, true)?;
+fn read(g: &mut Graph, c: &Call, x: Id) -> Result<Vec<SlidingWindow>, OpError> {
+    let tx = g.ty(x).clone();
+    let slides = slides(g, c, &tx, Has::Wide, true)?;
     for s in &slides {
         // A position that begins within the dim covers what it begins with.
-        let begins = |n: &usize| n * s.stride < s.low || n * s.stride - s.low >= s.wide.size;
-        let empty = (0..s.narrow.size).filter(begins).find(|n| (0..s.tap.size).all(|t| s.element(*n, t).is_none()));
+        let begins = |n: &usize| n * s.stride < s.low || n * s.stride - s.low >= g.dims.size(s.wide);
+        let empty = (0..g.dims.size(s.narrow)).filter(begins).find(|n| (0..g.dims.size(s.tap)).all(|t| s.element(*n, t, &g.dims).is_none()));
         if let Some(n) = empty {
             let text = format!("position {n} of `{}` covers nothing but padding of `{}`", c.name, g.dims.name(s.wide));
             return Err(OpError::new(codes::E0204, text).help("choose less padding, or `padding = same`"));
@@ -147,7 +147,7 @@ impl Op for Pool {
         }
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if !x[0].dtype.is_float() {
             let text = format!("a pool takes floats or truth values, not {}", x[0].dtype);
             return Err(OpError::new(codes::E0202, text).operand(0).help("convert it: `cast(…, float)`"));
@@ -156,14 +156,14 @@ impl Op for Pool {
         Ok(Type::new(x[0].dtype, replaced(&x[0].dims, &self.slides, has)))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let linear = if self.monoid == Monoid::Sum { Linear::Only([0].into()) } else { Linear::No };
         let mut roles = Roles::new(x, y, Monoid::Sum, linear);
         for s in &self.slides {
             roles = if self.spread {
-                roles.window(s.wide, 0, s.narrow, s.of_elements())
+                roles.window(s.wide, 0, s.narrow, s.of_elements(table))
             } else {
-                roles.window(s.narrow, 0, s.wide, s.of_positions())
+                roles.window(s.narrow, 0, s.wide, s.of_positions(table))
             };
         }
         roles
@@ -187,21 +187,21 @@ impl Op for Pool {
         e.push(prim, vec![input], out);
     }
 
-    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {
         let of = if self.spread { x[0] } else { y };
-        let taps: usize = self.slides.iter().map(|s| s.tap.size).product();
+        let taps: usize = self.slides.iter().map(|s| table.size(s.tap)).product();
         of.dims.iter().map(|d| size(*d)).product::<u64>() * taps as u64
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let start = match self.monoid {
             Monoid::Max => f64::NEG_INFINITY,
             Monoid::Min => f64::INFINITY,
             _ => 0.0,
         };
-        let mut out = F64Tensor::build(&y.dims, |_| start);
+        let mut out = F64Tensor::build(table, &y.dims, |_| start);
         let positions = if self.spread { &x[0].dims } else { &y.dims };
-        each_covered(positions, &self.slides, |at, _, dims, element| {
+        each_covered(table, positions, &self.slides, |at, _, dims, element| {
             let (from, o) = if self.spread {
                 (x[0].at(positions, at), out.offset(dims, element))
             } else {
@@ -220,17 +220,17 @@ impl Op for Pool {
 
 /// Calls `f` with every position along `dims`, the number of every tap that meets an element there, and the dims and
 /// position of that element.
-pub(super) fn each_covered(dims: &[Dim], slides: &[SlidingWindow], mut f: impl FnMut(&[usize], usize, &[Dim], &[usize])) {
+pub(super) fn each_covered(table: &Dims, dims: &[Dim], slides: &[SlidingWindow], mut f: impl FnMut(&[usize], usize, &[Dim], &[usize])) {
     let elements = replaced(dims, slides, Has::Narrow);
     let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
-    crate::tensor::each_position(dims, |at| {
+    crate::tensor::each_position(&table.shape(dims), |at| {
         let mut number = 0;
-        crate::tensor::each_position(&taps, |tap| {
+        crate::tensor::each_position(&table.shape(&taps), |tap| {
             let mut place = at.to_vec();
             let mut inside = true;
             for (s, t) in slides.iter().zip(tap) {
                 let k = dims.iter().position(|d| *d == s.narrow).unwrap_or(0);
-                match s.element(at[k], *t) {
+                match s.element(at[k], *t, table) {
                     Some(i) => place[k] = i,
                     None => inside = false,
                 }

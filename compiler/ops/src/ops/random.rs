@@ -4,7 +4,7 @@ use crate::family::float;
 use crate::op::eq_by;
 use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Source, Type};
 use meshwright_plan::random::{Distribution, FIXED_SEED, Key, draw};
-use meshwright_plan::{DType, Dim, DimNames, Prim};
+use meshwright_plan::{DType, Dim, Dims, Prim};
 
 /// Random values of dims. Element `i`, row-major over `dims`, is a function of seed, step, `stream` and `i`: a device can
 /// make any block of it, and two with different streams are never one computation.
@@ -95,11 +95,11 @@ impl Op for Random {
         format!(" {} of `{}`", describe_random(&self.distribution), self.stream)
     }
 
-    fn infer(&self, _: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, _: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type::new(self.dtype, self.dims.clone()))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }
 
@@ -121,10 +121,10 @@ impl Op for Random {
         e.push(Prim::Random { stream: self.stream.clone(), distribution: self.distribution }, vec![], out);
     }
 
-    fn oracle(&self, _: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, _: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         // Outside of training, which has a seed and steps.
         let key = Key::of_step(FIXED_SEED, &self.stream, 0);
-        let mut out = F64Tensor::build(&y.dims, |_| 0.0);
+        let mut out = F64Tensor::build(table, &y.dims, |_| 0.0);
         for (i, v) in out.data.iter_mut().enumerate() {
             *v = draw(&self.distribution, key, i as u64);
         }

@@ -5,7 +5,7 @@ use crate::family::float;
 use crate::signature::DIMS;
 use crate::{Computes, Call, Emit, F64Tensor, Family, Fold, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, Monoid, Prim};
+use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
 
 /// The fold of `dims` by a monoid. `Max` and `Min` fold one dim, so that the element that a gradient goes to is defined:
@@ -88,7 +88,7 @@ impl Op for Reduce {
         self.spelling()
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
         let (name, of) = (self.spelling(), x[0].dtype);
         let (fits, takes) = match self.monoid {
             Monoid::And | Monoid::Or => (of == DType::Bool, "truth values"),
@@ -102,14 +102,14 @@ impl Op for Reduce {
             return Err(e.operand(0).help(help));
         }
         let extreme = matches!(self.monoid, Monoid::Max | Monoid::Min);
-        if let Some(d) = self.dims.iter().find(|d| d.size == 0 && extreme) {
-            return Err(OpError::new(codes::E0204, format!("`{name}[{0}]`: `{0}` has size 0", names.name(*d))));
+        if let Some(d) = self.dims.iter().find(|d| table.size(**d) == 0 && extreme) {
+            return Err(OpError::new(codes::E0204, format!("`{name}[{0}]`: `{0}` has size 0", table.name(*d))));
         }
         let dims: Vec<Dim> = x[0].dims.iter().copied().filter(|d| !self.dims.contains(d)).collect();
         Ok(Type::new(x[0].dtype, dims))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         let sum = self.monoid == Monoid::Sum;
         Roles::new(x, y, self.monoid, if sum { Linear::Only([0].into()) } else { Linear::No })
     }
@@ -143,20 +143,20 @@ impl Op for Reduce {
         primitive(e, Prim::Reduce { monoid: self.monoid });
     }
 
-    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         x[0].dims.iter().map(|d| size(*d)).product()
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let start = match self.monoid {
             Monoid::Max => f64::NEG_INFINITY,
             Monoid::Min => f64::INFINITY,
             Monoid::Prod | Monoid::And => 1.0,
             _ => 0.0,
         };
-        let mut out = F64Tensor::build(&y.dims, |_| start);
+        let mut out = F64Tensor::build(table, &y.dims, |_| start);
         let dims = x[0].dims.clone();
-        crate::tensor::each_position(&dims, |at| {
+        crate::tensor::each_position(&table.shape(&dims), |at| {
             let v = x[0].at(&dims, at);
             let o = out.offset(&dims, at);
             let old = out.data[o];

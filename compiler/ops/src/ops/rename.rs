@@ -3,7 +3,7 @@
 use crate::family::{float, no_spelling};
 use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Loop, Op, OpError, Role, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames};
+use meshwright_plan::{Dim, Dims};
 
 /// The same value with one dim called otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,9 +34,9 @@ impl Op for Rename {
         "rename"
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        let (from, to) = (names.name(self.from), names.name(self.to));
-        let has = names.list(&x[0].dims);
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
+        let (from, to) = (table.name(self.from), table.name(self.to));
+        let has = table.list(&x[0].dims);
         if !x[0].has(self.from) {
             return Err(OpError::new(codes::E0203, format!("`[{from} -> {to}]` of a value that has no dim `{from}`: it has {has}"))
                 .operand(0));
@@ -46,10 +46,10 @@ impl Op for Rename {
                 .operand(0)
                 .help("declare another name of the same size for it"));
         }
-        if self.from.size != self.to.size {
+        if table.size(self.from) != table.size(self.to) {
             return Err(OpError::new(
                 codes::E0204,
-                format!("`{from}` = {} is renamed to `{to}` = {}: the sizes differ", self.from.size, self.to.size),
+                format!("`{from}` = {} is renamed to `{to}` = {}: the sizes differ", table.size(self.from), table.size(self.to)),
             )
             .help(format!("declare `dim {to} = {from}`")));
         }
@@ -57,7 +57,7 @@ impl Op for Rename {
         Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         let back = |d: Dim| if d == self.to { self.from } else { d };
         let loops = y
             .dims
@@ -78,12 +78,12 @@ impl Op for Rename {
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         0
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, _: &Dims) -> F64Tensor {
         let old: Vec<Dim> = y.dims.iter().map(|d| if *d == self.to { self.from } else { *d }).collect();
-        F64Tensor { dims: y.dims.clone(), data: x[0].ordered(&old).data, second: Vec::new() }
+        F64Tensor { dims: y.dims.clone(), second: Vec::new(), ..x[0].ordered(&old) }
     }
 }

@@ -3,7 +3,7 @@
 use super::composite::primitive;
 use crate::family::{float, index_of};
 use crate::{Emit, F64Tensor, Family, Graph, Id, Linear, Lookup, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
-use meshwright_plan::{Dim, DimNames, Monoid, Prim};
+use meshwright_plan::{Dim, Dims, Monoid, Prim};
 
 /// `out[dim = index] += values`, starting at 0. Dims of the operands that `out` lacks are summed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,11 +37,11 @@ impl Op for ScatterAdd {
         "scatter_add"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type::new(x[0].dtype, self.out.clone()))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::new(x, y, Monoid::Sum, Linear::Only([0].into()))
     }
 
@@ -60,19 +60,19 @@ impl Op for ScatterAdd {
         primitive(e, Prim::ScatterAdd { dim: self.dim });
     }
 
-    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         x[0].dims.iter().map(|d| size(*d)).product()
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let types: Vec<Type> =
             x.iter().map(|t| Type::new(meshwright_plan::DType::F64, t.dims.clone())).collect();
         let mut all = union(&types);
         all.retain(|d| *d != self.dim);
         let mut to = all.clone();
         to.push(self.dim);
-        let mut out = F64Tensor::build(&y.dims, |_| 0.0);
-        crate::tensor::each_position(&all, |at| {
+        let mut out = F64Tensor::build(table, &y.dims, |_| 0.0);
+        crate::tensor::each_position(&table.shape(&all), |at| {
             let mut position = at.to_vec();
             position.push(x[1].at(&all, at) as usize);
             let o = out.offset(&to, &position);

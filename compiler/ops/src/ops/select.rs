@@ -5,7 +5,7 @@ use crate::signature::Argument;
 use crate::{Computes, Emit, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Sample, Signature, Type, union};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{DType, DimNames, Expr};
+use meshwright_plan::{DType, Dims, Expr};
 use std::sync::Arc;
 
 /// The second operand where the first is true, else the third. In none is it linear: the chosen constant would be added
@@ -38,7 +38,7 @@ impl Op for Select {
         "where"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if x[0].dtype != DType::Bool {
             return Err(OpError::new(codes::E0202, format!("`where` takes a truth value first, not {}", x[0].dtype))
                 .operand(0)
@@ -55,7 +55,7 @@ impl Op for Select {
         Ok(Type { dtype: x[1].dtype, dims: union([x[1], x[2], x[0]]), range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }
 
@@ -78,7 +78,7 @@ impl Op for Select {
         out
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(e.select(x[0], x[1], x[2]))
     }
 

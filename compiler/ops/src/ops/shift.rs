@@ -5,7 +5,7 @@ use crate::op::eq_by;
 use crate::signature::{Arrow, BECOMES, Choice, DIM, Group, Unset, Values};
 use crate::{Call, Emit, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Setting, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, Prim, Window};
+use meshwright_plan::{DType, Dim, Dims, Prim, Window};
 use std::sync::Arc;
 
 /// `y[to = i] = x[from = i + start]`, and `fill` where `x` has no such element.
@@ -106,16 +106,19 @@ pub(crate) static FAMILY: &[Family] = &[
 
 fn build_shift(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
     let (d, by) = (c.dim(), c.number("by").unwrap_or_default() as i64);
-    let x = c.tensor(g, 0);
+    let (x, size) = (c.tensor(g, 0), g.dims.size(d) as i64);
+    if c.flag("wrap") {
+        g.captured.insert(d);
+    }
     let mut moved = |start: i64| g.add_op(Arc::new(Shift { from: d, to: d, start, fill: 0.0 }), &[x]);
     if !c.flag("wrap") {
         return moved(-by);
     }
-    let by = by.rem_euclid(d.size as i64);
+    let by = by.rem_euclid(size);
     if by == 0 {
         return moved(0);
     }
-    let (rest, front) = (moved(-by)?, moved(d.size as i64 - by)?);
+    let (rest, front) = (moved(-by)?, moved(size - by)?);
     Ok(match g.ty(x).dtype {
         DType::Bool => g.binary("or", rest, front),
         // Bytes have no sums; of every two, one is 0.
@@ -133,27 +136,28 @@ fn build_pad(g: &mut Graph, c: &Call) -> Result<Id, OpError> {
     let [low, high] = ["low", "high"].map(|end| c.number(end).unwrap_or_default() as i64);
     let from = p.dims[0];
     let name = g.dims.name(from).to_string();
-    let size = from.size as i64 + low + high;
+    let size = g.dims.size(from) as i64 + low + high;
     let [to] = p.to[..] else {
         return Err(OpError::new(codes::E0203, format!("`pad` changes the size of `{name}` to {size}: the result needs a dim of its own"))
             .help(format!("declare `dim padded = {size}` and write `pad[{name} -> padded, …]`")));
     };
-    if to.size as i64 != size {
+    if g.dims.size(to) as i64 != size {
         let to_name = g.dims.name(to);
         return Err(OpError::new(
             codes::E0204,
-            format!("`{name}` = {} with {low} before and {high} behind has {size}, but `{to_name}` = {}", from.size, to.size),
+            format!("`{name}` = {} with {low} before and {high} behind has {size}, but `{to_name}` = {}", g.dims.size(from), g.dims.size(to)),
         )
         .help(format!("declare `dim {to_name} = {size}`")));
     }
     let fill = c.number("value").unwrap_or_default();
     let x = c.tensor(g, 0);
+    g.captured.extend([Some(from), Some(to), g.ty(x).range].into_iter().flatten());
     let t = g.ty(x);
     let fits = match t.dtype {
         DType::Bool => fill == 0.0 || fill == 1.0,
         DType::U8 => fill.fract() == 0.0 && (0.0..256.0).contains(&fill),
         DType::I32 => {
-            let high = t.range.map_or(f64::from(i32::MAX), |r| r.size as f64 - 1.0);
+            let high = t.range.map_or(f64::from(i32::MAX), |r| g.dims.size(r) as f64 - 1.0);
             let low = t.range.map_or(f64::from(i32::MIN), |_| 0.0);
             fill.fract() == 0.0 && (low..=high).contains(&fill)
         }
@@ -171,9 +175,9 @@ impl Op for Shift {
         "shift"
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        let (from, to) = (names.name(self.from), names.name(self.to));
-        let has = names.list(&x[0].dims);
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
+        let (from, to) = (table.name(self.from), table.name(self.to));
+        let has = table.list(&x[0].dims);
         if !x[0].has(self.from) {
             return Err(OpError::new(codes::E0203, format!("a value without the dim `{from}`: it has {has}")).operand(0));
         }
@@ -186,9 +190,9 @@ impl Op for Shift {
         Ok(Type { dtype: x[0].dtype, dims, range: x[0].range })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, table: &Dims) -> Roles {
         let linear = if self.fill == 0.0 { Linear::Only([0].into()) } else { Linear::No };
-        Roles::elementwise(x, y, linear).window(self.to, 0, self.from, Window::shifted(self.to.size, self.start))
+        Roles::elementwise(x, y, linear).window(self.to, 0, self.from, Window::shifted(table.size(self.to), self.start))
     }
 
     fn vjp(&self, g: &mut Graph, _: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {
@@ -205,16 +209,16 @@ impl Op for Shift {
         e.push(prim, vec![from], out);
     }
 
-    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         0
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let back: Vec<Dim> = y.dims.iter().map(|d| if *d == self.to { self.from } else { *d }).collect();
         let k = y.dims.iter().position(|d| *d == self.to).unwrap_or(0);
-        F64Tensor::build(&y.dims, |at| {
+        F64Tensor::build(table, &y.dims, |at| {
             let i = at[k] as i64 + self.start;
-            if i < 0 || i >= self.from.size as i64 {
+            if i < 0 || i >= table.size(self.from) as i64 {
                 return self.fill;
             }
             let mut at = at.to_vec();

@@ -72,7 +72,7 @@ struct Step {
 /// # Errors
 /// Where the brackets are not windows, an option is no such number, or a dim of the result is missing or of another size.
 pub(super) fn slides(
-    g: &Graph,
+    g: &mut Graph,
     c: &Call,
     x: &Type,
     has: Has,
@@ -100,7 +100,9 @@ pub(super) fn slides(
             }
             seen.push(d);
         }
-        out.push(slide(g, c, x, &s, &options, has)?);
+        let s = slide(g, c, x, &s, &options, has)?;
+        g.captured.extend([s.wide, s.narrow, s.tap]);
+        out.push(s);
     }
     Ok(out)
 }
@@ -122,29 +124,29 @@ pub(super) fn floats(g: &Graph, c: &Call) -> Result<(), OpError> {
 }
 
 fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Result<SlidingWindow, OpError> {
-    let names = &g.dims;
-    let (from, tap) = (names.name(s.from), names.name(s.tap));
+    let table = &g.dims;
+    let (from, tap) = (table.name(s.from), table.name(s.tap));
     if x.has(s.tap) {
         let text = format!("`{tap}` is a window of `{}` and a dim of what it slides over", c.name);
         return Err(OpError::new(codes::E0203, text).operand(0).help("give the window a dim of its own"));
     }
-    if s.tap.size == 0 {
+    if table.size(s.tap) == 0 {
         return Err(OpError::new(codes::E0204, format!("`{}[{from} by {tap}]`: `{tap}` has size 0", c.name)));
     }
     let shape = Shape {
-        reach: (s.tap.size - 1) * o.dilation,
-        stride: o.stride.unwrap_or(s.tap.size),
+        reach: (table.size(s.tap) - 1) * o.dilation,
+        stride: o.stride.unwrap_or(table.size(s.tap)),
         padding: o.padding,
     };
     let keeps = o.padding == Padding::Same && shape.stride == 1;
     let (fits, least) = match has {
-        Has::Wide => match shape.positions(s.from.size) {
+        Has::Wide => match shape.positions(table.size(s.from)) {
             Some(n) => (n..=n, n),
             None => {
                 let text = format!(
                     "a window over {} elements does not fit `{from}`, which has {}",
                     shape.reach + 1,
-                    s.from.size
+                    table.size(s.from)
                 );
                 return Err(OpError::new(codes::E0204, text)
                     .operand(0)
@@ -152,7 +154,7 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
             }
         },
         Has::Narrow => {
-            let fits = shape.elements(s.from.size);
+            let fits = shape.elements(table.size(s.from));
             let least = if o.padding == Padding::Same { *fits.end() } else { *fits.start() };
             (fits, least)
         }
@@ -162,16 +164,17 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
         None => {
             let text = format!(
                 "`{}[{from} by {tap}]` gives {least} for {} of `{from}`: the result needs a dim of its own",
-                c.name, s.from.size
+                c.name,
+                table.size(s.from)
             );
             let (with, new) = (format!("{from} -> {from}2 by {tap}"), format!("dim {from}2 = {least}"));
             return Err(OpError::new(codes::E0204, text)
                 .help(format!("write `{}[{with}]` and declare `{new}`", c.name)));
         }
-        Some(to) if fits.contains(&to.size) && (keeps || to != s.from) => to,
+        Some(to) if fits.contains(&table.size(to)) && (keeps || to != s.from) => to,
         Some(to) => {
             let (name, must) = (
-                names.name(to),
+                table.name(to),
                 if fits.start() == fits.end() {
                     fits.start().to_string()
                 } else {
@@ -182,7 +185,9 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
                 codes::E0204,
                 format!(
                     "`{}[{from} -> {name} by {tap}]`: `{name}` has size {}, but {} of `{from}` give {must}",
-                    c.name, to.size, s.from.size
+                    c.name,
+                    table.size(to),
+                    table.size(s.from)
                 ),
             );
             return Err(if to == s.from {
@@ -195,7 +200,7 @@ fn slide(g: &Graph, c: &Call, x: &Type, s: &Step, o: &Options, has: Has) -> Resu
         }
     };
     let (wide, narrow) = if has == Has::Wide { (s.from, to) } else { (to, s.from) };
-    let low = shape.low(wide.size);
+    let low = shape.low(table.size(wide));
     Ok(SlidingWindow { wide, narrow, tap: s.tap, stride: shape.stride, dilation: o.dilation, low })
 }
 

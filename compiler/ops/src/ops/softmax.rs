@@ -5,7 +5,7 @@ use crate::family::float;
 use crate::signature::DIM;
 use crate::{Call, Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{Dim, DimNames, Monoid, Prim};
+use meshwright_plan::{Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
 
 /// `exp(x) / sum(exp(x))` along a dim, or its logarithm.
@@ -65,17 +65,17 @@ impl Op for Softmax {
         if self.log { "log_softmax" } else { "softmax" }
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
         if !x[0].dtype.is_float() {
             return Err(OpError::new(codes::E0202, format!("`{}` takes floats, not {}", self.name(), x[0].dtype)).operand(0));
         }
-        if self.dim.size == 0 {
-            return Err(OpError::new(codes::E0204, format!("`{}[{1}]`: `{1}` has size 0", self.name(), names.name(self.dim))));
+        if table.size(self.dim) == 0 {
+            return Err(OpError::new(codes::E0204, format!("`{}[{1}]`: `{1}` has size 0", self.name(), table.name(self.dim))));
         }
         Ok(Type::new(x[0].dtype, x[0].dims.clone()))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No).whole(&[self.dim])
     }
 
@@ -123,14 +123,14 @@ impl Op for Softmax {
         in_place(e, Prim::Softmax { dim: self.dim, log: self.log });
     }
 
-    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         5 * x[0].dims.iter().map(|d| size(*d)).product::<u64>()
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let rest: Vec<Dim> = y.dims.iter().copied().filter(|d| *d != self.dim).collect();
-        let lse = log_sum_exp(x[0], self.dim, &rest);
-        F64Tensor::build(&y.dims, |at| {
+        let lse = log_sum_exp(table, x[0], self.dim, &rest);
+        F64Tensor::build(table, &y.dims, |at| {
             if lse.at(&y.dims, at).is_infinite() {
                 return f64::NAN;
             }
@@ -141,13 +141,13 @@ impl Op for Softmax {
 }
 
 /// `log(sum(exp(x)))` along a dim, for oracles.
-pub(super) fn log_sum_exp(x: &F64Tensor, dim: Dim, rest: &[Dim]) -> F64Tensor {
-    F64Tensor::build(rest, |at| {
+pub(super) fn log_sum_exp(table: &Dims, x: &F64Tensor, dim: Dim, rest: &[Dim]) -> F64Tensor {
+    F64Tensor::build(table, rest, |at| {
         let mut dims = rest.to_vec();
         dims.push(dim);
         let mut position = at.to_vec();
         position.push(0);
-        let row: Vec<f64> = (0..dim.size)
+        let row: Vec<f64> = (0..table.size(dim))
             .map(|i| {
                 position[at.len()] = i;
                 x.at(&dims, &position)

@@ -2,7 +2,7 @@
 
 use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{Dim, DimNames, Expr};
+use meshwright_plan::{Dim, Dims, Expr};
 
 /// The same value, through which no gradient passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,11 +27,11 @@ impl Op for StopGradient {
         "stop_gradient"
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(x[0].clone())
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::Only([0].into()))
     }
 
@@ -39,13 +39,13 @@ impl Op for StopGradient {
         vec![None]
     }
 
-    fn scalar(&self, _: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, _: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some(x[0])
     }
 
     fn lower(&self, _: &mut dyn Emit) {}
 
-    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, _: &[&Type], _: &Type, _: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         0
     }
 

@@ -4,10 +4,10 @@ use crate::family::{float, integer};
 use crate::signature::BECOMES;
 use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
-use meshwright_plan::{DType, Dim, DimNames, Monoid, Prim};
+use meshwright_plan::{DType, Dim, Dims, Monoid, Prim};
 use std::sync::Arc;
 
-/// The positions of the `to.size` greatest along a dim, in descending order of their values; of equal ones the lowest
+/// The positions of the greatest along a dim, as many as `to` has, in descending order of their values; of equal ones the lowest
 /// position first, NaN before all numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopK {
@@ -59,14 +59,14 @@ impl Op for TopK {
         "top_k"
     }
 
-    fn infer(&self, x: &[&Type], names: &DimNames) -> Result<Type, OpError> {
-        let (dim, to, of) = (names.name(self.dim), names.name(self.to), x[0].dtype);
+    fn infer(&self, x: &[&Type], table: &Dims) -> Result<Type, OpError> {
+        let (dim, to, of) = (table.name(self.dim), table.name(self.to), x[0].dtype);
         if !(of.is_float() || of == DType::I32) {
             return Err(OpError::new(codes::E0202, format!("`top_k` takes floats and i32, not {of}"))
                 .operand(0)
                 .help("convert it: `cast(…, float)`"));
         }
-        let (k, n) = (self.to.size, self.dim.size);
+        let (k, n) = (table.size(self.to), table.size(self.dim));
         if k == 0 || k > n {
             return Err(OpError::new(codes::E0204, format!("`top_k[{dim} -> {to}]`: {k} of {n} positions"))
                 .help(format!("`{to}` has at least 1 and at most the size of `{dim}`, {n}")));
@@ -75,7 +75,7 @@ impl Op for TopK {
         Ok(Type { dtype: DType::I32, dims, range: Some(self.dim) })
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No).whole(&[self.dim])
     }
 
@@ -98,7 +98,7 @@ impl Op for TopK {
         }
         let (here, rank) = (g.index(self.dim), g.index(self.to));
         let mut found: Option<Id> = None;
-        for i in 0..self.to.size {
+        for i in 0..g.dims.size(self.to) {
             let at = super::arg_extreme(g, Monoid::ArgMax, rest, self.dim);
             found = Some(match found {
                 None => {
@@ -127,14 +127,14 @@ impl Op for TopK {
         e.push(Prim::TopK { dim, to }, vec![input], out);
     }
 
-    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64) -> u64 {
+    fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         2 * x[0].dims.iter().map(|d| size(*d)).product::<u64>()
     }
 
-    fn oracle(&self, x: &[&F64Tensor], y: &Type) -> F64Tensor {
+    fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let place = y.dims.iter().position(|d| *d == self.to);
         let dims: Vec<Dim> = y.dims.iter().map(|d| if *d == self.to { self.dim } else { *d }).collect();
-        F64Tensor::build(&y.dims, |at| {
+        F64Tensor::build(table, &y.dims, |at| {
             let Some(place) = place else { return f64::NAN };
             let value = |i: usize| {
                 let mut there = at.to_vec();
@@ -147,8 +147,8 @@ impl Op for TopK {
                 (false, false) => value(i) > value(j) || value(i) == value(j) && i < j,
                 (nan, _) => nan,
             };
-            let rank = |j: usize| (0..self.dim.size).filter(|i| before(*i, j)).count();
-            (0..self.dim.size).find(|j| rank(*j) == at[place]).map_or(f64::NAN, |j| j as f64)
+            let rank = |j: usize| (0..table.size(self.dim)).filter(|i| before(*i, j)).count();
+            (0..table.size(self.dim)).find(|j| rank(*j) == at[place]).map_or(f64::NAN, |j| j as f64)
         })
     }
 }

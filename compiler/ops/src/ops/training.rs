@@ -1,7 +1,7 @@
 //! Whether the program trains: a truth value that is known as soon as it is known which program is built.
 
 use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Roles, Source, Type};
-use meshwright_plan::{DType, DimNames};
+use meshwright_plan::{DType, Dims};
 
 /// True in training steps, false in evaluations and predictions. Whoever makes a program of a model puts the number in its
 /// place, and with it the branch of every choice that it decides; no step is ever made of it.
@@ -16,11 +16,11 @@ impl Op for Training {
         "training"
     }
 
-    fn infer(&self, _: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, _: &[&Type], _: &Dims) -> Result<Type, OpError> {
         Ok(Type::new(DType::Bool, []))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, Linear::No)
     }
 
@@ -36,7 +36,7 @@ impl Op for Training {
         panic!("internal error: `training` is not decided in this program");
     }
 
-    fn oracle(&self, _: &[&F64Tensor], y: &Type) -> F64Tensor {
-        F64Tensor::build(&y.dims, |_| f64::NAN)
+    fn oracle(&self, _: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
+        F64Tensor::build(table, &y.dims, |_| f64::NAN)
     }
 }

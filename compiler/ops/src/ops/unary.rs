@@ -4,7 +4,7 @@ use crate::op::eq_by;
 use crate::{Call, Emit, Graph, Id, Linear, Op, OpError, Roles, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{DType, DimNames, Expr};
+use meshwright_plan::{DType, Dims, Expr};
 use std::sync::Arc;
 
 /// A function of one value.
@@ -82,7 +82,7 @@ impl Op for Unary {
         self.0.name
     }
 
-    fn infer(&self, x: &[&Type], _: &DimNames) -> Result<Type, OpError> {
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
         if !(self.0.takes)(x[0].dtype) {
             let what = self.0.takes_text;
             return Err(OpError::new(
@@ -95,7 +95,7 @@ impl Op for Unary {
         Ok(Type::new(x[0].dtype, x[0].dims.clone()))
     }
 
-    fn roles(&self, x: &[&Type], y: &Type) -> Roles {
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         Roles::elementwise(x, y, if self.0.linear { Linear::Only([0].into()) } else { Linear::No })
     }
 
@@ -104,7 +104,7 @@ impl Op for Unary {
         vec![d.map(|d| g.product(&[dy, d]))]
     }
 
-    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type) -> Option<Reg> {
+    fn scalar(&self, e: &mut Expr, x: &[Reg], _: &[&Type], _: &Type, _: &Dims) -> Option<Reg> {
         Some((self.0.expr)(e, x[0]))
     }
 

@@ -3,16 +3,17 @@
 mod bench;
 pub(crate) mod cluster;
 mod launch;
+mod model;
 mod renamed;
 
 pub(crate) use bench::*;
 pub(crate) use launch::*;
+pub(crate) use model::*;
 pub(crate) use renamed::renamed;
 
 use crate::value_parsers::{self, Emit, passes_help};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use meshwright_plan::DType;
-use meshwright_train::{ProjectOptions, TraceOptions};
+use meshwright_train::TraceOptions;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -104,113 +105,11 @@ pub(crate) enum Format {
     Json,
 }
 
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Precision {
-    F32,
-    F64,
-    /// Matmuls, activations and their communication in bf16; parameters, sums, softmax and losses in f32.
-    Bf16,
-}
-
 #[derive(Args, Debug)]
 pub(crate) struct FormatArgs {
     /// Format of the report.
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub(crate) format: Format,
-}
-
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Model and layout")]
-pub(crate) struct ModelArgs {
-    /// The layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
-    #[arg(long, value_name = "FILE|NAME|RULES")]
-    pub(crate) layout: Option<String>,
-    /// The mesh, which overrides that of the layout: r=2,c=2 (also 'r:2;c:2'). Without a mesh, one device.
-    #[arg(long, value_name = "AXES")]
-    pub(crate) mesh: Option<String>,
-    /// Override the size of a dim; may be repeated.
-    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = value_parsers::dim)]
-    pub(crate) dims: Vec<(String, usize)>,
-    /// Override a `const` of the model; may be repeated.
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true)]
-    pub(crate) sets: Vec<(String, f64)>,
-    /// Use the values of the block `size NAME { … }` of the model.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) preset: Option<String>,
-    /// Arithmetic type, which overrides that of the model.
-    #[arg(long, value_enum)]
-    pub(crate) precision: Option<Precision>,
-    /// Do not overlap collectives with computation: wait for each where it starts.
-    #[arg(long)]
-    pub(crate) no_overlap: bool,
-    /// Fail unless the mesh has exactly N devices.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) expect_devices: Option<u32>,
-}
-
-impl ModelArgs {
-    /// What to load, for a model.
-    pub(crate) fn options(&self, model: &str) -> ProjectOptions {
-        ProjectOptions {
-            model: model.into(),
-            layout: self.layout.clone(),
-            mesh: self.mesh.clone(),
-            dims: self.dims.clone(),
-            sets: self.sets.clone(),
-            preset: self.preset.clone(),
-            precision: self.precision.map(|p| match p {
-                Precision::F32 => DType::F32,
-                Precision::F64 => DType::F64,
-                Precision::Bf16 => DType::BF16,
-            }),
-            no_overlap: self.no_overlap,
-            expect_devices: self.expect_devices.map(|n| n as usize),
-            ..ProjectOptions::default()
-        }
-    }
-}
-
-/// A model with its layout.
-#[derive(Args, Debug)]
-pub(crate) struct ProjectArgs {
-    /// The model: a file, or the name of a model that ships (see `meshwright models`).
-    pub(crate) model: String,
-    #[command(flatten)]
-    rest: ModelArgs,
-}
-
-impl ProjectArgs {
-    /// What to load.
-    pub(crate) fn options(&self) -> ProjectOptions {
-        self.rest.options(&self.model)
-    }
-
-    /// The model as it was named.
-    pub(crate) fn model(&self) -> &str {
-        &self.model
-    }
-
-    /// The words that give the same options on another command line.
-    pub(crate) fn words(&self) -> Vec<String> {
-        let ModelArgs { layout, mesh, dims, sets, preset, precision, expect_devices, no_overlap } =
-            &self.rest;
-        let mut words = vec![self.model.clone()];
-        let mut push = |option: &str, value: String| words.extend([format!("--{option}"), value]);
-        let texts = [("layout", layout), ("mesh", mesh), ("preset", preset)];
-        for (option, value) in texts {
-            value.iter().for_each(|v| push(option, v.clone()));
-        }
-        dims.iter().for_each(|(name, size)| push("dim", format!("{name}={size}")));
-        sets.iter().for_each(|(name, value)| push("set", format!("{name}={value}")));
-        if let Some(value) = precision.and_then(|p| p.to_possible_value()) {
-            push("precision", value.get_name().into());
-        }
-        expect_devices.iter().for_each(|n| push("expect-devices", n.to_string()));
-        if *no_overlap {
-            words.push("--no-overlap".into());
-        }
-        words
-    }
 }
 
 #[derive(Args, Debug)]
@@ -447,7 +346,7 @@ Examples:
 {}", passes_help()))]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
-    pub(crate) project: ProjectArgs,
+    pub(crate) project: ProjectArgs<Layouts>,
     /// Apply the safe fixes to the files of the model and the layout, and check again.
     #[arg(long, help_heading = "Fixes")]
     pub(crate) fix: bool,

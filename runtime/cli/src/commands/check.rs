@@ -6,9 +6,16 @@ use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;
 use crate::text::{bytes, counted, thousands};
+use meshwright_diag::has_errors;
+use meshwright_plan::Plan;
+use meshwright_train::{Project, ProjectOptions};
+use std::time::Instant;
 
 /// Runs the command.
 pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
+    if args.project.layouts().len() > 1 {
+        return layouts(args, console);
+    }
     let mut options = args.project.options();
     let mut unwritten = false;
     if args.fix || args.diff {
@@ -34,12 +41,69 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
     if args.diff && !console.json() {
         return Ok(());
     }
-    let (program, plan) = (&made.project.program, &made.compiled.plan);
-    let elements: usize = program.params.iter().map(|p| program.graph.ty(p.id).elements()).sum();
+    report(&made.project, &made.compiled.plan, made.trains, None, console)
+}
+
+/// Checks one model under several layouts: it is resolved once.
+fn layouts(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
+    if args.fix || args.diff || args.passes.emit.is_some() {
+        return Err(Stop::Usage("`--fix`, `--diff` and `--emit` take one `--layout`".into()));
+    }
+    let asked = args.project.options();
+    // Nothing is split, so that what is said of the model is said once.
+    let alone = ProjectOptions { layout: None, mesh: None, expect_devices: None, ..asked.clone() };
+    let begin = Instant::now();
+    let (project, mut sources) = project::load(&alone, console)?;
+    let mut times = vec![("resolve", begin.elapsed())];
+    let begin = Instant::now();
+    let steps = passes::Steps::of(&project);
+    times.push(("step", begin.elapsed()));
+    let mut failed = false;
+    for layout in args.project.layouts() {
+        let options = ProjectOptions { layout: Some(layout.clone()), ..asked.clone() };
+        let (project, mut found) = project.with_layout(&options, &mut sources);
+        let compiled = match &project {
+            Some(p) => {
+                let (compiled, more) = steps.compiled(p, &args.passes, &sources, &mut times, console)?;
+                found.extend(more);
+                compiled
+            }
+            None => None,
+        };
+        console.diagnostics(&found, &sources);
+        match project.zip(compiled).filter(|_| !has_errors(&found)) {
+            Some((p, c)) => report(&p, &c.plan, steps.training.is_some(), Some(layout.as_str()), console)?,
+            None => {
+                failed = true;
+                if console.json() {
+                    console.out_json(&object([("ok", false.into()), ("layout", layout.clone().into())]))?;
+                } else {
+                    console.out(&format!("failed: {layout}\n"))?;
+                }
+            }
+        }
+    }
+    if args.passes.time_passes {
+        passes::say_times(&times, console);
+    }
+    if failed { Err(Stop::Diagnosed) } else { Ok(()) }
+}
+
+/// A line on a model that is right; it names the layout where there are several.
+fn report(
+    project: &Project,
+    plan: &Plan,
+    trains: bool,
+    layout: Option<&str>,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let program = &project.program;
+    let elements = program.parameter_elements();
     let collectives = plan.steps.iter().filter(|s| s.collective().is_some()).count();
     let s = &plan.summary;
     if console.json() {
-        return console.out_json(&object([
+        let named = layout.map(|l| ("layout", l.into()));
+        let said = [
             ("ok", true.into()),
             ("model", program.model.clone().into()),
             ("program", plan.program.clone().into()),
@@ -50,14 +114,16 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
             ("collective_bytes", s.collective_bytes.into()),
             ("peak_bytes", s.peak_bytes.into()),
             ("plan", plan.hash().into()),
-        ]));
+        ];
+        return console.out_json(&object(said.into_iter().chain(named)));
     }
-    let of = if made.trains { "a step" } else { "an evaluation step; it has no `train` block" };
+    let of = if trains { "a step" } else { "an evaluation step; it has no `train` block" };
+    let named = layout.map_or(String::new(), |l| format!("{l}: "));
     console.out(&format!(
-        "ok: {}, {} elements, mesh {}, {} in {} and a peak of {} per device for {of}\n",
+        "ok: {named}{}, {} elements, mesh {}, {} in {} and a peak of {} per device for {of}\n",
         counted(program.params.len() as u64, "parameter"),
         thousands(elements as u64),
-        project::mesh(&made.project),
+        project::mesh(project),
         bytes(s.collective_bytes),
         counted(collectives as u64, "collective"),
         bytes(s.peak_bytes),

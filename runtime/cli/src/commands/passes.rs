@@ -56,41 +56,68 @@ pub(super) fn make(
     let (project, sources) = project::load(options, console)?;
     let mut times = vec![("resolve", begin.elapsed())];
     let begin = Instant::now();
-    // The evaluation is checked even where it is not what is shown: `train` needs both.
-    let (evaluation, mut found) = project.evaluation();
-    let training = training_step(&project.program);
+    let steps = Steps::of(&project);
     times.push(("step", begin.elapsed()));
-    let trains = training.is_some();
-    let evaluation = evaluation.map(|e| e.step);
-    let compiled = match (training, &evaluation) {
-        (Some(step), _) => compiled(&project, &step, passes, &sources, &mut times, &mut found, console)?,
-        (None, Some(step)) => compiled(&project, step, passes, &sources, &mut times, &mut found, console)?,
-        (None, None) => None,
-    };
-    if trains
-        && passes.emit.is_none()
-        && let Some(step) = &evaluation
-    {
-        // A training step contains all of the evaluation but the metrics.
-        let (_, more) = project.compile(step, &sources);
-        found.extend(more);
-    }
-    let mut distinct: Vec<Diagnostic> = Vec::new();
-    found.into_iter().for_each(|d| {
-        if !distinct.contains(&d) {
-            distinct.push(d);
-        }
-    });
-    console.diagnostics(&distinct, &sources);
+    let (compiled, found) = steps.compiled(&project, passes, &sources, &mut times, console)?;
+    console.diagnostics(&found, &sources);
     if passes.time_passes {
         say_times(&times, console);
     }
     match compiled {
-        Some(compiled) if !has_errors(&distinct) => {
+        Some(compiled) if !has_errors(&found) => {
             emit(&compiled, passes, console)?;
+            let trains = steps.training.is_some();
             Ok(passes.emit.is_none().then_some(Made { project, sources, compiled, trains }))
         }
         _ => Err(Stop::Diagnosed),
+    }
+}
+
+/// What there is to compile of a program, whatever its layout is.
+pub(super) struct Steps {
+    pub(super) training: Option<StepGraph>,
+    /// It is checked even where it is not what is shown: `train` needs both.
+    evaluation: Option<StepGraph>,
+    found: Vec<Diagnostic>,
+}
+
+impl Steps {
+    pub(super) fn of(project: &Project) -> Steps {
+        let (evaluation, found) = project.evaluation();
+        let training = training_step(&project.program);
+        Steps { training, evaluation: evaluation.map(|e| e.step), found }
+    }
+
+    /// The training step for the layout of a project, or the evaluation where there is no training; and all that is to be
+    /// said of both.
+    pub(super) fn compiled(
+        &self,
+        project: &Project,
+        passes: &PassArgs,
+        sources: &Sources,
+        times: &mut Vec<(&'static str, Duration)>,
+        console: &mut Console,
+    ) -> Result<(Option<Compiled>, Vec<Diagnostic>), Stop> {
+        let mut found = self.found.clone();
+        let compiled = match self.training.as_ref().or(self.evaluation.as_ref()) {
+            Some(step) => compiled(project, step, passes, sources, times, &mut found, console)?,
+            None => None,
+        };
+        if self.training.is_some()
+            && passes.emit.is_none()
+            && let Some(step) = &self.evaluation
+        {
+            // A training step contains all of the evaluation but the metrics.
+            let (_, more) = project.compile(step, sources);
+            found.extend(more);
+        }
+        let mut distinct: Vec<Diagnostic> = Vec::new();
+        found.into_iter().for_each(|d| {
+            if !distinct.contains(&d) {
+                distinct.push(d);
+            }
+        });
+        Ok((compiled, distinct))
     }
 }
 
@@ -139,7 +166,7 @@ fn compiled(
     Ok(compiled)
 }
 
-fn say_times(times: &[(&str, Duration)], console: &mut Console) {
+pub(super) fn say_times(times: &[(&str, Duration)], console: &mut Console) {
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let total: Duration = times.iter().map(|t| t.1).sum();
     if console.json() {

@@ -67,15 +67,15 @@ fn fold(monoid: Monoid, values: impl Iterator<Item = u32>) -> u32 {
 }
 
 /// A buffer: on the host, or on the device of the transport, where the elements here are what is copied there and back.
-struct Room<T> {
+struct Storage<T> {
     there: Option<Box<dyn TransportMemory>>,
     elements: Vec<T>,
 }
 
-impl<T: Pattern> Room<T> {
+impl<T: Pattern> Storage<T> {
     fn new(transport: &impl Transport, len: usize) -> Result<Self, CommError> {
         let there = if len > 0 { transport.allocate(len, T::DTYPE)? } else { None };
-        Ok(Room { there, elements: vec![T::of(0); len] })
+        Ok(Storage { there, elements: vec![T::of(0); len] })
     }
 
     fn fill(&mut self, of: impl Fn(usize) -> T) -> Result<(), CommError> {
@@ -113,8 +113,8 @@ struct Bench<'a, T> {
     counts: Arc<[usize]>,
     send: Arc<[Part]>,
     receive: Arc<[Part]>,
-    input: Room<T>,
-    output: Room<T>,
+    input: Storage<T>,
+    output: Storage<T>,
 }
 
 impl<'a, T: Pattern> Bench<'a, T> {
@@ -137,8 +137,8 @@ impl<'a, T: Pattern> Bench<'a, T> {
             counts: vec![piece; members].into(),
             send: part((here + 1) % members),
             receive: part((here + members - 1) % members),
-            input: Room::new(transport, input)?,
-            output: Room::new(transport, output)?,
+            input: Storage::new(transport, input)?,
+            output: Storage::new(transport, output)?,
         })
     }
 

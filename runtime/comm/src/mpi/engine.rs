@@ -12,8 +12,9 @@ mod readiness;
 mod start;
 
 use super::channel::{ControlChannel, Received};
+use super::kit::{Kit, Member};
 use super::message::{CollectiveId, Header, Message, PostCounts, Status, Verdict};
-use super::moves::{Kit, Member, Run};
+use super::moves::Run;
 use super::sys::Comm;
 use crate::call::PostedCall;
 use crate::signature::Signature;

@@ -3,7 +3,7 @@
 use crate::Timeouts;
 
 /// How a process takes part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct MpiOptions {
     /// How long it waits for others.
     pub timeouts: Timeouts,

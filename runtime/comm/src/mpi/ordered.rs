@@ -5,7 +5,7 @@
 //! themselves: half of the messages one after the other. All of it are sends and receives, so that collectives that are
 //! in flight together may come to their second stage in different orders on different members.
 
-use super::moves::{Kit, Member, Staging, copy};
+use super::kit::{Kit, Member, Staging, copy};
 use super::sys::{Requests, Type};
 use crate::fold::fold;
 use meshwright_plan::{DType, Monoid};

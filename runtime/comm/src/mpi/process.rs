@@ -2,8 +2,8 @@
 
 use super::engine::Engine;
 use super::job::abort_job;
+use super::kit::Kit;
 use super::message::Message;
-use super::moves::Kit;
 use super::options::MpiOptions;
 use super::shared::{SharedEngine, say};
 use super::sys;

@@ -1,8 +1,8 @@
 //! The thread that stands in for the devices of other processes: it posts their calls as their messages come.
 
 use super::channel::Received;
+use super::kit::Staging;
 use super::message::{DeviceMessage, Header, Message};
-use super::moves::Staging;
 use super::several::{Several, Told};
 use crate::call::{Addresses, PostedCall, check};
 use crate::threads::Pending;

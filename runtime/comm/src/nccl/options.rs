@@ -16,7 +16,7 @@ pub enum LaunchOrder {
 /// Which calls are compared before they run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// Those until [`Transport::first_step_done`].
+    /// Those until [`Transport::first_step_done`](crate::Transport::first_step_done).
     #[default]
     FirstStep,
     /// All.
@@ -25,7 +25,7 @@ pub enum Checks {
     Never,
 }
 
-/// How an [`NcclTransport`] works.
+/// How an [`NcclTransport`](super::NcclTransport) works.
 #[derive(Clone, Debug, Default)]
 pub struct NcclOptions {
     /// Where the libraries are.

@@ -25,14 +25,14 @@ pub(super) struct WorldState {
     /// Whether `endings` says anything, so that posting need not lock it.
     any_ended: AtomicBool,
     /// Where each rank is.
-    at: Vec<Mutex<Standing>>,
+    at: Vec<Mutex<RankStatus>>,
     /// Threads that can run at once.
     cores: usize,
 }
 
 /// Where a rank is, for the others' errors.
 #[derive(Default)]
-struct Standing {
+struct RankStatus {
     /// What it came to last.
     call: Option<CallName>,
     /// What it waits for, or failed in.

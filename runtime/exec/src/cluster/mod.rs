@@ -10,6 +10,7 @@
 mod copies;
 pub(crate) mod devices;
 pub(crate) mod processes;
+mod root_cause;
 mod runs;
 pub(crate) mod share;
 mod shared_end;
@@ -202,7 +203,7 @@ impl Cluster {
                 Err(e) => errors.push(e),
             }
         }
-        match crate::blame::cause(errors) {
+        match root_cause::root_cause(errors) {
             None => Ok(values),
             Some(cause) => {
                 self.processes.abort(&cause.to_string());

@@ -23,7 +23,7 @@ enum Unpack {
     Blocks { axis: usize, ranges: Vec<Range<usize>>, from: Plane, to: Plane, local: Local },
     /// What came from others between what the device has itself of the operand.
     Halo {
-        halo: Halo,
+        halo: Box<Halo>,
         axis: usize,
         from: Option<Plane>,
         own: Option<(Plane, Local)>,
@@ -164,7 +164,14 @@ impl<B: Backend> Packing<'_, '_, B> {
                 let own = halo.own.is_some().then(|| (source, from.clone()));
                 self.arrival.reads.extend(own.as_ref().map(|o| o.0.slot));
                 let (to, local) = (target, to.clone());
-                let unpack = Unpack::Halo { halo: halo.clone(), axis: *axis, from: received, own, to, local };
+                let unpack = Unpack::Halo {
+                    halo: Box::new(halo.clone()),
+                    axis: *axis,
+                    from: received,
+                    own,
+                    to,
+                    local,
+                };
                 self.arrival.unpack.push(unpack);
                 let layouts = [&halo.send, &halo.receive].map(|side| Layout::Parts(side.parts.clone()));
                 self.call(CollectiveKind::Permute, layouts, send, receive);

@@ -2,7 +2,7 @@
 
 use crate::error::Place;
 use crate::kernels::{Access, dense_strides};
-use meshwright_plan::{BufId, Coords, DType, Dim, Mesh, Operand, Plan};
+use meshwright_plan::{BufId, Coords, DType, Dim, Dims, Mesh, Operand, Plan};
 use std::ops::Range;
 
 /// The device for which a Plan is made concrete.
@@ -52,11 +52,9 @@ impl<'a> DeviceContext<'a> {
         }
         for (i, (dim, extent)) in operand.dims.iter().zip(&buffer.extents).enumerate() {
             let name = self.plan.dims.name(*dim);
-            if dim.size != extent.size {
-                return Err(format!(
-                    "`{name}` has {} elements, but {} in buffer {id}",
-                    dim.size, extent.size
-                ));
+            let size = self.plan.dims.get(*dim).ok_or_else(|| format!("the plan has no dim {}", dim.0))?;
+            if size != extent.size {
+                return Err(format!("`{name}` has {size} elements, but {} in buffer {id}", extent.size));
             }
             if operand.dims[..i].contains(dim) {
                 return Err(format!("`{name}` occurs twice on buffer {id}"));
@@ -101,18 +99,17 @@ impl Local {
 
     /// Position of a dim, or the reason why there is none.
     pub(crate) fn position(&self, dim: Dim) -> Result<usize, String> {
-        self.at(dim).ok_or_else(|| format!("an operand lacks the dim {}", dim.id))
+        self.at(dim).ok_or_else(|| format!("an operand lacks the dim {}", dim.0))
     }
 
     /// The same with several dims, which lie next to each other and of which all but the first are whole, seen as one under
     /// the first's name; and how many elements lie at each position of the first.
-    pub(crate) fn joined(&self, dims: &[Dim]) -> Result<(Local, usize), String> {
+    pub(crate) fn joined(&self, dims: &[Dim], table: &Dims) -> Result<(Local, usize), String> {
         let Some((outer, rest)) = dims.split_first() else { return Err("no dims are joined".into()) };
         let at = self.position(*outer)?;
-        let inner: usize = rest.iter().map(|d| d.size).product();
+        let (shape, inner) = (table.shape(rest), table.elements(rest));
         let end = at + dims.len();
-        if self.dims.get(at..end) != Some(dims) || (1..dims.len()).any(|i| self.shape[at + i] != dims[i].size)
-        {
+        if self.dims.get(at..end) != Some(dims) || self.shape[at + 1..end] != shape {
             return Err("dims that are joined do not lie next to each other, whole".into());
         }
         let mut all = self.clone();

@@ -3,7 +3,6 @@
 pub(crate) mod builder;
 pub(crate) mod context;
 pub(crate) mod graph;
-mod inputs;
 pub(crate) mod interpreter;
 pub(crate) mod lifetimes;
 pub(crate) mod lowering;
@@ -11,8 +10,9 @@ pub(crate) mod ops;
 pub(crate) mod print;
 pub(crate) mod programs;
 pub(crate) mod runner;
+mod step_inputs;
 
-pub use inputs::{LocalInput, local_inputs};
+pub use step_inputs::{LocalInput, local_inputs};
 
 use crate::backend::native::Native;
 use crate::backend::{DeviceError, Memory, RngState};

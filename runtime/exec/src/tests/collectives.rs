@@ -132,7 +132,7 @@ fn all_to_all_moves_an_axis_between_any_two_dims() {
             b.output("y", &to);
             let x = noise_tensor(DType::F32, &[5, 3, 7], 3);
             let (_, outputs) = run(&mesh, b.finish(), &x);
-            close(&outputs["y"], &x, 0.0, &format!("{} {}->{}", mesh.describe(), join.id, split.id));
+            close(&outputs["y"], &x, 0.0, &format!("{} {}->{}", mesh.describe(), join.0, split.0));
         }
     }
 }

@@ -3,11 +3,11 @@
 use super::plans::Builder;
 use super::{close, cluster, no_inputs, noise, noise_tensor, tensor};
 use crate::HostTensor;
-use meshwright_plan::{DType, Dim, Mesh, ProgramInputKind};
+use meshwright_plan::{DType, Dim, Dims, Mesh, ProgramInputKind};
 use std::sync::Arc;
 
 /// Loops over all dims.
-fn naive(a: (&[Dim], &HostTensor), b: (&[Dim], &HostTensor), out: &[Dim]) -> HostTensor {
+fn naive(table: &Dims, a: (&[Dim], &HostTensor), b: (&[Dim], &HostTensor), out: &[Dim]) -> HostTensor {
     let mut dims: Vec<Dim> = out.to_vec();
     for d in a.0.iter().chain(b.0) {
         if !dims.contains(d) {
@@ -15,17 +15,17 @@ fn naive(a: (&[Dim], &HostTensor), b: (&[Dim], &HostTensor), out: &[Dim]) -> Hos
         }
     }
     let position = |of: &[Dim], index: &[usize]| {
-        of.iter().fold(0, |p, d| p * d.size + index[dims.iter().position(|x| x == d).unwrap()])
+        of.iter().fold(0, |p, d| p * table.size(*d) + index[dims.iter().position(|x| x == d).unwrap()])
     };
     let (x, y) = (a.1.data.to_f64(), b.1.data.to_f64());
-    let mut sum = vec![0.0; out.iter().map(|d| d.size).product()];
+    let mut sum = vec![0.0; table.elements(out)];
     let mut index = vec![0; dims.len()];
-    if dims.iter().all(|d| d.size > 0) {
+    if table.elements(&dims) > 0 {
         'all: loop {
             sum[position(out, &index)] += x[position(a.0, &index)] * y[position(b.0, &index)];
             for d in (0..dims.len()).rev() {
                 index[d] += 1;
-                if index[d] < dims[d].size {
+                if index[d] < table.size(dims[d]) {
                     continue 'all;
                 }
                 index[d] = 0;
@@ -33,7 +33,7 @@ fn naive(a: (&[Dim], &HostTensor), b: (&[Dim], &HostTensor), out: &[Dim]) -> Hos
             break;
         }
     }
-    tensor(DType::F64, &out.iter().map(|d| d.size).collect::<Vec<_>>(), sum)
+    tensor(DType::F64, &table.shape(out), sum)
 }
 
 fn shuffle(dims: &mut [Dim], seed: u64) {
@@ -79,7 +79,8 @@ fn contractions_in_all_orders_equal_loops() {
             let da = join(&[&batch, &rows, &summed], seed * 7 + 1);
             let db = join(&[&batch, &columns, &summed], seed * 7 + 2);
             let dout = join(&[&batch, &rows, &columns], seed * 7 + 3);
-            let shape = |dims: &[Dim]| dims.iter().map(|d| d.size).collect::<Vec<_>>();
+            let table = b.plan.dims.clone();
+            let shape = |dims: &[Dim]| table.shape(dims);
             let (x, y) = (
                 noise_tensor(DType::F64, &shape(&da), seed),
                 noise_tensor(DType::F64, &shape(&db), seed + 99),
@@ -90,7 +91,7 @@ fn contractions_in_all_orders_equal_loops() {
             b.leaf(ProgramInputKind::Param, &format!("b{part}"), &ob);
             b.contract("product", &oa, &ob, &oo);
             b.output(&format!("out{part}"), &oo);
-            expected.push(naive((&da, &x), (&db, &y), &dout));
+            expected.push(naive(&table, (&da, &x), (&db, &y), &dout));
             given.push((x, y));
         }
         let mut cluster = cluster(&mesh);

@@ -1,8 +1,8 @@
 //! Builds Plans by hand, with lifetimes as the compiler gives them.
 
 use meshwright_plan::{
-    Axis, BufId, Buffer, Collective, DType, Dim, DimNames, Expr, Extent, Init, Mesh, Monoid, Operand,
-    OutputDecl, Plan, Prim, ProgramInput, ProgramInputKind, Provenance, Step, Summary, expr::Reg,
+    Axis, BufId, Buffer, Collective, DType, Dim, Dims, Expr, Extent, Init, Mesh, Monoid, Operand, OutputDecl,
+    Plan, Prim, ProgramInput, ProgramInputKind, Provenance, Step, Summary, expr::Reg,
 };
 
 /// A Plan in the making.
@@ -17,7 +17,7 @@ impl Builder {
             model: "test".into(),
             program: "train".into(),
             mesh: mesh.clone(),
-            dims: DimNames::default(),
+            dims: Dims::default(),
             float: DType::F64,
             inputs: vec![],
             buffers: vec![],
@@ -35,8 +35,11 @@ impl Builder {
 
     /// A buffer whose dims are split over axes.
     pub(crate) fn split(&mut self, dtype: DType, dims: &[(Dim, &[Axis])]) -> Operand {
-        let extents =
-            dims.iter().map(|(d, axes)| Extent { size: d.size, axes: axes.to_vec(), window: None }).collect();
+        let size = |d: Dim| self.plan.dims.size(d);
+        let extents = dims
+            .iter()
+            .map(|(d, axes)| Extent { size: size(*d), axes: axes.to_vec(), window: None })
+            .collect();
         self.plan.buffers.push(Buffer::new(dtype, extents));
         let buf = BufId(self.plan.buffers.len() as u32 - 1);
         Operand { buf, dims: dims.iter().map(|d| d.0).collect() }

@@ -5,7 +5,7 @@ use super::dataset::{Column, Dataset};
 use super::formats;
 use super::source::{FileRef, Source};
 use meshwright_diag::{Diagnostic, Span, codes, nearest};
-use meshwright_plan::{DType, DimNames, InputDecl};
+use meshwright_plan::{DType, Dims, InputDecl};
 use std::collections::BTreeMap;
 
 /// Where inputs are declared, by name, for messages that show the declaration. May be empty.
@@ -21,7 +21,7 @@ pub fn load(
     source: &Source,
     split: &str,
     inputs: &[InputDecl],
-    dims: &DimNames,
+    dims: &Dims,
     places: &Places,
 ) -> Result<Dataset, Vec<Diagnostic>> {
     let Some(files) = source.splits.get(split) else {
@@ -101,15 +101,15 @@ fn check_names(
 }
 
 /// The checked column of one input, and its number of records.
-fn column(decl: &InputDecl, file: &FileRef, dims: &DimNames) -> Result<(Column, usize), Box<Diagnostic>> {
+fn column(decl: &InputDecl, file: &FileRef, dims: &Dims) -> Result<(Column, usize), Box<Diagnostic>> {
     let array = formats::read(file).map_err(|why| {
         let message = format!("`{file}` cannot be read as data for `{}`: {why}", decl.name);
         Box::new(Diagnostic::error(codes::E0502, message))
     })?;
-    let shape: Vec<usize> = decl.dims.iter().skip(1).map(|d| d.size).collect();
+    let shape = dims.shape(decl.dims.get(1..).unwrap_or_default());
     let records = array.shape.first().copied().unwrap_or(0);
     if !fits(&array.shape[1..], &shape) {
-        let declared = decl.dims.iter().skip(1).map(|d| format!("{}={}", dims.name(*d), d.size));
+        let declared = decl.dims.iter().skip(1).map(|d| format!("{}={}", dims.name(*d), dims.size(*d)));
         let message = format!(
             "`{}` is declared as [{}] for each example, but `{file}` has {:?}",
             decl.name,
@@ -119,7 +119,7 @@ fn column(decl: &InputDecl, file: &FileRef, dims: &DimNames) -> Result<(Column, 
         let mut error = Diagnostic::error(codes::E0504, message)
             .note(format!("the first size in the file, {records}, counts examples"));
         if array.shape.len() == decl.dims.len() {
-            let changes = decl.dims.iter().zip(&array.shape).skip(1).filter(|(d, n)| d.size != **n);
+            let changes = decl.dims.iter().zip(&array.shape).skip(1).filter(|(d, n)| dims.size(**d) != **n);
             let changes = changes.map(|(d, n)| format!("`--dim {}={n}`", dims.name(*d)));
             error = error.help(format!("{} makes it fit", changes.collect::<Vec<_>>().join(" ")));
         }
@@ -231,12 +231,12 @@ fn check_range(
     data: &[u8],
     per_record: usize,
     file: &FileRef,
-    dims: &DimNames,
+    dims: &Dims,
 ) -> Result<(), Box<Diagnostic>> {
     let (Some(range), true) = (decl.range, decl.dtype.is_int()) else { return Ok(()) };
     let elem = if decl.dtype == DType::U8 { Elem::U8 } else { Elem::I32 };
     let mut values = data.chunks_exact(elem.bytes()).map(|b| integer(elem, b)).enumerate();
-    let outside = |v: &(usize, i64)| usize::try_from(v.1).map_or(true, |v| v >= range.size);
+    let outside = |v: &(usize, i64)| usize::try_from(v.1).map_or(true, |v| v >= dims.size(range));
     let Some((at, value)) = values.find(outside) else { return Ok(()) };
     let more = values.filter(outside).count();
     let name = dims.name(range);
@@ -244,7 +244,7 @@ fn check_range(
         "record {} of `{}` has the value {value}, outside `{name}`, which counts from 0 to {}",
         at / per_record.max(1),
         decl.name,
-        range.size.saturating_sub(1)
+        dims.size(range).saturating_sub(1)
     );
     let mut error =
         Diagnostic::error(codes::E0506, message).note(format!("records of `{file}` count from 0"));

@@ -4,7 +4,7 @@
 use super::*;
 use flate2::{Compression, write::GzEncoder};
 use meshwright_diag::Diagnostic;
-use meshwright_plan::{DType, DimNames, InputDecl};
+use meshwright_plan::{DType, Dims, InputDecl};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ fn mnist() -> PathBuf {
 }
 
 /// Inputs by `name: dtype, sizes after the first, range`.
-fn model(inputs: &[(&str, DType, &[usize], Option<usize>)]) -> (Vec<InputDecl>, DimNames) {
-    let mut dims = DimNames::default();
+fn model(inputs: &[(&str, DType, &[usize], Option<usize>)]) -> (Vec<InputDecl>, Dims) {
+    let mut dims = Dims::default();
     let batch = dims.add("batch", 100);
     let decls = inputs
         .iter()
@@ -34,7 +34,7 @@ fn model(inputs: &[(&str, DType, &[usize], Option<usize>)]) -> (Vec<InputDecl>, 
     (decls, dims)
 }
 
-fn digits() -> (Vec<InputDecl>, DimNames) {
+fn digits() -> (Vec<InputDecl>, Dims) {
     model(&[("image", DType::U8, &[28, 28], None), ("label", DType::I32, &[], Some(10))])
 }
 

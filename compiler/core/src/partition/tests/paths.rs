@@ -1,7 +1,7 @@
 //! Reshard paths against all that there are.
 
 use super::*;
-use meshwright_plan::{DType, DimNames};
+use meshwright_plan::{DType, Dims};
 
 /// Every placement of `dims` over the mesh with at most `partials` unfinished axes.
 fn placements(dims: &[Dim], mesh: &Mesh, partials: usize) -> Vec<Placement> {
@@ -56,15 +56,22 @@ fn every_move(dims: &[Dim], p: &Placement, axes: &[Axis]) -> Vec<Reshard> {
 }
 
 /// Cost of the cheapest way of any moves from `src` to everywhere (Bellman and Ford's: no order, no estimate).
-fn brute(ty: &Type, mesh: &Mesh, src: &Placement, axes: &[Axis], bound: usize) -> BTreeMap<Placement, u64> {
+fn brute(
+    ty: &Type,
+    dims: &Dims,
+    mesh: &Mesh,
+    src: &Placement,
+    axes: &[Axis],
+    bound: usize,
+) -> BTreeMap<Placement, u64> {
     let mut cost = BTreeMap::from([(src.clone(), 0u64)]);
     let mut changed: Vec<Placement> = vec![src.clone()];
     while let Some(p) = changed.pop() {
         let here = cost[&p];
         for m in every_move(&ty.dims, &p, axes) {
             let Some(q) = m.apply(&p) else { continue };
-            let after = bytes(ty, mesh, &q);
-            let c = here + m.wire_bytes(mesh, bytes(ty, mesh, &p), after);
+            let after = bytes(ty, dims, mesh, &q);
+            let c = here + m.wire_bytes(dims, mesh, bytes(ty, dims, mesh, &p), after);
             if after <= bound && cost.get(&q).is_none_or(|b| c < *b) {
                 cost.insert(q.clone(), c);
                 changed.push(q);
@@ -76,14 +83,15 @@ fn brute(ty: &Type, mesh: &Mesh, src: &Placement, axes: &[Axis], bound: usize) -
 
 #[test]
 fn no_way_is_cheaper_than_the_path() {
-    let mut names = DimNames::default();
+    let mut names = Dims::default();
     let dims = vec![names.add("d", 12), names.add("e", 24)];
     let ty = Type::new(DType::F32, dims.clone());
     let (mut pairs, mut worse, mut turns) = (0, Vec::new(), 0);
     for mesh in [Mesh::new([("a", 2), ("b", 2)]), Mesh::new([("a", 2), ("b", 3), ("c", 2)])] {
         // Blocks for which a launch counts much, and for which it counts little.
         for scale in [1, 4096] {
-            let dims: Vec<Dim> = dims.iter().map(|d| Dim { size: d.size * scale, ..*d }).collect();
+            let mut table = Dims::default();
+            let dims = vec![table.add("d", 12 * scale), table.add("e", 24 * scale)];
             let ty = Type::new(ty.dtype, dims.clone());
             let mut paths = Paths::default();
             for (i, src) in placements(&dims, &mesh, 2).into_iter().enumerate() {
@@ -93,15 +101,16 @@ fn no_way_is_cheaper_than_the_path() {
                         continue;
                     }
                     let axes: Vec<Axis> = mesh.iter().filter(|a| src.uses(*a) || dst.uses(*a)).collect();
-                    let bound = bytes(&ty, &mesh, &src).max(bytes(&ty, &mesh, &dst));
-                    let (cost, moves) = paths.cheapest(&ty, &mesh, &src, &dst).expect("a path");
+                    let bound = bytes(&ty, &table, &mesh, &src).max(bytes(&ty, &table, &mesh, &dst));
+                    let (cost, moves) = paths.cheapest(&ty, &table, &mesh, &src, &dst).expect("a path");
                     let mut now = src.clone();
                     for m in &moves {
                         now = m.apply(&now).expect("a move that applies");
                     }
                     assert_eq!(now, dst);
-                    let best = brute(&ty, &mesh, &src, &axes, bound).get(&dst).copied();
-                    let best = best.or_else(|| brute(&ty, &mesh, &src, &axes, usize::MAX).get(&dst).copied());
+                    let best = brute(&ty, &table, &mesh, &src, &axes, bound).get(&dst).copied();
+                    let best = best
+                        .or_else(|| brute(&ty, &table, &mesh, &src, &axes, usize::MAX).get(&dst).copied());
                     pairs += 1;
                     turns += usize::from(
                         moves
@@ -123,18 +132,18 @@ fn no_way_is_cheaper_than_the_path() {
 
 #[test]
 fn a_path_over_many_axes_is_found_at_once() {
-    let mut names = DimNames::default();
+    let mut names = Dims::default();
     let d = names.add("d", 1 << 22);
     let ty = Type::new(DType::F32, vec![d]);
     let mesh = Mesh::new(["a", "b", "c", "e", "f", "g", "h", "i"].map(|n| (n, 2)));
     let all: Vec<Axis> = mesh.iter().collect();
     let split = Placement::split([(d, all.clone())]);
     let (_, gathers) =
-        Paths::default().cheapest(&ty, &mesh, &split, &Placement::replicated()).expect("a path");
+        Paths::default().cheapest(&ty, &names, &mesh, &split, &Placement::replicated()).expect("a path");
     assert_eq!(gathers.len(), 8);
     let mut open = Placement::replicated();
     open.partial = all.iter().map(|a| (*a, Monoid::Sum)).collect();
-    let (_, moves) = Paths::default().cheapest(&ty, &mesh, &open, &split).expect("a path");
+    let (_, moves) = Paths::default().cheapest(&ty, &names, &mesh, &open, &split).expect("a path");
     assert_eq!(moves.len(), 8, "{moves:?}");
     assert!(
         moves.iter().all(|m| matches!(m, Reshard::Collective(Collective::ReduceScatter { .. }))),

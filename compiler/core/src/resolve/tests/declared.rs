@@ -18,7 +18,7 @@ fn declarations() {
           help: give one of them another name
         E0204 dim `b` has size -1: it is negative
           ^ `-1`: this is -1
-          help: write a size of 0 or more
+          help: write a size of 1 or more
         E0204 dim `c` has size 0.5: it is no integer
           ^ `1 / 2`: this is 0.5
           help: `//` divides integers, rounding down
@@ -29,7 +29,7 @@ fn declarations() {
           ^ `true`: a truth value
         E0210 layer `relu` has the name of the built-in function `relu`
           ^ `relu`: a call could mean either
-          help: give the layer another name
+          help: rename the layer here and where it is called, for example to `relu_layer`
         E0210 parameter `x` is declared twice
           ^ `x`: declared again here
           - `x`: first declared here

@@ -7,6 +7,7 @@ mod errors;
 mod limits;
 mod models;
 mod random;
+mod rebind;
 mod train;
 
 use crate::program::{Program, Settings};

@@ -77,7 +77,7 @@ fn the_mlp_has_the_paths_and_shapes_of_the_design() {
     assert!(p.graph.ty(p.losses[0].id).dims.is_empty());
     let image = &p.inputs[0].0;
     assert_eq!((image.name.as_str(), image.dtype, image.dims.len()), ("image", DType::U8, 3));
-    assert_eq!(p.inputs[1].0.range.map(|r| r.size), Some(10));
+    assert_eq!(p.inputs[1].0.range.map(|r| p.graph.dims.size(r)), Some(10));
     let Kind::Input(InputOpKind::Param { init, .. }) = p.graph.node(p.params[0].id).op.kind() else {
         panic!()
     };
@@ -116,7 +116,7 @@ fn dims_follow_what_is_set() {
         model m { input x[heads, d_head]: float output y = x * scale * gain output z = x * size(d_model, d_ff) }";
     let sizes = |s: &Settings| {
         let p = program_with(text, s);
-        ["d_model", "heads", "d_head", "d_ff"].map(|d| p.graph.dims.find(d).unwrap().size)
+        ["d_model", "heads", "d_head", "d_ff"].map(|d| p.graph.dims.size(p.graph.dims.find(d).unwrap()))
     };
     let set = |dims: &[(&str, usize)], size: Option<&str>| Settings {
         dims: dims.iter().map(|(n, s)| (n.to_string(), *s)).collect(),
@@ -237,7 +237,7 @@ fn files_are_used_once_and_bring_layers_and_dims() {
     let ((p, found), sources) = run_files(&files, None, &Settings::default());
     let p = p.unwrap_or_else(|| panic!("{}", show(&found, &sources)));
     assert_eq!(shapes(&p), ["h.w[d e]"]);
-    assert_eq!(p.graph.dims.find("e").unwrap().size, 6);
+    assert_eq!(p.graph.dims.size(p.graph.dims.find("e").unwrap()), 6);
 }
 
 #[test]

@@ -37,9 +37,9 @@ fn at_step(g: &Graph, id: Id, step: f64) -> f64 {
     if n.op.name() == "step" {
         return step;
     }
-    let x: Vec<F64Tensor> = n.inputs.iter().map(|i| F64Tensor::new([], vec![at_step(g, *i, step)])).collect();
+    let x: Vec<F64Tensor> = n.inputs.iter().map(|i| F64Tensor::scalar(at_step(g, *i, step))).collect();
     let refs: Vec<&F64Tensor> = x.iter().collect();
-    n.op.oracle(&refs, &n.ty).data[0]
+    n.op.oracle(&refs, &n.ty, &g.dims).data[0]
 }
 
 fn lr(settings: &str, step: f64) -> f64 {

@@ -134,7 +134,7 @@ fn a_rank_that_does_not_come_is_named() {
     });
     assert!(named.count() > 0);
     let error = results[1].as_ref().unwrap_err().to_string();
-    assert!(error.contains("rank 1, which was last in all_reduce #7 of `v7` at line 17"), "{error}");
+    assert!(error.contains("rank 1 (last call: all_reduce #7 of `v7` at line 17)"), "{error}");
 }
 
 /// In the first step the control plane waits, and speaks of the call that it waits for.

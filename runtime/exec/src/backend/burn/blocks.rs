@@ -53,7 +53,7 @@ impl Lower<'_> {
                 let (x, out) = (self.local(from)?, self.local(out)?);
                 let wanted = out.range(*to)?.clone();
                 let source = self.source(&x, *dim, -start, &wanted)?;
-                self.put(source.into_iter().collect(), &out, place(&out, *to)?, *fill, &out)
+                self.concatenate(source.into_iter().collect(), &out, place(&out, *to)?, *fill, &out)
             }
             Prim::Concat { parts, to } => {
                 let out = self.local(step.writes.first().ok_or("it writes nothing".to_string())?)?;
@@ -68,25 +68,25 @@ impl Lower<'_> {
                     let problem = format!("{covered} of {} elements are joined", wanted.len());
                     return Err(LoweringError::Plan(problem));
                 }
-                self.put(sources, &out, place(&out, *to)?, 0.0, &out)
+                self.concatenate(sources, &out, place(&out, *to)?, 0.0, &out)
             }
             Prim::SplitDim { dim, to } => {
                 let ([from], [out]) = step.operands()?;
                 let (x, out) = (self.local(from)?, self.local(out)?);
-                let (flat, _) = out.joined(to)?;
+                let (flat, _) = out.joined(to, &self.context.plan.dims)?;
                 let wanted = flat.range(to[0])?.clone();
                 let source = self.source(&x, *dim, 0, &wanted)?;
                 whole(source.as_ref(), &wanted)?;
-                self.put(source.into_iter().collect(), &flat, place(&flat, to[0])?, 0.0, &out)
+                self.concatenate(source.into_iter().collect(), &flat, place(&flat, to[0])?, 0.0, &out)
             }
             Prim::MergeDims { dims, to } => {
                 let ([from], [out]) = step.operands()?;
                 let (x, out) = (self.local(from)?, self.local(out)?);
-                let (flat, _) = x.joined(dims)?;
+                let (flat, _) = x.joined(dims, &self.context.plan.dims)?;
                 let wanted = out.range(*to)?.clone();
                 let source = self.source(&flat, dims[0], 0, &wanted)?;
                 whole(source.as_ref(), &wanted)?;
-                self.put(source.into_iter().collect(), &out, place(&out, *to)?, 0.0, &out)
+                self.concatenate(source.into_iter().collect(), &out, place(&out, *to)?, 0.0, &out)
             }
             _ => Err(LoweringError::Plan(format!("`{}` copies no ranges", step.name()))),
         }
@@ -117,7 +117,7 @@ impl Lower<'_> {
 
     /// Puts sources, which have the dims of `flat`, along one of its axes, `fill` between them, and writes that to a
     /// buffer of as many elements.
-    fn put(
+    fn concatenate(
         &mut self,
         mut sources: Vec<BlockSource>,
         flat: &Local,
@@ -155,7 +155,7 @@ impl Lower<'_> {
 }
 
 fn place(local: &Local, dim: Dim) -> Result<usize, LoweringError> {
-    local.at(dim).ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.id)))
+    local.at(dim).ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.0)))
 }
 
 fn whole(source: Option<&BlockSource>, wanted: &Range<usize>) -> Result<(), LoweringError> {

@@ -113,7 +113,7 @@ impl Lower<'_> {
         out: &Operand,
     ) -> Result<(), LoweringError> {
         let out = self.context.local(out)?;
-        let sizes: Vec<usize> = out.dims.iter().map(|d| d.size).collect();
+        let sizes = self.context.plan.dims.shape(&out.dims);
         // What is drawn for `bf16` is rounded from `f32`.
         let wide = out.dtype.wide();
         let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?;

@@ -201,7 +201,7 @@ impl Lower<'_> {
             return Err(LoweringError::Plan("dims of input and result differ".into()));
         }
         let Some(axis) = input.at(dim) else {
-            return Err(LoweringError::Plan(format!("an operand lacks the dim {}", dim.id)));
+            return Err(LoweringError::Plan(format!("an operand lacks the dim {}", dim.0)));
         };
         let x = self.read(&input);
         let mut x = self.wide(x.val);

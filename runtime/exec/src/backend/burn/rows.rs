@@ -46,7 +46,7 @@ impl Lower<'_> {
         if a.dims != b.dims {
             return Err(LoweringError::Plan("dims of input and result differ".into()));
         }
-        a.at(dim).ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.id)))
+        a.at(dim).ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.0)))
     }
 
     /// See [`meshwright_plan::Prim::Softmax`].

@@ -9,17 +9,22 @@ use super::reduce::identity;
 use crate::engine::context::Local;
 use crate::engine::lowering::{LoweringError, extents};
 use crate::engine::ops::{Binary, Reduce};
-use meshwright_plan::{BufId, DType, Dim, Monoid, Operand, Part, SlidingWindow};
+use meshwright_plan::{BufId, DType, Dim, Dims, Monoid, Operand, Part, SlidingWindow};
 use std::ops::Range;
 
 impl Lower<'_> {
     /// For each tap and each position (taps first) the element of the block `elements` that they meet; `elements.len()`
     /// where they meet none.
-    fn meets(s: &SlidingWindow, elements: &Range<usize>, positions: &Range<usize>) -> Vec<usize> {
+    fn meets(
+        dims: &Dims,
+        s: &SlidingWindow,
+        elements: &Range<usize>,
+        positions: &Range<usize>,
+    ) -> Vec<usize> {
         let mut out = vec![];
-        for t in 0..s.tap.size {
+        for t in 0..dims.size(s.tap) {
             for n in positions.clone() {
-                let met = s.element(n, t).filter(|i| elements.contains(i));
+                let met = s.element(n, t, dims).filter(|i| elements.contains(i));
                 out.push(met.map_or(elements.len(), |i| i - elements.start));
             }
         }
@@ -28,8 +33,9 @@ impl Lower<'_> {
 
     /// What each tap meets at each position: the wide dim becomes two, taps and positions. `nothing` stands where a tap
     /// meets nothing.
-    fn met(
+    fn gather_windows(
         &mut self,
+        table: &Dims,
         x: Named,
         s: &SlidingWindow,
         elements: &Range<usize>,
@@ -37,7 +43,7 @@ impl Lower<'_> {
         nothing: f64,
     ) -> Result<Named, LoweringError> {
         let axis = place(&x, s.wide)?;
-        let met = Self::meets(s, elements, positions);
+        let met = Self::meets(table, s, elements, positions);
         let mut val = x.val;
         if met.contains(&elements.len()) {
             let mut shape = self.graph.shape(val).to_vec();
@@ -49,23 +55,24 @@ impl Lower<'_> {
         let at = self.graph.table(&[met.len()], met.iter().map(|i| *i as i32).collect());
         val = self.graph.select(val, axis, at);
         let mut shape = self.graph.shape(val).to_vec();
-        shape.splice(axis..=axis, [s.tap.size, positions.len()]);
+        shape.splice(axis..=axis, [table.size(s.tap), positions.len()]);
         let mut dims = x.dims;
         dims.splice(axis..=axis, [s.tap, s.narrow]);
         Ok(Named { val: self.graph.reshape(val, &shape), dims })
     }
 
-    /// The transpose of [`Lower::met`]: taps and positions, which lie side by side in that order, become elements, each
+    /// The transpose of [`Lower::gather_windows`]: taps and positions, which lie side by side in that order, become elements, each
     /// the sum of what meets it.
     fn spread(
         &mut self,
+        table: &Dims,
         x: Named,
         s: &SlidingWindow,
         elements: &Range<usize>,
         positions: &Range<usize>,
     ) -> Result<Named, LoweringError> {
         let axis = place(&x, s.tap)?;
-        let met = Self::meets(s, elements, positions);
+        let met = Self::meets(table, s, elements, positions);
         let mut shape = self.graph.shape(x.val).to_vec();
         shape.splice(axis..=axis + 1, [met.len()]);
         let val = self.graph.reshape(x.val, &shape);
@@ -88,6 +95,7 @@ impl Lower<'_> {
         slides: &[SlidingWindow],
         gives: Part,
     ) -> Result<(), LoweringError> {
+        let table = &self.context.plan.dims;
         let (x, w, y) = (self.local(x)?, self.local(w)?, self.local(y)?);
         let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow, s.tap]).collect();
         self.context.check_aligned(&[&x, &w, &y], &sliding)?;
@@ -108,11 +116,11 @@ impl Lower<'_> {
         let mut ranges = x.ranges.clone();
         for s in slides {
             let axis = dims.iter().position(|d| *d == s.wide);
-            let axis = axis.ok_or_else(|| format!("an operand lacks the dim {}", s.wide.id))?;
+            let axis = axis.ok_or_else(|| format!("an operand lacks the dim {}", s.wide.0))?;
             dims.splice(axis..=axis, [s.tap, s.narrow]);
-            ranges.splice(axis..=axis, [0..s.tap.size, y.range(s.narrow)?.clone()]);
-            if w.range(s.tap)?.len() != s.tap.size {
-                return Err(LoweringError::Plan(format!("the taps {} of a kernel are not whole", s.tap.id)));
+            ranges.splice(axis..=axis, [0..table.size(s.tap), y.range(s.narrow)?.clone()]);
+            if w.range(s.tap)?.len() != table.size(s.tap) {
+                return Err(LoweringError::Plan(format!("the taps {} of a kernel are not whole", s.tap.0)));
             }
         }
         let shape = ranges.iter().map(ExactSizeIterator::len).collect();
@@ -125,14 +133,14 @@ impl Lower<'_> {
             };
             let mut back = Named { val: self.wide(val), dims: columns.dims.clone() };
             for s in slides {
-                back = self.spread(back, s, x.range(s.wide)?, y.range(s.narrow)?)?;
+                back = self.spread(table, back, s, x.range(s.wide)?, y.range(s.narrow)?)?;
             }
             self.write(&back, out);
             return Ok(());
         }
         let mut image = self.read(&x);
         for s in slides {
-            image = self.met(image, s, x.range(s.wide)?, y.range(s.narrow)?, 0.0)?;
+            image = self.gather_windows(table, image, s, x.range(s.wide)?, y.range(s.narrow)?, 0.0)?;
         }
         let (other, by) = if gives == Part::Result { (&w, &y) } else { (&y, &w) };
         let read = self.read(other).val;
@@ -161,6 +169,7 @@ impl Lower<'_> {
         slides: &[SlidingWindow],
         out: &Operand,
     ) -> Result<(), LoweringError> {
+        let table = &self.context.plan.dims;
         let (input, out) = (self.local(input)?, self.local(out)?);
         self.check_pool(&input, &out, slides)?;
         let fold = match monoid {
@@ -177,7 +186,7 @@ impl Lower<'_> {
         let mut x = self.read(&input);
         x.val = self.wide(x.val);
         for s in slides {
-            x = self.met(x, s, input.range(s.wide)?, out.range(s.narrow)?, nothing)?;
+            x = self.gather_windows(table, x, s, input.range(s.wide)?, out.range(s.narrow)?, nothing)?;
             let axis = place(&x, s.tap)?;
             let val = self.graph.reduce(fold, x.val, axis);
             let mut shape = self.graph.shape(val).to_vec();
@@ -196,6 +205,7 @@ impl Lower<'_> {
         slides: &[SlidingWindow],
         out: &Operand,
     ) -> Result<(), LoweringError> {
+        let table = &self.context.plan.dims;
         let (input, out) = (self.local(input)?, self.local(out)?);
         self.check_pool(&out, &input, slides)?;
         if input.elements() == 0 {
@@ -209,10 +219,10 @@ impl Lower<'_> {
             let mut shape = self.graph.shape(x.val).to_vec();
             shape.insert(axis, 1);
             let val = self.graph.reshape(x.val, &shape);
-            shape[axis] = s.tap.size;
+            shape[axis] = table.size(s.tap);
             x.val = self.graph.expand(val, &shape);
             x.dims.insert(axis, s.tap);
-            x = self.spread(x, s, out.range(s.wide)?, input.range(s.narrow)?)?;
+            x = self.spread(table, x, s, out.range(s.wide)?, input.range(s.narrow)?)?;
         }
         self.write(&x, &out);
         Ok(())
@@ -227,7 +237,8 @@ impl Lower<'_> {
         out: &Operand,
     ) -> Result<(), LoweringError> {
         let (input, out) = (self.local(input)?, self.local(out)?);
-        let slides = &apart(slides)[..];
+        let (table, slides) = apart(&self.context.plan.dims, slides);
+        let (table, slides) = (&table, &slides[..]);
         self.check_pool(&input, &out, slides)?;
         if input.elements() == 0 {
             self.write_number(0.0, &out);
@@ -235,11 +246,11 @@ impl Lower<'_> {
         }
         let mut x = self.read(&input);
         for s in slides {
-            x = self.met(x, s, input.range(s.wide)?, out.range(s.narrow)?, 0.0)?;
+            x = self.gather_windows(table, x, s, input.range(s.wide)?, out.range(s.narrow)?, 0.0)?;
         }
         let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
         let val = self.align(&x, &[out.dims.as_slice(), &taps].concat());
-        let (rank, count) = (out.dims.len(), taps.iter().map(|t| t.size).product::<usize>());
+        let (rank, count) = (out.dims.len(), table.elements(&taps));
         let val = self.graph.reshape(val, &[out.shape.as_slice(), &[count]].concat());
         // Taps that meet nothing are left out: a table over the positions of all slides, and the taps.
         let narrow: Vec<&SlidingWindow> =
@@ -256,23 +267,24 @@ impl Lower<'_> {
             let longer = |p: Vec<usize>| range.clone().map(move |n| [p.as_slice(), &[n]].concat());
             places = places.into_iter().flat_map(longer).collect();
         }
-        let mut table = vec![];
+        let mut missed = vec![];
         for at in &places {
             for t in 0..count {
                 let mut rest = t;
                 let mut missing = false;
                 for s in slides.iter().rev() {
-                    let (tap, held) = (rest % s.tap.size, input.range(s.wide)?);
-                    rest /= s.tap.size;
+                    let size = table.size(s.tap);
+                    let (tap, held) = (rest % size, input.range(s.wide)?);
+                    rest /= size;
                     let here = narrow.iter().zip(at).find(|(o, _)| o.narrow == s.narrow);
-                    let met = here.and_then(|(_, n)| s.element(*n, tap));
+                    let met = here.and_then(|(_, n)| s.element(*n, tap, table));
                     missing |= met.is_none_or(|i| !held.contains(&i));
                 }
-                table.push(i32::from(missing));
+                missed.push(i32::from(missing));
             }
         }
-        let taken = if table.contains(&1) {
-            let mask = self.graph.table(&[shape.as_slice(), &[count]].concat(), table);
+        let taken = if missed.contains(&1) {
+            let mask = self.graph.table(&[shape.as_slice(), &[count]].concat(), missed);
             Some(self.truth(mask))
         } else {
             None
@@ -295,7 +307,8 @@ impl Lower<'_> {
         out: &Operand,
     ) -> Result<(), LoweringError> {
         let (tap, values, out) = (self.local(tap)?, self.local(values)?, self.local(out)?);
-        let slides = &apart(slides)[..];
+        let (table, slides) = apart(&self.context.plan.dims, slides);
+        let (table, slides) = (&table, &slides[..]);
         self.check_pool(&out, &values, slides)?;
         self.context.check_aligned(&[&tap, &values], &[])?;
         if tap.dims != values.dims || tap.dtype != DType::I32 {
@@ -309,12 +322,11 @@ impl Lower<'_> {
         let mut dims = values.dims.clone();
         for s in slides {
             let axis = dims.iter().position(|d| *d == s.narrow);
-            let axis = axis.ok_or_else(|| format!("an operand lacks the dim {}", s.narrow.id))?;
+            let axis = axis.ok_or_else(|| format!("an operand lacks the dim {}", s.narrow.0))?;
             dims.insert(axis, s.tap);
         }
-        let count: usize = slides.iter().map(|s| s.tap.size).product();
         let taps: Vec<Dim> = slides.iter().map(|s| s.tap).collect();
-        let sizes: Vec<usize> = taps.iter().map(|t| t.size).collect();
+        let (sizes, count) = (table.shape(&taps), table.elements(&taps));
         let numbers = self.graph.table(&extents(&sizes), (0..count as i32).collect());
         let numbers = self.align(&Named { val: numbers, dims: taps }, &dims);
         let (tap, x) = (self.read(&tap), self.read(&values));
@@ -325,7 +337,7 @@ impl Lower<'_> {
         let val = self.graph.fill(x, other, 0.0);
         let mut back = Named { val, dims };
         for s in slides {
-            back = self.spread(back, s, out.range(s.wide)?, values.range(s.narrow)?)?;
+            back = self.spread(table, back, s, out.range(s.wide)?, values.range(s.narrow)?)?;
         }
         self.write(&back, &out);
         Ok(())
@@ -334,14 +346,14 @@ impl Lower<'_> {
 
 fn place(x: &Named, dim: Dim) -> Result<usize, LoweringError> {
     let found = x.dims.iter().position(|d| *d == dim);
-    found.ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.id)))
+    found.ok_or_else(|| LoweringError::Plan(format!("an operand lacks the dim {}", dim.0)))
 }
 
-/// The slides of a pool with taps that differ: windows of one size may share the dim of their taps, which no tensor has.
-fn apart(slides: &[SlidingWindow]) -> Vec<SlidingWindow> {
-    let tap = |(k, s): (usize, &SlidingWindow)| SlidingWindow {
-        tap: Dim { id: u32::MAX - k as u32, ..s.tap },
-        ..*s
-    };
-    slides.iter().enumerate().map(tap).collect()
+/// The slides of a pool with taps that differ, and a table that has them: windows of one size may share the dim of their
+/// taps, which no tensor has.
+fn apart(dims: &Dims, slides: &[SlidingWindow]) -> (Dims, Vec<SlidingWindow>) {
+    let mut dims = dims.clone();
+    let mut tap = |s: &SlidingWindow| SlidingWindow { tap: dims.add("tap", dims.size(s.tap)), ..*s };
+    let slides = slides.iter().map(&mut tap).collect();
+    (dims, slides)
 }

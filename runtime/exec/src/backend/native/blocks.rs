@@ -3,13 +3,18 @@
 use super::kernel::{KernelWork, exactly};
 use super::kernels::{BlockCopy, CopySource};
 use crate::collective::pack::StridedView;
-use crate::engine::context::Local;
+use crate::engine::context::{DeviceContext, Local};
 use crate::engine::lowering::LoweringError;
 use meshwright_plan::{Dim, Prim, Step};
 use std::ops::Range;
 
 /// The copy that a step is on this device.
-pub(super) fn prepare(step: &Step, reads: &[Local], writes: &[Local]) -> Result<KernelWork, LoweringError> {
+pub(super) fn prepare(
+    context: &DeviceContext<'_>,
+    step: &Step,
+    reads: &[Local],
+    writes: &[Local],
+) -> Result<KernelWork, LoweringError> {
     let [out] = exactly(writes)?;
     let (at, sources, fill) = match (&step.prim, reads) {
         (Prim::Shift { dim, to, start, fill }, [x]) => {
@@ -27,14 +32,14 @@ pub(super) fn prepare(step: &Step, reads: &[Local], writes: &[Local]) -> Result<
             (at, sources, 0.0)
         }
         (Prim::SplitDim { dim, to }, [x]) => {
-            let (flat, inner) = out.joined(to)?;
+            let (flat, inner) = out.joined(to, &context.plan.dims)?;
             let wanted = flat.range(to[0])?;
             let source = source(x, *dim, 0, wanted)?;
             whole(&source, wanted.len(), inner)?;
             (view(&flat, to[0])?, vec![source], 0.0)
         }
         (Prim::MergeDims { dims, to }, [x]) => {
-            let (flat, inner) = x.joined(dims)?;
+            let (flat, inner) = x.joined(dims, &context.plan.dims)?;
             let wanted = out.range(*to)?;
             let source = source(&flat, dims[0], 0, wanted)?;
             whole(&source, wanted.len(), inner)?;

@@ -149,8 +149,8 @@ mod tests {
 
     fn local(dims: &str) -> Local {
         let size = |c: char| if c == 'i' { 1 } else { c as usize - 'a' as usize + 2 };
-        let dims: Vec<Dim> = dims.chars().map(|c| Dim { id: c as u32, size: size(c) }).collect();
-        let shape: Vec<usize> = dims.iter().map(|d| d.size).collect();
+        let shape: Vec<usize> = dims.chars().map(size).collect();
+        let dims: Vec<Dim> = dims.chars().map(|c| Dim(c as u32)).collect();
         Local { buf: BufId(0), dtype: DType::F32, ranges: shape.iter().map(|n| 0..*n).collect(), shape, dims }
     }
 

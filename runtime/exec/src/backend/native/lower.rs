@@ -142,9 +142,9 @@ fn prepare(
         }
         Prim::Unpool { windows } => windows::unpool(context, windows, reads, writes),
         Prim::Shift { .. } | Prim::Concat { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
-            blocks::prepare(step, reads, writes)
+            blocks::prepare(context, step, reads, writes)
         }
-        Prim::Random { stream, distribution } => random(stream, *distribution, writes),
+        Prim::Random { stream, distribution } => random(context, stream, *distribution, writes),
         Prim::Copy => moves::copy(reads, writes),
         Prim::Contract | Prim::Collective(_) | Prim::Wait => {
             Err(LoweringError::Plan(format!("a {} is no kernel", step.name())))
@@ -199,9 +199,14 @@ fn reduce(
     Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, out)))
 }
 
-fn random(stream: &str, distribution: Distribution, writes: &[Local]) -> Result<KernelWork, LoweringError> {
+fn random(
+    context: &DeviceContext<'_>,
+    stream: &str,
+    distribution: Distribution,
+    writes: &[Local],
+) -> Result<KernelWork, LoweringError> {
     let [out] = exactly(writes)?;
-    let sizes: Vec<usize> = out.dims.iter().map(|d| d.size).collect();
+    let sizes = context.plan.dims.shape(&out.dims);
     let kernel = RandomKernel::new(stream, distribution, out.dtype, &sizes, &out.ranges)?;
     Ok(KernelWork::to_one(move |args, out| kernel.run(args.rng.seed, args.rng.step, out)))
 }

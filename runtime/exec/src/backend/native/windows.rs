@@ -40,7 +40,7 @@ pub(super) fn convolve(
     for l in all {
         for d in l.dims.iter().filter(|d| !sliding.contains(d)) {
             if all.iter().filter(|l| l.at(*d).is_some()).count() < 2 {
-                let problem = format!("the dim {} is in one tensor of a convolution only", d.id);
+                let problem = format!("the dim {} is in one tensor of a convolution only", d.0);
                 return Err(LoweringError::Plan(problem));
             }
         }
@@ -49,7 +49,7 @@ pub(super) fn convolve(
     let mut ordered: Vec<&SlidingWindow> = windows.iter().collect();
     ordered.sort_by_key(|s| place(s));
     for s in ordered {
-        shape.slides.push(slide([x, y], s, Some(w))?);
+        shape.slides.push(slide(context, [x, y], s, Some(w))?);
     }
     let kernel = ConvolveKernel::new(x.dtype, computes, &shape, all.map(Local::elements))?;
     // A gradient of the input takes the kernel and the result; the others have input first.
@@ -64,18 +64,24 @@ fn shared(all: [&Local; 3], dim: Dim) -> Result<Shared, String> {
 }
 
 /// How a dim slides between the tensor of the elements and that of the positions.
-fn slide([wide, narrow]: [&Local; 2], s: &SlidingWindow, kernel: Option<&Local>) -> Result<Sliding, String> {
+fn slide(
+    context: &DeviceContext<'_>,
+    [wide, narrow]: [&Local; 2],
+    s: &SlidingWindow,
+    kernel: Option<&Local>,
+) -> Result<Sliding, String> {
+    let taps = context.plan.dims.size(s.tap);
     if let Some(w) = kernel
-        && w.range(s.tap)?.len() != s.tap.size
+        && w.range(s.tap)?.len() != taps
     {
-        return Err(format!("the taps {} of a kernel are not whole", s.tap.id));
+        return Err(format!("the taps {} of a kernel are not whole", s.tap.0));
     }
     Ok(Sliding {
         stride: s.stride,
         dilation: s.dilation,
         low: s.low,
         elements: wide.range(s.wide)?.clone(),
-        taps: s.tap.size,
+        taps,
         positions: narrow.range(s.narrow)?.clone(),
         strides: [wide.stride(s.wide), kernel.map_or(0, |w| w.stride(s.tap)), narrow.stride(s.narrow)],
     })
@@ -138,7 +144,8 @@ fn pool_kernel(
     if input.dims.iter().any(|d| !sliding.contains(d) && out.at(*d).is_none()) {
         return Err(LoweringError::Plan("a pool reads a dim that it does not write".into()));
     }
-    let slides: Vec<Sliding> = slides.iter().map(|s| slide(images, s, None)).collect::<Result<_, _>>()?;
+    let slides: Vec<Sliding> =
+        slides.iter().map(|s| slide(context, images, s, None)).collect::<Result<_, _>>()?;
     let dtype = if matches!(work, PoolWork::Tap(_)) { input.dtype } else { out.dtype };
     Ok(PoolKernel::new(work, dtype, &plain, &slides, [input.elements(), out.elements()])?)
 }

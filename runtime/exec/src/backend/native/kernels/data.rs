@@ -1,6 +1,6 @@
 //! What kernels read and write: typed slices, and how an iteration walks them.
 
-use super::KernelError;
+use super::check::KernelError;
 pub use crate::tensor::{Slice, SliceMut};
 use half::bf16;
 pub use meshwright_comm::{PairF32, PairF64};

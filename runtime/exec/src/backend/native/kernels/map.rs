@@ -1,11 +1,21 @@
 //! Fused element-wise steps: preparation. [`super::map_run`] runs what is prepared here.
 
 use super::level::Level;
-use super::map_run::{self, MapPlace};
 use super::walk::Walk;
 use super::{Access, Arg, KernelError, SliceMut};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Node, Reg, Scalar, UnaryFn};
+
+/// Where an instruction reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MapPlace {
+    /// A register of the dtype's bank.
+    Reg(usize),
+    /// An input's elements: in place, or in its register.
+    Input(usize),
+    /// An output's elements.
+    Out(usize),
+}
 
 /// Elements that one instruction handles at a time: few enough for all registers to stay in the innermost cache.
 pub(super) const BLOCK: usize = 1024;
@@ -149,18 +159,6 @@ impl MapKernel {
         Ok(Compiler::new(expr, outs, &counted, kernel).compile())
     }
 
-    /// Computes all outputs. `Arg::Out(k)` names an input that is the present contents of output `k`.
-    ///
-    /// # Errors
-    /// If number, dtypes or lengths of the operands are not what was prepared for.
-    pub fn run(&self, args: &[Arg<'_>], outs: &mut [SliceMut<'_>]) -> Result<(), KernelError> {
-        self.check_operands(args, outs)?;
-        if self.total > 0 {
-            map_run::run(self, args, outs);
-        }
-        Ok(())
-    }
-
     /// For another instruction set.
     #[cfg(test)]
     pub(super) fn with_level(mut self, level: Level) -> MapKernel {
@@ -168,7 +166,7 @@ impl MapKernel {
         self
     }
 
-    fn check_operands(&self, args: &[Arg<'_>], outs: &[SliceMut<'_>]) -> Result<(), KernelError> {
+    pub(super) fn check_operands(&self, args: &[Arg<'_>], outs: &[SliceMut<'_>]) -> Result<(), KernelError> {
         if args.len() != self.inputs.len() {
             return Err(KernelError::Count { expected: self.inputs.len(), found: args.len() });
         }

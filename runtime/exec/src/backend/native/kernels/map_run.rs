@@ -3,25 +3,14 @@
 
 use super::data::{Element, PairF32, PairF64};
 use super::elementwise::{self, Arithmetic};
-use super::map::{BLOCK, Instr, MapKernel, MapOp, MapSource};
+use super::map::{BLOCK, Instr, MapKernel, MapOp, MapPlace, MapSource};
 use super::math::Real;
 use super::walk::{copy_strided, stretches};
-use super::{Arg, Slice, SliceMut, narrow, par};
+use super::{Arg, KernelError, Slice, SliceMut, narrow, par};
 use half::bf16;
 use meshwright_plan::DType;
 use meshwright_plan::expr::UnaryFn;
 use std::cell::RefCell;
-
-/// Where an instruction reads or writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MapPlace {
-    /// A register of the dtype's bank.
-    Reg(usize),
-    /// An input's elements: in place, or in its register.
-    Input(usize),
-    /// An output's elements.
-    Out(usize),
-}
 
 /// [`BLOCK`] elements. They begin at a line of the cache, and those of different registers at different distances from
 /// the start of a page: the cache could not hold many that begin alike.
@@ -132,8 +121,22 @@ macro_rules! by_dtype {
     };
 }
 
+impl MapKernel {
+    /// Computes all outputs. `Arg::Out(k)` names an input that is the present contents of output `k`.
+    ///
+    /// # Errors
+    /// If number, dtypes or lengths of the operands are not what was prepared for.
+    pub fn run(&self, args: &[Arg<'_>], outs: &mut [SliceMut<'_>]) -> Result<(), KernelError> {
+        self.check_operands(args, outs)?;
+        if self.total > 0 {
+            run(self, args, outs);
+        }
+        Ok(())
+    }
+}
+
 /// Runs a kernel over all its elements; operands are checked.
-pub(super) fn run(kernel: &MapKernel, args: &[Arg<'_>], outs: &mut [SliceMut<'_>]) {
+fn run(kernel: &MapKernel, args: &[Arg<'_>], outs: &mut [SliceMut<'_>]) {
     if par::worth(kernel.total) {
         shared(kernel, args, outs.iter_mut().map(SliceMut::reborrow).collect(), 0, kernel.total);
     } else {
@@ -246,7 +249,7 @@ impl<'o> Block<'_, 'o> {
         match self.args[k] {
             Arg::Out(o) => {
                 let from = bf16::of(self.outs[o].as_slice()).unwrap_or(&[]);
-                narrow::widen(level, &from[start..start + n], to);
+                narrow::upcast(level, &from[start..start + n], to);
             }
             Arg::Slice(s) => {
                 let from = bf16::of(s).unwrap_or(&[]);
@@ -254,7 +257,7 @@ impl<'o> Block<'_, 'o> {
                 let (shape, begin) = (&self.kernel.shape, self.base + start);
                 stretches(shape, &source.strides, source.offset, begin, n, |i, at, len| match stride {
                     0 => to[i..i + len].fill(narrow::wide(from[at])),
-                    1 => narrow::widen(level, &from[at..at + len], &mut to[i..i + len]),
+                    1 => narrow::upcast(level, &from[at..at + len], &mut to[i..i + len]),
                     _ => {
                         for (j, to) in to[i..i + len].iter_mut().enumerate() {
                             *to = narrow::wide(from[at + j * stride]);

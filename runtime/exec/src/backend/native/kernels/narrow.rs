@@ -35,7 +35,7 @@ multiversion! {
 
 multiversion! {
     /// `d = a`.
-    pub(super) fn widen[](a: &[bf16], d: &mut [f32]) {
+    pub(super) fn upcast[](a: &[bf16], d: &mut [f32]) {
         for (d, a) in d.iter_mut().zip(a) {
             *d = wide(*a);
         }

@@ -8,11 +8,11 @@
 mod kernel;
 mod pack;
 mod shape;
-mod slide;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
 mod tile;
+mod windows;
 
 pub(super) use shape::{ConvolveRow, rows};
 pub use shape::{ConvolveShape, Shared, Sliding};
@@ -22,8 +22,8 @@ use super::level::Level;
 use super::{KernelError, Slice, SliceMut};
 use kernel::ToKernel;
 use meshwright_plan::{DType, Part};
-use slide::ToImage;
 use tile::Tiled;
+use windows::ToImage;
 
 /// A prepared convolution.
 #[derive(Clone, Debug)]

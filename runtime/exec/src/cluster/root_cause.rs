@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The cause among the errors of the devices, given in ascending rank.
 ///
 /// Devices that only say that another one ended are not the cause. Neither are, as a rule, those that waited in vain: an
-/// error of another kind comes first. Where all waited in vain, the one to blame is the rank that most of the others
+/// error of another kind comes first. Where all waited in vain, the cause is the rank that most of the others
 /// miss and that gave up nothing itself, and of several such the one whose last collective is furthest behind; the error
 /// that names it is the cause.
-pub(crate) fn cause(errors: Vec<ExecError>) -> Option<ExecError> {
+pub(crate) fn root_cause(errors: Vec<ExecError>) -> Option<ExecError> {
     let is_timeout = |e: &ExecError| timeout(e).is_some();
     let own = errors.iter().position(|e| !e.is_consequence() && !is_timeout(e));
-    let at = own.or_else(|| blamed(&errors)).or(if errors.is_empty() { None } else { Some(0) })?;
+    let at = own.or_else(|| missed_most(&errors)).or(if errors.is_empty() { None } else { Some(0) })?;
     errors.into_iter().nth(at)
 }
 
@@ -28,7 +28,7 @@ fn timeout(error: &ExecError) -> Option<(usize, &[Missing], &[Missing])> {
 }
 
 /// Position of the timeout to report.
-fn blamed(errors: &[ExecError]) -> Option<usize> {
+fn missed_most(errors: &[ExecError]) -> Option<usize> {
     let timeouts: Vec<_> = errors.iter().enumerate().filter_map(|(i, e)| Some((i, timeout(e)?))).collect();
     // All members of a collective report the same timeout: it counts once, as that of who gave up first.
     let gave_up: BTreeSet<usize> = timeouts.iter().map(|(_, t)| t.0).collect();
@@ -82,12 +82,12 @@ mod tests {
     }
 
     fn named(errors: Vec<ExecError>) -> Option<Vec<usize>> {
-        let cause = cause(errors)?;
+        let cause = root_cause(errors)?;
         timeout(&cause).map(|(_, missing, _)| missing.iter().map(|m| m.rank).collect())
     }
 
     #[test]
-    fn the_rank_that_gave_up_nothing_is_to_blame() {
+    fn the_rank_that_gave_up_nothing_is_the_cause() {
         // 0 waits for 1, which waits for 3, as does 2.
         let errors = vec![gave_up(0, &[(1, 7)]), gave_up(1, &[(3, 6)]), gave_up(2, &[(3, 6)])];
         assert_eq!(named(errors), Some(vec![3]));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_furthest_behind_is_to_blame_where_all_wait() {
+    fn who_is_furthest_behind_is_the_cause_where_all_wait() {
         let errors = vec![gave_up(0, &[(1, 5)]), gave_up(1, &[(2, 4)]), gave_up(2, &[(0, 6)])];
         assert_eq!(named(errors), Some(vec![2]));
     }
@@ -108,10 +108,10 @@ mod tests {
     fn an_error_of_its_own_comes_before_timeouts() {
         let own = ExecError::Provider { rank: 3, message: "no such file".into() };
         assert!(matches!(
-            cause(vec![gave_up(0, &[(3, 1)]), aborted(1), own]),
+            root_cause(vec![gave_up(0, &[(3, 1)]), aborted(1), own]),
             Some(ExecError::Provider { .. })
         ));
-        assert!(matches!(cause(vec![aborted(1), aborted(2)]), Some(e) if e.is_consequence()));
-        assert!(cause(vec![]).is_none());
+        assert!(matches!(root_cause(vec![aborted(1), aborted(2)]), Some(e) if e.is_consequence()));
+        assert!(root_cause(vec![]).is_none());
     }
 }
