@@ -4,7 +4,7 @@ use crate::partition::{Instr, Reshard, Spmd};
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Graph, InputOpKind, Kind, Node};
 use meshwright_plan::expr::Scalar;
-use meshwright_plan::{Axis, Collective, Expr, Init, Mesh, Operand, Plan, Prim, Step};
+use meshwright_plan::{Axis, Collective, Dim, Dims, Expr, Init, Mesh, Operand, Plan, Prim, Step};
 use std::fmt::Write;
 
 /// A step graph.
@@ -101,10 +101,10 @@ pub(crate) fn describe_move(m: &Reshard, s: &Spmd) -> String {
             let (name, axes) = (c.name(), over(c.axes()));
             match c {
                 Collective::AllReduce { monoid, .. } => format!("{name}[{monoid}] {axes}"),
-                Collective::ReduceScatter { dim, monoid, .. } => {
-                    format!("{name}[{monoid}] {axes} -> {}", names.name(*dim))
+                Collective::ReduceScatter { dims, monoid, .. } => {
+                    format!("{name}[{monoid}] {axes} -> {}", dim_names(dims, names))
                 }
-                Collective::AllGather { dim, .. } => format!("{name} {axes} <- {}", names.name(*dim)),
+                Collective::AllGather { dims, .. } => format!("{name} {axes} <- {}", dim_names(dims, names)),
                 Collective::AllToAll { join, split, .. } => {
                     format!("{name} {axes} {} -> {}", names.name(*join), names.name(*split))
                 }
@@ -116,6 +116,10 @@ pub(crate) fn describe_move(m: &Reshard, s: &Spmd) -> String {
         }
         Reshard::Slice { axis, dim } => format!("slice {} -> {}", over(&[*axis]), names.name(*dim)),
     }
+}
+
+fn dim_names(dims: &[Dim], names: &Dims) -> String {
+    dims.iter().map(|d| names.name(*d)).collect::<Vec<_>>().join(" ")
 }
 
 fn axis_names(axes: &[Axis], mesh: &Mesh) -> String {
@@ -182,10 +186,11 @@ fn describe_step(p: &Plan, s: &Step) -> String {
         Prim::Collective(c) => {
             let dim = match c {
                 Collective::AllReduce { monoid, .. } => format!("[{monoid}]"),
-                Collective::ReduceScatter { dim, monoid, .. } => format!("[{monoid} {}]", p.dims.name(*dim)),
-                Collective::Permute { dim, .. } | Collective::AllGather { dim, .. } => {
-                    format!("[{}]", p.dims.name(*dim))
+                Collective::ReduceScatter { dims, monoid, .. } => {
+                    format!("[{monoid} {}]", dim_names(dims, &p.dims))
                 }
+                Collective::AllGather { dims, .. } => format!("[{}]", dim_names(dims, &p.dims)),
+                Collective::Permute { dim, .. } => format!("[{}]", p.dims.name(*dim)),
                 Collective::AllToAll { join, split, .. } => {
                     format!("[{} -> {}]", p.dims.name(*join), p.dims.name(*split))
                 }

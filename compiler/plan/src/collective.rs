@@ -14,21 +14,21 @@ pub enum Collective {
         /// How to fold, in ascending order of the group.
         monoid: Monoid,
     },
-    /// Folds, and keeps this device's block of `dim`, to whose axes `axis` is appended.
+    /// Folds, and keeps this device's shard of a dim, to whose axes `axis` is appended.
     ReduceScatter {
         /// Over which axis.
         axis: Axis,
         /// How to fold, in ascending order of the group.
         monoid: Monoid,
-        /// Which dim is split.
-        dim: Dim,
+        /// Which dim is split, of each operand.
+        dims: Vec<Dim>,
     },
-    /// Joins blocks: the result lacks `axis`, which was the minor-most of `dim`.
+    /// Joins shards of a dim: the result lacks `axis`, which was the minor-most of the dim.
     AllGather {
         /// Over which axis.
         axis: Axis,
-        /// Which dim is joined.
-        dim: Dim,
+        /// Which dim is joined, of each operand.
+        dims: Vec<Dim>,
     },
     /// Joins along one dim and splits along another: `axis` moves from the minor end of `join` to the minor end of `split`.
     AllToAll {
@@ -129,6 +129,49 @@ impl std::fmt::Display for CollectiveKind {
 const LATENCY: u64 = 4 * 4096;
 
 impl Collective {
+    /// An all-gather of one operand.
+    pub fn all_gather(axis: Axis, dim: Dim) -> Collective {
+        Collective::AllGather { axis, dims: vec![dim] }
+    }
+
+    /// A reduce-scatter of one operand.
+    pub fn reduce_scatter(axis: Axis, monoid: Monoid, dim: Dim) -> Collective {
+        Collective::ReduceScatter { axis, monoid, dims: vec![dim] }
+    }
+
+    /// Of a bucket, what happens to its `k`-th operand; `None` where that is not said.
+    pub fn part(&self, k: usize) -> Option<Collective> {
+        match self {
+            Collective::AllReduce { .. } => Some(self.clone()),
+            Collective::ReduceScatter { axis, monoid, dims } => {
+                Some(Collective::reduce_scatter(*axis, *monoid, *dims.get(k)?))
+            }
+            Collective::AllGather { axis, dims } => Some(Collective::all_gather(*axis, *dims.get(k)?)),
+            Collective::AllToAll { .. } | Collective::Permute { .. } => (k == 0).then(|| self.clone()),
+        }
+    }
+
+    /// Adds the operands of another bucket of its kind, over the same axes and of the same monoid, behind its own.
+    pub fn extend(&mut self, other: Collective) {
+        use Collective::{AllGather, ReduceScatter};
+        if let (ReduceScatter { dims, .. }, ReduceScatter { dims: more, .. })
+        | (AllGather { dims, .. }, AllGather { dims: more, .. }) = (self, other)
+        {
+            dims.extend(more);
+        }
+    }
+
+    /// Whether it is of so many operands.
+    pub fn takes(&self, operands: usize) -> bool {
+        match self {
+            Collective::AllReduce { .. } => operands > 0,
+            Collective::ReduceScatter { dims, .. } | Collective::AllGather { dims, .. } => {
+                operands > 0 && dims.len() == operands
+            }
+            Collective::AllToAll { .. } | Collective::Permute { .. } => operands == 1,
+        }
+    }
+
     /// Without attributes.
     pub fn kind(&self) -> CollectiveKind {
         match self {
@@ -160,7 +203,7 @@ impl Collective {
         self.axes().iter().map(|a| mesh.size(*a)).product()
     }
 
-    /// The placement of the result of an operand placed as `p`; `None` where it does not apply. A dim that is stored by a
+    /// The placement of the result of its only operand, placed as `p`; `None` where it does not apply. A dim that is stored by a
     /// window is a copy for one op: only other dims of it still move.
     pub fn apply(&self, p: &Placement) -> Option<Placement> {
         let mut q = p.clone();
@@ -171,12 +214,14 @@ impl Collective {
                     (q.partial.remove(a)? == *monoid).then_some(())?;
                 }
             }
-            Collective::ReduceScatter { axis, monoid, dim } => {
+            Collective::ReduceScatter { axis, monoid, dims } => {
+                let [dim] = dims.as_slice() else { return None };
                 moves(dim)?;
                 (q.partial.remove(axis)? == *monoid).then_some(())?;
                 q.push(*dim, *axis);
             }
-            Collective::AllGather { axis, dim } => {
+            Collective::AllGather { axis, dims } => {
+                let [dim] = dims.as_slice() else { return None };
                 moves(dim)?;
                 (q.pop(*dim)? == *axis).then_some(())?;
             }

@@ -228,6 +228,9 @@ impl Prim {
                 donation: D::Paired,
                 ..plain
             },
+            Prim::Collective(c @ (Collective::AllGather { .. } | Collective::ReduceScatter { .. })) => {
+                Spec { name: c.name(), reads: O::Many("part"), writes: O::Many("result"), ..plain }
+            }
             Prim::Collective(c) => Spec { name: c.name(), ..plain },
             Prim::Wait => Spec { name: "wait", reads: O::Many("result"), writes: O::Named(&[]), ..plain },
         }
@@ -253,6 +256,7 @@ impl Step {
         let attributes = match &self.prim {
             Prim::Map { regs, .. } => regs.len() == self.writes.len() && !regs.is_empty(),
             Prim::Concat { parts, .. } => parts.len() == self.reads.len(),
+            Prim::Collective(c) => c.takes(self.reads.len()) && self.reads.len() == self.writes.len(),
             _ => true,
         };
         spec.reads.takes(self.reads.len()) && spec.writes.takes(self.writes.len()) && paired && attributes

@@ -131,9 +131,10 @@ pub(super) const FAULTS: &[Fault] = faults![
         steps(p, k, |p, i| {
             let Step { prim: Prim::Collective(c), reads, .. } = &mut p.steps[i] else { return None };
             match c {
-                Collective::ReduceScatter { dim, .. }
-                | Collective::AllGather { dim, .. }
-                | Collective::Permute { dim, .. } => *dim = *reads[0].dims.iter().find(|d| *d != dim)?,
+                Collective::ReduceScatter { dims, .. } | Collective::AllGather { dims, .. } => {
+                    dims[0] = *reads[0].dims.iter().find(|d| **d != dims[0])?;
+                }
+                Collective::Permute { dim, .. } => *dim = *reads[0].dims.iter().find(|d| *d != dim)?,
                 Collective::AllToAll { join, split, .. } => std::mem::swap(join, split),
                 Collective::AllReduce { .. } => return None,
             }

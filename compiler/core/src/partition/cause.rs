@@ -35,23 +35,24 @@ impl Walk<'_> {
         let because = match kind.collective() {
             None => String::new(),
             Some(Collective::AllReduce { axes, monoid }) => folded(axes, *monoid),
-            Some(Collective::ReduceScatter { axis, monoid, dim }) => {
-                format!("{}, and `{}` is split where it goes", folded(&[*axis], *monoid), names.name(*dim))
+            Some(Collective::ReduceScatter { axis, monoid, dims }) => {
+                let dim = names.name(dims[0]);
+                format!("{}, and `{dim}` is split where it goes", folded(&[*axis], *monoid))
             }
-            Some(Collective::AllGather { dim, .. }) => match user {
+            Some(Collective::AllGather { dims, .. }) => match user {
                 Some(u) => {
-                    format!("`{}` is used whole by {}", names.name(*dim), self.facts.graph().describe(u))
+                    format!("`{}` is used whole by {}", names.name(dims[0]), self.facts.graph().describe(u))
                 }
-                None => format!("`{}` is stored whole", names.name(*dim)),
+                None => format!("`{}` is stored whole", names.name(dims[0])),
             },
             Some(Collective::AllToAll { join, split, .. }) => {
                 format!("`{}` is split instead of `{}`", names.name(*split), names.name(*join))
             }
             Some(Collective::Permute { axes, dim, window }) => self.halo(axes, *dim, window, user),
         };
-        if let Some(Collective::AllGather { axis, dim }) = kind.collective() {
+        if let Some(Collective::AllGather { axis, dims }) = kind.collective() {
             // A path may take turns: what is gathered is the dim that the axis split where the path begins.
-            let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(*dim, |s| *s.0);
+            let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(dims[0], |s| *s.0);
             self.check_gather(id, *axis, split, user);
         }
         let rule = self.rule_of(id, kind);

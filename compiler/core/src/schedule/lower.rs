@@ -36,10 +36,12 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
             summary: Summary::default(),
         },
         leaf_of: BTreeMap::new(),
+        taken: BTreeSet::new(),
     };
     for instr in &spmd.instrs {
         l.instr(instr);
     }
+    l.taken = l.plan.program_inputs.iter().map(|l| l.buf).collect();
     for (goal, version) in spmd.step.outputs.iter().zip(&spmd.outputs) {
         let operand = l.operand(*version);
         match goal.kind {
@@ -60,6 +62,8 @@ struct Lower<'a> {
     plan: Plan,
     /// Position in the Plan's leaves of a parameter's, moment's or state's value.
     leaf_of: BTreeMap<Id, usize>,
+    /// Buffers of program inputs, and of the next values that are bound.
+    taken: BTreeSet<BufId>,
 }
 
 impl Lower<'_> {
@@ -231,10 +235,8 @@ impl Lower<'_> {
             // It stays as it is.
             return;
         }
-        let taken: BTreeSet<BufId> =
-            self.plan.program_inputs.iter().flat_map(|l| l.next.into_iter().chain([l.buf])).collect();
         let mut buf = o.buf;
-        if o.dims != l.dims || taken.contains(&o.buf) {
+        if o.dims != l.dims || self.taken.contains(&o.buf) {
             let dims = l.dims.clone();
             let extents = self.plan.buffer(l.buf).extents.clone();
             let dtype = self.plan.buffer(l.buf).dtype;
@@ -243,6 +245,7 @@ impl Lower<'_> {
             let out = Operand { buf, dims };
             self.push(Prim::Copy, vec![o], out, (value, None), Phase::Update);
         }
+        self.taken.insert(buf);
         self.plan.program_inputs[i].next = Some(buf);
     }
 }

@@ -35,6 +35,26 @@ struct Known {
     late: usize,
 }
 
+/// Collectives whose operands are made, by their places.
+#[derive(Default)]
+struct Ready {
+    /// Those that would hold memory from an early start.
+    holding: BTreeSet<usize>,
+    /// Those that would not.
+    free: BTreeSet<usize>,
+}
+
+impl Ready {
+    fn insert(&mut self, place: usize, early: usize) {
+        if early > 0 { self.holding.insert(place) } else { self.free.insert(place) };
+    }
+
+    fn remove(&mut self, place: usize) {
+        self.holding.remove(&place);
+        self.free.remove(&place);
+    }
+}
+
 struct Schedule {
     /// Steps by their place, until they are scheduled.
     steps: Vec<Option<Step>>,
@@ -67,20 +87,20 @@ fn within(mut plan: Plan, limit: usize) -> Plan {
         ended: 0,
     };
     // Collectives whose operands are made, by their places: what is needed first starts first.
-    let mut ready: BTreeSet<usize> = BTreeSet::new();
+    let mut ready = Ready::default();
     // What was free and in flight when they were last looked at: until one of these changes, none can start that could not.
     let mut looked = (usize::MAX, usize::MAX);
     for at in 0..s.steps.len() {
         let opened = opens.remove(&at).unwrap_or_default();
         let now = (s.held_in_all, s.ended);
         if !opened.is_empty() || now != looked {
-            ready.extend(opened);
+            opened.into_iter().for_each(|place| ready.insert(place, known[&place].early));
             s.start_early(&mut ready, &known, at, limit);
             looked = (s.held_in_all, s.ended);
         }
         s.emit(at);
         let Some(k) = known.get(&at) else { continue };
-        ready.remove(&at);
+        ready.remove(at);
         s.hold(at, 0);
         // Its operands would end here. Where they cannot stay, others are waited for, the oldest first, or this one.
         while s.held_in_all + k.late > limit {
@@ -140,25 +160,36 @@ impl Schedule {
         self.held_in_all = self.held_in_all + bytes - before.unwrap_or(0);
     }
 
-    /// Starts those of the collectives behind a place that are ready, that read nothing in flight and that memory allows.
+    /// Starts those of the collectives behind a place that are ready, that read nothing in flight and that memory allows. What
+    /// is needed first comes first: where it does not fit, no later one takes the memory.
     fn start_early(
         &mut self,
-        ready: &mut BTreeSet<usize>,
+        ready: &mut Ready,
         known: &BTreeMap<usize, Known>,
         at: usize,
         limit: usize,
     ) {
         let mut started = Vec::new();
-        for place in ready.range(at + 1..) {
-            let early = known[place].early;
-            if self.held_in_all + early <= limit && !self.waits(*place) {
-                self.hold(*place, early);
-                self.emit(*place);
-                started.push(*place);
+        let mut holding = ready.holding.range(at + 1..).peekable();
+        let mut free = ready.free.range(at + 1..).peekable();
+        loop {
+            let place = match (holding.peek(), free.peek()) {
+                (None, None) => break,
+                (Some(a), b) if b.is_none_or(|b| a < b) => holding.next(),
+                _ => free.next(),
+            };
+            let Some(place) = place.copied() else { break };
+            let early = known[&place].early;
+            if early > 0 && self.held_in_all + early > limit {
+                holding = ready.holding.range(usize::MAX..).peekable();
+            } else if !self.waits(place) {
+                self.hold(place, early);
+                self.emit(place);
+                started.push(place);
             }
         }
         for place in started {
-            ready.remove(&place);
+            ready.remove(place);
         }
     }
 
@@ -290,7 +321,7 @@ mod tests {
     }
 
     fn gather(from: u32, to: u32) -> Step {
-        let all = Collective::AllGather { axis: Axis(0), dim: Dim(0) };
+        let all = Collective::all_gather(Axis(0), Dim(0));
         step(Prim::Collective(all), &[from], to)
     }
 
@@ -453,8 +484,7 @@ mod tests {
     #[test]
     fn what_reads_a_collective_is_not_drawn_before_its_end() {
         // The gather is of what is scattered: where it stands, that has had two steps.
-        let dim = Dim(0);
-        let scatter = Collective::ReduceScatter { axis: Axis(0), monoid: Monoid::Sum, dim };
+        let scatter = Collective::reduce_scatter(Axis(0), Monoid::Sum, Dim(0));
         let scatter = step(Prim::Collective(scatter), &[1], 2);
         let steps = vec![fold(1), scatter, map(&[0], 3), map(&[3], 4), gather(2, 5), map(&[4, 5], 6)];
         let mut plan = plan(7, &[], steps);

@@ -184,8 +184,12 @@ fn shapes(plan: &Plan, step: &Step, at: &str, v: &mut Vec<String>) {
             }
         }
         Prim::Collective(c) => {
-            for (from, to) in step.reads.iter().zip(&step.writes) {
-                collective(plan, c, [from, to], at, v);
+            let dtype = |o: &Operand| plan.buffer(o.buf).dtype;
+            if step.all().any(|o| dtype(o) != dtype(&step.reads[0])) {
+                v.push(format!("{at}: operands and results are of several dtypes"));
+            }
+            for (k, (from, to)) in step.reads.iter().zip(&step.writes).enumerate() {
+                collective(plan, c.part(k).as_ref(), [from, to], at, v);
             }
         }
         _ => {}
@@ -213,12 +217,12 @@ fn partial(plan: &Plan, step: &Step, at: &str, v: &mut Vec<String>) {
     }
 }
 
-fn collective(plan: &Plan, c: &Collective, [from, to]: [&Operand; 2], at: &str, v: &mut Vec<String>) {
+fn collective(plan: &Plan, c: Option<&Collective>, [from, to]: [&Operand; 2], at: &str, v: &mut Vec<String>) {
     if from.dims != to.dims {
         v.push(format!("{at}: operand and result have other dims"));
         return;
     }
-    if c.apply(&plan.placement(from)) != Some(plan.placement(to)) {
+    if c.and_then(|c| c.apply(&plan.placement(from))) != Some(plan.placement(to)) {
         v.push(format!("{at}: the result is not placed as the collective leaves it"));
     }
 }

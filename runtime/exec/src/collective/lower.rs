@@ -6,7 +6,7 @@
 
 use super::calls::{CallPiece, TransportCall};
 use super::halo::Halo;
-use super::pack::StridedView;
+use super::pack::{Blocked, PackedBlock, StridedView, in_turn};
 use super::{Blocks, CollectiveShape, Prepared};
 use crate::backend::Backend;
 use crate::engine::context::Local;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 /// How what was received becomes a buffer.
 enum Unpack {
-    /// The blocks of a gathered or exchanged dim, one after the other.
-    Blocks { axis: usize, ranges: Vec<Range<usize>>, from: Plane, to: Plane, local: Local },
+    /// The blocks of a dim, from their places among `elements` that were received.
+    Blocks { axis: usize, blocks: Vec<PackedBlock>, from: Plane, elements: usize, to: Plane, local: Local },
     /// What came from others between what the device has itself of the operand.
     Halo {
         halo: Box<Halo>,
@@ -32,6 +32,34 @@ enum Unpack {
     },
     /// Values and indices of pairs from each member, to be folded; the shape is that of the result.
     Fold { greatest: bool, members: usize, from: Vec<Plane>, to: Vec<Plane>, local: Local },
+}
+
+/// A buffer of which ranges of an axis are sent or received.
+struct Cut<'x> {
+    plane: Plane,
+    local: &'x Local,
+    axis: usize,
+    ranges: Vec<Range<usize>>,
+}
+
+impl Cut<'_> {
+    fn view(&self) -> StridedView {
+        StridedView::new(&self.local.shape, self.axis)
+    }
+
+    /// Elements of a block.
+    fn block(&self, k: usize) -> usize {
+        self.ranges.get(k).map_or(0, |r| self.view().block(r.len()))
+    }
+
+    fn elements(&self) -> usize {
+        (0..self.ranges.len()).map(|k| self.block(k)).sum()
+    }
+}
+
+/// The only range of what is not cut.
+fn whole(local: &Local, axis: usize) -> Vec<Range<usize>> {
+    std::iter::once(0..local.shape[axis]).collect()
 }
 
 /// What is left to do when a collective has ended.
@@ -53,7 +81,17 @@ pub(crate) fn pack<B: Backend>(
     match (&prepared.shape, prepared.from.as_slice(), prepared.to.as_slice()) {
         (CollectiveShape::AllReduce(monoid), ..) => packing.all_reduce(*monoid),
         (CollectiveShape::ReduceScatter(monoid, blocks), [from], [to]) => {
-            packing.reduce_scatter(*monoid, blocks, from, to)
+            packing.reduce_scatter(*monoid, &blocks[0], from, to)
+        }
+        (CollectiveShape::ReduceScatter(monoid, blocks), from, to) => {
+            let cut = packing.cuts(from, |k, _| (blocks[k].axis, blocks[k].ranges.clone()))?;
+            let kept = packing.cuts(to, |k, local| (blocks[k].axis, whole(local, blocks[k].axis)))?;
+            packing.bucket(CollectiveKind::ReduceScatter, Some(*monoid), cut, kept);
+        }
+        (CollectiveShape::AllGather(blocks), from, to) if blocks.len() > 1 => {
+            let sent = packing.cuts(from, |k, local| (blocks[k].axis, whole(local, blocks[k].axis)))?;
+            let joined = packing.cuts(to, |k, _| (blocks[k].axis, blocks[k].ranges.clone()))?;
+            packing.bucket(CollectiveKind::AllGather, None, sent, joined);
         }
         (shape, [from], [to]) => {
             let lowering = &packing.lowering;
@@ -93,17 +131,69 @@ impl<B: Backend> Packing<'_, '_, B> {
         if blocks.view.is_contiguous() || local.elements() == 0 {
             return self.whole(plane, local, self.prepared.ends[0]);
         }
-        self.packed(plane, local, blocks.axis, &blocks.ranges)
+        self.packed(&[Cut { plane, local, axis: blocks.axis, ranges: blocks.ranges.clone() }])
     }
 
-    fn packed(&mut self, plane: Plane, local: &Local, axis: usize, ranges: &[Range<usize>]) -> CallPiece {
-        let x = self.lowering.read_plane(local, plane);
-        let packed = B::pack(self.lowering, x, local, axis, ranges);
+    /// Blocks of some buffers of one dtype, in turn; there is a block with elements.
+    fn packed(&mut self, cuts: &[Cut<'_>]) -> CallPiece {
+        let mut arrays = vec![];
+        for Cut { plane, local, axis, ranges } in cuts.iter().filter(|c| c.local.elements() > 0) {
+            let val = self.lowering.read_plane(local, *plane);
+            arrays.push(Blocked { val, local, axis: *axis, ranges: ranges.clone() });
+        }
+        let packed = B::pack(self.lowering, &arrays);
         let slot = self.lowering.graph.fresh();
         self.lowering.graph.store(packed, slot);
-        let around = StridedView::new(&local.shape, axis);
-        let elements = ranges.iter().map(|r| around.block(r.len())).sum();
-        CallPiece { slot: Some(slot), dtype: plane.dtype, shape: vec![elements], ends: true }
+        let shape = vec![cuts.iter().map(Cut::elements).sum()];
+        CallPiece { slot: Some(slot), dtype: cuts[0].plane.dtype, shape, ends: true }
+    }
+
+    /// How a bucket's buffers are cut, each along an axis into ranges.
+    fn cuts<'x>(
+        &self,
+        locals: &'x [Local],
+        cut: impl Fn(usize, &Local) -> (usize, Vec<Range<usize>>),
+    ) -> Result<Vec<Cut<'x>>, LoweringError> {
+        let one = |(k, local): (usize, &'x Local)| {
+            let (axis, ranges) = cut(k, local);
+            match self.lowering.planes(local.buf, local.dtype)[..] {
+                [plane] => Ok(Cut { plane, local, axis, ranges }),
+                _ => Err(LoweringError::Plan("pairs are in a bucket".into())),
+            }
+        };
+        locals.iter().enumerate().map(one).collect()
+    }
+
+    /// Gathers or scatters several buffers at once: of each member the blocks of all of them, one after the other.
+    fn bucket(
+        &mut self,
+        kind: CollectiveKind,
+        monoid: Option<Monoid>,
+        send: Vec<Cut<'_>>,
+        receive: Vec<Cut<'_>>,
+    ) {
+        let gathers = kind == CollectiveKind::AllGather;
+        let members = self.prepared.group.size();
+        let layouts = [(&send, !gathers), (&receive, gathers)].map(|(cuts, pieces)| match pieces {
+            true => Layout::Pieces((0..members).map(|m| cuts.iter().map(|c| c.block(m)).sum()).collect()),
+            false => Layout::Whole,
+        });
+        let dtype = receive[0].plane.dtype;
+        let sent = match send.iter().map(Cut::elements).sum() {
+            0usize => CallPiece::none(dtype),
+            _ => self.packed(&send),
+        };
+        let views: Vec<_> = receive.iter().map(|c| (c.view(), c.ranges.as_slice())).collect();
+        let (blocks, elements) = in_turn(&views);
+        let (from, received) = self.scratch(dtype, elements);
+        for (Cut { plane, local, axis, .. }, blocks) in receive.iter().zip(blocks) {
+            if self.lowering.exists(local.elements()) {
+                let (axis, to, local) = (*axis, *plane, (*local).clone());
+                self.arrival.unpack.push(Unpack::Blocks { axis, blocks, from, elements, to, local });
+            }
+        }
+        let (send, receive) = (vec![sent], vec![received]);
+        self.calls.push(TransportCall { kind, monoid, layouts, send, receive });
     }
 
     /// Memory for so many elements that are received and then unpacked.
@@ -123,8 +213,9 @@ impl<B: Backend> Packing<'_, '_, B> {
             return self.whole(plane, local, false);
         }
         let (from, piece) = self.scratch(plane.dtype, local.elements());
-        let (axis, ranges) = (blocks.axis, blocks.ranges.clone());
-        self.arrival.unpack.push(Unpack::Blocks { axis, ranges, from, to: plane, local: local.clone() });
+        let (places, elements) = in_turn(&[(blocks.view, &blocks.ranges)]);
+        let (axis, blocks, local) = (blocks.axis, places.into_iter().flatten().collect(), local.clone());
+        self.arrival.unpack.push(Unpack::Blocks { axis, blocks, from, elements, to: plane, local });
         piece
     }
 
@@ -139,8 +230,8 @@ impl<B: Backend> Packing<'_, '_, B> {
             CollectiveShape::AllReduce(_) | CollectiveShape::ReduceScatter(..) => {}
             CollectiveShape::AllGather(blocks) => {
                 let send = self.whole(source, from, self.prepared.ends[0]);
-                let receive = self.landing(target, to, blocks);
-                let layouts = [Layout::Whole, Layout::Pieces(blocks.counts.clone())];
+                let receive = self.landing(target, to, &blocks[0]);
+                let layouts = [Layout::Whole, Layout::Pieces(blocks[0].counts.clone())];
                 self.call(CollectiveKind::AllGather, layouts, send, receive);
             }
             CollectiveShape::AllToAll { send: cut, receive: joined } => {
@@ -152,7 +243,10 @@ impl<B: Backend> Packing<'_, '_, B> {
             CollectiveShape::Permute(halo, axis) => {
                 let send = match halo.send.elements {
                     0 => CallPiece::none(source.dtype),
-                    _ => self.packed(source, from, *axis, &halo.send.blocks),
+                    _ => {
+                        let ranges = halo.send.blocks.iter().map(|b| b.range.clone()).collect();
+                        self.packed(&[Cut { plane: source, local: from, axis: *axis, ranges }])
+                    }
                 };
                 let (received, receive) = match halo.receive.elements {
                     0 => (None, CallPiece::none(target.dtype)),
@@ -250,9 +344,9 @@ impl<B: Backend> Packing<'_, '_, B> {
 pub(crate) fn unpack<B: Backend>(lowering: &mut Lowering<'_, B::Kernel>, arrival: &Arrival) {
     for unpack in &arrival.unpack {
         match unpack {
-            Unpack::Blocks { axis, ranges, from, to, local } => {
-                let packed = read_flat(lowering, *from, local.elements());
-                let val = B::unpack(lowering, packed, local, *axis, ranges);
+            Unpack::Blocks { axis, blocks, from, elements, to, local } => {
+                let packed = read_flat(lowering, *from, *elements);
+                let val = B::unpack(lowering, packed, local, *axis, blocks);
                 lowering.graph.store(val, to.slot);
             }
             Unpack::Halo { .. } if !lowering.exists(unpack.elements()) => {}

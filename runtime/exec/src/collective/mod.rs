@@ -32,10 +32,10 @@ pub(crate) struct Prepared {
 /// What a collective does, with what its members hold.
 pub(crate) enum CollectiveShape {
     AllReduce(Monoid),
-    /// How the result is put together.
-    AllGather(Blocks),
-    /// How the operand is cut.
-    ReduceScatter(Monoid, Blocks),
+    /// How each result is put together.
+    AllGather(Vec<Blocks>),
+    /// How each operand is cut.
+    ReduceScatter(Monoid, Vec<Blocks>),
     AllToAll {
         send: Blocks,
         receive: Blocks,
@@ -87,11 +87,11 @@ impl Prepared {
                 }
                 CollectiveShape::AllReduce(*monoid)
             }
-            (Collective::AllGather { dim, .. }, [pieces], [_]) => {
-                CollectiveShape::AllGather(members.blocks(&to[0], pieces, *dim)?)
+            (Collective::AllGather { dims, .. }, pieces, _) if collective.takes(pieces.len()) => {
+                CollectiveShape::AllGather(members.bucket(&to, pieces, dims)?)
             }
-            (Collective::ReduceScatter { monoid, dim, .. }, [_], [pieces]) => {
-                CollectiveShape::ReduceScatter(*monoid, members.blocks(&from[0], pieces, *dim)?)
+            (Collective::ReduceScatter { monoid, dims, .. }, _, pieces) if collective.takes(pieces.len()) => {
+                CollectiveShape::ReduceScatter(*monoid, members.bucket(&from, pieces, dims)?)
             }
             (Collective::AllToAll { join, split, .. }, [joined], [pieces]) => CollectiveShape::AllToAll {
                 send: members.blocks(&from[0], pieces, *split)?,
@@ -133,6 +133,11 @@ struct Members<'a> {
 }
 
 impl Members<'_> {
+    /// How each of a bucket's arrays is cut.
+    fn bucket(&self, whole: &[Local], pieces: &[Operand], dims: &[Dim]) -> Result<Vec<Blocks>, String> {
+        whole.iter().zip(pieces).zip(dims).map(|((whole, pieces), dim)| self.blocks(whole, pieces, *dim)).collect()
+    }
+
     /// How `whole`, an array of this device, is cut along `dim` into the blocks that the members hold of `pieces`.
     fn blocks(&self, whole: &Local, pieces: &Operand, dim: Dim) -> Result<Blocks, String> {
         let axis = whole.position(dim)?;
