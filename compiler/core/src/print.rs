@@ -184,7 +184,8 @@ fn describe_step(p: &Plan, s: &Step) -> String {
         Prim::Collective(c) => {
             let spec = c.spec();
             let window = spec.window.map(|w| w.0);
-            let moved = [spec.join, spec.split, window.as_slice()].into_iter().filter(|dims| !dims.is_empty());
+            let moved =
+                [spec.join, spec.split, window.as_slice()].into_iter().filter(|dims| !dims.is_empty());
             let moved: Vec<String> = moved.map(|dims| dim_names(dims, &p.dims)).collect();
             let attributes = spec.monoid.map(|m| m.name().to_string()).into_iter();
             let attributes = attributes.chain((!moved.is_empty()).then(|| moved.join(" -> ")));

@@ -233,7 +233,8 @@ impl CollectiveSpec<'_> {
 impl Collective {
     /// What it does.
     pub fn spec(&self) -> CollectiveSpec<'_> {
-        let of = |kind, axes| CollectiveSpec { kind, axes, monoid: None, join: &[], split: &[], window: None };
+        let of =
+            |kind, axes| CollectiveSpec { kind, axes, monoid: None, join: &[], split: &[], window: None };
         let one = std::slice::from_ref;
         match self {
             Collective::AllReduce { axes, monoid } => {

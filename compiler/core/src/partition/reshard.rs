@@ -174,7 +174,9 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
         for dim in ty.dims.iter().filter(|d| gets(**d, *axis)) {
             match open.iter().find(|o| o.0 == *axis) {
                 Some((_, monoid)) => {
-                    out.push(Collective::ReduceScatter { axis: *axis, monoid: *monoid, dims: vec![*dim] }.into());
+                    out.push(
+                        Collective::ReduceScatter { axis: *axis, monoid: *monoid, dims: vec![*dim] }.into(),
+                    );
                 }
                 None if !p.uses(*axis) => out.push(Reshard::Slice { axis: *axis, dim: *dim }),
                 None => {}

@@ -8,7 +8,7 @@
 //! are; they may be cast on the way. So a bucket holds results that are needed later, and no other does: one is full before
 //! the next begins. All-gathers whose operands come later, as those of updated parameters, go to the place of the last one.
 
-use meshwright_plan::{Axis, BufId, Collective, CollectiveKind, DType, Monoid, Phase, Plan, Prim, Step};
+use meshwright_plan::{Axis, BufId, CollectiveKind, DType, Monoid, Phase, Plan, Prim, Step};
 use std::collections::BTreeMap;
 
 /// A bucket takes no more once it holds this many bytes: larger ones gain nothing.
@@ -199,7 +199,8 @@ impl Buckets<'_> {
             if reads_any(&self.steps[later], &made) {
                 made.extend(step.writes.iter().map(|o| o.buf));
                 waits.push(later);
-            } else if member(self.plan, step).is_some_and(|(k, b)| k == bucket.key && bucket.bytes + b <= most)
+            } else if member(self.plan, step)
+                .is_some_and(|(k, b)| k == bucket.key && bucket.bytes + b <= most)
             {
                 let (mut first, mut last) = (Vec::new(), Vec::new());
                 for (k, step) in self.steps.iter_mut().enumerate().take(later + 1).skip(at) {
@@ -272,7 +273,7 @@ fn join(mut first: Step, second: Step) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshwright_plan::{Buffer, Expr, Mesh, Operand};
+    use meshwright_plan::{Buffer, Collective, Expr, Mesh, Operand};
 
     fn operand(buf: u32) -> Operand {
         Operand { buf: BufId(buf), dims: Vec::new() }

@@ -46,7 +46,11 @@ struct Ready {
 
 impl Ready {
     fn insert(&mut self, place: usize, early: usize) {
-        if early > 0 { self.holding.insert(place) } else { self.free.insert(place) };
+        if early > 0 {
+            self.holding.insert(place)
+        } else {
+            self.free.insert(place)
+        };
     }
 
     fn remove(&mut self, place: usize) {
@@ -162,13 +166,7 @@ impl Schedule {
 
     /// Starts those of the collectives behind a place that are ready, that read nothing in flight and that memory allows. What
     /// is needed first comes first: where it does not fit, no later one takes the memory.
-    fn start_early(
-        &mut self,
-        ready: &mut Ready,
-        known: &BTreeMap<usize, Known>,
-        at: usize,
-        limit: usize,
-    ) {
+    fn start_early(&mut self, ready: &mut Ready, known: &BTreeMap<usize, Known>, at: usize, limit: usize) {
         let mut started = Vec::new();
         let mut holding = ready.holding.range(at + 1..).peekable();
         let mut free = ready.free.range(at + 1..).peekable();

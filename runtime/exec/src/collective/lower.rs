@@ -163,7 +163,9 @@ impl<B: Backend> Packing<'_, '_, B> {
             let (axis, ranges) = match (blocks.get(k), others.get(k)) {
                 (Some(own), _) => (own.axis, own.ranges.clone()),
                 (None, Some(other)) => (other.axis, whole(local, other.axis)),
-                (None, None) => return Err(LoweringError::Plan("a bucket of fewer blocks than buffers".into())),
+                (None, None) => {
+                    return Err(LoweringError::Plan("a bucket of fewer blocks than buffers".into()));
+                }
             };
             match self.lowering.planes(local.buf, local.dtype)[..] {
                 [plane] => Ok(SplitBuffer { plane, local, axis, ranges }),

@@ -86,7 +86,10 @@ impl Prepared {
         let shape = match spec.window {
             Some((dim, _)) => {
                 let axis = to[0].at(dim).ok_or("a dim is missing")?;
-                CollectiveShape::Halo(Halo::new(context, &group, dim, [&step.reads[0], &step.writes[0]])?, axis)
+                CollectiveShape::Halo(
+                    Halo::new(context, &group, dim, [&step.reads[0], &step.writes[0]])?,
+                    axis,
+                )
             }
             None => CollectiveShape::Blocks {
                 send: members.bucket(&from, &step.writes, spec.split)?,
@@ -126,7 +129,12 @@ struct Members<'a> {
 impl Members<'_> {
     /// How each of a bucket's arrays is cut.
     fn bucket(&self, whole: &[Local], pieces: &[Operand], dims: &[Dim]) -> Result<Vec<Blocks>, String> {
-        whole.iter().zip(pieces).zip(dims).map(|((whole, pieces), dim)| self.blocks(whole, pieces, *dim)).collect()
+        whole
+            .iter()
+            .zip(pieces)
+            .zip(dims)
+            .map(|((whole, pieces), dim)| self.blocks(whole, pieces, *dim))
+            .collect()
     }
 
     /// How `whole`, an array of this device, is cut along `dim` into the blocks that the members hold of `pieces`.

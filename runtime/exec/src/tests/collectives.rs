@@ -127,7 +127,12 @@ fn a_bucket_gathers_what_each_of_its_members_gathers() {
             let other = b.whole(dtype, &[j, k, i]);
             // What is split otherwise, by shards of the joined value.
             let alone = b.like(&joined);
-            b.step("alone", Prim::Collective(Collective::AllGather { axis: a, dims: vec![j] }), &[&x], &[&alone]);
+            b.step(
+                "alone",
+                Prim::Collective(Collective::AllGather { axis: a, dims: vec![j] }),
+                &[&x],
+                &[&alone],
+            );
             let sums = b.like(&last);
             b.reduce("sums", Monoid::Sum, &alone, &sums);
             b.step("cut", Prim::Copy, &[&sums], &[&z]);
@@ -143,8 +148,7 @@ fn a_bucket_gathers_what_each_of_its_members_gathers() {
             let what = format!("{} of {dtype}", mesh.describe());
             assert_eq!(outputs["x"].data.to_f64(), x.data.to_f64(), "{what}");
             assert_eq!(outputs["z"].data.to_f64(), outputs["sums"].data.to_f64(), "{what}");
-            let turned: Vec<f64> =
-                (0..30).map(|n| x.data.to_f64()[n % 5 * 6 + n / 5]).collect();
+            let turned: Vec<f64> = (0..30).map(|n| x.data.to_f64()[n % 5 * 6 + n / 5]).collect();
             assert_eq!(outputs["turned"].data.to_f64(), turned, "{what}");
         }
     }
