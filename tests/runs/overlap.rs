@@ -2,9 +2,10 @@
 
 use crate::support::{SMALL, SMALL_DIMS, folder, options, run, trained};
 use meshwright_comm::{FaultInjector, InjectedFault, Timeouts, Transport, World};
+use meshwright_core::schedule::{fuse, lifetimes, lower, overlap};
 use meshwright_core::training_step;
-use meshwright_exec::{Cluster, ClusterOptions, HostTensor, LocalInput, Provider};
-use meshwright_plan::{Phase, Plan, Prim, Step};
+use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
+use meshwright_plan::{DType, Phase, Plan, Prim, Step};
 use meshwright_train::{Project, ProjectOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,6 +51,57 @@ fn the_same_bits_with_and_without() {
         assert_eq!(one.losses.map_bits(), other.losses.map_bits(), "{layout}");
         assert_eq!(one.tensors, other.tensors, "{layout}");
     }
+}
+
+/// Programs in which gathers, scatters and all-reduces share buckets give what they give with a collective for each value.
+#[test]
+fn buckets_change_no_bit() {
+    let runs: [(&str, &str, Option<DType>); 5] = [
+        ("data=2", "zero3", None),
+        ("data=3", "zero3", Some(DType::BF16)),
+        ("data=4", "zero1", None),
+        ("data=4", "zero2", Some(DType::F64)),
+        ("r=2,c=2", "batch -> r, c; params: rows -> c", None),
+    ];
+    for (mesh, layout, precision) in runs {
+        let options = ProjectOptions { precision, ..of(mesh, layout, false) };
+        let loaded = Project::load(&options);
+        let project = loaded.project.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
+        let step = training_step(&project.program).unwrap();
+        let together = project.compile(&step, &loaded.sources).0.unwrap();
+        let apart = lifetimes(overlap(fuse(lower(&together.spmd, &|_| 0))));
+        let count = |p: &Plan| p.steps.iter().filter(|s| s.collective().is_some()).count();
+        let [few, many] = [&together.plan, &apart].map(count);
+        assert!(few < many, "{layout}: {few} of {many} collectives");
+        let [one, other] = [together.plan, apart].map(|plan| after_steps(Arc::new(plan)));
+        assert_eq!(one, other, "{layout}");
+    }
+}
+
+/// What a program gives in three steps, and its state after them.
+fn after_steps(plan: Arc<Plan>) -> Vec<(String, HostTensor)> {
+    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::default()).unwrap();
+    let id = cluster.load(plan).unwrap();
+    cluster.init_state(id, 7).unwrap();
+    let inputs: Provider = Arc::new(|step, leaves: &[LocalInput]| {
+        let value = |i: usize, l: &LocalInput| match l.dtype.is_float() {
+            true => ((i * 37 + step) % 23) as f64 / 11.0 - 1.0,
+            false => ((i + step) % 2) as f64,
+        };
+        let one = |l: &LocalInput| {
+            let values = (0..l.shape().iter().product()).map(|i| value(i, l)).collect();
+            HostTensor::new(l.shape(), HostData::from_f64(l.dtype, values)).unwrap()
+        };
+        Ok(leaves.iter().map(one).collect())
+    });
+    let mut out = vec![];
+    for step in 1..=3 {
+        out.extend(cluster.run(id, step, &inputs).unwrap().outputs);
+    }
+    let names: Vec<String> = cluster.states().map(|s| s.name.clone()).collect();
+    out.extend(names.into_iter().map(|n| (n.clone(), cluster.state(&n).unwrap())));
+    cluster.shutdown();
+    out
 }
 
 trait MapBits {

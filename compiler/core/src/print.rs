@@ -4,7 +4,7 @@ use crate::partition::{Instr, Reshard, Spmd};
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Graph, InputOpKind, Kind, Node};
 use meshwright_plan::expr::Scalar;
-use meshwright_plan::{Axis, Expr, Init, Mesh, Monoid, Operand, Plan, Prim, Step};
+use meshwright_plan::{Axis, Dim, Dims, Expr, Init, Mesh, Operand, Plan, Prim, Step};
 use std::fmt::Write;
 
 /// A step graph.
@@ -100,11 +100,12 @@ pub(crate) fn describe_move(m: &Reshard, s: &Spmd) -> String {
         Reshard::Collective(c) => {
             let c = c.spec();
             let monoid = c.monoid.map_or_else(String::new, |m| format!("[{m}]"));
+            let [join, split] = [c.join, c.split].map(|dims| dim_names(dims, names));
             let dims = match (c.join, c.split) {
-                (Some(join), Some(split)) => format!(" {} -> {}", names.name(join), names.name(split)),
-                (Some(join), None) => format!(" <- {}", names.name(join)),
-                (None, Some(split)) => format!(" -> {}", names.name(split)),
-                (None, None) => c.window.map_or_else(String::new, |w| format!(" {}", names.name(w.0))),
+                ([], []) => c.window.map_or_else(String::new, |w| format!(" {}", names.name(w.0))),
+                ([], _) => format!(" -> {split}"),
+                (_, []) => format!(" <- {join}"),
+                _ => format!(" {join} -> {split}"),
             };
             format!("{}{monoid} {}{dims}", c.kind, over(c.axes))
         }
@@ -113,6 +114,10 @@ pub(crate) fn describe_move(m: &Reshard, s: &Spmd) -> String {
         }
         Reshard::Slice { axis, dim } => format!("slice {} -> {}", over(&[*axis]), names.name(*dim)),
     }
+}
+
+fn dim_names(dims: &[Dim], names: &Dims) -> String {
+    dims.iter().map(|d| names.name(*d)).collect::<Vec<_>>().join(" ")
 }
 
 fn axis_names(axes: &[Axis], mesh: &Mesh) -> String {
@@ -178,9 +183,11 @@ fn describe_step(p: &Plan, s: &Step) -> String {
         Prim::Reduce { monoid } => format!("reduce[{monoid}]"),
         Prim::Collective(c) => {
             let spec = c.spec();
-            let moved = [spec.join, spec.split, spec.window.map(|w| w.0)].into_iter().flatten();
-            let moved: Vec<&str> = moved.map(|d| p.dims.name(d)).collect();
-            let attributes = spec.monoid.map(Monoid::name).into_iter().map(str::to_string);
+            let window = spec.window.map(|w| w.0);
+            let moved =
+                [spec.join, spec.split, window.as_slice()].into_iter().filter(|dims| !dims.is_empty());
+            let moved: Vec<String> = moved.map(|dims| dim_names(dims, &p.dims)).collect();
+            let attributes = spec.monoid.map(|m| m.name().to_string()).into_iter();
             let attributes = attributes.chain((!moved.is_empty()).then(|| moved.join(" -> ")));
             let attributes = attributes.collect::<Vec<_>>().join(" ");
             let start = if s.async_id.is_some() { "start " } else { "" };

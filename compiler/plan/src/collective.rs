@@ -14,21 +14,21 @@ pub enum Collective {
         /// How to fold, in ascending order of the group.
         monoid: Monoid,
     },
-    /// Folds, and keeps this device's block of `dim`, to whose axes `axis` is appended.
+    /// Folds, and keeps this device's shard of a dim, to whose axes `axis` is appended.
     ReduceScatter {
         /// Over which axis.
         axis: Axis,
         /// How to fold, in ascending order of the group.
         monoid: Monoid,
-        /// Which dim is split.
-        dim: Dim,
+        /// Which dim is split, of each operand.
+        dims: Vec<Dim>,
     },
-    /// Joins blocks: the result lacks `axis`, which was the minor-most of `dim`.
+    /// Joins shards of a dim: the result lacks `axis`, which was the minor-most of the dim.
     AllGather {
         /// Over which axis.
         axis: Axis,
-        /// Which dim is joined.
-        dim: Dim,
+        /// Which dim is joined, of each operand.
+        dims: Vec<Dim>,
     },
     /// Joins along one dim and splits along another: `axis` moves from the minor end of `join` to the minor end of `split`.
     AllToAll {
@@ -215,40 +215,66 @@ pub struct CollectiveSpec<'a> {
     pub axes: &'a [Axis],
     /// The fold that it finishes: the operand is partial over the axes, the result is not.
     pub monoid: Option<Monoid>,
-    /// The dim that is put together: it loses the axes.
-    pub join: Option<Dim>,
-    /// The dim that is cut: it gets the axes.
-    pub split: Option<Dim>,
+    /// The dim that is put together, of each operand: it loses the axes. Empty where none is.
+    pub join: &'a [Dim],
+    /// The dim that is cut, of each operand: it gets the axes. Empty where none is.
+    pub split: &'a [Dim],
     /// The dim whose shards become windows.
     pub window: Option<(Dim, Window)>,
+}
+
+impl CollectiveSpec<'_> {
+    /// Whether operands may share a call: where each is cut, put together or neither.
+    pub fn is_bucketable(&self) -> bool {
+        self.window.is_none() && (self.join.is_empty() || self.split.is_empty())
+    }
 }
 
 impl Collective {
     /// What it does.
     pub fn spec(&self) -> CollectiveSpec<'_> {
         let of =
-            |kind, axes| CollectiveSpec { kind, axes, monoid: None, join: None, split: None, window: None };
+            |kind, axes| CollectiveSpec { kind, axes, monoid: None, join: &[], split: &[], window: None };
         let one = std::slice::from_ref;
         match self {
             Collective::AllReduce { axes, monoid } => {
                 CollectiveSpec { monoid: Some(*monoid), ..of(CollectiveKind::AllReduce, axes) }
             }
-            Collective::ReduceScatter { axis, monoid, dim } => CollectiveSpec {
+            Collective::ReduceScatter { axis, monoid, dims } => CollectiveSpec {
                 monoid: Some(*monoid),
-                split: Some(*dim),
+                split: dims,
                 ..of(CollectiveKind::ReduceScatter, one(axis))
             },
-            Collective::AllGather { axis, dim } => {
-                CollectiveSpec { join: Some(*dim), ..of(CollectiveKind::AllGather, one(axis)) }
+            Collective::AllGather { axis, dims } => {
+                CollectiveSpec { join: dims, ..of(CollectiveKind::AllGather, std::slice::from_ref(axis)) }
             }
             Collective::AllToAll { axis, join, split } => CollectiveSpec {
-                join: Some(*join),
-                split: Some(*split),
+                join: std::slice::from_ref(join),
+                split: std::slice::from_ref(split),
                 ..of(CollectiveKind::AllToAll, one(axis))
             },
             Collective::Permute { axes, dim, window } => {
                 CollectiveSpec { window: Some((*dim, *window)), ..of(CollectiveKind::Permute, axes) }
             }
+        }
+    }
+
+    /// Adds the operands of another bucket of its kind, over the same axes and of the same monoid, behind its own.
+    pub fn extend(&mut self, other: Collective) {
+        use Collective::{AllGather, ReduceScatter};
+        if let (ReduceScatter { dims, .. }, ReduceScatter { dims: more, .. })
+        | (AllGather { dims, .. }, AllGather { dims: more, .. }) = (self, other)
+        {
+            dims.extend(more);
+        }
+    }
+
+    /// Whether it is of so many operands.
+    pub fn takes(&self, operands: usize) -> bool {
+        let c = self.spec();
+        match c.is_bucketable() {
+            true => operands > 0 && [c.join, c.split].iter().all(|d| d.is_empty() || d.len() == operands),
+            false => operands == 1,
         }
     }
 
@@ -272,12 +298,22 @@ impl Collective {
         self.axes().iter().map(|a| mesh.size(*a)).product()
     }
 
-    /// The placement of the result of an operand placed as `p`; `None` where it does not apply. A dim that is stored by a
+    /// The placement of the result of its only operand, placed as `p`; `None` where it does not apply. A dim that is stored by a
     /// window is a copy for one op: only other dims of it still move.
     pub fn apply(&self, p: &Placement) -> Option<Placement> {
+        self.takes(1).then(|| self.apply_to(0, p))?
+    }
+
+    /// The same of its operand at that position.
+    pub fn apply_to(&self, operand: usize, p: &Placement) -> Option<Placement> {
         let c = self.spec();
-        let mut dims = c.join.into_iter().chain(c.split).chain(c.window.map(|w| w.0));
-        if dims.any(|d| p.windows.contains_key(&d)) || c.join.is_some() && c.join == c.split {
+        let at = |dims: &[Dim]| match dims {
+            [] => Some(None),
+            dims => dims.get(operand).map(|d| Some(*d)),
+        };
+        let (join, split) = (at(c.join)?, at(c.split)?);
+        let mut dims = join.into_iter().chain(split).chain(c.window.map(|w| w.0));
+        if dims.any(|d| p.windows.contains_key(&d)) || join.is_some() && join == split {
             return None;
         }
         let mut q = p.clone();
@@ -286,12 +322,12 @@ impl Collective {
                 (q.partial.remove(a)? == monoid).then_some(())?;
             }
         }
-        if let Some(dim) = c.join {
+        if let Some(dim) = join {
             for a in c.axes.iter().rev() {
                 (q.pop(dim)? == *a).then_some(())?;
             }
         }
-        if let Some(dim) = c.split {
+        if let Some(dim) = split {
             c.axes.iter().for_each(|a| q.push(dim, *a));
         }
         if let Some((dim, window)) = c.window {
@@ -306,7 +342,7 @@ impl Collective {
     pub fn bytes(&self, plan: &Plan, from: &Operand, to: &Operand) -> usize {
         let c = self.spec();
         let Some((dim, window)) = c.window else {
-            let grows = c.join.is_some() && c.split.is_none();
+            let grows = !c.join.is_empty() && c.split.is_empty();
             return plan.buffer(if grows { to } else { from }.buf).largest_bytes(&plan.mesh);
         };
         let buffer = plan.buffer(to.buf);
@@ -334,8 +370,8 @@ impl Collective {
         // Each device first sends the others' pieces of what it has, to be folded or joined there, and then its own piece of
         // the result to the others, if they need it too. An all-reduce does both.
         let sent = |b: u64| 4 * (devices - 1) * b / devices;
-        let scatters = if c.monoid.is_some() || c.split.is_some() { sent(before) } else { 0 };
-        let gathers = if c.split.is_none() { sent(after) } else { 0 };
+        let scatters = if c.monoid.is_some() || !c.split.is_empty() { sent(before) } else { 0 };
+        let gathers = if c.split.is_empty() { sent(after) } else { 0 };
         scatters + gathers + LATENCY
     }
 }

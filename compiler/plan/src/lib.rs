@@ -10,6 +10,7 @@ mod dtype;
 pub mod expr;
 mod mesh;
 mod monoid;
+mod partial;
 mod placement;
 mod plan;
 mod prim;
@@ -34,6 +35,6 @@ pub use plan::{
 pub use prim::{Part, Prim};
 pub use provenance::Provenance;
 pub use shard::{largest_shard, piece, shard};
-pub use spec::{Bf16, Donation, Operands, Spec, Work};
+pub use spec::{Bf16, Donation, Linear, Operands, Spec, Work};
 pub use step::{Arity, Operand, Phase, Step};
 pub use window::{SlidingWindow, Window, coords_along};

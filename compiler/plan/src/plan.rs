@@ -1,8 +1,11 @@
 //! The Plan: one per-device program, the same for every rank but for its coordinates.
 
-use crate::{Axis, DType, Dim, Dims, Mesh, Operand, Placement, Prim, Step, Window, largest_shard, shard};
+use crate::{
+    Axis, DType, Dim, Dims, Mesh, Monoid, Operand, Placement, Prim, Step, Window, largest_shard, shard,
+};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A buffer, by position in [`Plan::buffers`].
@@ -46,6 +49,9 @@ pub struct Buffer {
     pub dtype: DType,
     /// Its extents, major first.
     pub extents: Vec<Extent>,
+    /// Axes over which each device holds only a part of the value, and the monoid that finishes it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub partial: BTreeMap<Axis, Monoid>,
 }
 
 /// Initial value of a parameter. Element `i` (row-major in declared order) depends on nothing but the seed, `stream` and
@@ -182,7 +188,7 @@ pub struct Plan {
 
 impl Plan {
     /// Version of the format that this code writes and reads.
-    pub const VERSION: u32 = 4;
+    pub const VERSION: u32 = 5;
 
     /// The Plan as JSON: byte-identical for equal Plans.
     pub fn to_json(&self) -> String {
@@ -214,13 +220,15 @@ impl Plan {
 
     /// Whether two buffers are stored alike: one can take the other's storage.
     pub fn same_storage(&self, a: BufId, b: BufId) -> bool {
-        self.buffer(a) == self.buffer(b)
+        let (a, b) = (self.buffer(a), self.buffer(b));
+        a.dtype == b.dtype && a.extents == b.extents
     }
 
     /// How an operand's buffer is placed.
     pub fn placement(&self, o: &Operand) -> Placement {
-        let mut p = Placement::default();
-        for (d, e) in o.dims.iter().zip(&self.buffer(o.buf).extents) {
+        let buffer = self.buffer(o.buf);
+        let mut p = Placement { partial: buffer.partial.clone(), ..Placement::default() };
+        for (d, e) in o.dims.iter().zip(&buffer.extents) {
             if !e.axes.is_empty() {
                 p.splits.insert(*d, e.axes.clone());
             }
@@ -236,6 +244,11 @@ impl Plan {
 }
 
 impl Buffer {
+    /// A buffer of finished values.
+    pub fn new(dtype: DType, extents: Vec<Extent>) -> Buffer {
+        Buffer { dtype, extents, partial: BTreeMap::new() }
+    }
+
     /// Global ranges that the device at `coords` holds.
     pub fn ranges(&self, mesh: &Mesh, coords: &[usize]) -> Vec<Range<usize>> {
         self.extents.iter().map(|e| e.range(mesh, coords)).collect()

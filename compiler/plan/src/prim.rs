@@ -164,8 +164,8 @@ pub enum Prim {
     /// `(input) -> out`: `out[i] = input[i]` for the global indices that this device's `out` holds, all of which its `input` holds
     /// too: a local slice, another order of dims, or both; a dim that `input` lacks is repeated.
     Copy,
-    /// Communication: from start to end, or the start of it where the step has a [`crate::Step::async_id`]. An all-reduce is
-    /// a bucket, `(from…) -> to…`; all others are `(from) -> to`.
+    /// Communication: from start to end, or the start of it where the step has a [`crate::Step::async_id`]. All-reduces,
+    /// reduce-scatters and all-gathers are buckets of operands of one dtype, `(from…) -> to…`; all others are `(from) -> to`.
     Collective(Collective),
     /// `(results…) ->`: the end of a collective that an earlier step of the same async_id started: waits for it. From here on
     /// its results may be read.

@@ -1,7 +1,7 @@
 //! The table of primitives: what every pass wants to know of each, said once.
 
 use crate::expr::Scalar;
-use crate::{BufId, Collective, DType, Dim, Expr, Operand, Part, Plan, Prim, SlidingWindow, Step};
+use crate::{BufId, Collective, DType, Dim, Expr, Monoid, Operand, Part, Plan, Prim, SlidingWindow, Step};
 
 /// What passes know of a primitive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Spec {
     /// Whether a row of the result (the elements along the dim that the primitive names, or one element where it names none)
     /// depends on nothing but that row of the operands, so that any range of rows can be computed by itself.
     pub rowwise: bool,
+    /// In which operands it is linear, so that partial sums may pass through it.
+    pub linear: Linear,
     /// What it computes.
     pub work: Work,
 }
@@ -53,6 +55,19 @@ pub enum Bf16 {
     Native,
     /// It computes on copies in `f32`; results are rounded once, where they are stored.
     Widened,
+}
+
+/// In which operands a primitive is linear: there `f` of a sum is the sum of `f`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linear {
+    /// In none.
+    Never,
+    /// In each of these positions alone, the other operands held fixed.
+    Alone(&'static [usize]),
+    /// In all operands together.
+    Jointly,
+    /// As the expression of a map is.
+    Expression,
 }
 
 /// Floating-point operations.
@@ -102,7 +117,9 @@ impl Prim {
         const INPUT: Operands = O::Named(&["input"]);
         let (reads, writes) = (INPUT, OUT);
         let (donation, bf16, rowwise) = (D::Never, Bf16::Native, false);
-        let plain = Spec { name: "", reads, writes, donation, bf16, rowwise, work: Work::Moves };
+        let linear = Linear::Never;
+        let plain = Spec { name: "", reads, writes, donation, bf16, rowwise, linear, work: Work::Moves };
+        let first = Spec { linear: Linear::Alone(&[0]), ..plain };
         let rows = Spec { bf16: Widened, rowwise: true, ..plain };
         let taps = Spec { bf16: Widened, ..plain };
         match self {
@@ -112,21 +129,27 @@ impl Prim {
                 writes: O::Many("out"),
                 donation: D::Aligned,
                 rowwise: true,
+                linear: Linear::Expression,
                 work: Work::Expression,
                 ..plain
             },
-            Prim::Contract => {
-                Spec { name: "contract", reads: O::Named(&["a", "b"]), work: Work::Space(2), ..plain }
-            }
+            Prim::Contract => Spec {
+                name: "contract",
+                reads: O::Named(&["a", "b"]),
+                linear: Linear::Alone(&[0, 1]),
+                work: Work::Space(2),
+                ..plain
+            },
+            Prim::Reduce { monoid: Monoid::Sum } => Spec { name: "reduce", work: Work::Input(1), ..first },
             Prim::Reduce { .. } => Spec { name: "reduce", work: Work::Input(1), ..plain },
             Prim::Lookup { .. } => {
-                Spec { name: "lookup", reads: O::Named(&["table", "index"]), work: Work::Output(1), ..plain }
+                Spec { name: "lookup", reads: O::Named(&["table", "index"]), work: Work::Output(1), ..first }
             }
             Prim::ScatterAdd { .. } => Spec {
                 name: "scatter_add",
                 reads: O::Named(&["values", "index"]),
                 work: Work::Input(1),
-                ..plain
+                ..first
             },
             Prim::Softmax { log, .. } => Spec {
                 name: if *log { "log_softmax" } else { "softmax" },
@@ -145,11 +168,14 @@ impl Prim {
                 name: "cross_entropy_grad",
                 reads: O::Named(&["logits", "label", "scale"]),
                 donation: D::First,
+                linear: Linear::Alone(&[2]),
                 work: Work::Input(6),
                 ..rows
             },
             Prim::TopK { .. } => Spec { name: "top_k", work: Work::Input(2), ..rows },
-            Prim::CumSum { .. } => Spec { name: "cumsum", work: Work::Output(1), ..rows },
+            Prim::CumSum { .. } => {
+                Spec { name: "cumsum", linear: Linear::Alone(&[0]), work: Work::Output(1), ..rows }
+            }
             Prim::Convolve { computes, .. } => {
                 let (reads, writes): (&[_], &[_]) = match computes {
                     Part::Input => (&["kernel", "result"], &["input"]),
@@ -157,20 +183,35 @@ impl Prim {
                     Part::Result => (&["input", "kernel"], &["result"]),
                 };
                 let (reads, writes) = (O::Named(reads), O::Named(writes));
-                Spec { name: "convolve", reads, writes, work: Work::Taps, ..taps }
+                Spec {
+                    name: "convolve",
+                    reads,
+                    writes,
+                    linear: Linear::Alone(&[0, 1]),
+                    work: Work::Taps,
+                    ..taps
+                }
             }
-            Prim::Pool { spread, .. } => {
+            Prim::Pool { spread, monoid, .. } => {
+                let linear = if *monoid == Monoid::Sum { Linear::Alone(&[0]) } else { Linear::Never };
                 let work = if *spread { Work::TapsOfInput } else { Work::TapsOfOutput };
-                Spec { name: "pool", work, ..taps }
+                Spec { name: "pool", linear, work, ..taps }
             }
             Prim::ArgmaxPool { .. } => Spec { name: "argmax_pool", work: Work::TapsOfOutput, ..taps },
-            Prim::Unpool { .. } => {
-                Spec { name: "unpool", reads: O::Named(&["tap", "values"]), work: Work::TapsOfInput, ..taps }
-            }
+            Prim::Unpool { .. } => Spec {
+                name: "unpool",
+                reads: O::Named(&["tap", "values"]),
+                linear: Linear::Alone(&[1]),
+                work: Work::TapsOfInput,
+                ..taps
+            },
+            Prim::Shift { fill: 0.0, .. } => Spec { name: "shift", ..first },
             Prim::Shift { .. } => Spec { name: "shift", ..plain },
-            Prim::Concat { .. } => Spec { name: "concat", reads: O::Many("part"), ..plain },
-            Prim::SplitDim { .. } => Spec { name: "split_dim", ..plain },
-            Prim::MergeDims { .. } => Spec { name: "merge_dims", ..plain },
+            Prim::Concat { .. } => {
+                Spec { name: "concat", reads: O::Many("part"), linear: Linear::Jointly, ..plain }
+            }
+            Prim::SplitDim { .. } => Spec { name: "split_dim", ..first },
+            Prim::MergeDims { .. } => Spec { name: "merge_dims", ..first },
             Prim::Random { .. } => Spec {
                 name: "random",
                 reads: O::Named(&[]),
@@ -179,7 +220,7 @@ impl Prim {
                 work: Work::Output(1),
                 ..plain
             },
-            Prim::Copy => Spec { name: "copy", ..plain },
+            Prim::Copy => Spec { name: "copy", ..first },
             Prim::Collective(c @ Collective::AllReduce { .. }) => Spec {
                 name: c.name(),
                 reads: O::Many("part"),
@@ -187,6 +228,9 @@ impl Prim {
                 donation: D::Paired,
                 ..plain
             },
+            Prim::Collective(c) if c.spec().is_bucketable() => {
+                Spec { name: c.name(), reads: O::Many("part"), writes: O::Many("result"), ..plain }
+            }
             Prim::Collective(c) => Spec { name: c.name(), ..plain },
             Prim::Wait => Spec { name: "wait", reads: O::Many("result"), writes: O::Named(&[]), ..plain },
         }
@@ -212,6 +256,7 @@ impl Step {
         let attributes = match &self.prim {
             Prim::Map { regs, .. } => regs.len() == self.writes.len() && !regs.is_empty(),
             Prim::Concat { parts, .. } => parts.len() == self.reads.len(),
+            Prim::Collective(c) => c.takes(self.reads.len()) && self.reads.len() == self.writes.len(),
             _ => true,
         };
         spec.reads.takes(self.reads.len()) && spec.writes.takes(self.writes.len()) && paired && attributes

@@ -1,5 +1,6 @@
 //! A model of many equal blocks has many equal rows: of neighboring blocks whose rows differ in the path alone, the first is
-//! shown and the others are named. Whatever else differs, be it a byte, a line or a bucket, is shown.
+//! shown and the others are named. Whatever else differs, be it a byte or a line, is shown, but for the number of a bucket: which
+//! values of a block are in the same one follows from where buckets are full.
 
 /// The rows of a value: the cells of the first begin with line and path, the last cell of each is a reason.
 pub(crate) struct ValueRows {
@@ -22,6 +23,8 @@ pub(crate) enum TableLine {
 /// The least rows of a block, and the least equal blocks in a row, that are worth it: short tables stay as they are.
 const ROWS: usize = 4;
 const BLOCKS: usize = 3;
+/// What the number of a bucket comes after.
+const BUCKET: &str = ", bucket ";
 
 /// The rows with repeated blocks left out.
 pub(crate) fn folded(entries: Vec<ValueRows>) -> Vec<TableLine> {
@@ -80,6 +83,11 @@ fn form(block: &str, group: &[ValueRows]) -> Vec<Vec<String>> {
             if i == 0 {
                 row[1] = path(&e.path);
             }
+            for cell in &mut row {
+                if let Some(number) = cell.rfind(BUCKET) {
+                    cell.truncate(number + BUCKET.len());
+                }
+            }
             if let Some(reason) = row.last_mut() {
                 *reason = without(block, reason);
             }
@@ -134,6 +142,13 @@ mod tests {
         let mut all = blocks(["8"; 4]);
         all.insert(0, entry("x", "8", ""));
         assert_eq!(shown(all), ["x", "d(b1.q)", "d(b1.k)", "d(b1.v)", "d(b1.out)", "b2 to b4 as b1"]);
+    }
+
+    #[test]
+    fn blocks_of_other_buckets_are_equal() {
+        let [a, b] = ["all-gather x, bucket 1", "all-gather x, bucket 2"];
+        assert_eq!(shown(blocks([a, a, b, b])).len(), 5);
+        assert_eq!(shown(blocks([a, a, "all-gather x", b])).len(), 16);
     }
 
     #[test]

@@ -159,16 +159,16 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a reduce-scatter to another dim", V, |s, k| {
         moves(s, k, |s, i| {
             let dims = dims_of(s, s.instrs[i].out());
-            let Reshard::Collective(Collective::ReduceScatter { dim, .. }) = kind(s, i) else { return None };
-            *dim = *dims.iter().find(|d| *d != dim)?;
+            let Reshard::Collective(Collective::ReduceScatter { dims: to, .. }) = kind(s, i) else { return None };
+            to[0] = *dims.iter().find(|d| **d != to[0])?;
             Some(())
         })
     };
     "a reduce-scatter to another dim, in which the result is split", V, |s, k| {
         moves(s, k, |s, i| {
             let dims = dims_of(s, s.instrs[i].out());
-            let Reshard::Collective(Collective::ReduceScatter { dim, .. }) = kind(s, i) else { return None };
-            *dim = *dims.iter().find(|d| *d != dim)?;
+            let Reshard::Collective(Collective::ReduceScatter { dims: to, .. }) = kind(s, i) else { return None };
+            to[0] = *dims.iter().find(|d| **d != to[0])?;
             follow(s, i)
         })
     };
@@ -191,8 +191,8 @@ pub(super) const FAULTS: &[Fault] = faults![
     "a gather of another dim", V, |s, k| {
         moves(s, k, |s, i| {
             let dims = dims_of(s, s.instrs[i].out());
-            let Reshard::Collective(Collective::AllGather { dim, .. }) = kind(s, i) else { return None };
-            *dim = *dims.iter().find(|d| *d != dim)?;
+            let Reshard::Collective(Collective::AllGather { dims: of, .. }) = kind(s, i) else { return None };
+            of[0] = *dims.iter().find(|d| **d != of[0])?;
             Some(())
         })
     };
@@ -383,7 +383,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             let dims = dims_of(s, s.outputs[g]);
             // Moved once more, by a sound move.
             let moved = match v.placement.splits.iter().next() {
-                Some((dim, axes)) => Collective::AllGather { axis: *axes.last()?, dim: *dim }.into(),
+                Some((dim, axes)) => Collective::AllGather { axis: *axes.last()?, dims: vec![*dim] }.into(),
                 None => Reshard::Slice { axis: *axes.first()?, dim: *dims.first()? },
             };
             s.outputs[g] = append(s, s.instrs.len(), s.outputs[g], moved)?;
@@ -400,10 +400,10 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
     "a sum is finished everywhere and then cut, not scattered", BYTES, |s, k| {
         moves(s, k, |s, i| {
-            let Reshard::Collective(Collective::ReduceScatter { axis, monoid, dim }) = kind(s, i).clone() else { return None };
+            let Reshard::Collective(Collective::ReduceScatter { axis, monoid, dims }) = kind(s, i).clone() else { return None };
             let (old, start) = (s.instrs[i].out(), from(s, i));
             let whole = append(s, i, start, Collective::AllReduce { axes: vec![axis], monoid }.into())?;
-            *kind(s, i + 1) = Reshard::Slice { axis, dim };
+            *kind(s, i + 1) = Reshard::Slice { axis, dim: dims[0] };
             set_from(s, i + 1, whole)?;
             (s.instrs[i + 1].out() == old).then_some(())
         })
@@ -417,7 +417,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             p.windows.is_empty().then_some(())?;
             let (dim, axes) = p.splits.iter().next()?;
             let axis = *axes.last()?;
-            let whole = append(s, i + 1, v, Collective::AllGather { axis, dim: *dim }.into())?;
+            let whole = append(s, i + 1, v, Collective::AllGather { axis, dims: vec![*dim] }.into())?;
             let back = append(s, i + 2, whole, Reshard::Slice { axis, dim: *dim })?;
             rewire(s, i + 3, v, back);
             Some(())
@@ -437,7 +437,7 @@ pub(super) const FAULTS: &[Fault] = faults![
         moves(s, k, |s, i| {
             let Reshard::Collective(Collective::AllToAll { axis, join, split }) = kind(s, i).clone() else { return None };
             let start = from(s, i);
-            let whole = append(s, i, start, Collective::AllGather { axis, dim: join }.into())?;
+            let whole = append(s, i, start, Collective::AllGather { axis, dims: vec![join] }.into())?;
             *kind(s, i + 1) = Reshard::Slice { axis, dim: split };
             set_from(s, i + 1, whole)
         })

@@ -27,7 +27,7 @@ macro_rules! faults {
 }
 
 pub(super) const FAULTS: &[Fault] = faults![
-    "an all-reduce folds by another monoid", R, |p, k| {
+    "an all-reduce folds by another monoid", P, |p, k| {
         collectives(p, k, |c, _| match c {
             Collective::AllReduce { monoid, .. } | Collective::ReduceScatter { monoid, .. } => {
                 *monoid = match monoid {
@@ -41,7 +41,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             _ => None,
         })
     };
-    "an all-reduce over the group of another axis", R, |p, k| {
+    "an all-reduce over the group of another axis", P, |p, k| {
         collectives(p, k, |c, all| match c {
             Collective::AllReduce { axes, .. } => {
                 *axes = vec![*all.iter().find(|a| !axes.contains(a))?];
@@ -50,13 +50,13 @@ pub(super) const FAULTS: &[Fault] = faults![
             _ => None,
         })
     };
-    "an all-reduce over one of two axes", R, |p, k| {
+    "an all-reduce over one of two axes", P, |p, k| {
         collectives(p, k, |c, _| match c {
             Collective::AllReduce { axes, .. } if axes.len() > 1 => axes.pop().map(|_| ()),
             _ => None,
         })
     };
-    "an all-reduce over one axis too many", R, |p, k| {
+    "an all-reduce over one axis too many", P, |p, k| {
         collectives(p, k, |c, all| match c {
             Collective::AllReduce { axes, monoid: Monoid::Sum, .. } => {
                 axes.push(*all.iter().find(|a| !axes.contains(a))?);
@@ -131,16 +131,17 @@ pub(super) const FAULTS: &[Fault] = faults![
         steps(p, k, |p, i| {
             let Step { prim: Prim::Collective(c), reads, .. } = &mut p.steps[i] else { return None };
             match c {
-                Collective::ReduceScatter { dim, .. }
-                | Collective::AllGather { dim, .. }
-                | Collective::Permute { dim, .. } => *dim = *reads[0].dims.iter().find(|d| *d != dim)?,
+                Collective::ReduceScatter { dims, .. } | Collective::AllGather { dims, .. } => {
+                    dims[0] = *reads[0].dims.iter().find(|d| **d != dims[0])?;
+                }
+                Collective::Permute { dim, .. } => *dim = *reads[0].dims.iter().find(|d| *d != dim)?,
                 Collective::AllToAll { join, split, .. } => std::mem::swap(join, split),
                 Collective::AllReduce { .. } => return None,
             }
             Some(())
         })
     };
-    "a collective is a copy", PR, |p, k| {
+    "a collective is a copy", P, |p, k| {
         steps(p, k, |p, i| {
             let s = &mut p.steps[i];
             let Prim::Collective(Collective::AllReduce { .. }) = s.prim else { return None };
@@ -304,7 +305,7 @@ pub(super) const FAULTS: &[Fault] = faults![
             Some(())
         })
     };
-    "a local fold by another monoid", R, |p, k| {
+    "a local fold by another monoid", PR, |p, k| {
         steps(p, k, |p, i| {
             let Prim::Reduce { monoid, .. } = &mut p.steps[i].prim else { return None };
             *monoid = match monoid {

@@ -20,9 +20,9 @@ impl Walk<'_> {
         source: &Placement,
     ) -> Cause {
         let because = kind.collective().map_or_else(String::new, |c| self.because(id, &c.spec(), user));
-        if let Some(Collective::AllGather { axis, dim }) = kind.collective() {
+        if let Some(Collective::AllGather { axis, dims }) = kind.collective() {
             // A path may take turns: what is gathered is the dim that the axis split where the path begins.
-            let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(*dim, |s| *s.0);
+            let split = source.splits.iter().find(|(_, axes)| axes.contains(axis)).map_or(dims[0], |s| *s.0);
             self.check_gather(id, *axis, split, user);
         }
         let rule = self.rule_of(id, kind);
@@ -35,7 +35,7 @@ impl Walk<'_> {
         if let Some((dim, window)) = c.window {
             return self.halo(c.axes, dim, &window, user);
         }
-        match (c.monoid, c.join, c.split) {
+        match (c.monoid, c.join.first().copied(), c.split.first().copied()) {
             (Some(m), _, None) => self.folded(id, c.axes, m),
             (Some(m), _, Some(d)) => {
                 format!("{}, and `{}` is split where it goes", self.folded(id, c.axes, m), name(d))

@@ -174,7 +174,9 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
         for dim in ty.dims.iter().filter(|d| gets(**d, *axis)) {
             match open.iter().find(|o| o.0 == *axis) {
                 Some((_, monoid)) => {
-                    out.push(Collective::ReduceScatter { axis: *axis, monoid: *monoid, dim: *dim }.into());
+                    out.push(
+                        Collective::ReduceScatter { axis: *axis, monoid: *monoid, dims: vec![*dim] }.into(),
+                    );
                 }
                 None if !p.uses(*axis) => out.push(Reshard::Slice { axis: *axis, dim: *dim }),
                 None => {}
@@ -183,7 +185,7 @@ fn edges(ty: &Type, axes: &[Axis], p: &Placement, dst: &Placement) -> Vec<Reshar
     }
     for (dim, split) in p.splits.iter().filter(|(d, _)| loses(**d)) {
         let Some(axis) = split.last().copied() else { continue };
-        out.push(Collective::AllGather { axis, dim: *dim }.into());
+        out.push(Collective::AllGather { axis, dims: vec![*dim] }.into());
         for to in ty.dims.iter().filter(|to| *to != dim && gets(**to, axis)) {
             out.push(Collective::AllToAll { axis, join: *dim, split: *to }.into());
         }

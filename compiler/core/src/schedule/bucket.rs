@@ -1,9 +1,15 @@
-//! All-reduces of the same axes in one bucket: each collective costs a launch, so small ones travel together.
+//! Collectives of one kind over the same axes in one bucket: each costs a launch, so small ones travel together.
 //!
-//! A bucket stands where its last member stood. What reads a bucket waits for another all-reduce that does not depend on
-//! it, if one is near: of `q = all_reduce(a); r = f(q); s = all_reduce(b)` the second step goes behind the third.
+//! What folds (all-reduces, reduce-scatters) stands where the last member of its bucket stood, since operands come late. What
+//! reads a bucket waits for another member that does not depend on it, if one is near: of `q = all_reduce(a); r = f(q);
+//! s = all_reduce(b)` the second step goes behind the third.
+//!
+//! An all-gather stands where the first member of its bucket stood, if its operands are there by then, as those of parameters
+//! are; they may be cast on the way. So a bucket holds results that are needed later, and no other does: one is full before
+//! the next begins. All-gathers whose operands come later, as those of updated parameters, go to the place of the last one.
 
-use meshwright_plan::{Axis, BufId, Collective, DType, Monoid, Plan, Prim, Step};
+use meshwright_plan::{Axis, BufId, CollectiveKind, DType, Monoid, Phase, Plan, Prim, Step};
+use std::collections::BTreeMap;
 
 /// A bucket takes no more once it holds this many bytes: larger ones gain nothing.
 const BUCKET_BYTES: usize = 32 << 20;
@@ -11,127 +17,263 @@ const BUCKET_BYTES: usize = 32 << 20;
 const LEAST_BYTES: usize = 4 << 20;
 /// What could share a bucket fills at least so many, so that the first can fly while what goes into the last is computed.
 const BUCKETS: usize = 4;
-/// How many steps ahead another all-reduce is sought before something reads a bucket. What waits meanwhile takes memory.
+/// Of collectives between whole values and shards so many: the whole values of a bucket are in memory together, and those of
+/// the next one while it is used.
+const SHARD_BUCKETS: usize = 16;
+/// How many steps ahead another member is sought before something reads a bucket. What waits meanwhile takes memory.
 const NEAR: usize = 32;
 
-type Key = (Vec<Axis>, Monoid, DType);
+/// What the members of a bucket have in common.
+#[derive(Clone, PartialEq, Eq)]
+struct Key {
+    kind: CollectiveKind,
+    axes: Vec<Axis>,
+    monoid: Option<Monoid>,
+    dtype: DType,
+    /// Of a gather, so that what backward needs is not held through forward.
+    phase: Option<Phase>,
+}
 
 struct Bucket {
+    key: Key,
     at: usize,
     bytes: usize,
     gives: Vec<BufId>,
+    /// Whether a result was read, so that the bucket cannot go to a later place.
+    read: bool,
+    /// The place before which operands are cast: that of the bucket before, so that a gather can start while that one is used.
+    casts: usize,
 }
 
-/// Joins all-reduces of equal axes, monoid and dtype.
+struct Buckets<'a> {
+    plan: &'a Plan,
+    steps: Vec<Option<Step>>,
+    /// Casts that go in front of a place.
+    before: BTreeMap<usize, Vec<Step>>,
+    /// The place after which a buffer is there.
+    made: BTreeMap<BufId, usize>,
+    /// For each key the bytes at which a bucket is full.
+    most: Vec<(Key, usize)>,
+    open: Vec<Bucket>,
+}
+
+/// Joins all-reduces, reduce-scatters and all-gathers, each of equal axes, monoid and dtype.
 pub fn bucket(mut plan: Plan) -> Plan {
-    let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
+    let steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     let most = most_bytes(&plan, &steps);
-    let most = |key: &Key| most.iter().find(|m| m.0 == *key).map_or(BUCKET_BYTES, |m| m.1);
-    let mut open: Vec<(Key, Bucket)> = Vec::new();
-    for at in 0..steps.len() {
+    let (before, made, open) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    let mut buckets = Buckets { plan: &plan, steps, before, made, most, open };
+    for at in 0..buckets.steps.len() {
+        buckets.visit(at);
+    }
+    let Buckets { steps, mut before, .. } = buckets;
+    let mut out = Vec::with_capacity(steps.len());
+    for (at, step) in steps.into_iter().enumerate() {
+        out.extend(before.remove(&at).unwrap_or_default());
+        out.extend(step);
+    }
+    plan.steps = out;
+    plan
+}
+
+impl Buckets<'_> {
+    fn visit(&mut self, at: usize) {
         // Each bucket makes this place wait once: two of different axes could else wait for each other in turn, for ever.
         let mut waited: Vec<usize> = Vec::new();
-        while let Some(i) = open.iter().position(|(_, b)| reads_any(&steps[at], &b.gives)) {
-            let (key, bucket) = &open[i];
-            if waited.contains(&i) || !postpone(&plan, &mut steps, at, (key, most(key)), bucket) {
+        while let Some(i) =
+            self.open.iter().position(|b| b.key.folds() && reads_any(&self.steps[at], &b.gives))
+        {
+            if waited.contains(&i) || !self.postpone(at, i) {
                 break;
             }
             waited.push(i);
         }
-        let Some(step) = &steps[at] else { continue };
-        // A bucket that something reads is closed.
-        let reads: Vec<BufId> = step.reads.iter().map(|o| o.buf).collect();
-        open.retain(|(_, b)| !b.gives.iter().any(|g| reads.contains(g)));
-        let Some((key, bytes)) = all_reduce(&plan, step) else { continue };
-        let gives: Vec<BufId> = step.writes.iter().map(|o| o.buf).collect();
-        let found = open.iter().position(|(k, b)| *k == key && b.bytes + bytes <= most(&key));
-        let Some(i) = found else {
-            // A full one is closed: what is small and comes late would else draw it down to its own place.
-            open.retain(|(k, _)| *k != key);
-            open.push((key, Bucket { at, bytes, gives }));
-            continue;
-        };
-        let bucket = &mut open[i].1;
-        let earlier = steps[bucket.at].take();
-        bucket.at = at;
-        bucket.bytes += bytes;
-        bucket.gives.extend(gives);
-        if let (Some(earlier), Some(now)) = (earlier, &mut steps[at]) {
-            join(earlier, now);
+        let Some(step) = &self.steps[at] else { return };
+        for b in self.open.iter_mut().filter(|b| step.reads.iter().any(|o| b.gives.contains(&o.buf))) {
+            b.read = true;
+        }
+        // What folds is at its last place when something reads it, and later members come too late.
+        self.open.retain(|b| !(b.read && b.key.folds()));
+        if let Some((key, bytes)) = member(self.plan, step) {
+            self.place(at, key, bytes);
+        }
+        if let Some(step) = &self.steps[at] {
+            self.made.extend(step.writes.iter().map(|o| (o.buf, at)));
         }
     }
-    plan.steps = steps.into_iter().flatten().collect();
-    plan
+
+    /// Puts a collective into the open bucket of its key, or into a new one.
+    fn place(&mut self, at: usize, key: Key, bytes: usize) {
+        let found = self.open.iter().position(|b| b.key == key);
+        let most = self.most(&key);
+        if let Some(i) = found
+            && self.open[i].bytes + bytes <= most
+            && (self.rises(at, i) || self.sinks(at, i))
+        {
+            self.open[i].bytes += bytes;
+            return;
+        }
+        // A full one is closed: what is small and comes late would else draw it down to its own place.
+        let casts = found.map_or(at, |i| self.open.remove(i).at);
+        if !key.folds() {
+            self.cast_before(at, casts);
+        }
+        let gives = self.writes(at);
+        self.open.push(Bucket { key, at, bytes, gives, read: false, casts });
+    }
+
+    fn writes(&self, at: usize) -> Vec<BufId> {
+        self.steps[at].iter().flat_map(|s| s.writes.iter().map(|o| o.buf)).collect()
+    }
+
+    fn most(&self, key: &Key) -> usize {
+        self.most.iter().find(|m| m.0 == *key).map_or(BUCKET_BYTES, |m| m.1)
+    }
+
+    /// Moves a gather up to its bucket, if its operands are there by then.
+    fn rises(&mut self, at: usize, i: usize) -> bool {
+        let (place, casts) = (self.open[i].at, self.open[i].casts);
+        if self.open[i].key.folds() {
+            return false;
+        }
+        self.cast_before(at, casts);
+        let Some(step) = &self.steps[at] else { return false };
+        if step.reads.iter().any(|o| self.made.get(&o.buf).is_some_and(|m| *m >= place)) {
+            return false;
+        }
+        let gives = self.writes(at);
+        let joined = self.steps[place].take().zip(self.steps[at].take()).map(|(a, b)| join(a, b));
+        self.steps[place] = joined;
+        self.made.extend(gives.iter().map(|b| (*b, place)));
+        self.open[i].gives.extend(gives);
+        true
+    }
+
+    /// Moves a bucket down to its newest member, if nothing reads it before.
+    fn sinks(&mut self, at: usize, i: usize) -> bool {
+        if self.open[i].read {
+            return false;
+        }
+        let joined = self.steps[self.open[i].at].take().zip(self.steps[at].take()).map(|(a, b)| join(a, b));
+        self.steps[at] = joined;
+        let gives = self.writes(at);
+        let bucket = &mut self.open[i];
+        (bucket.at, bucket.gives) = (at, gives);
+        true
+    }
+
+    /// Moves casts of a gather's operands in front of a place, where what they read is there.
+    fn cast_before(&mut self, at: usize, place: usize) {
+        let reads: Vec<BufId> = self.steps[at].iter().flat_map(|s| s.reads.iter().map(|o| o.buf)).collect();
+        for buf in reads {
+            let Some(from) = self.made.get(&buf).copied().filter(|m| *m >= place) else { continue };
+            let there = |b: BufId| self.made.get(&b).is_none_or(|m| *m < place);
+            let casts = |s: &Step| {
+                let one = matches!((&s.prim, &s.reads[..], &s.writes[..]), (Prim::Map { .. }, [_], [_]));
+                one && s.reads.iter().all(|o| there(o.buf))
+            };
+            if !self.steps[from].as_ref().is_some_and(casts) {
+                continue;
+            }
+            self.before.entry(place).or_default().extend(self.steps[from].take());
+            match place.checked_sub(1) {
+                Some(before) => self.made.insert(buf, before),
+                None => self.made.remove(&buf),
+            };
+        }
+    }
+
+    /// Moves what depends on a bucket, from the step `at` on, behind the next member that does not depend on it. False where
+    /// there is none near in the same phase.
+    fn postpone(&mut self, at: usize, i: usize) -> bool {
+        let phase = |s: &Option<Step>| s.as_ref().map(|s| s.phase);
+        let bucket = &self.open[i];
+        let most = self.most(&bucket.key);
+        let mut made = bucket.gives.clone();
+        let mut waits = Vec::new();
+        for later in at..self.steps.len().min(at + NEAR) {
+            if phase(&self.steps[later]) != phase(&self.steps[at]) {
+                return false;
+            }
+            let Some(step) = &self.steps[later] else { continue };
+            if reads_any(&self.steps[later], &made) {
+                made.extend(step.writes.iter().map(|o| o.buf));
+                waits.push(later);
+            } else if member(self.plan, step)
+                .is_some_and(|(k, b)| k == bucket.key && bucket.bytes + b <= most)
+            {
+                let (mut first, mut last) = (Vec::new(), Vec::new());
+                for (k, step) in self.steps.iter_mut().enumerate().take(later + 1).skip(at) {
+                    if waits.contains(&k) { last.push(step.take()) } else { first.push(step.take()) }
+                }
+                for (place, step) in self.steps[at..=later].iter_mut().zip(first.into_iter().chain(last)) {
+                    *place = step;
+                }
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Key {
+    /// Whether members fold: what comes early waits for what comes late.
+    fn folds(&self) -> bool {
+        self.kind.folds()
+    }
 }
 
 /// For each key the bytes at which a bucket is full.
 fn most_bytes(plan: &Plan, steps: &[Option<Step>]) -> Vec<(Key, usize)> {
     let mut totals: Vec<(Key, usize)> = Vec::new();
-    for (key, bytes) in steps.iter().flatten().filter_map(|s| all_reduce(plan, s)) {
+    for (key, bytes) in steps.iter().flatten().filter_map(|s| member(plan, s)) {
         match totals.iter_mut().find(|t| t.0 == key) {
             Some(t) => t.1 += bytes,
             None => totals.push((key, bytes)),
         }
     }
-    totals.into_iter().map(|(k, t)| (k, (t / BUCKETS).clamp(LEAST_BYTES, BUCKET_BYTES))).collect()
+    for (key, bytes) in &mut totals {
+        let buckets = if key.kind == CollectiveKind::AllReduce { BUCKETS } else { SHARD_BUCKETS };
+        *bytes = (*bytes / buckets).clamp(LEAST_BYTES, BUCKET_BYTES);
+    }
+    totals
 }
 
-/// What an all-reduce shares with those that it may join, and the bytes that go in; `None` for other steps.
-fn all_reduce(plan: &Plan, step: &Step) -> Option<(Key, usize)> {
-    let Prim::Collective(Collective::AllReduce { axes, monoid }) = &step.prim else { return None };
+/// What a collective shares with those that it may join, and its bytes; `None` for other steps. Pairs are gathered and scattered
+/// alone, since a backend may store them in two parts.
+fn member(plan: &Plan, step: &Step) -> Option<(Key, usize)> {
+    let c = step.collective()?;
     let dtype = plan.buffer(step.reads.first()?.buf).dtype;
-    Some(((axes.clone(), *monoid, dtype), step.collective_bytes(plan).iter().sum()))
+    let spec = c.spec();
+    let moves = !(spec.join.is_empty() && spec.split.is_empty());
+    if !spec.is_bucketable() || moves && dtype.is_pair() {
+        return None;
+    }
+    let phase = spec.monoid.is_none().then_some(step.phase);
+    let key = Key { kind: spec.kind, axes: spec.axes.to_vec(), monoid: spec.monoid, dtype, phase };
+    Some((key, step.collective_bytes(plan).iter().sum()))
 }
 
 fn reads_any(step: &Option<Step>, buffers: &[BufId]) -> bool {
     step.as_ref().is_some_and(|s| s.reads.iter().any(|o| buffers.contains(&o.buf)))
 }
 
-/// Moves what depends on a bucket, from the step `at` on, behind the next all-reduce that may join it and does not depend
-/// on it. False where there is none near in the same phase.
-fn postpone(
-    plan: &Plan,
-    steps: &mut [Option<Step>],
-    at: usize,
-    (key, most): (&Key, usize),
-    bucket: &Bucket,
-) -> bool {
-    let phase = |s: &Option<Step>| s.as_ref().map(|s| s.phase);
-    let mut made = bucket.gives.clone();
-    let mut waits = Vec::new();
-    for i in at..steps.len().min(at + NEAR) {
-        if phase(&steps[i]) != phase(&steps[at]) {
-            return false;
-        }
-        let Some(step) = &steps[i] else { continue };
-        if reads_any(&steps[i], &made) {
-            made.extend(step.writes.iter().map(|o| o.buf));
-            waits.push(i);
-        } else if all_reduce(plan, step).is_some_and(|(k, b)| k == *key && bucket.bytes + b <= most) {
-            let (mut first, mut later) = (Vec::new(), Vec::new());
-            for (k, step) in steps.iter_mut().enumerate().take(i + 1).skip(at) {
-                if waits.contains(&k) { later.push(step.take()) } else { first.push(step.take()) }
-            }
-            for (place, step) in steps[at..=i].iter_mut().zip(first.into_iter().chain(later)) {
-                *place = step;
-            }
-            return true;
-        }
+/// A collective with the operands of two.
+fn join(mut first: Step, second: Step) -> Step {
+    if let (Prim::Collective(a), Prim::Collective(b)) = (&mut first.prim, second.prim) {
+        a.extend(b);
     }
-    false
-}
-
-/// Puts the parts of an earlier all-reduce in front of those of a later one.
-fn join(earlier: Step, now: &mut Step) {
-    now.reads.splice(0..0, earlier.reads);
-    now.writes.splice(0..0, earlier.writes);
-    now.origin.splice(0..0, earlier.origin);
+    first.reads.extend(second.reads);
+    first.writes.extend(second.writes);
+    first.origin.extend(second.origin);
+    first.phase = second.phase;
+    first
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshwright_plan::{Buffer, Expr, Mesh, Operand};
+    use meshwright_plan::{Buffer, Collective, Expr, Mesh, Operand};
 
     fn operand(buf: u32) -> Operand {
         Operand { buf: BufId(buf), dims: Vec::new() }
@@ -158,7 +300,7 @@ mod tests {
             dims: Default::default(),
             float: DType::F64,
             inputs: Vec::new(),
-            buffers: vec![Buffer { dtype: DType::F64, extents: Vec::new() }; 8],
+            buffers: vec![Buffer::new(DType::F64, Vec::new()); 8],
             program_inputs: Vec::new(),
             steps: vec![sum(0, 0, 2), sum(1, 1, 3), map(2, 4), map(3, 5), sum(1, 4, 6), sum(0, 5, 7)],
             outputs: Vec::new(),

@@ -36,10 +36,12 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
             summary: Summary::default(),
         },
         leaf_of: BTreeMap::new(),
+        taken: BTreeSet::new(),
     };
     for instr in &spmd.instrs {
         l.instr(instr);
     }
+    l.taken = l.plan.program_inputs.iter().map(|l| l.buf).collect();
     for (goal, version) in spmd.step.outputs.iter().zip(&spmd.outputs) {
         let operand = l.operand(*version);
         match goal.kind {
@@ -60,6 +62,8 @@ struct Lower<'a> {
     plan: Plan,
     /// Position in the Plan's leaves of a parameter's, moment's or state's value.
     leaf_of: BTreeMap<Id, usize>,
+    /// Buffers of program inputs, and of the next values that are bound.
+    taken: BTreeSet<BufId>,
 }
 
 impl Lower<'_> {
@@ -72,7 +76,7 @@ impl Lower<'_> {
 
     fn buffer(&mut self, dtype: DType, dims: &[Dim], placement: &Placement) -> Operand {
         let extents = dims.iter().map(|d| placement.extent(*d, &self.plan.dims)).collect();
-        self.plan.buffers.push(Buffer { dtype, extents });
+        self.plan.buffers.push(Buffer { partial: placement.partial.clone(), ..Buffer::new(dtype, extents) });
         Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }
 
@@ -231,18 +235,17 @@ impl Lower<'_> {
             // It stays as it is.
             return;
         }
-        let taken: BTreeSet<BufId> =
-            self.plan.program_inputs.iter().flat_map(|l| l.next.into_iter().chain([l.buf])).collect();
         let mut buf = o.buf;
-        if o.dims != l.dims || taken.contains(&o.buf) {
+        if o.dims != l.dims || self.taken.contains(&o.buf) {
             let dims = l.dims.clone();
             let extents = self.plan.buffer(l.buf).extents.clone();
             let dtype = self.plan.buffer(l.buf).dtype;
-            self.plan.buffers.push(Buffer { dtype, extents });
+            self.plan.buffers.push(Buffer::new(dtype, extents));
             buf = BufId(self.plan.buffers.len() as u32 - 1);
             let out = Operand { buf, dims };
             self.push(Prim::Copy, vec![o], out, (value, None), Phase::Update);
         }
+        self.taken.insert(buf);
         self.plan.program_inputs[i].next = Some(buf);
     }
 }
@@ -316,7 +319,7 @@ impl Emit for Emitter<'_, '_> {
         let plan = &mut self.lower.plan;
         let held = plan.buffer(from.buf).clone();
         let along = |d: &Dim| from.dims.iter().position(|f| f == d).map(|i| held.extents[i].clone());
-        plan.buffers.push(Buffer { dtype: held.dtype, extents: order.iter().filter_map(along).collect() });
+        plan.buffers.push(Buffer::new(held.dtype, order.iter().filter_map(along).collect()));
         let out = Operand { buf: BufId(plan.buffers.len() as u32 - 1), dims: order.to_vec() };
         self.push(Prim::Copy, vec![from.clone()], out.clone());
         out
@@ -324,6 +327,13 @@ impl Emit for Emitter<'_, '_> {
 
     fn push(&mut self, prim: Prim, reads: Vec<Operand>, out: Operand) {
         let phase = self.lower.spmd.step.graph.node(self.id).origin.phase;
+        let (buf, placed) = (out.buf, self.out.as_ref().is_some_and(|o| o.buf == out.buf));
         self.lower.push(prim, reads, out, (self.id, None), phase);
+        // The result is partial as the partitioner says, all else as the step makes it; the verifier compares.
+        let plan = &mut self.lower.plan;
+        let inferred = plan.steps.last().and_then(|s| s.partial(plan).ok()?.pop());
+        if let Some(partial) = inferred.filter(|_| !placed) {
+            plan.buffers[buf.0 as usize].partial = partial;
+        }
     }
 }

@@ -35,6 +35,30 @@ struct Known {
     late: usize,
 }
 
+/// Collectives whose operands are made, by their places.
+#[derive(Default)]
+struct Ready {
+    /// Those that would hold memory from an early start.
+    holding: BTreeSet<usize>,
+    /// Those that would not.
+    free: BTreeSet<usize>,
+}
+
+impl Ready {
+    fn insert(&mut self, place: usize, early: usize) {
+        if early > 0 {
+            self.holding.insert(place)
+        } else {
+            self.free.insert(place)
+        };
+    }
+
+    fn remove(&mut self, place: usize) {
+        self.holding.remove(&place);
+        self.free.remove(&place);
+    }
+}
+
 struct Schedule {
     /// Steps by their place, until they are scheduled.
     steps: Vec<Option<Step>>,
@@ -67,20 +91,20 @@ fn within(mut plan: Plan, limit: usize) -> Plan {
         ended: 0,
     };
     // Collectives whose operands are made, by their places: what is needed first starts first.
-    let mut ready: BTreeSet<usize> = BTreeSet::new();
+    let mut ready = Ready::default();
     // What was free and in flight when they were last looked at: until one of these changes, none can start that could not.
     let mut looked = (usize::MAX, usize::MAX);
     for at in 0..s.steps.len() {
         let opened = opens.remove(&at).unwrap_or_default();
         let now = (s.held_in_all, s.ended);
         if !opened.is_empty() || now != looked {
-            ready.extend(opened);
+            opened.into_iter().for_each(|place| ready.insert(place, known[&place].early));
             s.start_early(&mut ready, &known, at, limit);
             looked = (s.held_in_all, s.ended);
         }
         s.emit(at);
         let Some(k) = known.get(&at) else { continue };
-        ready.remove(&at);
+        ready.remove(at);
         s.hold(at, 0);
         // Its operands would end here. Where they cannot stay, others are waited for, the oldest first, or this one.
         while s.held_in_all + k.late > limit {
@@ -140,25 +164,30 @@ impl Schedule {
         self.held_in_all = self.held_in_all + bytes - before.unwrap_or(0);
     }
 
-    /// Starts those of the collectives behind a place that are ready, that read nothing in flight and that memory allows.
-    fn start_early(
-        &mut self,
-        ready: &mut BTreeSet<usize>,
-        known: &BTreeMap<usize, Known>,
-        at: usize,
-        limit: usize,
-    ) {
+    /// Starts those of the collectives behind a place that are ready, that read nothing in flight and that memory allows. What
+    /// is needed first comes first: where it does not fit, no later one takes the memory.
+    fn start_early(&mut self, ready: &mut Ready, known: &BTreeMap<usize, Known>, at: usize, limit: usize) {
         let mut started = Vec::new();
-        for place in ready.range(at + 1..) {
-            let early = known[place].early;
-            if self.held_in_all + early <= limit && !self.waits(*place) {
-                self.hold(*place, early);
-                self.emit(*place);
-                started.push(*place);
+        let mut holding = ready.holding.range(at + 1..).peekable();
+        let mut free = ready.free.range(at + 1..).peekable();
+        loop {
+            let place = match (holding.peek(), free.peek()) {
+                (None, None) => break,
+                (Some(a), b) if b.is_none_or(|b| a < b) => holding.next(),
+                _ => free.next(),
+            };
+            let Some(place) = place.copied() else { break };
+            let early = known[&place].early;
+            if early > 0 && self.held_in_all + early > limit {
+                holding = ready.holding.range(usize::MAX..).peekable();
+            } else if !self.waits(place) {
+                self.hold(place, early);
+                self.emit(place);
+                started.push(place);
             }
         }
         for place in started {
-            ready.remove(&place);
+            ready.remove(place);
         }
     }
 
@@ -265,6 +294,9 @@ mod tests {
 
     const SIZE: usize = 64;
 
+    /// The buffer that a fold reads, behind those of every plan.
+    const WIDE: u32 = 9;
+
     fn operand(buf: u32) -> Operand {
         Operand { buf: BufId(buf), dims: vec![Dim(0)] }
     }
@@ -279,13 +311,22 @@ mod tests {
         step(Prim::Collective(all), &[from], to)
     }
 
+    /// The sum over a split dim: what each device writes is a part.
+    fn fold(to: u32) -> Step {
+        let mut step = step(Prim::Reduce { monoid: Monoid::Sum }, &[WIDE], to);
+        step.reads[0].dims.push(Dim(1));
+        step
+    }
+
     fn gather(from: u32, to: u32) -> Step {
-        let all = Collective::AllGather { axis: Axis(0), dim: Dim(0) };
+        let all = Collective::AllGather { axis: Axis(0), dims: vec![Dim(0)] };
         step(Prim::Collective(all), &[from], to)
     }
 
     fn map(from: &[u32], to: u32) -> Step {
-        step(Prim::Map { expr: Expr::default(), regs: vec![0] }, from, to)
+        let mut expr = Expr::default();
+        expr.push(meshwright_plan::expr::Scalar::Load(0), DType::F32);
+        step(Prim::Map { expr, regs: vec![0] }, from, to)
     }
 
     /// Buffers in `split` are split over the axis; buffer 0 and those are leaves.
@@ -301,8 +342,12 @@ mod tests {
             init: None,
             next: None,
         };
+        let mut wide = leaf(WIDE);
+        wide.dims.push(Dim(1));
+        let mut stored: Vec<Buffer> = (0..10).map(|b| Buffer::new(DType::F32, extents(b))).collect();
+        stored[9].extents.push(Extent { size: 2, ..cut.clone() });
         let last = buffers as u32 - 1;
-        Plan {
+        let mut plan = Plan {
             version: Plan::VERSION,
             model: String::new(),
             program: String::new(),
@@ -310,16 +355,25 @@ mod tests {
             dims: {
                 let mut dims = Dims::default();
                 dims.add("d", SIZE);
+                dims.add("wide", 2);
                 dims
             },
             float: DType::F32,
             inputs: Vec::new(),
-            buffers: (0..buffers).map(|b| Buffer { dtype: DType::F32, extents: extents(b) }).collect(),
-            program_inputs: std::iter::once(0).chain(split.iter().copied()).map(leaf).collect(),
+            buffers: stored,
+            program_inputs: std::iter::once(0).chain(split.iter().copied()).map(leaf).chain([wide]).collect(),
             steps,
             outputs: vec![OutputDecl { name: "y".into(), buf: BufId(last), dims: operand(last).dims }],
             summary: Default::default(),
+        };
+        for i in 0..plan.steps.len() {
+            let step = &plan.steps[i];
+            if let Ok(Some(partial)) = step.partial(&plan).map(|mut p| p.pop()) {
+                let buf = step.writes[0].buf;
+                plan.buffers[buf.0 as usize].partial = partial;
+            }
         }
+        plan
     }
 
     /// Names of the steps, with flights, of a Plan that holds.
@@ -336,26 +390,27 @@ mod tests {
 
     #[test]
     fn a_collective_starts_after_its_producer_and_ends_before_its_reader() {
-        let steps = vec![map(&[0], 1), map(&[0], 2), sum(1, 3), map(&[2], 4), map(&[3, 4], 5)];
+        let steps = vec![fold(1), map(&[0], 2), sum(1, 3), map(&[2], 4), map(&[3, 4], 5)];
         let (names, after) = scheduled(plan(6, &[], steps), FLIGHT_BYTES);
-        assert_eq!(names, ["map", "all_reduce 0", "map", "map", "wait 0", "map"]);
+        assert_eq!(names, ["reduce", "all_reduce 0", "map", "map", "wait 0", "map"]);
         // It takes its operand's storage where it starts: that is not held twice.
         assert_eq!(after.steps[1].aliases, [(BufId(1), BufId(3))]);
     }
 
     #[test]
     fn what_is_read_at_once_keeps_one_step() {
-        let steps = vec![map(&[0], 1), sum(1, 2), map(&[2], 3)];
+        let steps = vec![fold(1), sum(1, 2), map(&[2], 3)];
         let (names, _) = scheduled(plan(4, &[], steps), FLIGHT_BYTES);
-        assert_eq!(names, ["map", "all_reduce", "map"]);
+        assert_eq!(names, ["reduce", "all_reduce", "map"]);
     }
 
     #[test]
     fn an_operand_that_others_read_is_kept_until_the_end_of_the_flight() {
-        let steps = vec![map(&[0], 1), sum(1, 2), map(&[1], 3), map(&[3], 4), map(&[2, 4], 5)];
-        let (names, after) = scheduled(plan(6, &[], steps), FLIGHT_BYTES);
-        assert_eq!(names, ["map", "all_reduce 0", "map", "map", "wait 0", "map"]);
-        assert!(after.steps[1].aliases.is_empty() && after.steps[4].free == [BufId(1)], "{after:?}");
+        let steps = vec![fold(1), sum(1, 2), map(&[1], 3), map(&[3], 4), sum(4, 5), map(&[2, 5], 6)];
+        let (names, after) = scheduled(plan(7, &[], steps), FLIGHT_BYTES);
+        let all = ["reduce", "all_reduce 0", "map", "map", "all_reduce 1", "wait 0", "wait 1", "map"];
+        assert_eq!(names, all);
+        assert!(after.steps[1].aliases.is_empty() && after.steps[5].free == [BufId(1)], "{after:?}");
     }
 
     #[test]
@@ -376,9 +431,9 @@ mod tests {
     fn parameters_are_updated_in_the_order_in_which_their_gradients_come() {
         let update = |s: Step| Step { phase: Phase::Update, ..s };
         let steps = vec![
-            map(&[0], 1),
+            fold(1),
             sum(1, 2),
-            map(&[0], 3),
+            fold(3),
             sum(3, 4),
             update(map(&[4], 5)),
             update(map(&[2], 6)),
@@ -386,8 +441,18 @@ mod tests {
             update(map(&[5, 6, 7], 8)),
         ];
         let (names, after) = scheduled(plan(9, &[], steps), FLIGHT_BYTES);
-        let all =
-            ["map", "all_reduce 0", "map", "all_reduce 1", "map", "wait 0", "map", "wait 1", "map", "map"];
+        let all = [
+            "reduce",
+            "all_reduce 0",
+            "reduce",
+            "all_reduce 1",
+            "map",
+            "wait 0",
+            "map",
+            "wait 1",
+            "map",
+            "map",
+        ];
         assert_eq!(names, all);
         let made = |i: usize| after.steps[i].writes[0].buf.0;
         assert_eq!([made(4), made(6), made(8), made(9)], [7, 6, 5, 8]);
@@ -398,8 +463,8 @@ mod tests {
     fn gradients_come_when_they_are_computed() {
         let update = |s: Step| Step { phase: Phase::Update, ..s };
         let steps = vec![
-            map(&[0], 1),
-            map(&[0], 2),
+            fold(1),
+            fold(2),
             sum(2, 3),
             sum(1, 4),
             update(map(&[3], 5)),
@@ -407,7 +472,8 @@ mod tests {
             update(map(&[5, 6], 7)),
         ];
         let (names, after) = scheduled(plan(8, &[], steps), FLIGHT_BYTES);
-        let all = ["map", "all_reduce 0", "map", "all_reduce 1", "wait 0", "map", "wait 1", "map", "map"];
+        let all =
+            ["reduce", "all_reduce 0", "reduce", "all_reduce 1", "wait 0", "map", "wait 1", "map", "map"];
         assert_eq!(names, all);
         let made = |i: usize| after.steps[i].writes[0].buf.0;
         assert_eq!([made(5), made(7), made(8)], [6, 5, 7]);
@@ -415,9 +481,13 @@ mod tests {
 
     #[test]
     fn what_reads_a_collective_is_not_drawn_before_its_end() {
-        // The second all-reduce is of the first: where it stands, the first has had two steps.
-        let steps = vec![map(&[0], 1), sum(1, 2), map(&[0], 3), map(&[3], 4), sum(2, 5), map(&[4, 5], 6)];
-        let (names, _) = scheduled(plan(7, &[], steps), FLIGHT_BYTES);
-        assert_eq!(names, ["map", "all_reduce 0", "map", "map", "wait 0", "all_reduce", "map"]);
+        // The gather is of what is scattered: where it stands, that has had two steps.
+        let scatter = Collective::ReduceScatter { axis: Axis(0), monoid: Monoid::Sum, dims: vec![Dim(0)] };
+        let scatter = step(Prim::Collective(scatter), &[1], 2);
+        let steps = vec![fold(1), scatter, map(&[0], 3), map(&[3], 4), gather(2, 5), map(&[4, 5], 6)];
+        let mut plan = plan(7, &[], steps);
+        plan.buffers[2].extents[0].axes.push(Axis(0));
+        let (names, _) = scheduled(plan, FLIGHT_BYTES);
+        assert_eq!(names, ["reduce", "reduce_scatter 0", "map", "map", "wait 0", "all_gather", "map"]);
     }
 }

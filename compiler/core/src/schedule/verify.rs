@@ -7,7 +7,9 @@
 //! 4. A step has as many operands and results as its primitive takes and gives, with the dims of their buffers; maps write one iteration space; sums have both factors.
 //! 5. What a collective in flight reads and writes neither ends nor is handed on before it is waited for, and its results
 //!    are not read; it is waited for once, with all its results. Flights are numbered in the order of starts.
-//! 6. A collective's result has the extents that its operand and its axes give.
+//! 6. A collective's result is placed as its operand and its axes give.
+//! 7. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
+//!    finished. The dim of a row is whole on each device.
 
 use meshwright_plan::{
     BufId, Collective, Dim, Extent, Operand, Plan, Prim, ProgramInput, ProgramInputKind, Step,
@@ -47,6 +49,7 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
             alive.insert(o.buf);
         }
         shapes(plan, step, &at, &mut v);
+        partial(plan, step, &at, &mut v);
         for (from, to) in &step.aliases {
             let fits = plan.same_storage(*from, *to) && step.may_donate(*from, *to);
             if !alive.remove(from) || !fits || step.aliases.iter().filter(|r| r.1 == *to).count() > 1 {
@@ -68,6 +71,12 @@ pub fn verify_plan(plan: &Plan) -> Vec<String> {
     stays.extend(plan.program_inputs.iter().filter(keeps).filter(|l| l.next.is_none()).map(|l| l.buf));
     for b in alive.iter().filter(|b| used.contains(b) && !stays.contains(b)) {
         v.push(format!("buffer {} never ends", b.0));
+    }
+    let ends = plan.program_inputs.iter().flat_map(|l| l.next.into_iter().chain([l.buf]));
+    for b in ends.chain(plan.outputs.iter().map(|o| o.buf)) {
+        if !plan.buffer(b).partial.is_empty() {
+            v.push(format!("buffer {} is partial where the step begins or ends", b.0));
+        }
     }
     for o in &plan.outputs {
         if !alive.contains(&o.buf) {
@@ -175,24 +184,51 @@ fn shapes(plan: &Plan, step: &Step, at: &str, v: &mut Vec<String>) {
             }
         }
         Prim::Collective(c) => {
-            for (from, to) in step.reads.iter().zip(&step.writes) {
-                collective(plan, c, [from, to], at, v);
+            let dtype = |o: &Operand| plan.buffer(o.buf).dtype;
+            if step.all().any(|o| dtype(o) != dtype(&step.reads[0])) {
+                v.push(format!("{at}: operands and results are of several dtypes"));
+            }
+            for (k, (from, to)) in step.reads.iter().zip(&step.writes).enumerate() {
+                collective(plan, (c, k), [from, to], at, v);
             }
         }
         _ => {}
     }
 }
 
-fn collective(plan: &Plan, c: &Collective, [from, to]: [&Operand; 2], at: &str, v: &mut Vec<String>) {
+fn partial(plan: &Plan, step: &Step, at: &str, v: &mut Vec<String>) {
+    if let Some(dim) = step.prim.row()
+        && step.all().filter_map(|o| extent(plan, o, dim)).any(|e| !e.axes.is_empty())
+    {
+        v.push(format!("{at}: needs all of a dim that is split"));
+    }
+    if !step.computes() {
+        return;
+    }
+    match step.partial(plan) {
+        Err(why) => v.push(format!("{at}: {why}")),
+        Ok(inferred) => {
+            for (o, p) in step.writes.iter().zip(inferred) {
+                if plan.buffer(o.buf).partial != p {
+                    v.push(format!("{at}: buffer {} is partial otherwise than the step makes it", o.buf.0));
+                }
+            }
+        }
+    }
+}
+
+fn collective(
+    plan: &Plan,
+    (c, operand): (&Collective, usize),
+    [from, to]: [&Operand; 2],
+    at: &str,
+    v: &mut Vec<String>,
+) {
     if from.dims != to.dims {
         v.push(format!("{at}: operand and result have other dims"));
         return;
     }
-    let mut before = plan.placement(from);
-    if let Some(monoid) = c.spec().monoid {
-        before.partial = c.axes().iter().map(|a| (*a, monoid)).collect();
-    }
-    if c.apply(&before) != Some(plan.placement(to)) {
-        v.push(format!("{at}: the result is not split as the collective leaves it"));
+    if c.apply_to(operand, &plan.placement(from)) != Some(plan.placement(to)) {
+        v.push(format!("{at}: the result is not placed as the collective leaves it"));
     }
 }

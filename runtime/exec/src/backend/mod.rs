@@ -8,6 +8,7 @@ pub(crate) mod native;
 
 use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
+use crate::collective::pack::{Blocked, PackedBlock};
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::lowering::{Lowering, LoweringError};
@@ -17,7 +18,6 @@ use crate::tensor::HostTensor;
 use burn_backend::BackendTypes;
 use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
 use meshwright_plan::{DType, Plan, Step};
-use std::ops::Range;
 
 /// A tensor of a device.
 pub(crate) type Handle<B> = <<B as Backend>::Burn as BackendIr>::Handle;
@@ -72,22 +72,17 @@ pub(crate) trait Backend: Send + Sized + 'static {
     /// Records the operations of a step that computes.
     fn lower(lowering: &mut Lowering<'_, Self::Kernel>, step: &Step) -> Result<(), LoweringError>;
 
-    /// Records how blocks along a dim of an array of shape `local` are put one after the other, in one dim.
-    fn pack(
-        lowering: &mut Lowering<'_, Self::Kernel>,
-        x: Val,
-        local: &Local,
-        axis: usize,
-        blocks: &[Range<usize>],
-    ) -> Val;
+    /// Records how blocks along a dim of some arrays are put one after the other, in one dim: the first block of each array,
+    /// then the second of each, and so on. Each array has elements.
+    fn pack(lowering: &mut Lowering<'_, Self::Kernel>, arrays: &[Blocked<'_>]) -> Val;
 
-    /// The inverse: an array of shape `local`, all of which the blocks cover in order.
+    /// The inverse, for one of the arrays, of shape `local`, all of which the blocks cover in order.
     fn unpack(
         lowering: &mut Lowering<'_, Self::Kernel>,
         packed: Val,
         local: &Local,
         axis: usize,
-        blocks: &[Range<usize>],
+        blocks: &[PackedBlock],
     ) -> Val;
 
     /// Records how what others sent, packed, and what the device has itself become an array of shape `local`.

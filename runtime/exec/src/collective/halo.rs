@@ -1,6 +1,6 @@
 //! A permute, prepared for one device: which elements along a dim it sends to whom, gets from whom, and has itself.
 
-use super::pack::{StridedView, unpack};
+use super::pack::{PackedBlock, StridedView, unpack};
 use crate::engine::context::{DeviceContext, Local};
 use meshwright_comm::{Group, Part};
 use meshwright_plan::{Dim, Operand};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct Side {
     view: StridedView,
-    pub(crate) blocks: Vec<Range<usize>>,
+    pub(crate) blocks: Vec<PackedBlock>,
     pub(crate) parts: Arc<[Part]>,
     /// Elements of all blocks.
     pub(crate) elements: usize,
@@ -30,12 +30,14 @@ impl Side {
     fn new(view: StridedView, blocks: Vec<(usize, Range<usize>)>) -> Side {
         let mut elements = 0;
         let mut parts = vec![];
-        for (peer, block) in &blocks {
-            let length = view.block(block.len());
-            parts.push(Part { peer: *peer, range: elements..elements + length });
+        let mut placed = vec![];
+        for (peer, range) in blocks {
+            let (start, length) = (elements, view.block(range.len()));
+            placed.push(PackedBlock { range, start });
+            parts.push(Part { peer, range: start..start + length });
             elements += length;
         }
-        Side { view, blocks: blocks.into_iter().map(|b| b.1).collect(), parts: parts.into(), elements }
+        Side { view, blocks: placed, parts: parts.into(), elements }
     }
 }
 

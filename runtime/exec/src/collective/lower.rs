@@ -6,7 +6,7 @@
 
 use super::calls::{CallPiece, TransportCall};
 use super::halo::Halo;
-use super::pack::StridedView;
+use super::pack::{Blocked, PackedBlock, StridedView, in_turn};
 use super::{Blocks, CollectiveShape, Prepared};
 use crate::backend::Backend;
 use crate::engine::context::Local;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 /// How what was received becomes a buffer.
 enum Unpack {
-    /// The blocks of a gathered or exchanged dim, one after the other.
-    Blocks { axis: usize, ranges: Vec<Range<usize>>, from: Plane, to: Plane, local: Local },
+    /// The blocks of a dim, from their places among `elements` that were received.
+    Blocks { axis: usize, blocks: Vec<PackedBlock>, from: Plane, elements: usize, to: Plane, local: Local },
     /// What came from others between what the device has itself of the operand.
     Halo {
         halo: Box<Halo>,
@@ -32,6 +32,34 @@ enum Unpack {
     },
     /// Values and indices of pairs from each member, to be folded; the shape is that of the result.
     Fold { greatest: bool, members: usize, from: Vec<Plane>, to: Vec<Plane>, local: Local },
+}
+
+/// A buffer of which ranges of an axis are sent or received.
+struct SplitBuffer<'x> {
+    plane: Plane,
+    local: &'x Local,
+    axis: usize,
+    ranges: Vec<Range<usize>>,
+}
+
+impl SplitBuffer<'_> {
+    fn view(&self) -> StridedView {
+        StridedView::new(&self.local.shape, self.axis)
+    }
+
+    /// Elements of a block.
+    fn block(&self, k: usize) -> usize {
+        self.ranges.get(k).map_or(0, |r| self.view().block(r.len()))
+    }
+
+    fn elements(&self) -> usize {
+        (0..self.ranges.len()).map(|k| self.block(k)).sum()
+    }
+}
+
+/// The only range of what is not cut.
+fn whole(local: &Local, axis: usize) -> Vec<Range<usize>> {
+    std::iter::once(0..local.shape[axis]).collect()
 }
 
 /// What is left to do when a collective has ended.
@@ -51,7 +79,10 @@ pub(crate) fn pack<B: Backend>(
     let arrival = Arrival { unpack: vec![], ending: vec![], reads: vec![] };
     let mut packing = Packing::<B> { lowering, prepared, calls: vec![], arrival };
     match &prepared.shape {
-        CollectiveShape::Blocks { send, receive } => packing.blocks(send.as_ref(), receive.as_ref())?,
+        CollectiveShape::Blocks { send, receive } if send.len().max(receive.len()) > 1 => {
+            packing.bucket(send, receive)?;
+        }
+        CollectiveShape::Blocks { send, receive } => packing.each(send.first(), receive.first())?,
         CollectiveShape::Halo(halo, axis) => {
             for (from, to) in prepared.from.iter().zip(&prepared.to) {
                 let [sources, targets] = packing.planes(from, to);
@@ -102,19 +133,73 @@ impl<B: Backend> Packing<'_, '_, B> {
     /// What is sent of a buffer: all of it, or its blocks, packed where they do not lie one after the other.
     fn sent(&mut self, plane: Plane, local: &Local, blocks: Option<&Blocks>, ends: bool) -> CallPiece {
         match blocks.filter(|b| !b.view.is_contiguous() && local.elements() > 0) {
-            Some(b) => self.packed(plane, local, b.axis, &b.ranges),
+            Some(b) => self.packed(&[SplitBuffer { plane, local, axis: b.axis, ranges: b.ranges.clone() }]),
             None => self.whole(plane, local, ends),
         }
     }
 
-    fn packed(&mut self, plane: Plane, local: &Local, axis: usize, ranges: &[Range<usize>]) -> CallPiece {
-        let x = self.lowering.read_plane(local, plane);
-        let packed = B::pack(self.lowering, x, local, axis, ranges);
+    /// Blocks of some buffers of one dtype, in turn; there is a block with elements.
+    fn packed(&mut self, cuts: &[SplitBuffer<'_>]) -> CallPiece {
+        let mut arrays = vec![];
+        for SplitBuffer { plane, local, axis, ranges } in cuts.iter().filter(|c| c.local.elements() > 0) {
+            let val = self.lowering.read_plane(local, *plane);
+            arrays.push(Blocked { val, local, axis: *axis, ranges: ranges.clone() });
+        }
+        let packed = B::pack(self.lowering, &arrays);
         let slot = self.lowering.graph.fresh();
         self.lowering.graph.store(packed, slot);
-        let around = StridedView::new(&local.shape, axis);
-        let elements = ranges.iter().map(|r| around.block(r.len())).sum();
-        CallPiece { slot: Some(slot), dtype: plane.dtype, shape: vec![elements], ends: true }
+        let shape = vec![cuts.iter().map(SplitBuffer::elements).sum()];
+        CallPiece { slot: Some(slot), dtype: cuts[0].plane.dtype, shape, ends: true }
+    }
+
+    /// How a bucket's buffers are cut into their `blocks`; what goes whole is one block, along the axis of its other end.
+    fn cuts<'x>(
+        &self,
+        locals: &'x [Local],
+        blocks: &[Blocks],
+        others: &[Blocks],
+    ) -> Result<Vec<SplitBuffer<'x>>, LoweringError> {
+        let one = |(k, local): (usize, &'x Local)| {
+            let (axis, ranges) = match (blocks.get(k), others.get(k)) {
+                (Some(own), _) => (own.axis, own.ranges.clone()),
+                (None, Some(other)) => (other.axis, whole(local, other.axis)),
+                (None, None) => {
+                    return Err(LoweringError::Plan("a bucket of fewer blocks than buffers".into()));
+                }
+            };
+            match self.lowering.planes(local.buf, local.dtype)[..] {
+                [plane] => Ok(SplitBuffer { plane, local, axis, ranges }),
+                _ => Err(LoweringError::Plan("pairs are in a bucket".into())),
+            }
+        };
+        locals.iter().enumerate().map(one).collect()
+    }
+
+    /// Gathers or scatters several buffers at once: of each member the blocks of all of them, one after the other.
+    fn bucket(&mut self, send: &[Blocks], receive: &[Blocks]) -> Result<(), LoweringError> {
+        let prepared = self.prepared;
+        let cut = self.cuts(&prepared.from, send, receive)?;
+        let joined = self.cuts(&prepared.to, receive, send)?;
+        let members = prepared.group.size();
+        let layouts = [(&cut, send), (&joined, receive)].map(|(cuts, blocks)| match blocks {
+            [] => Layout::Whole,
+            _ => Layout::Pieces((0..members).map(|m| cuts.iter().map(|c| c.block(m)).sum()).collect()),
+        });
+        let dtype = joined[0].plane.dtype;
+        let sent = match cut.iter().map(SplitBuffer::elements).sum() {
+            0usize => CallPiece::none(dtype),
+            _ => self.packed(&cut),
+        };
+        let views: Vec<_> = joined.iter().map(|c| (c.view(), c.ranges.as_slice())).collect();
+        let (blocks, elements) = in_turn(&views);
+        let (from, received) = self.scratch(dtype, elements);
+        for (SplitBuffer { plane, local, axis, .. }, blocks) in joined.iter().zip(blocks) {
+            if self.lowering.exists(local.elements()) {
+                let (axis, to, local) = (*axis, *plane, (*local).clone());
+                self.arrival.unpack.push(Unpack::Blocks { axis, blocks, from, elements, to, local });
+            }
+        }
+        self.call(prepared.monoid, layouts, vec![(sent, received)])
     }
 
     /// Memory for so many elements that are received and then unpacked.
@@ -133,13 +218,14 @@ impl<B: Backend> Packing<'_, '_, B> {
         let scattered = blocks.filter(|b| !b.view.is_contiguous() && local.elements() > 0);
         let Some(blocks) = scattered else { return self.whole(plane, local, false) };
         let (from, piece) = self.scratch(plane.dtype, local.elements());
-        let (axis, ranges) = (blocks.axis, blocks.ranges.clone());
-        self.arrival.unpack.push(Unpack::Blocks { axis, ranges, from, to: plane, local: local.clone() });
+        let (places, elements) = in_turn(&[(blocks.view, &blocks.ranges)]);
+        let (axis, blocks, local) = (blocks.axis, places.into_iter().flatten().collect(), local.clone());
+        self.arrival.unpack.push(Unpack::Blocks { axis, blocks, from, elements, to: plane, local });
         piece
     }
 
-    /// Collectives of whole buffers or blocks.
-    fn blocks(&mut self, send: Option<&Blocks>, receive: Option<&Blocks>) -> Result<(), LoweringError> {
+    /// Collectives of whole buffers, of which any number go in one call, or of the blocks of one.
+    fn each(&mut self, send: Option<&Blocks>, receive: Option<&Blocks>) -> Result<(), LoweringError> {
         let prepared = self.prepared;
         let layouts = [send, receive].map(|b| b.map_or(Layout::Whole, |b| Layout::Pieces(b.counts.clone())));
         let mut pieces = vec![];
@@ -197,7 +283,10 @@ impl<B: Backend> Packing<'_, '_, B> {
     ) -> Result<(), LoweringError> {
         let send = match halo.send.elements {
             0 => CallPiece::none(source.dtype),
-            _ => self.packed(source, from, axis, &halo.send.blocks),
+            _ => {
+                let ranges = halo.send.blocks.iter().map(|b| b.range.clone()).collect();
+                self.packed(&[SplitBuffer { plane: source, local: from, axis, ranges }])
+            }
         };
         let (received, receive) = match halo.receive.elements {
             0 => (None, CallPiece::none(target.dtype)),
@@ -233,9 +322,9 @@ impl<B: Backend> Packing<'_, '_, B> {
 pub(crate) fn unpack<B: Backend>(lowering: &mut Lowering<'_, B::Kernel>, arrival: &Arrival) {
     for unpack in &arrival.unpack {
         match unpack {
-            Unpack::Blocks { axis, ranges, from, to, local } => {
-                let packed = read_flat(lowering, *from, local.elements());
-                let val = B::unpack(lowering, packed, local, *axis, ranges);
+            Unpack::Blocks { axis, blocks, from, elements, to, local } => {
+                let packed = read_flat(lowering, *from, *elements);
+                let val = B::unpack(lowering, packed, local, *axis, blocks);
                 lowering.graph.store(val, to.slot);
             }
             Unpack::Halo { .. } if !lowering.exists(unpack.elements()) => {}

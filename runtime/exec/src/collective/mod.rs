@@ -33,8 +33,8 @@ pub(crate) struct Prepared {
 
 /// What goes to the members, and comes from them.
 pub(crate) enum CollectiveShape {
-    /// The blocks that they hold of the operand as it is cut, and of the result as it is put together; else all of it.
-    Blocks { send: Option<Blocks>, receive: Option<Blocks> },
+    /// The blocks that they hold of each operand as it is cut, and of each result as it is put together; none of what goes whole.
+    Blocks { send: Vec<Blocks>, receive: Vec<Blocks> },
     /// What each lacks along that axis.
     Halo(Halo, usize),
 }
@@ -76,21 +76,25 @@ impl Prepared {
         }
         let members = Members { context, group: &group };
         let spec = collective.spec();
-        let moves = spec.join.is_some() || spec.split.is_some() || spec.window.is_some();
+        let moves = !(spec.join.is_empty() && spec.split.is_empty() && spec.window.is_none());
         if !moves && from.iter().zip(&to).any(|(f, t)| f.ranges != t.ranges) {
             return Err(format!("operand and result of {} differ in shape", spec.kind));
         }
-        let shape = match (step.reads.as_slice(), step.writes.as_slice(), spec.window) {
-            ([x], [y], Some((dim, _))) => {
+        if !collective.takes(from.len()) {
+            return Err(format!("{} operands of one {}", from.len(), spec.kind));
+        }
+        let shape = match spec.window {
+            Some((dim, _)) => {
                 let axis = to[0].at(dim).ok_or("a dim is missing")?;
-                CollectiveShape::Halo(Halo::new(context, &group, dim, [x, y])?, axis)
+                CollectiveShape::Halo(
+                    Halo::new(context, &group, dim, [&step.reads[0], &step.writes[0]])?,
+                    axis,
+                )
             }
-            ([x], [y], None) => CollectiveShape::Blocks {
-                send: spec.split.map(|dim| members.blocks(&from[0], y, dim)).transpose()?,
-                receive: spec.join.map(|dim| members.blocks(&to[0], x, dim)).transpose()?,
+            None => CollectiveShape::Blocks {
+                send: members.bucket(&from, &step.writes, spec.split)?,
+                receive: members.bucket(&to, &step.reads, spec.join)?,
             },
-            _ if !moves => CollectiveShape::Blocks { send: None, receive: None },
-            _ => return Err(format!("{} operands of one {}", from.len(), spec.kind)),
         };
         let ends_here = |b: BufId| step.free.contains(&b) || step.aliases.iter().any(|r| r.0 == b);
         let ends = from
@@ -123,6 +127,16 @@ struct Members<'a> {
 }
 
 impl Members<'_> {
+    /// How each of a bucket's arrays is cut.
+    fn bucket(&self, whole: &[Local], pieces: &[Operand], dims: &[Dim]) -> Result<Vec<Blocks>, String> {
+        whole
+            .iter()
+            .zip(pieces)
+            .zip(dims)
+            .map(|((whole, pieces), dim)| self.blocks(whole, pieces, *dim))
+            .collect()
+    }
+
     /// How `whole`, an array of this device, is cut along `dim` into the blocks that the members hold of `pieces`.
     fn blocks(&self, whole: &Local, pieces: &Operand, dim: Dim) -> Result<Blocks, String> {
         let axis = whole.position(dim)?;

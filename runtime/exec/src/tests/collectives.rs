@@ -62,7 +62,7 @@ fn all_gather_joins_any_dim() {
                 let from = b.split(DType::F64, &split.iter().map(|p| (p.0, &p.1[..])).collect::<Vec<_>>());
                 let to = b.split(DType::F64, &joined.iter().map(|p| (p.0, &p.1[..])).collect::<Vec<_>>());
                 b.leaf(ProgramInputKind::Param, "x", &from);
-                let collective = Collective::AllGather { axis: a, dim: dims[at] };
+                let collective = Collective::AllGather { axis: a, dims: vec![dims[at]] };
                 b.step("joined", Prim::Collective(collective), &[&from], &[&to]);
                 b.output("y", &to);
                 let x = noise_tensor(DType::F64, &[5, 3, 2], 7);
@@ -92,7 +92,7 @@ fn partial_sums_are_reduced_and_scattered_along_any_dim() {
             let scattered = b.split(DType::F64, &place);
             b.leaf(ProgramInputKind::Param, "x", &x);
             b.reduce("partial", Monoid::Sum, &x, &partial);
-            let collective = Collective::ReduceScatter { axis: a, monoid: Monoid::Sum, dim: dims[at] };
+            let collective = Collective::ReduceScatter { axis: a, monoid: Monoid::Sum, dims: vec![dims[at]] };
             b.step("scattered", Prim::Collective(collective), &[&partial], &[&scattered]);
             // The same sums by an all-reduce, out of place since `partial` is still needed, then in place.
             let apart = b.all_reduce("apart", Monoid::Sum, &[a], &[&partial]).remove(0);
@@ -107,6 +107,88 @@ fn partial_sums_are_reduced_and_scattered_along_any_dim() {
             for name in ["scattered", "apart", "in place"] {
                 close(&outputs[name], &want, 1e-13, &format!("{name} {} dim {at}", mesh.describe()));
             }
+        }
+    }
+}
+
+/// Gathers of several buffers in one, each along a dim of its own.
+#[test]
+fn a_bucket_gathers_what_each_of_its_members_gathers() {
+    for (mesh, a) in meshes() {
+        for dtype in [DType::F64, DType::F32, DType::I32] {
+            let mut b = Builder::new(&mesh);
+            let [i, j, k] = [b.dim("i", 5), b.dim("j", 3), b.dim("k", 2)];
+            let axes = [a];
+            let x = b.split(dtype, &[(i, &[]), (j, &axes), (k, &[])]);
+            b.leaf(ProgramInputKind::Param, "x", &x);
+            let z = b.split(dtype, &[(j, &[]), (k, &axes)]);
+            let first = b.split(dtype, &[(j, &[]), (k, &[]), (i, &axes)]);
+            let [joined, last] = [b.whole(dtype, &[i, j, k]), b.whole(dtype, &[j, k])];
+            let other = b.whole(dtype, &[j, k, i]);
+            // What is split otherwise, by shards of the joined value.
+            let alone = b.like(&joined);
+            b.step(
+                "alone",
+                Prim::Collective(Collective::AllGather { axis: a, dims: vec![j] }),
+                &[&x],
+                &[&alone],
+            );
+            let sums = b.like(&last);
+            b.reduce("sums", Monoid::Sum, &alone, &sums);
+            b.step("cut", Prim::Copy, &[&sums], &[&z]);
+            b.step("turned", Prim::Copy, &[&alone], &[&first]);
+            let bucket = Collective::AllGather { axis: a, dims: vec![j, k, i] };
+            b.step("joined", Prim::Collective(bucket), &[&x, &z, &first], &[&joined, &last, &other]);
+            for (name, operand) in [("x", &joined), ("sums", &sums), ("z", &last), ("turned", &other)] {
+                b.output(name, operand);
+            }
+            let values = (0..30).map(|n| f64::from(n * 7 % 31)).collect();
+            let x = super::tensor(dtype, &[5, 3, 2], values);
+            let (_, outputs) = run(&mesh, b.finish(), &x);
+            let what = format!("{} of {dtype}", mesh.describe());
+            assert_eq!(outputs["x"].data.to_f64(), x.data.to_f64(), "{what}");
+            assert_eq!(outputs["z"].data.to_f64(), outputs["sums"].data.to_f64(), "{what}");
+            let turned: Vec<f64> = (0..30).map(|n| x.data.to_f64()[n % 5 * 6 + n / 5]).collect();
+            assert_eq!(outputs["turned"].data.to_f64(), turned, "{what}");
+        }
+    }
+}
+
+/// The same bits as by a reduce-scatter for each.
+#[test]
+fn a_bucket_scatters_what_each_of_its_members_scatters() {
+    for (mesh, a) in meshes() {
+        let mut b = Builder::new(&mesh);
+        let s = b.dim("s", 5);
+        let [i, j, k] = [b.dim("i", 4), b.dim("j", 3), b.dim("k", 2)];
+        let axes = [a];
+        let x = b.split(DType::F32, &[(s, &axes), (i, &[]), (j, &[]), (k, &[])]);
+        b.leaf(ProgramInputKind::Param, "x", &x);
+        let [partial, less] = [b.whole(DType::F32, &[i, j, k]), b.whole(DType::F32, &[j, k])];
+        b.reduce("partial", Monoid::Sum, &x, &partial);
+        b.reduce("less", Monoid::Sum, &x, &less);
+        let mut results = vec![];
+        for _ in 0..2 {
+            let one = b.split(DType::F32, &[(i, &[]), (j, &axes), (k, &[])]);
+            let two = b.split(DType::F32, &[(j, &[]), (k, &axes)]);
+            results.push([one, two]);
+        }
+        let [together, apart] = [&results[0], &results[1]];
+        let bucket = Collective::ReduceScatter { axis: a, monoid: Monoid::Sum, dims: vec![j, k] };
+        b.step("together", Prim::Collective(bucket), &[&partial, &less], &[&together[0], &together[1]]);
+        for (from, to, dim) in [(&partial, &apart[0], j), (&less, &apart[1], k)] {
+            let alone = Collective::ReduceScatter { axis: a, monoid: Monoid::Sum, dims: vec![dim] };
+            b.step("apart", Prim::Collective(alone), &[from], &[to]);
+        }
+        for (n, [one, two]) in results.iter().enumerate() {
+            b.output(&format!("one {n}"), one);
+            b.output(&format!("two {n}"), two);
+        }
+        let x = noise_tensor(DType::F32, &[5, 4, 3, 2], 13);
+        let (_, outputs) = run(&mesh, b.finish(), &x);
+        for name in ["one", "two"] {
+            let [together, apart] = [0, 1].map(|n| outputs[&format!("{name} {n}")].data.to_f64());
+            assert_eq!(together, apart, "{name} {}", mesh.describe());
         }
     }
 }

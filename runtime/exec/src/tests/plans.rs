@@ -40,7 +40,7 @@ impl Builder {
             .iter()
             .map(|(d, axes)| Extent { size: size(*d), axes: axes.to_vec(), window: None })
             .collect();
-        self.plan.buffers.push(Buffer { dtype, extents });
+        self.plan.buffers.push(Buffer::new(dtype, extents));
         let buf = BufId(self.plan.buffers.len() as u32 - 1);
         Operand { buf, dims: dims.iter().map(|d| d.0).collect() }
     }

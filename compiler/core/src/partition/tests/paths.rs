@@ -43,8 +43,8 @@ fn every_move(dims: &[Dim], p: &Placement, axes: &[Axis]) -> Vec<Reshard> {
     }
     for axis in axes.iter().copied() {
         for dim in dims.iter().copied() {
-            out.push(Collective::ReduceScatter { axis, monoid: Monoid::Sum, dim }.into());
-            out.push(Collective::AllGather { axis, dim }.into());
+            out.push(Collective::ReduceScatter { axis, monoid: Monoid::Sum, dims: vec![dim] }.into());
+            out.push(Collective::AllGather { axis, dims: vec![dim] }.into());
             out.push(Reshard::Slice { axis, dim });
             for split in dims.iter().copied().filter(|s| *s != dim) {
                 out.push(Collective::AllToAll { axis, join: dim, split }.into());

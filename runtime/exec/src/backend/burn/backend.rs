@@ -8,6 +8,7 @@ use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhand
 use crate::backend::{Backend, DeviceError, Handle, Handles, Memory, RngState};
 use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
+use crate::collective::pack::{Blocked, PackedBlock};
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::interpreter::opaque;
@@ -22,7 +23,6 @@ use burn_flex::{Flex, FlexTensor};
 use burn_ir::{BackendIr, CustomOpIr, HandleKind};
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
 use meshwright_plan::{DType, Plan, Step};
-use std::ops::Range;
 
 /// A backend of Burn that steps run on.
 pub(crate) trait BurnBackend: BackendIr + 'static {
@@ -170,8 +170,8 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         lowering.step(step)
     }
 
-    fn pack(lowering: &mut Lower<'_>, x: Val, _: &Local, axis: usize, blocks: &[Range<usize>]) -> Val {
-        lowering.graph.pack_blocks(x, axis, blocks)
+    fn pack(lowering: &mut Lower<'_>, arrays: &[Blocked<'_>]) -> Val {
+        lowering.graph.pack_blocks(arrays)
     }
 
     fn unpack(
@@ -179,7 +179,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         packed: Val,
         local: &Local,
         axis: usize,
-        blocks: &[Range<usize>],
+        blocks: &[PackedBlock],
     ) -> Val {
         let parts = lowering.graph.unpack_blocks(packed, local, axis, blocks);
         lowering.graph.cat(parts, axis)
@@ -196,7 +196,7 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
         let graph = &mut lowering.graph;
         let blocks = &halo.receive.blocks;
         let parts = received.map_or(vec![], |r| graph.unpack_blocks(r, local, axis, blocks));
-        let starts = blocks.iter().filter(|b| !b.is_empty()).map(|b| b.start);
+        let starts = blocks.iter().filter(|b| !b.range.is_empty()).map(|b| b.range.start);
         let mut placed: Vec<(usize, Val)> = starts.zip(parts).collect();
         if let (Some((x, _)), Some([from, to])) = (own, &halo.own) {
             placed.push((to.start, graph.slice(x, axis, from.clone())));

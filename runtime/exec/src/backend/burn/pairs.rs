@@ -1,10 +1,10 @@
 //! Pairs of value and index in two parts, and how blocks are packed around collectives.
 
+use crate::collective::pack::{Blocked, PackedBlock};
 use crate::engine::context::Local;
 use crate::engine::graph::{GraphBuilder, Val};
 use crate::engine::ops::{Binary, Reduce, Unary};
 use burn_backend::DType as BurnType;
-use std::ops::Range;
 
 impl GraphBuilder {
     /// Of the values and indices of all members, one after the other, the best pair at each position; NaN comes before all
@@ -41,33 +41,36 @@ impl GraphBuilder {
         [self.cast(best, dtype), index]
     }
 
-    /// Blocks of an axis, each with all its elements, one after the other in one dim.
-    pub(super) fn pack_blocks(&mut self, x: Val, axis: usize, blocks: &[Range<usize>]) -> Val {
+    /// Blocks of some arrays, each with all its elements, one after the other in one dim: the first of each, then the second
+    /// of each, and so on.
+    pub(super) fn pack_blocks(&mut self, arrays: &[Blocked<'_>]) -> Val {
         let mut parts = vec![];
-        for block in blocks.iter().filter(|b| !b.is_empty()) {
-            let part = self.slice(x, axis, block.clone());
-            let elements = self.shape(part).iter().product();
-            parts.push(self.reshape(part, &[elements]));
+        for turn in 0..arrays.iter().map(|a| a.ranges.len()).max().unwrap_or(0) {
+            for a in arrays {
+                let Some(block) = a.ranges.get(turn).filter(|b| !b.is_empty()) else { continue };
+                let part = self.slice(a.val, a.axis, block.clone());
+                let elements = self.shape(part).iter().product();
+                parts.push(self.reshape(part, &[elements]));
+            }
         }
         self.cat(parts, 0)
     }
 
-    /// The blocks of an axis of an array of that shape, which lie one after the other in one dim.
+    /// The blocks of an axis of an array of that shape, from their places in one dim.
     pub(super) fn unpack_blocks(
         &mut self,
         packed: Val,
         local: &Local,
         axis: usize,
-        blocks: &[Range<usize>],
+        blocks: &[PackedBlock],
     ) -> Vec<Val> {
         let around = local.elements() / local.shape[axis].max(1);
-        let mut next = 0;
         let mut parts = vec![];
-        for block in blocks.iter().filter(|b| !b.is_empty()) {
-            let part = self.slice(packed, 0, next..next + block.len() * around);
-            next += block.len() * around;
+        for block in blocks.iter().filter(|b| !b.range.is_empty()) {
+            let length = block.range.len();
+            let part = self.slice(packed, 0, block.start..block.start + length * around);
             let mut shape = local.shape.clone();
-            shape[axis] = block.len();
+            shape[axis] = length;
             parts.push(self.reshape(part, &shape));
         }
         parts

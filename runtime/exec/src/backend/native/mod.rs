@@ -22,6 +22,7 @@ pub(crate) use tensor::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
 use super::{Backend, DeviceError, Handle, Handles, RngState};
 use crate::collective::calls::{CallMemory, CallPiece};
 use crate::collective::halo::Halo;
+use crate::collective::pack::{Blocked, PackedBlock};
 use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::lowering::{Lowering, LoweringError};
@@ -33,7 +34,6 @@ use kernel::Kernel;
 use kernels::KernelError;
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
 use meshwright_plan::{DType, Step};
-use std::ops::Range;
 
 /// A device that is a thread of the host.
 #[derive(Default)]
@@ -63,14 +63,8 @@ impl Backend for Native {
         lowering.step(step)
     }
 
-    fn pack(
-        lowering: &mut Lowering<'_, Kernel>,
-        x: Val,
-        local: &Local,
-        axis: usize,
-        blocks: &[Range<usize>],
-    ) -> Val {
-        lowering.pack(x, local, axis, blocks)
+    fn pack(lowering: &mut Lowering<'_, Kernel>, arrays: &[Blocked<'_>]) -> Val {
+        lowering.pack(arrays)
     }
 
     fn unpack(
@@ -78,7 +72,7 @@ impl Backend for Native {
         packed: Val,
         local: &Local,
         axis: usize,
-        blocks: &[Range<usize>],
+        blocks: &[PackedBlock],
     ) -> Val {
         lowering.unpack(packed, local, axis, blocks)
     }

@@ -3,11 +3,10 @@
 use super::kernel::{Held, Kernel, KernelWork, exactly};
 use super::kernels::CopyKernel;
 use crate::collective::halo::Halo;
-use crate::collective::pack::{StridedView, pack, unpack};
+use crate::collective::pack::{Blocked, PackedBlock, StridedView, in_turn, pack, unpack};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{Lowering, LoweringError};
-use std::ops::Range;
 
 /// A copy to another order of dims, or of a part.
 pub(super) fn copy(reads: &[Local], writes: &[Local]) -> Result<KernelWork, LoweringError> {
@@ -36,24 +35,31 @@ pub(super) fn same_dims(a: &Local, b: &Local) -> Result<(), String> {
 
 impl Lowering<'_, Kernel> {
     /// See [`crate::backend::Backend::pack`].
-    pub(super) fn pack(&mut self, x: Val, local: &Local, axis: usize, blocks: &[Range<usize>]) -> Val {
-        let view = StridedView::new(&local.shape, axis);
-        let (bytes, ranges) = (local.dtype.bytes(), blocks.to_vec());
-        let elements = blocks.iter().map(|b| view.block(b.len())).sum();
+    pub(super) fn pack(&mut self, arrays: &[Blocked<'_>]) -> Val {
+        let views: Vec<StridedView> =
+            arrays.iter().map(|a| StridedView::new(&a.local.shape, a.axis)).collect();
+        let ranges = arrays.iter().map(|a| a.ranges.as_slice());
+        let (blocks, elements) = in_turn(&views.iter().copied().zip(ranges).collect::<Vec<_>>());
+        let local = arrays[0].local;
+        let bytes = local.dtype.bytes();
         let work = KernelWork::to_one(move |args, out| {
-            pack(args.read(0)?.bytes(), out.into_bytes(), view, &ranges, bytes);
+            let packed = out.into_bytes();
+            for (k, (view, blocks)) in views.iter().zip(&blocks).enumerate() {
+                pack(args.read(k)?.bytes(), packed, *view, blocks, bytes);
+            }
             Ok(())
         });
         let packed = Local { shape: vec![elements], ..local.clone() };
-        self.one("pack", work, &[Held { local: local.clone(), val: x }], &packed).val
+        let held = arrays.iter().map(|a| Held { local: a.local.clone(), val: a.val });
+        self.one("pack", work, &held.collect::<Vec<_>>(), &packed).val
     }
 
     /// See [`crate::backend::Backend::unpack`].
-    pub(super) fn unpack(&mut self, packed: Val, local: &Local, axis: usize, blocks: &[Range<usize>]) -> Val {
+    pub(super) fn unpack(&mut self, packed: Val, local: &Local, axis: usize, blocks: &[PackedBlock]) -> Val {
         let view = StridedView::new(&local.shape, axis);
-        let (bytes, ranges) = (local.dtype.bytes(), blocks.to_vec());
+        let (bytes, blocks) = (local.dtype.bytes(), blocks.to_vec());
         let work = KernelWork::to_one(move |args, out| {
-            unpack(args.read(0)?.bytes(), out.into_bytes(), view, &ranges, bytes);
+            unpack(args.read(0)?.bytes(), out.into_bytes(), view, &blocks, bytes);
             Ok(())
         });
         self.one("unpack", work, &[Held { local: local.clone(), val: packed }], local).val

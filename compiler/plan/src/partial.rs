@@ -1,0 +1,159 @@
+//! Partial results: over which axes each device holds only a part of what a step writes, which a collective has yet to fold.
+
+use crate::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
+use crate::{Axis, Dim, Linear, Monoid, Operand, Plan, Prim, Step};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Axes over which a buffer is partial, each with the monoid that finishes it.
+type Partial = BTreeMap<Axis, Monoid>;
+
+impl Step {
+    /// For each result the axes over which it is partial: those over which the operands are, and those of the split dims that
+    /// the step folds. Only sums travel through steps other than collectives, and only where the primitive is linear.
+    ///
+    /// # Errors
+    /// What is wrong, in words: something else than a sum travels, the primitive is not linear, or a split dim is lost.
+    /// What a collective does to it says [`crate::Collective::apply`].
+    pub fn partial(&self, plan: &Plan) -> Result<Vec<Partial>, String> {
+        match &self.prim {
+            Prim::Map { expr, regs } => self.of_expression(plan, expr, regs),
+            _ => self.writes.iter().map(|out| self.of_operands(plan, out)).collect(),
+        }
+    }
+
+    fn of_operands(&self, plan: &Plan, out: &Operand) -> Result<Partial, String> {
+        let spec = self.prim.spec();
+        let kept: BTreeSet<Axis> = plan.placement(out).split_axes().collect();
+        let mut partial = Partial::new();
+        for from in &self.reads {
+            for a in plan.placement(from).split_axes().filter(|a| !kept.contains(a)) {
+                let Some(monoid) = self.prim.folds() else {
+                    return Err(format!("loses a dim that is split over `{}`", plan.mesh.name(a)));
+                };
+                partial.insert(a, monoid);
+            }
+        }
+        for (a, open) in self.open(plan)? {
+            let linear = match spec.linear {
+                Linear::Never | Linear::Expression => false,
+                Linear::Alone(positions) => open.len() == 1 && open.iter().all(|i| positions.contains(i)),
+                Linear::Jointly => open.len() == self.reads.len(),
+            };
+            let name = plan.mesh.name(a);
+            if !linear {
+                return Err(format!("is not linear in what is partial over `{name}`"));
+            }
+            if kept.contains(&a) || partial.insert(a, Monoid::Sum).is_some() {
+                return Err(format!("splits over `{name}` what is partial over it"));
+            }
+        }
+        Ok(partial)
+    }
+
+    /// For each axis over which operands are partial their positions.
+    fn open(&self, plan: &Plan) -> Result<BTreeMap<Axis, BTreeSet<usize>>, String> {
+        let mut open: BTreeMap<Axis, BTreeSet<usize>> = BTreeMap::new();
+        for (i, o) in self.reads.iter().enumerate() {
+            for (a, monoid) in &plan.buffer(o.buf).partial {
+                if *monoid != Monoid::Sum {
+                    return Err(format!("reads a {monoid} that is partial over `{}`", plan.mesh.name(*a)));
+                }
+                open.entry(*a).or_default().insert(i);
+            }
+        }
+        Ok(open)
+    }
+
+    fn of_expression(&self, plan: &Plan, expr: &Expr, regs: &[Reg]) -> Result<Vec<Partial>, String> {
+        let mut partial = vec![Partial::new(); regs.len()];
+        for (a, open) in self.open(plan)? {
+            let name = plan.mesh.name(a);
+            if self.writes.iter().any(|o| plan.placement(o).split_axes().any(|s| s == a)) {
+                return Err(format!("splits over `{name}` what is partial over it"));
+            }
+            let forms = forms(expr, &open);
+            for (reg, p) in regs.iter().zip(&mut partial) {
+                match forms.get(usize::from(*reg)) {
+                    Some(Form::Part) => {
+                        p.insert(a, Monoid::Sum);
+                    }
+                    Some(Form::Whole | Form::Zero) => {}
+                    Some(Form::Neither) | None => {
+                        return Err(format!("is not linear in what is partial over `{name}`"));
+                    }
+                }
+            }
+        }
+        Ok(partial)
+    }
+}
+
+/// What a register of an expression holds on each device of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// The value.
+    Whole,
+    /// 0, which is also a part of 0.
+    Zero,
+    /// A part of the value: their sum is the value.
+    Part,
+    /// What is not linear in parts.
+    Neither,
+}
+
+/// The form of each register where the operands in `open` are partial sums.
+fn forms(expr: &Expr, open: &BTreeSet<usize>) -> Vec<Form> {
+    use Form::{Neither, Part, Whole, Zero};
+    let mut known: Vec<Form> = Vec::with_capacity(expr.nodes.len());
+    for node in &expr.nodes {
+        let of = |r: Reg| known.get(usize::from(r)).copied().unwrap_or(Neither);
+        // A sum of two, or one of two.
+        let both = |a: Form, b: Form| match (a, b) {
+            (Neither, _) | (_, Neither) | (Part, Whole) | (Whole, Part) => Neither,
+            (Part, _) | (_, Part) => Part,
+            (Zero, Zero) => Zero,
+            _ => Whole,
+        };
+        known.push(match node.scalar {
+            Scalar::Load(i) if open.contains(&usize::from(i)) => Part,
+            Scalar::Const(0.0) => Zero,
+            Scalar::Load(_) | Scalar::Const(_) | Scalar::Index(_) => Whole,
+            Scalar::Unary(UnaryFn::Neg, a) => of(a),
+            Scalar::Cast(a) if node.dtype.is_float() && expr.dtype(a).is_float() => of(a),
+            Scalar::Binary(BinaryFn::Add | BinaryFn::Sub, a, b) => both(of(a), of(b)),
+            Scalar::Binary(BinaryFn::Mul, a, b) => match (of(a), of(b)) {
+                (Part, Whole | Zero) | (Whole | Zero, Part) => Part,
+                (Whole | Zero, Whole | Zero) => Whole,
+                _ => Neither,
+            },
+            Scalar::Binary(BinaryFn::Div, a, b) if of(a) == Part && of(b) == Whole => Part,
+            Scalar::Select(c, a, b) if matches!(of(c), Whole | Zero) => both(of(a), of(b)),
+            other => match other.reads().into_iter().all(|r| matches!(of(r), Whole | Zero)) {
+                true => Whole,
+                false => Neither,
+            },
+        });
+    }
+    known
+}
+
+impl Prim {
+    /// How it folds the dims that its result lacks.
+    pub fn folds(&self) -> Option<Monoid> {
+        match self {
+            Prim::Reduce { monoid } | Prim::Pool { monoid, .. } => Some(*monoid),
+            Prim::Contract | Prim::Lookup { .. } | Prim::ScatterAdd { .. } => Some(Monoid::Sum),
+            Prim::Convolve { .. } | Prim::Unpool { .. } => Some(Monoid::Sum),
+            _ => None,
+        }
+    }
+
+    /// The dim of a row, of which a device needs all.
+    pub fn row(&self) -> Option<Dim> {
+        match self {
+            Prim::Softmax { dim, .. } | Prim::LogSumExp { dim } | Prim::CrossEntropy { dim } => Some(*dim),
+            Prim::CrossEntropyGrad { dim } | Prim::TopK { dim, .. } | Prim::CumSum { dim, .. } => Some(*dim),
+            _ => None,
+        }
+    }
+}
