@@ -8,6 +8,7 @@ mod collective;
 mod dim;
 mod dtype;
 pub mod expr;
+mod functions;
 mod mesh;
 mod monoid;
 mod placement;
