@@ -20,6 +20,7 @@ mod shard;
 mod spec;
 mod step;
 mod window;
+mod work;
 
 pub use arena::{ArenaId, IdVec};
 pub use collective::{Collective, CollectiveKind};

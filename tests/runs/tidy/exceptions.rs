@@ -3,8 +3,6 @@
 /// Functions that are too long: file and name.
 pub(crate) const LONG_FUNCTIONS: &[(&str, &str)] = &[
     ("compiler/ops/src/ops/conv.rs", "conv_samples"),
-    ("compiler/plan/src/spec.rs", "spec"),
-    ("runtime/exec/src/engine/ops.rs", "operation"),
     ("tests/laws/mutants/roles.rs", "moving"),
     ("tests/laws/mutants/roles.rs", "mutants"),
     ("tests/runs/trace.rs", "every_collective_is_on_every_rank_in_every_step"),
