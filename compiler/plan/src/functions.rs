@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a function of one number takes; it gives the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Argument {
+pub enum Domain {
     /// Floats.
     Float,
     /// Floats and integers.
@@ -36,9 +36,9 @@ macro_rules! unary_functions {
             }
 
             /// What it takes.
-            pub const fn argument(self) -> Argument {
+            pub const fn domain(self) -> Domain {
                 match self {
-                    $(UnaryFn::$variant => Argument::$takes,)*
+                    $(UnaryFn::$variant => Domain::$takes,)*
                 }
             }
 
@@ -113,10 +113,10 @@ impl UnaryFn {
 
     /// Whether there is such a function of this dtype.
     pub fn takes(self, dtype: DType) -> bool {
-        match self.argument() {
-            Argument::Float => dtype.is_float(),
-            Argument::Number => dtype.is_float() || dtype.is_int(),
-            Argument::Truth => dtype == DType::Bool,
+        match self.domain() {
+            Domain::Float => dtype.is_float(),
+            Domain::Number => dtype.is_float() || dtype.is_int(),
+            Domain::Truth => dtype == DType::Bool,
         }
     }
 }

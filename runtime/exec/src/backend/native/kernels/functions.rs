@@ -4,7 +4,7 @@
 use super::level::multiversion;
 use super::math::{Real, fma, poly};
 use super::trig::{near_or_far, tangent, turned};
-use meshwright_plan::expr::{Argument, UnaryFn};
+use meshwright_plan::expr::{Domain, UnaryFn};
 
 /// A kernel of each element.
 #[inline(always)]
@@ -20,8 +20,8 @@ fn slices<T>(a: &[T], d: &mut [T], f: impl Fn(&[T], &mut [T])) {
     f(a, d);
 }
 
-/// Whether the rows are the functions of these arguments, all of them and no other.
-const fn complete(rows: &[UnaryFn], arguments: &[Argument]) -> bool {
+/// Whether the rows are the functions of these domains, all of them and no other.
+const fn complete(rows: &[UnaryFn], domains: &[Domain]) -> bool {
     let (mut i, mut complete) = (0, true);
     while i < UnaryFn::ALL.len() {
         let f = UnaryFn::ALL[i];
@@ -31,8 +31,8 @@ const fn complete(rows: &[UnaryFn], arguments: &[Argument]) -> bool {
             k += 1;
         }
         let (mut k, mut taken) = (0, false);
-        while k < arguments.len() {
-            taken |= arguments[k] as usize == f.argument() as usize;
+        while k < domains.len() {
+            taken |= domains[k] as usize == f.domain() as usize;
             k += 1;
         }
         complete &= listed == taken;
@@ -44,7 +44,7 @@ const fn complete(rows: &[UnaryFn], arguments: &[Argument]) -> bool {
 /// Defines `d = f(a)` for elements of one type, from a row for each function: its name, whether the kernel is one of `each`
 /// element or of whole `slices`, and the kernel. A function without its row does not compile.
 macro_rules! functions {
-    ($name:ident($t:ty) of $($argument:ident)|+ { $($f:ident $how:ident $kernel:expr;)* }) => {
+    ($name:ident($t:ty) of $($domain:ident)|+ { $($f:ident $how:ident $kernel:expr;)* }) => {
         multiversion! {
             /// `d = f(a)`, for a function that takes this type.
             pub(super) fn $name[](f: UnaryFn, a: &[$t], d: &mut [$t]) {
@@ -57,7 +57,7 @@ macro_rules! functions {
             }
         }
         const _: () = assert!(
-            complete(&[$(UnaryFn::$f),*], &[$(Argument::$argument),+]),
+            complete(&[$(UnaryFn::$f),*], &[$(Domain::$domain),+]),
             "the rows differ from the functions that take this type"
         );
     };
