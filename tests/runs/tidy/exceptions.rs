@@ -61,7 +61,7 @@ pub(crate) const CIRCLES: &[&[&str]] = &[
 
 /// Names that too many types have.
 pub(crate) const SHARED_NAMES: &[&str] =
-    &["Call", "Fold", "Group", "Kind", "Loaded", "Part", "Paths", "Run", "Scope", "Source"];
+    &["Call", "Fold", "Group", "Kind", "Loaded", "Part", "Paths", "Scope", "Source"];
 
 /// Files outside of `cli` that read the environment or end the process.
 pub(crate) const ENVIRONMENT: &[&str] = &["runtime/exec/src/cluster/devices.rs"];
