@@ -2,76 +2,13 @@
 //!
 //! An [`Expr`] is a list of nodes in evaluation order; a node names earlier nodes by position.
 
+pub use crate::functions::{BinaryFn, Domain, UnaryFn};
+
 use crate::DType;
 use serde::{Deserialize, Serialize};
 
 /// Position of a node in its [`Expr`].
 pub type Reg = u16;
-
-/// Functions of one number. All are real functions of a float, but `Not` (bool), `Neg`, `Abs` and `Sign` (any number).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "each name is the function")]
-pub enum UnaryFn {
-    Neg,
-    Abs,
-    Sign,
-    Exp,
-    Log,
-    Sqrt,
-    Rsqrt,
-    Recip,
-    Tanh,
-    Sigmoid,
-    Erf,
-    Relu,
-    Not,
-    /// `log(1 + x)`, accurate near 0.
-    Log1p,
-    /// `exp(x) - 1`, accurate near 0.
-    Expm1,
-    Sin,
-    Cos,
-    Tan,
-    Floor,
-    Ceil,
-    /// The nearest integer; of two equally near the even one.
-    Round,
-}
-
-/// Functions of two numbers of one dtype. Comparisons give `Bool`; `And` and `Or` take it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "each name is the function")]
-pub enum BinaryFn {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Pow,
-    Min,
-    Max,
-    Lt,
-    Le,
-    Gt,
-    Ge,
-    Eq,
-    Ne,
-    And,
-    Or,
-    /// The quotient rounded down. Of integers `x / 0` is -1.
-    FloorDiv,
-    /// `x - floor(x / y) * y`, of the sign of `y`. Of integers `x mod 0` is `x`.
-    Mod,
-}
-
-impl BinaryFn {
-    /// Whether the result is a truth value whatever the operands are.
-    pub fn is_comparison(self) -> bool {
-        use BinaryFn::*;
-        matches!(self, Lt | Le | Gt | Ge | Eq | Ne)
-    }
-}
 
 /// What a node computes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,6 +8,7 @@ mod collective;
 mod dim;
 mod dtype;
 pub mod expr;
+mod functions;
 mod mesh;
 mod monoid;
 mod partial;
@@ -20,6 +21,7 @@ mod shard;
 mod spec;
 mod step;
 mod window;
+mod work;
 
 pub use arena::{ArenaId, IdVec};
 pub use collective::{BusFactor, Collective, CollectiveKind, CollectiveSpec, Portion, Traffic};

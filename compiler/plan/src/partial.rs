@@ -1,7 +1,7 @@
 //! Partial results: over which axes each device holds only a part of what a step writes, which a collective has yet to fold.
 
 use crate::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
-use crate::{Axis, Dim, Linear, Monoid, Operand, Plan, Prim, Step};
+use crate::{Axis, Linear, Monoid, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Axes over which a buffer is partial, each with the monoid that finishes it.
@@ -27,7 +27,7 @@ impl Step {
         let mut partial = Partial::new();
         for from in &self.reads {
             for a in plan.placement(from).split_axes().filter(|a| !kept.contains(a)) {
-                let Some(monoid) = self.prim.folds() else {
+                let Some(monoid) = spec.folds else {
                     return Err(format!("loses a dim that is split over `{}`", plan.mesh.name(a)));
                 };
                 partial.insert(a, monoid);
@@ -135,25 +135,4 @@ fn forms(expr: &Expr, open: &BTreeSet<usize>) -> Vec<Form> {
         });
     }
     known
-}
-
-impl Prim {
-    /// How it folds the dims that its result lacks.
-    pub fn folds(&self) -> Option<Monoid> {
-        match self {
-            Prim::Reduce { monoid } | Prim::Pool { monoid, .. } => Some(*monoid),
-            Prim::Contract | Prim::Lookup { .. } | Prim::ScatterAdd { .. } => Some(Monoid::Sum),
-            Prim::Convolve { .. } | Prim::Unpool { .. } => Some(Monoid::Sum),
-            _ => None,
-        }
-    }
-
-    /// The dim of a row, of which a device needs all.
-    pub fn row(&self) -> Option<Dim> {
-        match self {
-            Prim::Softmax { dim, .. } | Prim::LogSumExp { dim } | Prim::CrossEntropy { dim } => Some(*dim),
-            Prim::CrossEntropyGrad { dim } | Prim::TopK { dim, .. } | Prim::CumSum { dim, .. } => Some(*dim),
-            _ => None,
-        }
-    }
 }

@@ -1,16 +1,62 @@
-//! The closed set of primitives. Ops lower to them; each backend implements each once.
+//! The closed set of primitives, and what passes know of each. Ops lower to them; each backend implements each once.
 
 use crate::expr::Reg;
 use crate::random::Distribution;
+use crate::spec::{Bf16, Bf16::Widened, Donation as D, Linear, Operands as O, Spec, Work};
 use crate::{Collective, Dim, Expr, Monoid, SlidingWindow};
 use serde::{Deserialize, Serialize};
 
-/// What a step does, with its attributes; [`crate::Step::reads`] and [`crate::Step::writes`] are its operands, by position.
-/// Operands match by dim; a dim that an operand lacks is broadcast. Below, `(a, b) -> c` names the operands in order.
-/// [`Prim::spec`] is what passes know of each.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "step")]
-pub enum Prim {
+/// Primitives of which nothing special is to be said.
+const PLAIN: Spec = Spec {
+    name: "",
+    reads: O::Named(&["input"]),
+    writes: O::Named(&["out"]),
+    donation: D::Never,
+    bf16: Bf16::Native,
+    rowwise: false,
+    row: None,
+    linear: Linear::Never,
+    folds: None,
+    work: Work::Moves,
+};
+
+/// Primitives that are linear in their first operand.
+const FIRST: Spec = Spec { linear: Linear::Alone(&[0]), ..PLAIN };
+
+/// Primitives along a dim that is whole.
+const ROWS: Spec = Spec { bf16: Widened, rowwise: true, ..PLAIN };
+
+/// Primitives with windows.
+const TAPS: Spec = Spec { bf16: Widened, ..PLAIN };
+
+/// Declares the primitives: of each its attributes and, behind the arrow, what passes know of it.
+macro_rules! primitives {
+    ($($(#[$doc:meta])* $prim:ident
+        $({ $($(#[$about:meta])* $field:ident: $type:ty,)* })?
+        $(($inner:ident: $of:ty))? => $spec:expr;)*
+    ) => {
+        /// What a step does, with its attributes; [`crate::Step::reads`] and [`crate::Step::writes`] are its operands, by
+        /// position. Operands match by dim; a dim that an operand lacks is broadcast. Below, `(a, b) -> c` names the operands in
+        /// order. [`Prim::spec`] is what passes know of each.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case", tag = "step")]
+        pub enum Prim {
+            $($(#[$doc])* $prim $({ $($(#[$about])* $field: $type,)* })? $(($of))?,)*
+        }
+
+        impl Prim {
+            /// The row of the table.
+            #[allow(unused_variables, reason = "few rows depend on attributes")]
+            pub fn spec(&self) -> Spec {
+                match self {
+                    $(Prim::$prim $({ $($field,)* })? $(($inner))? => $spec,)*
+                }
+            }
+        }
+    };
+}
+
+primitives! {
     /// `(inputs…) -> outs…`: `out[i] = expr(inputs[i])`, a register for each result, over the iteration space of the results'
     /// dims (all results have the same dims in the same order, and the same splits). An input may lack dims, and may order
     /// them differently.
@@ -19,53 +65,107 @@ pub enum Prim {
         expr: Expr,
         /// The register of each result.
         regs: Vec<Reg>,
-    },
+    } => Spec {
+        name: "map",
+        reads: O::Many("input"),
+        writes: O::Many("out"),
+        donation: D::Aligned,
+        rowwise: true,
+        linear: Linear::Expression,
+        work: Work::Expression,
+        ..PLAIN
+    };
     /// `(a, b) -> out`: sum over the dims that `out` lacks of `a * b`. Every dim of `out` is in `a` or `b`; every summed dim is
     /// in both. Each of the three may be `bf16` where the others are `f32`: the sum is taken in `f32`, the result is rounded.
-    Contract,
+    Contract => Spec {
+        name: "contract",
+        reads: O::Named(&["a", "b"]),
+        linear: Linear::Alone(&[0, 1]),
+        folds: Some(Monoid::Sum),
+        work: Work::Space(2),
+        ..PLAIN
+    };
     /// `(input) -> out`: folds the dims that `out` lacks. Sums and products of `bf16` are `f32`. `ArgMax` and `ArgMin` fold
     /// exactly one dim and write pairs of value and *global* index. An empty fold gives the identity.
     Reduce {
         /// How to fold.
         monoid: Monoid,
-    },
+    } => Spec {
+        name: "reduce",
+        linear: if *monoid == Monoid::Sum { Linear::Alone(&[0]) } else { Linear::Never },
+        folds: Some(*monoid),
+        work: Work::Input(1),
+        ..PLAIN
+    };
     /// `(table, index) -> out`: `out = table[dim = index]`, where this device's table holds a range of `dim`: an index
     /// outside of it gives 0. The table has `dim`; the index, global positions in `I32`, lacks it. The result has the dims of
     /// the index and the rest of the table's.
     Lookup {
         /// The dim that is looked up.
         dim: Dim,
-    },
+    } => Spec {
+        name: "lookup",
+        reads: O::Named(&["table", "index"]),
+        folds: Some(Monoid::Sum),
+        work: Work::Output(1),
+        ..FIRST
+    };
     /// `(values, index) -> out`: `out[dim = index] += values` (of `bf16` in `f32`), starting at 0: the transpose of a lookup.
     /// Indices outside this device's range are dropped. Dims of the operands that the result lacks are summed.
     ScatterAdd {
         /// The dim that is scattered to; the result has it.
         dim: Dim,
-    },
+    } => Spec {
+        name: "scatter_add",
+        reads: O::Named(&["values", "index"]),
+        folds: Some(Monoid::Sum),
+        work: Work::Input(1),
+        ..FIRST
+    };
     /// `(input) -> out`: `softmax`, along a dim that is whole. The result has the same dims in the same order.
     Softmax {
         /// Along which dim.
         dim: Dim,
         /// Whether to give the logarithm.
         log: bool,
-    },
+    } => Spec {
+        name: if *log { "log_softmax" } else { "softmax" },
+        donation: D::First,
+        row: Some(*dim),
+        work: Work::Input(5),
+        ..ROWS
+    };
     /// `(input) -> out`: `log(sum(exp(input)))` along a dim that is whole; the result lacks it.
     LogSumExp {
         /// Along which dim.
         dim: Dim,
-    },
+    } => Spec { name: "logsumexp", row: Some(*dim), work: Work::Input(4), ..ROWS };
     /// `(logits, label) -> out`: `logsumexp(logits) - logits[dim = label]` along a dim that is whole; the result lacks it. The
     /// label, a global position in `I32`, has dims of the result only.
     CrossEntropy {
         /// Along which dim.
         dim: Dim,
-    },
+    } => Spec {
+        name: "cross_entropy",
+        reads: O::Named(&["logits", "label"]),
+        row: Some(*dim),
+        work: Work::Input(5),
+        ..ROWS
+    };
     /// `(logits, label, scale) -> out`: `(softmax(logits) - onehot(label)) * scale`, the gradient of `CrossEntropy`. The scale
     /// is the cotangent: it lacks `dim`, and may lack others. The result has the dims of the logits in the same order.
     CrossEntropyGrad {
         /// Along which dim.
         dim: Dim,
-    },
+    } => Spec {
+        name: "cross_entropy_grad",
+        reads: O::Named(&["logits", "label", "scale"]),
+        donation: D::First,
+        row: Some(*dim),
+        linear: Linear::Alone(&[2]),
+        work: Work::Input(6),
+        ..ROWS
+    };
     /// `(input) -> out`: the positions of the greatest along a dim that is whole, those of ranks `to`: in descending order of
     /// the values, of equal ones the lowest first, NaN before all numbers. `I32`. The result lacks `dim` and has `to` at its
     /// end.
@@ -74,7 +174,7 @@ pub enum Prim {
         dim: Dim,
         /// The ranks.
         to: Dim,
-    },
+    } => Spec { name: "top_k", row: Some(*dim), work: Work::Input(2), ..ROWS };
     /// `(input) -> out`: `out[i] = the sum of input[j] for j up to i` along a dim that is whole; an empty sum is 0. The result
     /// has the same dims in the same order.
     CumSum {
@@ -84,7 +184,7 @@ pub enum Prim {
         reverse: bool,
         /// Without `input[i]` itself.
         exclusive: bool,
-    },
+    } => Spec { name: "cumsum", row: Some(*dim), linear: Linear::Alone(&[0]), work: Work::Output(1), ..ROWS };
     /// A sum of products in which kernels slide: over all positions `n` and taps `t` of every window and the dims that input
     /// and kernel share and the result lacks, with `i = n * stride + t * dilation - low` (nothing where there is no such
     /// element, or where the device does not hold it: it then holds zero or another device has it). `computes` says which of
@@ -94,7 +194,16 @@ pub enum Prim {
         windows: Vec<SlidingWindow>,
         /// Which of the three is computed from the two others.
         computes: Part,
-    },
+    } => {
+        let (reads, writes): (&[_], &[_]) = match computes {
+            Part::Input => (&["kernel", "result"], &["input"]),
+            Part::Kernel => (&["input", "result"], &["kernel"]),
+            Part::Result => (&["input", "kernel"], &["result"]),
+        };
+        let (reads, writes) = (O::Named(reads), O::Named(writes));
+        let (linear, folds) = (Linear::Alone(&[0, 1]), Some(Monoid::Sum));
+        Spec { name: "convolve", reads, writes, linear, folds, work: Work::Taps, ..TAPS }
+    };
     /// `(input) -> out`: folds what each kernel position covers, or spreads it. With `spread` unset `out[n] = fold over t of
     /// input[i]`; with `spread` set (sums only) `out[i] = sum over n, t of input[n]`; `i` as in `Convolve`.
     Pool {
@@ -104,7 +213,11 @@ pub enum Prim {
         windows: Vec<SlidingWindow>,
         /// The transpose.
         spread: bool,
-    },
+    } => {
+        let work = if *spread { Work::TapsOfInput } else { Work::TapsOfOutput };
+        let linear = if *monoid == Monoid::Sum { Linear::Alone(&[0]) } else { Linear::Never };
+        Spec { name: "pool", linear, folds: Some(*monoid), work, ..TAPS }
+    };
     /// `(input) -> out`: which tap of each window holds the extreme that `Pool` gives: `I32`, row-major over the taps of
     /// `windows` in order; of equal ones the first.
     ArgmaxPool {
@@ -112,13 +225,20 @@ pub enum Prim {
         monoid: Monoid,
         /// How each window slides.
         windows: Vec<SlidingWindow>,
-    },
+    } => Spec { name: "argmax_pool", work: Work::TapsOfOutput, ..TAPS };
     /// `(tap, values) -> out`: `out[i] = sum over the positions n whose tap is at i of values[n]`, the transpose of taking the
     /// extreme. The tap of each position is `I32`, as `ArgmaxPool` gives it.
     Unpool {
         /// How each window slides.
         windows: Vec<SlidingWindow>,
-    },
+    } => Spec {
+        name: "unpool",
+        reads: O::Named(&["tap", "values"]),
+        linear: Linear::Alone(&[1]),
+        folds: Some(Monoid::Sum),
+        work: Work::TapsOfInput,
+        ..TAPS
+    };
     /// `(input) -> out`: `out[i] = input[i + start]` along one dim, which may have another name and size on each side; `fill`
     /// where there is no such element. All other dims are the same, in the same order.
     Shift {
@@ -130,28 +250,32 @@ pub enum Prim {
         start: i64,
         /// What stands where the input has nothing.
         fill: f64,
-    },
+    } => {
+        // What stands in place of nothing is added once, and not by each part.
+        let linear = if *fill == 0.0 { Linear::Alone(&[0]) } else { Linear::Never };
+        Spec { name: "shift", linear, ..PLAIN }
+    };
     /// `(parts…) -> out`: the parts one after the other along one dim; all other dims are the same, in the same order.
     Concat {
         /// Of each part the dim that becomes a part of `to`, and its offset there.
         parts: Vec<(Dim, usize)>,
         /// The dim of the result.
         to: Dim,
-    },
+    } => Spec { name: "concat", reads: O::Many("part"), linear: Linear::Jointly, ..PLAIN };
     /// `(input) -> out`: `out[i, j] = input[i * size(j) + j]`: one dim becomes several.
     SplitDim {
         /// The dim that is cut.
         dim: Dim,
         /// What it becomes, the outermost first. They lie next to each other in the result.
         to: Vec<Dim>,
-    },
+    } => Spec { name: "split_dim", ..FIRST };
     /// `(input) -> out`: `out[i * size(j) + j] = input[i, j]`: several dims become one.
     MergeDims {
         /// The dims, the outermost first. They lie next to each other in the input.
         dims: Vec<Dim>,
         /// The dim that they become.
         to: Dim,
-    },
+    } => Spec { name: "merge_dims", ..FIRST };
     /// `() -> out`: random values. Element `i` of the whole (row-major over the extents of the result) depends on the seed of
     /// the run, the number of the step, `stream` and `i` alone; see [`crate::random::draw`]. In a program that does not
     /// train, seed and step are fixed: [`crate::random::FIXED_SEED`] and 0. A float, or a truth value of `Bernoulli`.
@@ -160,16 +284,48 @@ pub enum Prim {
         stream: String,
         /// What is drawn.
         distribution: Distribution,
-    },
+    } => Spec {
+        name: "random",
+        reads: O::Named(&[]),
+        bf16: Widened,
+        rowwise: true,
+        work: Work::Output(1),
+        ..PLAIN
+    };
     /// `(input) -> out`: `out[i] = input[i]` for the global indices that this device's `out` holds, all of which its `input` holds
     /// too: a local slice, another order of dims, or both; a dim that `input` lacks is repeated.
-    Copy,
+    Copy => Spec { name: "copy", ..FIRST };
     /// Communication: from start to end, or the start of it where the step has a [`crate::Step::async_id`]. All-reduces,
     /// reduce-scatters and all-gathers are buckets of operands of one dtype, `(from…) -> to…`; all others are `(from) -> to`.
-    Collective(Collective),
+    Collective(collective: Collective) => match collective {
+        Collective::AllReduce { .. } => Spec {
+            name: collective.name(),
+            reads: O::Many("part"),
+            writes: O::Many("sum"),
+            donation: D::Paired,
+            ..PLAIN
+        },
+        c if c.spec().is_bucketable() => {
+            Spec { name: c.name(), reads: O::Many("part"), writes: O::Many("result"), ..PLAIN }
+        }
+        _ => Spec { name: collective.name(), ..PLAIN },
+    };
     /// `(results…) ->`: the end of a collective that an earlier step of the same async_id started: waits for it. From here on
     /// its results may be read.
-    Wait,
+    Wait => Spec { name: "wait", reads: O::Many("result"), writes: O::Named(&[]), ..PLAIN };
+}
+
+impl Prim {
+    /// How windows slide, of primitives that have some.
+    pub(crate) fn windows(&self) -> &[SlidingWindow] {
+        match self {
+            Prim::Convolve { windows, .. }
+            | Prim::Pool { windows, .. }
+            | Prim::ArgmaxPool { windows, .. }
+            | Prim::Unpool { windows } => windows,
+            _ => &[],
+        }
+    }
 }
 
 /// One of the three tensors of a convolution, in the order in which a step has them.

@@ -191,7 +191,7 @@ impl<'a> Resolver<'a> {
                 return self.by_fan(call, e, slots, &p.name, dims);
             }
             let known = || INITIALIZERS.iter().map(|i| i.0).chain(BY_FAN.iter().map(|i| i.0));
-            let number = super::number::FUNCTIONS.iter().any(|f| f.0 == name) || name == "size";
+            let number = super::number::arity(name).is_some() || name == "size";
             if !number && !self.globals.layers.by_name.contains_key(name) {
                 let d = Diagnostic::error(codes::E0201, format!("there is no initializer `{name}`"))
                     .at(call.name.span, "not known")

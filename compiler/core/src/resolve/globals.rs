@@ -493,11 +493,11 @@ impl<'a, 'r> Builder<'a, 'r> {
     }
 
     fn no_function(&mut self, name: &Name, given: usize) {
-        let known = || number::FUNCTIONS.iter().map(|f| f.0);
-        let d = match number::FUNCTIONS.iter().find(|f| f.0 == name.text) {
-            Some((_, arity)) => Diagnostic::error(
+        let known = || number::functions().map(|f| f.0);
+        let d = match number::arity(&name.text) {
+            Some(arity) => Diagnostic::error(
                 codes::E0212,
-                format!("`{}` takes {}, not {given}", name.text, super::report::counted(*arity, "number")),
+                format!("`{}` takes {}, not {given}", name.text, super::report::counted(arity, "number")),
             )
             .at(name.span, "wrong number of arguments"),
             None => {

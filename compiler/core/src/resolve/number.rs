@@ -1,6 +1,7 @@
 //! Numbers known at compile time: exact fractions as long as they fit, else `f64`.
 
 use meshwright_ops::Value;
+use meshwright_plan::expr::UnaryFn;
 use meshwright_syntax::ast::BinaryOp;
 
 /// A number. Whole results are always [`Num::Ratio`], so that sizes stay exact.
@@ -233,58 +234,43 @@ fn round(x: Num) -> Num {
     }
 }
 
+/// Scalar functions that models have for values alone.
+const OF_VALUES: [UnaryFn; 6] =
+    [UnaryFn::Neg, UnaryFn::Relu, UnaryFn::Recip, UnaryFn::Sigmoid, UnaryFn::Erf, UnaryFn::Not];
+
+/// Functions of numbers besides the scalar functions, with how many they take.
+const FURTHER: [(&str, usize); 4] = [("square", 1), ("min", 2), ("max", 2), ("pow", 2)];
+
 /// The functions of numbers, with how many they take.
-pub(super) const FUNCTIONS: &[(&str, usize)] = &[
-    ("sqrt", 1),
-    ("rsqrt", 1),
-    ("exp", 1),
-    ("log", 1),
-    ("abs", 1),
-    ("sign", 1),
-    ("tanh", 1),
-    ("sin", 1),
-    ("cos", 1),
-    ("tan", 1),
-    ("log1p", 1),
-    ("expm1", 1),
-    ("square", 1),
-    ("floor", 1),
-    ("ceil", 1),
-    ("round", 1),
-    ("min", 2),
-    ("max", 2),
-    ("pow", 2),
-];
+pub(super) fn functions() -> impl Iterator<Item = (&'static str, usize)> {
+    let scalar = UnaryFn::ALL.iter().filter(|f| !OF_VALUES.contains(f));
+    scalar.map(|f| (f.name(), 1)).chain(FURTHER)
+}
+
+/// How many numbers a function takes; `None` where it is no function of numbers.
+pub(super) fn arity(name: &str) -> Option<usize> {
+    functions().find(|f| f.0 == name).map(|f| f.1)
+}
 
 /// `name(args)`, or what is wrong with it; `None` where it is no function of numbers. The number of arguments must be right.
 pub(super) fn function(name: &str, args: &[Konst]) -> Option<Result<Num, String>> {
-    let arity = FUNCTIONS.iter().find(|f| f.0 == name)?.1;
-    if args.len() != arity {
+    if args.len() != arity(name)? {
         return None;
     }
     let (x, y) = (args[0].num(), args.get(1).map_or(Num::ONE, |y| y.num()));
     let v = x.f64();
-    let text = || format!("{name}({x})");
+    // Those that have an exact result keep it; all others are what they are of values in `f64`.
     Some(match name {
         "min" => Ok(if order(x, y).is_le() { x } else { y }),
         "max" => Ok(if order(x, y).is_ge() { x } else { y }),
         "pow" => arithmetic(BinaryOp::Pow, x, y),
         "abs" => Ok(if v < 0.0 { neg(x) } else { x }),
         "sign" => Ok(Num::int(i128::from(v > 0.0) - i128::from(v < 0.0))),
-        "sqrt" => finite(v.sqrt(), text),
-        "rsqrt" => finite(1.0 / v.sqrt(), text),
-        "exp" => finite(v.exp(), text),
-        "log" => finite(v.ln(), text),
-        "sin" => finite(v.sin(), text),
-        "cos" => finite(v.cos(), text),
-        "tan" => finite(v.tan(), text),
-        "log1p" => finite(v.ln_1p(), text),
-        "expm1" => finite(v.exp_m1(), text),
         "square" => arithmetic(BinaryOp::Mul, x, x),
         "floor" => Ok(floor(x)),
         "ceil" => Ok(neg(floor(neg(x)))),
         "round" => Ok(round(x)),
-        _ => finite(v.tanh(), text),
+        _ => finite(UnaryFn::named(name)?.of(v), || format!("{name}({x})")),
     })
 }
 

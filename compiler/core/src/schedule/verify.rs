@@ -197,7 +197,7 @@ fn shapes(plan: &Plan, step: &Step, at: &str, v: &mut Vec<String>) {
 }
 
 fn partial(plan: &Plan, step: &Step, at: &str, v: &mut Vec<String>) {
-    if let Some(dim) = step.prim.row()
+    if let Some(dim) = step.prim.spec().row
         && step.all().filter_map(|o| extent(plan, o, dim)).any(|e| !e.axes.is_empty())
     {
         v.push(format!("{at}: needs all of a dim that is split"));

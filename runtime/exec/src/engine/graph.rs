@@ -3,9 +3,12 @@
 //! Operations are recorded in an order in which they can run. [`GraphBuilder::finish`] drops those that nobody needs, gives
 //! every value an id, and marks last uses, so that storage is handed over where it ends.
 
-use super::ops::{GraphOp, operation};
+use super::ops::base;
 use burn_backend::{DType as BurnType, Shape};
-use burn_ir::{GraphIr, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{
+    BaseOperationIr, CustomOpIr, FloatOperationIr, GraphIr, MatmulOpIr, OperationIr, PermuteOpIr, ScalarIr,
+    ShapeOpIr, TensorId, TensorIr, TensorStatus,
+};
 use meshwright_plan::BufId;
 
 /// A value of the step that is lowered.
@@ -120,8 +123,13 @@ struct Value {
     of_burn: bool,
 }
 
+/// Writes an operation down, once it is known where its inputs and results are kept.
+type WriteOperation = Box<dyn FnOnce(&[TensorIr], &[TensorIr]) -> OperationIr + Send>;
+
 struct GraphNode {
-    op: GraphOp,
+    write: WriteOperation,
+    /// Whether it is Burn's own, not a kernel.
+    of_burn: bool,
     inputs: Vec<Val>,
     outs: Vec<Val>,
 }
@@ -172,11 +180,41 @@ impl GraphBuilder {
         self.read(TensorSlot::Table(at), shape, BurnType::I32)
     }
 
-    /// An operation of Burn.
-    pub(crate) fn node(&mut self, op: GraphOp, inputs: Vec<Val>, shape: Vec<usize>, dtype: BurnType) -> Val {
+    /// An operation of Burn, written of its inputs and its result.
+    pub(crate) fn node<const N: usize>(
+        &mut self,
+        inputs: [Val; N],
+        shape: Vec<usize>,
+        dtype: BurnType,
+        write: impl FnOnce([TensorIr; N], TensorIr) -> OperationIr + Send + 'static,
+    ) -> Val {
+        self.node_of(inputs.to_vec(), shape, dtype, |inputs, out| {
+            write(std::array::from_fn(|i| inputs[i].clone()), out)
+        })
+    }
+
+    /// An operation of Burn with any number of inputs.
+    pub(crate) fn node_of(
+        &mut self,
+        inputs: Vec<Val>,
+        shape: Vec<usize>,
+        dtype: BurnType,
+        write: impl FnOnce(&[TensorIr], TensorIr) -> OperationIr + Send + 'static,
+    ) -> Val {
         let out = self.value(shape, dtype, None, true);
-        self.nodes.push(GraphNode { op, inputs, outs: vec![out] });
+        let write: WriteOperation = Box::new(|inputs, outs| write(inputs, outs[0].clone()));
+        self.nodes.push(GraphNode { write, of_burn: true, inputs, outs: vec![out] });
         out
+    }
+
+    /// An operation of Burn with one input, whose result has the same shape and dtype.
+    pub(crate) fn alike(
+        &mut self,
+        a: Val,
+        write: impl FnOnce(TensorIr, TensorIr) -> OperationIr + Send + 'static,
+    ) -> Val {
+        let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
+        self.node([a], shape, dtype, |[input], out| write(input, out))
     }
 
     /// A kernel of the backend, by name and number, with results of these shapes and dtypes.
@@ -188,16 +226,23 @@ impl GraphBuilder {
     ) -> Vec<Val> {
         let outs: Vec<Val> =
             outs.into_iter().map(|(shape, dtype)| self.value(shape, dtype, None, false)).collect();
-        self.nodes.push(GraphNode { op: GraphOp::Kernel(name, number), inputs, outs: outs.clone() });
+        let write: WriteOperation = Box::new(move |inputs, outs| {
+            let number = vec![ScalarIr::UInt(number as u64)];
+            OperationIr::Custom(CustomOpIr::with_scalars(name, inputs, outs, number))
+        });
+        self.nodes.push(GraphNode { write, of_burn: false, inputs, outs: outs.clone() });
         outs
     }
 
     pub(crate) fn reshape(&mut self, a: Val, shape: &[usize]) -> Val {
-        if self.shape(a) == shape {
-            return a;
-        }
+        if self.shape(a) == shape { a } else { self.reshaped(a, shape.to_vec()) }
+    }
+
+    fn reshaped(&mut self, a: Val, shape: Vec<usize>) -> Val {
         let dtype = self.dtype(a);
-        self.node(GraphOp::Reshape, vec![a], shape.to_vec(), dtype)
+        self.node([a], shape, dtype, |[input], out| {
+            base(input.dtype, BaseOperationIr::Reshape(ShapeOpIr { input, out }))
+        })
     }
 
     pub(crate) fn permute(&mut self, a: Val, axes: &[usize]) -> Val {
@@ -205,8 +250,10 @@ impl GraphBuilder {
             return a;
         }
         let shape = axes.iter().map(|i| self.shape(a)[*i]).collect();
-        let dtype = self.dtype(a);
-        self.node(GraphOp::Permute(axes.to_vec()), vec![a], shape, dtype)
+        let (dtype, axes) = (self.dtype(a), axes.to_vec());
+        self.node([a], shape, dtype, |[input], out| {
+            base(input.dtype, BaseOperationIr::Permute(PermuteOpIr { input, out, axes }))
+        })
     }
 
     /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`.
@@ -215,7 +262,9 @@ impl GraphBuilder {
         let last = shape.len() - 1;
         shape[last] = self.shape(b)[last];
         let dtype = self.dtype(a);
-        self.node(GraphOp::Matmul, vec![a, b], shape, dtype)
+        self.node([a, b], shape, dtype, move |[lhs, rhs], out| {
+            OperationIr::Float(dtype, FloatOperationIr::Matmul(MatmulOpIr { lhs, rhs, out }))
+        })
     }
 
     /// A slot that outlives the step, until it is read.
@@ -228,8 +277,7 @@ impl GraphBuilder {
     pub(crate) fn store(&mut self, v: Val, slot: TensorSlot) {
         let mut v = v;
         if self.values[v.0].slot.is_some() {
-            let (shape, dtype) = (self.shape(v).to_vec(), self.dtype(v));
-            v = self.node(GraphOp::Reshape, vec![v], shape, dtype);
+            v = self.reshaped(v, self.shape(v).to_vec());
         }
         let value = &mut self.values[v.0];
         (value.slot, value.stored) = (Some(slot), true);
@@ -259,8 +307,8 @@ impl GraphBuilder {
         // Backwards: the first use that is met is the last.
         let mut used = vec![false; values.len()];
         let (mut operations, mut dropped) = (vec![], vec![]);
-        for node in &kept {
-            let keeps_storage = self.capabilities.host_kernels && !matches!(node.op, GraphOp::Kernel(..));
+        for node in kept {
+            let keeps_storage = self.capabilities.host_kernels && node.of_burn;
             let mut inputs: Vec<TensorIr> = Vec::with_capacity(node.inputs.len());
             for v in node.inputs.iter().rev() {
                 let first_met = !std::mem::replace(&mut used[v.0], true);
@@ -274,8 +322,8 @@ impl GraphBuilder {
                 inputs.push(tensor(*v, status));
             }
             inputs.reverse();
-            let outs = node.outs.iter().map(|o| tensor(*o, TensorStatus::NotInit)).collect();
-            operations.push(operation(&node.op, inputs, outs));
+            let outs: Vec<TensorIr> = node.outs.iter().map(|o| tensor(*o, TensorStatus::NotInit)).collect();
+            operations.push((node.write)(&inputs, &outs));
         }
         operations.reverse();
         let met = |s: &TensorSlot| used.iter().zip(&values).any(|(used, v)| *used && v.slot == Some(*s));

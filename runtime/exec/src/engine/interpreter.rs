@@ -14,7 +14,7 @@ use burn_ir::{
 /// Runs one operation.
 ///
 /// # Errors
-/// Of a kernel; or where the operation is none that [`super::ops::operation`] makes.
+/// Of a kernel; or where the operation is none that steps are lowered to.
 pub(crate) fn execute<B: Backend>(
     backend: &mut B,
     kernels: &[B::Kernel],
@@ -198,110 +198,6 @@ impl<B: BackendIr> Interpreter<'_, B> {
         })
     }
 
-    fn numeric_float<'o>(&mut self, op: &'o Numeric) -> Computed<'o, B> {
-        Some(match op {
-            Numeric::Full(o) => {
-                let shape = o.out.shape.clone();
-                (&o.out, Float(B::float_full(shape, o.value.into(), self.device, o.out.dtype.into())))
-            }
-            Numeric::Neg(o) => (&o.out, Float(B::float_neg(self.f(&o.input)))),
-            Numeric::Abs(o) => (&o.out, Float(B::float_abs(self.f(&o.input)))),
-            Numeric::Add(o) => (&o.out, Float(B::float_add(self.f(&o.lhs), self.f(&o.rhs)))),
-            Numeric::AddScalar(o) => (&o.out, Float(B::float_add_scalar(self.f(&o.lhs), o.rhs.into()))),
-            Numeric::Sub(o) => (&o.out, Float(B::float_sub(self.f(&o.lhs), self.f(&o.rhs)))),
-            Numeric::SubScalar(o) => (&o.out, Float(B::float_sub_scalar(self.f(&o.lhs), o.rhs.into()))),
-            Numeric::Mul(o) => (&o.out, Float(B::float_mul(self.f(&o.lhs), self.f(&o.rhs)))),
-            Numeric::MulScalar(o) => (&o.out, Float(B::float_mul_scalar(self.f(&o.lhs), o.rhs.into()))),
-            Numeric::Div(o) => (&o.out, Float(B::float_div(self.f(&o.lhs), self.f(&o.rhs)))),
-            Numeric::DivScalar(o) => (&o.out, Float(B::float_div_scalar(self.f(&o.lhs), o.rhs.into()))),
-            Numeric::Rem(o) => (&o.out, Float(B::float_remainder(self.f(&o.lhs), self.f(&o.rhs)))),
-            Numeric::RemScalar(o) => (&o.out, Float(B::float_remainder_scalar(self.f(&o.lhs), o.rhs.into()))),
-            Numeric::Lower(o) => {
-                (&o.out, Bool(B::float_lower(self.f(&o.lhs), self.f(&o.rhs), o.out.dtype.into())))
-            }
-            Numeric::LowerElem(o) => {
-                (&o.out, Bool(B::float_lower_elem(self.f(&o.lhs), o.rhs.into(), o.out.dtype.into())))
-            }
-            Numeric::LowerEqual(o) => {
-                (&o.out, Bool(B::float_lower_equal(self.f(&o.lhs), self.f(&o.rhs), o.out.dtype.into())))
-            }
-            Numeric::LowerEqualElem(o) => {
-                (&o.out, Bool(B::float_lower_equal_elem(self.f(&o.lhs), o.rhs.into(), o.out.dtype.into())))
-            }
-            Numeric::Greater(o) => {
-                (&o.out, Bool(B::float_greater(self.f(&o.lhs), self.f(&o.rhs), o.out.dtype.into())))
-            }
-            Numeric::GreaterElem(o) => {
-                (&o.out, Bool(B::float_greater_elem(self.f(&o.lhs), o.rhs.into(), o.out.dtype.into())))
-            }
-            Numeric::GreaterEqual(o) => {
-                (&o.out, Bool(B::float_greater_equal(self.f(&o.lhs), self.f(&o.rhs), o.out.dtype.into())))
-            }
-            Numeric::GreaterEqualElem(o) => {
-                (&o.out, Bool(B::float_greater_equal_elem(self.f(&o.lhs), o.rhs.into(), o.out.dtype.into())))
-            }
-            Numeric::SumDim(o) => (&o.out, Float(B::float_sum_dim(self.f(&o.input), o.axis))),
-            Numeric::ProdDim(o) => (&o.out, Float(B::float_prod_dim(self.f(&o.input), o.axis))),
-            Numeric::MaxDim(o) => (&o.out, Float(B::float_max_dim(self.f(&o.input), o.axis))),
-            Numeric::MinDim(o) => (&o.out, Float(B::float_min_dim(self.f(&o.input), o.axis))),
-            Numeric::CumSum(o) => (&o.out, Float(B::float_cumsum(self.f(&o.input), o.axis))),
-            _ => return None,
-        })
-    }
-
-    fn numeric_int<'o>(&mut self, op: &'o Numeric) -> Computed<'o, B> {
-        Some(match op {
-            Numeric::Full(o) => {
-                let shape = o.out.shape.clone();
-                (&o.out, Int(B::int_full(shape, o.value.into(), self.device, o.out.dtype.into())))
-            }
-            Numeric::Neg(o) => (&o.out, Int(B::int_neg(self.i(&o.input)))),
-            Numeric::Abs(o) => (&o.out, Int(B::int_abs(self.i(&o.input)))),
-            Numeric::Add(o) => (&o.out, Int(B::int_add(self.i(&o.lhs), self.i(&o.rhs)))),
-            Numeric::AddScalar(o) => (&o.out, Int(B::int_add_scalar(self.i(&o.lhs), o.rhs.into()))),
-            Numeric::Sub(o) => (&o.out, Int(B::int_sub(self.i(&o.lhs), self.i(&o.rhs)))),
-            Numeric::SubScalar(o) => (&o.out, Int(B::int_sub_scalar(self.i(&o.lhs), o.rhs.into()))),
-            Numeric::Mul(o) => (&o.out, Int(B::int_mul(self.i(&o.lhs), self.i(&o.rhs)))),
-            Numeric::MulScalar(o) => (&o.out, Int(B::int_mul_scalar(self.i(&o.lhs), o.rhs.into()))),
-            Numeric::Div(o) => (&o.out, Int(B::int_div(self.i(&o.lhs), self.i(&o.rhs)))),
-            Numeric::DivScalar(o) => (&o.out, Int(B::int_div_scalar(self.i(&o.lhs), o.rhs.into()))),
-            Numeric::Rem(o) => (&o.out, Int(B::int_remainder(self.i(&o.lhs), self.i(&o.rhs)))),
-            Numeric::RemScalar(o) => (&o.out, Int(B::int_remainder_scalar(self.i(&o.lhs), o.rhs.into()))),
-            Numeric::Powi(o) => (&o.out, Int(B::int_powi(self.i(&o.lhs), self.i(&o.rhs)))),
-            Numeric::PowiScalar(o) => (&o.out, Int(B::int_powi_scalar(self.i(&o.lhs), o.rhs.into()))),
-            Numeric::Lower(o) => {
-                (&o.out, Bool(B::int_lower(self.i(&o.lhs), self.i(&o.rhs), o.out.dtype.into())))
-            }
-            Numeric::LowerElem(o) => {
-                (&o.out, Bool(B::int_lower_elem(self.i(&o.lhs), o.rhs.into(), o.out.dtype.into())))
-            }
-            Numeric::LowerEqual(o) => {
-                (&o.out, Bool(B::int_lower_equal(self.i(&o.lhs), self.i(&o.rhs), o.out.dtype.into())))
-            }
-            Numeric::LowerEqualElem(o) => {
-                (&o.out, Bool(B::int_lower_equal_elem(self.i(&o.lhs), o.rhs.into(), o.out.dtype.into())))
-            }
-            Numeric::Greater(o) => {
-                (&o.out, Bool(B::int_greater(self.i(&o.lhs), self.i(&o.rhs), o.out.dtype.into())))
-            }
-            Numeric::GreaterElem(o) => {
-                (&o.out, Bool(B::int_greater_elem(self.i(&o.lhs), o.rhs.into(), o.out.dtype.into())))
-            }
-            Numeric::GreaterEqual(o) => {
-                (&o.out, Bool(B::int_greater_equal(self.i(&o.lhs), self.i(&o.rhs), o.out.dtype.into())))
-            }
-            Numeric::GreaterEqualElem(o) => {
-                (&o.out, Bool(B::int_greater_equal_elem(self.i(&o.lhs), o.rhs.into(), o.out.dtype.into())))
-            }
-            Numeric::SumDim(o) => (&o.out, Int(B::int_sum_dim(self.i(&o.input), o.axis))),
-            Numeric::ProdDim(o) => (&o.out, Int(B::int_prod_dim(self.i(&o.input), o.axis))),
-            Numeric::MaxDim(o) => (&o.out, Int(B::int_max_dim(self.i(&o.input), o.axis))),
-            Numeric::MinDim(o) => (&o.out, Int(B::int_min_dim(self.i(&o.input), o.axis))),
-            Numeric::CumSum(o) => (&o.out, Int(B::int_cumsum(self.i(&o.input), o.axis))),
-            _ => return None,
-        })
-    }
-
     fn float<'o>(&mut self, op: &'o FloatOp) -> Computed<'o, B> {
         Some(match op {
             FloatOp::Matmul(o) => (&o.out, Float(B::float_matmul(self.f(&o.lhs), self.f(&o.rhs)))),
@@ -347,4 +243,83 @@ impl<B: BackendIr> Interpreter<'_, B> {
             _ => return None,
         })
     }
+}
+
+/// What an operation of numbers does with its operands, by its form.
+macro_rules! apply {
+    (unary, $of:ident, $f:path, $kind:ident, $get:ident, $o:ident) => {
+        $kind($f($of.$get(&$o.input)))
+    };
+    (along, $of:ident, $f:path, $kind:ident, $get:ident, $o:ident) => {
+        $kind($f($of.$get(&$o.input), $o.axis))
+    };
+    (binary, $of:ident, $f:path, $kind:ident, $get:ident, $o:ident) => {
+        $kind($f($of.$get(&$o.lhs), $of.$get(&$o.rhs)))
+    };
+    (scalar, $of:ident, $f:path, $kind:ident, $get:ident, $o:ident) => {
+        $kind($f($of.$get(&$o.lhs), $o.rhs.into()))
+    };
+    (compare, $of:ident, $f:path, $kind:ident, $get:ident, $o:ident) => {
+        Bool($f($of.$get(&$o.lhs), $of.$get(&$o.rhs), $o.out.dtype.into()))
+    };
+    (compare_scalar, $of:ident, $f:path, $kind:ident, $get:ident, $o:ident) => {
+        Bool($f($of.$get(&$o.lhs), $o.rhs.into(), $o.out.dtype.into()))
+    };
+}
+
+/// The operations of numbers: the form of each, and the function for floats and that for integers.
+macro_rules! numeric {
+    ($($op:ident $form:ident $float:ident $int:ident;)*) => {
+        impl<B: BackendIr> Interpreter<'_, B> {
+            fn numeric_float<'o>(&mut self, op: &'o Numeric) -> Computed<'o, B> {
+                Some(match op {
+                    Numeric::Full(o) => {
+                        let shape = o.out.shape.clone();
+                        (&o.out, Float(B::float_full(shape, o.value.into(), self.device, o.out.dtype.into())))
+                    }
+                    $(Numeric::$op(o) => (&o.out, apply!($form, self, B::$float, Float, f, o)),)*
+                    _ => return None,
+                })
+            }
+
+            fn numeric_int<'o>(&mut self, op: &'o Numeric) -> Computed<'o, B> {
+                Some(match op {
+                    Numeric::Full(o) => {
+                        let shape = o.out.shape.clone();
+                        (&o.out, Int(B::int_full(shape, o.value.into(), self.device, o.out.dtype.into())))
+                    }
+                    $(Numeric::$op(o) => (&o.out, apply!($form, self, B::$int, Int, i, o)),)*
+                    _ => return None,
+                })
+            }
+        }
+    };
+}
+
+numeric! {
+    Neg unary float_neg int_neg;
+    Abs unary float_abs int_abs;
+    Add binary float_add int_add;
+    AddScalar scalar float_add_scalar int_add_scalar;
+    Sub binary float_sub int_sub;
+    SubScalar scalar float_sub_scalar int_sub_scalar;
+    Mul binary float_mul int_mul;
+    MulScalar scalar float_mul_scalar int_mul_scalar;
+    Div binary float_div int_div;
+    DivScalar scalar float_div_scalar int_div_scalar;
+    Rem binary float_remainder int_remainder;
+    RemScalar scalar float_remainder_scalar int_remainder_scalar;
+    Lower compare float_lower int_lower;
+    LowerElem compare_scalar float_lower_elem int_lower_elem;
+    LowerEqual compare float_lower_equal int_lower_equal;
+    LowerEqualElem compare_scalar float_lower_equal_elem int_lower_equal_elem;
+    Greater compare float_greater int_greater;
+    GreaterElem compare_scalar float_greater_elem int_greater_elem;
+    GreaterEqual compare float_greater_equal int_greater_equal;
+    GreaterEqualElem compare_scalar float_greater_equal_elem int_greater_equal_elem;
+    SumDim along float_sum_dim int_sum_dim;
+    ProdDim along float_prod_dim int_prod_dim;
+    MaxDim along float_max_dim int_max_dim;
+    MinDim along float_min_dim int_min_dim;
+    CumSum along float_cumsum int_cumsum;
 }

@@ -1,13 +1,10 @@
-//! The tensor operations that steps are lowered to, as the backend's representation names them.
+//! How Burn's representation names the operations that steps are lowered to, by what they compute with.
 
-use burn_backend::{DType as BurnType, Slice, tensor::IndexingUpdateOp};
+use burn_backend::DType as BurnType;
 use burn_ir::{
-    BaseOperationIr, BinaryOpIr, BoolOperationIr, CastOpIr, CatOpIr, CustomOpIr, DimOpIr, FlipOpIr,
-    FloatOperationIr, FullOpIr, IntOperationIr, MaskFillOpIr, MaskWhereOpIr, MatmulOpIr, NumericOperationIr,
-    OperationIr, PermuteOpIr, ReduceDimOpIr, ScalarIr, ScalarOpIr, SelectAssignOpIr, SelectOpIr, ShapeOpIr,
-    SliceOpIr, TensorIr, UnaryOpIr,
+    BaseOperationIr, BinaryOpIr, BoolOperationIr, CastOpIr, FloatOperationIr, IntOperationIr,
+    NumericOperationIr, OperationIr, ReduceDimOpIr, ScalarIr, ScalarOpIr, UnaryOpIr,
 };
-use std::ops::Range;
 
 /// Functions of one tensor, element by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +37,7 @@ pub(crate) enum Binary {
     Div,
     /// The remainder, of the divisor's sign.
     Rem,
+    /// Of floats.
     Pow,
     Lt,
     Le,
@@ -68,31 +66,6 @@ pub(crate) enum Reduce {
     Min,
 }
 
-/// An operation. Shapes and dtypes are those of its operands.
-#[derive(Clone, Debug)]
-pub(crate) enum GraphOp {
-    Full(f64),
-    /// A kernel of the backend's own, by name and number.
-    Kernel(&'static str, usize),
-    Unary(Unary),
-    Binary(Binary),
-    Scalar(Binary, f64),
-    Cast,
-    Reduce(Reduce, usize),
-    CumSum(usize),
-    Flip(usize),
-    Reshape,
-    Permute(Vec<usize>),
-    Expand,
-    Slice(usize, Range<usize>),
-    Cat(usize),
-    Select(usize),
-    SelectAdd(usize),
-    MaskWhere,
-    MaskFill(f64),
-    Matmul,
-}
-
 /// What an operation computes with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
@@ -109,7 +82,8 @@ fn class(t: BurnType) -> Class {
     }
 }
 
-fn number(t: BurnType, x: f64) -> ScalarIr {
+/// A number as elements of a dtype are.
+pub(crate) fn number(t: BurnType, x: f64) -> ScalarIr {
     match class(t) {
         Class::Float => ScalarIr::Float(x),
         Class::Int => ScalarIr::Int(x as i64),
@@ -118,7 +92,7 @@ fn number(t: BurnType, x: f64) -> ScalarIr {
 }
 
 /// One of the operations that all dtypes have.
-fn base(dtype: BurnType, op: BaseOperationIr) -> OperationIr {
+pub(crate) fn base(dtype: BurnType, op: BaseOperationIr) -> OperationIr {
     match class(dtype) {
         Class::Float => OperationIr::BaseFloat(op),
         Class::Int => OperationIr::BaseInt(op),
@@ -127,111 +101,16 @@ fn base(dtype: BurnType, op: BaseOperationIr) -> OperationIr {
 }
 
 /// One of those that numbers have.
-fn numeric(dtype: BurnType, op: NumericOperationIr) -> OperationIr {
+pub(crate) fn numeric(dtype: BurnType, op: NumericOperationIr) -> OperationIr {
     match class(dtype) {
         Class::Float => OperationIr::NumericFloat(dtype, op),
         _ => OperationIr::NumericInt(dtype, op),
     }
 }
 
-/// An operation in Burn's words. Those of Burn have one result.
-pub(crate) fn operation(op: &GraphOp, inputs: Vec<TensorIr>, mut outs: Vec<TensorIr>) -> OperationIr {
-    if let GraphOp::Kernel(name, number) = op {
-        let number = vec![ScalarIr::UInt(*number as u64)];
-        return OperationIr::Custom(CustomOpIr::with_scalars(name, &inputs, &outs, number));
-    }
-    let out = outs.swap_remove(0);
-    let dtype = inputs.first().map_or(out.dtype, |t| t.dtype);
-    let (base, numeric) = (|op| base(dtype, op), |op| numeric(dtype, op));
-    let mut inputs = inputs.into_iter();
-    // Every operation is recorded with as many inputs as it has.
-    let mut next = || inputs.next().unwrap_or_else(|| out.clone());
-    match op {
-        // Above.
-        GraphOp::Kernel(..) => OperationIr::Drop(out),
-        GraphOp::Full(x) => numeric(NumericOperationIr::Full(FullOpIr { value: number(dtype, *x), out })),
-        GraphOp::Unary(f) => {
-            let input = next();
-            unary(*f, dtype, UnaryOpIr { input, out })
-        }
-        GraphOp::Binary(f) => {
-            let (lhs, rhs) = (next(), next());
-            binary(*f, dtype, BinaryOpIr { lhs, rhs, out })
-        }
-        GraphOp::Scalar(f, x) => {
-            let lhs = next();
-            scalar(*f, dtype, ScalarOpIr { lhs, rhs: number(dtype, *x), out })
-        }
-        GraphOp::Cast => {
-            let input = next();
-            cast(dtype, CastOpIr { input, out })
-        }
-        GraphOp::Reduce(f, axis) => {
-            let input = next();
-            let op = ReduceDimOpIr { input, out, axis: *axis, accumulator_len: 1 };
-            numeric(reduce(*f, op))
-        }
-        GraphOp::CumSum(axis) => {
-            let input = next();
-            numeric(NumericOperationIr::CumSum(DimOpIr { input, out, axis: *axis }))
-        }
-        GraphOp::Flip(axis) => {
-            let input = next();
-            base(BaseOperationIr::Flip(FlipOpIr { input, out, axes: vec![*axis] }))
-        }
-        GraphOp::Reshape => {
-            let input = next();
-            base(BaseOperationIr::Reshape(ShapeOpIr { input, out }))
-        }
-        GraphOp::Expand => {
-            let input = next();
-            base(BaseOperationIr::Expand(ShapeOpIr { input, out }))
-        }
-        GraphOp::Permute(axes) => {
-            let input = next();
-            base(BaseOperationIr::Permute(PermuteOpIr { input, out, axes: axes.clone() }))
-        }
-        GraphOp::Slice(axis, range) => {
-            let tensor = next();
-            let ranges = slices(&tensor, *axis, range);
-            base(BaseOperationIr::Slice(SliceOpIr { tensor, ranges, out }))
-        }
-        GraphOp::Cat(dim) => {
-            base(BaseOperationIr::Cat(CatOpIr { tensors: inputs.collect(), dim: *dim, out }))
-        }
-        GraphOp::Select(dim) => {
-            let (tensor, indices) = (next(), next());
-            base(BaseOperationIr::Select(SelectOpIr { tensor, dim: *dim, indices, out }))
-        }
-        GraphOp::SelectAdd(dim) => {
-            let (tensor, indices, value) = (next(), next(), next());
-            let (dim, update) = (*dim, IndexingUpdateOp::Add);
-            let op = SelectAssignOpIr { tensor, dim, indices, value, update, out };
-            base(BaseOperationIr::SelectAssign(op))
-        }
-        GraphOp::MaskWhere => {
-            let (tensor, mask, value) = (next(), next(), next());
-            base(BaseOperationIr::MaskWhere(MaskWhereOpIr { tensor, mask, value, out }))
-        }
-        GraphOp::MaskFill(x) => {
-            let (tensor, mask) = (next(), next());
-            base(BaseOperationIr::MaskFill(MaskFillOpIr { tensor, mask, value: number(dtype, *x), out }))
-        }
-        GraphOp::Matmul => {
-            let (lhs, rhs) = (next(), next());
-            OperationIr::Float(dtype, FloatOperationIr::Matmul(MatmulOpIr { lhs, rhs, out }))
-        }
-    }
-}
-
-/// The whole of a tensor, but along one axis a range.
-fn slices(tensor: &TensorIr, axis: usize, range: &Range<usize>) -> Vec<Slice> {
-    let extents = tensor.shape.iter().enumerate();
-    let ranges = extents.map(|(i, n)| if i == axis { range.clone() } else { 0..*n });
-    ranges.map(|r| Slice::new(r.start as isize, Some(r.end as isize), 1)).collect()
-}
-
-fn cast(dtype: BurnType, op: CastOpIr) -> OperationIr {
+/// A conversion to the dtype of the result.
+pub(crate) fn cast(op: CastOpIr) -> OperationIr {
+    let dtype = op.input.dtype;
     match (class(dtype), class(op.out.dtype)) {
         (Class::Float, Class::Int) => OperationIr::Float(dtype, FloatOperationIr::IntoInt(op)),
         (Class::Int, Class::Float) => OperationIr::Int(IntOperationIr::IntoFloat(op)),
@@ -242,16 +121,21 @@ fn cast(dtype: BurnType, op: CastOpIr) -> OperationIr {
     }
 }
 
-fn reduce(f: Reduce, op: ReduceDimOpIr) -> NumericOperationIr {
-    match f {
-        Reduce::Sum => NumericOperationIr::SumDim(op),
-        Reduce::Prod => NumericOperationIr::ProdDim(op),
-        Reduce::Max => NumericOperationIr::MaxDim(op),
-        Reduce::Min => NumericOperationIr::MinDim(op),
-    }
+/// A fold of one dim.
+pub(crate) fn reduce(f: Reduce, op: ReduceDimOpIr) -> OperationIr {
+    let dtype = op.input.dtype;
+    let of = match f {
+        Reduce::Sum => NumericOperationIr::SumDim,
+        Reduce::Prod => NumericOperationIr::ProdDim,
+        Reduce::Max => NumericOperationIr::MaxDim,
+        Reduce::Min => NumericOperationIr::MinDim,
+    };
+    numeric(dtype, of(op))
 }
 
-fn unary(f: Unary, dtype: BurnType, op: UnaryOpIr) -> OperationIr {
+/// A function of one tensor.
+pub(crate) fn unary(f: Unary, op: UnaryOpIr) -> OperationIr {
+    let dtype = op.input.dtype;
     let float = |op: FloatOperationIr| OperationIr::Float(dtype, op);
     let numeric = |op| numeric(dtype, op);
     match f {
@@ -275,7 +159,9 @@ fn unary(f: Unary, dtype: BurnType, op: UnaryOpIr) -> OperationIr {
     }
 }
 
-fn binary(f: Binary, dtype: BurnType, op: BinaryOpIr) -> OperationIr {
+/// A function of two tensors.
+pub(crate) fn binary(f: Binary, op: BinaryOpIr) -> OperationIr {
+    let dtype = op.lhs.dtype;
     let (base, numeric) = (|op| base(dtype, op), |op| numeric(dtype, op));
     let kind = class(dtype);
     match f {
@@ -284,8 +170,7 @@ fn binary(f: Binary, dtype: BurnType, op: BinaryOpIr) -> OperationIr {
         Binary::Mul => numeric(NumericOperationIr::Mul(op)),
         Binary::Div => numeric(NumericOperationIr::Div(op)),
         Binary::Rem => numeric(NumericOperationIr::Rem(op)),
-        Binary::Pow if kind == Class::Float => OperationIr::Float(dtype, FloatOperationIr::Powf(op)),
-        Binary::Pow => numeric(NumericOperationIr::Powi(op)),
+        Binary::Pow => OperationIr::Float(dtype, FloatOperationIr::Powf(op)),
         Binary::Lt => numeric(NumericOperationIr::Lower(op)),
         Binary::Le => numeric(NumericOperationIr::LowerEqual(op)),
         Binary::Gt => numeric(NumericOperationIr::Greater(op)),
@@ -299,17 +184,17 @@ fn binary(f: Binary, dtype: BurnType, op: BinaryOpIr) -> OperationIr {
     }
 }
 
-fn scalar(f: Binary, dtype: BurnType, op: ScalarOpIr) -> OperationIr {
+/// A function of a tensor and a number.
+pub(crate) fn scalar(f: Binary, op: ScalarOpIr) -> OperationIr {
+    let dtype = op.lhs.dtype;
     let (base, numeric) = (|op| base(dtype, op), |op| numeric(dtype, op));
-    let kind = class(dtype);
     match f {
         Binary::Add => numeric(NumericOperationIr::AddScalar(op)),
         Binary::Sub => numeric(NumericOperationIr::SubScalar(op)),
         Binary::Mul => numeric(NumericOperationIr::MulScalar(op)),
         Binary::Div => numeric(NumericOperationIr::DivScalar(op)),
         Binary::Rem => numeric(NumericOperationIr::RemScalar(op)),
-        Binary::Pow if kind == Class::Float => OperationIr::Float(dtype, FloatOperationIr::PowfScalar(op)),
-        Binary::Pow => numeric(NumericOperationIr::PowiScalar(op)),
+        Binary::Pow => OperationIr::Float(dtype, FloatOperationIr::PowfScalar(op)),
         Binary::Lt => numeric(NumericOperationIr::LowerElem(op)),
         Binary::Le => numeric(NumericOperationIr::LowerEqualElem(op)),
         Binary::Gt => numeric(NumericOperationIr::GreaterElem(op)),

@@ -4,6 +4,7 @@
 mod collectives;
 mod contract;
 mod failures;
+mod functions;
 mod graphs;
 mod nccl;
 mod plans;

@@ -53,7 +53,7 @@ fn consts_and_sizes() {
           fix!: write `size(a)`: `a` -> `size(a)`
         E0201 there is no function of numbers `foo`
           ^ `foo`: not known
-          note: functions of numbers: `sqrt`, `rsqrt`, `exp`, `log`, `abs`, `sign`, `tanh`, `sin`, `cos`, `tan`, `log1p`, `expm1`, `square`, `floor`, `ceil`, `round`, `min`, `max`, `pow` and `size`
+          note: functions of numbers: `sqrt`, `rsqrt`, `exp`, `log`, `abs`, `sign`, `tanh`, `sin`, `cos`, `tan`, `log1p`, `expm1`, `floor`, `ceil`, `round`, `square`, `min`, `max`, `pow` and `size`
         E0212 `sqrt` takes 1 number, not 2
           ^ `sqrt`: wrong number of arguments
         E0201 size `s` sets `aa`, which is neither a dim nor a const

@@ -4,7 +4,7 @@ use super::lower::{Lower, Named};
 use crate::engine::context::Local;
 use crate::engine::graph::{GraphBuilder, TensorSlot, Val};
 use crate::engine::lowering::{LoweringError, extents, stored_as};
-use meshwright_plan::{Dim, Operand, Prim, Step};
+use meshwright_plan::{Dim, Prim, Step};
 use std::ops::Range;
 
 /// A range of an array's axis, and where it begins in the result.
@@ -16,8 +16,8 @@ struct BlockSource {
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Copy`].
-    pub(super) fn copy(&mut self, from: &Operand, out: &Operand) -> Result<(), LoweringError> {
-        let (from, out) = (self.local(from)?, self.local(out)?);
+    pub(super) fn copy(&mut self, step: &Step) -> Result<(), LoweringError> {
+        let ([from], [out]) = self.locals(step)?;
         if from.dtype != out.dtype {
             return Err(LoweringError::Plan(format!("{} is copied to {}", from.dtype, out.dtype)));
         }
@@ -49,8 +49,7 @@ impl Lower<'_> {
     pub(super) fn blocks(&mut self, step: &Step) -> Result<(), LoweringError> {
         match &step.prim {
             Prim::Shift { dim, to, start, fill } => {
-                let ([from], [out]) = step.operands()?;
-                let (x, out) = (self.local(from)?, self.local(out)?);
+                let ([x], [out]) = self.locals(step)?;
                 let wanted = out.range(*to)?.clone();
                 let source = self.source(&x, *dim, -start, &wanted)?;
                 self.concatenate(source.into_iter().collect(), &out, place(&out, *to)?, *fill, &out)
@@ -71,8 +70,7 @@ impl Lower<'_> {
                 self.concatenate(sources, &out, place(&out, *to)?, 0.0, &out)
             }
             Prim::SplitDim { dim, to } => {
-                let ([from], [out]) = step.operands()?;
-                let (x, out) = (self.local(from)?, self.local(out)?);
+                let ([x], [out]) = self.locals(step)?;
                 let (flat, _) = out.joined(to, &self.context.plan.dims)?;
                 let wanted = flat.range(to[0])?.clone();
                 let source = self.source(&x, *dim, 0, &wanted)?;
@@ -80,8 +78,7 @@ impl Lower<'_> {
                 self.concatenate(source.into_iter().collect(), &flat, place(&flat, to[0])?, 0.0, &out)
             }
             Prim::MergeDims { dims, to } => {
-                let ([from], [out]) = step.operands()?;
-                let (x, out) = (self.local(from)?, self.local(out)?);
+                let ([x], [out]) = self.locals(step)?;
                 let (flat, _) = x.joined(dims, &self.context.plan.dims)?;
                 let wanted = out.range(*to)?.clone();
                 let source = self.source(&flat, dims[0], 0, &wanted)?;

@@ -6,12 +6,12 @@ use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents, stored_as};
 use burn_backend::DType as BurnType;
-use meshwright_plan::{DType, Operand};
+use meshwright_plan::{DType, Step};
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Contract`].
-    pub(super) fn contract(&mut self, a: &Operand, b: &Operand, out: &Operand) -> Result<(), LoweringError> {
-        let (a, b, out) = (self.local(a)?, self.local(b)?, self.local(out)?);
+    pub(super) fn contract(&mut self, step: &Step) -> Result<(), LoweringError> {
+        let ([a, b], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&a, &b, &out], &[])?;
         let dtypes = [a.dtype, b.dtype, out.dtype].map(DType::wide);
         if dtypes[0] != dtypes[1] || dtypes[0] != dtypes[2] || !a.dtype.is_float() {

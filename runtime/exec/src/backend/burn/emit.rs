@@ -1,8 +1,13 @@
 //! Operations of Burn, as the lowering of steps asks for them.
 
 use crate::engine::graph::{GraphBuilder, Val};
-use crate::engine::ops::{Binary, GraphOp, Reduce, Unary};
-use burn_backend::DType as BurnType;
+use crate::engine::ops::{self, Binary, Reduce, Unary, base, number, numeric};
+use burn_backend::{DType as BurnType, Slice, tensor::IndexingUpdateOp};
+use burn_ir::{
+    BaseOperationIr, BinaryOpIr, CastOpIr, CatOpIr, FlipOpIr, FullOpIr, MaskFillOpIr, MaskWhereOpIr,
+    NumericOperationIr, ReduceDimOpIr, ScalarOpIr, SelectAssignOpIr, SelectOpIr, ShapeOpIr, SliceOpIr,
+    UnaryOpIr,
+};
 
 /// Name of the kernel that draws random values on the host, so that every device draws the same bits.
 pub(crate) const RANDOM: &str = "random";
@@ -24,12 +29,14 @@ impl GraphBuilder {
     }
 
     /// One number everywhere.
-    pub(crate) fn full(&mut self, shape: &[usize], dtype: BurnType, number: f64) -> Val {
+    pub(crate) fn full(&mut self, shape: &[usize], dtype: BurnType, x: f64) -> Val {
         if dtype == self.capabilities.boolean {
-            let ones = self.full(shape, BurnType::I32, f64::from(u8::from(number != 0.0)));
+            let ones = self.full(shape, BurnType::I32, f64::from(u8::from(x != 0.0)));
             return self.scalar(Binary::Ne, ones, 0.0);
         }
-        self.node(GraphOp::Full(number), vec![], shape.to_vec(), dtype)
+        self.node([], shape.to_vec(), dtype, move |[], out| {
+            numeric(dtype, NumericOperationIr::Full(FullOpIr { value: number(dtype, x), out }))
+        })
     }
 
     /// Elements that the host draws.
@@ -40,7 +47,7 @@ impl GraphBuilder {
     pub(crate) fn unary(&mut self, f: Unary, a: Val) -> Val {
         let dtype = if f == Unary::IsNan { self.capabilities.boolean } else { self.dtype(a) };
         let shape = self.shape(a).to_vec();
-        self.node(GraphOp::Unary(f), vec![a], shape, dtype)
+        self.node([a], shape, dtype, move |[input], out| ops::unary(f, UnaryOpIr { input, out }))
     }
 
     /// A function of two tensors of one rank; extents of 1 are repeated.
@@ -49,14 +56,16 @@ impl GraphBuilder {
         // Backends repeat numbers, but not all of them truth values.
         let [a, b] = if self.is_truth(a) { [a, b].map(|v| self.expand(v, &shape)) } else { [a, b] };
         let dtype = if f.compares() { self.capabilities.boolean } else { self.dtype(a) };
-        self.node(GraphOp::Binary(f), vec![a, b], shape, dtype)
+        self.node([a, b], shape, dtype, move |[lhs, rhs], out| ops::binary(f, BinaryOpIr { lhs, rhs, out }))
     }
 
     /// A function of a tensor and a number.
-    pub(crate) fn scalar(&mut self, f: Binary, a: Val, number: f64) -> Val {
+    pub(crate) fn scalar(&mut self, f: Binary, a: Val, x: f64) -> Val {
         let dtype = if f.compares() { self.capabilities.boolean } else { self.dtype(a) };
         let shape = self.shape(a).to_vec();
-        self.node(GraphOp::Scalar(f, number), vec![a], shape, dtype)
+        self.node([a], shape, dtype, move |[lhs], out| {
+            ops::scalar(f, ScalarOpIr { rhs: number(lhs.dtype, x), lhs, out })
+        })
     }
 
     pub(crate) fn add(&mut self, a: Val, b: Val) -> Val {
@@ -96,7 +105,7 @@ impl GraphBuilder {
         // The interpreter has no conversion among integers. One of the two is of bytes, which floats hold exactly.
         let whole = |t: BurnType| matches!(t, BurnType::I32 | BurnType::U8);
         let a = if whole(self.dtype(a)) && whole(dtype) { self.cast(a, BurnType::F32) } else { a };
-        self.node(GraphOp::Cast, vec![a], shape, dtype)
+        self.node([a], shape, dtype, |[input], out| ops::cast(CastOpIr { input, out }))
     }
 
     /// Folds one dim, of which an extent of 1 stays.
@@ -107,17 +116,27 @@ impl GraphBuilder {
         let mut shape = self.shape(a).to_vec();
         shape[axis] = 1;
         let dtype = self.dtype(a);
-        self.node(GraphOp::Reduce(f, axis), vec![a], shape, dtype)
+        self.node([a], shape, dtype, move |[input], out| {
+            ops::reduce(f, ReduceDimOpIr { input, out, axis, accumulator_len: 1 })
+        })
     }
 
-    pub(crate) fn cumsum(&mut self, a: Val, axis: usize) -> Val {
-        let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
-        self.node(GraphOp::CumSum(axis), vec![a], shape, dtype)
-    }
-
+    /// From the end of one dim to its start.
     pub(crate) fn flip(&mut self, a: Val, axis: usize) -> Val {
-        let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
-        self.node(GraphOp::Flip(axis), vec![a], shape, dtype)
+        self.alike(a, move |input, out| {
+            base(input.dtype, BaseOperationIr::Flip(FlipOpIr { input, out, axes: vec![axis] }))
+        })
+    }
+
+    /// One further along a dim: the last element is dropped, and 0 comes before the first.
+    pub(crate) fn delay(&mut self, a: Val, axis: usize) -> Val {
+        let (mut shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
+        let n = std::mem::replace(&mut shape[axis], 1);
+        let mut parts = vec![self.full(&shape, dtype, 0.0)];
+        if n > 1 {
+            parts.push(self.slice(a, axis, 0..n - 1));
+        }
+        self.cat(parts, axis)
     }
 
     pub(crate) fn expand(&mut self, a: Val, shape: &[usize]) -> Val {
@@ -125,7 +144,9 @@ impl GraphBuilder {
             return a;
         }
         let dtype = self.dtype(a);
-        self.node(GraphOp::Expand, vec![a], shape.to_vec(), dtype)
+        self.node([a], shape.to_vec(), dtype, |[input], out| {
+            base(input.dtype, BaseOperationIr::Expand(ShapeOpIr { input, out }))
+        })
     }
 
     pub(crate) fn slice(&mut self, a: Val, axis: usize, range: std::ops::Range<usize>) -> Val {
@@ -133,8 +154,13 @@ impl GraphBuilder {
             return a;
         }
         let (mut shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
+        // All other dims are taken whole.
+        let mut ranges: Vec<Slice> = shape.iter().map(|n| Slice::new(0, Some(*n as isize), 1)).collect();
+        ranges[axis] = Slice::new(range.start as isize, Some(range.end as isize), 1);
         shape[axis] = range.len();
-        self.node(GraphOp::Slice(axis, range), vec![a], shape, dtype)
+        self.node([a], shape, dtype, |[tensor], out| {
+            base(tensor.dtype, BaseOperationIr::Slice(SliceOpIr { tensor, ranges, out }))
+        })
     }
 
     pub(crate) fn cat(&mut self, parts: Vec<Val>, axis: usize) -> Val {
@@ -144,20 +170,28 @@ impl GraphBuilder {
         let mut shape = self.shape(parts[0]).to_vec();
         shape[axis] = parts.iter().map(|p| self.shape(*p)[axis]).sum();
         let dtype = self.dtype(parts[0]);
-        self.node(GraphOp::Cat(axis), parts, shape, dtype)
+        self.node_of(parts, shape, dtype, move |parts, out| {
+            base(dtype, BaseOperationIr::Cat(CatOpIr { tensors: parts.to_vec(), dim: axis, out }))
+        })
     }
 
     /// `out[.., i, ..] = a[.., indices[i], ..]`.
     pub(crate) fn select(&mut self, a: Val, axis: usize, indices: Val) -> Val {
         let (mut shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
         shape[axis] = self.shape(indices)[0];
-        self.node(GraphOp::Select(axis), vec![a, indices], shape, dtype)
+        self.node([a, indices], shape, dtype, move |[tensor, indices], out| {
+            base(tensor.dtype, BaseOperationIr::Select(SelectOpIr { tensor, dim: axis, indices, out }))
+        })
     }
 
     /// `a[.., indices[i], ..] += values[.., i, ..]`.
     pub(crate) fn select_add(&mut self, a: Val, axis: usize, indices: Val, values: Val) -> Val {
         let (shape, dtype) = (self.shape(a).to_vec(), self.dtype(a));
-        self.node(GraphOp::SelectAdd(axis), vec![a, indices, values], shape, dtype)
+        self.node([a, indices, values], shape, dtype, move |[tensor, indices, value], out| {
+            let (dim, update) = (axis, IndexingUpdateOp::Add);
+            let op = SelectAssignOpIr { tensor, dim, indices, value, update, out };
+            base(dtype, BaseOperationIr::SelectAssign(op))
+        })
     }
 
     /// `if mask { yes } else { no }`; extents of 1 are repeated.
@@ -170,20 +204,25 @@ impl GraphBuilder {
         let shape = broadcast(&broadcast(self.shape(mask), self.shape(yes)), self.shape(no));
         let [mask, yes, no] = [mask, yes, no].map(|v| self.expand(v, &shape));
         let dtype = self.dtype(yes);
-        self.node(GraphOp::MaskWhere, vec![no, mask, yes], shape, dtype)
+        self.node([no, mask, yes], shape, dtype, |[tensor, mask, value], out| {
+            base(tensor.dtype, BaseOperationIr::MaskWhere(MaskWhereOpIr { tensor, mask, value, out }))
+        })
     }
 
-    /// `if mask { number } else { a }`; extents of 1 are repeated.
-    pub(crate) fn fill(&mut self, a: Val, mask: Val, number: f64) -> Val {
+    /// `if mask { x } else { a }`; extents of 1 are repeated.
+    pub(crate) fn fill(&mut self, a: Val, mask: Val, x: f64) -> Val {
         if self.is_truth(a) {
             let constant = vec![1; self.shape(a).len()];
-            let number = self.full(&constant, self.capabilities.boolean, number);
-            return self.choose(mask, number, a);
+            let constant = self.full(&constant, self.capabilities.boolean, x);
+            return self.choose(mask, constant, a);
         }
         let shape = broadcast(self.shape(a), self.shape(mask));
         let [a, mask] = [a, mask].map(|v| self.expand(v, &shape));
         let dtype = self.dtype(a);
-        self.node(GraphOp::MaskFill(number), vec![a, mask], shape, dtype)
+        self.node([a, mask], shape, dtype, move |[tensor, mask], out| {
+            let value = number(tensor.dtype, x);
+            base(tensor.dtype, BaseOperationIr::MaskFill(MaskFillOpIr { tensor, mask, value, out }))
+        })
     }
 
     /// `[.., rows, columns]` of `[.., rows, summed]` and `[.., summed, columns]`, with elements of `dtype`.

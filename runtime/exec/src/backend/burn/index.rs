@@ -9,7 +9,7 @@ use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents};
 use crate::engine::ops::{Binary, Reduce};
 use burn_backend::DType as BurnType;
-use meshwright_plan::{DType, Dim, Operand};
+use meshwright_plan::{DType, Dim, Step};
 use std::ops::Range;
 
 impl Lower<'_> {
@@ -43,14 +43,8 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::Lookup`].
-    pub(super) fn lookup(
-        &mut self,
-        table: &Operand,
-        dim: Dim,
-        index: &Operand,
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
-        let (table, index, out) = (self.local(table)?, self.local(index)?, self.local(out)?);
+    pub(super) fn lookup(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
+        let ([table, index], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&table, &index, &out], &[dim])?;
         positions(&index)?;
         let held = table.range(dim)?.clone();
@@ -81,14 +75,8 @@ impl Lower<'_> {
 
     /// See [`meshwright_plan::Prim::ScatterAdd`]. Rows that this device does not hold are added as zeros, and of
     /// several additions to one row the backend does the first first, so that the sum is the same every time.
-    pub(super) fn scatter_add(
-        &mut self,
-        values: &Operand,
-        dim: Dim,
-        index: &Operand,
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
-        let (values, index, out) = (self.local(values)?, self.local(index)?, self.local(out)?);
+    pub(super) fn scatter_add(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
+        let ([values, index], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&values, &index, &out], &[dim])?;
         positions(&index)?;
         let held = out.range(dim)?.clone();

@@ -3,9 +3,10 @@
 use crate::engine::context::Local;
 use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, extents, stored_as};
-use crate::engine::ops::Binary;
+use crate::engine::ops::{Binary, Unary, numeric};
 use crate::kernels::{KernelError, RandomKernel};
 use burn_backend::DType as BurnType;
+use burn_ir::{DimOpIr, NumericOperationIr};
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{Dim, Operand, Prim, Step};
 
@@ -32,87 +33,51 @@ impl Lower<'_> {
         }
         match &step.prim {
             Prim::Map { expr, regs } => self.map(expr, regs, &step.reads, &step.writes),
-            Prim::Contract => {
-                let ([a, b], [out]) = step.operands()?;
-                self.contract(a, b, out)
-            }
-            Prim::Reduce { monoid } => {
-                let ([input], [out]) = step.operands()?;
-                self.reduction(*monoid, input, out)
-            }
-            Prim::Lookup { dim } => {
-                let ([table, index], [out]) = step.operands()?;
-                self.lookup(table, *dim, index, out)
-            }
-            Prim::ScatterAdd { dim } => {
-                let ([values, index], [out]) = step.operands()?;
-                self.scatter_add(values, *dim, index, out)
-            }
-            Prim::Softmax { dim, log } => {
-                let ([input], [out]) = step.operands()?;
-                self.softmax(input, *dim, *log, out)
-            }
-            Prim::LogSumExp { dim } => {
-                let ([input], [out]) = step.operands()?;
-                self.log_sum_exp(input, *dim, out)
-            }
-            Prim::CrossEntropy { dim } => {
-                let ([logits, label], [out]) = step.operands()?;
-                self.cross_entropy(logits, label, *dim, out)
-            }
-            Prim::CrossEntropyGrad { dim } => {
-                let ([logits, label, scale], [out]) = step.operands()?;
-                self.cross_entropy_grad([logits, label, scale], *dim, out)
-            }
-            Prim::TopK { dim, to } => {
-                let ([input], [out]) = step.operands()?;
-                self.top_k(input, *dim, *to, out)
-            }
+            Prim::Contract => self.contract(step),
+            Prim::Reduce { monoid } => self.reduction(step, *monoid),
+            Prim::Lookup { dim } => self.lookup(step, *dim),
+            Prim::ScatterAdd { dim } => self.scatter_add(step, *dim),
+            Prim::Softmax { dim, log } => self.softmax(step, *dim, *log),
+            Prim::LogSumExp { dim } => self.log_sum_exp(step, *dim),
+            Prim::CrossEntropy { dim } => self.cross_entropy(step, *dim),
+            Prim::CrossEntropyGrad { dim } => self.cross_entropy_grad(step, *dim),
+            Prim::TopK { dim, to } => self.top_k(step, *dim, *to),
             Prim::CumSum { dim, reverse, exclusive } => {
-                let ([input], [out]) = step.operands()?;
-                self.cumulative(input, *dim, [*reverse, *exclusive], out)
+                let ([input], [out]) = self.locals(step)?;
+                let axis = self.same(&input, &out, *dim)?;
+                let x = self.read(&input);
+                let x = self.wide(x.val);
+                let e = &mut self.graph;
+                let x = if *reverse { e.flip(x, axis) } else { x };
+                let sum = e.alike(x, move |input, out| {
+                    numeric(input.dtype, NumericOperationIr::CumSum(DimOpIr { input, out, axis }))
+                });
+                let sum = if *exclusive { e.delay(sum, axis) } else { sum };
+                let sum = if *reverse { e.flip(sum, axis) } else { sum };
+                self.write_val(sum, &out);
+                Ok(())
             }
-            Prim::Convolve { windows, computes } => {
-                let ([a, b], [out]) = step.operands()?;
-                self.convolve(computes.arrange([a, b], out), windows, *computes)
-            }
-            Prim::Pool { monoid, windows, spread } => {
-                let ([input], [out]) = step.operands()?;
-                match spread {
-                    false => self.pool(*monoid, input, windows, out),
-                    true => self.unpool(input, windows, out),
-                }
-            }
-            Prim::ArgmaxPool { monoid, windows } => {
-                let ([input], [out]) = step.operands()?;
-                self.argmax_pool(*monoid, input, windows, out)
-            }
-            Prim::Unpool { windows } => {
-                let ([tap, values], [out]) = step.operands()?;
-                self.pool_choose(tap, values, windows, out)
-            }
+            Prim::Convolve { windows, computes } => self.convolve(step, windows, *computes),
+            Prim::Pool { monoid, windows, spread: false } => self.pool(step, *monoid, windows),
+            Prim::Pool { windows, spread: true, .. } => self.unpool(step, windows),
+            Prim::ArgmaxPool { monoid, windows } => self.argmax_pool(step, *monoid, windows),
+            Prim::Unpool { windows } => self.pool_choose(step, windows),
             Prim::Shift { .. } | Prim::Concat { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
                 self.blocks(step)
             }
-            Prim::Random { stream, distribution } => {
-                let ([], [out]) = step.operands()?;
-                self.random(stream, distribution, out)
-            }
-            Prim::Copy => {
-                let ([from], [out]) = step.operands()?;
-                self.copy(from, out)
-            }
+            Prim::Random { stream, distribution } => self.random(step, stream, distribution),
+            Prim::Copy => self.copy(step),
             Prim::Collective(_) | Prim::Wait => Ok(()),
         }
     }
 
     fn random(
         &mut self,
+        step: &Step,
         stream: &str,
         distribution: &Distribution,
-        out: &Operand,
     ) -> Result<(), LoweringError> {
-        let out = self.context.local(out)?;
+        let ([], [out]) = self.locals(step)?;
         let sizes = self.context.plan.dims.shape(&out.dims);
         // What is drawn for `bf16` is rounded from `f32`.
         let wide = out.dtype.wide();
@@ -126,6 +91,18 @@ impl Lower<'_> {
 
     pub(crate) fn local(&self, operand: &Operand) -> Result<Local, LoweringError> {
         Ok(self.context.local(operand)?)
+    }
+
+    /// The operands and results of a step on this device, of which there are so many.
+    pub(crate) fn locals<const R: usize, const W: usize>(
+        &self,
+        step: &Step,
+    ) -> Result<([Local; R], [Local; W]), LoweringError> {
+        let (reads, writes) = step.operands::<R, W>()?;
+        let all =
+            |operands: &[Operand]| operands.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>();
+        let (reads, writes) = (all(reads)?, all(writes)?);
+        Ok((std::array::from_fn(|i| reads[i].clone()), std::array::from_fn(|i| writes[i].clone())))
     }
 
     /// A buffer's elements; of pairs the values.
@@ -200,7 +177,7 @@ impl Lower<'_> {
                     (_, BurnType::F32) => (f64::from(i32::MIN), 2_147_483_648.0, 2_147_483_520.0),
                     _ => (f64::from(i32::MIN), 2_147_483_648.0, 2_139_095_040.0),
                 };
-                let nan = e.unary(crate::engine::ops::Unary::IsNan, a);
+                let nan = e.unary(Unary::IsNan, a);
                 let a = e.fill(a, nan, 0.0);
                 let under = e.scalar(Binary::Lt, a, low);
                 let a = e.fill(a, under, low);

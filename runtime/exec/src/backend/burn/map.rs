@@ -5,7 +5,7 @@ use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, stored_as};
 use crate::engine::ops::{Binary, Unary};
-use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
+use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar};
 use meshwright_plan::{DType, Operand};
 
 /// A register.
@@ -177,75 +177,6 @@ impl Lower<'_> {
                 if dtype == DType::Bool { self.truth(val) } else { val }
             }
         }
-    }
-
-    fn function(&mut self, f: UnaryFn, a: Val, dtype: DType) -> Result<Val, LoweringError> {
-        let known = match f {
-            UnaryFn::Not => dtype == DType::Bool,
-            UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign | UnaryFn::Relu => dtype != DType::Bool,
-            _ => dtype.is_float(),
-        };
-        if !known || dtype.is_pair() {
-            return unsupported(format!("{f:?} of {dtype}"));
-        }
-        let e = &mut self.graph;
-        Ok(match f {
-            UnaryFn::Neg => e.unary(Unary::Neg, a),
-            UnaryFn::Abs => e.unary(Unary::Abs, a),
-            UnaryFn::Exp => e.unary(Unary::Exp, a),
-            UnaryFn::Log => e.unary(Unary::Log, a),
-            UnaryFn::Log1p => e.unary(Unary::Log1p, a),
-            UnaryFn::Sqrt => e.unary(Unary::Sqrt, a),
-            UnaryFn::Recip => e.unary(Unary::Recip, a),
-            UnaryFn::Tanh => e.unary(Unary::Tanh, a),
-            UnaryFn::Erf => e.unary(Unary::Erf, a),
-            UnaryFn::Sin => e.unary(Unary::Sin, a),
-            UnaryFn::Cos => e.unary(Unary::Cos, a),
-            UnaryFn::Tan => e.unary(Unary::Tan, a),
-            UnaryFn::Floor => e.unary(Unary::Floor, a),
-            UnaryFn::Ceil => e.unary(Unary::Ceil, a),
-            UnaryFn::Round => e.unary(Unary::Round, a),
-            UnaryFn::Not => e.not(a),
-            UnaryFn::Rsqrt => {
-                let root = e.unary(Unary::Sqrt, a);
-                e.unary(Unary::Recip, root)
-            }
-            UnaryFn::Sigmoid => {
-                let minus = e.unary(Unary::Neg, a);
-                let exp = e.unary(Unary::Exp, minus);
-                let sum = e.scalar(Binary::Add, exp, 1.0);
-                e.unary(Unary::Recip, sum)
-            }
-            UnaryFn::Relu => {
-                // What is no number stays.
-                let below = e.scalar(Binary::Le, a, 0.0);
-                e.fill(a, below, 0.0)
-            }
-            UnaryFn::Sign => {
-                let (over, under) = (e.scalar(Binary::Gt, a, 0.0), e.scalar(Binary::Lt, a, 0.0));
-                let one = e.fill(a, over, 1.0);
-                e.fill(one, under, -1.0)
-            }
-            UnaryFn::Expm1 => self.expm1(a, dtype),
-        })
-    }
-
-    /// exp(x) - 1 loses digits near 0: there its series, to the precision of the dtype.
-    fn expm1(&mut self, a: Val, dtype: DType) -> Val {
-        let e = &mut self.graph;
-        let terms = if dtype == DType::F64 { 17 } else { 9 };
-        let size = e.unary(Unary::Abs, a);
-        let near = e.scalar(Binary::Lt, size, 0.5);
-        let mut sum = e.scalar(Binary::Mul, a, 1.0 / f64::from(terms));
-        for k in (1..terms).rev() {
-            // x / k * (1 + sum)
-            let next = e.scalar(Binary::Add, sum, 1.0);
-            let scaled = e.scalar(Binary::Mul, a, 1.0 / f64::from(k));
-            sum = e.mul(next, scaled);
-        }
-        let exp = e.unary(Unary::Exp, a);
-        let far = e.scalar(Binary::Sub, exp, 1.0);
-        e.choose(near, sum, far)
     }
 
     fn pair_function(

@@ -19,6 +19,7 @@ mod contract;
 pub(crate) mod cube;
 mod dtypes;
 mod emit;
+mod functions;
 mod index;
 mod int;
 mod lower;

@@ -6,17 +6,12 @@ use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents, stored_as};
 use crate::engine::ops::{Binary, Reduce, Unary};
 use burn_backend::DType as BurnType;
-use meshwright_plan::{DType, Dim, Monoid, Operand};
+use meshwright_plan::{DType, Dim, Monoid, Step};
 
 impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Reduce`]. Dims that lie side by side and share their fate are folded as one.
-    pub(super) fn reduction(
-        &mut self,
-        monoid: Monoid,
-        input: &Operand,
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
-        let (input, out) = (self.local(input)?, self.local(out)?);
+    pub(super) fn reduction(&mut self, step: &Step, monoid: Monoid) -> Result<(), LoweringError> {
+        let ([input], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&input, &out], &[])?;
         if out.dims.iter().any(|d| input.at(*d).is_none()) {
             return Err(LoweringError::Plan("a reduction writes a dim that it does not read".into()));
@@ -145,14 +140,8 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::TopK`]: the best is found and left out, as often as there are ranks.
-    pub(super) fn top_k(
-        &mut self,
-        input: &Operand,
-        dim: Dim,
-        to: Dim,
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
-        let (input, out) = (self.local(input)?, self.local(out)?);
+    pub(super) fn top_k(&mut self, step: &Step, dim: Dim, to: Dim) -> Result<(), LoweringError> {
+        let ([input], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&input, &out], &[])?;
         let Some((_, rows)) = out.dims.split_last().filter(|(last, _)| **last == to) else {
             return Err(LoweringError::Plan("the ranks are not the last dim of their result".into()));
@@ -184,46 +173,6 @@ impl Lower<'_> {
         }
         let val = self.graph.cat(found, axis);
         self.write_val(val, &out);
-        Ok(())
-    }
-
-    /// See [`meshwright_plan::Prim::CumSum`].
-    pub(super) fn cumulative(
-        &mut self,
-        input: &Operand,
-        dim: Dim,
-        [reverse, exclusive]: [bool; 2],
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
-        let (input, out) = (self.local(input)?, self.local(out)?);
-        self.context.check_aligned(&[&input, &out], &[])?;
-        if input.dims != out.dims {
-            return Err(LoweringError::Plan("dims of input and result differ".into()));
-        }
-        let Some(axis) = input.at(dim) else {
-            return Err(LoweringError::Plan(format!("an operand lacks the dim {}", dim.0)));
-        };
-        let x = self.read(&input);
-        let mut x = self.wide(x.val);
-        if reverse {
-            x = self.graph.flip(x, axis);
-        }
-        let mut sum = self.graph.cumsum(x, axis);
-        if exclusive {
-            let n = self.graph.shape(sum)[axis];
-            let mut shape = self.graph.shape(sum).to_vec();
-            shape[axis] = 1;
-            let dtype = self.graph.dtype(sum);
-            let mut parts = vec![self.graph.full(&shape, dtype, 0.0)];
-            if n > 1 {
-                parts.push(self.graph.slice(sum, axis, 0..n - 1));
-            }
-            sum = self.graph.cat(parts, axis);
-        }
-        if reverse {
-            sum = self.graph.flip(sum, axis);
-        }
-        self.write_val(sum, &out);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents};
 use crate::engine::ops::{Binary, Reduce, Unary};
 use burn_backend::DType as BurnType;
-use meshwright_plan::{DType, Dim, Operand};
+use meshwright_plan::{DType, Dim, Step};
 
 /// Rows with what is subtracted before the exponential.
 struct Shifted {
@@ -41,7 +41,8 @@ impl Lower<'_> {
         e.choose(infinite, s.shift, finite)
     }
 
-    fn same(&mut self, a: &Local, b: &Local, dim: Dim) -> Result<usize, LoweringError> {
+    /// The position of a dim that is whole, in an operand and a result of the same dims.
+    pub(super) fn same(&mut self, a: &Local, b: &Local, dim: Dim) -> Result<usize, LoweringError> {
         self.context.check_aligned(&[a, b], &[])?;
         if a.dims != b.dims {
             return Err(LoweringError::Plan("dims of input and result differ".into()));
@@ -50,14 +51,8 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::Softmax`].
-    pub(super) fn softmax(
-        &mut self,
-        input: &Operand,
-        dim: Dim,
-        log: bool,
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
-        let (input, out) = (self.local(input)?, self.local(out)?);
+    pub(super) fn softmax(&mut self, step: &Step, dim: Dim, log: bool) -> Result<(), LoweringError> {
+        let ([input], [out]) = self.locals(step)?;
         let axis = self.same(&input, &out, dim)?;
         let x = self.read(&input);
         let s = self.shifted(x.val, axis);
@@ -81,13 +76,8 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::LogSumExp`].
-    pub(super) fn log_sum_exp(
-        &mut self,
-        input: &Operand,
-        dim: Dim,
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
-        let (input, out) = (self.local(input)?, self.local(out)?);
+    pub(super) fn log_sum_exp(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
+        let ([input], [out]) = self.locals(step)?;
         if input.elements() == 0 {
             self.write_number(f64::NEG_INFINITY, &out);
             return Ok(());
@@ -109,14 +99,8 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::CrossEntropy`]. The logit of a label that is no class counts as 0.
-    pub(super) fn cross_entropy(
-        &mut self,
-        logits: &Operand,
-        label: &Operand,
-        dim: Dim,
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
-        let (logits, label, out) = (self.local(logits)?, self.local(label)?, self.local(out)?);
+    pub(super) fn cross_entropy(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
+        let ([logits, label], [out]) = self.locals(step)?;
         if label.dtype != DType::I32 {
             return Err(LoweringError::Plan(format!("labels are {}", label.dtype)));
         }
@@ -142,14 +126,8 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::CrossEntropyGrad`].
-    pub(super) fn cross_entropy_grad(
-        &mut self,
-        [logits, label, scale]: [&Operand; 3],
-        dim: Dim,
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
-        let (logits, label) = (self.local(logits)?, self.local(label)?);
-        let (scale, out) = (self.local(scale)?, self.local(out)?);
+    pub(super) fn cross_entropy_grad(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
+        let ([logits, label, scale], [out]) = self.locals(step)?;
         self.context.check_aligned(&[&logits, &label, &scale, &out], &[])?;
         let axis = self.same(&logits, &out, dim)?;
         let x = self.read(&logits);

@@ -9,7 +9,7 @@ use super::reduce::identity;
 use crate::engine::context::Local;
 use crate::engine::lowering::{LoweringError, extents};
 use crate::engine::ops::{Binary, Reduce};
-use meshwright_plan::{BufId, DType, Dim, Dims, Monoid, Operand, Part, SlidingWindow};
+use meshwright_plan::{BufId, DType, Dim, Dims, Monoid, Part, SlidingWindow, Step};
 use std::ops::Range;
 
 impl Lower<'_> {
@@ -91,12 +91,13 @@ impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Convolve`].
     pub(super) fn convolve(
         &mut self,
-        [x, w, y]: [&Operand; 3],
+        step: &Step,
         slides: &[SlidingWindow],
         gives: Part,
     ) -> Result<(), LoweringError> {
         let table = &self.context.plan.dims;
-        let (x, w, y) = (self.local(x)?, self.local(w)?, self.local(y)?);
+        let ([a, b], [out]) = self.locals(step)?;
+        let [x, w, y] = gives.arrange([a, b], out);
         let sliding: Vec<Dim> = slides.iter().flat_map(|s| [s.wide, s.narrow, s.tap]).collect();
         self.context.check_aligned(&[&x, &w, &y], &sliding)?;
         if x.dtype.wide() != w.dtype.wide() || x.dtype.wide() != y.dtype.wide() {
@@ -164,13 +165,12 @@ impl Lower<'_> {
     /// See [`meshwright_plan::Prim::Pool`]. The dims are folded one after the other.
     pub(super) fn pool(
         &mut self,
+        step: &Step,
         monoid: Monoid,
-        input: &Operand,
         slides: &[SlidingWindow],
-        out: &Operand,
     ) -> Result<(), LoweringError> {
         let table = &self.context.plan.dims;
-        let (input, out) = (self.local(input)?, self.local(out)?);
+        let ([input], [out]) = self.locals(step)?;
         self.check_pool(&input, &out, slides)?;
         let fold = match monoid {
             Monoid::Sum => Reduce::Sum,
@@ -199,14 +199,9 @@ impl Lower<'_> {
     }
 
     /// The transpose of a pool by sum.
-    pub(super) fn unpool(
-        &mut self,
-        input: &Operand,
-        slides: &[SlidingWindow],
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
+    pub(super) fn unpool(&mut self, step: &Step, slides: &[SlidingWindow]) -> Result<(), LoweringError> {
         let table = &self.context.plan.dims;
-        let (input, out) = (self.local(input)?, self.local(out)?);
+        let ([input], [out]) = self.locals(step)?;
         self.check_pool(&out, &input, slides)?;
         if input.elements() == 0 {
             self.write_number(0.0, &out);
@@ -231,12 +226,11 @@ impl Lower<'_> {
     /// See [`meshwright_plan::Prim::ArgmaxPool`].
     pub(super) fn argmax_pool(
         &mut self,
+        step: &Step,
         monoid: Monoid,
-        input: &Operand,
         slides: &[SlidingWindow],
-        out: &Operand,
     ) -> Result<(), LoweringError> {
-        let (input, out) = (self.local(input)?, self.local(out)?);
+        let ([input], [out]) = self.locals(step)?;
         let (table, slides) = apart(&self.context.plan.dims, slides);
         let (table, slides) = (&table, &slides[..]);
         self.check_pool(&input, &out, slides)?;
@@ -299,14 +293,8 @@ impl Lower<'_> {
     }
 
     /// See [`meshwright_plan::Prim::Unpool`].
-    pub(super) fn pool_choose(
-        &mut self,
-        tap: &Operand,
-        values: &Operand,
-        slides: &[SlidingWindow],
-        out: &Operand,
-    ) -> Result<(), LoweringError> {
-        let (tap, values, out) = (self.local(tap)?, self.local(values)?, self.local(out)?);
+    pub(super) fn pool_choose(&mut self, step: &Step, slides: &[SlidingWindow]) -> Result<(), LoweringError> {
+        let ([tap, values], [out]) = self.locals(step)?;
         let (table, slides) = apart(&self.context.plan.dims, slides);
         let (table, slides) = (&table, &slides[..]);
         self.check_pool(&out, &values, slides)?;

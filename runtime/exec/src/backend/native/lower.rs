@@ -2,8 +2,8 @@
 //! from its operands and results on this device; what is `bf16` and unknown to its kernel comes and goes as copies in `f32`.
 
 use super::kernel::{Held, Kernel, KernelWork, Output, exactly};
-use super::kernels::{Access, MapKernel, RandomKernel, ReduceKernel};
-use super::{blocks, index, moves, rows, windows};
+use super::kernels::{Access, Arg, MapKernel, RandomKernel, ReduceKernel, SliceMut};
+use super::{blocks, index, kernels, moves, rows, windows};
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, Plane, stored_as, stored_shape};
@@ -125,13 +125,19 @@ fn prepare(
         Prim::Reduce { monoid } => reduce(context, *monoid, reads, writes),
         Prim::Lookup { dim } => index::lookup(context, *dim, reads, writes),
         Prim::ScatterAdd { dim } => index::scatter_add(context, *dim, reads, writes),
-        Prim::Softmax { dim, log } => rows::softmax(context, *dim, *log, reads, writes),
+        Prim::Softmax { dim, log } => rows::in_place(context, *dim, reads, writes, |dtype, shape, at| {
+            let kernel = kernels::SoftmaxKernel::new(dtype, shape, at, *log)?;
+            Ok(move |input: Arg<'_>, out: SliceMut<'_>| kernel.run(input, out))
+        }),
         Prim::LogSumExp { dim } => rows::log_sum_exp(context, *dim, reads, writes),
         Prim::CrossEntropy { dim } => rows::cross_entropy(context, *dim, reads, writes),
         Prim::CrossEntropyGrad { dim } => rows::cross_entropy_grad(context, *dim, reads, writes),
         Prim::TopK { dim, to } => rows::top_k(context, [*dim, *to], reads, writes),
         Prim::CumSum { dim, reverse, exclusive } => {
-            rows::cumsum(context, *dim, [*reverse, *exclusive], reads, writes)
+            rows::in_place(context, *dim, reads, writes, |dtype, shape, at| {
+                let kernel = kernels::CumSumKernel::new(dtype, shape, at, *reverse, *exclusive)?;
+                Ok(move |input: Arg<'_>, out: SliceMut<'_>| kernel.run(input, out))
+            })
         }
         Prim::Convolve { windows, computes } => windows::convolve(context, windows, *computes, reads, writes),
         Prim::Pool { monoid, windows, spread } => {

@@ -2,37 +2,29 @@
 
 use super::kernel::{KernelWork, exactly};
 use super::kernels::{
-    Access, CrossEntropyGradKernel, CrossEntropyKernel, CumSumKernel, LogSumExpKernel, SoftmaxKernel,
+    Access, Arg, CrossEntropyGradKernel, CrossEntropyKernel, KernelError, LogSumExpKernel, SliceMut,
     TopKKernel,
 };
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::lowering::LoweringError;
-use meshwright_plan::Dim;
+use meshwright_plan::{DType, Dim};
 
-pub(super) fn softmax(
+/// A kernel along one dim of operands that are alike, which may overwrite what it reads: what `prepare` makes of a dtype, a
+/// shape and the position of the dim.
+pub(super) fn in_place<K>(
     context: &DeviceContext<'_>,
     dim: Dim,
-    log: bool,
     reads: &[Local],
     writes: &[Local],
-) -> Result<KernelWork, LoweringError> {
+    prepare: impl FnOnce(DType, &[usize], usize) -> Result<K, KernelError>,
+) -> Result<KernelWork, LoweringError>
+where
+    K: Fn(Arg<'_>, SliceMut<'_>) -> Result<(), KernelError> + Send + 'static,
+{
     let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
     let at = row(context, input, out, dim)?;
-    let kernel = SoftmaxKernel::new(input.dtype, &out.shape, at, log)?;
-    Ok(KernelWork::in_place(input.access(&out.dims), move |args, out| kernel.run(args.arg(0), out)))
-}
-
-pub(super) fn cumsum(
-    context: &DeviceContext<'_>,
-    dim: Dim,
-    [reverse, exclusive]: [bool; 2],
-    reads: &[Local],
-    writes: &[Local],
-) -> Result<KernelWork, LoweringError> {
-    let ([input], [out]) = (exactly(reads)?, exactly(writes)?);
-    let at = row(context, input, out, dim)?;
-    let kernel = CumSumKernel::new(input.dtype, &out.shape, at, reverse, exclusive)?;
-    Ok(KernelWork::in_place(input.access(&out.dims), move |args, out| kernel.run(args.arg(0), out)))
+    let kernel = prepare(input.dtype, &out.shape, at)?;
+    Ok(KernelWork::in_place(input.access(&out.dims), move |args, out| kernel(args.arg(0), out)))
 }
 
 pub(super) fn top_k(

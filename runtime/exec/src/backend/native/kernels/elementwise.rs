@@ -1,17 +1,10 @@
 //! Loops over blocks of elements: one loop per function and type, each compiled for each instruction set.
 
 use super::data::Element;
+use super::functions::{each, unary_f32, unary_f64, unary_i32, unary_u8};
 use super::level::{Level, multiversion};
 use super::math::Real;
-use super::trig::Circular;
 use meshwright_plan::expr::{BinaryFn, UnaryFn};
-
-#[inline(always)]
-fn map1<A: Copy, D>(a: &[A], d: &mut [D], f: impl Fn(A) -> D) {
-    for (d, a) in d.iter_mut().zip(a) {
-        *d = f(*a);
-    }
-}
 
 #[inline(always)]
 fn map2<A: Copy, D>(a: &[A], b: &[A], d: &mut [D], f: impl Fn(A, A) -> D) {
@@ -22,10 +15,10 @@ fn map2<A: Copy, D>(a: &[A], b: &[A], d: &mut [D], f: impl Fn(A, A) -> D) {
 
 /// What a map computes with elements of one type. All slices have one length.
 pub(super) trait Arithmetic: Element + PartialEq {
-    /// `d = f(a)`; whether there is such a function of this type.
-    fn unary(level: Level, f: UnaryFn, a: &[Self], d: &mut [Self]) -> bool;
-    /// `d = f(a, b)`, where `f` is no comparison; whether there is such a function of this type.
-    fn binary(level: Level, f: BinaryFn, a: &[Self], b: &[Self], d: &mut [Self]) -> bool;
+    /// `d = f(a)`, for a function that takes this type.
+    fn unary(level: Level, f: UnaryFn, a: &[Self], d: &mut [Self]);
+    /// `d = f(a, b)`, for a function that takes this type and is no comparison.
+    fn binary(level: Level, f: BinaryFn, a: &[Self], b: &[Self], d: &mut [Self]);
     /// `d = f(a, b)`, where `f` is a comparison.
     fn compare(level: Level, f: BinaryFn, a: &[Self], b: &[Self], d: &mut [u8]);
     /// A constant of this type.
@@ -41,39 +34,8 @@ pub(super) trait Arithmetic: Element + PartialEq {
 }
 
 multiversion! {
-    /// Functions of floats.
-    fn unary_real[T: Circular](f: UnaryFn, a: &[T], d: &mut [T]) -> bool {
-        let (zero, one) = (T::default(), T::ONE);
-        match f {
-            UnaryFn::Neg => map1(a, d, |x| -x),
-            UnaryFn::Abs => map1(a, d, |x| x.magnitude()),
-            UnaryFn::Sign => map1(a, d, |x| x.sign()),
-            UnaryFn::Exp => map1(a, d, |x| x.exp::<FMA>()),
-            UnaryFn::Log => map1(a, d, |x| x.log::<FMA>()),
-            UnaryFn::Sqrt => map1(a, d, |x| x.root()),
-            UnaryFn::Rsqrt => map1(a, d, |x| one / x.root()),
-            UnaryFn::Recip => map1(a, d, |x| one / x),
-            UnaryFn::Tanh => map1(a, d, |x| x.tanh::<FMA>()),
-            UnaryFn::Sigmoid => map1(a, d, |x| x.sigmoid::<FMA>()),
-            UnaryFn::Erf => map1(a, d, |x| x.erf::<FMA>()),
-            UnaryFn::Relu => map1(a, d, |x| if x <= zero { zero } else { x }),
-            UnaryFn::Log1p => map1(a, d, |x| x.log1p::<FMA>()),
-            UnaryFn::Expm1 => map1(a, d, |x| x.expm1::<FMA>()),
-            UnaryFn::Sin => T::sines::<FMA>(a, d),
-            UnaryFn::Cos => T::cosines::<FMA>(a, d),
-            UnaryFn::Tan => T::tangents::<FMA>(a, d),
-            UnaryFn::Floor => map1(a, d, |x| x.down()),
-            UnaryFn::Ceil => map1(a, d, |x| x.up()),
-            UnaryFn::Round => map1(a, d, |x| x.even()),
-            UnaryFn::Not => return false,
-        }
-        true
-    }
-}
-
-multiversion! {
     /// Functions of two floats.
-    fn binary_real[T: Real](f: BinaryFn, a: &[T], b: &[T], d: &mut [T]) -> bool {
+    fn binary_real[T: Real](f: BinaryFn, a: &[T], b: &[T], d: &mut [T]) {
         match f {
             BinaryFn::Add => map2(a, b, d, |x, y| x + y),
             BinaryFn::Sub => map2(a, b, d, |x, y| x - y),
@@ -84,11 +46,10 @@ multiversion! {
             BinaryFn::Max => map2(a, b, d, |x, y| x.greater(y)),
             BinaryFn::FloorDiv => map2(a, b, d, |x, y| x.floor_div(y)),
             BinaryFn::Mod => map2(a, b, d, |x, y| x.modulo(y)),
-            BinaryFn::Lt | BinaryFn::Le | BinaryFn::Gt | BinaryFn::Ge | BinaryFn::Eq | BinaryFn::Ne
-            | BinaryFn::And
-            | BinaryFn::Or => return false,
+            // Of truth values, and `compare_any`.
+            BinaryFn::And | BinaryFn::Or => {}
+            BinaryFn::Lt | BinaryFn::Le | BinaryFn::Gt | BinaryFn::Ge | BinaryFn::Eq | BinaryFn::Ne => {}
         }
-        true
     }
 }
 
@@ -119,24 +80,17 @@ multiversion! {
     /// `d = a != 0`.
     pub(super) fn truth[T: Comparable](a: &[T], d: &mut [u8]) {
         let zero = T::default();
-        map1(a, d, |x| u8::from(x != zero));
-    }
-}
-
-multiversion! {
-    /// `d = !a` of truth values.
-    pub(super) fn not[](a: &[u8], d: &mut [u8]) {
-        map1(a, d, |x| u8::from(x == 0));
+        each(a, d, |x| u8::from(x != zero));
     }
 }
 
 multiversion! {
     fn convert[A: Number](a: &[A], d: &mut Converted<'_>) {
         match d {
-            Converted::F32(d) => map1(a, d, |x| x.f32()),
-            Converted::F64(d) => map1(a, d, |x| x.f64()),
-            Converted::I32(d) => map1(a, d, |x| x.i32()),
-            Converted::U8(d) => map1(a, d, |x| x.u8()),
+            Converted::F32(d) => each(a, d, |x| x.f32()),
+            Converted::F64(d) => each(a, d, |x| x.f64()),
+            Converted::I32(d) => each(a, d, |x| x.i32()),
+            Converted::U8(d) => each(a, d, |x| x.u8()),
         }
     }
 }
@@ -206,13 +160,13 @@ macro_rules! conversions {
 }
 
 macro_rules! real {
-    ($t:ident) => {
+    ($t:ident, $unary:ident) => {
         impl Arithmetic for $t {
-            fn unary(level: Level, f: UnaryFn, a: &[Self], d: &mut [Self]) -> bool {
-                unary_real(level, f, a, d)
+            fn unary(level: Level, f: UnaryFn, a: &[Self], d: &mut [Self]) {
+                $unary(level, f, a, d);
             }
-            fn binary(level: Level, f: BinaryFn, a: &[Self], b: &[Self], d: &mut [Self]) -> bool {
-                binary_real(level, f, a, b, d)
+            fn binary(level: Level, f: BinaryFn, a: &[Self], b: &[Self], d: &mut [Self]) {
+                binary_real(level, f, a, b, d);
             }
             fn constant(x: f64) -> Self {
                 x as $t
@@ -221,43 +175,15 @@ macro_rules! real {
         }
     };
 }
-real!(f32);
-real!(f64);
+real!(f32, unary_f32);
+real!(f64, unary_f64);
 
 /// Integers wrap around; `x / 0` is -1 (all bits set) and `x mod 0` is `x`, as XLA has it; so is what is written for
 /// `i32::MIN / -1`: itself.
 macro_rules! integer {
-    ($t:ident, $unary:ident, $binary:ident, $pow:ident, $neg:expr, $abs:expr, $sign:expr, $floor_div:expr, $mod:expr) => {
+    ($t:ident, $unary:ident, $binary:ident, $pow:ident, $floor_div:ident, $mod:ident) => {
         multiversion! {
-            fn $unary[](f: UnaryFn, a: &[$t], d: &mut [$t]) -> bool {
-                match f {
-                    UnaryFn::Neg => map1(a, d, $neg),
-                    UnaryFn::Abs => map1(a, d, $abs),
-                    UnaryFn::Sign => map1(a, d, $sign),
-                    UnaryFn::Relu => map1(a, d, |x| x.max(0)),
-                    UnaryFn::Not
-                    | UnaryFn::Exp
-                    | UnaryFn::Log
-                    | UnaryFn::Sqrt
-                    | UnaryFn::Rsqrt
-                    | UnaryFn::Recip
-                    | UnaryFn::Tanh
-                    | UnaryFn::Sigmoid
-                    | UnaryFn::Erf
-                    | UnaryFn::Log1p
-                    | UnaryFn::Expm1
-                    | UnaryFn::Sin
-                    | UnaryFn::Cos
-                    | UnaryFn::Tan
-                    | UnaryFn::Floor
-                    | UnaryFn::Ceil
-                    | UnaryFn::Round => return false,
-                }
-                true
-            }
-        }
-        multiversion! {
-            fn $binary[](f: BinaryFn, a: &[$t], b: &[$t], d: &mut [$t]) -> bool {
+            fn $binary[](f: BinaryFn, a: &[$t], b: &[$t], d: &mut [$t]) {
                 match f {
                     BinaryFn::Add => map2(a, b, d, |x, y| x.wrapping_add(y)),
                     BinaryFn::Sub => map2(a, b, d, |x, y| x.wrapping_sub(y)),
@@ -270,17 +196,17 @@ macro_rules! integer {
                     BinaryFn::Mod => map2(a, b, d, $mod),
                     BinaryFn::And => map2(a, b, d, |x, y| x & y),
                     BinaryFn::Or => map2(a, b, d, |x, y| x | y),
-                    BinaryFn::Lt | BinaryFn::Le | BinaryFn::Gt | BinaryFn::Ge | BinaryFn::Eq | BinaryFn::Ne => return false,
+                    // `compare_any`.
+                    BinaryFn::Lt | BinaryFn::Le | BinaryFn::Gt | BinaryFn::Ge | BinaryFn::Eq | BinaryFn::Ne => {}
                 }
-                true
             }
         }
         impl Arithmetic for $t {
-            fn unary(level: Level, f: UnaryFn, a: &[Self], d: &mut [Self]) -> bool {
-                $unary(level, f, a, d)
+            fn unary(level: Level, f: UnaryFn, a: &[Self], d: &mut [Self]) {
+                $unary(level, f, a, d);
             }
-            fn binary(level: Level, f: BinaryFn, a: &[Self], b: &[Self], d: &mut [Self]) -> bool {
-                $binary(level, f, a, b, d)
+            fn binary(level: Level, f: BinaryFn, a: &[Self], b: &[Self], d: &mut [Self]) {
+                $binary(level, f, a, b, d);
             }
             fn constant(x: f64) -> Self {
                 x as $t
@@ -289,28 +215,8 @@ macro_rules! integer {
         }
     };
 }
-integer!(
-    i32,
-    unary_i32,
-    binary_i32,
-    power_i32,
-    |x| x.wrapping_neg(),
-    |x| x.wrapping_abs(),
-    |x| x.signum(),
-    floor_div_i32,
-    modulo_i32
-);
-integer!(
-    u8,
-    unary_u8,
-    binary_u8,
-    power_u8,
-    |x| x.wrapping_neg(),
-    |x| x,
-    |x| x.min(1),
-    floor_div_u8,
-    modulo_u8
-);
+integer!(i32, unary_i32, binary_i32, power_i32, floor_div_i32, modulo_i32);
+integer!(u8, unary_u8, binary_u8, power_u8, floor_div_u8, modulo_u8);
 
 fn power_u8(x: u8, y: u8) -> u8 {
     x.wrapping_pow(u32::from(y))

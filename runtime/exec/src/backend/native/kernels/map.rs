@@ -236,8 +236,8 @@ fn check(
                 }
                 t(r).is_pair() && n.dtype == DType::I32
             }
-            Scalar::Unary(f, a) => t(a) == n.dtype && unary_fits(f, n.dtype),
-            Scalar::Binary(f, a, b) => t(a) == t(b) && !t(a).is_pair() && binary_fits(f, t(a), n.dtype),
+            Scalar::Unary(f, a) => t(a) == n.dtype && f.takes(n.dtype),
+            Scalar::Binary(f, a, b) => t(a) == t(b) && f.result(t(a)) == Some(n.dtype),
             Scalar::Select(c, a, b) => {
                 t(c) == DType::Bool && t(a) == n.dtype && t(b) == n.dtype && !n.dtype.is_pair()
             }
@@ -259,23 +259,6 @@ fn check(
         }
     }
     Ok(())
-}
-
-fn unary_fits(f: UnaryFn, t: DType) -> bool {
-    match f {
-        UnaryFn::Not => t == DType::Bool,
-        UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign | UnaryFn::Relu => t.is_float() || t.is_int(),
-        _ => t.is_float(),
-    }
-}
-
-fn binary_fits(f: BinaryFn, of: DType, to: DType) -> bool {
-    match f {
-        BinaryFn::And | BinaryFn::Or => of == DType::Bool && to == DType::Bool,
-        f if f.is_comparison() => to == DType::Bool,
-        BinaryFn::Min | BinaryFn::Max => of == to,
-        _ => of == to && of != DType::Bool,
-    }
 }
 
 /// The same with all `bf16` computed in `f32`: only loads, and casts that round, are of `bf16` in the result, and whoever

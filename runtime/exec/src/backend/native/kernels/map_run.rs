@@ -3,13 +3,13 @@
 
 use super::data::{Element, ValueIndexF32, ValueIndexF64};
 use super::elementwise::{self, Arithmetic};
+use super::functions::unary_bool;
 use super::map::{BLOCK, Instr, MapKernel, MapOp, MapPlace, MapSource};
 use super::math::Real;
 use super::walk::{copy_strided, stretches};
 use super::{Arg, KernelError, Slice, SliceMut, narrow, par};
 use half::bf16;
 use meshwright_plan::DType;
-use meshwright_plan::expr::UnaryFn;
 use std::cell::RefCell;
 
 /// [`BLOCK`] elements. They begin at a line of the cache, and those of different registers at different distances from
@@ -357,8 +357,8 @@ impl<'o> Block<'_, 'o> {
                 });
             }),
             MapOp::PairIndex(k) => self.write::<i32>(to, |b, d| b.pair_index(k, d)),
-            MapOp::Unary(UnaryFn::Not, a) => {
-                self.write::<u8>(to, |b, d| elementwise::not(level, b.read(a), d))
+            MapOp::Unary(f, a) if instr.dtype == DType::Bool => {
+                self.write::<u8>(to, |b, d| unary_bool(level, f, b.read(a), d))
             }
             MapOp::Unary(f, a) => by_dtype!(instr.dtype, T => self.write::<T>(to, |b, d| {
                 T::unary(level, f, b.read(a), d);

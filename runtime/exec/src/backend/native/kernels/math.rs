@@ -1,4 +1,4 @@
-//! Functions of one float. Those of `f32` have no branches and call nothing, so that loops over them become vector code;
+//! Arithmetic of floats. Functions of `f32` have no branches and call nothing, so that loops over them become vector code;
 //! an element's result is the same in vector code and in the loop's scalar rest. Those of `f64` are the C library's.
 
 use super::data::Element;
@@ -21,51 +21,17 @@ pub(super) trait Real:
     const ONE: Self;
     /// Neither infinite nor NaN.
     fn finite(self) -> bool;
-    /// Absolute value.
-    fn magnitude(self) -> Self;
-    /// Square root, correctly rounded.
-    fn root(self) -> Self;
     /// Exponential.
     fn exp<const FMA: bool>(self) -> Self;
     /// Natural logarithm.
     fn log<const FMA: bool>(self) -> Self;
-    /// Hyperbolic tangent.
-    fn tanh<const FMA: bool>(self) -> Self;
-    /// Error function.
-    fn erf<const FMA: bool>(self) -> Self;
     /// Power.
     fn power(self, exponent: Self) -> Self;
 
-    /// The greatest integer that is not greater.
-    fn down(self) -> Self;
-    /// The least integer that is not less.
-    fn up(self) -> Self;
     /// The nearest integer; of two equally near the even one.
     fn even(self) -> Self;
     /// 0 with the sign of another number.
     fn zero_like(sign: Self) -> Self;
-
-    /// `log(1 + x)`: the rounding of `1 + x` is undone by a factor (Goldberg 1991, theorem 4).
-    #[inline(always)]
-    fn log1p<const FMA: bool>(self) -> Self {
-        let u = Self::ONE + self;
-        let log = u.log::<FMA>();
-        let y = log * (self / (u - Self::ONE));
-        // Where 1 swallows x, the quotient is 0 / 0 or x / 0; of infinities it is NaN.
-        let y = if u == Self::ONE { self } else { y };
-        if u.finite() { y } else { log }
-    }
-
-    /// `exp(x) - 1`: the rounding of `exp(x)` is undone by a factor (Kahan; Higham 2002, section 1.14.1).
-    #[inline(always)]
-    fn expm1<const FMA: bool>(self) -> Self {
-        let u = self.exp::<FMA>();
-        let less = u - Self::ONE;
-        let y = less * (self / u.log::<FMA>());
-        let y = if u == Self::ONE { self } else { y };
-        // Of 0 the logarithm is infinite, of infinity too.
-        if less == -Self::ONE || !u.finite() { less } else { y }
-    }
 
     /// The rest of the quotient rounded down: exact but for one rounding, of the divisor's sign; NaN where the divisor is
     /// 0 or the dividend infinite.
@@ -96,29 +62,6 @@ pub(super) trait Real:
         if whole == zero { Self::zero_like(self / by) } else { whole.even() }
     }
 
-    /// -1, 0 or 1; NaN of NaN.
-    #[inline(always)]
-    fn sign(self) -> Self {
-        let zero = Self::default();
-        if self > zero {
-            Self::ONE
-        } else if self < zero {
-            -Self::ONE
-        } else if self == zero {
-            zero
-        } else {
-            self
-        }
-    }
-
-    /// `1 / (1 + exp(-x))`; of an exponential that cannot overflow, so that small results keep their digits.
-    #[inline(always)]
-    fn sigmoid<const FMA: bool>(self) -> Self {
-        let e = (-self.magnitude()).exp::<FMA>();
-        let top = if self < Self::default() { e } else { Self::ONE };
-        top / (Self::ONE + e)
-    }
-
     /// The greater; NaN if either is.
     #[inline(always)]
     #[expect(clippy::eq_op, reason = "the test for NaN that vectorizes")]
@@ -134,14 +77,15 @@ pub(super) trait Real:
     }
 }
 
+/// `a * b + c`, rounded once where that is an instruction.
 #[inline(always)]
-fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+pub(super) fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
 /// Horner's rule, highest power first.
 #[inline(always)]
-fn poly<const FMA: bool, const N: usize>(x: f32, c: [f32; N]) -> f32 {
+pub(super) fn poly<const FMA: bool, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     let mut y = c[0];
     for k in &c[1..] {
         y = fma::<FMA>(y, x, *k);
@@ -159,16 +103,6 @@ impl Real for f32 {
     #[inline(always)]
     fn finite(self) -> bool {
         self.is_finite()
-    }
-
-    #[inline(always)]
-    fn magnitude(self) -> f32 {
-        self.abs()
-    }
-
-    #[inline(always)]
-    fn root(self) -> f32 {
-        self.sqrt()
     }
 
     #[inline(always)]
@@ -228,65 +162,8 @@ impl Real for f32 {
     }
 
     #[inline(always)]
-    fn tanh<const FMA: bool>(self) -> f32 {
-        let a = self.abs();
-        let z = self * self;
-        let p = poly::<FMA, 5>(
-            z,
-            [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1],
-        );
-        let near = fma::<FMA>(p * z, self, self);
-        let far = (1.0 - 2.0 / (Real::exp::<FMA>(a + a) + 1.0)).copysign(self);
-        if a < 0.625 { near } else { far }
-    }
-
-    #[inline(always)]
-    fn erf<const FMA: bool>(self) -> f32 {
-        let s = self * self;
-        let near = poly::<FMA, 6>(
-            s,
-            [
-                -5.967_617e-4,
-                4.991_194_2e-3,
-                -2.676_813_5e-2,
-                1.128_199_25e-1,
-                -3.761_253_4e-1,
-                1.283_791_7e-1,
-            ],
-        );
-        let near = fma::<FMA>(near, self, self);
-        // At 4 the result is 1 within half a unit.
-        let a = self.abs();
-        let t = if a > 4.0 { 4.0 } else { a };
-        let p = poly::<FMA, 7>(
-            t,
-            [
-                -1.728_534_7e-5,
-                3.831_971_3e-4,
-                -3.883_964_4e-3,
-                2.425_462_2e-2,
-                -1.067_778_8e-1,
-                -6.348_467e-1,
-                -1.287_175_1e-1,
-            ],
-        );
-        let far = (1.0 - Real::exp::<FMA>(fma::<FMA>(p, t, -t))).copysign(self);
-        if a > 0.927_734_4 { far } else { near }
-    }
-
-    #[inline(always)]
     fn power(self, exponent: f32) -> f32 {
         self.powf(exponent)
-    }
-
-    #[inline(always)]
-    fn down(self) -> f32 {
-        self.floor()
-    }
-
-    #[inline(always)]
-    fn up(self) -> f32 {
-        self.ceil()
     }
 
     #[inline(always)]
@@ -309,16 +186,6 @@ impl Real for f64 {
     }
 
     #[inline(always)]
-    fn magnitude(self) -> f64 {
-        self.abs()
-    }
-
-    #[inline(always)]
-    fn root(self) -> f64 {
-        self.sqrt()
-    }
-
-    #[inline(always)]
     fn exp<const FMA: bool>(self) -> f64 {
         f64::exp(self)
     }
@@ -329,28 +196,8 @@ impl Real for f64 {
     }
 
     #[inline(always)]
-    fn tanh<const FMA: bool>(self) -> f64 {
-        f64::tanh(self)
-    }
-
-    #[inline(always)]
-    fn erf<const FMA: bool>(self) -> f64 {
-        libm::erf(self)
-    }
-
-    #[inline(always)]
     fn power(self, exponent: f64) -> f64 {
         self.powf(exponent)
-    }
-
-    #[inline(always)]
-    fn down(self) -> f64 {
-        self.floor()
-    }
-
-    #[inline(always)]
-    fn up(self) -> f64 {
-        self.ceil()
     }
 
     #[inline(always)]
@@ -361,15 +208,5 @@ impl Real for f64 {
     #[inline(always)]
     fn zero_like(sign: f64) -> f64 {
         0.0_f64.copysign(sign)
-    }
-
-    #[inline(always)]
-    fn log1p<const FMA: bool>(self) -> f64 {
-        self.ln_1p()
-    }
-
-    #[inline(always)]
-    fn expm1<const FMA: bool>(self) -> f64 {
-        self.exp_m1()
     }
 }

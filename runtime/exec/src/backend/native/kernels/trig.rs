@@ -1,18 +1,5 @@
-//! Sine, cosine and tangent. Those of `f32` are computed in `f64`, without branches up to [`NEAR`]; beyond, where the
-//! reduction to a quarter turn needs more digits of pi, by a function with exact reduction. Those of `f64` are the C
-//! library's, which reduces exactly too.
-
-use super::math::Real;
-
-/// Circular functions of slices of equal length.
-pub(super) trait Circular: Real {
-    /// `d = sin(a)`.
-    fn sines<const FMA: bool>(a: &[Self], d: &mut [Self]);
-    /// `d = cos(a)`.
-    fn cosines<const FMA: bool>(a: &[Self], d: &mut [Self]);
-    /// `d = tan(a)`.
-    fn tangents<const FMA: bool>(a: &[Self], d: &mut [Self]);
-}
+//! What sine, cosine and tangent of `f32` are made of. They are computed in `f64`, without branches up to [`NEAR`]; beyond,
+//! where the reduction to a quarter turn needs more digits of pi, by a function with exact reduction.
 
 /// Up to here pi / 2 in two parts leaves an error below 2^-60: far below the least distance of an `f32` from a multiple of
 /// pi / 2, about 2^-30.
@@ -58,7 +45,7 @@ fn cosine<const FMA: bool>(r: f64) -> f64 {
 
 /// The sine of `x` plus `turn` quarter turns.
 #[inline(always)]
-fn turned<const FMA: bool>(x: f32, turn: u64) -> f32 {
+pub(super) fn turned<const FMA: bool>(x: f32, turn: u64) -> f32 {
     let (r, n) = reduced::<FMA>(f64::from(x));
     let n = n.wrapping_add(turn);
     let (s, c) = (sine::<FMA>(r), cosine::<FMA>(r));
@@ -66,8 +53,9 @@ fn turned<const FMA: bool>(x: f32, turn: u64) -> f32 {
     (if n & 2 == 0 { y } else { -y }) as f32
 }
 
+/// The tangent of `x`.
 #[inline(always)]
-fn tangent<const FMA: bool>(x: f32) -> f32 {
+pub(super) fn tangent<const FMA: bool>(x: f32) -> f32 {
     let (r, n) = reduced::<FMA>(f64::from(x));
     let (s, c) = (sine::<FMA>(r), cosine::<FMA>(r));
     let (top, bottom) = if n & 1 == 0 { (s, c) } else { (-c, s) };
@@ -76,7 +64,7 @@ fn tangent<const FMA: bool>(x: f32) -> f32 {
 
 /// `d = near(a)`, but `far(a)` beyond [`NEAR`]: in a second pass, so that the first is vector code.
 #[inline(always)]
-fn both(a: &[f32], d: &mut [f32], near: impl Fn(f32) -> f32, far: fn(f64) -> f64) {
+pub(super) fn near_or_far(a: &[f32], d: &mut [f32], near: impl Fn(f32) -> f32, far: fn(f64) -> f64) {
     let mut all_near = true;
     for (d, a) in d.iter_mut().zip(a) {
         *d = near(*a);
@@ -89,39 +77,5 @@ fn both(a: &[f32], d: &mut [f32], near: impl Fn(f32) -> f32, far: fn(f64) -> f64
         if a.abs() > NEAR {
             *d = far(f64::from(*a)) as f32;
         }
-    }
-}
-
-impl Circular for f32 {
-    #[inline(always)]
-    fn sines<const FMA: bool>(a: &[f32], d: &mut [f32]) {
-        both(a, d, |x| turned::<FMA>(x, 0), libm::sin);
-    }
-
-    #[inline(always)]
-    fn cosines<const FMA: bool>(a: &[f32], d: &mut [f32]) {
-        both(a, d, |x| turned::<FMA>(x, 1), libm::cos);
-    }
-
-    #[inline(always)]
-    fn tangents<const FMA: bool>(a: &[f32], d: &mut [f32]) {
-        both(a, d, tangent::<FMA>, libm::tan);
-    }
-}
-
-impl Circular for f64 {
-    #[inline(always)]
-    fn sines<const FMA: bool>(a: &[f64], d: &mut [f64]) {
-        d.iter_mut().zip(a).for_each(|(d, a)| *d = a.sin());
-    }
-
-    #[inline(always)]
-    fn cosines<const FMA: bool>(a: &[f64], d: &mut [f64]) {
-        d.iter_mut().zip(a).for_each(|(d, a)| *d = a.cos());
-    }
-
-    #[inline(always)]
-    fn tangents<const FMA: bool>(a: &[f64], d: &mut [f64]) {
-        d.iter_mut().zip(a).for_each(|(d, a)| *d = a.tan());
     }
 }

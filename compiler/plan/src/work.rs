@@ -1,0 +1,101 @@
+//! What follows for a step from the row of its primitive: arity, donation, operations and bytes.
+
+use crate::expr::Scalar;
+use crate::{BufId, DType, Dim, Donation, Expr, Operand, Part, Plan, Prim, Step, Work};
+
+impl Step {
+    /// Whether it has as many operands and results as its primitive takes and gives.
+    pub fn fits(&self) -> bool {
+        let spec = self.prim.spec();
+        let paired = spec.donation != Donation::Paired || self.reads.len() == self.writes.len();
+        let attributes = match &self.prim {
+            Prim::Map { regs, .. } => regs.len() == self.writes.len() && !regs.is_empty(),
+            Prim::Concat { parts, .. } => parts.len() == self.reads.len(),
+            Prim::Collective(c) => c.takes(self.reads.len()) && self.reads.len() == self.writes.len(),
+            _ => true,
+        };
+        spec.reads.takes(self.reads.len()) && spec.writes.takes(self.writes.len()) && paired && attributes
+    }
+
+    /// Whether it may write `to` into the storage of `from`, if shape and dtype are the same.
+    pub fn may_donate(&self, from: BufId, to: BufId) -> bool {
+        let mut read = self.reads.iter().enumerate().filter(|(_, o)| o.buf == from);
+        let written = self.writes.iter().enumerate().find(|(_, o)| o.buf == to);
+        let (Some((i, first)), Some((k, out))) = (read.next(), written) else { return false };
+        let aligned = first.dims == out.dims;
+        match self.prim.spec().donation {
+            Donation::Never => false,
+            Donation::Aligned => aligned && read.all(|(_, o)| o.dims == out.dims),
+            Donation::First => aligned && i == 0 && read.next().is_none(),
+            Donation::Paired => aligned && i == k && read.next().is_none(),
+        }
+    }
+
+    /// Floating-point operations of the device with the largest shards.
+    pub fn flops(&self, plan: &Plan) -> u64 {
+        let elements = |o: Option<&Operand>| o.map_or(0, |o| plan.buffer(o.buf).largest(&plan.mesh) as u64);
+        let (input, output) = (self.reads.first(), self.writes.first());
+        let taps = || self.prim.windows().iter().map(|w| plan.dims.size(w.tap) as u64).product::<u64>();
+        match self.prim.spec().work {
+            Work::Moves => 0,
+            Work::Input(each) => each * elements(input),
+            Work::Output(each) => each * elements(output),
+            Work::Space(each) => each * self.space(plan, &|_| true),
+            Work::Expression => match &self.prim {
+                Prim::Map { expr, .. } => operations(expr) * elements(output),
+                _ => 0,
+            },
+            Work::TapsOfInput => taps() * elements(input),
+            Work::TapsOfOutput => taps() * elements(output),
+            Work::Taps => {
+                let windows = self.prim.windows();
+                let slides = |d: Dim| windows.iter().any(|w| [w.wide, w.narrow, w.tap].contains(&d));
+                // A gradient of the input visits as many pairs as there are elements, taken every stride.
+                let backward = matches!(self.prim, Prim::Convolve { computes: Part::Input, .. });
+                let along = windows.iter().map(|w| {
+                    let taps = plan.dims.size(w.tap) as u64;
+                    match backward {
+                        true => (self.local(plan, w.wide) * taps).div_ceil(w.stride as u64),
+                        false => self.local(plan, w.narrow) * taps,
+                    }
+                });
+                2 * self.space(plan, &|d| !slides(d)) * along.product::<u64>()
+            }
+        }
+    }
+
+    /// Bytes of memory that the device with the largest shards reads and writes. Of a table that is looked up, the entries that
+    /// are read.
+    pub fn memory_bytes(&self, plan: &Plan) -> u64 {
+        let bytes = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh) as u64;
+        match &self.prim {
+            Prim::Wait => 0,
+            Prim::Lookup { .. } => {
+                self.reads.iter().skip(1).map(bytes).sum::<u64>()
+                    + 2 * self.writes.iter().map(bytes).sum::<u64>()
+            }
+            _ => self.all().map(bytes).sum(),
+        }
+    }
+
+    /// Elements of a dim on the device with the largest shards.
+    fn local(&self, plan: &Plan, dim: Dim) -> u64 {
+        let of =
+            |o: &Operand| Some(plan.buffer(o.buf).extents[o.dims.iter().position(|d| *d == dim)?].clone());
+        self.all().find_map(of).map_or(1, |e| e.largest(&plan.mesh) as u64)
+    }
+
+    /// Positions of all dims that `counts`.
+    fn space(&self, plan: &Plan, counts: &dyn Fn(Dim) -> bool) -> u64 {
+        let mut dims: Vec<Dim> = self.all().flat_map(|o| o.dims.iter().copied()).collect();
+        dims.sort();
+        dims.dedup();
+        dims.into_iter().filter(|d| counts(*d)).map(|d| self.local(plan, d)).product()
+    }
+}
+
+/// Floating-point operations of an expression at one position.
+fn operations(expr: &Expr) -> u64 {
+    let computes = |s: &Scalar| matches!(s, Scalar::Unary(..) | Scalar::Binary(..) | Scalar::Select(..));
+    expr.nodes.iter().filter(|n| computes(&n.scalar) && n.dtype != DType::Bool).count() as u64
+}
