@@ -1,6 +1,6 @@
 //! Collectives: their names, what they do to a placement, and what they cost.
 
-use crate::{Axis, Dim, Dims, Mesh, Monoid, Operand, Placement, Plan, Window};
+use crate::{Axis, Dim, Dims, Mesh, Monoid, Placement, Window};
 use serde::{Deserialize, Serialize};
 
 /// Communication over the group of some mesh axes.
@@ -335,23 +335,6 @@ impl Collective {
             q.windows.insert(dim, window);
         }
         Some(q)
-    }
-
-    /// The bytes of one device's buffer (the greatest): what goes in, of an all-gather what comes out, of a permute what
-    /// comes from others.
-    pub fn bytes(&self, plan: &Plan, from: &Operand, to: &Operand) -> usize {
-        let c = self.spec();
-        let Some((dim, window)) = c.window else {
-            let grows = !c.join.is_empty() && c.split.is_empty();
-            return plan.buffer(if grows { to } else { from }.buf).largest_bytes(&plan.mesh);
-        };
-        let buffer = plan.buffer(to.buf);
-        let along = to.dims.iter().zip(&buffer.extents);
-        let elements = along.map(|(d, e)| match *d == dim {
-            true => window.missing(e.size, c.axes, &plan.mesh),
-            false => e.largest(&plan.mesh),
-        });
-        elements.product::<usize>() * buffer.dtype.bytes()
     }
 
     /// Bytes on the wire, per device and in quarters of a byte (so that ties are exact), from a block of `before` bytes to

@@ -4,6 +4,7 @@
 //! and byte-identical for the same input. Nothing here does I/O, reads a clock, or names a backend.
 
 mod arena;
+mod buffer;
 mod collective;
 mod dim;
 mod dtype;
@@ -24,6 +25,7 @@ mod window;
 mod work;
 
 pub use arena::{ArenaId, IdVec};
+pub use buffer::{BufId, Buffer, Extent, Operand};
 pub use collective::{BusFactor, Collective, CollectiveKind, CollectiveSpec, Portion, Traffic};
 pub use dim::{Dim, Dims};
 pub use dtype::DType;
@@ -31,12 +33,11 @@ pub use expr::Expr;
 pub use mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use monoid::Monoid;
 pub use placement::Placement;
-pub use plan::{
-    BufId, Buffer, Extent, Init, InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Summary,
-};
+pub use plan::{InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Summary};
 pub use prim::{Part, Prim};
 pub use provenance::Provenance;
+pub use random::Init;
 pub use shard::{largest_shard, piece, shard};
 pub use spec::{Bf16, Donation, Linear, Operands, Spec, Work};
-pub use step::{Arity, Operand, Phase, Step};
+pub use step::{Arity, Phase, Step};
 pub use window::{SlidingWindow, Window, coords_along};

@@ -1,88 +1,9 @@
 //! The Plan: one per-device program, the same for every rank but for its coordinates.
 
-use crate::{
-    Axis, DType, Dim, Dims, Mesh, Monoid, Operand, Placement, Prim, Step, Window, largest_shard, shard,
-};
+use crate::random::Init;
+use crate::{BufId, Buffer, DType, Dim, Dims, Mesh, Operand, Placement, Prim, Step};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
-use std::collections::BTreeMap;
-use std::ops::Range;
-
-/// A buffer, by position in [`Plan::buffers`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct BufId(pub u32);
-
-/// One extent of a buffer: the size of the whole and the axes that split it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Extent {
-    /// Elements of the whole value along it.
-    pub size: usize,
-    /// Axes that split it, major first.
-    pub axes: Vec<Axis>,
-    /// Where the device holds not its shard but what a loop that is split over `axes` needs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window: Option<Window>,
-}
-
-impl Extent {
-    /// The global range that the device at `coords` holds.
-    pub fn range(&self, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
-        match &self.window {
-            Some(w) => w.shard(self.size, &self.axes, mesh, coords),
-            None => shard(self.size, &self.axes, mesh, coords),
-        }
-    }
-
-    /// Elements of the largest range that a device holds.
-    pub fn largest(&self, mesh: &Mesh) -> usize {
-        match &self.window {
-            Some(w) => w.largest(self.size, &self.axes, mesh),
-            None => largest_shard(self.size, &self.axes, mesh),
-        }
-    }
-}
-
-/// A buffer: written once in a step (or bound before it), dense and row-major over its extents.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Buffer {
-    /// Element type.
-    pub dtype: DType,
-    /// Its extents, major first.
-    pub extents: Vec<Extent>,
-    /// Axes over which each device holds only a part of the value, and the monoid that finishes it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub partial: BTreeMap<Axis, Monoid>,
-}
-
-/// Initial value of a parameter. Element `i` (row-major in declared order) depends on nothing but the seed, `stream` and
-/// `i`; see [`crate::random`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Init {
-    /// One number everywhere.
-    Constant(f64),
-    /// Normal distribution.
-    Normal {
-        /// Mean.
-        mean: f64,
-        /// Standard deviation.
-        std: f64,
-    },
-    /// Normal distribution cut off at two standard deviations (drawn again beyond).
-    TruncatedNormal {
-        /// Mean before the cut.
-        mean: f64,
-        /// Standard deviation before the cut.
-        std: f64,
-    },
-    /// Uniform over `low..high`.
-    Uniform {
-        /// Lower bound, included.
-        low: f64,
-        /// Upper bound, excluded.
-        high: f64,
-    },
-}
 
 /// What a leaf is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -240,32 +161,5 @@ impl Plan {
     /// A buffer.
     pub fn buffer(&self, id: BufId) -> &Buffer {
         &self.buffers[id.0 as usize]
-    }
-}
-
-impl Buffer {
-    /// A buffer of finished values.
-    pub fn new(dtype: DType, extents: Vec<Extent>) -> Buffer {
-        Buffer { dtype, extents, partial: BTreeMap::new() }
-    }
-
-    /// Global ranges that the device at `coords` holds.
-    pub fn ranges(&self, mesh: &Mesh, coords: &[usize]) -> Vec<Range<usize>> {
-        self.extents.iter().map(|e| e.range(mesh, coords)).collect()
-    }
-
-    /// Local shape on the device at `coords`.
-    pub fn shape(&self, mesh: &Mesh, coords: &[usize]) -> Vec<usize> {
-        self.ranges(mesh, coords).iter().map(|r| r.len()).collect()
-    }
-
-    /// Elements of the largest shard.
-    pub fn largest(&self, mesh: &Mesh) -> usize {
-        self.extents.iter().map(|e| e.largest(mesh)).product()
-    }
-
-    /// Bytes of the largest shard.
-    pub fn largest_bytes(&self, mesh: &Mesh) -> usize {
-        self.largest(mesh) * self.dtype.bytes()
     }
 }

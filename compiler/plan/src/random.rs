@@ -5,10 +5,39 @@
 //! `+ - * /` and `sqrt` in f64, which IEEE 754 fixes to the last bit. No library function (`ln`, `cos`) is called: those
 //! differ between machines.
 
-use crate::Init;
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::ops::Range;
+
+/// Initial value of a parameter. Element `i` (row-major in declared order) depends on nothing but the seed, `stream` and
+/// `i`; see this module.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Init {
+    /// One number everywhere.
+    Constant(f64),
+    /// Normal distribution.
+    Normal {
+        /// Mean.
+        mean: f64,
+        /// Standard deviation.
+        std: f64,
+    },
+    /// Normal distribution cut off at two standard deviations (drawn again beyond).
+    TruncatedNormal {
+        /// Mean before the cut.
+        mean: f64,
+        /// Standard deviation before the cut.
+        std: f64,
+    },
+    /// Uniform over `low..high`.
+    Uniform {
+        /// Lower bound, included.
+        low: f64,
+        /// Upper bound, excluded.
+        high: f64,
+    },
+}
 
 /// What random values of a step are drawn from. `Debug` and the Plan's text show it in full.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

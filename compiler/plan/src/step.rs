@@ -1,6 +1,6 @@
 //! A step of the Plan: a primitive and its operands.
 
-use crate::{BufId, Collective, Dim, Plan, Prim, Provenance};
+use crate::{BufId, Collective, Operand, Prim, Provenance};
 use serde::{Deserialize, Serialize};
 
 /// Part of a training step.
@@ -14,15 +14,6 @@ pub enum Phase {
     Backward,
     /// Clipping and the optimizer.
     Update,
-}
-
-/// A buffer as one step sees it: its dims by name, in the buffer's storage order (row-major, dense).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Operand {
-    /// The buffer.
-    pub buf: BufId,
-    /// Name of each of its extents.
-    pub dims: Vec<Dim>,
 }
 
 /// A step of the Plan.
@@ -126,12 +117,5 @@ impl Step {
     /// Whether it computes: it neither starts nor awaits communication.
     pub fn computes(&self) -> bool {
         !matches!(self.prim, Prim::Collective(_) | Prim::Wait)
-    }
-
-    /// For each part of a collective the bytes of one device's buffer (the greatest): what goes in, of an all-gather what
-    /// comes out, of a permute what comes from others. Nothing of other steps.
-    pub fn collective_bytes(&self, plan: &Plan) -> Vec<usize> {
-        let Some(c) = self.collective() else { return Vec::new() };
-        self.reads.iter().zip(&self.writes).map(|(from, to)| c.bytes(plan, from, to)).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! What follows for a step from the row of its primitive: arity, donation, operations and bytes.
 
 use crate::expr::Scalar;
-use crate::{BufId, DType, Dim, Donation, Expr, Operand, Part, Plan, Prim, Step, Work};
+use crate::{BufId, Collective, DType, Dim, Donation, Expr, Operand, Part, Plan, Prim, Step, Work};
 
 impl Step {
     /// Whether it has as many operands and results as its primitive takes and gives.
@@ -78,6 +78,13 @@ impl Step {
         }
     }
 
+    /// For each part of a collective the bytes of one device's buffer (the greatest): what goes in, of an all-gather what
+    /// comes out, of a permute what comes from others. Nothing of other steps.
+    pub fn collective_bytes(&self, plan: &Plan) -> Vec<usize> {
+        let Some(c) = self.collective() else { return Vec::new() };
+        self.reads.iter().zip(&self.writes).map(|(from, to)| c.bytes(plan, from, to)).collect()
+    }
+
     /// Elements of a dim on the device with the largest shards.
     fn local(&self, plan: &Plan, dim: Dim) -> u64 {
         let of =
@@ -91,6 +98,25 @@ impl Step {
         dims.sort();
         dims.dedup();
         dims.into_iter().filter(|d| counts(*d)).map(|d| self.local(plan, d)).product()
+    }
+}
+
+impl Collective {
+    /// The bytes of one device's buffer (the greatest): what goes in, of an all-gather what comes out, of a permute what
+    /// comes from others.
+    pub fn bytes(&self, plan: &Plan, from: &Operand, to: &Operand) -> usize {
+        let c = self.spec();
+        let Some((dim, window)) = c.window else {
+            let grows = !c.join.is_empty() && c.split.is_empty();
+            return plan.buffer(if grows { to } else { from }.buf).largest_bytes(&plan.mesh);
+        };
+        let buffer = plan.buffer(to.buf);
+        let along = to.dims.iter().zip(&buffer.extents);
+        let elements = along.map(|(d, e)| match *d == dim {
+            true => window.missing(e.size, c.axes, &plan.mesh),
+            false => e.largest(&plan.mesh),
+        });
+        elements.product::<usize>() * buffer.dtype.bytes()
     }
 }
 

@@ -1,0 +1,88 @@
+//! Buffers: what a device holds of a value, and how steps name its extents.
+
+use crate::{Axis, DType, Dim, Mesh, Monoid, Window, largest_shard, shard};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A buffer, by position in [`crate::Plan::buffers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BufId(pub u32);
+
+/// One extent of a buffer: the size of the whole and the axes that split it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Extent {
+    /// Elements of the whole value along it.
+    pub size: usize,
+    /// Axes that split it, major first.
+    pub axes: Vec<Axis>,
+    /// Where the device holds not its shard but what a loop that is split over `axes` needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+}
+
+impl Extent {
+    /// The global range that the device at `coords` holds.
+    pub fn range(&self, mesh: &Mesh, coords: &[usize]) -> Range<usize> {
+        match &self.window {
+            Some(w) => w.shard(self.size, &self.axes, mesh, coords),
+            None => shard(self.size, &self.axes, mesh, coords),
+        }
+    }
+
+    /// Elements of the largest range that a device holds.
+    pub fn largest(&self, mesh: &Mesh) -> usize {
+        match &self.window {
+            Some(w) => w.largest(self.size, &self.axes, mesh),
+            None => largest_shard(self.size, &self.axes, mesh),
+        }
+    }
+}
+
+/// A buffer: written once in a step (or bound before it), dense and row-major over its extents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// Element type.
+    pub dtype: DType,
+    /// Its extents, major first.
+    pub extents: Vec<Extent>,
+    /// Axes over which each device holds only a part of the value, and the monoid that finishes it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub partial: BTreeMap<Axis, Monoid>,
+}
+
+/// A buffer as one step sees it: its dims by name, in the buffer's storage order (row-major, dense).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operand {
+    /// The buffer.
+    pub buf: BufId,
+    /// Name of each of its extents.
+    pub dims: Vec<Dim>,
+}
+
+impl Buffer {
+    /// A buffer of finished values.
+    pub fn new(dtype: DType, extents: Vec<Extent>) -> Buffer {
+        Buffer { dtype, extents, partial: BTreeMap::new() }
+    }
+
+    /// Global ranges that the device at `coords` holds.
+    pub fn ranges(&self, mesh: &Mesh, coords: &[usize]) -> Vec<Range<usize>> {
+        self.extents.iter().map(|e| e.range(mesh, coords)).collect()
+    }
+
+    /// Local shape on the device at `coords`.
+    pub fn shape(&self, mesh: &Mesh, coords: &[usize]) -> Vec<usize> {
+        self.ranges(mesh, coords).iter().map(|r| r.len()).collect()
+    }
+
+    /// Elements of the largest shard.
+    pub fn largest(&self, mesh: &Mesh) -> usize {
+        self.extents.iter().map(|e| e.largest(mesh)).product()
+    }
+
+    /// Bytes of the largest shard.
+    pub fn largest_bytes(&self, mesh: &Mesh) -> usize {
+        self.largest(mesh) * self.dtype.bytes()
+    }
+}
