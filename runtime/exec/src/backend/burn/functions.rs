@@ -35,7 +35,8 @@ impl Lower<'_> {
             UnaryFn::Sign => {
                 let (over, under) = (e.scalar(Binary::Gt, a, 0.0), e.scalar(Binary::Lt, a, 0.0));
                 let one = e.fill(a, over, 1.0);
-                e.fill(one, under, -1.0)
+                // No byte is below 0, and Burn fills none with -1.
+                if dtype == DType::U8 { one } else { e.fill(one, under, -1.0) }
             }
             UnaryFn::Tanh => e.float(FloatOp::Tanh, a),
             UnaryFn::Sigmoid => {
