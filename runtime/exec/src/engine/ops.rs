@@ -3,30 +3,8 @@
 use burn_backend::DType as BurnType;
 use burn_ir::{
     BaseOperationIr, BinaryOpIr, BoolOperationIr, CastOpIr, FloatOperationIr, IntOperationIr,
-    NumericOperationIr, OperationIr, ReduceDimOpIr, ScalarIr, ScalarOpIr, UnaryOpIr,
+    NumericOperationIr, OperationIr, ReduceDimOpIr, ScalarIr, ScalarOpIr,
 };
-
-/// Functions of one tensor, element by element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unary {
-    Neg,
-    Abs,
-    Exp,
-    Log,
-    Log1p,
-    Sqrt,
-    Recip,
-    Tanh,
-    Erf,
-    Sin,
-    Cos,
-    Tan,
-    Floor,
-    Ceil,
-    Round,
-    IsNan,
-    Not,
-}
 
 /// Functions of two tensors, element by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,32 +109,6 @@ pub(crate) fn reduce(f: Reduce, op: ReduceDimOpIr) -> OperationIr {
         Reduce::Min => NumericOperationIr::MinDim,
     };
     numeric(dtype, of(op))
-}
-
-/// A function of one tensor.
-pub(crate) fn unary(f: Unary, op: UnaryOpIr) -> OperationIr {
-    let dtype = op.input.dtype;
-    let float = |op: FloatOperationIr| OperationIr::Float(dtype, op);
-    let numeric = |op| numeric(dtype, op);
-    match f {
-        Unary::Neg => numeric(NumericOperationIr::Neg(op)),
-        Unary::Abs => numeric(NumericOperationIr::Abs(op)),
-        Unary::Exp => float(FloatOperationIr::Exp(op)),
-        Unary::Log => float(FloatOperationIr::Log(op)),
-        Unary::Log1p => float(FloatOperationIr::Log1p(op)),
-        Unary::Sqrt => float(FloatOperationIr::Sqrt(op)),
-        Unary::Recip => float(FloatOperationIr::Recip(op)),
-        Unary::Tanh => float(FloatOperationIr::Tanh(op)),
-        Unary::Erf => float(FloatOperationIr::Erf(op)),
-        Unary::Sin => float(FloatOperationIr::Sin(op)),
-        Unary::Cos => float(FloatOperationIr::Cos(op)),
-        Unary::Tan => float(FloatOperationIr::Tan(op)),
-        Unary::Floor => float(FloatOperationIr::Floor(op)),
-        Unary::Ceil => float(FloatOperationIr::Ceil(op)),
-        Unary::Round => float(FloatOperationIr::Round(op)),
-        Unary::IsNan => float(FloatOperationIr::IsNan(op)),
-        Unary::Not => OperationIr::Bool(BoolOperationIr::Not(op)),
-    }
 }
 
 /// A function of two tensors.

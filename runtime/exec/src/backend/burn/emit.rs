@@ -1,12 +1,12 @@
 //! Operations of Burn, as the lowering of steps asks for them.
 
 use crate::engine::graph::{GraphBuilder, Val};
-use crate::engine::ops::{self, Binary, Reduce, Unary, base, number, numeric};
+use crate::engine::ops::{self, Binary, Reduce, base, number, numeric};
 use burn_backend::{DType as BurnType, Slice, tensor::IndexingUpdateOp};
 use burn_ir::{
-    BaseOperationIr, BinaryOpIr, CastOpIr, CatOpIr, FlipOpIr, FullOpIr, MaskFillOpIr, MaskWhereOpIr,
-    NumericOperationIr, ReduceDimOpIr, ScalarOpIr, SelectAssignOpIr, SelectOpIr, ShapeOpIr, SliceOpIr,
-    UnaryOpIr,
+    BaseOperationIr, BinaryOpIr, BoolOperationIr, CastOpIr, CatOpIr, FlipOpIr, FloatOperationIr, FullOpIr,
+    MaskFillOpIr, MaskWhereOpIr, NumericOperationIr, OperationIr, ReduceDimOpIr, ScalarOpIr,
+    SelectAssignOpIr, SelectOpIr, ShapeOpIr, SliceOpIr, UnaryOpIr,
 };
 
 /// Name of the kernel that draws random values on the host, so that every device draws the same bits.
@@ -44,10 +44,21 @@ impl GraphBuilder {
         self.kernel((RANDOM, number), vec![], [(shape.to_vec(), dtype)])[0]
     }
 
-    pub(crate) fn unary(&mut self, f: Unary, a: Val) -> Val {
-        let dtype = if f == Unary::IsNan { self.capabilities.boolean } else { self.dtype(a) };
+    /// A function of floats that Burn has.
+    pub(crate) fn float(&mut self, f: fn(UnaryOpIr) -> FloatOperationIr, a: Val) -> Val {
+        self.alike(a, move |input, out| OperationIr::Float(input.dtype, f(UnaryOpIr { input, out })))
+    }
+
+    /// A function of numbers that Burn has.
+    pub(crate) fn numeric(&mut self, f: fn(UnaryOpIr) -> NumericOperationIr, a: Val) -> Val {
+        self.alike(a, move |input, out| numeric(input.dtype, f(UnaryOpIr { input, out })))
+    }
+
+    pub(crate) fn is_nan(&mut self, a: Val) -> Val {
         let shape = self.shape(a).to_vec();
-        self.node([a], shape, dtype, move |[input], out| ops::unary(f, UnaryOpIr { input, out }))
+        self.node([a], shape, self.capabilities.boolean, |[input], out| {
+            OperationIr::Float(input.dtype, FloatOperationIr::IsNan(UnaryOpIr { input, out }))
+        })
     }
 
     /// A function of two tensors of one rank; extents of 1 are repeated.
@@ -85,7 +96,7 @@ impl GraphBuilder {
     }
 
     pub(crate) fn not(&mut self, a: Val) -> Val {
-        self.unary(Unary::Not, a)
+        self.alike(a, |input, out| OperationIr::Bool(BoolOperationIr::Not(UnaryOpIr { input, out })))
     }
 
     /// Conversion; what a float has after the point is cut off, other than 0 is true.

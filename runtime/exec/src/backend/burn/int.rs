@@ -2,8 +2,9 @@
 
 use super::lower::Lower;
 use crate::engine::graph::Val;
-use crate::engine::ops::{Binary, Unary};
+use crate::engine::ops::Binary;
 use burn_backend::DType as BurnType;
+use burn_ir::NumericOperationIr as Numeric;
 use meshwright_plan::DType;
 use meshwright_plan::expr::BinaryFn;
 
@@ -45,7 +46,7 @@ impl Lower<'_> {
                 }
                 if !byte {
                     let minus = e.scalar(Binary::Eq, b, -1.0);
-                    let negated = e.unary(Unary::Neg, a);
+                    let negated = e.numeric(Numeric::Neg, a);
                     quotient = e.choose(minus, negated, quotient);
                 }
                 e.fill(quotient, zero, -1.0)

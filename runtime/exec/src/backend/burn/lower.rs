@@ -3,7 +3,7 @@
 use crate::engine::context::Local;
 use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, extents, stored_as};
-use crate::engine::ops::{Binary, Unary, numeric};
+use crate::engine::ops::{Binary, numeric};
 use crate::kernels::{KernelError, RandomKernel};
 use burn_backend::DType as BurnType;
 use burn_ir::{DimOpIr, NumericOperationIr};
@@ -177,7 +177,7 @@ impl Lower<'_> {
                     (_, BurnType::F32) => (f64::from(i32::MIN), 2_147_483_648.0, 2_147_483_520.0),
                     _ => (f64::from(i32::MIN), 2_147_483_648.0, 2_139_095_040.0),
                 };
-                let nan = e.unary(Unary::IsNan, a);
+                let nan = e.is_nan(a);
                 let a = e.fill(a, nan, 0.0);
                 let under = e.scalar(Binary::Lt, a, low);
                 let a = e.fill(a, under, low);

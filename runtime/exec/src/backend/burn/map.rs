@@ -4,7 +4,8 @@ use super::lower::{Lower, unsupported};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, stored_as};
-use crate::engine::ops::{Binary, Unary};
+use crate::engine::ops::Binary;
+use burn_ir::FloatOperationIr as FloatOp;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar};
 use meshwright_plan::{DType, Operand};
 
@@ -262,7 +263,7 @@ impl Lower<'_> {
         let e = &mut self.graph;
         let mut first = e.binary(if greater { Binary::Gt } else { Binary::Lt }, a, b);
         if dtype.is_float() {
-            let nan = e.unary(Unary::IsNan, a);
+            let nan = e.is_nan(a);
             first = e.binary(Binary::Or, first, nan);
         }
         e.choose(first, a, b)
@@ -295,7 +296,7 @@ impl Lower<'_> {
         }
         let less = e.sub(a, rest);
         let whole = e.binary(Binary::Div, less, b);
-        let whole = e.unary(Unary::Round, whole);
+        let whole = e.float(FloatOp::Round, whole);
         let none = e.scalar(Binary::Eq, b, 0.0);
         let quotient = e.binary(Binary::Div, a, b);
         e.choose(none, quotient, whole)

@@ -3,7 +3,7 @@
 use crate::collective::pack::{Blocked, PackedBlock};
 use crate::engine::context::Local;
 use crate::engine::graph::{GraphBuilder, Val};
-use crate::engine::ops::{Binary, Reduce, Unary};
+use crate::engine::ops::{Binary, Reduce};
 use burn_backend::DType as BurnType;
 
 impl GraphBuilder {
@@ -21,7 +21,7 @@ impl GraphBuilder {
         let x = if dtype == BurnType::U8 { self.cast(values, BurnType::I32) } else { values };
         let fold = if greatest { Reduce::Max } else { Reduce::Min };
         let (best, other) = if dtype.is_float() {
-            let nan = self.unary(Unary::IsNan, x);
+            let nan = self.is_nan(x);
             let y = self.fill(x, nan, if greatest { f64::INFINITY } else { f64::NEG_INFINITY });
             let best = self.reduce(fold, y, 0);
             let worse = self.binary(Binary::Ne, y, best);

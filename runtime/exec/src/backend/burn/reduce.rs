@@ -4,7 +4,7 @@ use super::lower::{Lower, Named, unsupported};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents, stored_as};
-use crate::engine::ops::{Binary, Reduce, Unary};
+use crate::engine::ops::{Binary, Reduce};
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Monoid, Step};
 
@@ -109,7 +109,7 @@ impl Lower<'_> {
             (false, true) => (f64::from(i32::MAX), f64::from(i32::MIN)),
             (false, false) => (f64::from(i32::MIN), f64::from(i32::MAX)),
         };
-        let nan = float.then(|| e.unary(Unary::IsNan, x));
+        let nan = float.then(|| e.is_nan(x));
         let mut y = x;
         if let Some(nan) = nan {
             y = e.fill(y, nan, best);

@@ -4,8 +4,9 @@ use super::lower::{Lower, Named};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, extents};
-use crate::engine::ops::{Binary, Reduce, Unary};
+use crate::engine::ops::{Binary, Reduce};
 use burn_backend::DType as BurnType;
+use burn_ir::{FloatOperationIr as FloatOp, NumericOperationIr as Numeric};
 use meshwright_plan::{DType, Dim, Step};
 
 /// Rows with what is subtracted before the exponential.
@@ -26,17 +27,17 @@ impl Lower<'_> {
         let e = &mut self.graph;
         let shift = e.reduce(Reduce::Max, x, axis);
         let x = e.sub(x, shift);
-        let exp = e.unary(Unary::Exp, x);
+        let exp = e.float(FloatOp::Exp, x);
         let sum = e.reduce(Reduce::Sum, exp, axis);
         Shifted { x, exp, sum, shift }
     }
 
     fn log_sum(&mut self, s: &Shifted) -> Val {
         let e = &mut self.graph;
-        let log = e.unary(Unary::Log, s.sum);
+        let log = e.float(FloatOp::Log, s.sum);
         let finite = e.add(log, s.shift);
         // An infinite maximum is the result: less itself it would be none.
-        let size = e.unary(Unary::Abs, s.shift);
+        let size = e.numeric(Numeric::Abs, s.shift);
         let infinite = e.scalar(Binary::Eq, size, f64::INFINITY);
         e.choose(infinite, s.shift, finite)
     }
@@ -57,7 +58,7 @@ impl Lower<'_> {
         let x = self.read(&input);
         let s = self.shifted(x.val, axis);
         let val = if log {
-            let log = self.graph.unary(Unary::Log, s.sum);
+            let log = self.graph.float(FloatOp::Log, s.sum);
             self.graph.sub(s.x, log)
         } else {
             self.graph.binary(Binary::Div, s.exp, s.sum)
@@ -118,7 +119,7 @@ impl Lower<'_> {
         let logit = e.reduce(Reduce::Sum, chosen, axis);
         // The difference of the large numbers first: it is exact where they are close.
         let shift = e.sub(s.shift, logit);
-        let log = e.unary(Unary::Log, s.sum);
+        let log = e.float(FloatOp::Log, s.sum);
         let val = e.add(log, shift);
         let val = e.reshape(val, &extents(&out.shape));
         self.write_val(val, &out);
