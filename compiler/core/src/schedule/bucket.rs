@@ -199,7 +199,8 @@ impl Buckets<'_> {
             if reads_any(&self.steps[later], &made) {
                 made.extend(step.writes.iter().map(|o| o.buf));
                 waits.push(later);
-            } else if member(self.plan, step).is_some_and(|(k, b)| k == bucket.key && bucket.bytes + b <= most)
+            } else if member(self.plan, step)
+                .is_some_and(|(k, b)| k == bucket.key && bucket.bytes + b <= most)
             {
                 let (mut first, mut last) = (Vec::new(), Vec::new());
                 for (k, step) in self.steps.iter_mut().enumerate().take(later + 1).skip(at) {

@@ -35,14 +35,14 @@ enum Unpack {
 }
 
 /// A buffer of which ranges of an axis are sent or received.
-struct Cut<'x> {
+struct Sliced<'x> {
     plane: Plane,
     local: &'x Local,
     axis: usize,
     ranges: Vec<Range<usize>>,
 }
 
-impl Cut<'_> {
+impl Sliced<'_> {
     fn view(&self) -> StridedView {
         StridedView::new(&self.local.shape, self.axis)
     }
@@ -57,7 +57,7 @@ impl Cut<'_> {
     }
 }
 
-/// The only range of what is not cut.
+/// The only range of what is not sliced.
 fn whole(local: &Local, axis: usize) -> Vec<Range<usize>> {
     std::iter::once(0..local.shape[axis]).collect()
 }
@@ -84,13 +84,13 @@ pub(crate) fn pack<B: Backend>(
             packing.reduce_scatter(*monoid, &blocks[0], from, to)
         }
         (CollectiveShape::ReduceScatter(monoid, blocks), from, to) => {
-            let cut = packing.cuts(from, |k, _| (blocks[k].axis, blocks[k].ranges.clone()))?;
-            let kept = packing.cuts(to, |k, local| (blocks[k].axis, whole(local, blocks[k].axis)))?;
-            packing.bucket(CollectiveKind::ReduceScatter, Some(*monoid), cut, kept);
+            let sliced = packing.slices(from, |k, _| (blocks[k].axis, blocks[k].ranges.clone()))?;
+            let kept = packing.slices(to, |k, local| (blocks[k].axis, whole(local, blocks[k].axis)))?;
+            packing.bucket(CollectiveKind::ReduceScatter, Some(*monoid), sliced, kept);
         }
         (CollectiveShape::AllGather(blocks), from, to) if blocks.len() > 1 => {
-            let sent = packing.cuts(from, |k, local| (blocks[k].axis, whole(local, blocks[k].axis)))?;
-            let joined = packing.cuts(to, |k, _| (blocks[k].axis, blocks[k].ranges.clone()))?;
+            let sent = packing.slices(from, |k, local| (blocks[k].axis, whole(local, blocks[k].axis)))?;
+            let joined = packing.slices(to, |k, _| (blocks[k].axis, blocks[k].ranges.clone()))?;
             packing.bucket(CollectiveKind::AllGather, None, sent, joined);
         }
         (shape, [from], [to]) => {
@@ -131,33 +131,33 @@ impl<B: Backend> Packing<'_, '_, B> {
         if blocks.view.is_contiguous() || local.elements() == 0 {
             return self.whole(plane, local, self.prepared.ends[0]);
         }
-        self.packed(&[Cut { plane, local, axis: blocks.axis, ranges: blocks.ranges.clone() }])
+        self.packed(&[Sliced { plane, local, axis: blocks.axis, ranges: blocks.ranges.clone() }])
     }
 
     /// Blocks of some buffers of one dtype, in turn; there is a block with elements.
-    fn packed(&mut self, cuts: &[Cut<'_>]) -> CallPiece {
+    fn packed(&mut self, slices: &[Sliced<'_>]) -> CallPiece {
         let mut arrays = vec![];
-        for Cut { plane, local, axis, ranges } in cuts.iter().filter(|c| c.local.elements() > 0) {
+        for Sliced { plane, local, axis, ranges } in slices.iter().filter(|c| c.local.elements() > 0) {
             let val = self.lowering.read_plane(local, *plane);
             arrays.push(Blocked { val, local, axis: *axis, ranges: ranges.clone() });
         }
         let packed = B::pack(self.lowering, &arrays);
         let slot = self.lowering.graph.fresh();
         self.lowering.graph.store(packed, slot);
-        let shape = vec![cuts.iter().map(Cut::elements).sum()];
-        CallPiece { slot: Some(slot), dtype: cuts[0].plane.dtype, shape, ends: true }
+        let shape = vec![slices.iter().map(Sliced::elements).sum()];
+        CallPiece { slot: Some(slot), dtype: slices[0].plane.dtype, shape, ends: true }
     }
 
-    /// How a bucket's buffers are cut, each along an axis into ranges.
-    fn cuts<'x>(
+    /// How a bucket's buffers are sliced, each along an axis into ranges.
+    fn slices<'x>(
         &self,
         locals: &'x [Local],
-        cut: impl Fn(usize, &Local) -> (usize, Vec<Range<usize>>),
-    ) -> Result<Vec<Cut<'x>>, LoweringError> {
+        sliced: impl Fn(usize, &Local) -> (usize, Vec<Range<usize>>),
+    ) -> Result<Vec<Sliced<'x>>, LoweringError> {
         let one = |(k, local): (usize, &'x Local)| {
-            let (axis, ranges) = cut(k, local);
+            let (axis, ranges) = sliced(k, local);
             match self.lowering.planes(local.buf, local.dtype)[..] {
-                [plane] => Ok(Cut { plane, local, axis, ranges }),
+                [plane] => Ok(Sliced { plane, local, axis, ranges }),
                 _ => Err(LoweringError::Plan("pairs are in a bucket".into())),
             }
         };
@@ -169,24 +169,24 @@ impl<B: Backend> Packing<'_, '_, B> {
         &mut self,
         kind: CollectiveKind,
         monoid: Option<Monoid>,
-        send: Vec<Cut<'_>>,
-        receive: Vec<Cut<'_>>,
+        send: Vec<Sliced<'_>>,
+        receive: Vec<Sliced<'_>>,
     ) {
         let gathers = kind == CollectiveKind::AllGather;
         let members = self.prepared.group.size();
-        let layouts = [(&send, !gathers), (&receive, gathers)].map(|(cuts, pieces)| match pieces {
-            true => Layout::Pieces((0..members).map(|m| cuts.iter().map(|c| c.block(m)).sum()).collect()),
+        let layouts = [(&send, !gathers), (&receive, gathers)].map(|(slices, pieces)| match pieces {
+            true => Layout::Pieces((0..members).map(|m| slices.iter().map(|c| c.block(m)).sum()).collect()),
             false => Layout::Whole,
         });
         let dtype = receive[0].plane.dtype;
-        let sent = match send.iter().map(Cut::elements).sum() {
+        let sent = match send.iter().map(Sliced::elements).sum() {
             0usize => CallPiece::none(dtype),
             _ => self.packed(&send),
         };
         let views: Vec<_> = receive.iter().map(|c| (c.view(), c.ranges.as_slice())).collect();
         let (blocks, elements) = in_turn(&views);
         let (from, received) = self.scratch(dtype, elements);
-        for (Cut { plane, local, axis, .. }, blocks) in receive.iter().zip(blocks) {
+        for (Sliced { plane, local, axis, .. }, blocks) in receive.iter().zip(blocks) {
             if self.lowering.exists(local.elements()) {
                 let (axis, to, local) = (*axis, *plane, (*local).clone());
                 self.arrival.unpack.push(Unpack::Blocks { axis, blocks, from, elements, to, local });
@@ -234,10 +234,10 @@ impl<B: Backend> Packing<'_, '_, B> {
                 let layouts = [Layout::Whole, Layout::Pieces(blocks[0].counts.clone())];
                 self.call(CollectiveKind::AllGather, layouts, send, receive);
             }
-            CollectiveShape::AllToAll { send: cut, receive: joined } => {
-                let send = self.blocks(source, from, cut);
+            CollectiveShape::AllToAll { send: sliced, receive: joined } => {
+                let send = self.blocks(source, from, sliced);
                 let receive = self.landing(target, to, joined);
-                let layouts = [cut, joined].map(|blocks| Layout::Pieces(blocks.counts.clone()));
+                let layouts = [sliced, joined].map(|blocks| Layout::Pieces(blocks.counts.clone()));
                 self.call(CollectiveKind::AllToAll, layouts, send, receive);
             }
             CollectiveShape::Permute(halo, axis) => {
@@ -245,7 +245,7 @@ impl<B: Backend> Packing<'_, '_, B> {
                     0 => CallPiece::none(source.dtype),
                     _ => {
                         let ranges = halo.send.blocks.iter().map(|b| b.range.clone()).collect();
-                        self.packed(&[Cut { plane: source, local: from, axis: *axis, ranges }])
+                        self.packed(&[Sliced { plane: source, local: from, axis: *axis, ranges }])
                     }
                 };
                 let (received, receive) = match halo.receive.elements {

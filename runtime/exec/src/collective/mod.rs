@@ -135,7 +135,12 @@ struct Members<'a> {
 impl Members<'_> {
     /// How each of a bucket's arrays is cut.
     fn bucket(&self, whole: &[Local], pieces: &[Operand], dims: &[Dim]) -> Result<Vec<Blocks>, String> {
-        whole.iter().zip(pieces).zip(dims).map(|((whole, pieces), dim)| self.blocks(whole, pieces, *dim)).collect()
+        whole
+            .iter()
+            .zip(pieces)
+            .zip(dims)
+            .map(|((whole, pieces), dim)| self.blocks(whole, pieces, *dim))
+            .collect()
     }
 
     /// How `whole`, an array of this device, is cut along `dim` into the blocks that the members hold of `pieces`.

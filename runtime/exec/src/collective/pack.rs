@@ -70,13 +70,7 @@ impl StridedView {
 }
 
 /// Copies blocks of `array` to their places in `packed`. `bytes` is the size of an element; blocks are ranges of the dim.
-pub(crate) fn pack(
-    array: &[u8],
-    packed: &mut [u8],
-    view: StridedView,
-    blocks: &[PackedBlock],
-    bytes: usize,
-) {
+pub(crate) fn pack(array: &[u8], packed: &mut [u8], view: StridedView, blocks: &[PackedBlock], bytes: usize) {
     each_run(view, blocks, bytes, |whole, part| packed[part].copy_from_slice(&array[whole]));
 }
 

@@ -143,8 +143,7 @@ fn a_bucket_gathers_what_each_of_its_members_gathers() {
             let what = format!("{} of {dtype}", mesh.describe());
             assert_eq!(outputs["x"].data.to_f64(), x.data.to_f64(), "{what}");
             assert_eq!(outputs["z"].data.to_f64(), outputs["sums"].data.to_f64(), "{what}");
-            let turned: Vec<f64> =
-                (0..30).map(|n| x.data.to_f64()[n % 5 * 6 + n / 5]).collect();
+            let turned: Vec<f64> = (0..30).map(|n| x.data.to_f64()[n % 5 * 6 + n / 5]).collect();
             assert_eq!(outputs["turned"].data.to_f64(), turned, "{what}");
         }
     }
