@@ -69,6 +69,9 @@ impl Default for CompileOptions {
     }
 }
 
+/// A program, and the Plan that it was lowered to.
+struct Lowered(Spmd, Plan);
+
 /// A Plan of which every buffer ends somewhere: nothing may change it any more.
 struct Finished(Plan);
 
@@ -76,7 +79,7 @@ struct Finished(Plan);
 struct Pipeline {
     graph: [Pass<StepGraph, StepGraph>; 5],
     partition: Pass<StepGraph, Spmd>,
-    lower: Pass<Spmd, Plan>,
+    lower: Pass<Spmd, Lowered>,
     plan: [Pass<Plan, Plan>; 3],
     lifetimes: Pass<Plan, Finished>,
 }
@@ -102,10 +105,13 @@ static PIPELINE: Pipeline = Pipeline {
         spmd
     }),
     lower: Pass::new("lower", "ops become primitive steps on buffers", |s, c, _| {
-        Some(schedule::lower(&s, c.line_of))
+        let plan = schedule::lower(&s, c.line_of);
+        Some(Lowered(s, plan))
     }),
     plan: [
-        Pass::new("bucket", "all-reduces of equal axes share a bucket", |p, _, _| Some(schedule::bucket(p))),
+        Pass::new("bucket", "collectives of one kind over equal axes share buckets", |p, _, _| {
+            Some(schedule::bucket(p))
+        }),
         Pass::new("fuse", "chains of element-wise steps become one", |p, _, _| Some(schedule::fuse(p))),
         Pass::new(
             "overlap",
@@ -180,7 +186,7 @@ impl Run<'_, '_> {
         let p = &PIPELINE;
         let graph = p.graph.iter().try_fold(start, |g, pass| self.pass(pass, g))?;
         let spmd = self.pass(&p.partition, graph)?;
-        let plan = self.pass(&p.lower, spmd.clone())?;
+        let Lowered(spmd, plan) = self.pass(&p.lower, spmd)?;
         let plan = p.plan.iter().try_fold(plan, |plan, pass| self.pass(pass, plan))?;
         let Finished(plan) = self.pass(&p.lifetimes, plan)?;
         Some(Compiled { spmd, plan })
@@ -227,11 +233,21 @@ impl Verified for Spmd {
 
 impl Verified for Plan {
     fn faults(&self) -> Vec<String> {
-        schedule::verify_plan(&schedule::lifetimes(self.clone()))
+        schedule::verify_order(self)
     }
 
     fn stage(&self) -> Stage<'_> {
         Stage::Plan(self)
+    }
+}
+
+impl Verified for Lowered {
+    fn faults(&self) -> Vec<String> {
+        self.1.faults()
+    }
+
+    fn stage(&self) -> Stage<'_> {
+        Stage::Plan(&self.1)
     }
 }
 

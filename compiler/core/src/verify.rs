@@ -16,42 +16,45 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Every violation, in words; empty for a sound program.
 pub fn verify(spmd: &Spmd) -> Vec<String> {
-    let mut v = Vec::new();
+    let mut all = Vec::new();
     let mut made: BTreeSet<CopyId> = BTreeSet::new();
     for (i, instr) in spmd.instrs.iter().enumerate() {
         let out = spmd.copy(instr.out());
-        let at = format!("instruction {i}, {}", spmd.step.graph.describe(out.value));
+        let mut found = Vec::new();
+        let v = &mut found;
         for r in instr.reads() {
             if !made.contains(&r) {
-                v.push(format!("{at}: reads version {} before it is made", r.0));
+                v.push(format!("reads version {} before it is made", r.0));
             }
         }
-        legal(spmd, &out.placement, &spmd.step.graph.ty(out.value).dims, &at, &mut v);
+        legal(spmd, &out.placement, &spmd.step.graph.ty(out.value).dims, v);
         match instr {
             Instr::Input { .. } => {
                 if !out.placement.partial.is_empty() {
-                    v.push(format!("{at}: a leaf is partial"));
+                    v.push("a leaf is partial".into());
                 }
             }
             Instr::Reshard { kind, from, cause, .. } => {
                 let from = spmd.copy(*from);
                 if from.value != out.value || kind.apply(&from.placement).as_ref() != Some(&out.placement) {
-                    v.push(format!("{at}: {kind:?} does not lead to {:?}", out.placement));
+                    v.push(format!("{kind:?} does not lead to {:?}", out.placement));
                 }
                 if kind.collective().is_some() && cause.because.is_empty() {
-                    v.push(format!("{at}: {kind:?} has no cause"));
+                    v.push(format!("{kind:?} has no cause"));
                 }
                 if let Reshard::Collective(Collective::AllReduce { axes, .. }) = kind
                     && axes.is_empty()
                 {
-                    v.push(format!("{at}: an all-reduce over no axes"));
+                    v.push("an all-reduce over no axes".into());
                 }
             }
-            Instr::Op { inputs, loops, .. } => op(spmd, instr.out(), inputs, loops, &at, &mut v),
+            Instr::Op { inputs, loops, .. } => op(spmd, instr.out(), inputs, loops, v),
         }
         if !made.insert(instr.out()) {
-            v.push(format!("{at}: is made twice"));
+            v.push("is made twice".into());
         }
+        let at = |f: String| format!("instruction {i}, {}: {f}", spmd.step.graph.describe(out.value));
+        all.extend(found.into_iter().map(at));
     }
     let mut leaves: BTreeMap<Id, Vec<&Placement>> = BTreeMap::new();
     for instr in &spmd.instrs {
@@ -64,21 +67,21 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         let given = spmd.copy(*version);
         let p = &given.placement;
         if given.value != goal.id {
-            v.push(format!("`{}` is given by another value", goal.name));
+            all.push(format!("`{}` is given by another value", goal.name));
         }
         if !made.contains(version) || !p.partial.is_empty() || !p.windows.is_empty() {
-            v.push(format!("`{}` is not finished", goal.name));
+            all.push(format!("`{}` is not finished", goal.name));
         }
         if goal.kind == OutputKind::Scalar && !p.splits.is_empty() {
-            v.push(format!("`{}` is not whole", goal.name));
+            all.push(format!("`{}` is not whole", goal.name));
         }
         if let OutputKind::Next(of) = goal.kind
             && leaves.get(&of).into_iter().flatten().any(|held| *held != p)
         {
-            v.push(format!("the next value of `{}` is not placed as it is", goal.name));
+            all.push(format!("the next value of `{}` is not placed as it is", goal.name));
         }
     }
-    v
+    all
 }
 
 /// What must hold of a step graph, after each pass over it: operands are defined before their users, types inferred again
@@ -94,19 +97,19 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
     };
     for id in g.ids() {
         let n = g.node(id);
-        let at = format!("value {}, {}", id.0, g.describe(id));
+        let at = || format!("value {}, {}", id.0, g.describe(id));
         if let Some(x) = n.inputs.iter().find(|x| **x >= id) {
-            v.push(format!("{at}: reads value {} before it is defined", x.0));
+            v.push(format!("{}: reads value {} before it is defined", at(), x.0));
             continue;
         }
         match g.infer(&*n.op, &n.inputs) {
-            Err(e) => v.push(format!("{at}: `{}` refuses its operands: {e}", n.op.name())),
+            Err(e) => v.push(format!("{}: `{}` refuses its operands: {e}", at(), n.op.name())),
             Ok(ty) => {
                 let range = ty.range.is_none() || ty.range == n.ty.range;
                 // What is computed in `f32` may be stored as `bf16`.
                 let stored = ty.dtype == n.ty.dtype || ty.dtype == n.ty.dtype.wide();
                 if !stored || sorted(&ty.dims) != sorted(&n.ty.dims) || !range {
-                    v.push(format!("{at}: is {:?}, but `{}` gives {ty:?}", n.ty, n.op.name()));
+                    v.push(format!("{}: is {:?}, but `{}` gives {ty:?}", at(), n.ty, n.op.name()));
                 }
             }
         }
@@ -128,51 +131,44 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
     v
 }
 
-fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], at: &str, v: &mut Vec<String>) {
+fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], v: &mut Vec<String>) {
     let mut seen = BTreeSet::new();
     for a in p.split_axes().chain(p.partial.keys().copied()) {
         if !seen.insert(a) {
-            v.push(format!("{at}: the axis `{}` occurs twice in its placement", spmd.mesh.name(a)));
+            v.push(format!("the axis `{}` occurs twice in its placement", spmd.mesh.name(a)));
         }
     }
     for d in p.windows.keys().filter(|d| p.axes(**d).is_empty()) {
-        v.push(format!("{at}: has a window on `{}`, which is not split", spmd.step.graph.dims.name(*d)));
+        v.push(format!("has a window on `{}`, which is not split", spmd.step.graph.dims.name(*d)));
     }
     for d in p.splits.keys().filter(|d| !dims.contains(d)) {
-        v.push(format!("{at}: is split along `{}`, which it lacks", spmd.step.graph.dims.name(*d)));
+        v.push(format!("is split along `{}`, which it lacks", spmd.step.graph.dims.name(*d)));
     }
 }
 
-fn op(
-    spmd: &Spmd,
-    out: CopyId,
-    inputs: &[CopyId],
-    loops: &BTreeMap<Dim, Vec<Axis>>,
-    at: &str,
-    v: &mut Vec<String>,
-) {
+fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &BTreeMap<Dim, Vec<Axis>>, v: &mut Vec<String>) {
     let graph = &spmd.step.graph;
     let version = spmd.copy(out);
     let node = graph.node(version.value);
     if let Kind::Rename { from, to } = node.op.kind() {
         if inputs.len() != 1 || spmd.copy(inputs[0]).placement.rename(from, to) != version.placement {
-            v.push(format!("{at}: a rename moves something"));
+            v.push("a rename moves something".into());
         }
         return;
     }
     if inputs.len() != node.inputs.len()
         || inputs.iter().zip(&node.inputs).any(|(i, n)| spmd.copy(*i).value != *n)
     {
-        v.push(format!("{at}: does not read its operands"));
+        v.push("does not read its operands".into());
         return;
     }
     let roles = node.op.roles(&graph.input_types(version.value), &node.ty, &graph.dims);
     let used: Vec<Axis> = loops.values().flatten().copied().collect();
     if used.iter().collect::<BTreeSet<_>>().len() != used.len() {
-        v.push(format!("{at}: an axis splits two loops"));
+        v.push("an axis splits two loops".into());
     }
     if roles.loops.iter().any(|l| l.role == Role::NeedReplication && loops.contains_key(&l.dim)) {
-        v.push(format!("{at}: a dim that must be whole is split"));
+        v.push("a dim that must be whole is split".into());
     }
     let mut partial: BTreeMap<Axis, Monoid> = BTreeMap::new();
     for l in &roles.loops {
@@ -185,21 +181,18 @@ fn op(
         let p = &spmd.copy(*input).placement;
         let want = operand_placement(&roles, slot, loops, &graph.dims, &spmd.mesh);
         if (&p.splits, &p.windows) != (&want.splits, &want.windows) {
-            v.push(format!("{at}: operand {slot} is not placed as the loops need it"));
+            v.push(format!("operand {slot} is not placed as the loops need it"));
         }
         for (a, m) in &p.partial {
             open.entry(*a).or_default().insert(slot);
             if *m != Monoid::Sum || used.contains(a) {
-                v.push(format!("{at}: operand {slot} is partial over `{}`", spmd.mesh.name(*a)));
+                v.push(format!("operand {slot} is partial over `{}`", spmd.mesh.name(*a)));
             }
         }
     }
     for (a, slots) in open {
         if !roles.linear_in(&slots, inputs.len()) {
-            v.push(format!(
-                "{at}: is not linear in its operands that are partial over `{}`",
-                spmd.mesh.name(a)
-            ));
+            v.push(format!("is not linear in its operands that are partial over `{}`", spmd.mesh.name(a)));
         }
         partial.insert(a, Monoid::Sum);
     }
@@ -211,7 +204,7 @@ fn op(
         want.windows = version.placement.windows.clone();
     }
     if want != version.placement {
-        v.push(format!("{at}: the result is placed otherwise than its loops give"));
+        v.push("the result is placed otherwise than its loops give".into());
     }
 }
 

@@ -81,7 +81,21 @@ pub(super) const FAULTS: &[Fault] = faults![
             s.reads.pop();
         })
     };
-    "an all-reduce over an axis that the mesh lacks", R, |p, k| {
+    "two values of a bucket are gathered or scattered along the dim of the other", P, |p, k| {
+        collectives(p, k, |c, _| match c {
+            Collective::ReduceScatter { dims, .. } | Collective::AllGather { dims, .. } => {
+                (*dims.first()? != *dims.get(1)?).then(|| dims.swap(0, 1))
+            }
+            _ => None,
+        })
+    };
+    "a bucket of gathers or scatters has a dim less than values", P, |p, k| {
+        collectives(p, k, |c, _| match c {
+            Collective::ReduceScatter { dims, .. } | Collective::AllGather { dims, .. } => dims.pop().map(|_| ()),
+            _ => None,
+        })
+    };
+    "an all-reduce over an axis that the mesh lacks", P, |p, k| {
         collectives(p, k, |c, _| match c {
             Collective::AllReduce { axes, .. } => {
                 axes[0] = Axis(9);
@@ -502,10 +516,10 @@ fn collectives(p: &mut Plan, k: usize, f: impl Fn(&mut Collective, &[Axis]) -> O
     })
 }
 
-/// Applies `f` to the `k`-th step if it is an all-reduce of several values.
+/// Applies `f` to the `k`-th step if it is a collective of several values.
 fn buckets(p: &mut Plan, k: usize, f: impl Fn(&mut Step)) -> Site {
     steps(p, k, |p, i| {
-        let Prim::Collective(Collective::AllReduce { .. }) = p.steps[i].prim else { return None };
+        p.steps[i].collective()?;
         (p.steps[i].writes.len() > 1).then(|| f(&mut p.steps[i]))
     })
 }

@@ -1,57 +1,81 @@
 //! When each buffer ends, which takes the storage of which, and the most that is alive at once.
 
-use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind};
-use std::collections::{BTreeMap, BTreeSet};
+use super::per_buffer::PerBuffer;
+use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind, Summary};
+use std::collections::BTreeMap;
+
+/// What ends in a step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ends {
+    /// Operands with the result that takes their storage.
+    pub(super) aliases: Vec<(BufId, BufId)>,
+    /// Buffers whose storage is released.
+    pub(super) free: Vec<BufId>,
+}
 
 /// Adds lifetimes and sizes to a Plan whose steps are in their final order.
 pub fn lifetimes(mut plan: Plan) -> Plan {
-    let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
-    for (i, s) in plan.steps.iter().enumerate() {
-        for o in s.all() {
-            last.insert(o.buf, i);
-        }
+    let ends = ends(&plan);
+    plan.summary = measured(&plan, &ends);
+    for (step, Ends { aliases, free }) in plan.steps.iter_mut().zip(ends) {
+        (step.aliases, step.free) = (aliases, free);
     }
-    let stays = outlives(&plan);
-    let waits = plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Wait));
-    let waits: BTreeMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
-    // Operands of a collective in flight stay until its end, but for those whose storage a result takes at the start.
-    for i in 0..plan.steps.len() {
-        let step = &plan.steps[i];
-        let Some(end) = step.async_id.and_then(|f| waits.get(&f)).copied().filter(|end| *end > i) else {
-            continue;
-        };
-        let reads: Vec<BufId> = step.reads.iter().map(|o| o.buf).collect();
-        let ends: Vec<BufId> =
-            reads.iter().copied().filter(|b| last.get(b) == Some(&i) && !stays.contains(b)).collect();
-        let donated = pairs(&plan, i, &ends, &BTreeMap::new());
-        for b in reads.into_iter().filter(|b| !donated.iter().any(|p| p.0 == *b)) {
-            last.entry(b).and_modify(|l| *l = end.max(*l));
-        }
-    }
-    let mut ending: BTreeMap<usize, Vec<BufId>> = BTreeMap::new();
-    for (b, i) in last.into_iter().filter(|(b, _)| !stays.contains(b)) {
-        ending.entry(i).or_default().push(b);
-    }
-    let next: BTreeMap<BufId, BufId> =
-        plan.program_inputs.iter().filter_map(|l| Some((l.buf, l.next?))).collect();
-    for i in 0..plan.steps.len() {
-        let ends = ending.remove(&i).unwrap_or_default();
-        let reuse = pairs(&plan, i, &ends, &next);
-        let step = &mut plan.steps[i];
-        step.free = ends.into_iter().filter(|b| !reuse.iter().any(|r| r.0 == *b)).collect();
-        step.aliases = reuse;
-    }
-    measure(&mut plan);
     plan
 }
 
-/// What outlives the step: outputs, next values, and parameters that the step does not change.
-pub(super) fn outlives(plan: &Plan) -> BTreeSet<BufId> {
-    let mut stays: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).collect();
+/// What ends in each step of a Plan whose steps are in their final order.
+pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
+    let mut last: PerBuffer<Option<usize>> = PerBuffer::new(plan, None);
+    for (i, s) in plan.steps.iter().enumerate() {
+        for o in s.all() {
+            last[o.buf] = Some(i);
+        }
+    }
+    let stays = outlives(plan);
+    let waits = plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Wait));
+    let waits: BTreeMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
+    let none = PerBuffer::new(plan, None);
+    // Operands of a collective in flight stay until its end, but for those whose storage a result takes at the start.
+    for (i, step) in plan.steps.iter().enumerate() {
+        let Some(end) = step.async_id.and_then(|f| waits.get(&f)).copied().filter(|end| *end > i) else {
+            continue;
+        };
+        let reads = || step.reads.iter().map(|o| o.buf);
+        let ends: Vec<BufId> = reads().filter(|b| last[*b] == Some(i) && !stays[*b]).collect();
+        let donated = pairs(plan, i, &ends, &none);
+        for b in reads().filter(|b| !donated.iter().any(|p| p.0 == *b)) {
+            last[b] = last[b].max(Some(end));
+        }
+    }
+    let mut ending: Vec<Vec<BufId>> = vec![Vec::new(); plan.steps.len()];
+    for (b, at) in last.iter().filter(|(b, _)| !stays[*b]) {
+        if let Some(at) = at {
+            ending[*at].push(b);
+        }
+    }
+    let mut next: PerBuffer<Option<BufId>> = PerBuffer::new(plan, None);
     for l in &plan.program_inputs {
-        stays.extend(l.next);
-        if l.next.is_none() && matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState) {
-            stays.insert(l.buf);
+        next[l.buf] = l.next;
+    }
+    let step = |(i, mut free): (usize, Vec<BufId>)| {
+        let aliases = pairs(plan, i, &free, &next);
+        free.retain(|b| !aliases.iter().any(|r| r.0 == *b));
+        Ends { aliases, free }
+    };
+    ending.into_iter().enumerate().map(step).collect()
+}
+
+/// What outlives the step: outputs, next values, and parameters that the step does not change.
+pub(super) fn outlives(plan: &Plan) -> PerBuffer<bool> {
+    let mut stays = PerBuffer::new(plan, false);
+    for o in &plan.outputs {
+        stays[o.buf] = true;
+    }
+    for l in &plan.program_inputs {
+        let kept = matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState);
+        match l.next {
+            Some(next) => stays[next] = true,
+            None => stays[l.buf] |= kept,
         }
     }
     stays
@@ -59,16 +83,19 @@ pub(super) fn outlives(plan: &Plan) -> BTreeSet<BufId> {
 
 /// Which results take the storage of which operands that end here. First a parameter's next value in the parameter's place,
 /// then whatever may be donated.
-fn pairs(plan: &Plan, at: usize, ends: &[BufId], next: &BTreeMap<BufId, BufId>) -> Vec<(BufId, BufId)> {
+fn pairs(plan: &Plan, at: usize, ends: &[BufId], next: &PerBuffer<Option<BufId>>) -> Vec<(BufId, BufId)> {
     let step = &plan.steps[at];
     let mut out: Vec<(BufId, BufId)> = Vec::new();
+    if ends.is_empty() {
+        return out;
+    }
     for first in [true, false] {
         for to in step.writes.iter().map(|o| o.buf) {
             if out.iter().any(|p| p.1 == to) {
                 continue;
             }
             let fits = |from: &BufId| {
-                (!first || next.get(from) == Some(&to))
+                (!first || next[*from] == Some(to))
                     && ends.contains(from)
                     && !out.iter().any(|p| p.0 == *from)
                     && plan.same_storage(*from, to)
@@ -81,34 +108,36 @@ fn pairs(plan: &Plan, at: usize, ends: &[BufId], next: &BTreeMap<BufId, BufId>) 
     out
 }
 
-/// Sizes on the device with the largest blocks.
-fn measure(plan: &mut Plan) {
-    let mesh = plan.mesh.clone();
-    let bytes = |b: BufId| plan.buffer(b).largest_bytes(&mesh) as u64;
+/// Sizes on the device with the largest blocks, if the steps end what is given.
+pub(super) fn measured(plan: &Plan, ends: &[Ends]) -> Summary {
+    let mut bytes = PerBuffer::new(plan, 0u64);
+    for (i, buffer) in plan.buffers.iter().enumerate() {
+        bytes[BufId(i as u32)] = buffer.largest_bytes(&plan.mesh) as u64;
+    }
     let mut s = plan.summary.clone();
     (s.parameter_bytes, s.optimizer_state_bytes, s.collective_bytes) = (0, 0, 0);
     let mut live: u64 = 0;
     for l in &plan.program_inputs {
-        live += bytes(l.buf);
+        live += bytes[l.buf];
         match l.kind {
-            ProgramInputKind::Param => s.parameter_bytes += bytes(l.buf),
-            ProgramInputKind::OptimizerState => s.optimizer_state_bytes += bytes(l.buf),
+            ProgramInputKind::Param => s.parameter_bytes += bytes[l.buf],
+            ProgramInputKind::OptimizerState => s.optimizer_state_bytes += bytes[l.buf],
             _ => {}
         }
     }
     s.peak_bytes = live;
-    for step in &plan.steps {
+    for (step, Ends { aliases, free }) in plan.steps.iter().zip(ends) {
         for o in &step.writes {
-            if !step.aliases.iter().any(|r| r.1 == o.buf) {
-                live += bytes(o.buf);
+            if !aliases.iter().any(|r| r.1 == o.buf) {
+                live += bytes[o.buf];
             }
         }
         s.peak_bytes = s.peak_bytes.max(live);
-        for b in &step.free {
-            live -= bytes(*b);
+        for b in free {
+            live -= bytes[*b];
         }
         s.collective_bytes += step.collective_bytes(plan).iter().sum::<usize>() as u64;
     }
     s.activation_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;
-    plan.summary = s;
+    s
 }

@@ -5,6 +5,7 @@ mod fuse;
 mod lifetimes;
 mod lower;
 mod overlap;
+mod per_buffer;
 mod verify;
 
 pub use bucket::bucket;
@@ -12,4 +13,4 @@ pub use fuse::fuse;
 pub use lifetimes::lifetimes;
 pub use lower::{LineOf, lower};
 pub use overlap::{FLIGHT_BYTES, overlap};
-pub use verify::verify_plan;
+pub use verify::{verify_order, verify_plan};

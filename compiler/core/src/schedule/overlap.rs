@@ -8,7 +8,8 @@
 //! takes its operands' storage needs none of it; for all others together the sum stays below an eighth of the Plan's peak, but
 //! not below 4 MiB, and below [`FLIGHT_BYTES`]. The peak grows by no more than that.
 
-use super::lifetimes::{lifetimes, outlives};
+use super::lifetimes::{ends, measured, outlives};
+use super::per_buffer::PerBuffer;
 use meshwright_plan::{BufId, Collective, Phase, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,7 @@ const PART_OF_PEAK: u64 = 8;
 
 /// Takes collectives apart into a start and a wait.
 pub fn overlap(plan: Plan) -> Plan {
-    let peak = lifetimes(plan.clone()).summary.peak_bytes / PART_OF_PEAK;
+    let peak = measured(&plan, &ends(&plan)).peak_bytes / PART_OF_PEAK;
     within(plan, usize::try_from(peak).unwrap_or(FLIGHT_BYTES).clamp(FREE_BYTES, FLIGHT_BYTES))
 }
 
@@ -251,41 +252,42 @@ fn number(steps: Vec<Step>) -> Vec<Step> {
 }
 
 fn known(plan: &Plan) -> BTreeMap<usize, Known> {
-    let mut made: BTreeMap<BufId, usize> = BTreeMap::new();
-    let mut read: BTreeMap<BufId, usize> = BTreeMap::new();
-    let mut last: BTreeMap<BufId, usize> = BTreeMap::new();
+    // The place after which a buffer is there, after which it was read, and of its last reader.
+    let mut made: PerBuffer<usize> = PerBuffer::new(plan, 0);
+    let mut read: PerBuffer<usize> = PerBuffer::new(plan, 0);
+    let mut last: PerBuffer<Option<usize>> = PerBuffer::new(plan, None);
     for (i, s) in plan.steps.iter().enumerate() {
-        last.extend(s.reads.iter().map(|o| (o.buf, i)));
+        for o in &s.reads {
+            last[o.buf] = Some(i);
+        }
     }
     let stays = outlives(plan);
-    let bytes = |b: &BufId| plan.buffer(*b).largest_bytes(&plan.mesh);
+    let bytes = |b: BufId| plan.buffer(b).largest_bytes(&plan.mesh);
     let mut out = BTreeMap::new();
     for (i, step) in plan.steps.iter().enumerate() {
-        let reads: Vec<BufId> = step.reads.iter().map(|o| o.buf).collect();
-        let writes: Vec<BufId> = step.writes.iter().map(|o| o.buf).collect();
+        let reads = || step.reads.iter().map(|o| o.buf);
+        let writes = || step.writes.iter().map(|o| o.buf);
         if let Some(c) = step.collective() {
-            let after = |places: &BTreeMap<BufId, usize>| {
-                reads.iter().filter_map(|b| places.get(b)).max().map_or(0, |p| p + 1)
-            };
-            let ends = |b: &&BufId| last.get(b) == Some(&i) && !stays.contains(b);
-            let in_place = matches!(c, Collective::AllReduce { .. }) && reads.iter().all(|b| ends(&b));
+            let after = |places: &PerBuffer<usize>| reads().map(|b| places[b]).max().unwrap_or(0);
+            let ends = |b: &BufId| last[*b] == Some(i) && !stays[*b];
+            let in_place = matches!(c, Collective::AllReduce { .. }) && reads().all(|b| ends(&b));
             // Before its last reader it could not take the storage of its operand.
             let earliest = if in_place { after(&made).max(after(&read)) } else { after(&made) };
             let (early, late) = match in_place {
                 true => (0, 0),
-                false => (writes.iter().map(bytes).sum(), reads.iter().filter(ends).map(bytes).sum()),
+                false => (writes().map(bytes).sum(), reads().filter(ends).map(bytes).sum()),
             };
             out.insert(i, Known { earliest, early, late });
         }
-        read.extend(reads.iter().map(|b| (*b, i)));
-        made.extend(writes.iter().map(|b| (*b, i)));
+        reads().for_each(|b| read[b] = i + 1);
+        writes().for_each(|b| made[b] = i + 1);
     }
     out
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::verify_plan;
+    use super::super::{lifetimes, verify_plan};
     use super::*;
     use meshwright_plan::{
         Axis, Buffer, DType, Dim, Dims, Expr, Extent, Mesh, Monoid, Operand, OutputDecl, ProgramInput,

@@ -11,89 +11,141 @@
 //! 7. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
 //!    finished. The dim of a row is whole on each device.
 
+use super::lifetimes::ends;
+use super::per_buffer::PerBuffer;
 use meshwright_plan::{
     BufId, Collective, Dim, Extent, Operand, Plan, Prim, ProgramInput, ProgramInputKind, Step,
 };
-use std::collections::BTreeSet;
 
 /// Every violation, in words; empty for a sound Plan.
 pub fn verify_plan(plan: &Plan) -> Vec<String> {
+    check(plan, |i| (&plan.steps[i].aliases, &plan.steps[i].free))
+}
+
+/// As [`verify_plan`], of a Plan whose steps do not say yet what ends in them.
+pub fn verify_order(plan: &Plan) -> Vec<String> {
+    let ends = ends(plan);
+    check(plan, |i| (&ends[i].aliases, &ends[i].free))
+}
+
+/// Every violation, where `ends` says what ends in each step: storage that is handed on, and storage that is released.
+fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a Vec<BufId>)) -> Vec<String> {
     let mut v = Vec::new();
-    let mut alive: BTreeSet<BufId> = plan.program_inputs.iter().map(|l| l.buf).collect();
-    let mut written = alive.clone();
+    let mut storage = Storage::new(plan);
     let mut flights = Flights::default();
     for (i, step) in plan.steps.iter().enumerate() {
-        let at = format!("step {i} ({})", step.name());
-        flights.step(step, &at, &mut v);
-        if !step.fits() {
-            v.push(format!("{at}: {} operands and {} results", step.reads.len(), step.writes.len()));
-            continue;
+        let (aliases, free) = ends(i);
+        let mut found = Vec::new();
+        flights.step(step, (aliases, free), &mut found);
+        if step.fits() {
+            storage.begin(plan, step, &mut found);
+            shapes(plan, step, &mut found);
+            partial(plan, step, &mut found);
+            storage.end(plan, step, (aliases, free), &mut found);
+        } else {
+            found.push(format!("{} operands and {} results", step.reads.len(), step.writes.len()));
         }
+        v.extend(found.into_iter().map(|f| format!("step {i} ({}): {f}", step.name())));
+    }
+    flights.finish(&mut v);
+    storage.boundary(plan, &mut v);
+    v
+}
+
+/// Which buffers there are.
+struct Storage {
+    alive: PerBuffer<bool>,
+    written: PerBuffer<bool>,
+    used: PerBuffer<bool>,
+}
+
+impl Storage {
+    fn new(plan: &Plan) -> Storage {
+        let mut alive = PerBuffer::new(plan, false);
+        plan.program_inputs.iter().for_each(|l| alive[l.buf] = true);
+        Storage { written: alive.clone(), alive, used: PerBuffer::new(plan, false) }
+    }
+
+    /// A step reads and writes.
+    fn begin(&mut self, plan: &Plan, step: &Step, v: &mut Vec<String>) {
         for o in &step.reads {
-            if !alive.contains(&o.buf) {
-                v.push(format!("{at}: reads buffer {} which is not there", o.buf.0));
+            if !self.alive[o.buf] {
+                v.push(format!("reads buffer {} which is not there", o.buf.0));
             }
         }
         for o in step.all() {
+            self.used[o.buf] = true;
             let b = plan.buffer(o.buf);
             if b.extents.len() != o.dims.len()
                 || b.extents.iter().zip(&o.dims).any(|(e, d)| Some(e.size) != plan.dims.get(*d))
             {
-                v.push(format!("{at}: buffer {} is read with dims that it does not have", o.buf.0));
+                v.push(format!("buffer {} is read with dims that it does not have", o.buf.0));
             }
         }
         for o in &step.writes {
-            if !written.insert(o.buf) {
-                v.push(format!("{at}: writes buffer {} again", o.buf.0));
+            if std::mem::replace(&mut self.written[o.buf], true) {
+                v.push(format!("writes buffer {} again", o.buf.0));
             }
-            alive.insert(o.buf);
+            self.alive[o.buf] = true;
         }
-        shapes(plan, step, &at, &mut v);
-        partial(plan, step, &at, &mut v);
-        for (from, to) in &step.aliases {
+    }
+
+    /// Storage goes to results, or is released.
+    fn end(
+        &mut self,
+        plan: &Plan,
+        step: &Step,
+        (aliases, free): (&[(BufId, BufId)], &[BufId]),
+        v: &mut Vec<String>,
+    ) {
+        for (from, to) in aliases {
             let fits = plan.same_storage(*from, *to) && step.may_donate(*from, *to);
-            if !alive.remove(from) || !fits || step.aliases.iter().filter(|r| r.1 == *to).count() > 1 {
-                v.push(format!("{at}: storage of {} cannot go to {}", from.0, to.0));
+            let once = aliases.iter().filter(|r| r.1 == *to).count() == 1;
+            if !std::mem::take(&mut self.alive[*from]) || !fits || !once {
+                v.push(format!("storage of {} cannot go to {}", from.0, to.0));
             }
         }
-        for b in &step.free {
-            if !alive.remove(b) {
-                v.push(format!("{at}: frees buffer {} which is not there", b.0));
+        for b in free {
+            if !std::mem::take(&mut self.alive[*b]) {
+                v.push(format!("frees buffer {} which is not there", b.0));
             }
         }
     }
-    flights.end(&mut v);
-    let used: BTreeSet<BufId> = plan.steps.iter().flat_map(Step::all).map(|o| o.buf).collect();
-    let keeps =
-        |l: &&ProgramInput| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState);
-    let mut stays: BTreeSet<BufId> = plan.outputs.iter().map(|o| o.buf).collect();
-    stays.extend(plan.program_inputs.iter().filter_map(|l| l.next));
-    stays.extend(plan.program_inputs.iter().filter(keeps).filter(|l| l.next.is_none()).map(|l| l.buf));
-    for b in alive.iter().filter(|b| used.contains(b) && !stays.contains(b)) {
-        v.push(format!("buffer {} never ends", b.0));
-    }
-    let ends = plan.program_inputs.iter().flat_map(|l| l.next.into_iter().chain([l.buf]));
-    for b in ends.chain(plan.outputs.iter().map(|o| o.buf)) {
-        if !plan.buffer(b).partial.is_empty() {
-            v.push(format!("buffer {} is partial where the step begins or ends", b.0));
+
+    /// What is alive after the last step, and what program inputs, next values and outputs are.
+    fn boundary(&self, plan: &Plan, v: &mut Vec<String>) {
+        let keeps =
+            |l: &ProgramInput| matches!(l.kind, ProgramInputKind::Param | ProgramInputKind::OptimizerState);
+        let mut stays = PerBuffer::new(plan, false);
+        plan.outputs.iter().for_each(|o| stays[o.buf] = true);
+        plan.program_inputs.iter().filter_map(|l| l.next).for_each(|b| stays[b] = true);
+        let unchanged = plan.program_inputs.iter().filter(|l| keeps(l) && l.next.is_none());
+        unchanged.for_each(|l| stays[l.buf] = true);
+        for (b, _) in self.alive.iter().filter(|(b, alive)| **alive && self.used[*b] && !stays[*b]) {
+            v.push(format!("buffer {} never ends", b.0));
+        }
+        let ends = plan.program_inputs.iter().flat_map(|l| l.next.into_iter().chain([l.buf]));
+        for b in ends.chain(plan.outputs.iter().map(|o| o.buf)) {
+            if !plan.buffer(b).partial.is_empty() {
+                v.push(format!("buffer {} is partial where the step begins or ends", b.0));
+            }
+        }
+        for o in &plan.outputs {
+            if !self.alive[o.buf] {
+                v.push(format!("output `{}` has ended", o.name));
+            }
+        }
+        for l in &plan.program_inputs {
+            if keeps(l) && !self.alive[l.next.unwrap_or(l.buf)] {
+                v.push(format!("`{}` has ended", l.name));
+            }
+            if let Some(n) = l.next
+                && plan.buffer(n) != plan.buffer(l.buf)
+            {
+                v.push(format!("the next value of `{}` is stored otherwise", l.name));
+            }
         }
     }
-    for o in &plan.outputs {
-        if !alive.contains(&o.buf) {
-            v.push(format!("output `{}` has ended", o.name));
-        }
-    }
-    for l in &plan.program_inputs {
-        if keeps(&l) && !alive.contains(&l.next.unwrap_or(l.buf)) {
-            v.push(format!("`{}` has ended", l.name));
-        }
-        if let Some(n) = l.next
-            && plan.buffer(n) != plan.buffer(l.buf)
-        {
-            v.push(format!("the next value of `{}` is stored otherwise", l.name));
-        }
-    }
-    v
 }
 
 /// What is in flight: number, what it reads (but for what ended at its start), and its results.
@@ -104,7 +156,7 @@ struct Flights {
 }
 
 impl Flights {
-    fn step(&mut self, step: &Step, at: &str, v: &mut Vec<String>) {
+    fn step(&mut self, step: &Step, (aliases, free): (&[(BufId, BufId)], &[BufId]), v: &mut Vec<String>) {
         let of = |operands: &[Operand]| operands.iter().map(|o| o.buf).collect::<Vec<_>>();
         let (reads, writes) = (of(&step.reads), of(&step.writes));
         if matches!(step.prim, Prim::Wait) {
@@ -112,42 +164,41 @@ impl Flights {
                 Some(i) => {
                     let (_, _, results) = self.open.remove(i);
                     if results != reads {
-                        v.push(format!("{at}: waits for other results than those of its collective"));
+                        v.push("waits for other results than those of its collective".into());
                     }
                 }
-                None => v.push(format!("{at}: nothing is in flight that it could wait for")),
+                None => v.push("nothing is in flight that it could wait for".into()),
             }
         }
         for (flight, _, results) in &self.open {
             for b in reads.iter().filter(|b| results.contains(b)) {
-                v.push(format!("{at}: reads buffer {}, which is in flight ({flight})", b.0));
+                v.push(format!("reads buffer {}, which is in flight ({flight})", b.0));
             }
         }
-        let donated: Vec<BufId> = step.aliases.iter().map(|r| r.0).collect();
+        let donated: Vec<BufId> = aliases.iter().map(|r| r.0).collect();
         for (flight, operands, results) in &self.open {
-            for b in step.free.iter().chain(&donated).filter(|b| operands.contains(b) || results.contains(b))
-            {
-                v.push(format!("{at}: ends buffer {}, which is in flight ({flight})", b.0));
+            for b in free.iter().chain(&donated).filter(|b| operands.contains(b) || results.contains(b)) {
+                v.push(format!("ends buffer {}, which is in flight ({flight})", b.0));
             }
         }
         match (&step.prim, step.async_id) {
             (Prim::Wait, _) | (_, None) => {}
             (Prim::Collective(_), Some(flight)) => {
                 if flight != self.started {
-                    v.push(format!("{at}: starts flight {flight}, where {} is next", self.started));
+                    v.push(format!("starts flight {flight}, where {} is next", self.started));
                 }
                 self.started += 1;
-                if let Some(b) = step.free.iter().find(|b| reads.contains(b) || writes.contains(b)) {
-                    v.push(format!("{at}: ends buffer {}, which it has just sent off", b.0));
+                if let Some(b) = free.iter().find(|b| reads.contains(b) || writes.contains(b)) {
+                    v.push(format!("ends buffer {}, which it has just sent off", b.0));
                 }
                 let operands = reads.into_iter().filter(|b| !donated.contains(b)).collect();
                 self.open.push((flight, operands, writes));
             }
-            (_, Some(_)) => v.push(format!("{at}: is no collective and has a flight")),
+            (_, Some(_)) => v.push("is no collective and has a flight".into()),
         }
     }
 
-    fn end(self, v: &mut Vec<String>) {
+    fn finish(self, v: &mut Vec<String>) {
         for (flight, ..) in self.open {
             v.push(format!("flight {flight} is never waited for"));
         }
@@ -158,19 +209,20 @@ fn extent<'a>(plan: &'a Plan, o: &Operand, dim: Dim) -> Option<&'a Extent> {
     o.dims.iter().position(|d| *d == dim).map(|i| &plan.buffer(o.buf).extents[i])
 }
 
-fn shapes(plan: &Plan, step: &Step, at: &str, v: &mut Vec<String>) {
+fn shapes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
     match &step.prim {
         Prim::Map { .. } => {
-            let space = |o: &Operand| (o.dims.clone(), plan.buffer(o.buf).extents.clone());
+            let extents = |o: &Operand| &plan.buffer(o.buf).extents;
+            let first = &step.writes[0];
             for o in &step.writes {
-                if space(o) != space(&step.writes[0]) {
-                    v.push(format!("{at}: writes two iteration spaces"));
+                if o.dims != first.dims || extents(o) != extents(first) {
+                    v.push("writes two iteration spaces".into());
                 }
             }
             for i in &step.reads {
                 for d in &i.dims {
                     if extent(plan, i, *d) != extent(plan, &step.writes[0], *d) {
-                        v.push(format!("{at}: buffer {} is split otherwise than the result", i.buf.0));
+                        v.push(format!("buffer {} is split otherwise than the result", i.buf.0));
                     }
                 }
             }
@@ -179,56 +231,50 @@ fn shapes(plan: &Plan, step: &Step, at: &str, v: &mut Vec<String>) {
             for d in step.all().flat_map(|o| &o.dims) {
                 let all: Vec<&Extent> = step.all().filter_map(|o| extent(plan, o, *d)).collect();
                 if all.len() < 2 || all.iter().any(|e| *e != all[0]) {
-                    v.push(format!("{at}: a dim does not match over the operands"));
+                    v.push("a dim does not match over the operands".into());
                 }
             }
         }
         Prim::Collective(c) => {
             let dtype = |o: &Operand| plan.buffer(o.buf).dtype;
             if step.all().any(|o| dtype(o) != dtype(&step.reads[0])) {
-                v.push(format!("{at}: operands and results are of several dtypes"));
+                v.push("operands and results are of several dtypes".into());
             }
             for (k, (from, to)) in step.reads.iter().zip(&step.writes).enumerate() {
-                collective(plan, (c, k), [from, to], at, v);
+                collective(plan, (c, k), [from, to], v);
             }
         }
         _ => {}
     }
 }
 
-fn partial(plan: &Plan, step: &Step, at: &str, v: &mut Vec<String>) {
+fn partial(plan: &Plan, step: &Step, v: &mut Vec<String>) {
     if let Some(dim) = step.prim.spec().row
         && step.all().filter_map(|o| extent(plan, o, dim)).any(|e| !e.axes.is_empty())
     {
-        v.push(format!("{at}: needs all of a dim that is split"));
+        v.push("needs all of a dim that is split".into());
     }
     if !step.computes() {
         return;
     }
     match step.partial(plan) {
-        Err(why) => v.push(format!("{at}: {why}")),
+        Err(why) => v.push(why),
         Ok(inferred) => {
             for (o, p) in step.writes.iter().zip(inferred) {
                 if plan.buffer(o.buf).partial != p {
-                    v.push(format!("{at}: buffer {} is partial otherwise than the step makes it", o.buf.0));
+                    v.push(format!("buffer {} is partial otherwise than the step makes it", o.buf.0));
                 }
             }
         }
     }
 }
 
-fn collective(
-    plan: &Plan,
-    (c, operand): (&Collective, usize),
-    [from, to]: [&Operand; 2],
-    at: &str,
-    v: &mut Vec<String>,
-) {
+fn collective(plan: &Plan, (c, operand): (&Collective, usize), [from, to]: [&Operand; 2], v: &mut Vec<String>) {
     if from.dims != to.dims {
-        v.push(format!("{at}: operand and result have other dims"));
+        v.push("operand and result have other dims".into());
         return;
     }
     if c.apply_to(operand, &plan.placement(from)) != Some(plan.placement(to)) {
-        v.push(format!("{at}: the result is not placed as the collective leaves it"));
+        v.push("the result is not placed as the collective leaves it".into());
     }
 }
