@@ -246,7 +246,7 @@ impl Collective {
                 ..of(CollectiveKind::ReduceScatter, one(axis))
             },
             Collective::AllGather { axis, dims } => {
-                CollectiveSpec { join: dims, ..of(CollectiveKind::AllGather, std::slice::from_ref(axis)) }
+                CollectiveSpec { join: dims, ..of(CollectiveKind::AllGather, one(axis)) }
             }
             Collective::AllToAll { axis, join, split } => CollectiveSpec {
                 join: std::slice::from_ref(join),

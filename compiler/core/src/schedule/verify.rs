@@ -269,7 +269,12 @@ fn partial(plan: &Plan, step: &Step, v: &mut Vec<String>) {
     }
 }
 
-fn collective(plan: &Plan, (c, operand): (&Collective, usize), [from, to]: [&Operand; 2], v: &mut Vec<String>) {
+fn collective(
+    plan: &Plan,
+    (c, operand): (&Collective, usize),
+    [from, to]: [&Operand; 2],
+    v: &mut Vec<String>,
+) {
     if from.dims != to.dims {
         v.push("operand and result have other dims".into());
         return;
