@@ -38,7 +38,7 @@ const ADDITIONS: &[Addition] = &[
         most: 6,
     },
     Addition { heading: "An optimizer", words: &["lion", "LION", "Lion"], users: &[], most: 4 },
-    Addition { heading: "A collective", words: &["ReduceScatter", "reduce_scatter"], users: &[], most: 13 },
+    Addition { heading: "A collective", words: &["ReduceScatter", "reduce_scatter"], users: &[], most: 12 },
     Addition { heading: "A data reader", words: &["npy"], users: &["compiler/diag"], most: 6 },
     Addition { heading: "A pass", words: &["cse"], users: &[], most: 6 },
     Addition { heading: "An error code", words: &["E0107"], users: &["compiler/syntax"], most: 3 },
