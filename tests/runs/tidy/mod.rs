@@ -2,13 +2,11 @@
 
 mod contributing;
 mod docs;
-mod exceptions;
 mod limits;
 mod rust;
 mod words;
 
 use crate::support::root;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The files that belong to the project: all but builds, runs and what version control keeps.
@@ -47,23 +45,6 @@ fn short(path: &Path) -> String {
 
 pub(crate) fn none(problems: Vec<String>) {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
-}
-
-/// The problems that no exception allows, and the exceptions that nothing needs.
-fn excused<K: Ord + Clone>(
-    found: Vec<(K, String)>,
-    allowed: impl Iterator<Item = K>,
-    show: impl Fn(&K) -> String,
-) -> Vec<String> {
-    let allowed: BTreeSet<K> = allowed.collect();
-    let there: BTreeSet<K> = found.iter().map(|f| f.0.clone()).collect();
-    let new = found.into_iter().filter(|(key, _)| !allowed.contains(key));
-    let mut out: Vec<String> =
-        new.map(|(key, problem)| format!("{problem}\n        as an exception: {}", show(&key))).collect();
-    out.extend(
-        allowed.difference(&there).map(|key| format!("no exception is needed any more: {}", show(key))),
-    );
-    out
 }
 
 /// Fenced blocks: what follows the fence, and the text.
