@@ -9,7 +9,8 @@ type Partial = BTreeMap<Axis, Monoid>;
 
 impl Step {
     /// For each result the axes over which it is partial: those over which the operands are, and those of the split dims that
-    /// the step folds. Only sums travel through steps other than collectives, and only where the primitive is linear.
+    /// the step folds. Only sums travel through steps that compute, and only where the primitive is linear; what only moves elements takes
+    /// parts of any monoid along.
     ///
     /// # Errors
     /// What is wrong, in words: something else than a sum travels, the primitive is not linear, or a split dim is lost.
@@ -33,9 +34,17 @@ impl Step {
                 partial.insert(a, monoid);
             }
         }
+        if spec.linear == Linear::Moved {
+            for (a, monoid) in self.reads.iter().flat_map(|o| plan.buffer(o.buf).partial.clone()) {
+                if kept.contains(&a) || partial.insert(a, monoid).is_some() {
+                    return Err(format!("splits over `{}` what is partial over it", plan.mesh.name(a)));
+                }
+            }
+            return Ok(partial);
+        }
         for (a, open) in self.open(plan)? {
             let linear = match spec.linear {
-                Linear::Never | Linear::Expression => false,
+                Linear::Never | Linear::Expression | Linear::Moved => false,
                 Linear::Alone(positions) => open.len() == 1 && open.iter().all(|i| positions.contains(i)),
                 Linear::Jointly => open.len() == self.reads.len(),
             };

@@ -20,6 +20,9 @@ const PLAIN: Spec = Spec {
     work: Work::Moves,
 };
 
+/// Primitives that move the elements of their operand, each once or not at all.
+const MOVED: Spec = Spec { linear: Linear::Moved, ..PLAIN };
+
 /// Primitives that are linear in their first operand.
 const FIRST: Spec = Spec { linear: Linear::Alone(&[0]), ..PLAIN };
 
@@ -268,14 +271,14 @@ primitives! {
         dim: Dim,
         /// What it becomes, the outermost first. They lie next to each other in the result.
         to: Vec<Dim>,
-    } => Spec { name: "split_dim", ..FIRST };
+    } => Spec { name: "split_dim", ..MOVED };
     /// `(input) -> out`: `out[i * size(j) + j] = input[i, j]`: several dims become one.
     MergeDims {
         /// The dims, the outermost first. They lie next to each other in the input.
         dims: Vec<Dim>,
         /// The dim that they become.
         to: Dim,
-    } => Spec { name: "merge_dims", ..FIRST };
+    } => Spec { name: "merge_dims", ..MOVED };
     /// `() -> out`: random values. Element `i` of the whole (row-major over the extents of the result) depends on the seed of
     /// the run, the number of the step, `stream` and `i` alone; see [`crate::random::draw`]. In a program that does not
     /// train, seed and step are fixed: [`crate::random::FIXED_SEED`] and 0. A float, or a truth value of `Bernoulli`.
@@ -294,7 +297,7 @@ primitives! {
     };
     /// `(input) -> out`: `out[i] = input[i]` for the global indices that this device's `out` holds, all of which its `input` holds
     /// too: a local slice, another order of dims, or both; a dim that `input` lacks is repeated.
-    Copy => Spec { name: "copy", ..FIRST };
+    Copy => Spec { name: "copy", ..MOVED };
     /// Communication: from start to end, or the start of it where the step has a [`crate::Step::async_id`]. All-reduces,
     /// reduce-scatters and all-gathers are buckets of operands of one dtype, `(from…) -> to…`; all others are `(from) -> to`.
     Collective(collective: Collective) => match collective {

@@ -69,6 +69,8 @@ pub enum Linear {
     Alone(&'static [usize]),
     /// In all operands together.
     Jointly,
+    /// In its operand, which it only moves: there `f` of any fold is the fold of `f`.
+    Moved,
     /// As the expression of a map is.
     Expression,
 }

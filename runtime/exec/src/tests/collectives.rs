@@ -162,15 +162,15 @@ fn a_bucket_scatters_what_each_of_its_members_scatters() {
         let s = b.dim("s", 5);
         let [i, j, k] = [b.dim("i", 4), b.dim("j", 3), b.dim("k", 2)];
         let axes = [a];
-        let x = b.split(DType::F32, &[(s, &axes), (i, &[]), (j, &[]), (k, &[])]);
+        let x = b.split(DType::F64, &[(s, &axes), (i, &[]), (j, &[]), (k, &[])]);
         b.leaf(ProgramInputKind::Param, "x", &x);
-        let [partial, less] = [b.whole(DType::F32, &[i, j, k]), b.whole(DType::F32, &[j, k])];
+        let [partial, less] = [b.whole(DType::F64, &[i, j, k]), b.whole(DType::F64, &[j, k])];
         b.reduce("partial", Monoid::Sum, &x, &partial);
         b.reduce("less", Monoid::Sum, &x, &less);
         let mut results = vec![];
         for _ in 0..2 {
-            let one = b.split(DType::F32, &[(i, &[]), (j, &axes), (k, &[])]);
-            let two = b.split(DType::F32, &[(j, &[]), (k, &axes)]);
+            let one = b.split(DType::F64, &[(i, &[]), (j, &axes), (k, &[])]);
+            let two = b.split(DType::F64, &[(j, &[]), (k, &axes)]);
             results.push([one, two]);
         }
         let [together, apart] = [&results[0], &results[1]];
@@ -184,7 +184,7 @@ fn a_bucket_scatters_what_each_of_its_members_scatters() {
             b.output(&format!("one {n}"), one);
             b.output(&format!("two {n}"), two);
         }
-        let x = noise_tensor(DType::F32, &[5, 4, 3, 2], 13);
+        let x = noise_tensor(DType::F64, &[5, 4, 3, 2], 13);
         let (_, outputs) = run(&mesh, b.finish(), &x);
         for name in ["one", "two"] {
             let [together, apart] = [0, 1].map(|n| outputs[&format!("{name} {n}")].data.to_f64());

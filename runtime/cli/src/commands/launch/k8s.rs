@@ -44,7 +44,9 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchK8sArgs) -> Result<String, Stop> 
     let name = label(&job.name).ok().filter(|name| name.len() <= LONGEST_NAME);
     let Some(name) = name else {
         let problem = format!("pods cannot be named after `{}`", job.name);
-        let form = format!("small letters, digits and dashes, a letter first, at most {LONGEST_NAME}");
+        let form = format!(
+            "lowercase letters, digits and dashes that begin with a letter, at most {LONGEST_NAME} of them"
+        );
         return Err(Stop::Usage(format!("{problem}: give a --name of {form}")));
     };
     let mut metadata = json!({ "name": name });

@@ -5,7 +5,7 @@ use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{LoweringError, stored_as};
 use crate::engine::ops::Binary;
-use burn_ir::FloatOperationIr as FloatOp;
+use burn_ir::{FloatOperationIr as FloatOp, NumericOperationIr as Numeric};
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar};
 use meshwright_plan::{DType, Operand};
 
@@ -297,6 +297,10 @@ impl Lower<'_> {
         let less = e.sub(a, rest);
         let whole = e.binary(Binary::Div, less, b);
         let whole = e.float(FloatOp::Round, whole);
+        // The rest is an infinity where the divisor is one, of the other sign.
+        let size = e.numeric(Numeric::Abs, rest);
+        let far = e.scalar(Binary::Eq, size, f64::INFINITY);
+        let whole = e.fill(whole, far, -1.0);
         let none = e.scalar(Binary::Eq, b, 0.0);
         let quotient = e.binary(Binary::Div, a, b);
         e.choose(none, quotient, whole)
