@@ -64,7 +64,7 @@ pub(super) fn outputs(s: &mut Spmd, k: usize, f: impl Fn(&mut Spmd, usize) -> Op
 /// The version that an instruction makes.
 pub(super) fn out(s: &mut Spmd, i: usize) -> &mut PlacedCopy {
     let v = s.instrs[i].out();
-    &mut s.copies[v.0 as usize]
+    &mut s.copies[v]
 }
 
 /// The move of an instruction that is one.
@@ -104,8 +104,7 @@ pub(super) fn follow(s: &mut Spmd, i: usize) -> Option<()> {
 pub(super) fn append(s: &mut Spmd, i: usize, from: CopyId, kind: Reshard) -> Option<CopyId> {
     let PlacedCopy { value, placement } = s.copy(from).clone();
     let placement = kind.apply(&placement)?;
-    s.copies.push(PlacedCopy { value, placement });
-    let out = CopyId(s.copies.len() as u32 - 1);
+    let out = s.copies.push(PlacedCopy { value, placement });
     let cause = meshwright_core::partition::Cause { because: "a fault".into(), ..Default::default() };
     s.instrs.insert(i, Instr::Reshard { kind, from, out, cause });
     Some(out)

@@ -5,7 +5,7 @@ use super::spmd::operand_placement;
 use crate::layout::{Assigned, Layout, assign};
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles};
-use meshwright_plan::{Axis, Dim, Mesh, Monoid, Placement};
+use meshwright_plan::{Axis, Dim, IdVec, Mesh, Monoid, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a value is, where it is not only the result of an op.
@@ -22,22 +22,22 @@ enum ValueClass {
 /// A mask made of positions by no more ops than this is made wherever it is needed.
 const MOST_OPS: usize = 16;
 
-/// Facts of every value, by position in the graph.
+/// Facts of every value of the graph.
 pub(super) struct Facts<'a> {
     pub(super) step: &'a StepGraph,
     pub(super) layout: &'a Layout,
     pub(super) mesh: &'a Mesh,
-    users: Vec<Vec<Id>>,
+    users: IdVec<Id, Vec<Id>>,
     outputs: BTreeSet<Id>,
-    elementwise: Vec<bool>,
+    elementwise: IdVec<Id, bool>,
     /// Of values that are known from positions alone, by how many ops.
-    generated: Vec<Option<usize>>,
-    classes: Vec<ValueClass>,
-    roles: Vec<Roles>,
+    generated: IdVec<Id, Option<usize>>,
+    classes: IdVec<Id, ValueClass>,
+    roles: IdVec<Id, Roles>,
     /// What the rules say of the dims of each value.
-    targets: Vec<Assigned>,
+    targets: IdVec<Id, Assigned>,
     /// What they say of the loops of the op that makes it.
-    ruled: Vec<Assigned>,
+    ruled: IdVec<Id, Assigned>,
     /// Of ops that cost nothing, the one placement that all users of the result ask for.
     wanted: BTreeMap<Id, Placement>,
 }
@@ -52,11 +52,11 @@ impl<'a> Facts<'a> {
             users: users(g),
             outputs: step.outputs.iter().map(|o| o.id).collect(),
             elementwise: g.ids().map(|id| g.is_elementwise(id)).collect(),
-            generated: Vec::with_capacity(g.nodes.len()),
-            classes: Vec::with_capacity(g.nodes.len()),
+            generated: IdVec::new(),
+            classes: IdVec::new(),
             roles: g.ids().map(|id| g.node(id).op.roles(&g.input_types(id), g.ty(id), &g.dims)).collect(),
-            targets: Vec::with_capacity(g.nodes.len()),
-            ruled: Vec::with_capacity(g.nodes.len()),
+            targets: IdVec::new(),
+            ruled: IdVec::new(),
             wanted: BTreeMap::new(),
         };
         for id in g.ids() {
@@ -96,7 +96,7 @@ impl<'a> Facts<'a> {
 
     /// Users of a value, each once, in order.
     pub(super) fn users(&self, id: Id) -> &[Id] {
-        &self.users[id.0 as usize]
+        &self.users[id]
     }
 
     /// Whether the step gives it.
@@ -113,12 +113,12 @@ impl<'a> Facts<'a> {
     }
 
     pub(super) fn roles(&self, id: Id) -> &Roles {
-        &self.roles[id.0 as usize]
+        &self.roles[id]
     }
 
     /// What the rules say of a value.
     pub(super) fn said(&self, id: Id) -> &Assigned {
-        &self.targets[id.0 as usize]
+        &self.targets[id]
     }
 
     /// The splits that the rules give a value.
@@ -128,7 +128,7 @@ impl<'a> Facts<'a> {
 
     /// What the rules say of the loops of an op.
     pub(super) fn ruled(&self, id: Id) -> &Assigned {
-        &self.ruled[id.0 as usize]
+        &self.ruled[id]
     }
 
     /// The splits that the rules give the loops of an op.
@@ -161,18 +161,18 @@ impl<'a> Facts<'a> {
     /// Constants, positions, random values and what is made of these alone, such as a mask, and inputs can be made in any
     /// placement at no cost, also under another name of a dim.
     pub(super) fn rematerializable(&self, id: Id) -> bool {
-        self.classes[id.0 as usize] == ValueClass::Rematerializable
+        self.classes[id] == ValueClass::Rematerializable
     }
 
     /// A parameter or state, or an element-wise function or rename of parameters alone.
     pub(super) fn param_like(&self, id: Id) -> bool {
-        self.classes[id.0 as usize] == ValueClass::ParamLike
+        self.classes[id] == ValueClass::ParamLike
     }
 
     /// What a value is, of which the operands are known: in order of definition, since chains may be long.
     fn class_of(&self, id: Id) -> ValueClass {
         let n = self.node(id);
-        let operand = n.inputs.first().map(|x| self.classes[x.0 as usize]);
+        let operand = n.inputs.first().map(|x| self.classes[*x]);
         match (n.op.kind(), operand) {
             (
                 Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber),
@@ -180,7 +180,7 @@ impl<'a> Facts<'a> {
             ) => ValueClass::Rematerializable,
             (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
-            (Kind::Compute(_), _) if self.generated[id.0 as usize].is_some() => ValueClass::Rematerializable,
+            (Kind::Compute(_), _) if self.generated[id].is_some() => ValueClass::Rematerializable,
             (Kind::Compute(_), Some(ValueClass::ParamLike))
                 if n.inputs.len() == 1 && self.elementwise(id) =>
             {
@@ -196,9 +196,9 @@ impl<'a> Facts<'a> {
         let n = self.node(id);
         match n.op.kind() {
             Kind::Rematerializable(_) => Some(1),
-            Kind::Rename { .. } => self.generated[n.inputs[0].0 as usize],
+            Kind::Rename { .. } => self.generated[n.inputs[0]],
             Kind::Compute(_) if self.elementwise(id) && !n.inputs.is_empty() => {
-                let ops = n.inputs.iter().map(|x| self.generated[x.0 as usize]).sum::<Option<usize>>()? + 1;
+                let ops = n.inputs.iter().map(|x| self.generated[*x]).sum::<Option<usize>>()? + 1;
                 (ops <= MOST_OPS).then_some(ops)
             }
             _ => None,
@@ -206,7 +206,7 @@ impl<'a> Facts<'a> {
     }
 
     fn elementwise(&self, id: Id) -> bool {
-        self.elementwise[id.0 as usize]
+        self.elementwise[id]
     }
 
     /// Whether an op is linear in the operands in `slots` together, the others being reduced.
@@ -279,11 +279,11 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn users(g: &Graph) -> Vec<Vec<Id>> {
-    let mut users = vec![Vec::new(); g.nodes.len()];
+fn users(g: &Graph) -> IdVec<Id, Vec<Id>> {
+    let mut users = g.nodes.table(Vec::new());
     for id in g.ids() {
         for i in &g.node(id).inputs {
-            let list: &mut Vec<Id> = &mut users[i.0 as usize];
+            let list: &mut Vec<Id> = &mut users[*i];
             if list.last() != Some(&id) {
                 list.push(id);
             }

@@ -10,15 +10,14 @@ impl Walk<'_> {
     /// Decides, at the first use of a value, which of its partial axes are reduced here, and in which placement. A value is
     /// reduced once: as soon as one user needs it reduced, all users take the reduced one.
     pub(super) fn settle(&mut self, v: Id) {
-        let i = v.0 as usize;
-        if self.state.settled[i].is_some() {
+        if self.state.settled[v].is_some() {
             return;
         }
-        let natural = self.state.natural[i].clone().unwrap_or_default();
+        let natural = self.state.natural[v].clone().unwrap_or_default();
         let todo: Vec<Axis> =
             natural.partial.iter().filter(|(a, m)| !self.stays_open(v, **a, **m)).map(|(a, _)| *a).collect();
         if todo.is_empty() {
-            self.state.settled[i] = Some(natural);
+            self.state.settled[v] = Some(natural);
             return;
         }
         let keep: Vec<(Axis, Monoid)> =
@@ -64,7 +63,7 @@ impl Walk<'_> {
         // A gradient is reduced where it is made, whoever uses it.
         let user = if self.facts.is_gradient(v) { None } else { self.facts.users(v).first().copied() };
         self.convert(v, &hub, user);
-        self.state.settled[i] = Some(hub);
+        self.state.settled[v] = Some(hub);
     }
 
     /// What a user asks for, with the splits of the value that no rule speaks of and that the user will follow: a dim may
@@ -104,7 +103,7 @@ impl Walk<'_> {
             p.partial.clear();
             after += self.facts.bytes(*u, &p);
         }
-        let natural = self.state.natural[v.0 as usize].clone().unwrap_or_default();
+        let natural = self.state.natural[v].clone().unwrap_or_default();
         after <= self.facts.bytes(v, &natural)
     }
 

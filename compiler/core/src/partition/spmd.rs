@@ -5,12 +5,22 @@ use super::reshard::Reshard;
 use crate::step_graph::StepGraph;
 use meshwright_diag::Span;
 use meshwright_ops::{Id, Roles};
-use meshwright_plan::{Axis, Dim, Dims, Mesh, Phase, Placement};
+use meshwright_plan::{ArenaId, Axis, Dim, Dims, IdVec, Mesh, Phase, Placement};
 use std::collections::BTreeMap;
 
 /// A value in one placement, by position in [`Spmd::copies`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId(pub u32);
+
+impl ArenaId for CopyId {
+    fn at(position: usize) -> Self {
+        CopyId(position as u32)
+    }
+
+    fn position(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A value in one placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +82,7 @@ pub struct Spmd {
     /// The mesh.
     pub mesh: Mesh,
     /// All copies.
-    pub copies: Vec<PlacedCopy>,
+    pub copies: IdVec<CopyId, PlacedCopy>,
     /// The instructions in order.
     pub instrs: Vec<Instr>,
     /// The copy that serves each output of the step.
@@ -112,7 +122,7 @@ impl Spmd {
 
     /// A copy.
     pub fn copy(&self, id: CopyId) -> &PlacedCopy {
-        &self.copies[id.0 as usize]
+        &self.copies[id]
     }
 
     /// Bytes of the largest shard of a copy.

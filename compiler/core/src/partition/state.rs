@@ -2,8 +2,8 @@
 
 use super::facts::Facts;
 use super::spmd::{CopyId, Instr, PlacedCopy};
-use meshwright_ops::Id;
-use meshwright_plan::{Axis, Dim, Phase, Placement};
+use meshwright_ops::{Graph, Id};
+use meshwright_plan::{Axis, Dim, IdVec, Phase, Placement};
 use std::collections::BTreeMap;
 
 /// A copy that has been made of a value.
@@ -18,50 +18,47 @@ struct Made {
 /// State of the walk.
 pub(super) struct State {
     /// The placement that an op yields by itself.
-    pub(super) natural: Vec<Option<Placement>>,
+    pub(super) natural: IdVec<Id, Option<Placement>>,
     /// The placement after it has been decided which partial sums are reduced.
-    pub(super) settled: Vec<Option<Placement>>,
+    pub(super) settled: IdVec<Id, Option<Placement>>,
     /// Over which dims each axis of a partial value was summed.
     pub(super) summed: BTreeMap<(Id, Axis), Vec<Dim>>,
     made: BTreeMap<Id, BTreeMap<Placement, Made>>,
-    pub(super) copies: Vec<PlacedCopy>,
+    pub(super) copies: IdVec<CopyId, PlacedCopy>,
     pub(super) instrs: Vec<Instr>,
 }
 
 impl State {
-    pub(super) fn new(values: usize) -> Self {
+    pub(super) fn new(graph: &Graph) -> Self {
         State {
-            natural: vec![None; values],
-            settled: vec![None; values],
+            natural: graph.nodes.table(None),
+            settled: graph.nodes.table(None),
             summed: BTreeMap::new(),
             made: BTreeMap::new(),
-            copies: Vec::new(),
+            copies: IdVec::new(),
             instrs: Vec::new(),
         }
     }
 
     /// The placement of a value as it is now.
     pub(super) fn current(&self, id: Id) -> Placement {
-        let i = id.0 as usize;
-        self.settled[i].as_ref().or(self.natural[i].as_ref()).cloned().unwrap_or_default()
+        self.settled[id].as_ref().or(self.natural[id].as_ref()).cloned().unwrap_or_default()
     }
 
     /// Whether a value has been placed and is partial over an axis.
     pub(super) fn is_partial(&self, id: Id, axis: Axis) -> bool {
-        let i = id.0 as usize;
-        self.settled[i].as_ref().or(self.natural[i].as_ref()).is_some_and(|p| p.partial.contains_key(&axis))
+        self.settled[id].as_ref().or(self.natural[id].as_ref()).is_some_and(|p| p.partial.contains_key(&axis))
     }
 
     /// Places a value where it stays.
     pub(super) fn stands(&mut self, id: Id, p: Placement) {
-        self.natural[id.0 as usize] = Some(p.clone());
-        self.settled[id.0 as usize] = Some(p);
+        self.natural[id] = Some(p.clone());
+        self.settled[id] = Some(p);
     }
 
     /// Adds a copy of a value.
     pub(super) fn copy(&mut self, value: Id, p: Placement, phase: Option<Phase>, gathered: bool) -> CopyId {
-        let copy = CopyId(self.copies.len() as u32);
-        self.copies.push(PlacedCopy { value, placement: p.clone() });
+        let copy = self.copies.push(PlacedCopy { value, placement: p.clone() });
         self.made.entry(value).or_default().insert(p, Made { copy, phase, gathered });
         copy
     }

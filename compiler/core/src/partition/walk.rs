@@ -75,7 +75,7 @@ impl<'a> Walk<'a> {
     fn new(facts: &'a Facts<'a>) -> Self {
         Walk {
             facts,
-            state: State::new(facts.graph().nodes.len()),
+            state: State::new(facts.graph()),
             decisions: BTreeMap::new(),
             diagnostics: Vec::new(),
             told: BTreeSet::new(),
@@ -200,7 +200,7 @@ impl<'a> Walk<'a> {
 
     fn emit(&mut self, id: Id, inputs: Vec<CopyId>, loops: Loops, p: Placement) {
         let phase = self.facts.node(id).origin.phase;
-        self.state.natural[id.0 as usize] = Some(p.clone());
+        self.state.natural[id] = Some(p.clone());
         let out = self.state.copy(id, p, Some(phase), false);
         self.state.instrs.push(Instr::Op { inputs, loops, out });
     }
@@ -213,7 +213,7 @@ impl<'a> Walk<'a> {
         let inputs = &self.facts.node(id).inputs;
         for (slot, x) in inputs.iter().enumerate() {
             let alone = self.facts.users(*x).len() == 1 && inputs.iter().filter(|y| *y == x).count() == 1;
-            let open = self.state.settled[x.0 as usize].is_none()
+            let open = self.state.settled[*x].is_none()
                 && alone
                 && !self.facts.is_output(*x)
                 && !self.facts.is_gradient(*x);

@@ -7,7 +7,7 @@ use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{
-    Axis, BufId, Buffer, DType, Dim, Dims, Expr, Operand, OutputDecl, Phase, Placement, Plan, Prim,
+    Axis, BufId, Buffer, DType, Dim, Dims, Expr, IdVec, Operand, OutputDecl, Phase, Placement, Plan, Prim,
     ProgramInput, ProgramInputKind, Provenance, Step, Summary, largest_shard,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
     let mut l = Lower {
         spmd,
         line_of,
-        operands: vec![None; spmd.copies.len()],
+        operands: spmd.copies.table(None),
         plan: Plan {
             version: Plan::VERSION,
             model: spmd.step.model.clone(),
@@ -58,7 +58,7 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
 struct Lower<'a> {
     spmd: &'a Spmd,
     line_of: &'a LineOf<'a>,
-    operands: Vec<Option<Operand>>,
+    operands: IdVec<CopyId, Option<Operand>>,
     plan: Plan,
     /// Position in the Plan's leaves of a parameter's, moment's or state's value.
     leaf_of: BTreeMap<Id, usize>,
@@ -68,7 +68,7 @@ struct Lower<'a> {
 
 impl Lower<'_> {
     fn operand(&self, v: CopyId) -> Operand {
-        match &self.operands[v.0 as usize] {
+        match &self.operands[v] {
             Some(o) => o.clone(),
             None => panic!("internal error: version {} is read before it is made", v.0),
         }
@@ -114,7 +114,7 @@ impl Lower<'_> {
             Instr::Input { .. } => {
                 let o = self.buffer(ty.dtype, &ty.dims, &version.placement);
                 self.leaf(id, &o);
-                self.operands[out.0 as usize] = Some(o);
+                self.operands[out] = Some(o);
             }
             Instr::Op { inputs, loops, .. } => {
                 if let Kind::Rename { from, to } = graph.node(id).op.kind() {
@@ -124,18 +124,18 @@ impl Lower<'_> {
                             *d = to;
                         }
                     }
-                    self.operands[out.0 as usize] = Some(o);
+                    self.operands[out] = Some(o);
                     return;
                 }
                 let operands: Vec<Operand> = inputs.iter().map(|v| self.operand(*v)).collect();
                 let o = self.op(id, &operands, loops, &version.placement);
-                self.operands[out.0 as usize] = Some(o);
+                self.operands[out] = Some(o);
                 self.count_flops(id, loops);
             }
             Instr::Reshard { kind, from, cause, .. } => {
                 let from = self.operand(*from);
                 let to = self.buffer(ty.dtype, &from.dims, &version.placement);
-                self.operands[out.0 as usize] = Some(to.clone());
+                self.operands[out] = Some(to.clone());
                 let phase = cause.phase.max(phase);
                 // What becomes a gradient is called by the parameter, not by the layer it comes from.
                 let gradient = cause.user.filter(|u| graph.node(*u).op.kind() == Kind::Gradient);
