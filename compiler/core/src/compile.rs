@@ -87,7 +87,7 @@ struct Pipeline {
 static PIPELINE: Pipeline = Pipeline {
     graph: [
         Pass::new("precision", "in a program of `bf16` every value gets its dtype", |g, _, _| {
-            Some(precision::assign(&g))
+            Some(precision::assign(g))
         }),
         Pass::new("expand", "composite ops become primitives where a dim they need whole is split", expand),
         Pass::new("constants", "what is known is computed", |g, _, _| Some(normalize::constants(&g))),

@@ -21,7 +21,7 @@ pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, I
         g.cursor = node.origin.clone();
         new.push(make(&mut g, node, id));
     }
-    let mut out = StepGraph { graph: g, ..step.clone() };
+    let mut out = step.with_graph(g);
     for goal in &mut out.outputs {
         goal.id = new[goal.id];
         if let crate::step_graph::OutputKind::Next(leaf) = &mut goal.kind {

@@ -15,12 +15,12 @@ use meshwright_ops::{Graph, Id, InputOpKind, Kind, Origin, Precision};
 use meshwright_plan::{DType, IdVec, Phase};
 
 /// Gives every value its dtype. A step whose arithmetic is not `bf16` stays as it is.
-pub fn assign(step: &StepGraph) -> StepGraph {
+pub fn assign(step: StepGraph) -> StepGraph {
     if step.float != DType::BF16 {
-        return step.clone();
+        return step;
     }
-    let choices = choices(step);
-    let mut out = rebuild(step, |g, mut node, id| {
+    let choices = choices(&step);
+    let mut out = rebuild(&step, |g, mut node, id| {
         let choice = choices[id];
         if let Some(to) = choice.reads {
             let product = precision(&step.graph, id) == Precision::Products;
