@@ -50,6 +50,10 @@ pub struct Asked {
     pub deterministic: bool,
     /// Seconds after which a collective is given up, where it was said.
     pub timeout: Option<u64>,
+    /// Where devices compute: `cpu`, `cuda`.
+    pub device: String,
+    /// How GPUs communicate, where it was said.
+    pub collectives: Option<String>,
 }
 
 /// Starts the devices of a project's mesh, or this process's part of them.

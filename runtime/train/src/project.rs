@@ -10,7 +10,7 @@ use meshwright_core::{
 };
 use meshwright_diag::{Diagnostic, FileId, Outcome, Sources, Span, codes, has_errors, nearest};
 use meshwright_plan::{DType, Dim};
-use meshwright_syntax::ast::{LayoutFile, MeshDecl, ModelFile};
+use meshwright_syntax::ast::{LayoutFile, LayoutItem, LayoutKind, MeshDecl, ModelFile};
 use meshwright_syntax::{MAX_BYTES, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,6 +26,8 @@ pub struct ProjectOptions {
     pub layout: Option<String>,
     /// `r=2,c=2` or `r:2;c:2`.
     pub mesh: Option<String>,
+    /// The mesh where neither `mesh` nor the layout gives one.
+    pub default_mesh: Option<String>,
     /// `--dim name=size`.
     pub dims: Vec<(String, usize)>,
     /// `--set name=value`.
@@ -247,10 +249,14 @@ impl Rules {
         files: &mut Vec<FileId>,
         out: &mut Vec<Diagnostic>,
     ) -> Option<Rules> {
-        let mesh = read_mesh(options.mesh.as_deref(), sources, out);
+        let mut mesh = read_mesh(options.mesh.as_deref(), sources, out);
         let before = sources.len();
         let (file, shared) = read_layout(options, sources, files, out)?;
         let text = (sources.len() > before).then_some(FileId(before as u32));
+        let declares = |i: &LayoutItem| matches!(i.kind, LayoutKind::Mesh(_));
+        if options.mesh.is_none() && !file.items.iter().any(declares) {
+            mesh = read_mesh(options.default_mesh.as_deref(), sources, out);
+        }
         Some(Rules { mesh, file, shared, text })
     }
 

@@ -1,17 +1,17 @@
 //! The folder of a run: resolved settings (`run.toml`), copies of the texts it was made from (`model.mw`, `used-1.mw`,
-//! `rules.layout`), `plan.json`, `metrics.jsonl` and `checkpoints/`.
+//! `rules.layout`), `plan.json`, `history.jsonl`, `metrics.jsonl` and `checkpoints/`.
 //!
 //! **Invariant:** a folder that holds a run, which is one with a `run.toml`, is never written to but to resume it, and by one
 //! process at a time.
 
 use crate::Checked;
 use crate::checkpoint::Store;
-use crate::checkpoint::fs::{Disk, remove_leftovers, write_durably};
+use crate::checkpoint::fs::{Disk, Fs, open_regular, read_regular, remove_leftovers, write_durably};
 use crate::metrics::Event;
 use meshwright_diag::{Code, Diagnostic, codes};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 const SETTINGS: &str = "run.toml";
@@ -21,6 +21,7 @@ const CHECKPOINTS: &str = "checkpoints";
 const LOCK: &str = "run.lock";
 const MODEL: &str = "model.mw";
 const LAYOUT: &str = "rules.layout";
+const HISTORY: &str = "history.jsonl";
 
 /// The folder of a run that this process may write to.
 #[derive(Debug)]
@@ -81,11 +82,8 @@ impl RunDir {
     ///
     /// E0510 where it holds no run or another process is at work in it, E0511 where it cannot be used.
     pub fn resume(path: &Path) -> Checked<RunDir> {
-        if !path.join(SETTINGS).is_file() {
-            let message = format!("`{}` has no run to resume: there is no `{SETTINGS}`", path.display());
-            return Err(Box::new(
-                Diagnostic::error(codes::E0510, message).help("start it without `--resume`"),
-            ));
+        if !holds_run(path) {
+            return Err(no_run(path));
         }
         let dir = Self::open(path)?;
         remove_leftovers(&dir.disk).map_err(|e| dir.failed(METRICS, &e))?;
@@ -97,7 +95,8 @@ impl RunDir {
             return Err(refused(path, codes::E0510, "it is not a folder"));
         }
         let disk = Disk::create(path).map_err(|e| refused(path, codes::E0511, &e.to_string()))?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK));
+        let lock =
+            open_regular(&path.join(LOCK), OpenOptions::new().create(true).truncate(false).write(true));
         let lock = lock.map_err(|e| refused(path, codes::E0511, &e.to_string()))?;
         match lock.try_lock() {
             Ok(()) => Ok(RunDir { disk, _lock: lock }),
@@ -138,7 +137,7 @@ impl RunDir {
     pub fn write_texts(&self, model: &str, used: &[&str], layout: Option<&str>) -> Checked<()> {
         self.write(MODEL, model)?;
         for (n, text) in used.iter().enumerate() {
-            self.write(&format!("used-{}.mw", n + 1), text)?;
+            self.write(&used_name(n + 1), text)?;
         }
         self.write(LAYOUT, layout.unwrap_or(""))
     }
@@ -149,7 +148,7 @@ impl RunDir {
     ///
     /// E0511.
     pub fn model_text(&self) -> Checked<String> {
-        std::fs::read_to_string(self.path().join(MODEL)).map_err(|e| self.failed(MODEL, &e))
+        read_text(&self.path().join(MODEL)).map_err(|e| self.failed(MODEL, &e))
     }
 
     /// Writes the Plan, as JSON.
@@ -173,7 +172,7 @@ impl RunDir {
     /// E0511 where it cannot be read or written, or a line other than the last is no event.
     pub fn metrics(&self, steps: u64, epochs: u32) -> Checked<MetricsLog> {
         let path = self.path().join(METRICS);
-        let text = match std::fs::read(&path) {
+        let text = match read_regular(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(self.failed(METRICS, &e)),
@@ -182,8 +181,34 @@ impl RunDir {
         if kept != text {
             write_durably(&self.disk, METRICS, &kept).map_err(|e| self.failed(METRICS, &e))?;
         }
-        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = open_regular(&path, OpenOptions::new().create(true).append(true));
         Ok(MetricsLog { file: file.map_err(|e| self.failed(METRICS, &e))?, path })
+    }
+
+    /// Appends a line to `history.jsonl`, which keeps every start of the run, durably. A torn line of a crash stays, and ends
+    /// where it was torn.
+    ///
+    /// # Errors
+    ///
+    /// E0511.
+    pub fn remember<E: Serialize>(&self, event: &E) -> Checked<()> {
+        let append = || -> io::Result<()> {
+            let text = serde_json::to_string(event)?;
+            let mut file = open_regular(
+                &self.path().join(HISTORY),
+                OpenOptions::new().create(true).read(true).append(true),
+            )?;
+            let mut last = [b'\n'];
+            if file.metadata()?.len() > 0 {
+                file.seek(SeekFrom::End(-1))?;
+                file.read_exact(&mut last)?;
+            }
+            let torn = if last == [b'\n'] { "" } else { "\n" };
+            file.write_all(format!("{torn}{text}\n").as_bytes())?;
+            file.sync_all()?;
+            self.disk.sync_folder()
+        };
+        append().map_err(|e| self.failed(HISTORY, &e))
     }
 
     fn failed(&self, name: &str, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
@@ -196,6 +221,46 @@ pub fn checkpoints_in(run: &Path) -> PathBuf {
     run.join(CHECKPOINTS)
 }
 
+/// There is nothing to resume.
+pub fn no_run(path: &Path) -> Box<Diagnostic> {
+    let message = format!("`{}` has no run to resume: there is no `{SETTINGS}`", path.display());
+    let found = Diagnostic::error(codes::E0510, message).help("start it without `--resume`");
+    Box::new(
+        found.help("`--resume=auto` starts a run where there is none, and continues it where there is one"),
+    )
+}
+
+/// Whether a folder holds a run.
+pub(crate) fn holds_run(folder: &Path) -> bool {
+    folder.join(SETTINGS).is_file()
+}
+
+/// Copies of the texts that a run was made from.
+pub(crate) struct TextCopies {
+    /// The model's file, and those that it uses.
+    pub(crate) models: Vec<String>,
+    pub(crate) layout: String,
+}
+
+/// Reads the copies of a run's texts, of which so many are of files that the model uses.
+///
+/// # Errors
+///
+/// E0511.
+pub(crate) fn read_texts(run: &Path, used: usize) -> Checked<TextCopies> {
+    let read = |name: &str| {
+        let path = run.join(name);
+        read_text(&path).map_err(|e| unusable(&path, &e))
+    };
+    let names = std::iter::once(MODEL.to_string()).chain((1..=used).map(used_name));
+    let models = names.map(|n| read(&n)).collect::<Checked<Vec<String>>>()?;
+    Ok(TextCopies { models, layout: read(LAYOUT)? })
+}
+
+fn used_name(n: usize) -> String {
+    format!("used-{n}.mw")
+}
+
 /// Reads the resolved settings of a run.
 ///
 /// # Errors
@@ -203,8 +268,14 @@ pub fn checkpoints_in(run: &Path) -> PathBuf {
 /// E0511.
 pub fn read_settings<S: DeserializeOwned>(run: &Path) -> Checked<S> {
     let path = run.join(SETTINGS);
-    let text = std::fs::read_to_string(&path).map_err(|e| unusable(&path, &e))?;
+    let text = read_text(&path).map_err(|e| unusable(&path, &e))?;
     toml::from_str(&text).map_err(|e| unusable(&path, &e.message()))
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = read_regular(path)?;
+    String::from_utf8(bytes)
+        .map_err(|e| io::Error::other(format!("byte {} is not UTF-8", e.utf8_error().valid_up_to())))
 }
 
 fn refused(path: &Path, code: Code, why: &str) -> Box<Diagnostic> {

@@ -5,6 +5,7 @@ use crate::data::{Dataset, Schedule};
 use crate::devices::{compiled, dataset};
 use crate::evaluator::data_failed;
 use crate::failure::Failure;
+use crate::history::HistoryEvent;
 use crate::project::Project;
 use crate::run_dir::{MetricsLog, RunDir, read_settings};
 use crate::settings::RunSettings;
@@ -227,6 +228,7 @@ impl Written {
         run.write_plan(&needs.1.to_json())?;
         // From here on it is a run.
         let of_run = session.start;
+        run.remember(&HistoryEvent::new((project, sources), options, (after.0, options.resume)))?;
         let lasting = TrainOptions { steps: of_run.steps, epochs: of_run.epochs, ..options.clone() };
         run.write_settings(&RunSettings::new(project, sources, &lasting, of_run.seed, needs.0))?;
         let log = Some(run.metrics(after.0, after.1)?);

@@ -30,6 +30,10 @@ pub struct TrainOptions {
     pub eval: bool,
     /// A timeline of some steps.
     pub trace: Option<TraceOptions>,
+    /// The folder in which the command was given, and its words: they are noted with the run.
+    pub folder: Option<PathBuf>,
+    /// The words of the command.
+    pub arguments: Vec<String>,
 }
 
 /// What a run reports while it goes on.

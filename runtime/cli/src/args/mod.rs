@@ -34,7 +34,7 @@ Examples:
   meshwright train mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
   meshwright explain mnist_mlp --layout dp_mp
   meshwright explain E0310
-  meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1
+  meshwright eval runs/mnist_mlp-1
 
 Exit codes: 0 success, 1 an error, 2 wrong usage, 101 a bug in Meshwright, 130 Ctrl-C.";
 
@@ -172,9 +172,9 @@ pub(crate) enum CollectivesChoice {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Data and devices")]
 pub(crate) struct DevicesArgs {
-    /// Where to compute
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) device: DeviceChoice,
+    /// Where to compute [default: cpu, or that of the run]
+    #[arg(long, value_enum)]
+    pub(crate) device: Option<DeviceChoice>,
     /// How GPUs communicate [default: nccl]
     #[arg(long, value_enum)]
     pub(crate) collectives: Option<CollectivesChoice>,
@@ -246,14 +246,15 @@ Examples:
   meshwright train mnist_mlp
   meshwright train mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2 --epochs 3
   meshwright train mlp --dim batch=250 --set lr=0.05 --steps 1000 --run runs/a --format json
-  meshwright train mlp --layout zero3 --run runs/a --resume --steps 2000
+  meshwright train --run runs/a --resume --steps 2000
+  meshwright train mlp --run runs/b --resume=auto
 
 The first Ctrl-C ends the run after the current step, or the current batch of an evaluation, with a checkpoint and exit code
 130; the second one kills it.
 The folder of a run has the resolved settings, the plan, metrics.jsonl and the two newest checkpoints.")]
 pub(crate) struct TrainArgs {
     #[command(flatten)]
-    pub(crate) project: ProjectArgs,
+    pub(crate) project: OwnArgs,
     #[command(flatten)]
     pub(crate) data: DataArgs,
     #[command(flatten)]
@@ -270,9 +271,11 @@ pub(crate) struct TrainArgs {
     /// Folder of the run; must not contain a run, except with --resume [default: runs/MODEL-N with the next free N]
     #[arg(long, value_name = "DIR", help_heading = "Run")]
     pub(crate) run: Option<PathBuf>,
-    /// Continue the run in the folder --run from its newest checkpoint, on any mesh and layout.
-    #[arg(long, requires = "run", help_heading = "Run")]
-    pub(crate) resume: bool,
+    /// Continue the run in the folder --run from its newest checkpoint. Model, data, dims, consts, mesh, layout, precision and
+    /// devices are those of the run; options override them. `--resume=auto` starts the run where there is none.
+    #[arg(long, requires = "run", help_heading = "Run", value_name = "WHEN", num_args = 0..=1, require_equals = true,
+        default_missing_value = "always", value_enum)]
+    pub(crate) resume: Option<ResumeChoice>,
     /// Write nothing to disk.
     #[arg(long, conflicts_with_all = ["run", "resume"], help_heading = "Run")]
     pub(crate) no_save: bool,
@@ -283,13 +286,23 @@ pub(crate) struct TrainArgs {
     pub(crate) trace: TraceArgs,
 }
 
+/// When a run is continued.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResumeChoice {
+    /// It must be there.
+    Always,
+    /// Where it is there; else it is started.
+    Auto,
+}
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1
-  meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1 --split train --layout dp --format json
+  meshwright eval runs/mnist_mlp-1
+  meshwright eval runs/mnist_mlp-1 --split train --layout dp --mesh data=4 --format json
+  meshwright eval mnist_mlp --checkpoint model.safetensors
 
-The mesh and the layout may differ from those of the training.")]
+Model, data, dims, consts, mesh, layout, precision and devices are those of the run; options override them.")]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     pub(crate) what: CheckpointArgs,
@@ -299,11 +312,14 @@ pub(crate) struct EvalArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct CheckpointArgs {
+    /// The folder of a run; or a model (a file, or the name of a model that ships), with --checkpoint.
+    #[arg(value_name = "RUN|MODEL")]
+    pub(crate) subject: String,
     #[command(flatten)]
-    pub(crate) project: ProjectArgs,
-    /// The folder of a run, to use its newest checkpoint, or the .safetensors file of a checkpoint.
+    pub(crate) project: ModelArgs,
+    /// The folder of a run, to use its newest checkpoint, or the .safetensors file of a checkpoint [default: RUN]
     #[arg(long, value_name = "RUN|FILE")]
-    pub(crate) checkpoint: PathBuf,
+    pub(crate) checkpoint: Option<PathBuf>,
     /// Which split of the data: train or test.
     #[arg(long, default_value = "test")]
     pub(crate) split: String,
@@ -314,8 +330,9 @@ pub(crate) struct CheckpointArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  meshwright predict digits.mw --checkpoint runs/digits-1 --limit 10
-  meshwright predict digits.mw --checkpoint runs/digits-1 --output class --format json
+  meshwright predict runs/digits-1 --limit 10
+  meshwright predict runs/digits-1 --output class --format json
+  meshwright predict digits.mw --checkpoint digits.safetensors
 
 A model declares its outputs: output class = argmax[classes](logits)
 

@@ -144,3 +144,20 @@ impl<L: LayoutArgs> ProjectArgs<L> {
         words
     }
 }
+
+/// A model with its layout, of which a run may say what the command does not.
+#[derive(Args, Debug)]
+pub(crate) struct OwnArgs {
+    /// The model: a file, or the name of a model that ships (see `meshwright models`). Not needed with --resume.
+    #[arg(required_unless_present = "resume")]
+    pub(crate) model: Option<String>,
+    #[command(flatten)]
+    rest: ModelArgs,
+}
+
+impl OwnArgs {
+    /// What to load; without a model where none is named.
+    pub(crate) fn options(&self) -> ProjectOptions {
+        self.rest.options(self.model.as_deref().unwrap_or_default())
+    }
+}

@@ -1,6 +1,7 @@
 //! `predict`.
 
-use super::{eval, project};
+use super::eval;
+use super::project::OfRun;
 use crate::args::PredictArgs;
 use crate::console::Console;
 use crate::json::object;
@@ -12,14 +13,8 @@ use serde_json::json;
 
 /// Runs the command.
 pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop> {
-    let what = &args.what;
-    let (project, sources, devices) =
-        project::load_for(&what.data.devices, &what.project.options(), console)?;
-    let options = PredictOptions {
-        eval: eval::options(what, devices),
-        outputs: args.outputs.clone(),
-        limit: args.limit,
-    };
+    let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, console)?;
+    let options = PredictOptions { eval, outputs: args.outputs.clone(), limit: args.limit };
     let bar = bar(0, console);
     let ended = predict(&project, &sources, &options, &mut |done, total| {
         bar.set_length(total as u64);

@@ -1,7 +1,7 @@
 //! `train`.
 
-use super::project;
-use crate::args::TrainArgs;
+use super::project::{self, OfRun};
+use crate::args::{ResumeChoice, TrainArgs};
 use crate::console::Console;
 use crate::progress::{Head, Watcher, summary};
 use crate::signals;
@@ -9,7 +9,7 @@ use crate::stop::Stop;
 use crate::text::thousands;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
-use meshwright_train::run_dir::checkpoints_in;
+use meshwright_train::run_dir::{checkpoints_in, no_run};
 use meshwright_train::{Failure, TrainOptions, agree_on_result, train};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -20,33 +20,39 @@ const EPOCHS: u32 = 5;
 
 /// Runs the command.
 pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
-    let (project, sources, devices) =
-        project::load_for(&args.data.devices, &args.project.options(), console)?;
+    let given = args.project.options();
+    let old = args.run.as_deref().filter(|_| args.resume.is_some());
+    let model = args.project.model.as_deref().ok_or_else(|| *no_run(old.unwrap_or(Path::new(""))));
+    let loaded = project::load_of_run(&args.data.devices, &given, old, model, console)?;
+    let OfRun { project, sources, devices, recorded } = loaded;
+    let resume = args.resume == Some(ResumeChoice::Always) || recorded.is_some();
     let run = match (&args.run, args.no_save) {
         (Some(folder), _) => Some(folder.clone()),
         (None, true) => None,
         (None, false) => {
-            let new = new_run(&args.project.model, console.processes());
+            let new = new_run(&given.model, console.processes());
             Some(new.map_err(|f| console.failed(f, &Sources::new()))?)
         }
     };
     let options = TrainOptions {
-        data: args.data.data.clone(),
+        data: args.data.data.clone().or_else(|| recorded.as_ref()?.data()),
         // A run that is resumed goes on as long as it was meant to.
-        epochs: args.epochs.or((args.steps.is_none() && !args.resume).then_some(EPOCHS)),
+        epochs: args.epochs.or((args.steps.is_none() && !resume).then_some(EPOCHS)),
         steps: args.steps,
         seed: args.seed,
         run: run.clone(),
-        resume: args.resume,
-        cores: args.data.cores.get(),
+        resume,
+        cores: args.data.cores.get().or_else(|| recorded.as_ref()?.cores()),
         devices,
         roots: project::data_roots(),
         eval: !args.no_eval,
         trace: args.trace.get(),
+        folder: std::env::current_dir().ok(),
+        arguments: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
     };
     let stop = signals::stop_of(console);
     let head = Head {
-        model: args.project.model.clone(),
+        model: recorded.as_ref().map_or(given.model.as_str(), |r| r.model()).into(),
         mesh: project::mesh(&project),
         run: run.as_ref().map_or("not saved (--no-save)".into(), |r| r.display().to_string()),
         metrics: project.metrics().map(String::from).collect(),
