@@ -124,7 +124,7 @@ fn a_stop_in_the_last_step_comes_too_late() {
         let mut told_done = false;
         let finished = train(&project, &loaded.sources, &o, &stop, &mut |p| match p {
             Progress::StepDone { step, .. } if step == at => stop.store(true, Ordering::Relaxed),
-            Progress::Event(Event::Done { steps, .. }) => told_done = *steps == 4,
+            Progress::Event { event: Event::Done { steps, .. }, .. } => told_done = *steps == 4,
             _ => {}
         });
         let finished = finished.unwrap_or_else(|e| panic!("{}", told(&e)));

@@ -5,8 +5,8 @@ use crate::console::Console;
 use crate::stop::Stop;
 use crate::text::{seconds, thousands};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use meshwright_train::Progress;
 use meshwright_train::metrics::{Evaluation, Event};
+use meshwright_train::{Finished, Progress};
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
@@ -95,8 +95,14 @@ impl<'a> Watcher<'a> {
                     self.report(&head)?;
                 }
             }
-            Progress::Event(event) if self.console.json() => self.report(&(event.line() + "\n"))?,
-            Progress::Event(Event::Epoch { epoch, train_loss, eval, seconds }) => {
+            Progress::Event { line, .. } if self.console.json() => self.report(&format!("{line}\n"))?,
+            Progress::Event { event: Event::Evaluation { step, set, eval, .. }, .. }
+                if !step.is_multiple_of(self.per_epoch.max(1)) =>
+            {
+                // At the end of an epoch its row has the numbers.
+                self.report(&format!("  {set} after step {}: {}\n", thousands(*step), evaluation(eval)))?;
+            }
+            Progress::Event { event: Event::Epoch { epoch, train_loss, eval, seconds, .. }, .. } => {
                 let row = self.head.row(*epoch, *train_loss, eval.as_ref(), *seconds);
                 self.report(&row)?;
             }
@@ -122,7 +128,7 @@ impl<'a> Watcher<'a> {
                     thousands(total as u64)
                 ));
             }
-            Progress::Event(_) | Progress::Checkpoint { .. } => {}
+            Progress::Event { .. } | Progress::Checkpoint { .. } => {}
         }
         Ok(())
     }
@@ -194,10 +200,12 @@ pub(crate) fn evaluation(e: &Evaluation) -> String {
 }
 
 /// The last line of a run.
-pub(crate) fn summary(steps: u64, wall: f64, loss: Option<f64>, eval: Option<&Evaluation>) -> String {
-    let steps = crate::text::counted(steps, "step");
-    let loss = loss.map(|l| format!(", last loss {l:.4}")).unwrap_or_default();
-    let eval = eval.map(|e| format!("; on the test set {}", evaluation(e))).unwrap_or_default();
+pub(crate) fn summary(finished: &Finished, wall: f64) -> String {
+    let steps = crate::text::counted(finished.steps, "step");
+    let loss = finished.loss.map(|l| format!(", last loss {l:.4}")).unwrap_or_default();
+    let last = finished.test.as_ref().map(|t| ("test", t));
+    let last = last.or(finished.eval.as_ref().map(|e| (finished.eval_set, e)));
+    let eval = last.map(|(set, e)| format!("; on the {set} set {}", evaluation(e))).unwrap_or_default();
     format!("done: {steps} in {}{loss}{eval}\n", seconds(wall))
 }
 

@@ -2,6 +2,8 @@
 
 use meshwright_core::PASSES;
 use meshwright_diag::nearest;
+use meshwright_train::SaveEvery;
+use meshwright_train::checkpoint::Which;
 use std::ops::RangeInclusive;
 
 /// `name=size`.
@@ -20,6 +22,19 @@ pub(crate) fn set(text: &str) -> Result<(String, f64), String> {
     match value.replace('_', "").parse::<f64>() {
         Ok(v) if v.is_finite() => Ok((name.into(), v)),
         _ => Err(format!("`{value}` is not a number; write for example `{name}=3e-4`")),
+    }
+}
+
+/// When to write checkpoints: a number of steps, or a time.
+pub(crate) fn save_every(text: &str) -> Result<String, String> {
+    text.parse::<SaveEvery>().map(|_| text.into())
+}
+
+/// Which checkpoint: the step, or `best`.
+pub(crate) fn which(text: &str) -> Result<Which, String> {
+    match text {
+        "best" => Ok(Which::Best),
+        _ => text.parse().map(Which::Step).map_err(|_| "expected the number of a step, or `best`".into()),
     }
 }
 

@@ -201,14 +201,16 @@ fn a_run_trains_resumes_and_is_evaluated() {
     let (code, out, err) = here(&[&["train", "mlp", "--steps", "20"], &MESH[..], &json].concat());
     assert_eq!((code, err.as_str()), (0, ""));
     let events = lines(&out);
-    assert_eq!(events.len(), 21);
+    assert_eq!(events.len(), 22);
     for (i, e) in events[..20].iter().enumerate() {
         assert_eq!(e["event"], "step");
         assert_eq!(e["step"], i + 1);
     }
     let loss = |i: usize| events[i]["loss"].as_f64().unwrap();
     assert!(loss(19) < 0.7 * loss(0), "{} {}", loss(0), loss(19));
-    assert_eq!(events[20]["event"], "done");
+    // The test set is measured at the end, also of a run that is shorter than an epoch.
+    assert_eq!((&events[20]["event"], &events[20]["set"]), (&"evaluation".into(), &"test".into()));
+    assert_eq!(events[21]["event"], "done");
     assert_eq!(std::fs::read_to_string(at.join("runs/mlp-1/metrics.jsonl")).unwrap(), out);
 
     // Another layout continues where the first stopped; without --resume the folder is refused.

@@ -74,8 +74,8 @@ impl Evaluator {
             done += program.examples;
             progress(done, records);
             let about = "the batch of an evaluation".into();
-            let stopped =
-                synchronized_stop(cluster.processes(), about, stop.load(Ordering::Relaxed), failed)?;
+            let wishes = [stop.load(Ordering::Relaxed), false];
+            let [stopped, _] = synchronized_stop(cluster.processes(), about, wishes, failed)?;
             Ok(done < records && stopped)
         };
         if let Some(program) = &self.full {

@@ -1,6 +1,6 @@
 //! `eval` and `predict`: a checkpoint on any mesh, without training.
 
-use crate::checkpoint::{Checkpoint, Store, read_file};
+use crate::checkpoint::{Checkpoint, Store, Which, read_file};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
 use crate::devices::{Devices, batch, compiled, dataset, load, provide, remainder, restore, start};
@@ -35,6 +35,8 @@ pub struct EvalOptions {
     pub roots: Vec<PathBuf>,
     /// A run's folder, or one checkpoint file.
     pub checkpoint: PathBuf,
+    /// Which checkpoint of a run's folder.
+    pub which: Which,
 }
 
 /// What to predict.
@@ -48,13 +50,13 @@ pub struct PredictOptions {
     pub limit: Option<usize>,
 }
 
-/// Reads a checkpoint: the newest of a run's folder, or one file.
-pub fn read_checkpoint(path: &Path) -> Result<Checkpoint, Failure> {
+/// Reads a checkpoint: one of a run's folder, or one file.
+pub fn read_checkpoint(path: &Path, which: Which) -> Result<Checkpoint, Failure> {
     if path.is_file() {
         return Ok(read_file(path)?);
     }
     let folder = checkpoints_in(path);
-    let found = Store::read_only(folder).newest()?;
+    let found = Store::read_only(folder).find(which)?;
     match found {
         Some(l) => Ok(l.checkpoint),
         None => Err(Diagnostic::error(codes::E0516, format!("`{}` holds no checkpoint", path.display()))
@@ -104,7 +106,8 @@ fn evaluated(
 fn read(project: &Project, options: &EvalOptions) -> Result<(Option<Checkpoint>, Dataset), Failure> {
     let processes = &*options.devices.processes;
     let about = "the checkpoint";
-    let checkpoint = processes.on_first(about.into(), || read_checkpoint(&options.checkpoint))?;
+    let checkpoint =
+        processes.on_first(about.into(), || read_checkpoint(&options.checkpoint, options.which))?;
     let checkpoint = agree_on_result(processes, about, checkpoint.transpose())?;
     let set = match dataset(project, options.data.as_deref(), &options.roots, &options.split, false) {
         Ok(Some(set)) => Ok(set),

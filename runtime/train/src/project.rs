@@ -6,7 +6,8 @@ use meshwright_core::compile::Observer;
 use meshwright_core::evaluation::Evaluation;
 use meshwright_core::resolve::resolve;
 use meshwright_core::{
-    CompileOptions, Compiled, Layout, Program, Settings, StepGraph, check_devices, compile_with, layout,
+    CompileOptions, Compiled, GRADIENT_NORM, Layout, Program, Reports, Settings, StepGraph, check_devices,
+    compile_with, layout,
 };
 use meshwright_diag::{Diagnostic, FileId, Outcome, Sources, Span, codes, has_errors, nearest};
 use meshwright_plan::{DType, Dim};
@@ -36,6 +37,8 @@ pub struct ProjectOptions {
     pub preset: Option<String>,
     /// Arithmetic type, where it is not the model's own.
     pub precision: Option<DType>,
+    /// What training steps tell beside their losses.
+    pub reports: Reports,
     /// Whether collectives run in one go, not while later steps compute.
     pub no_overlap: bool,
     /// The number of devices that the mesh must have.
@@ -212,6 +215,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
         consts: options.sets.clone(),
         size: options.preset.clone(),
         float: options.precision,
+        reports: options.reports.clone(),
     };
     let mut uses = Files::new(&name, id, file.as_ref());
     let program = file.as_ref().and_then(|f| {
@@ -225,11 +229,26 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
     // Mistakes in the layout's text are told beside those of the model.
     let rules = Rules::read(options, sources, files, out);
     let (program, file, rules) = (program?, file?, rules?);
+    out.extend(unknown_metric(options, &program));
     let layout = rules.layout(options, &program, out)?;
     let texts = Texts { model: id, used: uses.ids(), layout: rules.text };
     let compiling = CompileOptions { overlap: !options.no_overlap };
     let (program, resolutions) = (Arc::new(program), Arc::new(AtomicUsize::new(1)));
     Some(Project { program, layout, texts, file, uses, settings, compiling, resolutions })
+}
+
+/// A metric that is asked for and that the model does not have.
+fn unknown_metric(options: &ProjectOptions, program: &Program) -> Option<Diagnostic> {
+    let known: Vec<&str> = program.metrics.iter().map(|m| m.name.as_str()).collect();
+    let wrong = options.reports.metrics.iter().find(|m| !known.contains(&m.as_str()))?;
+    let message = format!("`{}` has no metric `{wrong}`", program.model);
+    let d = Diagnostic::error(codes::E0516, message);
+    let all = known.iter().copied().chain([GRADIENT_NORM]);
+    let d = match nearest(wrong, all.clone()) {
+        Some(near) => d.help(format!("did you mean `{near}`?")),
+        None => d,
+    };
+    Some(d.help(format!("`--metrics` takes {}", all.collect::<Vec<_>>().join(", "))))
 }
 
 /// A layout and a mesh as they are written.

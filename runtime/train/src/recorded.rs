@@ -3,9 +3,11 @@
 use crate::Checked;
 use crate::consensus::agree_on_result;
 use crate::failure::Failure;
+use crate::policies::PolicySettings;
 use crate::project::ProjectOptions;
 use crate::run_dir::{read_settings, read_texts};
 use crate::settings::RunSettings;
+use meshwright_core::Reports;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::Processes;
 use meshwright_plan::DType;
@@ -86,6 +88,9 @@ impl Recorded {
         let names: Vec<String> = given.sets.iter().map(|d| d.0.clone()).collect();
         merged.sets.splice(0..0, s.set.clone().into_iter().filter(|d| !asked(&d.0, &names)));
         merged.preset = given.preset.clone().or_else(|| s.preset.clone());
+        if given.reports == Reports::default() {
+            merged.reports = s.policies.reports();
+        }
         if given.precision.is_none() {
             merged.precision = Some(self.precision()?);
         }
@@ -167,19 +172,9 @@ impl Recorded {
         self.settings.collectives.as_deref()
     }
 
-    /// Whether its reductions have a fixed order on every transport.
-    pub fn deterministic(&self) -> bool {
-        self.settings.deterministic
-    }
-
-    /// `--timeout` of the run.
-    pub fn timeout(&self) -> Option<u64> {
-        self.settings.timeout
-    }
-
-    /// Whether each epoch ends with an evaluation.
-    pub fn evaluates(&self) -> bool {
-        self.settings.eval
+    /// When it saves and evaluates, and what it tells.
+    pub fn policies(&self) -> &PolicySettings {
+        &self.settings.policies
     }
 }
 

@@ -1,6 +1,7 @@
 //! How a run was started, in full: what `run.toml` holds, and what of it may change when the run is resumed.
 
 use crate::data::Dataset;
+use crate::policies::PolicySettings;
 use crate::project::Project;
 use crate::training::TrainOptions;
 use meshwright_diag::{Diagnostic, Sources, codes};
@@ -76,6 +77,9 @@ pub(crate) struct RunSettings {
     pub(crate) dims: BTreeMap<String, usize>,
     /// All consts, `--preset` and `--set` applied.
     pub(crate) consts: BTreeMap<String, f64>,
+    /// When it saves and evaluates, and what it tells.
+    #[serde(default)]
+    pub(crate) policies: PolicySettings,
 }
 
 impl RunSettings {
@@ -121,6 +125,7 @@ impl RunSettings {
                 .map(|(d, n)| (n.to_string(), program.graph.dims.size(d)))
                 .collect(),
             consts: program.consts.clone(),
+            policies: options.policies.clone(),
         }
     }
 

@@ -13,7 +13,8 @@ pub(crate) use renamed::renamed;
 
 use crate::value_parsers::{self, Emit, passes_help};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use meshwright_train::TraceOptions;
+use meshwright_train::checkpoint::Which;
+use meshwright_train::{PolicySettings, ProjectOptions, TraceOptions};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -248,10 +249,11 @@ Examples:
   meshwright train mlp --dim batch=250 --set lr=0.05 --steps 1000 --run runs/a --format json
   meshwright train --run runs/a --resume --steps 2000
   meshwright train mlp --run runs/b --resume=auto
+  meshwright train mlp --eval-every 200 --patience 5 --keep-best accuracy --checkpoint-every 10min --log tensorboard
 
 The first Ctrl-C ends the run after the current step, or the current batch of an evaluation, with a checkpoint and exit code
 130; the second one kills it.
-The folder of a run has the resolved settings, the plan, metrics.jsonl and the two newest checkpoints.")]
+The folder of a run has the resolved settings, the plan, metrics.jsonl, history.jsonl and the newest checkpoints.")]
 pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) project: OwnArgs,
@@ -276,14 +278,89 @@ pub(crate) struct TrainArgs {
     #[arg(long, requires = "run", help_heading = "Run", value_name = "WHEN", num_args = 0..=1, require_equals = true,
         default_missing_value = "always", value_enum)]
     pub(crate) resume: Option<ResumeChoice>,
+    /// Continue from the checkpoint of this step instead of the newest (`ckpt list` lists them).
+    #[arg(long, value_name = "STEP", requires = "resume", help_heading = "Run")]
+    pub(crate) from: Option<u64>,
     /// Write nothing to disk.
-    #[arg(long, conflicts_with_all = ["run", "resume"], help_heading = "Run")]
+    #[arg(long, conflicts_with_all = ["run", "resume", "checkpoint_every", "keep", "keep_best", "logs"], help_heading = "Run")]
     pub(crate) no_save: bool,
-    /// Do not evaluate on the test set after each epoch.
-    #[arg(long, help_heading = "Run")]
-    pub(crate) no_eval: bool,
+    #[command(flatten)]
+    pub(crate) saves: SaveArgs,
+    #[command(flatten)]
+    pub(crate) evaluation: EvaluationArgs,
     #[command(flatten)]
     pub(crate) trace: TraceArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Checkpoints and logs")]
+pub(crate) struct SaveArgs {
+    /// Write a checkpoint each N steps, or when this time has passed since the last (`90s`, `10min`, `2h`); beside those before
+    /// evaluations, at the ends of epochs and at the end.
+    #[arg(long, value_name = "N|TIME", value_parser = value_parsers::save_every)]
+    pub(crate) checkpoint_every: Option<String>,
+    /// Keep the N newest checkpoints [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) keep: Option<u16>,
+    /// Keep the best checkpoint too, by `loss`, another loss or a metric of the evaluations. Of losses less is better, of metrics
+    /// more; `min:NAME` and `max:NAME` say it.
+    #[arg(long, value_name = "METRIC")]
+    pub(crate) keep_best: Option<String>,
+    /// Metrics to compute on the batch of every step, such as accuracy; gradient_norm is the norm of all gradients, which is
+    /// also told where the model clips it.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) metrics: Vec<String>,
+    /// Write the metrics in another form too: csv (RUN/metrics.csv) or tensorboard (RUN/tensorboard); may be repeated.
+    #[arg(long = "log", value_name = "FORM", value_enum)]
+    pub(crate) logs: Vec<LogChoice>,
+}
+
+/// Another form of the metrics.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogChoice {
+    Csv,
+    Tensorboard,
+}
+
+impl TrainArgs {
+    /// What to load; without a model where none is named.
+    pub(crate) fn options(&self) -> ProjectOptions {
+        ProjectOptions { reports: self.policies().reports(), ..self.project.options() }
+    }
+
+    /// When to save and to evaluate, and what to tell.
+    pub(crate) fn policies(&self) -> PolicySettings {
+        let (saves, evaluation) = (&self.saves, &self.evaluation);
+        let form = |l: &LogChoice| l.to_possible_value().map(|v| v.get_name().to_string());
+        PolicySettings {
+            checkpoint_every: saves.checkpoint_every.clone(),
+            keep: saves.keep,
+            keep_best: saves.keep_best.clone(),
+            metrics: saves.metrics.clone(),
+            log: saves.logs.iter().filter_map(form).collect(),
+            eval_every: evaluation.eval_every,
+            patience: evaluation.patience,
+            monitor: evaluation.monitor.clone(),
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Evaluation")]
+pub(crate) struct EvaluationArgs {
+    /// Do not evaluate. Otherwise a run is evaluated on the validation set, or without one on the test set, which with one is
+    /// measured at the end.
+    #[arg(long)]
+    pub(crate) no_eval: bool,
+    /// Evaluate each N steps, and not at the end of each epoch.
+    #[arg(long, value_name = "N", conflicts_with = "no_eval", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) eval_every: Option<u64>,
+    /// End the run after N evaluations in a row that are no better than the best.
+    #[arg(long, value_name = "N", conflicts_with = "no_eval", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) patience: Option<u32>,
+    /// What --patience looks at, as --keep-best has it [default: loss]
+    #[arg(long, value_name = "METRIC", requires = "patience")]
+    pub(crate) monitor: Option<String>,
 }
 
 /// When a run is continued.
@@ -320,7 +397,10 @@ pub(crate) struct CheckpointArgs {
     /// The folder of a run, to use its newest checkpoint, or the .safetensors file of a checkpoint [default: RUN]
     #[arg(long, value_name = "RUN|FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
-    /// Which split of the data: train or test.
+    /// The step of the checkpoint, or `best` for the one that --keep-best of `train` has kept [default: the newest]
+    #[arg(long, value_name = "STEP|best", value_parser = value_parsers::which)]
+    pub(crate) from: Option<Which>,
+    /// Which split of the data: train, validation or test.
     #[arg(long, default_value = "test")]
     pub(crate) split: String,
     #[command(flatten)]
@@ -462,12 +542,16 @@ pub(crate) enum CkptWhat {
     /// List the checkpoints of a run and their tensors.
     #[command(after_help = "Example:\n  meshwright ckpt list runs/mnist_mlp-1")]
     List(CkptListArgs),
+    /// Write manifests that are missing, for tensors that are whole.
+    #[command(after_help = "Example:\n  meshwright ckpt repair runs/mnist_mlp-1")]
+    Repair(CkptListArgs),
 }
 
 impl CkptWhat {
     pub(crate) fn args(&self) -> &CkptListArgs {
-        let CkptWhat::List(a) = self;
-        a
+        match self {
+            CkptWhat::List(a) | CkptWhat::Repair(a) => a,
+        }
     }
 }
 

@@ -36,6 +36,7 @@ pub(super) fn load(args: &CheckpointArgs, console: &mut Console) -> Result<(OfRu
         devices: loaded.devices.clone(),
         roots: project::data_roots(),
         checkpoint: args.checkpoint.clone().unwrap_or_else(|| folder.into()),
+        which: args.from.unwrap_or_default(),
     };
     Ok((loaded, options))
 }

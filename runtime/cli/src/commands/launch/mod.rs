@@ -20,7 +20,7 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
     let common = args.what.common();
     let train = train(common);
     let checked = checked(&train, common)?;
-    let options = checked.project.options();
+    let options = checked.options();
     let nothing = PassArgs { emit: None, rank: None, time_passes: false };
     let Some(made) = passes::make(&options, &nothing, console)? else { return Ok(()) };
     if !made.trains {
