@@ -376,15 +376,14 @@ impl<'a> Resolver<'a> {
 
 /// What of a value is too large, in words, and the dims of which it is.
 pub(crate) fn too_large(graph: &Graph, id: Id) -> Option<(String, Vec<Dim>)> {
-    let product = |dims: &[Dim]| {
-        let sizes = dims.iter().map(|d| graph.dims.size(*d) as u64).filter(|size| *size > 0);
-        sizes.fold(1u64, u64::saturating_mul)
-    };
-    let ty = graph.ty(id);
-    if product(&ty.dims) > MAX_ELEMENTS {
-        return Some((format!("a value with more than 2^48 = {MAX_ELEMENTS} elements"), ty.dims.clone()));
+    let (node, table) = (graph.node(id), &graph.dims);
+    let sizes = node.ty.dims.iter().map(|d| table.size(*d) as u64).filter(|size| *size > 0);
+    if sizes.fold(1u64, u64::saturating_mul) > MAX_ELEMENTS {
+        let text = format!("a value with more than 2^48 = {MAX_ELEMENTS} elements");
+        return Some((text, node.ty.dims.clone()));
     }
-    let loops = meshwright_ops::union(graph.input_types(id).into_iter().chain([ty]));
+    let operands = graph.input_types(id);
     let text = || format!("an op that runs over more than 2^58 = {MAX_LOOPS} positions");
-    (product(&loops) > MAX_LOOPS).then(|| (text(), loops.clone()))
+    let loops = || meshwright_ops::union(operands.iter().copied().chain([&node.ty]));
+    (node.op.positions(&operands, &node.ty, table) > MAX_LOOPS).then(|| (text(), loops()))
 }

@@ -69,9 +69,14 @@ impl<'a> Resolver<'a> {
         self.report.push(d);
     }
 
+    /// Whether nothing more is evaluated: a limit was hit, or there are as many errors as are reported.
+    pub(super) fn ended(&self) -> bool {
+        self.stopped || self.report.is_full_of_errors()
+    }
+
     /// Goes one level deeper, unless a limit is hit.
     pub(super) fn enter(&mut self, at: Span) -> bool {
-        if self.stopped {
+        if self.ended() {
             return false;
         }
         self.work += 1;

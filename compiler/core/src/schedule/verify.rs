@@ -8,7 +8,8 @@
 //! 5. What a collective in flight reads and writes neither ends nor is handed on before it is waited for, and its results
 //!    are not read; it is waited for once, with all its results. Flights are numbered in the order of starts.
 //! 6. A collective's result is placed as its operand and its axes give.
-//! 7. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
+//! 7. Dtypes of operands and results go together as the primitive has it.
+//! 8. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
 //!    finished. The dim of a row is whole on each device.
 
 use super::lifetimes::ends;
@@ -40,6 +41,7 @@ fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a 
         if step.fits() {
             storage.begin(plan, step, &mut found);
             shapes(plan, step, &mut found);
+            dtypes(plan, step, &mut found);
             partial(plan, step, &mut found);
             storage.end(plan, step, (aliases, free), &mut found);
         } else {
@@ -209,6 +211,11 @@ fn extent<'a>(plan: &'a Plan, o: &Operand, dim: Dim) -> Option<&'a Extent> {
     o.dims.iter().position(|d| *d == dim).map(|i| &plan.buffer(o.buf).extents[i])
 }
 
+fn dtypes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
+    let of = |operands: &[Operand]| operands.iter().map(|o| plan.buffer(o.buf).dtype).collect::<Vec<_>>();
+    v.extend(step.prim.dtype_fault(&of(&step.reads), &of(&step.writes)));
+}
+
 fn shapes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
     match &step.prim {
         Prim::Map { .. } => {
@@ -236,10 +243,6 @@ fn shapes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
             }
         }
         Prim::Collective(c) => {
-            let dtype = |o: &Operand| plan.buffer(o.buf).dtype;
-            if step.all().any(|o| dtype(o) != dtype(&step.reads[0])) {
-                v.push("operands and results are of several dtypes".into());
-            }
             for (k, (from, to)) in step.reads.iter().zip(&step.writes).enumerate() {
                 collective(plan, (c, k), [from, to], v);
             }
