@@ -212,7 +212,7 @@ struct Pair {
 
 /// Of how many kinds of factors, each kind with its own dims, the pairs are compared: those that come first. The products of
 /// a program have fewer, and one that has more is planned in time that grows with its factors alone.
-const KINDS: usize = 16;
+const KINDS: usize = 8;
 
 /// In which order the factors of a product are multiplied: each time the pair whose product is smallest; of equal ones the
 /// one with fewer multiplications, then the first.
