@@ -44,7 +44,8 @@ impl Prim {
             Scalar::Load(i) => Some((n.dtype, reads.get(usize::from(i)).copied())),
             _ => None,
         });
-        let results = regs.iter().zip(writes).map(|(r, w)| (*w, expr.nodes.get(usize::from(*r)).map(|n| n.dtype)));
+        let results =
+            regs.iter().zip(writes).map(|(r, w)| (*w, expr.nodes.get(usize::from(*r)).map(|n| n.dtype)));
         let fault = |(wanted, found): (DType, Option<DType>)| match found {
             Some(found) if found != wanted => Some(differ(wanted, found)),
             Some(_) => None,
@@ -79,7 +80,10 @@ mod tests {
         assert!(fits(&scatter, &[BF16, I32], &[F32]) && !fits(&scatter, &[BF16, I32], &[BF16]));
         let reduce = |monoid| Prim::Reduce { monoid };
         assert!(fits(&reduce(Monoid::Sum), &[BF16], &[F32]) && fits(&reduce(Monoid::Max), &[BF16], &[BF16]));
-        assert!(fits(&reduce(Monoid::ArgMax), &[BF16], &[PairF32]) && !fits(&reduce(Monoid::Max), &[BF16], &[F32]));
+        assert!(
+            fits(&reduce(Monoid::ArgMax), &[BF16], &[PairF32])
+                && !fits(&reduce(Monoid::Max), &[BF16], &[F32])
+        );
         assert!(fits(&Prim::Contract, &[BF16, F32], &[F32]) && !fits(&Prim::Contract, &[F32, I32], &[F32]));
         let softmax = Prim::Softmax { dim: Dim(0), log: false };
         assert!(fits(&softmax, &[BF16], &[F32]) && !fits(&softmax, &[I32], &[F32]));

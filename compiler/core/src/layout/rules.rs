@@ -171,9 +171,12 @@ impl<'a> DimIndex<'a> {
 }
 
 fn too_many(at: Span) -> Diagnostic {
-    Diagnostic::error(codes::E0309, format!("the layout is too large: at most {MAX_RULES} rules, one for each dim"))
-        .at(at, "the limit is reached here")
-        .help("one rule with a `*` in its scope serves many parameters: `params layers.*: rows -> r`")
+    Diagnostic::error(
+        codes::E0309,
+        format!("the layout is too large: at most {MAX_RULES} rules, one for each dim"),
+    )
+    .at(at, "the limit is reached here")
+    .help("one rule with a `*` in its scope serves many parameters: `params layers.*: rows -> r`")
 }
 
 /// The dim of that name. One that the model lacks is an error, or, where that is no mistake, is added to `missing`.
@@ -305,17 +308,8 @@ fn read_rule<'a>(
             (None, Some(p)) => format!("{p}: "),
             (Some(k), Some(p)) => format!("{} {p}: ", k.word()),
         };
-        let text =
-            format!("{prefix}{name} -> {to}{}", if free { " when free" } else { "" });
-        layout.rules.push(Rule {
-            scope: scope.clone(),
-            dim,
-            axes: axes.clone(),
-            free,
-            span,
-            number,
-            text,
-        });
+        let text = format!("{prefix}{name} -> {to}{}", if free { " when free" } else { "" });
+        layout.rules.push(Rule { scope: scope.clone(), dim, axes: axes.clone(), free, span, number, text });
     }
 }
 

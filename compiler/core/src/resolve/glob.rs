@@ -67,7 +67,8 @@ impl<'p> PathIndex<'p> {
         } else if begin.is_empty() && !end.is_empty() {
             let end: String = end.chars().rev().collect();
             let range = self.backward.range::<String, _>(&end..).take_while(|(p, _)| p.starts_with(&end));
-            let hits = range.filter(|(_, path)| matches(pattern, path)).filter_map(|(_, p)| self.forward.get(*p));
+            let hits =
+                range.filter(|(_, path)| matches(pattern, path)).filter_map(|(_, p)| self.forward.get(*p));
             hits.flatten().copied().collect()
         } else {
             let range = self.forward.range::<str, _>((Included(begin), Unbounded));
@@ -94,8 +95,11 @@ impl PatternIndex {
         let mut index = PatternIndex::default();
         for (i, pattern) in patterns {
             let begin = prefix(pattern);
-            let (map, key) =
-                if begin.is_empty() { (&mut index.ends, suffix(pattern)) } else { (&mut index.beginnings, begin) };
+            let (map, key) = if begin.is_empty() {
+                (&mut index.ends, suffix(pattern))
+            } else {
+                (&mut index.beginnings, begin)
+            };
             map.entry(key.to_string()).or_default().push(i);
         }
         index
@@ -119,7 +123,8 @@ mod tests {
     #[test]
     fn indexes_find_what_matches() {
         let paths = ["layers.q.w", "layers.q.b", "layers", "layers2.w", "h.w", "w", "", "h.w"];
-        let patterns = ["*", "*.w", "layers.*", "layers", "layers.*.w", "h*", "*q*", "*.*", "a*b", "w", ".*", "*w"];
+        let patterns =
+            ["*", "*.w", "layers.*", "layers", "layers.*.w", "h*", "*q*", "*.*", "a*b", "w", ".*", "*w"];
         let of_paths = PathIndex::new(paths);
         let of_patterns = PatternIndex::new(patterns.into_iter().enumerate());
         for (k, pattern) in patterns.iter().enumerate() {

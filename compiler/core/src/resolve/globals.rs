@@ -328,9 +328,13 @@ impl<'a, 'r> Builder<'a, 'r> {
     /// `--dim` and `--set`; of several for one name the last counts.
     fn overrides(&mut self, settings: &Settings) {
         for (name, size) in &settings.dims {
+            let written = format!("--dim {name}={size}");
             if *size > MAX_SIZE {
-                self.report.push(too_large(&format!("--dim {name}={size}"), None));
-            } else if let Some(i) = self.setting(name, GlobalKind::Dim, &format!("--dim {name}={size}")) {
+                self.report.push(too_large(&written, None));
+            } else if *size == 0 {
+                let d = Diagnostic::error(codes::E0204, format!("`{written}`: it has no elements"));
+                self.report.push(d.help("write a size of 1 or more"));
+            } else if let Some(i) = self.setting(name, GlobalKind::Dim, &written) {
                 self.entries[i].state = State::Done(Some(Konst::Num(Num::int(*size as i128))));
             }
         }
@@ -439,12 +443,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         let members: Vec<&Declaration<'_>> = self.open[from..].iter().map(|k| &self.entries[*k]).collect();
         let way = circle(members.iter().map(|e| e.name.text.as_str()), &self.entries[i].name.text);
         let first = members[0];
-        let text = format!(
-            "{} `{}` has a cyclic definition: {}",
-            first.kind.word(),
-            first.name.text,
-            way
-        );
+        let text = format!("{} `{}` has a cyclic definition: {}", first.kind.word(), first.name.text, way);
         let mut d = Diagnostic::error(codes::E0211, text).at(first.value.span, "leads back to itself");
         for e in members[1..].iter().take(6) {
             d = d.and(e.value.span, format!("through `{}`", e.name.text));

@@ -134,7 +134,9 @@ fn layouts() -> Vec<Construct> {
         c("layout: equal rules, when free", 5000, 8, |n| {
             rules("mesh r = 2\n".to_string() + &"batch -> r when free\n".repeat(n))
         }),
-        c("layout: `*` in many rules", 8000, 8, |n| rules("mesh r = 2\n".to_string() + &"* -> r\n".repeat(n))),
+        c("layout: `*` in many rules", 8000, 8, |n| {
+            rules("mesh r = 2\n".to_string() + &"* -> r\n".repeat(n))
+        }),
         c("layout: a rule of many dims", 16000, 8, |n| {
             rules(format!("mesh r = 2\n{} -> r\n", list(n, |_| "batch".into())))
         }),
@@ -213,7 +215,9 @@ fn declarations() -> Vec<Construct> {
             with("model m {\n input x[batch]: float\n loss l = mean[batch](x)\n}\n".repeat(n))
         }),
         c("models", 1500, 8, |n| {
-            with(each(n, |i| format!("model m{i} {{\n input x[batch]: float\n loss l = mean[batch](x)\n}}\n")))
+            with(each(n, |i| {
+                format!("model m{i} {{\n input x[batch]: float\n loss l = mean[batch](x)\n}}\n")
+            }))
         }),
         c("train blocks", 2500, 8, |n| with("train m {\n minimize l\n optimizer sgd(lr = 1)\n}\n".repeat(n))),
         c("train blocks of unknown models", 2500, 8, |n| {
@@ -252,17 +256,21 @@ fn mistakes() -> Vec<Construct> {
             trained(layer, &format!(" let y0 = x\n{calls} loss l = mean[batch, a](y{n})\n"))
         }),
         c("patterns that match no parameter", 8000, 8, |n| Text {
-            model: base().replace("optimizer", &format!("freeze {}\n optimizer", list(n, |i| format!("q{i}.*")))),
+            model: base()
+                .replace("optimizer", &format!("freeze {}\n optimizer", list(n, |i| format!("q{i}.*")))),
             ..Text::default()
         }),
-        c("arguments given twice", 8000, 8, |n| {
+        c("arguments given twice", 6000, 8, |n| {
             let layer = format!("layer q(x, {}) {{\n return x\n}}\n", list(n, |i| format!("p{i}")));
             untrained(&layer, &format!(" let y = q(x, {})\n{SQUARE}", list(n, |i| format!("p{} = 1", i / 2))))
         }),
         c("strings without an end", 64000, 8, |n| Text { model: "\"\n".repeat(n), ..Text::default() }),
         c("keywords without anything", 24000, 8, |n| Text { model: "dim\n".repeat(n), ..Text::default() }),
         c("misspelled keywords", 5000, 8, |n| Text { model: "modle m {\n}\n".repeat(n), ..Text::default() }),
-        c("comments that may be divisions", 8000, 8, |n| Text { model: "dim a = 4 // 2\n".repeat(n), ..Text::default() }),
+        c("comments that may be divisions", 8000, 8, |n| Text {
+            model: "dim a = 4 // 2\n".repeat(n),
+            ..Text::default()
+        }),
         c("signs that mean nothing", 100_000, 8, |n| Text { model: "$".repeat(n), ..Text::default() }),
         c("one name of a great length", 100_000, 8, move |n| body(format!(" let q = {}\n", "q".repeat(n)))),
         c("mistakes on one line", 8000, 8, |n| Text {
@@ -294,7 +302,7 @@ fn statements() -> Vec<Construct> {
             untrained("", &format!("{inputs} let y0 = x\n{sums} loss l = mean[batch, a](y{n})\n"))
         }),
         c("values that nothing reads", 2000, 8, move |n| fine(each(n, |i| format!(" let q{i} = x + {i}\n")))),
-        c("dims of one tensor", 100, 8, |n| {
+        c("dims of one tensor", 4000, 8, |n| {
             let declared = each(n, |i| format!("dim d{i} = 1\n"));
             let all = list(n, |i| format!("d{i}"));
             trained(&declared, &format!(" param w[{all}] = 1\n loss l = mean[batch, a, {all}](x * w)\n"))
@@ -316,25 +324,26 @@ fn statements() -> Vec<Construct> {
 fn programs() -> Vec<Construct> {
     use construct as c;
     vec![
-        c("parameters", 250, 8, |n| params(n, '*')),
-        c("parameters, added", 250, 8, |n| params(n, '+')),
-        c("dense layers", 100, 8, dense),
-        c("a chain", 500, 8, |n| chain(n, |i| format!("sin(y{i})"))),
-        c("a chain of sums", 1000, 8, |n| chain(n, |i| format!("y{i} + {i}"))),
-        c("a chain of residuals", 250, 8, |n| chain(n, |i| format!("y{i} + sin(y{i})"))),
-        c("a chain of softmax", 200, 8, |n| chain(n, |i| format!("softmax[a](y{i})"))),
-        c("a chain of maxima", 200, 8, |n| chain(n, |i| format!("y{i} + max[a](y{i})"))),
-        c("a chain of dropout", 200, 8, |n| chain(n, |i| format!("dropout(y{i}, 0.1)"))),
-        c("a chain of shifts", 250, 8, |n| chain(n, |i| format!("shift[a, by = 1](y{i})"))),
-        c("one value with many users", 250, 8, |n| chain(n, |i| format!("y{i} + sin(y0 * {})", i + 2))),
-        c("layers without parameters", 500, 8, |n| {
+        c("parameters", 500, 4, |n| params(n, '*')),
+        c("parameters, added", 500, 4, |n| params(n, '+')),
+        c("dense layers", 200, 4, dense),
+        c("a chain", 1000, 4, |n| chain(n, |i| format!("sin(y{i})"))),
+        c("a chain of sums", 2000, 4, |n| chain(n, |i| format!("y{i} + {i}"))),
+        c("a chain of residuals", 500, 4, |n| chain(n, |i| format!("y{i} + sin(y{i})"))),
+        c("a chain of softmax", 400, 4, |n| chain(n, |i| format!("softmax[a](y{i})"))),
+        c("a chain of maxima", 400, 4, |n| chain(n, |i| format!("y{i} + max[a](y{i})"))),
+        c("a chain of dropout", 400, 4, |n| chain(n, |i| format!("dropout(y{i}, 0.1)"))),
+        c("a chain of shifts", 500, 4, |n| chain(n, |i| format!("shift[a, by = 1](y{i})"))),
+        c("one value with many users", 500, 4, |n| chain(n, |i| format!("y{i} + sin(y0 * {})", i + 2))),
+        c("layers without parameters", 1000, 4, |n| {
             let layer = "layer q(x) {\n return sin(x)\n}\n";
             let calls = each(n, |i| format!(" let y{} = q(y{i})\n", i + 1));
             untrained(layer, &format!(" let y0 = x\n{calls} loss l = mean[batch, a](y{n})\n"))
         }),
-        c("layers that call layers twice", 256, 8, |n| {
+        c("layers that call layers twice", 512, 4, |n| {
             let levels = n.ilog2();
-            let layers = each(levels as usize, |i| format!("layer q{i}(x) {{\n return q{0}(q{0}(x))\n}}\n", i + 1));
+            let layers =
+                each(levels as usize, |i| format!("layer q{i}(x) {{\n return q{0}(q{0}(x))\n}}\n", i + 1));
             let last = format!("layer q{levels}(x) {{\n return sin(x)\n}}\n");
             untrained(&(layers + &last), &format!(" let y = q0(x)\n{SQUARE}"))
         }),
@@ -345,20 +354,20 @@ fn splits() -> Vec<Construct> {
     use construct as c;
     const ZERO3: &str = "batch -> data\nmoments: * -> data\ngrads: * -> data\nparams: * -> data\n";
     vec![
-        c("parameters under ZeRO-3", 100, 8, |n| under(params(n, '*'), "data=4", ZERO3)),
-        c("dense layers under ZeRO-3", 40, 8, |n| under(dense(n), "data=4", ZERO3)),
-        c("dense layers, split twice", 40, 8, |n| under(dense(n), "r=2,c=2", "batch -> r; b -> c")),
-        c("a chain of softmax, split", 100, 8, |n| {
+        c("parameters under ZeRO-3", 200, 4, |n| under(params(n, '*'), "data=4", ZERO3)),
+        c("dense layers under ZeRO-3", 80, 4, |n| under(dense(n), "data=4", ZERO3)),
+        c("dense layers, split twice", 80, 4, |n| under(dense(n), "r=2,c=2", "batch -> r; b -> c")),
+        c("a chain of softmax, split", 200, 4, |n| {
             under(chain(n, |i| format!("softmax[a](y{i})")), "r=2,c=2", "batch -> r; a -> c")
         }),
-        c("a chain of residuals, when free", 200, 8, |n| {
+        c("a chain of residuals, when free", 400, 4, |n| {
             let text = chain(n, |i| format!("y{i} + sin(y{i})"));
             under(text, "r=2,c=2", "batch -> r; a -> r when free")
         }),
-        c("a chain of sums, split", 500, 8, |n| {
+        c("a chain of sums, split", 1000, 4, |n| {
             under(chain(n, |i| format!("y{i} + {i}")), "r=2,c=2", "batch -> r; a -> c")
         }),
-        c("a chain of shifts, split", 100, 8, |n| {
+        c("a chain of shifts, split", 200, 4, |n| {
             under(chain(n, |i| format!("shift[a, by = 1](y{i})")), "r=2,c=2", "batch -> r; a -> c")
         }),
     ]
@@ -409,8 +418,6 @@ fn formats() -> Vec<Construct> {
         }),
         c("fmt: rules", 10000, 8, move |n| layout("batch -> r\n".repeat(n))),
         c("fmt: rules with scopes", 5000, 8, move |n| layout(each(n, |i| format!("s{i}.*: batch -> r\n")))),
-        c("fmt: a rule of many dims", 16000, 8, move |n| {
-            layout(list(n, |_| "batch".into()) + " -> r\n")
-        }),
+        c("fmt: a rule of many dims", 16000, 8, move |n| layout(list(n, |_| "batch".into()) + " -> r\n")),
     ]
 }

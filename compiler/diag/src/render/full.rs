@@ -1,7 +1,9 @@
 //! With the source, in rustc's manner.
 
 use annotate_snippets::renderer::DecorStyle;
-use annotate_snippets::{Annotation, AnnotationKind, Element, Group, Level, Origin, Patch, Renderer, Snippet};
+use annotate_snippets::{
+    Annotation, AnnotationKind, Element, Group, Level, Origin, Patch, Renderer, Snippet,
+};
 use std::ops::Range;
 
 use super::{bytes, shown};
@@ -45,7 +47,10 @@ fn snippets<'a>(diagnostic: &'a Diagnostic, sources: &'a Sources) -> Vec<Element
     let mut out: Vec<Element<'a>> = Vec::new();
     for file in files {
         let labels: Vec<&Label> = diagnostic.labels.iter().filter(|l| l.span.file == file).collect();
-        let all = labels.iter().map(|l| bytes(sources, l.span)).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
+        let all = labels
+            .iter()
+            .map(|l| bytes(sources, l.span))
+            .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
         let Some(excerpt) = Excerpt::of_lines(sources, file, all.unwrap_or_default()) else {
             for label in labels {
                 let excerpt = Excerpt::of_words(sources, file, bytes(sources, label.span));
@@ -84,7 +89,8 @@ impl<'a> Excerpt<'a> {
             return Some(Excerpt { text, from: 0, line: 1 });
         }
         let before = text[..range.start].rmatch_indices('\n').nth(1).map_or(0, |(i, _)| i + 1);
-        let after = text[range.end..].match_indices('\n').nth(1).map_or(text.len(), |(i, _)| range.end + i + 1);
+        let after =
+            text[range.end..].match_indices('\n').nth(1).map_or(text.len(), |(i, _)| range.end + i + 1);
         let line = sources.line(Span::new(file, before, before));
         (after - before <= SHOWN).then(|| Excerpt { text: &text[before..after], from: before, line })
     }
