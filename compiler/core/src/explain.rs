@@ -6,9 +6,9 @@ use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use crate::schedule::LineOf;
 use meshwright_ops::Id;
-use meshwright_plan::{Dim, Phase, Plan, Provenance, Step};
+use meshwright_plan::{Dim, Phase, Plan, Prim, Provenance};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A mesh axis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -171,11 +171,16 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
 fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
     let g = &spmd.step.graph;
     let mut out = Vec::new();
-    for (start, step) in plan.steps.iter().enumerate() {
+    let steps = || plan.steps.iter().enumerate();
+    let waits = steps().filter(|(_, s)| matches!(s.prim, Prim::Wait));
+    let waits: BTreeMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
+    let computes: Vec<usize> = steps().filter(|(_, s)| s.computes()).map(|(i, _)| i).collect();
+    let place = |step: usize| computes.partition_point(|i| *i < step);
+    for (start, step) in steps() {
         let Some(c) = step.collective() else { continue };
-        let wait = plan.end_of(start);
-        let between: Vec<&Step> = plan.steps[start..wait].iter().filter(|s| s.computes()).collect();
-        let named = |s: &&Step| s.origin.last().map_or_else(String::new, |w| w.path.clone());
+        let wait = step.async_id.and_then(|f| waits.get(&f)).copied().unwrap_or(start);
+        let between = &computes[place(start)..place(wait)];
+        let named = |i: &usize| plan.steps[*i].origin.last().map_or_else(String::new, |w| w.path.clone());
         let sizes = step.collective_bytes(plan);
         let part = |(w, bytes): (&Provenance, &usize)| PartReport {
             id: rows.row(g, Id(w.id)).0,
@@ -186,12 +191,9 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
             rule: w.rule,
         };
         let parts: Vec<PartReport> = step.origin.iter().zip(&sizes).map(part).collect();
-        let mut reasons: Vec<&str> = Vec::new();
-        for p in &parts {
-            if !reasons.contains(&p.because.as_str()) {
-                reasons.push(&p.because);
-            }
-        }
+        let mut told = BTreeSet::new();
+        let reasons: Vec<&str> =
+            parts.iter().map(|p| p.because.as_str()).filter(|because| told.insert(*because)).collect();
         out.push(CollectiveReport {
             op: c.name().into(),
             axes: c.axes().iter().map(|a| plan.mesh.name(*a).to_string()).collect(),

@@ -24,4 +24,4 @@ pub const MAX_NESTING: usize = 128;
 /// The largest file, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
 /// The most errors reported for one file.
-pub const MAX_ERRORS: usize = 50;
+pub const MAX_ERRORS: usize = meshwright_diag::MAX_REPORTED;

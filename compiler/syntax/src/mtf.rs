@@ -84,7 +84,11 @@ fn halves<'a>(
     }
     let mut out = Vec::new();
     let mut at = 0;
-    while let Some(skip) = text[at..].find(|c| !BETWEEN.contains(&c)) {
+    // Any blank stands between two pairs, as it may stand beside a sign.
+    while let Some(skip) = text[at..].find(|c: char| !BETWEEN.contains(&c) && !c.is_whitespace()) {
+        if diagnostics.len() >= crate::MAX_ERRORS {
+            break;
+        }
         let start = at + skip;
         // A piece ends at a delimiter, but blanks beside a sign do not end it.
         let (mut end, mut after_sign) = (start, false);

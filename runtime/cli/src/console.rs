@@ -3,7 +3,7 @@
 use crate::args::{ColorChoice, Format};
 use crate::panics::please_report;
 use crate::stop::{self, Stop};
-use meshwright_diag::{Diagnostic, Severity, Sources, codes, render};
+use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, Sources, codes, render};
 use meshwright_exec::{ExecError, Processes};
 use meshwright_train::Failure;
 use serde::Serialize;
@@ -138,7 +138,7 @@ impl Console {
         if self.json() {
             self.err(&format!("{}\n", json!({ "note": text })));
         } else {
-            self.err(&format!("note: {text}\n"));
+            self.err(&format!("note: {}\n", render::printable(text)));
         }
     }
 
@@ -163,7 +163,12 @@ impl Console {
         errors.sort_unstable();
         errors.dedup();
         if let Some(code) = errors.first() {
-            let count = if n == 1 { "1 error".to_string() } else { format!("{n} errors") };
+            let count = match n {
+                1 => "1 error".to_string(),
+                // The compiler stops looking for more.
+                MAX_REPORTED.. => format!("{n} errors, and perhaps more"),
+                _ => format!("{n} errors"),
+            };
             let more = if errors.len() > 1 { format!(" ({})", errors.join(", ")) } else { String::new() };
             self.err(&format!("\n{count}{more}; `meshwright explain {code}` says more\n"));
         }
@@ -213,6 +218,7 @@ impl Console {
                 stop::INTERNAL
             }
             Stop::Usage(text) => {
+                let text = render::printable(&text);
                 self.err(&format!("error: {text}\n\nFor more information, try '--help'.\n"));
                 stop::USAGE
             }

@@ -24,7 +24,9 @@ mod value_parsers;
 use args::{Cli, Command, renamed};
 use clap::Parser;
 use console::Console;
+use meshwright_diag::render;
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 use stop::Stop;
 
@@ -39,8 +41,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             if launch::launched(|name| std::env::var(name).ok()).is_some_and(|l| !l.speaks()) {
                 std::thread::sleep(std::time::Duration::from_millis(300));
             } else {
-                // Help for a pipe that is closed already is no failure.
-                let _ = error.print();
+                say(&error, &args);
             }
             return ExitCode::from(if error.use_stderr() { stop::USAGE } else { stop::SUCCESS });
         }
@@ -53,6 +54,18 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     console.leaves(code);
     ExitCode::from(code)
+}
+
+/// Prints help, or what is wrong with a command line. What in it would steer the terminal is made visible.
+fn say(error: &clap::Error, args: &[OsString]) {
+    let steers = args.iter().any(|a| a.to_string_lossy().contains(char::is_control));
+    // Help for a pipe that is closed already is no failure.
+    let _ = if steers {
+        let text = error.render().to_string();
+        std::io::stderr().write_all(render::printable(&text).as_bytes())
+    } else {
+        error.print()
+    };
 }
 
 fn run(command: Command, console: &mut Console) -> Result<(), Stop> {

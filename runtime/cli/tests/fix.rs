@@ -162,6 +162,17 @@ fn links_permissions_and_json() {
 }
 
 #[test]
+fn a_diff_of_nothing_says_what_is_wrong() {
+    let at = Place::new("fix-diff-nothing", &RIGHT.replace("sigmoid(x)", "nothing"), LAYOUT);
+    let (code, out, err) = at.check(&["m.mw", "--diff"]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(
+        err.contains("error[E0201]: nothing is called `nothing` here") && err.contains("1 error"),
+        "{err}"
+    );
+}
+
+#[test]
 fn what_comes_through_a_pipe_is_printed_corrected() {
     use std::io::Write;
     let at = Place::new("fix-pipe", "", "");

@@ -14,6 +14,9 @@ use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{LayoutFile, LayoutItem, LayoutKind, MeshDecl, ModelFile};
 use meshwright_syntax::{MAX_BYTES, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -326,15 +329,39 @@ fn text_of(options: &ProjectOptions, path: &str) -> Result<String, Box<Diagnosti
 fn read_text(path: &str) -> Result<String, Box<Diagnostic>> {
     let fail =
         |why: String| Box::new(Diagnostic::error(codes::E0515, format!("cannot read `{path}`: {why}")));
-    let meta = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
-    if meta.is_dir() {
-        return Err(fail("it is a folder".into()));
+    let mut bytes = Vec::new();
+    // One byte more than is taken says that there is more, of a device too, which has no size.
+    let read = open_text(Path::new(path)).and_then(|f| f.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes));
+    read.map_err(|e| fail(e.to_string()))?;
+    if bytes.len() > MAX_BYTES {
+        return Err(fail(format!("it has more bytes than the limit of {MAX_BYTES}")));
     }
-    if meta.len() > MAX_BYTES as u64 {
-        return Err(fail(format!("it has {} bytes, more than the limit of {MAX_BYTES}", meta.len())));
-    }
-    let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
     String::from_utf8(bytes).map_err(|e| fail(format!("byte {} is not UTF-8", e.utf8_error().valid_up_to())))
+}
+
+/// Opens a text to read it, without waiting for anybody: a folder is refused, and so is a named pipe, of which nobody may ever
+/// write the other end. Pipes that are open already, such as `/dev/stdin`, are read.
+///
+/// # Errors
+/// Where it cannot be opened, or is neither a file nor open already.
+pub fn open_text(path: &Path) -> std::io::Result<File> {
+    let refuse = |why: &str| Err(std::io::Error::other(why.to_string()));
+    let open_already = ["/dev", "/proc"].iter().any(|p| path.starts_with(p));
+    let options = || OpenOptions::new().read(true).to_owned();
+    if open_already {
+        return options().open(path);
+    }
+    // Without `O_NONBLOCK` to open a pipe waits for its other end; files do not know the difference.
+    let file = options().custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path)?;
+    let kind = file.metadata()?.file_type();
+    match kind {
+        _ if kind.is_dir() => refuse("it is a folder"),
+        _ if kind.is_fifo() => {
+            refuse("it is a named pipe; write to the standard input, `/dev/stdin`, instead")
+        }
+        _ if kind.is_socket() => refuse("it is a socket"),
+        _ => Ok(file),
+    }
 }
 
 fn read_mesh(text: Option<&str>, sources: &mut Sources, out: &mut Vec<Diagnostic>) -> Option<MeshDecl> {

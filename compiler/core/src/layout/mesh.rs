@@ -1,8 +1,9 @@
 //! The mesh that a layout declares, and whether the devices at hand make it up.
 
-use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_plan::{Mesh, MeshAxis};
 use meshwright_syntax::ast::{LayoutFile, LayoutKind, MeshDecl};
+use std::collections::BTreeMap;
 
 /// Most devices a mesh may have.
 const MAX_DEVICES: u64 = 1 << 20;
@@ -24,8 +25,13 @@ pub fn mesh_of(file: &LayoutFile, over: Option<&MeshDecl>, out: &mut Vec<Diagnos
     let decls = over.map_or_else(|| declarations(file), |m| vec![m]);
     let before = out.len();
     let mut axes: Vec<(MeshAxis, Span)> = Vec::new();
+    let mut seen: BTreeMap<&str, Span> = BTreeMap::new();
     for a in decls.iter().flat_map(|d| &d.axes) {
-        if let Some((_, first)) = axes.iter().find(|(x, _)| x.name == a.name.text) {
+        if out.len() >= before + MAX_REPORTED {
+            return None;
+        }
+        let repeated = seen.get(a.name.text.as_str());
+        if let Some(first) = repeated {
             out.push(
                 Diagnostic::error(codes::E0308, format!("the mesh has two axes `{}`", a.name.text))
                     .at(a.name.span, "the second")
@@ -42,6 +48,7 @@ pub fn mesh_of(file: &LayoutFile, over: Option<&MeshDecl>, out: &mut Vec<Diagnos
                 .fix("make it 1: the axis then splits nothing", a.size_span, "1", false),
             );
         } else {
+            seen.insert(&a.name.text, a.name.span);
             axes.push((MeshAxis { name: a.name.text.clone(), size: a.size as usize }, a.name.span));
         }
     }

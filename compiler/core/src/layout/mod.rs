@@ -7,6 +7,6 @@ mod mesh;
 mod rules;
 mod unmatched;
 
-pub use assign::{Assigned, assign, check_conflicts};
+pub use assign::{Assigned, Rulebook, assign, check_conflicts};
 pub use mesh::{check_devices, mesh_of};
 pub use rules::{Layout, Rule, RuleDim, Scope, ScopeClass, layout};

@@ -5,6 +5,7 @@ use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::Id;
 use meshwright_syntax::ast::{Expr, Name};
+use std::collections::BTreeSet;
 
 impl<'a> Resolver<'a> {
     /// `names = value`, where all names are states or in error; false, with nothing done, where one is not.
@@ -17,9 +18,10 @@ impl<'a> Resolver<'a> {
             // Another name of a state's value, or a parameter of a layer that is given it, is not the state.
             let at = local.span;
             targets.push(match &local.val {
-                Val::Tensor(id) => match self.states.iter().position(|s| s.id == *id && s.span == at) {
-                    Some(state) => Some(state),
-                    None => return false,
+                // States are declared in the order of their ids.
+                Val::Tensor(id) => match self.states.binary_search_by_key(id, |s| s.id) {
+                    Ok(state) if self.states[state].span == at => Some(state),
+                    _ => return false,
                 },
                 Val::Poison => None,
                 _ => return false,
@@ -88,13 +90,12 @@ impl<'a> Resolver<'a> {
         if self.report.any_error() {
             return;
         }
-        let mut told: Vec<Span> = Vec::new();
+        let mut told: BTreeSet<Span> = BTreeSet::new();
         for (i, s) in self.states.iter().enumerate() {
             // A layer that is called several times is told of once.
-            if self.assigned.contains_key(&i) || told.contains(&s.span) {
+            if self.assigned.contains_key(&i) || !told.insert(s.span) {
                 continue;
             }
-            told.push(s.span);
             let name = s.path.rsplit('.').next().unwrap_or(&s.path);
             self.report.push(
                 Diagnostic::warning(codes::E0225, format!("state `{name}` is never given a next value"))

@@ -9,7 +9,7 @@ use meshwright_plan::{DType, Dim, SlidingWindow};
 pub(super) const WINDOWS: DimGroup =
     DimGroup { text: "rows -> r2 by kh, cols by kw", most: 3, arrow: Arrow::May, window: true, ..DIM };
 
-/// Greatest stride, dilation and padding: beyond it lies a mistake, and below it nothing overflows.
+/// Greatest stride, dilation, padding and window: beyond it lies a mistake, and below it nothing overflows.
 const LIMIT: f64 = 1_048_576.0;
 
 pub(super) const PADDING: Choice = Choice {
@@ -132,6 +132,12 @@ fn slide(g: &Graph, c: &OpCall, x: &Type, s: &Step, o: &Options, has: Has) -> Re
     }
     if table.size(s.tap) == 0 {
         return Err(OpError::new(codes::E0204, format!("`{}[{from} by {tap}]`: `{tap}` has size 0", c.name)));
+    }
+    if table.size(s.tap) as f64 > LIMIT {
+        let text = format!("a window of {} elements: at most {LIMIT} are taken", table.size(s.tap));
+        return Err(OpError::new(codes::E0204, text)
+            .operand(0)
+            .help(format!("a smaller `{tap}`: `{from}` has {}", table.size(s.from))));
     }
     let shape = Shape {
         reach: (table.size(s.tap) - 1) * o.dilation,

@@ -137,3 +137,23 @@ fn nested_calls_do_not_backtrack() {
     }
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
+
+/// Between pairs, and beside their signs, any blank may stand.
+#[test]
+fn every_blank_separates_the_axes_of_a_mesh() {
+    for blank in ["\u{a0}", "\u{3000}", "\u{2028}", "\u{c}", " \u{a0} ", ",\u{a0}"] {
+        for text in
+            [format!("r=2{blank}c=3"), format!("r{blank}=2,c={blank}3{blank}"), format!("{blank}r=2,c=3")]
+        {
+            // `r ,= 2` is a mistake, which is said.
+            let (mesh, found) = parse_mesh(FileId(0), &text);
+            let sizes: Vec<(String, u64)> =
+                mesh.iter().flat_map(|m| &m.axes).map(|a| (a.name.text.clone(), a.size)).collect();
+            let right = [("r".to_string(), 2), ("c".to_string(), 3)];
+            assert!(
+                sizes == right || blank.contains(',') && !found.is_empty(),
+                "{text:?}: {sizes:?} {found:?}"
+            );
+        }
+    }
+}

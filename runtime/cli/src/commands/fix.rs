@@ -5,6 +5,8 @@ use crate::console::Console;
 use crate::json::object;
 use crate::replace::replace;
 use crate::stop::Stop;
+use crate::text::line_diff;
+use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, FileId, Location, Sources, codes, repair};
 use meshwright_train::{Loaded, ProjectOptions};
 use std::collections::BTreeMap;
@@ -153,17 +155,17 @@ fn say(c: &Change, console: &mut Console) -> Result<(), Stop> {
         ];
         return console.out_json(&BTreeMap::from([("fixed", object(fields))]));
     }
-    let quoted = |s: &str| format!("`{}`", s.replace('\n', "\\n"));
+    let quoted = |s: &str| format!("`{}`", printable(&s.replace('\n', "\\n")));
     let what = match (c.before.as_str(), c.after.as_str()) {
         ("", after) => format!("insert {}", quoted(after)),
         (before, "") => format!("remove {}", quoted(before)),
         (before, after) => format!("{} -> {}", quoted(before), quoted(after)),
     };
-    console.out(&format!("{}:{}: {what}\n", c.at.file, c.at.line))
+    console.out(&format!("{}:{}: {what}\n", printable(&c.at.file), c.at.line))
 }
 
 fn show(name: &str, old: &str, new: &str, console: &mut Console) -> Result<(), Stop> {
-    let text = similar::TextDiff::from_lines(old, new).unified_diff().header(name, name).to_string();
+    let text = line_diff(old, new).unified_diff().header(name, name).to_string();
     match console.json() {
         true => {
             let fields = object([("file", name.into()), ("text", text.into())]);
