@@ -2,7 +2,8 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::consensus::agree_on_result;
-use crate::data::{self, Dataset, Places, Prefetch};
+use crate::Checked;
+use crate::data::{self, Binding, Dataset, Places, Prefetch};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::tensor::RawTensor;
@@ -130,21 +131,33 @@ pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<LoadedProgram, F
     Ok(LoadedProgram { id, needs, first: cluster.ranks().start, examples, plan })
 }
 
-/// Reads a split of the data that a project's inputs are bound to.
+/// Where data is sought, and how strictly it is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// `--data`.
+    pub(crate) given: Option<&'a str>,
+    /// Folders in which data is sought.
+    pub(crate) roots: &'a [PathBuf],
+    /// `--allow-nonfinite`.
+    pub(crate) allow_nonfinite: bool,
+}
+
+/// Opens a split of the data that a project's inputs are bound to; `None` for one that is optional and not there.
 pub(crate) fn dataset(
     project: &Project,
-    given: Option<&str>,
-    roots: &[PathBuf],
+    wanted: Wanted,
     split: &str,
     optional: bool,
 ) -> Result<Option<Dataset>, Failure> {
     let inputs: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
     let places: Places = project.program.inputs.iter().map(|i| (i.0.name.clone(), i.2)).collect();
-    let source = data::find(given, roots, &inputs)?;
+    let source = data::find(wanted.given, wanted.roots, &inputs)?;
     if optional && !source.has(split) {
         return Ok(None);
     }
-    let set = data::load(&source, split, &inputs, &project.program.graph.dims, &places)?;
+    let dims = &project.program.graph.dims;
+    let binding = Binding { inputs: &inputs, dims, places: &places, allow_nonfinite: wanted.allow_nonfinite };
+    let set = data::load(&source, split, &binding)?;
     if set.records() == 0 {
         return Err(Diagnostic::error(codes::E0516, format!("the data in {} has no examples", source.place))
             .help("give files with at least one record")
@@ -154,7 +167,7 @@ pub(crate) fn dataset(
 }
 
 /// The blocks of some records that these devices need: each device's own rows and nothing else.
-pub(crate) fn batch(set: &Dataset, needs: &[Vec<LocalInput>], records: &[usize]) -> Batch {
+pub(crate) fn batch(set: &Dataset, needs: &[Vec<LocalInput>], records: &[usize]) -> Checked<Batch> {
     needs
         .iter()
         .map(|leaves| {
@@ -164,7 +177,10 @@ pub(crate) fn batch(set: &Dataset, needs: &[Vec<LocalInput>], records: &[usize])
                     let rows = leaf.ranges[0].clone();
                     match set.find(&leaf.name) {
                         Some(i) => set.block(i, &records[rows], &leaf.ranges[1..]),
-                        None => HostTensor::zeros(leaf.dtype, leaf.ranges.iter().map(|r| r.len()).collect()),
+                        None => {
+                            let shape = leaf.ranges.iter().map(|r| r.len()).collect();
+                            Ok(HostTensor::zeros(leaf.dtype, shape))
+                        }
                     }
                 })
                 .collect()
@@ -187,8 +203,8 @@ pub(crate) fn provide(program: &LoadedProgram, batch: Batch) -> Provider {
 /// Prepares batches of the given steps in the background, two ahead.
 pub(crate) fn prefetch(
     steps: std::ops::Range<u64>,
-    make: impl FnMut(u64) -> Result<Batch, String> + Send + 'static,
-) -> Result<Prefetch<Batch, String>, Failure> {
+    make: impl FnMut(u64) -> Checked<Batch> + Send + 'static,
+) -> Result<Prefetch<Batch, Box<Diagnostic>>, Failure> {
     Prefetch::new(steps, 2, make).map_err(|e| {
         Diagnostic::error(codes::E0516, format!("cannot start the thread that reads data: {e}")).into()
     })

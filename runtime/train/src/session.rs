@@ -40,12 +40,12 @@ impl Requirements {
                 .into());
         };
         let plan = compiled(project, &step, sources)?.plan;
-        let set = match dataset(project, options.data.as_deref(), &options.roots, "train", false)? {
+        let set = match dataset(project, options.wanted(), "train", false)? {
             Some(s) => Arc::new(s),
             None => return Err(data_failed("there is no `train` split".into())),
         };
         let test = if options.eval {
-            dataset(project, options.data.as_deref(), &options.roots, "test", true)?
+            dataset(project, options.wanted(), "test", true)?
         } else {
             None
         };

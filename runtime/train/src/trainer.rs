@@ -130,7 +130,7 @@ impl Ready {
         plan: Plan,
         (set, test, examples): (&Dataset, Option<Dataset>, usize),
     ) -> Result<Ready, Failure> {
-        let Some(schedule) = Schedule::new(start_at.seed, set.records(), examples) else {
+        let Some(schedule) = Schedule::of(start_at.seed, set, examples) else {
             return Err(data_failed("there is not one whole batch".into()));
         };
         let (from, losses) = match &start_at.at {
@@ -225,9 +225,9 @@ impl Loop<'_> {
         mut finished: Finished,
     ) -> Result<Finished, Failure> {
         let (from, per_epoch) = (finished.steps, self.schedule.steps_per_epoch());
-        let (needs, schedule, examples) = (self.program.needs.clone(), *self.schedule, self.examples);
+        let (needs, schedule, examples) = (self.program.needs.clone(), self.schedule.clone(), self.examples);
         let mut batches = prefetch(from..last.max(from), move |n| {
-            Ok(batch(&set, &needs, &schedule.records(n, 0..examples)))
+            batch(&set, &needs, &schedule.records(n, 0..examples))
         })?;
         let began = Instant::now();
         let mut epoch_began = Instant::now();
@@ -254,7 +254,7 @@ impl Loop<'_> {
             }
             let Some(b) = batches.next() else { break };
             let n = finished.steps + 1;
-            let loss = self.compute(n, &provide(self.program, b.map_err(data_failed)?))?;
+            let loss = self.compute(n, &provide(self.program, b?))?;
             done += 1;
             self.step(n, loss, epoch_began, done);
             losses.add(loss);

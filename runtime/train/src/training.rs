@@ -1,6 +1,6 @@
 //! A training run from outside: what it is asked to do, what it reports, and how it ends.
 
-use crate::devices::Devices;
+use crate::devices::{Devices, Wanted};
 use crate::metrics::{self, Event};
 use crate::trace::TraceOptions;
 use std::path::PathBuf;
@@ -10,6 +10,8 @@ use std::path::PathBuf;
 pub struct TrainOptions {
     /// `--data`.
     pub data: Option<String>,
+    /// Let data pass that is infinite or not a number.
+    pub allow_nonfinite: bool,
     /// How many epochs; with neither, as many as the run where one is resumed, else one. `steps` takes precedence.
     pub epochs: Option<u32>,
     /// How many steps.
@@ -30,6 +32,16 @@ pub struct TrainOptions {
     pub eval: bool,
     /// A timeline of some steps.
     pub trace: Option<TraceOptions>,
+}
+
+impl TrainOptions {
+    pub(crate) fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            given: self.data.as_deref(),
+            roots: &self.roots,
+            allow_nonfinite: self.allow_nonfinite,
+        }
+    }
 }
 
 /// What a run reports while it goes on.

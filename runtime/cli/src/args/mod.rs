@@ -115,10 +115,13 @@ pub(crate) struct FormatArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Data and devices")]
 pub(crate) struct DataArgs {
-    /// The data: NAME=FILE,… for the inputs (IDX, .npy or .safetensors, plain or gzipped), a folder with a data.toml, or the
-    /// name of such a folder. By default $MESHWRIGHT_DATA, ./models/data and the folder of the binary are searched.
+    /// The data: NAME=FILE,… for the inputs (IDX, .npy, .npz, .safetensors or .csv), a folder with a data.toml, or the name of
+    /// such a folder. By default $MESHWRIGHT_DATA, ./models/data and the folder of the binary are searched.
     #[arg(long)]
     pub(crate) data: Option<String>,
+    /// Accept infinities and NaN in the data.
+    #[arg(long)]
+    pub(crate) allow_nonfinite: bool,
     #[command(flatten)]
     pub(crate) cores: CoresArgs,
     #[command(flatten)]
@@ -304,7 +307,7 @@ pub(crate) struct CheckpointArgs {
     /// The folder of a run, to use its newest checkpoint, or the .safetensors file of a checkpoint.
     #[arg(long, value_name = "RUN|FILE")]
     pub(crate) checkpoint: PathBuf,
-    /// Which split of the data: train or test.
+    /// Which split of the data: train, validation or test.
     #[arg(long, default_value = "test")]
     pub(crate) split: String,
     #[command(flatten)]

@@ -14,6 +14,7 @@ use std::time::Instant;
 pub(super) fn options(args: &CheckpointArgs, devices: Devices) -> EvalOptions {
     EvalOptions {
         data: args.data.data.clone(),
+        allow_nonfinite: args.data.allow_nonfinite,
         split: args.split.clone(),
         cores: args.data.cores.get(),
         devices,

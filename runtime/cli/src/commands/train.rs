@@ -32,6 +32,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     };
     let options = TrainOptions {
         data: args.data.data.clone(),
+        allow_nonfinite: args.data.allow_nonfinite,
         // A run that is resumed goes on as long as it was meant to.
         epochs: args.epochs.or((args.steps.is_none() && !args.resume).then_some(EPOCHS)),
         steps: args.steps,
