@@ -1,9 +1,9 @@
 //! The devices of a project with its programs loaded, and batches on their way to them.
 
+use crate::Checked;
 use crate::checkpoint::Checkpoint;
 use crate::consensus::agree_on_result;
-use crate::Checked;
-use crate::data::{self, Binding, Dataset, Places, Prefetch};
+use crate::data::{self, Dataset, InputBinding, Places, Prefetch};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::tensor::RawTensor;
@@ -133,7 +133,7 @@ pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<LoadedProgram, F
 
 /// Where data is sought, and how strictly it is read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct DataOptions<'a> {
     /// `--data`.
     pub(crate) given: Option<&'a str>,
     /// Folders in which data is sought.
@@ -145,7 +145,7 @@ pub(crate) struct Wanted<'a> {
 /// Opens a split of the data that a project's inputs are bound to; `None` for one that is optional and not there.
 pub(crate) fn dataset(
     project: &Project,
-    wanted: Wanted,
+    wanted: DataOptions,
     split: &str,
     optional: bool,
 ) -> Result<Option<Dataset>, Failure> {
@@ -156,7 +156,8 @@ pub(crate) fn dataset(
         return Ok(None);
     }
     let dims = &project.program.graph.dims;
-    let binding = Binding { inputs: &inputs, dims, places: &places, allow_nonfinite: wanted.allow_nonfinite };
+    let binding =
+        InputBinding { inputs: &inputs, dims, places: &places, allow_nonfinite: wanted.allow_nonfinite };
     let set = data::load(&source, split, &binding)?;
     if set.records() == 0 {
         return Err(Diagnostic::error(codes::E0516, format!("the data in {} has no examples", source.place))
@@ -166,26 +167,28 @@ pub(crate) fn dataset(
     Ok(Some(set))
 }
 
-/// The blocks of some records that these devices need: each device's own rows and nothing else.
+/// The blocks of some records that these devices need: each device's own rows and nothing else. What several of them need is
+/// read once.
 pub(crate) fn batch(set: &Dataset, needs: &[Vec<LocalInput>], records: &[usize]) -> Checked<Batch> {
-    needs
-        .iter()
-        .map(|leaves| {
-            leaves
-                .iter()
-                .map(|leaf| {
-                    let rows = leaf.ranges[0].clone();
-                    match set.find(&leaf.name) {
-                        Some(i) => set.block(i, &records[rows], &leaf.ranges[1..]),
-                        None => {
-                            let shape = leaf.ranges.iter().map(|r| r.len()).collect();
-                            Ok(HostTensor::zeros(leaf.dtype, shape))
-                        }
-                    }
-                })
-                .collect()
-        })
-        .collect()
+    let mut out: Batch = Vec::with_capacity(needs.len());
+    for (device, leaves) in needs.iter().enumerate() {
+        let mut blocks = Vec::with_capacity(leaves.len());
+        for leaf in leaves {
+            let same = needs[..device].iter().zip(&out).find_map(|(leaves, blocks)| {
+                let at = leaves.iter().position(|l| (&l.name, &l.ranges) == (&leaf.name, &leaf.ranges))?;
+                blocks.get(at)
+            });
+            blocks.push(match (same, set.find(&leaf.name)) {
+                (Some(block), _) => block.clone(),
+                (None, Some(i)) => set.block(i, &records[leaf.ranges[0].clone()], &leaf.ranges[1..])?,
+                (None, None) => {
+                    HostTensor::zeros(leaf.dtype, leaf.ranges.iter().map(ExactSizeIterator::len).collect())
+                }
+            });
+        }
+        out.push(blocks);
+    }
+    Ok(out)
 }
 
 /// Hands a batch to the devices, once.
@@ -200,12 +203,13 @@ pub(crate) fn provide(program: &LoadedProgram, batch: Batch) -> Provider {
     })
 }
 
-/// Prepares batches of the given steps in the background, two ahead.
+/// Prepares batches of the given steps in the background, at least two ahead.
 pub(crate) fn prefetch(
     steps: std::ops::Range<u64>,
-    make: impl FnMut(u64) -> Checked<Batch> + Send + 'static,
+    readers: usize,
+    make: impl Fn(u64) -> Checked<Batch> + Send + Sync + 'static,
 ) -> Result<Prefetch<Batch, Box<Diagnostic>>, Failure> {
-    Prefetch::new(steps, 2, make).map_err(|e| {
+    Prefetch::new(steps, (2, readers), make).map_err(|e| {
         Diagnostic::error(codes::E0516, format!("cannot start the thread that reads data: {e}")).into()
     })
 }

@@ -80,7 +80,7 @@ impl Evaluator {
         };
         if let Some(program) = &self.full {
             let (set, needs) = (self.set.clone(), program.needs.clone());
-            let source = prefetch(0..batches, move |n| {
+            let source = prefetch(0..batches, self.set.readers(), move |n| {
                 let first = n as usize * size;
                 batch(&set, &needs, &(first..first + size).collect::<Vec<_>>())
             })?;

@@ -3,7 +3,9 @@
 use crate::checkpoint::{Checkpoint, Store, read_file};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
-use crate::devices::{Devices, Wanted, batch, compiled, dataset, load, provide, remainder, restore, start};
+use crate::devices::{
+    DataOptions, Devices, batch, compiled, dataset, load, provide, remainder, restore, start,
+};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::metrics;
@@ -108,7 +110,7 @@ fn read(project: &Project, options: &EvalOptions) -> Result<(Option<Checkpoint>,
     let about = "the checkpoint";
     let checkpoint = processes.on_first(about.into(), || read_checkpoint(&options.checkpoint))?;
     let checkpoint = agree_on_result(processes, about, checkpoint.transpose())?;
-    let wanted = Wanted {
+    let wanted = DataOptions {
         given: options.data.as_deref(),
         roots: &options.roots,
         allow_nonfinite: options.allow_nonfinite,

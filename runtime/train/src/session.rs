@@ -44,11 +44,7 @@ impl Requirements {
             Some(s) => Arc::new(s),
             None => return Err(data_failed("there is no `train` split".into())),
         };
-        let test = if options.eval {
-            dataset(project, options.wanted(), "test", true)?
-        } else {
-            None
-        };
+        let test = if options.eval { dataset(project, options.wanted(), "test", true)? } else { None };
         let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d));
         if Schedule::new(0, set.records(), examples).is_none() {
             let name = project.example_dim().map_or("?", |d| d.1);

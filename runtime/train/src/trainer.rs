@@ -65,6 +65,7 @@ fn trained(
     let open = u64::from(is_open(from, per_epoch, &losses));
     let after = (from, (from / per_epoch - open) as u32);
     let mut notes = session.as_mut().map(|s| std::mem::take(&mut s.notes)).unwrap_or_default();
+    notes.extend(set.notes());
     notes.extend(cluster.notes()?);
     notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
     let written = processes.on_first("the run's folder".into(), || {
@@ -226,7 +227,8 @@ impl Loop<'_> {
     ) -> Result<Finished, Failure> {
         let (from, per_epoch) = (finished.steps, self.schedule.steps_per_epoch());
         let (needs, schedule, examples) = (self.program.needs.clone(), self.schedule.clone(), self.examples);
-        let mut batches = prefetch(from..last.max(from), move |n| {
+        let readers = set.readers();
+        let mut batches = prefetch(from..last.max(from), readers, move |n| {
             batch(&set, &needs, &schedule.records(n, 0..examples))
         })?;
         let began = Instant::now();

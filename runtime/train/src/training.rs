@@ -1,6 +1,6 @@
 //! A training run from outside: what it is asked to do, what it reports, and how it ends.
 
-use crate::devices::{Devices, Wanted};
+use crate::devices::{DataOptions, Devices};
 use crate::metrics::{self, Event};
 use crate::trace::TraceOptions;
 use std::path::PathBuf;
@@ -35,12 +35,8 @@ pub struct TrainOptions {
 }
 
 impl TrainOptions {
-    pub(crate) fn wanted(&self) -> Wanted<'_> {
-        Wanted {
-            given: self.data.as_deref(),
-            roots: &self.roots,
-            allow_nonfinite: self.allow_nonfinite,
-        }
+    pub(crate) fn wanted(&self) -> DataOptions<'_> {
+        DataOptions { given: self.data.as_deref(), roots: &self.roots, allow_nonfinite: self.allow_nonfinite }
     }
 }
 

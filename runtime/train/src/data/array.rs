@@ -87,7 +87,18 @@ impl Header {
 
 /// A tensor in a file, of which only the header has been read. The file has exactly the bytes that the header promises, as
 /// far as that can be known without reading them.
-pub(super) struct Opened {
+pub(super) struct TensorFile {
     pub(super) header: Header,
     pub(super) elements: Elements,
+}
+
+/// `the tensors `a`, `b`, …`, at most eight of them.
+pub(super) fn list(what: &str, names: &[&str]) -> String {
+    const MOST: usize = 8;
+    let shown = names.iter().take(MOST).map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => format!("no {what}"),
+        n if n > MOST => format!("the {n} {what} {shown}, …"),
+        _ => format!("the {what} {shown}"),
+    }
 }

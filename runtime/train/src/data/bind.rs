@@ -1,11 +1,15 @@
 //! Binds files to a model's inputs: names, sizes, dtypes, and every value that is read before step 1 against the input's range.
 
-use super::binding::{Binding, Places};
-use super::column::{Column, Described, RangeOf, Runs, Scratch, Values};
+use super::binding::{InputBinding, Places};
+use super::column::{Column, Runs, Scratch, Values};
 use super::dataset::Dataset;
+use super::encoded::Encoded;
+use super::input_info::{InputInfo, RangeOf};
 use super::order::{OrderRule, Weights};
-use super::pieces;
+use super::shards::{self, Shards};
 use super::source::{InputSource, OrderSource, Source, SplitSource};
+use super::{damaged, folders, pieces};
+use crate::Checked;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_plan::{DType, Dim, InputDecl};
 use std::sync::Arc;
@@ -16,16 +20,17 @@ use std::sync::Arc;
 ///
 /// Everything that is wrong, at once: E0502 for unreadable or malformed files, E0503 names, E0504 sizes, E0505 dtypes,
 /// E0506 values.
-pub fn load(source: &Source, split: &str, binding: &Binding) -> Result<Dataset, Vec<Diagnostic>> {
+pub fn load(source: &Source, split: &str, binding: &InputBinding) -> Result<Dataset, Vec<Diagnostic>> {
     let Some(set) = source.splits.get(split) else {
         let message = format!("`{}` has no set of examples named `{split}`", source.place);
         return Err(vec![Diagnostic::error(codes::E0503, message)]);
     };
     let mut errors = check_names(source, split, set, binding);
+    let opening = SetLoader::new(set, binding).map_err(|e| vec![*e])?;
     let mut columns: Vec<(Column, usize)> = Vec::new();
     for decl in binding.inputs {
         let Some(from) = set.inputs.get(&decl.name) else { continue };
-        match column(decl, from, set, binding) {
+        match opening.column(decl, from) {
             Ok(column) => columns.push(column),
             Err(error) => errors.push(label(*error, decl, binding.places)),
         }
@@ -39,10 +44,7 @@ pub fn load(source: &Source, split: &str, binding: &Binding) -> Result<Dataset, 
         return Err(errors);
     }
     let all = columns.first().map_or(0, |c| c.1);
-    let columns: Vec<Column> = columns.into_iter().map(|c| c.0).collect();
-    let records = set.limit.unwrap_or(all).min(all);
-    let rule = rule(set, binding, &columns, (all, records)).map_err(|e| vec![*e])?;
-    Dataset::new(records, columns, rule).map_err(|e| vec![*e])
+    opening.dataset(columns.into_iter().map(|c| c.0).collect(), all).map_err(|e| vec![*e])
 }
 
 fn other_count((first, records): (&Column, usize), (other, n): (&Column, usize)) -> Diagnostic {
@@ -64,7 +66,7 @@ fn label(error: Diagnostic, decl: &InputDecl, places: &Places) -> Diagnostic {
     }
 }
 
-fn check_names(source: &Source, split: &str, set: &SplitSource, binding: &Binding) -> Vec<Diagnostic> {
+fn check_names(source: &Source, split: &str, set: &SplitSource, binding: &InputBinding) -> Vec<Diagnostic> {
     let inputs = binding.inputs;
     let declared = |name: &str| inputs.iter().any(|i| i.name == name);
     let mut errors = Vec::new();
@@ -96,135 +98,197 @@ fn check_names(source: &Source, split: &str, set: &SplitSource, binding: &Bindin
     errors
 }
 
-/// The column of one input, and its number of records.
-fn column(
-    decl: &InputDecl,
-    from: &InputSource,
-    set: &SplitSource,
-    binding: &Binding,
-) -> Result<(Column, usize), Box<Diagnostic>> {
-    let dims = binding.dims;
-    let range = decl.range.map(|d| (RangeOf::Dim(dims.name(d).to_string()), dims.size(d)));
-    let described = Described { name: decl.name.clone(), dtype: decl.dtype, range };
-    match from {
-        InputSource::Files(files) => pieces::records(decl, files, described, binding),
-        InputSource::Stream { files, cut } => {
-            pieces::windows(decl, (files, cut, longest_shift(set)), described, binding)
+/// A set whose files are being opened.
+struct SetLoader<'a> {
+    set: &'a SplitSource,
+    binding: &'a InputBinding<'a>,
+    shards: Shards,
+    /// The inputs that are members of shards, in the order of `shards.members`.
+    members: Vec<&'a str>,
+}
+
+impl<'a> SetLoader<'a> {
+    fn new(set: &'a SplitSource, binding: &'a InputBinding<'a>) -> Checked<SetLoader<'a>> {
+        let members = set.inputs.iter().filter_map(|(name, from)| match from {
+            InputSource::Members(endings) => Some((name.as_str(), endings.as_slice())),
+            _ => None,
+        });
+        let (members, endings): (Vec<&str>, Vec<&[String]>) = members.unzip();
+        if let (Some(name), true) = (members.first(), set.shards.is_empty()) {
+            let message = format!("`{name}` is a member of shards, but the set has none");
+            let help = "name them: `shards = \"part-{000..127}.tar\"`";
+            return Err(Box::new(Diagnostic::error(codes::E0507, message).help(help)));
         }
-        InputSource::Weights { by, weights } => weights_of(decl, (by, weights), set, described, binding),
+        let shards = match members.is_empty() {
+            true => Shards::default(),
+            false => shards::list(&set.shards, &endings, set.skip_damaged)?,
+        };
+        Ok(SetLoader { set, binding, shards, members })
     }
-}
 
-/// The windows of all inputs are counted by the one that is moved furthest, so that they are equally many.
-fn longest_shift(set: &SplitSource) -> usize {
-    let shifts = set.inputs.values().map(|s| match s {
-        InputSource::Stream { cut, .. } => cut.shift,
-        _ => 0,
-    });
-    shifts.max().unwrap_or(0)
-}
-
-/// A number for each value of another input.
-fn weights_of(
-    decl: &InputDecl,
-    (by, weights): (&str, &[f64]),
-    set: &SplitSource,
-    described: Described,
-    binding: &Binding,
-) -> Result<(Column, usize), Box<Diagnostic>> {
-    if !matches!(decl.dtype, DType::F32 | DType::F64) {
-        let message = format!("input `{}` is declared as `{}`, but it has `weights`", decl.name, decl.dtype);
-        return Err(Box::new(Diagnostic::error(codes::E0505, message).help("declare it as `float`")));
-    }
-    let (by, records) = chooser(&decl.name, by, weights.len(), &decl.dims, set, binding)?;
-    let table = weights
-        .iter()
-        .flat_map(|w| match decl.dtype {
-            DType::F32 => (*w as f32).to_le_bytes().to_vec(),
-            _ => w.to_le_bytes().to_vec(),
-        })
-        .collect();
-    let shape = by.shape.clone();
-    let values = Values::Chosen { by: Arc::new(by), table };
-    Ok((Column { described, shape, first: 0, step: 0, values }, records))
-}
-
-/// The column that says which of some weights the examples have: of the dims of the input that is weighted.
-fn chooser(
-    name: &str,
-    by: &str,
-    weights: usize,
-    dims: &[Dim],
-    set: &SplitSource,
-    binding: &Binding,
-) -> Result<(Column, usize), Box<Diagnostic>> {
-    let Some(from) = set.inputs.get(by).filter(|s| !matches!(s, InputSource::Weights { .. })) else {
-        let message = format!("the weights of `{name}` are chosen by `{by}`, which has no file");
-        let d = Diagnostic::error(codes::E0503, message);
-        let near = nearest(by, set.inputs.keys().map(String::as_str).filter(|n| *n != name));
-        return Err(Box::new(match near {
-            Some(near) => d.help(format!("did you mean `{near}`?")),
-            None => d.help(format!("add a line `{by} = \"FILE\"`")),
-        }));
-    };
-    let dtype = DType::I32;
-    let decl = InputDecl { name: by.to_string(), dims: dims.to_vec(), dtype, range: None };
-    let range = Some((RangeOf::Weights(name.to_string()), weights));
-    let described = Described { name: by.to_string(), dtype, range };
-    match from {
-        InputSource::Stream { files, cut } => {
-            pieces::windows(&decl, (files, cut, longest_shift(set)), described, binding)
+    /// The column of one input, and its number of records.
+    fn column(&self, decl: &InputDecl, from: &InputSource) -> Checked<(Column, usize)> {
+        let dims = self.binding.dims;
+        let range = decl.range.map(|d| (RangeOf::Dim(dims.name(d).to_string()), dims.size(d)));
+        let described = InputInfo { name: decl.name.clone(), dtype: decl.dtype, range };
+        match from {
+            InputSource::Weights { by, weights } => self.weights_of(decl, (by, weights), described),
+            from => self.values(decl, from, described),
         }
-        InputSource::Files(files) => pieces::records(&decl, files, described, binding),
-        InputSource::Weights { .. } => unreachable!("left out above"),
     }
-}
 
-/// In which order a set of `all` records, of which the first `records` are used, is seen in training.
-fn rule(
-    set: &SplitSource,
-    binding: &Binding,
-    columns: &[Column],
-    (all, records): (usize, usize),
-) -> Result<OrderRule, Box<Diagnostic>> {
-    Ok(match &set.order {
-        OrderSource::Shuffled => OrderRule::Shuffled,
-        OrderSource::Unshuffled => OrderRule::Unshuffled,
-        OrderSource::Buffered(size) => {
-            let files = columns.first().map_or(vec![0], Column::first_records);
-            OrderRule::Buffered { size: *size, files: files.into() }
-        }
-        OrderSource::Weighted(from) => {
-            let batch = binding.inputs.first().and_then(|i| i.dims.first()).copied();
-            let name = "sampling".to_string();
-            let decl =
-                InputDecl { name: name.clone(), dims: batch.into_iter().collect(), dtype: DType::F64, range: None };
-            // A chance must be a number, whatever else may pass.
-            let strict = Binding { allow_nonfinite: false, ..*binding };
-            let described = Described { name, dtype: DType::F64, range: None };
-            let (column, n) = match from {
-                InputSource::Weights { by, weights } => {
-                    weights_of(&decl, (by, weights), set, described, &strict)?
-                }
-                from => column(&decl, from, set, &strict)?,
-            };
-            if n != all {
-                let message = format!("`sampling` has {n} weights for {all} examples");
-                return Err(Box::new(
-                    Diagnostic::error(codes::E0504, message)
-                        .note(format!("they are read from {}", column.values.named()))
-                        .help("give one weight for each example"),
-                ));
+    /// The column of an input that has values of its own.
+    fn values(&self, decl: &InputDecl, from: &InputSource, described: InputInfo) -> Checked<(Column, usize)> {
+        let binding = self.binding;
+        let shape = binding.dims.shape(decl.dims.get(1..).unwrap_or_default());
+        let finite = !binding.allow_nonfinite;
+        match from {
+            InputSource::Files(files) if folders::are_images(files) => {
+                folders::images(files, described, shape, finite)
             }
-            OrderRule::Weighted(Arc::new(chances(&column, records)?))
+            InputSource::Files(files) => pieces::records(decl, files, described, binding),
+            InputSource::Stream { files, cut } => {
+                pieces::windows(decl, (files, cut, self.longest_shift()), described, binding)
+            }
+            InputSource::Members(_) => {
+                let at = self.members.iter().position(|n| *n == decl.name).unwrap_or_default();
+                let members = self.shards.members[at].clone();
+                let records = members.len();
+                let values = Values::Encoded(Encoded::new(self.shards.paths.clone(), members, finite));
+                Ok((Column { described, shape, first: 0, step: 0, values }, records))
+            }
+            InputSource::FolderOf { input, classes } => match self.set.inputs.get(input) {
+                Some(InputSource::Files(files)) => folders::labels(files, classes, described),
+                _ => {
+                    let message = format!("`{}` is the folder of `{input}`, which names no files", decl.name);
+                    let help = format!("add a line `{input} = \"images/*/*.png\"`");
+                    Err(Box::new(Diagnostic::error(codes::E0503, message).help(help)))
+                }
+            },
+            InputSource::Weights { .. } => unreachable!("weights are of other inputs"),
         }
-    })
+    }
+
+    /// The windows of all inputs are counted by the one that is moved furthest, so that they are equally many.
+    fn longest_shift(&self) -> usize {
+        let shifts = self.set.inputs.values().map(|s| match s {
+            InputSource::Stream { cut, .. } => cut.shift,
+            _ => 0,
+        });
+        shifts.max().unwrap_or(0)
+    }
+
+    /// A number for each value of another input.
+    fn weights_of(
+        &self,
+        decl: &InputDecl,
+        (by, weights): (&str, &[f64]),
+        described: InputInfo,
+    ) -> Checked<(Column, usize)> {
+        if !matches!(decl.dtype, DType::F32 | DType::F64) {
+            let message =
+                format!("input `{}` is declared as `{}`, but it has `weights`", decl.name, decl.dtype);
+            return Err(Box::new(Diagnostic::error(codes::E0505, message).help("declare it as `float`")));
+        }
+        let (by, records) = self.chooser(&decl.name, by, weights.len(), &decl.dims)?;
+        let table = weights
+            .iter()
+            .flat_map(|w| match decl.dtype {
+                DType::F32 => (*w as f32).to_le_bytes().to_vec(),
+                _ => w.to_le_bytes().to_vec(),
+            })
+            .collect();
+        let shape = by.shape.clone();
+        let values = Values::Chosen { by: Arc::new(by), table };
+        Ok((Column { described, shape, first: 0, step: 0, values }, records))
+    }
+
+    /// The column that says which of some weights the examples have: of the dims of the input that is weighted.
+    fn chooser(&self, name: &str, by: &str, weights: usize, dims: &[Dim]) -> Checked<(Column, usize)> {
+        let from = self.set.inputs.get(by).filter(|s| !matches!(s, InputSource::Weights { .. }));
+        let Some(from) = from else {
+            let message = format!("the weights of `{name}` are chosen by `{by}`, which has no file");
+            let d = Diagnostic::error(codes::E0503, message);
+            let near = nearest(by, self.set.inputs.keys().map(String::as_str).filter(|n| *n != name));
+            return Err(Box::new(match near {
+                Some(near) => d.help(format!("did you mean `{near}`?")),
+                None => d.help(format!("add a line `{by} = \"FILE\"`")),
+            }));
+        };
+        let dtype = DType::I32;
+        let decl = InputDecl { name: by.to_string(), dims: dims.to_vec(), dtype, range: None };
+        let range = Some((RangeOf::Weights(name.to_string()), weights));
+        self.values(&decl, from, InputInfo { name: by.to_string(), dtype, range })
+    }
+
+    /// The set of these columns of `all` records.
+    fn dataset(&self, columns: Vec<Column>, all: usize) -> Checked<Dataset> {
+        let (set, mut damaged) = (self.set, self.shards.skipped.clone());
+        let mut kept = None;
+        if set.skip_damaged && columns.iter().any(Column::is_encoded) {
+            let (good, bad) = damaged::undamaged(&columns, all)?;
+            kept = (!bad.is_empty()).then_some(good);
+            damaged.extend(bad);
+        }
+        let good = kept.as_ref().map_or(all, Vec::len);
+        let records = set.limit.unwrap_or(good).min(good);
+        let rule = self.rule(&columns, all, (kept.as_deref(), records))?;
+        Dataset::new(records, columns, (kept, damaged), rule)
+    }
+
+    /// In which order a set of `all` records, of which the first `records` that are `kept` are used, is seen in training.
+    fn rule(
+        &self,
+        columns: &[Column],
+        all: usize,
+        (kept, records): (Option<&[u32]>, usize),
+    ) -> Checked<OrderRule> {
+        Ok(match &self.set.order {
+            OrderSource::Shuffled => OrderRule::Shuffled,
+            OrderSource::Unshuffled => OrderRule::Unshuffled,
+            OrderSource::Buffered(size) => {
+                let mut files = columns.first().map_or(vec![0], Column::first_records);
+                if let Some(kept) = kept {
+                    files.iter_mut().for_each(|f| *f = kept.partition_point(|r| (*r as usize) < *f));
+                }
+                OrderRule::Buffered { size: *size, files: files.into() }
+            }
+            OrderSource::Weighted(from) => {
+                let (column, n) = self.sampling(from)?;
+                if n != all {
+                    let message = format!("`sampling` has {n} weights for {all} examples");
+                    return Err(Box::new(
+                        Diagnostic::error(codes::E0504, message)
+                            .note(format!("they are read from {}", column.values.named()))
+                            .help("give one weight for each example"),
+                    ));
+                }
+                let record = |i: usize| kept.map_or(i, |k| k[i] as usize);
+                OrderRule::Weighted(Arc::new(chances(&column, (0..records).map(record))?))
+            }
+        })
+    }
+
+    /// The weights of the examples: as an input that the model does not have.
+    fn sampling(&self, from: &InputSource) -> Checked<(Column, usize)> {
+        let batch = self.binding.inputs.first().and_then(|i| i.dims.first()).copied();
+        let (name, dtype) = ("sampling".to_string(), DType::F64);
+        let decl = InputDecl { name: name.clone(), dims: batch.into_iter().collect(), dtype, range: None };
+        // A chance must be a number, whatever else may pass.
+        let strict = InputBinding { allow_nonfinite: false, ..*self.binding };
+        match from {
+            InputSource::Files(files) => {
+                pieces::records(&decl, files, InputInfo { name, dtype, range: None }, &strict)
+            }
+            from => self.column(&decl, from),
+        }
+    }
 }
 
-fn chances(column: &Column, records: usize) -> Result<Weights, Box<Diagnostic>> {
-    let mut all = Vec::with_capacity(records);
+fn chances(column: &Column, records: impl Iterator<Item = usize>) -> Checked<Weights> {
+    let mut all = Vec::new();
     let (runs, mut scratch) = (Runs::whole(8), Scratch::default());
-    for record in 0..records {
+    for record in records {
         let mut out = [0; 8];
         column.read(record, &runs, &mut out, &mut scratch)?;
         let weight = f64::from_le_bytes(out);

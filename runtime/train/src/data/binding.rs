@@ -9,7 +9,7 @@ pub type Places = BTreeMap<String, Span>;
 
 /// What the inputs of a model are bound to, and how strictly.
 #[derive(Clone, Copy, Debug)]
-pub struct Binding<'a> {
+pub struct InputBinding<'a> {
     /// The inputs.
     pub inputs: &'a [InputDecl],
     /// Their dims.

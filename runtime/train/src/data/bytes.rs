@@ -180,7 +180,7 @@ impl Elements {
     }
 
     /// Hands out all of them, in pieces of a multiple of 8 bytes but for the last.
-    pub(super) fn each(mut self, mut f: impl FnMut(&[u8]) -> Result<(), Stop>) -> Result<(), Stop> {
+    pub(super) fn each(mut self, mut f: impl FnMut(&[u8]) -> Result<(), ReadError>) -> Result<(), ReadError> {
         let mut left = self.size;
         let mut piece = vec![0; left.min(1 << 20)];
         while left > 0 {
@@ -191,19 +191,18 @@ impl Elements {
                 match self.bytes.read(&mut to[got..]) {
                     Ok(0) => {
                         let (n, got) = (self.size, self.size - left + got);
-                        let why =
-                            format!("it is truncated: {what} should take {n} bytes, {got} are left");
-                        return Err(Stop::Unreadable(why));
+                        let why = format!("it is truncated: {what} should take {n} bytes, {got} are left");
+                        return Err(ReadError::Unreadable(why));
                     }
                     Ok(k) => got += k,
                     Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                    Err(e) => return Err(Stop::Unreadable(e.to_string())),
+                    Err(e) => return Err(ReadError::Unreadable(e.to_string())),
                 }
             }
             f(to)?;
             left -= n;
         }
-        self.end().map_err(Stop::Unreadable)
+        self.end().map_err(ReadError::Unreadable)
     }
 
     /// An error where the file goes on. For gzip this also reads its checksum.
@@ -221,7 +220,7 @@ impl Elements {
 }
 
 /// Why reading elements ended early.
-pub(super) enum Stop {
+pub(super) enum ReadError {
     /// The file cannot be read on.
     Unreadable(String),
     /// Its user has said why.

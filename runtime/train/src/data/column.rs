@@ -1,9 +1,10 @@
 //! The values of one input over all records: in memory, or in files where they are read when they are asked for.
 
-use super::convert::{BadValue, Conversion};
+use super::convert::Conversion;
+use super::encoded::Encoded;
+use super::input_info::InputInfo;
 use super::source::FileRef;
 use crate::Checked;
-use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::DType;
 use std::fs::File;
 use std::ops::Range;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 /// next always `step` elements after the one before it.
 #[derive(Debug)]
 pub(super) struct Column {
-    pub(super) described: Described,
+    pub(super) described: InputInfo,
     /// Declared sizes of the dims after the first.
     pub(super) shape: Vec<usize>,
     pub(super) first: usize,
@@ -26,6 +27,8 @@ pub(super) struct Column {
 pub(super) enum Values {
     /// One piece for each file.
     Pieces(Vec<FilePiece>),
+    /// One member of a file for each record.
+    Encoded(Encoded),
     /// For each record the entry of a table of the program's elements, at the position that another column has.
     Chosen { by: Arc<Column>, table: Vec<u8> },
 }
@@ -36,9 +39,11 @@ impl Values {
         match self {
             Values::Pieces(pieces) => {
                 let more = pieces.len().saturating_sub(1);
-                let first = pieces.first().map_or("files without elements".into(), |p| format!("`{}`", p.file));
+                let first =
+                    pieces.first().map_or("files without elements".into(), |p| format!("`{}`", p.file));
                 if more == 0 { first } else { format!("{first} and {more} more files") }
             }
+            Values::Encoded(encoded) => encoded.named(),
             Values::Chosen { by, .. } => by.values.named(),
         }
     }
@@ -51,11 +56,11 @@ pub(super) struct FilePiece {
     /// The first of them, counted over all files.
     pub(super) start: usize,
     pub(super) len: usize,
-    pub(super) held: Held,
+    pub(super) held: Location,
 }
 
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum Location {
     /// Elements of the program, all of which are good.
     Memory(Vec<u8>),
     /// Elements of the file, from this byte on. They are read by position and not mapped: a file that becomes shorter is an
@@ -89,12 +94,22 @@ impl Column {
         self.described.dtype
     }
 
+    /// Whether reading a record costs much more than copying it.
+    pub(super) fn is_encoded(&self) -> bool {
+        match &self.values {
+            Values::Encoded(_) => true,
+            Values::Chosen { by, .. } => by.is_encoded(),
+            Values::Pieces(_) => false,
+        }
+    }
+
     /// The first record of each file.
     pub(super) fn first_records(&self) -> Vec<usize> {
         match &self.values {
             Values::Pieces(pieces) if self.step == self.elements() && self.step > 0 => {
                 pieces.iter().map(|p| p.start / self.step).collect()
             }
+            Values::Encoded(encoded) => encoded.first_records(),
             Values::Chosen { by, .. } => by.first_records(),
             Values::Pieces(_) => vec![0],
         }
@@ -110,6 +125,13 @@ impl Column {
     ) -> Checked<()> {
         match &self.values {
             Values::Pieces(pieces) => self.read_pieces(pieces, record, runs, out, scratch),
+            Values::Encoded(encoded) => {
+                let Scratch { raw, record: all } = scratch;
+                all.resize(self.width(), 0);
+                encoded.read(record, &self.described, &self.shape, (raw, all))?;
+                runs.gather(all, 0, out);
+                Ok(())
+            }
             Values::Chosen { by, table } => {
                 let whole = by.elements();
                 let mut positions = vec![0; whole * by.dtype().bytes()];
@@ -137,7 +159,7 @@ impl Column {
     ) -> Checked<()> {
         let width = self.dtype().bytes();
         let base = self.first + record * self.step;
-        if let [FilePiece { held: Held::Memory(data), .. }] = pieces {
+        if let [FilePiece { held: Location::Memory(data), .. }] = pieces {
             runs.gather(&data[base * width..(base + self.elements()) * width], 0, out);
             return Ok(());
         }
@@ -174,8 +196,8 @@ impl Column {
             let n = (piece.len - from).min(out.len() / width);
             let (to, rest) = out.split_at_mut(n * width);
             match &piece.held {
-                Held::Memory(data) => to.copy_from_slice(&data[from * width..(from + n) * width]),
-                Held::InPlace { open, at, conversion } => {
+                Location::Memory(data) => to.copy_from_slice(&data[from * width..(from + n) * width]),
+                Location::InPlace { open, at, conversion } => {
                     raw.resize(n * conversion.width(), 0);
                     let offset = at + (from * conversion.width()) as u64;
                     piece.read(open.as_ref(), offset, raw).map_err(|e| {
@@ -200,75 +222,6 @@ impl FilePiece {
             Some(file) => file.read_exact_at(out, at),
             None => File::open(&self.file.path)?.read_exact_at(out, at),
         }
-    }
-}
-
-/// What messages say of an input.
-#[derive(Clone, Debug)]
-pub(super) struct Described {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    /// What its values count along, and to which end.
-    pub(super) range: Option<(RangeOf, usize)>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum RangeOf {
-    Dim(String),
-    /// The weights of this input.
-    Weights(String),
-}
-
-impl Described {
-    /// The error of a file that cannot be read.
-    pub(super) fn unreadable(&self, file: &FileRef, why: &str) -> Box<Diagnostic> {
-        let message = format!("`{file}` cannot be read as data for `{}`: {why}", self.name);
-        Box::new(Diagnostic::error(codes::E0502, message))
-    }
-
-    /// The error of a value that the input cannot have, with how many more of its kind there are.
-    pub(super) fn bad_value(
-        &self,
-        bad: BadValue,
-        record: usize,
-        file: &FileRef,
-        more: usize,
-    ) -> Box<Diagnostic> {
-        let (name, dtype) = (&self.name, self.dtype);
-        let of = format!("record {record} of `{name}`");
-        let (why, help) = match (bad, &self.range) {
-            (BadValue::Integer(value), _) => {
-                (format!("{of} has the value {value}, which `{dtype}` cannot hold"), None)
-            }
-            (BadValue::Float(value), _) => {
-                (format!("{of} has the value {value}, which `{dtype}` cannot hold"), None)
-            }
-            (BadValue::NotFinite(value), _) => (
-                format!("{of} has the value {value}, which is not finite"),
-                Some("mend the data, or let such values pass with `--allow-nonfinite`".to_string()),
-            ),
-            (BadValue::Outside(value), Some((RangeOf::Dim(dim), n))) => (
-                format!(
-                    "{of} has the value {value}, outside `{dim}`, which counts from 0 to {}",
-                    n.saturating_sub(1)
-                ),
-                Some(format!("if the data is right, declare a larger `dim {dim}`")),
-            ),
-            (BadValue::Outside(value), Some((RangeOf::Weights(input), n))) => (
-                format!("{of} has the value {value}, but `{input}` has {n} `weights`, for 0 to {}", n - 1),
-                Some("give one weight for each value".to_string()),
-            ),
-            (BadValue::Outside(value), None) => (format!("{of} has the value {value}"), None),
-        };
-        let mut error =
-            Diagnostic::error(codes::E0506, why).note(format!("records of `{file}` count from 0"));
-        if more > 0 {
-            error = error.note(format!("{more} more values are outside"));
-        }
-        Box::new(match help {
-            Some(help) => error.help(help),
-            None => error,
-        })
     }
 }
 

@@ -108,7 +108,8 @@ impl Conversion {
                     return Err(BadValue::Float(value));
                 }
                 // A NaN keeps its bits where the file has the same type.
-                let same = if self.elem == Elem::F32 { crate::tensor::array(bytes) } else { narrow.to_le_bytes() };
+                let same =
+                    if self.elem == Elem::F32 { crate::tensor::array(bytes) } else { narrow.to_le_bytes() };
                 to.copy_from_slice(&same);
             }
             _ => {

@@ -1,16 +1,14 @@
 //! Columns of a CSV file with a header.
 
-use super::array::{Elem, Header, Opened};
+use super::array::{Elem, Header, TensorFile, list};
 use super::bytes::Bytes;
-use super::formats::list;
 use meshwright_plan::{DType, InputDecl};
 
 /// Reads the columns of these names, where `*` stands for any text; without names that of the input's own name. They are read
 /// whole: text has no places that a header could tell.
-pub(super) fn open(bytes: Bytes, names: &[String], decl: &InputDecl) -> Result<Opened, String> {
+pub(super) fn open(bytes: Bytes, names: &[String], decl: &InputDecl) -> Result<TensorFile, String> {
     let mut table = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(bytes);
-    let header: Vec<String> =
-        table.headers().map_err(|e| described(&e))?.iter().map(String::from).collect();
+    let header: Vec<String> = table.headers().map_err(|e| described(&e))?.iter().map(String::from).collect();
     let own = [decl.name.clone()];
     let chosen = columns(&header, if names.is_empty() { &own } else { names })?;
     let mut out = Vec::new();
@@ -34,15 +32,10 @@ pub(super) fn open(bytes: Bytes, names: &[String], decl: &InputDecl) -> Result<O
         }
         rows += 1;
     }
-    let elem = match decl.dtype {
-        DType::Bool => Elem::Bool,
-        d if d.is_float() => Elem::F64,
-        _ => Elem::I64,
-    };
     let shape = if chosen.len() == 1 { vec![rows] } else { vec![rows, chosen.len()] };
     let size = out.len();
     let elements = Bytes::memory(out).elements((0, size, 0), "its cells")?;
-    Ok(Opened { header: Header::plain(elem, shape), elements })
+    Ok(TensorFile { header: Header::plain(elem(decl.dtype), shape), elements })
 }
 
 /// Positions of the columns of these names, in the order asked for.
@@ -50,7 +43,8 @@ fn columns(header: &[String], names: &[String]) -> Result<Vec<usize>, String> {
     let all: Vec<&str> = header.iter().map(String::as_str).collect();
     let mut chosen = Vec::new();
     for name in names {
-        let pattern = glob::Pattern::new(name).map_err(|e| format!("`{name}` is not a name of columns: {e}"))?;
+        let pattern =
+            glob::Pattern::new(name).map_err(|e| format!("`{name}` is not a name of columns: {e}"))?;
         let before = chosen.len();
         chosen.extend((0..all.len()).filter(|i| all[*i] == name || pattern.matches(all[*i])));
         if chosen.len() == before {
@@ -60,6 +54,33 @@ fn columns(header: &[String], names: &[String]) -> Result<Vec<usize>, String> {
     match chosen.iter().enumerate().find(|(i, c)| chosen[..*i].contains(c)) {
         Some((_, twice)) => Err(format!("its column `{}` is named twice", all[*twice])),
         None => Ok(chosen),
+    }
+}
+
+/// Numbers between blanks and commas, as a tensor of one dim.
+pub(super) fn numbers(text: &[u8], dtype: DType) -> Result<TensorFile, String> {
+    let text = std::str::from_utf8(text).map_err(|_| "it is neither an image, .npy nor text".to_string())?;
+    let words = text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty());
+    let mut out = Vec::new();
+    let mut count = 0;
+    for word in words {
+        out.extend(number(word, dtype).ok_or_else(|| {
+            let short: String = word.chars().take(20).collect();
+            format!("`{}` is not a value of `{dtype}`", short.escape_debug())
+        })?);
+        count += 1;
+    }
+    let size = out.len();
+    let elements = Bytes::memory(out).elements((0, size, 0), "its numbers")?;
+    Ok(TensorFile { header: Header::plain(elem(dtype), vec![count]), elements })
+}
+
+/// What texts are read as, for an input of this dtype.
+fn elem(dtype: DType) -> Elem {
+    match dtype {
+        DType::Bool => Elem::Bool,
+        d if d.is_float() => Elem::F64,
+        _ => Elem::I64,
     }
 }
 

@@ -15,23 +15,39 @@ use std::sync::Arc;
 pub struct Dataset {
     pub(super) records: usize,
     pub(super) columns: Arc<Vec<Column>>,
+    /// The records that are not damaged, where others are left out.
+    pub(super) kept: Option<Arc<[u32]>>,
+    pub(super) damaged: Arc<[String]>,
     /// Of a share of a set, which of its records it has.
-    pub(super) chosen: Option<Chosen>,
+    pub(super) chosen: Option<Subset>,
     pub(super) rule: OrderRule,
     pub(super) fingerprint: String,
 }
 
 /// The records at some positions of an order.
 #[derive(Clone, Debug)]
-pub(super) struct Chosen {
+pub(super) struct Subset {
     order: Order,
     first: usize,
 }
 
 impl Dataset {
-    pub(super) fn new(records: usize, columns: Vec<Column>, rule: OrderRule) -> Checked<Dataset> {
-        let mut set =
-            Dataset { records, columns: Arc::new(columns), chosen: None, rule, fingerprint: String::new() };
+    /// Of the records that are `kept`; all where nothing says which. `damaged` says what is wrong with the others.
+    pub(super) fn new(
+        records: usize,
+        columns: Vec<Column>,
+        (kept, damaged): (Option<Vec<u32>>, Vec<String>),
+        rule: OrderRule,
+    ) -> Checked<Dataset> {
+        let mut set = Dataset {
+            records,
+            columns: Arc::new(columns),
+            kept: kept.map(Arc::from),
+            damaged: damaged.into(),
+            chosen: None,
+            rule,
+            fingerprint: String::new(),
+        };
         set.fingerprint = set.hash()?;
         Ok(set)
     }
@@ -73,7 +89,7 @@ impl Dataset {
             let mut record = vec![0; c.width()];
             for k in 0..n {
                 if !record.is_empty() {
-                    let at = k * self.records / n;
+                    let at = self.record_of_files(k * self.records / n);
                     c.read(at, &Runs::whole(record.len()), &mut record, &mut scratch)?;
                 }
                 take(&mut hash, &record);
@@ -99,12 +115,33 @@ impl Dataset {
             let numbers = [seed, self.records as u64, first as u64, records as u64];
             take(&mut hash, self.fingerprint.as_bytes());
             numbers.iter().for_each(|n| take(&mut hash, &n.to_le_bytes()));
-            let chosen = Some(Chosen { order: order.clone(), first });
-            Dataset { records, columns: self.columns.clone(), chosen, rule, fingerprint: hex(hash) }
+            let chosen = Some(Subset { order: order.clone(), first });
+            Dataset { records, chosen, rule, fingerprint: hex(hash), ..self.clone() }
         };
         let rest = self.records - n;
         let rule = self.rule.of_part(|i| order.record(n + i), rest)?;
         Some((part(n, rest, rule), part(0, n, OrderRule::default())))
+    }
+
+    fn record_of_files(&self, record: usize) -> usize {
+        let record = self.chosen.as_ref().map_or(record, |c| c.order.record(c.first + record));
+        self.kept.as_ref().map_or(record, |kept| kept[record] as usize)
+    }
+
+    /// What there is to say of examples that were left out.
+    pub fn notes(&self) -> Vec<String> {
+        let Some(first) = self.damaged.first() else { return Vec::new() };
+        let n = self.damaged.len();
+        vec![format!("{n} damaged {} left out: {first}", if n == 1 { "example is" } else { "examples are" })]
+    }
+
+    /// How many threads should prepare batches: several where records are decoded, else one.
+    pub fn readers(&self) -> usize {
+        const MOST: usize = 8;
+        match self.columns.iter().any(Column::is_encoded) {
+            true => std::thread::available_parallelism().map_or(1, usize::from).min(MOST),
+            false => 1,
+        }
     }
 
     /// Bytes of all records in the program's dtypes.
@@ -162,8 +199,7 @@ impl Dataset {
         let mut scratch = Scratch::default();
         for (record, to) in records.iter().zip(out.chunks_exact_mut(row)) {
             assert!(*record < self.records, "record {record} of {}", self.records);
-            let record = self.chosen.as_ref().map_or(*record, |c| c.order.record(c.first + record));
-            column.read(record, &runs, to, &mut scratch)?;
+            column.read(self.record_of_files(*record), &runs, to, &mut scratch)?;
         }
         Ok(())
     }
@@ -181,7 +217,8 @@ fn hex(hash: sha2::Sha256) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::super::column::{Described, FilePiece, Held, Values};
+    use super::super::column::{FilePiece, Location, Values};
+    use super::super::input_info::InputInfo;
     use super::super::source::FileRef;
     use super::*;
 
@@ -196,11 +233,11 @@ mod tests {
             }
         }
         let file = FileRef { path: "x".into(), parts: Vec::new() };
-        let piece = FilePiece { file, start: 0, len: 360, held: Held::Memory(data) };
-        let described = Described { name: "x".into(), dtype: DType::I32, range: None };
+        let piece = FilePiece { file, start: 0, len: 360, held: Location::Memory(data) };
+        let described = InputInfo { name: "x".into(), dtype: DType::I32, range: None };
         let values = Values::Pieces(vec![piece]);
         let column = Column { described, shape: shape.to_vec(), first: 0, step: 60, values };
-        let dataset = Dataset::new(6, vec![column], OrderRule::default()).unwrap();
+        let dataset = Dataset::new(6, vec![column], (None, Vec::new()), OrderRule::default()).unwrap();
         let spans = |n: usize| (0..=n).flat_map(move |a| (a..=n).map(move |b| a..b));
         for i in spans(3) {
             for j in spans(4) {

@@ -1,11 +1,11 @@
 //! Records that lie encoded in files, one member of a file for each: an image, an array, or numbers as text.
 
-use super::array::Opened;
-use super::bytes::{Bytes, Stop};
-use super::column::Described;
+use super::array::TensorFile;
+use super::bytes::{Bytes, ReadError};
 use super::convert::Conversion;
 use super::image::{self, Failed};
-use super::{csv_table, formats};
+use super::input_info::InputInfo;
+use super::{csv_table, formats, signed};
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::DType;
@@ -67,7 +67,7 @@ impl Encoded {
     pub(super) fn read(
         &self,
         record: usize,
-        described: &Described,
+        described: &InputInfo,
         shape: &[usize],
         (raw, out): (&mut Vec<u8>, &mut [u8]),
     ) -> Checked<()> {
@@ -83,30 +83,32 @@ impl Encoded {
             false => format!("`{}` at byte {}", path.display(), member.at),
         };
         let damaged = |why: String| {
-            let message = format!("{} cannot be read as record {record} of `{}`: {why}", place(), described.name);
+            let message =
+                format!("{} cannot be read as record {record} of `{}`: {why}", place(), described.name);
             Box::new(Diagnostic::error(codes::E0502, message).help(SKIP))
         };
         read.map_err(|e| damaged(e.to_string()))?;
         if image::is_image(raw) {
             return self.image(raw, described, shape, out, (&place, &damaged));
         }
-        self.numbers(raw, described, shape, out).map_err(|stop| match stop {
-            Stop::Unreadable(why) => damaged(why),
-            Stop::Said(d) => Box::new(d.note(format!("record {record} is {}", place()))),
+        self.numbers(raw, described, shape, (record, out, &place)).map_err(|stop| match stop {
+            ReadError::Unreadable(why) => damaged(why),
+            ReadError::Said(d) => d,
         })
     }
 
     fn image(
         &self,
         raw: &[u8],
-        described: &Described,
+        described: &InputInfo,
         shape: &[usize],
         out: &mut [u8],
         (place, damaged): (&dyn Fn() -> String, &dyn Fn(String) -> Box<Diagnostic>),
     ) -> Checked<()> {
         let name = &described.name;
         if described.dtype != DType::U8 {
-            let message = format!("input `{name}` is declared as `{}`, but {} is an image", described.dtype, place());
+            let message =
+                format!("input `{name}` is declared as `{}`, but {} is an image", described.dtype, place());
             let help = format!("declare it as `u8` and write `cast({name}, float)` where it is used");
             return Err(Box::new(Diagnostic::error(codes::E0505, message).help(help)));
         }
@@ -129,38 +131,49 @@ impl Encoded {
     }
 
     /// An array of NumPy's, or numbers between blanks and commas.
-    fn numbers(&self, raw: &[u8], described: &Described, shape: &[usize], out: &mut [u8]) -> Result<(), Stop> {
-        let unreadable = Stop::Unreadable;
-        let Opened { header, elements } = match raw.starts_with(b"\x93NUMPY") {
-            true => formats::signed(Bytes::memory(raw.to_vec()))
-                .and_then(formats::row_major)
-                .map_err(unreadable)?,
+    fn numbers(
+        &self,
+        raw: &[u8],
+        described: &InputInfo,
+        shape: &[usize],
+        (record, out, place): (usize, &mut [u8], &dyn Fn() -> String),
+    ) -> Result<(), ReadError> {
+        let unreadable = ReadError::Unreadable;
+        let TensorFile { header, elements } = match raw.starts_with(b"\x93NUMPY") {
+            true => {
+                signed::open(Bytes::memory(raw.to_vec())).and_then(formats::row_major).map_err(unreadable)?
+            }
             false => csv_table::numbers(raw, described.dtype).map_err(unreadable)?,
         };
         let wanted: usize = shape.iter().product();
         let width = header.elem.bytes();
         if elements.size() != wanted * width {
             let message = format!(
-                "`{}` is declared as {shape:?} for each example, but one has {} values",
+                "`{}` is declared as {shape:?} for each example, but {} has {} values",
                 described.name,
+                place(),
                 elements.size() / width
             );
-            return Err(Stop::Said(Box::new(Diagnostic::error(codes::E0504, message))));
+            return Err(ReadError::Said(Box::new(Diagnostic::error(codes::E0504, message))));
         }
         let below = described.range.as_ref().map(|r| r.1);
         let from = (header.elem, header.big_endian);
         let conversion = Conversion::new(from, described.dtype, below, self.finite).ok_or_else(|| {
             let has = header.elem.name();
-            let message =
-                format!("input `{}` is declared as `{}`, but an example holds `{has}`", described.name, described.dtype);
-            Stop::Said(Box::new(Diagnostic::error(codes::E0505, message)))
+            let message = format!(
+                "input `{}` is declared as `{}`, but {} holds `{has}`",
+                described.name,
+                described.dtype,
+                place()
+            );
+            ReadError::Said(Box::new(Diagnostic::error(codes::E0505, message)))
         })?;
         let mut done = 0;
         elements.each(|piece| {
             let n = piece.len() / width * described.dtype.bytes();
-            conversion.run(piece, &mut out[done..done + n]).map_err(|(_, bad)| {
-                Stop::Said(described.bad_member(bad))
-            })?;
+            conversion
+                .run(piece, &mut out[done..done + n])
+                .map_err(|(_, bad)| ReadError::Said(described.bad_member(bad, record, &place())))?;
             done += n;
             Ok(())
         })

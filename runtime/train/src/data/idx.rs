@@ -1,10 +1,10 @@
 //! IDX, the format of MNIST: two zero bytes, a type, the number of dims, their sizes and the elements, all big-endian.
 
-use super::array::{Elem, Header, Opened};
+use super::array::{Elem, Header, TensorFile};
 use super::bytes::Bytes;
 
 /// Reads the header that follows the four bytes `00 00 code dims`.
-pub(super) fn open(mut bytes: Bytes, code: u8, dims: u8) -> Result<Opened, String> {
+pub(super) fn open(mut bytes: Bytes, code: u8, dims: u8) -> Result<TensorFile, String> {
     let elem = match code {
         0x08 => Elem::U8,
         0x09 => Elem::I8,
@@ -22,5 +22,5 @@ pub(super) fn open(mut bytes: Bytes, code: u8, dims: u8) -> Result<Opened, Strin
         sizes.chunks_exact(4).map(|b| u32::from_be_bytes(crate::tensor::array(b)) as usize).collect();
     let what = format!("its {shape:?} elements of {}", elem.name());
     let elements = bytes.elements((0, elem.size_of(&shape)?, 0), &what)?;
-    Ok(Opened { header: Header { big_endian: true, ..Header::plain(elem, shape) }, elements })
+    Ok(TensorFile { header: Header { big_endian: true, ..Header::plain(elem, shape) }, elements })
 }

@@ -105,7 +105,7 @@ fn spread(from: &[u8], found: usize, out: &mut [u8], asked: usize) {
 mod tests {
     use super::*;
 
-    pub(crate) fn png(cols: u32, rows: u32, color: ColorType, data: &[u8]) -> Vec<u8> {
+    fn png(cols: u32, rows: u32, color: ColorType, data: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         let mut encoder = png::Encoder::new(&mut out, cols, rows);
         encoder.set_color(color);

@@ -14,10 +14,15 @@ mod bytes;
 mod column;
 mod convert;
 mod csv_table;
+mod damaged;
 mod dataset;
+mod encoded;
 mod find;
+mod folders;
 mod formats;
 mod idx;
+mod image;
+mod input_info;
 mod manifest;
 mod npy;
 mod npz;
@@ -27,10 +32,12 @@ mod pieces;
 mod prefetch;
 mod safetensor;
 mod schedule;
+mod shards;
+mod signed;
 mod source;
 
 pub use bind::load;
-pub use binding::{Binding, Places};
+pub use binding::{InputBinding, Places};
 pub use dataset::Dataset;
 pub use find::{find, roots};
 pub use order::Order;
@@ -39,6 +46,10 @@ pub use schedule::Schedule;
 pub use source::{FileRef, InputSource, OrderSource, Source, SplitSource, StreamCut};
 
 #[cfg(test)]
-mod tests;
-#[cfg(test)]
 mod set_tests;
+#[cfg(test)]
+mod shard_tests;
+#[cfg(test)]
+mod test_case;
+#[cfg(test)]
+mod tests;

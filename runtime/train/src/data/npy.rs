@@ -1,10 +1,10 @@
 //! NumPy's `.npy`, versions 1 to 3.
 
-use super::array::{Elem, Header, Opened};
+use super::array::{Elem, Header, TensorFile};
 use super::bytes::Bytes;
 
 /// Reads the header that follows the four bytes `93 N U M`.
-pub(super) fn open(mut bytes: Bytes) -> Result<Opened, String> {
+pub(super) fn open(mut bytes: Bytes) -> Result<TensorFile, String> {
     if bytes.array(".npy's signature")? != *b"PY" {
         return Err("it starts as .npy, but its signature is broken".into());
     }
@@ -22,7 +22,7 @@ pub(super) fn open(mut bytes: Bytes) -> Result<Opened, String> {
     let header = parse(header)?;
     let what = format!("its {:?} elements of {}", header.shape, header.elem.name());
     let elements = bytes.elements((0, header.elem.size_of(&header.shape)?, 0), &what)?;
-    Ok(Opened { header, elements })
+    Ok(TensorFile { header, elements })
 }
 
 /// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.

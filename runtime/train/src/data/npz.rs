@@ -1,8 +1,8 @@
 //! NumPy's `.npz`: a zip file of `.npy` files, one for each name.
 
-use super::array::Opened;
+use super::array::{TensorFile, list};
 use super::bytes::{Bytes, MAX_RATIO};
-use super::formats::{list, signed};
+use super::signed;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -10,7 +10,7 @@ use zip::{CompressionMethod, ZipArchive};
 
 /// Opens the array of that name, or the only one. One that is stored as it is, as `numpy.savez` writes it, is read in its place;
 /// one that is compressed is unpacked here.
-pub(super) fn open(path: &Path, name: Option<&str>) -> Result<Opened, String> {
+pub(super) fn open(path: &Path, name: Option<&str>) -> Result<TensorFile, String> {
     let meta = std::fs::metadata(path).map_err(|e| e.to_string())?;
     if !meta.is_file() {
         return Err("it is not a file".into());
@@ -39,15 +39,17 @@ pub(super) fn open(path: &Path, name: Option<&str>) -> Result<Opened, String> {
     let (size, packed) = (found.size(), found.compressed_size());
     if found.compression() == CompressionMethod::Stored {
         let at = found.data_start().ok_or("it does not say where its array starts")?;
-        return signed(Bytes::part(path, at, size)?);
+        return signed::open(Bytes::part(path, at, size)?);
     }
     if size > packed.saturating_mul(MAX_RATIO) || packed > meta.len() {
-        return Err(format!("`{name}` should take {size} bytes, but {packed} packed ones cannot hold so many"));
+        return Err(format!(
+            "`{name}` should take {size} bytes, but {packed} packed ones cannot hold so many"
+        ));
     }
     let mut bytes = Vec::new();
     let got = (&mut found).take(size + 1).read_to_end(&mut bytes).map_err(|e| format!("`{name}`: {e}"))?;
     if got as u64 != size {
         return Err(format!("`{name}` should take {size} bytes, and has {got}"));
     }
-    signed(Bytes::memory(bytes))
+    signed::open(Bytes::memory(bytes))
 }

@@ -50,10 +50,10 @@ impl OrderRule {
             OrderRule::Shuffled => return Order::shuffled(seed, epoch, records),
             OrderRule::Unshuffled => return Order::sequential(records),
             OrderRule::Buffered { size, files } => {
-                Kind::Buffered(Arc::new(Buffered::new((seed, epoch), records, *size, files)))
+                OrderKind::Buffered(Arc::new(Buffered::new((seed, epoch), records, *size, files)))
             }
             OrderRule::Weighted(weights) => {
-                Kind::Weighted(Key::new(seed, "sampling weights").at(epoch, 0), weights.clone())
+                OrderKind::Weighted(Key::new(seed, "sampling weights").at(epoch, 0), weights.clone())
             }
         };
         Order { records, kind }
@@ -98,11 +98,11 @@ impl Weights {
 #[derive(Clone, Debug)]
 pub struct Order {
     records: usize,
-    kind: Kind,
+    kind: OrderKind,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum OrderKind {
     /// The order of the file.
     File,
     Shuffled(Shuffle),
@@ -129,18 +129,18 @@ impl Order {
     /// A pseudo-random order of `records` records, another one for each epoch.
     pub fn shuffled(seed: u64, epoch: u32, records: usize) -> Order {
         let shuffle = Shuffle::new(Key::new(seed, "order of examples"), epoch, records);
-        Order { records, kind: Kind::Shuffled(shuffle) }
+        Order { records, kind: OrderKind::Shuffled(shuffle) }
     }
 
     /// The order of the file.
     pub fn sequential(records: usize) -> Order {
-        Order { records, kind: Kind::File }
+        Order { records, kind: OrderKind::File }
     }
 
     /// The order of which a share for validation is the beginning, and what is left for training the rest.
     pub(super) fn of_share(seed: u64, records: usize) -> Order {
         let shuffle = Shuffle::new(Key::new(seed, "share for validation"), 0, records);
-        Order { records, kind: Kind::Shuffled(shuffle) }
+        Order { records, kind: OrderKind::Shuffled(shuffle) }
     }
 
     /// The record that comes at position `index`.
@@ -151,10 +151,10 @@ impl Order {
     pub fn record(&self, index: usize) -> usize {
         assert!(index < self.records, "position {index} of {} records", self.records);
         match &self.kind {
-            Kind::File => index,
-            Kind::Shuffled(shuffle) => shuffle.at(index),
-            Kind::Buffered(buffered) => buffered.at(index),
-            Kind::Weighted(key, weights) => weights.at(uniform01(*key, index as u64)),
+            OrderKind::File => index,
+            OrderKind::Shuffled(shuffle) => shuffle.at(index),
+            OrderKind::Buffered(buffered) => buffered.at(index),
+            OrderKind::Weighted(key, weights) => weights.at(uniform01(*key, index as u64)),
         }
     }
 }

@@ -14,13 +14,14 @@ pub(super) fn files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
     }
     let mut out = Vec::new();
     for name in braces(text)? {
-        if !name.contains(['*', '?', '[']) || Path::new(&name).exists() {
+        let folder = folder_of(&name);
+        if !name[folder.len()..].contains(['*', '?', '[']) || Path::new(&name).exists() {
             out.push(PathBuf::from(name));
             continue;
         }
         let before = out.len();
-        let found =
-            glob::glob(&escaped(&name)).map_err(|e| format!("`{name}` is not a pattern of names: {e}"))?;
+        let pattern = glob::Pattern::escape(folder) + &name[folder.len()..];
+        let found = glob::glob(&pattern).map_err(|e| format!("`{name}` is not a pattern of names: {e}"))?;
         for path in found {
             out.push(path.map_err(|e| e.to_string())?);
         }
@@ -36,10 +37,9 @@ pub(super) fn files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(out)
 }
 
-/// The pattern, where a folder that is there by that very name is not part of it.
-fn escaped(name: &str) -> String {
-    let folder = Path::new(name).ancestors().skip(1).find(|f| f.is_dir()).and_then(Path::to_str).unwrap_or_default();
-    glob::Pattern::escape(folder) + &name[folder.len()..]
+/// The folder in which the pattern begins: one that is there by that very name.
+fn folder_of(name: &str) -> &str {
+    Path::new(name).ancestors().skip(1).find(|f| f.is_dir()).and_then(Path::to_str).unwrap_or_default()
 }
 
 fn too_many() -> String {
@@ -66,10 +66,8 @@ pub(super) fn braces(text: &str) -> Result<Vec<String>, String> {
             return Err(too_many());
         }
         let before = &rest[..open];
-        out = out
-            .iter()
-            .flat_map(|start| choices.iter().map(move |c| format!("{start}{before}{c}")))
-            .collect();
+        out =
+            out.iter().flat_map(|start| choices.iter().map(move |c| format!("{start}{before}{c}"))).collect();
         rest = &rest[close + 1..];
     }
     out.iter_mut().for_each(|start| start.push_str(rest));

@@ -1,12 +1,14 @@
 //! Files as the values of an input: opened, checked against its declaration, and read where they are small.
 
-use super::array::{Elem, Header, Opened};
-use super::binding::Binding;
-use super::bytes::Stop;
-use super::column::{Column, Described, FilePiece, Held, Values};
+use super::array::{Elem, Header, TensorFile};
+use super::binding::InputBinding;
+use super::bytes::ReadError;
+use super::column::{Column, FilePiece, Location, Values};
 use super::convert::{BadValue, Conversion};
+use super::input_info::InputInfo;
 use super::source::{FileRef, StreamCut};
 use super::{formats, pattern};
+use crate::Checked;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{Dim, Dims, InputDecl};
 use std::fs::File;
@@ -18,15 +20,13 @@ const IN_MEMORY: usize = 64 << 20;
 /// Up to so many files of an input stay open.
 const KEPT_OPEN: usize = 64;
 
-type Found<T> = Result<T, Box<Diagnostic>>;
-
 /// The column of an input each of whose records is one of the files', and their number.
 pub(super) fn records(
     decl: &InputDecl,
     files: &[FileRef],
-    described: Described,
-    binding: &Binding,
-) -> Found<(Column, usize)> {
+    described: InputInfo,
+    binding: &InputBinding,
+) -> Checked<(Column, usize)> {
     let dims = binding.dims;
     let shape = dims.shape(decl.dims.get(1..).unwrap_or_default());
     let opened = open(decl, files, &described)?;
@@ -47,9 +47,9 @@ pub(super) fn records(
 pub(super) fn windows(
     decl: &InputDecl,
     (files, cut, longest): (&[FileRef], &StreamCut, usize),
-    described: Described,
-    binding: &Binding,
-) -> Found<(Column, usize)> {
+    described: InputInfo,
+    binding: &InputBinding,
+) -> Checked<(Column, usize)> {
     let dims = binding.dims;
     let shape = dims.shape(decl.dims.get(1..).unwrap_or_default());
     let along = decl.dims.get(1).map(|d| dims.name(*d));
@@ -102,7 +102,11 @@ pub(super) fn windows(
 }
 
 /// Opens all files that the patterns name, in their order.
-fn open(decl: &InputDecl, patterns: &[FileRef], described: &Described) -> Found<Vec<(FileRef, Opened)>> {
+fn open(
+    decl: &InputDecl,
+    patterns: &[FileRef],
+    described: &InputInfo,
+) -> Checked<Vec<(FileRef, TensorFile)>> {
     let mut out = Vec::new();
     for file in patterns {
         let unreadable = |why: String| described.unreadable(file, &why);
@@ -157,11 +161,11 @@ fn misfit(decl: &InputDecl, file: &FileRef, shape: &[usize], dims: &Dims) -> Box
 
 /// The elements of all files, one after the other: in memory, or where they are.
 fn hold(
-    opened: Vec<(FileRef, Opened)>,
+    opened: Vec<(FileRef, TensorFile)>,
     per_record: usize,
-    described: &Described,
-    binding: &Binding,
-) -> Found<Vec<FilePiece>> {
+    described: &InputInfo,
+    binding: &InputBinding,
+) -> Checked<Vec<FilePiece>> {
     let bytes: usize = opened.iter().map(|(_, o)| o.elements.size()).sum();
     let (files, mut start) = (opened.len(), 0);
     let mut out = Vec::new();
@@ -178,9 +182,9 @@ fn hold(
                 let open = File::open(&file.path)
                     .map_err(|e| described.unreadable(&file, &e.to_string()))
                     .map(|f| (files <= KEPT_OPEN).then_some(f))?;
-                Held::InPlace { open, at, conversion }
+                Location::InPlace { open, at, conversion }
             }
-            _ => Held::Memory(read(opened, conversion, per_record, described, &file)?),
+            _ => Location::Memory(read(opened, conversion, per_record, described, &file)?),
         };
         if len > 0 {
             out.push(FilePiece { file, start, len, held });
@@ -192,19 +196,21 @@ fn hold(
 
 /// All elements of a file, converted and checked.
 fn read(
-    opened: Opened,
+    opened: TensorFile,
     conversion: Conversion,
     per_record: usize,
-    described: &Described,
+    described: &InputInfo,
     file: &FileRef,
-) -> Found<Vec<u8>> {
+) -> Checked<Vec<u8>> {
     let width = described.dtype.bytes();
     let n = opened.elements.size() / conversion.width();
     let mut out: Vec<u8> = Vec::new();
     // What a compressed file promises need not come.
     let room = if opened.elements.place().is_some() { n * width } else { (n * width).min(1 << 26) };
     if out.try_reserve_exact(room).is_err() {
-        return Err(described.unreadable(file, &format!("it takes {} bytes, more than memory has", n * width)));
+        return Err(
+            described.unreadable(file, &format!("it takes {} bytes, more than memory has", n * width))
+        );
     }
     let mut bad: Option<(usize, BadValue)> = None;
     let mut more = 0;
@@ -218,28 +224,27 @@ fn read(
         }
         if let Some((at, first)) = bad {
             if !matches!(first, BadValue::Outside(_)) {
-                return Err(Stop::Said(described.bad_value(first, at / record, file, 0)));
+                return Err(ReadError::Said(described.bad_value(first, at / record, file, 0)));
             }
             // How many more positions are outside.
             let mut to = [0; 8];
             let rest = piece.chunks_exact(conversion.width()).enumerate().filter(|(i, _)| done + i > at);
-            let outside = |b: &[u8]| {
-                matches!(conversion.run(b, &mut to[..width]), Err((_, BadValue::Outside(_))))
-            };
+            let outside =
+                |b: &[u8]| matches!(conversion.run(b, &mut to[..width]), Err((_, BadValue::Outside(_))));
             more += rest.map(|(_, b)| b).map(outside).filter(|b| *b).count();
         }
         done += n;
         Ok(())
     });
     match (read, bad) {
-        (Err(Stop::Unreadable(why)), _) => Err(described.unreadable(file, &why)),
-        (Err(Stop::Said(d)), _) => Err(d),
+        (Err(ReadError::Unreadable(why)), _) => Err(described.unreadable(file, &why)),
+        (Err(ReadError::Said(d)), _) => Err(d),
         (Ok(()), Some((at, first))) => Err(described.bad_value(first, at / record, file, more)),
         (Ok(()), None) => Ok(out),
     }
 }
 
-fn wrong_dtype(elem: Elem, described: &Described, file: &FileRef) -> Box<Diagnostic> {
+fn wrong_dtype(elem: Elem, described: &InputInfo, file: &FileRef) -> Box<Diagnostic> {
     let (name, dtype) = (&described.name, described.dtype);
     let message = format!("input `{name}` is declared as `{dtype}`, but `{file}` holds `{}`", elem.name());
     let error = Diagnostic::error(codes::E0505, message);

@@ -1,8 +1,7 @@
 //! One tensor of a `.safetensors` file.
 
-use super::array::{Elem, Header, Opened};
+use super::array::{Elem, Header, TensorFile, list};
 use super::bytes::Bytes;
-use super::formats::list;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
@@ -10,7 +9,7 @@ use safetensors::tensor::Metadata;
 const MAX_HEADER: u64 = 100_000_000;
 
 /// Reads the header, and finds the tensor of that name, or the only one.
-pub(super) fn open(mut bytes: Bytes, name: Option<&str>) -> Result<Opened, String> {
+pub(super) fn open(mut bytes: Bytes, name: Option<&str>) -> Result<TensorFile, String> {
     let wrong = |e: &dyn std::fmt::Display| format!("it is not a .safetensors file: {e}");
     let len = u64::from_le_bytes(bytes.array("the length of its header").map_err(|e| wrong(&e))?);
     if len > MAX_HEADER {
@@ -55,5 +54,5 @@ pub(super) fn open(mut bytes: Bytes, name: Option<&str>) -> Result<Opened, Strin
     let what = format!("its {:?} elements of {}", info.shape, elem.name());
     let size = elem.size_of(&info.shape)?;
     let elements = bytes.elements((start as u64, size, after as u64), &what)?;
-    Ok(Opened { header: Header::plain(elem, info.shape.clone()), elements })
+    Ok(TensorFile { header: Header::plain(elem, info.shape.clone()), elements })
 }

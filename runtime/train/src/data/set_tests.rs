@@ -1,116 +1,14 @@
 //! Sets that are more than a file for each input: several files, large ones, windows, weights, orders, parts.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use super::test_case::{DataCase, array, floats, ints, npy, raw, values};
 use super::*;
-use meshwright_diag::Diagnostic;
-use meshwright_plan::{DType, Dim, Dims, InputDecl};
+use meshwright_plan::DType;
 use std::io::{Seek, SeekFrom, Write};
-use std::path::Path;
-use tempfile::TempDir;
-
-/// A folder with files and the inputs of a model whose example dim is `batch`.
-struct Case {
-    folder: TempDir,
-    dims: Dims,
-    batch: Dim,
-    inputs: Vec<InputDecl>,
-    allow_nonfinite: bool,
-}
-
-impl Case {
-    fn new() -> Case {
-        let mut dims = Dims::default();
-        let batch = dims.add("batch", 4);
-        let folder = tempfile::tempdir().unwrap();
-        Case { folder, dims, batch, inputs: Vec::new(), allow_nonfinite: false }
-    }
-
-    /// With an input of these dims after the first.
-    fn input(mut self, name: &str, dtype: DType, dims: &[(&str, usize)]) -> Case {
-        let rest: Vec<Dim> = dims
-            .iter()
-            .map(|(n, size)| {
-                let known = self.dims.iter().find(|d| d.1 == *n).map(|d| d.0);
-                known.unwrap_or_else(|| self.dims.add(*n, *size))
-            })
-            .collect();
-        let dims = [vec![self.batch], rest].concat();
-        self.inputs.push(InputDecl { name: name.into(), dims, dtype, range: None });
-        self
-    }
-
-    fn file(self, name: &str, bytes: &[u8]) -> Case {
-        let path = self.folder.path().join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
-        self
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    fn found(&self, toml: &str) -> Result<Source, Diagnostic> {
-        std::fs::write(self.path().join("data.toml"), toml).unwrap();
-        find(self.path().to_str(), &[], &self.inputs).map_err(|e| *e)
-    }
-
-    fn load_split(&self, toml: &str, split: &str) -> Result<Dataset, Diagnostic> {
-        let places = Places::new();
-        let (inputs, dims) = (&self.inputs, &self.dims);
-        let binding = Binding { inputs, dims, places: &places, allow_nonfinite: self.allow_nonfinite };
-        load(&self.found(toml)?, split, &binding).map_err(|mut e| e.remove(0))
-    }
-
-    fn load(&self, toml: &str) -> Result<Dataset, Diagnostic> {
-        self.load_split(toml, "train")
-    }
-
-    fn message(&self, toml: &str) -> (&'static str, String) {
-        let e = self.load(toml).unwrap_err();
-        (e.code.id, [e.message, e.notes.join("; "), e.helps.join("; ")].join("; "))
-    }
-}
-
-fn npy(descr: &str, fortran: &str, shape: &str, data: &[u8]) -> Vec<u8> {
-    let header = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n");
-    let mut out = b"\x93NUMPY\x01\x00".to_vec();
-    out.extend((header.len() as u16).to_le_bytes());
-    out.extend(header.bytes());
-    out.extend(data);
-    out
-}
-
-fn ints(values: impl IntoIterator<Item = i32>) -> Vec<u8> {
-    values.into_iter().flat_map(i32::to_le_bytes).collect()
-}
-
-fn array(values: impl IntoIterator<Item = i32>) -> Vec<u8> {
-    let data = ints(values);
-    npy("<i4", "False", &format!("({},)", data.len() / 4), &data)
-}
-
-/// Some records of an input, whole.
-fn raw(set: &Dataset, input: &str, records: &[usize]) -> Vec<u8> {
-    let at = set.find(input).unwrap();
-    let (_, dtype, shape) = set.inputs().nth(at).unwrap();
-    let ranges: Vec<_> = shape.iter().map(|n| 0..*n).collect();
-    let mut out = vec![0; shape.iter().product::<usize>() * dtype.bytes() * records.len()];
-    set.read(at, records, &ranges, &mut out).unwrap();
-    out
-}
-
-fn values(set: &Dataset, input: &str, records: &[usize]) -> Vec<i32> {
-    raw(set, input, records).chunks(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect()
-}
-
-fn floats(set: &Dataset, input: &str, records: &[usize]) -> Vec<f32> {
-    raw(set, input, records).chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
-}
 
 #[test]
 fn several_files_are_one_input() {
-    let case = Case::new()
+    let case = DataCase::new()
         .input("x", DType::I32, &[])
         .file("a-10.npy", &array([30, 31]))
         .file("a-2.npy", &array([]))
@@ -123,7 +21,8 @@ fn several_files_are_one_input() {
     let given = format!("x={}/a-{{1,10}}.npy", case.path().display());
     let source = find(Some(&given), &[], &case.inputs).unwrap();
     let places = Places::new();
-    let binding = Binding { inputs: &case.inputs, dims: &case.dims, places: &places, allow_nonfinite: false };
+    let binding =
+        InputBinding { inputs: &case.inputs, dims: &case.dims, places: &places, allow_nonfinite: false };
     assert_eq!(load(&source, "train", &binding).unwrap().records(), 3);
     let (code, message) = case.message("[train]\nx = 'c-*.npy'\n");
     assert!(code == "E0502" && message.contains("no file matches"), "{message}");
@@ -132,7 +31,7 @@ fn several_files_are_one_input() {
 /// A file of 3 GB of which all is a hole but for some records. Resident memory is measured by `tests/runs/datasets.rs`.
 #[test]
 fn what_is_larger_than_memory_is_read_where_it_is() {
-    let case = Case::new().input("x", DType::F32, &[("n", 1 << 18)]);
+    let case = DataCase::new().input("x", DType::F32, &[("n", 1 << 18)]);
     let header = npy("<f4", "False", &format!("(3000, {})", 1 << 18), &[]);
     let path = case.path().join("x.npy");
     let mut file = std::fs::File::create(&path).unwrap();
@@ -153,7 +52,7 @@ fn what_is_larger_than_memory_is_read_where_it_is() {
     let bad = set.read(0, &[0, 1234], &[0..8], &mut [0; 64]).unwrap_err();
     assert_eq!(bad.message, "record 1234 of `x` has the value NaN, which is not finite");
     assert!(bad.helps[0].contains("--allow-nonfinite"));
-    let lenient = Case { allow_nonfinite: true, ..case };
+    let lenient = DataCase { allow_nonfinite: true, ..case };
     let set = lenient.load("[train]\nx = 'x.npy'\n").unwrap();
     assert!(set.read(0, &[1234], &[0..8], &mut [0; 32]).is_ok());
     file.set_len(at(2000, 0)).unwrap();
@@ -167,7 +66,7 @@ fn what_is_read_in_place_is_what_memory_has() {
     let data: Vec<u8> = (0..n).flat_map(|i| i.wrapping_mul(2654435761).to_le_bytes()).collect();
     // 34 MB each: one is read at once, two stay where they are.
     let one = npy("<i4", "False", "(90000, 20, 5)", &data);
-    let case = Case::new().input("x", DType::I32, &[("rows", 20), ("cols", 5)]).file("a.npy", &one);
+    let case = DataCase::new().input("x", DType::I32, &[("rows", 20), ("cols", 5)]).file("a.npy", &one);
     let memory = case.load("[train]\nx = 'a.npy'\n").unwrap();
     let place = case.load("[train]\nx = ['a.npy', 'a.npy']\n").unwrap();
     assert_eq!((memory.records(), place.records()), (90_000, 180_000));
@@ -184,15 +83,15 @@ fn what_is_read_in_place_is_what_memory_has() {
 fn fortran_order_and_columns() {
     // Element (i, j, k) is 100 i + 10 j + k.
     let shape = (4, 3, 2);
-    let fortran = (0..shape.2).flat_map(|k| {
-        (0..shape.1).flat_map(move |j| (0..shape.0).map(move |i| 100 * i + 10 * j + k))
-    });
-    let case = Case::new()
+    let fortran = (0..shape.2)
+        .flat_map(|k| (0..shape.1).flat_map(move |j| (0..shape.0).map(move |i| 100 * i + 10 * j + k)));
+    let case = DataCase::new()
         .input("x", DType::I32, &[("j", 3), ("k", 2)])
         .file("x.npy", &npy("<i4", "True", "(4, 3, 2)", &ints(fortran)));
     let set = case.load("[train]\nx = 'x.npy'\n").unwrap();
     assert_eq!(values(&set, "x", &[2]), [200, 201, 210, 211, 220, 221]);
-    let column = Case::new().input("y", DType::I32, &[]).file("y.npy", &npy("<i4", "False", "(3, 1)", &[0; 12]));
+    let column =
+        DataCase::new().input("y", DType::I32, &[]).file("y.npy", &npy("<i4", "False", "(3, 1)", &[0; 12]));
     let (code, message) = column.message("[train]\ny = 'y.npy'\n");
     assert!(code == "E0504" && message.contains("`dim one = 1` and `input y[batch, one]`"), "{message}");
     assert!(message.contains("`y[:, 0]`"), "{message}");
@@ -201,7 +100,7 @@ fn fortran_order_and_columns() {
 #[test]
 fn tables_of_text() {
     let text = "width, height,kind,ok\n1.5,2,0,true\n-1e3, 4 ,2,0\n";
-    let case = Case::new()
+    let case = DataCase::new()
         .input("size", DType::F32, &[("two", 2)])
         .input("kind", DType::I32, &[])
         .input("ok", DType::Bool, &[])
@@ -209,7 +108,9 @@ fn tables_of_text() {
         .file("bad.csv", b"kind,ok\n1,1\nx,1\n")
         .file("short.csv", b"kind,ok\n1,1\n2\n");
     let toml = |kind: &str| {
-        format!("[train]\nsize = {{ file = 't.csv', columns = ['?i*th', 'height'] }}\nkind = '{kind}'\nok = 't.csv'\n")
+        format!(
+            "[train]\nsize = {{ file = 't.csv', columns = ['?i*th', 'height'] }}\nkind = '{kind}'\nok = 't.csv'\n"
+        )
     };
     let set = case.load(&toml("t.csv")).unwrap();
     assert_eq!(floats(&set, "size", &[1, 0]), [-1000.0, 4.0, 1.5, 2.0]);
@@ -223,7 +124,8 @@ fn tables_of_text() {
         let (code, message) = case.message(&toml(file));
         assert!(code == "E0502" && message.contains(part), "{message}");
     }
-    let twice = "[train]\nsize = { file = 't.csv', columns = ['width', 'w*'] }\nkind = 't.csv'\nok = 't.csv'\n";
+    let twice =
+        "[train]\nsize = { file = 't.csv', columns = ['width', 'w*'] }\nkind = 't.csv'\nok = 't.csv'\n";
     assert!(case.message(twice).1.contains("its column `width` is named twice"));
 }
 
@@ -236,7 +138,8 @@ fn archives_of_arrays() {
         zip.write_all(&array([1, 2, 3])).unwrap();
     }
     let bytes = zip.finish().unwrap().into_inner();
-    let case = Case::new().input("x", DType::I32, &[]).file("a.npz", &bytes).file("cut.npz", &bytes[..90]);
+    let case =
+        DataCase::new().input("x", DType::I32, &[]).file("a.npz", &bytes).file("cut.npz", &bytes[..90]);
     for name in ["x", "y"] {
         let set = case.load(&format!("[train]\nx = 'a.npz:{name}'\n")).unwrap();
         assert_eq!(values(&set, "x", &[2, 0]), [3, 1], "{name}");
@@ -264,7 +167,7 @@ fn archives_of_arrays() {
 
 #[test]
 fn windows_over_a_stream() {
-    let case = Case::new()
+    let case = DataCase::new()
         .input("token", DType::I32, &[("seq", 4)])
         .input("next", DType::I32, &[("seq", 4)])
         .file("a.npy", &array(0..6))
@@ -286,16 +189,19 @@ fn windows_over_a_stream() {
     assert_eq!((set.records(), values(&set, "next", &[3])), (4, vec![10, 11, 12, 13]));
     let set = case.load(&toml(", stride = 1")).unwrap();
     assert_eq!((set.records(), values(&set, "next", &[10])), (11, vec![11, 12, 13, 14]));
-    let long = Case::new().input("token", DType::I32, &[("seq", 16)]).file("a.npy", &array(0..9));
+    let long = DataCase::new().input("token", DType::I32, &[("seq", 16)]).file("a.npy", &array(0..9));
     let (code, message) = long.message("[train]\ntoken = { file = 'a.npy', window = 'seq', shift = 1 }\n");
-    assert!(code == "E0504" && message.contains("9 positions") && message.contains("`--dim seq=8`"), "{message}");
+    assert!(
+        code == "E0504" && message.contains("9 positions") && message.contains("`--dim seq=8`"),
+        "{message}"
+    );
     let (code, message) = long.message("[train]\ntoken = { file = 'a.npy', window = 'time' }\n");
     assert!(code == "E0504" && message.contains("`window = \"seq\"`"), "{message}");
 }
 
 #[test]
 fn weights_of_classes_and_of_examples() {
-    let case = Case::new()
+    let case = DataCase::new()
         .input("label", DType::I32, &[])
         .input("weight", DType::F32, &[])
         .file("l.npy", &array([2, 0, 1, 2]))
@@ -335,7 +241,10 @@ fn weights_of_classes_and_of_examples() {
 
 #[test]
 fn limits_orders_and_sets_of_their_own() {
-    let case = Case::new().input("x", DType::I32, &[]).file("a.npy", &array(0..50)).file("b.npy", &array(50..100));
+    let case = DataCase::new()
+        .input("x", DType::I32, &[])
+        .file("a.npy", &array(0..50))
+        .file("b.npy", &array(50..100));
     let toml = |more: &str| format!("[train]\nx = '?.npy'\n{more}\n[validation]\nx = 'b.npy'\nlimit = 7\n");
     let set = case.load(&toml("limit = 30\nshuffle = false")).unwrap();
     assert_eq!(set.records(), 30);
@@ -350,14 +259,15 @@ fn limits_orders_and_sets_of_their_own() {
     assert_eq!(all, (0..100).collect::<Vec<_>>());
     let validation = case.load_split(&toml(""), "validation").unwrap();
     assert_eq!((validation.records(), values(&validation, "x", &[6])), (7, vec![56]));
-    let wrong = case.load_split("[train]\nx = 'a.npy'\n[test]\nshuffle = false\nx = 'a.npy'\n", "test").unwrap_err();
+    let wrong =
+        case.load_split("[train]\nx = 'a.npy'\n[test]\nshuffle = false\nx = 'a.npy'\n", "test").unwrap_err();
     assert!(wrong.message.contains("`shuffle` is of the training set"), "{}", wrong.message);
     assert!(case.load_split("[train]\nx = 'a.npy'\n", "validation").is_err());
 }
 
 #[test]
 fn a_share_is_fixed_by_its_seed_and_apart() {
-    let case = Case::new().input("x", DType::I32, &[]).file("a.npy", &array(0..100));
+    let case = DataCase::new().input("x", DType::I32, &[]).file("a.npy", &array(0..100));
     let set = case.load("[train]\nx = 'a.npy'\n").unwrap();
     let all = |set: &Dataset| values(set, "x", &(0..set.records()).collect::<Vec<_>>());
     let (train, validation) = set.split(0.13, 3).unwrap();

@@ -22,7 +22,7 @@ pub(super) struct Shards {
 
 /// What one shard holds, and what is wrong with it: each with its byte.
 #[derive(Default)]
-struct Listed {
+struct ShardIndex {
     examples: Vec<Vec<Member>>,
     faults: Vec<String>,
 }
@@ -35,7 +35,7 @@ pub(super) fn list(patterns: &[FileRef], endings: &[&[String]], skip: bool) -> C
         let found = pattern::files(&file.path);
         paths.extend(found.map_err(|why| unreadable(&file.path.display().to_string(), &why))?);
     }
-    let mut listed: Vec<Option<Result<Listed, String>>> = Vec::new();
+    let mut listed: Vec<Option<Result<ShardIndex, String>>> = Vec::new();
     listed.resize_with(paths.len(), || None);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(paths.len()).max(1);
     let next = AtomicUsize::new(0);
@@ -86,14 +86,14 @@ struct Example {
 }
 
 /// Reads the headers of a shard's members. An error is one of the whole shard.
-fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<Listed, String> {
+fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<ShardIndex, String> {
     let meta = std::fs::metadata(path).map_err(|e| e.to_string())?;
     if !meta.is_file() {
         return Err("it is not a file".into());
     }
     let opened = File::open(path).map_err(|e| e.to_string())?;
     let mut archive = tar::Archive::new(opened);
-    let mut out = Listed::default();
+    let mut out = ShardIndex::default();
     let mut open: Option<Example> = None;
     let mut at = 0;
     for entry in archive.entries_with_seek().map_err(|e| e.to_string())? {
@@ -138,7 +138,7 @@ fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<Listed, String>
     Ok(out)
 }
 
-fn close(example: Option<Example>, endings: &[&[String]], out: &mut Listed) {
+fn close(example: Option<Example>, endings: &[&[String]], out: &mut ShardIndex) {
     let Some(Example { key, at, found }) = example else { return };
     match found.iter().position(Option::is_none) {
         None => out.examples.push(found.into_iter().flatten().map(|f| f.1).collect()),

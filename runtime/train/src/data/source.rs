@@ -58,6 +58,15 @@ pub enum InputSource {
         /// What is cut from it.
         cut: StreamCut,
     },
+    /// The members of shards with one of these endings; the first one found counts.
+    Members(Vec<String>),
+    /// The folder in which each file of another input lies: its position in `classes`.
+    FolderOf {
+        /// The other input.
+        input: String,
+        /// Names of folders.
+        classes: Vec<String>,
+    },
     /// A number for each value of another input, as class weights are.
     Weights {
         /// The other input, whose values are positions in `weights`.
@@ -97,6 +106,10 @@ pub enum OrderSource {
 pub struct SplitSource {
     /// By input.
     pub inputs: BTreeMap<String, InputSource>,
+    /// Tar files whose members are parts of examples.
+    pub shards: Vec<FileRef>,
+    /// Leave out examples that cannot be decoded, or lack a part.
+    pub skip_damaged: bool,
     /// At most so many examples, the first ones.
     pub limit: Option<usize>,
     /// The order in training.
@@ -134,7 +147,9 @@ pub(super) fn check_split(split: &str, place: &str) -> Checked<()> {
     if SPLITS.contains(&split) {
         return Ok(());
     }
-    let d = malformed(format!("`{split}` in `{place}` is not a split; the splits are `train`, `validation` and `test`"));
+    let d = malformed(format!(
+        "`{split}` in `{place}` is not a split; the splits are `train`, `validation` and `test`"
+    ));
     Err(match nearest(split, SPLITS) {
         Some(near) => Box::new(d.help(format!("did you mean `{near}`?"))),
         None => d,

@@ -89,8 +89,8 @@ fn one_named(
     })
 }
 
-fn binding<'a>(inputs: &'a [InputDecl], dims: &'a Dims, places: &'a Places) -> Binding<'a> {
-    Binding { inputs, dims, places, allow_nonfinite: false }
+fn binding<'a>(inputs: &'a [InputDecl], dims: &'a Dims, places: &'a Places) -> InputBinding<'a> {
+    InputBinding { inputs, dims, places, allow_nonfinite: false }
 }
 
 fn all(dataset: &Dataset) -> Vec<u8> {
@@ -166,7 +166,11 @@ fn every_format_and_conversion() {
             i32s(&[1, 2, 3, 4]),
         ),
         (
-            npy("<f2", "(2, 2)", &[1.5, -2.0, 0.0, 65504.0].map(|x| half::f16::from_f64(x).to_le_bytes()).concat()),
+            npy(
+                "<f2",
+                "(2, 2)",
+                &[1.5, -2.0, 0.0, 65504.0].map(|x| half::f16::from_f64(x).to_le_bytes()).concat(),
+            ),
             DType::F32,
             [1.5f32, -2.0, 0.0, 65504.0].map(f32::to_le_bytes).concat(),
         ),
