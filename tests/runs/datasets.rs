@@ -59,12 +59,16 @@ fn the_next_token_of_a_stream_is_learned_alike_on_any_mesh_and_evaluated_exactly
     let data = dir.path().join("data");
     std::fs::create_dir(&data).unwrap();
     // Each token follows from the one before it, so it can be learned. 8 bytes each, in two files.
-    let tokens: Vec<u8> =
-        (0..400i64).scan(1, |t, _| Some(std::mem::replace(t, (*t * 2) % 11))).flat_map(i64::to_le_bytes).collect();
+    let tokens: Vec<u8> = (0..400i64)
+        .scan(1, |t, _| Some(std::mem::replace(t, (*t * 2) % 11)))
+        .flat_map(i64::to_le_bytes)
+        .collect();
     std::fs::write(data.join("t-0.npy"), npy("<i8", "(150,)", &tokens[..1200])).unwrap();
     std::fs::write(data.join("t-1.npy"), npy("<i8", "(250,)", &tokens[1200..])).unwrap();
     let set = |more: &str| {
-        format!("token = {{ file = 't-*.npy', window = 'seq' }}\nnext = {{ file = 't-*.npy', window = 'seq', shift = 1 }}\n{more}\n")
+        format!(
+            "token = {{ file = 't-*.npy', window = 'seq' }}\nnext = {{ file = 't-*.npy', window = 'seq', shift = 1 }}\n{more}\n"
+        )
     };
     let toml = format!("[train]\n{}[test]\n{}", set("shuffle = 20"), set("limit = 61"));
     std::fs::write(data.join("data.toml"), toml).unwrap();
@@ -78,7 +82,18 @@ fn the_next_token_of_a_stream_is_learned_alike_on_any_mesh_and_evaluated_exactly
     // 61 examples: batches of 4 leave one over, batches of 61 none.
     let (data, run_of) = (data.display().to_string(), dir.path().join("one").display().to_string());
     let measured = |batch: &str| {
-        let said = run(&["eval", &model, "--checkpoint", &run_of, "--data", &data, "--dim", batch, "--format", "json"]);
+        let said = run(&[
+            "eval",
+            &model,
+            "--checkpoint",
+            &run_of,
+            "--data",
+            &data,
+            "--dim",
+            batch,
+            "--format",
+            "json",
+        ]);
         assert_eq!(said.code, Some(0), "{}", said.err);
         let line = said.out.lines().last().unwrap().to_string();
         let json: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -98,7 +113,8 @@ fn mlp_on_shards(dir: &Path) {
         let mut bytes = Vec::new();
         for n in 0..40 {
             let label = numbers.below(10);
-            let image: Vec<u8> = (0..20).map(|p| ((p * 7 + label * 3) % 10 * 20 + numbers.below(30)) as u8).collect();
+            let image: Vec<u8> =
+                (0..20).map(|p| ((p * 7 + label * 3) % 10 * 20 + numbers.below(30)) as u8).collect();
             bytes.extend(member(&format!("{n:03}.npy"), &npy("|u1", "(5, 4)", &image)));
             // Two that cannot be read.
             let label = if (shard, n) == (2, 9) { "?".into() } else { label.to_string() };
@@ -110,7 +126,8 @@ fn mlp_on_shards(dir: &Path) {
         std::fs::write(data.join(format!("s-{shard}.tar")), bytes).unwrap();
     }
     let set = "shards = 's-{0..3}.tar'\nimage = { member = 'npy' }\nlabel = { member = 'cls' }\n";
-    std::fs::write(data.join("data.toml"), format!("[train]\n{set}shuffle = 30\ndamaged = 'skip'\n")).unwrap();
+    std::fs::write(data.join("data.toml"), format!("[train]\n{set}shuffle = 30\ndamaged = 'skip'\n"))
+        .unwrap();
 }
 
 #[test]

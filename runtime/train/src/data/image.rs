@@ -63,6 +63,10 @@ fn decode_png(bytes: &[u8], [rows, cols, channels]: [usize; 3], out: &mut [u8]) 
 fn decode_jpeg(bytes: &[u8], [rows, cols, channels]: [usize; 3], out: &mut [u8]) -> Result<(), Failed> {
     // Strict: a file that is cut off is an error, and not an image whose rest is gray.
     let options = DecoderOptions::default().set_strict_mode(true);
+    // Even so the last bytes may be missing, as they often decide nothing.
+    if !bytes.windows(2).rev().any(|b| b == [0xff, 0xd9]) {
+        return Err(damaged(&"it is cut off: it has no end"));
+    }
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(|e| damaged(&format!("{e:?}")))?;
     let info = decoder.info().ok_or_else(|| damaged(&"it has no header"))?;

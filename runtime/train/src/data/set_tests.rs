@@ -47,16 +47,17 @@ fn what_is_larger_than_memory_is_read_where_it_is() {
     assert_eq!(set.records(), 3000);
     let mut out = [0; 16];
     let wanted = 6..8;
-    set.read(0, &[2999, 0], &[wanted], &mut out).unwrap();
+    set.read(0, &[2999, 0], std::slice::from_ref(&wanted), &mut out).unwrap();
     assert_eq!(out, *[0.0f32, -2.5, 0.0, 0.0].map(f32::to_le_bytes).concat());
-    let bad = set.read(0, &[0, 1234], &[0..8], &mut [0; 64]).unwrap_err();
+    let eight = 0..8;
+    let bad = set.read(0, &[0, 1234], std::slice::from_ref(&eight), &mut [0; 64]).unwrap_err();
     assert_eq!(bad.message, "record 1234 of `x` has the value NaN, which is not finite");
     assert!(bad.helps[0].contains("--allow-nonfinite"));
     let lenient = DataCase { allow_nonfinite: true, ..case };
     let set = lenient.load("[train]\nx = 'x.npy'\n").unwrap();
-    assert!(set.read(0, &[1234], &[0..8], &mut [0; 32]).is_ok());
+    assert!(set.read(0, &[1234], std::slice::from_ref(&eight), &mut [0; 32]).is_ok());
     file.set_len(at(2000, 0)).unwrap();
-    let gone = set.read(0, &[2500], &[0..8], &mut [0; 32]).unwrap_err();
+    let gone = set.read(0, &[2500], std::slice::from_ref(&eight), &mut [0; 32]).unwrap_err();
     assert!(gone.code.id == "E0502" && gone.message.contains("bytes from"), "{}", gone.message);
 }
 

@@ -196,8 +196,8 @@ fn images_a_second() {
     };
     let gray = |seed| png(28, 28, &noise(784, seed));
     let color = |seed| png(32, 32, &noise(3072, seed));
-    type Make<'a> = &'a dyn Fn(u32) -> Vec<u8>;
-    let kinds: [(&str, &[(&str, usize)], Make); 3] = [
+    type Kind<'a> = (&'a str, &'a [(&'a str, usize)], &'a dyn Fn(u32) -> Vec<u8>);
+    let kinds: [Kind; 3] = [
         ("28 x 28 PNG", &[("rows", 28), ("cols", 28)], &gray),
         ("32 x 32 x 3 PNG", &[("rows", 32), ("cols", 32), ("rgb", 3)], &color),
         ("32 x 32 x 3 JPEG", &[("rows", 32), ("cols", 32), ("rgb", 3)], &|seed| jpeg(32, seed)),

@@ -85,6 +85,12 @@ struct Example {
     found: Vec<Option<(usize, Member)>>,
 }
 
+impl Example {
+    fn is_whole(&self) -> bool {
+        self.found.iter().all(Option::is_some)
+    }
+}
+
 /// Reads the headers of a shard's members. An error is one of the whole shard.
 fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<ShardIndex, String> {
     let meta = std::fs::metadata(path).map_err(|e| e.to_string())?;
@@ -100,7 +106,8 @@ fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<ShardIndex, Str
         let entry = match entry {
             Ok(entry) => entry,
             Err(e) => {
-                // Nothing after a broken header can be found.
+                // Nothing after a broken header can be found. That the example before it goes on there is no second fault.
+                open = open.filter(Example::is_whole);
                 out.faults.push(format!("after byte {at}: {e}"));
                 break;
             }
@@ -109,7 +116,7 @@ fn scan(path: &Path, file: u32, endings: &[&[String]]) -> Result<ShardIndex, Str
         at = entry.raw_file_position();
         if at.checked_add(size).is_none_or(|end| end > meta.len()) {
             out.faults.push(format!("at byte {at}: a member of {size} bytes is cut off"));
-            open = None;
+            open = open.filter(Example::is_whole);
             break;
         }
         if !entry.header().entry_type().is_file() {

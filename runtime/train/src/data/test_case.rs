@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use meshwright_diag::Diagnostic;
+use crate::Checked;
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
 use std::path::Path;
 use tempfile::TempDir;
@@ -49,25 +49,25 @@ impl DataCase {
         self.folder.path()
     }
 
-    pub(super) fn found(&self, toml: &str) -> Result<Source, Diagnostic> {
+    pub(super) fn found(&self, toml: &str) -> Checked<Source> {
         std::fs::write(self.path().join("data.toml"), toml).unwrap();
-        find(self.path().to_str(), &[], &self.inputs).map_err(|e| *e)
+        find(self.path().to_str(), &[], &self.inputs)
     }
 
-    pub(super) fn load_split(&self, toml: &str, split: &str) -> Result<Dataset, Diagnostic> {
+    pub(super) fn load_split(&self, toml: &str, split: &str) -> Checked<Dataset> {
         let places = Places::new();
         let (inputs, dims) = (&self.inputs, &self.dims);
         let binding = InputBinding { inputs, dims, places: &places, allow_nonfinite: self.allow_nonfinite };
-        load(&self.found(toml)?, split, &binding).map_err(|mut e| e.remove(0))
+        load(&self.found(toml)?, split, &binding).map_err(|mut e| Box::new(e.remove(0)))
     }
 
-    pub(super) fn load(&self, toml: &str) -> Result<Dataset, Diagnostic> {
+    pub(super) fn load(&self, toml: &str) -> Checked<Dataset> {
         self.load_split(toml, "train")
     }
 
     pub(super) fn message(&self, toml: &str) -> (&'static str, String) {
         let e = self.load(toml).unwrap_err();
-        (e.code.id, [e.message, e.notes.join("; "), e.helps.join("; ")].join("; "))
+        (e.code.id, [&*e.message, &e.notes.join("; "), &e.helps.join("; ")].join("; "))
     }
 }
 
