@@ -80,19 +80,19 @@ impl Evaluator {
         };
         if let Some(program) = &self.full {
             let (set, needs) = (self.set.clone(), program.needs.clone());
-            let source = prefetch(0..batches, move |n| {
+            let source = prefetch(0..batches, self.set.readers(), move |n| {
                 let first = n as usize * size;
-                Ok(batch(&set, &needs, &(first..first + size).collect::<Vec<_>>()))
+                batch(&set, &needs, &(first..first + size).collect::<Vec<_>>())
             })?;
             for b in source {
-                if step(program, b.map_err(data_failed)?)? {
+                if step(program, b?)? {
                     return Ok(None);
                 }
             }
         }
         if let Some(program) = &self.rest {
             let first = records - program.examples;
-            step(program, batch(&self.set, &program.needs, &(first..records).collect::<Vec<_>>()))?;
+            step(program, batch(&self.set, &program.needs, &(first..records).collect::<Vec<_>>())?)?;
         }
         let (mut loss, mut metrics) = (f64::NAN, Vec::new());
         for (name, value) in totals.finish() {

@@ -3,7 +3,9 @@
 use crate::checkpoint::{Checkpoint, Store, Which, read_file};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
-use crate::devices::{Devices, batch, compiled, dataset, load, provide, remainder, restore, start};
+use crate::devices::{
+    DataOptions, Devices, batch, compiled, dataset, load, provide, remainder, restore, start,
+};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::metrics;
@@ -25,6 +27,8 @@ use std::sync::atomic::AtomicBool;
 pub struct EvalOptions {
     /// `--data`.
     pub data: Option<String>,
+    /// Let data pass that is infinite or not a number.
+    pub allow_nonfinite: bool,
     /// The split: `test` as a rule.
     pub split: String,
     /// Cores to use, in this process.
@@ -109,7 +113,12 @@ fn read(project: &Project, options: &EvalOptions) -> Result<(Option<Checkpoint>,
     let checkpoint =
         processes.on_first(about.into(), || read_checkpoint(&options.checkpoint, options.which))?;
     let checkpoint = agree_on_result(processes, about, checkpoint.transpose())?;
-    let set = match dataset(project, options.data.as_deref(), &options.roots, &options.split, false) {
+    let wanted = DataOptions {
+        given: options.data.as_deref(),
+        roots: &options.roots,
+        allow_nonfinite: options.allow_nonfinite,
+    };
+    let set = match dataset(project, wanted, &options.split, false) {
         Ok(Some(set)) => Ok(set),
         Ok(None) => Err(crate::evaluator::data_failed(format!("there is no `{}` split", options.split))),
         Err(failure) => Err(failure),
@@ -190,7 +199,7 @@ fn predicted(
         prepare(&cluster, checkpoint.as_ref())?;
         for _ in 0..count {
             let records_of: Vec<usize> = (first..first + program.examples).collect();
-            let given = provide(&program, batch(&set, &program.needs, &records_of));
+            let given = provide(&program, batch(&set, &program.needs, &records_of)?);
             let report = cluster.run(program.id, 1, &given)?;
             for (name, list) in rows.iter().zip(&mut parts) {
                 list.extend(report.outputs.get(*name).and_then(|t| in_order(p, &program.plan, name, t)));

@@ -43,6 +43,8 @@ pub struct EvaluationPolicy {
     pub patience: Option<u32>,
     /// What is the best.
     pub monitor: Monitor,
+    /// The share of the training set that is held out to validate on.
+    pub validation: Option<f64>,
 }
 
 /// Both policies in the words of the command line, as `run.toml` keeps them.
@@ -59,6 +61,8 @@ pub struct PolicySettings {
     pub metrics: Vec<String>,
     /// `--log`.
     pub log: Vec<String>,
+    /// `--validation`.
+    pub validation: Option<f64>,
     /// `--eval-every`.
     pub eval_every: Option<u64>,
     /// `--patience`.
@@ -78,6 +82,7 @@ impl PolicySettings {
             keep_best: self.keep_best.or_else(|| other.keep_best.clone()),
             metrics: list(self.metrics, &other.metrics),
             log: list(self.log, &other.log),
+            validation: self.validation.or(other.validation),
             eval_every: self.eval_every.or(other.eval_every),
             patience: self.patience.or(other.patience),
             monitor: self.monitor.or_else(|| other.monitor.clone()),
@@ -103,7 +108,8 @@ impl PolicySettings {
         let keep = self.keep.map_or(SavePolicy::default().keep, usize::from);
         let saves = SavePolicy { every, keep, best: monitor(&self.keep_best)? };
         let monitor = monitor(&self.monitor)?.unwrap_or_default();
-        Ok((saves, EvaluationPolicy { every: self.eval_every, patience: self.patience, monitor }))
+        let PolicySettings { eval_every, patience, validation, .. } = *self;
+        Ok((saves, EvaluationPolicy { every: eval_every, patience, monitor, validation }))
     }
 }
 

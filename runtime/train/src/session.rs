@@ -45,15 +45,23 @@ impl Requirements {
                 .into());
         };
         let plan = compiled(project, &step, sources)?.plan;
-        let set = match dataset(project, options.data.as_deref(), &options.roots, "train", false)? {
+        let set = match dataset(project, options.wanted(), "train", false)? {
             Some(s) => Arc::new(s),
             None => return Err(data_failed("there is no `train` split".into())),
         };
         let evaluated = |split: &str| match options.eval {
-            true => dataset(project, options.data.as_deref(), &options.roots, split, true),
+            true => dataset(project, options.wanted(), split, true),
             false => Ok(None),
         };
-        let (validation, test) = (evaluated("validation")?, evaluated("test")?);
+        let (mut validation, test) = (evaluated("validation")?, evaluated("test")?);
+        let set = match options.evaluation.validation {
+            Some(share) => {
+                let (rest, held) = held_out(&set, share, validation.is_some())?;
+                validation = Some(held);
+                Arc::new(rest)
+            }
+            None => set,
+        };
         let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d));
         if Schedule::new(0, set.records(), examples).is_none() {
             let name = project.example_dim().map_or("?", |d| d.1);
@@ -91,6 +99,22 @@ impl Requirements {
         asked.insert("`--from`".into(), format!("{:?}", options.from));
         asked
     }
+}
+
+/// Parts a training set in what is trained on and the share that is validated on: the same examples in every run.
+fn held_out(set: &Dataset, share: f64, has_own: bool) -> Result<(Dataset, Dataset), Failure> {
+    const SEED: u64 = 0;
+    let refused = |message: String, help: &str| -> Failure {
+        Diagnostic::error(codes::E0516, message).help(help).into()
+    };
+    if has_own {
+        let message = format!("`--validation {share}`, but the data has a validation set of its own");
+        return Err(refused(message, "leave `--validation` out, or take `[validation]` out of data.toml"));
+    }
+    set.split(share, SEED).ok_or_else(|| {
+        let message = format!("a share of {share} of {} examples cannot be held out", set.records());
+        refused(message, "give a share of which both parts have examples, such as `--validation 0.1`")
+    })
 }
 
 /// What all processes of any command must have alike, by name.

@@ -63,6 +63,7 @@ fn trained(
     let epochs = (from / per_epoch - u64::from(open)) as u32;
     let stands = Stands { steps: from, epochs, open };
     let mut notes = session.as_mut().map(|s| std::mem::take(&mut s.notes)).unwrap_or_default();
+    notes.extend(set.notes());
     notes.extend(cluster.notes()?);
     notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
     let written = processes.on_first("the run's folder".into(), || {
@@ -137,7 +138,7 @@ impl Ready {
         plan: Plan,
         (set, validation, test, examples): (&Dataset, Option<Dataset>, Option<Dataset>, usize),
     ) -> Result<Ready, Failure> {
-        let Some(schedule) = Schedule::new(start_at.seed, set.records(), examples) else {
+        let Some(schedule) = Schedule::of(start_at.seed, set, examples) else {
             return Err(data_failed("there is not one whole batch".into()));
         };
         let (from, losses) = match &start_at.at {

@@ -1,6 +1,6 @@
 //! A training run from outside: what it is asked to do, what it reports, and how it ends.
 
-use crate::devices::Devices;
+use crate::devices::{DataOptions, Devices};
 use crate::logs::LogFormat;
 use crate::metrics::{self, Event};
 use crate::policies::{EvaluationPolicy, PolicySettings, SavePolicy};
@@ -12,6 +12,8 @@ use std::path::PathBuf;
 pub struct TrainOptions {
     /// `--data`.
     pub data: Option<String>,
+    /// Let data pass that is infinite or not a number.
+    pub allow_nonfinite: bool,
     /// How many epochs; with neither, as many as the run where one is resumed, else one. `steps` takes precedence.
     pub epochs: Option<u32>,
     /// How many steps.
@@ -47,6 +49,12 @@ pub struct TrainOptions {
     pub folder: Option<PathBuf>,
     /// The words of the command.
     pub arguments: Vec<String>,
+}
+
+impl TrainOptions {
+    pub(crate) fn wanted(&self) -> DataOptions<'_> {
+        DataOptions { given: self.data.as_deref(), roots: &self.roots, allow_nonfinite: self.allow_nonfinite }
+    }
 }
 
 /// What a run reports while it goes on.

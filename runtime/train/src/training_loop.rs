@@ -4,7 +4,7 @@ use crate::checkpoint::{EpochLosses, Meta, Saver, not_finite};
 use crate::consensus::synchronized_stop;
 use crate::data::{Dataset, Schedule};
 use crate::devices::{LoadedProgram, batch, prefetch, provide, snapshot};
-use crate::evaluator::{Evaluator, data_failed};
+use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::memory::resident_bytes;
 use crate::metrics::{self, Event, StepMetrics};
@@ -98,9 +98,10 @@ impl TrainingLoop<'_> {
         mut finished: Finished,
     ) -> Result<Finished, Failure> {
         let (from, per_epoch) = (finished.steps, self.schedule.steps_per_epoch());
-        let (needs, schedule, examples) = (self.program.needs.clone(), *self.schedule, self.examples);
-        let mut batches = prefetch(from..last.max(from), move |n| {
-            Ok(batch(&set, &needs, &schedule.records(n, 0..examples)))
+        let (needs, schedule, examples) = (self.program.needs.clone(), self.schedule.clone(), self.examples);
+        let readers = set.readers();
+        let mut batches = prefetch(from..last.max(from), readers, move |n| {
+            batch(&set, &needs, &schedule.records(n, 0..examples))
         })?;
         let began = Instant::now();
         let mut epoch_began = Instant::now();
@@ -137,7 +138,7 @@ impl TrainingLoop<'_> {
             }
             let begin = Instant::now();
             let Some(b) = batches.next() else { break };
-            let report = self.compute(n + 1, &provide(self.program, b.map_err(data_failed)?))?;
+            let report = self.compute(n + 1, &provide(self.program, b?))?;
             done += 1;
             let measured = self.measured(n + 1, &report, begin.elapsed());
             losses.add(measured.loss);

@@ -116,10 +116,13 @@ pub(crate) struct FormatArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Data and devices")]
 pub(crate) struct DataArgs {
-    /// The data: NAME=FILE,… for the inputs (IDX, .npy or .safetensors, plain or gzipped), a folder with a data.toml, or the
-    /// name of such a folder. By default $MESHWRIGHT_DATA, ./models/data and the folder of the binary are searched.
+    /// The data: NAME=FILE,… for the inputs (IDX, .npy, .npz, .safetensors or .csv), a folder with a data.toml, or the name of
+    /// such a folder. By default $MESHWRIGHT_DATA, ./models/data and the folder of the binary are searched.
     #[arg(long)]
     pub(crate) data: Option<String>,
+    /// Accept infinities and NaN in the data.
+    #[arg(long)]
+    pub(crate) allow_nonfinite: bool,
     #[command(flatten)]
     pub(crate) cores: CoresArgs,
     #[command(flatten)]
@@ -338,6 +341,7 @@ impl TrainArgs {
             keep_best: saves.keep_best.clone(),
             metrics: saves.metrics.clone(),
             log: saves.logs.iter().filter_map(form).collect(),
+            validation: evaluation.validation,
             eval_every: evaluation.eval_every,
             patience: evaluation.patience,
             monitor: evaluation.monitor.clone(),
@@ -352,6 +356,10 @@ pub(crate) struct EvaluationArgs {
     /// measured at the end.
     #[arg(long)]
     pub(crate) no_eval: bool,
+    /// Hold out this share of the training set to validate on, such as 0.1: the same examples in every run. Data may also have a
+    /// validation set of its own.
+    #[arg(long, value_name = "SHARE", conflicts_with = "no_eval", value_parser = value_parsers::share)]
+    pub(crate) validation: Option<f64>,
     /// Evaluate each N steps, and not at the end of each epoch.
     #[arg(long, value_name = "N", conflicts_with = "no_eval", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) eval_every: Option<u64>,

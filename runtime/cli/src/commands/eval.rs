@@ -31,6 +31,7 @@ pub(super) fn load(args: &CheckpointArgs, console: &mut Console) -> Result<(OfRu
     }
     let options = EvalOptions {
         data: data.map(String::from).or_else(|| recorded?.data()),
+        allow_nonfinite: args.data.allow_nonfinite,
         split: args.split.clone(),
         cores: args.data.cores.get().or_else(|| recorded?.cores()),
         devices: loaded.devices.clone(),

@@ -70,6 +70,7 @@ fn options(args: &TrainArgs, of_run: &OfRun, console: &mut Console) -> Result<Tr
     let (saves, evaluation) = of_project.map_err(|f| console.failed(f, &Sources::new()))?;
     Ok(TrainOptions {
         data: args.data.data.clone().or_else(|| recorded?.data()),
+        allow_nonfinite: args.data.allow_nonfinite,
         // A run that is resumed goes on as long as it was meant to.
         epochs: args.epochs.or((args.steps.is_none() && !resume).then_some(EPOCHS)),
         steps: args.steps,
