@@ -7,10 +7,12 @@
 
 mod args;
 mod commands;
+mod compare;
 mod console;
 mod explain_table;
 mod json;
 mod launch;
+mod pager;
 mod panics;
 mod progress;
 mod repeats;
@@ -62,6 +64,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Predict(a) => commands::predict::run(&a, console),
         Command::Check(a) => commands::check::run(&a, console),
         Command::Explain(a) => commands::explain::run(&a, console),
+        Command::Compare(a) => commands::compare::run(&a, console),
         Command::Fmt(a) => commands::fmt::run(&a, console),
         Command::Launch(a) => commands::launch::run(&a, console),
         Command::Bench(a) => commands::bench::run(&a, console),

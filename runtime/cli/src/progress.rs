@@ -82,8 +82,10 @@ impl<'a> Watcher<'a> {
                 devices: _,
                 from_step,
                 examples,
+                warnings,
                 notes,
             } => {
+                warnings.iter().for_each(|w| self.console.warn(w));
                 notes.iter().for_each(|n| self.console.note(n));
                 (self.per_epoch, self.total) = (steps_per_epoch, total_steps);
                 self.bar.set_length(total_steps);

@@ -15,6 +15,26 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// Somebody looks at [`STOP`].
 static LOOKED_AT: AtomicBool = AtomicBool::new(false);
 
+/// A pager reads from the terminal, and Ctrl-C is its own.
+static PAGING: AtomicBool = AtomicBool::new(false);
+
+/// While this lives, Ctrl-C does not end the command.
+pub(crate) struct Paging(());
+
+/// Leaves Ctrl-C to a pager.
+pub(crate) fn paging() -> Paging {
+    PAGING.store(true, Ordering::Relaxed);
+    // Where it cannot be caught, Ctrl-C ends the command together with what it shows.
+    let _uncaught = handled();
+    Paging(())
+}
+
+impl Drop for Paging {
+    fn drop(&mut self) {
+        PAGING.store(false, Ordering::Relaxed);
+    }
+}
+
 /// Catches signals; what it gives is true once one has come, and the command is expected to end then.
 pub(crate) fn stop_of(console: &mut Console) -> &'static AtomicBool {
     LOOKED_AT.store(true, Ordering::Relaxed);
@@ -22,14 +42,21 @@ pub(crate) fn stop_of(console: &mut Console) -> &'static AtomicBool {
     &STOP
 }
 
-fn catch(console: &mut Console) {
+fn handled() -> &'static Result<(), ctrlc::Error> {
     static HANDLER: OnceLock<Result<(), ctrlc::Error>> = OnceLock::new();
-    if let Err(e) = HANDLER.get_or_init(|| ctrlc::set_handler(heard)) {
+    HANDLER.get_or_init(|| ctrlc::set_handler(heard))
+}
+
+fn catch(console: &mut Console) {
+    if let Err(e) = handled() {
         console.note(&format!("Ctrl-C will end the run without a checkpoint: {e}"));
     }
 }
 
 fn heard() {
+    if PAGING.load(Ordering::Relaxed) {
+        return;
+    }
     if STOP.swap(true, Ordering::Relaxed) {
         std::process::exit(i32::from(INTERRUPTED));
     }

@@ -24,6 +24,7 @@ mod totals;
 pub mod trace;
 mod trainer;
 pub mod training;
+mod warnings;
 
 pub use bench::{BenchOptions, BenchResult, bench};
 pub use consensus::agree_on_result;

@@ -14,6 +14,7 @@ use crate::run_dir::MetricsLog;
 use crate::session::{Requirements, Session, StartPoint, Written, start_point};
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
+use crate::warnings::warnings;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{About, Cluster, Provider};
 use meshwright_plan::Plan;
@@ -83,6 +84,7 @@ fn trained(
         devices: project.layout.mesh.devices(),
         from_step: from,
         examples: set.records(),
+        warnings: warnings(project, options, evaluator.is_some()),
         notes,
     });
     let minimized = project.program.train.as_ref().map(|t| &t.minimize);

@@ -33,7 +33,7 @@ mod train;
 mod walk;
 
 use crate::program::{Program, Settings};
-pub(crate) use glob::matches;
+pub use glob::matches;
 use meshwright_diag::{Diagnostic, Near, Outcome, codes, has_errors};
 use meshwright_ops::{Graph, Origin};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};

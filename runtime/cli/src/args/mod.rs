@@ -2,11 +2,15 @@
 
 mod bench;
 pub(crate) mod cluster;
+mod compare;
+mod explain;
 mod launch;
 mod model;
 mod renamed;
 
 pub(crate) use bench::*;
+pub(crate) use compare::*;
+pub(crate) use explain::*;
 pub(crate) use launch::*;
 pub(crate) use model::*;
 pub(crate) use renamed::renamed;
@@ -22,7 +26,7 @@ use std::path::PathBuf;
 #[derive(Parser, Debug)]
 #[command(name = "meshwright", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Color on standard error; `auto` respects NO_COLOR and uses color only on a terminal.
+    /// Color; `auto` respects NO_COLOR and uses color only on a terminal.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: ColorChoice,
     #[command(subcommand)]
@@ -33,6 +37,7 @@ const EXAMPLES: &str = "\
 Examples:
   meshwright train mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
   meshwright explain mnist_mlp --layout dp_mp
+  meshwright compare mnist_mlp --mesh 4 --layout dp --layout zero3
   meshwright explain E0310
   meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1
 
@@ -50,6 +55,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Show what a layout does to a model, or print the page of an error code or an op.
     Explain(ExplainArgs),
+    /// Compare what layouts, meshes and sizes cost a model.
+    Compare(CompareArgs),
     /// Format model files and layout files.
     Fmt(FmtArgs),
     /// Benchmark training steps with data in memory, or collectives.
@@ -77,6 +84,8 @@ impl Command {
             Command::Predict(a) => a.format.format,
             Command::Check(a) => a.format.format,
             Command::Explain(a) => a.format.format,
+            Command::Compare(a) if a.format == TableFormat::Json => Format::Json,
+            Command::Compare(_) => Format::Text,
             Command::Fmt(a) => a.format.format,
             Command::Bench(a) => a.what.format(),
             Command::Launch(a) => a.what.common().format.format,
@@ -353,34 +362,6 @@ pub(crate) struct CheckArgs {
     /// Show the changes of --fix as a unified diff, without writing them.
     #[arg(long, help_heading = "Fixes")]
     pub(crate) diff: bool,
-    #[command(flatten)]
-    pub(crate) passes: PassArgs,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = passes_help(), after_long_help = format!("\
-Examples:
-  meshwright explain mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
-  meshwright explain mlp --layout zero3 --format json
-  meshwright explain mlp --layout dp_mp --emit plan
-  meshwright explain mlp --layout dp_mp --emit burn --rank 3
-  meshwright explain mlp --layout dp_mp --why logits.classes
-  meshwright explain E0310
-  meshwright explain softmax
-
-{}", passes_help()))]
-pub(crate) struct ExplainArgs {
-    /// A model (a file, or the name of a model that ships), a code such as E0310, or an op such as softmax.
-    #[arg(value_name = "MODEL|CODE|OP")]
-    pub(crate) topic: String,
-    #[command(flatten)]
-    pub(crate) project: ModelArgs,
-    /// Explain why a dim of a value is split or replicated: PATH is a value in the report, such as b1.attention.out, DIM one of
-    /// its dims; without DIM, explain all of its dims.
-    #[arg(long, value_name = "PATH[.DIM]", conflicts_with_all = ["emit", "time_passes"])]
-    pub(crate) why: Option<String>,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]

@@ -13,6 +13,16 @@ pub(crate) enum Precision {
     Bf16,
 }
 
+impl Precision {
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Precision::F32 => DType::F32,
+            Precision::F64 => DType::F64,
+            Precision::Bf16 => DType::BF16,
+        }
+    }
+}
+
 /// The layouts of a command.
 pub(crate) trait LayoutArgs: Args + std::fmt::Debug {
     /// All that were given.
@@ -51,7 +61,8 @@ impl LayoutArgs for Layouts {
 pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {
     #[command(flatten)]
     layouts: L,
-    /// The mesh, which overrides that of the layout: r=2,c=2 (also 'r:2;c:2'). Without a mesh, one device.
+    /// The mesh, which overrides that of the layout: r=2,c=2 (also 'r:2;c:2'), or sizes alone, 2x2, for the axes of the layout in
+    /// order. Without a mesh, one device.
     #[arg(long, value_name = "AXES")]
     pub(crate) mesh: Option<String>,
     /// Override the size of a dim; may be repeated.
@@ -72,6 +83,9 @@ pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {
     /// Fail unless the mesh has exactly N devices.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) expect_devices: Option<u32>,
+    /// Also list what a layout that ships says of dims and paths that the model does not have.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
 impl<L: LayoutArgs> ModelArgs<L> {
@@ -84,13 +98,10 @@ impl<L: LayoutArgs> ModelArgs<L> {
             dims: self.dims.clone(),
             sets: self.sets.clone(),
             preset: self.preset.clone(),
-            precision: self.precision.map(|p| match p {
-                Precision::F32 => DType::F32,
-                Precision::F64 => DType::F64,
-                Precision::Bf16 => DType::BF16,
-            }),
+            precision: self.precision.map(Precision::dtype),
             no_overlap: self.no_overlap,
             expect_devices: self.expect_devices.map(|n| n as usize),
+            verbose: self.verbose,
             ..ProjectOptions::default()
         }
     }
@@ -123,7 +134,7 @@ impl<L: LayoutArgs> ProjectArgs<L> {
 
     /// The words that give the same options on another command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let ModelArgs { layouts, mesh, dims, sets, preset, precision, expect_devices, no_overlap } =
+        let ModelArgs { layouts, mesh, dims, sets, preset, precision, expect_devices, no_overlap, verbose } =
             &self.rest;
         let mut words = vec![self.model.clone()];
         let mut push = |option: &str, value: String| words.extend([format!("--{option}"), value]);
@@ -140,6 +151,9 @@ impl<L: LayoutArgs> ProjectArgs<L> {
         expect_devices.iter().for_each(|n| push("expect-devices", n.to_string()));
         if *no_overlap {
             words.push("--no-overlap".into());
+        }
+        if *verbose {
+            words.push("--verbose".into());
         }
         words
     }

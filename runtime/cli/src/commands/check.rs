@@ -22,7 +22,7 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
         let left = fix::run(options, args.diff, console)?;
         (options, unwritten) = (left.options, left.unwritten);
     }
-    let made = match passes::make(&options, &args.passes, console) {
+    let made = match passes::make(&options, None, &args.passes, console) {
         Ok(Some(made)) => made,
         Ok(None) => return Ok(()),
         Err(Stop::Diagnosed) if console.json() && args.passes.emit.is_none() => {
@@ -56,7 +56,7 @@ fn layouts(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
     let (project, mut sources) = project::load(&alone, console)?;
     let mut times = vec![("resolve", begin.elapsed())];
     let begin = Instant::now();
-    let steps = passes::Steps::of(&project);
+    let steps = passes::Steps::of(&project, None);
     times.push(("step", begin.elapsed()));
     let mut failed = false;
     for layout in args.project.layouts() {
@@ -72,7 +72,7 @@ fn layouts(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
         };
         console.diagnostics(&found, &sources);
         match project.zip(compiled).filter(|_| !has_errors(&found)) {
-            Some((p, c)) => report(&p, &c.plan, steps.training.is_some(), Some(layout.as_str()), console)?,
+            Some((p, c)) => report(&p, &c.plan, steps.trains, Some(layout.as_str()), console)?,
             None => {
                 failed = true;
                 if console.json() {

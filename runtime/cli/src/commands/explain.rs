@@ -3,15 +3,16 @@
 use super::passes;
 use crate::args::ExplainArgs;
 use crate::console::Console;
-use crate::explain_table;
+use crate::explain_table::{self, View};
 use crate::json::object;
 use crate::stop::Stop;
 use meshwright_core::explain::explain;
-use meshwright_diag::{Diagnostic, Sources, Span, codes};
+use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
 use meshwright_ops::Family;
 use meshwright_ops::reference::{named, reference};
 use meshwright_train::catalog::{MODELS, find};
 use meshwright_train::project::line_of;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Runs the command.
@@ -23,7 +24,20 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     if !ops.is_empty() && find(MODELS, &args.topic).is_none() && !Path::new(&args.topic).exists() {
         return ops.iter().enumerate().try_for_each(|(i, f)| op(f, i > 0, console));
     }
-    let Some(made) = passes::make(&args.project.options(&args.topic), &args.passes, console)? else {
+    let view = View {
+        all: args.view.all,
+        phases: args.view.phases.iter().map(|p| p.phase()).collect(),
+        globs: args.view.globs.clone(),
+        only_collectives: args.view.only.is_some(),
+    };
+    if console.json() && view != View::default() {
+        let options = "`--all`, `--phase`, `--match` and `--only`";
+        return Err(Stop::Usage(format!(
+            "{options} choose from the text: with `--format json` the report has everything"
+        )));
+    }
+    let options = args.project.options(&args.topic);
+    let Some(made) = passes::make(&options, args.program.program, &args.passes, console)? else {
         return Ok(());
     };
     if let Some(question) = &args.why {
@@ -33,10 +47,28 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     if console.json() {
         return console.out_json(&report);
     }
-    if !made.trains {
+    if let Some(paths) = explain_table::unmatched(&report, &view) {
+        return unmatched(&view, &paths, console);
+    }
+    if !made.trains && args.program.program.is_none() {
         console.note("the model has no `train` block: this is an evaluation step");
     }
-    console.out(&explain_table::render(&report))
+    let text = explain_table::render(&report, &view, console.screen());
+    console.out_paged(&text, !args.pager.no_pager)
+}
+
+/// No value has a path like those of `--match`.
+fn unmatched(view: &View, paths: &BTreeSet<&str>, console: &mut Console) -> Result<(), Stop> {
+    let globs: Vec<String> = view.globs.iter().map(|g| format!("`{g}`")).collect();
+    let d = Diagnostic::error(codes::E0523, format!("no value has a path like {}", globs.join(" or ")));
+    let near = view.globs.iter().find_map(|g| nearest(g.trim_end_matches(".*"), paths.iter().copied()));
+    let some: Vec<String> = paths.iter().take(12).map(|p| format!("`{p}`")).collect();
+    let d = match near {
+        Some(near) => d.help(format!("did you mean `--match '{near}'`?")),
+        None => d.help(format!("name one of the paths, such as {}", some.join(", "))),
+    };
+    console.diagnostics(&[d], &Sources::new());
+    Err(Stop::Diagnosed)
 }
 
 /// Why a dim of a value is split as it is.
