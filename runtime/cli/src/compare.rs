@@ -35,11 +35,12 @@ pub(crate) struct Variant {
     moved: BTreeMap<Place, Traffic>,
 }
 
-/// A value with the collective that moves it.
-type Place = (Phase, String, String, Vec<String>);
+/// A value with the collective that moves it: in which part of the step that is depends on the bucket that it is in.
+type Place = (String, String, Vec<String>);
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Traffic {
+    phase: Phase,
     bytes: usize,
     because: String,
     order: usize,
@@ -90,8 +91,8 @@ impl Variant {
         for (order, (c, p)) in
             report.collectives.iter().flat_map(|c| c.parts.iter().map(move |p| (c, p))).enumerate()
         {
-            let place = (c.phase, p.value.clone(), c.op.clone(), c.axes.clone());
-            let first = || Traffic { bytes: 0, because: p.because.clone(), order };
+            let place = (p.value.clone(), c.op.clone(), c.axes.clone());
+            let first = || Traffic { phase: c.phase, bytes: 0, because: p.because.clone(), order };
             moved.entry(place).or_insert_with(first).bytes += p.bytes;
         }
         Variant {
@@ -140,7 +141,7 @@ fn differences(variants: &[Variant]) -> Vec<Differences> {
 fn changes(before: &Variant, after: &Variant) -> Vec<Difference> {
     let mut out: Vec<(Phase, usize, Difference)> = Vec::new();
     let mut add = |change, place: &Place, before: usize, after: usize, t: &Traffic| {
-        let (phase, value, op, axes) = place.clone();
+        let (phase, (value, op, axes)) = (t.phase, place.clone());
         let (bytes_before, bytes_after, because) = (before, after, t.because.clone());
         out.push((
             phase,

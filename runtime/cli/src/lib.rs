@@ -8,6 +8,7 @@
 mod args;
 mod commands;
 mod compare;
+mod complete;
 mod console;
 mod explain_table;
 mod json;
@@ -24,7 +25,8 @@ mod text;
 mod value_parsers;
 
 use args::{Cli, Command, renamed};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::CompleteEnv;
 use console::Console;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -33,6 +35,16 @@ use stop::Stop;
 /// Runs the command line `args`, of which the first is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
+    // A shell asks what can follow, with its name in COMPLETE; `completions` prints what has it ask.
+    let here = std::env::current_dir().ok();
+    match CompleteEnv::with_factory(Cli::command).try_complete(args.clone(), here.as_deref()) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(stop::USAGE);
+        }
+    }
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {

@@ -6,6 +6,7 @@
 
 use crate::console::Console;
 use crate::stop::INTERRUPTED;
+use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,6 +15,24 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Somebody looks at [`STOP`].
 static LOOKED_AT: AtomicBool = AtomicBool::new(false);
+
+/// A bar of progress may be on the terminal.
+static BAR: AtomicBool = AtomicBool::new(false);
+
+/// From here on Ctrl-C clears the line of the terminal, where a bar may be.
+pub(crate) fn draws_a_bar() {
+    BAR.store(true, Ordering::Relaxed);
+    // Where it cannot be caught, the bar stays.
+    let _uncaught = handled();
+}
+
+/// Ends the process; nothing of a bar stays on the terminal.
+fn end() -> ! {
+    if BAR.load(Ordering::Relaxed) {
+        let _nobody_sees = std::io::stderr().write_all(b"\r\x1b[2K");
+    }
+    std::process::exit(i32::from(INTERRUPTED))
+}
 
 /// A pager reads from the terminal, and Ctrl-C is its own.
 static PAGING: AtomicBool = AtomicBool::new(false);
@@ -58,7 +77,7 @@ fn heard() {
         return;
     }
     if STOP.swap(true, Ordering::Relaxed) {
-        std::process::exit(i32::from(INTERRUPTED));
+        end();
     }
     #[cfg(feature = "mpi")]
     if let Some(watch) = ranks::WATCH.get() {
@@ -67,7 +86,7 @@ fn heard() {
         return;
     }
     if !LOOKED_AT.load(Ordering::Relaxed) {
-        std::process::exit(i32::from(INTERRUPTED));
+        end();
     }
 }
 

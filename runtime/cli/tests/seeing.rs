@@ -72,25 +72,23 @@ fn a_big_model_reads_on_one_screen() {
     let at_line =
         |what: &str| text.lines().position(|l| l.contains(what)).unwrap_or_else(|| panic!("{what}: {text}"));
     assert!(at_line("per step and device") < at_line("  forward"), "{text}");
-    assert!(text.contains("b1 … b40, each\n") && text.contains(" b40 … b2, each\n"), "{text}");
-    assert_eq!(text.matches("all-reduce model").count(), 3, "{text}");
-
-    let all = explained(&["--all"]);
-    for k in 1..=40 {
-        for row in [format!("b{k}.up"), format!("d(b{k}.down)"), format!("new b{k}.up"), format!("b{k}.up/m")]
-        {
-            assert!(
-                all.lines().any(|l| l.split_whitespace().nth(1).is_some_and(|v| row.starts_with(v))),
-                "{row}"
-            );
-        }
-    }
-    assert!(all.contains("compute in between") && !text.contains("compute in between"));
+    assert!(text.contains("b1 … b40, each\n") && text.contains(" b39 … b1, each\n"), "{text}");
+    assert_eq!(text.matches("all-reduce model").count(), 2, "{text}");
 
     let rows = |text: &str| -> Vec<String> {
         let rows = text.lines().skip_while(|l| !l.contains("bytes/device")).filter(|l| l.starts_with("    "));
         rows.map(|l| l[8..].split("  ").next().unwrap().to_string()).collect()
     };
+    let all = explained(&["--all"]);
+    let every = rows(&all);
+    for k in 1..=40 {
+        for row in [format!("b{k}.up"), format!("d(b{k}.down)"), format!("new b{k}.up"), format!("b{k}.up/m")]
+        {
+            assert!(every.contains(&row), "{row}: {every:?}");
+        }
+    }
+    assert!(all.contains("compute in between") && !text.contains("compute in between"));
+
     let one = rows(&explained(&["--match", "b3.*", "--phase", "update"]));
     let of = |p: &str| ["/m", "/v"].map(|m| format!("b3.{p}{m}")).into_iter().collect::<Vec<_>>();
     assert!(of("up").iter().all(|r| one.contains(r)) && one.contains(&"new b3.down".to_string()), "{one:?}");
@@ -115,7 +113,7 @@ fn any_program_of_a_model_is_explained() {
         let args = [&["explain", &model, "--format", "json", "--program", program], &SPLIT[..]].concat();
         json(&run(&args).1)
     };
-    for (program, last) in [("train", "new b2.down"), ("eval", "l"), ("predict", "x2")] {
+    for (program, last) in [("train", "new b2.down"), ("eval", "l"), ("predict", "b2")] {
         let r = report(program);
         assert_eq!(r["program"], program);
         assert_eq!(r["values"].as_array().unwrap().iter().last().unwrap()["value"], last, "{program}");
@@ -269,6 +267,135 @@ fn variants_are_measured() {
     assert_eq!(code, 0, "{err}");
     for v in json(&out)["variants"].as_array().unwrap() {
         assert!(v["measured"]["median_ms"].as_f64().unwrap() > 0.0 && v["measured"]["samples"] == 2, "{v}");
+    }
+}
+
+#[test]
+fn words_of_the_language_have_pages() {
+    for (word, form, says) in [
+        ("adam", "optimizer adam(lr, beta1 = 0.9,", "`lr`: a number"),
+        ("cosine", "warmup_cosine(peak, warmup, total, floor = 0)", "half a cosine"),
+        ("he_normal", "he_normal(fan_in)", "Kaiming"),
+        ("freeze", "freeze embed.*", "not trained"),
+        ("dropout", "dropout(x, rate, shared = [d])", "built-in"),
+    ] {
+        let (code, out, err) = run(&["explain", word]);
+        assert!(code == 0 && out.starts_with(form) && out.contains(says), "{word}: {out}{err}");
+    }
+    let (_, out, _) = run(&["explain", "lion", "--format", "json"]);
+    assert_eq!(json(&out)["kind"], "optimizer");
+    assert_eq!(json(&out)["settings"].as_array().unwrap().len(), 4);
+}
+
+/// What a shell offers after these words.
+fn completed(at: &Path, words: &[&str]) -> Vec<String> {
+    let mut c = command(&[&["--", "meshwright"], words].concat());
+    let (code, out, err) = said(c.env("COMPLETE", "fish").current_dir(at).output().unwrap());
+    assert_eq!((code, err.as_str()), (0, ""), "{words:?}");
+    out.lines().map(|l| l.split('\t').next().unwrap().to_string()).collect()
+}
+
+#[test]
+fn a_shell_completes_names_and_the_dims_of_the_model() {
+    let at = folder("completions");
+    deep(&at, 2);
+    std::fs::write(at.join("own.layout"), "batch -> data\n").unwrap();
+    let offers = |words: &[&str], one: &str| {
+        let all = completed(&at, words);
+        assert!(all.iter().any(|o| o == one), "{words:?}: {all:?}");
+    };
+    offers(&["train", "mnist_m"], "mnist_mlp");
+    offers(&["check", "d"], "deep.mw");
+    offers(&["explain", "E031"], "E0310");
+    offers(&["explain", "warmup"], "warmup_cosine");
+    offers(&["train", "mlp", "--layout", "zer"], "zero3");
+    offers(&["compare", "mlp", "--layout", "o"], "own.layout");
+    offers(&["train", "deep.mw", "--dim", ""], "ff=");
+    offers(&["train", "mlp", "--dim", "hid"], "hidden=");
+    offers(&["bench", "model", "mlp", "--set", ""], "lr=");
+    offers(&["layouts", "meg"], "megatron_sp");
+    assert!(!completed(&at, &["models", "m"]).contains(&"megatron_sp".to_string()));
+    assert_eq!(completed(&at, &["train", "deep.mw", "--dim", "x"]), [""; 0]);
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, out, err) = run(&["completions", shell]);
+        assert!(code == 0 && out.contains("COMPLETE") && out.contains("meshwright"), "{shell}: {err}");
+    }
+}
+
+#[test]
+fn the_version_names_the_features() {
+    let (code, out, _) = run(&["--version"]);
+    assert!(code == 0 && out.starts_with("meshwright 0.") && out.contains("features"), "{out}");
+    assert_eq!(out.contains("features: mpi"), cfg!(feature = "mpi"), "{out}");
+}
+
+#[test]
+fn every_command_has_examples_in_its_help() {
+    let (_, help, _) = run(&["--help"]);
+    let commands = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| l.starts_with("  "));
+    let commands: Vec<&str> = commands.filter_map(|l| l.split_whitespace().next()).collect();
+    assert!(commands.len() >= 14 && commands.contains(&"compare"), "{commands:?}");
+    for command in commands.into_iter().filter(|c| *c != "help") {
+        let (_, help, _) = run(&[command, "--help"]);
+        // A command of commands has them below each.
+        let below: Vec<&str> = match help.contains("\nCommands:\n") {
+            true => {
+                let names = help
+                    .lines()
+                    .skip_while(|l| *l != "Commands:")
+                    .skip(1)
+                    .take_while(|l| l.starts_with("  "));
+                names.filter_map(|l| l.split_whitespace().next()).filter(|c| *c != "help").collect()
+            }
+            false => Vec::new(),
+        };
+        if below.is_empty() {
+            assert!(help.contains("Example"), "{command}: {help}");
+        }
+        for inner in below {
+            let (_, help, _) = run(&[command, inner, "--help"]);
+            assert!(help.contains("Example"), "{command} {inner}: {help}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn progress_fits_a_terminal_and_ctrl_c_leaves_nothing_of_it() {
+    let at = folder("progress");
+    let frames = |text: &str| -> Vec<String> {
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(i) = rest.find('\u{1b}') {
+            plain += &rest[..i];
+            let end = rest[i..].find(|c: char| c.is_ascii_alphabetic()).map_or(rest.len(), |n| i + n + 1);
+            rest = &rest[end..];
+        }
+        (plain + rest).split(['\r', '\n']).map(String::from).collect()
+    };
+    let train = format!(
+        "exec '{}' train mlp --epochs 1000 --run '{}' --no-eval",
+        env!("CARGO_BIN_EXE_meshwright"),
+        at.join("run").display()
+    );
+    // Twice: the second one is told that there is no time for a checkpoint.
+    for times in [1, 2] {
+        let _ = std::fs::remove_dir_all(at.join("run"));
+        let stop = "kill -INT $!; sleep 0.05; ".repeat(times);
+        let script = format!("stty cols 80 rows 24; ({train}) & sleep 4; {stop}wait");
+        let mut c = Command::new("script");
+        c.args(["-qec", &format!("bash -mc \"{script}\""), "/dev/null"]).env_remove("NO_COLOR");
+        c.env(
+            "MESHWRIGHT_DATA",
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/data").canonicalize().unwrap(),
+        );
+        let (_, out, err) = said(c.output().unwrap());
+        let all = frames(&out);
+        assert!(all.iter().any(|f| f.contains("examples/s") && f.contains('[')), "{out}{err}");
+        let widest = all.iter().map(|f| f.chars().count()).max().unwrap();
+        assert!(widest <= 80, "{widest}: {all:?}");
+        let last = out.rfind("examples/s").unwrap();
+        assert!(out[last..].contains("\u{1b}[2K"), "the bar stays: {:?}", &out[last..]);
     }
 }
 

@@ -123,6 +123,14 @@ impl Project {
         self.example_dim().map_or(1, |d| self.program.graph.dims.size(d.0)).max(1)
     }
 
+    /// Tokens of an example: positions of the first input that holds indices in sequences, as those of a model of language do.
+    pub fn tokens(&self) -> Option<usize> {
+        let program = &self.program;
+        let sequences =
+            program.inputs.iter().map(|i| &i.0).find(|i| i.range.is_some() && i.dims.len() > 1)?;
+        Some(sequences.dims[1..].iter().map(|d| program.graph.dims.size(*d)).product())
+    }
+
     /// How often the text was resolved for this project and all that were made of it or that it was made of.
     pub fn resolutions(&self) -> usize {
         self.resolutions.load(Ordering::Relaxed)

@@ -130,7 +130,9 @@ fn mesh_tensorflow_form() {
     for (text, sizes) in [("4", "[4]"), ("2x8", "[2, 8]"), (" 2 x 1_0 x 3 ", "[2, 10, 3]"), ("0", "[0]")] {
         assert_eq!(size(text).as_deref(), Some(sizes), "{text}");
     }
-    for text in ["2x", "x2", "2x2y", "2,2", "-1", "99999999999999999999", "2x\u{a0}2", "\u{3000}2x", "\u{2028}r"] {
+    for text in
+        ["2x", "x2", "2x2y", "2,2", "-1", "99999999999999999999", "2x\u{a0}2", "\u{3000}2x", "\u{2028}r"]
+    {
         assert_eq!(size(text), None, "{text}");
     }
     for text in ["r", "r=-1", "r=x", "r=2.5", "r=99999999999999999999", "=2", "r=2=3"] {

@@ -1,8 +1,10 @@
 //! The options of `compare`.
 
 use super::{CoresArgs, DevicesArgs, PagerArgs, Precision, ProgramArgs};
+use crate::complete;
 use crate::value_parsers;
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 
 /// How a comparison is written.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,18 +42,19 @@ The model is read once. Each layout is compiled for each mesh and each choice of
 In the differences, + is a collective that appears, - one that vanishes, ~ one that moves more or less.")]
 pub(crate) struct CompareArgs {
     /// The model: a file, or the name of a model that ships (see `meshwright models`).
+    #[arg(add = ArgValueCompleter::new(complete::models))]
     pub(crate) model: String,
     /// A layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c'; may be repeated.
-    #[arg(long = "layout", value_name = "FILE|NAME|RULES", help_heading = "Variants")]
+    #[arg(long = "layout", value_name = "FILE|NAME|RULES", add = ArgValueCompleter::new(complete::layouts), help_heading = "Variants")]
     pub(crate) layouts: Vec<String>,
     /// A mesh, which overrides that of the layouts: r=2,c=2, or sizes alone, 2x2; may be repeated.
     #[arg(long = "mesh", value_name = "AXES", help_heading = "Variants")]
     pub(crate) meshes: Vec<String>,
     /// Sizes of a dim; may be repeated for other dims.
-    #[arg(long = "dim", value_name = "NAME=SIZE,…", value_parser = value_parsers::dim_sizes, help_heading = "Variants")]
+    #[arg(long = "dim", value_name = "NAME=SIZE,…", value_parser = value_parsers::dim_sizes, add = ArgValueCompleter::new(complete::dims), help_heading = "Variants")]
     pub(crate) dims: Vec<(String, Vec<usize>)>,
     /// Override a `const` of the model; may be repeated.
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true)]
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true, add = ArgValueCompleter::new(complete::consts))]
     pub(crate) sets: Vec<(String, f64)>,
     /// Use the values of the block `size NAME { … }` of the model.
     #[arg(long, value_name = "NAME")]

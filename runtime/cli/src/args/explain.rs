@@ -1,8 +1,10 @@
 //! The options of `explain`.
 
 use super::{FormatArgs, ModelArgs, PassArgs};
+use crate::complete;
 use crate::value_parsers::passes_help;
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use meshwright_plan::Phase;
 
 /// A program that is made of a model.
@@ -85,14 +87,16 @@ Examples:
   meshwright explain mlp --layout dp_mp --why logits.classes
   meshwright explain E0310
   meshwright explain softmax
+  meshwright explain adam
 
 The report begins with totals. Then come the values that a collective moves; neighboring blocks whose rows are equal are shown
 once. With --format json, the report has everything.
 
 {}", passes_help()))]
 pub(crate) struct ExplainArgs {
-    /// A model (a file, or the name of a model that ships), a code such as E0310, or an op such as softmax.
-    #[arg(value_name = "MODEL|CODE|OP")]
+    /// A model (a file, or the name of a model that ships), a code such as E0310, an op such as softmax, or another word of the
+    /// language: an optimizer, an initializer, a schedule or a keyword.
+    #[arg(value_name = "MODEL|CODE|WORD", add = ArgValueCompleter::new(complete::topics))]
     pub(crate) topic: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,

@@ -15,8 +15,10 @@ pub(crate) use launch::*;
 pub(crate) use model::*;
 pub(crate) use renamed::renamed;
 
+use crate::complete;
 use crate::value_parsers::{self, Emit, passes_help};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use meshwright_train::TraceOptions;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -24,7 +26,7 @@ use std::path::PathBuf;
 /// Named-dimension tensor programs on a mesh of devices. A model file defines the computation; a layout file defines which
 /// dim is split over which mesh axis.
 #[derive(Parser, Debug)]
-#[command(name = "meshwright", version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "meshwright", version = VERSION, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     /// Color; `auto` respects NO_COLOR and uses color only on a terminal.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
@@ -32,6 +34,14 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
+
+/// The version, and with what it was built.
+const VERSION: &str = match (cfg!(feature = "mpi"), cfg!(feature = "cuda")) {
+    (false, false) => concat!(env!("CARGO_PKG_VERSION"), " (built without features; available: mpi, cuda)"),
+    (true, false) => concat!(env!("CARGO_PKG_VERSION"), " (features: mpi)"),
+    (false, true) => concat!(env!("CARGO_PKG_VERSION"), " (features: cuda)"),
+    (true, true) => concat!(env!("CARGO_PKG_VERSION"), " (features: mpi, cuda)"),
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -351,6 +361,7 @@ Examples:
   meshwright check mlp --layout zero3 --emit spmd
   meshwright check my.mw --layout my.layout --fix
   meshwright check my.mw --diff
+  meshwright check my.mw --fix --unsafe-fixes
 
 {}", passes_help()))]
 pub(crate) struct CheckArgs {
@@ -362,6 +373,9 @@ pub(crate) struct CheckArgs {
     /// Show the changes of --fix as a unified diff, without writing them.
     #[arg(long, help_heading = "Fixes")]
     pub(crate) diff: bool,
+    /// Also apply fixes that may not be what was meant, where a mistake has only one.
+    #[arg(long, help_heading = "Fixes")]
+    pub(crate) unsafe_fixes: bool,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]
@@ -400,8 +414,14 @@ pub(crate) struct FmtArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meshwright models
+  meshwright models mlp > my.mw
+  meshwright layouts zero3")]
 pub(crate) struct ShippedArgs {
     /// Print this file.
+    #[arg(add = ArgValueCompleter::new(complete::listed))]
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
@@ -409,6 +429,10 @@ pub(crate) struct ShippedArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Examples:
+  meshwright devices
+  meshwright devices --format json
+
 MESHWRIGHT_CUDA, MESHWRIGHT_NCCL and MESHWRIGHT_NVML override the paths of the GPU libraries.")]
 pub(crate) struct ListDevicesArgs {
     #[command(flatten)]
@@ -445,8 +469,12 @@ pub(crate) struct CkptListArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Example:
-  meshwright completions bash > ~/.local/share/bash-completion/completions/meshwright")]
+Examples:
+  echo 'source <(meshwright completions bash)' >> ~/.bashrc
+  echo 'source <(meshwright completions zsh)' >> ~/.zshrc
+  meshwright completions fish > ~/.config/fish/completions/meshwright.fish
+
+The script asks the binary: it completes models, layouts, codes, and the dims and consts of the model on the command line.")]
 pub(crate) struct CompletionsArgs {
     /// The shell.
     #[arg(value_enum)]

@@ -1,7 +1,9 @@
 //! A model with its layout, as every command on a model takes them.
 
+use crate::complete;
 use crate::value_parsers;
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use meshwright_plan::DType;
 use meshwright_train::ProjectOptions;
 
@@ -32,7 +34,7 @@ pub(crate) trait LayoutArgs: Args + std::fmt::Debug {
 #[derive(Args, Debug)]
 pub(crate) struct OneLayout {
     /// The layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
-    #[arg(long, value_name = "FILE|NAME|RULES")]
+    #[arg(long, value_name = "FILE|NAME|RULES", add = ArgValueCompleter::new(complete::layouts))]
     layout: Option<String>,
 }
 
@@ -46,7 +48,7 @@ impl LayoutArgs for OneLayout {
 pub(crate) struct Layouts {
     /// The layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
     /// May be repeated: the model is read once, and each layout is answered for.
-    #[arg(long, value_name = "FILE|NAME|RULES")]
+    #[arg(long, value_name = "FILE|NAME|RULES", add = ArgValueCompleter::new(complete::layouts))]
     layout: Vec<String>,
 }
 
@@ -66,10 +68,10 @@ pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {
     #[arg(long, value_name = "AXES")]
     pub(crate) mesh: Option<String>,
     /// Override the size of a dim; may be repeated.
-    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = value_parsers::dim)]
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = value_parsers::dim, add = ArgValueCompleter::new(complete::dims))]
     pub(crate) dims: Vec<(String, usize)>,
     /// Override a `const` of the model; may be repeated.
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true)]
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true, add = ArgValueCompleter::new(complete::consts))]
     pub(crate) sets: Vec<(String, f64)>,
     /// Use the values of the block `size NAME { … }` of the model.
     #[arg(long, value_name = "NAME")]
@@ -111,6 +113,7 @@ impl<L: LayoutArgs> ModelArgs<L> {
 #[derive(Args, Debug)]
 pub(crate) struct ProjectArgs<L: LayoutArgs = OneLayout> {
     /// The model: a file, or the name of a model that ships (see `meshwright models`).
+    #[arg(add = ArgValueCompleter::new(complete::models))]
     pub(crate) model: String,
     #[command(flatten)]
     rest: ModelArgs<L>,

@@ -16,10 +16,13 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
     if args.project.layouts().len() > 1 {
         return layouts(args, console);
     }
+    if args.unsafe_fixes && !args.fix && !args.diff {
+        return Err(Stop::Usage("`--unsafe-fixes` goes with `--fix` or `--diff`".into()));
+    }
     let mut options = args.project.options();
     let mut unwritten = false;
     if args.fix || args.diff {
-        let left = fix::run(options, args.diff, console)?;
+        let left = fix::run(options, (args.diff, args.unsafe_fixes), console)?;
         (options, unwritten) = (left.options, left.unwritten);
     }
     let made = match passes::make(&options, None, &args.passes, console) {
