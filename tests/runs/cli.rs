@@ -93,7 +93,10 @@ fn explain_reports_the_documented_json() {
     let said = run(&with(&[&["explain", "mlp", "--format", "json"], &BOTH]));
     assert_eq!(said.code, Some(0), "{}", said.err);
     let report = json(said.out.trim());
-    assert_eq!(keys(&said.out), ["mesh", "devices", "values", "collectives", "per_device"]);
+    assert_eq!(
+        keys(&said.out),
+        ["program", "mesh", "devices", "values", "collectives", "per_device", "totals"]
+    );
     assert_eq!(report["mesh"].to_string(), r#"[{"axis":"r","size":2},{"axis":"c","size":2}]"#);
     assert_eq!(report["devices"], 4);
     let collectives = report["collectives"].as_array().unwrap();
@@ -105,8 +108,12 @@ fn explain_reports_the_documented_json() {
         assert!(c["line"].as_u64().unwrap() > 0 && !c["because"].as_str().unwrap().is_empty(), "{c}");
     }
     let total = |axis: &str| -> u64 {
-        let of = collectives.iter().filter(|c| c["axes"] == serde_json::json!([axis]));
-        of.map(|c| c["bytes"].as_u64().unwrap()).sum()
+        let over = |list: &[Value]| -> u64 {
+            let of = list.iter().filter(|c| c["axes"] == serde_json::json!([axis]));
+            of.map(|c| c["bytes"].as_u64().unwrap()).sum()
+        };
+        assert_eq!(over(report["totals"].as_array().unwrap()), over(collectives));
+        over(collectives)
     };
     assert_eq!((total("r"), total("c")), (1_628_204, 2_000));
     for key in [

@@ -100,9 +100,24 @@ pub struct DeviceReport {
     pub activation_bytes: u64,
 }
 
+/// All collectives of one kind over the same axes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TrafficReport {
+    /// `all_reduce` and so on.
+    pub op: String,
+    /// Axes of their groups.
+    pub axes: Vec<String>,
+    /// How many.
+    pub count: usize,
+    /// Bytes of all of them.
+    pub bytes: usize,
+}
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
+    /// The program: `train`, `eval` or `predict`.
+    pub program: String,
     /// The mesh.
     pub mesh: Vec<AxisReport>,
     /// Devices of the mesh.
@@ -113,6 +128,8 @@ pub struct Report {
     pub collectives: Vec<CollectiveReport>,
     /// Totals.
     pub per_device: DeviceReport,
+    /// Totals of the collectives by kind and axes, in the order in which they first occur.
+    pub totals: Vec<TrafficReport>,
 }
 
 /// Reports a compiled step.
@@ -122,9 +139,11 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
     let rows = Rows::of(spmd);
     let collectives = collectives(spmd, &rows, plan);
     Report {
+        program: plan.program.clone(),
         mesh: plan.mesh.axes.iter().map(|a| AxisReport { axis: a.name.clone(), size: a.size }).collect(),
         devices: plan.mesh.devices(),
         values: values(spmd, &rows, &collectives, line_of),
+        totals: totals(&collectives),
         collectives,
         per_device: DeviceReport {
             flops: s.flops,
@@ -135,6 +154,20 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
             activation_bytes: s.activation_bytes,
         },
     }
+}
+
+/// What the collectives come to, by kind and axes.
+pub fn totals(collectives: &[CollectiveReport]) -> Vec<TrafficReport> {
+    let mut out: Vec<TrafficReport> = Vec::new();
+    for c in collectives {
+        match out.iter_mut().find(|t| t.op == c.op && t.axes == c.axes) {
+            Some(t) => (t.count, t.bytes) = (t.count + 1, t.bytes + c.bytes),
+            None => {
+                out.push(TrafficReport { op: c.op.clone(), axes: c.axes.clone(), count: 1, bytes: c.bytes })
+            }
+        }
+    }
+    out
 }
 
 /// Values that a user would look for: what has a path in the program (the value that bears it, not what it is made of),

@@ -15,6 +15,7 @@ pub mod precision;
 pub mod print;
 pub mod program;
 mod rebind;
+pub mod reference;
 pub mod resolve;
 mod rows;
 pub mod schedule;

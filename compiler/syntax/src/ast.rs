@@ -485,6 +485,20 @@ pub enum LayoutKind {
     Recompute(Vec<PathGlob>),
 }
 
+/// A mesh as `--mesh` gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MeshOption {
+    /// `r=2,c=4`.
+    Named(MeshDecl),
+    /// `2x4`: sizes of the axes that the layout names, in its order.
+    Sizes {
+        /// Each with its place; they may be 0.
+        sizes: Vec<(u64, Span)>,
+        /// All of it.
+        span: Span,
+    },
+}
+
 /// `mesh r = 2, c = 4`, major axis first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshDecl {

@@ -14,7 +14,7 @@ mod scan;
 
 pub use format::{WIDTH, format_layout, format_model};
 pub use layout::parse_layout;
-pub use model::parse_model;
+pub use model::{keywords, parse_model};
 pub use mtf::{parse_mesh, parse_mtf_layout};
 
 /// The deepest tree the parser builds: brackets, calls, signs and chains of operators counted together.

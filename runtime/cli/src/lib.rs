@@ -7,10 +7,13 @@
 
 mod args;
 mod commands;
+mod compare;
+mod complete;
 mod console;
 mod explain_table;
 mod json;
 mod launch;
+mod pager;
 mod panics;
 mod progress;
 mod repeats;
@@ -22,7 +25,8 @@ mod text;
 mod value_parsers;
 
 use args::{Cli, Command, renamed};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::CompleteEnv;
 use console::Console;
 use meshwright_diag::render;
 use std::ffi::OsString;
@@ -33,6 +37,16 @@ use stop::Stop;
 /// Runs the command line `args`, of which the first is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
+    // A shell asks what can follow, with its name in COMPLETE; `completions` prints what has it ask.
+    let here = std::env::current_dir().ok();
+    match CompleteEnv::with_factory(Cli::command).try_complete(args.clone(), here.as_deref()) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(stop::USAGE);
+        }
+    }
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -75,6 +89,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Predict(a) => commands::predict::run(&a, console),
         Command::Check(a) => commands::check::run(&a, console),
         Command::Explain(a) => commands::explain::run(&a, console),
+        Command::Compare(a) => commands::compare::run(&a, console),
         Command::Fmt(a) => commands::fmt::run(&a, console),
         Command::Launch(a) => commands::launch::run(&a, console),
         Command::Bench(a) => commands::bench::run(&a, console),

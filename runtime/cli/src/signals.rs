@@ -6,6 +6,7 @@
 
 use crate::console::Console;
 use crate::stop::INTERRUPTED;
+use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,6 +16,44 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// Somebody looks at [`STOP`].
 static LOOKED_AT: AtomicBool = AtomicBool::new(false);
 
+/// A bar of progress may be on the terminal.
+static BAR: AtomicBool = AtomicBool::new(false);
+
+/// From here on Ctrl-C clears the line of the terminal, where a bar may be.
+pub(crate) fn draws_a_bar() {
+    BAR.store(true, Ordering::Relaxed);
+    // Where it cannot be caught, the bar stays.
+    let _uncaught = handled();
+}
+
+/// Ends the process; nothing of a bar stays on the terminal.
+fn end() -> ! {
+    if BAR.load(Ordering::Relaxed) {
+        let _nobody_sees = std::io::stderr().write_all(b"\r\x1b[2K");
+    }
+    std::process::exit(i32::from(INTERRUPTED))
+}
+
+/// A pager reads from the terminal, and Ctrl-C is its own.
+static PAGING: AtomicBool = AtomicBool::new(false);
+
+/// While this lives, Ctrl-C does not end the command.
+pub(crate) struct Paging(());
+
+/// Leaves Ctrl-C to a pager.
+pub(crate) fn paging() -> Paging {
+    PAGING.store(true, Ordering::Relaxed);
+    // Where it cannot be caught, Ctrl-C ends the command together with what it shows.
+    let _uncaught = handled();
+    Paging(())
+}
+
+impl Drop for Paging {
+    fn drop(&mut self) {
+        PAGING.store(false, Ordering::Relaxed);
+    }
+}
+
 /// Catches signals; what it gives is true once one has come, and the command is expected to end then.
 pub(crate) fn stop_of(console: &mut Console) -> &'static AtomicBool {
     LOOKED_AT.store(true, Ordering::Relaxed);
@@ -22,16 +61,23 @@ pub(crate) fn stop_of(console: &mut Console) -> &'static AtomicBool {
     &STOP
 }
 
-fn catch(console: &mut Console) {
+fn handled() -> &'static Result<(), ctrlc::Error> {
     static HANDLER: OnceLock<Result<(), ctrlc::Error>> = OnceLock::new();
-    if let Err(e) = HANDLER.get_or_init(|| ctrlc::set_handler(heard)) {
+    HANDLER.get_or_init(|| ctrlc::set_handler(heard))
+}
+
+fn catch(console: &mut Console) {
+    if let Err(e) = handled() {
         console.note(&format!("Ctrl-C will end the run without a checkpoint: {e}"));
     }
 }
 
 fn heard() {
+    if PAGING.load(Ordering::Relaxed) {
+        return;
+    }
     if STOP.swap(true, Ordering::Relaxed) {
-        std::process::exit(i32::from(INTERRUPTED));
+        end();
     }
     #[cfg(feature = "mpi")]
     if let Some(watch) = ranks::WATCH.get() {
@@ -40,7 +86,7 @@ fn heard() {
         return;
     }
     if !LOOKED_AT.load(Ordering::Relaxed) {
-        std::process::exit(i32::from(INTERRUPTED));
+        end();
     }
 }
 

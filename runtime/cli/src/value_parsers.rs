@@ -16,6 +16,13 @@ pub(crate) fn dim(text: &str) -> Result<(String, usize), String> {
     }
 }
 
+/// `name=size,size`.
+pub(crate) fn dim_sizes(text: &str) -> Result<(String, Vec<usize>), String> {
+    let (name, sizes) = pair(text, "size")?;
+    let sizes = sizes.split(',').map(|size| Ok(dim(&format!("{name}={size}"))?.1));
+    Ok((name.into(), sizes.collect::<Result<_, String>>()?))
+}
+
 /// `name=value`.
 pub(crate) fn set(text: &str) -> Result<(String, f64), String> {
     let (name, value) = pair(text, "value")?;
@@ -140,6 +147,8 @@ mod tests {
     fn sizes_and_values_are_checked() {
         assert_eq!(dim("batch=250").unwrap(), ("batch".into(), 250));
         assert_eq!(dim("n = 1_000").unwrap(), ("n".into(), 1000));
+        assert_eq!(dim_sizes("batch=8,3_2").unwrap(), ("batch".into(), vec![8, 32]));
+        assert!(dim_sizes("batch=8,").is_err() && dim_sizes("batch=8,0").unwrap_err().contains("at least 1"));
         assert!(dim("batch=0").unwrap_err().contains("at least 1"));
         assert!(dim("batch=-1").unwrap_err().contains("whole number"));
         assert!(dim("batch=9.5").unwrap_err().contains("`9.5`"));

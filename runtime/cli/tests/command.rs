@@ -180,7 +180,7 @@ fn explain_prints_pages_of_codes() {
     let (code, out, _) = run(&["explain", "e0310"]);
     assert!(code == 0 && out.starts_with("E0310: implicit all-gather\n\n"), "{out}");
     let (code, _, err) = run(&["explain", "E0399"]);
-    assert!(code == 1 && err.contains("E0521") && err.contains("E0310"), "{err}");
+    assert!(code == 1 && err.contains("E0521") && err.contains("E0312"), "{err}");
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub mod trace;
 mod trainer;
 pub mod training;
 mod training_loop;
+mod warnings;
 
 pub use bench::{BenchOptions, BenchResult, bench};
 pub use consensus::agree_on_result;

@@ -9,9 +9,9 @@ use meshwright_core::{
     CompileOptions, Compiled, GRADIENT_NORM, Layout, Program, Reports, Settings, StepGraph, check_devices,
     compile_with, layout,
 };
-use meshwright_diag::{Diagnostic, FileId, Outcome, Sources, Span, codes, has_errors, nearest};
+use meshwright_diag::{Diagnostic, FileId, Outcome, Severity, Sources, Span, codes, has_errors, nearest};
 use meshwright_plan::{DType, Dim};
-use meshwright_syntax::ast::{LayoutFile, LayoutItem, LayoutKind, MeshDecl, ModelFile};
+use meshwright_syntax::ast::{LayoutFile, LayoutItem, LayoutKind, MeshOption, ModelFile};
 use meshwright_syntax::{MAX_BYTES, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -28,7 +28,7 @@ pub struct ProjectOptions {
     pub model: String,
     /// A shipped layout's name, a file, or rules.
     pub layout: Option<String>,
-    /// `r=2,c=2` or `r:2;c:2`.
+    /// `r=2,c=2`, `r:2;c:2`, or `2x2` for the axes of the layout in order.
     pub mesh: Option<String>,
     /// The mesh where neither `mesh` nor the layout gives one.
     pub default_mesh: Option<String>,
@@ -46,6 +46,8 @@ pub struct ProjectOptions {
     pub no_overlap: bool,
     /// The number of devices that the mesh must have.
     pub expect_devices: Option<usize>,
+    /// Whether to note what a layout that ships says of dims and paths that the model lacks.
+    pub verbose: bool,
     /// Texts to take for the files of these paths, in place of reading them.
     pub texts: BTreeMap<String, String>,
 }
@@ -127,6 +129,14 @@ impl Project {
     /// Examples in a batch; 1 where no dim counts them.
     pub fn batch(&self) -> usize {
         self.example_dim().map_or(1, |d| self.program.graph.dims.size(d.0)).max(1)
+    }
+
+    /// Tokens of an example: positions of the first input that holds indices in sequences, as those of a model of language do.
+    pub fn tokens(&self) -> Option<usize> {
+        let program = &self.program;
+        let sequences =
+            program.inputs.iter().map(|i| &i.0).find(|i| i.range.is_some() && i.dims.len() > 1)?;
+        Some(sequences.dims[1..].iter().map(|d| program.graph.dims.size(*d)).product())
     }
 
     /// How often the text was resolved for this project and all that were made of it or that it was made of.
@@ -256,12 +266,23 @@ fn unknown_metric(options: &ProjectOptions, program: &Program) -> Option<Diagnos
 
 /// A layout and a mesh as they are written.
 struct Rules {
-    mesh: Option<MeshDecl>,
+    mesh: Option<MeshOption>,
     file: LayoutFile,
-    /// Whether the rules come from a file that several models share.
-    shared: bool,
+    /// Where the rules come from.
+    origin: Origin,
     /// Their text, if there is one.
     text: Option<FileId>,
+}
+
+/// Where rules come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The command line: they are for this model.
+    Own,
+    /// A file that several models may share.
+    File,
+    /// A file that ships, which no user wrote for this model.
+    Shipped,
 }
 
 impl Rules {
@@ -273,13 +294,13 @@ impl Rules {
     ) -> Option<Rules> {
         let mut mesh = read_mesh(options.mesh.as_deref(), sources, out);
         let before = sources.len();
-        let (file, shared) = read_layout(options, sources, files, out)?;
+        let (file, origin) = read_layout(options, sources, files, out)?;
         let text = (sources.len() > before).then_some(FileId(before as u32));
         let declares = |i: &LayoutItem| matches!(i.kind, LayoutKind::Mesh(_));
         if options.mesh.is_none() && !file.items.iter().any(declares) {
             mesh = read_mesh(options.default_mesh.as_deref(), sources, out);
         }
-        Some(Rules { mesh, file, shared, text })
+        Some(Rules { mesh, file, origin, text })
     }
 
     fn layout(
@@ -288,7 +309,12 @@ impl Rules {
         program: &Program,
         out: &mut Vec<Diagnostic>,
     ) -> Option<Layout> {
-        let (layout, found) = layout(&self.file, self.mesh.as_ref(), program, self.shared);
+        let shared = self.origin != Origin::Own;
+        let (layout, mut found) = layout(&self.file, self.mesh.as_ref(), program, shared);
+        // What a file that ships says of other models is no news.
+        if self.origin == Origin::Shipped && !options.verbose {
+            found.retain(|d| d.severity != Severity::Note);
+        }
         out.extend(found);
         let layout = layout?;
         match options.expect_devices.and_then(|n| check_devices(&layout.mesh, n)) {
@@ -364,7 +390,7 @@ pub fn open_text(path: &Path) -> std::io::Result<File> {
     }
 }
 
-fn read_mesh(text: Option<&str>, sources: &mut Sources, out: &mut Vec<Diagnostic>) -> Option<MeshDecl> {
+fn read_mesh(text: Option<&str>, sources: &mut Sources, out: &mut Vec<Diagnostic>) -> Option<MeshOption> {
     let text = text?;
     let id = sources.add("--mesh", text);
     let (mesh, found) = parse_mesh(id, text);
@@ -372,41 +398,41 @@ fn read_mesh(text: Option<&str>, sources: &mut Sources, out: &mut Vec<Diagnostic
     mesh
 }
 
-/// The rules, and whether they come from a file that several models share.
+/// The rules, and where they come from.
 fn read_layout(
     options: &ProjectOptions,
     sources: &mut Sources,
     files: &mut Vec<FileId>,
     out: &mut Vec<Diagnostic>,
-) -> Option<(LayoutFile, bool)> {
-    let Some(text) = options.layout.as_deref() else { return Some((LayoutFile::default(), false)) };
-    let (file, found, shared) = if let Some(s) = find(LAYOUTS, text) {
+) -> Option<(LayoutFile, Origin)> {
+    let Some(text) = options.layout.as_deref() else { return Some((LayoutFile::default(), Origin::Own)) };
+    let (file, found, origin) = if let Some(s) = find(LAYOUTS, text) {
         let id = sources.add(s.path, s.text);
         let (f, d) = parse_layout(id, s.text);
-        (f, d, true)
+        (f, d, Origin::Shipped)
     } else if !text.contains("->") && (options.texts.contains_key(text) || Path::new(text).exists()) {
         match text_of(options, text) {
             Ok(content) => {
                 let id = sources.add(text, content.clone());
                 files.push(id);
                 let (f, d) = parse_layout(id, &content);
-                (f, d, true)
+                (f, d, Origin::File)
             }
-            Err(d) => (None, vec![*d], true),
+            Err(d) => (None, vec![*d], Origin::File),
         }
     } else if text.contains("->") || text.trim().is_empty() {
         let id = sources.add("--layout", text);
         let (f, d) = parse_layout(id, text);
-        (f, d, false)
+        (f, d, Origin::Own)
     } else if text.contains(':') {
         let id = sources.add("--layout", text);
         let (f, d) = parse_mtf_layout(id, text);
-        (f, d, false)
+        (f, d, Origin::Own)
     } else {
-        (None, vec![no_layout(text)], false)
+        (None, vec![no_layout(text)], Origin::Own)
     };
     out.extend(found);
-    file.map(|f| (f, shared))
+    file.map(|f| (f, origin))
 }
 
 fn no_layout(text: &str) -> Diagnostic {

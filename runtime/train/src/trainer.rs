@@ -12,9 +12,10 @@ use crate::session::{Requirements, Session, StartPoint, Written, start_point};
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
 use crate::training_loop::{Evaluators, SetEvaluator, TrainingLoop, is_open};
+use crate::warnings::warnings;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Cluster;
-use meshwright_plan::{DType, Plan};
+use meshwright_plan::Plan;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -86,6 +87,7 @@ fn trained(
         devices: project.layout.mesh.devices(),
         from_step: from,
         examples: set.records(),
+        warnings: warnings(project, options, evaluator.is_some()),
         notes,
     });
     let minimized = project.program.train.as_ref().map(|t| &t.minimize);
@@ -101,7 +103,7 @@ fn trained(
         schedule: &schedule,
         seed: start.seed,
         examples,
-        tokens: tokens(project),
+        tokens: project.tokens(),
         options,
         seen: start.seen,
         saved: from,
@@ -197,12 +199,4 @@ fn evaluator(
         }
         other => other,
     })
-}
-
-/// Tokens of an example: the elements of its first input that is a sequence of integers.
-fn tokens(project: &Project) -> Option<usize> {
-    let graph = &project.program.graph;
-    let sequence = |i: &&meshwright_plan::InputDecl| i.dtype == DType::I32 && i.dims.len() > 1;
-    let input = project.program.inputs.iter().map(|i| &i.0).find(sequence)?;
-    Some(input.dims[1..].iter().map(|d| graph.dims.size(*d)).product())
 }

@@ -74,6 +74,8 @@ pub enum Progress<'a> {
         from_step: u64,
         /// Examples in the training set.
         examples: usize,
+        /// What is probably not meant.
+        warnings: Vec<String>,
         /// What else is worth knowing.
         notes: Vec<String>,
     },

@@ -2,8 +2,8 @@
 
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_plan::{Mesh, MeshAxis};
-use meshwright_syntax::ast::{LayoutFile, LayoutKind, MeshDecl};
-use std::collections::BTreeMap;
+use meshwright_syntax::ast::{AxisDecl, LayoutFile, LayoutKind, MeshDecl, MeshOption, Name};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most devices a mesh may have.
 const MAX_DEVICES: u64 = 1 << 20;
@@ -18,6 +18,57 @@ fn declarations(file: &LayoutFile) -> Vec<&MeshDecl> {
             _ => None,
         })
         .collect()
+}
+
+/// The axes of a layout in order: those that it declares, or else those that its rules name.
+fn axis_names(file: &LayoutFile) -> Vec<&str> {
+    let declared = declarations(file).into_iter().flat_map(|d| d.axes.iter().map(|a| &a.name));
+    let rules = file.items.iter().filter_map(|i| match &i.kind {
+        LayoutKind::Rule(rule) => Some(&rule.axes),
+        _ => None,
+    });
+    let mut all: Vec<&Name> = declared.collect();
+    if all.is_empty() {
+        all = rules.flatten().collect();
+    }
+    let mut seen = BTreeSet::new();
+    all.into_iter().map(|name| name.text.as_str()).filter(|name| seen.insert(*name)).collect()
+}
+
+/// The mesh that an option gives: sizes alone are those of the axes of the layout, in its order.
+pub fn named_mesh(option: &MeshOption, file: &LayoutFile, out: &mut Vec<Diagnostic>) -> Option<MeshDecl> {
+    let (sizes, span) = match option {
+        MeshOption::Named(decl) => return Some(decl.clone()),
+        MeshOption::Sizes { sizes, span } => (sizes, *span),
+    };
+    let names = axis_names(file);
+    if names.len() == sizes.len() {
+        let axis = |(name, (size, at)): (&&str, &(u64, Span))| AxisDecl {
+            name: Name { text: name.to_string(), span: *at },
+            size: *size,
+            size_span: *at,
+        };
+        return Some(MeshDecl { axes: names.iter().zip(sizes).map(axis).collect(), span });
+    }
+    let count = |n: usize, what: &str, many: &str| format!("{n} {}", if n == 1 { what } else { many });
+    let (given, has) = (count(sizes.len(), "size", "sizes"), count(names.len(), "axis", "axes"));
+    let listed: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
+    let listed = if listed.is_empty() { String::new() } else { format!(": {}", listed.join(", ")) };
+    let d = Diagnostic::error(codes::E0311, format!("the mesh has {given}, and the layout {has}{listed}"))
+        .at(span, given);
+    let first = sizes.first().map_or(1, |s| s.0);
+    out.push(match names.as_slice() {
+        [] => d.help(format!("name the axes: `--mesh data={first}`, with a layout that splits over them")),
+        names => {
+            let size = |i: usize| sizes.get(i).map_or(1, |s| s.0);
+            let all: Vec<u64> = (0..names.len()).map(size).collect();
+            let by_position: Vec<String> = all.iter().map(u64::to_string).collect();
+            let by_name: Vec<String> = names.iter().zip(&all).map(|(n, s)| format!("{n}={s}")).collect();
+            let (by_position, by_name) = (by_position.join("x"), by_name.join(","));
+            d.help(format!("give a size for each: `--mesh {by_position}`, or by name, `--mesh {by_name}`"))
+        }
+    });
+    None
 }
 
 /// The mesh of a layout file, or the one that overrides it. Without any the mesh has no axes: one device.

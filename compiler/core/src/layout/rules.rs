@@ -1,11 +1,11 @@
 //! Rules as the partitioner reads them, and the checks that need no values.
 
-use super::mesh::{mesh_of, with_axes_of};
+use super::mesh::{mesh_of, named_mesh, with_axes_of};
 use crate::program::Program;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
 use meshwright_plan::{Axis, Dim, Mesh};
-use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshDecl, Rule as AstRule, ScopeKind};
+use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshOption, Rule as AstRule, ScopeKind};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -86,13 +86,17 @@ impl Layout {
 /// models share, where a rule for a dim that this model lacks is only noted.
 pub fn layout(
     file: &LayoutFile,
-    mesh: Option<&MeshDecl>,
+    mesh: Option<&MeshOption>,
     program: &Program,
     shared: bool,
 ) -> Outcome<Layout> {
     let mut out = Vec::new();
     let given = mesh.is_some();
-    let Some(mesh) = mesh_of(file, mesh, &mut out) else { return (None, out) };
+    let over = mesh.and_then(|option| named_mesh(option, file, &mut out));
+    if given && over.is_none() {
+        return (None, out);
+    }
+    let Some(mesh) = mesh_of(file, over.as_ref(), &mut out) else { return (None, out) };
     let declared = given.then(|| with_axes_of(file, &mesh)).flatten();
     let mut layout = Layout { mesh, ..Layout::default() };
     let mut missing = Vec::new();
@@ -134,6 +138,7 @@ pub fn layout(
     out.extend(all_missing(&missing, program));
     super::unmatched::unmatched(file, &index, shared, &mut out);
     placed_twice(&layout, &mut out);
+    super::empty::empty_shards(&layout, program, &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }
 }
 

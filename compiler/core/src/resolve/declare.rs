@@ -14,7 +14,7 @@ use meshwright_syntax::ast::{ExprKind, Input, Name, Variable};
 use std::collections::BTreeSet;
 
 /// Initializers with their parameters.
-const INITIALIZERS: [(&str, [&str; 2]); 3] =
+pub(crate) const INITIALIZERS: [(&str, [&str; 2]); 3] =
     [("normal", ["mean", "std"]), ("truncated_normal", ["mean", "std"]), ("uniform", ["low", "high"])];
 
 /// What a variable is.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Included, Unbounded};
 
 /// Whether a path matches: `*` stands for any text, and `layers.*` also for `layers` itself.
-pub(crate) fn matches(pattern: &str, path: &str) -> bool {
+pub fn matches(pattern: &str, path: &str) -> bool {
     matches_text(pattern.as_bytes(), path.as_bytes()) || pattern.strip_suffix(".*").is_some_and(|p| p == path)
 }
 

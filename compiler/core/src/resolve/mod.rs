@@ -33,7 +33,8 @@ mod train;
 mod walk;
 
 use crate::program::{Program, Settings};
-pub(crate) use glob::{PathIndex, PatternIndex, matches};
+pub use glob::matches;
+pub(crate) use glob::{PathIndex, PatternIndex};
 use meshwright_diag::{Diagnostic, Near, Outcome, codes, has_errors};
 use meshwright_ops::{Graph, Origin};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
@@ -41,9 +42,14 @@ use report::{Report, listed, nearest};
 use resolver::{PathOrigin, Resolver};
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use declare::INITIALIZERS;
 pub(crate) use expr::too_large;
+pub(crate) use fans::BY_FAN;
 pub(crate) use globals::evaluated;
 pub use load::Loader;
+#[cfg(test)]
+pub(crate) use reserved::SPECIAL;
+pub(crate) use schedule::SCHEDULES;
 
 /// Stack of the thread that resolves: 32 KiB for each level.
 const STACK: usize = 64 << 20;

@@ -2,17 +2,23 @@
 
 mod bench;
 pub(crate) mod cluster;
+mod compare;
+mod explain;
 mod launch;
 mod model;
 mod renamed;
 
 pub(crate) use bench::*;
+pub(crate) use compare::*;
+pub(crate) use explain::*;
 pub(crate) use launch::*;
 pub(crate) use model::*;
 pub(crate) use renamed::renamed;
 
+use crate::complete;
 use crate::value_parsers::{self, Emit, passes_help};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use meshwright_train::checkpoint::Which;
 use meshwright_train::{PolicySettings, ProjectOptions, TraceOptions};
 use std::ops::RangeInclusive;
@@ -21,19 +27,28 @@ use std::path::PathBuf;
 /// Named-dimension tensor programs on a mesh of devices. A model file defines the computation; a layout file defines which
 /// dim is split over which mesh axis.
 #[derive(Parser, Debug)]
-#[command(name = "meshwright", version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "meshwright", version = VERSION, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Color on standard error; `auto` respects NO_COLOR and uses color only on a terminal.
+    /// Color; `auto` respects NO_COLOR and uses color only on a terminal.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: ColorChoice,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+/// The version, and with what it was built.
+const VERSION: &str = match (cfg!(feature = "mpi"), cfg!(feature = "cuda")) {
+    (false, false) => concat!(env!("CARGO_PKG_VERSION"), " (built without features; available: mpi, cuda)"),
+    (true, false) => concat!(env!("CARGO_PKG_VERSION"), " (features: mpi)"),
+    (false, true) => concat!(env!("CARGO_PKG_VERSION"), " (features: cuda)"),
+    (true, true) => concat!(env!("CARGO_PKG_VERSION"), " (features: mpi, cuda)"),
+};
+
 const EXAMPLES: &str = "\
 Examples:
   meshwright train mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
   meshwright explain mnist_mlp --layout dp_mp
+  meshwright compare mnist_mlp --mesh 4 --layout dp --layout zero3
   meshwright explain E0310
   meshwright eval runs/mnist_mlp-1
 
@@ -51,6 +66,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Show what a layout does to a model, or print the page of an error code or an op.
     Explain(ExplainArgs),
+    /// Compare what layouts, meshes and sizes cost a model.
+    Compare(CompareArgs),
     /// Format model files and layout files.
     Fmt(FmtArgs),
     /// Benchmark training steps with data in memory, or collectives.
@@ -78,6 +95,8 @@ impl Command {
             Command::Predict(a) => a.format.format,
             Command::Check(a) => a.format.format,
             Command::Explain(a) => a.format.format,
+            Command::Compare(a) if a.format == TableFormat::Json => Format::Json,
+            Command::Compare(_) => Format::Text,
             Command::Fmt(a) => a.format.format,
             Command::Bench(a) => a.what.format(),
             Command::Launch(a) => a.what.common().format.format,
@@ -447,6 +466,7 @@ Examples:
   meshwright check mlp --layout zero3 --emit spmd
   meshwright check my.mw --layout my.layout --fix
   meshwright check my.mw --diff
+  meshwright check my.mw --fix --unsafe-fixes
 
 {}", passes_help()))]
 pub(crate) struct CheckArgs {
@@ -458,34 +478,9 @@ pub(crate) struct CheckArgs {
     /// Show the changes of --fix as a unified diff, without writing them.
     #[arg(long, help_heading = "Fixes")]
     pub(crate) diff: bool,
-    #[command(flatten)]
-    pub(crate) passes: PassArgs,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = passes_help(), after_long_help = format!("\
-Examples:
-  meshwright explain mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
-  meshwright explain mlp --layout zero3 --format json
-  meshwright explain mlp --layout dp_mp --emit plan
-  meshwright explain mlp --layout dp_mp --emit burn --rank 3
-  meshwright explain mlp --layout dp_mp --why logits.classes
-  meshwright explain E0310
-  meshwright explain softmax
-
-{}", passes_help()))]
-pub(crate) struct ExplainArgs {
-    /// A model (a file, or the name of a model that ships), a code such as E0310, or an op such as softmax.
-    #[arg(value_name = "MODEL|CODE|OP")]
-    pub(crate) topic: String,
-    #[command(flatten)]
-    pub(crate) project: ModelArgs,
-    /// Explain why a dim of a value is split or replicated: PATH is a value in the report, such as b1.attention.out, DIM one of
-    /// its dims; without DIM, explain all of its dims.
-    #[arg(long, value_name = "PATH[.DIM]", conflicts_with_all = ["emit", "time_passes"])]
-    pub(crate) why: Option<String>,
+    /// Also apply fixes that may not be what was meant, where a mistake has only one.
+    #[arg(long, help_heading = "Fixes")]
+    pub(crate) unsafe_fixes: bool,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]
@@ -524,8 +519,14 @@ pub(crate) struct FmtArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meshwright models
+  meshwright models mlp > my.mw
+  meshwright layouts zero3")]
 pub(crate) struct ShippedArgs {
     /// Print this file.
+    #[arg(add = ArgValueCompleter::new(complete::listed))]
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
@@ -533,6 +534,10 @@ pub(crate) struct ShippedArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Examples:
+  meshwright devices
+  meshwright devices --format json
+
 MESHWRIGHT_CUDA, MESHWRIGHT_NCCL and MESHWRIGHT_NVML override the paths of the GPU libraries.")]
 pub(crate) struct ListDevicesArgs {
     #[command(flatten)]
@@ -573,8 +578,12 @@ pub(crate) struct CkptListArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Example:
-  meshwright completions bash > ~/.local/share/bash-completion/completions/meshwright")]
+Examples:
+  echo 'source <(meshwright completions bash)' >> ~/.bashrc
+  echo 'source <(meshwright completions zsh)' >> ~/.zshrc
+  meshwright completions fish > ~/.config/fish/completions/meshwright.fish
+
+The script asks the binary: it completes models, layouts, codes, and the dims and consts of the model on the command line.")]
 pub(crate) struct CompletionsArgs {
     /// The shell.
     #[arg(value_enum)]

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 mod bench_collectives;
 pub(crate) mod check;
 pub(crate) mod ckpt;
+pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod devices;
 pub(crate) mod eval;

@@ -35,6 +35,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
         run: run.as_ref().map_or("not saved (--no-save)".into(), |r| r.display().to_string()),
         metrics: project.metrics().map(String::from).collect(),
         eval: options.eval,
+        tokens: project.tokens(),
     };
     let begin = Instant::now();
     let mut watcher = Watcher::new(console, head);

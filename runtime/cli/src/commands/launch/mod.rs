@@ -22,7 +22,7 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
     let checked = checked(&train, common)?;
     let options = checked.options();
     let nothing = PassArgs { emit: None, rank: None, time_passes: false };
-    let Some(made) = passes::make(&options, &nothing, console)? else { return Ok(()) };
+    let Some(made) = passes::make(&options, None, &nothing, console)? else { return Ok(()) };
     if !made.trains {
         let message = format!("`{}` has no `train` block: there is nothing to launch", options.model);
         return refused(Diagnostic::error(codes::E0516, message), console);
