@@ -378,15 +378,26 @@ impl BinaryOp {
     }
 }
 
-/// `name(args) as label`.
+/// `as left` or `sharing left` behind a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallLabel {
+    /// Whether the call uses the parameters of an earlier one, and has none of its own.
+    pub shares: bool,
+    /// The element of the parameters' path: that of this call, or of the earlier one.
+    pub name: Name,
+    /// With the word before it.
+    pub span: Span,
+}
+
+/// `name(args) as label`, `name(args) sharing label`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     /// The layer or function.
     pub name: Name,
     /// Its arguments in order, positional and named mixed as written.
     pub args: Vec<Arg>,
-    /// `as label`: the element of the parameter's path.
-    pub label: Option<Name>,
+    /// Which parameters it uses, where the call says so.
+    pub label: Option<CallLabel>,
 }
 
 /// An argument, `x` or `padding = same`.

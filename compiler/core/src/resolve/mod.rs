@@ -26,6 +26,7 @@ mod reserved;
 mod resolver;
 mod schedule;
 mod scope;
+mod share;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -104,6 +105,7 @@ fn resolve_loaded(
         training: None,
         streams: BTreeMap::new(),
         calls: BTreeMap::new(),
+        owners: BTreeMap::new(),
         depth: 0,
         work: 0,
         stopped: false,

@@ -40,6 +40,7 @@ pub(crate) fn words(rule: &Rule) -> Option<&'static str> {
         Rule::close_bracket => "`]`",
         Rule::open_brace => "`{`",
         Rule::kw_as | Rule::label => "`as`",
+        Rule::kw_sharing | Rule::sharing => "`sharing`",
         Rule::kw_by => "`by`",
         Rule::kw_in => "`in`",
         Rule::kw_except => "`except`",
@@ -64,6 +65,7 @@ pub(crate) fn is_form(rule: Rule) -> bool {
             | Rule::close_bracket
             | Rule::open_brace
             | Rule::kw_as
+            | Rule::kw_sharing
             | Rule::kw_by
             | Rule::kw_in
             | Rule::kw_except

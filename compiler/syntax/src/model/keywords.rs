@@ -9,7 +9,7 @@ pub(crate) const ITEMS: [&str; 7] = ["dim", "const", "size", "use", "layer", "mo
 pub(crate) const SETTINGS: [&str; 6] =
     ["minimize", "optimizer", "clip", "precision", "freeze", "weight_decay"];
 /// Words that may stand between two words.
-pub(crate) const JOINING: [&str; 7] = ["as", "by", "in", "and", "or", "not", "except"];
+pub(crate) const JOINING: [&str; 8] = ["as", "sharing", "by", "in", "and", "or", "not", "except"];
 
 /// Whether a word is reserved as the beginning of an item or a statement.
 pub(crate) fn is_keyword(word: &str) -> bool {

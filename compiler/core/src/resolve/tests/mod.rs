@@ -8,6 +8,7 @@ mod limits;
 mod models;
 mod random;
 mod rebind;
+mod share;
 mod train;
 
 use crate::program::{Program, Settings};
