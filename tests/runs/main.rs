@@ -12,6 +12,7 @@ mod epochs;
 mod evaluation;
 mod faults;
 mod gradients;
+mod groups;
 mod kept;
 mod mesh_tensorflow;
 #[cfg(feature = "mpi")]

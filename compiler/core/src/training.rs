@@ -1,8 +1,8 @@
 //! The training step: forward, backward, clipping and the update of the optimizer, all ordinary ops of one graph.
 
 use crate::autodiff::gradients;
-use crate::optimizers::{Optimizer, Trained, Update};
-use crate::program::{ClipSpec, ParamDecl, Program};
+use crate::optimizers::{AVERAGE, Optimizer, Trained, Update};
+use crate::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Class, Graph, Id, Origin, SQRT};
 use meshwright_plan::{DType, Phase};
@@ -13,27 +13,19 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
     let program = &crate::specialized(program, true);
     let train = program.train.as_ref()?;
     let mut g = program.graph.clone();
-    let params: Vec<&ParamDecl> = program.params.iter().filter(|p| !p.frozen).collect();
-    let mut grads = gradients(&mut g, train.minimize.id, &params);
-    if let Some(ClipSpec::GlobalNorm(limit)) = train.clip {
-        grads = clipped(&mut g, &grads, limit);
-    }
-    let mut outputs = vec![StepOutput {
-        name: train.minimize.name.clone(),
-        id: train.minimize.id,
-        kind: OutputKind::Scalar,
-    }];
-    let trained: Vec<Trained<'_>> =
-        params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
-    let Optimizer { def, chosen } = &train.optimizer;
-    // Each dtype for itself: settings are cast to the parameters', not parameters to the program's.
-    for dtype in [DType::F32, DType::F64] {
-        let of: Vec<Trained<'_>> =
-            trained.iter().filter(|p| g.ty(p.decl.id).dtype == dtype).copied().collect();
-        if !of.is_empty() {
-            let chosen = chosen.cast(&mut g, dtype);
-            (def.update)(&chosen, &mut Update::new(&mut g, &mut outputs, program.float.wide(), dtype), &of);
+    let mut outputs: Vec<StepOutput> = Vec::new();
+    for o in &train.objectives {
+        // Two lines may minimize one loss, each in its own turn.
+        if !outputs.iter().any(|known| known.id == o.loss.id) {
+            let LossDecl { name, id, .. } = &o.loss;
+            outputs.push(StepOutput { name: name.clone(), id: *id, kind: OutputKind::Scalar });
         }
+    }
+    for k in 0..train.objectives.len() {
+        descend(&mut g, program, train, k, &mut outputs);
+    }
+    if let Some(decay) = train.ema {
+        averages(&mut g, program, decay, &mut outputs);
     }
     // What is not trained is kept all the same: an evaluation may read it where the loss does not.
     for p in program.params.iter().filter(|p| p.frozen) {
@@ -54,6 +46,51 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
         inputs: program.inputs.iter().map(|i| i.0.clone()).collect(),
         outputs,
     })
+}
+
+/// The updates of the parameters of one objective.
+fn descend(g: &mut Graph, program: &Program, train: &TrainSpec, k: usize, outputs: &mut Vec<StepOutput>) {
+    let objective = &train.objectives[k];
+    let params: Vec<&ParamDecl> = program.params.iter().filter(|p| !p.frozen && p.objective == k).collect();
+    let mut grads = gradients(g, objective.loss.id, &params);
+    if let Some(ClipSpec::GlobalNorm(limit)) = train.clip {
+        grads = clipped(g, &grads, limit);
+    }
+    let trained: Vec<Trained<'_>> =
+        params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
+    for (i, Optimizer { def, chosen }) in train.optimizers.iter().enumerate() {
+        // Each dtype for itself: settings are cast to the parameters', not parameters to the program's.
+        for dtype in [DType::F32, DType::F64] {
+            let mine = |p: &&Trained<'_>| p.decl.optimizer == i && g.ty(p.decl.id).dtype == dtype;
+            let of: Vec<Trained<'_>> = trained.iter().filter(mine).copied().collect();
+            if !of.is_empty() {
+                let chosen = chosen.cast(g, dtype);
+                let update = Update::new(g, outputs, program.float.wide(), dtype);
+                (def.update)(&chosen, &mut update.in_turn(objective.turn, &of[0]), &of);
+            }
+        }
+    }
+}
+
+/// The moving averages `PATH/ema` of parameters: `decay * old + (1 - decay) * new`, and after the first step the new values
+/// themselves, so that they never hold what a run did not start from.
+fn averages(g: &mut Graph, program: &Program, decay: Id, outputs: &mut Vec<StepOutput>) {
+    for p in program.params.iter().filter(|p| p.averaged) {
+        let now = outputs.iter().find(|o| o.kind == OutputKind::Next(p.id)).map_or(p.id, |o| o.id);
+        let dtype = g.ty(p.id).dtype;
+        let mut u = Update::new(g, outputs, program.float.wide(), dtype);
+        let decl = Trained { decl: p, grad: p.id };
+        u.of(&decl);
+        let decay = u.graph().cast(decay, dtype);
+        let old = u.average(&decl);
+        let mixed = u.mixed(decay, old, &[now]);
+        let step = u.step_number();
+        let one = u.number(1.0, step);
+        let g = u.graph();
+        let first = g.binary("==", step, one);
+        let next = g.choose(first, now, mixed);
+        u.next_moment(&decl, AVERAGE, old, next);
+    }
 }
 
 /// All gradients scaled so that their joint 2-norm is at most `limit`. The norm is an ordinary reduction, so it is right

@@ -81,7 +81,7 @@ impl<'a> Resolver<'a> {
         let span = p.name.span;
         match variety {
             Variety::Param => {
-                self.params.push(ParamDecl { path, id, span, frozen: false, no_decay: false });
+                self.params.push(ParamDecl::new(path, id, span));
             }
             Variety::State => self.states.push(StateDecl { path, id, span, next: None }),
         }

@@ -14,6 +14,7 @@ mod fans;
 mod foreign;
 mod glob;
 mod globals;
+mod groups;
 mod layers;
 mod load;
 mod number;
@@ -113,7 +114,10 @@ fn resolve_loaded(
     };
     r.model(chosen);
     r.unassigned();
-    let train = train.and_then(|t| r.train(t));
+    let mut train = train.and_then(|t| r.train(t));
+    if let Some(t) = train.as_mut().filter(|_| settings.no_ema) {
+        t.ema = None;
+    }
     let found = r.report.finish();
     if has_errors(&found) {
         return (None, found);

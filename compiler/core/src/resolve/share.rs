@@ -84,7 +84,7 @@ impl<'a> Resolver<'a> {
 
     fn same_leaf(&mut self, p: &'a Variable, path: &str, leaf: &Leaf, id: Id) -> bool {
         let node = self.graph.node(id);
-        let (first, here) = (format!("{}", self.shape(id)), &leaf.ty);
+        let (first, here) = (self.shape(id), &leaf.ty);
         let text = if node.ty.dims != here.dims || node.ty.dtype != here.dtype {
             let here = format!("{} {}", here.dtype, self.graph.dims.list(&here.dims));
             format!("the shared `{path}` is {first}, but this call needs {here}")

@@ -13,7 +13,7 @@ pub(crate) use renamed::renamed;
 
 use crate::value_parsers::{self, Emit, passes_help};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use meshwright_train::TraceOptions;
+use meshwright_train::{ProjectOptions, TraceOptions};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -307,8 +307,18 @@ pub(crate) struct CheckpointArgs {
     /// Which split of the data: train or test.
     #[arg(long, default_value = "test")]
     pub(crate) split: String,
+    /// Use the parameters themselves where the model keeps moving averages of them (`ema`).
+    #[arg(long)]
+    no_ema: bool,
     #[command(flatten)]
     pub(crate) data: DataArgs,
+}
+
+impl CheckpointArgs {
+    /// What to load.
+    pub(crate) fn options(&self) -> ProjectOptions {
+        ProjectOptions { no_ema: self.no_ema, ..self.project.options() }
+    }
 }
 
 #[derive(Args, Debug)]

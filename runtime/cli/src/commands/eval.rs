@@ -25,8 +25,8 @@ pub(super) fn options(args: &CheckpointArgs, devices: Devices) -> EvalOptions {
 /// Runs the command.
 pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
     let what = &args.what;
-    let (project, sources, devices) =
-        project::load_for(&what.data.devices, &what.project.options(), console)?;
+    let (project, sources, devices) = project::load_for(&what.data.devices, &what.options(), console)?;
+    project::warn(&project.evaluation().1, console, &sources);
     let begin = Instant::now();
     let bar = bar(0, console);
     let mut examples = 0;

@@ -4,7 +4,7 @@ use crate::args::DevicesArgs;
 use crate::console::Console;
 use crate::launch;
 use crate::stop::Stop;
-use meshwright_diag::Sources;
+use meshwright_diag::{Diagnostic, Sources, has_errors};
 use meshwright_train::data::roots;
 use meshwright_train::{Devices, Failure, Loaded, Project, ProjectOptions, agree_on_result};
 use std::path::PathBuf;
@@ -37,6 +37,13 @@ pub(super) fn load_for(
     let (project, sources) = load(options, console)?;
     launch::fits(&project, console, &sources)?;
     Ok((project, sources, devices))
+}
+
+/// Says what there is to say about an evaluation or a prediction that is about to run; its errors come when it does.
+pub(super) fn warn(found: &[Diagnostic], console: &mut Console, sources: &Sources) {
+    if console.leads() && !has_errors(found) {
+        console.diagnostics(found, sources);
+    }
 }
 
 /// Folders in which data is sought.

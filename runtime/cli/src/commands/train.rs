@@ -22,6 +22,7 @@ const EPOCHS: u32 = 5;
 pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let (project, sources, devices) =
         project::load_for(&args.data.devices, &args.project.options(), console)?;
+    project::warn(&project.evaluation().1, console, &sources);
     let run = match (&args.run, args.no_save) {
         (Some(folder), _) => Some(folder.clone()),
         (None, true) => None,

@@ -158,6 +158,7 @@ fn the_command_line_names_what_there_is() {
         consts: vec![("lrr".into(), 1.0), ("batch".into(), 1.0), ("lr".into(), f64::NAN)],
         size: Some("bigg".into()),
         float: None,
+        ..Settings::default()
     };
     let text =
         "dim batch = 2 const lr = 1 size big { batch = 2 } model m { input x[batch]: float output y = x }";

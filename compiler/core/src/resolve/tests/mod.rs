@@ -4,6 +4,8 @@
 
 mod declared;
 mod errors;
+mod evaluation;
+mod groups;
 mod limits;
 mod models;
 mod random;
