@@ -45,13 +45,7 @@ fn loss(subject: &Subject, weighted: usize, seed: u64) -> Result<Loss, String> {
     let forward = g.clone();
     let params: Vec<ParamDecl> = (built.operands.iter().enumerate())
         .filter(|(i, _)| subject.inputs[*i].dtype.is_float())
-        .map(|(i, id)| ParamDecl {
-            path: format!("x{i}"),
-            id: *id,
-            span: Span::default(),
-            frozen: false,
-            no_decay: false,
-        })
+        .map(|(i, id)| ParamDecl::new(format!("x{i}"), *id, Span::default()))
         .collect();
     let grads = gradients(g, loss, &params.iter().collect::<Vec<_>>());
     Ok(Loss { built, loss, params, forward, grads })
@@ -156,7 +150,7 @@ fn at_point(name: &str, x: &[f64]) -> Vec<f64> {
         let leaf = InputOpKind::Param { path: path.clone(), init: Init::Constant(0.0) };
         let id = g.op(Leaf { leaf, ty: Type::new(DType::F64, []) }, &[]);
         bound.insert(id, F64Tensor::scalar(*v));
-        params.push(ParamDecl { path, id, span: Span::default(), frozen: false, no_decay: false });
+        params.push(ParamDecl::new(path, id, Span::default()));
     }
     let args = params.iter().map(|p| Value::Tensor(p.id)).collect();
     let loss = family(name, false).unwrap().call(&mut g, OpCall::of(args, DType::F64)).unwrap();
@@ -199,8 +193,7 @@ fn ties_of_extremes_go_to_the_first_in_row_major_order() {
             let id = g.op(Leaf { leaf, ty: Type::new(DType::F64, dims) }, &[]);
             let y = build(&mut g, id, dims);
             let loss = g.contract_to(&[y], &[]);
-            let param =
-                ParamDecl { path: "x".into(), id, span: Span::default(), frozen: false, no_decay: false };
+            let param = ParamDecl::new("x".into(), id, Span::default());
             let grad = gradients(&mut g, loss, &[&param])[0];
             let bound: Bound = [(id, F64Tensor::new(&g.dims, dims, x.to_vec()))].into();
             walk(&g, &bound)[grad.0 as usize].ordered(&dims).data
@@ -238,8 +231,7 @@ fn powers_have_gradients_at_zero() {
             let args =
                 vec![Value::Tensor(x), if tensor { Value::Tensor(exponent) } else { Value::Number(n) }];
             let loss = family("pow", false).unwrap().call(&mut g, OpCall::of(args, DType::F64)).unwrap();
-            let param =
-                ParamDecl { path: "x".into(), id: x, span: Span::default(), frozen: false, no_decay: false };
+            let param = ParamDecl::new("x".into(), x, Span::default());
             let grad = gradients(&mut g, loss, &[&param])[0];
             let scalar = F64Tensor::scalar;
             let bound: Bound = [(x, scalar(0.0)), (exponent, scalar(n))].into();

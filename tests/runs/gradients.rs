@@ -13,7 +13,7 @@ use std::sync::Arc;
 fn step(project: &Project) -> StepGraph {
     let p = &project.program;
     let mut graph = p.graph.clone();
-    let loss = p.train.as_ref().unwrap().minimize.clone();
+    let loss = p.train.as_ref().unwrap().loss().clone();
     let params: Vec<_> = p.params.iter().collect();
     let grads = gradients(&mut graph, loss.id, &params);
     let mut outputs = vec![StepOutput { name: "loss".into(), id: loss.id, kind: OutputKind::Scalar }];

@@ -13,6 +13,7 @@ mod epochs;
 mod evaluation;
 mod faults;
 mod gradients;
+mod groups;
 mod kept;
 mod mesh_tensorflow;
 #[cfg(feature = "mpi")]

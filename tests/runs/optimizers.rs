@@ -103,17 +103,17 @@ fn run_in(float: DType, scale: f64, train: &str, mesh: &str, layout: &str) -> BT
 }
 
 /// One parameter of a reference, row-major, with its moments by name.
-struct Param {
-    name: &'static str,
+pub(crate) struct Param {
+    pub(crate) name: &'static str,
     shape: Vec<usize>,
     /// Which dims are the two largest; of equal ones the one declared first in the file comes first.
     two: Option<(usize, usize)>,
-    x: Vec<f64>,
-    moments: BTreeMap<&'static str, Vec<f64>>,
+    pub(crate) x: Vec<f64>,
+    pub(crate) moments: BTreeMap<&'static str, Vec<f64>>,
 }
 
 impl Param {
-    fn moment(&self, which: &str, n: usize) -> Vec<f64> {
+    pub(crate) fn moment(&self, which: &str, n: usize) -> Vec<f64> {
         self.moments.get(which).cloned().unwrap_or_else(|| vec![0.0; n])
     }
 }
@@ -145,7 +145,7 @@ fn reference(scale: f64, update: &dyn Fn(&mut Param, &[f64], f64)) -> BTreeMap<S
     out
 }
 
-fn zip(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
+pub(crate) fn zip(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
     a.iter().zip(b).map(|(x, y)| f(*x, *y)).collect()
 }
 
@@ -252,7 +252,7 @@ fn adafactor(o: Adafactor) -> impl Fn(&mut Param, &[f64], f64) {
 }
 
 /// Bias-corrected Adam moments; the direction without decay.
-fn adam(p: &mut Param, g: &[f64], t: f64, eps: f64) -> Vec<f64> {
+pub(crate) fn adam(p: &mut Param, g: &[f64], t: f64, eps: f64) -> Vec<f64> {
     let (beta1, beta2) = (0.8, 0.95);
     let m = zip(&p.moment("m", g.len()), g, |m, g| beta1 * m + (1.0 - beta1) * g);
     let v = zip(&p.moment("v", g.len()), g, |v, g| beta2 * v + (1.0 - beta2) * g * g);
@@ -277,7 +277,7 @@ const LAYOUTS: &[(&str, &str)] = &[
 ];
 
 /// Parameters and moments after 20 steps are those of the reference, under every layout.
-fn as_the_reference(train: &str, update: &dyn Fn(&mut Param, &[f64], f64)) {
+pub(crate) fn as_the_reference(train: &str, update: &dyn Fn(&mut Param, &[f64], f64)) {
     let want = reference(1.0, update);
     for (mesh, layout) in LAYOUTS {
         let got = run(train, mesh, layout);

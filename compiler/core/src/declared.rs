@@ -16,6 +16,28 @@ pub struct ParamDecl {
     pub frozen: bool,
     /// Whether weight decay spares it (`weight_decay … except`).
     pub no_decay: bool,
+    /// Whether a moving average of it is kept (`ema`).
+    pub averaged: bool,
+    /// Which of the objectives it is trained for.
+    pub objective: usize,
+    /// Which of the optimizers trains it.
+    pub optimizer: usize,
+}
+
+impl ParamDecl {
+    /// A parameter of which the `train` block says nothing.
+    pub fn new(path: String, id: Id, span: Span) -> ParamDecl {
+        ParamDecl {
+            path,
+            id,
+            span,
+            frozen: false,
+            no_decay: false,
+            averaged: false,
+            objective: 0,
+            optimizer: 0,
+        }
+    }
 }
 
 /// A state: a tensor that is kept from one training step to the next and not trained. Evaluations and predictions read it.
@@ -40,4 +62,13 @@ pub struct LossDecl {
     pub id: Id,
     /// Where it is declared.
     pub span: Span,
+}
+
+/// In which steps some parameters are updated: every `every`th, from the step `from` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// From one of these steps to the next; 1 or more.
+    pub every: u64,
+    /// The first of them; 1 or more, and at most `every`.
+    pub from: u64,
 }

@@ -1,13 +1,16 @@
 //! Evaluation over a whole data set: an outermost `sum` or `mean` over the example dim is accumulated over all batches
-//! before the rest of the expression is taken, so that the result does not depend on the batch size.
+//! before the rest of the expression is taken, so that the result does not depend on the batch size. What mixes examples in
+//! another way is evaluated for each batch by itself, with a warning.
 
+use crate::optimizers::AVERAGE;
 use crate::program::{LossDecl, Program};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
-use meshwright_diag::{Diagnostic, Outcome, codes};
+use meshwright_diag::{Diagnostic, Outcome, codes, has_errors};
 use meshwright_ops::tensor::better;
-use meshwright_ops::{Computes, F64Tensor, Fold, Graph, Id, InputOpKind, Kind, Role, Source};
+use meshwright_ops::{Class, Computes, F64Tensor, Fold, Graph, Id, InputOpKind, Kind, Leaf, Role, Source};
 use meshwright_plan::{Dim, IdVec, Monoid};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// How an accumulator combines batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +43,14 @@ pub struct Evaluation {
 ///
 /// Values that are drawn at random are the same numbers in every batch: see [`meshwright_plan::random::FIXED_SEED`].
 pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
-    let program = &crate::specialized(program, false);
+    let program = &averaged(crate::specialized(program, false));
     accumulated(program, |p| p.losses.iter().chain(&p.metrics).cloned().collect())
 }
 
 /// Builds the program that computes the outputs of those names. An output without the example dim is a result of all
 /// batches, put together like a metric; the outputs of the others follow the accumulators, by their names.
 pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
-    let program = &crate::specialized(program, false);
+    let program = &averaged(crate::specialized(program, false));
     let wanted = |p: &Program, rows: bool| {
         let example = p.inputs.first().and_then(|i| i.0.dims.first().copied());
         let counts = |o: &LossDecl| example.is_some_and(|d| p.graph.ty(o.id).has(d));
@@ -62,6 +65,23 @@ pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
         e
     });
     (e, out)
+}
+
+/// The program with the moving averages of parameters, where training keeps them, in place of the parameters. They are placed
+/// as in the training step.
+fn averaged(mut program: Program) -> Program {
+    if program.train.as_ref().is_none_or(|t| t.ema.is_none()) {
+        return program;
+    }
+    for p in program.params.iter().filter(|p| p.averaged) {
+        let node = &mut program.graph.nodes[p.id];
+        let Kind::Input(InputOpKind::Param { path, init }) = node.op.kind() else { continue };
+        let path = format!("{path}/{AVERAGE}");
+        node.origin.name = path.as_str().into();
+        node.origin.class = Class::OptimizerState;
+        node.op = Arc::new(Leaf { leaf: InputOpKind::Param { path, init }, ty: node.ty.clone() });
+    }
+    program
 }
 
 fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> Outcome<Evaluation> {
@@ -94,47 +114,64 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
     };
     let mut out = Vec::new();
     for decl in &decls(program) {
+        let before = e.cuts.len();
         let mut todo = vec![decl.id];
-        let mut good = true;
+        let mut mixing = None;
         while let Some(id) = todo.pop() {
             if !on_leaf[id] || e.cuts.contains(&id) {
                 continue;
             }
+            let mine = |x: &Id| on_input[*x] && example.is_some_and(|d| g.ty(*x).has(d));
             let how = if on_input[id] { how(g, id, example) } else { Some(Accumulate::Same) };
+            mixing = match how {
+                Some(Accumulate::Same) => None,
+                Some(_) => mixes(g, id, example, &on_input),
+                None => (mine(&id) || g.node(id).inputs.iter().any(mine)).then_some(id),
+            };
             match how {
-                Some(how) if how == Accumulate::Same || !mixes(g, id, example, &on_input) => e.cut(id, how),
-                Some(_) => {
-                    good = false;
-                    out.push(not_accumulated(g, decl, example));
-                    break;
-                }
-                None if example.is_some_and(|d| g.ty(id).has(d)) => {
-                    good = false;
-                    out.push(not_accumulated(g, decl, example));
-                    break;
-                }
+                _ if mixing.is_some() => break,
+                Some(how) => e.cut(id, how),
                 None => todo.extend(g.node(id).inputs.iter().copied().rev()),
             }
         }
-        if good {
-            e.results.push((decl.name.clone(), decl.id));
+        if let Some(op) = mixing {
+            out.push(of_each_batch(g, decl, example, op));
+            if !g.ty(decl.id).dtype.is_float() {
+                continue;
+            }
+            e.drop_cuts(before);
+            e.cut(decl.id, Accumulate::Mean);
         }
+        e.results.push((decl.name.clone(), decl.id));
     }
-    let fine = out.is_empty();
+    let fine = !has_errors(&out);
     (fine.then_some(e), out)
 }
 
-fn not_accumulated(g: &Graph, decl: &LossDecl, example: Option<Dim>) -> Diagnostic {
+/// What mixes the examples of a batch, so that a value is of each batch and not of the whole set.
+fn of_each_batch(g: &Graph, decl: &LossDecl, example: Option<Dim>, op: Id) -> Diagnostic {
     let name = example.map_or("?", |d| g.dims.name(d));
-    Diagnostic::error(codes::E0206, format!("`{}` cannot be evaluated over a whole data set", decl.name))
-        .at(decl.span, format!("`{name}` is used in it otherwise than under a `sum`, `mean`, `max` or `min`"))
-        .help(format!("take the mean over `{name}` first"))
+    let at = g.node(op).origin.span;
+    let mixes = format!("mixes the examples of a batch: `{}` along `{name}`", g.node(op).op.name());
+    let help = format!("for a value of the whole set, fold `{name}` first, by `sum`, `mean`, `max` or `min`");
+    if !g.ty(decl.id).dtype.is_float() {
+        let text = format!("`{}` is {} of each batch, and has no mean", decl.name, g.ty(decl.id).dtype);
+        return Diagnostic::error(codes::E0206, text)
+            .at(at, mixes)
+            .and(decl.span, "declared here")
+            .help(help);
+    }
+    let text = format!("`{}` is evaluated for each batch by itself", decl.name);
+    Diagnostic::warning(codes::E0206, text)
+        .at(at, mixes)
+        .and(decl.span, "the mean over the batches is reported, weighted by their examples")
+        .note("it depends on the size of the batches, and on which examples meet in one")
+        .help(help)
 }
 
-/// Whether anything below a value that folds the example dim already mixes examples: a batch then tells nothing of the
-/// whole.
-fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -> bool {
-    let Some(example) = example else { return false };
+/// What below a value that folds the example dim already mixes examples: a batch then tells nothing of the whole.
+fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -> Option<Id> {
+    let example = example?;
     let mut seen = g.nodes.table(false);
     let mut todo = g.node(cut).inputs.clone();
     while let Some(id) = todo.pop() {
@@ -143,12 +180,14 @@ fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -
         }
         let n = g.node(id);
         let roles = n.op.roles(&g.input_types(id), &n.ty, &g.dims);
-        if roles.get(example).is_some_and(|l| l.role != Role::Parallel) {
-            return true;
+        // Under another name, or as a part of another dim, examples meet as well.
+        let leaves = !n.ty.has(example) && n.inputs.iter().any(|x| g.ty(*x).has(example));
+        if leaves || roles.get(example).is_some_and(|l| l.role != Role::Parallel) {
+            return Some(id);
         }
         todo.extend(&n.inputs);
     }
-    false
+    None
 }
 
 /// How a value that folds the example dim combines batches.
@@ -182,6 +221,13 @@ impl Evaluation {
         self.step.outputs.push(StepOutput { name, id, kind: OutputKind::Scalar });
         self.accumulate.push(how);
         self.cuts.push(id);
+    }
+
+    /// Leaves out all cuts but the first `keep`.
+    fn drop_cuts(&mut self, keep: usize) {
+        self.step.outputs.truncate(keep);
+        self.accumulate.truncate(keep);
+        self.cuts.truncate(keep);
     }
 
     /// Combines the accumulators of a batch of `examples` into `total`, which starts empty. `before` is the number of

@@ -29,7 +29,9 @@ pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with};
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
 pub use optimizers::Optimizer;
-pub use program::{ClipSpec, LossDecl, ParamDecl, Program, Reports, Settings, StateDecl, TrainSpec};
+pub use program::{
+    ClipSpec, LossDecl, Objective, ParamDecl, Program, Reports, Settings, StateDecl, TrainSpec, Turn,
+};
 pub use rebind::NeedsText;
 pub use specialize::specialized;
 pub use step_graph::{OutputKind, StepGraph, StepOutput};

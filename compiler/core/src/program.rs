@@ -8,7 +8,7 @@ use meshwright_syntax::ast::{Expr, Name};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use crate::declared::{LossDecl, ParamDecl, StateDecl};
+pub use crate::declared::{LossDecl, ParamDecl, StateDecl, Turn};
 
 /// What the command line sets.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +23,8 @@ pub struct Settings {
     pub float: Option<DType>,
     /// What training steps tell beside their losses.
     pub reports: Reports,
+    /// `--no-ema`: whether evaluations and predictions read the parameters themselves where there are averages of them.
+    pub no_ema: bool,
 }
 
 /// What training steps tell beside their losses.
@@ -59,15 +61,33 @@ pub enum ClipSpec {
     GlobalNorm(f64),
 }
 
+/// A loss that is minimized for some parameters; which, they say.
+#[derive(Clone, Debug)]
+pub struct Objective {
+    /// The loss.
+    pub loss: LossDecl,
+    /// In which steps; in all where `None`.
+    pub turn: Option<Turn>,
+}
+
 /// The `train` block.
 #[derive(Clone, Debug)]
 pub struct TrainSpec {
-    /// The loss that is minimized.
-    pub minimize: LossDecl,
-    /// The optimizer. Its scalars are values of the graph: constants, or expressions of the step number.
-    pub optimizer: Optimizer,
+    /// The losses that are minimized, at least one.
+    pub objectives: Vec<Objective>,
+    /// The optimizers, at least one. Their scalars are values of the graph: constants, or expressions of the step number.
+    pub optimizers: Vec<Optimizer>,
     /// Clipping.
     pub clip: Option<ClipSpec>,
+    /// The share of the old in moving averages of parameters.
+    pub ema: Option<Id>,
+}
+
+impl TrainSpec {
+    /// The loss of a step: the first that is minimized.
+    pub fn loss(&self) -> &LossDecl {
+        &self.objectives[0].loss
+    }
 }
 
 /// A resolved model. The graph holds forward values (phase `Forward`) and hyperparameters (phase `Update`).

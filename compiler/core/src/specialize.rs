@@ -16,7 +16,7 @@ pub fn specialized(program: &Program, training: bool) -> Program {
     out.losses.iter_mut().chain(&mut out.metrics).chain(&mut out.outputs).for_each(|d| now(&mut d.id));
     out.states.iter_mut().filter_map(|s| s.next.as_mut()).for_each(now);
     if let Some(t) = &mut out.train {
-        now(&mut t.minimize.id);
+        t.objectives.iter_mut().for_each(|o| now(&mut o.loss.id));
     }
     out
 }

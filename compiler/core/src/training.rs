@@ -1,8 +1,8 @@
 //! The training step: forward, backward, clipping and the update of the optimizer, all ordinary ops of one graph.
 
 use crate::autodiff::gradients;
-use crate::optimizers::{Optimizer, Trained, Update};
-use crate::program::{ClipSpec, LossDecl, ParamDecl, Program};
+use crate::optimizers::{AVERAGE, Optimizer, Trained, Update};
+use crate::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Origin, SQRT};
 use meshwright_plan::{DType, Phase};
@@ -14,27 +14,12 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
     let program = &crate::specialized(program, true);
     let train = program.train.as_ref()?;
     let mut g = program.graph.clone();
-    let params: Vec<&ParamDecl> = program.params.iter().filter(|p| !p.frozen).collect();
-    let mut grads = gradients(&mut g, train.minimize.id, &params);
-    let mut norm = None;
-    if train.clip.is_some() || program.declarations.settings.reports.gradient_norm {
-        norm = global_norm(&mut g, &grads);
+    let mut outputs = reported(program, train);
+    for k in 0..train.objectives.len() {
+        descend(&mut g, program, train, k, &mut outputs);
     }
-    if let (Some(ClipSpec::GlobalNorm(limit)), Some(norm)) = (train.clip, norm) {
-        grads = clipped(&mut g, &grads, norm, limit);
-    }
-    let mut outputs = reported(program, norm);
-    let trained: Vec<Trained<'_>> =
-        params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
-    let Optimizer { def, chosen } = &train.optimizer;
-    // Each dtype for itself: settings are cast to the parameters', not parameters to the program's.
-    for dtype in [DType::F32, DType::F64] {
-        let of: Vec<Trained<'_>> =
-            trained.iter().filter(|p| g.ty(p.decl.id).dtype == dtype).copied().collect();
-        if !of.is_empty() {
-            let chosen = chosen.cast(&mut g, dtype);
-            (def.update)(&chosen, &mut Update::new(&mut g, &mut outputs, program.float.wide(), dtype), &of);
-        }
+    if let Some(decay) = train.ema {
+        averages(&mut g, program, decay, &mut outputs);
     }
     // What is not trained is kept all the same: an evaluation may read it where the loss does not.
     for p in program.params.iter().filter(|p| p.frozen) {
@@ -57,21 +42,78 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
     })
 }
 
-/// Name of the output with the joint 2-norm of all gradients, before they are clipped.
+/// Name of the output with the joint 2-norm of all gradients of an objective, before they are clipped. Of several objectives the
+/// name of the loss follows.
 pub const GRADIENT_NORM: &str = "gradient_norm";
 
-/// What a step tells: the loss that is minimized, the other losses, the metrics that are asked for, and the norm of the
-/// gradients.
-fn reported(program: &Program, norm: Option<Id>) -> Vec<StepOutput> {
-    let minimized = program.train.iter().map(|t| &t.minimize);
-    let known = |n: &str| program.train.as_ref().is_some_and(|t| t.minimize.name == n);
-    let others = program.losses.iter().filter(|l| !known(&l.name));
-    let asked =
-        program.metrics.iter().filter(|m| program.declarations.settings.reports.metrics.contains(&m.name));
+/// What a step tells: the losses that are minimized, the other losses, and the metrics that are asked for.
+fn reported(program: &Program, train: &TrainSpec) -> Vec<StepOutput> {
+    let asked = &program.declarations.settings.reports.metrics;
+    let metrics = program.metrics.iter().filter(|m| asked.contains(&m.name));
     let scalar = |l: &&LossDecl| program.graph.ty(l.id).dims.is_empty();
-    let of = |l: &LossDecl| StepOutput { name: l.name.clone(), id: l.id, kind: OutputKind::Scalar };
-    let norm = norm.map(|id| StepOutput { name: GRADIENT_NORM.into(), id, kind: OutputKind::Scalar });
-    minimized.chain(others.chain(asked).filter(scalar)).map(of).chain(norm).collect()
+    let told = program.losses.iter().chain(metrics).filter(scalar);
+    let mut out: Vec<StepOutput> = Vec::new();
+    for LossDecl { name, id, .. } in train.objectives.iter().map(|o| &o.loss).chain(told) {
+        // Two lines may minimize one loss, each in its own turn.
+        if !out.iter().any(|known| known.id == *id) {
+            out.push(StepOutput { name: name.clone(), id: *id, kind: OutputKind::Scalar });
+        }
+    }
+    out
+}
+
+/// The updates of the parameters of one objective.
+fn descend(g: &mut Graph, program: &Program, train: &TrainSpec, k: usize, outputs: &mut Vec<StepOutput>) {
+    let objective = &train.objectives[k];
+    let params: Vec<&ParamDecl> = program.params.iter().filter(|p| !p.frozen && p.objective == k).collect();
+    let mut grads = gradients(g, objective.loss.id, &params);
+    let wanted = train.clip.is_some() || program.declarations.settings.reports.gradient_norm;
+    let norm = if wanted { global_norm(g, &grads) } else { None };
+    if let Some(id) = norm {
+        let name = match train.objectives.len() {
+            1 => GRADIENT_NORM.to_string(),
+            _ => format!("{GRADIENT_NORM}_{}", objective.loss.name),
+        };
+        outputs.push(StepOutput { name, id, kind: OutputKind::Scalar });
+    }
+    if let (Some(ClipSpec::GlobalNorm(limit)), Some(norm)) = (train.clip, norm) {
+        grads = clipped(g, &grads, norm, limit);
+    }
+    let trained: Vec<Trained<'_>> =
+        params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
+    for (i, Optimizer { def, chosen }) in train.optimizers.iter().enumerate() {
+        // Each dtype for itself: settings are cast to the parameters', not parameters to the program's.
+        for dtype in [DType::F32, DType::F64] {
+            let mine = |p: &&Trained<'_>| p.decl.optimizer == i && g.ty(p.decl.id).dtype == dtype;
+            let of: Vec<Trained<'_>> = trained.iter().filter(mine).copied().collect();
+            if !of.is_empty() {
+                let chosen = chosen.cast(g, dtype);
+                let update = Update::new(g, outputs, program.float.wide(), dtype);
+                (def.update)(&chosen, &mut update.in_turn(objective.turn, &of[0]), &of);
+            }
+        }
+    }
+}
+
+/// The moving averages `PATH/ema` of parameters: `decay * old + (1 - decay) * new`, and after the first step the new values
+/// themselves, so that they never hold what a run did not start from.
+fn averages(g: &mut Graph, program: &Program, decay: Id, outputs: &mut Vec<StepOutput>) {
+    for p in program.params.iter().filter(|p| p.averaged) {
+        let now = outputs.iter().find(|o| o.kind == OutputKind::Next(p.id)).map_or(p.id, |o| o.id);
+        let dtype = g.ty(p.id).dtype;
+        let mut u = Update::new(g, outputs, program.float.wide(), dtype);
+        let decl = Trained { decl: p, grad: p.id };
+        u.of(&decl);
+        let decay = u.graph().cast(decay, dtype);
+        let old = u.average(&decl);
+        let mixed = u.mixed(decay, old, &[now]);
+        let step = u.step_number();
+        let one = u.number(1.0, step);
+        let g = u.graph();
+        let first = g.binary("==", step, one);
+        let next = g.choose(first, now, mixed);
+        u.next_moment(&decl, AVERAGE, old, next);
+    }
 }
 
 /// All gradients scaled so that their joint 2-norm, `norm`, is at most `limit`.
@@ -116,9 +158,10 @@ fn global_norm(g: &mut Graph, grads: &[Id]) -> Option<Id> {
 }
 
 /// The learning rate of a step, counted from 1, as the `train` block says: a number, or a schedule. It is computed in `f64`, in
-/// which a step of `f32` may differ in the last digits. `None` where nothing is trained.
+/// which a step of `f32` may differ in the last digits. Of
+/// several optimizers it is that of the first. `None` where nothing is trained.
 pub fn learning_rate(program: &Program, step: u64) -> Option<f64> {
-    let rate = program.train.as_ref()?.optimizer.chosen.scalar("lr");
+    let rate = program.train.as_ref()?.optimizers.first()?.chosen.scalar("lr");
     let g = &program.graph;
     let mut needed = BTreeSet::new();
     let mut todo = vec![rate];

@@ -176,7 +176,7 @@ pub fn draw_f32(distribution: &Distribution, key: Key, index: u64) -> f32 {
 }
 
 /// Fills `out` with the shard `ranges` of the initial value of a parameter of global `shape`, both row-major in declared
-/// order. `stream` is the parameter's path.
+/// order. `stream` is the parameter's path; a state `PATH/ema` of it starts as the parameter `PATH` does.
 ///
 /// # Panics
 ///
@@ -194,7 +194,7 @@ pub fn fill(init: &Init, seed: u64, stream: &str, shape: &[usize], ranges: &[Ran
     if out.is_empty() {
         return;
     }
-    let key = Key::new(seed, stream);
+    let key = Key::new(seed, stream.split_once('/').map_or(stream, |s| s.0));
     let (rows, outer) = match ranges.split_last() {
         Some((last, outer)) => (last.clone(), outer),
         None => (0..1, ranges),

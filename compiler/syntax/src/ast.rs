@@ -146,8 +146,8 @@ pub struct TrainSetting {
 /// What a line of a train block says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrainKind {
-    /// `minimize mlm`: the loss.
-    Minimize(Name),
+    /// `minimize mlm`, `minimize g_loss of gen.* every 2 from 1`.
+    Minimize(Minimize),
     /// `optimizer adam(lr = 1e-3)`; a bare name is a call without arguments. Schedules are expressions.
     Optimizer(Call),
     /// `clip global_norm = 1.0` or `clip global_norm(1.0)`: the same call with one positional argument.
@@ -163,6 +163,37 @@ pub enum TrainKind {
         /// The parameters that do not decay.
         except: Vec<PathGlob>,
     },
+    /// `group critic.* { optimizer adam(lr = 4e-4) }`.
+    Group(ParamGroup),
+    /// `ema 0.999 of gen.*`; without paths, of all that is trained.
+    Ema {
+        /// The share of the old average.
+        decay: Expr,
+        /// The parameters that are averaged.
+        of: Vec<PathGlob>,
+    },
+}
+
+/// `minimize g_loss of gen.* every 2 from 1`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Minimize {
+    /// The loss.
+    pub loss: Name,
+    /// The parameters that it is minimized for; all others where empty.
+    pub of: Vec<PathGlob>,
+    /// `every 2`: in which steps.
+    pub every: Option<Expr>,
+    /// `from 1`: the first of these steps.
+    pub from: Option<Expr>,
+}
+
+/// `group critic.* { optimizer adam(lr = 4e-4) }`: what differs for some parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamGroup {
+    /// Their paths.
+    pub of: Vec<PathGlob>,
+    /// What it says, in order.
+    pub settings: Vec<TrainSetting>,
 }
 
 /// One statement of a layer, a model or a `repeat`.
@@ -378,15 +409,26 @@ impl BinaryOp {
     }
 }
 
-/// `name(args) as label`.
+/// `as left` or `sharing left` behind a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallLabel {
+    /// Whether the call uses the parameters of an earlier one, and has none of its own.
+    pub shares: bool,
+    /// The element of the parameters' path: that of this call, or of the earlier one.
+    pub name: Name,
+    /// With the word before it.
+    pub span: Span,
+}
+
+/// `name(args) as label`, `name(args) sharing label`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     /// The layer or function.
     pub name: Name,
     /// Its arguments in order, positional and named mixed as written.
     pub args: Vec<Arg>,
-    /// `as label`: the element of the parameter's path.
-    pub label: Option<Name>,
+    /// Which parameters it uses, where the call says so.
+    pub label: Option<CallLabel>,
 }
 
 /// An argument, `x` or `padding = same`.

@@ -42,6 +42,8 @@ pub struct ProjectOptions {
     pub precision: Option<DType>,
     /// What training steps tell beside their losses.
     pub reports: Reports,
+    /// Whether evaluations and predictions read the parameters themselves, not their moving averages.
+    pub no_ema: bool,
     /// Whether collectives run in one go, not while later steps compute.
     pub no_overlap: bool,
     /// The number of devices that the mesh must have.
@@ -105,7 +107,7 @@ impl Project {
 
     /// The loss that is minimized; the first one where nothing is trained.
     pub fn loss(&self) -> Option<&str> {
-        let minimized = self.program.train.as_ref().map(|t| &t.minimize);
+        let minimized = self.program.train.as_ref().map(|t| t.loss());
         minimized.or(self.program.losses.first()).map(|l| l.name.as_str())
     }
 
@@ -229,6 +231,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
         size: options.preset.clone(),
         float: options.precision,
         reports: options.reports.clone(),
+        no_ema: options.no_ema,
     };
     let mut uses = Files::new(&name, id, file.as_ref());
     let program = file.as_ref().and_then(|f| {

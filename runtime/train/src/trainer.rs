@@ -87,10 +87,10 @@ fn trained(
         devices: project.layout.mesh.devices(),
         from_step: from,
         examples: set.records(),
-        warnings: warnings(project, options, evaluator.is_some()),
+        warnings: warnings(project, options, evaluators.during.is_some()),
         notes,
     });
-    let minimized = project.program.train.as_ref().map(|t| &t.minimize);
+    let minimized = project.program.train.as_ref().map(|t| t.loss());
     let mut l = TrainingLoop {
         project,
         cluster: &cluster,

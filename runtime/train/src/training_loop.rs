@@ -260,7 +260,7 @@ impl TrainingLoop<'_> {
         }
         let name = self.loss;
         let mut d = Diagnostic::error(codes::E0517, format!("the loss `{name}` is {loss} at step {step}"));
-        if let Some(decl) = self.project.program.train.as_ref().map(|t| &t.minimize) {
+        if let Some(decl) = self.project.program.train.as_ref().map(|t| t.loss()) {
             d = d.at(decl.span, "not finite from here on");
         }
         let help = "try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block";

@@ -5,7 +5,7 @@ use crate::rng::Rng;
 use crate::walk::Bound;
 use meshwright_core::Optimizer;
 use meshwright_core::optimizers::{self, Accepts, Choices, Chosen};
-use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, StateDecl, TrainSpec};
+use meshwright_core::program::{ClipSpec, LossDecl, Objective, ParamDecl, Program, StateDecl, TrainSpec};
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::random::{Distribution, Key, draw};
@@ -117,7 +117,7 @@ impl Maker {
         let leaf = InputOpKind::Param { path: path.clone(), init: Init::Constant(0.0) };
         let id = self.leaf(leaf, Type::new(DType::F64, dims));
         let (frozen, no_decay) = (self.rng.one_in(10), self.rng.one_in(4));
-        self.params.push(ParamDecl { path, id, span: Span::default(), frozen, no_decay });
+        self.params.push(ParamDecl { frozen, no_decay, ..ParamDecl::new(path, id, Span::default()) });
         id
     }
 
@@ -550,7 +550,12 @@ impl Maker {
             losses: vec![minimize.clone()],
             metrics: Vec::new(),
             outputs: Vec::new(),
-            train: Some(TrainSpec { minimize, optimizer, clip }),
+            train: Some(TrainSpec {
+                objectives: vec![Objective { loss: minimize, turn: None }],
+                optimizers: vec![optimizer],
+                clip,
+                ema: None,
+            }),
         };
         Random { program, bound: self.bound, watched }
     }

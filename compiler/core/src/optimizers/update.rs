@@ -1,6 +1,6 @@
 //! What the updates of all optimizers are written with.
 
-use crate::declared::ParamDecl;
+use crate::declared::{ParamDecl, Turn};
 use crate::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Leaf, NEG, Origin, RECIP, Type};
 use meshwright_plan::{DType, Dim, Init, Phase};
@@ -22,12 +22,65 @@ pub struct Update<'a> {
     float: DType,
     dtype: DType,
     step: Option<Id>,
+    turn: Option<InTurn>,
+}
+
+/// The state that holds the moving average of a parameter: `PATH/ema`.
+pub const AVERAGE: &str = "ema";
+
+/// Updates that only some steps make.
+#[derive(Clone, Copy, Debug)]
+struct InTurn {
+    /// Whether this step makes them.
+    due: Id,
+    /// How many there are with this step.
+    count: Id,
 }
 
 impl<'a> Update<'a> {
     /// Writes into `g` and `outputs`; `float` is the arithmetic type of the program, `dtype` that of the parameters.
     pub fn new(g: &'a mut Graph, outputs: &'a mut Vec<StepOutput>, float: DType, dtype: DType) -> Self {
-        Update { g, outputs, float, dtype, step: None }
+        Update { g, outputs, float, dtype, step: None, turn: None }
+    }
+
+    /// The same, where only some steps update: in all others parameters and moments stay as they are. What decides it
+    /// belongs to the update of `p`.
+    pub fn in_turn(mut self, turn: Option<Turn>, p: &Trained<'_>) -> Self {
+        let Some(Turn { every, from }) = turn else { return self };
+        self.of(p);
+        let step = self.step_number();
+        let (n, from, zero, one) = (
+            self.number(every as f64, step),
+            self.number(from as f64, step),
+            self.number(0.0, step),
+            self.number(1.0, step),
+        );
+        let since = self.minus(step, from);
+        let rest = self.g.binary("%", since, n);
+        let due = self.g.binary("==", rest, zero);
+        let whole = self.g.binary("//", since, n);
+        let count = self.sum(&[whole, one]);
+        // Before the first of them nothing is due; that number is then of no matter, but it must give no 1/0.
+        let count = self.g.binary("max", count, one);
+        self.turn = Some(InTurn { due, count });
+        self
+    }
+
+    /// The new value of what is kept from step to step, where the step updates it.
+    fn due(&mut self, old: Id, new: Id) -> Id {
+        match self.turn {
+            Some(turn) => self.g.choose(turn.due, new, old),
+            None => new,
+        }
+    }
+
+    /// The moving average `PATH/ema` of a parameter. It starts as the parameter does.
+    pub fn average(&mut self, p: &Trained<'_>) -> Id {
+        let Kind::Input(InputOpKind::Param { init, .. }) = self.g.node(p.decl.id).op.kind() else {
+            panic!("internal error: the leaf of a parameter is none")
+        };
+        let dims = self.dims(p);
+        self.state(p, AVERAGE, dims, init)
     }
 
     /// The graph. What is built in it belongs to the parameter last named by [`Update::of`].
@@ -60,10 +113,14 @@ impl<'a> Update<'a> {
 
     /// A moment `PATH/which` of some dims, which starts at 0.
     pub fn moment_over(&mut self, p: &Trained<'_>, which: &str, dims: Vec<Dim>) -> Id {
+        self.state(p, which, dims, Init::Constant(0.0))
+    }
+
+    fn state(&mut self, p: &Trained<'_>, which: &str, dims: Vec<Dim>, init: Init) -> Id {
         let ty = Type::new(self.g.ty(p.decl.id).dtype, dims);
         let path = format!("{}/{which}", p.decl.path);
         let keep = std::mem::replace(&mut self.g.cursor.name, path.as_str().into());
-        let leaf = InputOpKind::OptimizerState { path, init: Init::Constant(0.0) };
+        let leaf = InputOpKind::OptimizerState { path, init };
         let id = self.g.op(Leaf { leaf, ty }, &[]);
         self.g.cursor.name = keep;
         id
@@ -72,6 +129,7 @@ impl<'a> Update<'a> {
     /// Says what the moment `PATH/which` with leaf `leaf` is in the next step.
     pub fn next_moment(&mut self, p: &Trained<'_>, which: &str, leaf: Id, id: Id) {
         let name = format!("{}/{which}", p.decl.path);
+        let id = self.due(leaf, id);
         self.outputs.push(StepOutput { name, id, kind: OutputKind::Next(leaf) });
     }
 
@@ -79,11 +137,15 @@ impl<'a> Update<'a> {
     pub fn descend(&mut self, p: &Trained<'_>, step: &[Id]) {
         let s = self.product(step);
         let id = self.minus(p.decl.id, s);
+        let id = self.due(p.decl.id, id);
         self.outputs.push(StepOutput { name: p.decl.path.clone(), id, kind: OutputKind::Next(p.decl.id) });
     }
 
-    /// The number of the step, from 1.
+    /// The number of the update, from 1: that of the step, where every step updates.
     pub fn step_number(&mut self) -> Id {
+        if let Some(turn) = self.turn {
+            return turn.count;
+        }
         if let Some(id) = self.step {
             return id;
         }

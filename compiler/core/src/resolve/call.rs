@@ -24,12 +24,14 @@ impl<'a> Resolver<'a> {
             return self.call_layer(layer, call, span);
         }
         if let Some(label) = &call.label {
+            let does = if label.shares { "shares" } else { "names" };
+            let word = if label.shares { "sharing" } else { "as" };
             self.error(
                 Diagnostic::error(
                     codes::E0212,
-                    format!("`{name}` is no layer, so `as {}` names nothing", label.text),
+                    format!("`{name}` is no layer, so `{word} {}` {does} nothing", label.name.text),
                 )
-                .at(label.span, "names the parameters of a layer")
+                .at(label.name.span, format!("{does} the parameters of a layer"))
                 .help("leave it out, or put it behind the call of a layer"),
             );
         }
@@ -204,14 +206,14 @@ impl<'a> Resolver<'a> {
             return Val::Poison;
         }
         let path = self.call_path(layer, call);
+        let Some(shared) = self.shares(layer, call, &path, span) else { return Val::Poison };
         let mut scope = NameScope::new(ScopeKind::Layer, name, span, path);
         self.name_results(layer, call, &mut scope, span);
+        scope.shared = shared;
         scope.label = match &call.label {
             Some(label) => Some((label.span, "")),
             // Behind parentheses around the call a label cannot stand.
-            None => {
-                (span.start == call.name.span.start).then_some((Span { start: span.end, ..span }, " as "))
-            }
+            None => (span.start == call.name.span.start).then_some((Span { start: span.end, ..span }, " ")),
         };
         let mut defaults = Vec::new();
         for (p, v) in layer.params.iter().zip(values) {
@@ -263,7 +265,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Gives the values of a call paths of their own. Where a call without a label is all of a statement's value, what a layer
-    /// without parameters returns bears the name of the statement, as what an op makes does.
+    /// without parameters of its own returns bears the name of the statement, as what an op makes does.
     fn name_results(&mut self, layer: &'a Layer, call: &'a Call, scope: &mut NameScope<'a>, span: Span) {
         let owning = self.globals.layers.owning.contains(layer.name.text.as_str());
         let element = scope.path.rsplit('.').next().unwrap_or("").to_string();
@@ -273,7 +275,8 @@ impl<'a> Resolver<'a> {
         scope.own = if *calls == 1 { own } else { format!("{own}#{calls}").into() };
         let caller = self.scope();
         scope.results_named = caller.names.iter().map(|n| caller.path_of(n)).collect();
-        let named_by_statement = !owning && call.label.is_none() && caller.whole == Some(span);
+        let unnamed = call.label.as_ref().map_or(!owning, |l| l.shares);
+        let named_by_statement = unnamed && caller.whole == Some(span);
         scope.result = if named_by_statement { caller.value.clone() } else { scope.own.clone() };
         scope.value = scope.result.clone();
     }
@@ -283,7 +286,7 @@ impl<'a> Resolver<'a> {
         let owning = self.globals.layers.owning.contains(layer.name.text.as_str());
         let scope = self.scope();
         let element = match (&call.label, scope.statement) {
-            (Some(label), _) => label.text.as_str(),
+            (Some(label), _) => label.name.text.as_str(),
             (None, Some(name)) if owning && scope.owning_calls == 1 => name,
             _ => layer.name.text.as_str(),
         };

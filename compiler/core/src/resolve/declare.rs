@@ -48,10 +48,18 @@ impl<'a> Resolver<'a> {
             self.define(&p.name, Val::Poison);
             return;
         };
-        let scope = self.scope();
-        let inside = scope.path.clone();
-        let path = if inside.is_empty() { p.name.text.clone() } else { format!("{inside}.{}", p.name.text) };
-        let repeated = scope.locals.contains_key(p.name.text.as_str());
+        let path = self.scope().declared_path(&p.name.text);
+        let leaf = match variety {
+            Variety::Param => InputOpKind::Param { path: path.clone(), init },
+            Variety::State => InputOpKind::State { path: path.clone(), init },
+        };
+        let leaf = Leaf { leaf, ty: Type::new(dtype, dims) };
+        if self.scope().shared {
+            let val = self.shared_variable(p, &path, &leaf);
+            self.define(&p.name, val);
+            return;
+        }
+        let repeated = self.scope().locals.contains_key(p.name.text.as_str());
         if !repeated && !self.new_path(&path, p.name.span, variety) {
             self.define(&p.name, Val::Poison);
             return;
@@ -65,17 +73,16 @@ impl<'a> Resolver<'a> {
             span: p.name.span,
             full: false,
         };
-        let leaf = match variety {
-            Variety::Param => InputOpKind::Param { path: path.clone(), init },
-            Variety::State => InputOpKind::State { path: path.clone(), init },
-        };
         let before = self.graph.nodes.len();
-        let id = self.graph.op(Leaf { leaf, ty: Type::new(dtype, dims) }, &[]);
+        let id = self.graph.op(leaf, &[]);
+        if let Some(origin) = self.paths.get_mut(&path).filter(|_| !repeated) {
+            origin.id = Some(id);
+        }
         let val = if self.sizes_fit(before, p.name.span) { Val::Tensor(id) } else { Val::Poison };
         let span = p.name.span;
         match variety {
             Variety::Param => {
-                self.params.push(ParamDecl { path, id, span, frozen: false, no_decay: false });
+                self.params.push(ParamDecl::new(path, id, span));
             }
             Variety::State => self.states.push(StateDecl { path, id, span, next: None }),
         }
@@ -88,7 +95,7 @@ impl<'a> Resolver<'a> {
         let calls: Vec<Span> =
             self.scopes.iter().filter(|s| s.kind == ScopeKind::Layer).map(|s| s.call).collect();
         let Some(first) = self.paths.get(path) else {
-            self.paths.insert(path.to_string(), PathOrigin { calls });
+            self.paths.insert(path.to_string(), PathOrigin { calls, id: None });
             return true;
         };
         let differ = calls.iter().zip(&first.calls).position(|(a, b)| a != b);
@@ -106,20 +113,40 @@ impl<'a> Resolver<'a> {
                     .help(format!(
                         "or give each call a `let` of its own: the {word}s are then called as the `let` is"
                     ));
+                let owner: Vec<&str> = path.split('.').take(k + 1).collect();
+                let same = self.owners.get(owner.join(".").as_str()).is_some_and(|o| o.0 == called);
+                let other = self.free_element(&owner, element);
                 match scope.and_then(|s| s.label) {
-                    Some((at, before)) => d.fix(
-                        format!("name this call: `as {element}2`"),
-                        at,
-                        format!("{before}{element}2"),
-                        false,
-                    ),
-                    None => d.help(format!("name one of the calls: `{called}(…) as {element}2`")),
+                    Some((at, before)) => {
+                        let title = format!("for {word}s of its own, name this call: `as {other}`");
+                        let d = d.fix(title, at, format!("{before}as {other}"), false);
+                        if !same {
+                            return self.refused(d);
+                        }
+                        let title = format!("for the {word}s of the first call: `sharing {element}`");
+                        d.fix(title, at, format!("{before}sharing {element}"), false)
+                    }
+                    None => d.help(format!(
+                        "for {word}s of its own, name one of the calls, `{called}(…) as {other}`; to share those of the first, `{called}(…) sharing {element}`"
+                    )),
                 }
             }
             None => d.at(declared, "declared again").help("give one of them another name"),
         };
+        self.refused(d)
+    }
+
+    fn refused(&mut self, d: Diagnostic) -> bool {
         self.report.push(d);
         false
+    }
+
+    /// `element` with the lowest number for which no call at that place has its path.
+    fn free_element(&self, owner: &[&str], element: &str) -> String {
+        let above = &owner[..owner.len().saturating_sub(1)];
+        let path = |e: &str| [above, &[e]].concat().join(".");
+        let free = |e: &String| !self.owners.contains_key(path(e).as_str());
+        (2..).map(|n| format!("{element}{n}")).find(free).unwrap_or_default()
     }
 
     /// A tensor never holds one dim twice.

@@ -14,6 +14,7 @@ mod fans;
 mod foreign;
 mod glob;
 mod globals;
+mod groups;
 mod layers;
 mod load;
 mod number;
@@ -26,6 +27,7 @@ mod reserved;
 mod resolver;
 mod schedule;
 mod scope;
+mod share;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -110,6 +112,7 @@ fn resolve_loaded(
         training: None,
         streams: BTreeMap::new(),
         calls: BTreeMap::new(),
+        owners: BTreeMap::new(),
         depth: 0,
         work: 0,
         stopped: false,
@@ -117,7 +120,10 @@ fn resolve_loaded(
     };
     r.model(chosen);
     r.unassigned();
-    let train = train.and_then(|t| r.train(t));
+    let mut train = train.and_then(|t| r.train(t));
+    if let Some(t) = train.as_mut().filter(|_| settings.no_ema) {
+        t.ema = None;
+    }
     let found = r.report.finish();
     if has_errors(&found) {
         return (None, found);

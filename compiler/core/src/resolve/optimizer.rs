@@ -14,8 +14,25 @@ use meshwright_syntax::ast::{Call, Expr, Name};
 /// Optimizers of other systems that are not built.
 const NOT_YET: [&str; 5] = ["rmsprop", "adagrad", "shampoo", "muon", "lars"];
 
-/// A line `weight_decay`: its number, if it has one, and its place.
-type DecayLine<'a> = (Option<&'a Expr>, Span);
+/// What lines `weight_decay` say for an optimizer.
+#[derive(Clone, Copy, Default)]
+pub(super) struct DecayLine<'a> {
+    /// The number, and where it stands.
+    pub(super) value: Option<(&'a Expr, Beside)>,
+    /// A line without a number, beside the optimizer.
+    pub(super) spares: Option<Span>,
+}
+
+/// Where a line `weight_decay` stands in relation to the optimizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    /// In the same block: only one of the two may give a number.
+    Same,
+    /// In a group that takes the optimizer of the block around it: the line counts.
+    Group,
+    /// In the block around the group of the optimizer: what the optimizer says counts.
+    Around,
+}
 
 /// What is written for a scalar.
 enum Hyper {
@@ -25,7 +42,7 @@ enum Hyper {
 }
 
 impl<'a> Resolver<'a> {
-    pub(super) fn optimizer(&mut self, call: &'a Call, decay: Option<DecayLine<'a>>) -> Option<Optimizer> {
+    pub(super) fn optimizer(&mut self, call: &'a Call, decay: DecayLine<'a>) -> Option<Optimizer> {
         let name = call.name.text.as_str();
         let Some(def) = optimizers::find(name) else {
             self.unknown_optimizer(&call.name);
@@ -34,10 +51,9 @@ impl<'a> Resolver<'a> {
         let slots: Vec<Slot<'_>> =
             def.settings.iter().map(|s| Slot::built_in(s.name, s.is_required())).collect();
         let mut args = self.bound(name, call.name.span, None, &slots, &call.args)?;
-        if let (Some(i), Some((value, _))) =
-            (def.settings.iter().position(|s| s.name == "weight_decay"), decay)
-        {
-            if let (Some(e), Some(first)) = (value, args[i]) {
+        let slot = def.settings.iter().position(|s| s.name == "weight_decay");
+        if let (Some(i), Some((e, beside))) = (slot, decay.value) {
+            if let (Beside::Same, Some(first)) = (beside, args[i]) {
                 self.error(
                     Diagnostic::error(codes::E0210, "the weight decay is said twice")
                         .at(e.span, "here")
@@ -46,7 +62,7 @@ impl<'a> Resolver<'a> {
                 );
                 return None;
             }
-            args[i] = value.or(args[i]);
+            args[i] = args[i].filter(|_| beside == Beside::Around).or(Some(e));
         }
         // All of them are looked at, so that all mistakes come in one run.
         let mut chosen = Choices::default();
@@ -60,7 +76,7 @@ impl<'a> Resolver<'a> {
         if !good {
             return None;
         }
-        if let Some((None, span)) = decay
+        if let Some(span) = decay.spares
             && chosen.nonzero("weight_decay").is_none()
         {
             self.error(
@@ -80,6 +96,14 @@ impl<'a> Resolver<'a> {
             return None;
         }
         Some(Optimizer { def, chosen })
+    }
+
+    /// The share of the old in moving averages: at least 0 and less than 1, or an expression of the step.
+    pub(super) fn decay_of_averages(&mut self, e: &'a Expr) -> Option<Id> {
+        match self.scalar("ema", Some(e), None, Range::Decay, false, e.span)? {
+            Chosen::Scalar(id, _) => Some(id),
+            _ => None,
+        }
     }
 
     fn unknown_optimizer(&mut self, name: &Name) {

@@ -16,9 +16,11 @@ const MAX_VALUES: usize = 30_000;
 /// The most expressions and calls evaluated: layers without values would otherwise escape [`MAX_VALUES`].
 const MAX_WORK: usize = 4_000_000;
 
-/// Where a parameter's path comes from: its declaration, and the calls that lead to it.
+/// Where a parameter's path comes from: the calls that lead to its declaration.
 pub(super) struct PathOrigin {
     pub(super) calls: Vec<Span>,
+    /// Its leaf, once it has one.
+    pub(super) id: Option<Id>,
 }
 
 /// The state of one resolution.
@@ -46,6 +48,8 @@ pub(super) struct Resolver<'a> {
     pub(super) streams: BTreeMap<String, usize>,
     /// How many calls of layers have each path.
     pub(super) calls: BTreeMap<Arc<str>, usize>,
+    /// The first call that has each path, with its layer: what it declares can be shared.
+    pub(super) owners: BTreeMap<Arc<str>, (&'a str, Span)>,
     pub(super) depth: usize,
     pub(super) work: usize,
     /// Whether a limit was hit: nothing is evaluated from then on.

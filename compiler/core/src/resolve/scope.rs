@@ -74,6 +74,8 @@ pub(super) struct NameScope<'a> {
     pub(super) statement: Option<&'a str>,
     /// How many calls in the current statement hold parameters.
     pub(super) owning_calls: usize,
+    /// Whether it has the parameters and states of an earlier call.
+    pub(super) shared: bool,
 }
 
 impl<'a> NameScope<'a> {
@@ -97,6 +99,7 @@ impl<'a> NameScope<'a> {
             path,
             statement: None,
             owning_calls: 0,
+            shared: false,
         }
     }
 
@@ -104,6 +107,11 @@ impl<'a> NameScope<'a> {
     pub(super) fn call_values(&mut self, name: &str) {
         self.name = name.into();
         self.value = self.path_of(name);
+    }
+
+    /// The path of a parameter or a state that is declared in this scope.
+    pub(super) fn declared_path(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) }
     }
 
     /// The path of a name in this scope.

@@ -17,10 +17,11 @@ impl<'a> Resolver<'a> {
             };
             // Another name of a state's value, or a parameter of a layer that is given it, is not the state.
             let at = local.span;
+            let path = self.scopes.last().map_or(String::new(), |s| s.declared_path(&n.text));
             targets.push(match &local.val {
                 // States are declared in the order of their ids.
                 Val::Tensor(id) => match self.states.binary_search_by_key(id, |s| s.id) {
-                    Ok(state) if self.states[state].span == at => Some(state),
+                    Ok(state) if self.states[state].span == at && self.states[state].path == path => Some(state),
                     _ => return false,
                 },
                 Val::Poison => None,
@@ -37,7 +38,9 @@ impl<'a> Resolver<'a> {
     }
 
     fn assign(&mut self, state: usize, name: &'a Name, val: Val, value: &'a Expr) {
-        if let Some(first) = self.assigned.get(&state).copied() {
+        // A call that shares the state goes on from its next value.
+        let first = self.assigned.get(&state).copied().filter(|_| !self.scope().shared);
+        if let Some(first) = first {
             let text = format!("state `{}` is given two next values", name.text);
             self.error(
                 Diagnostic::error(codes::E0210, text)

@@ -7,7 +7,9 @@ use super::{Resolver, glob};
 use crate::program::{ClipSpec, LossDecl, Settings, TrainSpec};
 use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_plan::DType;
-use meshwright_syntax::ast::{Call, Expr, Name, PathGlob, Train, TrainKind, TrainSetting};
+use meshwright_syntax::ast::{
+    Call, Expr, Minimize, Name, ParamGroup, PathGlob, Train, TrainKind, TrainSetting,
+};
 
 /// The arithmetic type: of the command line, else of the `train` block, else `f32`.
 pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut Report) -> DType {
@@ -36,6 +38,21 @@ pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut
     }
 }
 
+/// A line `weight_decay`: its number, whom it spares, and its place.
+pub(super) type DecaySetting<'a> = (Option<&'a Expr>, &'a [PathGlob], Span);
+
+/// The lines of a `train` block or of a group.
+#[derive(Default)]
+pub(super) struct Lines<'a> {
+    pub(super) minimize: Vec<(&'a Minimize, Span)>,
+    pub(super) optimizer: Option<&'a Call>,
+    pub(super) decay: Option<DecaySetting<'a>>,
+    clip: Option<(&'a Call, Span)>,
+    freeze: Vec<&'a [PathGlob]>,
+    groups: Vec<&'a ParamGroup>,
+    ema: Option<(&'a Expr, &'a [PathGlob], Span)>,
+}
+
 impl<'a> Resolver<'a> {
     /// The block of the model that has been resolved.
     pub(super) fn train(&mut self, t: &'a Train) -> Option<TrainSpec> {
@@ -46,12 +63,48 @@ impl<'a> Resolver<'a> {
     }
 
     fn train_settings(&mut self, t: &'a Train) -> Option<TrainSpec> {
-        let (mut minimize, mut optimizer, mut clip) = (None, None, None);
-        let mut decay: Option<(Option<&'a Expr>, &'a [PathGlob], Span)> = None;
+        let all = self.lines(&t.settings, false);
+        self.required(&all, t);
+        for globs in &all.freeze {
+            for i in self.matched(globs) {
+                self.params[i].frozen = true;
+            }
+        }
+        let groups: Vec<(Lines<'a>, &'a ParamGroup)> =
+            all.groups.iter().map(|g| (self.lines(&g.settings, true), *g)).collect();
+        let objectives = self.objectives(&all);
+        for (_, except, _) in all.decay.iter() {
+            for i in self.matched(except) {
+                self.params[i].no_decay = true;
+            }
+        }
+        if self.params.iter().all(|p| p.frozen) && !self.report.any_error() {
+            let why = if self.params.is_empty() { "the model has none" } else { "all of them are frozen" };
+            let text = format!("there is no parameter to train: {why}");
+            self.error(Diagnostic::error(codes::E0217, text).at(t.model.span, "nothing to train"));
+        }
+        let optimizers = self.optimizers(&all, &groups);
+        let clip = all.clip.and_then(|(call, span)| self.clip(call, span));
+        let ema = all.ema.and_then(|(decay, of, span)| self.ema(decay, of, span));
+        Some(TrainSpec { objectives: objectives?, optimizers: optimizers?, clip, ema })
+    }
+
+    /// The lines of a block, sorted; one that is said twice is reported.
+    fn lines(&mut self, settings: &'a [TrainSetting], in_group: bool) -> Lines<'a> {
+        let mut out = Lines::default();
         let mut seen: Vec<(&str, Span)> = Vec::new();
-        for s in &t.settings {
+        for s in settings {
             let word = word(s);
-            if let Some((_, first)) = seen.iter().find(|f| f.0 == word && word != "freeze") {
+            if in_group && !matches!(s.kind, TrainKind::Optimizer(_) | TrainKind::WeightDecay { .. }) {
+                self.error(
+                    Diagnostic::error(codes::E0217, format!("`{word}` stands in a `group`"))
+                        .at(s.span, "not here")
+                        .help("a group has `optimizer` and `weight_decay`; move this out of it"),
+                );
+                continue;
+            }
+            let many = matches!(word, "freeze" | "minimize" | "group");
+            if let Some((_, first)) = seen.iter().find(|f| f.0 == word && !many) {
                 self.error(
                     Diagnostic::error(codes::E0210, format!("`{word}` is said twice"))
                         .at(s.span, "again here")
@@ -62,21 +115,31 @@ impl<'a> Resolver<'a> {
             }
             seen.push((word, s.span));
             match &s.kind {
-                TrainKind::Minimize(name) => minimize = self.minimized(name),
-                TrainKind::Optimizer(call) => optimizer = Some(call),
-                TrainKind::Clip(call) => clip = self.clip(call, s.span),
+                TrainKind::Minimize(m) => out.minimize.push((m, s.span)),
+                TrainKind::Optimizer(call) => out.optimizer = Some(call),
+                TrainKind::Clip(call) => out.clip = Some((call, s.span)),
                 TrainKind::Precision(_) => {}
-                TrainKind::Freeze(globs) => {
-                    for i in self.matched(globs) {
-                        self.params[i].frozen = true;
-                    }
+                TrainKind::Freeze(globs) => out.freeze.push(globs),
+                TrainKind::WeightDecay { value, except } => {
+                    out.decay = Some((value.as_ref(), except, s.span))
                 }
-                TrainKind::WeightDecay { value, except } => decay = Some((value.as_ref(), except, s.span)),
+                TrainKind::Group(group) => out.groups.push(group),
+                TrainKind::Ema { decay, of } => out.ema = Some((decay, of, s.span)),
             }
         }
-        for (word, example) in [("minimize", self.loss_example()), ("optimizer", "sgd(lr = 0.1)".to_string())]
-        {
-            if !seen.iter().any(|s| s.0 == word) {
+        out
+    }
+
+    /// What every block must say.
+    fn required(&mut self, all: &Lines<'a>, t: &'a Train) {
+        let own = |g: &&ParamGroup| g.settings.iter().any(|s| matches!(s.kind, TrainKind::Optimizer(_)));
+        // With an optimizer in each group, those of no group are looked at later.
+        let optimizer = all.optimizer.is_some() || !all.groups.is_empty() && all.groups.iter().all(own);
+        for (said, word, example) in [
+            (!all.minimize.is_empty(), "minimize", self.loss_example()),
+            (optimizer, "optimizer", "sgd(lr = 0.1)".to_string()),
+        ] {
+            if !said {
                 let text = format!("the `train` block of `{}` does not say `{word}`", t.model.text);
                 self.error(
                     Diagnostic::error(codes::E0217, text)
@@ -85,25 +148,13 @@ impl<'a> Resolver<'a> {
                 );
             }
         }
-        if let Some((_, except, _)) = decay {
-            for i in self.matched(except) {
-                self.params[i].no_decay = true;
-            }
-        }
-        if self.params.iter().all(|p| p.frozen) && !self.report.any_error() {
-            let why = if self.params.is_empty() { "the model has none" } else { "all of them are frozen" };
-            let text = format!("there is no parameter to train: {why}");
-            self.error(Diagnostic::error(codes::E0217, text).at(t.model.span, "nothing to train"));
-        }
-        let optimizer = optimizer.and_then(|call| self.optimizer(call, decay.map(|d| (d.0, d.2))));
-        Some(TrainSpec { minimize: minimize?, optimizer: optimizer?, clip })
     }
 
     fn loss_example(&self) -> String {
         self.losses.first().map_or("LOSS".to_string(), |l| l.name.clone())
     }
 
-    fn minimized(&mut self, name: &Name) -> Option<LossDecl> {
+    pub(super) fn minimized(&mut self, name: &Name) -> Option<LossDecl> {
         if let Some(loss) = self.losses.iter().find(|l| l.name == name.text) {
             return Some(loss.clone());
         }
@@ -153,7 +204,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Positions of the parameters that patterns match; one that matches none is reported.
-    fn matched(&mut self, globs: &[PathGlob]) -> Vec<usize> {
+    pub(super) fn matched(&mut self, globs: &[PathGlob]) -> Vec<usize> {
         let mut out = Vec::new();
         let paths: Vec<String> = self.params.iter().map(|p| p.path.clone()).collect();
         let index = glob::PathIndex::new(paths.iter().map(String::as_str));
@@ -198,5 +249,7 @@ fn word(s: &TrainSetting) -> &'static str {
         TrainKind::Precision(_) => "precision",
         TrainKind::Freeze(_) => "freeze",
         TrainKind::WeightDecay { .. } => "weight_decay",
+        TrainKind::Group(_) => "group",
+        TrainKind::Ema { .. } => "ema",
     }
 }

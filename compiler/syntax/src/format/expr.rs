@@ -2,7 +2,7 @@
 
 use super::doc::{Group, Op};
 use super::writer::Writer;
-use crate::ast::{Arg, At, BinaryOp, Call, DimItem, Expr, ExprKind, Name, UnaryOp};
+use crate::ast::{Arg, At, BinaryOp, Call, CallLabel, DimItem, Expr, ExprKind, Name, UnaryOp};
 
 /// An expression, with its parentheses as they are written.
 pub(super) fn expr(w: &mut Writer<'_>, e: &Expr) {
@@ -149,9 +149,9 @@ pub(super) fn equals(w: &mut Writer<'_>) {
 }
 
 fn label(w: &mut Writer<'_>, call: &Call) {
-    if call.label.is_some() {
+    if let Some(CallLabel { shares, name: _, span: _ }) = &call.label {
         w.blank();
-        w.word("as");
+        w.word(if *shares { "sharing" } else { "as" });
         w.blank();
         w.take();
     }

@@ -5,8 +5,8 @@ use super::expr::{args, dims, equals, expr};
 use super::runs::{RowKind, RowPart, Runs};
 use super::writer::Writer;
 use crate::ast::{
-    Binding, Call, Item, ItemKind, Layer, ModelFile, Name, PathGlob, Repeat, SizePreset, Statement,
-    StatementKind, TrainKind, TrainSetting, Variable,
+    Binding, Call, Item, ItemKind, Layer, Minimize, ModelFile, Name, ParamGroup, PathGlob, Repeat,
+    SizePreset, Statement, StatementKind, TrainKind, TrainSetting, Variable,
 };
 use crate::scan::Scan;
 
@@ -246,7 +246,35 @@ fn setting(w: &mut Writer<'_>, setting: &TrainSetting) {
     let TrainSetting { kind, span: _ } = setting;
     keyword(w);
     match kind {
-        TrainKind::Minimize(_) | TrainKind::Precision(_) => w.take(),
+        TrainKind::Minimize(minimize) => {
+            let Minimize { loss: _, of, every, from } = minimize;
+            w.take();
+            if !of.is_empty() {
+                phrase(w, "of");
+                self::globs(w, of);
+            }
+            for (word, value) in [("every", every), ("from", from)] {
+                if let Some(value) = value {
+                    phrase(w, word);
+                    expr(w, value);
+                }
+            }
+        }
+        TrainKind::Precision(_) => w.take(),
+        TrainKind::Group(group) => {
+            let ParamGroup { of, settings } = group;
+            self::globs(w, of);
+            // The block ends the indent.
+            block(w, settings.len(), |w, i, _| self::setting(w, &settings[i]));
+            return separators(w);
+        }
+        TrainKind::Ema { decay, of } => {
+            expr(w, decay);
+            if !of.is_empty() {
+                phrase(w, "of");
+                self::globs(w, of);
+            }
+        }
         TrainKind::Optimizer(call) | TrainKind::Clip(call) => self::call(w, call),
         TrainKind::Freeze(globs) => self::globs(w, globs),
         TrainKind::WeightDecay { value, except } => {
@@ -262,6 +290,21 @@ fn setting(w: &mut Writer<'_>, setting: &TrainSetting) {
         }
     }
     w.push(Op::End);
+    separators(w);
+}
+
+/// ` of ` before more of a setting.
+fn phrase(w: &mut Writer<'_>, word: &str) {
+    w.blank();
+    w.word(word);
+    w.blank();
+}
+
+/// Leaves out the `;` behind a setting: each has a line of its own.
+fn separators(w: &mut Writer<'_>) {
+    while w.peek() == ";" {
+        w.skip();
+    }
 }
 
 /// `adam(lr = 1e-3)`, `adam`, `global_norm = 1.0`.

@@ -8,7 +8,9 @@ use pest::iterators::Pair;
 
 use super::grammar::{Rule, is_form};
 use crate::MAX_DEPTH;
-use crate::ast::{Arg, At, BinaryOp, Call, DimItem, DimOp, Expr, ExprKind, Name, PathGlob, UnaryOp};
+use crate::ast::{
+    Arg, At, BinaryOp, Call, CallLabel, DimItem, DimOp, Expr, ExprKind, Name, PathGlob, UnaryOp,
+};
 
 /// Builds trees from what matched in the text from byte `base` on.
 pub(crate) struct Builder<'a> {
@@ -238,7 +240,7 @@ impl Builder<'_> {
         let name = self.name(&inner.next()?);
         let bracket = inner.next_if(|p| p.as_rule() == Rule::bracket);
         let args = inner.next_if(|p| p.as_rule() == Rule::args);
-        let label = inner.next().map(|p| (self.span(&p), p));
+        let label = inner.next();
         let Some(args) = args else {
             let plain = Expr { kind: ExprKind::Name(name.text), span: name.span };
             let Some(bracket) = bracket else { return Some((plain, 1)) };
@@ -247,9 +249,9 @@ impl Builder<'_> {
         };
         let (args, mut depth) = self.args(args)?;
         let kind = if let Some(bracket) = bracket {
-            if let Some((place, _)) = label {
+            if let Some(place) = label.map(|p| self.span(&p)) {
                 self.diagnostics.push(
-                    Diagnostic::error(codes::E0101, "`as` names the call of a layer")
+                    Diagnostic::error(codes::E0101, "`as` and `sharing` belong to calls of layers")
                         .at(place, format!("`{}[…]` is a built-in op and owns no parameters", name.text))
                         .fix("leave it out", place, "", false),
                 );
@@ -259,10 +261,18 @@ impl Builder<'_> {
             depth = depth.max(below);
             ExprKind::DimOp(DimOp { name, groups, args })
         } else {
-            let label = label.and_then(|(_, p)| parts(p).next()).map(|p| self.name(&p));
+            let label = label.and_then(|p| self.label(p));
             ExprKind::Call(Call { name, args, label })
         };
         self.grown(Expr { kind, span }, depth)
+    }
+
+    fn label(&self, pair: Pair<'_, Rule>) -> Option<CallLabel> {
+        let span = self.span(&pair);
+        let inner = parts(pair).next()?;
+        let shares = inner.as_rule() == Rule::sharing;
+        let name = if shares { self.name(&parts(inner).next()?) } else { self.name(&inner) };
+        Some(CallLabel { shares, name, span })
     }
 
     /// The arguments of an `args` rule, and the depth of the deepest.

@@ -12,7 +12,7 @@ pub(crate) fn words(rule: &Rule) -> Option<&'static str> {
         Rule::repeated | Rule::minimize | Rule::optimizer | Rule::clip | Rule::preset_entry => "a name",
         Rule::item | Rule::group | Rule::product | Rule::target => "a dim",
         Rule::dtype | Rule::precision => "a type such as `f32`",
-        Rule::glob | Rule::globs | Rule::freeze => "a parameter path",
+        Rule::glob | Rule::globs | Rule::freeze | Rule::group_head => "a parameter path",
         Rule::import | Rule::string => "a file name in quotes",
         Rule::expr
         | Rule::operand
@@ -20,7 +20,8 @@ pub(crate) fn words(rule: &Rule) -> Option<&'static str> {
         | Rule::sign
         | Rule::arg
         | Rule::returned
-        | Rule::decay => "an expression",
+        | Rule::decay
+        | Rule::ema => "an expression",
         Rule::integer | Rule::float | Rule::boolean | Rule::paren | Rule::applied => "an expression",
         Rule::operator => "an operator",
         Rule::statement_end => "the next statement",
@@ -40,9 +41,13 @@ pub(crate) fn words(rule: &Rule) -> Option<&'static str> {
         Rule::close_bracket => "`]`",
         Rule::open_brace => "`{`",
         Rule::kw_as | Rule::label => "`as`",
+        Rule::kw_sharing | Rule::sharing => "`sharing`",
         Rule::kw_by => "`by`",
         Rule::kw_in => "`in`",
         Rule::kw_except => "`except`",
+        Rule::kw_of => "`of`",
+        Rule::kw_every | Rule::turn => "`every`",
+        Rule::kw_from => "`from`",
         _ => return None,
     })
 }
@@ -64,9 +69,13 @@ pub(crate) fn is_form(rule: Rule) -> bool {
             | Rule::close_bracket
             | Rule::open_brace
             | Rule::kw_as
+            | Rule::kw_sharing
             | Rule::kw_by
             | Rule::kw_in
             | Rule::kw_except
+            | Rule::kw_of
+            | Rule::kw_every
+            | Rule::kw_from
             | Rule::statement_end
             | Rule::item_end
             | Rule::setting_end

@@ -6,10 +6,11 @@ pub(crate) const STATEMENTS: [&str; 9] =
 /// Keywords that begin an item. `size` is one only before `name {`.
 pub(crate) const ITEMS: [&str; 7] = ["dim", "const", "size", "use", "layer", "model", "train"];
 /// Words that begin a line of a train block.
-pub(crate) const SETTINGS: [&str; 6] =
-    ["minimize", "optimizer", "clip", "precision", "freeze", "weight_decay"];
+pub(crate) const SETTINGS: [&str; 8] =
+    ["minimize", "optimizer", "clip", "precision", "freeze", "weight_decay", "group", "ema"];
 /// Words that may stand between two words.
-pub(crate) const JOINING: [&str; 7] = ["as", "by", "in", "and", "or", "not", "except"];
+pub(crate) const JOINING: [&str; 11] =
+    ["as", "sharing", "by", "in", "and", "or", "not", "except", "of", "every", "from"];
 
 /// Whether a word is reserved as the beginning of an item or a statement.
 pub(crate) fn is_keyword(word: &str) -> bool {

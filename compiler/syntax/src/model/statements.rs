@@ -8,8 +8,8 @@ use super::expr::{Builder, parts};
 use super::grammar::Rule;
 use super::keywords::{SETTINGS, STATEMENTS, is_keyword};
 use crate::ast::{
-    Arg, Binding, Call, Expr, Input, Name, Repeat, Statement, StatementKind, TrainKind, TrainSetting,
-    Variable,
+    Arg, Binding, Call, Expr, Input, Minimize, Name, ParamGroup, Repeat, Statement, StatementKind, TrainKind,
+    TrainSetting, Variable,
 };
 
 impl Parser<'_> {
@@ -106,7 +106,13 @@ impl Parser<'_> {
                 None
             };
             match kind {
-                Some(kind) => out.push(TrainSetting { kind, span: self.since(first) }),
+                Some(kind) => {
+                    out.push(TrainSetting { kind, span: self.since(first) });
+                    // As in other languages, settings on one line may be separated.
+                    while self.token(self.at) == ";" {
+                        self.at += 1;
+                    }
+                }
                 None => self.recover(first, |p, i| SETTINGS.contains(&p.token(i)) && p.scan.tokens[i].leads),
             }
         }
@@ -115,9 +121,23 @@ impl Parser<'_> {
 
     fn setting(&mut self, word: &str) -> Option<TrainKind> {
         match word {
-            "minimize" => {
-                self.parse(Rule::minimize, |b, p| Some(TrainKind::Minimize(b.name(&parts(p).next()?))))
+            "minimize" => self.parse(Rule::minimize, minimize),
+            "group" => {
+                let head = self.parse(Rule::group_head, |b, p| Some(b.globs(parts(p).next()?)));
+                let Some(of) = head else {
+                    if self.seek_brace() {
+                        self.settings(self.span(self.at - 1));
+                    }
+                    return None;
+                };
+                let settings = self.settings(self.span(self.at - 1));
+                Some(TrainKind::Group(ParamGroup { of, settings }))
             }
+            "ema" => self.parse(Rule::ema, |b, p| {
+                let mut inner = parts(p);
+                let decay = b.expr(inner.next()?)?;
+                Some(TrainKind::Ema { decay, of: inner.next().map_or(Vec::new(), |p| b.globs(p)) })
+            }),
             "precision" => {
                 self.parse(Rule::precision, |b, p| Some(TrainKind::Precision(b.name(&parts(p).next()?))))
             }
@@ -236,6 +256,25 @@ fn input(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Input> {
     let dims = inner.next_if(|p| p.as_rule() == Rule::dims).map_or(Vec::new(), |p| b.names(p));
     let dtype = b.name(&inner.next()?);
     Some(Input { name, dims, dtype, range: inner.next().map(|p| b.name(&p)) })
+}
+
+/// `g_loss of gen.* every 2 from 1`.
+fn minimize(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<TrainKind> {
+    let mut inner = parts(pair);
+    let loss = b.name(&inner.next()?);
+    let mut out = Minimize { loss, of: Vec::new(), every: None, from: None };
+    for part in inner {
+        if part.as_rule() == Rule::globs {
+            out.of = b.globs(part);
+            continue;
+        }
+        let mut turn = parts(part);
+        out.every = Some(b.expr(turn.next()?)?);
+        if let Some(from) = turn.next() {
+            out.from = Some(b.expr(from)?);
+        }
+    }
+    Some(TrainKind::Minimize(out))
 }
 
 /// `name(args)`, `name = value` or `name` of a train block, as a call.

@@ -42,7 +42,9 @@ pub(crate) fn prefix(e: &Expr) -> String {
         }
         ExprKind::Binary { op, lhs, rhs, .. } => format!("({} {} {})", op.symbol(), prefix(lhs), prefix(rhs)),
         ExprKind::Call(c) => {
-            let label = c.label.as_ref().map_or(String::new(), |l| format!(" as {}", l.text));
+            let label = c.label.as_ref().map_or(String::new(), |l| {
+                format!(" {} {}", if l.shares { "sharing" } else { "as" }, l.name.text)
+            });
             format!("{}({}){label}", c.name.text, args(&c.args))
         }
         ExprKind::DimOp(d) => {
@@ -72,6 +74,13 @@ fn expr(text: &str) -> String {
         [Statement { kind: StatementKind::Let { value, .. }, .. }] => prefix(value),
         other => panic!("{text}: {other:?}"),
     }
+}
+
+#[test]
+fn calls_name_or_share_parameters() {
+    assert_eq!(expr("f(x) as a - f(y) sharing a"), "(- f(x) as a f(y) sharing a)");
+    // A keyword only behind a call and before a name.
+    assert_eq!(body("let x = f(y) sharing = x sharing, z = g(x)").len(), 3);
 }
 
 #[test]

@@ -430,8 +430,18 @@ pub(crate) struct CheckpointArgs {
     /// Which split of the data: train, validation or test.
     #[arg(long, default_value = "test")]
     pub(crate) split: String,
+    /// Use the parameters themselves where the model keeps moving averages of them (`ema`).
+    #[arg(long)]
+    no_ema: bool,
     #[command(flatten)]
     pub(crate) data: DataArgs,
+}
+
+impl CheckpointArgs {
+    /// What to load.
+    pub(crate) fn options(&self) -> ProjectOptions {
+        ProjectOptions { no_ema: self.no_ema, ..self.project.options("") }
+    }
 }
 
 #[derive(Args, Debug)]

@@ -15,7 +15,7 @@ use std::time::Instant;
 /// What to evaluate, or to predict, on.
 pub(super) fn load(args: &CheckpointArgs, console: &mut Console) -> Result<(OfRun, EvalOptions), Stop> {
     let folder = Path::new(&args.subject);
-    let (given, subject) = (args.project.options(""), args.subject.as_str());
+    let (given, subject) = (args.options(), args.subject.as_str());
     // A model is named beside a checkpoint; a folder with a run in it has one.
     let model = args.checkpoint.as_ref().map(|_| subject).ok_or_else(|| {
         let message = format!("`{subject}` is not the folder of a run, and no checkpoint is named");
@@ -46,6 +46,7 @@ pub(super) fn load(args: &CheckpointArgs, console: &mut Console) -> Result<(OfRu
 pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
     let what = &args.what;
     let (OfRun { project, sources, .. }, options) = load(what, console)?;
+    project::warn(&project.evaluation().1, console, &sources);
     let begin = Instant::now();
     let bar = bar(0, console);
     let mut examples = 0;

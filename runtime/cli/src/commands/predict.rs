@@ -7,6 +7,7 @@ use crate::console::Console;
 use crate::json::object;
 use crate::progress::bar;
 use crate::stop::Stop;
+use meshwright_core::prediction;
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_train::{PredictOptions, Project, predict};
 use serde_json::json;
@@ -15,6 +16,10 @@ use serde_json::json;
 pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop> {
     let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, console)?;
     let options = PredictOptions { eval, outputs: args.outputs.clone(), limit: args.limit };
+    let outputs = project.program.outputs.iter().map(|o| o.name.clone());
+    let asked: Vec<String> =
+        outputs.filter(|o| args.outputs.is_empty() || args.outputs.contains(o)).collect();
+    project::warn(&prediction(&project.program, &asked).1, console, &sources);
     let bar = bar(0, console);
     let ended = predict(&project, &sources, &options, &mut |done, total| {
         bar.set_length(total as u64);

@@ -4,7 +4,7 @@ use crate::args::DevicesArgs;
 use crate::console::Console;
 use crate::launch;
 use crate::stop::Stop;
-use meshwright_diag::{Diagnostic, Sources};
+use meshwright_diag::{Diagnostic, Sources, has_errors};
 use meshwright_train::data::roots;
 use meshwright_train::{Devices, Failure, Loaded, Project, ProjectOptions, Recorded, agree_on_result};
 use std::path::{Path, PathBuf};
@@ -67,6 +67,13 @@ pub(super) fn load_of_run(
     let (project, sources) = load(&merged, console)?;
     launch::fits(&project, console, &sources)?;
     Ok(OfRun { project, sources, devices, recorded })
+}
+
+/// Says what there is to say about an evaluation or a prediction that is about to run; its errors come when it does.
+pub(super) fn warn(found: &[Diagnostic], console: &mut Console, sources: &Sources) {
+    if console.leads() && !has_errors(found) {
+        console.diagnostics(found, sources);
+    }
 }
 
 /// Folders in which data is sought.

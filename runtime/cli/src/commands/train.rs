@@ -25,6 +25,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let old = args.run.as_deref().filter(|_| args.resume.is_some());
     let model = args.project.model.as_deref().ok_or_else(|| *no_run(old.unwrap_or(Path::new(""))));
     let loaded = project::load_of_run(&args.data.devices, &given, old, model, console)?;
+    project::warn(&loaded.project.evaluation().1, console, &loaded.sources);
     let options = options(args, &loaded, console)?;
     let OfRun { project, sources, recorded, .. } = loaded;
     let stop = signals::stop_of(console);

@@ -164,13 +164,15 @@ fn two_parameters_of_one_path() {
           - `dense(x, [d], [e])`: this call is `dense`
           - `w`: the parameter
           help: or give each call a `let` of its own: the parameters are then called as the `let` is
-          fix: name this call: `as dense2`: `` -> ` as dense2`
+          fix: for parameters of its own, name this call: `as dense2`: `` -> ` as dense2`
+          fix: for the parameters of the first call: `sharing dense`: `` -> ` sharing dense`
         E0215 two parameters have the path `y.w`
           ^ `dense(x, [d], [e]) as y`: this call of `dense` is `y` too
           - `dense(x, [d], [e]) as y`: this call is `y`
           - `w`: the parameter
           help: or give each call a `let` of its own: the parameters are then called as the `let` is
-          fix: name this call: `as y2`: `y` -> `y2`",
+          fix: for parameters of its own, name this call: `as y2`: `as y` -> `as y2`
+          fix: for the parameters of the first call: `sharing y`: `as y` -> `sharing y`",
     );
 }
 

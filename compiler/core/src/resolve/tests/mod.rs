@@ -4,10 +4,13 @@
 
 mod declared;
 mod errors;
+mod evaluation;
+mod groups;
 mod limits;
 mod models;
 mod random;
 mod rebind;
+mod share;
 mod train;
 
 use crate::program::{Program, Settings};

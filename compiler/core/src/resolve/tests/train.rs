@@ -44,7 +44,7 @@ fn at_step(g: &Graph, id: Id, step: f64) -> f64 {
 
 fn lr(settings: &str, step: f64) -> f64 {
     let p = trained(&format!("optimizer sgd(lr = {settings})"));
-    let lr = p.train.unwrap().optimizer.chosen.scalar("lr");
+    let lr = p.train.unwrap().optimizers[0].chosen.scalar("lr");
     assert_eq!(p.graph.node(lr).origin.phase, Phase::Update);
     at_step(&p.graph, lr, step)
 }
@@ -54,20 +54,20 @@ fn optimizers_have_their_defaults() {
     let p = trained("optimizer adamw(lr = rate, beta2 = 0.99) clip global_norm = 2 precision f64");
     assert_eq!(p.float, DType::F64);
     let t = p.train.unwrap();
-    assert_eq!((t.minimize.name.as_str(), t.clip), ("l", Some(ClipSpec::GlobalNorm(2.0))));
-    assert_eq!(t.optimizer.def.name, "adamw");
+    assert_eq!((t.loss().name.as_str(), t.clip), ("l", Some(ClipSpec::GlobalNorm(2.0))));
+    assert_eq!(t.optimizers[0].def.name, "adamw");
     let value = |c: &Choices, name: &str, g: &Graph| at_step(g, c.scalar(name), 1.0);
     let values = ["lr", "beta1", "beta2", "eps", "weight_decay"];
-    assert_eq!(values.map(|n| value(&t.optimizer.chosen, n, &p.graph)), [0.25, 0.9, 0.99, 1e-8, 0.01]);
+    assert_eq!(values.map(|n| value(&t.optimizers[0].chosen, n, &p.graph)), [0.25, 0.9, 0.99, 1e-8, 0.01]);
     let p = trained("optimizer sgd(0.5, momentum = 0.9, nesterov = true)");
-    let c = p.train.unwrap().optimizer.chosen;
+    let c = p.train.unwrap().optimizers.remove(0).chosen;
     assert_eq!((value(&c, "momentum", &p.graph), c.flag("nesterov")), (0.9, true));
     assert_eq!(c.nonzero("weight_decay"), None);
     let p = trained("optimizer sgd(lr = 1)");
-    let c = p.train.unwrap().optimizer.chosen;
+    let c = p.train.unwrap().optimizers.remove(0).chosen;
     assert_eq!((c.nonzero("momentum"), c.flag("nesterov")), (None, false));
     let p = trained("optimizer adafactor(clip = false, min_factored = 2)");
-    let c = p.train.unwrap().optimizer.chosen;
+    let c = p.train.unwrap().optimizers.remove(0).chosen;
     assert_eq!((c.nonzero("clip"), c.nonzero("beta1"), c.count("min_factored")), (None, None, 2));
     assert_eq!((value(&c, "lr", &p.graph), c.written("lr"), c.flag("factored")), (0.01, false, true));
 }
@@ -108,7 +108,7 @@ fn patterns_choose_parameters() {
         [("h.w", true, false), ("h.b", true, true), ("y.w", false, false), ("y.b", false, true)]
     );
     let p = trained("optimizer sgd(lr = 1) weight_decay 0.5 except y.*");
-    let c = p.train.unwrap().optimizer.chosen;
+    let c = p.train.unwrap().optimizers.remove(0).chosen;
     assert_eq!(at_step(&p.graph, c.scalar("weight_decay"), 1.0), 0.5);
 }
 
@@ -235,7 +235,7 @@ fn settings_are_in_their_ranges() {
 fn every_optimizer_is_resolved_with_its_defaults() {
     for o in OPTIMIZERS {
         let p = trained(&format!("optimizer {}(lr = 0.5)", o.name));
-        let c = p.train.unwrap().optimizer.chosen;
+        let c = p.train.unwrap().optimizers.remove(0).chosen;
         assert!(c.written("lr") && !c.written("weight_decay"), "{}", o.name);
         assert_eq!(optimizers::find(o.name).unwrap().name, o.name);
     }
