@@ -39,7 +39,10 @@ pub(crate) fn save_every(text: &str) -> Result<String, String> {
 
 /// A share, between 0 and 1.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|s| (0.0..1.0).contains(s) && *s > 0.0).ok_or_else(|| "expected a share between 0 and 1, such as 0.1".into())
+    text.parse()
+        .ok()
+        .filter(|s| (0.0..1.0).contains(s) && *s > 0.0)
+        .ok_or_else(|| "expected a share between 0 and 1, such as 0.1".into())
 }
 
 /// Which checkpoint: the step, or `best`.

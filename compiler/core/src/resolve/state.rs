@@ -21,7 +21,9 @@ impl<'a> Resolver<'a> {
             targets.push(match &local.val {
                 // States are declared in the order of their ids.
                 Val::Tensor(id) => match self.states.binary_search_by_key(id, |s| s.id) {
-                    Ok(state) if self.states[state].span == at && self.states[state].path == path => Some(state),
+                    Ok(state) if self.states[state].span == at && self.states[state].path == path => {
+                        Some(state)
+                    }
                     _ => return false,
                 },
                 Val::Poison => None,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use meshwright_diag::FileId;
-use meshwright_syntax::ast::{Expr, ExprKind, ItemKind};
+use meshwright_syntax::ast::{Expr, ExprKind, ItemKind, MeshOption};
 use meshwright_syntax::{MAX_BYTES, MAX_ERRORS, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 
 fn code_of(expr: &str) -> &'static str {
@@ -147,8 +147,11 @@ fn every_blank_separates_the_axes_of_a_mesh() {
         {
             // `r ,= 2` is a mistake, which is said.
             let (mesh, found) = parse_mesh(FileId(0), &text);
-            let sizes: Vec<(String, u64)> =
-                mesh.iter().flat_map(|m| &m.axes).map(|a| (a.name.text.clone(), a.size)).collect();
+            let axes = mesh.iter().flat_map(|m| match m {
+                MeshOption::Named(m) => &m.axes[..],
+                MeshOption::Sizes { .. } => &[],
+            });
+            let sizes: Vec<(String, u64)> = axes.map(|a| (a.name.text.clone(), a.size)).collect();
             let right = [("r".to_string(), 2), ("c".to_string(), 3)];
             assert!(
                 sizes == right || blank.contains(',') && !found.is_empty(),

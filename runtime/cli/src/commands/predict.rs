@@ -1,7 +1,7 @@
 //! `predict`.
 
 use super::eval;
-use super::project::OfRun;
+use super::project::{self, OfRun};
 use crate::args::PredictArgs;
 use crate::console::Console;
 use crate::json::object;
