@@ -88,9 +88,10 @@ impl Variant {
         report: &Report,
     ) -> Self {
         let mut moved: BTreeMap<Place, Traffic> = BTreeMap::new();
-        for (order, (c, p)) in
-            report.collectives.iter().flat_map(|c| c.parts.iter().map(move |p| (c, p))).enumerate()
-        {
+        // In the order of the rows of `explain`: that of the Plan follows from where buckets are full.
+        let rows: BTreeMap<u32, usize> = report.values.iter().enumerate().map(|(i, v)| (v.id, i)).collect();
+        for (c, p) in report.collectives.iter().flat_map(|c| c.parts.iter().map(move |p| (c, p))) {
+            let order = rows.get(&p.id).copied().unwrap_or(0);
             let place = (p.value.clone(), c.op.clone(), c.axes.clone());
             let first = || Traffic { phase: c.phase, bytes: 0, because: p.because.clone(), order };
             moved.entry(place).or_insert_with(first).bytes += p.bytes;
@@ -137,7 +138,7 @@ fn differences(variants: &[Variant]) -> Vec<Differences> {
     others.iter().enumerate().map(to).collect()
 }
 
-/// In the order of the step: what vanishes stands where it was, what appears where it is.
+/// First what vanishes, then what has another size, then what appears; each in the order of the step.
 fn changes(before: &Variant, after: &Variant) -> Vec<Difference> {
     let mut out: Vec<(Phase, usize, Difference)> = Vec::new();
     let mut add = |change, place: &Place, before: usize, after: usize, t: &Traffic| {
@@ -159,7 +160,8 @@ fn changes(before: &Variant, after: &Variant) -> Vec<Difference> {
     for (place, t) in after.moved.iter().filter(|(place, _)| !before.moved.contains_key(*place)) {
         add(Change::Appears, place, 0, t.bytes, t);
     }
-    out.sort_by_key(|(phase, order, d)| (d.change == Change::Appears, *phase, *order));
+    let rank = |c: Change| [Change::Vanishes, Change::Resized, Change::Appears].iter().position(|x| *x == c);
+    out.sort_by_key(|(phase, order, d)| (rank(d.change), *phase, *order));
     out.into_iter().map(|d| d.2).collect()
 }
 

@@ -21,6 +21,7 @@ mod replace;
 mod signals;
 mod stop;
 mod table;
+mod templates;
 mod text;
 mod value_parsers;
 
@@ -91,6 +92,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Explain(a) => commands::explain::run(&a, console),
         Command::Compare(a) => commands::compare::run(&a, console),
         Command::Fmt(a) => commands::fmt::run(&a, console),
+        Command::New(a) => commands::new::run(&a, console),
         Command::Launch(a) => commands::launch::run(&a, console),
         Command::Bench(a) => commands::bench::run(&a, console),
         Command::Models(a) => commands::shipped::models(&a, console),

@@ -277,14 +277,61 @@ fn words_of_the_language_have_pages() {
         ("cosine", "warmup_cosine(peak, warmup, total, floor = 0)", "half a cosine"),
         ("he_normal", "he_normal(fan_in)", "Kaiming"),
         ("freeze", "freeze embed.*", "not trained"),
-        ("dropout", "dropout(x, rate, shared = [d])", "built-in"),
+        ("random_normal", "random_normal[d, e](mean, std)", "built-in"),
     ] {
         let (code, out, err) = run(&["explain", word]);
-        assert!(code == 0 && out.starts_with(form) && out.contains(says), "{word}: {out}{err}");
+        assert!(code == 0 && out.contains(form) && out.contains(says), "{word}: {out}{err}");
     }
     let (_, out, _) = run(&["explain", "lion", "--format", "json"]);
     assert_eq!(json(&out)["kind"], "optimizer");
     assert_eq!(json(&out)["settings"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn every_template_trains_as_it_is_on_one_device_and_on_its_layout() {
+    let at = folder("templates");
+    let here = |args: &[&str]| said(command(args).current_dir(&at).output().unwrap());
+    for (template, epochs) in [("mlp", "8"), ("cnn", "6"), ("lm", "4"), ("autoencoder", "8")] {
+        let (code, out, err) = here(&["new", template, "--template", template]);
+        assert!(code == 0 && out.contains(&format!("{template}/data/data.toml\n")), "{out}{err}");
+        let path = |name: &str| format!("{template}/{name}");
+        let (model, layout) = (path(&format!("{template}.mw")), path(&format!("{template}.layout")));
+        let (code, out, err) = here(&["fmt", "--check", &model, &layout]);
+        assert_eq!((code, err.as_str()), (0, ""), "{template}: {out}");
+        let train = |more: &[&str]| {
+            let args = [
+                "train",
+                &model,
+                "--data",
+                &path("data"),
+                "--epochs",
+                epochs,
+                "--no-save",
+                "--format",
+                "json",
+            ];
+            let (code, out, err) = here(&[&args[..], more].concat());
+            assert_eq!((code, err.as_str()), (0, ""), "{template}: {out}");
+            let events: Vec<Value> = out.lines().map(json).collect();
+            let epochs: Vec<&Value> = events.iter().filter(|e| e["event"] == "epoch").collect();
+            let loss = |e: &Value| e["eval_loss"].as_f64().unwrap();
+            (
+                loss(epochs[0]),
+                loss(epochs[epochs.len() - 1]),
+                epochs[epochs.len() - 1]["eval_accuracy"].as_f64(),
+            )
+        };
+        let (first, last, accuracy) = train(&[]);
+        assert!(last < 0.7 * first, "{template}: {first} to {last}");
+        assert!(accuracy.is_none_or(|a| a > 0.8), "{template}: {accuracy:?}");
+        let (_, split, _) = train(&["--layout", &layout]);
+        assert!((split - last).abs() < 0.05 * last, "{template}: {last} and split {split}");
+    }
+    // Nothing is overwritten.
+    let (code, _, err) = here(&["new", "mlp"]);
+    assert!(code == 1 && err.contains("E0524"), "{err}");
+    assert_eq!(here(&["new", "a-b"]).0, 2);
+    assert_eq!(here(&["new", "rnn", "--template", "rnn"]).0, 2);
 }
 
 /// What a shell offers after these words.
@@ -332,28 +379,22 @@ fn the_version_names_the_features() {
 #[test]
 fn every_command_has_examples_in_its_help() {
     let (_, help, _) = run(&["--help"]);
-    let commands = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| l.starts_with("  "));
-    let commands: Vec<&str> = commands.filter_map(|l| l.split_whitespace().next()).collect();
-    assert!(commands.len() >= 14 && commands.contains(&"compare"), "{commands:?}");
-    for command in commands.into_iter().filter(|c| *c != "help") {
-        let (_, help, _) = run(&[command, "--help"]);
+    let listed = |help: &str| -> Vec<String> {
+        let rows = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| l.starts_with("  "));
+        let rows = rows.filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next());
+        rows.filter(|c| *c != "help").map(String::from).collect()
+    };
+    let commands = listed(&help);
+    assert!(commands.len() >= 14 && commands.iter().any(|c| c == "compare"), "{commands:?}");
+    for command in commands {
+        let (_, help, _) = run(&[&command, "--help"]);
         // A command of commands has them below each.
-        let below: Vec<&str> = match help.contains("\nCommands:\n") {
-            true => {
-                let names = help
-                    .lines()
-                    .skip_while(|l| *l != "Commands:")
-                    .skip(1)
-                    .take_while(|l| l.starts_with("  "));
-                names.filter_map(|l| l.split_whitespace().next()).filter(|c| *c != "help").collect()
-            }
-            false => Vec::new(),
-        };
+        let below = listed(&help);
         if below.is_empty() {
             assert!(help.contains("Example"), "{command}: {help}");
         }
         for inner in below {
-            let (_, help, _) = run(&[command, inner, "--help"]);
+            let (_, help, _) = run(&[&command, &inner, "--help"]);
             assert!(help.contains("Example"), "{command} {inner}: {help}");
         }
     }
@@ -381,10 +422,11 @@ fn progress_fits_a_terminal_and_ctrl_c_leaves_nothing_of_it() {
     // Twice: the second one is told that there is no time for a checkpoint.
     for times in [1, 2] {
         let _ = std::fs::remove_dir_all(at.join("run"));
-        let stop = "kill -INT $!; sleep 0.05; ".repeat(times);
+        let stop = "kill -INT \\$!; sleep 0.05; ".repeat(times);
         let script = format!("stty cols 80 rows 24; ({train}) & sleep 4; {stop}wait");
-        let mut c = Command::new("script");
-        c.args(["-qec", &format!("bash -mc \"{script}\""), "/dev/null"]).env_remove("NO_COLOR");
+        let mut c = Command::new("timeout");
+        c.args(["60", "script", "-qec", &format!("bash -mc \"{script}\""), "/dev/null"])
+            .env_remove("NO_COLOR");
         c.env(
             "MESHWRIGHT_DATA",
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/data").canonicalize().unwrap(),
@@ -392,8 +434,10 @@ fn progress_fits_a_terminal_and_ctrl_c_leaves_nothing_of_it() {
         let (_, out, err) = said(c.output().unwrap());
         let all = frames(&out);
         assert!(all.iter().any(|f| f.contains("examples/s") && f.contains('[')), "{out}{err}");
-        let widest = all.iter().map(|f| f.chars().count()).max().unwrap();
+        let bars = all.iter().filter(|f| f.contains("/600000"));
+        let widest = bars.map(|f| f.chars().count()).max().unwrap();
         assert!(widest <= 80, "{widest}: {all:?}");
+        assert!(times == 2 || out.contains("interrupted after step"), "{out}");
         let last = out.rfind("examples/s").unwrap();
         assert!(out[last..].contains("\u{1b}[2K"), "the bar stays: {:?}", &out[last..]);
     }

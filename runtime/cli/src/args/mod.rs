@@ -16,7 +16,9 @@ pub(crate) use model::*;
 pub(crate) use renamed::renamed;
 
 use crate::complete;
+use crate::templates::TEMPLATES;
 use crate::value_parsers::{self, Emit, passes_help};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use meshwright_train::checkpoint::Which;
@@ -68,6 +70,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Compare what layouts, meshes and sizes cost a model.
     Compare(CompareArgs),
+    /// Write a model, a layout and a data set to begin with.
+    New(NewArgs),
     /// Format model files and layout files.
     Fmt(FmtArgs),
     /// Benchmark training steps with data in memory, or collectives.
@@ -98,6 +102,7 @@ impl Command {
             Command::Compare(a) if a.format == TableFormat::Json => Format::Json,
             Command::Compare(_) => Format::Text,
             Command::Fmt(a) => a.format.format,
+            Command::New(a) => a.format.format,
             Command::Bench(a) => a.what.format(),
             Command::Launch(a) => a.what.common().format.format,
             Command::Models(a) | Command::Layouts(a) => a.format.format,
@@ -495,6 +500,27 @@ pub(crate) struct CheckArgs {
     pub(crate) passes: PassArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meshwright new digits
+  meshwright new chat --template lm
+
+The folder has a model, a layout and a small data set that was made for it, and trains as it is. Replace the data by your own.")]
+pub(crate) struct NewArgs {
+    /// The folder to write, which must not exist; its name is that of the model.
+    pub(crate) name: PathBuf,
+    /// What to begin with: a classifier of points, one of images, a language model, or an autoencoder of images.
+    #[arg(long, default_value = "mlp", value_parser = template_names())]
+    pub(crate) template: String,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+fn template_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(TEMPLATES.iter().map(|t| t.name))
 }
 
 /// Which of the two languages a text is in.

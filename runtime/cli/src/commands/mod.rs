@@ -12,6 +12,7 @@ pub(crate) mod explain;
 mod fix;
 pub(crate) mod fmt;
 pub(crate) mod launch;
+pub(crate) mod new;
 mod passes;
 pub(crate) mod predict;
 mod project;
