@@ -48,7 +48,7 @@ impl Recorded {
     }
 
     /// The name of the model as the user gave it: a file, or a shipped model.
-    pub fn model(&self) -> &str {
+    pub fn model_file(&self) -> &str {
         &self.settings.file
     }
 

@@ -117,7 +117,7 @@ pub fn layout(
                 for name in unknown.take(MAX_REPORTED) {
                     out.push(unknown_axis(&name.text, name.span, &layout.mesh, declared.as_ref()));
                 }
-                read_rule(rule, item.span, &index, shared, &mut layout, &mut seen, &mut missing, &mut out);
+                read_rule((rule, item.span), &index, shared, &mut layout, &mut seen, &mut missing, &mut out);
             }
             LayoutKind::Gather(names) => {
                 for n in names {
@@ -248,8 +248,7 @@ fn all_missing(missing: &[(&str, Span)], program: &Program) -> Option<Diagnostic
 }
 
 fn read_rule<'a>(
-    rule: &'a AstRule,
-    span: Span,
+    (rule, span): (&'a AstRule, Span),
     index: &DimIndex<'_>,
     shared: bool,
     layout: &mut Layout,

@@ -7,6 +7,8 @@
 //!
 //! `cargo test --release -p meshwright-core --test growth -- --nocapture NAME` prints the numbers.
 
+#![allow(clippy::print_stdout, reason = "a runner of tests prints")]
+
 mod constructs;
 mod examine;
 

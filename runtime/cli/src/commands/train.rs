@@ -31,7 +31,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let stop = signals::stop_of(console);
     let run = options.run.clone();
     let head = Head {
-        model: recorded.as_ref().map_or(given.model.as_str(), |r| r.model()).into(),
+        model: recorded.as_ref().map_or(given.model.as_str(), |r| r.model_file()).into(),
         mesh: project::mesh(&project),
         run: run.as_ref().map_or("not saved (--no-save)".into(), |r| r.display().to_string()),
         metrics: project.metrics().map(String::from).collect(),
