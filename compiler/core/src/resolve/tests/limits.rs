@@ -200,7 +200,9 @@ fn windows_and_values_have_limits() {
     assert!(found.starts_with("E0204 a window of 2000000000 elements: at most 1048576 are taken"), "{found}");
     let dims: String = (0..65).map(|i| format!(" dim d{i} = 1")).collect();
     let all = (0..65).map(|i| format!("d{i}")).collect::<Vec<_>>().join(", ");
-    let found = errors(&format!("dim b = 2 {dims} model m {{ input x[b]: float param w[{all}] = 1 output o = x * w }}"));
+    let found = errors(&format!(
+        "dim b = 2 {dims} model m {{ input x[b]: float param w[{all}] = 1 output o = x * w }}"
+    ));
     assert!(found.starts_with("E0219 a value with more than 64 dims"), "{found}");
 }
 
