@@ -117,6 +117,7 @@ impl Measured {
     }
 }
 
+#[allow(clippy::print_stdout, reason = "the report of a benchmark")]
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let chosen = |c: &&Construct| args.is_empty() || args.iter().any(|a| c.name.contains(a.as_str()));
