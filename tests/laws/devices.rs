@@ -19,7 +19,7 @@ pub(crate) type Outputs = BTreeMap<String, (HostTensor, Vec<Dim>)>;
 
 /// A layout of rules written by hand.
 pub(crate) fn layout(mesh: &Mesh, rules: Vec<Rule>) -> Layout {
-    Layout { mesh: mesh.clone(), rules, gathers: Vec::new() }
+    Layout { mesh: mesh.clone(), rules, gathers: Default::default() }
 }
 
 /// `dim -> axes`, in a scope; `free` for `when free`.
