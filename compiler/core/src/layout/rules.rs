@@ -99,9 +99,8 @@ pub fn layout(
     let Some(mesh) = mesh_of(file, over.as_ref(), &mut out) else { return (None, out) };
     let declared = given.then(|| with_axes_of(file, &mesh)).flatten();
     let mut layout = Layout { mesh, ..Layout::default() };
-    let mut missing = Vec::new();
     let index = DimIndex::new(program);
-    let mut seen = BTreeSet::new();
+    let mut read = Read::default();
     for item in &file.items {
         if out.len() >= MAX_REPORTED {
             return (None, out);
@@ -117,7 +116,7 @@ pub fn layout(
                 for name in unknown.take(MAX_REPORTED) {
                     out.push(unknown_axis(&name.text, name.span, &layout.mesh, declared.as_ref()));
                 }
-                read_rule((rule, item.span), &index, shared, &mut layout, &mut seen, &mut missing, &mut out);
+                read_rule(rule, item.span, &index, shared, &mut layout, &mut read, &mut out);
             }
             LayoutKind::Gather(names) => {
                 for n in names {
@@ -125,7 +124,7 @@ pub fn layout(
                     if out.len() >= MAX_REPORTED {
                         break;
                     }
-                    if let Some(d) = dim(&n.text, n.span, &index, foreign, &mut missing, &mut out) {
+                    if let Some(d) = dim(&n.text, n.span, &index, foreign, &mut read.missing, &mut out) {
                         layout.gathers.insert(d);
                     }
                 }
@@ -135,7 +134,7 @@ pub fn layout(
             LayoutKind::Recompute(_) => out.push(not_yet("recompute", item.span)),
         }
     }
-    out.extend(all_missing(&missing, program));
+    out.extend(all_missing(&read.missing, program));
     super::unmatched::unmatched(file, &index, shared, &mut out);
     placed_twice(&layout, &mut out);
     super::empty::empty_shards(&layout, program, &mut out);
@@ -157,6 +156,15 @@ enum Foreign {
     Unlike,
     /// Here: `hidden, hidden1 -> c` names the dims of several models, of which this one has another.
     Fine,
+}
+
+/// What has been read of a layout, beside its rules.
+#[derive(Default)]
+struct Read<'a> {
+    /// Dims that the model lacks, where that is no mistake.
+    missing: Vec<(&'a str, Span)>,
+    /// Rules that yield or are for any dim.
+    seen: BTreeSet<(Scope, RuleDim, Vec<Axis>, bool)>,
 }
 
 /// The dims of a program by name.
@@ -252,8 +260,7 @@ fn read_rule<'a>(
     index: &DimIndex<'_>,
     shared: bool,
     layout: &mut Layout,
-    seen: &mut BTreeSet<(Scope, RuleDim, Vec<Axis>, bool)>,
-    missing: &mut Vec<(&'a str, Span)>,
+    read: &mut Read<'a>,
     out: &mut Vec<Diagnostic>,
 ) {
     let mut axes = Vec::new();
@@ -289,12 +296,14 @@ fn read_rule<'a>(
         }
         let dim = match pattern {
             DimPattern::Any(_) => Some(RuleDim::Any),
-            DimPattern::Dim(n) => dim(&n.text, n.span, index, foreign, missing, out).map(RuleDim::Dim),
+            DimPattern::Dim(n) => {
+                dim(&n.text, n.span, index, foreign, &mut read.missing, out).map(RuleDim::Dim)
+            }
         };
         let Some(dim) = dim else { continue };
         let free = rule.when_free.is_some();
         // Said again, it adds nothing. A strict rule is then a mistake, which is found later.
-        if (free || dim == RuleDim::Any) && !seen.insert((scope.clone(), dim, axes.clone(), free)) {
+        if (free || dim == RuleDim::Any) && !read.seen.insert((scope.clone(), dim, axes.clone(), free)) {
             continue;
         }
         if layout.rules.len() > MAX_RULES {

@@ -154,7 +154,7 @@ impl Storage {
 }
 
 /// What is in flight: number, what it reads (but for what ended at its start), and its results.
-struct Flight {
+struct InFlight {
     number: u32,
     operands: BTreeSet<BufId>,
     results: Vec<BufId>,
@@ -163,7 +163,7 @@ struct Flight {
 /// All that is in flight.
 #[derive(Default)]
 struct Flights {
-    open: Vec<Flight>,
+    open: Vec<InFlight>,
     /// The flight that gives each buffer.
     giving: BTreeMap<BufId, u32>,
     /// The flights that read or give each buffer.
@@ -218,7 +218,7 @@ impl Flights {
                 for b in operands.iter().chain(&writes) {
                     self.using.entry(*b).or_default().push(flight);
                 }
-                self.open.push(Flight { number: flight, operands, results: writes });
+                self.open.push(InFlight { number: flight, operands, results: writes });
             }
             (_, Some(_)) => v.push("is no collective and has a flight".into()),
         }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// Which of the two languages.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Language {
+pub(crate) enum Formatter {
     Model,
     Layout,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Text {
     /// Whether the rules are in the form of Mesh TensorFlow, as the command line takes them.
     pub(crate) mtf: bool,
     pub(crate) mesh: Option<String>,
-    pub(crate) fmt: Option<Language>,
+    pub(crate) fmt: Option<Formatter>,
 }
 
 /// A construct: a text of each size.
@@ -100,7 +100,7 @@ fn dense(n: usize) -> Text {
     trained(DENSE, &format!(" let y0 = x\n{layers} loss l = mean[batch](sum[a](y{n} * y{n}))\n"))
 }
 
-fn fmt(language: Language, text: String) -> Text {
+fn fmt(language: Formatter, text: String) -> Text {
     Text { model: text, fmt: Some(language), ..Text::default() }
 }
 
@@ -397,8 +397,8 @@ fn products() -> Vec<Construct> {
 
 fn formats() -> Vec<Construct> {
     use construct as c;
-    let layout = |text| fmt(Language::Layout, text);
-    let text = |text| fmt(Language::Model, text);
+    let layout = |text| fmt(Formatter::Layout, text);
+    let text = |text| fmt(Formatter::Model, text);
     vec![
         c("fmt: layers", 3000, 8, move |n| text(each(n, |i| format!("layer q{i}(x) {{\n return x\n}}\n")))),
         c("fmt: statements", 4000, 8, move |n| {

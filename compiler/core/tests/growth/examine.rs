@@ -1,6 +1,6 @@
 //! All that `check`, `explain` and `fmt` make of a text.
 
-use crate::constructs::{Language, Text};
+use crate::constructs::{Formatter, Text};
 use meshwright_core::explain::explain;
 use meshwright_core::resolve::resolve;
 use meshwright_core::{Layout, Program, Settings, StepGraph, compile, evaluation, layout, training_step};
@@ -15,7 +15,7 @@ pub(crate) fn examine(text: &Text) -> String {
     let (out, found) = match text.fmt {
         Some(language) => {
             let id = sources.add("text", text.model.as_str());
-            let format = if language == Language::Model { format_model } else { format_layout };
+            let format = if language == Formatter::Model { format_model } else { format_layout };
             format(id, &text.model)
         }
         None => check(text, &mut sources),

@@ -123,7 +123,7 @@ impl Op for Contract {
                 work[i] = out;
             }
         }
-        while let Some(Pair { i, j, joined, keep }) = pairing.next(e.dims()) {
+        while let Some(TwoFactors { i, j, joined, keep }) = pairing.next(e.dims()) {
             let (a, b, of) = (work[i].clone(), work[j].clone(), (stored[i], stored[j]));
             // What is stored in between is as narrow as its factors.
             let between = if of.0 == of.1 || of.1 != DType::BF16 { of.0 } else { of.1 };
@@ -175,7 +175,7 @@ impl Op for Contract {
                 flops = flops.saturating_add(positions(&t.dims));
             }
         }
-        while let Some(Pair { joined, keep, .. }) = pairing.next(table) {
+        while let Some(TwoFactors { joined, keep, .. }) = pairing.next(table) {
             let each = if keep.len() == joined.len() { 1 } else { 2 };
             flops = flops.saturating_add(positions(&joined).saturating_mul(each));
         }
@@ -199,7 +199,7 @@ impl Op for Contract {
 }
 
 /// Two factors that are multiplied next.
-struct Pair {
+struct TwoFactors {
     /// The place of the first, which the product takes.
     i: usize,
     /// The place of the second.
@@ -241,12 +241,12 @@ impl<'a> Pairing<'a> {
             firsts: BTreeMap::new(),
         };
         for (i, dims) in factors.into_iter().enumerate() {
-            p.put(i, dims);
+            p.insert(i, dims);
         }
         p
     }
 
-    fn put(&mut self, i: usize, dims: Vec<Dim>) {
+    fn insert(&mut self, i: usize, dims: Vec<Dim>) {
         dims.iter().for_each(|d| *self.counts.entry(*d).or_default() += 1);
         let mut kind = dims.clone();
         kind.sort_unstable();
@@ -285,7 +285,7 @@ impl<'a> Pairing<'a> {
         let mut dims = self.take(i);
         let others = |d: &Dim| self.counts.get(d).is_some_and(|n| *n > 0);
         dims.retain(|d| self.out.contains(d) || others(d));
-        self.put(i, dims.clone());
+        self.insert(i, dims.clone());
         dims
     }
 
@@ -297,7 +297,7 @@ impl<'a> Pairing<'a> {
     }
 
     /// Takes the next pair, and puts its product in the place of the first; `None` where all is one.
-    fn next(&mut self, table: &Dims) -> Option<Pair> {
+    fn next(&mut self, table: &Dims) -> Option<TwoFactors> {
         if self.left < 2 {
             return None;
         }
@@ -306,8 +306,8 @@ impl<'a> Pairing<'a> {
         let joined: Vec<Dim> = a.iter().chain(b.iter().filter(|d| !a.contains(d))).copied().collect();
         let needed = |d: &Dim| self.out.contains(d) || self.counts.get(d).is_some_and(|n| *n > 0);
         let keep: Vec<Dim> = joined.iter().copied().filter(needed).collect();
-        self.put(i, keep.clone());
-        Some(Pair { i, j, joined, keep })
+        self.insert(i, keep.clone());
+        Some(TwoFactors { i, j, joined, keep })
     }
 
     fn cheapest(&self, table: &Dims) -> Option<(usize, usize)> {

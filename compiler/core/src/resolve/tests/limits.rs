@@ -192,6 +192,21 @@ fn huge_sizes_are_refused() {
 }
 
 #[test]
+fn windows_and_values_have_limits() {
+    let found = errors(
+        "dim b = 2, rows = 4, r2 = 1, kh = 2000000000 model m { input x[b, rows]: float
+        output o = max_pool[rows -> r2 by kh](x, padding = same) }",
+    );
+    assert!(found.starts_with("E0204 a window of 2000000000 elements: at most 1048576 are taken"), "{found}");
+    let dims: String = (0..65).map(|i| format!(" dim d{i} = 1")).collect();
+    let all = (0..65).map(|i| format!("d{i}")).collect::<Vec<_>>().join(", ");
+    let found = errors(&format!(
+        "dim b = 2 {dims} model m {{ input x[b]: float param w[{all}] = 1 output o = x * w }}"
+    ));
+    assert!(found.starts_with("E0219 a value with more than 64 dims"), "{found}");
+}
+
+#[test]
 fn deep_expressions_resolve() {
     let sum = format!("x{}", " + 1".repeat(500));
     let text = format!("dim b = 2 model m {{ input x[b]: float loss l = mean[b]({sum}) }}");
