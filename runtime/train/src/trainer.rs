@@ -66,6 +66,7 @@ fn trained(
     let after = (from, (from / per_epoch - open) as u32);
     let mut notes = session.as_mut().map(|s| std::mem::take(&mut s.notes)).unwrap_or_default();
     notes.extend(set.notes());
+    notes.extend(evaluator.iter().flat_map(Evaluator::notes));
     notes.extend(cluster.notes()?);
     notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
     let written = processes.on_first("the run's folder".into(), || {
