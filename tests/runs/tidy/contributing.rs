@@ -42,8 +42,13 @@ const ADDITIONS: &[Addition] = &[
     Addition {
         heading: "A data reader",
         words: &["npy"],
-        // A zip file of them.
-        users: &["compiler/diag", "runtime/train/src/data/npz.rs"],
+        // A zip file of them, and tests.
+        users: &[
+            "compiler/diag",
+            "runtime/train/src/data/npz.rs",
+            "runtime/train/src/data/set_tests.rs",
+            "runtime/train/src/data/test_case.rs",
+        ],
         most: 6,
     },
     Addition { heading: "A pass", words: &["cse"], users: &[], most: 6 },
