@@ -54,6 +54,11 @@ impl Evaluator {
         self.full.iter().chain(&self.rest)
     }
 
+    /// What there is to say of its data set.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.set.notes().into_iter().map(|n| format!("of the set to evaluate on, {n}")).collect()
+    }
+
     /// Runs over the data set once; `stop` ends it after the batch at hand, with no result, unless that was the last.
     /// `progress` is told examples done and their number.
     pub(crate) fn run(

@@ -1,7 +1,8 @@
 //! Bytes of a data file, plain, gzipped or in memory, with a bound on what it can possibly hold, so that a header that lies is
 //! found before memory is asked for.
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::CrcReader;
+use flate2::bufread::{DeflateDecoder, MultiGzDecoder};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -17,11 +18,15 @@ pub(super) struct Bytes {
 enum Inner {
     Plain(BufReader<File>),
     Gzip(Box<MultiGzDecoder<BufReader<File>>>),
+    /// Of a zip file, with the checksum that it promises.
+    Zipped(Box<Zipped>, u32),
     Memory(Cursor<Vec<u8>>),
 }
 
+type Zipped = CrcReader<DeflateDecoder<std::io::Take<BufReader<File>>>>;
+
 /// Deflate makes at most 1,032 bytes of one.
-pub(super) const MAX_RATIO: u64 = 1032;
+const MAX_RATIO: u64 = 1032;
 
 impl Bytes {
     pub(super) fn open(path: &Path) -> Result<Self, String> {
@@ -45,6 +50,18 @@ impl Bytes {
         Ok(Bytes { inner: Inner::Plain(file), left: len, at })
     }
 
+    /// The `size` bytes with the checksum `crc` that are packed by deflate in the part (`at`, `len`) of a file.
+    pub(super) fn deflated(path: &Path, (at, len): (u64, u64), size: u64, crc: u32) -> Result<Self, String> {
+        if size > len.saturating_mul(MAX_RATIO) {
+            return Err(format!("{len} packed bytes cannot hold the {size} that they should"));
+        }
+        let Bytes { inner: Inner::Plain(file), .. } = Self::part(path, at, len)? else {
+            return Err("it cannot be read by position".into());
+        };
+        let unpacked = CrcReader::new(DeflateDecoder::new(file.take(len)));
+        Ok(Bytes { inner: Inner::Zipped(Box::new(unpacked), crc), left: size, at: 0 })
+    }
+
     /// Bytes that were read before.
     pub(super) fn memory(bytes: Vec<u8>) -> Self {
         let left = bytes.len() as u64;
@@ -55,6 +72,7 @@ impl Bytes {
         match &mut self.inner {
             Inner::Plain(r) => r,
             Inner::Gzip(r) => r,
+            Inner::Zipped(r, _) => r,
             Inner::Memory(r) => r,
         }
     }
@@ -64,7 +82,7 @@ impl Bytes {
         let left = self.left;
         match self.inner {
             _ if n <= left => Ok(()),
-            Inner::Plain(_) | Inner::Memory(_) => {
+            Inner::Plain(_) | Inner::Zipped(..) | Inner::Memory(_) => {
                 Err(format!("it is truncated: {what} should take {n} bytes, {left} are left"))
             }
             Inner::Gzip(_) => Err(format!(
@@ -205,10 +223,19 @@ impl Elements {
         self.end().map_err(ReadError::Unreadable)
     }
 
-    /// An error where the file goes on. For gzip this also reads its checksum.
+    /// An error where the file goes on, or has another checksum than it says.
     fn end(mut self) -> Result<(), String> {
-        if !matches!(self.bytes.inner, Inner::Gzip(_)) {
-            return Ok(());
+        match &mut self.bytes.inner {
+            Inner::Plain(_) | Inner::Memory(_) => return Ok(()),
+            Inner::Gzip(_) => {}
+            Inner::Zipped(r, crc) => {
+                let more = r.read(&mut [0; 1]).map_err(|e| e.to_string())?;
+                return match (more, r.crc().sum() == *crc) {
+                    (0, true) => Ok(()),
+                    (0, false) => Err("it is damaged: its checksum is another one".into()),
+                    _ => Err(GOES_ON.into()),
+                };
+            }
         }
         self.bytes.skip(self.after, "its other tensors")?;
         let mut extra = [0; 1];

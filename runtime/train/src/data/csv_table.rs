@@ -59,7 +59,8 @@ fn columns(header: &[String], names: &[String]) -> Result<Vec<usize>, String> {
 
 /// Numbers between blanks and commas, as a tensor of one dim.
 pub(super) fn numbers(text: &[u8], dtype: DType) -> Result<TensorFile, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "it is neither an image, .npy nor text".to_string())?;
+    let text =
+        std::str::from_utf8(text).map_err(|_| "it is neither an image, an array nor text".to_string())?;
     let words = text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty());
     let mut out = Vec::new();
     let mut count = 0;

@@ -186,19 +186,7 @@ fn described(name: &str, mut table: Table, folder: &Path) -> Result<InputSource,
     };
     let mut files = files(name, file, folder)?;
     if let Some(columns) = table.remove("columns") {
-        let Some(names) = texts(columns) else {
-            return wrong(
-                format!("`columns` of `{name}` is not a list of names"),
-                "write `columns = [\"a\", \"b\"]`",
-            );
-        };
-        if let Some(f) = files.iter().find(|f| !f.is(".csv")) {
-            return wrong(
-                format!("`{name}` has `columns`, but `{f}` is not a CSV file"),
-                "leave `columns` out, or name a file that ends in `.csv`",
-            );
-        }
-        files.iter_mut().for_each(|f| f.parts = names.clone());
+        name_columns(name, columns, &mut files)?;
     }
     let window = table.remove("window");
     let (stride, shift) = (table.remove("stride"), table.remove("shift"));
@@ -230,6 +218,24 @@ fn described(name: &str, mut table: Table, folder: &Path) -> Result<InputSource,
         }
     };
     Ok(InputSource::Stream { files, cut: StreamCut { window, stride, shift } })
+}
+
+/// Names the columns of CSV files that an input is read from.
+fn name_columns(name: &str, columns: Value, files: &mut [FileRef]) -> Result<(), LineError> {
+    let Some(names) = texts(columns) else {
+        return wrong(
+            format!("`columns` of `{name}` is not a list of names"),
+            "write `columns = [\"a\", \"b\"]`",
+        );
+    };
+    if let Some(f) = files.iter().find(|f| !f.is(".csv")) {
+        return wrong(
+            format!("`{name}` has `columns`, but `{f}` is not a CSV file"),
+            "leave `columns` out, or name a file that ends in `.csv`",
+        );
+    }
+    files.iter_mut().for_each(|f| f.parts = names.clone());
+    Ok(())
 }
 
 /// One text, or a list of some.

@@ -133,7 +133,7 @@ fn damaged_members_are_errors_with_file_and_byte_or_left_out() {
 fn no_bit_of_a_shard_makes_it_panic() {
     let good = shard(0..2);
     let case = case();
-    for at in (0..good.len()).step_by(3) {
+    for at in (0..good.len()).step_by(11) {
         let mut bad = good.clone();
         bad[at] ^= 1 << (at % 8);
         std::fs::write(case.path().join("s-0.tar"), &bad).unwrap();
