@@ -1,6 +1,6 @@
 //! Several layouts, meshes and sizes of one model beside each other: what each costs, and which collectives appear or vanish.
 
-use crate::repeats::{RowKey, Run, named, runs};
+use crate::repeats::{Repetition, RowKey, named, runs};
 use crate::table::{Align, Screen, Table};
 use crate::text::{bytes, dashed, flops, thousands};
 use anstyle::{AnsiColor, Style};
@@ -32,14 +32,14 @@ pub(crate) struct Variant {
     pub(crate) measured: Option<BenchResult>,
     /// Each value's collectives.
     #[serde(skip)]
-    moved: BTreeMap<Place, Traffic>,
+    moved: BTreeMap<MovedValue, MovedBytes>,
 }
 
 /// A value with the collective that moves it: in which part of the step that is depends on the bucket that it is in.
-type Place = (String, String, Vec<String>);
+type MovedValue = (String, String, Vec<String>);
 
 #[derive(Clone, Debug, PartialEq)]
-struct Traffic {
+struct MovedBytes {
     phase: Phase,
     bytes: usize,
     because: String,
@@ -87,13 +87,13 @@ impl Variant {
         dims: &[(String, usize)],
         report: &Report,
     ) -> Self {
-        let mut moved: BTreeMap<Place, Traffic> = BTreeMap::new();
+        let mut moved: BTreeMap<MovedValue, MovedBytes> = BTreeMap::new();
         // In the order of the rows of `explain`: that of the Plan follows from where buckets are full.
         let rows: BTreeMap<u32, usize> = report.values.iter().enumerate().map(|(i, v)| (v.id, i)).collect();
         for (c, p) in report.collectives.iter().flat_map(|c| c.parts.iter().map(move |p| (c, p))) {
             let order = rows.get(&p.id).copied().unwrap_or(0);
             let place = (p.value.clone(), c.op.clone(), c.axes.clone());
-            let first = || Traffic { phase: c.phase, bytes: 0, because: p.because.clone(), order };
+            let first = || MovedBytes { phase: c.phase, bytes: 0, because: p.because.clone(), order };
             moved.entry(place).or_insert_with(first).bytes += p.bytes;
         }
         Variant {
@@ -141,7 +141,7 @@ fn differences(variants: &[Variant]) -> Vec<Differences> {
 /// First what vanishes, then what has another size, then what appears; each in the order of the step.
 fn changes(before: &Variant, after: &Variant) -> Vec<Difference> {
     let mut out: Vec<(Phase, usize, Difference)> = Vec::new();
-    let mut add = |change, place: &Place, before: usize, after: usize, t: &Traffic| {
+    let mut add = |change, place: &MovedValue, before: usize, after: usize, t: &MovedBytes| {
         let (phase, (value, op, axes)) = (t.phase, place.clone());
         let (bytes_before, bytes_after, because) = (before, after, t.because.clone());
         out.push((
@@ -290,7 +290,7 @@ fn changed(changes: &[Difference]) -> Table {
     let rows: Vec<Vec<String>> = changes.iter().map(cells).collect();
     let key = |r: &Vec<String>| RowKey::new(&r[2], &[&r[..2], &r[3..5]].concat(), &r[5]);
     let keys: Vec<RowKey> = rows.iter().map(key).collect();
-    for Run { start, period, times } in runs(&keys) {
+    for Repetition { start, period, times } in runs(&keys) {
         let block = &rows[start..start + period];
         if times > 1 {
             let last = &rows[start + (times - 1) * period..];

@@ -1,7 +1,7 @@
 //! The report of `explain` as a table: totals, then each value with its placement and each collective at the value that it
 //! belongs to. What is shown of a large model is what moves; equal blocks are shown once.
 
-use crate::repeats::{RowKey, Run, named, runs};
+use crate::repeats::{Repetition, RowKey, named, runs};
 use crate::table::{Align, Screen, Table};
 use crate::text::{bytes, counted, dashed, flops, thousands};
 use anstyle::{AnsiColor, Style};
@@ -145,7 +145,7 @@ struct Moved<'a> {
 }
 
 /// A row, or the further rows of the same value, which are indented in its place.
-struct Row {
+struct ValueRow {
     path: String,
     cells: Vec<String>,
 }
@@ -177,9 +177,9 @@ fn phase_rows<'a>(
         }
         shown.push(v);
         let first = mine.next().map_or_else(|| vec!["-".into(), String::new(), String::new()], collective);
-        rows.push(Row { path: v.value.clone(), cells: [value(v, widths), first].concat() });
+        rows.push(ValueRow { path: v.value.clone(), cells: [value(v, widths), first].concat() });
         let further = |m: &Moved| [vec![String::new(); 5], collective(m)].concat();
-        rows.extend(mine.map(|m| Row { path: v.value.clone(), cells: further(m) }));
+        rows.extend(mine.map(|m| ValueRow { path: v.value.clone(), cells: further(m) }));
     }
     let buckets = if view.detailed() { Vec::new() } else { buckets };
     if rows.is_empty() && buckets.is_empty() {
@@ -260,10 +260,10 @@ fn bucket_row(name: String, buckets: &[(usize, &CollectiveReport)]) -> Vec<Strin
 }
 
 /// Adds rows, those of equal blocks once, indented below the names of the blocks.
-fn folded(rows: &[Row], t: &mut Table) {
-    let key = |r: &Row| RowKey::new(&r.path, &r.cells[2..7], &r.cells[7]);
+fn folded(rows: &[ValueRow], t: &mut Table) {
+    let key = |r: &ValueRow| RowKey::new(&r.path, &r.cells[2..7], &r.cells[7]);
     let keys: Vec<RowKey> = rows.iter().map(key).collect();
-    for Run { start, period, times } in runs(&keys) {
+    for Repetition { start, period, times } in runs(&keys) {
         let block = &rows[start..start + period];
         if times == 1 {
             block.iter().for_each(|r| t.row(r.cells.clone()));

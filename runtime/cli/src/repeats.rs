@@ -63,7 +63,7 @@ impl RowKey {
 
 /// Neighboring rows: `period` of them, and the same again until there are `times` as many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct Repetition {
     /// Its first row.
     pub(crate) start: usize,
     /// Rows that are shown.
@@ -79,18 +79,18 @@ const BLOCKS: usize = 3;
 const SAVED: usize = 4;
 
 /// All rows, those that repeat in one run.
-pub(crate) fn runs(keys: &[RowKey]) -> Vec<Run> {
+pub(crate) fn runs(keys: &[RowKey]) -> Vec<Repetition> {
     let mut out = Vec::new();
     let mut at = 0;
     while at < keys.len() {
         let longest = MOST_ROWS.min((keys.len() - at) / BLOCKS);
-        let mut best = Run { start: at, period: 1, times: 1 };
+        let mut best = Repetition { start: at, period: 1, times: 1 };
         for period in 1..=longest {
             let times =
                 [1, -1].map(|step| repeated(&keys[at..], period, step)).into_iter().max().unwrap_or(1);
             let saved = |times: usize, period: usize| (times - 1) * period;
             if times >= BLOCKS && saved(times, period) >= SAVED.max(saved(best.times, best.period) + 1) {
-                best = Run { start: at, period, times };
+                best = Repetition { start: at, period, times };
             }
         }
         at += best.period * best.times;

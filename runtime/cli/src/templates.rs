@@ -9,7 +9,7 @@ pub(crate) struct Template {
     /// The layout file.
     pub(crate) layout: &'static str,
     /// The inputs of some examples.
-    data: fn(&mut Random, usize) -> Vec<Array>,
+    data: fn(&mut Noise, usize) -> Vec<Array>,
 }
 
 /// All of them.
@@ -34,14 +34,14 @@ batch -> data
 const DATA_AND_WIDE: &str = "\
 // The batch over one axis, the first hidden layer over the other.
 mesh data = 2, model = 2
-batch  -> data
+batch -> data
 hidden -> model
 ";
 
 const TRANSFORMER: &str = "\
 // The batch over one axis; heads and the wide layers over the other.
 mesh data = 2, model = 2
-batch       -> data
+batch -> data
 heads, d_ff -> model
 ";
 
@@ -51,7 +51,7 @@ const EXAMPLES: [(&str, usize); 2] = [("train", 600), ("test", 100)];
 impl Template {
     /// The files of the data set: name and content.
     pub(crate) fn files(&self) -> Vec<(String, Vec<u8>)> {
-        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let mut random = Noise(0x2545_f491_4f6c_dd1d);
         let mut manifest = String::new();
         let mut out = Vec::new();
         for (split, n) in EXAMPLES {
@@ -98,9 +98,9 @@ impl Array {
 }
 
 /// Numbers that look random, the same ones each time (Marsaglia's xorshift).
-struct Random(u64);
+struct Noise(u64);
 
-impl Random {
+impl Noise {
     fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -115,7 +115,7 @@ impl Random {
 }
 
 /// Points of three rings around the origin.
-fn rings(random: &mut Random, n: usize) -> Vec<Array> {
+fn rings(random: &mut Noise, n: usize) -> Vec<Array> {
     let (mut points, mut labels) = (Vec::new(), Vec::new());
     for _ in 0..n {
         let ring = random.below(3);
@@ -134,7 +134,7 @@ const ROWS: usize = 12;
 const COLS: usize = 12;
 
 /// Stripes that lie, stand or are slanted, with noise.
-fn images(random: &mut Random, n: usize) -> Vec<Array> {
+fn images(random: &mut Noise, n: usize) -> Vec<Array> {
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     for _ in 0..n {
         let (kind, phase) = (random.below(3), random.below(4));
@@ -151,7 +151,7 @@ fn images(random: &mut Random, n: usize) -> Vec<Array> {
     ]
 }
 
-fn unlabeled(random: &mut Random, n: usize) -> Vec<Array> {
+fn unlabeled(random: &mut Noise, n: usize) -> Vec<Array> {
     images(random, n).into_iter().filter(|a| a.name == "image").collect()
 }
 
@@ -159,7 +159,7 @@ fn unlabeled(random: &mut Random, n: usize) -> Vec<Array> {
 const WINDOW: usize = 32;
 
 /// Windows over sentences of few words: a character and the one after it. 0 is a blank, 27 the end of a sentence.
-fn sentences(random: &mut Random, n: usize) -> Vec<Array> {
+fn sentences(random: &mut Noise, n: usize) -> Vec<Array> {
     const WORDS: [[&str; 4]; 3] = [
         ["the mesh", "a layout", "one device", "every axis"],
         ["splits", "gathers", "holds", "shares"],

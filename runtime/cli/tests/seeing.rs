@@ -277,7 +277,7 @@ fn words_of_the_language_have_pages() {
         ("cosine", "warmup_cosine(peak, warmup, total, floor = 0)", "half a cosine"),
         ("he_normal", "he_normal(fan_in)", "Kaiming"),
         ("freeze", "freeze embed.*", "not trained"),
-        ("random_normal", "random_normal[d, e](mean, std)", "built-in"),
+        ("size", "size(d, e)", "built-in"),
     ] {
         let (code, out, err) = run(&["explain", word]);
         assert!(code == 0 && out.contains(form) && out.contains(says), "{word}: {out}{err}");

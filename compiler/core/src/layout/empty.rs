@@ -19,7 +19,8 @@ pub(super) fn empty_shards(layout: &Layout, program: &Program, out: &mut Vec<Dia
         let axes: Vec<String> = rule.axes.iter().map(|a| format!("`{}`", layout.mesh.name(*a))).collect();
         let axes = axes.join(", ");
         let (name, idle) = (dims.name(dim), parts - size);
-        let message = format!("{idle} of {parts} devices along {axes} hold nothing of `{name}` = {size}");
+        let hold = if idle == 1 { "holds" } else { "hold" };
+        let message = format!("{idle} of {parts} devices along {axes} {hold} nothing of `{name}` = {size}");
         let d = Diagnostic::warning(codes::E0312, message).at(rule.span, format!("`{}`", rule.text));
         let other = match size {
             0 | 1 => format!("split another dim over {axes}, or leave the rule out"),

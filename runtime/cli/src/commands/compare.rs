@@ -31,7 +31,7 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console) -> Result<(), Stop>
         ..ProjectOptions::default()
     };
     let (alone, mut sources) = project::load(&asked, console)?;
-    let mut found = Found { variants: Vec::new(), projects: Vec::new(), failed: false };
+    let mut found = Variants { variants: Vec::new(), projects: Vec::new(), failed: false };
     for sizes in choices(&varied) {
         let sized = if sizes.is_empty() { Ok(alone.clone()) } else { alone.with_sizes(&sizes) };
         match sized {
@@ -47,13 +47,13 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console) -> Result<(), Stop>
 }
 
 /// What has been compiled.
-struct Found {
+struct Variants {
     variants: Vec<Variant>,
     projects: Vec<Project>,
     failed: bool,
 }
 
-impl Found {
+impl Variants {
     fn fails(
         &mut self,
         errors: &[Diagnostic],
@@ -85,7 +85,7 @@ fn layouts(
     project: &Project,
     sizes: &[(String, usize)],
     sources: &mut Sources,
-    found: &mut Found,
+    found: &mut Variants,
     console: &mut Console,
 ) -> Result<(), Stop> {
     let nothing = PassArgs { emit: None, rank: None, time_passes: false };
@@ -131,7 +131,7 @@ fn layouts(
 fn measure(
     args: &CompareArgs,
     sources: &Sources,
-    found: &mut Found,
+    found: &mut Variants,
     console: &mut Console,
 ) -> Result<(), Stop> {
     let devices = launch::devices(&args.devices, console)?;

@@ -7,7 +7,7 @@ use crate::explain_table::{self, View};
 use crate::json::object;
 use crate::stop::Stop;
 use meshwright_core::explain::explain;
-use meshwright_core::reference::{self as words, WordKind, WordPage};
+use meshwright_core::reference::{self as words, WordPage};
 use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
 use meshwright_ops::Family;
 use meshwright_ops::reference::{named, reference};
@@ -21,9 +21,7 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     if is_code(&args.topic) {
         return page(&args.topic, console);
     }
-    let (ops, mut words) = (named(&args.topic), words::named(&args.topic));
-    // An op has a page of its own.
-    words.retain(|w| ops.is_empty() || w.kind != WordKind::BuiltIn);
+    let (ops, words) = (named(&args.topic), words::named(&args.topic));
     let known = !ops.is_empty() || !words.is_empty();
     if known && find(MODELS, &args.topic).is_none() && !Path::new(&args.topic).exists() {
         ops.iter().enumerate().try_for_each(|(i, f)| op(f, i > 0, console))?;
