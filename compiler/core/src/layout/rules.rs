@@ -116,7 +116,7 @@ pub fn layout(
                 for name in unknown.take(MAX_REPORTED) {
                     out.push(unknown_axis(&name.text, name.span, &layout.mesh, declared.as_ref()));
                 }
-                read_rule(rule, item.span, &index, shared, &mut layout, &mut read, &mut out);
+                read_rule((rule, item.span), &index, shared, &mut layout, &mut read, &mut out);
             }
             LayoutKind::Gather(names) => {
                 for n in names {
