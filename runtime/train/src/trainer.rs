@@ -65,7 +65,7 @@ fn trained(
     let stands = Stands { steps: from, epochs, open };
     let mut notes = session.as_mut().map(|s| std::mem::take(&mut s.notes)).unwrap_or_default();
     notes.extend(set.notes());
-    notes.extend(evaluator.iter().flat_map(Evaluator::notes));
+    notes.extend(evaluators.all().flat_map(|e| e.evaluator.notes()));
     notes.extend(cluster.notes()?);
     notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
     let written = processes.on_first("the run's folder".into(), || {
