@@ -47,12 +47,12 @@ const MODEL: &str = "
 dim batch = 10, features = 4, classes = 2
 const lr = 0.5
 model sums {
-    input x[batch, features] : f32
-    input y[batch] : i32 in classes
+    input x[batch, features]: float
+    input y[batch]: i32 in classes
     param w[features, classes] = normal(0, 0.1)
     let logits = sum[features](x * w)
     loss l = mean[batch](cross_entropy[classes](logits, y))
-    metric accuracy = mean[batch](cast(argmax[classes](logits) == y, f32))
+    metric accuracy = mean[batch](argmax[classes](logits) == y)
     output class = argmax[classes](logits)
 }
 train sums {

@@ -2,6 +2,7 @@
 
 use super::Resolver;
 use super::scope::Val;
+use crate::program::StateDecl;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::Id;
 use meshwright_syntax::ast::{Expr, Name};
@@ -19,13 +20,16 @@ impl<'a> Resolver<'a> {
             let at = local.span;
             let path = self.scopes.last().map_or(String::new(), |s| s.declared_path(&n.text));
             targets.push(match &local.val {
-                // States are declared in the order of their ids.
-                Val::Tensor(id) => match self.states.binary_search_by_key(id, |s| s.id) {
-                    Ok(state) if self.states[state].span == at && self.states[state].path == path => {
-                        Some(state)
+                Val::Tensor(id) => {
+                    let same = |s: &StateDecl| s.span == at && s.path == path;
+                    // States are declared in the order of their ids; a call that shares one has its next value at hand.
+                    let found = self.states.binary_search_by_key(id, |s| s.id).ok();
+                    let found = found.filter(|k| same(&self.states[*k]));
+                    match found.or_else(|| self.states.iter().position(same)) {
+                        Some(state) => Some(state),
+                        None => return false,
                     }
-                    _ => return false,
-                },
+                }
                 Val::Poison => None,
                 _ => return false,
             });

@@ -6,7 +6,7 @@ use annotate_snippets::{
 };
 use std::ops::Range;
 
-use super::{bytes, shown};
+use super::{bytes, printable, shown};
 use crate::{Diagnostic, FileId, Fix, Label, Severity, Sources, Span};
 
 /// The message with its places, notes, helps and fixes, ending in a line end; `color` adds ANSI codes.
@@ -55,14 +55,14 @@ fn snippets<'a>(diagnostic: &'a Diagnostic, sources: &'a Sources) -> Vec<Element
             for label in labels {
                 let excerpt = Excerpt::of_words(sources, file, bytes(sources, label.span));
                 let at = sources.locate(label.span);
-                let origin = Origin::path(sources.name(file)).line(at.line).char_column(at.column);
+                let origin = Origin::path(printable(sources.name(file))).line(at.line).char_column(at.column);
                 out.push(origin.into());
                 out.push(excerpt.snippet().annotation(excerpt.annotation(label, sources)).into());
             }
             continue;
         };
         let annotations = labels.into_iter().map(|label| excerpt.annotation(label, sources));
-        out.push(excerpt.snippet().path(sources.name(file)).annotations(annotations).into());
+        out.push(excerpt.snippet().path(printable(sources.name(file))).annotations(annotations).into());
     }
     out
 }
@@ -138,7 +138,7 @@ fn fix<'a>(fix: &'a Fix, sources: &'a Sources) -> Group<'a> {
     let Some(excerpt) = Excerpt::of_lines(sources, file, range.clone()) else { return group };
     let within = |at: usize| at - excerpt.from;
     let patch = Patch::new(within(range.start)..within(range.end), fix.replacement.as_str());
-    group.element(excerpt.snippet().path(sources.name(file)).patch(patch))
+    group.element(excerpt.snippet().path(printable(sources.name(file))).patch(patch))
 }
 
 /// All of them, a blank line between each two.

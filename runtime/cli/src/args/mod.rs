@@ -422,7 +422,7 @@ pub(crate) struct EvalArgs {
 #[derive(Args, Debug)]
 pub(crate) struct CheckpointArgs {
     /// The folder of a run; or a model (a file, or the name of a model that ships), with --checkpoint.
-    #[arg(value_name = "RUN|MODEL")]
+    #[arg(value_name = "RUN|MODEL", add = ArgValueCompleter::new(complete::models))]
     pub(crate) subject: String,
     #[command(flatten)]
     pub(crate) project: ModelArgs,

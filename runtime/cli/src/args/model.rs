@@ -166,7 +166,7 @@ impl<L: LayoutArgs> ProjectArgs<L> {
 #[derive(Args, Debug)]
 pub(crate) struct OwnArgs {
     /// The model: a file, or the name of a model that ships (see `meshwright models`). Not needed with --resume.
-    #[arg(required_unless_present = "resume")]
+    #[arg(required_unless_present = "resume", add = ArgValueCompleter::new(complete::models))]
     pub(crate) model: Option<String>,
     #[command(flatten)]
     rest: ModelArgs,

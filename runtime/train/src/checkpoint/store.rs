@@ -169,7 +169,13 @@ impl<F: Fs> Store<F> {
     pub fn mark_best(&self, step: u64, metric: &str, value: f64) -> Checked<()> {
         let best = Best { step, metric: metric.into(), value };
         let json = serde_json::to_vec(&best).map_err(|e| failed(&self.name, &e))?;
-        write_durably(&self.fs, BEST, &json).map_err(|e| failed(&self.name, &e))
+        write_durably(&self.fs, BEST, &json).map_err(|e| failed(&self.name, &e))?;
+        // The one that was the best before need not stay.
+        let Some(newest) = self.newest_step() else { return Ok(()) };
+        match self.manifest(newest) {
+            Ok((_, file)) => self.prune(newest, &file.name).map_err(|e| failed(&self.name, &e)),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Which checkpoint was noted as the best, if one was and it is there.
@@ -310,7 +316,7 @@ impl<F: Fs> Store<F> {
             }
         }
         if skipped.is_empty() {
-            return self.lost().map_or(Ok(None), Err);
+            return self.unlisted();
         }
         let mut error =
             Diagnostic::error(codes::E0512, format!("no checkpoint in `{}` is usable", self.name));
@@ -320,16 +326,22 @@ impl<F: Fs> Store<F> {
         Err(Box::new(error.help("start again in another folder, or restore the files from a copy")))
     }
 
-    /// Tensors without a manifest: a run must not begin again on top of them.
-    fn lost(&self) -> Option<Box<Diagnostic>> {
-        let names = self.fs.list().ok()?;
+    /// What there is where there is no manifest. One file of tensors may be of a first checkpoint that was cut off before its
+    /// manifest: it counts where it is whole. Several have lost theirs: a run must not begin again on top of them.
+    fn unlisted(&self) -> Checked<Option<Loaded>> {
+        let names = self.fs.list().map_err(|e| self.unreadable(&e))?;
         let files: Vec<&str> = names.iter().filter(|n| data_step(n).is_some()).map(String::as_str).collect();
-        if files.is_empty() {
-            return None;
+        match files[..] {
+            [] => return Ok(None),
+            [one] => {
+                let whole = self.whole(one).map(|(checkpoint, _)| checkpoint).ok();
+                return Ok(whole.map(|checkpoint| Loaded { checkpoint, skipped: vec![] }));
+            }
+            _ => {}
         }
         let message = format!("`{}` has {} without a manifest", self.name, files.join(", "));
         let d = Diagnostic::error(codes::E0512, message);
-        Some(Box::new(d.help("`meshwright ckpt repair RUN` writes manifests for those that are whole")))
+        Err(Box::new(d.help("`meshwright ckpt repair RUN` writes manifests for those that are whole")))
     }
 
     /// Writes the manifests that are missing, for tensors that are whole by the hash in their name; gives their steps, and
@@ -347,8 +359,8 @@ impl<F: Fs> Store<F> {
                 continue;
             }
             match self.whole(name) {
-                Ok((meta, file)) => {
-                    let manifest = Manifest { format: FORMAT, meta, files: vec![file] };
+                Ok((checkpoint, file)) => {
+                    let manifest = Manifest { format: FORMAT, meta: checkpoint.meta, files: vec![file] };
                     let json = serde_json::to_vec_pretty(&manifest).map_err(|e| failed(&self.name, &e))?;
                     write_durably(&self.fs, &format!("{}.json", stem(step)), &json)
                         .map_err(|e| failed(&self.name, &e))?;
@@ -361,16 +373,16 @@ impl<F: Fs> Store<F> {
     }
 
     /// A file of tensors that is what its name says.
-    fn whole(&self, name: &str) -> Result<(Meta, File), String> {
+    fn whole(&self, name: &str) -> Result<(Checkpoint, File), String> {
         let (mut reader, _) = self.fs.open(name).map_err(|e| e.to_string())?;
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).map_err(|e| e.to_string())?;
         let sha256 = hex(&bytes);
-        let meta = encode::decode(&bytes)?.meta;
-        if *name != format!("{}-{}.safetensors", stem(meta.step), &sha256[..16]) {
+        let checkpoint = encode::decode(&bytes)?;
+        if *name != format!("{}-{}.safetensors", stem(checkpoint.meta.step), &sha256[..16]) {
             return Err(format!("`{name}` is not what was written under this name"));
         }
-        Ok((meta, File { name: name.into(), bytes: bytes.len() as u64, sha256 }))
+        Ok((checkpoint, File { name: name.into(), bytes: bytes.len() as u64, sha256 }))
     }
 
     fn unreadable(&self, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
