@@ -74,7 +74,6 @@ fn a_run_remembers_its_settings_and_is_resumed_with_no_others() {
     for (what, more, values) in [
         ("seed", &["--dim", "batch=12", "--set", "lr=0.05", "--seed", "8"][..], ["9", "8"]),
         ("const", &["--dim", "batch=12", "--set", "lr=0.25"], ["0.05", "0.25"]),
-        ("const of the file", &["--dim", "batch=12"], ["0.05", "0.1"]),
         ("dim", &["--dim", "batch=20", "--set", "lr=0.05"], ["12", "20"]),
     ] {
         let said = resume(more, &both);

@@ -234,7 +234,7 @@ pub(crate) fn end(
             .help("start it with the `mpirun` of the same MPI; with Slurm also `srun --mpi=pmix`")
             .into());
     }
-    signals::watched(end.watch(), console);
+    signals::watched(end.watch(), &mut |text| console.note(text));
     Ok(end)
 }
 

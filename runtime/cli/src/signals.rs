@@ -4,7 +4,6 @@
 //! when another has died, and kills them soon after: what is waited for never comes then, so a rank that finds another one
 //! unresponsive does not wait for the end of its step, but says where it is.
 
-use crate::console::Console;
 use crate::stop::INTERRUPTED;
 use std::io::Write;
 use std::sync::OnceLock;
@@ -55,9 +54,9 @@ impl Drop for Paging {
 }
 
 /// Catches signals; what it gives is true once one has come, and the command is expected to end then.
-pub(crate) fn stop_of(console: &mut Console) -> &'static AtomicBool {
+pub(crate) fn stop_of(note: &mut dyn FnMut(&str)) -> &'static AtomicBool {
     LOOKED_AT.store(true, Ordering::Relaxed);
-    catch(console);
+    catch(note);
     &STOP
 }
 
@@ -66,9 +65,9 @@ fn handled() -> &'static Result<(), ctrlc::Error> {
     HANDLER.get_or_init(|| ctrlc::set_handler(heard))
 }
 
-fn catch(console: &mut Console) {
+fn catch(note: &mut dyn FnMut(&str)) {
     if let Err(e) = handled() {
-        console.note(&format!("Ctrl-C will end the run without a checkpoint: {e}"));
+        note(&format!("Ctrl-C will end the run without a checkpoint: {e}"));
     }
 }
 
@@ -96,7 +95,6 @@ pub(crate) use ranks::watched;
 #[cfg(feature = "mpi")]
 mod ranks {
     use super::{INTERRUPTED, LOOKED_AT, catch};
-    use crate::console::Console;
     use crate::stop::end_all;
     use meshwright_comm::mpi::Watch;
     use std::io::Write;
@@ -106,10 +104,10 @@ mod ranks {
     pub(super) static WATCH: OnceLock<Watch> = OnceLock::new();
 
     /// From here on a signal has this rank look after the others.
-    pub(crate) fn watched(watch: Watch, console: &mut Console) {
+    pub(crate) fn watched(watch: Watch, note: &mut dyn FnMut(&str)) {
         // There is one world in a process.
         let _again = WATCH.set(watch);
-        catch(console);
+        catch(note);
     }
 
     pub(super) fn told(watch: &Watch) {

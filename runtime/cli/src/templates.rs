@@ -72,10 +72,10 @@ struct Array {
     name: &'static str,
     /// Sizes beside that which counts examples.
     shape: &'static [usize],
-    values: Values,
+    values: Elements,
 }
 
-enum Values {
+enum Elements {
     F32(Vec<f32>),
     I32(Vec<i32>),
     U8(Vec<u8>),
@@ -85,9 +85,9 @@ impl Array {
     /// As an IDX file: an element type, the number of dims, their sizes and the elements, all big-endian.
     fn idx(&self, examples: usize) -> Vec<u8> {
         let (code, bytes): (u8, Vec<u8>) = match &self.values {
-            Values::F32(v) => (0x0d, v.iter().flat_map(|x| x.to_be_bytes()).collect()),
-            Values::I32(v) => (0x0c, v.iter().flat_map(|x| x.to_be_bytes()).collect()),
-            Values::U8(v) => (0x08, v.clone()),
+            Elements::F32(v) => (0x0d, v.iter().flat_map(|x| x.to_be_bytes()).collect()),
+            Elements::I32(v) => (0x0c, v.iter().flat_map(|x| x.to_be_bytes()).collect()),
+            Elements::U8(v) => (0x08, v.clone()),
         };
         let shape = [&[examples], self.shape].concat();
         let mut out = vec![0, 0, code, shape.len() as u8];
@@ -125,8 +125,8 @@ fn rings(random: &mut Noise, n: usize) -> Vec<Array> {
         labels.push(ring as i32);
     }
     vec![
-        Array { name: "point", shape: &[2], values: Values::F32(points) },
-        Array { name: "label", shape: &[], values: Values::I32(labels) },
+        Array { name: "point", shape: &[2], values: Elements::F32(points) },
+        Array { name: "label", shape: &[], values: Elements::I32(labels) },
     ]
 }
 
@@ -146,8 +146,8 @@ fn images(random: &mut Noise, n: usize) -> Vec<Array> {
         labels.push(kind as i32);
     }
     vec![
-        Array { name: "image", shape: &[ROWS, COLS], values: Values::U8(pixels) },
-        Array { name: "label", shape: &[], values: Values::I32(labels) },
+        Array { name: "image", shape: &[ROWS, COLS], values: Elements::U8(pixels) },
+        Array { name: "label", shape: &[], values: Elements::I32(labels) },
     ]
 }
 
@@ -179,7 +179,7 @@ fn sentences(random: &mut Noise, n: usize) -> Vec<Array> {
         next.extend(&text[from + 1..from + 1 + WINDOW]);
     }
     vec![
-        Array { name: "token", shape: &[WINDOW], values: Values::I32(tokens) },
-        Array { name: "next", shape: &[WINDOW], values: Values::I32(next) },
+        Array { name: "token", shape: &[WINDOW], values: Elements::I32(tokens) },
+        Array { name: "next", shape: &[WINDOW], values: Elements::I32(next) },
     ]
 }

@@ -1,5 +1,6 @@
 //! The history of a run: a line of `history.jsonl` each time that a process starts it or goes on with it.
 
+use crate::clock::now;
 use crate::project::Project;
 use crate::training::TrainOptions;
 use meshwright_diag::Sources;
@@ -53,10 +54,4 @@ impl<'a> HistoryEvent<'a> {
             arguments: &options.arguments,
         }
     }
-}
-
-/// The time, in RFC 3339 to the millisecond.
-pub(crate) fn now() -> String {
-    let now = jiff::Timestamp::now();
-    format!("{now:.3}")
 }

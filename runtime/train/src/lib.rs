@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod catalog;
 pub mod checkpoint;
+mod clock;
 mod consensus;
 pub mod data;
 mod devices;
@@ -23,6 +24,7 @@ mod policies;
 pub mod project;
 mod recorded;
 pub mod run_dir;
+mod run_error;
 mod session;
 mod settings;
 mod tensor;

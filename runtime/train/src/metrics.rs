@@ -1,6 +1,6 @@
 //! What a run reports while it goes, one JSON object a line: in `metrics.jsonl`, and on standard output in JSON format.
 
-use crate::history::now;
+use crate::clock::now;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 /// One line of `metrics.jsonl`. Every line has the time at its end, in RFC 3339.

@@ -6,8 +6,7 @@ use crate::checkpoint::fs::open_regular;
 use crate::logs::EventSink;
 use crate::metrics::{Evaluation, Event};
 use crate::policies::Seen;
-use crate::run_dir::unusable;
-use meshwright_diag::Diagnostic;
+use crate::run_error::unusable;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
@@ -168,11 +167,6 @@ fn evaluation(event: &Map<String, Value>) -> Evaluation {
 /// What is wrong with a log whose bytes are not those that a checkpoint vouches for.
 pub(crate) fn changed() -> String {
     "the lines of `metrics.jsonl` up to the checkpoint have changed since it was written: what they report may be wrong".into()
-}
-
-/// An error of a log, for sinks.
-pub(crate) fn sink_failed(path: &std::path::Path, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
-    unusable(path, why)
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::checkpoint::Store;
 use crate::checkpoint::fs::{Disk, Fs, open_regular, read_regular, remove_leftovers, write_durably};
 use crate::logs::EventSink;
 use crate::metrics_log::{LogLines, MetricsLog, Stands, cut_back};
-use meshwright_diag::{Code, Diagnostic, codes};
+use crate::run_error::{refused, unusable};
+use meshwright_diag::{Diagnostic, codes};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -297,14 +298,6 @@ fn read_text(path: &Path) -> io::Result<String> {
     let bytes = read_regular(path)?;
     String::from_utf8(bytes)
         .map_err(|e| io::Error::other(format!("byte {} is not UTF-8", e.utf8_error().valid_up_to())))
-}
-
-fn refused(path: &Path, code: Code, why: &str) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error(code, format!("`{}` cannot be the folder of a run: {why}", path.display())))
-}
-
-pub(crate) fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error(codes::E0511, format!("`{}` cannot be used: {why}", path.display())))
 }
 
 #[cfg(test)]

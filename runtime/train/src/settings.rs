@@ -173,8 +173,6 @@ impl RunSettings {
             let help = format!("leave `--seed` out, or give `--seed {}`", self.seed);
             differs("the seed".into(), &self.seed, &now.seed, help);
         }
-        let none = "none".to_string();
-        let preset = |s: &RunSettings| s.preset.clone().unwrap_or_else(|| none.clone());
         let names = |a: BTreeSet<&String>, b: BTreeSet<&String>| -> Vec<String> {
             a.union(&b).map(|n| n.to_string()).collect()
         };
@@ -212,6 +210,12 @@ impl RunSettings {
         if !errors.is_empty() {
             return Err(errors);
         }
+        Ok(self.changed_to(now))
+    }
+
+    /// What may change, a line for each change.
+    fn changed_to(&self, now: &RunSettings) -> Vec<String> {
+        let preset = |s: &RunSettings| s.preset.clone().unwrap_or_else(|| "none".into());
         let list = |l: &[String]| if l.is_empty() { "no rules".into() } else { l.join("; ") };
         // Runs of earlier versions have it as reports print it.
         let mesh = |m: &str| match m {
@@ -240,7 +244,7 @@ impl RunSettings {
             ("data", place(&self.data), place(&now.data)),
         ];
         let changed = changes.into_iter().filter(|(_, was, is)| was != is);
-        Ok(changed.map(|(what, was, is)| format!("{what}: {is}; the run had {was}")).collect())
+        changed.map(|(what, was, is)| format!("{what}: {is}; the run had {was}")).collect()
     }
 }
 

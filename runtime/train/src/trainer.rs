@@ -14,7 +14,7 @@ use crate::training::{Finished, Progress, TrainOptions};
 use crate::training_loop::{Evaluators, SetEvaluator, TrainingLoop, is_open};
 use crate::warnings::warnings;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::Cluster;
+use meshwright_exec::{Cluster, Processes};
 use meshwright_plan::Plan;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -61,20 +61,14 @@ fn trained(
     let last = start.steps.unwrap_or_else(|| u64::from(start.epochs.unwrap_or(1)) * per_epoch);
     // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
     let open = is_open(from, per_epoch, &losses);
-    let epochs = (from / per_epoch - u64::from(open)) as u32;
-    let stands = Stands { steps: from, epochs, open };
+    let stands = Stands { steps: from, epochs: (from / per_epoch - u64::from(open)) as u32, open };
     let mut notes = session.as_mut().map(|s| std::mem::take(&mut s.notes)).unwrap_or_default();
     notes.extend(set.notes());
     notes.extend(evaluators.all().flat_map(|e| e.evaluator.notes()));
     notes.extend(cluster.notes()?);
     notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
-    let written = processes.on_first("the run's folder".into(), || {
-        session
-            .map(|s| Written::of(s, (project, sources), options, (&set, &program.plan), stands))
-            .transpose()
-    })?;
-    let written = written.transpose().map(|w| w.flatten().unwrap_or_default());
-    let written = agree_on_result(processes, "the run's folder", written)?;
+    let with = (&*set, &*program.plan);
+    let written = written(processes, session, (project, sources), options, with, stands)?;
     let Written { run: _run, log, store, notes: more } = written;
     notes.extend(more);
     let trace = match &options.trace {
@@ -121,6 +115,21 @@ fn trained(
         l.run(last, set, losses, Finished { steps: from, run, eval_set, ..Finished::default() })?;
     cluster.shutdown();
     Ok(finished)
+}
+
+/// What the run is written to, which the first process opens.
+fn written(
+    processes: &Processes,
+    session: Option<Session>,
+    of: (&Project, &Sources),
+    options: &TrainOptions,
+    with: (&Dataset, &Plan),
+    stands: Stands,
+) -> Result<Written, Failure> {
+    let about = "the run's folder";
+    let open = || session.map(|s| Written::of(s, of, options, with, stands)).transpose();
+    let opened = processes.on_first(about.into(), open)?.transpose();
+    agree_on_result(processes, about, opened.map(|w| w.flatten().unwrap_or_default()))
 }
 
 /// The devices with all programs loaded and first values set, and where the run begins.

@@ -499,9 +499,8 @@ impl Maker {
             let next = Id(self.values.len() as u32);
             let node = self.g.node(next);
             let x: Vec<&F64Tensor> = node.inputs.iter().map(|i| &self.values[i.0 as usize]).collect();
-            let v =
-                self.bound.get(&next).cloned().unwrap_or_else(|| node.op.oracle(&x, &node.ty, &self.g.dims));
-            self.values.push(v);
+            let bound = self.bound.get(&next).cloned();
+            self.values.push(bound.unwrap_or_else(|| node.op.oracle(&x, &node.ty, &self.g.dims)));
         }
         &self.values[id.0 as usize]
     }
@@ -537,6 +536,7 @@ impl Maker {
         let optimizer = self.optimizer();
         let clip = self.rng.one_in(2).then(|| ClipSpec::GlobalNorm(self.rng.float(0.05, 2.0)));
         let minimize = LossDecl { name: "loss".into(), id: loss, span: Span::default() };
+        let objectives = vec![Objective { loss: minimize.clone(), turn: None }];
         let program = Program {
             model: format!("random {seed}"),
             graph: self.g,
@@ -547,15 +547,10 @@ impl Maker {
             inputs: self.inputs,
             params: self.params,
             states: self.states,
-            losses: vec![minimize.clone()],
+            losses: vec![minimize],
             metrics: Vec::new(),
             outputs: Vec::new(),
-            train: Some(TrainSpec {
-                objectives: vec![Objective { loss: minimize, turn: None }],
-                optimizers: vec![optimizer],
-                clip,
-                ema: None,
-            }),
+            train: Some(TrainSpec { objectives, optimizers: vec![optimizer], clip, ema: None }),
         };
         Random { program, bound: self.bound, watched }
     }

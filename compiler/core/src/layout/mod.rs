@@ -3,7 +3,7 @@
 //! Everything a rule can say wrong by itself is answered here; what only shows on a value, in `assign.rs`.
 
 mod assign;
-mod empty;
+mod index;
 mod mesh;
 mod rules;
 mod unmatched;

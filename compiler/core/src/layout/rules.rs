@@ -1,5 +1,6 @@
 //! Rules as the partitioner reads them, and the checks that need no values.
 
+use super::index::{DimIndex, first_of};
 use super::mesh::{mesh_of, named_mesh, with_axes_of};
 use crate::program::Program;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors, nearest};
@@ -137,7 +138,7 @@ pub fn layout(
     out.extend(all_missing(&read.missing, program));
     super::unmatched::unmatched(file, &index, shared, &mut out);
     placed_twice(&layout, &mut out);
-    super::empty::empty_shards(&layout, program, &mut out);
+    empty_shards(&layout, program, &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }
 }
 
@@ -165,22 +166,6 @@ struct Read<'a> {
     missing: Vec<(&'a str, Span)>,
     /// Rules that yield or are for any dim.
     seen: BTreeSet<(Scope, RuleDim, Vec<Axis>, bool)>,
-}
-
-/// The dims of a program by name.
-pub(super) struct DimIndex<'a> {
-    pub(super) program: &'a Program,
-    by_name: BTreeMap<&'a str, Dim>,
-}
-
-impl<'a> DimIndex<'a> {
-    fn new(program: &'a Program) -> Self {
-        DimIndex { program, by_name: program.graph.dims.iter().map(|(d, name)| (name, d)).collect() }
-    }
-
-    pub(super) fn find(&self, name: &str) -> Option<Dim> {
-        self.by_name.get(name).copied()
-    }
 }
 
 fn too_many(at: Span) -> Diagnostic {
@@ -225,17 +210,6 @@ fn dim<'a>(
 
 fn dims_of(program: &Program) -> String {
     format!("its dims are {}", first_of(program.graph.dims.iter().map(|d| d.1)))
-}
-
-/// `a`, `b`, `c`: of very many names the first, and how many more there are.
-pub(super) fn first_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let mut names = names.into_iter();
-    let mut first: Vec<String> = names.by_ref().take(MAX_REPORTED).map(|n| format!("`{n}`")).collect();
-    let more = names.count();
-    if more > 0 {
-        first.push(format!("and {more} more"));
-    }
-    first.join(", ")
 }
 
 /// A text of which messages say the beginning, where it is very long.
@@ -395,5 +369,30 @@ pub(super) fn chain(class: Class) -> &'static [ScopeClass] {
         Class::Param => &[ScopeKind::Params],
         Class::Grad => &[ScopeKind::Grads, ScopeKind::Moments, ScopeKind::Params],
         Class::OptimizerState => &[ScopeKind::Moments, ScopeKind::Grads, ScopeKind::Params],
+    }
+}
+
+/// A warning for each dim that a rule splits over more devices than it has elements. That is correct, and wasteful.
+fn empty_shards(layout: &Layout, program: &Program, out: &mut Vec<Diagnostic>) {
+    let dims = &program.graph.dims;
+    let mut said = BTreeSet::new();
+    for rule in &layout.rules {
+        let RuleDim::Dim(dim) = rule.dim else { continue };
+        let (size, parts) =
+            (dims.size(dim), rule.axes.iter().map(|a| layout.mesh.size(*a)).product::<usize>());
+        if size >= parts || !said.insert(dim) {
+            continue;
+        }
+        let axes: Vec<String> = rule.axes.iter().map(|a| format!("`{}`", layout.mesh.name(*a))).collect();
+        let axes = axes.join(", ");
+        let (name, idle) = (dims.name(dim), parts - size);
+        let hold = if idle == 1 { "holds" } else { "hold" };
+        let message = format!("{idle} of {parts} devices along {axes} {hold} nothing of `{name}` = {size}");
+        let d = Diagnostic::warning(codes::E0312, message).at(rule.span, format!("`{}`", rule.text));
+        let other = match size {
+            0 | 1 => format!("split another dim over {axes}, or leave the rule out"),
+            n => format!("take at most {n} devices along {axes}, or split another dim over it"),
+        };
+        out.push(d.help(other));
     }
 }

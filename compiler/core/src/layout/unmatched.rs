@@ -1,6 +1,6 @@
 //! Rules that speak of nothing: a path that no value has, or a dim that none of the values they speak of has.
 
-use super::rules::{DimIndex, first_of};
+use super::index::{DimIndex, first_of};
 use crate::resolve::PathIndex;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, codes, nearest};
 use meshwright_ops::{InputOpKind, Kind, union};

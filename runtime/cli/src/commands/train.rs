@@ -28,7 +28,7 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     project::warn(&loaded.project.evaluation().1, console, &loaded.sources);
     let options = options(args, &loaded, console)?;
     let OfRun { project, sources, recorded, .. } = loaded;
-    let stop = signals::stop_of(console);
+    let stop = signals::stop_of(&mut |text| console.note(text));
     let run = options.run.clone();
     let head = Head {
         model: recorded.as_ref().map_or(given.model.as_str(), |r| r.model_file()).into(),

@@ -1,30 +1,30 @@
 //! `metrics.csv`: a row for each event, and a column for all that any event says. What an event does not say is empty.
 
-use super::{EventSink, LogStart};
+use super::sink::{EventSink, LogStart};
 use crate::Checked;
 use crate::checkpoint::fs::open_regular;
 use crate::metrics::Event;
-use crate::metrics_log::sink_failed;
+use crate::run_error::unusable;
 use serde_json::{Map, Value};
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 
 /// The table.
-pub(super) struct Table {
+pub(super) struct CsvLog {
     path: PathBuf,
     columns: Vec<String>,
     writer: csv::Writer<File>,
 }
 
-impl Table {
+impl CsvLog {
     /// Writes the table anew from the lines that are kept: a resumed run tells again what came after its checkpoint.
-    pub(super) fn open(start: &LogStart<'_>) -> Checked<Table> {
+    pub(super) fn open(start: &LogStart<'_>) -> Checked<CsvLog> {
         let path = start.run.join("metrics.csv");
         let file = open_regular(&path, OpenOptions::new().create(true).write(true).truncate(true));
-        let file = file.map_err(|e| sink_failed(&path, &e))?;
-        let mut table = Table { path, columns: columns(start), writer: csv::Writer::from_writer(file) };
+        let file = file.map_err(|e| unusable(&path, &e))?;
+        let mut table = CsvLog { path, columns: columns(start), writer: csv::Writer::from_writer(file) };
         let head = table.writer.write_record(&table.columns).map_err(|e| e.to_string());
-        head.map_err(|e| sink_failed(&table.path, &e))?;
+        head.map_err(|e| unusable(&table.path, &e))?;
         for line in start.kept.split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
             table.row(line)?;
         }
@@ -40,15 +40,15 @@ impl Table {
             Some(other) => other.to_string(),
         };
         let cells: Vec<String> = self.columns.iter().map(cell).collect();
-        self.writer.write_record(&cells).map_err(|e| sink_failed(&self.path, &e))
+        self.writer.write_record(&cells).map_err(|e| unusable(&self.path, &e))
     }
 
     fn flush(&mut self) -> Checked<()> {
-        self.writer.flush().map_err(|e| sink_failed(&self.path, &e))
+        self.writer.flush().map_err(|e| unusable(&self.path, &e))
     }
 }
 
-impl EventSink for Table {
+impl EventSink for CsvLog {
     fn append(&mut self, line: &str, _: &Event) -> Checked<()> {
         self.row(line.as_bytes())?;
         self.flush()

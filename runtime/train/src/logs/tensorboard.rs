@@ -1,11 +1,11 @@
 //! Event files of TensorBoard: records of protocol buffers, each with its length and checksums (the format of TFRecord files and
 //! `event.proto` of TensorFlow).
 
-use super::{EventSink, LogStart};
+use super::sink::{EventSink, LogStart};
 use crate::Checked;
 use crate::checkpoint::fs::open_regular;
 use crate::metrics::{Event, Field};
-use crate::metrics_log::sink_failed;
+use crate::run_error::unusable;
 use prost::Message;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -64,14 +64,14 @@ impl EventFile {
     /// A new file beside those of earlier starts.
     pub(super) fn open(start: &LogStart<'_>) -> Checked<EventFile> {
         let folder = start.run.join("tensorboard");
-        std::fs::create_dir_all(&folder).map_err(|e| sink_failed(&folder, &e))?;
+        std::fs::create_dir_all(&folder).map_err(|e| unusable(&folder, &e))?;
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // TensorBoard reads the files of a folder in the order of their names.
         let name =
             format!("events.out.tfevents.{:010}.{:09}.meshwright", nanos.as_secs(), nanos.subsec_nanos());
         let path = folder.join(name);
         let file = open_regular(&path, OpenOptions::new().create_new(true).append(true));
-        let file = file.map_err(|e| sink_failed(&path, &e))?;
+        let file = file.map_err(|e| unusable(&path, &e))?;
         let mut out = EventFile { path, file };
         out.record(TensorboardEvent { file_version: Some("brain.Event:2".into()), ..Default::default() })?;
         let session_log = Some(SessionLog { status: START });
@@ -88,7 +88,7 @@ impl EventFile {
         bytes.extend_from_slice(&masked(&length));
         bytes.extend_from_slice(&data);
         bytes.extend_from_slice(&masked(&data));
-        self.file.write_all(&bytes).map_err(|e| sink_failed(&self.path, &e))
+        self.file.write_all(&bytes).map_err(|e| unusable(&self.path, &e))
     }
 }
 
