@@ -62,14 +62,11 @@ fn trained(
     // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
     let open = is_open(from, per_epoch, &losses);
     let stands = Stands { steps: from, epochs: (from / per_epoch - u64::from(open)) as u32, open };
-    let mut notes = session.as_mut().map(|s| std::mem::take(&mut s.notes)).unwrap_or_default();
-    notes.extend(set.notes());
-    notes.extend(evaluators.all().flat_map(|e| e.evaluator.notes()));
-    notes.extend(cluster.notes()?);
+    let mut notes = notes(session.as_mut(), &set, &evaluators, &cluster)?;
     notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
     let with = (&*set, &*program.plan);
-    let written = written(processes, session, (project, sources), options, with, stands)?;
-    let Written { run: _run, log, store, notes: more } = written;
+    let Written { run: _run, log, store, notes: more } =
+        written(processes, session, (project, sources), options, with, stands)?;
     notes.extend(more);
     let trace = match &options.trace {
         Some(t) => Some(Trace::start(t, &cluster, program.id, from + 1, processes)?),
@@ -115,6 +112,20 @@ fn trained(
         l.run(last, set, losses, Finished { steps: from, run, eval_set, ..Finished::default() })?;
     cluster.shutdown();
     Ok(finished)
+}
+
+/// What is worth knowing before the first step.
+fn notes(
+    session: Option<&mut Session>,
+    set: &Dataset,
+    evaluators: &Evaluators,
+    cluster: &Cluster,
+) -> Result<Vec<String>, Failure> {
+    let mut notes = session.map(|s| std::mem::take(&mut s.notes)).unwrap_or_default();
+    notes.extend(set.notes());
+    notes.extend(evaluators.all().flat_map(|e| e.evaluator.notes()));
+    notes.extend(cluster.notes()?);
+    Ok(notes)
 }
 
 /// What the run is written to, which the first process opens.
