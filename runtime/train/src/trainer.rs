@@ -64,9 +64,8 @@ fn trained(
     let stands = Stands { steps: from, epochs: (from / per_epoch - u64::from(open)) as u32, open };
     let mut notes = notes(session.as_mut(), &set, &evaluators, &cluster)?;
     notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
-    let with = (&*set, &*program.plan);
     let Written { run: _run, log, store, notes: more } =
-        written(processes, session, (project, sources), options, with, stands)?;
+        written(processes, session, (project, sources), options, (&*set, &*program.plan), stands)?;
     notes.extend(more);
     let trace = match &options.trace {
         Some(t) => Some(Trace::start(t, &cluster, program.id, from + 1, processes)?),
