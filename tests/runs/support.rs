@@ -135,7 +135,8 @@ pub(crate) fn trained_on(
 
 /// Everything in the newest checkpoint of a run.
 pub(crate) fn tensors(run: &Path) -> BTreeMap<String, RawTensor> {
-    read_checkpoint(run, Which::Newest).unwrap_or_else(|e| panic!("{}", told(&e))).tensors
+    let found = read_checkpoint(run, Which::Newest).unwrap_or_else(|e| panic!("{}", told(&e)));
+    found.whole().unwrap()
 }
 
 pub(crate) fn told(e: &Failure) -> String {

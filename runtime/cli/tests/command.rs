@@ -4,39 +4,13 @@
 #[path = "../../../tests/fake-nccl/built.rs"]
 mod fake_nccl;
 
+mod support;
+
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
+use support::{command, folder, lines, run, said};
 
 const MESH: [&str; 4] = ["--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2"];
-
-/// A folder of its own for a test, empty at the start.
-fn folder(name: &str) -> PathBuf {
-    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&at);
-    std::fs::create_dir_all(&at).unwrap();
-    at
-}
-
-fn command(args: &[&str]) -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/data");
-    c.args(args).env_remove("NO_COLOR").env("MESHWRIGHT_DATA", data.canonicalize().unwrap());
-    c
-}
-
-fn run(args: &[&str]) -> (i32, String, String) {
-    said(command(args).output().unwrap())
-}
-
-fn said(output: Output) -> (i32, String, String) {
-    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
-    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
-}
-
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
-}
 
 #[test]
 fn check_says_ok_or_what_is_wrong() {

@@ -1,9 +1,12 @@
 //! `meshwright fmt` as users run it.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod support;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
+use support::said;
 
 const UGLY: &str = "dim a=3 // size\nmodel m{input x[a]:float\n// out\noutput y=x+1}";
 const NEAT: &str =
@@ -15,11 +18,6 @@ fn folder(name: &str) -> PathBuf {
     let _ = std::fs::remove_dir_all(&at);
     std::fs::create_dir_all(&at).unwrap();
     at
-}
-
-fn said(output: Output) -> (i32, String, String) {
-    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
-    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
 
 fn command(at: &Path, args: &[&str]) -> Command {

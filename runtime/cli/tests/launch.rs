@@ -1,23 +1,16 @@
 //! Files for clusters: what is written, what a shell and a YAML reader make of it, and what is refused.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::path::{Path, PathBuf};
+mod support;
+
 use std::process::Command;
+use support::{folder, run};
 
 const PLAN: [&str; 6] = ["mlp", "--layout", "batch -> r; hidden -> c", "--mesh", "r=2,c=2", "--nodes"];
 
 fn launch(kind: &str, rest: &[&str]) -> (i32, String, String) {
     let args: Vec<&str> = [&["launch", kind], &PLAN[..], rest].concat();
-    let output = Command::new(env!("CARGO_BIN_EXE_meshwright")).args(args).output().unwrap();
-    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
-
-fn folder(name: &str) -> PathBuf {
-    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&at);
-    std::fs::create_dir_all(&at).unwrap();
-    at
+    run(&args)
 }
 
 /// The batch file is run, with an `srun` that plays two tasks: each must call the training with the words that were

@@ -1,33 +1,12 @@
 //! What `explain` and `compare` show, on a terminal and elsewhere; meshes by position; and warnings.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod support;
+
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-/// A folder of its own for a test, empty at the start.
-fn folder(name: &str) -> PathBuf {
-    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&at);
-    std::fs::create_dir_all(&at).unwrap();
-    at
-}
-
-fn command(args: &[&str]) -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/data");
-    c.args(args).env_remove("NO_COLOR").env("MESHWRIGHT_DATA", data.canonicalize().unwrap());
-    c
-}
-
-fn run(args: &[&str]) -> (i32, String, String) {
-    said(command(args).output().unwrap())
-}
-
-fn said(output: Output) -> (i32, String, String) {
-    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
-    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
-}
+use std::path::Path;
+use std::process::Command;
+use support::{command, folder, run, said};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))

@@ -275,8 +275,9 @@ pub(crate) fn restore(cluster: &Cluster, checkpoint: Option<&Checkpoint>, all: b
         checkpoint.map_or(Ok(()), |c| fits(&states, c, all)),
     )?;
     for s in &states {
-        let raw = checkpoint.and_then(|c| c.tensor(&s.name, &s.shape).ok()).cloned();
-        let whole = raw.and_then(RawTensor::into_host).map(|t| converted(t, s.dtype));
+        let read = checkpoint.map(|c| c.tensor(&s.name)).transpose().map_err(Failure::from);
+        let raw = agree_on_result(cluster.processes(), "the checkpoint", read)?;
+        let whole = raw.and_then(RawTensor::into_host).map(|t| in_dtype(t, s.dtype));
         cluster.spread_state(&s.name, whole.as_ref())?;
     }
     Ok(())
@@ -284,14 +285,7 @@ pub(crate) fn restore(cluster: &Cluster, checkpoint: Option<&Checkpoint>, all: b
 
 fn fits(states: &[StateInfo], checkpoint: &Checkpoint, all: bool) -> Result<(), Failure> {
     for s in states {
-        let raw = checkpoint.tensor(&s.name, &s.shape)?;
-        if !raw.is_whole() {
-            let message = format!(
-                "`{}` is {} in the checkpoint, which is not a dtype of parameters",
-                s.name, raw.dtype
-            );
-            return Err(Diagnostic::error(codes::E0516, message).into());
-        }
+        checkpoint.fits(&s.name, &s.shape)?;
     }
     if all {
         checkpoint.only(states.iter().map(|s| s.name.as_str()))?;
@@ -300,7 +294,7 @@ fn fits(states: &[StateInfo], checkpoint: &Checkpoint, all: bool) -> Result<(), 
 }
 
 /// A tensor in another dtype: a checkpoint of an `f32` run continues in `f64`, and the other way round.
-fn converted(t: HostTensor, dtype: meshwright_plan::DType) -> HostTensor {
+pub(crate) fn in_dtype(t: HostTensor, dtype: meshwright_plan::DType) -> HostTensor {
     if t.dtype() == dtype {
         return t;
     }

@@ -138,15 +138,7 @@ impl Recorded {
     /// `--data` of the run. Relative paths are those of the folder in which the run was started.
     pub fn data(&self) -> Option<String> {
         let data = self.settings.data.as_deref()?;
-        let Some(folder) = &self.settings.folder else { return Some(data.into()) };
-        let placed = |path: &str| {
-            let there = folder.join(path);
-            if Path::new(path).exists() || !there.exists() {
-                path.into()
-            } else {
-                there.display().to_string()
-            }
-        };
+        let placed = |path: &str| self.settings.placed(path);
         if !data.contains('=') {
             return Some(placed(data));
         }

@@ -165,7 +165,7 @@ impl RunDir {
     }
 
     fn write(&self, name: &str, text: &str) -> Checked<()> {
-        write_durably(&self.disk, name, text.as_bytes()).map_err(|e| self.failed(name, &e))
+        write_durably(&self.disk, name, &[text.as_bytes()]).map_err(|e| self.failed(name, &e))
     }
 
     /// What `metrics.jsonl` holds.
@@ -201,7 +201,7 @@ impl RunDir {
             ));
         }
         if kept != text {
-            write_durably(&self.disk, METRICS, &kept).map_err(|e| self.failed(METRICS, &e))?;
+            write_durably(&self.disk, METRICS, &[&kept]).map_err(|e| self.failed(METRICS, &e))?;
         }
         let log = MetricsLog::open(self.path().join(METRICS), &kept, sinks(&kept)?)?;
         Ok((log, note))
@@ -333,7 +333,7 @@ mod tests {
         let run = RunDir::resume(&path).unwrap();
         assert!(!path.join(".tmp-metrics.jsonl").exists());
         assert_eq!(read_settings::<Settings>(run.path()).unwrap(), settings);
-        assert_eq!(run.checkpoints().unwrap().newest().unwrap(), None);
+        assert!(run.checkpoints().unwrap().newest().unwrap().is_none());
         let file = parent.path().join("file");
         std::fs::write(&file, "").unwrap();
         assert_eq!(RunDir::create(&file).unwrap_err().code.id, "E0510");

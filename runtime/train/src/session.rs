@@ -6,6 +6,7 @@ use crate::devices::{compiled, dataset};
 use crate::evaluator::data_failed;
 use crate::failure::Failure;
 use crate::history::HistoryEvent;
+use crate::init::{InitFrom, Initializer};
 use crate::logs::{self, LogStart};
 use crate::metrics_log::{MetricsLog, Stands, changed, summary};
 use crate::policies::Seen;
@@ -97,6 +98,7 @@ impl Requirements {
         }
         asked.insert("its policies".into(), format!("{:?}, {:?}", options.saves, options.evaluation));
         asked.insert("`--from`".into(), format!("{:?}", options.from));
+        asked.insert("`--init`".into(), format!("{:?}", options.init));
         asked
     }
 }
@@ -127,7 +129,10 @@ pub(crate) fn common(plan: &Plan) -> BTreeMap<String, String> {
 pub(crate) struct Session {
     pub(crate) run: Option<RunDir>,
     pub(crate) resumed: Option<Checkpoint>,
+    pub(crate) initializer: Option<Initializer>,
     pub(crate) notes: Vec<String>,
+    /// Where first values came from when the run began.
+    init: Option<InitFrom>,
     start: StartPoint,
 }
 
@@ -141,6 +146,8 @@ pub(crate) struct StartPoint {
     pub(crate) at: Option<Meta>,
     /// The evaluations until then.
     pub(crate) seen: Vec<Seen>,
+    /// The parameters and states whose first values come from elsewhere.
+    pub(crate) initialized: Vec<String>,
 }
 
 impl Session {
@@ -155,13 +162,16 @@ impl Session {
         let mut session = Session {
             run: None,
             resumed: None,
+            initializer: None,
             notes: Vec::new(),
+            init: options.init.clone(),
             start: StartPoint {
                 seed: options.seed.unwrap_or(0),
                 epochs: options.epochs,
                 steps: options.steps,
                 at: None,
                 seen: Vec::new(),
+                initialized: Vec::new(),
             },
         };
         if options.resume {
@@ -174,7 +184,25 @@ impl Session {
         } else if let Some(path) = &options.run {
             RunDir::vacant(path)?;
         }
+        session.takes(project, options)?;
         Ok(session)
+    }
+
+    /// Opens what first values are taken from, where the run begins.
+    fn takes(&mut self, project: &Project, options: &TrainOptions) -> Result<(), Failure> {
+        let Some(from) = &self.init else { return Ok(()) };
+        if let Some(at) = &self.start.at {
+            if options.init.is_some() {
+                let path = from.path.display();
+                self.notes.push(format!("the run goes on from step {}: `{path}` is not read again", at.step));
+            }
+            return Ok(());
+        }
+        let initializer = Initializer::of(from, project)?;
+        self.notes.push(initializer.report());
+        self.start.initialized = initializer.paths();
+        self.initializer = Some(initializer);
+        Ok(())
     }
 
     /// Takes from the log what a checkpoint does not know: the evaluations, and whether the end of the epoch at hand was told
@@ -216,6 +244,7 @@ impl Session {
         if (options.steps, options.epochs) == (None, None) {
             (self.start.steps, self.start.epochs) = (before.steps, before.epochs);
         }
+        self.init = self.init.take().or_else(|| before.init());
         let now = RunSettings::new(project, sources, options, self.start.seed, set);
         self.notes.extend(before.resumed_as(&now)?);
         if dir.model_text()? != sources.text(project.texts.model) {
@@ -228,12 +257,7 @@ impl Session {
     }
 }
 
-fn checkpoint(
-    run: &RunDir,
-    from: Option<u64>,
-    notes: &mut Vec<String>,
-) -> Result<Option<Checkpoint>, Failure> {
-    let which = from.map_or(Which::Newest, Which::Step);
+fn checkpoint(run: &RunDir, which: Which, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, Failure> {
     Ok(match run.checkpoints()?.find(which)? {
         Some(found) => {
             notes.extend(found.skipped.iter().map(ToString::to_string));
@@ -287,7 +311,8 @@ impl Written {
         // From here on it is a run.
         let of_run = session.start;
         run.remember(&HistoryEvent::new((project, sources), options, (stands.steps, options.resume)))?;
-        let lasting = TrainOptions { steps: of_run.steps, epochs: of_run.epochs, ..options.clone() };
+        let (steps, epochs, init) = (of_run.steps, of_run.epochs, session.init);
+        let lasting = TrainOptions { steps, epochs, init, ..options.clone() };
         run.write_settings(&RunSettings::new(project, sources, &lasting, of_run.seed, needs.0))?;
         let (log, note) = run.metrics(stands, |kept| {
             let start = LogStart {

@@ -1,6 +1,7 @@
 //! How a run was started, in full: what `run.toml` holds, and what of it may change when the run is resumed.
 
 use crate::data::Dataset;
+use crate::init::InitFrom;
 use crate::policies::PolicySettings;
 use crate::project::Project;
 use crate::training::TrainOptions;
@@ -8,7 +9,7 @@ use meshwright_diag::{Diagnostic, Sources, codes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The resolved settings of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,6 +81,9 @@ pub(crate) struct RunSettings {
     /// When it saves and evaluates, and what it tells.
     #[serde(default)]
     pub(crate) policies: PolicySettings,
+    /// Where its first values came from; drawn where not.
+    #[serde(default)]
+    pub(crate) init: Option<InitFrom>,
 }
 
 impl RunSettings {
@@ -126,7 +130,22 @@ impl RunSettings {
                 .collect(),
             consts: program.consts.clone(),
             policies: options.policies.clone(),
+            init: options.init.clone(),
         }
+    }
+
+    /// A path as the command line had it, which was given in another folder.
+    pub(crate) fn placed(&self, path: &str) -> String {
+        let Some(folder) = &self.folder else { return path.into() };
+        let there = folder.join(path);
+        if Path::new(path).exists() || !there.exists() { path.into() } else { there.display().to_string() }
+    }
+
+    /// Where its first values came from.
+    pub(crate) fn init(&self) -> Option<InitFrom> {
+        let mut init = self.init.clone()?;
+        init.path = self.placed(&init.path.display().to_string()).into();
+        Some(init)
     }
 
     /// What all processes of a run must be asked for alike, by name. How many cores each uses, and where it finds its files,

@@ -34,12 +34,6 @@ impl RawTensor {
         HostTensor::new(self.shape, data)
     }
 
-    /// Whether [`RawTensor::into_host`] gives a tensor.
-    pub(crate) fn is_whole(&self) -> bool {
-        let pairs = matches!(self.dtype, DType::PairF32 | DType::PairF64);
-        !pairs && Self::bytes_of(self.dtype, &self.shape) == Some(self.data.len())
-    }
-
     /// The bytes of an engine's tensor; `None` for pairs.
     pub fn from_host(tensor: &HostTensor) -> Option<RawTensor> {
         let data = match &tensor.data {
@@ -68,6 +62,30 @@ impl RawTensor {
     pub(crate) fn bytes_of(dtype: DType, shape: &[usize]) -> Option<usize> {
         shape.iter().try_fold(dtype.bytes(), |n, d| n.checked_mul(*d))
     }
+}
+
+/// The elements of a row-major tensor of that shape with its dims in another order: dim `i` is dim `order[i]` of before.
+pub(crate) fn permuted(data: &[u8], width: usize, shape: &[usize], order: &[usize]) -> Vec<u8> {
+    let mut strides = vec![width; shape.len()];
+    for d in (1..strides.len()).rev() {
+        strides[d - 1] = strides[d] * shape[d];
+    }
+    let sizes: Vec<usize> = order.iter().map(|d| shape[*d]).collect();
+    let strides: Vec<usize> = order.iter().map(|d| strides[*d]).collect();
+    let mut out = Vec::with_capacity(data.len());
+    let mut index = vec![0; sizes.len()];
+    for _ in 0..data.len() / width {
+        let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
+        out.extend_from_slice(&data[at..at + width]);
+        for (i, n) in index.iter_mut().zip(&sizes).rev() {
+            *i += 1;
+            if *i < *n {
+                break;
+            }
+            *i = 0;
+        }
+    }
+    out
 }
 
 /// The first `N` bytes of `b`, which has them.

@@ -6,6 +6,7 @@ use crate::data::{Dataset, Schedule};
 use crate::devices::{LoadedProgram, hold_rest, init_all, load, restore, start};
 use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
+use crate::init::initialize;
 use crate::metrics_log::Stands;
 use crate::project::{Project, line_of};
 use crate::session::{Requirements, Session, StartPoint, Written, start_point};
@@ -57,6 +58,8 @@ fn trained(
         let resumed = session.as_mut().and_then(|s| s.resumed.take());
         restore(&cluster, resumed.as_ref(), true)?;
     }
+    let initializer = session.as_mut().and_then(|s| s.initializer.take());
+    initialize(&cluster, initializer.as_ref(), &start.initialized)?;
     let per_epoch = schedule.steps_per_epoch();
     let last = start.steps.unwrap_or_else(|| u64::from(start.epochs.unwrap_or(1)) * per_epoch);
     // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
@@ -78,7 +81,7 @@ fn trained(
         devices: project.layout.mesh.devices(),
         from_step: from,
         examples: set.records(),
-        warnings: warnings(project, options, evaluators.during.is_some()),
+        warnings: warnings(project, options, (evaluators.during.is_some(), &start.initialized)),
         notes,
     });
     let minimized = project.program.train.as_ref().map(|t| t.loss());
@@ -88,7 +91,7 @@ fn trained(
         program: &program,
         evaluators: &evaluators,
         writes: options.run.is_some(),
-        saver: store.map(Saver::new),
+        saver: store.map(Saver::new).transpose()?,
         log,
         trace,
         schedule: &schedule,

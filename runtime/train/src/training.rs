@@ -1,6 +1,8 @@
 //! A training run from outside: what it is asked to do, what it reports, and how it ends.
 
+use crate::checkpoint::Which;
 use crate::devices::{DataOptions, Devices};
+use crate::init::InitFrom;
 use crate::logs::LogFormat;
 use crate::metrics::{self, Event};
 use crate::policies::{EvaluationPolicy, PolicySettings, SavePolicy};
@@ -39,8 +41,10 @@ pub struct TrainOptions {
     pub saves: SavePolicy,
     /// Both policies in the words of the command line.
     pub policies: PolicySettings,
-    /// The step of the checkpoint to continue from; the newest without it.
-    pub from: Option<u64>,
+    /// The checkpoint to continue from.
+    pub from: Which,
+    /// Where first values come from, of a run that begins.
+    pub init: Option<InitFrom>,
     /// What else the events are written as.
     pub logs: Vec<LogFormat>,
     /// A timeline of some steps.

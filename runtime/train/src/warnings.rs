@@ -3,19 +3,25 @@
 use crate::project::Project;
 use crate::training::TrainOptions;
 
-/// The most names that a warning lists.
+/// The most names that a message lists.
 const LISTED: usize = 6;
 
-/// Frozen parameters that nothing has set, and metrics that nothing measures; `measured` says that there is a test set.
-pub(crate) fn warnings(project: &Project, options: &TrainOptions, measured: bool) -> Vec<String> {
+/// Frozen parameters that nothing has set, and metrics that nothing measures; `measured` says that there is a test set, `set` which
+/// parameters got their values from elsewhere.
+pub(crate) fn warnings(
+    project: &Project,
+    options: &TrainOptions,
+    (measured, set): (bool, &[String]),
+) -> Vec<String> {
     let mut out = Vec::new();
     let program = &project.program;
-    let frozen: Vec<&str> = program.params.iter().filter(|p| p.frozen).map(|p| p.path.as_str()).collect();
+    let unset = program.params.iter().filter(|p| p.frozen && !set.contains(&p.path));
+    let frozen: Vec<&str> = unset.map(|p| p.path.as_str()).collect();
     if !frozen.is_empty() && !options.resume {
         let (of, keep) =
             if frozen.len() == 1 { ("parameter", "keeps its") } else { ("parameters", "keep their") };
         out.push(format!(
-            "the frozen {of} {} {keep} initial values: no checkpoint was loaded, so what is frozen was never trained",
+            "the frozen {of} {} {keep} initial values: nothing was loaded (`--init`), so what is frozen was never trained",
             listed(&frozen)
         ));
     }
@@ -30,7 +36,7 @@ pub(crate) fn warnings(project: &Project, options: &TrainOptions, measured: bool
     out
 }
 
-fn listed(names: &[&str]) -> String {
+pub(crate) fn listed(names: &[&str]) -> String {
     let some: Vec<String> = names.iter().take(LISTED).map(|n| format!("`{n}`")).collect();
     let more = names.len().saturating_sub(LISTED);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -1,6 +1,7 @@
 //! The options of every command.
 
 mod bench;
+mod ckpt;
 pub(crate) mod cluster;
 mod compare;
 mod explain;
@@ -10,6 +11,7 @@ mod renamed;
 mod train;
 
 pub(crate) use bench::*;
+pub(crate) use ckpt::*;
 pub(crate) use compare::*;
 pub(crate) use explain::*;
 pub(crate) use launch::*;
@@ -108,7 +110,7 @@ impl Command {
             Command::Bench(a) => a.what.format(),
             Command::Launch(a) => a.what.common().format.format,
             Command::Models(a) | Command::Layouts(a) => a.format.format,
-            Command::Ckpt(a) => a.what.args().format.format,
+            Command::Ckpt(a) => a.what.format().format,
             Command::Devices(a) => a.format.format,
             Command::Completions(_) => Format::Text,
         }
@@ -442,38 +444,6 @@ Examples:
 
 MESHWRIGHT_CUDA, MESHWRIGHT_NCCL and MESHWRIGHT_NVML override the paths of the GPU libraries.")]
 pub(crate) struct ListDevicesArgs {
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct CkptArgs {
-    #[command(subcommand)]
-    pub(crate) what: CkptWhat,
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum CkptWhat {
-    /// List the checkpoints of a run and their tensors.
-    #[command(after_help = "Example:\n  meshwright ckpt list runs/mnist_mlp-1")]
-    List(CkptListArgs),
-    /// Write manifests that are missing, for tensors that are whole.
-    #[command(after_help = "Example:\n  meshwright ckpt repair runs/mnist_mlp-1")]
-    Repair(CkptListArgs),
-}
-
-impl CkptWhat {
-    pub(crate) fn args(&self) -> &CkptListArgs {
-        match self {
-            CkptWhat::List(a) | CkptWhat::Repair(a) => a,
-        }
-    }
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct CkptListArgs {
-    /// The folder of the run.
-    pub(crate) run: PathBuf,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

@@ -2,18 +2,20 @@
 
 use super::{DataArgs, FormatArgs, OwnArgs, TraceArgs};
 use crate::value_parsers;
-use clap::{Args, ValueEnum};
-use meshwright_train::{PolicySettings, ProjectOptions};
+use clap::{ArgGroup, Args, ValueEnum};
+use meshwright_train::checkpoint::Which;
+use meshwright_train::{InitFrom, PolicySettings, ProjectOptions};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(group = ArgGroup::new("begins").args(["resume", "init"]).multiple(true), after_help = "\
 Examples:
   meshwright train mnist_mlp
   meshwright train mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2 --epochs 3
   meshwright train mlp --dim batch=250 --set lr=0.05 --steps 1000 --run runs/a --format json
   meshwright train --run runs/a --resume --steps 2000
   meshwright train mlp --run runs/b --resume=auto
+  meshwright train my.mw --init runs/pretrained-1 --init-map 'encoder.* = enc.*'
   meshwright train mlp --eval-every 200 --patience 5 --keep-best accuracy --checkpoint-every 10min --log tensorboard
 
 The first Ctrl-C ends the run after the current step, or the current batch of an evaluation, with a checkpoint and exit code
@@ -43,9 +45,18 @@ pub(crate) struct TrainArgs {
     #[arg(long, requires = "run", help_heading = "Run", value_name = "WHEN", num_args = 0..=1, require_equals = true,
         default_missing_value = "always", value_enum)]
     pub(crate) resume: Option<ResumeChoice>,
-    /// Continue from the checkpoint of this step instead of the newest (`ckpt list` lists them).
-    #[arg(long, value_name = "STEP", requires = "resume", help_heading = "Run")]
-    pub(crate) from: Option<u64>,
+    /// Take first values of parameters and states from another run, or from a file of any framework: those of the same path, or
+    /// those that --init-map names, and draw the others.
+    #[arg(long, value_name = "RUN|FILE.safetensors", help_heading = "Run")]
+    pub(crate) init: Option<PathBuf>,
+    /// Which tensor of --init is which of the model's: 'encoder.* = enc.*; head.w = fc.weight transposed', or a file of such rules;
+    /// may be repeated, and the first rule that matches a path counts.
+    #[arg(long, value_name = "RULES|FILE", requires = "init", help_heading = "Run")]
+    pub(crate) init_map: Vec<String>,
+    /// Continue, or take first values, from the checkpoint of this step, or from the `best`, instead of the newest (`ckpt list`
+    /// lists them). With --init it is the checkpoint of that.
+    #[arg(long, value_name = "STEP|best", requires = "begins", help_heading = "Run", value_parser = value_parsers::which)]
+    pub(crate) from: Option<Which>,
     /// Write nothing to disk.
     #[arg(long, conflicts_with_all = ["run", "resume", "checkpoint_every", "keep", "keep_best", "logs"], help_heading = "Run")]
     pub(crate) no_save: bool,
@@ -91,6 +102,17 @@ impl TrainArgs {
     /// What to load; without a model where none is named.
     pub(crate) fn options(&self) -> ProjectOptions {
         ProjectOptions { reports: self.policies().reports(), ..self.project.options() }
+    }
+
+    /// Where first values come from.
+    pub(crate) fn init(&self) -> Option<InitFrom> {
+        let (path, map) = (self.init.clone()?, self.init_map.clone());
+        Some(InitFrom { path, map, which: self.from.unwrap_or_default() })
+    }
+
+    /// The checkpoint to continue from.
+    pub(crate) fn goes_on_from(&self) -> Which {
+        self.from.filter(|_| self.init.is_none()).unwrap_or_default()
     }
 
     /// When to save and to evaluate, and what to tell.

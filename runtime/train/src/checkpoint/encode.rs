@@ -1,10 +1,11 @@
 //! A checkpoint as bytes: safetensors, with everything else as JSON under one key of its metadata.
 
+use super::tensor_file::TensorFile;
 use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_plan::DType;
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
+use safetensors::tensor::{self, Metadata};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -82,13 +83,14 @@ impl Meta {
     }
 }
 
-/// A whole checkpoint in memory.
-#[derive(Clone, Debug, PartialEq)]
+/// A checkpoint that is open. Its tensors are read when they are asked for: parameters by path, moments by `PATH/m` and the like.
+#[derive(Debug)]
 pub struct Checkpoint {
-    /// Where the run stands.
+    /// Where the run stood.
     pub meta: Meta,
-    /// Parameters by path, moments by `PATH/m` and the like.
-    pub tensors: BTreeMap<String, RawTensor>,
+    /// What it holds, in order of names.
+    pub tensors: Vec<TensorInfo>,
+    file: TensorFile,
 }
 
 /// Name, dtype and shape of a tensor in a checkpoint.
@@ -103,30 +105,76 @@ pub struct TensorInfo {
 }
 
 impl Checkpoint {
-    /// The tensor of that name, which must have that shape.
+    /// Of a file that was written as a checkpoint.
+    pub(super) fn of(file: TensorFile) -> Result<Checkpoint, String> {
+        let (meta, tensors) = describe(&file)?;
+        Ok(Checkpoint { meta, tensors, file })
+    }
+
+    /// Its file.
+    pub(crate) fn into_file(self) -> TensorFile {
+        self.file
+    }
+
+    /// What it says of a tensor.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        let at = self.tensors.binary_search_by(|t| t.name.as_str().cmp(name)).ok()?;
+        self.tensors.get(at)
+    }
+
+    /// Checks that the tensor of that name is there and has that shape.
     ///
     /// # Errors
     ///
-    /// E0513 where it is missing or has another shape.
-    pub fn tensor(&self, name: &str, shape: &[usize]) -> Checked<&RawTensor> {
-        let Some(tensor) = self.tensors.get(name) else {
+    /// E0513.
+    pub fn fits(&self, name: &str, shape: &[usize]) -> Checked<&TensorInfo> {
+        let Some(info) = self.info(name) else {
             let mut error = self.misfit(format!("the checkpoint of step {} has no `{name}`", self.meta.step));
-            if let Some(near) = nearest(name, self.tensors.keys().map(String::as_str)) {
-                error =
-                    error.help(format!("it has `{near}`; `as` in the model keeps a parameter's old name"));
+            if let Some(near) = nearest(name, self.tensors.iter().map(|t| t.name.as_str())) {
+                error = error.help(format!(
+                    "it has `{near}`; `as` in the model keeps a parameter's old name, and `meshwright ckpt rename` gives new ones"
+                ));
             }
             return Err(Box::new(error));
         };
-        if tensor.shape != shape {
+        if info.shape != shape {
             let message = format!(
                 "`{name}` is {:?} in the checkpoint of step {}, {shape:?} in the model",
-                tensor.shape, self.meta.step
+                info.shape, self.meta.step
             );
             return Err(Box::new(
                 self.misfit(message).help("give the same `--dim` as the run that wrote it"),
             ));
         }
-        Ok(tensor)
+        Ok(info)
+    }
+
+    /// Reads a tensor that is there.
+    ///
+    /// # Errors
+    ///
+    /// E0512 where it is not there or the file cannot be read.
+    pub fn tensor(&self, name: &str) -> Checked<RawTensor> {
+        let (step, of) = (self.meta.step, &self.meta.model);
+        let unread = |why: String| {
+            let message =
+                format!("`{name}` of the checkpoint of step {step} of `{of}` cannot be read: {why}");
+            Box::new(Diagnostic::error(codes::E0512, message))
+        };
+        let bytes = self.file.bytes(name).map_err(|e| unread(e.to_string()))?;
+        match (self.info(name), bytes) {
+            (Some(info), Some(data)) => Ok(RawTensor { dtype: info.dtype, shape: info.shape.clone(), data }),
+            _ => Err(unread("it is not there".into())),
+        }
+    }
+
+    /// All tensors by name.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Checkpoint::tensor`].
+    pub fn whole(&self) -> Checked<BTreeMap<String, RawTensor>> {
+        self.tensors.iter().map(|t| Ok((t.name.clone(), self.tensor(&t.name)?))).collect()
     }
 
     /// Checks that the checkpoint has no tensor but those named `expected`; one that nobody takes hints at a renamed layer.
@@ -136,7 +184,7 @@ impl Checkpoint {
     /// E0513.
     pub fn only<'a>(&self, expected: impl IntoIterator<Item = &'a str>) -> Checked<()> {
         let expected: std::collections::BTreeSet<&str> = expected.into_iter().collect();
-        match self.tensors.keys().find(|n| !expected.contains(n.as_str())) {
+        match self.tensors.iter().map(|t| &t.name).find(|n| !expected.contains(n.as_str())) {
             None => Ok(()),
             Some(name) => {
                 let step = self.meta.step;
@@ -165,50 +213,64 @@ pub fn read_file(path: &Path) -> Checked<Checkpoint> {
             format!("`{}` is not a usable checkpoint: {why}", path.display()),
         ))
     };
-    decode(&std::fs::read(path).map_err(|e| error(e.to_string()))?).map_err(error)
+    TensorFile::open(path).and_then(Checkpoint::of).map_err(error)
 }
 
-/// The bytes of a checkpoint: the same for the same content.
-pub(super) fn encode(meta: &Meta, tensors: &[(&str, &RawTensor)]) -> Result<Vec<u8>, String> {
-    let mut views = Vec::with_capacity(tensors.len());
-    let mut names = std::collections::BTreeSet::new();
+/// A checkpoint as it is written: the header with the length before it, and the tensors in the order of the file.
+pub(super) struct Encoded<'a> {
+    head: Vec<u8>,
+    tensors: Vec<&'a RawTensor>,
+}
+
+impl Encoded<'_> {
+    /// The parts of the file.
+    pub(super) fn parts(&self) -> Vec<&[u8]> {
+        std::iter::once(self.head.as_slice()).chain(self.tensors.iter().map(|t| t.data.as_slice())).collect()
+    }
+
+    /// Its length.
+    pub(super) fn len(&self) -> u64 {
+        self.parts().iter().map(|p| p.len() as u64).sum()
+    }
+}
+
+/// A checkpoint as a file: the same for the same content.
+pub(super) fn encode<'a>(meta: &Meta, tensors: &[(&'a str, &'a RawTensor)]) -> Result<Encoded<'a>, String> {
+    let mut sorted = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
-        if !names.insert(name) {
-            return Err(format!("`{name}` occurs twice"));
-        }
         if RawTensor::bytes_of(tensor.dtype, &tensor.shape) != Some(tensor.data.len()) {
             return Err(format!("`{name}` has {} bytes, which {:?} is not", tensor.data.len(), tensor.shape));
         }
         let dtype = to_file(tensor.dtype)
             .ok_or_else(|| format!("`{name}` has no dtype of files: {}", tensor.dtype))?;
-        let view = TensorView::new(dtype, tensor.shape.clone(), &tensor.data)
-            .map_err(|e| format!("`{name}`: {e}"))?;
-        views.push((*name, view));
+        sorted.push((dtype, *name, *tensor));
+    }
+    // As the format wants it: wide elements first, so that all are aligned.
+    sorted.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    let (mut infos, mut at) = (Vec::with_capacity(sorted.len()), 0);
+    let mut names = std::collections::BTreeSet::new();
+    for (dtype, name, tensor) in &sorted {
+        if !names.insert(name) {
+            return Err(format!("`{name}` occurs twice"));
+        }
+        let data_offsets = (at, at + tensor.data.len());
+        at = data_offsets.1;
+        let info = tensor::TensorInfo { dtype: *dtype, shape: tensor.shape.clone(), data_offsets };
+        infos.push((name.to_string(), info));
     }
     let json = serde_json::to_string(meta).map_err(|e| e.to_string())?;
-    safetensors::serialize(views, Some(HashMap::from([(KEY.to_string(), json)]))).map_err(|e| e.to_string())
-}
-
-pub(super) fn decode(bytes: &[u8]) -> Result<Checkpoint, String> {
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
-    let (meta, _) = describe(&header)?;
-    let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
-    let mut tensors = BTreeMap::new();
-    for (name, view) in file.iter() {
-        let dtype =
-            from_file(view.dtype()).ok_or_else(|| format!("`{name}` has elements of {:?}", view.dtype()))?;
-        tensors.insert(
-            name.to_string(),
-            RawTensor { dtype, shape: view.shape().to_vec(), data: view.data().to_vec() },
-        );
-    }
-    Ok(Checkpoint { meta, tensors })
+    let header = Metadata::new(Some(HashMap::from([(KEY.to_string(), json)])), infos);
+    let header = serde_json::to_vec(&header.map_err(|e| e.to_string())?).map_err(|e| e.to_string())?;
+    let len = header.len().next_multiple_of(8);
+    let mut head = (len as u64).to_le_bytes().to_vec();
+    head.extend(header);
+    head.resize(8 + len, b' ');
+    Ok(Encoded { head, tensors: sorted.into_iter().map(|t| t.2).collect() })
 }
 
 /// What a header says, without the tensors' bytes.
-pub(super) fn describe(header: &safetensors::tensor::Metadata) -> Result<(Meta, Vec<TensorInfo>), String> {
-    let json =
-        header.metadata().as_ref().and_then(|m| m.get(KEY)).ok_or("it was not written as a checkpoint")?;
+fn describe(file: &TensorFile) -> Result<(Meta, Vec<TensorInfo>), String> {
+    let json = file.metadata(KEY).ok_or("it was not written as a checkpoint")?;
     // Another format may have other fields, so its number is read first.
     #[derive(Deserialize)]
     struct Format {
@@ -220,13 +282,11 @@ pub(super) fn describe(header: &safetensors::tensor::Metadata) -> Result<(Meta, 
     }
     let meta = serde_json::from_str(json).map_err(|e| e.to_string())?;
     let mut infos = Vec::new();
-    for name in header.offset_keys() {
-        let Some(info) = header.info(&name) else { continue };
-        let dtype =
-            from_file(info.dtype).ok_or_else(|| format!("`{name}` has elements of {:?}", info.dtype))?;
-        infos.push(TensorInfo { name, dtype, shape: info.shape.clone() });
+    for name in file.names() {
+        let Some((dtype, shape)) = file.info(&name) else { continue };
+        let dtype = from_file(dtype).ok_or_else(|| format!("`{name}` has elements of {dtype:?}"))?;
+        infos.push(TensorInfo { name, dtype, shape: shape.to_vec() });
     }
-    infos.sort_by(|a, b| a.name.cmp(&b.name));
     Ok((meta, infos))
 }
 

@@ -1,17 +1,27 @@
 //! The few operations on files that durability rests on, as a trait, so that tests can stop between any two of them.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often what fails is tried, and how long is waited in between.
+const TRIES: usize = 3;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What a file is read from.
+pub trait Source: Read + Seek + Send {}
+
+impl<T: Read + Seek + Send> Source for T {}
 
 /// Operations on one folder; names are plain file names in it.
 pub trait Fs {
     /// Names of the files in the folder, sorted.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Opens a file for reading, with its length.
-    fn open(&self, name: &str) -> io::Result<(Box<dyn Read + '_>, u64)>;
-    /// Creates or overwrites a file. Durable only after [`Fs::sync`].
-    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
+    fn open(&self, name: &str) -> io::Result<(Box<dyn Source>, u64)>;
+    /// Creates or overwrites a file with these parts in a row. Durable only after [`Fs::sync`].
+    fn write(&self, name: &str, parts: &[&[u8]]) -> io::Result<()>;
     /// Makes the content of a file durable.
     fn sync(&self, name: &str) -> io::Result<()>;
     /// Renames a file, replacing another. Durable only after [`Fs::sync_folder`].
@@ -26,9 +36,9 @@ pub trait Fs {
 pub(crate) const TEMP: &str = ".tmp-";
 
 /// Writes a file so that under its name there is always the old or the new content, and after return durably the new.
-pub fn write_durably(fs: &dyn Fs, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub fn write_durably(fs: &dyn Fs, name: &str, parts: &[&[u8]]) -> io::Result<()> {
     let temp = format!("{TEMP}{name}");
-    let written = fs.write(&temp, bytes).and_then(|()| fs.sync(&temp)).and_then(|()| fs.rename(&temp, name));
+    let written = fs.write(&temp, parts).and_then(|()| fs.sync(&temp)).and_then(|()| fs.rename(&temp, name));
     if let Err(error) = written {
         // What is left of it is in the way of nothing; the next start removes it where this cannot.
         let _ = fs.remove(&temp);
@@ -43,6 +53,18 @@ pub fn remove_leftovers(fs: &dyn Fs) -> io::Result<()> {
         fs.remove(name)?;
     }
     Ok(())
+}
+
+/// Reads what may fail for the moment, as on a disk that does not answer: it is tried again. What is not there is not.
+pub(crate) fn tried<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut tries = 1;
+    loop {
+        match read() {
+            Err(e) if e.kind() != io::ErrorKind::NotFound && tries < TRIES => tries += 1,
+            ended => return ended,
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// Opens a file of a run's folder: one that is a link, a pipe or a device is refused, and never waited for. A link could lead
@@ -124,15 +146,16 @@ impl Fs for Disk {
         Ok(names)
     }
 
-    fn open(&self, name: &str) -> io::Result<(Box<dyn Read + '_>, u64)> {
+    fn open(&self, name: &str) -> io::Result<(Box<dyn Source>, u64)> {
         let file = open_regular(&self.folder.join(name), OpenOptions::new().read(true))?;
         let len = file.metadata()?.len();
         Ok((Box::new(file), len))
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
         let mut new = OpenOptions::new();
-        open_regular(&self.folder.join(name), new.write(true).create(true).truncate(true))?.write_all(bytes)
+        let mut file = open_regular(&self.folder.join(name), new.write(true).create(true).truncate(true))?;
+        parts.iter().try_for_each(|part| file.write_all(part))
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {

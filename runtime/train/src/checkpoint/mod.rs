@@ -8,13 +8,17 @@
 //! **Invariant:** once [`Store::save`] has returned, that checkpoint or a later one loads, whatever is cut off at whatever
 //! moment; before, the previous one does. What is loaded is one of them as it was saved, never a mixture.
 
+mod edit;
 mod encode;
 pub mod fs;
 mod saver;
 mod store;
+mod tensor_file;
 #[cfg(test)]
 mod tests;
 
+pub use edit::{Difference, Exported, compare, export, is_parameter};
 pub use encode::{Checkpoint, EpochLosses, LogMark, Meta, TensorInfo, read_file};
 pub(crate) use saver::{Saver, not_finite};
 pub use store::{Best, Entry, Loaded, Skipped, Store, Which};
+pub(crate) use tensor_file::TensorFile;

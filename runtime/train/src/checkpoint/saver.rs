@@ -17,9 +17,9 @@ pub(crate) struct Saver {
 }
 
 impl Saver {
-    pub(crate) fn new(store: Store) -> Saver {
-        let newest = store.newest_step();
-        Saver { store: Arc::new(store), writing: None, ended: None, newest }
+    pub(crate) fn new(store: Store) -> Checked<Saver> {
+        let newest = store.newest_step()?;
+        Ok(Saver { store: Arc::new(store), writing: None, ended: None, newest })
     }
 
     /// The step of the newest checkpoint that is written.

@@ -1,14 +1,14 @@
 //! The folder of a run's checkpoints.
 
 use super::encode::{self, Checkpoint, FORMAT, Meta, TensorInfo};
-use super::fs::{Disk, Fs, remove_leftovers, write_durably};
+use super::fs::{Disk, Fs, Source, remove_leftovers, tried, write_durably};
+use super::tensor_file::TensorFile;
 use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::io::{self, Read};
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// How many checkpoints are kept, unless more are asked for.
 const KEEP: usize = 2;
@@ -16,13 +16,8 @@ const KEEP: usize = 2;
 /// Which checkpoint is the best, beside the manifests.
 const BEST: &str = "best.json";
 
-/// How often a read that fails is tried, and how long is waited in between.
-const TRIES: usize = 3;
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// Most bytes of a manifest, and of the header of a safetensors file.
+/// Most bytes of a manifest.
 const MAX_MANIFEST: u64 = 1 << 20;
-const MAX_HEADER: u64 = 100 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,7 +46,8 @@ pub struct Store<F = Disk> {
 }
 
 /// Which checkpoint of a folder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Which {
     /// The newest good one.
     #[default]
@@ -103,7 +99,7 @@ impl std::fmt::Display for Skipped {
 }
 
 /// The newest good checkpoint.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Loaded {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
@@ -169,9 +165,9 @@ impl<F: Fs> Store<F> {
     pub fn mark_best(&self, step: u64, metric: &str, value: f64) -> Checked<()> {
         let best = Best { step, metric: metric.into(), value };
         let json = serde_json::to_vec(&best).map_err(|e| failed(&self.name, &e))?;
-        write_durably(&self.fs, BEST, &json).map_err(|e| failed(&self.name, &e))?;
+        write_durably(&self.fs, BEST, &[&json]).map_err(|e| failed(&self.name, &e))?;
         // The one that was the best before need not stay.
-        let Some(newest) = self.newest_step() else { return Ok(()) };
+        let Some(newest) = self.newest_step()? else { return Ok(()) };
         match self.manifest(newest) {
             Ok((_, file)) => self.prune(newest, &file.name).map_err(|e| failed(&self.name, &e)),
             Err(_) => Ok(()),
@@ -179,19 +175,32 @@ impl<F: Fs> Store<F> {
     }
 
     /// Which checkpoint was noted as the best, if one was and it is there.
-    pub fn best(&self) -> Option<Best> {
-        let (mut reader, len) = self.fs.open(BEST).ok()?;
-        let mut bytes = Vec::new();
-        if len > MAX_MANIFEST || reader.read_to_end(&mut bytes).is_err() {
-            return None;
-        }
-        let best: Best = serde_json::from_slice(&bytes).ok()?;
-        self.steps().ok()?.contains(&best.step).then_some(best)
+    ///
+    /// # Errors
+    ///
+    /// Where the system does not give what was noted, so that nobody takes the best for one of no worth.
+    pub fn best(&self) -> io::Result<Option<Best>> {
+        let read = tried(|| {
+            let (mut source, len) = self.fs.open(BEST)?;
+            let mut bytes = Vec::new();
+            (&mut source).take(len.min(MAX_MANIFEST)).read_to_end(&mut bytes).map(|_| bytes)
+        });
+        let bytes = match read {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let Ok(best) = serde_json::from_slice::<Best>(&bytes) else { return Ok(None) };
+        let there = self.fs.list()?.iter().filter_map(|n| manifest_step(n)).any(|s| s == best.step);
+        Ok(there.then_some(best))
     }
 
     /// The newest step that has a manifest.
-    pub fn newest_step(&self) -> Option<u64> {
-        self.steps().ok()?.pop()
+    ///
+    /// # Errors
+    ///
+    /// E0512 where the folder cannot be read.
+    pub fn newest_step(&self) -> Checked<Option<u64>> {
+        Ok(self.steps()?.pop())
     }
 
     /// Saves a checkpoint: when this returns, it survives a crash. Then removes all but it and those before it that are kept.
@@ -204,17 +213,7 @@ impl<F: Fs> Store<F> {
         meta: &Meta,
         tensors: impl IntoIterator<Item = (&'a str, &'a RawTensor)>,
     ) -> Checked<()> {
-        let tensors: Vec<_> = tensors.into_iter().collect();
-        let bytes = encode::encode(meta, &tensors).map_err(|e| failed(&self.name, &e))?;
-        let sha256 = hex(&bytes);
-        // The name holds the content's hash: a second checkpoint of the same step replaces the first only by its manifest.
-        let name = format!("{}-{}.safetensors", stem(meta.step), &sha256[..16]);
-        let file = File { name: name.clone(), bytes: bytes.len() as u64, sha256 };
-        let manifest = Manifest { format: FORMAT, meta: meta.clone(), files: vec![file] };
-        let json = serde_json::to_vec_pretty(&manifest).map_err(|e| failed(&self.name, &e))?;
-        write_durably(&self.fs, &name, &bytes).map_err(|e| failed(&self.name, &e))?;
-        write_durably(&self.fs, &format!("{}.json", stem(meta.step)), &json)
-            .map_err(|e| failed(&self.name, &e))?;
+        let name = self.replace(meta, tensors)?;
         self.prune(meta.step, &name).map_err(|e| {
             let d = failed(&self.name, &e);
             Box::new(d.note(format!(
@@ -222,6 +221,36 @@ impl<F: Fs> Store<F> {
                 meta.step
             )))
         })
+    }
+
+    /// Writes a checkpoint, in the place of one of the same step where there is one; gives the name of its file.
+    pub(super) fn replace<'a>(
+        &self,
+        meta: &Meta,
+        tensors: impl IntoIterator<Item = (&'a str, &'a RawTensor)>,
+    ) -> Checked<String> {
+        let tensors: Vec<_> = tensors.into_iter().collect();
+        let encoded = encode::encode(meta, &tensors).map_err(|e| failed(&self.name, &e))?;
+        let parts = encoded.parts();
+        let mut hash = sha2::Sha256::new();
+        parts.iter().for_each(|part| hash.update(part));
+        let sha256 = hex(hash);
+        // The name holds the content's hash: a second checkpoint of the same step replaces the first only by its manifest.
+        let name = format!("{}-{}.safetensors", stem(meta.step), &sha256[..16]);
+        let file = File { name: name.clone(), bytes: encoded.len(), sha256 };
+        let manifest = Manifest { format: FORMAT, meta: meta.clone(), files: vec![file] };
+        let json = serde_json::to_vec_pretty(&manifest).map_err(|e| failed(&self.name, &e))?;
+        write_durably(&self.fs, &name, &parts).map_err(|e| failed(&self.name, &e))?;
+        write_durably(&self.fs, &format!("{}.json", stem(meta.step)), &[&json])
+            .map_err(|e| failed(&self.name, &e))?;
+        Ok(name)
+    }
+
+    /// Removes the files of a step but the one that its manifest names.
+    pub(super) fn remove_others(&self, step: u64, keep: &str) -> Checked<()> {
+        let others = |n: &&String| data_step(n) == Some(step) && n.as_str() != keep;
+        let remove = || self.fs.list()?.iter().filter(others).try_for_each(|n| self.fs.remove(n));
+        remove().map_err(|e| failed(&self.name, &e))
     }
 
     /// Removes all but the checkpoint of `step`, with its file `keep`, and those before it that are kept. Later steps are left
@@ -232,7 +261,7 @@ impl<F: Fs> Store<F> {
             names.iter().filter_map(|n| manifest_step(n)).filter(|s| *s <= step).collect();
         steps.sort_unstable();
         let mut kept = steps[steps.len().saturating_sub(self.keep)..].to_vec();
-        kept.extend(self.best().map(|b| b.step));
+        kept.extend(self.best()?.map(|b| b.step));
         let old = |n: &&String| manifest_step(n).is_some_and(|s| !kept.contains(&s));
         let mut removed = false;
         for name in names.iter().filter(old) {
@@ -270,7 +299,7 @@ impl<F: Fs> Store<F> {
         let step = match which {
             Which::Newest => return self.newest(),
             Which::Step(step) => step,
-            Which::Best => match self.best() {
+            Which::Best => match self.best().map_err(|e| self.unreadable(&e))? {
                 Some(best) => best.step,
                 None => {
                     let d = missing("checkpoint that was noted as the best".into());
@@ -281,14 +310,16 @@ impl<F: Fs> Store<F> {
         if !self.steps()?.contains(&step) {
             return Err(missing(format!("checkpoint of step {step}")));
         }
-        match self.load(step) {
-            Ok(checkpoint) => Ok(Some(Loaded { checkpoint, skipped: vec![] })),
-            Err(Unusable::Damaged(why) | Unusable::Unread(why)) => {
-                let message =
-                    format!("the checkpoint of step {step} in `{}` cannot be used: {why}", self.name);
-                Err(Box::new(Diagnostic::error(codes::E0512, message)))
-            }
-        }
+        Ok(Some(Loaded { checkpoint: self.at(step)?, skipped: vec![] }))
+    }
+
+    /// Loads the checkpoint of a step.
+    pub(super) fn at(&self, step: u64) -> Checked<Checkpoint> {
+        self.load(step).map_err(|unusable| {
+            let (Unusable::Damaged(why) | Unusable::Unread(why)) = unusable;
+            let message = format!("the checkpoint of step {step} in `{}` cannot be used: {why}", self.name);
+            Box::new(Diagnostic::error(codes::E0512, message))
+        })
     }
 
     /// Loads the newest checkpoint whose manifest and checksums are right, or `None` where there has never been one.
@@ -362,7 +393,7 @@ impl<F: Fs> Store<F> {
                 Ok((checkpoint, file)) => {
                     let manifest = Manifest { format: FORMAT, meta: checkpoint.meta, files: vec![file] };
                     let json = serde_json::to_vec_pretty(&manifest).map_err(|e| failed(&self.name, &e))?;
-                    write_durably(&self.fs, &format!("{}.json", stem(step)), &json)
+                    write_durably(&self.fs, &format!("{}.json", stem(step)), &[&json])
                         .map_err(|e| failed(&self.name, &e))?;
                     repaired.push(step);
                 }
@@ -374,15 +405,13 @@ impl<F: Fs> Store<F> {
 
     /// A file of tensors that is what its name says.
     fn whole(&self, name: &str) -> Result<(Checkpoint, File), String> {
-        let (mut reader, _) = self.fs.open(name).map_err(|e| e.to_string())?;
-        let mut bytes = Vec::new();
-        reader.read_to_end(&mut bytes).map_err(|e| e.to_string())?;
-        let sha256 = hex(&bytes);
-        let checkpoint = encode::decode(&bytes)?;
+        let (mut source, bytes) = self.fs.open(name).map_err(|e| e.to_string())?;
+        let sha256 = hashed(&mut *source).map_err(|e| e.to_string())?;
+        let checkpoint = TensorFile::new(source, bytes).and_then(Checkpoint::of)?;
         if *name != format!("{}-{}.safetensors", stem(checkpoint.meta.step), &sha256[..16]) {
             return Err(format!("`{name}` is not what was written under this name"));
         }
-        Ok((checkpoint, File { name: name.into(), bytes: bytes.len() as u64, sha256 }))
+        Ok((checkpoint, File { name: name.into(), bytes, sha256 }))
     }
 
     fn unreadable(&self, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
@@ -414,39 +443,37 @@ impl<F: Fs> Store<F> {
         Ok(steps)
     }
 
-    /// All bytes of a file, which must have as many as `fits` accepts. What fails for the moment is tried again.
-    fn read(&self, name: &str, fits: impl Fn(u64) -> Result<(), String>) -> Result<Vec<u8>, Unusable> {
-        let once = || -> io::Result<Result<Vec<u8>, String>> {
-            let (mut reader, len) = self.fs.open(name)?;
-            if let Err(why) = fits(len) {
-                return Ok(Err(why));
+    /// Opens a file, which must have as many bytes as `fits` accepts, and reads of it. What fails for the moment is tried again.
+    fn read<T>(
+        &self,
+        name: &str,
+        fits: impl Fn(u64) -> Result<(), String>,
+        read: impl Fn(Box<dyn Source>, u64) -> io::Result<T>,
+    ) -> Result<T, Unusable> {
+        let once = || -> io::Result<Result<T, String>> {
+            let (source, len) = self.fs.open(name)?;
+            match fits(len) {
+                Ok(()) => read(source, len).map(Ok),
+                Err(why) => Ok(Err(why)),
             }
-            let mut bytes = Vec::new();
-            reader.read_to_end(&mut bytes)?;
-            Ok(Ok(bytes))
         };
-        let mut last = None;
-        for again in 0..TRIES {
-            match once() {
-                Ok(read) => return read.map_err(Unusable::Damaged),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    return Err(Unusable::Damaged(format!("`{name}` is missing")));
-                }
-                Err(e) => last = Some(e),
+        match tried(once) {
+            Ok(read) => read.map_err(Unusable::Damaged),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                Err(Unusable::Damaged(format!("`{name}` is missing")))
             }
-            if again + 1 < TRIES {
-                std::thread::sleep(PAUSE);
-            }
+            Err(e) => Err(Unusable::Unread(format!("`{name}`: {e}"))),
         }
-        let why = last.map_or(String::new(), |e| e.to_string());
-        Err(Unusable::Unread(format!("`{name}`: {why}")))
     }
 
     fn manifest(&self, step: u64) -> Result<(Manifest, File), Unusable> {
         let name = format!("{}.json", stem(step));
         let small =
             |len| if len > MAX_MANIFEST { Err(format!("its manifest has {len} bytes")) } else { Ok(()) };
-        let bytes = self.read(&name, small)?;
+        let bytes = self.read(&name, small, |mut source, _| {
+            let mut bytes = Vec::new();
+            source.read_to_end(&mut bytes).map(|_| bytes)
+        })?;
         let mut manifest: Manifest =
             serde_json::from_slice(&bytes).map_err(|e| format!("its manifest is malformed: {e}"))?;
         if manifest.format != FORMAT {
@@ -463,11 +490,16 @@ impl<F: Fs> Store<F> {
 
     fn load(&self, step: u64) -> Result<Checkpoint, Unusable> {
         let (manifest, file) = self.manifest(step)?;
-        let bytes = self.read(&file.name, |len| sized(&file, len))?;
-        if hex(&bytes) != file.sha256 {
+        let opened = self.read(
+            &file.name,
+            |len| sized(&file, len),
+            |mut source, len| Ok((hashed(&mut *source)?, source, len)),
+        );
+        let (sha256, source, len) = opened?;
+        if sha256 != file.sha256 {
             return Err(format!("`{}` is damaged: its SHA-256 is wrong", file.name).into());
         }
-        let checkpoint = encode::decode(&bytes)?;
+        let checkpoint = TensorFile::new(source, len).and_then(Checkpoint::of)?;
         if checkpoint.meta != manifest.meta {
             return Err(Unusable::Damaged("its manifest contradicts its file".into()));
         }
@@ -478,23 +510,11 @@ impl<F: Fs> Store<F> {
         let (_, file) = self.manifest(step).map_err(|e| match e {
             Unusable::Damaged(why) | Unusable::Unread(why) => why,
         })?;
-        let (mut reader, len) =
+        let (source, len) =
             self.fs.open(&file.name).map_err(|e| format!("`{}` cannot be read: {e}", file.name))?;
         sized(&file, len)?;
-        let broken = |why: &dyn std::fmt::Display| format!("`{}` has a broken header: {why}", file.name);
-        let mut size = [0; 8];
-        reader.read_exact(&mut size).map_err(|e| broken(&e))?;
-        let size = u64::from_le_bytes(size);
-        if size > len.min(MAX_HEADER) {
-            return Err(broken(&format!("it should take {size} bytes")));
-        }
-        let mut head = Vec::new();
-        reader.take(size).read_to_end(&mut head).map_err(|e| broken(&e))?;
-        let header: safetensors::tensor::Metadata = serde_json::from_slice(&head).map_err(|e| broken(&e))?;
-        if (header.data_len() as u64).checked_add(8 + size) != Some(len) {
-            return Err(broken(&"its tensors do not fill the file"));
-        }
-        let (meta, tensors) = encode::describe(&header)?;
+        let opened = TensorFile::new(source, len).and_then(Checkpoint::of);
+        let Checkpoint { meta, tensors, .. } = opened.map_err(|why| format!("`{}`: {why}", file.name))?;
         Ok(Entry { meta, tensors, file: file.name, bytes: len })
     }
 }
@@ -518,8 +538,23 @@ fn data_step(name: &str) -> Option<u64> {
     name.strip_prefix("step-")?.strip_suffix(".safetensors")?.split_once('-')?.0.parse().ok()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    sha2::Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+fn hex(hash: sha2::Sha256) -> String {
+    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The SHA-256 of a whole file, which is then at its start again.
+fn hashed(source: &mut dyn Source) -> io::Result<String> {
+    let (mut hash, mut piece) = (sha2::Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match source.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => hash.update(&piece[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    source.rewind()?;
+    Ok(hex(hash))
 }
 
 fn failed(place: &str, why: &dyn std::fmt::Display) -> Box<Diagnostic> {

@@ -1,6 +1,7 @@
 //! What a data file says of the tensor in it, whatever its format.
 
 use super::bytes::Elements;
+use safetensors::Dtype;
 
 /// Element type in a file. Wider than the program's [`meshwright_plan::DType`]: files have types that programs lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,26 @@ pub(super) enum Elem {
 }
 
 impl Elem {
+    /// That of a safetensors file; none for types that no program here has.
+    pub(super) fn of(dtype: Dtype) -> Option<Elem> {
+        Some(match dtype {
+            Dtype::BOOL => Elem::Bool,
+            Dtype::U8 => Elem::U8,
+            Dtype::I8 => Elem::I8,
+            Dtype::U16 => Elem::U16,
+            Dtype::I16 => Elem::I16,
+            Dtype::U32 => Elem::U32,
+            Dtype::I32 => Elem::I32,
+            Dtype::U64 => Elem::U64,
+            Dtype::I64 => Elem::I64,
+            Dtype::F16 => Elem::F16,
+            Dtype::BF16 => Elem::BF16,
+            Dtype::F32 => Elem::F32,
+            Dtype::F64 => Elem::F64,
+            _ => return None,
+        })
+    }
+
     pub(super) fn bytes(self) -> usize {
         match self {
             Elem::Bool | Elem::U8 | Elem::I8 => 1,

@@ -3,6 +3,7 @@
 use super::array::Elem;
 use half::{bf16, f16};
 use meshwright_plan::DType;
+use safetensors::Dtype;
 
 /// How the elements of a file become those of an input, and which values it may have.
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +128,22 @@ impl Conversion {
         }
         Ok(())
     }
+}
+
+/// All elements of a tensor of a file, little-endian, as those of a parameter or a state; what is not finite is refused.
+pub(crate) fn converted(dtype: Dtype, data: &[u8], to: DType) -> Result<Vec<u8>, String> {
+    let kinds = || format!("it has elements of {dtype:?}, not {}", to.name());
+    let elem = Elem::of(dtype).ok_or_else(kinds)?;
+    let conversion = Conversion::new((elem, false), to, None, true).ok_or_else(kinds)?;
+    let mut out = vec![0; data.len() / elem.bytes() * to.bytes()];
+    conversion.run(data, &mut out).map_err(|(at, bad)| {
+        let value = match bad {
+            BadValue::Integer(v) | BadValue::Outside(v) => v.to_string(),
+            BadValue::Float(v) | BadValue::NotFinite(v) => v.to_string(),
+        };
+        format!("its element {at} is {value}, which no {} can be", to.name())
+    })?;
+    Ok(out)
 }
 
 /// The value of little-endian bytes.

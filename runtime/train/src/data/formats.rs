@@ -45,21 +45,10 @@ pub(super) fn row_major(opened: TensorFile) -> Result<TensorFile, String> {
             ReadError::Unreadable(why) => why,
             ReadError::Said(d) => d.message.clone(),
         })?;
-    let mut to = Vec::with_capacity(size);
-    let mut index = vec![0; header.shape.len()];
-    let strides: Vec<usize> =
-        header.shape.iter().scan(width, |stride, n| Some(std::mem::replace(stride, *stride * n))).collect();
-    for _ in 0..size / width {
-        let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
-        to.extend_from_slice(&from[at..at + width]);
-        for (i, n) in index.iter_mut().zip(&header.shape).rev() {
-            *i += 1;
-            if *i < *n {
-                break;
-            }
-            *i = 0;
-        }
-    }
+    // What varies fastest in the file comes last in memory.
+    let shape: Vec<usize> = header.shape.iter().rev().copied().collect();
+    let order: Vec<usize> = (0..shape.len()).rev().collect();
+    let to = crate::tensor::permuted(&from, width, &shape, &order);
     let elements = Bytes::memory(to).elements((0, size, 0), "its elements")?;
     Ok(TensorFile { header: Header { fortran: false, ..header }, elements })
 }

@@ -38,6 +38,7 @@ mod source;
 
 pub use bind::load;
 pub use binding::{InputBinding, Places};
+pub(crate) use convert::converted;
 pub use dataset::Dataset;
 pub use find::{find, roots};
 pub use order::Order;

@@ -2,7 +2,6 @@
 
 use super::array::{Elem, Header, TensorFile, list};
 use super::bytes::Bytes;
-use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
 /// The longest header that the format allows.
@@ -28,23 +27,9 @@ pub(super) fn open(mut bytes: Bytes, name: Option<&str>) -> Result<TensorFile, S
     let Some(info) = header.info(name) else {
         return Err(format!("it has no tensor `{name}`; it has {}", list("tensors", &names)));
     };
-    let elem = match info.dtype {
-        Dtype::BOOL => Elem::Bool,
-        Dtype::U8 => Elem::U8,
-        Dtype::I8 => Elem::I8,
-        Dtype::U16 => Elem::U16,
-        Dtype::I16 => Elem::I16,
-        Dtype::U32 => Elem::U32,
-        Dtype::I32 => Elem::I32,
-        Dtype::U64 => Elem::U64,
-        Dtype::I64 => Elem::I64,
-        Dtype::F16 => Elem::F16,
-        Dtype::BF16 => Elem::BF16,
-        Dtype::F32 => Elem::F32,
-        Dtype::F64 => Elem::F64,
-        other => {
-            return Err(format!("its tensor `{name}` has elements of {other:?}, which inputs cannot have"));
-        }
+    let Some(elem) = Elem::of(info.dtype) else {
+        let has = info.dtype;
+        return Err(format!("its tensor `{name}` has elements of {has:?}, which inputs cannot have"));
     };
     if info.shape.is_empty() {
         return Err(format!("its tensor `{name}` has no dims; the first dim must count examples"));

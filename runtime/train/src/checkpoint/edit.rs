@@ -1,0 +1,198 @@
+//! Checkpoints as files to work with: exported, compared, renamed.
+
+use super::encode::{Checkpoint, Meta, encode};
+use super::fs::{Disk, Fs, write_durably};
+use super::store::Store;
+use crate::init::NameMap;
+use crate::{Checked, RawTensor};
+use meshwright_diag::{Diagnostic, codes, nearest};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// What of a checkpoint is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exported {
+    /// All of it.
+    Whole,
+    /// Parameters and states, without moments and averages.
+    Parameters,
+    /// The same, with the moving average of each parameter that has one in its place.
+    Averages,
+}
+
+/// The name of the moving average of a parameter.
+const AVERAGE: &str = "/ema";
+
+/// Writes a checkpoint to one `.safetensors` file, which replaces another in one step; gives the number of its tensors.
+///
+/// # Errors
+///
+/// E0512 where it cannot be read, E0514 where the file cannot be written.
+pub fn export(checkpoint: &Checkpoint, what: Exported, path: &Path) -> Checked<usize> {
+    let mut tensors = BTreeMap::new();
+    for t in &checkpoint.tensors {
+        let (name, of) = match what {
+            Exported::Whole => (t.name.clone(), t.name.clone()),
+            _ if is_parameter(&t.name) => {
+                let average = format!("{}{AVERAGE}", t.name);
+                let has = what == Exported::Averages && checkpoint.info(&average).is_some();
+                (t.name.clone(), if has { average } else { t.name.clone() })
+            }
+            _ => continue,
+        };
+        tensors.insert(name, checkpoint.tensor(&of)?);
+    }
+    write(&checkpoint.meta, &tensors, path)?;
+    Ok(tensors.len())
+}
+
+/// Whether a tensor of a checkpoint is a parameter or a state, and neither a moment nor an average.
+pub fn is_parameter(name: &str) -> bool {
+    !name.contains('/')
+}
+
+fn write(meta: &Meta, tensors: &BTreeMap<String, RawTensor>, path: &Path) -> Checked<()> {
+    let failed = |why: String| {
+        let message = format!("`{}` cannot be written: {why}", path.display());
+        Box::new(Diagnostic::error(codes::E0514, message))
+    };
+    let list: Vec<_> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    let encoded = encode(meta, &list).map_err(failed)?;
+    let Some(name) = path.file_name().and_then(|n| n.to_str()) else {
+        return Err(failed("it names no file".into()));
+    };
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.is_dir() {
+        return Err(failed("it is a folder".into()));
+    }
+    write_durably(&Disk::existing(folder), name, &encoded.parts()).map_err(|e| failed(e.to_string()))
+}
+
+/// How a tensor of two checkpoints differs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Difference {
+    /// Only the first has it.
+    Gone,
+    /// Only the second has it.
+    New,
+    /// Another dtype or shape.
+    Form,
+    /// The same form and other values.
+    Values {
+        /// Elements that differ.
+        elements: usize,
+        /// The greatest difference.
+        most: f64,
+        /// The 2-norm of all differences over that of the first's elements.
+        relative: f64,
+    },
+}
+
+/// Compares two checkpoints tensor by tensor; what is equal, bit for bit, has `None`.
+///
+/// # Errors
+///
+/// E0512 where one cannot be read.
+pub fn compare(a: &Checkpoint, b: &Checkpoint) -> Checked<Vec<(String, Option<Difference>)>> {
+    let names: BTreeSet<&str> = a.tensors.iter().chain(&b.tensors).map(|t| t.name.as_str()).collect();
+    let one = |name: &str| -> Checked<Option<Difference>> {
+        Ok(match (a.info(name), b.info(name)) {
+            (Some(x), Some(y)) if (x.dtype, &x.shape) == (y.dtype, &y.shape) => {
+                differing(a.tensor(name)?, b.tensor(name)?)
+            }
+            (Some(_), Some(_)) => Some(Difference::Form),
+            (Some(_), None) => Some(Difference::Gone),
+            _ => Some(Difference::New),
+        })
+    };
+    names.into_iter().map(|n| Ok((n.to_string(), one(n)?))).collect()
+}
+
+fn differing(a: RawTensor, b: RawTensor) -> Option<Difference> {
+    if a.data == b.data {
+        return None;
+    }
+    let (a, b) = (a.into_host()?.data.to_f64(), b.into_host()?.data.to_f64());
+    let (mut elements, mut most, mut apart, mut norm) = (0, 0f64, 0f64, 0f64);
+    for (x, y) in a.iter().zip(&b) {
+        let d = (x - y).abs();
+        elements += usize::from(x.to_bits() != y.to_bits());
+        // A difference that is not a number is the greatest there is.
+        most = if d.is_nan() || most.is_nan() { f64::NAN } else { most.max(d) };
+        apart += d * d;
+        norm += x * x;
+    }
+    Some(Difference::Values { elements, most, relative: (apart / norm).sqrt() })
+}
+
+impl<F: Fs> Store<F> {
+    /// Gives the tensors of all checkpoints other names, those of moments with their parameters: what rules `NEW = OLD` call
+    /// `OLD` is `NEW` from now on. Gives the steps, and the names before and after.
+    ///
+    /// # Errors
+    ///
+    /// E0512 where a checkpoint cannot be read, E0513 where no tensor has a rule's name or two would have one, E0514 where
+    /// one cannot be written.
+    pub fn rename(&self, map: &NameMap) -> Checked<(Vec<u64>, BTreeMap<String, String>)> {
+        let (entries, skipped) = self.list()?;
+        if let Some(bad) = skipped.first() {
+            let d = Diagnostic::error(codes::E0512, bad.to_string());
+            return Err(Box::new(d.help("remove its files, or restore them, before others are renamed")));
+        }
+        let mut all = BTreeMap::new();
+        let mut plans = Vec::new();
+        for e in &entries {
+            let names = e.tensors.iter().map(|t| t.name.as_str());
+            plans.push(new_names(names, map)?);
+        }
+        let known: BTreeSet<&str> =
+            entries.iter().flat_map(|e| &e.tensors).map(|t| t.name.as_str()).collect();
+        unmatched(map, &known)?;
+        let mut steps = Vec::new();
+        for (e, plan) in entries.iter().zip(plans) {
+            let whole = self.at(e.meta.step)?.whole()?;
+            let renamed: BTreeMap<&str, &RawTensor> =
+                whole.iter().map(|(n, t)| (plan.get(n).unwrap_or(n).as_str(), t)).collect();
+            let name = self.replace(&e.meta, renamed)?;
+            self.remove_others(e.meta.step, &name)?;
+            steps.push(e.meta.step);
+            all.extend(plan);
+        }
+        Ok((steps, all))
+    }
+}
+
+/// The new names of the tensors that get one.
+fn new_names<'a>(
+    names: impl Iterator<Item = &'a str> + Clone,
+    map: &NameMap,
+) -> Checked<BTreeMap<String, String>> {
+    let mut plan = BTreeMap::new();
+    let mut taken: BTreeMap<String, &str> = BTreeMap::new();
+    for name in names {
+        let (path, moment) = name.split_at(name.find('/').unwrap_or(name.len()));
+        let new = map.new_of(path).map_or(path.to_string(), |n| n.0) + moment;
+        if let Some(other) = taken.insert(new.clone(), name) {
+            let message = format!("`{other}` and `{name}` would both be named `{new}`");
+            return Err(Box::new(Diagnostic::error(codes::E0513, message).help("give each its own name")));
+        }
+        if new != name {
+            plan.insert(name.to_string(), new);
+        }
+    }
+    Ok(plan)
+}
+
+/// A rule for names that no tensor has.
+fn unmatched(map: &NameMap, known: &BTreeSet<&str>) -> Checked<()> {
+    let paths: BTreeSet<&str> = known.iter().filter_map(|n| n.split('/').next()).collect();
+    let Some(rule) = map.rules.iter().find(|r| !paths.iter().any(|p| r.is_of(p))) else { return Ok(()) };
+    let message = format!("no tensor is named `{}`, as the rule `{}` has it", rule.old, rule.text);
+    let mut d = Diagnostic::error(codes::E0513, message);
+    if paths.iter().any(|p| rule.matches(p)) {
+        d = d.help(format!("the new name comes first: `{} = {}`", rule.old, rule.new));
+    } else if let Some(near) = nearest(&rule.old, paths.iter().copied()) {
+        d = d.help(format!("did you mean `{near}`?"));
+    }
+    Err(Box::new(d))
+}
