@@ -22,6 +22,19 @@ fn compiled(o: &ProjectOptions) -> Compiled {
 }
 
 #[test]
+fn what_is_alive_at_the_peak_adds_up_to_it() {
+    for (model, mesh, layout) in
+        [("mnist_mlp", "", ""), ("mnist_mlp", "", "zero3"), ("mnist_conv", "", "dp"), ("bert", "", "dp_mp")]
+    {
+        let plan = plan(&options(model, mesh, layout, &[]));
+        let held = plan.at_peak();
+        let sum: u64 = held.iter().map(|b| b.bytes).sum();
+        assert_eq!(sum, plan.summary.peak_bytes, "{model}, {layout}");
+        assert!(held.is_sorted_by(|a, b| a.bytes >= b.bytes) && held.iter().all(|b| !b.path.is_empty()));
+    }
+}
+
+#[test]
 fn planning_takes_less_than_50_ms() {
     for (model, mesh, layout) in [
         ("mlp", "", "dp_mp"),

@@ -197,3 +197,31 @@ fn what_is_not_finite_is_never_saved_and_a_lost_manifest_is_repaired() {
     assert!(code == 0 && out.contains("step 1, 2"), "{out}{err}");
     assert_eq!(kept(&at, "a"), [1, 2]);
 }
+
+#[test]
+fn a_run_that_needs_more_memory_than_there_is_does_not_begin() {
+    let at = prepared("memory");
+    let wide = MODEL
+        .replace("classes = 2", "classes = 2, wide = 600000, wider = 600000")
+        .replace("    let logits = sum[features](x * w)", "    param u[features, wide] = 0\n    param v[wide, wider] = 0\n    param w[wider, classes] = 0\n    let logits = sum[wider](sum[wide](sum[features](x * u) * v) * w)")
+        .replace("    param w[features, classes] = normal(0, 0.1)\n", "");
+    std::fs::write(at.join("wide.mw"), wide).unwrap();
+    let (code, _, err) = run(&at, &["train", "wide.mw", "--data", "data", "--run", "w"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("E0401") && err.contains("the largest are `v` 1.3 TiB"), "{err}");
+    assert!(!at.join("w").exists(), "nothing was made");
+    let many = [
+        "train",
+        "sums.mw",
+        "--data",
+        "data",
+        "--dim",
+        "batch=100",
+        "--layout",
+        "batch -> r",
+        "--mesh",
+        "r=50000000",
+    ];
+    let (code, _, err) = run(&at, &many);
+    assert!(code == 1 && err.contains("E0401") && err.contains("devices in one process take about"), "{err}");
+}

@@ -5,6 +5,7 @@ use crate::checkpoint::Checkpoint;
 use crate::consensus::agree_on_result;
 use crate::data::{self, Dataset, InputBinding, Places, Prefetch};
 use crate::failure::Failure;
+use crate::memory;
 use crate::project::Project;
 use crate::tensor::RawTensor;
 use meshwright_comm::Timeouts;
@@ -58,7 +59,13 @@ pub struct Asked {
 }
 
 /// Starts the devices of a project's mesh, or this process's part of them.
+///
+/// # Errors
+/// E0401 where one process would have more than fit, and those of [`Cluster::start`].
 pub(crate) fn start(project: &Project, cores: Option<usize>, devices: &Devices) -> Result<Cluster, Failure> {
+    if devices.processes.devices().is_none() {
+        memory::devices_fit(project.layout.mesh.devices())?;
+    }
     let options = ClusterOptions {
         cores,
         timeouts: devices.timeouts,
@@ -124,7 +131,15 @@ pub(crate) struct LoadedProgram {
 }
 
 /// Loads a Plan on all devices.
+///
+/// # Errors
+/// E0401 where devices of the host need more memory than there is, and those of [`Cluster::load`].
 pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<LoadedProgram, Failure> {
+    if !cluster.chooses_kernels() {
+        // Other processes of this machine take as much.
+        let here = cluster.ranks().len() * cluster.processes().neighbors();
+        memory::plan_fits(&plan, here, cluster.states().next().is_some())?;
+    }
     let plan = Arc::new(plan);
     let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d));
     let id = cluster.load(plan.clone())?;

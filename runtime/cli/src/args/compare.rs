@@ -1,6 +1,6 @@
 //! The options of `compare`.
 
-use super::{CoresArgs, DevicesArgs, PagerArgs, Precision, ProgramArgs};
+use super::{CoresArgs, DevicesArgs, PagerArgs, ProgramArgs, SettingArgs};
 use crate::complete;
 use crate::value_parsers;
 use clap::{Args, ValueEnum};
@@ -53,21 +53,8 @@ pub(crate) struct CompareArgs {
     /// Sizes of a dim; may be repeated for other dims.
     #[arg(long = "dim", value_name = "NAME=SIZE,…", value_parser = value_parsers::dim_sizes, add = ArgValueCompleter::new(complete::dims), help_heading = "Variants")]
     pub(crate) dims: Vec<(String, Vec<usize>)>,
-    /// Override a `const` of the model; may be repeated.
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true, add = ArgValueCompleter::new(complete::consts))]
-    pub(crate) sets: Vec<(String, f64)>,
-    /// Use the values of the block `size NAME { … }` of the model.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) preset: Option<String>,
-    /// Arithmetic type, which overrides that of the model.
-    #[arg(long, value_enum)]
-    pub(crate) precision: Option<Precision>,
-    /// Do not overlap collectives with computation.
-    #[arg(long)]
-    pub(crate) no_overlap: bool,
-    /// Also list what a layout that ships says of dims and paths that the model does not have.
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) settings: SettingArgs,
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
     /// Also time training steps of each variant, with data in memory, as `bench model` does.

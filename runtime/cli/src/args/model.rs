@@ -58,18 +58,10 @@ impl LayoutArgs for Layouts {
     }
 }
 
+/// What a model is made with, beside its dims.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Model and layout")]
-pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {
-    #[command(flatten)]
-    layouts: L,
-    /// The mesh, which overrides that of the layout: r=2,c=2 (also 'r:2;c:2'), or sizes alone, 2x2, for the axes of the layout in
-    /// order. Without a mesh, one device.
-    #[arg(long, value_name = "AXES")]
-    pub(crate) mesh: Option<String>,
-    /// Override the size of a dim; may be repeated.
-    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = value_parsers::dim, add = ArgValueCompleter::new(complete::dims))]
-    pub(crate) dims: Vec<(String, usize)>,
+pub(crate) struct SettingArgs {
     /// Override a `const` of the model; may be repeated.
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true, add = ArgValueCompleter::new(complete::consts))]
     pub(crate) sets: Vec<(String, f64)>,
@@ -82,12 +74,42 @@ pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {
     /// Do not overlap collectives with computation: wait for each where it starts.
     #[arg(long)]
     pub(crate) no_overlap: bool,
-    /// Fail unless the mesh has exactly N devices.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) expect_devices: Option<u32>,
     /// Also list what a layout that ships says of dims and paths that the model does not have.
     #[arg(short, long)]
     pub(crate) verbose: bool,
+}
+
+impl SettingArgs {
+    /// What to load.
+    pub(crate) fn options(&self) -> ProjectOptions {
+        ProjectOptions {
+            sets: self.sets.clone(),
+            preset: self.preset.clone(),
+            precision: self.precision.map(Precision::dtype),
+            no_overlap: self.no_overlap,
+            verbose: self.verbose,
+            ..ProjectOptions::default()
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Model and layout")]
+pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {
+    #[command(flatten)]
+    layouts: L,
+    /// The mesh, which overrides that of the layout: r=2,c=2 (also 'r:2;c:2'), or sizes alone, 2x2, for the axes of the layout in
+    /// order. Without a mesh, one device.
+    #[arg(long, value_name = "AXES")]
+    pub(crate) mesh: Option<String>,
+    /// Override the size of a dim; may be repeated.
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = value_parsers::dim, add = ArgValueCompleter::new(complete::dims))]
+    pub(crate) dims: Vec<(String, usize)>,
+    #[command(flatten)]
+    pub(crate) settings: SettingArgs,
+    /// Fail unless the mesh has exactly N devices.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) expect_devices: Option<u32>,
 }
 
 impl<L: LayoutArgs> ModelArgs<L> {
@@ -98,13 +120,8 @@ impl<L: LayoutArgs> ModelArgs<L> {
             layout: self.layouts.all().first().cloned(),
             mesh: self.mesh.clone(),
             dims: self.dims.clone(),
-            sets: self.sets.clone(),
-            preset: self.preset.clone(),
-            precision: self.precision.map(Precision::dtype),
-            no_overlap: self.no_overlap,
             expect_devices: self.expect_devices.map(|n| n as usize),
-            verbose: self.verbose,
-            ..ProjectOptions::default()
+            ..self.settings.options()
         }
     }
 }
@@ -137,8 +154,8 @@ impl<L: LayoutArgs> ProjectArgs<L> {
 
     /// The words that give the same options on another command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let ModelArgs { layouts, mesh, dims, sets, preset, precision, expect_devices, no_overlap, verbose } =
-            &self.rest;
+        let ModelArgs { layouts, mesh, dims, settings, expect_devices } = &self.rest;
+        let SettingArgs { sets, preset, precision, no_overlap, verbose } = settings;
         let mut words = vec![self.model.clone()];
         let mut push = |option: &str, value: String| words.extend([format!("--{option}"), value]);
         layouts.all().iter().for_each(|l| push("layout", l.clone()));

@@ -23,12 +23,7 @@ pub(crate) fn run(args: &CompareArgs, console: &mut Console) -> Result<(), Stop>
     let asked = ProjectOptions {
         model: args.model.clone(),
         dims: fixed.iter().flat_map(|(name, sizes)| sizes.iter().map(move |n| (name.clone(), *n))).collect(),
-        sets: args.sets.clone(),
-        preset: args.preset.clone(),
-        precision: args.precision.map(|p| p.dtype()),
-        no_overlap: args.no_overlap,
-        verbose: args.verbose,
-        ..ProjectOptions::default()
+        ..args.settings.options()
     };
     let (alone, mut sources) = project::load(&asked, console)?;
     let mut found = Variants { variants: Vec::new(), projects: Vec::new(), failed: false };

@@ -6,9 +6,9 @@ use super::pattern;
 use super::source::FileRef;
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes};
+use rayon::prelude::*;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The examples of all shards.
 #[derive(Debug, Default)]
@@ -35,32 +35,10 @@ pub(super) fn list(patterns: &[FileRef], endings: &[&[String]], skip: bool) -> C
         let found = pattern::files(&file.path);
         paths.extend(found.map_err(|why| unreadable(&file.path.display().to_string(), &why))?);
     }
-    let mut listed: Vec<Option<Result<ShardIndex, String>>> = Vec::new();
-    listed.resize_with(paths.len(), || None);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(paths.len()).max(1);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(path) = paths.get(i) else { return done };
-            done.push((i, scan(path, i as u32, endings)));
-        }
-    };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut all = work();
-        for thread in others {
-            match thread.join() {
-                Ok(done) => all.extend(done),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        all.into_iter().for_each(|(i, one)| listed[i] = Some(one));
-    });
+    let listed: Vec<Result<ShardIndex, String>> =
+        paths.par_iter().enumerate().map(|(i, path)| scan(path, i as u32, endings)).collect();
     let mut out = Shards { members: vec![Vec::new(); endings.len()], ..Shards::default() };
     for (path, one) in paths.iter().zip(listed) {
-        let Some(one) = one else { continue };
         let one = one.map_err(|why| unreadable(&path.display().to_string(), &why))?;
         if let (Some(fault), false) = (one.faults.first(), skip) {
             return Err(Box::new((*unreadable(&path.display().to_string(), fault)).help(SKIP)));
