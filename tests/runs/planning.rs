@@ -24,7 +24,7 @@ fn compiled(o: &ProjectOptions) -> Compiled {
 #[test]
 fn what_is_alive_at_the_peak_adds_up_to_it() {
     for (model, mesh, layout) in
-        [("mnist_mlp", "", ""), ("mnist_mlp", "", "zero3"), ("mnist_conv", "", "dp"), ("bert", "", "dp_mp")]
+        [("mnist_mlp", "", ""), ("mnist_mlp", "", "zero3"), ("mnist_conv", "", "dp"), ("unet", "", "spatial")]
     {
         let plan = plan(&options(model, mesh, layout, &[]));
         let held = plan.at_peak();

@@ -6,6 +6,7 @@ mod support;
 
 use serde_json::Value;
 use std::path::Path;
+use std::process::Command;
 use support::{MODEL, events, file, lines, prepared, run_in as run, steps};
 
 #[test]
@@ -208,7 +209,7 @@ fn a_run_that_needs_more_memory_than_there_is_does_not_begin() {
     std::fs::write(at.join("wide.mw"), wide).unwrap();
     let (code, _, err) = run(&at, &["train", "wide.mw", "--data", "data", "--run", "w"]);
     assert_eq!(code, 1, "{err}");
-    assert!(err.contains("E0401") && err.contains("the largest are `v` 1.3 TiB"), "{err}");
+    assert!(err.contains("E0401") && err.contains("the largest are `d(v)` 1.31 TiB, `v` 1.31 TiB"), "{err}");
     assert!(!at.join("w").exists(), "nothing was made");
     let many = [
         "train",
@@ -224,4 +225,28 @@ fn a_run_that_needs_more_memory_than_there_is_does_not_begin() {
     ];
     let (code, _, err) = run(&at, &many);
     assert!(code == 1 && err.contains("E0401") && err.contains("devices in one process take about"), "{err}");
+}
+
+/// A file may have 64 KiB at most, as on a disk that is full: the checkpoint is larger. Training does not go on without.
+#[test]
+fn a_checkpoint_that_cannot_be_written_ends_the_run_at_once() {
+    let at = prepared("full");
+    let wide = MODEL
+        .replace("classes = 2", "classes = 2, wide = 4000")
+        .replace("let logits = sum[features](x * w)", "param u[features, wide] = 0\n    param v[wide, classes] = 0\n    let logits = sum[features](x * w) + sum[wide](sum[features](x * u) * v)");
+    std::fs::write(at.join("wide.mw"), wide).unwrap();
+    let binary = env!("CARGO_BIN_EXE_meshwright");
+    let train = "train wide.mw --data data --run f --steps 1000000 --checkpoint-every 3 --no-eval";
+    // A signal that is ignored makes the limit an error of the write.
+    let script = format!("trap '' XFSZ; ulimit -f 128; exec {binary} {train}");
+    let out = Command::new("sh").args(["-c", &script]).current_dir(&at).output().unwrap();
+    let err = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{err}");
+    assert!(err.contains("E0514") && err.contains("File too large"), "{err}");
+    let done = file(&at, "f/metrics.jsonl").lines().count();
+    assert!((3..200).contains(&done), "{done} steps");
+    assert!(
+        !at.join("f/checkpoints").read_dir().unwrap().any(|e| e.unwrap().file_name() != "best.json"),
+        "nothing half written"
+    );
 }

@@ -29,6 +29,7 @@ mod run_error;
 mod session;
 mod settings;
 mod tensor;
+pub mod text;
 mod totals;
 pub mod trace;
 mod trainer;

@@ -54,12 +54,7 @@ fn trained(
     let ready = Ready::of((project, sources), options, &start, plan, sets);
     let Ready { cluster, program, evaluators, schedule, from, losses } =
         agree_on_result(processes, "the programs", ready)?;
-    if start.at.is_some() {
-        let resumed = session.as_mut().and_then(|s| s.resumed.take());
-        restore(&cluster, resumed.as_ref(), true)?;
-    }
-    let initializer = session.as_mut().and_then(|s| s.initializer.take());
-    initialize(&cluster, initializer.as_ref(), &start.initialized)?;
+    set_values(&cluster, session.as_mut(), &start)?;
     let per_epoch = schedule.steps_per_epoch();
     let last = start.steps.unwrap_or_else(|| u64::from(start.epochs.unwrap_or(1)) * per_epoch);
     // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
@@ -114,6 +109,16 @@ fn trained(
         l.run(last, set, losses, Finished { steps: from, run, eval_set, ..Finished::default() })?;
     cluster.shutdown();
     Ok(finished)
+}
+
+/// Sets parameters and moments to those of the checkpoint that a run goes on from, or those first values that come from elsewhere.
+fn set_values(cluster: &Cluster, session: Option<&mut Session>, start: &StartPoint) -> Result<(), Failure> {
+    let (resumed, initializer) =
+        session.map(|s| (s.resumed.take(), s.initializer.take())).unwrap_or_default();
+    if start.at.is_some() {
+        restore(cluster, resumed.as_ref(), true)?;
+    }
+    initialize(cluster, initializer.as_ref(), &start.initialized)
 }
 
 /// What is worth knowing before the first step.

@@ -1,10 +1,8 @@
 //! What is probably not meant of a training that is about to begin.
 
 use crate::project::Project;
+use crate::text::listed;
 use crate::training::TrainOptions;
-
-/// The most names that a message lists.
-const LISTED: usize = 6;
 
 /// Frozen parameters that nothing has set, and metrics that nothing measures; `measured` says that there is a test set, `set` which
 /// parameters got their values from elsewhere.
@@ -34,11 +32,4 @@ pub(crate) fn warnings(
         ));
     }
     out
-}
-
-pub(crate) fn listed(names: &[&str]) -> String {
-    let some: Vec<String> = names.iter().take(LISTED).map(|n| format!("`{n}`")).collect();
-    let more = names.len().saturating_sub(LISTED);
-    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    some.join(", ") + &rest
 }

@@ -10,16 +10,16 @@ const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a file is read from.
-pub trait Source: Read + Seek + Send {}
+pub trait FileReader: Read + Seek + Send {}
 
-impl<T: Read + Seek + Send> Source for T {}
+impl<T: Read + Seek + Send> FileReader for T {}
 
 /// Operations on one folder; names are plain file names in it.
 pub trait Fs {
     /// Names of the files in the folder, sorted.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Opens a file for reading, with its length.
-    fn open(&self, name: &str) -> io::Result<(Box<dyn Source>, u64)>;
+    fn open(&self, name: &str) -> io::Result<(Box<dyn FileReader>, u64)>;
     /// Creates or overwrites a file with these parts in a row. Durable only after [`Fs::sync`].
     fn write(&self, name: &str, parts: &[&[u8]]) -> io::Result<()>;
     /// Makes the content of a file durable.
@@ -146,7 +146,7 @@ impl Fs for Disk {
         Ok(names)
     }
 
-    fn open(&self, name: &str) -> io::Result<(Box<dyn Source>, u64)> {
+    fn open(&self, name: &str) -> io::Result<(Box<dyn FileReader>, u64)> {
         let file = open_regular(&self.folder.join(name), OpenOptions::new().read(true))?;
         let len = file.metadata()?.len();
         Ok((Box::new(file), len))

@@ -1,7 +1,7 @@
 //! The folder of a run's checkpoints.
 
 use super::encode::{self, Checkpoint, FORMAT, Meta, TensorInfo};
-use super::fs::{Disk, Fs, Source, remove_leftovers, tried, write_durably};
+use super::fs::{Disk, FileReader, Fs, remove_leftovers, tried, write_durably};
 use super::tensor_file::TensorFile;
 use crate::{Checked, RawTensor};
 use meshwright_diag::{Diagnostic, codes};
@@ -448,7 +448,7 @@ impl<F: Fs> Store<F> {
         &self,
         name: &str,
         fits: impl Fn(u64) -> Result<(), String>,
-        read: impl Fn(Box<dyn Source>, u64) -> io::Result<T>,
+        read: impl Fn(Box<dyn FileReader>, u64) -> io::Result<T>,
     ) -> Result<T, Unusable> {
         let once = || -> io::Result<Result<T, String>> {
             let (source, len) = self.fs.open(name)?;
@@ -543,7 +543,7 @@ fn hex(hash: sha2::Sha256) -> String {
 }
 
 /// The SHA-256 of a whole file, which is then at its start again.
-fn hashed(source: &mut dyn Source) -> io::Result<String> {
+fn hashed(source: &mut dyn FileReader) -> io::Result<String> {
     let (mut hash, mut piece) = (sha2::Sha256::new(), vec![0; 1 << 20]);
     loop {
         match source.read(&mut piece) {

@@ -1,7 +1,7 @@
 //! A file of the safetensors format that is open: its header is read and checked, a tensor is read when it is asked for. So no
 //! more than one tensor is in memory, however large the file is.
 
-use super::fs::{Source, tried};
+use super::fs::{FileReader, tried};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::fs::File;
@@ -17,7 +17,7 @@ pub(crate) struct TensorFile {
     header: Metadata,
     /// Where the bytes of the first tensor begin.
     start: u64,
-    source: Mutex<Box<dyn Source>>,
+    source: Mutex<Box<dyn FileReader>>,
 }
 
 impl std::fmt::Debug for TensorFile {
@@ -28,7 +28,7 @@ impl std::fmt::Debug for TensorFile {
 
 impl TensorFile {
     /// Reads the header of a file of `len` bytes. An error says what is wrong, without the file's name.
-    pub(crate) fn new(mut source: Box<dyn Source>, len: u64) -> Result<TensorFile, String> {
+    pub(crate) fn new(mut source: Box<dyn FileReader>, len: u64) -> Result<TensorFile, String> {
         let broken = |why: &dyn std::fmt::Display| format!("its header is broken: {why}");
         let mut size = [0; 8];
         source.read_exact(&mut size).map_err(|e| broken(&e))?;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::encode::encode;
-use super::fs::{Fs, Source};
+use super::fs::{FileReader, Fs};
 use super::*;
 use crate::RawTensor;
 use meshwright_exec::{HostData, HostTensor};
@@ -106,7 +106,7 @@ impl Fs for Memory {
         Ok(self.0.borrow().names.keys().cloned().collect())
     }
 
-    fn open(&self, name: &str) -> io::Result<(Box<dyn Source>, u64)> {
+    fn open(&self, name: &str) -> io::Result<(Box<dyn FileReader>, u64)> {
         let state = self.0.borrow();
         let data = state.files[state.find(name)?].now.clone();
         let len = data.len() as u64;

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
 use crate::tensor::RawTensor;
-use crate::warnings::listed;
+use crate::text::listed;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_exec::{Cluster, HostTensor, StateInfo};
 use meshwright_plan::DType;
