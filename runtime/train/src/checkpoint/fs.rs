@@ -132,7 +132,10 @@ impl Fs for Disk {
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let mut new = OpenOptions::new();
-        open_regular(&self.folder.join(name), new.write(true).create(true).truncate(true))?.write_all(bytes)
+        let mut file = open_regular(&self.folder.join(name), new.write(true).create(true).truncate(true))?;
+        file.write_all(bytes)?;
+        // Some file systems write only when a file is closed, and tell of it then, when nobody hears: so before.
+        file.sync_all()
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {
