@@ -1,9 +1,9 @@
 //! Runs that are killed and go on: the same bits on the same layout, the same numbers on another.
 
-use crate::support::{Numbers, SMALL, folder, root, run, tensors};
+use crate::support::{Numbers, SMALL, command, folder, root, run, tensors};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 const SIZES: [&str; 8] = ["--dim", "batch=12", "--dim", "rows=5", "--dim", "cols=4", "--dim", "hidden=11"];
 /// 300 examples in batches of 12: 25 steps an epoch, with a checkpoint after each.

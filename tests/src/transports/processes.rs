@@ -29,7 +29,7 @@ fn parse(args: &[OsString]) -> Result<Args, String> {
     let options = MpiOptions {
         timeouts: Timeouts::all(seconds(60)),
         compare: true,
-        ..MpiOptions::new(std::process::exit)
+        ..MpiOptions::new(signal_hook::low_level::exit)
     };
     let mut parsed = Args { options, fault: None, pause: Duration::ZERO, nccl: false, devices: None };
     let mut args = args.iter().map(|a| a.to_string_lossy().into_owned());
