@@ -186,7 +186,8 @@ fn evaluated(o: &ProjectOptions, dir: &Path, run: &str) -> Evaluation {
         checkpoint: dir.join(run),
         ..EvalOptions::default()
     };
-    evaluate(&project, &loaded.sources, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{}", told(&e)))
+    let found = evaluate(&project, &loaded.sources, &options, &mut |_, _| {});
+    found.unwrap_or_else(|e| panic!("{}", told(&e))).evaluation
 }
 
 #[test]

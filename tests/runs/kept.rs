@@ -145,7 +145,7 @@ impl Site {
     fn eval(&self, mesh: &str, layout: &str, run: &str, sets: &[(&str, f64)]) -> Evaluation {
         let (project, sources) = self.project(mesh, layout, sets);
         let e = evaluate(&project, &sources, &self.eval_options(run), &mut |_, _| {});
-        e.unwrap_or_else(|e| panic!("{mesh}: {}", told(&e)))
+        e.unwrap_or_else(|e| panic!("{mesh}: {}", told(&e))).evaluation
     }
 
     fn predict(&self, mesh: &str, layout: &str, run: &str) -> Vec<(String, Vec<f64>)> {
@@ -153,7 +153,7 @@ impl Site {
         let o = PredictOptions { eval: self.eval_options(run), ..PredictOptions::default() };
         let out = predict(&project, &sources, &o, &mut |_, _| {});
         let out = out.unwrap_or_else(|e| panic!("{mesh}: {}", told(&e)));
-        out.into_iter().map(|(n, t)| (n, t.data.to_f64())).collect()
+        out.outputs.into_iter().map(|o| (o.name, o.tensor.data.to_f64())).collect()
     }
 }
 
@@ -245,7 +245,7 @@ fn evaluation_drops_nothing_and_changes_nothing() {
     let (project, sources) = site.project("", "", &[]);
     let few = PredictOptions { eval: site.eval_options("one"), limit: Some(5), ..PredictOptions::default() };
     let few = predict(&project, &sources, &few, &mut |_, _| {}).unwrap_or_else(|e| panic!("{}", told(&e)));
-    let score = few[0].1.data.to_f64();
+    let score = few.outputs[0].tensor.data.to_f64();
     assert_eq!(score.len(), 50);
     assert!(apart(&score, &all[0].1[..50]) < 1e-6);
 }

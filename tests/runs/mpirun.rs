@@ -178,9 +178,9 @@ fn ranks_evaluate_and_predict_as_threads_do() {
     let (data, trained, model) = (at("data"), at("run"), at("model.mw"));
     let text = std::fs::read_to_string(crate::support::root().join("models/mlp.mw")).unwrap();
     // What is split over ranks, and what is not.
-    let outputs = "    output scores = logits\n    output class = argmax[classes](logits)\n}\n\nconst lr";
+    let outputs = "    output scores = logits\n}\n\nconst lr";
     let text = text.replacen("}\n\nconst lr", outputs, 1);
-    assert!(text.contains("output class"));
+    assert!(text.contains("output scores"));
     std::fs::write(&model, text).unwrap();
     let mut args = small(&data, &trained, &["--steps", "20", "--layout", "batch -> r; hidden -> c"]);
     args[1] = &model;
@@ -282,11 +282,25 @@ fn signal(name: &str, pid: i32) {
 /// Starts a training without end, and sends a signal to one rank at some moment after the first step. How it ends, and
 /// how long that takes.
 fn struck(name: &str, rank: usize, after: Duration, run: &str, data: &str) -> (Said, Duration) {
+    struck_of(4, name, rank, after, run, data)
+}
+
+/// The same of so many processes, which share four devices.
+fn struck_of(
+    count: usize,
+    name: &str,
+    rank: usize,
+    after: Duration,
+    run: &str,
+    data: &str,
+) -> (Said, Duration) {
     let more =
         ["--layout", "batch -> r; hidden -> c", "--format", "json", "--no-eval", "--steps", "10000000"];
-    let args = small(data, run, &[&more[..], &["--timeout", "5"]].concat());
+    let devices = (4 / count).to_string();
+    let each = ["--timeout", "5", "--devices-per-process", &devices];
+    let args = small(data, run, &[&more[..], &each[..if count == 4 { 2 } else { 4 }]].concat());
     // On a busy machine a second is little for those that are left to say what they know.
-    let mut child = job(&[(4, &args)]).env("OMPI_MCA_odls_base_sigkill_timeout", "3").spawn().unwrap();
+    let mut child = job(&[(count, &args)]).env("OMPI_MCA_odls_base_sigkill_timeout", "3").spawn().unwrap();
     let mut told = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
     told.read_line(&mut first).unwrap();
@@ -299,7 +313,7 @@ fn struck(name: &str, rank: usize, after: Duration, run: &str, data: &str) -> (S
     });
     std::thread::sleep(after);
     let ranks = processes(&child);
-    assert_eq!(ranks.len(), 4, "{ranks:?}");
+    assert_eq!(ranks.len(), count, "{ranks:?}");
     let begin = Instant::now();
     signal(name, ranks[rank]);
     let mut said = ended(child, Duration::from_secs(60), first);
@@ -386,4 +400,63 @@ fn one_rank_that_is_interrupted_stops_all_with_a_checkpoint() {
         ["--layout", "batch -> r; hidden -> c", "--format", "json", "--no-eval", "--resume", "--steps", &all];
     let rest = run(&small(&data, &there, &rest));
     assert_eq!(losses(&rest).len(), 3, "{}", rest.err);
+}
+
+/// The number of a device is not that of its process, which is what the launcher knows.
+#[test]
+fn a_device_that_is_missed_is_named_with_its_process() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let data = dir.path().join("data").display().to_string();
+    for process in [0, 1] {
+        let (said, took) = struck_of(2, "-STOP", process, Duration::from_millis(200), "", &data);
+        assert_ne!(said.code, Some(0));
+        let named =
+            |device: usize| said.err.contains(&format!("rank {device} of process {process} (unresponsive)"));
+        assert!(named(2 * process) || named(2 * process + 1), "process {process}: {}", said.err);
+        assert!(took < Duration::from_secs(20), "it took {took:?}");
+    }
+}
+
+#[test]
+fn a_process_that_never_starts_ends_the_job() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let data = dir.path().join("data").display().to_string();
+    let mut args = small(&data, "", &["--steps", "3", "--timeout", "1"]);
+    let mesh = args.iter().position(|a| *a == "r=2,c=2").unwrap();
+    args[mesh] = "r=2";
+    // MPI waits for the second process, which never calls it.
+    let child = job(&[(1, &args)]).args([":", "-n", "1", "sleep", "100"]).spawn().unwrap();
+    let begin = Instant::now();
+    let said = ended(child, Duration::from_secs(60), String::new());
+    assert_ne!(said.code, Some(0));
+    assert!(said.err.contains("rank 0: MPI has not started within 6 s"), "{}", said.err);
+    assert!(begin.elapsed() < Duration::from_secs(30), "it took {:?}", begin.elapsed());
+}
+
+/// All ranks look at the same step, and one says what was found on any of them.
+#[test]
+fn ranks_find_the_cause_of_a_loss_that_is_not_finite() {
+    let _one = alone();
+    let dir = folder(SMALL);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (data, model) = (at("data"), at("model.mw"));
+    let text = std::fs::read_to_string(crate::support::root().join("models/mlp.mw")).unwrap();
+    let text = text
+        .replace("    let logits = dense(h", "    let low = log(dense(h")
+        .replace("[classes])\n\n    loss", "[classes]))\n    let logits = low\n\n    loss");
+    std::fs::write(&model, text).unwrap();
+    let mut args = small(&data, "", &["--layout", "batch -> r; hidden -> c", "--steps", "9", "--no-eval"]);
+    args[1] = &model;
+    let threads = run(&args);
+    let cause = "the first value that is not finite is `low`";
+    assert!(
+        threads.err.contains(cause) && threads.err.contains("its operands were finite"),
+        "{}",
+        threads.err
+    );
+    let ranks = mpirun(4, &args);
+    assert_eq!(ranks.code, Some(1), "{}", ranks.err);
+    assert_eq!(ranks.err.matches(cause).count(), 1, "{}", ranks.err);
 }

@@ -146,7 +146,8 @@ fn an_evaluation_and_predictions_are_those_of_one_process() {
             devices,
             ..EvalOptions::default()
         };
-        evaluate(&p, &loaded.sources, &eval, &mut |_, _| {}).unwrap_or_else(|e| panic!("{}", told(&e)))
+        let found = evaluate(&p, &loaded.sources, &eval, &mut |_, _| {});
+        found.unwrap_or_else(|e| panic!("{}", told(&e))).evaluation
     };
     let alone = both(Devices::default(), 0);
     for result in spread(&[1, 2, 1], |at, devices| both(devices, at)) {

@@ -1,9 +1,9 @@
 //! Runs that are killed and go on: the same bits on the same layout, the same numbers on another.
 
-use crate::support::{Numbers, SMALL, command, folder, run, tensors};
+use crate::support::{Numbers, SMALL, command, folder, root, run, tensors};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 const SIZES: [&str; 8] = ["--dim", "batch=12", "--dim", "rows=5", "--dim", "cols=4", "--dim", "hidden=11"];
 /// 300 examples in batches of 12: 25 steps an epoch, with a checkpoint after each.
@@ -123,7 +123,10 @@ fn ctrl_c_writes_a_checkpoint_and_exits_130() {
     let mut args = arguments(&data, &run_folder, "r=2", "batch -> r", "f32");
     let place = args.iter().position(|a| *a == STEPS).unwrap();
     args[place] = "1000000";
-    let mut child = command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // Whoever runs the tests may ignore it.
+    let mut c = Command::new("env");
+    c.args(["--default-signal=INT", env!("CARGO_BIN_EXE_meshwright-under-test")]).args(&args);
+    let mut child = c.current_dir(root()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut last: Vec<String> = told.by_ref().take(10).map(Result::unwrap).collect();
     let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();

@@ -61,11 +61,13 @@ struct Context<'a> {
 pub struct CompileOptions {
     /// Whether collectives go on while later steps run.
     pub overlap: bool,
+    /// Whether every value has a buffer of its own, so that it can be looked at when it is made: slower.
+    pub examined: bool,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { overlap: true }
+        CompileOptions { overlap: true, examined: false }
     }
 }
 
@@ -109,14 +111,16 @@ static PIPELINE: Pipeline = Pipeline {
         Some(Lowered(s, plan))
     }),
     plan: [
-        Pass::new("bucket", "collectives of one kind over equal axes share buckets", |p, _, _| {
-            Some(schedule::bucket(p))
+        Pass::new("bucket", "collectives of one kind over equal axes share buckets", |p, c, _| {
+            Some(if c.options.examined { p } else { schedule::bucket(p) })
         }),
-        Pass::new("fuse", "chains of element-wise steps become one", |p, _, _| Some(schedule::fuse(p))),
+        Pass::new("fuse", "chains of element-wise steps become one", |p, c, _| {
+            Some(if c.options.examined { p } else { schedule::fuse(p) })
+        }),
         Pass::new(
             "overlap",
             "collectives start early and are waited for where their results are read",
-            |p, c, _| Some(if c.options.overlap { schedule::overlap(p) } else { p }),
+            |p, c, _| Some(if c.options.overlap && !c.options.examined { schedule::overlap(p) } else { p }),
         ),
     ],
     lifetimes: Pass::new(

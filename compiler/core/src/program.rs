@@ -117,6 +117,8 @@ pub struct Program {
     pub metrics: Vec<LossDecl>,
     /// Outputs, for `predict`.
     pub outputs: Vec<LossDecl>,
+    /// The value of each name that a statement gives, by its path.
+    pub named: BTreeMap<Arc<str>, Id>,
     /// How it is trained; `None` where the file has no `train` block for it.
     pub train: Option<TrainSpec>,
 }

@@ -1,7 +1,8 @@
 //! The graph of one whole step with what it must give: the input of the partitioner.
 
-use meshwright_ops::{Graph, Id};
+use meshwright_ops::{Graph, Id, InputOpKind, Kind};
 use meshwright_plan::{DType, InputDecl};
+use std::collections::BTreeSet;
 
 /// What a value is wanted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,24 @@ pub struct StepGraph {
 }
 
 impl StepGraph {
+    /// The names of the inputs that its outputs read.
+    pub fn inputs_read(&self) -> BTreeSet<&str> {
+        let mut seen = self.graph.nodes.table(false);
+        let mut todo: Vec<Id> = self.outputs.iter().map(|o| o.id).collect();
+        let mut names = BTreeSet::new();
+        while let Some(id) = todo.pop() {
+            if std::mem::replace(&mut seen[id], true) {
+                continue;
+            }
+            let node = self.graph.node(id);
+            if let Kind::Input(InputOpKind::Input { name }) = node.op.kind() {
+                names.extend(self.inputs.iter().map(|i| i.name.as_str()).find(|n| **n == name));
+            }
+            todo.extend(&node.inputs);
+        }
+        names
+    }
+
     /// The same step over another graph, whose values the outputs still have to be told.
     pub(crate) fn with_graph(&self, graph: Graph) -> StepGraph {
         StepGraph {

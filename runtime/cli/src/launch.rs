@@ -215,8 +215,12 @@ pub(crate) fn end(
     use meshwright_comm::{Transport, mpi};
     use meshwright_exec::ExecError;
     let launched_as = launched.map_or(0, |l| l.rank);
-    let options =
-        mpi::MpiOptions { timeouts, deterministic, launched_as, ..mpi::MpiOptions::new(std::process::exit) };
+    let options = mpi::MpiOptions {
+        timeouts,
+        deterministic,
+        launched_as,
+        ..mpi::MpiOptions::new(signal_hook::low_level::exit)
+    };
     let end = mpi::init(options).map_err(|e| {
         let message = format!("{} does not start: {e}", mpi::library());
         // Others may have started: each rank says this itself.

@@ -5,7 +5,9 @@
 //! unresponsive does not wait for the end of its step, but says where it is.
 
 use crate::stop::INTERRUPTED;
-use std::io::Write;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -60,9 +62,24 @@ pub(crate) fn stop_of(note: &mut dyn FnMut(&str)) -> &'static AtomicBool {
     &STOP
 }
 
-fn handled() -> &'static Result<(), ctrlc::Error> {
-    static HANDLER: OnceLock<Result<(), ctrlc::Error>> = OnceLock::new();
-    HANDLER.get_or_init(|| ctrlc::set_handler(heard))
+fn handled() -> &'static io::Result<()> {
+    static HANDLER: OnceLock<io::Result<()>> = OnceLock::new();
+    HANDLER.get_or_init(|| {
+        let ignored = ignored_at_start();
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP].iter().filter(|s| !ignored.contains(s)))?;
+        let hear = move || signals.forever().for_each(|_| heard());
+        std::thread::Builder::new().name("signals".into()).spawn(hear)?;
+        Ok(())
+    })
+}
+
+/// The signals that whoever started the command had it ignore, as `nohup` does: they stay ignored.
+fn ignored_at_start() -> Vec<i32> {
+    // Where the system does not say, there are none.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(|signal| mask >> (signal - 1) & 1 == 1).collect()
 }
 
 fn catch(note: &mut dyn FnMut(&str)) {

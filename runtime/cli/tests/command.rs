@@ -7,6 +7,7 @@ mod fake_nccl;
 mod support;
 
 use serde_json::Value;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use support::{command, folder, lines, run, said};
 
@@ -349,8 +350,12 @@ fn an_interrupt_writes_a_checkpoint_and_exits_130() {
     use std::io::{BufRead, BufReader};
     let at = folder("interrupt");
     let args = ["train", "mlp", "--epochs", "1000", "--run", "a", "--format", "json", "--no-eval"];
-    let mut child =
-        command(&args).current_dir(&at).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Whoever runs the tests may ignore it.
+    let mut c = Command::new("env");
+    c.args(["--default-signal=INT", env!("CARGO_BIN_EXE_meshwright")]).args(args).current_dir(&at);
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/data");
+    c.env("MESHWRIGHT_DATA", data.canonicalize().unwrap());
+    let mut child = c.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut String::new()).unwrap();
     let pid = child.id().to_string();

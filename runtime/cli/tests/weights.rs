@@ -191,6 +191,13 @@ fn checkpoints_are_listed_exported_and_compared() {
     let loss = |e: &[Value]| e[0]["eval_loss"].as_f64().unwrap();
     let file = ["eval", "tuned.mw", "--data", "data", "--checkpoint", "out.safetensors"];
     assert_eq!(loss(&events(&at, &file)), loss(&events(&at, &["eval", "t"])));
+    // Where another model or another type reads it, that is said.
+    std::fs::write(at.join("other.mw"), TUNED.replace("tuned", "other")).unwrap();
+    let other =
+        ["eval", "other.mw", "--data", "data", "--checkpoint", "out.safetensors", "--precision", "f64"];
+    let (code, _, err) = run(&at, &other);
+    assert!(code == 0 && err.contains("written by the model `tuned`, and this is `other`"), "{err}");
+    assert!(err.contains("the parameters of the checkpoint are f32, those of the model f64"), "{err}");
     let (code, _, err) = run(&at, &["ckpt", "export", "t", "-o", "no/where.safetensors"]);
     assert!(code == 1 && err.contains("E0514"), "{err}");
 }

@@ -16,6 +16,8 @@ pub struct Missing {
     pub last_call: Option<CallName>,
     /// It was asked, and did not answer: its process is stopped, dead or cut off. Threads always answer.
     pub unresponsive: bool,
+    /// The number that the launcher has given to its process, where processes have several devices: then it is not the rank.
+    pub process: Option<usize>,
 }
 
 /// Calls of two members that do not belong together.
@@ -221,10 +223,16 @@ fn waiting_for(missing: &[Missing]) -> String {
 }
 
 fn described(ranks: &[Missing]) -> String {
-    let one = |m: &Missing| match &m.last_call {
-        _ if m.unresponsive => format!("rank {} (unresponsive)", m.rank),
-        Some(call) => format!("rank {} (last call: {call})", m.rank),
-        None => format!("rank {} (no call yet)", m.rank),
+    let one = |m: &Missing| {
+        let who = match m.process {
+            Some(process) => format!("rank {} of process {process}", m.rank),
+            None => format!("rank {}", m.rank),
+        };
+        match &m.last_call {
+            _ if m.unresponsive => format!("{who} (unresponsive)"),
+            Some(call) => format!("{who} (last call: {call})"),
+            None => format!("{who} (no call yet)"),
+        }
     };
     ranks.iter().map(one).collect::<Vec<_>>().join(", ")
 }

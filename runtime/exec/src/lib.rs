@@ -26,8 +26,8 @@ pub use cluster::{
     StepReport,
 };
 pub use engine::print::burn_graphs;
-pub use engine::{Engine, LocalInput, ProgramId, StateInfo, local_inputs};
+pub use engine::{Engine, ExampleDraws, LocalInput, ProgramId, StateInfo, local_inputs};
 pub use error::{ExecError, Place};
 pub use kernels::KernelError;
-pub use tensor::{HostData, HostTensor};
+pub use tensor::{Finiteness, HostData, HostTensor};
 pub use trace::{DeviceTrace, Record, What};

@@ -159,6 +159,8 @@ pub(crate) struct DataOptions<'a> {
     pub(crate) roots: &'a [PathBuf],
     /// `--allow-nonfinite`.
     pub(crate) allow_nonfinite: bool,
+    /// The inputs to bind; all of them without it.
+    pub(crate) inputs: Option<&'a BTreeSet<&'a str>>,
 }
 
 /// Opens a split of the data that a project's inputs are bound to; `None` for one that is optional and not there.
@@ -168,9 +170,14 @@ pub(crate) fn dataset(
     split: &str,
     optional: bool,
 ) -> Result<Option<Dataset>, Failure> {
-    let inputs: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
+    let declared = project.program.inputs.iter().map(|i| &i.0);
+    let bound = declared.filter(|i| wanted.inputs.is_none_or(|names| names.contains(i.name.as_str())));
+    let inputs: Vec<_> = bound.cloned().collect();
     let places: Places = project.program.inputs.iter().map(|i| (i.0.name.clone(), i.2)).collect();
-    let source = data::find(wanted.given, wanted.roots, &inputs)?;
+    // Where data is sought, a set for all inputs comes before one for those that are read.
+    let all: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
+    let source = data::find(wanted.given, wanted.roots, &all)
+        .or_else(|_| data::find(wanted.given, wanted.roots, &inputs))?;
     if optional && !source.has(split) {
         return Ok(None);
     }

@@ -1,23 +1,20 @@
-//! `eval` and `predict`: a checkpoint on any mesh, without training.
+//! `eval`: a checkpoint on any mesh, without training; and what `predict` begins with too.
 
 use crate::checkpoint::{Checkpoint, Store, Which, read_file};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
-use crate::devices::{
-    DataOptions, Devices, batch, compiled, dataset, load, provide, remainder, restore, start,
-};
+use crate::devices::{DataOptions, Devices, dataset, restore, start};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::metrics;
 use crate::project::Project;
 use crate::run_dir::checkpoints_in;
 use crate::session::common;
-use crate::totals::Totals;
-use meshwright_diag::{Diagnostic, Sources, codes, nearest};
-use meshwright_exec::{Cluster, HostData, HostTensor, ProgramId};
-use meshwright_ops::F64Tensor;
+use meshwright_core::ParamDecl;
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_exec::{Cluster, ProgramId};
 use meshwright_plan::Plan;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -43,15 +40,13 @@ pub struct EvalOptions {
     pub which: Which,
 }
 
-/// What to predict.
-#[derive(Clone, Debug, Default)]
-pub struct PredictOptions {
-    /// Data, split and checkpoint.
-    pub eval: EvalOptions,
-    /// Which outputs; all of them where empty.
-    pub outputs: Vec<String>,
-    /// At most so many examples.
-    pub limit: Option<usize>,
+/// What an evaluation found.
+#[derive(Clone, Debug)]
+pub struct Evaluated {
+    /// Losses and metrics.
+    pub evaluation: metrics::Evaluation,
+    /// What else is worth knowing, such as damaged examples that were left out.
+    pub notes: Vec<String>,
 }
 
 /// Reads a checkpoint: one of a run's folder, or one file.
@@ -76,7 +71,7 @@ pub fn evaluate(
     sources: &Sources,
     options: &EvalOptions,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<metrics::Evaluation, Failure> {
+) -> Result<Evaluated, Failure> {
     abort_on_error(&options.devices.processes, evaluated(project, sources, options, progress))
 }
 
@@ -85,9 +80,12 @@ fn evaluated(
     sources: &Sources,
     options: &EvalOptions,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<metrics::Evaluation, Failure> {
+) -> Result<Evaluated, Failure> {
     let processes = &*options.devices.processes;
-    let (checkpoint, set) = read(project, options)?;
+    let checkpoint = checkpoint_of(options)?;
+    let set = set_of(project, options, None)?;
+    let mut notes = oddities(checkpoint.as_ref(), project);
+    notes.extend(set.notes());
     let ready = (|| {
         let mut cluster = start(project, options.cores, &options.devices)?;
         let set = Arc::new(set);
@@ -96,183 +94,85 @@ fn evaluated(
     })();
     let (cluster, evaluator, set) = agree_on_result(processes, "the programs", ready)?;
     let plans: Vec<&Plan> = evaluator.programs().map(|p| &*p.plan).collect();
-    check_same_configuration(processes, &asked(options, &set, plans.first().copied(), &[]))?;
+    check_same_configuration(processes, &asked(options, Some(&set), plans.first().copied(), &[]))?;
     prepare(&cluster, checkpoint.as_ref())?;
     let result = evaluator.run(&cluster, &AtomicBool::new(false), progress)?;
     cluster.shutdown();
     match result {
-        Some(result) => Ok(result),
+        Some(evaluation) => Ok(Evaluated { evaluation, notes }),
         None => unreachable!("nobody stopped the evaluation"),
     }
 }
 
-/// The checkpoint, on the first process, and the data.
-fn read(project: &Project, options: &EvalOptions) -> Result<(Option<Checkpoint>, Dataset), Failure> {
+/// The checkpoint, on the first process.
+pub(crate) fn checkpoint_of(options: &EvalOptions) -> Result<Option<Checkpoint>, Failure> {
     let processes = &*options.devices.processes;
     let about = "the checkpoint";
     let checkpoint =
         processes.on_first(about.into(), || read_checkpoint(&options.checkpoint, options.which))?;
-    let checkpoint = agree_on_result(processes, about, checkpoint.transpose())?;
+    agree_on_result(processes, about, checkpoint.transpose())
+}
+
+/// What is odd about a checkpoint for a project: another model wrote it, or in another type.
+pub(crate) fn oddities(checkpoint: Option<&Checkpoint>, project: &Project) -> Vec<String> {
+    let (Some(checkpoint), program) = (checkpoint, &project.program) else { return Vec::new() };
+    let (mut notes, meta) = (Vec::new(), &checkpoint.meta);
+    if meta.model != program.model {
+        let (wrote, is) = (&meta.model, &program.model);
+        notes.push(format!("the checkpoint was written by the model `{wrote}`, and this is `{is}`: what has the same path and size is taken"));
+    }
+    let other =
+        |p: &&ParamDecl| checkpoint.info(&p.path).is_some_and(|t| t.dtype != program.graph.ty(p.id).dtype);
+    if let Some((p, has)) =
+        program.params.iter().find(other).and_then(|p| Some((p, checkpoint.info(&p.path)?)))
+    {
+        let (is, has) = (program.graph.ty(p.id).dtype, has.dtype);
+        notes.push(format!(
+            "the parameters of the checkpoint are {has}, those of the model {is}: they are converted"
+        ));
+    }
+    notes
+}
+
+/// The data: for those of the inputs, or for all.
+pub(crate) fn set_of(
+    project: &Project,
+    options: &EvalOptions,
+    inputs: Option<&BTreeSet<&str>>,
+) -> Result<Dataset, Failure> {
     let wanted = DataOptions {
         given: options.data.as_deref(),
         roots: &options.roots,
         allow_nonfinite: options.allow_nonfinite,
+        inputs,
     };
     let set = match dataset(project, wanted, &options.split, false) {
         Ok(Some(set)) => Ok(set),
         Ok(None) => Err(crate::evaluator::data_failed(format!("there is no `{}` split", options.split))),
         Err(failure) => Err(failure),
     };
-    Ok((checkpoint, agree_on_result(processes, "the data", set)?))
+    agree_on_result(&options.devices.processes, "the data", set)
 }
 
 /// What all processes must be asked for alike.
-fn asked(
+pub(crate) fn asked(
     options: &EvalOptions,
-    set: &Dataset,
+    set: Option<&Dataset>,
     plan: Option<&Plan>,
     more: &[(&str, String)],
 ) -> BTreeMap<String, String> {
     let mut asked = plan.map(common).unwrap_or_default();
     asked.insert("`--split`".into(), options.split.clone());
-    asked.insert("its data".into(), format!("{} examples ({})", set.records(), set.fingerprint()));
+    let data = set.map(|set| format!("{} examples ({})", set.records(), set.fingerprint()));
+    asked.insert("its data".into(), data.unwrap_or_else(|| "none".into()));
     asked.extend(more.iter().map(|(name, value)| (name.to_string(), value.clone())));
     asked
 }
 
 /// Sets all parameters and states to those of a checkpoint, which the first process has.
-fn prepare(cluster: &Cluster, checkpoint: Option<&Checkpoint>) -> Result<(), Failure> {
+pub(crate) fn prepare(cluster: &Cluster, checkpoint: Option<&Checkpoint>) -> Result<(), Failure> {
     let seed = checkpoint.map_or(0, |c| c.meta.seed);
     let seed = cluster.processes().broadcast("the seed".into(), seed)?;
     cluster.init_state(ProgramId(0), seed)?;
     restore(cluster, checkpoint, false)
-}
-
-/// Outputs of a checkpoint for the examples of a split, in the order of the file: name, and a tensor whose first dim counts
-/// examples where the output has the example dim. One that lacks it is of all examples together. Of several processes the
-/// first reads the checkpoint; all get the outputs.
-pub fn predict(
-    project: &Project,
-    sources: &Sources,
-    options: &PredictOptions,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<Vec<(String, HostTensor)>, Failure> {
-    abort_on_error(&options.eval.devices.processes, predicted(project, sources, options, progress))
-}
-
-fn predicted(
-    project: &Project,
-    sources: &Sources,
-    options: &PredictOptions,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<Vec<(String, HostTensor)>, Failure> {
-    let e = &options.eval;
-    let processes = &*e.devices.processes;
-    let wanted = agree_on_result(processes, "the outputs", wanted(project, &options.outputs))?;
-    let (checkpoint, set) = read(project, e)?;
-    let records = options.limit.unwrap_or(usize::MAX).min(set.records());
-    let of = |p: &Project| match meshwright_core::prediction(&p.program, &wanted) {
-        (Some(e), _) => Ok(e),
-        (None, d) => Err(Failure::Diagnostics(d)),
-    };
-    let size = project.batch();
-    let ready = (|| {
-        let remainder = remainder(project, records)?;
-        let prediction = of(project)?;
-        let cluster = start(project, e.cores, &e.devices)?;
-        Ok((remainder, prediction, cluster))
-    })();
-    let (remainder, prediction, mut cluster) = agree_on_result(processes, "the outputs", ready)?;
-    let more = [("`--output`", wanted.join(", ")), ("`--limit`", records.to_string())];
-    check_same_configuration(processes, &asked(e, &set, None, &more))?;
-    let (accumulators, rows) = prediction.step.outputs.split_at(prediction.accumulate.len());
-    let rows: Vec<&str> = rows.iter().map(|g| g.name.as_str()).collect();
-    let mut parts: Vec<Vec<HostTensor>> = vec![Vec::new(); rows.len()];
-    let mut totals = Totals::new(&prediction);
-    let mut first = 0;
-    let whole = (records >= size).then_some(project);
-    for (p, count) in [(whole, records / size), (remainder.as_ref(), 1)] {
-        let Some(p) = p else { continue };
-        let step = of(p).and_then(|e| compiled(p, &e.step, sources));
-        let program =
-            agree_on_result(processes, "the program", step.and_then(|c| load(&mut cluster, c.plan)))?;
-        prepare(&cluster, checkpoint.as_ref())?;
-        for _ in 0..count {
-            let records_of: Vec<usize> = (first..first + program.examples).collect();
-            let given = provide(&program, batch(&set, &program.needs, &records_of)?);
-            let report = cluster.run(program.id, 1, &given)?;
-            for (name, list) in rows.iter().zip(&mut parts) {
-                list.extend(report.outputs.get(*name).and_then(|t| in_order(p, &program.plan, name, t)));
-            }
-            if !accumulators.is_empty() {
-                agree_on_result(processes, "the outputs", totals.add(&program, &report.outputs))?;
-            }
-            first += program.examples;
-            progress(first, records);
-        }
-    }
-    cluster.shutdown();
-    let totals = if accumulators.is_empty() || records == 0 { Vec::new() } else { totals.finish() };
-    let mut out = Vec::new();
-    for name in wanted {
-        let part = rows.iter().position(|r| *r == name).and_then(|k| joined(&parts[k]));
-        let total = totals.iter().find(|t| t.0 == name).and_then(|t| total(project, &name, &t.1));
-        out.extend(part.or(total).map(|t| (name, t)));
-    }
-    Ok(out)
-}
-
-/// An output over all examples as a tensor of its own dtype.
-fn total(project: &Project, name: &str, t: &F64Tensor) -> Option<HostTensor> {
-    let id = project.program.outputs.iter().find(|o| o.name == name)?.id;
-    let ty = project.program.graph.ty(id);
-    let shape = project.program.graph.dims.shape(&ty.dims);
-    HostTensor::new(shape, HostData::from_f64(ty.dtype, t.ordered(&ty.dims).data))
-}
-
-fn wanted(project: &Project, names: &[String]) -> Result<Vec<String>, Failure> {
-    let all: Vec<String> = project.program.outputs.iter().map(|o| o.name.clone()).collect();
-    if all.is_empty() {
-        return Err(Diagnostic::error(
-            codes::E0516,
-            format!("the model `{}` declares no output", project.program.model),
-        )
-        .help("declare one: `output class = argmax[classes](logits)`")
-        .into());
-    }
-    for n in names {
-        if !all.contains(n) {
-            let d = Diagnostic::error(
-                codes::E0516,
-                format!("the model has no output `{n}`: it has {}", all.join(", ")),
-            );
-            let d = match nearest(n, all.iter().map(String::as_str)) {
-                Some(c) => d.help(format!("did you mean `{c}`?")),
-                None => d,
-            };
-            return Err(d.into());
-        }
-    }
-    Ok(if names.is_empty() { all } else { names.to_vec() })
-}
-
-/// An output in the order in which the model has its dims, the example dim first. The Plan stores it as it likes.
-fn in_order(project: &Project, plan: &Plan, name: &str, t: &HostTensor) -> Option<HostTensor> {
-    let stored = &plan.outputs.iter().find(|o| o.name == name)?.dims;
-    let id = project.program.outputs.iter().find(|o| o.name == name)?.id;
-    let mut dims = project.program.graph.ty(id).dims.clone();
-    let example = project.example_dim().map(|d| d.0);
-    dims.sort_by_key(|d| Some(*d) != example);
-    let values = F64Tensor::new(&plan.dims, stored.clone(), t.data.to_f64()).ordered(&dims).data;
-    let shape = plan.dims.shape(&dims);
-    HostTensor::new(shape, HostData::from_f64(t.dtype(), values))
-}
-
-/// Tensors joined along their first dim, which counts examples.
-fn joined(parts: &[HostTensor]) -> Option<HostTensor> {
-    let first = parts.first()?;
-    let mut shape = first.shape.clone();
-    *shape.first_mut()? = parts.iter().map(|p| p.shape[0]).sum();
-    let values = parts.iter().flat_map(|p| p.data.to_f64()).collect();
-    HostTensor::new(shape, HostData::from_f64(first.dtype(), values))
 }

@@ -4,6 +4,7 @@
 //! whole tensors by parameter path, and example order is a function of (seed, epoch, index) alone. What is read from
 //! disk is checked before it is used; a bad file is a diagnostic, never a panic.
 
+mod arrays;
 pub mod bench;
 pub mod catalog;
 pub mod checkpoint;
@@ -21,7 +22,9 @@ mod logs;
 mod memory;
 pub mod metrics;
 mod metrics_log;
+mod not_finite;
 mod policies;
+mod prediction;
 pub mod project;
 mod recorded;
 pub mod run_dir;
@@ -41,10 +44,11 @@ pub use bench::{BenchOptions, BenchResult, bench};
 pub use consensus::agree_on_result;
 pub use devices::{Asked, Devices};
 pub use failure::Failure;
-pub use inference::{EvalOptions, PredictOptions, evaluate, predict, read_checkpoint};
+pub use inference::{EvalOptions, Evaluated, evaluate, read_checkpoint};
 pub use init::{InitFrom, NameMap};
 pub use logs::LogFormat;
 pub use policies::{EvaluationPolicy, Monitor, PolicySettings, SaveEvery, SavePolicy};
+pub use prediction::{PredictOptions, PredictedOutput, Prediction, predict};
 pub use project::{Loaded, Project, ProjectOptions};
 pub use recorded::{Recorded, recorded};
 pub use tensor::RawTensor;

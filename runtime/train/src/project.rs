@@ -191,6 +191,12 @@ impl Project {
         (project.filter(|_| !has_errors(&found)), found)
     }
 
+    /// The same, compiled to Plans in which every value can be looked at.
+    pub(crate) fn examined(&self) -> Project {
+        let compiling = CompileOptions { examined: true, ..self.compiling };
+        Project { compiling, ..self.clone() }
+    }
+
     /// Compiles a step of this project's program.
     pub fn compile(&self, step: &StepGraph, sources: &Sources) -> (Option<Compiled>, Vec<Diagnostic>) {
         self.compile_observed(step, sources, &mut |_, _| {})
@@ -248,7 +254,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
     out.extend(unknown_metric(options, &program));
     let layout = rules.layout(options, &program, out)?;
     let texts = Texts { model: id, used: uses.ids(), layout: rules.text };
-    let compiling = CompileOptions { overlap: !options.no_overlap };
+    let compiling = CompileOptions { overlap: !options.no_overlap, examined: false };
     let (program, resolutions) = (Arc::new(program), Arc::new(AtomicUsize::new(1)));
     Some(Project { program, layout, texts, file, uses, settings, compiling, resolutions })
 }

@@ -149,6 +149,11 @@ impl Recorded {
         Some(data.split(',').map(file).collect::<Vec<_>>().join(","))
     }
 
+    /// `--allow-nonfinite` of the run.
+    pub fn allow_nonfinite(&self) -> bool {
+        self.settings.allow_nonfinite
+    }
+
     /// `--cores` of the run.
     pub fn cores(&self) -> Option<usize> {
         self.settings.cores

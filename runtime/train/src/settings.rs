@@ -62,6 +62,9 @@ pub(crate) struct RunSettings {
     pub(crate) preset: Option<String>,
     /// `--data`.
     pub(crate) data: Option<String>,
+    /// `--allow-nonfinite`.
+    #[serde(default)]
+    pub(crate) allow_nonfinite: bool,
     /// The folder in which the command was given: relative paths are relative to it.
     #[serde(default)]
     pub(crate) folder: Option<PathBuf>,
@@ -119,6 +122,7 @@ impl RunSettings {
             eval: options.eval,
             preset: project.settings().size.clone(),
             data: options.data.clone(),
+            allow_nonfinite: options.allow_nonfinite,
             examples: set.records(),
             fingerprint: set.fingerprint(),
             set: project.settings().consts.iter().cloned().collect(),

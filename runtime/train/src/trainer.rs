@@ -8,6 +8,7 @@ use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
 use crate::init::initialize;
 use crate::metrics_log::Stands;
+use crate::not_finite::Rerun;
 use crate::project::{Project, line_of};
 use crate::session::{Requirements, Session, StartPoint, Written, start_point};
 use crate::trace::Trace;
@@ -52,7 +53,7 @@ fn trained(
     let Requirements { plan, set, validation, test, examples } = needs;
     let sets = (&*set, validation, test, examples);
     let ready = Ready::of((project, sources), options, &start, plan, sets);
-    let Ready { cluster, program, evaluators, schedule, from, losses } =
+    let Ready { mut cluster, program, evaluators, rest, schedule, from, losses } =
         agree_on_result(processes, "the programs", ready)?;
     set_values(&cluster, session.as_mut(), &start)?;
     let per_epoch = schedule.steps_per_epoch();
@@ -100,13 +101,32 @@ fn trained(
         loss: minimized.map_or("the loss", |d| d.name.as_str()),
         line: minimized.map_or(0, |d| line_of(sources, d.span)),
         failed: None,
+        not_finite: None,
         stop,
         progress,
     };
     let run = options.run.clone();
     let eval_set = evaluators.during.as_ref().map_or("", |e| e.set);
-    let finished =
-        l.run(last, set, losses, Finished { steps: from, run, eval_set, ..Finished::default() })?;
+    let beginning = Finished { steps: from, run, eval_set, ..Finished::default() };
+    let finished = l.run(last, set.clone(), losses, beginning)?;
+    let (not_finite, saved) = (l.not_finite, l.saved);
+    if let Some(at) = not_finite {
+        let first_values =
+            |cluster: &Cluster| first_values(cluster, (&program, &evaluators, &rest), start.seed);
+        let rerun = Rerun {
+            project,
+            sources,
+            options,
+            schedule: &schedule,
+            set: &set,
+            program: &program,
+            saved,
+            first_values: &first_values,
+            stop,
+        };
+        let failed = Err(rerun.error(&mut cluster, at, progress).into());
+        return agree_on_result(processes, "the loss", failed);
+    }
     cluster.shutdown();
     Ok(finished)
 }
@@ -150,11 +170,23 @@ fn written(
     agree_on_result(processes, about, opened.map(|w| w.flatten().unwrap_or_default()))
 }
 
+/// Sets everything that the programs hold to what a new run begins with.
+fn first_values(
+    cluster: &Cluster,
+    (program, evaluators, rest): (&LoadedProgram, &Evaluators, &Option<LoadedProgram>),
+    seed: u64,
+) -> Result<(), Failure> {
+    let evaluating = evaluators.all().flat_map(|e| e.evaluator.programs());
+    init_all(cluster, std::iter::once(program).chain(evaluating).chain(rest), seed)
+}
+
 /// The devices with all programs loaded and first values set, and where the run begins.
 struct Ready {
     cluster: Cluster,
     program: LoadedProgram,
     evaluators: Evaluators,
+    /// What holds the rest of what the run keeps.
+    rest: Option<LoadedProgram>,
     schedule: Schedule,
     from: u64,
     losses: EpochLosses,
@@ -188,9 +220,8 @@ impl Ready {
             None => Evaluators { during: test, last: None },
         };
         let rest = hold_rest(project, sources, &mut cluster)?;
-        let evaluating = evaluators.all().flat_map(|e| e.evaluator.programs());
-        init_all(&cluster, std::iter::once(&program).chain(evaluating).chain(&rest), start_at.seed)?;
-        Ok(Ready { cluster, program, evaluators, schedule, from, losses })
+        first_values(&cluster, (&program, &evaluators, &rest), start_at.seed)?;
+        Ok(Ready { cluster, program, evaluators, rest, schedule, from, losses })
     }
 }
 

@@ -57,7 +57,8 @@ pub struct TrainOptions {
 
 impl TrainOptions {
     pub(crate) fn wanted(&self) -> DataOptions<'_> {
-        DataOptions { given: self.data.as_deref(), roots: &self.roots, allow_nonfinite: self.allow_nonfinite }
+        let Self { roots, allow_nonfinite, .. } = self;
+        DataOptions { given: self.data.as_deref(), roots, allow_nonfinite: *allow_nonfinite, inputs: None }
     }
 }
 
@@ -107,6 +108,13 @@ pub enum Progress<'a> {
         step: u64,
         /// The folder of checkpoints.
         path: PathBuf,
+    },
+    /// A loss is not finite: its step is run again with checks, to find out why.
+    RunningAgain {
+        /// After which step it begins.
+        from: u64,
+        /// The step.
+        step: u64,
     },
     /// Evaluation goes on.
     Evaluating {

@@ -75,6 +75,8 @@ pub(crate) struct TrainingLoop<'a> {
     pub(crate) line: u32,
     /// What went wrong here since all processes met.
     pub(crate) failed: Option<Failure>,
+    /// The step whose loss is not finite, and that loss: all processes have the same. The run ends with it.
+    pub(crate) not_finite: Option<(u64, f64)>,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) progress: &'a mut dyn FnMut(Progress),
 }
@@ -145,6 +147,11 @@ impl TrainingLoop<'_> {
             (finished.steps, finished.loss) = (n + 1, Some(measured.loss));
             self.step(measured, epoch_began, done);
             agreed = self.meet(n + 1)?;
+            if self.not_finite.is_some() {
+                self.written()?;
+                self.meet(n + 1)?;
+                return Ok(finished);
+            }
         }
         drop(batches);
         self.end(began, losses, finished)
@@ -255,16 +262,7 @@ impl TrainingLoop<'_> {
         let rate = (done * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
         let epoch = self.schedule.position(step - 1).0 + 1;
         (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate });
-        if loss.is_finite() {
-            return;
-        }
-        let name = self.loss;
-        let mut d = Diagnostic::error(codes::E0517, format!("the loss `{name}` is {loss} at step {step}"));
-        if let Some(decl) = self.project.program.train.as_ref().map(|t| t.loss()) {
-            d = d.at(decl.span, "not finite from here on");
-        }
-        let help = "try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block";
-        self.note(Err(d.help(help).into()));
+        self.not_finite = (!loss.is_finite()).then_some((step, loss));
     }
 
     // --------------------------------------------------------------------------------------------- evaluations
@@ -303,6 +301,12 @@ impl TrainingLoop<'_> {
         };
         let seconds = begin.elapsed().as_secs_f64();
         self.event(Event::Evaluation { step, set: set.to_string(), eval: eval.clone(), seconds });
+        if !eval.loss.is_finite() {
+            let message =
+                format!("the loss `{}` is {} on the {set} set after step {step}", self.loss, eval.loss);
+            let help = "the checkpoint before the evaluation is kept: `meshwright eval` measures it again";
+            self.note(Err(Diagnostic::error(codes::E0517, message).help(help).into()));
+        }
         let during = self.evaluators.during.as_ref().is_some_and(|d| d.set == *set);
         if during {
             self.seen.push(Seen { step, eval: eval.clone() });

@@ -538,6 +538,7 @@ impl Maker {
         let minimize = LossDecl { name: "loss".into(), id: loss, span: Span::default() };
         let objectives = vec![Objective { loss: minimize.clone(), turn: None }];
         let program = Program {
+            named: Default::default(),
             model: format!("random {seed}"),
             graph: self.g,
             float: DType::F64,

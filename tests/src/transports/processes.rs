@@ -6,6 +6,8 @@ use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::mpi::{DeviceTransport, MpiOptions, MpiTransport, Watch, abort_job, init};
 use meshwright_comm::nccl::{Checks, NcclOptions, NcclTransport, Staged};
 use meshwright_comm::{CommError, Timeouts, Transport};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -27,7 +29,7 @@ fn parse(args: &[OsString]) -> Result<Args, String> {
     let options = MpiOptions {
         timeouts: Timeouts::all(seconds(60)),
         compare: true,
-        ..MpiOptions::new(std::process::exit)
+        ..MpiOptions::new(signal_hook::low_level::exit)
     };
     let mut parsed = Args { options, fault: None, pause: Duration::ZERO, nccl: false, devices: None };
     let mut args = args.iter().map(|a| a.to_string_lossy().into_owned());
@@ -77,8 +79,11 @@ pub(super) fn main(args: &[OsString]) -> ExitCode {
     };
     let watch = transport.watch();
     let rank = transport.rank();
-    if let Err(e) = ctrlc::set_handler(move || told_to_end(&watch)) {
-        say(&e.to_string());
+    match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+        Ok(mut signals) => {
+            std::thread::spawn(move || signals.forever().for_each(|_| told_to_end(&watch)));
+        }
+        Err(e) => say(&e.to_string()),
     }
     let (local, of) = (transport.local_rank(), transport.local_size());
     say(&format!("rank {rank} is process {}, {local} of {of}", std::process::id()));

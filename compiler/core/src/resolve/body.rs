@@ -262,6 +262,10 @@ impl<'a> Resolver<'a> {
                 self.error(error(what, first, "declared here"));
             }
         }
+        if let Val::Tensor(id) = &val {
+            let (path, id) = (self.scope().path_of(text), *id);
+            self.named.insert(path, id);
+        }
         self.scope().locals.insert(text, Local { val, span: name.span, used: false });
     }
 

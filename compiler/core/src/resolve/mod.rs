@@ -113,6 +113,7 @@ fn resolve_loaded(
         streams: BTreeMap::new(),
         calls: BTreeMap::new(),
         owners: BTreeMap::new(),
+        named: BTreeMap::new(),
         depth: 0,
         work: 0,
         stopped: false,
@@ -144,6 +145,7 @@ fn resolve_loaded(
         losses: r.losses,
         metrics: r.metrics,
         outputs: r.outputs,
+        named: r.named,
         train,
     };
     (Some(program), found)

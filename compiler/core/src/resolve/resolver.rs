@@ -50,6 +50,8 @@ pub(super) struct Resolver<'a> {
     pub(super) calls: BTreeMap<Arc<str>, usize>,
     /// The first call that has each path, with its layer: what it declares can be shared.
     pub(super) owners: BTreeMap<Arc<str>, (&'a str, Span)>,
+    /// The value of each name, by its path.
+    pub(super) named: BTreeMap<Arc<str>, Id>,
     pub(super) depth: usize,
     pub(super) work: usize,
     /// Whether a limit was hit: nothing is evaluated from then on.

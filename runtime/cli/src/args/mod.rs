@@ -300,9 +300,9 @@ pub(crate) struct CheckpointArgs {
     /// The step of the checkpoint, or `best` for the one that --keep-best of `train` has kept [default: the newest]
     #[arg(long, value_name = "STEP|best", value_parser = value_parsers::which)]
     pub(crate) from: Option<Which>,
-    /// Which split of the data: train, validation or test.
-    #[arg(long, default_value = "test")]
-    pub(crate) split: String,
+    /// Which split of the data: train, validation or test [default: test]
+    #[arg(long)]
+    pub(crate) split: Option<String>,
     /// Use the parameters themselves where the model keeps moving averages of them (`ema`).
     #[arg(long)]
     no_ema: bool,
@@ -322,9 +322,11 @@ impl CheckpointArgs {
 Examples:
   meshwright predict runs/digits-1 --limit 10
   meshwright predict runs/digits-1 --output class --format json
+  meshwright predict runs/digits-1 --data image=new.npy -o classes.npy
+  meshwright predict runs/digits-1 --value b1.attention.out -o out.safetensors
   meshwright predict digits.mw --checkpoint digits.safetensors
 
-A model declares its outputs: output class = argmax[classes](logits)
+A model declares its outputs: output class = argmax[classes](logits). Only the inputs that they read need data.
 
 With --format json, the first line describes the outputs: name, dtype, and dims in the order of the nested lists. NaN and
 infinities are the strings \"NaN\", \"Infinity\" and \"-Infinity\".")]
@@ -334,9 +336,19 @@ pub(crate) struct PredictArgs {
     /// An `output` of the model; may be repeated [default: all]
     #[arg(long = "output", value_name = "NAME")]
     pub(crate) outputs: Vec<String>,
-    /// Only the first N examples.
+    /// Any other value of the model, by its name or path: logits, b1.attention.out; may be repeated.
+    #[arg(long = "value", value_name = "NAME")]
+    pub(crate) values: Vec<String>,
+    /// Only the first N examples; of outputs that read no input, just so many.
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
+    /// Seed of random values: those of an example depend on it and on the example's number alone [default: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Write the outputs, rather than print them: one to a .npy file, any to a .npz or .safetensors file, or each to a .npy file in
+    /// a folder.
+    #[arg(short = 'o', long = "to", value_name = "FILE|DIR")]
+    pub(crate) to: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

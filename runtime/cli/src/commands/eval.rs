@@ -7,13 +7,18 @@ use crate::json::object;
 use crate::progress::{bar, evaluation};
 use crate::stop::Stop;
 use crate::text::{seconds, thousands};
-use meshwright_diag::{Diagnostic, codes};
-use meshwright_train::{EvalOptions, evaluate};
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_train::metrics::Evaluation;
+use meshwright_train::{EvalOptions, Evaluated, Failure, Project, agree_on_result, evaluate};
 use std::path::Path;
 use std::time::Instant;
 
 /// What to evaluate, or to predict, on.
-pub(super) fn load(args: &CheckpointArgs, console: &mut Console) -> Result<(OfRun, EvalOptions), Stop> {
+pub(super) fn load(
+    args: &CheckpointArgs,
+    split: &str,
+    console: &mut Console,
+) -> Result<(OfRun, EvalOptions), Stop> {
     let folder = Path::new(&args.subject);
     let (given, subject) = (args.options(), args.subject.as_str());
     // A model is named beside a checkpoint; a folder with a run in it has one.
@@ -31,8 +36,8 @@ pub(super) fn load(args: &CheckpointArgs, console: &mut Console) -> Result<(OfRu
     }
     let options = EvalOptions {
         data: data.map(String::from).or_else(|| recorded?.data()),
-        allow_nonfinite: args.data.allow_nonfinite,
-        split: args.split.clone(),
+        allow_nonfinite: args.data.allow_nonfinite || recorded.is_some_and(|r| r.allow_nonfinite()),
+        split: split.into(),
         cores: args.data.cores.get().or_else(|| recorded?.cores()),
         devices: loaded.devices.clone(),
         roots: project::data_roots(),
@@ -45,7 +50,8 @@ pub(super) fn load(args: &CheckpointArgs, console: &mut Console) -> Result<(OfRu
 /// Runs the command.
 pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
     let what = &args.what;
-    let (OfRun { project, sources, .. }, options) = load(what, console)?;
+    let split = what.split.as_deref().unwrap_or("test");
+    let (OfRun { project, sources, .. }, options) = load(what, split, console)?;
     project::warn(&project.evaluation().1, console, &sources);
     let begin = Instant::now();
     let bar = bar(0, console);
@@ -56,10 +62,12 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
         examples = done;
     });
     bar.finish_and_clear();
-    let result = ended.map_err(|failure| console.failed(failure, &sources))?;
+    let Evaluated { evaluation: result, notes } =
+        ended.map_err(|failure| console.failed(failure, &sources))?;
+    notes.iter().for_each(|note| console.note(note));
     let wall = begin.elapsed().as_secs_f64();
     if console.json() {
-        let fields = [("event", "eval".into()), ("split", args.what.split.clone().into())];
+        let fields = [("event", "eval".into()), ("split", split.into())];
         let mut line = object(fields);
         line.push("examples", examples);
         // The same keys as in the line of an epoch.
@@ -68,13 +76,25 @@ pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
             line.push(format!("eval_{name}"), *value);
         }
         line.push("seconds", wall);
-        return console.out_json(&line);
+        console.out_json(&line)?;
+        return finite((&project, &sources), &result, split, console);
     }
     let n = thousands(examples as u64);
-    console.out(&format!(
-        "{}: {}  ({n} examples in {})\n",
-        args.what.split,
-        evaluation(&result),
-        seconds(wall)
-    ))
+    console.out(&format!("{}: {}  ({n} examples in {})\n", split, evaluation(&result), seconds(wall)))?;
+    finite((&project, &sources), &result, split, console)
+}
+
+/// An evaluation that found no numbers has failed, whoever reads what it printed.
+fn finite(
+    (project, sources): (&Project, &Sources),
+    result: &Evaluation,
+    split: &str,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let Some(name) = project.loss().filter(|_| !result.loss.is_finite()) else { return Ok(()) };
+    let message = format!("the loss `{name}` is {} on the {split} set", result.loss);
+    let help = "an earlier checkpoint may be finite: `ckpt list RUN` lists them, `--from STEP` takes one";
+    let failed: Failure = Diagnostic::error(codes::E0517, message).help(help).into();
+    let agreed = agree_on_result(console.processes(), "the evaluation", Err(failed));
+    agreed.map_err(|failure| console.failed(failure, sources))
 }

@@ -7,38 +7,45 @@ use crate::console::Console;
 use crate::json::object;
 use crate::progress::bar;
 use crate::stop::Stop;
-use meshwright_core::prediction;
 use meshwright_exec::{HostData, HostTensor};
-use meshwright_train::{PredictOptions, Project, predict};
+use meshwright_train::{PredictOptions, PredictedOutput, Prediction, predict};
 use serde_json::json;
+use std::path::PathBuf;
 
 /// Runs the command.
 pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop> {
-    let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, console)?;
-    let options = PredictOptions { eval, outputs: args.outputs.clone(), limit: args.limit };
-    let outputs = project.program.outputs.iter().map(|o| o.name.clone());
-    let asked: Vec<String> =
-        outputs.filter(|o| args.outputs.is_empty() || args.outputs.contains(o)).collect();
-    project::warn(&prediction(&project.program, &asked).1, console, &sources);
+    // Files that are named without a set are what to predict on.
+    let data = args.what.data.data.as_deref();
+    let unnamed = data.is_some_and(|d| d.contains('=') && !d.contains("test."));
+    let split = args.what.split.as_deref().unwrap_or(if unnamed { "train" } else { "test" });
+    let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, split, console)?;
+    let options = PredictOptions {
+        eval,
+        outputs: args.outputs.clone(),
+        values: args.values.clone(),
+        limit: args.limit,
+        seed: args.seed.unwrap_or(0),
+        to: args.to.clone(),
+    };
     let bar = bar(0, console);
     let ended = predict(&project, &sources, &options, &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
     });
     bar.finish_and_clear();
-    let outputs = ended.map_err(|failure| console.failed(failure, &sources))?;
-    let program = &project.program;
-    let example = project.example_dim().map(|d| d.0);
-    let counts = |name: &str| {
-        let decl = program.outputs.iter().find(|o| o.name == name);
-        decl.is_some_and(|o| example.is_some_and(|d| program.graph.ty(o.id).has(d)))
-    };
+    let Prediction { outputs, written, warnings, notes } =
+        ended.map_err(|failure| console.failed(failure, &sources))?;
+    project::warn(&warnings, console, &sources);
+    notes.iter().for_each(|note| console.note(note));
+    if options.to.is_some() {
+        return report(&outputs, &written, console);
+    }
     if console.json() {
-        let outputs: Vec<_> = outputs.iter().map(|(name, t)| described(&project, name, t)).collect();
+        let outputs: Vec<_> = outputs.iter().map(described).collect();
         console.out_json(&object([("outputs", serde_json::Value::from(outputs))]))?;
     }
-    let (each, whole): (Vec<_>, Vec<_>) = outputs.into_iter().partition(|(name, _)| counts(name));
-    for (name, tensor) in &whole {
+    let (each, whole): (Vec<_>, Vec<_>) = outputs.into_iter().partition(|o| o.each_example);
+    for PredictedOutput { name, tensor, .. } in &whole {
         let value = rendered(tensor, 0..tensor.data.len(), &tensor.shape);
         let line = match console.json() {
             true => format!("{{{}:{value}}}\n", serde_json::Value::from(name.as_str())),
@@ -46,10 +53,10 @@ pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop>
         };
         console.out(&line)?;
     }
-    let examples = each.iter().map(|(_, t)| t.shape.first().copied().unwrap_or(0)).min().unwrap_or(0);
+    let examples = each.iter().map(|o| o.tensor.shape.first().copied().unwrap_or(0)).min().unwrap_or(0);
     for i in 0..examples {
         let mut line = if console.json() { format!("{{\"example\":{i}") } else { format!("{i}") };
-        for (name, tensor) in &each {
+        for PredictedOutput { name, tensor, .. } in &each {
             let n = tensor.shape[1..].iter().product::<usize>();
             let value = rendered(tensor, i * n..(i + 1) * n, &tensor.shape[1..]);
             line += &match console.json() {
@@ -62,17 +69,36 @@ pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop>
     Ok(())
 }
 
+/// Says what was written where.
+fn report(
+    outputs: &[PredictedOutput],
+    written: &[(PathBuf, Vec<String>)],
+    console: &mut Console,
+) -> Result<(), Stop> {
+    for (path, names) in written {
+        let within: Vec<&PredictedOutput> = outputs.iter().filter(|o| names.contains(&o.name)).collect();
+        if console.json() {
+            let outputs: Vec<_> = within.iter().map(|o| described(o)).collect();
+            let path = path.display().to_string();
+            console.out_json(&object([("written", path.into()), ("outputs", outputs.into())]))?;
+            continue;
+        }
+        let shown = within.iter().map(|o| {
+            let size = |(dim, n): (&String, &usize)| format!("{dim}={n}");
+            let dims: Vec<String> = o.dims.iter().zip(&o.tensor.shape).map(size).collect();
+            format!("{}[{}] {}", o.name, dims.join(", "), o.tensor.dtype())
+        });
+        console.out(&format!("{}: {}\n", path.display(), shown.collect::<Vec<_>>().join(", ")))?;
+    }
+    Ok(())
+}
+
 /// What the numbers of an output mean: its dtype, its dims as its lists nest, outermost first, and whether there is a value
 /// for each example.
-fn described(project: &Project, name: &str, tensor: &HostTensor) -> serde_json::Value {
-    let graph = &project.program.graph;
-    let declared = project.program.outputs.iter().find(|o| o.name == name);
-    let dims = declared.map_or(&[][..], |o| &graph.ty(o.id).dims);
-    let example = project.example_dim().map(|d| d.0);
-    let each = dims.iter().any(|d| Some(*d) == example);
-    let nested = dims.iter().filter(|d| Some(**d) != example);
-    let names: Vec<&str> = nested.map(|d| graph.dims.name(*d)).collect();
-    json!({ "name": name, "dtype": tensor.dtype().name(), "dims": names, "each_example": each })
+fn described(output: &PredictedOutput) -> serde_json::Value {
+    let PredictedOutput { name, dims, each_example, tensor } = output;
+    let nested = &dims[usize::from(*each_example)..];
+    json!({ "name": name, "dtype": tensor.dtype().name(), "dims": nested, "each_example": each_example })
 }
 
 /// A run of elements as JSON: a number, or lists in lists by `shape`. Each float has as many digits as distinguish it from

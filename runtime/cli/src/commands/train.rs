@@ -12,6 +12,7 @@ use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
 use meshwright_train::run_dir::{checkpoints_in, no_run};
 use meshwright_train::{Failure, Finished, LogFormat, TrainOptions, agree_on_result, train};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -26,7 +27,15 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let model = args.project.model.as_deref().ok_or_else(|| *no_run(old.unwrap_or(Path::new(""))));
     let loaded = project::load_of_run(&args.data.devices, &given, old, model, console)?;
     project::warn(&loaded.project.evaluation().1, console, &loaded.sources);
-    let options = options(args, &loaded, console)?;
+    let claimed = match (&args.run, &args.project.model) {
+        (None, Some(model)) if !args.no_save => {
+            let new = new_run(model, console.processes());
+            Some(new.map_err(|f| console.failed(f, &Sources::new()))?)
+        }
+        _ => None,
+    };
+    let run = args.run.clone().or_else(|| claimed.as_ref().map(|c| c.folder.clone()));
+    let options = options(args, &loaded, run, console)?;
     let OfRun { project, sources, recorded, .. } = loaded;
     let stop = signals::stop_of(&mut |text| console.note(text));
     let run = options.run.clone();
@@ -54,17 +63,14 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
 }
 
 /// What the run is asked to do; what the command leaves open of a run that is resumed is the run's.
-fn options(args: &TrainArgs, of_run: &OfRun, console: &mut Console) -> Result<TrainOptions, Stop> {
+fn options(
+    args: &TrainArgs,
+    of_run: &OfRun,
+    run: Option<PathBuf>,
+    console: &mut Console,
+) -> Result<TrainOptions, Stop> {
     let recorded = of_run.recorded.as_ref();
     let resume = args.resume == Some(ResumeChoice::Always) || recorded.is_some();
-    let run = match (&args.run, &args.project.model) {
-        (Some(folder), _) => Some(folder.clone()),
-        (None, Some(model)) if !args.no_save => {
-            let new = new_run(model, console.processes());
-            Some(new.map_err(|f| console.failed(f, &Sources::new()))?)
-        }
-        _ => None,
-    };
     let policies = args.policies();
     let policies = recorded.map_or(policies.clone(), |r| policies.or(r.policies()));
     let of_project = policies.policies(&of_run.project).map_err(Failure::from);
@@ -72,7 +78,7 @@ fn options(args: &TrainArgs, of_run: &OfRun, console: &mut Console) -> Result<Tr
     let (saves, evaluation) = of_project.map_err(|f| console.failed(f, &Sources::new()))?;
     Ok(TrainOptions {
         data: args.data.data.clone().or_else(|| recorded?.data()),
-        allow_nonfinite: args.data.allow_nonfinite,
+        allow_nonfinite: args.data.allow_nonfinite || recorded.is_some_and(|r| r.allow_nonfinite()),
         // A run that is resumed goes on as long as it was meant to.
         epochs: args.epochs.or((args.steps.is_none() && !resume).then_some(EPOCHS)),
         steps: args.steps,
@@ -143,29 +149,52 @@ fn go_on(run: &Path) -> Option<String> {
 
 const RUNS: &str = "runs";
 
-/// The folder of a new run: the first process chooses it for all.
-fn new_run(model: &str, processes: &Processes) -> Result<PathBuf, Failure> {
-    let chosen = if processes.is_first() { next_run(model) } else { Ok(PathBuf::new()) };
+/// A folder that was made for a run before it is known whether the run can begin: it is taken away again if nothing was written
+/// to it, and with it `runs`, if it is alone there.
+struct ClaimedRun {
+    folder: PathBuf,
+    /// Whether this process has made it.
+    mine: bool,
+}
+
+impl Drop for ClaimedRun {
+    fn drop(&mut self) {
+        // A folder that holds something stays.
+        if self.mine && std::fs::remove_dir(&self.folder).is_ok() {
+            let _others_are_there = std::fs::remove_dir(RUNS);
+        }
+    }
+}
+
+/// The folder of a new run: the first process chooses it for all, and makes it, so that no other run takes it.
+fn new_run(model: &str, processes: &Processes) -> Result<ClaimedRun, Failure> {
+    let mine = processes.is_first();
+    let chosen = if mine { next_run(model) } else { Ok(PathBuf::new()) };
     let chosen = chosen.map_err(|e| {
-        let why = Diagnostic::error(codes::E0511, format!("`{RUNS}` cannot be read: {e}"));
+        let why = Diagnostic::error(codes::E0511, format!("no folder can be made in `{RUNS}`: {e}"));
         Failure::from(why.help("choose the folder of the run: `--run DIR`"))
     });
     let chosen = agree_on_result(processes, "the run's folder", chosen)?;
     let told = processes.broadcast("the run's folder".into(), chosen.to_string_lossy().into_owned())?;
-    Ok(PathBuf::from(told))
+    Ok(ClaimedRun { folder: PathBuf::from(told), mine })
 }
 
-/// `runs/MODEL-N`, with an N greater than any that is there.
+/// Makes `runs/MODEL-N`, with an N greater than any that is there.
 fn next_run(model: &str) -> std::io::Result<PathBuf> {
     let name = Path::new(model).file_stem().map_or("model".into(), |s| s.to_string_lossy().into_owned());
-    let taken = match std::fs::read_dir(RUNS) {
-        Ok(entries) => entries
-            .map(|e| Ok(e?.file_name().to_string_lossy().into_owned()))
-            .collect::<std::io::Result<Vec<String>>>()?,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        Err(e) => return Err(e),
-    };
-    Ok(Path::new(RUNS).join(format!("{name}-{}", next_number(&name, &taken))))
+    loop {
+        std::fs::create_dir_all(RUNS)?;
+        let entries = std::fs::read_dir(RUNS)?;
+        let names = entries.map(|e| Ok(e?.file_name().to_string_lossy().into_owned()));
+        let taken = names.collect::<std::io::Result<Vec<String>>>()?;
+        let folder = Path::new(RUNS).join(format!("{name}-{}", next_number(&name, &taken)));
+        match std::fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            // Another run has begun at the same time, or has failed and taken `runs` away.
+            Err(e) if matches!(e.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => {}
+            Err(e) => return Err(e),
+        }
+    }
 }
 
 fn next_number(name: &str, taken: &[String]) -> u64 {

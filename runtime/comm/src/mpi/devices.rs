@@ -202,6 +202,7 @@ impl Crossing {
                 let unresponsive = self.several.unresponsive(ANSWER);
                 for m in missing.iter_mut().chain(&mut stuck) {
                     m.unresponsive = unresponsive.contains(&m.rank);
+                    m.process = Some(self.several.process(m.rank));
                 }
                 let error = CommError::Timeout { rank, call, waited, missing, stuck };
                 self.aborter.abort(&error.to_string());
@@ -210,7 +211,9 @@ impl Crossing {
             CommError::Timeout { .. } | CommError::Aborted { .. } if told => {
                 let unresponsive: Vec<usize> = self.several.unresponsive(LAST_ANSWER).into_iter().collect();
                 let mut missing = self.aborter.last_calls(&unresponsive).unwrap_or_default();
-                missing.iter_mut().for_each(|m| m.unresponsive = true);
+                for m in &mut missing {
+                    (m.unresponsive, m.process) = (true, Some(self.several.process(m.rank)));
+                }
                 CommError::Terminated { rank: self.rank, call: self.name.clone(), missing }
             }
             other => other,

@@ -42,7 +42,8 @@ pub fn library() -> String {
     text.lines().next().unwrap_or_default().trim().trim_end_matches(',').to_string()
 }
 
-/// Starts MPI, once in a process. It waits until all processes have come, as long as MPI lets it.
+/// Starts MPI, once in a process. It waits until all processes have come, and ends this one where they do not come within the
+/// time-out of the first step.
 ///
 /// # Errors
 ///
@@ -58,6 +59,17 @@ fn own_rank(options: &MpiOptions) -> usize {
 }
 
 fn start(options: MpiOptions) -> Result<MpiTransport, String> {
+    let most = options.timeouts.first_step;
+    let words = format!(
+        "error: rank {}: MPI has not started within {:.0} s: a process of the job is stopped, dead or cannot be reached; see that \
+         all run and that their machines can connect (`--timeout` says how long to wait)",
+        options.launched_as,
+        most.as_secs_f64()
+    );
+    ends_within(most, || false, words, options.exit, || begin(options))
+}
+
+fn begin(options: MpiOptions) -> Result<MpiTransport, String> {
     sys::init()?;
     let world = sys::Comm::world().errors_return()?;
     let node = world.of_this_node()?;
@@ -76,6 +88,36 @@ fn start(options: MpiOptions) -> Result<MpiTransport, String> {
         compare: true,
         closed: false,
     })
+}
+
+/// Does what MPI alone can end, and may never: it waits for all processes, and knows no time-out. Ends this process with `words`
+/// if it takes longer than `most`, or once `told` says so; the launcher then ends the others.
+fn ends_within<T>(
+    most: Duration,
+    told: impl Fn() -> bool + Send + 'static,
+    words: String,
+    exit: fn(i32) -> !,
+    work: impl FnOnce() -> T,
+) -> T {
+    let over = Arc::new(AtomicBool::new(false));
+    let seen = over.clone();
+    let watch = std::thread::Builder::new().name("mpi watch".into()).spawn(move || {
+        let since = Instant::now();
+        while !seen.load(Ordering::Relaxed) {
+            if since.elapsed() > most || told() {
+                say(&words);
+                exit(1);
+            }
+            std::thread::park_timeout(Duration::from_millis(50));
+        }
+    });
+    let done = work();
+    over.store(true, Ordering::Relaxed);
+    if let Ok(watch) = watch {
+        watch.thread().unpark();
+        let _joined = watch.join();
+    }
+    done
 }
 
 impl MpiTransport {
@@ -164,24 +206,9 @@ impl MpiTransport {
     /// MPI's own end, which waits for all processes: they have all come, so it only takes long if one dies meanwhile.
     fn finalize(&self, call: &CallName) -> Result<(), CommError> {
         let rank = self.shared.rank;
-        let over = Arc::new(AtomicBool::new(false));
-        let (seen, interrupted, exit) = (over.clone(), self.shared.clone(), self.options.exit);
-        let watch = std::thread::Builder::new().spawn(move || {
-            let since = Instant::now();
-            while !seen.load(Ordering::Relaxed) {
-                if since.elapsed() > END || interrupted.interrupted() {
-                    say(&format!("error: rank {rank} waited for MPI to end: a rank died meanwhile"));
-                    exit(1);
-                }
-                std::thread::park_timeout(Duration::from_millis(50));
-            }
-        });
-        let ended = sys::finalize();
-        over.store(true, Ordering::Relaxed);
-        if let Ok(watch) = watch {
-            watch.thread().unpark();
-            let _joined = watch.join();
-        }
+        let shared = self.shared.clone();
+        let words = format!("error: rank {rank} waited for MPI to end: a rank died or was stopped meanwhile");
+        let ended = ends_within(END, move || shared.interrupted(), words, self.options.exit, sys::finalize);
         ended.map_err(|reason| CommError::Library { rank, call: Some(call.clone()), reason })
     }
 }

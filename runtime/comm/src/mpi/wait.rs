@@ -260,7 +260,7 @@ impl World {
     fn named_one(&self, rank: usize) -> Missing {
         let status = self.ranks.get(&rank);
         let last_call = status.and_then(|s| s.last_call.clone());
-        Missing { rank, last_call, unresponsive: status.is_none() }
+        Missing { rank, last_call, unresponsive: status.is_none(), process: None }
     }
 
     /// The ranks that block those that a collective waits for.

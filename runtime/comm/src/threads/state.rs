@@ -75,7 +75,7 @@ impl WorldState {
 
     /// A rank that has not come, with what it did last.
     pub(super) fn missing(&self, rank: usize) -> Missing {
-        Missing { rank, last_call: lock(&self.at[rank]).call.clone(), unresponsive: false }
+        Missing { rank, last_call: lock(&self.at[rank]).call.clone(), unresponsive: false, process: None }
     }
 
     /// Notes the operation that a rank sleeps for; none once that has ended well.

@@ -46,6 +46,8 @@ pub(crate) struct DeviceError(pub(crate) String);
 pub(crate) struct RngState {
     pub(crate) seed: u64,
     pub(crate) step: u64,
+    /// Where values are drawn for each example by its number: that of the batch's first.
+    pub(crate) first_example: Option<u64>,
 }
 
 /// How steps become operations of one device's graphs, and how these run.

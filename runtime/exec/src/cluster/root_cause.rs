@@ -64,7 +64,12 @@ mod tests {
     fn gave_up(by: usize, missing: &[(usize, u64)]) -> ExecError {
         let missing: Vec<Missing> = missing
             .iter()
-            .map(|(rank, at)| Missing { rank: *rank, last_call: Some(call(*at)), unresponsive: false })
+            .map(|(rank, at)| Missing {
+                rank: *rank,
+                last_call: Some(call(*at)),
+                unresponsive: false,
+                process: None,
+            })
             .collect();
         let source = CommError::Timeout {
             rank: by,

@@ -1,11 +1,12 @@
 //! Running a program: what devices are given, and what they give, put together.
 
+use super::processes::About;
 use super::{Cluster, LoadedPlan, Output};
-use crate::engine::{Engine, LocalInput, ProgramId};
+use crate::engine::{Engine, ExampleDraws, LocalInput, ProgramId};
 use crate::error::{ExecError, Place};
-use crate::tensor::HostTensor;
+use crate::tensor::{Finiteness, HostTensor};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Gives each device its inputs: called on the device's own thread with its rank and what it needs, in the order of
@@ -44,6 +45,13 @@ fn giver(
     }
 }
 
+/// Of each buffer the worst that somebody has seen.
+fn worst(all: &[Vec<Finiteness>]) -> Vec<Finiteness> {
+    let buffers = all.iter().map(Vec::len).max().unwrap_or(0);
+    let of = |i: usize| all.iter().filter_map(|seen| seen.get(i)).max().copied();
+    (0..buffers).map(|i| of(i).unwrap_or_default()).collect()
+}
+
 impl Cluster {
     /// Runs a program once on all devices. `step_number` counts from 1.
     pub fn run(
@@ -60,6 +68,52 @@ impl Cluster {
                 Ok((engine.run(program, given, step_number)?, begin.elapsed(), engine.take_waited()))
             }
         })
+    }
+
+    /// [`Cluster::run`] of a program that does not train: what is drawn for an example depends on its number alone.
+    ///
+    /// # Errors
+    /// Those of [`Cluster::run`].
+    pub fn run_drawing(
+        &self,
+        program: ProgramId,
+        draws: ExampleDraws,
+        provider: &Provider,
+    ) -> Result<StepReport, ExecError> {
+        self.run_by(program, |inputs| {
+            let give = giver(inputs, provider);
+            move |engine| {
+                let given = give(engine)?;
+                let begin = Instant::now();
+                Ok((engine.run_drawing(program, given, draws)?, begin.elapsed(), engine.take_waited()))
+            }
+        })
+    }
+
+    /// [`Cluster::run`], and what was seen of each buffer of the Plan, by its number, on all devices of all processes.
+    ///
+    /// # Errors
+    /// Those of [`Cluster::run`].
+    pub fn run_examined(
+        &self,
+        program: ProgramId,
+        step_number: u64,
+        provider: &Provider,
+    ) -> Result<(StepReport, Vec<Finiteness>), ExecError> {
+        let seen: Arc<Mutex<Vec<Vec<Finiteness>>>> = Arc::default();
+        let report = self.run_by(program, |inputs| {
+            let (give, seen) = (giver(inputs, provider), seen.clone());
+            move |engine| {
+                let given = give(engine)?;
+                let begin = Instant::now();
+                let (outputs, mine) = engine.run_examined(program, given, step_number)?;
+                seen.lock().unwrap_or_else(PoisonError::into_inner).push(mine);
+                Ok((outputs, begin.elapsed(), engine.take_waited()))
+            }
+        })?;
+        let mine = worst(&seen.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = self.processes.gather(About::from("what is not finite"), &mine)?;
+        Ok((report, worst(&all)))
     }
 
     /// Has every device keep inputs, for any number of [`Cluster::run_held`].

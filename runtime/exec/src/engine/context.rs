@@ -28,6 +28,12 @@ impl<'a> DeviceContext<'a> {
         DeviceContext { plan, rank, coords: plan.mesh.coords(rank) }
     }
 
+    /// Which dim of an operand counts examples.
+    pub(crate) fn examples_of(&self, operand: &Local) -> Option<usize> {
+        let example = self.plan.inputs.first().and_then(|i| i.dims.first())?;
+        operand.at(*example)
+    }
+
     pub(crate) fn mesh(&self) -> &'a Mesh {
         &self.plan.mesh
     }

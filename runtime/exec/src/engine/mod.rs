@@ -18,7 +18,7 @@ use crate::backend::native::Native;
 use crate::backend::{DeviceError, Memory, RngState};
 use crate::cluster::devices::DeviceKind;
 use crate::error::{ExecError, Place};
-use crate::tensor::HostTensor;
+use crate::tensor::{Finiteness, HostTensor};
 use crate::trace::{DeviceTrace, Recorder};
 use context::place;
 use meshwright_comm::{Collectives, Group, NotAGroup, Tag, Transport};
@@ -57,6 +57,16 @@ struct DeviceState {
     ranges: Vec<Range<usize>>,
 }
 
+/// What a program draws its random values from where it does not train: what an example gets depends on its number in the
+/// data set, not on the batch that it is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExampleDraws {
+    /// Another seed gives other values.
+    pub seed: u64,
+    /// The number of the first example of the batch.
+    pub first: u64,
+}
+
 /// Where the inputs of a step come from.
 enum Inputs {
     /// This device's blocks, in the order of [`Engine::local_inputs`].
@@ -77,6 +87,8 @@ pub struct Engine {
     sequence: u64,
     /// What random values of training steps are drawn from.
     seed: u64,
+    /// What those of the others are drawn from, where examples are numbered.
+    draws: Option<ExampleDraws>,
     ran: bool,
     broken: bool,
     recorder: Option<Recorder>,
@@ -105,6 +117,7 @@ impl Engine {
             state: BTreeMap::new(),
             sequence: 0,
             seed: 0,
+            draws: None,
             ran: false,
             broken: false,
             recorder: None,
@@ -210,6 +223,39 @@ impl Engine {
         self.run_with(program, Inputs::Given(inputs), step_number)
     }
 
+    /// [`Engine::run`] of a program that does not train, with examples that are numbered.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub fn run_drawing(
+        &mut self,
+        program: ProgramId,
+        inputs: Vec<HostTensor>,
+        draws: ExampleDraws,
+    ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
+        self.draws = Some(draws);
+        let ran = self.run(program, inputs, 1);
+        self.draws = None;
+        ran
+    }
+
+    /// [`Engine::run`], and what this device has seen of each buffer of the Plan, by its number. Slow: it looks at each value
+    /// that is made.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub fn run_examined(
+        &mut self,
+        program: ProgramId,
+        inputs: Vec<HostTensor>,
+        step_number: u64,
+    ) -> Result<(BTreeMap<String, HostTensor>, Vec<Finiteness>), ExecError> {
+        self.executor.examine(true);
+        let ran = self.run(program, inputs, step_number);
+        let seen = self.executor.take_examined();
+        Ok((ran?, seen))
+    }
+
     /// The time that runs have waited in collectives for other devices since it was last asked for; on a GPU only what the host
     /// waited.
     pub fn take_waited(&mut self) -> Duration {
@@ -277,10 +323,10 @@ impl Engine {
                 }
             }
         }
-        let rng = if plan.trains() {
-            RngState { seed: self.seed, step: step_number }
-        } else {
-            RngState { seed: meshwright_plan::random::FIXED_SEED, step: 0 }
+        let rng = match self.draws {
+            _ if plan.trains() => RngState { seed: self.seed, step: step_number, first_example: None },
+            Some(draws) => RngState { seed: draws.seed, step: 0, first_example: Some(draws.first) },
+            None => RngState { seed: meshwright_plan::random::FIXED_SEED, step: 0, first_example: None },
         };
         let mut recorder = self.recorder.as_mut();
         if !recorder.as_mut().is_some_and(|r| r.begin(id.0, step_number, plan.steps.len())) {

@@ -5,6 +5,7 @@ use crate::backend::native::Native;
 use crate::backend::{Backend, DeviceError, Handle, Memory, RngState, burn};
 use crate::cluster::devices::{CpuBackend, DeviceKind};
 use crate::error::ExecError;
+use crate::tensor::Finiteness;
 use crate::tensor::HostTensor;
 use crate::trace::Recorder;
 use meshwright_comm::Transport;
@@ -57,6 +58,12 @@ pub(crate) trait Executor: Send {
     /// step. Forgets what was seen.
     fn watch_memory(&mut self, watch: bool);
 
+    /// Whether to look at every value that runs make from now on, and forgets what was seen.
+    fn examine(&mut self, examine: bool);
+
+    /// What was seen of each buffer of the program that ran, by its number.
+    fn take_examined(&mut self) -> Vec<Finiteness>;
+
     /// What memory was seen; none where the device does not tell.
     fn memory(&mut self) -> Option<Memory>;
 
@@ -91,11 +98,14 @@ pub(crate) struct Programs<B: Backend> {
     peak: Option<u64>,
     /// See [`Executor::take_waited`].
     waited: Duration,
+    /// What was seen of each buffer, where somebody looks.
+    examined: Option<Vec<Finiteness>>,
 }
 
 impl<B: Backend> Programs<B> {
     pub(crate) fn new(backend: B) -> Programs<B> {
-        Programs { backend, programs: vec![], kept: BTreeMap::new(), peak: None, waited: Duration::ZERO }
+        let (programs, kept) = (vec![], BTreeMap::new());
+        Programs { backend, programs, kept, peak: None, waited: Duration::ZERO, examined: None }
     }
 }
 
@@ -131,8 +141,8 @@ impl<B: Backend> Executor for Programs<B> {
         at: &mut Option<usize>,
         recorder: Option<&mut Recorder>,
     ) -> Result<(), RunError> {
-        let (peak, waited) = (self.peak.as_mut(), &mut self.waited);
-        let run = RunContext { rng, transport, sequence, at, recorder, peak, waited };
+        let (peak, waited, examined) = (self.peak.as_mut(), &mut self.waited, self.examined.as_mut());
+        let run = RunContext { rng, transport, sequence, at, recorder, peak, waited, examined };
         self.programs[program].run(&mut self.backend, run)
     }
 
@@ -146,6 +156,14 @@ impl<B: Backend> Executor for Programs<B> {
 
     fn watch_memory(&mut self, watch: bool) {
         self.peak = watch.then_some(0);
+    }
+
+    fn examine(&mut self, examine: bool) {
+        self.examined = examine.then(Vec::new);
+    }
+
+    fn take_examined(&mut self) -> Vec<Finiteness> {
+        self.examined.take().unwrap_or_default()
     }
 
     fn memory(&mut self) -> Option<Memory> {

@@ -8,7 +8,7 @@ use crate::backend::{Backend, Handle, Handles, RngState};
 use crate::collective::calls::{CallMemory, CallTensors, TransportCall};
 use crate::error::ExecError;
 use crate::kernels::KernelError;
-use crate::tensor::{HostData, HostTensor};
+use crate::tensor::{Finiteness, HostData, HostTensor};
 use crate::trace::{Recorder, What};
 use burn_ir::TensorStatus;
 use meshwright_comm::{BufferMismatch, Collectives, CommError, Started, Transport};
@@ -76,6 +76,8 @@ pub(crate) struct RunContext<'r> {
     pub(crate) peak: Option<&'r mut u64>,
     /// Grows by the time that this device waits for others.
     pub(crate) waited: &'r mut Duration,
+    /// What is seen of each buffer, where somebody looks.
+    pub(crate) examined: Option<&'r mut Vec<Finiteness>>,
 }
 
 impl RunContext<'_> {
@@ -146,6 +148,8 @@ impl<B: Backend> Program<B> {
     pub(crate) fn run(&mut self, backend: &mut B, mut run: RunContext<'_>) -> Result<(), RunError> {
         // The pieces are not changed by what they do.
         let pieces = std::mem::take(&mut self.pieces);
+        let given: Vec<BufId> = self.plan.program_inputs.iter().map(|l| l.buf).collect();
+        self.examine(backend, &given, &mut run)?;
         let done = pieces.iter().enumerate().try_for_each(|(at, piece)| match piece {
             Piece::Segment(segment) => self.segment(backend, segment, &mut run),
             Piece::Collective(collective) => self.collective(backend, at, collective, &mut run),
@@ -154,7 +158,8 @@ impl<B: Backend> Program<B> {
                 // Errors name the collective.
                 *run.at = Some(collective.step);
                 let calls = self.in_flight.remove(start).unwrap_or_default();
-                self.wait(backend, collective, calls, (*step, unpack), &mut run)
+                self.wait(backend, collective, calls, (*step, unpack), &mut run)?;
+                self.examine(backend, &self.written(collective.step), &mut run)
             }
         });
         self.pieces = pieces;
@@ -174,8 +179,12 @@ impl<B: Backend> Program<B> {
             }
             execute(backend, &self.kernels, &mut self.handles, operation, run.rng)
                 .map_err(RunError::Kernel)?;
-            if run.peak.is_some() && segment.steps.get(k + 1) != Some(step) {
+            let ends = segment.steps.get(k + 1) != Some(step);
+            if run.peak.is_some() && ends {
                 self.look(backend, *step, run)?;
+            }
+            if run.examined.is_some() && ends {
+                self.examine(backend, &self.written(*step), run)?;
             }
         }
         Ok(())
@@ -203,6 +212,25 @@ impl<B: Backend> Program<B> {
         Ok(())
     }
 
+    fn written(&self, step: usize) -> Vec<BufId> {
+        self.plan.steps.get(step).map_or(vec![], |s| s.writes.iter().map(|o| o.buf).collect())
+    }
+
+    /// Looks at values that were just made, where somebody asked for it.
+    fn examine(&mut self, backend: &B, bufs: &[BufId], run: &mut RunContext<'_>) -> Result<(), RunError> {
+        let Some(seen) = run.examined.as_deref_mut() else { return Ok(()) };
+        seen.resize(self.plan.buffers.len(), Finiteness::Finite);
+        for buf in bufs {
+            let (dtype, shape) = self.local(*buf);
+            let holds = self.handles.has_handle(&TensorSlot::Buffer(*buf).id());
+            let floats = dtype.is_float() || dtype.is_pair();
+            if holds && floats && shape.iter().all(|n| *n > 0) {
+                seen[buf.0 as usize] = Finiteness::of(&self.read(backend, *buf)?.data);
+            }
+        }
+        Ok(())
+    }
+
     fn collective(
         &mut self,
         backend: &mut B,
@@ -226,7 +254,9 @@ impl<B: Backend> Program<B> {
         } else {
             self.wait(backend, piece, in_flight, (piece.step, &piece.unpack), run)?;
         }
-        self.look(backend, piece.step, run)
+        self.look(backend, piece.step, run)?;
+        let written = if piece.async_id.is_some() { vec![] } else { self.written(piece.step) };
+        self.examine(backend, &written, run)
     }
 
     /// Starts a call of the transport.

@@ -1,8 +1,10 @@
 //! Tensors outside of a device: what data sets, checkpoints and metrics are made of.
 
 mod elements;
+mod finite;
 
 pub use elements::{HostData, Slice, SliceMut};
+pub use finite::Finiteness;
 
 use meshwright_plan::DType;
 use std::ops::Range;

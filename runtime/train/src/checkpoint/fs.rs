@@ -155,7 +155,9 @@ impl Fs for Disk {
     fn write(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
         let mut new = OpenOptions::new();
         let mut file = open_regular(&self.folder.join(name), new.write(true).create(true).truncate(true))?;
-        parts.iter().try_for_each(|part| file.write_all(part))
+        parts.iter().try_for_each(|part| file.write_all(part))?;
+        // Some file systems write only when a file is closed, and tell of it then, when nobody hears: so before.
+        file.sync_all()
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {

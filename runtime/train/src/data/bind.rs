@@ -68,7 +68,8 @@ fn label(error: Diagnostic, decl: &InputDecl, places: &Places) -> Diagnostic {
 
 fn check_names(source: &Source, split: &str, set: &SplitSource, binding: &InputBinding) -> Vec<Diagnostic> {
     let inputs = binding.inputs;
-    let declared = |name: &str| inputs.iter().any(|i| i.name == name);
+    // What is declared and not read may have a file too.
+    let declared = |name: &str| inputs.iter().any(|i| i.name == name) || binding.places.contains_key(name);
     let mut errors = Vec::new();
     for decl in inputs.iter().filter(|i| !set.inputs.contains_key(&i.name)) {
         let message = format!("input `{}` has no file in the `{split}` set of `{}`", decl.name, source.place);

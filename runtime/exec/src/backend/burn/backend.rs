@@ -105,7 +105,7 @@ impl<B: BurnBackend> OnBurn<B> {
 
     fn drawn(&self, kernel: &RandomKernel, rng: RngState) -> Result<HandleKind<B>, KernelError> {
         let mut host = HostTensor::zeros(kernel.dtype(), kernel.shape());
-        kernel.run(rng.seed, rng.step, host.data.view_mut())?;
+        kernel.run(rng.seed, rng.step, rng.first_example, host.data.view_mut())?;
         Ok(upload::<B>(host, &self.device))
     }
 }

@@ -81,7 +81,8 @@ impl Lower<'_> {
         let sizes = self.context.plan.dims.shape(&out.dims);
         // What is drawn for `bf16` is rounded from `f32`.
         let wide = out.dtype.wide();
-        let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?;
+        let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?
+            .of_examples(self.context.examples_of(&out));
         self.kernels.push(drawing);
         let shape = extents(&out.shape);
         let drawn = self.graph.random(self.kernels.len() - 1, &shape, stored_as(wide));

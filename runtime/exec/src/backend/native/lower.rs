@@ -213,6 +213,10 @@ fn random(
 ) -> Result<KernelWork, LoweringError> {
     let [out] = exactly(writes)?;
     let sizes = context.plan.dims.shape(&out.dims);
-    let kernel = RandomKernel::new(stream, distribution, out.dtype, &sizes, &out.ranges)?;
-    Ok(KernelWork::to_one(move |args, out| kernel.run(args.rng.seed, args.rng.step, out)))
+    let kernel = RandomKernel::new(stream, distribution, out.dtype, &sizes, &out.ranges)?
+        .of_examples(context.examples_of(out));
+    Ok(KernelWork::to_one(move |args, out| {
+        let rng = args.rng;
+        kernel.run(rng.seed, rng.step, rng.first_example, out)
+    }))
 }

@@ -19,6 +19,15 @@ pub struct RandomKernel {
     /// What of each dim this device holds.
     ranges: Vec<Range<usize>>,
     total: usize,
+    /// The dim that counts examples.
+    examples: Option<usize>,
+}
+
+/// Where each element of the whole is counted.
+struct Counting {
+    first: u64,
+    /// How far the next one along each dim is.
+    strides: Vec<u64>,
 }
 
 impl RandomKernel {
@@ -51,7 +60,14 @@ impl RandomKernel {
             sizes: sizes.to_vec(),
             ranges: ranges.to_vec(),
             total: ranges.iter().map(ExactSizeIterator::len).product(),
+            examples: None,
         })
+    }
+
+    /// The same where that dim counts examples.
+    #[must_use]
+    pub fn of_examples(self, examples: Option<usize>) -> RandomKernel {
+        RandomKernel { examples, ..self }
     }
 
     /// Type of what is drawn.
@@ -64,47 +80,69 @@ impl RandomKernel {
         self.ranges.iter().map(ExactSizeIterator::len).collect()
     }
 
-    /// Draws for a step under a seed.
+    /// Draws for a step under a seed. With the number of the batch's first example, what an example gets depends on its own
+    /// number, not on its place in the batch or on the batch's size.
     ///
     /// # Errors
     /// If the output is not of the dtype and length that was prepared for.
-    pub fn run(&self, seed: u64, step: u64, out: SliceMut<'_>) -> Result<(), KernelError> {
+    pub fn run(
+        &self,
+        seed: u64,
+        step: u64,
+        first_example: Option<u64>,
+        out: SliceMut<'_>,
+    ) -> Result<(), KernelError> {
         super::check_out(&out, self.dtype, self.total)?;
         let key = Key::of_step(seed, &self.stream, step);
         let d = &self.distribution;
+        let counting = self.counting(first_example);
         match out {
-            SliceMut::F64(o) => self.fill(o, |i| draw(d, key, i)),
-            SliceMut::F32(o) => self.fill(o, |i| draw_f32(d, key, i)),
-            SliceMut::Bool(o) => self.fill(o, |i| u8::from(draw(d, key, i) != 0.0)),
+            SliceMut::F64(o) => self.fill(o, &counting, |i| draw(d, key, i)),
+            SliceMut::F32(o) => self.fill(o, &counting, |i| draw_f32(d, key, i)),
+            SliceMut::Bool(o) => self.fill(o, &counting, |i| u8::from(draw(d, key, i) != 0.0)),
             other => return Err(KernelError::DType { expected: self.dtype, found: other.dtype() }),
         }
         Ok(())
     }
 
-    fn fill<T: Send>(&self, out: &mut [T], value: impl Fn(u64) -> T + Sync) {
+    /// Row-major over the whole; or, example by example, row-major over the other dims.
+    fn counting(&self, first_example: Option<u64>) -> Counting {
+        let mut strides = vec![0; self.sizes.len()];
+        let by_example = first_example.and(self.examples);
+        let mut stride = 1;
+        for (i, n) in self.sizes.iter().enumerate().rev().filter(|(i, _)| Some(*i) != by_example) {
+            strides[i] = stride;
+            stride *= *n as u64;
+        }
+        let Some(at) = by_example else { return Counting { first: 0, strides } };
+        strides[at] = stride;
+        Counting { first: first_example.unwrap_or(0).wrapping_mul(stride), strides }
+    }
+
+    fn fill<T: Send>(&self, out: &mut [T], counting: &Counting, value: impl Fn(u64) -> T + Sync) {
         if out.is_empty() {
             return;
         }
         let row = self.ranges.last().map_or(1, ExactSizeIterator::len);
+        let step = counting.strides.last().copied().unwrap_or(1);
         par::parts(out, row, WEIGHT, &|base, part: &mut [T]| {
             for (k, line) in part.chunks_mut(row).enumerate() {
-                let first = self.first(base / row + k);
+                let first = self.first(counting, base / row + k);
                 for (i, x) in line.iter_mut().enumerate() {
-                    *x = value(first + i as u64);
+                    *x = value(first.wrapping_add(i as u64 * step));
                 }
             }
         });
     }
 
-    /// Position in the whole of the first element of a row of the block.
-    fn first(&self, row: usize) -> u64 {
-        let Some((last, outer)) = self.ranges.split_last() else { return 0 };
-        let (mut rest, mut stride) = (row, self.sizes[outer.len()] as u64);
-        let mut first = last.start as u64;
-        for (n, r) in self.sizes.iter().zip(outer).rev() {
-            first += (r.start + rest % r.len()) as u64 * stride;
+    /// The count of the first element of a row of the block.
+    fn first(&self, counting: &Counting, row: usize) -> u64 {
+        let Some((last, outer)) = self.ranges.split_last() else { return counting.first };
+        let mut rest = row;
+        let mut first = counting.first.wrapping_add(last.start as u64 * counting.strides[outer.len()]);
+        for (stride, r) in counting.strides.iter().zip(outer).rev() {
+            first = first.wrapping_add((r.start + rest % r.len()) as u64 * stride);
             rest /= r.len();
-            stride *= *n as u64;
         }
         first
     }

@@ -1,0 +1,163 @@
+//! Losses that are infinite or not numbers: the first value that is not finite is named, with its place and its operands, under
+//! every layout and from every checkpoint.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Ten examples a batch of numbers from 1 on; the model says what becomes of them.
+fn prepared(name: &str, body: &str, train: &str) -> PathBuf {
+    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&at);
+    std::fs::create_dir_all(&at).unwrap();
+    let data: Vec<u8> = (0..200).flat_map(|i| (1.0 + (i % 7) as f32).to_le_bytes()).collect();
+    let header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (50, 4), }\n";
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header);
+    bytes.extend(data);
+    std::fs::write(at.join("x.npy"), bytes).unwrap();
+    let model = format!(
+        "dim batch = 10, n = 4, m = 3\nmodel bad {{\n    input x[batch, n]: float\n    param w[n, m] = 1\n{body}}}\ntrain bad {{\n    minimize l\n{train}}}\n"
+    );
+    std::fs::write(at.join("bad.mw"), model).unwrap();
+    at
+}
+
+fn failed(at: &Path, more: &[&str]) -> String {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
+    c.args(["train", "bad.mw", "--data", "x=x.npy", "--no-eval"]).args(more).current_dir(at);
+    let output = c.env("NO_COLOR", "1").output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{more:?}: {err}");
+    err
+}
+
+const LAYOUTS: [&[&str]; 4] = [
+    &["--no-save"],
+    &["--no-save", "--layout", "batch -> a", "--mesh", "a=4"],
+    &["--no-save", "--layout", "n -> a; m -> b", "--mesh", "a=2,b=2"],
+    &["--no-save", "--layout", "batch -> a; w: n -> a when free", "--mesh", "a=3"],
+];
+
+#[test]
+fn the_first_value_is_named_under_every_layout() {
+    // Weights fall by 1 at each step: in the third one, the second value of `h` is 0 or less.
+    let body = "    let h = sum[n](x * w)
+    let low = log(h)
+    let y = low * 0
+    loss l = mean[batch](sum[m](y)) + sum[n, m](w)
+";
+    let at = prepared("nan-layouts", body, "    optimizer sgd(lr = 0.5)\n");
+    for layout in LAYOUTS {
+        let err = failed(&at, &[layout, &["--steps", "5"]].concat());
+        for part in [
+            "error[E0517]: the loss `l` is",
+            "at step 3: the first value that is not finite is `low` (line 6)",
+            "its operands were finite: `h`",
+            "not finite from here on",
+            "note: the loss is not finite: steps 1 to 3 run again, the last two with checks",
+        ] {
+            assert!(err.contains(part), "{layout:?}: `{part}` is not in\n{err}");
+        }
+    }
+}
+
+#[test]
+fn what_an_update_made_is_found_in_the_step_before() {
+    // The gradient of the square root at 0 is infinite; that loss is finite.
+    let body = "    let h = sum[n](x * w) - sum[n](x)
+    let root = sqrt(h)
+    loss l = mean[batch](sum[m](root))
+";
+    let at = prepared("nan-update", body, "    optimizer sgd(lr = 0.5)\n");
+    for layout in LAYOUTS {
+        let err = failed(&at, &[layout, &["--steps", "5"]].concat());
+        assert!(err.contains("at step 2: the first value that is not finite is `"), "{layout:?}\n{err}");
+        assert!(err.contains("that was in step 1, before the loss showed it"), "{layout:?}\n{err}");
+        assert!(err.contains("(line 6)") && err.contains("its operands were finite"), "{layout:?}\n{err}");
+    }
+}
+
+#[test]
+fn a_mask_is_nobodys_fault() {
+    let body = "    let h = sum[n](x * w)
+    let masked = h + log(cast(h > 0, float))
+    let weight = softmax[m](masked)
+    loss l = mean[batch](sum[m](weight * h)) + 0 * sum[n, m](w ** 2) + sum[n, m](w)
+";
+    let at = prepared("nan-mask", body, "    optimizer sgd(lr = 0.5)\n");
+    // All of a row is masked in the third step: what is left of it is not a number.
+    let err = failed(&at, &["--no-save", "--steps", "9"]);
+    assert!(err.contains("the first value that is not finite is `masked` (line 6)"), "{err}");
+    assert!(err.contains("the first that is not a number is `weight` (line 7)"), "{err}");
+}
+
+#[test]
+fn steps_are_run_again_from_the_newest_checkpoint() {
+    let body = "    let low = log(sum[n](x * w))
+    loss l = mean[batch](sum[m](low * 0)) + sum[n, m](w)
+";
+    let at = prepared("nan-saved", body, "    optimizer sgd(lr = 0.08)\n");
+    let err = failed(&at, &["--run", "a", "--checkpoint-every", "4", "--steps", "20"]);
+    assert!(
+        err.contains("the loss is not finite: steps 13 to 14 run again, the last two with checks"),
+        "{err}"
+    );
+    assert!(err.contains("at step 14: the first value that is not finite is `low` (line 5)"), "{err}");
+    // A run that goes on comes to the same.
+    let again = failed(&at, &["--run", "a", "--resume", "--steps", "20"]);
+    assert!(again.contains("steps 13 to 14 run again"), "{again}");
+    assert!(again.contains("at step 14: the first value that is not finite is `low` (line 5)"), "{again}");
+}
+
+#[test]
+fn an_evaluation_that_is_not_finite_fails() {
+    let body = "    let h = sum[n](x * w)
+    loss l = mean[batch](where(training, 0, log(0 * sum[m](h)))) + sum[n, m](w)
+";
+    let at = prepared("nan-evaluation", body, "    optimizer sgd(lr = 0.1)\n");
+    let run = |args: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_meshwright")).args(args).current_dir(&at).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let data = "x=x.npy,test.x=x.npy";
+    let (code, err) = run(&["train", "bad.mw", "--data", data, "--run", "a", "--epochs", "1"]);
+    assert!(
+        code == Some(1) && err.contains("E0517") && err.contains("on the test set after step 5"),
+        "{err}"
+    );
+    let (code, err) = run(&["eval", "a"]);
+    assert!(code == Some(1) && err.contains("E0517") && err.contains("on the test set"), "{err}");
+}
+
+#[test]
+fn leave_for_what_is_not_finite_is_kept_with_the_run() {
+    let body = "    loss l = mean[batch](sum[n](where(x < 1e9, x, 0))) + sum[n, m](w ** 2)\n";
+    let at = prepared("nan-leave", body, "    optimizer sgd(lr = 0.1)\n");
+    let mut bytes = std::fs::read(at.join("x.npy")).unwrap();
+    let n = bytes.len();
+    bytes[n - 4..].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    std::fs::write(at.join("x.npy"), bytes).unwrap();
+    assert!(failed(&at, &["--run", "a", "--steps", "2"]).contains("E0506"));
+    let run = |args: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_meshwright")).args(args).current_dir(&at).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let first = [
+        "train",
+        "bad.mw",
+        "--data",
+        "x=x.npy",
+        "--no-eval",
+        "--run",
+        "b",
+        "--steps",
+        "2",
+        "--allow-nonfinite",
+    ];
+    assert_eq!(run(&first).0, Some(0));
+    assert_eq!(run(&["train", "--run", "b", "--resume", "--steps", "9"]).0, Some(0));
+}

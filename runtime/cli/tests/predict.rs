@@ -1,0 +1,251 @@
+//! What `predict` takes and gives: the inputs that are read and no others, any value by its name, files that others read, and
+//! random values that belong to an example.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MODEL: &str = "
+dim batch = 12, features = 3, hidden = 4, classes = 5
+layer dense(x, in, out) {
+    param w[in, out] = normal(0, 1)
+    let y = sum[in](x * w)
+    return y
+}
+layer block(x) {
+    let up = dense(x, [features], [hidden])
+    return tanh(up)
+}
+model guess {
+    input x[batch, features]: float
+    input label[batch]: i32 in classes
+    let h      = block(x) as b1
+    let logits = dense(h, [hidden], [classes]) as head
+    loss   l        = mean[batch](cross_entropy[classes](logits, label))
+    output class    = argmax[classes](logits)
+    output sure     = max[classes](softmax[classes](logits)) > 0.5
+    output sampled  = logits + random_normal[classes, batch](0, 1)
+    output dreamed  = random_uniform[batch, hidden](0, 1)
+}
+train guess {
+    minimize l
+    optimizer sgd(lr = 0.1)
+}
+";
+
+const LABELED: usize = 30;
+const NEW: usize = 17;
+
+/// An `.npy` file of `descr` elements.
+fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
+    let mut out = b"\x93NUMPY\x01\x00".to_vec();
+    out.extend((header.len() as u16).to_le_bytes());
+    out.extend(header.as_bytes());
+    out.extend(data);
+    out
+}
+
+/// A folder with a trained run `a`, and examples without labels in `new.npy`.
+fn prepared(name: &str) -> PathBuf {
+    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&at);
+    std::fs::create_dir_all(&at).unwrap();
+    std::fs::write(at.join("guess.mw"), MODEL).unwrap();
+    let floats = |n: usize| -> Vec<u8> {
+        let x = |i: usize| ((i * 37 % 101) as f32 / 50.0 - 1.0).to_le_bytes();
+        (0..n * 3).flat_map(x).collect()
+    };
+    std::fs::write(at.join("x.npy"), npy("<f4", &format!("({LABELED}, 3)"), &floats(LABELED))).unwrap();
+    let labels: Vec<u8> = (0..LABELED as i32).flat_map(|i| (i % 5).to_le_bytes()).collect();
+    std::fs::write(at.join("label.npy"), npy("<i4", &format!("({LABELED},)"), &labels)).unwrap();
+    std::fs::write(at.join("new.npy"), npy("<f4", &format!("({NEW}, 3)"), &floats(NEW))).unwrap();
+    let args = ["train", "guess.mw", "--data", "x=x.npy,label=label.npy", "--run", "a", "--epochs", "1"];
+    let (code, _, err) = run(&at, &args);
+    assert_eq!(code, 0, "{err}");
+    at
+}
+
+fn run(at: &Path, args: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_meshwright")).args(args).current_dir(at).output().unwrap();
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// What is printed of a prediction that must succeed, without its first line.
+fn rows(at: &Path, more: &[&str]) -> Vec<Value> {
+    let args = [&["predict", "a", "--data", "x=new.npy", "--format", "json"], more].concat();
+    let (code, out, err) = run(at, &args);
+    assert_eq!(code, 0, "{more:?}: {err}");
+    out.lines().skip(1).map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+fn failed(at: &Path, args: &[&str]) -> String {
+    let (code, _, err) = run(at, args);
+    assert_eq!(code, 1, "{args:?}: {err}");
+    err
+}
+
+#[test]
+fn only_the_inputs_that_are_read_need_data() {
+    let at = prepared("predict-inputs");
+    let all = rows(&at, &["--output", "class"]);
+    assert_eq!(all.len(), NEW);
+    assert_eq!(rows(&at, &["--output", "class", "--limit", "5"]), all[..5]);
+    // A file for an input that is not read is no mistake; one for no input at all is.
+    let both = ["predict", "a", "--data", "x=new.npy,label=nowhere.npy", "--output", "class"];
+    assert_eq!(run(&at, &both).0, 0);
+    let wrong = failed(&at, &["predict", "a", "--data", "x=new.npy,lable=label.npy", "--output", "class"]);
+    assert!(wrong.contains("no input `lable`"), "{wrong}");
+    // The loss reads the labels.
+    let needs = failed(&at, &["predict", "a", "--data", "x=new.npy", "--value", "l"]);
+    assert!(needs.contains("input `label` has no file"), "{needs}");
+    // Without an input it must be said how many there are.
+    let unknown = failed(&at, &["predict", "a", "--data", "nowhere", "--output", "dreamed"]);
+    assert!(unknown.contains("how many examples") && unknown.contains("--limit 100"), "{unknown}");
+    let (code, out, err) = run(&at, &["predict", "a", "--output", "dreamed", "--limit", "100"]);
+    assert_eq!((code, out.lines().count()), (0, 100), "{err}");
+}
+
+#[test]
+fn any_value_has_a_name() {
+    let at = prepared("predict-values");
+    let logits = rows(&at, &["--value", "head.y"]);
+    assert_eq!(logits[0]["head.y"].as_array().unwrap().len(), 5);
+    for name in ["logits", "head"] {
+        let same = rows(&at, &["--value", name]);
+        let key = same[0].as_object().unwrap().keys().find(|k| *k != "example").unwrap().clone();
+        assert!(same.iter().zip(&logits).all(|(a, b)| a[&key] == b["head.y"]), "{name}: {}", same[0]);
+    }
+    // The end of a path is enough where one value alone ends so, and values and outputs may be asked for together.
+    assert_eq!(rows(&at, &["--value", "b1.up"]), rows(&at, &["--value", "up"]));
+    let mixed = rows(&at, &["--value", "b1.up", "--output", "class"]);
+    assert!(mixed[0]["b1.up"].is_array() && mixed[0]["class"].is_u64(), "{}", mixed[0]);
+    let wrong = failed(&at, &["predict", "a", "--data", "x=new.npy", "--value", "b1.upp"]);
+    assert!(wrong.contains("did you mean `b1.up`?"), "{wrong}");
+    let wrong = failed(&at, &["predict", "a", "--data", "x=new.npy", "--value", "w"]);
+    assert!(wrong.contains("values are called `w`") && wrong.contains("`head.w`"), "{wrong}");
+    let wrong = failed(&at, &["predict", "a", "--data", "x=new.npy", "--output", "up"]);
+    assert!(wrong.contains("--value up"), "{wrong}");
+    let help = failed(&at, &["predict", "a", "--data", "x=new.npy", "--output", "clas"]);
+    assert!(help.contains("did you mean `class`?"), "{help}");
+}
+
+#[test]
+fn what_is_drawn_belongs_to_the_example() {
+    let at = prepared("predict-random");
+    let drawn = |more: &[&str]| -> Vec<Value> {
+        let rows = rows(&at, &[&["--output", "dreamed", "--output", "sampled"], more].concat());
+        rows.into_iter().map(|r| r["dreamed"].clone()).collect()
+    };
+    let one = drawn(&[]);
+    assert_eq!(one.len(), NEW);
+    let mut distinct: Vec<String> = one.iter().map(Value::to_string).collect();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len(), NEW, "examples draw numbers of their own");
+    for more in [
+        &["--dim", "batch=5"][..],
+        &["--dim", "batch=17"],
+        &["--dim", "batch=1", "--limit", "17"],
+        &["--layout", "batch -> a", "--mesh", "a=4"],
+        &["--layout", "batch -> a; hidden -> b", "--mesh", "a=2,b=3", "--dim", "batch=7"],
+        &["--seed", "0"],
+    ] {
+        assert_eq!(drawn(more), one, "{more:?}");
+    }
+    let other = drawn(&["--seed", "1"]);
+    assert!(one.iter().zip(&other).all(|(a, b)| a != b), "another seed draws other numbers");
+    // Also where the dim of the examples is not the first of what is drawn.
+    let sampled = |more: &[&str]| -> Vec<f64> {
+        let rows = rows(&at, &[&["--output", "sampled", "--precision", "f64"], more].concat());
+        rows.iter()
+            .flat_map(|r| r["sampled"].as_array().unwrap().clone())
+            .map(|x| x.as_f64().unwrap())
+            .collect()
+    };
+    let one = sampled(&[]);
+    for more in [&["--dim", "batch=5"][..], &["--layout", "batch -> a; classes -> b", "--mesh", "a=2,b=2"]] {
+        let apart = one.iter().zip(sampled(more)).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(apart < 1e-12, "{more:?}: {apart}");
+    }
+}
+
+#[test]
+fn outputs_are_written_to_files() {
+    let at = prepared("predict-files");
+    let predict = |more: &[&str]| {
+        let (code, out, err) = run(&at, &[&["predict", "a", "--data", "x=new.npy"], more].concat());
+        assert_eq!(code, 0, "{more:?}: {err}");
+        out
+    };
+    let out = predict(&["--output", "class", "-o", "class.npy"]);
+    assert_eq!(out, "class.npy: class[batch=17] i32\n");
+    let bytes = std::fs::read(at.join("class.npy")).unwrap();
+    let (header, data) = bytes.split_at(bytes.len() - 4 * NEW);
+    assert!(header.starts_with(b"\x93NUMPY\x01\x00") && header.len() % 64 == 0 && header.ends_with(b"\n"));
+    let header = String::from_utf8_lossy(&header[10..]).trim_end().to_string();
+    assert_eq!(header, "{'descr': '<i4', 'fortran_order': False, 'shape': (17,), }");
+    let written: Vec<i32> = data.chunks(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
+    let printed: Vec<i32> =
+        rows(&at, &["--output", "class"]).iter().map(|r| r["class"].as_i64().unwrap() as i32).collect();
+    assert_eq!(written, printed);
+    assert_eq!(std::fs::metadata(at.join("class.npy")).unwrap().len() as usize, bytes.len());
+
+    // Several go into one file by name, or into a folder; what was there before is replaced.
+    let several = ["--output", "class", "--output", "sure", "--value", "b1.up", "-o"];
+    predict(&[&several[..], &["all.npz"]].concat());
+    predict(&[&several[..], &["all.npz"]].concat());
+    predict(&[&several[..], &["all.safetensors"]].concat());
+    let listed = predict(&[&several[..], &["all"]].concat());
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    let logits = std::fs::read(at.join("all/b1.up.npy")).unwrap();
+    // Each is read back as the data of another prediction.
+    let reader = "dim batch = 17, hidden = 4
+model read {
+    input up[batch, hidden]: float
+    input class[batch]: i32
+    output same = up
+    output number = class
+    param p[] = 0
+    loss l = p ** 2
+}
+train read { minimize l optimizer sgd(lr = 1) }";
+    std::fs::write(at.join("read.mw"), reader).unwrap();
+    let (code, _, err) = run(
+        &at,
+        &["train", "read.mw", "--data", "up=all/b1.up.npy,class=class.npy", "--steps", "1", "--run", "r"],
+    );
+    assert_eq!(code, 0, "{err}");
+    for data in
+        ["up=all.npz:b1.up,class=all.npz:class", "up=all.safetensors:b1.up,class=all.safetensors:class"]
+    {
+        let (code, _, err) = run(&at, &["predict", "r", "--data", data, "-o", "back"]);
+        assert_eq!(code, 0, "{data}: {err}");
+        assert_eq!(std::fs::read(at.join("back/same.npy")).unwrap(), logits, "{data}");
+        assert_eq!(std::fs::read(at.join("back/number.npy")).unwrap(), bytes, "{data}");
+    }
+    let left: Vec<String> =
+        std::fs::read_dir(&at).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(left.iter().all(|n| !n.starts_with(".tmp")), "{left:?}");
+}
+
+#[test]
+fn what_cannot_be_written_is_said_before_anything_is_computed() {
+    let at = prepared("predict-refused");
+    let refused = |more: &[&str]| failed(&at, &[&["predict", "a", "--data", "x=new.npy"], more].concat());
+    let said = refused(&["-o", "all.npy"]);
+    assert!(said.contains("holds one tensor, and there are 4") && said.contains("all.npz"), "{said}");
+    assert!(!at.join("all.npy").exists());
+    let said = refused(&["-o", "all.csv"]);
+    assert!(said.contains("nothing is written as `.csv`"), "{said}");
+    let said = refused(&["-o", "nowhere/all.npz"]);
+    assert!(said.contains("there is no folder `nowhere`"), "{said}");
+    let said = refused(&["-o", "guess.mw/"]);
+    assert!(said.contains("cannot be written"), "{said}");
+    std::fs::write(at.join("plain"), "text").unwrap();
+    let said = refused(&["-o", "plain"]);
+    assert!(said.contains("is a file"), "{said}");
+    assert_eq!(std::fs::read_to_string(at.join("plain")).unwrap(), "text");
+}

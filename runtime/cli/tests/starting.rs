@@ -1,0 +1,68 @@
+//! How runs begin: several at once, and under a shell that has them ignore signals.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn folder(name: &str) -> PathBuf {
+    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&at);
+    std::fs::create_dir_all(&at).unwrap();
+    at
+}
+
+fn command(at: &Path, program: &str) -> Command {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/data").canonicalize().unwrap();
+    let mut c = Command::new(program);
+    c.env("MESHWRIGHT_DATA", data).current_dir(at).stdout(Stdio::piped()).stderr(Stdio::piped());
+    c
+}
+
+#[test]
+fn runs_that_begin_at_the_same_time_take_folders_of_their_own() {
+    let at = folder("parallel-starts");
+    let args = ["train", "mlp", "--steps", "1", "--no-eval", "--cores", "1", "--dim", "hidden=8"];
+    let start = || command(&at, env!("CARGO_BIN_EXE_meshwright")).args(args).spawn().unwrap();
+    let children: Vec<_> = (0..6).map(|_| start()).collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    for n in 1..=6 {
+        assert!(at.join(format!("runs/mlp-{n}/run.toml")).is_file(), "{n}");
+    }
+    // A start that fails leaves nothing behind.
+    let wrong = folder("failed-start");
+    let mut c = command(&wrong, env!("CARGO_BIN_EXE_meshwright"));
+    let output = c.args(["train", "mlp", "--data", "nowhere"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(std::fs::read_dir(&wrong).unwrap().count(), 0);
+}
+
+/// Sends signals to a training whose shell has ignored some of them, and gives its exit code and whether it took all steps.
+fn signaled(at: &Path, ignored: &str, sent: &[&str]) -> (Option<i32>, bool) {
+    let train = format!(
+        "exec env --default-signal=TERM '{}' train mlp --steps 60 --no-eval --no-save --format json --dim hidden=8",
+        env!("CARGO_BIN_EXE_meshwright")
+    );
+    let trap = if ignored.is_empty() { String::new() } else { format!("trap '' {ignored}; ") };
+    let mut child =
+        command(at, "env").args(["--default-signal=INT,HUP", "sh", "-c", &(trap + &train)]).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
+    for signal in sent {
+        assert!(Command::new("kill").arg(signal).arg(child.id().to_string()).status().unwrap().success());
+    }
+    let done = out.lines().map_while(Result::ok).any(|l| l.contains("\"event\":\"done\""));
+    (child.wait().unwrap().code(), done)
+}
+
+#[test]
+fn signals_that_were_ignored_stay_ignored() {
+    let at = folder("signals");
+    assert_eq!(signaled(&at, "HUP", &["-HUP", "-HUP"]), (Some(0), true), "as under nohup");
+    assert_eq!(signaled(&at, "INT HUP", &["-INT", "-INT", "-HUP"]), (Some(0), true));
+    assert_eq!(signaled(&at, "INT", &["-HUP"]), (Some(130), false), "others are heard");
+    assert_eq!(signaled(&at, "", &["-INT"]), (Some(130), false));
+}

@@ -1,0 +1,210 @@
+//! Writes tensors to files that others read: `.npy`, `.npz`, `.safetensors`, or a folder of `.npy` files. A file is written beside
+//! its name and renamed when it is whole, so that one that was there before is there until then.
+
+use crate::Checked;
+use crate::prediction::PredictedOutput;
+use crate::tensor::RawTensor;
+use meshwright_diag::{Diagnostic, codes};
+use meshwright_exec::{HostData, HostTensor};
+use meshwright_plan::DType;
+use safetensors::tensor::{Dtype, TensorView};
+use std::fs::Permissions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+/// How tensors are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ArrayFormat {
+    /// One tensor.
+    Npy,
+    /// Several, by name.
+    Npz,
+    /// Several, by name.
+    Safetensors,
+    /// A folder with a `.npy` file for each.
+    Folder,
+}
+
+/// A file, or a folder, to write tensors to.
+#[derive(Clone, Debug)]
+pub(crate) struct ArrayTarget {
+    path: PathBuf,
+    format: ArrayFormat,
+}
+
+/// A file that was written, and the names of what is in it.
+#[derive(Clone, Debug)]
+pub(crate) struct ArrayFile {
+    pub(crate) path: PathBuf,
+    pub(crate) names: Vec<String>,
+}
+
+impl ArrayTarget {
+    /// What `path` names, for tensors of these names.
+    ///
+    /// # Errors
+    ///
+    /// E0516 where it cannot hold them.
+    pub(crate) fn of(path: &Path, names: &[&str]) -> Checked<ArrayTarget> {
+        let shown = path.display();
+        let wrong =
+            |message: String, help: String| Box::new(Diagnostic::error(codes::E0516, message).help(help));
+        let ending = path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase);
+        let folder = path.is_dir() || path.to_string_lossy().ends_with('/');
+        let format = match ending.as_deref() {
+            _ if folder => ArrayFormat::Folder,
+            Some("npy") => ArrayFormat::Npy,
+            Some("npz") => ArrayFormat::Npz,
+            Some("safetensors") => ArrayFormat::Safetensors,
+            None => ArrayFormat::Folder,
+            Some(other) => {
+                let message = format!("`-o {shown}`: nothing is written as `.{other}`");
+                let help = "end it in `.npy`, `.npz` or `.safetensors`, or in `/` for a folder";
+                return Err(wrong(message, help.into()));
+            }
+        };
+        if let (ArrayFormat::Npy, [first, _, ..]) = (format, names) {
+            let message =
+                format!("`{shown}` holds one tensor, and there are {}: {}", names.len(), names.join(", "));
+            let stem = path.with_extension("npz");
+            let help = format!("write all of them to `{}`, or one: `--output {first}`", stem.display());
+            return Err(wrong(message, help));
+        }
+        let within = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !within.is_dir() {
+            let message = format!("`{shown}` cannot be written: there is no folder `{}`", within.display());
+            return Err(wrong(message, format!("make it: `mkdir -p {}`", within.display())));
+        }
+        if format == ArrayFormat::Folder && path.exists() && !path.is_dir() {
+            let message = format!("`{shown}` is a file; without an ending, `-o` names a folder");
+            return Err(wrong(message, format!("name another folder, or a file: `{shown}.npz`")));
+        }
+        Ok(ArrayTarget { path: path.into(), format })
+    }
+
+    /// Writes all outputs.
+    ///
+    /// # Errors
+    ///
+    /// E0516 with what the system says.
+    pub(crate) fn write(&self, outputs: &[PredictedOutput]) -> Checked<Vec<ArrayFile>> {
+        let path = &self.path;
+        let file = |path: &Path, done: io::Result<()>, names: Vec<String>| match done {
+            Ok(()) => Ok(ArrayFile { path: path.into(), names }),
+            Err(e) => {
+                let message = format!("`{}` cannot be written: {e}", path.display());
+                Err(Box::new(Diagnostic::error(codes::E0516, message)))
+            }
+        };
+        let names = || outputs.iter().map(|o| o.name.clone()).collect();
+        match self.format {
+            ArrayFormat::Npy => {
+                let first = outputs.first().map_or(Ok(()), |o| replaced(path, |to| npy(to, &o.tensor)));
+                Ok(vec![file(path, first, names())?])
+            }
+            ArrayFormat::Npz => Ok(vec![file(path, replaced(path, |to| npz(to, outputs)), names())?]),
+            ArrayFormat::Safetensors => {
+                Ok(vec![file(path, replaced(path, |to| safetensors(to, outputs)), names())?])
+            }
+            ArrayFormat::Folder => {
+                if let Err(e) = std::fs::create_dir_all(path) {
+                    file(path, Err(e), Vec::new())?;
+                }
+                let one = |o: &PredictedOutput| {
+                    let path = path.join(format!("{}.npy", o.name));
+                    let done = replaced(&path, |to| npy(to, &o.tensor));
+                    file(&path, done, vec![o.name.clone()])
+                };
+                outputs.iter().map(one).collect()
+            }
+        }
+    }
+}
+
+/// Writes a file beside its name, and gives it its name when all of it is on disk.
+fn replaced(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<&std::fs::File>) -> io::Result<()>,
+) -> io::Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // As any file that a user makes: the process's mask applies.
+    let temp = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+    let mut to = BufWriter::new(temp.as_file());
+    write(&mut to)?;
+    to.flush()?;
+    drop(to);
+    temp.as_file().sync_all()?;
+    temp.persist(path).map_err(|e| e.error)?;
+    std::fs::File::open(folder)?.sync_all()
+}
+
+/// NumPy's format 1.0. There is no bf16 in NumPy: such values are written as f32, which has all of them.
+fn npy(to: &mut dyn Write, tensor: &HostTensor) -> io::Result<()> {
+    let (descr, bytes) = numpy(tensor);
+    let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+    let shape = match shape.as_slice() {
+        [one] => format!("({one},)"),
+        all => format!("({})", all.join(", ")),
+    };
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    // Magic, version, length and header fill whole lines of 64 bytes, the last of which ends in a line feed.
+    const BEFORE: usize = 10;
+    let filled = (BEFORE + header.len() + 1).next_multiple_of(64) - BEFORE - 1;
+    header = format!("{header:filled$}\n");
+    let length = u16::try_from(header.len()).map_err(|_| io::Error::other("it has too many dims"))?;
+    to.write_all(b"\x93NUMPY\x01\x00")?;
+    to.write_all(&length.to_le_bytes())?;
+    to.write_all(header.as_bytes())?;
+    to.write_all(&bytes)
+}
+
+/// How NumPy calls the dtype, and the bytes.
+fn numpy(tensor: &HostTensor) -> (&'static str, Vec<u8>) {
+    let widened = |t: &HostTensor| RawTensor::from_host(t).map(|t| t.data).unwrap_or_default();
+    let wide = |dtype| HostData::from_f64(dtype, tensor.data.to_f64());
+    match tensor.dtype() {
+        DType::F64 => ("<f8", widened(tensor)),
+        DType::F32 => ("<f4", widened(tensor)),
+        DType::I32 => ("<i4", widened(tensor)),
+        DType::U8 => ("|u1", widened(tensor)),
+        DType::Bool => ("|b1", widened(tensor)),
+        DType::BF16 | DType::PairF32 | DType::PairF64 => {
+            ("<f4", widened(&HostTensor { shape: tensor.shape.clone(), data: wide(DType::F32) }))
+        }
+    }
+}
+
+fn npz(to: &mut dyn Write, outputs: &[PredictedOutput]) -> io::Result<()> {
+    // A zip file is written back and forth, in memory; its members are stored as they are, as `numpy.savez` does.
+    let mut zip = ZipWriter::new(io::Cursor::new(Vec::new()));
+    let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
+    for o in outputs {
+        zip.start_file(format!("{}.npy", o.name), stored).map_err(io::Error::other)?;
+        npy(&mut zip, &o.tensor)?;
+    }
+    let whole = zip.finish().map_err(io::Error::other)?.into_inner();
+    to.write_all(&whole)
+}
+
+fn safetensors(to: &mut dyn Write, outputs: &[PredictedOutput]) -> io::Result<()> {
+    let raw: Vec<(&str, RawTensor)> =
+        outputs.iter().filter_map(|o| Some((o.name.as_str(), RawTensor::from_host(&o.tensor)?))).collect();
+    let mut views = Vec::new();
+    for (name, t) in &raw {
+        let dtype = match t.dtype {
+            DType::F64 => Dtype::F64,
+            DType::BF16 => Dtype::BF16,
+            DType::I32 => Dtype::I32,
+            DType::U8 => Dtype::U8,
+            DType::Bool => Dtype::BOOL,
+            DType::F32 | DType::PairF32 | DType::PairF64 => Dtype::F32,
+        };
+        let view = TensorView::new(dtype, t.shape.clone(), &t.data).map_err(io::Error::other)?;
+        views.push((*name, view));
+    }
+    let bytes = safetensors::serialize(views, None).map_err(io::Error::other)?;
+    to.write_all(&bytes)
+}

@@ -1,0 +1,279 @@
+//! `predict`: outputs, or any values, of a checkpoint for the examples of a split.
+
+use crate::arrays::{ArrayFile, ArrayTarget};
+use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
+use crate::data::Dataset;
+use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, remainder, start};
+use crate::failure::Failure;
+use crate::inference::{EvalOptions, asked, checkpoint_of, oddities, prepare, set_of};
+use crate::project::Project;
+use crate::totals::Totals;
+use meshwright_core::{Evaluation, LossDecl, Program};
+use meshwright_diag::{Diagnostic, Sources, codes, nearest};
+use meshwright_exec::{ExampleDraws, HostData, HostTensor};
+use meshwright_ops::F64Tensor;
+use meshwright_plan::Plan;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What to predict.
+#[derive(Clone, Debug, Default)]
+pub struct PredictOptions {
+    /// Data, split and checkpoint.
+    pub eval: EvalOptions,
+    /// Which outputs; where these and `values` are empty, all of them.
+    pub outputs: Vec<String>,
+    /// Which other values, by their paths.
+    pub values: Vec<String>,
+    /// At most so many examples; without an input that is read, just so many.
+    pub limit: Option<usize>,
+    /// What random values are drawn from.
+    pub seed: u64,
+    /// The file or folder that the outputs are written to.
+    pub to: Option<PathBuf>,
+}
+
+/// An output over all examples.
+#[derive(Clone, Debug)]
+pub struct PredictedOutput {
+    /// Its name, or the path of a value.
+    pub name: String,
+    /// Names of its dims; the example dim, if it has it, is the first.
+    pub dims: Vec<String>,
+    /// Whether it has a value for each example.
+    pub each_example: bool,
+    /// The values.
+    pub tensor: HostTensor,
+}
+
+/// What `predict` gives.
+#[derive(Clone, Debug, Default)]
+pub struct Prediction {
+    /// The outputs, in the order in which they were asked for.
+    pub outputs: Vec<PredictedOutput>,
+    /// The files that were written, each with the names of its outputs.
+    pub written: Vec<(PathBuf, Vec<String>)>,
+    /// What is probably not meant.
+    pub warnings: Vec<Diagnostic>,
+    /// What else is worth knowing.
+    pub notes: Vec<String>,
+}
+
+/// Outputs of a checkpoint for the examples of a split, in the order of the file. One that lacks the example dim is of all
+/// examples together. Of several processes the first reads the checkpoint and writes files; all get the outputs.
+///
+/// What is drawn at random for an example depends on the seed and on its number, not on the batch that it is in.
+pub fn predict(
+    project: &Project,
+    sources: &Sources,
+    options: &PredictOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Prediction, Failure> {
+    abort_on_error(&options.eval.devices.processes, predicted(project, sources, options, progress))
+}
+
+/// What is asked for, and how much of it.
+struct Question {
+    /// The project whose outputs are those that are asked for.
+    project: Project,
+    prediction: Evaluation,
+    warnings: Vec<Diagnostic>,
+    /// The project for the examples that whole batches leave over.
+    rest: Option<Project>,
+    records: usize,
+    /// `None` where no input is read.
+    set: Option<Dataset>,
+}
+
+impl Question {
+    fn of(project: &Project, options: &PredictOptions) -> Result<Question, Failure> {
+        let processes = &*options.eval.devices.processes;
+        let chosen = wanted(project, options).and_then(|p| Ok((prediction(&p)?, p)));
+        let ((prediction, warnings), chosen) = agree_on_result(processes, "the outputs", chosen)?;
+        let read = prediction.step.inputs_read();
+        let set = match read.is_empty() {
+            true => None,
+            false => Some(set_of(project, &options.eval, Some(&read))?),
+        };
+        let records = match (&set, options.limit) {
+            (Some(set), limit) => Ok(limit.unwrap_or(usize::MAX).min(set.records())),
+            (None, Some(n)) => Ok(n),
+            (None, None) if project.example_dim().is_none() => Ok(1),
+            (None, None) => Err(no_number(&chosen)),
+        };
+        let rest = records.and_then(|n| {
+            let rest = remainder(project, n)?;
+            Ok((rest.map(|p| wanted(&p, options)).transpose()?, n))
+        });
+        let (rest, records) = agree_on_result(processes, "the number of examples", rest)?;
+        Ok(Question { project: chosen, prediction, warnings, rest, records, set })
+    }
+
+    /// The batch of the examples from `first` on.
+    fn batch(&self, program: &LoadedProgram, first: usize) -> Result<Batch, Failure> {
+        let records: Vec<usize> = (first..first + program.examples).collect();
+        match &self.set {
+            Some(set) => Ok(batch(set, &program.needs, &records)?),
+            None => Ok(vec![Vec::new(); program.needs.len()]),
+        }
+    }
+}
+
+fn no_number(project: &Project) -> Failure {
+    let names: Vec<String> = project.program.outputs.iter().map(|o| format!("`{}`", o.name)).collect();
+    let message = format!("nothing says how many examples there are: {} read no input", names.join(", "));
+    Diagnostic::error(codes::E0516, message).help("say it: `--limit 100`").into()
+}
+
+fn prediction(project: &Project) -> Result<(Evaluation, Vec<Diagnostic>), Failure> {
+    let names: Vec<String> = project.program.outputs.iter().map(|o| o.name.clone()).collect();
+    match meshwright_core::prediction(&project.program, &names) {
+        (Some(e), warnings) => Ok((e, warnings)),
+        (None, found) => Err(Failure::Diagnostics(found)),
+    }
+}
+
+fn predicted(
+    project: &Project,
+    sources: &Sources,
+    options: &PredictOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Prediction, Failure> {
+    let e = &options.eval;
+    let processes = &*e.devices.processes;
+    let q = Question::of(project, options)?;
+    let names: Vec<&str> = q.project.program.outputs.iter().map(|o| o.name.as_str()).collect();
+    let to = options.to.as_deref().map(|to| ArrayTarget::of(to, &names)).transpose();
+    let to = agree_on_result(processes, "the file of the outputs", to.map_err(Failure::from))?;
+    let checkpoint = checkpoint_of(e)?;
+    let mut cluster = agree_on_result(processes, "the devices", start(project, e.cores, &e.devices))?;
+    let more = [
+        ("`--output` and `--value`", names.join(", ")),
+        ("`--limit`", q.records.to_string()),
+        ("`--seed`", options.seed.to_string()),
+    ];
+    check_same_configuration(processes, &asked(e, q.set.as_ref(), None, &more))?;
+    let (accumulators, rows) = q.prediction.step.outputs.split_at(q.prediction.accumulate.len());
+    let rows: Vec<&str> = rows.iter().map(|g| g.name.as_str()).collect();
+    let mut parts: Vec<Vec<HostTensor>> = vec![Vec::new(); rows.len()];
+    let mut totals = Totals::new(&q.prediction);
+    let (mut first, size) = (0, project.batch());
+    let whole = (q.records >= size).then_some(&q.project);
+    for (p, count) in [(whole, q.records / size), (q.rest.as_ref(), 1)] {
+        let Some(p) = p else { continue };
+        let step = prediction(p).and_then(|(e, _)| compiled(p, &e.step, sources));
+        let program =
+            agree_on_result(processes, "the program", step.and_then(|c| load(&mut cluster, c.plan)))?;
+        prepare(&cluster, checkpoint.as_ref())?;
+        for _ in 0..count {
+            let given = provide(&program, q.batch(&program, first)?);
+            let draws = ExampleDraws { seed: options.seed, first: first as u64 };
+            let report = cluster.run_drawing(program.id, draws, &given)?;
+            for (name, list) in rows.iter().zip(&mut parts) {
+                list.extend(report.outputs.get(*name).and_then(|t| in_order(p, &program.plan, name, t)));
+            }
+            if !accumulators.is_empty() {
+                agree_on_result(processes, "the outputs", totals.add(&program, &report.outputs))?;
+            }
+            first += program.examples;
+            progress(first, q.records);
+        }
+    }
+    let totals = if accumulators.is_empty() || q.records == 0 { Vec::new() } else { totals.finish() };
+    let mut outputs = Vec::new();
+    for decl in &q.project.program.outputs {
+        let part = rows.iter().position(|r| *r == decl.name).and_then(|k| joined(&parts[k]));
+        let total = totals.iter().find(|t| t.0 == decl.name).and_then(|t| total(&q.project, decl, &t.1));
+        outputs.extend(part.or(total).map(|tensor| described(&q.project, decl, tensor)));
+    }
+    let written = match &to {
+        Some(to) => processes.on_first("the outputs".into(), || to.write(&outputs))?.transpose(),
+        None => Ok(None),
+    };
+    let written = agree_on_result(processes, "the file of the outputs", written.map_err(Failure::from))?;
+    cluster.shutdown();
+    let mut notes = oddities(checkpoint.as_ref(), project);
+    notes.extend(q.set.as_ref().map(Dataset::notes).unwrap_or_default());
+    let written = written.unwrap_or_default().into_iter().map(|ArrayFile { path, names }| (path, names));
+    Ok(Prediction { outputs, written: written.collect(), warnings: q.warnings, notes })
+}
+
+/// What the numbers of an output mean.
+fn described(project: &Project, decl: &LossDecl, tensor: HostTensor) -> PredictedOutput {
+    let graph = &project.program.graph;
+    let example = project.example_dim().map(|d| d.0);
+    let mut dims = graph.ty(decl.id).dims.clone();
+    dims.sort_by_key(|d| Some(*d) != example);
+    let each_example = dims.first().is_some_and(|d| Some(*d) == example);
+    let dims = dims.iter().map(|d| graph.dims.name(*d).to_string()).collect();
+    PredictedOutput { name: decl.name.clone(), dims, each_example, tensor }
+}
+
+/// An output over all examples as a tensor of its own dtype.
+fn total(project: &Project, decl: &LossDecl, t: &F64Tensor) -> Option<HostTensor> {
+    let ty = project.program.graph.ty(decl.id);
+    let shape = project.program.graph.dims.shape(&ty.dims);
+    HostTensor::new(shape, HostData::from_f64(ty.dtype, t.ordered(&ty.dims).data))
+}
+
+/// The project with what is asked for as its only outputs.
+fn wanted(project: &Project, options: &PredictOptions) -> Result<Project, Failure> {
+    let declared = &project.program.outputs;
+    let all = options.outputs.is_empty() && options.values.is_empty();
+    let mut chosen: Vec<LossDecl> = if all { declared.clone() } else { Vec::new() };
+    if all && declared.is_empty() {
+        let message = format!("the model `{}` declares no output", project.program.model);
+        return Err(Diagnostic::error(codes::E0516, message)
+            .help("ask for values by their names: `--value logits`")
+            .help("or declare an output: `output class = argmax[classes](logits)`")
+            .into());
+    }
+    for name in &options.outputs {
+        match declared.iter().find(|o| o.name == *name) {
+            Some(o) => chosen.push(o.clone()),
+            None => return Err(no_output(&project.program, name).into()),
+        }
+    }
+    for name in &options.values {
+        chosen.push(project.program.named_value(name)?);
+    }
+    let mut names = BTreeSet::new();
+    chosen.retain(|c| names.insert(c.name.clone()));
+    let program = Program { outputs: chosen, ..(*project.program).clone() };
+    let mut project = project.clone();
+    project.program = Arc::new(program);
+    Ok(project)
+}
+
+fn no_output(program: &Program, name: &str) -> Diagnostic {
+    let all: Vec<&str> = program.outputs.iter().map(|o| o.name.as_str()).collect();
+    let has = if all.is_empty() { "none".into() } else { all.join(", ") };
+    let d = Diagnostic::error(codes::E0516, format!("the model has no output `{name}`: it has {has}"));
+    match nearest(name, all) {
+        Some(c) => d.help(format!("did you mean `{c}`?")),
+        None if program.named_value(name).is_ok() => d.help(format!("it has such a value: `--value {name}`")),
+        None => d,
+    }
+}
+
+/// An output in the order in which the model has its dims, the example dim first. The Plan stores it as it likes.
+fn in_order(project: &Project, plan: &Plan, name: &str, t: &HostTensor) -> Option<HostTensor> {
+    let stored = &plan.outputs.iter().find(|o| o.name == name)?.dims;
+    let id = project.program.outputs.iter().find(|o| o.name == name)?.id;
+    let mut dims = project.program.graph.ty(id).dims.clone();
+    let example = project.example_dim().map(|d| d.0);
+    dims.sort_by_key(|d| Some(*d) != example);
+    let values = F64Tensor::new(&plan.dims, stored.clone(), t.data.to_f64()).ordered(&dims).data;
+    let shape = plan.dims.shape(&dims);
+    HostTensor::new(shape, HostData::from_f64(t.dtype(), values))
+}
+
+/// Tensors joined along their first dim, which counts examples.
+fn joined(parts: &[HostTensor]) -> Option<HostTensor> {
+    let first = parts.first()?;
+    let mut shape = first.shape.clone();
+    *shape.first_mut()? = parts.iter().map(|p| p.shape[0]).sum();
+    let values = parts.iter().flat_map(|p| p.data.to_f64()).collect();
+    HostTensor::new(shape, HostData::from_f64(first.dtype(), values))
+}
