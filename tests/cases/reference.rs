@@ -79,18 +79,19 @@ fn ops() -> String {
     out
 }
 
-/// Every optimizer, initializer, schedule, built-in and keyword.
+/// Every optimizer, initializer, schedule, built-in and keyword, of models and of layouts.
 fn words() -> String {
     let mut out = format!(
         "# Optimizers, initializers, schedules, keywords\n\n{GENERATED}\nEvery word that is neither an op nor a code, as \
          `meshwright explain NAME` tells of it. [language.md](../language.md) says how they go together.\n"
     );
-    const TITLES: [(WordKind, &str); 5] = [
+    const TITLES: [(WordKind, &str); 6] = [
         (WordKind::Optimizer, "Optimizers"),
         (WordKind::Initializer, "Initializers"),
         (WordKind::Schedule, "Schedules"),
         (WordKind::BuiltIn, "Built-ins that are no ops"),
         (WordKind::Keyword, "Keywords"),
+        (WordKind::LayoutKeyword, "Keywords of layouts"),
     ];
     let all = pages();
     for (kind, title) in TITLES {

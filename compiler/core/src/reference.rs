@@ -18,6 +18,8 @@ pub enum WordKind {
     Keyword,
     /// A function that is no op.
     BuiltIn,
+    /// A word of layout files.
+    LayoutKeyword,
 }
 
 impl WordKind {
@@ -29,6 +31,7 @@ impl WordKind {
             WordKind::Schedule => "schedule",
             WordKind::Keyword => "keyword",
             WordKind::BuiltIn => "built-in",
+            WordKind::LayoutKeyword => "layout keyword",
         }
     }
 }
@@ -51,7 +54,7 @@ pub struct WordPage {
 /// Initializers, schedules, built-ins and keywords: kind, word, what it means. How the first two are written follows from the
 /// tables of the resolver; of the others it is the fourth.
 const DOCS: &[(WordKind, &str, &str, &str)] = {
-    use WordKind::{BuiltIn, Initializer, Keyword, Schedule};
+    use WordKind::{BuiltIn, Initializer, Keyword, LayoutKeyword, Schedule};
     &[
         (Initializer, "normal", "A normal distribution.", ""),
         (
@@ -223,6 +226,51 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
         (Keyword, "or", "True where one of both is.", "a < b or b < c"),
         (Keyword, "not", "True where the operand is false.", "not real"),
         (Keyword, "except", "Parameters that a setting leaves out.", "weight_decay except *.b"),
+        (
+            LayoutKeyword,
+            "mesh",
+            "The axes of the mesh with their sizes; `--mesh` replaces it. Without one there is one device.",
+            "mesh data = 4, model = 2",
+        ),
+        (
+            LayoutKeyword,
+            "gather",
+            "Permits to gather a dim that is split where an op needs it whole, which is error E0310 otherwise.",
+            "gather key",
+        ),
+        (
+            LayoutKeyword,
+            "params",
+            "Before `:`: how parameters are stored. They are gathered where they are used.",
+            "params: * -> data",
+        ),
+        (
+            LayoutKeyword,
+            "grads",
+            "Before `:`: the gradients of parameters, once they are reduced.",
+            "grads: * -> data",
+        ),
+        (
+            LayoutKeyword,
+            "moments",
+            "Before `:`: the state of the optimizer, and what the update computes.",
+            "moments: * -> data",
+        ),
+        (
+            LayoutKeyword,
+            "when",
+            "Makes a rule yield to others that use its axis: `when free`.",
+            "seq -> model when free",
+        ),
+        (
+            LayoutKeyword,
+            "free",
+            "A rule with `when free` splits a dim where no other rule uses the axis, and permits to gather it.",
+            "seq -> model when free",
+        ),
+        (LayoutKeyword, "microbatches", "It is parsed, but not implemented yet.", "microbatches 8"),
+        (LayoutKeyword, "schedule", "It is parsed, but not implemented yet.", "schedule 1f1b"),
+        (LayoutKeyword, "recompute", "It is parsed, but not implemented yet.", "recompute b1.*"),
     ]
 };
 
@@ -274,7 +322,8 @@ pub fn named(word: &str) -> Vec<WordPage> {
     if !exact.is_empty() {
         return exact;
     }
-    let part = |p: &WordPage| p.kind != WordKind::Keyword && p.name.split('_').any(|part| part == word);
+    let keyword = |p: &WordPage| matches!(p.kind, WordKind::Keyword | WordKind::LayoutKeyword);
+    let part = |p: &WordPage| !keyword(p) && p.name.split('_').any(|part| part == word);
     all.into_iter().filter(part).collect()
 }
 
@@ -336,6 +385,7 @@ mod tests {
             names(WordKind::Keyword),
             meshwright_syntax::keywords().filter(|k| *k != "size").collect()
         );
+        assert_eq!(names(WordKind::LayoutKeyword), meshwright_syntax::layout_keywords().collect());
         for p in pages() {
             assert!(p.doc.ends_with('.') && p.form.contains(p.name), "{p:?}");
         }

@@ -50,6 +50,14 @@ mod grammar {
 
 const SETTINGS: [&str; 5] = ["mesh", "gather", "microbatches", "schedule", "recompute"];
 
+/// Words of rules: before `:`, and behind the axes.
+const OF_RULES: [&str; 5] = ["params", "grads", "moments", "when", "free"];
+
+/// Every word of layout files that has a meaning of its own in some place.
+pub fn layout_keywords() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().chain(&OF_RULES).copied()
+}
+
 /// Parses a layout file, or rules as the command line gives them. `None` if there is any error.
 pub fn parse_layout(file: FileId, text: &str) -> Outcome<LayoutFile> {
     report::limit_calls();
@@ -285,4 +293,16 @@ pub(crate) fn too_large(span: Span) -> Diagnostic {
     Diagnostic::error(codes::E0105, "this number is too large")
         .at(span, "")
         .note("integers end at 18446744073709551615")
+}
+
+#[cfg(test)]
+mod keyword_tests {
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_keywords_are_those_of_the_grammar() {
+        let grammar = include_str!("layout.pest").split('"').skip(1).step_by(2);
+        let words = grammar.filter(|w| w.len() > 1 && w.chars().all(|c| c.is_ascii_lowercase()));
+        assert_eq!(words.collect::<BTreeSet<_>>(), super::layout_keywords().collect());
+    }
 }

@@ -13,7 +13,7 @@ mod report;
 mod scan;
 
 pub use format::{WIDTH, format_layout, format_model};
-pub use layout::parse_layout;
+pub use layout::{layout_keywords, parse_layout};
 pub use model::{keywords, parse_model};
 pub use mtf::{parse_mesh, parse_mtf_layout};
 

@@ -257,6 +257,7 @@ fn words_of_the_language_have_pages() {
         ("he_normal", "he_normal(fan_in)", "Kaiming"),
         ("freeze", "freeze embed.*", "not trained"),
         ("size", "size(d, e)", "built-in"),
+        ("gather", "gather key", "layout keyword"),
     ] {
         let (code, out, err) = run(&["explain", word]);
         assert!(code == 0 && out.contains(form) && out.contains(says), "{word}: {out}{err}");

@@ -155,6 +155,10 @@ fn files_of_other_frameworks_are_turned() {
     assert!(refused(&["body.* = fc"]).contains("have not the same number of `*`"));
     foreign(&at.join("torch.safetensors"), &[("body.w", &[4, 2], vec![f32::NAN; 8])]);
     assert!(refused(&[]).contains("its element 0 is NaN"), "{}", refused(&[]));
+    // The step whose loss is not finite is run again from the values that were taken.
+    foreign(&at.join("torch.safetensors"), &[("body.w", &[4, 2], vec![3e38; 8])]);
+    let (code, _, err) = run(&at, &[&tune[..], &["--run", "d"]].concat());
+    assert!(code == 1 && err.contains("the first value that is not finite is"), "{err}");
     std::fs::write(at.join("torch.safetensors"), "no tensors").unwrap();
     assert!(refused(&[]).contains("E0512"), "{}", refused(&[]));
 }

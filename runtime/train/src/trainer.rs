@@ -6,7 +6,7 @@ use crate::data::{Dataset, Schedule};
 use crate::devices::{LoadedProgram, hold_rest, init_all, load, restore, start};
 use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
-use crate::init::initialize;
+use crate::init::{Initializer, initialize};
 use crate::metrics_log::Stands;
 use crate::not_finite::Rerun;
 use crate::project::{Project, line_of};
@@ -55,7 +55,7 @@ fn trained(
     let ready = Ready::of((project, sources), options, &start, plan, sets);
     let Ready { mut cluster, program, evaluators, rest, schedule, from, losses } =
         agree_on_result(processes, "the programs", ready)?;
-    set_values(&cluster, session.as_mut(), &start)?;
+    let initializer = set_values(&cluster, session.as_mut(), &start)?;
     let per_epoch = schedule.steps_per_epoch();
     let last = start.steps.unwrap_or_else(|| u64::from(start.epochs.unwrap_or(1)) * per_epoch);
     // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
@@ -111,8 +111,10 @@ fn trained(
     let finished = l.run(last, set.clone(), losses, beginning)?;
     let (not_finite, saved) = (l.not_finite, l.saved);
     if let Some(at) = not_finite {
-        let first_values =
-            |cluster: &Cluster| first_values(cluster, (&program, &evaluators, &rest), start.seed);
+        let first_values = |cluster: &Cluster| {
+            first_values(cluster, (&program, &evaluators, &rest), start.seed)?;
+            initialize(cluster, initializer.as_ref(), &start.initialized)
+        };
         let rerun = Rerun {
             project,
             sources,
@@ -131,14 +133,20 @@ fn trained(
     Ok(finished)
 }
 
-/// Sets parameters and moments to those of the checkpoint that a run goes on from, or those first values that come from elsewhere.
-fn set_values(cluster: &Cluster, session: Option<&mut Session>, start: &StartPoint) -> Result<(), Failure> {
+/// Sets parameters and moments to those of the checkpoint that a run goes on from, or those first values that come from elsewhere;
+/// gives these.
+fn set_values(
+    cluster: &Cluster,
+    session: Option<&mut Session>,
+    start: &StartPoint,
+) -> Result<Option<Initializer>, Failure> {
     let (resumed, initializer) =
         session.map(|s| (s.resumed.take(), s.initializer.take())).unwrap_or_default();
     if start.at.is_some() {
         restore(cluster, resumed.as_ref(), true)?;
     }
-    initialize(cluster, initializer.as_ref(), &start.initialized)
+    initialize(cluster, initializer.as_ref(), &start.initialized)?;
+    Ok(initializer)
 }
 
 /// What is worth knowing before the first step.
