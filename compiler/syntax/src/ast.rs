@@ -6,6 +6,9 @@
 //! model), that names exist, that dims are distinct: all of it is the resolver's business. No tree is deeper
 //! than [`crate::MAX_DEPTH`], so recursion over it is safe.
 
+mod layout;
+
+pub use layout::*;
 use meshwright_diag::Span;
 
 /// A name where it stands.
@@ -25,8 +28,6 @@ pub struct PathGlob {
     /// Its place.
     pub span: Span,
 }
-
-// ---------------------------------------------------------------------------------------------- model files
 
 /// A whole model file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -438,6 +439,8 @@ pub struct Arg {
     pub name: Option<Name>,
     /// The value.
     pub value: Expr,
+    /// `in d` behind it: `cast(i, i32 in d)`.
+    pub within: Option<Name>,
 }
 
 /// `name[group; group](args)`.
@@ -485,129 +488,4 @@ pub enum At {
     Value(Expr),
     /// `low..high`, the high end not included.
     Range(Expr, Expr),
-}
-
-// --------------------------------------------------------------------------------------------- layout files
-
-/// A whole layout file, or the rules given on the command line.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LayoutFile {
-    /// What it says, in order.
-    pub items: Vec<LayoutItem>,
-}
-
-/// One line, or one part between `;` or `,`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LayoutItem {
-    /// What it says.
-    pub kind: LayoutKind,
-    /// From its first to its last token, the scope included.
-    pub span: Span,
-}
-
-/// What one line of a layout says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LayoutKind {
-    /// `mesh r = 2, c = 4`.
-    Mesh(MeshDecl),
-    /// `params: vocab, d_ff -> model when free`.
-    Rule(Rule),
-    /// `gather key, value`: gathers that no rule implies are permitted for these dims.
-    Gather(Vec<Name>),
-    /// `microbatches 8`.
-    Microbatches {
-        /// How many.
-        count: u64,
-        /// Where the number stands.
-        count_span: Span,
-    },
-    /// `schedule 1f1b`.
-    Schedule(Name),
-    /// `recompute attention.*, layers.*`.
-    Recompute(Vec<PathGlob>),
-}
-
-/// `mesh r = 2, c = 4`, major axis first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MeshDecl {
-    /// Its axes in order; names may repeat and sizes may be 0: the resolver complains.
-    pub axes: Vec<AxisDecl>,
-    /// The whole declaration.
-    pub span: Span,
-}
-
-/// `r = 2`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AxisDecl {
-    /// Its name.
-    pub name: Name,
-    /// How many devices along it, as written.
-    pub size: u64,
-    /// Where the number stands.
-    pub size_span: Span,
-}
-
-/// `scope: d1, d2 -> a, b when free`: for each dim on the left, one rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// What it holds for.
-    pub scope: Scope,
-    /// The dims, at least one.
-    pub dims: Vec<DimPattern>,
-    /// The axes each of them is split over, major first. Empty for `dim -> -`: left whole in this scope.
-    pub axes: Vec<Name>,
-    /// Where `when free` stands, if it does.
-    pub when_free: Option<Span>,
-}
-
-/// A dim of a rule, or `*`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DimPattern {
-    /// A dim by name.
-    Dim(Name),
-    /// `*`: of each parameter, the largest dim that is free.
-    Any(Span),
-}
-
-impl DimPattern {
-    /// Where it stands.
-    pub fn span(&self) -> Span {
-        match self {
-            DimPattern::Dim(name) => name.span,
-            DimPattern::Any(span) => *span,
-        }
-    }
-}
-
-/// What a rule holds for; neither a kind nor a path means all values. A scope belongs to the one rule that
-/// follows it on the same line: `params: a -> x; b -> y` scopes the first rule only, and a scope alone on its
-/// line is an error.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scope {
-    /// `params:`, `grads:`, `moments:`, and where the word stands.
-    pub kind: Option<(ScopeKind, Span)>,
-    /// `layers.attention.*:`.
-    pub path: Option<PathGlob>,
-}
-
-/// Which values of a parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ScopeKind {
-    /// The parameters themselves.
-    Params,
-    /// Their gradients.
-    Grads,
-    /// The optimizer's moments of them.
-    Moments,
-}
-
-impl ScopeKind {
-    /// As it is written before the colon.
-    pub fn word(self) -> &'static str {
-        match self {
-            ScopeKind::Params => "params",
-            ScopeKind::Grads => "grads",
-            ScopeKind::Moments => "moments",
-        }
-    }
 }

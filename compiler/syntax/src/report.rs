@@ -40,7 +40,7 @@ fn sift(mut expected: Vec<&'static str>) -> Vec<&'static str> {
     } else if has(&expected, &["`=`"]) {
         expected.retain(|e| *e != "`,`");
     }
-    let weak = ["an operator", "`(`", "`[`", "`as`", "`*`", "`..`", "`by`"];
+    let weak = ["an operator", "`(`", "`[`", "`as`", "`*`", "`..`", "`by`", "`in`", "`sharing`"];
     if expected.iter().any(|e| !weak.contains(e)) {
         expected.retain(|e| !weak.contains(e));
     }

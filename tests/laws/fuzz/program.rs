@@ -5,7 +5,7 @@ use crate::rng::Rng;
 use crate::walk::Bound;
 use meshwright_core::Optimizer;
 use meshwright_core::optimizers::{self, Accepts, Choices, Chosen};
-use meshwright_core::program::{ClipSpec, LossDecl, Objective, ParamDecl, Program, StateDecl, TrainSpec};
+use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, StateDecl, TrainSpec};
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::random::{Distribution, Key, draw};
@@ -550,12 +550,7 @@ impl Maker {
             losses: vec![minimize.clone()],
             metrics: Vec::new(),
             outputs: Vec::new(),
-            train: Some(TrainSpec {
-                objectives: vec![Objective { loss: minimize, turn: None }],
-                optimizers: vec![optimizer],
-                clip,
-                ema: None,
-            }),
+            train: Some(TrainSpec { clip, ..TrainSpec::new(minimize, optimizer) }),
         };
         Random { program, bound: self.bound, watched }
     }

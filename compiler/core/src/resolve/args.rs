@@ -70,6 +70,16 @@ pub(super) struct Callee<'a> {
 /// An argument as it is written.
 pub(super) type Written<'e> = (Option<&'e Name>, &'e Expr);
 
+/// A dim behind an argument of anything but `cast`.
+pub(super) fn misplaced_dim(name: &str, args: &[Arg]) -> Option<Diagnostic> {
+    let within = args.iter().find_map(|a| a.within.as_ref()).filter(|_| name != "cast")?;
+    Some(
+        Diagnostic::error(codes::E0212, format!("`in {}` stands in a call of `{name}`", within.text))
+            .at(within.span, "says nothing here")
+            .help(format!("only a cast names the dim of positions: `cast(i, i32 in {})`", within.text)),
+    )
+}
+
 /// The arguments of a call as they are written.
 pub(super) fn written(args: &[Arg]) -> Vec<Written<'_>> {
     args.iter().map(|a| (a.name.as_ref(), &a.value)).collect()

@@ -70,6 +70,18 @@ impl<'a> Resolver<'a> {
         if let ([one], true) = (x.as_slice(), folds_nothing(f, &groups)) {
             return as_value(one.value);
         }
+        let indexed = match f.name {
+            "cross_entropy" => Some(1),
+            "one_hot" => Some(0),
+            _ => None,
+        };
+        let along = groups.first().and_then(|g| g.first()).and_then(|p| p.dims.first().copied());
+        if let (Some(k), Some(dim)) = (indexed.filter(|k| *k < x.len()), along) {
+            match self.index_in(dim, x[k]) {
+                Some(o) => x[k] = o,
+                None => return Val::Poison,
+            }
+        }
         let args = x.iter().map(|o| o.value).collect();
         let call = OpCall { groups, options, ..OpCall::of(args, self.float) };
         self.call_family(f, call, &Places { operands: &x, groups: site.groups, options: &places }, site.span)

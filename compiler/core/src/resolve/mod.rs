@@ -21,6 +21,7 @@ mod number;
 mod operand;
 mod optimizer;
 mod over_dims;
+mod positions;
 mod random;
 mod report;
 mod reserved;
@@ -107,6 +108,7 @@ fn resolve_loaded(
         streams: BTreeMap::new(),
         calls: BTreeMap::new(),
         owners: BTreeMap::new(),
+        bounds: Vec::new(),
         depth: 0,
         work: 0,
         stopped: false,

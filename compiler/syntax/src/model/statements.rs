@@ -284,7 +284,7 @@ fn call(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Call> {
     let args = match inner.next() {
         None => Vec::new(),
         Some(p) if p.as_rule() == Rule::args => b.args(p)?.0,
-        Some(p) => vec![Arg { name: None, value: b.expr(p)? }],
+        Some(p) => vec![Arg { name: None, value: b.expr(p)?, within: None }],
     };
     Some(Call { name, args, label: None })
 }

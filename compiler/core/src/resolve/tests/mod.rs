@@ -8,6 +8,7 @@ mod evaluation;
 mod groups;
 mod limits;
 mod models;
+mod positions;
 mod random;
 mod rebind;
 mod share;
