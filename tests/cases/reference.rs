@@ -1,7 +1,8 @@
-//! The generated pages of `docs/reference`: what the registry of ops and the list of codes say. `UPDATE=1` writes them, as
+//! The generated pages of `docs/reference`: what the registry of ops, the list of codes and the tables of words say. `UPDATE=1` writes them, as
 //! it does the expectations of cases.
 
 use crate::diff;
+use meshwright_core::reference::{WordKind, pages};
 use meshwright_diag::codes;
 use meshwright_ops::reference::reference;
 use meshwright_ops::signature::Form;
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 pub(crate) type Generated = (&'static str, fn() -> String);
 
 /// Every generated page.
-pub(crate) const PAGES: [Generated; 2] = [("ops.md", ops), ("errors.md", errors)];
+pub(crate) const PAGES: [Generated; 3] = [("ops.md", ops), ("errors.md", errors), ("words.md", words)];
 
 /// Writes a page anew, or compares it.
 pub(crate) fn check((name, text): Generated, write: bool) -> Result<(), String> {
@@ -72,6 +73,32 @@ fn ops() -> String {
                 let types: Vec<String> = r.types.iter().map(|t| format!("`{t}`")).collect();
                 let _ = write!(out, "\nTypes: {}. ", types.join(", "));
                 out.push_str(if r.gradient { "It has a gradient.\n" } else { "It has no gradient.\n" });
+            }
+        }
+    }
+    out
+}
+
+/// Every optimizer, initializer, schedule, built-in and keyword.
+fn words() -> String {
+    let mut out = format!(
+        "# Optimizers, initializers, schedules, keywords\n\n{GENERATED}\nEvery word that is neither an op nor a code, as \
+         `meshwright explain NAME` tells of it. [language.md](../language.md) says how they go together.\n"
+    );
+    const TITLES: [(WordKind, &str); 5] = [
+        (WordKind::Optimizer, "Optimizers"),
+        (WordKind::Initializer, "Initializers"),
+        (WordKind::Schedule, "Schedules"),
+        (WordKind::BuiltIn, "Built-ins that are no ops"),
+        (WordKind::Keyword, "Keywords"),
+    ];
+    let all = pages();
+    for (kind, title) in TITLES {
+        let _ = write!(out, "\n## {title}\n");
+        for p in all.iter().filter(|p| p.kind == kind) {
+            let _ = write!(out, "\n### `{}`\n\n`{}`\n\n{}\n", p.name, p.form, p.doc);
+            if !p.settings.is_empty() {
+                let _ = write!(out, "\n- {}\n", p.settings.join("\n- "));
             }
         }
     }

@@ -93,7 +93,10 @@ fn explain_reports_the_documented_json() {
     let said = run(&with(&[&["explain", "mlp", "--format", "json"], &BOTH]));
     assert_eq!(said.code, Some(0), "{}", said.err);
     let report = json(said.out.trim());
-    assert_eq!(keys(&said.out), ["mesh", "devices", "values", "collectives", "per_device"]);
+    assert_eq!(
+        keys(&said.out),
+        ["program", "mesh", "devices", "values", "collectives", "per_device", "totals"]
+    );
     assert_eq!(report["mesh"].to_string(), r#"[{"axis":"r","size":2},{"axis":"c","size":2}]"#);
     assert_eq!(report["devices"], 4);
     let collectives = report["collectives"].as_array().unwrap();
@@ -105,8 +108,12 @@ fn explain_reports_the_documented_json() {
         assert!(c["line"].as_u64().unwrap() > 0 && !c["because"].as_str().unwrap().is_empty(), "{c}");
     }
     let total = |axis: &str| -> u64 {
-        let of = collectives.iter().filter(|c| c["axes"] == serde_json::json!([axis]));
-        of.map(|c| c["bytes"].as_u64().unwrap()).sum()
+        let over = |list: &[Value]| -> u64 {
+            let of = list.iter().filter(|c| c["axes"] == serde_json::json!([axis]));
+            of.map(|c| c["bytes"].as_u64().unwrap()).sum()
+        };
+        assert_eq!(over(report["totals"].as_array().unwrap()), over(collectives));
+        over(collectives)
     };
     assert_eq!((total("r"), total("c")), (1_628_204, 2_000));
     for key in [
@@ -140,24 +147,44 @@ fn a_training_tells_its_events_in_the_documented_form_and_eval_agrees() {
     let said = run(&train);
     assert_eq!(said.code, Some(0), "{}", said.err);
     let lines: Vec<&str> = said.out.lines().collect();
-    assert_eq!(lines.len(), 2 * 25 + 2 + 1);
+    assert_eq!(lines.len(), 2 * 25 + 2 * 2 + 1);
     for line in &lines {
         let expected: &[&str] = match json(line)["event"].as_str().unwrap() {
-            "step" => &["event", "step", "loss"],
-            "epoch" => &["event", "epoch", "train_loss", "eval_loss", "eval_accuracy", "seconds"],
-            "done" => &["event", "steps", "epochs", "seconds"],
+            "step" => &[
+                "event",
+                "step",
+                "loss",
+                "learning_rate",
+                "seconds",
+                "examples_per_second",
+                "bytes_communicated",
+                "waiting",
+                "memory_bytes",
+                "time",
+            ],
+            "evaluation" => &["event", "step", "set", "eval_loss", "eval_accuracy", "seconds", "time"],
+            "epoch" => {
+                &["event", "epoch", "step", "train_loss", "eval_loss", "eval_accuracy", "seconds", "time"]
+            }
+            "done" => &["event", "steps", "epochs", "seconds", "time"],
             other => panic!("{other}"),
         };
         assert_eq!(keys(line), expected, "{line}");
     }
     assert!(lines[0].starts_with("{\"event\":\"step\",\"step\":1,\"loss\":"), "{}", lines[0]);
-    assert_eq!(json(lines[52])["event"], "done");
+    let first = json(lines[0]);
+    let number = |key: &str| first[key].as_f64().unwrap();
+    // Two devices or more exchange gradients, and some of the time is waited for them.
+    assert!(number("bytes_communicated") > 0.0 && (0.0..1.0).contains(&number("waiting")), "{first}");
+    assert!((number("examples_per_second") * number("seconds") / 12.0 - 1.0).abs() < 1e-9, "{first}");
+    assert!(number("memory_bytes") > 1e6, "{first}");
+    assert_eq!(json(lines[54])["event"], "done");
     // The folder has the same lines.
     let written = std::fs::read_to_string(dir.path().join("run/metrics.jsonl")).unwrap();
     assert_eq!(written, said.out);
 
     // Evaluation of the checkpoint gives the numbers of the last epoch: to the bit where the sums are the same.
-    let last = json(lines[51]);
+    let last = json(lines[53]);
     assert_eq!(last["event"], "epoch");
     let eval = with(&[&["eval", "mlp", "--checkpoint", &at, "--data", &data, "--format", "json"], &sizes]);
     let same = json(run(&with(&[&eval, &BOTH])).out.trim());

@@ -6,7 +6,7 @@ use crate::optimizers::{adam, as_the_reference, zip};
 use crate::support::{SMALL, Trained, folder, options, told, trained};
 use meshwright_plan::DType;
 use meshwright_train::metrics::Evaluation;
-use meshwright_train::{Devices, EvalOptions, Project, ProjectOptions, evaluate};
+use meshwright_train::{EvalOptions, Project, ProjectOptions, evaluate};
 use std::path::Path;
 
 #[test]
@@ -183,10 +183,8 @@ fn evaluated(o: &ProjectOptions, dir: &Path, run: &str) -> Evaluation {
     let options = EvalOptions {
         data: Some(dir.join("data").display().to_string()),
         split: "test".into(),
-        cores: None,
-        devices: Devices::default(),
-        roots: Vec::new(),
         checkpoint: dir.join(run),
+        ..EvalOptions::default()
     };
     evaluate(&project, &loaded.sources, &options, &mut |_, _| {}).unwrap_or_else(|e| panic!("{}", told(&e)))
 }

@@ -125,8 +125,8 @@ impl Site {
         };
         let mut losses = Vec::new();
         let done = train(&project, &sources, &o, &AtomicBool::new(false), &mut |p| {
-            if let Progress::Event(Event::Step { loss, .. }) = p {
-                losses.push(*loss);
+            if let Progress::Event { event: Event::Step(s), .. } = p {
+                losses.push(s.loss);
             }
         });
         assert_eq!(done.unwrap_or_else(|e| panic!("{mesh}: {}", told(&e))).steps, steps);

@@ -8,6 +8,7 @@ mod agree;
 mod bf16;
 mod broken;
 mod cli;
+mod datasets;
 mod epochs;
 mod evaluation;
 mod faults;

@@ -58,8 +58,8 @@ fn train_on(
     let mut losses = vec![];
     let ended = train(&project, &loaded.sources, o, stop, &mut |p| {
         look(&p);
-        if let Progress::Event(Event::Step { loss, .. }) = p {
-            losses.push(*loss);
+        if let Progress::Event { event: Event::Step(s), .. } = p {
+            losses.push(s.loss);
         }
     });
     Seen { ended, losses }

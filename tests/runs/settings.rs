@@ -74,7 +74,6 @@ fn a_run_remembers_its_settings_and_is_resumed_with_no_others() {
     for (what, more, values) in [
         ("seed", &["--dim", "batch=12", "--set", "lr=0.05", "--seed", "8"][..], ["9", "8"]),
         ("const", &["--dim", "batch=12", "--set", "lr=0.25"], ["0.05", "0.25"]),
-        ("const of the file", &["--dim", "batch=12"], ["0.05", "0.1"]),
         ("dim", &["--dim", "batch=20", "--set", "lr=0.05"], ["12", "20"]),
     ] {
         let said = resume(more, &both);
@@ -124,7 +123,7 @@ fn a_stop_in_the_last_step_comes_too_late() {
         let mut told_done = false;
         let finished = train(&project, &loaded.sources, &o, &stop, &mut |p| match p {
             Progress::StepDone { step, .. } if step == at => stop.store(true, Ordering::Relaxed),
-            Progress::Event(Event::Done { steps, .. }) => told_done = *steps == 4,
+            Progress::Event { event: Event::Done { steps, .. }, .. } => told_done = *steps == 4,
             _ => {}
         });
         let finished = finished.unwrap_or_else(|e| panic!("{}", told(&e)));

@@ -1,5 +1,6 @@
 //! What the runs share: small data sets, projects, the command.
 
+use meshwright_train::checkpoint::Which;
 use meshwright_train::metrics::Event;
 use meshwright_train::{
     Devices, Failure, Progress, Project, ProjectOptions, RawTensor, TrainOptions, read_checkpoint, train,
@@ -124,8 +125,8 @@ pub(crate) fn trained_on(
     };
     let mut losses = Vec::new();
     let result = train(&project, &loaded.sources, &o, &AtomicBool::new(false), &mut |p| {
-        if let Progress::Event(Event::Step { loss, .. }) = p {
-            losses.push(*loss);
+        if let Progress::Event { event: Event::Step(s), .. } = p {
+            losses.push(s.loss);
         }
     });
     assert_eq!(result.unwrap_or_else(|e| panic!("{options:?}: {}", told(&e))).steps, steps);
@@ -134,7 +135,7 @@ pub(crate) fn trained_on(
 
 /// Everything in the newest checkpoint of a run.
 pub(crate) fn tensors(run: &Path) -> BTreeMap<String, RawTensor> {
-    read_checkpoint(run).unwrap_or_else(|e| panic!("{}", told(&e))).tensors
+    read_checkpoint(run, Which::Newest).unwrap_or_else(|e| panic!("{}", told(&e))).tensors
 }
 
 pub(crate) fn told(e: &Failure) -> String {

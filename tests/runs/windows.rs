@@ -57,7 +57,7 @@ const HOURGLASSES: &[(&str, &str, &str)] = &[
 
 const MNIST_CONV: &[(&str, &str, &str)] = &[
     ("batch", "all=4", "batch -> all"),
-    ("spatial", "b1=2,b2=2", "spatial"),
+    ("spatial", "y=2,x=2", "spatial"),
     ("spatial-three", "b2=3", "cols -> b2"),
     ("thin", "a=5", "rows -> a"),
     ("empty", "a=7", "rows -> a"),

@@ -1,7 +1,7 @@
 //! The way from a step graph to a Plan as one pipeline of passes, with a verifier after each. A pass has the type of the
 //! stage that it takes and of the one that it gives, so that no wrong order compiles.
 
-use crate::layout::{Layout, assign, check_conflicts};
+use crate::layout::{Layout, Rulebook, assign, check_conflicts};
 use crate::normalize;
 use crate::partition::{Spmd, partition};
 use crate::precision;
@@ -87,7 +87,7 @@ struct Pipeline {
 static PIPELINE: Pipeline = Pipeline {
     graph: [
         Pass::new("precision", "in a program of `bf16` every value gets its dtype", |g, _, _| {
-            Some(precision::assign(&g))
+            Some(precision::assign(g))
         }),
         Pass::new("expand", "composite ops become primitives where a dim they need whole is split", expand),
         Pass::new("constants", "what is known is computed", |g, _, _| Some(normalize::constants(&g))),
@@ -274,10 +274,11 @@ impl Stage<'_> {
 
 fn expand(step: StepGraph, c: &Context<'_>, _: &mut Vec<Diagnostic>) -> Option<StepGraph> {
     let layout = c.layout.effective();
+    let rules = Rulebook::new(&layout);
     let split = |g: &Graph, id: Id, dims: &[Dim]| {
         let n = g.node(id);
         let all = meshwright_ops::union(g.input_types(id).into_iter().chain([&n.ty]));
-        let got = assign(&layout, n.origin.class, &n.origin.path, &all, &g.dims);
+        let got = assign(&rules, n.origin.class, &n.origin.path, &all, &g.dims);
         dims.iter().any(|d| got.splits.contains_key(d))
     };
     Some(normalize::expand(&step, &split))

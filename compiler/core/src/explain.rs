@@ -6,9 +6,9 @@ use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use crate::schedule::LineOf;
 use meshwright_ops::Id;
-use meshwright_plan::{Dim, Phase, Plan, Provenance, Step};
+use meshwright_plan::{Dim, Phase, Plan, Prim, Provenance};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A mesh axis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -100,9 +100,24 @@ pub struct DeviceReport {
     pub activation_bytes: u64,
 }
 
+/// All collectives of one kind over the same axes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TrafficReport {
+    /// `all_reduce` and so on.
+    pub op: String,
+    /// Axes of their groups.
+    pub axes: Vec<String>,
+    /// How many.
+    pub count: usize,
+    /// Bytes of all of them.
+    pub bytes: usize,
+}
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
+    /// The program: `train`, `eval` or `predict`.
+    pub program: String,
     /// The mesh.
     pub mesh: Vec<AxisReport>,
     /// Devices of the mesh.
@@ -113,6 +128,8 @@ pub struct Report {
     pub collectives: Vec<CollectiveReport>,
     /// Totals.
     pub per_device: DeviceReport,
+    /// Totals of the collectives by kind and axes, in the order in which they first occur.
+    pub totals: Vec<TrafficReport>,
 }
 
 /// Reports a compiled step.
@@ -122,9 +139,11 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
     let rows = Rows::of(spmd);
     let collectives = collectives(spmd, &rows, plan);
     Report {
+        program: plan.program.clone(),
         mesh: plan.mesh.axes.iter().map(|a| AxisReport { axis: a.name.clone(), size: a.size }).collect(),
         devices: plan.mesh.devices(),
         values: values(spmd, &rows, &collectives, line_of),
+        totals: totals(&collectives),
         collectives,
         per_device: DeviceReport {
             flops: s.flops,
@@ -135,6 +154,20 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
             activation_bytes: s.activation_bytes,
         },
     }
+}
+
+/// What the collectives come to, by kind and axes.
+pub fn totals(collectives: &[CollectiveReport]) -> Vec<TrafficReport> {
+    let mut out: Vec<TrafficReport> = Vec::new();
+    for c in collectives {
+        match out.iter_mut().find(|t| t.op == c.op && t.axes == c.axes) {
+            Some(t) => (t.count, t.bytes) = (t.count + 1, t.bytes + c.bytes),
+            None => {
+                out.push(TrafficReport { op: c.op.clone(), axes: c.axes.clone(), count: 1, bytes: c.bytes })
+            }
+        }
+    }
+    out
 }
 
 /// Values that a user would look for: what has a path in the program (the value that bears it, not what it is made of),
@@ -171,11 +204,16 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
 fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
     let g = &spmd.step.graph;
     let mut out = Vec::new();
-    for (start, step) in plan.steps.iter().enumerate() {
+    let steps = || plan.steps.iter().enumerate();
+    let waits = steps().filter(|(_, s)| matches!(s.prim, Prim::Wait));
+    let waits: BTreeMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
+    let computes: Vec<usize> = steps().filter(|(_, s)| s.computes()).map(|(i, _)| i).collect();
+    let place = |step: usize| computes.partition_point(|i| *i < step);
+    for (start, step) in steps() {
         let Some(c) = step.collective() else { continue };
-        let wait = plan.end_of(start);
-        let between: Vec<&Step> = plan.steps[start..wait].iter().filter(|s| s.computes()).collect();
-        let named = |s: &&Step| s.origin.last().map_or_else(String::new, |w| w.path.clone());
+        let wait = step.async_id.and_then(|f| waits.get(&f)).copied().unwrap_or(start);
+        let between = &computes[place(start)..place(wait)];
+        let named = |i: &usize| plan.steps[*i].origin.last().map_or_else(String::new, |w| w.path.clone());
         let sizes = step.collective_bytes(plan);
         let part = |(w, bytes): (&Provenance, &usize)| PartReport {
             id: rows.row(g, Id(w.id)).0,
@@ -186,12 +224,9 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
             rule: w.rule,
         };
         let parts: Vec<PartReport> = step.origin.iter().zip(&sizes).map(part).collect();
-        let mut reasons: Vec<&str> = Vec::new();
-        for p in &parts {
-            if !reasons.contains(&p.because.as_str()) {
-                reasons.push(&p.because);
-            }
-        }
+        let mut told = BTreeSet::new();
+        let reasons: Vec<&str> =
+            parts.iter().map(|p| p.because.as_str()).filter(|because| told.insert(*because)).collect();
         out.push(CollectiveReport {
             op: c.name().into(),
             axes: c.axes().iter().map(|a| plan.mesh.name(*a).to_string()).collect(),

@@ -15,6 +15,7 @@ pub mod precision;
 pub mod print;
 pub mod program;
 mod rebind;
+pub mod reference;
 pub mod resolve;
 mod rows;
 pub mod schedule;
@@ -28,8 +29,10 @@ pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with};
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
 pub use optimizers::Optimizer;
-pub use program::{ClipSpec, LossDecl, Objective, ParamDecl, Program, Settings, StateDecl, TrainSpec, Turn};
+pub use program::{
+    ClipSpec, LossDecl, Objective, ParamDecl, Program, Reports, Settings, StateDecl, TrainSpec, Turn,
+};
 pub use rebind::NeedsText;
 pub use specialize::specialized;
 pub use step_graph::{OutputKind, StepGraph, StepOutput};
-pub use training::training_step;
+pub use training::{GRADIENT_NORM, learning_rate, training_step};

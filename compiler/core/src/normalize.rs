@@ -6,7 +6,7 @@
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Add, Class, Computes, Const, Contract, ExpandWhen, Graph, Id, Kind, Node, Op};
 use meshwright_plan::{DType, Dim, IdVec};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Rebuilds a graph value by value: `make` is given the new graph, the old node with operands renumbered, and its old id.
@@ -21,7 +21,7 @@ pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, I
         g.cursor = node.origin.clone();
         new.push(make(&mut g, node, id));
     }
-    let mut out = StepGraph { graph: g, ..step.clone() };
+    let mut out = step.with_graph(g);
     for goal in &mut out.outputs {
         goal.id = new[goal.id];
         if let crate::step_graph::OutputKind::Next(leaf) = &mut goal.kind {
@@ -128,6 +128,19 @@ pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
     })
 }
 
+/// What an add adds up, in order, where those in `taken` are replaced by what they add up.
+fn operands(g: &Graph, add: Id, taken: &IdVec<Id, bool>) -> Vec<Id> {
+    let (mut out, mut todo) = (Vec::new(), vec![add]);
+    while let Some(id) = todo.pop() {
+        if id == add || taken[id] {
+            todo.extend(g.node(id).inputs.iter().rev());
+        } else {
+            out.push(id);
+        }
+    }
+    out
+}
+
 /// Merges an add that is used once into the add of the same class that uses it, so that partial sums meet in one
 /// place: `x + (attn + ffn)` needs one all-reduce.
 pub fn merge_adds(step: &StepGraph) -> StepGraph {
@@ -140,26 +153,31 @@ pub fn merge_adds(step: &StepGraph) -> StepGraph {
     for goal in &step.outputs {
         uses[goal.id] += 2;
     }
-    // New ids of adds that have one use, with their new operands.
-    let mut single: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
+    // Adds that are taken up by the one add that uses them.
+    let mut taken = step.graph.nodes.table(false);
+    for id in step.graph.ids() {
+        let node = step.graph.node(id);
+        for i in node.inputs.iter().filter(|_| matches!(node.op.kind(), Kind::Add)) {
+            let part = step.graph.node(*i);
+            taken[*i] = matches!(part.op.kind(), Kind::Add)
+                && uses[*i] == 1
+                && part.origin.class == node.origin.class;
+        }
+    }
+    let mut new: IdVec<Id, Id> = IdVec::new();
     let merged = rebuild(step, |g, node, id| {
-        if !matches!(node.op.kind(), Kind::Add) {
-            return g.push(node);
-        }
-        let mut inputs = Vec::new();
-        for i in &node.inputs {
-            match single.get(i) {
-                Some(parts) if g.node(*i).origin.class == node.origin.class => {
-                    inputs.extend_from_slice(parts)
-                }
-                _ => inputs.push(*i),
+        let add = matches!(node.op.kind(), Kind::Add);
+        let place = match (add, taken[id]) {
+            // Nothing reads it any more.
+            (true, true) => Id(0),
+            (true, false) => {
+                let inputs = operands(&step.graph, id, &taken).into_iter().map(|i| new[i]).collect();
+                g.push(Node { op: Arc::new(Add), inputs, ..node })
             }
-        }
-        let new = g.push(Node { op: Arc::new(Add), inputs: inputs.clone(), ..node });
-        if uses[id] == 1 {
-            single.insert(new, inputs);
-        }
-        new
+            (false, _) => g.push(node),
+        };
+        new.push(place);
+        place
     });
     dead_code(&merged)
 }

@@ -15,12 +15,12 @@ use meshwright_ops::{Graph, Id, InputOpKind, Kind, Origin, Precision};
 use meshwright_plan::{DType, IdVec, Phase};
 
 /// Gives every value its dtype. A step whose arithmetic is not `bf16` stays as it is.
-pub fn assign(step: &StepGraph) -> StepGraph {
+pub fn assign(step: StepGraph) -> StepGraph {
     if step.float != DType::BF16 {
-        return step.clone();
+        return step;
     }
-    let choices = choices(step);
-    let mut out = rebuild(step, |g, mut node, id| {
+    let choices = choices(&step);
+    let mut out = rebuild(&step, |g, mut node, id| {
         let choice = choices[id];
         if let Some(to) = choice.reads {
             let product = precision(&step.graph, id) == Precision::Products;
@@ -132,7 +132,7 @@ fn forward(g: &Graph, id: Id, natures: &IdVec<Id, PrecisionClass>) -> (Precision
         (Kind::Input(_) | Kind::Rematerializable(_), _) => (PrecisionClass::Neutral, None),
         (_, Precision::Full) => (PrecisionClass::Wide, Some(DType::F32)),
         (_, Precision::Sums) => (PrecisionClass::Wide, None),
-        (_, Precision::Products) => {
+        (_, Precision::Products | Precision::Entries) => {
             let factors = prevailing(&|x| !g.ty(*x).dims.is_empty()).or_else(|| prevailing(&|_| true));
             match factors {
                 // A product of losses, or of those with inputs such as weights of examples.
@@ -168,7 +168,8 @@ fn upcast_uses(step: &StepGraph, choices: &mut IdVec<Id, Choice>) {
     }
     let back = |r: &Id| g.node(*r).origin.phase == Phase::Backward;
     for id in g.ids().rev() {
-        if !choices[id].narrow {
+        // An entry of a table is as it is there: to store it in full would add nothing.
+        if !choices[id].narrow || precision(g, id) == Precision::Entries {
             continue;
         }
         // Whether a reader takes it in full; `None` where its dtype does not matter to that reader.

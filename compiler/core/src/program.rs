@@ -21,8 +21,19 @@ pub struct Settings {
     pub size: Option<String>,
     /// `--precision`: the arithmetic type; the model's own (`precision f64` in `train`, else `f32`) where `None`.
     pub float: Option<DType>,
+    /// What training steps tell beside their losses.
+    pub reports: Reports,
     /// `--no-ema`: whether evaluations and predictions read the parameters themselves where there are averages of them.
     pub no_ema: bool,
+}
+
+/// What training steps tell beside their losses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reports {
+    /// Names of metrics, computed on the batch of a step.
+    pub metrics: Vec<String>,
+    /// The norm of all gradients, also where they are not clipped.
+    pub gradient_norm: bool,
 }
 
 /// What gives dims and consts their values: it is kept, so that dims get other sizes without the text.

@@ -41,3 +41,17 @@ pub struct StepGraph {
     /// What it must give.
     pub outputs: Vec<StepOutput>,
 }
+
+impl StepGraph {
+    /// The same step over another graph, whose values the outputs still have to be told.
+    pub(crate) fn with_graph(&self, graph: Graph) -> StepGraph {
+        StepGraph {
+            model: self.model.clone(),
+            program: self.program,
+            float: self.float,
+            graph,
+            inputs: self.inputs.clone(),
+            outputs: self.outputs.clone(),
+        }
+    }
+}

@@ -4,8 +4,9 @@ use crate::autodiff::gradients;
 use crate::optimizers::{AVERAGE, Optimizer, Trained, Update};
 use crate::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
-use meshwright_ops::{Class, Graph, Id, Origin, SQRT};
+use meshwright_ops::{Class, Graph, Id, InputOpKind, Kind, Origin, SQRT};
 use meshwright_plan::{DType, Phase};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Builds the training step of a program; `None` where it has no `train` block.
 pub fn training_step(program: &Program) -> Option<StepGraph> {
@@ -13,14 +14,7 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
     let program = &crate::specialized(program, true);
     let train = program.train.as_ref()?;
     let mut g = program.graph.clone();
-    let mut outputs: Vec<StepOutput> = Vec::new();
-    for o in &train.objectives {
-        // Two lines may minimize one loss, each in its own turn.
-        if !outputs.iter().any(|known| known.id == o.loss.id) {
-            let LossDecl { name, id, .. } = &o.loss;
-            outputs.push(StepOutput { name: name.clone(), id: *id, kind: OutputKind::Scalar });
-        }
-    }
+    let mut outputs = reported(program, train);
     for k in 0..train.objectives.len() {
         descend(&mut g, program, train, k, &mut outputs);
     }
@@ -48,13 +42,42 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
     })
 }
 
+/// Name of the output with the joint 2-norm of all gradients of an objective, before they are clipped. Of several objectives the
+/// name of the loss follows.
+pub const GRADIENT_NORM: &str = "gradient_norm";
+
+/// What a step tells: the losses that are minimized, the other losses, and the metrics that are asked for.
+fn reported(program: &Program, train: &TrainSpec) -> Vec<StepOutput> {
+    let asked = &program.declarations.settings.reports.metrics;
+    let metrics = program.metrics.iter().filter(|m| asked.contains(&m.name));
+    let scalar = |l: &&LossDecl| program.graph.ty(l.id).dims.is_empty();
+    let told = program.losses.iter().chain(metrics).filter(scalar);
+    let mut out: Vec<StepOutput> = Vec::new();
+    for LossDecl { name, id, .. } in train.objectives.iter().map(|o| &o.loss).chain(told) {
+        // Two lines may minimize one loss, each in its own turn.
+        if !out.iter().any(|known| known.id == *id) {
+            out.push(StepOutput { name: name.clone(), id: *id, kind: OutputKind::Scalar });
+        }
+    }
+    out
+}
+
 /// The updates of the parameters of one objective.
 fn descend(g: &mut Graph, program: &Program, train: &TrainSpec, k: usize, outputs: &mut Vec<StepOutput>) {
     let objective = &train.objectives[k];
     let params: Vec<&ParamDecl> = program.params.iter().filter(|p| !p.frozen && p.objective == k).collect();
     let mut grads = gradients(g, objective.loss.id, &params);
-    if let Some(ClipSpec::GlobalNorm(limit)) = train.clip {
-        grads = clipped(g, &grads, limit);
+    let wanted = train.clip.is_some() || program.declarations.settings.reports.gradient_norm;
+    let norm = if wanted { global_norm(g, &grads) } else { None };
+    if let Some(id) = norm {
+        let name = match train.objectives.len() {
+            1 => GRADIENT_NORM.to_string(),
+            _ => format!("{GRADIENT_NORM}_{}", objective.loss.name),
+        };
+        outputs.push(StepOutput { name, id, kind: OutputKind::Scalar });
+    }
+    if let (Some(ClipSpec::GlobalNorm(limit)), Some(norm)) = (train.clip, norm) {
+        grads = clipped(g, &grads, norm, limit);
     }
     let trained: Vec<Trained<'_>> =
         params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
@@ -93,10 +116,24 @@ fn averages(g: &mut Graph, program: &Program, decay: Id, outputs: &mut Vec<StepO
     }
 }
 
-/// All gradients scaled so that their joint 2-norm is at most `limit`. The norm is an ordinary reduction, so it is right
-/// under every layout.
-fn clipped(g: &mut Graph, grads: &[Id], limit: f64) -> Vec<Id> {
-    let Some(first) = grads.first() else { return Vec::new() };
+/// All gradients scaled so that their joint 2-norm, `norm`, is at most `limit`.
+fn clipped(g: &mut Graph, grads: &[Id], norm: Id, limit: f64) -> Vec<Id> {
+    let max = g.constant(limit, g.ty(norm).dtype);
+    // limit / max(norm, limit): exactly 1 below the limit.
+    let larger = g.binary("max", norm, max);
+    let factor = g.binary("/", max, larger);
+    let scaled = grads.iter().map(|grad| {
+        g.cursor = Origin { phase: Phase::Update, ..g.node(*grad).origin.clone() };
+        let factor = g.cast(factor, g.ty(*grad).dtype);
+        g.product(&[*grad, factor])
+    });
+    scaled.collect()
+}
+
+/// The joint 2-norm of all gradients: an ordinary reduction, so it is right under every layout. `None` where there is no
+/// gradient.
+fn global_norm(g: &mut Graph, grads: &[Id]) -> Option<Id> {
+    let first = grads.first()?;
     // The norm is of the widest dtype among them.
     let wide = grads.iter().any(|x| g.ty(*x).dtype == DType::F64);
     let dtype = if wide { DType::F64 } else { g.ty(*first).dtype };
@@ -117,17 +154,32 @@ fn clipped(g: &mut Graph, grads: &[Id], limit: f64) -> Vec<Id> {
         full: false,
     };
     let total = g.sum_of(&squares);
-    let norm = g.unary(&SQRT, total);
-    let max = g.constant(limit, dtype);
-    // limit / max(norm, limit): exactly 1 below the limit.
-    let larger = g.binary("max", norm, max);
-    let factor = g.binary("/", max, larger);
-    grads
-        .iter()
-        .map(|grad| {
-            g.cursor = Origin { phase: Phase::Update, ..g.node(*grad).origin.clone() };
-            let factor = g.cast(factor, g.ty(*grad).dtype);
-            g.product(&[*grad, factor])
-        })
-        .collect()
+    Some(g.unary(&SQRT, total))
+}
+
+/// The learning rate of a step, counted from 1, as the `train` block says: a number, or a schedule. It is computed in `f64`, in
+/// which a step of `f32` may differ in the last digits. Of
+/// several optimizers it is that of the first. `None` where nothing is trained.
+pub fn learning_rate(program: &Program, step: u64) -> Option<f64> {
+    let rate = program.train.as_ref()?.optimizers.first()?.chosen.scalar("lr");
+    let g = &program.graph;
+    let mut needed = BTreeSet::new();
+    let mut todo = vec![rate];
+    while let Some(id) = todo.pop() {
+        if needed.insert(id) {
+            todo.extend(&g.node(id).inputs);
+        }
+    }
+    // Operands come before their users.
+    let mut values: BTreeMap<Id, f64> = BTreeMap::new();
+    for id in needed {
+        let node = g.node(id);
+        let inputs: Option<Vec<f64>> = node.inputs.iter().map(|i| values.get(i).copied()).collect();
+        let value = match node.op.kind() {
+            Kind::Input(InputOpKind::StepNumber) => step as f64,
+            _ => node.folded(&inputs?)?,
+        };
+        values.insert(id, value);
+    }
+    values.get(&rate).copied()
 }

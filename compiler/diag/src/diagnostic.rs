@@ -129,6 +129,10 @@ impl Diagnostic {
     }
 }
 
+/// The most errors, warnings or notes that one part of the compiler reports for one program: nobody reads more, and what is
+/// wrong in thousands of places is one mistake.
+pub const MAX_REPORTED: usize = 50;
+
 /// Whether any of them is an error.
 pub fn has_errors(diagnostics: &[Diagnostic]) -> bool {
     diagnostics.iter().any(Diagnostic::is_error)
@@ -167,9 +171,14 @@ impl From<Near<'_>> for String {
 /// digits are the same (`h1` is not `h2` misspelled); and where no other candidate is as near. Short names are mostly names
 /// of other things: `tan` is not `tanh`, nor `elu` `relu`.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<Near<'a>> {
+    if name.len() > LONGEST_COMPARED {
+        return None;
+    }
     let limit = (name.chars().count() / 3).max(1);
+    let letters = Letters::of(name);
     let mut near: Vec<(usize, &str)> = candidates
         .into_iter()
+        .filter(|c| letters.at_most(c, limit))
         .map(|c| (strsim::damerau_levenshtein(name, c), c))
         .filter(|(d, _)| *d <= limit)
         .collect();
@@ -191,6 +200,38 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         && best.chars().count() > 2
         && (long || exchanged);
     Some(Near { name: best, sure })
+}
+
+/// The longest name, in bytes, that is compared with others: comparing takes the product of both lengths.
+const LONGEST_COMPARED: usize = 200;
+
+/// How often each byte occurs in a name: a bound of distances that is quick to have, for where there are many candidates.
+struct Letters {
+    counts: [i16; 256],
+    /// The most bytes that one edit changes, as far as this name goes.
+    edit: usize,
+}
+
+impl Letters {
+    fn of(name: &str) -> Self {
+        let mut counts = [0; 256];
+        name.bytes().for_each(|b| counts[usize::from(b)] += 1);
+        Letters { counts, edit: if name.is_ascii() { 1 } else { 4 } }
+    }
+
+    /// Whether the distance to `other` may be `limit` or less.
+    fn at_most(&self, other: &str, limit: usize) -> bool {
+        if other.len() > 2 * LONGEST_COMPARED {
+            return false;
+        }
+        let mut counts = self.counts;
+        other.bytes().for_each(|b| counts[usize::from(b)] -= 1);
+        let (missing, more) = counts.iter().fold((0, 0), |(missing, more), n| {
+            (missing + usize::from(n.max(&0).unsigned_abs()), more + usize::from(n.min(&0).unsigned_abs()))
+        });
+        let edit = if other.is_ascii() { self.edit } else { 4 };
+        missing.max(more) <= edit * limit
+    }
 }
 
 #[cfg(test)]

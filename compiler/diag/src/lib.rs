@@ -10,6 +10,6 @@ mod repair;
 mod span;
 
 pub use codes::Code;
-pub use diagnostic::{Diagnostic, Fix, Label, Near, Outcome, Severity, has_errors, nearest};
-pub use repair::{Applied, Repaired, repair};
+pub use diagnostic::{Diagnostic, Fix, Label, MAX_REPORTED, Near, Outcome, Severity, has_errors, nearest};
+pub use repair::{Applied, Repaired, applicable, repair};
 pub use span::{FileId, Location, Sources, Span};

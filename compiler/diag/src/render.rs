@@ -12,6 +12,7 @@ pub use full::{full, full_all};
 pub use json::json;
 
 use crate::{Severity, Sources, Span};
+use std::borrow::Cow;
 
 /// The bytes of a span, moved into its text and onto boundaries of characters.
 fn bytes(sources: &Sources, span: Span) -> std::ops::Range<usize> {
@@ -25,6 +26,27 @@ fn bytes(sources: &Sources, span: Span) -> std::ops::Range<usize> {
     };
     let start = floor(span.start);
     start..floor(span.end).max(start)
+}
+
+/// The most of a message that is printed, in bytes: names in it may be as long as a file.
+const LONGEST_MESSAGE: usize = 4 << 10;
+
+/// A message as it is printed: of a very long one the beginning.
+fn shown(message: &str) -> Cow<'_, str> {
+    match message.char_indices().find(|(i, _)| *i >= LONGEST_MESSAGE) {
+        Some((end, _)) => format!("{}…", &message[..end]).into(),
+        None => message.into(),
+    }
+}
+
+/// A text in which characters that steer a terminal are visible: `\u{1b}`. Line ends and tabs stay.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let visible = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(visible).collect::<String>().into()
 }
 
 /// The word for a severity.

@@ -28,14 +28,28 @@ pub struct Repaired {
     pub applied: Vec<Applied>,
 }
 
-/// Applies to each text of which `may` says so the fixes that are sure. Of fixes that overlap, or insert at one place, the
-/// first in the text is applied: what is left of the others shows when the new text is read again. A diagnostic with
-/// several sure fixes offers a choice, and none of them is taken.
-pub fn repair(diagnostics: &[Diagnostic], sources: &Sources, may: &dyn Fn(FileId) -> bool) -> Vec<Repaired> {
+/// The fix of a diagnostic that a tool may apply: the only one that is sure; or, with `unsure`, the only one that there is. A
+/// diagnostic with several offers a choice, and none of them is taken.
+pub fn applicable(diagnostic: &Diagnostic, unsure: bool) -> Option<&Fix> {
+    let sure: Vec<&Fix> = diagnostic.fixes.iter().filter(|f| f.sure).collect();
+    match (sure.as_slice(), diagnostic.fixes.as_slice()) {
+        ([fix], _) => Some(fix),
+        ([], [fix]) if unsure => Some(fix),
+        _ => None,
+    }
+}
+
+/// Applies to each text of which `may` says so the fixes that are [`applicable`]. Of fixes that overlap, or insert at one place, the
+/// first in the text is applied: what is left of the others shows when the new text is read again.
+pub fn repair(
+    diagnostics: &[Diagnostic],
+    sources: &Sources,
+    unsure: bool,
+    may: &dyn Fn(FileId) -> bool,
+) -> Vec<Repaired> {
     let mut sure: Vec<(&Fix, Code)> = Vec::new();
     for d in diagnostics {
-        let mut mine = d.fixes.iter().filter(|f| f.sure);
-        if let (Some(fix), None) = (mine.next(), mine.next())
+        if let Some(fix) = applicable(d, unsure)
             && may(fix.span.file)
             && changes(fix, sources)
         {
@@ -95,7 +109,7 @@ mod tests {
             Diagnostic::error(codes::E0201, "m").fix("t", Span::new(file, *start, *end), *with, *sure)
         };
         let all: Vec<Diagnostic> = fixes.iter().map(one).collect();
-        repair(&all, &sources, &|_| true).into_iter().next().map(|r| r.text)
+        repair(&all, &sources, false, &|_| true).into_iter().next().map(|r| r.text)
     }
 
     #[test]
@@ -119,10 +133,15 @@ mod tests {
         let (a, b) = (sources.add("a", "x"), sources.add("b", "y"));
         let d = Diagnostic::error(codes::E0201, "m");
         let two = d.clone().fix("t", Span::new(a, 0, 1), "1", true).fix("t", Span::new(a, 0, 1), "2", true);
-        assert_eq!(repair(&[two], &sources, &|_| true), []);
+        assert_eq!(repair(std::slice::from_ref(&two), &sources, true, &|_| true), []);
         let one = d.clone().fix("t", Span::new(b, 0, 1), "2", true).fix("or", Span::new(b, 0, 1), "3", false);
-        assert_eq!(repair(std::slice::from_ref(&one), &sources, &|f| f == a), []);
-        let done = repair(&[one], &sources, &|f| f == b);
+        assert_eq!(repair(std::slice::from_ref(&one), &sources, false, &|f| f == a), []);
+        let done = repair(&[one], &sources, false, &|f| f == b);
         assert_eq!((done[0].file, done[0].text.as_str(), done[0].applied[0].before.as_str()), (b, "2", "y"));
+        let unsure = d.clone().fix("t", Span::new(a, 0, 1), "z", false);
+        assert_eq!(repair(std::slice::from_ref(&unsure), &sources, false, &|_| true), []);
+        assert_eq!(repair(std::slice::from_ref(&unsure), &sources, true, &|_| true)[0].text, "z");
+        let choice = unsure.fix("t", Span::new(a, 0, 1), "w", false);
+        assert_eq!(repair(&[choice], &sources, true, &|_| true), []);
     }
 }

@@ -1,7 +1,6 @@
 //! What a graph of values can be asked, and how it grows.
 
 use crate::{Computes, Graph, Id, Kind, Node, Op, OpError, Source, Type};
-use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{Dim, Dims, Expr};
 use std::sync::Arc;
 
@@ -93,9 +92,7 @@ impl Graph {
     pub fn is_elementwise(&self, id: Id) -> bool {
         let node = self.node(id);
         let types: Vec<Type> = node.inputs.iter().map(|i| self.ty(*i).wide()).collect();
-        let mut e = Expr::default();
-        let load = |(i, t): (usize, &Type)| e.push(Scalar::Load(i as u16), t.dtype);
-        let regs: Vec<Reg> = types.iter().enumerate().map(load).collect();
+        let (mut e, regs) = Expr::of_operands(types.iter().map(|t| t.dtype));
         node.op
             .scalar(&mut e, &regs, &types.iter().collect::<Vec<_>>(), &node.ty.wide(), &self.dims)
             .is_some()

@@ -114,6 +114,8 @@ pub enum Precision {
     AsOperands,
     /// Reads `bf16`: a matrix product or a convolution, for which there is hardware. Sums in `f32`.
     Products,
+    /// Reads `bf16`, and gives elements of it as they are: entries of a table.
+    Entries,
     /// Reads its operands as they are stored, and gives `f32`: sums.
     Sums,
     /// Reads and gives `f32`: what a rounding would spoil, such as a softmax. So does its gradient.

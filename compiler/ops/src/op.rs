@@ -1,6 +1,6 @@
 //! The trait that every op implements, in one file each, and the graph of ops and values that its methods extend.
 
-use crate::{Computes, Emit, ExpandWhen, F64Tensor, Kind, OpError, Precision, Roles, Type};
+use crate::{Computes, Emit, ExpandWhen, F64Tensor, Kind, OpError, Precision, Roles, Type, union};
 use meshwright_diag::Span;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{ArenaId, Dim, Dims, Expr, IdVec, Phase};
@@ -151,6 +151,12 @@ macro_rules! eq_by {
 }
 pub(crate) use eq_by;
 
+/// Positions along all of some dims; dims without positions do not count.
+pub(crate) fn positions(dims: &[Dim], table: &Dims) -> u64 {
+    let sizes = dims.iter().map(|d| table.size(*d) as u64).filter(|size| *size > 0);
+    sizes.fold(1, u64::saturating_mul)
+}
+
 /// An op: one result, any number of operands, attributes in the implementing type, which derives equality and hash.
 pub trait Op: DynEq + DynHash + Debug + Send + Sync {
     /// Its name, for listings.
@@ -199,6 +205,11 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
 
     /// Appends the primitive steps that compute it on one device. Never called where [`Op::scalar`] gives an expression.
     fn lower(&self, e: &mut dyn Emit);
+
+    /// Positions that the largest of the loops it is computed by runs over.
+    fn positions(&self, x: &[&Type], y: &Type, table: &Dims) -> u64 {
+        positions(&union(x.iter().copied().chain([y])), table)
+    }
 
     /// Floating-point operations, given local sizes of the dims.
     fn flops(&self, x: &[&Type], y: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {

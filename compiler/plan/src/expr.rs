@@ -43,6 +43,16 @@ impl Scalar {
         }
     }
 
+    /// The last of the nodes it reads.
+    fn last_read(&self) -> Option<Reg> {
+        match *self {
+            Scalar::Load(_) | Scalar::Const(_) | Scalar::Index(_) => None,
+            Scalar::PairIndex(a) | Scalar::Unary(_, a) | Scalar::Cast(a) => Some(a),
+            Scalar::Binary(_, a, b) => Some(a.max(b)),
+            Scalar::Select(a, b, c) => Some(a.max(b).max(c)),
+        }
+    }
+
     /// The same with its reads renumbered.
     pub fn map_reads(&self, mut f: impl FnMut(Reg) -> Reg) -> Scalar {
         match *self {
@@ -76,11 +86,21 @@ impl Expr {
     /// Adds a node, or finds the same one, and returns its position.
     pub fn push(&mut self, scalar: Scalar, dtype: DType) -> Reg {
         let node = Node { scalar, dtype };
-        if let Some(i) = self.nodes.iter().position(|n| *n == node) {
-            return i as Reg;
+        // The same one reads the same nodes, and so comes after them.
+        let from = scalar.last_read().map_or(0, |r| usize::from(r) + 1);
+        if let Some(i) = self.nodes.iter().skip(from).position(|n| *n == node) {
+            return (from + i) as Reg;
         }
         self.nodes.push(node);
         (self.nodes.len() - 1) as Reg
+    }
+
+    /// An expression that begins with the loads of operands of these dtypes, and their positions.
+    pub fn of_operands(dtypes: impl IntoIterator<Item = DType>) -> (Expr, Vec<Reg>) {
+        let load = |(i, dtype): (usize, DType)| Node { scalar: Scalar::Load(i as u16), dtype };
+        let nodes: Vec<Node> = dtypes.into_iter().enumerate().map(load).collect();
+        let regs = (0..nodes.len()).map(|i| i as Reg).collect();
+        (Expr { nodes }, regs)
     }
 
     /// Dtype of a node.

@@ -2,7 +2,7 @@
 
 use crate::expr::Reg;
 use crate::random::Distribution;
-use crate::spec::{Bf16, Bf16::Widened, Donation as D, Linear, Operands as O, Spec, Work};
+use crate::spec::{Bf16, Bf16::Widened, DTypes as T, Donation as D, Linear, Operands as O, Spec, Work};
 use crate::{Collective, Dim, Expr, Monoid, SlidingWindow};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,7 @@ const PLAIN: Spec = Spec {
     writes: O::Named(&["out"]),
     donation: D::Never,
     bf16: Bf16::Native,
+    dtypes: T::Same,
     rowwise: false,
     row: None,
     linear: Linear::Never,
@@ -73,6 +74,7 @@ primitives! {
         reads: O::Many("input"),
         writes: O::Many("out"),
         donation: D::Aligned,
+        dtypes: T::Expression,
         rowwise: true,
         linear: Linear::Expression,
         work: Work::Expression,
@@ -83,6 +85,7 @@ primitives! {
     Contract => Spec {
         name: "contract",
         reads: O::Named(&["a", "b"]),
+        dtypes: T::Mixed,
         linear: Linear::Alone(&[0, 1]),
         folds: Some(Monoid::Sum),
         work: Work::Space(2),
@@ -95,6 +98,7 @@ primitives! {
         monoid: Monoid,
     } => Spec {
         name: "reduce",
+        dtypes: T::Folds,
         linear: if *monoid == Monoid::Sum { Linear::Alone(&[0]) } else { Linear::Never },
         folds: Some(*monoid),
         work: Work::Input(1),
@@ -109,6 +113,7 @@ primitives! {
     } => Spec {
         name: "lookup",
         reads: O::Named(&["table", "index"]),
+        dtypes: T::Positions(1),
         folds: Some(Monoid::Sum),
         work: Work::Output(1),
         ..FIRST
@@ -121,6 +126,7 @@ primitives! {
     } => Spec {
         name: "scatter_add",
         reads: O::Named(&["values", "index"]),
+        dtypes: T::Scatters(1),
         folds: Some(Monoid::Sum),
         work: Work::Input(1),
         ..FIRST
@@ -151,6 +157,7 @@ primitives! {
     } => Spec {
         name: "cross_entropy",
         reads: O::Named(&["logits", "label"]),
+        dtypes: T::Positions(1),
         row: Some(*dim),
         work: Work::Input(5),
         ..ROWS
@@ -163,6 +170,7 @@ primitives! {
     } => Spec {
         name: "cross_entropy_grad",
         reads: O::Named(&["logits", "label", "scale"]),
+        dtypes: T::Positions(1),
         donation: D::First,
         row: Some(*dim),
         linear: Linear::Alone(&[2]),
@@ -177,7 +185,13 @@ primitives! {
         dim: Dim,
         /// The ranks.
         to: Dim,
-    } => Spec { name: "top_k", row: Some(*dim), work: Work::Input(2), ..ROWS };
+    } => Spec {
+        name: "top_k",
+        dtypes: T::GivesPositions,
+        row: Some(*dim),
+        work: Work::Input(2),
+        ..ROWS
+    };
     /// `(input) -> out`: `out[i] = the sum of input[j] for j up to i` along a dim that is whole; an empty sum is 0. The result
     /// has the same dims in the same order.
     CumSum {
@@ -228,7 +242,12 @@ primitives! {
         monoid: Monoid,
         /// How each window slides.
         windows: Vec<SlidingWindow>,
-    } => Spec { name: "argmax_pool", work: Work::TapsOfOutput, ..TAPS };
+    } => Spec {
+        name: "argmax_pool",
+        dtypes: T::GivesPositions,
+        work: Work::TapsOfOutput,
+        ..TAPS
+    };
     /// `(tap, values) -> out`: `out[i] = sum over the positions n whose tap is at i of values[n]`, the transpose of taking the
     /// extreme. The tap of each position is `I32`, as `ArgmaxPool` gives it.
     Unpool {
@@ -237,6 +256,7 @@ primitives! {
     } => Spec {
         name: "unpool",
         reads: O::Named(&["tap", "values"]),
+        dtypes: T::Positions(0),
         linear: Linear::Alone(&[1]),
         folds: Some(Monoid::Sum),
         work: Work::TapsOfInput,
@@ -291,6 +311,7 @@ primitives! {
         name: "random",
         reads: O::Named(&[]),
         bf16: Widened,
+        dtypes: T::Any,
         rowwise: true,
         work: Work::Output(1),
         ..PLAIN

@@ -15,6 +15,8 @@ pub struct Spec {
     pub donation: Donation,
     /// What happens to operands and results of `bf16`.
     pub bf16: Bf16,
+    /// Which dtypes go together.
+    pub dtypes: DTypes,
     /// Whether a row of the result (the elements along the dim that the primitive names, or one element where it names none)
     /// depends on nothing but that row of the operands, so that any range of rows can be computed by itself.
     pub rowwise: bool,
@@ -58,6 +60,27 @@ pub enum Bf16 {
     Native,
     /// It computes on copies in `f32`; results are rounded once, where they are stored.
     Widened,
+}
+
+/// Which dtypes of operands and results go together. Where a primitive computes on copies in `f32`, `bf16` counts as `f32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DTypes {
+    /// All have one.
+    Same,
+    /// All floats have one, or some are `bf16` where the others are `f32`.
+    Mixed,
+    /// The operand in this position has positions, in `I32`; all others have one.
+    Positions(usize),
+    /// The result has positions, in `I32`.
+    GivesPositions,
+    /// The same as [`DTypes::Positions`], but the result is a sum: of `bf16` it is `f32`.
+    Scatters(usize),
+    /// The result is a fold: sums and products of `bf16` are `f32`, what finds an extreme gives pairs.
+    Folds,
+    /// As the expression of a map says.
+    Expression,
+    /// There is nothing to compare, or it is compared elsewhere.
+    Any,
 }
 
 /// In which operands a primitive is linear: there `f` of a sum is the sum of `f`.

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use meshwright_diag::{Diagnostic, FileId, Span, codes};
 
+use crate::MAX_ERRORS;
 use crate::scan::{Comment, Scan, TokenKind, is_word, number_len};
 
 /// Reports every comment that could be meant as a division.
@@ -21,6 +22,10 @@ pub(crate) fn check(file: FileId, text: &str, scan: &Scan, diagnostics: &mut Vec
     }
     let mut next_token = 0;
     for comment in &scan.comments {
+        // One more than are reported says that there are more.
+        if diagnostics.len() > MAX_ERRORS {
+            break;
+        }
         while scan.tokens.get(next_token).is_some_and(|t| t.start < comment.start) {
             next_token += 1;
         }

@@ -14,7 +14,7 @@ mod scan;
 
 pub use format::{WIDTH, format_layout, format_model};
 pub use layout::parse_layout;
-pub use model::parse_model;
+pub use model::{keywords, parse_model};
 pub use mtf::{parse_mesh, parse_mtf_layout};
 
 /// The deepest tree the parser builds: brackets, calls, signs and chains of operators counted together.
@@ -24,4 +24,4 @@ pub const MAX_NESTING: usize = 128;
 /// The largest file, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
 /// The most errors reported for one file.
-pub const MAX_ERRORS: usize = 50;
+pub const MAX_ERRORS: usize = meshwright_diag::MAX_REPORTED;

@@ -22,6 +22,12 @@ use crate::division;
 use crate::report;
 use crate::scan::{Language, Scan, TokenKind, scan};
 
+/// Every word of model files that has a meaning of its own in some place.
+pub fn keywords() -> impl Iterator<Item = &'static str> {
+    let begin = keywords::STATEMENTS.iter().chain(&keywords::ITEMS);
+    begin.chain(&keywords::SETTINGS).chain(&keywords::JOINING).copied()
+}
+
 /// Parses a model file. `None` if there is any error; the diagnostics then say all that could be found.
 pub fn parse_model(file: FileId, text: &str) -> Outcome<ModelFile> {
     report::limit_calls();

@@ -2,7 +2,9 @@
 
 use meshwright_diag::{Diagnostic, FileId, Outcome, Span, codes, has_errors};
 
-use crate::ast::{AxisDecl, DimPattern, LayoutFile, LayoutItem, LayoutKind, MeshDecl, Name, Rule, Scope};
+use crate::ast::{
+    AxisDecl, DimPattern, LayoutFile, LayoutItem, LayoutKind, MeshDecl, MeshOption, Name, Rule, Scope,
+};
 use crate::layout::{too_large, whole_number};
 
 /// What may stand between two pairs; also several of them.
@@ -35,9 +37,12 @@ pub fn parse_mtf_layout(file: FileId, text: &str) -> Outcome<LayoutFile> {
     finish(LayoutFile { items }, diagnostics)
 }
 
-/// Parses a mesh: `r=2,c=2`, or Mesh TensorFlow's `r:2;c:2`. An empty text is the mesh of one device.
-pub fn parse_mesh(file: FileId, text: &str) -> Outcome<MeshDecl> {
+/// Parses a mesh: `r=2,c=2`, Mesh TensorFlow's `r:2;c:2`, or sizes alone, `2x2`. An empty text is the mesh of one device.
+pub fn parse_mesh(file: FileId, text: &str) -> Outcome<MeshOption> {
     let mut diagnostics = Vec::new();
+    if let Some(sizes) = sizes(file, text, &mut diagnostics) {
+        return finish(MeshOption::Sizes { sizes, span: Span::new(file, 0, text.len()) }, diagnostics);
+    }
     let mut axes = Vec::new();
     for pair in halves(file, text, &['=', ':'], "axis=size", &mut diagnostics) {
         let name = name(pair.left, "an axis", &mut diagnostics);
@@ -55,7 +60,29 @@ pub fn parse_mesh(file: FileId, text: &str) -> Outcome<MeshDecl> {
             diagnostics.push(too_large(size_span));
         }
     }
-    finish(MeshDecl { axes, span: Span::new(file, 0, text.len()) }, diagnostics)
+    finish(MeshOption::Named(MeshDecl { axes, span: Span::new(file, 0, text.len()) }), diagnostics)
+}
+
+/// `2x4`: whole numbers between `x`; none where the text is of another form.
+fn sizes(file: FileId, text: &str, diagnostics: &mut Vec<Diagnostic>) -> Option<Vec<(u64, Span)>> {
+    let number = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_digit()) && part.chars().all(|c| c.is_ascii_digit() || c == '_')
+    };
+    if text.len() > crate::MAX_BYTES || !text.split('x').all(|part| number(part.trim_matches(' '))) {
+        return None;
+    }
+    let (mut out, mut at) = (Vec::new(), 0);
+    for part in text.split('x') {
+        let start = at + (part.len() - part.trim_start_matches(' ').len());
+        let digits = part.trim_matches(' ');
+        let span = Span::new(file, start, start + digits.len());
+        match whole_number(digits) {
+            Some(size) => out.push((size, span)),
+            None => diagnostics.push(too_large(span)),
+        }
+        at += part.len() + 1;
+    }
+    Some(out)
 }
 
 fn finish<T>(tree: T, mut diagnostics: Vec<Diagnostic>) -> Outcome<T> {
@@ -84,7 +111,11 @@ fn halves<'a>(
     }
     let mut out = Vec::new();
     let mut at = 0;
-    while let Some(skip) = text[at..].find(|c| !BETWEEN.contains(&c)) {
+    // Any blank stands between two pairs, as it may stand beside a sign.
+    while let Some(skip) = text[at..].find(|c: char| !BETWEEN.contains(&c) && !c.is_whitespace()) {
+        if diagnostics.len() >= crate::MAX_ERRORS {
+            break;
+        }
         let start = at + skip;
         // A piece ends at a delimiter, but blanks beside a sign do not end it.
         let (mut end, mut after_sign) = (start, false);

@@ -4,7 +4,7 @@
 
 use meshwright_diag::{Diagnostic, FileId, Span, codes};
 
-use crate::{MAX_BYTES, MAX_NESTING};
+use crate::{MAX_BYTES, MAX_ERRORS, MAX_NESTING};
 
 /// Which of the two languages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,11 +168,14 @@ impl Scanner<'_> {
             escaped = b == b'\\' && !escaped;
         }
         let end = self.at + rest[..end].trim_end().len();
-        self.diagnostics.push(
-            Diagnostic::error(codes::E0106, "this string has no closing quote")
-                .at(Span::new(self.file, self.at, end), "the string begins here")
-                .fix("close it", Span::new(self.file, end, end), "\"", false),
-        );
+        // One more than are reported says that there are more.
+        if self.diagnostics.len() <= MAX_ERRORS {
+            self.diagnostics.push(
+                Diagnostic::error(codes::E0106, "this string has no closing quote")
+                    .at(Span::new(self.file, self.at, end), "the string begins here")
+                    .fix("close it", Span::new(self.file, end, end), "\"", false),
+            );
+        }
         // It goes on as a closed string, so that nothing is reported twice.
         let bytes = end - self.at;
         self.out.tokens.push(Token { kind: TokenKind::Text, start: self.at, end, leads: self.leads });

@@ -1,9 +1,11 @@
 //! Standard output and standard error: who is spoken to, in which format, in color or not.
 
 use crate::args::{ColorChoice, Format};
+use crate::pager;
 use crate::panics::please_report;
 use crate::stop::{self, Stop};
-use meshwright_diag::{Diagnostic, Severity, Sources, codes, render};
+use crate::table::Screen;
+use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, Sources, codes, render};
 use meshwright_exec::{ExecError, Processes};
 use meshwright_train::Failure;
 use serde::Serialize;
@@ -14,6 +16,18 @@ use std::time::Duration;
 
 /// How long a process waits before it ends after a failure that the others do not know of, for them to say what they know.
 const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// Standard output: as wide and as high as the terminal is, or as COLUMNS and LINES say.
+fn screen(terminal: bool, color: bool) -> Screen {
+    if !terminal {
+        return Screen { color, ..Screen::default() };
+    }
+    let given = |name: &str| std::env::var(name).ok()?.parse::<usize>().ok().filter(|n| *n > 0);
+    let seen = terminal_size::terminal_size().filter(|(w, h)| w.0 > 0 && h.0 > 0);
+    let width = given("COLUMNS").or(seen.map(|s| usize::from(s.0.0))).unwrap_or(80);
+    let height = given("LINES").or(seen.map(|s| usize::from(s.1.0))).unwrap_or(24);
+    Screen { width: Some(width), height: Some(height), color }
+}
 
 /// Lines of a rank that is not the first: each says whose it is.
 fn prefixed(rank: usize, text: &str, json: bool) -> String {
@@ -30,6 +44,8 @@ pub(crate) struct Console {
     out: BufWriter<Stdout>,
     err: Stderr,
     color: bool,
+    /// What standard output is.
+    screen: Screen,
     format: Format,
     processes: Arc<Processes>,
     /// This rank, where there are several.
@@ -43,13 +59,16 @@ impl Console {
     pub(crate) fn new(color: ColorChoice, format: Format) -> Self {
         let err = io::stderr();
         let asked_not = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-        let color = match color {
+        let colored = |terminal: bool| match color {
             ColorChoice::Always => true,
             ColorChoice::Never => false,
-            ColorChoice::Auto => err.is_terminal() && !asked_not,
+            ColorChoice::Auto => terminal && !asked_not,
         };
+        let out = io::stdout();
+        let (color, on_out) = (colored(err.is_terminal()), colored(out.is_terminal()));
         Console {
-            out: BufWriter::new(io::stdout()),
+            screen: screen(out.is_terminal(), on_out),
+            out: BufWriter::new(out),
             err,
             color,
             format,
@@ -109,6 +128,24 @@ impl Console {
         Ok(self.out.write_all(text.as_bytes())?)
     }
 
+    /// What the report is written on.
+    pub(crate) fn screen(&self) -> &Screen {
+        &self.screen
+    }
+
+    /// Writes a report that may be long: on a terminal that it does not fit on, page by page, unless that is not wanted.
+    pub(crate) fn out_paged(&mut self, text: &str, pages: bool) -> Result<(), Stop> {
+        let long = self.screen.height.is_some_and(|h| text.lines().count() >= h);
+        if pages && long && self.leads() {
+            self.flush()?;
+            let given = std::env::var("PAGER").ok();
+            if pager::command(given).is_some_and(|command| pager::page(&command, text)) {
+                return Ok(());
+            }
+        }
+        self.out(text)
+    }
+
     /// Writes a value as a line of JSON.
     pub(crate) fn out_json<T: Serialize>(&mut self, value: &T) -> Result<(), Stop> {
         // Numbers, texts and lists of them always serialize.
@@ -132,13 +169,22 @@ impl Console {
 
     /// Something worth knowing.
     pub(crate) fn note(&mut self, text: &str) {
+        self.say("note", text);
+    }
+
+    /// Something that is probably not meant.
+    pub(crate) fn warn(&mut self, text: &str) {
+        self.say("warning", text);
+    }
+
+    fn say(&mut self, what: &str, text: &str) {
         if !self.leads() {
             return;
         }
         if self.json() {
-            self.err(&format!("{}\n", json!({ "note": text })));
+            self.err(&format!("{}\n", json!({ what: text })));
         } else {
-            self.err(&format!("note: {text}\n"));
+            self.err(&format!("{what}: {}\n", render::printable(text)));
         }
     }
 
@@ -163,7 +209,12 @@ impl Console {
         errors.sort_unstable();
         errors.dedup();
         if let Some(code) = errors.first() {
-            let count = if n == 1 { "1 error".to_string() } else { format!("{n} errors") };
+            let count = match n {
+                1 => "1 error".to_string(),
+                // The compiler stops looking for more.
+                MAX_REPORTED.. => format!("{n} errors, and perhaps more"),
+                _ => format!("{n} errors"),
+            };
             let more = if errors.len() > 1 { format!(" ({})", errors.join(", ")) } else { String::new() };
             self.err(&format!("\n{count}{more}; `meshwright explain {code}` says more\n"));
         }
@@ -213,6 +264,7 @@ impl Console {
                 stop::INTERNAL
             }
             Stop::Usage(text) => {
+                let text = render::printable(&text);
                 self.err(&format!("error: {text}\n\nFor more information, try '--help'.\n"));
                 stop::USAGE
             }

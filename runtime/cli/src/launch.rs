@@ -5,13 +5,15 @@ use crate::console::Console;
 #[cfg(feature = "mpi")]
 use crate::signals;
 use crate::stop::Stop;
+use clap::ValueEnum;
 use meshwright_comm::Timeouts;
 use meshwright_comm::gpu::driver::Driver;
 use meshwright_comm::gpu::load::Paths;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{DeviceCollectives, DeviceKind, Processes};
 use meshwright_plan::Mesh;
-use meshwright_train::{Asked, Devices, Failure, Project, agree_on_result};
+use meshwright_train::{Asked, Devices, Failure, Project, Recorded, agree_on_result, recorded};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,6 +73,15 @@ pub(crate) fn choice(said: Option<TransportChoice>, launched: Option<&Launched>)
 
 /// The devices that the command runs on; from here on the console knows which process it speaks for.
 pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devices, Stop> {
+    devices_of(args, None, console).map(|found| found.0)
+}
+
+/// The same, and what the folder `run` says of the run in it, which also says what of the devices the command does not.
+pub(crate) fn devices_of(
+    args: &DevicesArgs,
+    run: Option<&Path>,
+    console: &mut Console,
+) -> Result<(Devices, Option<Recorded>), Stop> {
     let launched = launched(|name| std::env::var(name).ok());
     let transport = choice(args.transport, launched.as_ref());
     let timeouts = args.timeout.map_or(Timeouts::default(), |later| Timeouts {
@@ -105,26 +116,41 @@ pub(crate) fn devices(args: &DevicesArgs, console: &mut Console) -> Result<Devic
         }
     };
     console.joins(&processes);
+    let recorded = run.map(|folder| recorded(&processes, folder)).transpose();
+    let recorded = recorded.map_err(|f| console.failed(f, &Sources::new()))?.flatten();
+    let of_run = |name: &str| DeviceChoice::from_str(name, false).ok();
+    let chosen = args.device.or(recorded.as_ref().and_then(|r| of_run(r.device()))).unwrap_or_default();
+    let of_run = |r: &Recorded| CollectivesChoice::from_str(r.collectives()?, false).ok();
+    let of_run = recorded.as_ref().filter(|_| chosen != DeviceChoice::Cpu).and_then(of_run);
+    let how = args.collectives.or(of_run);
     let asked = Asked {
         transport: transport.name().into(),
         deterministic: args.deterministic,
         timeout: args.timeout,
+        device: named(&chosen),
+        collectives: how.as_ref().map(named),
     };
-    let device = match args.device {
+    let device = match chosen {
         DeviceChoice::Cpu => DeviceKind::default(),
         DeviceChoice::CubeclCpu => DeviceKind::CubeCpu,
         DeviceChoice::Cuda => DeviceKind::Cuda(own_gpus(local, each)),
     };
-    if args.collectives.is_some() && args.device == DeviceChoice::Cpu {
+    if how.is_some() && chosen == DeviceChoice::Cpu {
         return Err(Stop::Usage("`--collectives` is for GPUs: add `--device cuda`, or leave it out".into()));
     }
-    let collectives = match args.collectives.unwrap_or_default() {
+    let collectives = match how.unwrap_or_default() {
         CollectivesChoice::Nccl => DeviceCollectives::Nccl,
         CollectivesChoice::NcclSync => DeviceCollectives::NcclSync,
         CollectivesChoice::Staged => DeviceCollectives::Staged,
     };
-    let gpus = if args.device == DeviceChoice::Cuda { shared_gpus() } else { None };
-    Ok(Devices { processes, timeouts, device, gpus, collectives, libraries: nvidia(), asked })
+    let gpus = if chosen == DeviceChoice::Cuda { shared_gpus() } else { None };
+    let devices = Devices { processes, timeouts, device, gpus, collectives, libraries: nvidia(), asked };
+    Ok((devices, recorded))
+}
+
+/// A choice as the command line has it.
+fn named(choice: &impl ValueEnum) -> String {
+    choice.to_possible_value().map_or(String::new(), |v| v.get_name().into())
 }
 
 /// The first of the GPUs of a process that comes at place `local` among those of its machine, each of which has `each`.
@@ -208,7 +234,7 @@ pub(crate) fn end(
             .help("start it with the `mpirun` of the same MPI; with Slurm also `srun --mpi=pmix`")
             .into());
     }
-    signals::watched(end.watch(), console);
+    signals::watched(end.watch(), &mut |text| console.note(text));
     Ok(end)
 }
 

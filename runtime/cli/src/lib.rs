@@ -7,10 +7,13 @@
 
 mod args;
 mod commands;
+mod compare;
+mod complete;
 mod console;
 mod explain_table;
 mod json;
 mod launch;
+mod pager;
 mod panics;
 mod progress;
 mod repeats;
@@ -18,19 +21,33 @@ mod replace;
 mod signals;
 mod stop;
 mod table;
+mod templates;
 mod text;
 mod value_parsers;
 
 use args::{Cli, Command, renamed};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::CompleteEnv;
 use console::Console;
+use meshwright_diag::render;
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 use stop::Stop;
 
 /// Runs the command line `args`, of which the first is the name of the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
+    // A shell asks what can follow, with its name in COMPLETE; `completions` prints what has it ask.
+    let here = std::env::current_dir().ok();
+    match CompleteEnv::with_factory(Cli::command).try_complete(args.clone(), here.as_deref()) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(stop::USAGE);
+        }
+    }
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -39,8 +56,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             if launch::launched(|name| std::env::var(name).ok()).is_some_and(|l| !l.speaks()) {
                 std::thread::sleep(std::time::Duration::from_millis(300));
             } else {
-                // Help for a pipe that is closed already is no failure.
-                let _ = error.print();
+                say(&error, &args);
             }
             return ExitCode::from(if error.use_stderr() { stop::USAGE } else { stop::SUCCESS });
         }
@@ -55,6 +71,18 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Prints help, or what is wrong with a command line. What in it would steer the terminal is made visible.
+fn say(error: &clap::Error, args: &[OsString]) {
+    let steers = args.iter().any(|a| a.to_string_lossy().contains(char::is_control));
+    // Help for a pipe that is closed already is no failure.
+    let _ = if steers {
+        let text = error.render().to_string();
+        std::io::stderr().write_all(render::printable(&text).as_bytes())
+    } else {
+        error.print()
+    };
+}
+
 fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
     match command {
         Command::Train(a) => commands::train::run(&a, console),
@@ -62,7 +90,9 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Predict(a) => commands::predict::run(&a, console),
         Command::Check(a) => commands::check::run(&a, console),
         Command::Explain(a) => commands::explain::run(&a, console),
+        Command::Compare(a) => commands::compare::run(&a, console),
         Command::Fmt(a) => commands::fmt::run(&a, console),
+        Command::New(a) => commands::new::run(&a, console),
         Command::Launch(a) => commands::launch::run(&a, console),
         Command::Bench(a) => commands::bench::run(&a, console),
         Command::Models(a) => commands::shipped::models(&a, console),

@@ -2,23 +2,31 @@
 //! lines elsewhere on standard error.
 
 use crate::console::Console;
+use crate::signals;
 use crate::stop::Stop;
 use crate::text::{seconds, thousands};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use meshwright_train::Progress;
 use meshwright_train::metrics::{Evaluation, Event};
+use meshwright_train::{Finished, Progress};
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 /// Plain lines about steps come at most so often.
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// A bar on a terminal; otherwise nothing is drawn.
+/// How many characters a line of progress may have, and a row of the table of epochs.
+const WIDTH: usize = 80;
+
+/// A bar on a terminal, of its width; otherwise nothing is drawn.
 pub(crate) fn bar(total: u64, console: &Console) -> ProgressBar {
     let hidden = console.json() || !console.leads() || !stderr().is_terminal();
     let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    if !hidden {
+        // What Ctrl-C leaves of it is cleared.
+        signals::draws_a_bar();
+    }
     let bar = ProgressBar::with_draw_target(Some(total), target);
-    match ProgressStyle::with_template("  [{bar:30}] {pos}/{len}  {msg}  {eta} left") {
+    match ProgressStyle::with_template("  {pos}/{len}  [{wide_bar}]  {msg}  {eta}") {
         Ok(style) => bar.with_style(style.progress_chars("=> ")),
         Err(_) => bar,
     }
@@ -48,6 +56,8 @@ pub(crate) struct Head {
     pub(crate) metrics: Vec<String>,
     /// Whether there is an evaluation each epoch.
     pub(crate) eval: bool,
+    /// Tokens of an example, where the examples are sequences of them.
+    pub(crate) tokens: Option<usize>,
 }
 
 impl<'a> Watcher<'a> {
@@ -82,8 +92,10 @@ impl<'a> Watcher<'a> {
                 devices: _,
                 from_step,
                 examples,
+                warnings,
                 notes,
             } => {
+                warnings.iter().for_each(|w| self.console.warn(w));
                 notes.iter().for_each(|n| self.console.note(n));
                 (self.per_epoch, self.total) = (steps_per_epoch, total_steps);
                 self.bar.set_length(total_steps);
@@ -95,22 +107,28 @@ impl<'a> Watcher<'a> {
                     self.report(&head)?;
                 }
             }
-            Progress::Event(event) if self.console.json() => self.report(&(event.line() + "\n"))?,
-            Progress::Event(Event::Epoch { epoch, train_loss, eval, seconds }) => {
+            Progress::Event { line, .. } if self.console.json() => self.report(&format!("{line}\n"))?,
+            Progress::Event { event: Event::Evaluation { step, set, eval, .. }, .. }
+                if !step.is_multiple_of(self.per_epoch.max(1)) =>
+            {
+                // At the end of an epoch its row has the numbers.
+                self.report(&format!("  {set} after step {}: {}\n", thousands(*step), evaluation(eval)))?;
+            }
+            Progress::Event { event: Event::Epoch { epoch, train_loss, eval, seconds, .. }, .. } => {
                 let row = self.head.row(*epoch, *train_loss, eval.as_ref(), *seconds);
                 self.report(&row)?;
             }
             Progress::StepDone { step, epoch, loss, examples_per_second } => {
-                let rate = thousands(examples_per_second as u64);
+                let rate = self.head.rate(examples_per_second);
                 self.bar.set_position(step);
-                self.bar.set_message(format!("epoch {epoch}  loss {loss:.4}  {rate} examples/s"));
+                self.bar.set_message(format!("epoch {epoch}  loss {loss:.4}  {rate}"));
                 // A run without an end of an epoch in sight shows that it goes on; a short one has its table.
                 let due = self.said.is_none_or(|t| t.elapsed() >= PLAIN_EVERY);
                 if due && !self.console.json() && self.bar.is_hidden() {
                     self.said = Some(Instant::now());
                     let total = thousands(self.total);
                     self.console.err(&format!(
-                        "step {}/{total}  epoch {epoch}  loss {loss:.4}  {rate} examples/s\n",
+                        "step {}/{total}  epoch {epoch}  loss {loss:.4}  {rate}\n",
                         thousands(step)
                     ));
                 }
@@ -122,7 +140,7 @@ impl<'a> Watcher<'a> {
                     thousands(total as u64)
                 ));
             }
-            Progress::Event(_) | Progress::Checkpoint { .. } => {}
+            Progress::Event { .. } | Progress::Checkpoint { .. } => {}
         }
         Ok(())
     }
@@ -153,6 +171,10 @@ impl Head {
         } else if from > 0 {
             out += &format!("resumed after step {} of {}\n", thousands(from), thousands(total));
         }
+        let hidden: Vec<&str> = self.metrics.iter().skip(self.columns_shown()).map(String::as_str).collect();
+        if self.eval && !hidden.is_empty() {
+            out += &format!("not in the table, but in metrics.jsonl: {}\n", hidden.join(", "));
+        }
         // A table without a row would be odd.
         if total / per_epoch.max(1) > from / per_epoch.max(1) {
             out += &format!(
@@ -177,12 +199,35 @@ impl Head {
         if !self.eval {
             return String::new();
         }
-        let metrics = self.metrics.iter().map(String::as_str);
-        std::iter::once(LOSS).chain(metrics).map(|name| cell(name.chars().count().max(8), name)).collect()
+        let metrics = self.metrics.iter().take(self.columns_shown()).map(String::as_str);
+        std::iter::once(LOSS).chain(metrics).map(|name| cell(column(name), name)).collect()
+    }
+
+    /// How many metrics a row of the table has room for.
+    fn columns_shown(&self) -> usize {
+        let mut used = "  epoch  train loss  seconds".len() + 2 + column(LOSS);
+        let fits = |name: &&String| {
+            used += 2 + column(name);
+            used <= WIDTH
+        };
+        self.metrics.iter().take_while(fits).count()
+    }
+
+    /// `1,234 examples/s`, or tokens of models of language.
+    fn rate(&self, examples_per_second: f64) -> String {
+        match self.tokens {
+            Some(n) => format!("{} tokens/s", thousands((examples_per_second * n as f64) as u64)),
+            None => format!("{} examples/s", thousands(examples_per_second as u64)),
+        }
     }
 }
 
 const LOSS: &str = "eval loss";
+
+/// The width of a column.
+fn column(name: &str) -> usize {
+    name.chars().count().max(8)
+}
 
 /// `loss 0.0812  accuracy 0.9751`.
 pub(crate) fn evaluation(e: &Evaluation) -> String {
@@ -194,10 +239,12 @@ pub(crate) fn evaluation(e: &Evaluation) -> String {
 }
 
 /// The last line of a run.
-pub(crate) fn summary(steps: u64, wall: f64, loss: Option<f64>, eval: Option<&Evaluation>) -> String {
-    let steps = crate::text::counted(steps, "step");
-    let loss = loss.map(|l| format!(", last loss {l:.4}")).unwrap_or_default();
-    let eval = eval.map(|e| format!("; on the test set {}", evaluation(e))).unwrap_or_default();
+pub(crate) fn summary(finished: &Finished, wall: f64) -> String {
+    let steps = crate::text::counted(finished.steps, "step");
+    let loss = finished.loss.map(|l| format!(", last loss {l:.4}")).unwrap_or_default();
+    let last = finished.test.as_ref().map(|t| ("test", t));
+    let last = last.or(finished.eval.as_ref().map(|e| (finished.eval_set, e)));
+    let eval = last.map(|(set, e)| format!("; on the {set} set {}", evaluation(e))).unwrap_or_default();
     format!("done: {steps} in {}{loss}{eval}\n", seconds(wall))
 }
 
@@ -213,6 +260,7 @@ mod tests {
             run: "runs/mlp-1".into(),
             metrics: vec!["accuracy".into()],
             eval: true,
+            tokens: None,
         };
         let eval = Evaluation { loss: 0.1, metrics: vec![("accuracy".into(), 0.97)] };
         let text = head.lines(814_090, 60_000, 600, 1200, 0)
@@ -231,5 +279,25 @@ mod tests {
         assert!(!head.lines(1, 1, 600, 20, 0).contains("epoch  train"));
         assert!(head.lines(1, 1, 600, 1200, 700).contains("resumed after step 700 of 1,200"));
         assert!(head.lines(1, 1, 600, 600, 700).contains("nothing to do: 700 of 600"));
+        assert_eq!(head.rate(1234.5), "1,234 examples/s");
+        assert_eq!(Head { tokens: Some(128), ..head }.rate(10.0), "1,280 tokens/s");
+    }
+
+    #[test]
+    fn many_metrics_do_not_make_the_table_wider_than_a_terminal() {
+        let metrics: Vec<String> = (0..9).map(|i| format!("precision_of_{i}")).collect();
+        let head = Head {
+            model: "m".into(),
+            mesh: "one device".into(),
+            run: "runs/m-1".into(),
+            metrics: metrics.clone(),
+            eval: true,
+            tokens: None,
+        };
+        let eval = Evaluation { loss: 0.1, metrics: metrics.into_iter().map(|m| (m, 0.5)).collect() };
+        let text = head.lines(1, 1, 10, 10, 0) + &head.row(1, 0.25, Some(&eval), 3.0);
+        let table: Vec<&str> = text.lines().skip_while(|l| !l.starts_with("  epoch")).collect();
+        assert!(table.len() == 2 && table.iter().all(|l| l.len() <= WIDTH && l.len() > 60), "{text}");
+        assert!(text.contains("not in the table, but in metrics.jsonl: precision_of_2, "), "{text}");
     }
 }

@@ -1,5 +1,7 @@
 //! Columns of text, aligned with blanks: to be read in a terminal, a pipe or a file alike.
 
+use anstyle::Style;
+
 /// How a column stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -9,60 +11,144 @@ pub(crate) enum Align {
     Right,
 }
 
+/// What is written on; by default a pipe or a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Screen {
+    /// Characters of a line; none where lines may be of any length.
+    pub(crate) width: Option<usize>,
+    /// Lines that are seen at once; none where that means nothing.
+    pub(crate) height: Option<usize>,
+    /// Whether it shows color.
+    pub(crate) color: bool,
+}
+
+impl Screen {
+    /// A line as it is shown: cut where it is too long, and in color. It has no line end yet.
+    pub(crate) fn line<'a>(&self, parts: impl IntoIterator<Item = (&'a str, Style)>) -> String {
+        let parts: Vec<(&str, Style)> = parts.into_iter().collect();
+        let full: usize = parts.iter().map(|p| p.0.chars().count()).sum();
+        let cut = self.width.filter(|w| full > *w);
+        let mut left = cut.map_or(full, |w| w.saturating_sub(1));
+        let mut out = String::new();
+        for (text, style) in parts {
+            let text: String = text.chars().take(left).collect();
+            left -= text.chars().count();
+            if text.trim().is_empty() || style == Style::new() || !self.color {
+                out += &text;
+            } else {
+                out += &format!("{style}{text}{style:#}");
+            }
+        }
+        if cut.is_some() {
+            out.push('…');
+        }
+        out
+    }
+}
+
 /// Rows of cells. All rows are indented by two blanks, columns are two blanks apart, and no line ends in blanks.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     align: Vec<Align>,
+    styles: Vec<Style>,
+    dispensable: Vec<usize>,
     rows: Vec<Row>,
 }
 
 #[derive(Clone, Debug)]
 enum Row {
-    Cells(Vec<String>),
-    Text(String),
+    Cells(Vec<String>, Option<Style>),
+    Text(String, Style),
 }
 
 impl Table {
     /// A table with columns that stand like this.
     pub(crate) fn new(align: &[Align]) -> Self {
-        Table { align: align.to_vec(), rows: Vec::new() }
+        let styles = vec![Style::new(); align.len()];
+        Table { align: align.to_vec(), styles, dispensable: Vec::new(), rows: Vec::new() }
+    }
+
+    /// Colors a column.
+    pub(crate) fn style(mut self, column: usize, style: Style) -> Self {
+        self.styles[column] = style;
+        self
+    }
+
+    /// The columns that are left out where the table is too wide, the first of them first.
+    pub(crate) fn dispensable(mut self, columns: &[usize]) -> Self {
+        self.dispensable = columns.to_vec();
+        self
     }
 
     /// Adds a row; missing cells are empty.
     pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        self.rows.push(Row::Cells(cells.into_iter().map(Into::into).collect()));
+        self.rows.push(Row::Cells(cells.into_iter().map(Into::into).collect(), None));
+    }
+
+    /// Adds a row of titles.
+    pub(crate) fn titles<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+        let cells = cells.into_iter().map(Into::into).collect();
+        self.rows.push(Row::Cells(cells, Some(Style::new().dimmed())));
     }
 
     /// Adds a line that no column minds.
-    pub(crate) fn text(&mut self, line: impl Into<String>) {
-        self.rows.push(Row::Text(line.into()));
+    pub(crate) fn text(&mut self, line: impl Into<String>, style: Style) {
+        self.rows.push(Row::Text(line.into(), style));
+    }
+
+    /// The table, each line with its end, for a pipe or a file.
+    pub(crate) fn render(&self) -> String {
+        self.render_on(&Screen::default())
     }
 
     /// The table, each line with its end.
-    pub(crate) fn render(&self) -> String {
+    pub(crate) fn render_on(&self, screen: &Screen) -> String {
+        let widths = self.widths(screen.width);
+        let mut out = String::new();
+        for row in &self.rows {
+            let line = match row {
+                Row::Text(line, style) => screen.line([(line.as_str(), *style)]),
+                Row::Cells(cells, style) => {
+                    let last = cells.iter().zip(&widths).rposition(|(c, w)| *w > 0 && !c.trim().is_empty());
+                    let shown = cells.iter().enumerate().take(last.map_or(0, |l| l + 1));
+                    let padded: Vec<(String, Style)> = shown
+                        .filter(|(i, _)| widths[*i] > 0)
+                        .map(|(i, cell)| {
+                            let width = widths[i];
+                            let cell = match self.align[i] {
+                                Align::Left if Some(i) == last => format!("  {}", cell.trim_end()),
+                                Align::Left => format!("  {cell:<width$}"),
+                                Align::Right => format!("  {cell:>width$}"),
+                            };
+                            (cell, style.unwrap_or(self.styles[i]))
+                        })
+                        .collect();
+                    screen.line(padded.iter().map(|(cell, style)| (cell.as_str(), *style)))
+                }
+            };
+            out += &line;
+            out.push('\n');
+        }
+        out
+    }
+
+    /// The widths of the columns; 0 where one is not shown.
+    fn widths(&self, most: Option<usize>) -> Vec<usize> {
         let mut widths = vec![0; self.align.len()];
         for row in &self.rows {
-            let Row::Cells(cells) = row else { continue };
+            let Row::Cells(cells, _) = row else { continue };
             for (width, cell) in widths.iter_mut().zip(cells) {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        let mut out = String::new();
-        for row in &self.rows {
-            let line = match row {
-                Row::Text(line) => line.clone(),
-                Row::Cells(cells) => {
-                    let cells = cells.iter().zip(&widths).zip(&self.align).filter(|((_, w), _)| **w > 0);
-                    cells.fold(String::new(), |line, ((cell, width), align)| match align {
-                        Align::Left => format!("{line}  {cell:<width$}"),
-                        Align::Right => format!("{line}  {cell:>width$}"),
-                    })
-                }
-            };
-            out += line.trim_end();
-            out.push('\n');
+        let mut dispensable = self.dispensable.iter();
+        while most
+            .is_some_and(|most| widths.iter().map(|w| if *w == 0 { 0 } else { w + 2 }).sum::<usize>() > most)
+            && let Some(column) = dispensable.next()
+        {
+            widths[*column] = 0;
         }
-        out
+        widths
     }
 }
 
@@ -74,9 +160,30 @@ mod tests {
     fn columns_align_and_empty_ones_go() {
         let mut t = Table::new(&[Align::Left, Align::Left, Align::Right]);
         t.row(["µ", "", "1"]);
-        t.text("half way");
+        t.text("half way", Style::new());
         t.row(["long", "", "100"]);
         t.row(["short"]);
         assert_eq!(t.render(), "  µ        1\nhalf way\n  long   100\n  short\n");
+    }
+
+    #[test]
+    fn a_narrow_screen_loses_the_dispensable_columns_and_then_the_ends_of_lines() {
+        let mut t = Table::new(&[Align::Left, Align::Left, Align::Left]).dispensable(&[1]);
+        t.row(["value", "details", "because µ"]);
+        let on = |width| t.render_on(&Screen { width: Some(width), ..Screen::default() });
+        assert_eq!(on(27), "  value  details  because µ\n");
+        assert_eq!(on(26), "  value  because µ\n");
+        assert_eq!(on(18), "  value  because µ\n");
+        assert_eq!(on(17), "  value  because…\n");
+    }
+
+    #[test]
+    fn color_changes_no_width() {
+        let mut t = Table::new(&[Align::Left, Align::Right]).style(1, Style::new().bold());
+        t.titles(["a", "b"]);
+        t.row(["x", "1"]);
+        let colored = t.render_on(&Screen { width: Some(6), height: None, color: true });
+        assert_eq!(colored, "\u{1b}[2m  a\u{1b}[0m\u{1b}[2m  b\u{1b}[0m\n  x\u{1b}[1m  1\u{1b}[0m\n");
+        assert_eq!(t.render(), "  a  b\n  x  1\n");
     }
 }

@@ -1,4 +1,15 @@
-//! Numbers as people read them.
+//! Numbers as people read them, and texts beside each other.
+
+use similar::TextDiff;
+use std::time::Duration;
+
+/// Time after which a diff is no longer made as short as can be: that takes the product of what differs.
+const SHORTENED_FOR: Duration = Duration::from_millis(500);
+
+/// How a text differs from another, line by line.
+pub(crate) fn line_diff<'t>(old: &'t str, new: &'t str) -> TextDiff<'t, 't, 't, str> {
+    TextDiff::configure().timeout(SHORTENED_FOR).diff_lines(old, new)
+}
 
 /// `814,090`.
 pub(crate) fn thousands(n: u64) -> String {

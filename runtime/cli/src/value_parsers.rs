@@ -2,6 +2,8 @@
 
 use meshwright_core::PASSES;
 use meshwright_diag::nearest;
+use meshwright_train::SaveEvery;
+use meshwright_train::checkpoint::Which;
 use std::ops::RangeInclusive;
 
 /// `name=size`.
@@ -14,12 +16,40 @@ pub(crate) fn dim(text: &str) -> Result<(String, usize), String> {
     }
 }
 
+/// `name=size,size`.
+pub(crate) fn dim_sizes(text: &str) -> Result<(String, Vec<usize>), String> {
+    let (name, sizes) = pair(text, "size")?;
+    let sizes = sizes.split(',').map(|size| Ok(dim(&format!("{name}={size}"))?.1));
+    Ok((name.into(), sizes.collect::<Result<_, String>>()?))
+}
+
 /// `name=value`.
 pub(crate) fn set(text: &str) -> Result<(String, f64), String> {
     let (name, value) = pair(text, "value")?;
     match value.replace('_', "").parse::<f64>() {
         Ok(v) if v.is_finite() => Ok((name.into(), v)),
         _ => Err(format!("`{value}` is not a number; write for example `{name}=3e-4`")),
+    }
+}
+
+/// When to write checkpoints: a number of steps, or a time.
+pub(crate) fn save_every(text: &str) -> Result<String, String> {
+    text.parse::<SaveEvery>().map(|_| text.into())
+}
+
+/// A share, between 0 and 1.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|s| (0.0..1.0).contains(s) && *s > 0.0)
+        .ok_or_else(|| "expected a share between 0 and 1, such as 0.1".into())
+}
+
+/// Which checkpoint: the step, or `best`.
+pub(crate) fn which(text: &str) -> Result<Which, String> {
+    match text {
+        "best" => Ok(Which::Best),
+        _ => text.parse().map(Which::Step).map_err(|_| "expected the number of a step, or `best`".into()),
     }
 }
 
@@ -120,6 +150,8 @@ mod tests {
     fn sizes_and_values_are_checked() {
         assert_eq!(dim("batch=250").unwrap(), ("batch".into(), 250));
         assert_eq!(dim("n = 1_000").unwrap(), ("n".into(), 1000));
+        assert_eq!(dim_sizes("batch=8,3_2").unwrap(), ("batch".into(), vec![8, 32]));
+        assert!(dim_sizes("batch=8,").is_err() && dim_sizes("batch=8,0").unwrap_err().contains("at least 1"));
         assert!(dim("batch=0").unwrap_err().contains("at least 1"));
         assert!(dim("batch=-1").unwrap_err().contains("whole number"));
         assert!(dim("batch=9.5").unwrap_err().contains("`9.5`"));

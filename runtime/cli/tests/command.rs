@@ -60,6 +60,86 @@ fn check_says_ok_or_what_is_wrong() {
     assert!(err.contains("E0515") && err.contains("`mlp`"), "{err}");
 }
 
+/// What is no file is refused at once, and nothing is read to an end that it does not have.
+#[test]
+fn models_are_read_from_files() {
+    let at = folder("no-files");
+    let pipe = at.join("pipe.mw").display().to_string();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::write(at.join("uses.mw"), "use \"pipe.mw\"\ndim d = 2\n").unwrap();
+    let uses = at.join("uses.mw").display().to_string();
+    for (args, why) in [
+        (&["check", pipe.as_str()][..], "it is a named pipe"),
+        (&["check", uses.as_str()], "it is a named pipe"),
+        (&["check", "mlp", "--layout", pipe.as_str()], "it is a named pipe"),
+        (&["fmt", pipe.as_str()], "it is a named pipe"),
+        (&["check", "/dev/zero"], "more bytes than the limit"),
+        (&["check", "mlp", "--layout", "/dev/zero"], "more bytes than the limit"),
+    ] {
+        let (code, _, err) = run(args);
+        assert!(code == 1 && err.contains("E0515") && err.contains(why), "{args:?}: {code} {err}");
+    }
+}
+
+/// Names that would steer the terminal are shown, not obeyed.
+#[test]
+fn escapes_are_made_visible() {
+    let name = "a\u{1b}[31m";
+    let at = folder("escapes");
+    let file = at.join(format!("{name}.mw")).display().to_string();
+    std::fs::write(&file, "dim  batch = 4\n").unwrap();
+    let wrong = format!("{file}.layout");
+    std::fs::write(&wrong, "mesh r = 2\nnothing -> r\n").unwrap();
+    for args in [
+        &["check", file.as_str()][..],
+        &["check", "mlp", "--layout", wrong.as_str()],
+        &["check", "mlp", "--mesh", name],
+        &["check", "mlp", "--dim", name],
+        &["check", "mlp", "--preset", name],
+        &["fmt", file.as_str()],
+        &[name],
+    ] {
+        let (_, out, err) = run(args);
+        assert!(!out.contains('\u{1b}') && !err.contains('\u{1b}'), "{args:?}: {out}{err}");
+    }
+}
+
+/// The largest texts that are wrong in the same way from end to end: time and memory are those of the process.
+#[test]
+fn large_texts_are_answered_in_time() {
+    let at = folder("large");
+    let write = |name: &str, text: String| {
+        let file = at.join(name).display().to_string();
+        std::fs::write(&file, text).unwrap();
+        file
+    };
+    let model = write("m.mw", "dim d = 4\n".repeat(100_000));
+    let strings = write("s.mw", "\"\n".repeat(500_000));
+    let rules = write("r.layout", format!("mesh r = 2\n{} -> r\n", vec!["batch"; 100_000].join(", ")));
+    let axes = write("a.layout", format!("mesh {}\n", vec!["r = 2"; 100_000].join(", ")));
+    for args in [
+        &["check", model.as_str()][..],
+        &["fmt", strings.as_str()],
+        &["check", "mlp", "--layout", rules.as_str()],
+        &["check", "mlp", "--layout", axes.as_str()],
+        &["check", "mlp", "--mesh", "r\u{a0}=\u{3000}2\u{2028}q=2\u{c}=="],
+    ] {
+        // Seconds of the CPU, of which others who share the machine take none; memory in KiB, with what is only reserved.
+        let mut shell = Command::new("sh");
+        shell.args([
+            "-c",
+            "ulimit -t 4 && ulimit -d 2000000 && exec \"$0\" \"$@\"",
+            env!("CARGO_BIN_EXE_meshwright"),
+        ]);
+        let (code, _, err) = said(shell.args(args).output().unwrap());
+        assert!(
+            code == 1 && err.contains("error[E0") && err.len() < 1 << 20,
+            "{args:?}: {code} {}",
+            err.len()
+        );
+    }
+}
+
 #[test]
 fn usage_errors_exit_2_and_help_exits_0() {
     for args in [
@@ -100,7 +180,7 @@ fn explain_prints_pages_of_codes() {
     let (code, out, _) = run(&["explain", "e0310"]);
     assert!(code == 0 && out.starts_with("E0310: implicit all-gather\n\n"), "{out}");
     let (code, _, err) = run(&["explain", "E0399"]);
-    assert!(code == 1 && err.contains("E0521") && err.contains("E0310"), "{err}");
+    assert!(code == 1 && err.contains("E0521") && err.contains("E0312"), "{err}");
 }
 
 #[test]
@@ -201,14 +281,16 @@ fn a_run_trains_resumes_and_is_evaluated() {
     let (code, out, err) = here(&[&["train", "mlp", "--steps", "20"], &MESH[..], &json].concat());
     assert_eq!((code, err.as_str()), (0, ""));
     let events = lines(&out);
-    assert_eq!(events.len(), 21);
+    assert_eq!(events.len(), 22);
     for (i, e) in events[..20].iter().enumerate() {
         assert_eq!(e["event"], "step");
         assert_eq!(e["step"], i + 1);
     }
     let loss = |i: usize| events[i]["loss"].as_f64().unwrap();
     assert!(loss(19) < 0.7 * loss(0), "{} {}", loss(0), loss(19));
-    assert_eq!(events[20]["event"], "done");
+    // The test set is measured at the end, also of a run that is shorter than an epoch.
+    assert_eq!((&events[20]["event"], &events[20]["set"]), (&"evaluation".into(), &"test".into()));
+    assert_eq!(events[21]["event"], "done");
     assert_eq!(std::fs::read_to_string(at.join("runs/mlp-1/metrics.jsonl")).unwrap(), out);
 
     // Another layout continues where the first stopped; without --resume the folder is refused.

@@ -101,6 +101,45 @@ fn what_can_be_fixed_is_and_the_rest_is_told() {
 }
 
 #[test]
+fn what_is_left_is_told_with_the_reason() {
+    let wrong = RIGHT.replace("sum[hidden]", "sum[hidden2]").replace("mean[batch]", "mean[nothing]");
+    let at = Place::new("fix-left", &wrong, LAYOUT);
+    for dry in ["--fix", "--diff"] {
+        let (code, out, err) = at.check(&["m.mw", dry]);
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        let unsure = "note: m.mw:7: E0201 is left: its fix may not be what was meant: write `hidden` (`--unsafe-fixes`";
+        assert!(
+            err.contains(unsure) && err.contains("note: m.mw:8: E0201 is left: no fix is known"),
+            "{err}"
+        );
+    }
+    let (_, out, _) = at.check(&["m.mw", "--fix", "--format", "json"]);
+    let left: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let of: Vec<_> = left.iter().filter_map(|l| l.get("left")).collect();
+    assert_eq!(
+        (of.len(), of[0]["line"].as_u64(), of[0]["unsafe_fix"].as_bool()),
+        (2, Some(7), Some(true)),
+        "{out}"
+    );
+}
+
+#[test]
+fn unsafe_fixes_are_applied_where_they_are_asked_for() {
+    let wrong = RIGHT.replace("sum[hidden]", "sum[hidden2]");
+    let at = Place::new("fix-unsafe", &wrong, LAYOUT);
+    assert_eq!(at.check(&["m.mw", "--unsafe-fixes"]).0, 2);
+    let (code, out, _) = at.check(&["m.mw", "--diff", "--unsafe-fixes"]);
+    assert!(
+        code == 1 && out.contains("+    let y = softmax[classes](sum[hidden](") && at.text("m.mw") == wrong,
+        "{out}"
+    );
+    let (code, out, err) = at.check(&["m.mw", "--fix", "--unsafe-fixes"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("m.mw:7: `hidden2` -> `hidden`\n"), "{out}");
+    assert_eq!(at.text("m.mw"), RIGHT);
+}
+
+#[test]
 fn a_diff_writes_nothing() {
     let wrong = RIGHT.replace("sum[hidden]", "sum[hiden]");
     let at = Place::new("fix-diff", &wrong, LAYOUT);
@@ -159,6 +198,17 @@ fn links_permissions_and_json() {
     let (code, _, err) = at.check(&["m.mw", "--fix"]);
     assert!(code == 1 && err.contains("error[E0524]") && err.contains("read-only"), "{err}");
     assert_eq!(at.text("m.mw"), wrong);
+}
+
+#[test]
+fn a_diff_of_nothing_says_what_is_wrong() {
+    let at = Place::new("fix-diff-nothing", &RIGHT.replace("sigmoid(x)", "nothing"), LAYOUT);
+    let (code, out, err) = at.check(&["m.mw", "--diff"]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(
+        err.contains("error[E0201]: nothing is called `nothing` here") && err.contains("1 error"),
+        "{err}"
+    );
 }
 
 #[test]

@@ -187,12 +187,3 @@ fn permissions_and_links_stay() {
     assert!(code == 1 && err.contains("E0524") && err.contains("read-only"), "{err}");
     assert_eq!(read(&at.join("fixed.mw")), UGLY);
 }
-
-#[test]
-fn shells_complete_it() {
-    for shell in ["bash", "zsh", "fish"] {
-        let mut c = Command::new(env!("CARGO_BIN_EXE_meshwright"));
-        let (code, out, _) = said(c.args(["completions", shell]).output().unwrap());
-        assert!(code == 0 && out.contains("fmt") && out.contains("language"), "{shell}");
-    }
-}

@@ -28,6 +28,13 @@ fn a_slurm_file_runs_the_training_on_every_task() {
     let args = ["2", "--per-node", "2", "--partition", "gpu", "--", "--run", "a folder"];
     let (code, text, err) = launch("slurm", &args);
     assert_eq!((code, err.as_str()), (0, ""));
+    assert!(!text.contains("requeue"), "{text}");
+    // One command that starts or continues serves a job that is requeued; directives of the user are passed through.
+    let (_, again, _) = launch(
+        "slurm",
+        &[&["2", "--per-node", "2", "--sbatch", "--mail-type=END"], &args[5..], &["--resume=auto"]].concat(),
+    );
+    assert!(again.contains("#SBATCH --requeue\n") && again.contains("#SBATCH --mail-type=END\n"), "{again}");
     for line in ["--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "--partition=gpu"] {
         assert!(text.lines().any(|l| l == format!("#SBATCH {line}")), "{line} in {text}");
     }

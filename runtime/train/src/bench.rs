@@ -3,6 +3,7 @@
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::devices::{Devices, LoadedProgram, compiled, load, start};
 use crate::failure::Failure;
+use crate::memory::peak_resident_bytes;
 use crate::project::Project;
 use crate::session::common;
 use crate::trace::{Trace, TraceOptions};
@@ -128,7 +129,7 @@ fn timed(
         p90_ms: at(0.9).unwrap_or(f64::NAN),
         cpu_ms_per_step: cpu,
         samples: times.len(),
-        peak_rss_bytes: peak_rss(),
+        peak_rss_bytes: peak_resident_bytes(),
         tflops: flops / median / 1e9,
         plan_peak_bytes: summary.peak_bytes,
         device_peak_bytes: memory.map(|m| m.peak),
@@ -190,11 +191,4 @@ fn random(leaf: &LocalInput, seed: u64, range: Option<usize>) -> HostTensor {
     let values =
         (0..n as u64).map(|i| uniform01(key, i) * high).map(|v| if whole { v } else { v.floor() }).collect();
     HostTensor { shape, data: HostData::from_f64(leaf.dtype, values) }
-}
-
-/// Greatest resident memory of this process in bytes; 0 where the system does not tell.
-fn peak_rss() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap_or("");
-    line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
 }

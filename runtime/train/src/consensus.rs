@@ -39,21 +39,23 @@ pub fn agree_on_result<T>(
     }
 }
 
-/// The end of a step: whether all go on, or some process was asked to stop. A failure of one ends all, as in [`agree_on_result`].
+/// The end of a step: which of two wishes, to stop and to save, some process has. A failure of one ends all, as in
+/// [`agree_on_result`].
 pub(crate) fn synchronized_stop(
     processes: &Processes,
     about: About,
-    stop: bool,
+    wishes: [bool; 2],
     failed: Option<Failure>,
-) -> Result<bool, Failure> {
+) -> Result<[bool; 2], Failure> {
     if processes.count() == 1 {
-        return failed.map_or(Ok(stop), Err);
+        return failed.map_or(Ok(wishes), Err);
     }
-    let [any_stops, any_failed] = processes.any(about, [stop, failed.is_some()])?;
+    let [stops, saves] = wishes;
+    let [any_stops, any_saves, any_failed] = processes.any(about, [stops, saves, failed.is_some()])?;
     if any_failed {
         agree_on_result(processes, about.what, failed.map_or(Ok(()), Err))?;
     }
-    Ok(any_stops)
+    Ok([any_stops, any_saves])
 }
 
 /// Ends the other processes where this one fails on its own.

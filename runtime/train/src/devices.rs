@@ -1,8 +1,9 @@
 //! The devices of a project with its programs loaded, and batches on their way to them.
 
+use crate::Checked;
 use crate::checkpoint::Checkpoint;
 use crate::consensus::agree_on_result;
-use crate::data::{self, Dataset, Places, Prefetch};
+use crate::data::{self, Dataset, InputBinding, Places, Prefetch};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::tensor::RawTensor;
@@ -50,6 +51,10 @@ pub struct Asked {
     pub deterministic: bool,
     /// Seconds after which a collective is given up, where it was said.
     pub timeout: Option<u64>,
+    /// Where devices compute: `cpu`, `cuda`.
+    pub device: String,
+    /// How GPUs communicate, where it was said.
+    pub collectives: Option<String>,
 }
 
 /// Starts the devices of a project's mesh, or this process's part of them.
@@ -130,21 +135,34 @@ pub(crate) fn load(cluster: &mut Cluster, plan: Plan) -> Result<LoadedProgram, F
     Ok(LoadedProgram { id, needs, first: cluster.ranks().start, examples, plan })
 }
 
-/// Reads a split of the data that a project's inputs are bound to.
+/// Where data is sought, and how strictly it is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DataOptions<'a> {
+    /// `--data`.
+    pub(crate) given: Option<&'a str>,
+    /// Folders in which data is sought.
+    pub(crate) roots: &'a [PathBuf],
+    /// `--allow-nonfinite`.
+    pub(crate) allow_nonfinite: bool,
+}
+
+/// Opens a split of the data that a project's inputs are bound to; `None` for one that is optional and not there.
 pub(crate) fn dataset(
     project: &Project,
-    given: Option<&str>,
-    roots: &[PathBuf],
+    wanted: DataOptions,
     split: &str,
     optional: bool,
 ) -> Result<Option<Dataset>, Failure> {
     let inputs: Vec<_> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
     let places: Places = project.program.inputs.iter().map(|i| (i.0.name.clone(), i.2)).collect();
-    let source = data::find(given, roots, &inputs)?;
+    let source = data::find(wanted.given, wanted.roots, &inputs)?;
     if optional && !source.has(split) {
         return Ok(None);
     }
-    let set = data::load(&source, split, &inputs, &project.program.graph.dims, &places)?;
+    let dims = &project.program.graph.dims;
+    let binding =
+        InputBinding { inputs: &inputs, dims, places: &places, allow_nonfinite: wanted.allow_nonfinite };
+    let set = data::load(&source, split, &binding)?;
     if set.records() == 0 {
         return Err(Diagnostic::error(codes::E0516, format!("the data in {} has no examples", source.place))
             .help("give files with at least one record")
@@ -153,23 +171,28 @@ pub(crate) fn dataset(
     Ok(Some(set))
 }
 
-/// The blocks of some records that these devices need: each device's own rows and nothing else.
-pub(crate) fn batch(set: &Dataset, needs: &[Vec<LocalInput>], records: &[usize]) -> Batch {
-    needs
-        .iter()
-        .map(|leaves| {
-            leaves
-                .iter()
-                .map(|leaf| {
-                    let rows = leaf.ranges[0].clone();
-                    match set.find(&leaf.name) {
-                        Some(i) => set.block(i, &records[rows], &leaf.ranges[1..]),
-                        None => HostTensor::zeros(leaf.dtype, leaf.ranges.iter().map(|r| r.len()).collect()),
-                    }
-                })
-                .collect()
-        })
-        .collect()
+/// The blocks of some records that these devices need: each device's own rows and nothing else. What several of them need is
+/// read once.
+pub(crate) fn batch(set: &Dataset, needs: &[Vec<LocalInput>], records: &[usize]) -> Checked<Batch> {
+    let mut out: Batch = Vec::with_capacity(needs.len());
+    for (device, leaves) in needs.iter().enumerate() {
+        let mut blocks = Vec::with_capacity(leaves.len());
+        for leaf in leaves {
+            let same = needs[..device].iter().zip(&out).find_map(|(leaves, blocks)| {
+                let at = leaves.iter().position(|l| (&l.name, &l.ranges) == (&leaf.name, &leaf.ranges))?;
+                blocks.get(at)
+            });
+            blocks.push(match (same, set.find(&leaf.name)) {
+                (Some(block), _) => block.clone(),
+                (None, Some(i)) => set.block(i, &records[leaf.ranges[0].clone()], &leaf.ranges[1..])?,
+                (None, None) => {
+                    HostTensor::zeros(leaf.dtype, leaf.ranges.iter().map(ExactSizeIterator::len).collect())
+                }
+            });
+        }
+        out.push(blocks);
+    }
+    Ok(out)
 }
 
 /// Hands a batch to the devices, once.
@@ -184,12 +207,13 @@ pub(crate) fn provide(program: &LoadedProgram, batch: Batch) -> Provider {
     })
 }
 
-/// Prepares batches of the given steps in the background, two ahead.
+/// Prepares batches of the given steps in the background, at least two ahead.
 pub(crate) fn prefetch(
     steps: std::ops::Range<u64>,
-    make: impl FnMut(u64) -> Result<Batch, String> + Send + 'static,
-) -> Result<Prefetch<Batch, String>, Failure> {
-    Prefetch::new(steps, 2, make).map_err(|e| {
+    readers: usize,
+    make: impl Fn(u64) -> Checked<Batch> + Send + Sync + 'static,
+) -> Result<Prefetch<Batch, Box<Diagnostic>>, Failure> {
+    Prefetch::new(steps, (2, readers), make).map_err(|e| {
         Diagnostic::error(codes::E0516, format!("cannot start the thread that reads data: {e}")).into()
     })
 }

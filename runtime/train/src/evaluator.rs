@@ -54,6 +54,11 @@ impl Evaluator {
         self.full.iter().chain(&self.rest)
     }
 
+    /// What there is to say of its data set.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.set.notes().into_iter().map(|n| format!("of the set to evaluate on, {n}")).collect()
+    }
+
     /// Runs over the data set once; `stop` ends it after the batch at hand, with no result, unless that was the last.
     /// `progress` is told examples done and their number.
     pub(crate) fn run(
@@ -74,25 +79,25 @@ impl Evaluator {
             done += program.examples;
             progress(done, records);
             let about = "the batch of an evaluation".into();
-            let stopped =
-                synchronized_stop(cluster.processes(), about, stop.load(Ordering::Relaxed), failed)?;
+            let wishes = [stop.load(Ordering::Relaxed), false];
+            let [stopped, _] = synchronized_stop(cluster.processes(), about, wishes, failed)?;
             Ok(done < records && stopped)
         };
         if let Some(program) = &self.full {
             let (set, needs) = (self.set.clone(), program.needs.clone());
-            let source = prefetch(0..batches, move |n| {
+            let source = prefetch(0..batches, self.set.readers(), move |n| {
                 let first = n as usize * size;
-                Ok(batch(&set, &needs, &(first..first + size).collect::<Vec<_>>()))
+                batch(&set, &needs, &(first..first + size).collect::<Vec<_>>())
             })?;
             for b in source {
-                if step(program, b.map_err(data_failed)?)? {
+                if step(program, b?)? {
                     return Ok(None);
                 }
             }
         }
         if let Some(program) = &self.rest {
             let first = records - program.examples;
-            step(program, batch(&self.set, &program.needs, &(first..records).collect::<Vec<_>>()))?;
+            step(program, batch(&self.set, &program.needs, &(first..records).collect::<Vec<_>>())?)?;
         }
         let (mut loss, mut metrics) = (f64::NAN, Vec::new());
         for (name, value) in totals.finish() {

@@ -1,9 +1,11 @@
 //! `eval` and `predict`: a checkpoint on any mesh, without training.
 
-use crate::checkpoint::{Checkpoint, Store, read_file};
+use crate::checkpoint::{Checkpoint, Store, Which, read_file};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
-use crate::devices::{Devices, batch, compiled, dataset, load, provide, remainder, restore, start};
+use crate::devices::{
+    DataOptions, Devices, batch, compiled, dataset, load, provide, remainder, restore, start,
+};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::metrics;
@@ -25,6 +27,8 @@ use std::sync::atomic::AtomicBool;
 pub struct EvalOptions {
     /// `--data`.
     pub data: Option<String>,
+    /// Let data pass that is infinite or not a number.
+    pub allow_nonfinite: bool,
     /// The split: `test` as a rule.
     pub split: String,
     /// Cores to use, in this process.
@@ -35,6 +39,8 @@ pub struct EvalOptions {
     pub roots: Vec<PathBuf>,
     /// A run's folder, or one checkpoint file.
     pub checkpoint: PathBuf,
+    /// Which checkpoint of a run's folder.
+    pub which: Which,
 }
 
 /// What to predict.
@@ -48,13 +54,13 @@ pub struct PredictOptions {
     pub limit: Option<usize>,
 }
 
-/// Reads a checkpoint: the newest of a run's folder, or one file.
-pub fn read_checkpoint(path: &Path) -> Result<Checkpoint, Failure> {
+/// Reads a checkpoint: one of a run's folder, or one file.
+pub fn read_checkpoint(path: &Path, which: Which) -> Result<Checkpoint, Failure> {
     if path.is_file() {
         return Ok(read_file(path)?);
     }
     let folder = checkpoints_in(path);
-    let found = Store::read_only(folder).newest()?;
+    let found = Store::read_only(folder).find(which)?;
     match found {
         Some(l) => Ok(l.checkpoint),
         None => Err(Diagnostic::error(codes::E0516, format!("`{}` holds no checkpoint", path.display()))
@@ -104,9 +110,15 @@ fn evaluated(
 fn read(project: &Project, options: &EvalOptions) -> Result<(Option<Checkpoint>, Dataset), Failure> {
     let processes = &*options.devices.processes;
     let about = "the checkpoint";
-    let checkpoint = processes.on_first(about.into(), || read_checkpoint(&options.checkpoint))?;
+    let checkpoint =
+        processes.on_first(about.into(), || read_checkpoint(&options.checkpoint, options.which))?;
     let checkpoint = agree_on_result(processes, about, checkpoint.transpose())?;
-    let set = match dataset(project, options.data.as_deref(), &options.roots, &options.split, false) {
+    let wanted = DataOptions {
+        given: options.data.as_deref(),
+        roots: &options.roots,
+        allow_nonfinite: options.allow_nonfinite,
+    };
+    let set = match dataset(project, wanted, &options.split, false) {
         Ok(Some(set)) => Ok(set),
         Ok(None) => Err(crate::evaluator::data_failed(format!("there is no `{}` split", options.split))),
         Err(failure) => Err(failure),
@@ -187,7 +199,7 @@ fn predicted(
         prepare(&cluster, checkpoint.as_ref())?;
         for _ in 0..count {
             let records_of: Vec<usize> = (first..first + program.examples).collect();
-            let given = provide(&program, batch(&set, &program.needs, &records_of));
+            let given = provide(&program, batch(&set, &program.needs, &records_of)?);
             let report = cluster.run(program.id, 1, &given)?;
             for (name, list) in rows.iter().zip(&mut parts) {
                 list.extend(report.outputs.get(*name).and_then(|t| in_order(p, &program.plan, name, t)));

@@ -6,13 +6,17 @@ use meshwright_core::compile::Observer;
 use meshwright_core::evaluation::Evaluation;
 use meshwright_core::resolve::resolve;
 use meshwright_core::{
-    CompileOptions, Compiled, Layout, Program, Settings, StepGraph, check_devices, compile_with, layout,
+    CompileOptions, Compiled, GRADIENT_NORM, Layout, Program, Reports, Settings, StepGraph, check_devices,
+    compile_with, layout,
 };
-use meshwright_diag::{Diagnostic, FileId, Outcome, Sources, Span, codes, has_errors, nearest};
+use meshwright_diag::{Diagnostic, FileId, Outcome, Severity, Sources, Span, codes, has_errors, nearest};
 use meshwright_plan::{DType, Dim};
-use meshwright_syntax::ast::{LayoutFile, MeshDecl, ModelFile};
+use meshwright_syntax::ast::{LayoutFile, LayoutItem, LayoutKind, MeshOption, ModelFile};
 use meshwright_syntax::{MAX_BYTES, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,8 +28,10 @@ pub struct ProjectOptions {
     pub model: String,
     /// A shipped layout's name, a file, or rules.
     pub layout: Option<String>,
-    /// `r=2,c=2` or `r:2;c:2`.
+    /// `r=2,c=2`, `r:2;c:2`, or `2x2` for the axes of the layout in order.
     pub mesh: Option<String>,
+    /// The mesh where neither `mesh` nor the layout gives one.
+    pub default_mesh: Option<String>,
     /// `--dim name=size`.
     pub dims: Vec<(String, usize)>,
     /// `--set name=value`.
@@ -34,12 +40,16 @@ pub struct ProjectOptions {
     pub preset: Option<String>,
     /// Arithmetic type, where it is not the model's own.
     pub precision: Option<DType>,
+    /// What training steps tell beside their losses.
+    pub reports: Reports,
     /// Whether evaluations and predictions read the parameters themselves, not their moving averages.
     pub no_ema: bool,
     /// Whether collectives run in one go, not while later steps compute.
     pub no_overlap: bool,
     /// The number of devices that the mesh must have.
     pub expect_devices: Option<usize>,
+    /// Whether to note what a layout that ships says of dims and paths that the model lacks.
+    pub verbose: bool,
     /// Texts to take for the files of these paths, in place of reading them.
     pub texts: BTreeMap<String, String>,
 }
@@ -121,6 +131,14 @@ impl Project {
     /// Examples in a batch; 1 where no dim counts them.
     pub fn batch(&self) -> usize {
         self.example_dim().map_or(1, |d| self.program.graph.dims.size(d.0)).max(1)
+    }
+
+    /// Tokens of an example: positions of the first input that holds indices in sequences, as those of a model of language do.
+    pub fn tokens(&self) -> Option<usize> {
+        let program = &self.program;
+        let sequences =
+            program.inputs.iter().map(|i| &i.0).find(|i| i.range.is_some() && i.dims.len() > 1)?;
+        Some(sequences.dims[1..].iter().map(|d| program.graph.dims.size(*d)).product())
     }
 
     /// How often the text was resolved for this project and all that were made of it or that it was made of.
@@ -212,6 +230,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
         consts: options.sets.clone(),
         size: options.preset.clone(),
         float: options.precision,
+        reports: options.reports.clone(),
         no_ema: options.no_ema,
     };
     let mut uses = Files::new(&name, id, file.as_ref());
@@ -226,6 +245,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
     // Mistakes in the layout's text are told beside those of the model.
     let rules = Rules::read(options, sources, files, out);
     let (program, file, rules) = (program?, file?, rules?);
+    out.extend(unknown_metric(options, &program));
     let layout = rules.layout(options, &program, out)?;
     let texts = Texts { model: id, used: uses.ids(), layout: rules.text };
     let compiling = CompileOptions { overlap: !options.no_overlap };
@@ -233,14 +253,39 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
     Some(Project { program, layout, texts, file, uses, settings, compiling, resolutions })
 }
 
+/// A metric that is asked for and that the model does not have.
+fn unknown_metric(options: &ProjectOptions, program: &Program) -> Option<Diagnostic> {
+    let known: Vec<&str> = program.metrics.iter().map(|m| m.name.as_str()).collect();
+    let wrong = options.reports.metrics.iter().find(|m| !known.contains(&m.as_str()))?;
+    let message = format!("`{}` has no metric `{wrong}`", program.model);
+    let d = Diagnostic::error(codes::E0516, message);
+    let all = known.iter().copied().chain([GRADIENT_NORM]);
+    let d = match nearest(wrong, all.clone()) {
+        Some(near) => d.help(format!("did you mean `{near}`?")),
+        None => d,
+    };
+    Some(d.help(format!("`--metrics` takes {}", all.collect::<Vec<_>>().join(", "))))
+}
+
 /// A layout and a mesh as they are written.
 struct Rules {
-    mesh: Option<MeshDecl>,
+    mesh: Option<MeshOption>,
     file: LayoutFile,
-    /// Whether the rules come from a file that several models share.
-    shared: bool,
+    /// Where the rules come from.
+    origin: Origin,
     /// Their text, if there is one.
     text: Option<FileId>,
+}
+
+/// Where rules come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The command line: they are for this model.
+    Own,
+    /// A file that several models may share.
+    File,
+    /// A file that ships, which no user wrote for this model.
+    Shipped,
 }
 
 impl Rules {
@@ -250,11 +295,15 @@ impl Rules {
         files: &mut Vec<FileId>,
         out: &mut Vec<Diagnostic>,
     ) -> Option<Rules> {
-        let mesh = read_mesh(options.mesh.as_deref(), sources, out);
+        let mut mesh = read_mesh(options.mesh.as_deref(), sources, out);
         let before = sources.len();
-        let (file, shared) = read_layout(options, sources, files, out)?;
+        let (file, origin) = read_layout(options, sources, files, out)?;
         let text = (sources.len() > before).then_some(FileId(before as u32));
-        Some(Rules { mesh, file, shared, text })
+        let declares = |i: &LayoutItem| matches!(i.kind, LayoutKind::Mesh(_));
+        if options.mesh.is_none() && !file.items.iter().any(declares) {
+            mesh = read_mesh(options.default_mesh.as_deref(), sources, out);
+        }
+        Some(Rules { mesh, file, origin, text })
     }
 
     fn layout(
@@ -263,7 +312,12 @@ impl Rules {
         program: &Program,
         out: &mut Vec<Diagnostic>,
     ) -> Option<Layout> {
-        let (layout, found) = layout(&self.file, self.mesh.as_ref(), program, self.shared);
+        let shared = self.origin != Origin::Own;
+        let (layout, mut found) = layout(&self.file, self.mesh.as_ref(), program, shared);
+        // What a file that ships says of other models is no news.
+        if self.origin == Origin::Shipped && !options.verbose {
+            found.retain(|d| d.severity != Severity::Note);
+        }
         out.extend(found);
         let layout = layout?;
         match options.expect_devices.and_then(|n| check_devices(&layout.mesh, n)) {
@@ -304,18 +358,42 @@ fn text_of(options: &ProjectOptions, path: &str) -> Result<String, Box<Diagnosti
 fn read_text(path: &str) -> Result<String, Box<Diagnostic>> {
     let fail =
         |why: String| Box::new(Diagnostic::error(codes::E0515, format!("cannot read `{path}`: {why}")));
-    let meta = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
-    if meta.is_dir() {
-        return Err(fail("it is a folder".into()));
+    let mut bytes = Vec::new();
+    // One byte more than is taken says that there is more, of a device too, which has no size.
+    let read = open_text(Path::new(path)).and_then(|f| f.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes));
+    read.map_err(|e| fail(e.to_string()))?;
+    if bytes.len() > MAX_BYTES {
+        return Err(fail(format!("it has more bytes than the limit of {MAX_BYTES}")));
     }
-    if meta.len() > MAX_BYTES as u64 {
-        return Err(fail(format!("it has {} bytes, more than the limit of {MAX_BYTES}", meta.len())));
-    }
-    let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
     String::from_utf8(bytes).map_err(|e| fail(format!("byte {} is not UTF-8", e.utf8_error().valid_up_to())))
 }
 
-fn read_mesh(text: Option<&str>, sources: &mut Sources, out: &mut Vec<Diagnostic>) -> Option<MeshDecl> {
+/// Opens a text to read it, without waiting for anybody: a folder is refused, and so is a named pipe, of which nobody may ever
+/// write the other end. Pipes that are open already, such as `/dev/stdin`, are read.
+///
+/// # Errors
+/// Where it cannot be opened, or is neither a file nor open already.
+pub fn open_text(path: &Path) -> std::io::Result<File> {
+    let refuse = |why: &str| Err(std::io::Error::other(why.to_string()));
+    let open_already = ["/dev", "/proc"].iter().any(|p| path.starts_with(p));
+    let options = || OpenOptions::new().read(true).to_owned();
+    if open_already {
+        return options().open(path);
+    }
+    // Without `O_NONBLOCK` to open a pipe waits for its other end; files do not know the difference.
+    let file = options().custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path)?;
+    let kind = file.metadata()?.file_type();
+    match kind {
+        _ if kind.is_dir() => refuse("it is a folder"),
+        _ if kind.is_fifo() => {
+            refuse("it is a named pipe; write to the standard input, `/dev/stdin`, instead")
+        }
+        _ if kind.is_socket() => refuse("it is a socket"),
+        _ => Ok(file),
+    }
+}
+
+fn read_mesh(text: Option<&str>, sources: &mut Sources, out: &mut Vec<Diagnostic>) -> Option<MeshOption> {
     let text = text?;
     let id = sources.add("--mesh", text);
     let (mesh, found) = parse_mesh(id, text);
@@ -323,41 +401,41 @@ fn read_mesh(text: Option<&str>, sources: &mut Sources, out: &mut Vec<Diagnostic
     mesh
 }
 
-/// The rules, and whether they come from a file that several models share.
+/// The rules, and where they come from.
 fn read_layout(
     options: &ProjectOptions,
     sources: &mut Sources,
     files: &mut Vec<FileId>,
     out: &mut Vec<Diagnostic>,
-) -> Option<(LayoutFile, bool)> {
-    let Some(text) = options.layout.as_deref() else { return Some((LayoutFile::default(), false)) };
-    let (file, found, shared) = if let Some(s) = find(LAYOUTS, text) {
+) -> Option<(LayoutFile, Origin)> {
+    let Some(text) = options.layout.as_deref() else { return Some((LayoutFile::default(), Origin::Own)) };
+    let (file, found, origin) = if let Some(s) = find(LAYOUTS, text) {
         let id = sources.add(s.path, s.text);
         let (f, d) = parse_layout(id, s.text);
-        (f, d, true)
+        (f, d, Origin::Shipped)
     } else if !text.contains("->") && (options.texts.contains_key(text) || Path::new(text).exists()) {
         match text_of(options, text) {
             Ok(content) => {
                 let id = sources.add(text, content.clone());
                 files.push(id);
                 let (f, d) = parse_layout(id, &content);
-                (f, d, true)
+                (f, d, Origin::File)
             }
-            Err(d) => (None, vec![*d], true),
+            Err(d) => (None, vec![*d], Origin::File),
         }
     } else if text.contains("->") || text.trim().is_empty() {
         let id = sources.add("--layout", text);
         let (f, d) = parse_layout(id, text);
-        (f, d, false)
+        (f, d, Origin::Own)
     } else if text.contains(':') {
         let id = sources.add("--layout", text);
         let (f, d) = parse_mtf_layout(id, text);
-        (f, d, false)
+        (f, d, Origin::Own)
     } else {
-        (None, vec![no_layout(text)], false)
+        (None, vec![no_layout(text)], Origin::Own)
     };
     out.extend(found);
-    file.map(|f| (f, shared))
+    file.map(|f| (f, origin))
 }
 
 fn no_layout(text: &str) -> Diagnostic {

@@ -1,17 +1,19 @@
 //! The folder of a run: resolved settings (`run.toml`), copies of the texts it was made from (`model.mw`, `used-1.mw`,
-//! `rules.layout`), `plan.json`, `metrics.jsonl` and `checkpoints/`.
+//! `rules.layout`), `plan.json`, `history.jsonl`, `metrics.jsonl` and `checkpoints/`.
 //!
 //! **Invariant:** a folder that holds a run, which is one with a `run.toml`, is never written to but to resume it, and by one
 //! process at a time.
 
 use crate::Checked;
 use crate::checkpoint::Store;
-use crate::checkpoint::fs::{Disk, remove_leftovers, write_durably};
-use crate::metrics::Event;
-use meshwright_diag::{Code, Diagnostic, codes};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use crate::checkpoint::fs::{Disk, Fs, open_regular, read_regular, remove_leftovers, write_durably};
+use crate::logs::EventSink;
+use crate::metrics_log::{LogLines, MetricsLog, Stands, cut_back};
+use crate::run_error::{refused, unusable};
+use meshwright_diag::{Diagnostic, codes};
+use serde::{Serialize, de::DeserializeOwned};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 const SETTINGS: &str = "run.toml";
@@ -21,6 +23,9 @@ const CHECKPOINTS: &str = "checkpoints";
 const LOCK: &str = "run.lock";
 const MODEL: &str = "model.mw";
 const LAYOUT: &str = "rules.layout";
+const HISTORY: &str = "history.jsonl";
+/// Lines of `metrics.jsonl` that are none.
+const ASIDE: &str = "metrics.damaged";
 
 /// The folder of a run that this process may write to.
 #[derive(Debug)]
@@ -81,11 +86,8 @@ impl RunDir {
     ///
     /// E0510 where it holds no run or another process is at work in it, E0511 where it cannot be used.
     pub fn resume(path: &Path) -> Checked<RunDir> {
-        if !path.join(SETTINGS).is_file() {
-            let message = format!("`{}` has no run to resume: there is no `{SETTINGS}`", path.display());
-            return Err(Box::new(
-                Diagnostic::error(codes::E0510, message).help("start it without `--resume`"),
-            ));
+        if !holds_run(path) {
+            return Err(no_run(path));
         }
         let dir = Self::open(path)?;
         remove_leftovers(&dir.disk).map_err(|e| dir.failed(METRICS, &e))?;
@@ -97,7 +99,8 @@ impl RunDir {
             return Err(refused(path, codes::E0510, "it is not a folder"));
         }
         let disk = Disk::create(path).map_err(|e| refused(path, codes::E0511, &e.to_string()))?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK));
+        let lock =
+            open_regular(&path.join(LOCK), OpenOptions::new().create(true).truncate(false).write(true));
         let lock = lock.map_err(|e| refused(path, codes::E0511, &e.to_string()))?;
         match lock.try_lock() {
             Ok(()) => Ok(RunDir { disk, _lock: lock }),
@@ -138,7 +141,7 @@ impl RunDir {
     pub fn write_texts(&self, model: &str, used: &[&str], layout: Option<&str>) -> Checked<()> {
         self.write(MODEL, model)?;
         for (n, text) in used.iter().enumerate() {
-            self.write(&format!("used-{}.mw", n + 1), text)?;
+            self.write(&used_name(n + 1), text)?;
         }
         self.write(LAYOUT, layout.unwrap_or(""))
     }
@@ -149,7 +152,7 @@ impl RunDir {
     ///
     /// E0511.
     pub fn model_text(&self) -> Checked<String> {
-        std::fs::read_to_string(self.path().join(MODEL)).map_err(|e| self.failed(MODEL, &e))
+        read_text(&self.path().join(MODEL)).map_err(|e| self.failed(MODEL, &e))
     }
 
     /// Writes the Plan, as JSON.
@@ -165,25 +168,69 @@ impl RunDir {
         write_durably(&self.disk, name, text.as_bytes()).map_err(|e| self.failed(name, &e))
     }
 
-    /// Opens `metrics.jsonl` to append, after cutting it back to what a run had written that has done `steps` steps and
-    /// `epochs` epochs: what came later will come again. A torn last line goes too.
+    /// What `metrics.jsonl` holds.
+    pub(crate) fn metrics_text(&self) -> Checked<Vec<u8>> {
+        match read_regular(&self.path().join(METRICS)) {
+            Ok(text) => Ok(text),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(e) => Err(self.failed(METRICS, &e)),
+        }
+    }
+
+    /// Opens `metrics.jsonl` to append, after cutting it back to what a run had written that stands there: what came later
+    /// will come again. A torn last line goes too. Lines that are no events are set aside in a file beside it; what is said
+    /// of that comes second. `sinks` are made for the lines that are kept.
     ///
     /// # Errors
     ///
-    /// E0511 where it cannot be read or written, or a line other than the last is no event.
-    pub fn metrics(&self, steps: u64, epochs: u32) -> Checked<MetricsLog> {
-        let path = self.path().join(METRICS);
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(e) => return Err(self.failed(METRICS, &e)),
-        };
-        let kept = cut_back(&text, steps, epochs).map_err(|e| self.failed(METRICS, &e))?;
+    /// E0511 where it cannot be read or written.
+    pub(crate) fn metrics(
+        &self,
+        stands: Stands,
+        sinks: impl FnOnce(&[u8]) -> Checked<Vec<Box<dyn EventSink>>>,
+    ) -> Checked<(MetricsLog, Option<String>)> {
+        let text = self.metrics_text()?;
+        let LogLines { kept, bad } = cut_back(&text, stands);
+        let mut note = None;
+        if !bad.is_empty() {
+            let lines = bad.split(|b| *b == b'\n').count() - 1;
+            self.append(ASIDE, &bad).map_err(|e| self.failed(ASIDE, &e))?;
+            note = Some(format!(
+                "`{METRICS}` has {lines} damaged line{}: set aside in `{ASIDE}`",
+                if lines == 1 { "" } else { "s" }
+            ));
+        }
         if kept != text {
             write_durably(&self.disk, METRICS, &kept).map_err(|e| self.failed(METRICS, &e))?;
         }
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        Ok(MetricsLog { file: file.map_err(|e| self.failed(METRICS, &e))?, path })
+        let log = MetricsLog::open(self.path().join(METRICS), &kept, sinks(&kept)?)?;
+        Ok((log, note))
+    }
+
+    /// Appends a line to `history.jsonl`, which keeps every start of the run, durably. A torn line of a crash stays, and ends
+    /// where it was torn.
+    ///
+    /// # Errors
+    ///
+    /// E0511.
+    pub fn remember<E: Serialize>(&self, event: &E) -> Checked<()> {
+        let line = serde_json::to_string(event).map_err(|e| self.failed(HISTORY, &e))?;
+        self.append(HISTORY, format!("{line}\n").as_bytes()).map_err(|e| self.failed(HISTORY, &e))
+    }
+
+    /// Appends lines to a file, durably.
+    fn append(&self, name: &str, lines: &[u8]) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let mut file = open_regular(&self.path().join(name), options.create(true).read(true).append(true))?;
+        let mut last = [b'\n'];
+        if file.metadata()?.len() > 0 {
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+        }
+        let torn: &[u8] = if last == [b'\n'] { b"" } else { b"\n" };
+        file.write_all(&[torn, lines].concat())?;
+        file.sync_all()?;
+        self.disk.sync_folder()
     }
 
     fn failed(&self, name: &str, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
@@ -196,6 +243,46 @@ pub fn checkpoints_in(run: &Path) -> PathBuf {
     run.join(CHECKPOINTS)
 }
 
+/// There is nothing to resume.
+pub fn no_run(path: &Path) -> Box<Diagnostic> {
+    let message = format!("`{}` has no run to resume: there is no `{SETTINGS}`", path.display());
+    let found = Diagnostic::error(codes::E0510, message).help("start it without `--resume`");
+    Box::new(
+        found.help("`--resume=auto` starts a run where there is none, and continues it where there is one"),
+    )
+}
+
+/// Whether a folder holds a run.
+pub(crate) fn holds_run(folder: &Path) -> bool {
+    folder.join(SETTINGS).is_file()
+}
+
+/// Copies of the texts that a run was made from.
+pub(crate) struct TextCopies {
+    /// The model's file, and those that it uses.
+    pub(crate) models: Vec<String>,
+    pub(crate) layout: String,
+}
+
+/// Reads the copies of a run's texts, of which so many are of files that the model uses.
+///
+/// # Errors
+///
+/// E0511.
+pub(crate) fn read_texts(run: &Path, used: usize) -> Checked<TextCopies> {
+    let read = |name: &str| {
+        let path = run.join(name);
+        read_text(&path).map_err(|e| unusable(&path, &e))
+    };
+    let names = std::iter::once(MODEL.to_string()).chain((1..=used).map(used_name));
+    let models = names.map(|n| read(&n)).collect::<Checked<Vec<String>>>()?;
+    Ok(TextCopies { models, layout: read(LAYOUT)? })
+}
+
+fn used_name(n: usize) -> String {
+    format!("used-{n}.mw")
+}
+
 /// Reads the resolved settings of a run.
 ///
 /// # Errors
@@ -203,76 +290,22 @@ pub fn checkpoints_in(run: &Path) -> PathBuf {
 /// E0511.
 pub fn read_settings<S: DeserializeOwned>(run: &Path) -> Checked<S> {
     let path = run.join(SETTINGS);
-    let text = std::fs::read_to_string(&path).map_err(|e| unusable(&path, &e))?;
+    let text = read_text(&path).map_err(|e| unusable(&path, &e))?;
     toml::from_str(&text).map_err(|e| unusable(&path, &e.message()))
 }
 
-fn refused(path: &Path, code: Code, why: &str) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error(code, format!("`{}` cannot be the folder of a run: {why}", path.display())))
-}
-
-fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error(codes::E0511, format!("`{}` cannot be used: {why}", path.display())))
-}
-
-/// `metrics.jsonl`, open to append.
-#[derive(Debug)]
-pub struct MetricsLog {
-    file: File,
-    path: PathBuf,
-}
-
-impl MetricsLog {
-    /// Appends an event: one line, in one write.
-    ///
-    /// # Errors
-    ///
-    /// E0511.
-    pub fn append(&mut self, event: &Event) -> Checked<()> {
-        let line = event.line() + "\n";
-        self.file.write_all(line.as_bytes()).map_err(|e| unusable(&self.path, &e))
-    }
-
-    /// Makes all lines so far durable. To be called before a checkpoint is saved, so that none is lost that a resumed run
-    /// will not write again.
-    ///
-    /// # Errors
-    ///
-    /// E0511.
-    pub fn sync(&self) -> Checked<()> {
-        self.file.sync_data().map_err(|e| unusable(&self.path, &e))
-    }
-}
-
-/// The lines of `text` that a run of so many steps and epochs had written.
-fn cut_back(text: &[u8], steps: u64, epochs: u32) -> Result<Vec<u8>, String> {
-    #[derive(Deserialize)]
-    struct Line {
-        event: String,
-        step: Option<u64>,
-        epoch: Option<u32>,
-    }
-    let mut kept = Vec::new();
-    for (n, line) in text.split_inclusive(|b| *b == b'\n').enumerate() {
-        let Some(json) = line.strip_suffix(b"\n") else { break };
-        let event: Line =
-            serde_json::from_slice(json).map_err(|_| format!("line {} is not an event of a run", n + 1))?;
-        let keep = match event.event.as_str() {
-            "step" => event.step.is_some_and(|s| s <= steps),
-            "epoch" => event.epoch.is_some_and(|e| e <= epochs),
-            _ => false,
-        };
-        if keep {
-            kept.extend_from_slice(line);
-        }
-    }
-    Ok(kept)
+fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = read_regular(path)?;
+    String::from_utf8(bytes)
+        .map_err(|e| io::Error::other(format!("byte {} is not UTF-8", e.utf8_error().valid_up_to())))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::metrics::{Event, StepMetrics};
+    use serde::Deserialize;
 
     #[derive(Serialize, Deserialize, PartialEq, Debug)]
     struct Settings {
@@ -307,39 +340,43 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_cut_back_to_the_checkpoint_and_go_on() {
+    fn a_log_goes_on_after_the_checkpoint_and_damaged_lines_are_set_aside() {
         let parent = tempfile::tempdir().unwrap();
         let run = RunDir::create(parent.path()).unwrap();
-        let step = |step| Event::Step { step, loss: step as f64 };
-        let epoch = |epoch| Event::Epoch { epoch, train_loss: 1.0, eval: None, seconds: 1.0 };
-        let all = [
-            step(1),
-            step(2),
-            epoch(1),
-            step(3),
-            step(4),
-            epoch(2),
-            Event::Done { steps: 4, epochs: 2, seconds: 1.0 },
-        ];
-        let mut log = run.metrics(0, 0).unwrap();
-        all.iter().for_each(|e| log.append(e).unwrap());
+        let step = |step| Event::Step(StepMetrics { step, loss: step as f64, ..StepMetrics::default() });
+        let stands = |steps, epochs| Stands { steps, epochs, open: false };
+        let open = |steps, epochs| run.metrics(stands(steps, epochs), |_| Ok(vec![])).unwrap();
+        let lines: Vec<String> = (1..=4).map(|n| step(n).line()).collect();
+        let (mut log, _) = open(0, 0);
+        lines.iter().zip(1..).for_each(|(line, n)| log.append(line, &step(n)).unwrap());
         log.sync().unwrap();
         let path = parent.path().join(METRICS);
-        let lines = |events: &[Event]| events.iter().map(|e| e.line() + "\n").collect::<String>();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), lines(&all));
+        let text = |n: usize| lines[..n].iter().map(|l| format!("{l}\n")).collect::<String>();
+        let (written, mark) = (std::fs::read_to_string(&path).unwrap(), log.mark());
+        assert_eq!((written.as_str(), mark.bytes), (text(4).as_str(), text(4).len() as u64));
 
-        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"event\":\"st").unwrap();
-        run.metrics(4, 2).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), lines(&all[..6]));
-        // A checkpoint after step 3, in the middle of the second epoch.
-        run.metrics(3, 1).unwrap().append(&step(4)).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), lines(&all[..5]));
-        // A checkpoint after step 2, before its epoch was evaluated.
-        run.metrics(2, 0).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), lines(&all[..2]));
+        // A torn last line, and a damaged one.
+        std::fs::write(&path, format!("{}noise\n{{\"event\":\"st", text(3))).unwrap();
+        let (log, note) = open(2, 0);
+        assert_eq!(log.mark().bytes, text(2).len() as u64);
+        assert_eq!(note.unwrap(), "`metrics.jsonl` has 1 damaged line: set aside in `metrics.damaged`");
+        assert_eq!(std::fs::read_to_string(parent.path().join(ASIDE)).unwrap(), "noise\n");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text(2));
+    }
 
-        std::fs::write(&path, "{\"event\":\"step\",\"step\":1,\"loss\":1}\nnoise\n{}\n").unwrap();
-        let error = run.metrics(5, 5).unwrap_err();
-        assert!(error.message.contains("line 2"), "{}", error.message);
+    #[test]
+    #[cfg(unix)]
+    fn files_that_are_links_or_pipes_are_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        let run = RunDir::create(parent.path()).unwrap();
+        let outside = tempfile::NamedTempFile::new().unwrap();
+        std::os::unix::fs::symlink(outside.path(), parent.path().join(METRICS)).unwrap();
+        let stands = Stands { steps: 0, epochs: 0, open: false };
+        let open = || run.metrics(stands, |_| Ok(vec![])).err().unwrap();
+        assert!(open().message.contains("a symbolic link, not a regular file"), "{}", open().message);
+        std::fs::remove_file(parent.path().join(METRICS)).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(parent.path().join(METRICS)).status().unwrap();
+        assert!(made.success());
+        assert!(open().message.contains("not a regular file"), "{}", open().message);
     }
 }

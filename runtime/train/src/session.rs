@@ -1,12 +1,16 @@
 //! What a run begins with: what all processes must agree on, and the run's folder, which the first process alone touches.
 
-use crate::checkpoint::{Checkpoint, Meta, Store};
+use crate::checkpoint::{Checkpoint, EpochLosses, Meta, Store, Which};
 use crate::data::{Dataset, Schedule};
 use crate::devices::{compiled, dataset};
 use crate::evaluator::data_failed;
 use crate::failure::Failure;
+use crate::history::HistoryEvent;
+use crate::logs::{self, LogStart};
+use crate::metrics_log::{MetricsLog, Stands, changed, summary};
+use crate::policies::Seen;
 use crate::project::Project;
-use crate::run_dir::{MetricsLog, RunDir, read_settings};
+use crate::run_dir::{RunDir, read_settings};
 use crate::settings::RunSettings;
 use crate::training::TrainOptions;
 use meshwright_core::training_step;
@@ -21,6 +25,7 @@ use std::sync::Arc;
 pub(crate) struct Requirements {
     pub(crate) plan: Plan,
     pub(crate) set: Arc<Dataset>,
+    pub(crate) validation: Option<Dataset>,
     pub(crate) test: Option<Dataset>,
     /// Examples in a batch.
     pub(crate) examples: usize,
@@ -40,14 +45,22 @@ impl Requirements {
                 .into());
         };
         let plan = compiled(project, &step, sources)?.plan;
-        let set = match dataset(project, options.data.as_deref(), &options.roots, "train", false)? {
+        let set = match dataset(project, options.wanted(), "train", false)? {
             Some(s) => Arc::new(s),
             None => return Err(data_failed("there is no `train` split".into())),
         };
-        let test = if options.eval {
-            dataset(project, options.data.as_deref(), &options.roots, "test", true)?
-        } else {
-            None
+        let evaluated = |split: &str| match options.eval {
+            true => dataset(project, options.wanted(), split, true),
+            false => Ok(None),
+        };
+        let (mut validation, test) = (evaluated("validation")?, evaluated("test")?);
+        let set = match options.evaluation.validation {
+            Some(share) => {
+                let (rest, held) = held_out(&set, share, validation.is_some())?;
+                validation = Some(held);
+                Arc::new(rest)
+            }
+            None => set,
         };
         let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d));
         if Schedule::new(0, set.records(), examples).is_none() {
@@ -62,7 +75,7 @@ impl Requirements {
             .help(format!("take a smaller batch: `--dim {name}={}`", set.records()))
             .into());
         }
-        Ok(Requirements { plan, set, test, examples })
+        Ok(Requirements { plan, set, validation, test, examples })
     }
 
     /// What all processes of a run must be asked for alike, by name.
@@ -78,10 +91,30 @@ impl Requirements {
         asked.insert("`--resume`".into(), options.resume.to_string());
         asked.insert("`--no-overlap`".into(), (!project.compiling.overlap).to_string());
         asked.insert("the seed".into(), options.seed.map_or("none".into(), |s| s.to_string()));
-        let test = self.test.as_ref().map(|t| format!("{} examples ({})", t.records(), t.fingerprint()));
-        asked.insert("its test data".into(), test.unwrap_or_else(|| "none".into()));
+        for (what, set) in [("its validation data", &self.validation), ("its test data", &self.test)] {
+            let set = set.as_ref().map(|t| format!("{} examples ({})", t.records(), t.fingerprint()));
+            asked.insert(what.into(), set.unwrap_or_else(|| "none".into()));
+        }
+        asked.insert("its policies".into(), format!("{:?}, {:?}", options.saves, options.evaluation));
+        asked.insert("`--from`".into(), format!("{:?}", options.from));
         asked
     }
+}
+
+/// Parts a training set in what is trained on and the share that is validated on: the same examples in every run.
+fn held_out(set: &Dataset, share: f64, has_own: bool) -> Result<(Dataset, Dataset), Failure> {
+    const SEED: u64 = 0;
+    let refused = |message: String, help: &str| -> Failure {
+        Diagnostic::error(codes::E0516, message).help(help).into()
+    };
+    if has_own {
+        let message = format!("`--validation {share}`, but the data has a validation set of its own");
+        return Err(refused(message, "leave `--validation` out, or take `[validation]` out of data.toml"));
+    }
+    set.split(share, SEED).ok_or_else(|| {
+        let message = format!("a share of {share} of {} examples cannot be held out", set.records());
+        refused(message, "give a share of which both parts have examples, such as `--validation 0.1`")
+    })
 }
 
 /// What all processes of any command must have alike, by name.
@@ -106,6 +139,8 @@ pub(crate) struct StartPoint {
     pub(crate) steps: Option<u64>,
     /// Of the checkpoint that the run goes on from.
     pub(crate) at: Option<Meta>,
+    /// The evaluations until then.
+    pub(crate) seen: Vec<Seen>,
 }
 
 impl Session {
@@ -115,7 +150,7 @@ impl Session {
         project: &Project,
         sources: &Sources,
         options: &TrainOptions,
-        set: &Dataset,
+        needs: &Requirements,
     ) -> Result<Session, Failure> {
         let mut session = Session {
             run: None,
@@ -126,17 +161,35 @@ impl Session {
                 epochs: options.epochs,
                 steps: options.steps,
                 at: None,
+                seen: Vec::new(),
             },
         };
         if options.resume {
-            let dir = session.resume(project, sources, options, set)?;
-            session.resumed = newest(&dir, &mut session.notes)?;
+            let dir = session.resume(project, sources, options, &needs.set)?;
+            session.resumed = checkpoint(&dir, options.from, &mut session.notes)?;
             session.start.at = session.resumed.as_ref().map(|c| c.meta.clone());
+            let during = if needs.validation.is_some() { "validation" } else { "test" };
+            session.reads_log(&dir, during)?;
             session.run = Some(dir);
         } else if let Some(path) = &options.run {
             RunDir::vacant(path)?;
         }
         Ok(session)
+    }
+
+    /// Takes from the log what a checkpoint does not know: the evaluations, and whether the end of the epoch at hand was told
+    /// after the checkpoint was made.
+    fn reads_log(&mut self, dir: &RunDir, set: &str) -> Result<(), Failure> {
+        let Some(meta) = &mut self.start.at else { return Ok(()) };
+        let log = summary(&dir.metrics_text()?, meta.step, set, meta.log.as_ref());
+        if meta.position == 0 && log.epochs == meta.epoch {
+            meta.losses = EpochLosses::default();
+        }
+        if !log.unchanged {
+            self.notes.push(changed());
+        }
+        self.start.seen = log.seen;
+        Ok(())
     }
 
     /// Opens the run's folder and checks that what is asked for is the same run. What is not asked for, seed and length,
@@ -175,8 +228,13 @@ impl Session {
     }
 }
 
-fn newest(run: &RunDir, notes: &mut Vec<String>) -> Result<Option<Checkpoint>, Failure> {
-    Ok(match run.checkpoints()?.newest()? {
+fn checkpoint(
+    run: &RunDir,
+    from: Option<u64>,
+    notes: &mut Vec<String>,
+) -> Result<Option<Checkpoint>, Failure> {
+    let which = from.map_or(Which::Newest, Which::Step);
+    Ok(match run.checkpoints()?.find(which)? {
         Some(found) => {
             notes.extend(found.skipped.iter().map(ToString::to_string));
             Some(found.checkpoint)
@@ -204,17 +262,18 @@ pub(crate) struct Written {
     pub(crate) run: Option<RunDir>,
     pub(crate) log: Option<MetricsLog>,
     pub(crate) store: Option<Store>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Written {
-    /// Makes the folder of a run, or takes the one that was opened, and writes what it is. `after` are the steps and epochs
-    /// that `metrics.jsonl` is cut back to.
+    /// Makes the folder of a run, or takes the one that was opened, and writes what it is. `metrics.jsonl` is
+    /// cut back to where the run stands.
     pub(crate) fn of(
         session: Session,
         (project, sources): (&Project, &Sources),
         options: &TrainOptions,
         needs: (&Dataset, &Plan),
-        after: (u64, u32),
+        stands: Stands,
     ) -> Result<Written, Failure> {
         let mut run = session.run;
         if let (None, Some(path)) = (&run, &options.run) {
@@ -227,10 +286,20 @@ impl Written {
         run.write_plan(&needs.1.to_json())?;
         // From here on it is a run.
         let of_run = session.start;
+        run.remember(&HistoryEvent::new((project, sources), options, (stands.steps, options.resume)))?;
         let lasting = TrainOptions { steps: of_run.steps, epochs: of_run.epochs, ..options.clone() };
         run.write_settings(&RunSettings::new(project, sources, &lasting, of_run.seed, needs.0))?;
-        let log = Some(run.metrics(after.0, after.1)?);
-        let store = Some(run.checkpoints()?);
-        Ok(Written { run: Some(run), log, store })
+        let (log, note) = run.metrics(stands, |kept| {
+            let start = LogStart {
+                run: run.path(),
+                kept,
+                step: stands.steps,
+                train: needs.1.outputs.iter().skip(1).map(|o| o.name.clone()).collect(),
+                eval: project.metrics().map(String::from).collect(),
+            };
+            options.logs.iter().map(|format| logs::open(*format, &start)).collect()
+        })?;
+        let store = Some(run.checkpoints()?.keeping(options.saves.keep));
+        Ok(Written { run: Some(run), log: Some(log), store, notes: note.into_iter().collect() })
     }
 }

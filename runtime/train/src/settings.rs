@@ -1,12 +1,14 @@
 //! How a run was started, in full: what `run.toml` holds, and what of it may change when the run is resumed.
 
 use crate::data::Dataset;
+use crate::policies::PolicySettings;
 use crate::project::Project;
 use crate::training::TrainOptions;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::path::PathBuf;
 
 /// The resolved settings of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +18,9 @@ pub(crate) struct RunSettings {
     pub(crate) model: String,
     /// Its file, or the name of a shipped one.
     pub(crate) file: String,
+    /// The files that it uses, in the order of their copies.
+    #[serde(default)]
+    pub(crate) used: Vec<String>,
     /// Seed of the initial values and of the order of examples. As text, since TOML has no integers above 2^63.
     pub(crate) seed: String,
     /// Arithmetic type.
@@ -24,6 +29,15 @@ pub(crate) struct RunSettings {
     pub(crate) mesh: String,
     /// The layout's rules.
     pub(crate) layout: Vec<String>,
+    /// The file of the layout, `--layout` where the rules stood on the command line; none without a layout.
+    #[serde(default)]
+    pub(crate) layout_file: Option<String>,
+    /// Where devices compute, and how GPUs communicate.
+    #[serde(default)]
+    pub(crate) device: String,
+    /// How GPUs communicate, where it was said.
+    #[serde(default)]
+    pub(crate) collectives: Option<String>,
     /// Cores, where `--cores` gave them.
     #[serde(alias = "threads")]
     pub(crate) cores: Option<usize>,
@@ -47,16 +61,25 @@ pub(crate) struct RunSettings {
     pub(crate) preset: Option<String>,
     /// `--data`.
     pub(crate) data: Option<String>,
+    /// The folder in which the command was given: relative paths are relative to it.
+    #[serde(default)]
+    pub(crate) folder: Option<PathBuf>,
     /// Examples to train on.
     pub(crate) examples: usize,
     /// Of some of these examples; see [`Dataset::fingerprint`].
     pub(crate) fingerprint: String,
     /// `--set`, the last one of each name.
     pub(crate) set: BTreeMap<String, f64>,
+    /// `--dim`, the last one of each name.
+    #[serde(default)]
+    pub(crate) dim: BTreeMap<String, usize>,
     /// All dims.
     pub(crate) dims: BTreeMap<String, usize>,
     /// All consts, `--preset` and `--set` applied.
     pub(crate) consts: BTreeMap<String, f64>,
+    /// When it saves and evaluates, and what it tells.
+    #[serde(default)]
+    pub(crate) policies: PolicySettings,
 }
 
 impl RunSettings {
@@ -69,12 +92,19 @@ impl RunSettings {
         set: &Dataset,
     ) -> RunSettings {
         let program = &project.program;
+        let texts = &project.texts;
         RunSettings {
             model: program.model.clone(),
-            file: sources.name(project.texts.model).into(),
+            file: sources.name(texts.model).into(),
+            used: texts.used.iter().map(|id| sources.name(*id).to_string()).collect(),
+            layout_file: texts.layout.map(|id| sources.name(id).to_string()),
+            device: options.devices.asked.device.clone(),
+            collectives: options.devices.asked.collectives.clone(),
+            folder: options.folder.clone(),
+            dim: project.settings().dims.iter().cloned().collect(),
             seed: seed.to_string(),
             precision: program.float.name().into(),
-            mesh: project.layout.mesh.describe(),
+            mesh: project.layout.mesh.option(),
             layout: project.layout.rules.iter().map(|r| r.text.clone()).collect(),
             cores: options.cores,
             transport: options.devices.asked.transport.clone(),
@@ -95,6 +125,7 @@ impl RunSettings {
                 .map(|(d, n)| (n.to_string(), program.graph.dims.size(d)))
                 .collect(),
             consts: program.consts.clone(),
+            policies: options.policies.clone(),
         }
     }
 
@@ -142,8 +173,6 @@ impl RunSettings {
             let help = format!("leave `--seed` out, or give `--seed {}`", self.seed);
             differs("the seed".into(), &self.seed, &now.seed, help);
         }
-        let none = "none".to_string();
-        let preset = |s: &RunSettings| s.preset.clone().unwrap_or_else(|| none.clone());
         let names = |a: BTreeSet<&String>, b: BTreeSet<&String>| -> Vec<String> {
             a.union(&b).map(|n| n.to_string()).collect()
         };
@@ -181,16 +210,31 @@ impl RunSettings {
         if !errors.is_empty() {
             return Err(errors);
         }
+        Ok(self.changed_to(now))
+    }
+
+    /// What may change, a line for each change.
+    fn changed_to(&self, now: &RunSettings) -> Vec<String> {
+        let preset = |s: &RunSettings| s.preset.clone().unwrap_or_else(|| "none".into());
         let list = |l: &[String]| if l.is_empty() { "no rules".into() } else { l.join("; ") };
-        let mesh = |m: &str| if m.is_empty() { "one device".to_string() } else { m.to_string() };
+        // Runs of earlier versions have it as reports print it.
+        let mesh = |m: &str| match m {
+            "" => "one device".to_string(),
+            m => m.replace(" x ", ","),
+        };
         let cores = |t: Option<usize>| t.map_or("all".to_string(), |t| t.to_string());
         let place = |d: &Option<String>| d.clone().unwrap_or_else(|| "the default place".into());
+        let device = |s: &RunSettings| match s.device.as_str() {
+            "" => "cpu".to_string(),
+            other => other.to_string(),
+        };
         let transport = |s: &RunSettings| match s.transport.as_str() {
             "" => "threads".to_string(),
             other => other.to_string(),
         };
         let changes = [
             ("transport", transport(self), transport(now)),
+            ("device", device(self), device(now)),
             ("deterministic", self.deterministic.to_string(), now.deterministic.to_string()),
             ("mesh", mesh(&self.mesh), mesh(&now.mesh)),
             ("layout", list(&self.layout), list(&now.layout)),
@@ -200,7 +244,7 @@ impl RunSettings {
             ("data", place(&self.data), place(&now.data)),
         ];
         let changed = changes.into_iter().filter(|(_, was, is)| was != is);
-        Ok(changed.map(|(what, was, is)| format!("{what}: {is}; the run had {was}")).collect())
+        changed.map(|(what, was, is)| format!("{what}: {is}; the run had {was}")).collect()
     }
 }
 

@@ -53,6 +53,17 @@ impl RawTensor {
         Some(RawTensor { dtype: tensor.dtype(), shape: tensor.shape.clone(), data })
     }
 
+    /// Whether all its elements are finite.
+    pub(crate) fn is_finite(&self) -> bool {
+        let words = self.data.chunks_exact(self.dtype.bytes());
+        match self.dtype {
+            DType::F64 => words.into_iter().all(|b| f64::from_le_bytes(array(b)).is_finite()),
+            DType::F32 => words.into_iter().all(|b| f32::from_le_bytes(array(b)).is_finite()),
+            DType::BF16 => words.into_iter().all(|b| bf16::from_le_bytes(array(b)).is_finite()),
+            DType::I32 | DType::U8 | DType::Bool | DType::PairF32 | DType::PairF64 => true,
+        }
+    }
+
     /// Bytes that a tensor of this shape takes, `None` if that overflows.
     pub(crate) fn bytes_of(dtype: DType, shape: &[usize]) -> Option<usize> {
         shape.iter().try_fold(dtype.bytes(), |n, d| n.checked_mul(*d))

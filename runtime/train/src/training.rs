@@ -1,7 +1,9 @@
 //! A training run from outside: what it is asked to do, what it reports, and how it ends.
 
-use crate::devices::Devices;
+use crate::devices::{DataOptions, Devices};
+use crate::logs::LogFormat;
 use crate::metrics::{self, Event};
+use crate::policies::{EvaluationPolicy, PolicySettings, SavePolicy};
 use crate::trace::TraceOptions;
 use std::path::PathBuf;
 
@@ -10,6 +12,8 @@ use std::path::PathBuf;
 pub struct TrainOptions {
     /// `--data`.
     pub data: Option<String>,
+    /// Let data pass that is infinite or not a number.
+    pub allow_nonfinite: bool,
     /// How many epochs; with neither, as many as the run where one is resumed, else one. `steps` takes precedence.
     pub epochs: Option<u32>,
     /// How many steps.
@@ -26,10 +30,31 @@ pub struct TrainOptions {
     pub devices: Devices,
     /// Folders in which data is sought.
     pub roots: Vec<PathBuf>,
-    /// Evaluate on the `test` split after each epoch, if there is one.
+    /// Evaluate while the run goes on: on the `validation` split, or without one on the `test` split, which with one is measured
+    /// at the end.
     pub eval: bool,
+    /// When to evaluate, and when to end early.
+    pub evaluation: EvaluationPolicy,
+    /// Which checkpoints are written and kept.
+    pub saves: SavePolicy,
+    /// Both policies in the words of the command line.
+    pub policies: PolicySettings,
+    /// The step of the checkpoint to continue from; the newest without it.
+    pub from: Option<u64>,
+    /// What else the events are written as.
+    pub logs: Vec<LogFormat>,
     /// A timeline of some steps.
     pub trace: Option<TraceOptions>,
+    /// The folder in which the command was given, and its words: they are noted with the run.
+    pub folder: Option<PathBuf>,
+    /// The words of the command.
+    pub arguments: Vec<String>,
+}
+
+impl TrainOptions {
+    pub(crate) fn wanted(&self) -> DataOptions<'_> {
+        DataOptions { given: self.data.as_deref(), roots: &self.roots, allow_nonfinite: self.allow_nonfinite }
+    }
 }
 
 /// What a run reports while it goes on.
@@ -49,11 +74,18 @@ pub enum Progress<'a> {
         from_step: u64,
         /// Examples in the training set.
         examples: usize,
+        /// What is probably not meant.
+        warnings: Vec<String>,
         /// What else is worth knowing.
         notes: Vec<String>,
     },
-    /// An event, as `metrics.jsonl` has it.
-    Event(&'a Event),
+    /// An event, with its line of `metrics.jsonl`.
+    Event {
+        /// The event.
+        event: &'a Event,
+        /// Its line, without its end.
+        line: &'a str,
+    },
     /// A step is done.
     StepDone {
         /// Its number, from 1.
@@ -82,7 +114,7 @@ pub enum Progress<'a> {
 }
 
 /// How a run ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Finished {
     /// Steps done, since the beginning.
     pub steps: u64,
@@ -90,10 +122,16 @@ pub struct Finished {
     pub epochs: u32,
     /// The last loss.
     pub loss: Option<f64>,
-    /// The last evaluation.
+    /// The last evaluation, before that on the test set at the end.
     pub eval: Option<metrics::Evaluation>,
+    /// The split that it was made on.
+    pub eval_set: &'static str,
+    /// What was measured at the end on the test set, where the evaluations before it are on a validation set.
+    pub test: Option<metrics::Evaluation>,
     /// Whether it was stopped from outside.
     pub interrupted: bool,
+    /// Whether it ended because evaluations became no better.
+    pub stopped_early: bool,
     /// The run's folder.
     pub run: Option<PathBuf>,
 }

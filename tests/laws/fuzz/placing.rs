@@ -46,7 +46,7 @@ pub(crate) fn random(seed: u64, program: &Random) -> Placing {
         }
         let mut r = rule(scope, dim, &over, rng.one_in(3));
         if rng.one_in(8) {
-            r.scope.path = Some(rng.pick(&["l1*", "*.w", "l2.w", "l*"]).to_string());
+            r.scope.path = Some(rng.pick(&["l1*", "*.w", "l2.w", "l*"]).to_string().into());
         }
         r.number = rules.len() + 1;
         if rules.iter().all(|s: &meshwright_core::layout::Rule| s.scope != r.scope || s.dim != r.dim) {

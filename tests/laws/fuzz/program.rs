@@ -499,9 +499,8 @@ impl Maker {
             let next = Id(self.values.len() as u32);
             let node = self.g.node(next);
             let x: Vec<&F64Tensor> = node.inputs.iter().map(|i| &self.values[i.0 as usize]).collect();
-            let v =
-                self.bound.get(&next).cloned().unwrap_or_else(|| node.op.oracle(&x, &node.ty, &self.g.dims));
-            self.values.push(v);
+            let bound = self.bound.get(&next).cloned();
+            self.values.push(bound.unwrap_or_else(|| node.op.oracle(&x, &node.ty, &self.g.dims)));
         }
         &self.values[id.0 as usize]
     }
@@ -547,10 +546,10 @@ impl Maker {
             inputs: self.inputs,
             params: self.params,
             states: self.states,
-            losses: vec![minimize.clone()],
+            losses: vec![minimize],
             metrics: Vec::new(),
             outputs: Vec::new(),
-            train: Some(TrainSpec { clip, ..TrainSpec::new(minimize, optimizer) }),
+            train: Some(TrainSpec { objectives, optimizers: vec![optimizer], clip, ema: None }),
         };
         Random { program, bound: self.bound, watched }
     }

@@ -39,7 +39,18 @@ const ADDITIONS: &[Addition] = &[
     },
     Addition { heading: "An optimizer", words: &["lion", "LION", "Lion"], users: &[], most: 4 },
     Addition { heading: "A collective", words: &["ReduceScatter", "reduce_scatter"], users: &[], most: 12 },
-    Addition { heading: "A data reader", words: &["npy"], users: &["compiler/diag"], most: 6 },
+    Addition {
+        heading: "A data reader",
+        words: &["npy"],
+        // A zip file of them, and tests.
+        users: &[
+            "compiler/diag",
+            "runtime/train/src/data/npz.rs",
+            "runtime/train/src/data/set_tests.rs",
+            "runtime/train/src/data/test_case.rs",
+        ],
+        most: 6,
+    },
     Addition { heading: "A pass", words: &["cse"], users: &[], most: 6 },
     Addition { heading: "An error code", words: &["E0107"], users: &["compiler/syntax"], most: 3 },
     Addition { heading: "A model", words: &["unet"], users: &["layouts", "docs"], most: 3 },

@@ -1,10 +1,13 @@
 //! From rules to splits: which axes each dim of one value gets, and the conflicts that only show on a value.
 
 use super::rules::{Layout, Rule, RuleDim, chain};
-use crate::resolve::matches;
-use meshwright_diag::{Diagnostic, Span, codes};
+use crate::resolve::{PatternIndex, matches};
+use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_ops::{Class, Graph, Id};
 use meshwright_plan::{Axis, Dim, Dims, Placement};
+use meshwright_syntax::ast::ScopeKind;
+use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Axes of each dim, with the rule that gave each axis.
@@ -31,69 +34,107 @@ impl Assigned {
     }
 }
 
-/// Rules that speak of values of a class and path, with positions in [`Layout::rules`]: the most specific for each dim;
-/// strict ones first, then those that yield, each in order of specificity. Those that a more specific one silences go to
-/// `silenced`, with it.
-fn effective(layout: &Layout, class: Class, path: &str, silenced: &mut Vec<(usize, usize)>) -> Vec<usize> {
-    let kinds = chain(class);
-    let mut scopes: Vec<Vec<usize>> = Vec::new();
-    let matching = |f: &dyn Fn(&Rule) -> bool| -> Vec<usize> {
-        let mut found: Vec<usize> = (0..layout.rules.len()).filter(|i| f(&layout.rules[*i])).collect();
-        // Of several globs that match, the one with the longest text is the most specific.
-        found.sort_by_key(|i| std::cmp::Reverse(layout.rules[*i].scope.path.as_ref().map_or(0, String::len)));
-        found
-    };
-    let on_path = |r: &Rule| r.scope.path.as_ref().is_some_and(|p| matches(p, path));
-    for k in kinds {
-        scopes.push(matching(&|r| r.scope.kind == Some(*k) && on_path(r)));
-    }
-    scopes.push(matching(&|r| r.scope.kind.is_none() && on_path(r)));
-    for k in kinds {
-        scopes.push(matching(&|r| r.scope.kind == Some(*k) && r.scope.path.is_none()));
-    }
-    scopes.push(matching(&|r| r.scope.kind.is_none() && r.scope.path.is_none()));
-    let scopes: Vec<Vec<usize>> = scopes.into_iter().flat_map(|s| by_glob(layout, s)).collect();
-    let mut out: Vec<usize> = Vec::new();
-    for scope in scopes {
-        let said = out.len();
-        for i in scope {
-            match out[..said].iter().find(|o| layout.rules[**o].dim == layout.rules[i].dim) {
-                Some(other) => silenced.push((i, *other)),
-                None => out.push(i),
-            }
-        }
-    }
-    // A rule of a dim comes before one for any dim, so that `*` takes what is left.
-    let rank = |i: &usize| (layout.rules[*i].free, layout.rules[*i].dim == RuleDim::Any);
-    out.sort_by_key(rank);
-    out
+/// The rules of one scope, by the dim that they speak of.
+type Level = BTreeMap<RuleDim, Vec<usize>>;
+
+/// The rules of a layout, found by what they speak of: a program may have as many values as a layout has rules.
+#[derive(Clone, Debug)]
+pub struct Rulebook<'a> {
+    layout: &'a Layout,
+    /// Rules without a path, by the kind of their scope.
+    plain: BTreeMap<Option<ScopeKind>, Level>,
+    /// Rules with a path.
+    paths: PatternIndex,
 }
 
-/// The rules of each glob, in the order of the first of each: each glob is a scope of its own.
-fn by_glob(layout: &Layout, rules: Vec<usize>) -> Vec<Vec<usize>> {
-    let mut out: Vec<Vec<usize>> = Vec::new();
-    let path = |i: usize| layout.rules[i].scope.path.as_ref();
-    for i in rules {
-        match out.iter_mut().find(|s| path(s[0]) == path(i)) {
-            Some(same) => same.push(i),
-            None => out.push(vec![i]),
+impl<'a> Rulebook<'a> {
+    /// Of a layout.
+    pub fn new(layout: &'a Layout) -> Self {
+        let mut plain: BTreeMap<Option<ScopeKind>, Level> = BTreeMap::new();
+        for (i, r) in layout.rules.iter().enumerate().filter(|(_, r)| r.scope.path.is_none()) {
+            plain.entry(r.scope.kind).or_default().entry(r.dim).or_default().push(i);
         }
+        let paths = layout.rules.iter().enumerate().filter_map(|(i, r)| Some((i, r.scope.path.as_deref()?)));
+        Rulebook { layout, plain, paths: PatternIndex::new(paths) }
     }
-    out
+
+    /// The layout.
+    pub fn layout(&self) -> &'a Layout {
+        self.layout
+    }
+
+    /// The scopes with rules for a class and a path, the most specific first.
+    fn levels(&self, class: Class, path: &str) -> Vec<Cow<'_, Level>> {
+        let kinds = chain(class);
+        let rule = |i: usize| &self.layout.rules[i];
+        let candidates = self.paths.candidates(path).into_iter();
+        let text = |i: usize| rule(i).scope.path.as_deref().unwrap_or("");
+        let mut on_path: Vec<usize> = candidates.filter(|i| matches(text(*i), path)).collect();
+        // Of several globs that match, the one with the longest text is the most specific.
+        on_path.sort_by_key(|i| Reverse(text(*i).len()));
+        let mut levels: Vec<Cow<'_, Level>> = Vec::new();
+        for kind in kinds.iter().map(|k| Some(*k)).chain([None]) {
+            // Each glob is a scope of its own, in the order of the first rule of each.
+            let mut globs: BTreeMap<&str, usize> = BTreeMap::new();
+            for i in on_path.iter().copied().filter(|i| rule(*i).scope.kind == kind) {
+                let at = *globs.entry(text(i)).or_insert_with(|| {
+                    levels.push(Cow::Owned(Level::new()));
+                    levels.len() - 1
+                });
+                levels[at].to_mut().entry(rule(i).dim).or_default().push(i);
+            }
+        }
+        let plain = kinds.iter().map(|k| Some(*k)).chain([None]).filter_map(|k| self.plain.get(&k));
+        levels.extend(plain.map(Cow::Borrowed));
+        levels
+    }
+
+    /// Rules that speak of values of a class and path with some of these dims, with positions in [`Layout::rules`]: the most
+    /// specific for each dim; strict ones first, then those that yield, each in order of specificity. Those that a more
+    /// specific one silences go to `silenced`, with it.
+    fn effective(
+        &self,
+        class: Class,
+        path: &str,
+        dims: &[Dim],
+        silenced: &mut Vec<(usize, usize)>,
+    ) -> Vec<usize> {
+        let levels = self.levels(class, path);
+        let (mut out, mut silent) = (Vec::new(), Vec::new());
+        for dim in dims.iter().map(|d| RuleDim::Dim(*d)).chain([RuleDim::Any]) {
+            let mut first = None;
+            for (level, rules) in levels.iter().enumerate().filter_map(|(k, l)| Some((k, l.get(&dim)?))) {
+                match first {
+                    Some(other) => silent.extend(rules.iter().map(|i| (level, *i, other))),
+                    None => {
+                        first = rules.first().copied();
+                        out.extend(rules.iter().map(|i| (level, *i)));
+                    }
+                }
+            }
+        }
+        // A rule of a dim comes before one for any dim, so that `*` takes what is left.
+        let rank = |i: usize| (self.layout.rules[i].free, self.layout.rules[i].dim == RuleDim::Any);
+        out.sort_unstable_by_key(|(level, i)| (rank(*i), *level, *i));
+        silent.sort_unstable();
+        silenced.extend(silent.into_iter().map(|(_, i, other)| (i, other)));
+        out.into_iter().map(|(_, i)| i).collect()
+    }
 }
 
 /// The splits of `dims` (of one value, or of the loops of one op) by the rules.
-pub fn assign(layout: &Layout, class: Class, path: &str, dims: &[Dim], table: &Dims) -> Assigned {
+pub fn assign(rules: &Rulebook<'_>, class: Class, path: &str, dims: &[Dim], table: &Dims) -> Assigned {
+    let layout = rules.layout;
     let mut out = Assigned::default();
-    for i in effective(layout, class, path, &mut out.silenced) {
+    for i in rules.effective(class, path, dims, &mut out.silenced) {
         let rule = &layout.rules[i];
         let dim = match rule.dim {
-            RuleDim::Dim(d) => Some(d).filter(|d| dims.contains(d)),
+            RuleDim::Dim(d) => Some(d),
             RuleDim::Any => dims
                 .iter()
                 .copied()
                 .filter(|d| !out.splits.contains_key(d))
-                .max_by_key(|d| (table.size(*d), std::cmp::Reverse(*d))),
+                .max_by_key(|d| (table.size(*d), Reverse(*d))),
         };
         let Some(dim) = dim else { continue };
         out.spoke.push((i, dim));
@@ -117,9 +158,13 @@ pub fn assign(layout: &Layout, class: Class, path: &str, dims: &[Dim], table: &D
 pub fn check_conflicts(layout: &Layout, graph: &Graph, live: &dyn Fn(Id) -> bool) -> Vec<Diagnostic> {
     let mut out = Vec::new();
     let mut told: BTreeSet<(usize, usize)> = BTreeSet::new();
+    let rules = Rulebook::new(layout);
     for id in graph.ids().filter(|i| live(*i)) {
+        if out.len() >= MAX_REPORTED {
+            break;
+        }
         let node = graph.node(id);
-        let got = assign(layout, node.origin.class, &node.origin.path, &node.ty.dims, &graph.dims);
+        let got = assign(&rules, node.origin.class, &node.origin.path, &node.ty.dims, &graph.dims);
         for (first, second, axis) in &got.conflicts {
             if told.insert((*first, *second)) {
                 out.push(conflict(layout, graph, id, &layout.rules[*first], &layout.rules[*second], *axis));

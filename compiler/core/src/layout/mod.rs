@@ -3,10 +3,11 @@
 //! Everything a rule can say wrong by itself is answered here; what only shows on a value, in `assign.rs`.
 
 mod assign;
+mod index;
 mod mesh;
 mod rules;
 mod unmatched;
 
-pub use assign::{Assigned, assign, check_conflicts};
-pub use mesh::{check_devices, mesh_of};
+pub use assign::{Assigned, Rulebook, assign, check_conflicts};
+pub use mesh::{check_devices, mesh_of, named_mesh};
 pub use rules::{Layout, Rule, RuleDim, Scope, ScopeClass, layout};

@@ -1,14 +1,23 @@
 //! Rules as the partitioner reads them, and the checks that need no values.
 
-use super::mesh::{mesh_of, with_axes_of};
+use super::index::{DimIndex, first_of};
+use super::mesh::{mesh_of, named_mesh, with_axes_of};
 use crate::program::Program;
-use meshwright_diag::{Diagnostic, Outcome, Span, codes, has_errors, nearest};
+use meshwright_diag::{Diagnostic, MAX_REPORTED, Outcome, Span, codes, has_errors, nearest};
 use meshwright_ops::Class;
 use meshwright_plan::{Axis, Dim, Mesh};
-use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshDecl, Rule as AstRule, ScopeKind};
+use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshOption, Rule as AstRule, ScopeKind};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The most rules of a layout, each dim of a line counted.
+const MAX_RULES: usize = 4096;
+/// Of how many names that a shared file has and the model lacks it is asked whether they are misspelled.
+const MAX_COMPARED: usize = 1000;
 
 /// Which dim a rule speaks of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RuleDim {
     /// One dim.
     Dim(Dim),
@@ -20,12 +29,12 @@ pub enum RuleDim {
 pub type ScopeClass = ScopeKind;
 
 /// Which values a rule speaks of: all, those of a kind, those under a path, or both.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
     /// `params`, `grads` or `moments`.
     pub kind: Option<ScopeClass>,
     /// A path glob.
-    pub path: Option<String>,
+    pub path: Option<Arc<str>>,
 }
 
 /// One dim over some axes.
@@ -55,7 +64,7 @@ pub struct Layout {
     /// Rules in order.
     pub rules: Vec<Rule>,
     /// Dims that may be gathered although no rule implies it.
-    pub gathers: Vec<Dim>,
+    pub gathers: BTreeSet<Dim>,
 }
 
 impl Layout {
@@ -78,30 +87,46 @@ impl Layout {
 /// models share, where a rule for a dim that this model lacks is only noted.
 pub fn layout(
     file: &LayoutFile,
-    mesh: Option<&MeshDecl>,
+    mesh: Option<&MeshOption>,
     program: &Program,
     shared: bool,
 ) -> Outcome<Layout> {
     let mut out = Vec::new();
     let given = mesh.is_some();
-    let Some(mesh) = mesh_of(file, mesh, &mut out) else { return (None, out) };
+    let over = mesh.and_then(|option| named_mesh(option, file, &mut out));
+    if given && over.is_none() {
+        return (None, out);
+    }
+    let Some(mesh) = mesh_of(file, over.as_ref(), &mut out) else { return (None, out) };
     let declared = given.then(|| with_axes_of(file, &mesh)).flatten();
     let mut layout = Layout { mesh, ..Layout::default() };
-    let mut missing = Vec::new();
+    let index = DimIndex::new(program);
+    let mut read = Read::default();
     for item in &file.items {
+        if out.len() >= MAX_REPORTED {
+            return (None, out);
+        }
+        if layout.rules.len() > MAX_RULES {
+            out.push(too_many(item.span));
+            return (None, out);
+        }
         match &item.kind {
             LayoutKind::Mesh(_) => {}
             LayoutKind::Rule(rule) => {
-                for name in rule.axes.iter().filter(|name| layout.mesh.find(&name.text).is_none()) {
+                let unknown = rule.axes.iter().filter(|name| layout.mesh.find(&name.text).is_none());
+                for name in unknown.take(MAX_REPORTED) {
                     out.push(unknown_axis(&name.text, name.span, &layout.mesh, declared.as_ref()));
                 }
-                read_rule(rule, item.span, program, shared, &mut layout, &mut missing, &mut out);
+                read_rule((rule, item.span), &index, shared, &mut layout, &mut read, &mut out);
             }
             LayoutKind::Gather(names) => {
                 for n in names {
                     let foreign = if shared { Foreign::Unlike } else { Foreign::Never };
-                    if let Some(d) = dim(&n.text, n.span, program, foreign, &mut missing, &mut out) {
-                        layout.gathers.push(d);
+                    if out.len() >= MAX_REPORTED {
+                        break;
+                    }
+                    if let Some(d) = dim(&n.text, n.span, &index, foreign, &mut read.missing, &mut out) {
+                        layout.gathers.insert(d);
                     }
                 }
             }
@@ -110,9 +135,10 @@ pub fn layout(
             LayoutKind::Recompute(_) => out.push(not_yet("recompute", item.span)),
         }
     }
-    out.extend(all_missing(&missing, program));
-    super::unmatched::unmatched(file, program, shared, &mut out);
+    out.extend(all_missing(&read.missing, program));
+    super::unmatched::unmatched(file, &index, shared, &mut out);
     placed_twice(&layout, &mut out);
+    empty_shards(&layout, program, &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }
 }
 
@@ -133,19 +159,41 @@ enum Foreign {
     Fine,
 }
 
+/// What has been read of a layout, beside its rules.
+#[derive(Default)]
+struct Read<'a> {
+    /// Dims that the model lacks, where that is no mistake.
+    missing: Vec<(&'a str, Span)>,
+    /// Rules that yield or are for any dim.
+    seen: BTreeSet<(Scope, RuleDim, Vec<Axis>, bool)>,
+}
+
+fn too_many(at: Span) -> Diagnostic {
+    Diagnostic::error(
+        codes::E0309,
+        format!("the layout is too large: at most {MAX_RULES} rules, one for each dim"),
+    )
+    .at(at, "the limit is reached here")
+    .help("one rule with a `*` in its scope serves many parameters: `params layers.*: rows -> r`")
+}
+
 /// The dim of that name. One that the model lacks is an error, or, where that is no mistake, is added to `missing`.
 fn dim<'a>(
     name: &'a str,
     span: Span,
-    program: &Program,
+    index: &DimIndex<'_>,
     foreign: Foreign,
     missing: &mut Vec<(&'a str, Span)>,
     out: &mut Vec<Diagnostic>,
 ) -> Option<Dim> {
-    let found = program.graph.dims.find(name);
+    let (program, found) = (index.program, index.find(name));
     if found.is_none() {
+        // A note names the first few, and counts the rest.
+        if foreign == Foreign::Fine || foreign == Foreign::Unlike && missing.len() >= MAX_COMPARED {
+            missing.push((name, span));
+            return None;
+        }
         let close = nearest(name, program.graph.dims.iter().map(|d| d.1));
-        let close = close.filter(|_| foreign != Foreign::Fine);
         if foreign != Foreign::Never && close.is_none() {
             missing.push((name, span));
             return None;
@@ -161,38 +209,39 @@ fn dim<'a>(
 }
 
 fn dims_of(program: &Program) -> String {
-    let all: Vec<String> = program.graph.dims.iter().map(|d| format!("`{}`", d.1)).collect();
-    format!("its dims are {}", all.join(", "))
+    format!("its dims are {}", first_of(program.graph.dims.iter().map(|d| d.1)))
+}
+
+/// A text of which messages say the beginning, where it is very long.
+fn shortened(text: &str) -> &str {
+    text.char_indices().nth(100).map_or(text, |(end, _)| &text[..end])
 }
 
 /// One note on all dims that a shared file names and this model lacks.
 fn all_missing(missing: &[(&str, Span)], program: &Program) -> Option<Diagnostic> {
-    let mut names: Vec<String> = Vec::new();
-    for (name, _) in missing {
-        let name = format!("`{name}`");
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
+    let mut told = BTreeSet::new();
+    let names: Vec<&str> = missing.iter().map(|m| m.0).filter(|n| told.insert(*n)).collect();
     let dims = if names.len() == 1 { "dim" } else { "dims" };
-    let text = format!("the model `{}` has no {dims} {}", program.model, names.join(", "));
-    let mut missing = missing.iter();
+    let text = format!("the model `{}` has no {dims} {}", program.model, first_of(names));
+    let mut missing = missing.iter().take(MAX_REPORTED);
     let d = Diagnostic::note_message(codes::E0302, text).at(missing.next()?.1, "no such dim");
     let d = missing.fold(d, |d, (_, span)| d.and(*span, "nor this one"));
     Some(d.note(dims_of(program)).help("what the rules say of them splits nothing here"))
 }
 
 fn read_rule<'a>(
-    rule: &'a AstRule,
-    span: Span,
-    program: &Program,
+    (rule, span): (&'a AstRule, Span),
+    index: &DimIndex<'_>,
     shared: bool,
     layout: &mut Layout,
-    missing: &mut Vec<(&'a str, Span)>,
+    read: &mut Read<'a>,
     out: &mut Vec<Diagnostic>,
 ) {
     let mut axes = Vec::new();
     for name in &rule.axes {
+        if out.len() >= MAX_REPORTED {
+            break;
+        }
         match layout.mesh.find(&name.text) {
             None => {}
             Some(a) if axes.contains(&a) => out.push(
@@ -204,11 +253,11 @@ fn read_rule<'a>(
         }
     }
     let kind = rule.scope.kind.map(|k| k.0);
-    let scope = Scope { kind, path: rule.scope.path.as_ref().map(|p| p.text.clone()) };
-    let number = layout.rules.iter().map(|r| r.number).max().unwrap_or(0) + 1;
+    let scope = Scope { kind, path: rule.scope.path.as_ref().map(|p| p.text.as_str().into()) };
+    let number = layout.rules.last().map_or(0, |r| r.number) + 1;
     let known = |p: &DimPattern| match p {
         DimPattern::Any(_) => false,
-        DimPattern::Dim(n) => program.graph.dims.find(&n.text).is_some(),
+        DimPattern::Dim(n) => index.find(&n.text).is_some(),
     };
     let foreign = match shared {
         false => Foreign::Never,
@@ -216,40 +265,45 @@ fn read_rule<'a>(
         true => Foreign::Unlike,
     };
     for pattern in &rule.dims {
+        if out.len() >= MAX_REPORTED {
+            break;
+        }
         let dim = match pattern {
             DimPattern::Any(_) => Some(RuleDim::Any),
-            DimPattern::Dim(n) => dim(&n.text, n.span, program, foreign, missing, out).map(RuleDim::Dim),
+            DimPattern::Dim(n) => {
+                dim(&n.text, n.span, index, foreign, &mut read.missing, out).map(RuleDim::Dim)
+            }
         };
         let Some(dim) = dim else { continue };
+        let free = rule.when_free.is_some();
+        // Said again, it adds nothing. A strict rule is then a mistake, which is found later.
+        if (free || dim == RuleDim::Any) && !read.seen.insert((scope.clone(), dim, axes.clone(), free)) {
+            continue;
+        }
+        if layout.rules.len() > MAX_RULES {
+            return;
+        }
         let name = match dim {
             RuleDim::Any => "*".to_string(),
-            RuleDim::Dim(d) => program.graph.dims.name(d).to_string(),
+            RuleDim::Dim(d) => index.program.graph.dims.name(d).to_string(),
         };
         let to: Vec<&str> = axes.iter().map(|a| layout.mesh.name(*a)).collect();
         let to = if to.is_empty() { "-".to_string() } else { to.join(", ") };
-        let prefix = match (&scope.kind, &scope.path) {
+        let prefix = match (&scope.kind, scope.path.as_deref().map(shortened)) {
             (None, None) => String::new(),
             (Some(k), None) => format!("{}: ", k.word()),
             (None, Some(p)) => format!("{p}: "),
             (Some(k), Some(p)) => format!("{} {p}: ", k.word()),
         };
-        let text =
-            format!("{prefix}{name} -> {to}{}", if rule.when_free.is_some() { " when free" } else { "" });
-        layout.rules.push(Rule {
-            scope: scope.clone(),
-            dim,
-            axes: axes.clone(),
-            free: rule.when_free.is_some(),
-            span,
-            number,
-            text,
-        });
+        let text = format!("{prefix}{name} -> {to}{}", if free { " when free" } else { "" });
+        layout.rules.push(Rule { scope: scope.clone(), dim, axes: axes.clone(), free, span, number, text });
     }
 }
 
 /// `declared` is the mesh with the axes of the layout's own, where another was given in its place.
 fn unknown_axis(name: &str, span: Span, mesh: &Mesh, declared: Option<&Mesh>) -> Diagnostic {
     let all: Vec<String> = mesh.axes.iter().map(|a| format!("`{}` = {}", a.name, a.size)).collect();
+    let name = shortened(name);
     let has = if all.is_empty() {
         "the mesh has no axes".into()
     } else {
@@ -272,32 +326,39 @@ fn unknown_axis(name: &str, span: Span, mesh: &Mesh, declared: Option<&Mesh>) ->
     }
 }
 
-/// Two rules of one scope for one dim, of which neither yields.
+/// Two rules of one scope for one dim, of which neither yields. Each is compared with the first.
 fn placed_twice(layout: &Layout, out: &mut Vec<Diagnostic>) {
-    for (i, r) in layout.rules.iter().enumerate() {
-        for s in &layout.rules[..i] {
-            if r.scope == s.scope && r.dim == s.dim && !r.free && !s.free && r.dim != RuleDim::Any {
-                let name = r.text.rsplit(": ").next().unwrap_or("").split(" ->").next().unwrap_or("");
-                let mut axes: Vec<&str> = Vec::new();
-                for a in s.axes.iter().chain(&r.axes) {
-                    if !axes.contains(&layout.mesh.name(*a)) {
-                        axes.push(layout.mesh.name(*a));
-                    }
-                }
-                out.push(
-                    Diagnostic::error(
-                        codes::E0303,
-                        format!("`{name}` is placed twice (rules {} and {})", s.number, r.number),
-                    )
-                    .at(r.span, format!("`{}`", r.text))
-                    .and(s.span, format!("`{}`", s.text))
-                    .help(format!(
-                        "to split it over several axes write `{name} -> {}`; else drop one rule",
-                        axes.join(", ")
-                    )),
-                );
+    let mut firsts: BTreeMap<(&Scope, RuleDim), &Rule> = BTreeMap::new();
+    for r in layout.rules.iter().filter(|r| !r.free && r.dim != RuleDim::Any) {
+        if out.len() >= MAX_REPORTED {
+            return;
+        }
+        let s = match firsts.entry((&r.scope, r.dim)) {
+            Entry::Vacant(free) => {
+                free.insert(r);
+                continue;
+            }
+            Entry::Occupied(first) => *first.get(),
+        };
+        let name = r.text.rsplit(": ").next().unwrap_or("").split(" ->").next().unwrap_or("");
+        let mut axes: Vec<&str> = Vec::new();
+        for a in s.axes.iter().chain(&r.axes) {
+            if !axes.contains(&layout.mesh.name(*a)) {
+                axes.push(layout.mesh.name(*a));
             }
         }
+        out.push(
+            Diagnostic::error(
+                codes::E0303,
+                format!("`{name}` is placed twice (rules {} and {})", s.number, r.number),
+            )
+            .at(r.span, format!("`{}`", r.text))
+            .and(s.span, format!("`{}`", s.text))
+            .help(format!(
+                "to split it over several axes write `{name} -> {}`; else drop one rule",
+                axes.join(", ")
+            )),
+        );
     }
 }
 
@@ -308,5 +369,30 @@ pub(super) fn chain(class: Class) -> &'static [ScopeClass] {
         Class::Param => &[ScopeKind::Params],
         Class::Grad => &[ScopeKind::Grads, ScopeKind::Moments, ScopeKind::Params],
         Class::OptimizerState => &[ScopeKind::Moments, ScopeKind::Grads, ScopeKind::Params],
+    }
+}
+
+/// A warning for each dim that a rule splits over more devices than it has elements. That is correct, and wasteful.
+fn empty_shards(layout: &Layout, program: &Program, out: &mut Vec<Diagnostic>) {
+    let dims = &program.graph.dims;
+    let mut said = BTreeSet::new();
+    for rule in &layout.rules {
+        let RuleDim::Dim(dim) = rule.dim else { continue };
+        let (size, parts) =
+            (dims.size(dim), rule.axes.iter().map(|a| layout.mesh.size(*a)).product::<usize>());
+        if size >= parts || !said.insert(dim) {
+            continue;
+        }
+        let axes: Vec<String> = rule.axes.iter().map(|a| format!("`{}`", layout.mesh.name(*a))).collect();
+        let axes = axes.join(", ");
+        let (name, idle) = (dims.name(dim), parts - size);
+        let hold = if idle == 1 { "holds" } else { "hold" };
+        let message = format!("{idle} of {parts} devices along {axes} {hold} nothing of `{name}` = {size}");
+        let d = Diagnostic::warning(codes::E0312, message).at(rule.span, format!("`{}`", rule.text));
+        let other = match size {
+            0 | 1 => format!("split another dim over {axes}, or leave the rule out"),
+            n => format!("take at most {n} devices along {axes}, or split another dim over it"),
+        };
+        out.push(d.help(other));
     }
 }

@@ -1,8 +1,8 @@
 //! Rules that speak of nothing: a path that no value has, or a dim that none of the values they speak of has.
 
-use crate::program::Program;
-use crate::resolve::matches;
-use meshwright_diag::{Diagnostic, Severity, codes, nearest};
+use super::index::{DimIndex, first_of};
+use crate::resolve::PathIndex;
+use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, codes, nearest};
 use meshwright_ops::{InputOpKind, Kind, union};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, Rule, ScopeKind};
@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 type DimsByPath<'a> = BTreeMap<&'a str, BTreeSet<Dim>>;
 
 /// Every rule of a layout that speaks of no value of a program: an error, in a `shared` file a note.
-pub(super) fn unmatched(file: &LayoutFile, program: &Program, shared: bool, out: &mut Vec<Diagnostic>) {
-    let g = &program.graph;
+pub(super) fn unmatched(file: &LayoutFile, index: &DimIndex<'_>, shared: bool, out: &mut Vec<Diagnostic>) {
+    let g = &index.program.graph;
     let (mut values, mut params) = (DimsByPath::new(), DimsByPath::new());
     for id in g.ids() {
         let n = g.node(id);
@@ -23,14 +23,40 @@ pub(super) fn unmatched(file: &LayoutFile, program: &Program, shared: bool, out:
             params.entry(&n.origin.path).or_default().extend(&dims);
         }
     }
+    let (values, params) = (Spoken::new(values), Spoken::new(params));
     for item in &file.items {
         let LayoutKind::Rule(rule) = &item.kind else { continue };
+        if out.len() >= MAX_REPORTED {
+            return;
+        }
         let paths = if rule.scope.kind.is_some() { &params } else { &values };
         let before = out.len();
-        check(rule, program, paths, out);
+        check(rule, index, paths, out);
         for d in out[before..].iter_mut().filter(|_| shared) {
             d.severity = Severity::Note;
         }
+    }
+}
+
+/// What rules of one kind may speak of.
+struct Spoken<'a> {
+    /// The dims of each path, in the order of the paths.
+    by_path: Vec<(&'a str, BTreeSet<Dim>)>,
+    index: PathIndex<'a>,
+    /// The dims of all paths.
+    all: BTreeSet<Dim>,
+}
+
+impl<'a> Spoken<'a> {
+    fn new(paths: DimsByPath<'a>) -> Self {
+        let all = paths.values().flatten().copied().collect();
+        let index = PathIndex::new(paths.keys().copied());
+        Spoken { by_path: paths.into_iter().collect(), index, all }
+    }
+
+    /// All paths but the model's own, which is empty.
+    fn paths(&self) -> impl Iterator<Item = &'a str> {
+        self.by_path.iter().map(|p| p.0).filter(|p| !p.is_empty())
     }
 }
 
@@ -44,13 +70,12 @@ fn word(kind: Option<ScopeKind>) -> &'static str {
     }
 }
 
-fn check(rule: &Rule, program: &Program, paths: &DimsByPath<'_>, out: &mut Vec<Diagnostic>) {
+fn check(rule: &Rule, index: &DimIndex<'_>, paths: &Spoken<'_>, out: &mut Vec<Diagnostic>) {
+    let program = index.program;
     let word = word(rule.scope.kind.map(|k| k.0));
     let glob = rule.scope.path.as_ref();
-    let spoken = || paths.iter().filter(|p| glob.is_none_or(|g| matches(&g.text, p.0)));
-    if let Some(glob) = glob
-        && spoken().next().is_none()
-    {
+    let spoken = glob.map(|g| paths.index.matching(&g.text));
+    if let (Some(glob), Some([])) = (glob, spoken.as_deref()) {
         let text = format!("no {word} of the model `{}` has a path like `{}`", program.model, glob.text);
         let d = Diagnostic::error(codes::E0302, text).at(glob.span, "matches nothing");
         let all = patterns(paths);
@@ -58,36 +83,48 @@ fn check(rule: &Rule, program: &Program, paths: &DimsByPath<'_>, out: &mut Vec<D
         out.push(match close {
             Some(c) => d.fix(format!("did you mean `{c}`?"), glob.span, c, false),
             None => {
-                let some: Vec<String> =
-                    paths.keys().filter(|p| !p.is_empty()).take(12).map(|p| format!("`{p}`")).collect();
+                let some: Vec<String> = paths.paths().take(12).map(|p| format!("`{p}`")).collect();
                 let d = if some.is_empty() { d } else { d.note(format!("paths: {}", some.join(", "))) };
                 d.help("name a path of the model, or leave the rule out: it would split nothing")
             }
         });
         return;
     }
-    for pattern in &rule.dims {
-        let DimPattern::Dim(name) = pattern else { continue };
-        let Some(dim) = program.graph.dims.find(&name.text) else { continue };
-        if spoken().any(|p| p.1.contains(&dim)) {
+    let named = rule.dims.iter().filter_map(|pattern| match pattern {
+        DimPattern::Dim(name) => Some((name, index.find(&name.text)?)),
+        DimPattern::Any(_) => None,
+    });
+    let has = |dim: &Dim| match &spoken {
+        None => paths.all.contains(dim),
+        Some(at) => at.iter().any(|i| paths.by_path[*i].1.contains(dim)),
+    };
+    let mut told = BTreeSet::new();
+    for (name, dim) in named {
+        if !told.insert(dim) || has(&dim) {
             continue;
         }
+        if out.len() >= MAX_REPORTED {
+            return;
+        }
         let place = glob.map_or(String::new(), |g| format!(" under `{}`", g.text));
-        let has: BTreeSet<&str> = spoken().flat_map(|p| p.1).map(|d| program.graph.dims.name(*d)).collect();
-        let has: Vec<String> = has.into_iter().map(|d| format!("`{d}`")).collect();
+        let there = match &spoken {
+            None => paths.all.clone(),
+            Some(at) => at.iter().flat_map(|i| &paths.by_path[*i].1).copied().collect(),
+        };
+        let names: BTreeSet<&str> = there.iter().map(|d| program.graph.dims.name(*d)).collect();
         let mut d = Diagnostic::error(codes::E0302, format!("no {word}{place} has the dim `{}`", name.text))
             .at(name.span, "splits nothing");
-        if !has.is_empty() {
-            d = d.note(format!("dims there: {}", has.join(", ")));
+        if !names.is_empty() {
+            d = d.note(format!("dims there: {}", first_of(names)));
         }
         out.push(d.help("name one that is there, or leave the rule out"));
     }
 }
 
 /// Every path, and for what lies below each layer `layer.*`.
-fn patterns(paths: &DimsByPath<'_>) -> BTreeSet<String> {
+fn patterns(paths: &Spoken<'_>) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
-    for path in paths.keys().filter(|p| !p.is_empty()) {
+    for path in paths.paths() {
         out.insert(path.to_string());
         out.extend(path.match_indices('.').map(|(i, _)| format!("{}.*", &path[..i])));
         out.extend(path.rsplit_once('.').map(|(_, last)| format!("*.{last}")));

@@ -19,6 +19,8 @@ use meshwright_plan::{Dim, Dims, Monoid};
 /// - Weight decay is decoupled, as in AdamW: `lr * weight_decay * p` is taken off as well.
 pub(super) static ADAFACTOR: OptimizerDef = OptimizerDef {
     name: "adafactor",
+    doc: "Adafactor (Shazeer & Stern 2018): the mean of squares of a matrix is stored as one vector for its rows and one for its \
+          columns. With `scale_parameter`, `lr` is relative to the size of the parameter.",
     settings: &[
         Setting::scalar("lr", Range::NotNegative, 1e-2),
         Setting::flag("factored", true),

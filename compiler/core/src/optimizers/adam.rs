@@ -7,6 +7,8 @@ use meshwright_ops::{Id, RECIP, SQRT};
 /// Adam (Kingma & Ba 2015). Weight decay times the parameter is added to the gradient.
 pub(super) static ADAM: OptimizerDef = OptimizerDef {
     name: "adam",
+    doc: "Adam (Kingma & Ba 2015): the step is the mean of the gradients over the root of the mean of their squares, both \
+          without bias. Weight decay times the parameter is added to the gradient; see `adamw`.",
     settings: &settings(0.0),
     check: any,
     update: |c, u, params| update(c, u, params, false),
@@ -15,6 +17,8 @@ pub(super) static ADAM: OptimizerDef = OptimizerDef {
 /// AdamW (Loshchilov & Hutter 2019): Adam with weight decay decoupled, added to the step.
 pub(super) static ADAMW: OptimizerDef = OptimizerDef {
     name: "adamw",
+    doc: "Adam with decoupled weight decay (Loshchilov & Hutter 2019): `lr * weight_decay * p` is subtracted from a parameter \
+          in addition to the step of Adam.",
     settings: &settings(0.01),
     check: any,
     update: |c, u, params| update(c, u, params, true),

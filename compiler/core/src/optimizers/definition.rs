@@ -8,6 +8,8 @@ use super::update::{Trained, Update};
 pub struct OptimizerDef {
     /// Its name in `optimizer NAME(…)`.
     pub name: &'static str,
+    /// What it does, for `explain`.
+    pub doc: &'static str,
     /// Its settings, in the order in which they may be given without names.
     pub settings: &'static [Setting],
     /// What is wrong with settings that are fine each by itself.

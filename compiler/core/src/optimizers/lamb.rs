@@ -9,6 +9,8 @@ use meshwright_ops::{Id, RSQRT, SQRT};
 /// is 0 the ratio is 1.
 pub(super) static LAMB: OptimizerDef = OptimizerDef {
     name: "lamb",
+    doc: "LAMB (You et al. 2020): the step of AdamW, scaled by the ratio of the norm of the whole parameter to that of the \
+          whole step.",
     settings: &[
         Setting::required("lr", Range::NotNegative),
         Setting::scalar("beta1", Range::Decay, 0.9),

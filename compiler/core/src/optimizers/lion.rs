@@ -9,6 +9,8 @@ use meshwright_ops::SIGN;
 /// step.
 pub(super) static LION: OptimizerDef = OptimizerDef {
     name: "lion",
+    doc: "Lion (Chen et al. 2023): a step of length `lr` along `sign(beta1 * m + (1 - beta1) * g)`. It needs an `lr` three to ten \
+          times smaller than AdamW, and a larger decay.",
     settings: &[
         Setting::required("lr", Range::NotNegative),
         Setting::scalar("beta1", Range::Decay, 0.9),

@@ -6,6 +6,8 @@ use super::{Choices, OptimizerDef, Range, Setting, Trained, Update, Wrong};
 /// `p -= lr * (g + momentum * m)`. Weight decay times the parameter is added to the gradient.
 pub(super) static SGD: OptimizerDef = OptimizerDef {
     name: "sgd",
+    doc: "Stochastic gradient descent: `p -= lr * g`. With `momentum`, `m = momentum * m + g` and `p -= lr * m`; with `nesterov` as \
+          well, `p -= lr * (g + momentum * m)`. Weight decay times the parameter is added to the gradient.",
     settings: &[
         Setting::required("lr", Range::NotNegative),
         Setting::scalar("momentum", Range::NotNegative, 0.0),

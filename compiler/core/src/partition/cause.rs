@@ -88,7 +88,7 @@ impl Walk<'_> {
             .cloned()
             .unwrap_or_else(|| self.facts.graph().ty(id).dims.clone());
         let n = self.facts.node(id);
-        let by = assign(self.facts.layout, n.origin.class, &n.origin.path, &dims, &self.facts.graph().dims);
+        let by = assign(&self.facts.rules, n.origin.class, &n.origin.path, &dims, &self.facts.graph().dims);
         by.by.get(&axis).map(|r| self.facts.layout.rules[*r].span)
     }
 
@@ -125,7 +125,7 @@ impl Walk<'_> {
         }
         let by = [root, id].into_iter().find_map(|x| {
             let n = self.facts.node(x);
-            assign(self.facts.layout, n.origin.class, &n.origin.path, &n.ty.dims, &self.facts.graph().dims)
+            assign(&self.facts.rules, n.origin.class, &n.origin.path, &n.ty.dims, &self.facts.graph().dims)
                 .by
                 .get(&axis)
                 .copied()
@@ -135,7 +135,7 @@ impl Walk<'_> {
         match self.facts.layout.rules[by].dim {
             RuleDim::Any => true,
             RuleDim::Dim(d) => {
-                assign(self.facts.layout, o.class, &o.path, &[d], &self.facts.graph().dims).by.get(&axis)
+                assign(&self.facts.rules, o.class, &o.path, &[d], &self.facts.graph().dims).by.get(&axis)
                     != Some(&by)
             }
         }

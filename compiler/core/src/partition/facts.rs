@@ -2,7 +2,7 @@
 
 use super::decision::Loops;
 use super::spmd::operand_placement;
-use crate::layout::{Assigned, Layout, assign};
+use crate::layout::{Assigned, Layout, Rulebook, assign};
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles};
 use meshwright_plan::{Axis, Dim, IdVec, Mesh, Monoid, Placement};
@@ -26,6 +26,7 @@ const MOST_OPS: usize = 16;
 pub(super) struct Facts<'a> {
     pub(super) step: &'a StepGraph,
     pub(super) layout: &'a Layout,
+    pub(super) rules: Rulebook<'a>,
     pub(super) mesh: &'a Mesh,
     users: IdVec<Id, Vec<Id>>,
     outputs: BTreeSet<Id>,
@@ -48,6 +49,7 @@ impl<'a> Facts<'a> {
         let mut facts = Facts {
             step,
             layout,
+            rules: Rulebook::new(layout),
             mesh: &layout.mesh,
             users: users(g),
             outputs: step.outputs.iter().map(|o| o.id).collect(),
@@ -65,9 +67,11 @@ impl<'a> Facts<'a> {
             let class = facts.class_of(id);
             facts.classes.push(class);
             let o = &g.node(id).origin;
-            facts.targets.push(assign(layout, o.class, &o.path, &g.ty(id).dims, &g.dims));
+            let said = assign(&facts.rules, o.class, &o.path, &g.ty(id).dims, &g.dims);
+            facts.targets.push(said);
             let loops = facts.loop_dims(id);
-            facts.ruled.push(assign(layout, o.class, &o.path, &loops, &g.dims));
+            let said = assign(&facts.rules, o.class, &o.path, &loops, &g.dims);
+            facts.ruled.push(said);
         }
         // Users come after what they use, so theirs are known.
         for id in g.ids().collect::<Vec<_>>().into_iter().rev() {

@@ -211,8 +211,10 @@ impl<'a> Walk<'a> {
         type Alike = (BTreeMap<Axis, Monoid>, Vec<Dim>);
         let mut groups: BTreeMap<Alike, Vec<usize>> = BTreeMap::new();
         let inputs = &self.facts.node(id).inputs;
+        let mut times: BTreeMap<Id, usize> = BTreeMap::new();
+        inputs.iter().for_each(|x| *times.entry(*x).or_default() += 1);
         for (slot, x) in inputs.iter().enumerate() {
-            let alone = self.facts.users(*x).len() == 1 && inputs.iter().filter(|y| *y == x).count() == 1;
+            let alone = self.facts.users(*x).len() == 1 && times[x] == 1;
             let open = self.state.settled[*x].is_none()
                 && alone
                 && !self.facts.is_output(*x)

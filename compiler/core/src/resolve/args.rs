@@ -1,10 +1,11 @@
 //! Which argument goes to which parameter of a call: of layers, built-ins, initializers, schedules and optimizers alike.
 
 use super::report::{counted, listed, nearest};
-use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_ops::signature::Unset;
 use meshwright_ops::signature::{Given, Signature};
 use meshwright_syntax::ast::{Arg, Expr, Name};
+use std::collections::BTreeMap;
 
 /// How an argument finds a parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,9 +93,16 @@ pub(super) fn bind<'e>(
     args: &[Written<'e>],
     errors: &mut Vec<Diagnostic>,
 ) -> Option<Vec<Option<&'e Expr>>> {
-    let mut b = Binder { callee, slots, out: vec![None; slots.len()], errors: Vec::new() };
+    // Names can be said of these; of two of one name the first is meant.
+    let can = slots.iter().enumerate().filter(|(_, s)| s.by != By::Place);
+    let by_name: BTreeMap<&str, usize> = can.rev().map(|(k, s)| (s.name, k)).collect();
+    let places = slots.iter().filter(|s| s.by != By::Name).count();
+    let mut b = Binder { callee, slots, by_name, places, out: vec![None; slots.len()], errors: Vec::new() };
     let mut named: Option<Span> = None;
     for (i, &(name, value)) in args.iter().enumerate() {
+        if b.errors.len() >= MAX_REPORTED {
+            break;
+        }
         match name {
             Some(name) => {
                 named = named.or(Some(name.span));
@@ -115,6 +123,10 @@ pub(super) fn bind<'e>(
 struct Binder<'b, 'e> {
     callee: &'b Callee<'b>,
     slots: &'b [Slot<'b>],
+    /// Those that can be named.
+    by_name: BTreeMap<&'b str, usize>,
+    /// How many can be given by their place.
+    places: usize,
     out: Vec<Option<&'e Expr>>,
     errors: Vec<Diagnostic>,
 }
@@ -138,7 +150,7 @@ impl<'e> Binder<'_, 'e> {
 
     /// An argument without a name.
     fn placed(&mut self, i: usize, value: &'e Expr, args: &[Written<'e>], named: Option<Span>) {
-        let (what, places) = (self.callee.name, self.slots.iter().filter(|s| s.by != By::Name).count());
+        let (what, places) = (self.callee.name, self.places);
         if let Some(first) = named {
             let d = self.error(format!("an argument of `{what}` without a name follows one with a name"));
             self.errors.push(
@@ -160,9 +172,8 @@ impl<'e> Binder<'_, 'e> {
     /// An argument with a name.
     fn named(&mut self, name: &'e Name, value: &'e Expr) {
         let what = self.callee.name;
-        let mut can = self.slots.iter().enumerate().filter(|(_, s)| s.by != By::Place);
-        match can.clone().find(|(_, s)| s.name == name.text) {
-            Some((k, _)) => match self.out[k] {
+        match self.by_name.get(name.text.as_str()).copied() {
+            Some(k) => match self.out[k] {
                 None => self.out[k] = Some(value),
                 Some(first) => {
                     let d = self.error(format!("`{what}` is given `{}` twice", name.text));
@@ -176,9 +187,9 @@ impl<'e> Binder<'_, 'e> {
             None => {
                 let d = self.error(format!("`{what}` has no parameter `{}`", name.text));
                 let d = d.at(name.span, "no such parameter");
-                let d = match nearest(&name.text, can.clone().map(|(_, s)| s.name)) {
+                let d = match nearest(&name.text, self.by_name.keys().copied()) {
                     Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
-                    None if can.next().is_none() => d.help("its arguments have no names"),
+                    None if self.by_name.is_empty() => d.help("its arguments have no names"),
                     None => d,
                 };
                 self.errors.push(self.takes(d));
@@ -202,7 +213,8 @@ impl<'e> Binder<'_, 'e> {
             d = d.and(span, "declared here, without a default");
         }
         let form = self.callee.form.clone().unwrap_or_else(|| {
-            let form: Vec<&str> = self.slots.iter().filter(|s| s.required).map(|s| s.name).collect();
+            let form: Vec<&str> =
+                self.slots.iter().filter(|s| s.required).map(|s| s.name).take(MAX_REPORTED).collect();
             format!("{what}({})", form.join(", "))
         });
         self.errors.push(d.help(format!("write `{form}`")));

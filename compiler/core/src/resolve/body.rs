@@ -43,7 +43,7 @@ impl<'a> Resolver<'a> {
     /// The statements of a scope. What is returned; `None` where nothing is.
     pub(super) fn body(&mut self, body: &'a [Statement]) -> Option<Val> {
         for (i, s) in body.iter().enumerate() {
-            if self.stopped {
+            if self.ended() {
                 return Some(Val::Poison);
             }
             if let StatementKind::Return(values) = &s.kind {
@@ -70,7 +70,7 @@ impl<'a> Resolver<'a> {
             }
             self.statement(s);
         }
-        if self.stopped { Some(Val::Poison) } else { None }
+        if self.ended() { Some(Val::Poison) } else { None }
     }
 
     fn returned(&mut self, values: &'a [Expr]) -> Val {

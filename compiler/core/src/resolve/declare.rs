@@ -11,9 +11,10 @@ use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_ops::{Class, InputOpKind, Leaf, Origin, Type};
 use meshwright_plan::{DType, Dim, Init, InputDecl, Phase};
 use meshwright_syntax::ast::{ExprKind, Input, Name, Variable};
+use std::collections::BTreeSet;
 
 /// Initializers with their parameters.
-const INITIALIZERS: [(&str, [&str; 2]); 3] =
+pub(crate) const INITIALIZERS: [(&str, [&str; 2]); 3] =
     [("normal", ["mean", "std"]), ("truncated_normal", ["mean", "std"]), ("uniform", ["low", "high"])];
 
 /// What a variable is.
@@ -150,7 +151,8 @@ impl<'a> Resolver<'a> {
 
     /// A tensor never holds one dim twice.
     fn distinct(&mut self, dims: &[Dim], written: &'a [Name], of: &Name) -> bool {
-        let Some(k) = (1..dims.len()).find(|k| dims[..*k].contains(&dims[*k])) else { return true };
+        let mut before = BTreeSet::new();
+        let Some(k) = dims.iter().position(|d| !before.insert(*d)) else { return true };
         let name = self.graph.dims.name(dims[k]).to_string();
         // Names may be lists, so each dim is traced back to the name it came from.
         let mut places: Vec<(Dim, &Name)> = Vec::new();

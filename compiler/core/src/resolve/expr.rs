@@ -5,12 +5,14 @@ use super::number::{self, Konst, Num};
 use super::operand::{Operand, Places};
 use super::report::nearest;
 use super::scope::{ScopeKind, Val};
-use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_ops::Spot;
 use meshwright_ops::{Graph, Id, OpCall, OpError, Origin, Value, family};
 use meshwright_plan::{DType, Dim};
 use meshwright_syntax::ast::{BinaryOp, Expr, ExprKind, UnaryOp};
 
+/// The most dims of one value: what is said of an op compares each of them with each.
+const MAX_DIMS: usize = 64;
 /// The most elements of one value, and of the space that one op runs over.
 const MAX_ELEMENTS: u64 = 1 << 48;
 const MAX_LOOPS: u64 = 1 << 58;
@@ -323,12 +325,17 @@ impl<'a> Resolver<'a> {
             let Some((text, dims)) = too_large(&self.graph, Id(i as u32)) else { continue };
             let sizes: Vec<String> = dims
                 .iter()
+                .take(MAX_REPORTED)
                 .map(|d| format!("{} = {}", self.graph.dims.name(*d), self.graph.dims.size(*d)))
                 .collect();
             self.error(
                 Diagnostic::error(codes::E0219, format!("{text}: no machine holds or does that"))
                     .at(span, format!("over {}", sizes.join(", ")))
-                    .help("make a dim smaller"),
+                    .help(if dims.len() > MAX_DIMS {
+                        "merge dims that belong together"
+                    } else {
+                        "make a dim smaller"
+                    }),
             );
             return false;
         }
@@ -376,15 +383,17 @@ impl<'a> Resolver<'a> {
 
 /// What of a value is too large, in words, and the dims of which it is.
 pub(crate) fn too_large(graph: &Graph, id: Id) -> Option<(String, Vec<Dim>)> {
-    let product = |dims: &[Dim]| {
-        let sizes = dims.iter().map(|d| graph.dims.size(*d) as u64).filter(|size| *size > 0);
-        sizes.fold(1u64, u64::saturating_mul)
-    };
-    let ty = graph.ty(id);
-    if product(&ty.dims) > MAX_ELEMENTS {
-        return Some((format!("a value with more than 2^48 = {MAX_ELEMENTS} elements"), ty.dims.clone()));
+    let (node, table) = (graph.node(id), &graph.dims);
+    if node.ty.dims.len() > MAX_DIMS {
+        return Some((format!("a value with more than {MAX_DIMS} dims"), node.ty.dims.clone()));
     }
-    let loops = meshwright_ops::union(graph.input_types(id).into_iter().chain([ty]));
+    let sizes = node.ty.dims.iter().map(|d| table.size(*d) as u64).filter(|size| *size > 0);
+    if sizes.fold(1u64, u64::saturating_mul) > MAX_ELEMENTS {
+        let text = format!("a value with more than 2^48 = {MAX_ELEMENTS} elements");
+        return Some((text, node.ty.dims.clone()));
+    }
+    let operands = graph.input_types(id);
     let text = || format!("an op that runs over more than 2^58 = {MAX_LOOPS} positions");
-    (product(&loops) > MAX_LOOPS).then(|| (text(), loops.clone()))
+    let loops = || meshwright_ops::union(operands.iter().copied().chain([&node.ty]));
+    (node.op.positions(&operands, &node.ty, table) > MAX_LOOPS).then(|| (text(), loops()))
 }

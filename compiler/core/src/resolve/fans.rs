@@ -8,7 +8,7 @@ use meshwright_plan::{Dim, Init};
 use meshwright_syntax::ast::{Call, Expr, Name};
 
 /// Initializers by fan, with their parameters: dims, or lists of dims.
-pub(super) const BY_FAN: [(&str, &[&str]); 4] = [
+pub(crate) const BY_FAN: [(&str, &[&str]); 4] = [
     ("glorot_uniform", &["fan_in", "fan_out"]),
     ("glorot_normal", &["fan_in", "fan_out"]),
     ("he_uniform", &["fan_in"]),

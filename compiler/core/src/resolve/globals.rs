@@ -2,7 +2,7 @@
 
 use super::layers::Layers;
 use super::number::{self, Konst, Num};
-use super::report::{Report, listed, nearest};
+use super::report::{Report, circle, listed, nearest};
 use super::reserved::is_built_in;
 use super::walk::{Contents, contents};
 use crate::program::{Declarations, Declared, Settings};
@@ -12,6 +12,7 @@ use meshwright_syntax::ast::{
     Binding, Call, Expr, ExprKind, ItemKind, Layer, ModelFile, Name, SizePreset, UnaryOp,
 };
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// The deepest nesting of expressions and calls together. The thread that resolves has the stack for it.
 pub(super) const MAX_DEPTH: usize = 2048;
@@ -45,7 +46,7 @@ pub(crate) fn evaluated(
     for d in declared.list.iter() {
         let kind = if d.dim { GlobalKind::Dim } else { GlobalKind::Const };
         b.index.insert(&d.name.text, b.entries.len());
-        b.entries.push(Entry { kind, name: &d.name, value: &d.value, state: State::Todo });
+        b.entries.push(Declaration { kind, name: &d.name, value: &d.value, state: State::Todo });
     }
     let mut settings = declared.settings.clone();
     settings.dims.extend(sizes.iter().cloned());
@@ -86,7 +87,7 @@ enum State {
     Done(Option<Konst>),
 }
 
-struct Entry<'a> {
+struct Declaration<'a> {
     kind: GlobalKind,
     name: &'a Name,
     value: &'a Expr,
@@ -94,7 +95,7 @@ struct Entry<'a> {
 }
 
 struct Builder<'a, 'r> {
-    entries: Vec<Entry<'a>>,
+    entries: Vec<Declaration<'a>>,
     index: BTreeMap<&'a str, usize>,
     /// Entries that are being evaluated.
     open: Vec<usize>,
@@ -109,29 +110,39 @@ struct Builder<'a, 'r> {
 pub(super) fn globals<'a>(files: &[&'a ModelFile], settings: &Settings, report: &mut Report) -> Globals<'a> {
     let mut b = Builder::new(report);
     let mut layers: BTreeMap<&'a str, &'a Layer> = BTreeMap::new();
-    let mut presets: Vec<&'a SizePreset> = Vec::new();
+    let mut presets = Presets::default();
     let calls = calls(files);
     for item in files.iter().flat_map(|f| &f.items) {
         match &item.kind {
             ItemKind::Dims(list) => list.iter().for_each(|d| b.declare(GlobalKind::Dim, d)),
             ItemKind::Consts(list) => list.iter().for_each(|c| b.declare(GlobalKind::Const, c)),
-            ItemKind::Size(preset) => match presets.iter().find(|p| p.name.text == preset.name.text) {
-                Some(first) => b.twice("size", &first.name, &preset.name),
-                None => presets.push(preset),
+            ItemKind::Size(preset) => match presets.by_name.entry(&preset.name.text) {
+                Entry::Occupied(first) => b.twice("size", &first.get().name, &preset.name),
+                Entry::Vacant(free) => {
+                    free.insert(preset);
+                    presets.list.push(preset);
+                }
             },
             ItemKind::Layer(layer) => b.layer(layer, &calls, &mut layers),
             _ => {}
         }
     }
-    b.presets(&presets, settings);
+    b.presets(&presets.list, settings);
     let declarations = b.declarations(settings);
     b.overrides(settings);
     let out = b.finish();
     Globals { layers: Layers::new(layers, b.report), declarations, ..out }
 }
 
-/// Every call in layers and models.
-fn calls<'a>(files: &[&'a ModelFile]) -> Vec<&'a Call> {
+/// The blocks `size`, each name once.
+#[derive(Default)]
+struct Presets<'a> {
+    list: Vec<&'a SizePreset>,
+    by_name: BTreeMap<&'a str, &'a SizePreset>,
+}
+
+/// The first call of each name in layers and models.
+fn calls<'a>(files: &[&'a ModelFile]) -> BTreeMap<&'a str, &'a Call> {
     let mut found = Contents::default();
     for item in files.iter().flat_map(|f| &f.items) {
         match &item.kind {
@@ -140,7 +151,11 @@ fn calls<'a>(files: &[&'a ModelFile]) -> Vec<&'a Call> {
             _ => {}
         }
     }
-    found.calls
+    let mut first = BTreeMap::new();
+    found.calls.into_iter().for_each(|c| {
+        first.entry(c.name.text.as_str()).or_insert(c);
+    });
+    first
 }
 
 impl<'a, 'r> Builder<'a, 'r> {
@@ -167,9 +182,12 @@ impl<'a, 'r> Builder<'a, 'r> {
 
     /// The values of all dims and consts.
     fn finish(&mut self) -> Globals<'a> {
-        (0..self.entries.len()).for_each(|i| {
+        for i in 0..self.entries.len() {
+            if self.report.is_full_of_errors() {
+                break;
+            }
             self.evaluate(i);
-        });
+        }
         let mut out = Globals::default();
         for e in std::mem::take(&mut self.entries) {
             let value = match e.state {
@@ -221,15 +239,20 @@ impl<'a, 'r> Builder<'a, 'r> {
             return;
         }
         self.index.insert(&name.text, self.entries.len());
-        self.entries.push(Entry { kind, name, value: &binding.value, state: State::Todo });
+        self.entries.push(Declaration { kind, name, value: &binding.value, state: State::Todo });
     }
 
-    fn layer(&mut self, layer: &'a Layer, calls: &[&Call], layers: &mut BTreeMap<&'a str, &'a Layer>) {
+    fn layer(
+        &mut self,
+        layer: &'a Layer,
+        calls: &BTreeMap<&str, &Call>,
+        layers: &mut BTreeMap<&'a str, &'a Layer>,
+    ) {
         let name = &layer.name;
         if is_built_in(&name.text) {
             let text = format!("layer `{0}` has the name of the built-in function `{0}`", name.text);
             let d = Diagnostic::error(codes::E0210, text).at(name.span, "a call could mean either");
-            let d = match calls.iter().find(|c| c.name.text == name.text) {
+            let d = match calls.get(name.text.as_str()) {
                 Some(call) => d.and(call.name.span, "such as this one"),
                 None => d,
             };
@@ -243,9 +266,13 @@ impl<'a, 'r> Builder<'a, 'r> {
         } else {
             layers.insert(&name.text, layer);
         }
-        for (i, p) in layer.params.iter().enumerate() {
-            if let Some(first) = layer.params[..i].iter().find(|q| q.name.text == p.name.text) {
-                self.twice("parameter", &first.name, &p.name);
+        let mut params: BTreeMap<&str, &Name> = BTreeMap::new();
+        for p in &layer.params {
+            match params.entry(&p.name.text) {
+                Entry::Occupied(first) => self.twice("parameter", first.get(), &p.name),
+                Entry::Vacant(free) => {
+                    free.insert(&p.name);
+                }
             }
         }
     }
@@ -254,9 +281,16 @@ impl<'a, 'r> Builder<'a, 'r> {
     fn presets(&mut self, presets: &[&'a SizePreset], settings: &Settings) {
         for preset in presets {
             let chosen = settings.size.as_deref() == Some(&preset.name.text);
-            for (i, b) in preset.values.iter().enumerate() {
-                if let Some(first) = preset.values[..i].iter().find(|f| f.name.text == b.name.text) {
-                    self.twice("value", &first.name, &b.name);
+            let mut values: BTreeMap<&str, &Name> = BTreeMap::new();
+            for b in &preset.values {
+                if self.report.is_full_of_errors() {
+                    return;
+                }
+                match values.entry(&b.name.text) {
+                    Entry::Occupied(first) => self.twice("value", first.get(), &b.name),
+                    Entry::Vacant(free) => {
+                        free.insert(&b.name);
+                    }
                 }
                 match self.index.get(b.name.text.as_str()) {
                     Some(k) if chosen => self.entries[*k].value = &b.value,
@@ -294,9 +328,13 @@ impl<'a, 'r> Builder<'a, 'r> {
     /// `--dim` and `--set`; of several for one name the last counts.
     fn overrides(&mut self, settings: &Settings) {
         for (name, size) in &settings.dims {
+            let written = format!("--dim {name}={size}");
             if *size > MAX_SIZE {
-                self.report.push(too_large(&format!("--dim {name}={size}"), None));
-            } else if let Some(i) = self.setting(name, GlobalKind::Dim, &format!("--dim {name}={size}")) {
+                self.report.push(too_large(&written, None));
+            } else if *size == 0 {
+                let d = Diagnostic::error(codes::E0204, format!("`{written}`: it has no elements"));
+                self.report.push(d.help("write a size of 1 or more"));
+            } else if let Some(i) = self.setting(name, GlobalKind::Dim, &written) {
                 self.entries[i].state = State::Done(Some(Konst::Num(Num::int(*size as i128))));
             }
         }
@@ -402,16 +440,10 @@ impl<'a, 'r> Builder<'a, 'r> {
 
     fn circle(&mut self, i: usize) {
         let from = self.open.iter().position(|k| *k == i).unwrap_or(0);
-        let members: Vec<&Entry<'_>> = self.open[from..].iter().map(|k| &self.entries[*k]).collect();
-        let mut way: Vec<&str> = members.iter().map(|e| e.name.text.as_str()).collect();
-        way.push(&self.entries[i].name.text);
+        let members: Vec<&Declaration<'_>> = self.open[from..].iter().map(|k| &self.entries[*k]).collect();
+        let way = circle(members.iter().map(|e| e.name.text.as_str()), &self.entries[i].name.text);
         let first = members[0];
-        let text = format!(
-            "{} `{}` has a cyclic definition: {}",
-            first.kind.word(),
-            first.name.text,
-            way.join(" -> ")
-        );
+        let text = format!("{} `{}` has a cyclic definition: {}", first.kind.word(), first.name.text, way);
         let mut d = Diagnostic::error(codes::E0211, text).at(first.value.span, "leads back to itself");
         for e in members[1..].iter().take(6) {
             d = d.and(e.value.span, format!("through `{}`", e.name.text));

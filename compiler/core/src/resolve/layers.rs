@@ -96,9 +96,10 @@ fn circle<'a>(
     start: &'a str,
 ) -> Vec<(&'a str, Span)> {
     let mut path: Vec<(&'a str, Span)> = Vec::new();
+    let mut passed: BTreeMap<&'a str, usize> = BTreeMap::new();
     let mut at = start;
     loop {
-        if let Some(k) = path.iter().position(|p| p.0 == at) {
+        if let Some(k) = passed.insert(at, path.len()) {
             return path.split_off(k);
         }
         // A layer waits because a callee waits, so there always is one.
@@ -110,9 +111,8 @@ fn circle<'a>(
 
 fn report_circle(first: &Layer, circle: &[(&str, Span)], report: &mut Report) {
     let name = &first.name.text;
-    let mut way: Vec<&str> = circle.iter().map(|c| c.0).collect();
-    way.push(name);
-    let mut d = Diagnostic::error(codes::E0211, format!("layer `{name}` calls itself: {}", way.join(" -> ")))
+    let way = super::report::circle(circle.iter().map(|c| c.0), name);
+    let mut d = Diagnostic::error(codes::E0211, format!("layer `{name}` calls itself: {way}"))
         .at(circle[0].1, "called here");
     for (from, span) in circle[1..].iter().take(6) {
         d = d.and(*span, format!("called by `{from}`"));

@@ -36,7 +36,8 @@ mod train;
 mod walk;
 
 use crate::program::{Program, Settings};
-pub(crate) use glob::matches;
+pub use glob::matches;
+pub(crate) use glob::{PathIndex, PatternIndex};
 use meshwright_diag::{Diagnostic, Near, Outcome, codes, has_errors};
 use meshwright_ops::{Graph, Origin};
 use meshwright_syntax::ast::{ItemKind, Model, ModelFile, Train};
@@ -44,9 +45,14 @@ use report::{Report, listed, nearest};
 use resolver::{PathOrigin, Resolver};
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use declare::INITIALIZERS;
 pub(crate) use expr::too_large;
+pub(crate) use fans::BY_FAN;
 pub(crate) use globals::evaluated;
 pub use load::Loader;
+#[cfg(test)]
+pub(crate) use reserved::SPECIAL;
+pub(crate) use schedule::SCHEDULES;
 
 /// Stack of the thread that resolves: 32 KiB for each level.
 const STACK: usize = 64 << 20;
@@ -154,8 +160,10 @@ fn models(file: &ModelFile) -> impl Iterator<Item = &Model> {
 
 fn choose_model<'a>(file: &'a ModelFile, wanted: Option<&str>, report: &mut Report) -> Option<&'a Model> {
     let all: Vec<&Model> = models(file).collect();
-    for (i, m) in all.iter().enumerate() {
-        if let Some(first) = all[..i].iter().find(|f| f.name.text == m.name.text) {
+    let mut first_of: BTreeMap<&str, &Model> = BTreeMap::new();
+    for m in &all {
+        let first = *first_of.entry(&m.name.text).or_insert(m);
+        if !std::ptr::eq(first, *m) {
             report.push(
                 Diagnostic::error(codes::E0210, format!("model `{}` is declared twice", m.name.text))
                     .at(m.name.span, "declared again here")
@@ -199,10 +207,14 @@ fn choose_model<'a>(file: &'a ModelFile, wanted: Option<&str>, report: &mut Repo
 
 /// The `train` block of a model, if there is one; that all blocks name models is checked here.
 fn choose_train<'a>(file: &'a ModelFile, model: Option<&Model>, report: &mut Report) -> Option<&'a Train> {
-    let mut seen: Vec<&'a Train> = Vec::new();
+    let mut seen: BTreeMap<&'a str, &'a Train> = BTreeMap::new();
+    let known: BTreeSet<&str> = models(file).map(|m| m.name.text.as_str()).collect();
     for item in &file.items {
         let ItemKind::Train(t) = &item.kind else { continue };
-        if !models(file).any(|m| m.name.text == t.model.text) {
+        if report.is_full_of_errors() {
+            break;
+        }
+        if !known.contains(t.model.text.as_str()) {
             let names = || models(file).map(|m| m.name.text.as_str());
             let d = Diagnostic::error(codes::E0201, format!("there is no model `{}` to train", t.model.text))
                 .at(t.model.span, "no such model")
@@ -215,7 +227,7 @@ fn choose_train<'a>(file: &'a ModelFile, model: Option<&Model>, report: &mut Rep
                 None => d,
             });
         }
-        if let Some(first) = seen.iter().find(|f| f.model.text == t.model.text) {
+        if let Some(first) = seen.get(t.model.text.as_str()) {
             report.push(
                 Diagnostic::error(codes::E0210, format!("model `{}` has two `train` blocks", t.model.text))
                     .at(t.model.span, "the second one")
@@ -223,9 +235,8 @@ fn choose_train<'a>(file: &'a ModelFile, model: Option<&Model>, report: &mut Rep
                     .help("leave one of them out"),
             );
         } else {
-            seen.push(t);
+            seen.insert(&t.model.text, t);
         }
     }
-    let model = model?;
-    seen.into_iter().find(|t| t.model.text == model.name.text)
+    seen.get(model?.name.text.as_str()).copied()
 }

@@ -27,6 +27,9 @@ impl<'a> Resolver<'a> {
     pub(super) fn dims_of(&mut self, names: &[Name]) -> Option<Vec<Dim>> {
         let mut out = Some(Vec::new());
         for n in names {
+            if self.ended() {
+                return None;
+            }
             match (self.dims_named(&n.text, n.span), &mut out) {
                 (Some(dims), Some(all)) => all.extend(dims),
                 (None, _) => out = None,

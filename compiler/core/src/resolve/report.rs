@@ -1,27 +1,41 @@
 //! What has been found wrong so far, each mistake once.
 
-use meshwright_diag::{Diagnostic, Span};
-use std::collections::BTreeSet;
+use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, Span};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The diagnostics of one run. A layer is checked once per call, so its mistakes would come back with every call: of those
-/// with one code and one place the first is kept.
+/// with one code and one place the first is kept. Of each severity there are at most [`MAX_REPORTED`].
 #[derive(Default)]
 pub(super) struct Report {
     found: Vec<Diagnostic>,
     seen: BTreeSet<(&'static str, Option<Span>)>,
+    counts: BTreeMap<Severity, usize>,
 }
 
 impl Report {
     pub(super) fn push(&mut self, d: Diagnostic) {
         let place = d.labels.first().map(|l| l.span);
-        if place.is_none() || self.seen.insert((d.code.id, place)) {
-            self.found.push(d);
+        if self.is_full(d.severity) || place.is_some() && !self.seen.insert((d.code.id, place)) {
+            return;
         }
+        *self.counts.entry(d.severity).or_default() += 1;
+        self.found.push(d);
     }
 
     /// Whether there is an error so far.
     pub(super) fn any_error(&self) -> bool {
-        meshwright_diag::has_errors(&self.found)
+        self.counts.contains_key(&Severity::Error)
+    }
+
+    /// Whether no more of a severity are reported. What looks for more errors may end: to find each, and what was meant
+    /// in its place, takes a look at all names.
+    pub(super) fn is_full(&self, severity: Severity) -> bool {
+        self.counts.get(&severity).is_some_and(|n| *n >= MAX_REPORTED)
+    }
+
+    /// Whether no more errors are reported.
+    pub(super) fn is_full_of_errors(&self) -> bool {
+        self.is_full(Severity::Error)
     }
 
     /// All of them in source order; those without a place first.
@@ -31,14 +45,29 @@ impl Report {
     }
 }
 
-/// `a`, `b` and `c`, each in backticks.
+/// `a`, `b` and `c`, each in backticks; of very many the first.
 pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<String> = names.into_iter().map(|n| format!("`{n}`")).collect();
+    let mut names = names.into_iter();
+    let mut listed: Vec<String> = names.by_ref().take(MAX_REPORTED).map(|n| format!("`{n}`")).collect();
+    let more = names.count();
+    if more > 0 {
+        listed.push(format!("{more} more"));
+    }
+    let names = listed;
     match names.as_slice() {
         [] => "none".to_string(),
         [one] => one.clone(),
         [rest @ .., last] => format!("{} and {last}", rest.join(", ")),
     }
+}
+
+/// `a -> b -> a`: the members of a circle and the one that it leads back to; of very many the first.
+pub(super) fn circle<'a>(members: impl IntoIterator<Item = &'a str>, back: &'a str) -> String {
+    let mut members = members.into_iter();
+    let mut way: Vec<&str> = members.by_ref().take(MAX_REPORTED).collect();
+    way.extend(members.next().map(|_| "…"));
+    way.push(back);
+    way.join(" -> ")
 }
 
 /// `1 argument`, `2 arguments`.

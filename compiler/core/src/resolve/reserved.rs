@@ -4,7 +4,7 @@ use meshwright_ops::families;
 use meshwright_ops::signature::Form;
 
 /// Built-ins that are no families of their own: they read dims or dtypes, or draw.
-pub(super) const SPECIAL: [&str; 6] = ["size", "index", "cast", "dropout", "random_uniform", "random_normal"];
+pub(crate) const SPECIAL: [&str; 6] = ["size", "index", "cast", "dropout", "random_uniform", "random_normal"];
 
 /// Whether a call of that name means a built-in.
 pub(super) fn is_built_in(name: &str) -> bool {

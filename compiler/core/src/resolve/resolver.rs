@@ -10,8 +10,9 @@ use meshwright_plan::{DType, InputDecl};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The most values of a graph.
-const MAX_VALUES: usize = 200_000;
+/// The most values of a graph: about 300 blocks of a transformer. The gradient of a value has a part for each use of it, and
+/// an expression over so many operands still has registers of 16 bits for all of them and for their sums.
+const MAX_VALUES: usize = 30_000;
 /// The most expressions and calls evaluated: layers without values would otherwise escape [`MAX_VALUES`].
 const MAX_WORK: usize = 4_000_000;
 
@@ -75,9 +76,14 @@ impl<'a> Resolver<'a> {
         self.report.push(d);
     }
 
+    /// Whether nothing more is evaluated: a limit was hit, or there are as many errors as are reported.
+    pub(super) fn ended(&self) -> bool {
+        self.stopped || self.report.is_full_of_errors()
+    }
+
     /// Goes one level deeper, unless a limit is hit.
     pub(super) fn enter(&mut self, at: Span) -> bool {
-        if self.stopped {
+        if self.ended() {
             return false;
         }
         self.work += 1;

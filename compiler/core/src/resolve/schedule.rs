@@ -9,8 +9,8 @@ use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Id, InputOpKind, Leaf, Type, Value};
 use meshwright_syntax::ast::Call;
 
-/// Schedules with their parameters; those from `optional` on have a default.
-const SCHEDULES: [(&str, &[&str], usize); 3] = [
+/// Schedules with their parameters, and how many of those must be given.
+pub(crate) const SCHEDULES: [(&str, &[&str], usize); 3] = [
     ("constant", &["value"], 1),
     ("warmup_linear", &["peak", "warmup", "total"], 3),
     ("warmup_cosine", &["peak", "warmup", "total", "floor"], 3),

@@ -2,9 +2,11 @@
 
 use super::Resolver;
 use super::scope::Val;
+use crate::program::StateDecl;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::Id;
 use meshwright_syntax::ast::{Expr, Name};
+use std::collections::BTreeSet;
 
 impl<'a> Resolver<'a> {
     /// `names = value`, where all names are states or in error; false, with nothing done, where one is not.
@@ -18,10 +20,16 @@ impl<'a> Resolver<'a> {
             let at = local.span;
             let path = self.scopes.last().map_or(String::new(), |s| s.declared_path(&n.text));
             targets.push(match &local.val {
-                Val::Tensor(_) => match self.states.iter().position(|s| s.span == at && s.path == path) {
-                    Some(state) => Some(state),
-                    None => return false,
-                },
+                Val::Tensor(id) => {
+                    let same = |s: &StateDecl| s.span == at && s.path == path;
+                    // States are declared in the order of their ids; a call that shares one has its next value at hand.
+                    let found = self.states.binary_search_by_key(id, |s| s.id).ok();
+                    let found = found.filter(|k| same(&self.states[*k]));
+                    match found.or_else(|| self.states.iter().position(same)) {
+                        Some(state) => Some(state),
+                        None => return false,
+                    }
+                }
                 Val::Poison => None,
                 _ => return false,
             });
@@ -91,13 +99,12 @@ impl<'a> Resolver<'a> {
         if self.report.any_error() {
             return;
         }
-        let mut told: Vec<Span> = Vec::new();
+        let mut told: BTreeSet<Span> = BTreeSet::new();
         for (i, s) in self.states.iter().enumerate() {
             // A layer that is called several times is told of once.
-            if self.assigned.contains_key(&i) || told.contains(&s.span) {
+            if self.assigned.contains_key(&i) || !told.insert(s.span) {
                 continue;
             }
-            told.push(s.span);
             let name = s.path.rsplit('.').next().unwrap_or(&s.path);
             self.report.push(
                 Diagnostic::warning(codes::E0225, format!("state `{name}` is never given a next value"))

@@ -206,9 +206,13 @@ impl<'a> Resolver<'a> {
     /// Positions of the parameters that patterns match; one that matches none is reported.
     pub(super) fn matched(&mut self, globs: &[PathGlob]) -> Vec<usize> {
         let mut out = Vec::new();
+        let paths: Vec<String> = self.params.iter().map(|p| p.path.clone()).collect();
+        let index = glob::PathIndex::new(paths.iter().map(String::as_str));
         for g in globs {
-            let hits = self.params.iter().enumerate().filter(|(_, p)| glob::matches(&g.text, &p.path));
-            let hits: Vec<usize> = hits.map(|(i, _)| i).collect();
+            if self.report.is_full_of_errors() {
+                break;
+            }
+            let hits = index.matching(&g.text);
             // Where the model has errors, parameters may be missing for no fault of the pattern.
             if hits.is_empty() && !self.report.any_error() {
                 self.unmatched(g);

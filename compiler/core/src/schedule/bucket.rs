@@ -9,7 +9,7 @@
 //! the next begins. All-gathers whose operands come later, as those of updated parameters, go to the place of the last one.
 
 use meshwright_plan::{Axis, BufId, CollectiveKind, DType, Monoid, Phase, Plan, Prim, Step};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A bucket takes no more once it holds this many bytes: larger ones gain nothing.
 const BUCKET_BYTES: usize = 32 << 20;
@@ -38,7 +38,7 @@ struct Bucket {
     key: Key,
     at: usize,
     bytes: usize,
-    gives: Vec<BufId>,
+    gives: BTreeSet<BufId>,
     /// Whether a result was read, so that the bucket cannot go to a later place.
     read: bool,
     /// The place before which operands are cast: that of the bucket before, so that a gather can start while that one is used.
@@ -93,13 +93,27 @@ impl Buckets<'_> {
             b.read = true;
         }
         // What folds is at its last place when something reads it, and later members come too late.
-        self.open.retain(|b| !(b.read && b.key.folds()));
-        if let Some((key, bytes)) = member(self.plan, step) {
+        while let Some(i) = self.open.iter().position(|b| b.read && b.key.folds()) {
+            self.close(i);
+        }
+        let joins = self.steps[at].as_ref().and_then(|step| member(self.plan, step));
+        if let Some((key, bytes)) = joins {
             self.place(at, key, bytes);
         }
-        if let Some(step) = &self.steps[at] {
+        // Where the results of what folds are there is known when it is closed: until then nothing asks.
+        let moves = self.open.iter().any(|b| b.at == at && b.key.folds());
+        if let Some(step) = self.steps[at].as_ref().filter(|_| !moves) {
             self.made.extend(step.writes.iter().map(|o| (o.buf, at)));
         }
+    }
+
+    /// Takes no more into an open bucket; gives its place.
+    fn close(&mut self, i: usize) -> usize {
+        let bucket = self.open.remove(i);
+        if bucket.key.folds() {
+            self.made.extend(bucket.gives.iter().map(|b| (*b, bucket.at)));
+        }
+        bucket.at
     }
 
     /// Puts a collective into the open bucket of its key, or into a new one.
@@ -114,7 +128,7 @@ impl Buckets<'_> {
             return;
         }
         // A full one is closed: what is small and comes late would else draw it down to its own place.
-        let casts = found.map_or(at, |i| self.open.remove(i).at);
+        let casts = found.map_or(at, |i| self.close(i));
         if !key.folds() {
             self.cast_before(at, casts);
         }
@@ -122,7 +136,7 @@ impl Buckets<'_> {
         self.open.push(Bucket { key, at, bytes, gives, read: false, casts });
     }
 
-    fn writes(&self, at: usize) -> Vec<BufId> {
+    fn writes(&self, at: usize) -> BTreeSet<BufId> {
         self.steps[at].iter().flat_map(|s| s.writes.iter().map(|o| o.buf)).collect()
     }
 
@@ -154,11 +168,12 @@ impl Buckets<'_> {
         if self.open[i].read {
             return false;
         }
+        let gives = self.writes(at);
         let joined = self.steps[self.open[i].at].take().zip(self.steps[at].take()).map(|(a, b)| join(a, b));
         self.steps[at] = joined;
-        let gives = self.writes(at);
         let bucket = &mut self.open[i];
-        (bucket.at, bucket.gives) = (at, gives);
+        bucket.at = at;
+        bucket.gives.extend(gives);
         true
     }
 
@@ -189,14 +204,15 @@ impl Buckets<'_> {
         let phase = |s: &Option<Step>| s.as_ref().map(|s| s.phase);
         let bucket = &self.open[i];
         let most = self.most(&bucket.key);
-        let mut made = bucket.gives.clone();
+        // What is made of its results.
+        let mut made = BTreeSet::new();
         let mut waits = Vec::new();
         for later in at..self.steps.len().min(at + NEAR) {
             if phase(&self.steps[later]) != phase(&self.steps[at]) {
                 return false;
             }
             let Some(step) = &self.steps[later] else { continue };
-            if reads_any(&self.steps[later], &made) {
+            if reads_any(&self.steps[later], &bucket.gives) || reads_any(&self.steps[later], &made) {
                 made.extend(step.writes.iter().map(|o| o.buf));
                 waits.push(later);
             } else if member(self.plan, step)
@@ -254,7 +270,7 @@ fn member(plan: &Plan, step: &Step) -> Option<(Key, usize)> {
     Some((key, step.collective_bytes(plan).iter().sum()))
 }
 
-fn reads_any(step: &Option<Step>, buffers: &[BufId]) -> bool {
+fn reads_any(step: &Option<Step>, buffers: &BTreeSet<BufId>) -> bool {
     step.as_ref().is_some_and(|s| s.reads.iter().any(|o| buffers.contains(&o.buf)))
 }
 

@@ -1,8 +1,8 @@
 //! When each buffer ends, which takes the storage of which, and the most that is alive at once.
 
 use super::per_buffer::PerBuffer;
-use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind, Summary};
-use std::collections::BTreeMap;
+use meshwright_plan::{BufId, Donation, Plan, Prim, ProgramInputKind, Summary};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What ends in a step.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +43,8 @@ pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
         let reads = || step.reads.iter().map(|o| o.buf);
         let ends: Vec<BufId> = reads().filter(|b| last[*b] == Some(i) && !stays[*b]).collect();
         let donated = pairs(plan, i, &ends, &none);
-        for b in reads().filter(|b| !donated.iter().any(|p| p.0 == *b)) {
+        let donated: BTreeSet<BufId> = donated.into_iter().map(|p| p.0).collect();
+        for b in reads().filter(|b| !donated.contains(b)) {
             last[b] = last[b].max(Some(end));
         }
     }
@@ -59,7 +60,8 @@ pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
     }
     let step = |(i, mut free): (usize, Vec<BufId>)| {
         let aliases = pairs(plan, i, &free, &next);
-        free.retain(|b| !aliases.iter().any(|r| r.0 == *b));
+        let given: BTreeSet<BufId> = aliases.iter().map(|r| r.0).collect();
+        free.retain(|b| !given.contains(b));
         Ends { aliases, free }
     };
     ending.into_iter().enumerate().map(step).collect()
@@ -86,23 +88,35 @@ pub(super) fn outlives(plan: &Plan) -> PerBuffer<bool> {
 fn pairs(plan: &Plan, at: usize, ends: &[BufId], next: &PerBuffer<Option<BufId>>) -> Vec<(BufId, BufId)> {
     let step = &plan.steps[at];
     let mut out: Vec<(BufId, BufId)> = Vec::new();
-    if ends.is_empty() {
+    let donation = step.prim.spec().donation;
+    if ends.is_empty() || donation == Donation::Never {
         return out;
     }
+    // What may be donated: the operand of a result's position where they are paired, else any.
+    let ends: BTreeSet<BufId> = ends.iter().copied().collect();
+    let all: Vec<BufId> = step.reads.iter().map(|o| o.buf).filter(|b| ends.contains(b)).collect();
+    let paired = |k: usize| step.reads.get(k).map(|o| o.buf).filter(|b| ends.contains(b));
+    let (mut given, mut taken) = (BTreeSet::new(), BTreeSet::new());
     for first in [true, false] {
-        for to in step.writes.iter().map(|o| o.buf) {
-            if out.iter().any(|p| p.1 == to) {
+        for (k, to) in step.writes.iter().map(|o| o.buf).enumerate() {
+            if taken.contains(&to) {
                 continue;
             }
             let fits = |from: &BufId| {
                 (!first || next[*from] == Some(to))
-                    && ends.contains(from)
-                    && !out.iter().any(|p| p.0 == *from)
+                    && !given.contains(from)
                     && plan.same_storage(*from, to)
                     && step.may_donate(*from, to)
             };
-            let found = step.reads.iter().map(|o| o.buf).find(fits);
-            out.extend(found.map(|from| (from, to)));
+            let found = match donation {
+                Donation::Paired => paired(k).filter(fits),
+                _ => all.iter().copied().find(fits),
+            };
+            if let Some(from) = found {
+                given.insert(from);
+                taken.insert(to);
+                out.push((from, to));
+            }
         }
     }
     out
@@ -127,8 +141,9 @@ pub(super) fn measured(plan: &Plan, ends: &[Ends]) -> Summary {
     }
     s.peak_bytes = live;
     for (step, Ends { aliases, free }) in plan.steps.iter().zip(ends) {
+        let taken: BTreeSet<BufId> = aliases.iter().map(|r| r.1).collect();
         for o in &step.writes {
-            if !aliases.iter().any(|r| r.1 == o.buf) {
+            if !taken.contains(&o.buf) {
                 live += bytes[o.buf];
             }
         }

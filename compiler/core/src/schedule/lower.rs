@@ -5,7 +5,7 @@ use crate::partition::{Cause, CopyId, Instr, Reshard, Spmd};
 use crate::step_graph::OutputKind;
 use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
-use meshwright_plan::expr::{Reg, Scalar};
+use meshwright_plan::expr::Reg;
 use meshwright_plan::{
     Axis, BufId, Buffer, DType, Dim, Dims, Expr, IdVec, Operand, OutputDecl, Phase, Placement, Plan, Prim,
     ProgramInput, ProgramInputKind, Provenance, Step, Summary, largest_shard,
@@ -253,9 +253,7 @@ impl Lower<'_> {
 /// The expression of an element-wise op: what is stored as `bf16` is read as `f32`, in which all is computed, and the result
 /// is rounded once, where it is stored. With the registers of the operands as they are stored, and that of the result.
 fn scalar(op: &dyn Op, x: &[&Type], y: &Type, dims: &Dims) -> Option<(Expr, Vec<Reg>, Reg)> {
-    let mut expr = Expr::default();
-    let loads: Vec<Reg> =
-        x.iter().enumerate().map(|(i, t)| expr.push(Scalar::Load(i as u16), t.dtype)).collect();
+    let (mut expr, loads) = Expr::of_operands(x.iter().map(|t| t.dtype));
     let read: Vec<Reg> = loads.iter().zip(x).map(|(r, t)| expr.cast(*r, t.dtype.wide())).collect();
     let wide: Vec<Type> = x.iter().map(|t| t.wide()).collect();
     let reg = op.scalar(&mut expr, &read, &wide.iter().collect::<Vec<_>>(), &y.wide(), dims)?;

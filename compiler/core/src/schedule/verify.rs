@@ -8,7 +8,8 @@
 //! 5. What a collective in flight reads and writes neither ends nor is handed on before it is waited for, and its results
 //!    are not read; it is waited for once, with all its results. Flights are numbered in the order of starts.
 //! 6. A collective's result is placed as its operand and its axes give.
-//! 7. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
+//! 7. Dtypes of operands and results go together as the primitive has it.
+//! 8. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
 //!    finished. The dim of a row is whole on each device.
 
 use super::lifetimes::ends;
@@ -16,6 +17,7 @@ use super::per_buffer::PerBuffer;
 use meshwright_plan::{
     BufId, Collective, Dim, Extent, Operand, Plan, Prim, ProgramInput, ProgramInputKind, Step,
 };
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Every violation, in words; empty for a sound Plan.
 pub fn verify_plan(plan: &Plan) -> Vec<String> {
@@ -40,6 +42,7 @@ fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a 
         if step.fits() {
             storage.begin(plan, step, &mut found);
             shapes(plan, step, &mut found);
+            dtypes(plan, step, &mut found);
             partial(plan, step, &mut found);
             storage.end(plan, step, (aliases, free), &mut found);
         } else {
@@ -98,9 +101,11 @@ impl Storage {
         (aliases, free): (&[(BufId, BufId)], &[BufId]),
         v: &mut Vec<String>,
     ) {
+        let mut times: BTreeMap<BufId, usize> = BTreeMap::new();
+        aliases.iter().for_each(|r| *times.entry(r.1).or_default() += 1);
         for (from, to) in aliases {
             let fits = plan.same_storage(*from, *to) && step.may_donate(*from, *to);
-            let once = aliases.iter().filter(|r| r.1 == *to).count() == 1;
+            let once = times[to] == 1;
             if !std::mem::take(&mut self.alive[*from]) || !fits || !once {
                 v.push(format!("storage of {} cannot go to {}", from.0, to.0));
             }
@@ -149,9 +154,20 @@ impl Storage {
 }
 
 /// What is in flight: number, what it reads (but for what ended at its start), and its results.
+struct InFlight {
+    number: u32,
+    operands: BTreeSet<BufId>,
+    results: Vec<BufId>,
+}
+
+/// All that is in flight.
 #[derive(Default)]
 struct Flights {
-    open: Vec<(u32, Vec<BufId>, Vec<BufId>)>,
+    open: Vec<InFlight>,
+    /// The flight that gives each buffer.
+    giving: BTreeMap<BufId, u32>,
+    /// The flights that read or give each buffer.
+    using: BTreeMap<BufId, Vec<u32>>,
     started: u32,
 }
 
@@ -160,24 +176,28 @@ impl Flights {
         let of = |operands: &[Operand]| operands.iter().map(|o| o.buf).collect::<Vec<_>>();
         let (reads, writes) = (of(&step.reads), of(&step.writes));
         if matches!(step.prim, Prim::Wait) {
-            match self.open.iter().position(|f| Some(f.0) == step.async_id) {
+            match self.open.iter().position(|f| Some(f.number) == step.async_id) {
                 Some(i) => {
-                    let (_, _, results) = self.open.remove(i);
-                    if results != reads {
+                    let flight = self.open.remove(i);
+                    for b in flight.operands.iter().chain(&flight.results) {
+                        self.giving.remove(b);
+                        self.using.entry(*b).or_default().retain(|f| *f != flight.number);
+                    }
+                    if flight.results != reads {
                         v.push("waits for other results than those of its collective".into());
                     }
                 }
                 None => v.push("nothing is in flight that it could wait for".into()),
             }
         }
-        for (flight, _, results) in &self.open {
-            for b in reads.iter().filter(|b| results.contains(b)) {
+        for b in &reads {
+            if let Some(flight) = self.giving.get(b) {
                 v.push(format!("reads buffer {}, which is in flight ({flight})", b.0));
             }
         }
         let donated: Vec<BufId> = aliases.iter().map(|r| r.0).collect();
-        for (flight, operands, results) in &self.open {
-            for b in free.iter().chain(&donated).filter(|b| operands.contains(b) || results.contains(b)) {
+        for b in free.iter().chain(&donated) {
+            for flight in self.using.get(b).into_iter().flatten() {
                 v.push(format!("ends buffer {}, which is in flight ({flight})", b.0));
             }
         }
@@ -188,25 +208,36 @@ impl Flights {
                     v.push(format!("starts flight {flight}, where {} is next", self.started));
                 }
                 self.started += 1;
-                if let Some(b) = free.iter().find(|b| reads.contains(b) || writes.contains(b)) {
+                let sent: BTreeSet<BufId> = reads.iter().chain(&writes).copied().collect();
+                if let Some(b) = free.iter().find(|b| sent.contains(b)) {
                     v.push(format!("ends buffer {}, which it has just sent off", b.0));
                 }
-                let operands = reads.into_iter().filter(|b| !donated.contains(b)).collect();
-                self.open.push((flight, operands, writes));
+                let donated: BTreeSet<BufId> = donated.into_iter().collect();
+                let operands: BTreeSet<BufId> = reads.into_iter().filter(|b| !donated.contains(b)).collect();
+                self.giving.extend(writes.iter().map(|b| (*b, flight)));
+                for b in operands.iter().chain(&writes) {
+                    self.using.entry(*b).or_default().push(flight);
+                }
+                self.open.push(InFlight { number: flight, operands, results: writes });
             }
             (_, Some(_)) => v.push("is no collective and has a flight".into()),
         }
     }
 
     fn finish(self, v: &mut Vec<String>) {
-        for (flight, ..) in self.open {
-            v.push(format!("flight {flight} is never waited for"));
+        for flight in self.open {
+            v.push(format!("flight {} is never waited for", flight.number));
         }
     }
 }
 
 fn extent<'a>(plan: &'a Plan, o: &Operand, dim: Dim) -> Option<&'a Extent> {
     o.dims.iter().position(|d| *d == dim).map(|i| &plan.buffer(o.buf).extents[i])
+}
+
+fn dtypes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
+    let of = |operands: &[Operand]| operands.iter().map(|o| plan.buffer(o.buf).dtype).collect::<Vec<_>>();
+    v.extend(step.prim.dtype_fault(&of(&step.reads), &of(&step.writes)));
 }
 
 fn shapes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
@@ -236,10 +267,6 @@ fn shapes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
             }
         }
         Prim::Collective(c) => {
-            let dtype = |o: &Operand| plan.buffer(o.buf).dtype;
-            if step.all().any(|o| dtype(o) != dtype(&step.reads[0])) {
-                v.push("operands and results are of several dtypes".into());
-            }
             for (k, (from, to)) in step.reads.iter().zip(&step.writes).enumerate() {
                 collective(plan, (c, k), [from, to], v);
             }

@@ -1,19 +1,19 @@
 //! One line a diagnostic.
 
-use super::word;
+use super::{printable, shown, word};
 use crate::{Diagnostic, Sources};
 
 /// `file:line:col: error[E0310]: message`, without a line end; without a place if there is none.
 pub fn concise(diagnostic: &Diagnostic, sources: &Sources) -> String {
-    let head = format!("{}[{}]: {}", word(diagnostic.severity), diagnostic.code.id, diagnostic.message);
-    let head = head.replace(['\n', '\r'], " ");
+    let message = shown(&diagnostic.message).replace(['\n', '\r'], " ");
+    let head = format!("{}[{}]: {message}", word(diagnostic.severity), diagnostic.code.id);
     let label = diagnostic.labels.iter().find(|l| l.primary).or(diagnostic.labels.first());
     match label {
         Some(label) => {
             let at = sources.locate(label.span);
-            format!("{}:{}:{}: {head}", at.file, at.line, at.column)
+            printable(&format!("{}:{}:{}: {head}", at.file, at.line, at.column)).into_owned()
         }
-        None => head,
+        None => printable(&head).into_owned(),
     }
 }
 

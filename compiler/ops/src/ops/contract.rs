@@ -6,6 +6,7 @@ use crate::{Computes, Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpEr
 use meshwright_diag::codes;
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar};
 use meshwright_plan::{DType, Dim, Dims, Expr, Monoid, Operand, Prim};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The product of its operands, of which the dims in `out` remain.
@@ -111,10 +112,10 @@ impl Op for Contract {
         let mut work: Vec<Operand> = (0..e.input_count()).map(|i| e.input(i)).collect();
         let mut stored: Vec<DType> = (0..e.input_count()).map(|i| e.input_type(i).dtype).collect();
         let result = e.result_type().dtype;
+        let mut pairing = Pairing::new(work.iter().map(|o| o.dims.clone()).collect(), &self.out);
         // A dim that only one operand has is summed before anything is multiplied.
         for i in 0..work.len() {
-            let alone = |d: &Dim| !self.out.contains(d) && work.iter().enumerate().all(|(j, o)| j == i || !o.dims.contains(d));
-            let keep: Vec<Dim> = work[i].dims.iter().copied().filter(|d| !alone(d)).collect();
+            let keep = pairing.sum_alone(i);
             if keep.len() < work[i].dims.len() {
                 stored[i] = stored[i].wide();
                 let out = if work.len() == 1 { e.output(&keep) } else { e.temp(stored[i], &keep) };
@@ -122,20 +123,14 @@ impl Op for Contract {
                 work[i] = out;
             }
         }
-        while work.len() > 1 {
-            let dims = |work: &[Operand]| work.iter().map(|o| o.dims.clone()).collect::<Vec<_>>();
-            let (i, j) = if work.len() == 2 { (0, 1) } else { cheapest_pair(&dims(&work), &self.out, e.dims()) };
-            let b = work.remove(j);
-            let a = work.remove(i);
-            let of = (stored.remove(i), stored.remove(j - 1));
+        while let Some(TwoFactors { i, j, joined, keep }) = pairing.next(e.dims()) {
+            let (a, b, of) = (work[i].clone(), work[j].clone(), (stored[i], stored[j]));
             // What is stored in between is as narrow as its factors.
             let between = if of.0 == of.1 || of.1 != DType::BF16 { of.0 } else { of.1 };
-            let keep = kept(&a.dims, &b.dims, &dims(&work), &self.out);
-            let joined = joined(&a.dims, &b.dims);
             let first = a.clone();
             let (a, b, order) = storage_order(a, b, &keep, &self.out);
             let of = if a == first { of } else { (of.1, of.0) };
-            let last = work.is_empty();
+            let last = pairing.left == 1;
             let out = if last { e.output(&order) } else { e.temp(between, &order) };
             let to = if last { result } else { between };
             if keep.len() == joined.len() {
@@ -148,37 +143,41 @@ impl Op for Contract {
             } else {
                 e.push(Prim::Contract, vec![a, b], out.clone());
             }
-            let at = i.min(work.len());
-            work.insert(at, out);
-            stored.insert(at, to);
+            pairing.stored_as(i, order);
+            (work[i], stored[i]) = (out, to);
         }
     }
 
+    /// Of the products of two factors, and of the sums over a dim that one factor alone has.
+    fn positions(&self, x: &[&Type], _: &Type, table: &Dims) -> u64 {
+        let mut pairing = Pairing::new(x.iter().map(|t| t.dims.clone()).collect(), &self.out);
+        (0..x.len()).for_each(|i| {
+            pairing.sum_alone(i);
+        });
+        let mut most = x.iter().map(|t| crate::op::positions(&t.dims, table)).max().unwrap_or(1);
+        while let Some(pair) = pairing.next(table) {
+            most = most.max(crate::op::positions(&pair.joined, table));
+        }
+        most
+    }
+
     fn flops(&self, x: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, table: &Dims) -> u64 {
-        let positions = |dims: &[Dim]| dims.iter().map(|d| size(*d)).product::<u64>();
+        let positions = |dims: &[Dim]| dims.iter().map(|d| size(*d)).fold(1, u64::saturating_mul);
         let all = union(x.iter().copied());
         if x.len() < 3 || all.len() == self.out.len() {
-            return x.len().max(2) as u64 * positions(&all);
+            return (x.len().max(2) as u64).saturating_mul(positions(&all));
         }
         // As it is lowered: first what one operand alone is summed over, then pair by pair.
-        let mut work: Vec<Vec<Dim>> = x.iter().map(|t| t.dims.clone()).collect();
-        let mut flops = 0;
-        for i in 0..work.len() {
-            let needed = |d: &Dim| self.out.contains(d) || work.iter().enumerate().any(|(j, o)| j != i && o.contains(d));
-            let keep: Vec<Dim> = work[i].iter().copied().filter(needed).collect();
-            if keep.len() < work[i].len() {
-                flops += positions(&work[i]);
-                work[i] = keep;
+        let mut pairing = Pairing::new(x.iter().map(|t| t.dims.clone()).collect(), &self.out);
+        let mut flops: u64 = 0;
+        for (i, t) in x.iter().enumerate() {
+            if pairing.sum_alone(i).len() < t.dims.len() {
+                flops = flops.saturating_add(positions(&t.dims));
             }
         }
-        while work.len() > 1 {
-            let (i, j) = cheapest_pair(&work, &self.out, table);
-            let b = work.remove(j);
-            let a = work.remove(i);
-            let keep = kept(&a, &b, &work, &self.out);
-            let joined = joined(&a, &b);
-            flops += if keep.len() == joined.len() { 1 } else { 2 } * positions(&joined);
-            work.insert(i.min(work.len()), keep);
+        while let Some(TwoFactors { joined, keep, .. }) = pairing.next(table) {
+            let each = if keep.len() == joined.len() { 1 } else { 2 };
+            flops = flops.saturating_add(positions(&joined).saturating_mul(each));
         }
         flops
     }
@@ -199,32 +198,146 @@ impl Op for Contract {
     }
 }
 
-/// Dims of the product of `a` and `b`.
-fn joined(a: &[Dim], b: &[Dim]) -> Vec<Dim> {
-    a.iter().chain(b.iter().filter(|d| !a.contains(d))).copied().collect()
+/// Two factors that are multiplied next.
+struct TwoFactors {
+    /// The place of the first, which the product takes.
+    i: usize,
+    /// The place of the second.
+    j: usize,
+    /// Dims of both.
+    joined: Vec<Dim>,
+    /// Those of them that the result or another factor still needs.
+    keep: Vec<Dim>,
 }
 
-/// Dims of the product of `a` and `b` that the result or another operand still needs.
-fn kept(a: &[Dim], b: &[Dim], rest: &[Vec<Dim>], out: &[Dim]) -> Vec<Dim> {
-    let needed = |d: &Dim| out.contains(d) || rest.iter().any(|o| o.contains(d));
-    joined(a, b).into_iter().filter(needed).collect()
+/// Of how many kinds of factors, each kind with its own dims, the pairs are compared: those that come first. The products of
+/// a program have fewer, and one that has more is planned in time that grows with its factors alone.
+const KINDS: usize = 8;
+
+/// In which order the factors of a product are multiplied: each time the pair whose product is smallest; of equal ones the
+/// one with fewer multiplications, then the first.
+struct Pairing<'a> {
+    /// Dims of the factors that are left.
+    work: Vec<Option<Vec<Dim>>>,
+    /// How many are left.
+    left: usize,
+    out: &'a [Dim],
+    /// How many of them have each dim.
+    counts: BTreeMap<Dim, usize>,
+    /// Places of factors with the same dims.
+    kinds: BTreeMap<Vec<Dim>, BTreeSet<usize>>,
+    /// The kind of the first factor of each, by its place.
+    firsts: BTreeMap<usize, Vec<Dim>>,
 }
 
-/// The pair, of operands with these dims, whose product is smallest; of equal ones the one with fewer multiplications,
-/// then the first.
-fn cheapest_pair(work: &[Vec<Dim>], out: &[Dim], table: &Dims) -> (usize, usize) {
-    let size = |dims: &[Dim]| dims.iter().map(|d| table.size(*d) as u128).product::<u128>();
-    let mut best = None;
-    for i in 0..work.len() {
-        for j in i + 1..work.len() {
-            let rest: Vec<Vec<Dim>> =
-                work.iter().enumerate().filter(|(k, _)| *k != i && *k != j).map(|(_, o)| o.clone()).collect();
-            let keep = kept(&work[i], &work[j], &rest, out);
-            let cost = (size(&keep), size(&joined(&work[i], &work[j])), i, j);
-            best = Some(best.map_or(cost, |b: (u128, u128, usize, usize)| b.min(cost)));
+impl<'a> Pairing<'a> {
+    fn new(factors: Vec<Vec<Dim>>, out: &'a [Dim]) -> Self {
+        let mut p = Pairing {
+            work: vec![None; factors.len()],
+            left: 0,
+            out,
+            counts: BTreeMap::new(),
+            kinds: BTreeMap::new(),
+            firsts: BTreeMap::new(),
+        };
+        for (i, dims) in factors.into_iter().enumerate() {
+            p.insert(i, dims);
+        }
+        p
+    }
+
+    fn insert(&mut self, i: usize, dims: Vec<Dim>) {
+        dims.iter().for_each(|d| *self.counts.entry(*d).or_default() += 1);
+        let mut kind = dims.clone();
+        kind.sort_unstable();
+        let same = self.kinds.entry(kind.clone()).or_default();
+        let first = same.first().copied();
+        same.insert(i);
+        if first.is_none_or(|f| i < f) {
+            first.and_then(|f| self.firsts.remove(&f));
+            self.firsts.insert(i, kind);
+        }
+        self.work[i] = Some(dims);
+        self.left += 1;
+    }
+
+    fn take(&mut self, i: usize) -> Vec<Dim> {
+        let Some(dims) = self.work[i].take() else { return Vec::new() };
+        for d in &dims {
+            self.counts.entry(*d).and_modify(|n| *n -= 1);
+        }
+        let mut kind = dims.clone();
+        kind.sort_unstable();
+        if let Some(same) = self.kinds.get_mut(&kind) {
+            same.remove(&i);
+            if self.firsts.remove(&i).is_some()
+                && let Some(next) = same.first()
+            {
+                self.firsts.insert(*next, kind);
+            }
+        }
+        self.left -= 1;
+        dims
+    }
+
+    /// The factor in a place is summed over the dims that it alone has; gives its other dims.
+    fn sum_alone(&mut self, i: usize) -> Vec<Dim> {
+        let mut dims = self.take(i);
+        let others = |d: &Dim| self.counts.get(d).is_some_and(|n| *n > 0);
+        dims.retain(|d| self.out.contains(d) || others(d));
+        self.insert(i, dims.clone());
+        dims
+    }
+
+    /// The order in which the dims of a product are stored.
+    fn stored_as(&mut self, i: usize, dims: Vec<Dim>) {
+        if let Some(stored) = &mut self.work[i] {
+            *stored = dims;
         }
     }
-    best.map_or((0, 1), |b| (b.2, b.3))
+
+    /// Takes the next pair, and puts its product in the place of the first; `None` where all is one.
+    fn next(&mut self, table: &Dims) -> Option<TwoFactors> {
+        if self.left < 2 {
+            return None;
+        }
+        let (i, j) = self.cheapest(table)?;
+        let (a, b) = (self.take(i), self.take(j));
+        let joined: Vec<Dim> = a.iter().chain(b.iter().filter(|d| !a.contains(d))).copied().collect();
+        let needed = |d: &Dim| self.out.contains(d) || self.counts.get(d).is_some_and(|n| *n > 0);
+        let keep: Vec<Dim> = joined.iter().copied().filter(needed).collect();
+        self.insert(i, keep.clone());
+        Some(TwoFactors { i, j, joined, keep })
+    }
+
+    fn cheapest(&self, table: &Dims) -> Option<(usize, usize)> {
+        let firsts: Vec<(usize, &Vec<Dim>)> = self.firsts.iter().take(KINDS).map(|(i, k)| (*i, k)).collect();
+        let mut best = None;
+        for (at, (i, a)) in firsts.iter().enumerate() {
+            let twin = self.kinds.get(*a).and_then(|same| same.iter().nth(1));
+            let twin = twin.map(|j| (*j, *a));
+            for (j, b) in twin.into_iter().chain(firsts[at + 1..].iter().copied()) {
+                let cost = (self.cost(a, b, table), *i, j);
+                best = Some(best.map_or(cost, |b: ((u128, u128), usize, usize)| b.min(cost)));
+            }
+        }
+        best.map(|b| (b.1, b.2))
+    }
+
+    /// Elements of the product of two factors, and multiplications.
+    fn cost(&self, a: &[Dim], b: &[Dim], table: &Dims) -> (u128, u128) {
+        let (mut keep, mut joined) = (1u128, 1u128);
+        let both = b.iter().filter(|d| !a.contains(d));
+        for d in a.iter().chain(both) {
+            let size = table.size(*d) as u128;
+            let mine = usize::from(a.contains(d)) + usize::from(b.contains(d));
+            joined = joined.saturating_mul(size);
+            if self.out.contains(d) || self.counts.get(d).is_some_and(|n| *n > mine) {
+                keep = keep.saturating_mul(size);
+            }
+        }
+        (keep, joined)
+    }
 }
 
 /// The order of factors and of the result's dims: common dims, then those of the first factor, then of the second; with

@@ -76,7 +76,7 @@ impl Op for Lookup {
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {
-        Precision::Products
+        Precision::Entries
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, _: &[bool]) -> Vec<Option<Id>> {

@@ -9,7 +9,7 @@ use meshwright_plan::{DType, Dim, SlidingWindow};
 pub(super) const WINDOWS: DimGroup =
     DimGroup { text: "rows -> r2 by kh, cols by kw", most: 3, arrow: Arrow::May, window: true, ..DIM };
 
-/// Greatest stride, dilation and padding: beyond it lies a mistake, and below it nothing overflows.
+/// Greatest stride, dilation, padding and window: beyond it lies a mistake, and below it nothing overflows.
 const LIMIT: f64 = 1_048_576.0;
 
 pub(super) const PADDING: Choice = Choice {
@@ -123,6 +123,20 @@ pub(super) fn floats(g: &Graph, c: &OpCall) -> Result<(), OpError> {
     Ok(())
 }
 
+/// Refuses windows that are empty or beyond all use.
+fn taps(g: &Graph, c: &OpCall, s: &Step) -> Result<(), OpError> {
+    let (from, tap, size) = (g.dims.name(s.from), g.dims.name(s.tap), g.dims.size(s.tap));
+    if size == 0 {
+        return Err(OpError::new(codes::E0204, format!("`{}[{from} by {tap}]`: `{tap}` has size 0", c.name)));
+    }
+    if size as f64 > LIMIT {
+        let text = format!("a window of {size} elements: at most {LIMIT} are taken");
+        let help = format!("a smaller `{tap}`: `{from}` has {}", g.dims.size(s.from));
+        return Err(OpError::new(codes::E0204, text).operand(0).help(help));
+    }
+    Ok(())
+}
+
 fn slide(g: &Graph, c: &OpCall, x: &Type, s: &Step, o: &Options, has: Has) -> Result<SlidingWindow, OpError> {
     let table = &g.dims;
     let (from, tap) = (table.name(s.from), table.name(s.tap));
@@ -130,9 +144,7 @@ fn slide(g: &Graph, c: &OpCall, x: &Type, s: &Step, o: &Options, has: Has) -> Re
         let text = format!("`{tap}` is a window of `{}` and a dim of what it slides over", c.name);
         return Err(OpError::new(codes::E0203, text).operand(0).help("give the window a dim of its own"));
     }
-    if table.size(s.tap) == 0 {
-        return Err(OpError::new(codes::E0204, format!("`{}[{from} by {tap}]`: `{tap}` has size 0", c.name)));
-    }
+    taps(g, c, s)?;
     let shape = Shape {
         reach: (table.size(s.tap) - 1) * o.dilation,
         stride: o.stride.unwrap_or(table.size(s.tap)),

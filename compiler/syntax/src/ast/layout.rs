@@ -1,4 +1,4 @@
-//! The tree of layout files.
+//! The tree of a layout file.
 
 use super::{Name, PathGlob};
 use meshwright_diag::Span;
@@ -39,6 +39,20 @@ pub enum LayoutKind {
     Schedule(Name),
     /// `recompute attention.*, layers.*`.
     Recompute(Vec<PathGlob>),
+}
+
+/// A mesh as `--mesh` gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MeshOption {
+    /// `r=2,c=4`.
+    Named(MeshDecl),
+    /// `2x4`: sizes of the axes that the layout names, in its order.
+    Sizes {
+        /// Each with its place; they may be 0.
+        sizes: Vec<(u64, Span)>,
+        /// All of it.
+        span: Span,
+    },
 }
 
 /// `mesh r = 2, c = 4`, major axis first.

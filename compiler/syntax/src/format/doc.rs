@@ -281,18 +281,21 @@ fn comment_columns(lines: &[Line]) -> Vec<usize> {
             columns[i] = widest + COMMENT_GAP;
         }
     };
+    // Of the lines of the run, the narrowest and the widest.
+    let (mut low, mut high) = (usize::MAX, 0);
     for (i, line) in lines.iter().enumerate() {
         // A line without code, or one that opens or closes a block, separates.
         if line.code.is_empty() || line.code == "}" {
             close(&mut run);
         }
         if line.comment.is_some() && !line.code.is_empty() {
-            let (low, high) = run
-                .iter()
-                .map(|&j| lines[j].width)
-                .fold((line.width, line.width), |(l, h), w| (l.min(w), h.max(w)));
+            if run.is_empty() {
+                (low, high) = (line.width, line.width);
+            }
+            (low, high) = (low.min(line.width), high.max(line.width));
             if high - low > COMMENT_SPREAD {
                 close(&mut run);
+                (low, high) = (line.width, line.width);
             }
             run.push(i);
         }

@@ -68,17 +68,21 @@ impl Runs {
     /// Sets the pads of all rows.
     pub(super) fn align(self, pads: &mut [usize]) {
         let mut run: Vec<&Row> = Vec::new();
+        // Of each part of the run, the narrowest and the widest.
+        let mut bounds: Vec<(usize, usize)> = Vec::new();
         for row in &self.rows {
-            let near = |i: usize| {
-                let widths = || run.iter().chain([&row]).map(move |r| r.parts[i].0);
-                widths().max().unwrap_or(0) - widths().min().unwrap_or(0) <= SPREAD
-            };
+            let wider = |(b, p): (&(usize, usize), &(usize, usize))| (b.0.min(p.0), b.1.max(p.0));
+            let wide: Vec<(usize, usize)> = bounds.iter().zip(&row.parts).map(wider).collect();
             // Rows of one kind have equally many parts.
-            let joins =
-                row.joins && run.last().is_some_and(|r| r.kind == row.kind) && (0..row.parts.len()).all(near);
-            if !joins {
+            let joins = row.joins
+                && run.last().is_some_and(|r| r.kind == row.kind)
+                && wide.iter().all(|(low, high)| high - low <= SPREAD);
+            if joins {
+                bounds = wide;
+            } else {
                 set(&run, pads);
                 run.clear();
+                bounds = row.parts.iter().map(|p| (p.0, p.0)).collect();
             }
             run.push(row);
         }

@@ -4,6 +4,7 @@ use meshwright_diag::{Diagnostic, codes, nearest};
 
 use super::Parser;
 use super::keywords::{ITEMS, JOINING, SETTINGS, STATEMENTS, is_keyword};
+use crate::MAX_ERRORS;
 use crate::scan::TokenKind;
 
 /// What the walk is in.
@@ -21,6 +22,10 @@ impl Parser<'_> {
         let mut next = Block::Body;
         let mut open: Vec<Block> = Vec::new();
         for i in 0..self.scan.tokens.len() {
+            // One more than are reported says that there are more.
+            if self.diagnostics.len() > MAX_ERRORS {
+                return;
+            }
             let token = self.scan.tokens[i];
             let word = self.token(i);
             match word {

@@ -1,7 +1,7 @@
 //! What layout files, rules and meshes mean.
 
 use meshwright_diag::{FileId, Sources, render};
-use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshDecl};
+use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, MeshDecl, MeshOption};
 use meshwright_syntax::{parse_mesh, parse_mtf_layout};
 
 use crate::common::{layout, layouts};
@@ -116,11 +116,25 @@ fn mesh_tensorflow_form() {
     for text in ["batch:rows:cols", "batch=rows", "batch:", ":r", "batch", "1b:r", "bätch:r"] {
         assert_eq!(rules(text), None, "{text}");
     }
-    let size = |text: &str| parse_mesh(FileId(0), text).0.map(|m| mesh(&m));
+    let size = |text: &str| {
+        let option = parse_mesh(FileId(0), text).0;
+        option.map(|option| match option {
+            MeshOption::Named(m) => mesh(&m),
+            MeshOption::Sizes { sizes, .. } => format!("{:?}", sizes.iter().map(|s| s.0).collect::<Vec<_>>()),
+        })
+    };
     for text in ["r=2,c=4", "r:2;c:4", "r = 2, c = 4", "r:2 c:4", "r:2.c:4"] {
         assert_eq!(size(text).as_deref(), Some("r=2,c=4"), "{text}");
     }
     assert_eq!(size("r=0").as_deref(), Some("r=0"));
+    for (text, sizes) in [("4", "[4]"), ("2x8", "[2, 8]"), (" 2 x 1_0 x 3 ", "[2, 10, 3]"), ("0", "[0]")] {
+        assert_eq!(size(text).as_deref(), Some(sizes), "{text}");
+    }
+    for text in
+        ["2x", "x2", "2x2y", "2,2", "-1", "99999999999999999999", "2x\u{a0}2", "\u{3000}2x", "\u{2028}r"]
+    {
+        assert_eq!(size(text), None, "{text}");
+    }
     for text in ["r", "r=-1", "r=x", "r=2.5", "r=99999999999999999999", "=2", "r=2=3"] {
         assert_eq!(size(text), None, "{text}");
     }

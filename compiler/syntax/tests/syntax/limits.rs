@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use meshwright_diag::FileId;
-use meshwright_syntax::ast::{Expr, ExprKind, ItemKind};
+use meshwright_syntax::ast::{Expr, ExprKind, ItemKind, MeshOption};
 use meshwright_syntax::{MAX_BYTES, MAX_ERRORS, parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 
 fn code_of(expr: &str) -> &'static str {
@@ -136,4 +136,27 @@ fn nested_calls_do_not_backtrack() {
         assert_eq!(code_of(&format!("{}x{}", "f[a](b, k = g(".repeat(60), "))".repeat(60))), "");
     }
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+/// Between pairs, and beside their signs, any blank may stand.
+#[test]
+fn every_blank_separates_the_axes_of_a_mesh() {
+    for blank in ["\u{a0}", "\u{3000}", "\u{2028}", "\u{c}", " \u{a0} ", ",\u{a0}"] {
+        for text in
+            [format!("r=2{blank}c=3"), format!("r{blank}=2,c={blank}3{blank}"), format!("{blank}r=2,c=3")]
+        {
+            // `r ,= 2` is a mistake, which is said.
+            let (mesh, found) = parse_mesh(FileId(0), &text);
+            let axes = mesh.iter().flat_map(|m| match m {
+                MeshOption::Named(m) => &m.axes[..],
+                MeshOption::Sizes { .. } => &[],
+            });
+            let sizes: Vec<(String, u64)> = axes.map(|a| (a.name.text.clone(), a.size)).collect();
+            let right = [("r".to_string(), 2), ("c".to_string(), 3)];
+            assert!(
+                sizes == right || blank.contains(',') && !found.is_empty(),
+                "{text:?}: {sizes:?} {found:?}"
+            );
+        }
+    }
 }

@@ -8,6 +8,15 @@ pub(crate) fn word(text: &str) -> Result<String, String> {
     Ok(text.into())
 }
 
+/// An option of an `#SBATCH` line, with or without that word before it.
+pub(crate) fn directive(text: &str) -> Result<String, String> {
+    let option = text.strip_prefix("#SBATCH").unwrap_or(text).trim();
+    if !option.starts_with('-') || option.contains(char::is_control) {
+        return Err("expected one option of sbatch, such as `--mail-type=END`".into());
+    }
+    Ok(option.into())
+}
+
 /// A time limit as Slurm writes it: minutes, `minutes:seconds`, `hours:minutes:seconds`, or days before a dash.
 pub(crate) fn time(text: &str) -> Result<String, String> {
     let numbers = |t: &str, most: usize| {
@@ -75,6 +84,9 @@ mod tests {
         );
         assert!(["", "24h", "1:2:3:4", "1-", "-1", "1:00\n"].iter().all(|t| time(t).is_err()));
         assert!(word("gpu").is_ok() && ["", "gpu --x", "a\nb"].iter().all(|t| word(t).is_err()));
+        assert_eq!(directive("#SBATCH --mail-type=END").unwrap(), "--mail-type=END");
+        assert_eq!(directive("-C gpu&ib").unwrap(), "-C gpu&ib");
+        assert!(["", "mail", "--a\n#SBATCH --b"].iter().all(|t| directive(t).is_err()));
         assert!(label("my-run-2").is_ok());
         let long = "a".repeat(64);
         assert!(["", "2024-run", "My", "a-", "a_b", &long].iter().all(|t| label(t).is_err()));

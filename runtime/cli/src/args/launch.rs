@@ -15,16 +15,17 @@ pub(crate) enum LaunchWhat {
     /// Write a Slurm batch file, with one task for each device (or for --devices-per-process of them).
     #[command(after_help = "\
 Examples:
-  meshwright launch slurm mnist_mlp --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 -o mnist.sbatch
-  meshwright launch slurm mnist_mlp --layout dp --mesh all=8 --nodes 2 --per-node 4 --partition gpu --module cuda/12.6 \\
-      --memory 80GiB -- --steps 10000 --run /scratch/me/mnist
+  meshwright launch slurm mnist_mlp --layout dp_mp --mesh data=4,model=8 --nodes 4 --per-node 8 -o mnist.sbatch
+  meshwright launch slurm mnist_mlp --layout dp --mesh data=8 --nodes 2 --per-node 4 --partition gpu --module cuda/12.6 \\
+      --memory 80GiB -- --steps 10000 --run /scratch/me/mnist --resume=auto
 
-Arguments after `--` are passed to `meshwright train` and checked here. A plan that does not fit the nodes is an error.")]
+Arguments after `--` are passed to `meshwright train` and checked here. A plan that does not fit the nodes is an error. With
+`--resume=auto` the job may be requeued: it then continues the run.")]
     Slurm(LaunchSlurmArgs),
     /// Write a Kubernetes MPIJob, for the MPI operator.
     #[command(after_help = "\
 Examples:
-  meshwright launch k8s mnist_mlp --layout dp_mp --mesh r=4,c=8 --nodes 4 --per-node 8 --image registry.local/meshwright:1 \\
+  meshwright launch k8s mnist_mlp --layout dp_mp --mesh data=4,model=8 --nodes 4 --per-node 8 --image registry.local/meshwright:1 \\
       --volume runs:/runs -o mnist.yaml -- --steps 10000 --run /runs/mnist
   kubectl apply -f mnist.yaml
 
@@ -115,6 +116,9 @@ pub(crate) struct LaunchSlurmArgs {
     /// Quality of service.
     #[arg(long, help_heading = "Slurm", value_parser = cluster::word)]
     pub(crate) qos: Option<String>,
+    /// More options of `#SBATCH` lines, such as '--mail-type=END'; may be repeated.
+    #[arg(long, value_name = "OPTION", help_heading = "Slurm", allow_hyphen_values = true, value_parser = cluster::directive)]
+    pub(crate) sbatch: Vec<String>,
     /// Module to load; may be repeated.
     #[arg(long = "module", value_name = "NAME", help_heading = "Slurm")]
     pub(crate) modules: Vec<String>,

@@ -2,17 +2,28 @@
 
 mod bench;
 pub(crate) mod cluster;
+mod compare;
+mod explain;
 mod launch;
 mod model;
 mod renamed;
+mod train;
 
 pub(crate) use bench::*;
+pub(crate) use compare::*;
+pub(crate) use explain::*;
 pub(crate) use launch::*;
 pub(crate) use model::*;
 pub(crate) use renamed::renamed;
+pub(crate) use train::*;
 
+use crate::complete;
+use crate::templates::TEMPLATES;
 use crate::value_parsers::{self, Emit, passes_help};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
+use meshwright_train::checkpoint::Which;
 use meshwright_train::{ProjectOptions, TraceOptions};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -20,21 +31,30 @@ use std::path::PathBuf;
 /// Named-dimension tensor programs on a mesh of devices. A model file defines the computation; a layout file defines which
 /// dim is split over which mesh axis.
 #[derive(Parser, Debug)]
-#[command(name = "meshwright", version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "meshwright", version = VERSION, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Color on standard error; `auto` respects NO_COLOR and uses color only on a terminal.
+    /// Color; `auto` respects NO_COLOR and uses color only on a terminal.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub(crate) color: ColorChoice,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+/// The version, and with what it was built.
+const VERSION: &str = match (cfg!(feature = "mpi"), cfg!(feature = "cuda")) {
+    (false, false) => concat!(env!("CARGO_PKG_VERSION"), " (built without features; available: mpi, cuda)"),
+    (true, false) => concat!(env!("CARGO_PKG_VERSION"), " (features: mpi)"),
+    (false, true) => concat!(env!("CARGO_PKG_VERSION"), " (features: cuda)"),
+    (true, true) => concat!(env!("CARGO_PKG_VERSION"), " (features: mpi, cuda)"),
+};
+
 const EXAMPLES: &str = "\
 Examples:
   meshwright train mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
   meshwright explain mnist_mlp --layout dp_mp
+  meshwright compare mnist_mlp --mesh 4 --layout dp --layout zero3
   meshwright explain E0310
-  meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1
+  meshwright eval runs/mnist_mlp-1
 
 Exit codes: 0 success, 1 an error, 2 wrong usage, 101 a bug in Meshwright, 130 Ctrl-C.";
 
@@ -50,6 +70,10 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Show what a layout does to a model, or print the page of an error code or an op.
     Explain(ExplainArgs),
+    /// Compare what layouts, meshes and sizes cost a model.
+    Compare(CompareArgs),
+    /// Write a model, a layout and a data set to begin with.
+    New(NewArgs),
     /// Format model files and layout files.
     Fmt(FmtArgs),
     /// Benchmark training steps with data in memory, or collectives.
@@ -77,7 +101,10 @@ impl Command {
             Command::Predict(a) => a.format.format,
             Command::Check(a) => a.format.format,
             Command::Explain(a) => a.format.format,
+            Command::Compare(a) if a.format == TableFormat::Json => Format::Json,
+            Command::Compare(_) => Format::Text,
             Command::Fmt(a) => a.format.format,
+            Command::New(a) => a.format.format,
             Command::Bench(a) => a.what.format(),
             Command::Launch(a) => a.what.common().format.format,
             Command::Models(a) | Command::Layouts(a) => a.format.format,
@@ -115,10 +142,13 @@ pub(crate) struct FormatArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Data and devices")]
 pub(crate) struct DataArgs {
-    /// The data: NAME=FILE,… for the inputs (IDX, .npy or .safetensors, plain or gzipped), a folder with a data.toml, or the
-    /// name of such a folder. By default $MESHWRIGHT_DATA, ./models/data and the folder of the binary are searched.
+    /// The data: NAME=FILE,… for the inputs (IDX, .npy, .npz, .safetensors or .csv), a folder with a data.toml, or the name of
+    /// such a folder. By default $MESHWRIGHT_DATA, ./models/data and the folder of the binary are searched.
     #[arg(long)]
     pub(crate) data: Option<String>,
+    /// Accept infinities and NaN in the data.
+    #[arg(long)]
+    pub(crate) allow_nonfinite: bool,
     #[command(flatten)]
     pub(crate) cores: CoresArgs,
     #[command(flatten)]
@@ -172,9 +202,9 @@ pub(crate) enum CollectivesChoice {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Data and devices")]
 pub(crate) struct DevicesArgs {
-    /// Where to compute
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) device: DeviceChoice,
+    /// Where to compute [default: cpu, or that of the run]
+    #[arg(long, value_enum)]
+    pub(crate) device: Option<DeviceChoice>,
     /// How GPUs communicate [default: nccl]
     #[arg(long, value_enum)]
     pub(crate) collectives: Option<CollectivesChoice>,
@@ -243,53 +273,11 @@ pub(crate) struct PassArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  meshwright train mnist_mlp
-  meshwright train mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2 --epochs 3
-  meshwright train mlp --dim batch=250 --set lr=0.05 --steps 1000 --run runs/a --format json
-  meshwright train mlp --layout zero3 --run runs/a --resume --steps 2000
+  meshwright eval runs/mnist_mlp-1
+  meshwright eval runs/mnist_mlp-1 --split train --layout dp --mesh data=4 --format json
+  meshwright eval mnist_mlp --checkpoint model.safetensors
 
-The first Ctrl-C ends the run after the current step, or the current batch of an evaluation, with a checkpoint and exit code
-130; the second one kills it.
-The folder of a run has the resolved settings, the plan, metrics.jsonl and the two newest checkpoints.")]
-pub(crate) struct TrainArgs {
-    #[command(flatten)]
-    pub(crate) project: ProjectArgs,
-    #[command(flatten)]
-    pub(crate) data: DataArgs,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-    /// Total number of epochs, including those before --resume [default: 5, or that of the resumed run]
-    #[arg(long, value_name = "N", conflicts_with = "steps", help_heading = "Run", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) epochs: Option<u32>,
-    /// Total number of steps, including those before --resume.
-    #[arg(long, value_name = "N", help_heading = "Run", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) steps: Option<u64>,
-    /// Seed of the initial values and of the order of examples [default: 0, or that of the resumed run]
-    #[arg(long, value_name = "N", help_heading = "Run")]
-    pub(crate) seed: Option<u64>,
-    /// Folder of the run; must not contain a run, except with --resume [default: runs/MODEL-N with the next free N]
-    #[arg(long, value_name = "DIR", help_heading = "Run")]
-    pub(crate) run: Option<PathBuf>,
-    /// Continue the run in the folder --run from its newest checkpoint, on any mesh and layout.
-    #[arg(long, requires = "run", help_heading = "Run")]
-    pub(crate) resume: bool,
-    /// Write nothing to disk.
-    #[arg(long, conflicts_with_all = ["run", "resume"], help_heading = "Run")]
-    pub(crate) no_save: bool,
-    /// Do not evaluate on the test set after each epoch.
-    #[arg(long, help_heading = "Run")]
-    pub(crate) no_eval: bool,
-    #[command(flatten)]
-    pub(crate) trace: TraceArgs,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1
-  meshwright eval mnist_mlp --checkpoint runs/mnist_mlp-1 --split train --layout dp --format json
-
-The mesh and the layout may differ from those of the training.")]
+Model, data, dims, consts, mesh, layout, precision and devices are those of the run; options override them.")]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     pub(crate) what: CheckpointArgs,
@@ -299,12 +287,18 @@ pub(crate) struct EvalArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct CheckpointArgs {
+    /// The folder of a run; or a model (a file, or the name of a model that ships), with --checkpoint.
+    #[arg(value_name = "RUN|MODEL", add = ArgValueCompleter::new(complete::models))]
+    pub(crate) subject: String,
     #[command(flatten)]
-    pub(crate) project: ProjectArgs,
-    /// The folder of a run, to use its newest checkpoint, or the .safetensors file of a checkpoint.
+    pub(crate) project: ModelArgs,
+    /// The folder of a run, to use its newest checkpoint, or the .safetensors file of a checkpoint [default: RUN]
     #[arg(long, value_name = "RUN|FILE")]
-    pub(crate) checkpoint: PathBuf,
-    /// Which split of the data: train or test.
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// The step of the checkpoint, or `best` for the one that --keep-best of `train` has kept [default: the newest]
+    #[arg(long, value_name = "STEP|best", value_parser = value_parsers::which)]
+    pub(crate) from: Option<Which>,
+    /// Which split of the data: train, validation or test.
     #[arg(long, default_value = "test")]
     pub(crate) split: String,
     /// Use the parameters themselves where the model keeps moving averages of them (`ema`).
@@ -317,15 +311,16 @@ pub(crate) struct CheckpointArgs {
 impl CheckpointArgs {
     /// What to load.
     pub(crate) fn options(&self) -> ProjectOptions {
-        ProjectOptions { no_ema: self.no_ema, ..self.project.options() }
+        ProjectOptions { no_ema: self.no_ema, ..self.project.options("") }
     }
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  meshwright predict digits.mw --checkpoint runs/digits-1 --limit 10
-  meshwright predict digits.mw --checkpoint runs/digits-1 --output class --format json
+  meshwright predict runs/digits-1 --limit 10
+  meshwright predict runs/digits-1 --output class --format json
+  meshwright predict digits.mw --checkpoint digits.safetensors
 
 A model declares its outputs: output class = argmax[classes](logits)
 
@@ -352,6 +347,7 @@ Examples:
   meshwright check mlp --layout zero3 --emit spmd
   meshwright check my.mw --layout my.layout --fix
   meshwright check my.mw --diff
+  meshwright check my.mw --fix --unsafe-fixes
 
 {}", passes_help()))]
 pub(crate) struct CheckArgs {
@@ -363,6 +359,9 @@ pub(crate) struct CheckArgs {
     /// Show the changes of --fix as a unified diff, without writing them.
     #[arg(long, help_heading = "Fixes")]
     pub(crate) diff: bool,
+    /// Also apply fixes that may not be what was meant, where a mistake has only one.
+    #[arg(long, help_heading = "Fixes")]
+    pub(crate) unsafe_fixes: bool,
     #[command(flatten)]
     pub(crate) passes: PassArgs,
     #[command(flatten)]
@@ -370,31 +369,24 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = passes_help(), after_long_help = format!("\
+#[command(after_help = "\
 Examples:
-  meshwright explain mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
-  meshwright explain mlp --layout zero3 --format json
-  meshwright explain mlp --layout dp_mp --emit plan
-  meshwright explain mlp --layout dp_mp --emit burn --rank 3
-  meshwright explain mlp --layout dp_mp --why logits.classes
-  meshwright explain E0310
-  meshwright explain softmax
+  meshwright new digits
+  meshwright new chat --template lm
 
-{}", passes_help()))]
-pub(crate) struct ExplainArgs {
-    /// A model (a file, or the name of a model that ships), a code such as E0310, or an op such as softmax.
-    #[arg(value_name = "MODEL|CODE|OP")]
-    pub(crate) topic: String,
-    #[command(flatten)]
-    pub(crate) project: ModelArgs,
-    /// Explain why a dim of a value is split or replicated: PATH is a value in the report, such as b1.attention.out, DIM one of
-    /// its dims; without DIM, explain all of its dims.
-    #[arg(long, value_name = "PATH[.DIM]", conflicts_with_all = ["emit", "time_passes"])]
-    pub(crate) why: Option<String>,
-    #[command(flatten)]
-    pub(crate) passes: PassArgs,
+The folder has a model, a layout and a small data set that was made for it, and trains as it is. Replace the data by your own.")]
+pub(crate) struct NewArgs {
+    /// The folder to write, which must not exist; its name is that of the model.
+    pub(crate) name: PathBuf,
+    /// What to begin with: a classifier of points, one of images, a language model, or an autoencoder of images.
+    #[arg(long, default_value = "mlp", value_parser = template_names())]
+    pub(crate) template: String,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+}
+
+fn template_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(TEMPLATES.iter().map(|t| t.name))
 }
 
 /// Which of the two languages a text is in.
@@ -429,8 +421,14 @@ pub(crate) struct FmtArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meshwright models
+  meshwright models mlp > my.mw
+  meshwright layouts zero3")]
 pub(crate) struct ShippedArgs {
     /// Print this file.
+    #[arg(add = ArgValueCompleter::new(complete::listed))]
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
@@ -438,6 +436,10 @@ pub(crate) struct ShippedArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Examples:
+  meshwright devices
+  meshwright devices --format json
+
 MESHWRIGHT_CUDA, MESHWRIGHT_NCCL and MESHWRIGHT_NVML override the paths of the GPU libraries.")]
 pub(crate) struct ListDevicesArgs {
     #[command(flatten)]
@@ -455,12 +457,16 @@ pub(crate) enum CkptWhat {
     /// List the checkpoints of a run and their tensors.
     #[command(after_help = "Example:\n  meshwright ckpt list runs/mnist_mlp-1")]
     List(CkptListArgs),
+    /// Write manifests that are missing, for tensors that are whole.
+    #[command(after_help = "Example:\n  meshwright ckpt repair runs/mnist_mlp-1")]
+    Repair(CkptListArgs),
 }
 
 impl CkptWhat {
     pub(crate) fn args(&self) -> &CkptListArgs {
-        let CkptWhat::List(a) = self;
-        a
+        match self {
+            CkptWhat::List(a) | CkptWhat::Repair(a) => a,
+        }
     }
 }
 
@@ -474,8 +480,12 @@ pub(crate) struct CkptListArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Example:
-  meshwright completions bash > ~/.local/share/bash-completion/completions/meshwright")]
+Examples:
+  echo 'source <(meshwright completions bash)' >> ~/.bashrc
+  echo 'source <(meshwright completions zsh)' >> ~/.zshrc
+  meshwright completions fish > ~/.config/fish/completions/meshwright.fish
+
+The script asks the binary: it completes models, layouts, codes, and the dims and consts of the model on the command line.")]
 pub(crate) struct CompletionsArgs {
     /// The shell.
     #[arg(value_enum)]

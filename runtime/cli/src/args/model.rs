@@ -1,7 +1,9 @@
 //! A model with its layout, as every command on a model takes them.
 
+use crate::complete;
 use crate::value_parsers;
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use meshwright_plan::DType;
 use meshwright_train::ProjectOptions;
 
@@ -13,6 +15,16 @@ pub(crate) enum Precision {
     Bf16,
 }
 
+impl Precision {
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Precision::F32 => DType::F32,
+            Precision::F64 => DType::F64,
+            Precision::Bf16 => DType::BF16,
+        }
+    }
+}
+
 /// The layouts of a command.
 pub(crate) trait LayoutArgs: Args + std::fmt::Debug {
     /// All that were given.
@@ -22,7 +34,7 @@ pub(crate) trait LayoutArgs: Args + std::fmt::Debug {
 #[derive(Args, Debug)]
 pub(crate) struct OneLayout {
     /// The layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
-    #[arg(long, value_name = "FILE|NAME|RULES")]
+    #[arg(long, value_name = "FILE|NAME|RULES", add = ArgValueCompleter::new(complete::layouts))]
     layout: Option<String>,
 }
 
@@ -36,7 +48,7 @@ impl LayoutArgs for OneLayout {
 pub(crate) struct Layouts {
     /// The layout: a file, the name of a layout that ships, or rules such as 'batch -> r; hidden -> c' (also 'batch:r;hidden:c').
     /// May be repeated: the model is read once, and each layout is answered for.
-    #[arg(long, value_name = "FILE|NAME|RULES")]
+    #[arg(long, value_name = "FILE|NAME|RULES", add = ArgValueCompleter::new(complete::layouts))]
     layout: Vec<String>,
 }
 
@@ -51,14 +63,15 @@ impl LayoutArgs for Layouts {
 pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {
     #[command(flatten)]
     layouts: L,
-    /// The mesh, which overrides that of the layout: r=2,c=2 (also 'r:2;c:2'). Without a mesh, one device.
+    /// The mesh, which overrides that of the layout: r=2,c=2 (also 'r:2;c:2'), or sizes alone, 2x2, for the axes of the layout in
+    /// order. Without a mesh, one device.
     #[arg(long, value_name = "AXES")]
     pub(crate) mesh: Option<String>,
     /// Override the size of a dim; may be repeated.
-    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = value_parsers::dim)]
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = value_parsers::dim, add = ArgValueCompleter::new(complete::dims))]
     pub(crate) dims: Vec<(String, usize)>,
     /// Override a `const` of the model; may be repeated.
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true)]
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = value_parsers::set, allow_hyphen_values = true, add = ArgValueCompleter::new(complete::consts))]
     pub(crate) sets: Vec<(String, f64)>,
     /// Use the values of the block `size NAME { … }` of the model.
     #[arg(long, value_name = "NAME")]
@@ -72,6 +85,9 @@ pub(crate) struct ModelArgs<L: LayoutArgs = OneLayout> {
     /// Fail unless the mesh has exactly N devices.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) expect_devices: Option<u32>,
+    /// Also list what a layout that ships says of dims and paths that the model does not have.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
 impl<L: LayoutArgs> ModelArgs<L> {
@@ -84,13 +100,10 @@ impl<L: LayoutArgs> ModelArgs<L> {
             dims: self.dims.clone(),
             sets: self.sets.clone(),
             preset: self.preset.clone(),
-            precision: self.precision.map(|p| match p {
-                Precision::F32 => DType::F32,
-                Precision::F64 => DType::F64,
-                Precision::Bf16 => DType::BF16,
-            }),
+            precision: self.precision.map(Precision::dtype),
             no_overlap: self.no_overlap,
             expect_devices: self.expect_devices.map(|n| n as usize),
+            verbose: self.verbose,
             ..ProjectOptions::default()
         }
     }
@@ -100,6 +113,7 @@ impl<L: LayoutArgs> ModelArgs<L> {
 #[derive(Args, Debug)]
 pub(crate) struct ProjectArgs<L: LayoutArgs = OneLayout> {
     /// The model: a file, or the name of a model that ships (see `meshwright models`).
+    #[arg(add = ArgValueCompleter::new(complete::models))]
     pub(crate) model: String,
     #[command(flatten)]
     rest: ModelArgs<L>,
@@ -123,7 +137,7 @@ impl<L: LayoutArgs> ProjectArgs<L> {
 
     /// The words that give the same options on another command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let ModelArgs { layouts, mesh, dims, sets, preset, precision, expect_devices, no_overlap } =
+        let ModelArgs { layouts, mesh, dims, sets, preset, precision, expect_devices, no_overlap, verbose } =
             &self.rest;
         let mut words = vec![self.model.clone()];
         let mut push = |option: &str, value: String| words.extend([format!("--{option}"), value]);
@@ -141,6 +155,26 @@ impl<L: LayoutArgs> ProjectArgs<L> {
         if *no_overlap {
             words.push("--no-overlap".into());
         }
+        if *verbose {
+            words.push("--verbose".into());
+        }
         words
+    }
+}
+
+/// A model with its layout, of which a run may say what the command does not.
+#[derive(Args, Debug)]
+pub(crate) struct OwnArgs {
+    /// The model: a file, or the name of a model that ships (see `meshwright models`). Not needed with --resume.
+    #[arg(required_unless_present = "resume", add = ArgValueCompleter::new(complete::models))]
+    pub(crate) model: Option<String>,
+    #[command(flatten)]
+    rest: ModelArgs,
+}
+
+impl OwnArgs {
+    /// What to load; without a model where none is named.
+    pub(crate) fn options(&self) -> ProjectOptions {
+        self.rest.options(self.model.as_deref().unwrap_or_default())
     }
 }

@@ -6,7 +6,8 @@ use crate::console::Console;
 use crate::progress::bar;
 use crate::stop::Stop;
 use crate::text::{bytes, counted};
-use meshwright_train::{BenchOptions, bench};
+use meshwright_diag::Sources;
+use meshwright_train::{BenchOptions, BenchResult, Project, bench};
 
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs, console: &mut Console) -> Result<(), Stop> {
@@ -14,6 +15,22 @@ pub(crate) fn run(args: &BenchArgs, console: &mut Console) -> Result<(), Stop> {
         BenchWhat::Model(a) => model(a, console),
         BenchWhat::Collectives(a) => super::bench_collectives::run(a, console),
     }
+}
+
+/// Times training steps, with a bar.
+pub(super) fn timed(
+    project: &Project,
+    sources: &Sources,
+    options: &BenchOptions,
+    console: &mut Console,
+) -> Result<BenchResult, Stop> {
+    let bar = bar(0, console);
+    let ended = bench(project, sources, options, &mut |done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    ended.map_err(|failure| console.failed(failure, sources))
 }
 
 fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
@@ -26,13 +43,7 @@ fn model(args: &BenchModelArgs, console: &mut Console) -> Result<(), Stop> {
         devices,
         trace: args.trace.get(),
     };
-    let bar = bar(0, console);
-    let ended = bench(&project, &sources, &options, &mut |done, total| {
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
-    });
-    bar.finish_and_clear();
-    let r = ended.map_err(|failure| console.failed(failure, &sources))?;
+    let r = timed(&project, &sources, &options, console)?;
     if console.json() {
         return console.out_json(&r);
     }

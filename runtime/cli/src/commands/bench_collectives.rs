@@ -15,7 +15,7 @@ use meshwright_comm::bench::{BenchJob, Measured, kinds as measured_kinds, run as
 use meshwright_comm::gpu::load::Paths;
 use meshwright_comm::nccl::{NcclOptions, NcclTransport};
 use meshwright_comm::{CollectiveKind, CommError, Timeouts, World};
-use meshwright_core::layout::mesh_of;
+use meshwright_core::layout::{mesh_of, named_mesh};
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_plan::{DType, Mesh, Monoid};
 use meshwright_syntax::ast::LayoutFile;
@@ -223,7 +223,11 @@ fn asked_mesh(
     let id = sources.add("--mesh", text.as_str());
     let (decl, mut found) = parse_mesh(id, text);
     let mesh = match decl {
-        Some(decl) if !has_errors(&found) => mesh_of(&LayoutFile::default(), Some(&decl), &mut found),
+        Some(option) if !has_errors(&found) => {
+            let none = LayoutFile::default();
+            let decl = named_mesh(&option, &none, &mut found);
+            decl.and_then(|decl| mesh_of(&none, Some(&decl), &mut found))
+        }
         _ => None,
     };
     console.diagnostics(&found, &sources);

@@ -16,13 +16,16 @@ pub(crate) fn run(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
     if args.project.layouts().len() > 1 {
         return layouts(args, console);
     }
+    if args.unsafe_fixes && !args.fix && !args.diff {
+        return Err(Stop::Usage("`--unsafe-fixes` goes with `--fix` or `--diff`".into()));
+    }
     let mut options = args.project.options();
     let mut unwritten = false;
     if args.fix || args.diff {
-        let left = fix::run(options, args.diff, console)?;
+        let left = fix::run(options, (args.diff, args.unsafe_fixes), console)?;
         (options, unwritten) = (left.options, left.unwritten);
     }
-    let made = match passes::make(&options, &args.passes, console) {
+    let made = match passes::make(&options, None, &args.passes, console) {
         Ok(Some(made)) => made,
         Ok(None) => return Ok(()),
         Err(Stop::Diagnosed) if console.json() && args.passes.emit.is_none() => {
@@ -56,7 +59,7 @@ fn layouts(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
     let (project, mut sources) = project::load(&alone, console)?;
     let mut times = vec![("resolve", begin.elapsed())];
     let begin = Instant::now();
-    let steps = passes::Steps::of(&project);
+    let steps = passes::Steps::of(&project, None);
     times.push(("step", begin.elapsed()));
     let mut failed = false;
     for layout in args.project.layouts() {
@@ -72,7 +75,7 @@ fn layouts(args: &CheckArgs, console: &mut Console) -> Result<(), Stop> {
         };
         console.diagnostics(&found, &sources);
         match project.zip(compiled).filter(|_| !has_errors(&found)) {
-            Some((p, c)) => report(&p, &c.plan, steps.training.is_some(), Some(layout.as_str()), console)?,
+            Some((p, c)) => report(&p, &c.plan, steps.trains, Some(layout.as_str()), console)?,
             None => {
                 failed = true;
                 if console.json() {

@@ -1,6 +1,6 @@
 //! `ckpt list`.
 
-use crate::args::CkptArgs;
+use crate::args::{CkptArgs, CkptWhat};
 use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;
@@ -10,10 +10,38 @@ use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_train::checkpoint::Store;
 use meshwright_train::run_dir::checkpoints_in;
 use serde_json::json;
+use std::path::Path;
 
 /// Runs the command.
 pub(crate) fn run(args: &CkptArgs, console: &mut Console) -> Result<(), Stop> {
-    let run = &args.what.args().run;
+    match &args.what {
+        CkptWhat::List(a) => list(&a.run, console),
+        CkptWhat::Repair(a) => repair(&a.run, console),
+    }
+}
+
+/// Writes manifests that are missing.
+fn repair(run: &Path, console: &mut Console) -> Result<(), Stop> {
+    let repaired = Store::create(checkpoints_in(run)).and_then(|s| s.repair());
+    let (steps, bad) = repaired.map_err(|d| {
+        console.diagnostics(&[*d], &Sources::new());
+        Stop::Diagnosed
+    })?;
+    for s in &bad {
+        console.note(&s.to_string());
+    }
+    if console.json() {
+        return console.out_json(&object([("repaired", steps.into())]));
+    }
+    let steps: Vec<String> = steps.iter().map(|s| thousands(*s)).collect();
+    console.out(&match steps.is_empty() {
+        true => "nothing to repair\n".to_string(),
+        false => format!("wrote the manifest of step {}\n", steps.join(", ")),
+    })
+}
+
+/// Lists checkpoints.
+fn list(run: &Path, console: &mut Console) -> Result<(), Stop> {
     let listed = if run.is_dir() {
         Store::read_only(checkpoints_in(run)).list().map_err(|d| *d)
     } else {

@@ -1,13 +1,21 @@
 //! `completions`.
 
-use crate::args::{Cli, CompletionsArgs};
+use crate::args::CompletionsArgs;
 use crate::console::Console;
 use crate::stop::Stop;
-use clap::CommandFactory;
+use clap_complete::env::Shells;
 
-/// Runs the command.
+/// The name of the command.
+const NAME: &str = "meshwright";
+
+/// Runs the command: prints what has a shell ask this binary what can follow.
 pub(crate) fn run(args: &CompletionsArgs, console: &mut Console) -> Result<(), Stop> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "meshwright", &mut script);
-    console.out(&String::from_utf8_lossy(&script))
+    let shell = args.shell.to_string();
+    let Some(completer) = Shells::builtins().completer(&shell).map(|c| {
+        let mut script = Vec::new();
+        c.write_registration("COMPLETE", NAME, NAME, NAME, &mut script).map(|()| script)
+    }) else {
+        return Err(Stop::Usage(format!("there are no completions for `{shell}`")));
+    };
+    console.out(&String::from_utf8_lossy(&completer?))
 }

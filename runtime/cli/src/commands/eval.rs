@@ -1,36 +1,56 @@
 //! `eval`.
 
-use super::project;
+use super::project::{self, OfRun};
 use crate::args::{CheckpointArgs, EvalArgs};
 use crate::console::Console;
 use crate::json::object;
 use crate::progress::{bar, evaluation};
 use crate::stop::Stop;
 use crate::text::{seconds, thousands};
-use meshwright_train::{Devices, EvalOptions, evaluate};
+use meshwright_diag::{Diagnostic, codes};
+use meshwright_train::{EvalOptions, evaluate};
+use std::path::Path;
 use std::time::Instant;
 
 /// What to evaluate, or to predict, on.
-pub(super) fn options(args: &CheckpointArgs, devices: Devices) -> EvalOptions {
-    EvalOptions {
-        data: args.data.data.clone(),
-        split: args.split.clone(),
-        cores: args.data.cores.get(),
-        devices,
-        roots: project::data_roots(),
-        checkpoint: args.checkpoint.clone(),
+pub(super) fn load(args: &CheckpointArgs, console: &mut Console) -> Result<(OfRun, EvalOptions), Stop> {
+    let folder = Path::new(&args.subject);
+    let (given, subject) = (args.options(), args.subject.as_str());
+    // A model is named beside a checkpoint; a folder with a run in it has one.
+    let model = args.checkpoint.as_ref().map(|_| subject).ok_or_else(|| {
+        let message = format!("`{subject}` is not the folder of a run, and no checkpoint is named");
+        Diagnostic::error(codes::E0516, message)
+            .help("name the folder of a run: `runs/NAME-1`")
+            .help("or, for a model, add a checkpoint of it: `--checkpoint RUN|FILE`")
+    });
+    let loaded = project::load_of_run(&args.data.devices, &given, Some(folder), model, console)?;
+    let data = args.data.data.as_deref();
+    let recorded = loaded.recorded.as_ref();
+    for line in recorded.map(|r| r.overridden(&given, data)).unwrap_or_default() {
+        console.note(&line);
     }
+    let options = EvalOptions {
+        data: data.map(String::from).or_else(|| recorded?.data()),
+        allow_nonfinite: args.data.allow_nonfinite,
+        split: args.split.clone(),
+        cores: args.data.cores.get().or_else(|| recorded?.cores()),
+        devices: loaded.devices.clone(),
+        roots: project::data_roots(),
+        checkpoint: args.checkpoint.clone().unwrap_or_else(|| folder.into()),
+        which: args.from.unwrap_or_default(),
+    };
+    Ok((loaded, options))
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &EvalArgs, console: &mut Console) -> Result<(), Stop> {
     let what = &args.what;
-    let (project, sources, devices) = project::load_for(&what.data.devices, &what.options(), console)?;
+    let (OfRun { project, sources, .. }, options) = load(what, console)?;
     project::warn(&project.evaluation().1, console, &sources);
     let begin = Instant::now();
     let bar = bar(0, console);
     let mut examples = 0;
-    let ended = evaluate(&project, &sources, &options(what, devices), &mut |done, total| {
+    let ended = evaluate(&project, &sources, &options, &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
         examples = done;

@@ -1,17 +1,19 @@
-//! `explain`: what a layout does to a model, or the page of a code or an op.
+//! `explain`: what a layout does to a model, or the page of a code, an op or another word.
 
 use super::passes;
 use crate::args::ExplainArgs;
 use crate::console::Console;
-use crate::explain_table;
+use crate::explain_table::{self, View};
 use crate::json::object;
 use crate::stop::Stop;
 use meshwright_core::explain::explain;
-use meshwright_diag::{Diagnostic, Sources, Span, codes};
+use meshwright_core::reference::{self as words, WordPage};
+use meshwright_diag::{Diagnostic, Sources, Span, codes, nearest};
 use meshwright_ops::Family;
 use meshwright_ops::reference::{named, reference};
 use meshwright_train::catalog::{MODELS, find};
 use meshwright_train::project::line_of;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Runs the command.
@@ -19,11 +21,27 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     if is_code(&args.topic) {
         return page(&args.topic, console);
     }
-    let ops = named(&args.topic);
-    if !ops.is_empty() && find(MODELS, &args.topic).is_none() && !Path::new(&args.topic).exists() {
-        return ops.iter().enumerate().try_for_each(|(i, f)| op(f, i > 0, console));
+    let (ops, words) = (named(&args.topic), words::named(&args.topic));
+    let known = !ops.is_empty() || !words.is_empty();
+    if known && find(MODELS, &args.topic).is_none() && !Path::new(&args.topic).exists() {
+        ops.iter().enumerate().try_for_each(|(i, f)| op(f, i > 0, console))?;
+        let before = ops.len();
+        return words.iter().enumerate().try_for_each(|(i, w)| word(w, before + i > 0, console));
     }
-    let Some(made) = passes::make(&args.project.options(&args.topic), &args.passes, console)? else {
+    let view = View {
+        all: args.view.all,
+        phases: args.view.phases.iter().map(|p| p.phase()).collect(),
+        globs: args.view.globs.clone(),
+        only_collectives: args.view.only.is_some(),
+    };
+    if console.json() && view != View::default() {
+        let options = "`--all`, `--phase`, `--match` and `--only`";
+        return Err(Stop::Usage(format!(
+            "{options} choose from the text: with `--format json` the report has everything"
+        )));
+    }
+    let options = args.project.options(&args.topic);
+    let Some(made) = passes::make(&options, args.program.program, &args.passes, console)? else {
         return Ok(());
     };
     if let Some(question) = &args.why {
@@ -33,10 +51,28 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
     if console.json() {
         return console.out_json(&report);
     }
-    if !made.trains {
+    if let Some(paths) = explain_table::unmatched(&report, &view) {
+        return unmatched(&view, &paths, console);
+    }
+    if !made.trains && args.program.program.is_none() {
         console.note("the model has no `train` block: this is an evaluation step");
     }
-    console.out(&explain_table::render(&report))
+    let text = explain_table::render(&report, &view, console.screen());
+    console.out_paged(&text, !args.pager.no_pager)
+}
+
+/// No value has a path like those of `--match`.
+fn unmatched(view: &View, paths: &BTreeSet<&str>, console: &mut Console) -> Result<(), Stop> {
+    let globs: Vec<String> = view.globs.iter().map(|g| format!("`{g}`")).collect();
+    let d = Diagnostic::error(codes::E0523, format!("no value has a path like {}", globs.join(" or ")));
+    let near = view.globs.iter().find_map(|g| nearest(g.trim_end_matches(".*"), paths.iter().copied()));
+    let some: Vec<String> = paths.iter().take(12).map(|p| format!("`{p}`")).collect();
+    let d = match near {
+        Some(near) => d.help(format!("did you mean `--match '{near}'`?")),
+        None => d.help(format!("name one of the paths, such as {}", some.join(", "))),
+    };
+    console.diagnostics(&[d], &Sources::new());
+    Err(Stop::Diagnosed)
 }
 
 /// Why a dim of a value is split as it is.
@@ -80,6 +116,24 @@ fn op(family: &Family, further: bool, console: &mut Console) -> Result<(), Stop>
     console.out(&format!("  {gradient}\n"))
 }
 
+/// What there is to say of an optimizer, an initializer, a schedule, a keyword or a built-in.
+fn word(page: &WordPage, further: bool, console: &mut Console) -> Result<(), Stop> {
+    if console.json() {
+        return console.out_json(&object([
+            ("kind", page.kind.text().into()),
+            ("name", page.name.into()),
+            ("form", page.form.as_str().into()),
+            ("doc", page.doc.into()),
+            ("settings", page.settings.clone().into()),
+        ]));
+    }
+    let blank = if further { "\n" } else { "" };
+    console.out(&format!("{blank}{}\n\n{}: {}\n", page.form, page.kind.text(), page.doc))?;
+    let gap = if page.settings.is_empty() { "" } else { "\n" };
+    console.out(gap)?;
+    page.settings.iter().try_for_each(|s| console.out(&format!("  {s}\n")))
+}
+
 fn page(topic: &str, console: &mut Console) -> Result<(), Stop> {
     let Some(code) = codes::find(topic) else {
         let found = Diagnostic::error(codes::E0521, format!("there is no code `{topic}`"));
@@ -114,7 +168,7 @@ mod tests {
     fn codes_are_told_from_models() {
         assert!(is_code("E0310") && is_code("e0310") && is_code("E1"));
         assert!(!is_code("E") && !is_code("encoder") && !is_code("E0310.mw") && !is_code("é1"));
-        assert_eq!(nearest_code("E0312").map(|c| c.id), Some("E0310"));
+        assert_eq!(nearest_code("E0314").map(|c| c.id), Some("E0312"));
         assert_eq!(nearest_code("E9223372036854775808").map(|c| c.id), None);
     }
 }

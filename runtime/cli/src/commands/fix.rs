@@ -5,7 +5,9 @@ use crate::console::Console;
 use crate::json::object;
 use crate::replace::replace;
 use crate::stop::Stop;
-use meshwright_diag::{Diagnostic, FileId, Location, Sources, codes, repair};
+use crate::text::line_diff;
+use meshwright_diag::render::printable;
+use meshwright_diag::{Diagnostic, FileId, Location, Sources, applicable, codes, repair};
 use meshwright_train::{Loaded, ProjectOptions};
 use std::collections::BTreeMap;
 
@@ -33,6 +35,56 @@ struct Mended {
     files: BTreeMap<String, String>,
     /// Texts of the command line that are repaired, by the name of their option: old and new.
     given: BTreeMap<String, (String, String)>,
+    /// What is still wrong.
+    remaining: Vec<Remaining>,
+}
+
+/// A mistake that was left, and why.
+struct Remaining {
+    code: &'static str,
+    at: Option<Location>,
+    why: String,
+    /// Whether `--unsafe-fixes` would mend it.
+    with_unsafe: bool,
+}
+
+/// The mistakes of a text as it is, each with the reason for which it is not mended.
+fn remaining(loaded: &Loaded, unsure: bool) -> Vec<Remaining> {
+    let left = |d: &Diagnostic| {
+        let n = d.fixes.len();
+        let mine = applicable(d, true).filter(|f| repairable(loaded, f.span.file));
+        let (why, with_unsafe) = match (n, mine) {
+            (0, _) => ("no fix is known".to_string(), false),
+            (_, Some(fix)) if !fix.sure && !unsure => (
+                format!("its fix may not be what was meant: {} (`--unsafe-fixes` applies it)", fix.title),
+                true,
+            ),
+            (_, Some(fix)) => (format!("its fix did not help: {}", fix.title), false),
+            (1, None) => ("its fix would change a text that ships".to_string(), false),
+            (n, None) => (format!("it has {n} fixes: choose one"), false),
+        };
+        let at = d.labels.first().map(|l| loaded.sources.locate(l.span));
+        Remaining { code: d.code.id, at, why, with_unsafe }
+    };
+    loaded.diagnostics.iter().filter(|d| d.is_error() || !d.fixes.is_empty()).map(left).collect()
+}
+
+/// What was left and why: on standard error, since what `--diff` prints is a patch.
+fn say_remaining(r: &Remaining, console: &mut Console) -> Result<(), Stop> {
+    let file = r.at.as_ref().map_or("", |at| at.file.as_str());
+    if console.json() {
+        let fields = [
+            ("code", r.code.into()),
+            ("file", file.into()),
+            ("line", r.at.as_ref().map_or(0, |at| at.line).into()),
+            ("why", r.why.as_str().into()),
+            ("unsafe_fix", r.with_unsafe.into()),
+        ];
+        return console.out_json(&BTreeMap::from([("left", object(fields))]));
+    }
+    let place = r.at.as_ref().map_or(String::new(), |at| format!("{}:{}: ", at.file, at.line));
+    console.note(&format!("{place}{} is left: {}", r.code, r.why));
+    Ok(())
 }
 
 /// What is left to do for the command.
@@ -44,8 +96,12 @@ pub(super) struct Left {
 }
 
 /// Repairs what is surely wrong. Writes the files, or shows how they would change where `dry`.
-pub(super) fn run(options: ProjectOptions, dry: bool, console: &mut Console) -> Result<Left, Stop> {
-    let mended = mend(options);
+pub(super) fn run(
+    options: ProjectOptions,
+    (dry, unsure): (bool, bool),
+    console: &mut Console,
+) -> Result<Left, Stop> {
+    let mended = mend(options, unsure);
     let texts = &mended.options.texts;
     let changed: Vec<(&String, &String, &String)> = mended
         .files
@@ -82,6 +138,7 @@ pub(super) fn run(options: ProjectOptions, dry: bool, console: &mut Console) -> 
         console
             .note(&format!("`{name}` is on the command line; corrected it reads: {name} '{}'", new.trim()));
     }
+    mended.remaining.iter().try_for_each(|r| say_remaining(r, console))?;
     if failed.is_empty() {
         return Ok(Left { options: mended.options, unwritten });
     }
@@ -90,13 +147,20 @@ pub(super) fn run(options: ProjectOptions, dry: bool, console: &mut Console) -> 
 }
 
 /// Repairs in memory, round by round. Shipped texts stay as they are.
-fn mend(options: ProjectOptions) -> Mended {
-    let mut m = Mended { options, changes: Vec::new(), files: BTreeMap::new(), given: BTreeMap::new() };
+fn mend(options: ProjectOptions, unsure: bool) -> Mended {
+    let mut m = Mended {
+        options,
+        changes: Vec::new(),
+        files: BTreeMap::new(),
+        given: BTreeMap::new(),
+        remaining: Vec::new(),
+    };
     // Fixes that undo each other would go round for ever.
     let mut seen: Vec<Vec<Option<String>>> = Vec::new();
     for _ in 0..ROUNDS {
         let loaded = examine(&m.options);
         let sources = &loaded.sources;
+        m.remaining = remaining(&loaded, unsure);
         for f in &loaded.files {
             let (name, text) = (sources.name(*f).to_string(), sources.text(*f).to_string());
             // Read once: standard input has nothing more to give the second time.
@@ -109,7 +173,7 @@ fn mend(options: ProjectOptions) -> Mended {
             break;
         }
         seen.push(now);
-        let repaired = repair(&loaded.diagnostics, sources, &|f| repairable(&loaded, f));
+        let repaired = repair(&loaded.diagnostics, sources, unsure, &|f| repairable(&loaded, f));
         if repaired.is_empty() {
             break;
         }
@@ -153,17 +217,17 @@ fn say(c: &Change, console: &mut Console) -> Result<(), Stop> {
         ];
         return console.out_json(&BTreeMap::from([("fixed", object(fields))]));
     }
-    let quoted = |s: &str| format!("`{}`", s.replace('\n', "\\n"));
+    let quoted = |s: &str| format!("`{}`", printable(&s.replace('\n', "\\n")));
     let what = match (c.before.as_str(), c.after.as_str()) {
         ("", after) => format!("insert {}", quoted(after)),
         (before, "") => format!("remove {}", quoted(before)),
         (before, after) => format!("{} -> {}", quoted(before), quoted(after)),
     };
-    console.out(&format!("{}:{}: {what}\n", c.at.file, c.at.line))
+    console.out(&format!("{}:{}: {what}\n", printable(&c.at.file), c.at.line))
 }
 
 fn show(name: &str, old: &str, new: &str, console: &mut Console) -> Result<(), Stop> {
-    let text = similar::TextDiff::from_lines(old, new).unified_diff().header(name, name).to_string();
+    let text = line_diff(old, new).unified_diff().header(name, name).to_string();
     match console.json() {
         true => {
             let fields = object([("file", name.into()), ("text", text.into())]);

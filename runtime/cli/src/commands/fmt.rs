@@ -6,9 +6,10 @@ use crate::json::object;
 use crate::replace::replace;
 use crate::stop::Stop;
 use crate::text::counted;
+use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_syntax::{MAX_BYTES, format_layout, format_model};
-use std::fs::File;
+use meshwright_train::project::open_text;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -172,7 +173,7 @@ fn file(path: &Path, args: &FmtArgs, found: &mut Found, console: &mut Console) -
         found.diagnostics.push(d.help("say what it is: `--language model` or `--language layout`"));
         return Ok(());
     };
-    let opened = File::open(path).map_err(|e| unreadable(&quoted(path), e));
+    let opened = open_text(path).map_err(|e| unreadable(&quoted(path), e));
     let (bytes, text) = match opened.and_then(|mut f| read(&quoted(path), &mut f)) {
         Ok(read) => read,
         Err(d) => {
@@ -220,7 +221,7 @@ fn report(
     }
     match (diff, status) {
         (Some(diff), _) => console.out(&diff),
-        (None, Status::Formatted) => console.out(&format!("formatted {name}\n")),
+        (None, Status::Formatted) => console.out(&format!("formatted {}\n", printable(name))),
         (None, Status::Unchanged | Status::Differs) => Ok(()),
     }
 }
@@ -232,7 +233,7 @@ fn diff(name: &str, old: &str, new: &str) -> String {
     if lines != old {
         out.push_str(&format!("{name}: lines end in CR LF, where LF alone is wanted\n"));
     }
-    let diff = similar::TextDiff::from_lines(lines.as_str(), new);
+    let diff = crate::text::line_diff(&lines, new);
     out.push_str(&diff.unified_diff().header(name, &format!("{name} formatted")).to_string());
     out
 }

@@ -1,13 +1,13 @@
 //! Compiles a step with `--emit` and `--time-passes`.
 
 use super::project;
-use crate::args::PassArgs;
+use crate::args::{PassArgs, ProgramChoice};
 use crate::console::Console;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::value_parsers::Emit;
-use meshwright_core::{Compiled, PASSES, StepGraph, training_step};
-use meshwright_diag::{Diagnostic, Sources, has_errors};
+use meshwright_core::{Compiled, PASSES, StepGraph, prediction, training_step};
+use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_train::{Loaded, Project, ProjectOptions};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(super) struct Made {
     pub(super) project: Project,
     /// Its texts.
     pub(super) sources: Sources,
-    /// Its training step, or its evaluation where it has no `train` block.
+    /// The program that was asked for.
     pub(super) compiled: Compiled,
     /// Whether it is a training step.
     pub(super) trains: bool,
@@ -41,6 +41,7 @@ pub(super) fn examine(options: &ProjectOptions) -> Loaded {
 /// Reads, checks and compiles. `None` where `--emit` asked for something else than the report, which is then printed.
 pub(super) fn make(
     options: &ProjectOptions,
+    program: Option<ProgramChoice>,
     passes: &PassArgs,
     console: &mut Console,
 ) -> Result<Option<Made>, Stop> {
@@ -56,7 +57,7 @@ pub(super) fn make(
     let (project, sources) = project::load(options, console)?;
     let mut times = vec![("resolve", begin.elapsed())];
     let begin = Instant::now();
-    let steps = Steps::of(&project);
+    let steps = Steps::of(&project, program);
     times.push(("step", begin.elapsed()));
     let (compiled, found) = steps.compiled(&project, passes, &sources, &mut times, console)?;
     console.diagnostics(&found, &sources);
@@ -66,7 +67,7 @@ pub(super) fn make(
     match compiled {
         Some(compiled) if !has_errors(&found) => {
             emit(&compiled, passes, console)?;
-            let trains = steps.training.is_some();
+            let trains = steps.trains;
             Ok(passes.emit.is_none().then_some(Made { project, sources, compiled, trains }))
         }
         _ => Err(Stop::Diagnosed),
@@ -75,21 +76,53 @@ pub(super) fn make(
 
 /// What there is to compile of a program, whatever its layout is.
 pub(super) struct Steps {
-    pub(super) training: Option<StepGraph>,
-    /// It is checked even where it is not what is shown: `train` needs both.
-    evaluation: Option<StepGraph>,
+    /// What is shown.
+    shown: Option<StepGraph>,
+    /// Whether that is a training step.
+    pub(super) trains: bool,
+    /// The evaluation, beside a training step that is shown unasked: `train` needs both.
+    beside: Option<StepGraph>,
     found: Vec<Diagnostic>,
 }
 
 impl Steps {
-    pub(super) fn of(project: &Project) -> Steps {
-        let (evaluation, found) = project.evaluation();
-        let training = training_step(&project.program);
-        Steps { training, evaluation: evaluation.map(|e| e.step), found }
+    /// The program that is asked for; the training step as a rule, or the evaluation where there is no training.
+    pub(super) fn of(project: &Project, asked: Option<ProgramChoice>) -> Steps {
+        let program = &project.program;
+        let lacks = |d: Diagnostic| Steps { shown: None, trains: false, beside: None, found: vec![d] };
+        match asked {
+            None => {
+                let (evaluation, found) = project.evaluation();
+                let (evaluation, training) = (evaluation.map(|e| e.step), training_step(program));
+                match training {
+                    Some(step) => Steps { shown: Some(step), trains: true, beside: evaluation, found },
+                    None => Steps { shown: evaluation, trains: false, beside: None, found },
+                }
+            }
+            Some(ProgramChoice::Train) => match training_step(program) {
+                Some(step) => Steps { shown: Some(step), trains: true, beside: None, found: Vec::new() },
+                None => lacks(
+                    Diagnostic::error(codes::E0516, "there is no `train` block, so no training step to show")
+                        .help("add a `train` block to the model file, or show `--program eval`"),
+                ),
+            },
+            Some(ProgramChoice::Eval) => {
+                let (evaluation, found) = project.evaluation();
+                Steps { shown: evaluation.map(|e| e.step), trains: false, beside: None, found }
+            }
+            Some(ProgramChoice::Predict) if program.outputs.is_empty() => lacks(
+                Diagnostic::error(codes::E0516, format!("the model `{}` declares no output", program.model))
+                    .help("declare one: `output class = argmax[classes](logits)`"),
+            ),
+            Some(ProgramChoice::Predict) => {
+                let names: Vec<String> = program.outputs.iter().map(|o| o.name.clone()).collect();
+                let (predicted, found) = prediction(program, &names);
+                Steps { shown: predicted.map(|e| e.step), trains: false, beside: None, found }
+            }
+        }
     }
 
-    /// The training step for the layout of a project, or the evaluation where there is no training; and all that is to be
-    /// said of both.
+    /// The program for the layout of a project, and all that is to be said of it.
     pub(super) fn compiled(
         &self,
         project: &Project,
@@ -99,13 +132,12 @@ impl Steps {
         console: &mut Console,
     ) -> Result<(Option<Compiled>, Vec<Diagnostic>), Stop> {
         let mut found = self.found.clone();
-        let compiled = match self.training.as_ref().or(self.evaluation.as_ref()) {
+        let compiled = match &self.shown {
             Some(step) => compiled(project, step, passes, sources, times, &mut found, console)?,
             None => None,
         };
-        if self.training.is_some()
-            && passes.emit.is_none()
-            && let Some(step) = &self.evaluation
+        if passes.emit.is_none()
+            && let Some(step) = &self.beside
         {
             // A training step contains all of the evaluation but the metrics.
             let (_, more) = project.compile(step, sources);

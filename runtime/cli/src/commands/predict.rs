@@ -1,6 +1,7 @@
 //! `predict`.
 
-use super::{eval, project};
+use super::eval;
+use super::project::{self, OfRun};
 use crate::args::PredictArgs;
 use crate::console::Console;
 use crate::json::object;
@@ -13,13 +14,8 @@ use serde_json::json;
 
 /// Runs the command.
 pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop> {
-    let what = &args.what;
-    let (project, sources, devices) = project::load_for(&what.data.devices, &what.options(), console)?;
-    let options = PredictOptions {
-        eval: eval::options(what, devices),
-        outputs: args.outputs.clone(),
-        limit: args.limit,
-    };
+    let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, console)?;
+    let options = PredictOptions { eval, outputs: args.outputs.clone(), limit: args.limit };
     let outputs = project.program.outputs.iter().map(|o| o.name.clone());
     let asked: Vec<String> =
         outputs.filter(|o| args.outputs.is_empty() || args.outputs.contains(o)).collect();

@@ -6,8 +6,8 @@ use crate::launch;
 use crate::stop::Stop;
 use meshwright_diag::{Diagnostic, Sources, has_errors};
 use meshwright_train::data::roots;
-use meshwright_train::{Devices, Failure, Loaded, Project, ProjectOptions, agree_on_result};
-use std::path::PathBuf;
+use meshwright_train::{Devices, Failure, Loaded, Project, ProjectOptions, Recorded, agree_on_result};
+use std::path::{Path, PathBuf};
 
 /// Reads a model and its layout, and says what there is to say about them.
 pub(super) fn load(options: &ProjectOptions, console: &mut Console) -> Result<(Project, Sources), Stop> {
@@ -37,6 +37,36 @@ pub(super) fn load_for(
     let (project, sources) = load(options, console)?;
     launch::fits(&project, console, &sources)?;
     Ok((project, sources, devices))
+}
+
+/// What a command on a run works with.
+pub(super) struct OfRun {
+    pub(super) project: Project,
+    pub(super) sources: Sources,
+    pub(super) devices: Devices,
+    /// What the folder of the run says; `None` where it holds no run.
+    pub(super) recorded: Option<Recorded>,
+}
+
+/// Reads a model and its layout as `given`, and where that says nothing as the run in the folder `run` has them. Where it holds
+/// no run, the model is `otherwise`, or the error.
+pub(super) fn load_of_run(
+    args: &DevicesArgs,
+    given: &ProjectOptions,
+    run: Option<&Path>,
+    otherwise: Result<&str, Diagnostic>,
+    console: &mut Console,
+) -> Result<OfRun, Stop> {
+    let (devices, recorded) = launch::devices_of(args, run, console)?;
+    let merged = match &recorded {
+        Some(r) => r.project(given).map_err(|d| *d),
+        None => otherwise.map(|model| ProjectOptions { model: model.into(), ..given.clone() }),
+    };
+    let merged = agree_on_result(console.processes(), "the run", merged.map_err(Failure::from));
+    let merged = merged.map_err(|f| console.failed(f, &Sources::new()))?;
+    let (project, sources) = load(&merged, console)?;
+    launch::fits(&project, console, &sources)?;
+    Ok(OfRun { project, sources, devices, recorded })
 }
 
 /// Says what there is to say about an evaluation or a prediction that is about to run; its errors come when it does.

@@ -1,16 +1,17 @@
 //! `train`.
 
-use super::project;
-use crate::args::TrainArgs;
+use super::project::{self, OfRun};
+use crate::args::{LogChoice, ResumeChoice, TrainArgs};
 use crate::console::Console;
 use crate::progress::{Head, Watcher, summary};
 use crate::signals;
 use crate::stop::Stop;
 use crate::text::thousands;
+use clap::ValueEnum;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
-use meshwright_train::run_dir::checkpoints_in;
-use meshwright_train::{Failure, TrainOptions, agree_on_result, train};
+use meshwright_train::run_dir::{checkpoints_in, no_run};
+use meshwright_train::{Failure, Finished, LogFormat, TrainOptions, agree_on_result, train};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -20,38 +21,22 @@ const EPOCHS: u32 = 5;
 
 /// Runs the command.
 pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
-    let (project, sources, devices) =
-        project::load_for(&args.data.devices, &args.project.options(), console)?;
-    project::warn(&project.evaluation().1, console, &sources);
-    let run = match (&args.run, args.no_save) {
-        (Some(folder), _) => Some(folder.clone()),
-        (None, true) => None,
-        (None, false) => {
-            let new = new_run(&args.project.model, console.processes());
-            Some(new.map_err(|f| console.failed(f, &Sources::new()))?)
-        }
-    };
-    let options = TrainOptions {
-        data: args.data.data.clone(),
-        // A run that is resumed goes on as long as it was meant to.
-        epochs: args.epochs.or((args.steps.is_none() && !args.resume).then_some(EPOCHS)),
-        steps: args.steps,
-        seed: args.seed,
-        run: run.clone(),
-        resume: args.resume,
-        cores: args.data.cores.get(),
-        devices,
-        roots: project::data_roots(),
-        eval: !args.no_eval,
-        trace: args.trace.get(),
-    };
-    let stop = signals::stop_of(console);
+    let given = args.options();
+    let old = args.run.as_deref().filter(|_| args.resume.is_some());
+    let model = args.project.model.as_deref().ok_or_else(|| *no_run(old.unwrap_or(Path::new(""))));
+    let loaded = project::load_of_run(&args.data.devices, &given, old, model, console)?;
+    project::warn(&loaded.project.evaluation().1, console, &loaded.sources);
+    let options = options(args, &loaded, console)?;
+    let OfRun { project, sources, recorded, .. } = loaded;
+    let stop = signals::stop_of(&mut |text| console.note(text));
+    let run = options.run.clone();
     let head = Head {
-        model: args.project.model.clone(),
+        model: recorded.as_ref().map_or(given.model.as_str(), |r| r.model_file()).into(),
         mesh: project::mesh(&project),
         run: run.as_ref().map_or("not saved (--no-save)".into(), |r| r.display().to_string()),
         metrics: project.metrics().map(String::from).collect(),
-        eval: !args.no_eval,
+        eval: options.eval,
+        tokens: project.tokens(),
     };
     let begin = Instant::now();
     let mut watcher = Watcher::new(console, head);
@@ -65,10 +50,66 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let broken = watcher.broken.take();
     let on = run.as_deref().and_then(go_on);
     let finished = ended.map_err(|failure| console.failed_with(failure, &sources, on))?;
+    report(&finished, begin.elapsed().as_secs_f64(), broken, console)
+}
+
+/// What the run is asked to do; what the command leaves open of a run that is resumed is the run's.
+fn options(args: &TrainArgs, of_run: &OfRun, console: &mut Console) -> Result<TrainOptions, Stop> {
+    let recorded = of_run.recorded.as_ref();
+    let resume = args.resume == Some(ResumeChoice::Always) || recorded.is_some();
+    let run = match (&args.run, &args.project.model) {
+        (Some(folder), _) => Some(folder.clone()),
+        (None, Some(model)) if !args.no_save => {
+            let new = new_run(model, console.processes());
+            Some(new.map_err(|f| console.failed(f, &Sources::new()))?)
+        }
+        _ => None,
+    };
+    let policies = args.policies();
+    let policies = recorded.map_or(policies.clone(), |r| policies.or(r.policies()));
+    let of_project = policies.policies(&of_run.project).map_err(Failure::from);
+    let of_project = agree_on_result(console.processes(), "the policies", of_project);
+    let (saves, evaluation) = of_project.map_err(|f| console.failed(f, &Sources::new()))?;
+    Ok(TrainOptions {
+        data: args.data.data.clone().or_else(|| recorded?.data()),
+        allow_nonfinite: args.data.allow_nonfinite,
+        // A run that is resumed goes on as long as it was meant to.
+        epochs: args.epochs.or((args.steps.is_none() && !resume).then_some(EPOCHS)),
+        steps: args.steps,
+        seed: args.seed,
+        run,
+        resume,
+        from: args.from,
+        cores: args.data.cores.get().or_else(|| recorded?.cores()),
+        devices: of_run.devices.clone(),
+        roots: project::data_roots(),
+        eval: !args.evaluation.no_eval,
+        evaluation,
+        saves,
+        logs: policies.log.iter().filter_map(|l| log(l)).collect(),
+        policies,
+        trace: args.trace.get(),
+        folder: std::env::current_dir().ok(),
+        arguments: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+    })
+}
+
+fn log(name: &str) -> Option<LogFormat> {
+    Some(match LogChoice::from_str(name, false).ok()? {
+        LogChoice::Csv => LogFormat::Csv,
+        LogChoice::Tensorboard => LogFormat::Tensorboard,
+    })
+}
+
+/// Says how the run ended.
+fn report(finished: &Finished, wall: f64, broken: Option<Stop>, console: &mut Console) -> Result<(), Stop> {
     let at = thousands(finished.steps);
     let kept = match &finished.run {
         Some(run) => {
-            format!("a checkpoint is saved; continue with `--run {} --resume`", run.display())
+            format!(
+                "a checkpoint is saved; continue with `meshwright train --run {} --resume`",
+                run.display()
+            )
         }
         None => "nothing was saved (--no-save)".to_string(),
     };
@@ -83,17 +124,20 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
         console.note(&format!("interrupted after step {at}; {kept}"));
         return Err(Stop::Interrupted);
     }
+    if finished.stopped_early {
+        console
+            .note(&format!("stopped early after step {at}: the evaluations became no better (--patience)"));
+    }
     if console.json() {
         return Ok(());
     }
-    let wall = begin.elapsed().as_secs_f64();
-    console.out(&summary(finished.steps, wall, finished.loss, finished.eval.as_ref()))
+    console.out(&summary(finished, wall))
 }
 
 /// How to go on where a device has failed and there is a checkpoint.
 fn go_on(run: &Path) -> Option<String> {
     std::fs::read_dir(checkpoints_in(run)).ok()?.next()?.ok()?;
-    Some(format!("continue from the newest checkpoint: `--run {} --resume`", run.display()))
+    Some(format!("continue from the newest checkpoint: `meshwright train --run {} --resume`", run.display()))
 }
 
 const RUNS: &str = "runs";

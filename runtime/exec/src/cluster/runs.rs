@@ -21,7 +21,12 @@ pub struct StepReport {
     pub wall: Duration,
     /// For each device of this process the time in its program, without the provider.
     pub devices: Vec<Duration>,
+    /// Of these times, what each device waited in collectives for others.
+    pub waiting: Vec<Duration>,
 }
+
+/// A device's blocks of the outputs, its time, and of that what it waited.
+type RunResult = (BTreeMap<String, HostTensor>, Duration, Duration);
 
 /// What gives a device its inputs, and ends all where it fails.
 fn giver(
@@ -52,7 +57,7 @@ impl Cluster {
             move |engine| {
                 let given = give(engine)?;
                 let begin = Instant::now();
-                Ok((engine.run(program, given, step_number)?, begin.elapsed()))
+                Ok((engine.run(program, given, step_number)?, begin.elapsed(), engine.take_waited()))
             }
         })
     }
@@ -80,7 +85,7 @@ impl Cluster {
         self.run_by(program, |_| {
             move |engine| {
                 let begin = Instant::now();
-                Ok((engine.run_held(program, step_number)?, begin.elapsed()))
+                Ok((engine.run_held(program, step_number)?, begin.elapsed(), engine.take_waited()))
             }
         })
     }
@@ -91,18 +96,17 @@ impl Cluster {
         job: impl Fn(&Arc<[LocalInput]>) -> F,
     ) -> Result<StepReport, ExecError>
     where
-        F: FnOnce(&mut Engine) -> Result<(BTreeMap<String, HostTensor>, Duration), ExecError>
-            + Send
-            + 'static,
+        F: FnOnce(&mut Engine) -> Result<RunResult, ExecError> + Send + 'static,
     {
         let begin = Instant::now();
         let loaded = self.loaded(program)?;
         let answers = self.on_each(loaded.inputs.iter().map(job))?;
         let devices = answers.iter().map(|a| a.1).collect();
+        let waiting = answers.iter().map(|a| a.2).collect();
         let parts: Vec<_> = answers.into_iter().map(|a| a.0).collect();
         let outputs = self.whole_outputs(loaded, parts)?;
         self.processes.first_step_done();
-        Ok(StepReport { outputs, wall: begin.elapsed(), devices })
+        Ok(StepReport { outputs, wall: begin.elapsed(), devices, waiting })
     }
 
     fn whole_outputs(

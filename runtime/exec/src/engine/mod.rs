@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A loaded program, by order of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -207,6 +208,12 @@ impl Engine {
         step_number: u64,
     ) -> Result<BTreeMap<String, HostTensor>, ExecError> {
         self.run_with(program, Inputs::Given(inputs), step_number)
+    }
+
+    /// The time that runs have waited in collectives for other devices since it was last asked for; on a GPU only what the host
+    /// waited.
+    pub fn take_waited(&mut self) -> Duration {
+        self.executor.take_waited()
     }
 
     fn run_with(

@@ -11,6 +11,7 @@ use meshwright_comm::Transport;
 use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a buffer is bound to before a run.
 pub(crate) enum Binding<'a> {
@@ -45,6 +46,9 @@ pub(crate) trait Executor: Send {
         at: &mut Option<usize>,
         recorder: Option<&mut Recorder>,
     ) -> Result<(), RunError>;
+
+    /// The time that runs have waited for other devices since it was last asked for.
+    fn take_waited(&mut self) -> Duration;
 
     /// Gives up the collectives that a failed run has left in flight.
     fn cancel(&mut self);
@@ -85,11 +89,13 @@ pub(crate) struct Programs<B: Backend> {
     kept: BTreeMap<String, Vec<Handle<B>>>,
     /// Most bytes in use that were seen, where somebody watches.
     peak: Option<u64>,
+    /// See [`Executor::take_waited`].
+    waited: Duration,
 }
 
 impl<B: Backend> Programs<B> {
     pub(crate) fn new(backend: B) -> Programs<B> {
-        Programs { backend, programs: vec![], kept: BTreeMap::new(), peak: None }
+        Programs { backend, programs: vec![], kept: BTreeMap::new(), peak: None, waited: Duration::ZERO }
     }
 }
 
@@ -125,8 +131,13 @@ impl<B: Backend> Executor for Programs<B> {
         at: &mut Option<usize>,
         recorder: Option<&mut Recorder>,
     ) -> Result<(), RunError> {
-        let run = RunContext { rng, transport, sequence, at, recorder, peak: self.peak.as_mut() };
+        let (peak, waited) = (self.peak.as_mut(), &mut self.waited);
+        let run = RunContext { rng, transport, sequence, at, recorder, peak, waited };
         self.programs[program].run(&mut self.backend, run)
+    }
+
+    fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
     }
 
     fn cancel(&mut self) {

@@ -15,6 +15,7 @@ use meshwright_comm::{BufferMismatch, Collectives, CommError, Started, Transport
 use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A Plan that is ready to run on one device.
 pub(crate) struct Program<B: Backend> {
@@ -73,6 +74,8 @@ pub(crate) struct RunContext<'r> {
     pub(crate) recorder: Option<&'r mut Recorder>,
     /// Most bytes in use that were seen, where somebody watches.
     pub(crate) peak: Option<&'r mut u64>,
+    /// Grows by the time that this device waits for others.
+    pub(crate) waited: &'r mut Duration,
 }
 
 impl RunContext<'_> {
@@ -265,7 +268,9 @@ impl<B: Backend> Program<B> {
         let last = in_flight.last().map_or(0, |c| c.sequence);
         let mut begin = run.close();
         for (call, InFlightCall { started, sequence }) in piece.calls.iter().zip(in_flight) {
+            let asked = Instant::now();
             let memory = started.wait()?;
+            *run.waited += asked.elapsed();
             begin = run.ended(What::Wait, step, begin, sequence);
             for (received, memory) in call.receive.iter().zip(memory.receive) {
                 let tensor = backend.received(memory, received);

@@ -35,6 +35,19 @@ pub struct Meta {
     /// on. Checkpoints written before there were any have none.
     #[serde(default)]
     pub losses: EpochLosses,
+    /// What the log was when the checkpoint was made; none where there was no log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogMark>,
+}
+
+/// The beginning of a log: its length, and the SHA-256 of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogMark {
+    /// Bytes.
+    pub bytes: u64,
+    /// Their SHA-256.
+    pub sha256: String,
 }
 
 /// The losses of an epoch's steps so far, of which a mean is made at its end.
@@ -65,7 +78,7 @@ impl Meta {
     /// Of the format that this code writes, without losses.
     pub fn new(model: impl Into<String>, step: u64, epoch: u32, position: u64, seed: u64) -> Meta {
         let losses = EpochLosses::default();
-        Meta { format: FORMAT, model: model.into(), step, epoch, position, seed, losses }
+        Meta { format: FORMAT, model: model.into(), step, epoch, position, seed, losses, log: None }
     }
 }
 

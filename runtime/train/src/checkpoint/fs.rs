@@ -45,6 +45,34 @@ pub fn remove_leftovers(fs: &dyn Fs) -> io::Result<()> {
     Ok(())
 }
 
+/// Opens a file of a run's folder: one that is a link, a pipe or a device is refused, and never waited for. A link could lead
+/// out of the folder.
+pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32);
+    }
+    let refused = |what: &str| io::Error::other(format!("it is {what}, not a regular file"));
+    let file = match options.open(path) {
+        Err(_) if path.is_symlink() => return Err(refused("a symbolic link")),
+        // What opening a pipe without a reader, or a socket, gives.
+        Err(e) if path.exists() && !path.is_file() && !path.is_dir() => {
+            return Err(refused(&format!("no file ({e})")));
+        }
+        other => other?,
+    };
+    if file.metadata()?.is_file() { Ok(file) } else { Err(refused("a pipe, a device or a folder")) }
+}
+
+/// The content of a regular file.
+pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path, OpenOptions::new().read(true))?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// A folder of the real file system.
 #[derive(Clone, Debug)]
 pub struct Disk {
@@ -55,9 +83,11 @@ impl Disk {
     /// Creates the folder where it is missing, durably.
     pub fn create(folder: impl Into<PathBuf>) -> io::Result<Disk> {
         let folder = folder.into();
-        if !folder.is_dir() {
-            std::fs::create_dir_all(&folder)?;
-            if let Some(parent) = folder.parent() {
+        // Each folder that is made now has to be made durable in the one above it.
+        let made: Vec<PathBuf> = folder.ancestors().take_while(|a| !a.is_dir()).map(PathBuf::from).collect();
+        std::fs::create_dir_all(&folder)?;
+        for new in made.iter().rev() {
+            if let Some(parent) = new.parent() {
                 sync_dir(parent)?;
             }
         }
@@ -95,13 +125,14 @@ impl Fs for Disk {
     }
 
     fn open(&self, name: &str) -> io::Result<(Box<dyn Read + '_>, u64)> {
-        let file = File::open(self.folder.join(name))?;
+        let file = open_regular(&self.folder.join(name), OpenOptions::new().read(true))?;
         let len = file.metadata()?.len();
         Ok((Box::new(file), len))
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        File::create(self.folder.join(name))?.write_all(bytes)
+        let mut new = OpenOptions::new();
+        open_regular(&self.folder.join(name), new.write(true).create(true).truncate(true))?.write_all(bytes)
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {

@@ -10,9 +10,11 @@
 
 mod encode;
 pub mod fs;
+mod saver;
 mod store;
 #[cfg(test)]
 mod tests;
 
-pub use encode::{Checkpoint, EpochLosses, Meta, TensorInfo, read_file};
-pub use store::{Entry, Loaded, Skipped, Store};
+pub use encode::{Checkpoint, EpochLosses, LogMark, Meta, TensorInfo, read_file};
+pub(crate) use saver::{Saver, not_finite};
+pub use store::{Best, Entry, Loaded, Skipped, Store, Which};

@@ -1,4 +1,6 @@
-//! What a data file holds, whatever its format.
+//! What a data file says of the tensor in it, whatever its format.
+
+use super::bytes::Elements;
 
 /// Element type in a file. Wider than the program's [`meshwright_plan::DType`]: files have types that programs lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -6,9 +8,14 @@ pub(super) enum Elem {
     Bool,
     U8,
     I8,
+    U16,
     I16,
+    U32,
     I32,
+    U64,
     I64,
+    F16,
+    BF16,
     F32,
     F64,
 }
@@ -17,9 +24,9 @@ impl Elem {
     pub(super) fn bytes(self) -> usize {
         match self {
             Elem::Bool | Elem::U8 | Elem::I8 => 1,
-            Elem::I16 => 2,
-            Elem::I32 | Elem::F32 => 4,
-            Elem::I64 | Elem::F64 => 8,
+            Elem::U16 | Elem::I16 | Elem::F16 | Elem::BF16 => 2,
+            Elem::U32 | Elem::I32 | Elem::F32 => 4,
+            Elem::U64 | Elem::I64 | Elem::F64 => 8,
         }
     }
 
@@ -28,12 +35,21 @@ impl Elem {
             Elem::Bool => "bool",
             Elem::U8 => "u8",
             Elem::I8 => "i8",
+            Elem::U16 => "u16",
             Elem::I16 => "i16",
+            Elem::U32 => "u32",
             Elem::I32 => "i32",
+            Elem::U64 => "u64",
             Elem::I64 => "i64",
+            Elem::F16 => "f16",
+            Elem::BF16 => "bf16",
             Elem::F32 => "f32",
             Elem::F64 => "f64",
         }
+    }
+
+    pub(super) fn is_float(self) -> bool {
+        matches!(self, Elem::F16 | Elem::BF16 | Elem::F32 | Elem::F64)
     }
 
     /// Bytes of a tensor of that shape; an error where a computer could not address them.
@@ -51,10 +67,38 @@ impl Elem {
     }
 }
 
-/// A tensor from a file: row-major, little-endian, `data` of exactly the size of `shape`.
-#[derive(Debug)]
-pub(super) struct Array {
+/// How the elements of a tensor lie in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header {
     pub(super) elem: Elem,
+    pub(super) big_endian: bool,
+    /// The first dim varies fastest, not the last.
+    pub(super) fortran: bool,
+    /// At least one dim: the first counts records.
     pub(super) shape: Vec<usize>,
-    pub(super) data: Vec<u8>,
+}
+
+impl Header {
+    /// Little-endian and row-major.
+    pub(super) fn plain(elem: Elem, shape: Vec<usize>) -> Header {
+        Header { elem, big_endian: false, fortran: false, shape }
+    }
+}
+
+/// A tensor in a file, of which only the header has been read. The file has exactly the bytes that the header promises, as
+/// far as that can be known without reading them.
+pub(super) struct TensorFile {
+    pub(super) header: Header,
+    pub(super) elements: Elements,
+}
+
+/// `the tensors `a`, `b`, …`, at most eight of them.
+pub(super) fn list(what: &str, names: &[&str]) -> String {
+    const MOST: usize = 8;
+    let shown = names.iter().take(MOST).map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => format!("no {what}"),
+        n if n > MOST => format!("the {n} {what} {shown}, …"),
+        _ => format!("the {what} {shown}"),
+    }
 }

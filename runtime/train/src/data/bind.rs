@@ -1,60 +1,62 @@
-//! Binds files to a model's inputs: names, sizes, dtypes, and every value against the input's range, before step 1.
+//! Binds files to a model's inputs: names, sizes, dtypes, and every value that is read before step 1 against the input's range.
 
-use super::array::{Array, Elem};
-use super::dataset::{Column, Dataset};
-use super::formats;
-use super::source::{FileRef, Source};
-use meshwright_diag::{Diagnostic, Span, codes, nearest};
-use meshwright_plan::{DType, Dims, InputDecl};
-use std::collections::BTreeMap;
+use super::binding::{InputBinding, Places};
+use super::column::{Column, Runs, Scratch, Values};
+use super::dataset::Dataset;
+use super::encoded::Encoded;
+use super::input_info::{InputInfo, RangeOf};
+use super::order::{OrderRule, Weights};
+use super::shards::{self, Shards};
+use super::source::{InputSource, OrderSource, Source, SplitSource};
+use super::{damaged, folders, pieces};
+use crate::Checked;
+use meshwright_diag::{Diagnostic, codes, nearest};
+use meshwright_plan::{DType, Dim, InputDecl};
+use std::sync::Arc;
 
-/// Where inputs are declared, by name, for messages that show the declaration. May be empty.
-pub type Places = BTreeMap<String, Span>;
-
-/// Reads the files of one split and checks them against the model's inputs.
+/// Opens the files of one split and checks them against the model's inputs. Small files are read here, whole.
 ///
 /// # Errors
 ///
 /// Everything that is wrong, at once: E0502 for unreadable or malformed files, E0503 names, E0504 sizes, E0505 dtypes,
 /// E0506 values.
-pub fn load(
-    source: &Source,
-    split: &str,
-    inputs: &[InputDecl],
-    dims: &Dims,
-    places: &Places,
-) -> Result<Dataset, Vec<Diagnostic>> {
-    let Some(files) = source.splits.get(split) else {
+pub fn load(source: &Source, split: &str, binding: &InputBinding) -> Result<Dataset, Vec<Diagnostic>> {
+    let Some(set) = source.splits.get(split) else {
         let message = format!("`{}` has no set of examples named `{split}`", source.place);
         return Err(vec![Diagnostic::error(codes::E0503, message)]);
     };
-    let mut errors = check_names(source, split, files, inputs, places);
+    let mut errors = check_names(source, split, set, binding);
+    let opening = SetLoader::new(set, binding).map_err(|e| vec![*e])?;
     let mut columns: Vec<(Column, usize)> = Vec::new();
-    for decl in inputs {
-        let Some(file) = files.get(&decl.name) else { continue };
-        match column(decl, file, dims) {
+    for decl in binding.inputs {
+        let Some(from) = set.inputs.get(&decl.name) else { continue };
+        match opening.column(decl, from) {
             Ok(column) => columns.push(column),
-            Err(error) => errors.push(label(*error, decl, places)),
+            Err(error) => errors.push(label(*error, decl, binding.places)),
         }
     }
     if let Some(((first, records), rest)) = columns.split_first() {
         for (other, n) in rest.iter().filter(|(_, n)| n != records) {
-            let message = format!(
-                "inputs differ in the number of examples: `{}` has {records}, `{}` has {n}",
-                first.name, other.name
-            );
-            errors.push(
-                Diagnostic::error(codes::E0504, message)
-                    .note(format!("`{}` is read from `{}`", first.name, files[&first.name]))
-                    .note(format!("`{}` is read from `{}`", other.name, files[&other.name])),
-            );
+            errors.push(other_count((first, *records), (other, *n)));
         }
     }
     if !errors.is_empty() {
         return Err(errors);
     }
-    let records = columns.first().map_or(0, |c| c.1);
-    Ok(Dataset { records, columns: columns.into_iter().map(|c| c.0).collect() })
+    let all = columns.first().map_or(0, |c| c.1);
+    opening.dataset(columns.into_iter().map(|c| c.0).collect(), all).map_err(|e| vec![*e])
+}
+
+fn other_count((first, records): (&Column, usize), (other, n): (&Column, usize)) -> Diagnostic {
+    let message = format!(
+        "inputs differ in the number of examples: `{}` has {records}, `{}` has {n}",
+        first.described.name, other.described.name
+    );
+    let mut error = Diagnostic::error(codes::E0504, message);
+    for column in [first, other] {
+        error = error.note(format!("`{}` is read from {}", column.described.name, column.values.named()));
+    }
+    error
 }
 
 fn label(error: Diagnostic, decl: &InputDecl, places: &Places) -> Diagnostic {
@@ -64,27 +66,23 @@ fn label(error: Diagnostic, decl: &InputDecl, places: &Places) -> Diagnostic {
     }
 }
 
-fn check_names(
-    source: &Source,
-    split: &str,
-    files: &BTreeMap<String, FileRef>,
-    inputs: &[InputDecl],
-    places: &Places,
-) -> Vec<Diagnostic> {
+fn check_names(source: &Source, split: &str, set: &SplitSource, binding: &InputBinding) -> Vec<Diagnostic> {
+    let inputs = binding.inputs;
     let declared = |name: &str| inputs.iter().any(|i| i.name == name);
     let mut errors = Vec::new();
-    for decl in inputs.iter().filter(|i| !files.contains_key(&i.name)) {
+    for decl in inputs.iter().filter(|i| !set.inputs.contains_key(&i.name)) {
         let message = format!("input `{}` has no file in the `{split}` set of `{}`", decl.name, source.place);
         let mut error = Diagnostic::error(codes::E0503, message);
-        if let Some(near) = nearest(&decl.name, files.keys().map(String::as_str).filter(|n| !declared(n))) {
+        let others = set.inputs.keys().map(String::as_str).filter(|n| !declared(n));
+        if let Some(near) = nearest(&decl.name, others) {
             error = error.help(format!("`{near}` is there; did you mean `{}`?", decl.name));
         } else {
             error = error.help(format!("add `{}=FILE`", decl.name));
         }
-        errors.push(label(error, decl, places));
+        errors.push(label(error, decl, binding.places));
     }
     if source.exact {
-        for name in files.keys().filter(|n| !declared(n)) {
+        for name in set.inputs.keys().filter(|n| !declared(n)) {
             let message = format!("the model has no input `{name}`");
             let mut error = Diagnostic::error(codes::E0503, message);
             error = match nearest(name, inputs.iter().map(|i| i.name.as_str())) {
@@ -100,156 +98,210 @@ fn check_names(
     errors
 }
 
-/// The checked column of one input, and its number of records.
-fn column(decl: &InputDecl, file: &FileRef, dims: &Dims) -> Result<(Column, usize), Box<Diagnostic>> {
-    let array = formats::read(file).map_err(|why| {
-        let message = format!("`{file}` cannot be read as data for `{}`: {why}", decl.name);
-        Box::new(Diagnostic::error(codes::E0502, message))
-    })?;
-    let shape = dims.shape(decl.dims.get(1..).unwrap_or_default());
-    let records = array.shape.first().copied().unwrap_or(0);
-    if !fits(&array.shape[1..], &shape) {
-        let declared = decl.dims.iter().skip(1).map(|d| format!("{}={}", dims.name(*d), dims.size(*d)));
-        let message = format!(
-            "`{}` is declared as [{}] for each example, but `{file}` has {:?}",
-            decl.name,
-            declared.collect::<Vec<_>>().join(" "),
-            &array.shape[1..]
-        );
-        let mut error = Diagnostic::error(codes::E0504, message)
-            .note(format!("the first size in the file, {records}, counts examples"));
-        if array.shape.len() == decl.dims.len() {
-            let changes = decl.dims.iter().zip(&array.shape).skip(1).filter(|(d, n)| dims.size(**d) != **n);
-            let changes = changes.map(|(d, n)| format!("`--dim {}={n}`", dims.name(*d)));
-            error = error.help(format!("{} makes it fit", changes.collect::<Vec<_>>().join(" ")));
+/// A set whose files are being opened.
+struct SetLoader<'a> {
+    set: &'a SplitSource,
+    binding: &'a InputBinding<'a>,
+    shards: Shards,
+    /// The inputs that are members of shards, in the order of `shards.members`.
+    members: Vec<&'a str>,
+}
+
+impl<'a> SetLoader<'a> {
+    fn new(set: &'a SplitSource, binding: &'a InputBinding<'a>) -> Checked<SetLoader<'a>> {
+        let members = set.inputs.iter().filter_map(|(name, from)| match from {
+            InputSource::Members(endings) => Some((name.as_str(), endings.as_slice())),
+            _ => None,
+        });
+        let (members, endings): (Vec<&str>, Vec<&[String]>) = members.unzip();
+        if let (Some(name), true) = (members.first(), set.shards.is_empty()) {
+            let message = format!("`{name}` is a member of shards, but the set has none");
+            let help = "name them: `shards = \"part-{000..127}.tar\"`";
+            return Err(Box::new(Diagnostic::error(codes::E0507, message).help(help)));
         }
-        return Err(Box::new(error));
+        let shards = match members.is_empty() {
+            true => Shards::default(),
+            false => shards::list(&set.shards, &endings, set.skip_damaged)?,
+        };
+        Ok(SetLoader { set, binding, shards, members })
     }
-    let per_record = shape.iter().product::<usize>();
-    let data = convert(array, decl, per_record, file)?;
-    check_range(decl, &data, per_record, file, dims)?;
-    Ok((Column { name: decl.name.clone(), dtype: decl.dtype, shape, data }, records))
-}
 
-/// Whether a file's sizes are the declared ones, but for declared dims of size 1, which it may lack.
-fn fits(file: &[usize], declared: &[usize]) -> bool {
-    let mut file = file.iter().peekable();
-    declared.iter().all(|n| file.next_if_eq(&n).is_some() || *n == 1) && file.next().is_none()
-}
+    /// The column of one input, and its number of records.
+    fn column(&self, decl: &InputDecl, from: &InputSource) -> Checked<(Column, usize)> {
+        let dims = self.binding.dims;
+        let range = decl.range.map(|d| (RangeOf::Dim(dims.name(d).to_string()), dims.size(d)));
+        let described = InputInfo { name: decl.name.clone(), dtype: decl.dtype, range };
+        match from {
+            InputSource::Weights { by, weights } => self.weights_of(decl, (by, weights), described),
+            from => self.values(decl, from, described),
+        }
+    }
 
-fn convert(
-    array: Array,
-    decl: &InputDecl,
-    per_record: usize,
-    file: &FileRef,
-) -> Result<Vec<u8>, Box<Diagnostic>> {
-    let Array { elem, data, .. } = array;
-    let misfit = |at: usize, value: &dyn std::fmt::Display| {
-        let record = at / per_record.max(1);
-        let message = format!(
-            "record {record} of `{}` has the value {value}, which `{}` cannot hold",
-            decl.name, decl.dtype
-        );
-        Box::new(Diagnostic::error(codes::E0506, message).note(format!("records of `{file}` count from 0")))
-    };
-    Ok(match (elem, decl.dtype) {
-        (Elem::U8, DType::U8)
-        | (Elem::I32, DType::I32)
-        | (Elem::F32, DType::F32)
-        | (Elem::F64, DType::F64) => data,
-        (Elem::Bool | Elem::U8, DType::Bool) => match data.iter().position(|b| *b > 1) {
-            Some(at) => return Err(misfit(at, &data[at])),
-            None => data,
-        },
-        (Elem::U8 | Elem::I8 | Elem::I16 | Elem::I32 | Elem::I64, DType::I32 | DType::U8) => {
-            let mut out = Vec::with_capacity(data.len() / elem.bytes() * decl.dtype.bytes());
-            for (at, bytes) in data.chunks_exact(elem.bytes()).enumerate() {
-                let value = integer(elem, bytes);
-                match decl.dtype {
-                    DType::U8 => out.push(u8::try_from(value).map_err(|_| misfit(at, &value))?),
-                    _ => out.extend(i32::try_from(value).map_err(|_| misfit(at, &value))?.to_le_bytes()),
-                }
+    /// The column of an input that has values of its own.
+    fn values(&self, decl: &InputDecl, from: &InputSource, described: InputInfo) -> Checked<(Column, usize)> {
+        let binding = self.binding;
+        let shape = binding.dims.shape(decl.dims.get(1..).unwrap_or_default());
+        let finite = !binding.allow_nonfinite;
+        match from {
+            InputSource::Files(files) if folders::are_images(files) => {
+                folders::images(files, described, shape, finite)
             }
-            out
-        }
-        (Elem::F32, DType::F64) => data
-            .chunks_exact(4)
-            .flat_map(|b| f64::from(f32::from_le_bytes(crate::tensor::array(b))).to_le_bytes())
-            .collect(),
-        (Elem::F64, DType::F32) => {
-            let mut out = Vec::with_capacity(data.len() / 2);
-            for (at, bytes) in data.chunks_exact(8).enumerate() {
-                let value = f64::from_le_bytes(crate::tensor::array(bytes));
-                let narrow = value as f32;
-                if narrow.is_infinite() && value.is_finite() {
-                    return Err(misfit(at, &value));
-                }
-                out.extend(narrow.to_le_bytes());
+            InputSource::Files(files) => pieces::records(decl, files, described, binding),
+            InputSource::Stream { files, cut } => {
+                pieces::windows(decl, (files, cut, self.longest_shift()), described, binding)
             }
-            out
+            InputSource::Members(_) => {
+                let at = self.members.iter().position(|n| *n == decl.name).unwrap_or_default();
+                let members = self.shards.members[at].clone();
+                let records = members.len();
+                let values = Values::Encoded(Encoded::new(self.shards.paths.clone(), members, finite));
+                Ok((Column { described, shape, first: 0, step: 0, values }, records))
+            }
+            InputSource::FolderOf { input, classes } => match self.set.inputs.get(input) {
+                Some(InputSource::Files(files)) => folders::labels(files, classes, described),
+                _ => {
+                    let message = format!("`{}` is the folder of `{input}`, which names no files", decl.name);
+                    let help = format!("add a line `{input} = \"images/*/*.png\"`");
+                    Err(Box::new(Diagnostic::error(codes::E0503, message).help(help)))
+                }
+            },
+            InputSource::Weights { .. } => unreachable!("weights are of other inputs"),
         }
-        _ => return Err(wrong_dtype(elem, decl, file)),
-    })
-}
+    }
 
-fn wrong_dtype(elem: Elem, decl: &InputDecl, file: &FileRef) -> Box<Diagnostic> {
-    let message = format!(
-        "input `{}` is declared as `{}`, but `{file}` holds `{}`",
-        decl.name,
-        decl.dtype,
-        elem.name()
-    );
-    let error = Diagnostic::error(codes::E0505, message);
-    let as_declared = match elem {
-        Elem::I8 | Elem::I16 | Elem::I32 | Elem::I64 => "i32",
-        Elem::U8 => "u8",
-        Elem::Bool => "bool",
-        Elem::F32 | Elem::F64 => "float",
-    };
-    Box::new(match decl.dtype.is_float() {
-        true => error.help(format!(
-            "declare it as `{as_declared}` and write `cast({}, float)` where it is used",
-            decl.name
-        )),
-        false => error.help(format!("declare it as `{as_declared}`")),
-    })
-}
+    /// The windows of all inputs are counted by the one that is moved furthest, so that they are equally many.
+    fn longest_shift(&self) -> usize {
+        let shifts = self.set.inputs.values().map(|s| match s {
+            InputSource::Stream { cut, .. } => cut.shift,
+            _ => 0,
+        });
+        shifts.max().unwrap_or(0)
+    }
 
-fn integer(elem: Elem, bytes: &[u8]) -> i64 {
-    use crate::tensor::array;
-    match elem {
-        Elem::I8 => i64::from(i8::from_le_bytes(array(bytes))),
-        Elem::I16 => i64::from(i16::from_le_bytes(array(bytes))),
-        Elem::I32 => i64::from(i32::from_le_bytes(array(bytes))),
-        Elem::I64 => i64::from_le_bytes(array(bytes)),
-        _ => i64::from(bytes[0]),
+    /// A number for each value of another input.
+    fn weights_of(
+        &self,
+        decl: &InputDecl,
+        (by, weights): (&str, &[f64]),
+        described: InputInfo,
+    ) -> Checked<(Column, usize)> {
+        if !matches!(decl.dtype, DType::F32 | DType::F64) {
+            let message =
+                format!("input `{}` is declared as `{}`, but it has `weights`", decl.name, decl.dtype);
+            return Err(Box::new(Diagnostic::error(codes::E0505, message).help("declare it as `float`")));
+        }
+        let (by, records) = self.chooser(&decl.name, by, weights.len(), &decl.dims)?;
+        let table = weights
+            .iter()
+            .flat_map(|w| match decl.dtype {
+                DType::F32 => (*w as f32).to_le_bytes().to_vec(),
+                _ => w.to_le_bytes().to_vec(),
+            })
+            .collect();
+        let shape = by.shape.clone();
+        let values = Values::Chosen { by: Arc::new(by), table };
+        Ok((Column { described, shape, first: 0, step: 0, values }, records))
+    }
+
+    /// The column that says which of some weights the examples have: of the dims of the input that is weighted.
+    fn chooser(&self, name: &str, by: &str, weights: usize, dims: &[Dim]) -> Checked<(Column, usize)> {
+        let from = self.set.inputs.get(by).filter(|s| !matches!(s, InputSource::Weights { .. }));
+        let Some(from) = from else {
+            let message = format!("the weights of `{name}` are chosen by `{by}`, which has no file");
+            let d = Diagnostic::error(codes::E0503, message);
+            let near = nearest(by, self.set.inputs.keys().map(String::as_str).filter(|n| *n != name));
+            return Err(Box::new(match near {
+                Some(near) => d.help(format!("did you mean `{near}`?")),
+                None => d.help(format!("add a line `{by} = \"FILE\"`")),
+            }));
+        };
+        let dtype = DType::I32;
+        let decl = InputDecl { name: by.to_string(), dims: dims.to_vec(), dtype, range: None };
+        let range = Some((RangeOf::Weights(name.to_string()), weights));
+        self.values(&decl, from, InputInfo { name: by.to_string(), dtype, range })
+    }
+
+    /// The set of these columns of `all` records.
+    fn dataset(&self, columns: Vec<Column>, all: usize) -> Checked<Dataset> {
+        let (set, mut damaged) = (self.set, self.shards.skipped.clone());
+        let mut kept = None;
+        if set.skip_damaged && columns.iter().any(Column::is_encoded) {
+            let (good, bad) = damaged::undamaged(&columns, all)?;
+            kept = (!bad.is_empty()).then_some(good);
+            damaged.extend(bad);
+        }
+        let good = kept.as_ref().map_or(all, Vec::len);
+        let records = set.limit.unwrap_or(good).min(good);
+        let rule = self.rule(&columns, all, (kept.as_deref(), records))?;
+        Dataset::new(records, columns, (kept, damaged), rule)
+    }
+
+    /// In which order a set of `all` records, of which the first `records` that are `kept` are used, is seen in training.
+    fn rule(
+        &self,
+        columns: &[Column],
+        all: usize,
+        (kept, records): (Option<&[u32]>, usize),
+    ) -> Checked<OrderRule> {
+        Ok(match &self.set.order {
+            OrderSource::Shuffled => OrderRule::Shuffled,
+            OrderSource::Unshuffled => OrderRule::Unshuffled,
+            OrderSource::Buffered(size) => {
+                let mut files = columns.first().map_or(vec![0], Column::first_records);
+                if let Some(kept) = kept {
+                    files.iter_mut().for_each(|f| *f = kept.partition_point(|r| (*r as usize) < *f));
+                }
+                OrderRule::Buffered { size: *size, files: files.into() }
+            }
+            OrderSource::Weighted(from) => {
+                let (column, n) = self.sampling(from)?;
+                if n != all {
+                    let message = format!("`sampling` has {n} weights for {all} examples");
+                    return Err(Box::new(
+                        Diagnostic::error(codes::E0504, message)
+                            .note(format!("they are read from {}", column.values.named()))
+                            .help("give one weight for each example"),
+                    ));
+                }
+                let record = |i: usize| kept.map_or(i, |k| k[i] as usize);
+                OrderRule::Weighted(Arc::new(chances(&column, (0..records).map(record))?))
+            }
+        })
+    }
+
+    /// The weights of the examples: as an input that the model does not have.
+    fn sampling(&self, from: &InputSource) -> Checked<(Column, usize)> {
+        let batch = self.binding.inputs.first().and_then(|i| i.dims.first()).copied();
+        let (name, dtype) = ("sampling".to_string(), DType::F64);
+        let decl = InputDecl { name: name.clone(), dims: batch.into_iter().collect(), dtype, range: None };
+        // A chance must be a number, whatever else may pass.
+        let strict = InputBinding { allow_nonfinite: false, ..*self.binding };
+        match from {
+            InputSource::Files(files) => {
+                pieces::records(&decl, files, InputInfo { name, dtype, range: None }, &strict)
+            }
+            from => self.column(&decl, from),
+        }
     }
 }
 
-fn check_range(
-    decl: &InputDecl,
-    data: &[u8],
-    per_record: usize,
-    file: &FileRef,
-    dims: &Dims,
-) -> Result<(), Box<Diagnostic>> {
-    let (Some(range), true) = (decl.range, decl.dtype.is_int()) else { return Ok(()) };
-    let elem = if decl.dtype == DType::U8 { Elem::U8 } else { Elem::I32 };
-    let mut values = data.chunks_exact(elem.bytes()).map(|b| integer(elem, b)).enumerate();
-    let outside = |v: &(usize, i64)| usize::try_from(v.1).map_or(true, |v| v >= dims.size(range));
-    let Some((at, value)) = values.find(outside) else { return Ok(()) };
-    let more = values.filter(outside).count();
-    let name = dims.name(range);
-    let message = format!(
-        "record {} of `{}` has the value {value}, outside `{name}`, which counts from 0 to {}",
-        at / per_record.max(1),
-        decl.name,
-        dims.size(range).saturating_sub(1)
-    );
-    let mut error =
-        Diagnostic::error(codes::E0506, message).note(format!("records of `{file}` count from 0"));
-    if more > 0 {
-        error = error.note(format!("{more} more values are outside"));
+fn chances(column: &Column, records: impl Iterator<Item = usize>) -> Checked<Weights> {
+    let mut all = Vec::new();
+    let (runs, mut scratch) = (Runs::whole(8), Scratch::default());
+    for record in records {
+        let mut out = [0; 8];
+        column.read(record, &runs, &mut out, &mut scratch)?;
+        let weight = f64::from_le_bytes(out);
+        if weight < 0.0 {
+            let message = format!("record {record} has the weight {weight} for `sampling`");
+            return Err(Box::new(
+                Diagnostic::error(codes::E0506, message).help("give weights from 0 on; 0 is never drawn"),
+            ));
+        }
+        all.push(weight);
     }
-    Err(Box::new(error.help(format!("if the data is right, declare a larger `dim {name}`"))))
+    Weights::new(all.into_iter()).ok_or_else(|| {
+        let message = "no example can be drawn: the weights for `sampling` have no finite sum above 0";
+        Box::new(Diagnostic::error(codes::E0506, message).help("give some example a weight above 0"))
+    })
 }

@@ -1,94 +1,190 @@
-//! Records in memory, and the gather that fills one device's block of a batch.
+//! A set of records, and the gather that fills one device's block of a batch.
 
-use crate::RawTensor;
+use super::column::{Column, Runs, Scratch};
+use super::order::{Order, OrderRule};
+use crate::{Checked, RawTensor};
 use meshwright_exec::HostTensor;
 use meshwright_plan::DType;
 use sha2::Digest;
 use std::ops::Range;
+use std::sync::Arc;
 
-/// All records of one split, checked, in the dtypes of the program.
-#[derive(Debug)]
+/// The records of one split, in the dtypes of the program. Those of small files are in memory and known to be good; those of
+/// large ones are read and checked when they are asked for.
+#[derive(Clone, Debug)]
 pub struct Dataset {
     pub(super) records: usize,
-    pub(super) columns: Vec<Column>,
+    pub(super) columns: Arc<Vec<Column>>,
+    /// The records that are not damaged, where others are left out.
+    pub(super) kept: Option<Arc<[u32]>>,
+    pub(super) damaged: Arc<[String]>,
+    /// Of a share of a set, which of its records it has.
+    pub(super) chosen: Option<Subset>,
+    pub(super) rule: OrderRule,
+    pub(super) fingerprint: String,
 }
 
-#[derive(Debug)]
-pub(super) struct Column {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    /// Declared sizes of the dims after the first.
-    pub(super) shape: Vec<usize>,
-    /// `records` times the product of `shape` elements, in declared order.
-    pub(super) data: Vec<u8>,
+/// The records at some positions of an order.
+#[derive(Clone, Debug)]
+pub(super) struct Subset {
+    order: Order,
+    first: usize,
 }
 
 impl Dataset {
+    /// Of the records that are `kept`; all where nothing says which. `damaged` says what is wrong with the others.
+    pub(super) fn new(
+        records: usize,
+        columns: Vec<Column>,
+        (kept, damaged): (Option<Vec<u32>>, Vec<String>),
+        rule: OrderRule,
+    ) -> Checked<Dataset> {
+        let mut set = Dataset {
+            records,
+            columns: Arc::new(columns),
+            kept: kept.map(Arc::from),
+            damaged: damaged.into(),
+            chosen: None,
+            rule,
+            fingerprint: String::new(),
+        };
+        set.fingerprint = set.hash()?;
+        Ok(set)
+    }
+
     /// Number of records.
     pub fn records(&self) -> usize {
         self.records
     }
 
+    pub(super) fn rule(&self) -> &OrderRule {
+        &self.rule
+    }
+
     /// The inputs, by position: name, dtype and the sizes of the dims after the first.
     pub fn inputs(&self) -> impl Iterator<Item = (&str, DType, &[usize])> {
-        self.columns.iter().map(|c| (c.name.as_str(), c.dtype, c.shape.as_slice()))
+        self.columns.iter().map(|c| (c.described.name.as_str(), c.dtype(), c.shape.as_slice()))
     }
 
     /// Position of an input.
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.columns.iter().position(|c| c.name == name)
+        self.columns.iter().position(|c| c.described.name == name)
     }
 
-    /// Tells data sets apart that differ in inputs, sizes, number of records, or in one of up to 256 records spread over
-    /// them evenly: 16 hexadecimal digits of a SHA-256.
+    /// Tells data sets apart that differ in inputs, sizes, number of records, in one of up to 256 records spread over them
+    /// evenly, or in what `data.toml` says of their order: 16 hexadecimal digits of a SHA-256.
     pub fn fingerprint(&self) -> String {
+        self.fingerprint.clone()
+    }
+
+    fn hash(&self) -> Checked<String> {
         const LOOKED_AT: usize = 256;
         let mut hash = sha2::Sha256::new();
-        let mut take = |bytes: &[u8]| {
-            hash.update((bytes.len() as u64).to_le_bytes());
-            hash.update(bytes);
-        };
-        take(&(self.records as u64).to_le_bytes());
-        for c in &self.columns {
-            take(c.name.as_bytes());
-            c.shape.iter().for_each(|n| take(&(*n as u64).to_le_bytes()));
-            let width = c.shape.iter().product::<usize>() * c.dtype.bytes();
+        let mut scratch = Scratch::default();
+        take(&mut hash, &(self.records as u64).to_le_bytes());
+        for c in self.columns.iter() {
+            take(&mut hash, c.described.name.as_bytes());
+            c.shape.iter().for_each(|n| take(&mut hash, &(*n as u64).to_le_bytes()));
             let n = LOOKED_AT.min(self.records);
+            let mut record = vec![0; c.width()];
             for k in 0..n {
-                let at = k * self.records / n * width;
-                take(&c.data[at..at + width]);
+                if !record.is_empty() {
+                    let at = self.record_of_files(k * self.records / n);
+                    c.read(at, &Runs::whole(record.len()), &mut record, &mut scratch)?;
+                }
+                take(&mut hash, &record);
             }
         }
-        hash.finalize()[..8].iter().map(|b| format!("{b:02x}")).collect()
+        // A set in the usual order has the fingerprint that it had before there were others.
+        if let Some(rule) = self.rule.described() {
+            take(&mut hash, &rule);
+        }
+        Ok(hex(hash))
     }
 
-    /// Bytes in memory.
+    /// Parts a set in two: the rest for training, and a share for validation. Which records these are depends on the seed and
+    /// the number of records alone. `None` where one of them would be empty.
+    pub fn split(&self, share: f64, seed: u64) -> Option<(Dataset, Dataset)> {
+        let n = (self.records as f64 * share).round() as usize;
+        if !(share > 0.0 && share < 1.0) || n == 0 || n >= self.records || self.chosen.is_some() {
+            return None;
+        }
+        let order = Order::of_share(seed, self.records);
+        let part = |first: usize, records: usize, rule: OrderRule| {
+            let mut hash = sha2::Sha256::new();
+            let numbers = [seed, self.records as u64, first as u64, records as u64];
+            take(&mut hash, self.fingerprint.as_bytes());
+            numbers.iter().for_each(|n| take(&mut hash, &n.to_le_bytes()));
+            let chosen = Some(Subset { order: order.clone(), first });
+            Dataset { records, chosen, rule, fingerprint: hex(hash), ..self.clone() }
+        };
+        let rest = self.records - n;
+        let rule = self.rule.of_part(|i| order.record(n + i), rest)?;
+        Some((part(n, rest, rule), part(0, n, OrderRule::default())))
+    }
+
+    fn record_of_files(&self, record: usize) -> usize {
+        let record = self.chosen.as_ref().map_or(record, |c| c.order.record(c.first + record));
+        self.kept.as_ref().map_or(record, |kept| kept[record] as usize)
+    }
+
+    /// What there is to say of examples that were left out.
+    pub fn notes(&self) -> Vec<String> {
+        let Some(first) = self.damaged.first() else { return Vec::new() };
+        let n = self.damaged.len();
+        vec![format!("{n} damaged {} left out: {first}", if n == 1 { "example is" } else { "examples are" })]
+    }
+
+    /// How many threads should prepare batches: several where records are decoded, else one.
+    pub fn readers(&self) -> usize {
+        const MOST: usize = 8;
+        match self.columns.iter().any(Column::is_encoded) {
+            true => std::thread::available_parallelism().map_or(1, usize::from).min(MOST),
+            false => 1,
+        }
+    }
+
+    /// Bytes of all records in the program's dtypes.
     pub fn bytes(&self) -> usize {
-        self.columns.iter().map(|c| c.data.len()).sum()
+        self.columns.iter().map(|c| c.width() * self.records).sum()
     }
 
-    /// A block as a tensor for the engine; see [`Dataset::read`] for what it holds and when it panics.
-    pub fn block(&self, input: usize, records: &[usize], ranges: &[Range<usize>]) -> HostTensor {
-        let dtype = self.columns[input].dtype;
+    /// A block as a tensor for the engine; see [`Dataset::read`] for what it holds, its errors, and when it panics.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::read`].
+    pub fn block(&self, input: usize, records: &[usize], ranges: &[Range<usize>]) -> Checked<HostTensor> {
+        let dtype = self.columns[input].dtype();
         let shape: Vec<usize> =
             std::iter::once(records.len()).chain(ranges.iter().map(ExactSizeIterator::len)).collect();
         let mut data = vec![0; shape.iter().product::<usize>() * dtype.bytes()];
-        self.read(input, records, ranges, &mut data);
-        RawTensor { dtype, shape, data }
+        self.read(input, records, ranges, &mut data)?;
+        Ok(RawTensor { dtype, shape, data }
             .into_host()
-            .expect("loading refuses the dtypes that no tensor of a file has")
+            .expect("loading refuses the dtypes that no tensor of a file has"))
     }
 
     /// Fills `out` with a block of input number `input`: the given records, one a row, and of each the `ranges` of the
-    /// dims after the first, row-major in declared order. Only these bytes are touched.
+    /// dims after the first, row-major in declared order. Of files that are not in memory little else is read.
+    ///
+    /// # Errors
+    ///
+    /// E0502 where a file cannot be read any more, E0506 for values that the input cannot have.
     ///
     /// # Panics
     ///
     /// Where a record or range is outside the data, or `out` is not of the block's size: the caller's mistake, never the
     /// data's.
-    pub fn read(&self, input: usize, records: &[usize], ranges: &[Range<usize>], out: &mut [u8]) {
+    pub fn read(
+        &self,
+        input: usize,
+        records: &[usize],
+        ranges: &[Range<usize>],
+        out: &mut [u8],
+    ) -> Checked<()> {
         let column = &self.columns[input];
-        let width = column.dtype.bytes();
+        let width = column.dtype().bytes();
         assert_eq!(ranges.len(), column.shape.len(), "a range for every dim after the first");
         assert!(
             ranges.iter().zip(&column.shape).all(|(r, n)| r.start <= r.end && r.end <= *n),
@@ -97,46 +193,33 @@ impl Dataset {
         let row: usize = ranges.iter().map(ExactSizeIterator::len).product::<usize>() * width;
         assert_eq!(out.len(), row * records.len(), "size of the block");
         if out.is_empty() {
-            return;
+            return Ok(());
         }
-        let whole: usize = column.shape.iter().product::<usize>() * width;
         let runs = Runs::new(&column.shape, ranges, width);
+        let mut scratch = Scratch::default();
         for (record, to) in records.iter().zip(out.chunks_exact_mut(row)) {
-            let from = &column.data[record * whole..(record + 1) * whole];
-            for (start, to) in runs.starts.iter().zip(to.chunks_exact_mut(runs.len)) {
-                to.copy_from_slice(&from[*start..start + runs.len]);
-            }
+            assert!(*record < self.records, "record {record} of {}", self.records);
+            column.read(self.record_of_files(*record), &runs, to, &mut scratch)?;
         }
+        Ok(())
     }
 }
 
-/// Where the contiguous runs of a block of a record start, in bytes, and how long each is.
-struct Runs {
-    starts: Vec<usize>,
-    len: usize,
+fn take(hash: &mut sha2::Sha256, bytes: &[u8]) {
+    hash.update((bytes.len() as u64).to_le_bytes());
+    hash.update(bytes);
 }
 
-impl Runs {
-    fn new(shape: &[usize], ranges: &[Range<usize>], width: usize) -> Runs {
-        let mut starts = vec![0];
-        let mut len = width;
-        let mut stride = width;
-        // Innermost first: as long as a run is all of what lies within, it just grows.
-        for (n, range) in shape.iter().zip(ranges).rev() {
-            if len == stride {
-                len = range.len() * stride;
-                starts[0] = range.start * stride;
-            } else {
-                starts = range.clone().flat_map(|i| starts.iter().map(move |s| i * stride + s)).collect();
-            }
-            stride *= n;
-        }
-        Runs { starts, len }
-    }
+fn hex(hash: sha2::Sha256) -> String {
+    hash.finalize()[..8].iter().map(|b| format!("{b:02x}")).collect()
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use super::super::column::{FilePiece, Location, Values};
+    use super::super::input_info::InputInfo;
+    use super::super::source::FileRef;
     use super::*;
 
     #[test]
@@ -149,8 +232,12 @@ mod tests {
                 data.extend(value(r, i, j, k).to_le_bytes());
             }
         }
-        let column = Column { name: "x".into(), dtype: DType::I32, shape: shape.to_vec(), data };
-        let dataset = Dataset { records: 6, columns: vec![column] };
+        let file = FileRef { path: "x".into(), parts: Vec::new() };
+        let piece = FilePiece { file, start: 0, len: 360, held: Location::Memory(data) };
+        let described = InputInfo { name: "x".into(), dtype: DType::I32, range: None };
+        let values = Values::Pieces(vec![piece]);
+        let column = Column { described, shape: shape.to_vec(), first: 0, step: 60, values };
+        let dataset = Dataset::new(6, vec![column], (None, Vec::new()), OrderRule::default()).unwrap();
         let spans = |n: usize| (0..=n).flat_map(move |a| (a..=n).map(move |b| a..b));
         for i in spans(3) {
             for j in spans(4) {
@@ -164,9 +251,9 @@ mod tests {
                         .flat_map(i32::to_le_bytes)
                         .collect();
                     let mut out = vec![0xff; expected.len()];
-                    dataset.read(0, &records, &[i.clone(), j.clone(), k.clone()], &mut out);
+                    dataset.read(0, &records, &[i.clone(), j.clone(), k.clone()], &mut out).unwrap();
                     assert_eq!(out, expected, "{i:?} {j:?} {k:?}");
-                    let block = dataset.block(0, &records, &[i.clone(), j.clone(), k.clone()]);
+                    let block = dataset.block(0, &records, &[i.clone(), j.clone(), k.clone()]).unwrap();
                     assert_eq!(block.shape, [4, i.len(), j.len(), k.len()]);
                     assert_eq!(RawTensor::from_host(&block).map(|b| b.data), Some(expected));
                 }

@@ -1,23 +1,65 @@
-//! The formats of data files, told apart by their first bytes.
+//! The formats of data files, told apart by their names and first bytes.
 
-use super::array::Array;
+use super::array::{Header, TensorFile};
+use super::bytes::{Bytes, ReadError};
 use super::source::FileRef;
-use super::{bytes::Bytes, idx, npy, safetensor};
+use super::{csv_table, npz, safetensor, signed};
+use meshwright_plan::InputDecl;
 
-/// Reads a file of any of the formats, told apart by content: IDX, `.npy`, or a tensor of a `.safetensors` file, each also
-/// gzipped. An error says what is wrong, without the file's name.
-pub(super) fn read(file: &FileRef) -> Result<Array, String> {
-    let mut bytes = Bytes::open(&file.path)?;
-    if file.tensor.is_some() || file.is_safetensors() {
-        return safetensor::read(bytes, file.tensor.as_deref());
+/// Opens a file of any of the formats: IDX, `.npy`, a tensor of a `.safetensors` file, each also gzipped, an array of an `.npz`
+/// file, or columns of a CSV file. Of all but the last only the header is read. An error says what is wrong, without the
+/// file's name.
+pub(super) fn open(file: &FileRef, decl: &InputDecl) -> Result<TensorFile, String> {
+    let part = file.parts.first().map(String::as_str);
+    if file.is(".npz") {
+        return npz::open(&file.path, part);
     }
-    let head: [u8; 4] = bytes.array("its first four bytes")?;
-    match head {
-        [0, 0, code, dims] => idx::read(bytes, code, dims),
-        [0x93, b'N', b'U', b'M'] => npy::read(bytes),
-        _ => Err(format!(
-            "its first bytes are {:02x} {:02x} {:02x} {:02x}: neither IDX (00 00) nor .npy (93 4e 55 4d)",
-            head[0], head[1], head[2], head[3]
-        )),
+    let bytes = Bytes::open(&file.path)?;
+    if file.is(".csv") {
+        return csv_table::open(bytes, &file.parts, decl);
     }
+    if file.is(".safetensors") {
+        return safetensor::open(bytes, part);
+    }
+    signed::open(bytes)
+}
+
+/// The same tensor with the last dim varying fastest. One in Fortran order is read whole for this.
+pub(super) fn row_major(opened: TensorFile) -> Result<TensorFile, String> {
+    let TensorFile { header, elements } = opened;
+    let several = header.shape.iter().filter(|n| **n != 1).count() > 1;
+    if !header.fortran || !several {
+        return Ok(TensorFile { header: Header { fortran: false, ..header }, elements });
+    }
+    let (width, size) = (header.elem.bytes(), elements.size());
+    let mut from = Vec::new();
+    from.try_reserve_exact(size).map_err(|_| {
+        format!("it takes {size} bytes in Fortran order, more than memory has; save it with `numpy.ascontiguousarray`")
+    })?;
+    elements
+        .each(|piece| {
+            from.extend_from_slice(piece);
+            Ok(())
+        })
+        .map_err(|e| match e {
+            ReadError::Unreadable(why) => why,
+            ReadError::Said(d) => d.message.clone(),
+        })?;
+    let mut to = Vec::with_capacity(size);
+    let mut index = vec![0; header.shape.len()];
+    let strides: Vec<usize> =
+        header.shape.iter().scan(width, |stride, n| Some(std::mem::replace(stride, *stride * n))).collect();
+    for _ in 0..size / width {
+        let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
+        to.extend_from_slice(&from[at..at + width]);
+        for (i, n) in index.iter_mut().zip(&header.shape).rev() {
+            *i += 1;
+            if *i < *n {
+                break;
+            }
+            *i = 0;
+        }
+    }
+    let elements = Bytes::memory(to).elements((0, size, 0), "its elements")?;
+    Ok(TensorFile { header: Header { fortran: false, ..header }, elements })
 }

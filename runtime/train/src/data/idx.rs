@@ -1,10 +1,10 @@
 //! IDX, the format of MNIST: two zero bytes, a type, the number of dims, their sizes and the elements, all big-endian.
 
-use super::array::{Array, Elem};
+use super::array::{Elem, Header, TensorFile};
 use super::bytes::Bytes;
 
-/// Reads what follows the four bytes `00 00 code dims`.
-pub(super) fn read(mut bytes: Bytes, code: u8, dims: u8) -> Result<Array, String> {
+/// Reads the header that follows the four bytes `00 00 code dims`.
+pub(super) fn open(mut bytes: Bytes, code: u8, dims: u8) -> Result<TensorFile, String> {
     let elem = match code {
         0x08 => Elem::U8,
         0x09 => Elem::I8,
@@ -20,11 +20,7 @@ pub(super) fn read(mut bytes: Bytes, code: u8, dims: u8) -> Result<Array, String
     let sizes = bytes.take(4 * usize::from(dims), "its header")?;
     let shape: Vec<usize> =
         sizes.chunks_exact(4).map(|b| u32::from_be_bytes(crate::tensor::array(b)) as usize).collect();
-    let mut data =
-        bytes.take(elem.size_of(&shape)?, &format!("its {shape:?} elements of {}", elem.name()))?;
-    bytes.end()?;
-    if elem.bytes() > 1 {
-        data.chunks_exact_mut(elem.bytes()).for_each(<[u8]>::reverse);
-    }
-    Ok(Array { elem, shape, data })
+    let what = format!("its {shape:?} elements of {}", elem.name());
+    let elements = bytes.elements((0, elem.size_of(&shape)?, 0), &what)?;
+    Ok(TensorFile { header: Header { big_endian: true, ..Header::plain(elem, shape) }, elements })
 }

@@ -1,28 +1,55 @@
 //! Data: files on disk become a [`Dataset`], and batches of records its blocks on each device.
 //!
-//! [`find`] says which files a run reads, [`load`] reads and checks all of them against the model's inputs,
+//! [`find`] says which files a run reads, [`load`] opens and checks all of them against the model's inputs,
 //! [`Dataset::read`] gathers a block of a batch, [`Schedule`] says which records a step takes, and [`Prefetch`] prepares
 //! the next step while one is computed.
 //!
-//! **Invariant:** after [`load`] every record is known to be good; reading cannot fail.
+//! **Invariant:** a value is checked before it is used: those of small files by [`load`], those of large ones, which stay
+//! where they are, when they are read.
 
 mod array;
 mod bind;
+mod binding;
 mod bytes;
+mod column;
+mod convert;
+mod csv_table;
+mod damaged;
 mod dataset;
+mod encoded;
+mod find;
+mod folders;
 mod formats;
 mod idx;
+mod image;
+mod input_info;
+mod manifest;
 mod npy;
+mod npz;
 mod order;
+mod pattern;
+mod pieces;
 mod prefetch;
 mod safetensor;
+mod schedule;
+mod shards;
+mod signed;
 mod source;
 
-pub use bind::{Places, load};
+pub use bind::load;
+pub use binding::{InputBinding, Places};
 pub use dataset::Dataset;
-pub use order::{Order, Schedule};
+pub use find::{find, roots};
+pub use order::Order;
 pub use prefetch::Prefetch;
-pub use source::{FileRef, Source, find, roots};
+pub use schedule::Schedule;
+pub use source::{FileRef, InputSource, OrderSource, Source, SplitSource, StreamCut};
 
+#[cfg(test)]
+mod set_tests;
+#[cfg(test)]
+mod shard_tests;
+#[cfg(test)]
+mod test_case;
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
-//! NumPy's `.npy`, versions 1 to 3: little-endian arrays in C order.
+//! NumPy's `.npy`, versions 1 to 3.
 
-use super::array::{Array, Elem};
+use super::array::{Elem, Header, TensorFile};
 use super::bytes::Bytes;
 
-/// Reads what follows the four bytes `93 N U M`.
-pub(super) fn read(mut bytes: Bytes) -> Result<Array, String> {
+/// Reads the header that follows the four bytes `93 N U M`.
+pub(super) fn open(mut bytes: Bytes) -> Result<TensorFile, String> {
     if bytes.array(".npy's signature")? != *b"PY" {
         return Err("it starts as .npy, but its signature is broken".into());
     }
@@ -19,14 +19,14 @@ pub(super) fn read(mut bytes: Bytes) -> Result<Array, String> {
     }
     let header = bytes.take(len, "its header")?;
     let header = std::str::from_utf8(&header).map_err(|_| "its header is not text".to_string())?;
-    let (elem, shape) = parse(header)?;
-    let data = bytes.take(elem.size_of(&shape)?, &format!("its {shape:?} elements of {}", elem.name()))?;
-    bytes.end()?;
-    Ok(Array { elem, shape, data })
+    let header = parse(header)?;
+    let what = format!("its {:?} elements of {}", header.shape, header.elem.name());
+    let elements = bytes.elements((0, header.elem.size_of(&header.shape)?, 0), &what)?;
+    Ok(TensorFile { header, elements })
 }
 
 /// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
-fn parse(header: &str) -> Result<(Elem, Vec<usize>), String> {
+fn parse(header: &str) -> Result<Header, String> {
     let field = |name: &str| {
         let key = format!("'{name}':");
         let at = header.find(&key).ok_or_else(|| format!("its header has no `{name}`"))?;
@@ -34,23 +34,34 @@ fn parse(header: &str) -> Result<(Elem, Vec<usize>), String> {
     };
     let descr = field("descr")?;
     let descr = descr.strip_prefix('\'').and_then(|d| d.split_once('\'')).map(|d| d.0);
-    let elem = match descr.ok_or("its elements are records; plain numbers are known")? {
-        "|b1" => Elem::Bool,
-        "|u1" => Elem::U8,
-        "|i1" => Elem::I8,
-        "<i2" => Elem::I16,
-        "<i4" => Elem::I32,
-        "<i8" => Elem::I64,
-        "<f4" => Elem::F32,
-        "<f8" => Elem::F64,
-        other => {
-            let known = "|b1 |u1 |i1 <i2 <i4 <i8 <f4 <f8";
-            return Err(format!("its elements are `{other}`; known are {known}"));
+    let descr = descr.ok_or("its elements are records; plain numbers are known")?;
+    let elem = match descr.get(1..).unwrap_or_default() {
+        "b1" => Elem::Bool,
+        "u1" => Elem::U8,
+        "i1" => Elem::I8,
+        "u2" => Elem::U16,
+        "i2" => Elem::I16,
+        "u4" => Elem::U32,
+        "i4" => Elem::I32,
+        "u8" => Elem::U64,
+        "i8" => Elem::I64,
+        "f2" => Elem::F16,
+        "f4" => Elem::F32,
+        "f8" => Elem::F64,
+        _ => {
+            let known = "b1 u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8, after `<`, `>` or `|`";
+            return Err(format!("its elements are `{descr}`; known are {known}"));
         }
     };
-    if !field("fortran_order")?.starts_with("False") {
-        return Err("its elements are in Fortran order; save it with `numpy.ascontiguousarray`".into());
+    if !descr.starts_with(['<', '>', '|', '=']) {
+        return Err(format!("its elements are `{descr}`, whose order of bytes is not known"));
     }
+    let fortran = field("fortran_order")?;
+    let fortran = match (fortran.starts_with("False"), fortran.starts_with("True")) {
+        (true, _) => false,
+        (_, true) => true,
+        _ => return Err("its header does not say whether it is in Fortran order".into()),
+    };
     let shape = field("shape")?.strip_prefix('(').and_then(|s| s.split_once(')')).map(|s| s.0);
     let shape = shape
         .ok_or("its header has no shape in brackets")?
@@ -62,5 +73,5 @@ fn parse(header: &str) -> Result<(Elem, Vec<usize>), String> {
     if shape.is_empty() {
         return Err("it is one number without dims; the first dim must count examples".into());
     }
-    Ok((elem, shape))
+    Ok(Header { elem, big_endian: descr.starts_with('>'), fortran, shape })
 }

@@ -1,24 +1,124 @@
 //! In which order records are seen: a function of (seed, epoch, index) alone.
 //!
 //! A permutation without a table: a Feistel network over `a x b >= n` cells with Philox as its round function, walked on
-//! until it lands below `n`. So every device finds its own records, and no state has to be saved or sent.
+//! until it lands below `n`. So every device finds its own records, and no state has to be saved or sent: that of a shuffle
+//! buffer too follows from the seed, the epoch and the position that a checkpoint has.
 
-use meshwright_plan::random::Key;
+use meshwright_plan::random::{Key, uniform01};
+use std::sync::Arc;
+
+/// How a set is ordered in training.
+#[derive(Clone, Debug, Default)]
+pub(super) enum OrderRule {
+    /// Every record anywhere.
+    #[default]
+    Shuffled,
+    /// As the files have it.
+    Unshuffled,
+    /// Files in any order, records among `size` that follow each other in it. `files` are the first records of the files.
+    Buffered { size: usize, files: Arc<[usize]> },
+    /// Drawn with replacement.
+    Weighted(Arc<Weights>),
+}
+
+impl OrderRule {
+    /// Bytes that tell rules apart; `None` for the usual one.
+    pub(super) fn described(&self) -> Option<Vec<u8>> {
+        match self {
+            OrderRule::Shuffled => None,
+            OrderRule::Unshuffled => Some(b"unshuffled".to_vec()),
+            OrderRule::Buffered { size, .. } => Some(format!("buffer of {size}").into_bytes()),
+            OrderRule::Weighted(w) => Some(w.sums.iter().flat_map(|s| s.to_le_bytes()).collect()),
+        }
+    }
+
+    /// The rule for `records` of the records: number `i` is `record(i)`. `None` where none of them can be drawn.
+    pub(super) fn of_part(&self, record: impl Fn(usize) -> usize, records: usize) -> Option<OrderRule> {
+        Some(match self {
+            OrderRule::Buffered { size, .. } => OrderRule::Buffered { size: *size, files: Arc::new([0]) },
+            OrderRule::Weighted(all) => {
+                let of_part = (0..records).map(|i| all.weight(record(i)));
+                OrderRule::Weighted(Arc::new(Weights::new(of_part)?))
+            }
+            other => other.clone(),
+        })
+    }
+
+    /// The order of an epoch.
+    pub(super) fn order(&self, seed: u64, epoch: u32, records: usize) -> Order {
+        let kind = match self {
+            OrderRule::Shuffled => return Order::shuffled(seed, epoch, records),
+            OrderRule::Unshuffled => return Order::sequential(records),
+            OrderRule::Buffered { size, files } => {
+                OrderKind::Buffered(Arc::new(Buffered::new((seed, epoch), records, *size, files)))
+            }
+            OrderRule::Weighted(weights) => {
+                OrderKind::Weighted(Key::new(seed, "sampling weights").at(epoch, 0), weights.clone())
+            }
+        };
+        Order { records, kind }
+    }
+}
+
+/// Chances of records, summed up.
+#[derive(Debug)]
+pub(super) struct Weights {
+    sums: Vec<f64>,
+    /// The last record that has a chance.
+    last: usize,
+}
+
+impl Weights {
+    /// `None` where all are 0.
+    pub(super) fn new(weights: impl Iterator<Item = f64>) -> Option<Weights> {
+        let (mut sum, mut last, mut sums) = (0.0, None, Vec::new());
+        for w in weights {
+            if w > 0.0 {
+                last = Some(sums.len());
+            }
+            sum += w;
+            sums.push(sum);
+        }
+        let last = last.filter(|_| sum.is_finite())?;
+        Some(Weights { sums, last })
+    }
+
+    fn weight(&self, record: usize) -> f64 {
+        self.sums[record] - record.checked_sub(1).map_or(0.0, |before| self.sums[before])
+    }
+
+    /// The record at a share of the sum of all.
+    fn at(&self, share: f64) -> usize {
+        let at = share * self.sums[self.last];
+        self.sums.partition_point(|sum| *sum <= at).min(self.last)
+    }
+}
 
 /// The order of the records of one epoch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Order {
     records: usize,
-    /// `None` for the order of the file.
-    shuffle: Option<Shuffle>,
+    kind: OrderKind,
+}
+
+#[derive(Clone, Debug)]
+enum OrderKind {
+    /// The order of the file.
+    File,
+    Shuffled(Shuffle),
+    Buffered(Arc<Buffered>),
+    Weighted(Key, Arc<Weights>),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Shuffle {
     key: Key,
     epoch: u32,
+    n: u64,
     a: u64,
     b: u64,
+    /// Tells apart the permutations of one epoch.
+    number: u64,
 }
 
 /// Four make a Feistel network over large halves look random. Small data sets have small halves and need more: the orders of
@@ -28,16 +128,19 @@ const ROUNDS: u32 = 20;
 impl Order {
     /// A pseudo-random order of `records` records, another one for each epoch.
     pub fn shuffled(seed: u64, epoch: u32, records: usize) -> Order {
-        let n = records as u64;
-        let root = n.isqrt();
-        let a = if root * root < n { root + 1 } else { root }.max(1);
-        let shuffle = Shuffle { key: Key::new(seed, "order of examples"), epoch, a, b: n.div_ceil(a).max(1) };
-        Order { records, shuffle: Some(shuffle) }
+        let shuffle = Shuffle::new(Key::new(seed, "order of examples"), epoch, records);
+        Order { records, kind: OrderKind::Shuffled(shuffle) }
     }
 
     /// The order of the file.
     pub fn sequential(records: usize) -> Order {
-        Order { records, shuffle: None }
+        Order { records, kind: OrderKind::File }
+    }
+
+    /// The order of which a share for validation is the beginning, and what is left for training the rest.
+    pub(super) fn of_share(seed: u64, records: usize) -> Order {
+        let shuffle = Shuffle::new(Key::new(seed, "share for validation"), 0, records);
+        Order { records, kind: OrderKind::Shuffled(shuffle) }
     }
 
     /// The record that comes at position `index`.
@@ -47,24 +150,39 @@ impl Order {
     /// Where `index` is not below the number of records.
     pub fn record(&self, index: usize) -> usize {
         assert!(index < self.records, "position {index} of {} records", self.records);
-        let Some(shuffle) = &self.shuffle else { return index };
-        let mut i = index as u64;
-        // The network permutes a * b cells, so this comes back to a cell below `records` at the latest at the start.
-        loop {
-            i = shuffle.permute(i);
-            if i < self.records as u64 {
-                return i as usize;
-            }
+        match &self.kind {
+            OrderKind::File => index,
+            OrderKind::Shuffled(shuffle) => shuffle.at(index),
+            OrderKind::Buffered(buffered) => buffered.at(index),
+            OrderKind::Weighted(key, weights) => weights.at(uniform01(*key, index as u64)),
         }
     }
 }
 
 impl Shuffle {
+    fn new(key: Key, epoch: u32, records: usize) -> Shuffle {
+        let n = records as u64;
+        let root = n.isqrt();
+        let a = if root * root < n { root + 1 } else { root }.max(1);
+        Shuffle { key, epoch, n, a, b: n.div_ceil(a).max(1), number: 0 }
+    }
+
+    fn at(&self, index: usize) -> usize {
+        let mut i = index as u64;
+        // The network permutes a * b cells, so this comes back to a cell below `n` at the latest at the start.
+        loop {
+            i = self.permute(i);
+            if i < self.n {
+                return i as usize;
+            }
+        }
+    }
+
     fn permute(&self, i: u64) -> u64 {
         let (mut left, mut right) = (i / self.b, i % self.b);
         let (mut size, mut other) = (self.a, self.b);
         for round in 0..ROUNDS {
-            let bits = self.key.at(self.epoch, round).bits(right);
+            let bits = self.key.at(self.epoch, round).bits(right | self.number << 32);
             let f = (u64::from(bits[0]) | u64::from(bits[1]) << 32) % size;
             (left, right) = (right, (left + f) % size);
             (size, other) = (other, size);
@@ -74,38 +192,44 @@ impl Shuffle {
     }
 }
 
-/// Which records each training step takes. The last partial batch of an epoch is dropped (a different one each epoch,
-/// since the order differs).
-#[derive(Clone, Copy, Debug)]
-pub struct Schedule {
-    seed: u64,
+/// What a shuffle buffer gives: the files in some order are cut into pieces of the buffer's size, each of which is shuffled.
+/// Where the first piece begins differs from epoch to epoch, so that the same records do not always come together.
+#[derive(Debug)]
+struct Buffered {
     records: usize,
-    batch: usize,
+    size: usize,
+    begin: usize,
+    key: Key,
+    epoch: u32,
+    /// In their order: where each file begins in it, and which record that is.
+    files: Vec<(usize, usize)>,
 }
 
-impl Schedule {
-    /// `None` where there is not one whole batch.
-    pub fn new(seed: u64, records: usize, batch: usize) -> Option<Schedule> {
-        (batch > 0 && records >= batch).then_some(Schedule { seed, records, batch })
+impl Buffered {
+    fn new((seed, epoch): (u64, u32), records: usize, size: usize, files: &[usize]) -> Buffered {
+        let order = Shuffle::new(Key::new(seed, "order of files"), epoch, files.len());
+        let (mut at, mut in_order) = (0, Vec::with_capacity(files.len()));
+        for i in 0..files.len() {
+            let file = order.at(i);
+            let end = files.get(file + 1).copied().unwrap_or(records).min(records);
+            let first = files[file].min(end);
+            if end > first {
+                in_order.push((at, first));
+                at += end - first;
+            }
+        }
+        let key = Key::new(seed, "shuffle buffer");
+        let begin = (uniform01(key.at(epoch, u32::MAX), 0) * records as f64) as usize % records.max(1);
+        Buffered { records, size, begin, key, epoch, files: in_order }
     }
 
-    /// Steps in an epoch.
-    pub fn steps_per_epoch(&self) -> u64 {
-        (self.records / self.batch) as u64
-    }
-
-    /// The epoch (from 0) and the position of the first example in it, of the step number `step`, from 0.
-    pub fn position(&self, step: u64) -> (u32, usize) {
-        let per = self.steps_per_epoch();
-        let epoch = u32::try_from(step / per).unwrap_or(u32::MAX);
-        (epoch, (step % per) as usize * self.batch)
-    }
-
-    /// Records of the rows `rows` of the batch of step `step` (from 0).
-    pub fn records(&self, step: u64, rows: std::ops::Range<usize>) -> Vec<usize> {
-        let (epoch, first) = self.position(step);
-        let order = Order::shuffled(self.seed, epoch, self.records);
-        rows.map(|row| order.record(first + row)).collect()
+    fn at(&self, index: usize) -> usize {
+        let at = (index + self.begin) % self.records;
+        let (piece, first) = (at / self.size, at / self.size * self.size);
+        let shuffle = Shuffle::new(self.key, self.epoch, self.size.min(self.records - first));
+        let at = first + Shuffle { number: piece as u64, ..shuffle }.at(at - first);
+        let (begin, record) = self.files[self.files.partition_point(|f| f.0 <= at) - 1];
+        record + at - begin
     }
 }
 
@@ -164,20 +288,45 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_drops_another_rest_each_epoch() {
-        let schedule = Schedule::new(1, 103, 10).unwrap();
-        assert_eq!(schedule.steps_per_epoch(), 10);
-        assert_eq!(schedule.position(23), (2, 30));
-        let epoch = |e: u64| {
-            let mut all: Vec<usize> = (0..10).flat_map(|s| schedule.records(e * 10 + s, 0..10)).collect();
+    fn a_buffer_shuffles_files_and_their_neighbors() {
+        let files: Arc<[usize]> = Arc::new([0, 40, 40, 75, 90]);
+        let rule = OrderRule::Buffered { size: 8, files: files.clone() };
+        let epoch = |e: u32| (0..103).map(|i| rule.order(5, e, 103).record(i)).collect::<Vec<_>>();
+        for e in 0..20 {
+            let order = epoch(e);
+            let mut all = order.clone();
             all.sort_unstable();
-            all.dedup();
-            all
-        };
-        assert_eq!(epoch(0).len(), 100);
+            assert_eq!(all, (0..103).collect::<Vec<_>>(), "each once");
+            // What comes within a piece of the buffer comes from at most three files.
+            let of = |r: &usize| files.partition_point(|f| f <= r);
+            for piece in order.chunks(8) {
+                let mut seen: Vec<usize> = piece.iter().map(of).collect();
+                seen.sort_unstable();
+                seen.dedup();
+                assert!(seen.len() <= 3, "{piece:?}");
+            }
+        }
         assert_ne!(epoch(0), epoch(1));
-        let whole = schedule.records(5, 0..10);
-        assert_eq!([schedule.records(5, 0..3), schedule.records(5, 3..10)].concat(), whole);
-        assert!(Schedule::new(1, 9, 10).is_none());
+        let first: std::collections::BTreeSet<usize> = (0..20).map(|e| epoch(e)[0]).collect();
+        assert!(first.len() > 12, "{first:?}");
+    }
+
+    #[test]
+    fn weights_are_chances() {
+        let weights = Weights::new([0.0, 1.0, 3.0, 0.0, 6.0, 0.0].into_iter()).unwrap();
+        let rule = OrderRule::Weighted(Arc::new(weights));
+        let mut count = [0u32; 6];
+        for epoch in 0..10_000 {
+            let order = rule.order(1, epoch, 6);
+            (0..6).for_each(|i| count[order.record(i)] += 1);
+        }
+        for (n, expected) in count.into_iter().zip([0.0, 6000.0, 18_000.0, 0.0, 36_000.0, 0.0]) {
+            assert!((f64::from(n) - expected).abs() <= 4.0 * f64::sqrt(expected), "{count:?}");
+        }
+        assert!(Weights::new([0.0, 0.0].into_iter()).is_none());
+        let part = rule.of_part(|i| [1, 2][i], 2).unwrap();
+        let order = part.order(1, 0, 2);
+        assert!((0..2).all(|i| order.record(i) < 2));
+        assert!(rule.of_part(|_| 0, 1).is_none());
     }
 }

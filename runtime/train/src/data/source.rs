@@ -1,56 +1,130 @@
-//! Which files a run reads: `--data image=FILE,label=FILE`, a folder with `data.toml`, or a folder found where data is kept.
+//! Which files a run reads, as `--data` and `data.toml` say it.
 
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes, nearest};
-use meshwright_plan::InputDecl;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// A file, and which tensor of it where it holds several: `FILE` or `FILE.safetensors:TENSOR`.
+/// Files of one name, and which part of them where they hold several: `FILE`, `FILE.safetensors:TENSOR`, `FILE.npz:NAME` or
+/// `FILE.csv:COLUMN`. In `FILE`, `*`, `?`, `[…]` and `{a,b}`, `{00..12}` stand for several names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRef {
     /// The file.
     pub path: PathBuf,
-    /// Name of a tensor in it.
-    pub tensor: Option<String>,
+    /// Name of a tensor in it, or of columns.
+    pub parts: Vec<String>,
 }
 
 impl FileRef {
     /// Reads `FILE` or `FILE.safetensors:TENSOR`, relative to `folder`.
-    fn parse(text: &str, folder: &Path) -> FileRef {
-        const END: &str = ".safetensors:";
-        match text.find(END) {
+    pub(super) fn parse(text: &str, folder: &Path) -> FileRef {
+        const ENDS: [&str; 3] = [".safetensors:", ".npz:", ".csv:"];
+        let at = ENDS.iter().find_map(|end| text.find(end).map(|at| at + end.len() - 1));
+        match at {
             Some(at) => {
-                let (path, tensor) = text.split_at(at + END.len() - 1);
-                FileRef { path: folder.join(path), tensor: Some(tensor[1..].to_string()) }
+                let (path, part) = text.split_at(at);
+                FileRef { path: folder.join(path), parts: vec![part[1..].to_string()] }
             }
-            None => FileRef { path: folder.join(text), tensor: None },
+            None => FileRef { path: folder.join(text), parts: Vec::new() },
         }
     }
 
-    pub(super) fn is_safetensors(&self) -> bool {
+    /// Whether the name ends in this, gzipped or not.
+    pub(super) fn is(&self, ending: &str) -> bool {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        name.ends_with(".safetensors") || name.ends_with(".safetensors.gz")
+        name.strip_suffix(".gz").unwrap_or(&name).ends_with(ending)
     }
 }
 
 impl std::fmt::Display for FileRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.path.display())?;
-        self.tensor.as_ref().map_or(Ok(()), |t| write!(f, ":{t}"))
+        if self.parts.is_empty() {
+            return Ok(());
+        }
+        write!(f, ":{}", self.parts.join(","))
     }
 }
 
-/// Files by split (`train`, `test`) and input.
+/// What an input is read from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum InputSource {
+    /// The records of files, one after the other.
+    Files(Vec<FileRef>),
+    /// Pieces of one long stream of values, which files hold one after the other.
+    Stream {
+        /// The files.
+        files: Vec<FileRef>,
+        /// What is cut from it.
+        cut: StreamCut,
+    },
+    /// The members of shards with one of these endings; the first one found counts.
+    Members(Vec<String>),
+    /// The folder in which each file of another input lies: its position in `classes`.
+    FolderOf {
+        /// The other input.
+        input: String,
+        /// Names of folders.
+        classes: Vec<String>,
+    },
+    /// A number for each value of another input, as class weights are.
+    Weights {
+        /// The other input, whose values are positions in `weights`.
+        by: String,
+        /// The numbers.
+        weights: Vec<f64>,
+    },
+}
+
+/// How windows are cut from a stream: number `i` starts at position `i * stride + shift`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamCut {
+    /// The dim of the input that has the length of a window.
+    pub window: String,
+    /// From one window to the next; the length of a window where there is none.
+    pub stride: Option<usize>,
+    /// How far all windows are moved: 1 for the target of a model that predicts the next value.
+    pub shift: usize,
+}
+
+/// In which order a training set is seen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum OrderSource {
+    /// Shuffled anew in each epoch.
+    #[default]
+    Shuffled,
+    /// As the files have it.
+    Unshuffled,
+    /// File by file in another order each epoch, and shuffled among so many examples that follow each other.
+    Buffered(usize),
+    /// Drawn with these chances, with replacement.
+    Weighted(InputSource),
+}
+
+/// Where the examples of one set come from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SplitSource {
+    /// By input.
+    pub inputs: BTreeMap<String, InputSource>,
+    /// Tar files whose members are parts of examples.
+    pub shards: Vec<FileRef>,
+    /// Leave out examples that cannot be decoded, or lack a part.
+    pub skip_damaged: bool,
+    /// At most so many examples, the first ones.
+    pub limit: Option<usize>,
+    /// The order in training.
+    pub order: OrderSource,
+}
+
+/// The sets of examples of a run: `train`, `validation`, `test`.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Source {
     /// What the user would call it: a folder or `--data`.
     pub place: String,
     /// Whether every name must be an input of the model. A folder may hold more than a model uses.
     pub exact: bool,
-    /// Files by split and input.
-    pub splits: BTreeMap<String, BTreeMap<String, FileRef>>,
+    /// By name.
+    pub splits: BTreeMap<String, SplitSource>,
 }
 
 impl Source {
@@ -60,148 +134,24 @@ impl Source {
     }
 }
 
-const SPLITS: [&str; 2] = ["train", "test"];
+const SPLITS: [&str; 3] = ["train", "validation", "test"];
 
-/// Folders where data is sought, in order: `$MESHWRIGHT_DATA` (`env`), `models/data` below `current`, and beside the
-/// binary `exe`.
-pub fn roots(env: Option<&OsStr>, current: &Path, exe: Option<&Path>) -> Vec<PathBuf> {
-    let mut out: Vec<PathBuf> = env.filter(|e| !e.is_empty()).map(PathBuf::from).into_iter().collect();
-    let beside = exe.and_then(Path::parent);
-    let others = [
-        Some(current.join("models/data")),
-        beside.map(|folder| folder.join("models/data")),
-        beside.map(|folder| folder.join("data")),
-        beside.and_then(Path::parent).map(|p| p.join("share/meshwright/data")),
-    ];
-    for folder in others.into_iter().flatten() {
-        if !out.contains(&folder) {
-            out.push(folder);
-        }
-    }
-    out
-}
+/// The file of a folder that says what is in it.
+pub(super) const MANIFEST: &str = "data.toml";
 
-/// The files that a run reads. `given` is the value of `--data`: `NAME=FILE,…` (also `test.NAME=FILE`), a folder with
-/// `data.toml`, or the name of one below a root. Without it, the first root is taken that is or holds such a folder with a
-/// file for every input.
-///
-/// # Errors
-///
-/// Where nothing fits (with all places tried), several do, or `--data` or `data.toml` is malformed.
-pub fn find(given: Option<&str>, roots: &[PathBuf], inputs: &[InputDecl]) -> Checked<Source> {
-    let Some(given) = given else { return search(roots, inputs) };
-    if given.contains('=') {
-        return parse_pairs(given);
-    }
-    let mut tried = Vec::new();
-    for folder in std::iter::once(PathBuf::from(given)).chain(roots.iter().map(|r| r.join(given))) {
-        if folder.join(MANIFEST).is_file() {
-            return read_manifest(&folder);
-        }
-        tried.push(folder);
-    }
-    Err(not_found(format!("there is no data at `{given}`"), &tried))
-}
-
-const MANIFEST: &str = "data.toml";
-
-fn search(roots: &[PathBuf], inputs: &[InputDecl]) -> Checked<Source> {
-    let fits = |s: &Source| {
-        s.splits.get("train").is_some_and(|files| inputs.iter().all(|i| files.contains_key(&i.name)))
-    };
-    for root in roots {
-        let mut folders = vec![root.clone()];
-        if let Ok(entries) = std::fs::read_dir(root) {
-            folders.extend(entries.flatten().map(|e| e.path()));
-        }
-        folders.sort();
-        let mut found = Vec::new();
-        for folder in folders.iter().filter(|f| f.join(MANIFEST).is_file()) {
-            found.push(read_manifest(folder)?);
-        }
-        found.retain(fits);
-        match found.len() {
-            0 => {}
-            1 => return Ok(found.remove(0)),
-            n => {
-                let names = found.iter().map(|s| format!("`{}`", s.place)).collect::<Vec<_>>().join(", ");
-                let message = format!("{n} data sets have a file for every input: {names}");
-                return Err(Box::new(
-                    Diagnostic::error(codes::E0501, message).help("choose one with `--data FOLDER`"),
-                ));
-            }
-        }
-    }
-    let names = inputs.iter().map(|i| format!("`{}`", i.name)).collect::<Vec<_>>().join(", ");
-    Err(not_found(format!("there is no data for the inputs {names}"), roots))
-}
-
-fn not_found(message: String, tried: &[PathBuf]) -> Box<Diagnostic> {
-    let mut d = Diagnostic::error(codes::E0501, message);
-    for place in tried {
-        d = d.note(format!("tried `{}`", place.display()));
-    }
-    Box::new(d.help(
-        "give `--data FOLDER` (with a `data.toml`) or `--data NAME=FILE,NAME=FILE`, or set `MESHWRIGHT_DATA` to a folder",
-    ))
-}
-
-fn malformed(message: String) -> Box<Diagnostic> {
+pub(super) fn malformed(message: String) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(codes::E0507, message))
 }
 
-fn parse_pairs(given: &str) -> Checked<Source> {
-    let mut splits = BTreeMap::<String, BTreeMap<String, FileRef>>::new();
-    for pair in given.split(',') {
-        let Some((name, file)) = pair.split_once('=').map(|(n, f)| (n.trim(), f.trim())) else {
-            return Err(Box::new(malformed(format!("`{pair}` in `--data` is not `NAME=FILE`")).help(FORM)));
-        };
-        let (split, name) = name.split_once('.').unwrap_or(("train", name));
-        if name.is_empty() || file.is_empty() {
-            return Err(Box::new(
-                malformed(format!("`{pair}` in `--data` lacks a name or a file")).help(FORM),
-            ));
-        }
-        check_split(split, "--data")?;
-        let file = FileRef::parse(file, Path::new(""));
-        if splits.entry(split.to_string()).or_default().insert(name.to_string(), file).is_some() {
-            return Err(malformed(format!("`{name}` occurs twice in `--data`")));
-        }
-    }
-    Ok(Source { place: "--data".into(), exact: true, splits })
-}
-
-const FORM: &str =
-    "write `--data image=FILE,label=FILE`, and `test.image=FILE,test.label=FILE` for the test set";
-
-fn check_split(split: &str, place: &str) -> Checked<()> {
+pub(super) fn check_split(split: &str, place: &str) -> Checked<()> {
     if SPLITS.contains(&split) {
         return Ok(());
     }
-    let d = malformed(format!("`{split}` in `{place}` is not a split; the splits are `train` and `test`"));
+    let d = malformed(format!(
+        "`{split}` in `{place}` is not a split; the splits are `train`, `validation` and `test`"
+    ));
     Err(match nearest(split, SPLITS) {
         Some(near) => Box::new(d.help(format!("did you mean `{near}`?"))),
         None => d,
     })
-}
-
-fn read_manifest(folder: &Path) -> Checked<Source> {
-    let path = folder.join(MANIFEST);
-    let place = path.display().to_string();
-    let text =
-        std::fs::read_to_string(&path).map_err(|e| malformed(format!("`{place}` cannot be read: {e}")))?;
-    let table: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(&text).map_err(|e| {
-        let line = e.span().map_or(1, |s| text.get(..s.start).unwrap_or("").matches('\n').count() + 1);
-        malformed(format!(
-            "`{place}` is malformed at line {line}: {}",
-            e.message().lines().next().unwrap_or("")
-        ))
-        .help("it holds `[train]` and `[test]` with a line `INPUT = \"FILE\"` for every input")
-    })?;
-    let mut splits = BTreeMap::new();
-    for (split, files) in table {
-        check_split(&split, &place)?;
-        splits.insert(split, files.into_iter().map(|(k, v)| (k, FileRef::parse(&v, folder))).collect());
-    }
-    Ok(Source { place: folder.display().to_string(), exact: false, splits })
 }

@@ -83,17 +83,21 @@ fn one_named(
     std::fs::write(&path, bytes).unwrap();
     let (inputs, dims) = model(&[("x", dtype, sizes, range)]);
     let source = find(Some(&format!("x={}{tensor}", path.display())), &[], &inputs).unwrap();
-    load(&source, "train", &inputs, &dims, &Places::new()).map_err(|mut e| {
+    load(&source, "train", &binding(&inputs, &dims, &Places::new())).map_err(|mut e| {
         assert_eq!(e.len(), 1);
         Box::new(e.remove(0))
     })
+}
+
+fn binding<'a>(inputs: &'a [InputDecl], dims: &'a Dims, places: &'a Places) -> InputBinding<'a> {
+    InputBinding { inputs, dims, places, allow_nonfinite: false }
 }
 
 fn all(dataset: &Dataset) -> Vec<u8> {
     let shape = dataset.inputs().next().unwrap().2.to_vec();
     let records: Vec<usize> = (0..dataset.records()).collect();
     let mut out = vec![0; dataset.bytes()];
-    dataset.read(0, &records, &shape.iter().map(|n| 0..*n).collect::<Vec<_>>(), &mut out);
+    dataset.read(0, &records, &shape.iter().map(|n| 0..*n).collect::<Vec<_>>(), &mut out).unwrap();
     out
 }
 
@@ -104,10 +108,10 @@ fn the_shipped_digits_load_from_the_place_they_are_found_in() {
     assert!(source.place.ends_with("mnist") && source.has("test"));
     assert_eq!(find(Some("mnist"), &[mnist()], &inputs).unwrap(), source);
     for (split, records, first) in [("train", 60_000, [5, 0, 4, 1, 9]), ("test", 10_000, [7, 2, 1, 0, 4])] {
-        let data = load(&source, split, &inputs, &dims, &Places::new()).unwrap();
+        let data = load(&source, split, &binding(&inputs, &dims, &Places::new())).unwrap();
         assert_eq!((data.records(), data.bytes()), (records, records * (784 + 4)));
         let mut labels = [0; 20];
-        data.read(data.find("label").unwrap(), &[0, 1, 2, 3, 4], &[], &mut labels);
+        data.read(data.find("label").unwrap(), &[0, 1, 2, 3, 4], &[], &mut labels).unwrap();
         let labels: Vec<i32> = labels.chunks(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
         assert_eq!(labels, first);
     }
@@ -145,6 +149,30 @@ fn every_format_and_conversion() {
             npy("<f4", "(2, 2)", &[1f32; 4].map(f32::to_le_bytes).concat()),
             DType::F32,
             [1f32; 4].map(f32::to_le_bytes).concat(),
+        ),
+        (
+            npy(">i8", "(2, 2)", &[1i64, -2, 3, 4].map(i64::to_be_bytes).concat()),
+            DType::I32,
+            i32s(&[1, -2, 3, 4]),
+        ),
+        (
+            npy("<u2", "(2, 2)", &[1u16, 2, 3, 65535].map(u16::to_le_bytes).concat()),
+            DType::I32,
+            i32s(&[1, 2, 3, 65535]),
+        ),
+        (
+            npy("<u8", "(2, 2)", &[1u64, 2, 3, 4].map(u64::to_le_bytes).concat()),
+            DType::I32,
+            i32s(&[1, 2, 3, 4]),
+        ),
+        (
+            npy(
+                "<f2",
+                "(2, 2)",
+                &[1.5, -2.0, 0.0, 65504.0].map(|x| half::f16::from_f64(x).to_le_bytes()).concat(),
+            ),
+            DType::F32,
+            [1.5f32, -2.0, 0.0, 65504.0].map(f32::to_le_bytes).concat(),
         ),
         (npy("|b1", "(2, 2)", &[0, 1, 1, 0]), DType::Bool, vec![0, 1, 1, 0]),
         (npy("|u1", "(2, 2,)", &[9; 4]), DType::U8, vec![9; 4]),
@@ -206,7 +234,8 @@ fn a_header_that_lies_is_found_before_memory_is_asked_for() {
         (vec![0, 0, 0x0a, 1], "0x0a is not an element type"),
         (idx(0x08, &[], &[1]), "without dims"),
         (b"PK\x03\x04abc".to_vec(), "neither IDX"),
-        (npy(">f8", "(1,)", &[0; 8]), "its elements are `>f8`"),
+        (npy("<c8", "(1,)", &[0; 8]), "its elements are `<c8`"),
+        (npy("!f8", "(1,)", &[0; 8]), "whose order of bytes is not known"),
         (npy("<f8", "()", &[0; 8]), "one number without dims"),
         (npy("<f8", "(-1,)", &[0; 8]), "`-1` in its shape"),
         (idx(0x08, &[2], &[1, 2, 3]), "goes on after the last element"),
@@ -243,6 +272,9 @@ fn sizes_dtypes_and_ranges_are_checked_with_numbers_and_a_way_out() {
         (npy("<i8", "(2,)", &[1, 1 << 31].map(i64::to_le_bytes).concat()), DType::I32),
         (npy("<i4", "(2,)", &[1, 256].map(i32::to_le_bytes).concat()), DType::U8),
         (npy("<f8", "(2,)", &[1.0, 1e39].map(f64::to_le_bytes).concat()), DType::F32),
+        (npy("<f4", "(2,)", &[1.0, f32::NAN].map(f32::to_le_bytes).concat()), DType::F32),
+        (npy("<f8", "(2,)", &[1.0, f64::INFINITY].map(f64::to_le_bytes).concat()), DType::F64),
+        (npy("<u8", "(2,)", &[1, u64::MAX].map(u64::to_le_bytes).concat()), DType::I32),
         (npy("|u1", "(2,)", &[1, 2]), DType::Bool),
     ] {
         let error = one(&bytes, dtype, &[], None).unwrap_err();
@@ -263,7 +295,7 @@ fn names_and_numbers_of_examples_are_reported_together() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let errors = |data: String| {
         let source = find(Some(&data), &[], &inputs).unwrap();
-        load(&source, "train", &inputs, &dims, &Places::new()).unwrap_err()
+        load(&source, "train", &binding(&inputs, &dims, &Places::new())).unwrap_err()
     };
     let count = errors(format!("image={},label={}", at("a"), at("b")));
     assert_eq!(count[0].message, "inputs differ in the number of examples: `image` has 3, `label` has 4");
@@ -273,9 +305,9 @@ fn names_and_numbers_of_examples_are_reported_together() {
     assert_eq!(names[1].helps, ["did you mean `image`?"]);
     let places = BTreeMap::from([("image".to_string(), meshwright_diag::Span::default())]);
     let source = find(Some("label=x"), &[], &inputs).unwrap();
-    let placed = load(&source, "train", &inputs, &dims, &places).unwrap_err();
+    let placed = load(&source, "train", &binding(&inputs, &dims, &places)).unwrap_err();
     assert_eq!(placed[0].labels.len(), 1);
-    assert_eq!(load(&source, "test", &inputs, &dims, &places).unwrap_err()[0].code.id, "E0503");
+    assert_eq!(load(&source, "test", &binding(&inputs, &dims, &places)).unwrap_err()[0].code.id, "E0503");
 }
 
 #[test]
@@ -290,9 +322,11 @@ fn data_is_found_or_all_places_are_named() {
     write(&root.join("bad"), &toml("[train]\nimage = 3"));
     write(&root.join("odd"), &toml("[tset]\nimage = 'i'"));
     let (inputs, _) = digits();
+    let files =
+        |path: &Path| InputSource::Files(vec![FileRef { path: path.to_path_buf(), parts: Vec::new() }]);
     let roots = |names: &[&str]| names.iter().map(|n| root.join(n)).collect::<Vec<_>>();
     let found = find(None, &roots(&["none", "one", "two"]), &inputs).unwrap();
-    assert_eq!(found.splits["train"]["image"].path, root.join("one/a/i"));
+    assert_eq!(found.splits["train"].inputs["image"], files(&root.join("one/a/i")));
     let two = find(None, &roots(&["two"]), &inputs).unwrap_err();
     assert!(two.message.starts_with("2 data sets"), "{}", two.message);
     assert_eq!(find(None, &roots(&["none", "nor"]), &inputs).unwrap_err().notes.len(), 2);
@@ -305,7 +339,9 @@ fn data_is_found_or_all_places_are_named() {
         assert_eq!(find(Some(wrong), &[], &inputs).unwrap_err().code.id, "E0507", "{wrong}");
     }
     let pairs = find(Some("image=a, test.image=b.safetensors:x.y"), &[], &inputs).unwrap();
-    assert_eq!(pairs.splits["test"]["image"].to_string(), "b.safetensors:x.y");
+    let part = FileRef { path: "b.safetensors".into(), parts: vec!["x.y".into()] };
+    assert_eq!(part.to_string(), "b.safetensors:x.y");
+    assert_eq!(pairs.splits["test"].inputs["image"], InputSource::Files(vec![part]));
     let places = super::roots(Some("e".as_ref()), Path::new("c"), Some(Path::new("p/bin/m")));
     let expected = ["e", "c/models/data", "p/bin/models/data", "p/bin/data", "p/share/meshwright/data"];
     assert_eq!(places, expected.map(PathBuf::from));

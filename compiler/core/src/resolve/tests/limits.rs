@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Accumulate, Layout, compile, evaluation, training_step};
-use meshwright_plan::Mesh;
+use meshwright_plan::{DType, Mesh, Prim};
 
 #[test]
 fn layers_that_multiply_hit_a_limit() {
@@ -74,6 +74,76 @@ fn a_loader_that_never_repeats_itself_is_stopped() {
     assert!(found.iter().any(|d| d.code.id == "E0219"), "{found:?}");
 }
 
+/// Of very many mistakes the first are reported; none of the others is looked for.
+#[test]
+fn very_many_mistakes_are_reported_in_part() {
+    let wrong: String = (0..2000).map(|i| format!(" let q{i} = z{i} + sum[zz{i}](x)")).collect();
+    let found = errors(&format!("dim b = 2 model m {{ input x[b]: float {wrong} output y = x }}"));
+    assert_eq!(found.matches("E0201").count(), meshwright_diag::MAX_REPORTED, "{found}");
+    let twice = "dim d = 1 ".repeat(2000);
+    let found = errors(&format!("dim b = 2 {twice} model m {{ input x[b]: float output y = x }}"));
+    assert_eq!(found.matches("E0210").count(), meshwright_diag::MAX_REPORTED, "{found}");
+}
+
+/// No size is 0: in a file, in a block `size`, or given.
+#[test]
+fn a_size_of_0_is_refused_wherever_it_is_said() {
+    let model = "model m { input x[b, d]: float let y = shift[d, by = 1, wrap = true](x) output o = y }";
+    for dims in ["dim b = 2, d = 0", "dim b = 2, d = 0 * 3", "dim b = 2, c = 1, d = c//2"] {
+        let found = errors(&format!("{dims} {model}"));
+        assert!(found.starts_with("E0204 dim `d` has size 0: it has no elements"), "{found}");
+    }
+    let (text, given) = (format!("dim b = 2, d = 3 size none {{ d = 0 }} {model}"), Settings::default());
+    let of = |settings: &Settings| {
+        let ((p, found), sources) = run_files(&[("a.mw", &text)], None, settings);
+        (p.is_none(), show(&found, &sources))
+    };
+    let (none, found) = of(&Settings { size: Some("none".into()), ..given.clone() });
+    assert!(none && found.starts_with("E0204 dim `d` has size 0"), "{found}");
+    let (none, found) = of(&Settings { dims: vec![("d".into(), 0)], ..given });
+    assert!(none && found.starts_with("E0204 `--dim d=0`: it has no elements"), "{found}");
+    let p = program(&text.replace("size none { d = 0 }", ""));
+    assert!(p.rebind(&[("d".into(), 0)]).is_err());
+}
+
+/// Together the matrices have more dims than any machine has positions for, but they are multiplied two by two.
+#[test]
+fn a_long_product_of_small_matrices_compiles() {
+    let n = 70;
+    let dims: String = (0..=n).map(|i| format!(" dim d{i} = 2")).collect();
+    let params: String = (0..n).map(|i| format!(" param w{i}[d{i}, d{}] = 1", i + 1)).collect();
+    let factors: String = (0..n).map(|i| format!(" * w{i}")).collect();
+    let all = (0..=n).map(|i| format!("d{i}")).collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "dim b = 2 {dims} model m {{ input x[b, d0]: float {params} loss l = mean[b](sum[{all}](x{factors})) }}
+        train m {{ minimize l optimizer sgd(lr = 0.1) }}"
+    );
+    let (compiled, found) =
+        compile(&training_step(&program(&text)).unwrap(), &Layout::default(), &|_| 0, &mut |_, _| {});
+    assert!(compiled.is_some_and(|c| c.plan.summary.flops < 1_000_000), "{found:?}");
+    // One that must be made whole is still refused.
+    let found = errors(&text.replace(&format!("sum[{all}]"), "").replace("mean[b]", "sum[b]"));
+    assert!(found.starts_with("E0219 a value with more than 64 dims"), "{found}");
+}
+
+/// An entry of a table of `bf16` is stored as it is there, whoever reads it: to look up is to copy.
+#[test]
+fn entries_of_a_table_have_its_dtype() {
+    let text = "dim b = 4, v = 10, e = 3 model m { input t[b]: i32 in v param w[v, e] = normal(0, 1)
+        loss l = mean[b, e](w[v = t]) } train m { minimize l optimizer sgd(lr = 0.1) precision bf16 }";
+    let (compiled, found) =
+        compile(&training_step(&program(text)).unwrap(), &Layout::default(), &|_| 0, &mut |_, _| {});
+    let plan = compiled.unwrap_or_else(|| panic!("{found:?}")).plan;
+    let lookup = plan.steps.iter().position(|s| matches!(s.prim, Prim::Lookup { .. })).unwrap();
+    let dtypes: Vec<DType> = plan.steps[lookup].all().map(|o| plan.buffer(o.buf).dtype).collect();
+    assert_eq!(dtypes, [DType::BF16, DType::I32, DType::BF16]);
+    // The verifier would say so.
+    let mut broken = plan.clone();
+    broken.buffers[plan.steps[lookup].writes[0].buf.0 as usize].dtype = DType::F32;
+    let said = crate::schedule::verify_plan(&broken);
+    assert!(said.iter().any(|f| f.contains("of f32 where bf16 is needed")), "{said:?}");
+}
+
 #[test]
 fn dims_do_not_define_themselves() {
     same(
@@ -119,6 +189,21 @@ fn huge_sizes_are_refused() {
         "dim a = 2000000000, b = a, c = a model m { param x[a, b] = 0 input y[c]: float output z = y }",
     );
     assert!(found.starts_with("E0219 a value with more than 2^48"), "{found}");
+}
+
+#[test]
+fn windows_and_values_have_limits() {
+    let found = errors(
+        "dim b = 2, rows = 4, r2 = 1, kh = 2000000000 model m { input x[b, rows]: float
+        output o = max_pool[rows -> r2 by kh](x, padding = same) }",
+    );
+    assert!(found.starts_with("E0204 a window of 2000000000 elements: at most 1048576 are taken"), "{found}");
+    let dims: String = (0..65).map(|i| format!(" dim d{i} = 1")).collect();
+    let all = (0..65).map(|i| format!("d{i}")).collect::<Vec<_>>().join(", ");
+    let found = errors(&format!(
+        "dim b = 2 {dims} model m {{ input x[b]: float param w[{all}] = 1 output o = x * w }}"
+    ));
+    assert!(found.starts_with("E0219 a value with more than 64 dims"), "{found}");
 }
 
 #[test]

@@ -11,6 +11,8 @@ pub(super) struct Job<'a> {
     pub(super) train: Vec<String>,
     /// Lines that say what the job is.
     pub(super) about: Vec<String>,
+    /// Whether the same command continues the run, so that the job may be started again.
+    pub(super) continues: bool,
 }
 
 impl Job<'_> {

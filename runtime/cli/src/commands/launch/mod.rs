@@ -6,7 +6,7 @@ mod k8s;
 mod slurm;
 
 use super::passes::{self, Made};
-use crate::args::{Cli, Command, LaunchArgs, LaunchCommon, LaunchWhat, PassArgs, TrainArgs};
+use crate::args::{Cli, Command, LaunchArgs, LaunchCommon, LaunchWhat, PassArgs, ResumeChoice, TrainArgs};
 use crate::console::Console;
 use crate::json::object;
 use crate::stop::Stop;
@@ -19,9 +19,10 @@ use meshwright_diag::{Diagnostic, Sources, codes};
 pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> {
     let common = args.what.common();
     let train = train(common);
-    let options = checked(&train, common)?.project.options();
+    let checked = checked(&train, common)?;
+    let options = checked.options();
     let nothing = PassArgs { emit: None, rank: None, time_passes: false };
-    let Some(made) = passes::make(&options, &nothing, console)? else { return Ok(()) };
+    let Some(made) = passes::make(&options, None, &nothing, console)? else { return Ok(()) };
     if !made.trains {
         let message = format!("`{}` has no `train` block: there is nothing to launch", options.model);
         return refused(Diagnostic::error(codes::E0516, message), console);
@@ -30,7 +31,8 @@ pub(crate) fn run(args: &LaunchArgs, console: &mut Console) -> Result<(), Stop> 
         Ok(fit) => fit,
         Err(found) => return refused(*found, console),
     };
-    let job = Job { common, name: name(common), train, about: about(common, &made, &fit) };
+    let continues = checked.resume == Some(ResumeChoice::Auto);
+    let job = Job { common, name: name(common), train, about: about(common, &made, &fit), continues };
     let text = match &args.what {
         LaunchWhat::Slurm(slurm) => slurm::file(&job, slurm)?,
         LaunchWhat::K8s(k8s) => k8s::file(&job, k8s)?,

@@ -40,6 +40,13 @@ pub(super) fn file(job: &Job<'_>, args: &LaunchSlurmArgs) -> Result<String, Stop
     }
     // The loss of one task ends all: without it the others would wait for their time-out.
     set("output", &"%x-%j.log");
+    if job.continues {
+        set("open-mode", &"append");
+        out.push_str("#SBATCH --requeue\n");
+    }
+    for option in &args.sbatch {
+        let _ = writeln!(out, "#SBATCH {option}");
+    }
     out.push('\n');
     for line in &job.about {
         let _ = writeln!(out, "# {line}");

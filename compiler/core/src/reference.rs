@@ -1,0 +1,359 @@
+//! What `explain` says of words that are neither codes nor ops: optimizers, initializers, schedules, keywords and the
+//! built-ins that are no ops. Names and parameters come from the tables that the resolver reads.
+
+use crate::optimizers::{Accepts, OPTIMIZERS, Setting};
+use crate::resolve::{BY_FAN, INITIALIZERS, SCHEDULES};
+use std::collections::BTreeMap;
+
+/// What kind of word it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WordKind {
+    /// In `optimizer NAME(…)`.
+    Optimizer,
+    /// The value of a parameter before training.
+    Initializer,
+    /// A hyperparameter that changes with the step.
+    Schedule,
+    /// Reserved, or with a meaning in its place.
+    Keyword,
+    /// A function that is no op.
+    BuiltIn,
+}
+
+impl WordKind {
+    /// In lowercase, for a heading.
+    pub fn text(self) -> &'static str {
+        match self {
+            WordKind::Optimizer => "optimizer",
+            WordKind::Initializer => "initializer",
+            WordKind::Schedule => "schedule",
+            WordKind::Keyword => "keyword",
+            WordKind::BuiltIn => "built-in",
+        }
+    }
+}
+
+/// The page of a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WordPage {
+    /// What kind of word it is.
+    pub kind: WordKind,
+    /// The word.
+    pub name: &'static str,
+    /// How it is written.
+    pub form: String,
+    /// What it means.
+    pub doc: &'static str,
+    /// Its settings, a line each.
+    pub settings: Vec<String>,
+}
+
+/// Initializers, schedules, built-ins and keywords: kind, word, what it means. How the first two are written follows from the
+/// tables of the resolver; of the others it is the fourth.
+const DOCS: &[(WordKind, &str, &str, &str)] = {
+    use WordKind::{BuiltIn, Initializer, Keyword, Schedule};
+    &[
+        (Initializer, "normal", "A normal distribution.", ""),
+        (
+            Initializer,
+            "truncated_normal",
+            "A normal distribution, cut off at two standard deviations from its mean.",
+            "",
+        ),
+        (Initializer, "uniform", "A uniform distribution from `low` to `high`.", ""),
+        (
+            Initializer,
+            "glorot_uniform",
+            "Uniform with variance `2 / (n + m)`, for `n` the size of the dims that are summed over and `m` that of the dims of the result (Glorot & Bengio 2010; also called Xavier). Each is a dim of the parameter or a list of them.",
+            "",
+        ),
+        (
+            Initializer,
+            "glorot_normal",
+            "Normal with variance `2 / (n + m)`, for `n` the size of the dims that are summed over and `m` that of the dims of the result (Glorot & Bengio 2010; also called Xavier). Each is a dim of the parameter or a list of them.",
+            "",
+        ),
+        (
+            Initializer,
+            "he_uniform",
+            "Uniform with variance `2 / n`, for `n` the size of the dims that are summed over (He et al. 2015; also called Kaiming): a dim of the parameter or a list of them.",
+            "",
+        ),
+        (
+            Initializer,
+            "he_normal",
+            "Normal with variance `2 / n`, for `n` the size of the dims that are summed over (He et al. 2015; also called Kaiming): a dim of the parameter or a list of them.",
+            "",
+        ),
+        (Schedule, "constant", "The same in every step.", ""),
+        (
+            Schedule,
+            "warmup_linear",
+            "Rises from 0 to `peak` in `warmup` steps, then falls on a line to 0 at step `total`.",
+            "",
+        ),
+        (
+            Schedule,
+            "warmup_cosine",
+            "Rises from 0 to `peak` in `warmup` steps, then falls on half a cosine to `floor` at step `total`. `floor` is 0 unless it is given.",
+            "",
+        ),
+        (
+            BuiltIn,
+            "size",
+            "The product of the sizes of dims, as a number. In an expression over values a dim alone is no number.",
+            "size(d, e)",
+        ),
+        (
+            Keyword,
+            "let",
+            "Names a value, or several values of a layer that returns several.",
+            "let y = x * w",
+        ),
+        (
+            Keyword,
+            "param",
+            "Declares a trained parameter, its dims and its initial value.",
+            "param w[in, out] = normal(0, 0.02)",
+        ),
+        (
+            Keyword,
+            "input",
+            "Declares data. Its first dim counts examples; `in d` promises positions along a dim.",
+            "input label[batch]: i32 in classes",
+        ),
+        (
+            Keyword,
+            "loss",
+            "Declares a scalar that can be minimized. Evaluations report it.",
+            "loss xent = mean[batch](cross_entropy[classes](logits, label))",
+        ),
+        (
+            Keyword,
+            "metric",
+            "Declares a scalar that evaluations report. Training steps do not compute it.",
+            "metric accuracy = mean[batch](argmax[classes](logits) == label)",
+        ),
+        (
+            Keyword,
+            "output",
+            "Declares a value that `predict` writes, one row per example if it has the example dim.",
+            "output class = argmax[classes](logits)",
+        ),
+        (
+            Keyword,
+            "state",
+            "Declares a tensor that persists between training steps and is not trained; `NAME = …` assigns its next value.",
+            "state average[b] = 0",
+        ),
+        (
+            Keyword,
+            "repeat",
+            "A stack of identical layers, compiled once. It is parsed, but not implemented yet.",
+            "repeat layers { … }",
+        ),
+        (Keyword, "return", "The results of a layer.", "return a, b"),
+        (
+            Keyword,
+            "dim",
+            "Declares a named size. `--dim NAME=SIZE` overrides it.",
+            "dim batch = 32, half = d_model//2",
+        ),
+        (Keyword, "const", "Declares a number. `--set NAME=VALUE` overrides it.", "const rate = 1e-3"),
+        (Keyword, "use", "Imports the layers, dims and consts of another file.", "use \"layers.mw\""),
+        (
+            Keyword,
+            "layer",
+            "Declares a part of models that calls write out: values, dims and numbers are its arguments.",
+            "layer dense(x, in, out) { … }",
+        ),
+        (Keyword, "model", "The computation of a file.", "model m { … }"),
+        (Keyword, "train", "How a model is trained.", "train m { minimize LOSS optimizer NAME(…) }"),
+        (Keyword, "minimize", "In `train`: the loss that is minimized.", "minimize xent"),
+        (
+            Keyword,
+            "optimizer",
+            "In `train`: how parameters follow from gradients. `explain adam` has the page of one.",
+            "optimizer adamw(lr = 1e-3)",
+        ),
+        (
+            Keyword,
+            "clip",
+            "In `train`: scales all gradients so that their joint 2-norm is at most this.",
+            "clip global_norm = 1.0",
+        ),
+        (
+            Keyword,
+            "precision",
+            "In `train`: the arithmetic type. `--precision` overrides it.",
+            "precision bf16",
+        ),
+        (Keyword, "freeze", "In `train`: parameters that are not trained.", "freeze embed.*, *.b"),
+        (
+            Keyword,
+            "weight_decay",
+            "In `train`: the weight decay, and the parameters without one; without a number, that of the optimizer.",
+            "weight_decay 0.1 except *.b",
+        ),
+        (
+            Keyword,
+            "as",
+            "Names a call: the path of its parameters and values begins with it.",
+            "dense(x, in, out) as head",
+        ),
+        (
+            Keyword,
+            "sharing",
+            "A call has the parameters and states of an earlier one.",
+            "critic(fake) sharing high",
+        ),
+        (
+            Keyword,
+            "group",
+            "In `train`: another optimizer or weight decay for some parameters.",
+            "group critic.* { optimizer adam(lr = 4e-4) }",
+        ),
+        (Keyword, "ema", "In `train`: moving averages of parameters, which evaluations read.", "ema 0.999"),
+        (Keyword, "of", "In `train`: the parameters that a line is for.", "minimize d_loss of critic.*"),
+        (Keyword, "every", "In `train`: in each so many steps.", "minimize g_loss of gen.* every 2"),
+        (Keyword, "from", "In `train`: the first step of a turn.", "minimize g_loss of gen.* every 2 from 2"),
+        (Keyword, "by", "A kernel dim slides along a dim.", "conv[rows by kh; in](x, w)"),
+        (Keyword, "in", "Positions along a dim.", "input token[batch]: i32 in vocab"),
+        (Keyword, "and", "True where both are.", "a < b and b < c"),
+        (Keyword, "or", "True where one of both is.", "a < b or b < c"),
+        (Keyword, "not", "True where the operand is false.", "not real"),
+        (Keyword, "except", "Parameters that a setting leaves out.", "weight_decay except *.b"),
+    ]
+};
+
+/// Every page, by kind and name.
+pub fn pages() -> Vec<WordPage> {
+    let by_fan = BY_FAN.iter().map(|(name, fans)| (*name, fans.to_vec(), fans.len()));
+    let initializers = INITIALIZERS.iter().map(|(name, args)| (*name, args.to_vec(), args.len()));
+    let schedules = SCHEDULES.iter().map(|(name, args, required)| (*name, args.to_vec(), *required));
+    let calls: BTreeMap<&str, String> = initializers
+        .chain(by_fan)
+        .chain(schedules)
+        .map(|(name, args, required)| {
+            let args = args.iter().enumerate().map(|(i, a)| match i < required {
+                true => a.to_string(),
+                false => format!("{a} = 0"),
+            });
+            (name, format!("{name}({})", args.collect::<Vec<_>>().join(", ")))
+        })
+        .collect();
+    let mut out: Vec<WordPage> = OPTIMIZERS
+        .iter()
+        .map(|o| WordPage {
+            kind: WordKind::Optimizer,
+            name: o.name,
+            form: format!(
+                "optimizer {}({})",
+                o.name,
+                o.settings.iter().map(written).collect::<Vec<_>>().join(", ")
+            ),
+            doc: o.doc,
+            settings: o.settings.iter().map(described).collect(),
+        })
+        .collect();
+    out.extend(DOCS.iter().map(|(kind, name, doc, form)| WordPage {
+        kind: *kind,
+        name,
+        form: if form.is_empty() { calls.get(name).cloned().unwrap_or_default() } else { form.to_string() },
+        doc,
+        settings: Vec::new(),
+    }));
+    out.sort_by_key(|p| (p.kind, p.name));
+    out
+}
+
+/// The pages of a word; where none has that name, those of which it is a part, as `cosine` is of `warmup_cosine`.
+pub fn named(word: &str) -> Vec<WordPage> {
+    let all = pages();
+    let exact: Vec<WordPage> = all.iter().filter(|p| p.name == word).cloned().collect();
+    if !exact.is_empty() {
+        return exact;
+    }
+    let part = |p: &WordPage| p.kind != WordKind::Keyword && p.name.split('_').any(|part| part == word);
+    all.into_iter().filter(part).collect()
+}
+
+/// `beta1 = 0.9`, or `lr` where it must be given.
+fn written(s: &Setting) -> String {
+    match default(s) {
+        Some(default) => format!("{} = {default}", s.name),
+        None => s.name.to_string(),
+    }
+}
+
+fn default(s: &Setting) -> Option<String> {
+    match s.accepts {
+        Accepts::Scalar(_, default) | Accepts::ScalarOrOff(_, default) => default.map(number),
+        Accepts::Flag(default) => Some(default.to_string()),
+        Accepts::Count(default) => Some(default.to_string()),
+    }
+}
+
+/// `0.9`, `1e-8`.
+fn number(x: f64) -> String {
+    if x != 0.0 && x.abs() < 1e-2 { format!("{x:e}") } else { format!("{x}") }
+}
+
+fn described(s: &Setting) -> String {
+    let what = match s.accepts {
+        Accepts::Scalar(range, _) => format!("a number, which {}, or an expression of `step`", range.text()),
+        Accepts::ScalarOrOff(range, _) => format!("a number, which {}, or `false`", range.text()),
+        Accepts::Flag(_) => "`true` or `false`".into(),
+        Accepts::Count(_) => "a whole number".into(),
+    };
+    match default(s) {
+        Some(default) => format!("`{}`: {what}; {default} unless it is given", s.name),
+        None => format!("`{}`: {what}; required", s.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resolve::SPECIAL;
+    use std::collections::BTreeSet;
+
+    fn names(kind: WordKind) -> BTreeSet<&'static str> {
+        pages().into_iter().filter(|p| p.kind == kind).map(|p| p.name).collect()
+    }
+
+    #[test]
+    fn every_word_of_the_tables_has_a_page_and_no_other() {
+        assert_eq!(names(WordKind::Optimizer), OPTIMIZERS.iter().map(|o| o.name).collect());
+        let initializers = INITIALIZERS.iter().map(|i| i.0).chain(BY_FAN.iter().map(|i| i.0));
+        assert_eq!(names(WordKind::Initializer), initializers.collect());
+        assert_eq!(names(WordKind::Schedule), SCHEDULES.iter().map(|s| s.0).collect());
+        // All others have the pages of their ops.
+        let ops = |name: &&str| meshwright_ops::families().any(|f| f.name == *name);
+        assert_eq!(names(WordKind::BuiltIn), SPECIAL.into_iter().filter(|s| !ops(s)).collect());
+        // `size` is a keyword only before `NAME {`: its page is that of the function.
+        assert_eq!(
+            names(WordKind::Keyword),
+            meshwright_syntax::keywords().filter(|k| *k != "size").collect()
+        );
+        for p in pages() {
+            assert!(p.doc.ends_with('.') && p.form.contains(p.name), "{p:?}");
+        }
+    }
+
+    #[test]
+    fn words_are_found_whole_or_by_a_part() {
+        let found = |word: &str| named(word).iter().map(|p| p.form.clone()).collect::<Vec<_>>();
+        assert_eq!(found("cosine"), ["warmup_cosine(peak, warmup, total, floor = 0)"]);
+        assert_eq!(found("he_normal"), ["he_normal(fan_in)"]);
+        assert_eq!(found("lion"), ["optimizer lion(lr, beta1 = 0.9, beta2 = 0.99, weight_decay = 0)"]);
+        assert_eq!(found("glorot").len(), 2);
+        assert_eq!(found("nothing").len(), 0);
+        let lr = &named("adam")[0].settings[0];
+        assert_eq!(lr, "`lr`: a number, which must be 0 or more, or an expression of `step`; required");
+        assert_eq!(
+            named("adam")[0].settings[3],
+            "`eps`: a number, which must be 0 or more, or an expression of `step`; 1e-8 unless it is given"
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! The benchmark of growth: what the compiler takes in time and memory for each construct, against the size of the text.
+//!
+//! Each construct is examined at two sizes. The exponent by which its time grows in between, and that of its memory, is at
+//! most [`EXPONENT`]; products of many factors have a gradient of as many products, so theirs is [`OF_PRODUCTS`]. No text takes
+//! more than [`MOST_SECONDS`] or [`MOST_BYTES`]. Time is the CPU's, of this process, which does nothing else meanwhile; what
+//! seems too slow is measured again, and the best counts, since others share the machine; what their use of the caches adds to
+//! the time of a linear program of as much memory, up to 0.3, is no fault.
+//!
+//! `cargo test --release -p meshwright-core --test growth -- --nocapture NAME` prints the numbers.
+
+#![allow(clippy::print_stdout, reason = "a runner of tests prints")]
+
+mod constructs;
+mod examine;
+
+use constructs::{Construct, Text, constructs};
+use peak_alloc::PeakAlloc;
+use rustix::time::{ClockId, clock_gettime};
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// Most that time and memory may grow by: the exponent of the size.
+const EXPONENT: f64 = 1.2;
+/// The same for products of many factors: 2, and a little for what lists of steps grow by at a time.
+const OF_PRODUCTS: f64 = 2.1;
+/// Most CPU time for one text.
+const MOST_SECONDS: f64 = 2.0;
+/// Most memory for one text.
+const MOST_BYTES: f64 = 500e6;
+/// How often a text is measured before it counts as too slow.
+const TRIES: usize = 6;
+/// Time below which growth cannot be told from noise, and the memory that any text takes.
+const FLOOR: [f64; 2] = [2e-3, 2e6];
+
+fn cpu_seconds() -> f64 {
+    let t = clock_gettime(ClockId::ProcessCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+}
+
+/// Seconds and bytes that a text takes.
+fn measure(text: &Text) -> [f64; 2] {
+    let before = ALLOCATOR.current_usage();
+    ALLOCATOR.reset_peak_usage();
+    let begin = cpu_seconds();
+    let said = examine::examine(text);
+    let took = cpu_seconds() - begin;
+    let bytes = ALLOCATOR.peak_usage().saturating_sub(before);
+    drop(said);
+    [took, bytes as f64]
+}
+
+/// How much more than linearly the time of a linear program grows, from so many bytes to more: what caches and those who
+/// share them add at this moment.
+fn added_by_memory([small, large]: [f64; 2]) -> f64 {
+    let walk = |bytes: f64| {
+        let begin = cpu_seconds();
+        let mut nodes: Vec<Box<[u64; 8]>> = (0..bytes as u64 / 128).map(|i| Box::new([i; 8])).collect();
+        for _ in 0..4 {
+            nodes = nodes.iter().map(|n| Box::new(n.map(|x| x.wrapping_mul(3)))).collect();
+        }
+        assert!(nodes.iter().map(|n| n[0] & 1).sum::<u64>() <= nodes.len() as u64);
+        cpu_seconds() - begin
+    };
+    if large < small * 1.5 {
+        return 0.0;
+    }
+    let (quick, slow) = (walk(small), walk(large));
+    ((slow / quick).ln() / (large / small).ln() - 1.0).max(0.0)
+}
+
+fn least(a: [f64; 2], b: [f64; 2]) -> [f64; 2] {
+    [a[0].min(b[0]), a[1].min(b[1])]
+}
+
+/// A construct at its two sizes.
+struct Measured {
+    small: [f64; 2],
+    large: [f64; 2],
+    /// Exponents of time and memory.
+    exponents: [f64; 2],
+    /// What memory alone added to the first, where it was too large.
+    added: f64,
+}
+
+impl Measured {
+    fn of(c: &Construct) -> Measured {
+        let (small, large) = ((c.text)(c.size), (c.text)(c.size * c.times));
+        let mut m =
+            Measured { small: measure(&small), large: measure(&large), exponents: [0.0; 2], added: 0.0 };
+        m.small = least(m.small, measure(&small));
+        for _ in 0..TRIES {
+            m.exponents = [0, 1].map(|k| {
+                let grown = m.large[k].max(FLOOR[k]) / m.small[k].max(FLOOR[k]);
+                grown.ln() / (c.times as f64).ln()
+            });
+            if m.faults(c).is_empty() {
+                break;
+            }
+            m.small = least(m.small, measure(&small));
+            m.large = least(m.large, measure(&large));
+            m.added =
+                m.added.max(added_by_memory([m.small[1], m.large[1]].map(|b| b.max(FLOOR[1])))).min(0.3);
+        }
+        m
+    }
+
+    fn faults(&self, c: &Construct) -> Vec<String> {
+        let limit = if c.products { OF_PRODUCTS } else { EXPONENT };
+        let grows = |k: usize, what: &str| {
+            let added = if k == 0 { self.added } else { 0.0 };
+            (self.exponents[k] > limit + added)
+                .then(|| format!("{what} grows with the size to the power of {:.2}", self.exponents[k]))
+        };
+        let slow = (self.large[0] > MOST_SECONDS).then(|| format!("takes {:.2} s", self.large[0]));
+        let large = (self.large[1] > MOST_BYTES).then(|| format!("takes {:.0} MB", self.large[1] / 1e6));
+        [grows(0, "time"), grows(1, "memory"), slow, large].into_iter().flatten().collect()
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "the report of a benchmark")]
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let chosen = |c: &&Construct| args.is_empty() || args.iter().any(|a| c.name.contains(a.as_str()));
+    let all = constructs();
+    let (mut run, mut failed) = (0, 0);
+    println!("{:40} {:>7} {:>18} {:>18} {:>13}", "construct", "size", "small", "large", "exponents");
+    for c in all.iter().filter(chosen) {
+        let m = Measured::of(c);
+        let pair = |x: [f64; 2]| format!("{:.0} ms {:.1} MB", x[0] * 1e3, x[1] / 1e6);
+        let exponents = format!("{:.2} {:.2}", m.exponents[0], m.exponents[1]);
+        let (small, large) = (pair(m.small), pair(m.large));
+        println!("{:40} {:>7} {small:>18} {large:>18} {exponents:>13}", c.name, c.size * c.times);
+        run += 1;
+        let faults = m.faults(c);
+        failed += usize::from(!faults.is_empty());
+        faults.iter().for_each(|f| println!("    FAILED: {f}"));
+    }
+    println!(
+        "\ntest result: {}. {} passed; {failed} failed",
+        if failed == 0 { "ok" } else { "FAILED" },
+        run - failed
+    );
+    ExitCode::from(u8::from(failed > 0))
+}

@@ -1,0 +1,369 @@
+//! Several layouts, meshes and sizes of one model beside each other: what each costs, and which collectives appear or vanish.
+
+use crate::repeats::{Repetition, RowKey, named, runs};
+use crate::table::{Align, Screen, Table};
+use crate::text::{bytes, dashed, flops, thousands};
+use anstyle::{AnsiColor, Style};
+use meshwright_core::explain::{DeviceReport, Report, TrafficReport};
+use meshwright_plan::Phase;
+use meshwright_train::BenchResult;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A model under one layout, on one mesh, with one choice of sizes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Variant {
+    /// The layout as it was given; none where nothing is split.
+    pub(crate) layout: Option<String>,
+    /// The mesh, in the form of `--mesh`.
+    pub(crate) mesh: String,
+    /// The sizes in which variants differ.
+    pub(crate) dims: BTreeMap<String, usize>,
+    /// Devices of the mesh.
+    pub(crate) devices: usize,
+    /// Number of collectives of a step.
+    pub(crate) collectives: usize,
+    /// Totals of a step on one device.
+    pub(crate) per_device: DeviceReport,
+    /// Collectives by kind and axes.
+    pub(crate) totals: Vec<TrafficReport>,
+    /// Times of steps, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) measured: Option<BenchResult>,
+    /// Each value's collectives.
+    #[serde(skip)]
+    moved: BTreeMap<MovedValue, MovedBytes>,
+}
+
+/// A value with the collective that moves it: in which part of the step that is depends on the bucket that it is in.
+type MovedValue = (String, String, Vec<String>);
+
+#[derive(Clone, Debug, PartialEq)]
+struct MovedBytes {
+    phase: Phase,
+    bytes: usize,
+    because: String,
+    order: usize,
+}
+
+/// How a collective differs between two variants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Change {
+    /// The first variant has none.
+    Appears,
+    /// The second has none.
+    Vanishes,
+    /// It has other bytes.
+    Resized,
+}
+
+/// What differs at one value.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Difference {
+    pub(crate) change: Change,
+    pub(crate) phase: Phase,
+    pub(crate) value: String,
+    pub(crate) op: String,
+    pub(crate) axes: Vec<String>,
+    pub(crate) bytes_before: usize,
+    pub(crate) bytes_after: usize,
+    pub(crate) because: String,
+}
+
+/// What differs between two variants, by their positions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Differences {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) changes: Vec<Difference>,
+}
+
+impl Variant {
+    /// Of a report.
+    pub(crate) fn of(
+        layout: Option<String>,
+        mesh: String,
+        dims: &[(String, usize)],
+        report: &Report,
+    ) -> Self {
+        let mut moved: BTreeMap<MovedValue, MovedBytes> = BTreeMap::new();
+        // In the order of the rows of `explain`: that of the Plan follows from where buckets are full.
+        let rows: BTreeMap<u32, usize> = report.values.iter().enumerate().map(|(i, v)| (v.id, i)).collect();
+        for (c, p) in report.collectives.iter().flat_map(|c| c.parts.iter().map(move |p| (c, p))) {
+            let order = rows.get(&p.id).copied().unwrap_or(0);
+            let place = (p.value.clone(), c.op.clone(), c.axes.clone());
+            let first = || MovedBytes { phase: c.phase, bytes: 0, because: p.because.clone(), order };
+            moved.entry(place).or_insert_with(first).bytes += p.bytes;
+        }
+        Variant {
+            layout,
+            mesh,
+            dims: dims.iter().cloned().collect(),
+            devices: report.devices,
+            collectives: report.collectives.len(),
+            per_device: report.per_device,
+            totals: report.totals.clone(),
+            measured: None,
+            moved,
+        }
+    }
+
+    /// What tells it from the others.
+    fn name(&self) -> String {
+        let dims: String = self.dims.iter().map(|(d, n)| format!(", {d}={n}")).collect();
+        let mesh = if self.mesh.is_empty() { "one device" } else { &self.mesh };
+        format!("{} on {mesh}{dims}", self.layout.as_deref().unwrap_or("no layout"))
+    }
+}
+
+/// A whole comparison.
+#[derive(Debug, Serialize)]
+pub(crate) struct Comparison<'a> {
+    variants: &'a [Variant],
+    differences: Vec<Differences>,
+}
+
+impl<'a> Comparison<'a> {
+    /// Of the variants, the first against each other.
+    pub(crate) fn of(variants: &'a [Variant]) -> Self {
+        Comparison { variants, differences: differences(variants) }
+    }
+}
+
+/// What each variant has that the first lacks, and the other way round.
+fn differences(variants: &[Variant]) -> Vec<Differences> {
+    let Some((first, others)) = variants.split_first() else { return Vec::new() };
+    let to = |(i, v): (usize, &Variant)| Differences { from: 0, to: i + 1, changes: changes(first, v) };
+    others.iter().enumerate().map(to).collect()
+}
+
+/// First what vanishes, then what has another size, then what appears; each in the order of the step.
+fn changes(before: &Variant, after: &Variant) -> Vec<Difference> {
+    let mut out: Vec<(Phase, usize, Difference)> = Vec::new();
+    let mut add = |change, place: &MovedValue, before: usize, after: usize, t: &MovedBytes| {
+        let (phase, (value, op, axes)) = (t.phase, place.clone());
+        let (bytes_before, bytes_after, because) = (before, after, t.because.clone());
+        out.push((
+            phase,
+            t.order,
+            Difference { change, phase, value, op, axes, bytes_before, bytes_after, because },
+        ));
+    };
+    for (place, t) in &before.moved {
+        match after.moved.get(place) {
+            None => add(Change::Vanishes, place, t.bytes, 0, t),
+            Some(now) if now.bytes != t.bytes => add(Change::Resized, place, t.bytes, now.bytes, now),
+            Some(_) => {}
+        }
+    }
+    for (place, t) in after.moved.iter().filter(|(place, _)| !before.moved.contains_key(*place)) {
+        add(Change::Appears, place, 0, t.bytes, t);
+    }
+    let rank = |c: Change| [Change::Vanishes, Change::Resized, Change::Appears].iter().position(|x| *x == c);
+    out.sort_by_key(|(phase, order, d)| (rank(d.change), *phase, *order));
+    out.into_iter().map(|d| d.2).collect()
+}
+
+/// A table as cells of text.
+struct Cells {
+    titles: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+    /// How many columns are words.
+    words: usize,
+}
+
+/// The variants; with `exact` numbers as they are, without units.
+fn overview(variants: &[Variant], exact: bool) -> Cells {
+    let size = |n: u64| if exact { n.to_string() } else { bytes(n) };
+    let (dims, measured) =
+        (variants.iter().any(|v| !v.dims.is_empty()), variants.iter().any(|v| v.measured.is_some()));
+    let mut titles = vec!["layout", "mesh"];
+    titles.extend(dims.then_some("dims"));
+    let words = titles.len();
+    titles.extend(match exact {
+        true => ["devices", "flops", "collectives", "collective_bytes", "peak_bytes", "parameter_bytes"],
+        false => ["devices", "compute", "collectives", "moved", "peak", "parameters"],
+    });
+    titles.extend(match exact {
+        true => ["optimizer_state_bytes", "activation_bytes"],
+        false => ["optimizer", "activations"],
+    });
+    titles.extend(measured.then_some(if exact { "median_ms" } else { "ms/step" }));
+    let row = |v: &Variant| {
+        let d = &v.per_device;
+        let mut row = vec![v.layout.clone().unwrap_or_else(|| "-".into()), v.mesh.clone()];
+        if dims {
+            row.push(v.dims.iter().map(|(d, n)| format!("{d}={n}")).collect::<Vec<_>>().join(" "));
+        }
+        row.push(v.devices.to_string());
+        row.push(if exact { d.flops.to_string() } else { flops(d.flops) });
+        row.push(if exact { v.collectives.to_string() } else { thousands(v.collectives as u64) });
+        row.extend([d.collective_bytes, d.peak_bytes, d.parameter_bytes].map(size));
+        row.extend([d.optimizer_state_bytes, d.activation_bytes].map(size));
+        if measured {
+            row.push(v.measured.as_ref().map_or("-".into(), |m| format!("{:.2}", m.median_ms)));
+        }
+        row
+    };
+    Cells { titles, rows: variants.iter().map(row).collect(), words }
+}
+
+const PHASES: [(Phase, &str); 3] =
+    [(Phase::Forward, "forward"), (Phase::Backward, "backward"), (Phase::Update, "update")];
+
+/// A difference as cells: sign, part of the step, value, collective, bytes, reason.
+fn cells(d: &Difference) -> Vec<String> {
+    let sign = match d.change {
+        Change::Appears => "+",
+        Change::Vanishes => "-",
+        Change::Resized => "~",
+    };
+    let phase = PHASES.iter().find(|p| p.0 == d.phase).map_or("", |p| p.1);
+    let size = match d.change {
+        Change::Appears => thousands(d.bytes_after as u64),
+        Change::Vanishes => thousands(d.bytes_before as u64),
+        Change::Resized => {
+            format!("{} to {}", thousands(d.bytes_before as u64), thousands(d.bytes_after as u64))
+        }
+    };
+    let what = format!("{} {}", dashed(&d.op), d.axes.join(","));
+    let because = if d.because.is_empty() { String::new() } else { format!("because {}", d.because) };
+    vec![sign.into(), phase.into(), d.value.clone(), what, size, because]
+}
+
+/// How many of each kind there are.
+fn summary(changes: &[Difference]) -> String {
+    let n = |c: Change| changes.iter().filter(|d| d.change == c).count();
+    let verb = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    format!(
+        "of the values that a collective moves, {}, {}, {}",
+        verb(n(Change::Appears), "appears", "appear"),
+        verb(n(Change::Vanishes), "vanishes", "vanish"),
+        verb(n(Change::Resized), "has another size", "have another size"),
+    )
+}
+
+/// Which tables are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) totals: bool,
+    pub(crate) diff: bool,
+}
+
+/// For people.
+pub(crate) fn text(variants: &[Variant], shown: Shown, screen: &Screen) -> String {
+    let mut parts = Vec::new();
+    if shown.totals {
+        let cells = overview(variants, false);
+        let align: Vec<Align> = (0..cells.titles.len())
+            .map(|i| if i < cells.words { Align::Left } else { Align::Right })
+            .collect();
+        let n = cells.titles.len();
+        // On a narrow screen what makes up the peak goes first, then the number of devices, which the mesh tells.
+        let parts_of_peak = cells.words + 5;
+        let mut t = Table::new(&align).style(0, Style::new().bold()).dispensable(
+            &[parts_of_peak, parts_of_peak + 1, parts_of_peak + 2, cells.words].map(|i| i.min(n - 1)),
+        );
+        t.titles(cells.titles);
+        cells.rows.into_iter().for_each(|row| t.row(row));
+        parts.push(format!("per step and device\n{}", t.render_on(screen)));
+    }
+    if shown.diff {
+        for d in differences(variants) {
+            let title = format!("{} against {}", variants[d.to].name(), variants[d.from].name());
+            let title = screen.line([(title.as_str(), Style::new().bold())]);
+            let summary = screen.line([(format!("  {}", summary(&d.changes)).as_str(), Style::new())]);
+            parts.push(format!("{title}\n{summary}\n{}", changed(&d.changes).render_on(screen)));
+        }
+    }
+    parts.join("\n")
+}
+
+/// Differences as a table, those of equal blocks once.
+fn changed(changes: &[Difference]) -> Table {
+    let left = Align::Left;
+    let mut t = Table::new(&[left, left, left, left, Align::Right, left])
+        .style(2, Style::new().bold())
+        .style(3, AnsiColor::Cyan.on_default())
+        .style(5, Style::new().dimmed());
+    let rows: Vec<Vec<String>> = changes.iter().map(cells).collect();
+    let key = |r: &Vec<String>| RowKey::new(&r[2], &[&r[..2], &r[3..5]].concat(), &r[5]);
+    let keys: Vec<RowKey> = rows.iter().map(key).collect();
+    for Repetition { start, period, times } in runs(&keys) {
+        let block = &rows[start..start + period];
+        if times > 1 {
+            let last = &rows[start + (times - 1) * period..];
+            let names = block.iter().zip(last).filter_map(|(a, b)| named(&a[2], &b[2]));
+            let mut distinct: Vec<String> = Vec::new();
+            names.for_each(|n| {
+                if !distinct.contains(&n) {
+                    distinct.push(n);
+                }
+            });
+            t.text(format!("     {}, each", distinct.join(", ")), AnsiColor::Yellow.on_default());
+        }
+        for row in block {
+            let mut row = row.clone();
+            if times > 1 {
+                row[2] = format!("  {}", row[2]);
+            }
+            t.row(row);
+        }
+    }
+    t
+}
+
+/// Tables of Markdown.
+pub(crate) fn markdown(variants: &[Variant], shown: Shown) -> String {
+    let mut out = Vec::new();
+    if shown.totals {
+        out.push(table(&overview(variants, false)));
+    }
+    if shown.diff {
+        for d in differences(variants) {
+            let (to, from) = (variants[d.to].name(), variants[d.from].name());
+            let titles = vec!["", "phase", "value", "collective", "bytes/device", "reason"];
+            let rows = d.changes.iter().map(cells).collect();
+            let title = format!("**{to}** against **{from}**: {}\n\n", summary(&d.changes));
+            out.push(title + &table(&Cells { titles, rows, words: 4 }));
+        }
+    }
+    out.join("\n")
+}
+
+fn table(cells: &Cells) -> String {
+    let line = |row: Vec<String>| format!("| {} |\n", row.join(" | "));
+    let escaped = |row: &Vec<String>| row.iter().map(|c| c.replace('|', "\\|")).collect();
+    let rule = (0..cells.titles.len()).map(|i| if i < cells.words { "---" } else { "---:" }.to_string());
+    let mut out = line(cells.titles.iter().map(|t| t.to_string()).collect()) + &line(rule.collect());
+    cells.rows.iter().for_each(|row| out += &line(escaped(row)));
+    out
+}
+
+/// One table of comma-separated values, with numbers as they are: the totals, or else the differences.
+pub(crate) fn csv(variants: &[Variant], shown: Shown) -> String {
+    let quoted = |cell: &str| match cell.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell.to_string(),
+    };
+    let line = |row: &[String]| row.iter().map(|c| quoted(c)).collect::<Vec<_>>().join(",") + "\n";
+    if shown.totals {
+        let cells = overview(variants, true);
+        let titles: Vec<String> = cells.titles.iter().map(|t| t.to_string()).collect();
+        return line(&titles) + &cells.rows.iter().map(|row| line(row)).collect::<String>();
+    }
+    let mut out =
+        String::from("variant,against,change,phase,value,op,axes,bytes_before,bytes_after,because\n");
+    for d in differences(variants) {
+        for c in &d.changes {
+            let change = format!("{:?}", c.change).to_lowercase();
+            let phase = PHASES.iter().find(|p| p.0 == c.phase).map_or("", |p| p.1).to_string();
+            let names = [variants[d.to].name(), variants[d.from].name(), change, phase];
+            let rest = [c.value.clone(), c.op.clone(), c.axes.join(" ")];
+            let sizes = [c.bytes_before.to_string(), c.bytes_after.to_string(), c.because.clone()];
+            out += &line(&[&names[..], &rest[..], &sizes[..]].concat());
+        }
+    }
+    out
+}

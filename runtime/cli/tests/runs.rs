@@ -1,0 +1,292 @@
+//! Runs as users have them: their folder says all of them, checkpoints come when they are wanted, and metrics go where they
+//! are read.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn folder(name: &str) -> PathBuf {
+    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&at);
+    std::fs::create_dir_all(&at).unwrap();
+    at
+}
+
+/// Exit code, standard output and standard error of a command in a folder.
+fn run(at: &Path, args: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshwright"));
+    command.env("MESHWRIGHT_DATA", Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/data"));
+    let output = command.args(args).current_dir(at).output().unwrap();
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The events of a run that must succeed.
+fn events(at: &Path, args: &[&str]) -> Vec<Value> {
+    let (code, out, err) = run(at, &[args, &["--format", "json"]].concat());
+    assert_eq!(code, 0, "{args:?}: {err}");
+    lines(&out)
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+fn file(at: &Path, name: &str) -> String {
+    std::fs::read_to_string(at.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+fn steps(events: &[Value]) -> Vec<(u64, f64)> {
+    let steps = events.iter().filter(|e| e["event"] == "step");
+    steps.map(|e| (e["step"].as_u64().unwrap(), e["loss"].as_f64().unwrap())).collect()
+}
+
+/// A small model on data of its own, which learns to tell whether the sum of four numbers is positive.
+const MODEL: &str = "
+dim batch = 10, features = 4, classes = 2
+const lr = 0.5
+model sums {
+    input x[batch, features]: float
+    input y[batch]: i32 in classes
+    param w[features, classes] = normal(0, 0.1)
+    let logits = sum[features](x * w)
+    loss l = mean[batch](cross_entropy[classes](logits, y))
+    metric accuracy = mean[batch](argmax[classes](logits) == y)
+    output class = argmax[classes](logits)
+}
+train sums {
+    minimize l
+    optimizer sgd(lr = lr)
+}
+";
+
+/// Files of 100 examples to train on and 30 to test on.
+fn data(at: &Path) {
+    let mut seed = 7u64;
+    let mut next = move || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    std::fs::create_dir_all(at.join("data")).unwrap();
+    for (split, n) in [("train", 100), ("test", 30)] {
+        let x: Vec<f32> = (0..n * 4).map(|_| next()).collect();
+        let y: Vec<i32> = x.chunks(4).map(|r| i32::from(r.iter().sum::<f32>() > 0.0)).collect();
+        let bytes = |v: &[f32]| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let ints = y.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        npy(&at.join(format!("data/{split}_x.npy")), "<f4", &format!("({n}, 4)"), &bytes(&x));
+        npy(&at.join(format!("data/{split}_y.npy")), "<i4", &format!("({n},)"), &ints);
+    }
+    let toml =
+        "[train]\nx = \"train_x.npy\"\ny = \"train_y.npy\"\n[test]\nx = \"test_x.npy\"\ny = \"test_y.npy\"\n";
+    std::fs::write(at.join("data/data.toml"), toml).unwrap();
+}
+
+fn npy(path: &Path, descr: &str, shape: &str, bytes: &[u8]) {
+    let mut head = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    head.push_str(&" ".repeat(63 - (head.len() + 10) % 64));
+    head.push('\n');
+    let mut out = b"\x93NUMPY\x01\x00".to_vec();
+    out.extend_from_slice(&(head.len() as u16).to_le_bytes());
+    out.extend_from_slice(head.as_bytes());
+    out.extend_from_slice(bytes);
+    std::fs::write(path, out).unwrap();
+}
+
+/// A folder with the model and its data.
+fn prepared(name: &str) -> PathBuf {
+    let at = folder(name);
+    std::fs::write(at.join("sums.mw"), MODEL).unwrap();
+    data(&at);
+    at
+}
+
+#[test]
+fn the_folder_of_a_run_is_all_that_a_command_needs() {
+    let at = prepared("truth");
+    let layout = ["--layout", "batch -> r; features -> c", "--mesh", "r=2,c=2"];
+    let with = ["--data", "data", "--dim", "batch=20", "--set", "lr=0.25", "--precision", "f64"];
+    let train = [&["train", "sums.mw", "--run", "a", "--steps", "12"], &layout[..], &with[..]].concat();
+    let whole = steps(&events(&at, &train));
+
+    // The same in two parts: the second has no word but the folder, in another working folder, and the model is gone.
+    let parts = [&["train", "sums.mw", "--run", "b", "--steps", "7"], &layout[..], &with[..]].concat();
+    events(&at, &parts);
+    std::fs::rename(at.join("sums.mw"), at.join("elsewhere.mw")).unwrap();
+    std::fs::create_dir(at.join("inside")).unwrap();
+    let inside = at.join("inside");
+    let more = events(&inside, &["train", "--run", "../b", "--resume", "--steps", "12"]);
+    assert_eq!(steps(&more), whole[7..]);
+    assert!(file(&at, "b/run.toml").contains("mesh = \"r=2,c=2\""), "{}", file(&at, "b/run.toml"));
+
+    // Evaluation and prediction too, and to the bit what the run said of itself.
+    let last = |run: &str| {
+        let all = lines(&file(&at, &format!("{run}/metrics.jsonl")));
+        all.into_iter().rfind(|e| e["event"] == "evaluation").unwrap()
+    };
+    let eval = &events(&inside, &["eval", "../b"])[0];
+    assert_eq!(
+        (&eval["eval_loss"], &eval["eval_accuracy"]),
+        (&last("b")["eval_loss"], &last("b")["eval_accuracy"])
+    );
+    assert_eq!(eval["eval_loss"], last("a")["eval_loss"]);
+    let classes = events(&inside, &["predict", "../b", "--limit", "3"]);
+    assert_eq!(classes.len(), 1 + 3, "{classes:?}");
+
+    // What an option changes is said.
+    let (code, _, err) =
+        run(&inside, &["eval", "../b", "--layout", "batch -> k", "--mesh", "k=3", "--dim", "batch=10"]);
+    assert_eq!(code, 0, "{err}");
+    for note in [
+        "note: layout: batch -> k; the run had batch -> r; features -> c\n",
+        "note: mesh: k=3; the run had r=2,c=2\n",
+        "note: dim batch: 10; the run had 20\n",
+    ] {
+        assert!(err.contains(note), "{note}{err}");
+    }
+    // Another layout on the mesh of the run.
+    let (code, _, err) = run(&inside, &["eval", "../b", "--layout", "batch -> c"]);
+    assert!(code == 0 && !err.contains("mesh"), "{err}");
+
+    // Each start is kept, with its words.
+    let history = lines(&file(&at, "b/history.jsonl"));
+    let told: Vec<_> = history.iter().map(|e| (e["event"].as_str().unwrap(), e["step"].as_u64())).collect();
+    assert_eq!(told, [("start", Some(0)), ("resume", Some(7))]);
+    assert_eq!(history[0]["model_sha256"], history[1]["model_sha256"]);
+    assert_eq!(history[1]["arguments"][3], "../b");
+
+    let (code, _, err) = run(&at, &["eval", "nowhere"]);
+    assert!(code == 1 && err.contains("is not the folder of a run") && err.contains("--checkpoint"), "{err}");
+    let (code, _, err) = run(&at, &["train", "--run", "nowhere", "--resume"]);
+    assert!(code == 1 && err.contains("E0510") && err.contains("--resume=auto"), "{err}");
+}
+
+#[test]
+fn one_command_starts_a_run_and_continues_it() {
+    let at = prepared("auto");
+    let args =
+        |n: &'static str| ["train", "sums.mw", "--data", "data", "--run", "a", "--resume=auto", "--steps", n];
+    assert_eq!(steps(&events(&at, &args("3"))).len(), 3);
+    let more = steps(&events(&at, &args("5")));
+    assert_eq!(more.iter().map(|s| s.0).collect::<Vec<_>>(), [4, 5]);
+    let (code, _, err) = run(&at, &["train", "--run", "b", "--resume=auto"]);
+    assert!(code == 1 && err.contains("E0510"), "{err}");
+}
+
+fn kept(at: &Path, run: &str) -> Vec<u64> {
+    let list = events(at, &["ckpt", "list", run]);
+    list.iter().map(|e| e["step"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn checkpoints_come_when_they_are_wanted_and_the_best_is_kept() {
+    let at = prepared("saves");
+    let train = |run: &'static str| ["train", "sums.mw", "--data", "data", "--run", run, "--steps", "25"];
+    events(&at, &[&train("a")[..], &["--checkpoint-every", "4", "--keep", "4", "--no-eval"]].concat());
+    // 10 steps an epoch: at its end too.
+    assert_eq!(kept(&at, "a"), [16, 20, 24, 25]);
+    // From an older one the run takes the same way.
+    let all = steps(&lines(&file(&at, "a/metrics.jsonl")));
+    let again = events(&at, &["train", "--run", "a", "--resume", "--from", "16", "--no-eval"]);
+    assert_eq!(steps(&again), all[16..]);
+    let (code, _, err) = run(&at, &["train", "--run", "a", "--resume", "--from", "17"]);
+    assert!(code == 1 && err.contains("no checkpoint of step 17") && err.contains("16, 20, 24, 25"), "{err}");
+
+    // A rate that destroys what was learned: the best is an early one.
+    let spoil = ["--set", "lr=1000", "--eval-every", "5", "--keep-best", "min:loss", "--keep", "1"];
+    let told = events(&at, &[&train("b")[..], &spoil].concat());
+    let evals: Vec<_> = told.iter().filter(|e| e["event"] == "evaluation").collect();
+    assert_eq!(evals.iter().map(|e| e["step"].as_u64().unwrap()).collect::<Vec<_>>(), [5, 10, 15, 20, 25]);
+    let loss = |e: &&&Value| e["eval_loss"].as_f64().unwrap();
+    let best = evals.iter().min_by(|a, b| loss(a).total_cmp(&loss(b))).unwrap();
+    let at_step = best["step"].as_u64().unwrap();
+    let mut expected = vec![at_step, 25];
+    expected.dedup();
+    assert_eq!(kept(&at, "b"), expected);
+    let eval = &events(&at, &["eval", "b", "--from", "best"])[0];
+    assert_eq!(eval["eval_loss"], best["eval_loss"]);
+}
+
+#[test]
+fn a_run_ends_when_its_evaluations_become_no_better() {
+    let at = prepared("patience");
+    let args = ["train", "sums.mw", "--data", "data", "--run", "a", "--steps", "100", "--set", "lr=0"];
+    let patience = ["--eval-every", "3", "--patience", "2", "--monitor", "accuracy"];
+    let (code, out, err) = run(&at, &[&args[..], &patience].concat());
+    // Nothing changes: the first evaluation is the best, and the second one after it ends the run.
+    assert!(code == 0 && err.contains("stopped early after step 9"), "{err}{out}");
+    assert_eq!(steps(&lines(&file(&at, "a/metrics.jsonl"))).len(), 9);
+    assert_eq!(kept(&at, "a"), [6, 9]);
+    let (code, _, err) = run(&at, &[&args[..], &["--patience", "1", "--monitor", "acuracy"]].concat());
+    assert!(code == 1 && err.contains("did you mean `accuracy`?"), "{err}");
+}
+
+#[test]
+fn every_step_is_measured_and_told_in_other_forms_too() {
+    let at = prepared("metrics");
+    let args =
+        ["train", "sums.mw", "--data", "data", "--run", "a", "--layout", "batch -> r", "--mesh", "r=2"];
+    let asked =
+        ["--steps", "12", "--metrics", "accuracy,gradient_norm", "--log", "csv", "--log", "tensorboard"];
+    let told = events(&at, &[&args[..], &asked].concat());
+    let first = &told[0];
+    assert_eq!(first["learning_rate"], 0.5);
+    let (accuracy, norm) =
+        (first["train_accuracy"].as_f64().unwrap(), first["gradient_norm"].as_f64().unwrap());
+    assert!((0.0..=1.0).contains(&accuracy) && norm > 0.0, "{first}");
+    // The evaluation of the epoch's end and of the run's, each with its step.
+    let evals: Vec<_> =
+        told.iter().filter(|e| e["event"] == "evaluation").map(|e| e["step"].as_u64()).collect();
+    assert_eq!(evals, [Some(10), Some(12)]);
+
+    // The table has a row for each line, and goes on where the run does.
+    events(&at, &["train", "--run", "a", "--resume", "--steps", "14"]);
+    let table = file(&at, "a/metrics.csv");
+    let mut rows = table.lines();
+    let head: Vec<&str> = rows.next().unwrap().split(',').collect();
+    let column = |name: &str| head.iter().position(|h| *h == name).unwrap();
+    let rows: Vec<Vec<&str>> = rows.map(|r| r.split(',').collect()).collect();
+    let log = lines(&file(&at, "a/metrics.jsonl"));
+    assert_eq!(rows.len(), log.len());
+    for (row, line) in rows.iter().zip(&log) {
+        assert_eq!(row[column("event")], line["event"]);
+        for key in ["step", "loss", "train_accuracy", "gradient_norm", "eval_loss"] {
+            let cell = line.get(key).map_or(String::new(), Value::to_string);
+            assert_eq!(row[column(key)], cell, "{key}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(at.join("a/tensorboard")).unwrap().count(), 2);
+
+    // Without being asked for, the norm is told where the model clips it; and it is of the gradients before that.
+    let clipped = MODEL.replace("optimizer", "clip global_norm = 0.001\n    optimizer");
+    std::fs::write(at.join("clipped.mw"), clipped).unwrap();
+    let told = events(&at, &["train", "clipped.mw", "--data", "data", "--steps", "1", "--no-save"]);
+    assert!((told[0]["gradient_norm"].as_f64().unwrap() - norm).abs() < 1e-6 * norm, "{}", told[0]);
+    let (code, _, err) = run(&at, &[&args[..4], &["--metrics", "acuracy"]].concat());
+    assert!(code == 1 && err.contains("did you mean `accuracy`?"), "{err}");
+}
+
+#[test]
+fn what_is_not_finite_is_never_saved_and_a_lost_manifest_is_repaired() {
+    let at = prepared("poison");
+    // The loss of the last step is finite; its update is not.
+    let args = ["train", "sums.mw", "--data", "data", "--run", "a", "--no-eval", "--checkpoint-every", "1"];
+    events(&at, &[&args[..], &["--steps", "2"]].concat());
+    let poisoned = MODEL.replace("sgd(lr = lr)", "sgd(lr = lr * (1 / (3 - step)))");
+    std::fs::write(at.join("sums.mw"), poisoned).unwrap();
+    let resume =
+        ["train", "sums.mw", "--data", "data", "--run", "a", "--no-eval", "--resume", "--steps", "3"];
+    let (code, _, err) = run(&at, &resume);
+    assert!(code == 1 && err.contains("E0517") && err.contains("`w` is not finite after step 3"), "{err}");
+    assert!(err.contains("the checkpoint of step 2 is the last one"), "{err}");
+    assert_eq!(kept(&at, "a"), [1, 2]);
+
+    for step in [1, 2] {
+        std::fs::remove_file(at.join(format!("a/checkpoints/step-{step:010}.json"))).unwrap();
+    }
+    let (code, _, err) = run(&at, &["train", "--run", "a", "--resume", "--no-eval"]);
+    assert!(code == 1 && err.contains("without a manifest") && err.contains("ckpt repair"), "{err}");
+    let (code, out, err) = run(&at, &["ckpt", "repair", "a"]);
+    assert!(code == 0 && out.contains("step 1, 2"), "{out}{err}");
+    assert_eq!(kept(&at, "a"), [1, 2]);
+}

@@ -1,0 +1,84 @@
+//! What messages say of an input.
+
+use super::convert::BadValue;
+use super::source::FileRef;
+use meshwright_diag::{Diagnostic, codes};
+use meshwright_plan::DType;
+
+/// An input, for messages.
+#[derive(Clone, Debug)]
+pub(super) struct InputInfo {
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    /// What its values count along, and to which end.
+    pub(super) range: Option<(RangeOf, usize)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum RangeOf {
+    Dim(String),
+    /// The weights of this input.
+    Weights(String),
+}
+
+impl InputInfo {
+    /// The error of a file that cannot be read.
+    pub(super) fn unreadable(&self, file: &FileRef, why: &str) -> Box<Diagnostic> {
+        let message = format!("`{file}` cannot be read as data for `{}`: {why}", self.name);
+        Box::new(Diagnostic::error(codes::E0502, message))
+    }
+
+    /// The error of a value that the input cannot have, with how many more of its kind there are.
+    pub(super) fn bad_value(
+        &self,
+        bad: BadValue,
+        record: usize,
+        file: &FileRef,
+        more: usize,
+    ) -> Box<Diagnostic> {
+        let mut error = self.bad(bad, record).note(format!("records of `{file}` count from 0"));
+        if more > 0 {
+            error = error.note(format!("{more} more values are outside"));
+        }
+        Box::new(error)
+    }
+
+    /// The same of a record that is a member of a file.
+    pub(super) fn bad_member(&self, bad: BadValue, record: usize, place: &str) -> Box<Diagnostic> {
+        Box::new(self.bad(bad, record).note(format!("this record is {place}")))
+    }
+
+    fn bad(&self, bad: BadValue, record: usize) -> Diagnostic {
+        let (name, dtype) = (&self.name, self.dtype);
+        let of = format!("record {record} of `{name}`");
+        let (why, help) = match (bad, &self.range) {
+            (BadValue::Integer(value), _) => {
+                (format!("{of} has the value {value}, which `{dtype}` cannot hold"), None)
+            }
+            (BadValue::Float(value), _) => {
+                (format!("{of} has the value {value}, which `{dtype}` cannot hold"), None)
+            }
+            (BadValue::NotFinite(value), _) => (
+                format!("{of} has the value {value}, which is not finite"),
+                Some("mend the data, or let such values pass with `--allow-nonfinite`".to_string()),
+            ),
+            (BadValue::Outside(value), Some((RangeOf::Dim(dim), n))) => (
+                format!(
+                    "{of} has the value {value}, outside `{dim}`, which counts from 0 to {}",
+                    n.saturating_sub(1)
+                ),
+                Some(format!("if the data is right, declare a larger `dim {dim}`")),
+            ),
+            (BadValue::Outside(value), Some((RangeOf::Weights(input), n))) => (
+                format!("{of} has the value {value}, but `{input}` has {n} `weights`, for 0 to {}", n - 1),
+                Some("give one weight for each value".to_string()),
+            ),
+            (BadValue::Outside(value), None) => (format!("{of} has the value {value}"), None),
+        };
+        let error = Diagnostic::error(codes::E0506, why);
+        match help {
+            Some(help) => error.help(help),
+            None => error,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Names of several files: `part-{000..127}.tar`, `{train,extra}/*.npy`.
+
+use std::path::{Path, PathBuf};
+
+/// The most files that a pattern may name.
+const MOST: usize = 1_000_000;
+
+/// The files that a pattern names: braces in their order, and for each the files that `*`, `?` and `[…]` match, sorted. A
+/// name without any of these is itself, whether there is such a file or not.
+pub(super) fn files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
+    let Some(text) = pattern.to_str() else { return Ok(vec![pattern.to_path_buf()]) };
+    if pattern.exists() {
+        return Ok(vec![pattern.to_path_buf()]);
+    }
+    let mut out = Vec::new();
+    for name in braces(text)? {
+        let folder = folder_of(&name);
+        if !name[folder.len()..].contains(['*', '?', '[']) || Path::new(&name).exists() {
+            out.push(PathBuf::from(name));
+            continue;
+        }
+        let before = out.len();
+        let pattern = glob::Pattern::escape(folder) + &name[folder.len()..];
+        let found = glob::glob(&pattern).map_err(|e| format!("`{name}` is not a pattern of names: {e}"))?;
+        for path in found {
+            out.push(path.map_err(|e| e.to_string())?);
+        }
+        // By bytes, so that they do not depend on the machine's language.
+        out[before..].sort();
+        if out.len() == before {
+            return Err(format!("no file matches `{name}`"));
+        }
+        if out.len() > MOST {
+            return Err(too_many());
+        }
+    }
+    Ok(out)
+}
+
+/// The folder in which the pattern begins: one that is there by that very name.
+fn folder_of(name: &str) -> &str {
+    Path::new(name).ancestors().skip(1).find(|f| f.is_dir()).and_then(Path::to_str).unwrap_or_default()
+}
+
+fn too_many() -> String {
+    format!("it names more than {MOST} files")
+}
+
+/// All texts that `{a,b}` and `{00..12}` stand for, the first brace slowest.
+pub(super) fn braces(text: &str) -> Result<Vec<String>, String> {
+    let mut out = vec![String::new()];
+    let mut rest = text;
+    while let Some(open) = rest.find('{') {
+        let Some(close) = rest[open..].find('}').map(|n| open + n) else {
+            return Err("it has `{` without `}`".into());
+        };
+        let inner = &rest[open + 1..close];
+        if inner.contains('{') {
+            return Err("it has braces within braces".into());
+        }
+        let choices = match inner.split_once("..") {
+            Some((first, last)) => numbers(first, last)?,
+            None => inner.split(',').map(String::from).collect(),
+        };
+        if out.len().saturating_mul(choices.len()) > MOST {
+            return Err(too_many());
+        }
+        let before = &rest[..open];
+        out =
+            out.iter().flat_map(|start| choices.iter().map(move |c| format!("{start}{before}{c}"))).collect();
+        rest = &rest[close + 1..];
+    }
+    out.iter_mut().for_each(|start| start.push_str(rest));
+    Ok(out)
+}
+
+/// `000` to `127`: as wide as the first.
+fn numbers(first: &str, last: &str) -> Result<Vec<String>, String> {
+    let number = |s: &str| {
+        let digits = !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+        digits.then(|| s.parse::<usize>().ok()).flatten()
+    };
+    let (Some(from), Some(to)) = (number(first), number(last)) else {
+        return Err(format!("`{{{first}..{last}}}` is not a range of numbers"));
+    };
+    if from > to {
+        return Err(format!("`{{{first}..{last}}}` is empty"));
+    }
+    if to - from >= MOST {
+        return Err(too_many());
+    }
+    let width = if first.starts_with('0') { first.len() } else { 1 };
+    Ok((from..=to).map(|n| format!("{n:0width$}")).collect())
+}
+
+/// Splits at commas outside of braces.
+pub(super) fn split_at_commas(text: &str) -> Vec<&str> {
+    let (mut out, mut start, mut depth) = (Vec::new(), 0, 0usize);
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                out.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    out.push(&text[start..]);
+    out
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_stand_for_lists_and_ranges() {
+        assert_eq!(braces("a-{08..11}.tar").unwrap(), ["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"]);
+        assert_eq!(braces("{a,b}/{1..2}").unwrap(), ["a/1", "a/2", "b/1", "b/2"]);
+        assert_eq!(braces("plain").unwrap(), ["plain"]);
+        for wrong in ["{1..", "{b..a}", "{3..1}", "{a{b}}", "{0..99999999}", "{0..9999}{0..9999}"] {
+            assert!(braces(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(split_at_commas("a=x{1,2},b=y"), ["a=x{1,2}", "b=y"]);
+    }
+
+    #[test]
+    fn stars_are_sorted_and_must_match() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("[odd]");
+        std::fs::create_dir(&folder).unwrap();
+        for name in ["b2.npy", "a1.npy", "b10.npy", "c.txt", "[x].npy"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let of = |p: &str| {
+            files(&folder.join(p)).map(|v| {
+                v.iter().map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(of("?1*.npy").unwrap(), ["a1.npy", "b10.npy"]);
+        assert_eq!(of("{b,a}*.npy").unwrap(), ["b10.npy", "b2.npy", "a1.npy"]);
+        assert_eq!(of("[x].npy").unwrap(), ["[x].npy"], "a file of that very name");
+        assert_eq!(of("none.npy").unwrap(), ["none.npy"]);
+        assert!(of("z*.npy").unwrap_err().contains("no file matches"));
+    }
+}

@@ -1,0 +1,262 @@
+//! Files as the values of an input: opened, checked against its declaration, and read where they are small.
+
+use super::array::{Elem, Header, TensorFile};
+use super::binding::InputBinding;
+use super::bytes::ReadError;
+use super::column::{Column, FilePiece, Location, Values};
+use super::convert::{BadValue, Conversion};
+use super::input_info::InputInfo;
+use super::source::{FileRef, StreamCut};
+use super::{formats, pattern};
+use crate::Checked;
+use meshwright_diag::{Diagnostic, codes};
+use meshwright_plan::{Dim, Dims, InputDecl};
+use std::fs::File;
+
+/// Up to so many bytes the files of an input are read before the first step, whole: all their values are known to be good
+/// then, and no step waits for them.
+const IN_MEMORY: usize = 64 << 20;
+
+/// Up to so many files of an input stay open.
+const KEPT_OPEN: usize = 64;
+
+/// The column of an input each of whose records is one of the files', and their number.
+pub(super) fn records(
+    decl: &InputDecl,
+    files: &[FileRef],
+    described: InputInfo,
+    binding: &InputBinding,
+) -> Checked<(Column, usize)> {
+    let dims = binding.dims;
+    let shape = dims.shape(decl.dims.get(1..).unwrap_or_default());
+    let opened = open(decl, files, &described)?;
+    for (file, o) in &opened {
+        if !fits(&o.header.shape[1..], &shape) {
+            return Err(misfit(decl, file, &o.header.shape, dims));
+        }
+    }
+    let records = opened.iter().map(|(_, o)| o.header.shape[0]).sum();
+    let per_record = shape.iter().product::<usize>();
+    let pieces = hold(opened, per_record, &described, binding)?;
+    let values = Values::Pieces(pieces);
+    Ok((Column { described, shape, first: 0, step: per_record, values }, records))
+}
+
+/// The column of an input whose records are windows over the stream that the files hold, and their number. They are counted
+/// as though they were moved by `longest`.
+pub(super) fn windows(
+    decl: &InputDecl,
+    (files, cut, longest): (&[FileRef], &StreamCut, usize),
+    described: InputInfo,
+    binding: &InputBinding,
+) -> Checked<(Column, usize)> {
+    let dims = binding.dims;
+    let shape = dims.shape(decl.dims.get(1..).unwrap_or_default());
+    let along = decl.dims.get(1).map(|d| dims.name(*d));
+    if along != Some(cut.window.as_str()) {
+        let shown = declared(decl, dims);
+        let message = format!(
+            "the windows of `{}` are along `{}`, but it is declared as [{shown}] for each example",
+            decl.name, cut.window
+        );
+        let help = match along {
+            Some(first) => format!("windows are along the first of these dims: `window = \"{first}\"`"),
+            None => format!("declare the dim of the window: `{}[…, {}]`", decl.name, cut.window),
+        };
+        return Err(Box::new(Diagnostic::error(codes::E0504, message).help(help)));
+    }
+    let length = shape[0];
+    let opened = open(decl, files, &described)?;
+    for (file, o) in &opened {
+        if !fits(&o.header.shape[1..], &shape[1..]) {
+            let message = format!(
+                "`{}` is a stream of {:?} for each position along `{}`, but `{file}` has {:?}",
+                decl.name,
+                &shape[1..],
+                cut.window,
+                &o.header.shape[1..]
+            );
+            let note = format!("the first size in the file, {}, counts positions", o.header.shape[0]);
+            return Err(Box::new(Diagnostic::error(codes::E0504, message).note(note)));
+        }
+    }
+    let positions: usize = opened.iter().map(|(_, o)| o.header.shape[0]).sum();
+    let stride = cut.stride.unwrap_or(length).max(1);
+    let reach = length.saturating_add(longest);
+    if positions < reach {
+        let message = format!(
+            "`{}` has {positions} positions, too few for one window of `{}` = {length} moved by {longest}",
+            decl.name, cut.window
+        );
+        let mut d = Diagnostic::error(codes::E0504, message);
+        if positions > longest {
+            d = d.help(format!("take shorter windows: `--dim {}={}`", cut.window, positions - longest));
+        }
+        return Err(Box::new(d));
+    }
+    let per_position = shape[1..].iter().product::<usize>();
+    let pieces = hold(opened, per_position, &described, binding)?;
+    let (first, step) = (cut.shift * per_position, stride * per_position);
+    let column = Column { described, shape, first, step, values: Values::Pieces(pieces) };
+    Ok((column, (positions - reach) / stride + 1))
+}
+
+/// Opens all files that the patterns name, in their order.
+fn open(
+    decl: &InputDecl,
+    patterns: &[FileRef],
+    described: &InputInfo,
+) -> Checked<Vec<(FileRef, TensorFile)>> {
+    let mut out = Vec::new();
+    for file in patterns {
+        let unreadable = |why: String| described.unreadable(file, &why);
+        for path in pattern::files(&file.path).map_err(unreadable)? {
+            let file = FileRef { path, parts: file.parts.clone() };
+            let opened = formats::open(&file, decl).map_err(|why| described.unreadable(&file, &why))?;
+            out.push((file, opened));
+        }
+    }
+    Ok(out)
+}
+
+/// Whether a file's sizes are the declared ones, but for declared dims of size 1, which it may lack.
+fn fits(file: &[usize], declared: &[usize]) -> bool {
+    let mut file = file.iter().peekable();
+    declared.iter().all(|n| file.next_if_eq(&n).is_some() || *n == 1) && file.next().is_none()
+}
+
+/// `rows=28 cols=28`
+fn declared(decl: &InputDecl, dims: &Dims) -> String {
+    let named = |d: &Dim| format!("{}={}", dims.name(*d), dims.size(*d));
+    decl.dims.iter().skip(1).map(named).collect::<Vec<_>>().join(" ")
+}
+
+/// The error of a file of other sizes.
+fn misfit(decl: &InputDecl, file: &FileRef, shape: &[usize], dims: &Dims) -> Box<Diagnostic> {
+    let message = format!(
+        "`{}` is declared as [{}] for each example, but `{file}` has {:?}",
+        decl.name,
+        declared(decl, dims),
+        &shape[1..]
+    );
+    let mut error = Diagnostic::error(codes::E0504, message)
+        .note(format!("the first size in the file, {}, counts examples", shape[0]));
+    let name = &decl.name;
+    if shape[1..] == [1] && decl.dims.len() == 1 {
+        let example = decl.dims.first().map_or("batch", |d| dims.name(*d));
+        return Box::new(
+            error
+                .note("the file has a column for a single value")
+                .help(format!("declare the column: `dim one = 1` and `input {name}[{example}, one]`"))
+                .help(format!("or save it without: `{name}[:, 0]` in NumPy")),
+        );
+    }
+    if shape.len() == decl.dims.len() {
+        let changes = decl.dims.iter().zip(shape).skip(1).filter(|(d, n)| dims.size(**d) != **n);
+        let changes = changes.map(|(d, n)| format!("`--dim {}={n}`", dims.name(*d)));
+        error = error.help(format!("{} makes it fit", changes.collect::<Vec<_>>().join(" ")));
+    }
+    Box::new(error)
+}
+
+/// The elements of all files, one after the other: in memory, or where they are.
+fn hold(
+    opened: Vec<(FileRef, TensorFile)>,
+    per_record: usize,
+    described: &InputInfo,
+    binding: &InputBinding,
+) -> Checked<Vec<FilePiece>> {
+    let bytes: usize = opened.iter().map(|(_, o)| o.elements.size()).sum();
+    let (files, mut start) = (opened.len(), 0);
+    let mut out = Vec::new();
+    for (file, opened) in opened {
+        let Header { elem, big_endian, .. } = opened.header;
+        let below = described.range.as_ref().map(|r| r.1);
+        let conversion =
+            Conversion::new((elem, big_endian), described.dtype, below, !binding.allow_nonfinite)
+                .ok_or_else(|| wrong_dtype(elem, described, &file))?;
+        let opened = formats::row_major(opened).map_err(|why| described.unreadable(&file, &why))?;
+        let len = opened.elements.size() / elem.bytes();
+        let held = match opened.elements.place() {
+            Some(at) if bytes > IN_MEMORY => {
+                let open = File::open(&file.path)
+                    .map_err(|e| described.unreadable(&file, &e.to_string()))
+                    .map(|f| (files <= KEPT_OPEN).then_some(f))?;
+                Location::InPlace { open, at, conversion }
+            }
+            _ => Location::Memory(read(opened, conversion, per_record, described, &file)?),
+        };
+        if len > 0 {
+            out.push(FilePiece { file, start, len, held });
+            start += len;
+        }
+    }
+    Ok(out)
+}
+
+/// All elements of a file, converted and checked.
+fn read(
+    opened: TensorFile,
+    conversion: Conversion,
+    per_record: usize,
+    described: &InputInfo,
+    file: &FileRef,
+) -> Checked<Vec<u8>> {
+    let width = described.dtype.bytes();
+    let n = opened.elements.size() / conversion.width();
+    let mut out: Vec<u8> = Vec::new();
+    // What a compressed file promises need not come.
+    let room = if opened.elements.place().is_some() { n * width } else { (n * width).min(1 << 26) };
+    if out.try_reserve_exact(room).is_err() {
+        return Err(
+            described.unreadable(file, &format!("it takes {} bytes, more than memory has", n * width))
+        );
+    }
+    let mut bad: Option<(usize, BadValue)> = None;
+    let mut more = 0;
+    let (mut done, record) = (0, per_record.max(1));
+    let read = opened.elements.each(|piece| {
+        let n = piece.len() / conversion.width();
+        let start = out.len();
+        if bad.is_none() {
+            out.resize(start + n * width, 0);
+            bad = conversion.run(piece, &mut out[start..]).err().map(|(at, b)| (done + at, b));
+        }
+        if let Some((at, first)) = bad {
+            if !matches!(first, BadValue::Outside(_)) {
+                return Err(ReadError::Said(described.bad_value(first, at / record, file, 0)));
+            }
+            // How many more positions are outside.
+            let mut to = [0; 8];
+            let rest = piece.chunks_exact(conversion.width()).enumerate().filter(|(i, _)| done + i > at);
+            let outside =
+                |b: &[u8]| matches!(conversion.run(b, &mut to[..width]), Err((_, BadValue::Outside(_))));
+            more += rest.map(|(_, b)| b).map(outside).filter(|b| *b).count();
+        }
+        done += n;
+        Ok(())
+    });
+    match (read, bad) {
+        (Err(ReadError::Unreadable(why)), _) => Err(described.unreadable(file, &why)),
+        (Err(ReadError::Said(d)), _) => Err(d),
+        (Ok(()), Some((at, first))) => Err(described.bad_value(first, at / record, file, more)),
+        (Ok(()), None) => Ok(out),
+    }
+}
+
+fn wrong_dtype(elem: Elem, described: &InputInfo, file: &FileRef) -> Box<Diagnostic> {
+    let (name, dtype) = (&described.name, described.dtype);
+    let message = format!("input `{name}` is declared as `{dtype}`, but `{file}` holds `{}`", elem.name());
+    let error = Diagnostic::error(codes::E0505, message);
+    let as_declared = match elem {
+        Elem::U8 => "u8",
+        Elem::Bool => "bool",
+        _ if elem.is_float() => "float",
+        _ => "i32",
+    };
+    Box::new(match dtype.is_float() {
+        true => error
+            .help(format!("declare it as `{as_declared}` and write `cast({name}, float)` where it is used")),
+        false => error.help(format!("declare it as `{as_declared}`")),
+    })
+}

@@ -1,0 +1,29 @@
+//! Other forms of a run's events, for other tools: each written beside `metrics.jsonl`.
+
+mod csv;
+mod sink;
+mod tensorboard;
+
+use crate::Checked;
+pub(crate) use sink::{EventSink, LogStart};
+
+/// A form of the events beside `metrics.jsonl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// `metrics.csv`: a row for each event.
+    Csv,
+    /// `tensorboard/`: event files of TensorBoard.
+    Tensorboard,
+}
+
+/// Opens a log.
+///
+/// # Errors
+///
+/// E0511 where it cannot be written.
+pub(crate) fn open(format: LogFormat, start: &LogStart<'_>) -> Checked<Box<dyn EventSink>> {
+    Ok(match format {
+        LogFormat::Csv => Box::new(csv::CsvLog::open(start)?),
+        LogFormat::Tensorboard => Box::new(tensorboard::EventFile::open(start)?),
+    })
+}

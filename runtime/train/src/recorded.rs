@@ -1,0 +1,192 @@
+//! What a run's folder says of the run: everything that a command needs to go on with it, to evaluate it, or to predict.
+
+use crate::Checked;
+use crate::consensus::agree_on_result;
+use crate::failure::Failure;
+use crate::policies::PolicySettings;
+use crate::project::ProjectOptions;
+use crate::run_dir::{read_settings, read_texts};
+use crate::settings::RunSettings;
+use meshwright_core::Reports;
+use meshwright_diag::{Diagnostic, codes};
+use meshwright_exec::Processes;
+use meshwright_plan::DType;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The name of rules that stood on the command line, among texts.
+const COMMAND_LINE: &str = "--layout";
+
+/// The settings of a run with the texts that it was made from. It can be told to other processes, which need not see its folder.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Recorded {
+    run: PathBuf,
+    settings: RunSettings,
+    /// Text of each model file, by its name.
+    models: BTreeMap<String, String>,
+    layout: String,
+}
+
+impl Recorded {
+    /// Whether a folder holds a run.
+    pub fn is_run(folder: &Path) -> bool {
+        crate::run_dir::holds_run(folder)
+    }
+
+    /// Reads what a run's folder says of it.
+    ///
+    /// # Errors
+    ///
+    /// E0511 where a file of it is missing or malformed.
+    pub fn read(run: &Path) -> Checked<Recorded> {
+        let settings: RunSettings = read_settings(run)?;
+        let texts = read_texts(run, settings.used.len())?;
+        let names = std::iter::once(&settings.file).chain(&settings.used);
+        let models = names.cloned().zip(texts.models).collect();
+        Ok(Recorded { run: run.into(), settings, models, layout: texts.layout })
+    }
+
+    /// The name of the model as the user gave it: a file, or a shipped model.
+    pub fn model_file(&self) -> &str {
+        &self.settings.file
+    }
+
+    /// What to load: `given` where it says something, and what the run has elsewhere. Where `given` names no model, the run's
+    /// own copy of its text is taken.
+    ///
+    /// # Errors
+    ///
+    /// E0511 where `run.toml` has a precision that nobody knows.
+    pub fn project(&self, given: &ProjectOptions) -> Checked<ProjectOptions> {
+        let s = &self.settings;
+        let mut merged = given.clone();
+        if given.model.is_empty() {
+            merged.model = s.file.clone();
+            merged.texts.extend(self.models.clone());
+        }
+        if given.layout.is_none() {
+            merged.layout = match s.layout_file.as_deref() {
+                // Of a run that was started before layouts were named, the rules are all there is.
+                None => Some(s.layout.join("; ")).filter(|rules| !rules.is_empty()),
+                Some(COMMAND_LINE) => Some(self.layout.clone()),
+                Some(file) => {
+                    merged.texts.insert(file.into(), self.layout.clone());
+                    Some(file.into())
+                }
+            };
+        }
+        if !s.mesh.is_empty() && given.mesh.is_none() {
+            let mesh = Some(s.mesh.replace(" x ", ","));
+            // A mesh that a layout declares is the run's unless the layout is; another layout brings its own.
+            let place = if given.layout.is_none() { &mut merged.mesh } else { &mut merged.default_mesh };
+            *place = mesh.filter(|m| m.contains('='));
+        }
+        let asked = |name: &String, given: &[String]| given.contains(name);
+        let names: Vec<String> = given.dims.iter().map(|d| d.0.clone()).collect();
+        merged.dims.splice(0..0, s.dim.clone().into_iter().filter(|d| !asked(&d.0, &names)));
+        let names: Vec<String> = given.sets.iter().map(|d| d.0.clone()).collect();
+        merged.sets.splice(0..0, s.set.clone().into_iter().filter(|d| !asked(&d.0, &names)));
+        merged.preset = given.preset.clone().or_else(|| s.preset.clone());
+        if given.reports == Reports::default() {
+            merged.reports = s.policies.reports();
+        }
+        if given.precision.is_none() {
+            merged.precision = Some(self.precision()?);
+        }
+        Ok(merged)
+    }
+
+    fn precision(&self) -> Checked<DType> {
+        let name = &self.settings.precision;
+        let known = [DType::F32, DType::F64, DType::BF16];
+        known.into_iter().find(|d| d.name() == *name).ok_or_else(|| {
+            let message = format!("`{}` cannot be used: its precision is `{name}`", self.run.display());
+            Box::new(Diagnostic::error(codes::E0511, message))
+        })
+    }
+
+    /// What `given` changes of the run, a line each.
+    pub fn overridden(&self, given: &ProjectOptions, data: Option<&str>) -> Vec<String> {
+        let s = &self.settings;
+        let none = |v: &Option<String>, none: &str| v.clone().unwrap_or_else(|| none.into());
+        let rules = if s.layout.is_empty() { "no rules".into() } else { s.layout.join("; ") };
+        let mesh = if s.mesh.is_empty() { "one device".into() } else { s.mesh.replace(" x ", ",") };
+        let precision = given.precision.map(|p| p.name().to_string());
+        let (preset, place) = (none(&s.preset, "none"), none(&s.data, "the default place"));
+        let mut changes = vec![
+            ("layout".to_string(), given.layout.clone(), rules),
+            ("mesh".into(), given.mesh.clone(), mesh),
+            ("preset".into(), given.preset.clone(), preset),
+            ("precision".into(), precision, s.precision.clone()),
+            ("data".into(), data.map(String::from), place),
+        ];
+        let shown = |v: Option<String>| v.unwrap_or_else(|| "another value".into());
+        for (name, size) in &given.dims {
+            let was = shown(s.dims.get(name).map(usize::to_string));
+            changes.push((format!("dim {name}"), Some(size.to_string()), was));
+        }
+        for (name, value) in &given.sets {
+            let was = shown(s.consts.get(name).map(f64::to_string));
+            changes.push((format!("const {name}"), Some(value.to_string()), was));
+        }
+        let changed = changes.into_iter().filter_map(|(what, is, was)| Some((what, is?, was)));
+        let changed = changed.filter(|(_, is, was)| is != was);
+        changed.map(|(what, is, was)| format!("{what}: {is}; the run had {was}")).collect()
+    }
+
+    /// `--data` of the run. Relative paths are those of the folder in which the run was started.
+    pub fn data(&self) -> Option<String> {
+        let data = self.settings.data.as_deref()?;
+        let Some(folder) = &self.settings.folder else { return Some(data.into()) };
+        let placed = |path: &str| {
+            let there = folder.join(path);
+            if Path::new(path).exists() || !there.exists() {
+                path.into()
+            } else {
+                there.display().to_string()
+            }
+        };
+        if !data.contains('=') {
+            return Some(placed(data));
+        }
+        let file = |part: &str| match part.split_once('=') {
+            Some((name, path)) => format!("{name}={}", placed(path)),
+            None => part.into(),
+        };
+        Some(data.split(',').map(file).collect::<Vec<_>>().join(","))
+    }
+
+    /// `--cores` of the run.
+    pub fn cores(&self) -> Option<usize> {
+        self.settings.cores
+    }
+
+    /// Where its devices compute, in the words of the command line; empty where the run does not say.
+    pub fn device(&self) -> &str {
+        &self.settings.device
+    }
+
+    /// How its GPUs communicate, where it was said.
+    pub fn collectives(&self) -> Option<&str> {
+        self.settings.collectives.as_deref()
+    }
+
+    /// When it saves and evaluates, and what it tells.
+    pub fn policies(&self) -> &PolicySettings {
+        &self.settings.policies
+    }
+}
+
+/// What the first process finds of a run in `folder`, told to all; `None` where the folder holds none.
+///
+/// # Errors
+///
+/// Those of [`Recorded::read`].
+pub fn recorded(processes: &Processes, folder: &Path) -> Result<Option<Recorded>, Failure> {
+    let about = "the run's folder";
+    let read = || if Recorded::is_run(folder) { Recorded::read(folder).map(Some) } else { Ok(None) };
+    let found = processes.on_first(about.into(), read)?.transpose().map_err(Failure::from);
+    let found = agree_on_result(processes, about, found)?;
+    Ok(processes.broadcast("the settings of the run".into(), found.flatten())?)
+}
