@@ -217,6 +217,7 @@ fn union(x: &[Bounds]) -> Bounds {
 }
 
 fn times(a: Bounds, b: Bounds) -> Bounds {
-    let ends = [a.0 * b.0, a.0 * b.1, a.1 * b.0, a.1 * b.1];
+    // Of many factors they leave 64 bits too: then nothing is known, as of 32.
+    let ends = [(a.0, b.0), (a.0, b.1), (a.1, b.0), (a.1, b.1)].map(|(a, b)| a.saturating_mul(b));
     (ends.into_iter().fold(i64::MAX, i64::min), ends.into_iter().fold(i64::MIN, i64::max))
 }

@@ -1,10 +1,11 @@
 //! Integers that are known to be positions along a dim, `cast(i, i32 in d)`: what tells it is found before.
 
-use crate::family::{index_of, no_spelling};
-use crate::{Emit, Family, Graph, Id, Linear, Op, OpError, Roles, Sample, Signature, Type};
+use crate::family::{float, index_of, integer, no_spelling};
+use crate::{Emit, Family, Graph, Id, Linear, Lookup, Op, OpError, Roles, Sample, Signature, Type};
 use meshwright_diag::codes;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{DType, Dim, Dims, Expr};
+use std::sync::Arc;
 
 /// The same integers as positions along a dim. Whoever makes it has seen to it that they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +28,15 @@ pub(crate) static FAMILY: &[Family] = &[Family {
                 Ok(g.op(InRange { dim }, &[x[0]]))
             })
             .flat(),
+            // `t[v = cast(i, i32 in v, clamp = true)]`, of integers on both sides of the dim.
+            Sample::new("clamped", vec![float(&[("v", 7), ("b", 3)]), integer(&[("a", 9)], -6.0, 14.0)], |g, x| {
+                let dim = g.ty(x[0]).dims[0];
+                let [last, first] = [g.dims.size(dim) as f64 - 1.0, 0.0].map(|end| g.constant(end, DType::I32));
+                let low = g.binary("min", x[1], last);
+                let kept = g.binary("max", low, first);
+                let positions = g.op(InRange { dim }, &[kept]);
+                g.add_op(Arc::new(Lookup { dim }), &[x[0], positions])
+            }),
         ]
     },
 }];
