@@ -27,6 +27,7 @@ pub mod run_dir;
 mod run_error;
 mod session;
 mod settings;
+pub mod standard;
 mod tensor;
 mod totals;
 pub mod trace;
