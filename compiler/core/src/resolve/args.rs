@@ -1,6 +1,7 @@
 //! Which argument goes to which parameter of a call: of layers, built-ins, initializers, schedules and optimizers alike.
 
 use super::report::{counted, listed, nearest};
+use meshwright_diag::foreign::{Place, advised};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_ops::signature::Unset;
 use meshwright_ops::signature::{Given, Signature};
@@ -187,7 +188,11 @@ impl<'e> Binder<'_, 'e> {
             None => {
                 let d = self.error(format!("`{what}` has no parameter `{}`", name.text));
                 let d = d.at(name.span, "no such parameter");
-                let d = match nearest(&name.text, self.by_name.keys().copied()) {
+                let free = |here: &str| self.by_name.get(here).is_some_and(|k| self.out[*k].is_none());
+                let (d, known) =
+                    advised(d, Place::Argument, &name.text, name.span, free, |here| format!("{here} = …"));
+                let d = match nearest(&name.text, self.by_name.keys().copied()).filter(|_| !known) {
+                    _ if known => d,
                     Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                     None if self.by_name.is_empty() => d.help("its arguments have no names"),
                     None => d,

@@ -11,7 +11,6 @@ mod call;
 mod declare;
 mod expr;
 mod fans;
-mod foreign;
 mod glob;
 mod globals;
 mod groups;

@@ -5,6 +5,7 @@
 mod declared;
 mod errors;
 mod evaluation;
+mod foreign;
 mod groups;
 mod limits;
 mod models;
