@@ -15,6 +15,7 @@ use meshwright_syntax::ast::LayoutFile;
 use meshwright_syntax::{parse_layout, parse_mesh, parse_model, parse_mtf_layout};
 use meshwright_train::catalog::{LAYOUTS, MODELS, find};
 use meshwright_train::project::line_of;
+use meshwright_train::standard;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -121,11 +122,14 @@ impl Case {
         let files = &self.files;
         let program = file.as_ref().and_then(|f| {
             let (program, found) = resolve(f, None, &self.args.settings, &mut |path, span: Span| {
-                let Some(text) = files.get(path) else {
+                let library =
+                    standard::LIBRARY.iter().find(|s| path.strip_prefix(standard::PREFIX) == Some(s.name));
+                let shipped = || library.map(|s| s.text.to_string());
+                let Some(text) = files.get(path).cloned().or_else(shipped) else {
                     let d = Diagnostic::error(codes::E0515, format!("cannot read `{path}`"));
                     return (None, vec![d.at(span, "used here")]);
                 };
-                parse_model(sources.add(path, text.clone()), text)
+                parse_model(sources.add(path, text.clone()), &text)
             });
             out.diagnostics.extend(found);
             program

@@ -1,4 +1,4 @@
-//! The generated pages of `docs/reference`: what the registry of ops, the list of codes and the tables of words say. `UPDATE=1` writes them, as
+//! The generated pages of `docs/reference`: what the registry of ops, the list of codes, the tables of words and the standard library say. `UPDATE=1` writes them, as
 //! it does the expectations of cases.
 
 use crate::diff;
@@ -7,6 +7,7 @@ use meshwright_diag::codes;
 use meshwright_ops::reference::reference;
 use meshwright_ops::signature::Form;
 use meshwright_ops::{Family, Signature, families};
+use meshwright_train::standard::layers;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -14,7 +15,8 @@ use std::path::PathBuf;
 pub(crate) type Generated = (&'static str, fn() -> String);
 
 /// Every generated page.
-pub(crate) const PAGES: [Generated; 3] = [("ops.md", ops), ("errors.md", errors), ("words.md", words)];
+pub(crate) const PAGES: [Generated; 4] =
+    [("ops.md", ops), ("errors.md", errors), ("words.md", words), ("nn.md", nn)];
 
 /// Writes a page anew, or compares it.
 pub(crate) fn check((name, text): Generated, write: bool) -> Result<(), String> {
@@ -102,6 +104,20 @@ fn words() -> String {
                 let _ = write!(out, "\n- {}\n", p.settings.join("\n- "));
             }
         }
+    }
+    out
+}
+
+/// Every layer of the standard library.
+fn nn() -> String {
+    let mut out = format!(
+        "# The standard library of layers\n\n{GENERATED}\nLayers that ship with the binary: `use \"std:nn\"` at the top of a model \
+         imports all of them. They are written in the language itself; `meshwright explain layer_norm` prints the text of one, to read \
+         or to change in a copy. Each is tested against PyTorch with the same weights. [language.md](../language.md#layers-and-paths) \
+         says how layers are called.\n"
+    );
+    for l in layers() {
+        let _ = write!(out, "\n### `{}`\n\n{}\n", l.form, l.doc);
     }
     out
 }

@@ -30,6 +30,7 @@ mod settings;
 mod sizes;
 #[cfg(feature = "cubecl-cpu")]
 mod stand_in;
+mod standard;
 mod support;
 mod tidy;
 mod trace;

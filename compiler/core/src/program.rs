@@ -84,6 +84,12 @@ pub struct TrainSpec {
 }
 
 impl TrainSpec {
+    /// One loss, minimized for all parameters by one optimizer.
+    pub fn new(loss: LossDecl, optimizer: Optimizer) -> TrainSpec {
+        let objectives = vec![Objective { loss, turn: None }];
+        TrainSpec { objectives, optimizers: vec![optimizer], clip: None, ema: None }
+    }
+
     /// The loss of a step: the first that is minimized.
     pub fn loss(&self) -> &LossDecl {
         &self.objectives[0].loss

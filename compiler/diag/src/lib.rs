@@ -5,6 +5,7 @@
 
 pub mod codes;
 mod diagnostic;
+pub mod foreign;
 pub mod render;
 mod repair;
 mod span;

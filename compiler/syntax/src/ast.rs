@@ -29,8 +29,6 @@ pub struct PathGlob {
     pub span: Span,
 }
 
-// ---------------------------------------------------------------------------------------------- model files
-
 /// A whole model file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelFile {
@@ -441,6 +439,8 @@ pub struct Arg {
     pub name: Option<Name>,
     /// The value.
     pub value: Expr,
+    /// `in d` behind it: `cast(i, i32 in d)`.
+    pub within: Option<Name>,
 }
 
 /// `name[group; group](args)`.

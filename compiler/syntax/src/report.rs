@@ -1,5 +1,6 @@
 //! Syntax errors in users' words.
 
+use meshwright_diag::foreign::{Advice, WordPlace, advice};
 use meshwright_diag::{Diagnostic, FileId, Span, codes};
 use pest::RuleType;
 use pest::error::{Error, ErrorVariant, InputLocation};
@@ -40,7 +41,7 @@ fn sift(mut expected: Vec<&'static str>) -> Vec<&'static str> {
     } else if has(&expected, &["`=`"]) {
         expected.retain(|e| *e != "`,`");
     }
-    let weak = ["an operator", "`(`", "`[`", "`as`", "`*`", "`..`", "`by`"];
+    let weak = ["an operator", "`(`", "`[`", "`as`", "`*`", "`..`", "`by`", "`in`", "`sharing`"];
     if expected.iter().any(|e| !weak.contains(e)) {
         expected.retain(|e| !weak.contains(e));
     }
@@ -76,7 +77,7 @@ pub(crate) fn found(file: FileId, text: &str, scan: &Scan, index: usize, end: &s
 }
 
 /// The diagnostic for token `index` where `expected` would have fitted, with what people of other languages
-/// need to hear.
+/// need to hear: `signs` says in which language's place it stands.
 pub(crate) fn unexpected(
     file: FileId,
     text: &str,
@@ -84,6 +85,7 @@ pub(crate) fn unexpected(
     index: usize,
     expected: &[&str],
     end: &str,
+    signs: WordPlace,
 ) -> Diagnostic {
     let (what, span) = found(file, text, scan, index, end);
     let wanted = one_of(expected);
@@ -92,15 +94,33 @@ pub(crate) fn unexpected(
     let Some(token) = scan.tokens.get(index) else { return d };
     let replace = |d: Diagnostic, with: &str| d.fix(format!("write `{with}`"), span, with, false);
     let found = &text[token.start..token.end];
+    match advice_for(text, scan, index, expected, signs) {
+        Some(Advice::Name(here)) => return replace(d, here),
+        Some(advice) => return d.help(advice.text(str::to_string)),
+        None => {}
+    }
     match found {
-        "=>" => replace(d, "->"),
-        "&&" | "&" => replace(d, "and"),
-        "|" => d.help("write `or`"),
-        "^" => replace(d, "**"),
-        "#" => replace(d, "//"),
+        // With a word before it, what follows is no divisor.
+        "#" => replace(d, if token.leads { "//" } else { "// note:" }),
         ";" => d.fix("leave it out: nothing stands between statements", span, "", false),
         "'" | "“" | "”" => d.help("strings stand in `\"`"),
+        "." if signs == WordPlace::Sign && method(text, scan, index).is_some() => {
+            let d = d.note(
+                "values have no attributes and no methods: functions stand before them, as in `relu(x)`",
+            );
+            let word = method(text, scan, index).unwrap_or("");
+            match advice(WordPlace::Method, word).or_else(|| advice(WordPlace::Call, word)) {
+                Some(advice) => d.help(format!("`.{word}`: {}", advice.text(str::to_string))),
+                None => d,
+            }
+        }
         "." if !token.leads => d.help("a number has digits on both sides of its point: `0.5`, `1.0`"),
+        "shared" if index >= 2 && &text[scan.tokens[index - 2].start..scan.tokens[index - 2].end] == "as" => {
+            let (from, name) = (scan.tokens[index - 2], scan.tokens[index - 1]);
+            let name = &text[name.start..name.end];
+            let whole = Span::new(file, from.start, token.end);
+            d.fix(format!("for the parameters of the call `{name}`"), whole, format!("sharing {name}"), false)
+        }
         "==" if expected == ["`=`"] => replace(d, "="),
         _ if token.kind == TokenKind::Strange => d.note("this character has no meaning here"),
         _ if token.kind == TokenKind::Number && found.bytes().any(|b| b.is_ascii_alphabetic()) => {
@@ -108,6 +128,31 @@ pub(crate) fn unexpected(
         }
         _ => d,
     }
+}
+
+/// What to write for a word or sign of another language, by where it stands.
+fn advice_for(text: &str, scan: &Scan, index: usize, expected: &[&str], signs: WordPlace) -> Option<Advice> {
+    let token = scan.tokens.get(index)?;
+    let word = &text[token.start..token.end];
+    if token.kind != TokenKind::Word {
+        return advice(signs, word);
+    }
+    let named = scan.tokens.get(index + 1).is_some_and(|t| &text[t.start..t.end] == "=");
+    let setting = expected.iter().any(|e| e.ends_with(" setting"));
+    let places = [
+        (named && !setting, WordPlace::Argument),
+        (setting, WordPlace::Setting),
+        (true, WordPlace::Statement),
+    ];
+    let mut places = places.into_iter().filter(|p| p.0 && signs == WordPlace::Sign);
+    places.find_map(|(_, place)| advice(place, word))
+}
+
+/// The word right behind a point.
+fn method<'t>(text: &'t str, scan: &Scan, index: usize) -> Option<&'t str> {
+    let (point, word) = (scan.tokens.get(index)?, scan.tokens.get(index + 1)?);
+    let close = point.end == word.start && word.kind == TokenKind::Word && !point.leads;
+    close.then(|| &text[word.start..word.end])
 }
 
 /// The diagnostic where a parse met the call limit.

@@ -7,6 +7,7 @@ use meshwright_diag::codes;
 use meshwright_ops::families;
 use meshwright_ops::signature::Form;
 use meshwright_train::catalog::{LAYOUTS, MODELS, Shipped, find};
+use meshwright_train::standard::layers;
 use meshwright_train::{Project, ProjectOptions};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -49,7 +50,8 @@ pub(crate) fn topics(current: &OsStr) -> Vec<CompletionCandidate> {
     let words = pages().into_iter().map(|p| p.name.to_string());
     let codes = codes::ALL.iter().map(|c| c.id.to_string());
     let mut all = models(current);
-    all.extend(beginning(current, ops.chain(words).chain(codes)));
+    let layers = layers().into_iter().map(|l| l.name);
+    all.extend(beginning(current, ops.chain(words).chain(codes).chain(layers)));
     all
 }
 

@@ -2,7 +2,7 @@
 //! its name and renamed when it is whole, so that one that was there before is there until then.
 
 use crate::Checked;
-use crate::prediction::PredictedOutput;
+use crate::predicted_output::PredictedOutput;
 use crate::tensor::RawTensor;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{HostData, HostTensor};

@@ -13,13 +13,15 @@ pub struct Shipped {
 
 macro_rules! shipped {
     ($folder:literal, $extension:literal: $($name:literal)*) => {
-        &[$(Shipped {
+        &[$($crate::catalog::Shipped {
             name: $name,
             path: concat!($folder, "/", $name, ".", $extension),
             text: include_str!(concat!("../../../", $folder, "/", $name, ".", $extension)),
         }),*]
     };
 }
+
+pub(crate) use shipped;
 
 /// Every shipped model.
 pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert");

@@ -1,5 +1,6 @@
 //! The files that a model is read from: each once, whoever uses it and by whatever path.
 
+use crate::standard::PREFIX;
 use meshwright_diag::{Diagnostic, FileId, Outcome, Sources, Span, codes};
 use meshwright_syntax::ast::ModelFile;
 use meshwright_syntax::parse_model;
@@ -12,6 +13,8 @@ struct File {
     folder: PathBuf,
     /// What tells it from others; `None` for a text that is no file.
     canonical: Option<PathBuf>,
+    /// Whether it is part of the standard library.
+    standard: bool,
     /// `None` where it has errors.
     tree: Option<ModelFile>,
 }
@@ -29,12 +32,20 @@ impl Files {
     pub(crate) fn new(name: &str, id: FileId, tree: Option<&ModelFile>) -> Files {
         let folder = Path::new(name).parent().map(Path::to_path_buf).unwrap_or_default();
         let canonical = std::fs::canonicalize(name).ok();
-        Files { files: vec![File { id, folder, canonical, tree: tree.cloned() }], named: Vec::new() }
+        Files {
+            files: vec![File { id, folder, canonical, standard: false, tree: tree.cloned() }],
+            named: Vec::new(),
+        }
     }
 
     /// The files that are used, in the order in which they were read.
     pub(crate) fn ids(&self) -> Vec<FileId> {
         self.files[1..].iter().map(|f| f.id).collect()
+    }
+
+    /// Those of them that are files, not part of the standard library.
+    pub(crate) fn on_disk(&self) -> impl Iterator<Item = FileId> {
+        self.files[1..].iter().filter(|f| !f.standard).map(|f| f.id)
     }
 
     /// The file of a path that `use` names at a place. What is wrong with a file is said where it is read first.
@@ -46,9 +57,16 @@ impl Files {
         sources: &mut Sources,
         text: &dyn Fn(&str) -> Result<String, Box<Diagnostic>>,
     ) -> Outcome<ModelFile> {
-        let folder = self.files.iter().find(|f| f.id == span.file).map(|f| f.folder.clone());
-        let at = folder.unwrap_or_default().join(path);
-        let canonical = std::fs::canonicalize(&at).ok();
+        let standard = path.starts_with(PREFIX);
+        let (at, canonical) = if standard {
+            // The same from everywhere.
+            (PathBuf::from(path), Some(PathBuf::from(path)))
+        } else {
+            let folder = self.files.iter().find(|f| f.id == span.file).map(|f| f.folder.clone());
+            let at = folder.unwrap_or_default().join(path);
+            let canonical = std::fs::canonicalize(&at).ok();
+            (at, canonical)
+        };
         let known = self.files.iter().find(|f| canonical.is_some() && f.canonical == canonical);
         if let Some(f) = known {
             let (id, tree) = (f.id, f.tree.clone());
@@ -63,7 +81,7 @@ impl Files {
         let id = sources.add(name, text);
         let (tree, found) = parse_model(id, sources.text(id));
         let folder = at.parent().map(Path::to_path_buf).unwrap_or_default();
-        self.files.push(File { id, folder, canonical, tree: tree.clone() });
+        self.files.push(File { id, folder, canonical, standard, tree: tree.clone() });
         self.named.push((span.file, path.into(), id));
         (tree, found)
     }

@@ -6,6 +6,7 @@ use crate::data::Dataset;
 use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, remainder, start};
 use crate::failure::Failure;
 use crate::inference::{EvalOptions, asked, checkpoint_of, oddities, prepare, set_of};
+use crate::predicted_output::PredictedOutput;
 use crate::project::Project;
 use crate::totals::Totals;
 use meshwright_core::{Evaluation, LossDecl, Program};
@@ -32,19 +33,6 @@ pub struct PredictOptions {
     pub seed: u64,
     /// The file or folder that the outputs are written to.
     pub to: Option<PathBuf>,
-}
-
-/// An output over all examples.
-#[derive(Clone, Debug)]
-pub struct PredictedOutput {
-    /// Its name, or the path of a value.
-    pub name: String,
-    /// Names of its dims; the example dim, if it has it, is the first.
-    pub dims: Vec<String>,
-    /// Whether it has a value for each example.
-    pub each_example: bool,
-    /// The values.
-    pub tensor: HostTensor,
 }
 
 /// What `predict` gives.

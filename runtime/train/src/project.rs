@@ -2,6 +2,7 @@
 
 use crate::catalog::{LAYOUTS, MODELS, find};
 use crate::files::Files;
+use crate::standard;
 use meshwright_core::compile::Observer;
 use meshwright_core::evaluation::Evaluation;
 use meshwright_core::resolve::resolve;
@@ -244,7 +245,7 @@ fn load(options: &ProjectOptions, loaded: &mut Loaded) -> Option<Project> {
         let (program, found) = resolve(f, None, &settings, &mut |path, span| {
             uses.read(path, span, sources, &|at| text_of(options, at))
         });
-        files.extend(uses.ids());
+        files.extend(uses.on_disk());
         out.extend(found);
         program
     });
@@ -343,7 +344,7 @@ fn read_model(options: &ProjectOptions, out: &mut Vec<Diagnostic>) -> Option<(St
         return Some((s.path.into(), s.text.into(), true));
     }
     match text_of(options, name) {
-        Ok(text) => Some((name.into(), text, false)),
+        Ok(text) => Some((name.into(), text, name.starts_with(standard::PREFIX))),
         Err(d) => {
             let d = *d;
             let shipped: Vec<&str> = MODELS.iter().map(|s| s.name).collect();
@@ -358,7 +359,12 @@ fn read_model(options: &ProjectOptions, out: &mut Vec<Diagnostic>) -> Option<(St
 }
 
 fn text_of(options: &ProjectOptions, path: &str) -> Result<String, Box<Diagnostic>> {
-    options.texts.get(path).map_or_else(|| read_text(path), |text| Ok(text.clone()))
+    // A run goes on with the library that it began with: the texts of a run come first.
+    match (options.texts.get(path), path.strip_prefix(standard::PREFIX)) {
+        (Some(text), _) => Ok(text.clone()),
+        (None, Some(name)) => standard::text(name).map(String::from),
+        (None, None) => read_text(path),
+    }
 }
 
 fn read_text(path: &str) -> Result<String, Box<Diagnostic>> {

@@ -48,89 +48,105 @@ fn trained(
     // A new run's folder is made when nothing can be wrong any more.
     let session =
         processes.on_first("the run's folder".into(), || Session::of(project, sources, options, &needs))?;
-    let mut session = agree_on_result(processes, "the run's folder", session.transpose())?;
+    let session = agree_on_result(processes, "the run's folder", session.transpose())?;
     let start = start_point(processes, session.as_ref())?;
     let Requirements { plan, set, validation, test, examples } = needs;
     let sets = (&*set, validation, test, examples);
     let ready = Ready::of((project, sources), options, &start, plan, sets);
-    let Ready { mut cluster, program, evaluators, rest, schedule, from, losses } =
-        agree_on_result(processes, "the programs", ready)?;
-    let initializer = set_values(&cluster, session.as_mut(), &start)?;
-    let per_epoch = schedule.steps_per_epoch();
-    let last = start.steps.unwrap_or_else(|| u64::from(start.epochs.unwrap_or(1)) * per_epoch);
-    // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
-    let open = is_open(from, per_epoch, &losses);
-    let stands = Stands { steps: from, epochs: (from / per_epoch - u64::from(open)) as u32, open };
-    let mut notes = notes(session.as_mut(), &set, &evaluators, &cluster)?;
-    notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
-    let Written { run: _run, log, store, notes: more } =
-        written(processes, session, (project, sources), options, (&*set, &*program.plan), stands)?;
-    notes.extend(more);
-    let trace = match &options.trace {
-        Some(t) => Some(Trace::start(t, &cluster, program.id, from + 1, processes)?),
-        None => None,
-    };
-    progress(Progress::Started {
-        parameters: project.program.parameter_elements(),
-        steps_per_epoch: per_epoch,
-        total_steps: last,
-        devices: project.layout.mesh.devices(),
-        from_step: from,
-        examples: set.records(),
-        warnings: warnings(project, options, (evaluators.during.is_some(), &start.initialized)),
-        notes,
-    });
-    let minimized = project.program.train.as_ref().map(|t| t.loss());
-    let mut l = TrainingLoop {
-        project,
-        cluster: &cluster,
-        program: &program,
-        evaluators: &evaluators,
-        writes: options.run.is_some(),
-        saver: store.map(Saver::new).transpose()?,
-        log,
-        trace,
-        schedule: &schedule,
-        seed: start.seed,
-        examples,
-        tokens: project.tokens(),
-        options,
-        seen: start.seen,
-        saved: from,
-        saved_at: Instant::now(),
-        loss: minimized.map_or("the loss", |d| d.name.as_str()),
-        line: minimized.map_or(0, |d| line_of(sources, d.span)),
-        failed: None,
-        not_finite: None,
-        stop,
-        progress,
-    };
-    let run = options.run.clone();
-    let eval_set = evaluators.during.as_ref().map_or("", |e| e.set);
-    let beginning = Finished { steps: from, run, eval_set, ..Finished::default() };
-    let finished = l.run(last, set.clone(), losses, beginning)?;
-    let (not_finite, saved) = (l.not_finite, l.saved);
-    if let Some(at) = not_finite {
-        let first_values = |cluster: &Cluster| {
+    let ready = agree_on_result(processes, "the programs", ready)?;
+    let run = Run { project, sources, options, stop, start, set, examples };
+    run.from(ready, session, progress)
+}
+
+/// A run that all processes agree on.
+struct Run<'a> {
+    project: &'a Project,
+    sources: &'a Sources,
+    options: &'a TrainOptions,
+    stop: &'a AtomicBool,
+    start: StartPoint,
+    set: Arc<Dataset>,
+    /// Examples in a batch.
+    examples: usize,
+}
+
+impl Run<'_> {
+    /// Runs from where it stands to its end.
+    fn from(
+        self,
+        ready: Ready,
+        mut session: Option<Session>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Finished, Failure> {
+        let Run { project, sources, options, stop, start, set, examples } = self;
+        let processes = &*options.devices.processes;
+        let Ready { mut cluster, program, evaluators, rest, schedule, from, losses } = ready;
+        let initializer = set_values(&cluster, session.as_mut(), &start)?;
+        let per_epoch = schedule.steps_per_epoch();
+        let last = start.steps.unwrap_or_else(|| u64::from(start.epochs.unwrap_or(1)) * per_epoch);
+        // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
+        let open = is_open(from, per_epoch, &losses);
+        let stands = Stands { steps: from, epochs: (from / per_epoch - u64::from(open)) as u32, open };
+        let mut notes = notes(session.as_mut(), &set, &evaluators, &cluster)?;
+        notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
+        let Written { run: _run, log, store, notes: more } =
+            written(processes, session, (project, sources), options, (&*set, &*program.plan), stands)?;
+        notes.extend(more);
+        let trace = options.trace.as_ref();
+        let trace = trace.map(|t| Trace::start(t, &cluster, program.id, from + 1, processes)).transpose()?;
+        progress(Progress::Started {
+            parameters: project.program.parameter_elements(),
+            steps_per_epoch: per_epoch,
+            total_steps: last,
+            devices: project.layout.mesh.devices(),
+            from_step: from,
+            examples: set.records(),
+            warnings: warnings(project, options, (evaluators.during.is_some(), &start.initialized)),
+            notes,
+        });
+        let minimized = project.program.train.as_ref().map(|t| t.loss());
+        let mut l = TrainingLoop {
+            project,
+            cluster: &cluster,
+            program: &program,
+            evaluators: &evaluators,
+            writes: options.run.is_some(),
+            saver: store.map(Saver::new).transpose()?,
+            log,
+            trace,
+            schedule: &schedule,
+            seed: start.seed,
+            examples,
+            tokens: project.tokens(),
+            options,
+            seen: start.seen,
+            saved: from,
+            saved_at: Instant::now(),
+            loss: minimized.map_or("the loss", |d| d.name.as_str()),
+            line: minimized.map_or(0, |d| line_of(sources, d.span)),
+            failed: None,
+            not_finite: None,
+            stop,
+            progress,
+        };
+        let run = options.run.clone();
+        let eval_set = evaluators.during.as_ref().map_or("", |e| e.set);
+        let beginning = Finished { steps: from, run, eval_set, ..Finished::default() };
+        let finished = l.run(last, set.clone(), losses, beginning)?;
+        let (not_finite, saved) = (l.not_finite, l.saved);
+        let Some(at) = not_finite else {
+            cluster.shutdown();
+            return Ok(finished);
+        };
+        let first_values = &|cluster: &Cluster| {
             first_values(cluster, (&program, &evaluators, &rest), start.seed)?;
             initialize(cluster, initializer.as_ref(), &start.initialized)
         };
-        let rerun = Rerun {
-            project,
-            sources,
-            options,
-            schedule: &schedule,
-            set: &set,
-            program: &program,
-            saved,
-            first_values: &first_values,
-            stop,
-        };
+        let (schedule, set, program) = (&schedule, &*set, &program);
+        let rerun = Rerun { project, sources, options, schedule, set, program, saved, first_values, stop };
         let failed = Err(rerun.error(&mut cluster, at, progress).into());
-        return agree_on_result(processes, "the loss", failed);
+        agree_on_result(processes, "the loss", failed)
     }
-    cluster.shutdown();
-    Ok(finished)
 }
 
 /// Sets parameters and moments to those of the checkpoint that a run goes on from, or those first values that come from elsewhere;

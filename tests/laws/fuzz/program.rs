@@ -5,7 +5,7 @@ use crate::rng::Rng;
 use crate::walk::Bound;
 use meshwright_core::Optimizer;
 use meshwright_core::optimizers::{self, Accepts, Choices, Chosen};
-use meshwright_core::program::{ClipSpec, LossDecl, Objective, ParamDecl, Program, StateDecl, TrainSpec};
+use meshwright_core::program::{ClipSpec, LossDecl, ParamDecl, Program, StateDecl, TrainSpec};
 use meshwright_diag::Span;
 use meshwright_ops::*;
 use meshwright_plan::random::{Distribution, Key, draw};
@@ -536,7 +536,6 @@ impl Maker {
         let optimizer = self.optimizer();
         let clip = self.rng.one_in(2).then(|| ClipSpec::GlobalNorm(self.rng.float(0.05, 2.0)));
         let minimize = LossDecl { name: "loss".into(), id: loss, span: Span::default() };
-        let objectives = vec![Objective { loss: minimize.clone(), turn: None }];
         let program = Program {
             named: Default::default(),
             model: format!("random {seed}"),
@@ -548,10 +547,10 @@ impl Maker {
             inputs: self.inputs,
             params: self.params,
             states: self.states,
-            losses: vec![minimize],
+            losses: vec![minimize.clone()],
             metrics: Vec::new(),
             outputs: Vec::new(),
-            train: Some(TrainSpec { objectives, optimizers: vec![optimizer], clip, ema: None }),
+            train: Some(TrainSpec { clip, ..TrainSpec::new(minimize, optimizer) }),
         };
         Random { program, bound: self.bound, watched }
     }

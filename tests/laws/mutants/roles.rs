@@ -352,6 +352,14 @@ fn basic() -> Vec<Mutant> {
             },
         ),
         mutant("the dim of a lookup passes", "lookup", "lookup", |r| becomes(r, is_reduce, Role::Parallel)),
+        mutant("positions along a dim are summed", "in_range", "in_range", |r| {
+            becomes(r, |role| role == Role::Parallel, Role::Reduction(Monoid::Sum))
+        }),
+        mutant("positions take those of another dim", "in_range", "in_range", |r| {
+            for l in &mut r.loops {
+                l.on[0] = None;
+            }
+        }),
         mutant("what is scattered passes", "scatter_add", "scatter_add", |r| {
             becomes(r, is_reduce, Role::Parallel)
         }),

@@ -8,6 +8,7 @@ use meshwright_ops::families;
 use meshwright_ops::signature::Form;
 use meshwright_syntax::parse_layout;
 use meshwright_train::catalog::{LAYOUTS, MODELS};
+use meshwright_train::standard::LIBRARY;
 use std::collections::BTreeSet;
 
 /// The folders of the crates, such as `compiler/diag`.
@@ -196,6 +197,7 @@ fn what_lies_in_the_folders_ships() {
         list.iter().map(|s| s.name.to_string()).collect::<BTreeSet<_>>()
     };
     assert_eq!(stems("mw", "models"), names(MODELS));
+    assert_eq!(stems("mw", "std"), names(LIBRARY));
     assert_eq!(stems("layout", "layouts"), names(LAYOUTS));
 }
 

@@ -1,6 +1,7 @@
 //! Which argument goes to which parameter of a call: of layers, built-ins, initializers, schedules and optimizers alike.
 
 use super::report::{counted, listed, nearest};
+use meshwright_diag::foreign::{WordPlace, advised};
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Span, codes};
 use meshwright_ops::signature::Unset;
 use meshwright_ops::signature::{Given, Signature};
@@ -70,6 +71,16 @@ pub(super) struct Callee<'a> {
 
 /// An argument as it is written.
 pub(super) type Written<'e> = (Option<&'e Name>, &'e Expr);
+
+/// A dim behind an argument of anything but `cast`.
+pub(super) fn misplaced_dim(name: &str, args: &[Arg]) -> Option<Diagnostic> {
+    let within = args.iter().find_map(|a| a.within.as_ref()).filter(|_| name != "cast")?;
+    Some(
+        Diagnostic::error(codes::E0212, format!("`in {}` stands in a call of `{name}`", within.text))
+            .at(within.span, "says nothing here")
+            .help(format!("only a cast names the dim of positions: `cast(i, i32 in {})`", within.text)),
+    )
+}
 
 /// The arguments of a call as they are written.
 pub(super) fn written(args: &[Arg]) -> Vec<Written<'_>> {
@@ -177,7 +188,12 @@ impl<'e> Binder<'_, 'e> {
             None => {
                 let d = self.error(format!("`{what}` has no parameter `{}`", name.text));
                 let d = d.at(name.span, "no such parameter");
-                let d = match nearest(&name.text, self.by_name.keys().copied()) {
+                let free = |here: &str| self.by_name.get(here).is_some_and(|k| self.out[*k].is_none());
+                let (d, known) = advised(d, WordPlace::Argument, &name.text, name.span, free, |here| {
+                    format!("{here} = …")
+                });
+                let d = match nearest(&name.text, self.by_name.keys().copied()).filter(|_| !known) {
+                    _ if known => d,
                     Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                     None if self.by_name.is_empty() => d.help("its arguments have no names"),
                     None => d,

@@ -4,7 +4,9 @@ use super::Resolver;
 use super::operand::Operand;
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_ops::InRange;
 use meshwright_ops::{Const, Cut, Id, Join, Lookup, Op, Rename, Shift, Value};
+use meshwright_plan::DType;
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{At, DimItem, Expr};
 use std::sync::Arc;
@@ -101,6 +103,7 @@ impl<'a> Resolver<'a> {
             (Some(At::Value(e)), _) => {
                 let index = self.operand(e)?;
                 let index = self.position(from, index)?;
+                let index = self.index_in(from, index)?;
                 Some(Item::Lookup { dim: from, index, span: item.span })
             }
             _ => {
@@ -250,7 +253,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// A number as a position along a dim.
-    fn position(&mut self, dim: Dim, index: Operand<'a>) -> Option<Operand<'a>> {
+    pub(super) fn position(&mut self, dim: Dim, index: Operand<'a>) -> Option<Operand<'a>> {
         let v = match index.value {
             Value::Tensor(_) => return Some(index),
             Value::Number(v) => v,
@@ -356,7 +359,18 @@ impl<'a> Resolver<'a> {
             let Item::Lookup { dim, index, span } = item else { continue };
             let Value::Tensor(i) = index.value else { continue };
             let dim = *dim;
-            match self.make(&[base, *index], *span, |g| g.add_op(Arc::new(Lookup { dim }), &[x, i])) {
+            let ty = self.graph.ty(x).clone();
+            let made = self.make(&[base, *index], *span, |g| {
+                if ty.dtype.is_float() {
+                    return g.add_op(Arc::new(Lookup { dim }), &[x, i]);
+                }
+                // Only floats are looked up; every integer and truth value is one exactly.
+                let table = g.cast(x, DType::F64);
+                let found = g.add_op(Arc::new(Lookup { dim }), &[table, i])?;
+                let found = g.cast(found, ty.dtype);
+                ty.range.map_or(Ok(found), |dim| g.add_op(Arc::new(InRange { dim }), &[found]))
+            });
+            match made {
                 Val::Tensor(id) => x = id,
                 _ => return Val::Poison,
             }

@@ -2,12 +2,12 @@
 
 use super::Resolver;
 use super::args::{Callee, Slot, Written, written};
-use super::foreign;
 use super::number::{self, Konst, Num};
 use super::operand::{Operand, Places};
 use super::report::nearest;
 use super::reserved::SPECIAL;
-use super::scope::Val;
+use super::scope::{ScopeKind, Val};
+use meshwright_diag::foreign::{WordPlace, advised};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::signature::{Choice, Form};
 use meshwright_ops::{Family, OpCall, Piece, Setting, Value, families, family};
@@ -69,6 +69,18 @@ impl<'a> Resolver<'a> {
         let (Some(groups), Some(options)) = (groups, settings) else { return Val::Poison };
         if let ([one], true) = (x.as_slice(), folds_nothing(f, &groups)) {
             return as_value(one.value);
+        }
+        let indexed = match f.name {
+            "cross_entropy" => Some(1),
+            "one_hot" => Some(0),
+            _ => None,
+        };
+        let along = groups.first().and_then(|g| g.first()).and_then(|p| p.dims.first().copied());
+        if let (Some(k), Some(dim)) = (indexed.filter(|k| *k < x.len()), along) {
+            match self.index_in(dim, x[k]) {
+                Some(o) => x[k] = o,
+                None => return Val::Poison,
+            }
         }
         let args = x.iter().map(|o| o.value).collect();
         let call = OpCall { groups, options, ..OpCall::of(args, self.float) };
@@ -234,12 +246,12 @@ impl<'a> Resolver<'a> {
             false => format!("no layer or function is called `{name}`"),
         });
         let n = site.args.len();
-        let fits = |f: &str| {
-            f == "cast" && !brackets
-                || meshwright_ops::family::written(f, brackets).is_some_and(|f| f.signature.takes(n))
-        };
+        let fits =
+            |f: &str| meshwright_ops::family::written(f, brackets).is_some_and(|f| f.signature.takes(n));
         let form = |f: &str| family(f, !brackets).map_or_else(|| f.to_string(), Family::text);
-        let (d, known) = foreign::advised(d, name, site.name.span, fits, form);
+        let in_train = self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train);
+        let place = if in_train { WordPlace::Schedule } else { WordPlace::Call };
+        let (d, known) = advised(d, place, name, site.name.span, fits, form);
         if known {
             self.error(d);
             return Val::Poison;

@@ -20,6 +20,10 @@ impl<'a> Resolver<'a> {
     /// A call.
     pub(super) fn call(&mut self, call: &'a Call, span: Span) -> Val {
         let name = call.name.text.as_str();
+        if let Some(d) = args::misplaced_dim(name, &call.args) {
+            self.error(d);
+            return Val::Poison;
+        }
         if let Some(layer) = self.globals.layers.by_name.get(name).copied() {
             return self.call_layer(layer, call, span);
         }
@@ -125,6 +129,9 @@ impl<'a> Resolver<'a> {
 
     /// `cast(x, float)`.
     fn cast(&mut self, call: &'a Call, span: Span) -> Val {
+        if let Some(within) = call.args.iter().find_map(|a| a.within.as_ref()) {
+            return self.cast_to_positions(call, within, span);
+        }
         let slots = [Slot::built_in("x", true), Slot::built_in("dtype", true)];
         let Some(args) = self.bound("cast", span, None, &slots, &call.args) else { return Val::Poison };
         let (Some(x), Some(to)) = (args[0], args[1]) else { return Val::Poison };

@@ -7,6 +7,7 @@ use super::report::{listed, nearest};
 use super::scope::{ScopeKind, Val};
 use super::{PathOrigin, Resolver};
 use crate::program::{ParamDecl, StateDecl};
+use meshwright_diag::foreign::{Advice, WordPlace, advice};
 use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_ops::{Class, InputOpKind, Leaf, Origin, Type};
 use meshwright_plan::{DType, Dim, Init, InputDecl, Phase};
@@ -225,6 +226,11 @@ impl<'a> Resolver<'a> {
                 let d = Diagnostic::error(codes::E0201, format!("there is no initializer `{name}`"))
                     .at(call.name.span, "not known")
                     .note(format!("initializers: a number, {}", listed(known())));
+                if let Some(advice) = advice(WordPlace::Initializer, name.trim_end_matches('_')) {
+                    let d = foreign_initializer(d, advice, e.span, &p.dims);
+                    self.error(d);
+                    return None;
+                }
                 let drawn = name.strip_prefix("random_").filter(|n| known().any(|k| k == *n));
                 let d = match drawn.map(Near::only).or_else(|| nearest(name, known())) {
                     Some(near) => d.fix(format!("write `{near}`"), call.name.span, near, near.sure),
@@ -351,4 +357,25 @@ impl<'a> Resolver<'a> {
             }
         })
     }
+}
+
+/// What a foreign initializer is written here, for a parameter of those dims.
+fn foreign_initializer(d: Diagnostic, advice: Advice, at: Span, dims: &[Name]) -> Diagnostic {
+    let Advice::Name(here) = advice else { return d.help(advice.text(str::to_string)) };
+    let whole = match dims {
+        _ if !BY_FAN.iter().any(|i| i.0 == here) => here.to_string(),
+        [ins @ .., out] if !ins.is_empty() => {
+            let ins: Vec<&str> = ins.iter().map(|n| n.text.as_str()).collect();
+            let ins = if let [one] = ins[..] { one.to_string() } else { format!("[{}]", ins.join(", ")) };
+            // The dims that are summed stand before those of the result.
+            let out = if here.starts_with("glorot") { format!(", {}", out.text) } else { String::new() };
+            format!("{here}({ins}{out})")
+        }
+        _ => {
+            return d.help(format!(
+                "`{here}` takes the dims that are summed; here `normal(0, 0.02)` is simplest"
+            ));
+        }
+    };
+    d.fix(format!("write `{whole}`"), at, whole, false)
 }

@@ -11,7 +11,6 @@ mod call;
 mod declare;
 mod expr;
 mod fans;
-mod foreign;
 mod glob;
 mod globals;
 mod groups;
@@ -21,6 +20,7 @@ mod number;
 mod operand;
 mod optimizer;
 mod over_dims;
+mod positions;
 mod random;
 mod report;
 mod reserved;
@@ -114,6 +114,7 @@ fn resolve_loaded(
         calls: BTreeMap::new(),
         owners: BTreeMap::new(),
         named: BTreeMap::new(),
+        bounds: Vec::new(),
         depth: 0,
         work: 0,
         stopped: false,

@@ -50,6 +50,10 @@ impl<'a> Resolver<'a> {
         };
         let slots: Vec<Slot<'_>> =
             def.settings.iter().map(|s| Slot::built_in(s.name, s.is_required())).collect();
+        if let Some(d) = super::args::misplaced_dim(name, &call.args) {
+            self.error(d);
+            return None;
+        }
         let mut args = self.bound(name, call.name.span, None, &slots, &call.args)?;
         let slot = def.settings.iter().position(|s| s.name == "weight_decay");
         if let (Some(i), Some((e, beside))) = (slot, decay.value) {

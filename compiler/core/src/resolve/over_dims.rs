@@ -98,6 +98,10 @@ impl<'a> Resolver<'a> {
     pub(super) fn over_dims(&mut self, op: &'a DimOp, span: Span) -> Val {
         let name = op.name.text.as_str();
         let site = Site { name: &op.name, groups: &op.groups, args: &op.args, span };
+        if let Some(d) = super::args::misplaced_dim(name, &op.args) {
+            self.error(d);
+            return Val::Poison;
+        }
         if matches!(name, "random_uniform" | "random_normal") {
             let dims = self.plain_dims(site);
             return self.random(name, dims, &op.args, span);

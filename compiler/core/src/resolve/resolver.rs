@@ -48,6 +48,8 @@ pub(super) struct Resolver<'a> {
     pub(super) streams: BTreeMap<String, usize>,
     /// How many calls of layers have each path.
     pub(super) calls: BTreeMap<Arc<str>, usize>,
+    /// The least and the greatest that the elements of each value may be, as far as they have been asked for.
+    pub(super) bounds: Vec<(i64, i64)>,
     /// The first call that has each path, with its layer: what it declares can be shared.
     pub(super) owners: BTreeMap<Arc<str>, (&'a str, Span)>,
     /// The value of each name, by its path.

@@ -127,7 +127,11 @@ fn build_shift(g: &mut Graph, c: &OpCall) -> Result<Id, OpError> {
             let sum = g.sum_of(&parts);
             g.cast(sum, DType::U8)
         }
-        _ => g.sum_of(&[rest, front]),
+        // Of every two, one is 0: the sum is a position where both are.
+        _ => match (g.sum_of(&[rest, front]), g.ty(x).range) {
+            (sum, Some(dim)) => g.op(super::InRange { dim }, &[sum]),
+            (sum, None) => sum,
+        },
     })
 }
 

@@ -137,6 +137,12 @@ pub(super) fn args(w: &mut Writer<'_>, args: &[Arg]) {
             equals(w);
         }
         expr(w, &args[i].value);
+        if args[i].within.is_some() {
+            w.blank();
+            w.word("in");
+            w.blank();
+            w.take();
+        }
     });
     w.word(")");
 }

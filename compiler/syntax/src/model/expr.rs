@@ -284,7 +284,8 @@ impl Builder<'_> {
             let name = inner.next_if(|p| p.as_rule() == Rule::name).map(|p| self.name(&p));
             let (value, depth) = self.deep(inner.next()?)?;
             deepest = deepest.max(depth);
-            out.push(Arg { name, value });
+            let within = inner.next().and_then(|p| parts(p).next()).map(|p| self.name(&p));
+            out.push(Arg { name, value, within });
         }
         Some((out, deepest))
     }

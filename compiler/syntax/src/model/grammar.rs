@@ -43,7 +43,7 @@ pub(crate) fn words(rule: &Rule) -> Option<&'static str> {
         Rule::kw_as | Rule::label => "`as`",
         Rule::kw_sharing | Rule::sharing => "`sharing`",
         Rule::kw_by => "`by`",
-        Rule::kw_in => "`in`",
+        Rule::kw_in | Rule::within => "`in`",
         Rule::kw_except => "`except`",
         Rule::kw_of => "`of`",
         Rule::kw_every | Rule::turn => "`every`",

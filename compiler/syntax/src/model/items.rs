@@ -3,7 +3,7 @@
 use super::Parser;
 use super::expr::parts;
 use super::grammar::Rule;
-use super::keywords::is_keyword;
+use super::keywords::{ITEMS, is_keyword};
 use super::statements::binding;
 use crate::ast::{Binding, Item, ItemKind, Layer, LayerParam, Model, ModelFile, SizePreset, Train, Use};
 
@@ -13,7 +13,8 @@ impl Parser<'_> {
         let mut tree = ModelFile { doc: self.file_doc(), items: Vec::new() };
         while !self.done() {
             let first = self.at;
-            if !self.item_begins(first) {
+            let meant = ITEMS.contains(&self.token(first)) && self.token(first) != "size";
+            if !meant && !self.item_begins(first) {
                 self.stray();
                 continue;
             }

@@ -84,7 +84,13 @@ impl Parser<'_> {
         if word == "size" {
             return self.is_word(index + 1) && self.token(index + 2) == "{";
         }
-        ITEMS.contains(&word)
+        ITEMS.contains(&word) && self.token(index + 1) != "="
+    }
+
+    /// Whether a keyword begins an item or a statement at token `index`. Before `=` it is meant as the name of an argument, as in
+    /// `sum(x, dim = 1)`.
+    pub(super) fn keyword_begins(&self, index: usize) -> bool {
+        is_keyword(self.token(index)) && self.token(index + 1) != "="
     }
 
     /// Whether `name =` begins a line at token `index`.

@@ -1,5 +1,6 @@
 //! Blocks: the statements of layers and models, the lines of train blocks, the entries of sizes.
 
+use meshwright_diag::foreign::{WordPlace, advice};
 use meshwright_diag::{Diagnostic, Span, codes};
 use pest::iterators::Pair;
 
@@ -28,13 +29,17 @@ impl Parser<'_> {
                     "a statement such as `let`"
                 };
                 self.unexpected(first, &[d]);
+                if advice(WordPlace::Statement, &word).is_some() {
+                    self.skip_block(first);
+                    continue;
+                }
                 self.at += 1;
-                self.recover(first, |p, i| is_keyword(p.token(i)) || p.assignment_leads(i));
+                self.recover(first, |p, i| p.keyword_begins(i) || p.assignment_leads(i));
                 continue;
             }
             match self.statement(&word) {
                 Some(kind) => out.push(Statement { kind, span: self.since(first) }),
-                None => self.recover(first, |p, i| is_keyword(p.token(i)) || p.assignment_leads(i)),
+                None => self.recover(first, |p, i| p.keyword_begins(i) || p.assignment_leads(i)),
             }
         }
         out
@@ -195,6 +200,29 @@ impl Parser<'_> {
         true
     }
 
+    /// Moves behind a statement of another language: what is in its braces, or further right than the word that begins it.
+    fn skip_block(&mut self, first: usize) {
+        let column = |p: &Self, i: usize| {
+            let start = p.scan.tokens[i].start;
+            start - p.scan.masked[..start].rfind('\n').map_or(0, |n| n + 1)
+        };
+        let indent = column(self, first);
+        let mut open = 0;
+        self.at = first + 1;
+        while !self.done() {
+            let leads = self.scan.tokens[self.at].leads;
+            match self.token(self.at) {
+                "else" | "elif" => {}
+                _ if open == 0 && leads && column(self, self.at) <= indent => return,
+                "}" if open == 0 => return,
+                "{" => open += 1,
+                "}" => open -= 1,
+                _ => {}
+            }
+            self.at += 1;
+        }
+    }
+
     /// Moves to where the walk can go on after a statement that began at token `first` failed: a token that
     /// `begins` another, an item, or the `}` that closes the block. `name =` counts only outside of brackets.
     fn recover(&mut self, first: usize, begins: impl Fn(&Self, usize) -> bool) {
@@ -284,7 +312,7 @@ fn call(b: &mut Builder<'_>, pair: Pair<'_, Rule>) -> Option<Call> {
     let args = match inner.next() {
         None => Vec::new(),
         Some(p) if p.as_rule() == Rule::args => b.args(p)?.0,
-        Some(p) => vec![Arg { name: None, value: b.expr(p)? }],
+        Some(p) => vec![Arg { name: None, value: b.expr(p)?, within: None }],
     };
     Some(Call { name, args, label: None })
 }

@@ -1,8 +1,9 @@
-//! Options under the names that they had before: each is an error that gives the new name.
+//! Options under the names that they had before, or have in other tools: each is an error that gives the name here.
 
 use super::Cli;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use meshwright_diag::foreign::{WordPlace, advice};
 use std::ffi::OsString;
 
 /// The old name of an option and the new one.
@@ -21,7 +22,14 @@ pub(crate) fn renamed(error: &clap::Error, args: &[OsString]) -> Option<clap::Er
     }
     let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else { return None };
     let given = given.strip_prefix("--")?;
-    let (old, new) = RENAMED.iter().find(|(old, _)| *old == given)?;
+    let Some((old, new)) = RENAMED.iter().find(|(old, _)| *old == given) else {
+        let advice = advice(WordPlace::Option, given)?.text(str::to_string);
+        let text = format!("there is no option `--{given}`: {advice}");
+        return Some(clap::Error::raw(
+            ErrorKind::UnknownArgument,
+            format!("{text}\n\nFor more information, try '--help'.\n"),
+        ));
+    };
     let mut command = Cli::command();
     let mut words = args.iter().skip(1).filter_map(|a| a.to_str());
     while let Some(inner) =
@@ -44,6 +52,7 @@ pub(crate) fn renamed(error: &clap::Error, args: &[OsString]) -> Option<clap::Er
 mod tests {
     use super::*;
     use clap::Parser;
+    use meshwright_diag::foreign::{Advice, TABLE};
 
     fn told(line: &str) -> Option<String> {
         let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
@@ -70,5 +79,31 @@ mod tests {
                 .iter()
                 .all(|l| told(l).is_none())
         );
+    }
+
+    #[test]
+    fn an_option_of_another_tool_is_answered_with_what_is_written_here() {
+        let (_, options) = TABLE.iter().find(|t| t.0 == WordPlace::Option).unwrap();
+        for (word, advice) in *options {
+            let text = told(&format!("meshwright train mlp --{word} 4")).unwrap();
+            assert!(text.starts_with(&format!("error: there is no option `--{word}`: ")), "{text}");
+            let said = match advice {
+                Advice::Written(form) => format!("`{form}`"),
+                advice => advice.text(str::to_string),
+            };
+            assert!(text.contains(&said), "{text}");
+            // What stands in backticks is taken.
+            for form in said.split('`').skip(1).step_by(2).filter(|f| f.starts_with("--")) {
+                let args: Vec<&str> =
+                    ["meshwright", "train", "mlp"].into_iter().chain(form.split(' ')).collect();
+                // A bare option, named in passing, lacks its value.
+                let bare = args.len() == 4 && !form.contains('=');
+                let known = Cli::try_parse_from(&args).map_err(|e| e.kind());
+                assert!(
+                    bare && known.as_ref().err() != Some(&ErrorKind::UnknownArgument) || known.is_ok(),
+                    "{form}: {known:?}"
+                );
+            }
+        }
     }
 }

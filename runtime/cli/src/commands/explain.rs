@@ -1,4 +1,4 @@
-//! `explain`: what a layout does to a model, or the page of a code, an op or another word.
+//! `explain`: what a layout does to a model, or the page of a code, an op, a layer of the standard library or another word.
 
 use super::passes;
 use crate::args::ExplainArgs;
@@ -13,6 +13,7 @@ use meshwright_ops::Family;
 use meshwright_ops::reference::{named, reference};
 use meshwright_train::catalog::{MODELS, find};
 use meshwright_train::project::line_of;
+use meshwright_train::standard::{self, LayerPage};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -22,11 +23,14 @@ pub(crate) fn run(args: &ExplainArgs, console: &mut Console) -> Result<(), Stop>
         return page(&args.topic, console);
     }
     let (ops, words) = (named(&args.topic), words::named(&args.topic));
-    let known = !ops.is_empty() || !words.is_empty();
+    let layers: Vec<LayerPage> = standard::layers().into_iter().filter(|l| l.name == args.topic).collect();
+    let known = !ops.is_empty() || !words.is_empty() || !layers.is_empty();
     if known && find(MODELS, &args.topic).is_none() && !Path::new(&args.topic).exists() {
         ops.iter().enumerate().try_for_each(|(i, f)| op(f, i > 0, console))?;
         let before = ops.len();
-        return words.iter().enumerate().try_for_each(|(i, w)| word(w, before + i > 0, console));
+        words.iter().enumerate().try_for_each(|(i, w)| word(w, before + i > 0, console))?;
+        let before = before + words.len();
+        return layers.iter().enumerate().try_for_each(|(i, l)| layer(l, before + i > 0, console));
     }
     let view = View {
         all: args.view.all,
@@ -132,6 +136,23 @@ fn word(page: &WordPage, further: bool, console: &mut Console) -> Result<(), Sto
     let gap = if page.settings.is_empty() { "" } else { "\n" };
     console.out(gap)?;
     page.settings.iter().try_for_each(|s| console.out(&format!("  {s}\n")))
+}
+
+/// A layer of the standard library, with its text.
+fn layer(page: &LayerPage, further: bool, console: &mut Console) -> Result<(), Stop> {
+    if console.json() {
+        return console.out_json(&object([
+            ("kind", "layer".into()),
+            ("use", page.file.as_str().into()),
+            ("name", page.name.as_str().into()),
+            ("form", page.form.as_str().into()),
+            ("doc", page.doc.as_str().into()),
+            ("text", page.text.into()),
+        ]));
+    }
+    let blank = if further { "\n" } else { "" };
+    console
+        .out(&format!("{blank}{}\n\nlayer of \"{}\": {}\n\n{}\n", page.form, page.file, page.doc, page.text))
 }
 
 fn page(topic: &str, console: &mut Console) -> Result<(), Stop> {

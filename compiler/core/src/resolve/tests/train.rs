@@ -160,7 +160,8 @@ fn what_is_missing_or_misspelled_is_said() {
           help: add a line `minimize l`
         E0212 `sgd` has no parameter `learning_rate`
           ^ `learning_rate`: no such parameter
-          note: `sgd` takes `lr`, `momentum`, `nesterov` and `weight_decay`",
+          note: `sgd` takes `lr`, `momentum`, `nesterov` and `weight_decay`
+          fix!: write `lr`: `learning_rate` -> `lr`",
     );
     same(
         &mistakes("minimize l optimizer adam(lr = -1, beta1 = 1) optimizer sgd(lr = 1)"),
