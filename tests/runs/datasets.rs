@@ -159,7 +159,7 @@ fn a_run_on_shards_with_a_shuffle_buffer_goes_on_where_it_was_cut() {
     of("cut", 17, false);
     of("cut", 31, true);
     let [whole, cut] = ["whole", "cut"]
-        .map(|n| read_checkpoint(&dir.path().join(n), Which::Newest).unwrap().whole().unwrap());
+        .map(|n| read_checkpoint(&dir.path().join(n), Which::Newest).unwrap().checkpoint.whole().unwrap());
     assert_eq!(whole, cut);
 }
 

@@ -136,7 +136,7 @@ pub(crate) fn trained_on(
 /// Everything in the newest checkpoint of a run.
 pub(crate) fn tensors(run: &Path) -> BTreeMap<String, RawTensor> {
     let found = read_checkpoint(run, Which::Newest).unwrap_or_else(|e| panic!("{}", told(&e)));
-    found.whole().unwrap()
+    found.checkpoint.whole().unwrap()
 }
 
 pub(crate) fn told(e: &Failure) -> String {

@@ -140,13 +140,11 @@ impl<'a> Watcher<'a> {
                     thousands(total as u64)
                 ));
             }
-            Progress::RunningAgain { from, step } => {
+            Progress::RunningAgain { from, step, why } => {
                 let (from, step) = (thousands(from + 1), thousands(step));
                 let note = match from == step {
-                    true => format!("the loss is not finite: step {step} runs again, with checks"),
-                    false => format!(
-                        "the loss is not finite: steps {from} to {step} run again, the last two with checks"
-                    ),
+                    true => format!("{why}: step {step} runs again, with checks"),
+                    false => format!("{why}: steps {from} to {step} run again, the last two with checks"),
                 };
                 self.console.note(&note);
             }

@@ -102,7 +102,8 @@ impl ArrayTarget {
         let names = || outputs.iter().map(|o| o.name.clone()).collect();
         match self.format {
             ArrayFormat::Npy => {
-                let first = outputs.first().map_or(Ok(()), |o| replaced(path, |to| npy(to, &o.tensor)));
+                let none = || Err(io::Error::other("there is nothing to write"));
+                let first = outputs.first().map_or_else(none, |o| replaced(path, |to| npy(to, &o.tensor)));
                 Ok(vec![file(path, first, names())?])
             }
             ArrayFormat::Npz => Ok(vec![file(path, replaced(path, |to| npz(to, outputs)), names())?]),
@@ -143,7 +144,7 @@ fn replaced(
 
 /// NumPy's format 1.0. There is no bf16 in NumPy: such values are written as f32, which has all of them.
 fn npy(to: &mut dyn Write, tensor: &HostTensor) -> io::Result<()> {
-    let (descr, bytes) = numpy(tensor);
+    let (descr, bytes) = numpy(tensor)?;
     let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
     let shape = match shape.as_slice() {
         [one] => format!("({one},)"),
@@ -162,19 +163,23 @@ fn npy(to: &mut dyn Write, tensor: &HostTensor) -> io::Result<()> {
 }
 
 /// How NumPy calls the dtype, and the bytes.
-fn numpy(tensor: &HostTensor) -> (&'static str, Vec<u8>) {
-    let widened = |t: &HostTensor| RawTensor::from_host(t).map(|t| t.data).unwrap_or_default();
-    let wide = |dtype| HostData::from_f64(dtype, tensor.data.to_f64());
-    match tensor.dtype() {
-        DType::F64 => ("<f8", widened(tensor)),
-        DType::F32 => ("<f4", widened(tensor)),
-        DType::I32 => ("<i4", widened(tensor)),
-        DType::U8 => ("|u1", widened(tensor)),
-        DType::Bool => ("|b1", widened(tensor)),
+fn numpy(tensor: &HostTensor) -> io::Result<(&'static str, Vec<u8>)> {
+    let descr = match tensor.dtype() {
+        DType::F64 => "<f8",
+        DType::I32 => "<i4",
+        DType::U8 => "|u1",
+        DType::Bool => "|b1",
+        DType::F32 => "<f4",
         DType::BF16 | DType::PairF32 | DType::PairF64 => {
-            ("<f4", widened(&HostTensor { shape: tensor.shape.clone(), data: wide(DType::F32) }))
+            let data = HostData::from_f64(DType::F32, tensor.data.to_f64());
+            return Ok(("<f4", raw(&HostTensor { shape: tensor.shape.clone(), data })?.data));
         }
-    }
+    };
+    Ok((descr, raw(tensor)?.data))
+}
+
+fn raw(tensor: &HostTensor) -> io::Result<RawTensor> {
+    RawTensor::from_host(tensor).ok_or_else(|| io::Error::other("it holds pairs, which no file does"))
 }
 
 fn npz(to: &mut dyn Write, outputs: &[PredictedOutput]) -> io::Result<()> {
@@ -191,7 +196,7 @@ fn npz(to: &mut dyn Write, outputs: &[PredictedOutput]) -> io::Result<()> {
 
 fn safetensors(to: &mut dyn Write, outputs: &[PredictedOutput]) -> io::Result<()> {
     let raw: Vec<(&str, RawTensor)> =
-        outputs.iter().filter_map(|o| Some((o.name.as_str(), RawTensor::from_host(&o.tensor)?))).collect();
+        outputs.iter().map(|o| Ok((o.name.as_str(), raw(&o.tensor)?))).collect::<io::Result<_>>()?;
     let mut views = Vec::new();
     for (name, t) in &raw {
         let dtype = match t.dtype {

@@ -1,6 +1,6 @@
 //! `eval`: a checkpoint on any mesh, without training; and what `predict` begins with too.
 
-use crate::checkpoint::{Checkpoint, Store, Which, read_file};
+use crate::checkpoint::{Checkpoint, Loaded, Store, Which, one_only, read_file};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
 use crate::devices::{DataOptions, Devices, dataset, restore, start};
@@ -50,14 +50,15 @@ pub struct Evaluated {
 }
 
 /// Reads a checkpoint: one of a run's folder, or one file.
-pub fn read_checkpoint(path: &Path, which: Which) -> Result<Checkpoint, Failure> {
+pub fn read_checkpoint(path: &Path, which: Which) -> Result<Loaded, Failure> {
     if path.is_file() {
-        return Ok(read_file(path)?);
+        one_only(path, which)?;
+        return Ok(Loaded { checkpoint: read_file(path)?, skipped: Vec::new() });
     }
     let folder = checkpoints_in(path);
     let found = Store::read_only(folder).find(which)?;
     match found {
-        Some(l) => Ok(l.checkpoint),
+        Some(loaded) => Ok(loaded),
         None => Err(Diagnostic::error(codes::E0516, format!("`{}` holds no checkpoint", path.display()))
             .help("name the folder of a run (`--run` of `train`), or a `.safetensors` file of one")
             .into()),
@@ -105,7 +106,7 @@ fn evaluated(
 }
 
 /// The checkpoint, on the first process.
-pub(crate) fn checkpoint_of(options: &EvalOptions) -> Result<Option<Checkpoint>, Failure> {
+pub(crate) fn checkpoint_of(options: &EvalOptions) -> Result<Option<Loaded>, Failure> {
     let processes = &*options.devices.processes;
     let about = "the checkpoint";
     let checkpoint =
@@ -113,10 +114,13 @@ pub(crate) fn checkpoint_of(options: &EvalOptions) -> Result<Option<Checkpoint>,
     agree_on_result(processes, about, checkpoint.transpose())
 }
 
-/// What is odd about a checkpoint for a project: another model wrote it, or in another type.
-pub(crate) fn oddities(checkpoint: Option<&Checkpoint>, project: &Project) -> Vec<String> {
-    let (Some(checkpoint), program) = (checkpoint, &project.program) else { return Vec::new() };
-    let (mut notes, meta) = (Vec::new(), &checkpoint.meta);
+/// What is odd about a checkpoint for a project: newer ones are damaged, another model wrote it, or in another type.
+pub(crate) fn oddities(loaded: Option<&Loaded>, project: &Project) -> Vec<String> {
+    let (Some(Loaded { checkpoint, skipped }), program) = (loaded, &project.program) else {
+        return Vec::new();
+    };
+    let (mut notes, meta): (Vec<String>, _) =
+        (skipped.iter().map(ToString::to_string).collect(), &checkpoint.meta);
     if meta.model != program.model {
         let (wrote, is) = (&meta.model, &program.model);
         notes.push(format!("the checkpoint was written by the model `{wrote}`, and this is `{is}`: what has the same path and size is taken"));
@@ -170,7 +174,8 @@ pub(crate) fn asked(
 }
 
 /// Sets all parameters and states to those of a checkpoint, which the first process has.
-pub(crate) fn prepare(cluster: &Cluster, checkpoint: Option<&Checkpoint>) -> Result<(), Failure> {
+pub(crate) fn prepare(cluster: &Cluster, loaded: Option<&Loaded>) -> Result<(), Failure> {
+    let checkpoint: Option<&Checkpoint> = loaded.map(|l| &l.checkpoint);
     let seed = checkpoint.map_or(0, |c| c.meta.seed);
     let seed = cluster.processes().broadcast("the seed".into(), seed)?;
     cluster.init_state(ProgramId(0), seed)?;

@@ -67,11 +67,16 @@ fn cgroup_bytes() -> Option<u64> {
     left.min()
 }
 
-/// What a control group counts as used and the system gives away when it is needed: files that are cached.
+/// What a control group counts as used and the system gives away when it is needed: files that are cached. Version 1 has the sums
+/// with those of the groups within under names of their own.
 fn cached(group: &Path) -> u64 {
     let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let line = stat.lines().find_map(|l| l.strip_prefix("inactive_file "));
-    line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    let of = |key: &str| {
+        let line = stat.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' '))?;
+        line.trim().parse::<u64>().ok()
+    };
+    let file = |kind: &str| of(&format!("total_{kind}")).or_else(|| of(kind)).unwrap_or(0);
+    file("inactive_file") + file("active_file")
 }
 
 /// Whether so many devices can start in this process.
@@ -80,7 +85,8 @@ fn cached(group: &Path) -> u64 {
 /// E0401.
 pub(crate) fn devices_fit(devices: usize) -> Result<(), Failure> {
     let n = devices as u64;
-    let needed = n * DEVICE_BYTES + n * n * PAIR_BYTES;
+    let pairs = n.saturating_mul(n).saturating_mul(PAIR_BYTES);
+    let needed = n.saturating_mul(DEVICE_BYTES).saturating_add(pairs);
     let Some(available) = available_bytes().filter(|a| needed > *a) else { return Ok(()) };
     let message = format!(
         "{devices} devices in one process take about {} before they hold anything, and {} are available",
@@ -108,7 +114,11 @@ fn too_large(plan: &Plan, (devices, each): (usize, u64), available: u64) -> Diag
     let (model, program) = (&plan.model, &plan.program);
     let needs = match devices {
         1 => format!("needs {}", shown(each)),
-        n => format!("needs {} on each of {n} devices, {} in all", shown(each), shown(each * n as u64)),
+        n => format!(
+            "needs {} on each of {n} devices, {} in all",
+            shown(each),
+            shown(each.saturating_mul(n as u64))
+        ),
     };
     let message =
         format!("the program `{program}` of `{model}` {needs}, and {} are available", shown(available));

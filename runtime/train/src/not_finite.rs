@@ -5,18 +5,19 @@
 use crate::checkpoint::Which;
 use crate::consensus::{agree_on_result, synchronized_stop};
 use crate::data::{Dataset, Schedule};
-use crate::devices::{LoadedProgram, batch, compiled, load, provide, restore};
+use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, restore};
 use crate::failure::Failure;
 use crate::inference::read_checkpoint;
 use crate::project::{Project, line_of};
 use crate::training::{Progress, TrainOptions};
 use meshwright_core::{Compiled, training_step};
 use meshwright_diag::{Diagnostic, Sources, Span, codes};
-use meshwright_exec::{Cluster, Finiteness};
+use meshwright_exec::{Cluster, Finiteness, Processes};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A run that came to a loss that is not finite.
 pub(crate) struct Rerun<'a> {
@@ -48,6 +49,21 @@ struct Culprit {
     not_a_number: Option<(String, Span)>,
 }
 
+/// What running a step again has shown.
+enum Outcome {
+    Found(Culprit),
+    /// All was finite: whatever it was did not come again.
+    Nothing,
+    /// It did not come to its end.
+    GivenUp {
+        at: u64,
+        why: String,
+    },
+}
+
+/// How long steps are run again to come to the one that is looked at.
+const MOST_TIME: Duration = Duration::from_secs(600);
+
 impl Rerun<'_> {
     /// The error for a loss that is not finite: with its cause, where running the step again shows it.
     pub(crate) fn error(
@@ -56,17 +72,20 @@ impl Rerun<'_> {
         (step, loss): (u64, f64),
         progress: &mut dyn FnMut(Progress),
     ) -> Diagnostic {
-        progress(Progress::RunningAgain { from: self.saved, step });
         let declared = self.project.program.train.as_ref().map(|t| t.loss());
         let name = declared.map_or("the loss", |d| d.name.as_str());
         let message = format!("the loss `{name}` is {loss} at step {step}");
+        // What follows may take long, and be cut off.
+        progress(Progress::RunningAgain { from: self.saved, step, why: &message });
         let found = self.culprit(cluster, step);
         let d = match &found {
-            Ok(Some(c)) => {
+            Ok(Outcome::Found(c)) => {
                 self.described(Diagnostic::error(codes::E0517, self.with_cause(&message, c)), c, step)
             }
-            Ok(None) => Diagnostic::error(codes::E0517, message)
+            Ok(Outcome::Nothing) => Diagnostic::error(codes::E0517, message)
                 .note(format!("run again from step {}, nothing in it was other than finite", self.saved)),
+            Ok(Outcome::GivenUp { at, why }) => Diagnostic::error(codes::E0517, message)
+                .note(format!("to find its cause it was run again, up to step {at}: {why}")),
             Err(failure) => Diagnostic::error(codes::E0517, message)
                 .note(format!("it could not be run again: {}", said(failure))),
         };
@@ -129,37 +148,49 @@ impl Rerun<'_> {
         }
     }
 
-    fn culprit(&self, cluster: &mut Cluster, step: u64) -> Result<Option<Culprit>, Failure> {
+    fn culprit(&self, cluster: &mut Cluster, step: u64) -> Result<Outcome, Failure> {
         let project = self.project.examined();
         let processes = cluster.processes().clone();
-        let Some(graph) = training_step(&project.program) else { return Ok(None) };
+        let Some(graph) = training_step(&project.program) else { return Ok(Outcome::Nothing) };
         let made = compiled(&project, &graph, self.sources)
             .and_then(|Compiled { spmd, plan }| Ok((load(cluster, plan)?, spmd.step.graph)));
         let (examined, graph) = agree_on_result(&processes, "the step with checks", made)?;
         self.restart(cluster)?;
         // The loss shows what the step before did to the parameters.
         let looked_at = step.saturating_sub(2).max(self.saved);
+        let began = Instant::now();
         for n in self.saved..looked_at {
-            let given = batch(self.set, &self.program.needs, &self.records(self.program, n))?;
+            let given = self.batch(&processes, self.program, n)?;
             cluster.run(self.program.id, n + 1, &provide(self.program, given))?;
-            let stop = [self.stop.load(Ordering::Relaxed), false];
-            if synchronized_stop(&processes, "the step that is run again".into(), stop, None)?[0] {
-                return Ok(None);
+            let wishes = [self.stop.load(Ordering::Relaxed), began.elapsed() > MOST_TIME];
+            match synchronized_stop(&processes, "the step that is run again".into(), wishes, None)? {
+                [true, _] => return Ok(Outcome::GivenUp { at: n + 1, why: "it was interrupted".into() }),
+                [_, true] => {
+                    let minutes = MOST_TIME.as_secs() / 60;
+                    let why = format!(
+                        "it took more than {minutes} minutes; `--checkpoint-every` keeps a nearer state"
+                    );
+                    return Ok(Outcome::GivenUp { at: n + 1, why });
+                }
+                _ => {}
             }
         }
         for n in looked_at..step {
-            let given = batch(self.set, &examined.needs, &self.records(&examined, n))?;
+            let given = self.batch(&processes, &examined, n)?;
             let (_, seen) = cluster.run_examined(examined.id, n + 1, &provide(&examined, given))?;
             let found = Trail { plan: &examined.plan, graph: &graph, seen: &seen }.culprit(n + 1);
-            if found.is_some() {
-                return Ok(found);
+            if let Some(found) = found {
+                return Ok(Outcome::Found(found));
             }
         }
-        Ok(None)
+        Ok(Outcome::Nothing)
     }
 
-    fn records(&self, program: &LoadedProgram, n: u64) -> Vec<usize> {
-        self.schedule.records(n, 0..program.examples)
+    /// The batch of a step. Where one process cannot read it, none goes on.
+    fn batch(&self, processes: &Processes, program: &LoadedProgram, n: u64) -> Result<Batch, Failure> {
+        let records = self.schedule.records(n, 0..program.examples);
+        let read = batch(self.set, &program.needs, &records).map_err(Failure::from);
+        agree_on_result(processes, "the batch of a step that is run again", read)
     }
 
     /// Back to the newest checkpoint, or to the beginning.
@@ -170,7 +201,7 @@ impl Rerun<'_> {
         let which = Which::Step(self.saved);
         let read = processes.on_first("the checkpoint".into(), || read_checkpoint(run, which))?;
         let checkpoint = agree_on_result(processes, "the checkpoint", read.transpose())?;
-        restore(cluster, checkpoint.as_ref(), true)
+        restore(cluster, checkpoint.as_ref().map(|l| &l.checkpoint), true)
     }
 }
 

@@ -132,8 +132,11 @@ fn predicted(
     let processes = &*e.devices.processes;
     let q = Question::of(project, options)?;
     let names: Vec<&str> = q.project.program.outputs.iter().map(|o| o.name.as_str()).collect();
-    let to = options.to.as_deref().map(|to| ArrayTarget::of(to, &names)).transpose();
-    let to = agree_on_result(processes, "the file of the outputs", to.map_err(Failure::from))?;
+    // The first process writes, and alone sees where.
+    let about = "the file of the outputs";
+    let target = || options.to.as_deref().map(|to| ArrayTarget::of(to, &names)).transpose();
+    let to = processes.on_first(about.into(), target)?.transpose().map_err(Failure::from);
+    let to = agree_on_result(processes, about, to)?.flatten();
     let checkpoint = checkpoint_of(e)?;
     let mut cluster = agree_on_result(processes, "the devices", start(project, e.cores, &e.devices))?;
     let more = [
@@ -175,11 +178,9 @@ fn predicted(
         let total = totals.iter().find(|t| t.0 == decl.name).and_then(|t| total(&q.project, decl, &t.1));
         outputs.extend(part.or(total).map(|tensor| described(&q.project, decl, tensor)));
     }
-    let written = match &to {
-        Some(to) => processes.on_first("the outputs".into(), || to.write(&outputs))?.transpose(),
-        None => Ok(None),
-    };
-    let written = agree_on_result(processes, "the file of the outputs", written.map_err(Failure::from))?;
+    let write = || to.as_ref().map(|to| to.write(&outputs)).transpose();
+    let written = processes.on_first(about.into(), write)?.transpose().map_err(Failure::from);
+    let written = agree_on_result(processes, about, written)?.flatten();
     cluster.shutdown();
     let mut notes = oddities(checkpoint.as_ref(), project);
     notes.extend(q.set.as_ref().map(Dataset::notes).unwrap_or_default());

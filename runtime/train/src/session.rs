@@ -199,7 +199,7 @@ impl Session {
             return Ok(());
         }
         let initializer = Initializer::of(from, project)?;
-        self.notes.push(initializer.report());
+        self.notes.extend(initializer.notes());
         self.start.initialized = initializer.paths();
         self.initializer = Some(initializer);
         Ok(())

@@ -149,6 +149,8 @@ impl RunSettings {
     pub(crate) fn init(&self) -> Option<InitFrom> {
         let mut init = self.init.clone()?;
         init.path = self.placed(&init.path.display().to_string()).into();
+        let rules = init.map.iter();
+        init.map = rules.map(|m| if m.contains('=') { m.clone() } else { self.placed(m) }).collect();
         Some(init)
     }
 

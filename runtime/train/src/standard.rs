@@ -10,7 +10,7 @@ use meshwright_syntax::parse_model;
 pub const PREFIX: &str = "std:";
 
 /// Every file of the library; `nn` is `std:nn`.
-pub const LIBRARY: &[Shipped] = shipped!("std", "mw": "nn");
+pub const LIBRARY: &[Shipped] = shipped!("models/std", "mw": "nn");
 
 /// The text of `std:NAME`.
 ///

@@ -115,6 +115,8 @@ pub enum Progress<'a> {
         from: u64,
         /// The step.
         step: u64,
+        /// Its loss, in words.
+        why: &'a str,
     },
     /// Evaluation goes on.
     Evaluating {

@@ -340,7 +340,7 @@ pub(crate) struct PredictArgs {
     #[arg(long = "value", value_name = "NAME")]
     pub(crate) values: Vec<String>,
     /// Only the first N examples; of outputs that read no input, just so many.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = value_parsers::at_least_one)]
     pub(crate) limit: Option<usize>,
     /// Seed of random values: those of an example depend on it and on the example's number alone [default: 0]
     #[arg(long, value_name = "N")]

@@ -8,7 +8,7 @@ use crate::table::{Align, Table};
 use crate::text::{bytes, counted, thousands};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_train::checkpoint::{
-    Difference, Entry, Exported, Store, TensorInfo, Which, compare, export, is_parameter,
+    Checkpoint, Difference, Entry, Exported, Store, TensorInfo, Which, compare, export, is_parameter,
 };
 use meshwright_train::run_dir::{RunDir, checkpoints_in};
 use meshwright_train::{Checked, NameMap, Project, ProjectOptions, Recorded, read_checkpoint};
@@ -59,8 +59,7 @@ fn exported(args: &CkptExportArgs, console: &mut Console) -> Result<(), Stop> {
         (true, _) => Exported::Parameters,
         _ => Exported::Whole,
     };
-    let checkpoint = read_checkpoint(&args.subject, args.from.unwrap_or_default())
-        .map_err(|f| console.failed(f, &Sources::new()))?;
+    let checkpoint = opened(&args.subject, args.from.unwrap_or_default(), console)?;
     let tensors = told(export(&checkpoint, what, &args.output), console)?;
     let (step, file) = (checkpoint.meta.step, args.output.display().to_string());
     if console.json() {
@@ -71,11 +70,18 @@ fn exported(args: &CkptExportArgs, console: &mut Console) -> Result<(), Stop> {
     console.out(&format!("wrote {count} of step {} to {file}\n", thousands(step)))
 }
 
+/// Opens a checkpoint, and says where newer ones are damaged.
+fn opened(path: &Path, which: Which, console: &mut Console) -> Result<Checkpoint, Stop> {
+    let found = read_checkpoint(path, which).map_err(|f| console.failed(f, &Sources::new()))?;
+    found.skipped.iter().for_each(|s| console.note(&s.to_string()));
+    Ok(found.checkpoint)
+}
+
 /// Compares two checkpoints.
 fn diff(args: &CkptDiffArgs, console: &mut Console) -> Result<(), Stop> {
     let mut open = |text: &str| {
         let (path, which) = subject(text);
-        read_checkpoint(&path, which).map_err(|f| console.failed(f, &Sources::new()))
+        opened(&path, which, console)
     };
     let (a, b) = (open(&args.a)?, open(&args.b)?);
     let mut rows = told(compare(&a, &b), console)?;

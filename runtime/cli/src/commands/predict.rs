@@ -8,16 +8,16 @@ use crate::json::object;
 use crate::progress::bar;
 use crate::stop::Stop;
 use meshwright_exec::{HostData, HostTensor};
+use meshwright_train::data::only_split;
 use meshwright_train::{PredictOptions, PredictedOutput, Prediction, predict};
 use serde_json::json;
 use std::path::PathBuf;
 
 /// Runs the command.
 pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop> {
-    // Files that are named without a set are what to predict on.
-    let data = args.what.data.data.as_deref();
-    let unnamed = data.is_some_and(|d| d.contains('=') && !d.contains("test."));
-    let split = args.what.split.as_deref().unwrap_or(if unnamed { "train" } else { "test" });
+    // Files that are named one by one are what to predict on, whatever their split.
+    let of_data = args.what.data.data.as_deref().and_then(only_split);
+    let split = args.what.split.as_deref().or(of_data).unwrap_or("test");
     let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, split, console)?;
     let options = PredictOptions {
         eval,

@@ -1,6 +1,6 @@
 //! Checkpoints as files to work with: exported, compared, renamed.
 
-use super::encode::{Checkpoint, Meta, encode};
+use super::encode::{AVERAGE, Checkpoint, Meta, TensorInfo, encode};
 use super::fs::{Disk, Fs, write_durably};
 use super::store::Store;
 use crate::init::NameMap;
@@ -20,15 +20,20 @@ pub enum Exported {
     Averages,
 }
 
-/// The name of the moving average of a parameter.
-const AVERAGE: &str = "/ema";
-
 /// Writes a checkpoint to one `.safetensors` file, which replaces another in one step; gives the number of its tensors.
 ///
 /// # Errors
 ///
 /// E0512 where it cannot be read, E0514 where the file cannot be written.
 pub fn export(checkpoint: &Checkpoint, what: Exported, path: &Path) -> Checked<usize> {
+    let averaged = |t: &TensorInfo| t.name.ends_with(AVERAGE);
+    if what == Exported::Averages && !checkpoint.tensors.iter().any(averaged) {
+        let message = format!("the checkpoint of step {} holds no averages", checkpoint.meta.step);
+        let d = Diagnostic::error(codes::E0516, message);
+        return Err(Box::new(
+            d.help("`--params-only` writes the parameters; `ema` in the `train` block keeps averages"),
+        ));
+    }
     let mut tensors = BTreeMap::new();
     for t in &checkpoint.tensors {
         let (name, of) = match what {
@@ -98,7 +103,7 @@ pub fn compare(a: &Checkpoint, b: &Checkpoint) -> Checked<Vec<(String, Option<Di
     let one = |name: &str| -> Checked<Option<Difference>> {
         Ok(match (a.info(name), b.info(name)) {
             (Some(x), Some(y)) if (x.dtype, &x.shape) == (y.dtype, &y.shape) => {
-                differing(a.tensor(name)?, b.tensor(name)?)
+                differing(name, a.tensor(name)?, b.tensor(name)?)?
             }
             (Some(_), Some(_)) => Some(Difference::Form),
             (Some(_), None) => Some(Difference::Gone),
@@ -108,21 +113,28 @@ pub fn compare(a: &Checkpoint, b: &Checkpoint) -> Checked<Vec<(String, Option<Di
     names.into_iter().map(|n| Ok((n.to_string(), one(n)?))).collect()
 }
 
-fn differing(a: RawTensor, b: RawTensor) -> Option<Difference> {
+fn differing(name: &str, a: RawTensor, b: RawTensor) -> Checked<Option<Difference>> {
     if a.data == b.data {
-        return None;
+        return Ok(None);
     }
-    let (a, b) = (a.into_host()?.data.to_f64(), b.into_host()?.data.to_f64());
+    let numbers = |t: RawTensor| -> Checked<Vec<f64>> {
+        let no_numbers = || Diagnostic::error(codes::E0512, format!("`{name}` cannot be read as numbers"));
+        Ok(t.into_host().ok_or_else(|| Box::new(no_numbers()))?.data.to_f64())
+    };
+    let (a, b) = (numbers(a)?, numbers(b)?);
     let (mut elements, mut most, mut apart, mut norm) = (0, 0f64, 0f64, 0f64);
     for (x, y) in a.iter().zip(&b) {
+        norm += x * x;
+        if x.to_bits() == y.to_bits() {
+            continue;
+        }
         let d = (x - y).abs();
-        elements += usize::from(x.to_bits() != y.to_bits());
+        elements += 1;
         // A difference that is not a number is the greatest there is.
         most = if d.is_nan() || most.is_nan() { f64::NAN } else { most.max(d) };
         apart += d * d;
-        norm += x * x;
     }
-    Some(Difference::Values { elements, most, relative: (apart / norm).sqrt() })
+    Ok(Some(Difference::Values { elements, most, relative: (apart / norm).sqrt() }))
 }
 
 impl<F: Fs> Store<F> {
@@ -148,17 +160,22 @@ impl<F: Fs> Store<F> {
         let known: BTreeSet<&str> =
             entries.iter().flat_map(|e| &e.tensors).map(|t| t.name.as_str()).collect();
         unmatched(map, &known)?;
-        let mut steps = Vec::new();
+        let mut written = Vec::new();
         for (e, plan) in entries.iter().zip(plans) {
             let whole = self.at(e.meta.step)?.whole()?;
             let renamed: BTreeMap<&str, &RawTensor> =
                 whole.iter().map(|(n, t)| (plan.get(n).unwrap_or(n).as_str(), t)).collect();
-            let name = self.replace(&e.meta, renamed)?;
-            self.remove_others(e.meta.step, &name)?;
-            steps.push(e.meta.step);
+            written.push((e.meta.step, self.write_tensors(&e.meta, renamed)?));
             all.extend(plan);
         }
-        Ok((steps, all))
+        // Manifests make them count, all in a row: what can fail for want of space has been done.
+        for (_, manifest) in &written {
+            self.write_manifest(manifest)?;
+        }
+        for (step, manifest) in &written {
+            self.remove_others(*step, manifest.file())?;
+        }
+        Ok((written.into_iter().map(|w| w.0).collect(), all))
     }
 }
 

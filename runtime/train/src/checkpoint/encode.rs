@@ -13,6 +13,9 @@ use std::path::Path;
 /// Version of the format that this code writes and reads.
 pub(super) const FORMAT: u32 = 1;
 
+/// What the names of moving averages of parameters end in.
+pub(super) const AVERAGE: &str = "/ema";
+
 /// The one key of the safetensors metadata. One, because a map of several has no fixed order there.
 const KEY: &str = "meshwright";
 
@@ -130,7 +133,9 @@ impl Checkpoint {
     pub fn fits(&self, name: &str, shape: &[usize]) -> Checked<&TensorInfo> {
         let Some(info) = self.info(name) else {
             let mut error = self.misfit(format!("the checkpoint of step {} has no `{name}`", self.meta.step));
-            if let Some(near) = nearest(name, self.tensors.iter().map(|t| t.name.as_str())) {
+            if name.strip_suffix(AVERAGE).is_some_and(|path| self.info(path).is_some()) {
+                error = error.help("it has the parameters themselves: `--no-ema` reads them");
+            } else if let Some(near) = nearest(name, self.tensors.iter().map(|t| t.name.as_str())) {
                 error = error.help(format!(
                     "it has `{near}`; `as` in the model keeps a parameter's old name, and `meshwright ckpt rename` gives new ones"
                 ));

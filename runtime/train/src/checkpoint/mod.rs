@@ -20,5 +20,6 @@ mod tests;
 pub use edit::{Difference, Exported, compare, export, is_parameter};
 pub use encode::{Checkpoint, EpochLosses, LogMark, Meta, TensorInfo, read_file};
 pub(crate) use saver::{Saver, not_finite};
+pub(crate) use store::one_only;
 pub use store::{Best, Entry, Loaded, Skipped, Store, Which};
 pub(crate) use tensor_file::TensorFile;

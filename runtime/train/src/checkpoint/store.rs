@@ -8,7 +8,7 @@ use meshwright_diag::{Diagnostic, codes};
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How many checkpoints are kept, unless more are asked for.
 const KEEP: usize = 2;
@@ -21,10 +21,17 @@ const MAX_MANIFEST: u64 = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Manifest {
+pub(super) struct Manifest {
     format: u32,
     meta: Meta,
     files: Vec<File>,
+}
+
+impl Manifest {
+    /// The name of its file.
+    pub(super) fn file(&self) -> &str {
+        self.files.first().map_or("", |f| f.name.as_str())
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -56,6 +63,20 @@ pub enum Which {
     Best,
     /// That of a step.
     Step(u64),
+}
+
+/// Refuses to choose among the checkpoints of one file.
+pub(crate) fn one_only(file: &Path, which: Which) -> Checked<()> {
+    let chosen = match which {
+        Which::Newest => return Ok(()),
+        Which::Best => "best".to_string(),
+        Which::Step(step) => step.to_string(),
+    };
+    let message =
+        format!("`--from {chosen}`, but `{}` is a file, which holds one checkpoint", file.display());
+    Err(Box::new(
+        Diagnostic::error(codes::E0516, message).help("leave `--from` out, or name the folder of the run"),
+    ))
 }
 
 /// The best checkpoint by a metric.
@@ -189,7 +210,10 @@ impl<F: Fs> Store<F> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
-        let Ok(best) = serde_json::from_slice::<Best>(&bytes) else { return Ok(None) };
+        let malformed = |e| {
+            io::Error::other(format!("`{BEST}` is malformed ({e}): remove it to go on without a best one"))
+        };
+        let best: Best = serde_json::from_slice(&bytes).map_err(malformed)?;
         let there = self.fs.list()?.iter().filter_map(|n| manifest_step(n)).any(|s| s == best.step);
         Ok(there.then_some(best))
     }
@@ -213,8 +237,9 @@ impl<F: Fs> Store<F> {
         meta: &Meta,
         tensors: impl IntoIterator<Item = (&'a str, &'a RawTensor)>,
     ) -> Checked<()> {
-        let name = self.replace(meta, tensors)?;
-        self.prune(meta.step, &name).map_err(|e| {
+        let manifest = self.write_tensors(meta, tensors)?;
+        self.write_manifest(&manifest)?;
+        self.prune(meta.step, manifest.file()).map_err(|e| {
             let d = failed(&self.name, &e);
             Box::new(d.note(format!(
                 "the checkpoint of step {} is written, but older ones cannot be removed",
@@ -223,12 +248,12 @@ impl<F: Fs> Store<F> {
         })
     }
 
-    /// Writes a checkpoint, in the place of one of the same step where there is one; gives the name of its file.
-    pub(super) fn replace<'a>(
+    /// Writes the tensors of a checkpoint, which counts once its manifest is written.
+    pub(super) fn write_tensors<'a>(
         &self,
         meta: &Meta,
         tensors: impl IntoIterator<Item = (&'a str, &'a RawTensor)>,
-    ) -> Checked<String> {
+    ) -> Checked<Manifest> {
         let tensors: Vec<_> = tensors.into_iter().collect();
         let encoded = encode::encode(meta, &tensors).map_err(|e| failed(&self.name, &e))?;
         let parts = encoded.parts();
@@ -238,12 +263,15 @@ impl<F: Fs> Store<F> {
         // The name holds the content's hash: a second checkpoint of the same step replaces the first only by its manifest.
         let name = format!("{}-{}.safetensors", stem(meta.step), &sha256[..16]);
         let file = File { name: name.clone(), bytes: encoded.len(), sha256 };
-        let manifest = Manifest { format: FORMAT, meta: meta.clone(), files: vec![file] };
-        let json = serde_json::to_vec_pretty(&manifest).map_err(|e| failed(&self.name, &e))?;
         write_durably(&self.fs, &name, &parts).map_err(|e| failed(&self.name, &e))?;
-        write_durably(&self.fs, &format!("{}.json", stem(meta.step)), &[&json])
-            .map_err(|e| failed(&self.name, &e))?;
-        Ok(name)
+        Ok(Manifest { format: FORMAT, meta: meta.clone(), files: vec![file] })
+    }
+
+    /// Writes a manifest, in the place of one of the same step where there is one.
+    pub(super) fn write_manifest(&self, manifest: &Manifest) -> Checked<()> {
+        let json = serde_json::to_vec_pretty(manifest).map_err(|e| failed(&self.name, &e))?;
+        let name = format!("{}.json", stem(manifest.meta.step));
+        write_durably(&self.fs, &name, &[&json]).map_err(|e| failed(&self.name, &e))
     }
 
     /// Removes the files of a step but the one that its manifest names.
@@ -392,9 +420,7 @@ impl<F: Fs> Store<F> {
             match self.whole(name) {
                 Ok((checkpoint, file)) => {
                     let manifest = Manifest { format: FORMAT, meta: checkpoint.meta, files: vec![file] };
-                    let json = serde_json::to_vec_pretty(&manifest).map_err(|e| failed(&self.name, &e))?;
-                    write_durably(&self.fs, &format!("{}.json", stem(step)), &[&json])
-                        .map_err(|e| failed(&self.name, &e))?;
+                    self.write_manifest(&manifest)?;
                     repaired.push(step);
                 }
                 Err(why) => bad.push(Skipped { step, why }),

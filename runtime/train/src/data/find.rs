@@ -99,7 +99,7 @@ fn parse_pairs(given: &str) -> Checked<Source> {
         let Some((name, file)) = pair.split_once('=').map(|(n, f)| (n.trim(), f.trim())) else {
             return Err(Box::new(malformed(format!("`{pair}` in `--data` is not `NAME=FILE`")).help(FORM)));
         };
-        let (split, name) = name.split_once('.').unwrap_or(("train", name));
+        let (split, name) = split_and_name(name);
         if name.is_empty() || file.is_empty() {
             return Err(Box::new(
                 malformed(format!("`{pair}` in `--data` lacks a name or a file")).help(FORM),
@@ -116,3 +116,16 @@ fn parse_pairs(given: &str) -> Checked<Source> {
 
 const FORM: &str =
     "write `--data image=FILE,label=FILE`, and `test.image=FILE,test.label=FILE` for the test set";
+
+/// `test.image` is `image` of the split `test`; without one it is of `train`.
+fn split_and_name(name: &str) -> (&str, &str) {
+    name.split_once('.').unwrap_or(("train", name))
+}
+
+/// The split that all files are of that `--data` names one by one; `None` where they are of several, or a folder is named.
+pub fn only_split(given: &str) -> Option<&str> {
+    let pairs: Vec<&str> = split_at_commas(given);
+    let mut splits = pairs.iter().map(|p| Some(split_and_name(p.split_once('=')?.0.trim()).0));
+    let first = splits.next()??;
+    splits.all(|s| s == Some(first)).then_some(first)
+}

@@ -40,7 +40,7 @@ pub use bind::load;
 pub use binding::{InputBinding, Places};
 pub(crate) use convert::converted;
 pub use dataset::Dataset;
-pub use find::{find, roots};
+pub use find::{find, only_split, roots};
 pub use order::Order;
 pub use prefetch::Prefetch;
 pub use schedule::Schedule;

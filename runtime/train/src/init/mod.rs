@@ -9,7 +9,7 @@ mod name_map;
 pub use name_map::NameMap;
 
 use crate::Checked;
-use crate::checkpoint::{Store, TensorFile, Which};
+use crate::checkpoint::{Loaded, Skipped, Store, TensorFile, Which, one_only};
 use crate::consensus::agree_on_result;
 use crate::data::converted;
 use crate::devices::in_dtype;
@@ -58,7 +58,7 @@ pub(crate) struct Initializer {
     /// By path here: the tensor's name there, and how it is turned.
     taken: BTreeMap<String, (String, View)>,
     /// What was taken and what is drawn, in words.
-    report: String,
+    notes: Vec<String>,
 }
 
 impl Initializer {
@@ -70,7 +70,7 @@ impl Initializer {
     /// or that no parameter matches.
     pub(crate) fn of(from: &InitFrom, project: &Project) -> Result<Initializer, Failure> {
         let map = NameMap::read(&from.map)?;
-        let (file, place) = opened(from)?;
+        let (file, place, skipped) = opened(from)?;
         let targets = targets(project);
         let mut found = unused_rules(&map, &targets);
         let (taken, errors) = choose(&file, &place, &map, &targets);
@@ -81,8 +81,9 @@ impl Initializer {
         if taken.is_empty() {
             return Err(nothing(&file, &place, &targets).into());
         }
-        let report = report(&place, &taken, &targets);
-        Ok(Initializer { file, place, taken, report })
+        let mut notes: Vec<String> = skipped.iter().map(ToString::to_string).collect();
+        notes.push(report(&place, &taken, &targets));
+        Ok(Initializer { file, place, taken, notes })
     }
 
     /// The paths that get their values.
@@ -91,8 +92,8 @@ impl Initializer {
     }
 
     /// What is taken, and what is drawn.
-    pub(crate) fn report(&self) -> String {
-        self.report.clone()
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.notes.clone()
     }
 
     /// The first value of a parameter or state.
@@ -126,8 +127,8 @@ pub(crate) fn initialize(
     Ok(())
 }
 
-/// The file of tensors, and where it is, in words.
-fn opened(from: &InitFrom) -> Result<(TensorFile, String), Failure> {
+/// The file of tensors, where it is, in words, and checkpoints of the run that could not be used.
+fn opened(from: &InitFrom) -> Result<(TensorFile, String, Vec<Skipped>), Failure> {
     let shown = from.path.display();
     let refused = |why: String| {
         let d =
@@ -135,16 +136,16 @@ fn opened(from: &InitFrom) -> Result<(TensorFile, String), Failure> {
         d.help("`--init` takes the folder of a run, or a `.safetensors` file")
     };
     if !from.path.is_dir() {
+        one_only(&from.path, from.which)?;
         let file = TensorFile::open(&from.path).map_err(refused)?;
-        return Ok((file, format!("`{shown}`")));
+        return Ok((file, format!("`{shown}`"), Vec::new()));
     }
     let store = Store::read_only(checkpoints_in(&from.path));
-    let Some(found) = store.find(from.which)? else {
+    let Some(Loaded { checkpoint, skipped }) = store.find(from.which)? else {
         return Err(refused("it holds no checkpoint".into()).into());
     };
-    let checkpoint = found.checkpoint;
     let place = format!("`{shown}` (step {} of `{}`)", checkpoint.meta.step, checkpoint.meta.model);
-    Ok((checkpoint.into_file(), place))
+    Ok((checkpoint.into_file(), place, skipped))
 }
 
 fn targets(project: &Project) -> Vec<Target<'_>> {
@@ -179,24 +180,33 @@ type Taken = BTreeMap<String, (String, View)>;
 fn choose(file: &TensorFile, place: &str, map: &NameMap, targets: &[Target]) -> (Taken, Vec<Diagnostic>) {
     let (mut taken, mut errors) = (Taken::new(), Vec::new());
     let names = file.names();
+    // Rules that named tensors, and whether one of these was there.
+    let mut used: BTreeMap<&str, bool> = BTreeMap::new();
     for t in targets {
         let (name, rule) = match map.old_of(t.path) {
             Some((name, rule)) => (name, Some(rule)),
             None => (t.path.to_string(), None),
         };
         let view = rule.map_or_else(View::default, |r| r.view.clone());
+        if let Some(r) = rule {
+            *used.entry(&r.text).or_default() |= file.info(&name).is_some();
+        }
         match file.info(&name) {
             Some((_, shape)) if view.gives(shape, &t.shape) => {
                 taken.insert(t.path.into(), (name, view));
             }
             Some((_, shape)) => errors.push(misfit(place, &name, shape, t, rule)),
-            None if rule.is_some_and(NameRule::is_exact) => {
-                let d = Diagnostic::error(codes::E0513, format!("{place} has no `{name}` for `{}`", t.path));
-                let near = nearest(&name, names.iter().map(String::as_str));
-                errors.push(near.map_or(d.clone(), |n| d.help(format!("did you mean `{n}`?"))));
-            }
+            // A rule for many names may leave some out, and then they are drawn.
             None => {}
         }
+    }
+    for rule in map.rules.iter().filter(|r| used.get(r.text.as_str()) == Some(&false)) {
+        let message = format!("{place} has no `{}`, as the rule `{}` has it", rule.old, rule.text);
+        let d = Diagnostic::error(codes::E0513, message);
+        let near = nearest(&rule.old, names.iter().map(String::as_str));
+        let d = near.map_or(d.clone(), |n| d.help(format!("did you mean `{n}`?")));
+        let plain: Vec<&str> = names.iter().map(String::as_str).collect();
+        errors.push(d.note(format!("it has {}", listed(&plain))));
     }
     (taken, errors)
 }

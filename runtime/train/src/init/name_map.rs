@@ -161,11 +161,6 @@ impl NameRule {
     pub(crate) fn is_of(&self, name: &str) -> bool {
         matched(&self.old, name).is_some()
     }
-
-    /// Whether it is for one name alone.
-    pub(crate) fn is_exact(&self) -> bool {
-        !self.new.contains('*')
-    }
 }
 
 /// `name`, which matches `from`, as `to` has it.

@@ -42,10 +42,10 @@ fn run_files(
     let parse = |i: usize| parse_model(FileId(i as u32), files[i].1);
     let (tree, found) = parse(0);
     let tree = tree.unwrap_or_else(|| panic!("does not parse: {found:?}"));
-    let library = sources.add("std:nn", include_str!("../../../../../std/nn.mw"));
+    let library = sources.add("std:nn", include_str!("../../../../../models/std/nn.mw"));
     let mut load = |path: &str, _| match files.iter().position(|f| f.0 == path) {
         Some(file) => parse(file),
-        None => parse_model(library, include_str!("../../../../../std/nn.mw")),
+        None => parse_model(library, include_str!("../../../../../models/std/nn.mw")),
     };
     (resolve(&tree, model, settings, &mut load), sources)
 }
