@@ -38,6 +38,7 @@ pub mod training;
 mod training_loop;
 mod warnings;
 
+pub use arrays::PredictedOutput;
 pub use bench::{BenchOptions, BenchResult, bench};
 pub use consensus::agree_on_result;
 pub use devices::{Asked, Devices};
@@ -45,7 +46,7 @@ pub use failure::Failure;
 pub use inference::{EvalOptions, Evaluated, evaluate, read_checkpoint};
 pub use logs::LogFormat;
 pub use policies::{EvaluationPolicy, Monitor, PolicySettings, SaveEvery, SavePolicy};
-pub use prediction::{PredictOptions, PredictedOutput, Prediction, predict};
+pub use prediction::{PredictOptions, Prediction, predict};
 pub use project::{Loaded, Project, ProjectOptions};
 pub use recorded::{Recorded, recorded};
 pub use tensor::RawTensor;

@@ -1,6 +1,6 @@
 //! `predict`: outputs, or any values, of a checkpoint for the examples of a split.
 
-use crate::arrays::{ArrayFile, ArrayTarget};
+use crate::arrays::{ArrayFile, ArrayTarget, PredictedOutput};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
 use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, remainder, start};
@@ -32,19 +32,6 @@ pub struct PredictOptions {
     pub seed: u64,
     /// The file or folder that the outputs are written to.
     pub to: Option<PathBuf>,
-}
-
-/// An output over all examples.
-#[derive(Clone, Debug)]
-pub struct PredictedOutput {
-    /// Its name, or the path of a value.
-    pub name: String,
-    /// Names of its dims; the example dim, if it has it, is the first.
-    pub dims: Vec<String>,
-    /// Whether it has a value for each example.
-    pub each_example: bool,
-    /// The values.
-    pub tensor: HostTensor,
 }
 
 /// What `predict` gives.
@@ -99,7 +86,10 @@ impl Question {
         let records = match (&set, options.limit) {
             (Some(set), limit) => Ok(limit.unwrap_or(usize::MAX).min(set.records())),
             (None, Some(n)) => Ok(n),
-            (None, None) if project.example_dim().is_none() => Ok(1),
+            // Without a value for each example, a batch is as good as many.
+            (None, None) if !chosen.program.outputs.iter().any(|o| of_examples(&chosen, o)) => {
+                Ok(project.batch())
+            }
             (None, None) => Err(no_number(&chosen)),
         };
         let rest = records.and_then(|n| {
@@ -118,6 +108,11 @@ impl Question {
             None => Ok(vec![Vec::new(); program.needs.len()]),
         }
     }
+}
+
+/// Whether an output has a value for each example.
+fn of_examples(project: &Project, output: &LossDecl) -> bool {
+    project.example_dim().is_some_and(|d| project.program.graph.ty(output.id).has(d.0))
 }
 
 fn no_number(project: &Project) -> Failure {

@@ -72,16 +72,8 @@ fn trained(
         Some(t) => Some(Trace::start(t, &cluster, program.id, from + 1, processes)?),
         None => None,
     };
-    progress(Progress::Started {
-        parameters: project.program.parameter_elements(),
-        steps_per_epoch: per_epoch,
-        total_steps: last,
-        devices: project.layout.mesh.devices(),
-        from_step: from,
-        examples: set.records(),
-        warnings: warnings(project, options, evaluators.during.is_some()),
-        notes,
-    });
+    let warnings = warnings(project, options, evaluators.during.is_some());
+    progress(started(project, (per_epoch, from, last), set.records(), (warnings, notes)));
     let minimized = project.program.train.as_ref().map(|t| t.loss());
     let mut l = TrainingLoop {
         project,
@@ -111,8 +103,7 @@ fn trained(
     let eval_set = evaluators.during.as_ref().map_or("", |e| e.set);
     let beginning = Finished { steps: from, run, eval_set, ..Finished::default() };
     let finished = l.run(last, set.clone(), losses, beginning)?;
-    let (not_finite, saved) = (l.not_finite, l.saved);
-    if let Some(at) = not_finite {
+    if let (Some(at), saved) = (l.not_finite, l.saved) {
         let first_values =
             |cluster: &Cluster| first_values(cluster, (&program, &evaluators, &rest), start.seed);
         let rerun = Rerun {
@@ -131,6 +122,25 @@ fn trained(
     }
     cluster.shutdown();
     Ok(finished)
+}
+
+/// What is told before the first step.
+fn started(
+    project: &Project,
+    (steps_per_epoch, from_step, total_steps): (u64, u64, u64),
+    examples: usize,
+    (warnings, notes): (Vec<String>, Vec<String>),
+) -> Progress<'static> {
+    Progress::Started {
+        parameters: project.program.parameter_elements(),
+        steps_per_epoch,
+        total_steps,
+        devices: project.layout.mesh.devices(),
+        from_step,
+        examples,
+        warnings,
+        notes,
+    }
 }
 
 /// What is worth knowing before the first step.

@@ -22,10 +22,10 @@ pub fn full(diagnostic: &Diagnostic, sources: &Sources, color: bool) -> String {
         main = main.element(snippet);
     }
     for note in &diagnostic.notes {
-        main = main.element(Level::NOTE.message(note.as_str()));
+        main = main.element(Level::NOTE.message(printable(note)));
     }
     for help in &diagnostic.helps {
-        main = main.element(Level::HELP.message(help.as_str()));
+        main = main.element(Level::HELP.message(printable(help)));
     }
     let mut report = vec![main];
     report.extend(diagnostic.fixes.iter().map(|f| fix(f, sources)));

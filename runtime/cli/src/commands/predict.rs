@@ -7,6 +7,7 @@ use crate::console::Console;
 use crate::json::object;
 use crate::progress::bar;
 use crate::stop::Stop;
+use meshwright_diag::render::printable;
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_train::{PredictOptions, PredictedOutput, Prediction, predict};
 use serde_json::json;
@@ -88,7 +89,8 @@ fn report(
             let dims: Vec<String> = o.dims.iter().zip(&o.tensor.shape).map(size).collect();
             format!("{}[{}] {}", o.name, dims.join(", "), o.tensor.dtype())
         });
-        console.out(&format!("{}: {}\n", path.display(), shown.collect::<Vec<_>>().join(", ")))?;
+        let line = format!("{}: {}\n", path.display(), shown.collect::<Vec<_>>().join(", "));
+        console.out(&printable(&line))?;
     }
     Ok(())
 }
