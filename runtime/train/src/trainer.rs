@@ -68,10 +68,8 @@ fn trained(
     let Written { run: _run, log, store, notes: more } =
         written(processes, session, (project, sources), options, (&*set, &*program.plan), stands)?;
     notes.extend(more);
-    let trace = match &options.trace {
-        Some(t) => Some(Trace::start(t, &cluster, program.id, from + 1, processes)?),
-        None => None,
-    };
+    let trace = options.trace.as_ref();
+    let trace = trace.map(|t| Trace::start(t, &cluster, program.id, from + 1, processes)).transpose()?;
     let warnings = warnings(project, options, evaluators.during.is_some());
     progress(started(project, (per_epoch, from, last), set.records(), (warnings, notes)));
     let minimized = project.program.train.as_ref().map(|t| t.loss());
@@ -106,17 +104,8 @@ fn trained(
     if let (Some(at), saved) = (l.not_finite, l.saved) {
         let first_values =
             |cluster: &Cluster| first_values(cluster, (&program, &evaluators, &rest), start.seed);
-        let rerun = Rerun {
-            project,
-            sources,
-            options,
-            schedule: &schedule,
-            set: &set,
-            program: &program,
-            saved,
-            first_values: &first_values,
-            stop,
-        };
+        let with = (&schedule, &*set, &program);
+        let rerun = Rerun::of((project, sources, options), with, (saved, stop), &first_values);
         let failed = Err(rerun.error(&mut cluster, at, progress).into());
         return agree_on_result(processes, "the loss", failed);
     }

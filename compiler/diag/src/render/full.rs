@@ -121,7 +121,7 @@ impl<'a> Excerpt<'a> {
         let kind = if label.primary { AnnotationKind::Primary } else { AnnotationKind::Context };
         let within = |at: usize| at.saturating_sub(self.from).min(self.text.len());
         let range = bytes(sources, label.span);
-        let text = (!label.text.is_empty()).then_some(label.text.as_str());
+        let text = (!label.text.is_empty()).then(|| printable(&label.text));
         kind.span(within(range.start)..within(range.end)).label(text)
     }
 }
