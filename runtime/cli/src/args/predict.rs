@@ -27,8 +27,8 @@ pub(crate) struct PredictArgs {
     #[arg(long = "value", value_name = "NAME")]
     pub(crate) values: Vec<String>,
     /// Only the first N examples; of outputs that read no input, just so many.
-    #[arg(long, value_name = "N")]
-    pub(crate) limit: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
     /// Seed of random values: those of an example depend on it and on the example's number alone [default: 0]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,

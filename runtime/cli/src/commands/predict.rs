@@ -24,7 +24,7 @@ pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop>
         eval,
         outputs: args.outputs.clone(),
         values: args.values.clone(),
-        limit: args.limit,
+        limit: args.limit.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
         seed: args.seed.unwrap_or(0),
         to: args.to.clone(),
     };
