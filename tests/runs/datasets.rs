@@ -3,7 +3,9 @@
 
 use crate::support::{Numbers, SMALL_DIMS, apart, options, run, said, trained};
 use meshwright_train::checkpoint::Which;
-use meshwright_train::{Project, TrainOptions, read_checkpoint, train};
+use meshwright_train::{
+    EvalOptions, PredictOptions, Project, TrainOptions, evaluate, predict, read_checkpoint, train,
+};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -156,6 +158,20 @@ fn a_run_on_shards_with_a_shuffle_buffer_goes_on_where_it_was_cut() {
     // 13 steps an epoch: cut in the middle of the second one.
     let notes = of("whole", 31, false);
     assert!(notes.contains("2 damaged examples are left out: `") && notes.contains("s-1.tar"), "{notes}");
+    let loaded = Project::load(&options("mlp", "", "", SMALL_DIMS));
+    let eval = EvalOptions {
+        data: Some(dir.path().join("data").display().to_string()),
+        split: "train".into(),
+        checkpoint: dir.path().join("whole"),
+        ..EvalOptions::default()
+    };
+    let (project, sources) = (loaded.project.unwrap(), loaded.sources);
+    let evaluated = evaluate(&project, &sources, &eval, &mut |_, _| {}).unwrap();
+    let asked = PredictOptions { eval, values: vec!["xent".into()], ..PredictOptions::default() };
+    let predicted = predict(&project, &sources, &asked, &mut |_, _| {}).unwrap();
+    for notes in [evaluated.notes, predicted.notes] {
+        assert!(notes.join("\n").starts_with("2 damaged examples are left out: `"), "{notes:?}");
+    }
     of("cut", 17, false);
     of("cut", 31, true);
     let [whole, cut] = ["whole", "cut"]

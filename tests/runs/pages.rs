@@ -19,6 +19,7 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/layouts.md", 1),
     ("docs/data.md", 3),
     ("docs/fine-tuning.md", 9),
+    ("docs/predict.md", 4),
 ];
 
 #[test]

@@ -276,7 +276,7 @@ fn a_process_that_stands_still_is_missed_as_soon_as_a_device_would_be() {
     for part in [
         "rank 0 timed out after 2.",
         " of `xent: whether to go on after step 2` at line ",
-        "waiting for rank 1",
+        "waiting for rank 2 of process 1 (",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -181,9 +181,13 @@ mod processes {
             (
                 "stall",
                 2,
-                "in all_reduce #1 of `v1` at line 11; waiting for rank 2 (last call: all_reduce #0 of `v0`",
+                "in all_reduce #1 of `v1` at line 11; waiting for rank 2 of process 1 (last call: all_reduce #0 of `v0`",
             ),
-            ("in-turn", 1, "itself blocked by rank 3 (last call: all_reduce #0 of `v0` at line 10)"),
+            (
+                "in-turn",
+                1,
+                "itself blocked by rank 3 of process 1 (last call: all_reduce #0 of `v0` at line 10)",
+            ),
             ("leave", 3, "rank 2 left without entering all_reduce #1 of `v1` at line 11"),
             ("cancel", 2, "cancelled all_reduce #1 of `v1` at line 11 before all ranks had entered it"),
             ("abort", 3, "rank 1 ended: no space left on device"),
@@ -275,7 +279,9 @@ mod processes {
                 assert!(ended.took < Duration::from_secs(15), "{:?}: {case}", ended.took);
                 // The rank that speaks, the collective's number, its value and line, and who is missing.
                 let names = |line: &&String| {
-                    let missing = |r: char| line.contains(&format!("rank {r} (unresponsive)"));
+                    let of =
+                        if devices.is_empty() { String::new() } else { format!(" of process {process}") };
+                    let missing = |r: char| line.contains(&format!("rank {r}{of} (unresponsive)"));
                     let text = ["; waiting for ", " #", " of `v", "` at line "];
                     line.starts_with("error [")
                         && text.iter().all(|part| line.contains(part))

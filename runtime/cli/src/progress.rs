@@ -6,6 +6,7 @@ use crate::signals;
 use crate::stop::Stop;
 use crate::text::{seconds, thousands};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use meshwright_diag::render::printable;
 use meshwright_train::metrics::{Evaluation, Event};
 use meshwright_train::{Finished, Progress};
 use std::io::{IsTerminal, stderr};
@@ -104,6 +105,7 @@ impl<'a> Watcher<'a> {
                 self.bar.reset_eta();
                 if !self.console.json() {
                     let head = self.head.lines(parameters, examples, steps_per_epoch, total_steps, from_step);
+                    let head = printable(&head);
                     self.report(&head)?;
                 }
             }

@@ -45,11 +45,6 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a share between 0 and 1, such as 0.1".into())
 }
 
-/// A number of things of which there is one at least.
-pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a number from 1 on".into())
-}
-
 /// Which checkpoint: the step, or `best`.
 pub(crate) fn which(text: &str) -> Result<Which, String> {
     match text {

@@ -104,6 +104,9 @@ fn only_the_inputs_that_are_read_need_data() {
     // Without an input it must be said how many there are.
     let unknown = failed(&at, &["predict", "a", "--data", "nowhere", "--output", "dreamed"]);
     assert!(unknown.contains("how many examples") && unknown.contains("--limit 100"), "{unknown}");
+    // A value that is not of examples needs no number.
+    let (code, out, err) = run(&at, &["predict", "a", "--value", "head.w"]);
+    assert!(code == 0 && out.starts_with("head.w [["), "{out}{err}");
     let (code, out, err) = run(&at, &["predict", "a", "--output", "dreamed", "--limit", "100"]);
     assert_eq!((code, out.lines().count()), (0, 100), "{err}");
 }

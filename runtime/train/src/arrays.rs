@@ -2,7 +2,6 @@
 //! its name and renamed when it is whole, so that one that was there before is there until then.
 
 use crate::Checked;
-use crate::predicted_output::PredictedOutput;
 use crate::tensor::RawTensor;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{HostData, HostTensor};
@@ -14,6 +13,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
+
+/// An output over all examples.
+#[derive(Clone, Debug)]
+pub struct PredictedOutput {
+    /// Its name, or the path of a value.
+    pub name: String,
+    /// Names of its dims; the example dim, if it has it, is the first.
+    pub dims: Vec<String>,
+    /// Whether it has a value for each example.
+    pub each_example: bool,
+    /// The values.
+    pub tensor: HostTensor,
+}
 
 /// How tensors are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,18 +21,18 @@ use std::time::{Duration, Instant};
 
 /// A run that came to a loss that is not finite.
 pub(crate) struct Rerun<'a> {
-    pub(crate) project: &'a Project,
-    pub(crate) sources: &'a Sources,
-    pub(crate) options: &'a TrainOptions,
-    pub(crate) schedule: &'a Schedule,
-    pub(crate) set: &'a Dataset,
+    project: &'a Project,
+    sources: &'a Sources,
+    options: &'a TrainOptions,
+    schedule: &'a Schedule,
+    set: &'a Dataset,
     /// The training step.
-    pub(crate) program: &'a LoadedProgram,
+    program: &'a LoadedProgram,
     /// The step of the newest checkpoint; 0 where there is none.
-    pub(crate) saved: u64,
+    saved: u64,
     /// Sets everything to what the run began with.
-    pub(crate) first_values: &'a dyn Fn(&Cluster) -> Result<(), Failure>,
-    pub(crate) stop: &'a AtomicBool,
+    first_values: &'a dyn Fn(&Cluster) -> Result<(), Failure>,
+    stop: &'a AtomicBool,
 }
 
 /// The first value that is not finite.
@@ -64,7 +64,18 @@ enum Outcome {
 /// How long steps are run again to come to the one that is looked at.
 const MOST_TIME: Duration = Duration::from_secs(600);
 
-impl Rerun<'_> {
+impl<'a> Rerun<'a> {
+    /// `saved` is the step of the newest checkpoint, 0 where there is none; `first_values` sets everything to what the run began
+    /// with.
+    pub(crate) fn of(
+        (project, sources, options): (&'a Project, &'a Sources, &'a TrainOptions),
+        (schedule, set, program): (&'a Schedule, &'a Dataset, &'a LoadedProgram),
+        (saved, stop): (u64, &'a AtomicBool),
+        first_values: &'a dyn Fn(&Cluster) -> Result<(), Failure>,
+    ) -> Rerun<'a> {
+        Rerun { project, sources, options, schedule, set, program, saved, first_values, stop }
+    }
+
     /// The error for a loss that is not finite: with its cause, where running the step again shows it.
     pub(crate) fn error(
         &self,

@@ -1,12 +1,11 @@
 //! `predict`: outputs, or any values, of a checkpoint for the examples of a split.
 
-use crate::arrays::{ArrayFile, ArrayTarget};
+use crate::arrays::{ArrayFile, ArrayTarget, PredictedOutput};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
 use crate::data::Dataset;
 use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, remainder, start};
 use crate::failure::Failure;
 use crate::inference::{EvalOptions, asked, checkpoint_of, oddities, prepare, set_of};
-use crate::predicted_output::PredictedOutput;
 use crate::project::Project;
 use crate::totals::Totals;
 use meshwright_core::{Evaluation, LossDecl, Program};
@@ -87,7 +86,10 @@ impl Question {
         let records = match (&set, options.limit) {
             (Some(set), limit) => Ok(limit.unwrap_or(usize::MAX).min(set.records())),
             (None, Some(n)) => Ok(n),
-            (None, None) if project.example_dim().is_none() => Ok(1),
+            // Without a value for each example, a batch is as good as many.
+            (None, None) if !chosen.program.outputs.iter().any(|o| of_examples(&chosen, o)) => {
+                Ok(project.batch())
+            }
             (None, None) => Err(no_number(&chosen)),
         };
         let rest = records.and_then(|n| {
@@ -106,6 +108,11 @@ impl Question {
             None => Ok(vec![Vec::new(); program.needs.len()]),
         }
     }
+}
+
+/// Whether an output has a value for each example.
+fn of_examples(project: &Project, output: &LossDecl) -> bool {
+    project.example_dim().is_some_and(|d| project.program.graph.ty(output.id).has(d.0))
 }
 
 fn no_number(project: &Project) -> Failure {

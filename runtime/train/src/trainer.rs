@@ -142,8 +142,8 @@ impl Run<'_> {
             first_values(cluster, (&program, &evaluators, &rest), start.seed)?;
             initialize(cluster, initializer.as_ref(), &start.initialized)
         };
-        let (schedule, set, program) = (&schedule, &*set, &program);
-        let rerun = Rerun { project, sources, options, schedule, set, program, saved, first_values, stop };
+        let with = (&schedule, &*set, &program);
+        let rerun = Rerun::of((project, sources, options), with, (saved, stop), first_values);
         let failed = Err(rerun.error(&mut cluster, at, progress).into());
         agree_on_result(processes, "the loss", failed)
     }

@@ -302,6 +302,8 @@ impl TrainingLoop<'_> {
         let seconds = begin.elapsed().as_secs_f64();
         self.event(Event::Evaluation { step, set: set.to_string(), eval: eval.clone(), seconds });
         if !eval.loss.is_finite() {
+            // What was computed before the evaluation is kept.
+            self.written()?;
             let message =
                 format!("the loss `{}` is {} on the {set} set after step {step}", self.loss, eval.loss);
             let help = "the checkpoint before the evaluation is kept: `meshwright eval` measures it again";

@@ -42,9 +42,11 @@ const ADDITIONS: &[Addition] = &[
     Addition {
         heading: "A data reader",
         words: &["npy"],
-        // A zip file of them, and tests.
+        // A zip file of them, what writes them, and tests.
         users: &[
             "compiler/diag",
+            "runtime/cli/src/args/predict.rs",
+            "runtime/train/src/arrays.rs",
             "runtime/train/src/data/npz.rs",
             "runtime/train/src/data/set_tests.rs",
             "runtime/train/src/data/test_case.rs",

@@ -22,10 +22,10 @@ pub fn full(diagnostic: &Diagnostic, sources: &Sources, color: bool) -> String {
         main = main.element(snippet);
     }
     for note in &diagnostic.notes {
-        main = main.element(Level::NOTE.message(note.as_str()));
+        main = main.element(Level::NOTE.message(printable(note)));
     }
     for help in &diagnostic.helps {
-        main = main.element(Level::HELP.message(help.as_str()));
+        main = main.element(Level::HELP.message(printable(help)));
     }
     let mut report = vec![main];
     report.extend(diagnostic.fixes.iter().map(|f| fix(f, sources)));
@@ -121,7 +121,7 @@ impl<'a> Excerpt<'a> {
         let kind = if label.primary { AnnotationKind::Primary } else { AnnotationKind::Context };
         let within = |at: usize| at.saturating_sub(self.from).min(self.text.len());
         let range = bytes(sources, label.span);
-        let text = (!label.text.is_empty()).then_some(label.text.as_str());
+        let text = (!label.text.is_empty()).then(|| printable(&label.text));
         kind.span(within(range.start)..within(range.end)).label(text)
     }
 }

@@ -138,3 +138,17 @@ fn every_code_has_a_page_with_a_bad_and_a_good_example() {
     }
     assert!(codes::ALL.windows(2).all(|w| w[0].id < w[1].id), "codes are in order");
 }
+
+/// Names of files come from anybody.
+#[test]
+fn no_part_of_a_message_steers_the_terminal() {
+    let name = "no\u{1b}[31mwhere";
+    let (mut sources, mut d) =
+        (Sources::new(), Diagnostic::error(codes::E0515, format!("cannot read `{name}`")));
+    let file = sources.add(name, "x = 1\n");
+    d = d.at(Span::new(file, 0, 1), format!("label {name}")).note(format!("tried {name}"));
+    d = d.help(format!("give {name}"));
+    for text in [full(&d, &sources, false), concise(&d, &sources)] {
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+}

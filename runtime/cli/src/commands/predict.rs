@@ -7,6 +7,7 @@ use crate::console::Console;
 use crate::json::object;
 use crate::progress::bar;
 use crate::stop::Stop;
+use meshwright_diag::render::printable;
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_train::data::only_split;
 use meshwright_train::{PredictOptions, PredictedOutput, Prediction, predict};
@@ -23,7 +24,7 @@ pub(crate) fn run(args: &PredictArgs, console: &mut Console) -> Result<(), Stop>
         eval,
         outputs: args.outputs.clone(),
         values: args.values.clone(),
-        limit: args.limit,
+        limit: args.limit.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
         seed: args.seed.unwrap_or(0),
         to: args.to.clone(),
     };
@@ -88,7 +89,8 @@ fn report(
             let dims: Vec<String> = o.dims.iter().zip(&o.tensor.shape).map(size).collect();
             format!("{}[{}] {}", o.name, dims.join(", "), o.tensor.dtype())
         });
-        console.out(&format!("{}: {}\n", path.display(), shown.collect::<Vec<_>>().join(", ")))?;
+        let line = format!("{}: {}\n", path.display(), shown.collect::<Vec<_>>().join(", "));
+        console.out(&printable(&line))?;
     }
     Ok(())
 }

@@ -7,7 +7,8 @@
 use crate::cluster::shared_end::shared;
 use crate::error::{ExecError, Place};
 use meshwright_comm::{
-    Abort, Buf, BufMut, CallName, CollectiveKind, Collectives, CommError, Group, Tag, Transport, wire,
+    Abort, Buf, BufMut, CallName, CollectiveKind, Collectives, CommError, Group, Missing, Tag, Transport,
+    wire,
 };
 use meshwright_plan::Monoid;
 use serde::de::DeserializeOwned;
@@ -236,8 +237,35 @@ impl Processes {
         Some(result.map_err(|source| self.failed(source)))
     }
 
+    /// An error between processes, whose ranks are theirs, with the ranks of devices where a process has several: one error never
+    /// counts in two ways.
+    fn by_devices(&self, error: CommError) -> CommError {
+        if self.ranks().iter().all(|devices| devices.len() <= 1) {
+            return error;
+        }
+        let first = |process: usize| self.ranks().get(process).map_or(process, |devices| devices.start);
+        let named = |all: Vec<Missing>| -> Vec<Missing> {
+            let one = |m: Missing| Missing { rank: first(m.rank), process: Some(m.rank), ..m };
+            all.into_iter().map(one).collect()
+        };
+        match error {
+            CommError::Timeout { rank, call, waited, missing, stuck } => {
+                let (missing, stuck) = (named(missing), named(stuck));
+                CommError::Timeout { rank: first(rank), call, waited, missing, stuck }
+            }
+            CommError::Terminated { rank, call, missing } => {
+                CommError::Terminated { rank: first(rank), call, missing: named(missing) }
+            }
+            CommError::Aborted { rank, reason, call } => {
+                CommError::Aborted { rank: first(rank), reason, call }
+            }
+            other => other,
+        }
+    }
+
     /// An error between processes, which ends all of them.
     fn failed(&self, source: CommError) -> ExecError {
+        let source = self.by_devices(source);
         let place = Box::new(Place { rank: self.rank(), ..Place::default() });
         let error = ExecError::Comm { place, source };
         self.abort(&error.to_string());

@@ -1,0 +1,183 @@
+//! Files that are read: data in every format, and what a run has left in its folder.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use bolero::check;
+use meshwright_fuzz::{Edit, edited, time};
+use meshwright_plan::{DType, Dim, Dims, InputDecl};
+use meshwright_train::checkpoint::Which;
+use meshwright_train::data::{InputBinding, Places, find, load};
+use meshwright_train::{Project, ProjectOptions, Recorded, TrainOptions, read_checkpoint, train};
+use std::io::Write;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+const WORDS: &[&[u8]] = &[
+    b"\0",
+    b"\xff",
+    b"\xff\xff\xff\xff",
+    b"\x7f\xff\xff\xff\xff\xff\xff\xff",
+    b"-1",
+    b"99999999999999999999",
+    b"18446744073709551615",
+    b"'descr': ",
+    b"'<f8'",
+    b"'>f4'",
+    b"'|O'",
+    b"'<c8'",
+    b"True",
+    b"False",
+    b"(",
+    b")",
+    b",",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"\"",
+    b":",
+    b"\n",
+    b"\r\n",
+    b"nan",
+    b"inf",
+    b"1e999",
+    b"\"F32\"",
+    b"\"I64\"",
+    b"\"data_offsets\"",
+    b"PK\x03\x04",
+    b"PK\x01\x02",
+    b"PK\x05\x06",
+    b"\x93NUMPY",
+    b"\x01\x00",
+    b"\x03\x00",
+    b"\xef\xbb\xbf",
+];
+
+fn npy(descr: &str, fortran: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n");
+    let mut out = b"\x93NUMPY\x01\x00".to_vec();
+    out.extend((header.len() as u16).to_le_bytes());
+    out.extend(header.as_bytes());
+    out.extend(data);
+    out
+}
+
+fn npz(method: zip::CompressionMethod, array: &[u8]) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    zip.start_file("x.npy", zip::write::SimpleFileOptions::default().compression_method(method)).unwrap();
+    zip.write_all(array).unwrap();
+    zip.finish().unwrap().into_inner()
+}
+
+/// A valid file of each format, with six floats in rows of two.
+fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let floats: Vec<u8> = (0..6).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let array = npy("<f4", "False", "(3, 2)", &floats);
+    let header = br#"{"x":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]}}"#;
+    let tensors = [&(header.len() as u64).to_le_bytes()[..], header, &floats].concat();
+    let idx = [&[0, 0, 0x0d, 2, 0, 0, 0, 3, 0, 0, 0, 2][..], &floats].concat();
+    vec![
+        ("x.npy", array.clone()),
+        ("f.npy", npy("<f4", "True", "(3, 2)", &floats)),
+        ("h.npy", npy("<f2", "False", "(3, 2)", &[0; 12])),
+        ("stored.npz", npz(zip::CompressionMethod::Stored, &array)),
+        ("packed.npz", npz(zip::CompressionMethod::Deflated, &array)),
+        ("x.safetensors", tensors),
+        ("x-idx2-float", idx),
+        ("x.csv", b"a,x\n1,2\n3,4\n5,6\n".to_vec()),
+    ]
+}
+
+#[test]
+fn data() {
+    let dir = tempfile::tempdir().unwrap();
+    let seeds = seeds();
+    let others: Vec<Vec<u8>> = seeds.iter().map(|s| s.1.clone()).collect();
+    let mut dims = Dims::default();
+    let (batch, n): (Dim, Dim) = (dims.add("batch", 3), dims.add("n", 2));
+    let inputs = [InputDecl { name: "x".into(), dims: vec![batch, n], dtype: DType::F32, range: None }];
+    let places = Places::new();
+    let binding = InputBinding { inputs: &inputs, dims: &dims, places: &places, allow_nonfinite: false };
+    // A table has a column of the input's name.
+    let column = [InputDecl { name: "x".into(), dims: vec![batch], dtype: DType::F32, range: None }];
+    let read = |path: &Path| {
+        let table = path.extension().is_some_and(|e| e == "csv");
+        let inputs = if table { &column[..] } else { &inputs[..] };
+        let binding = InputBinding { inputs, ..binding };
+        let row = 0..2;
+        let ranges = if table { &[][..] } else { std::slice::from_ref(&row) };
+        let source = find(Some(&format!("x={}", path.display())), &[], inputs).map_err(|e| vec![*e])?;
+        let set = load(&source, "train", &binding)?;
+        for record in 0..set.records().min(100) {
+            set.block(0, &[record], ranges).map_err(|e| vec![*e])?;
+        }
+        Ok::<usize, Vec<meshwright_diag::Diagnostic>>(set.records())
+    };
+    for (name, bytes) in &seeds {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(read(&path).unwrap_or_else(|e| panic!("{name}: {e:?}")), 3);
+    }
+    let (dir, read) = (AssertUnwindSafe(&dir), AssertUnwindSafe(&read));
+    check!().with_type::<(u8, Vec<Edit>)>().with_test_time(time()).with_iterations(usize::MAX).for_each(
+        |(seed, edits)| {
+            let (name, bytes) = &seeds[usize::from(*seed) % seeds.len()];
+            let path = dir.path().join(name);
+            std::fs::write(&path, edited(bytes, edits, WORDS, &others)).unwrap();
+            let _read_or_refused = read(&path);
+        },
+    );
+}
+
+const MODEL: &str = "dim batch = 3, n = 2
+model m {
+    input x[batch, n]: float
+    param w[n] = normal(0, 1)
+    loss l = mean[batch](sum[n](x * w) ** 2)
+}
+train m { minimize l optimizer adam(lr = 0.1) }
+";
+
+/// A run of three steps in `at`.
+fn run(at: &Path) {
+    let floats: Vec<u8> = (0..6).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    std::fs::write(at.join("x.npy"), npy("<f4", "False", "(3, 2)", &floats)).unwrap();
+    std::fs::write(at.join("m.mw"), MODEL).unwrap();
+    let model = at.join("m.mw").display().to_string();
+    let loaded = Project::load(&ProjectOptions { model, ..ProjectOptions::default() });
+    let options = TrainOptions {
+        data: Some(format!("x={}", at.join("x.npy").display())),
+        run: Some(at.join("run")),
+        steps: Some(3),
+        ..TrainOptions::default()
+    };
+    let stop = AtomicBool::new(false);
+    train(&loaded.project.unwrap(), &loaded.sources, &options, &stop, &mut |_| {}).unwrap();
+}
+
+#[test]
+fn folders_of_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path());
+    let folder = dir.path().join("run");
+    let mut paths = Vec::new();
+    for below in [folder.clone(), folder.join("checkpoints")] {
+        paths.extend(std::fs::read_dir(below).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_file()));
+    }
+    paths.sort();
+    let whole: Vec<Vec<u8>> = paths.iter().map(|p| std::fs::read(p).unwrap()).collect();
+    assert!(Recorded::read(&folder).is_ok() && read_checkpoint(&folder, Which::Newest).is_ok());
+    check!().with_type::<(u8, Vec<Edit>)>().with_test_time(time()).with_iterations(usize::MAX).for_each(
+        |(file, edits)| {
+            let k = usize::from(*file) % paths.len();
+            std::fs::write(&paths[k], edited(&whole[k], edits, WORDS, &whole)).unwrap();
+            if let Ok(recorded) = Recorded::read(&folder)
+                && let Ok(options) = recorded.project(&ProjectOptions::default())
+            {
+                let _loaded = Project::load(&options);
+            }
+            let _read_or_refused = read_checkpoint(&folder, Which::Newest);
+            std::fs::write(&paths[k], &whole[k]).unwrap();
+        },
+    );
+}
