@@ -546,10 +546,10 @@ impl Maker {
             inputs: self.inputs,
             params: self.params,
             states: self.states,
-            losses: vec![minimize],
+            losses: vec![minimize.clone()],
             metrics: Vec::new(),
             outputs: Vec::new(),
-            train: Some(TrainSpec { objectives, optimizers: vec![optimizer], clip, ema: None }),
+            train: Some(TrainSpec { clip, ..TrainSpec::new(minimize, optimizer) }),
         };
         Random { program, bound: self.bound, watched }
     }
