@@ -202,6 +202,15 @@ fn moving() -> Vec<Mutant> {
             windows(r, |w| Some(Window { before: w.before + 1, after: w.after + 1, ..w }))
         }),
         mutant("a slice needs its own block alone", "slice", "shift", |r| windows(r, |_| None)),
+        mutant("a reversal needs its own block alone", "reverse", "reverse", |r| windows(r, |_| None)),
+        mutant("a reversal needs the block in its place", "reverse", "reverse", |r| {
+            windows(r, |w| Some(Window { mul: 1, before: 0, after: 0, ..w }))
+        }),
+        mutant("a reversal needs one less at the end", "reverse", "reverse", |r| {
+            windows(r, |w| Some(Window { after: w.after - 1, ..w }))
+        }),
+        mutant("a reversal is linear in nothing", "reverse", "reverse", |r| r.linear = Linear::No)
+            .by(CAREFUL),
         mutant("all joined values begin at 0", "concat", "concat", |r| {
             windows(r, |w| Some(Window { before: 0, after: 0, ..w }))
         }),
