@@ -6,7 +6,7 @@ use crate::{Diagnostic, Span};
 
 /// Where a word stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum WordPlace {
     /// What is called: `matmul(x, y)`.
     Call,
     /// What begins a statement or stands in an expression: `if`.
@@ -60,17 +60,17 @@ const CONST: &str =
 const GPUS: &str = "`--device cuda --mesh data=4 --layout dp` splits the batch over 4 GPUs";
 
 /// The table: every place with its words.
-pub static TABLE: &[(Place, Words)] = &[
-    (Place::Call, CALLS),
-    (Place::Statement, STATEMENTS),
-    (Place::Method, METHODS),
-    (Place::Sign, SIGNS),
-    (Place::LayoutSign, LAYOUT_SIGNS),
-    (Place::Setting, SETTINGS),
-    (Place::Argument, ARGUMENTS),
-    (Place::Initializer, INITIALIZERS),
-    (Place::Schedule, SCHEDULES),
-    (Place::Option, OPTIONS),
+pub static TABLE: &[(WordPlace, Words)] = &[
+    (WordPlace::Call, CALLS),
+    (WordPlace::Statement, STATEMENTS),
+    (WordPlace::Method, METHODS),
+    (WordPlace::Sign, SIGNS),
+    (WordPlace::LayoutSign, LAYOUT_SIGNS),
+    (WordPlace::Setting, SETTINGS),
+    (WordPlace::Argument, ARGUMENTS),
+    (WordPlace::Initializer, INITIALIZERS),
+    (WordPlace::Schedule, SCHEDULES),
+    (WordPlace::Option, OPTIONS),
 ];
 
 static CALLS: Words = &[
@@ -382,7 +382,7 @@ impl Advice {
 }
 
 /// The advice for a word in a place: as it is written, else without regard to case.
-pub fn advice(place: Place, word: &str) -> Option<Advice> {
+pub fn advice(place: WordPlace, word: &str) -> Option<Advice> {
     let words = TABLE.iter().find(|t| t.0 == place)?.1;
     let found = |word: &str| words.binary_search_by(|(w, _)| (*w).cmp(word)).ok();
     found(word).or_else(|| found(&word.to_ascii_lowercase())).map(|i| words[i].1)
@@ -392,7 +392,7 @@ pub fn advice(place: Place, word: &str) -> Option<Advice> {
 /// that it can stand in that place, else a hint at the form that `form` gives.
 pub fn advised(
     d: Diagnostic,
-    place: Place,
+    place: WordPlace,
     word: &str,
     at: Span,
     fits: impl Fn(&str) -> bool,

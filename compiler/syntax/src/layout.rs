@@ -1,7 +1,7 @@
 //! The parser of layout files. Lines, and parts between `;`, are parsed one by one: a mistake in one hides none
 //! in another.
 
-use meshwright_diag::foreign::Place;
+use meshwright_diag::foreign::WordPlace;
 use meshwright_diag::{Diagnostic, FileId, Outcome, Span, codes, has_errors, nearest};
 use pest::Parser as _;
 use pest::iterators::Pair;
@@ -252,7 +252,7 @@ impl Parser<'_> {
         }
         let index = self.scan.tokens.partition_point(|t| t.start < place).min(until);
         let d = if index < until {
-            report::unexpected(self.file, self.text, self.scan, index, expected, "", Place::LayoutSign)
+            report::unexpected(self.file, self.text, self.scan, index, expected, "", WordPlace::LayoutSign)
         } else {
             let wanted = report::one_of(expected);
             let end = Span { start: whole.end, ..whole };

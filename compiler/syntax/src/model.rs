@@ -10,7 +10,7 @@ mod keywords;
 mod mend;
 mod statements;
 
-use meshwright_diag::foreign::Place;
+use meshwright_diag::foreign::WordPlace;
 use meshwright_diag::{Diagnostic, FileId, Outcome, Span, codes, has_errors};
 use pest::Parser as _;
 use pest::iterators::Pair;
@@ -97,7 +97,7 @@ impl Parser<'_> {
             return self.error(message, index, "no bracket is open here");
         }
         let end = "the end of the file";
-        let d = report::unexpected(self.file, self.text, &self.scan, index, expected, end, Place::Sign);
+        let d = report::unexpected(self.file, self.text, &self.scan, index, expected, end, WordPlace::Sign);
         self.diagnostics.push(self.with_context(d, index));
     }
 

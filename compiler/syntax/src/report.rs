@@ -1,6 +1,6 @@
 //! Syntax errors in users' words.
 
-use meshwright_diag::foreign::{Advice, Place, advice};
+use meshwright_diag::foreign::{Advice, WordPlace, advice};
 use meshwright_diag::{Diagnostic, FileId, Span, codes};
 use pest::RuleType;
 use pest::error::{Error, ErrorVariant, InputLocation};
@@ -85,7 +85,7 @@ pub(crate) fn unexpected(
     index: usize,
     expected: &[&str],
     end: &str,
-    signs: Place,
+    signs: WordPlace,
 ) -> Diagnostic {
     let (what, span) = found(file, text, scan, index, end);
     let wanted = one_of(expected);
@@ -104,12 +104,12 @@ pub(crate) fn unexpected(
         "#" => replace(d, if token.leads { "//" } else { "// note:" }),
         ";" => d.fix("leave it out: nothing stands between statements", span, "", false),
         "'" | "“" | "”" => d.help("strings stand in `\"`"),
-        "." if signs == Place::Sign && method(text, scan, index).is_some() => {
+        "." if signs == WordPlace::Sign && method(text, scan, index).is_some() => {
             let d = d.note(
                 "values have no attributes and no methods: functions stand before them, as in `relu(x)`",
             );
             let word = method(text, scan, index).unwrap_or("");
-            match advice(Place::Method, word).or_else(|| advice(Place::Call, word)) {
+            match advice(WordPlace::Method, word).or_else(|| advice(WordPlace::Call, word)) {
                 Some(advice) => d.help(format!("`.{word}`: {}", advice.text(str::to_string))),
                 None => d,
             }
@@ -131,7 +131,7 @@ pub(crate) fn unexpected(
 }
 
 /// What to write for a word or sign of another language, by where it stands.
-fn advice_for(text: &str, scan: &Scan, index: usize, expected: &[&str], signs: Place) -> Option<Advice> {
+fn advice_for(text: &str, scan: &Scan, index: usize, expected: &[&str], signs: WordPlace) -> Option<Advice> {
     let token = scan.tokens.get(index)?;
     let word = &text[token.start..token.end];
     if token.kind != TokenKind::Word {
@@ -139,8 +139,12 @@ fn advice_for(text: &str, scan: &Scan, index: usize, expected: &[&str], signs: P
     }
     let named = scan.tokens.get(index + 1).is_some_and(|t| &text[t.start..t.end] == "=");
     let setting = expected.iter().any(|e| e.ends_with(" setting"));
-    let places = [(named && !setting, Place::Argument), (setting, Place::Setting), (true, Place::Statement)];
-    let mut places = places.into_iter().filter(|p| p.0 && signs == Place::Sign);
+    let places = [
+        (named && !setting, WordPlace::Argument),
+        (setting, WordPlace::Setting),
+        (true, WordPlace::Statement),
+    ];
+    let mut places = places.into_iter().filter(|p| p.0 && signs == WordPlace::Sign);
     places.find_map(|(_, place)| advice(place, word))
 }
 

@@ -7,7 +7,7 @@ use super::operand::{Operand, Places};
 use super::report::nearest;
 use super::reserved::SPECIAL;
 use super::scope::{ScopeKind, Val};
-use meshwright_diag::foreign::{Place, advised};
+use meshwright_diag::foreign::{WordPlace, advised};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::signature::{Choice, Form};
 use meshwright_ops::{Family, OpCall, Piece, Setting, Value, families, family};
@@ -250,7 +250,7 @@ impl<'a> Resolver<'a> {
             |f: &str| meshwright_ops::family::written(f, brackets).is_some_and(|f| f.signature.takes(n));
         let form = |f: &str| family(f, !brackets).map_or_else(|| f.to_string(), Family::text);
         let in_train = self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train);
-        let place = if in_train { Place::Schedule } else { Place::Call };
+        let place = if in_train { WordPlace::Schedule } else { WordPlace::Call };
         let (d, known) = advised(d, place, name, site.name.span, fits, form);
         if known {
             self.error(d);

@@ -7,7 +7,7 @@ use super::report::{listed, nearest};
 use super::scope::{ScopeKind, Val};
 use super::{PathOrigin, Resolver};
 use crate::program::{ParamDecl, StateDecl};
-use meshwright_diag::foreign::{Advice, Place, advice};
+use meshwright_diag::foreign::{Advice, WordPlace, advice};
 use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_ops::{Class, InputOpKind, Leaf, Origin, Type};
 use meshwright_plan::{DType, Dim, Init, InputDecl, Phase};
@@ -226,7 +226,7 @@ impl<'a> Resolver<'a> {
                 let d = Diagnostic::error(codes::E0201, format!("there is no initializer `{name}`"))
                     .at(call.name.span, "not known")
                     .note(format!("initializers: a number, {}", listed(known())));
-                if let Some(advice) = advice(Place::Initializer, name.trim_end_matches('_')) {
+                if let Some(advice) = advice(WordPlace::Initializer, name.trim_end_matches('_')) {
                     let d = foreign_initializer(d, advice, e.span, &p.dims);
                     self.error(d);
                     return None;

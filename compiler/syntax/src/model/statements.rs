@@ -1,6 +1,6 @@
 //! Blocks: the statements of layers and models, the lines of train blocks, the entries of sizes.
 
-use meshwright_diag::foreign::{Place, advice};
+use meshwright_diag::foreign::{WordPlace, advice};
 use meshwright_diag::{Diagnostic, Span, codes};
 use pest::iterators::Pair;
 
@@ -29,7 +29,7 @@ impl Parser<'_> {
                     "a statement such as `let`"
                 };
                 self.unexpected(first, &[d]);
-                if advice(Place::Statement, &word).is_some() {
+                if advice(WordPlace::Statement, &word).is_some() {
                     self.skip_block(first);
                     continue;
                 }

@@ -3,7 +3,7 @@
 use super::Cli;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use meshwright_diag::foreign::{Place, advice};
+use meshwright_diag::foreign::{WordPlace, advice};
 use std::ffi::OsString;
 
 /// The old name of an option and the new one.
@@ -23,7 +23,7 @@ pub(crate) fn renamed(error: &clap::Error, args: &[OsString]) -> Option<clap::Er
     let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else { return None };
     let given = given.strip_prefix("--")?;
     let Some((old, new)) = RENAMED.iter().find(|(old, _)| *old == given) else {
-        let advice = advice(Place::Option, given)?.text(str::to_string);
+        let advice = advice(WordPlace::Option, given)?.text(str::to_string);
         let text = format!("there is no option `--{given}`: {advice}");
         return Some(clap::Error::raw(
             ErrorKind::UnknownArgument,
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn an_option_of_another_tool_is_answered_with_what_is_written_here() {
-        let (_, options) = TABLE.iter().find(|t| t.0 == Place::Option).unwrap();
+        let (_, options) = TABLE.iter().find(|t| t.0 == WordPlace::Option).unwrap();
         for (word, advice) in *options {
             let text = told(&format!("meshwright train mlp --{word} 4")).unwrap();
             assert!(text.starts_with(&format!("error: there is no option `--{word}`: ")), "{text}");

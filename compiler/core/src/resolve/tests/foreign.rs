@@ -2,7 +2,7 @@
 //! compiled again.
 
 use super::*;
-use meshwright_diag::foreign::{Advice, Place, TABLE};
+use meshwright_diag::foreign::{Advice, TABLE, WordPlace};
 use meshwright_diag::has_errors;
 use meshwright_ops::families;
 use meshwright_ops::signature::Form;
@@ -25,32 +25,34 @@ fn compiled(text: &str) -> Vec<Diagnostic> {
 }
 
 /// A text with a word in its place; several where it may stand in several forms.
-fn texts(place: Place, word: &str) -> Vec<String> {
+fn texts(place: WordPlace, word: &str) -> Vec<String> {
     let model = |body: &str| {
         format!("{HEAD}    param w[a, b] = 1\n    {body}\n    loss l = mean[batch, a, b](x * w)\n}}\n")
     };
     let train = |lines: &str| format!("{} train m {{\n    {lines}\n}}\n", model(""));
     match place {
         // Of truth values.
-        Place::Call if word.starts_with("reduce_a") => {
+        WordPlace::Call if word.starts_with("reduce_a") => {
             vec![model(&format!("output o = {word}(p)")), model(&format!("output o = {word}[a](p)"))]
         }
-        Place::Call => {
+        WordPlace::Call => {
             ["(x)", "(x, y)", "[a](x)"].iter().map(|f| model(&format!("output o = {word}{f}"))).collect()
         }
-        Place::Statement => vec![
+        WordPlace::Statement => vec![
             model(&format!("{word} x > 0:\n        z = x\n        y = z")),
             model(&format!("let z = x {word} y")),
         ],
-        Place::Method => vec![model(&format!("let z = x.{word}")), model(&format!("let z = x.{word}(y)"))],
+        WordPlace::Method => {
+            vec![model(&format!("let z = x.{word}")), model(&format!("let z = x.{word}(y)"))]
+        }
         // Between two values that each of them would fit.
-        Place::Sign => vec![model(&match word {
+        WordPlace::Sign => vec![model(&match word {
             "=>" => "let z = x[a => d]".to_string(),
             "^" => "let z = x ^ 2".to_string(),
             "&" | "&&" | "|" => format!("let z = p {word} p"),
             _ => format!("let z = x {word} y"),
         })],
-        Place::Setting => [" = 3", " 3", ": 3", "(3)"]
+        WordPlace::Setting => [" = 3", " 3", ": 3", "(3)"]
             .iter()
             .flat_map(|value| {
                 let line = format!("{word}{value}");
@@ -61,7 +63,7 @@ fn texts(place: Place, word: &str) -> Vec<String> {
             })
             .map(|lines| train(&lines))
             .collect(),
-        Place::Argument => {
+        WordPlace::Argument => {
             let optimizer = format!("minimize l\n    optimizer adam({word} = 0.1)");
             let both = format!("minimize l\n    optimizer adam(lr = 1, {word} = 0.1)");
             vec![
@@ -70,14 +72,14 @@ fn texts(place: Place, word: &str) -> Vec<String> {
                 model(&format!("let z = relu(x, {word}=-1)")),
             ]
         }
-        Place::Initializer => vec![
+        WordPlace::Initializer => vec![
             format!("{HEAD} param w[a, b] = {word}()\n output o = x * w }}"),
             format!("{HEAD} param w[a, b, batch] = {word}(0.1)\n output o = x * w }}"),
             format!("{HEAD} param w[a] = {word}(0.1)\n output o = x * w }}"),
         ],
-        Place::Schedule => vec![train(&format!("minimize l\n    optimizer sgd(lr = {word}(0.1))"))],
+        WordPlace::Schedule => vec![train(&format!("minimize l\n    optimizer sgd(lr = {word}(0.1))"))],
         // Layouts and the command line have their own tests.
-        Place::LayoutSign | Place::Option => Vec::new(),
+        WordPlace::LayoutSign | WordPlace::Option => Vec::new(),
     }
 }
 
@@ -174,7 +176,7 @@ fn what_is_to_be_written_compiles() {
     };
     let (mut checked, mut problems) = (0, Vec::new());
     for (place, words) in TABLE {
-        if !matches!(place, Place::Call | Place::Method | Place::Statement) {
+        if !matches!(place, WordPlace::Call | WordPlace::Method | WordPlace::Statement) {
             continue;
         }
         for (word, advice) in *words {
@@ -208,8 +210,8 @@ fn lines_and_schedules_that_are_to_be_written_compile() {
         for (word, advice) in *words {
             let Advice::Written(form) = advice else { continue };
             let text = match place {
-                Place::Schedule => train(&format!("optimizer sgd(lr = {form})")),
-                Place::Setting => train(&format!("optimizer sgd(lr = 0.1)\n {form}")),
+                WordPlace::Schedule => train(&format!("optimizer sgd(lr = {form})")),
+                WordPlace::Setting => train(&format!("optimizer sgd(lr = 0.1)\n {form}")),
                 _ => continue,
             };
             let found = compiled(&text);
@@ -220,7 +222,7 @@ fn lines_and_schedules_that_are_to_be_written_compile() {
 
 #[test]
 fn a_sign_in_a_layout_gives_one_error_and_its_fix_none() {
-    let (_, signs) = TABLE.iter().find(|t| t.0 == Place::LayoutSign).unwrap();
+    let (_, signs) = TABLE.iter().find(|t| t.0 == WordPlace::LayoutSign).unwrap();
     for (sign, advice) in *signs {
         let text = match *sign {
             "=>" => "batch => r\n".to_string(),
