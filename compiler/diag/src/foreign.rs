@@ -181,7 +181,7 @@ static CALLS: Words = &[
     ("to_float", Written("cast(x, float)")),
     ("to_int32", Written("cast(x, i32)")),
     ("top_1", Written("argmax[d](x)` and `max[d](x)")),
-    ("topk", Written("top_k[d -> k](x)")),
+    ("topk", Name("top_k")),
     ("transformer_block", Say(NN)),
     ("transpose", Nothing("dims have names, not an order")),
     ("true_divide", Written("x / y")),

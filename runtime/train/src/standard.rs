@@ -127,7 +127,7 @@ mod tests {
     fn its_places_have_its_name() {
         let (said, _) =
             check(&format!("use \"std:nn\"\n{}", MODEL.replace("dense(x, n, out)", "dense(x, n, n)")));
-        assert!(said.contains("std:nn:") && said.contains("m.mw:5"), "{said}");
+        assert!(said.contains("--> std:nn:") && said.contains("in this call of `dense`"), "{said}");
         let own = "layer dense(x, in, out) {\n    return sum[in](x)\n}\n";
         let (said, _) = check(&format!("use \"std:nn\"\n{own}{MODEL}"));
         assert!(
