@@ -278,6 +278,11 @@ primitives! {
         let linear = if *fill == 0.0 { Linear::Alone(&[0]) } else { Linear::Never };
         Spec { name: "shift", linear, ..PLAIN }
     };
+    /// `(input) -> out`: `out[i] = input[n - 1 - i]` along one dim of size `n`. All other dims are the same, in the same order.
+    Reverse {
+        /// The dim.
+        dim: Dim,
+    } => Spec { name: "reverse", ..MOVED };
     /// `(parts…) -> out`: the parts one after the other along one dim; all other dims are the same, in the same order.
     Concat {
         /// Of each part the dim that becomes a part of `to`, and its offset there.

@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// A monotone map from intervals `lo..hi` of a loop of size `of` to intervals of an operand's dim:
-/// `ceil((lo * mul + before) / div) .. floor(((hi - 1) * mul + after) / div) + 1`, cut to what the dim has.
+/// `ceil((lo * mul + before) / div) .. floor(((hi - 1) * mul + after) / div) + 1`, cut to what the dim has; with `lo` and `hi - 1`
+/// exchanged where `mul` is negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Window {
     /// Size of the loop, whose shards decide.
     pub of: usize,
-    /// Steps of the operand for `div` steps of the loop.
+    /// Steps of the operand for `div` steps of the loop; negative where it runs the other way.
     pub mul: i64,
     /// Steps of the loop for `mul` steps of the operand; at least 1.
     pub div: i64,
@@ -38,12 +39,19 @@ impl Window {
         Window { of, mul: 1, div: inner as i64, before: 1 - inner as i64, after: 0 }
     }
 
+    /// A loop of size `of` whose element `i` needs element `of - 1 - i`.
+    pub fn reversed(of: usize) -> Window {
+        let last = of as i64 - 1;
+        Window { of, mul: -1, div: 1, before: last, after: last }
+    }
+
     /// What the interval `loops` needs of a dim of size `size`.
     pub fn need(&self, size: usize, loops: &Range<usize>) -> Range<usize> {
         if loops.is_empty() {
             return 0..0;
         }
         let (lo, last) = (loops.start as i64, loops.end as i64 - 1);
+        let (lo, last) = if self.mul < 0 { (last, lo) } else { (lo, last) };
         let first = (lo * self.mul + self.before + self.div - 1).div_euclid(self.div);
         let end = (last * self.mul + self.after).div_euclid(self.div) + 1;
         let cut = |v: i64| v.clamp(0, size as i64) as usize;
@@ -206,6 +214,8 @@ mod tests {
         assert_eq!(Window::joined(12, 3).need(4, &(3..6)), 1..2);
         assert_eq!(Window::shifted(5, -2).need(5, &(0..3)), 0..1);
         assert_eq!(Window::shifted(5, -2).need(5, &(0..2)), 0..0);
+        assert_eq!(Window::reversed(7).need(7, &(0..3)), 4..7);
+        assert_eq!(Window::reversed(7).need(7, &(3..7)), 0..4);
         let mesh = Mesh::new([("a", 2)]);
         assert!(Window::cut(4, 3).is_own(12, &[Axis(0)], &mesh));
         assert!(!Window::cut(3, 3).is_own(9, &[Axis(0)], &mesh));

@@ -337,6 +337,13 @@ pub(super) const FAULTS: &[Fault] = faults![
             Some(())
         })
     };
+    "a dim is not reversed", R, |p, k| {
+        steps(p, k, |p, i| {
+            let Prim::Reverse { dim } = p.steps[i].prim else { return None };
+            p.steps[i].prim = Prim::Shift { dim, to: dim, start: 0, fill: 0.0 };
+            Some(())
+        })
+    };
     "the parts of a concatenation change places", R, |p, k| {
         steps(p, k, |p, i| {
             let Prim::Concat { parts, .. } = &mut p.steps[i].prim else { return None };

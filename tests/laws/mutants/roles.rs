@@ -163,7 +163,7 @@ fn sliding() -> Vec<Mutant> {
     ]
 }
 
-/// Faults of the ops that read a dim from another place, and of other folds.
+/// Faults of the ops that read a dim from another place.
 fn moving() -> Vec<Mutant> {
     vec![
         mutant("a shift needs one less before", "shift", "shift", |r| {
@@ -202,6 +202,21 @@ fn moving() -> Vec<Mutant> {
             windows(r, |w| Some(Window { before: w.before + 1, after: w.after + 1, ..w }))
         }),
         mutant("a slice needs its own block alone", "slice", "shift", |r| windows(r, |_| None)),
+    ]
+}
+
+/// Faults of the ops that read a dim from its end, join dims or cut them.
+fn turning() -> Vec<Mutant> {
+    vec![
+        mutant("a reversal needs its own block alone", "reverse", "reverse", |r| windows(r, |_| None)),
+        mutant("a reversal needs the block in its place", "reverse", "reverse", |r| {
+            windows(r, |w| Some(Window { mul: 1, before: 0, after: 0, ..w }))
+        }),
+        mutant("a reversal needs one less at the end", "reverse", "reverse", |r| {
+            windows(r, |w| Some(Window { after: w.after - 1, ..w }))
+        }),
+        mutant("a reversal is linear in nothing", "reverse", "reverse", |r| r.linear = Linear::No)
+            .by(CAREFUL),
         mutant("all joined values begin at 0", "concat", "concat", |r| {
             windows(r, |w| Some(Window { before: 0, after: 0, ..w }))
         }),
@@ -401,6 +416,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         out.push(mutant(what, family, op, |r| r.linear = Linear::No).by(CAREFUL));
     }
     out.extend(moving());
+    out.extend(turning());
     out.extend(folding());
     out.extend(sliding());
     out

@@ -49,7 +49,7 @@ model m {
     let h = dropout(x * w, 0.25)
     let n = shift[seq, by = 1](h) + random_normal[batch, seq, d](0, 0.5) * u
     let k = concat[seq, seq -> two](n, h)
-    let c = cumsum[seq](h * u)
+    let c = cumsum[seq](reverse[seq](h) * u)
     let s = n[seq = 2..6 -> part]
     let r = random_uniform[batch, seq, d](0, 1)
     loss l = mean[batch, seq, d](c * n * r) + mean[batch, two, d](k * k) + mean[batch, part, d](s * s)

@@ -14,7 +14,7 @@ enum By {
     /// By its place or its name.
     Either,
     /// By its place: the name is only for messages.
-    Place,
+    WordPlace,
     /// By its name.
     Name,
 }
@@ -45,7 +45,7 @@ impl<'a> Slot<'a> {
         for a in signature.operands {
             let more = operands.saturating_sub(out.len()).max(1);
             let times = if a.given == Given::Repeated { more } else { 1 };
-            let slot = || Slot { by: By::Place, ..Slot::built_in(a.name, a.given != Given::Optional) };
+            let slot = || Slot { by: By::WordPlace, ..Slot::built_in(a.name, a.given != Given::Optional) };
             out.extend((0..times).map(|_| slot()));
         }
         let option = |o: &'static meshwright_ops::signature::Choice| Slot {
@@ -95,7 +95,7 @@ pub(super) fn bind<'e>(
     errors: &mut Vec<Diagnostic>,
 ) -> Option<Vec<Option<&'e Expr>>> {
     // Names can be said of these; of two of one name the first is meant.
-    let can = slots.iter().enumerate().filter(|(_, s)| s.by != By::Place);
+    let can = slots.iter().enumerate().filter(|(_, s)| s.by != By::WordPlace);
     let by_name: BTreeMap<&str, usize> = can.rev().map(|(k, s)| (s.name, k)).collect();
     let places = slots.iter().filter(|s| s.by != By::Name).count();
     let mut b = Binder { callee, slots, by_name, places, out: vec![None; slots.len()], errors: Vec::new() };

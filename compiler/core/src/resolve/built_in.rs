@@ -9,7 +9,7 @@ use super::reserved::SPECIAL;
 use super::scope::{ScopeKind, Val};
 use meshwright_diag::foreign::{WordPlace, advised};
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::signature::{Choice, Form};
+use meshwright_ops::signature::{Arrow, Choice, Form};
 use meshwright_ops::{Family, OpCall, Piece, Setting, Value, families, family};
 use meshwright_syntax::ast::{Arg, At, DimItem, Expr, ExprKind, Name};
 
@@ -246,8 +246,12 @@ impl<'a> Resolver<'a> {
             false => format!("no layer or function is called `{name}`"),
         });
         let n = site.args.len();
-        let fits =
-            |f: &str| meshwright_ops::family::written(f, brackets).is_some_and(|f| f.signature.takes(n));
+        let arrows = site.groups.iter().flatten().all(|item| !item.to.is_empty());
+        let fits = |f: &str| {
+            let needs_arrows = |f: &Family| f.signature.groups.iter().any(|g| g.arrow == Arrow::Must);
+            let family = meshwright_ops::family::written(f, brackets);
+            family.is_some_and(|f| f.signature.takes(n) && (arrows || !needs_arrows(f)))
+        };
         let form = |f: &str| family(f, !brackets).map_or_else(|| f.to_string(), Family::text);
         let in_train = self.scopes.last().is_some_and(|s| s.kind == ScopeKind::Train);
         let place = if in_train { WordPlace::Schedule } else { WordPlace::Call };

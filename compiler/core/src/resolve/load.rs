@@ -48,7 +48,10 @@ impl Loading<'_, '_> {
             }
             let (tree, found) = (self.load)(&wanted.path, wanted.path_span);
             found.into_iter().for_each(|d| self.report.push(d));
-            let Some(tree) = tree else { continue };
+            let Some(tree) = tree else {
+                self.report.names_missing = true;
+                continue;
+            };
             let Some(id) = tree.items.first().map(|i| i.span.file) else { continue };
             if let Some(k) = self.open.iter().position(|o| o.0 == id) {
                 let mut d = Diagnostic::error(codes::E0211, format!("`{}` uses itself", wanted.path))

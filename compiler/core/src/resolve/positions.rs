@@ -201,7 +201,7 @@ fn bounds_of(g: &Graph, id: Id, known: &[Bounds]) -> Bounds {
             let fill = moved(&*n.op).map_or(0, |s| s.fill as i64);
             Some((x[0].0.min(fill), x[0].1.max(fill)))
         }
-        "cast" | "rename" | "expand" | "concat" | "cut" | "join" | "in_range" => Some(union(&x)),
+        "cast" | "rename" | "expand" | "concat" | "cut" | "join" | "in_range" | "reverse" => Some(union(&x)),
         _ => None,
     };
     // Beyond 32 bits integers go around.

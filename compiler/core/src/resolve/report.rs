@@ -1,6 +1,6 @@
 //! What has been found wrong so far, each mistake once.
 
-use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, Span};
+use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, Span, codes};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The diagnostics of one run. A layer is checked once per call, so its mistakes would come back with every call: of those
@@ -10,11 +10,16 @@ pub(super) struct Report {
     found: Vec<Diagnostic>,
     seen: BTreeSet<(&'static str, Option<Span>)>,
     counts: BTreeMap<Severity, usize>,
+    /// Whether a file that is used could not be read. What it declares is not known: that a name is not is no mistake of its own.
+    pub(super) names_missing: bool,
 }
 
 impl Report {
     pub(super) fn push(&mut self, d: Diagnostic) {
         let place = d.labels.first().map(|l| l.span);
+        if self.names_missing && d.code == codes::E0201 {
+            return;
+        }
         if self.is_full(d.severity) || place.is_some() && !self.seen.insert((d.code.id, place)) {
             return;
         }

@@ -31,6 +31,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
             // `t[v = cast(i, i32 in v, clamp = true)]`, of integers on both sides of the dim.
             Sample::new("clamped", vec![float(&[("v", 7), ("b", 3)]), integer(&[("a", 9)], -6.0, 14.0)], |g, x| {
                 let dim = g.ty(x[0]).dims[0];
+                g.captured.insert(dim);
                 let [last, first] = [g.dims.size(dim) as f64 - 1.0, 0.0].map(|end| g.constant(end, DType::I32));
                 let low = g.binary("min", x[1], last);
                 let kept = g.binary("max", low, first);
@@ -54,7 +55,7 @@ impl Op for InRange {
     }
 
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
-        Roles::elementwise(x, y, Linear::No)
+        Roles::elementwise(x, y, Linear::Only([0].into()))
     }
 
     fn vjp(&self, _: &mut Graph, _: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {

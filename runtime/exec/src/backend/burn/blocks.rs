@@ -1,4 +1,4 @@
-//! Copies, shifts, joins of arrays, cuts and joins of dims: ranges of one dim, put one after the other.
+//! Copies, shifts, reversals, joins of arrays, cuts and joins of dims: ranges of one dim, put one after the other.
 
 use super::lower::{Lower, Named};
 use crate::engine::context::Local;
@@ -45,7 +45,7 @@ impl Lower<'_> {
         Ok(Named { val, dims: tensor.dims })
     }
 
-    /// See [`Prim::Shift`], [`Prim::Concat`], [`Prim::SplitDim`] and [`Prim::MergeDims`].
+    /// See [`Prim::Shift`], [`Prim::Reverse`], [`Prim::Concat`], [`Prim::SplitDim`] and [`Prim::MergeDims`].
     pub(super) fn blocks(&mut self, step: &Step) -> Result<(), LoweringError> {
         match &step.prim {
             Prim::Shift { dim, to, start, fill } => {
@@ -53,6 +53,19 @@ impl Lower<'_> {
                 let wanted = out.range(*to)?.clone();
                 let source = self.source(&x, *dim, -start, &wanted)?;
                 self.concatenate(source.into_iter().collect(), &out, place(&out, *to)?, *fill, &out)
+            }
+            Prim::Reverse { dim } => {
+                let ([x], [out]) = self.locals(step)?;
+                let (wanted, size) = (out.range(*dim)?.clone(), self.context.plan.dims.size(*dim));
+                let mirrored = size - wanted.end..size - wanted.start;
+                let source = self.source(&x, *dim, 0, &mirrored)?;
+                whole(source.as_ref(), &wanted)?;
+                let axis = place(&out, *dim)?;
+                let backward = source.map(|s| {
+                    let part = self.graph.slice(s.val, axis, s.range.clone());
+                    BlockSource { val: self.graph.flip(part, axis), range: 0..s.range.len(), at: 0 }
+                });
+                self.concatenate(backward.into_iter().collect(), &out, axis, 0.0, &out)
             }
             Prim::Concat { parts, to } => {
                 let out = self.local(step.writes.first().ok_or("it writes nothing".to_string())?)?;

@@ -62,9 +62,11 @@ impl Lower<'_> {
             Prim::Pool { windows, spread: true, .. } => self.unpool(step, windows),
             Prim::ArgmaxPool { monoid, windows } => self.argmax_pool(step, *monoid, windows),
             Prim::Unpool { windows } => self.pool_choose(step, windows),
-            Prim::Shift { .. } | Prim::Concat { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
-                self.blocks(step)
-            }
+            Prim::Shift { .. }
+            | Prim::Reverse { .. }
+            | Prim::Concat { .. }
+            | Prim::SplitDim { .. }
+            | Prim::MergeDims { .. } => self.blocks(step),
             Prim::Random { stream, distribution } => self.random(step, stream, distribution),
             Prim::Copy => self.copy(step),
             Prim::Collective(_) | Prim::Wait => Ok(()),

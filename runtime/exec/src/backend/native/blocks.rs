@@ -1,4 +1,4 @@
-//! Shifts, joins of arrays, cuts and joins of dims: all of them copy ranges of one dim.
+//! Shifts, reversals, joins of arrays, cuts and joins of dims: all of them copy ranges of one dim.
 
 use super::kernel::{KernelWork, exactly};
 use super::kernels::{BlockCopy, CopySource};
@@ -19,6 +19,14 @@ pub(super) fn prepare(
     let (at, sources, fill) = match (&step.prim, reads) {
         (Prim::Shift { dim, to, start, fill }, [x]) => {
             (view(out, *to)?, vec![source(x, *dim, -start, out.range(*to)?)?], *fill)
+        }
+        (Prim::Reverse { dim }, [x]) => {
+            let wanted = out.range(*dim)?;
+            let size = context.plan.dims.size(*dim);
+            let mirrored = size - wanted.end..size - wanted.start;
+            let source = CopySource { backward: true, ..source(x, *dim, 0, &mirrored)? };
+            whole(&source, wanted.len(), 1)?;
+            (view(out, *dim)?, vec![source], 0.0)
         }
         (Prim::Concat { parts, to }, _) => {
             let parts = reads.iter().zip(parts);
@@ -74,7 +82,7 @@ fn source(x: &Local, dim: Dim, offset: i64, wanted: &Range<usize>) -> Result<Cop
     } else {
         0..0
     };
-    Ok(CopySource { from: view(x, dim)?, range, at: low.min(high) - wanted.start })
+    Ok(CopySource { from: view(x, dim)?, range, at: low.min(high) - wanted.start, backward: false })
 }
 
 fn whole(source: &CopySource, wanted: usize, inner: usize) -> Result<(), LoweringError> {

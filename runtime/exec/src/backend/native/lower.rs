@@ -147,9 +147,11 @@ fn prepare(
             windows::argmax_pool(context, windows, *monoid, reads, writes)
         }
         Prim::Unpool { windows } => windows::unpool(context, windows, reads, writes),
-        Prim::Shift { .. } | Prim::Concat { .. } | Prim::SplitDim { .. } | Prim::MergeDims { .. } => {
-            blocks::prepare(context, step, reads, writes)
-        }
+        Prim::Shift { .. }
+        | Prim::Reverse { .. }
+        | Prim::Concat { .. }
+        | Prim::SplitDim { .. }
+        | Prim::MergeDims { .. } => blocks::prepare(context, step, reads, writes),
         Prim::Random { stream, distribution } => random(context, stream, *distribution, writes),
         Prim::Copy => moves::copy(reads, writes),
         Prim::Contract | Prim::Collective(_) | Prim::Wait => {

@@ -11,6 +11,8 @@ pub(crate) struct CopySource {
     pub(crate) from: StridedView,
     pub(crate) range: Range<usize>,
     pub(crate) at: usize,
+    /// Whether the last of the range comes first.
+    pub(crate) backward: bool,
 }
 
 /// A prepared copy of ranges of a dim; the rest of the result gets a fill.
@@ -83,10 +85,17 @@ impl BlockCopy {
         if run == 0 {
             return;
         }
+        let inner = self.out.inner;
         for o in 0..self.out.outer {
             let f = (o * s.from.size + s.range.start) * s.from.inner;
             let t = (o * self.out.size + s.at) * self.out.inner;
-            out[t..t + run].copy_from_slice(&from[f..f + run]);
+            let (from, out) = (&from[f..f + run], &mut out[t..t + run]);
+            if s.backward {
+                let pieces = out.chunks_exact_mut(inner).zip(from.chunks_exact(inner).rev());
+                pieces.for_each(|(out, from)| out.copy_from_slice(from));
+            } else {
+                out.copy_from_slice(from);
+            }
         }
     }
 }
