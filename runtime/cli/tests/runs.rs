@@ -221,7 +221,7 @@ fn a_run_that_needs_more_memory_than_there_is_does_not_begin() {
         "--layout",
         "batch -> r",
         "--mesh",
-        "r=50000000",
+        "r=1000000",
     ];
     let (code, _, err) = run(&at, &many);
     assert!(code == 1 && err.contains("E0401") && err.contains("devices in one process take about"), "{err}");

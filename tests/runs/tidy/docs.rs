@@ -197,7 +197,7 @@ fn what_lies_in_the_folders_ships() {
         list.iter().map(|s| s.name.to_string()).collect::<BTreeSet<_>>()
     };
     assert_eq!(stems("mw", "models"), names(MODELS));
-    assert_eq!(stems("mw", "std"), names(LIBRARY));
+    assert_eq!(stems("mw", "models/std"), names(LIBRARY));
     assert_eq!(stems("layout", "layouts"), names(LAYOUTS));
 }
 

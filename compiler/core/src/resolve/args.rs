@@ -14,7 +14,7 @@ enum By {
     /// By its place or its name.
     Either,
     /// By its place: the name is only for messages.
-    WordPlace,
+    Place,
     /// By its name.
     Name,
 }
@@ -45,7 +45,7 @@ impl<'a> Slot<'a> {
         for a in signature.operands {
             let more = operands.saturating_sub(out.len()).max(1);
             let times = if a.given == Given::Repeated { more } else { 1 };
-            let slot = || Slot { by: By::WordPlace, ..Slot::built_in(a.name, a.given != Given::Optional) };
+            let slot = || Slot { by: By::Place, ..Slot::built_in(a.name, a.given != Given::Optional) };
             out.extend((0..times).map(|_| slot()));
         }
         let option = |o: &'static meshwright_ops::signature::Choice| Slot {
@@ -72,9 +72,17 @@ pub(super) struct Callee<'a> {
 /// An argument as it is written.
 pub(super) type Written<'e> = (Option<&'e Name>, &'e Expr);
 
-/// A dim behind an argument of anything but `cast`.
+/// The dtype of a `cast`, which alone may say of which dim its values are positions.
+pub(super) fn cast_dtype(args: &[Arg]) -> Option<&Arg> {
+    let by_name = args.iter().find(|a| a.name.as_ref().is_some_and(|n| n.text == "dtype"));
+    by_name.or_else(|| args.iter().filter(|a| a.name.is_none()).nth(1))
+}
+
+/// A dim behind an argument of anything but the dtype of a `cast`.
 pub(super) fn misplaced_dim(name: &str, args: &[Arg]) -> Option<Diagnostic> {
-    let within = args.iter().find_map(|a| a.within.as_ref()).filter(|_| name != "cast")?;
+    let may = cast_dtype(args).filter(|_| name == "cast");
+    let other = |a: &&Arg| a.within.is_some() && may.is_none_or(|m| !std::ptr::eq(m, *a));
+    let within = args.iter().find(other)?.within.as_ref()?;
     Some(
         Diagnostic::error(codes::E0212, format!("`in {}` stands in a call of `{name}`", within.text))
             .at(within.span, "says nothing here")
@@ -95,7 +103,7 @@ pub(super) fn bind<'e>(
     errors: &mut Vec<Diagnostic>,
 ) -> Option<Vec<Option<&'e Expr>>> {
     // Names can be said of these; of two of one name the first is meant.
-    let can = slots.iter().enumerate().filter(|(_, s)| s.by != By::WordPlace);
+    let can = slots.iter().enumerate().filter(|(_, s)| s.by != By::Place);
     let by_name: BTreeMap<&str, usize> = can.rev().map(|(k, s)| (s.name, k)).collect();
     let places = slots.iter().filter(|s| s.by != By::Name).count();
     let mut b = Binder { callee, slots, by_name, places, out: vec![None; slots.len()], errors: Vec::new() };

@@ -129,7 +129,7 @@ impl<'a> Resolver<'a> {
 
     /// `cast(x, float)`.
     fn cast(&mut self, call: &'a Call, span: Span) -> Val {
-        if let Some(within) = call.args.iter().find_map(|a| a.within.as_ref()) {
+        if let Some(within) = args::cast_dtype(&call.args).and_then(|a| a.within.as_ref()) {
             return self.cast_to_positions(call, within, span);
         }
         let slots = [Slot::built_in("x", true), Slot::built_in("dtype", true)];
@@ -238,7 +238,11 @@ impl<'a> Resolver<'a> {
             self.scope().locals.entry(&p.name.text).or_insert(local);
         }
         let result = self.body(&layer.body);
+        let own = self.scope().own.clone();
         self.scopes.pop();
+        if let Some(Val::Tensor(id)) = &result {
+            self.named.entry(own).or_insert(*id);
+        }
         result.unwrap_or_else(|| {
             self.error(
                 Diagnostic::error(codes::E0213, format!("layer `{name}` returns nothing"))

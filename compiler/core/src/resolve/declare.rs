@@ -211,6 +211,10 @@ impl<'a> Resolver<'a> {
             let name = call.name.text.as_str();
             if let Some((_, slots)) = INITIALIZERS.iter().find(|i| i.0 == name) {
                 let slots = slots.map(|s| Slot::built_in(s, true));
+                if let Some(d) = super::args::misplaced_dim(name, &call.args) {
+                    self.error(d);
+                    return None;
+                }
                 let args = self.bound(name, e.span, None, &slots, &call.args)?;
                 let a = args[0].and_then(|a| self.konst(a, &format!("`{}` of `{name}`", slots[0].name)));
                 let b = args[1].and_then(|b| self.konst(b, &format!("`{}` of `{name}`", slots[1].name)));

@@ -29,6 +29,10 @@ impl<'a> Resolver<'a> {
     ) -> Option<Init> {
         let name = call.name.text.as_str();
         let built_in: Vec<Slot<'_>> = slots.iter().map(|s| Slot::built_in(s, true)).collect();
+        if let Some(d) = super::args::misplaced_dim(name, &call.args) {
+            self.error(d);
+            return None;
+        }
         let given = self.bound(name, e.span, None, &built_in, &call.args)?;
         let mut sizes = Some(Vec::new());
         for e in given.into_iter().flatten() {

@@ -46,7 +46,11 @@ impl<'a> Resolver<'a> {
         let Some(o) = self.operand(x) else { return Val::Poison };
         let id = match o.value {
             Value::Tensor(id) => id,
-            _ => match self.position(dim, o).map(|o| o.value) {
+            // A number is clamped like any other value.
+            value => match self
+                .position(dim, Operand { value: self.nearest(dim, value, clamp), ..o })
+                .map(|o| o.value)
+            {
                 Some(Value::Tensor(id)) => return Val::Tensor(id),
                 _ => return Val::Poison,
             },
@@ -71,6 +75,14 @@ impl<'a> Resolver<'a> {
                 self.out_of_range(dim, id, x.span);
                 Val::Poison
             }
+        }
+    }
+
+    /// A number as the nearest position along a dim, where it is clamped.
+    fn nearest(&self, dim: Dim, value: Value, clamp: bool) -> Value {
+        match value {
+            Value::Number(v) if clamp => Value::Number(v.clamp(0.0, self.graph.dims.size(dim) as f64 - 1.0)),
+            other => other,
         }
     }
 
@@ -184,8 +196,9 @@ fn bounds_of(g: &Graph, id: Id, known: &[Bounds]) -> Bounds {
         {
             x.iter().copied().reduce(times)
         }
-        "min" => Some((x[0].0.min(x[1].0), x[0].1.min(x[1].1))),
-        "max" => Some((x[0].0.max(x[1].0), x[0].1.max(x[1].1))),
+        // Of one operand it is one of its elements, along a dim.
+        "min" => x.iter().copied().reduce(|a, b| (a.0.min(b.0), a.1.min(b.1))),
+        "max" => x.iter().copied().reduce(|a, b| (a.0.max(b.0), a.1.max(b.1))),
         "%" if x[1].0 > 0 => {
             // A number below the least divisor is its own rest.
             let below = x[0].0 >= 0;

@@ -116,7 +116,7 @@ fn bert_has_the_right_tree() {
             "layer norm 1 4",
             "layer attention 2 6",
             "layer feed_forward 1 2",
-            "model bert 16",
+            "model bert 17",
             "train bert 4"
         ]
     );

@@ -22,14 +22,6 @@ pub(crate) fn renamed(error: &clap::Error, args: &[OsString]) -> Option<clap::Er
     }
     let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else { return None };
     let given = given.strip_prefix("--")?;
-    let Some((old, new)) = RENAMED.iter().find(|(old, _)| *old == given) else {
-        let advice = advice(WordPlace::Option, given)?.text(str::to_string);
-        let text = format!("there is no option `--{given}`: {advice}");
-        return Some(clap::Error::raw(
-            ErrorKind::UnknownArgument,
-            format!("{text}\n\nFor more information, try '--help'.\n"),
-        ));
-    };
     let mut command = Cli::command();
     let mut words = args.iter().skip(1).filter_map(|a| a.to_str());
     while let Some(inner) =
@@ -37,14 +29,19 @@ pub(crate) fn renamed(error: &clap::Error, args: &[OsString]) -> Option<clap::Er
     {
         command = inner.clone();
     }
-    let known = command.get_arguments().any(|a| a.get_long() == Some(new));
-    known.then(|| {
-        let text = format!("`--{old}` is now `--{new}`");
-        clap::Error::raw(
-            ErrorKind::UnknownArgument,
-            format!("{text}\n\nFor more information, try '--help'.\n"),
-        )
-    })
+    // No command is told of an option that it does not have.
+    let has = |long: &str| command.get_arguments().any(|a| a.get_long() == Some(long));
+    let text = match RENAMED.iter().find(|(old, _)| *old == given) {
+        Some((old, new)) => has(new).then(|| format!("`--{old}` is now `--{new}`"))?,
+        None => {
+            let advice = advice(WordPlace::Option, given)?.text(str::to_string);
+            let long = |form: &str| Some(form.strip_prefix("--")?.split([' ', '=']).next()?.to_string());
+            let named = advice.split('`').skip(1).step_by(2).filter_map(long);
+            named.into_iter().all(|l| has(&l)).then(|| format!("there is no option `--{given}`: {advice}"))?
+        }
+    };
+    let text = format!("{text}\n\nFor more information, try '--help'.\n");
+    Some(clap::Error::raw(ErrorKind::UnknownArgument, text))
 }
 
 #[cfg(test)]
@@ -75,9 +72,13 @@ mod tests {
         }
         // No command is told of an option that it does not have.
         assert!(
-            ["meshwright check mlp --type u8", "meshwright check mlp --nonsense"]
-                .iter()
-                .all(|l| told(l).is_none())
+            [
+                "meshwright check mlp --type u8",
+                "meshwright check mlp --nonsense",
+                "meshwright predict runs/a --output-dir out",
+            ]
+            .iter()
+            .all(|l| told(l).is_none())
         );
     }
 

@@ -46,6 +46,9 @@ fn arithmetic_proves_its_range() {
         "cast(i, i32 in seq, clamp = true)",
         "cast(argmax[seq](x)//2, i32 in seq)",
         "index(batch) % 3 + 1",
+        "cast(9, i32 in seq, clamp = true)",
+        "max[seq](t) % size(seq)",
+        "min(min[seq](t), size(seq) - 1)",
     ] {
         let p = one(&format!("output o = x[seq = {index}] output h = one_hot[seq]({index})"));
         assert_eq!(p.outputs.len(), 3, "{index}");
@@ -54,6 +57,21 @@ fn arithmetic_proves_its_range() {
     let p = one("output o = x[seq = i % size(seq)]");
     let captured: Vec<&str> = p.graph.captured.iter().map(|d| p.graph.dims.name(*d)).collect();
     assert!(captured.contains(&"seq"), "{captured:?}");
+}
+
+#[test]
+fn only_the_dtype_of_a_cast_names_a_dim_of_positions() {
+    for body in [
+        "let y = cast(i in seq, i32)",
+        "let y = cast(i in vocab, i32 in seq)",
+        "param w[seq] = normal(0 in seq, 1)",
+    ] {
+        let found = wrong(&format!("{body} output o = x"));
+        assert!(
+            found.contains("E0212") && found.contains("only a cast names the dim of positions"),
+            "{body}: {found}"
+        );
+    }
 }
 
 #[test]
