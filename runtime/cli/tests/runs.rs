@@ -7,7 +7,7 @@ mod support;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
-use support::{MODEL, events, file, lines, prepared, run_in as run, steps};
+use support::{MODEL, command, events, file, lines, prepared, run_in as run, steps};
 
 #[test]
 fn the_folder_of_a_run_is_all_that_a_command_needs() {
@@ -249,4 +249,35 @@ fn a_checkpoint_that_cannot_be_written_ends_the_run_at_once() {
         !at.join("f/checkpoints").read_dir().unwrap().any(|e| e.unwrap().file_name() != "best.json"),
         "nothing half written"
     );
+}
+
+/// A library that makes every closing of a folder an I/O error, as a disk over a network may.
+const CLOSING_FAILS: &str = "
+unsafe extern \"C\" { fn __errno_location() -> *mut i32; }
+#[unsafe(no_mangle)]
+pub extern \"C\" fn closedir(_: *mut u8) -> i32 { unsafe { *__errno_location() = 5 }; -1 }
+";
+
+#[test]
+fn an_error_at_the_closing_of_a_folder_ends_nothing() {
+    let at = prepared("closing");
+    std::fs::write(at.join("closing.rs"), CLOSING_FAILS).unwrap();
+    let beside = Path::new(env!("CARGO")).with_file_name("rustc");
+    let rustc = if beside.exists() { beside } else { "rustc".into() };
+    let library = ["--edition", "2024", "--crate-type", "cdylib", "closing.rs"];
+    assert!(Command::new(rustc).args(library).current_dir(&at).status().unwrap().success());
+    for args in [
+        &["train", "sums.mw", "--data", "data", "--steps", "12"][..],
+        &["train", "--run", "runs/sums-1", "--resume", "--steps", "14"],
+        &["ckpt", "list", "runs/sums-1"],
+        &["fmt", "--check", "."],
+        &["check", "sums.mw"],
+    ] {
+        let out =
+            command(args).env("LD_PRELOAD", at.join("libclosing.so")).current_dir(&at).output().unwrap();
+        let err = String::from_utf8(out.stderr).unwrap();
+        // The model is not in style.
+        let right = if args[0] == "fmt" { 1 } else { 0 };
+        assert_eq!(out.status.code(), Some(right), "{args:?}: {err}");
+    }
 }

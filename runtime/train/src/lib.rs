@@ -15,6 +15,7 @@ mod devices;
 mod evaluator;
 mod failure;
 mod files;
+pub mod folder;
 mod history;
 pub mod inference;
 mod init;

@@ -7,6 +7,7 @@
 use crate::Checked;
 use crate::checkpoint::Store;
 use crate::checkpoint::fs::{Disk, Fs, open_regular, read_regular, remove_leftovers, write_durably};
+use crate::folder::entries;
 use crate::logs::EventSink;
 use crate::metrics_log::{LogLines, MetricsLog, Stands, cut_back};
 use crate::run_error::{refused, unusable};
@@ -55,7 +56,7 @@ impl RunDir {
         let filled = |name: &str| {
             let at = path.join(name);
             let length = at.metadata().map_or(0, |m| m.len());
-            if at.is_dir() { at.read_dir().is_ok_and(|mut d| d.next().is_some()) } else { length > 0 }
+            if at.is_dir() { entries(&at).is_ok_and(|e| !e.is_empty()) } else { length > 0 }
         };
         if let Some(name) = [METRICS, CHECKPOINTS].into_iter().find(|n| filled(n)) {
             let why = format!("there is a `{name}` of a run, but no `{SETTINGS}`");

@@ -9,6 +9,7 @@ use crate::text::counted;
 use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_syntax::{MAX_BYTES, format_layout, format_model};
+use meshwright_train::folder::{FolderEntry, entries};
 use meshwright_train::project::open_text;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -106,13 +107,10 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>, diagnostics: &mut Vec<Diagnost
 }
 
 fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
-    let mut entries = std::fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries {
-        let path = entry.path();
+    for FolderEntry { name, path, kind } in entries(folder)? {
         // Links to folders are not followed: they could lead round in circles.
-        if entry.file_type()?.is_dir() {
-            if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+        if kind.is_dir() {
+            if !name.as_encoded_bytes().starts_with(b".") {
                 walk(&path, files)?;
             }
         } else if language(&path).is_some() && path.is_file() {

@@ -10,6 +10,7 @@ use crate::text::thousands;
 use clap::ValueEnum;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
+use meshwright_train::folder::entries;
 use meshwright_train::run_dir::{checkpoints_in, no_run};
 use meshwright_train::{Failure, Finished, LogFormat, TrainOptions, agree_on_result, train};
 use std::io::ErrorKind;
@@ -143,7 +144,7 @@ fn report(finished: &Finished, wall: f64, broken: Option<Stop>, console: &mut Co
 
 /// How to go on where a device has failed and there is a checkpoint.
 fn go_on(run: &Path) -> Option<String> {
-    std::fs::read_dir(checkpoints_in(run)).ok()?.next()?.ok()?;
+    entries(&checkpoints_in(run)).ok()?.first()?;
     Some(format!("continue from the newest checkpoint: `meshwright train --run {} --resume`", run.display()))
 }
 
@@ -184,9 +185,8 @@ fn next_run(model: &str) -> std::io::Result<PathBuf> {
     let name = Path::new(model).file_stem().map_or("model".into(), |s| s.to_string_lossy().into_owned());
     loop {
         std::fs::create_dir_all(RUNS)?;
-        let entries = std::fs::read_dir(RUNS)?;
-        let names = entries.map(|e| Ok(e?.file_name().to_string_lossy().into_owned()));
-        let taken = names.collect::<std::io::Result<Vec<String>>>()?;
+        let there = entries(Path::new(RUNS))?;
+        let taken: Vec<String> = there.iter().map(|e| e.name.to_string_lossy().into_owned()).collect();
         let folder = Path::new(RUNS).join(format!("{name}-{}", next_number(&name, &taken)));
         match std::fs::create_dir(&folder) {
             Ok(()) => return Ok(folder),

@@ -1,5 +1,6 @@
 //! The few operations on files that durability rests on, as a trait, so that tests can stop between any two of them.
 
+use crate::folder::entries;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -135,14 +136,12 @@ fn sync_dir(folder: &Path) -> io::Result<()> {
 impl Fs for Disk {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.folder)? {
-            let entry = entry?;
+        for entry in entries(&self.folder)? {
             // A name that is not text is none of ours.
-            if let (true, Ok(name)) = (entry.file_type()?.is_file(), entry.file_name().into_string()) {
+            if let (true, Ok(name)) = (entry.kind.is_file(), entry.name.into_string()) {
                 names.push(name);
             }
         }
-        names.sort();
         Ok(names)
     }
 

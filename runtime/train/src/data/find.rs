@@ -5,6 +5,7 @@ use super::manifest::read_manifest;
 use super::pattern::split_at_commas;
 use super::source::{FileRef, InputSource, MANIFEST, Source, SplitSource, check_split, malformed};
 use crate::Checked;
+use crate::folder::entries;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::InputDecl;
 use std::collections::BTreeMap;
@@ -58,10 +59,8 @@ fn search(roots: &[PathBuf], inputs: &[InputDecl]) -> Checked<Source> {
     };
     for root in roots {
         let mut folders = vec![root.clone()];
-        if let Ok(entries) = std::fs::read_dir(root) {
-            folders.extend(entries.flatten().map(|e| e.path()));
-        }
-        folders.sort();
+        // Of the places that are tried, many are not there.
+        folders.extend(entries(root).unwrap_or_default().into_iter().map(|e| e.path));
         let mut found = Vec::new();
         for folder in folders.iter().filter(|f| f.join(MANIFEST).is_file()) {
             found.push(read_manifest(folder)?);
