@@ -251,12 +251,24 @@ fn a_checkpoint_that_cannot_be_written_ends_the_run_at_once() {
     );
 }
 
-/// A library that makes every closing of a folder an I/O error, as a disk over a network may.
-const CLOSING_FAILS: &str = "
-unsafe extern \"C\" { fn __errno_location() -> *mut i32; }
+/// A library that makes every closing of a folder below `closing` an I/O error, as a disk over a network may.
+const CLOSING_FAILS: &str = r#"
+unsafe extern "C" {
+    fn __errno_location() -> *mut i32;
+    fn dirfd(folder: *mut u8) -> i32;
+    fn close(fd: i32) -> i32;
+}
 #[unsafe(no_mangle)]
-pub extern \"C\" fn closedir(_: *mut u8) -> i32 { unsafe { *__errno_location() = 5 }; -1 }
-";
+pub extern "C" fn closedir(folder: *mut u8) -> i32 {
+    let fd = unsafe { dirfd(folder) };
+    let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
+    if path.to_string_lossy().contains("/closing") {
+        unsafe { *__errno_location() = 5 };
+        return -1;
+    }
+    unsafe { close(fd) }
+}
+"#;
 
 #[test]
 fn an_error_at_the_closing_of_a_folder_ends_nothing() {
