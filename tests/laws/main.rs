@@ -15,6 +15,7 @@ mod gradient;
 mod linear;
 mod monoids;
 mod mutants;
+mod repeat;
 mod rng;
 mod sizes;
 mod special;

@@ -2,6 +2,7 @@
 //! stage that it takes and of the one that it gives, so that no wrong order compiles.
 
 use crate::layout::{Layout, Rulebook, assign, check_conflicts};
+use crate::linear::linearized;
 use crate::normalize;
 use crate::partition::{Spmd, partition};
 use crate::precision;
@@ -167,7 +168,7 @@ pub fn compile_with(
     options: CompileOptions,
     observe: &mut Observer<'_>,
 ) -> Outcome<Compiled> {
-    let start = normalize::dead_code(step);
+    let start = linearized(&normalize::dead_code(step));
     let found = check_conflicts(layout, &start.graph, &|_| true);
     if has_errors(&found) {
         return (None, found);

@@ -12,6 +12,8 @@ pub struct ParamDecl {
     pub id: Id,
     /// Where it is declared.
     pub span: Span,
+    /// How many of its dims, from the first, are those of loops: it counts as one parameter for each position of these.
+    pub stack: usize,
     /// Whether the optimizer leaves it alone (`freeze`).
     pub frozen: bool,
     /// Whether weight decay spares it (`weight_decay … except`).
@@ -31,6 +33,7 @@ impl ParamDecl {
             path,
             id,
             span,
+            stack: 0,
             frozen: false,
             no_decay: false,
             averaged: false,

@@ -89,14 +89,23 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
     let example: Option<Dim> = program.inputs.first().and_then(|i| i.0.dims.first().copied());
     let mut on_input = g.nodes.table(false);
     let mut on_leaf = g.nodes.table(false);
-    for id in g.ids() {
-        let n = g.node(id);
-        let leaf = n.op.kind();
-        let random = leaf == Kind::Rematerializable(Source::Random);
-        on_input[id] = matches!(leaf, Kind::Input(InputOpKind::Input { .. }))
-            || (random && example.is_some_and(|d| n.ty.has(d)))
-            || n.inputs.iter().any(|x| on_input[*x]);
-        on_leaf[id] = random || matches!(leaf, Kind::Input(_)) || n.inputs.iter().any(|x| on_leaf[*x]);
+    loop {
+        let mut changed = false;
+        for id in g.ids() {
+            let n = g.node(id);
+            let (leaf, reads) = (n.op.kind(), g.depends_on(id));
+            let random = leaf == Kind::Rematerializable(Source::Random);
+            let input = matches!(leaf, Kind::Input(InputOpKind::Input { .. }))
+                || (random && example.is_some_and(|d| n.ty.has(d)))
+                || reads.iter().any(|x| on_input[*x]);
+            changed |= input != std::mem::replace(&mut on_input[id], input);
+            let any = random || matches!(leaf, Kind::Input(_)) || reads.iter().any(|x| on_leaf[*x]);
+            changed |= any != std::mem::replace(&mut on_leaf[id], any);
+        }
+        // A carry depends on what comes after it.
+        if !changed || g.repeats.is_empty() {
+            break;
+        }
     }
     let mut e = Evaluation {
         step: StepGraph {
@@ -126,7 +135,11 @@ fn accumulated(program: &Program, decls: impl Fn(&Program) -> Vec<LossDecl>) -> 
             mixing = match how {
                 Some(Accumulate::Same) => None,
                 Some(_) => mixes(g, id, example, &on_input),
-                None => (mine(&id) || g.node(id).inputs.iter().any(mine)).then_some(id),
+                None => {
+                    // What is folded in the body of a loop is folded in each iteration.
+                    let from_loop = on_input[id] && g.boundary(id).is_some();
+                    (from_loop || mine(&id) || g.node(id).inputs.iter().any(mine)).then_some(id)
+                }
             };
             match how {
                 _ if mixing.is_some() => break,
@@ -173,7 +186,7 @@ fn of_each_batch(g: &Graph, decl: &LossDecl, example: Option<Dim>, op: Id) -> Di
 fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -> Option<Id> {
     let example = example?;
     let mut seen = g.nodes.table(false);
-    let mut todo = g.node(cut).inputs.clone();
+    let mut todo = g.depends_on(cut);
     while let Some(id) = todo.pop() {
         if std::mem::replace(&mut seen[id], true) || !on_input[id] {
             continue;
@@ -185,7 +198,7 @@ fn mixes(g: &Graph, cut: Id, example: Option<Dim>, on_input: &IdVec<Id, bool>) -
         if leaves || roles.get(example).is_some_and(|l| l.role != Role::Parallel) {
             return Some(id);
         }
-        todo.extend(&n.inputs);
+        todo.extend(g.depends_on(id));
     }
     None
 }

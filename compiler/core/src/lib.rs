@@ -8,6 +8,7 @@ mod declared;
 pub mod evaluation;
 pub mod explain;
 pub mod layout;
+mod linear;
 mod named;
 pub mod normalize;
 pub mod optimizers;
@@ -23,6 +24,7 @@ pub mod schedule;
 pub mod specialize;
 pub mod step_graph;
 pub mod training;
+pub mod unroll;
 pub mod verify;
 pub mod why;
 

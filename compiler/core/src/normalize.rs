@@ -4,23 +4,37 @@
 //! Each pass takes a step graph and returns an equal one. Values keep the origin of what they replace.
 
 use crate::step_graph::StepGraph;
-use meshwright_ops::{Add, Class, Computes, Const, Contract, ExpandWhen, Graph, Id, Kind, Node, Op};
+use meshwright_ops::{
+    Add, Boundary, Class, Computes, Const, Contract, Crossing, ExpandWhen, Graph, Id, Kind, Node, Op,
+    RepeatId,
+};
 use meshwright_plan::{DType, Dim, IdVec};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Rebuilds a graph value by value: `make` is given the new graph, the old node with operands renumbered, and its old id.
-pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, Id) -> Id) -> StepGraph {
+pub(crate) fn rebuild(step: &StepGraph, make: impl FnMut(&mut Graph, Node, Id) -> Id) -> StepGraph {
+    rebuild_in(step, step.graph.ids(), make)
+}
+
+/// [`rebuild`] in another order, in which operands come before their users too.
+pub(crate) fn rebuild_in(
+    step: &StepGraph,
+    order: impl Iterator<Item = Id>,
+    mut make: impl FnMut(&mut Graph, Node, Id) -> Id,
+) -> StepGraph {
     let mut g = Graph::new(step.graph.dims.clone());
-    let mut new: IdVec<Id, Id> = IdVec::new();
-    for id in step.graph.ids() {
+    g.repeats = step.graph.repeats.clone();
+    let mut new: IdVec<Id, Id> = step.graph.nodes.table(Id(0));
+    for id in order {
         let mut node = step.graph.node(id).clone();
         for i in &mut node.inputs {
             *i = new[*i];
         }
-        g.cursor = node.origin.clone();
-        new.push(make(&mut g, node, id));
+        (g.cursor, g.scope) = (node.origin.clone(), node.scope);
+        new[id] = make(&mut g, node, id);
     }
+    renumber_carries(&mut g, &new);
     let mut out = step.with_graph(g);
     for goal in &mut out.outputs {
         goal.id = new[goal.id];
@@ -29,6 +43,24 @@ pub(crate) fn rebuild(step: &StepGraph, mut make: impl FnMut(&mut Graph, Node, I
         }
     }
     out
+}
+
+/// Tells the loops of a rebuilt graph their carries, without those that are gone.
+fn renumber_carries(g: &mut Graph, new: &IdVec<Id, Id>) {
+    for of in g.repeats.ids() {
+        let all = std::mem::take(&mut g.repeats[of].carries);
+        let here = |(k, (carry, _)): &(usize, (Id, Id))| {
+            let how = Crossing::Carry(*k as u32);
+            g.boundary(new[*carry]).is_some_and(|b| b.of == of && b.how == how)
+        };
+        let kept: Vec<(Id, Id)> =
+            all.into_iter().enumerate().filter(here).map(|(_, (c, n))| (new[c], new[n])).collect();
+        let dim = g.repeats[of].dim;
+        for (k, (carry, _)) in kept.iter().enumerate() {
+            g.nodes[*carry].op = Arc::new(Boundary { of, dim, how: Crossing::Carry(k as u32) });
+        }
+        g.repeats[of].carries = kept;
+    }
 }
 
 /// Drops what no goal needs. Parameters and moments that are updated are needed.
@@ -40,10 +72,11 @@ pub fn dead_code(step: &StepGraph) -> StepGraph {
             live[leaf] = true;
         }
     }
-    for id in step.graph.ids().rev() {
-        if live[id] {
-            for i in &step.graph.node(id).inputs {
-                live[*i] = true;
+    let mut todo: Vec<Id> = step.graph.ids().filter(|id| live[*id]).collect();
+    while let Some(id) = todo.pop() {
+        for i in step.graph.depends_on(id) {
+            if !std::mem::replace(&mut live[i], true) {
+                todo.push(i);
             }
         }
     }
@@ -104,8 +137,8 @@ fn product(g: &mut Graph, node: Node, known: &[Option<f64>]) -> Id {
     g.push(Node { op: Arc::new(Contract { out: node.ty.dims.clone() }), inputs: rest, ..node })
 }
 
-/// What tells computations apart: op, operands, dtype, class, path.
-type Computation = (Arc<dyn Op>, Vec<Id>, DType, Class, Arc<str>);
+/// What tells computations apart: op, operands, dtype, class, path, the loop in whose body it is.
+type Computation = (Arc<dyn Op>, Vec<Id>, DType, Class, Arc<str>, Option<RepeatId>);
 
 /// Merges equal computations. With `paths`, only those of one path: a layout that has rules for paths may place equal
 /// computations differently.
@@ -118,7 +151,7 @@ pub fn common_subexpressions(step: &StepGraph, paths: bool) -> StepGraph {
             return g.push(node);
         }
         let path = if paths && !node.ty.dims.is_empty() { node.origin.path.clone() } else { "".into() };
-        let key = (node.op.clone(), node.inputs.clone(), node.ty.dtype, node.origin.class, path);
+        let key = (node.op.clone(), node.inputs.clone(), node.ty.dtype, node.origin.class, path, node.scope);
         if let Some(id) = seen.get(&key) {
             return *id;
         }
@@ -153,6 +186,9 @@ pub fn merge_adds(step: &StepGraph) -> StepGraph {
     for goal in &step.outputs {
         uses[goal.id] += 2;
     }
+    for (_, next) in step.graph.repeats.iter().flat_map(|r| &r.carries) {
+        uses[*next] += 2;
+    }
     // Adds that are taken up by the one add that uses them.
     let mut taken = step.graph.nodes.table(false);
     for id in step.graph.ids() {
@@ -161,7 +197,8 @@ pub fn merge_adds(step: &StepGraph) -> StepGraph {
             let part = step.graph.node(*i);
             taken[*i] = matches!(part.op.kind(), Kind::Add)
                 && uses[*i] == 1
-                && part.origin.class == node.origin.class;
+                && part.origin.class == node.origin.class
+                && part.scope == node.scope;
         }
     }
     let mut new: IdVec<Id, Id> = IdVec::new();

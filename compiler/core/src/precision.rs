@@ -11,7 +11,7 @@
 
 use crate::normalize::rebuild;
 use crate::step_graph::{OutputKind, StepGraph};
-use meshwright_ops::{Graph, Id, InputOpKind, Kind, Origin, Precision};
+use meshwright_ops::{Crossing, Graph, Id, InputOpKind, Kind, Origin, Precision};
 use meshwright_plan::{DType, IdVec, Phase};
 
 /// Gives every value its dtype. A step whose arithmetic is not `bf16` stays as it is.
@@ -24,6 +24,10 @@ pub fn assign(step: StepGraph) -> StepGraph {
         let choice = choices[id];
         if let Some(to) = choice.reads {
             let product = precision(&step.graph, id) == Precision::Products;
+            // What a carry starts as is cast before the loop.
+            if let Some(b) = step.graph.boundary(id) {
+                g.scope = step.graph.repeats[b.of].parent;
+            }
             for x in &mut node.inputs {
                 // A number that scales a product is no factor of it that hardware would want rounded.
                 if !(product && g.ty(*x).dims.is_empty()) {
@@ -97,23 +101,52 @@ fn precision(g: &Graph, id: Id) -> Precision {
 
 fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
     let g = &step.graph;
-    let mut natures: IdVec<Id, PrecisionClass> = IdVec::new();
-    let mut choices: IdVec<Id, Choice> = IdVec::new();
-    for id in g.ids() {
-        let (nature, reads) = forward(g, id, &natures);
-        natures.push(nature);
-        choices.push(Choice { reads, narrow: nature == PrecisionClass::Narrow });
+    let mut natures = g.nodes.table(PrecisionClass::Other);
+    let mut choices = g.nodes.table(Choice { reads: None, narrow: false });
+    loop {
+        let mut changed = false;
+        for id in g.ids() {
+            let (nature, reads) = forward(g, id, &natures);
+            changed |= nature != std::mem::replace(&mut natures[id], nature);
+            choices[id] = Choice { reads, narrow: nature == PrecisionClass::Narrow };
+        }
+        // A carry is what comes after it.
+        if !changed || g.repeats.is_empty() {
+            break;
+        }
     }
     upcast_uses(step, &mut choices);
     for id in g.ids() {
         // What moves elements moves those of one dtype.
         let moves = precision(g, id) == Precision::AsOperands && g.ty(id).dtype == DType::F32;
-        if moves && !g.node(id).inputs.is_empty() && !g.is_elementwise(id) {
+        if moves && !g.node(id).inputs.is_empty() && !g.is_elementwise(id) && g.boundary(id).is_none() {
             let choice = &mut choices[id];
             choice.reads = Some(if choice.narrow { DType::BF16 } else { DType::F32 });
         }
     }
+    cross_boundaries(g, &mut choices);
     choices
+}
+
+/// What crosses the boundary of a loop is stored on both sides alike, and a carry as what it becomes.
+fn cross_boundaries(g: &Graph, choices: &mut IdVec<Id, Choice>) {
+    loop {
+        let mut changed = false;
+        for id in g.ids() {
+            let Some(b) = g.boundary(id).filter(|b| b.how != Crossing::Accumulate) else { continue };
+            let Some(as_what) = g.depends_on(id).pop().filter(|_| g.ty(id).dtype == DType::F32) else {
+                continue;
+            };
+            let narrow = choices[as_what].narrow;
+            changed |= narrow != std::mem::replace(&mut choices[id].narrow, narrow);
+            if let Crossing::Carry(_) = b.how {
+                choices[id].reads = Some(if narrow { DType::BF16 } else { DType::F32 });
+            }
+        }
+        if !changed {
+            return;
+        }
+    }
 }
 
 /// The nature of a value, of whose operands it is known; and in which dtype its op insists on reading.
@@ -123,7 +156,8 @@ fn forward(g: &Graph, id: Id, natures: &IdVec<Id, PrecisionClass>) -> (Precision
     // Operands that count: of the result's dims, so that a mean along a dim does not make all of it wide.
     let all = |x: &Id| node.ty.dims.iter().all(|d| g.ty(*x).has(*d));
     let elementwise = g.is_elementwise(id);
-    let prevailing = |f: &dyn Fn(&Id) -> bool| node.inputs.iter().filter(|x| f(x)).map(of).max();
+    let operands = g.depends_on(id);
+    let prevailing = |f: &dyn Fn(&Id) -> bool| operands.iter().filter(|x| f(x)).map(of).max();
     let (nature, reads) = match (node.op.kind(), precision(g, id)) {
         (Kind::Input(InputOpKind::Param { .. }), _) => (PrecisionClass::Weight, None),
         (Kind::Input(InputOpKind::State { .. } | InputOpKind::OptimizerState { .. }), _) => {

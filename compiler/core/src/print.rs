@@ -2,7 +2,7 @@
 
 use crate::partition::{Instr, Reshard, Spmd};
 use crate::step_graph::StepGraph;
-use meshwright_ops::{Graph, InputOpKind, Kind, Node};
+use meshwright_ops::{Graph, InputOpKind, Kind, Node, RepeatId};
 use meshwright_plan::expr::Scalar;
 use meshwright_plan::{Axis, Dim, Dims, Expr, Init, Mesh, Operand, Plan, Prim, Step};
 use std::fmt::Write;
@@ -11,8 +11,14 @@ use std::fmt::Write;
 pub fn graph(step: &StepGraph) -> String {
     let mut out = String::new();
     let g = &step.graph;
+    let mut before = None;
     for id in g.ids() {
         let n = g.node(id);
+        if n.scope != before {
+            head(&mut out, g, before, n.scope);
+            before = n.scope;
+        }
+        out.push_str(&"  ".repeat(depth(g, n.scope)));
         let args: Vec<String> = n.inputs.iter().map(|i| format!("%{}", i.0)).collect();
         let range = n.ty.range.map_or(String::new(), |r| format!(" in {}", g.dims.name(r)));
         let name = if n.origin.name.is_empty() { String::new() } else { format!("  // {}", n.origin.name) };
@@ -31,6 +37,40 @@ pub fn graph(step: &StepGraph) -> String {
         let _ = writeln!(out, "{} = %{}", goal.name, goal.id.0);
     }
     out
+}
+
+/// How many loops a scope is in.
+fn depth(g: &Graph, mut scope: Option<RepeatId>) -> usize {
+    let mut depth = 0;
+    while let Some(of) = scope {
+        depth += 1;
+        scope = g.repeats[of].parent;
+    }
+    depth
+}
+
+/// The heads of the loops that begin where a list of values goes from one scope to another.
+fn head(out: &mut String, g: &Graph, before: Option<RepeatId>, scope: Option<RepeatId>) {
+    let mut begin = Vec::new();
+    let mut inner = scope;
+    while let Some(of) = inner.filter(|_| !g.within(before, inner)) {
+        begin.push(of);
+        inner = g.repeats[of].parent;
+    }
+    for of in begin.into_iter().rev() {
+        let r = &g.repeats[of];
+        let carries: Vec<String> = r.carries.iter().map(|(c, n)| format!("%{} <- %{}", c.0, n.0)).collect();
+        let _ = writeln!(
+            out,
+            "{}repeat {}{}  {} times{}{}",
+            "  ".repeat(depth(g, r.parent)),
+            g.dims.name(r.dim),
+            if r.reverse { " reversed" } else { "" },
+            g.dims.size(r.dim),
+            if carries.is_empty() { "" } else { "; " },
+            carries.join(", ")
+        );
+    }
 }
 
 /// What tells ops of one name apart and does not show in their types.
@@ -63,7 +103,15 @@ fn attribute(g: &Graph, n: &Node) -> String {
 pub fn spmd(s: &Spmd) -> String {
     let mut out = String::new();
     let g = &s.step.graph;
-    for instr in &s.instrs {
+    for (i, instr) in s.instrs.iter().enumerate() {
+        for l in s.loops.iter().filter(|l| l.body.start == i) {
+            let depth = s.loops.iter().filter(|o| o.body.contains(&i)).count() - 1;
+            let carries: Vec<String> =
+                l.carries.iter().map(|c| format!("@{} <- @{}", c.current.0, c.next.0)).collect();
+            let dim = g.dims.name(g.repeats[l.of].dim);
+            let _ = writeln!(out, "{}repeat {dim}  {}", "  ".repeat(depth), carries.join(", "));
+        }
+        out.push_str(&"  ".repeat(s.loops.iter().filter(|l| l.body.contains(&i)).count()));
         let v = s.copy(instr.out());
         let place = v.placement.describe(&g.dims, &s.mesh);
         let what = match instr {
@@ -147,7 +195,11 @@ pub fn plan(p: &Plan) -> String {
         let next = l.next.map_or(String::new(), |n| format!(" -> b{}", n.0));
         let _ = writeln!(out, "leaf {} = {}{next}", l.name, operand(&o));
     }
+    let mut depth = 0;
     for s in &p.steps {
+        depth -= usize::from(matches!(s.prim, Prim::EndRepeat) && depth > 0);
+        out.push_str(&"  ".repeat(depth));
+        depth += usize::from(matches!(s.prim, Prim::Repeat { .. }));
         let list = |x: &[Operand]| x.iter().map(&operand).collect::<Vec<_>>().join(", ");
         let _ = match &s.prim {
             Prim::Wait => write!(out, "wait {}", list(&s.reads)),
@@ -196,6 +248,13 @@ fn describe_step(p: &Plan, s: &Step) -> String {
         Prim::Random { stream, distribution } => {
             format!("random {{ {} of `{stream}` }}", meshwright_ops::describe_random(distribution))
         }
+        Prim::Repeat { dim, reverse } => {
+            format!("repeat {}{}", p.dims.name(*dim), if *reverse { " reversed" } else { "" })
+        }
+        Prim::IterationSlice { dim } | Prim::IterationUpdate { dim } => {
+            format!("{} {}", s.name(), p.dims.name(*dim))
+        }
+        Prim::Blank { zero: true } => "blank zeros".to_string(),
         _ => s.name().to_string(),
     }
 }

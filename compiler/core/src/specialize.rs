@@ -56,6 +56,11 @@ fn decide(g: &mut Graph, training: bool) -> Option<IdVec<Id, Id>> {
             g.nodes[id].inputs.clear();
         }
     }
+    for of in g.repeats.ids() {
+        for (_, next) in &mut g.repeats[of].carries {
+            *next = same[*next];
+        }
+    }
     Some(same)
 }
 

@@ -57,7 +57,7 @@ impl StepGraph {
             if let Kind::Input(InputOpKind::Input { name }) = node.op.kind() {
                 names.extend(self.inputs.iter().map(|i| i.name.as_str()).find(|n| **n == name));
             }
-            todo.extend(&node.inputs);
+            todo.extend(self.graph.depends_on(id));
         }
         names
     }

@@ -10,7 +10,7 @@
 
 use crate::partition::{CopyId, Instr, Reshard, Spmd, operand_placement};
 use crate::step_graph::{OutputKind, StepGraph};
-use meshwright_ops::{Id, Kind, Role};
+use meshwright_ops::{Crossing, Graph, Id, Kind, RepeatId, Role};
 use meshwright_plan::{Axis, Collective, Dim, Monoid, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,6 +56,7 @@ pub fn verify(spmd: &Spmd) -> Vec<String> {
         let at = |f: String| format!("instruction {i}, {}: {f}", spmd.step.graph.describe(out.value));
         all.extend(found.into_iter().map(at));
     }
+    loops(spmd, &mut all);
     let mut leaves: BTreeMap<Id, Vec<&Placement>> = BTreeMap::new();
     for instr in &spmd.instrs {
         if let Instr::Input { out } = instr {
@@ -102,6 +103,7 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
             v.push(format!("{}: reads value {} before it is defined", at(), x.0));
             continue;
         }
+        crossing(g, id, &mut |fault| v.push(format!("{}: {fault}", at())));
         match g.infer(&*n.op, &n.inputs) {
             Err(e) => v.push(format!("{}: `{}` refuses its operands: {e}", at(), n.op.name())),
             Ok(ty) => {
@@ -114,6 +116,7 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
             }
         }
     }
+    bodies(g, &mut v);
     for goal in &step.outputs {
         let known = |id: Id| (id.0 as usize) < g.nodes.len();
         if !known(goal.id) {
@@ -129,6 +132,90 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
         }
     }
     v
+}
+
+/// What a body makes is read in it alone, but for what leaves it; and a carry has one placement.
+fn loops(spmd: &Spmd, v: &mut Vec<String>) {
+    let graph = &spmd.step.graph;
+    for l in &spmd.loops {
+        let made: BTreeSet<CopyId> = spmd.instrs[l.body.clone()].iter().map(Instr::out).collect();
+        let leaves = |i: &Instr| graph.boundary(spmd.copy(i.out()).value).is_some_and(|b| b.of == l.of);
+        let around = spmd.instrs.iter().enumerate().filter(|(i, _)| !l.body.contains(i));
+        for (i, instr) in around.filter(|(_, instr)| !leaves(instr)) {
+            if instr.reads().iter().any(|r| made.contains(r)) {
+                v.push(format!("instruction {i} reads what is made in the body of a loop"));
+            }
+        }
+        let placement = |c: CopyId| &spmd.copy(c).placement;
+        for (c, (carry, next)) in l.carries.iter().zip(&graph.repeats[l.of].carries) {
+            let alike =
+                placement(c.start) == placement(c.current) && placement(c.next) == placement(c.current);
+            if !alike || !placement(c.current).partial.is_empty() {
+                v.push(format!("{} is carried from one placement to another", graph.describe(*carry)));
+            }
+            if spmd.copy(c.current).value != *carry || spmd.copy(c.next).value != *next {
+                v.push(format!("{} is carried on as another value", graph.describe(*carry)));
+            }
+        }
+        if l.carries.len() != graph.repeats[l.of].carries.len() {
+            v.push("a loop lacks carries".into());
+        }
+    }
+}
+
+/// Only the ops of a boundary read what is in another scope than theirs, but for what is around them.
+fn crossing(g: &Graph, id: Id, fault: &mut dyn FnMut(String)) {
+    let n = g.node(id);
+    let Some(b) = g.boundary(id) else {
+        for x in n.inputs.iter().filter(|x| !g.within(n.scope, g.node(**x).scope)) {
+            fault(format!("reads value {} of the body of a loop", x.0));
+        }
+        return;
+    };
+    let parent = g.repeats[b.of].parent;
+    let (mine, reads) = if b.how.leaves() { (parent, Some(b.of)) } else { (Some(b.of), parent) };
+    if n.scope != mine || n.inputs.iter().any(|x| !g.within(reads, g.node(*x).scope)) {
+        fault("crosses another boundary than that of its loop".into());
+    }
+    let Crossing::Carry(k) = b.how else { return };
+    match g.repeats[b.of].carries.get(k as usize) {
+        Some((carry, next)) if *carry == id => {
+            let (old, new) = (g.ty(id), g.ty(*next));
+            let alike = old.dims.len() == new.dims.len() && old.dims.iter().all(|d| new.has(*d));
+            if !alike || old.dtype != new.dtype {
+                fault(format!("is carried on as {new:?}"));
+            }
+            if !g.within(Some(b.of), g.node(*next).scope) {
+                fault(format!("is carried on as value {} of another loop", next.0));
+            }
+        }
+        _ => fault("is no carry of its loop".into()),
+    }
+}
+
+/// The values of a body are consecutive, and none has the dim of its loop.
+fn bodies(g: &Graph, v: &mut Vec<String>) {
+    let mut closed: BTreeSet<RepeatId> = BTreeSet::new();
+    let mut before = None;
+    for id in g.ids() {
+        let scope = g.node(id).scope;
+        let mut left = before;
+        while let Some(of) = left.filter(|_| !g.within(scope, left)) {
+            closed.insert(of);
+            left = g.repeats[of].parent;
+        }
+        let mut inner = scope;
+        while let Some(of) = inner {
+            if closed.contains(&of) {
+                v.push(format!("value {}, {}: its loop has ended", id.0, g.describe(id)));
+            }
+            if g.ty(id).has(g.repeats[of].dim) {
+                v.push(format!("value {}, {}: has the dim of its loop", id.0, g.describe(id)));
+            }
+            inner = g.repeats[of].parent;
+        }
+        before = scope;
+    }
 }
 
 fn legal(spmd: &Spmd, p: &Placement, dims: &[Dim], v: &mut Vec<String>) {
@@ -150,6 +237,17 @@ fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &BTreeMap<Dim, Vec<Axi
     let graph = &spmd.step.graph;
     let version = spmd.copy(out);
     let node = graph.node(version.value);
+    if let Kind::Boundary(b) = node.op.kind() {
+        let sum = b.how == Crossing::Accumulate;
+        let placed = inputs.len() == 1 && spmd.copy(inputs[0]).placement == version.placement;
+        if !placed
+            || !(sum || version.placement.partial.is_empty())
+            || !version.placement.axes(b.dim).is_empty()
+        {
+            v.push("is placed otherwise on the other side of a loop's boundary".into());
+        }
+        return;
+    }
     if let Kind::Rename { from, to } = node.op.kind() {
         if inputs.len() != 1 || spmd.copy(inputs[0]).placement.rename(from, to) != version.placement {
             v.push("a rename moves something".into());

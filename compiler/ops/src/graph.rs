@@ -33,7 +33,13 @@ impl Graph {
     /// Adds a value made by `op`; its type is inferred and its origin is the cursor's.
     pub fn add_op(&mut self, op: Arc<dyn Op>, inputs: &[Id]) -> Result<Id, OpError> {
         let ty = self.infer(&*op, inputs)?;
-        Ok(self.push(Node { op, inputs: inputs.to_vec(), ty, origin: self.cursor.clone() }))
+        Ok(self.push(Node {
+            op,
+            inputs: inputs.to_vec(),
+            ty,
+            origin: self.cursor.clone(),
+            scope: self.scope,
+        }))
     }
 
     /// Type of what `op` gives for operands. Ops see operands that are stored as `bf16` as `f32`, in which they compute.

@@ -1,5 +1,6 @@
 //! What passes may ask of an op.
 
+use crate::Boundary;
 use meshwright_plan::{Dim, Init, Monoid};
 
 /// What the partitioner must know of an op beyond its roles.
@@ -18,6 +19,8 @@ pub enum Kind {
         /// Its name on the result.
         to: Dim,
     },
+    /// It crosses the boundary of a loop.
+    Boundary(Boundary),
     /// The finished gradient of a parameter.
     Gradient,
     /// A function of its operands.

@@ -14,6 +14,7 @@ mod op;
 mod ops;
 pub mod reference;
 mod registry;
+mod repeat;
 mod roles;
 mod sample;
 pub mod signature;
@@ -26,6 +27,7 @@ pub use family::{Family, OpCall, Piece, Sample, Setting, Value, families, family
 pub use kind::{Computes, ExpandWhen, Fold, InputOpKind, Kind, Precision, Source};
 pub use op::{Class, DynEq, DynHash, Graph, Id, Node, Op, Origin};
 pub use ops::*;
+pub use repeat::{Boundary, Crossing, Repeat, RepeatId};
 pub use roles::{Linear, Loop, Role, Roles};
 pub use signature::Signature;
 pub use tensor::F64Tensor;

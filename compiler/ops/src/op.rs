@@ -1,6 +1,8 @@
 //! The trait that every op implements, in one file each, and the graph of ops and values that its methods extend.
 
-use crate::{Computes, Emit, ExpandWhen, F64Tensor, Kind, OpError, Precision, Roles, Type, union};
+use crate::{
+    Computes, Emit, ExpandWhen, F64Tensor, Kind, OpError, Precision, Repeat, RepeatId, Roles, Type, union,
+};
 use meshwright_diag::Span;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{ArenaId, Dim, Dims, Expr, IdVec, Phase};
@@ -67,6 +69,8 @@ pub struct Node {
     pub ty: Type,
     /// Where it comes from.
     pub origin: Origin,
+    /// The loop to whose body it belongs.
+    pub scope: Option<RepeatId>,
 }
 
 /// A program: values in order of definition.
@@ -79,8 +83,12 @@ pub struct Graph {
     pub captured: BTreeSet<Dim>,
     /// The values.
     pub nodes: IdVec<Id, Node>,
+    /// The loops.
+    pub repeats: IdVec<RepeatId, Repeat>,
     /// The origin given to values that are added.
     pub cursor: Origin,
+    /// The loop to whose body values that are added belong.
+    pub scope: Option<RepeatId>,
 }
 
 /// Equality with any other op. Equal ops of equal operands are the same computation.

@@ -20,6 +20,7 @@ mod plan;
 mod prim;
 mod provenance;
 pub mod random;
+mod repeat;
 mod shard;
 mod spec;
 mod step;
@@ -40,6 +41,7 @@ pub use plan::{InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Summ
 pub use prim::{Part, Prim};
 pub use provenance::Provenance;
 pub use random::Init;
+pub use repeat::StepLoop;
 pub use shard::{largest_shard, piece, shard};
 pub use spec::{Bf16, DTypes, Donation, Linear, Operands, Spec, Work};
 pub use step::{Arity, Phase, Step};

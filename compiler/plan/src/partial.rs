@@ -18,6 +18,13 @@ impl Step {
     pub fn partial(&self, plan: &Plan) -> Result<Vec<Partial>, String> {
         match &self.prim {
             Prim::Map { expr, regs } => self.of_expression(plan, expr, regs),
+            // A carry is on both sides of a boundary what it is, and zeros are whatever they are said to be.
+            Prim::Repeat { .. } | Prim::EndRepeat => {
+                Ok(self.reads.iter().map(|o| plan.buffer(o.buf).partial.clone()).collect())
+            }
+            Prim::Blank { .. } => {
+                Ok(self.writes.iter().map(|o| plan.buffer(o.buf).partial.clone()).collect())
+            }
             _ => self.writes.iter().map(|out| self.of_operands(plan, out)).collect(),
         }
     }

@@ -339,6 +339,47 @@ primitives! {
         }
         _ => Spec { name: collective.name(), ..PLAIN },
     };
+    /// `(starts…) -> currents…`: a loop begins. The steps up to its `EndRepeat` run once for each position of `dim`, all of them on
+    /// every device; a current is in the first iteration what it starts as, then what the `EndRepeat` reads in its place.
+    Repeat {
+        /// The dim.
+        dim: Dim,
+        /// From the last position to the first.
+        reverse: bool,
+    } => Spec {
+        name: "repeat",
+        reads: O::Many("start"),
+        writes: O::Many("current"),
+        donation: D::Paired,
+        dtypes: T::Any,
+        ..PLAIN
+    };
+    /// `(nexts…) -> lasts…`: the loop that was begun last ends. What is next for each current, in order, and what that is after
+    /// the last iteration.
+    EndRepeat => Spec {
+        name: "end_repeat",
+        reads: O::Many("next"),
+        writes: O::Many("last"),
+        donation: D::Paired,
+        dtypes: T::Any,
+        ..PLAIN
+    };
+    /// `(input) -> out`: `out = input[dim = position]`, at the position of the iteration of the loop over `dim` in whose body the
+    /// step is. Each device holds all of `dim`. All other dims are the same, in the same order.
+    IterationSlice {
+        /// The dim of the loop, the first of the input's.
+        dim: Dim,
+    } => Spec { name: "iteration_slice", ..MOVED };
+    /// `(all, value) -> out`: `all` with `value` at the position of the iteration along `dim`, as in `IterationSlice`.
+    IterationUpdate {
+        /// The dim of the loop, the first of the result's.
+        dim: Dim,
+    } => Spec { name: "iteration_update", reads: O::Named(&["all", "value"]), donation: D::First, ..PLAIN };
+    /// `() -> out`: zeros, of which each is also a part of 0; or what nothing reads before it is written.
+    Blank {
+        /// Whether it must be zeros.
+        zero: bool,
+    } => Spec { name: "blank", reads: O::Named(&[]), dtypes: T::Any, ..PLAIN };
     /// `(results…) ->`: the end of a collective that an earlier step of the same async_id started: waits for it. From here on
     /// its results may be read.
     Wait => Spec { name: "wait", reads: O::Many("result"), writes: O::Named(&[]), ..PLAIN };

@@ -69,7 +69,9 @@ impl Step {
     pub fn memory_bytes(&self, plan: &Plan) -> u64 {
         let bytes = |o: &Operand| plan.buffer(o.buf).largest_bytes(&plan.mesh) as u64;
         match &self.prim {
-            Prim::Wait => 0,
+            Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => 0,
+            Prim::IterationSlice { .. } => 2 * self.writes.iter().map(bytes).sum::<u64>(),
+            Prim::IterationUpdate { .. } => 2 * self.reads.iter().skip(1).map(bytes).sum::<u64>(),
             Prim::Lookup { .. } => {
                 self.reads.iter().skip(1).map(bytes).sum::<u64>()
                     + 2 * self.writes.iter().map(bytes).sum::<u64>()

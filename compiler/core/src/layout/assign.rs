@@ -133,7 +133,7 @@ pub fn assign(rules: &Rulebook<'_>, class: Class, path: &str, dims: &[Dim], tabl
             RuleDim::Any => dims
                 .iter()
                 .copied()
-                .filter(|d| !out.splits.contains_key(d))
+                .filter(|d| !out.splits.contains_key(d) && !layout.loops.contains(d))
                 .max_by_key(|d| (table.size(*d), Reverse(*d))),
         };
         let Some(dim) = dim else { continue };

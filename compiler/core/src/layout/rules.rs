@@ -65,6 +65,8 @@ pub struct Layout {
     pub rules: Vec<Rule>,
     /// Dims that may be gathered although no rule implies it.
     pub gathers: BTreeSet<Dim>,
+    /// Dims of the loops of the program: `*` stands for none of them.
+    pub loops: BTreeSet<Dim>,
 }
 
 impl Layout {
@@ -99,7 +101,8 @@ pub fn layout(
     }
     let Some(mesh) = mesh_of(file, over.as_ref(), &mut out) else { return (None, out) };
     let declared = given.then(|| with_axes_of(file, &mesh)).flatten();
-    let mut layout = Layout { mesh, ..Layout::default() };
+    let loops = program.graph.repeats.iter().map(|r| r.dim).collect();
+    let mut layout = Layout { mesh, loops, ..Layout::default() };
     let index = DimIndex::new(program);
     let mut read = Read::default();
     for item in &file.items {
@@ -275,6 +278,18 @@ fn read_rule<'a>(
             }
         };
         let Some(dim) = dim else { continue };
+        if let RuleDim::Dim(d) = dim
+            && layout.loops.contains(&d)
+            && !axes.is_empty()
+        {
+            let name = index.program.graph.dims.name(d);
+            out.push(
+                Diagnostic::error(codes::E0190, format!("to split the loop `{name}` is not implemented yet"))
+                    .at(span, "its iterations would be shared out")
+                    .help("split a dim of what the loop computes"),
+            );
+            continue;
+        }
         let free = rule.when_free.is_some();
         // Said again, it adds nothing. A strict rule is then a mistake, which is found later.
         if (free || dim == RuleDim::Any) && !read.seen.insert((scope.clone(), dim, axes.clone(), free)) {

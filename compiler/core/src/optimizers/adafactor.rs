@@ -75,7 +75,7 @@ fn update(c: &Choices, u: &mut Update<'_>, params: &[Trained<'_>]) {
     for p in params {
         u.of(p);
         let moments = second(c, u, p, beta2);
-        let size = c.flag("scale_parameter").then(|| u.sum_of_squares(p.decl.id));
+        let size = c.flag("scale_parameter").then(|| u.sum_of_squares(p, p.decl.id));
         sums.push((moments, size));
     }
     let mut scales = Vec::new();
@@ -98,7 +98,7 @@ fn update(c: &Choices, u: &mut Update<'_>, params: &[Trained<'_>]) {
     for (p, (moments, _)) in params.iter().zip(&sums) {
         u.of(p);
         let step = normalized(u, p, moments);
-        let squares = clip.map(|_| u.sum_of_squares(step));
+        let squares = clip.map(|_| u.sum_of_squares(p, step));
         steps.push((step, squares));
     }
     for (scale, (p, (_, squares))) in scales.iter_mut().zip(params.iter().zip(&steps)) {
@@ -144,7 +144,8 @@ fn factored(c: &Choices, dims: &[Dim], table: &Dims) -> Option<[Dim; 2]> {
 fn second(c: &Choices, u: &mut Update<'_>, p: &Trained<'_>, beta2: Id) -> Second {
     let dims = u.dims(p);
     let eps = c.scalar("eps1");
-    let Some([large, small]) = factored(c, &dims, &u.graph().dims) else {
+    let own = u.own_dims(p);
+    let Some([large, small]) = factored(c, &own, &u.graph().dims) else {
         let square = u.product(&[p.grad, p.grad]);
         let square = u.sum(&[square, eps]);
         return Second::Whole(mixed(u, p, "v", &dims, beta2, square));
@@ -192,7 +193,7 @@ fn normalized(u: &mut Update<'_>, p: &Trained<'_>, moments: &Second) -> Id {
 
 /// The root of the mean of squares over a whole parameter, from their sum.
 fn rms(u: &mut Update<'_>, p: &Trained<'_>, squares: Id) -> Id {
-    let dims = u.dims(p);
+    let dims = u.own_dims(p);
     let n = u.graph().dims.elements(&dims);
     let mean = u.graph().scaled(squares, 1.0 / n as f64);
     u.graph().unary(&SQRT, mean)

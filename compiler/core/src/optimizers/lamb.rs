@@ -29,7 +29,7 @@ fn update(c: &Choices, u: &mut Update<'_>, params: &[Trained<'_>]) {
         u.of(p);
         let step = adam::direction(c, u, p, p.grad);
         let step = u.decayed(step, p, c.nonzero("weight_decay"));
-        let squares = (u.sum_of_squares(p.decl.id), u.sum_of_squares(step));
+        let squares = (u.sum_of_squares(p, p.decl.id), u.sum_of_squares(p, step));
         steps.push((step, squares));
     }
     let mut ratios = Vec::new();

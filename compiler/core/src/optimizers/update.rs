@@ -212,9 +212,16 @@ impl<'a> Update<'a> {
         self.g.product(x)
     }
 
-    /// The sum of the squares of all elements of a whole value, split or not.
-    pub fn sum_of_squares(&mut self, x: Id) -> Id {
-        self.g.contract_to(&[x, x], &[])
+    /// The dims of one parameter: those of loops, along which there are many, are left out.
+    pub fn own_dims(&self, p: &Trained<'_>) -> Vec<Dim> {
+        self.dims(p).split_off(p.decl.stack)
+    }
+
+    /// The sum of the squares of all elements of a whole value of a parameter, split or not: of each parameter in a loop.
+    pub fn sum_of_squares(&mut self, p: &Trained<'_>, x: Id) -> Id {
+        let mut loops = self.dims(p);
+        loops.truncate(p.decl.stack);
+        self.g.contract_to(&[x, x], &loops)
     }
 
     /// A number of the dtype of `like`.

@@ -1,10 +1,11 @@
 //! What is known of a step and its layout before anything is placed. The walk reads it and changes nothing of it.
 
 use super::decision::Loops;
+use super::repeat::Crossings;
 use super::spmd::operand_placement;
 use crate::layout::{Assigned, Layout, Rulebook, assign};
 use crate::step_graph::StepGraph;
-use meshwright_ops::{Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles};
+use meshwright_ops::{Boundary, Crossing, Graph, Id, InputOpKind, Kind, Loop, Node, Role, Roles};
 use meshwright_plan::{Axis, Dim, IdVec, Mesh, Monoid, Placement};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,6 +40,7 @@ pub(super) struct Facts<'a> {
     targets: IdVec<Id, Assigned>,
     /// What they say of the loops of the op that makes it.
     ruled: IdVec<Id, Assigned>,
+    pub(super) crossings: Crossings,
     /// Of ops that cost nothing, the one placement that all users of the result ask for.
     wanted: BTreeMap<Id, Placement>,
 }
@@ -57,6 +59,7 @@ impl<'a> Facts<'a> {
             generated: IdVec::new(),
             classes: IdVec::new(),
             roles: g.ids().map(|id| g.node(id).op.roles(&g.input_types(id), g.ty(id), &g.dims)).collect(),
+            crossings: Crossings::new(g),
             targets: IdVec::new(),
             ruled: IdVec::new(),
             wanted: BTreeMap::new(),
@@ -184,6 +187,9 @@ impl<'a> Facts<'a> {
             ) => ValueClass::Rematerializable,
             (Kind::Input(InputOpKind::Param { .. } | InputOpKind::State { .. }), _) => ValueClass::ParamLike,
             (Kind::Rename { .. }, Some(operand)) => operand,
+            (Kind::Boundary(Boundary { how: Crossing::Slice, .. }), Some(ValueClass::ParamLike)) => {
+                ValueClass::ParamLike
+            }
             (Kind::Compute(_), _) if self.generated[id].is_some() => ValueClass::Rematerializable,
             (Kind::Compute(_), Some(ValueClass::ParamLike))
                 if n.inputs.len() == 1 && self.elementwise(id) =>
@@ -263,6 +269,9 @@ impl<'a> Facts<'a> {
             if rename.is_some() {
                 return self.target(v);
             }
+        }
+        if let Some(asked) = self.boundary(user).and_then(|b| self.demand_across(b, user, v)) {
+            return asked;
         }
         let slot = self.node(user).inputs.iter().position(|x| *x == v).unwrap_or(0);
         // What a window adds is fetched for this user alone; it does not decide where the value stands.

@@ -9,6 +9,7 @@ mod decision;
 mod facts;
 mod follow;
 mod note;
+mod repeat;
 mod reshard;
 mod settle;
 mod spmd;
@@ -17,5 +18,5 @@ mod walk;
 
 pub use decision::{Decision, Loops, Reason, Refusal};
 pub use reshard::Reshard;
-pub use spmd::{Cause, CopyId, Instr, PlacedCopy, Spmd, operand_placement};
+pub use spmd::{CarriedCopy, Cause, CopyId, Instr, PlacedCopy, PlacedLoop, Spmd, operand_placement};
 pub use walk::partition;

@@ -37,6 +37,9 @@ impl Walk<'_> {
         if self.facts.is_gradient(v) || self.facts.is_output(v) {
             wanted.insert(target.clone());
         }
+        for carry in self.facts.carries_of(v) {
+            wanted.insert(strip(&self.state.current(*carry)));
+        }
         for u in self.facts.users(v) {
             let d = self.facts.demand(*u, v);
             let d = self.with_followed(*u, v, &natural, d);
@@ -85,6 +88,9 @@ impl Walk<'_> {
     /// Whether a value may stay partial over an axis.
     fn stays_open(&self, v: Id, axis: Axis, monoid: Monoid) -> bool {
         let users = self.facts.users(v);
+        if !self.facts.carries_of(v).is_empty() {
+            return false;
+        }
         if monoid != Monoid::Sum || users.is_empty() || self.facts.is_gradient(v) || self.facts.is_output(v) {
             return false;
         }

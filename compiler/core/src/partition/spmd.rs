@@ -4,9 +4,10 @@ use super::decision::{Decision, Reason};
 use super::reshard::Reshard;
 use crate::step_graph::StepGraph;
 use meshwright_diag::Span;
-use meshwright_ops::{Id, Roles};
+use meshwright_ops::{Id, RepeatId, Roles};
 use meshwright_plan::{ArenaId, Axis, Dim, Dims, IdVec, Mesh, Phase, Placement};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A value in one placement, by position in [`Spmd::copies`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +75,31 @@ pub enum Instr {
     },
 }
 
+/// A loop among the instructions. What crosses its boundary is made by an [`Instr::Op`] from the copy on the other side: carries
+/// and slices in the body, all that leaves it right behind the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedLoop {
+    /// The loop.
+    pub of: RepeatId,
+    /// Its body, with the loops in it.
+    pub body: Range<usize>,
+    /// Its carries, in order.
+    pub carries: Vec<CarriedCopy>,
+    /// What leaves it: the copy in the body, and that behind it.
+    pub outs: Vec<(CopyId, CopyId)>,
+}
+
+/// The copies of a carry, all in one placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CarriedCopy {
+    /// What it starts as.
+    pub start: CopyId,
+    /// What it is in the body.
+    pub current: CopyId,
+    /// What it is in the next iteration.
+    pub next: CopyId,
+}
+
 /// A partitioned step.
 #[derive(Clone, Debug)]
 pub struct Spmd {
@@ -85,6 +111,8 @@ pub struct Spmd {
     pub copies: IdVec<CopyId, PlacedCopy>,
     /// The instructions in order.
     pub instrs: Vec<Instr>,
+    /// The loops in order, outer ones before those in them.
+    pub loops: Vec<PlacedLoop>,
     /// The copy that serves each output of the step.
     pub outputs: Vec<CopyId>,
     /// What was decided for each value; no part of the program.

@@ -1,7 +1,8 @@
 //! What the walk has placed so far: where each value stands, every copy of it, and the instructions that make them.
 
 use super::facts::Facts;
-use super::spmd::{CopyId, Instr, PlacedCopy};
+use super::repeat::Frames;
+use super::spmd::{CopyId, PlacedCopy};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Axis, Dim, IdVec, Phase, Placement};
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ pub(super) struct State {
     pub(super) summed: BTreeMap<(Id, Axis), Vec<Dim>>,
     made: BTreeMap<Id, BTreeMap<Placement, Made>>,
     pub(super) copies: IdVec<CopyId, PlacedCopy>,
-    pub(super) instrs: Vec<Instr>,
+    pub(super) frames: Frames,
 }
 
 impl State {
@@ -36,7 +37,7 @@ impl State {
             summed: BTreeMap::new(),
             made: BTreeMap::new(),
             copies: IdVec::new(),
-            instrs: Vec::new(),
+            frames: Frames::new(),
         }
     }
 

@@ -39,16 +39,19 @@ pub fn partition(step: &StepGraph, layout: &Layout) -> Outcome<Spmd> {
         let facts = Facts::new(&step, &layout);
         let mut walk = Walk::new(&facts);
         for id in step.graph.ids() {
+            walk.enter(step.graph.node(id).scope);
             walk.place(id);
         }
+        walk.enter(None);
         if walk.groups.is_empty() {
             let outputs: Vec<CopyId> = (0..step.outputs.len()).map(|i| walk.deliver(i)).collect();
-            let Walk { state: State { copies, instrs, .. }, decisions, diagnostics, .. } = walk;
+            let Walk { state: State { copies, frames, .. }, decisions, diagnostics, .. } = walk;
             if has_errors(&diagnostics) {
                 return (None, diagnostics);
             }
             let mesh = layout.mesh.clone();
-            return (Some(Spmd { step, mesh, copies, instrs, outputs, decisions }), diagnostics);
+            let (instrs, loops) = frames.finish();
+            return (Some(Spmd { step, mesh, copies, instrs, loops, outputs, decisions }), diagnostics);
         }
         let groups = walk.groups;
         step = grouped(&step, &groups);
@@ -64,8 +67,8 @@ fn grouped(step: &StepGraph, groups: &Groups) -> StepGraph {
         node.inputs = (0..operands.len()).filter(alone).map(|s| operands[s]).collect();
         for slots in parts {
             let inputs: Vec<Id> = slots.iter().map(|s| operands[*s]).collect();
-            let (ty, origin) = (g.ty(inputs[0]).clone(), node.origin.clone());
-            node.inputs.push(g.push(Node { op: Arc::new(Add), inputs, ty, origin }));
+            let (ty, origin, scope) = (g.ty(inputs[0]).clone(), node.origin.clone(), node.scope);
+            node.inputs.push(g.push(Node { op: Arc::new(Add), inputs, ty, origin, scope }));
         }
         g.push(node)
     })
@@ -117,16 +120,19 @@ impl<'a> Walk<'a> {
                 self.note_target(id);
                 self.state.stands(id, target.clone());
                 let out = self.state.copy(id, target, None, false);
-                self.state.instrs.push(Instr::Input { out });
+                self.state.frames.push(self.facts.graph(), id, Instr::Input { out });
                 return;
             }
             Kind::Add => self.group(id),
+            // It was placed when its loop ended.
+            Kind::Boundary(b) if b.how.leaves() => return,
             _ => {}
         }
         for x in &facts.node(id).inputs {
             self.settle(*x);
         }
         match facts.kind(id) {
+            Kind::Boundary(b) => self.cross(id, b),
             Kind::Compute(_) if facts.rematerializable(id) => {
                 self.note_target(id);
                 self.note(id, Reason::Rematerializable);
@@ -198,11 +204,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn emit(&mut self, id: Id, inputs: Vec<CopyId>, loops: Loops, p: Placement) {
+    pub(super) fn emit(&mut self, id: Id, inputs: Vec<CopyId>, loops: Loops, p: Placement) {
         let phase = self.facts.node(id).origin.phase;
         self.state.natural[id] = Some(p.clone());
         let out = self.state.copy(id, p, Some(phase), false);
-        self.state.instrs.push(Instr::Op { inputs, loops, out });
+        self.state.frames.push(self.facts.graph(), id, Instr::Op { inputs, loops, out });
     }
 
     /// Finds operands of an add that are partial over the same axes: added first, they need one reduction.
@@ -214,7 +220,8 @@ impl<'a> Walk<'a> {
         let mut times: BTreeMap<Id, usize> = BTreeMap::new();
         inputs.iter().for_each(|x| *times.entry(*x).or_default() += 1);
         for (slot, x) in inputs.iter().enumerate() {
-            let alone = self.facts.users(*x).len() == 1 && times[x] == 1;
+            let here = self.facts.node(*x).scope == self.facts.node(id).scope;
+            let alone = self.facts.users(*x).len() == 1 && times[x] == 1 && here;
             let open = self.state.settled[*x].is_none()
                 && alone
                 && !self.facts.is_output(*x)
@@ -266,7 +273,7 @@ impl<'a> Walk<'a> {
                 let cause = self.cause(id, &kind, user, phase, &source);
                 let gathered = matches!(kind, Reshard::Collective(Collective::AllGather { .. }));
                 let out = self.state.copy(id, next.clone(), Some(phase), gathered);
-                self.state.instrs.push(Instr::Reshard { kind, from, out, cause });
+                self.state.frames.push(self.facts.graph(), id, Instr::Reshard { kind, from, out, cause });
             }
             now = next;
         }
@@ -278,13 +285,17 @@ impl<'a> Walk<'a> {
             Kind::Rename { .. } => self.rematerialize_renamed(id, dst),
             Kind::Rematerializable(_) => {
                 let out = self.state.copy(id, dst.clone(), Some(phase), false);
-                self.state.instrs.push(Instr::Op { inputs: vec![], loops: dst.splits.clone(), out });
+                self.state.frames.push(
+                    self.facts.graph(),
+                    id,
+                    Instr::Op { inputs: vec![], loops: dst.splits.clone(), out },
+                );
                 out
             }
             Kind::Compute(_) => self.rematerialize_computed(id, dst, phase),
             _ => {
                 let out = self.state.copy(id, dst.clone(), None, false);
-                self.state.instrs.push(Instr::Input { out });
+                self.state.frames.push(self.facts.graph(), id, Instr::Input { out });
                 out
             }
         }
@@ -302,7 +313,11 @@ impl<'a> Walk<'a> {
                 let placed = operands.map(|(slot, x)| (*x, facts.operand(id, slot, &whole.splits)));
                 let inputs = placed.map(|(x, p)| self.convert(x, &p, Some(id))).collect();
                 let out = self.state.copy(id, whole.clone(), Some(phase), false);
-                self.state.instrs.push(Instr::Op { inputs, loops: whole.splits.clone(), out });
+                self.state.frames.push(
+                    self.facts.graph(),
+                    id,
+                    Instr::Op { inputs, loops: whole.splits.clone(), out },
+                );
                 out
             }
         };
@@ -315,7 +330,7 @@ impl<'a> Walk<'a> {
             let (from, phase) = (copy, Some(phase));
             copy = self.state.copy(id, whole.clone(), phase, false);
             let cause = Cause { phase: phase.unwrap_or_default(), ..Cause::default() };
-            self.state.instrs.push(Instr::Reshard { kind, from, out: copy, cause });
+            self.state.frames.push(self.facts.graph(), id, Instr::Reshard { kind, from, out: copy, cause });
         }
         copy
     }
@@ -340,7 +355,11 @@ impl<'a> Walk<'a> {
         let user = facts.node(id).origin.phase;
         chain.into_iter().rev().fold(src, |src, (id, p)| {
             let out = self.state.copy(id, p, Some(user), false);
-            self.state.instrs.push(Instr::Op { inputs: vec![src], loops: Loops::new(), out });
+            self.state.frames.push(
+                facts.graph(),
+                id,
+                Instr::Op { inputs: vec![src], loops: Loops::new(), out },
+            );
             out
         })
     }

@@ -1,7 +1,6 @@
 //! Statements of models and layers.
 
 use super::Resolver;
-use super::call::not_yet;
 use super::declare::Variety;
 use super::number::Konst;
 use super::report::{counted, listed};
@@ -10,7 +9,7 @@ use super::walk::calls_of;
 use crate::program::LossDecl;
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Const, Id};
-use meshwright_syntax::ast::{Binding, Expr, ExprKind, Model, Name, Repeat, Statement, StatementKind};
+use meshwright_syntax::ast::{Binding, Expr, ExprKind, Model, Name, Statement, StatementKind};
 
 /// The three kinds of named results.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -118,21 +117,33 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn statement(&mut self, s: &'a Statement) {
+    pub(super) fn statement(&mut self, s: &'a Statement) {
         let in_layer = self.scope().kind == ScopeKind::Layer;
         match &s.kind {
             StatementKind::Let { names, value } => self.bind_names(names, value),
+            StatementKind::Assign { names, value } if self.assigns_carried(names, value) => {}
             StatementKind::Assign { names, value } if self.assigns_states(names, value) => {}
             StatementKind::Assign { names, value } => {
                 let name = names.first().map_or("x", |n| n.text.as_str());
-                self.error(
-                    Diagnostic::error(codes::E0218, format!("`{name} = …` stands outside of `repeat`"))
-                        .at(
-                            s.span,
-                            "carries a value to the next round of a `repeat`, or a `state` to the next step",
-                        )
-                        .fix("declare a new name", Span { end: s.span.start, ..s.span }, "let ", false),
-                );
+                let new_name = Span { end: s.span.start, ..s.span };
+                let d = match self.open_repeat() {
+                    Some(open) => {
+                        let text =
+                            format!("`{name}` is not declared before this `repeat`, so it cannot be carried");
+                        Diagnostic::error(codes::E0218, text)
+                            .at(s.span, "would carry a value to the next iteration")
+                            .and(open, "the loop")
+                    }
+                    None => Diagnostic::error(
+                        codes::E0218,
+                        format!("`{name} = …` stands outside of `repeat`"),
+                    )
+                    .at(
+                        s.span,
+                        "carries a value to the next iteration of a `repeat`, or a `state` to the next step",
+                    ),
+                };
+                self.error(d.fix("declare a new name", new_name, "let ", false));
                 self.begin(std::slice::from_ref(value), None);
                 self.eval_any(value);
                 self.poison(names);
@@ -149,23 +160,6 @@ impl<'a> Resolver<'a> {
             StatementKind::Output(b) => self.result(b, ResultKind::Output, s.span),
             StatementKind::Repeat(r) => self.repeat(r, s.span),
             StatementKind::Return(_) => {}
-        }
-    }
-
-    fn repeat(&mut self, r: &'a Repeat, span: Span) {
-        let at = Span { end: r.dim.span.end, ..span };
-        let size = self
-            .dims_named(&r.dim.text, r.dim.span)
-            .and_then(|d| d.first().map(|d| self.graph.dims.size(*d)));
-        let times = size.map_or("as often as needed".to_string(), |n| format!("{n} times"));
-        self.error(
-            not_yet("`repeat`", at)
-                .help(format!("put the body into a layer and call it {times}, each call with its own `as`")),
-        );
-        for s in &r.body {
-            if let StatementKind::Assign { names, .. } = &s.kind {
-                self.poison(names);
-            }
         }
     }
 
@@ -262,7 +256,10 @@ impl<'a> Resolver<'a> {
                 self.error(error(what, first, "declared here"));
             }
         }
-        if let Val::Tensor(id) = &val {
+        // A value of the body of a loop is there in each iteration anew.
+        if let Val::Tensor(id) = &val
+            && self.graph.scope.is_none()
+        {
             let (path, id) = (self.scope().path_of(text), *id);
             self.named.insert(path, id);
         }

@@ -83,8 +83,7 @@ impl<'a> Resolver<'a> {
             self.error(Diagnostic::error(codes::E0212, text).at(span, "one dim is needed"));
             return Val::Poison;
         };
-        let dim = *dim;
-        self.make(&[], span, |g| Ok(g.index(dim)))
+        self.index_of(*dim, span)
     }
 
     fn dim_arguments(&mut self, call: &'a Call, span: Span) -> Option<Vec<Dim>> {
@@ -240,7 +239,9 @@ impl<'a> Resolver<'a> {
         let result = self.body(&layer.body);
         let own = self.scope().own.clone();
         self.scopes.pop();
-        if let Some(Val::Tensor(id)) = &result {
+        if let Some(Val::Tensor(id)) = &result
+            && self.graph.scope.is_none()
+        {
             self.named.entry(own).or_insert(*id);
         }
         result.unwrap_or_else(|| {

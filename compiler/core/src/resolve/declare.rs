@@ -54,6 +54,15 @@ impl<'a> Resolver<'a> {
             Variety::Param => InputOpKind::Param { path: path.clone(), init },
             Variety::State => InputOpKind::State { path: path.clone(), init },
         };
+        let open: Vec<Dim> = self.open_loops().iter().map(|of| self.graph.repeats[*of].dim).collect();
+        if let Some(dim) = dims.iter().find(|d| open.contains(d)) {
+            self.single_position(*dim, p.name.span);
+            self.define(&p.name, Val::Poison);
+            return;
+        }
+        // Inside of loops a variable has one value for each iteration.
+        let stack = open.len();
+        let dims: Vec<Dim> = open.into_iter().chain(dims).collect();
         let leaf = Leaf { leaf, ty: Type::new(dtype, dims) };
         if self.scope().shared {
             let val = self.shared_variable(p, &path, &leaf);
@@ -75,15 +84,18 @@ impl<'a> Resolver<'a> {
             full: false,
         };
         let before = self.graph.nodes.len();
+        let scope = self.graph.scope.take();
         let id = self.graph.op(leaf, &[]);
+        self.graph.scope = scope;
         if let Some(origin) = self.paths.get_mut(&path).filter(|_| !repeated) {
             origin.id = Some(id);
         }
-        let val = if self.sizes_fit(before, p.name.span) { Val::Tensor(id) } else { Val::Poison };
+        let fits = self.sizes_fit(before, p.name.span);
+        let val = if fits { Val::Tensor(self.at_iteration(id, p.name.span)) } else { Val::Poison };
         let span = p.name.span;
         match variety {
             Variety::Param => {
-                self.params.push(ParamDecl::new(path, id, span));
+                self.params.push(ParamDecl { stack, ..ParamDecl::new(path, id, span) });
             }
             Variety::State => self.states.push(StateDecl { path, id, span, next: None }),
         }

@@ -147,7 +147,10 @@ impl<'a> Resolver<'a> {
                 );
                 return Val::Poison;
             }
-            return val;
+            return match val {
+                Val::Tensor(id) => Val::Tensor(self.at_iteration(id, at)),
+                val => val,
+            };
         }
         if let Some((_, value)) = self.globals.consts.get(name) {
             return value.map_or(Val::Poison, Val::Konst);
@@ -278,7 +281,7 @@ impl<'a> Resolver<'a> {
         let before = self.graph.nodes.len();
         self.point(span);
         match build(&mut self.graph) {
-            Ok(id) if self.sizes_fit(before, span) => Val::Tensor(id),
+            Ok(id) if self.sizes_fit(before, span) && self.no_loop_dim(before, span) => Val::Tensor(id),
             Ok(_) => Val::Poison,
             Err(e) => {
                 self.op_error(e, places, span);

@@ -23,7 +23,7 @@ pub(super) const MAX_SIZE: usize = i32::MAX as usize;
 const MAX_CHAIN: usize = 1000;
 
 /// What all files together declare, evaluated.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Globals<'a> {
     /// Dims by name; `None` where the size is in error.
     pub(super) dims: BTreeMap<&'a str, (Span, Option<Dim>)>,

@@ -7,7 +7,7 @@ use meshwright_syntax::ast::Layer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The layers of all files.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(super) struct Layers<'a> {
     pub(super) by_name: BTreeMap<&'a str, &'a Layer>,
     /// Those that hold parameters, themselves or through a layer that they call.

@@ -22,6 +22,7 @@ mod optimizer;
 mod over_dims;
 mod positions;
 mod random;
+mod repeat;
 mod report;
 mod reserved;
 mod resolver;
@@ -115,6 +116,7 @@ fn resolve_loaded(
         owners: BTreeMap::new(),
         named: BTreeMap::new(),
         bounds: Vec::new(),
+        open_repeats: Vec::new(),
         depth: 0,
         work: 0,
         stopped: false,

@@ -124,7 +124,9 @@ impl<'a> Resolver<'a> {
         }
         self.point(at);
         self.graph.cursor.name = "training".into();
+        let scope = self.graph.scope.take();
         let id = self.graph.op(Training, &[]);
+        self.graph.scope = scope;
         self.training = Some(id);
         id
     }

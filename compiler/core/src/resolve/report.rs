@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The diagnostics of one run. A layer is checked once per call, so its mistakes would come back with every call: of those
 /// with one code and one place the first is kept. Of each severity there are at most [`MAX_REPORTED`].
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Report {
     found: Vec<Diagnostic>,
     seen: BTreeSet<(&'static str, Option<Span>)>,

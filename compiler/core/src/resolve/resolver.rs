@@ -1,6 +1,7 @@
 //! What a resolution holds, and the limits that it keeps.
 
 use super::globals::{Globals, MAX_DEPTH};
+use super::repeat::OpenRepeat;
 use super::report::Report;
 use super::scope::{NameScope, ScopeKind};
 use crate::declared::{LossDecl, ParamDecl, StateDecl};
@@ -17,6 +18,7 @@ const MAX_VALUES: usize = 30_000;
 const MAX_WORK: usize = 4_000_000;
 
 /// Where a parameter's path comes from: the calls that lead to its declaration.
+#[derive(Clone)]
 pub(super) struct PathOrigin {
     pub(super) calls: Vec<Span>,
     /// Its leaf, once it has one.
@@ -24,6 +26,7 @@ pub(super) struct PathOrigin {
 }
 
 /// The state of one resolution.
+#[derive(Clone)]
 pub(super) struct Resolver<'a> {
     pub(super) float: DType,
     pub(super) globals: Globals<'a>,
@@ -54,6 +57,8 @@ pub(super) struct Resolver<'a> {
     pub(super) owners: BTreeMap<Arc<str>, (&'a str, Span)>,
     /// The value of each name, by its path.
     pub(super) named: BTreeMap<Arc<str>, Id>,
+    /// The loops whose bodies are being resolved, outermost first.
+    pub(super) open_repeats: Vec<OpenRepeat<'a>>,
     pub(super) depth: usize,
     pub(super) work: usize,
     /// Whether a limit was hit: nothing is evaluated from then on.

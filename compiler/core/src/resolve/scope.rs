@@ -40,6 +40,7 @@ pub(super) struct Local {
 }
 
 /// The names of a model, or of one call of a layer.
+#[derive(Clone)]
 pub(super) struct NameScope<'a> {
     pub(super) kind: ScopeKind,
     /// Name of the model or layer.

@@ -70,7 +70,8 @@ impl<'a> Resolver<'a> {
     pub(super) fn shared_variable(&mut self, p: &'a Variable, path: &str, leaf: &Leaf) -> Val {
         let Some(id) = self.paths.get(path).and_then(|o| o.id) else { return Val::Poison };
         let Some(state) = self.states.iter().find(|s| s.id == id) else {
-            return if self.same_leaf(p, path, leaf, id) { Val::Tensor(id) } else { Val::Poison };
+            let same = self.same_leaf(p, path, leaf, id);
+            return if same { Val::Tensor(self.at_iteration(id, p.name.span)) } else { Val::Poison };
         };
         let next = state.next;
         if !self.same_leaf(p, path, leaf, id) {

@@ -8,6 +8,7 @@
 //! are; they may be cast on the way. So a bucket holds results that are needed later, and no other does: one is full before
 //! the next begins. All-gathers whose operands come later, as those of updated parameters, go to the place of the last one.
 
+use super::stretches::in_stretches;
 use meshwright_plan::{Axis, BufId, CollectiveKind, DType, Monoid, Phase, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +59,11 @@ struct Buckets<'a> {
 }
 
 /// Joins all-reduces, reduce-scatters and all-gathers, each of equal axes, monoid and dtype.
-pub fn bucket(mut plan: Plan) -> Plan {
+pub fn bucket(plan: Plan) -> Plan {
+    in_stretches(plan, straight)
+}
+
+fn straight(mut plan: Plan) -> Plan {
     let steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     let most = most_bytes(&plan, &steps);
     let (before, made, open) = (BTreeMap::new(), BTreeMap::new(), Vec::new());

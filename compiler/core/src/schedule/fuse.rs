@@ -3,6 +3,7 @@
 //! Before `a = x * y; b = a + z` as two maps over one iteration space, after one map; `a` is still written if something
 //! else reads it. Maps without operands (constants, positions) are computed where they are used.
 
+use super::stretches::stretches;
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::{BufId, Dim, Expr, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ const MAX_INPUTS: usize = 16;
 pub fn fuse(mut plan: Plan) -> Plan {
     let kept: BTreeSet<BufId> =
         plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next)).collect();
+    let stretch = stretches(&plan.steps);
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     let mut readers: BTreeMap<BufId, BTreeSet<usize>> = BTreeMap::new();
     let mut producer: BTreeMap<BufId, usize> = BTreeMap::new();
@@ -29,7 +31,7 @@ pub fn fuse(mut plan: Plan) -> Plan {
         }
     }
     for at in 0..steps.len() {
-        while let Some(from) = candidate(&plan, &steps, &readers, &producer, at) {
+        while let Some(from) = candidate(&plan, &steps, &readers, &producer, at, &stretch) {
             let (Some(first), Some(second)) = (steps[from].clone(), steps[at].take()) else { break };
             let generator = first.reads.is_empty();
             let needed = |b: BufId| {
@@ -71,12 +73,16 @@ fn candidate(
     readers: &BTreeMap<BufId, BTreeSet<usize>>,
     producer: &BTreeMap<BufId, usize>,
     at: usize,
+    stretch: &[usize],
 ) -> Option<usize> {
     let second = steps[at].as_ref()?;
     let Prim::Map { expr: e2, .. } = &second.prim else { return None };
     let (inputs, o2) = (&second.reads, &second.writes);
     for input in inputs {
-        let Some(from) = producer.get(&input.buf).copied().filter(|f| *f < at) else { continue };
+        let Some(from) = producer.get(&input.buf).copied().filter(|f| *f < at && stretch[*f] == stretch[at])
+        else {
+            continue;
+        };
         let Some(first) = &steps[from] else { continue };
         let Prim::Map { expr: e1, .. } = &first.prim else { continue };
         let (i1, o1) = (&first.reads, &first.writes);

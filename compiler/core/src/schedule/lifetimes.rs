@@ -25,12 +25,7 @@ pub fn lifetimes(mut plan: Plan) -> Plan {
 
 /// What ends in each step of a Plan whose steps are in their final order.
 pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
-    let mut last: PerBuffer<Option<usize>> = PerBuffer::new(plan, None);
-    for (i, s) in plan.steps.iter().enumerate() {
-        for o in s.all() {
-            last[o.buf] = Some(i);
-        }
-    }
+    let mut last = last_uses(plan);
     let stays = outlives(plan);
     let waits = plan.steps.iter().enumerate().filter(|(_, s)| matches!(s.prim, Prim::Wait));
     let waits: BTreeMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
@@ -65,6 +60,32 @@ pub(super) fn ends(plan: &Plan) -> Vec<Ends> {
         Ends { aliases, free }
     };
     ending.into_iter().enumerate().map(step).collect()
+}
+
+/// The step that uses each buffer last. What the body of a loop reads of what is around it is used until the loop ends.
+fn last_uses(plan: &Plan) -> PerBuffer<Option<usize>> {
+    let mut last: PerBuffer<Option<usize>> = PerBuffer::new(plan, None);
+    let mut made: PerBuffer<Option<usize>> = PerBuffer::new(plan, None);
+    let loops = plan.loops();
+    // The loops that are open, outermost first: where each begins and ends.
+    let mut open: Vec<(usize, usize)> = Vec::new();
+    for (i, s) in plan.steps.iter().enumerate() {
+        let begins = loops.iter().find(|l| l.begin == i);
+        for o in &s.reads {
+            let around = |begin: usize| made[o.buf].is_none_or(|m| m < begin);
+            let end = open.iter().find(|(begin, _)| around(*begin)).map_or(i, |l| l.1);
+            last[o.buf] = last[o.buf].max(Some(end));
+        }
+        open.extend(begins.map(|l| (l.begin, l.end)));
+        if matches!(s.prim, Prim::EndRepeat) {
+            open.pop();
+        }
+        for o in &s.writes {
+            made[o.buf] = Some(i);
+            last[o.buf] = last[o.buf].max(Some(i));
+        }
+    }
+    last
 }
 
 /// What outlives the step: outputs, next values, and parameters that the step does not change.
@@ -140,7 +161,7 @@ pub(super) fn measured(plan: &Plan, ends: &[Ends]) -> Summary {
         }
     }
     s.peak_bytes = live;
-    for (step, Ends { aliases, free }) in plan.steps.iter().zip(ends) {
+    for ((step, times), Ends { aliases, free }) in plan.steps.iter().zip(plan.times()).zip(ends) {
         let taken: BTreeSet<BufId> = aliases.iter().map(|r| r.1).collect();
         for o in &step.writes {
             if !taken.contains(&o.buf) {
@@ -151,7 +172,7 @@ pub(super) fn measured(plan: &Plan, ends: &[Ends]) -> Summary {
         for b in free {
             live -= bytes[*b];
         }
-        s.collective_bytes += step.collective_bytes(plan).iter().sum::<usize>() as u64;
+        s.collective_bytes += times * step.collective_bytes(plan).iter().sum::<usize>() as u64;
     }
     s.activation_bytes = s.peak_bytes - s.parameter_bytes - s.optimizer_state_bytes;
     s

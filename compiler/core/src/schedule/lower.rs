@@ -1,6 +1,7 @@
 //! Every instruction of an SPMD program becomes primitive steps on buffers. A rename moves nothing: the same buffer is read
 //! under another name.
 
+use super::lower_repeat::OpenBody;
 use crate::partition::{Cause, CopyId, Instr, Reshard, Spmd};
 use crate::step_graph::OutputKind;
 use meshwright_diag::Span;
@@ -36,11 +37,17 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
             summary: Summary::default(),
         },
         leaf_of: BTreeMap::new(),
+        open: Vec::new(),
+        loops_begun: 0,
+        times: 1,
         taken: BTreeSet::new(),
     };
-    for instr in &spmd.instrs {
+    for (i, instr) in spmd.instrs.iter().enumerate() {
+        l.loops_at(i);
         l.instr(instr);
+        l.leaving(instr.out());
     }
+    l.loops_at(spmd.instrs.len());
     l.taken = l.plan.program_inputs.iter().map(|l| l.buf).collect();
     for (goal, version) in spmd.step.outputs.iter().zip(&spmd.outputs) {
         let operand = l.operand(*version);
@@ -55,28 +62,40 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
     l.plan
 }
 
-struct Lower<'a> {
-    spmd: &'a Spmd,
+pub(super) struct Lower<'a> {
+    pub(super) spmd: &'a Spmd,
     line_of: &'a LineOf<'a>,
-    operands: IdVec<CopyId, Option<Operand>>,
-    plan: Plan,
+    pub(super) operands: IdVec<CopyId, Option<Operand>>,
+    pub(super) plan: Plan,
     /// Position in the Plan's leaves of a parameter's, moment's or state's value.
     leaf_of: BTreeMap<Id, usize>,
+    /// The loops whose bodies are being lowered, outermost first.
+    pub(super) open: Vec<OpenBody<'a>>,
+    /// How many loops have begun so far.
+    pub(super) loops_begun: usize,
+    /// How often what is being lowered runs.
+    pub(super) times: u64,
     /// Buffers of program inputs, and of the next values that are bound.
     taken: BTreeSet<BufId>,
 }
 
 impl Lower<'_> {
-    fn operand(&self, v: CopyId) -> Operand {
+    pub(super) fn operand(&self, v: CopyId) -> Operand {
         match &self.operands[v] {
             Some(o) => o.clone(),
             None => panic!("internal error: version {} is read before it is made", v.0),
         }
     }
 
-    fn buffer(&mut self, dtype: DType, dims: &[Dim], placement: &Placement) -> Operand {
+    pub(super) fn buffer(&mut self, dtype: DType, dims: &[Dim], placement: &Placement) -> Operand {
         let extents = dims.iter().map(|d| placement.extent(*d, &self.plan.dims)).collect();
-        self.plan.buffers.push(Buffer { partial: placement.partial.clone(), ..Buffer::new(dtype, extents) });
+        let buffer = Buffer { partial: placement.partial.clone(), ..Buffer::new(dtype, extents) };
+        self.buffer_of(buffer, dims)
+    }
+
+    /// One more buffer.
+    pub(super) fn buffer_of(&mut self, buffer: Buffer, dims: &[Dim]) -> Operand {
+        self.plan.buffers.push(buffer);
         Operand { buf: BufId(self.plan.buffers.len() as u32 - 1), dims: dims.to_vec() }
     }
 
@@ -91,16 +110,29 @@ impl Lower<'_> {
         }
     }
 
-    fn push(
+    pub(super) fn push(
         &mut self,
         prim: Prim,
         reads: Vec<Operand>,
         out: Operand,
-        (id, cause): (Id, Option<&Cause>),
+        of: (Id, Option<&Cause>),
         phase: Phase,
     ) {
-        let origin = vec![self.origin(id, cause)];
-        self.plan.steps.push(Step { phase, origin, ..Step::new(prim, reads, vec![out]) });
+        let step = self.step(prim, reads, vec![out], of, phase);
+        self.plan.steps.push(step);
+    }
+
+    /// A step with its provenance.
+    pub(super) fn step(
+        &self,
+        prim: Prim,
+        reads: Vec<Operand>,
+        writes: Vec<Operand>,
+        (id, cause): (Id, Option<&Cause>),
+        phase: Phase,
+    ) -> Step {
+        let origin = vec![self.origin(id, cause); writes.len()];
+        Step { phase, origin, ..Step::new(prim, reads, writes) }
     }
 
     fn instr(&mut self, instr: &Instr) {
@@ -126,6 +158,9 @@ impl Lower<'_> {
                     }
                     self.operands[out] = Some(o);
                     return;
+                }
+                if let Some(b) = graph.boundary(id) {
+                    return self.crossed(b.how, b.dim, inputs[0], out);
                 }
                 let operands: Vec<Operand> = inputs.iter().map(|v| self.operand(*v)).collect();
                 let o = self.op(id, &operands, loops, &version.placement);
@@ -155,7 +190,7 @@ impl Lower<'_> {
             largest_shard(graph.dims.size(d), loops.get(&d).map_or(&[][..], Vec::as_slice), mesh) as u64
         };
         self.plan.summary.flops +=
-            graph.node(id).op.flops(&graph.input_types(id), graph.ty(id), &size, &graph.dims);
+            self.times * graph.node(id).op.flops(&graph.input_types(id), graph.ty(id), &size, &graph.dims);
     }
 
     fn leaf(&mut self, id: Id, o: &Operand) {

@@ -4,8 +4,10 @@ mod bucket;
 mod fuse;
 mod lifetimes;
 mod lower;
+mod lower_repeat;
 mod overlap;
 mod per_buffer;
+mod stretches;
 mod verify;
 
 pub use bucket::bucket;

@@ -10,6 +10,7 @@
 
 use super::lifetimes::{ends, measured, outlives};
 use super::per_buffer::PerBuffer;
+use super::stretches::in_stretches;
 use meshwright_plan::{BufId, Collective, Phase, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +24,19 @@ const PART_OF_PEAK: u64 = 8;
 /// Takes collectives apart into a start and a wait.
 pub fn overlap(plan: Plan) -> Plan {
     let peak = measured(&plan, &ends(&plan)).peak_bytes / PART_OF_PEAK;
-    within(plan, usize::try_from(peak).unwrap_or(FLIGHT_BYTES).clamp(FREE_BYTES, FLIGHT_BYTES))
+    let limit = usize::try_from(peak).unwrap_or(FLIGHT_BYTES).clamp(FREE_BYTES, FLIGHT_BYTES);
+    let mut plan = in_stretches(plan, |stretch| within(stretch, limit));
+    let mut started: u32 = 0;
+    let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+    for step in &mut plan.steps {
+        let waits = matches!(step.prim, Prim::Wait);
+        if let Some(flight) = step.async_id.filter(|_| !waits) {
+            numbers.insert(flight, started);
+            started += 1;
+        }
+        step.async_id = step.async_id.and_then(|flight| numbers.get(&flight).copied());
+    }
+    plan
 }
 
 /// What is known of a collective by its place, its position among the steps before the pass.

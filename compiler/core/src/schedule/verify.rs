@@ -9,7 +9,8 @@
 //!    are not read; it is waited for once, with all its results. Flights are numbered in the order of starts.
 //! 6. A collective's result is placed as its operand and its axes give.
 //! 7. Dtypes of operands and results go together as the primitive has it.
-//! 8. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
+//! 8. Bodies of loops end what they make, and nothing else; a current is stored as what it starts as and what is next for it.
+//! 9. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
 //!    finished. The dim of a row is whole on each device.
 
 use super::lifetimes::ends;
@@ -35,6 +36,7 @@ fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a 
     let mut v = Vec::new();
     let mut storage = Storage::new(plan);
     let mut flights = Flights::default();
+    let mut open: Vec<OpenLoop> = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let (aliases, free) = ends(i);
         let mut found = Vec::new();
@@ -45,10 +47,14 @@ fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a 
             dtypes(plan, step, &mut found);
             partial(plan, step, &mut found);
             storage.end(plan, step, (aliases, free), &mut found);
+            repeats(plan, step, (&storage, &flights, free), &mut open, &mut found);
         } else {
             found.push(format!("{} operands and {} results", step.reads.len(), step.writes.len()));
         }
         v.extend(found.into_iter().map(|f| format!("step {i} ({}): {f}", step.name())));
+    }
+    if !open.is_empty() {
+        v.push("a loop does not end".into());
     }
     flights.finish(&mut v);
     storage.boundary(plan, &mut v);
@@ -150,6 +156,74 @@ impl Storage {
                 v.push(format!("the next value of `{}` is stored otherwise", l.name));
             }
         }
+    }
+}
+
+/// A loop whose body is being checked.
+struct OpenLoop {
+    dim: Dim,
+    currents: Vec<BufId>,
+    /// What is there when it begins, but for the currents.
+    around: BTreeSet<BufId>,
+    in_flight: Vec<u32>,
+}
+
+/// What is around a loop is there in each iteration; what its body makes, but for what is next, ends in it. A current is stored
+/// as what it starts as and as what is next for it.
+fn repeats(
+    plan: &Plan,
+    step: &Step,
+    (storage, flights, free): (&Storage, &Flights, &[BufId]),
+    open: &mut Vec<OpenLoop>,
+    v: &mut Vec<String>,
+) {
+    let alive = || storage.alive.iter().filter(|(_, alive)| **alive).map(|(b, _)| b);
+    let bufs = |operands: &[Operand]| operands.iter().map(|o| o.buf).collect::<Vec<_>>();
+    let in_flight = || flights.open.iter().map(|f| f.number).collect::<Vec<_>>();
+    match &step.prim {
+        Prim::Repeat { dim, .. } => {
+            let currents = bufs(&step.writes);
+            let around = alive().filter(|b| !currents.contains(b)).collect();
+            if open.iter().any(|l| l.dim == *dim) {
+                v.push("is in the body of a loop over the same dim".into());
+            }
+            open.push(OpenLoop { dim: *dim, currents, around, in_flight: in_flight() });
+        }
+        Prim::EndRepeat => {
+            let Some(l) = open.pop() else { return v.push("no loop is open that could end".into()) };
+            let (nexts, lasts) = (bufs(&step.reads), bufs(&step.writes));
+            let stored = |a: &BufId, b: &BufId| plan.buffer(*a) == plan.buffer(*b);
+            if nexts.len() != l.currents.len() || !nexts.iter().zip(&l.currents).all(|(n, c)| stored(n, c)) {
+                v.push("what is next is not stored as the currents are".into());
+            }
+            if nexts.iter().any(|n| l.around.contains(n))
+                || nexts.iter().collect::<BTreeSet<_>>().len() < nexts.len()
+            {
+                v.push("what is next is not made in the body, once for each current".into());
+            }
+            let now: BTreeSet<BufId> =
+                alive().chain(free.iter().copied()).filter(|b| !lasts.contains(b)).collect();
+            for b in l.around.difference(&now) {
+                v.push(format!("buffer {} is around the loop and ends in its body", b.0));
+            }
+            for b in now.difference(&l.around).filter(|b| !nexts.contains(b)) {
+                v.push(format!("buffer {} is made in the body of the loop and does not end in it", b.0));
+            }
+            if in_flight() != l.in_flight {
+                v.push("a collective that the body starts does not end in it".into());
+            }
+        }
+        Prim::IterationSlice { dim } | Prim::IterationUpdate { dim } => {
+            let all = if matches!(step.prim, Prim::IterationSlice { .. }) {
+                &step.reads[0]
+            } else {
+                &step.writes[0]
+            };
+            if !open.iter().any(|l| l.dim == *dim) || all.dims.first() != Some(dim) {
+                v.push("is in no loop over its dim, or the dim is not the first".into());
+            }
+        }
+        _ => {}
     }
 }
 
@@ -256,6 +330,14 @@ fn shapes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
                         v.push(format!("buffer {} is split otherwise than the result", i.buf.0));
                     }
                 }
+            }
+        }
+        Prim::Repeat { .. } | Prim::EndRepeat => {
+            let pairs = || step.reads.iter().zip(&step.writes);
+            if step.reads.len() != step.writes.len()
+                || pairs().any(|(a, b)| a.dims != b.dims || plan.buffer(a.buf) != plan.buffer(b.buf))
+            {
+                v.push("what crosses the boundary of a loop is stored otherwise behind it".into());
             }
         }
         Prim::Contract => {

@@ -18,7 +18,7 @@ pub use composite::primitive;
 pub use unary::{Unary, UnaryDef};
 
 ops! {
-    leaf, constant, index,
+    leaf, constant, index, boundary,
     add, contract, arithmetic, compare, logic,
     neg, exp, log, sqrt, rsqrt, recip, tanh, sigmoid, erf, relu, gelu, silu, abs, sign,
     sin, cos, tan, floor, ceil, round, log1p, expm1, square, softplus, elu, selu, leaky_relu, floor_div,

@@ -17,7 +17,7 @@ use crate::kernels::KernelError;
 use crate::tensor::HostTensor;
 use burn_backend::BackendTypes;
 use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
-use meshwright_plan::{DType, Plan, Step};
+use meshwright_plan::{DType, Dim, Plan, Step};
 
 /// A tensor of a device.
 pub(crate) type Handle<B> = <<B as Backend>::Burn as BackendIr>::Handle;
@@ -41,13 +41,51 @@ pub struct Memory {
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceError(pub(crate) String);
 
-/// What random values of a run of a program depend on.
+/// Most loops in each other.
+pub(crate) const MOST_NESTED: usize = 8;
+
+/// Where the loops are whose bodies run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Iteration {
+    /// The dim of each, outermost first, and the position along it.
+    at: [Option<(Dim, usize)>; MOST_NESTED],
+    /// The position in all of them, row-major.
+    index: u32,
+}
+
+impl Iteration {
+    /// The same in a loop over `dim`, of `size`, at a position.
+    pub(crate) fn within(mut self, dim: Dim, size: usize, position: usize) -> Iteration {
+        if let Some(free) = self.at.iter_mut().find(|at| at.is_none()) {
+            *free = Some((dim, position));
+        }
+        self.index = self.index.wrapping_mul(size as u32).wrapping_add(position as u32);
+        self
+    }
+
+    /// The position along the dim of a loop.
+    pub(crate) fn position(&self, dim: Dim) -> Result<usize, KernelError> {
+        let found = self.at.iter().flatten().find(|(d, _)| *d == dim);
+        found.map(|(_, at)| *at).ok_or_else(|| KernelError::Unsupported("no loop runs over this dim".into()))
+    }
+}
+
+/// What a run of a program depends on beside its buffers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RngState {
     pub(crate) seed: u64,
     pub(crate) step: u64,
     /// Where values are drawn for each example by its number: that of the batch's first.
     pub(crate) first_example: Option<u64>,
+    /// Where its loops are.
+    pub(crate) iteration: Iteration,
+}
+
+impl RngState {
+    /// The step and where in its loops: what random values are drawn at.
+    pub(crate) fn moment(&self) -> (u64, u32) {
+        (self.step, self.iteration.index)
+    }
 }
 
 /// How steps become operations of one device's graphs, and how these run.

@@ -4,13 +4,13 @@ use super::context::place;
 use super::graph::{Segment, Table, TensorSlot};
 use super::lifetimes::Lifetimes;
 use super::lowering::{Lowering, LoweringError};
-use crate::backend::Backend;
+use crate::backend::{Backend, MOST_NESTED};
 use crate::collective::Prepared;
 use crate::collective::calls::TransportCall;
 use crate::collective::lower::{Arrival, pack, unpack};
 use crate::error::ExecError;
 use burn_ir::OperationIr;
-use meshwright_plan::{BufId, Collective, DType, Plan, Prim, Step};
+use meshwright_plan::{BufId, Collective, DType, Dim, Operand, Plan, Prim, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Part of a program.
@@ -26,6 +26,42 @@ pub(crate) enum Piece {
         step: usize,
         unpack: Segment,
     },
+    /// A loop.
+    Repeat(Box<RepeatPiece>),
+}
+
+/// A loop between segments.
+pub(crate) struct RepeatPiece {
+    /// The step of the Plan at which it begins.
+    pub(crate) step: usize,
+    pub(crate) dim: Dim,
+    pub(crate) reverse: bool,
+    pub(crate) carries: Vec<Carried>,
+    pub(crate) body: Vec<Piece>,
+}
+
+/// The buffers of what goes from one iteration to the next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carried {
+    /// What it starts as.
+    pub(crate) start: BufId,
+    /// Whether that ends there.
+    pub(crate) ends: bool,
+    pub(crate) current: BufId,
+    pub(crate) next: BufId,
+    /// What it is in the end.
+    pub(crate) last: BufId,
+}
+
+/// A loop whose body is being built.
+struct OpenRepeat {
+    step: usize,
+    dim: Dim,
+    reverse: bool,
+    /// What each carry starts as, whether that ends there, and what it is in the body.
+    begin: Vec<(BufId, bool, BufId)>,
+    /// What stands before the loop.
+    before: Vec<Piece>,
 }
 
 /// A collective between segments.
@@ -64,8 +100,8 @@ pub(crate) fn build<B: Backend>(
 ) -> Result<Built<B::Kernel>, ExecError> {
     backend.check(plan, rank)?;
     let lowering = Lowering::new(plan, rank, backend.capabilities());
-    let mut builder =
-        ProgramBuilder::<B> { lowering, pieces: vec![], operations: vec![], in_flight: BTreeMap::new() };
+    let (pieces, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
+    let mut builder = ProgramBuilder::<B> { lowering, pieces, operations, open, in_flight };
     let mut lifetimes = Lifetimes::new(plan);
     for (index, step) in plan.steps.iter().enumerate() {
         let built = lifetimes.step(index, step).map_err(LoweringError::Plan);
@@ -91,6 +127,8 @@ struct ProgramBuilder<'a, B: Backend> {
     pieces: Vec<Piece>,
     /// The segment that is being built: operations, each with its step.
     operations: Vec<(OperationIr, usize)>,
+    /// Loops whose bodies are being built, outermost first.
+    open: Vec<OpenRepeat>,
     /// By id of the collective, the piece that starts it and what is left to do.
     in_flight: BTreeMap<u32, (usize, Arrival)>,
 }
@@ -98,19 +136,74 @@ struct ProgramBuilder<'a, B: Backend> {
 impl<B: Backend> ProgramBuilder<'_, B> {
     fn step(&mut self, index: usize, step: &Step) -> Result<(), LoweringError> {
         let mut ending = vec![];
-        for buf in step.free.iter().copied().chain(step.aliases.iter().map(|r| r.0)) {
+        // What crosses the boundary of a loop is handed over by the loop itself.
+        let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
+        let given = step.aliases.iter().filter(|_| !crosses).map(|r| r.0);
+        for buf in step.free.iter().copied().chain(given) {
             ending.extend(self.lowering.slots(buf)?);
         }
         match &step.prim {
+            Prim::Repeat { dim, reverse } => self.begin_loop(index, step, (*dim, *reverse), &ending),
+            Prim::EndRepeat => self.end_loop(index, step, &ending),
             Prim::Collective(collective) => self.collective(index, step, collective, ending),
             Prim::Wait => self.wait(index, step, ending),
             _ => {
                 B::lower(&mut self.lowering, step)?;
-                let operations = self.lowering.graph.finish(&ending);
-                self.operations.extend(operations.into_iter().map(|o| (o, index)));
+                self.finish_step(index, &ending);
                 Ok(())
             }
         }
+    }
+
+    fn begin_loop(
+        &mut self,
+        index: usize,
+        step: &Step,
+        (dim, reverse): (Dim, bool),
+        ending: &[TensorSlot],
+    ) -> Result<(), LoweringError> {
+        if self.open.len() == MOST_NESTED {
+            return Err(LoweringError::Plan(format!("more than {MOST_NESTED} loops are in each other")));
+        }
+        self.end_segment();
+        let ends = |o: &Operand| step.aliases.iter().any(|r| r.0 == o.buf);
+        let pairs = step.reads.iter().zip(&step.writes);
+        let begin = pairs.map(|(start, current)| (start.buf, ends(start), current.buf)).collect();
+        let before = std::mem::take(&mut self.pieces);
+        self.open.push(OpenRepeat { step: index, dim, reverse, begin, before });
+        self.finish_step(index, ending);
+        Ok(())
+    }
+
+    fn end_loop(&mut self, index: usize, step: &Step, ending: &[TensorSlot]) -> Result<(), LoweringError> {
+        self.end_segment();
+        let Some(open) = self.open.pop() else {
+            return Err(LoweringError::Plan("no loop is open that could end".into()));
+        };
+        if open.begin.len() != step.reads.len() || step.reads.len() != step.writes.len() {
+            return Err(LoweringError::Plan("a loop ends with other carries than it begins with".into()));
+        }
+        let across = step.reads.iter().zip(&step.writes);
+        let OpenRepeat { step: begun, dim, reverse, begin, before } = open;
+        let carries = begin.into_iter().zip(across).map(|((start, ends, current), (next, last))| Carried {
+            start,
+            ends,
+            current,
+            next: next.buf,
+            last: last.buf,
+        });
+        let carries = carries.collect();
+        let body = std::mem::replace(&mut self.pieces, before);
+        let piece = RepeatPiece { step: begun, dim, reverse, carries, body };
+        self.pieces.push(Piece::Repeat(Box::new(piece)));
+        self.finish_step(index, ending);
+        Ok(())
+    }
+
+    /// Adds the operations of a step that has been lowered.
+    fn finish_step(&mut self, index: usize, ending: &[TensorSlot]) {
+        let operations = self.lowering.graph.finish(ending);
+        self.operations.extend(operations.into_iter().map(|o| (o, index)));
     }
 
     fn end_segment(&mut self) {

@@ -323,11 +323,12 @@ impl Engine {
                 }
             }
         }
-        let rng = match self.draws {
-            _ if plan.trains() => RngState { seed: self.seed, step: step_number, first_example: None },
-            Some(draws) => RngState { seed: draws.seed, step: 0, first_example: Some(draws.first) },
-            None => RngState { seed: meshwright_plan::random::FIXED_SEED, step: 0, first_example: None },
+        let (seed, step, first_example) = match self.draws {
+            _ if plan.trains() => (self.seed, step_number, None),
+            Some(draws) => (draws.seed, 0, Some(draws.first)),
+            None => (meshwright_plan::random::FIXED_SEED, 0, None),
         };
+        let rng = RngState { seed, step, first_example, ..RngState::default() };
         let mut recorder = self.recorder.as_mut();
         if !recorder.as_mut().is_some_and(|r| r.begin(id.0, step_number, plan.steps.len())) {
             recorder = None;

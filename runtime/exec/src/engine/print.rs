@@ -1,6 +1,6 @@
 //! The graphs of a device as text: what `explain --emit burn` prints.
 
-use super::builder::{Built, CollectivePiece, Piece, build};
+use super::builder::{CollectivePiece, Piece, build};
 use super::context::place;
 use super::graph::{Segment, TensorSlot};
 use crate::backend::native::Native;
@@ -20,9 +20,7 @@ pub fn burn_graphs(plan: &Plan, rank: usize) -> Result<String, ExecError> {
     let mut out = String::new();
     let mut printer = Printer { plan, rank, out: &mut out };
     printer.head(&built.pieces, built.kernels.len());
-    for (number, piece) in built.pieces.iter().enumerate() {
-        printer.piece(number, piece, &built);
-    }
+    printer.pieces(&built.pieces);
     Ok(out)
 }
 
@@ -45,8 +43,10 @@ impl Printer<'_> {
     fn head(&mut self, pieces: &[Piece], kernels: usize) {
         let mut operations = 0;
         let (mut segments, mut collectives) = (0, 0);
-        for piece in pieces {
+        let mut todo: Vec<&Piece> = pieces.iter().collect();
+        while let Some(piece) = todo.pop() {
             match piece {
+                Piece::Repeat(repeat) => todo.extend(&repeat.body),
                 Piece::Segment(segment) => {
                     segments += 1;
                     operations += segment.graph.operations.len();
@@ -76,7 +76,13 @@ impl Printer<'_> {
         }
     }
 
-    fn piece<K>(&mut self, number: usize, piece: &Piece, built: &Built<K>) {
+    fn pieces(&mut self, pieces: &[Piece]) {
+        for (number, piece) in pieces.iter().enumerate() {
+            self.piece(number, piece, pieces);
+        }
+    }
+
+    fn piece(&mut self, number: usize, piece: &Piece, around: &[Piece]) {
         self.line(0, format_args!(""));
         match piece {
             Piece::Segment(segment) => {
@@ -85,8 +91,28 @@ impl Printer<'_> {
                 self.segment(segment);
             }
             Piece::Collective(collective) => self.collective(number, collective),
+            Piece::Repeat(repeat) => {
+                let (dim, times) = (self.plan.dims.name(repeat.dim), self.plan.dims.size(repeat.dim));
+                let from = if repeat.reverse { ", from the last" } else { "" };
+                self.line(
+                    0,
+                    format_args!(
+                        "loop {number} (step {}): over the {times} positions of {dim}{from}",
+                        repeat.step
+                    ),
+                );
+                for c in &repeat.carries {
+                    let [start, current, next, last] =
+                        [c.start, c.current, c.next, c.last].map(TensorSlot::Buffer);
+                    let ends = if c.ends { "*" } else { "" };
+                    self.line(2, format_args!("{current} = {start}{ends}, then {next}; in the end {last}"));
+                }
+                self.pieces(&repeat.body);
+                self.line(0, format_args!(""));
+                self.line(0, format_args!("end of loop {number}"));
+            }
             Piece::Wait { start, step, unpack } => {
-                let name = match built.pieces.get(*start) {
+                let name = match around.get(*start) {
                     Some(Piece::Collective(c)) => self.plan.steps[c.step].name(),
                     _ => "",
                 };

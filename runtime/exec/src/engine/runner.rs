@@ -1,6 +1,6 @@
 //! Runs a loaded Plan: segments, collectives and waits, in order.
 
-use super::builder::{Built, CollectivePiece, Piece, build};
+use super::builder::{Built, CollectivePiece, Piece, RepeatPiece, build};
 use super::graph::{Segment, TensorSlot};
 use super::interpreter::execute;
 use crate::backend::DeviceError;
@@ -27,8 +27,8 @@ pub(crate) struct Program<B: Backend> {
     pairs: BTreeMap<BufId, DType>,
     /// Buffers that are alive at the end.
     pub(crate) left: BTreeSet<BufId>,
-    /// Calls in flight of each started collective, by its piece. After a run that failed it holds those that were not waited for.
-    in_flight: BTreeMap<usize, Vec<InFlightCall<B>>>,
+    /// Calls in flight of each started collective, by its id. After a run that failed it holds those that were not waited for.
+    in_flight: BTreeMap<u32, Vec<InFlightCall<B>>>,
 }
 
 /// A call of a transport that was started, with its memory and its number.
@@ -150,20 +150,56 @@ impl<B: Backend> Program<B> {
         let pieces = std::mem::take(&mut self.pieces);
         let given: Vec<BufId> = self.plan.program_inputs.iter().map(|l| l.buf).collect();
         self.examine(backend, &given, &mut run)?;
-        let done = pieces.iter().enumerate().try_for_each(|(at, piece)| match piece {
-            Piece::Segment(segment) => self.segment(backend, segment, &mut run),
-            Piece::Collective(collective) => self.collective(backend, at, collective, &mut run),
+        let done = self.pieces(backend, &pieces, &mut run);
+        self.pieces = pieces;
+        done
+    }
+
+    fn pieces(
+        &mut self,
+        backend: &mut B,
+        pieces: &[Piece],
+        run: &mut RunContext<'_>,
+    ) -> Result<(), RunError> {
+        pieces.iter().try_for_each(|piece| match piece {
+            Piece::Segment(segment) => self.segment(backend, segment, run),
+            Piece::Collective(collective) => self.collective(backend, collective, run),
+            Piece::Repeat(repeat) => self.repeat(backend, repeat, run),
             Piece::Wait { start, step, unpack } => {
                 let Some(Piece::Collective(collective)) = pieces.get(*start) else { return Ok(()) };
                 // Errors name the collective.
                 *run.at = Some(collective.step);
-                let calls = self.in_flight.remove(start).unwrap_or_default();
-                self.wait(backend, collective, calls, (*step, unpack), &mut run)?;
-                self.examine(backend, &self.written(collective.step), &mut run)
+                let calls = collective.async_id.and_then(|id| self.in_flight.remove(&id)).unwrap_or_default();
+                self.wait(backend, collective, calls, (*step, unpack), run)?;
+                self.examine(backend, &self.written(collective.step), run)
             }
-        });
-        self.pieces = pieces;
-        done
+        })
+    }
+
+    /// Runs the body of a loop once for each position of its dim.
+    fn repeat(
+        &mut self,
+        backend: &mut B,
+        repeat: &RepeatPiece,
+        run: &mut RunContext<'_>,
+    ) -> Result<(), RunError> {
+        let size = self.plan.dims.size(repeat.dim);
+        let around = run.rng.iteration;
+        for k in 0..size {
+            for c in &repeat.carries {
+                let tensors = if k == 0 { self.get(c.start, c.ends) } else { self.get(c.next, true) };
+                self.bind(c.current, tensors);
+            }
+            let position = if repeat.reverse { size - 1 - k } else { k };
+            run.rng.iteration = around.within(repeat.dim, size, position);
+            self.pieces(backend, &repeat.body, run)?;
+        }
+        run.rng.iteration = around;
+        for c in &repeat.carries {
+            let tensors = self.get(c.next, true);
+            self.bind(c.last, tensors);
+        }
+        Ok(())
     }
 
     fn segment(
@@ -234,7 +270,6 @@ impl<B: Backend> Program<B> {
     fn collective(
         &mut self,
         backend: &mut B,
-        at: usize,
         piece: &CollectivePiece,
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
@@ -249,8 +284,8 @@ impl<B: Backend> Program<B> {
             begin = run.ended(What::Start, piece.step, begin, sequence);
             in_flight.push(InFlightCall { started, sequence });
         }
-        if piece.async_id.is_some() {
-            self.in_flight.insert(at, in_flight);
+        if let Some(id) = piece.async_id {
+            self.in_flight.insert(id, in_flight);
         } else {
             self.wait(backend, piece, in_flight, (piece.step, &piece.unpack), run)?;
         }

@@ -2,6 +2,7 @@
 
 use super::dtypes;
 use super::emit::{MATMUL, RANDOM};
+use super::iteration::{ITERATION_SLICE, ITERATION_UPDATE, slice_at, update_at};
 use super::lower::Lower;
 use super::transfer::{download, empty, typed, upload};
 use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
@@ -22,7 +23,7 @@ use burn_backend::{DType as BurnType, DeviceOps, FloatDType};
 use burn_flex::{Flex, FlexTensor};
 use burn_ir::{BackendIr, CustomOpIr, HandleKind};
 use meshwright_comm::{Buf, BufMut, BufferMismatch};
-use meshwright_plan::{DType, Plan, Step};
+use meshwright_plan::{DType, Dim, Plan, Step};
 
 /// A backend of Burn that steps run on.
 pub(crate) trait BurnBackend: BackendIr + 'static {
@@ -105,7 +106,7 @@ impl<B: BurnBackend> OnBurn<B> {
 
     fn drawn(&self, kernel: &RandomKernel, rng: RngState) -> Result<HandleKind<B>, KernelError> {
         let mut host = HostTensor::zeros(kernel.dtype(), kernel.shape());
-        kernel.run(rng.seed, rng.step, rng.first_example, host.data.view_mut())?;
+        kernel.run(rng.seed, rng.moment(), rng.first_example, host.data.view_mut())?;
         Ok(upload::<B>(host, &self.device))
     }
 }
@@ -221,6 +222,14 @@ impl<B: BurnBackend> Backend for OnBurn<B> {
                 let number = operation.scalars.first().map_or(u64::MAX, |s| s.elem()) as usize;
                 let unknown = || KernelError::Unsupported(format!("there is no kernel {number}"));
                 self.drawn(kernels.get(number).ok_or_else(unknown)?, rng)?
+            }
+            (ITERATION_SLICE | ITERATION_UPDATE, [all, rest @ ..]) => {
+                let dim = Dim(operation.scalars.first().map_or(u32::MAX, |s| s.elem()));
+                let at = rng.iteration.position(dim)?;
+                match rest {
+                    [value] => update_at(handles, all, value, at),
+                    _ => slice_at(handles, all, &operation.outputs[0], at),
+                }
             }
             (name, _) => return Err(KernelError::Unsupported(format!("there is no kernel `{name}`"))),
         };

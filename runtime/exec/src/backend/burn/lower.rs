@@ -1,5 +1,6 @@
 //! Lowering of a step: what is read and written by name of dim, and which file lowers which step.
 
+use super::iteration::{ITERATION_SLICE, ITERATION_UPDATE};
 use crate::engine::context::Local;
 use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, extents, stored_as};
@@ -69,7 +70,32 @@ impl Lower<'_> {
             | Prim::MergeDims { .. } => self.blocks(step),
             Prim::Random { stream, distribution } => self.random(step, stream, distribution),
             Prim::Copy => self.copy(step),
-            Prim::Collective(_) | Prim::Wait => Ok(()),
+            Prim::IterationSlice { dim } => {
+                let ([all], [out]) = self.locals(step)?;
+                let all = self.read(&all);
+                let stored = (extents(&out.shape), self.graph.dtype(all.val));
+                let number = dim.0 as usize;
+                let made = self.graph.kernel((ITERATION_SLICE, number), vec![all.val], [stored])[0];
+                self.write_val(made, &out);
+                Ok(())
+            }
+            Prim::IterationUpdate { dim } => {
+                let ([all, value], [out]) = self.locals(step)?;
+                let (all, value) = (self.read(&all), self.read(&value));
+                let stored = (extents(&out.shape), self.graph.dtype(all.val));
+                let number = dim.0 as usize;
+                let inputs = vec![all.val, value.val];
+                let made = self.graph.kernel((ITERATION_UPDATE, number), inputs, [stored])[0];
+                self.write_val(made, &out);
+                Ok(())
+            }
+            Prim::Blank { .. } => {
+                let ([], [out]) = self.locals(step)?;
+                let zeros = self.graph.full(&extents(&out.shape), stored_as(out.dtype), 0.0);
+                self.write_val(zeros, &out);
+                Ok(())
+            }
+            Prim::Collective(_) | Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => Ok(()),
         }
     }
 

@@ -22,6 +22,7 @@ mod emit;
 mod functions;
 mod index;
 mod int;
+mod iteration;
 mod lower;
 mod map;
 mod pairs;

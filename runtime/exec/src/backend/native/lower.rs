@@ -154,7 +154,10 @@ fn prepare(
         | Prim::MergeDims { .. } => blocks::prepare(context, step, reads, writes),
         Prim::Random { stream, distribution } => random(context, stream, *distribution, writes),
         Prim::Copy => moves::copy(reads, writes),
-        Prim::Contract | Prim::Collective(_) | Prim::Wait => {
+        Prim::IterationSlice { dim } => moves::iteration_slice(*dim, reads, writes),
+        Prim::IterationUpdate { dim } => moves::iteration_update(*dim, reads, writes),
+        Prim::Blank { zero } => moves::blank(*zero),
+        Prim::Contract | Prim::Collective(_) | Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => {
             Err(LoweringError::Plan(format!("a {} is no kernel", step.name())))
         }
     }
@@ -219,6 +222,6 @@ fn random(
         .of_examples(context.examples_of(out));
     Ok(KernelWork::to_one(move |args, out| {
         let rng = args.rng;
-        kernel.run(rng.seed, rng.step, rng.first_example, out)
+        kernel.run(rng.seed, rng.moment(), rng.first_example, out)
     }))
 }

@@ -1,12 +1,13 @@
 //! What moves elements: copies, and the packing around collectives.
 
 use super::kernel::{Held, Kernel, KernelWork, exactly};
-use super::kernels::CopyKernel;
+use super::kernels::{Arg, CopyKernel};
 use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock, StridedView, in_turn, pack, unpack};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
 use crate::engine::lowering::{Lowering, LoweringError};
+use meshwright_plan::Dim;
 
 /// A copy to another order of dims, or of a part.
 pub(super) fn copy(reads: &[Local], writes: &[Local]) -> Result<KernelWork, LoweringError> {
@@ -27,6 +28,59 @@ pub(super) fn copy(reads: &[Local], writes: &[Local]) -> Result<KernelWork, Lowe
     }
     let kernel = CopyKernel::new(&out.shape, &access)?;
     Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, out)))
+}
+
+/// The element of a dim that lies first, at the position of the iteration.
+pub(super) fn iteration_slice(
+    dim: Dim,
+    reads: &[Local],
+    writes: &[Local],
+) -> Result<KernelWork, LoweringError> {
+    let ([all], [out]) = (exactly(reads)?, exactly(writes)?);
+    let bytes = one_position(dim, all, out)?;
+    Ok(KernelWork::to_one(move |args, out| {
+        let from = args.rng.iteration.position(dim)? * bytes;
+        out.into_bytes().copy_from_slice(&args.read(0)?.bytes()[from..from + bytes]);
+        Ok(())
+    }))
+}
+
+/// The inverse, in the storage of the whole where that may be written.
+pub(super) fn iteration_update(
+    dim: Dim,
+    reads: &[Local],
+    writes: &[Local],
+) -> Result<KernelWork, LoweringError> {
+    let ([all, value], [out]) = (exactly(reads)?, exactly(writes)?);
+    same_dims(all, out)?;
+    let bytes = one_position(dim, out, value)?;
+    Ok(KernelWork::in_place(all.access(&out.dims), move |args, out| {
+        let to = args.rng.iteration.position(dim)? * bytes;
+        let out = out.into_bytes();
+        if let Arg::Slice(before) = args.arg(0) {
+            out.copy_from_slice(before.bytes());
+        }
+        out[to..to + bytes].copy_from_slice(args.read(1)?.bytes());
+        Ok(())
+    }))
+}
+
+/// Bytes of one position along a dim that lies first and is whole.
+fn one_position(dim: Dim, all: &Local, one: &Local) -> Result<usize, LoweringError> {
+    if all.dims.first() != Some(&dim) || all.dims[1..] != one.dims || all.shape[1..] != one.shape {
+        return Err(LoweringError::Plan("one position of a dim is stored otherwise than all".into()));
+    }
+    Ok(one.elements() * one.dtype.bytes())
+}
+
+/// Storage with zeros, or with anything.
+pub(super) fn blank(zero: bool) -> Result<KernelWork, LoweringError> {
+    Ok(KernelWork::to_one(move |_, out| {
+        if zero {
+            out.into_bytes().fill(0);
+        }
+        Ok(())
+    }))
 }
 
 pub(super) fn same_dims(a: &Local, b: &Local) -> Result<(), String> {

@@ -28,7 +28,7 @@
 //!     .run(logits, label, out)                                      out over rows
 //! CrossEntropyGradKernel::new(dtype, shape, dim, label: &Access over shape, scale: &Access over shape)
 //!     .run(Arg, label, scale, out)                                  out over shape
-//! RandomKernel::new(stream, distribution, dtype, sizes, ranges).run(seed, step, first_example, out)
+//! RandomKernel::new(stream, distribution, dtype, sizes, ranges).run(seed, (step, repeat), first_example, out)
 //! ```
 
 /// Declares the files of kernels, and passes on what they define.

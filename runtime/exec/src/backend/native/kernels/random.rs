@@ -80,7 +80,7 @@ impl RandomKernel {
         self.ranges.iter().map(ExactSizeIterator::len).collect()
     }
 
-    /// Draws for a step under a seed. With the number of the batch's first example, what an example gets depends on its own
+    /// Draws under a seed, for a step and an index of a `repeat`. With the number of the batch's first example, what an example gets depends on its own
     /// number, not on its place in the batch or on the batch's size.
     ///
     /// # Errors
@@ -88,12 +88,12 @@ impl RandomKernel {
     pub fn run(
         &self,
         seed: u64,
-        step: u64,
+        (step, repeat): (u64, u32),
         first_example: Option<u64>,
         out: SliceMut<'_>,
     ) -> Result<(), KernelError> {
         super::check_out(&out, self.dtype, self.total)?;
-        let key = Key::of_step(seed, &self.stream, step);
+        let key = Key::of_step(seed, &self.stream, step).at(step as u32, repeat);
         let d = &self.distribution;
         let counting = self.counting(first_example);
         match out {

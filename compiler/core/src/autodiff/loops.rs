@@ -1,0 +1,175 @@
+//! The gradient of a loop: a loop over the same dim in the opposite direction.
+//!
+//! | forward | backward |
+//! |---|---|
+//! | `final` of a carry | what the cotangent's carry starts as, zeros where nothing reads it |
+//! | `carry` | the next value of the cotangent's carry; its `final` goes to what the carry starts as |
+//! | a value around the loop | `accumulate` of its cotangents |
+//! | `slice` | `stack` of its cotangents |
+//! | `stack` | `slice` of its cotangent |
+//! | `accumulate` | its cotangent, as it is |
+//!
+//! A value of the forward body is stacked and sliced again, but for what costs nothing to make once more.
+
+use super::{BackwardPass, backward};
+use meshwright_ops::{Class, Crossing, Expand, Id, Kind, Node, Origin, RepeatId, Source};
+use meshwright_plan::Phase;
+use std::collections::BTreeMap;
+
+/// A loop that is being differentiated.
+pub(super) struct BackwardLoop {
+    /// The loop.
+    pub(super) forward: RepeatId,
+    /// Its gradient.
+    backward: RepeatId,
+    /// Parts, in the backward body, of cotangents of values around the loop.
+    pub(super) captured: BTreeMap<Id, Vec<Id>>,
+    /// Values around the loop of which the body reads slices, with the cotangents of these.
+    slices: Vec<(Id, Id)>,
+}
+
+impl BackwardPass<'_> {
+    pub(super) fn differentiate_loop(&mut self, forward: RepeatId) {
+        let outs: Vec<(Id, Crossing)> = self.outs(forward);
+        if !outs.iter().any(|(out, _)| self.cotangents.contains_key(out)) {
+            return;
+        }
+        let (dim, reverse) = (self.g.repeats[forward].dim, self.g.repeats[forward].reverse);
+        let backward = self.g.repeat(dim, !reverse);
+        let around = self.g.scope;
+        let mut carries = Vec::new();
+        for (carry, next) in self.g.repeats[forward].carries.clone() {
+            if self.needs[carry] && self.g.ty(carry).dtype.is_float() {
+                carries.push((carry, self.cotangent_carry(backward, (carry, next), &outs)));
+            }
+        }
+        for (out, how) in outs {
+            let Some(parts) = self.cotangents.remove(&out) else { continue };
+            self.g.cursor = super::backward(self.g, out, Class::Value);
+            let mut dy = self.g.sum_of(&parts);
+            if how == Crossing::Stack && self.g.ty(dy).has(dim) {
+                dy = self.g.cross(backward, Crossing::Slice, dy);
+            }
+            let of = self.g.node(out).inputs[0];
+            self.cotangents.entry(of).or_default().push(dy);
+        }
+        self.g.scope = Some(backward);
+        self.open.push(BackwardLoop { forward, backward, captured: BTreeMap::new(), slices: vec![] });
+        self.walk(Some(forward));
+        let nexts: Vec<(Id, Id, Id)> =
+            carries.into_iter().map(|(carry, back)| (carry, back, self.carried_back(carry))).collect();
+        let Some(BackwardLoop { captured, slices, .. }) = self.open.pop() else { return };
+        let sums: Vec<(Id, Id)> = captured
+            .into_iter()
+            .map(|(x, parts)| {
+                self.g.cursor = super::backward(self.g, x, Class::Value);
+                (x, self.g.sum_of(&parts))
+            })
+            .collect();
+        self.g.scope = around;
+        for (carry, back, next) in nexts {
+            self.g.carry_on(backward, back, next);
+            let start = self.g.node(carry).inputs[0];
+            self.leave(backward, Crossing::Final, next, start);
+        }
+        for (x, sum) in sums {
+            self.leave(backward, Crossing::Accumulate, sum, x);
+        }
+        for (x, dy) in slices {
+            self.leave(backward, Crossing::Stack, dy, x);
+        }
+    }
+
+    /// What leaves a loop, in order.
+    fn outs(&self, of: RepeatId) -> Vec<(Id, Crossing)> {
+        let leaves = |id: Id| {
+            let b = self.g.boundary(id)?;
+            (b.of == of && b.how.leaves()).then_some((id, b.how))
+        };
+        self.g.ids().filter_map(leaves).collect()
+    }
+
+    /// The carry of the cotangent of a carry: it starts as the cotangent of the carry's last value, and is in each iteration a
+    /// part of that of its next value.
+    fn cotangent_carry(&mut self, of: RepeatId, (carry, next): (Id, Id), outs: &[(Id, Crossing)]) -> Id {
+        let last =
+            |(out, how): &&(Id, Crossing)| *how == Crossing::Final && self.g.node(*out).inputs[0] == next;
+        let parts: Vec<Id> = outs
+            .iter()
+            .filter(last)
+            .flat_map(|(out, _)| self.cotangents.get(out))
+            .flatten()
+            .copied()
+            .collect();
+        let finals: Vec<Id> = outs.iter().filter(last).map(|(out, _)| *out).collect();
+        // Another carry with the same next value adds nothing.
+        finals.iter().for_each(|out| drop(self.cotangents.remove(out)));
+        self.g.cursor = backward(self.g, carry, Class::Value);
+        let ty = self.g.ty(carry).clone();
+        let dy = if parts.is_empty() { self.g.constant(0.0, ty.dtype) } else { self.g.sum_of(&parts) };
+        let start = self.g.expanded(dy, &ty.dims);
+        let back = self.g.carry(of, start);
+        self.cotangents.entry(next).or_default().push(back);
+        back
+    }
+
+    /// The cotangent of a carry in an iteration: that of the previous iteration's value.
+    fn carried_back(&mut self, carry: Id) -> Id {
+        let parts = self.cotangents.remove(&carry).unwrap_or_default();
+        self.g.cursor = backward(self.g, carry, Class::Value);
+        let ty = self.g.ty(carry).clone();
+        let dy = if parts.is_empty() { self.g.constant(0.0, ty.dtype) } else { self.g.sum_of(&parts) };
+        self.g.expanded(dy, &ty.dims)
+    }
+
+    /// Gives a cotangent to a value around a loop, from the body of the loop's gradient.
+    fn leave(&mut self, of: RepeatId, how: Crossing, dy: Id, x: Id) {
+        if self.needs[x] && self.g.ty(x).dtype.is_float() {
+            self.g.cursor = backward(self.g, x, Class::Value);
+            let part = self.g.cross(of, how, dy);
+            self.give(x, part);
+        }
+    }
+
+    /// The cotangent of a slice of `x`.
+    pub(super) fn sliced(&mut self, x: Id, dy: Id) {
+        if let Some(open) = self.open.last_mut() {
+            open.slices.push((x, dy));
+        }
+    }
+
+    /// A value of the forward pass as the backward pass reads it where the walk is.
+    pub(super) fn bring(&mut self, v: Id) -> Id {
+        let scope = self.g.node(v).scope;
+        let open = self.open.iter().find(|l| scope == Some(l.forward));
+        let Some((forward, backward)) = open.map(|l| (l.forward, l.backward)) else { return v };
+        if let Some(known) = self.brought.get(&(backward, v)) {
+            return *known;
+        }
+        let Node { op, inputs, ty, origin, .. } = self.g.node(v).clone();
+        let phase = Phase::Backward;
+        let again = match op.kind() {
+            Kind::Rematerializable(source) => source != Source::Random,
+            Kind::Rename { .. } => true,
+            _ => op.as_any().is::<Expand>(),
+        };
+        let slice = self.g.boundary(v).is_some_and(|b| b.how == Crossing::Slice);
+        let made = if again {
+            let inputs = inputs.iter().map(|x| self.bring(*x)).collect();
+            let origin = Origin { phase, ..origin };
+            self.g.push(Node { op, inputs, ty, origin, scope: Some(backward) })
+        } else {
+            let all = if slice {
+                inputs[0]
+            } else {
+                self.g.cursor = origin.clone();
+                self.g.cross(forward, Crossing::Stack, v)
+            };
+            let all = self.bring(all);
+            self.g.cursor = Origin { phase, ..origin };
+            self.g.cross(backward, Crossing::Slice, all)
+        };
+        self.brought.insert((backward, v), made);
+        made
+    }
+}

@@ -1,0 +1,88 @@
+//! The order of values in which the body of a loop stands in one piece.
+//!
+//! Before: operands come before their users, but values of a body and of what is around it may alternate, as a backward pass
+//! leaves them. After: the values of a body are consecutive, behind all that they read and before all that reads them.
+
+use crate::normalize::rebuild_in;
+use crate::step_graph::StepGraph;
+use meshwright_ops::{Graph, Id, RepeatId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+/// Puts the body of each loop in one piece. A graph without loops stays as it is.
+pub(crate) fn linearized(step: &StepGraph) -> StepGraph {
+    if step.graph.repeats.is_empty() {
+        return step.clone();
+    }
+    let mut order = Vec::with_capacity(step.graph.nodes.len());
+    // Scopes whose items are still to be put in order, innermost last.
+    let mut todo: Vec<Vec<Item>> = vec![items(&step.graph, None)];
+    while let Some(list) = todo.last_mut() {
+        match list.pop() {
+            Some(Item::Value(id)) => order.push(id),
+            Some(Item::Loop(of)) => todo.push(items(&step.graph, Some(of))),
+            None => {
+                todo.pop();
+            }
+        }
+    }
+    rebuild_in(step, order.into_iter(), |g, node, _| g.push(node))
+}
+
+/// What stands in a scope.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Item {
+    Value(Id),
+    Loop(RepeatId),
+}
+
+/// The items of a scope, last first: operands before users, otherwise by their first values.
+pub(crate) fn items(g: &Graph, scope: Option<RepeatId>) -> Vec<Item> {
+    if g.repeats.is_empty() {
+        return g.ids().rev().map(Item::Value).collect();
+    }
+    // The item of this scope that a value belongs to; none for values around it.
+    let item = |id: Id| {
+        let mut inner = g.node(id).scope;
+        if inner == scope {
+            return Some(Item::Value(id));
+        }
+        while let Some(of) = inner {
+            let parent = g.repeats[of].parent;
+            if parent == scope {
+                return Some(Item::Loop(of));
+            }
+            inner = parent;
+        }
+        None
+    };
+    let mut first: BTreeMap<Item, Id> = BTreeMap::new();
+    let mut users: BTreeMap<Item, BTreeSet<Item>> = BTreeMap::new();
+    let mut waits: BTreeMap<Item, usize> = BTreeMap::new();
+    for id in g.ids() {
+        let Some(mine) = item(id) else { continue };
+        first.entry(mine).or_insert(id);
+        for x in &g.node(id).inputs {
+            let Some(theirs) = item(*x).filter(|i| *i != mine) else { continue };
+            if users.entry(theirs).or_default().insert(mine) {
+                *waits.entry(mine).or_default() += 1;
+            }
+        }
+    }
+    let ready = first.iter().filter(|(i, _)| !waits.contains_key(i));
+    let mut heap: BinaryHeap<Reverse<(Id, Item)>> = ready.map(|(i, id)| Reverse((*id, *i))).collect();
+    let mut out = Vec::with_capacity(first.len());
+    while let Some(Reverse((_, done))) = heap.pop() {
+        out.push(done);
+        for user in users.get(&done).into_iter().flatten() {
+            let Some(left) = waits.get_mut(user) else { continue };
+            *left -= 1;
+            if *left == 0 {
+                heap.push(Reverse((first[user], *user)));
+            }
+        }
+    }
+    assert_eq!(out.len(), first.len(), "internal error: values of a loop depend on what follows it");
+    out.reverse();
+    out
+}

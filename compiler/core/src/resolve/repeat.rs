@@ -1,0 +1,413 @@
+//! `repeat layers as i { … }`: a loop. Its body is resolved once; in it the dim of the loop is a single position, at which values
+//! around the loop that have the dim are taken.
+
+use super::Resolver;
+use super::call::not_yet;
+use super::scope::{Local, Val};
+use meshwright_diag::{Diagnostic, Span, codes};
+use meshwright_ops::{Crossing, Id, Kind, RepeatId, Type};
+use meshwright_plan::Dim;
+use meshwright_syntax::ast::{Expr, Name, Repeat, Statement, StatementKind};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A `repeat` whose body is being resolved.
+#[derive(Clone)]
+pub(super) struct OpenRepeat<'a> {
+    /// How many scopes were open around it: a layer that the body calls has names of its own.
+    depth: usize,
+    /// Where it stands.
+    span: Span,
+    /// The names that go from one iteration to the next, and where each is first assigned.
+    carried: BTreeMap<&'a str, Span>,
+}
+
+/// A name that is carried.
+struct Carried<'a> {
+    name: &'a str,
+    /// Where it is first assigned.
+    at: Span,
+    /// Whether it starts as a number, which takes the type of what follows.
+    number: bool,
+    carry: Id,
+}
+
+impl<'a> Resolver<'a> {
+    pub(super) fn repeat(&mut self, r: &'a Repeat, span: Span) {
+        let head = Span { end: r.dim.span.end, ..span };
+        let dims = self.dims_named(&r.dim.text, r.dim.span);
+        let dim = dims.and_then(|d| self.one_of(&d, &r.dim.text, r.dim.span));
+        let dim = dim.filter(|d| self.not_open(*d, r.dim.span));
+        let mut assigned = BTreeMap::new();
+        assignments(&r.body, &mut assigned);
+        let (Some(dim), true) = (dim, self.can_carry(&assigned)) else {
+            let names: Vec<&'a str> = assigned.into_keys().collect();
+            names.into_iter().for_each(|n| self.poisoned_local(n));
+            return;
+        };
+        // A number that is carried has the type of what it becomes, which is known when the body is.
+        let mut types: BTreeMap<&'a str, Type> = BTreeMap::new();
+        let numbers = assigned.keys().any(|n| self.is_number(n));
+        let before = numbers.then(|| Box::new(self.clone()));
+        let wanted = self.loop_once(r, (dim, head), &assigned, &types);
+        if let (Some(before), false) = (before, wanted.is_empty()) {
+            *self = *before;
+            types.extend(wanted);
+            self.loop_once(r, (dim, head), &assigned, &types);
+        }
+    }
+
+    /// Resolves a loop, where carried numbers have the types given. The types that they should have had instead.
+    fn loop_once(
+        &mut self,
+        r: &'a Repeat,
+        (dim, head): (Dim, Span),
+        assigned: &BTreeMap<&'a str, Span>,
+        types: &BTreeMap<&'a str, Type>,
+    ) -> BTreeMap<&'a str, Type> {
+        let around = self.graph.scope;
+        let of = self.graph.repeat(dim, false);
+        let scope = self.scope();
+        let outer: BTreeSet<&'a str> = scope.locals.keys().copied().collect();
+        let (path, own) = (scope.path.clone(), scope.own.clone());
+        let element = scope.path_of(&r.dim.text);
+        scope.path = scope.declared_path(&r.dim.text).into();
+        let calls = self.calls.entry(element.clone()).or_insert(0);
+        *calls += 1;
+        let numbered = if *calls == 1 { element } else { format!("{element}#{calls}").into() };
+        self.scope().own = numbered;
+        let mut all = Vec::new();
+        for (name, at) in assigned.iter().filter(|(n, _)| outer.contains(*n)) {
+            all.extend(self.begin_carry(of, name, *at, types.get(name)));
+        }
+        self.graph.scope = Some(of);
+        let depth = self.scopes.len();
+        let carried = all.iter().map(|c| (c.name, c.at)).collect();
+        self.open_repeats.push(OpenRepeat { depth, span: head, carried });
+        if let Some(i) = &r.index {
+            let val = self.iteration(of, i.span);
+            self.define(i, val);
+        }
+        self.repeated_body(&r.body);
+        self.open_repeats.pop();
+        let nexts: Vec<(Carried<'a>, Val)> = all
+            .into_iter()
+            .map(|c| {
+                let val = self.scope().locals.get(c.name).map_or(Val::Poison, |l| l.val.clone());
+                (c, val)
+            })
+            .collect();
+        let scope = self.scope();
+        scope.locals.retain(|n, _| outer.contains(n));
+        (scope.path, scope.own) = (path, own);
+        let mut wanted = BTreeMap::new();
+        for (c, next) in nexts {
+            wanted.extend(self.end_carry(of, c, next, around));
+        }
+        self.graph.scope = around;
+        wanted
+    }
+
+    fn repeated_body(&mut self, body: &'a [Statement]) {
+        for s in body {
+            if self.ended() {
+                return;
+            }
+            let word = match &s.kind {
+                StatementKind::Loss(_) => "loss",
+                StatementKind::Metric(_) => "metric",
+                StatementKind::Output(_) => "output",
+                StatementKind::Input(_) => "input",
+                StatementKind::Return(_) => "return",
+                StatementKind::State(v) => {
+                    let text = "`state` inside of `repeat`";
+                    self.error(not_yet(text, s.span).help("keep the state outside of the loop"));
+                    self.define(&v.name, Val::Poison);
+                    continue;
+                }
+                _ => {
+                    self.statement(s);
+                    continue;
+                }
+            };
+            let text = format!("`{word}` stands inside of `repeat`");
+            let d = Diagnostic::error(codes::E0218, text).at(s.span, "would be one of each iteration");
+            self.error(d.help(format!("carry the value out of the loop, and put `{word}` behind it")));
+        }
+    }
+
+    /// `x = …` in the body of a loop that carries `x`. False, with nothing done, where one of the names is not carried.
+    pub(super) fn assigns_carried(&mut self, names: &'a [Name], value: &'a Expr) -> bool {
+        let depth = self.scopes.len();
+        let open = self.open_repeats.last().filter(|o| o.depth == depth);
+        if !open.is_some_and(|o| names.iter().all(|n| o.carried.contains_key(n.text.as_str()))) {
+            return false;
+        }
+        let values = self.bound_values(names, value, "");
+        for (n, val) in names.iter().zip(values) {
+            if let Some(local) = self.scope().locals.get_mut(n.text.as_str()) {
+                local.val = val;
+            }
+        }
+        true
+    }
+
+    /// Where the loop stands in whose body the statements are, outside of what the body calls.
+    pub(super) fn open_repeat(&self) -> Option<Span> {
+        self.open_repeats.last().filter(|o| o.depth == self.scopes.len()).map(|o| o.span)
+    }
+
+    /// The loops in whose bodies values are made, outermost first.
+    pub(super) fn open_loops(&self) -> Vec<RepeatId> {
+        let mut all = Vec::new();
+        let mut scope = self.graph.scope;
+        while let Some(of) = scope {
+            all.push(of);
+            scope = self.graph.repeats[of].parent;
+        }
+        all.reverse();
+        all
+    }
+
+    /// A value as the body reads it: at the position of the iteration along the dims of loops around which it was made.
+    pub(super) fn at_iteration(&mut self, mut id: Id, at: Span) -> Id {
+        for of in self.open_loops() {
+            let dim = self.graph.repeats[of].dim;
+            if self.graph.ty(id).has(dim) && !self.graph.within(self.graph.node(id).scope, Some(of)) {
+                self.point(at);
+                self.graph.cursor.name = self.graph.node(id).origin.name.clone();
+                id = self.graph.cross(of, Crossing::Slice, id);
+            }
+        }
+        id
+    }
+
+    /// `index(layers)` where `layers` may be the dim of a loop that is open: the number of the iteration.
+    pub(super) fn index_of(&mut self, dim: Dim, at: Span) -> Val {
+        let of = self.open_loops().into_iter().find(|of| self.graph.repeats[*of].dim == dim);
+        match of {
+            Some(of) => self.iteration(of, at),
+            None => self.make(&[], at, |g| Ok(g.index(dim))),
+        }
+    }
+
+    fn iteration(&mut self, of: RepeatId, at: Span) -> Val {
+        let (dim, parent) = (self.graph.repeats[of].dim, self.graph.repeats[of].parent);
+        let scope = std::mem::replace(&mut self.graph.scope, parent);
+        let val = self.make(&[], at, |g| Ok(g.index(dim)));
+        self.graph.scope = scope;
+        match val {
+            Val::Tensor(id) => Val::Tensor(self.at_iteration(id, at)),
+            other => other,
+        }
+    }
+
+    /// Whether the dims of values that were made since `before` are none of a loop in whose body they are.
+    pub(super) fn no_loop_dim(&mut self, before: usize, at: Span) -> bool {
+        let open = self.open_loops();
+        let made = self.graph.ids().skip(before);
+        let found = made.filter(|id| self.graph.node(*id).scope.is_some()).find_map(|id| {
+            let inside = |of: &&RepeatId| self.graph.within(self.graph.node(id).scope, Some(**of));
+            let dims = open.iter().filter(inside).map(|of| self.graph.repeats[*of].dim);
+            dims.into_iter().find(|d| self.graph.ty(id).has(*d))
+        });
+        let Some(dim) = found else { return true };
+        self.single_position(dim, at);
+        false
+    }
+
+    pub(super) fn single_position(&mut self, dim: Dim, at: Span) {
+        let name = self.graph.dims.name(dim).to_string();
+        let text = format!("a value inside of `repeat {name}` has the dim `{name}`");
+        let d = Diagnostic::error(codes::E0203, text).at(at, format!("`{name}` is a single position here"));
+        self.error(d.help(format!(
+            "leave `{name}` out: parameters in the loop get it by themselves, and `index({name})` is the position"
+        )));
+    }
+
+    fn not_open(&mut self, dim: Dim, at: Span) -> bool {
+        if !self.open_loops().iter().any(|of| self.graph.repeats[*of].dim == dim) {
+            return true;
+        }
+        let name = self.graph.dims.name(dim).to_string();
+        let text = format!("`repeat {name}` stands inside of another `repeat {name}`");
+        let d = Diagnostic::error(codes::E0203, text).at(at, "a single position here");
+        self.error(d.help(format!("declare a second dim of the same size: `dim {name}2 = {name}`")));
+        false
+    }
+
+    // ------------------------------------------------------------------------------------------- carries
+
+    /// Whether each assigned name that is known here is one that a loop may carry.
+    fn can_carry(&mut self, assigned: &BTreeMap<&'a str, Span>) -> bool {
+        let mut fine = true;
+        for (name, at) in assigned {
+            let Some(local) = self.scope().locals.get(name) else { continue };
+            let (val, span) = (local.val.clone(), local.span);
+            let declared = |id: &Id| {
+                let n = self.graph.node(*id);
+                matches!(n.op.kind(), Kind::Input(_)) && n.origin.span == span
+            };
+            let leaf = matches!(&val, Val::Tensor(id) if declared(id));
+            let d = match val {
+                Val::Tensor(_) if leaf => {
+                    let word = if self.states.iter().any(|s| s.span == span) { "state" } else { "declared" };
+                    if word == "state" {
+                        not_yet("a `state` that changes inside of `repeat`", *at)
+                            .and(span, "the state")
+                            .help("change it behind the loop")
+                    } else {
+                        Diagnostic::error(codes::E0218, format!("`{name}` cannot be carried by `repeat`"))
+                            .at(*at, "assigned here")
+                            .and(span, "no `let`")
+                            .help(format!("carry a value of it: `let y = {name}`, and `y = …` in the loop"))
+                    }
+                }
+                Val::Tensor(_) | Val::Konst(_) => continue,
+                Val::Poison => {
+                    fine = false;
+                    continue;
+                }
+                Val::Dims(_) | Val::Tuple(_) => {
+                    Diagnostic::error(codes::E0218, format!("`{name}` cannot be carried by `repeat`"))
+                        .at(*at, "assigned here")
+                        .and(span, "no value")
+                }
+            };
+            self.error(d);
+            fine = false;
+        }
+        fine
+    }
+
+    fn is_number(&self, name: &str) -> bool {
+        let local = self.scopes.last().and_then(|s| s.locals.get(name));
+        matches!(local, Some(Local { val: Val::Konst(_), .. }))
+    }
+
+    fn begin_carry(
+        &mut self,
+        of: RepeatId,
+        name: &'a str,
+        at: Span,
+        ty: Option<&Type>,
+    ) -> Option<Carried<'a>> {
+        let val = self.scope().locals.get(name)?.val.clone();
+        self.scope().call_values(name);
+        let (start, number) = match val {
+            Val::Tensor(id) => (id, false),
+            Val::Konst(k) => {
+                let dtype = ty.map_or(self.float, |t| t.dtype);
+                let dims = ty.map_or(Vec::new(), |t| t.dims.clone());
+                let number = meshwright_ops::Const::new(k.num().f64(), dtype);
+                let made = self.make(&[], at, |g| {
+                    let number = g.op(number, &[]);
+                    Ok(g.expanded(number, &dims))
+                });
+                let Val::Tensor(id) = made else { return None };
+                (id, true)
+            }
+            _ => return None,
+        };
+        if self.graph.ty(start).has(self.graph.repeats[of].dim) {
+            self.single_position(self.graph.repeats[of].dim, at);
+            self.poisoned_local(name);
+            return None;
+        }
+        self.point(at);
+        let carry = self.graph.carry(of, start);
+        if let Some(local) = self.scope().locals.get_mut(name) {
+            local.val = Val::Tensor(carry);
+        }
+        Some(Carried { name, at, number, carry })
+    }
+
+    /// Closes a carry whose next value is known. The type that a number should have had, where it had another.
+    fn end_carry(
+        &mut self,
+        of: RepeatId,
+        c: Carried<'a>,
+        next: Val,
+        around: Option<RepeatId>,
+    ) -> Option<(&'a str, Type)> {
+        self.scope().call_values(c.name);
+        let next = match next {
+            Val::Tensor(id) => Some(id),
+            Val::Konst(k) => {
+                let ty = self.graph.ty(c.carry).clone();
+                let number = meshwright_ops::Const::new(k.num().f64(), ty.dtype);
+                let made = self.make(&[], c.at, |g| {
+                    let number = g.op(number, &[]);
+                    Ok(g.expanded(number, &ty.dims))
+                });
+                if let Val::Tensor(id) = made { Some(id) } else { None }
+            }
+            _ => None,
+        };
+        let Some(next) = next else {
+            self.poisoned_local(c.name);
+            return None;
+        };
+        let (old, new) = (self.graph.ty(c.carry).clone(), self.graph.ty(next).clone());
+        let same_dims = old.dims.len() == new.dims.len() && old.dims.iter().all(|d| new.has(*d));
+        if !same_dims || old.dtype != new.dtype {
+            if c.number {
+                return Some((c.name, new));
+            }
+            let code = if same_dims { codes::E0202 } else { codes::E0203 };
+            let text = format!(
+                "`{}` is {} before an iteration and {} after it",
+                c.name,
+                self.shape(c.carry),
+                self.shape(next)
+            );
+            let d = Diagnostic::error(code, text).at(c.at, "what a loop carries keeps its type");
+            let help = match same_dims {
+                true => format!("convert it: `{} = cast(…, {})`", c.name, old.dtype),
+                false => "fold or rename dims so that it has those that it starts with".to_string(),
+            };
+            self.error(d.help(help));
+            self.poisoned_local(c.name);
+            return None;
+        }
+        self.graph.carry_on(of, c.carry, next);
+        self.graph.scope = around;
+        self.point(c.at);
+        let last = self.graph.cross(of, Crossing::Final, next);
+        let path = self.scope().path_of(c.name);
+        self.graph.scope = Some(of);
+        if around.is_none() {
+            self.named.insert(path, last);
+        }
+        if let Some(local) = self.scope().locals.get_mut(c.name) {
+            local.val = Val::Tensor(last);
+        }
+        None
+    }
+
+    fn poisoned_local(&mut self, name: &str) {
+        if let Some(local) = self.scope().locals.get_mut(name) {
+            local.val = Val::Poison;
+        }
+    }
+}
+
+/// The names that a body assigns, loops in it included, and where each is first assigned.
+fn assignments<'a>(body: &'a [Statement], found: &mut BTreeMap<&'a str, Span>) {
+    let mut declared: BTreeSet<&'a str> = BTreeSet::new();
+    let mut mine = BTreeMap::new();
+    for s in body {
+        match &s.kind {
+            StatementKind::Assign { names, .. } => {
+                for n in names {
+                    mine.entry(n.text.as_str()).or_insert(n.span);
+                }
+            }
+            StatementKind::Repeat(r) => assignments(&r.body, &mut mine),
+            StatementKind::Let { names, .. } => declared.extend(names.iter().map(|n| n.text.as_str())),
+            _ => {}
+        }
+    }
+    for (name, at) in mine.into_iter().filter(|(n, _)| !declared.contains(n)) {
+        found.entry(name).or_insert(at);
+    }
+}

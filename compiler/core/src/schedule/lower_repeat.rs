@@ -1,0 +1,202 @@
+//! Loops as steps: all that goes from one iteration to the next is a carry.
+//!
+//! What leaves a loop stacked starts as a blank buffer, which each iteration updates at its position; a sum over iterations
+//! starts as zeros, to which each adds. Both are written in place.
+
+use super::lower::Lower;
+use crate::partition::{CopyId, PlacedLoop};
+use meshwright_ops::{Crossing, Id};
+use meshwright_plan::expr::BinaryFn;
+use meshwright_plan::{Dim, Expr, Operand, Phase, Placement, Prim};
+use std::collections::BTreeMap;
+
+/// A loop whose body is being lowered.
+pub(super) struct OpenBody<'a> {
+    placed: &'a PlacedLoop,
+    dim: Dim,
+    reverse: bool,
+    /// The place of its first step.
+    begin: usize,
+    /// What it carries: what each starts as, the value in the body, and what that is next.
+    carried: Vec<[Operand; 3]>,
+    /// Of these, in order of their numbers, the blanks that start as zeros or as nothing.
+    blanks: Vec<(Operand, bool)>,
+    /// What leaves it: for each copy behind the loop the position among what it carries.
+    leaving: BTreeMap<CopyId, usize>,
+    /// The value that the steps of the boundary belong to.
+    of: Id,
+    phase: Phase,
+}
+
+impl<'a> Lower<'a> {
+    /// Ends and begins the loops that end and begin at an instruction.
+    pub(super) fn loops_at(&mut self, instr: usize) {
+        while self.open.last().is_some_and(|l| l.placed.body.end == instr) {
+            self.end_loop();
+        }
+        while let Some(placed) = self.spmd.loops.get(self.loops_begun).filter(|l| l.body.start == instr) {
+            self.loops_begun += 1;
+            self.begin_loop(placed);
+            if placed.body.is_empty() {
+                self.end_loop();
+            }
+        }
+    }
+
+    fn begin_loop(&mut self, placed: &'a PlacedLoop) {
+        let graph = &self.spmd.step.graph;
+        let (dim, reverse) = (graph.repeats[placed.of].dim, graph.repeats[placed.of].reverse);
+        let some = placed.carries.first().map(|c| c.current).or(placed.outs.first().map(|o| o.1));
+        let of = some.map_or(Id(0), |c| self.spmd.copy(c).value);
+        let phase = graph.node(of).origin.phase;
+        let begin = self.plan.steps.len();
+        self.open.push(OpenBody {
+            placed,
+            dim,
+            reverse,
+            begin,
+            carried: Vec::new(),
+            blanks: Vec::new(),
+            leaving: BTreeMap::new(),
+            of,
+            phase,
+        });
+        self.times *= graph.dims.size(dim) as u64;
+        // What the body does not make leaves it all the same.
+        for (from, out) in &placed.outs {
+            if self.operands[*from].is_some() {
+                self.leave(*from, *out);
+            }
+        }
+    }
+
+    /// Lowers the instruction of a carry, of a slice or of what has left a loop.
+    pub(super) fn crossed(&mut self, how: Crossing, dim: Dim, from: CopyId, out: CopyId) {
+        let placement = self.spmd.copy(out).placement.clone();
+        let id = self.spmd.copy(out).value;
+        let dtype = self.spmd.step.graph.ty(id).dtype;
+        match how {
+            Crossing::Carry(_) => {
+                let start = self.operand(from);
+                let current = self.buffer(dtype, &start.dims.clone(), &placement);
+                self.operands[out] = Some(current.clone());
+                if let Some(open) = self.open.last_mut() {
+                    open.carried.push([start, current.clone(), current]);
+                }
+            }
+            Crossing::Slice => {
+                let mut all = self.operand(from);
+                if all.dims.first() != Some(&dim) {
+                    let mut order = all.dims.clone();
+                    order.retain(|d| *d != dim);
+                    order.insert(0, dim);
+                    all = self.copied(&all, &order, id);
+                }
+                let one = self.buffer(dtype, &all.dims[1..].to_vec(), &placement);
+                self.operands[out] = Some(one.clone());
+                let phase = self.spmd.step.graph.node(id).origin.phase;
+                self.push(Prim::IterationSlice { dim }, vec![all], one, (id, None), phase);
+            }
+            // Its buffer was made when its loop ended.
+            Crossing::Final | Crossing::Stack | Crossing::Accumulate => {}
+        }
+    }
+
+    /// A copy of a buffer with its dims in another order.
+    fn copied(&mut self, from: &Operand, order: &[Dim], id: Id) -> Operand {
+        let held = self.plan.buffer(from.buf).clone();
+        let along = |d: &Dim| from.dims.iter().position(|f| f == d).map(|i| held.extents[i].clone());
+        let extents = order.iter().filter_map(along).collect();
+        let out = self.buffer_of(meshwright_plan::Buffer { extents, ..held.clone() }, order);
+        let phase = self.spmd.step.graph.node(id).origin.phase;
+        self.push(Prim::Copy, vec![from.clone()], out.clone(), (id, None), phase);
+        out
+    }
+
+    /// What leaves loops that are open, once a copy is made.
+    pub(super) fn leaving(&mut self, made: CopyId) {
+        let Some(open) = self.open.last() else { return };
+        let outs: Vec<CopyId> =
+            open.placed.outs.iter().filter(|(from, _)| *from == made).map(|(_, out)| *out).collect();
+        for out in outs {
+            self.leave(made, out);
+        }
+    }
+
+    fn leave(&mut self, from: CopyId, out: CopyId) {
+        let id = self.spmd.copy(out).value;
+        let graph = &self.spmd.step.graph;
+        let Some(b) = graph.boundary(id) else { return };
+        let (dtype, phase) = (graph.ty(id).dtype, graph.node(id).origin.phase);
+        let placement: Placement = self.spmd.copy(out).placement.clone();
+        let value = self.operand(from);
+        let dims = match b.how {
+            Crossing::Stack => [&[b.dim], &value.dims[..]].concat(),
+            Crossing::Accumulate => value.dims.clone(),
+            _ => return,
+        };
+        let [start, current, next] = [(); 3].map(|()| self.buffer(dtype, &dims, &placement));
+        if b.how == Crossing::Stack {
+            let prim = Prim::IterationUpdate { dim: b.dim };
+            self.push(prim, vec![current.clone(), value], next.clone(), (id, None), phase);
+        } else {
+            let stored = self.plan.buffer(value.buf).dtype;
+            let (mut expr, regs) = Expr::of_operands([dtype, stored]);
+            let wide = expr.cast(regs[1], dtype);
+            let sum = expr.binary(BinaryFn::Add, regs[0], wide);
+            let prim = Prim::Map { expr, regs: vec![sum] };
+            self.push(prim, vec![current.clone(), value], next.clone(), (id, None), phase);
+        }
+        if let Some(open) = self.open.last_mut() {
+            open.blanks.push((start.clone(), b.how == Crossing::Accumulate));
+            open.leaving.insert(out, open.carried.len());
+            open.carried.push([start, current, next]);
+        }
+    }
+
+    fn end_loop(&mut self) {
+        let Some(OpenBody { placed, dim, reverse, begin, mut carried, blanks, leaving, of, phase }) =
+            self.open.pop()
+        else {
+            return;
+        };
+        self.times /= self.spmd.step.graph.dims.size(dim).max(1) as u64;
+        // Whatever a carry is next, it has a buffer of its own, stored as the carry is.
+        for c in &placed.carries {
+            let (current, next) = (self.operand(c.current), self.operand(c.next));
+            let made = self.plan.steps[begin..].iter().any(|s| s.writes_buf(next.buf));
+            let taken = carried.iter().any(|[_, c, n]| n.buf == next.buf || c.buf == next.buf);
+            let next = match made && !taken && next.dims == current.dims {
+                true => next,
+                false => self.copied(&next, &current.dims, self.spmd.copy(c.current).value),
+            };
+            for [_, now, after] in &mut carried {
+                if now.buf == current.buf {
+                    *after = next.clone();
+                }
+            }
+        }
+        let lasts: Vec<Operand> = carried
+            .iter()
+            .map(|[_, current, _]| self.buffer_of(self.plan.buffer(current.buf).clone(), &current.dims))
+            .collect();
+        for (from, out) in &placed.outs {
+            let carry = placed.carries.iter().find(|c| c.next == *from);
+            let at = leaving.get(out).copied().or_else(|| {
+                let current = self.operand(carry?.current);
+                carried.iter().position(|[_, now, _]| now.buf == current.buf)
+            });
+            self.operands[*out] = at.map(|k| lasts[k].clone());
+        }
+        let [starts, currents, nexts] =
+            [0, 1, 2].map(|k| carried.iter().map(|c| c[k].clone()).collect::<Vec<Operand>>());
+        let mut first = Vec::new();
+        for (blank, zero) in blanks {
+            first.push(self.step(Prim::Blank { zero }, vec![], vec![blank], (of, None), phase));
+        }
+        first.push(self.step(Prim::Repeat { dim, reverse }, starts, currents, (of, None), phase));
+        self.plan.steps.splice(begin..begin, first);
+        let end = self.step(Prim::EndRepeat, nexts, lasts, (of, None), phase);
+        self.plan.steps.push(end);
+    }
+}

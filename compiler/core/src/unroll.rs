@@ -1,0 +1,119 @@
+//! What a loop means: the same step with every iteration written out. Tests compare with it; nothing else is made of it.
+
+use crate::linear::{Item, items};
+use crate::step_graph::{OutputKind, StepGraph};
+use meshwright_ops::{Boundary, Crossing, Graph, Id, Lookup, RepeatId};
+use meshwright_plan::{DType, IdVec};
+use std::collections::BTreeMap;
+
+/// The step without loops. Values around loops keep their names; those of bodies occur once for each iteration.
+pub fn unrolled(step: &StepGraph) -> StepGraph {
+    let old = &step.graph;
+    let mut u = Unroll {
+        old,
+        new: Graph::new(old.dims.clone()),
+        now: old.nodes.table(Id(0)),
+        leaving: BTreeMap::new(),
+    };
+    u.scope(None);
+    let Unroll { new, now, .. } = u;
+    let mut out = step.with_graph(new);
+    for goal in &mut out.outputs {
+        goal.id = now[goal.id];
+        if let OutputKind::Next(leaf) = &mut goal.kind {
+            *leaf = now[*leaf];
+        }
+    }
+    out
+}
+
+struct Unroll<'a> {
+    old: &'a Graph,
+    new: Graph,
+    /// What each value is, in the iteration that is being written out.
+    now: IdVec<Id, Id>,
+    /// What leaves loops: the value of each iteration, with its position.
+    leaving: BTreeMap<Id, Vec<(usize, Id)>>,
+}
+
+impl Unroll<'_> {
+    fn scope(&mut self, scope: Option<RepeatId>) {
+        for item in items(self.old, scope).into_iter().rev() {
+            match item {
+                Item::Loop(of) => self.iterations(of),
+                Item::Value(id) => self.value(id),
+            }
+        }
+    }
+
+    fn value(&mut self, id: Id) {
+        let mut node = self.old.node(id).clone();
+        self.new.cursor = node.origin.clone();
+        let made = match self.old.boundary(id) {
+            // They are set where the iteration begins.
+            Some(Boundary { how: Crossing::Carry(_) | Crossing::Slice, .. }) => return,
+            Some(b) => self.left(id, b),
+            None => {
+                node.inputs.iter_mut().for_each(|x| *x = self.now[*x]);
+                node.scope = None;
+                self.new.push(node)
+            }
+        };
+        self.now[id] = made;
+    }
+
+    fn iterations(&mut self, of: RepeatId) {
+        let repeat = &self.old.repeats[of];
+        let mine = |id: &Id| self.old.boundary(*id).is_some_and(|b| b.of == of);
+        let crossing: Vec<Id> = self.old.ids().filter(mine).collect();
+        let how = |id: &Id| self.old.boundary(*id).map(|b| b.how);
+        let leaving: Vec<Id> =
+            crossing.iter().copied().filter(|id| how(id).is_some_and(Crossing::leaves)).collect();
+        let slices: Vec<Id> = crossing.into_iter().filter(|id| how(id) == Some(Crossing::Slice)).collect();
+        leaving.iter().for_each(|out| drop(self.leaving.remove(out)));
+        let size = self.old.dims.size(repeat.dim);
+        let mut carried: Vec<Id> =
+            repeat.carries.iter().map(|(c, _)| self.now[self.old.node(*c).inputs[0]]).collect();
+        for k in 0..size {
+            let at = if repeat.reverse { size - 1 - k } else { k };
+            for ((carry, _), value) in repeat.carries.iter().zip(&carried) {
+                self.now[*carry] = *value;
+            }
+            for slice in &slices {
+                self.new.cursor = self.old.node(*slice).origin.clone();
+                let position = self.new.constant(at as f64, DType::I32);
+                let all = self.now[self.old.node(*slice).inputs[0]];
+                self.now[*slice] = self.new.op(Lookup { dim: repeat.dim }, &[all, position]);
+            }
+            self.scope(Some(of));
+            carried = repeat.carries.iter().map(|(_, next)| self.now[*next]).collect();
+            for out in &leaving {
+                let value = self.now[self.old.node(*out).inputs[0]];
+                self.leaving.entry(*out).or_default().push((at, value));
+            }
+        }
+    }
+
+    /// What has left a loop.
+    fn left(&mut self, id: Id, b: Boundary) -> Id {
+        let all = self.leaving.remove(&id).unwrap_or_default();
+        let dims = self.old.ty(id).dims.clone();
+        match b.how {
+            Crossing::Accumulate => {
+                let parts: Vec<Id> = all.into_iter().map(|(_, v)| v).collect();
+                self.new.sum_of(&parts)
+            }
+            Crossing::Stack => {
+                let index = self.new.index(b.dim);
+                let mut stack = self.new.constant(0.0, self.old.ty(id).dtype);
+                for (at, value) in all {
+                    let position = self.new.constant(at as f64, DType::I32);
+                    let here = self.new.binary("==", index, position);
+                    stack = self.new.choose(here, value, stack);
+                }
+                self.new.expanded(stack, &dims)
+            }
+            _ => all.last().map_or(Id(0), |(_, v)| *v),
+        }
+    }
+}

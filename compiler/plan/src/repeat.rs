@@ -1,0 +1,55 @@
+//! Loops among the steps of a Plan: from a [`Prim::Repeat`] to the [`Prim::EndRepeat`] that belongs to it.
+
+use crate::{Dim, Plan, Prim};
+
+/// A loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepLoop {
+    /// The step at which it begins.
+    pub begin: usize,
+    /// The step at which it ends.
+    pub end: usize,
+    /// It runs once for each position of this dim.
+    pub dim: Dim,
+    /// From the last to the first.
+    pub reverse: bool,
+}
+
+impl StepLoop {
+    /// Whether a step is in its body.
+    pub fn contains(&self, step: usize) -> bool {
+        self.begin < step && step < self.end
+    }
+}
+
+impl Plan {
+    /// All loops in order of their beginnings, so that one comes before those in its body. Those that do not end are left out.
+    pub fn loops(&self) -> Vec<StepLoop> {
+        let (mut open, mut all) = (Vec::new(), Vec::new());
+        for (i, step) in self.steps.iter().enumerate() {
+            match step.prim {
+                Prim::Repeat { dim, reverse } => open.push(StepLoop { begin: i, end: i, dim, reverse }),
+                Prim::EndRepeat => all.extend(open.pop().map(|l| StepLoop { end: i, ..l })),
+                _ => {}
+            }
+        }
+        all.sort_by_key(|l| l.begin);
+        all
+    }
+
+    /// How often each step runs in a run of the Plan.
+    pub fn times(&self) -> Vec<u64> {
+        let mut now = vec![1u64];
+        let each = self.steps.iter().map(|step| {
+            if let Prim::EndRepeat = step.prim {
+                now.pop();
+            }
+            let times = now.last().copied().unwrap_or(1);
+            if let Prim::Repeat { dim, .. } = step.prim {
+                now.push(times.saturating_mul(self.dims.size(dim) as u64));
+            }
+            times
+        });
+        each.collect()
+    }
+}
