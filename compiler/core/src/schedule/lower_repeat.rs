@@ -92,7 +92,7 @@ impl<'a> Lower<'a> {
                     order.insert(0, dim);
                     all = self.copied(&all, &order, id);
                 }
-                let one = self.buffer(dtype, &all.dims[1..].to_vec(), &placement);
+                let one = self.buffer(dtype, &all.dims[1..], &placement);
                 self.operands[out] = Some(one.clone());
                 let phase = self.spmd.step.graph.node(id).origin.phase;
                 self.push(Prim::IterationSlice { dim }, vec![all], one, (id, None), phase);
