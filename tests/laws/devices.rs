@@ -6,7 +6,7 @@ use meshwright_core::partition::Instr;
 use meshwright_core::{StepGraph, compile};
 use meshwright_exec::{Cluster, ClusterOptions, DeviceKind, HostTensor, LocalInput, Provider};
 use meshwright_plan::{Axis, Dim, Dims, Mesh, Plan, ProgramInputKind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) type Outputs = BTreeMap<String, (HostTensor, Vec<Dim>)>;
 
 /// A layout of rules written by hand.
 pub(crate) fn layout(mesh: &Mesh, rules: Vec<Rule>) -> Layout {
-    Layout { mesh: mesh.clone(), rules, gathers: BTreeSet::new() }
+    Layout { mesh: mesh.clone(), rules, ..Layout::default() }
 }
 
 /// `dim -> axes`, in a scope; `free` for `when free`.

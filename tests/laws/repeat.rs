@@ -34,8 +34,8 @@ const ELEMENTS: usize = 300;
 fn random(seed: u64) -> Random {
     let mut rng = Rng::new(seed ^ 0x10_0B5);
     let mut names = Dims::default();
-    let dims: Vec<Dim> = ["batch", "d", "e", "f"].iter().map(|n| names.add(n, 1 + rng.below(6))).collect();
-    let loops: Vec<Dim> = ["l", "m", "n"].iter().map(|n| names.add(n, 1 + rng.below(4))).collect();
+    let dims: Vec<Dim> = ["batch", "d", "e", "f"].iter().map(|n| names.add(*n, 1 + rng.below(6))).collect();
+    let loops: Vec<Dim> = ["l", "m", "n"].iter().map(|n| names.add(*n, 1 + rng.below(4))).collect();
     let mut m = Maker {
         g: Graph::new(names),
         rng,
@@ -83,7 +83,7 @@ impl Maker {
         self.g.cursor.class = Class::Param;
         let mut dims: Vec<Dim> = self.open.iter().map(|of| self.g.repeats[*of].dim).collect();
         let stack = dims.len();
-        let mut own = self.rng.some(&self.dims[1..].to_vec());
+        let mut own = self.rng.some(&self.dims[1..]);
         own.truncate(2);
         dims.extend(own);
         let id = self.leaf(InputOpKind::Param { path: path.clone(), init: Init::Constant(0.0) }, dims);

@@ -143,7 +143,7 @@ fn first_wrong(step: &StepGraph, r: &Random) -> Option<String> {
 fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
     let Some(mut step) = training_step(&r.program) else { return Err("no training step".into()) };
     step.outputs.push(StepOutput { name: "some value".into(), id: r.watched, kind: OutputKind::Output });
-    let placing = placing::random(seed, &r);
+    let placing = placing::random(seed, r);
     let mut layout = placing.layout;
     let told = |l: &Layout| {
         let rules: Vec<String> = l.rules.iter().map(|r| say(r, &l.mesh, &step.graph.dims)).collect();
@@ -153,11 +153,11 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
         report(&format!("{}\n{}", print::graph(&step), told(&layout)));
     }
     let alone = match plan(&step, &Layout::default(), false) {
-        Ok(p) => run(p.plan, &r).map_err(|e| format!("on one device: {e}"))?,
+        Ok(p) => run(p.plan, r).map_err(|e| format!("on one device: {e}"))?,
         Err(e) => return Err(format!("on one device: {e:?}")),
     };
-    if let Err(e) = equal(&alone, &meaning(&step, &r)) {
-        let place = first_wrong(&step, &r).unwrap_or_else(|| "each value is right by itself".into());
+    if let Err(e) = equal(&alone, &meaning(&step, r)) {
+        let place = first_wrong(&step, r).unwrap_or_else(|| "each value is right by itself".into());
         return Err(format!("one device is not what it means: {e}\n    {place}"));
     }
     let mut planned = plan(&step, &layout, placing.grant);
@@ -172,7 +172,7 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
     match planned {
         Ok(p) => {
             let (granted, collectives) = (p.granted, p.collectives);
-            let many = run(p.plan, &r).map_err(|e| format!("{}: {e}", told(&layout)))?;
+            let many = run(p.plan, r).map_err(|e| format!("{}: {e}", told(&layout)))?;
             equal(&many, &alone).map_err(|e| format!("{}: {e}", told(&layout)))?;
             Ok(End::Equal { granted, collectives })
         }

@@ -5,6 +5,7 @@ use crate::devices::{layout, rule};
 use crate::rng::Rng;
 use meshwright_core::layout::{Layout, RuleDim, ScopeClass};
 use meshwright_plan::{Dim, Mesh};
+use std::collections::BTreeSet;
 
 /// A layout, and whether gathers that it asks for are granted.
 pub(crate) struct Placing {
@@ -27,7 +28,9 @@ pub(crate) fn random(seed: u64, program: &Random) -> Placing {
         sizes.push(if dull { 1 } else { 2 + rng.below(room.min(5) - 1) });
     }
     let mesh = Mesh::new(sizes.iter().zip(["r", "s", "t"]).map(|(k, n)| (n, *k)));
-    let dims: Vec<Dim> = program.program.graph.dims.iter().map(|d| d.0).collect();
+    let graph = &program.program.graph;
+    let loops: BTreeSet<Dim> = graph.repeats.iter().map(|r| r.dim).collect();
+    let dims: Vec<Dim> = graph.dims.iter().map(|d| d.0).filter(|d| !loops.contains(d)).collect();
     let axes: Vec<u8> = (0..sizes.len() as u8).collect();
     let mut rules = Vec::new();
     for _ in 0..2 + rng.below(6) {
@@ -53,5 +56,5 @@ pub(crate) fn random(seed: u64, program: &Random) -> Placing {
             rules.push(r);
         }
     }
-    Placing { layout: layout(&mesh, rules), grant: rng.one_in(2) }
+    Placing { layout: Layout { loops, ..layout(&mesh, rules) }, grant: rng.one_in(2) }
 }
