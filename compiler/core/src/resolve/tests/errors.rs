@@ -302,16 +302,6 @@ fn numbers_without_a_value() {
 }
 
 #[test]
-fn what_is_not_built_says_so() {
-    same(
-        &body("let z = x repeat seq { z = z + 1 } let q = z"),
-        "E0190 `repeat` is not implemented yet
-          ^ `repeat seq`: not in this version
-          help: put the body into a layer and call it 4 times, each call with its own `as`",
-    );
-}
-
-#[test]
 fn parameters() {
     same(
         &body(

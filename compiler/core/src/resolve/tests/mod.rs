@@ -12,6 +12,7 @@ mod models;
 mod positions;
 mod random;
 mod rebind;
+mod repeat;
 mod share;
 mod train;
 

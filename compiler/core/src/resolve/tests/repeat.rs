@@ -1,0 +1,71 @@
+//! `repeat`: what is carried, what is taken at the iteration, the dims of parameters, and the mistakes.
+
+use super::*;
+use meshwright_ops::{Kind, Type};
+
+const HEAD: &str = "
+dim batch = 6, layers = 3, d = 4, e = 5
+layer dense(x, in, out) {
+    param w[in, out] = normal(0, 1)
+    return sum[in](x * w)
+}
+model m {
+    input x[batch, d]: float
+    input more[batch]: i32
+    param rate[layers] = 1
+    let y = x
+";
+
+fn one(body: &str) -> Program {
+    program(&format!("{HEAD}{body}\n}}\n"))
+}
+
+fn wrong(body: &str) -> String {
+    errors(&format!("{HEAD}{body}\n}}\n"))
+}
+
+/// The parameters, each with its dims, how many of them are of loops first.
+fn params(body: &str) -> Vec<String> {
+    let p = one(body);
+    let names = |t: &Type| t.dims.iter().map(|d| p.graph.dims.name(*d).to_string()).collect::<Vec<_>>();
+    p.params.iter().map(|d| format!("{}{:?} {}", d.path, names(p.graph.ty(d.id)), d.stack)).collect()
+}
+
+#[test]
+fn parameters_have_a_value_for_each_iteration() {
+    let found = params("repeat layers { param b[d] = 0 y = tanh(dense(y, [d], [e]) as up)[e = 0] + b }");
+    assert_eq!(found, [""]);
+}
+
+#[test]
+fn a_loop_carries_what_is_assigned() {
+    let p = one("let n = 0 repeat layers as i { y = y * rate + i n = n + sum[d](y) } output out = n");
+    let r = &p.graph.repeats.iter().next().unwrap();
+    let dims = |id| p.graph.ty(id).dims.len();
+    let carries: Vec<_> = r.carries.iter().map(|(c, next)| (dims(*c), dims(*next))).collect();
+    assert_eq!(carries, [(1, 1), (2, 2)]);
+    let kinds = |name: &str| p.graph.nodes().filter(|n| n.op.kind() == Kind::Boundary && n.op.name() == name).count();
+    // Of `rate`, and of the position.
+    assert_eq!((kinds("slice"), kinds("final")), (2, 2));
+}
+
+#[test]
+fn mistakes() {
+    same(
+        &wrong("repeat layers { let z = y param w[layers, d] = 0 z = z * 2 } output out = y"),
+        "",
+    );
+    same(&wrong("repeat layers { y = sum[d](y) } output out = y"), "");
+    same(&wrong("repeat layers { y = y * index(e) } output out = y"), "");
+    same(&wrong("let n = more repeat layers { n = n * 0.5 } output out = n"), "");
+    same(&wrong("repeat layers { repeat layers { y = y + 1 } } output out = y"), "");
+    same(&wrong("let z = rate repeat layers { z = z + 1 } output out = z"), "");
+    same(&wrong("repeat layers { x = x + 1 } output out = x"), "");
+    same(&wrong("repeat layers { rate = 1 } output out = x"), "");
+    same(&wrong("state s[d] = 0 repeat layers { s = s + 1 } output out = x"), "");
+    same(&wrong("repeat layers { state s[d] = 0 y = y + s } output out = y"), "");
+    same(&wrong("repeat layers { output out = y y = y + 1 }"), "");
+    same(&wrong("repeat layers { let z = sum[layers](rate) y = y + z } output out = y"), "");
+    same(&wrong("repeat layer { y = y + 1 } output out = y"), "");
+    same(&wrong("repeat layers { let z = y } output out = z"), "");
+}
