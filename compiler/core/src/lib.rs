@@ -7,6 +7,7 @@ pub mod compile;
 mod declared;
 pub mod evaluation;
 pub mod explain;
+mod hoist;
 pub mod layout;
 mod linear;
 mod named;

@@ -62,8 +62,10 @@ pub(crate) fn items(g: &Graph, scope: Option<RepeatId>) -> Vec<Item> {
     for id in g.ids() {
         let Some(mine) = item(id) else { continue };
         first.entry(mine).or_insert(id);
-        for x in &g.node(id).inputs {
-            let Some(theirs) = item(*x).filter(|i| *i != mine) else { continue };
+        // What a carry is next may stand around its loop, which then waits for it.
+        let reads = if let Item::Loop(_) = mine { g.depends_on(id) } else { g.node(id).inputs.clone() };
+        for x in reads {
+            let Some(theirs) = item(x).filter(|i| *i != mine) else { continue };
             if users.entry(theirs).or_default().insert(mine) {
                 *waits.entry(mine).or_default() += 1;
             }

@@ -118,8 +118,28 @@ pub fn constants(step: &StepGraph) -> StepGraph {
         if node.op.kind() == Kind::Compute(Computes::Contraction) && known.iter().any(Option::is_some) {
             return product(g, node, &known);
         }
+        if let Kind::Boundary(b) = node.op.kind()
+            && b.how.leaves()
+            && !g.within(g.node(node.inputs[0]).scope, Some(b.of))
+        {
+            return unchanged(g, &node, b);
+        }
         g.push(node)
     })
+}
+
+/// What leaves a loop of a value from around it, which is the same in all iterations.
+fn unchanged(g: &mut Graph, node: &Node, b: Boundary) -> Id {
+    let x = node.inputs[0];
+    match b.how {
+        Crossing::Stack => g.expanded(x, &node.ty.dims),
+        Crossing::Accumulate => {
+            let times = g.op(Const::new(g.dims.size(b.dim) as f64, node.ty.dtype.wide()), &[]);
+            let op = Arc::new(Contract { out: node.ty.dims.clone() });
+            g.push(Node { op, inputs: vec![x, times], ..node.clone() })
+        }
+        _ => x,
+    }
 }
 
 /// A product with its constant factors made one, and that left out where it is 1.

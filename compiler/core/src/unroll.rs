@@ -2,7 +2,7 @@
 
 use crate::linear::{Item, items};
 use crate::step_graph::{OutputKind, StepGraph};
-use meshwright_ops::{Boundary, Crossing, Graph, Id, Lookup, RepeatId};
+use meshwright_ops::{Boundary, Const, Crossing, Graph, Id, RepeatId};
 use meshwright_plan::{DType, IdVec};
 use std::collections::BTreeMap;
 
@@ -81,9 +81,12 @@ impl Unroll<'_> {
             }
             for slice in &slices {
                 self.new.cursor = self.old.node(*slice).origin.clone();
-                let position = self.new.constant(at as f64, DType::I32);
+                let position = self.new.op(Const::position(at, repeat.dim), &[]);
                 let all = self.now[self.old.node(*slice).inputs[0]];
-                self.now[*slice] = self.new.op(Lookup { dim: repeat.dim }, &[all, position]);
+                self.now[*slice] = match self.new.at(all, repeat.dim, position) {
+                    Ok(found) => found,
+                    Err(e) => panic!("internal error: what a loop takes cannot be looked up: {e}"),
+                };
             }
             self.scope(Some(of));
             carried = repeat.carries.iter().map(|(_, next)| self.now[*next]).collect();
@@ -105,7 +108,8 @@ impl Unroll<'_> {
             }
             Crossing::Stack => {
                 let index = self.new.index(b.dim);
-                let mut stack = self.new.constant(0.0, self.old.ty(id).dtype);
+                let mut all = all.into_iter();
+                let Some((_, mut stack)) = all.next() else { return Id(0) };
                 for (at, value) in all {
                     let position = self.new.constant(at as f64, DType::I32);
                     let here = self.new.binary("==", index, position);

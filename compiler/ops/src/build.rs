@@ -1,8 +1,8 @@
 //! Short forms for building graphs out of ops: what gradients, expansions and optimizers are written in.
 
 use crate::{
-    Add, BINARY, Binary, Cast, Const, Contract, Expand, Graph, Id, Index, OpError, Reduce, Select, Unary,
-    UnaryDef, Value,
+    Add, BINARY, Binary, Cast, Const, Contract, Expand, Graph, Id, InRange, Index, Lookup, OpError, Reduce,
+    Select, Unary, UnaryDef, Value,
 };
 use meshwright_diag::codes;
 use meshwright_plan::{DType, Dim, Monoid};
@@ -81,6 +81,18 @@ impl Graph {
             }
             Value::Number(v) => Ok(self.constant(v, dtype)),
         }
+    }
+
+    /// A value at a position along a dim. Only floats are looked up; every integer and truth value is one exactly.
+    pub fn at(&mut self, x: Id, dim: Dim, position: Id) -> Result<Id, OpError> {
+        let ty = self.ty(x).clone();
+        if ty.dtype.is_float() {
+            return self.add_op(Arc::new(Lookup { dim }), &[x, position]);
+        }
+        let table = self.cast(x, DType::F64);
+        let found = self.add_op(Arc::new(Lookup { dim }), &[table, position])?;
+        let found = self.cast(found, ty.dtype);
+        ty.range.map_or(Ok(found), |dim| self.add_op(Arc::new(InRange { dim }), &[found]))
     }
 
     /// The position along a dim.

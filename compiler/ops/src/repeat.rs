@@ -107,11 +107,18 @@ impl Graph {
         if let Kind::Boundary(b) = self.node(id).op.kind() { Some(b) } else { None }
     }
 
-    /// What a value depends on: its operands and, of a carry, what the previous iteration has made of it.
+    /// What a value depends on: its operands; for a carry, what the previous iteration has made of it, and for the last value of a
+    /// carry, that carry.
     pub fn depends_on(&self, id: Id) -> Vec<Id> {
         let mut all = self.node(id).inputs.clone();
-        if let Some(Boundary { of, how: Crossing::Carry(k), .. }) = self.boundary(id) {
-            all.push(self.repeats[of].carries[k as usize].1);
+        match self.boundary(id) {
+            Some(Boundary { of, how: Crossing::Carry(k), .. }) => {
+                all.push(self.repeats[of].carries[k as usize].1)
+            }
+            Some(Boundary { of, how: Crossing::Final, .. }) => {
+                all.extend(self.repeats[of].carries.iter().find(|(_, next)| *next == all[0]).map(|c| c.0));
+            }
+            _ => {}
         }
         all
     }

@@ -4,9 +4,7 @@ use super::Resolver;
 use super::operand::Operand;
 use super::scope::Val;
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::InRange;
-use meshwright_ops::{Const, Cut, Id, Join, Lookup, Op, Rename, Shift, Value};
-use meshwright_plan::DType;
+use meshwright_ops::{Const, Cut, Id, Join, Op, Rename, Shift, Value};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{At, DimItem, Expr};
 use std::sync::Arc;
@@ -359,17 +357,7 @@ impl<'a> Resolver<'a> {
             let Item::Lookup { dim, index, span } = item else { continue };
             let Value::Tensor(i) = index.value else { continue };
             let dim = *dim;
-            let ty = self.graph.ty(x).clone();
-            let made = self.make(&[base, *index], *span, |g| {
-                if ty.dtype.is_float() {
-                    return g.add_op(Arc::new(Lookup { dim }), &[x, i]);
-                }
-                // Only floats are looked up; every integer and truth value is one exactly.
-                let table = g.cast(x, DType::F64);
-                let found = g.add_op(Arc::new(Lookup { dim }), &[table, i])?;
-                let found = g.cast(found, ty.dtype);
-                ty.range.map_or(Ok(found), |dim| g.add_op(Arc::new(InRange { dim }), &[found]))
-            });
+            let made = self.make(&[base, *index], *span, |g| g.at(x, dim, i));
             match made {
                 Val::Tensor(id) => x = id,
                 _ => return Val::Poison,

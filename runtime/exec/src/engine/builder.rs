@@ -138,8 +138,8 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         let mut ending = vec![];
         // What crosses the boundary of a loop is handed over by the loop itself.
         let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
-        let given = step.aliases.iter().filter(|_| !crosses).map(|r| r.0);
-        for buf in step.free.iter().copied().chain(given) {
+        let given = step.aliases.iter().map(|r| r.0);
+        for buf in step.free.iter().copied().chain(given).filter(|b| !crosses || !step.reads_buf(*b)) {
             ending.extend(self.lowering.slots(buf)?);
         }
         match &step.prim {
@@ -166,9 +166,13 @@ impl<B: Backend> ProgramBuilder<'_, B> {
             return Err(LoweringError::Plan(format!("more than {MOST_NESTED} loops are in each other")));
         }
         self.end_segment();
-        let ends = |o: &Operand| step.aliases.iter().any(|r| r.0 == o.buf);
-        let pairs = step.reads.iter().zip(&step.writes);
-        let begin = pairs.map(|(start, current)| (start.buf, ends(start), current.buf)).collect();
+        // Several carries may start as one buffer, which ends with the last of them.
+        let ends = |k: usize, o: &Operand| {
+            let again = step.reads[k + 1..].iter().any(|r| r.buf == o.buf);
+            !again && (step.free.contains(&o.buf) || step.aliases.iter().any(|r| r.0 == o.buf))
+        };
+        let pairs = step.reads.iter().zip(&step.writes).enumerate();
+        let begin = pairs.map(|(k, (start, current))| (start.buf, ends(k, start), current.buf)).collect();
         let before = std::mem::take(&mut self.pieces);
         self.open.push(OpenRepeat { step: index, dim, reverse, begin, before });
         self.finish_step(index, ending);

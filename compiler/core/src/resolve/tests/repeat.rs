@@ -1,7 +1,7 @@
 //! `repeat`: what is carried, what is taken at the iteration, the dims of parameters, and the mistakes.
 
 use super::*;
-use meshwright_ops::{Kind, Type};
+use meshwright_ops::{Crossing, Type};
 
 const HEAD: &str = "
 dim batch = 6, layers = 3, d = 4, e = 5
@@ -44,17 +44,14 @@ fn a_loop_carries_what_is_assigned() {
     let dims = |id| p.graph.ty(id).dims.len();
     let carries: Vec<_> = r.carries.iter().map(|(c, next)| (dims(*c), dims(*next))).collect();
     assert_eq!(carries, [(1, 1), (2, 2)]);
-    let kinds = |name: &str| p.graph.nodes().filter(|n| n.op.kind() == Kind::Boundary && n.op.name() == name).count();
+    let count = |how| p.graph.ids().filter(|id| p.graph.boundary(*id).is_some_and(|b| b.how == how)).count();
     // Of `rate`, and of the position.
-    assert_eq!((kinds("slice"), kinds("final")), (2, 2));
+    assert_eq!((count(Crossing::Slice), count(Crossing::Final)), (2, 2));
 }
 
 #[test]
 fn mistakes() {
-    same(
-        &wrong("repeat layers { let z = y param w[layers, d] = 0 z = z * 2 } output out = y"),
-        "",
-    );
+    same(&wrong("repeat layers { let z = y param w[layers, d] = 0 z = z * 2 } output out = y"), "");
     same(&wrong("repeat layers { y = sum[d](y) } output out = y"), "");
     same(&wrong("repeat layers { y = y * index(e) } output out = y"), "");
     same(&wrong("let n = more repeat layers { n = n * 0.5 } output out = n"), "");
