@@ -64,7 +64,9 @@ impl Unroll<'_> {
 
     fn iterations(&mut self, of: RepeatId) {
         let repeat = &self.old.repeats[of];
-        let mine = |id: &Id| self.old.boundary(*id).is_some_and(|b| b.of == of);
+        let inside = |id: Id| self.old.within(self.old.node(id).scope, Some(of));
+        let reads_it = |id: &Id, b: Boundary| !b.how.leaves() || inside(self.old.node(*id).inputs[0]);
+        let mine = |id: &Id| self.old.boundary(*id).is_some_and(|b| b.of == of && reads_it(id, b));
         let crossing: Vec<Id> = self.old.ids().filter(mine).collect();
         let how = |id: &Id| self.old.boundary(*id).map(|b| b.how);
         let leaving: Vec<Id> =
@@ -99,7 +101,10 @@ impl Unroll<'_> {
 
     /// What has left a loop.
     fn left(&mut self, id: Id, b: Boundary) -> Id {
-        let all = self.leaving.remove(&id).unwrap_or_default();
+        // A value from around the loop is the same in every iteration.
+        let outer = self.now[self.old.node(id).inputs[0]];
+        let each = || (0..self.old.dims.size(b.dim)).map(|at| (at, outer)).collect();
+        let all = self.leaving.remove(&id).unwrap_or_else(each);
         let dims = self.old.ty(id).dims.clone();
         match b.how {
             Crossing::Accumulate => {

@@ -38,9 +38,13 @@ impl BackwardPass<'_> {
         let backward = self.g.repeat(dim, !reverse);
         let around = self.g.scope;
         let mut carries = Vec::new();
+        // Cotangents that the body begins with.
+        let mut first: Vec<(Id, Id)> = Vec::new();
         for (carry, next) in self.g.repeats[forward].carries.clone() {
             if self.needs[carry] && self.g.ty(carry).dtype.is_float() {
-                carries.push((carry, self.cotangent_carry(backward, (carry, next), &outs)));
+                let back = self.cotangent_carry(backward, (carry, next), &outs);
+                carries.push((carry, back));
+                first.push((next, back));
             }
         }
         for (out, how) in outs {
@@ -50,11 +54,11 @@ impl BackwardPass<'_> {
             if how == Crossing::Stack && self.g.ty(dy).has(dim) {
                 dy = self.g.cross(backward, Crossing::Slice, dy);
             }
-            let of = self.g.node(out).inputs[0];
-            self.cotangents.entry(of).or_default().push(dy);
+            first.push((self.g.node(out).inputs[0], dy));
         }
         self.g.scope = Some(backward);
         self.open.push(BackwardLoop { forward, backward, captured: BTreeMap::new(), slices: vec![] });
+        first.into_iter().for_each(|(x, dy)| self.give(x, dy));
         self.walk(Some(forward));
         let nexts: Vec<(Id, Id, Id)> =
             carries.into_iter().map(|(carry, back)| (carry, back, self.carried_back(carry))).collect();
@@ -108,9 +112,7 @@ impl BackwardPass<'_> {
         let ty = self.g.ty(carry).clone();
         let dy = if parts.is_empty() { self.g.constant(0.0, ty.dtype) } else { self.g.sum_of(&parts) };
         let start = self.g.expanded(dy, &ty.dims);
-        let back = self.g.carry(of, start);
-        self.cotangents.entry(next).or_default().push(back);
-        back
+        self.g.carry(of, start)
     }
 
     /// The cotangent of a carry in an iteration: that of the previous iteration's value.
