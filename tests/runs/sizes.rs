@@ -20,8 +20,7 @@ fn plans(project: &Project, sources: &Sources) -> Vec<String> {
 
 #[test]
 fn another_batch_of_a_shipped_model_needs_no_text() {
-    // `bert` is written with `repeat`, which is not implemented.
-    for m in MODELS.iter().filter(|m| m.name != "bert") {
+    for m in MODELS {
         let (project, sources) = loaded(&options(m.name, "r=2", "batch -> r", &[]));
         for n in [1, 7, 250] {
             let other = project.with_batch(n).unwrap();

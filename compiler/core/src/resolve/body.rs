@@ -126,6 +126,7 @@ impl<'a> Resolver<'a> {
             StatementKind::Assign { names, value } => {
                 let name = names.first().map_or("x", |n| n.text.as_str());
                 let new_name = Span { end: s.span.start, ..s.span };
+                let local = self.scope().locals.contains_key(name);
                 let d = match self.open_repeat() {
                     Some(open) => {
                         let text =
@@ -143,7 +144,11 @@ impl<'a> Resolver<'a> {
                         "carries a value to the next iteration of a `repeat`, or a `state` to the next step",
                     ),
                 };
-                self.error(d.fix("declare a new name", new_name, "let ", false));
+                self.error(if local && self.open_repeat().is_some() {
+                    d.help(format!("a name of the body ends with the iteration: call the new value otherwise, or declare `{name}` before the loop"))
+                } else {
+                    d.fix("declare a new name", new_name, "let ", false)
+                });
                 self.begin(std::slice::from_ref(value), None);
                 self.eval_any(value);
                 self.poison(names);

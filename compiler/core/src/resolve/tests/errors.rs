@@ -366,7 +366,7 @@ fn what_does_not_belong_in_a_model() {
           ^ `return x`: not here
           help: a layer returns; a model has `loss`, `metric` and `output`
         E0218 `y = …` stands outside of `repeat`
-          ^ `y = x`: carries a value to the next round of a `repeat`, or a `state` to the next step
+          ^ `y = x`: carries a value to the next iteration of a `repeat`, or a `state` to the next step
           fix: declare a new name: `` -> `let `
         E0213 a list of dims stands where a value is needed
           ^ `[d]`: a list of dims

@@ -196,7 +196,7 @@ fn states_in_error() {
             output o = x + a }}"
         )),
         "E0218 `s = …` stands outside of `repeat`
-          ^ `s = x`: carries a value to the next round of a `repeat`, or a `state` to the next step
+          ^ `s = x`: carries a value to the next iteration of a `repeat`, or a `state` to the next step
           - `keep(h, x)`: in this call of `keep`
           fix: declare a new name: `` -> `let `
         E0202 a state is a float, not `i32`
@@ -219,7 +219,7 @@ fn states_in_error() {
           - `c`: the state
           help: convert it: `c = cast(…, f32)`
         E0218 `i = …` stands outside of `repeat`
-          ^ `i = 3`: carries a value to the next round of a `repeat`, or a `state` to the next step
+          ^ `i = 3`: carries a value to the next iteration of a `repeat`, or a `state` to the next step
           fix: declare a new name: `` -> `let `",
     );
 }

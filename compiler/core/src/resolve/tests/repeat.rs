@@ -34,12 +34,17 @@ fn params(body: &str) -> Vec<String> {
 #[test]
 fn parameters_have_a_value_for_each_iteration() {
     let found = params("repeat layers { param b[d] = 0 y = tanh(dense(y, [d], [e]) as up)[e = 0] + b }");
-    assert_eq!(found, [""]);
+    assert_eq!(
+        found,
+        ["rate[\"layers\"] 0", "layers.b[\"layers\", \"d\"] 1", "layers.up.w[\"layers\", \"d\", \"e\"] 1"]
+    );
 }
 
 #[test]
 fn a_loop_carries_what_is_assigned() {
-    let p = one("let n = 0 repeat layers as i { y = y * rate + i n = n + sum[d](y) } output out = n");
+    let p = one(
+        "let n = 0 repeat layers as i { y = y * rate + cast(i, float) n = n + sum[d](y) } output out = n",
+    );
     let r = &p.graph.repeats.iter().next().unwrap();
     let dims = |id| p.graph.ty(id).dims.len();
     let carries: Vec<_> = r.carries.iter().map(|(c, next)| (dims(*c), dims(*next))).collect();
@@ -51,18 +56,22 @@ fn a_loop_carries_what_is_assigned() {
 
 #[test]
 fn mistakes() {
-    same(&wrong("repeat layers { let z = y param w[layers, d] = 0 z = z * 2 } output out = y"), "");
-    same(&wrong("repeat layers { y = sum[d](y) } output out = y"), "");
-    same(&wrong("repeat layers { y = y * index(e) } output out = y"), "");
-    same(&wrong("let n = more repeat layers { n = n * 0.5 } output out = n"), "");
-    same(&wrong("repeat layers { repeat layers { y = y + 1 } } output out = y"), "");
-    same(&wrong("let z = rate repeat layers { z = z + 1 } output out = z"), "");
-    same(&wrong("repeat layers { x = x + 1 } output out = x"), "");
-    same(&wrong("repeat layers { rate = 1 } output out = x"), "");
-    same(&wrong("state s[d] = 0 repeat layers { s = s + 1 } output out = x"), "");
-    same(&wrong("repeat layers { state s[d] = 0 y = y + s } output out = y"), "");
-    same(&wrong("repeat layers { output out = y y = y + 1 }"), "");
-    same(&wrong("repeat layers { let z = sum[layers](rate) y = y + z } output out = y"), "");
-    same(&wrong("repeat layer { y = y + 1 } output out = y"), "");
-    same(&wrong("repeat layers { let z = y } output out = z"), "");
+    let all = [
+        "repeat layers { let z = y param w[layers, d] = 0 z = z * 2 } output out = y",
+        "repeat layers { y = sum[d](y) } output out = y",
+        "repeat layers { let z = y * index(e) } output out = y",
+        "let n = more repeat layers { n = cast(n, float) * 0.5 } output out = n",
+        "repeat layers { repeat layers { y = y + 1 } } output out = y",
+        "let z = rate repeat layers { z = z + 1 } output out = z",
+        "repeat layers { x = x + 1 } output out = x",
+        "repeat layers { rate = 1 } output out = x",
+        "state s[d] = 0 repeat layers { s = s + 1 } output out = x",
+        "repeat layers { state s[d] = 0 y = y + s } output out = y",
+        "repeat layers { output out = y y = y + 1 }",
+        "repeat layers { let z = sum[layers](rate) y = y + z } output out = y",
+        "repeat layer { y = y + 1 } output out = y",
+        "repeat layers { let z = y } output out = z",
+    ];
+    let found: String = all.iter().map(|text| format!("{text}\n{}\n\n", wrong(text))).collect();
+    same(&found, "");
 }
