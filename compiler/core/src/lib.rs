@@ -8,6 +8,7 @@ mod declared;
 pub mod evaluation;
 pub mod explain;
 pub mod layout;
+mod match_patterns;
 mod named;
 pub mod normalize;
 pub mod optimizers;

@@ -1,5 +1,6 @@
 //! Random values of this device's block.
 
+use super::level::Level;
 use super::{KernelError, SliceMut, par};
 use meshwright_plan::DType;
 use meshwright_plan::random::{Distribution, Key, draw, draw_f32};
@@ -105,6 +106,17 @@ impl RandomKernel {
         Ok(())
     }
 
+    /// The stream of a step, the count of its first element, and how far the next one along each dim is.
+    pub(super) fn counted(&self, seed: u64, step: u64, first_example: Option<u64>) -> (Key, u64, Vec<u64>) {
+        let Counting { first, strides } = self.counting(first_example);
+        (Key::of_step(seed, &self.stream, step), first, strides)
+    }
+
+    /// What is drawn.
+    pub(super) fn distribution(&self) -> &Distribution {
+        &self.distribution
+    }
+
     /// Row-major over the whole; or, example by example, row-major over the other dims.
     fn counting(&self, first_example: Option<u64>) -> Counting {
         let mut strides = vec![0; self.sizes.len()];
@@ -145,5 +157,13 @@ impl RandomKernel {
             rest /= r.len();
         }
         first
+    }
+}
+
+/// Truth values of a stream from one count on, in steps.
+pub(super) fn bernoulli(level: Level, of: &Distribution, key: Key, (first, step): (u64, u64), out: &mut [u8]) {
+    let _ = level;
+    for (i, x) in out.iter_mut().enumerate() {
+        *x = u8::from(draw(of, key, first.wrapping_add(i as u64 * step)) != 0.0);
     }
 }

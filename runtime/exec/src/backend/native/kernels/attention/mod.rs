@@ -1,0 +1,12 @@
+//! Attention in tiles of queries by keys: scores are never stored beyond a tile. Products of tiles are matrix products of their
+//! own; what is done to scores in between is a map, prepared for the shapes of tiles.
+//!
+//! Forward, a task is a tile of queries at one position of the outer dims (such as batch and heads), and goes over the keys with
+//! a running maximum. Backward, a task is all of the positions of the outer dims that queries, keys and values share.
+
+mod backward;
+mod forward;
+mod prepare;
+mod tile;
+
+pub use prepare::{AttentionAccess, AttentionPlan, AttentionKernel};
