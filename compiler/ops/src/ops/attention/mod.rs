@@ -12,7 +12,7 @@ mod recognize;
 pub use body::{Body, BodyRef};
 pub use recognize::{AttentionMiss, Recognizer};
 
-use crate::family::{float, no_spelling, truth};
+use crate::family::{float, integer, no_spelling, truth};
 use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
 use body::{computed, leaves};
 use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Dims, Monoid, Prim};
@@ -33,6 +33,10 @@ pub struct AttentionForm {
     pub weight: Body,
     /// Dims of the result.
     pub out: Vec<Dim>,
+    /// Dtype of the scores.
+    pub dtype: DType,
+    /// Dtypes of the extra operands.
+    pub extras: Vec<DType>,
 }
 
 /// Attention: `(queries, keys, values, extras…)`.
@@ -239,36 +243,20 @@ fn evaluated(g: &Graph, leaves: &[Id], x: &[&F64Tensor], of: Id) -> F64Tensor {
     known.swap_remove(of.0 as usize)
 }
 
-/// A graph whose leaves are operands that have these values.
-fn operands(table: &Dims, x: &[&F64Tensor], truth: &dyn Fn(usize) -> DType) -> (Graph, Vec<Id>) {
-    let types: Vec<Type> = x.iter().enumerate().map(|(i, t)| Type::new(truth(i), t.dims.clone())).collect();
-    let (g, first, mut rest) = leaves(table, &types[0], &types[1..]);
-    rest.insert(0, first);
-    (g, rest)
-}
-
 impl AttentionForm {
-    /// The dtype that an extra operand is read as, as far as oracles tell: truth values are what a choice or a mask reads.
-    fn extra_types(&self, extras: usize) -> Vec<DType> {
-        let mut out = vec![DType::F64; extras];
-        for (op, reads) in self.score.nodes.iter().chain(&self.weight.nodes) {
-            let condition = matches!(op.name(), "select" | "mask");
-            for (at, r) in reads.iter().enumerate() {
-                if let BodyRef::Extra(i) = r {
-                    let logical = matches!(op.name(), "and" | "or" | "not");
-                    if (condition && at == 0) || logical {
-                        out[*i] = DType::Bool;
-                    }
-                }
-            }
-        }
-        out
+    /// A graph whose leaves are operands that have these values: `fixed` of floats, then the extra ones.
+    fn operands(&self, table: &Dims, x: &[&F64Tensor], fixed: usize) -> (Graph, Vec<Id>) {
+        let dtype = |i: usize| i.checked_sub(fixed).map_or(self.dtype, |i| self.extras[i]);
+        let types: Vec<Type> =
+            x.iter().enumerate().map(|(i, t)| Type::new(dtype(i), t.dims.clone())).collect();
+        let (g, first, mut rest) = leaves(table, &types[0], &types[1..]);
+        rest.insert(0, first);
+        (g, rest)
     }
 
     /// The equations: a softmax along `key`, and a sum of products.
     fn oracle(&self, x: &[&F64Tensor], table: &Dims) -> F64Tensor {
-        let extras = self.extra_types(x.len() - 3);
-        let (mut g, at) = operands(table, x, &|i| if i < 3 { DType::F64 } else { extras[i - 3] });
+        let (mut g, at) = self.operands(table, x, 3);
         let product = self.product(&mut g, [at[0], at[1]]);
         let score = self.score.replay(&mut g, product, &at[3..]);
         let softmax = g.op(crate::Softmax { dim: self.key, log: false }, &[score]);
@@ -280,8 +268,7 @@ impl AttentionForm {
 
 /// Oracle of an op by what it expands to.
 fn by_expansion(form: &AttentionForm, op: &dyn Op, x: &[&F64Tensor], fixed: usize, table: &Dims) -> F64Tensor {
-    let extras = form.extra_types(x.len() - fixed);
-    let (mut g, at) = operands(table, x, &|i| if i < fixed { DType::F64 } else { extras[i - fixed] });
+    let (mut g, at) = form.operands(table, x, fixed);
     match op.expand(&mut g, &at) {
         Some(y) => evaluated(&g, &at, x, y),
         None => panic!("internal error: `{}` does not expand", op.name()),
@@ -491,10 +478,11 @@ fn samples() -> Vec<Sample> {
         }),
         sample(
             "padded, with a bias",
-            [three(), vec![truth(&[b, k]), float(&[q, k])]].concat(),
+            [three(), vec![truth(&[b, k]), integer(&[q, k], -3.0, 4.0)]].concat(),
             |g, x, key| {
                 let s = score(g, x[0], x[1], 1.0);
-                let s = g.sum_of(&[s, x[4]]);
+                let bias = g.cast(x[4], g.ty(s).dtype);
+                let s = g.sum_of(&[s, bias]);
                 let none = g.constant(-1e9, g.ty(s).dtype);
                 let s = g.choose(x[3], s, none);
                 weighted(g, s, x[2], key)

@@ -86,7 +86,7 @@ impl Recognizer {
         }
         let last = path.last().copied().unwrap_or(softmax);
         let mut search = Search { recognizer: self, g, key, product: None, extras: Vec::new() };
-        let (score, ScoreProduct { q, k, space, .. }, width) = search.score(g.node(softmax).inputs[0])?;
+        let (score, ScoreProduct { at: product, q, k, space }, width) = search.score(g.node(softmax).inputs[0])?;
         let weight = search.weight(softmax, &path)?;
         let (values, weight) = search.values(at, last, weight)?;
         let Search { extras, .. } = search;
@@ -103,7 +103,8 @@ impl Recognizer {
         if !extras.iter().all(|x| g.ty(*x).dims.iter().all(|d| space.contains(d))) {
             return miss("its scores have dims that queries and keys lack");
         }
-        let form = AttentionForm { key, width, space, score, weight, out };
+        let dtypes = extras.iter().map(|x| g.ty(*x).dtype.wide()).collect();
+        let form = AttentionForm { key, width, space, score, weight, out, dtype: g.ty(product).dtype, extras: dtypes };
         let types: Vec<crate::Type> = extras.iter().map(|x| g.ty(*x).clone()).collect();
         if form.described(&g.dims, g.ty(q).dtype, &types).is_none() {
             return miss("its scores have no derivative element by element");

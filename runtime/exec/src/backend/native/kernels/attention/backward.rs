@@ -3,7 +3,7 @@
 use super::super::{KernelError, Slice, par};
 use super::forward::SharedOut;
 use super::prepare::{AttentionKernel, TileMap};
-use super::tile::{Matrix, TileAt, TileElement, multiply, product, scale, scale_rows, shifted, through_softmax};
+use super::tile::{Matrix, TileAt, TileElement, multiply, product, scale, scale_rows, shifted, through_softmax, vanishes};
 use crate::backend::RngState;
 use meshwright_plan::AttentionPart;
 use rayon::prelude::*;
@@ -140,6 +140,9 @@ impl AttentionKernel {
         tile.pack_rows(max, &mut s.max);
         tile.pack_rows(scales, &mut s.scale);
         tile.pack_rows(delta, &mut s.delta);
+        if tile.constant().is_some_and(|score| vanishes(score, &s.max)) {
+            return Ok(());
+        }
         for m in &mut s.max {
             *m = if *m == T::LEAST { T::default() } else { *m };
         }

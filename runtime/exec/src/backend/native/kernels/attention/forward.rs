@@ -3,7 +3,8 @@
 use super::super::{KernelError, Slice, SliceMut, par};
 use super::backward;
 use super::prepare::{AttentionKernel, RowTile, TileMap};
-use super::tile::{Matrix, TileAt, TileElement, greatest, multiply, product, scale, scale_rows, shifted};
+use super::tile::{
+    Matrix, TileAt, TileElement, greatest, multiply, product, scale, scale_rows, shifted, vanishes};
 use crate::backend::RngState;
 use meshwright_plan::AttentionPart;
 use rayon::prelude::*;
@@ -41,7 +42,8 @@ struct ForwardScratch<T> {
     packed: Vec<T>,
     max: Vec<T>,
     shift: Vec<T>,
-    rescale: Vec<T>,
+    /// The greatest scores before a tile, then what they make of what was summed.
+    before: Vec<T>,
     sum: Vec<T>,
     values: Vec<T>,
 }
@@ -56,7 +58,7 @@ impl<T> Default for ForwardScratch<T> {
             packed: vec![],
             max: vec![],
             shift: vec![],
-            rescale: vec![],
+            before: vec![],
             sum: vec![],
             values: vec![],
         }
@@ -109,7 +111,6 @@ impl AttentionKernel {
     ) -> Result<(), KernelError> {
         let n = rows.len;
         let here = |keys: (usize, usize)| TileAt { kernel: self, reads, rng, outer, rows, keys };
-        let width = self.reads[0][1].len();
         let columns = self.operands.values.map_or(0, |v| self.reads[v][1].len());
         here((0, 0)).pack_rows(0, &mut s.q);
         s.max.clear();
@@ -121,51 +122,61 @@ impl AttentionKernel {
         s.sum.resize(n, T::default());
         s.values.clear();
         s.values.resize(n * columns, T::default());
-        let more = self.plan.parts.iter().any(|p| *p != AttentionPart::Max);
-        for keys in self.key_tiles() {
-            let tile = here(keys);
-            let count = keys.1;
-            s.scores.resize(tile.elements(), T::default());
-            let k = tile.keys_of(1, &mut s.packed);
-            let q = Matrix { data: &s.q, row: width, column: 1 };
-            product(&mut s.scores, [n, count, width], q, k.transposed(), false);
-            let weighted = self.operands.values.is_some();
-            tile.draw(&mut s.drawn);
-            tile.map(&self.score, &mut s.scores, &s.drawn)?;
-            s.rescale.clear();
-            if self.operands.max.is_none() {
-                for (row, m) in s.scores.chunks_exact(count).zip(&mut s.max) {
-                    let new = greatest(self.level, row, *m);
-                    s.rescale.push(*m);
-                    *m = new;
-                }
-            }
-            if !more {
-                continue;
-            }
-            // Of scores that are all `-inf` the exponentials are 0.
-            s.shift.clear();
-            s.shift.extend(s.max.iter().map(|m| if *m == T::LEAST { T::default() } else { *m }));
-            if !s.rescale.is_empty() && keys.0 > 0 {
-                for (old, new) in s.rescale.iter_mut().zip(&s.shift) {
-                    *old = (*old - *new).exp::<false>();
-                }
-                multiply(self.level, &mut s.sum, &s.rescale);
-                if columns > 0 {
-                    scale_rows(self.level, &mut s.values, columns, &s.rescale);
-                }
-            }
-            shifted(self.level, &mut s.scores, count, &s.shift, &mut s.sum);
-            if weighted {
-                self.weigh(&tile, &mut s.scores, &mut s.factors, &s.drawn)?;
-                let v = self.operands.values.map(|v| tile.keys_of(v, &mut s.packed));
-                if let Some(v) = v {
-                    let p = Matrix { data: &s.scores, row: count, column: 1 };
-                    product(&mut s.values, [n, columns, count], p, v, true);
-                }
+        let (constant, first): (Vec<_>, Vec<_>) =
+            self.key_tiles().map(|keys| (keys, here(keys).constant())).partition(|k| k.1.is_some());
+        for (keys, score) in first.into_iter().chain(constant) {
+            if !score.is_some_and(|score| vanishes(score, &s.max)) {
+                self.forward_tile(&here(keys), columns, s)?;
             }
         }
         self.write(outs, outer, rows, s);
+        Ok(())
+    }
+
+    /// One tile of keys, `columns` elements of a value.
+    fn forward_tile<T: TileElement>(
+        &self,
+        tile: &TileAt<'_>,
+        columns: usize,
+        s: &mut ForwardScratch<T>,
+    ) -> Result<(), KernelError> {
+        let (n, count) = (tile.rows.len, tile.keys.1);
+        let width = self.reads[0][1].len();
+        s.scores.resize(tile.elements(), T::default());
+        let k = tile.keys_of(1, &mut s.packed);
+        let q = Matrix { data: &s.q, row: width, column: 1 };
+        product(&mut s.scores, [n, count, width], q, k.transposed(), false);
+        tile.draw(&mut s.drawn);
+        tile.map(&self.score, &mut s.scores, &s.drawn)?;
+        s.before.clear();
+        if self.operands.max.is_none() {
+            for (row, m) in s.scores.chunks_exact(count).zip(&mut s.max) {
+                s.before.push(*m);
+                *m = greatest(self.level, row, *m);
+            }
+        }
+        if self.plan.parts == [AttentionPart::Max] {
+            return Ok(());
+        }
+        // Of scores that are all `-inf` the exponentials are 0.
+        s.shift.clear();
+        s.shift.extend(s.max.iter().map(|m| if *m == T::LEAST { T::default() } else { *m }));
+        if !s.before.is_empty() {
+            for (old, new) in s.before.iter_mut().zip(&s.shift) {
+                *old = (*old - *new).exp::<false>();
+            }
+            multiply(self.level, &mut s.sum, &s.before);
+            if columns > 0 {
+                scale_rows(self.level, &mut s.values, columns, &s.before);
+            }
+        }
+        shifted(self.level, &mut s.scores, count, &s.shift, &mut s.sum);
+        if let Some(values) = self.operands.values {
+            self.weigh(tile, &mut s.scores, &mut s.factors, &s.drawn)?;
+            let v = tile.keys_of(values, &mut s.packed);
+            let p = Matrix { data: &s.scores, row: count, column: 1 };
+            product(&mut s.values, [n, columns, count], p, v, true);
+        }
         Ok(())
     }
 

@@ -131,7 +131,7 @@ impl AttentionPlan {
     }
 
     /// Shape of a tile over the dims of the scores.
-    fn tile_shape(&self, rows: usize, keys: usize) -> Vec<usize> {
+    pub(super) fn tile_shape(&self, rows: usize, keys: usize) -> Vec<usize> {
         let mut shape = vec![1; self.outer.len()];
         let (at, _) = self.cut();
         if !self.rows.is_empty() {

@@ -5,6 +5,7 @@ use super::super::math::Real;
 use super::super::random::bernoulli;
 use super::super::rows::Scratched;
 use super::super::{Arg, KernelError, Slice, SliceMut};
+use super::bounds::constant;
 use super::prepare::{AttentionKernel, RowTile, TileMap};
 use crate::backend::RngState;
 
@@ -209,6 +210,17 @@ impl TileAt<'_> {
         at
     }
 
+    /// The one number that all scores of the tile are, where positions alone decide it.
+    pub(super) fn constant(&self) -> Option<f64> {
+        let plan = &self.kernel.plan;
+        let row = self.row_at(self.rows.first);
+        let shape = plan.tile_shape(self.rows.len, self.keys.1);
+        let place = self.outer.iter().chain(&row).chain([&self.keys.0]);
+        let first = plan.starts.iter().zip(place).map(|(s, i)| s + i);
+        let indices: Vec<_> = first.zip(shape).map(|(first, n)| first..first + n).collect();
+        constant(&plan.score, &indices)
+    }
+
     /// The offset of an operand at the outer position of the tile.
     pub(super) fn base(&self, read: usize) -> usize {
         self.kernel.plan.reads[read].outer.iter().zip(self.outer).map(|(s, i)| s * i).sum()
@@ -310,4 +322,11 @@ fn step(offsets: &[usize]) -> Option<usize> {
 /// The greatest of a row and a number; NaN if any is.
 pub(super) fn greatest<T: TileElement>(level: super::super::level::Level, row: &[T], than: T) -> T {
     than.greater(T::greatest(level, row))
+}
+
+/// Whether the exponential of a score is 0 beside the greatest scores of all rows, whatever else there is.
+pub(super) fn vanishes<T: TileElement>(score: f64, greatest: &[T]) -> bool {
+    // Far beyond where exponentials of any float are 0.
+    let least = T::number(score) + T::number(2000.0);
+    greatest.iter().all(|m| *m > least && m.finite())
 }
