@@ -194,7 +194,8 @@ primitives! {
         dtypes: T::Any,
         linear: match parts[..] {
             [AttentionPart::Values] => Linear::Alone(&[3]),
-            [AttentionPart::Value] => Linear::Alone(&[6]),
+            [AttentionPart::Query | AttentionPart::Key] => Linear::Alone(&[4]),
+            [AttentionPart::Value] => Linear::Alone(&[4, 6]),
             _ => Linear::Never,
         },
         folds: Some(if parts[..] == [AttentionPart::Max] { Monoid::Max } else { Monoid::Sum }),

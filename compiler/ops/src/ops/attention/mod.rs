@@ -176,7 +176,7 @@ impl Op for Attention {
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {
-        Precision::Sums
+        Precision::Inside
     }
 
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
@@ -297,7 +297,7 @@ impl Op for AttentionPass {
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {
-        Precision::Sums
+        Precision::Inside
     }
 
     fn vjp(&self, _: &mut Graph, x: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
@@ -367,12 +367,12 @@ impl Op for AttentionGrad {
 
     fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
         let value = self.of == AttentionPart::Value;
-        let linear = if value { Linear::Only([6].into()) } else { Linear::No };
+        let linear = Linear::Only(if value { [4, 6].into() } else { [4].into() });
         Roles::new(x, y, Monoid::Sum, linear).whole(&self.form.needed_whole())
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {
-        Precision::Sums
+        Precision::Inside
     }
 
     fn vjp(&self, _: &mut Graph, x: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
@@ -445,6 +445,37 @@ fn sample(
     })
 }
 
+impl Sample {
+    /// The same with what is made of its value, which has no gradient of its own.
+    fn then(self, f: impl Fn(&mut Graph, Id) -> Option<Id> + Send + Sync + 'static) -> Sample {
+        let build = self.build.clone();
+        let made = move |g: &mut Graph, x: &[Id]| {
+            let y = build(g, x)?;
+            Ok(f(g, y).unwrap_or(y))
+        };
+        Sample::new(self.label, self.inputs.clone(), made).flat()
+    }
+}
+
+/// The gradient of an operand of an attention with a mask, whose cotangent is its result.
+fn gradient(label: &'static str, of: usize) -> Sample {
+    let (b, q, k, w) = (("b", 2), ("q", 5), ("key", 7), ("w", 3));
+    sample(label, vec![float(&[b, q, w]), float(&[b, k, w]), float(&[b, k, ("v", 4)])], |g, x, key| {
+        let s = score(g, x[0], x[1], 0.5);
+        let query = g.ty(x[0]).dims[1];
+        let (i, j) = (g.index(query), g.index(key));
+        let seen = g.binary("<=", j, i);
+        let none = g.constant(-1e9, g.ty(s).dtype);
+        let s = g.choose(seen, s, none);
+        weighted(g, s, x[2], key)
+    })
+    .then(move |g, y| {
+        let node = g.node(y).clone();
+        let need: Vec<bool> = (0..node.inputs.len()).map(|i| i == of).collect();
+        node.op.vjp(g, &node.inputs, y, y, &need).swap_remove(of)
+    })
+}
+
 /// `sum[key](softmax[key](score) * v)`, kept to the dims `out`.
 fn weighted(g: &mut Graph, score: Id, v: Id, key: Dim) -> Id {
     let p = g.op(crate::Softmax { dim: key, log: false }, &[score]);
@@ -481,13 +512,26 @@ fn samples() -> Vec<Sample> {
             [three(), vec![truth(&[b, k]), integer(&[q, k], -3.0, 4.0)]].concat(),
             |g, x, key| {
                 let s = score(g, x[0], x[1], 1.0);
-                let bias = g.cast(x[4], g.ty(s).dtype);
-                let s = g.sum_of(&[s, bias]);
+                let (near, bias) = (g.constant(1.0, DType::I32), g.constant(0.7, g.ty(s).dtype));
+                let near = g.binary("<", x[4], near);
+                let biased = g.sum_of(&[s, bias]);
+                let s = g.choose(near, biased, s);
                 let none = g.constant(-1e9, g.ty(s).dtype);
                 let s = g.choose(x[3], s, none);
                 weighted(g, s, x[2], key)
             },
         ),
+        sample("in passes", three(), |g, x, key| {
+            let s = score(g, x[0], x[1], 0.5);
+            weighted(g, s, x[2], key)
+        })
+        .then(|g, y| {
+            let node = g.node(y).clone();
+            node.op.expand(g, &node.inputs)
+        }),
+        gradient("of queries", 0),
+        gradient("of keys", 1),
+        gradient("of values", 2),
         sample("with dropout", three(), |g, x, key| {
             let s = score(g, x[0], x[1], 0.5);
             let p = g.op(crate::Softmax { dim: key, log: false }, &[s]);

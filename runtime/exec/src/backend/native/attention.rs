@@ -5,7 +5,8 @@ use super::kernels::{AttentionAccess, AttentionKernel, AttentionPlan, RandomKern
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::lowering::LoweringError;
 use meshwright_plan::expr::Scalar;
-use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, Computed, DType, Dim};
+use meshwright_plan::{AttentionOperands, AttentionPart, AttentionSpec, Computed, DType, Dim, Drawn};
+use std::ops::Range;
 
 /// See [`meshwright_plan::Prim::Attention`].
 pub(super) fn attention(
@@ -54,19 +55,7 @@ pub(super) fn attention(
         }
     };
     let place = |d: &Dim| order.iter().position(|o| o == d).unwrap_or(0);
-    let draws = spec.draws.iter().map(|drawn| {
-        let whole = Local {
-            dims: drawn.dims.clone(),
-            ranges: drawn.dims.iter().map(|d| ranges[place(d)].clone()).collect(),
-            shape: drawn.dims.iter().map(size).collect(),
-            ..q.clone()
-        };
-        let sizes = context.plan.dims.shape(&drawn.dims);
-        let random =
-            RandomKernel::new(&drawn.stream, drawn.distribution, DType::Bool, &sizes, &whole.ranges)?
-                .of_examples(context.examples_of(&whole));
-        Ok::<_, LoweringError>((random, drawn.dims.iter().map(place).collect()))
-    });
+    let draws = spec.draws.iter().map(|drawn| draw(context, drawn, &order, &ranges, q));
     let kernel = AttentionKernel::new(AttentionPlan {
         dtype: q.dtype,
         parts: parts.to_vec(),
@@ -101,4 +90,23 @@ fn renumbered(of: &Computed, spec: &AttentionSpec, place: &dyn Fn(&Dim) -> usize
         }
     }
     of
+}
+
+/// What is drawn, and which dim of the kernel each of its dims is.
+fn draw(
+    context: &DeviceContext<'_>,
+    drawn: &Drawn,
+    order: &[Dim],
+    ranges: &[Range<usize>],
+    like: &Local,
+) -> Result<(RandomKernel, Vec<usize>), LoweringError> {
+    let places: Vec<usize> =
+        drawn.dims.iter().map(|d| order.iter().position(|o| o == d).unwrap_or(0)).collect();
+    let ranges: Vec<Range<usize>> = places.iter().map(|i| ranges[*i].clone()).collect();
+    let shape = ranges.iter().map(ExactSizeIterator::len).collect();
+    let whole = Local { dims: drawn.dims.clone(), ranges: ranges.clone(), shape, ..like.clone() };
+    let sizes = context.plan.dims.shape(&drawn.dims);
+    let random = RandomKernel::new(&drawn.stream, drawn.distribution, DType::Bool, &sizes, &ranges)?
+        .of_examples(context.examples_of(&whole));
+    Ok((random, places))
 }

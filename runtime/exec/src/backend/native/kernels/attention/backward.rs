@@ -112,9 +112,7 @@ impl AttentionKernel {
                 let base: usize = a.outer.iter().zip(outer).map(|(s, i)| s * i).sum();
                 let own = &self.writes[write][1];
                 for (row, k) in x.chunks_exact(own.len().max(1)).zip(keys.0..) {
-                    for (v, o) in row.iter().zip(own) {
-                        outs[write].change(base + k * a.key + o, |old| old + *v);
-                    }
+                    outs[write].add(base + k * a.key, own, row);
                 }
             }
         }

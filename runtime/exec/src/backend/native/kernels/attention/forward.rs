@@ -24,12 +24,24 @@ impl<T: Copy> SharedOut<T> {
         SharedOut(x.as_mut_ptr(), x.len())
     }
 
-    /// Changes an element, which no other task touches.
+    /// Adds elements of a task's own from a place on; `steps` says where each lies.
     #[expect(unsafe_code, reason = "tasks write disjoint elements of strided results")]
-    pub(super) fn change(&self, at: usize, f: impl FnOnce(T) -> T) {
-        assert!(at < self.1, "an element beyond the result");
-        // SAFETY: within the result, and of this task alone.
-        unsafe { *self.0.add(at) = f(*self.0.add(at)) }
+    pub(super) fn add(&self, at: usize, steps: &[usize], x: &[T])
+    where
+        T: std::ops::AddAssign,
+    {
+        let Some(last) = steps.iter().max().filter(|_| x.len() == steps.len()) else { return };
+        assert!(at + last < self.1, "elements beyond the result");
+        if *last + 1 == steps.len() && steps.is_sorted() {
+            // SAFETY: within the result, as was just checked, and of this task alone.
+            let to = unsafe { std::slice::from_raw_parts_mut(self.0.add(at), steps.len()) };
+            to.iter_mut().zip(x).for_each(|(to, x)| *to += *x);
+            return;
+        }
+        for (step, x) in steps.iter().zip(x) {
+            // SAFETY: as above.
+            unsafe { *self.0.add(at + step) += *x }
+        }
     }
 }
 
@@ -223,9 +235,7 @@ impl AttentionKernel {
         let base: usize = self.plan.writes[write].outer.iter().zip(outer).map(|(s, i)| s * i).sum();
         let [offsets, own] = &self.writes[write];
         for (row, at) in x.chunks_exact(own.len().max(1)).zip(&offsets[rows.first..rows.first + rows.len]) {
-            for (v, o) in row.iter().zip(own) {
-                out.change(base + at + o, |old| old + *v);
-            }
+            out.add(base + at, own, row);
         }
     }
 }

@@ -7,7 +7,7 @@ use meshwright_plan::{AttentionOperands, AttentionPart, Computed, DType};
 use std::collections::BTreeMap;
 
 /// Queries (positions of the row dims) of a tile, at most.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 /// Keys of a tile, at most.
 const KEYS: usize = 256;
 
