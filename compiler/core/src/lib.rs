@@ -10,6 +10,7 @@ pub mod explain;
 mod hoist;
 pub mod layout;
 mod linear;
+mod match_patterns;
 mod named;
 pub mod normalize;
 pub mod optimizers;

@@ -15,6 +15,8 @@ pub fn training_step(program: &Program) -> Option<StepGraph> {
     let train = program.train.as_ref()?;
     let mut g = program.graph.clone();
     let mut outputs = reported(program, train);
+    let read = outputs.iter().map(|o| o.id).chain(program.states.iter().filter_map(|s| s.next));
+    crate::match_patterns::in_program(&mut g, program, &read.collect::<Vec<_>>());
     for k in 0..train.objectives.len() {
         descend(&mut g, program, train, k, &mut outputs);
     }
