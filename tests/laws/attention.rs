@@ -212,7 +212,9 @@ fn scores_are_never_stored() {
 /// Why a softmax that weights a sum is no attention.
 #[test]
 fn what_is_nearly_attention_says_why_not() {
-    let why = |change: &dyn Fn(&mut Graph, &[Id], [Dim; 4]) -> (Id, Vec<Id>, Vec<Id>)| {
+    /// Changes a graph; gives the softmax's operand, and what stands around it.
+    type Change<'a> = &'a dyn Fn(&mut Graph, &[Id], [Dim; 4]) -> (Id, Vec<Id>, Vec<Id>);
+    let why = |change: Change<'_>| {
         let mut g = Graph::new(Dims::default());
         let dims = ["q", "key", "w", "v"].map(|n| g.dims.add(n, 4));
         let [q, key, w, v] = dims;

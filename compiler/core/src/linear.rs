@@ -16,11 +16,11 @@ pub(crate) fn linearized(step: &StepGraph) -> StepGraph {
     }
     let mut order = Vec::with_capacity(step.graph.nodes.len());
     // Scopes whose items are still to be put in order, innermost last.
-    let mut todo: Vec<Vec<Item>> = vec![items(&step.graph, None)];
+    let mut todo: Vec<Vec<ScopeItem>> = vec![items(&step.graph, None)];
     while let Some(list) = todo.last_mut() {
         match list.pop() {
-            Some(Item::Value(id)) => order.push(id),
-            Some(Item::Loop(of)) => todo.push(items(&step.graph, Some(of))),
+            Some(ScopeItem::Value(id)) => order.push(id),
+            Some(ScopeItem::Loop(of)) => todo.push(items(&step.graph, Some(of))),
             None => {
                 todo.pop();
             }
@@ -31,39 +31,39 @@ pub(crate) fn linearized(step: &StepGraph) -> StepGraph {
 
 /// What stands in a scope.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Item {
+pub(crate) enum ScopeItem {
     Value(Id),
     Loop(RepeatId),
 }
 
 /// The items of a scope, last first: operands before users, otherwise by their first values.
-pub(crate) fn items(g: &Graph, scope: Option<RepeatId>) -> Vec<Item> {
+pub(crate) fn items(g: &Graph, scope: Option<RepeatId>) -> Vec<ScopeItem> {
     if g.repeats.is_empty() {
-        return g.ids().rev().map(Item::Value).collect();
+        return g.ids().rev().map(ScopeItem::Value).collect();
     }
     // The item of this scope that a value belongs to; none for values around it.
     let item = |id: Id| {
         let mut inner = g.node(id).scope;
         if inner == scope {
-            return Some(Item::Value(id));
+            return Some(ScopeItem::Value(id));
         }
         while let Some(of) = inner {
             let parent = g.repeats[of].parent;
             if parent == scope {
-                return Some(Item::Loop(of));
+                return Some(ScopeItem::Loop(of));
             }
             inner = parent;
         }
         None
     };
-    let mut first: BTreeMap<Item, Id> = BTreeMap::new();
-    let mut users: BTreeMap<Item, BTreeSet<Item>> = BTreeMap::new();
-    let mut waits: BTreeMap<Item, usize> = BTreeMap::new();
+    let mut first: BTreeMap<ScopeItem, Id> = BTreeMap::new();
+    let mut users: BTreeMap<ScopeItem, BTreeSet<ScopeItem>> = BTreeMap::new();
+    let mut waits: BTreeMap<ScopeItem, usize> = BTreeMap::new();
     for id in g.ids() {
         let Some(mine) = item(id) else { continue };
         first.entry(mine).or_insert(id);
         // What a carry is next may stand around its loop, which then waits for it.
-        let reads = if let Item::Loop(_) = mine { g.depends_on(id) } else { g.node(id).inputs.clone() };
+        let reads = if let ScopeItem::Loop(_) = mine { g.depends_on(id) } else { g.node(id).inputs.clone() };
         for x in reads {
             let Some(theirs) = item(x).filter(|i| *i != mine) else { continue };
             if users.entry(theirs).or_default().insert(mine) {
@@ -72,7 +72,7 @@ pub(crate) fn items(g: &Graph, scope: Option<RepeatId>) -> Vec<Item> {
         }
     }
     let ready = first.iter().filter(|(i, _)| !waits.contains_key(i));
-    let mut heap: BinaryHeap<Reverse<(Id, Item)>> = ready.map(|(i, id)| Reverse((*id, *i))).collect();
+    let mut heap: BinaryHeap<Reverse<(Id, ScopeItem)>> = ready.map(|(i, id)| Reverse((*id, *i))).collect();
     let mut out = Vec::with_capacity(first.len());
     while let Some(Reverse((_, done))) = heap.pop() {
         out.push(done);

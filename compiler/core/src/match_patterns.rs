@@ -4,20 +4,15 @@
 //! graph, in which the last value of each pattern is made by the op; ids stay what they are, and what the op replaces is dead
 //! unless something else reads it. What was found, and what was nearly found, is noted in [`Graph::notes`].
 
+use crate::autodiff::needs;
 use crate::program::Program;
 use crate::step_graph::StepGraph;
 use meshwright_ops::{Graph, GraphNote, Id, Recognizer};
 
 /// Finds patterns in what a training step differentiates.
 pub(crate) fn in_program(g: &mut Graph, program: &Program, roots: &[Id]) {
-    let mut needs = g.nodes.table(false);
-    for p in program.params.iter().filter(|p| !p.frozen) {
-        needs[p.id] = true;
-    }
-    for id in g.ids() {
-        needs[id] = needs[id] || g.node(id).inputs.iter().any(|x| needs[*x]);
-    }
-    note(g, roots, needs);
+    let trained = program.params.iter().filter(|p| !p.frozen).map(|p| p.id).collect();
+    note(g, roots, needs(g, &trained));
 }
 
 /// Finds patterns in a step without gradients.

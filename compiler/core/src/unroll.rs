@@ -1,6 +1,6 @@
 //! What a loop means: the same step with every iteration written out. Tests compare with it; nothing else is made of it.
 
-use crate::linear::{Item, items};
+use crate::linear::{ScopeItem, items};
 use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Boundary, Const, Crossing, Graph, Id, RepeatId};
 use meshwright_plan::{DType, IdVec};
@@ -40,8 +40,8 @@ impl Unroll<'_> {
     fn scope(&mut self, scope: Option<RepeatId>) {
         for item in items(self.old, scope).into_iter().rev() {
             match item {
-                Item::Loop(of) => self.iterations(of),
-                Item::Value(id) => self.value(id),
+                ScopeItem::Loop(of) => self.iterations(of),
+                ScopeItem::Value(id) => self.value(id),
             }
         }
     }

@@ -6,10 +6,7 @@ use super::subjects::planned;
 use super::{By, Found, Row, in_plan, judge};
 use meshwright_plan::expr::{BinaryFn, Scalar};
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{
-    AttentionPart, AttentionSpec, Axis, BufId, Collective, Init, Monoid, Operand, Plan, Prim,
-    ProgramInputKind, Step,
-};
+use meshwright_plan::{Axis, BufId, Collective, Init, Monoid, Operand, Plan, Prim, ProgramInputKind, Step};
 
 /// What goes wrong, who must catch it, and how it is seeded at the `k`-th step, leaf or output.
 pub(super) struct Fault {

@@ -11,22 +11,10 @@
 //!
 //! A value of the forward body is stacked and sliced again, but for what costs nothing to make once more.
 
-use super::{BackwardPass, backward};
+use super::pass::{BackwardLoop, BackwardPass, backward};
 use meshwright_ops::{Class, Crossing, Expand, Id, Kind, Node, Origin, RepeatId, Source};
 use meshwright_plan::Phase;
 use std::collections::BTreeMap;
-
-/// A loop that is being differentiated.
-pub(super) struct BackwardLoop {
-    /// The loop.
-    pub(super) forward: RepeatId,
-    /// Its gradient.
-    backward: RepeatId,
-    /// Parts, in the backward body, of cotangents of values around the loop.
-    pub(super) captured: BTreeMap<Id, Vec<Id>>,
-    /// Values around the loop of which the body reads slices, with the cotangents of these.
-    slices: Vec<(Id, Id)>,
-}
 
 impl BackwardPass<'_> {
     pub(super) fn differentiate_loop(&mut self, forward: RepeatId) {
@@ -35,29 +23,34 @@ impl BackwardPass<'_> {
             return;
         }
         let (dim, reverse) = (self.g.repeats[forward].dim, self.g.repeats[forward].reverse);
-        let backward = self.g.repeat(dim, !reverse);
+        let reversed = self.g.repeat(dim, !reverse);
         let around = self.g.scope;
         let mut carries = Vec::new();
         // Cotangents that the body begins with.
         let mut first: Vec<(Id, Id)> = Vec::new();
         for (carry, next) in self.g.repeats[forward].carries.clone() {
             if self.needs[carry] && self.g.ty(carry).dtype.is_float() {
-                let back = self.cotangent_carry(backward, (carry, next), &outs);
+                let back = self.cotangent_carry(reversed, (carry, next), &outs);
                 carries.push((carry, back));
                 first.push((next, back));
             }
         }
         for (out, how) in outs {
             let Some(parts) = self.cotangents.remove(&out) else { continue };
-            self.g.cursor = super::backward(self.g, out, Class::Value);
+            self.g.cursor = backward(self.g, out, Class::Value);
             let mut dy = self.g.sum_of(&parts);
             if how == Crossing::Stack && self.g.ty(dy).has(dim) {
-                dy = self.g.cross(backward, Crossing::Slice, dy);
+                dy = self.g.cross(reversed, Crossing::Slice, dy);
             }
             first.push((self.g.node(out).inputs[0], dy));
         }
-        self.g.scope = Some(backward);
-        self.open.push(BackwardLoop { forward, backward, captured: BTreeMap::new(), slices: vec![] });
+        self.g.scope = Some(reversed);
+        self.open.push(BackwardLoop {
+            forward,
+            backward: reversed,
+            captured: BTreeMap::new(),
+            slices: vec![],
+        });
         first.into_iter().for_each(|(x, dy)| self.give(x, dy));
         self.walk(Some(forward));
         let nexts: Vec<(Id, Id, Id)> =
@@ -66,21 +59,21 @@ impl BackwardPass<'_> {
         let sums: Vec<(Id, Id)> = captured
             .into_iter()
             .map(|(x, parts)| {
-                self.g.cursor = super::backward(self.g, x, Class::Value);
+                self.g.cursor = backward(self.g, x, Class::Value);
                 (x, self.g.sum_of(&parts))
             })
             .collect();
         self.g.scope = around;
         for (carry, back, next) in nexts {
-            self.g.carry_on(backward, back, next);
+            self.g.carry_on(reversed, back, next);
             let start = self.g.node(carry).inputs[0];
-            self.leave(backward, Crossing::Final, next, start);
+            self.leave(reversed, Crossing::Final, next, start);
         }
         for (x, sum) in sums {
-            self.leave(backward, Crossing::Accumulate, sum, x);
+            self.leave(reversed, Crossing::Accumulate, sum, x);
         }
         for (x, dy) in slices {
-            self.leave(backward, Crossing::Stack, dy, x);
+            self.leave(reversed, Crossing::Stack, dy, x);
         }
     }
 

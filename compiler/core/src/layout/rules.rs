@@ -282,12 +282,7 @@ fn read_rule<'a>(
             && layout.loops.contains(&d)
             && !axes.is_empty()
         {
-            let name = index.program.graph.dims.name(d);
-            out.push(
-                Diagnostic::error(codes::E0190, format!("to split the loop `{name}` is not implemented yet"))
-                    .at(span, "its iterations would be shared out")
-                    .help("split a dim of what the loop computes"),
-            );
+            out.push(splits_a_loop(index.program.graph.dims.name(d), span));
             continue;
         }
         let free = rule.when_free.is_some();
@@ -313,6 +308,12 @@ fn read_rule<'a>(
         let text = format!("{prefix}{name} -> {to}{}", if free { " when free" } else { "" });
         layout.rules.push(Rule { scope: scope.clone(), dim, axes: axes.clone(), free, span, number, text });
     }
+}
+
+fn splits_a_loop(dim: &str, span: Span) -> Diagnostic {
+    Diagnostic::error(codes::E0190, format!("to split the loop `{dim}` is not implemented yet"))
+        .at(span, "its iterations would be shared out")
+        .help("split a dim of what the loop computes")
 }
 
 /// `declared` is the mesh with the axes of the layout's own, where another was given in its place.

@@ -1,7 +1,7 @@
 //! What is known of a step and its layout before anything is placed. The walk reads it and changes nothing of it.
 
+use super::crossings::Crossings;
 use super::decision::Loops;
-use super::repeat::Crossings;
 use super::spmd::operand_placement;
 use crate::layout::{Assigned, Layout, Rulebook, assign};
 use crate::step_graph::StepGraph;

@@ -5,9 +5,11 @@
 //! consulted beyond its roles. Every collective has a cause.
 
 mod cause;
+mod crossings;
 mod decision;
 mod facts;
 mod follow;
+mod frames;
 mod note;
 mod repeat;
 mod reshard;

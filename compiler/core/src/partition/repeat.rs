@@ -7,81 +7,11 @@
 
 use super::decision::Loops;
 use super::facts::Facts;
-use super::spmd::{CarriedCopy, CopyId, Instr, PlacedLoop};
+use super::frames::Frame;
+use super::spmd::{CarriedCopy, CopyId, PlacedLoop};
 use super::walk::Walk;
-use meshwright_ops::{Boundary, Crossing, Graph, Id, RepeatId};
-use meshwright_plan::{IdVec, Placement};
-use std::collections::BTreeMap;
-
-/// The instructions of a scope that is open.
-#[derive(Default)]
-pub(super) struct Frame {
-    /// The loop; none for what is around all of them.
-    pub(super) of: Option<RepeatId>,
-    pub(super) instrs: Vec<Instr>,
-    /// Loops in it, with places among its instructions.
-    pub(super) loops: Vec<PlacedLoop>,
-    /// By number of the carry what it starts as, and itself.
-    carries: BTreeMap<u32, (CopyId, CopyId)>,
-}
-
-/// Scopes that are open, from what is around all loops to the innermost.
-pub(super) struct Frames(Vec<Frame>);
-
-impl Frames {
-    pub(super) fn new() -> Frames {
-        Frames(vec![Frame::default()])
-    }
-
-    /// The innermost.
-    pub(super) fn last(&mut self) -> &mut Frame {
-        let last = self.0.len() - 1;
-        &mut self.0[last]
-    }
-
-    /// Adds an instruction that makes a copy of a value, to the scope of that value.
-    pub(super) fn push(&mut self, graph: &Graph, value: Id, instr: Instr) {
-        let scope = graph.node(value).scope;
-        match self.0.iter_mut().find(|f| f.of == scope) {
-            Some(frame) => frame.instrs.push(instr),
-            None => panic!("internal error: {} is made outside of its loop", graph.describe(value)),
-        }
-    }
-
-    /// All instructions and all loops, outer ones before those in them.
-    pub(super) fn finish(self) -> (Vec<Instr>, Vec<PlacedLoop>) {
-        let mut frames = self.0.into_iter();
-        let Frame { instrs, mut loops, .. } = frames.next().unwrap_or_default();
-        loops.sort_by_key(|l| (l.body.start, std::cmp::Reverse(l.body.end), l.of));
-        (instrs, loops)
-    }
-}
-
-/// What each loop gives, and which carries a value is next for.
-pub(super) struct Crossings {
-    /// By loop, what leaves it, in order.
-    pub(super) outs: BTreeMap<RepeatId, Vec<Id>>,
-    /// By value the carries.
-    pub(super) carries_of: BTreeMap<Id, Vec<Id>>,
-    pub(super) boundaries: IdVec<Id, Option<Boundary>>,
-}
-
-impl Crossings {
-    pub(super) fn new(g: &Graph) -> Crossings {
-        let boundaries: IdVec<Id, Option<Boundary>> = g.ids().map(|id| g.boundary(id)).collect();
-        let mut outs: BTreeMap<RepeatId, Vec<Id>> = BTreeMap::new();
-        for id in g.ids() {
-            if let Some(b) = boundaries[id].filter(|b| b.how.leaves()) {
-                outs.entry(b.of).or_default().push(id);
-            }
-        }
-        let mut carries_of: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
-        for (carry, next) in g.repeats.iter().flat_map(|r| &r.carries) {
-            carries_of.entry(*next).or_default().push(*carry);
-        }
-        Crossings { outs, carries_of, boundaries }
-    }
-}
+use meshwright_ops::{Boundary, Crossing, Id, RepeatId};
+use meshwright_plan::Placement;
 
 impl Facts<'_> {
     /// How a value crosses the boundary of a loop.

@@ -1,7 +1,7 @@
 //! What the walk has placed so far: where each value stands, every copy of it, and the instructions that make them.
 
 use super::facts::Facts;
-use super::repeat::Frames;
+use super::frames::Frames;
 use super::spmd::{CopyId, PlacedCopy};
 use meshwright_ops::{Graph, Id};
 use meshwright_plan::{Axis, Dim, IdVec, Phase, Placement};

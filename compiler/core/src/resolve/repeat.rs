@@ -3,23 +3,12 @@
 
 use super::Resolver;
 use super::call::not_yet;
-use super::scope::{Local, Val};
+use super::scope::{Local, OpenRepeat, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Crossing, Id, Kind, RepeatId, Type};
 use meshwright_plan::Dim;
 use meshwright_syntax::ast::{Expr, Name, Repeat, Statement, StatementKind};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A `repeat` whose body is being resolved.
-#[derive(Clone)]
-pub(super) struct OpenRepeat<'a> {
-    /// How many scopes were open around it: a layer that the body calls has names of its own.
-    depth: usize,
-    /// Where it stands.
-    span: Span,
-    /// The names that go from one iteration to the next, and where each is first assigned.
-    carried: BTreeMap<&'a str, Span>,
-}
 
 /// A name that is carried.
 struct Carried<'a> {

@@ -1,8 +1,8 @@
 //! What a resolution holds, and the limits that it keeps.
 
 use super::globals::{Globals, MAX_DEPTH};
-use super::repeat::OpenRepeat;
 use super::report::Report;
+use super::scope::OpenRepeat;
 use super::scope::{NameScope, ScopeKind};
 use crate::declared::{LossDecl, ParamDecl, StateDecl};
 use meshwright_diag::{Diagnostic, Span, codes};

@@ -120,3 +120,14 @@ impl<'a> NameScope<'a> {
         if self.own.is_empty() { name.into() } else { format!("{}.{name}", self.own).into() }
     }
 }
+
+/// A `repeat` whose body is being resolved.
+#[derive(Clone)]
+pub(super) struct OpenRepeat<'a> {
+    /// How many scopes were open around it: a layer that the body calls has names of its own.
+    pub(super) depth: usize,
+    /// Where it stands.
+    pub(super) span: Span,
+    /// The names that go from one iteration to the next, and where each is first assigned.
+    pub(super) carried: BTreeMap<&'a str, Span>,
+}

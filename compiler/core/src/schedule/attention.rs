@@ -3,6 +3,7 @@
 //!
 //! The greatest scores and what is computed by them stay two steps where a collective stands between: keys that are split.
 
+use super::stretches::stretches;
 use meshwright_plan::{AttentionOperands, AttentionPart, BufId, Operand, Plan, Prim, Step};
 
 /// How many steps of attention before one are compared with it: those of one attention are near each other.
@@ -10,6 +11,7 @@ const NEAR: usize = 8;
 
 /// Merges steps of attention.
 pub(super) fn merge(plan: &mut Plan) {
+    let stretch = stretches(&plan.steps);
     let mut steps: Vec<Option<Step>> = plan.steps.drain(..).map(Some).collect();
     let mut known: Vec<usize> = Vec::new();
     for at in 0..steps.len() {
@@ -17,7 +19,7 @@ pub(super) fn merge(plan: &mut Plan) {
             continue;
         }
         let mut place = at;
-        for from in known.clone().into_iter().rev().take(NEAR) {
+        for from in known.clone().into_iter().rev().take(NEAR).filter(|from| stretch[*from] == stretch[at]) {
             let (Some(first), Some(second)) = (&steps[from], &steps[place]) else { continue };
             let Some(merged) = merged(plan, first, second) else { continue };
             let written = |b: BufId| first.writes.iter().any(|o| o.buf == b);

@@ -3,7 +3,7 @@
 
 use super::body::is_computed_again;
 use super::{Attention, AttentionForm, Body, BodyRef};
-use crate::{Computes, Contract, Graph, Id, Kind, Linear, Op, Softmax};
+use crate::{Computes, Contract, Graph, Id, Kind, Linear, Op, RepeatId, Softmax, Source};
 use meshwright_plan::{Dim, IdVec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Recognizer {
         let mut todo = roots.to_vec();
         while let Some(id) = todo.pop() {
             if !std::mem::replace(&mut live[id], true) {
-                todo.extend(&g.node(id).inputs);
+                todo.extend(g.depends_on(id));
             }
         }
         let mut readers = g.nodes.table(Vec::new());
@@ -46,7 +46,9 @@ impl Recognizer {
                 readers[*x].push(id);
             }
         }
-        Recognizer { readers, roots: roots.iter().copied().collect(), needs }
+        // What a loop carries on is read by its next iteration.
+        let carried = g.repeats.iter().flat_map(|r| &r.carries).map(|(_, next)| *next);
+        Recognizer { readers, roots: roots.iter().copied().chain(carried).collect(), needs }
     }
 
     /// Puts attention in place of every sum that is one: of each the value, or of a softmax that nearly is one the reason why
@@ -85,7 +87,8 @@ impl Recognizer {
             chain = *next;
         }
         let last = path.last().copied().unwrap_or(softmax);
-        let mut search = Search { recognizer: self, g, key, product: None, extras: Vec::new() };
+        let scope = g.node(at).scope;
+        let mut search = Search { recognizer: self, g, key, scope, product: None, extras: Vec::new() };
         let (score, ScoreProduct { at: product, q, k, space }, width) = search.score(g.node(softmax).inputs[0])?;
         let weight = search.weight(softmax, &path)?;
         let (values, weight) = search.values(at, last, weight)?;
@@ -146,6 +149,8 @@ struct Search<'a> {
     recognizer: &'a Recognizer,
     g: &'a Graph,
     key: Dim,
+    /// The loop in whose body the attention would be.
+    scope: Option<RepeatId>,
     product: Option<ScoreProduct>,
     extras: Vec<Id>,
 }
@@ -234,7 +239,10 @@ impl Search<'_> {
         let of_queries = |d: &Dim| product.as_ref().is_some_and(|p| p.space.contains(d) && !self.g.ty(p.k).has(*d));
         let large = node.ty.has(self.key) && node.ty.dims.iter().any(of_queries);
         let free = node.inputs.is_empty() || node.ty.dims.is_empty();
-        if is_computed_again(self.g, id) && (free || large) {
+        // What is drawn depends on the iteration in which it is.
+        let random = node.op.kind() == Kind::Rematerializable(Source::Random);
+        let here = !random || node.scope == self.scope;
+        if is_computed_again(self.g, id) && (free || large) && here {
             let mut reads = Vec::with_capacity(node.inputs.len());
             for x in &node.inputs {
                 reads.push(self.absorb(*x, made)?);

@@ -94,9 +94,8 @@ impl RandomKernel {
         out: SliceMut<'_>,
     ) -> Result<(), KernelError> {
         super::check_out(&out, self.dtype, self.total)?;
-        let key = Key::of_step(seed, &self.stream, step).at(step as u32, repeat);
-        let d = &self.distribution;
-        let counting = self.counting(first_example);
+        let (key, first, strides) = self.counted(seed, (step, repeat), first_example);
+        let (d, counting) = (&self.distribution, Counting { first, strides });
         match out {
             SliceMut::F64(o) => self.fill(o, &counting, |i| draw(d, key, i)),
             SliceMut::F32(o) => self.fill(o, &counting, |i| draw_f32(d, key, i)),
@@ -109,9 +108,14 @@ impl RandomKernel {
     }
 
     /// The stream of a step, the count of its first element, and how far the next one along each dim is.
-    pub(super) fn counted(&self, seed: u64, step: u64, first_example: Option<u64>) -> (Key, u64, Vec<u64>) {
+    pub(super) fn counted(
+        &self,
+        seed: u64,
+        (step, repeat): (u64, u32),
+        first_example: Option<u64>,
+    ) -> (Key, u64, Vec<u64>) {
         let Counting { first, strides } = self.counting(first_example);
-        (Key::of_step(seed, &self.stream, step), first, strides)
+        (Key::of_step(seed, &self.stream, step).at(step as u32, repeat), first, strides)
     }
 
     /// What is drawn.

@@ -5,6 +5,7 @@ use super::super::{Access, KernelError, MapKernel, RandomKernel, Slice, SliceMut
 use crate::backend::RngState;
 use meshwright_plan::{AttentionOperands, AttentionPart, Computed, DType};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Queries (positions of the row dims) of a tile, at most.
 const ROWS: usize = 128;
@@ -176,10 +177,10 @@ impl AttentionPlan {
         for tile in tiles {
             for start in (0..self.keys).step_by(KEYS) {
                 let keys = KEYS.min(self.keys - start);
-                if !maps.contains_key(&(tile.len, keys)) {
+                if let Entry::Vacant(free) = maps.entry((tile.len, keys)) {
                     let shape = self.tile_shape(tile.len, keys);
                     let map = MapKernel::new(&of.expr, &shape, &self.accesses(&shape, first), &self.starts, &[of.reg])?;
-                    maps.insert((tile.len, keys), map);
+                    free.insert(map);
                 }
             }
         }

@@ -232,7 +232,7 @@ impl TileAt<'_> {
         into.resize(plan.draws.len(), vec![]);
         for ((random, dims), out) in plan.draws.iter().zip(into) {
             out.resize(self.elements(), 0);
-            let (key, first, strides) = random.counted(self.rng.seed, self.rng.step, self.rng.first_example);
+            let (key, first, strides) = random.counted(self.rng.seed, self.rng.moment(), self.rng.first_example);
             let stride = |dim: usize| dims.iter().position(|d| *d == dim).map_or(0, |i| strides[i]);
             let (outer, rows) = (plan.outer.len(), plan.rows.len());
             let at = |dim: usize, i: usize| ((plan.starts[dim] + i) as u64).wrapping_mul(stride(dim));
