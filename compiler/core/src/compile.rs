@@ -168,7 +168,7 @@ pub fn compile_with(
     options: CompileOptions,
     observe: &mut Observer<'_>,
 ) -> Outcome<Compiled> {
-    let start = linearized(&normalize::dead_code(step));
+    let start = linearized(normalize::dead_code(step));
     let found = check_conflicts(layout, &start.graph, &|_| true);
     if has_errors(&found) {
         return (None, found);

@@ -10,9 +10,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// Puts the body of each loop in one piece. A graph without loops stays as it is.
-pub(crate) fn linearized(step: &StepGraph) -> StepGraph {
+pub(crate) fn linearized(step: StepGraph) -> StepGraph {
     if step.graph.repeats.is_empty() {
-        return step.clone();
+        return step;
     }
     let mut order = Vec::with_capacity(step.graph.nodes.len());
     // Scopes whose items are still to be put in order, innermost last.
@@ -26,7 +26,7 @@ pub(crate) fn linearized(step: &StepGraph) -> StepGraph {
             }
         }
     }
-    rebuild_in(step, order.into_iter(), |g, node, _| g.push(node))
+    rebuild_in(&step, order.into_iter(), |g, node, _| g.push(node))
 }
 
 /// What stands in a scope.

@@ -1,8 +1,6 @@
 //! The trait that every op implements, in one file each, and the graph of ops and values that its methods extend.
 
-use crate::{
-    Computes, Emit, ExpandWhen, F64Tensor, Kind, OpError, Precision, Repeat, RepeatId, Roles, Type, union,
-};
+use crate::{Computes, Emit, ExpandWhen, F64Tensor, Kind, OpError, Precision, RepeatId, Roles, Type, union};
 use meshwright_diag::Span;
 use meshwright_plan::expr::Reg;
 use meshwright_plan::{ArenaId, Dim, Dims, Drawn, Expr, IdVec, Phase};
@@ -91,6 +89,19 @@ pub struct Graph {
     pub scope: Option<RepeatId>,
     /// What was found in its equations.
     pub notes: Vec<GraphNote>,
+}
+
+/// A loop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// Its body runs once for each position of this dim.
+    pub dim: Dim,
+    /// From the last position to the first.
+    pub reverse: bool,
+    /// The loop in whose body it stands.
+    pub parent: Option<RepeatId>,
+    /// What goes from one iteration to the next: the value in the body, and what that is in the next iteration.
+    pub carries: Vec<(Id, Id)>,
 }
 
 /// A place where an op of its own was put in place of equations, or nearly.

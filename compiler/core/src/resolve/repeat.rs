@@ -193,7 +193,10 @@ impl<'a> Resolver<'a> {
     /// Whether the dims of values that were made since `before` are none of a loop in whose body they are.
     pub(super) fn no_loop_dim(&mut self, before: usize, at: Span) -> bool {
         let open = self.open_loops();
-        let made = self.graph.ids().skip(before);
+        if open.is_empty() {
+            return true;
+        }
+        let made = (before..self.graph.nodes.len()).map(|at| Id(at as u32));
         let found = made.filter(|id| self.graph.node(*id).scope.is_some()).find_map(|id| {
             let inside = |of: &&RepeatId| self.graph.within(self.graph.node(id).scope, Some(**of));
             let dims = open.iter().filter(inside).map(|of| self.graph.repeats[*of].dim);

@@ -1,8 +1,7 @@
 //! Every instruction of an SPMD program becomes primitive steps on buffers. A rename moves nothing: the same buffer is read
 //! under another name.
 
-use super::lower_repeat::OpenBody;
-use crate::partition::{Cause, CopyId, Instr, Reshard, Spmd};
+use crate::partition::{Cause, CopyId, Instr, PlacedLoop, Reshard, Spmd};
 use crate::step_graph::OutputKind;
 use meshwright_diag::Span;
 use meshwright_ops::{Emit, Id, InputOpKind, Kind, Op, Type};
@@ -60,6 +59,24 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
         }
     }
     l.plan
+}
+
+/// A loop whose body is being lowered.
+pub(super) struct OpenBody<'a> {
+    pub(super) placed: &'a PlacedLoop,
+    pub(super) dim: Dim,
+    pub(super) reverse: bool,
+    /// The place of its first step.
+    pub(super) begin: usize,
+    /// What it carries: what each starts as, the value in the body, and what that is next.
+    pub(super) carried: Vec<[Operand; 3]>,
+    /// Of these, in order of their numbers, the blanks that start as zeros or as nothing.
+    pub(super) blanks: Vec<(Operand, bool)>,
+    /// What leaves it: for each copy behind the loop the position among what it carries.
+    pub(super) leaving: BTreeMap<CopyId, usize>,
+    /// The value that the steps of the boundary belong to.
+    pub(super) of: Id,
+    pub(super) phase: Phase,
 }
 
 pub(super) struct Lower<'a> {

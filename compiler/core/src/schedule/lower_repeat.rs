@@ -3,30 +3,12 @@
 //! What leaves a loop stacked starts as a blank buffer, which each iteration updates at its position; a sum over iterations
 //! starts as zeros, to which each adds. Both are written in place.
 
-use super::lower::Lower;
+use super::lower::{Lower, OpenBody};
 use crate::partition::{CopyId, PlacedLoop};
 use meshwright_ops::{Crossing, Id};
 use meshwright_plan::expr::BinaryFn;
-use meshwright_plan::{Dim, Expr, Operand, Phase, Placement, Prim};
+use meshwright_plan::{Dim, Expr, Operand, Placement, Prim};
 use std::collections::BTreeMap;
-
-/// A loop whose body is being lowered.
-pub(super) struct OpenBody<'a> {
-    placed: &'a PlacedLoop,
-    dim: Dim,
-    reverse: bool,
-    /// The place of its first step.
-    begin: usize,
-    /// What it carries: what each starts as, the value in the body, and what that is next.
-    carried: Vec<[Operand; 3]>,
-    /// Of these, in order of their numbers, the blanks that start as zeros or as nothing.
-    blanks: Vec<(Operand, bool)>,
-    /// What leaves it: for each copy behind the loop the position among what it carries.
-    leaving: BTreeMap<CopyId, usize>,
-    /// The value that the steps of the boundary belong to.
-    of: Id,
-    phase: Phase,
-}
 
 impl<'a> Lower<'a> {
     /// Ends and begins the loops that end and begin at an instruction.

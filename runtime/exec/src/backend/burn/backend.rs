@@ -2,8 +2,8 @@
 
 use super::dtypes;
 use super::emit::{MATMUL, RANDOM};
-use super::iteration::{ITERATION_SLICE, ITERATION_UPDATE, slice_at, update_at};
-use super::lower::Lower;
+use super::iteration::{slice_at, update_at};
+use super::lower::{ITERATION_SLICE, ITERATION_UPDATE, Lower};
 use super::transfer::{download, empty, typed, upload};
 use crate::backend::native::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
 use crate::backend::{Backend, DeviceError, Handle, Handles, Memory, RngState};

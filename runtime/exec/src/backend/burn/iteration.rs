@@ -1,14 +1,7 @@
 //! One position of what a loop stacks: which one is known when its body runs.
 
-use super::backend::BurnBackend;
-use crate::backend::Handles;
 use burn_backend::Slice;
-use burn_ir::{HandleKind, TensorIr};
-
-/// `(all) -> out`: what lies first is a dim of a loop; its element at the position of the iteration.
-pub(super) const ITERATION_SLICE: &str = "iteration_slice";
-/// `(all, value) -> out`: the inverse.
-pub(super) const ITERATION_UPDATE: &str = "iteration_update";
+use burn_ir::{BackendIr, HandleContainer, HandleKind, TensorIr};
 
 /// A position of the first extent, all of the others.
 fn ranges(all: &TensorIr, at: usize) -> Vec<Slice> {
@@ -18,8 +11,8 @@ fn ranges(all: &TensorIr, at: usize) -> Vec<Slice> {
     ranges
 }
 
-pub(super) fn slice_at<B: BurnBackend>(
-    handles: &mut Handles<super::backend::OnBurn<B>>,
+pub(super) fn slice_at<B: BackendIr>(
+    handles: &mut HandleContainer<B::Handle>,
     all: &TensorIr,
     out: &TensorIr,
     at: usize,
@@ -37,8 +30,8 @@ pub(super) fn slice_at<B: BurnBackend>(
     }
 }
 
-pub(super) fn update_at<B: BurnBackend>(
-    handles: &mut Handles<super::backend::OnBurn<B>>,
+pub(super) fn update_at<B: BackendIr>(
+    handles: &mut HandleContainer<B::Handle>,
     all: &TensorIr,
     value: &TensorIr,
     at: usize,

@@ -1,6 +1,5 @@
 //! Lowering of a step: what is read and written by name of dim, and which file lowers which step.
 
-use super::iteration::{ITERATION_SLICE, ITERATION_UPDATE};
 use crate::engine::context::Local;
 use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, extents, stored_as};
@@ -10,6 +9,11 @@ use burn_backend::DType as BurnType;
 use burn_ir::{DimOpIr, NumericOperationIr};
 use meshwright_plan::random::Distribution;
 use meshwright_plan::{Dim, Operand, Prim, Step};
+
+/// `(all) -> out`: what lies first is a dim of a loop; its element at the position of the iteration.
+pub(super) const ITERATION_SLICE: &str = "iteration_slice";
+/// `(all, value) -> out`: the inverse.
+pub(super) const ITERATION_UPDATE: &str = "iteration_update";
 
 /// Lowers steps to operations of Burn; the only kernels are those that draw random values.
 pub(crate) type Lower<'a> = Lowering<'a, RandomKernel>;
