@@ -109,6 +109,8 @@ static PIPELINE: Pipeline = Pipeline {
     }),
     lower: Pass::new("lower", "ops become primitive steps on buffers", |s, c, _| {
         let plan = schedule::lower(&s, c.line_of);
+        // Where every buffer is looked at, none may hold what was there before.
+        let plan = if c.options.examined { schedule::zeroed(plan) } else { plan };
         Some(Lowered(s, plan))
     }),
     plan: [

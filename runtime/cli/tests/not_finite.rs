@@ -64,6 +64,29 @@ fn the_first_value_is_named_under_every_layout() {
 }
 
 #[test]
+fn a_value_in_a_loop_is_named() {
+    // What the loop has stacked for its gradient is no false alarm in the iterations before.
+    let body = "    let z = sum[n](x * mean[m](w))
+    let s = 0
+    repeat m as i {
+        z = z * (1 + 0 * cast(i, float))
+        let low = log(z)
+        s = s + tanh(low * 0)
+    }
+    loss l = mean[batch](s) + sum[n, m](w)
+";
+    let at = prepared("nan-loop", body, "    optimizer sgd(lr = 0.5)\n");
+    for layout in [LAYOUTS[0], LAYOUTS[1], &["--no-save", "--layout", "n -> a", "--mesh", "a=2"]] {
+        let err = failed(&at, &[layout, &["--steps", "5"]].concat());
+        for part in
+            ["the first value that is not finite is `m.low` (line 9)", "its operands were finite: `m.z`"]
+        {
+            assert!(err.contains(part), "{layout:?}: `{part}` is not in\n{err}");
+        }
+    }
+}
+
+#[test]
 fn what_an_update_made_is_found_in_the_step_before() {
     // The gradient of the square root at 0 is infinite; that loss is finite.
     let body = "    let h = sum[n](x * w) - sum[n](x)

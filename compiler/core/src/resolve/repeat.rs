@@ -10,6 +10,9 @@ use meshwright_plan::Dim;
 use meshwright_syntax::ast::{Expr, Name, Repeat, Statement, StatementKind};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The most loops in each other, as the runtime counts iterations.
+const MOST_NESTED: usize = 8;
+
 /// A name that is carried.
 struct Carried<'a> {
     name: &'a str,
@@ -217,6 +220,12 @@ impl<'a> Resolver<'a> {
     }
 
     fn not_open(&mut self, dim: Dim, at: Span) -> bool {
+        if self.open_loops().len() >= MOST_NESTED {
+            let text = format!("more than {MOST_NESTED} loops stand in each other");
+            let d = Diagnostic::error(codes::E0219, text).at(at, "the loop that is too many");
+            self.error(d.help("make one loop of two: a dim whose size is the product of theirs"));
+            return false;
+        }
         if !self.open_loops().iter().any(|of| self.graph.repeats[*of].dim == dim) {
             return true;
         }

@@ -7,8 +7,18 @@ use super::lower::{Lower, OpenBody};
 use crate::partition::{CopyId, PlacedLoop};
 use meshwright_ops::{Crossing, Id};
 use meshwright_plan::expr::BinaryFn;
-use meshwright_plan::{Dim, Expr, Operand, Placement, Prim};
+use meshwright_plan::{Dim, Expr, Operand, Placement, Plan, Prim};
 use std::collections::BTreeMap;
+
+/// The same Plan, in which no buffer that a loop fills begins as whatever its memory holds.
+pub(crate) fn zeroed(mut plan: Plan) -> Plan {
+    for step in &mut plan.steps {
+        if let Prim::Blank { zero } = &mut step.prim {
+            *zero = true;
+        }
+    }
+    plan
+}
 
 impl<'a> Lower<'a> {
     /// Ends and begins the loops that end and begin at an instruction.

@@ -15,5 +15,6 @@ pub use bucket::bucket;
 pub use fuse::fuse;
 pub use lifetimes::lifetimes;
 pub use lower::{LineOf, lower};
+pub(crate) use lower_repeat::zeroed;
 pub use overlap::{FLIGHT_BYTES, overlap};
 pub use verify::{verify_order, verify_plan};

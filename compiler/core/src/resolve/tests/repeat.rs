@@ -75,3 +75,15 @@ fn mistakes() {
     let found: String = all.iter().map(|text| format!("{text}\n{}\n\n", wrong(text))).collect();
     same(&found, "");
 }
+
+#[test]
+fn loops_are_not_nested_without_end() {
+    let nested = |n: usize| {
+        let dims: String = (0..n).map(|i| format!("dim k{i} = 2\n")).collect();
+        let open: String = (0..n).map(|i| format!("repeat k{i} {{ ")).collect();
+        format!("{dims}{HEAD}{open} y = y + 1 {} output out = y\n}}\n", "} ".repeat(n))
+    };
+    assert_eq!(program(&nested(8)).graph.repeats.len(), 8);
+    let found = errors(&nested(9));
+    assert!(found.contains("E0219 more than 8 loops stand in each other"), "{found}");
+}
