@@ -101,6 +101,9 @@ static PIPELINE: Pipeline = Pipeline {
         Pass::new("adds", "chains of additions become one, dead code goes", |g, _, _| {
             Some(normalize::merge_adds(&g))
         }),
+        Pass::new("recompute", "what `recompute` names is computed again for the backward pass", |g, c, _| {
+            Some(crate::recompute::recompute(g, c.layout))
+        }),
     ],
     partition: Pass::new("partition", "rules and roles give placements and collectives", |g, c, found| {
         let (spmd, more) = partition(&g, c.layout);

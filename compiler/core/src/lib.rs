@@ -19,6 +19,7 @@ pub mod precision;
 pub mod print;
 pub mod program;
 mod rebind;
+mod recompute;
 pub mod reference;
 pub mod resolve;
 mod rows;

@@ -147,7 +147,7 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
     let mut layout = placing.layout;
     let told = |l: &Layout| {
         let rules: Vec<String> = l.rules.iter().map(|r| say(r, &l.mesh, &step.graph.dims)).collect();
-        format!("{} with `{}`", l.mesh.describe(), rules.join("; "))
+        format!("{} with `{}`, recompute {:?}", l.mesh.describe(), rules.join("; "), l.recompute)
     };
     if show {
         report(&format!("{}\n{}", print::graph(&step), told(&layout)));

@@ -65,6 +65,8 @@ pub struct Layout {
     pub rules: Vec<Rule>,
     /// Dims that may be gathered although no rule implies it.
     pub gathers: BTreeSet<Dim>,
+    /// Paths of values that are computed again for the backward pass, instead of kept.
+    pub recompute: Vec<Arc<str>>,
     /// Dims of the loops of the program: `*` stands for none of them.
     pub loops: BTreeSet<Dim>,
 }
@@ -135,7 +137,9 @@ pub fn layout(
             }
             LayoutKind::Microbatches { .. } => out.push(not_yet("microbatches", item.span)),
             LayoutKind::Schedule(_) => out.push(not_yet("schedule", item.span)),
-            LayoutKind::Recompute(_) => out.push(not_yet("recompute", item.span)),
+            LayoutKind::Recompute(paths) => {
+                layout.recompute.extend(paths.iter().map(|p| Arc::from(p.text.as_str())));
+            }
         }
     }
     out.extend(all_missing(&read.missing, program));
@@ -148,7 +152,7 @@ pub fn layout(
 fn not_yet(what: &str, span: Span) -> Diagnostic {
     Diagnostic::error(codes::E0190, format!("`{what}` is not implemented yet"))
         .at(span, "parsed, but not implemented yet")
-        .help("leave it out: the step then runs in one piece and keeps its activations")
+        .help("leave it out: the step then runs in one piece")
 }
 
 /// Where a name that the model lacks is no mistake: in a file that several models share.

@@ -1,11 +1,12 @@
 //! Rules that speak of nothing: a path that no value has, or a dim that none of the values they speak of has.
 
 use super::index::{DimIndex, first_of};
+use crate::program::Program;
 use crate::resolve::PathIndex;
 use meshwright_diag::{Diagnostic, MAX_REPORTED, Severity, codes, nearest};
 use meshwright_ops::{InputOpKind, Kind, union};
 use meshwright_plan::Dim;
-use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, Rule, ScopeKind};
+use meshwright_syntax::ast::{DimPattern, LayoutFile, LayoutKind, PathGlob, Rule, ScopeKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Dims that the values of each path have, or that the ops making them run over.
@@ -25,13 +26,22 @@ pub(super) fn unmatched(file: &LayoutFile, index: &DimIndex<'_>, shared: bool, o
     }
     let (values, params) = (Spoken::new(values), Spoken::new(params));
     for item in &file.items {
-        let LayoutKind::Rule(rule) = &item.kind else { continue };
         if out.len() >= MAX_REPORTED {
             return;
         }
-        let paths = if rule.scope.kind.is_some() { &params } else { &values };
         let before = out.len();
-        check(rule, index, paths, out);
+        match &item.kind {
+            LayoutKind::Rule(rule) => {
+                let paths = if rule.scope.kind.is_some() { &params } else { &values };
+                check(rule, index, paths, out);
+            }
+            LayoutKind::Recompute(globs) => {
+                let unknown = globs.iter().filter(|g| values.index.matching(&g.text).is_empty());
+                let does = "it would compute nothing again";
+                out.extend(unknown.map(|g| no_such_path(g, "value", does, &values, index.program)));
+            }
+            _ => continue,
+        }
         for d in out[before..].iter_mut().filter(|_| shared) {
             d.severity = Severity::Note;
         }
@@ -76,19 +86,7 @@ fn check(rule: &Rule, index: &DimIndex<'_>, paths: &Spoken<'_>, out: &mut Vec<Di
     let glob = rule.scope.path.as_ref();
     let spoken = glob.map(|g| paths.index.matching(&g.text));
     if let (Some(glob), Some([])) = (glob, spoken.as_deref()) {
-        let text = format!("no {word} of the model `{}` has a path like `{}`", program.model, glob.text);
-        let d = Diagnostic::error(codes::E0302, text).at(glob.span, "matches nothing");
-        let all = patterns(paths);
-        let close = nearest(&glob.text, all.iter().map(String::as_str)).map(|c| c.to_string());
-        out.push(match close {
-            Some(c) => d.fix(format!("did you mean `{c}`?"), glob.span, c, false),
-            None => {
-                let some: Vec<String> = paths.paths().take(12).map(|p| format!("`{p}`")).collect();
-                let d = if some.is_empty() { d } else { d.note(format!("paths: {}", some.join(", "))) };
-                d.help("name a path of the model, or leave the rule out: it would split nothing")
-            }
-        });
-        return;
+        return out.push(no_such_path(glob, word, "it would split nothing", paths, program));
     }
     let named = rule.dims.iter().filter_map(|pattern| match pattern {
         DimPattern::Dim(name) => Some((name, index.find(&name.text)?)),
@@ -119,6 +117,24 @@ fn check(rule: &Rule, index: &DimIndex<'_>, paths: &Spoken<'_>, out: &mut Vec<Di
         }
         out.push(d.help("name one that is there, or leave the rule out"));
     }
+}
+
+fn no_such_path(
+    glob: &PathGlob,
+    word: &str,
+    does: &str,
+    paths: &Spoken<'_>,
+    program: &Program,
+) -> Diagnostic {
+    let text = format!("no {word} of the model `{}` has a path like `{}`", program.model, glob.text);
+    let d = Diagnostic::error(codes::E0302, text).at(glob.span, "matches nothing");
+    let all = patterns(paths);
+    if let Some(close) = nearest(&glob.text, all.iter().map(String::as_str)).map(|c| c.to_string()) {
+        return d.fix(format!("did you mean `{close}`?"), glob.span, close, false);
+    }
+    let some: Vec<String> = paths.paths().take(12).map(|p| format!("`{p}`")).collect();
+    let d = if some.is_empty() { d } else { d.note(format!("paths: {}", some.join(", "))) };
+    d.help(format!("name a path of the model, or leave the rule out: {does}"))
 }
 
 /// Every path, and for what lies below each layer `layer.*`.

@@ -1,0 +1,158 @@
+//! Recomputation: what a layout names in `recompute` is computed again for the backward pass, instead of kept for it
+//! (Chen et al. 2016, "Training deep nets with sublinear memory cost").
+//!
+//! Before: a step whose backward pass reads values of the forward pass as they are or, from the body of a loop, as slices of
+//! stacks. After: for each of them that is under a path of `recompute`, a clone where the backward pass first reads it, and in
+//! its turn of what it is made of, back to what no path matches. A clone draws what its original drew.
+
+use crate::layout::Layout;
+use crate::linear::linearized;
+use crate::normalize::{dead_code, rebuild};
+use crate::resolve::matches;
+use crate::step_graph::StepGraph;
+use meshwright_ops::{Boundary, Crossing, Expand, Graph, Id, Kind, Node, Origin, RepeatId, Source};
+use meshwright_plan::{Dim, Phase};
+use std::collections::BTreeMap;
+
+/// The loops of the forward pass in which a value is, and for each the loop in which it is made again, outermost first.
+type Loops = [(RepeatId, RepeatId)];
+
+/// Computes again what the layout says.
+pub(crate) fn recompute(step: StepGraph, layout: &Layout) -> StepGraph {
+    if layout.recompute.is_empty() {
+        return step;
+    }
+    let mut again = Again { paths: &layout.recompute, made: BTreeMap::new(), crossed: BTreeMap::new() };
+    let out = rebuild(&step, |g, mut node, _| {
+        if node.origin.phase == Phase::Backward {
+            let read = again.residual(g, &node).filter(|(v, _)| again.wants(g, *v));
+            if let Some((v, loops)) = read {
+                return again.clone_of(g, v, &loops);
+            }
+            for x in &mut node.inputs {
+                if g.node(*x).scope.is_none() && again.wants(g, *x) {
+                    *x = again.clone_of(g, *x, &[]);
+                }
+            }
+        }
+        again.push(g, node)
+    });
+    linearized(dead_code(&out))
+}
+
+struct Again<'a> {
+    paths: &'a [std::sync::Arc<str>],
+    /// Clones, and forward values as a backward loop reads them, by the innermost backward loop.
+    made: BTreeMap<(Option<RepeatId>, Id), Id>,
+    /// What crosses boundaries already.
+    crossed: BTreeMap<(RepeatId, Crossing, Id), Id>,
+}
+
+impl Again<'_> {
+    fn push(&mut self, g: &mut Graph, node: Node) -> Id {
+        let crosses = if let Kind::Boundary(b) = node.op.kind() { Some((b.of, b.how, node.inputs[0])) } else { None };
+        let id = g.push(node);
+        self.crossed.extend(crosses.map(|c| (c, id)));
+        id
+    }
+
+    fn cross(&mut self, g: &mut Graph, of: RepeatId, how: Crossing, x: Id, origin: Origin) -> Id {
+        if let Some(known) = self.crossed.get(&(of, how, x)) {
+            return *known;
+        }
+        g.cursor = origin;
+        let id = g.cross(of, how, x);
+        self.crossed.insert((of, how, x), id);
+        id
+    }
+
+    /// Whether a value is one that is to be computed again.
+    fn wants(&self, g: &Graph, v: Id) -> bool {
+        let node = g.node(v);
+        let computed = matches!(
+            node.op.kind(),
+            Kind::Compute(_) | Kind::Add | Kind::Rename { .. } | Kind::Rematerializable(Source::Random)
+        );
+        computed && node.origin.phase == Phase::Forward && self.paths.iter().any(|p| matches(p, &node.origin.path))
+    }
+
+    /// The value of a forward body that a slice in a backward body takes out of a stack, and these loops.
+    fn residual(&self, g: &Graph, node: &Node) -> Option<(Id, Vec<(RepeatId, RepeatId)>)> {
+        let crossing = |n: &Node| if let Kind::Boundary(b) = n.op.kind() { Some(b) } else { None };
+        let (mut backward, mut x) = (Vec::new(), None);
+        let mut at = node;
+        while let Some(Boundary { of, how: Crossing::Slice, .. }) = crossing(at) {
+            backward.push(of);
+            x = Some(at.inputs[0]);
+            at = g.node(at.inputs[0]);
+        }
+        let mut v = x?;
+        let mut loops = Vec::new();
+        while let Some(back) = backward.pop() {
+            let Some(Boundary { of, how: Crossing::Stack, .. }) = crossing(g.node(v)) else { return None };
+            loops.push((of, back));
+            v = g.node(v).inputs[0];
+        }
+        // What is drawn depends on all loops around.
+        let alike = loops.iter().all(|(f, b)| around(g, *f) == around(g, *b));
+        (alike && g.node(v).scope == loops.last().map(|l| l.0)).then_some((v, loops))
+    }
+
+    /// A value computed again.
+    fn clone_of(&mut self, g: &mut Graph, v: Id, loops: &Loops) -> Id {
+        let scope = backward_scope(g, v, loops);
+        if let Some(known) = self.made.get(&(scope, v)) {
+            return *known;
+        }
+        let Node { op, inputs, ty, origin, .. } = g.node(v).clone();
+        let inputs = inputs.into_iter().map(|x| self.bring(g, x, loops)).collect();
+        let origin = Origin { phase: Phase::Backward, ..origin };
+        let id = self.push(g, Node { op, inputs, ty, origin, scope });
+        self.made.insert((scope, v), id);
+        id
+    }
+
+    /// An operand of a clone: computed again too, or read as the backward pass reads values of the forward pass.
+    fn bring(&mut self, g: &mut Graph, x: Id, loops: &Loops) -> Id {
+        let node = g.node(x).clone();
+        let free = match node.op.kind() {
+            Kind::Rematerializable(source) => source != Source::Random,
+            Kind::Rename { .. } => true,
+            _ => node.op.as_any().is::<Expand>(),
+        };
+        let inner = node.scope.and_then(|f| loops.iter().find(|l| l.0 == f));
+        if self.wants(g, x) || (free && inner.is_some()) {
+            return self.clone_of(g, x, loops);
+        }
+        let Some((forward, back)) = inner.copied() else { return x };
+        if let Some(known) = self.made.get(&(Some(back), x)) {
+            return *known;
+        }
+        let slice = matches!(node.op.kind(), Kind::Boundary(Boundary { how: Crossing::Slice, .. }));
+        let all = match slice {
+            true => node.inputs[0],
+            false => self.cross(g, forward, Crossing::Stack, x, node.origin.clone()),
+        };
+        let all = self.bring(g, all, loops);
+        let id = self.cross(g, back, Crossing::Slice, all, Origin { phase: Phase::Backward, ..node.origin });
+        self.made.insert((Some(back), x), id);
+        id
+    }
+}
+
+/// The scope in which a value is made again.
+fn backward_scope(g: &Graph, v: Id, loops: &Loops) -> Option<RepeatId> {
+    let scope = g.node(v).scope;
+    loops.iter().find(|l| Some(l.0) == scope).map(|l| l.1)
+}
+
+/// The dims of the loops around and at a loop, innermost first.
+fn around(g: &Graph, of: RepeatId) -> Vec<Dim> {
+    let mut all = Vec::new();
+    let mut scope = Some(of);
+    while let Some(of) = scope {
+        all.push(g.repeats[of].dim);
+        scope = g.repeats[of].parent;
+    }
+    all
+}
