@@ -5,7 +5,7 @@ use bolero::check;
 use meshwright_fuzz::{Edit, edited, time};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
 use meshwright_train::checkpoint::Which;
-use meshwright_train::data::{InputBinding, Places, find, load};
+use meshwright_train::data::{EpochSeed, InputBinding, Places, find, load};
 use meshwright_train::{Project, ProjectOptions, Recorded, TrainOptions, read_checkpoint, train};
 use std::io::Write;
 use std::panic::AssertUnwindSafe;
@@ -109,7 +109,7 @@ fn data() {
         let source = find(Some(&format!("x={}", path.display())), &[], inputs).map_err(|e| vec![*e])?;
         let set = load(&source, "train", &binding)?;
         for record in 0..set.records().min(100) {
-            set.block(0, &[record], ranges).map_err(|e| vec![*e])?;
+            set.block(0, (&[record], EpochSeed::default()), ranges).map_err(|e| vec![*e])?;
         }
         Ok::<usize, Vec<meshwright_diag::Diagnostic>>(set.records())
     };

@@ -3,7 +3,9 @@
 use super::convert::Conversion;
 use super::encoded::Encoded;
 use super::input_info::InputInfo;
+use super::order::EpochSeed;
 use super::source::FileRef;
+use super::tokens::{Field, TokenExamples};
 use crate::Checked;
 use meshwright_plan::DType;
 use std::fs::File;
@@ -31,6 +33,8 @@ pub(super) enum Values {
     Encoded(Encoded),
     /// For each record the entry of a table of the program's elements, at the position that another column has.
     Chosen { by: Arc<Column>, table: Vec<u8> },
+    /// A field of examples that are made of text.
+    Tokens { examples: Arc<TokenExamples>, field: Field },
 }
 
 impl Values {
@@ -45,6 +49,7 @@ impl Values {
             }
             Values::Encoded(encoded) => encoded.named(),
             Values::Chosen { by, .. } => by.values.named(),
+            Values::Tokens { examples, .. } => examples.named().to_string(),
         }
     }
 }
@@ -68,11 +73,19 @@ pub(super) enum Location {
     InPlace { open: Option<File>, at: u64, conversion: Conversion },
 }
 
-/// Buffers for one reader.
+/// Buffers for one reader, and on what the random parts of its records depend.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     raw: Vec<u8>,
     record: Vec<u8>,
+    seed: EpochSeed,
+}
+
+impl Scratch {
+    /// Empty buffers.
+    pub(super) fn new(seed: EpochSeed) -> Scratch {
+        Scratch { seed, ..Scratch::default() }
+    }
 }
 
 /// From this many bytes on each run is read by itself. Shorter ones are read with what lies between them: a call of the system
@@ -99,7 +112,7 @@ impl Column {
         match &self.values {
             Values::Encoded(_) => true,
             Values::Chosen { by, .. } => by.is_encoded(),
-            Values::Pieces(_) => false,
+            Values::Pieces(_) | Values::Tokens { .. } => false,
         }
     }
 
@@ -111,7 +124,7 @@ impl Column {
             }
             Values::Encoded(encoded) => encoded.first_records(),
             Values::Chosen { by, .. } => by.first_records(),
-            Values::Pieces(_) => vec![0],
+            Values::Pieces(_) | Values::Tokens { .. } => vec![0],
         }
     }
 
@@ -126,7 +139,7 @@ impl Column {
         match &self.values {
             Values::Pieces(pieces) => self.read_pieces(pieces, record, runs, out, scratch),
             Values::Encoded(encoded) => {
-                let Scratch { raw, record: all } = scratch;
+                let Scratch { raw, record: all, .. } = scratch;
                 all.resize(self.width(), 0);
                 encoded.read(record, &self.described, &self.shape, (raw, all))?;
                 runs.gather(all, 0, out);
@@ -143,6 +156,11 @@ impl Column {
                     let at = i32::from_le_bytes(crate::tensor::array(at)) as usize * width;
                     all.extend_from_slice(&table[at..at + width]);
                 }
+                runs.gather(&all, 0, out);
+                Ok(())
+            }
+            Values::Tokens { examples, field } => {
+                let all = examples.read((record, scratch.seed), *field, &self.described)?;
                 runs.gather(&all, 0, out);
                 Ok(())
             }
@@ -179,40 +197,51 @@ impl Column {
         Ok(())
     }
 
-    /// Fills `out` with the elements from `start` on, over as many files as it takes.
+    /// Fills `out` with the elements from `start` on.
     fn span(
         &self,
         pieces: &[FilePiece],
         record: usize,
-        mut start: usize,
-        mut out: &mut [u8],
+        start: usize,
+        out: &mut [u8],
         raw: &mut Vec<u8>,
     ) -> Checked<()> {
-        let width = self.dtype().bytes();
-        let mut at = pieces.partition_point(|p| p.start + p.len <= start);
-        while !out.is_empty() {
-            let piece = &pieces[at];
-            let from = start - piece.start;
-            let n = (piece.len - from).min(out.len() / width);
-            let (to, rest) = out.split_at_mut(n * width);
-            match &piece.held {
-                Location::Memory(data) => to.copy_from_slice(&data[from * width..(from + n) * width]),
-                Location::InPlace { open, at, conversion } => {
-                    raw.resize(n * conversion.width(), 0);
-                    let offset = at + (from * conversion.width()) as u64;
-                    piece.read(open.as_ref(), offset, raw).map_err(|e| {
-                        let why = format!("its {} bytes from {offset} on: {e}", raw.len());
-                        self.described.unreadable(&piece.file, &why)
-                    })?;
-                    conversion
-                        .run(raw, to)
-                        .map_err(|(_, bad)| self.described.bad_value(bad, record, &piece.file, 0))?;
-                }
-            }
-            (out, start, at) = (rest, start + n, at + 1);
-        }
-        Ok(())
+        read_span(pieces, &self.described, (record, start), out, raw)
     }
+}
+
+/// Fills `out` with the elements of an input from `start` on, over as many files as it takes; an error is one of `record`.
+pub(super) fn read_span(
+    pieces: &[FilePiece],
+    described: &InputInfo,
+    (record, mut start): (usize, usize),
+    mut out: &mut [u8],
+    raw: &mut Vec<u8>,
+) -> Checked<()> {
+    let width = described.dtype.bytes();
+    let mut at = pieces.partition_point(|p| p.start + p.len <= start);
+    while !out.is_empty() {
+        let piece = &pieces[at];
+        let from = start - piece.start;
+        let n = (piece.len - from).min(out.len() / width);
+        let (to, rest) = out.split_at_mut(n * width);
+        match &piece.held {
+            Location::Memory(data) => to.copy_from_slice(&data[from * width..(from + n) * width]),
+            Location::InPlace { open, at, conversion } => {
+                raw.resize(n * conversion.width(), 0);
+                let offset = at + (from * conversion.width()) as u64;
+                piece.read(open.as_ref(), offset, raw).map_err(|e| {
+                    let why = format!("its {} bytes from {offset} on: {e}", raw.len());
+                    described.unreadable(&piece.file, &why)
+                })?;
+                conversion
+                    .run(raw, to)
+                    .map_err(|(_, bad)| described.bad_value(bad, record, &piece.file, 0))?;
+            }
+        }
+        (out, start, at) = (rest, start + n, at + 1);
+    }
+    Ok(())
 }
 
 impl FilePiece {

@@ -160,7 +160,7 @@ fn misfit(decl: &InputDecl, file: &FileRef, shape: &[usize], dims: &Dims) -> Box
 }
 
 /// The elements of all files, one after the other: in memory, or where they are.
-fn hold(
+pub(super) fn hold(
     opened: Vec<(FileRef, TensorFile)>,
     per_record: usize,
     described: &InputInfo,

@@ -97,7 +97,9 @@ fn all(dataset: &Dataset) -> Vec<u8> {
     let shape = dataset.inputs().next().unwrap().2.to_vec();
     let records: Vec<usize> = (0..dataset.records()).collect();
     let mut out = vec![0; dataset.bytes()];
-    dataset.read(0, &records, &shape.iter().map(|n| 0..*n).collect::<Vec<_>>(), &mut out).unwrap();
+    dataset
+        .read(0, (&records, EpochSeed::default()), &shape.iter().map(|n| 0..*n).collect::<Vec<_>>(), &mut out)
+        .unwrap();
     out
 }
 
@@ -111,7 +113,7 @@ fn the_shipped_digits_load_from_the_place_they_are_found_in() {
         let data = load(&source, split, &binding(&inputs, &dims, &Places::new())).unwrap();
         assert_eq!((data.records(), data.bytes()), (records, records * (784 + 4)));
         let mut labels = [0; 20];
-        data.read(data.find("label").unwrap(), &[0, 1, 2, 3, 4], &[], &mut labels).unwrap();
+        data.read(data.find("label").unwrap(), (&[0, 1, 2, 3, 4], EpochSeed::default()), &[], &mut labels).unwrap();
         let labels: Vec<i32> = labels.chunks(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
         assert_eq!(labels, first);
     }

@@ -1,0 +1,358 @@
+//! Examples as pieces of a stream of tokens: how many there are, which tokens each takes, and its fields.
+
+use super::masked;
+use super::rng::ExampleRng;
+use super::spans::SpanLengths;
+use super::stream::TokenStream;
+use super::task::{Field, Side, TaskKind, TaskOptions, TokenSource};
+use crate::Checked;
+use crate::corpus::TextTokenizer;
+use crate::data::EpochSeed;
+use crate::data::InputBinding;
+use crate::data::convert::BadValue;
+use crate::data::input_info::InputInfo;
+use meshwright_diag::{Diagnostic, codes};
+use meshwright_plan::{DType, InputDecl};
+use std::ops::Range;
+
+/// The examples of a set of text.
+#[derive(Debug)]
+pub(in super::super) struct TokenExamples {
+    pub(super) stream: TokenStream,
+    pub(super) task: TaskOptions,
+    /// As many values has a field along the input, and along what a decoder reads.
+    pub(super) lengths: (usize, usize),
+    /// Tokens of the stream that an example takes at most, without the one after them that a last prediction needs.
+    pub(super) takes: usize,
+    /// Where examples keep to documents, how many examples are before each; at the end of all.
+    before: Option<Vec<usize>>,
+    count: usize,
+    /// Which tokens go on a word, where whole words are hidden.
+    pub(super) continues_word: Vec<bool>,
+    /// Bytes of text of each token, where a field has them.
+    byte_lengths: Vec<u16>,
+}
+
+/// An example, as numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct TokenExample {
+    pub(super) token: Vec<i32>,
+    pub(super) target: Vec<i32>,
+    pub(super) predicted: Vec<i32>,
+    pub(super) real: Vec<i32>,
+    pub(super) document: Vec<i32>,
+    pub(super) position: Vec<i32>,
+    pub(super) segment: Vec<i32>,
+    pub(super) decoder: Vec<i32>,
+    pub(super) decoder_real: Vec<i32>,
+    pub(super) bytes: Vec<i32>,
+    pub(super) follows: bool,
+}
+
+impl TokenExamples {
+    /// Those that `source` makes for the inputs that are given fields.
+    ///
+    /// # Errors
+    /// E0504 where sizes do not fit, E0505 dtypes, E0508 where the vocabulary lacks what the task needs, and those of the stream.
+    pub(in super::super) fn new(
+        source: &TokenSource,
+        fields: &[(&InputDecl, Field)],
+        binding: &InputBinding,
+    ) -> Checked<TokenExamples> {
+        let task = source.task;
+        let lengths = lengths(fields, task, binding)?;
+        let stream = TokenStream::open(&source.files, binding)?;
+        for (decl, field) in fields {
+            fits_vocabulary(decl, *field, &stream, binding)?;
+        }
+        let takes = match task.kind {
+            TaskKind::Next => lengths.0,
+            TaskKind::Masked => masked::takes(&stream, task, lengths.0)?,
+            TaskKind::Spans => SpanLengths::fitting(task, lengths, &stream)?.takes,
+        };
+        let tokenizer =
+            |wanted: bool| wanted.then(|| TextTokenizer::open(&stream.tokenizer, false)).transpose();
+        let of_bytes = fields.iter().find(|f| f.1 == Field::Bytes);
+        let byte_lengths = match (tokenizer(of_bytes.is_some())?, of_bytes) {
+            (Some(tokenizer), Some((decl, _))) => tokenizer.byte_lengths().ok_or_else(|| {
+                let message = format!(
+                    "`{}` counts bytes, but tokens of {} do not say how many they are",
+                    decl.name, stream.name
+                );
+                refused(message, "take a tokenizer of bytes: `meshwright data tokenize --train bpe`")
+            })?,
+            _ => Vec::new(),
+        };
+        let continues_word =
+            tokenizer(task.whole_words)?.map(|tokenizer| tokenizer.continues_word()).unwrap_or_default();
+        let mut out = TokenExamples {
+            stream,
+            task,
+            lengths,
+            takes,
+            before: None,
+            count: 0,
+            continues_word,
+            byte_lengths,
+        };
+        out.count()?;
+        Ok(out)
+    }
+
+    /// The number of examples.
+    pub(in super::super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// What they are read from.
+    pub(in super::super) fn named(&self) -> &str {
+        &self.stream.name
+    }
+
+    /// Whether a prediction needs the token after those of an example.
+    fn looks_ahead(&self) -> usize {
+        usize::from(self.task.kind == TaskKind::Next)
+    }
+
+    fn count(&mut self) -> Checked<()> {
+        let (stream, ahead) = (&self.stream, self.looks_ahead());
+        if self.task.packed {
+            self.count = stream.len.saturating_sub(ahead) / self.takes;
+        } else {
+            let mut before = vec![0];
+            for (document, start) in stream.starts.iter().enumerate() {
+                let tokens = stream.end_of(document) - start;
+                self.count += tokens.saturating_sub(ahead).div_ceil(self.takes);
+                before.push(self.count);
+            }
+            self.before = Some(before);
+        }
+        if self.count == 0 {
+            let (len, takes) = (stream.len, self.takes + ahead);
+            let message =
+                format!("{} has {len} tokens, too few for one example, which takes {takes}", stream.name);
+            return Err(Box::new(
+                Diagnostic::error(codes::E0504, message)
+                    .help("take more text, or declare a shorter sequence"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Which tokens of the stream an example takes.
+    pub(super) fn range(&self, record: usize) -> Range<usize> {
+        let ahead = self.looks_ahead();
+        match &self.before {
+            None => record * self.takes..(record + 1) * self.takes + ahead,
+            Some(before) => {
+                let document = before.partition_point(|b| *b <= record) - 1;
+                let start = self.stream.starts[document] + (record - before[document]) * self.takes;
+                start..(start + self.takes + ahead).min(self.stream.end_of(document))
+            }
+        }
+    }
+
+    /// A field of an example of some epoch, as elements of an input.
+    pub(in super::super) fn read(
+        &self,
+        (record, seed): (usize, EpochSeed),
+        field: Field,
+        described: &InputInfo,
+    ) -> Checked<Vec<u8>> {
+        let e = self.example(record, seed)?;
+        let follows = [i32::from(e.follows)];
+        let values: &[i32] = match field {
+            Field::Token => &e.token,
+            Field::Target => &e.target,
+            Field::Predicted => &e.predicted,
+            Field::Real => &e.real,
+            Field::Document => &e.document,
+            Field::Position => &e.position,
+            Field::Segment => &e.segment,
+            Field::Decoder => &e.decoder,
+            Field::DecoderReal => &e.decoder_real,
+            Field::Bytes => &e.bytes,
+            Field::Follows => &follows,
+        };
+        let below = described.range.as_ref().map(|r| r.1).filter(|_| described.dtype.is_int());
+        if let Some(odd) = values.iter().find(|v| below.is_some_and(|n| **v as usize >= n)) {
+            let bad = BadValue::Outside(i128::from(*odd));
+            return Err(described.bad_member(bad, record, &format!("of {}", self.stream.name)));
+        }
+        Ok(match described.dtype {
+            DType::Bool => values.iter().map(|v| u8::from(*v != 0)).collect(),
+            DType::F32 => values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect(),
+            DType::F64 => values.iter().flat_map(|v| f64::from(*v).to_le_bytes()).collect(),
+            _ => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        })
+    }
+
+    /// An example of some epoch.
+    pub(super) fn example(&self, record: usize, seed: EpochSeed) -> Checked<TokenExample> {
+        match self.task.kind {
+            TaskKind::Next => self.next(record),
+            TaskKind::Masked => self.masked(record, ExampleRng::new("masked tokens", seed, record)),
+            TaskKind::Spans => self.spans(record, ExampleRng::new("hidden spans", seed, record)),
+        }
+    }
+
+    /// What fills an example up.
+    pub(super) fn pad(&self) -> i32 {
+        let special = &self.stream.special;
+        special.pad.or(special.end).unwrap_or(0) as i32
+    }
+
+    fn next(&self, record: usize) -> Checked<TokenExample> {
+        let range = self.range(record);
+        let tokens = self.stream.read(range.clone(), record)?;
+        let (n, length) = (tokens.len() - 1, self.lengths.0);
+        let (mut document, mut position) = self.places(range);
+        // Of the first token of a document nothing before it tells.
+        let predicted: Vec<i32> = document.windows(2).map(|d| i32::from(d[0] == d[1])).collect();
+        document.truncate(n);
+        position.truncate(n);
+        let bytes =
+            |(t, p): (&i32, &i32)| p * self.byte_lengths.get(*t as usize).map_or(0, |n| i32::from(*n));
+        let mut e = TokenExample {
+            bytes: tokens[1..].iter().zip(&predicted).map(bytes).collect(),
+            token: tokens[..n].to_vec(),
+            target: tokens[1..].to_vec(),
+            predicted,
+            real: vec![1; n],
+            document,
+            position,
+            ..TokenExample::default()
+        };
+        let last = e.document.last().map_or(0, |d| d + 1);
+        for (list, fill) in [
+            (&mut e.token, self.pad()),
+            (&mut e.target, self.pad()),
+            (&mut e.predicted, 0),
+            (&mut e.real, 0),
+            (&mut e.document, last),
+            (&mut e.position, 0),
+            (&mut e.bytes, 0),
+        ] {
+            list.resize(length, fill);
+        }
+        Ok(e)
+    }
+
+    /// Of each of some tokens the number of its document, from 0, and its position in it, counted from the first of these tokens.
+    pub(super) fn places(&self, range: Range<usize>) -> (Vec<i32>, Vec<i32>) {
+        let (mut documents, mut positions) =
+            (Vec::with_capacity(range.len()), Vec::with_capacity(range.len()));
+        let (first, mut end) = self.stream.document_at(range.start);
+        let (mut document, mut start) = (first, range.start);
+        for at in range {
+            if at == end {
+                (document, start, end) = (document + 1, at, self.stream.end_of(document + 1));
+            }
+            documents.push((document - first) as i32);
+            positions.push((at - start) as i32);
+        }
+        (documents, positions)
+    }
+}
+
+/// The lengths of the dims that the fields of an example have.
+fn lengths(
+    fields: &[(&InputDecl, Field)],
+    task: TaskOptions,
+    binding: &InputBinding,
+) -> Checked<(usize, usize)> {
+    let dims = binding.dims;
+    let kind = task.kind;
+    let mut found: [Option<(&InputDecl, usize)>; 2] = [None; 2];
+    for (decl, field) in fields {
+        let name = &decl.name;
+        if !field.is_of(kind) {
+            let all: Vec<&str> = Field::ALL.iter().filter(|f| f.is_of(kind)).map(|f| f.name()).collect();
+            let message = format!(
+                "examples for `{}` have no field `{}`, which `{name}` asks for",
+                kind.name(),
+                field.name()
+            );
+            return Err(refused(message, format!("they have {}", listed(&all))));
+        }
+        if *field == Field::Follows && !task.pairs {
+            let message =
+                format!("`{name}` says whether a second text follows, but examples are of one text");
+            return Err(refused(message, "add `pairs = true` to `tokens`"));
+        }
+        if !field.fits(decl.dtype) {
+            let message = format!(
+                "input `{name}` is declared as `{}`, but gets the field `{}` of text",
+                decl.dtype,
+                field.name()
+            );
+            let help =
+                format!("declare it as `i32`{}", if field.fits(DType::Bool) { " or `bool`" } else { "" });
+            return Err(Box::new(Diagnostic::error(codes::E0505, message).help(help)));
+        }
+        let side = field.side(kind);
+        let wanted = if side == Side::Example { 1 } else { 2 };
+        if decl.dims.len() != wanted {
+            let shown: Vec<&str> = decl.dims.iter().map(|d| dims.name(*d)).collect();
+            let message = format!(
+                "`{name}` is declared as [{}], but gets the field `{}` of text",
+                shown.join(", "),
+                field.name()
+            );
+            let help = match wanted {
+                1 => format!("declare one value for each example: `{name}[batch]`"),
+                _ => format!("declare the sequence after the dim of examples: `{name}[batch, seq]`"),
+            };
+            return Err(Box::new(Diagnostic::error(codes::E0504, message).help(help)));
+        }
+        let Some(dim) = decl.dims.get(1) else { continue };
+        let size = dims.size(*dim);
+        let slot = &mut found[usize::from(side == Side::Decoder)];
+        match slot {
+            Some((first, n)) if *n != size => {
+                let message = format!(
+                    "`{}` has a sequence of {n}, `{name}` one of {size}, but both are of one example",
+                    first.name
+                );
+                return Err(Box::new(
+                    Diagnostic::error(codes::E0504, message).help("declare both with one dim"),
+                ));
+            }
+            Some(_) => {}
+            None => *slot = Some((decl, size)),
+        }
+    }
+    // What no input has may be as long as it is.
+    let [input, decoder] = found.map(|f| f.map(|f| f.1));
+    let input = input.or(decoder).unwrap_or(1);
+    Ok((input, decoder.unwrap_or(input)))
+}
+
+fn fits_vocabulary(
+    decl: &InputDecl,
+    field: Field,
+    stream: &TokenStream,
+    binding: &InputBinding,
+) -> Checked<()> {
+    let Some(range) = decl.range.filter(|_| field.is_tokens()) else { return Ok(()) };
+    let (dim, size) = (binding.dims.name(range), binding.dims.size(range));
+    if stream.vocab <= size {
+        return Ok(());
+    }
+    let message = format!(
+        "`{}` is a position along `{dim}` = {size}, but tokens of {} are up to {}",
+        decl.name,
+        stream.name,
+        stream.vocab - 1
+    );
+    let help = format!("make the dim as large as the vocabulary: `--dim {dim}={}`", stream.vocab);
+    Err(Box::new(Diagnostic::error(codes::E0506, message).help(help)))
+}
+
+pub(super) fn refused(message: String, help: impl Into<String>) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error(codes::E0508, message).help(help))
+}
+
+fn listed(names: &[&str]) -> String {
+    names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
+}

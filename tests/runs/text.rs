@@ -1,0 +1,239 @@
+//! From text to a trained model: `data tokenize`, its shards as examples, and trainings on them that no mesh and no interruption
+//! changes.
+
+use crate::support::{Trained, apart, options, root, run, tensors, trained};
+use meshwright_plan::DType;
+use meshwright_train::metrics::Event;
+use meshwright_train::{Progress, Project, ProjectOptions, TrainOptions, train};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+/// Predicts the next token from the one before it and from the mean of those of its document until then.
+const NEXT: &str = "
+dim batch = 6, seq = 16, vocab = 320, d = 12, past = seq, places = seq, documents = seq
+
+model next_token {
+    input token    [batch, seq]: i32 in vocab
+    input target   [batch, seq]: i32 in vocab
+    input document [batch, seq]: i32 in documents
+    input position [batch, seq]: i32 in places
+    input predicted[batch, seq]: float
+    input bytes    [batch, seq]: float
+    param word [vocab, d] = normal(0, 0.3)
+    param place[places, d] = normal(0, 0.3)
+    param head [d, vocab] = normal(0, 0.3)
+    let x      = word[vocab = token] + place[places = position]
+    let same   = document == document[seq -> past]
+    let seen   = where(same, cast(position >= position[seq -> past], float), 0)
+    let mean_x = sum[past](seen * x[seq -> past]) / sum[past](seen)
+    let logits = sum[d](tanh(x + mean_x) * head)
+    let each   = cross_entropy[vocab](logits, target) * predicted
+    loss   xent          = sum[batch, seq](each) / sum[batch, seq](predicted)
+    metric perplexity    = exp(sum[batch, seq](each) / sum[batch, seq](predicted))
+    metric bits_per_byte = sum[batch, seq](each) / log(2) / sum[batch, seq](bytes)
+}
+
+train next_token {
+    minimize xent
+    optimizer adamw(lr = 0.02)
+}
+";
+
+/// Predicts hidden tokens from those before and after them.
+const HIDDEN: &str = "
+dim batch = 6, seq = 24, vocab = 200, segments = 2, d = 12, other = seq
+
+model hidden_token {
+    input token  [batch, seq]: i32 in vocab
+    input segment[batch, seq]: i32 in segments
+    input real   [batch, seq]: bool
+    input target [batch, seq]: i32 in vocab
+    input masked [batch, seq]: float
+    param word [vocab, d]    = normal(0, 0.3)
+    param kind [segments, d] = normal(0, 0.3)
+    param place[seq, other]  = normal(0, 0.3)
+    param bias [vocab]       = 0
+    let x      = word[vocab = token] + kind[segments = segment]
+    let seen   = where(real[seq -> other], x[seq -> other], 0)
+    let h      = tanh(x + sum[other](place * seen))
+    let logits = sum[d](h * word) + bias
+    let each   = cross_entropy[vocab](logits, target) * masked
+    loss   mlm      = sum[batch, seq](each) / sum[batch, seq](masked)
+    metric accuracy = sum[batch, seq]((argmax[vocab](logits) == target) * masked) / sum[batch, seq](masked)
+}
+
+train hidden_token {
+    minimize mlm
+    optimizer adamw(lr = 0.02)
+}
+";
+
+/// Some chapters of the text that ships, tokenized into `data` below a folder.
+fn tokenized(folder: &Path, more: &[&str]) {
+    let text = folder.join("text.txt");
+    let shipped = std::fs::File::open(root().join("models/data/king_james/test.txt.gz")).unwrap();
+    let all = std::io::read_to_string(flate2::read::GzDecoder::new(shipped)).unwrap();
+    let some: Vec<&str> = all.split("\n\n").take(12).collect();
+    std::fs::write(&text, some.join("\n\n")).unwrap();
+    let (text, out) = (text.display().to_string(), folder.join("data").display().to_string());
+    let args = [&["data", "tokenize", &text, "--out", &out, "--test", "0.2"], more].concat();
+    let said = run(&args);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.out.contains("data.toml makes examples for the task"), "{}", said.out);
+}
+
+fn f64_options(model: &Path, mesh: &str, layout: &str) -> ProjectOptions {
+    ProjectOptions { precision: Some(DType::F64), ..options(&model.display().to_string(), mesh, layout, &[]) }
+}
+
+fn same_on_all_meshes(model: &Path, dir: &Path, steps: u64) -> Trained {
+    let one = trained(&f64_options(model, "", ""), dir, "one", steps);
+    for (name, mesh, layout) in [
+        ("batch", "data=4", "batch -> data"),
+        ("both", "data=2,s=3", "batch -> data; seq -> s"),
+        ("vocab", "m=3", "vocab -> m"),
+    ] {
+        let other = trained(&f64_options(model, mesh, layout), dir, name, steps);
+        for (step, (a, b)) in one.losses.iter().zip(&other.losses).enumerate() {
+            assert!((a - b).abs() <= 1e-11 * a.abs(), "{name}: step {}: {a} and {b}", step + 1);
+        }
+    }
+    one
+}
+
+#[test]
+fn next_tokens_are_learned_alike_on_any_mesh() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
+    let model = dir.path().join("next.mw");
+    std::fs::write(&model, NEXT).unwrap();
+    let one = same_on_all_meshes(&model, dir.path(), 120);
+    // A vocabulary of 320 has an entropy of at most 5.77.
+    let last = one.losses[110..].iter().sum::<f64>() / 10.0;
+    assert!(one.losses[0] > 5.5 && last < 4.3, "{} to {last}", one.losses[0]);
+    // Over the whole set, whatever the batch is, perplexity is that of the mean loss and bits are per byte.
+    let measured = |batch: &str| {
+        let (run_of, data) =
+            (dir.path().join("one").display().to_string(), dir.path().join("data").display().to_string());
+        let said = run(&["eval", &run_of, "--data", &data, "--dim", batch, "--format", "json"]);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        let json: serde_json::Value = serde_json::from_str(said.out.lines().last().unwrap()).unwrap();
+        ["eval_loss", "eval_perplexity", "eval_bits_per_byte"]
+            .map(|k| json[k].as_f64().unwrap_or_else(|| panic!("{json}")))
+    };
+    let [loss, perplexity, bits] = measured("batch=6");
+    assert!((perplexity - loss.exp()).abs() < 1e-9 * perplexity, "{loss} {perplexity}");
+    assert!((1.5..4.5).contains(&bits), "{bits} bits a byte");
+    let other = measured("batch=5");
+    assert!((other[1] - perplexity).abs() < 1e-9 * perplexity && (other[2] - bits).abs() < 1e-9, "{other:?}");
+}
+
+#[test]
+fn hidden_tokens_are_others_each_epoch_and_the_same_on_any_mesh_and_after_a_pause() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &["--train", "wordpiece", "--vocab", "200"]);
+    let model = dir.path().join("hidden.mw");
+    std::fs::write(&model, HIDDEN).unwrap();
+    // Sentence pairs, too: their second texts come from anywhere.
+    let toml = dir.path().join("data/data.toml");
+    let text = std::fs::read_to_string(&toml).unwrap();
+    for settings in
+        ["task = \"masked\"", "task = \"masked\", whole_words = true", "task = \"masked\", pairs = true"]
+    {
+        std::fs::write(&toml, text.replace("task = \"masked\"", settings)).unwrap();
+        let at = dir.path().join(settings.len().to_string());
+        std::fs::create_dir(&at).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("data"), at.join("data")).unwrap();
+        goes_on_in_the_second_epoch(&model, &at);
+        let one = same_on_all_meshes(&model, &at, 100);
+        let last = one.losses[80..].iter().sum::<f64>() / 20.0;
+        assert!(last < 0.95 * one.losses[0], "{settings}: {} to {last}", one.losses[0]);
+    }
+}
+
+/// A run that pauses in its second epoch does as one that does not.
+fn goes_on_in_the_second_epoch(model: &Path, at: &Path) {
+    let loaded = Project::load(&f64_options(model, "data=2", "batch -> data"));
+    let project = loaded.project.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
+    let mut per_epoch = 0;
+    let mut of = |name: &str, steps: u64, resume: bool| {
+        let o = TrainOptions {
+            data: Some(at.join("data").display().to_string()),
+            steps: Some(steps),
+            seed: Some(4),
+            run: Some(at.join(name)),
+            resume,
+            ..TrainOptions::default()
+        };
+        let mut losses = Vec::new();
+        let result = train(&project, &loaded.sources, &o, &AtomicBool::new(false), &mut |p| match p {
+            Progress::Started { steps_per_epoch, .. } => per_epoch = steps_per_epoch,
+            Progress::Event { event: Event::Step(s), .. } => losses.push(s.loss),
+            _ => {}
+        });
+        assert!(result.is_ok(), "{name}");
+        (losses, per_epoch)
+    };
+    let (_, per_epoch) = of("short", 1, false);
+    let steps = per_epoch * 2;
+    let (whole, _) = of("whole", steps, false);
+    let (first, _) = of("paused", per_epoch + 2, false);
+    let (rest, _) = of("paused", steps, true);
+    assert_eq!([first, rest].concat(), whole);
+    assert_eq!(tensors(&at.join("paused")), tensors(&at.join("whole")));
+}
+
+#[test]
+fn tokens_that_do_not_go_with_the_model_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &["--train", "bpe", "--vocab", "320", "--task", "next"]);
+    let model = dir.path().join("next.mw");
+    std::fs::write(&model, NEXT).unwrap();
+    let (model, data) = (model.display().to_string(), dir.path().join("data").display().to_string());
+    let said = run(&["train", &model, "--data", &data, "--dim", "vocab=300", "--no-save"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.err.contains("error[E0506]") && said.err.contains("`--dim vocab=320`"), "{}", said.err);
+    let said = run(&["train", &model, "--data", &data, "--dim", "seq=30000", "--no-save"]);
+    assert_eq!(said.code, Some(1));
+    assert!(
+        said.err.contains("error[E0504]") && said.err.contains("too few for one example"),
+        "{}",
+        said.err
+    );
+    // Usage: a tokenizer is named or trained, not both.
+    let out = dir.path().join("other").display().to_string();
+    for more in [&["--train", "bpe"][..], &["--tokenizer", "t.json", "--train", "bpe", "--vocab", "300"], &[]]
+    {
+        let said = run(&[&["data", "tokenize", "x.txt", "--out", &out], more].concat());
+        assert_eq!(said.code, Some(2), "{more:?}: {}", said.err);
+    }
+    let said = run(&[
+        "data", "tokenize", "none.txt", "--out", &out, "--train", "bpe", "--vocab", "300", "--format", "json",
+    ]);
+    assert!(said.code == Some(1) && said.err.contains("\"E0502\""), "{}", said.err);
+}
+
+/// How far apart two lists are; here so that a training that ignores its data is noticed.
+#[test]
+fn another_seed_hides_other_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &["--train", "wordpiece", "--vocab", "200"]);
+    let model = dir.path().join("hidden.mw");
+    std::fs::write(&model, HIDDEN).unwrap();
+    let steps = 3;
+    let one = trained(&f64_options(&model, "", ""), dir.path(), "one", steps);
+    let loaded = Project::load(&f64_options(&model, "", ""));
+    let o = TrainOptions {
+        data: Some(dir.path().join("data").display().to_string()),
+        steps: Some(steps),
+        seed: Some(4),
+        ..TrainOptions::default()
+    };
+    let mut losses = Vec::new();
+    let ended = train(&loaded.project.unwrap(), &loaded.sources, &o, &AtomicBool::new(false), &mut |p| {
+        if let Progress::Event { event: Event::Step(s), .. } = p {
+            losses.push(s.loss);
+        }
+    });
+    assert!(ended.is_ok() && apart(&one.losses, &losses) > 1e-6);
+}
