@@ -110,7 +110,7 @@ impl TextTokenizer {
     }
 
     /// Its `tokenizer.json`.
-    pub(super) fn json(&self) -> Checked<String> {
+    pub(crate) fn json(&self) -> Checked<String> {
         self.inner
             .to_string(true)
             .map_err(|e| refused(format!("the tokenizer cannot be written: {e}"), "name another one"))
@@ -148,12 +148,15 @@ impl TextTokenizer {
         all.extend(&sentinels);
         all.sort_unstable();
         all.dedup();
+        let mask = first(&["[MASK]", "<mask>"]);
+        // Where nothing is hidden, `</s>` ends a document and separates nothing.
+        let around = |names: &[&str]| mask.and_then(|_| first(names));
         SpecialTokens {
             pad: first(&["[PAD]", "<pad>", "<|pad|>", "<|padding|>"]),
             end: first(&["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"]),
-            cls: first(&["[CLS]", "<s>"]),
-            sep: first(&["[SEP]", "</s>"]),
-            mask: first(&["[MASK]", "<mask>"]),
+            cls: around(&["[CLS]", "<s>"]),
+            sep: around(&["[SEP]", "</s>"]),
+            mask,
             sentinels,
             all,
         }

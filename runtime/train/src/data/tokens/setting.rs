@@ -168,7 +168,7 @@ fn task(table: &mut Table) -> Result<TaskOptions, LineError> {
     let span = number(
         table,
         "span",
-        |s| s >= 1.0 && s < 1e6,
+        |s| (1.0..1e6).contains(&s),
         "write a mean length of at least 1, such as `span = 3.0`",
     )?;
     Ok(TaskOptions {
