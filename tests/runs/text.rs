@@ -68,6 +68,32 @@ train hidden_token {
 }
 ";
 
+/// Predicts hidden spans from what is hidden already and from the mean of the rest.
+const SPANS: &str = "
+dim batch = 6, seq = 24, out = 8, vocab = 320, d = 12
+
+model hidden_spans {
+    input token    [batch, seq]: i32 in vocab
+    input real     [batch, seq]: bool
+    input decoder  [batch, out]: i32 in vocab
+    input target   [batch, out]: i32 in vocab
+    input predicted[batch, out]: float
+    param word [vocab, d] = normal(0, 0.3)
+    param place[out, d]   = normal(0, 0.3)
+    param head [d, vocab] = normal(0, 0.3)
+    let seen   = where(real, word[vocab = token], 0)
+    let mean_x = sum[seq](seen) / sum[seq](where(real, 1, 0))
+    let logits = sum[d](tanh(word[vocab = decoder] + place + mean_x) * head)
+    let each   = cross_entropy[vocab](logits, target) * predicted
+    loss xent  = sum[batch, out](each) / sum[batch, out](predicted)
+}
+
+train hidden_spans {
+    minimize xent
+    optimizer adamw(lr = 0.02)
+}
+";
+
 /// Some chapters of the text that ships, tokenized into `data` below a folder.
 fn tokenized(folder: &Path, more: &[&str]) {
     let text = folder.join("text.txt");
@@ -86,11 +112,12 @@ fn f64_options(model: &Path, mesh: &str, layout: &str) -> ProjectOptions {
     ProjectOptions { precision: Some(DType::F64), ..options(&model.display().to_string(), mesh, layout, &[]) }
 }
 
-fn same_on_all_meshes(model: &Path, dir: &Path, steps: u64) -> Trained {
+/// Trains on one device, and with the same losses on meshes of 3, 4 and 6; `sequence` splits the sequence over `s`.
+fn same_on_all_meshes(model: &Path, dir: &Path, steps: u64, sequence: &str) -> Trained {
     let one = trained(&f64_options(model, "", ""), dir, "one", steps);
     for (name, mesh, layout) in [
         ("batch", "data=4", "batch -> data"),
-        ("both", "data=2,s=3", "batch -> data; seq -> s"),
+        ("both", "data=2,s=3", &format!("batch -> data; {sequence}")),
         ("vocab", "m=3", "vocab -> m"),
     ] {
         let other = trained(&f64_options(model, mesh, layout), dir, name, steps);
@@ -107,7 +134,7 @@ fn next_tokens_are_learned_alike_on_any_mesh() {
     tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
     let model = dir.path().join("next.mw");
     std::fs::write(&model, NEXT).unwrap();
-    let one = same_on_all_meshes(&model, dir.path(), 120);
+    let one = same_on_all_meshes(&model, dir.path(), 120, "seq -> s; gather past");
     // A vocabulary of 320 has an entropy of at most 5.77.
     let last = one.losses[110..].iter().sum::<f64>() / 10.0;
     assert!(one.losses[0] > 5.5 && last < 4.3, "{} to {last}", one.losses[0]);
@@ -145,10 +172,22 @@ fn hidden_tokens_are_others_each_epoch_and_the_same_on_any_mesh_and_after_a_paus
         std::fs::create_dir(&at).unwrap();
         std::os::unix::fs::symlink(dir.path().join("data"), at.join("data")).unwrap();
         goes_on_in_the_second_epoch(&model, &at);
-        let one = same_on_all_meshes(&model, &at, 100);
+        let one = same_on_all_meshes(&model, &at, 100, "seq -> s; gather other");
         let last = one.losses[80..].iter().sum::<f64>() / 20.0;
         assert!(last < 0.95 * one.losses[0], "{settings}: {} to {last}", one.losses[0]);
     }
+}
+
+#[test]
+fn hidden_spans_are_learned_alike_on_any_mesh_and_after_a_pause() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &["--train", "bpe", "--vocab", "320", "--sentinels", "4"]);
+    let model = dir.path().join("spans.mw");
+    std::fs::write(&model, SPANS).unwrap();
+    goes_on_in_the_second_epoch(&model, dir.path());
+    let one = same_on_all_meshes(&model, dir.path(), 100, "seq -> s; out -> s");
+    let last = one.losses[80..].iter().sum::<f64>() / 20.0;
+    assert!(last < 0.8 * one.losses[0], "{} to {last}", one.losses[0]);
 }
 
 /// A run that pauses in its second epoch does as one that does not.
@@ -200,6 +239,11 @@ fn tokens_that_do_not_go_with_the_model_are_refused() {
         "{}",
         said.err
     );
+    let masked = std::fs::read_to_string(dir.path().join("data/data.toml")).unwrap();
+    std::fs::write(dir.path().join("data/data.toml"), masked.replace("\"next\"", "\"masked\"")).unwrap();
+    let said = run(&["train", &model, "--data", &data, "--no-save"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.err.contains("error[E0508]") && said.err.contains("no field `bytes`"), "{}", said.err);
     // Usage: a tokenizer is named or trained, not both.
     let out = dir.path().join("other").display().to_string();
     for more in [&["--train", "bpe"][..], &["--tokenizer", "t.json", "--train", "bpe", "--vocab", "300"], &[]]
@@ -213,7 +257,6 @@ fn tokens_that_do_not_go_with_the_model_are_refused() {
     assert!(said.code == Some(1) && said.err.contains("\"E0502\""), "{}", said.err);
 }
 
-/// How far apart two lists are; here so that a training that ignores its data is noticed.
 #[test]
 fn another_seed_hides_other_tokens() {
     let dir = tempfile::tempdir().unwrap();

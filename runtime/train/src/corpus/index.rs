@@ -92,9 +92,14 @@ pub(crate) struct Recipe {
 impl SetIndex {
     /// Tokens, documents and bytes of text of all shards.
     pub(crate) fn totals(&self) -> [u64; 3] {
-        self.shards
-            .iter()
-            .fold([0; 3], |[t, d, b], s| [t + s.token_count, d + s.document_count, b + s.text_bytes])
+        // A damaged index may have any numbers.
+        self.shards.iter().fold([0u64; 3], |[t, d, b], s| {
+            [
+                t.saturating_add(s.token_count),
+                d.saturating_add(s.document_count),
+                b.saturating_add(s.text_bytes),
+            ]
+        })
     }
 }
 

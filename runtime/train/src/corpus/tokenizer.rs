@@ -15,6 +15,9 @@ use tokenizers::{AddedToken, DecoderWrapper, Tokenizer, decoders};
 /// The largest file of a tokenizer.
 const MOST_BYTES: u64 = 1 << 28;
 
+/// Tokens are below this: tables have an entry for each.
+const MOST_TOKENS: usize = 1 << 26;
+
 /// The special tokens of BERT, in the order in which a new vocabulary has them.
 pub(super) const BERT_SPECIAL: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 
@@ -54,7 +57,13 @@ impl TextTokenizer {
         if value.get("model").is_none() {
             return Err("it has no `model`: it is not the file of a tokenizer".into());
         }
-        Ok(Self::new(Tokenizer::from_bytes(bytes).map_err(|e| e.to_string())?))
+        let read = Self::new(Tokenizer::from_bytes(bytes).map_err(|e| e.to_string())?);
+        match read.vocab() {
+            n if n > MOST_TOKENS => {
+                Err(format!("it numbers its tokens up to {}, more than {MOST_TOKENS}", n - 1))
+            }
+            _ => Ok(read),
+        }
     }
 
     /// BERT's tokenizer with these word pieces.

@@ -222,7 +222,8 @@ fn hex(hash: sha2::Sha256) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::super::column::{FilePiece, Location, Values};
+    use super::super::column::Values;
+    use super::super::file_piece::{FilePiece, Location};
     use super::super::input_info::InputInfo;
     use super::super::source::FileRef;
     use super::*;

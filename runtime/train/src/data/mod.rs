@@ -17,6 +17,7 @@ mod csv_table;
 mod damaged;
 mod dataset;
 mod encoded;
+mod file_piece;
 mod find;
 mod folders;
 mod formats;

@@ -1,10 +1,11 @@
-//! Examples as pieces of a stream of tokens: how many there are, which tokens each takes, and its fields.
+//! Examples of text: made ready for the inputs of a model, and read as fields.
 
 use super::masked;
 use super::rng::ExampleRng;
 use super::spans::SpanLengths;
 use super::stream::TokenStream;
 use super::task::{Field, Side, TaskKind, TaskOptions, TokenSource};
+use super::windows::{TokenExample, TokenExamples, refused};
 use crate::Checked;
 use crate::corpus::TextTokenizer;
 use crate::data::EpochSeed;
@@ -13,41 +14,6 @@ use crate::data::convert::BadValue;
 use crate::data::input_info::InputInfo;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{DType, InputDecl};
-use std::ops::Range;
-
-/// The examples of a set of text.
-#[derive(Debug)]
-pub(in super::super) struct TokenExamples {
-    pub(super) stream: TokenStream,
-    pub(super) task: TaskOptions,
-    /// As many values has a field along the input, and along what a decoder reads.
-    pub(super) lengths: (usize, usize),
-    /// Tokens of the stream that an example takes at most, without the one after them that a last prediction needs.
-    pub(super) takes: usize,
-    /// Where examples keep to documents, how many examples are before each; at the end of all.
-    before: Option<Vec<usize>>,
-    count: usize,
-    /// Which tokens go on a word, where whole words are hidden.
-    pub(super) continues_word: Vec<bool>,
-    /// Bytes of text of each token, where a field has them.
-    byte_lengths: Vec<u16>,
-}
-
-/// An example, as numbers.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct TokenExample {
-    pub(super) token: Vec<i32>,
-    pub(super) target: Vec<i32>,
-    pub(super) predicted: Vec<i32>,
-    pub(super) real: Vec<i32>,
-    pub(super) document: Vec<i32>,
-    pub(super) position: Vec<i32>,
-    pub(super) segment: Vec<i32>,
-    pub(super) decoder: Vec<i32>,
-    pub(super) decoder_real: Vec<i32>,
-    pub(super) bytes: Vec<i32>,
-    pub(super) follows: bool,
-}
 
 impl TokenExamples {
     /// Those that `source` makes for the inputs that are given fields.
@@ -99,59 +65,6 @@ impl TokenExamples {
         Ok(out)
     }
 
-    /// The number of examples.
-    pub(in super::super) fn len(&self) -> usize {
-        self.count
-    }
-
-    /// What they are read from.
-    pub(in super::super) fn named(&self) -> &str {
-        &self.stream.name
-    }
-
-    /// Whether a prediction needs the token after those of an example.
-    fn looks_ahead(&self) -> usize {
-        usize::from(self.task.kind == TaskKind::Next)
-    }
-
-    fn count(&mut self) -> Checked<()> {
-        let (stream, ahead) = (&self.stream, self.looks_ahead());
-        if self.task.packed {
-            self.count = stream.len.saturating_sub(ahead) / self.takes;
-        } else {
-            let mut before = vec![0];
-            for (document, start) in stream.starts.iter().enumerate() {
-                let tokens = stream.end_of(document) - start;
-                self.count += tokens.saturating_sub(ahead).div_ceil(self.takes);
-                before.push(self.count);
-            }
-            self.before = Some(before);
-        }
-        if self.count == 0 {
-            let (len, takes) = (stream.len, self.takes + ahead);
-            let message =
-                format!("{} has {len} tokens, too few for one example, which takes {takes}", stream.name);
-            return Err(Box::new(
-                Diagnostic::error(codes::E0504, message)
-                    .help("take more text, or declare a shorter sequence"),
-            ));
-        }
-        Ok(())
-    }
-
-    /// Which tokens of the stream an example takes.
-    pub(super) fn range(&self, record: usize) -> Range<usize> {
-        let ahead = self.looks_ahead();
-        match &self.before {
-            None => record * self.takes..(record + 1) * self.takes + ahead,
-            Some(before) => {
-                let document = before.partition_point(|b| *b <= record) - 1;
-                let start = self.stream.starts[document] + (record - before[document]) * self.takes;
-                start..(start + self.takes + ahead).min(self.stream.end_of(document))
-            }
-        }
-    }
-
     /// A field of an example of some epoch, as elements of an input.
     pub(in super::super) fn read(
         &self,
@@ -194,64 +107,6 @@ impl TokenExamples {
             TaskKind::Masked => self.masked(record, ExampleRng::new("masked tokens", seed, record)),
             TaskKind::Spans => self.spans(record, ExampleRng::new("hidden spans", seed, record)),
         }
-    }
-
-    /// What fills an example up.
-    pub(super) fn pad(&self) -> i32 {
-        let special = &self.stream.special;
-        special.pad.or(special.end).unwrap_or(0) as i32
-    }
-
-    fn next(&self, record: usize) -> Checked<TokenExample> {
-        let range = self.range(record);
-        let tokens = self.stream.read(range.clone(), record)?;
-        let (n, length) = (tokens.len() - 1, self.lengths.0);
-        let (mut document, mut position) = self.places(range);
-        // Of the first token of a document nothing before it tells.
-        let predicted: Vec<i32> = document.windows(2).map(|d| i32::from(d[0] == d[1])).collect();
-        document.truncate(n);
-        position.truncate(n);
-        let bytes =
-            |(t, p): (&i32, &i32)| p * self.byte_lengths.get(*t as usize).map_or(0, |n| i32::from(*n));
-        let mut e = TokenExample {
-            bytes: tokens[1..].iter().zip(&predicted).map(bytes).collect(),
-            token: tokens[..n].to_vec(),
-            target: tokens[1..].to_vec(),
-            predicted,
-            real: vec![1; n],
-            document,
-            position,
-            ..TokenExample::default()
-        };
-        let last = e.document.last().map_or(0, |d| d + 1);
-        for (list, fill) in [
-            (&mut e.token, self.pad()),
-            (&mut e.target, self.pad()),
-            (&mut e.predicted, 0),
-            (&mut e.real, 0),
-            (&mut e.document, last),
-            (&mut e.position, 0),
-            (&mut e.bytes, 0),
-        ] {
-            list.resize(length, fill);
-        }
-        Ok(e)
-    }
-
-    /// Of each of some tokens the number of its document, from 0, and its position in it, counted from the first of these tokens.
-    pub(super) fn places(&self, range: Range<usize>) -> (Vec<i32>, Vec<i32>) {
-        let (mut documents, mut positions) =
-            (Vec::with_capacity(range.len()), Vec::with_capacity(range.len()));
-        let (first, mut end) = self.stream.document_at(range.start);
-        let (mut document, mut start) = (first, range.start);
-        for at in range {
-            if at == end {
-                (document, start, end) = (document + 1, at, self.stream.end_of(document + 1));
-            }
-            documents.push((document - first) as i32);
-            positions.push((at - start) as i32);
-        }
-        (documents, positions)
     }
 }
 
@@ -347,10 +202,6 @@ fn fits_vocabulary(
     );
     let help = format!("make the dim as large as the vocabulary: `--dim {dim}={}`", stream.vocab);
     Err(Box::new(Diagnostic::error(codes::E0506, message).help(help)))
-}
-
-pub(super) fn refused(message: String, help: impl Into<String>) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error(codes::E0508, message).help(help))
 }
 
 fn listed(names: &[&str]) -> String {

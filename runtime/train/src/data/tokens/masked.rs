@@ -1,9 +1,9 @@
 //! Hidden tokens, as the BERT paper has them: of 15 % of the tokens eight of ten become `[MASK]`, one a random token, and one stays.
 
-use super::examples::{TokenExample, TokenExamples, refused};
 use super::rng::ExampleRng;
 use super::stream::TokenStream;
 use super::task::TaskOptions;
+use super::windows::{TokenExample, TokenExamples, refused};
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes};
 
@@ -144,7 +144,7 @@ impl TokenExamples {
     /// A token that is not special.
     fn random_token(&self, rng: &mut ExampleRng) -> i32 {
         let special = &self.stream.special.all;
-        let plain = self.stream.vocab - special.len();
+        let plain = self.stream.vocab.saturating_sub(special.len());
         let mut token = rng.below(plain.max(1));
         for s in special {
             token += usize::from(*s as usize <= token);

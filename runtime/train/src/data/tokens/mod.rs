@@ -5,16 +5,18 @@
 
 mod examples;
 mod masked;
+mod next;
 mod rng;
 mod setting;
 mod spans;
 mod stream;
 mod task;
+mod windows;
 
-pub(super) use examples::TokenExamples;
 pub(super) use setting::token_source;
 pub(super) use task::Field;
 pub use task::{TaskKind, TaskOptions, TokenFiles, TokenSource};
+pub(super) use windows::TokenExamples;
 
 #[cfg(test)]
 mod tests;

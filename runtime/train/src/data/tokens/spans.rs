@@ -1,10 +1,10 @@
 //! Hidden spans, as the T5 paper has them: each hidden span of the text is one sentinel for the encoder, and the decoder is to say
 //! the sentinels with what they stand for.
 
-use super::examples::{TokenExample, TokenExamples, refused};
 use super::rng::ExampleRng;
 use super::stream::TokenStream;
 use super::task::TaskOptions;
+use super::windows::{TokenExample, TokenExamples, refused};
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes};
 
@@ -62,7 +62,7 @@ impl SpanLengths {
         let has = stream.special.sentinels.len();
         if has < best.spans {
             let message = format!(
-                "examples of {input} tokens have {} hidden spans, but the vocabulary of {} has {has} sentinels",
+                "an example of {input} tokens needs {} sentinels, one for each hidden span, but the vocabulary of {} has {has}",
                 best.spans, stream.name
             );
             let help =

@@ -4,11 +4,11 @@ use crate::Checked;
 use crate::corpus::{CorpusIndex, SetIndex, SpecialTokens, TextFiles, TextTokenizer, encode_all};
 use crate::data::array::{Elem, TensorFile};
 use crate::data::bytes::ReadError;
-use crate::data::column::{FilePiece, Location, read_span};
+use crate::data::file_piece::{self, FilePiece, Location, read_span};
 use crate::data::input_info::{InputInfo, RangeOf};
 use crate::data::source::FileRef;
 use crate::data::tokens::task::TokenFiles;
-use crate::data::{InputBinding, formats, pieces};
+use crate::data::{InputBinding, formats};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{DType, InputDecl};
 use std::path::{Path, PathBuf};
@@ -55,6 +55,8 @@ impl TokenStream {
         };
         let folder = path.parent().unwrap_or(Path::new(""));
         let described = described(index.vocab);
+        // Sizes are those of files from here on.
+        let pieces = shard_pieces(folder, shards, &described, binding)?;
         let (mut starts, mut len) = (Vec::new(), 0);
         for shard in &shards.shards {
             let documents =
@@ -62,7 +64,6 @@ impl TokenStream {
             starts.extend(documents.iter().map(|s| len + s));
             len += shard.token_count as usize;
         }
-        let pieces = shard_pieces(folder, shards, &described, binding)?;
         Ok(TokenStream {
             name: format!("`{}`", path.display()),
             tokenizer: folder.join(&index.tokenizer),
@@ -162,7 +163,7 @@ fn shard_pieces(
         }
         opened.push((FileRef { path, parts: Vec::new() }, file));
     }
-    pieces::hold(opened, 1, described, binding)
+    file_piece::hold(opened, 1, described, binding)
 }
 
 /// Where the documents of a shard begin, checked.

@@ -321,7 +321,10 @@ fn hidden_spans_put_the_text_together_again() {
     assert_eq!(all.len(), 1);
     let short = ints(long(TokenizerKind::Bpe, 1), &["token"], &[("seq", 40)]);
     let said = short.message(&shards("task = \"spans\"", &["token"]));
-    assert!(said.0 == "E0508" && said.1.contains("has 1 sentinels"), "{said:?}");
+    assert!(
+        said.0 == "E0508" && said.1.contains("needs 2 sentinels") && said.1.contains("index.json` has 1"),
+        "{said:?}"
+    );
 }
 
 #[test]
