@@ -1,7 +1,8 @@
 //! From text to a trained model: `data tokenize`, its shards as examples, and trainings on them that no mesh and no interruption
 //! changes.
 
-use crate::support::{Trained, apart, options, root, run, tensors, trained};
+use crate::support::{Trained, options, root, run, tensors, trained};
+use meshwright_diag::Sources;
 use meshwright_plan::DType;
 use meshwright_train::metrics::Event;
 use meshwright_train::{Progress, Project, ProjectOptions, TrainOptions, train};
@@ -106,6 +107,14 @@ fn tokenized(folder: &Path, more: &[&str]) {
     let said = run(&args);
     assert_eq!(said.code, Some(0), "{}", said.err);
     assert!(said.out.contains("data.toml makes examples for the task"), "{}", said.out);
+    let again = run(&[&args[..], &["--format", "json"]].concat());
+    let json: serde_json::Value =
+        serde_json::from_str(&again.out).unwrap_or_else(|e| panic!("{e}: {}", again.out));
+    assert_eq!(json["was_there"], true);
+    assert!(
+        json["sets"].as_array().is_some_and(|s| s.len() == 2 && s[1]["tokens"].as_u64() > Some(1000)),
+        "{json}"
+    );
 }
 
 fn f64_options(model: &Path, mesh: &str, layout: &str) -> ProjectOptions {
@@ -190,12 +199,23 @@ fn hidden_spans_are_learned_alike_on_any_mesh_and_after_a_pause() {
     assert!(last < 0.8 * one.losses[0], "{} to {last}", one.losses[0]);
 }
 
+/// The loss of each step of a training, and the steps of an epoch.
+fn losses(project: &Project, sources: &Sources, o: &TrainOptions) -> (Vec<f64>, u64) {
+    let (mut losses, mut per_epoch) = (Vec::new(), 0);
+    let result = train(project, sources, o, &AtomicBool::new(false), &mut |p| match p {
+        Progress::Started { steps_per_epoch, .. } => per_epoch = steps_per_epoch,
+        Progress::Event { event: Event::Step(s), .. } => losses.push(s.loss),
+        _ => {}
+    });
+    assert!(result.is_ok(), "{o:?}");
+    (losses, per_epoch)
+}
+
 /// A run that pauses in its second epoch does as one that does not.
 fn goes_on_in_the_second_epoch(model: &Path, at: &Path) {
     let loaded = Project::load(&f64_options(model, "data=2", "batch -> data"));
     let project = loaded.project.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
-    let mut per_epoch = 0;
-    let mut of = |name: &str, steps: u64, resume: bool| {
+    let of = |name: &str, steps: u64, resume: bool| {
         let o = TrainOptions {
             data: Some(at.join("data").display().to_string()),
             steps: Some(steps),
@@ -204,14 +224,7 @@ fn goes_on_in_the_second_epoch(model: &Path, at: &Path) {
             resume,
             ..TrainOptions::default()
         };
-        let mut losses = Vec::new();
-        let result = train(&project, &loaded.sources, &o, &AtomicBool::new(false), &mut |p| match p {
-            Progress::Started { steps_per_epoch, .. } => per_epoch = steps_per_epoch,
-            Progress::Event { event: Event::Step(s), .. } => losses.push(s.loss),
-            _ => {}
-        });
-        assert!(result.is_ok(), "{name}");
-        (losses, per_epoch)
+        losses(&project, &loaded.sources, &o)
     };
     let (_, per_epoch) = of("short", 1, false);
     let steps = per_epoch * 2;
@@ -286,25 +299,27 @@ fn tokens_that_do_not_go_with_the_model_are_refused() {
 }
 
 #[test]
-fn another_seed_hides_other_tokens() {
-    let dir = tempfile::tempdir().unwrap();
-    tokenized(dir.path(), &["--train", "wordpiece", "--vocab", "200"]);
-    let model = dir.path().join("hidden.mw");
-    std::fs::write(&model, HIDDEN).unwrap();
-    let steps = 3;
-    let one = trained(&f64_options(&model, "", ""), dir.path(), "one", steps);
-    let loaded = Project::load(&f64_options(&model, "", ""));
-    let o = TrainOptions {
-        data: Some(dir.path().join("data").display().to_string()),
-        steps: Some(steps),
-        seed: Some(4),
-        ..TrainOptions::default()
-    };
-    let mut losses = Vec::new();
-    let ended = train(&loaded.project.unwrap(), &loaded.sources, &o, &AtomicBool::new(false), &mut |p| {
-        if let Progress::Event { event: Event::Step(s), .. } = p {
-            losses.push(s.loss);
-        }
-    });
-    assert!(ended.is_ok() && apart(&one.losses, &losses) > 1e-6);
+fn each_epoch_hides_other_tokens_of_the_same_text() {
+    for (text, more, same) in [
+        (NEXT, &["--train", "bpe", "--vocab", "320"][..], true),
+        (HIDDEN, &["--train", "wordpiece", "--vocab", "200"], false),
+        (SPANS, &["--train", "bpe", "--vocab", "320", "--sentinels", "4"], false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        tokenized(dir.path(), more);
+        let toml = dir.path().join("data/data.toml");
+        let sets = std::fs::read_to_string(&toml).unwrap();
+        std::fs::write(&toml, sets.replace("[train]", "[train]\nshuffle = false")).unwrap();
+        let model = dir.path().join("still.mw");
+        // Nothing is learned, so what differs is the examples.
+        std::fs::write(&model, text.replace("lr = 0.02", "lr = 0")).unwrap();
+        let loaded = Project::load(&f64_options(&model, "", ""));
+        let o = TrainOptions {
+            data: Some(dir.path().join("data").display().to_string()),
+            epochs: Some(2),
+            ..TrainOptions::default()
+        };
+        let (losses, per_epoch) = losses(&loaded.project.unwrap(), &loaded.sources, &o);
+        assert_eq!(losses[0] == losses[per_epoch as usize], same, "{more:?}: {losses:?}");
+    }
 }
