@@ -192,6 +192,8 @@ fn a_list_of_word_pieces_is_a_tokenizer() {
         assert!(e.message.contains(why), "{}", e.message);
     }
     std::fs::write(case.path("t.json"), "{}").unwrap();
+    let e = TextTokenizer::open(&case.path("t.json"), true).unwrap_err();
+    assert!(e.code.id == "E0508" && e.message.contains("is written in it"), "{}", e.message);
     let e = TextTokenizer::open(&case.path("t.json"), false).unwrap_err();
     assert!(e.message.contains("it has no `model`"), "{}", e.message);
 }
@@ -262,6 +264,9 @@ fn bad_text_is_refused_with_its_place() {
         let said = of(name, text);
         assert!(said.contains(why), "{said}");
     }
+    let cased = TokenizerSource::Train { kind: TokenizerKind::Bpe, vocab: 300, sentinels: 0, cased: true };
+    let cased = Case::new("a.txt", b"abc", cased).error();
+    assert!(cased.contains("always tell capitals"), "{cased}");
     let small = Case::new("a.txt", b"abc", bpe(200)).error();
     assert!(
         small.contains("`--vocab 200` is too small: special tokens and single characters alone are 258"),
@@ -314,6 +319,9 @@ fn what_was_interrupted_goes_on_and_gives_the_same_bytes() {
         std::fs::remove_file(case.options.out.join("index.json")).unwrap();
         std::fs::write(case.options.out.join("partial.json"), json.to_string()).unwrap();
         std::fs::write(case.options.out.join(format!("train-{n:05}.npy")), "half").unwrap();
+        if n == 0 {
+            std::fs::remove_file(case.options.out.join("tokenizer.json")).unwrap();
+        }
         documents
     };
     for n in [2, 0] {
@@ -332,8 +340,9 @@ fn what_was_interrupted_goes_on_and_gives_the_same_bytes() {
     );
     let other = Case::new("a.txt", text.as_bytes(), bpe(300));
     std::fs::create_dir(&other.options.out).unwrap();
-    std::fs::write(other.options.out.join("mine.txt"), "").unwrap();
+    std::fs::write(other.options.out.join("tokenizer.json"), "mine").unwrap();
     assert!(other.error().contains("has files that are not tokens"));
+    assert_eq!(std::fs::read(other.options.out.join("tokenizer.json")).unwrap(), b"mine");
 }
 
 #[test]

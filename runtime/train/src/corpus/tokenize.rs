@@ -103,9 +103,9 @@ pub fn tokenize(options: &TokenizeOptions, progress: &mut dyn FnMut(TokenizeProg
         let message = format!("`{}` has files that are not tokens", out.display());
         return Err(refused(message, "choose a folder that is new or empty with `--out`"));
     }
-    let resumed = before.is_some() || partial.is_some();
-    let tokenizer = match (&options.tokenizer, resumed) {
-        // It was trained before anything else was written.
+    // Where it is not there yet, it is trained again, with the same result.
+    let trained = (before.is_some() || partial.is_some()) && out.join(TOKENIZER).exists();
+    let tokenizer = match (&options.tokenizer, trained) {
         (TokenizerSource::Train { .. }, true) => TextTokenizer::open(&out.join(TOKENIZER), false)?,
         (source, _) => source.tokenizer(&options.text, &mut |n| progress(TokenizeProgress::Training(n)))?,
     };
@@ -122,8 +122,10 @@ pub fn tokenize(options: &TokenizeOptions, progress: &mut dyn FnMut(TokenizeProg
         return Ok(done(&index, task, true));
     }
     let disk = Disk::create(out).map_err(|e| failed(out, e))?;
-    write(&disk, TOKENIZER, tokenizer.json()?.as_bytes())?;
     let partial = partial.unwrap_or(Partial { recipe, sets: BTreeMap::new(), documents: 0 });
+    // From here on the folder is that of this recipe.
+    write(&disk, PARTIAL, &json(&partial))?;
+    write(&disk, TOKENIZER, tokenizer.json()?.as_bytes())?;
     let sets = Writing::new(&disk, &tokenizer, options, partial)?.run(&options.text, progress)?;
     let index = CorpusIndex {
         format: CorpusIndex::FORMAT,
@@ -146,10 +148,7 @@ fn done(index: &CorpusIndex, task: TaskKind, was_there: bool) -> Tokenized {
 
 fn has_other_files(folder: &Path) -> Checked<bool> {
     match crate::folder::entries(folder) {
-        // A tokenizer that is there may be left of a start that was interrupted.
-        Ok(all) => {
-            Ok(all.iter().any(|e| e.name != TOKENIZER && e.name.to_str().is_none_or(|n| !n.starts_with('.'))))
-        }
+        Ok(all) => Ok(all.iter().any(|e| e.name.to_str().is_none_or(|n| !n.starts_with('.')))),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(failed(folder, e)),
     }
@@ -226,9 +225,6 @@ impl<'a> Writing<'a> {
                 skipped?;
             }
             progress(TokenizeProgress::Resumed(self.skipped));
-        } else {
-            // From here on the folder is that of this recipe.
-            self.commit(0)?;
         }
         let (mut read, mut open) = (self.skipped, 0);
         let (mut tokens, mut bytes) = (0, 0);

@@ -32,7 +32,7 @@ impl TextTokenizer {
     /// they do not say whether text is made lower case.
     ///
     /// # Errors
-    /// E0502 where the file cannot be read or is neither.
+    /// E0502 where the file cannot be read or is neither, E0508 for a `tokenizer.json` that is said to be cased.
     pub fn open(path: &Path, cased: bool) -> Checked<TextTokenizer> {
         let mut bytes = Vec::new();
         let file = Bytes::open(path).map_err(|why| failed(path, why))?;
@@ -41,6 +41,11 @@ impl TextTokenizer {
         if name.strip_suffix(".gz").unwrap_or(&name).ends_with(".txt") {
             let text = String::from_utf8(bytes).map_err(|_| failed(path, "it is not UTF-8"))?;
             return Self::of_word_pieces(&text, cased).map_err(|why| failed(path, why));
+        }
+        if cased {
+            let message =
+                format!("whether `{}` tells capitals from small letters is written in it", path.display());
+            return Err(refused(message, "leave out `cased`, which is for lists of word pieces"));
         }
         Self::of_json(&bytes).map_err(|why| {
             (*failed(path, why))

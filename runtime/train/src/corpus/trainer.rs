@@ -92,6 +92,9 @@ fn train(
     text: &TextFiles,
     progress: &mut dyn FnMut(u64),
 ) -> Checked<TextTokenizer> {
+    if cased && kind == TokenizerKind::Bpe {
+        return Err(refused("byte pairs always tell capitals from small letters", "leave out `--cased`"));
+    }
     let mut special: Vec<String> = match kind {
         TokenizerKind::Bpe => vec!["<|endoftext|>".into(), "<pad>".into()],
         TokenizerKind::WordPiece => BERT_SPECIAL.map(String::from).to_vec(),

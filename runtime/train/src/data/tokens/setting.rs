@@ -12,13 +12,14 @@ type LineError = (String, String);
 const FORM: &str = "write `tokens = { index = \"index.json\", task = \"next\" }`, or `text` and `tokenizer` in place of `index`";
 
 /// Keys of the table.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "index",
     "set",
     "text",
     "tokenizer",
     "documents",
     "json_field",
+    "cased",
     "task",
     "packed",
     "rate",
@@ -95,7 +96,8 @@ fn of_text(files: Value, table: &mut Table, folder: &Path) -> Result<TokenFiles,
         }
     };
     let field = text(table, "json_field")?.unwrap_or("text".into());
-    Ok(TokenFiles::Text { files, tokenizer: folder.join(tokenizer), documents, field })
+    let cased = truth(table, "cased")?.unwrap_or(false);
+    Ok(TokenFiles::Text { files, tokenizer: folder.join(tokenizer), cased, documents, field })
 }
 
 fn text(table: &mut Table, key: &str) -> Result<Option<String>, LineError> {

@@ -39,8 +39,8 @@ impl TokenStream {
     pub(super) fn open(files: &TokenFiles, binding: &InputBinding) -> Checked<TokenStream> {
         match files {
             TokenFiles::Shards { index, set } => Self::of_shards(index, set, binding),
-            TokenFiles::Text { files, tokenizer, documents, field } => {
-                Self::of_text(&TextFiles::new(files, *documents, field)?, tokenizer)
+            TokenFiles::Text { files, tokenizer, cased, documents, field } => {
+                Self::of_text(&TextFiles::new(files, *documents, field)?, tokenizer, *cased)
             }
         }
     }
@@ -76,8 +76,8 @@ impl TokenStream {
         })
     }
 
-    fn of_text(text: &TextFiles, tokenizer: &Path) -> Checked<TokenStream> {
-        let tokenize = TextTokenizer::open(tokenizer, false)?;
+    fn of_text(text: &TextFiles, tokenizer: &Path, cased: bool) -> Checked<TokenStream> {
+        let tokenize = TextTokenizer::open(tokenizer, cased)?;
         let special = tokenize.special();
         let end = special.end.filter(|end| special.sep != Some(*end));
         let documents = text.documents().collect::<Checked<Vec<String>>>()?;

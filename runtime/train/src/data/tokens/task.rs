@@ -29,6 +29,8 @@ pub enum TokenFiles {
         files: Vec<PathBuf>,
         /// The tokenizer.
         tokenizer: PathBuf,
+        /// Whether a list of word pieces is of text with capitals.
+        cased: bool,
         /// Where documents of plain text end.
         documents: DocumentRule,
         /// The field of JSON lines.

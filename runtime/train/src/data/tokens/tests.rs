@@ -119,6 +119,19 @@ fn text_is_tokenized_in_place_of_shards_with_the_same_examples() {
 }
 
 #[test]
+fn word_pieces_of_text_may_be_cased() {
+    let case = ints(DataCase::new(), &["target"], &[("seq", 6)]);
+    std::fs::write(case.path().join("text.txt"), "A a A a").unwrap();
+    std::fs::write(case.path().join("list.txt"), "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nA\n").unwrap();
+    let of = |more: &str| {
+        let settings = format!("text = \"text.txt\", tokenizer = \"list.txt\", task = \"masked\"{more}");
+        values(&case.load(&toml(&settings, &["target"])).unwrap(), "target", &[0])
+    };
+    assert_eq!(of(""), [2, 5, 5, 5, 5, 3]);
+    assert_eq!(of(", cased = true"), [2, 6, 5, 6, 5, 3]);
+}
+
+#[test]
 fn targets_know_their_bytes() {
     let case = text(TokenizerKind::Bpe, &["ab cd", "e"], 0);
     let case = case.input("bytes", DType::F32, &[("seq", 4)]).input("target", DType::I32, &[("seq", 4)]);
