@@ -72,11 +72,21 @@ impl SpanLengths {
         Ok(best)
     }
 
-    /// How long spans are, in turns: some text, a hidden span, text, …
+    /// How long pieces of a text are, in turns: text, a hidden span, text, …, text. The authors' code begins with text and ends
+    /// with a hidden span, which for one span is always the same one; here the text before the first span and that after the last
+    /// may be empty, and each place is as likely as the others.
     fn draw(&self, rng: &mut ExampleRng) -> Vec<usize> {
         let hidden = parts(self.hidden, self.spans, rng);
-        let rest = parts(self.takes - self.hidden, self.spans, rng);
-        rest.into_iter().zip(hidden).flat_map(|(r, h)| [r, h]).collect()
+        let mut text = parts(self.takes - self.hidden + 2, self.spans + 1, rng);
+        if let Some(first) = text.first_mut() {
+            *first -= 1;
+        }
+        if let Some(last) = text.last_mut() {
+            *last -= 1;
+        }
+        let mut out: Vec<usize> = text.iter().zip(hidden).flat_map(|(t, h)| [*t, h]).collect();
+        out.extend(text.last());
+        out
     }
 }
 
@@ -115,8 +125,6 @@ impl TokenExamples {
             }
             rest = after;
         }
-        // A text of one token hides nothing.
-        e.token.extend(rest);
         let end = self.stream.special.end.map(|t| t as i32);
         e.token.extend(end);
         e.target.extend(end);
@@ -146,6 +154,7 @@ impl TokenExamples {
 mod tests {
     use super::super::task::TaskKind;
     use super::*;
+    use crate::data::EpochSeed;
 
     #[test]
     fn lengths_are_those_of_the_paper() {
@@ -158,6 +167,28 @@ mod tests {
             let l = SpanLengths::of(n, task);
             assert!(l.input() <= SpanLengths::of(n + 1, task).input(), "{n}");
             assert!(l.spans >= 1 && l.hidden >= l.spans && n - l.hidden >= l.spans, "{n}");
+        }
+    }
+
+    #[test]
+    fn a_span_may_be_anywhere() {
+        let one = SpanLengths::of(26, TaskKind::Spans.usual());
+        assert_eq!((one.hidden, one.spans), (4, 1));
+        let mut counts = [0; 23];
+        for record in 0..2300 {
+            let drawn = one.draw(&mut ExampleRng::new("test", EpochSeed::default(), record));
+            assert!(drawn.len() == 3 && drawn[1] == 4 && drawn.iter().sum::<usize>() == 26, "{drawn:?}");
+            counts[drawn[0]] += 1;
+        }
+        assert!(counts.iter().all(|n| (60..150).contains(n)), "{counts:?}");
+        for takes in 1..60 {
+            let lengths = SpanLengths::of(takes, TaskKind::Spans.usual());
+            for record in 0..40 {
+                let drawn = lengths.draw(&mut ExampleRng::new("test", EpochSeed::default(), record));
+                assert!(drawn.iter().sum::<usize>() == takes && drawn.len() == 2 * lengths.spans + 1);
+                // Two spans do not touch: one sentinel would stand for both.
+                assert!(drawn.iter().take(2 * lengths.spans).skip(1).all(|n| *n > 0), "{drawn:?}");
+            }
         }
     }
 }

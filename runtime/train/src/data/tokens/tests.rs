@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::corpus::{DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, TokenizerSource, tokenize};
-use crate::data::test_case::{DataCase, floats, raw_of, values};
+use crate::data::test_case::{DataCase, floats, npy, raw_of, values};
 use crate::data::{Dataset, EpochSeed, Schedule};
 use meshwright_plan::DType;
 use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
 
 /// Documents of 1 to 9 words, each of which is one token of one letter.
 const WORDS: [&str; 6] = ["a b c d e f g h", "i", "j k", "l m n o p q r s t", "u v w", "x y z a b c d"];
@@ -116,6 +117,37 @@ fn text_is_tokenized_in_place_of_shards_with_the_same_examples() {
     let of_text = case.load(&toml(settings, &NEXT)).unwrap();
     assert_eq!(of_text.fingerprint(), of_shards.fingerprint());
     assert_eq!(of_text.records(), of_shards.records());
+}
+
+#[test]
+fn large_shards_are_read_where_they_are() {
+    let case = ints(text(TokenizerKind::Bpe, &["a b"], 0), &["token"], &[("seq", 4)]);
+    let folder = case.path().join("tokens");
+    // More than is read into memory; the file system stores little of it.
+    let n: u64 = 36 << 20;
+    let header = npy("<u2", "False", &format!("({n},)"), &[]);
+    let file = std::fs::File::create(folder.join("train-00000.npy")).unwrap();
+    file.write_all_at(&header, 0).unwrap();
+    file.set_len(header.len() as u64 + 2 * n).unwrap();
+    let tokens = [5u16, 6, 7, 8, 9, 60_000].map(u16::to_le_bytes).concat();
+    file.write_all_at(&tokens, header.len() as u64 + 2 * 30_000_000).unwrap();
+    let index = std::fs::read_to_string(folder.join("index.json")).unwrap();
+    let mut index: serde_json::Value = serde_json::from_str(&index).unwrap();
+    index["sets"]["train"]["shards"][0]["token_count"] = n.into();
+    std::fs::write(folder.join("index.json"), index.to_string()).unwrap();
+    let set = case.load(&shards("task = \"next\"", &["token"])).unwrap();
+    assert_eq!(set.records() as u64, (n - 1) / 4);
+    assert_eq!(values(&set, "token", &[7_499_998, 7_500_002]), [0; 8]);
+    assert_eq!(values(&set, "token", &[7_500_000]), [5, 6, 7, 8]);
+    // What is read in place is checked when it is read.
+    let one = |record: usize| {
+        let whole = 0..4;
+        set.read(0, (&[record], EpochSeed::default()), std::slice::from_ref(&whole), &mut [0; 16])
+    };
+    let bad = one(7_500_001).unwrap_err();
+    assert!(bad.code.id == "E0506" && bad.message.contains("has the value 60000"), "{}", bad.message);
+    file.set_len(header.len() as u64 + 1000).unwrap();
+    assert_eq!(one(7_499_999).unwrap_err().code.id, "E0502");
 }
 
 #[test]
