@@ -1,5 +1,5 @@
 //! Text as tokens: documents are read from files, a tokenizer makes tokens of them, and shards keep these with the borders of the
-//! documents. [`tokenize`] is the command `data tokenize`; training reads what it wrote, or tokenizes a small text itself.
+//! documents. [`tokenize()`] is the command `data tokenize`; training reads what it wrote, or tokenizes a small text itself.
 
 mod documents;
 mod index;
