@@ -75,8 +75,8 @@ pub(crate) struct ShardIndex {
 /// From what shards are made: the same recipe gives the same bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Recipe {
-    /// Names of the files and their sizes.
-    pub(crate) files: Vec<(String, u64)>,
+    /// Names of the files, their sizes, and digests of blocks spread over them.
+    pub(crate) files: Vec<(String, u64, String)>,
     /// Where documents of plain text end.
     pub(crate) documents: DocumentRule,
     /// The field of JSON lines.
