@@ -32,6 +32,7 @@ mod sizes;
 mod stand_in;
 mod standard;
 mod support;
+mod text;
 mod tidy;
 mod trace;
 mod transports;

@@ -98,6 +98,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Models(a) => commands::shipped::models(&a, console),
         Command::Layouts(a) => commands::shipped::layouts(&a, console),
         Command::Ckpt(a) => commands::ckpt::run(&a, console),
+        Command::Data(a) => commands::data::run(&a, console),
         Command::Devices(a) => commands::devices::run(&a, console),
         Command::Completions(a) => commands::completions::run(&a, console),
     }

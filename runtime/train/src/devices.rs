@@ -3,7 +3,7 @@
 use crate::Checked;
 use crate::checkpoint::Checkpoint;
 use crate::consensus::agree_on_result;
-use crate::data::{self, Dataset, InputBinding, Places, Prefetch};
+use crate::data::{self, Dataset, EpochSeed, InputBinding, Places, Prefetch};
 use crate::failure::Failure;
 use crate::memory;
 use crate::project::Project;
@@ -193,9 +193,13 @@ pub(crate) fn dataset(
     Ok(Some(set))
 }
 
-/// The blocks of some records that these devices need: each device's own rows and nothing else. What several of them need is
+/// The blocks of some records, as they are in the epoch of `seed`, that these devices need: each device's own rows and nothing else. What several of them need is
 /// read once.
-pub(crate) fn batch(set: &Dataset, needs: &[Vec<LocalInput>], records: &[usize]) -> Checked<Batch> {
+pub(crate) fn batch(
+    set: &Dataset,
+    needs: &[Vec<LocalInput>],
+    (records, seed): (&[usize], EpochSeed),
+) -> Checked<Batch> {
     let mut out: Batch = Vec::with_capacity(needs.len());
     for (device, leaves) in needs.iter().enumerate() {
         let mut blocks = Vec::with_capacity(leaves.len());
@@ -206,7 +210,9 @@ pub(crate) fn batch(set: &Dataset, needs: &[Vec<LocalInput>], records: &[usize])
             });
             blocks.push(match (same, set.find(&leaf.name)) {
                 (Some(block), _) => block.clone(),
-                (None, Some(i)) => set.block(i, &records[leaf.ranges[0].clone()], &leaf.ranges[1..])?,
+                (None, Some(i)) => {
+                    set.block(i, (&records[leaf.ranges[0].clone()], seed), &leaf.ranges[1..])?
+                }
                 (None, None) => {
                     HostTensor::zeros(leaf.dtype, leaf.ranges.iter().map(ExactSizeIterator::len).collect())
                 }

@@ -2,7 +2,7 @@
 //! the result does not depend on the batch size.
 
 use crate::consensus::synchronized_stop;
-use crate::data::Dataset;
+use crate::data::{Dataset, EpochSeed};
 use crate::devices::{LoadedProgram, batch, compiled, load, prefetch, provide, remainder};
 use crate::failure::Failure;
 use crate::metrics;
@@ -87,7 +87,8 @@ impl Evaluator {
             let (set, needs) = (self.set.clone(), program.needs.clone());
             let source = prefetch(0..batches, self.set.readers(), move |n| {
                 let first = n as usize * size;
-                batch(&set, &needs, &(first..first + size).collect::<Vec<_>>())
+                let records: Vec<usize> = (first..first + size).collect();
+                batch(&set, &needs, (&records, EpochSeed::default()))
             })?;
             for b in source {
                 if step(program, b?)? {
@@ -97,7 +98,8 @@ impl Evaluator {
         }
         if let Some(program) = &self.rest {
             let first = records - program.examples;
-            step(program, batch(&self.set, &program.needs, &(first..records).collect::<Vec<_>>())?)?;
+            let last: Vec<usize> = (first..records).collect();
+            step(program, batch(&self.set, &program.needs, (&last, EpochSeed::default()))?)?;
         }
         let (mut loss, mut metrics) = (f64::NAN, Vec::new());
         for (name, value) in totals.finish() {

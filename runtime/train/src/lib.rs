@@ -10,6 +10,7 @@ pub mod catalog;
 pub mod checkpoint;
 mod clock;
 mod consensus;
+pub mod corpus;
 pub mod data;
 mod devices;
 mod evaluator;

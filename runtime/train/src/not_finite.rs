@@ -200,7 +200,8 @@ impl<'a> Rerun<'a> {
     /// The batch of a step. Where one process cannot read it, none goes on.
     fn batch(&self, processes: &Processes, program: &LoadedProgram, n: u64) -> Result<Batch, Failure> {
         let records = self.schedule.records(n, 0..program.examples);
-        let read = batch(self.set, &program.needs, &records).map_err(Failure::from);
+        let read =
+            batch(self.set, &program.needs, (&records, self.schedule.epoch_seed(n))).map_err(Failure::from);
         agree_on_result(processes, "the batch of a step that is run again", read)
     }
 

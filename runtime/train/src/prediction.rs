@@ -2,7 +2,7 @@
 
 use crate::arrays::{ArrayFile, ArrayTarget, PredictedOutput};
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
-use crate::data::Dataset;
+use crate::data::{Dataset, EpochSeed};
 use crate::devices::{Batch, LoadedProgram, batch, compiled, load, provide, remainder, start};
 use crate::failure::Failure;
 use crate::inference::{EvalOptions, asked, checkpoint_of, oddities, prepare, set_of};
@@ -104,7 +104,7 @@ impl Question {
     fn batch(&self, program: &LoadedProgram, first: usize) -> Result<Batch, Failure> {
         let records: Vec<usize> = (first..first + program.examples).collect();
         match &self.set {
-            Some(set) => Ok(batch(set, &program.needs, &records)?),
+            Some(set) => Ok(batch(set, &program.needs, (&records, EpochSeed::default()))?),
             None => Ok(vec![Vec::new(); program.needs.len()]),
         }
     }

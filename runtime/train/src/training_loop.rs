@@ -103,7 +103,7 @@ impl TrainingLoop<'_> {
         let (needs, schedule, examples) = (self.program.needs.clone(), self.schedule.clone(), self.examples);
         let readers = set.readers();
         let mut batches = prefetch(from..last.max(from), readers, move |n| {
-            batch(&set, &needs, &schedule.records(n, 0..examples))
+            batch(&set, &needs, (&schedule.records(n, 0..examples), schedule.epoch_seed(n)))
         })?;
         let began = Instant::now();
         let mut epoch_began = Instant::now();

@@ -5,7 +5,10 @@ use bolero::check;
 use meshwright_fuzz::{Edit, edited, time};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
 use meshwright_train::checkpoint::Which;
-use meshwright_train::data::{InputBinding, Places, find, load};
+use meshwright_train::corpus::{
+    DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, TokenizerSource, tokenize,
+};
+use meshwright_train::data::{EpochSeed, InputBinding, Places, find, load};
 use meshwright_train::{Project, ProjectOptions, Recorded, TrainOptions, read_checkpoint, train};
 use std::io::Write;
 use std::panic::AssertUnwindSafe;
@@ -109,7 +112,7 @@ fn data() {
         let source = find(Some(&format!("x={}", path.display())), &[], inputs).map_err(|e| vec![*e])?;
         let set = load(&source, "train", &binding)?;
         for record in 0..set.records().min(100) {
-            set.block(0, &[record], ranges).map_err(|e| vec![*e])?;
+            set.block(0, (&[record], EpochSeed::default()), ranges).map_err(|e| vec![*e])?;
         }
         Ok::<usize, Vec<meshwright_diag::Diagnostic>>(set.records())
     };
@@ -125,6 +128,74 @@ fn data() {
             let path = dir.path().join(name);
             std::fs::write(&path, edited(bytes, edits, WORDS, &others)).unwrap();
             let _read_or_refused = read(&path);
+        },
+    );
+}
+
+/// A folder of token shards, and the text that they are of, beside it.
+fn token_shards(at: &Path) {
+    let path = at.join("text.txt");
+    std::fs::write(&path, "the sun runs over the hills.\n\nand the moon sees the sun run\n".repeat(4))
+        .unwrap();
+    let options = TokenizeOptions {
+        text: TextFiles { paths: vec![path], rule: DocumentRule::BlankLines, field: "text".into() },
+        tokenizer: TokenizerSource::Train {
+            kind: TokenizerKind::WordPiece,
+            vocab: 50,
+            sentinels: 0,
+            cased: false,
+        },
+        out: at.join("tokens"),
+        held_out: (0.0, 0.0),
+        shard_tokens: 30,
+        task: None,
+    };
+    tokenize(&options, &mut |_| {}).unwrap();
+    let sets = "[train]
+tokens = { index = 'index.json', task = 'masked', whole_words = true, pairs = true }
+token = { field = 'token' }
+[test]
+tokens = { text = '../text.txt', tokenizer = 'tokenizer.json', task = 'masked' }
+token = { field = 'token' }
+";
+    std::fs::write(at.join("tokens/data.toml"), sets).unwrap();
+}
+
+#[test]
+fn tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    token_shards(dir.path());
+    let folder = dir.path().join("tokens");
+    let mut paths: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    let whole: Vec<Vec<u8>> = paths.iter().map(|p| std::fs::read(p).unwrap()).collect();
+    let mut dims = Dims::default();
+    let (batch, seq): (Dim, Dim) = (dims.add("batch", 2), dims.add("seq", 12));
+    let inputs = [InputDecl { name: "token".into(), dims: vec![batch, seq], dtype: DType::I32, range: None }];
+    let places = Places::new();
+    let binding = InputBinding { inputs: &inputs, dims: &dims, places: &places, allow_nonfinite: false };
+    let row = 0..12;
+    let read = |split: &str| {
+        let source = find(Some(&folder.display().to_string()), &[], binding.inputs).map_err(|e| vec![*e])?;
+        let set = load(&source, split, &binding)?;
+        for record in 0..set.records().min(100) {
+            let one = (&[record][..], EpochSeed::default());
+            set.block(0, one, std::slice::from_ref(&row)).map_err(|e| vec![*e])?;
+        }
+        Ok::<usize, Vec<meshwright_diag::Diagnostic>>(set.records())
+    };
+    for split in ["train", "test"] {
+        assert!(read(split).unwrap_or_else(|e| panic!("{split}: {e:?}")) > 5);
+    }
+    let read = AssertUnwindSafe(&read);
+    check!().with_type::<(u8, Vec<Edit>)>().with_test_time(time()).with_iterations(usize::MAX).for_each(
+        |(file, edits)| {
+            let k = usize::from(*file) % paths.len();
+            std::fs::write(&paths[k], edited(&whole[k], edits, WORDS, &whole)).unwrap();
+            for split in ["train", "test"] {
+                let _read_or_refused = read(split);
+            }
+            std::fs::write(&paths[k], &whole[k]).unwrap();
         },
     );
 }

@@ -127,7 +127,7 @@ fn commands_in_the_documentation_exist() {
             let words: Vec<&str> = rest.split_whitespace().collect();
             let names = |w: &&&str| w.starts_with(|c: char| c.is_ascii_lowercase());
             let mut command: Vec<&str> = words.iter().take(1).filter(names).copied().collect();
-            if matches!(command.first(), Some(&"bench" | &"ckpt" | &"launch")) {
+            if matches!(command.first(), Some(&"bench" | &"ckpt" | &"data" | &"launch")) {
                 command.extend(words.get(1));
             }
             command.push("--help");

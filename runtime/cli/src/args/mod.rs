@@ -4,6 +4,7 @@ mod bench;
 mod ckpt;
 pub(crate) mod cluster;
 mod compare;
+mod data;
 mod explain;
 mod launch;
 mod model;
@@ -14,6 +15,7 @@ mod train;
 pub(crate) use bench::*;
 pub(crate) use ckpt::*;
 pub(crate) use compare::*;
+pub(crate) use data::*;
 pub(crate) use explain::*;
 pub(crate) use launch::*;
 pub(crate) use model::*;
@@ -90,6 +92,8 @@ pub(crate) enum Command {
     Layouts(ShippedArgs),
     /// Inspect the checkpoints of a run.
     Ckpt(CkptArgs),
+    /// Make data to train on: tokens of text.
+    Data(MakeDataArgs),
     /// List the devices of this machine, and say why a GPU cannot be used.
     Devices(ListDevicesArgs),
     /// Print a completion script for a shell.
@@ -113,6 +117,7 @@ impl Command {
             Command::Launch(a) => a.what.common().format.format,
             Command::Models(a) | Command::Layouts(a) => a.format.format,
             Command::Ckpt(a) => a.what.format().format,
+            Command::Data(a) => a.what.format().format,
             Command::Devices(a) => a.format.format,
             Command::Completions(_) => Format::Text,
         }

@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod ckpt;
 pub(crate) mod compare;
 pub(crate) mod completions;
+pub(crate) mod data;
 pub(crate) mod devices;
 pub(crate) mod eval;
 pub(crate) mod explain;

@@ -8,6 +8,7 @@ use super::input_info::{InputInfo, RangeOf};
 use super::order::{OrderRule, Weights};
 use super::shards::{self, Shards};
 use super::source::{InputSource, OrderSource, Source, SplitSource};
+use super::tokens::{Field, TokenExamples};
 use super::{damaged, folders, pieces};
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes, nearest};
@@ -77,6 +78,8 @@ fn check_names(source: &Source, split: &str, set: &SplitSource, binding: &InputB
         let others = set.inputs.keys().map(String::as_str).filter(|n| !declared(n));
         if let Some(near) = nearest(&decl.name, others) {
             error = error.help(format!("`{near}` is there; did you mean `{}`?", decl.name));
+        } else if set.tokens.is_some() {
+            error = error.help(format!("add a line `{} = {{ field = \"FIELD\" }}`", decl.name));
         } else {
             error = error.help(format!("add `{}=FILE`", decl.name));
         }
@@ -106,6 +109,8 @@ struct SetLoader<'a> {
     shards: Shards,
     /// The inputs that are members of shards, in the order of `shards.members`.
     members: Vec<&'a str>,
+    /// The examples that are made of text.
+    examples: Option<Arc<TokenExamples>>,
 }
 
 impl<'a> SetLoader<'a> {
@@ -124,7 +129,8 @@ impl<'a> SetLoader<'a> {
             true => Shards::default(),
             false => shards::list(&set.shards, &endings, set.skip_damaged)?,
         };
-        Ok(SetLoader { set, binding, shards, members })
+        let examples = token_examples(set, binding)?.map(Arc::new);
+        Ok(SetLoader { set, binding, shards, members, examples })
     }
 
     /// The column of one input, and its number of records.
@@ -166,6 +172,17 @@ impl<'a> SetLoader<'a> {
                     Err(Box::new(Diagnostic::error(codes::E0503, message).help(help)))
                 }
             },
+            InputSource::Field(field) => {
+                // Those of the model's inputs are known; others come here by what is chosen by their values.
+                let (Some(examples), Some(field)) = (&self.examples, Field::named(field)) else {
+                    let message = format!("`{}` is a field of text, but no input of the model", decl.name);
+                    let help = "choose by an input of the model";
+                    return Err(Box::new(Diagnostic::error(codes::E0507, message).help(help)));
+                };
+                let records = examples.len();
+                let values = Values::Tokens { examples: examples.clone(), field };
+                Ok((Column { described, shape, first: 0, step: 0, values }, records))
+            }
             InputSource::Weights { .. } => unreachable!("weights are of other inputs"),
         }
     }
@@ -284,6 +301,35 @@ impl<'a> SetLoader<'a> {
             from => self.column(&decl, from),
         }
     }
+}
+
+/// The examples that are made of the set's text, where inputs are fields of them.
+fn token_examples(set: &SplitSource, binding: &InputBinding) -> Checked<Option<TokenExamples>> {
+    let mut fields = Vec::new();
+    for decl in binding.inputs {
+        let Some(InputSource::Field(name)) = set.inputs.get(&decl.name) else { continue };
+        let Some(field) = Field::named(name) else {
+            let names = Field::ALL.map(Field::name);
+            let message = format!("`{}` is a field `{name}` of text, which there is not", decl.name);
+            let help = match nearest(name, names) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("fields are {}", names.map(|n| format!("`{n}`")).join(", ")),
+            };
+            return Err(Box::new(label(
+                Diagnostic::error(codes::E0507, message).help(help),
+                decl,
+                binding.places,
+            )));
+        };
+        fields.push((decl, field));
+    }
+    let Some((first, _)) = fields.first() else { return Ok(None) };
+    let Some(source) = &set.tokens else {
+        let message = format!("`{}` is a field of text, but the set has none", first.name);
+        let help = "name it: `tokens = { index = \"index.json\", task = \"next\" }`";
+        return Err(Box::new(Diagnostic::error(codes::E0507, message).help(help)));
+    };
+    TokenExamples::new(source, &fields, binding).map(Some)
 }
 
 fn chances(column: &Column, records: impl Iterator<Item = usize>) -> Checked<Weights> {

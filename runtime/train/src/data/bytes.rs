@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 
-pub(super) struct Bytes {
+pub(crate) struct Bytes {
     inner: Inner,
     /// Most bytes that may still come.
     left: u64,
@@ -29,7 +29,7 @@ type Zipped = CrcReader<DeflateDecoder<std::io::Take<BufReader<File>>>>;
 const MAX_RATIO: u64 = 1032;
 
 impl Bytes {
-    pub(super) fn open(path: &Path) -> Result<Self, String> {
+    pub(crate) fn open(path: &Path) -> Result<Self, String> {
         let (mut file, len) = regular(path)?;
         let gzip = file.fill_buf().map_err(|e| e.to_string())?.starts_with(&[0x1f, 0x8b]);
         Ok(if gzip {

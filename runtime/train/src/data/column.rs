@@ -1,14 +1,13 @@
 //! The values of one input over all records: in memory, or in files where they are read when they are asked for.
 
-use super::convert::Conversion;
 use super::encoded::Encoded;
+use super::file_piece::{FilePiece, Location, read_span};
 use super::input_info::InputInfo;
-use super::source::FileRef;
+use super::order::EpochSeed;
+use super::tokens::{Field, TokenExamples};
 use crate::Checked;
 use meshwright_plan::DType;
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// One input of a set. A record is a contiguous piece of the elements of all files: the first starts at `first`, and the
@@ -31,6 +30,8 @@ pub(super) enum Values {
     Encoded(Encoded),
     /// For each record the entry of a table of the program's elements, at the position that another column has.
     Chosen { by: Arc<Column>, table: Vec<u8> },
+    /// A field of examples that are made of text.
+    Tokens { examples: Arc<TokenExamples>, field: Field },
 }
 
 impl Values {
@@ -45,34 +46,24 @@ impl Values {
             }
             Values::Encoded(encoded) => encoded.named(),
             Values::Chosen { by, .. } => by.values.named(),
+            Values::Tokens { examples, .. } => examples.named().to_string(),
         }
     }
 }
 
-/// The elements of one file.
-#[derive(Debug)]
-pub(super) struct FilePiece {
-    pub(super) file: FileRef,
-    /// The first of them, counted over all files.
-    pub(super) start: usize,
-    pub(super) len: usize,
-    pub(super) held: Location,
-}
-
-#[derive(Debug)]
-pub(super) enum Location {
-    /// Elements of the program, all of which are good.
-    Memory(Vec<u8>),
-    /// Elements of the file, from this byte on. They are read by position and not mapped: a file that becomes shorter is an
-    /// error and not the end of the process, and what was read does not count as this process's memory.
-    InPlace { open: Option<File>, at: u64, conversion: Conversion },
-}
-
-/// Buffers for one reader.
+/// Buffers for one reader, and on what the random parts of its records depend.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     raw: Vec<u8>,
     record: Vec<u8>,
+    seed: EpochSeed,
+}
+
+impl Scratch {
+    /// Empty buffers.
+    pub(super) fn new(seed: EpochSeed) -> Scratch {
+        Scratch { seed, ..Scratch::default() }
+    }
 }
 
 /// From this many bytes on each run is read by itself. Shorter ones are read with what lies between them: a call of the system
@@ -99,7 +90,7 @@ impl Column {
         match &self.values {
             Values::Encoded(_) => true,
             Values::Chosen { by, .. } => by.is_encoded(),
-            Values::Pieces(_) => false,
+            Values::Pieces(_) | Values::Tokens { .. } => false,
         }
     }
 
@@ -111,7 +102,7 @@ impl Column {
             }
             Values::Encoded(encoded) => encoded.first_records(),
             Values::Chosen { by, .. } => by.first_records(),
-            Values::Pieces(_) => vec![0],
+            Values::Pieces(_) | Values::Tokens { .. } => vec![0],
         }
     }
 
@@ -126,7 +117,7 @@ impl Column {
         match &self.values {
             Values::Pieces(pieces) => self.read_pieces(pieces, record, runs, out, scratch),
             Values::Encoded(encoded) => {
-                let Scratch { raw, record: all } = scratch;
+                let Scratch { raw, record: all, .. } = scratch;
                 all.resize(self.width(), 0);
                 encoded.read(record, &self.described, &self.shape, (raw, all))?;
                 runs.gather(all, 0, out);
@@ -143,6 +134,11 @@ impl Column {
                     let at = i32::from_le_bytes(crate::tensor::array(at)) as usize * width;
                     all.extend_from_slice(&table[at..at + width]);
                 }
+                runs.gather(&all, 0, out);
+                Ok(())
+            }
+            Values::Tokens { examples, field } => {
+                let all = examples.read((record, scratch.seed), *field, &self.described)?;
                 runs.gather(&all, 0, out);
                 Ok(())
             }
@@ -165,63 +161,25 @@ impl Column {
         }
         if runs.len >= LONG_RUN {
             for (start, to) in runs.starts.iter().zip(out.chunks_exact_mut(runs.len)) {
-                self.span(pieces, record, base + start / width, to, &mut scratch.raw)?;
+                read_span(pieces, &self.described, (record, base + start / width), to, &mut scratch.raw)?;
             }
             return Ok(());
         }
         let span = runs.span();
         if let [_] = runs.starts[..] {
-            return self.span(pieces, record, base + span.start / width, out, &mut scratch.raw);
+            return read_span(
+                pieces,
+                &self.described,
+                (record, base + span.start / width),
+                out,
+                &mut scratch.raw,
+            );
         }
         scratch.record.resize(span.len(), 0);
-        self.span(pieces, record, base + span.start / width, &mut scratch.record, &mut scratch.raw)?;
+        let at = (record, base + span.start / width);
+        read_span(pieces, &self.described, at, &mut scratch.record, &mut scratch.raw)?;
         runs.gather(&scratch.record, span.start, out);
         Ok(())
-    }
-
-    /// Fills `out` with the elements from `start` on, over as many files as it takes.
-    fn span(
-        &self,
-        pieces: &[FilePiece],
-        record: usize,
-        mut start: usize,
-        mut out: &mut [u8],
-        raw: &mut Vec<u8>,
-    ) -> Checked<()> {
-        let width = self.dtype().bytes();
-        let mut at = pieces.partition_point(|p| p.start + p.len <= start);
-        while !out.is_empty() {
-            let piece = &pieces[at];
-            let from = start - piece.start;
-            let n = (piece.len - from).min(out.len() / width);
-            let (to, rest) = out.split_at_mut(n * width);
-            match &piece.held {
-                Location::Memory(data) => to.copy_from_slice(&data[from * width..(from + n) * width]),
-                Location::InPlace { open, at, conversion } => {
-                    raw.resize(n * conversion.width(), 0);
-                    let offset = at + (from * conversion.width()) as u64;
-                    piece.read(open.as_ref(), offset, raw).map_err(|e| {
-                        let why = format!("its {} bytes from {offset} on: {e}", raw.len());
-                        self.described.unreadable(&piece.file, &why)
-                    })?;
-                    conversion
-                        .run(raw, to)
-                        .map_err(|(_, bad)| self.described.bad_value(bad, record, &piece.file, 0))?;
-                }
-            }
-            (out, start, at) = (rest, start + n, at + 1);
-        }
-        Ok(())
-    }
-}
-
-impl FilePiece {
-    /// Reads bytes of the file from `at` on.
-    fn read(&self, open: Option<&File>, at: u64, out: &mut [u8]) -> std::io::Result<()> {
-        match open {
-            Some(file) => file.read_exact_at(out, at),
-            None => File::open(&self.file.path)?.read_exact_at(out, at),
-        }
     }
 }
 

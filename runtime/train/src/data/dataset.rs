@@ -1,7 +1,7 @@
 //! A set of records, and the gather that fills one device's block of a batch.
 
 use super::column::{Column, Runs, Scratch};
-use super::order::{Order, OrderRule};
+use super::order::{EpochSeed, Order, OrderRule};
 use crate::{Checked, RawTensor};
 use meshwright_exec::HostTensor;
 use meshwright_plan::DType;
@@ -154,19 +154,24 @@ impl Dataset {
     /// # Errors
     ///
     /// As [`Dataset::read`].
-    pub fn block(&self, input: usize, records: &[usize], ranges: &[Range<usize>]) -> Checked<HostTensor> {
+    pub fn block(
+        &self,
+        input: usize,
+        (records, seed): (&[usize], EpochSeed),
+        ranges: &[Range<usize>],
+    ) -> Checked<HostTensor> {
         let dtype = self.columns[input].dtype();
         let shape: Vec<usize> =
             std::iter::once(records.len()).chain(ranges.iter().map(ExactSizeIterator::len)).collect();
         let mut data = vec![0; shape.iter().product::<usize>() * dtype.bytes()];
-        self.read(input, records, ranges, &mut data)?;
+        self.read(input, (records, seed), ranges, &mut data)?;
         Ok(RawTensor { dtype, shape, data }
             .into_host()
             .expect("loading refuses the dtypes that no tensor of a file has"))
     }
 
-    /// Fills `out` with a block of input number `input`: the given records, one a row, and of each the `ranges` of the
-    /// dims after the first, row-major in declared order. Of files that are not in memory little else is read.
+    /// Fills `out` with a block of input number `input`: the given records, one a row, as they are in the epoch of `seed`, and of
+    /// each the `ranges` of the dims after the first, row-major in declared order. Of files that are not in memory little else is read.
     ///
     /// # Errors
     ///
@@ -179,7 +184,7 @@ impl Dataset {
     pub fn read(
         &self,
         input: usize,
-        records: &[usize],
+        (records, seed): (&[usize], EpochSeed),
         ranges: &[Range<usize>],
         out: &mut [u8],
     ) -> Checked<()> {
@@ -196,7 +201,7 @@ impl Dataset {
             return Ok(());
         }
         let runs = Runs::new(&column.shape, ranges, width);
-        let mut scratch = Scratch::default();
+        let mut scratch = Scratch::new(seed);
         for (record, to) in records.iter().zip(out.chunks_exact_mut(row)) {
             assert!(*record < self.records, "record {record} of {}", self.records);
             column.read(self.record_of_files(*record), &runs, to, &mut scratch)?;
@@ -217,7 +222,8 @@ fn hex(hash: sha2::Sha256) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::super::column::{FilePiece, Location, Values};
+    use super::super::column::Values;
+    use super::super::file_piece::{FilePiece, Location};
     use super::super::input_info::InputInfo;
     use super::super::source::FileRef;
     use super::*;
@@ -251,9 +257,18 @@ mod tests {
                         .flat_map(i32::to_le_bytes)
                         .collect();
                     let mut out = vec![0xff; expected.len()];
-                    dataset.read(0, &records, &[i.clone(), j.clone(), k.clone()], &mut out).unwrap();
+                    dataset
+                        .read(
+                            0,
+                            (&records, EpochSeed::default()),
+                            &[i.clone(), j.clone(), k.clone()],
+                            &mut out,
+                        )
+                        .unwrap();
                     assert_eq!(out, expected, "{i:?} {j:?} {k:?}");
-                    let block = dataset.block(0, &records, &[i.clone(), j.clone(), k.clone()]).unwrap();
+                    let block = dataset
+                        .block(0, (&records, EpochSeed::default()), &[i.clone(), j.clone(), k.clone()])
+                        .unwrap();
                     assert_eq!(block.shape, [4, i.len(), j.len(), k.len()]);
                     assert_eq!(RawTensor::from_host(&block).map(|b| b.data), Some(expected));
                 }

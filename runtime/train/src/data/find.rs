@@ -33,7 +33,7 @@ pub fn roots(env: Option<&OsStr>, current: &Path, exe: Option<&Path>) -> Vec<Pat
 
 /// The files that a run reads. `given` is the value of `--data`: `NAME=FILE,…` (also `test.NAME=FILE`), a folder with
 /// `data.toml`, or the name of one below a root. Without it, the first root is taken that is or holds such a folder with a
-/// file for every input.
+/// file for every input; of several folders the one that has no other files.
 ///
 /// # Errors
 ///
@@ -66,6 +66,10 @@ fn search(roots: &[PathBuf], inputs: &[InputDecl]) -> Checked<Source> {
             found.push(read_manifest(folder)?);
         }
         found.retain(fits);
+        // One that has nothing else is meant for this model.
+        if found.len() > 1 && found.iter().filter(|s| is_exact(s, inputs)).count() == 1 {
+            found.retain(|s| is_exact(s, inputs));
+        }
         match found.len() {
             0 => {}
             1 => return Ok(found.remove(0)),
@@ -80,6 +84,11 @@ fn search(roots: &[PathBuf], inputs: &[InputDecl]) -> Checked<Source> {
     }
     let names = inputs.iter().map(|i| format!("`{}`", i.name)).collect::<Vec<_>>().join(", ");
     Err(not_found(format!("there is no data for the inputs {names}"), roots))
+}
+
+/// Whether the training set has a file for every input and for nothing else.
+fn is_exact(source: &Source, inputs: &[InputDecl]) -> bool {
+    source.splits.get("train").is_some_and(|s| s.inputs.len() == inputs.len())
 }
 
 fn not_found(message: String, tried: &[PathBuf]) -> Box<Diagnostic> {

@@ -1,7 +1,8 @@
 //! Folders of images: every file is a record, and the folder that it lies in may be its label.
 
-use super::column::{Column, FilePiece, Location, Values};
+use super::column::{Column, Values};
 use super::encoded::{Encoded, MOST_BYTES, Member};
+use super::file_piece::{FilePiece, Location};
 use super::input_info::{InputInfo, RangeOf};
 use super::pattern;
 use super::source::FileRef;

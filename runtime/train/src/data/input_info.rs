@@ -19,6 +19,8 @@ pub(super) enum RangeOf {
     Dim(String),
     /// The weights of this input.
     Weights(String),
+    /// The tokens of a vocabulary.
+    Vocabulary,
 }
 
 impl InputInfo {
@@ -72,6 +74,13 @@ impl InputInfo {
             (BadValue::Outside(value), Some((RangeOf::Weights(input), n))) => (
                 format!("{of} has the value {value}, but `{input}` has {n} `weights`, for 0 to {}", n - 1),
                 Some("give one weight for each value".to_string()),
+            ),
+            (BadValue::Outside(value), Some((RangeOf::Vocabulary, n))) => (
+                format!("{of} has the value {value}, but the vocabulary ends at {}", n.saturating_sub(1)),
+                Some(
+                    "the file is damaged: fetch it again, or make it again with `meshwright data tokenize`"
+                        .into(),
+                ),
             ),
             (BadValue::Outside(value), None) => (format!("{of} has the value {value}"), None),
         };

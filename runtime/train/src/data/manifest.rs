@@ -3,6 +3,7 @@
 use super::source::{
     FileRef, InputSource, MANIFEST, OrderSource, Source, SplitSource, StreamCut, check_split, malformed,
 };
+use super::tokens::token_source;
 use crate::Checked;
 use meshwright_diag::nearest;
 use std::collections::BTreeMap;
@@ -80,6 +81,7 @@ fn set(out: &mut SplitSource, split: &str, name: &str, value: Value, folder: &Pa
             order_once(out, OrderSource::Weighted(weights))?;
         }
         "shards" => out.shards = files(name, value, folder)?,
+        "tokens" => out.tokens = Some(token_source(value, split, folder)?),
         "damaged" => {
             out.skip_damaged = match value.as_str() {
                 Some("skip") => true,
@@ -145,8 +147,19 @@ fn files(name: &str, value: Value, folder: &Path) -> Result<Vec<FileRef>, LineEr
 }
 
 /// Keys of a table that says more than the names of files.
-const KEYS: [&str; 10] =
-    ["file", "columns", "window", "stride", "shift", "by", "weights", "member", "folder_of", "classes"];
+const KEYS: [&str; 11] = [
+    "file",
+    "columns",
+    "window",
+    "stride",
+    "shift",
+    "by",
+    "weights",
+    "member",
+    "folder_of",
+    "classes",
+    "field",
+];
 
 fn described(name: &str, mut table: Table, folder: &Path) -> Result<InputSource, LineError> {
     if let Some(odd) = table.keys().find(|k| !KEYS.contains(&k.as_str())) {
@@ -168,6 +181,15 @@ fn described(name: &str, mut table: Table, folder: &Path) -> Result<InputSource,
                 Ok(InputSource::Members(endings.into_iter().map(small).collect()))
             }
             _ => wrong(format!("`{name}` has more than the endings of members"), form),
+        };
+    }
+    if let Some(field) = table.remove("field") {
+        return match (field.as_str(), table.is_empty()) {
+            (Some(field), true) => Ok(InputSource::Field(field.into())),
+            _ => wrong(
+                format!("`{name}` has more than the name of a field"),
+                format!("write `{name} = {{ field = \"token\" }}`"),
+            ),
         };
     }
     if let Some(input) = table.remove("folder_of") {

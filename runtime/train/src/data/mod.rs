@@ -17,6 +17,7 @@ mod csv_table;
 mod damaged;
 mod dataset;
 mod encoded;
+mod file_piece;
 mod find;
 mod folders;
 mod formats;
@@ -35,16 +36,20 @@ mod schedule;
 mod shards;
 mod signed;
 mod source;
+mod tokens;
 
 pub use bind::load;
 pub use binding::{InputBinding, Places};
+pub(crate) use bytes::Bytes;
 pub(crate) use convert::converted;
 pub use dataset::Dataset;
 pub use find::{find, only_split, roots};
-pub use order::Order;
+pub use order::{EpochSeed, Order};
+pub(crate) use pattern::files;
 pub use prefetch::Prefetch;
 pub use schedule::Schedule;
 pub use source::{FileRef, InputSource, OrderSource, Source, SplitSource, StreamCut};
+pub use tokens::{TaskKind, TaskOptions, TokenFiles, TokenSource};
 
 #[cfg(test)]
 mod set_tests;

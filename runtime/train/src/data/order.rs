@@ -7,6 +7,16 @@
 use meshwright_plan::random::{Key, uniform01};
 use std::sync::Arc;
 
+/// On what the random parts of examples depend beside the record: hidden tokens, say, are others in each epoch. Evaluations and
+/// predictions use the default, so that they are always of the same examples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpochSeed {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The epoch, from 0.
+    pub epoch: u32,
+}
+
 /// How a set is ordered in training.
 #[derive(Clone, Debug, Default)]
 pub(super) enum OrderRule {

@@ -7,7 +7,7 @@ const MOST: usize = 1_000_000;
 
 /// The files that a pattern names: braces in their order, and for each the files that `*`, `?` and `[…]` match, sorted. A
 /// name without any of these is itself, whether there is such a file or not.
-pub(super) fn files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn files(pattern: &Path) -> Result<Vec<PathBuf>, String> {
     let Some(text) = pattern.to_str() else { return Ok(vec![pattern.to_path_buf()]) };
     if pattern.exists() {
         return Ok(vec![pattern.to_path_buf()]);

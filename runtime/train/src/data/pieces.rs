@@ -1,24 +1,15 @@
-//! Files as the values of an input: opened, checked against its declaration, and read where they are small.
+//! Files as the values of an input: opened, and checked against its declaration.
 
-use super::array::{Elem, Header, TensorFile};
+use super::array::TensorFile;
 use super::binding::InputBinding;
-use super::bytes::ReadError;
-use super::column::{Column, FilePiece, Location, Values};
-use super::convert::{BadValue, Conversion};
+use super::column::{Column, Values};
+use super::file_piece::hold;
 use super::input_info::InputInfo;
 use super::source::{FileRef, StreamCut};
 use super::{formats, pattern};
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_plan::{Dim, Dims, InputDecl};
-use std::fs::File;
-
-/// Up to so many bytes the files of an input are read before the first step, whole: all their values are known to be good
-/// then, and no step waits for them.
-const IN_MEMORY: usize = 64 << 20;
-
-/// Up to so many files of an input stay open.
-const KEPT_OPEN: usize = 64;
 
 /// The column of an input each of whose records is one of the files', and their number.
 pub(super) fn records(
@@ -157,106 +148,4 @@ fn misfit(decl: &InputDecl, file: &FileRef, shape: &[usize], dims: &Dims) -> Box
         error = error.help(format!("{} makes it fit", changes.collect::<Vec<_>>().join(" ")));
     }
     Box::new(error)
-}
-
-/// The elements of all files, one after the other: in memory, or where they are.
-fn hold(
-    opened: Vec<(FileRef, TensorFile)>,
-    per_record: usize,
-    described: &InputInfo,
-    binding: &InputBinding,
-) -> Checked<Vec<FilePiece>> {
-    let bytes: usize = opened.iter().map(|(_, o)| o.elements.size()).sum();
-    let (files, mut start) = (opened.len(), 0);
-    let mut out = Vec::new();
-    for (file, opened) in opened {
-        let Header { elem, big_endian, .. } = opened.header;
-        let below = described.range.as_ref().map(|r| r.1);
-        let conversion =
-            Conversion::new((elem, big_endian), described.dtype, below, !binding.allow_nonfinite)
-                .ok_or_else(|| wrong_dtype(elem, described, &file))?;
-        let opened = formats::row_major(opened).map_err(|why| described.unreadable(&file, &why))?;
-        let len = opened.elements.size() / elem.bytes();
-        let held = match opened.elements.place() {
-            Some(at) if bytes > IN_MEMORY => {
-                let open = File::open(&file.path)
-                    .map_err(|e| described.unreadable(&file, &e.to_string()))
-                    .map(|f| (files <= KEPT_OPEN).then_some(f))?;
-                Location::InPlace { open, at, conversion }
-            }
-            _ => Location::Memory(read(opened, conversion, per_record, described, &file)?),
-        };
-        if len > 0 {
-            out.push(FilePiece { file, start, len, held });
-            start += len;
-        }
-    }
-    Ok(out)
-}
-
-/// All elements of a file, converted and checked.
-fn read(
-    opened: TensorFile,
-    conversion: Conversion,
-    per_record: usize,
-    described: &InputInfo,
-    file: &FileRef,
-) -> Checked<Vec<u8>> {
-    let width = described.dtype.bytes();
-    let n = opened.elements.size() / conversion.width();
-    let mut out: Vec<u8> = Vec::new();
-    // What a compressed file promises need not come.
-    let room = if opened.elements.place().is_some() { n * width } else { (n * width).min(1 << 26) };
-    if out.try_reserve_exact(room).is_err() {
-        return Err(
-            described.unreadable(file, &format!("it takes {} bytes, more than memory has", n * width))
-        );
-    }
-    let mut bad: Option<(usize, BadValue)> = None;
-    let mut more = 0;
-    let (mut done, record) = (0, per_record.max(1));
-    let read = opened.elements.each(|piece| {
-        let n = piece.len() / conversion.width();
-        let start = out.len();
-        if bad.is_none() {
-            out.resize(start + n * width, 0);
-            bad = conversion.run(piece, &mut out[start..]).err().map(|(at, b)| (done + at, b));
-        }
-        if let Some((at, first)) = bad {
-            if !matches!(first, BadValue::Outside(_)) {
-                return Err(ReadError::Said(described.bad_value(first, at / record, file, 0)));
-            }
-            // How many more positions are outside.
-            let mut to = [0; 8];
-            let rest = piece.chunks_exact(conversion.width()).enumerate().filter(|(i, _)| done + i > at);
-            let outside =
-                |b: &[u8]| matches!(conversion.run(b, &mut to[..width]), Err((_, BadValue::Outside(_))));
-            more += rest.map(|(_, b)| b).map(outside).filter(|b| *b).count();
-        }
-        done += n;
-        Ok(())
-    });
-    match (read, bad) {
-        (Err(ReadError::Unreadable(why)), _) => Err(described.unreadable(file, &why)),
-        (Err(ReadError::Said(d)), _) => Err(d),
-        (Ok(()), Some((at, first))) => Err(described.bad_value(first, at / record, file, more)),
-        (Ok(()), None) => Ok(out),
-    }
-}
-
-fn wrong_dtype(elem: Elem, described: &InputInfo, file: &FileRef) -> Box<Diagnostic> {
-    let (name, dtype) = (&described.name, described.dtype);
-    let message = format!("input `{name}` is declared as `{dtype}`, but `{file}` holds `{}`", elem.name());
-    let error = Diagnostic::error(codes::E0505, message);
-    let as_declared = match elem {
-        Elem::U8 => "u8",
-        Elem::Bool => "bool",
-        _ if elem.is_float() => "float",
-        _ => "i32",
-    };
-    Box::new(match dtype.is_float() {
-        true => error
-            .help(format!("declare it as `{as_declared}` and write `cast({name}, float)` where it is used")),
-        false => error.help(format!("declare it as `{as_declared}`")),
-    })
 }

@@ -1,7 +1,7 @@
 //! Which records each training step takes.
 
 use super::dataset::Dataset;
-use super::order::{Order, OrderRule};
+use super::order::{EpochSeed, Order, OrderRule};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Which records each training step takes. The last partial batch of an epoch is dropped (a different one each epoch,
@@ -49,6 +49,11 @@ impl Schedule {
         let (epoch, first) = self.position(step);
         let order = self.order(epoch);
         rows.map(|row| order.record(first + row)).collect()
+    }
+
+    /// On what the random parts of the records of step `step` (from 0) depend.
+    pub fn epoch_seed(&self, step: u64) -> EpochSeed {
+        EpochSeed { seed: self.seed, epoch: self.position(step).0 }
     }
 
     fn order(&self, epoch: u32) -> Order {

@@ -47,17 +47,20 @@ fn what_is_larger_than_memory_is_read_where_it_is() {
     assert_eq!(set.records(), 3000);
     let mut out = [0; 16];
     let wanted = 6..8;
-    set.read(0, &[2999, 0], std::slice::from_ref(&wanted), &mut out).unwrap();
+    set.read(0, (&[2999, 0], EpochSeed::default()), std::slice::from_ref(&wanted), &mut out).unwrap();
     assert_eq!(out, *[0.0f32, -2.5, 0.0, 0.0].map(f32::to_le_bytes).concat());
     let eight = 0..8;
-    let bad = set.read(0, &[0, 1234], std::slice::from_ref(&eight), &mut [0; 64]).unwrap_err();
+    let bad = set
+        .read(0, (&[0, 1234], EpochSeed::default()), std::slice::from_ref(&eight), &mut [0; 64])
+        .unwrap_err();
     assert_eq!(bad.message, "record 1234 of `x` has the value NaN, which is not finite");
     assert!(bad.helps[0].contains("--allow-nonfinite"));
     let lenient = DataCase { allow_nonfinite: true, ..case };
     let set = lenient.load("[train]\nx = 'x.npy'\n").unwrap();
-    assert!(set.read(0, &[1234], std::slice::from_ref(&eight), &mut [0; 32]).is_ok());
+    assert!(set.read(0, (&[1234], EpochSeed::default()), std::slice::from_ref(&eight), &mut [0; 32]).is_ok());
     file.set_len(at(2000, 0)).unwrap();
-    let gone = set.read(0, &[2500], std::slice::from_ref(&eight), &mut [0; 32]).unwrap_err();
+    let gone =
+        set.read(0, (&[2500], EpochSeed::default()), std::slice::from_ref(&eight), &mut [0; 32]).unwrap_err();
     assert!(gone.code.id == "E0502" && gone.message.contains("bytes from"), "{}", gone.message);
 }
 
@@ -74,8 +77,8 @@ fn what_is_read_in_place_is_what_memory_has() {
     for ranges in [[0..20, 0..5], [3..4, 1..4], [0..20, 2..3], [7..7, 0..5]] {
         let size: usize = ranges.iter().map(ExactSizeIterator::len).product();
         let [mut a, mut b] = [vec![0; 3 * size * 4], vec![1; 3 * size * 4]];
-        memory.read(0, &[0, 89_999, 77], &ranges, &mut a).unwrap();
-        place.read(0, &[90_000, 89_999, 90_077], &ranges, &mut b).unwrap();
+        memory.read(0, (&[0, 89_999, 77], EpochSeed::default()), &ranges, &mut a).unwrap();
+        place.read(0, (&[90_000, 89_999, 90_077], EpochSeed::default()), &ranges, &mut b).unwrap();
         assert_eq!(a, b, "{ranges:?}");
     }
 }
@@ -184,7 +187,7 @@ fn windows_over_a_stream() {
     assert_eq!(values(&set, "token", &[1, 2]), [4, 5, 6, 7, 8, 9, 10, 11]);
     assert_eq!(values(&set, "next", &[1]), [5, 6, 7, 8]);
     let mut part = [0; 8];
-    set.read(0, &[1], std::slice::from_ref(&(1..3)), &mut part).unwrap();
+    set.read(0, (&[1], EpochSeed::default()), std::slice::from_ref(&(1..3)), &mut part).unwrap();
     assert_eq!(part, *ints([5, 6]));
     let set = case.load(&toml(", stride = 3")).unwrap();
     assert_eq!((set.records(), values(&set, "next", &[3])), (4, vec![10, 11, 12, 13]));

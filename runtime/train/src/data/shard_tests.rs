@@ -65,7 +65,7 @@ fn members_of_one_name_are_an_example() {
     assert_eq!(labels(&set), (0..11).collect::<Vec<_>>());
     assert_eq!(raw(&set, "image", &[7, 10]), [[7; 6], [10; 6]].concat());
     let mut part = [0; 4];
-    set.read(0, &[3, 9], &[1..2, 1..3], &mut part).unwrap();
+    set.read(0, (&[3, 9], EpochSeed::default()), &[1..2, 1..3], &mut part).unwrap();
     assert_eq!(part, [3, 3, 9, 9]);
     // A buffer of 4: file by file, in another order each epoch.
     let set = case.load(&format!("{SHARDS}shuffle = 4\n")).unwrap();
@@ -210,7 +210,7 @@ fn images_a_second() {
         let schedule = Schedule::of(1, &set, 100).unwrap();
         let began = Instant::now();
         for step in 0..50 {
-            set.block(0, &schedule.records(step, 0..100), &ranges).unwrap();
+            set.block(0, (&schedule.records(step, 0..100), EpochSeed::default()), &ranges).unwrap();
         }
         let rate = 5000.0 / began.elapsed().as_secs_f64();
         eprintln!("{name}: {rate:.0} images a second");

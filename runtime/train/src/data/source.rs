@@ -1,5 +1,6 @@
 //! Which files a run reads, as `--data` and `data.toml` say it.
 
+use super::tokens::TokenSource;
 use crate::Checked;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use std::collections::BTreeMap;
@@ -67,6 +68,8 @@ pub enum InputSource {
         /// Names of folders.
         classes: Vec<String>,
     },
+    /// This field of examples that are made of text.
+    Field(String),
     /// A number for each value of another input, as class weights are.
     Weights {
         /// The other input, whose values are positions in `weights`.
@@ -108,6 +111,8 @@ pub struct SplitSource {
     pub inputs: BTreeMap<String, InputSource>,
     /// Tar files whose members are parts of examples.
     pub shards: Vec<FileRef>,
+    /// Text that examples are made of.
+    pub tokens: Option<TokenSource>,
     /// Leave out examples that cannot be decoded, or lack a part.
     pub skip_damaged: bool,
     /// At most so many examples, the first ones.

@@ -91,11 +91,16 @@ pub(super) fn array(values: impl IntoIterator<Item = i32>) -> Vec<u8> {
 
 /// Some records of an input, whole.
 pub(super) fn raw(set: &Dataset, input: &str, records: &[usize]) -> Vec<u8> {
+    raw_of(set, input, records, EpochSeed::default())
+}
+
+/// The same in some epoch.
+pub(super) fn raw_of(set: &Dataset, input: &str, records: &[usize], seed: EpochSeed) -> Vec<u8> {
     let at = set.find(input).unwrap();
     let (_, dtype, shape) = set.inputs().nth(at).unwrap();
     let ranges: Vec<_> = shape.iter().map(|n| 0..*n).collect();
     let mut out = vec![0; shape.iter().product::<usize>() * dtype.bytes() * records.len()];
-    set.read(at, records, &ranges, &mut out).unwrap();
+    set.read(at, (records, seed), &ranges, &mut out).unwrap();
     out
 }
 

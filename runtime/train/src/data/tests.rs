@@ -97,7 +97,9 @@ fn all(dataset: &Dataset) -> Vec<u8> {
     let shape = dataset.inputs().next().unwrap().2.to_vec();
     let records: Vec<usize> = (0..dataset.records()).collect();
     let mut out = vec![0; dataset.bytes()];
-    dataset.read(0, &records, &shape.iter().map(|n| 0..*n).collect::<Vec<_>>(), &mut out).unwrap();
+    dataset
+        .read(0, (&records, EpochSeed::default()), &shape.iter().map(|n| 0..*n).collect::<Vec<_>>(), &mut out)
+        .unwrap();
     out
 }
 
@@ -111,7 +113,8 @@ fn the_shipped_digits_load_from_the_place_they_are_found_in() {
         let data = load(&source, split, &binding(&inputs, &dims, &Places::new())).unwrap();
         assert_eq!((data.records(), data.bytes()), (records, records * (784 + 4)));
         let mut labels = [0; 20];
-        data.read(data.find("label").unwrap(), &[0, 1, 2, 3, 4], &[], &mut labels).unwrap();
+        data.read(data.find("label").unwrap(), (&[0, 1, 2, 3, 4], EpochSeed::default()), &[], &mut labels)
+            .unwrap();
         let labels: Vec<i32> = labels.chunks(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
         assert_eq!(labels, first);
     }
@@ -327,7 +330,12 @@ fn data_is_found_or_all_places_are_named() {
     let roots = |names: &[&str]| names.iter().map(|n| root.join(n)).collect::<Vec<_>>();
     let found = find(None, &roots(&["none", "one", "two"]), &inputs).unwrap();
     assert_eq!(found.splits["train"].inputs["image"], files(&root.join("one/a/i")));
-    let two = find(None, &roots(&["two"]), &inputs).unwrap_err();
+    // One that has nothing else is meant, if it is the only one.
+    let found = find(None, &roots(&["two"]), &inputs).unwrap();
+    assert_eq!(found.splits["train"].inputs["image"], files(&root.join("two/c/i")));
+    write(&root.join("three/a"), &toml("[train]\nimage = 'i'\nlabel = 'l'"));
+    write(&root.join("three/b"), &toml("[train]\nimage = 'i'\nlabel = 'l'"));
+    let two = find(None, &roots(&["three"]), &inputs).unwrap_err();
     assert!(two.message.starts_with("2 data sets"), "{}", two.message);
     assert_eq!(find(None, &roots(&["none", "nor"]), &inputs).unwrap_err().notes.len(), 2);
     assert_eq!(find(Some("nor"), &roots(&["one"]), &inputs).unwrap_err().notes.len(), 2);

@@ -1,0 +1,22 @@
+//! Examples that are made of text: `tokens` of a set says of which text and for which task, and inputs are fields of them.
+//!
+//! **Invariant:** an example is a function of the text, the settings, the seed, the epoch and its number. Nothing is kept from one
+//! example to the next, so any device can make any part of any batch.
+
+mod examples;
+mod masked;
+mod next;
+mod rng;
+mod setting;
+mod spans;
+mod stream;
+mod task;
+mod windows;
+
+pub(super) use setting::token_source;
+pub(super) use task::Field;
+pub use task::{TaskKind, TaskOptions, TokenFiles, TokenSource};
+pub(super) use windows::TokenExamples;
+
+#[cfg(test)]
+mod tests;
