@@ -80,7 +80,7 @@ struct Finished(Plan);
 
 /// Every pass in order.
 struct Pipeline {
-    graph: [Pass<StepGraph, StepGraph>; 5],
+    graph: [Pass<StepGraph, StepGraph>; 6],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
     plan: [Pass<Plan, Plan>; 3],
@@ -101,9 +101,11 @@ static PIPELINE: Pipeline = Pipeline {
         Pass::new("adds", "chains of additions become one, dead code goes", |g, _, _| {
             Some(normalize::merge_adds(&g))
         }),
-        Pass::new("recompute", "what `recompute` names is computed again for the backward pass", |g, c, _| {
-            Some(crate::recompute::recompute(g, c.layout))
-        }),
+        Pass::new(
+            "recompute",
+            "what `recompute` names is computed again for the backward pass",
+            |g, c, _| Some(crate::recompute::recompute(g, c.layout)),
+        ),
     ],
     partition: Pass::new("partition", "rules and roles give placements and collectives", |g, c, found| {
         let (spmd, more) = partition(&g, c.layout);

@@ -50,7 +50,8 @@ struct Again<'a> {
 
 impl Again<'_> {
     fn push(&mut self, g: &mut Graph, node: Node) -> Id {
-        let crosses = if let Kind::Boundary(b) = node.op.kind() { Some((b.of, b.how, node.inputs[0])) } else { None };
+        let crosses =
+            if let Kind::Boundary(b) = node.op.kind() { Some((b.of, b.how, node.inputs[0])) } else { None };
         let id = g.push(node);
         self.crossed.extend(crosses.map(|c| (c, id)));
         id
@@ -73,7 +74,9 @@ impl Again<'_> {
             node.op.kind(),
             Kind::Compute(_) | Kind::Add | Kind::Rename { .. } | Kind::Rematerializable(Source::Random)
         );
-        computed && node.origin.phase == Phase::Forward && self.paths.iter().any(|p| matches(p, &node.origin.path))
+        computed
+            && node.origin.phase == Phase::Forward
+            && self.paths.iter().any(|p| matches(p, &node.origin.path))
     }
 
     /// The value of a forward body that a slice in a backward body takes out of a stack, and these loops.

@@ -57,7 +57,8 @@ pub(crate) fn random(seed: u64, program: &Random) -> Placing {
         }
     }
     let grant = rng.one_in(2);
-    let again: &[&str] = if rng.one_in(2) { &[] } else { rng.pick(&[&["*"][..], &["l1*"], &["l0", "l2*"], &["l*"]]) };
+    let again: &[&str] =
+        if rng.one_in(2) { &[] } else { rng.pick(&[&["*"][..], &["l1*"], &["l0", "l2*"], &["l*"]]) };
     let recompute = again.iter().map(|p| (*p).into()).collect();
     Placing { layout: Layout { loops, recompute, ..layout(&mesh, rules) }, grant }
 }
