@@ -35,5 +35,6 @@ mod support;
 mod text;
 mod tidy;
 mod trace;
+mod transformers;
 mod transports;
 mod windows;

@@ -41,4 +41,4 @@ pub use program::{
 pub use rebind::NeedsText;
 pub use specialize::specialized;
 pub use step_graph::{OutputKind, StepGraph, StepOutput};
-pub use training::{GRADIENT_NORM, learning_rate, training_step};
+pub use training::{GRADIENT_NORM, examined_step, learning_rate, training_step};

@@ -98,8 +98,8 @@ model m {{
     param bias[seq, key] = 0
     let q = x * w
     let k = q[seq -> key]
-    let plain = sum[key](softmax[key](sum[d](q * k) / 2) * k) as plain
-    let other = sum[key](softmax[key]({score}) * k) as other
+    let plain = sum[key](softmax[key](sum[d](q * k) / 2) * k)
+    let other = sum[key](softmax[key]({score}) * k)
     loss l = mean[batch, seq, heads, d](plain * other)
 }}
 train m {{ minimize l optimizer sgd(lr = 0.1) }}
