@@ -63,8 +63,7 @@ impl StepGraph {
     }
 
     /// The same step over another graph, whose values the outputs still have to be told.
-    pub(crate) fn with_graph(&self, mut graph: Graph) -> StepGraph {
-        graph.notes.clone_from(&self.graph.notes);
+    pub(crate) fn with_graph(&self, graph: Graph) -> StepGraph {
         StepGraph {
             model: self.model.clone(),
             program: self.program,

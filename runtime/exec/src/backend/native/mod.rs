@@ -4,7 +4,6 @@
 //! Burn's reshape, permute and matmul. Storage goes through a pool. Burn never meets an empty tensor: a contraction that is
 //! empty, or sums nothing, is a kernel that writes zeros.
 
-mod attention;
 mod blocks;
 mod contract;
 mod index;
