@@ -3,8 +3,9 @@
 use crate::agree::agrees_within;
 use crate::support::{Trained, options, trained};
 use crate::text::tokenized;
+use meshwright_core::training_step;
 use meshwright_plan::DType;
-use meshwright_train::ProjectOptions;
+use meshwright_train::{Project, ProjectOptions};
 use std::path::Path;
 
 const STEPS: u64 = 8;
@@ -53,4 +54,18 @@ fn gpt_is_trained_alike_under_every_layout() {
 #[test]
 fn bert_is_trained_alike_under_every_layout() {
     all_alike("bert", &["--train", "wordpiece", "--vocab", "320", "--task", "masked"]);
+}
+
+#[test]
+fn more_layers_are_no_more_steps() {
+    let steps = |layers: usize, layout: &str| {
+        let o = options("bert", "", layout, &[("layers", layers)]);
+        let loaded = Project::load(&o);
+        let project = loaded.project.unwrap();
+        let step = training_step(&project.program).unwrap();
+        project.compile(&step, &loaded.sources).0.unwrap().plan.steps.len()
+    };
+    for layout in ["", "zero3", "megatron_sp"] {
+        assert_eq!(steps(2, layout), steps(96, layout), "{layout}");
+    }
 }
