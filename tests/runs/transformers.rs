@@ -65,7 +65,10 @@ fn more_layers_are_no_more_steps() {
         let step = training_step(&project.program).unwrap();
         project.compile(&step, &loaded.sources).0.unwrap().plan.steps.len()
     };
-    for layout in ["", "zero3", "megatron_sp"] {
+    for layout in ["", "megatron_sp"] {
         assert_eq!(steps(2, layout), steps(96, layout), "{layout}");
     }
+    // What the optimizer gathers is larger, and fills more buckets.
+    let (few, many) = (steps(2, "zero3"), steps(96, "zero3"));
+    assert!(many < few + 8, "{few} and {many}");
 }

@@ -435,7 +435,7 @@ fn read_layout(
             }
             Err(d) => (None, vec![*d], Origin::File),
         }
-    } else if text.contains("->") || text.trim().is_empty() {
+    } else if is_rules(text) {
         let id = sources.add("--layout", text);
         let (f, d) = parse_layout(id, text);
         (f, d, Origin::Own)
@@ -448,6 +448,12 @@ fn read_layout(
     };
     out.extend(found);
     file.map(|f| (f, origin))
+}
+
+/// Whether a text that names no file is the layout itself: a rule, or a line without one.
+fn is_rules(text: &str) -> bool {
+    let first = text.split_whitespace().next();
+    text.contains("->") || first.is_none_or(|word| ["recompute", "gather", "mesh"].contains(&word))
 }
 
 fn no_layout(text: &str) -> Diagnostic {
