@@ -3,7 +3,7 @@
 //!
 //! Before: a graph with a scalar loss. After: the same graph with, for each parameter, a value of class `Grad`. Cotangents
 //! may lack dims along which they are constant, and several of one value meet in one n-ary add. The gradient of a loop is a loop
-//! in the opposite direction, which reads what the first one has stacked: [`loops`].
+//! in the opposite direction, which reads what the first one has stacked: `loops`.
 
 #[path = "autodiff/loops.rs"]
 mod loops;

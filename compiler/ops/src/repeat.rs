@@ -6,7 +6,7 @@
 
 use meshwright_plan::{ArenaId, Dim};
 
-/// A loop, by position in [`Graph::repeats`].
+/// A loop, by position in [`crate::Graph::repeats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RepeatId(pub u32);
 
