@@ -63,6 +63,8 @@ impl Again<'_> {
         }
         g.cursor = origin;
         let id = g.cross(of, how, x);
+        // As it is stored, which was decided before.
+        g.nodes[id].ty.dtype = g.ty(x).dtype;
         self.crossed.insert((of, how, x), id);
         id
     }
