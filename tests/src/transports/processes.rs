@@ -28,6 +28,8 @@ fn parse(args: &[OsString]) -> Result<Args, String> {
     let seconds = Duration::from_secs;
     let options = MpiOptions {
         timeouts: Timeouts::all(seconds(60)),
+        // On a busy machine it takes longer than what a test waits for a call.
+        start: Some(seconds(60)),
         compare: true,
         ..MpiOptions::new(signal_hook::low_level::exit)
     };

@@ -1,12 +1,15 @@
 //! How a process takes part.
 
 use crate::Timeouts;
+use std::time::Duration;
 
 /// How a process takes part.
 #[derive(Clone, Copy, Debug)]
 pub struct MpiOptions {
     /// How long it waits for others.
     pub timeouts: Timeouts,
+    /// How long MPI may take to start; the time-out of the first step where nothing is said.
+    pub start: Option<Duration>,
     /// Floats are folded from left to right in group order, with the same bits as on threads, instead of by MPI in an
     /// order of its own. (Everything else has the same bits anyway.)
     pub deterministic: bool,
@@ -26,6 +29,7 @@ impl MpiOptions {
     pub fn new(exit: fn(i32) -> !) -> MpiOptions {
         MpiOptions {
             timeouts: Timeouts::default(),
+            start: None,
             deterministic: false,
             compare: false,
             limit: i32::MAX as usize,

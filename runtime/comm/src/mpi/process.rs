@@ -59,7 +59,7 @@ fn own_rank(options: &MpiOptions) -> usize {
 }
 
 fn start(options: MpiOptions) -> Result<MpiTransport, String> {
-    let most = options.timeouts.first_step;
+    let most = options.start.unwrap_or(options.timeouts.first_step);
     let words = format!(
         "error: rank {}: MPI has not started within {:.0} s: a process of the job is stopped, dead or cannot be reached; see that \
          all run and that their machines can connect (`--timeout` says how long to wait)",
