@@ -6,6 +6,7 @@
 //! Plans are caught.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod attention;
 mod bf16;
 mod composite;
 mod devices;

@@ -52,7 +52,7 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
 }
 
 /// Which values depend on one of those wanted.
-fn needs(g: &Graph, wanted: &BTreeSet<Id>) -> IdVec<Id, bool> {
+pub(crate) fn needs(g: &Graph, wanted: &BTreeSet<Id>) -> IdVec<Id, bool> {
     let mut needs = g.nodes.table(false);
     loop {
         let mut changed = false;

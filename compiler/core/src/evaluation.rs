@@ -44,7 +44,11 @@ pub struct Evaluation {
 /// Values that are drawn at random are the same numbers in every batch: see [`meshwright_plan::random::FIXED_SEED`].
 pub fn evaluation(program: &Program) -> Outcome<Evaluation> {
     let program = &averaged(crate::specialized(program, false));
-    accumulated(program, |p| p.losses.iter().chain(&p.metrics).cloned().collect())
+    let (mut e, out) = accumulated(program, |p| p.losses.iter().chain(&p.metrics).cloned().collect());
+    if let Some(e) = &mut e {
+        crate::match_patterns::in_step(&mut e.step);
+    }
+    (e, out)
 }
 
 /// Builds the program that computes the outputs of those names. An output without the example dim is a result of all
@@ -62,6 +66,7 @@ pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
         e.step.program = "predict";
         let goal = |o: LossDecl| StepOutput { name: o.name, id: o.id, kind: OutputKind::Output };
         e.step.outputs.extend(wanted(program, true).into_iter().map(goal));
+        crate::match_patterns::in_step(&mut e.step);
         e
     });
     (e, out)

@@ -5,7 +5,7 @@ use crate::compile::Compiled;
 use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use crate::schedule::LineOf;
-use meshwright_ops::Id;
+use meshwright_ops::{GraphNote, Id};
 use meshwright_plan::{Dim, Phase, Plan, Prim, Provenance};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,6 +88,21 @@ pub struct CollectiveReport {
     pub over: Option<(String, String)>,
 }
 
+/// A softmax of scores that weights a sum: attention, or nearly.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AttentionReport {
+    /// The path of the value: the sum, or the softmax where it is no attention.
+    pub value: String,
+    /// Its line.
+    pub line: u32,
+    /// Whether it was recognized.
+    pub recognized: bool,
+    /// Whether it is computed without storing scores.
+    pub tiled: bool,
+    /// Why not.
+    pub because: Option<String>,
+}
+
 /// Totals for the device with the largest blocks, per step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "as in `Summary` of the Plan")]
@@ -126,6 +141,9 @@ pub struct Report {
     pub values: Vec<ValueReport>,
     /// Collectives in order.
     pub collectives: Vec<CollectiveReport>,
+    /// Attention, where there is any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub attention: Vec<AttentionReport>,
     /// Totals.
     pub per_device: DeviceReport,
     /// Totals of the collectives by kind and axes, in the order in which they first occur.
@@ -144,6 +162,7 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         devices: plan.mesh.devices(),
         values: values(spmd, &rows, &collectives, line_of),
         totals: totals(&collectives),
+        attention: attention(spmd, plan, line_of),
         collectives,
         per_device: DeviceReport {
             flops: s.flops,
@@ -154,6 +173,19 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
             activation_bytes: s.activation_bytes,
         },
     }
+}
+
+fn attention(spmd: &Spmd, plan: &Plan, line_of: &LineOf) -> Vec<AttentionReport> {
+    let steps = plan.steps.iter().filter(|s| matches!(s.prim, Prim::Attention { .. }));
+    let tiled: BTreeSet<&str> = steps.flat_map(|s| &s.origin).map(|o| o.path.as_str()).collect();
+    let report = |n: &GraphNote| {
+        let recognized = n.because.is_none();
+        let tiled = recognized && tiled.contains(&*n.value);
+        let split = "a dim along which queries and keys are multiplied, or one of the values alone, is split";
+        let because = n.because.clone().or_else(|| (!tiled).then(|| split.to_string()));
+        AttentionReport { value: n.value.to_string(), line: line_of(n.span), recognized, tiled, because }
+    };
+    spmd.step.graph.notes.iter().map(report).collect()
 }
 
 /// What the collectives come to, by kind and axes.

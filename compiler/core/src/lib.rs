@@ -10,6 +10,7 @@ pub mod explain;
 mod hoist;
 pub mod layout;
 mod linear;
+mod match_patterns;
 mod named;
 pub mod normalize;
 pub mod optimizers;
@@ -40,4 +41,4 @@ pub use program::{
 pub use rebind::NeedsText;
 pub use specialize::specialized;
 pub use step_graph::{OutputKind, StepGraph, StepOutput};
-pub use training::{GRADIENT_NORM, learning_rate, training_step};
+pub use training::{GRADIENT_NORM, examined_step, learning_rate, training_step};

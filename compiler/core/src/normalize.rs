@@ -84,15 +84,16 @@ pub fn dead_code(step: &StepGraph) -> StepGraph {
     rebuild(step, |g, node, id| if live[id] { g.push(node) } else { Id(0) })
 }
 
-/// Replaces composite ops: always those that are only short forms, the others where `split` says that a dim they need
-/// whole is split.
+/// Replaces composite ops: always those that are only short forms, then the others (those that short forms are made of too)
+/// where `split` says that a dim they need whole is split.
 pub fn expand(step: &StepGraph, split: &dyn Fn(&Graph, Id, &[Dim]) -> bool) -> StepGraph {
+    let step = expand_where(step, &|_, _, when| matches!(when, ExpandWhen::Always));
+    expand_where(&step, &|g, id, when| matches!(when, ExpandWhen::Split(dims) if split(g, id, &dims)))
+}
+
+fn expand_where(step: &StepGraph, wanted: &dyn Fn(&Graph, Id, ExpandWhen) -> bool) -> StepGraph {
     rebuild(step, |g, node, id| {
-        let wanted = match node.op.expand_when() {
-            ExpandWhen::Never => false,
-            ExpandWhen::Always => true,
-            ExpandWhen::Split(dims) => split(&step.graph, id, &dims),
-        };
+        let wanted = wanted(&step.graph, id, node.op.expand_when());
         let expanded = if wanted { node.op.expand(g, &node.inputs) } else { None };
         let stored = node.ty.dtype;
         let new = expanded.unwrap_or_else(|| g.push(node));

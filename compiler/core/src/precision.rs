@@ -165,7 +165,7 @@ fn forward(g: &Graph, id: Id, natures: &IdVec<Id, PrecisionClass>) -> (Precision
         }
         (Kind::Input(_) | Kind::Rematerializable(_), _) => (PrecisionClass::Neutral, None),
         (_, Precision::Full) => (PrecisionClass::Wide, Some(DType::F32)),
-        (_, Precision::Sums) => (PrecisionClass::Wide, None),
+        (_, Precision::Sums | Precision::Inside) => (PrecisionClass::Wide, None),
         (_, Precision::Products | Precision::Entries) => {
             let factors = prevailing(&|x| !g.ty(*x).dims.is_empty()).or_else(|| prevailing(&|_| true));
             match factors {
@@ -209,6 +209,7 @@ fn upcast_uses(step: &StepGraph, choices: &mut IdVec<Id, Choice>) {
         // Whether a reader takes it in full; `None` where its dtype does not matter to that reader.
         let takes = |r: &Id| match (choices[*r].reads, g.ty(*r).dtype) {
             (Some(dtype), _) => Some(dtype == DType::F32),
+            _ if precision(g, *r) == Precision::Inside => None,
             _ if back(r) && precision(g, *r) == Precision::Sums => None,
             (None, DType::F32) => Some(!choices[*r].narrow),
             (None, _) => None,

@@ -63,7 +63,8 @@ impl StepGraph {
     }
 
     /// The same step over another graph, whose values the outputs still have to be told.
-    pub(crate) fn with_graph(&self, graph: Graph) -> StepGraph {
+    pub(crate) fn with_graph(&self, mut graph: Graph) -> StepGraph {
+        graph.notes.clone_from(&self.graph.notes);
         StepGraph {
             model: self.model.clone(),
             program: self.program,

@@ -10,11 +10,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Builds the training step of a program; `None` where it has no `train` block.
 pub fn training_step(program: &Program) -> Option<StepGraph> {
+    step(program, true)
+}
+
+/// The same with every equation as the program says it, for where each value is looked at.
+pub fn examined_step(program: &Program) -> Option<StepGraph> {
+    step(program, false)
+}
+
+fn step(program: &Program, patterns: bool) -> Option<StepGraph> {
     program.train.as_ref()?;
     let program = &crate::specialized(program, true);
     let train = program.train.as_ref()?;
     let mut g = program.graph.clone();
     let mut outputs = reported(program, train);
+    if patterns {
+        let read = outputs.iter().map(|o| o.id).chain(program.states.iter().filter_map(|s| s.next));
+        crate::match_patterns::in_program(&mut g, program, &read.collect::<Vec<_>>());
+    }
     for k in 0..train.objectives.len() {
         descend(&mut g, program, train, k, &mut outputs);
     }

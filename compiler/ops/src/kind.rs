@@ -121,6 +121,9 @@ pub enum Precision {
     Entries,
     /// Reads its operands as they are stored, and gives `f32`: sums.
     Sums,
+    /// Reads its operands as they are stored, and gives `f32`, but does not ask for operands in full: products whose sums go
+    /// through functions that rounding would spoil, all in one op.
+    Inside,
     /// Reads and gives `f32`: what a rounding would spoil, such as a softmax. So does its gradient.
     Full,
 }

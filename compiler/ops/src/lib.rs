@@ -26,7 +26,7 @@ pub use emit::Emit;
 pub use error::{OpError, Spot};
 pub use family::{Family, OpCall, Piece, Sample, Setting, Value, families, family};
 pub use kind::{Computes, ExpandWhen, Fold, InputOpKind, Kind, Precision, Source};
-pub use op::{Class, DynEq, DynHash, Graph, Id, Node, Op, Origin, Repeat};
+pub use op::{Class, DynEq, DynHash, Graph, GraphNote, Id, Node, Op, Origin, Repeat};
 pub use ops::*;
 pub use repeat::{Boundary, Crossing, RepeatId};
 pub use roles::{Linear, Loop, Role, Roles};

@@ -3,7 +3,7 @@
 use crate::{Computes, Emit, ExpandWhen, F64Tensor, Kind, OpError, Precision, RepeatId, Roles, Type, union};
 use meshwright_diag::Span;
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{ArenaId, Dim, Dims, Expr, IdVec, Phase};
+use meshwright_plan::{ArenaId, Dim, Dims, Drawn, Expr, IdVec, Phase};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -87,6 +87,8 @@ pub struct Graph {
     pub cursor: Origin,
     /// The loop to whose body values that are added belong.
     pub scope: Option<RepeatId>,
+    /// What was found in its equations.
+    pub notes: Vec<GraphNote>,
 }
 
 /// A loop.
@@ -100,6 +102,17 @@ pub struct Repeat {
     pub parent: Option<RepeatId>,
     /// What goes from one iteration to the next: the value in the body, and what that is in the next iteration.
     pub carries: Vec<(Id, Id)>,
+}
+
+/// A place where an op of its own was put in place of equations, or nearly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GraphNote {
+    /// The path of the value.
+    pub value: Arc<str>,
+    /// Its place in the model file.
+    pub span: Span,
+    /// Why the equations stayed; `None` where they were replaced.
+    pub because: Option<String>,
 }
 
 /// Equality with any other op. Equal ops of equal operands are the same computation.
@@ -210,6 +223,11 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
     /// In which dtype it reads and gives floats in a program of `bf16`.
     fn precision(&self, _x: &[&Type], _y: &Type) -> Precision {
         Precision::AsOperands
+    }
+
+    /// Of an op that draws truth values: what it draws, so that whoever reads them may draw them again.
+    fn drawn(&self) -> Option<Drawn> {
+        None
     }
 
     /// When [`Op::expand`] applies.

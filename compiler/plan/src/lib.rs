@@ -4,6 +4,7 @@
 //! and byte-identical for the same input. Nothing here does I/O, reads a clock, or names a backend.
 
 mod arena;
+mod attention;
 mod buffer;
 mod collective;
 mod dim;
@@ -28,6 +29,7 @@ mod window;
 mod work;
 
 pub use arena::{ArenaId, IdVec};
+pub use attention::{AttentionOperands, AttentionPart, AttentionSpec, Computed, Drawn};
 pub use buffer::{BufId, Buffer, Extent, Operand};
 pub use collective::{BusFactor, Collective, CollectiveKind, CollectiveSpec, Portion, Traffic};
 pub use dim::{Dim, Dims};

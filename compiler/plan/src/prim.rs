@@ -3,7 +3,7 @@
 use crate::expr::Reg;
 use crate::random::Distribution;
 use crate::spec::{Bf16, Bf16::Widened, DTypes as T, Donation as D, Linear, Operands as O, Spec, Work};
-use crate::{Collective, Dim, Expr, Monoid, SlidingWindow};
+use crate::{AttentionPart, AttentionSpec, Collective, Dim, Expr, Monoid, SlidingWindow};
 use serde::{Deserialize, Serialize};
 
 /// Primitives of which nothing special is to be said.
@@ -176,6 +176,31 @@ primitives! {
         linear: Linear::Alone(&[2]),
         work: Work::Input(6),
         ..ROWS
+    };
+    /// `(queries, keys, …, extras…) -> parts…`: what [`AttentionPart`] says of each, of which none is stored with both queries
+    /// and keys among its dims; [`crate::AttentionOperands`] says which operands there are. The scores are the product of
+    /// queries and keys, summed over the width, as the specification changes it. Only a step that does not give the maximum
+    /// along with other parts may hold a part of the keys. Of no keys the maximum is `-inf` and the sums are 0.
+    Attention {
+        /// What is the same for all steps of one attention.
+        spec: Box<AttentionSpec>,
+        /// What the step gives.
+        parts: Vec<AttentionPart>,
+    } => Spec {
+        name: if parts.iter().any(|p| p.is_gradient()) { "attention_grad" } else { "attention" },
+        reads: O::Many("operand"),
+        writes: O::Many("part"),
+        bf16: Widened,
+        dtypes: T::Any,
+        linear: match parts[..] {
+            [AttentionPart::Values] => Linear::Alone(&[3]),
+            [AttentionPart::Query | AttentionPart::Key] => Linear::Alone(&[4]),
+            [AttentionPart::Value] => Linear::Alone(&[3, 4]),
+            _ => Linear::Never,
+        },
+        folds: Some(if parts[..] == [AttentionPart::Max] { Monoid::Max } else { Monoid::Sum }),
+        work: Work::Attention,
+        ..PLAIN
     };
     /// `(input) -> out`: the positions of the greatest along a dim that is whole, those of ranks `to`: in descending order of
     /// the values, of equal ones the lowest first, NaN before all numbers. `I32`. The result lacks `dim` and has `to` at its

@@ -97,6 +97,31 @@ impl Key {
         Key::new(seed, stream).at(step as u32, 0)
     }
 
+    /// The truth values of elements `first`, `first + by`, …: whether the first 52 random bits of each are at least `least`,
+    /// which [`least_true`] gives. The same as [`draw`] says, without branches, so that it becomes vector code.
+    #[inline(always)]
+    pub fn truths<const N: usize>(self, least: u64, first: u64, by: u64, out: &mut [u8; N]) {
+        let (mut a, mut b, mut c, mut d) = ([0u32; N], [0u32; N], [self.step; N], [self.repeat; N]);
+        for i in 0..N {
+            let index = first.wrapping_add(by.wrapping_mul(i as u64));
+            (a[i], b[i]) = (index as u32, (index >> 32) as u32);
+        }
+        let mut key = self.key;
+        for _ in 0..10 {
+            for i in 0..N {
+                let x = u64::from(a[i]) * 0xD251_1F53;
+                let y = u64::from(c[i]) * 0xCD9E_8D57;
+                (a[i], b[i], c[i], d[i]) =
+                    ((y >> 32) as u32 ^ b[i] ^ key[0], y as u32, (x >> 32) as u32 ^ d[i] ^ key[1], x as u32);
+            }
+            key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        }
+        for i in 0..N {
+            let cell = (u64::from(a[i]) << 20) | u64::from(b[i] >> 12);
+            out[i] = u8::from(cell >= least);
+        }
+    }
+
     /// The 128 random bits of element `index`.
     pub fn bits(self, index: u64) -> [u32; 4] {
         philox4x32_10([index as u32, (index >> 32) as u32, self.step, self.repeat], self.key)
@@ -125,6 +150,16 @@ pub fn uniform01(key: Key, index: u64) -> f64 {
     let bits = key.bits(index);
     let cell = (u64::from(bits[0]) << 20) | u64::from(bits[1] >> 12);
     (cell as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)
+}
+
+/// The least of the 2^52 cells of [`uniform01`] whose middle is at least `rate`; 2^52 where there is none.
+pub fn least_true(rate: f64) -> u64 {
+    let (mut low, mut high) = (0u64, 1u64 << 52);
+    while low < high {
+        let mid = low + (high - low) / 2;
+        if (mid as f64 + 0.5) * (1.0 / (1u64 << 52) as f64) >= rate { high = mid } else { low = mid + 1 }
+    }
+    low
 }
 
 /// Standard normal, by the inverse of its distribution function; at most 8.3 in size.
@@ -315,6 +350,21 @@ mod tests {
         ];
         for (i, bits) in others.iter().enumerate() {
             assert_ne!(*bits, key.bits(5), "{i}");
+        }
+    }
+
+    #[test]
+    fn truth_values_in_a_row_are_those_one_by_one() {
+        for rate in [0.0, 1e-17, 0.1, 0.5, 0.75, 0.999_999] {
+            let (d, key) = (Distribution::Bernoulli { rate }, Key::new(3, "mask").at(7, 0));
+            for (first, by) in [(0, 1), (5, 3), ((1 << 32) - 8, 1), (u64::MAX - 3, 2)] {
+                let mut out = [2; 16];
+                key.truths(least_true(rate), first, by, &mut out);
+                for (i, x) in out.iter().enumerate() {
+                    let index = first.wrapping_add(by.wrapping_mul(i as u64));
+                    assert_eq!(f64::from(*x), draw(&d, key, index), "{rate} of {index}");
+                }
+            }
         }
     }
 

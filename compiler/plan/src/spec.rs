@@ -113,6 +113,8 @@ pub enum Work {
     Expression,
     /// A product and a sum for each tap at each position of a convolution.
     Taps,
+    /// What each part of an attention takes for each pair of a query and a key.
+    Attention,
     /// One for each tap at each element of the first operand.
     TapsOfInput,
     /// One for each tap at each element of the result.

@@ -1,7 +1,10 @@
 //! What follows for a step from the row of its primitive: arity, donation, operations and bytes.
 
 use crate::expr::Scalar;
-use crate::{BufId, Collective, DType, Dim, Donation, Expr, Operand, Part, Plan, Prim, Step, Work};
+use crate::{
+    AttentionOperands, AttentionPart, AttentionSpec, BufId, Collective, DType, Dim, Donation, Expr, Operand,
+    Part, Plan, Prim, Step, Work,
+};
 
 impl Step {
     /// Whether it has as many operands and results as its primitive takes and gives.
@@ -11,6 +14,10 @@ impl Step {
         let attributes = match &self.prim {
             Prim::Map { regs, .. } => regs.len() == self.writes.len() && !regs.is_empty(),
             Prim::Concat { parts, .. } => parts.len() == self.reads.len(),
+            Prim::Attention { spec, parts } => {
+                self.reads.len() == AttentionOperands::of(parts).extras + spec.extras
+                    && self.writes.len() == parts.len()
+            }
             Prim::Collective(c) => c.takes(self.reads.len()) && self.reads.len() == self.writes.len(),
             _ => true,
         };
@@ -45,6 +52,10 @@ impl Step {
                 Prim::Map { expr, .. } => operations(expr) * elements(output),
                 _ => 0,
             },
+            Work::Attention => match &self.prim {
+                Prim::Attention { spec, parts } => self.attention(plan, spec, parts),
+                _ => 0,
+            },
             Work::TapsOfInput => taps() * elements(input),
             Work::TapsOfOutput => taps() * elements(output),
             Work::Taps => {
@@ -62,6 +73,13 @@ impl Step {
                 2 * self.space(plan, &|d| !slides(d)) * along.product::<u64>()
             }
         }
+    }
+
+    fn attention(&self, plan: &Plan, spec: &AttentionSpec, parts: &[AttentionPart]) -> u64 {
+        let pairs = self.space(plan, &|d| spec.space.contains(&d));
+        let width = self.space(plan, &|d| spec.width.contains(&d));
+        let values = self.space(plan, &|d| spec.values.contains(&d));
+        parts.iter().map(|p| pairs.saturating_mul(p.flops(width, values))).sum()
     }
 
     /// Bytes of memory that the device with the largest shards reads and writes. Of a table that is looked up, the entries that

@@ -79,7 +79,34 @@ pub(crate) fn render(report: &Report, view: &View, screen: &Screen) -> String {
     let overlap = if view.all { format!("\n{}", plain(overlap(report))) } else { String::new() };
     let gap = if table.is_empty() { "" } else { "\n" };
     let hidden = plain(hidden(report, view));
-    format!("mesh  {}\n\n{}{gap}{table}{overlap}{hidden}", mesh(report), plain(totals(report)))
+    let attention = plain(attention(report));
+    format!("mesh  {}\n\n{}{attention}{gap}{table}{overlap}{hidden}", mesh(report), plain(totals(report)))
+}
+
+/// Where attention was recognized, and where a softmax was nearly one: a line for all of which the same is to be said.
+fn attention(report: &Report) -> String {
+    /// So many are named.
+    const NAMED: usize = 3;
+    let mut said: Vec<(String, Vec<String>)> = Vec::new();
+    for a in &report.attention {
+        let because = a.because.as_deref().unwrap_or("");
+        let what = match (a.recognized, a.tiled) {
+            (true, true) => "in one step, scores are not stored".to_string(),
+            (true, false) => format!("by its equations, since {because}"),
+            _ => format!("not recognized, since {because}"),
+        };
+        let place = format!("`{}` (line {})", a.value, a.line);
+        match said.iter_mut().find(|s| s.0 == what) {
+            Some(same) => same.1.push(place),
+            None => said.push((what, vec![place])),
+        }
+    }
+    let line = |(what, places): (String, Vec<String>)| {
+        let more = places.len().saturating_sub(NAMED);
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        format!("attention  {what}: {}{more}\n", places[..places.len().min(NAMED)].join(", "))
+    };
+    said.into_iter().map(line).collect()
 }
 
 /// The mesh in words.
@@ -422,6 +449,7 @@ mod tests {
             ..of("all_reduce", "c", Phase::Forward, vec![part(3, "b2.h", 8, "`x` is summed")])
         };
         let mut report = Report {
+            attention: vec![],
             program: "train".into(),
             mesh: vec![AxisReport { axis: "r".into(), size: 2 }, AxisReport { axis: "c".into(), size: 2 }],
             devices: 4,

@@ -84,6 +84,47 @@ fn a_big_model_reads_on_one_screen() {
     }
 }
 
+/// Where attention was recognized, and why a softmax that weights a sum is none.
+#[test]
+fn attention_is_explained() {
+    let at = folder("attention");
+    let model = at.join("m.mw");
+    let text = |score: &str| {
+        format!(
+            "dim batch = 2, seq = 8, heads = 2, d = 4, key = seq
+model m {{
+    input x[batch, seq, heads, d]: float
+    param w[d] = normal(0, 1)
+    param bias[seq, key] = 0
+    let q = x * w
+    let k = q[seq -> key]
+    let plain = sum[key](softmax[key](sum[d](q * k) / 2) * k)
+    let other = sum[key](softmax[key]({score}) * k)
+    loss l = mean[batch, seq, heads, d](plain * other)
+}}
+train m {{ minimize l optimizer sgd(lr = 0.1) }}
+"
+        )
+    };
+    let explained = |more: &[&str]| {
+        let (code, out, err) = run(&[&["explain", model.to_str().unwrap()], more].concat());
+        assert_eq!(code, 0, "{err}");
+        out
+    };
+    std::fs::write(&model, text("sum[d](q * k) + bias")).unwrap();
+    let out = explained(&[]);
+    assert!(out.contains("attention  in one step, scores are not stored: `plain` (line 8)\n"), "{out}");
+    let why = "not recognized, since `bias` in its scores has a gradient of its own: ";
+    assert!(out.contains(why), "{out}");
+    let all = json(&explained(&["--format", "json"]));
+    assert_eq!(all["attention"][0]["recognized"], true, "{all}");
+    let split = explained(&["--layout", "d -> a", "--mesh", "a=2"]);
+    assert!(split.contains("attention  by its equations, since a dim"), "{split}");
+    std::fs::write(&model, text("sum[d](q * k)")).unwrap();
+    let out = explained(&[]);
+    assert!(out.contains("not stored: `plain` (line 8), `other` (line 9)\n"), "{out}");
+}
+
 #[test]
 fn any_program_of_a_model_is_explained() {
     let at = folder("programs");

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::inference::read_checkpoint;
 use crate::project::{Project, line_of};
 use crate::training::{Progress, TrainOptions};
-use meshwright_core::{Compiled, training_step};
+use meshwright_core::{Compiled, examined_step};
 use meshwright_diag::{Diagnostic, Sources, Span, codes};
 use meshwright_exec::{Cluster, Finiteness, Processes};
 use meshwright_ops::{Graph, Id};
@@ -162,7 +162,7 @@ impl<'a> Rerun<'a> {
     fn culprit(&self, cluster: &mut Cluster, step: u64) -> Result<Outcome, Failure> {
         let project = self.project.examined();
         let processes = cluster.processes().clone();
-        let Some(graph) = training_step(&project.program) else { return Ok(Outcome::Nothing) };
+        let Some(graph) = examined_step(&project.program) else { return Ok(Outcome::Nothing) };
         let made = compiled(&project, &graph, self.sources)
             .and_then(|Compiled { spmd, plan }| Ok((load(cluster, plan)?, spmd.step.graph)));
         let (examined, graph) = agree_on_result(&processes, "the step with checks", made)?;

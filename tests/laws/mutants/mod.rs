@@ -5,6 +5,7 @@
 //! test fails where a fault goes by unnoticed, and where somebody else than expected notices it. Faults of programs and Plans
 //! are seeded at every place where they apply, in all the programs of `subjects.rs`.
 
+mod attention;
 mod beneath;
 mod lies;
 mod placements;
@@ -142,8 +143,11 @@ pub(crate) fn judge(kind: &str, rows: &[Row]) {
 
 #[test]
 fn there_are_faults_of_every_kind() {
-    let (roles, placements, plans) =
-        (roles::mutants().len(), placements::FAULTS.len(), plans::FAULTS.len() + beneath::BENEATH.len());
+    let (roles, placements, plans) = (
+        roles::mutants().len(),
+        placements::FAULTS.len(),
+        plans::FAULTS.len() + attention::FAULTS.len() + beneath::BENEATH.len(),
+    );
     crate::report(&format!(
         "faults: {roles} in roles, {placements} in placements, {plans} in plans and beneath"
     ));

@@ -10,21 +10,23 @@ use meshwright_plan::{Axis, BufId, Collective, Init, Monoid, Operand, Plan, Prim
 
 /// What goes wrong, who must catch it, and how it is seeded at the `k`-th step, leaf or output.
 pub(super) struct Fault {
-    what: &'static str,
-    by: &'static [By],
-    seed: fn(&mut Plan, usize) -> Site,
+    pub(super) what: &'static str,
+    pub(super) by: &'static [By],
+    pub(super) seed: fn(&mut Plan, usize) -> Site,
 }
 
 const P: &[By] = &[By::PlanVerifier];
 /// Another number comes out, or a device refuses what it is given.
-const R: &[By] = &[By::Result, By::Preparation, By::Run];
+pub(super) const R: &[By] = &[By::Result, By::Preparation, By::Run];
 const PR: &[By] = &[By::PlanVerifier, By::Result, By::Preparation, By::Run];
 
+/// Declares faults: what goes wrong, who must catch it, how it is seeded.
 macro_rules! faults {
     ($($what:literal, $by:ident, $seed:expr;)*) => {
         &[$(Fault { what: $what, by: $by, seed: $seed },)*]
     };
 }
+pub(super) use faults;
 
 pub(super) const FAULTS: &[Fault] = faults![
     "an all-reduce folds by another monoid", P, |p, k| {
@@ -506,7 +508,7 @@ pub(super) const FAULTS: &[Fault] = faults![
     };
 ];
 
-fn steps(p: &mut Plan, k: usize, f: impl Fn(&mut Plan, usize) -> Option<()>) -> Site {
+pub(super) fn steps(p: &mut Plan, k: usize, f: impl Fn(&mut Plan, usize) -> Option<()>) -> Site {
     match k < p.steps.len() {
         false => Site::End,
         true if f(p, k).is_some() => Site::Seeded,
@@ -541,9 +543,14 @@ fn leaves(p: &mut Plan, k: usize, f: impl Fn(&mut Plan, usize) -> Option<()>) ->
 
 #[test]
 fn every_wrong_plan_is_caught() {
+    all_caught("plans", FAULTS);
+}
+
+/// Seeds each fault at every place of every subject.
+pub(super) fn all_caught(name: &str, faults: &[Fault]) {
     let subjects = planned();
     let mut rows = Vec::new();
-    for fault in FAULTS {
+    for fault in faults {
         let mut found: Vec<Found> = Vec::new();
         for subject in &subjects {
             for k in 0.. {
@@ -562,7 +569,7 @@ fn every_wrong_plan_is_caught() {
         }
         rows.push(Row { what: fault.what, expected: fault.by, found });
     }
-    judge("plans", &rows);
+    judge(name, &rows);
 }
 
 #[test]

@@ -262,6 +262,18 @@ fn turning() -> Vec<Mutant> {
 
 fn folding() -> Vec<Mutant> {
     vec![
+        mutant("a pass of an attention folds by product", "attention", "attention_pass", |r| {
+            becomes(r, is_reduce, Role::Reduction(Monoid::Prod))
+        }),
+        mutant("the width of an attention passes", "attention", "attention_pass", |r| {
+            becomes(r, is_whole, Role::Parallel)
+        }),
+        mutant("the width of a gradient of attention passes", "attention", "attention_grad", |r| {
+            becomes(r, is_whole, Role::Parallel)
+        }),
+        mutant("a gradient of attention is linear in the keys", "attention", "attention_grad", |r| {
+            only(r, &[1])
+        }),
         mutant("a running sum passes its dim", "cumsum", "cumsum", |r| becomes(r, is_whole, Role::Parallel)),
         mutant("a running sum is linear in nothing", "cumsum", "cumsum", |r| r.linear = Linear::No)
             .by(CAREFUL),

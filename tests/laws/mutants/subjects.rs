@@ -85,6 +85,25 @@ model m {
 train m { minimize xent optimizer sgd(lr = 0.1, momentum = 0.9) }
 ";
 
+const ATTENTION: &str = "
+dim batch = 4, seq = 5, heads = 2, d = 3, key = seq
+model m {
+    input x[batch, seq]: float
+    input real[batch, seq]: bool
+    param wq[heads, d] = normal(0, 1)
+    param wk[heads, d] = normal(0, 1)
+    param wv[heads, d] = normal(0, 1)
+    let q = x * wq
+    let k = tanh(x * wk)[seq -> key]
+    let v = (x * wv)[seq -> key]
+    let score = tanh(sum[d](q * k) / 3) * 2
+    let seen = where(index(key) <= index(seq), where(real[seq -> key], score, -5), -1e9)
+    let y = sum[key](dropout(softmax[key](seen), 0.25) * v)
+    loss l = mean[batch, seq, heads, d](y * y)
+}
+train m { minimize l optimizer sgd(lr = 0.1) }
+";
+
 /// Name, model, mesh, layout.
 const SUBJECTS: &[(&str, &str, &str, &str)] = &[
     ("dense", DENSE, "r=2,c=3", "batch -> r; hidden, classes -> c"),
@@ -92,6 +111,8 @@ const SUBJECTS: &[(&str, &str, &str, &str)] = &[
     ("folded", DENSE, "r=2,c=2", "batch -> c, r; params: hidden -> r, c"),
     ("moving", MOVING, "a=3,b=2", "seq, two, part -> a; d -> b; gather seq"),
     ("turned", TURNED, "a=2,b=2", "d_head, d_model -> a; batch -> b"),
+    ("attention", ATTENTION, "a=2,b=2", "batch -> a; seq -> b; gather key"),
+    ("keys", ATTENTION, "a=3", "key -> a; gather seq"),
     ("vocabulary", VOCABULARY, "a=3,b=2", "vocab -> a; batch -> b"),
 ];
 

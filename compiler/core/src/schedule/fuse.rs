@@ -13,8 +13,9 @@ const MAX_NODES: usize = 64;
 /// Most operands of a fused step.
 const MAX_INPUTS: usize = 16;
 
-/// Fuses element-wise steps.
+/// Fuses element-wise steps, and the steps of each attention.
 pub fn fuse(mut plan: Plan) -> Plan {
+    super::attention::merge(&mut plan);
     let kept: BTreeSet<BufId> =
         plan.outputs.iter().map(|o| o.buf).chain(plan.program_inputs.iter().filter_map(|l| l.next)).collect();
     let stretch = stretches(&plan.steps);

@@ -1,5 +1,6 @@
 //! From an SPMD program to a Plan: primitive steps, buckets of collectives, fused element-wise steps, collectives in flight, buffer lifetimes.
 
+mod attention;
 mod bucket;
 mod fuse;
 mod lifetimes;

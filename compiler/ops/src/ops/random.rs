@@ -4,7 +4,7 @@ use crate::family::float;
 use crate::op::eq_by;
 use crate::{Emit, F64Tensor, Family, Graph, Id, Kind, Linear, Op, OpError, Precision, Roles, Sample, Signature, Source, Type};
 use meshwright_plan::random::{Distribution, FIXED_SEED, Key, draw};
-use meshwright_plan::{DType, Dim, Dims, Prim};
+use meshwright_plan::{DType, Dim, Dims, Drawn, Prim};
 
 /// Random values of dims. Element `i`, row-major over `dims`, is a function of seed, step, `stream` and `i`: a device can
 /// make any block of it, and two with different streams are never one computation.
@@ -105,6 +105,12 @@ impl Op for Random {
 
     fn kind(&self) -> Kind {
         Kind::Rematerializable(Source::Random)
+    }
+
+    fn drawn(&self) -> Option<Drawn> {
+        let truth = matches!(self.distribution, Distribution::Bernoulli { .. });
+        let Random { stream, distribution, dims, .. } = self.clone();
+        truth.then_some(Drawn { stream, distribution, dims })
     }
 
     fn precision(&self, _: &[&Type], _: &Type) -> Precision {

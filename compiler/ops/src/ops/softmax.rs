@@ -129,12 +129,11 @@ impl Op for Softmax {
 
     fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let rest: Vec<Dim> = y.dims.iter().copied().filter(|d| *d != self.dim).collect();
-        let lse = log_sum_exp(table, x[0], self.dim, &rest);
+        let (max, log) = max_and_log_sum(table, x[0], self.dim, &rest);
         F64Tensor::build(table, &y.dims, |at| {
-            if lse.at(&y.dims, at).is_infinite() {
-                return f64::NAN;
-            }
-            let l = x[0].at(&y.dims, at) - lse.at(&y.dims, at);
+            let m = max.at(&y.dims, at);
+            // Not less their sum: beside a number as large as those of masks the logarithm would be lost.
+            let l = if m.is_infinite() { f64::NAN } else { x[0].at(&y.dims, at) - m - log.at(&y.dims, at) };
             if self.log { l } else { l.exp() }
         })
     }
@@ -142,21 +141,30 @@ impl Op for Softmax {
 
 /// `log(sum(exp(x)))` along a dim, for oracles.
 pub(super) fn log_sum_exp(table: &Dims, x: &F64Tensor, dim: Dim, rest: &[Dim]) -> F64Tensor {
+    let (max, log) = max_and_log_sum(table, x, dim, rest);
     F64Tensor::build(table, rest, |at| {
+        let m = max.at(rest, at);
+        if m.is_infinite() { m } else { m + log.at(rest, at) }
+    })
+}
+
+/// The greatest along a dim, and `log(sum(exp(x - max)))`.
+fn max_and_log_sum(table: &Dims, x: &F64Tensor, dim: Dim, rest: &[Dim]) -> (F64Tensor, F64Tensor) {
+    let row = |at: &[usize]| -> Vec<f64> {
         let mut dims = rest.to_vec();
         dims.push(dim);
         let mut position = at.to_vec();
         position.push(0);
-        let row: Vec<f64> = (0..table.size(dim))
-            .map(|i| {
-                position[at.len()] = i;
-                x.at(&dims, &position)
-            })
-            .collect();
-        let m = row.iter().copied().fold(f64::NEG_INFINITY, |m, x| if m.is_nan() || x.is_nan() { f64::NAN } else { m.max(x) });
-        if m.is_infinite() {
-            return m;
-        }
-        m + row.iter().map(|v| (v - m).exp()).sum::<f64>().ln()
-    })
+        let along = (0..table.size(dim)).map(|i| {
+            position[at.len()] = i;
+            x.at(&dims, &position)
+        });
+        along.collect()
+    };
+    let greater = |m: f64, x: &f64| if m.is_nan() || x.is_nan() { f64::NAN } else { m.max(*x) };
+    let max = F64Tensor::build(table, rest, |at| row(at).iter().fold(f64::NEG_INFINITY, greater));
+    let log = F64Tensor::build(table, rest, |at| {
+        row(at).iter().map(|v| (v - max.at(rest, at)).exp()).sum::<f64>().ln()
+    });
+    (max, log)
 }

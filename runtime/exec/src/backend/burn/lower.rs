@@ -46,6 +46,7 @@ impl Lower<'_> {
             Prim::LogSumExp { dim } => self.log_sum_exp(step, *dim),
             Prim::CrossEntropy { dim } => self.cross_entropy(step, *dim),
             Prim::CrossEntropyGrad { dim } => self.cross_entropy_grad(step, *dim),
+            Prim::Attention { spec, parts } => self.attention(step, spec, parts),
             Prim::TopK { dim, to } => self.top_k(step, *dim, *to),
             Prim::CumSum { dim, reverse, exclusive } => {
                 let ([input], [out]) = self.locals(step)?;

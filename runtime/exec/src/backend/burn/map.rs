@@ -3,11 +3,11 @@
 use super::lower::{Lower, unsupported};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
-use crate::engine::lowering::{LoweringError, stored_as};
+use crate::engine::lowering::{LoweringError, extents, stored_as};
 use crate::engine::ops::Binary;
 use burn_ir::{FloatOperationIr as FloatOp, NumericOperationIr as Numeric};
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar};
-use meshwright_plan::{DType, Operand};
+use meshwright_plan::{Computed, DType, Operand};
 
 /// A register.
 #[derive(Clone, Copy)]
@@ -65,6 +65,30 @@ impl Lower<'_> {
             }
         }
         Ok(())
+    }
+
+    /// An expression of tensors of the dims of `space` (extents may be 1), as one with all its extents.
+    pub(super) fn expression(
+        &mut self,
+        of: &Computed,
+        loads: &[Val],
+        space: &Local,
+    ) -> Result<Val, LoweringError> {
+        let mut held: Vec<Register> = vec![];
+        for node in &of.expr.nodes {
+            held.push(match node.scalar {
+                Scalar::Load(k) => match loads.get(usize::from(k)) {
+                    Some(val) => Register::Tensor(*val),
+                    None => return unsupported(format!("there is no operand {k}")),
+                },
+                other => self.scalar(&of.expr, other, node.dtype, &held, &[], space)?,
+            });
+        }
+        let Some(result) = held.get(usize::from(of.reg)).copied() else {
+            return unsupported(format!("there is no register {}", of.reg));
+        };
+        let val = self.tensor(result, of.expr.dtype(of.reg), space.dims.len());
+        Ok(self.graph.expand(val, &extents(&space.shape)))
     }
 
     fn scalar(

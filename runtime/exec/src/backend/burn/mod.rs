@@ -12,6 +12,7 @@
 //! - Sums of `BF16` are computed in `F32`.
 //! - An empty buffer has no tensor; a step that writes none does nothing.
 
+mod attention;
 mod backend;
 mod blocks;
 mod contract;

@@ -3,7 +3,7 @@
 
 use super::kernel::{Held, Kernel, KernelWork, Output, exactly};
 use super::kernels::{Access, Arg, MapKernel, RandomKernel, ReduceKernel, SliceMut};
-use super::{blocks, index, kernels, moves, rows, windows};
+use super::{attention, blocks, index, kernels, moves, rows, windows};
 use crate::engine::context::{DeviceContext, Local};
 use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, Plane, stored_as, stored_shape};
@@ -132,6 +132,7 @@ fn prepare(
         Prim::LogSumExp { dim } => rows::log_sum_exp(context, *dim, reads, writes),
         Prim::CrossEntropy { dim } => rows::cross_entropy(context, *dim, reads, writes),
         Prim::CrossEntropyGrad { dim } => rows::cross_entropy_grad(context, *dim, reads, writes),
+        Prim::Attention { spec, parts } => attention::attention(context, spec, parts, reads, writes),
         Prim::TopK { dim, to } => rows::top_k(context, [*dim, *to], reads, writes),
         Prim::CumSum { dim, reverse, exclusive } => {
             rows::in_place(context, *dim, reads, writes, |dtype, shape, at| {

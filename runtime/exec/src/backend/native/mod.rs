@@ -4,6 +4,7 @@
 //! Burn's reshape, permute and matmul. Storage goes through a pool. Burn never meets an empty tensor: a contraction that is
 //! empty, or sums nothing, is a kernel that writes zeros.
 
+mod attention;
 mod blocks;
 mod contract;
 mod index;

@@ -67,6 +67,8 @@ pub struct MapKernel {
     pub(super) shape: Vec<usize>,
     pub(super) inputs: Vec<MapSource>,
     pub(super) counters: Vec<MapSource>,
+    /// The dim that each counter counts.
+    pub(super) counted: Vec<usize>,
     /// Computed once per run, for a single element.
     pub(super) uniform: Vec<Instr>,
     /// Registers that a block reads and that hold one uniform number.
@@ -148,6 +150,7 @@ impl MapKernel {
             shape: walk.shape,
             inputs: sources,
             counters,
+            counted: counted.clone(),
             uniform: vec![],
             splat: vec![],
             body: vec![],
@@ -157,6 +160,20 @@ impl MapKernel {
             level: Level::best(),
         };
         Ok(Compiler::new(expr, outs, &counted, kernel).compile())
+    }
+
+    /// Whether it reads positions.
+    pub(super) fn counts(&self) -> bool {
+        !self.counters.is_empty()
+    }
+
+    /// The same with other indices of the first position along each dim.
+    pub(super) fn counted_from(&self, offsets: &[usize]) -> MapKernel {
+        let mut moved = self.clone();
+        for (counter, dim) in moved.counters.iter_mut().zip(&self.counted) {
+            counter.offset = offsets[*dim];
+        }
+        moved
     }
 
     /// For another instruction set.

@@ -28,6 +28,7 @@
 //!     .run(logits, label, out)                                      out over rows
 //! CrossEntropyGradKernel::new(dtype, shape, dim, label: &Access over shape, scale: &Access over shape)
 //!     .run(Arg, label, scale, out)                                  out over shape
+//! AttentionKernel::new(AttentionPlan).run(&[Slice], &mut [SliceMut], rng)
 //! RandomKernel::new(stream, distribution, dtype, sizes, ranges).run(seed, (step, repeat), first_example, out)
 //! ```
 
@@ -41,7 +42,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    block_copy convolve copy cross_entropy cumsum index map pool random reduce softmax top_k
+    attention block_copy convolve copy cross_entropy cumsum index map pool random reduce softmax top_k
 }
 
 mod check;

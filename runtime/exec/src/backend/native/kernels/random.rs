@@ -1,8 +1,9 @@
 //! Random values of this device's block.
 
+use super::level::{Level, multiversion};
 use super::{KernelError, SliceMut, par};
 use meshwright_plan::DType;
-use meshwright_plan::random::{Distribution, Key, draw, draw_f32};
+use meshwright_plan::random::{Distribution, Key, draw, draw_f32, least_true};
 use std::ops::Range;
 
 /// An element costs as much as so many of a copy.
@@ -93,16 +94,33 @@ impl RandomKernel {
         out: SliceMut<'_>,
     ) -> Result<(), KernelError> {
         super::check_out(&out, self.dtype, self.total)?;
-        let key = Key::of_step(seed, &self.stream, step).at(step as u32, repeat);
-        let d = &self.distribution;
-        let counting = self.counting(first_example);
+        let (key, first, strides) = self.counted(seed, (step, repeat), first_example);
+        let (d, counting) = (&self.distribution, Counting { first, strides });
         match out {
             SliceMut::F64(o) => self.fill(o, &counting, |i| draw(d, key, i)),
             SliceMut::F32(o) => self.fill(o, &counting, |i| draw_f32(d, key, i)),
-            SliceMut::Bool(o) => self.fill(o, &counting, |i| u8::from(draw(d, key, i) != 0.0)),
+            SliceMut::Bool(o) => self.rows(o, &counting, |first, step, line| {
+                bernoulli(Level::best(), d, key, (first, step), line);
+            }),
             other => return Err(KernelError::DType { expected: self.dtype, found: other.dtype() }),
         }
         Ok(())
+    }
+
+    /// The stream of a step, the count of its first element, and how far the next one along each dim is.
+    pub(super) fn counted(
+        &self,
+        seed: u64,
+        (step, repeat): (u64, u32),
+        first_example: Option<u64>,
+    ) -> (Key, u64, Vec<u64>) {
+        let Counting { first, strides } = self.counting(first_example);
+        (Key::of_step(seed, &self.stream, step).at(step as u32, repeat), first, strides)
+    }
+
+    /// What is drawn.
+    pub(super) fn distribution(&self) -> &Distribution {
+        &self.distribution
     }
 
     /// Row-major over the whole; or, example by example, row-major over the other dims.
@@ -120,6 +138,15 @@ impl RandomKernel {
     }
 
     fn fill<T: Send>(&self, out: &mut [T], counting: &Counting, value: impl Fn(u64) -> T + Sync) {
+        self.rows(out, counting, |first, step, line| {
+            for (i, x) in line.iter_mut().enumerate() {
+                *x = value(first.wrapping_add(i as u64 * step));
+            }
+        });
+    }
+
+    /// Calls `f(first, step, row)` for the rows of the block, with the count of the first element and the next.
+    fn rows<T: Send>(&self, out: &mut [T], counting: &Counting, f: impl Fn(u64, u64, &mut [T]) + Sync) {
         if out.is_empty() {
             return;
         }
@@ -127,10 +154,7 @@ impl RandomKernel {
         let step = counting.strides.last().copied().unwrap_or(1);
         par::parts(out, row, WEIGHT, &|base, part: &mut [T]| {
             for (k, line) in part.chunks_mut(row).enumerate() {
-                let first = self.first(counting, base / row + k);
-                for (i, x) in line.iter_mut().enumerate() {
-                    *x = value(first.wrapping_add(i as u64 * step));
-                }
+                f(self.first(counting, base / row + k), step, line);
             }
         });
     }
@@ -145,5 +169,30 @@ impl RandomKernel {
             rest /= r.len();
         }
         first
+    }
+}
+
+/// Truth values of a stream from one count on, in steps; of another distribution whether each is other than 0.
+pub(super) fn bernoulli(level: Level, of: &Distribution, key: Key, (first, step): (u64, u64), out: &mut [u8]) {
+    match of {
+        Distribution::Bernoulli { rate } => truths(level, key, least_true(*rate), first, step, out),
+        other => {
+            for (i, x) in out.iter_mut().enumerate() {
+                *x = u8::from(draw(other, key, first.wrapping_add(i as u64 * step)) != 0.0);
+            }
+        }
+    }
+}
+
+/// Elements that are drawn at a time.
+const LANES: usize = 32;
+
+multiversion! {
+    fn truths[](key: Key, least: u64, first: u64, step: u64, out: &mut [u8]) {
+        for (i, chunk) in out.chunks_mut(LANES).enumerate() {
+            let mut drawn = [0; LANES];
+            key.truths(least, first.wrapping_add(step.wrapping_mul((i * LANES) as u64)), step, &mut drawn);
+            chunk.copy_from_slice(&drawn[..chunk.len()]);
+        }
     }
 }

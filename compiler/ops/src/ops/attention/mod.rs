@@ -1,0 +1,557 @@
+//! Attention: `softmax[key](score)` of queries and keys, and the sum of values by these weights. The pass that recognizes it in
+//! the equations of a program puts [`Attention`] in their place; it is never written.
+//!
+//! `Attention` becomes three ops ([`AttentionPass`]) that go over the keys without storing scores: the greatest score of each
+//! query, the sum of the exponentials, and the values summed by these, each a fold along `key` by a monoid that all
+//! collectives have. Where keys are whole on a device the Plan makes one step of the three. Gradients are [`AttentionGrad`]; all
+//! they keep are queries, keys, values, the result, and the two numbers of each query.
+
+mod body;
+mod recognize;
+
+pub use body::{Body, BodyRef};
+pub use recognize::{AttentionMiss, Recognizer};
+
+use crate::family::{float, integer, no_spelling, truth};
+use crate::{Emit, ExpandWhen, F64Tensor, Family, Graph, Id, Linear, Op, OpError, Precision, Roles, Sample, Signature, Type, union};
+use body::{computed, leaves};
+use meshwright_plan::{AttentionPart, AttentionSpec, DType, Dim, Dims, Monoid, Prim};
+use std::sync::Arc;
+
+/// What makes an attention: its dims, and the functions around the softmax.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionForm {
+    /// The dim along which weights sum to 1.
+    pub key: Dim,
+    /// The dims over which queries and keys are multiplied.
+    pub width: Vec<Dim>,
+    /// The dims of the product.
+    pub space: Vec<Dim>,
+    /// The scores as a function of the product.
+    pub score: Body,
+    /// What the values are summed by, as a linear function of the softmax.
+    pub weight: Body,
+    /// Dims of the result.
+    pub out: Vec<Dim>,
+    /// Dtype of the scores.
+    pub dtype: DType,
+    /// Dtypes of the extra operands.
+    pub extras: Vec<DType>,
+}
+
+/// Attention: `(queries, keys, values, extras…)`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Attention(pub Arc<AttentionForm>);
+
+/// One pass over the keys. `Max`: `(queries, keys, extras…)`; `Sum`: `(queries, keys, max, extras…)`; `Values`: `(queries, keys,
+/// max, values, extras…)`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionPass {
+    /// The attention.
+    pub form: Arc<AttentionForm>,
+    /// What it gives.
+    pub part: AttentionPart,
+}
+
+/// A gradient: `(queries, keys, max, values, scale, delta, cotangent, extras…)`, where `scale` is one divided by the sum of the
+/// exponentials, and `delta` the product of result and cotangent of each query; of the values `(queries, keys, max, scale,
+/// cotangent, extras…)`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionGrad {
+    /// The attention.
+    pub form: Arc<AttentionForm>,
+    /// Of which operand.
+    pub of: AttentionPart,
+    /// The dims of this operand.
+    pub dims: Vec<Dim>,
+}
+
+/// Found in programs, never written.
+pub(crate) static FAMILY: &[Family] = &[Family {
+    name: "attention",
+    signature: Signature::SYNTAX,
+    doc: "The sum of values by a softmax of products of queries and keys; recognized where a program says so in its own equations.",
+    build: no_spelling,
+    samples,
+}];
+
+impl AttentionForm {
+    /// Dims of the scores but for the keys.
+    pub fn rows(&self) -> Vec<Dim> {
+        self.space.iter().copied().filter(|d| *d != self.key).collect()
+    }
+
+    /// Dims of the result that are of the values alone.
+    pub fn values(&self) -> Vec<Dim> {
+        self.out.iter().copied().filter(|d| !self.space.contains(d)).collect()
+    }
+
+    fn needed_whole(&self) -> Vec<Dim> {
+        [self.width.as_slice(), &self.values()].concat()
+    }
+
+    fn product(&self, g: &mut Graph, [q, k]: [Id; 2]) -> Id {
+        g.op(crate::Contract { out: self.space.clone() }, &[q, k])
+    }
+
+    /// `exp(score - max)`, which has all dims of the scores, and the product that the scores are made of.
+    fn exponentials(&self, g: &mut Graph, of: [Id; 2], max: Id, extras: &[Id]) -> (Id, Id) {
+        let product = self.product(g, of);
+        let score = self.score.replay(g, product, extras);
+        let minus = g.unary(&super::NEG, max);
+        let shifted = g.sum_of(&[score, minus]);
+        (g.unary(&super::EXP, shifted), product)
+    }
+
+    fn spec(&self, table: &Dims, dtype: DType, extras: &[Type]) -> AttentionSpec {
+        match self.described(table, dtype, extras) {
+            Some(spec) => spec,
+            None => panic!("internal error: an attention of what is not element-wise"),
+        }
+    }
+
+    /// What steps know of it; `None` where its functions are not element-wise.
+    fn described(&self, table: &Dims, dtype: DType, extras: &[Type]) -> Option<AttentionSpec> {
+        let mut draws = Vec::new();
+        let root = Type::new(dtype, self.space.clone());
+        let (mut g, x, more) = leaves(table, &root, extras);
+        let loads: Vec<Id> = [&[x], more.as_slice()].concat();
+        let value = self.score.replay(&mut g, x, &more);
+        let score = computed(&g, value, &loads, &self.space, &mut draws)?;
+        let value = self.score.slope(&mut g, x, &more);
+        let slope = computed(&g, value, &loads, &self.space, &mut draws)?;
+        let weight = match self.weight.is_identity() {
+            true => None,
+            false => {
+                let value = self.weight.replay(&mut g, x, &more);
+                let mut factor = computed(&g, value, &loads, &self.space, &mut draws)?;
+                // What is linear in the softmax is its value at 1 times the softmax.
+                for n in &mut factor.expr.nodes {
+                    if n.scalar == meshwright_plan::expr::Scalar::Load(0) {
+                        n.scalar = meshwright_plan::expr::Scalar::Const(1.0);
+                    }
+                }
+                Some(factor)
+            }
+        };
+        Some(AttentionSpec {
+            key: self.key,
+            width: self.width.clone(),
+            values: self.values(),
+            space: self.space.clone(),
+            score,
+            slope,
+            weight,
+            extras: extras.len(),
+            draws,
+        })
+    }
+}
+
+/// Types of a step's extra operands, which are its last ones.
+fn lower(form: &AttentionForm, e: &mut dyn Emit, part: AttentionPart, order: &[Dim]) {
+    let first = meshwright_plan::AttentionOperands::of(&[part]).extras;
+    let extras: Vec<Type> = (first..e.input_count()).map(|i| e.input_type(i).clone()).collect();
+    let spec = Box::new(form.spec(e.dims(), e.result_type().dtype, &extras));
+    let reads = (0..e.input_count()).map(|i| e.input(i)).collect();
+    let out = e.output(order);
+    e.push(Prim::Attention { spec, parts: vec![part] }, reads, out);
+}
+
+fn flops(form: &AttentionForm, part: AttentionPart, size: &dyn Fn(Dim) -> u64) -> u64 {
+    let elements = |dims: &[Dim]| dims.iter().map(|d| size(*d)).fold(1, u64::saturating_mul);
+    elements(&form.space).saturating_mul(part.flops(elements(&form.width), elements(&form.values())))
+}
+
+impl Op for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
+        Ok(Type::new(x[2].dtype, self.0.out.clone()))
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
+        let mut whole = self.0.needed_whole();
+        whole.push(self.0.key);
+        Roles::new(x, y, Monoid::Sum, Linear::Only([2].into())).whole(&whole)
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Inside
+    }
+
+    fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>> {
+        let (q, k, v, extras) = (x[0], x[1], x[2], &x[3..]);
+        let dy = g.expanded(dy, &self.0.out);
+        let delta = g.contract_to(&[y, dy], &self.0.rows());
+        let max = self.max(g, [q, k], extras);
+        let sum = self.sum(g, [q, k, max], extras);
+        let scale = g.unary(&super::RECIP, sum);
+        let of_scores = [&[q, k, max, v, scale, delta, dy], extras].concat();
+        let of_values = [&[q, k, max, scale, dy], extras].concat();
+        let of = [
+            (AttentionPart::Query, &of_scores),
+            (AttentionPart::Key, &of_scores),
+            (AttentionPart::Value, &of_values),
+        ];
+        let mut out: Vec<Option<Id>> = vec![None; x.len()];
+        for (i, (of, inputs)) in of.into_iter().enumerate().filter(|(i, _)| need[*i]) {
+            let dims = g.ty(x[i]).dims.clone();
+            out[i] = Some(g.op(AttentionGrad { form: self.0.clone(), of, dims }, inputs));
+        }
+        out
+    }
+
+    fn expand_when(&self) -> ExpandWhen {
+        ExpandWhen::Always
+    }
+
+    fn expand(&self, g: &mut Graph, x: &[Id]) -> Option<Id> {
+        let (q, k, v, extras) = (x[0], x[1], x[2], &x[3..]);
+        let max = self.max(g, [q, k], extras);
+        let sum = self.sum(g, [q, k, max], extras);
+        let inputs = [&[q, k, max, v], extras].concat();
+        let values = g.op(AttentionPass { form: self.0.clone(), part: AttentionPart::Values }, &inputs);
+        let scale = g.unary(&super::RECIP, sum);
+        let y = g.product(&[values, scale]);
+        Some(if g.ty(y).dims == self.0.out { y } else { g.contract_to(&[y], &self.0.out) })
+    }
+
+    fn lower(&self, _: &mut dyn Emit) {}
+
+    fn oracle(&self, x: &[&F64Tensor], _: &Type, table: &Dims) -> F64Tensor {
+        self.0.oracle(x, table)
+    }
+}
+
+impl Attention {
+    fn max(&self, g: &mut Graph, of: [Id; 2], extras: &[Id]) -> Id {
+        g.op(AttentionPass { form: self.0.clone(), part: AttentionPart::Max }, &[&of, extras].concat())
+    }
+
+    fn sum(&self, g: &mut Graph, of: [Id; 3], extras: &[Id]) -> Id {
+        g.op(AttentionPass { form: self.0.clone(), part: AttentionPart::Sum }, &[&of, extras].concat())
+    }
+}
+
+/// The meaning of a graph over leaves that have these values.
+fn evaluated(g: &Graph, leaves: &[Id], x: &[&F64Tensor], of: Id) -> F64Tensor {
+    let mut known: Vec<F64Tensor> = Vec::with_capacity(g.nodes.len());
+    for id in g.ids() {
+        let value = match leaves.iter().position(|l| *l == id) {
+            Some(i) => x[i].clone(),
+            None => {
+                let inputs: Vec<&F64Tensor> = g.node(id).inputs.iter().map(|i| &known[i.0 as usize]).collect();
+                g.node(id).op.oracle(&inputs, g.ty(id), &g.dims)
+            }
+        };
+        known.push(value);
+    }
+    known.swap_remove(of.0 as usize)
+}
+
+impl AttentionForm {
+    /// A graph whose leaves are operands that have these values: `fixed` of floats, then the extra ones.
+    fn operands(&self, table: &Dims, x: &[&F64Tensor], fixed: usize) -> (Graph, Vec<Id>) {
+        let dtype = |i: usize| i.checked_sub(fixed).map_or(self.dtype, |i| self.extras[i]);
+        let types: Vec<Type> =
+            x.iter().enumerate().map(|(i, t)| Type::new(dtype(i), t.dims.clone())).collect();
+        let (g, first, mut rest) = leaves(table, &types[0], &types[1..]);
+        rest.insert(0, first);
+        (g, rest)
+    }
+
+    /// The equations: a softmax along `key`, and a sum of products.
+    fn oracle(&self, x: &[&F64Tensor], table: &Dims) -> F64Tensor {
+        let (mut g, at) = self.operands(table, x, 3);
+        let product = self.product(&mut g, [at[0], at[1]]);
+        let score = self.score.replay(&mut g, product, &at[3..]);
+        let softmax = g.op(crate::Softmax { dim: self.key, log: false }, &[score]);
+        let weight = self.weight.replay(&mut g, softmax, &at[3..]);
+        let y = g.contract_to(&[weight, at[2]], &self.out);
+        evaluated(&g, &at, x, y)
+    }
+}
+
+/// Oracle of an op by what it expands to.
+fn by_expansion(form: &AttentionForm, op: &dyn Op, x: &[&F64Tensor], fixed: usize, table: &Dims) -> F64Tensor {
+    let (mut g, at) = form.operands(table, x, fixed);
+    match op.expand(&mut g, &at) {
+        Some(y) => evaluated(&g, &at, x, y),
+        None => panic!("internal error: `{}` does not expand", op.name()),
+    }
+}
+
+impl Op for AttentionPass {
+    fn name(&self) -> &'static str {
+        "attention_pass"
+    }
+
+    fn detail(&self) -> String {
+        format!(" {}", self.part.name())
+    }
+
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
+        let dims = if self.part == AttentionPart::Values { self.form.out.clone() } else { self.form.rows() };
+        Ok(Type::new(x[0].dtype, dims))
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
+        let values = self.part == AttentionPart::Values;
+        let linear = if values { Linear::Only([3].into()) } else { Linear::No };
+        let monoid = if self.part == AttentionPart::Max { Monoid::Max } else { Monoid::Sum };
+        Roles::new(x, y, monoid, linear).whole(&self.form.needed_whole())
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Inside
+    }
+
+    fn vjp(&self, _: &mut Graph, x: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
+        // The attention that they are made of has the gradient.
+        vec![None; x.len()]
+    }
+
+    fn expand_when(&self) -> ExpandWhen {
+        ExpandWhen::Split(self.form.needed_whole())
+    }
+
+    fn expand(&self, g: &mut Graph, x: &[Id]) -> Option<Id> {
+        let (form, of) = (&self.form, [x[0], x[1]]);
+        Some(match self.part {
+            AttentionPart::Max => {
+                let product = form.product(g, of);
+                let score = form.score.replay(g, product, &x[2..]);
+                g.reduce(Monoid::Max, score, &[form.key])
+            }
+            AttentionPart::Sum => {
+                let (e, _) = form.exponentials(g, of, x[2], &x[3..]);
+                g.reduce(Monoid::Sum, e, &[form.key])
+            }
+            _ => {
+                let (e, _) = form.exponentials(g, of, x[2], &x[4..]);
+                let weight = form.weight.replay(g, e, &x[4..]);
+                g.contract_to(&[weight, x[3]], &form.out)
+            }
+        })
+    }
+
+    fn lower(&self, e: &mut dyn Emit) {
+        let order = if self.part == AttentionPart::Values { self.form.out.clone() } else { self.form.rows() };
+        lower(&self.form, e, self.part, &order);
+    }
+
+    fn flops(&self, _: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
+        flops(&self.form, self.part, size)
+    }
+
+    fn positions(&self, _: &[&Type], _: &Type, table: &Dims) -> u64 {
+        crate::op::positions(&self.form.space, table)
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], _: &Type, table: &Dims) -> F64Tensor {
+        by_expansion(&self.form, self, x, meshwright_plan::AttentionOperands::of(&[self.part]).extras, table)
+    }
+}
+
+impl Op for AttentionGrad {
+    fn name(&self) -> &'static str {
+        "attention_grad"
+    }
+
+    fn detail(&self) -> String {
+        format!(" of the {}", self.of.name())
+    }
+
+    fn infer(&self, x: &[&Type], _: &Dims) -> Result<Type, OpError> {
+        Ok(Type::new(x[0].dtype, self.dims.clone()))
+    }
+
+    fn roles(&self, x: &[&Type], y: &Type, _: &Dims) -> Roles {
+        let value = self.of == AttentionPart::Value;
+        let linear = Linear::Only(if value { [3, 4].into() } else { [4].into() });
+        Roles::new(x, y, Monoid::Sum, linear).whole(&self.form.needed_whole())
+    }
+
+    fn precision(&self, _: &[&Type], _: &Type) -> Precision {
+        Precision::Inside
+    }
+
+    fn vjp(&self, _: &mut Graph, x: &[Id], _: Id, _: Id, _: &[bool]) -> Vec<Option<Id>> {
+        // Second derivatives are not part of the language.
+        vec![None; x.len()]
+    }
+
+    fn expand_when(&self) -> ExpandWhen {
+        ExpandWhen::Split(self.form.needed_whole())
+    }
+
+    fn expand(&self, g: &mut Graph, x: &[Id]) -> Option<Id> {
+        let form = &self.form;
+        if self.of == AttentionPart::Value {
+            let ([q, k, max, scale, dy], extras) = (*x.first_chunk()?, &x[5..]);
+            let (e, _) = form.exponentials(g, [q, k], max, extras);
+            let p = g.product(&[e, scale]);
+            let weight = form.weight.replay(g, p, extras);
+            return Some(g.contract_to(&[weight, dy], &self.dims));
+        }
+        let ([q, k, max, v, scale, delta, dy], extras) = (*x.first_chunk()?, &x[7..]);
+        let (e, product) = form.exponentials(g, [q, k], max, extras);
+        let p = g.product(&[e, scale]);
+        let by_weight = g.contract_to(&[dy, v], &form.space);
+        let by_softmax = form.weight.replay(g, by_weight, extras);
+        let minus = g.unary(&super::NEG, delta);
+        let inner = g.sum_of(&[by_softmax, minus]);
+        let slope = form.score.slope(g, product, extras);
+        let other = if self.of == AttentionPart::Query { k } else { q };
+        let by_product = g.product(&[p, inner, slope]);
+        Some(g.contract_to(&[by_product, other], &self.dims))
+    }
+
+    fn lower(&self, e: &mut dyn Emit) {
+        lower(&self.form, e, self.of, &self.dims);
+    }
+
+    fn flops(&self, _: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
+        flops(&self.form, self.of, size)
+    }
+
+    fn positions(&self, _: &[&Type], _: &Type, table: &Dims) -> u64 {
+        crate::op::positions(&self.form.space, table)
+    }
+
+    fn oracle(&self, x: &[&F64Tensor], _: &Type, table: &Dims) -> F64Tensor {
+        by_expansion(&self.form, self, x, meshwright_plan::AttentionOperands::of(&[self.of]).extras, table)
+    }
+}
+
+/// The equations of an attention over `key`, as programs have them, made one op.
+fn sample(
+    label: &'static str,
+    inputs: Vec<crate::family::SampleInput>,
+    equations: impl Fn(&mut Graph, &[Id], Dim) -> Id + Send + Sync + 'static,
+) -> Sample {
+    Sample::new(label, inputs, move |g, x| {
+        let Some(key) = g.dims.find("key") else { panic!("a sample without keys") };
+        let y = equations(g, x, key);
+        let needs = g.nodes.table(false);
+        let roots = [y];
+        let found = Recognizer::new(g, &roots, needs).run(g);
+        assert!(found.iter().all(|f| f.1.is_ok()) && found.len() == 1, "{label}: not recognized: {found:?}");
+        Ok(y)
+    })
+}
+
+impl Sample {
+    /// The same with what is made of its value, which has no gradient of its own.
+    fn then(self, f: impl Fn(&mut Graph, Id) -> Option<Id> + Send + Sync + 'static) -> Sample {
+        let build = self.build.clone();
+        let made = move |g: &mut Graph, x: &[Id]| {
+            let y = build(g, x)?;
+            Ok(f(g, y).unwrap_or(y))
+        };
+        Sample::new(self.label, self.inputs.clone(), made).flat()
+    }
+}
+
+/// The gradient of an operand of an attention with a mask, whose cotangent is its result.
+fn gradient(label: &'static str, of: usize) -> Sample {
+    let (b, q, k, w) = (("b", 2), ("q", 5), ("key", 7), ("w", 3));
+    sample(label, vec![float(&[b, q, w]), float(&[b, k, w]), float(&[b, k, ("v", 4)])], |g, x, key| {
+        let s = score(g, x[0], x[1], 0.5);
+        let query = g.ty(x[0]).dims[1];
+        let (i, j) = (g.index(query), g.index(key));
+        let seen = g.binary("<=", j, i);
+        let none = g.constant(-1e9, g.ty(s).dtype);
+        let s = g.choose(seen, s, none);
+        weighted(g, s, x[2], key)
+    })
+    .then(move |g, y| {
+        let node = g.node(y).clone();
+        let need: Vec<bool> = (0..node.inputs.len()).map(|i| i == of).collect();
+        node.op.vjp(g, &node.inputs, y, y, &need).swap_remove(of)
+    })
+}
+
+/// `sum[key](softmax[key](score) * v)`, kept to the dims `out`.
+fn weighted(g: &mut Graph, score: Id, v: Id, key: Dim) -> Id {
+    let p = g.op(crate::Softmax { dim: key, log: false }, &[score]);
+    let keep: Vec<Dim> = union([g.ty(score), g.ty(v)]).into_iter().filter(|d| *d != key).collect();
+    g.contract_to(&[p, v], &keep)
+}
+
+fn score(g: &mut Graph, q: Id, k: Id, scale: f64) -> Id {
+    let width: Vec<Dim> = g.ty(q).dims.iter().copied().filter(|d| g.dims.name(*d) == "w").collect();
+    let keep: Vec<Dim> = union([g.ty(q), g.ty(k)]).into_iter().filter(|d| !width.contains(d)).collect();
+    let raw = g.contract_to(&[q, k], &keep);
+    g.scaled(raw, scale)
+}
+
+fn samples() -> Vec<Sample> {
+    let (b, q, k, w, v, h) = (("b", 2), ("q", 5), ("key", 7), ("w", 3), ("v", 4), ("group", 2));
+    let three = || vec![float(&[b, q, w]), float(&[b, k, w]), float(&[b, k, v])];
+    vec![
+        sample("plain", three(), |g, x, key| {
+            let s = score(g, x[0], x[1], 0.5);
+            weighted(g, s, x[2], key)
+        }),
+        sample("causal", three(), |g, x, key| {
+            let s = score(g, x[0], x[1], 0.5);
+            let query = g.ty(x[0]).dims[1];
+            let (i, j) = (g.index(query), g.index(key));
+            let seen = g.binary("<=", j, i);
+            let none = g.constant(-1e9, g.ty(s).dtype);
+            let s = g.choose(seen, s, none);
+            weighted(g, s, x[2], key)
+        }),
+        sample(
+            "padded, with a bias",
+            [three(), vec![truth(&[b, k]), integer(&[q, k], -3.0, 4.0)]].concat(),
+            |g, x, key| {
+                let s = score(g, x[0], x[1], 1.0);
+                let (near, bias) = (g.constant(1.0, DType::I32), g.constant(0.7, g.ty(s).dtype));
+                let near = g.binary("<", x[4], near);
+                let biased = g.sum_of(&[s, bias]);
+                let s = g.choose(near, biased, s);
+                let none = g.constant(-1e9, g.ty(s).dtype);
+                let s = g.choose(x[3], s, none);
+                weighted(g, s, x[2], key)
+            },
+        ),
+        sample("in passes", three(), |g, x, key| {
+            let s = score(g, x[0], x[1], 0.5);
+            weighted(g, s, x[2], key)
+        })
+        .then(|g, y| {
+            let node = g.node(y).clone();
+            node.op.expand(g, &node.inputs)
+        }),
+        gradient("of queries", 0),
+        gradient("of keys", 1),
+        gradient("of values", 2),
+        sample("with dropout", three(), |g, x, key| {
+            let s = score(g, x[0], x[1], 0.5);
+            let p = g.op(crate::Softmax { dim: key, log: false }, &[s]);
+            let dims = g.ty(p).dims.clone();
+            let distribution = meshwright_plan::random::Distribution::Bernoulli { rate: 0.25 };
+            let kept = crate::Random { stream: "dropout".into(), distribution, dims, dtype: DType::Bool };
+            let kept = g.op(kept, &[]);
+            let p = g.masked(kept, p);
+            let p = g.scaled(p, 1.0 / 0.75);
+            let keep: Vec<Dim> = union([g.ty(p), g.ty(x[2])]).into_iter().filter(|d| *d != key).collect();
+            g.contract_to(&[p, x[2]], &keep)
+        }),
+        sample(
+            "queries in groups, capped",
+            vec![float(&[b, q, h, w]), float(&[k, b, w]), float(&[v, b, k])],
+            |g, x, key| {
+                let s = score(g, x[0], x[1], 0.5);
+                let s = g.unary(&super::TANH, s);
+                let s = g.scaled(s, 3.0);
+                weighted(g, s, x[2], key)
+            },
+        ),
+    ]
+}

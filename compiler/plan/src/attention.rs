@@ -1,0 +1,138 @@
+//! What the steps of attention compute: scores of queries and keys, their weights, and what is summed by these.
+
+use crate::expr::Reg;
+use crate::random::Distribution;
+use crate::{Dim, Expr};
+use serde::{Deserialize, Serialize};
+
+/// What an attention step gives. With the scores `s` (see [`AttentionSpec::score`]) and the factors `c` of the weights
+/// ([`AttentionSpec::weight`]), the first three are those of the forward pass, the others are gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttentionPart {
+    /// `max[key](s)`.
+    Max,
+    /// `sum[key](exp(s - max))`.
+    Sum,
+    /// `sum[key](exp(s - max) * c * v)`.
+    Values,
+    /// The gradient of the queries.
+    Query,
+    /// The gradient of the keys.
+    Key,
+    /// The gradient of the values.
+    Value,
+}
+
+impl AttentionPart {
+    /// Whether it is a gradient.
+    pub fn is_gradient(self) -> bool {
+        matches!(self, AttentionPart::Query | AttentionPart::Key | AttentionPart::Value)
+    }
+
+    /// Its name, for listings.
+    pub fn name(self) -> &'static str {
+        match self {
+            AttentionPart::Max => "max",
+            AttentionPart::Sum => "sum",
+            AttentionPart::Values => "values",
+            AttentionPart::Query => "query",
+            AttentionPart::Key => "key",
+            AttentionPart::Value => "value",
+        }
+    }
+
+    /// Floating-point operations for each pair of a query and a key, where keys have `width` elements and values `values`:
+    /// its share, where all parts of one pass are computed together.
+    pub fn flops(self, width: u64, values: u64) -> u64 {
+        match self {
+            AttentionPart::Max => 2 * width,
+            AttentionPart::Sum => 5,
+            AttentionPart::Values | AttentionPart::Value => 2 * values,
+            AttentionPart::Query => 4 * width + 2 * values + 6,
+            AttentionPart::Key => 2 * width,
+        }
+    }
+}
+
+/// A scalar expression with the register of its result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Computed {
+    /// The expression. `Load(0)` is what it is a function of, `Load(1 + i)` the extra operand `i`, and behind these are the
+    /// random values; `Index(k)` is the global index along dim `k` of the space.
+    pub expr: Expr,
+    /// The register of the result.
+    pub reg: Reg,
+}
+
+/// Random values that an expression reads: see [`crate::Prim::Random`]. They are never stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drawn {
+    /// Name of the stream.
+    pub stream: String,
+    /// What is drawn.
+    pub distribution: Distribution,
+    /// The dims in whose order elements are counted, all of the space.
+    pub dims: Vec<Dim>,
+}
+
+/// What is the same for all steps of one attention.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionSpec {
+    /// The dim along which weights sum to 1.
+    pub key: Dim,
+    /// The dims over which queries and keys are multiplied.
+    pub width: Vec<Dim>,
+    /// The dims of the result that are of the values alone. They may be those of the width.
+    pub values: Vec<Dim>,
+    /// The dims of the scores.
+    pub space: Vec<Dim>,
+    /// The score as a function of the product of query and key.
+    pub score: Computed,
+    /// Its derivative.
+    pub slope: Computed,
+    /// The factor of a weight; `Load(0)` is not read. `None` where all are 1.
+    pub weight: Option<Computed>,
+    /// How many extra operands there are.
+    pub extras: usize,
+    /// The random values.
+    pub draws: Vec<Drawn>,
+}
+
+/// Positions of the operands of a step that gives some parts: queries, keys, then those of these that the parts read, then the
+/// extra operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionOperands {
+    /// The greatest scores, unless the step finds them.
+    pub max: Option<usize>,
+    /// The values.
+    pub values: Option<usize>,
+    /// One divided by the sum of the exponentials, of gradients.
+    pub scale: Option<usize>,
+    /// The product of result and cotangent, of the gradients of queries and keys.
+    pub delta: Option<usize>,
+    /// The cotangent, of gradients.
+    pub cotangent: Option<usize>,
+    /// The first extra operand.
+    pub extras: usize,
+}
+
+impl AttentionOperands {
+    /// Those of a step that gives these parts.
+    pub fn of(parts: &[AttentionPart]) -> AttentionOperands {
+        let mut next = 2;
+        let mut take = |there: bool| {
+            let at = next;
+            next += usize::from(there);
+            there.then_some(at)
+        };
+        let gradient = parts.iter().any(|p| p.is_gradient());
+        let max = take(!parts.contains(&AttentionPart::Max));
+        let of_scores = parts.iter().any(|p| matches!(p, AttentionPart::Query | AttentionPart::Key));
+        let values = take(of_scores || parts.contains(&AttentionPart::Values));
+        let scale = take(gradient);
+        let delta = take(of_scores);
+        let cotangent = take(gradient);
+        AttentionOperands { max, values, scale, delta, cotangent, extras: next }
+    }
+}

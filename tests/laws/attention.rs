@@ -1,0 +1,263 @@
+//! Attention that is recognized, against the same equations where it is not: over several tiles, with rows in which all keys
+//! are masked, in `f64` and `f32`, whole and split, forward and backward.
+
+use crate::devices::{Devices, layout, plan, to};
+use crate::rng::Rng;
+use crate::split::{Way, Within, same_step, way};
+use crate::subject::{step, tensors};
+use crate::walk::{Bound, walk};
+use meshwright_core::ParamDecl;
+use meshwright_core::autodiff::gradients;
+use meshwright_diag::Span;
+use meshwright_exec::{CpuBackend, DeviceKind};
+use meshwright_ops::{
+    Contract, F64Tensor, Graph, Id, InputOpKind, Leaf, Op, Random, Recognizer, Softmax, TANH, Type,
+};
+use meshwright_plan::random::Distribution;
+use meshwright_plan::{AttentionPart, DType, Dim, Dims, Init, Plan, Prim};
+
+/// What stands in the equations.
+#[derive(Clone, Copy, Default)]
+struct Features {
+    causal: bool,
+    /// Keys are masked by a truth value of each example and key; of the first example all of them.
+    padded: bool,
+    dropout: bool,
+    capped: bool,
+}
+
+/// Equations with a loss, and the gradients of queries, keys and values.
+struct Equations {
+    graph: Graph,
+    bound: Bound,
+    outputs: Vec<(&'static str, Id)>,
+    dims: Vec<Dim>,
+}
+
+fn leaf(g: &mut Graph, name: &str, dtype: DType, dims: &[Dim], param: bool) -> Id {
+    let leaf = match param {
+        true => InputOpKind::Param { path: name.into(), init: Init::Constant(0.0) },
+        false => InputOpKind::Input { name: name.into() },
+    };
+    g.cursor.name = name.into();
+    g.op(Leaf { leaf, ty: Type::new(dtype, dims.to_vec()) }, &[])
+}
+
+/// The equations of several heads in groups that share keys, recognized where `fused`.
+fn equations(dtype: DType, sizes: [usize; 3], has: Features, fused: bool) -> Equations {
+    let [batch, seq, keys] = sizes;
+    let mut g = Graph::new(Dims::default());
+    let (b, s, k) = (g.dims.add("batch", batch), g.dims.add("seq", seq), g.dims.add("key", keys));
+    let (h, group, d) = (g.dims.add("heads", 2), g.dims.add("group", 2), g.dims.add("d", 5));
+    let mut rng = Rng::new(3);
+    let mut bound = Bound::new();
+    let mut drawn = |g: &Graph, id: Id| {
+        let round = |x: f64| if dtype == DType::F32 { f64::from(x as f32) } else { x };
+        let value = F64Tensor::build(&g.dims, &g.ty(id).dims, |_| round(rng.float(-2.0, 2.0)));
+        bound.insert(id, value);
+    };
+    let q = leaf(&mut g, "q", dtype, &[b, s, h, group, d], true);
+    let key = leaf(&mut g, "k", dtype, &[b, k, h, d], true);
+    let v = leaf(&mut g, "v", dtype, &[b, h, k, d], true);
+    let weight = leaf(&mut g, "weight", dtype, &[b, s, d], false);
+    [q, key, v, weight].into_iter().for_each(|id| drawn(&g, id));
+    let mut score = g.op(Contract { out: vec![b, h, group, s, k] }, &[q, key]);
+    score = g.scaled(score, 0.4);
+    if has.capped {
+        score = g.unary(&TANH, score);
+    }
+    let none = g.constant(-1e9, dtype);
+    if has.causal {
+        let (i, j) = (g.index(s), g.index(k));
+        let seen = g.binary("<=", j, i);
+        score = g.choose(seen, score, none);
+    }
+    if has.padded {
+        let real = leaf(&mut g, "real", DType::Bool, &[b, k], false);
+        let value = |at: &[usize]| f64::from(u8::from(at[0] > 0 && !at[1].is_multiple_of(3)));
+        bound.insert(real, F64Tensor::build(&g.dims, &[b, k], value));
+        score = g.choose(real, score, none);
+    }
+    let softmax = Softmax { dim: k, log: false };
+    let mut p = if fused { g.op(softmax, &[score]) } else { softmax.expand(&mut g, &[score]).unwrap() };
+    if has.dropout {
+        let dims = g.ty(p).dims.clone();
+        let distribution = Distribution::Bernoulli { rate: 0.25 };
+        let kept = g.op(Random { stream: "kept".into(), distribution, dims, dtype: DType::Bool }, &[]);
+        p = g.masked(kept, p);
+        p = g.scaled(p, 1.0 / 0.75);
+    }
+    let y = g.op(Contract { out: vec![b, s, h, group, d] }, &[p, v]);
+    let loss = g.op(Contract { out: vec![] }, &[y, weight]);
+    if fused {
+        let needs = g.nodes.table(false);
+        let found = Recognizer::new(&g, &[loss], needs).run(&mut g);
+        assert!(matches!(found[..], [(_, Ok(()))]), "{found:?}");
+    }
+    let params: Vec<ParamDecl> =
+        [("q", q), ("k", key), ("v", v)].map(|(n, id)| ParamDecl::new(n.into(), id, Span::default())).into();
+    let grads = gradients(&mut g, loss, &params.iter().collect::<Vec<_>>());
+    let outputs = vec![("y", y), ("dq", grads[0]), ("dk", grads[1]), ("dv", grads[2])];
+    Equations { graph: g, bound, outputs, dims: vec![b, s, k, h, group, d] }
+}
+
+/// Compares what is recognized with the oracle of the equations.
+fn check(
+    name: &str,
+    dtype: DType,
+    sizes: [usize; 3],
+    has: Features,
+    devices: &mut Devices,
+    ways: &dyn Fn(&[Dim]) -> Vec<Way>,
+) {
+    let plain = equations(DType::F64, sizes, has, false);
+    let of_plain = equations(dtype, sizes, has, false);
+    let fused = equations(dtype, sizes, has, true);
+    // What `f32` rounds of the leaves is no difference.
+    let bound: Bound = plain.bound.keys().copied().zip(of_plain.bound.values().cloned()).collect();
+    let values = walk(&plain.graph, &bound);
+    let step = step(&fused.graph, &fused.outputs);
+    let wanted: Vec<_> = fused
+        .outputs
+        .iter()
+        .zip(&plain.outputs)
+        .map(|((name, id), (_, plain))| (*name, *id, values[plain.0 as usize].clone()))
+        .collect();
+    let within = Within { least: 1.0, narrow: 2e-5, exact: true };
+    let given = tensors(&fused.graph, &fused.bound);
+    same_step(name, &step, &given, &wanted, within, &ways(&fused.dims), devices).unwrap();
+}
+
+const ALL: Features = Features { causal: true, padded: true, dropout: true, capped: true };
+
+fn each() -> [(&'static str, Features); 5] {
+    [
+        ("plain", Features::default()),
+        ("causal", Features { causal: true, ..Features::default() }),
+        ("padded", Features { padded: true, ..Features::default() }),
+        ("causal and padded", Features { causal: true, padded: true, ..Features::default() }),
+        ("all", ALL),
+    ]
+}
+
+fn one(_: &[Dim]) -> Vec<Way> {
+    vec![way(&[], vec![])]
+}
+
+/// More queries and keys than tiles have, in a number that divides nothing; of the first example all keys are masked.
+#[test]
+fn attention_over_several_tiles_equals_its_equations() {
+    let mut devices = Devices::default();
+    for (name, has) in each() {
+        for dtype in [DType::F64, DType::F32] {
+            check(name, dtype, [2, 300, 300], has, &mut devices, &one);
+        }
+    }
+}
+
+#[test]
+fn attention_equals_its_equations_in_plain_operations() {
+    let mut devices = Devices::of(DeviceKind::Cpu(CpuBackend::Burn));
+    for (name, has) in each() {
+        for dtype in [DType::F64, DType::F32] {
+            check(name, dtype, [2, 9, 9], has, &mut devices, &one);
+        }
+    }
+}
+
+/// Every dim over 2 and 4 devices (some of which hold nothing), every pair of dims over two axes.
+#[test]
+fn attention_equals_its_equations_however_it_is_split() {
+    let mut devices = Devices::default();
+    let ways = |dims: &[Dim]| {
+        let mut ways = vec![];
+        for d in dims {
+            ways.extend([2, 4].map(|n| way(&[n], vec![to(*d, &[0])])));
+            for e in dims.iter().filter(|e| *e != d) {
+                ways.push(way(&[2, 3], vec![to(*d, &[0]), to(*e, &[1])]));
+            }
+        }
+        ways
+    };
+    for (name, has) in [("padded", Features { padded: true, ..Features::default() }), ("all", ALL)] {
+        check(name, DType::F64, [3, 7, 7], has, &mut devices, &ways);
+    }
+}
+
+fn parts(plan: &Plan) -> Vec<Vec<AttentionPart>> {
+    let of = |p: &Prim| if let Prim::Attention { parts, .. } = p { Some(parts.clone()) } else { None };
+    plan.steps.iter().filter_map(|s| of(&s.prim)).collect()
+}
+
+/// One step forward and one backward; nothing has both queries and keys, and no mask is stored.
+#[test]
+fn scores_are_never_stored() {
+    use AttentionPart::{Key, Max, Query, Sum, Value, Values};
+    let e = equations(DType::F32, [2, 8, 8], ALL, true);
+    let [_, seq, key, ..] = e.dims[..] else { panic!() };
+    let step = step(&e.graph, &e.outputs);
+    let planned = |rules| plan(&step, &layout(&way(&[2], vec![]).mesh, rules), true).unwrap().plan;
+    let whole = planned(vec![]);
+    assert_eq!(parts(&whole), [vec![Max, Sum, Values], vec![Query, Key, Value]]);
+    let split = planned(vec![to(key, &[0])]);
+    assert_eq!(parts(&split), [vec![Max], vec![Sum, Values], vec![Query, Key, Value]]);
+    for plan in [whole, split] {
+        let both = |o: &meshwright_plan::Operand| o.dims.contains(&seq) && o.dims.contains(&key);
+        let stored: Vec<_> = plan.steps.iter().flat_map(|s| s.all()).filter(|o| both(o)).collect();
+        assert!(stored.is_empty(), "{stored:?}");
+    }
+}
+
+/// Why a softmax that weights a sum is no attention.
+#[test]
+fn what_is_nearly_attention_says_why_not() {
+    /// Changes a graph; gives the softmax's operand, and what stands around it.
+    type Change<'a> = &'a dyn Fn(&mut Graph, &[Id], [Dim; 4]) -> (Id, Vec<Id>, Vec<Id>);
+    let why = |change: Change<'_>| {
+        let mut g = Graph::new(Dims::default());
+        let dims = ["q", "key", "w", "v"].map(|n| g.dims.add(n, 4));
+        let [q, key, w, v] = dims;
+        let leaves: Vec<Id> = [("q", [q, w]), ("k", [key, w]), ("v", [key, v]), ("b", [q, key])]
+            .iter()
+            .map(|(n, dims)| leaf(&mut g, n, DType::F32, dims, true))
+            .collect();
+        let (y, roots, trained) = change(&mut g, &leaves, dims);
+        let mut needs = g.nodes.table(false);
+        for id in g.ids() {
+            needs[id] = trained.contains(&id) || g.node(id).inputs.iter().any(|x| needs[*x]);
+        }
+        let roots = [vec![y], roots].concat();
+        let found = Recognizer::new(&g, &roots, needs).run(&mut g);
+        found.into_iter().map(|f| f.1.map_err(|m| m.0)).next()
+    };
+    let usual = |g: &mut Graph, score: Id, x: &[Id], [q, key, _, v]: [Dim; 4]| {
+        let p = g.op(Softmax { dim: key, log: false }, &[score]);
+        (g.op(Contract { out: vec![q, v] }, &[p, x[2]]), p)
+    };
+    let product =
+        |g: &mut Graph, x: &[Id], [q, key, ..]: [Dim; 4]| g.op(Contract { out: vec![q, key] }, &[x[0], x[1]]);
+    let sound = why(&|g, x, d| {
+        let s = product(g, x, d);
+        (usual(g, s, x, d).0, vec![], x.to_vec())
+    });
+    assert_eq!(sound, Some(Ok(())));
+    let read = why(&|g, x, d| {
+        let s = product(g, x, d);
+        let (y, p) = usual(g, s, x, d);
+        (y, vec![p], x.to_vec())
+    });
+    assert_eq!(read, Some(Err("its weights are read by something else too".into())));
+    let bias = why(&|g, x, d| {
+        let s = product(g, x, d);
+        let s = g.sum_of(&[s, x[3]]);
+        (usual(g, s, x, d).0, vec![], x.to_vec())
+    });
+    assert_eq!(bias, Some(Err("`b` in its scores has a gradient of its own".into())));
+    let none = why(&|g, x, d| (usual(g, x[3], x, d).0, vec![], x.to_vec()));
+    assert_eq!(none, Some(Err("its scores hold no product of queries and keys".into())));
+    let classes = why(&|g, x, d| {
+        let p = g.op(Softmax { dim: d[1], log: false }, &[x[3]]);
+        (g.unary(&TANH, p), vec![], x.to_vec())
+    });
+    assert_eq!(classes, None, "a softmax that weights no sum is nobody's attention");
+}
