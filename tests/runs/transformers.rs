@@ -19,6 +19,9 @@ const LAYOUTS: &[(&str, &str, &str)] = &[
     ("zero3", "data=3", "zero3"),
     ("context", "data=2,ctx=3", "batch -> data; seq -> ctx; gather key"),
     ("heads-and-zero3", "data=2,model=2", "batch -> data; heads, d_ff -> model; params: * -> data"),
+    ("parts", "", "microbatches 5"),
+    ("parts-zero3", "data=3", "batch -> data; params: * -> data; microbatches 5; recompute layers.*"),
+    ("parts-mp", "data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; microbatches 5"),
     ("again", "", "recompute layers.*"),
     ("again-mp", "data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; recompute layers.*"),
 ];

@@ -3,6 +3,7 @@
 
 use crate::layout::{Layout, Rulebook, assign, check_conflicts};
 use crate::linear::linearized;
+use crate::microbatches::{self, Batch};
 use crate::normalize;
 use crate::partition::{Spmd, partition};
 use crate::precision;
@@ -53,6 +54,8 @@ impl<A, B> Pass<A, B> {
 
 struct Context<'a> {
     layout: &'a Layout,
+    /// The parts in which a step takes its batch.
+    batch: Option<Batch>,
     line_of: &'a LineOf<'a>,
     options: CompileOptions,
 }
@@ -80,7 +83,7 @@ struct Finished(Plan);
 
 /// Every pass in order.
 struct Pipeline {
-    graph: [Pass<StepGraph, StepGraph>; 6],
+    graph: [Pass<StepGraph, StepGraph>; 7],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
     plan: [Pass<Plan, Plan>; 3],
@@ -94,6 +97,14 @@ static PIPELINE: Pipeline = Pipeline {
         }),
         Pass::new("expand", "composite ops become primitives where a dim they need whole is split", expand),
         Pass::new("constants", "what is known is computed", |g, _, _| Some(normalize::constants(&g))),
+        Pass::new(
+            "microbatches",
+            "a step takes its batch in the parts that `microbatches` asks for",
+            |g, c, found| match &c.batch {
+                Some(batch) => microbatches::in_parts(&g, batch, found),
+                None => Some(g),
+            },
+        ),
         Pass::new("cse", "equal computations become one", |g, c, _| {
             let merged = normalize::common_subexpressions(&g, c.layout.has_paths());
             Some(normalize::dead_code(&merged))
@@ -175,12 +186,23 @@ pub fn compile_with(
     options: CompileOptions,
     observe: &mut Observer<'_>,
 ) -> Outcome<Compiled> {
-    let start = linearized(normalize::dead_code(step));
-    let found = check_conflicts(layout, &start.graph, &|_| true);
+    let mut start = linearized(normalize::dead_code(step));
+    let mut found = check_conflicts(layout, &start.graph, &|_| true);
+    let planned = match microbatches::planned(&mut start, layout) {
+        Ok(planned) => planned,
+        Err(d) => {
+            found.push(*d);
+            None
+        }
+    };
     if has_errors(&found) {
         return (None, found);
     }
-    let mut run = Run { context: Context { layout, line_of, options }, found, observe, done: 0 };
+    let (batch, layout) = match &planned {
+        Some((batch, layout)) => (Some(*batch), layout),
+        None => (None, layout),
+    };
+    let mut run = Run { context: Context { layout, batch, line_of, options }, found, observe, done: 0 };
     (run.pipeline(start), run.found)
 }
 

@@ -11,6 +11,7 @@ mod hoist;
 pub mod layout;
 mod linear;
 mod match_patterns;
+mod microbatches;
 mod named;
 pub mod normalize;
 pub mod optimizers;

@@ -65,6 +65,7 @@ impl StepGraph {
     /// The same step over another graph, whose values the outputs still have to be told.
     pub(crate) fn with_graph(&self, mut graph: Graph) -> StepGraph {
         graph.notes.clone_from(&self.graph.notes);
+        graph.microbatches = graph.microbatches.or(self.graph.microbatches);
         StepGraph {
             model: self.model.clone(),
             program: self.program,

@@ -238,7 +238,7 @@ fn op(spmd: &Spmd, out: CopyId, inputs: &[CopyId], loops: &BTreeMap<Dim, Vec<Axi
     let version = spmd.copy(out);
     let node = graph.node(version.value);
     if let Kind::Boundary(b) = node.op.kind() {
-        let sum = b.how == Crossing::Accumulate;
+        let sum = matches!(b.how, Crossing::Accumulate | Crossing::Stack);
         let placed = inputs.len() == 1 && spmd.copy(inputs[0]).placement == version.placement;
         if !placed
             || !(sum || version.placement.partial.is_empty())

@@ -3,7 +3,7 @@
 use crate::{Computes, Emit, ExpandWhen, F64Tensor, Kind, OpError, Precision, RepeatId, Roles, Type, union};
 use meshwright_diag::Span;
 use meshwright_plan::expr::Reg;
-use meshwright_plan::{ArenaId, Dim, Dims, Drawn, Expr, IdVec, Phase};
+use meshwright_plan::{ArenaId, Dim, Dims, Drawn, Expr, IdVec, Microbatches, Phase};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -89,6 +89,8 @@ pub struct Graph {
     pub scope: Option<RepeatId>,
     /// What was found in its equations.
     pub notes: Vec<GraphNote>,
+    /// The parts in which it goes through the batch.
+    pub microbatches: Option<Microbatches>,
 }
 
 /// A loop.

@@ -39,7 +39,7 @@ pub use mesh::{Axis, Coords, Mesh, MeshAxis};
 pub use monoid::Monoid;
 pub use peak::PeakBuffer;
 pub use placement::Placement;
-pub use plan::{InputDecl, OutputDecl, Plan, ProgramInput, ProgramInputKind, Summary};
+pub use plan::{InputDecl, Microbatches, OutputDecl, Plan, ProgramInput, ProgramInputKind, Summary};
 pub use prim::{Part, Prim};
 pub use provenance::Provenance;
 pub use random::Init;

@@ -78,6 +78,16 @@ pub struct Summary {
     pub activation_bytes: u64,
 }
 
+/// A batch that a step goes through in parts: in iteration `k` of the loop over `over`, which has `n` positions, element `i` along
+/// `dim` is example `i * n + k` of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Microbatches {
+    /// The dim that counts the examples of a part.
+    pub dim: Dim,
+    /// The dim of the loop.
+    pub over: Dim,
+}
+
 /// One program for every device of a mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -95,6 +105,9 @@ pub struct Plan {
     pub float: DType,
     /// The model's inputs.
     pub inputs: Vec<InputDecl>,
+    /// The parts in which it goes through the batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub microbatches: Option<Microbatches>,
     /// All buffers.
     pub buffers: Vec<Buffer>,
     /// What is bound before the step.
@@ -109,7 +122,7 @@ pub struct Plan {
 
 impl Plan {
     /// Version of the format that this code writes and reads.
-    pub const VERSION: u32 = 7;
+    pub const VERSION: u32 = 8;
 
     /// The Plan as JSON: byte-identical for equal Plans.
     pub fn to_json(&self) -> String {

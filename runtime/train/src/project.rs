@@ -453,7 +453,8 @@ fn read_layout(
 /// Whether a text that names no file is the layout itself: a rule, or a line without one.
 fn is_rules(text: &str) -> bool {
     let first = text.split_whitespace().next();
-    text.contains("->") || first.is_none_or(|word| ["recompute", "gather", "mesh"].contains(&word))
+    text.contains("->")
+        || first.is_none_or(|word| ["recompute", "gather", "mesh", "microbatches"].contains(&word))
 }
 
 fn no_layout(text: &str) -> Diagnostic {

@@ -32,8 +32,8 @@ type Trace = Vec<BTreeMap<String, (DType, F64Tensor)>>;
 
 /// What became of a seed.
 enum End {
-    /// It ran and is equal; with how many granted gathers, and how many collectives.
-    Equal { granted: usize, collectives: usize },
+    /// It ran and is equal; with how many granted gathers, how many collectives, and whether it took its batch in parts.
+    Equal { granted: usize, collectives: usize, parts: bool },
     /// The layout is an error.
     Refused,
 }
@@ -147,7 +147,8 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
     let mut layout = placing.layout;
     let told = |l: &Layout| {
         let rules: Vec<String> = l.rules.iter().map(|r| say(r, &l.mesh, &step.graph.dims)).collect();
-        format!("{} with `{}`, recompute {:?}", l.mesh.describe(), rules.join("; "), l.recompute)
+        let (mesh, rules, parts) = (l.mesh.describe(), rules.join("; "), l.microbatches.map(|p| p.0));
+        format!("{mesh} with `{rules}`, recompute {:?}, in parts {parts:?}", l.recompute)
     };
     if show {
         report(&format!("{}\n{}", print::graph(&step), told(&layout)));
@@ -160,21 +161,40 @@ fn trial(seed: u64, r: &Random, show: bool) -> Result<End, String> {
         let place = first_wrong(&step, r).unwrap_or_else(|| "each value is right by itself".into());
         return Err(format!("one device is not what it means: {e}\n    {place}"));
     }
-    let mut planned = plan(&step, &layout, placing.grant);
+    let mut asked = step.clone();
+    let mut alone = alone;
+    if layout.microbatches.is_some() {
+        let example = r.program.inputs.first().map(|i| i.0.dims[0]);
+        let whole = |o: &StepOutput| {
+            o.kind != OutputKind::Output || !example.is_some_and(|d| step.graph.ty(o.id).has(d))
+        };
+        asked.outputs.retain(whole);
+        if asked.outputs.iter().all(|o| o.kind != OutputKind::Output) {
+            alone.iter_mut().for_each(|values| drop(values.remove("some value")));
+        }
+        // Of what needs all examples at once there are no parts.
+        if let Err(Refused::Layout(codes)) = plan(&asked, &Layout { rules: vec![], ..layout.clone() }, true)
+            && codes.iter().all(|c| c == "E0313")
+        {
+            layout.microbatches = None;
+        }
+    }
+    let parts = layout.microbatches.is_some();
+    let mut planned = plan(&asked, &layout, placing.grant);
     for k in (0..layout.rules.len()).rev() {
         match &planned {
             // Two strict rules want one axis: let one more yield.
             Err(Refused::Layout(codes)) if codes.iter().any(|c| c == "E0304") => layout.rules[k].free = true,
             _ => break,
         }
-        planned = plan(&step, &layout, placing.grant);
+        planned = plan(&asked, &layout, placing.grant);
     }
     match planned {
         Ok(p) => {
             let (granted, collectives) = (p.granted, p.collectives);
             let many = run(p.plan, r).map_err(|e| format!("{}: {e}", told(&layout)))?;
             equal(&many, &alone).map_err(|e| format!("{}: {e}", told(&layout)))?;
-            Ok(End::Equal { granted, collectives })
+            Ok(End::Equal { granted, collectives, parts })
         }
         Err(Refused::Layout(codes)) if !placing.grant && codes.iter().all(|c| c == "E0310") => {
             Ok(End::Refused)
@@ -195,10 +215,11 @@ pub(crate) fn count_trials(what: &str, count: u64, random: fn(u64) -> Random) {
     let one = std::env::var("SEED").ok().and_then(|s| s.parse::<u64>().ok());
     let seeds = one.map_or(0..count, |s| s..s + 1);
     let (mut equal, mut refused, mut wrong) = (0, 0, Vec::new());
-    let (mut with_granted, mut all_collectives) = (0, 0);
+    let (mut with_granted, mut all_collectives, mut in_parts) = (0, 0, 0);
     for seed in seeds {
         match trial(seed, &random(seed), one.is_some()) {
-            Ok(End::Equal { granted, collectives }) => {
+            Ok(End::Equal { granted, collectives, parts }) => {
+                in_parts += usize::from(parts);
                 equal += 1;
                 with_granted += usize::from(granted > 0);
                 all_collectives += collectives;
@@ -208,10 +229,11 @@ pub(crate) fn count_trials(what: &str, count: u64, random: fn(u64) -> Random) {
         }
     }
     report(&format!(
-        "{what}: {equal} equal ({with_granted} with granted gathers, {all_collectives} collectives), {refused} refused, {} wrong in {:.1?}",
+        "{what}: {equal} equal ({with_granted} with granted gathers, {all_collectives} collectives, {in_parts} in parts), {refused} refused, {} wrong in {:.1?}",
         wrong.len(),
         begin.elapsed()
     ));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(one.is_some() || in_parts * 20 >= equal, "few batches were taken in parts");
     assert!(one.is_some() || equal >= refused, "most layouts were refused: the test tests little");
 }

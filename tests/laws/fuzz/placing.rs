@@ -4,6 +4,7 @@ use super::program::Random;
 use crate::devices::{layout, rule};
 use crate::rng::Rng;
 use meshwright_core::layout::{Layout, RuleDim, ScopeClass};
+use meshwright_diag::Span;
 use meshwright_plan::{Dim, Mesh};
 use std::collections::BTreeSet;
 
@@ -60,5 +61,9 @@ pub(crate) fn random(seed: u64, program: &Random) -> Placing {
     let again: &[&str] =
         if rng.one_in(2) { &[] } else { rng.pick(&[&["*"][..], &["l1*"], &["l0", "l2*"], &["l*"]]) };
     let recompute = again.iter().map(|p| (*p).into()).collect();
-    Placing { layout: Layout { loops, recompute, ..layout(&mesh, rules) }, grant }
+    let size = program.program.inputs.first().map_or(1, |i| graph.dims.size(i.0.dims[0]));
+    let divisors: Vec<usize> = (2..=size).filter(|n| size.is_multiple_of(*n)).collect();
+    let parts = !divisors.is_empty() && rng.one_in(2);
+    let microbatches = parts.then(|| (rng.pick(&divisors), Span::default()));
+    Placing { layout: Layout { loops, recompute, microbatches, ..layout(&mesh, rules) }, grant }
 }

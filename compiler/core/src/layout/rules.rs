@@ -67,6 +67,8 @@ pub struct Layout {
     pub gathers: BTreeSet<Dim>,
     /// Paths of values that are computed again for the backward pass, instead of kept.
     pub recompute: Vec<Arc<str>>,
+    /// In how many parts a training step takes its batch, and where the layout says so.
+    pub microbatches: Option<(usize, Span)>,
     /// Dims of the loops of the program: `*` stands for none of them.
     pub loops: BTreeSet<Dim>,
 }
@@ -135,7 +137,14 @@ pub fn layout(
                     }
                 }
             }
-            LayoutKind::Microbatches { .. } => out.push(not_yet("microbatches", item.span)),
+            LayoutKind::Microbatches { count, count_span } => {
+                if let Some((_, first)) = layout.microbatches {
+                    out.push(parts_twice(first, *count_span));
+                }
+                // More than there are examples are refused with all that do not divide the batch.
+                let count = usize::try_from(*count).unwrap_or(usize::MAX);
+                layout.microbatches = Some((count, *count_span));
+            }
             LayoutKind::Schedule(_) => out.push(not_yet("schedule", item.span)),
             LayoutKind::Recompute(paths) => {
                 layout.recompute.extend(paths.iter().map(|p| Arc::from(p.text.as_str())));
@@ -147,6 +156,13 @@ pub fn layout(
     placed_twice(&layout, &mut out);
     empty_shards(&layout, program, &mut out);
     if has_errors(&out) { (None, out) } else { (Some(layout), out) }
+}
+
+fn parts_twice(first: Span, second: Span) -> Diagnostic {
+    Diagnostic::error(codes::E0313, "a layout says twice in how many parts a step takes its batch")
+        .at(second, "the second time")
+        .and(first, "the first time")
+        .help("leave one out")
 }
 
 fn not_yet(what: &str, span: Span) -> Diagnostic {

@@ -2,8 +2,9 @@
 
 use super::decision::Reason;
 use super::walk::Walk;
-use meshwright_ops::{Id, Kind, Role};
+use meshwright_ops::{Crossing, Id, Kind, Role};
 use meshwright_plan::{Axis, Monoid, Placement};
+use meshwright_syntax::ast::ScopeKind;
 use std::collections::BTreeSet;
 
 impl Walk<'_> {
@@ -98,7 +99,8 @@ impl Walk<'_> {
             return false;
         }
         if let [only] = users
-            && matches!(self.facts.kind(*only), Kind::Add | Kind::Rename { .. })
+            && (matches!(self.facts.kind(*only), Kind::Add | Kind::Rename { .. })
+                || self.facts.boundary(*only).is_some())
         {
             return true;
         }
@@ -119,6 +121,9 @@ impl Walk<'_> {
         if matches!(facts.kind(user), Kind::Rename { .. }) {
             return true;
         }
+        if let Some(b) = facts.boundary(user) {
+            return self.leaves_open(user, b.how, axis);
+        }
         let inputs = &facts.node(user).inputs;
         if facts.is_add(user) {
             let same_dims = |x: &Id| {
@@ -134,5 +139,31 @@ impl Walk<'_> {
         let partial = |slot: &usize| inputs[*slot] == v || self.state.is_partial(inputs[*slot], axis);
         let slots: BTreeSet<usize> = (0..inputs.len()).filter(partial).collect();
         facts.linear_in(user, &slots)
+    }
+
+    /// Whether a value may leave the body of a loop while it is partial over an axis: where it is summed, in this loop or in the
+    /// one around it, so that it is reduced once. But of a gradient that is split over the axis each iteration keeps its shard
+    /// alone.
+    fn leaves_open(&self, crossing: Id, how: Crossing, axis: Axis) -> bool {
+        let facts = self.facts;
+        let users = facts.users(crossing);
+        let sums = |u: &Id| facts.boundary(*u).is_some_and(|b| b.how == Crossing::Accumulate);
+        let summed = match how {
+            Crossing::Accumulate => true,
+            Crossing::Stack => !users.is_empty() && !facts.is_output(crossing) && users.iter().all(sums),
+            _ => false,
+        };
+        summed && !self.shards_gradient(crossing, axis)
+    }
+
+    /// Whether what leaves a loop becomes a gradient that a rule for gradients or parameters splits over an axis.
+    fn shards_gradient(&self, mut at: Id, axis: Axis) -> bool {
+        let facts = self.facts;
+        while !facts.is_gradient(at) {
+            let [user] = facts.users(at) else { return false };
+            at = *user;
+        }
+        let rule = facts.said(at).by.get(&axis).map(|rule| &facts.layout.rules[*rule].scope.kind);
+        matches!(rule, Some(Some(ScopeKind::Grads | ScopeKind::Params)))
     }
 }

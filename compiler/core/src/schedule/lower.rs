@@ -29,6 +29,7 @@ pub fn lower(spmd: &Spmd, line_of: &LineOf) -> Plan {
             dims: spmd.step.graph.dims.clone(),
             float: spmd.step.float,
             inputs: spmd.step.inputs.clone(),
+            microbatches: spmd.step.graph.microbatches,
             buffers: Vec::new(),
             program_inputs: Vec::new(),
             steps: Vec::new(),

@@ -13,7 +13,7 @@ use crate::engine::context::Local;
 use crate::engine::graph::{Capabilities, Val};
 use crate::engine::lowering::{Lowering, LoweringError};
 use crate::error::ExecError;
-use crate::kernels::KernelError;
+use crate::kernels::{KernelError, Moment};
 use crate::tensor::HostTensor;
 use burn_backend::BackendTypes;
 use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
@@ -49,17 +49,24 @@ pub(crate) const MOST_NESTED: usize = 8;
 pub(crate) struct Iteration {
     /// The dim of each, outermost first, and the position along it.
     at: [Option<(Dim, usize)>; MOST_NESTED],
-    /// The position in all of them, row-major.
+    /// The position in all of them, row-major, but for that over the parts of the batch.
     index: u32,
+    /// The part of the batch.
+    part: usize,
 }
 
 impl Iteration {
-    /// The same in a loop over `dim`, of `size`, at a position.
-    pub(crate) fn within(mut self, dim: Dim, size: usize, position: usize) -> Iteration {
+    /// The same in a loop of a Plan over `dim` at a position.
+    pub(crate) fn within(mut self, plan: &Plan, dim: Dim, position: usize) -> Iteration {
         if let Some(free) = self.at.iter_mut().find(|at| at.is_none()) {
             *free = Some((dim, position));
         }
-        self.index = self.index.wrapping_mul(size as u32).wrapping_add(position as u32);
+        // What is drawn belongs to an example, whatever part of the batch it is in.
+        if plan.microbatches.is_some_and(|m| m.over == dim) {
+            self.part = position;
+        } else {
+            self.index = self.index.wrapping_mul(plan.dims.size(dim) as u32).wrapping_add(position as u32);
+        }
         self
     }
 
@@ -83,8 +90,8 @@ pub(crate) struct RngState {
 
 impl RngState {
     /// The step and where in its loops: what random values are drawn at.
-    pub(crate) fn moment(&self) -> (u64, u32) {
-        (self.step, self.iteration.index)
+    pub(crate) fn moment(&self) -> Moment {
+        Moment { step: self.step, repeat: self.iteration.index, part: self.iteration.part }
     }
 }
 

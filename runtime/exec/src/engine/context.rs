@@ -34,6 +34,12 @@ impl<'a> DeviceContext<'a> {
         operand.at(*example)
     }
 
+    /// Which dim of an operand counts the examples of a part of the batch, and how many parts there are.
+    pub(crate) fn parts_of(&self, operand: &Local) -> Option<(usize, usize)> {
+        let parts = self.plan.microbatches?;
+        Some((operand.at(parts.dim)?, self.plan.dims.size(parts.over)))
+    }
+
     pub(crate) fn mesh(&self) -> &'a Mesh {
         &self.plan.mesh
     }

@@ -191,7 +191,7 @@ impl<B: Backend> Program<B> {
                 self.bind(c.current, tensors);
             }
             let position = if repeat.reverse { size - 1 - k } else { k };
-            run.rng.iteration = around.within(repeat.dim, size, position);
+            run.rng.iteration = around.within(&self.plan, repeat.dim, position);
             self.pieces(backend, &repeat.body, run)?;
         }
         run.rng.iteration = around;

@@ -20,6 +20,7 @@ impl Builder {
             dims: Dims::default(),
             float: DType::F64,
             inputs: vec![],
+            microbatches: None,
             buffers: vec![],
             program_inputs: vec![],
             steps: vec![],

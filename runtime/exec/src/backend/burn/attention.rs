@@ -80,7 +80,8 @@ impl Lower<'_> {
             let shape: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
             let whole = Local { dims: drawn.dims.clone(), ranges: ranges.clone(), shape, ..space.clone() };
             let random = RandomKernel::new(&drawn.stream, drawn.distribution, DType::Bool, &sizes, &ranges)?
-                .of_examples(self.context.examples_of(&whole));
+                .of_examples(self.context.examples_of(&whole))
+                .in_parts(self.context.parts_of(&whole));
             self.kernels.push(random);
             let shape = extents(&whole.shape);
             let val = self.graph.random(self.kernels.len() - 1, &shape, stored_as(DType::Bool));

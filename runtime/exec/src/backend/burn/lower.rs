@@ -115,7 +115,8 @@ impl Lower<'_> {
         // What is drawn for `bf16` is rounded from `f32`.
         let wide = out.dtype.wide();
         let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?
-            .of_examples(self.context.examples_of(&out));
+            .of_examples(self.context.examples_of(&out))
+            .in_parts(self.context.parts_of(&out));
         self.kernels.push(drawing);
         let shape = extents(&out.shape);
         let drawn = self.graph.random(self.kernels.len() - 1, &shape, stored_as(wide));

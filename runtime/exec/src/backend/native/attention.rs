@@ -108,6 +108,7 @@ fn draw(
     let whole = Local { dims: drawn.dims.clone(), ranges: ranges.clone(), shape, ..like.clone() };
     let sizes = context.plan.dims.shape(&drawn.dims);
     let random = RandomKernel::new(&drawn.stream, drawn.distribution, DType::Bool, &sizes, &ranges)?
-        .of_examples(context.examples_of(&whole));
+        .of_examples(context.examples_of(&whole))
+        .in_parts(context.parts_of(&whole));
     Ok((random, places))
 }

@@ -220,7 +220,8 @@ fn random(
     let [out] = exactly(writes)?;
     let sizes = context.plan.dims.shape(&out.dims);
     let kernel = RandomKernel::new(stream, distribution, out.dtype, &sizes, &out.ranges)?
-        .of_examples(context.examples_of(out));
+        .of_examples(context.examples_of(out))
+        .in_parts(context.parts_of(out));
     Ok(KernelWork::to_one(move |args, out| {
         let rng = args.rng;
         kernel.run(rng.seed, rng.moment(), rng.first_example, out)

@@ -22,6 +22,19 @@ pub struct RandomKernel {
     total: usize,
     /// The dim that counts examples.
     examples: Option<usize>,
+    /// The dim along which only every so many-th element of the whole is one of these `sizes`: see [`RandomKernel::in_parts`].
+    parts: Option<(usize, usize)>,
+}
+
+/// When values are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// The step.
+    pub step: u64,
+    /// The index of a `repeat`.
+    pub repeat: u32,
+    /// The part of the batch that the step is at.
+    pub part: usize,
 }
 
 /// Where each element of the whole is counted.
@@ -62,6 +75,7 @@ impl RandomKernel {
             ranges: ranges.to_vec(),
             total: ranges.iter().map(ExactSizeIterator::len).product(),
             examples: None,
+            parts: None,
         })
     }
 
@@ -69,6 +83,13 @@ impl RandomKernel {
     #[must_use]
     pub fn of_examples(self, examples: Option<usize>) -> RandomKernel {
         RandomKernel { examples, ..self }
+    }
+
+    /// The same where a step goes through dim `parts.0` in `parts.1` parts: what is drawn are elements `part`, `part + parts.1`, and so on, of
+    /// a whole that has `parts.1` times as many.
+    #[must_use]
+    pub fn in_parts(self, parts: Option<(usize, usize)>) -> RandomKernel {
+        RandomKernel { parts, ..self }
     }
 
     /// Type of what is drawn.
@@ -81,7 +102,7 @@ impl RandomKernel {
         self.ranges.iter().map(ExactSizeIterator::len).collect()
     }
 
-    /// Draws under a seed, for a step and an index of a `repeat`. With the number of the batch's first example, what an example gets depends on its own
+    /// Draws under a seed, for a moment. With the number of the batch's first example, what an example gets depends on its own
     /// number, not on its place in the batch or on the batch's size.
     ///
     /// # Errors
@@ -89,12 +110,12 @@ impl RandomKernel {
     pub fn run(
         &self,
         seed: u64,
-        (step, repeat): (u64, u32),
+        moment: Moment,
         first_example: Option<u64>,
         out: SliceMut<'_>,
     ) -> Result<(), KernelError> {
         super::check_out(&out, self.dtype, self.total)?;
-        let (key, first, strides) = self.counted(seed, (step, repeat), first_example);
+        let (key, first, strides) = self.counted(seed, moment, first_example);
         let (d, counting) = (&self.distribution, Counting { first, strides });
         match out {
             SliceMut::F64(o) => self.fill(o, &counting, |i| draw(d, key, i)),
@@ -111,10 +132,10 @@ impl RandomKernel {
     pub(super) fn counted(
         &self,
         seed: u64,
-        (step, repeat): (u64, u32),
+        Moment { step, repeat, part }: Moment,
         first_example: Option<u64>,
     ) -> (Key, u64, Vec<u64>) {
-        let Counting { first, strides } = self.counting(first_example);
+        let Counting { first, strides } = self.counting(first_example, part);
         (Key::of_step(seed, &self.stream, step).at(step as u32, repeat), first, strides)
     }
 
@@ -124,15 +145,19 @@ impl RandomKernel {
     }
 
     /// Row-major over the whole; or, example by example, row-major over the other dims.
-    fn counting(&self, first_example: Option<u64>) -> Counting {
+    fn counting(&self, first_example: Option<u64>, part: usize) -> Counting {
         let mut strides = vec![0; self.sizes.len()];
         let by_example = first_example.and(self.examples);
-        let mut stride = 1;
+        let (mut stride, mut first) = (1, 0);
         for (i, n) in self.sizes.iter().enumerate().rev().filter(|(i, _)| Some(*i) != by_example) {
-            strides[i] = stride;
-            stride *= *n as u64;
+            let parts = self.parts.filter(|(at, _)| *at == i).map_or(1, |(_, parts)| parts as u64);
+            if parts > 1 {
+                first = stride * part as u64;
+            }
+            strides[i] = stride * parts;
+            stride *= *n as u64 * parts;
         }
-        let Some(at) = by_example else { return Counting { first: 0, strides } };
+        let Some(at) = by_example else { return Counting { first, strides } };
         strides[at] = stride;
         Counting { first: first_example.unwrap_or(0).wrapping_mul(stride), strides }
     }

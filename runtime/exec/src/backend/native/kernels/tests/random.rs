@@ -1,5 +1,5 @@
 use super::{Rng, indices, same_for_all_pools};
-use crate::kernels::{KernelError, RandomKernel, SliceMut};
+use crate::kernels::{KernelError, Moment, RandomKernel, SliceMut};
 use meshwright_plan::DType;
 use meshwright_plan::random::{Distribution, Key, draw, draw_f32};
 
@@ -26,7 +26,10 @@ fn any_block_is_that_part_of_the_whole() {
         let places: Vec<u64> = indices(&shape).iter().map(at).collect();
         let kept = Distribution::Bernoulli { rate: 0.4 };
         let run = |d: Distribution, dtype: DType, out: SliceMut<'_>| {
-            RandomKernel::new("s", d, dtype, &sizes, &ranges).unwrap().run(3, (round, 0), None, out).unwrap();
+            RandomKernel::new("s", d, dtype, &sizes, &ranges)
+                .unwrap()
+                .run(3, Moment { step: round, ..Moment::default() }, None, out)
+                .unwrap();
         };
         let (mut wide, mut narrow, mut bits) =
             (vec![f64::NAN; places.len()], vec![f32::NAN; places.len()], vec![7; places.len()]);
@@ -52,7 +55,7 @@ fn large_blocks_are_the_same_with_any_pool() {
         let kernel = RandomKernel::new("s", NORMAL, DType::F32, &sizes, &ranges).unwrap();
         let drawn = same_for_all_pools(|| {
             let mut out = vec![f32::NAN; n];
-            kernel.run(1, (2, 0), None, SliceMut::F32(&mut out)).unwrap();
+            kernel.run(1, Moment { step: 2, ..Moment::default() }, None, SliceMut::F32(&mut out)).unwrap();
             out
         });
         assert!(drawn.iter().all(|x| x.is_finite()));
@@ -71,8 +74,12 @@ fn what_cannot_be_drawn_is_refused() {
     assert!(matches!(new(NORMAL, DType::F32, &[3], 1..4), Err(KernelError::Unsupported(_))));
     assert!(matches!(new(NORMAL, DType::F32, &[3, 2], 1..3), Err(KernelError::Rank { .. })));
     let kernel = new(NORMAL, DType::F32, &[3], 1..3).unwrap();
-    assert!(kernel.run(0, (1, 0), None, SliceMut::F32(&mut [0.0; 3])).is_err());
-    assert!(kernel.run(0, (1, 0), None, SliceMut::F64(&mut [0.0; 2])).is_err());
+    assert!(
+        kernel.run(0, Moment { step: 1, ..Moment::default() }, None, SliceMut::F32(&mut [0.0; 3])).is_err()
+    );
+    assert!(
+        kernel.run(0, Moment { step: 1, ..Moment::default() }, None, SliceMut::F64(&mut [0.0; 2])).is_err()
+    );
 }
 
 /// What an example gets is the same in batches of any size, wherever the dim that counts examples stands, and in any block.
@@ -91,7 +98,14 @@ fn what_an_example_gets_depends_on_its_number_alone() {
                 let mut out = vec![f64::NAN; shape.iter().product()];
                 let kernel = RandomKernel::new("s", NORMAL, DType::F64, &sizes, &ranges).unwrap();
                 let kernel = kernel.of_examples(Some(at));
-                kernel.run(3, (0, 0), Some(first as u64), SliceMut::F64(&mut out)).unwrap();
+                kernel
+                    .run(
+                        3,
+                        Moment { step: 0, ..Moment::default() },
+                        Some(first as u64),
+                        SliceMut::F64(&mut out),
+                    )
+                    .unwrap();
                 for (place, x) in indices(&shape).iter().zip(out) {
                     let mut place = place.clone();
                     let example = place.remove(at) + range.start + first;

@@ -1,0 +1,109 @@
+//! What each value of a step is to the parts of its batch.
+
+use meshwright_ops::{Crossing, Graph, Id, InputOpKind, Kind, Role};
+use meshwright_plan::{Dim, IdVec, Monoid};
+use std::collections::BTreeSet;
+
+/// What a value is in the step on a part of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The same in all parts.
+    Same,
+    /// That of the part's examples.
+    Examples,
+    /// A sum over the part's examples: that of the batch is the sum over all parts.
+    Sum,
+}
+
+/// Why a step cannot be taken in parts.
+pub(super) struct Mixed {
+    /// The value at which examples of different parts would have to meet.
+    pub(super) at: Id,
+    /// In words.
+    pub(super) why: String,
+}
+
+/// What each value is to the parts of a batch that `example` counts.
+pub(super) fn parts(g: &Graph, example: Dim) -> Result<IdVec<Id, Part>, Mixed> {
+    let mut all = g.nodes.table(Part::Same);
+    loop {
+        let mut changed = false;
+        for id in g.ids() {
+            let now = part(g, id, example, &all);
+            changed |= now != std::mem::replace(&mut all[id], now);
+        }
+        // A carry depends on what comes after it.
+        if !changed || g.repeats.is_empty() {
+            break;
+        }
+    }
+    for id in g.ids() {
+        check(g, id, example, &all).map_err(|why| Mixed { at: id, why })?;
+    }
+    Ok(all)
+}
+
+/// Whether a value in the body of a loop is a sum, which goes on as one. Around the loops it is known as that of the batch.
+fn open(g: &Graph, x: Id, all: &IdVec<Id, Part>) -> bool {
+    all[x] == Part::Sum && g.node(x).scope.is_some()
+}
+
+fn part(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, Part>) -> Part {
+    let reads = g.depends_on(id);
+    if g.ty(id).has(example) {
+        Part::Examples
+    } else if reads.iter().any(|x| all[*x] == Part::Examples || open(g, *x, all)) {
+        Part::Sum
+    } else {
+        Part::Same
+    }
+}
+
+fn check(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, Part>) -> Result<(), String> {
+    let node = g.node(id);
+    let sums: BTreeSet<usize> =
+        node.inputs.iter().enumerate().filter(|(_, x)| open(g, **x, all)).map(|(i, _)| i).collect();
+    let boundary = g.boundary(id);
+    let carried = boundary.is_some_and(|b| matches!(b.how, Crossing::Carry(_)));
+    let examples = node.inputs.iter().any(|x| all[*x] == Part::Examples);
+    match all[id] {
+        Part::Same => Ok(()),
+        Part::Sum if carried => {
+            Err("a loop carries on a sum over examples; carry one value for each example, and sum behind the loop".into())
+        }
+        _ if boundary.is_some() => Ok(()),
+        Part::Examples if !sums.is_empty() => {
+            Err("each example reads a sum over examples that is made in the same loop".into())
+        }
+        Part::Examples => match node.op.kind() {
+            Kind::Input(InputOpKind::Input { .. }) | Kind::Rematerializable(_) => Ok(()),
+            Kind::Input(_) => Err("what is kept from step to step has the dim of the examples".into()),
+            _ => passes(g, id, example, |role| role == Role::Parallel),
+        },
+        Part::Sum if examples && sums.is_empty() => {
+            passes(g, id, example, |role| role == Role::Reduction(Monoid::Sum))
+        }
+        Part::Sum => {
+            let roles = node.op.roles(&g.input_types(id), &node.ty, &g.dims);
+            let linear = !examples && roles.linear_in(&sums, node.inputs.len());
+            linear.then_some(()).ok_or_else(|| {
+                format!("`{}` of a sum over examples is not the sum of what it is of each part", node.op.name())
+            })
+        }
+    }
+}
+
+/// Whether an op treats all examples alike, none by its position, with such a role of their dim.
+fn passes(g: &Graph, id: Id, example: Dim, role: impl Fn(Role) -> bool) -> Result<(), String> {
+    let node = g.node(id);
+    let types = g.input_types(id);
+    let roles = node.op.roles(&types, &node.ty, &g.dims);
+    let elsewhere =
+        |l: &&meshwright_ops::Loop| l.on.iter().flatten().any(|d| (*d == example) != (l.dim == example));
+    let plain = roles.get(example).is_some_and(|l| role(l.role) && l.windows.iter().all(Option::is_none));
+    let counted = types.iter().any(|t| t.range == Some(example));
+    match plain && !counted && roles.loops.iter().find(elsewhere).is_none() {
+        true => Ok(()),
+        false => Err(format!("`{}` mixes the examples of a batch", node.op.name())),
+    }
+}
