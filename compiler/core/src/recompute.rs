@@ -30,7 +30,8 @@ pub(crate) fn recompute(step: StepGraph, layout: &Layout) -> StepGraph {
                 return again.clone_of(g, v, &loops);
             }
             for x in &mut node.inputs {
-                if g.node(*x).scope.is_none() && again.wants(g, *x) {
+                // Both are around all loops, or in the same one: that over the parts of a batch.
+                if g.within(node.scope, g.node(*x).scope) && again.wants(g, *x) {
                     *x = again.clone_of(g, *x, &[]);
                 }
             }
@@ -145,10 +146,10 @@ impl Again<'_> {
     }
 }
 
-/// The scope in which a value is made again.
+/// The scope in which a value is made again: its own, unless it is in the body of a loop of the forward pass.
 fn backward_scope(g: &Graph, v: Id, loops: &Loops) -> Option<RepeatId> {
     let scope = g.node(v).scope;
-    loops.iter().find(|l| Some(l.0) == scope).map(|l| l.1)
+    loops.iter().find(|l| Some(l.0) == scope).map_or(scope, |l| Some(l.1))
 }
 
 /// The dims of the loops around and at a loop, innermost first.

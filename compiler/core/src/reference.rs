@@ -268,7 +268,12 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
             "A rule with `when free` splits a dim where no other rule uses the axis, and permits to gather it.",
             "seq -> model when free",
         ),
-        (LayoutKeyword, "microbatches", "It is parsed, but not implemented yet.", "microbatches 8"),
+        (
+            LayoutKeyword,
+            "microbatches",
+            "A training step takes its batch in so many parts, in the memory of one: gradients are summed before they are used.",
+            "microbatches 8",
+        ),
         (LayoutKeyword, "schedule", "It is parsed, but not implemented yet.", "schedule 1f1b"),
         (LayoutKeyword, "recompute", "It is parsed, but not implemented yet.", "recompute b1.*"),
     ]

@@ -399,7 +399,13 @@ primitives! {
     IterationUpdate {
         /// The dim of the loop, the first of the result's.
         dim: Dim,
-    } => Spec { name: "iteration_update", reads: O::Named(&["all", "value"]), donation: D::First, ..PLAIN };
+    } => Spec {
+        name: "iteration_update",
+        reads: O::Named(&["all", "value"]),
+        donation: D::First,
+        linear: Linear::Jointly,
+        ..PLAIN
+    };
     /// `() -> out`: zeros, of which each is also a part of 0; or what nothing reads before it is written.
     Blank {
         /// Whether it must be zeros.

@@ -66,9 +66,7 @@ pub(super) fn levels(g: &Graph, parts: &IdVec<Id, Part>) -> Result<Levels, Mixed
             }
         }
         if mine.len() > 1 && all.is_dear(*item) {
-            let why = "it would be computed once for a sum over all examples, and again for what each example does with \
-                       that sum";
-            return Err(Mixed { at: values[item][0], why: why.into() });
+            return Err(all.twice(&order));
         }
         inside.insert(*item, mine);
     }
@@ -153,6 +151,35 @@ impl Search<'_> {
                 *last = at.min(*last);
             }
         }
+    }
+
+    /// What makes it necessary to compute something twice that is made of what is trained.
+    fn twice(&self, order: &[ScopeItem]) -> Mixed {
+        let sums = order.iter().filter(|i| self.parted.contains(i)).flat_map(|reader| {
+            self.reads(*reader).into_iter().filter_map(|x| match self.reading(*reader, x) {
+                Reading::Behind(from) => Some((x, from)),
+                Reading::Outside(from) => self.sum_behind(from).map(|x| (x, item_of(self.g, x))),
+                _ => None,
+            })
+        });
+        let at = sums.into_iter().filter(|(_, from)| self.is_dear(*from)).map(|(x, _)| x).min();
+        let why = "what is computed of each example reads this sum over all examples, which is itself made of what is trained";
+        Mixed { at: at.unwrap_or(Id(0)), why: why.into() }
+    }
+
+    /// A sum over all parts of which something outside is made.
+    fn sum_behind(&self, of: ScopeItem) -> Option<Id> {
+        let (mut todo, mut seen) = (vec![of], BTreeSet::new());
+        while let Some(item) = todo.pop() {
+            for x in self.reads(item) {
+                match self.reading(item, x) {
+                    Reading::Behind(from) if self.is_dear(from) => return Some(x),
+                    Reading::Outside(from) if seen.insert(from) => todo.push(from),
+                    _ => {}
+                }
+            }
+        }
+        None
     }
 
     /// Whether it is made of what is trained or kept, and not of inputs alone.
