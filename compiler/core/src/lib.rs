@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** pure. No I/O, no clock, no environment, no hash order: the same texts give a byte-identical Plan.
 
+mod accumulators;
 pub mod autodiff;
 pub mod compile;
 mod declared;

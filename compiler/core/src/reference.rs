@@ -152,8 +152,14 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
         (
             Keyword,
             "repeat",
-            "A stack of identical layers, compiled once. It is parsed, but not implemented yet.",
+            "A loop over a dim: a stack of identical layers, each with parameters of its own, compiled once.",
             "repeat layers { … }",
+        ),
+        (
+            Keyword,
+            "scan",
+            "A recurrence along a dim: a loop whose iterations share their parameters. What it declares with `let` is collected along the dim.",
+            "scan seq { h = cell(x, h) … }",
         ),
         (Keyword, "return", "The results of a layer.", "return a, b"),
         (

@@ -3,17 +3,20 @@
 //! Before: a graph in which the value `training` may occur. After: one without. A choice that it decides is its branch, so
 //! that the other branch is dead code. Values keep their ids; those that are nothing but another value are left unused.
 
+use crate::accumulators::accumulators;
 use crate::hoist::hoist;
 use crate::program::Program;
 use meshwright_ops::{Computes, Const, Expand, Graph, Id, Kind, Source};
 use meshwright_plan::IdVec;
 use std::sync::Arc;
 
-/// The program as it is in training steps, or in evaluation and prediction, with what loops do not change moved out of them.
+/// The program as it is in training steps, or in evaluation and prediction, with what loops do not change moved out of
+/// them, and sums that they carry on as sums over their iterations.
 pub fn specialized(program: &Program, training: bool) -> Program {
     let mut out = program.clone();
     let same = decide(&mut out.graph, training);
     hoist(&mut out.graph);
+    accumulators(&mut out.graph);
     let Some(same) = same else { return out };
     let now = |id: &mut Id| *id = same[*id];
     out.losses.iter_mut().chain(&mut out.metrics).chain(&mut out.outputs).for_each(|d| now(&mut d.id));

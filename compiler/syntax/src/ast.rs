@@ -235,7 +235,7 @@ pub enum StatementKind {
     Metric(Binding),
     /// `output probabilities = …`.
     Output(Binding),
-    /// `repeat layers as i { … }`.
+    /// `repeat layers as i { … }`, `scan seq { … }`.
     Repeat(Repeat),
     /// `return a, b`; at least one.
     Return(Vec<Expr>),
@@ -267,9 +267,11 @@ pub struct Input {
     pub range: Option<Name>,
 }
 
-/// `repeat layers as i { … }`.
+/// `repeat layers as i { … }` or `scan seq { … }`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Repeat {
+    /// Whether it is a `scan`: all iterations share its parameters, and what it declares with `let` is collected along the dim.
+    pub scan: bool,
     /// The dim whose size is the count.
     pub dim: Name,
     /// The name of the index, if any.

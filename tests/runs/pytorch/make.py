@@ -319,7 +319,43 @@ def gru():
     s.end(h)
 
 
+def lstm_layers():
+    s = Subject("lstm_layers")
+    m = f32(nn.LSTM(4, 3, num_layers=2, batch_first=True))
+    with torch.no_grad():
+        # Of two biases that are added, ours is the first.
+        m.bias_hh_l0[:] = 0
+        m.bias_hh_l1[:] = 0
+    for layer, path in enumerate(("first", "second")):
+        names = ("input_gate", "forget", "cell", "output_gate")
+        for i, name in enumerate(names):
+            part = lambda t, i=i: t[i * 3 : i * 3 + 3]
+            get = lambda what: getattr(m, f"{what}_l{layer}")
+            s.param(f"{path}.cell.{name}.w", get("weight_ih"), lambda t, part=part: part(t).T)
+            s.param(f"{path}.cell.{name}.u", get("weight_hh"), lambda t, part=part: part(t).T)
+            s.param(f"{path}.cell.{name}.b", get("bias_ih"), part)
+    x = s.nudge(s.input("x", rand(3, 64, 4)), 64, 4)
+    s.end(m(x)[0])
+
+
+def gru_layer():
+    s = Subject("gru_layer")
+    m = f32(nn.GRU(4, 3, batch_first=True))
+    with torch.no_grad():
+        m.bias_hh_l0[:6] = 0
+    for name, i in (("reset", 0), ("update", 1)):
+        part = lambda t, i=i: t[i * 3 : i * 3 + 3]
+        s.param(f"first.cell.{name}.w", m.weight_ih_l0, lambda t, part=part: part(t).T)
+        s.param(f"first.cell.{name}.u", m.weight_hh_l0, lambda t, part=part: part(t).T)
+        s.param(f"first.cell.{name}.b", m.bias_ih_l0, part)
+    for name, w, b in (("new", m.weight_ih_l0, m.bias_ih_l0), ("old", m.weight_hh_l0, m.bias_hh_l0)):
+        s.param(f"first.cell.{name}.w", w, lambda t: t[6:].T)
+        s.param(f"first.cell.{name}.b", b, lambda t: t[6:])
+    x = s.nudge(s.input("x", rand(5, 7, 4)), 7, 4)
+    s.end(m(x)[0])
+
+
 for subject in (dense, embedding, norms, batch_norm, group_norm, self_attention, cross_attention, grouped_query_attention,
-                transformer_block, gated, convolutions, blocks, lstm, gru):
+                transformer_block, gated, convolutions, blocks, lstm, gru, lstm_layers, gru_layer):
     subject()
 save_file(OUT, pathlib.Path(__file__).with_name("nn.safetensors"))

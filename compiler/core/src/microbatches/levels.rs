@@ -70,7 +70,16 @@ pub(super) fn levels(g: &Graph, parts: &IdVec<Id, Part>) -> Result<Levels, Mixed
         }
         inside.insert(*item, mine);
     }
-    let outside = order.iter().filter(|i| !parted.contains(i)).map(|i| (*i, all.first[i])).collect();
+    let mut outside: BTreeMap<ScopeItem, usize> = BTreeMap::new();
+    for item in order.iter().filter(|i| !parted.contains(i)) {
+        let of = |x: Id| match all.reading(*item, x) {
+            Reading::Behind(from) => all.last[&from] + 1,
+            Reading::Outside(from) => outside.get(&from).copied().unwrap_or(0),
+            Reading::Here(_) | Reading::Given => 0,
+        };
+        let level = all.reads(*item).into_iter().map(of).max().unwrap_or(0);
+        outside.insert(*item, level);
+    }
     Ok(Levels { order, values, inside, outside, count })
 }
 
@@ -124,7 +133,7 @@ impl Search<'_> {
     fn earliest(&mut self, order: &[ScopeItem]) {
         for item in order {
             let of = |x: Id| match self.reading(*item, x) {
-                Reading::Here(from) if from == *item => 0,
+                Reading::Here(from) | Reading::Outside(from) if from == *item => 0,
                 Reading::Here(from) | Reading::Outside(from) => self.first[&from],
                 Reading::Behind(from) => self.first[&from] + 1,
                 Reading::Given => 0,
@@ -141,7 +150,7 @@ impl Search<'_> {
             let mine = *self.last.entry(*item).or_insert(end);
             for x in self.reads(*item) {
                 let (from, at) = match self.reading(*item, x) {
-                    Reading::Here(from) if from == *item => continue,
+                    Reading::Here(from) | Reading::Outside(from) if from == *item => continue,
                     Reading::Here(from) | Reading::Outside(from) => (from, mine),
                     Reading::Behind(from) => (from, mine.saturating_sub(1)),
                     Reading::Given => continue,

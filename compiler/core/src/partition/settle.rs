@@ -160,7 +160,11 @@ impl Walk<'_> {
     fn shards_gradient(&self, mut at: Id, axis: Axis) -> bool {
         let facts = self.facts;
         while !facts.is_gradient(at) {
+            // Several sums that meet are reduced once, where they meet.
             let [user] = facts.users(at) else { return false };
+            if facts.is_add(*user) {
+                return false;
+            }
             at = *user;
         }
         let rule = facts.said(at).by.get(&axis).map(|rule| &facts.layout.rules[*rule].scope.kind);

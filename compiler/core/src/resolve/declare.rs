@@ -9,7 +9,7 @@ use super::{PathOrigin, Resolver};
 use crate::program::{ParamDecl, StateDecl};
 use meshwright_diag::foreign::{Advice, WordPlace, advice};
 use meshwright_diag::{Diagnostic, Near, Span, codes};
-use meshwright_ops::{Class, InputOpKind, Leaf, Origin, Type};
+use meshwright_ops::{Class, InputOpKind, Leaf, Origin, RepeatId, Type};
 use meshwright_plan::{DType, Dim, Init, InputDecl, Phase};
 use meshwright_syntax::ast::{ExprKind, Input, Name, Variable};
 use std::collections::BTreeSet;
@@ -54,8 +54,11 @@ impl<'a> Resolver<'a> {
             Variety::Param => InputOpKind::Param { path: path.clone(), init },
             Variety::State => InputOpKind::State { path: path.clone(), init },
         };
-        let open: Vec<Dim> = self.open_loops().iter().map(|of| self.graph.repeats[*of].dim).collect();
-        if let Some(dim) = dims.iter().find(|d| open.contains(d)) {
+        let (all, open) = (self.open_loops(), self.loops_of_variables());
+        let dim_of = |of: &RepeatId| self.graph.repeats[*of].dim;
+        let (all, open): (Vec<Dim>, Vec<Dim>) =
+            (all.iter().map(dim_of).collect(), open.iter().map(dim_of).collect());
+        if let Some(dim) = dims.iter().find(|d| all.contains(d)) {
             self.single_position(*dim, p.name.span);
             self.define(&p.name, Val::Poison);
             return;

@@ -1,5 +1,6 @@
-//! `repeat layers as i { … }`: a loop. Its body is resolved once; in it the dim of the loop is a single position, at which values
-//! around the loop that have the dim are taken.
+//! `repeat layers as i { … }` and `scan seq { … }`: loops. The body is resolved once; in it the dim of the loop is a single position,
+//! at which values around the loop that have the dim are taken. Parameters in a `repeat` have a value for each iteration; those in a
+//! `scan` are the same in all, and what it declares is collected.
 
 use super::Resolver;
 use super::call::not_yet;
@@ -62,7 +63,9 @@ impl<'a> Resolver<'a> {
         let outer: BTreeSet<&'a str> = scope.locals.keys().copied().collect();
         let (path, own) = (scope.path.clone(), scope.own.clone());
         let element = scope.path_of(&r.dim.text);
-        scope.path = scope.declared_path(&r.dim.text).into();
+        if !r.scan {
+            scope.path = scope.declared_path(&r.dim.text).into();
+        }
         let calls = self.calls.entry(element.clone()).or_insert(0);
         *calls += 1;
         let numbered = if *calls == 1 { element } else { format!("{element}#{calls}").into() };
@@ -74,7 +77,8 @@ impl<'a> Resolver<'a> {
         self.graph.scope = Some(of);
         let depth = self.scopes.len();
         let carried = all.iter().map(|c| (c.name, c.at)).collect();
-        self.open_repeats.push(OpenRepeat { depth, span: head, carried });
+        let scan = r.scan.then_some(of);
+        self.open_repeats.push(OpenRepeat { depth, span: head, scan, carried });
         if let Some(i) = &r.index {
             let val = self.iteration(of, i.span);
             self.define(i, val);
@@ -88,6 +92,7 @@ impl<'a> Resolver<'a> {
                 (c, val)
             })
             .collect();
+        let collected = if r.scan { self.declared_in(&r.body) } else { Vec::new() };
         let scope = self.scope();
         scope.locals.retain(|n, _| outer.contains(n));
         (scope.path, scope.own) = (path, own);
@@ -96,7 +101,45 @@ impl<'a> Resolver<'a> {
             wanted.extend(self.end_carry(of, c, next, around));
         }
         self.graph.scope = around;
+        if wanted.is_empty() {
+            self.collect(of, collected);
+        }
         wanted
+    }
+
+    /// What a body declares with `let`, and whether it is read there.
+    fn declared_in(&mut self, body: &'a [Statement]) -> Vec<(&'a Name, Val, bool)> {
+        let names = body.iter().filter_map(|s| match &s.kind {
+            StatementKind::Let { names, .. } => Some(names),
+            _ => None,
+        });
+        let locals = &self.scope().locals;
+        let known = |n: &'a Name| locals.get(n.text.as_str()).map(|l| (n, l.val.clone(), l.used));
+        names.flatten().filter_map(known).collect()
+    }
+
+    /// What a `scan` has declared, of all iterations.
+    fn collect(&mut self, of: RepeatId, declared: Vec<(&'a Name, Val, bool)>) {
+        let dim = self.graph.repeats[of].dim;
+        for (name, val, used) in declared {
+            self.scope().call_values(&name.text);
+            let all = match val {
+                Val::Tensor(id) if self.graph.within(self.graph.node(id).scope, Some(of)) => {
+                    self.point(name.span);
+                    Val::Tensor(self.graph.cross(of, Crossing::Stack, id))
+                }
+                // The same in all iterations.
+                Val::Tensor(id) => self.make(&[], name.span, |g| {
+                    let dims = [&[dim], g.ty(id).dims.as_slice()].concat();
+                    Ok(g.expanded(id, &dims))
+                }),
+                other => other,
+            };
+            self.define(name, all);
+            if let Some(local) = self.scope().locals.get_mut(name.text.as_str()) {
+                local.used |= used;
+            }
+        }
     }
 
     fn repeated_body(&mut self, body: &'a [Statement]) {
@@ -158,6 +201,12 @@ impl<'a> Resolver<'a> {
         }
         all.reverse();
         all
+    }
+
+    /// Those that give each iteration parameters of its own.
+    pub(super) fn loops_of_variables(&self) -> Vec<RepeatId> {
+        let scan = |of: &RepeatId| self.open_repeats.iter().any(|o| o.scan == Some(*of));
+        self.open_loops().into_iter().filter(|of| !scan(of)).collect()
     }
 
     /// A value as the body reads it: at the position of the iteration along the dims of loops around which it was made.

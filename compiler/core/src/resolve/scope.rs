@@ -2,7 +2,7 @@
 
 use super::number::Konst;
 use meshwright_diag::Span;
-use meshwright_ops::Id;
+use meshwright_ops::{Id, RepeatId};
 use meshwright_plan::{Dim, Phase};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -128,6 +128,8 @@ pub(super) struct OpenRepeat<'a> {
     pub(super) depth: usize,
     /// Where it stands.
     pub(super) span: Span,
+    /// The loop, if it is a `scan`: then its iterations share parameters.
+    pub(super) scan: Option<RepeatId>,
     /// The names that go from one iteration to the next, and where each is first assigned.
     pub(super) carried: BTreeMap<&'a str, Span>,
 }

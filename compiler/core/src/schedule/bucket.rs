@@ -320,6 +320,7 @@ mod tests {
             mesh: Mesh::new([("a", 2), ("b", 2)]),
             dims: Default::default(),
             float: DType::F64,
+            microbatches: None,
             inputs: Vec::new(),
             buffers: vec![Buffer::new(DType::F64, Vec::new()); 8],
             program_inputs: Vec::new(),

@@ -374,6 +374,7 @@ mod tests {
                 dims
             },
             float: DType::F32,
+            microbatches: None,
             inputs: Vec::new(),
             buffers: stored,
             program_inputs: std::iter::once(0).chain(split.iter().copied()).map(leaf).chain([wide]).collect(),

@@ -182,7 +182,7 @@ fn statement(w: &mut Writer<'_>, statement: &Statement, runs: &mut Runs) {
             expr(w, &binding.value);
         }
         StatementKind::Repeat(repeat) => {
-            let Repeat { dim: _, index, body } = repeat;
+            let Repeat { scan: _, dim: _, index, body } = repeat;
             runs.separate();
             keyword(w);
             w.take();

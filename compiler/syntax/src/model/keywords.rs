@@ -1,8 +1,8 @@
 //! The keywords.
 
 /// Keywords that begin a statement.
-pub(crate) const STATEMENTS: [&str; 9] =
-    ["let", "param", "input", "loss", "metric", "output", "state", "repeat", "return"];
+pub(crate) const STATEMENTS: [&str; 10] =
+    ["let", "param", "input", "loss", "metric", "output", "state", "repeat", "scan", "return"];
 /// Keywords that begin an item. `size` is one only before `name {`.
 pub(crate) const ITEMS: [&str; 7] = ["dim", "const", "size", "use", "layer", "model", "train"];
 /// Words that begin a line of a train block.

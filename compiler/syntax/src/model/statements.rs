@@ -60,7 +60,8 @@ impl Parser<'_> {
             "return" => self.parse(Rule::returned, |b, p| {
                 parts(p).map(|p| b.expr(p)).collect::<Option<_>>().map(StatementKind::Return)
             }),
-            "repeat" => {
+            "repeat" | "scan" => {
+                let scan = self.token(self.at - 1) == "scan";
                 let head = self.parse(Rule::repeated, |b, p| Some(b.names(p)));
                 let Some(names) = head else {
                     self.broken_block();
@@ -69,7 +70,7 @@ impl Parser<'_> {
                 let body = self.body(self.span(self.at - 1));
                 let mut names = names.into_iter();
                 let (dim, index) = (names.next()?, names.next());
-                Some(StatementKind::Repeat(Repeat { dim, index, body }))
+                Some(StatementKind::Repeat(Repeat { scan, dim, index, body }))
             }
             _ => self.parse(Rule::assign, |b, p| {
                 let (names, value) = assign(b, p)?;

@@ -55,6 +55,40 @@ fn a_loop_carries_what_is_assigned() {
 }
 
 #[test]
+fn iterations_of_a_scan_share_their_parameters() {
+    let body = "let h = 0 scan batch { h = tanh(sum[e](dense(x, [d], [e]) as in) + h) let each = h let same = 2 * rate } \
+                output a = h output b = each output c = same";
+    assert_eq!(params(body), ["rate[\"layers\"] 0", "in.w[\"d\", \"e\"] 0"]);
+    let p = one(body);
+    let names = |k: usize| {
+        let ty = p.graph.ty(p.outputs[k].id);
+        ty.dims.iter().map(|d| p.graph.dims.name(*d)).collect::<Vec<_>>()
+    };
+    assert_eq!((names(0), names(1), names(2)), (vec![], vec!["batch"], vec!["batch", "layers"]));
+    // In a loop with parameters of its own there is one for each of its iterations.
+    let nested =
+        "repeat layers { let h = 0 scan batch { h = h + sum[e](dense(x, [d], [e]) as in) } y = y + h }";
+    assert_eq!(params(nested), ["rate[\"layers\"] 0", "layers.in.w[\"layers\", \"d\", \"e\"] 1"]);
+}
+
+#[test]
+fn sums_that_a_loop_carries_on_are_sums_over_its_iterations() {
+    let crossings = |body: &str| {
+        let p = crate::specialized(&one(body), true);
+        let how = |id| p.graph.boundary(id).map(|b| b.how);
+        let all: Vec<Crossing> = p.graph.ids().filter_map(how).collect();
+        let count = |how: Crossing| all.iter().filter(|h| **h == how).count();
+        (p.graph.repeats.iter().map(|r| r.carries.len()).sum::<usize>(), count(Crossing::Accumulate))
+    };
+    let sum = "let n = 0 repeat layers { y = tanh(y) n = n + sum[d](y) } output out = n output last = y";
+    assert_eq!(crossings(sum), (1, 1));
+    // What starts with another number, is read in the body, or gets dims on the way, is carried on.
+    assert_eq!(crossings(&sum.replace("n = 0", "n = 1")), (2, 0));
+    assert_eq!(crossings(&sum.replace("tanh(y)", "tanh(y) * n")), (2, 0));
+    assert_eq!(crossings(&sum.replace("n + sum", "n * 2 + sum")), (2, 0));
+}
+
+#[test]
 fn mistakes() {
     let all = [
         (
