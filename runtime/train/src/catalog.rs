@@ -24,7 +24,7 @@ macro_rules! shipped {
 pub(crate) use shipped;
 
 /// Every shipped model.
-pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert" "bert_classify" "gpt" "llama" "t5" "vit");
+pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert" "bert_classify" "gpt" "llama" "switch" "t5" "vit");
 
 /// Every shipped layout.
 pub const LAYOUTS: &[Shipped] = shipped!("layouts", "layout": "dp" "mp" "dp_mp" "megatron_sp" "zero1" "zero2" "zero3" "folded" "spatial" "unet_tiles");
