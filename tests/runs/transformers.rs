@@ -13,14 +13,14 @@ const STEPS: u64 = 8;
 /// Mesh and layout.
 const LAYOUTS: &[(&str, &str, &str)] = &[
     ("dp", "data=3", "dp"),
-    ("mp", "model=3", "mp"),
+    ("tp", "model=3", "tp"),
     ("sequence", "data=2,model=2", "megatron_sp"),
     ("zero1", "data=4", "zero1"),
     ("zero3", "data=3", "zero3"),
     ("context", "data=2,ctx=3", "batch -> data; seq -> ctx; gather key"),
     ("heads-and-zero3", "data=2,model=2", "batch -> data; heads, d_ff -> model; params: * -> data"),
     ("again", "", "recompute layers.*"),
-    ("again-mp", "data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; recompute layers.*"),
+    ("again-tp", "data=2,model=2", "batch -> data; heads, d_ff, vocab -> model; recompute layers.*"),
 ];
 
 /// A small model, trained on some chapters under a layout.
