@@ -189,7 +189,7 @@ const WORDS: &[&str] = &[
     "--help",
     "--",
     "zero3",
-    "dp_mp",
+    "dp_tp",
     "models/data",
     "/",
     ".",

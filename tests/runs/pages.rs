@@ -17,6 +17,8 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/tutorial.md", 10),
     ("README.md", 3),
     ("docs/layouts.md", 1),
+    ("docs/parallelism.md", 9),
+    ("docs/models.md", 1),
     ("docs/data.md", 3),
     ("docs/fine-tuning.md", 9),
     ("docs/predict.md", 4),

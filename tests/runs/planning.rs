@@ -37,8 +37,8 @@ fn what_is_alive_at_the_peak_adds_up_to_it() {
 #[test]
 fn planning_takes_less_than_50_ms() {
     for (model, mesh, layout) in [
-        ("mlp", "", "dp_mp"),
-        ("mnist_mlp", "", "dp_mp"),
+        ("mlp", "", "dp_tp"),
+        ("mnist_mlp", "", "dp_tp"),
         ("mnist_mlp", "", "zero3"),
         ("mnist_mlp", "a=2,b=3,c=4", "batch -> a; hidden1 -> b; hidden2 -> c; params: rows -> c"),
     ] {
@@ -149,7 +149,7 @@ fn planning_grows_with_the_size_of_the_program() {
 
 #[test]
 fn a_plan_is_byte_identical_and_survives_its_own_form() {
-    for layout in ["dp", "mp", "dp_mp", "zero1", "zero2", "zero3", "folded"] {
+    for layout in ["dp", "tp", "dp_tp", "zero1", "zero2", "zero3", "folded"] {
         let o = options("mnist_mlp", "", layout, &[]);
         let (a, b) = (plan(&o), plan(&o));
         assert_eq!(a.to_json(), b.to_json(), "{layout}");
@@ -158,7 +158,7 @@ fn a_plan_is_byte_identical_and_survives_its_own_form() {
         assert_eq!(read.hash(), a.hash());
     }
     let of = |layout| plan(&options("mlp", "", layout, &[])).hash();
-    assert_ne!(of("dp"), of("mp"));
+    assert_ne!(of("dp"), of("tp"));
 }
 
 /// A network whose weight, logits and attention are squares: another order of their dims has the same sizes.

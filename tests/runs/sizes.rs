@@ -130,5 +130,5 @@ fn check_takes_several_layouts() {
         s.err
     );
     assert_eq!(run(&[&two[..], &["--emit", "plan"]].concat()).code, Some(2));
-    assert_eq!(run(&["train", "mlp", "--layout", "dp", "--layout", "mp"]).code, Some(2));
+    assert_eq!(run(&["train", "mlp", "--layout", "dp", "--layout", "tp"]).code, Some(2));
 }

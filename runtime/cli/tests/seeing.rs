@@ -480,10 +480,10 @@ fn a_mesh_may_be_given_by_position() {
             .join(",")
     };
     assert_eq!(mesh("dp", "8"), "data=8");
-    assert_eq!(mesh("mp", "2"), "model=2");
-    assert_eq!(mesh("dp_mp", "2x3"), "data=2,model=3");
+    assert_eq!(mesh("tp", "2"), "model=2");
+    assert_eq!(mesh("dp_tp", "2x3"), "data=2,model=3");
     assert_eq!(mesh("rows -> c; batch -> a", "2x3"), "c=2,a=3");
-    let (code, _, err) = run(&["check", "mlp", "--layout", "dp_mp", "--mesh", "4"]);
+    let (code, _, err) = run(&["check", "mlp", "--layout", "dp_tp", "--mesh", "4"]);
     assert!(code == 1 && err.contains("E0311") && err.contains("`--mesh 4x1`"), "{err}");
     assert!(err.contains("`--mesh data=4,model=1`"), "{err}");
     let (code, _, err) = run(&["bench", "collectives", "--mesh", "4"]);
@@ -492,7 +492,7 @@ fn a_mesh_may_be_given_by_position() {
 
 #[test]
 fn what_a_shipped_layout_says_of_other_models_is_told_when_asked() {
-    let check = |more: &[&str]| run(&[&["check", "mlp", "--layout", "dp_mp"], more].concat()).2;
+    let check = |more: &[&str]| run(&[&["check", "mlp", "--layout", "dp_tp"], more].concat()).2;
     assert_eq!(check(&[]), "");
     let told = check(&["-v"]);
     assert!(told.contains("note[E0302]") && told.contains("`heads`"), "{told}");

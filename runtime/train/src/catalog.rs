@@ -24,10 +24,10 @@ macro_rules! shipped {
 pub(crate) use shipped;
 
 /// Every shipped model.
-pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert" "gpt");
+pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist_conv" "unet" "bert" "bert_classify" "gpt" "llama" "switch" "t5" "vit");
 
 /// Every shipped layout.
-pub const LAYOUTS: &[Shipped] = shipped!("layouts", "layout": "dp" "mp" "dp_mp" "megatron_sp" "zero1" "zero2" "zero3" "folded" "spatial" "unet_tiles");
+pub const LAYOUTS: &[Shipped] = shipped!("layouts", "layout": "dp" "tp" "dp_tp" "megatron_sp" "zero1" "zero2" "zero3" "hybrid" "context" "experts" "folded" "spatial" "unet_tiles");
 
 /// The shipped file of that name, with or without its extension.
 pub fn find(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {

@@ -49,7 +49,7 @@ fn every_shipped_layout_parses() {
         shown(&tree.unwrap_or_else(|| panic!("{name}: {errors}")))
     };
     assert_eq!(tree("dp.layout"), ["mesh all=4", "||batch->all"]);
-    assert_eq!(tree("dp_mp.layout"), ["mesh r=2,c=2", "||batch->r", "||hidden,heads,d_ff,vocab->c"]);
+    assert_eq!(tree("dp_tp.layout"), ["mesh r=2,c=2", "||batch->r", "||hidden,heads,d_ff,vocab->c"]);
     assert_eq!(tree("spatial.layout"), ["mesh b1=2,b2=2", "||rows->b1", "||cols->b2"]);
     assert_eq!(tree("megatron_sp.layout")[3], "||seq->model free");
     assert_eq!(

@@ -93,7 +93,7 @@ fn shipped_programs_parse() {
 
 #[test]
 fn bert_has_the_right_tree() {
-    let items = items(MODELS[3].1);
+    let items = items(include_str!("programs/bert.mw"));
     let kinds: Vec<_> = items
         .iter()
         .map(|i| match &i.kind {

@@ -18,7 +18,7 @@ pub(crate) enum BenchWhat {
     #[command(after_help = "\
 Examples:
   meshwright bench model mlp --steps 40
-  meshwright bench model mlp --layout dp_mp --dim batch=1000 --format json")]
+  meshwright bench model mlp --layout dp_tp --dim batch=1000 --format json")]
     Model(BenchModelArgs),
     /// Benchmark collectives by size, and check every element of their results.
     #[command(after_help = collectives_help())]

@@ -35,7 +35,7 @@ Examples:
   meshwright compare mlp --mesh 4 --layout dp --layout zero3
   meshwright compare mnist_mlp --layout 'batch -> r' --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
   meshwright compare mlp --layout dp --mesh 2 --mesh 4 --dim batch=100,200 --format csv
-  meshwright compare mlp --layout dp --layout mp --mesh 2 --measure
+  meshwright compare mlp --layout dp --layout tp --mesh 2 --measure
   meshwright compare mlp --layout dp --layout zero3 --mesh 4 --only diff --format markdown
 
 The model is read once. Each layout is compiled for each mesh and each choice of sizes, and compared with the first.

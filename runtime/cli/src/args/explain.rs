@@ -79,12 +79,12 @@ pub(crate) struct ViewArgs {
 Examples:
   meshwright explain mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
   meshwright explain mlp --layout zero3 --all
-  meshwright explain mlp --layout dp_mp --match 'h.*' --phase backward
-  meshwright explain mlp --layout dp_mp --only collectives --program eval
+  meshwright explain mlp --layout dp_tp --match 'h.*' --phase backward
+  meshwright explain mlp --layout dp_tp --only collectives --program eval
   meshwright explain mlp --layout zero3 --format json
-  meshwright explain mlp --layout dp_mp --emit plan
-  meshwright explain mlp --layout dp_mp --emit burn --rank 3
-  meshwright explain mlp --layout dp_mp --why logits.classes
+  meshwright explain mlp --layout dp_tp --emit plan
+  meshwright explain mlp --layout dp_tp --emit burn --rank 3
+  meshwright explain mlp --layout dp_tp --why logits.classes
   meshwright explain E0310
   meshwright explain softmax
   meshwright explain adam

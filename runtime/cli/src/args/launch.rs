@@ -15,7 +15,7 @@ pub(crate) enum LaunchWhat {
     /// Write a Slurm batch file, with one task for each device (or for --devices-per-process of them).
     #[command(after_help = "\
 Examples:
-  meshwright launch slurm mnist_mlp --layout dp_mp --mesh data=4,model=8 --nodes 4 --per-node 8 -o mnist.sbatch
+  meshwright launch slurm mnist_mlp --layout dp_tp --mesh data=4,model=8 --nodes 4 --per-node 8 -o mnist.sbatch
   meshwright launch slurm mnist_mlp --layout dp --mesh data=8 --nodes 2 --per-node 4 --partition gpu --module cuda/12.6 \\
       --memory 80GiB -- --steps 10000 --run /scratch/me/mnist --resume=auto
 
@@ -25,7 +25,7 @@ Arguments after `--` are passed to `meshwright train` and checked here. A plan t
     /// Write a Kubernetes MPIJob, for the MPI operator.
     #[command(after_help = "\
 Examples:
-  meshwright launch k8s mnist_mlp --layout dp_mp --mesh data=4,model=8 --nodes 4 --per-node 8 --image registry.local/meshwright:1 \\
+  meshwright launch k8s mnist_mlp --layout dp_tp --mesh data=4,model=8 --nodes 4 --per-node 8 --image registry.local/meshwright:1 \\
       --volume runs:/runs -o mnist.yaml -- --steps 10000 --run /runs/mnist
   kubectl apply -f mnist.yaml
 

@@ -57,7 +57,7 @@ const VERSION: &str = match (cfg!(feature = "mpi"), cfg!(feature = "cuda")) {
 const EXAMPLES: &str = "\
 Examples:
   meshwright train mnist_mlp --layout 'batch -> r; hidden1 -> c' --mesh r=2,c=2
-  meshwright explain mnist_mlp --layout dp_mp
+  meshwright explain mnist_mlp --layout dp_tp
   meshwright compare mnist_mlp --mesh 4 --layout dp --layout zero3
   meshwright explain E0310
   meshwright eval runs/mnist_mlp-1
