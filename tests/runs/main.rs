@@ -25,6 +25,7 @@ mod pages;
 mod planning;
 mod processes;
 mod provenance;
+mod published;
 mod resume;
 mod settings;
 mod sizes;

@@ -9,26 +9,28 @@ use meshwright_train::standard::layers;
 use meshwright_train::{Project, ProjectOptions};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Tensors by what they are, `param/y.w`.
-type Given = BTreeMap<String, (Vec<usize>, Vec<f64>)>;
+pub(crate) type Given = BTreeMap<String, (Vec<usize>, Vec<f64>)>;
 
 fn folder() -> PathBuf {
     root().join("tests/runs/pytorch")
 }
 
-/// What the file of PyTorch has, by model.
-fn given() -> BTreeMap<String, Given> {
-    let bytes = std::fs::read(folder().join("nn.safetensors")).unwrap();
+/// What a file of PyTorch has, by model.
+pub(crate) fn given(file: &Path) -> BTreeMap<String, Given> {
+    let bytes = std::fs::read(file).unwrap();
     let mut out: BTreeMap<String, Given> = BTreeMap::new();
     for (key, t) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
         let (model, what) = key.split_once('/').unwrap();
-        let words = t.data().chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]);
+        let words = |data: &[u8]| data.as_chunks().0.to_vec();
         let values = match t.dtype() {
-            Dtype::F32 => words.map(|w| f64::from(f32::from_le_bytes(w))).collect(),
-            _ => words.map(|w| f64::from(i32::from_le_bytes(w))).collect(),
+            Dtype::F32 => words(t.data()).into_iter().map(|w| f64::from(f32::from_le_bytes(w))).collect(),
+            Dtype::F64 => t.data().as_chunks().0.iter().map(|w| f64::from_le_bytes(*w)).collect(),
+            Dtype::I32 => words(t.data()).into_iter().map(|w| f64::from(i32::from_le_bytes(w))).collect(),
+            other => panic!("{key} is {other:?}"),
         };
         out.entry(model.into()).or_default().insert(what.into(), (t.shape().to_vec(), values));
     }
@@ -36,12 +38,13 @@ fn given() -> BTreeMap<String, Given> {
 }
 
 /// The loss, and the parameters and states after a step, by the names of `given`.
-fn step(model: &str, mesh: &str, layout: &str, float: DType, given: &Given) -> BTreeMap<String, Vec<f64>> {
-    let o = ProjectOptions { precision: Some(float), ..options(model, mesh, layout, &[]) };
-    let loaded = Project::load(&o);
+pub(crate) fn step(o: &ProjectOptions, given: &Given) -> BTreeMap<String, Vec<f64>> {
+    let loaded = Project::load(o);
+    let model = &o.model;
     let project = loaded.project.unwrap_or_else(|| panic!("{model}: {:?}", loaded.diagnostics));
     let program = &project.program;
-    assert_eq!(program.float, float);
+    let float = program.float;
+    assert_eq!(Some(float), o.precision);
     let plan = project.compile(&training_step(program).unwrap(), &loaded.sources).0.unwrap().plan;
     let mut cluster = Cluster::threads(&project.layout.mesh, &ClusterOptions::default()).unwrap();
     let id = cluster.load(Arc::new(plan)).unwrap();
@@ -63,7 +66,10 @@ fn step(model: &str, mesh: &str, layout: &str, float: DType, given: &Given) -> B
         Ok(leaves.iter().map(|l| whole[&l.name].slice(&l.ranges).unwrap()).collect())
     });
     let report = cluster.run(id, 1, &provider).unwrap();
-    let mut out = BTreeMap::from([("loss".to_string(), report.outputs["l"].data.to_f64())]);
+    let mut out = BTreeMap::from([(
+        "loss".to_string(),
+        report.outputs[&program.train.as_ref().unwrap().loss().name].data.to_f64(),
+    )]);
     for (kind, path) in kept {
         out.insert(format!("{kind}/{path}"), cluster.state(path).unwrap().data.to_f64());
     }
@@ -71,7 +77,7 @@ fn step(model: &str, mesh: &str, layout: &str, float: DType, given: &Given) -> B
     out
 }
 
-fn norm(v: impl IntoIterator<Item = f64>) -> f64 {
+pub(crate) fn norm(v: impl IntoIterator<Item = f64>) -> f64 {
     v.into_iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
@@ -87,7 +93,7 @@ fn apart(got: &[f64], want: &[f64], all: f64) -> f64 {
 #[test]
 fn layers_give_what_pytorch_gives_with_the_same_weights() {
     let (mut checked, mut wrong) = (0, Vec::new());
-    for (name, given) in given() {
+    for (name, given) in given(&folder().join("nn.safetensors")) {
         let model = folder().join(format!("{name}.mw")).display().to_string();
         let gradients = given.iter().filter(|(k, _)| k.starts_with("grad/")).flat_map(|(_, g)| &g.1);
         let all = norm(gradients.copied());
@@ -95,7 +101,8 @@ fn layers_give_what_pytorch_gives_with_the_same_weights() {
         let ways = [(DType::F64, 1e-6, 0.0), (DType::F32, 1e-5, all)];
         let meshes = [("", ""), ("a=2", "batch -> a")];
         for ((float, most, all), (mesh, layout)) in ways.into_iter().flat_map(|w| meshes.map(|m| (w, m))) {
-            let got = step(&model, mesh, layout, float, &given);
+            let o = ProjectOptions { precision: Some(float), ..options(&model, mesh, layout, &[]) };
+            let got = step(&o, &given);
             for (what, values) in &got {
                 let (was, after) = match what.split_once('/') {
                     None => (&vec![0.0; 1], values.clone()),
@@ -168,7 +175,9 @@ fn whole_examples_are_dropped() {
         ("input/x".to_string(), (vec![32], vec![1.0; 32])),
         ("param/p".to_string(), (vec![3, 2], vec![0.0; 6])),
     ]);
-    let got = step(&file.display().to_string(), "", "", &given);
+    let o =
+        ProjectOptions { precision: Some(DType::F32), ..options(&file.display().to_string(), "", "", &[]) };
+    let got = step(&o, &given);
     // The gradient of each element is the number of examples that are left, each twice.
     let left: Vec<f64> = got["param/p"].iter().map(|p| -p / 2.0).collect();
     assert!(left.iter().all(|l| *l == left[0] && l.fract() == 0.0 && (1.0..32.0).contains(l)), "{left:?}");

@@ -30,6 +30,7 @@ impl Builder {
             mesh: mesh.clone(),
             dims: Dims::default(),
             float: DType::F32,
+            microbatches: None,
             inputs: vec![],
             buffers: vec![],
             program_inputs: vec![],
