@@ -10,8 +10,10 @@ use meshwright_train::ProjectOptions;
 const TEXT: [(&str, usize); 6] =
     [("batch", 3), ("seq", 7), ("vocab", 13), ("layers", 2), ("d_head", 4), ("d_ff", 10)];
 
-/// More sizes of each, and what is no dim of it.
-const SIZES: &[(&str, &[(&str, usize)], &[&str])] = &[
+/// A model, more sizes of it, and what is no dim of it.
+type Sized = (&'static str, &'static [(&'static str, usize)], &'static [&'static str]);
+
+const SIZES: &[Sized] = &[
     ("bert", &[("heads", 3), ("places", 7)], &[]),
     ("gpt", &[("heads", 3), ("places", 7)], &[]),
     ("llama", &[("groups", 3), ("queries", 2)], &[]),

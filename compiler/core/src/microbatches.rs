@@ -19,7 +19,7 @@ use levels::{Levels, is_input, levels};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Boundary, Crossing, Cut, Graph, Id, Index, Leaf, Node, Repeat, RepeatId, Type};
 use meshwright_plan::{DType, Dim, Dims, IdVec, Microbatches};
-use parts::{Mixed, Part, parts};
+use parts::{BatchPart, Mixed, parts};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ fn taken(step: &StepGraph, batch: &Batch) -> Result<StepGraph, Mixed> {
     let old = &step.graph;
     let parts = parts(old, batch.parts.dim)?;
     let levels = levels(old, &parts)?;
-    let kept = |o: &&crate::StepOutput| parts[o.id] == Part::Examples;
+    let kept = |o: &&crate::StepOutput| parts[o.id] == BatchPart::Examples;
     if let Some(o) = step.outputs.iter().find(kept) {
         return Err(Mixed { at: o.id, why: "what a step gives has the dim of the examples".into() });
     }
@@ -144,7 +144,7 @@ struct Rebuild<'a> {
     old: &'a Graph,
     new: Graph,
     batch: &'a Batch,
-    parts: &'a IdVec<Id, Part>,
+    parts: &'a IdVec<Id, BatchPart>,
     /// What each value is around the loops over the parts.
     now: IdVec<Id, Option<Id>>,
     /// Inputs, cut into parts.
@@ -229,7 +229,7 @@ impl Rebuild<'_> {
         let index = node.op.as_any().downcast_ref::<Index>().is_some_and(|i| i.dim == self.batch.parts.dim);
         let made = match (index, open.of) {
             (true, Some(of)) => self.position(of, node),
-            _ if is_input(self.old, id) && self.parts[id] == Part::Examples => self.cut(id, node),
+            _ if is_input(self.old, id) && self.parts[id] == BatchPart::Examples => self.cut(id, node),
             _ => self.new.push(node),
         };
         match open.of {
@@ -275,7 +275,7 @@ impl Rebuild<'_> {
     /// The positions of a part's examples in the batch.
     fn position(&mut self, of: RepeatId, node: Node) -> Id {
         let Microbatches { over, .. } = self.batch.parts;
-        let scope = std::mem::replace(&mut self.new.scope, Some(of));
+        let scope = self.new.scope.replace(of);
         let all = self.new.index(over);
         let part = self.new.cross(of, Crossing::Slice, all);
         let origin = node.origin.clone();
@@ -294,10 +294,10 @@ impl Rebuild<'_> {
             let made = open.now[id];
             self.new.cursor = self.old.node(*id).origin.clone();
             let out = match self.parts[*id] {
-                Part::Examples => continue,
-                Part::Sum => self.new.cross(of, Crossing::Accumulate, made),
+                BatchPart::Examples => continue,
+                BatchPart::Sum => self.new.cross(of, Crossing::Accumulate, made),
                 // The same in all iterations: that of the last.
-                Part::Same => {
+                BatchPart::Same => {
                     let ty = self.new.ty(made).clone();
                     let zero = self.new.constant(0.0, ty.dtype);
                     let start = self.new.expanded(zero, &ty.dims);

@@ -3,7 +3,7 @@
 //! A loss like `sum(each) / sum(counted)` needs two: the gradient of each example reads the sum of what is counted. Everything is
 //! made in the last loop in which it may be, so that what a gradient needs of the forward pass is not kept from an earlier loop.
 
-use super::parts::{Mixed, Part};
+use super::parts::{BatchPart, Mixed};
 use crate::linear::{ScopeItem, items};
 use meshwright_ops::{Graph, Id, InputOpKind, Kind, RepeatId};
 use meshwright_plan::IdVec;
@@ -37,7 +37,7 @@ enum Reading {
 }
 
 /// Puts everything in order.
-pub(super) fn levels(g: &Graph, parts: &IdVec<Id, Part>) -> Result<Levels, Mixed> {
+pub(super) fn levels(g: &Graph, parts: &IdVec<Id, BatchPart>) -> Result<Levels, Mixed> {
     let mut order = items(g, None);
     order.reverse();
     let mut values: BTreeMap<ScopeItem, Vec<Id>> = BTreeMap::new();
@@ -47,7 +47,7 @@ pub(super) fn levels(g: &Graph, parts: &IdVec<Id, Part>) -> Result<Levels, Mixed
     // What leaves a loop belongs to it.
     order.retain(|i| values.contains_key(i));
     let made_in_parts =
-        |i: &ScopeItem| values[i].iter().any(|id| parts[*id] != Part::Same && !is_input(g, *id));
+        |i: &ScopeItem| values[i].iter().any(|id| parts[*id] != BatchPart::Same && !is_input(g, *id));
     let parted: BTreeSet<ScopeItem> = order.iter().copied().filter(made_in_parts).collect();
     let mut all =
         Search { g, parts, values: &values, parted: &parted, first: BTreeMap::new(), last: BTreeMap::new() };
@@ -105,7 +105,7 @@ fn item_of(g: &Graph, id: Id) -> ScopeItem {
 
 struct Search<'a> {
     g: &'a Graph,
-    parts: &'a IdVec<Id, Part>,
+    parts: &'a IdVec<Id, BatchPart>,
     values: &'a BTreeMap<ScopeItem, Vec<Id>>,
     /// What is made in loops over the parts.
     parted: &'a BTreeSet<ScopeItem>,
@@ -123,9 +123,9 @@ impl Search<'_> {
     fn reading(&self, reader: ScopeItem, x: Id) -> Reading {
         let from = item_of(self.g, x);
         match (self.parted.contains(&from), self.parted.contains(&reader)) {
-            (false, true) if is_input(self.g, x) && self.parts[x] == Part::Examples => Reading::Given,
+            (false, true) if is_input(self.g, x) && self.parts[x] == BatchPart::Examples => Reading::Given,
             (false, _) => Reading::Outside(from),
-            (true, true) if self.parts[x] != Part::Sum || from == reader => Reading::Here(from),
+            (true, true) if self.parts[x] != BatchPart::Sum || from == reader => Reading::Here(from),
             (true, _) => Reading::Behind(from),
         }
     }

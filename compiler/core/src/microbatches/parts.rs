@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// What a value is in the step on a part of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum BatchPart {
     /// The same in all parts.
     Same,
     /// That of the part's examples.
@@ -24,8 +24,8 @@ pub(super) struct Mixed {
 }
 
 /// What each value is to the parts of a batch that `example` counts.
-pub(super) fn parts(g: &Graph, example: Dim) -> Result<IdVec<Id, Part>, Mixed> {
-    let mut all = g.nodes.table(Part::Same);
+pub(super) fn parts(g: &Graph, example: Dim) -> Result<IdVec<Id, BatchPart>, Mixed> {
+    let mut all = g.nodes.table(BatchPart::Same);
     loop {
         let mut changed = false;
         for id in g.ids() {
@@ -44,46 +44,46 @@ pub(super) fn parts(g: &Graph, example: Dim) -> Result<IdVec<Id, Part>, Mixed> {
 }
 
 /// Whether a value in the body of a loop is a sum, which goes on as one. Around the loops it is known as that of the batch.
-fn open(g: &Graph, x: Id, all: &IdVec<Id, Part>) -> bool {
-    all[x] == Part::Sum && g.node(x).scope.is_some()
+fn open(g: &Graph, x: Id, all: &IdVec<Id, BatchPart>) -> bool {
+    all[x] == BatchPart::Sum && g.node(x).scope.is_some()
 }
 
-fn part(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, Part>) -> Part {
+fn part(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, BatchPart>) -> BatchPart {
     let reads = g.depends_on(id);
     if g.ty(id).has(example) {
-        Part::Examples
-    } else if reads.iter().any(|x| all[*x] == Part::Examples || open(g, *x, all)) {
-        Part::Sum
+        BatchPart::Examples
+    } else if reads.iter().any(|x| all[*x] == BatchPart::Examples || open(g, *x, all)) {
+        BatchPart::Sum
     } else {
-        Part::Same
+        BatchPart::Same
     }
 }
 
-fn check(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, Part>) -> Result<(), String> {
+fn check(g: &Graph, id: Id, example: Dim, all: &IdVec<Id, BatchPart>) -> Result<(), String> {
     let node = g.node(id);
     let sums: BTreeSet<usize> =
         node.inputs.iter().enumerate().filter(|(_, x)| open(g, **x, all)).map(|(i, _)| i).collect();
     let boundary = g.boundary(id);
     let carried = boundary.is_some_and(|b| matches!(b.how, Crossing::Carry(_)));
-    let examples = node.inputs.iter().any(|x| all[*x] == Part::Examples);
+    let examples = node.inputs.iter().any(|x| all[*x] == BatchPart::Examples);
     match all[id] {
-        Part::Same => Ok(()),
-        Part::Sum if carried => {
+        BatchPart::Same => Ok(()),
+        BatchPart::Sum if carried => {
             Err("a loop carries on a sum over examples; carry one value for each example, and sum behind the loop".into())
         }
         _ if boundary.is_some() => Ok(()),
-        Part::Examples if !sums.is_empty() => {
+        BatchPart::Examples if !sums.is_empty() => {
             Err("each example reads a sum over examples that is made in the same loop".into())
         }
-        Part::Examples => match node.op.kind() {
+        BatchPart::Examples => match node.op.kind() {
             Kind::Input(InputOpKind::Input { .. }) | Kind::Rematerializable(_) => Ok(()),
             Kind::Input(_) => Err("what is kept from step to step has the dim of the examples".into()),
             _ => passes(g, id, example, |role| role == Role::Parallel),
         },
-        Part::Sum if examples && sums.is_empty() => {
+        BatchPart::Sum if examples && sums.is_empty() => {
             passes(g, id, example, |role| role == Role::Reduction(Monoid::Sum))
         }
-        Part::Sum => {
+        BatchPart::Sum => {
             let roles = node.op.roles(&g.input_types(id), &node.ty, &g.dims);
             let linear = !examples && roles.linear_in(&sums, node.inputs.len());
             linear.then_some(()).ok_or_else(|| {

@@ -1,6 +1,6 @@
 //! The keywords.
 
-/// Keywords that begin a statement.
+/// Keywords that begin a statement. `scan` is one only before `name {` and `name as`.
 pub(crate) const STATEMENTS: [&str; 10] =
     ["let", "param", "input", "loss", "metric", "output", "state", "repeat", "scan", "return"];
 /// Keywords that begin an item. `size` is one only before `name {`.
@@ -14,5 +14,5 @@ pub(crate) const JOINING: [&str; 11] =
 
 /// Whether a word is reserved as the beginning of an item or a statement.
 pub(crate) fn is_keyword(word: &str) -> bool {
-    STATEMENTS.contains(&word) || ITEMS.contains(&word) && word != "size"
+    (STATEMENTS.contains(&word) || ITEMS.contains(&word)) && !["size", "scan"].contains(&word)
 }

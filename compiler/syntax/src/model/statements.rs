@@ -20,7 +20,7 @@ impl Parser<'_> {
         while !self.block_ends(open) {
             let first = self.at;
             let word = self.token(first).to_string();
-            if STATEMENTS.contains(&word.as_str()) {
+            if STATEMENTS.contains(&word.as_str()) && (word != "scan" || self.scans(first)) {
                 self.at += 1;
             } else if !self.is_word(first) || !matches!(self.token(first + 1), "=" | ",") {
                 let d = if SETTINGS.contains(&word.as_str()) {
@@ -43,6 +43,11 @@ impl Parser<'_> {
             }
         }
         out
+    }
+
+    /// Whether a `scan` is the keyword, and not a name.
+    fn scans(&self, at: usize) -> bool {
+        self.is_word(at + 1) && matches!(self.token(at + 2), "{" | "as")
     }
 
     fn statement(&mut self, word: &str) -> Option<StatementKind> {
