@@ -31,6 +31,7 @@ impl Builder {
             dims: Dims::default(),
             float: DType::F32,
             inputs: vec![],
+            microbatches: None,
             buffers: vec![],
             program_inputs: vec![],
             steps: vec![],

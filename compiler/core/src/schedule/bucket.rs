@@ -326,6 +326,7 @@ mod tests {
             steps: vec![sum(0, 0, 2), sum(1, 1, 3), map(2, 4), map(3, 5), sum(1, 4, 6), sum(0, 5, 7)],
             outputs: Vec::new(),
             summary: Default::default(),
+            microbatches: None,
         };
         let after = bucket(plan);
         let mut made = vec![BufId(0), BufId(1)];

@@ -380,6 +380,7 @@ mod tests {
             steps,
             outputs: vec![OutputDecl { name: "y".into(), buf: BufId(last), dims: operand(last).dims }],
             summary: Default::default(),
+            microbatches: None,
         };
         for i in 0..plan.steps.len() {
             let step = &plan.steps[i];
