@@ -275,7 +275,7 @@ impl Rebuild<'_> {
     /// The positions of a part's examples in the batch.
     fn position(&mut self, of: RepeatId, node: Node) -> Id {
         let Microbatches { over, .. } = self.batch.parts;
-        let scope = std::mem::replace(&mut self.new.scope, Some(of));
+        let scope = self.new.scope.replace(of);
         let all = self.new.index(over);
         let part = self.new.cross(of, Crossing::Slice, all);
         let origin = node.origin.clone();
