@@ -22,6 +22,7 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/data.md", 3),
     ("docs/fine-tuning.md", 9),
     ("docs/predict.md", 4),
+    ("docs/generate.md", 2),
 ];
 
 #[test]

@@ -74,7 +74,7 @@ pub fn prediction(program: &Program, names: &[String]) -> Outcome<Evaluation> {
 
 /// The program with the moving averages of parameters, where training keeps them, in place of the parameters. They are placed
 /// as in the training step.
-fn averaged(mut program: Program) -> Program {
+pub(crate) fn averaged(mut program: Program) -> Program {
     if program.train.as_ref().is_none_or(|t| t.ema.is_none()) {
         return program;
     }

@@ -6,6 +6,7 @@ mod accumulators;
 pub mod autodiff;
 pub mod compile;
 mod declared;
+pub mod decode;
 pub mod evaluation;
 pub mod explain;
 mod hoist;
@@ -34,6 +35,7 @@ pub mod verify;
 pub mod why;
 
 pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with};
+pub use decode::{Decoding, decode};
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
 pub use optimizers::Optimizer;

@@ -51,7 +51,8 @@ fn renumber_carries(g: &mut Graph, new: &IdVec<Id, Id>) {
         let all = std::mem::take(&mut g.repeats[of].carries);
         let here = |(k, (carry, _)): &(usize, (Id, Id))| {
             let how = Crossing::Carry(*k as u32);
-            g.boundary(new[*carry]).is_some_and(|b| b.of == of && b.how == how)
+            // Of a graph of which nothing is left no value has a place.
+            !g.nodes.is_empty() && g.boundary(new[*carry]).is_some_and(|b| b.of == of && b.how == how)
         };
         let kept: Vec<(Id, Id)> =
             all.into_iter().enumerate().filter(here).map(|(_, (c, n))| (new[c], new[n])).collect();

@@ -88,6 +88,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Train(a) => commands::train::run(&a, console),
         Command::Eval(a) => commands::eval::run(&a, console),
         Command::Predict(a) => commands::predict::run(&a, console),
+        Command::Generate(a) => commands::generate::run(&a, console),
         Command::Check(a) => commands::check::run(&a, console),
         Command::Explain(a) => commands::explain::run(&a, console),
         Command::Compare(a) => commands::compare::run(&a, console),

@@ -45,6 +45,22 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a share between 0 and 1, such as 0.1".into())
 }
 
+/// A temperature.
+pub(crate) fn temperature(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|t: &f64| t.is_finite() && *t >= 0.0)
+        .ok_or_else(|| "expected a number of at least 0, such as 0.8".into())
+}
+
+/// A probability above 0.
+pub(crate) fn probability(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|p| *p > 0.0 && *p <= 1.0)
+        .ok_or_else(|| "expected a probability above 0 and at most 1, such as 0.9".into())
+}
+
 /// Which checkpoint: the step, or `best`.
 pub(crate) fn which(text: &str) -> Result<Which, String> {
     match text {

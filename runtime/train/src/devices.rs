@@ -296,7 +296,17 @@ pub(crate) fn init_all<'a>(
 /// Sets parameters and moments from a checkpoint, which the first process has. Moments are left alone unless the devices
 /// have them. With `all`, the checkpoint must hold nothing else.
 pub(crate) fn restore(cluster: &Cluster, checkpoint: Option<&Checkpoint>, all: bool) -> Result<(), Failure> {
-    let states: Vec<StateInfo> = cluster.states().cloned().collect();
+    restore_but(cluster, checkpoint, all, &[])
+}
+
+/// The same, but for states that no checkpoint has.
+pub(crate) fn restore_but(
+    cluster: &Cluster,
+    checkpoint: Option<&Checkpoint>,
+    all: bool,
+    but: &[String],
+) -> Result<(), Failure> {
+    let states: Vec<StateInfo> = cluster.states().filter(|s| !but.contains(&s.name)).cloned().collect();
     agree_on_result(
         cluster.processes(),
         "the checkpoint",

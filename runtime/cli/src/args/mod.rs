@@ -6,6 +6,7 @@ pub(crate) mod cluster;
 mod compare;
 mod data;
 mod explain;
+mod generate;
 mod launch;
 mod model;
 mod predict;
@@ -17,6 +18,7 @@ pub(crate) use ckpt::*;
 pub(crate) use compare::*;
 pub(crate) use data::*;
 pub(crate) use explain::*;
+pub(crate) use generate::*;
 pub(crate) use launch::*;
 pub(crate) use model::*;
 pub(crate) use predict::*;
@@ -72,6 +74,8 @@ pub(crate) enum Command {
     Eval(EvalArgs),
     /// Compute the outputs of a model for the examples of a data set.
     Predict(PredictArgs),
+    /// Continue texts with a language model, token by token.
+    Generate(GenerateArgs),
     /// Check a model and a layout without running them.
     Check(CheckArgs),
     /// Show what a layout does to a model, or print the page of an error code or an op.
@@ -107,6 +111,7 @@ impl Command {
             Command::Train(a) => a.format.format,
             Command::Eval(a) => a.format.format,
             Command::Predict(a) => a.format.format,
+            Command::Generate(a) => a.format.format,
             Command::Check(a) => a.format.format,
             Command::Explain(a) => a.format.format,
             Command::Compare(a) if a.format == TableFormat::Json => Format::Json,

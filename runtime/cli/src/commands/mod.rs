@@ -12,6 +12,7 @@ pub(crate) mod eval;
 pub(crate) mod explain;
 mod fix;
 pub(crate) mod fmt;
+pub(crate) mod generate;
 pub(crate) mod launch;
 pub(crate) mod new;
 mod passes;

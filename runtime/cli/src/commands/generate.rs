@@ -1,0 +1,108 @@
+//! `generate`.
+
+use super::eval;
+use super::project::OfRun;
+use crate::args::GenerateArgs;
+use crate::console::Console;
+use crate::json::object;
+use crate::stop::Stop;
+use crate::text::{counted, seconds};
+use meshwright_diag::render::printable;
+use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_train::{GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
+use std::time::Duration;
+
+/// Runs the command.
+pub(crate) fn run(args: &GenerateArgs, console: &mut Console) -> Result<(), Stop> {
+    let prompts = prompts(args).map_err(|d| console.failed((*d).into(), &Sources::new()))?;
+    let split = args.what.split.as_deref().unwrap_or("test");
+    let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, split, console)?;
+    let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+    let options = GenerateOptions {
+        eval,
+        value: args.value.clone(),
+        tokenizer: args.tokenizer.clone(),
+        prompts,
+        max_tokens: size(args.max_tokens),
+        sampling: Sampling { temperature: args.temperature, top_k: args.top_k.map(size), top_p: args.top_p },
+        seed: args.seed,
+    };
+    let streams = options.prompts.len() == 1 && !console.json();
+    // What is written while text is made cannot fail the command: whoever reads no more has had enough.
+    let (mut begun, mut stopped) = (false, None);
+    let ended = generate(&project, &sources, &options, &mut |_, piece| {
+        if streams && stopped.is_none() {
+            let first = if begun { "" } else { options.prompts[0].as_str() };
+            begun = true;
+            let text = printable(&format!("{first}{piece}")).into_owned();
+            stopped = console.out(&text).and_then(|()| console.flush()).err();
+        }
+    });
+    if let Some(stop) = stopped {
+        return Err(stop);
+    }
+    let made = ended.map_err(|failure| console.failed(failure, &sources))?;
+    made.notes.iter().for_each(|note| console.note(note));
+    if streams && begun {
+        console.out("\n")?;
+        console.flush()?;
+    }
+    for (i, text) in made.texts.iter().enumerate().filter(|_| !(streams && begun)) {
+        match console.json() {
+            true => line(i, text, &made, console)?,
+            false => console.out(&printable(&format!("{}{}\n", text.prompt, text.text)))?,
+        }
+    }
+    if !console.json() {
+        report(&made, console);
+    }
+    Ok(())
+}
+
+fn prompts(args: &GenerateArgs) -> Result<Vec<String>, Box<Diagnostic>> {
+    let mut all = args.prompt.clone();
+    if let Some(path) = &args.prompts {
+        let read = std::fs::read_to_string(path).map_err(|e| {
+            let message = format!("`{}` cannot be read: {e}", path.display());
+            let d = Diagnostic::error(codes::E0502, message);
+            Box::new(d.help("name a text file with a prompt on each line"))
+        })?;
+        all.extend(read.lines().filter(|l| !l.is_empty()).map(String::from));
+        if all.is_empty() {
+            let message = format!("`{}` has no prompt", path.display());
+            return Err(Box::new(Diagnostic::error(codes::E0516, message).help("write one on each line")));
+        }
+    }
+    Ok(all)
+}
+
+/// A text as a line of JSON.
+fn line(number: usize, text: &GeneratedText, made: &Generated, console: &mut Console) -> Result<(), Stop> {
+    let (tokens, time) = made.decoded;
+    let mut out = object([("prompt", text.prompt.as_str().into())]);
+    out.push("number", number);
+    out.push("text", text.text.as_str());
+    out.push("tokens", text.tokens.clone());
+    out.push("log_probability", text.log_probability);
+    out.push("ended", text.ended.name());
+    out.push("tokens_per_second", rate(tokens, time));
+    console.out_json(&out)
+}
+
+fn rate(tokens: usize, time: Duration) -> f64 {
+    if tokens == 0 { 0.0 } else { tokens as f64 / time.as_secs_f64().max(1e-9) }
+}
+
+/// How fast it was, and what ended texts before their time.
+fn report(made: &Generated, console: &mut Console) {
+    let of = |(tokens, time): (usize, Duration)| {
+        let all = counted(tokens as u64, "token");
+        format!("{all} in {} ({:.1} tokens/s)", seconds(time.as_secs_f64()), rate(tokens, time))
+    };
+    console.note(&format!("prompt: {}; decoding: {}", of(made.prompt), of(made.decoded)));
+    let full = made.texts.iter().filter(|t| t.ended == TextEnd::Context).count();
+    if full > 0 {
+        let texts = counted(full as u64, "text");
+        console.note(&format!("{texts} ended where the model has no positions left"));
+    }
+}

@@ -1,0 +1,209 @@
+//! Texts as inputs of a model: which of its inputs is what, as the description of its data says.
+
+use super::options::GenerateOptions;
+use super::sequence::Sequence;
+use crate::Checked;
+use crate::corpus::{CorpusIndex, TextTokenizer};
+use crate::data::{self, InputSource, SplitSource, TokenFiles};
+use crate::project::Project;
+use meshwright_core::Decoding;
+use meshwright_diag::{Diagnostic, codes};
+use meshwright_exec::{HostData, HostTensor};
+use meshwright_plan::{DType, Dim, InputDecl};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The fields of text that are known while it is generated.
+const KNOWN: [&str; 4] = ["token", "position", "document", "real"];
+
+/// The prompts as tokens.
+pub(super) struct Prompts {
+    pub(super) tokens: Vec<Vec<u32>>,
+}
+
+impl Prompts {
+    pub(super) fn of(
+        project: &Project,
+        inputs: &TextInputs,
+        tokenizer: &TextTokenizer,
+        options: &GenerateOptions,
+    ) -> Checked<Prompts> {
+        let dims = &project.program.graph.dims;
+        let (seq, context) = (dims.name(inputs.seq), dims.size(inputs.seq));
+        let mut tokens = Vec::new();
+        for prompt in &options.prompts {
+            let refused = |message: String, help: String| {
+                Err(Box::new(Diagnostic::error(codes::E0516, message).help(help)))
+            };
+            let shown: String = prompt.chars().take(40).collect();
+            let encoded = tokenizer.encode(prompt).map_err(|why| {
+                Box::new(Diagnostic::error(
+                    codes::E0508,
+                    format!("the prompt `{shown}` has no tokens: {why}"),
+                ))
+            })?;
+            if encoded.is_empty() {
+                return refused(
+                    format!("the prompt `{shown}` is empty: it has no token"),
+                    "give a text to continue: `--prompt \"In the beginning\"`".into(),
+                );
+            }
+            if encoded.len() > context {
+                let message = format!(
+                    "the prompt `{shown}` has {} tokens, and the model {context} positions",
+                    encoded.len()
+                );
+                return refused(
+                    message,
+                    format!(
+                        "shorten it, or take a model of longer sequences: `--dim {seq}={}`",
+                        encoded.len()
+                    ),
+                );
+            }
+            let range = inputs.token.range.map(|r| (dims.name(r), dims.size(r)));
+            if let Some((dim, size)) = range
+                && let Some(odd) = encoded.iter().find(|t| **t as usize >= size)
+            {
+                let message = format!("token {odd} of the prompt `{shown}` is not below `{dim}` = {size}");
+                return refused(
+                    message,
+                    "name the tokenizer that the model was trained with: `--tokenizer FILE`".into(),
+                );
+            }
+            tokens.push(encoded);
+        }
+        Ok(Prompts { tokens })
+    }
+
+    /// The number of tokens of the longest.
+    pub(super) fn longest(&self) -> usize {
+        self.tokens.iter().map(Vec::len).max().unwrap_or(1)
+    }
+}
+
+/// Which inputs of a model are made of text, and how.
+pub(super) struct TextInputs {
+    /// The set of examples that says so, where there is data.
+    set: Option<SplitSource>,
+    /// The input that is the tokens.
+    token: InputDecl,
+    /// The dim of their positions.
+    pub(super) seq: Dim,
+    /// All inputs, each with its field.
+    all: Vec<(InputDecl, String)>,
+    /// Sizes of what inputs are positions in.
+    below: BTreeMap<String, usize>,
+}
+
+impl TextInputs {
+    pub(super) fn of(project: &Project, options: &GenerateOptions) -> Checked<TextInputs> {
+        let program = &project.program;
+        let declared: Vec<InputDecl> = program.inputs.iter().map(|i| i.0.clone()).collect();
+        let e = &options.eval;
+        let set = match data::find(e.data.as_deref(), &e.roots, &declared) {
+            Ok(source) => {
+                let named = source.splits.get(&e.split).filter(|s| s.tokens.is_some());
+                named.or_else(|| source.splits.values().find(|s| s.tokens.is_some())).cloned()
+            }
+            // Without data, names say what inputs are.
+            Err(_) if options.tokenizer.is_some() => None,
+            Err(why) => {
+                return Err(Box::new(why.help("or name the tokenizer: `--tokenizer tokenizer.json`")));
+            }
+        };
+        let field = |decl: &InputDecl| match set.as_ref().and_then(|s| s.inputs.get(&decl.name)) {
+            Some(InputSource::Field(field)) => field.clone(),
+            _ => decl.name.clone(),
+        };
+        let all: Vec<(InputDecl, String)> = declared.iter().map(|d| (d.clone(), field(d))).collect();
+        let token = all.iter().find(|(decl, field)| field == "token" && decl.dtype == DType::I32);
+        let Some((token, seq)) = token.and_then(|t| Some((t.0.clone(), *t.0.dims.get(1)?))) else {
+            let message = format!("`{}` has no input of tokens", program.model);
+            return Err(Box::new(Diagnostic::error(codes::E0516, message).help(
+                "declare one, `input token[batch, seq]: i32 in vocab`, and say so in `data.toml`: `token = { field = \"token\" }`",
+            )));
+        };
+        let dims = &program.graph.dims;
+        let below = declared.iter().filter_map(|d| Some((d.name.clone(), dims.size(d.range?)))).collect();
+        Ok(TextInputs { set, token, seq, all, below })
+    }
+
+    /// The tokenizer that is named, or that of the data.
+    pub(super) fn tokenizer(&self, options: &GenerateOptions) -> Checked<TextTokenizer> {
+        if let Some(path) = &options.tokenizer {
+            return TextTokenizer::open(path, false);
+        }
+        match self.set.as_ref().and_then(|s| s.tokens.as_ref()).map(|t| &t.files) {
+            Some(TokenFiles::Shards { index, .. }) => {
+                let folder = index.parent().unwrap_or(Path::new(""));
+                TextTokenizer::open(&folder.join(CorpusIndex::read(index)?.tokenizer), false)
+            }
+            Some(TokenFiles::Text { tokenizer, cased, .. }) => TextTokenizer::open(tokenizer, *cased),
+            None => Err(Box::new(
+                Diagnostic::error(
+                    codes::E0516,
+                    "the data is no text: nothing says which tokenizer the model was trained with",
+                )
+                .help("name it: `--tokenizer tokenizer.json`"),
+            )),
+        }
+    }
+
+    /// That all inputs that a program reads can be known.
+    pub(super) fn all_known(&self, decoding: &Decoding) -> Checked<()> {
+        let read = decoding.step.inputs_read();
+        let own = [&decoding.start, &decoding.last];
+        for name in read.into_iter().filter(|n| !own.iter().any(|o| *o == n)) {
+            let field = self.all.iter().find(|(d, _)| d.name == name).map_or(name, |f| f.1.as_str());
+            if KNOWN.contains(&field) {
+                continue;
+            }
+            let message = format!(
+                "the next token depends on the input `{name}`, which nothing tells while text is generated"
+            );
+            let names = KNOWN.map(|k| format!("`{k}`")).join(", ");
+            return Err(Box::new(Diagnostic::error(codes::E0516, message).help(format!(
+                "known are the fields {names}: say in `data.toml` which one it is, `{name} = {{ field = \"FIELD\" }}`"
+            ))));
+        }
+        Ok(())
+    }
+
+    /// What the inputs are for `count` positions of each text.
+    pub(super) fn given(
+        &self,
+        sequences: &[Sequence],
+        count: usize,
+        context: usize,
+    ) -> Checked<BTreeMap<String, HostTensor>> {
+        let mut out = BTreeMap::new();
+        for (decl, field) in &self.all {
+            let most = self.below.get(&decl.name).map_or(f64::MAX, |n| *n as f64 - 1.0);
+            let mut values = Vec::with_capacity(sequences.len() * count);
+            for s in sequences {
+                let pending = s.pending();
+                for i in 0..count {
+                    let value = match field.as_str() {
+                        "token" => pending.get(i).map_or(0.0, |t| f64::from(*t)),
+                        "position" => (s.start(context) + i) as f64,
+                        "real" => f64::from(u8::from(i < pending.len())),
+                        _ => 0.0,
+                    };
+                    // What fills a text up has no place of its own.
+                    values.push(value.min(most));
+                }
+            }
+            let shape = vec![sequences.len(), count];
+            let tensor = HostTensor::new(shape, HostData::from_f64(decl.dtype, values));
+            out.extend(tensor.map(|t| (decl.name.clone(), t)));
+        }
+        Ok(out)
+    }
+}
+
+/// Integers as an input.
+pub(super) fn integers(values: Vec<usize>) -> HostTensor {
+    let data: Vec<i32> = values.iter().map(|v| *v as i32).collect();
+    HostTensor { shape: vec![data.len()], data: HostData::I32(data) }
+}

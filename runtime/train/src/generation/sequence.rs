@@ -1,0 +1,124 @@
+//! A text that grows token by token.
+
+use crate::Checked;
+use crate::corpus::TextTokenizer;
+
+/// Why a text is not continued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextEnd {
+    /// By the token that ends texts, which is not part of it.
+    EndToken,
+    /// There were to be no more tokens.
+    Length,
+    /// The model has no positions for more.
+    Context,
+}
+
+impl TextEnd {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            TextEnd::EndToken => "end",
+            TextEnd::Length => "length",
+            TextEnd::Context => "context",
+        }
+    }
+}
+
+/// A text that was continued.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GeneratedText {
+    /// What was given.
+    pub prompt: String,
+    /// What follows it.
+    pub text: String,
+    /// The tokens that follow.
+    pub tokens: Vec<u32>,
+    /// The sum of the natural logarithms of their probabilities, as the model has them.
+    pub log_probability: f64,
+    /// Why nothing follows these.
+    pub ended: TextEnd,
+}
+
+/// A text that is being continued.
+pub(super) struct Sequence {
+    /// All its tokens.
+    pub(super) tokens: Vec<u32>,
+    /// How many were given.
+    given: usize,
+    /// Positions that were computed.
+    computed: usize,
+    log_probability: f64,
+    pub(super) ended: Option<TextEnd>,
+    text: String,
+    /// Tokens whose text was told are those before the second; from the first on they tell how the next begins.
+    told: (usize, usize),
+}
+
+impl Sequence {
+    pub(super) fn new(tokens: Vec<u32>) -> Sequence {
+        let given = tokens.len();
+        Sequence {
+            tokens,
+            given,
+            computed: 0,
+            log_probability: 0.0,
+            ended: None,
+            text: String::new(),
+            told: (0, given),
+        }
+    }
+
+    /// The tokens that the next run computes; one that has ended is computed again, for nothing.
+    pub(super) fn pending(&self) -> &[u32] {
+        &self.tokens[self.computed.min(self.tokens.len() - 1)..]
+    }
+
+    /// The position of the first of them.
+    pub(super) fn start(&self, context: usize) -> usize {
+        self.computed.min(self.tokens.len() - 1).min(context - 1)
+    }
+
+    /// Takes the token that follows those that were computed.
+    pub(super) fn push(
+        &mut self,
+        token: u32,
+        log_probability: f64,
+        (end, most, context): (Option<u32>, usize, usize),
+    ) {
+        self.computed = self.tokens.len();
+        self.log_probability += log_probability;
+        if end == Some(token) {
+            self.ended = Some(TextEnd::EndToken);
+            return;
+        }
+        self.tokens.push(token);
+        if self.tokens.len() - self.given >= most {
+            self.ended = Some(TextEnd::Length);
+        } else if self.tokens.len() > context {
+            self.ended = Some(TextEnd::Context);
+        }
+    }
+
+    /// The text that is new. A character of which only some bytes are known waits for the rest, but at the end.
+    pub(super) fn text(&mut self, tokenizer: &TextTokenizer) -> Checked<String> {
+        let (from, told) = self.told;
+        let before = tokenizer.decode(&self.tokens[from..told])?;
+        let all = tokenizer.decode(&self.tokens[from..])?;
+        if self.ended.is_none() && all.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        let piece =
+            all.strip_prefix(before.as_str()).or(all.get(before.len()..)).unwrap_or_default().to_string();
+        self.told = (told, self.tokens.len());
+        self.text += &piece;
+        Ok(piece)
+    }
+
+    /// What it came to; `None` where it goes on.
+    pub(super) fn finished(self, prompt: &str) -> Option<GeneratedText> {
+        let Sequence { mut tokens, given, text, log_probability, ended, .. } = self;
+        let tokens = tokens.split_off(given);
+        Some(GeneratedText { prompt: prompt.into(), text, tokens, log_probability, ended: ended? })
+    }
+}
