@@ -8,7 +8,9 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use support::{folder, lines, run_in};
 
-const SIZES: [&str; 14] = [
+const SIZES: [&str; 16] = [
+    "--preset",
+    "tiny",
     "--dim",
     "batch=4",
     "--dim",

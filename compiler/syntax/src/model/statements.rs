@@ -20,7 +20,8 @@ impl Parser<'_> {
         while !self.block_ends(open) {
             let first = self.at;
             let word = self.token(first).to_string();
-            if STATEMENTS.contains(&word.as_str()) && (word != "scan" || self.scans(first)) {
+            let keyword = STATEMENTS.contains(&word.as_str()) && (word != "scan" || self.scans(first));
+            if keyword {
                 self.at += 1;
             } else if !self.is_word(first) || !matches!(self.token(first + 1), "=" | ",") {
                 let d = if SETTINGS.contains(&word.as_str()) {
@@ -37,7 +38,7 @@ impl Parser<'_> {
                 self.recover(first, |p, i| p.keyword_begins(i) || p.assignment_leads(i));
                 continue;
             }
-            match self.statement(&word) {
+            match self.statement(if keyword { &word } else { "" }) {
                 Some(kind) => out.push(Statement { kind, span: self.since(first) }),
                 None => self.recover(first, |p, i| p.keyword_begins(i) || p.assignment_leads(i)),
             }

@@ -239,3 +239,18 @@ fn spans_cover_what_was_written() {
     assert_eq!((slice(base.span), slice(items[0].span)), ("(1 +  2)", "c -> d"));
     assert_eq!(slice(m.body[0].span), slice(names[0].span.to(value.span)).replace("x =", "let x =").as_str());
 }
+
+/// `scan` begins a loop only before a dim: elsewhere it is a name.
+#[test]
+fn a_scan_is_a_loop_and_may_be_a_name() {
+    let text = "model m {\n    input scan[batch, seq]: float\n    let h = 0\n    scan seq as i {\n        h = h + scan\n        \
+                let all = h\n    }\n    let c = h\n    scan rows {\n        c = c + 1\n    }\n    scan = c\n    output out = all + scan\n}\n";
+    let (file, found) = meshwright_syntax::parse_model(meshwright_diag::FileId(0), text);
+    let file = file.unwrap_or_else(|| panic!("{found:?}"));
+    let ItemKind::Model(m) = &file.items[0].kind else { panic!("{:?}", file.items[0]) };
+    let loops = m.body.iter().filter_map(|s| match &s.kind {
+        StatementKind::Repeat(r) => Some((r.scan, r.dim.text.as_str(), r.index.is_some())),
+        _ => None,
+    });
+    assert_eq!(loops.collect::<Vec<_>>(), [(true, "seq", true), (true, "rows", false)]);
+}

@@ -11,7 +11,7 @@ Examples:
   meshwright generate runs/gpt-1 --prompt 'In the beginning'
   meshwright generate runs/gpt-1 --prompt 'And he said' --temperature 0.8 --top-k 40 --seed 7
   meshwright generate runs/gpt-1 --prompts beginnings.txt --max-tokens 50 --format json
-  meshwright generate gpt --checkpoint gpt.safetensors --tokenizer tokenizer.json --prompt 'In the' --layout mp --mesh model=2
+  meshwright generate gpt --checkpoint gpt.safetensors --tokenizer tokenizer.json --prompt 'In the' --layout tp --mesh model=2
 
 Text of a single prompt appears as it is made. It ends by the token that ends texts, after --max-tokens, or where the model has no
 positions left. What is drawn depends on --seed, the number of the prompt and the position alone: not on other prompts, nor on the
