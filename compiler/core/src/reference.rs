@@ -281,7 +281,12 @@ const DOCS: &[(WordKind, &str, &str, &str)] = {
             "microbatches 8",
         ),
         (LayoutKeyword, "schedule", "It is parsed, but not implemented yet.", "schedule 1f1b"),
-        (LayoutKeyword, "recompute", "It is parsed, but not implemented yet.", "recompute b1.*"),
+        (
+            LayoutKeyword,
+            "recompute",
+            "What these paths name is computed again for the backward pass, instead of kept for it.",
+            "recompute b1.*",
+        ),
     ]
 };
 
