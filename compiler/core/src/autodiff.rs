@@ -12,7 +12,7 @@ mod pass;
 
 use crate::linear::{ScopeItem, items};
 use crate::program::ParamDecl;
-use meshwright_ops::{Class, Crossing, Graph, Id, RepeatId};
+use meshwright_ops::{Class, Crossing, Graph, Id, Kind, RepeatId};
 use meshwright_plan::IdVec;
 use pass::{BackwardPass, backward};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,12 +21,14 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
     let wanted: BTreeSet<Id> = params.iter().map(|p| p.id).collect();
     let needs = needs(g, &wanted);
+    let only_renamed = only_renamed(g);
     g.cursor = backward(g, loss, Class::Value);
     let one = g.constant(1.0, g.ty(loss).dtype);
     let mut pass = BackwardPass {
         g,
         wanted,
         needs,
+        only_renamed,
         cotangents: BTreeMap::from([(loss, vec![one])]),
         found: BTreeMap::new(),
         open: Vec::new(),
@@ -49,6 +51,20 @@ pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
             g.op(meshwright_ops::Gradient, &[full])
         })
         .collect()
+}
+
+/// Values that a single rename reads and nothing else.
+fn only_renamed(g: &Graph) -> BTreeSet<Id> {
+    let (mut once, mut more) = (BTreeSet::new(), BTreeSet::new());
+    for id in g.ids() {
+        let renames = matches!(g.node(id).op.kind(), Kind::Rename { .. });
+        for x in g.depends_on(id) {
+            if !renames || !once.insert(x) {
+                more.insert(x);
+            }
+        }
+    }
+    once.difference(&more).copied().collect()
 }
 
 /// Which values depend on one of those wanted.

@@ -97,13 +97,40 @@ impl Key {
         Key::new(seed, stream).at(step as u32, 0)
     }
 
-    /// The truth values of elements `first`, `first + by`, …: whether the first 52 random bits of each are at least `least`,
-    /// which [`least_true`] gives. The same as [`draw`] says, without branches, so that it becomes vector code.
+    /// The truth values of elements `first`, `first + by`, …: whether the random word of each is at least `least`, which
+    /// [`least_true`] gives. The same as [`draw`] says, without branches, so that it becomes vector code.
     #[inline(always)]
     pub fn truths<const N: usize>(self, least: u64, first: u64, by: u64, out: &mut [u8; N]) {
+        let at = |i: usize| first.wrapping_add(by.wrapping_mul(i as u64));
+        let words = self.words::<N>(|i| at(i) / 4);
+        for i in 0..N {
+            let w = at(i) as usize % 4;
+            let word = if w < 2 { [words[0][i], words[1][i]] } else { [words[2][i], words[3][i]] };
+            out[i] = u8::from(u64::from(word[w % 2]) >= least);
+        }
+    }
+
+    /// The same of `4 N` elements that follow each other, from `4 block` on: each of `N` counters gives four.
+    ///
+    /// # Panics
+    ///
+    /// Where `out` is shorter.
+    #[inline(always)]
+    pub fn truths_in_a_row<const N: usize>(self, least: u64, block: u64, out: &mut [u8]) {
+        let [a, b, c, d] = self.words::<N>(|i| block.wrapping_add(i as u64));
+        for (i, out) in out[..4 * N].chunks_exact_mut(4).enumerate() {
+            for (out, word) in out.iter_mut().zip([a[i], b[i], c[i], d[i]]) {
+                *out = u8::from(u64::from(word) >= least);
+            }
+        }
+    }
+
+    /// The bits of `N` counters, word by word.
+    #[inline(always)]
+    fn words<const N: usize>(self, counter: impl Fn(usize) -> u64) -> [[u32; N]; 4] {
         let (mut a, mut b, mut c, mut d) = ([0u32; N], [0u32; N], [self.step; N], [self.repeat; N]);
         for i in 0..N {
-            let index = first.wrapping_add(by.wrapping_mul(i as u64));
+            let index = counter(i);
             (a[i], b[i]) = (index as u32, (index >> 32) as u32);
         }
         let mut key = self.key;
@@ -116,13 +143,10 @@ impl Key {
             }
             key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
         }
-        for i in 0..N {
-            let cell = (u64::from(a[i]) << 20) | u64::from(b[i] >> 12);
-            out[i] = u8::from(cell >= least);
-        }
+        [a, b, c, d]
     }
 
-    /// The 128 random bits of element `index`.
+    /// The 128 random bits of the counter `index`.
     pub fn bits(self, index: u64) -> [u32; 4] {
         philox4x32_10([index as u32, (index >> 32) as u32, self.step, self.repeat], self.key)
     }
@@ -152,12 +176,22 @@ pub fn uniform01(key: Key, index: u64) -> f64 {
     (cell as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)
 }
 
-/// The least of the 2^52 cells of [`uniform01`] whose middle is at least `rate`; 2^52 where there is none.
+/// The truth value of element `index`, false with the probability `rate`: four elements share a counter, with 32 bits each.
+pub fn truth(rate: f64, key: Key, index: u64) -> bool {
+    is_true(u64::from(key.bits(index / 4)[index as usize % 4]), rate)
+}
+
+/// Whether the middle of one of 2^32 equal cells is at least `rate`.
+fn is_true(cell: u64, rate: f64) -> bool {
+    (cell as f64 + 0.5) * (1.0 / (1u64 << 32) as f64) >= rate
+}
+
+/// The least of the 2^32 words that makes a [`truth`] true; 2^32 where there is none.
 pub fn least_true(rate: f64) -> u64 {
-    let (mut low, mut high) = (0u64, 1u64 << 52);
+    let (mut low, mut high) = (0u64, 1u64 << 32);
     while low < high {
         let mid = low + (high - low) / 2;
-        if (mid as f64 + 0.5) * (1.0 / (1u64 << 52) as f64) >= rate { high = mid } else { low = mid + 1 }
+        if is_true(mid, rate) { high = mid } else { low = mid + 1 }
     }
     low
 }
@@ -197,7 +231,7 @@ pub fn draw(distribution: &Distribution, key: Key, index: u64) -> f64 {
     match *distribution {
         Distribution::Uniform { low, high } => value(&Init::Uniform { low, high }, key, index),
         Distribution::Normal { mean, std } => mean + std * normal(key, index),
-        Distribution::Bernoulli { rate } => f64::from(u8::from(uniform01(key, index) >= rate)),
+        Distribution::Bernoulli { rate } => f64::from(u8::from(truth(rate, key, index))),
     }
 }
 
@@ -365,6 +399,13 @@ mod tests {
                     assert_eq!(f64::from(*x), draw(&d, key, index), "{rate} of {index}");
                 }
             }
+            for block in [0, 7, (1 << 30) - 1] {
+                let mut out = [2; 16];
+                key.truths_in_a_row::<4>(least_true(rate), block, &mut out);
+                for (i, x) in out.iter().enumerate() {
+                    assert_eq!(f64::from(*x), draw(&d, key, 4 * block + i as u64), "{rate} of block {block}");
+                }
+            }
         }
     }
 
@@ -513,7 +554,8 @@ mod tests {
             assert!(draw_f32(&uniform, key, i) < 2.0);
             assert!((0.0..1e-40).contains(&draw_f32(&close_to_high, key, i)));
             share += draw(&kept, key, i) / 20_000.0;
-            assert_eq!(draw(&kept, key, i), f64::from(u8::from(uniform01(key, i) >= 0.25)));
+            let word = key.bits(i / 4)[i as usize % 4];
+            assert_eq!(draw(&kept, key, i), f64::from(u8::from(word >= 1 << 30)));
         }
         assert!((share - 0.75).abs() < 0.015, "{share}");
         assert_eq!(draw(&Distribution::Bernoulli { rate: 0.0 }, key, 1), 1.0);

@@ -29,6 +29,11 @@ pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist
 /// Every shipped layout.
 pub const LAYOUTS: &[Shipped] = shipped!("layouts", "layout": "dp" "tp" "dp_tp" "megatron_sp" "zero1" "zero2" "zero3" "hybrid" "context" "experts" "folded" "spatial" "unet_tiles");
 
+/// The shipped file that a name means, unless the name has an extension and a file of the user's own is called so.
+pub fn meant(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {
+    find(list, name).filter(|s| s.name == name || !std::path::Path::new(name).is_file())
+}
+
 /// The shipped file of that name, with or without its extension.
 pub fn find(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {
     list.iter().find(|s| s.name == name || s.path.rsplit('/').next() == Some(name))

@@ -1,6 +1,6 @@
 //! A model and a layout, read and checked: what every command starts from.
 
-use crate::catalog::{LAYOUTS, MODELS, find};
+use crate::catalog::{LAYOUTS, MODELS, meant};
 use crate::files::Files;
 use crate::standard;
 use meshwright_core::compile::Observer;
@@ -340,7 +340,7 @@ impl Rules {
 /// Name and text of the model, and whether it ships.
 fn read_model(options: &ProjectOptions, out: &mut Vec<Diagnostic>) -> Option<(String, String, bool)> {
     let name = options.model.as_str();
-    if let Some(s) = find(MODELS, name) {
+    if let Some(s) = meant(MODELS, name) {
         return Some((s.path.into(), s.text.into(), true));
     }
     match text_of(options, name) {
@@ -421,7 +421,7 @@ fn read_layout(
     out: &mut Vec<Diagnostic>,
 ) -> Option<(LayoutFile, Origin)> {
     let Some(text) = options.layout.as_deref() else { return Some((LayoutFile::default(), Origin::Own)) };
-    let (file, found, origin) = if let Some(s) = find(LAYOUTS, text) {
+    let (file, found, origin) = if let Some(s) = meant(LAYOUTS, text) {
         let id = sources.add(s.path, s.text);
         let (f, d) = parse_layout(id, s.text);
         (f, d, Origin::Shipped)

@@ -145,7 +145,8 @@ impl BackwardPass<'_> {
         let phase = Phase::Backward;
         let again = match op.kind() {
             Kind::Rematerializable(source) => source != Source::Random,
-            Kind::Rename { .. } => true,
+            // What nothing needs under its first name is kept under the second: where that stands elsewhere, it stays there.
+            Kind::Rename { .. } => !self.only_renamed.contains(&inputs[0]),
             _ => op.as_any().is::<Expand>(),
         };
         let slice = self.g.boundary(v).is_some_and(|b| b.how == Crossing::Slice);

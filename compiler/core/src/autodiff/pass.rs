@@ -22,6 +22,8 @@ pub(super) struct BackwardPass<'g> {
     pub(super) g: &'g mut Graph,
     pub(super) wanted: BTreeSet<Id>,
     pub(super) needs: IdVec<Id, bool>,
+    /// Values of the forward pass that a rename alone reads.
+    pub(super) only_renamed: BTreeSet<Id>,
     /// The parts of the cotangent of each value that has not been visited yet.
     pub(super) cotangents: BTreeMap<Id, Vec<Id>>,
     pub(super) found: BTreeMap<Id, Id>,

@@ -5,7 +5,7 @@ use super::spmd::Cause;
 use super::walk::Walk;
 use crate::layout::{RuleDim, assign};
 use meshwright_diag::{Diagnostic, codes};
-use meshwright_ops::{Class, Id};
+use meshwright_ops::{Class, Id, Kind, Node};
 use meshwright_plan::{Axis, Collective, CollectiveSpec, Dim, Monoid, Phase, Placement, Window};
 use std::collections::BTreeSet;
 
@@ -96,20 +96,61 @@ impl Walk<'_> {
         let class = self.facts.node(id).origin.class;
         let user_class = user.map_or(Class::OptimizerState, |u| self.facts.node(u).origin.class);
         let implied = self.stored_split(id, axis, user)
+            || self.finished_split(id, axis, dim)
             || matches!(class, Class::OptimizerState | Class::Grad)
             || matches!(user_class, Class::OptimizerState)
             // What becomes a gradient is stored as the parameter is.
             || user.is_some_and(|u| self.facts.is_gradient(u) || self.scattered.contains(&u))
             || self.facts.layout.gathers.contains(&dim)
-            || self
-                .facts
-                .layout
-                .rules
-                .iter()
-                .any(|r| r.free && r.axes.contains(&axis) && r.dim == RuleDim::Dim(dim));
+            || self.named_before(id, dim).iter().any(|dim| self.free_rule(*dim, axis));
         if !implied && self.told.insert((dim, axis)) {
             let d = unasked_gather(self, id, axis, dim, user);
             self.diagnostics.push(d);
+        }
+    }
+
+    /// A dim of a value, with the names that it had before renames.
+    fn named_before(&self, id: Id, dim: Dim) -> Vec<Dim> {
+        let (mut at, mut names) = (id, vec![dim]);
+        while let [x] = self.facts.node(at).inputs[..] {
+            if let Kind::Rename { from, to } = self.facts.node(at).op.kind()
+                && names.last() == Some(&to)
+            {
+                names.push(from);
+            }
+            at = x;
+        }
+        names
+    }
+
+    fn free_rule(&self, dim: Dim, axis: Axis) -> bool {
+        let mut rules = self.facts.layout.rules.iter();
+        rules.any(|r| r.free && r.axes.contains(&axis) && r.dim == RuleDim::Dim(dim))
+    }
+
+    /// Whether a value, or what it is a function of, is a sum over an axis that was finished by splitting a dim of which no rule
+    /// speaks: to gather that is the second half of the all-reduce that the sum implies.
+    fn finished_split(&self, id: Id, axis: Axis, dim: Dim) -> bool {
+        let g = self.facts.graph();
+        let names = self.named_before(id, dim);
+        let spoken = |n: &Node| {
+            let by = assign(&self.facts.rules, n.origin.class, &n.origin.path, &n.ty.dims, &g.dims);
+            by.by.get(&axis).is_some_and(|r| match self.facts.layout.rules[*r].dim {
+                RuleDim::Any => true,
+                RuleDim::Dim(d) => names.contains(&d),
+            })
+        };
+        let mut at = id;
+        loop {
+            let node = self.facts.node(at);
+            if spoken(node) {
+                return false;
+            }
+            if self.state.summed.contains_key(&(at, axis)) {
+                return true;
+            }
+            let [x] = node.inputs[..] else { return false };
+            at = x;
         }
     }
 

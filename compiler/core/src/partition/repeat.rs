@@ -96,6 +96,18 @@ impl Walk<'_> {
         self.state.have(self.facts, id, &p)
     }
 
+    /// Where a value is stacked: as it is, or as its users behind the loop ask for it, if the body has moved it there anyway and that
+    /// takes no more memory. So what an all-to-all brought to its experts does not go that way again in the backward loop.
+    fn moved_already(&self, x: Id, (out, b): (Id, Boundary), now: Placement) -> Placement {
+        let facts = self.facts;
+        let asked = facts.demand_across(b, out, x).filter(|p| p.partial.is_empty() && now.partial.is_empty());
+        let made = |p: &Placement| self.state.usable(facts, x, p, facts.node(x).origin.phase).is_some();
+        match asked {
+            Some(p) if made(&p) && facts.bytes(x, &p) <= facts.bytes(x, &now) => p,
+            _ => now,
+        }
+    }
+
     /// Ends a loop: brings what is next for its carries, and what leaves it, where they must be.
     fn close(&mut self, of: RepeatId) {
         let facts = self.facts;
@@ -118,6 +130,9 @@ impl Walk<'_> {
                 && let Some(carry) = facts.carries_of(x).first()
             {
                 p = self.state.current(*carry);
+            }
+            if let Some(b) = facts.boundary(*out).filter(|b| b.how == Crossing::Stack) {
+                p = self.moved_already(x, (*out, b), p);
             }
             let from = self.convert(x, &p, Some(*out));
             leaving.push((*out, x, from, p));

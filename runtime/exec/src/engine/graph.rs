@@ -26,12 +26,19 @@ pub(crate) enum TensorSlot {
     Table(usize),
     /// A result that no buffer of the Plan is.
     Temporary(u64),
+    /// What a loop leaves of a position, in place of a buffer of the Plan with all positions.
+    Kept(BufId, usize),
 }
 
 /// The kind of a slot is in the upper bits of its id.
 const KIND_SHIFT: u32 = 40;
+/// A position is in the lower bits of the rest.
+const POSITION_BITS: u32 = 20;
 
 impl TensorSlot {
+    /// The position of what is kept is below it, and the number of its buffer too.
+    pub(crate) const POSITIONS: usize = 1 << POSITION_BITS;
+
     /// Its id in a graph.
     pub(crate) fn id(self) -> TensorId {
         let id = |kind: u64, n: u64| TensorId::new(kind << KIND_SHIFT | n);
@@ -40,6 +47,7 @@ impl TensorSlot {
             TensorSlot::Indices(b) => id(1, u64::from(b.0)),
             TensorSlot::Table(t) => id(2, t as u64),
             TensorSlot::Temporary(n) => id(3, n),
+            TensorSlot::Kept(b, position) => id(4, u64::from(b.0) << POSITION_BITS | position as u64),
         }
     }
 
@@ -50,7 +58,8 @@ impl TensorSlot {
             0 => TensorSlot::Buffer(BufId(n as u32)),
             1 => TensorSlot::Indices(BufId(n as u32)),
             2 => TensorSlot::Table(n as usize),
-            _ => TensorSlot::Temporary(n),
+            3 => TensorSlot::Temporary(n),
+            _ => TensorSlot::Kept(BufId((n >> POSITION_BITS) as u32), n as usize & (Self::POSITIONS - 1)),
         }
     }
 
@@ -68,6 +77,7 @@ impl std::fmt::Display for TensorSlot {
             TensorSlot::Indices(b) => write!(f, "i{}", b.0),
             TensorSlot::Table(t) => write!(f, "k{t}"),
             TensorSlot::Temporary(n) => write!(f, "t{n}"),
+            TensorSlot::Kept(b, position) => write!(f, "b{}[{position}]", b.0),
         }
     }
 }

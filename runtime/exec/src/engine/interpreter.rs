@@ -1,14 +1,16 @@
 //! Runs the operations of a graph. Burn's own interpreter takes each operation by value, so that one that runs in every step
 //! would be cloned in every step; this one reads them.
 
+use super::graph::TensorSlot;
+use super::kept::{KEEP, TAKE, described};
 use crate::backend::{Backend, Handles, RngState};
 use crate::kernels::KernelError;
 use HandleKind::{Bool, Float, Int};
 use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn_ir::{
-    BackendIr, BaseOperationIr as Base, BoolOperationIr as BoolOp, FloatOperationIr as FloatOp,
+    BackendIr, BaseOperationIr as Base, BoolOperationIr as BoolOp, CustomOpIr, FloatOperationIr as FloatOp,
     HandleContainer, HandleKind, IntOperationIr as IntOp, NumericOperationIr as Numeric, OperationIr,
-    TensorIr,
+    TensorIr, TensorStatus,
 };
 
 /// Runs one operation.
@@ -23,6 +25,7 @@ pub(crate) fn execute<B: Backend>(
     rng: RngState,
 ) -> Result<(), KernelError> {
     match operation {
+        OperationIr::Custom(op) if op.id == KEEP || op.id == TAKE => keep_or_take::<B>(handles, op, rng),
         OperationIr::Custom(op) => backend.run_kernel(kernels, op, handles, rng),
         OperationIr::Drop(tensor) => {
             backend.recycle(handles.get_handle(&tensor.id, &tensor.status));
@@ -36,6 +39,30 @@ pub(crate) fn execute<B: Backend>(
             Ok(())
         }
     }
+}
+
+/// Keeps a value for the position of the iteration, or gives what was kept for it.
+fn keep_or_take<B: Backend>(
+    handles: &mut Handles<B>,
+    operation: &CustomOpIr,
+    rng: RngState,
+) -> Result<(), KernelError> {
+    let malformed = || KernelError::Unsupported(format!("{operation:?} keeps nothing"));
+    let (stack, dim, last) = described(operation).ok_or_else(malformed)?;
+    let kept = TensorSlot::Kept(stack, rng.iteration.position(dim)?).id();
+    match (&operation.inputs[..], &operation.outputs[..]) {
+        ([value], []) => {
+            let value = handles.get_handle(&value.id, &value.status);
+            handles.register_handle(kept, value);
+        }
+        ([], [out]) => {
+            let status = if last { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
+            let value = handles.get_handle(&kept, &status);
+            handles.register_handle(out.id, value);
+        }
+        _ => return Err(malformed()),
+    }
+    Ok(())
 }
 
 /// Keeps a tensor.

@@ -4,6 +4,7 @@ pub(crate) mod builder;
 pub(crate) mod context;
 pub(crate) mod graph;
 pub(crate) mod interpreter;
+pub(crate) mod kept;
 pub(crate) mod lifetimes;
 pub(crate) mod lowering;
 pub(crate) mod ops;

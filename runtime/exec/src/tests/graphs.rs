@@ -26,7 +26,7 @@ fn a_product_its_partial_sum_and_what_ends_are_shown() {
     assert_eq!(
         burn_graphs(&plan, 1).unwrap(),
         "\
-rank 1 of 2: 2 segments with 2 operations (1 kernel), 1 collective
+rank 1 of 2: 2 segments with 2 operations (2 kernels), 1 collective
 b: buffer of the plan, t: temporary, *: ends here
 
 b0 f32[4, 3] = x
@@ -34,7 +34,7 @@ b1 f32[3, 3] = w
 
 segment 0: 1 operation
   step 0: contract of product, line 10
-      matmul(b0 f32[4, 3], b1 f32[3, 3]) -> b2 f32[4, 3]
+      product(b0 f32[4, 3], b1 f32[3, 3]) -> b2 f32[4, 3]
 
 collective 1: all_reduce of ranks [0, 1]
   step 1: all_reduce of sum, line 11

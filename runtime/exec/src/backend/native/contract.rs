@@ -31,6 +31,8 @@ pub(crate) struct MatrixProduct {
     pub(crate) right: Factor,
     /// Shape of the product, `[batch.., rows, columns]`.
     pub(crate) shape: Vec<usize>,
+    /// Over how many elements it sums.
+    pub(crate) summed: usize,
     /// The product's order of dims, where it is not the result's.
     pub(crate) copy: Option<Vec<Dim>>,
 }
@@ -41,7 +43,7 @@ pub(crate) enum Contraction {
     /// The result is empty, or the sum is: all zeros.
     Zero,
     /// A matrix product.
-    Product(MatrixProduct),
+    Product(Box<MatrixProduct>),
 }
 
 /// Finds the matrix product that contracts `a` with `b` to `out`.
@@ -87,13 +89,14 @@ pub(crate) fn contraction(a: &Local, b: &Local, out: &Local) -> Result<Contracti
     let produced = order(above, beside);
     let mut shape: Vec<usize> = batch.iter().map(|d| d.1).collect();
     shape.extend([size(above), size(beside)]);
-    Ok(Contraction::Product(MatrixProduct {
+    Ok(Contraction::Product(Box::new(MatrixProduct {
         swapped,
         left: factor(left, &batch, above, &summed),
         right: factor(right, &batch, &summed, beside),
         shape,
+        summed: size(&summed),
         copy: (produced != out).then(|| dims(&produced)),
-    }))
+    })))
 }
 
 fn dims(of: &[(Dim, usize)]) -> Vec<Dim> {
@@ -156,7 +159,7 @@ mod tests {
 
     fn product(a: &str, b: &str, out: &str) -> MatrixProduct {
         match contraction(&local(a), &local(b), &local(out)).unwrap() {
-            Contraction::Product(p) => p,
+            Contraction::Product(p) => *p,
             Contraction::Zero => panic!("not empty"),
         }
     }

@@ -1,10 +1,10 @@
 //! A kernel that is ready to run, with what it reads and writes.
 
-use super::tensor::{Pool, slice, slice_mut};
+use super::tensor::{Pool, owns_storage, slice, slice_mut, view_of_part};
 use crate::backend::RngState;
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
-use crate::engine::lowering::{LoweringError, stored_as};
+use crate::engine::lowering::{LoweringError, stored_as, stored_shape};
 use crate::kernels::{Access, Arg, KernelError, Slice, SliceMut};
 use burn_flex::FlexTensor;
 use meshwright_plan::DType;
@@ -12,9 +12,17 @@ use meshwright_plan::DType;
 /// What a kernel does to its operands and results.
 type RunKernel = Box<dyn Fn(&Args<'_>, &mut [SliceMut<'_>]) -> Result<(), KernelError> + Send>;
 
+/// How a kernel gets its results.
+enum How {
+    /// It writes them.
+    Run(RunKernel),
+    /// Its result is one part of its operand along the first dim, in the operand's storage: which one.
+    View(Box<dyn Fn(RngState) -> Result<usize, KernelError> + Send>),
+}
+
 /// A kernel that is prepared for a step, before it is known where its operands are.
 pub(crate) struct KernelWork {
-    run: RunKernel,
+    how: How,
     /// For each operand how the kernel walks it, if it reads it element by element with its results.
     pub(crate) aligned: Vec<Option<Access>>,
 }
@@ -25,7 +33,12 @@ impl KernelWork {
         aligned: Vec<Option<Access>>,
         run: impl Fn(&Args<'_>, &mut [SliceMut<'_>]) -> Result<(), KernelError> + Send + 'static,
     ) -> KernelWork {
-        KernelWork { run: Box::new(run), aligned }
+        KernelWork { how: How::Run(Box::new(run)), aligned }
+    }
+
+    /// No work: the result is the part of the operand along its first dim that is told, and shares its storage.
+    pub(crate) fn view(part: impl Fn(RngState) -> Result<usize, KernelError> + Send + 'static) -> KernelWork {
+        KernelWork { how: How::View(Box::new(part)), aligned: vec![] }
     }
 
     /// A kernel with one result, that may not overwrite an operand.
@@ -127,11 +140,21 @@ impl Kernel {
         rng: RngState,
         pool: &mut Pool,
     ) -> Result<Vec<FlexTensor>, KernelError> {
+        let run = match &self.work.how {
+            How::Run(run) => run,
+            How::View(part) => {
+                let all = inputs.first().and_then(Option::as_ref);
+                let all = all.ok_or(KernelError::Count { expected: 1, found: 0 })?;
+                let shapes = self.outputs.iter().map(|o| stored_shape(o.dtype, &o.shape));
+                let position = part(rng)?;
+                return Ok(shapes.map(|shape| view_of_part(all, position, shape)).collect());
+            }
+        };
         let mut became: Vec<Option<usize>> = vec![None; inputs.len()];
         let mut outs = Vec::with_capacity(self.outputs.len());
         for (k, out) in self.outputs.iter().enumerate() {
             let reused = out.aliases.and_then(|at| {
-                let free = |t: &mut FlexTensor| t.is_unique() && t.dtype() == stored_as(out.dtype);
+                let free = |t: &mut FlexTensor| owns_storage(t) && t.dtype() == stored_as(out.dtype);
                 let tensor = inputs[at].take_if(free)?;
                 became[at] = Some(k);
                 Some(tensor)
@@ -141,7 +164,7 @@ impl Kernel {
         let args = Args { kernel: self, inputs: &inputs, became: &became, rng };
         let mut written: Vec<SliceMut<'_>> =
             outs.iter_mut().zip(&self.outputs).map(|(t, o)| slice_mut(t, o.dtype)).collect();
-        (self.work.run)(&args, &mut written)?;
+        run(&args, &mut written)?;
         for (at, tensor) in inputs.into_iter().enumerate() {
             if let Some(tensor) = tensor.filter(|_| ends(at)) {
                 pool.give(tensor);

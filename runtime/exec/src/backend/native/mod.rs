@@ -1,8 +1,7 @@
-//! Kernels on the host's memory, and Burn's matrix products.
+//! Kernels on the host's memory.
 //!
-//! Every primitive but a contraction is a kernel: a custom operation of the graph that names it. A contraction becomes
-//! Burn's reshape, permute and matmul. Storage goes through a pool. Burn never meets an empty tensor: a contraction that is
-//! empty, or sums nothing, is a kernel that writes zeros.
+//! Every primitive is a kernel: a custom operation of the graph that names it. Storage goes through a pool, so a step asks the
+//! system for no memory. Contractions are matrix products of the crate `gemm`, which Burn's own are too, and would allocate.
 
 mod attention;
 mod blocks;
@@ -18,7 +17,7 @@ mod tensor;
 mod windows;
 
 pub(crate) use contract::{Contraction, Factor, contraction};
-pub(crate) use tensor::{Pool, bytes_mut, from_host, handle, to_host, unhandle};
+pub(crate) use tensor::{Pool, bytes, bytes_mut, from_host, handle, owns_storage, to_host, unhandle};
 
 use super::{Backend, DeviceError, Handle, Handles, RngState};
 use crate::collective::calls::{CallMemory, CallPiece};
@@ -158,13 +157,13 @@ impl Backend for Native {
     }
 
     fn address(tensor: &Handle<Self>) -> Option<usize> {
-        unhandle(tensor.clone()).map(|t| t.bytes().as_ptr() as usize)
+        unhandle(tensor.clone()).map(|t| bytes(&t).as_ptr() as usize)
     }
 }
 
 impl CallMemory for FlexTensor {
     fn buf(&self, piece: &CallPiece) -> Result<Buf<'_>, BufferMismatch> {
-        Buf::from_bytes(self.bytes(), piece.dtype)
+        Buf::from_bytes(bytes(self), piece.dtype)
     }
 
     fn buf_mut(&mut self, piece: &CallPiece) -> Result<BufMut<'_>, BufferMismatch> {
@@ -172,6 +171,6 @@ impl CallMemory for FlexTensor {
     }
 
     fn is_unique(&self) -> bool {
-        FlexTensor::is_unique(self)
+        owns_storage(self)
     }
 }

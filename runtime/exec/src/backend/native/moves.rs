@@ -1,7 +1,7 @@
 //! What moves elements: copies, and the packing around collectives.
 
 use super::kernel::{Held, Kernel, KernelWork, exactly};
-use super::kernels::{Arg, CopyKernel};
+use super::kernels::{Arg, CopyKernel, copy_bytes};
 use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock, StridedView, in_turn, pack, unpack};
 use crate::engine::context::Local;
@@ -30,19 +30,15 @@ pub(super) fn copy(reads: &[Local], writes: &[Local]) -> Result<KernelWork, Lowe
     Ok(KernelWork::to_one(move |args, out| kernel.run(args.read(0)?, out)))
 }
 
-/// The element of a dim that lies first, at the position of the iteration.
+/// The element of a dim that lies first, at the position of the iteration: a view, so a loop does not copy its weights.
 pub(super) fn iteration_slice(
     dim: Dim,
     reads: &[Local],
     writes: &[Local],
 ) -> Result<KernelWork, LoweringError> {
     let ([all], [out]) = (exactly(reads)?, exactly(writes)?);
-    let bytes = one_position(dim, all, out)?;
-    Ok(KernelWork::to_one(move |args, out| {
-        let from = args.rng.iteration.position(dim)? * bytes;
-        out.into_bytes().copy_from_slice(&args.read(0)?.bytes()[from..from + bytes]);
-        Ok(())
-    }))
+    one_position(dim, all, out)?;
+    Ok(KernelWork::view(move |rng| rng.iteration.position(dim)))
 }
 
 /// The inverse, in the storage of the whole where that may be written.
@@ -58,9 +54,9 @@ pub(super) fn iteration_update(
         let to = args.rng.iteration.position(dim)? * bytes;
         let out = out.into_bytes();
         if let Arg::Slice(before) = args.arg(0) {
-            out.copy_from_slice(before.bytes());
+            copy_bytes(before.bytes(), out);
         }
-        out[to..to + bytes].copy_from_slice(args.read(1)?.bytes());
+        copy_bytes(args.read(1)?.bytes(), &mut out[to..to + bytes]);
         Ok(())
     }))
 }

@@ -16,7 +16,27 @@ use std::collections::HashMap;
 
 /// The elements of a dense tensor.
 pub(crate) fn slice(tensor: &FlexTensor, dtype: DType) -> Slice<'_> {
-    Slice::of_bytes(tensor.bytes(), dtype)
+    Slice::of_bytes(bytes(tensor), dtype)
+}
+
+/// The bytes of a dense tensor, which may be a part of what it shares with others.
+pub(crate) fn bytes(tensor: &FlexTensor) -> &[u8] {
+    let (layout, element) = (tensor.layout(), tensor.dtype().size());
+    let first = layout.start_offset() * element;
+    &tensor.bytes()[first..first + layout.num_elements() * element]
+}
+
+/// Whether nobody shares the storage of a tensor, and all of it is the tensor's.
+pub(crate) fn owns_storage(tensor: &FlexTensor) -> bool {
+    tensor.is_unique() && bytes(tensor).len() == tensor.bytes().len()
+}
+
+/// A part of a dense tensor, of that shape, where it lies: as many such parts from its begin as `position` says.
+pub(crate) fn view_of_part(tensor: &FlexTensor, position: usize, shape: Vec<usize>) -> FlexTensor {
+    let first = tensor.layout().start_offset() + position * shape.iter().product::<usize>();
+    let dense = Layout::contiguous(shape.into());
+    let part = Layout::new(dense.shape().clone(), dense.strides().to_vec(), first);
+    tensor.clone().with_layout(part)
 }
 
 /// The elements of a dense tensor, to be written; copied first where the storage is shared.

@@ -9,6 +9,11 @@ use meshwright_plan::DType;
 /// Side of the squares that transpositions go by: a line of the cache for 4-byte elements.
 const TILE: usize = 16;
 
+/// Copies as many bytes from one place to another.
+pub fn copy_bytes(from: &[u8], to: &mut [u8]) {
+    par::parts(to, 1 << 16, 1, &|base, part| part.copy_from_slice(&from[base..base + part.len()]));
+}
+
 /// A prepared copy into a dense array.
 #[derive(Clone, Debug)]
 pub struct CopyKernel {

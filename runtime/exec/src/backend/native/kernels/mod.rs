@@ -42,7 +42,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    attention block_copy convolve copy cross_entropy cumsum index map pool random reduce softmax top_k
+    attention block_copy convolve copy cross_entropy cumsum index map pool product random reduce softmax thin top_k
 }
 
 mod check;
@@ -53,6 +53,7 @@ mod functions;
 mod level;
 mod map_run;
 mod math;
+mod matrix;
 mod narrow;
 mod par;
 mod rows;

@@ -1,4 +1,15 @@
 //! Sharing work with the pool that the calling thread is in. Cuts depend on sizes alone.
+//!
+//! A step is a row of operations, many of which take less time than it takes to wake a thread. So a thread that has helped looks
+//! for more work for a while before it sleeps.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a thread without work waits for more. Waking one takes some 50 microseconds on a virtual machine.
+const LINGER: Duration = Duration::from_micros(300);
 
 /// Below this many elements, work stays on the calling thread.
 const LARGE: usize = 1 << 16;
@@ -6,9 +17,52 @@ const LARGE: usize = 1 << 16;
 /// Parts that are not cut further.
 const PART: usize = 1 << 14;
 
-/// Whether there is a pool to share so many elements with.
+/// Whether there is a pool to share so many elements with. Its threads are awake then.
 pub(super) fn worth(elements: usize) -> bool {
-    elements > LARGE && rayon::current_thread_index().is_some() && rayon::current_num_threads() > 1
+    elements > LARGE && shared()
+}
+
+/// Whether there is a pool to share work with. Its threads are awake then.
+pub(super) fn shared() -> bool {
+    let shared = rayon::current_thread_index().is_some() && rayon::current_num_threads() > 1;
+    if shared {
+        awake();
+    }
+    shared
+}
+
+thread_local! {
+    /// Whether the other threads of this one's pool have been told to look for work, and still do.
+    static TOLD: RefCell<Arc<AtomicBool>> = RefCell::default();
+    static LINGERS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has the other threads of the pool look for work, from its first thread: that of the device.
+fn awake() {
+    if rayon::current_thread_index() != Some(0) {
+        return;
+    }
+    let told = TOLD.with_borrow(Arc::clone);
+    if !told.swap(true, Ordering::Relaxed) {
+        rayon::spawn_broadcast(move |context| {
+            if context.index() != 0 && !LINGERS.replace(true) {
+                linger();
+                LINGERS.set(false);
+                told.store(false, Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+/// Works on what others share, until there has been nothing for a while.
+fn linger() {
+    let mut last = Instant::now();
+    while last.elapsed() < LINGER {
+        match rayon::yield_now() {
+            Some(rayon::Yield::Executed) => last = Instant::now(),
+            _ => (0..64).for_each(|_| std::hint::spin_loop()),
+        }
+    }
 }
 
 /// Where to cut `len` elements in two, at a multiple of `unit`; `None` where they are few.

@@ -210,14 +210,24 @@ pub(super) fn bernoulli(level: Level, of: &Distribution, key: Key, (first, step)
 }
 
 /// Elements that are drawn at a time.
-const LANES: usize = 32;
+const LANES: usize = 64;
 
 multiversion! {
     fn truths[](key: Key, least: u64, first: u64, step: u64, out: &mut [u8]) {
-        for (i, chunk) in out.chunks_mut(LANES).enumerate() {
-            let mut drawn = [0; LANES];
-            key.truths(least, first.wrapping_add(step.wrapping_mul((i * LANES) as u64)), step, &mut drawn);
-            chunk.copy_from_slice(&drawn[..chunk.len()]);
+        let mut drawn = [0; LANES];
+        // The first of a row of four may be in the middle of what a counter gives.
+        let begun = if step == 1 { (first as usize % 4).min(LANES) } else { 0 };
+        let mut at = first.wrapping_sub(begun as u64);
+        let (mut skip, mut out) = (begun, out);
+        while !out.is_empty() {
+            match step {
+                1 => key.truths_in_a_row::<{ LANES / 4 }>(least, at / 4, &mut drawn),
+                _ => key.truths(least, at, step, &mut drawn),
+            }
+            let n = out.len().min(LANES - skip);
+            let (now, later) = out.split_at_mut(n);
+            now.copy_from_slice(&drawn[skip..skip + n]);
+            (out, skip, at) = (later, 0, at.wrapping_add(step.wrapping_mul(LANES as u64)));
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::super::{KernelError, Slice, par};
 use super::forward::SharedOut;
 use super::prepare::{AttentionKernel, TileMap};
-use super::tile::{Matrix, TileAt, TileElement, multiply, product, scale, scale_rows, shifted, through_softmax, vanishes};
+use super::super::matrix::{Matrix, product};
+use super::tile::{TileAt, TileElement, multiply, scale, scale_rows, shifted, through_softmax, vanishes};
 use crate::backend::RngState;
 use meshwright_plan::AttentionPart;
 use rayon::prelude::*;
@@ -148,7 +149,7 @@ impl AttentionKernel {
         let k = tile.keys_of(1, &mut s.packed);
         tile.draw(&mut s.drawn);
         s.weights.resize(tile.elements(), T::default());
-        product(&mut s.weights, [n, count, width], q, k.transposed(), false);
+        product(&mut s.weights, [n, count, width], q, k.transposed(), false, false);
         let of_scores = self.operands.values.zip(self.operands.delta);
         if of_scores.is_some() && !matches!(self.slope, TileMap::Number(_)) {
             s.slopes.clear();
@@ -163,7 +164,7 @@ impl AttentionKernel {
             tile.pack_rows(delta, &mut s.delta);
             let v = tile.keys_of(v, &mut s.packed_values);
             s.back.resize(tile.elements(), T::default());
-            product(&mut s.back, [n, count, values], dy, v.transposed(), false);
+            product(&mut s.back, [n, count, values], dy, v.transposed(), false, false);
             self.weigh(tile, &mut s.back, &mut s.factors, &s.drawn)?;
             through_softmax(self.level, &mut s.back, &s.weights, count, &s.delta);
             match &self.slope {
@@ -173,16 +174,16 @@ impl AttentionKernel {
             let back = Matrix { data: &s.back, row: count, column: 1 };
             if self.gives(AttentionPart::Query).is_some() {
                 let to = &mut s.of_queries[tile.rows.first * width..(tile.rows.first + n) * width];
-                product(to, [n, width, count], back, k, true);
+                product(to, [n, width, count], back, k, true, false);
             }
             if self.gives(AttentionPart::Key).is_some() {
-                product(&mut s.of_keys, [count, width, n], back.transposed(), q, true);
+                product(&mut s.of_keys, [count, width, n], back.transposed(), q, true, false);
             }
         }
         if self.gives(AttentionPart::Value).is_some() {
             self.weigh(tile, &mut s.weights, &mut s.factors, &s.drawn)?;
             let p = Matrix { data: &s.weights, row: count, column: 1 };
-            product(&mut s.of_values, [count, values, n], p.transposed(), dy, true);
+            product(&mut s.of_values, [count, values, n], p.transposed(), dy, true, false);
         }
         Ok(())
     }

@@ -3,8 +3,9 @@
 use super::super::{KernelError, Slice, SliceMut, par};
 use super::backward;
 use super::prepare::{AttentionKernel, RowTile, TileMap};
+use super::super::matrix::{Matrix, product};
 use super::tile::{
-    Matrix, TileAt, TileElement, greatest, multiply, product, scale, scale_rows, shifted, vanishes};
+    TileAt, TileElement, greatest, multiply, scale, scale_rows, shifted, vanishes};
 use crate::backend::RngState;
 use meshwright_plan::AttentionPart;
 use rayon::prelude::*;
@@ -157,7 +158,7 @@ impl AttentionKernel {
         s.scores.resize(tile.elements(), T::default());
         let k = tile.keys_of(1, &mut s.packed);
         let q = Matrix { data: &s.q, row: width, column: 1 };
-        product(&mut s.scores, [n, count, width], q, k.transposed(), false);
+        product(&mut s.scores, [n, count, width], q, k.transposed(), false, false);
         tile.draw(&mut s.drawn);
         tile.map(&self.score, &mut s.scores, &s.drawn)?;
         s.before.clear();
@@ -187,7 +188,7 @@ impl AttentionKernel {
             self.weigh(tile, &mut s.scores, &mut s.factors, &s.drawn)?;
             let v = tile.keys_of(values, &mut s.packed);
             let p = Matrix { data: &s.scores, row: count, column: 1 };
-            product(&mut s.values, [n, columns, count], p, v, true);
+            product(&mut s.values, [n, columns, count], p, v, true, false);
         }
         Ok(())
     }

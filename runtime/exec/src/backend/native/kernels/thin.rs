@@ -1,0 +1,267 @@
+//! Products of a few rows with a matrix, as when a model decodes: they cost what it takes to read the matrix, so every thread
+//! reads its part of it once, in place.
+
+use super::data::Element;
+use super::level::{Level, multiversion};
+use super::{KernelError, Slice, SliceMut, check_in, check_out};
+use half::bf16;
+use meshwright_plan::DType;
+use rayon::prelude::*;
+
+/// Most rows.
+pub const MOST_ROWS: usize = 4;
+/// Least elements of a matrix; with less, a general product is as good.
+pub const LEAST_MATRIX: usize = 1 << 12;
+/// Elements of the matrix that a task reads, about.
+const PART: usize = 1 << 17;
+/// Most columns that are summed at a time, so that their sums stay in the nearest cache.
+const STRIP: usize = 1 << 12;
+
+/// The sizes of a product, `result[rows, columns] = sum over inner of thin[rows, inner] * matrix`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThinShape {
+    /// Rows of the thin factor and of the result.
+    pub rows: usize,
+    /// What is summed.
+    pub inner: usize,
+    /// Columns of the matrix and of the result.
+    pub columns: usize,
+    /// Whether the matrix lies as `[columns, inner]`, else as `[inner, columns]`.
+    pub by_columns: bool,
+    /// How far apart rows of the thin factor lie, and elements of a row.
+    pub thin: [usize; 2],
+    /// How far apart rows of the result lie, and elements of a row.
+    pub result: [usize; 2],
+}
+
+/// A prepared product. Factors may be of `bf16`, the result is of the wide type.
+#[derive(Clone, Debug)]
+pub struct ThinKernel {
+    dtype: DType,
+    shape: ThinShape,
+    level: Level,
+}
+
+/// What is read as a wider type.
+trait Widened: Element {
+    type Wide: Element + std::ops::Mul<Output = Self::Wide> + std::ops::Add<Output = Self::Wide>;
+    fn widened(self) -> Self::Wide;
+}
+
+macro_rules! widened {
+    ($($t:ty, $wide:ty, $how:expr;)*) => {$(
+        impl Widened for $t {
+            type Wide = $wide;
+            #[inline(always)]
+            fn widened(self) -> $wide {
+                $how(self)
+            }
+        }
+    )*};
+}
+widened! {
+    f64, f64, |x| x;
+    f32, f32, |x| x;
+    bf16, f32, super::narrow::wide;
+}
+
+impl ThinKernel {
+    /// Prepares for factors of a dtype.
+    ///
+    /// # Errors
+    /// If the dtype is no float.
+    pub fn new(dtype: DType, shape: ThinShape) -> Result<ThinKernel, KernelError> {
+        if !dtype.is_float() {
+            return Err(KernelError::Unsupported(format!("products of {dtype}")));
+        }
+        Ok(ThinKernel { dtype, shape, level: Level::best() })
+    }
+
+    /// Multiplies.
+    ///
+    /// # Errors
+    /// If dtypes or lengths of the operands are not what was prepared for.
+    pub fn run(&self, thin: Slice<'_>, matrix: Slice<'_>, out: SliceMut<'_>) -> Result<(), KernelError> {
+        let ThinShape { rows, inner, columns, .. } = self.shape;
+        check_in(&thin, self.dtype, rows * inner)?;
+        check_in(&matrix, self.dtype, inner * columns)?;
+        check_out(&out, self.dtype.wide(), rows * columns)?;
+        match self.dtype {
+            DType::F64 => self.go::<f64>(thin, matrix, out),
+            DType::F32 => self.go::<f32>(thin, matrix, out),
+            _ => self.go::<bf16>(thin, matrix, out),
+        }
+        Ok(())
+    }
+
+    fn go<T: Widened>(&self, thin: Slice<'_>, matrix: Slice<'_>, out: SliceMut<'_>) {
+        let (Some(thin), Some(matrix), Some(out)) = (T::of(thin), T::of(matrix), T::Wide::of_mut(out)) else {
+            return;
+        };
+        let ThinShape { rows, inner, columns, by_columns, thin: [row, element], result } = self.shape;
+        let at = (0..rows).flat_map(|r| (0..inner).map(move |s| r * row + s * element));
+        let factor: Vec<T::Wide> = at.map(|i| thin[i].widened()).collect();
+        let shared = super::par::worth(inner * columns);
+        let each = |tasks: usize, task: &(dyn Fn(usize) -> Part<T::Wide> + Sync)| -> Vec<Part<T::Wide>> {
+            let all = 0..tasks;
+            if shared { all.into_par_iter().map(task).collect() } else { all.map(task).collect() }
+        };
+        // What a task reads lies in one piece. Cuts depend on sizes alone, so sums do.
+        let made = if by_columns {
+            let most = (PART / inner).clamp(1, columns);
+            each(columns.div_ceil(most), &|k| {
+                let first = k * most;
+                let width = most.min(columns - first);
+                let mut sums = vec![T::Wide::default(); rows * width];
+                dots::<T>(self.level, &matrix[first * inner..][..width * inner], &factor, &mut sums, inner);
+                Part { first, width, sums }
+            })
+        } else {
+            let strips = columns.div_ceil(STRIP);
+            let (width, deep) = (columns.div_ceil(strips), (PART * strips / columns).clamp(1, inner));
+            let parts = inner.div_ceil(deep);
+            each(strips * parts, &|k| {
+                let (first, from) = (k / parts * width, k % parts * deep);
+                let (width, depth) = (width.min(columns - first), deep.min(inner - from));
+                let mut sums = vec![T::Wide::default(); rows * width];
+                let sizes = [depth, columns, inner];
+                combine::<T>(self.level, &matrix[from * columns + first..], &factor[from..], &mut sums, sizes);
+                Part { first, width, sums }
+            })
+        };
+        out.fill(T::Wide::default());
+        for Part { first, width, sums } in made {
+            for (r, sums) in sums.chunks_exact(width).enumerate() {
+                for (c, sum) in sums.iter().enumerate() {
+                    let to = &mut out[r * result[0] + (first + c) * result[1]];
+                    *to = *to + *sum;
+                }
+            }
+        }
+    }
+}
+
+/// Sums of a task, of so many columns from the first on: `[rows, width]`.
+struct Part<T> {
+    first: usize,
+    width: usize,
+    sums: Vec<T>,
+}
+
+multiversion! {
+    /// For each row of `factor`, of `inner` elements, its product with each row of `matrix`; sums are `[rows, columns]`. Four rows of
+    /// the matrix are read side by side, so that their sums do not wait for each other.
+    fn dots[T: Widened](matrix: &[T], factor: &[T::Wide], sums: &mut [T::Wide], inner: usize) {
+        const LANES: usize = 16;
+        const SIDE: usize = 4;
+        let columns = matrix.len() / inner;
+        for first in (0..columns).step_by(SIDE) {
+            let side: [&[T]; SIDE] = std::array::from_fn(|k| &matrix[(first + k).min(columns - 1) * inner..][..inner]);
+            for (r, row) in factor.chunks_exact(inner).enumerate() {
+                let mut lanes = [[T::Wide::default(); LANES]; SIDE];
+                let mut at = 0;
+                while at + LANES <= inner {
+                    let f = &row[at..at + LANES];
+                    for (lanes, m) in lanes.iter_mut().zip(&side) {
+                        for ((lane, f), m) in lanes.iter_mut().zip(f).zip(&m[at..at + LANES]) {
+                            *lane = *lane + *f * m.widened();
+                        }
+                    }
+                    at += LANES;
+                }
+                for (k, (lanes, m)) in lanes.iter_mut().zip(&side).enumerate().take(columns - first) {
+                    for (lane, (f, m)) in lanes.iter_mut().zip(row[at..].iter().zip(&m[at..])) {
+                        *lane = *lane + *f * m.widened();
+                    }
+                    let mut n = LANES;
+                    while n > 1 {
+                        n /= 2;
+                        for l in 0..n {
+                            lanes[l] = lanes[l] + lanes[l + n];
+                        }
+                    }
+                    sums[r * columns + first + k] = lanes[0];
+                }
+            }
+        }
+    }
+}
+
+multiversion! {
+    /// For each row of `factor`, the sum of `depth` rows of `matrix`, which lie `stride` apart, weighted by it. Rows of `factor` lie
+    /// `apart`.
+    fn combine[T: Widened](matrix: &[T], factor: &[T::Wide], sums: &mut [T::Wide], sizes: [usize; 3]) {
+        let [depth, stride, apart] = sizes;
+        let width = sums.len() / factor.len().div_ceil(apart);
+        let mut s = 0;
+        while s < depth {
+            let many = (depth - s).min(4);
+            let row = |k: usize| &matrix[(s + k) * stride..][..width];
+            for (r, sums) in sums.chunks_exact_mut(width).enumerate() {
+                let f = &factor[r * apart..][s..s + many];
+                if let [f0, f1, f2, f3] = *f {
+                    let rows = row(0).iter().zip(row(1)).zip(row(2)).zip(row(3));
+                    for (sum, (((a, b), c), d)) in sums.iter_mut().zip(rows) {
+                        let low = f0 * a.widened() + f1 * b.widened();
+                        *sum = *sum + (low + (f2 * c.widened() + f3 * d.widened()));
+                    }
+                } else {
+                    for (k, f) in f.iter().enumerate() {
+                        for (sum, a) in sums.iter_mut().zip(row(k)) {
+                            *sum = *sum + *f * a.widened();
+                        }
+                    }
+                }
+            }
+            s += many;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// Every way that the factors and the result may lie, against sums in order.
+    #[test]
+    fn products_are_sums_of_products() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        for (rows, inner, columns) in [(1, 300, 4100), (1, 4100, 70), (3, 257, 1000), (4, 5, 900), (2, 700, 3)] {
+            for by_columns in [false, true] {
+                for turned in [false, true] {
+                    let number = |i: usize| ((i * 2_654_435_761) % 1013) as f64 / 512.0 - 1.0;
+                    let thin: Vec<f64> = (0..rows * inner).map(number).collect();
+                    let matrix: Vec<f64> = (0..inner * columns).map(|i| number(i + 7)).collect();
+                    let (at, to) = if turned { ([1, rows], [1, rows]) } else { ([inner, 1], [columns, 1]) };
+                    let shape = ThinShape { rows, inner, columns, by_columns, thin: at, result: to };
+                    let kernel = ThinKernel::new(DType::F64, shape).unwrap();
+                    let mut out = vec![9.0; rows * columns];
+                    pool.install(|| {
+                        kernel.run(Slice::F64(&thin), Slice::F64(&matrix), SliceMut::F64(&mut out)).unwrap();
+                    });
+                    for r in 0..rows {
+                        for c in 0..columns {
+                            let of = |s: usize| if by_columns { c * inner + s } else { s * columns + c };
+                            let sum: f64 = (0..inner).map(|s| thin[r * at[0] + s * at[1]] * matrix[of(s)]).sum();
+                            let found = out[r * to[0] + c * to[1]];
+                            assert!((found - sum).abs() < 1e-10, "{shape:?} at {r}, {c}: {found} is not {sum}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn factors_of_16_bits_are_summed_in_32() {
+        let x: Vec<bf16> = (0..600).map(|i| bf16::from_f32(1.0 + (i % 7) as f32 / 128.0)).collect();
+        let shape =
+            ThinShape { rows: 1, inner: 600, columns: 1, by_columns: true, thin: [600, 1], result: [1, 1] };
+        let mut out = [0.0f32];
+        let kernel = ThinKernel::new(DType::BF16, shape).unwrap();
+        kernel.run(Slice::BF16(&x), Slice::BF16(&x), SliceMut::F32(&mut out)).unwrap();
+        let sum: f64 = x.iter().map(|x| f64::from(x.to_f32()).powi(2)).sum();
+        assert!((f64::from(out[0]) - sum).abs() < 1e-3, "{} is not {sum}", out[0]);
+    }
+}

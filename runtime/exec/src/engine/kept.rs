@@ -1,0 +1,161 @@
+//! Values that a loop leaves to another position by position: what a backward loop reads of the forward one.
+//!
+//! A Plan stacks them in one buffer, which one loop updates and another slices. Where nothing else reads it, the engine makes no such
+//! buffer: each value stays where it was made, until the iteration of the other loop that reads it last. So nothing is copied, and
+//! memory is free again as the second loop goes on.
+
+use super::graph::TensorSlot;
+use burn_ir::{CustomOpIr, OperationIr, ScalarIr, TensorIr};
+use meshwright_plan::{BufId, Dim, Plan, Prim};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The operation that keeps a value for its position.
+pub(crate) const KEEP: &str = "keep";
+/// The operation that gives what was kept for a position.
+pub(crate) const TAKE: &str = "take";
+
+/// What a step does to values that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeptStep {
+    /// It would make the buffer.
+    Blank,
+    /// It keeps the second operand.
+    Keep { stack: BufId, dim: Dim },
+    /// Its result is what was kept, of which it is the last reader or not.
+    Take { stack: BufId, dim: Dim, last: bool },
+}
+
+/// Which buffers of a Plan are never made.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// What the steps do that would make, write or read them.
+    pub(crate) steps: BTreeMap<usize, KeptStep>,
+    /// These buffers.
+    pub(crate) buffers: BTreeSet<BufId>,
+}
+
+/// What is known of the readers of a Plan's buffers.
+struct Readers<'a> {
+    plan: &'a Plan,
+    /// By buffer the steps that read it.
+    readers: BTreeMap<BufId, Vec<usize>>,
+    /// For each step the loop that it is in, by the step that begins it.
+    within: Vec<Option<usize>>,
+    /// For each end of a loop the step that begins it.
+    begins: BTreeMap<usize, usize>,
+}
+
+impl Kept {
+    /// Finds them.
+    pub(crate) fn of(plan: &Plan) -> Kept {
+        let readers = Readers::of(plan);
+        let mut kept = Kept::default();
+        for (end, begin) in &readers.begins {
+            let (Some(first), Some(last)) = (plan.steps.get(*begin), plan.steps.get(*end)) else { continue };
+            let Prim::Repeat { dim, .. } = first.prim else { continue };
+            let carries = first.reads.iter().zip(&first.writes).zip(last.reads.iter().zip(&last.writes));
+            for ((start, current), (next, after)) in carries {
+                let chain = [start.buf, current.buf, next.buf, after.buf];
+                if let Some(steps) = readers.stack(chain, (*begin, *end), dim) {
+                    kept.steps.extend(steps);
+                    kept.buffers.extend(chain);
+                }
+            }
+        }
+        kept
+    }
+}
+
+impl<'a> Readers<'a> {
+    fn of(plan: &'a Plan) -> Readers<'a> {
+        let (mut readers, mut begins) = (BTreeMap::<BufId, Vec<usize>>::new(), BTreeMap::new());
+        let (mut within, mut open) = (Vec::with_capacity(plan.steps.len()), Vec::new());
+        for (at, step) in plan.steps.iter().enumerate() {
+            if let (Prim::EndRepeat, Some(begin)) = (&step.prim, open.last()) {
+                begins.insert(at, *begin);
+                open.pop();
+            }
+            within.push(open.last().copied());
+            if let Prim::Repeat { .. } = step.prim {
+                open.push(at);
+            }
+            for operand in &step.reads {
+                let of = readers.entry(operand.buf).or_default();
+                if of.last() != Some(&at) {
+                    of.push(at);
+                }
+            }
+        }
+        Readers { plan, readers, within, begins }
+    }
+
+    fn only(&self, buf: BufId) -> Option<usize> {
+        match self.readers.get(&buf).map(Vec::as_slice) {
+            Some([one]) => Some(*one),
+            _ => None,
+        }
+    }
+
+    /// What the steps of a stack do, if the loop only fills it and one later loop only slices it.
+    fn stack(
+        &self,
+        [start, current, next, after]: [BufId; 4],
+        (begin, end): (usize, usize),
+        dim: Dim,
+    ) -> Option<Vec<(usize, KeptStep)>> {
+        let steps = &self.plan.steps;
+        let buffer = self.plan.buffers.get(start.0 as usize)?;
+        let small = self.plan.dims.size(dim).max(start.0 as usize) < TensorSlot::POSITIONS;
+        if buffer.dtype.is_pair() || !small || self.only(start) != Some(begin) || self.only(next) != Some(end)
+        {
+            return None;
+        }
+        let blank = (0..begin).rev().find(|s| steps[*s].writes_buf(start))?;
+        let update = self.only(current).filter(|s| steps[*s].writes_buf(next))?;
+        let written = |s: usize| steps[s].reads.first().is_some_and(|o| o.buf == current);
+        let fills = matches!(steps[blank].prim, Prim::Blank { zero: false })
+            && matches!(steps[update].prim, Prim::IterationUpdate { dim: d } if d == dim)
+            && written(update)
+            && self.within[update] == Some(begin);
+        let outlives = self.plan.outputs.iter().any(|o| o.buf == after)
+            || self.plan.program_inputs.iter().any(|l| l.next == Some(after));
+        let slices = self.readers.get(&after)?;
+        let inside = self.within[*slices.first()?]?;
+        let slicing = matches!(steps[inside].prim, Prim::Repeat { dim: d, .. } if d == dim);
+        let slice = |s: &usize| {
+            matches!(steps[*s].prim, Prim::IterationSlice { dim: d } if d == dim)
+                && self.within[*s] == Some(inside)
+        };
+        if !fills || outlives || !slicing || !slices.iter().all(slice) {
+            return None;
+        }
+        let last = *slices.last()?;
+        let takes = slices.iter().map(|s| (*s, KeptStep::Take { stack: start, dim, last: *s == last }));
+        Some(
+            [(blank, KeptStep::Blank), (update, KeptStep::Keep { stack: start, dim })]
+                .into_iter()
+                .chain(takes)
+                .collect(),
+        )
+    }
+}
+
+/// Keeps a value.
+pub(crate) fn keep(stack: BufId, dim: Dim, value: TensorIr) -> OperationIr {
+    OperationIr::Custom(CustomOpIr::with_scalars(KEEP, &[value], &[], scalars(stack, dim, false)))
+}
+
+/// Gives a value.
+pub(crate) fn take(stack: BufId, dim: Dim, last: bool, out: TensorIr) -> OperationIr {
+    OperationIr::Custom(CustomOpIr::with_scalars(TAKE, &[], &[out], scalars(stack, dim, last)))
+}
+
+fn scalars(stack: BufId, dim: Dim, last: bool) -> Vec<ScalarIr> {
+    [stack.0, dim.0, u32::from(last)].map(|n| ScalarIr::UInt(u64::from(n))).to_vec()
+}
+
+/// Of an operation that keeps or gives a value: the stack, the dim, and whether the value ends.
+pub(crate) fn described(operation: &CustomOpIr) -> Option<(BufId, Dim, bool)> {
+    let number = |at: usize| Some(operation.scalars.get(at)?.elem::<u32>());
+    Some((BufId(number(0)?), Dim(number(1)?), number(2)? != 0))
+}
