@@ -2,9 +2,9 @@
 
 use super::context::place;
 use super::graph::{Segment, Table, TensorSlot};
-use super::kept::{Kept, KeptStep, keep, take};
 use super::lifetimes::Lifetimes;
 use super::lowering::{Lowering, LoweringError, stored_as, stored_shape};
+use super::residuals::{ResidualStep, Residuals, load, store};
 use crate::backend::{Backend, MOST_NESTED};
 use crate::collective::Prepared;
 use crate::collective::calls::TransportCall;
@@ -102,8 +102,8 @@ pub(crate) fn build<B: Backend>(
     backend.check(plan, rank)?;
     let lowering = Lowering::new(plan, rank, backend.capabilities());
     let (pieces, operations, open, in_flight) = (vec![], vec![], vec![], BTreeMap::new());
-    let kept = Kept::of(plan);
-    let mut builder = ProgramBuilder::<B> { lowering, pieces, operations, open, in_flight, kept };
+    let residuals = Residuals::of(plan);
+    let mut builder = ProgramBuilder::<B> { lowering, pieces, operations, open, in_flight, residuals };
     let mut lifetimes = Lifetimes::new(plan);
     for (index, step) in plan.steps.iter().enumerate() {
         let built = lifetimes.step(index, step).map_err(LoweringError::Plan);
@@ -133,7 +133,7 @@ struct ProgramBuilder<'a, B: Backend> {
     open: Vec<OpenRepeat>,
     /// By id of the collective, the piece that starts it and what is left to do.
     in_flight: BTreeMap<u32, (usize, Arrival)>,
-    kept: Kept,
+    residuals: Residuals,
 }
 
 impl<B: Backend> ProgramBuilder<'_, B> {
@@ -142,12 +142,12 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         // What crosses the boundary of a loop is handed over by the loop itself.
         let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
         let given = step.aliases.iter().map(|r| r.0);
-        let made = |b: &BufId| !self.kept.buffers.contains(b) && (!crosses || !step.reads_buf(*b));
+        let made = |b: &BufId| !self.residuals.buffers.contains(b) && (!crosses || !step.reads_buf(*b));
         for buf in step.free.iter().copied().chain(given).filter(made) {
             ending.extend(self.lowering.slots(buf)?);
         }
-        if let Some(kept) = self.kept.steps.get(&index).copied() {
-            return self.kept(index, step, kept, ending);
+        if let Some(how) = self.residuals.steps.get(&index).copied() {
+            return self.residual(index, step, how, ending);
         }
         match &step.prim {
             Prim::Repeat { dim, reverse } => self.begin_loop(index, step, (*dim, *reverse), &ending),
@@ -163,17 +163,17 @@ impl<B: Backend> ProgramBuilder<'_, B> {
     }
 
     /// A step of a stack that is kept position by position.
-    fn kept(
+    fn residual(
         &mut self,
         index: usize,
         step: &Step,
-        kept: KeptStep,
+        how: ResidualStep,
         mut ending: Vec<TensorSlot>,
     ) -> Result<(), LoweringError> {
-        let operand = match kept {
-            KeptStep::Blank => None,
-            KeptStep::Keep { .. } => step.reads.get(1),
-            KeptStep::Take { .. } => step.writes.first(),
+        let operand = match how {
+            ResidualStep::Blank => None,
+            ResidualStep::Store { .. } => step.reads.get(1),
+            ResidualStep::Load { .. } => step.writes.first(),
         };
         let local = operand.map(|o| self.lowering.context.local(o)).transpose()?;
         let local = local.filter(|l| self.lowering.exists(l.elements()));
@@ -182,17 +182,17 @@ impl<B: Backend> ProgramBuilder<'_, B> {
             let tensor = |status| {
                 slot.tensor(&stored_shape(local.dtype, &local.shape), stored_as(local.dtype), status)
             };
-            let operation = match kept {
-                KeptStep::Blank => None,
-                KeptStep::Keep { stack, dim } => {
+            let operation = match how {
+                ResidualStep::Blank => None,
+                ResidualStep::Store { stack, dim } => {
                     let ends = ending.iter().position(|s| *s == slot);
                     ending.retain(|s| *s != slot);
                     let status =
                         if ends.is_some() { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
-                    Some(keep(stack, dim, tensor(status)))
+                    Some(store(stack, dim, tensor(status)))
                 }
-                KeptStep::Take { stack, dim, last } => {
-                    Some(take(stack, dim, last, tensor(TensorStatus::NotInit)))
+                ResidualStep::Load { stack, dim, last } => {
+                    Some(load(stack, dim, last, tensor(TensorStatus::NotInit)))
                 }
             };
             self.operations.extend(operation.map(|o| (o, index)));
@@ -242,7 +242,7 @@ impl<B: Backend> ProgramBuilder<'_, B> {
             next: next.buf,
             last: last.buf,
         });
-        let carries = carries.filter(|c: &Carried| !self.kept.buffers.contains(&c.current)).collect();
+        let carries = carries.filter(|c: &Carried| !self.residuals.buffers.contains(&c.current)).collect();
         let body = std::mem::replace(&mut self.pieces, before);
         let piece = RepeatPiece { step: begun, dim, reverse, carries, body };
         self.pieces.push(Piece::Repeat(Box::new(piece)));

@@ -27,7 +27,7 @@ pub(crate) enum TensorSlot {
     /// A result that no buffer of the Plan is.
     Temporary(u64),
     /// What a loop leaves of a position, in place of a buffer of the Plan with all positions.
-    Kept(BufId, usize),
+    Residual(BufId, usize),
 }
 
 /// The kind of a slot is in the upper bits of its id.
@@ -47,7 +47,7 @@ impl TensorSlot {
             TensorSlot::Indices(b) => id(1, u64::from(b.0)),
             TensorSlot::Table(t) => id(2, t as u64),
             TensorSlot::Temporary(n) => id(3, n),
-            TensorSlot::Kept(b, position) => id(4, u64::from(b.0) << POSITION_BITS | position as u64),
+            TensorSlot::Residual(b, position) => id(4, u64::from(b.0) << POSITION_BITS | position as u64),
         }
     }
 
@@ -59,7 +59,7 @@ impl TensorSlot {
             1 => TensorSlot::Indices(BufId(n as u32)),
             2 => TensorSlot::Table(n as usize),
             3 => TensorSlot::Temporary(n),
-            _ => TensorSlot::Kept(BufId((n >> POSITION_BITS) as u32), n as usize & (Self::POSITIONS - 1)),
+            _ => TensorSlot::Residual(BufId((n >> POSITION_BITS) as u32), n as usize & (Self::POSITIONS - 1)),
         }
     }
 
@@ -77,7 +77,7 @@ impl std::fmt::Display for TensorSlot {
             TensorSlot::Indices(b) => write!(f, "i{}", b.0),
             TensorSlot::Table(t) => write!(f, "k{t}"),
             TensorSlot::Temporary(n) => write!(f, "t{n}"),
-            TensorSlot::Kept(b, position) => write!(f, "b{}[{position}]", b.0),
+            TensorSlot::Residual(b, position) => write!(f, "b{}[{position}]", b.0),
         }
     }
 }

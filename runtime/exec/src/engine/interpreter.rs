@@ -2,7 +2,7 @@
 //! would be cloned in every step; this one reads them.
 
 use super::graph::TensorSlot;
-use super::kept::{KEEP, TAKE, described};
+use super::residuals::{LOAD, STORE, described};
 use crate::backend::{Backend, Handles, RngState};
 use crate::kernels::KernelError;
 use HandleKind::{Bool, Float, Int};
@@ -25,7 +25,7 @@ pub(crate) fn execute<B: Backend>(
     rng: RngState,
 ) -> Result<(), KernelError> {
     match operation {
-        OperationIr::Custom(op) if op.id == KEEP || op.id == TAKE => keep_or_take::<B>(handles, op, rng),
+        OperationIr::Custom(op) if op.id == STORE || op.id == LOAD => store_or_load::<B>(handles, op, rng),
         OperationIr::Custom(op) => backend.run_kernel(kernels, op, handles, rng),
         OperationIr::Drop(tensor) => {
             backend.recycle(handles.get_handle(&tensor.id, &tensor.status));
@@ -42,22 +42,22 @@ pub(crate) fn execute<B: Backend>(
 }
 
 /// Keeps a value for the position of the iteration, or gives what was kept for it.
-fn keep_or_take<B: Backend>(
+fn store_or_load<B: Backend>(
     handles: &mut Handles<B>,
     operation: &CustomOpIr,
     rng: RngState,
 ) -> Result<(), KernelError> {
     let malformed = || KernelError::Unsupported(format!("{operation:?} keeps nothing"));
     let (stack, dim, last) = described(operation).ok_or_else(malformed)?;
-    let kept = TensorSlot::Kept(stack, rng.iteration.position(dim)?).id();
+    let slot = TensorSlot::Residual(stack, rng.iteration.position(dim)?).id();
     match (&operation.inputs[..], &operation.outputs[..]) {
         ([value], []) => {
             let value = handles.get_handle(&value.id, &value.status);
-            handles.register_handle(kept, value);
+            handles.register_handle(slot, value);
         }
         ([], [out]) => {
             let status = if last { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
-            let value = handles.get_handle(&kept, &status);
+            let value = handles.get_handle(&slot, &status);
             handles.register_handle(out.id, value);
         }
         _ => return Err(malformed()),

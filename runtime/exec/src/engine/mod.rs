@@ -4,12 +4,12 @@ pub(crate) mod builder;
 pub(crate) mod context;
 pub(crate) mod graph;
 pub(crate) mod interpreter;
-pub(crate) mod kept;
 pub(crate) mod lifetimes;
 pub(crate) mod lowering;
 pub(crate) mod ops;
 pub(crate) mod print;
 pub(crate) mod programs;
+pub(crate) mod residuals;
 pub(crate) mod runner;
 mod step_inputs;
 

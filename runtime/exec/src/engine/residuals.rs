@@ -10,26 +10,26 @@ use meshwright_plan::{BufId, Dim, Plan, Prim};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The operation that keeps a value for its position.
-pub(crate) const KEEP: &str = "keep";
+pub(crate) const STORE: &str = "store_residual";
 /// The operation that gives what was kept for a position.
-pub(crate) const TAKE: &str = "take";
+pub(crate) const LOAD: &str = "load_residual";
 
 /// What a step does to values that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeptStep {
+pub(crate) enum ResidualStep {
     /// It would make the buffer.
     Blank,
     /// It keeps the second operand.
-    Keep { stack: BufId, dim: Dim },
+    Store { stack: BufId, dim: Dim },
     /// Its result is what was kept, of which it is the last reader or not.
-    Take { stack: BufId, dim: Dim, last: bool },
+    Load { stack: BufId, dim: Dim, last: bool },
 }
 
 /// Which buffers of a Plan are never made.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct Residuals {
     /// What the steps do that would make, write or read them.
-    pub(crate) steps: BTreeMap<usize, KeptStep>,
+    pub(crate) steps: BTreeMap<usize, ResidualStep>,
     /// These buffers.
     pub(crate) buffers: BTreeSet<BufId>,
 }
@@ -45,11 +45,11 @@ struct Readers<'a> {
     begins: BTreeMap<usize, usize>,
 }
 
-impl Kept {
+impl Residuals {
     /// Finds them.
-    pub(crate) fn of(plan: &Plan) -> Kept {
+    pub(crate) fn of(plan: &Plan) -> Residuals {
         let readers = Readers::of(plan);
-        let mut kept = Kept::default();
+        let mut found = Residuals::default();
         for (end, begin) in &readers.begins {
             let (Some(first), Some(last)) = (plan.steps.get(*begin), plan.steps.get(*end)) else { continue };
             let Prim::Repeat { dim, .. } = first.prim else { continue };
@@ -57,12 +57,12 @@ impl Kept {
             for ((start, current), (next, after)) in carries {
                 let chain = [start.buf, current.buf, next.buf, after.buf];
                 if let Some(steps) = readers.stack(chain, (*begin, *end), dim) {
-                    kept.steps.extend(steps);
-                    kept.buffers.extend(chain);
+                    found.steps.extend(steps);
+                    found.buffers.extend(chain);
                 }
             }
         }
-        kept
+        found
     }
 }
 
@@ -102,7 +102,7 @@ impl<'a> Readers<'a> {
         [start, current, next, after]: [BufId; 4],
         (begin, end): (usize, usize),
         dim: Dim,
-    ) -> Option<Vec<(usize, KeptStep)>> {
+    ) -> Option<Vec<(usize, ResidualStep)>> {
         let steps = &self.plan.steps;
         let buffer = self.plan.buffers.get(start.0 as usize)?;
         let small = self.plan.dims.size(dim).max(start.0 as usize) < TensorSlot::POSITIONS;
@@ -130,24 +130,24 @@ impl<'a> Readers<'a> {
             return None;
         }
         let last = *slices.last()?;
-        let takes = slices.iter().map(|s| (*s, KeptStep::Take { stack: start, dim, last: *s == last }));
+        let loads = slices.iter().map(|s| (*s, ResidualStep::Load { stack: start, dim, last: *s == last }));
         Some(
-            [(blank, KeptStep::Blank), (update, KeptStep::Keep { stack: start, dim })]
+            [(blank, ResidualStep::Blank), (update, ResidualStep::Store { stack: start, dim })]
                 .into_iter()
-                .chain(takes)
+                .chain(loads)
                 .collect(),
         )
     }
 }
 
 /// Keeps a value.
-pub(crate) fn keep(stack: BufId, dim: Dim, value: TensorIr) -> OperationIr {
-    OperationIr::Custom(CustomOpIr::with_scalars(KEEP, &[value], &[], scalars(stack, dim, false)))
+pub(crate) fn store(stack: BufId, dim: Dim, value: TensorIr) -> OperationIr {
+    OperationIr::Custom(CustomOpIr::with_scalars(STORE, &[value], &[], scalars(stack, dim, false)))
 }
 
 /// Gives a value.
-pub(crate) fn take(stack: BufId, dim: Dim, last: bool, out: TensorIr) -> OperationIr {
-    OperationIr::Custom(CustomOpIr::with_scalars(TAKE, &[], &[out], scalars(stack, dim, last)))
+pub(crate) fn load(stack: BufId, dim: Dim, last: bool, out: TensorIr) -> OperationIr {
+    OperationIr::Custom(CustomOpIr::with_scalars(LOAD, &[], &[out], scalars(stack, dim, last)))
 }
 
 fn scalars(stack: BufId, dim: Dim, last: bool) -> Vec<ScalarIr> {
