@@ -53,6 +53,12 @@ pub(crate) fn temperature(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a number of at least 0, such as 0.8".into())
 }
 
+/// Operations a second.
+pub(crate) fn peak(text: &str) -> Result<f64, String> {
+    let number = text.replace('_', "").parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);
+    number.ok_or_else(|| "expected operations a second above 0, such as 989e12".into())
+}
+
 /// A probability above 0.
 pub(crate) fn probability(text: &str) -> Result<f64, String> {
     text.parse()

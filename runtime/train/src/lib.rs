@@ -42,6 +42,7 @@ pub mod trace;
 mod trainer;
 pub mod training;
 mod training_loop;
+mod utilization;
 mod warnings;
 
 pub use arrays::PredictedOutput;
