@@ -22,7 +22,9 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/data.md", 3),
     ("docs/fine-tuning.md", 9),
     ("docs/predict.md", 4),
-    ("docs/generate.md", 2),
+    ("docs/generate.md", 4),
+    ("docs/expressions.md", 9),
+    ("docs/gpt-from-nothing.md", 8),
 ];
 
 #[test]

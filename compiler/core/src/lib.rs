@@ -36,7 +36,7 @@ pub mod verify;
 pub mod why;
 
 pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with};
-pub use decode::{Decoding, decode};
+pub use decode::{Decoding, NewPositions, decode};
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
 pub use model_flops::model_flops;

@@ -50,7 +50,7 @@ pub use bench::{BenchOptions, BenchResult, bench};
 pub use consensus::agree_on_result;
 pub use devices::{Asked, Devices};
 pub use failure::Failure;
-pub use generation::{GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
+pub use generation::{BeamSearch, GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
 pub use inference::{EvalOptions, Evaluated, evaluate, read_checkpoint};
 pub use init::{InitFrom, NameMap};
 pub use logs::LogFormat;
