@@ -33,8 +33,16 @@ fn events(dir: &Path, name: &str, kind: &str) -> Vec<Value> {
     let all = text.lines().map(|l| serde_json::from_str::<Value>(l).unwrap());
     let mut kept: Vec<Value> = all.filter(|e| e["event"] == kind).collect();
     // What differs from run to run.
-    const TIMES: [&str; 6] =
-        ["seconds", "time", "examples_per_second", "waiting", "memory_bytes", "tokens_per_second"];
+    const TIMES: [&str; 8] = [
+        "seconds",
+        "time",
+        "examples_per_second",
+        "waiting",
+        "memory_bytes",
+        "tokens_per_second",
+        "mfu",
+        "peak_flops",
+    ];
     kept.iter_mut().for_each(|e| e.as_object_mut().unwrap().retain(|k, _| !TIMES.contains(&k.as_str())));
     kept
 }

@@ -38,4 +38,5 @@ mod tidy;
 mod trace;
 mod transformers;
 mod transports;
+mod utilization;
 mod windows;

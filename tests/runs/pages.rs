@@ -22,8 +22,13 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/data.md", 3),
     ("docs/fine-tuning.md", 9),
     ("docs/predict.md", 4),
-    ("docs/generate.md", 2),
+    ("docs/generate.md", 4),
+    ("docs/expressions.md", 9),
+    ("docs/gpt-from-nothing.md", 8),
 ];
+
+/// Pages for which the data that ships lies where it does in the repository.
+const WITH_DATA: &[&str] = &["docs/gpt-from-nothing.md"];
 
 #[test]
 fn what_pages_show_is_what_comes_out() {
@@ -36,6 +41,9 @@ fn what_pages_show_is_what_comes_out() {
             bin.path().join("meshwright"),
         )
         .unwrap();
+        if WITH_DATA.contains(page) {
+            std::os::unix::fs::symlink(root().join("models"), dir.path().join("models")).unwrap();
+        }
         let mut commands = 0;
         for (info, text) in blocks(&read(&root().join(page))) {
             let words: Vec<&str> = info.split_whitespace().collect();

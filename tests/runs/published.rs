@@ -1,5 +1,5 @@
-//! Models that ship against those of the same papers in Hugging Face's `transformers`, with the same weights: the loss and every
-//! gradient, in f64 and f32, on one device and two. `published/make.py` made what they give.
+//! Models that ship against those of the same papers in Hugging Face's `transformers`, and in plain PyTorch, with the same weights: the loss
+//! and every gradient, in f64 and f32, on one device and two. `published/make.py` made what they give.
 
 use crate::standard::{given, norm, step};
 use crate::support::{options, root};
@@ -17,6 +17,7 @@ const SIZES: &[Sized] = &[
     ("bert", &[("heads", 3), ("places", 7)], &[]),
     ("gpt", &[("heads", 3), ("places", 7)], &[]),
     ("llama", &[("groups", 3), ("queries", 2)], &[]),
+    ("switch", &[("heads", 3), ("experts", 3)], &[]),
     ("t5", &[("heads", 3), ("out", 5), ("d_model", 12)], &[]),
     (
         "vit",
@@ -57,10 +58,14 @@ fn models_give_what_those_of_hugging_face_give_with_the_same_weights() {
         for ((float, most, rounding), (mesh, layout)) in
             ways.into_iter().flat_map(|w| [("", ""), ("a=2", "batch -> a")].map(|m| (w, m)))
         {
-            let sets = [("rate", 0.0)].into_iter().filter(|_| *model != "llama");
+            let sets: &[(&str, f64)] = match *model {
+                "llama" => &[],
+                "switch" => &[("rate", 0.0), ("balance", 0.5), ("z", 0.1)],
+                _ => &[("rate", 0.0)],
+            };
             let o = ProjectOptions {
                 precision: Some(float),
-                sets: sets.map(|(n, v)| (n.to_string(), v)).collect(),
+                sets: sets.iter().map(|(n, v)| (n.to_string(), *v)).collect(),
                 ..options(&path, mesh, layout, &sizes)
             };
             let got = step(&o, given);

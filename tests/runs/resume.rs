@@ -1,6 +1,8 @@
 //! Runs that are killed and go on: the same bits on the same layout, the same numbers on another.
 
-use crate::support::{Numbers, SMALL, command, folder, root, run, tensors};
+use crate::agree::agrees_within;
+use crate::support::{Numbers, SMALL, Trained, command, folder, root, run, tensors};
+use crate::text::tokenized;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -146,4 +148,108 @@ fn ctrl_c_writes_a_checkpoint_and_exits_130() {
     let first = said.out.lines().find(|l| l.contains("\"event\":\"step\"")).unwrap();
     let first: serde_json::Value = serde_json::from_str(first).unwrap();
     assert_eq!(first["step"].as_u64().unwrap(), stopped + 1);
+}
+
+/// A small GPT in f64, which draws what it drops.
+const GPT: [&str; 20] = [
+    "train",
+    "gpt",
+    "--preset",
+    "tiny",
+    "--precision",
+    "f64",
+    "--dim",
+    "batch=6",
+    "--dim",
+    "seq=14",
+    "--dim",
+    "vocab=320",
+    "--dim",
+    "layers=2",
+    "--dim",
+    "heads=4",
+    "--dim",
+    "d_head=3",
+    "--dim",
+    "d_ff=10",
+];
+
+/// What is dropped depends on the step and the example alone: a run goes on under any layout, in parts of its batch, or with what
+/// is computed again, as it would have gone on.
+#[test]
+fn a_transformer_that_stops_goes_on_alike_under_other_layouts() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let data = path("data");
+    let trained = |name: &str, steps: &str, more: &[&str]| {
+        let at = path(name);
+        let args =
+            [&GPT[..], &["--data", &data, "--run", &at, "--no-eval", "--steps", steps, "--seed", "5"], more];
+        done(&args.concat(), name);
+        // A bias of all keys changes no softmax: its gradient is nothing but rounding, which Adam makes large.
+        let mut tensors = tensors(Path::new(&at));
+        tensors.retain(|path, _| !path.contains("attention.k.b"));
+        Trained { losses: losses(Path::new(&at)).into_iter().map(|l| l.1).collect(), tensors }
+    };
+    let whole = trained("whole", "6", &[]);
+    assert_eq!(whole.losses.len(), 6);
+    // Without what it drops it would be another run: the dropout counts.
+    let dry = trained("dry", "6", &["--set", "rate=0"]);
+    assert!((dry.losses[5] - whole.losses[5]).abs() > 1e-4, "{:?} {:?}", dry.losses, whole.losses);
+    let first = trained("first", "3", &[]);
+    assert_eq!(first.losses, whole.losses[..3]);
+    for (i, (mesh, layout)) in [
+        ("data=2,model=2", "megatron_sp"),
+        ("data=3", "zero3"),
+        ("data=1", "microbatches 2"),
+        ("data=1", "recompute layers.*"),
+        ("data=3", "batch -> data; params: * -> data; microbatches 2; recompute layers.*"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("other-{i}");
+        let copied = Command::new("cp").args(["-r", &path("first"), &path(&name)]).status().unwrap();
+        assert!(copied.success());
+        let rest = trained(&name, "6", &["--mesh", mesh, "--layout", layout, "--resume"]);
+        agrees_within(&whole, &rest, layout, [1e-11, 1e-8]);
+    }
+    // Alike on its own layout, to the bit.
+    assert_eq!(trained("first", "6", &["--resume"]), whole);
+}
+
+#[test]
+fn a_transformer_that_is_killed_goes_on_with_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenized(dir.path(), &["--train", "bpe", "--vocab", "320"]);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (data, layout) =
+        (path("data"), "batch -> data; heads, d_ff, vocab -> model; recompute layers.*; microbatches 2");
+    let of = |run: &str| -> Vec<String> {
+        let more = [
+            "--data",
+            &data,
+            "--run",
+            run,
+            "--no-eval",
+            "--steps",
+            "40",
+            "--seed",
+            "5",
+            "--checkpoint-every",
+        ];
+        let last = ["1", "--mesh", "data=2,model=2", "--layout", layout, "--format", "json"];
+        [&GPT[..], &more, &last].concat().into_iter().map(String::from).collect()
+    };
+    let (whole, broken) = (path("whole"), path("killed"));
+    let args = of(&whole);
+    done(&args.iter().map(String::as_str).collect::<Vec<_>>(), "whole");
+    let args = of(&broken);
+    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+    surely_killed(&args, &broken, 1 + Numbers(std::process::id().into()).below(20));
+    args.push("--resume");
+    done(&args, "killed");
+    assert_eq!(losses(Path::new(&broken)), losses(Path::new(&whole)));
+    assert_eq!(tensors(Path::new(&broken)), tensors(Path::new(&whole)));
 }

@@ -19,7 +19,7 @@ use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 use meshwright_diag::{Diagnostic, Outcome, Span, codes};
 use meshwright_ops::{Graph, Id, InputOpKind, Leaf, Type};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
-use rebuild::{Rebuild, Refusal, free};
+use rebuild::{Branches, Rebuild, Refusal, free};
 use std::collections::BTreeSet;
 
 /// A step that computes new positions of sequences.
@@ -33,17 +33,29 @@ pub struct Decoding {
     pub last: String,
     /// The states that hold what is known of earlier positions. They begin as zeros, but may hold anything.
     pub caches: Vec<String>,
+    /// The input that says for each sequence which one it goes on from, where they may be others: see [`NewPositions`].
+    pub parent: Option<String>,
     /// How many positions there is room for.
     pub context: usize,
     /// How many positions the step computes.
     pub count: usize,
 }
 
-/// Builds the step that computes `count` positions along `seq` of a value, such as the logits of the next token. Steps of the same
-/// program and value share their states by name, whatever their `count`.
+/// What a step of [`decode`] computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewPositions {
+    /// Positions of each sequence.
+    pub count: usize,
+    /// Whether a sequence may go on from another one, as those of a beam search do: of what is kept each takes what its parent
+    /// had, before it adds its own.
+    pub branching: bool,
+}
+
+/// Builds the step that computes some positions along `seq` of a value, such as the logits of the next token. Steps of the same
+/// program and value share their states by name, however many positions they compute.
 ///
 /// The errors are E0527, where positions along `seq` need each other in a way that cannot be kept.
-pub fn decode(program: &Program, value: &LossDecl, seq: Dim, count: usize) -> Outcome<Decoding> {
+pub fn decode(program: &Program, value: &LossDecl, seq: Dim, of: NewPositions) -> Outcome<Decoding> {
     let chosen = Program { outputs: vec![value.clone()], ..program.clone() };
     let program = averaged(crate::specialized(&chosen, false));
     let wanted = &program.outputs[0];
@@ -55,7 +67,7 @@ pub fn decode(program: &Program, value: &LossDecl, seq: Dim, count: usize) -> Ou
         inputs: program.inputs.iter().map(|i| i.0.clone()).collect(),
         outputs: vec![StepOutput { name: wanted.name.clone(), id: wanted.id, kind: OutputKind::Output }],
     });
-    match decoded(&step, seq, count) {
+    match decoded(&step, seq, of) {
         Ok(d) => (Some(d), Vec::new()),
         Err((place, why)) => (None, vec![told(&step, value, seq, place, why)]),
     }
@@ -75,7 +87,8 @@ fn told(step: &StepGraph, value: &LossDecl, seq: Dim, place: Option<Id>, why: St
     d.help(format!("a model whose positions along `{seq}` see only those before them can be decoded: mask scores by `index(key) <= index({seq})`"))
 }
 
-fn decoded(step: &StepGraph, seq: Dim, count: usize) -> Result<Decoding, Refusal> {
+fn decoded(step: &StepGraph, seq: Dim, of: NewPositions) -> Result<Decoding, Refusal> {
+    let NewPositions { count, branching } = of;
     let old = &step.graph;
     let wanted = step.outputs[0].id;
     if !old.ty(wanted).has(seq) || !old.ty(wanted).dtype.is_float() {
@@ -107,12 +120,25 @@ fn decoded(step: &StepGraph, seq: Dim, count: usize) -> Result<Decoding, Refusal
     let given =
         |name: &String, range| InputDecl { name: name.clone(), dims: rows.clone(), dtype: DType::I32, range };
     inputs.extend([given(&start, Some(whole)), given(&last, Some(seq))]);
+    // Sequences without a dim of their own have no other to go on from.
+    let parent = rows.first().filter(|_| branching).map(|of| {
+        let name = free(|n| taken.contains(n), "parent".into());
+        let others = free(|n| dims.find(n).is_some(), format!("{}*before", dims.name(*of)));
+        (name, *of, dims.add(others, dims.size(*of)))
+    });
+    inputs.extend(parent.iter().map(|(name, _, others)| given(name, Some(*others))));
     let mut new = Graph::new(dims);
     let [start_at, last_at] = [(&start, whole), (&last, seq)].map(|(name, range)| {
         let ty = Type { dtype: DType::I32, dims: rows.clone(), range: Some(range) };
         new.op(Leaf { leaf: InputOpKind::Input { name: name.clone() }, ty }, &[])
     });
+    let branches = parent.as_ref().map(|(name, row, others)| {
+        let ty = Type { dtype: DType::I32, dims: rows.clone(), range: Some(*others) };
+        let parent = new.op(Leaf { leaf: InputOpKind::Input { name: name.clone() }, ty }, &[]);
+        Branches { row: *row, others: *others, parent }
+    });
     let mut r = Rebuild::new(old, new, (seq, whole), rows, start_at);
+    r.branches = branches;
     r.all()?;
     let value = r.now(wanted);
     r.new.cursor = old.node(wanted).origin.clone();
@@ -124,7 +150,8 @@ fn decoded(step: &StepGraph, seq: Dim, count: usize) -> Result<Decoding, Refusal
     let mut out = StepGraph { inputs, outputs, ..step.with_graph(r.new) };
     out = dead_code(&linearized(out));
     crate::match_patterns::in_step(&mut out);
-    Ok(Decoding { step: out, start, last, caches, context, count })
+    let parent = parent.map(|p| p.0);
+    Ok(Decoding { step: out, start, last, caches, parent, context, count })
 }
 
 #[cfg(test)]

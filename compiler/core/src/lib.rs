@@ -14,6 +14,7 @@ pub mod layout;
 mod linear;
 mod match_patterns;
 mod microbatches;
+mod model_flops;
 mod named;
 pub mod normalize;
 pub mod optimizers;
@@ -35,9 +36,10 @@ pub mod verify;
 pub mod why;
 
 pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with};
-pub use decode::{Decoding, decode};
+pub use decode::{Decoding, NewPositions, decode};
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
+pub use model_flops::model_flops;
 pub use optimizers::Optimizer;
 pub use program::{
     ClipSpec, LossDecl, Objective, ParamDecl, Program, Reports, Settings, StateDecl, TrainSpec, Turn,

@@ -256,6 +256,12 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
         y.dims.iter().map(|d| size(*d)).product()
     }
 
+    /// Floating-point operations of the model that it stands for, on all devices together: those of matrix products, two for
+    /// each multiplication and addition, without what is computed again. 0 where it is none.
+    fn model_flops(&self, _x: &[&Type], _y: &Type, _table: &Dims) -> u64 {
+        0
+    }
+
     /// The meaning of an element-wise op, in f64: an element of the result, of which the operands have the elements `x`.
     /// `None` for all others. It shares nothing with [`Op::scalar`].
     fn element(&self, _x: &[f64], _y: &Type) -> Option<f64> {

@@ -53,6 +53,17 @@ impl AttentionPart {
             AttentionPart::Key => 2 * width,
         }
     }
+
+    /// The same of the model, without what is computed again: scores once, in the forward pass, and nothing element-wise. The
+    /// product that the gradients of queries and keys share is counted with the queries.
+    pub fn model_flops(self, width: u64, values: u64) -> u64 {
+        match self {
+            AttentionPart::Max | AttentionPart::Sum => 0,
+            AttentionPart::Values | AttentionPart::Query => 2 * width + 2 * values,
+            AttentionPart::Key => 2 * width,
+            AttentionPart::Value => 2 * values,
+        }
+    }
 }
 
 /// A scalar expression with the register of its result.

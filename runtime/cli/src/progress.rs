@@ -120,8 +120,8 @@ impl<'a> Watcher<'a> {
                 let row = self.head.row(*epoch, *train_loss, eval.as_ref(), *seconds);
                 self.report(&row)?;
             }
-            Progress::StepDone { step, epoch, loss, examples_per_second } => {
-                let rate = self.head.rate(examples_per_second);
+            Progress::StepDone { step, epoch, loss, examples_per_second, mfu } => {
+                let rate = self.head.rate(examples_per_second) + &utilization(mfu);
                 self.bar.set_position(step);
                 self.bar.set_message(format!("epoch {epoch}  loss {loss:.4}  {rate}"));
                 // A run without an end of an epoch in sight shows that it goes on; a short one has its table.
@@ -232,6 +232,11 @@ impl Head {
     }
 }
 
+/// `  MFU 34 %`.
+fn utilization(mfu: Option<f64>) -> String {
+    mfu.map(|share| format!("  MFU {:.*} %", usize::from(share < 0.1), share * 100.0)).unwrap_or_default()
+}
+
 const LOSS: &str = "eval loss";
 
 /// The width of a column.
@@ -291,6 +296,8 @@ mod tests {
         assert!(head.lines(1, 1, 600, 600, 700).contains("nothing to do: 700 of 600"));
         assert_eq!(head.rate(1234.5), "1,234 examples/s");
         assert_eq!(Head { tokens: Some(128), ..head }.rate(10.0), "1,280 tokens/s");
+        assert_eq!(utilization(Some(0.3449)) + &utilization(Some(0.0312)), "  MFU 34 %  MFU 3.1 %");
+        assert_eq!(utilization(None), "");
     }
 
     #[test]

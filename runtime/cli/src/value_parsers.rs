@@ -53,6 +53,18 @@ pub(crate) fn temperature(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a number of at least 0, such as 0.8".into())
 }
 
+/// Operations a second.
+pub(crate) fn peak(text: &str) -> Result<f64, String> {
+    let number = text.replace('_', "").parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);
+    number.ok_or_else(|| "expected operations a second above 0, such as 989e12".into())
+}
+
+/// The exponent of a length penalty.
+pub(crate) fn length_penalty(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|a: &f64| a.is_finite() && *a >= 0.0);
+    number.ok_or_else(|| "expected a number of at least 0, such as 0.6".into())
+}
+
 /// A probability above 0.
 pub(crate) fn probability(text: &str) -> Result<f64, String> {
     text.parse()

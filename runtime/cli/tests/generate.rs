@@ -127,6 +127,81 @@ fn text_ends_where_it_must_and_is_printed_as_it_is_made() {
     );
 }
 
+/// Tokens and the logarithm of their probability.
+fn likely(t: &Value) -> (Vec<u64>, f64) {
+    let tokens = t["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap());
+    (tokens.collect(), t["log_probability"].as_f64().unwrap())
+}
+
+#[test]
+fn a_beam_search_finds_the_most_probable_texts_on_any_layout() {
+    let at = prepared("generate-beams");
+    // As many beams as tokens: of two tokens all texts are tried.
+    let wide = ["--prompt", "the sea saw", "--prompt", "a king", "--max-tokens", "2", "--beams", "300"];
+    let best = texts(&at, &[&wide[..], &["--num-results", "300"]].concat());
+    assert_eq!(best.len(), 600);
+    for (number, prompt) in ["the sea saw", "a king"].into_iter().enumerate() {
+        let mine: Vec<&Value> = best.iter().filter(|t| t["number"] == number).collect();
+        assert!(mine.iter().enumerate().all(|(i, t)| t["rank"] == i && t["prompt"] == prompt));
+        let found: Vec<(Vec<u64>, f64)> = mine.into_iter().map(likely).collect();
+        assert!(found.windows(2).all(|w| w[0].1 >= w[1].1));
+        // What is drawn without a search has the same probabilities, and none of it is better than what was found.
+        let drawn = [["--prompt", prompt]; 60].concat();
+        let drawn = texts(&at, &[&drawn[..], &["--max-tokens", "2", "--temperature", "0.15"]].concat());
+        let mut known = 0;
+        for (tokens, p) in drawn.iter().filter(|t| t["ended"] == "length").map(likely) {
+            match found.iter().find(|f| f.0 == tokens) {
+                Some(f) => {
+                    known += 1;
+                    assert!((f.1 - p).abs() < 1e-9, "{tokens:?}: {} {p}", f.1);
+                }
+                None => assert!(p < found[299].1 + 1e-9, "{tokens:?} is missing"),
+            }
+        }
+        assert!(known > 5, "{known}");
+    }
+    // On every mesh the same, with texts that go on from those of other devices.
+    let search = [
+        &PROMPTS[..],
+        &["--max-tokens", "12", "--beams", "4", "--num-results", "3"],
+        &["--length-penalty", "0.6"],
+    ];
+    let one = texts(&at, &search.concat());
+    assert_eq!(one.len(), 9);
+    for t in &one {
+        let (tokens, p) = likely(t);
+        let length = tokens.len() + usize::from(t["ended"] == "end");
+        let score = p / ((5 + length) as f64 / 6.0).powf(0.6);
+        assert!((t["score"].as_f64().unwrap() - score).abs() < 1e-12, "{t}");
+    }
+    for (layout, mesh) in [
+        ("batch -> data; heads, d_ff, vocab -> model", "data=2,model=2"),
+        ("batch -> data", "data=5"),
+        ("key -> ctx; heads -> model", "ctx=2,model=2"),
+    ] {
+        let there = texts(&at, &[&search.concat()[..], &["--layout", layout, "--mesh", mesh]].concat());
+        assert_eq!(tokens(&there), tokens(&one), "{layout}");
+        assert!(there.iter().zip(&one).all(|(a, b)| (likely(a).1 - likely(b).1).abs() < 1e-9), "{layout}");
+    }
+    // Text for people, the best first; one beam does what choosing the best token does.
+    let (code, out, err) =
+        run_in(&at, &["generate", "a", "--prompt", "a king", "--beams", "4", "--max-tokens", "5"]);
+    assert!(code == 0 && out.starts_with("a king") && out.lines().count() == 1, "{out}{err}");
+    let greedy = texts(&at, &[&PROMPTS[..], &["--max-tokens", "3"]].concat());
+    let narrow = texts(&at, &[&PROMPTS[..], &["--max-tokens", "3", "--beams", "1"]].concat());
+    assert_eq!(tokens(&greedy), tokens(&narrow));
+    for (more, code, text) in [
+        (&["--beams", "0"][..], 2, "--beams"),
+        (&["--beams", "2", "--temperature", "0.5"], 2, "cannot be used with"),
+        (&["--num-results", "2"], 2, "--beams"),
+        (&["--beams", "2", "--length-penalty=-1"], 2, "such as 0.6"),
+        (&["--beams", "2", "--num-results", "3"], 1, "--beams 3"),
+    ] {
+        let (ended, out, err) = run_in(&at, &[&["generate", "a", "--prompt", "a king"], more].concat());
+        assert!(ended == code && out.is_empty() && err.contains(text), "{more:?}: {ended} {err}");
+    }
+}
+
 #[test]
 fn what_cannot_be_continued_is_said() {
     let at = prepared("generate-refused");

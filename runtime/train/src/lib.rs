@@ -42,6 +42,7 @@ pub mod trace;
 mod trainer;
 pub mod training;
 mod training_loop;
+mod utilization;
 mod warnings;
 
 pub use arrays::PredictedOutput;
@@ -49,7 +50,7 @@ pub use bench::{BenchOptions, BenchResult, bench};
 pub use consensus::agree_on_result;
 pub use devices::{Asked, Devices};
 pub use failure::Failure;
-pub use generation::{GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
+pub use generation::{BeamSearch, GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
 pub use inference::{EvalOptions, Evaluated, evaluate, read_checkpoint};
 pub use init::{InitFrom, NameMap};
 pub use logs::LogFormat;

@@ -63,6 +63,12 @@ pub struct StepMetrics {
     pub examples_per_second: f64,
     /// The same of tokens, where the inputs are sequences of integers.
     pub tokens_per_second: Option<f64>,
+    /// Operations of the model in a step, forward and backward, on all devices together.
+    pub model_flops: u64,
+    /// Model FLOPs utilization: these operations over the step's time, as a share of the peak.
+    pub mfu: Option<f64>,
+    /// The peak: operations a second of all devices together, as it was given or measured before the first step.
+    pub peak_flops: Option<f64>,
     /// What a device gives to collectives in a step, in bytes, by the Plan.
     pub bytes_communicated: u64,
     /// The share of the step that the devices of this process wait in collectives for others, on average.
@@ -117,6 +123,9 @@ impl StepMetrics {
         out.push(number("seconds", self.seconds));
         out.push(number("examples_per_second", self.examples_per_second));
         out.extend(self.tokens_per_second.map(|v| number("tokens_per_second", v)));
+        out.push(("model_flops".into(), Field::Count(self.model_flops)));
+        out.extend(self.mfu.map(|v| number("mfu", v)));
+        out.extend(self.peak_flops.map(|v| number("peak_flops", v)));
         out.push(("bytes_communicated".into(), Field::Count(self.bytes_communicated)));
         out.push(number("waiting", self.waiting));
         out.push(("memory_bytes".into(), Field::Count(self.memory_bytes)));

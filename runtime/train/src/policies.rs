@@ -69,6 +69,8 @@ pub struct PolicySettings {
     pub patience: Option<u32>,
     /// `--monitor`.
     pub monitor: Option<String>,
+    /// `--peak-flops`.
+    pub peak_flops: Option<f64>,
 }
 
 impl PolicySettings {
@@ -86,6 +88,7 @@ impl PolicySettings {
             eval_every: self.eval_every.or(other.eval_every),
             patience: self.patience.or(other.patience),
             monitor: self.monitor.or_else(|| other.monitor.clone()),
+            peak_flops: self.peak_flops.or(other.peak_flops),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::session::{Requirements, Session, StartPoint, Written, start_point};
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
 use crate::training_loop::{Evaluators, SetEvaluator, TrainingLoop, is_open};
+use crate::utilization::Utilization;
 use crate::warnings::warnings;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, Processes};
@@ -81,6 +82,9 @@ impl Run<'_> {
         let Run { project, sources, options, stop, start, set, examples } = self;
         let processes = &*options.devices.processes;
         let Ready { mut cluster, program, evaluators, rest, schedule, from, losses } = ready;
+        // Before the parameters are there: what is measured leaves no trace.
+        let measured = Utilization::of(project, options, &cluster);
+        let utilization = agree_on_result(processes, "the peak of the devices", measured)?;
         let initializer = set_values(&cluster, session.as_mut(), &start)?;
         let per_epoch = schedule.steps_per_epoch();
         let last = start.steps.unwrap_or_else(|| u64::from(start.epochs.unwrap_or(1)) * per_epoch);
@@ -118,6 +122,7 @@ impl Run<'_> {
             seed: start.seed,
             examples,
             tokens: project.tokens(),
+            utilization,
             options,
             seen: start.seen,
             saved: from,

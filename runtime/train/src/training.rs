@@ -47,6 +47,8 @@ pub struct TrainOptions {
     pub init: Option<InitFrom>,
     /// What else the events are written as.
     pub logs: Vec<LogFormat>,
+    /// Measure what the devices reach at most, where the policies do not say it: a moment before the first step.
+    pub measure_peak: bool,
     /// A timeline of some steps.
     pub trace: Option<TraceOptions>,
     /// The folder in which the command was given, and its words: they are noted with the run.
@@ -101,6 +103,8 @@ pub enum Progress<'a> {
         loss: f64,
         /// Speed since the start of the epoch.
         examples_per_second: f64,
+        /// Model FLOPs utilization at this speed, where the peak is known.
+        mfu: Option<f64>,
     },
     /// A checkpoint is on disk.
     Checkpoint {

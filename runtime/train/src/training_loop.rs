@@ -14,6 +14,7 @@ use crate::project::Project;
 use crate::run_dir::checkpoints_in;
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
+use crate::utilization::Utilization;
 use meshwright_core::{GRADIENT_NORM, learning_rate};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{About, Cluster, Provider, StepReport};
@@ -64,6 +65,8 @@ pub(crate) struct TrainingLoop<'a> {
     /// Examples in a batch, and tokens in an example.
     pub(crate) examples: usize,
     pub(crate) tokens: Option<usize>,
+    /// What a step computes, and what the devices could.
+    pub(crate) utilization: Utilization,
     pub(crate) options: &'a TrainOptions,
     /// All evaluations of the run.
     pub(crate) seen: Vec<Seen>,
@@ -184,6 +187,9 @@ impl TrainingLoop<'_> {
             seconds,
             examples_per_second: rate,
             tokens_per_second: self.tokens.map(|n| n as f64 * rate),
+            model_flops: self.utilization.model_flops,
+            mfu: self.utilization.share(1.0 / seconds),
+            peak_flops: self.utilization.peak,
             bytes_communicated: plan.summary.collective_bytes,
             waiting: waiting / report.waiting.len().max(1) as f64 / seconds,
             memory_bytes: resident_bytes(),
@@ -261,7 +267,8 @@ impl TrainingLoop<'_> {
         self.event(Event::Step(measured));
         let rate = (done * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
         let epoch = self.schedule.position(step - 1).0 + 1;
-        (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate });
+        let mfu = self.utilization.share(rate / self.examples.max(1) as f64);
+        (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate, mfu });
         self.not_finite = (!loss.is_finite()).then_some((step, loss));
     }
 

@@ -1,13 +1,14 @@
 //! Faults on purpose, and who catches them: the test of the tests.
 //!
 //! A fault is seeded in what an op says of its roles (`roles.rs`), in a partitioned program (`placements.rs`), in a Plan
-//! (`plans.rs`), or beneath, in the transport and in how devices are run (`beneath.rs`). Each fault names who must catch it; a
+//! (`plans.rs`), in loops (`loops.rs`), or beneath, in the transport and in how devices are run (`beneath.rs`). Each fault names who must catch it; a
 //! test fails where a fault goes by unnoticed, and where somebody else than expected notices it. Faults of programs and Plans
 //! are seeded at every place where they apply, in all the programs of `subjects.rs`.
 
 mod attention;
 mod beneath;
 mod lies;
+mod loops;
 mod placements;
 mod plans;
 mod roles;
@@ -18,7 +19,7 @@ mod subjects;
 use meshwright_core::partition::Spmd;
 use meshwright_core::schedule::{bucket, fuse, lifetimes, lower, overlap, verify_plan};
 use meshwright_core::verify::verify;
-use meshwright_plan::Plan;
+use meshwright_plan::{Plan, Prim};
 use run::{Conduct, Ended, compared, run};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,10 +52,19 @@ pub(crate) type Found = Option<(By, String)>;
 /// Every collective of a Plan with its axes and bytes, in order.
 pub(crate) fn communication(plan: &Plan) -> Vec<String> {
     let mut out = Vec::new();
+    // How often the loops run whose bodies a step is in.
+    let mut times = vec![1];
     for step in &plan.steps {
+        match step.prim {
+            Prim::Repeat { dim, .. } => times.push(times.last().unwrap() * plan.dims.size(dim)),
+            Prim::EndRepeat => {
+                times.pop();
+            }
+            _ => {}
+        }
         if let Some(c) = step.collective() {
-            let bytes = step.collective_bytes(plan);
-            out.push(format!("{} over {:?} of {bytes:?} bytes", c.name(), c.axes()));
+            let (bytes, times) = (step.collective_bytes(plan), times.last().unwrap());
+            out.push(format!("{times} times {} over {:?} of {bytes:?} bytes", c.name(), c.axes()));
         }
     }
     out

@@ -6,6 +6,7 @@
 use super::run::{Conduct, Shard, run};
 use meshwright_core::partition::Spmd;
 use meshwright_core::training_step;
+use meshwright_diag::Sources;
 use meshwright_plan::{DType, Plan};
 use meshwright_train::{Project, ProjectOptions};
 
@@ -116,7 +117,8 @@ const SUBJECTS: &[(&str, &str, &str, &str)] = &[
     ("vocabulary", VOCABULARY, "a=3,b=2", "vocab -> a; batch -> b"),
 ];
 
-fn compiled(text: &str, mesh: &str, layout: &str) -> (Spmd, Plan) {
+/// A model under a layout.
+pub(super) fn loaded(text: &str, mesh: &str, layout: &str) -> (Project, Sources) {
     let option = |s: &str| (!s.is_empty()).then(|| s.to_string());
     let loaded = Project::load(&ProjectOptions {
         model: "m.mw".into(),
@@ -127,20 +129,27 @@ fn compiled(text: &str, mesh: &str, layout: &str) -> (Spmd, Plan) {
         ..ProjectOptions::default()
     });
     let project = loaded.project.unwrap_or_else(|| panic!("{mesh} {layout}: {:?}", loaded.diagnostics));
+    (project, loaded.sources)
+}
+
+fn compiled(text: &str, mesh: &str, layout: &str) -> (Spmd, Plan) {
+    let (project, sources) = loaded(text, mesh, layout);
     let step = training_step(&project.program).unwrap();
-    let (done, found) = project.compile(&step, &loaded.sources);
+    let (done, found) = project.compile(&step, &sources);
     let done = done.unwrap_or_else(|| panic!("{mesh} {layout}: {found:?}"));
     (done.spmd, done.plan)
 }
 
+/// A training step, compiled, and what it gives on one device.
+pub(super) fn planned_from(name: &'static str, text: &str, mesh: &str, layout: &str) -> Planned {
+    let alone = run(&compiled(text, "", "").1, &Conduct::default()).unwrap().swap_remove(0);
+    let (mut spmd, plan) = compiled(text, mesh, layout);
+    // They are no part of the program, and large.
+    spmd.decisions.clear();
+    Planned { name, spmd, plan, alone }
+}
+
 /// All of them, compiled.
 pub(crate) fn planned() -> Vec<Planned> {
-    let one = |(name, text, mesh, layout): &(&'static str, &str, &str, &str)| {
-        let alone = run(&compiled(text, "", "").1, &Conduct::default()).unwrap().swap_remove(0);
-        let (mut spmd, plan) = compiled(text, mesh, layout);
-        // They are no part of the program, and large.
-        spmd.decisions.clear();
-        Planned { name, spmd, plan, alone }
-    };
-    SUBJECTS.iter().map(one).collect()
+    SUBJECTS.iter().map(|(name, text, mesh, layout)| planned_from(name, text, mesh, layout)).collect()
 }

@@ -1,4 +1,5 @@
-"""Makes `models.safetensors`: what the models of Hugging Face's `transformers` compute with the weights of ours.
+"""Makes `models.safetensors`: what the models of Hugging Face's `transformers` compute with the weights of ours, and a Switch Transformer in plain
+PyTorch.
 
     pip install torch transformers safetensors && python make.py
 
@@ -7,6 +8,7 @@ but tokens and truth values in f64, in which both sides compute. Weights are ran
 front, as ours are.
 """
 
+import math
 import pathlib
 
 import torch
@@ -64,10 +66,10 @@ class Subject:
             if of[0] is not None:
                 self.param(f"{path}.{ours}", of[0] if one else of)
 
-    def end(self, logits, targets, counts):
-        """Ends with the mean cross entropy of what counts."""
+    def end(self, logits, targets, counts, more=0):
+        """Ends with the mean cross entropy of what counts, and what else is minimized."""
         each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
-        loss = (each * counts.flatten()).sum() / counts.sum()
+        loss = (each * counts.flatten()).sum() / counts.sum() + more
         loss.backward()
         put = lambda key, t: OUT.__setitem__(f"{self.name}/{key}", keep(t))
         for name, t in self.inputs.items():
@@ -225,7 +227,95 @@ def vit():
     s.end(logits, label, torch.ones(BATCH))
 
 
-for subject in (gpt, llama, bert, t5, vit):
+class Switch(torch.nn.Module):
+    """A Switch Transformer that predicts the next token, written for this comparison: `transformers` has one of T5's form alone. Every
+    token is sent to its expert on its own, in loops."""
+
+    EXPERTS, CAPACITY = 3, 1.25
+
+    def __init__(self):
+        super().__init__()
+        linear, norm = torch.nn.Linear, torch.nn.LayerNorm
+        attention = lambda: torch.nn.ModuleDict({name: linear(D, D) for name in ("q", "k", "v", "out")})
+        block = lambda: torch.nn.ModuleDict({
+            "norm1": norm(D), "attention": attention(), "norm2": norm(D), "up": linear(D, INNER), "down": linear(INNER, D),
+            "norm3": norm(D), "experts_attention": attention(), "norm4": norm(D), "router": linear(D, self.EXPERTS, bias=False),
+            "expert_up": torch.nn.ModuleList(linear(D, INNER, bias=False) for _ in range(self.EXPERTS)),
+            "expert_down": torch.nn.ModuleList(linear(INNER, D, bias=False) for _ in range(self.EXPERTS)),
+        })
+        self.word, self.place = torch.nn.Embedding(VOCAB, D), torch.nn.Embedding(SEQ, D)
+        self.blocks, self.norm = torch.nn.ModuleList(block() for _ in range(LAYERS)), norm(D)
+
+    def attend(self, a, x):
+        q, k, v = (a[name](x).view(BATCH, SEQ, HEADS, WIDTH).transpose(1, 2) for name in "qkv")
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return a["out"](y.transpose(1, 2).reshape(BATCH, SEQ, D))
+
+    def route(self, b, x):
+        """What the experts give, and the losses of balance and of the router's size."""
+        scores = b["router"](x)
+        gates = scores.softmax(-1)
+        slots = math.ceil(self.CAPACITY * SEQ / self.EXPERTS)
+        out, uneven, size = torch.zeros_like(x), 0, 0
+        for i in range(BATCH):
+            taken, sent = [0] * self.EXPERTS, torch.zeros(self.EXPERTS)
+            for t in range(SEQ):
+                e = int(scores[i, t].argmax())
+                sent[e] += 1 / SEQ
+                if taken[e] < slots:
+                    y = b["expert_down"][e](b["expert_up"][e](x[i, t]).relu())
+                    out[i, t] = gates[i, t, e] * y
+                else:
+                    self.dropped += 1
+                taken[e] += 1
+            uneven = uneven + self.EXPERTS * (sent * gates[i].mean(0)).sum() / BATCH
+            size = size + (scores[i].logsumexp(-1) ** 2).mean() / BATCH
+        return out, uneven, size
+
+    def forward(self, tokens):
+        x, uneven, size, self.dropped = self.word(tokens) + self.place(torch.arange(SEQ)), 0, 0, 0
+        for b in self.blocks:
+            x = x + self.attend(b["attention"], b["norm1"](x))
+            x = x + b["down"](F.gelu(b["up"](b["norm2"](x))))
+            x = x + self.attend(b["experts_attention"], b["norm3"](x))
+            y, u, z = self.route(b, b["norm4"](x))
+            x, uneven, size = x + y, uneven + u, size + z
+        return self.norm(x) @ self.word.weight.T, uneven, size
+
+
+def switch():
+    model = Switch()
+    s, blocks = Subject("switch", model), model.blocks
+    s.param("word", model.word.weight)
+    s.param("place", model.place.weight)
+    s.norm("norm", model.norm)
+    for theirs, ours in (("norm1", "dense.norm1"), ("norm2", "dense.norm2"), ("norm3", "norm1"), ("norm4", "norm2")):
+        s.norm(f"layers.block.{ours}", [b[theirs] for b in blocks])
+    for theirs, ours in (("attention", "dense.attention"), ("experts_attention", "attention")):
+        for name in "qkv":
+            s.dense(f"layers.block.{ours}.{name}", [b[theirs][name] for b in blocks], out=[HEADS, WIDTH])
+        s.dense(f"layers.block.{ours}.out", [b[theirs]["out"] for b in blocks], into=[HEADS, WIDTH])
+    s.dense("layers.block.dense.mlp.up", [b["up"] for b in blocks])
+    s.dense("layers.block.dense.mlp.down", [b["down"] for b in blocks])
+    s.dense("layers.block.switch.router", [b["router"] for b in blocks])
+    experts = lambda name: torch.stack([torch.stack([e.weight.T for e in b[name]]) for b in blocks])
+    grads = lambda name: torch.stack([torch.stack([(torch.zeros_like(e.weight) if e.weight.grad is None else e.weight.grad).T for e in b[name]]) for b in blocks])
+    tokens, targets = s.tokens("token", VOCAB, BATCH, SEQ), s.tokens("target", VOCAB, BATCH, SEQ)
+    s.input("document", torch.zeros(BATCH, SEQ, dtype=torch.int64))
+    s.input("position", torch.arange(SEQ).expand(BATCH, SEQ))
+    s.input("bytes", torch.ones(BATCH, SEQ))
+    logits, uneven, size = model(tokens)
+    assert 0 < model.dropped < BATCH * SEQ * LAYERS, "some tokens must find their expert full"
+    s.end(logits, targets, counted(s, "predicted", BATCH, SEQ), SWITCH["balance"] * uneven + SWITCH["z"] * size)
+    for name in ("up", "down"):
+        OUT[f"switch/param/layers.block.switch.{name}"] = keep(experts(f"expert_{name}"))
+        OUT[f"switch/grad/layers.block.switch.{name}"] = keep(grads(f"expert_{name}"))
+
+
+# Larger than usual, so that what is wrong in these losses shows.
+SWITCH = {"balance": 0.5, "z": 0.1}
+
+for subject in (gpt, llama, bert, t5, vit, switch):
     subject()
     print(subject.__name__, float(OUT[f"{subject.__name__}/loss"]))
 save_file(OUT, pathlib.Path(__file__).with_name("models.safetensors"))

@@ -3,7 +3,7 @@
 use crate::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{
     Class, Contract, Crossing, Expand, Graph, Id, InRange, Index, InputOpKind, Kind, Leaf, Node, Op, Origin,
-    Role, Source, Type,
+    Rename, Role, Source, Type,
 };
 use meshwright_plan::{DType, Dim, IdVec, Init, Monoid};
 use std::collections::BTreeMap;
@@ -50,6 +50,17 @@ pub(super) fn each_position_by_itself(g: &Graph, seq: Dim) -> Result<(), Refusal
     Ok(())
 }
 
+/// How sequences go on from others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Branches {
+    /// The dim that counts sequences.
+    pub(super) row: Dim,
+    /// The same of sequences before the step.
+    pub(super) others: Dim,
+    /// For each sequence the one that it goes on from.
+    pub(super) parent: Id,
+}
+
 pub(super) struct Rebuild<'a> {
     old: &'a Graph,
     pub(super) new: Graph,
@@ -61,6 +72,8 @@ pub(super) struct Rebuild<'a> {
     /// What each value is now.
     now: IdVec<Id, Option<Id>>,
     start: Id,
+    /// Where sequences go on from others.
+    pub(super) branches: Option<Branches>,
     /// The new positions.
     positions: Option<Id>,
     /// For each dim that `seq` is renamed to, which of its positions are new, and which new ones they are.
@@ -88,6 +101,7 @@ impl<'a> Rebuild<'a> {
             rows,
             now: old.nodes.table(None),
             start,
+            branches: None,
             positions: None,
             news: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -224,6 +238,13 @@ impl<'a> Rebuild<'a> {
         let renamed = ty.dims.iter().map(|d| if *d == self.seq { key } else { *d });
         let dims = distinct(self.rows.iter().copied().chain(renamed).collect());
         let (all, old) = self.kept_state(source, key, dims.clone(), dtype);
+        let old = match self.branches {
+            Some(Branches { row, others, parent }) => {
+                let of_others = self.new.op(Rename { from: row, to: others }, &[old]);
+                self.new.at(of_others, others, parent).map_err(failed)?
+            }
+            None => old,
+        };
         let (new, at) = self.news(key);
         self.new.scope = scope;
         let moved = match self.new.dims.size(self.seq) {

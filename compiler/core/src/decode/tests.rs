@@ -143,7 +143,7 @@ fn agrees(program: &Program, counts: &[usize]) {
     let mut at = vec![0; rows];
     let mut states = LeafValues::new();
     for (n, count) in counts.iter().enumerate() {
-        let d = decode(program, &wanted, seq, *count).0.unwrap();
+        let d = decode(program, &wanted, seq, once(*count)).0.unwrap();
         assert_eq!(verify_graph(&d.step), Vec::<String>::new());
         let dims = &d.step.graph.dims;
         for id in d.step.graph.ids() {
@@ -183,6 +183,58 @@ fn agrees(program: &Program, counts: &[usize]) {
     }
 }
 
+fn once(count: usize) -> NewPositions {
+    NewPositions { count, branching: false }
+}
+
+/// Sequences that go on from others do as if these had been theirs.
+#[test]
+fn what_is_kept_follows_the_sequence_that_another_goes_on_from() {
+    for (text, sizes) in [(GPT, &[&GPT_SIZES[..], &[("batch", 3)]].concat()[..]), (NESTED, &[])] {
+        let program = program(text, sizes);
+        let wanted = program.named_value("logits").unwrap();
+        let [batch, seq] = program.inputs[0].0.dims[..] else { panic!() };
+        let step =
+            |branching: bool| decode(&program, &wanted, seq, NewPositions { count: 2, branching }).0.unwrap();
+        let (plain, branching) = (step(false), step(true));
+        assert_eq!((plain.parent, branching.parent.as_deref()), (None, Some("parent")));
+        assert_eq!((&plain.caches, verify_graph(&branching.step)), (&branching.caches, Vec::new()));
+        let dims = &branching.step.graph.dims;
+        // Caches that tell sequences apart, and the same where each is another's.
+        let parents = [2, 0, 2];
+        let cache = |of: &dyn Fn(usize) -> usize| -> LeafValues {
+            let leaves =
+                branching.step.graph.ids().filter_map(|id| match branching.step.graph.node(id).op.kind() {
+                    Kind::Input(InputOpKind::State { path, .. }) => Some((path, branching.step.graph.ty(id))),
+                    _ => None,
+                });
+            let value = |path: &str, ty: &Type| {
+                let row = ty.dims.iter().position(|d| *d == batch).unwrap();
+                F64Tensor::build(dims, &ty.dims, |at| {
+                    let mut at = at.to_vec();
+                    at[row] = of(at[row]);
+                    number(path, at.iter().fold(0, |n, i| n * 31 + i))
+                })
+            };
+            leaves.map(|(path, ty)| (path.clone(), value(&path, ty))).collect()
+        };
+        let row = |f: &dyn Fn(usize) -> usize| F64Tensor::build(dims, &[batch], |i| f(i[0]) as f64);
+        let out = |d: &Decoding, caches: LeafValues, parent: &dyn Fn(usize) -> usize| {
+            let mut given = inputs(&program, &d.step, &[3, 2, 3]);
+            given.insert(d.start.clone(), row(&|r| [3, 2, 3][r]));
+            given.insert(d.last.clone(), row(&|_| 1));
+            given.extend(d.parent.iter().map(|p| (p.clone(), row(parent))));
+            given.extend(caches);
+            run(&d.step, &given)
+        };
+        let plain = step(false);
+        assert_eq!(out(&branching, cache(&|r| r), &|r| r), out(&plain, cache(&|r| r), &|_| 0));
+        let moved = out(&branching, cache(&|r| r), &|r| parents[r]);
+        assert_eq!(moved, out(&plain, cache(&|r| parents[r]), &|_| 0));
+        assert_ne!(moved, out(&plain, cache(&|r| r), &|_| 0));
+    }
+}
+
 const GPT_SIZES: [(&str, usize); 7] =
     [("batch", 2), ("seq", 6), ("vocab", 7), ("layers", 2), ("heads", 2), ("d_head", 2), ("d_ff", 3)];
 
@@ -201,7 +253,7 @@ fn one_by_one_and_many_at_once_give_the_same() {
 fn attention_is_found_in_what_is_decoded() {
     let program = program(GPT, &GPT_SIZES);
     let seq = program.graph.dims.find("seq").unwrap();
-    let d = decode(&program, &program.named_value("logits").unwrap(), seq, 1).0.unwrap();
+    let d = decode(&program, &program.named_value("logits").unwrap(), seq, once(1)).0.unwrap();
     assert!(d.step.graph.notes.iter().any(|n| n.because.is_none()), "{:?}", d.step.graph.notes);
     assert_eq!(d.caches.len(), 3, "{:?}", d.caches);
     assert_eq!((d.context, d.start.as_str(), d.last.as_str()), (6, "start", "last"));
@@ -223,7 +275,7 @@ fn what_needs_other_positions_is_refused() {
     let refused = |body: &str| {
         let program = program(&text(body), &[]);
         let seq = program.graph.dims.find("seq").unwrap();
-        let (d, found) = decode(&program, &program.named_value("logits").unwrap(), seq, 1);
+        let (d, found) = decode(&program, &program.named_value("logits").unwrap(), seq, once(1));
         assert_eq!(d.is_none(), !found.is_empty());
         found.first().map(|d| d.labels[0].text.clone()).unwrap_or_default()
     };

@@ -123,7 +123,7 @@ impl Op for Contract {
                 work[i] = out;
             }
         }
-        while let Some(TwoFactors { i, j, joined, keep }) = pairing.next(e.dims()) {
+        while let Some(TwoFactors { i, j, joined, keep, .. }) = pairing.next(e.dims()) {
             let (a, b, of) = (work[i].clone(), work[j].clone(), (stored[i], stored[j]));
             // What is stored in between is as narrow as its factors.
             let between = if of.0 == of.1 || of.1 != DType::BF16 { of.0 } else { of.1 };
@@ -182,6 +182,20 @@ impl Op for Contract {
         flops
     }
 
+    fn model_flops(&self, x: &[&Type], _: &Type, table: &Dims) -> u64 {
+        let mut pairing = Pairing::new(x.iter().map(|t| t.dims.clone()).collect(), &self.out);
+        (0..x.len()).for_each(|i| {
+            pairing.sum_alone(i);
+        });
+        let mut flops: u64 = 0;
+        while let Some(pair) = pairing.next(table) {
+            if pair.is_matrix_product() {
+                flops = flops.saturating_add(crate::op::positions(&pair.joined, table).saturating_mul(2));
+            }
+        }
+        flops
+    }
+
     fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let mut all: Vec<Dim> = Vec::new();
         for d in x.iter().flat_map(|t| &t.dims) {
@@ -204,10 +218,20 @@ struct TwoFactors {
     i: usize,
     /// The place of the second.
     j: usize,
+    /// How many dims the first has, and the second.
+    ranks: [usize; 2],
     /// Dims of both.
     joined: Vec<Dim>,
     /// Those of them that the result or another factor still needs.
     keep: Vec<Dim>,
+}
+
+impl TwoFactors {
+    /// Whether something is summed and each factor has a dim that the other lacks, so that every element is multiplied more
+    /// than once. A sum of element-wise products, such as of squares, or of a matrix and a vector, takes the time of reading it.
+    fn is_matrix_product(&self) -> bool {
+        self.keep.len() < self.joined.len() && self.ranks.iter().all(|n| *n < self.joined.len())
+    }
 }
 
 /// Of how many kinds of factors, each kind with its own dims, the pairs are compared: those that come first. The products of
@@ -304,10 +328,11 @@ impl<'a> Pairing<'a> {
         let (i, j) = self.cheapest(table)?;
         let (a, b) = (self.take(i), self.take(j));
         let joined: Vec<Dim> = a.iter().chain(b.iter().filter(|d| !a.contains(d))).copied().collect();
+        let ranks = [a.len(), b.len()];
         let needed = |d: &Dim| self.out.contains(d) || self.counts.get(d).is_some_and(|n| *n > 0);
         let keep: Vec<Dim> = joined.iter().copied().filter(needed).collect();
         self.insert(i, keep.clone());
-        Some(TwoFactors { i, j, joined, keep })
+        Some(TwoFactors { i, j, ranks, joined, keep })
     }
 
     fn cheapest(&self, table: &Dims) -> Option<(usize, usize)> {

@@ -156,6 +156,10 @@ impl Op for Convolve {
         2 * rest * self.slides.iter().map(along).product::<u64>()
     }
 
+    fn model_flops(&self, x: &[&Type], y: &Type, table: &Dims) -> u64 {
+        self.flops(x, y, &|d| table.size(d) as u64, table)
+    }
+
     fn oracle(&self, x: &[&F64Tensor], y: &Type, table: &Dims) -> F64Tensor {
         let mut out = F64Tensor::build(table, &y.dims, |_| 0.0);
         let rest: Vec<Dim> = {

@@ -3,6 +3,7 @@
 use super::{CheckpointArgs, FormatArgs};
 use crate::value_parsers;
 use clap::Args;
+use meshwright_train::BeamSearch;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -11,6 +12,7 @@ Examples:
   meshwright generate runs/gpt-1 --prompt 'In the beginning'
   meshwright generate runs/gpt-1 --prompt 'And he said' --temperature 0.8 --top-k 40 --seed 7
   meshwright generate runs/gpt-1 --prompts beginnings.txt --max-tokens 50 --format json
+  meshwright generate runs/gpt-1 --prompt 'And it came' --beams 4 --length-penalty 0.6 --num-results 2
   meshwright generate gpt --checkpoint gpt.safetensors --tokenizer tokenizer.json --prompt 'In the' --layout tp --mesh model=2
 
 Text of a single prompt appears as it is made. It ends by the token that ends texts, after --max-tokens, or where the model has no
@@ -38,6 +40,19 @@ pub(crate) struct GenerateArgs {
     /// Draw among the most probable tokens that together have this probability.
     #[arg(long, value_name = "P", value_parser = value_parsers::probability)]
     pub(crate) top_p: Option<f64>,
+    /// Beam search: the N most probable texts of each prompt go on together, and the best that ends is told.
+    #[arg(long, value_name = "N", conflicts_with_all = ["temperature", "top_k", "top_p"], help_heading = "Beam search",
+        value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) beams: Option<u16>,
+    /// Compare texts that have ended by log(P) / ((5 + length) / 6)^A: 0 compares their probabilities, and the greater A is, the
+    /// more long ones are preferred.
+    #[arg(long, value_name = "A", default_value_t = 0.0, requires = "beams", help_heading = "Beam search",
+        value_parser = value_parsers::length_penalty)]
+    pub(crate) length_penalty: f64,
+    /// Tell the N best texts of each prompt, not more than --beams.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "beams", help_heading = "Beam search",
+        value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) num_results: u16,
     /// Seed of what is drawn.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
@@ -49,4 +64,12 @@ pub(crate) struct GenerateArgs {
     pub(crate) tokenizer: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+}
+
+impl GenerateArgs {
+    /// The beam search that is asked for.
+    pub(crate) fn search(&self) -> Option<BeamSearch> {
+        let (width, results) = (usize::from(self.beams?), usize::from(self.num_results));
+        Some(BeamSearch { width, length_penalty: self.length_penalty, results })
+    }
 }

@@ -17,6 +17,7 @@ Examples:
   meshwright train mlp --run runs/b --resume=auto
   meshwright train my.mw --init runs/pretrained-1 --init-map 'encoder.* = enc.*'
   meshwright train mlp --eval-every 200 --patience 5 --keep-best accuracy --checkpoint-every 10min --log tensorboard
+  meshwright train gpt --preset tiny --data tokens --peak-flops 989e12
 
 The first Ctrl-C ends the run after the current step, or the current batch of an evaluation, with a checkpoint and exit code
 130; the second one kills it.
@@ -60,6 +61,10 @@ pub(crate) struct TrainArgs {
     /// Write nothing to disk.
     #[arg(long, conflicts_with_all = ["run", "resume", "checkpoint_every", "keep", "keep_best", "logs"], help_heading = "Run")]
     pub(crate) no_save: bool,
+    /// Operations a second that a device reaches at most, such as 989e12, for model FLOPs utilization (`mfu` in metrics.jsonl)
+    /// [default: measured by a matrix product before the first step, or that of the resumed run]
+    #[arg(long, value_name = "NUMBER", help_heading = "Run", value_parser = value_parsers::peak)]
+    pub(crate) peak_flops: Option<f64>,
     #[command(flatten)]
     pub(crate) saves: SaveArgs,
     #[command(flatten)]
@@ -129,6 +134,7 @@ impl TrainArgs {
             eval_every: evaluation.eval_every,
             patience: evaluation.patience,
             monitor: evaluation.monitor.clone(),
+            peak_flops: self.peak_flops,
         }
     }
 }

@@ -9,12 +9,14 @@ use crate::stop::Stop;
 use crate::text::{counted, seconds};
 use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_train::{GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
+use meshwright_train::{BeamSearch, GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
 use std::time::Duration;
 
 /// Runs the command.
 pub(crate) fn run(args: &GenerateArgs, console: &mut Console) -> Result<(), Stop> {
-    let prompts = prompts(args).map_err(|d| console.failed((*d).into(), &Sources::new()))?;
+    let few = args.search().filter(|s| s.results > s.width).map(too_many);
+    let prompts =
+        few.map_or_else(|| prompts(args), Err).map_err(|d| console.failed((*d).into(), &Sources::new()))?;
     let split = args.what.split.as_deref().unwrap_or("test");
     let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, split, console)?;
     let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
@@ -25,9 +27,11 @@ pub(crate) fn run(args: &GenerateArgs, console: &mut Console) -> Result<(), Stop
         prompts,
         max_tokens: size(args.max_tokens),
         sampling: Sampling { temperature: args.temperature, top_k: args.top_k.map(size), top_p: args.top_p },
+        beams: args.search(),
         seed: args.seed,
     };
-    let streams = options.prompts.len() == 1 && !console.json();
+    // What is best is known at the end of a search.
+    let streams = options.prompts.len() == 1 && options.beams.is_none() && !console.json();
     // What is written while text is made cannot fail the command: whoever reads no more has had enough.
     let (mut begun, mut stopped) = (false, None);
     let ended = generate(&project, &sources, &options, &mut |_, piece| {
@@ -47,9 +51,9 @@ pub(crate) fn run(args: &GenerateArgs, console: &mut Console) -> Result<(), Stop
         console.out("\n")?;
         console.flush()?;
     }
-    for (i, text) in made.texts.iter().enumerate().filter(|_| !(streams && begun)) {
+    for text in made.texts.iter().filter(|_| !(streams && begun)) {
         match console.json() {
-            true => line(i, text, &made, console)?,
+            true => line(text, &made, console)?,
             false => console.out(&printable(&format!("{}{}\n", text.prompt, text.text)))?,
         }
     }
@@ -57,6 +61,18 @@ pub(crate) fn run(args: &GenerateArgs, console: &mut Console) -> Result<(), Stop
         report(&made, console);
     }
     Ok(())
+}
+
+fn too_many(search: BeamSearch) -> Box<Diagnostic> {
+    let BeamSearch { width, results, .. } = search;
+    let message = format!(
+        "a search of {} gives at most as many texts, and not {results}",
+        counted(width as u64, "beam")
+    );
+    let d = Diagnostic::error(codes::E0516, message);
+    Box::new(
+        d.help(format!("search with more (`--beams {results}`), or ask for fewer (`--num-results {width}`)")),
+    )
 }
 
 fn prompts(args: &GenerateArgs) -> Result<Vec<String>, Box<Diagnostic>> {
@@ -77,13 +93,17 @@ fn prompts(args: &GenerateArgs) -> Result<Vec<String>, Box<Diagnostic>> {
 }
 
 /// A text as a line of JSON.
-fn line(number: usize, text: &GeneratedText, made: &Generated, console: &mut Console) -> Result<(), Stop> {
+fn line(text: &GeneratedText, made: &Generated, console: &mut Console) -> Result<(), Stop> {
     let (tokens, time) = made.decoded;
     let mut out = object([("prompt", text.prompt.as_str().into())]);
-    out.push("number", number);
+    out.push("number", text.number);
     out.push("text", text.text.as_str());
     out.push("tokens", text.tokens.clone());
     out.push("log_probability", text.log_probability);
+    if let Some((rank, score)) = text.beam {
+        out.push("rank", rank);
+        out.push("score", score);
+    }
     out.push("ended", text.ended.name());
     out.push("tokens_per_second", rate(tokens, time));
     console.out_json(&out)

@@ -96,6 +96,7 @@ fn options(
         saves,
         logs: policies.log.iter().filter_map(|l| log(l)).collect(),
         policies,
+        measure_peak: true,
         trace: args.trace.get(),
         folder: std::env::current_dir().ok(),
         arguments: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),

@@ -9,6 +9,7 @@
 
 mod copies;
 pub(crate) mod devices;
+mod peak;
 pub(crate) mod processes;
 mod root_cause;
 mod runs;

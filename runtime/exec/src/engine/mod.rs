@@ -484,6 +484,17 @@ impl Engine {
         self.executor.memory()
     }
 
+    /// The time of a product of two matrices of `n` rows and columns, of the dtype in which this device computes with `dtype`.
+    ///
+    /// # Errors
+    /// Where the device fails.
+    pub(crate) fn time_product(&mut self, n: usize, dtype: DType) -> Result<Duration, ExecError> {
+        self.executor.time_product(n, dtype).map_err(|DeviceError(message)| ExecError::Start {
+            rank: self.rank,
+            message: format!("cannot measure its peak: {message}"),
+        })
+    }
+
     /// Address of the storage of a parameter or moment: it stays the same where steps update it in place. None where it
     /// has no value, or the device does not tell.
     pub fn state_address(&self, name: &str) -> Result<Option<usize>, ExecError> {

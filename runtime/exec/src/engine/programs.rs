@@ -1,5 +1,6 @@
 //! The programs of a device, and the tensors that it keeps from run to run.
 
+use super::lowering::stored_as;
 use super::runner::{Program, RunContext, RunError};
 use crate::backend::native::Native;
 use crate::backend::{Backend, DeviceError, Handle, Memory, RngState, burn};
@@ -8,11 +9,13 @@ use crate::error::ExecError;
 use crate::tensor::Finiteness;
 use crate::tensor::HostTensor;
 use crate::trace::Recorder;
+use burn_backend::{DType as BurnType, Shape};
+use burn_ir::BackendIr;
 use meshwright_comm::Transport;
 use meshwright_plan::{BufId, DType, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a buffer is bound to before a run.
 pub(crate) enum Binding<'a> {
@@ -66,6 +69,9 @@ pub(crate) trait Executor: Send {
 
     /// What memory was seen; none where the device does not tell.
     fn memory(&mut self) -> Option<Memory>;
+
+    /// The time of a product of two matrices of `n` rows and columns.
+    fn time_product(&mut self, n: usize, dtype: DType) -> Result<Duration, DeviceError>;
 
     /// A copy of a buffer's elements.
     fn read(&mut self, program: usize, buf: BufId) -> Result<HostTensor, DeviceError>;
@@ -171,6 +177,12 @@ impl<B: Backend> Executor for Programs<B> {
         Some(Memory { peak: self.peak.unwrap_or(0), ..memory })
     }
 
+    fn time_product(&mut self, n: usize, dtype: DType) -> Result<Duration, DeviceError> {
+        // Kernels of the host read `bf16` as `f32`.
+        let dtype = if self.backend.capabilities().host_kernels { dtype.wide() } else { dtype };
+        timed_product::<B::Burn>(self.backend.device(), n, stored_as(dtype))
+    }
+
     fn read(&mut self, program: usize, buf: BufId) -> Result<HostTensor, DeviceError> {
         self.programs[program].read(&self.backend, buf)
     }
@@ -204,6 +216,24 @@ impl<B: Backend> Executor for Programs<B> {
     fn address(&self, name: &str) -> Option<usize> {
         self.kept.get(name).and_then(|t| t.first()).and_then(B::address)
     }
+}
+
+/// The time of a product of two matrices of ones.
+fn timed_product<B: BackendIr>(
+    device: &B::Device,
+    n: usize,
+    dtype: BurnType,
+) -> Result<Duration, DeviceError> {
+    let ones = || B::float_ones(Shape::new([n, n]), device, dtype.into());
+    let done = || B::sync(device).map_err(|e| DeviceError(e.to_string()));
+    let (left, right) = (ones(), ones());
+    done()?;
+    let begin = Instant::now();
+    let product = B::float_matmul(left, right);
+    done()?;
+    let time = begin.elapsed();
+    drop(product);
+    Ok(time)
 }
 
 /// What runs programs on a device of that kind.

@@ -13,6 +13,22 @@ pub struct Sampling {
     pub top_p: Option<f64>,
 }
 
+/// The logarithm of the probability of each token. `None` where the numbers are none.
+pub(super) fn log_probabilities(logits: &[f64]) -> Option<Vec<f64>> {
+    let greatest = greatest(logits)?;
+    let log_total = log_total(logits, greatest);
+    Some(logits.iter().map(|l| l - greatest - log_total).collect())
+}
+
+fn greatest(logits: &[f64]) -> Option<f64> {
+    let greatest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    (greatest.is_finite() && !logits.iter().any(|l| l.is_nan())).then_some(greatest)
+}
+
+fn log_total(logits: &[f64], greatest: f64) -> f64 {
+    logits.iter().map(|l| (l - greatest).exp()).sum::<f64>().ln()
+}
+
 impl Sampling {
     /// A token and the logarithm of its probability, drawn by the seed, the number of the text and the position. `None` where
     /// the numbers are none.
@@ -21,10 +37,7 @@ impl Sampling {
         logits: &[f64],
         (seed, text, position): (u64, usize, usize),
     ) -> Option<(u32, f64)> {
-        let greatest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        if !greatest.is_finite() || logits.iter().any(|l| l.is_nan()) {
-            return None;
-        }
+        let greatest = greatest(logits)?;
         let token = match self.temperature > 0.0 {
             false => logits.iter().position(|l| *l == greatest)?,
             true => {
@@ -32,8 +45,7 @@ impl Sampling {
                 self.drawn(logits, greatest, uniform01(key, position as u64))
             }
         };
-        let total: f64 = logits.iter().map(|l| (l - greatest).exp()).sum();
-        Some((token as u32, logits[token] - greatest - total.ln()))
+        Some((token as u32, logits[token] - greatest - log_total(logits, greatest)))
     }
 
     /// The token at `share` of the probability of those that may be chosen, in the order of their numbers: so it hardly

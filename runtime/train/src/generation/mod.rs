@@ -1,10 +1,12 @@
 //! `generate`: text that a checkpoint continues, a token at a time, with what earlier positions gave kept on the devices.
 
+mod beams;
 mod choice;
 mod options;
 mod prompts;
 mod sequence;
 
+pub use beams::BeamSearch;
 pub use choice::Sampling;
 pub use options::GenerateOptions;
 pub use sequence::{GeneratedText, TextEnd};
@@ -15,13 +17,14 @@ use crate::devices::{LoadedProgram, compiled, load, restore_but, start};
 use crate::failure::Failure;
 use crate::inference::{asked, checkpoint_of, oddities};
 use crate::project::Project;
-use meshwright_core::{Decoding, LossDecl, decode};
+use beams::{FinishedBeam, PromptBeams};
+use meshwright_core::{Decoding, LossDecl, NewPositions, decode};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, HostTensor, LocalInput, Provider};
 use meshwright_ops::F64Tensor;
 use meshwright_plan::Dim;
 use prompts::{Prompts, TextInputs};
-use sequence::Sequence;
+use sequence::{Limits, Sequence};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,7 +70,10 @@ fn generated(
     let more = [
         ("`--prompt`", options.prompts.join("\n")),
         ("`--seed`", options.seed.to_string()),
-        ("how tokens are chosen", format!("{:?}, {}", options.sampling, options.max_tokens)),
+        (
+            "how tokens are chosen",
+            format!("{:?}, {:?}, {}", options.sampling, options.beams, options.max_tokens),
+        ),
     ];
     check_same_configuration(processes, &asked(e, None, None, &more))?;
     let programs = q.programs(&mut cluster, sources);
@@ -77,32 +83,106 @@ fn generated(
         cluster.set_state(&state.name, &HostTensor::zeros(state.dtype, state.shape.clone()))?;
     }
     restore_but(&cluster, checkpoint.as_ref().map(|c| &c.checkpoint), false, caches)?;
-    let mut out = Generated { notes: oddities(checkpoint.as_ref(), project), ..Generated::default() };
-    let mut sequences: Vec<Sequence> = q.prompts.tokens.iter().map(|t| Sequence::new(t.clone())).collect();
-    let mut program = &programs[0];
-    for round in 0.. {
-        let begin = Instant::now();
-        let logits = program.run(&cluster, &q, &sequences)?;
-        let computed: usize = sequences.iter().filter(|s| s.ended.is_none()).map(|s| s.pending().len()).sum();
-        for (row, s) in sequences.iter_mut().enumerate().filter(|(_, s)| s.ended.is_none()) {
-            let chosen = options.sampling.choose(&logits[row], (options.seed, row, s.tokens.len()));
-            let (token, log_probability) = chosen.ok_or_else(|| not_numbers(&options.value))?;
-            s.push(token, log_probability, (q.end, options.max_tokens, q.context));
-            let piece = s.text(&q.tokenizer)?;
-            if !piece.is_empty() {
-                told(row, &piece);
+    let notes = oddities(checkpoint.as_ref(), project);
+    let mut run = Run {
+        q: &q,
+        options,
+        cluster: &cluster,
+        programs: &programs,
+        out: Generated { notes, ..Generated::default() },
+    };
+    run.out.texts = match options.beams {
+        Some(search) => run.searched(search)?,
+        None => run.chosen(told)?,
+    };
+    let out = run.out;
+    cluster.shutdown();
+    Ok(out)
+}
+
+/// Programs on devices, and what they have given so far.
+struct Run<'a> {
+    q: &'a Question,
+    options: &'a GenerateOptions,
+    cluster: &'a Cluster,
+    programs: &'a [TextProgram],
+    out: Generated,
+}
+
+impl Run<'_> {
+    /// Continues each prompt by tokens that are chosen one by one.
+    fn chosen(&mut self, told: &mut dyn FnMut(usize, &str)) -> Result<Vec<GeneratedText>, Failure> {
+        let (q, options) = (self.q, self.options);
+        let mut sequences: Vec<Sequence> =
+            q.prompts.tokens.iter().map(|t| Sequence::new(t.clone())).collect();
+        let rows: Vec<usize> = (0..sequences.len()).collect();
+        for round in 0.. {
+            let computed: usize =
+                sequences.iter().filter(|s| s.ended.is_none()).map(|s| s.pending().len()).sum();
+            let logits = self.round(round, computed, &sequences, &rows)?;
+            for (row, s) in sequences.iter_mut().enumerate().filter(|(_, s)| s.ended.is_none()) {
+                let chosen = options.sampling.choose(&logits[row], (options.seed, row, s.tokens.len()));
+                let (token, log_probability) = chosen.ok_or_else(|| not_numbers(&options.value))?;
+                s.push(token, log_probability, q.limits(options));
+                let piece = s.text(&q.tokenizer)?;
+                if !piece.is_empty() {
+                    told(row, &piece);
+                }
+            }
+            if sequences.iter().all(|s| s.ended.is_some()) {
+                break;
             }
         }
-        let spent = if round == 0 { &mut out.prompt } else { &mut out.decoded };
-        *spent = (spent.0 + computed, spent.1 + begin.elapsed());
-        if sequences.iter().all(|s| s.ended.is_some()) {
-            break;
-        }
-        program = programs.last().unwrap_or(program);
+        let prompts = options.prompts.iter().map(String::as_str).enumerate();
+        Ok(prompts.zip(sequences).filter_map(|(p, s)| s.finished(p)).collect())
     }
-    cluster.shutdown();
-    out.texts = options.prompts.iter().zip(sequences).filter_map(|(p, s)| s.finished(p)).collect();
-    Ok(out)
+
+    /// Continues each prompt by a beam search. A prompt has as many rows as there are beams.
+    fn searched(&mut self, search: BeamSearch) -> Result<Vec<GeneratedText>, Failure> {
+        let (q, options) = (self.q, self.options);
+        let mut beams: Vec<PromptBeams> =
+            q.prompts.tokens.iter().map(|t| PromptBeams::new(Sequence::new(t.clone()))).collect();
+        for round in 0.. {
+            let rows = beams.iter().enumerate().flat_map(|(p, b)| {
+                b.rows(search.width).map(move |(text, parent)| (text, p * search.width + parent))
+            });
+            let (sequences, parents): (Vec<Sequence>, Vec<usize>) = rows.unzip();
+            let computed = beams.iter().map(PromptBeams::pending).sum();
+            let logits = self.round(round, computed, &sequences, &parents)?;
+            for (b, logits) in beams.iter_mut().zip(logits.chunks(search.width)).filter(|(b, _)| !b.is_done())
+            {
+                b.advance(logits, search, q.limits(options)).ok_or_else(|| not_numbers(&options.value))?;
+            }
+            if beams.iter().all(PromptBeams::is_done) {
+                break;
+            }
+        }
+        let mut texts = Vec::new();
+        for (prompt, b) in options.prompts.iter().map(String::as_str).enumerate().zip(beams) {
+            for (rank, FinishedBeam { score, mut text }) in b.results(search.results).enumerate() {
+                text.text(&q.tokenizer)?;
+                let told = text.finished(prompt).map(|t| GeneratedText { beam: Some((rank, score)), ..t });
+                texts.extend(told);
+            }
+        }
+        Ok(texts)
+    }
+
+    /// Runs the program of a round: the first computes prompts, the others single tokens.
+    fn round(
+        &mut self,
+        round: usize,
+        computed: usize,
+        sequences: &[Sequence],
+        parents: &[usize],
+    ) -> Result<Vec<Vec<f64>>, Failure> {
+        let begin = Instant::now();
+        let program = &self.programs[round.min(self.programs.len() - 1)];
+        let logits = program.run(self.cluster, self.q, sequences, parents)?;
+        let spent = if round == 0 { &mut self.out.prompt } else { &mut self.out.decoded };
+        *spent = (spent.0 + computed, spent.1 + begin.elapsed());
+        Ok(logits)
+    }
 }
 
 fn not_numbers(value: &str) -> Failure {
@@ -121,6 +201,8 @@ struct Question {
     /// Ends a text.
     end: Option<u32>,
     context: usize,
+    /// Whether texts go on from others.
+    branching: bool,
 }
 
 impl Question {
@@ -129,10 +211,16 @@ impl Question {
         let tokenizer = inputs.tokenizer(options)?;
         let context = project.program.graph.dims.size(inputs.seq);
         let prompts = Prompts::of(project, &inputs, &tokenizer, options)?;
-        let project = project.with_batch(prompts.tokens.len())?;
+        let beams = options.beams.map_or(1, |b| b.width);
+        let project = project.with_batch(prompts.tokens.len() * beams)?;
         let value = project.program.named_value(&options.value)?;
         let end = tokenizer.special().end;
-        Ok(Question { project, value, inputs, tokenizer, prompts, end, context })
+        let branching = options.beams.is_some();
+        Ok(Question { project, value, inputs, tokenizer, prompts, end, context, branching })
+    }
+
+    fn limits(&self, options: &GenerateOptions) -> Limits {
+        Limits { end: self.end, most: options.max_tokens, context: self.context }
     }
 
     /// The program for the prompts, and the one for single tokens. Both share what they keep.
@@ -140,11 +228,16 @@ impl Question {
         let mut counts = vec![self.prompts.longest(), 1];
         counts.dedup();
         let of = |count: usize| {
-            let (decoding, found) = decode(&self.project.program, &self.value, self.inputs.seq, count);
+            let new = NewPositions { count, branching: self.branching };
+            let (decoding, found) = decode(&self.project.program, &self.value, self.inputs.seq, new);
             let decoding = decoding.ok_or(Failure::Diagnostics(found))?;
             self.inputs.all_known(&decoding)?;
             let vocab = self.vocab(&decoding)?;
-            let program = load(cluster, compiled(&self.project, &decoding.step, sources)?.plan)?;
+            let mut project = self.project.clone();
+            // Texts that go on from those of other devices: what is kept of these is brought.
+            let inputs = decoding.step.inputs.iter().filter(|i| Some(&i.name) == decoding.parent.as_ref());
+            project.layout.gathers.extend(inputs.filter_map(|parent| parent.range));
+            let program = load(cluster, compiled(&project, &decoding.step, sources)?.plan)?;
             Ok(TextProgram { decoding, program, vocab })
         };
         counts.into_iter().map(of).collect()
@@ -186,12 +279,19 @@ struct TextProgram {
 
 impl TextProgram {
     /// For each text the numbers of all tokens that the tokenizer knows.
-    fn run(&self, cluster: &Cluster, q: &Question, sequences: &[Sequence]) -> Result<Vec<Vec<f64>>, Failure> {
+    fn run(
+        &self,
+        cluster: &Cluster,
+        q: &Question,
+        sequences: &[Sequence],
+        parents: &[usize],
+    ) -> Result<Vec<Vec<f64>>, Failure> {
         let d = &self.decoding;
         let mut given: BTreeMap<String, HostTensor> = q.inputs.given(sequences, d.count, q.context)?;
         let row = |f: &dyn Fn(&Sequence) -> usize| prompts::integers(sequences.iter().map(f).collect());
         given.insert(d.start.clone(), row(&|s| s.start(q.context)));
         given.insert(d.last.clone(), row(&|s| s.pending().len().min(d.count) - 1));
+        given.extend(d.parent.iter().map(|name| (name.clone(), prompts::integers(parents.to_vec()))));
         let provider: Provider = Arc::new(move |_, needed: &[LocalInput]| {
             let part = |leaf: &LocalInput| {
                 let whole = given.get(&leaf.name).ok_or_else(|| format!("no input `{}`", leaf.name))?;

@@ -1,5 +1,6 @@
 //! What is asked of `generate`.
 
+use super::beams::BeamSearch;
 use super::choice::Sampling;
 use crate::inference::EvalOptions;
 use std::path::PathBuf;
@@ -19,6 +20,8 @@ pub struct GenerateOptions {
     pub max_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// Several texts of each prompt at a time, in place of choosing each token for good.
+    pub beams: Option<BeamSearch>,
     /// What is drawn at random is drawn from this.
     pub seed: u64,
 }

@@ -25,11 +25,27 @@ impl TextEnd {
     }
 }
 
+/// Where texts end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The token that ends a text.
+    pub(super) end: Option<u32>,
+    /// Most tokens that are added.
+    pub(super) most: usize,
+    /// Positions of the model.
+    pub(super) context: usize,
+}
+
 /// A text that was continued.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GeneratedText {
     /// What was given.
     pub prompt: String,
+    /// The number of the prompt.
+    pub number: usize,
+    /// Of a beam search its place among the texts of its prompt, from 0, and what it is compared by: the logarithm of its
+    /// probability over the length penalty.
+    pub beam: Option<(usize, f64)>,
     /// What follows it.
     pub text: String,
     /// The tokens that follow.
@@ -41,6 +57,7 @@ pub struct GeneratedText {
 }
 
 /// A text that is being continued.
+#[derive(Clone)]
 pub(super) struct Sequence {
     /// All its tokens.
     pub(super) tokens: Vec<u32>,
@@ -80,12 +97,8 @@ impl Sequence {
     }
 
     /// Takes the token that follows those that were computed.
-    pub(super) fn push(
-        &mut self,
-        token: u32,
-        log_probability: f64,
-        (end, most, context): (Option<u32>, usize, usize),
-    ) {
+    pub(super) fn push(&mut self, token: u32, log_probability: f64, limits: Limits) {
+        let Limits { end, most, context } = limits;
         self.computed = self.tokens.len();
         self.log_probability += log_probability;
         if end == Some(token) {
@@ -98,6 +111,21 @@ impl Sequence {
         } else if self.tokens.len() > context {
             self.ended = Some(TextEnd::Context);
         }
+    }
+
+    /// The logarithm of the probability of all tokens that were added.
+    pub(super) fn log_probability(&self) -> f64 {
+        self.log_probability
+    }
+
+    /// How many tokens were added, the one that ends it too.
+    pub(super) fn length(&self) -> usize {
+        self.tokens.len() - self.given + usize::from(self.ended == Some(TextEnd::EndToken))
+    }
+
+    /// How many it may come to.
+    pub(super) fn longest(&self, limits: Limits) -> usize {
+        limits.most.min((limits.context + 1).saturating_sub(self.given)).max(self.length())
     }
 
     /// The text that is new. A character of which only some bytes are known waits for the rest, but at the end.
@@ -116,9 +144,10 @@ impl Sequence {
     }
 
     /// What it came to; `None` where it goes on.
-    pub(super) fn finished(self, prompt: &str) -> Option<GeneratedText> {
+    pub(super) fn finished(self, (number, prompt): (usize, &str)) -> Option<GeneratedText> {
         let Sequence { mut tokens, given, text, log_probability, ended, .. } = self;
         let tokens = tokens.split_off(given);
-        Some(GeneratedText { prompt: prompt.into(), text, tokens, log_probability, ended: ended? })
+        let (prompt, ended) = (prompt.into(), ended?);
+        Some(GeneratedText { prompt, number, beam: None, text, tokens, log_probability, ended })
     }
 }

@@ -60,6 +60,7 @@ fn columns(start: &LogStart<'_>) -> Vec<String> {
     out.extend(start.train.iter().map(|n| format!("train_{n}")));
     let measured = ["learning_rate", "gradient_norm", "seconds", "examples_per_second", "tokens_per_second"];
     out.extend(measured.map(String::from));
+    out.extend(["model_flops", "mfu", "peak_flops"].map(String::from));
     out.extend(["bytes_communicated", "waiting", "memory_bytes", "train_loss", "set"].map(String::from));
     out.push("eval_loss".into());
     out.extend(start.eval.iter().filter(|n| *n != "loss").map(|n| format!("eval_{n}")));

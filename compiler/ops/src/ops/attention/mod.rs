@@ -158,6 +158,11 @@ fn lower(form: &AttentionForm, e: &mut dyn Emit, part: AttentionPart, order: &[D
     e.push(Prim::Attention { spec, parts: vec![part] }, reads, out);
 }
 
+fn model_flops(form: &AttentionForm, part: AttentionPart, table: &Dims) -> u64 {
+    let positions = |dims: &[Dim]| crate::op::positions(dims, table);
+    positions(&form.space).saturating_mul(part.model_flops(positions(&form.width), positions(&form.values())))
+}
+
 fn flops(form: &AttentionForm, part: AttentionPart, size: &dyn Fn(Dim) -> u64) -> u64 {
     let elements = |dims: &[Dim]| dims.iter().map(|d| size(*d)).fold(1, u64::saturating_mul);
     elements(&form.space).saturating_mul(part.flops(elements(&form.width), elements(&form.values())))
@@ -347,6 +352,10 @@ impl Op for AttentionPass {
         flops(&self.form, self.part, size)
     }
 
+    fn model_flops(&self, _: &[&Type], _: &Type, table: &Dims) -> u64 {
+        model_flops(&self.form, self.part, table)
+    }
+
     fn positions(&self, _: &[&Type], _: &Type, table: &Dims) -> u64 {
         crate::op::positions(&self.form.space, table)
     }
@@ -416,6 +425,10 @@ impl Op for AttentionGrad {
 
     fn flops(&self, _: &[&Type], _: &Type, size: &dyn Fn(Dim) -> u64, _: &Dims) -> u64 {
         flops(&self.form, self.of, size)
+    }
+
+    fn model_flops(&self, _: &[&Type], _: &Type, table: &Dims) -> u64 {
+        model_flops(&self.form, self.of, table)
     }
 
     fn positions(&self, _: &[&Type], _: &Type, table: &Dims) -> u64 {

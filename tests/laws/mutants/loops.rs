@@ -1,0 +1,264 @@
+//! Faults in loops: in what crosses their boundary, in what is computed again for the backward pass, in the parts of a batch, and in
+//! what decoding keeps.
+//!
+//! They are seeded in the graph behind the last pass before partitioning, or in the Plan. Another result must tell; where the
+//! result is the same, other collectives.
+
+use super::plans::{Fault, R, faults, seeded};
+use super::run::{Conduct, run};
+use super::sites::Site;
+use super::subjects::{Planned, loaded, planned_from};
+use super::{By, Found, Row, in_plan, in_spmd, judge};
+use meshwright_core::compile::Stage;
+use meshwright_core::partition::partition;
+use meshwright_core::{Layout, NewPositions, OutputKind, PASSES, StepGraph, decode, training_step};
+use meshwright_ops::{Add, Crossing, Graph, Id, Index, Random, Reverse};
+use meshwright_plan::{Dim, IdVec};
+use std::sync::Arc;
+
+const LOOPS: &str = "
+dim batch = 6, layers = 3, d = 4, e = 5
+model m {
+    input x[batch, d]: float
+    param first[d] = normal(0, 1)
+    param u[e] = normal(0, 1)
+    let y = x * first
+    let total = 0
+    repeat layers {
+        param w[d, e] = normal(0, 0.7)
+        param v[e, d] = normal(0, 0.7)
+        let h = dropout(tanh(sum[d](y * w) + u), 0.25)
+        y = y + tanh(sum[e](h * v))
+        total = total + mean[d](y * y)
+    }
+    loss l = mean[batch, d](y * y) + mean[batch](total)
+}
+train m { minimize l optimizer sgd(lr = 0.1, momentum = 0.9) }
+";
+
+const DECODED: &str = "
+dim batch = 4, seq = 5, key = seq, vocab = 7, d = 4, layers = 2
+model m {
+    input token[batch, seq]: i32 in vocab
+    param word[vocab, d] = normal(0, 1)
+    let x = word[vocab = token]
+    repeat layers {
+        param w[d] = normal(0, 1)
+        let s = where(index(key) <= index(seq), sum[d](x * w * x[seq -> key]), -1e9)
+        x = x + sum[key](softmax[key](s) * x[seq -> key])
+    }
+    let logits = sum[d](x * word)
+    output next = argmax[vocab](logits)
+}
+";
+
+/// A program with the graph that was partitioned.
+struct LoopSubject {
+    planned: Planned,
+    step: StepGraph,
+    layout: Layout,
+}
+
+/// Name, mesh and layout.
+const SUBJECTS: &[(&str, &str, &str)] = &[
+    ("loops", "a=2,b=2", "batch -> a; e -> b"),
+    ("three", "a=3", "batch -> a"),
+    ("recomputed", "a=2", "batch -> a; recompute layers.*"),
+];
+
+fn subjects() -> Vec<LoopSubject> {
+    let one = |(name, mesh, layout): &(&'static str, &str, &str)| {
+        let (project, sources) = loaded(LOOPS, mesh, layout);
+        let last = PASSES.iter().position(|p| p.name == "recompute").unwrap();
+        let mut graph = None;
+        let step = training_step(&project.program).unwrap();
+        project.compile_observed(&step, &sources, &mut |pass, stage| {
+            if let (true, Stage::Graph(g)) = (pass == last, stage) {
+                graph = Some(g.clone());
+            }
+        });
+        LoopSubject {
+            planned: planned_from(name, LOOPS, mesh, layout),
+            step: graph.unwrap(),
+            layout: project.layout.clone(),
+        }
+    };
+    SUBJECTS.iter().map(one).collect()
+}
+
+/// The same step with one more value behind each that `more` wants one for, which whoever read that reads in its place.
+fn with_more(step: &StepGraph, more: impl Fn(&mut Graph, Id, Id) -> Option<Id>) -> StepGraph {
+    let old = &step.graph;
+    let mut g = Graph { nodes: IdVec::new(), ..old.clone() };
+    let mut at = old.nodes.table(Id(0));
+    for id in old.ids() {
+        let mut node = old.node(id).clone();
+        node.inputs.iter_mut().for_each(|x| *x = at[*x]);
+        (g.cursor, g.scope) = (node.origin.clone(), node.scope);
+        let made = g.push(node);
+        at[id] = more(&mut g, id, made).unwrap_or(made);
+    }
+    for of in g.repeats.ids() {
+        for (carry, next) in &mut g.repeats[of].carries {
+            (*carry, *next) = (at[*carry], at[*next]);
+        }
+    }
+    let mut out = StepGraph { graph: g, ..step.clone() };
+    for goal in &mut out.outputs {
+        goal.id = at[goal.id];
+        if let OutputKind::Next(leaf) = &mut goal.kind {
+            *leaf = at[*leaf];
+        }
+    }
+    out
+}
+
+/// The `k`-th value, and how it crosses the boundary of a loop.
+fn crossing(step: &StepGraph, k: usize) -> Option<(Id, Crossing)> {
+    let id = Id(k as u32);
+    Some((id, step.graph.boundary(id)?.how))
+}
+
+/// A fault in a graph: what, who must catch it, and the graph with it at the `k`-th value; `None` where it does not apply.
+struct GraphFault {
+    what: &'static str,
+    by: &'static [By],
+    seed: fn(&StepGraph, usize) -> Option<StepGraph>,
+}
+
+const GRAPH_FAULTS: &[GraphFault] = &[
+    GraphFault { what: "a stack is ordered by time", by: R, seed: by_time },
+    GraphFault { what: "an accumulator is reduced in each iteration", by: &[By::Bytes], seed: reduced_early },
+    GraphFault { what: "a carry keeps its initial value", by: R, seed: kept },
+    GraphFault { what: "a loop runs in the other direction", by: R, seed: turned },
+    GraphFault { what: "a clone draws from another stream", by: R, seed: another_stream },
+];
+
+/// What a loop that runs backward stacks has its last position first.
+fn by_time(step: &StepGraph, k: usize) -> Option<StepGraph> {
+    let (stack, Crossing::Stack) = crossing(step, k)? else { return None };
+    let b = step.graph.boundary(stack)?;
+    step.graph.repeats[b.of]
+        .reverse
+        .then(|| with_more(step, |g, id, made| (id == stack).then(|| g.op(Reverse { dim: b.dim }, &[made]))))
+}
+
+/// What is added up is whole before it is added: an op that is not linear needs it so.
+fn reduced_early(step: &StepGraph, k: usize) -> Option<StepGraph> {
+    let (sum, Crossing::Accumulate) = crossing(step, k)? else { return None };
+    let each = step.graph.node(sum).inputs[0];
+    let readers = step.graph.ids().filter(|id| step.graph.node(*id).inputs.contains(&each)).count();
+    // What is of each example is no sum over examples: there is nothing to reduce.
+    let of_each = step.graph.ty(each).has(step.inputs[0].dims[0]);
+    (readers == 1 && !of_each)
+        .then(|| with_more(step, |g, id, made| (id == each).then(|| g.binary("max", made, made))))
+}
+
+fn kept(step: &StepGraph, k: usize) -> Option<StepGraph> {
+    let (last, Crossing::Final) = crossing(step, k)? else { return None };
+    let of = step.graph.boundary(last)?.of;
+    let next = step.graph.node(last).inputs[0];
+    let mut out = step.clone();
+    let place = out.graph.repeats[of].carries.iter().position(|c| c.1 == next && c.0 != next)?;
+    let current = out.graph.repeats[of].carries[place].0;
+    out.graph.repeats[of].carries[place].1 = current;
+    out.graph.nodes[last].inputs[0] = current;
+    Some(out)
+}
+
+fn turned(step: &StepGraph, k: usize) -> Option<StepGraph> {
+    let mut out = step.clone();
+    let of = out.graph.repeats.ids().nth(k)?;
+    let repeat = &mut out.graph.repeats[of];
+    repeat.reverse = !repeat.reverse;
+    Some(out)
+}
+
+/// What is drawn a second time, for the backward pass.
+fn another_stream(step: &StepGraph, k: usize) -> Option<StepGraph> {
+    let id = Id(k as u32);
+    let drawn = step.graph.node(id).op.as_any().downcast_ref::<Random>()?.clone();
+    let before = step.graph.ids().take(k).any(|other| *step.graph.node(other).op == *step.graph.node(id).op);
+    before.then(|| {
+        let mut out = step.clone();
+        out.graph.nodes[id].op = Arc::new(Random { stream: format!("{}x", drawn.stream), ..drawn });
+        out
+    })
+}
+
+#[test]
+fn every_wrong_loop_is_caught() {
+    let subjects = subjects();
+    let mut rows = Vec::new();
+    for fault in GRAPH_FAULTS {
+        let mut found: Vec<Found> = Vec::new();
+        for s in &subjects {
+            for k in 0..s.step.graph.nodes.len() {
+                let Some(step) = (fault.seed)(&s.step, k) else { continue };
+                let (spmd, problems) = partition(&step, &s.layout);
+                let mut spmd = spmd.unwrap_or_else(|| panic!("{}: {problems:?}", fault.what));
+                spmd.decisions.clear();
+                let f = in_spmd(&s.planned, &spmd);
+                if f.is_none() {
+                    crate::report(&format!("nobody sees: {}, in {} at {k}", fault.what, s.planned.name));
+                }
+                found.push(f.map(|f| (f.0, format!("{}, value {k}: {}", s.planned.name, f.1))));
+            }
+        }
+        rows.push(Row { what: fault.what, expected: fault.by, found });
+    }
+    judge("loops", &rows);
+}
+
+/// Faults in the Plan of a step that takes its batch in parts.
+const PART_FAULTS: &[Fault] = faults![
+    "masks are those of other examples", R, |p, k| match (k, p.microbatches.take()) {
+        (0, Some(_)) => Site::Seeded,
+        _ => Site::End,
+    };
+];
+
+#[test]
+fn every_wrong_part_of_a_batch_is_caught() {
+    let parts = planned_from("parts", LOOPS, "a=2", "batch -> a; microbatches 3");
+    let rows = PART_FAULTS.iter().map(|fault| seeded(fault, std::slice::from_ref(&parts)));
+    judge("parts of a batch", &rows.collect::<Vec<_>>());
+}
+
+/// The positions that a step writes are counted from one before its own.
+fn written_late(step: &StepGraph, key: Dim) -> StepGraph {
+    let g = &step.graph;
+    let counts = |id: &Id| g.node(*id).op.as_any().downcast_ref::<Index>().is_some_and(|i| i.dim == key);
+    let from_start = |id: Id| {
+        g.node(id).op.as_any().is::<Add>() && g.node(id).inputs.iter().any(counts) && g.ty(id).dims.len() == 2
+    };
+    assert_eq!(g.ids().filter(|id| from_start(*id)).count(), 1, "where a cache is written");
+    with_more(step, |g, id, made| {
+        from_start(id).then(|| {
+            let one = g.constant(-1.0, g.ty(made).dtype);
+            g.sum_of(&[made, one])
+        })
+    })
+}
+
+#[test]
+fn a_cache_that_is_written_one_position_late_is_caught() {
+    let compiled = |mesh: &str, layout: &str, wrong: bool| {
+        let (project, sources) = loaded(DECODED, mesh, layout);
+        let program = &project.program;
+        let dim = |name: &str| program.graph.dims.find(name).unwrap();
+        let new = NewPositions { count: 1, branching: false };
+        let d = decode(program, &program.named_value("logits").unwrap(), dim("seq"), new).0.unwrap();
+        let step = if wrong { written_late(&d.step, dim("key")) } else { d.step };
+        project.compile(&step, &sources).0.unwrap()
+    };
+    let alone = run(&compiled("", "", false).plan, &Conduct::default()).unwrap().swap_remove(0);
+    let mut found = Vec::new();
+    for (mesh, layout) in [("a=2", "batch -> a"), ("a=2", "key -> a"), ("", "")] {
+        let right = compiled(mesh, layout, false);
+        let subject = Planned { name: "decoded", spmd: right.spmd, plan: right.plan, alone: alone.clone() };
+        assert_eq!(in_plan(&subject, &subject.plan), None);
+        found.push(in_plan(&subject, &compiled(mesh, layout, true).plan));
+    }
+    judge("decoding", &[Row { what: "a cache is written one position late", expected: R, found }]);
+}
