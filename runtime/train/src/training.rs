@@ -102,6 +102,13 @@ pub enum Progress<'a> {
         /// Speed since the start of the epoch.
         examples_per_second: f64,
     },
+    /// A step has updated nothing: its gradients were not finite. The loss scale is halved.
+    StepSkipped {
+        /// Its number, from 1.
+        step: u64,
+        /// Its loss scale.
+        scale: f64,
+    },
     /// A checkpoint is on disk.
     Checkpoint {
         /// After which step.

@@ -1,4 +1,4 @@
-//! Contractions: views of the factors, Burn's matrix product, and a view of it. Factors of `bf16` are read as `f32` copies.
+//! Contractions: views of the factors, Burn's matrix product, and a view of it. Factors of half types are read as `f32` copies.
 
 use super::contract::{Contraction, Factor, contraction};
 use super::kernel::{Args, Held, Kernel, KernelWork, exactly};
