@@ -347,7 +347,7 @@ static OPTIONS: Words = &[
     ("bs", Written("--dim batch=64")),
     ("config", Say("the model file says how it is trained; `--set` and `--dim` override its numbers")),
     ("epoch", Written("--epochs 3")),
-    ("fp16", Written("--precision bf16")),
+    ("fp16", Written("--precision f16")),
     ("gpu", Say(GPUS)),
     ("gpus", Say(GPUS)),
     ("learning-rate", Say(CONST)),
