@@ -253,6 +253,31 @@ fn a_skipped_step_is_as_if_it_had_not_been() {
     assert_eq!(late, early);
 }
 
+/// Of two losses each has its turns; what is skipped counts for the one that was due.
+#[test]
+fn losses_in_turn_count_their_own_updates() {
+    let dir = folder(SMALL);
+    let model = two_layers(dir.path(), "turns", "(scale = 16777216)", "1e3", "adam(lr = 1e-3)");
+    let text = std::fs::read_to_string(&model).unwrap();
+    let second = "    minimize l of w\n    minimize other of v every 3 from 2\n";
+    let text = text.replace("    minimize l\n", second);
+    let text = text.replace("loss l =", "loss other = mean[batch, classes](y * y)\n    loss l =");
+    std::fs::write(&model, text).unwrap();
+    for (mesh, layout) in MESHES {
+        let name = format!("turns-{mesh}");
+        let (steps, ended) = measured(&options(&model, mesh, layout, &[]), dir.path(), &name, 24);
+        ended.unwrap_or_else(|e| panic!("{}", told(&e)));
+        let skipped = skips(&steps);
+        assert!((3..20).contains(&skipped), "{mesh}: {skipped}");
+        let now = tensors(&dir.path().join(name));
+        let due = (1..=skipped).filter(|step| step % 3 == 2).count();
+        assert_eq!(one(&now["loss_scale/skipped_updates"]), skipped as f64, "{mesh}");
+        assert_eq!(one(&now["loss_scale/skipped_updates_2"]), due as f64, "{mesh}");
+        let last = steps.last().unwrap();
+        assert!(last.loss < steps[0].loss, "{mesh}: {} to {}", steps[0].loss, last.loss);
+    }
+}
+
 #[test]
 fn the_scale_grows_and_a_resumed_run_keeps_it() {
     let dir = folder(SMALL);
@@ -291,13 +316,10 @@ fn a_run_goes_on_in_f16_and_out_of_it() {
         let scaled = tensors(&dir.path().join("run")).contains_key("loss_scale/value");
         assert_eq!(scaled, precision == "f16", "{precision}");
     }
-    for command in ["eval", "predict"] {
-        let out = dir.path().join("out.npz").display().to_string();
-        let file = ["--to", &out];
-        let said =
-            run(&[&[command, &at, "--data", &data], if command == "predict" { &file[..] } else { &[] }]
-                .concat());
-        assert_eq!(said.code, Some(0), "{command}: {}", said.err);
+    let out = dir.path().join("out.npz").display().to_string();
+    for more in [&["eval"][..], &["predict", "--to", &out]] {
+        let said = run(&[more, &[&at, "--data", &data]].concat());
+        assert_eq!(said.code, Some(0), "{more:?}: {}", said.err);
     }
 }
 
