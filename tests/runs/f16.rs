@@ -28,12 +28,12 @@ fn trains_like_f32(o: &dyn Fn(&str, &str) -> ProjectOptions, at: &Path, split: &
     let narrow = one(DType::F16, "", "", "f16");
     falls(&narrow, "f16");
     kept_in_full(&narrow);
-    near(&wide, &narrow, 0.004, "f16 beside f32");
+    near(&wide, &narrow, 0.002, "f16 beside f32");
     assert_ne!(wide.losses, narrow.losses, "nothing was rounded");
     for (mesh, layout) in LAYOUTS {
         let name = format!("{mesh} {layout}");
         let split = one(DType::F16, mesh, layout, &name.replace(|c: char| !c.is_alphanumeric(), "-"));
-        near(&wide, &split, 0.004, &name);
+        near(&wide, &split, 0.002, &name);
     }
 }
 
@@ -41,12 +41,7 @@ fn trains_like_f32(o: &dyn Fn(&str, &str) -> ProjectOptions, at: &Path, split: &
 fn a_perceptron_trains_like_f32_under_every_layout() {
     let dir = folder(SMALL);
     let dims = [SMALL_DIMS, &[("hidden1", 48), ("hidden2", 32)]].concat();
-    trains_like_f32(
-        &|mesh, layout| options("mnist_mlp", mesh, layout, &dims),
-        dir.path(),
-        "hidden1, hidden2",
-        60,
-    );
+    trains_like_f32(&|mesh, layout| options("mnist_mlp", mesh, layout, &dims), dir.path(), "hidden1", 60);
 }
 
 #[test]
@@ -64,9 +59,10 @@ fn gpt_trains_like_f32_under_every_layout() {
     let sizes = [&sizes[..], &[("d_ff", 16), ("places", 16)]].concat();
     let o = |mesh: &str, layout: &str| ProjectOptions {
         preset: Some("tiny".into()),
+        sets: [("lr", 1e-2), ("warmup", 4.0)].map(|(name, x)| (name.into(), x)).into(),
         ..options("gpt", mesh, layout, &sizes)
     };
-    trains_like_f32(&o, dir.path(), "heads, d_ff", 20);
+    trains_like_f32(&o, dir.path(), "heads, d_ff", 40);
 }
 
 #[test]
@@ -81,7 +77,7 @@ fn loops_microbatches_and_averages_are_scaled_too() {
     let wide = trained(&precise(o(""), DType::F32), dir.path(), "wide", 30);
     for (name, layout) in [("whole", ""), ("parts", "microbatches 4")] {
         let narrow = trained(&precise(o(layout), DType::F16), dir.path(), name, 30);
-        near(&wide, &narrow, 0.004, name);
+        near(&wide, &narrow, 0.002, name);
         for path in ["h.w", "h.w/ema", "logits.b"] {
             let off = crate::support::apart(&wide.values(path), &narrow.values(path));
             assert!(off < 0.01, "{name}: {path} is {off:e} apart");
@@ -257,7 +253,7 @@ fn a_skipped_step_is_as_if_it_had_not_been() {
 #[test]
 fn losses_in_turn_count_their_own_updates() {
     let dir = folder(SMALL);
-    let model = two_layers(dir.path(), "turns", "(scale = 16777216)", "1e3", "adam(lr = 1e-3)");
+    let model = two_layers(dir.path(), "turns", "(scale = 16777216)", "1e3", "adam(lr = 0.05)");
     let text = std::fs::read_to_string(&model).unwrap();
     let second = "    minimize l of w\n    minimize other of v every 3 from 2\n";
     let text = text.replace("    minimize l\n", second);
@@ -265,7 +261,7 @@ fn losses_in_turn_count_their_own_updates() {
     std::fs::write(&model, text).unwrap();
     for (mesh, layout) in MESHES {
         let name = format!("turns-{mesh}");
-        let (steps, ended) = measured(&options(&model, mesh, layout, &[]), dir.path(), &name, 24);
+        let (steps, ended) = measured(&options(&model, mesh, layout, &[]), dir.path(), &name, 40);
         ended.unwrap_or_else(|e| panic!("{}", told(&e)));
         let skipped = skips(&steps);
         assert!((3..20).contains(&skipped), "{mesh}: {skipped}");
@@ -273,8 +269,9 @@ fn losses_in_turn_count_their_own_updates() {
         let due = (1..=skipped).filter(|step| step % 3 == 2).count();
         assert_eq!(one(&now["loss_scale/skipped_updates"]), skipped as f64, "{mesh}");
         assert_eq!(one(&now["loss_scale/skipped_updates_2"]), due as f64, "{mesh}");
-        let last = steps.last().unwrap();
-        assert!(last.loss < steps[0].loss, "{mesh}: {} to {}", steps[0].loss, last.loss);
+        let mean = |of: &[StepMetrics]| of.iter().map(|s| s.loss).sum::<f64>() / of.len() as f64;
+        let (first, last) = (mean(&steps[..8]), mean(&steps[32..]));
+        assert!(last < 0.9 * first, "{mesh}: {first} to {last}");
     }
 }
 
