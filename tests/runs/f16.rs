@@ -345,3 +345,24 @@ fn a_scale_below_one_ends_the_run() {
         assert!(said.err.contains(part), "`{part}` is not in\n{}", said.err);
     }
 }
+
+#[test]
+fn an_activation_beyond_f16_is_named() {
+    let dir = folder(SMALL);
+    let path = two_layers(dir.path(), "beyond", "", "1", "sgd(lr = 0.1)");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let large = text.replace(
+        "tanh(sum[rows, cols](cast(image, float) / 255 * w))",
+        "sum[rows, cols](cast(image, float) * 255 * w)",
+    );
+    assert_ne!(text, large);
+    std::fs::write(&path, large).unwrap();
+    let data = dir.path().join("data").display().to_string();
+    let said = run(&["train", &path, "--data", &data, "--no-save", "--steps", "3"]);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    for part in ["error[E0517]", "the first value that is not finite is `h`", "beyond 65504"] {
+        assert!(said.err.contains(part), "`{part}` is not in\n{}", said.err);
+    }
+    let said = run(&["train", &path, "--data", &data, "--no-save", "--steps", "3", "--precision", "bf16"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+}
