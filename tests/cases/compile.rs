@@ -217,6 +217,7 @@ impl Args {
                     self.settings.float = Some(match value {
                         "f64" => DType::F64,
                         "bf16" => DType::BF16,
+                        "f16" => DType::F16,
                         _ => DType::F32,
                     })
                 }

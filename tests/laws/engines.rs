@@ -1,8 +1,8 @@
 //! The laws on what else can run a Plan: plain operations of the host's backend, and devices that kernels are compiled for.
 
-use crate::bf16::in_bf16;
 use crate::devices::{Devices, layout, plan, to};
 use crate::gradient::gradients_on;
+use crate::half::in_half;
 use crate::split::{Way, Within, in_f32, same, same_step, way};
 use crate::subject::{build, step, subjects, tensors};
 use crate::walk::{Bound, walk};
@@ -60,15 +60,21 @@ fn gradients_are_the_same_in_plain_operations() {
 
 #[test]
 fn every_op_is_the_same_in_plain_operations_of_bf16() {
-    in_bf16(Devices::of(PLAIN), "plain operations of bf16", &few);
+    in_half(DType::BF16, Devices::of(PLAIN), "plain operations of bf16", &few);
 }
 
-/// Sums of 257 ones, which `bf16` does not hold: the result of a product that is wanted in `f32` is not rounded on the
+#[test]
+fn every_op_is_the_same_in_plain_operations_of_f16() {
+    in_half(DType::F16, Devices::of(PLAIN), "plain operations of f16", &few);
+}
+
+/// Sums of one more than as many ones as the half type can count: the result of a product that is wanted in `f32` is not rounded on the
 /// way. Of several rows, and of one.
 fn products_are_not_rounded(mut devices: Devices) {
-    for rows in [3, 1] {
+    let both = [(DType::BF16, 257), (DType::F16, 2049)];
+    for (rows, (half, count)) in [3, 1].into_iter().flat_map(|rows| both.map(|b| (rows, b))) {
         let mut g = Graph::new(Dims::default());
-        let (m, k, n) = (g.dims.add("m", rows), g.dims.add("k", 257), g.dims.add("n", 4));
+        let (m, k, n) = (g.dims.add("m", rows), g.dims.add("k", count), g.dims.add("n", 4));
         let mut bound = Bound::new();
         let mut ones = |g: &mut Graph, name: &str, dims: [Dim; 2]| {
             let leaf = InputOpKind::Input { name: name.into() };
@@ -78,15 +84,15 @@ fn products_are_not_rounded(mut devices: Devices) {
         };
         let (a, b) = (ones(&mut g, "a", [m, k]), ones(&mut g, "b", [k, n]));
         let y = g.op(Contract { out: vec![m, n] }, &[a, b]);
-        let step = StepGraph { float: DType::BF16, ..step(&g, &[("y", y)]) };
+        let step = StepGraph { float: half, ..step(&g, &[("y", y)]) };
         let whole = way(&[], vec![]);
         let made = plan(&step, &layout(&whole.mesh, vec![]), true).unwrap().plan;
         let dtype = |o: &Operand| made.buffer(o.buf).dtype;
         let widens = |s: &Step| {
-            s.prim == Prim::Contract && [dtype(&s.reads[0]), dtype(&s.writes[0])] == [DType::BF16, DType::F32]
+            s.prim == Prim::Contract && [dtype(&s.reads[0]), dtype(&s.writes[0])] == [half, DType::F32]
         };
         assert!(made.steps.iter().any(widens), "the sample has no product that widens");
-        let outputs = [("y", y, F64Tensor::build(&g.dims, &[m, n], |_| 257.0))];
+        let outputs = [("y", y, F64Tensor::build(&g.dims, &[m, n], |_| count as f64))];
         let given = tensors(&step.graph, &bound);
         same_step(
             "ones",
@@ -116,7 +122,8 @@ fn every_op_is_the_same_compiled_for_the_host() {
 #[cfg(feature = "cubecl-cpu")]
 #[test]
 fn every_op_is_the_same_in_bf16_compiled_for_the_host() {
-    in_bf16(Devices::of(DeviceKind::CubeCpu), "CubeCL on the host, bf16", &|_| vec![way(&[], vec![])]);
+    let whole = &|_: &[_]| vec![way(&[], vec![])];
+    in_half(DType::BF16, Devices::of(DeviceKind::CubeCpu), "CubeCL on the host, bf16", whole);
 }
 
 #[cfg(feature = "cubecl-cpu")]
@@ -144,7 +151,10 @@ fn gpu() -> bool {
 fn every_op_is_the_same_on_a_gpu() {
     if gpu() {
         in_f32(Devices::of(DeviceKind::Cuda(0)), "GPU", &|_| vec![way(&[], vec![])]);
-        in_bf16(Devices::of(DeviceKind::Cuda(0)), "GPU, bf16", &|_| vec![way(&[], vec![])]);
+        for half in [DType::BF16, DType::F16] {
+            let whole = &|_: &[_]| vec![way(&[], vec![])];
+            in_half(half, Devices::of(DeviceKind::Cuda(0)), &format!("GPU, {half}"), whole);
+        }
         products_are_not_rounded(Devices::of(DeviceKind::Cuda(0)));
     }
 }

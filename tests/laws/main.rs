@@ -7,12 +7,12 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod attention;
-mod bf16;
 mod composite;
 mod devices;
 mod engines;
 mod fuzz;
 mod gradient;
+mod half;
 mod linear;
 mod monoids;
 mod mutants;

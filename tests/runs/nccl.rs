@@ -101,11 +101,13 @@ fn processes_of_two_gpus_each_pass_the_suite() {
 #[cfg(feature = "mpi")]
 #[test]
 fn collectives_between_processes_are_timed() {
-    let what = ["bench", "collectives", "--transport", "nccl", "--op", "all", "--dtype", "bf16"];
-    let how = ["--min", "4KiB", "--max", "4KiB", "--iters", "3", "--warmup", "1", "--format", "json"];
-    let out = processes("3", &[&what[..], &how].concat());
-    let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    assert_eq!((&lines[0]["transport"], &lines[0]["devices"]), (&"nccl".into(), &3.into()), "{out}");
-    assert_eq!(lines.len(), 7, "{out}");
-    assert!(lines[1..].iter().all(|l| l["wrong"] == 0 && l["type"] == "bf16"), "{out}");
+    for dtype in ["bf16", "f16"] {
+        let what = ["bench", "collectives", "--transport", "nccl", "--op", "all", "--dtype", dtype];
+        let how = ["--min", "4KiB", "--max", "4KiB", "--iters", "3", "--warmup", "1", "--format", "json"];
+        let out = processes("3", &[&what[..], &how].concat());
+        let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!((&lines[0]["transport"], &lines[0]["devices"]), (&"nccl".into(), &3.into()), "{out}");
+        assert_eq!(lines.len(), 7, "{out}");
+        assert!(lines[1..].iter().all(|l| l["wrong"] == 0 && l["type"] == dtype), "{out}");
+    }
 }

@@ -19,17 +19,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Appends the backward pass. Returns the gradient of `loss` for each of `params`, with the parameter's dims.
 pub fn gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl]) -> Vec<Id> {
+    scaled_gradients(g, loss, params, None)
+}
+
+/// The same of the loss times `scale`, a value of its dtype.
+pub(crate) fn scaled_gradients(g: &mut Graph, loss: Id, params: &[&ParamDecl], scale: Option<Id>) -> Vec<Id> {
     let wanted: BTreeSet<Id> = params.iter().map(|p| p.id).collect();
     let needs = needs(g, &wanted);
     let only_renamed = only_renamed(g);
     g.cursor = backward(g, loss, Class::Value);
-    let one = g.constant(1.0, g.ty(loss).dtype);
+    let seed = scale.unwrap_or_else(|| g.constant(1.0, g.ty(loss).dtype));
     let mut pass = BackwardPass {
         g,
         wanted,
         needs,
         only_renamed,
-        cotangents: BTreeMap::from([(loss, vec![one])]),
+        cotangents: BTreeMap::from([(loss, vec![seed])]),
         found: BTreeMap::new(),
         open: Vec::new(),
         brought: BTreeMap::new(),

@@ -92,7 +92,7 @@ struct Pipeline {
 
 static PIPELINE: Pipeline = Pipeline {
     graph: [
-        Pass::new("precision", "in a program of `bf16` every value gets its dtype", |g, _, _| {
+        Pass::new("precision", "in a program of `bf16` or `f16` every value gets its dtype", |g, _, _| {
             Some(precision::assign(g))
         }),
         Pass::new("expand", "composite ops become primitives where a dim they need whole is split", expand),

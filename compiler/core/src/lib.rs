@@ -12,6 +12,7 @@ pub mod explain;
 mod hoist;
 pub mod layout;
 mod linear;
+pub mod loss_scaling;
 mod match_patterns;
 mod microbatches;
 mod model_flops;
@@ -39,6 +40,7 @@ pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with};
 pub use decode::{Decoding, NewPositions, decode};
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
+pub use loss_scaling::{LOSS_SCALE, LossScaling, STEP_SKIPPED, is_loss_scaling_state};
 pub use model_flops::model_flops;
 pub use optimizers::Optimizer;
 pub use program::{

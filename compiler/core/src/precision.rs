@@ -1,12 +1,12 @@
-//! Which values of a program of `bf16` are stored as `bf16`.
+//! Which values of a program of `bf16` or `f16` are stored in that half type.
 //!
-//! Before: a step in `f32`. After: the same step in which products read `bf16` and activations are kept as `bf16`, while
+//! Before: a step in `f32`. After: the same step in which products read the half type and activations are kept in it, while
 //! whatever rounding would spoil stays in `f32`: parameters and moments, gradients of parameters, sums, softmax and losses,
 //! and all that is computed from those alone. Each op says in its own file how it reads and what it gives
 //! ([`Precision`]); nothing here knows one by name.
 //!
-//! A value of `bf16` is computed in `f32` and rounded once, where it is stored; so an element-wise op reads operands of
-//! both dtypes as they are. A cast is a value of its own only where an op insists on one dtype. Down to `bf16` it belongs to
+//! A value of a half type is computed in `f32` and rounded once, where it is stored; so an element-wise op reads operands of
+//! both dtypes as they are. A cast is a value of its own only where an op insists on one dtype. Down to the half type it belongs to
 //! its operand, of which it is the one rounded copy: a parameter is rounded on its shard, before it is gathered.
 
 use crate::normalize::rebuild;
@@ -14,9 +14,10 @@ use crate::step_graph::{OutputKind, StepGraph};
 use meshwright_ops::{Crossing, Graph, Id, InputOpKind, Kind, Origin, Precision};
 use meshwright_plan::{DType, IdVec, Phase};
 
-/// Gives every value its dtype. A step whose arithmetic is not `bf16` stays as it is.
+/// Gives every value its dtype. A step whose arithmetic is neither `bf16` nor `f16` stays as it is.
 pub fn assign(step: StepGraph) -> StepGraph {
-    if step.float != DType::BF16 {
+    let half = step.float;
+    if !half.is_half() {
         return step;
     }
     let choices = choices(&step);
@@ -36,7 +37,7 @@ pub fn assign(step: StepGraph) -> StepGraph {
             }
         }
         if choice.narrow {
-            node.ty.dtype = DType::BF16;
+            node.ty.dtype = half;
         }
         g.push(node)
     });
@@ -48,19 +49,19 @@ pub fn assign(step: StepGraph) -> StepGraph {
     out
 }
 
-/// A value in another of the two dtypes. Down to `bf16` the cast belongs to the value, up to `f32` to who reads it: so what
-/// is moved between devices is `bf16`. What can be made anywhere is cast where it is read.
+/// A value in another of the two dtypes. Down to the half type the cast belongs to the value, up to `f32` to who reads it: so what
+/// is moved between devices is the half type. What can be made anywhere is cast where it is read.
 fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
     let node = g.node(x);
     let from = node.ty.dtype;
-    if from == to || !matches!(from, DType::F32 | DType::BF16) {
+    if from == to || from.wide() != DType::F32 {
         return x;
     }
     let anywhere = matches!(
         node.op.kind(),
         Kind::Rematerializable(_) | Kind::Input(InputOpKind::Input { .. } | InputOpKind::StepNumber)
     );
-    let origin = if to == DType::BF16 && !anywhere { &node.origin } else { reader };
+    let origin = if to.is_half() && !anywhere { &node.origin } else { reader };
     let name = format!("{to}({})", g.path(x)).into();
     g.cursor = Origin { name, ..origin.clone() };
     g.cast(x, to)
@@ -71,7 +72,7 @@ fn cast(g: &mut Graph, x: Id, to: DType, reader: &Origin) -> Id {
 struct Choice {
     /// The dtype in which it insists on reading its floats; `None` where it reads both.
     reads: Option<DType>,
-    /// Whether the result is stored as `bf16`.
+    /// Whether the result is stored in the half type.
     narrow: bool,
 }
 
@@ -100,13 +101,13 @@ fn precision(g: &Graph, id: Id) -> Precision {
 }
 
 fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
-    let g = &step.graph;
+    let (g, half) = (&step.graph, step.float);
     let mut natures = g.nodes.table(PrecisionClass::Other);
     let mut choices = g.nodes.table(Choice { reads: None, narrow: false });
     loop {
         let mut changed = false;
         for id in g.ids() {
-            let (nature, reads) = forward(g, id, &natures);
+            let (nature, reads) = forward(g, id, &natures, half);
             changed |= nature != std::mem::replace(&mut natures[id], nature);
             choices[id] = Choice { reads, narrow: nature == PrecisionClass::Narrow };
         }
@@ -121,15 +122,15 @@ fn choices(step: &StepGraph) -> IdVec<Id, Choice> {
         let moves = precision(g, id) == Precision::AsOperands && g.ty(id).dtype == DType::F32;
         if moves && !g.node(id).inputs.is_empty() && !g.is_elementwise(id) && g.boundary(id).is_none() {
             let choice = &mut choices[id];
-            choice.reads = Some(if choice.narrow { DType::BF16 } else { DType::F32 });
+            choice.reads = Some(if choice.narrow { half } else { DType::F32 });
         }
     }
-    cross_boundaries(g, &mut choices);
+    cross_boundaries(g, &mut choices, half);
     choices
 }
 
 /// What crosses the boundary of a loop is stored on both sides alike, and a carry as what it becomes.
-fn cross_boundaries(g: &Graph, choices: &mut IdVec<Id, Choice>) {
+fn cross_boundaries(g: &Graph, choices: &mut IdVec<Id, Choice>, half: DType) {
     loop {
         let mut changed = false;
         for id in g.ids() {
@@ -140,7 +141,7 @@ fn cross_boundaries(g: &Graph, choices: &mut IdVec<Id, Choice>) {
             let narrow = choices[as_what].narrow;
             changed |= narrow != std::mem::replace(&mut choices[id].narrow, narrow);
             if let Crossing::Carry(_) = b.how {
-                choices[id].reads = Some(if narrow { DType::BF16 } else { DType::F32 });
+                choices[id].reads = Some(if narrow { half } else { DType::F32 });
             }
         }
         if !changed {
@@ -150,7 +151,12 @@ fn cross_boundaries(g: &Graph, choices: &mut IdVec<Id, Choice>) {
 }
 
 /// The nature of a value, of whose operands it is known; and in which dtype its op insists on reading.
-fn forward(g: &Graph, id: Id, natures: &IdVec<Id, PrecisionClass>) -> (PrecisionClass, Option<DType>) {
+fn forward(
+    g: &Graph,
+    id: Id,
+    natures: &IdVec<Id, PrecisionClass>,
+    half: DType,
+) -> (PrecisionClass, Option<DType>) {
     let node = g.node(id);
     let of = |x: &Id| natures[*x];
     // Operands that count: of the result's dims, so that a mean along a dim does not make all of it wide.
@@ -171,7 +177,7 @@ fn forward(g: &Graph, id: Id, natures: &IdVec<Id, PrecisionClass>) -> (Precision
             match factors {
                 // A product of losses, or of those with inputs such as weights of examples.
                 Some(PrecisionClass::Wide) => (PrecisionClass::Wide, Some(DType::F32)),
-                _ => (PrecisionClass::Narrow, Some(DType::BF16)),
+                _ => (PrecisionClass::Narrow, Some(half)),
             }
         }
         (_, Precision::AsOperands) => {
@@ -184,7 +190,7 @@ fn forward(g: &Graph, id: Id, natures: &IdVec<Id, PrecisionClass>) -> (Precision
 }
 
 /// A value that all who read it take in full is stored in full: the gradient of a parameter, the scores of a softmax, the
-/// terms of a loss. A sum takes what it reads in full in the forward part alone: cotangents stay `bf16`.
+/// terms of a loss. A sum takes what it reads in full in the forward part alone: cotangents stay in the half type.
 fn upcast_uses(step: &StepGraph, choices: &mut IdVec<Id, Choice>) {
     let g = &step.graph;
     let mut readers: IdVec<Id, Vec<Id>> = g.nodes.table(Vec::new());

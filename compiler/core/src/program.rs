@@ -1,5 +1,6 @@
 //! A resolved model: its forward graph and all that the declarations say.
 
+use crate::loss_scaling::LossScaling;
 use crate::optimizers::Optimizer;
 use meshwright_diag::Span;
 use meshwright_ops::{Graph, Id};
@@ -81,13 +82,21 @@ pub struct TrainSpec {
     pub clip: Option<ClipSpec>,
     /// The share of the old in moving averages of parameters.
     pub ema: Option<Id>,
+    /// How the loss is scaled, where the arithmetic is `f16`.
+    pub scaling: LossScaling,
 }
 
 impl TrainSpec {
     /// One loss, minimized for all parameters by one optimizer.
     pub fn new(loss: LossDecl, optimizer: Optimizer) -> TrainSpec {
         let objectives = vec![Objective { loss, turn: None }];
-        TrainSpec { objectives, optimizers: vec![optimizer], clip: None, ema: None }
+        TrainSpec {
+            objectives,
+            optimizers: vec![optimizer],
+            clip: None,
+            ema: None,
+            scaling: LossScaling::default(),
+        }
     }
 
     /// The loss of a step: the first that is minimized.

@@ -1,6 +1,7 @@
 //! The training step: forward, backward, clipping and the update of the optimizer, all ordinary ops of one graph.
 
-use crate::autodiff::gradients;
+use crate::autodiff::scaled_gradients;
+use crate::loss_scaling::Scaler;
 use crate::optimizers::{AVERAGE, Optimizer, Trained, Update};
 use crate::program::{ClipSpec, LossDecl, ParamDecl, Program, TrainSpec};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
@@ -28,11 +29,14 @@ fn step(program: &Program, patterns: bool) -> Option<StepGraph> {
         let read = outputs.iter().map(|o| o.id).chain(program.states.iter().filter_map(|s| s.next));
         crate::match_patterns::in_program(&mut g, program, &read.collect::<Vec<_>>());
     }
+    // The range of `f16` is too small for gradients as they come.
+    let turns = train.objectives.iter().map(|o| o.turn.is_some());
+    let mut scaler = (program.float == DType::F16).then(|| Scaler::new(&mut g, train.scaling, turns));
     for k in 0..train.objectives.len() {
-        descend(&mut g, program, train, k, &mut outputs);
+        descend(&mut g, (program, train), k, scaler.as_mut(), &mut outputs);
     }
     if let Some(decay) = train.ema {
-        averages(&mut g, program, decay, &mut outputs);
+        averages(&mut g, program, (decay, scaler.as_ref().map(|s| s.skips(None))), &mut outputs);
     }
     // What is not trained is kept all the same: an evaluation may read it where the loss does not.
     for p in program.params.iter().filter(|p| p.frozen) {
@@ -44,6 +48,9 @@ fn step(program: &Program, patterns: bool) -> Option<StepGraph> {
             id: s.next.unwrap_or(s.id),
             kind: OutputKind::Next(s.id),
         });
+    }
+    if let Some(scaler) = scaler {
+        scaler.finish(&mut g, &mut outputs);
     }
     Some(StepGraph {
         model: program.model.clone(),
@@ -76,13 +83,28 @@ fn reported(program: &Program, train: &TrainSpec) -> Vec<StepOutput> {
 }
 
 /// The updates of the parameters of one objective.
-fn descend(g: &mut Graph, program: &Program, train: &TrainSpec, k: usize, outputs: &mut Vec<StepOutput>) {
+fn descend(
+    g: &mut Graph,
+    (program, train): (&Program, &TrainSpec),
+    k: usize,
+    mut scaler: Option<&mut Scaler>,
+    outputs: &mut Vec<StepOutput>,
+) {
     let objective = &train.objectives[k];
     let params: Vec<&ParamDecl> = program.params.iter().filter(|p| !p.frozen && p.objective == k).collect();
-    let mut grads = gradients(g, objective.loss.id, &params);
+    let loss = objective.loss.id;
+    let seed = scaler.as_ref().map(|s| s.seed(g, g.ty(loss).dtype));
+    let mut grads = scaled_gradients(g, loss, &params, seed);
     let wanted = train.clip.is_some() || program.declarations.settings.reports.gradient_norm;
-    let norm = if wanted { global_norm(g, &grads) } else { None };
-    if let Some(id) = norm {
+    let mut norm = if wanted || scaler.is_some() { global_norm(g, &grads) } else { None };
+    let mut factor = None;
+    if let (Some(scaler), Some(scaled)) = (scaler.as_deref_mut(), norm) {
+        scaler.watches(scaled);
+        let inverse = scaler.inverse(g, g.ty(scaled).dtype);
+        norm = Some(g.product(&[scaled, inverse]));
+        factor = Some(inverse);
+    }
+    if let Some(id) = norm.filter(|_| wanted) {
         let name = match train.objectives.len() {
             1 => GRADIENT_NORM.to_string(),
             _ => format!("{GRADIENT_NORM}_{}", objective.loss.name),
@@ -90,8 +112,13 @@ fn descend(g: &mut Graph, program: &Program, train: &TrainSpec, k: usize, output
         outputs.push(StepOutput { name, id, kind: OutputKind::Scalar });
     }
     if let (Some(ClipSpec::GlobalNorm(limit)), Some(norm)) = (train.clip, norm) {
-        grads = clipped(g, &grads, norm, limit);
+        let clip = clip_factor(g, norm, limit);
+        factor = Some(factor.map_or(clip, |f| g.product(&[f, clip])));
     }
+    if let Some(factor) = factor {
+        grads = multiplied(g, &grads, factor);
+    }
+    let skips = scaler.as_ref().map(|s| s.skips(Some(k)));
     let trained: Vec<Trained<'_>> =
         params.iter().zip(grads).map(|(decl, grad)| Trained { decl, grad }).collect();
     for (i, Optimizer { def, chosen }) in train.optimizers.iter().enumerate() {
@@ -101,8 +128,12 @@ fn descend(g: &mut Graph, program: &Program, train: &TrainSpec, k: usize, output
             let of: Vec<Trained<'_>> = trained.iter().filter(mine).copied().collect();
             if !of.is_empty() {
                 let chosen = chosen.cast(g, dtype);
-                let update = Update::new(g, outputs, program.float.wide(), dtype);
-                (def.update)(&chosen, &mut update.in_turn(objective.turn, &of[0]), &of);
+                let update = Update::new(g, outputs, program.float.wide(), dtype).skipping(skips);
+                let mut update = update.in_turn(objective.turn, &of[0]);
+                if let Some(scaler) = scaler.as_deref_mut() {
+                    scaler.in_turn(k, update.is_due());
+                }
+                (def.update)(&chosen, &mut update, &of);
             }
         }
     }
@@ -110,11 +141,16 @@ fn descend(g: &mut Graph, program: &Program, train: &TrainSpec, k: usize, output
 
 /// The moving averages `PATH/ema` of parameters: `decay * old + (1 - decay) * new`, and after the first step the new values
 /// themselves, so that they never hold what a run did not start from.
-fn averages(g: &mut Graph, program: &Program, decay: Id, outputs: &mut Vec<StepOutput>) {
+fn averages(
+    g: &mut Graph,
+    program: &Program,
+    (decay, skips): (Id, Option<Id>),
+    outputs: &mut Vec<StepOutput>,
+) {
     for p in program.params.iter().filter(|p| p.averaged) {
         let now = outputs.iter().find(|o| o.kind == OutputKind::Next(p.id)).map_or(p.id, |o| o.id);
         let dtype = g.ty(p.id).dtype;
-        let mut u = Update::new(g, outputs, program.float.wide(), dtype);
+        let mut u = Update::new(g, outputs, program.float.wide(), dtype).skipping(skips);
         let decl = Trained { decl: p, grad: p.id };
         u.of(&decl);
         let decay = u.graph().cast(decay, dtype);
@@ -129,12 +165,16 @@ fn averages(g: &mut Graph, program: &Program, decay: Id, outputs: &mut Vec<StepO
     }
 }
 
-/// All gradients scaled so that their joint 2-norm, `norm`, is at most `limit`.
-fn clipped(g: &mut Graph, grads: &[Id], norm: Id, limit: f64) -> Vec<Id> {
+/// The factor by which the joint 2-norm of all gradients, `norm`, becomes at most `limit`.
+fn clip_factor(g: &mut Graph, norm: Id, limit: f64) -> Id {
     let max = g.constant(limit, g.ty(norm).dtype);
     // limit / max(norm, limit): exactly 1 below the limit.
     let larger = g.binary("max", norm, max);
-    let factor = g.binary("/", max, larger);
+    g.binary("/", max, larger)
+}
+
+/// All gradients times a number.
+fn multiplied(g: &mut Graph, grads: &[Id], factor: Id) -> Vec<Id> {
     let scaled = grads.iter().map(|grad| {
         g.cursor = Origin { phase: Phase::Update, ..g.node(*grad).origin.clone() };
         let factor = g.cast(factor, g.ty(*grad).dtype);

@@ -108,7 +108,7 @@ pub fn verify_graph(step: &StepGraph) -> Vec<String> {
             Err(e) => v.push(format!("{}: `{}` refuses its operands: {e}", at(), n.op.name())),
             Ok(ty) => {
                 let range = ty.range.is_none() || ty.range == n.ty.range;
-                // What is computed in `f32` may be stored as `bf16`.
+                // What is computed in `f32` may be stored as a half type.
                 let stored = ty.dtype == n.ty.dtype || ty.dtype == n.ty.dtype.wide();
                 if !stored || sorted(&ty.dims) != sorted(&n.ty.dims) || !range {
                     v.push(format!("{}: is {:?}, but `{}` gives {ty:?}", at(), n.ty, n.op.name()));

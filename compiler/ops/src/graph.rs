@@ -42,7 +42,7 @@ impl Graph {
         }))
     }
 
-    /// Type of what `op` gives for operands. Ops see operands that are stored as `bf16` as `f32`, in which they compute.
+    /// Type of what `op` gives for operands. Ops see operands that are stored as `bf16` or `f16` as `f32`, in which they compute.
     ///
     /// # Errors
     /// Where the op refuses them.

@@ -108,16 +108,16 @@ impl InputOpKind {
     }
 }
 
-/// In which dtype an op reads and gives floats where the arithmetic of the program is `bf16`. What an op computes with is
-/// `f32` always: `bf16` is how values are stored and sent.
+/// In which dtype an op reads and gives floats where the arithmetic of the program is a half type, `bf16` or `f16`. What an op
+/// computes with is `f32` always: a half type is how values are stored and sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// Reads its operands as they are stored, and is stored as those are that have all its dims: whatever works element by
     /// element or moves elements.
     AsOperands,
-    /// Reads `bf16`: a matrix product or a convolution, for which there is hardware. Sums in `f32`.
+    /// Reads the half type: a matrix product or a convolution, for which there is hardware. Sums in `f32`.
     Products,
-    /// Reads `bf16`, and gives elements of it as they are: entries of a table.
+    /// Reads the half type, and gives elements of it as they are: entries of a table.
     Entries,
     /// Reads its operands as they are stored, and gives `f32`: sums.
     Sums,

@@ -217,12 +217,12 @@ pub trait Op: DynEq + DynHash + Debug + Send + Sync {
     fn vjp(&self, g: &mut Graph, x: &[Id], y: Id, dy: Id, need: &[bool]) -> Vec<Option<Id>>;
 
     /// An element-wise op as a scalar expression of its operands (already in `e`); `None` for all others. Neither operands
-    /// nor types are of `bf16`: what is stored so is read as `f32`.
+    /// nor types are of a half type: what is stored so is read as `f32`.
     fn scalar(&self, _e: &mut Expr, _x: &[Reg], _types: &[&Type], _y: &Type, _table: &Dims) -> Option<Reg> {
         None
     }
 
-    /// In which dtype it reads and gives floats in a program of `bf16`.
+    /// In which dtype it reads and gives floats in a program of `bf16` or `f16`.
     fn precision(&self, _x: &[&Type], _y: &Type) -> Precision {
         Precision::AsOperands
     }

@@ -19,7 +19,7 @@ impl Type {
         Type { dtype, dims: dims.into(), range: None }
     }
 
-    /// The type that is computed in: `f32` in place of `bf16`.
+    /// The type that is computed in: `f32` in place of `bf16` and `f16`.
     pub fn wide(&self) -> Type {
         Type { dtype: self.dtype.wide(), ..self.clone() }
     }

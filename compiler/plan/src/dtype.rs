@@ -12,6 +12,8 @@ pub enum DType {
     F32,
     /// 16-bit float with the exponent of `f32` and 8 significant bits (bfloat16).
     BF16,
+    /// 16-bit IEEE float: 11 significant bits, up to 65504.
+    F16,
     /// 32-bit signed integer.
     I32,
     /// 8-bit unsigned integer; only inputs have it.
@@ -31,19 +33,24 @@ impl DType {
             DType::PairF64 => 16,
             DType::F64 | DType::PairF32 => 8,
             DType::F32 | DType::I32 => 4,
-            DType::BF16 => 2,
+            DType::BF16 | DType::F16 => 2,
             DType::U8 | DType::Bool => 1,
         }
     }
 
-    /// Whether it is `f64`, `f32` or `bf16`.
+    /// Whether it is `f64`, `f32` or a half type.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::F64 | DType::F32 | DType::BF16)
+        matches!(self, DType::F64 | DType::F32) || self.is_half()
     }
 
-    /// What is computed in where values are of this dtype: `f32` for `bf16`, else itself.
+    /// Whether it is `bf16` or `f16`, in which values are stored, but not computed.
+    pub fn is_half(self) -> bool {
+        matches!(self, DType::BF16 | DType::F16)
+    }
+
+    /// What is computed in where values are of this dtype: `f32` for the half types, else itself.
     pub fn wide(self) -> DType {
-        if self == DType::BF16 { DType::F32 } else { self }
+        if self.is_half() { DType::F32 } else { self }
     }
 
     /// Whether it is an integer.
@@ -51,10 +58,10 @@ impl DType {
         matches!(self, DType::I32 | DType::U8)
     }
 
-    /// The pair type that an arg-reduction of this type makes; `bf16` reduces as `f32` and integers as `f64`, which hold
+    /// The pair type that an arg-reduction of this type makes; half types reduce as `f32` and integers as `f64`, which hold
     /// them exactly.
     pub fn pair(self) -> DType {
-        if matches!(self, DType::F32 | DType::BF16) { DType::PairF32 } else { DType::PairF64 }
+        if self.wide() == DType::F32 { DType::PairF32 } else { DType::PairF64 }
     }
 
     /// Whether it is a value with its index.
@@ -68,6 +75,7 @@ impl DType {
             DType::F64 => "f64",
             DType::F32 => "f32",
             DType::BF16 => "bf16",
+            DType::F16 => "f16",
             DType::I32 => "i32",
             DType::U8 => "u8",
             DType::Bool => "bool",

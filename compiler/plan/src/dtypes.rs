@@ -1,14 +1,14 @@
 //! Whether the dtypes of a step's operands and results go together.
 
 use crate::expr::Scalar;
-use crate::{Bf16, DType, DTypes, Monoid, Prim};
+use crate::{DType, DTypes, HalfFloats, Monoid, Prim};
 
 impl Prim {
     /// What is wrong with the dtypes of operands and results, in words; `None` where they go together. There are as many of
     /// both as the primitive takes.
     pub fn dtype_fault(&self, reads: &[DType], writes: &[DType]) -> Option<String> {
         let spec = self.spec();
-        let of = |t: &DType| if spec.bf16 == Bf16::Widened { t.wide() } else { *t };
+        let of = |t: &DType| if spec.half == HalfFloats::Widened { t.wide() } else { *t };
         let one = |all: Vec<DType>| all.windows(2).find(|w| w[0] != w[1]).map(|w| differ(w[0], w[1]));
         let all = reads.iter().chain(writes);
         match spec.dtypes {

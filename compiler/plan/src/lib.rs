@@ -45,6 +45,6 @@ pub use provenance::Provenance;
 pub use random::Init;
 pub use repeat::StepLoop;
 pub use shard::{largest_shard, piece, shard};
-pub use spec::{Bf16, DTypes, Donation, Linear, Operands, Spec, Work};
+pub use spec::{DTypes, Donation, HalfFloats, Linear, Operands, Spec, Work};
 pub use step::{Arity, Phase, Step};
 pub use window::{SlidingWindow, Window, coords_along};

@@ -2,7 +2,9 @@
 
 use crate::expr::Reg;
 use crate::random::Distribution;
-use crate::spec::{Bf16, Bf16::Widened, DTypes as T, Donation as D, Linear, Operands as O, Spec, Work};
+use crate::spec::{
+    DTypes as T, Donation as D, HalfFloats, HalfFloats::Widened, Linear, Operands as O, Spec, Work,
+};
 use crate::{AttentionPart, AttentionSpec, Collective, Dim, Expr, Monoid, SlidingWindow};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,7 @@ const PLAIN: Spec = Spec {
     reads: O::Named(&["input"]),
     writes: O::Named(&["out"]),
     donation: D::Never,
-    bf16: Bf16::Native,
+    half: HalfFloats::Native,
     dtypes: T::Same,
     rowwise: false,
     row: None,
@@ -28,10 +30,10 @@ const MOVED: Spec = Spec { linear: Linear::Moved, ..PLAIN };
 const FIRST: Spec = Spec { linear: Linear::Alone(&[0]), ..PLAIN };
 
 /// Primitives along a dim that is whole.
-const ROWS: Spec = Spec { bf16: Widened, rowwise: true, ..PLAIN };
+const ROWS: Spec = Spec { half: Widened, rowwise: true, ..PLAIN };
 
 /// Primitives with windows.
-const TAPS: Spec = Spec { bf16: Widened, ..PLAIN };
+const TAPS: Spec = Spec { half: Widened, ..PLAIN };
 
 /// Declares the primitives: of each its attributes and, behind the arrow, what passes know of it.
 macro_rules! primitives {
@@ -81,7 +83,7 @@ primitives! {
         ..PLAIN
     };
     /// `(a, b) -> out`: sum over the dims that `out` lacks of `a * b`. Every dim of `out` is in `a` or `b`; every summed dim is
-    /// in both. Each of the three may be `bf16` where the others are `f32`: the sum is taken in `f32`, the result is rounded.
+    /// in both. Each of the three may be of a half type where the others are `f32`: the sum is taken in `f32`, the result is rounded.
     Contract => Spec {
         name: "contract",
         reads: O::Named(&["a", "b"]),
@@ -91,7 +93,7 @@ primitives! {
         work: Work::Space(2),
         ..PLAIN
     };
-    /// `(input) -> out`: folds the dims that `out` lacks. Sums and products of `bf16` are `f32`. `ArgMax` and `ArgMin` fold
+    /// `(input) -> out`: folds the dims that `out` lacks. Sums and products of half types are `f32`. `ArgMax` and `ArgMin` fold
     /// exactly one dim and write pairs of value and *global* index. An empty fold gives the identity.
     Reduce {
         /// How to fold.
@@ -118,7 +120,7 @@ primitives! {
         work: Work::Output(1),
         ..FIRST
     };
-    /// `(values, index) -> out`: `out[dim = index] += values` (of `bf16` in `f32`), starting at 0: the transpose of a lookup.
+    /// `(values, index) -> out`: `out[dim = index] += values` (of half types in `f32`), starting at 0: the transpose of a lookup.
     /// Indices outside this device's range are dropped. Dims of the operands that the result lacks are summed.
     ScatterAdd {
         /// The dim that is scattered to; the result has it.
@@ -190,7 +192,7 @@ primitives! {
         name: if parts.iter().any(|p| p.is_gradient()) { "attention_grad" } else { "attention" },
         reads: O::Many("operand"),
         writes: O::Many("part"),
-        bf16: Widened,
+        half: Widened,
         dtypes: T::Any,
         linear: match parts[..] {
             [AttentionPart::Values] => Linear::Alone(&[3]),
@@ -340,7 +342,7 @@ primitives! {
     } => Spec {
         name: "random",
         reads: O::Named(&[]),
-        bf16: Widened,
+        half: Widened,
         dtypes: T::Any,
         rowwise: true,
         work: Work::Output(1),

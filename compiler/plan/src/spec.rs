@@ -13,8 +13,8 @@ pub struct Spec {
     pub writes: Operands,
     /// Which operand's storage a result may take.
     pub donation: Donation,
-    /// What happens to operands and results of `bf16`.
-    pub bf16: Bf16,
+    /// What happens to operands and results of `bf16` and `f16`.
+    pub half: HalfFloats,
     /// Which dtypes go together.
     pub dtypes: DTypes,
     /// Whether a row of the result (the elements along the dim that the primitive names, or one element where it names none)
@@ -53,29 +53,29 @@ pub enum Donation {
     Paired,
 }
 
-/// What happens to operands and results of `bf16`.
+/// What happens to operands and results of the half types, `bf16` and `f16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bf16 {
+pub enum HalfFloats {
     /// The primitive takes them, and sums in `f32`.
     Native,
     /// It computes on copies in `f32`; results are rounded once, where they are stored.
     Widened,
 }
 
-/// Which dtypes of operands and results go together. Where a primitive computes on copies in `f32`, `bf16` counts as `f32`.
+/// Which dtypes of operands and results go together. Where a primitive computes on copies in `f32`, the half types count as `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DTypes {
     /// All have one.
     Same,
-    /// All floats have one, or some are `bf16` where the others are `f32`.
+    /// All floats have one, or some are of a half type where the others are `f32`.
     Mixed,
     /// The operand in this position has positions, in `I32`; all others have one.
     Positions(usize),
     /// The result has positions, in `I32`.
     GivesPositions,
-    /// The same as [`DTypes::Positions`], but the result is a sum: of `bf16` it is `f32`.
+    /// The same as [`DTypes::Positions`], but the result is a sum: of a half type it is `f32`.
     Scatters(usize),
-    /// The result is a fold: sums and products of `bf16` are `f32`, what finds an extreme gives pairs.
+    /// The result is a fold: sums and products of half types are `f32`, what finds an extreme gives pairs.
     Folds,
     /// As the expression of a map says.
     Expression,

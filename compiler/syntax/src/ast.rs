@@ -153,8 +153,8 @@ pub enum TrainKind {
     Optimizer(Call),
     /// `clip global_norm = 1.0` or `clip global_norm(1.0)`: the same call with one positional argument.
     Clip(Call),
-    /// `precision bf16`.
-    Precision(Name),
+    /// `precision bf16`, `precision f16(growth = 1000)`.
+    Precision(Call),
     /// `freeze embed.*, layers.norm1.*`.
     Freeze(Vec<PathGlob>),
     /// `weight_decay 0.01 except *.b, norm.*`; without a number it keeps the optimizer's.

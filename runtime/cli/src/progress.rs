@@ -142,6 +142,10 @@ impl<'a> Watcher<'a> {
                     thousands(total as u64)
                 ));
             }
+            Progress::StepSkipped { step, scale } => self.console.note(&format!(
+                "step {} updates nothing: gradients are not finite at a loss scale of {scale}, which is halved",
+                thousands(step)
+            )),
             Progress::RunningAgain { from, step, why } => {
                 let (from, step) = (thousands(from + 1), thousands(step));
                 let note = match from == step {

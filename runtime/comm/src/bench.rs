@@ -189,6 +189,7 @@ fn one<T: Transport>(transport: &mut T, job: &BenchJob, sequence: &mut u64) -> R
         DType::F32 => measure::<f32, T>(transport, &group, job, sequence),
         DType::I32 => measure::<i32, T>(transport, &group, job, sequence),
         DType::BF16 => measure::<half::bf16, T>(transport, &group, job, sequence),
+        DType::F16 => measure::<half::f16, T>(transport, &group, job, sequence),
         DType::U8 | DType::Bool | DType::PairF32 | DType::PairF64 => {
             measure::<u8, T>(transport, &group, job, sequence)
         }

@@ -1,6 +1,6 @@
 //! Flat typed memory that collectives read and write, borrowed from whoever owns the tensors.
 
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_plan::DType;
 use std::marker::PhantomData;
 
@@ -57,14 +57,14 @@ macro_rules! elements {
         }
     )*};
 }
-elements!(f64 => F64, f32 => F32, bf16 => BF16, i32 => I32, u8 => U8, ValueIndexF32 => PairF32, ValueIndexF64 => PairF64);
+elements!(f64 => F64, f32 => F32, bf16 => BF16, f16 => F16, i32 => I32, u8 => U8, ValueIndexF32 => PairF32, ValueIndexF64 => PairF64);
 
 /// Alignment that the elements of a dtype need, in bytes.
 pub(crate) fn alignment(dtype: DType) -> usize {
     match dtype {
         DType::F64 | DType::PairF64 => 8,
         DType::F32 | DType::I32 | DType::PairF32 => 4,
-        DType::BF16 => 2,
+        DType::BF16 | DType::F16 => 2,
         DType::U8 | DType::Bool => 1,
     }
 }

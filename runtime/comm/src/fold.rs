@@ -3,7 +3,7 @@
 //! Element `i` of a result is `f(f(f(x0[i], x1[i]), x2[i]), ...)` in the dtype itself, whatever the chunking, so that
 //! a rerun gives the same bits. A fold is computed once and copied to all members, so that they hold the same bits.
 //!
-//! - `Sum` and `Prod` of `i32` wrap. Those of `bf16` round after each member.
+//! - `Sum` and `Prod` of `i32` wrap. Those of `bf16` and `f16` are computed in `f32` and rounded after each member.
 //! - `Max` and `Min` give the first NaN in group order where there is one, and of equal values (`0.0` and `-0.0`) the
 //!   first in group order.
 //! - `ArgMax` and `ArgMin` give the pair of greatest or least value; a NaN stands before all numbers; of equal values
@@ -11,7 +11,7 @@
 //! - `And` and `Or` take any byte but 0 as true, and give 0 or 1.
 
 use crate::{ValueIndexF32, ValueIndexF64};
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_plan::{DType, Monoid};
 
 /// Bytes that one inner pass folds: it stays in the first-level cache together with its sources.
@@ -21,10 +21,8 @@ const BLOCK: usize = 4096;
 /// pairs, conjunction and disjunction of truth values.
 pub fn can_fold(monoid: Monoid, dtype: DType) -> bool {
     match monoid {
-        Monoid::Sum | Monoid::Prod => matches!(dtype, DType::F64 | DType::F32 | DType::BF16 | DType::I32),
-        Monoid::Max | Monoid::Min => {
-            matches!(dtype, DType::F64 | DType::F32 | DType::BF16 | DType::I32 | DType::U8)
-        }
+        Monoid::Sum | Monoid::Prod => dtype.is_float() || dtype == DType::I32,
+        Monoid::Max | Monoid::Min => dtype.is_float() || dtype.is_int(),
         Monoid::ArgMax | Monoid::ArgMin => dtype.is_pair(),
         Monoid::And | Monoid::Or => dtype == DType::Bool,
     }
@@ -53,10 +51,12 @@ pub(crate) unsafe fn fold(
         (Monoid::Sum, DType::F64) => run!(f64, |a, b| a + b),
         (Monoid::Sum, DType::F32) => run!(f32, |a, b| a + b),
         (Monoid::Sum, DType::BF16) => run!(bf16, |a, b| a + b),
+        (Monoid::Sum, DType::F16) => run!(f16, |a, b| a + b),
         (Monoid::Sum, DType::I32) => run!(i32, i32::wrapping_add),
         (Monoid::Prod, DType::F64) => run!(f64, |a, b| a * b),
         (Monoid::Prod, DType::F32) => run!(f32, |a, b| a * b),
         (Monoid::Prod, DType::BF16) => run!(bf16, |a, b| a * b),
+        (Monoid::Prod, DType::F16) => run!(f16, |a, b| a * b),
         (Monoid::Prod, DType::I32) => run!(i32, i32::wrapping_mul),
         // `|` and `&` have no branches, so that the loops vectorize.
         (Monoid::Max, DType::F64) => {
@@ -76,6 +76,12 @@ pub(crate) unsafe fn fold(
         }
         (Monoid::Min, DType::BF16) => {
             run!(bf16, |a: bf16, b: bf16| if (b < a) | (b.is_nan() & !a.is_nan()) { b } else { a })
+        }
+        (Monoid::Max, DType::F16) => {
+            run!(f16, |a: f16, b: f16| if (b > a) | (b.is_nan() & !a.is_nan()) { b } else { a })
+        }
+        (Monoid::Min, DType::F16) => {
+            run!(f16, |a: f16, b: f16| if (b < a) | (b.is_nan() & !a.is_nan()) { b } else { a })
         }
         (Monoid::Max, DType::I32) => run!(i32, i32::max),
         (Monoid::Min, DType::I32) => run!(i32, i32::min),

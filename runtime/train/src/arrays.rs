@@ -182,6 +182,7 @@ fn numpy(tensor: &HostTensor) -> io::Result<(&'static str, Vec<u8>)> {
         DType::U8 => "|u1",
         DType::Bool => "|b1",
         DType::F32 => "<f4",
+        DType::F16 => "<f2",
         DType::BF16 | DType::PairF32 | DType::PairF64 => {
             let data = HostData::from_f64(DType::F32, tensor.data.to_f64());
             return Ok(("<f4", raw(&HostTensor { shape: tensor.shape.clone(), data })?.data));
@@ -214,6 +215,7 @@ fn safetensors(to: &mut dyn Write, outputs: &[PredictedOutput]) -> io::Result<()
         let dtype = match t.dtype {
             DType::F64 => Dtype::F64,
             DType::BF16 => Dtype::BF16,
+            DType::F16 => Dtype::F16,
             DType::I32 => Dtype::I32,
             DType::U8 => Dtype::U8,
             DType::Bool => Dtype::BOOL,

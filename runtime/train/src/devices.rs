@@ -10,7 +10,7 @@ use crate::project::Project;
 use crate::tensor::RawTensor;
 use meshwright_comm::Timeouts;
 use meshwright_comm::gpu::load::Paths;
-use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput};
+use meshwright_core::{Compiled, OutputKind, StepGraph, StepOutput, is_loss_scaling_state};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{
     Cluster, ClusterOptions, DeviceCollectives, DeviceKind, HostTensor, LocalInput, Processes, ProgramId,
@@ -296,10 +296,21 @@ pub(crate) fn init_all<'a>(
 /// Sets parameters and moments from a checkpoint, which the first process has. Moments are left alone unless the devices
 /// have them. With `all`, the checkpoint must hold nothing else.
 pub(crate) fn restore(cluster: &Cluster, checkpoint: Option<&Checkpoint>, all: bool) -> Result<(), Failure> {
-    restore_but(cluster, checkpoint, all, &[])
+    // A run that went on in another precision has no loss scale: it then begins with the first.
+    let scaling = cluster.states().map(|s| &s.name).filter(|n| is_loss_scaling_state(n));
+    let lacks = |n: &&String| checkpoint.is_some_and(|c| c.info(n).is_none());
+    let scaling: Vec<&String> = scaling.collect();
+    let missing = match scaling.is_empty() {
+        true => Vec::new(),
+        false => {
+            let mine: Vec<String> = scaling.into_iter().filter(lacks).cloned().collect();
+            cluster.processes().broadcast("the loss scale of the checkpoint".into(), mine)?
+        }
+    };
+    restore_but(cluster, checkpoint, all, &missing)
 }
 
-/// The same, but for states that no checkpoint has.
+/// The same, but for some states, which the checkpoint need not have.
 pub(crate) fn restore_but(
     cluster: &Cluster,
     checkpoint: Option<&Checkpoint>,
@@ -326,7 +337,8 @@ fn fits(states: &[StateInfo], checkpoint: &Checkpoint, all: bool) -> Result<(), 
         checkpoint.fits(&s.name, &s.shape)?;
     }
     if all {
-        checkpoint.only(states.iter().map(|s| s.name.as_str()))?;
+        let scaling = checkpoint.tensors.iter().map(|t| t.name.as_str()).filter(|n| is_loss_scaling_state(n));
+        checkpoint.only(states.iter().map(|s| s.name.as_str()).chain(scaling))?;
     }
     Ok(())
 }

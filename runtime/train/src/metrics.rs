@@ -1,6 +1,7 @@
 //! What a run reports while it goes, one JSON object a line: in `metrics.jsonl`, and on standard output in JSON format.
 
 use crate::clock::now;
+use meshwright_core::{GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 /// One line of `metrics.jsonl`. Every line has the time at its end, in RFC 3339.
@@ -44,6 +45,9 @@ pub enum Event {
     },
 }
 
+/// The outputs of a step that are no value of the model: fields of [`StepMetrics`] say them.
+pub(crate) const MEASURED: [&str; 3] = [GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED];
+
 /// What is measured in every step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepMetrics {
@@ -57,6 +61,10 @@ pub struct StepMetrics {
     pub learning_rate: Option<f64>,
     /// The joint 2-norm of all gradients before clipping; where gradients are clipped, or it was asked for.
     pub gradient_norm: Option<f64>,
+    /// In `f16`: what the loss was multiplied by to compute gradients.
+    pub loss_scale: Option<f64>,
+    /// In `f16`: whether nothing was updated, because a gradient was not finite.
+    pub skipped: Option<bool>,
     /// Wall time of the step with the wait for its data, in this process.
     pub seconds: f64,
     /// Examples of a batch over these seconds.
@@ -120,6 +128,8 @@ impl StepMetrics {
         out.extend(self.values.iter().map(|(name, v)| number(&format!("train_{name}"), *v)));
         out.extend(self.learning_rate.map(|v| number("learning_rate", v)));
         out.extend(self.gradient_norm.map(|v| number("gradient_norm", v)));
+        out.extend(self.loss_scale.map(|v| number("loss_scale", v)));
+        out.extend(self.skipped.map(|s| ("skipped".to_string(), Field::Count(s.into()))));
         out.push(number("seconds", self.seconds));
         out.push(number("examples_per_second", self.examples_per_second));
         out.extend(self.tokens_per_second.map(|v| number("tokens_per_second", v)));

@@ -14,7 +14,7 @@ use meshwright_core::{Compiled, examined_step};
 use meshwright_diag::{Diagnostic, Sources, Span, codes};
 use meshwright_exec::{Cluster, Finiteness, Processes};
 use meshwright_ops::{Graph, Id};
-use meshwright_plan::{BufId, Plan, Prim, ProgramInputKind, Step};
+use meshwright_plan::{BufId, DType, Plan, Prim, ProgramInputKind, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -103,6 +103,12 @@ impl<'a> Rerun<'a> {
         let d = match declared {
             Some(decl) => d.and(decl.span, "not finite from here on"),
             None => d,
+        };
+        let d = match self.project.program.float {
+            DType::F16 => d.note(
+                "in `f16`, what is beyond 65504 is infinite; `--precision bf16` has the range of `f32`",
+            ),
+            _ => d,
         };
         d.help("try a smaller learning rate, or `clip global_norm = 1.0` in the `train` block")
     }

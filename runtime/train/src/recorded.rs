@@ -99,7 +99,7 @@ impl Recorded {
 
     fn precision(&self) -> Checked<DType> {
         let name = &self.settings.precision;
-        let known = [DType::F32, DType::F64, DType::BF16];
+        let known = [DType::F32, DType::F64, DType::BF16, DType::F16];
         known.into_iter().find(|d| d.name() == *name).ok_or_else(|| {
             let message = format!("`{}` cannot be used: its precision is `{name}`", self.run.display());
             Box::new(Diagnostic::error(codes::E0511, message))

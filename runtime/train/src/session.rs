@@ -8,13 +8,14 @@ use crate::failure::Failure;
 use crate::history::HistoryEvent;
 use crate::init::{InitFrom, Initializer};
 use crate::logs::{self, LogStart};
+use crate::metrics::MEASURED;
 use crate::metrics_log::{MetricsLog, Stands, changed, summary};
 use crate::policies::Seen;
 use crate::project::Project;
 use crate::run_dir::{RunDir, read_settings};
 use crate::settings::RunSettings;
 use crate::training::TrainOptions;
-use meshwright_core::training_step;
+use meshwright_core::{LOSS_SCALE, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::Processes;
 use meshwright_plan::Plan;
@@ -314,12 +315,14 @@ impl Written {
         let (steps, epochs, init) = (of_run.steps, of_run.epochs, session.init);
         let lasting = TrainOptions { steps, epochs, init, ..options.clone() };
         run.write_settings(&RunSettings::new(project, sources, &lasting, of_run.seed, needs.0))?;
+        let outputs: Vec<&str> = needs.1.outputs.iter().skip(1).map(|o| o.name.as_str()).collect();
         let (log, note) = run.metrics(stands, |kept| {
             let start = LogStart {
                 run: run.path(),
                 kept,
                 step: stands.steps,
-                train: needs.1.outputs.iter().skip(1).map(|o| o.name.clone()).collect(),
+                train: outputs.iter().filter(|n| !MEASURED.contains(n)).map(|n| n.to_string()).collect(),
+                scaled: outputs.contains(&LOSS_SCALE),
                 eval: project.metrics().map(String::from).collect(),
             };
             options.logs.iter().map(|format| logs::open(*format, &start)).collect()

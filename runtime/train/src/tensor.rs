@@ -1,6 +1,6 @@
 //! A whole tensor as files have it: bytes. The engine's [`HostTensor`] is the same with typed elements.
 
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_plan::DType;
 
@@ -26,6 +26,7 @@ impl RawTensor {
             DType::F64 => HostData::F64(words.map(|b| f64::from_le_bytes(array(b))).collect()),
             DType::F32 => HostData::F32(words.map(|b| f32::from_le_bytes(array(b))).collect()),
             DType::BF16 => HostData::BF16(words.map(|b| bf16::from_le_bytes(array(b))).collect()),
+            DType::F16 => HostData::F16(words.map(|b| f16::from_le_bytes(array(b))).collect()),
             DType::I32 => HostData::I32(words.map(|b| i32::from_le_bytes(array(b))).collect()),
             DType::U8 => HostData::U8(self.data),
             DType::Bool => HostData::Bool(self.data),
@@ -40,6 +41,7 @@ impl RawTensor {
             HostData::F64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             HostData::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             HostData::BF16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            HostData::F16(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             HostData::I32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             HostData::U8(v) | HostData::Bool(v) => v.clone(),
             HostData::PairF32(_) | HostData::PairF64(_) => return None,
@@ -54,6 +56,7 @@ impl RawTensor {
             DType::F64 => words.into_iter().all(|b| f64::from_le_bytes(array(b)).is_finite()),
             DType::F32 => words.into_iter().all(|b| f32::from_le_bytes(array(b)).is_finite()),
             DType::BF16 => words.into_iter().all(|b| bf16::from_le_bytes(array(b)).is_finite()),
+            DType::F16 => words.into_iter().all(|b| f16::from_le_bytes(array(b)).is_finite()),
             DType::I32 | DType::U8 | DType::Bool | DType::PairF32 | DType::PairF64 => true,
         }
     }
@@ -106,6 +109,7 @@ mod tests {
             HostData::F64(vec![1.5, -0.0, f64::MIN_POSITIVE, 1e300]),
             HostData::F32(vec![1.5, -0.0, f32::MIN_POSITIVE, 1e30]),
             HostData::BF16([1.5, -0.0, 1e-38, 1e38].map(bf16::from_f32).to_vec()),
+            HostData::F16([1.5, -0.0, 1e-7, 65504.0].map(f16::from_f32).to_vec()),
             HostData::I32(vec![1, -1, i32::MIN, i32::MAX]),
             HostData::U8(vec![0, 1, 2, 255]),
             HostData::Bool(vec![0, 1, 1, 0]),

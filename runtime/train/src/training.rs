@@ -106,6 +106,13 @@ pub enum Progress<'a> {
         /// Model FLOPs utilization at this speed, where the peak is known.
         mfu: Option<f64>,
     },
+    /// A step has updated nothing: its gradients were not finite. The loss scale is halved.
+    StepSkipped {
+        /// Its number, from 1.
+        step: u64,
+        /// Its loss scale.
+        scale: f64,
+    },
     /// A checkpoint is on disk.
     Checkpoint {
         /// After which step.

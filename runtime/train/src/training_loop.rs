@@ -7,7 +7,7 @@ use crate::devices::{LoadedProgram, batch, prefetch, provide, snapshot};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
 use crate::memory::resident_bytes;
-use crate::metrics::{self, Event, StepMetrics};
+use crate::metrics::{self, Event, MEASURED, StepMetrics};
 use crate::metrics_log::MetricsLog;
 use crate::policies::{Monitor, SaveEvery, Seen};
 use crate::project::Project;
@@ -15,7 +15,7 @@ use crate::run_dir::checkpoints_in;
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
 use crate::utilization::Utilization;
-use meshwright_core::{GRADIENT_NORM, learning_rate};
+use meshwright_core::{GRADIENT_NORM, LOSS_SCALE, STEP_SKIPPED, learning_rate};
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{About, Cluster, Provider, StepReport};
 use std::ops::ControlFlow;
@@ -174,7 +174,7 @@ impl TrainingLoop<'_> {
         let value = |name: &str| report.outputs.get(name).and_then(|t| t.scalar());
         let mut told = plan.outputs.iter().map(|o| o.name.as_str());
         let loss = told.next().and_then(value).unwrap_or(f64::NAN);
-        let others = told.filter(|n| *n != GRADIENT_NORM);
+        let others = told.filter(|n| !MEASURED.contains(n));
         let seconds = wall.as_secs_f64().max(1e-9);
         let rate = self.examples as f64 / seconds;
         let waiting: f64 = report.waiting.iter().map(Duration::as_secs_f64).sum();
@@ -184,6 +184,8 @@ impl TrainingLoop<'_> {
             values: others.filter_map(|n| Some((n.to_string(), value(n)?))).collect(),
             learning_rate: learning_rate(&self.project.program, step),
             gradient_norm: value(GRADIENT_NORM),
+            loss_scale: value(LOSS_SCALE),
+            skipped: value(STEP_SKIPPED).map(|s| s != 0.0),
             seconds,
             examples_per_second: rate,
             tokens_per_second: self.tokens.map(|n| n as f64 * rate),
@@ -264,12 +266,32 @@ impl TrainingLoop<'_> {
 
     fn step(&mut self, measured: StepMetrics, epoch_began: Instant, done: usize) {
         let (step, loss) = (measured.step, measured.loss);
+        let skipped = measured.loss_scale.filter(|_| measured.skipped == Some(true));
         self.event(Event::Step(measured));
         let rate = (done * self.examples) as f64 / epoch_began.elapsed().as_secs_f64().max(1e-9);
         let epoch = self.schedule.position(step - 1).0 + 1;
         let mfu = self.utilization.share(rate / self.examples.max(1) as f64);
         (self.progress)(Progress::StepDone { step, epoch, loss, examples_per_second: rate, mfu });
         self.not_finite = (!loss.is_finite()).then_some((step, loss));
+        if let Some(scale) = skipped.filter(|_| self.not_finite.is_none()) {
+            self.skipped(step, scale);
+        }
+    }
+
+    /// A step of `f16` has updated nothing, since gradients were not finite at its loss scale. All processes see it alike.
+    fn skipped(&mut self, step: u64, scale: f64) {
+        (self.progress)(Progress::StepSkipped { step, scale });
+        if scale / 2.0 >= 1.0 {
+            return;
+        }
+        let message = format!(
+            "the loss scale falls below 1 at step {step}: gradients of `{}` are not finite at any scale",
+            self.loss
+        );
+        let d = Diagnostic::error(codes::E0517, message)
+            .note("`f16` holds numbers up to 65504, and the loss itself is finite")
+            .help("`--precision bf16` has the range of `f32`; or try a smaller learning rate");
+        self.note(Err(d.into()));
     }
 
     // --------------------------------------------------------------------------------------------- evaluations

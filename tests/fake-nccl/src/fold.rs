@@ -4,7 +4,7 @@
 pub(crate) fn size(dtype: i32) -> Option<usize> {
     match dtype {
         0 | 1 => Some(1),
-        9 => Some(2),
+        6 | 9 => Some(2),
         2 | 3 | 7 => Some(4),
         4 | 5 | 8 => Some(8),
         _ => None,
@@ -61,18 +61,65 @@ macro_rules! whole {
     };
 }
 
-fn wide(x: [u8; 2]) -> f32 {
+/// Two bytes as `f32`: how they are read, and how the nearest is made.
+type HalfType = (fn([u8; 2]) -> f32, fn(f32) -> [u8; 2]);
+
+const BF16: HalfType = (wide_bf16, narrow_bf16);
+const F16: HalfType = (wide_f16, narrow_f16);
+
+fn wide_bf16(x: [u8; 2]) -> f32 {
     f32::from_bits(u32::from(u16::from_ne_bytes(x)) << 16)
 }
 
+fn wide_f16(x: [u8; 2]) -> f32 {
+    let bits = u16::from_ne_bytes(x);
+    let (exponent, digits) = (i32::from(bits >> 10 & 0x1f), f32::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => digits * 2f32.powi(-24),
+        31 if digits > 0.0 => f32::NAN,
+        31 => f32::INFINITY,
+        _ => (digits + 1024.0) * 2f32.powi(exponent - 25),
+    };
+    if bits & 0x8000 == 0 { size } else { -size }
+}
+
 /// To the nearest, ties to even.
-fn narrow(x: f32) -> [u8; 2] {
+fn narrow_f16(x: f32) -> [u8; 2] {
+    let sign = (x.to_bits() >> 16) as u16 & 0x8000;
+    let size = x.abs();
+    let bits = if size.is_nan() {
+        0x7e00
+    } else if size >= 65_520.0 {
+        0x7c00
+    } else {
+        // So many steps of the last place; carrying into the next exponent is right as it is.
+        let exponent = ((size.to_bits() >> 23) as i32 - 127).max(-14);
+        let steps = (f64::from(size) * 2f64.powi(10 - exponent)).round_ties_even() as u16;
+        steps + ((exponent + 14) as u16) * 1024
+    };
+    (sign | bits).to_ne_bytes()
+}
+
+/// To the nearest, ties to even.
+fn narrow_bf16(x: f32) -> [u8; 2] {
     let bits = x.to_bits();
     if x.is_nan() {
         return (((bits >> 16) | 0x40) as u16).to_ne_bytes();
     }
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
     ((rounded >> 16) as u16).to_ne_bytes()
+}
+
+fn half((wide, narrow): HalfType, op: i32, a: &mut [u8], b: &[u8]) {
+    each(a, b, |a, b| {
+        let (a, b) = (wide(a), wide(b));
+        narrow(match op {
+            SUM => a + b,
+            PROD => a * b,
+            MAX => better_of(a, b, b > a, a.is_nan(), b.is_nan()),
+            _ => better_of(a, b, b < a, a.is_nan(), b.is_nan()),
+        })
+    });
 }
 
 /// Folds `b` into `a`; false where there is no such reduction.
@@ -89,15 +136,8 @@ pub(crate) fn fold(op: i32, dtype: i32, a: &mut [u8], b: &[u8]) -> bool {
         5 => whole!(u64, op, a, b),
         7 => float!(f32, op, a, b),
         8 => float!(f64, op, a, b),
-        9 => each(a, b, |a, b| {
-            let (a, b) = (wide(a), wide(b));
-            narrow(match op {
-                SUM => a + b,
-                PROD => a * b,
-                MAX => better_of(a, b, b > a, a.is_nan(), b.is_nan()),
-                _ => better_of(a, b, b < a, a.is_nan(), b.is_nan()),
-            })
-        }),
+        6 => half(F16, op, a, b),
+        9 => half(BF16, op, a, b),
         _ => return false,
     }
     true

@@ -2,7 +2,7 @@
 
 use super::values::{PlainValue, SuiteRng, TestValue, Truth, Typed};
 use super::{Checked, Device, Wrong};
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_comm::fold::can_fold;
 use meshwright_comm::{
     Call, CollectiveKind, Collectives, CommError, Group, Layout, Part, Slot, Tag, ValueIndexF32,
@@ -14,6 +14,7 @@ pub(super) fn all(device: &mut Device<'_>, group: &Group, name: &str) {
     each::<PlainValue<f32>>(device, group, name);
     each::<PlainValue<f64>>(device, group, name);
     each::<PlainValue<bf16>>(device, group, name);
+    each::<PlainValue<f16>>(device, group, name);
     each::<PlainValue<i32>>(device, group, name);
     each::<PlainValue<u8>>(device, group, name);
     each::<Truth>(device, group, name);

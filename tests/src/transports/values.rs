@@ -1,6 +1,6 @@
 //! Random elements, and folds written a second time.
 
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_comm::{Buf, BufMut, Element, ValueIndexF32, ValueIndexF64};
 use meshwright_plan::{DType, Monoid};
 use std::cmp::Ordering;
@@ -80,7 +80,8 @@ macro_rules! floats {
 floats!(
     f32, f32::EPSILON as f64, |x: f64| x as f32, f64::from;
     f64, f64::EPSILON, |x: f64| x, |x: f64| x;
-    bf16, 1.0 / 128.0, bf16::from_f64, bf16::to_f64
+    bf16, 1.0 / 128.0, bf16::from_f64, bf16::to_f64;
+    f16, 1.0 / 1024.0, f16::from_f64, f16::to_f64
 );
 
 impl TestValue for i32 {

@@ -23,6 +23,8 @@ pub struct Update<'a> {
     dtype: DType,
     step: Option<Id>,
     turn: Option<InTurn>,
+    /// Updates that were due and not made, because gradients were not finite.
+    skips: Option<Id>,
 }
 
 /// The state that holds the moving average of a parameter: `PATH/ema`.
@@ -40,7 +42,17 @@ struct InTurn {
 impl<'a> Update<'a> {
     /// Writes into `g` and `outputs`; `float` is the arithmetic type of the program, `dtype` that of the parameters.
     pub fn new(g: &'a mut Graph, outputs: &'a mut Vec<StepOutput>, float: DType, dtype: DType) -> Self {
-        Update { g, outputs, float, dtype, step: None, turn: None }
+        Update { g, outputs, float, dtype, step: None, turn: None, skips: None }
+    }
+
+    /// The same, where `skips` earlier updates were not made: they do not count.
+    pub(crate) fn skipping(self, skips: Option<Id>) -> Self {
+        Update { skips, ..self }
+    }
+
+    /// Whether this step updates; `None` where every step does.
+    pub(crate) fn is_due(&self) -> Option<Id> {
+        self.turn.map(|t| t.due)
     }
 
     /// The same, where only some steps update: in all others parameters and moments stay as they are. What decides it
@@ -48,7 +60,7 @@ impl<'a> Update<'a> {
     pub fn in_turn(mut self, turn: Option<Turn>, p: &Trained<'_>) -> Self {
         let Some(Turn { every, from }) = turn else { return self };
         self.of(p);
-        let step = self.step_number();
+        let step = self.run_step();
         let (n, from, zero, one) = (
             self.number(every as f64, step),
             self.number(from as f64, step),
@@ -60,6 +72,7 @@ impl<'a> Update<'a> {
         let due = self.g.binary("==", rest, zero);
         let whole = self.g.binary("//", since, n);
         let count = self.sum(&[whole, one]);
+        let count = self.made(count);
         // Before the first of them nothing is due; that number is then of no matter, but it must give no 1/0.
         let count = self.g.binary("max", count, one);
         self.turn = Some(InTurn { due, count });
@@ -143,9 +156,24 @@ impl<'a> Update<'a> {
 
     /// The number of the update, from 1: that of the step, where every step updates.
     pub fn step_number(&mut self) -> Id {
-        if let Some(turn) = self.turn {
-            return turn.count;
+        match self.turn {
+            Some(turn) => turn.count,
+            None => {
+                let step = self.run_step();
+                self.made(step)
+            }
         }
+    }
+
+    /// Of so many updates, those that were not skipped.
+    fn made(&mut self, count: Id) -> Id {
+        let Some(skips) = self.skips else { return count };
+        let skips = self.g.cast(skips, self.g.ty(count).dtype);
+        self.minus(count, skips)
+    }
+
+    /// The number of the step, from 1.
+    fn run_step(&mut self) -> Id {
         if let Some(id) = self.step {
             return id;
         }

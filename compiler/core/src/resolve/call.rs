@@ -145,8 +145,8 @@ impl<'a> Resolver<'a> {
             "f64" => DType::F64,
             "i32" => DType::I32,
             "bool" => DType::Bool,
-            "bf16" => {
-                self.error(not_yet("`bf16`", to.span).help("write `float` or `f32` until then"));
+            "bf16" | "f16" => {
+                self.error(not_yet(&format!("`{word}`"), to.span).help("write `float` or `f32` until then"));
                 return Val::Poison;
             }
             _ => {

@@ -204,8 +204,8 @@ impl<'a> Resolver<'a> {
             "float" => Some(self.float),
             "f32" => Some(DType::F32),
             "f64" => Some(DType::F64),
-            "bf16" => {
-                self.error(not_yet("`bf16`", n.span).help("write `f32` until then"));
+            "bf16" | "f16" => {
+                self.error(not_yet(&format!("`{}`", n.text), n.span).help("write `f32` until then"));
                 None
             }
             _ => {
@@ -359,8 +359,10 @@ impl<'a> Resolver<'a> {
             "i32" => DType::I32,
             "u8" => DType::U8,
             "bool" => DType::Bool,
-            "bf16" => {
-                self.error(not_yet("`bf16`", n.span).help("write `float` or `f32` until then"));
+            "bf16" | "f16" => {
+                self.error(
+                    not_yet(&format!("`{}`", n.text), n.span).help("write `float` or `f32` until then"),
+                );
                 return None;
             }
             other => {

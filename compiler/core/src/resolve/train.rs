@@ -4,6 +4,7 @@ use super::args::Slot;
 use super::report::{Report, listed, nearest};
 use super::scope::{NameScope, ScopeKind};
 use super::{Resolver, glob};
+use crate::loss_scaling::LossScaling;
 use crate::program::{ClipSpec, LossDecl, Settings, TrainSpec};
 use meshwright_diag::{Diagnostic, Near, Span, codes};
 use meshwright_plan::DType;
@@ -14,7 +15,7 @@ use meshwright_syntax::ast::{
 /// The arithmetic type: of the command line, else of the `train` block, else `f32`.
 pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut Report) -> DType {
     let written = train.into_iter().flat_map(|t| &t.settings).find_map(|s| match &s.kind {
-        TrainKind::Precision(name) => Some(name),
+        TrainKind::Precision(call) => Some(&call.name),
         _ => None,
     });
     if let Some(float) = settings.float {
@@ -25,11 +26,12 @@ pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut
         "f32" => DType::F32,
         "f64" => DType::F64,
         "bf16" => DType::BF16,
+        "f16" => DType::F16,
         other => {
             let d = Diagnostic::error(codes::E0201, format!("there is no precision `{other}`"))
                 .at(name.span, "not known")
-                .note("precisions: `f32`, `f64` and `bf16`");
-            report.push(match nearest(other, ["f32", "f64", "bf16"]) {
+                .note(format!("precisions: {}", listed(PRECISIONS)));
+            report.push(match nearest(other, PRECISIONS) {
                 Some(near) => d.fix(format!("write `{near}`"), name.span, near, near.sure),
                 None => d,
             });
@@ -37,6 +39,9 @@ pub(super) fn precision(train: Option<&Train>, settings: &Settings, report: &mut
         }
     }
 }
+
+/// What `precision` may say.
+const PRECISIONS: [&str; 4] = ["f32", "f64", "bf16", "f16"];
 
 /// A line `weight_decay`: its number, whom it spares, and its place.
 pub(super) type DecaySetting<'a> = (Option<&'a Expr>, &'a [PathGlob], Span);
@@ -51,6 +56,7 @@ pub(super) struct Lines<'a> {
     freeze: Vec<&'a [PathGlob]>,
     groups: Vec<&'a ParamGroup>,
     ema: Option<(&'a Expr, &'a [PathGlob], Span)>,
+    precision: Option<(&'a Call, Span)>,
 }
 
 impl<'a> Resolver<'a> {
@@ -86,7 +92,9 @@ impl<'a> Resolver<'a> {
         let optimizers = self.optimizers(&all, &groups);
         let clip = all.clip.and_then(|(call, span)| self.clip(call, span));
         let ema = all.ema.and_then(|(decay, of, span)| self.ema(decay, of, span));
-        Some(TrainSpec { objectives: objectives?, optimizers: optimizers?, clip, ema })
+        let scaling =
+            all.precision.map_or(Some(LossScaling::default()), |(call, span)| self.scaling(call, span));
+        Some(TrainSpec { objectives: objectives?, optimizers: optimizers?, clip, ema, scaling: scaling? })
     }
 
     /// The lines of a block, sorted; one that is said twice is reported.
@@ -118,7 +126,7 @@ impl<'a> Resolver<'a> {
                 TrainKind::Minimize(m) => out.minimize.push((m, s.span)),
                 TrainKind::Optimizer(call) => out.optimizer = Some(call),
                 TrainKind::Clip(call) => out.clip = Some((call, s.span)),
-                TrainKind::Precision(_) => {}
+                TrainKind::Precision(call) => out.precision = Some((call, s.span)),
                 TrainKind::Freeze(globs) => out.freeze.push(globs),
                 TrainKind::WeightDecay { value, except } => {
                     out.decay = Some((value.as_ref(), except, s.span))
@@ -201,6 +209,46 @@ impl<'a> Resolver<'a> {
             return None;
         }
         Some(ClipSpec::GlobalNorm(limit.f64()))
+    }
+
+    /// The settings of `precision f16(scale = …, growth = …)`.
+    fn scaling(&mut self, call: &'a Call, span: Span) -> Option<LossScaling> {
+        let mut scaling = LossScaling::default();
+        let Some(first) = call.args.first() else { return Some(scaling) };
+        let name = call.name.text.as_str();
+        if name != "f16" {
+            if PRECISIONS.contains(&name) {
+                let text = format!("`precision {name}` has no settings: only in `f16` the loss is scaled");
+                let d = Diagnostic::error(codes::E0217, text).at(first.value.span, "has no effect");
+                self.error(d.help(format!("write `precision {name}`")));
+            }
+            return None;
+        }
+        let slots = [Slot::built_in("scale", false), Slot::built_in("growth", false)];
+        let args = self.bound("precision f16", span, None, &slots, &call.args)?;
+        if let Some(e) = args[0] {
+            scaling.scale = self.konst(e, "the first loss scale")?.num().f64();
+            let power = scaling.scale.fract() == 0.0 && (scaling.scale as u64).is_power_of_two();
+            if !power || !(1.0..=LossScaling::MOST).contains(&scaling.scale) {
+                let text = format!("the first loss scale is {}", scaling.scale);
+                let d = Diagnostic::error(codes::E0214, text)
+                    .at(e.span, format!("must be a power of two from 1 to {}", LossScaling::MOST))
+                    .note("multiplying by another number would round gradients");
+                self.error(d.help("leave it out: the scale finds itself from 65536 on"));
+                return None;
+            }
+        }
+        if let Some(e) = args[1] {
+            scaling.growth = self.konst(e, "the steps after which the loss scale doubles")?.num().f64();
+            if scaling.growth < 1.0 || scaling.growth.fract() != 0.0 || scaling.growth > LossScaling::MOST {
+                let text = format!("the loss scale doubles after {} steps", scaling.growth);
+                let d = Diagnostic::error(codes::E0214, text)
+                    .at(e.span, format!("must be a whole number from 1 to {}", LossScaling::MOST));
+                self.error(d.help("leave it out: it then doubles after 2000 steps without an overflow"));
+                return None;
+            }
+        }
+        Some(scaling)
     }
 
     /// Positions of the parameters that patterns match; one that matches none is reported.

@@ -303,7 +303,7 @@ impl Lower<'_> {
     }
 }
 
-/// The expression of an element-wise op: what is stored as `bf16` is read as `f32`, in which all is computed, and the result
+/// The expression of an element-wise op: what is stored in a half type is read as `f32`, in which all is computed, and the result
 /// is rounded once, where it is stored. With the registers of the operands as they are stored, and that of the result.
 fn scalar(op: &dyn Op, x: &[&Type], y: &Type, dims: &Dims) -> Option<(Expr, Vec<Reg>, Reg)> {
     let (mut expr, loads) = Expr::of_operands(x.iter().map(|t| t.dtype));

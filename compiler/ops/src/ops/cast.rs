@@ -63,18 +63,9 @@ impl Op for Cast {
             DType::I32 => f64::from(v as i32),
             DType::U8 => f64::from(v as u8),
             DType::F32 => f64::from(v as f32),
-            DType::BF16 => rounded(v),
+            DType::BF16 => half::bf16::from_f32(v as f32).into(),
+            DType::F16 => half::f16::from_f32(v as f32).into(),
             _ => v,
         })
     }
-}
-
-/// The nearest number of 8 significant bits, of two equally near the even one.
-fn rounded(v: f64) -> f64 {
-    let bits = (v as f32).to_bits();
-    if !v.is_finite() {
-        return v;
-    }
-    let up = 0x7fff + (bits >> 16 & 1);
-    f64::from(f32::from_bits(bits.wrapping_add(up) & 0xffff_0000))
 }

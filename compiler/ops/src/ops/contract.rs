@@ -126,7 +126,7 @@ impl Op for Contract {
         while let Some(TwoFactors { i, j, joined, keep, .. }) = pairing.next(e.dims()) {
             let (a, b, of) = (work[i].clone(), work[j].clone(), (stored[i], stored[j]));
             // What is stored in between is as narrow as its factors.
-            let between = if of.0 == of.1 || of.1 != DType::BF16 { of.0 } else { of.1 };
+            let between = if of.0 == of.1 || !of.1.is_half() { of.0 } else { of.1 };
             let first = a.clone();
             let (a, b, order) = storage_order(a, b, &keep, &self.out);
             let of = if a == first { of } else { (of.1, of.0) };

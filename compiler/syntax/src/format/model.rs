@@ -260,7 +260,6 @@ fn setting(w: &mut Writer<'_>, setting: &TrainSetting) {
                 }
             }
         }
-        TrainKind::Precision(_) => w.take(),
         TrainKind::Group(group) => {
             let ParamGroup { of, settings } = group;
             self::globs(w, of);
@@ -275,7 +274,9 @@ fn setting(w: &mut Writer<'_>, setting: &TrainSetting) {
                 self::globs(w, of);
             }
         }
-        TrainKind::Optimizer(call) | TrainKind::Clip(call) => self::call(w, call),
+        TrainKind::Optimizer(call) | TrainKind::Clip(call) | TrainKind::Precision(call) => {
+            self::call(w, call)
+        }
         TrainKind::Freeze(globs) => self::globs(w, globs),
         TrainKind::WeightDecay { value, except } => {
             if let Some(value) = value {

@@ -150,9 +150,7 @@ impl Parser<'_> {
                 let decay = b.expr(inner.next()?)?;
                 Some(TrainKind::Ema { decay, of: inner.next().map_or(Vec::new(), |p| b.globs(p)) })
             }),
-            "precision" => {
-                self.parse(Rule::precision, |b, p| Some(TrainKind::Precision(b.name(&parts(p).next()?))))
-            }
+            "precision" => self.parse(Rule::precision, call).map(TrainKind::Precision),
             "optimizer" => self.parse(Rule::optimizer, call).map(TrainKind::Optimizer),
             "clip" => self.parse(Rule::clip, call).map(TrainKind::Clip),
             "freeze" => self.parse(Rule::freeze, |b, p| Some(TrainKind::Freeze(b.globs(parts(p).next()?)))),

@@ -128,6 +128,7 @@ pub(crate) enum BenchType {
     #[default]
     F32,
     Bf16,
+    F16,
     I32,
     U8,
 }

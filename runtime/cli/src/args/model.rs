@@ -13,6 +13,8 @@ pub(crate) enum Precision {
     F64,
     /// Matmuls, activations and their communication in bf16; parameters, sums, softmax and losses in f32.
     Bf16,
+    /// The same in f16, with dynamic loss scaling: for GPUs without bf16.
+    F16,
 }
 
 impl Precision {
@@ -21,6 +23,7 @@ impl Precision {
             Precision::F32 => DType::F32,
             Precision::F64 => DType::F64,
             Precision::Bf16 => DType::BF16,
+            Precision::F16 => DType::F16,
         }
     }
 }

@@ -297,6 +297,7 @@ fn dtype(t: BenchType) -> DType {
         BenchType::F64 => DType::F64,
         BenchType::F32 => DType::F32,
         BenchType::Bf16 => DType::BF16,
+        BenchType::F16 => DType::F16,
         BenchType::I32 => DType::I32,
         BenchType::U8 => DType::U8,
     }

@@ -126,7 +126,7 @@ fn rendered(tensor: &HostTensor, range: std::ops::Range<usize>, shape: &[usize])
         HostData::I32(v) => plain(v, range),
         HostData::U8(v) => plain(v, range),
         HostData::Bool(v) => v[range].iter().map(|b| (*b != 0).to_string()).collect(),
-        HostData::BF16(_) | HostData::PairF32(_) | HostData::PairF64(_) => {
+        HostData::BF16(_) | HostData::F16(_) | HostData::PairF32(_) | HostData::PairF64(_) => {
             floats(&tensor.data.to_f64(), range)
         }
     };

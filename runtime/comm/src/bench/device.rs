@@ -5,7 +5,7 @@ use crate::{
     Buf, BufMut, Call, Collectives, CommError, Element, Group, Layout, Part, Slot, Tag, Transport,
     TransportMemory,
 };
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_plan::{Monoid, Portion, Traffic};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -47,6 +47,14 @@ impl Pattern for bf16 {
 
     fn of(value: u32) -> bf16 {
         bf16::from_f32(value as f32)
+    }
+}
+
+impl Pattern for f16 {
+    const EXACT: u32 = 1 << 11;
+
+    fn of(value: u32) -> f16 {
+        f16::from_f32(value as f32)
     }
 }
 

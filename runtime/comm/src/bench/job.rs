@@ -10,7 +10,7 @@ pub fn kinds() -> impl Iterator<Item = CollectiveKind> {
 }
 
 /// The dtypes that are measured.
-pub const DTYPES: [DType; 5] = [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8];
+pub const DTYPES: [DType; 6] = [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I32, DType::U8];
 
 /// The folds that are measured.
 pub const MONOIDS: [Monoid; 3] = [Monoid::Sum, Monoid::Max, Monoid::Min];

@@ -73,7 +73,7 @@ unsafe extern "C" fn user_fold<const M: usize, const D: usize>(
     }
 }
 
-const USER_FOLDS: [(Monoid, DType); 8] = [
+const USER_FOLDS: [(Monoid, DType); 10] = [
     (Monoid::Sum, DType::BF16),
     (Monoid::Prod, DType::BF16),
     (Monoid::ArgMax, DType::PairF32),
@@ -82,6 +82,8 @@ const USER_FOLDS: [(Monoid, DType); 8] = [
     (Monoid::ArgMin, DType::PairF64),
     (Monoid::And, DType::Bool),
     (Monoid::Or, DType::Bool),
+    (Monoid::Sum, DType::F16),
+    (Monoid::Prod, DType::F16),
 ];
 
 impl Kit {
@@ -95,6 +97,8 @@ impl Kit {
             user_fold::<2, 1>,
             user_fold::<3, 0>,
             user_fold::<3, 1>,
+            user_fold::<4, 0>,
+            user_fold::<4, 1>,
         ];
         let mut folds = BTreeMap::new();
         for (key, function) in USER_FOLDS.into_iter().zip(functions) {

@@ -38,6 +38,7 @@ fn dtype(dtype: DType) -> Option<c_int> {
     match dtype {
         DType::U8 | DType::Bool => Some(1),
         DType::I32 => Some(2),
+        DType::F16 => Some(6),
         DType::F32 => Some(7),
         DType::F64 => Some(8),
         DType::BF16 => Some(9),

@@ -54,10 +54,16 @@ pub(crate) fn stored_as(dtype: DType) -> BurnType {
         DType::F64 => BurnType::F64,
         DType::F32 => BurnType::F32,
         DType::BF16 => BurnType::BF16,
+        DType::F16 => BurnType::F16,
         DType::I32 => BurnType::I32,
         DType::U8 | DType::Bool => BurnType::U8,
         DType::PairF32 | DType::PairF64 => BurnType::U64,
     }
+}
+
+/// Whether elements are stored in it, but not computed.
+pub(crate) fn is_half(dtype: BurnType) -> bool {
+    matches!(dtype, BurnType::BF16 | BurnType::F16)
 }
 
 /// The extents of a tensor: a scalar has one.

@@ -1,6 +1,6 @@
 //! Elements of one dtype, owned or seen: the one place where each dtype meets the Rust type of its elements.
 
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_comm::{ValueIndexF32, ValueIndexF64};
 use meshwright_plan::DType;
 
@@ -12,6 +12,7 @@ macro_rules! dispatch {
             $kind::F64($s) => $body,
             $kind::F32($s) => $body,
             $kind::BF16($s) => $body,
+            $kind::F16($s) => $body,
             $kind::I32($s) => $body,
             $kind::U8($s) | $kind::Bool($s) => $body,
             $kind::PairF32($s) => $body,
@@ -40,14 +41,19 @@ macro_rules! number {
 }
 number!(f64 f32 i32 u8);
 
-impl AsNumber for bf16 {
-    fn to_f64(self) -> f64 {
-        f64::from(self)
-    }
-    fn of_f64(x: f64) -> bf16 {
-        bf16::from_f64(x)
-    }
+macro_rules! half_number {
+    ($($t:ty)*) => {$(
+        impl AsNumber for $t {
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            fn of_f64(x: f64) -> $t {
+                <$t>::from_f64(x)
+            }
+        }
+    )*};
 }
+half_number!(bf16 f16);
 
 impl AsNumber for ValueIndexF32 {
     fn to_f64(self) -> f64 {
@@ -220,6 +226,8 @@ elements! {
     F32: f32,
     /// [`DType::BF16`].
     BF16: bf16,
+    /// [`DType::F16`].
+    F16: f16,
     /// [`DType::I32`].
     I32: i32,
     /// [`DType::U8`].

@@ -32,6 +32,7 @@ impl Finiteness {
             HostData::F32(v) => worst(v, f64::from),
             HostData::F64(v) => worst(v, |x| x),
             HostData::BF16(v) => worst(v, f64::from),
+            HostData::F16(v) => worst(v, f64::from),
             HostData::PairF32(_) | HostData::PairF64(_) => worst(&data.to_f64(), |x| x),
             HostData::I32(_) | HostData::U8(_) | HostData::Bool(_) => Finiteness::Finite,
         }

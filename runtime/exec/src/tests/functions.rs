@@ -50,7 +50,7 @@ fn computed(f: UnaryFn, dtype: DType, backend: CpuBackend) -> Vec<f64> {
 #[test]
 fn every_backend_has_every_function_of_the_table() {
     for f in UnaryFn::ALL {
-        let all = [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8, DType::Bool];
+        let all = [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I32, DType::U8, DType::Bool];
         let taken: Vec<DType> = all.into_iter().filter(|t| f.takes(*t)).collect();
         assert!(!taken.is_empty());
         for dtype in taken {
@@ -60,6 +60,7 @@ fn every_backend_has_every_function_of_the_table() {
                     (DType::F64, CpuBackend::Native) => 0.0,
                     (DType::F64 | DType::F32, _) => 1e-5,
                     (DType::BF16, _) => 1e-2,
+                    (DType::F16, _) => 1e-3,
                     _ => 0.0,
                 };
                 for (x, y) in given(dtype).into_iter().zip(computed(*f, dtype, backend)) {

@@ -300,6 +300,7 @@ fn to_file(dtype: DType) -> Option<Dtype> {
         DType::F64 => Dtype::F64,
         DType::F32 => Dtype::F32,
         DType::BF16 => Dtype::BF16,
+        DType::F16 => Dtype::F16,
         DType::I32 => Dtype::I32,
         DType::U8 => Dtype::U8,
         DType::Bool => Dtype::BOOL,
@@ -308,7 +309,7 @@ fn to_file(dtype: DType) -> Option<Dtype> {
 }
 
 fn from_file(dtype: Dtype) -> Option<DType> {
-    [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8, DType::Bool]
+    [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I32, DType::U8, DType::Bool]
         .into_iter()
         .find(|d| to_file(*d) == Some(dtype))
 }

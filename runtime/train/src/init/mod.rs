@@ -20,7 +20,6 @@ use crate::tensor::RawTensor;
 use crate::text::listed;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_exec::{Cluster, HostTensor, StateInfo};
-use meshwright_plan::DType;
 use name_map::{NameRule, View};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -104,8 +103,8 @@ impl Initializer {
         };
         let data = self.file.bytes(name).map_err(|e| failed(codes::E0512, e.to_string()))?;
         let (Some(data), Some((dtype, shape))) = (data, self.file.info(name)) else { return Ok(None) };
-        // Files have more types than parameters: f32 holds what bf16 does.
-        let to = if state.dtype == DType::BF16 { DType::F32 } else { state.dtype };
+        // Files have more types than parameters: f32 holds what half types do.
+        let to = state.dtype.wide();
         let data = converted(dtype, &data, to).map_err(|why| failed(codes::E0513, why))?;
         let raw = view.of(RawTensor { dtype: to, shape: shape.to_vec(), data }, &state.shape);
         Ok(raw.into_host().map(|t| in_dtype(t, state.dtype)))

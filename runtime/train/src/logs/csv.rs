@@ -58,8 +58,10 @@ impl EventSink for CsvLog {
 fn columns(start: &LogStart<'_>) -> Vec<String> {
     let mut out: Vec<String> = ["event", "step", "epoch", "loss"].map(String::from).into();
     out.extend(start.train.iter().map(|n| format!("train_{n}")));
-    let measured = ["learning_rate", "gradient_norm", "seconds", "examples_per_second", "tokens_per_second"];
-    out.extend(measured.map(String::from));
+    let scaled = start.scaled.then_some(["loss_scale", "skipped"]);
+    out.extend(["learning_rate", "gradient_norm"].map(String::from));
+    out.extend(scaled.into_iter().flatten().map(String::from));
+    out.extend(["seconds", "examples_per_second", "tokens_per_second"].map(String::from));
     out.extend(["model_flops", "mfu", "peak_flops"].map(String::from));
     out.extend(["bytes_communicated", "waiting", "memory_bytes", "train_loss", "set"].map(String::from));
     out.push("eval_loss".into());

@@ -21,4 +21,6 @@ pub(crate) struct LogStart<'a> {
     /// Names of what is measured in a step beside the loss, and in an evaluation.
     pub(crate) train: Vec<String>,
     pub(crate) eval: Vec<String>,
+    /// Whether the loss is scaled.
+    pub(crate) scaled: bool,
 }

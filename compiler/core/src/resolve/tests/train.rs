@@ -84,6 +84,22 @@ fn the_command_line_sets_the_precision() {
 }
 
 #[test]
+fn f16_has_settings() {
+    let scaling = |precision: &str, float| {
+        let text = format!("{MODEL} train m {{ minimize l optimizer sgd(lr = 1) {precision} }}");
+        let p = program_with(&text, &Settings { float, ..Settings::default() });
+        let scaling = p.train.unwrap().scaling;
+        (p.float, scaling.scale, scaling.growth)
+    };
+    assert_eq!(scaling("precision f16", None), (DType::F16, 65536.0, 2000.0));
+    assert_eq!(scaling("precision f16(growth = 5 * 10)", None), (DType::F16, 65536.0, 50.0));
+    assert_eq!(scaling("precision f16(2 ** 4, 7)", None), (DType::F16, 16.0, 7.0));
+    assert_eq!(scaling("precision bf16", Some(DType::F16)), (DType::F16, 65536.0, 2000.0));
+    // A run in another precision leaves them aside.
+    assert_eq!(scaling("precision f16(scale = 8)", Some(DType::F32)).0, DType::F32);
+}
+
+#[test]
 fn schedules_are_expressions_of_the_step() {
     assert_eq!(lr("rate / (1 + step)", 3.0), 0.0625);
     assert_eq!(lr("min(step / 10, sqrt(10 / step))", 40.0), 0.5);
@@ -140,7 +156,7 @@ fn what_is_missing_or_misspelled_is_said() {
           fix: clip by the norm of all gradients: `norm` -> `global_norm`
         E0201 there is no precision `f23`
           ^ `f23`: not known
-          note: precisions: `f32`, `f64` and `bf16`
+          note: precisions: `f32`, `f64`, `bf16` and `f16`
           fix: write `f32`: `f23` -> `f32`",
     );
     same(

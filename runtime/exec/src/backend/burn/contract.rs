@@ -4,7 +4,7 @@ use super::lower::{Lower, Named};
 use crate::backend::native::{Contraction, Factor, contraction};
 use crate::engine::context::Local;
 use crate::engine::graph::Val;
-use crate::engine::lowering::{LoweringError, extents, stored_as};
+use crate::engine::lowering::{LoweringError, extents, is_half, stored_as};
 use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Step};
 
@@ -42,7 +42,7 @@ impl Lower<'_> {
             Contraction::Product(product) => product,
         };
         let (left, right) = if product.swapped { (b, a) } else { (a, b) };
-        // Of one dtype. A product of `bf16` sums in `f32`, and is not rounded where the result is `f32`.
+        // Of one dtype. A product of a half type sums in `f32`, and is not rounded where the result is `f32`.
         let (left, right) = if self.graph.dtype(left.0) == self.graph.dtype(right.0) {
             (left, right)
         } else {
@@ -51,7 +51,7 @@ impl Lower<'_> {
         let left = self.factor(left, &product.left);
         let right = self.factor(right, &product.right);
         let (factors, result) = (self.graph.dtype(left), stored_as(out.dtype));
-        let widens = factors == BurnType::BF16 && result == BurnType::F32;
+        let widens = is_half(factors) && result == BurnType::F32;
         let val = self.graph.product(left, right, if widens { result } else { factors });
         Ok(Some(match &product.copy {
             None => self.graph.reshape(val, &extents(&out.shape)),

@@ -2,7 +2,7 @@
 
 use crate::engine::context::Local;
 use crate::engine::graph::{TensorSlot, Val};
-use crate::engine::lowering::{Lowering, LoweringError, extents, stored_as};
+use crate::engine::lowering::{Lowering, LoweringError, extents, is_half, stored_as};
 use crate::engine::ops::{Binary, numeric};
 use crate::kernels::{KernelError, RandomKernel};
 use burn_backend::DType as BurnType;
@@ -112,7 +112,7 @@ impl Lower<'_> {
     ) -> Result<(), LoweringError> {
         let ([], [out]) = self.locals(step)?;
         let sizes = self.context.plan.dims.shape(&out.dims);
-        // What is drawn for `bf16` is rounded from `f32`.
+        // What is drawn for a half type is rounded from `f32`.
         let wide = out.dtype.wide();
         let drawing = RandomKernel::new(stream, *distribution, wide, &sizes, &out.ranges)?
             .of_examples(self.context.examples_of(&out))
@@ -233,7 +233,7 @@ impl Lower<'_> {
 
     /// What is accumulated in `f32` at least.
     pub(crate) fn wide(&mut self, a: Val) -> Val {
-        if self.graph.dtype(a) == BurnType::BF16 { self.graph.cast(a, BurnType::F32) } else { a }
+        if is_half(self.graph.dtype(a)) { self.graph.cast(a, BurnType::F32) } else { a }
     }
 
     /// Elements of each of some dims.

@@ -106,6 +106,7 @@ impl Lower<'_> {
             Scalar::Const(x) => Register::Number(match dtype {
                 DType::I32 | DType::U8 => x.trunc(),
                 DType::BF16 => f64::from(half::bf16::from_f64(x)),
+                DType::F16 => f64::from(half::f16::from_f64(x)),
                 _ => x,
             }),
             Scalar::Load(k) => {
@@ -181,9 +182,9 @@ impl Lower<'_> {
         }
     }
 
-    /// What is computed in `f32` for `bf16` is rounded at once, so that it does not matter what is fused.
+    /// What is computed in `f32` for a half type is rounded at once, so that it does not matter what is fused.
     fn rounded(&mut self, val: Val, dtype: DType) -> Val {
-        if dtype == DType::BF16 { self.graph.cast(val, stored_as(dtype)) } else { val }
+        if dtype.is_half() { self.graph.cast(val, stored_as(dtype)) } else { val }
     }
 
     /// Whether each element is other than 0.

@@ -9,7 +9,7 @@
 //!   So every fold is exact, of integers too, and no dtype is needed that GPUs lack. A dim of more than 2^31 - 1 elements
 //!   cannot be counted, here as in the Plan's `I32` indices.
 //! - Random values are drawn by the host, bit by bit as everywhere, and uploaded.
-//! - Sums of `BF16` are computed in `F32`.
+//! - Sums of half types are computed in `F32`.
 //! - An empty buffer has no tensor; a step that writes none does nothing.
 
 mod attention;

@@ -26,6 +26,7 @@ pub(super) fn upload<B: Backend>(host: HostTensor, device: &B::Device) -> Handle
         HostData::F64(v) => float(TensorData::new(v, shape)),
         HostData::F32(v) => float(TensorData::new(v, shape)),
         HostData::BF16(v) => float(TensorData::new(v, shape)),
+        HostData::F16(v) => float(TensorData::new(v, shape)),
         HostData::I32(v) => int(TensorData::new(v, shape)),
         HostData::U8(v) | HostData::Bool(v) => int(TensorData::new(v, shape)),
         // Pairs are split before; of one that is not the values are kept.

@@ -1,5 +1,5 @@
 //! Lowering of steps to kernels: which function prepares which primitive, and what all of them share. A primitive is prepared
-//! from its operands and results on this device; what is `bf16` and unknown to its kernel comes and goes as copies in `f32`.
+//! from its operands and results on this device; what is of a half type and unknown to its kernel comes and goes as copies in `f32`.
 
 use super::kernel::{Held, Kernel, KernelWork, Output, exactly};
 use super::kernels::{Access, Arg, MapKernel, RandomKernel, ReduceKernel, SliceMut};
@@ -9,7 +9,7 @@ use crate::engine::graph::{TensorSlot, Val};
 use crate::engine::lowering::{Lowering, LoweringError, Plane, stored_as, stored_shape};
 use meshwright_plan::expr::{Reg, Scalar};
 use meshwright_plan::random::Distribution;
-use meshwright_plan::{Bf16, BufId, DType, Dim, Expr, Monoid, Prim, Step};
+use meshwright_plan::{BufId, DType, Dim, Expr, HalfFloats, Monoid, Prim, Step};
 
 impl Lowering<'_, Kernel> {
     /// Records the operations of a step that computes.
@@ -25,7 +25,7 @@ impl Lowering<'_, Kernel> {
             return self.contract(reads, writes);
         }
         let mut outs = writes.clone();
-        if step.prim.spec().bf16 == Bf16::Widened {
+        if step.prim.spec().half == HalfFloats::Widened {
             reads = reads.into_iter().map(|r| self.upcast(r)).collect::<Result<_, _>>()?;
             outs.iter_mut().for_each(|o| o.dtype = o.dtype.wide());
         }
@@ -47,7 +47,7 @@ impl Lowering<'_, Kernel> {
         Held { local: local.clone(), val }
     }
 
-    /// The operand in `f32`, if it is `bf16`.
+    /// The operand in `f32`, if it is of a half type.
     pub(super) fn upcast(&mut self, x: Held) -> Result<Held, LoweringError> {
         let wide = Local { dtype: x.local.dtype.wide(), ..x.local.clone() };
         if wide.dtype == x.local.dtype { Ok(x) } else { self.cast(&x, wide) }

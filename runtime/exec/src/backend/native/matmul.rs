@@ -1,4 +1,4 @@
-//! Contractions: products of matrices where their elements lie. Factors of `bf16` are read as `f32` copies, but where one has few
+//! Contractions: products of matrices where their elements lie. Factors of half types are read as `f32` copies, but where one has few
 //! rows.
 
 use super::contract::{Contraction, Factor, MatrixProduct, contraction};

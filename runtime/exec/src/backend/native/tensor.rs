@@ -10,7 +10,7 @@ use burn_backend::DType as BurnType;
 use burn_flex::{FlexTensor, Layout};
 use burn_ir::HandleKind;
 use burn_std::Bytes;
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_plan::DType;
 use std::collections::HashMap;
 
@@ -50,6 +50,7 @@ pub(crate) fn bytes_mut(tensor: &mut FlexTensor) -> &mut [u8] {
         BurnType::F64 => bytemuck::cast_slice_mut(tensor.storage_mut::<f64>()),
         BurnType::F32 => bytemuck::cast_slice_mut(tensor.storage_mut::<f32>()),
         BurnType::BF16 => bytemuck::cast_slice_mut(tensor.storage_mut::<bf16>()),
+        BurnType::F16 => bytemuck::cast_slice_mut(tensor.storage_mut::<f16>()),
         BurnType::I32 => bytemuck::cast_slice_mut(tensor.storage_mut::<i32>()),
         BurnType::U64 => bytemuck::cast_slice_mut(tensor.storage_mut::<u64>()),
         _ => tensor.storage_mut::<u8>(),
@@ -64,6 +65,7 @@ pub(crate) fn from_host(host: HostTensor) -> FlexTensor {
         HostData::F64(v) => Bytes::from_elems(v),
         HostData::F32(v) => Bytes::from_elems(v),
         HostData::BF16(v) => Bytes::from_elems(v),
+        HostData::F16(v) => Bytes::from_elems(v),
         HostData::I32(v) => Bytes::from_elems(v),
         HostData::U8(v) | HostData::Bool(v) => Bytes::from_elems(v),
         // One by one: a vector of pairs need not be aligned as `u64`s are, and where it is empty it is not.
@@ -89,7 +91,7 @@ pub(crate) fn zeros(dtype: DType, shape: &[usize]) -> FlexTensor {
 /// The interpreter's handle of a tensor.
 pub(crate) fn handle(tensor: FlexTensor) -> HandleKind<burn_flex::Flex> {
     match tensor.dtype() {
-        BurnType::F64 | BurnType::F32 | BurnType::BF16 => HandleKind::Float(tensor),
+        BurnType::F64 | BurnType::F32 | BurnType::BF16 | BurnType::F16 => HandleKind::Float(tensor),
         _ => HandleKind::Int(tensor),
     }
 }

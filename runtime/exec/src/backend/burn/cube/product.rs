@@ -1,7 +1,7 @@
 //! Matrix products that the backend's own call does not do as they are needed, recorded as an operation of the fusion
 //! queue.
 //!
-//! - The dtype of the result is told, so that a product of `bf16` is not rounded where it is wanted in `f32`.
+//! - The dtype of the result is told, so that a product of a half type is not rounded where it is wanted in `f32`.
 //! - The factor of a product with one row is made dense: of the kernels that are timed for those, one
 //!   (`GemvUnitPerpendicular` of `cubek` 0.3.1) reads it as if it were, and is wrong for a permuted view.
 

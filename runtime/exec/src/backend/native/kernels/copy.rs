@@ -64,6 +64,7 @@ impl CopyKernel {
             (Slice::F64(f), SliceMut::F64(o)) => self.copy(f, o),
             (Slice::F32(f), SliceMut::F32(o)) => self.copy(f, o),
             (Slice::BF16(f), SliceMut::BF16(o)) => self.copy(f, o),
+            (Slice::F16(f), SliceMut::F16(o)) => self.copy(f, o),
             (Slice::I32(f), SliceMut::I32(o)) => self.copy(f, o),
             (Slice::U8(f) | Slice::Bool(f), SliceMut::U8(o) | SliceMut::Bool(o)) => self.copy(f, o),
             (Slice::PairF32(f), SliceMut::PairF32(o)) => self.copy(f, o),

@@ -2,7 +2,7 @@
 
 use super::check::KernelError;
 pub use crate::tensor::{Slice, SliceMut};
-use half::bf16;
+use half::{bf16, f16};
 pub use meshwright_comm::{ValueIndexF32, ValueIndexF64};
 use meshwright_plan::DType;
 
@@ -113,6 +113,7 @@ macro_rules! element {
 element!(f64, F64);
 element!(f32, F32);
 element!(bf16, BF16);
+element!(f16, F16);
 element!(i32, I32);
 element!(u8, U8 | Bool);
 element!(ValueIndexF32, PairF32);

@@ -3,8 +3,9 @@
 use super::data::{Element, ValueIndexF32, ValueIndexF64};
 use super::level::multiversion;
 use super::math::Real;
-use super::narrow::{narrow, wide};
-use half::bf16;
+use super::narrow::Half;
+use half::{bf16, f16};
+use std::marker::PhantomData;
 
 /// A monoid over elements of one type.
 pub(super) trait Fold {
@@ -102,34 +103,65 @@ macro_rules! fold {
 }
 fold!(SumF32, f32, f64, 0.0, |a, x| a + f64::from(x), |a, b| a + b);
 fold!(SumF64, f64, f64, 0.0, |a, x| a + x, |a, b| a + b);
-fold!(SumBF16, bf16, f64, f32, 0.0, |a, x| a + f64::from(wide(x)), |a, b| a + b);
 fold!(SumI32, i32, i32, 0, |a, x| a.wrapping_add(x), |a, b| a.wrapping_add(b));
 fold!(SumU8, u8, u8, 0, |a, x| a.wrapping_add(x), |a, b| a.wrapping_add(b));
 fold!(ProdF32, f32, f64, 1.0, |a, x| a * f64::from(x), |a, b| a * b);
 fold!(ProdF64, f64, f64, 1.0, |a, x| a * x, |a, b| a * b);
-fold!(ProdBF16, bf16, f64, f32, 1.0, |a, x| a * f64::from(wide(x)), |a, b| a * b);
 fold!(ProdI32, i32, i32, 1, |a, x| a.wrapping_mul(x), |a, b| a.wrapping_mul(b));
 fold!(ProdU8, u8, u8, 1, |a, x| a.wrapping_mul(x), |a, b| a.wrapping_mul(b));
 fold!(MaxF32, f32, f32, f32::NEG_INFINITY, |a, x| a.greater(x), |a, b| a.greater(b));
 fold!(MaxF64, f64, f64, f64::NEG_INFINITY, |a, x| a.greater(x), |a, b| a.greater(b));
-fold!(MaxBF16, bf16, bf16, bf16::NEG_INFINITY, greater, greater);
 fold!(MaxI32, i32, i32, i32::MIN, |a, x| a.max(x), |a, b| a.max(b));
 fold!(MaxU8, u8, u8, 0, |a, x| a.max(x), |a, b| a.max(b));
 fold!(MinF32, f32, f32, f32::INFINITY, |a, x| a.lesser(x), |a, b| a.lesser(b));
 fold!(MinF64, f64, f64, f64::INFINITY, |a, x| a.lesser(x), |a, b| a.lesser(b));
-fold!(MinBF16, bf16, bf16, bf16::INFINITY, lesser, lesser);
 fold!(MinI32, i32, i32, i32::MAX, |a, x| a.min(x), |a, b| a.min(b));
 fold!(MinU8, u8, u8, u8::MAX, |a, x| a.min(x), |a, b| a.min(b));
 fold!(And, u8, u8, 1, |a, x| a & u8::from(x != 0), |a, b| a & b);
 fold!(Or, u8, u8, 0, |a, x| a | u8::from(x != 0), |a, b| a | b);
 
-fn greater(a: bf16, b: bf16) -> bf16 {
-    narrow(wide(a).greater(wide(b)))
+/// Declares a fold of half types.
+macro_rules! half_fold {
+    ($(#[$doc:meta])* $name:ident, $out:ty, $acc:ty, $id:expr, |$a:ident, $x:ident| $step:expr, |$b:ident, $c:ident| $join:expr, $finish:expr) => {
+        $(#[$doc])*
+        pub(super) struct $name<H>(PhantomData<H>);
+        impl<H: Half> Fold for $name<H> {
+            type Item = H;
+            type Out = $out;
+            type Acc = $acc;
+            const IDENTITY: $acc = $id;
+            #[inline(always)]
+            fn step($a: $acc, $x: H) -> $acc {
+                $step
+            }
+            #[inline(always)]
+            fn join($b: $acc, $c: $acc) -> $acc {
+                $join
+            }
+            #[inline(always)]
+            fn finish(acc: $acc) -> $out {
+                let f: fn($acc) -> $out = $finish;
+                f(acc)
+            }
+        }
+    };
 }
-
-fn lesser(a: bf16, b: bf16) -> bf16 {
-    narrow(wide(a).lesser(wide(b)))
-}
+half_fold!(
+    /// Sums are `f32`.
+    SumHalf, f32, f64, 0.0, |a, x| a + f64::from(x.wide()), |a, b| a + b, |a| a as f32
+);
+half_fold!(
+    /// Products are `f32`.
+    ProdHalf, f32, f64, 1.0, |a, x| a * f64::from(x.wide()), |a, b| a * b, |a| a as f32
+);
+half_fold!(
+    /// One of the elements.
+    MaxHalf, H, H, H::NEG_INFINITY, |a, x| H::narrow(a.wide().greater(x.wide())), |a, b| Self::step(a, b), |a| a
+);
+half_fold!(
+    /// One of the elements.
+    MinHalf, H, H, H::INFINITY, |a, x| H::narrow(a.wide().lesser(x.wide())), |a, b| Self::step(a, b), |a| a
+);
 
 /// Types whose greatest or least element can be asked for with its place. NaN comes before all numbers, whether the
 /// greatest or the least is sought; of equals the one of lowest index counts.
@@ -162,7 +194,7 @@ pub(super) trait Ranked: Element + PartialOrd {
 }
 
 macro_rules! ranked {
-    ($t:ty, $pair:ident, $value:ty, $index:ty, $max:ident, $min:ident, $nan:expr) => {
+    ($t:ty, $pair:ident, $value:ty, $index:ty, $max:ty, $min:ty, $nan:expr) => {
         impl Ranked for $t {
             type Pair = $pair;
             type Greatest = $max;
@@ -185,7 +217,8 @@ macro_rules! ranked {
 }
 ranked!(f32, ValueIndexF32, f32, u32, MaxF32, MinF32, f32::is_nan);
 ranked!(f64, ValueIndexF64, f64, u64, MaxF64, MinF64, f64::is_nan);
-ranked!(bf16, ValueIndexF32, f32, u32, MaxBF16, MinBF16, bf16::is_nan);
+ranked!(bf16, ValueIndexF32, f32, u32, MaxHalf<bf16>, MinHalf<bf16>, bf16::is_nan);
+ranked!(f16, ValueIndexF32, f32, u32, MaxHalf<f16>, MinHalf<f16>, f16::is_nan);
 ranked!(i32, ValueIndexF64, f64, u64, MaxI32, MinI32, |_| false);
 ranked!(u8, ValueIndexF64, f64, u64, MaxU8, MinU8, |_| false);
 

@@ -1,7 +1,7 @@
 //! Reading and adding by index: lookups and their transpose.
 
 use super::data::Element;
-use super::narrow::wide;
+use super::narrow::Half;
 use super::walk::{Walk, copy_strided};
 use super::{Access, Along, KernelError, Slice, SliceMut, par};
 use meshwright_plan::DType;
@@ -78,6 +78,7 @@ impl LookupKernel {
             (Slice::F64(t), SliceMut::F64(o)) => self.look_up(t, index, o),
             (Slice::F32(t), SliceMut::F32(o)) => self.look_up(t, index, o),
             (Slice::BF16(t), SliceMut::BF16(o)) => self.look_up(t, index, o),
+            (Slice::F16(t), SliceMut::F16(o)) => self.look_up(t, index, o),
             (Slice::I32(t), SliceMut::I32(o)) => self.look_up(t, index, o),
             (Slice::U8(t) | Slice::Bool(t), SliceMut::U8(o) | SliceMut::Bool(o)) => self.look_up(t, index, o),
             (Slice::PairF32(t), SliceMut::PairF32(o)) => self.look_up(t, index, o),
@@ -140,7 +141,7 @@ impl ScatterAddKernel {
         along: Along,
     ) -> Result<ScatterAddKernel, KernelError> {
         indices(index)?;
-        // Sums of `bf16` are `f32`.
+        // Sums of half types are `f32`.
         if values.dtype.wide() != out.dtype {
             return Err(KernelError::DType { expected: values.dtype, found: out.dtype });
         }
@@ -173,7 +174,8 @@ impl ScatterAddKernel {
         match (values, out) {
             (Slice::F64(v), SliceMut::F64(o)) => self.add(v, index, o, |a, b| a + b),
             (Slice::F32(v), SliceMut::F32(o)) => self.add(v, index, o, |a, b| a + b),
-            (Slice::BF16(v), SliceMut::F32(o)) => self.add(v, index, o, |a, b| a + wide(b)),
+            (Slice::BF16(v), SliceMut::F32(o)) => self.add(v, index, o, |a, b| a + b.wide()),
+            (Slice::F16(v), SliceMut::F32(o)) => self.add(v, index, o, |a, b| a + b.wide()),
             (Slice::I32(v), SliceMut::I32(o)) => self.add(v, index, o, i32::wrapping_add),
             _ => {}
         }

@@ -88,7 +88,7 @@ pub(super) fn bank(dtype: DType) -> Option<usize> {
     match dtype {
         DType::F64 => Some(0),
         // Computed in `f32`, and rounded where it is made.
-        DType::F32 | DType::BF16 => Some(1),
+        DType::F32 | DType::BF16 | DType::F16 => Some(1),
         DType::I32 => Some(2),
         DType::U8 | DType::Bool => Some(3),
         DType::PairF32 | DType::PairF64 => None,
@@ -278,22 +278,22 @@ fn check(
     Ok(())
 }
 
-/// The same with all `bf16` computed in `f32`: only loads, and casts that round, are of `bf16` in the result, and whoever
-/// reads them takes them as `f32`. Every node of `bf16` is rounded, so that fusing changes no number.
+/// The same with all half types computed in `f32`: only loads, and casts that round, are of them in the result, and whoever
+/// reads them takes them as `f32`. Every node of a half type is rounded, so that fusing changes no number.
 fn rounding(expr: &Expr, outs: &[Reg]) -> (Expr, Vec<Reg>) {
     let mut e = Expr::default();
     let mut at: Vec<Reg> = Vec::with_capacity(expr.nodes.len());
     for n in &expr.nodes {
-        let narrow = n.dtype == DType::BF16;
+        let narrow = n.dtype.is_half();
         let of = n.scalar.map_reads(|r| at[usize::from(r)]);
         let reg = match of {
-            // What is `bf16` is a number of `f32` as it stands.
-            Scalar::Cast(a) if matches!(n.dtype, DType::F32 | DType::BF16) && e.dtype(a) == DType::BF16 => a,
-            Scalar::Cast(a) if narrow && e.dtype(a) == DType::F32 => e.push(Scalar::Cast(a), DType::BF16),
+            // What is of a half type is a number of `f32` as it stands.
+            Scalar::Cast(a) if e.dtype(a).is_half() && [DType::F32, e.dtype(a)].contains(&n.dtype) => a,
+            Scalar::Cast(a) if narrow && e.dtype(a).wide() == DType::F32 => e.push(Scalar::Cast(a), n.dtype),
             Scalar::Load(_) => e.push(of, n.dtype),
             _ if narrow => {
                 let wide = e.push(of, DType::F32);
-                e.push(Scalar::Cast(wide), DType::BF16)
+                e.push(Scalar::Cast(wide), n.dtype)
             }
             _ => e.push(of, n.dtype),
         };
@@ -447,7 +447,7 @@ impl<'a> Compiler<'a> {
                 MapOp::Cast(node.dtype, self.at(a))
             }
         };
-        // Registers hold `bf16` as `f32`.
+        // Registers hold half types as `f32`.
         let dtype = dtype.wide();
         if self.uniform[i] {
             let to = self.at(i as Reg);
@@ -456,8 +456,8 @@ impl<'a> Compiler<'a> {
         }
         let out = self.outs.iter().position(|r| usize::from(*r) == i);
         let to = match out {
-            // What is stored as `bf16` is rounded in a register first.
-            Some(k) if self.kernel.outs[k] == node.dtype && node.dtype != DType::BF16 => MapPlace::Out(k),
+            // What is stored in a half type is rounded in a register first.
+            Some(k) if self.kernel.outs[k] == node.dtype && !node.dtype.is_half() => MapPlace::Out(k),
             _ => MapPlace::Reg(self.new_reg(node.dtype)),
         };
         self.place[i] = Some(to);

@@ -6,9 +6,9 @@ use super::elementwise::{self, Arithmetic};
 use super::functions::unary_bool;
 use super::map::{BLOCK, Instr, MapKernel, MapOp, MapPlace, MapSource};
 use super::math::Real;
+use super::narrow::{Half, by_half};
 use super::walk::{copy_strided, stretches};
 use super::{Arg, KernelError, Slice, SliceMut, narrow, par};
-use half::bf16;
 use meshwright_plan::DType;
 use std::cell::RefCell;
 
@@ -213,8 +213,8 @@ impl<'o> Block<'_, 'o> {
     #[inline]
     fn load(&mut self, k: usize, source: &MapSource) {
         let Some(reg) = source.reg else { return };
-        if source.dtype == DType::BF16 {
-            self.gather_narrow(k, source, reg);
+        if source.dtype.is_half() {
+            by_half!(source.dtype, H => self.gather_narrow::<H>(k, source, reg));
         } else if !(source.dense && matches!(self.args[k], Arg::Slice(_))) {
             by_dtype!(source.dtype, T => self.gather::<T>(k, source, reg));
         }
@@ -242,25 +242,25 @@ impl<'o> Block<'_, 'o> {
         }
     }
 
-    /// Elements of `bf16`, in a register of `f32`.
-    fn gather_narrow(&mut self, k: usize, source: &MapSource, reg: usize) {
+    /// Elements of a half type, in a register of `f32`.
+    fn gather_narrow<H: Half>(&mut self, k: usize, source: &MapSource, reg: usize) {
         let (start, n, level) = (self.start, self.n, self.kernel.level);
         let to = f32::bank_mut(self.banks)[reg].first_mut(n);
         match self.args[k] {
             Arg::Out(o) => {
-                let from = bf16::of(self.outs[o].as_slice()).unwrap_or(&[]);
+                let from = H::of(self.outs[o].as_slice()).unwrap_or(&[]);
                 narrow::upcast(level, &from[start..start + n], to);
             }
             Arg::Slice(s) => {
-                let from = bf16::of(s).unwrap_or(&[]);
+                let from = H::of(s).unwrap_or(&[]);
                 let stride = source.strides[source.strides.len() - 1];
                 let (shape, begin) = (&self.kernel.shape, self.base + start);
                 stretches(shape, &source.strides, source.offset, begin, n, |i, at, len| match stride {
-                    0 => to[i..i + len].fill(narrow::wide(from[at])),
+                    0 => to[i..i + len].fill(from[at].wide()),
                     1 => narrow::upcast(level, &from[at..at + len], &mut to[i..i + len]),
                     _ => {
                         for (j, to) in to[i..i + len].iter_mut().enumerate() {
-                            *to = narrow::wide(from[at + j * stride]);
+                            *to = from[at + j * stride].wide();
                         }
                     }
                 });
@@ -275,9 +275,7 @@ impl<'o> Block<'_, 'o> {
         match place {
             MapPlace::Reg(r) => T::bank(self.banks)[r].first(n),
             MapPlace::Input(k) => match self.args[k] {
-                Arg::Slice(s)
-                    if self.kernel.inputs[k].dense && self.kernel.inputs[k].dtype != DType::BF16 =>
-                {
+                Arg::Slice(s) if self.kernel.inputs[k].dense && !self.kernel.inputs[k].dtype.is_half() => {
                     &T::slice(s)[self.base + start..][..n]
                 }
                 _ => self.kernel.inputs[k].reg.map_or(&[], |r| T::bank(self.banks)[r].first(n)),
@@ -309,18 +307,32 @@ impl<'o> Block<'_, 'o> {
     }
 
     fn store(&mut self, out: usize, place: MapPlace) {
-        if self.kernel.outs[out] == DType::BF16 {
-            let (start, n) = (self.start, self.n);
-            let mut taken = std::mem::replace(&mut self.outs[out], SliceMut::U8(&mut []));
-            if let Some(to) = bf16::of_mut(taken.reborrow()) {
-                narrow::store(self.kernel.level, self.read::<f32>(place), &mut to[start..start + n]);
-            }
-            self.outs[out] = taken;
+        if self.kernel.outs[out].is_half() {
+            by_half!(self.kernel.outs[out], H => self.store_narrow::<H>(out, place));
             return;
         }
         by_dtype!(self.kernel.outs[out], T => {
             self.write::<T>(MapPlace::Out(out), |b, d| d.copy_from_slice(b.read(place)));
         });
+    }
+
+    fn store_narrow<H: Half>(&mut self, out: usize, place: MapPlace) {
+        let (start, n) = (self.start, self.n);
+        let mut taken = std::mem::replace(&mut self.outs[out], SliceMut::U8(&mut []));
+        if let Some(to) = H::of_mut(taken.reborrow()) {
+            narrow::store(self.kernel.level, self.read::<f32>(place), &mut to[start..start + n]);
+        }
+        self.outs[out] = taken;
+    }
+
+    /// The first element of an input of a half type.
+    fn first_of<H: Half>(&self, k: usize) -> f32 {
+        let of = |s| H::of(s).unwrap_or(&[]);
+        let first = match self.args[k] {
+            Arg::Slice(s) => of(s)[self.kernel.inputs[k].offset],
+            Arg::Out(o) => of(self.outs[o].as_slice())[0],
+        };
+        first.wide()
     }
 
     fn execute(&mut self, instr: &Instr) {
@@ -331,13 +343,8 @@ impl<'o> Block<'_, 'o> {
                 let x = if instr.dtype == DType::Bool { f64::from(u8::from(x != 0.0)) } else { x };
                 d.fill(T::constant(x));
             })),
-            MapOp::Load(k) if self.kernel.inputs[k].dtype == DType::BF16 => self.write::<f32>(to, |b, d| {
-                let of = |s| bf16::of(s).unwrap_or(&[]);
-                let first = match b.args[k] {
-                    Arg::Slice(s) => of(s)[b.kernel.inputs[k].offset],
-                    Arg::Out(o) => of(b.outs[o].as_slice())[0],
-                };
-                d.fill(narrow::wide(first));
+            MapOp::Load(k) if self.kernel.inputs[k].dtype.is_half() => self.write::<f32>(to, |b, d| {
+                d.fill(by_half!(b.kernel.inputs[k].dtype, H => b.first_of::<H>(k)));
             }),
             MapOp::Load(k) => by_dtype!(instr.dtype, T => self.write::<T>(to, |b, d| {
                 let source = &b.kernel.inputs[k];
@@ -379,9 +386,9 @@ impl<'o> Block<'_, 'o> {
             MapOp::Cast(into, a) => by_dtype!(instr.dtype, T => match into {
                 DType::F64 => self.write::<f64>(to, |b, d| T::to_f64(level, b.read(a), d)),
                 DType::F32 => self.write::<f32>(to, |b, d| T::to_f32(level, b.read(a), d)),
-                DType::BF16 => self.write::<f32>(to, |b, d| {
-                    // `rounding` leaves no other cast to it.
-                    narrow::round(level, b.read::<f32>(a), d);
+                // `rounding` leaves no other cast to them.
+                DType::BF16 | DType::F16 => self.write::<f32>(to, |b, d| {
+                    by_half!(into, H => narrow::round::<H>(level, b.read::<f32>(a), d));
                 }),
                 DType::I32 => self.write::<i32>(to, |b, d| T::to_i32(level, b.read(a), d)),
                 DType::U8 => self.write::<u8>(to, |b, d| T::to_u8(level, b.read(a), d)),

@@ -5,6 +5,7 @@ use super::fold::{self, *};
 use super::level::Level;
 use super::walk::{Walk, stretches};
 use super::{Access, KernelError, Slice, SliceMut, par};
+use half::{bf16, f16};
 use meshwright_plan::{DType, Monoid};
 
 /// Columns that are accumulated at a time.
@@ -13,7 +14,7 @@ const COLUMNS: usize = 256;
 /// Elements of a long row that make one partial result.
 const PIECE: usize = 1 << 15;
 
-/// A prepared reduction. Sums and products of `f32` accumulate in `f64`, and those of `bf16` too, which give `f32`; integers wrap around; maximum and minimum give NaN if there is
+/// A prepared reduction. Sums and products of `f32` accumulate in `f64`, and those of half types too, which give `f32`; integers wrap around; maximum and minimum give NaN if there is
 /// one; an empty fold gives the identity. Arg-reductions treat NaN as coming first, whether the greatest or the least is
 /// sought, and take the lowest index of equals.
 #[derive(Clone, Debug)]
@@ -95,29 +96,34 @@ impl ReduceKernel {
         match (self.monoid, self.dtype) {
             (Sum, F32) => self.fold::<SumF32>(input, out),
             (Sum, F64) => self.fold::<SumF64>(input, out),
-            (Sum, BF16) => self.fold::<SumBF16>(input, out),
+            (Sum, BF16) => self.fold::<SumHalf<bf16>>(input, out),
+            (Sum, F16) => self.fold::<SumHalf<f16>>(input, out),
             (Sum, I32) => self.fold::<SumI32>(input, out),
             (Sum, _) => self.fold::<SumU8>(input, out),
             (Prod, F32) => self.fold::<ProdF32>(input, out),
             (Prod, F64) => self.fold::<ProdF64>(input, out),
-            (Prod, BF16) => self.fold::<ProdBF16>(input, out),
+            (Prod, BF16) => self.fold::<ProdHalf<bf16>>(input, out),
+            (Prod, F16) => self.fold::<ProdHalf<f16>>(input, out),
             (Prod, I32) => self.fold::<ProdI32>(input, out),
             (Prod, _) => self.fold::<ProdU8>(input, out),
             (Max, F32) => self.fold::<MaxF32>(input, out),
             (Max, F64) => self.fold::<MaxF64>(input, out),
-            (Max, BF16) => self.fold::<MaxBF16>(input, out),
+            (Max, BF16) => self.fold::<MaxHalf<bf16>>(input, out),
+            (Max, F16) => self.fold::<MaxHalf<f16>>(input, out),
             (Max, I32) => self.fold::<MaxI32>(input, out),
             (Max, _) => self.fold::<MaxU8>(input, out),
             (Min, F32) => self.fold::<MinF32>(input, out),
             (Min, F64) => self.fold::<MinF64>(input, out),
-            (Min, BF16) => self.fold::<MinBF16>(input, out),
+            (Min, BF16) => self.fold::<MinHalf<bf16>>(input, out),
+            (Min, F16) => self.fold::<MinHalf<f16>>(input, out),
             (Min, I32) => self.fold::<MinI32>(input, out),
             (Min, _) => self.fold::<MinU8>(input, out),
             (And, _) => self.fold::<fold::And>(input, out),
             (Or, _) => self.fold::<fold::Or>(input, out),
             (ArgMax | ArgMin, F32) => self.arg::<f32>(input, out),
             (ArgMax | ArgMin, F64) => self.arg::<f64>(input, out),
-            (ArgMax | ArgMin, BF16) => self.arg::<half::bf16>(input, out),
+            (ArgMax | ArgMin, BF16) => self.arg::<bf16>(input, out),
+            (ArgMax | ArgMin, F16) => self.arg::<f16>(input, out),
             (ArgMax | ArgMin, I32) => self.arg::<i32>(input, out),
             (ArgMax | ArgMin, _) => self.arg::<u8>(input, out),
         }

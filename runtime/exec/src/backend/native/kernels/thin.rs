@@ -3,8 +3,9 @@
 
 use super::data::Element;
 use super::level::{Level, multiversion};
+use super::narrow::Half;
 use super::{KernelError, Slice, SliceMut, check_in, check_out};
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_plan::DType;
 use rayon::prelude::*;
 
@@ -34,7 +35,7 @@ pub struct ThinShape {
     pub result: [usize; 2],
 }
 
-/// A prepared product. Factors may be of `bf16`, the result is of the wide type.
+/// A prepared product. Factors may be of half types, the result is of the wide type.
 #[derive(Clone, Debug)]
 pub struct ThinKernel {
     dtype: DType,
@@ -62,7 +63,8 @@ macro_rules! widened {
 widened! {
     f64, f64, |x| x;
     f32, f32, |x| x;
-    bf16, f32, super::narrow::wide;
+    bf16, f32, Half::wide;
+    f16, f32, Half::wide;
 }
 
 impl ThinKernel {
@@ -89,6 +91,7 @@ impl ThinKernel {
         match self.dtype {
             DType::F64 => self.go::<f64>(thin, matrix, out),
             DType::F32 => self.go::<f32>(thin, matrix, out),
+            DType::F16 => self.go::<f16>(thin, matrix, out),
             _ => self.go::<bf16>(thin, matrix, out),
         }
         Ok(())

@@ -220,7 +220,7 @@ impl AttentionKernel {
         if operands.extras > plan.reads.len() || plan.writes.len() != plan.parts.len() {
             return Err(KernelError::Count { expected: operands.extras, found: plan.reads.len() });
         }
-        if !plan.dtype.is_float() || plan.dtype == DType::BF16 {
+        if !plan.dtype.is_float() || plan.dtype.is_half() {
             return Err(KernelError::Unsupported(format!("an attention of {}", plan.dtype)));
         }
         let tiles = plan.row_tiles();

@@ -113,6 +113,7 @@ fn from(slice: Slice<'_>, at: usize) -> Slice<'_> {
         Slice::F64(s) => Slice::F64(&s[at.min(s.len())..]),
         Slice::F32(s) => Slice::F32(&s[at.min(s.len())..]),
         Slice::BF16(s) => Slice::BF16(&s[at.min(s.len())..]),
+        Slice::F16(s) => Slice::F16(&s[at.min(s.len())..]),
         Slice::I32(s) => Slice::I32(&s[at.min(s.len())..]),
         Slice::U8(s) => Slice::U8(&s[at.min(s.len())..]),
         Slice::Bool(s) => Slice::Bool(&s[at.min(s.len())..]),

@@ -1,7 +1,7 @@
 use super::{Rng, dot, indices, same_for_all_pools};
 use crate::kernels::level::Level;
 use crate::kernels::{Access, Arg, KernelError, MapKernel, Slice, SliceMut, ValueIndexF32};
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_plan::DType;
 use meshwright_plan::expr::{BinaryFn, Expr, Reg, Scalar, UnaryFn};
 
@@ -11,6 +11,7 @@ enum Data {
     F64(Vec<f64>),
     F32(Vec<f32>),
     BF16(Vec<bf16>),
+    F16(Vec<f16>),
     I32(Vec<i32>),
     U8(Vec<u8>),
     Bool(Vec<u8>),
@@ -23,6 +24,7 @@ impl Data {
             DType::F64 => Data::F64(x.collect()),
             DType::F32 => Data::F32(x.map(|x| x as f32).collect()),
             DType::BF16 => Data::BF16(x.map(|x| bf16::from_f32(x as f32)).collect()),
+            DType::F16 => Data::F16(x.map(|x| f16::from_f32(x as f32)).collect()),
             DType::I32 => Data::I32(x.map(|x| x as i32).collect()),
             DType::U8 => Data::U8(x.map(|x| x as u8).collect()),
             DType::Bool => Data::Bool(x.map(|x| u8::from(x > 0.0)).collect()),
@@ -35,6 +37,7 @@ impl Data {
             Data::F64(v) => v[i],
             Data::F32(v) => f64::from(v[i]),
             Data::BF16(v) => f64::from(v[i]),
+            Data::F16(v) => f64::from(v[i]),
             Data::I32(v) => f64::from(v[i]),
             Data::U8(v) | Data::Bool(v) => f64::from(v[i]),
             Data::Pair(v) => f64::from(v[i].index),
@@ -46,6 +49,7 @@ impl Data {
             Data::F64(v) => Slice::F64(v),
             Data::F32(v) => Slice::F32(v),
             Data::BF16(v) => Slice::BF16(v),
+            Data::F16(v) => Slice::F16(v),
             Data::I32(v) => Slice::I32(v),
             Data::U8(v) => Slice::U8(v),
             Data::Bool(v) => Slice::Bool(v),
@@ -58,6 +62,7 @@ impl Data {
             Data::F64(v) => SliceMut::F64(v),
             Data::F32(v) => SliceMut::F32(v),
             Data::BF16(v) => SliceMut::BF16(v),
+            Data::F16(v) => SliceMut::F16(v),
             Data::I32(v) => SliceMut::I32(v),
             Data::U8(v) => SliceMut::U8(v),
             Data::Bool(v) => SliceMut::Bool(v),
@@ -66,7 +71,8 @@ impl Data {
     }
 }
 
-const TYPES: [DType; 6] = [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8, DType::Bool];
+const TYPES: [DType; 7] =
+    [DType::F64, DType::F32, DType::BF16, DType::F16, DType::I32, DType::U8, DType::Bool];
 
 fn random_expr(rng: &mut Rng, inputs: &[DType], rank: usize) -> Expr {
     let mut e = Expr::default();
@@ -89,7 +95,7 @@ fn random_expr(rng: &mut Rng, inputs: &[DType], rank: usize) -> Expr {
         let bools: Vec<Reg> = plain.iter().copied().filter(|r| e.dtype(*r) == DType::Bool).collect();
         use BinaryFn::*;
         match rng.below(8) {
-            0 => e.cast(a, TYPES[rng.below(6)]),
+            0 => e.cast(a, TYPES[rng.below(TYPES.len())]),
             1 => e.select(bools[rng.below(bools.len())], a, b),
             2 if rank > 0 => e.push(Scalar::Index(rng.below(rank) as u16), DType::I32),
             3 => e.binary([Lt, Le, Gt, Ge, Eq, Ne][rng.below(6)], a, b),
@@ -110,6 +116,7 @@ fn round(x: f64, t: DType) -> f64 {
     match t {
         DType::F32 => f64::from(x as f32),
         DType::BF16 => f64::from(bf16::from_f32(x as f32)),
+        DType::F16 => f64::from(f16::from_f32(x as f32)),
         DType::I32 => f64::from(x as i64 as i32),
         DType::U8 => f64::from(x as i64 as u8),
         _ => x,
@@ -189,6 +196,7 @@ fn cast(x: f64, from: DType, to: DType) -> f64 {
         DType::F64 => x,
         DType::F32 => f64::from(x as f32),
         DType::BF16 => f64::from(bf16::from_f32(x as f32)),
+        DType::F16 => f64::from(f16::from_f32(x as f32)),
         DType::I32 => f64::from(x as i32),
         DType::U8 if from == DType::I32 => f64::from(x as i32 as u8),
         DType::U8 => f64::from(x as u8),
@@ -224,13 +232,13 @@ fn evaluate(e: &Expr, index: &[usize], offsets: &[usize], load: impl Fn(usize) -
 #[test]
 fn random_expressions_over_random_layouts() {
     let mut rng = Rng(7);
-    let all = [DType::F64, DType::F32, DType::BF16, DType::I32, DType::U8, DType::Bool, DType::PairF32];
+    let all = [&TYPES[..], &[DType::PairF32]].concat();
     for round in 0..600 {
         let mut shape = rng.shape(4);
         if round % 20 == 0 {
             shape = vec![3, 1, 1000 + rng.below(50)];
         }
-        let types: Vec<DType> = (0..1 + rng.below(4)).map(|_| all[rng.below(7)]).collect();
+        let types: Vec<DType> = (0..1 + rng.below(4)).map(|_| all[rng.below(all.len())]).collect();
         let offsets: Vec<usize> = shape.iter().map(|_| rng.below(100)).collect();
         let mut data = vec![];
         let mut accesses = vec![];

@@ -1,7 +1,7 @@
 use super::{Rng, dot, indices, same_for_all_pools};
 use crate::kernels::level::Level;
 use crate::kernels::{Access, ReduceKernel, Slice, SliceMut, ValueIndexF32, ValueIndexF64};
-use half::bf16;
+use half::{bf16, f16};
 use meshwright_plan::{DType, Monoid};
 
 /// Shapes to keep and to fold, with the strides of an input that has their dims in any order.
@@ -45,20 +45,27 @@ fn folds_of_random_layouts() {
                 let got: Vec<f64> = out.iter().map(|x| f64::from(*x)).collect();
                 assert_eq!(got, want, "{monoid} {keep:?} {fold:?} {access:?}");
 
-                // These are numbers of `bf16`; their sums are numbers of `f32`.
-                let halves: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
-                let narrow = Access { dtype: DType::BF16, ..access.clone() };
-                let kernel = ReduceKernel::new(monoid, &keep, &fold, &narrow, 0).unwrap().with_level(level);
-                let got: Vec<f64> = if monoid == Monoid::Sum {
-                    let mut out = vec![7.0f32; want.len()];
-                    kernel.run(Slice::BF16(&halves), SliceMut::F32(&mut out)).unwrap();
-                    out.into_iter().map(f64::from).collect()
-                } else {
-                    let mut out = vec![bf16::ONE; want.len()];
-                    kernel.run(Slice::BF16(&halves), SliceMut::BF16(&mut out)).unwrap();
-                    out.into_iter().map(f64::from).collect()
-                };
-                assert_eq!(got, want, "{monoid} of bf16 {keep:?} {fold:?}");
+                // These are numbers of the half types; their sums are numbers of `f32`.
+                macro_rules! half {
+                    ($t:ident, $kind:ident) => {
+                        let halves: Vec<$t> = x.iter().map(|x| $t::from_f32(*x)).collect();
+                        let narrow = Access { dtype: DType::$kind, ..access.clone() };
+                        let kernel = ReduceKernel::new(monoid, &keep, &fold, &narrow, 0).unwrap();
+                        let kernel = kernel.with_level(level);
+                        let got: Vec<f64> = if monoid == Monoid::Sum {
+                            let mut out = vec![7.0f32; want.len()];
+                            kernel.run(Slice::$kind(&halves), SliceMut::F32(&mut out)).unwrap();
+                            out.into_iter().map(f64::from).collect()
+                        } else {
+                            let mut out = vec![$t::ONE; want.len()];
+                            kernel.run(Slice::$kind(&halves), SliceMut::$kind(&mut out)).unwrap();
+                            out.into_iter().map(f64::from).collect()
+                        };
+                        assert_eq!(got, want, "{monoid} of {} {keep:?} {fold:?}", DType::$kind);
+                    };
+                }
+                half!(bf16, BF16);
+                half!(f16, F16);
 
                 let ints: Vec<i32> = x.iter().map(|x| (*x * 4.0) as i32).collect();
                 let access = Access { dtype: DType::I32, ..access.clone() };

@@ -1,6 +1,6 @@
-//! Programs of `bf16`: every op between activations that are stored so, split and whole, against its oracle in `f64`.
+//! Programs of `bf16` and `f16`: every op between activations that are stored so, split and whole, against its oracle in `f64`.
 //!
-//! Operands are what `bf16` holds exactly, so that only what the op and its neighbors round is seen.
+//! Operands are what the half type holds exactly, so that only what the op and its neighbors round is seen.
 
 use crate::devices::{Devices, layout, plan, to};
 use crate::split::{Way, Within, same_step, way};
@@ -21,7 +21,7 @@ struct Between {
     dims: Vec<Dim>,
 }
 
-fn between(b: &Built) -> Between {
+fn between(b: &Built, half: DType) -> Between {
     let mut g = Graph::new(b.graph.dims.clone());
     let one = g.dims.add("one", 1);
     let mut bound = Bound::new();
@@ -36,7 +36,7 @@ fn between(b: &Built) -> Between {
         let new = g.push(node);
         now.push(match b.bound.get(&id) {
             Some(v) if ty.dtype == DType::F32 => {
-                let data = HostData::from_f64(DType::BF16, v.data.clone()).to_f64();
+                let data = HostData::from_f64(half, v.data.clone()).to_f64();
                 bound.insert(new, F64Tensor { data, ..v.clone() });
                 g.op(Contract { out: ty.dims }, &[new, factor])
             }
@@ -54,43 +54,52 @@ fn between(b: &Built) -> Between {
         outputs.push(("read", g.op(Contract { out }, &[y, factor])));
     }
     let values = walk(&g, &bound);
-    let step = StepGraph { float: DType::BF16, ..step(&g, &outputs) };
+    let step = StepGraph { float: half, ..step(&g, &outputs) };
     let outputs = outputs.into_iter().map(|(n, id)| (n, id, values[id.0 as usize].clone())).collect();
     Between { step, bound, outputs, dims: b.dims.clone() }
 }
 
-/// What the numbers of a value may be off by, of the largest magnitude: a few roundings to 8 bits.
-const TOLERANCE: f64 = 1.0 / 128.0;
+/// What the numbers of a value may be off by, of the largest magnitude: a few roundings to 8 bits, or to 11.
+fn tolerance(half: DType) -> f64 {
+    if half == DType::BF16 { 1.0 / 128.0 } else { 1.0 / 1024.0 }
+}
+
+fn split_in_many_ways(dims: &[Dim]) -> Vec<Way> {
+    let mut ways: Vec<Way> = vec![way(&[], vec![])];
+    ways.extend(dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
+    ways.extend(dims.windows(2).map(|d| way(&[2, 2], vec![to(d[0], &[0]), to(d[1], &[1])])));
+    ways
+}
 
 #[test]
 fn every_op_is_the_same_in_bf16() {
-    in_bf16(Devices::default(), "bf16", &|dims| {
-        let mut ways: Vec<Way> = vec![way(&[], vec![])];
-        ways.extend(dims.iter().map(|d| way(&[3], vec![to(*d, &[0])])));
-        ways.extend(dims.windows(2).map(|d| way(&[2, 2], vec![to(d[0], &[0]), to(d[1], &[1])])));
-        ways
-    });
+    in_half(DType::BF16, Devices::default(), "bf16", &split_in_many_ways);
+}
+
+#[test]
+fn every_op_is_the_same_in_f16() {
+    in_half(DType::F16, Devices::default(), "f16", &split_in_many_ways);
 }
 
 /// The same on some devices, placed in some ways, of which the first has one device.
-pub(crate) fn in_bf16(mut devices: Devices, what: &str, ways: &dyn Fn(&[Dim]) -> Vec<Way>) {
+pub(crate) fn in_half(half: DType, mut devices: Devices, what: &str, ways: &dyn Fn(&[Dim]) -> Vec<Way>) {
     let begin = Instant::now();
     let (mut wrong, mut cases, mut names) = (Vec::new(), 0, Vec::new());
     let mut stored = 0;
     for subject in subjects() {
         let Some(b) = narrow(&subject) else { continue };
         names.push(subject.name.clone());
-        let s = between(&b);
+        let s = between(&b, half);
         let ways = ways(&s.dims);
         let one = plan(&s.step, &layout(&ways[0].mesh, Vec::new()), true);
-        stored += usize::from(one.is_ok_and(|p| p.plan.buffers.iter().any(|b| b.dtype == DType::BF16)));
+        stored += usize::from(one.is_ok_and(|p| p.plan.buffers.iter().any(|b| b.dtype == half)));
         let tensors = tensors(&s.step.graph, &s.bound);
         match same_step(
             &subject.name,
             &s.step,
             &tensors,
             &s.outputs,
-            Within { least: 1.0, narrow: TOLERANCE, exact: true },
+            Within { least: 1.0, narrow: tolerance(half), exact: true },
             &ways,
             &mut devices,
         ) {
@@ -100,5 +109,5 @@ pub(crate) fn in_bf16(mut devices: Devices, what: &str, ways: &dyn Fn(&[Dim]) ->
     }
     crate::report(&format!("{what}: {} samples, {cases} cases in {:.1?}", names.len(), begin.elapsed()));
     assert!(wrong.is_empty(), "{} of the samples:\n{}", wrong.len(), wrong.join("\n"));
-    assert_eq!(stored, names.len(), "samples in whose Plan something is stored as bf16");
+    assert_eq!(stored, names.len(), "samples in whose Plan something is stored in the half type");
 }
