@@ -86,7 +86,7 @@ impl Requirements {
         sources: &Sources,
         options: &TrainOptions,
     ) -> BTreeMap<String, String> {
-        let settings = RunSettings::new(project, sources, options, options.seed.unwrap_or(0), &self.set);
+        let settings = RunSettings::new(project, sources, options, options.seed.unwrap_or(0), Some(&self.set));
         let mut asked = settings.agreed();
         asked.extend(common(&self.plan));
         asked.insert("`--resume`".into(), options.resume.to_string());
@@ -236,6 +236,11 @@ impl Session {
         };
         let dir = RunDir::resume(path)?;
         let before: RunSettings = read_settings(path)?;
+        if let Some(from) = &before.imported {
+            let message = format!("`{}` holds weights that were imported from `{from}`, and no training", path.display());
+            let help = format!("begin one with them: `meshwright train {} --init {}`", before.file, path.display());
+            return Err(Diagnostic::error(codes::E0510, message).help(help).into());
+        }
         let Ok(of_run) = before.seed.parse() else {
             let message = format!("`{}` cannot be used: its seed is `{}`", path.display(), before.seed);
             return Err(Diagnostic::error(codes::E0511, message).into());
@@ -245,7 +250,7 @@ impl Session {
             (self.start.steps, self.start.epochs) = (before.steps, before.epochs);
         }
         self.init = self.init.take().or_else(|| before.init());
-        let now = RunSettings::new(project, sources, options, self.start.seed, set);
+        let now = RunSettings::new(project, sources, options, self.start.seed, Some(set));
         self.notes.extend(before.resumed_as(&now)?);
         if dir.model_text()? != sources.text(project.texts.model) {
             let now = sources.name(project.texts.model);
@@ -310,10 +315,11 @@ impl Written {
         run.write_plan(&needs.1.to_json())?;
         // From here on it is a run.
         let of_run = session.start;
-        run.remember(&HistoryEvent::new((project, sources), options, (stands.steps, options.resume)))?;
+        let event = if options.resume { "resume" } else { "start" };
+        run.remember(&HistoryEvent::new((project, sources), options, (event, stands.steps)))?;
         let (steps, epochs, init) = (of_run.steps, of_run.epochs, session.init);
         let lasting = TrainOptions { steps, epochs, init, ..options.clone() };
-        run.write_settings(&RunSettings::new(project, sources, &lasting, of_run.seed, needs.0))?;
+        run.write_settings(&RunSettings::new(project, sources, &lasting, of_run.seed, Some(needs.0)))?;
         let (log, note) = run.metrics(stands, |kept| {
             let start = LogStart {
                 run: run.path(),
