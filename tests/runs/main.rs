@@ -14,6 +14,7 @@ mod evaluation;
 mod faults;
 mod gradients;
 mod groups;
+mod hugging_face;
 mod kept;
 mod mesh_tensorflow;
 #[cfg(feature = "mpi")]

@@ -23,6 +23,7 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/fine-tuning.md", 9),
     ("docs/predict.md", 4),
     ("docs/generate.md", 2),
+    ("docs/hugging-face.md", 6),
 ];
 
 #[test]

@@ -86,7 +86,8 @@ impl Requirements {
         sources: &Sources,
         options: &TrainOptions,
     ) -> BTreeMap<String, String> {
-        let settings = RunSettings::new(project, sources, options, options.seed.unwrap_or(0), Some(&self.set));
+        let settings =
+            RunSettings::new(project, sources, options, options.seed.unwrap_or(0), Some(&self.set));
         let mut asked = settings.agreed();
         asked.extend(common(&self.plan));
         asked.insert("`--resume`".into(), options.resume.to_string());
@@ -237,8 +238,12 @@ impl Session {
         let dir = RunDir::resume(path)?;
         let before: RunSettings = read_settings(path)?;
         if let Some(from) = &before.imported {
-            let message = format!("`{}` holds weights that were imported from `{from}`, and no training", path.display());
-            let help = format!("begin one with them: `meshwright train {} --init {}`", before.file, path.display());
+            let message = format!(
+                "`{}` holds weights that were imported from `{from}`, and no training",
+                path.display()
+            );
+            let help =
+                format!("begin one with them: `meshwright train {} --init {}`", before.file, path.display());
             return Err(Diagnostic::error(codes::E0510, message).help(help).into());
         }
         let Ok(of_run) = before.seed.parse() else {

@@ -55,7 +55,9 @@ fn run(what: &str, list: &'static [Shipped], args: &ShippedArgs, console: &mut C
 
 /// The first sentence of the comment that a file begins with, without its end.
 fn about(text: &str) -> String {
-    let lines = text.lines().map(|l| l.strip_prefix("//!").or(l.strip_prefix("//")).or(l.strip_prefix('#')).map(str::trim));
+    let lines = text
+        .lines()
+        .map(|l| l.strip_prefix("//!").or(l.strip_prefix("//")).or(l.strip_prefix('#')).map(str::trim));
     let words: Vec<&str> = lines.map_while(|l| l).take_while(|l| !l.is_empty()).collect();
     let text = words.join(" ");
     // `et al. 2018` ends no sentence: the next one begins with a capital.

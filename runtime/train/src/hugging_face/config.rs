@@ -88,7 +88,9 @@ impl HfConfig {
             Some(toml::Value::String(text)) => {
                 let of = |name: &str| self.get(name).and_then(|(k, v)| whole(k, v).ok());
                 let found = product(text, of);
-                found.map(Some).map_err(|name| self.error(format!("has no `{name}`, which `{key}` is a multiple of")))
+                found
+                    .map(Some)
+                    .map_err(|name| self.error(format!("has no `{name}`, which `{key}` is a multiple of")))
             }
             _ => Ok(None),
         }
@@ -144,13 +146,18 @@ impl HfConfig {
             if allowed.iter().any(|a| same(a, value)) {
                 continue;
             }
-            let d = self.error(format!("has `{key}` = {value}; the model `{}` has {}", map.model, shown(allowed)));
+            let d = self.error(format!(
+                "has `{key}` = {value}; the model `{}` has {}",
+                map.model,
+                shown(allowed)
+            ));
             errors.push(d.help(format!("`meshwright maps {}` shows what is supported", map.model)));
         }
         for key in map.refused() {
             let Some((key, value)) = self.get(key) else { continue };
             let value: String = value.to_string().chars().take(60).collect();
-            errors.push(self.error(format!("has `{key}` = {value}, which the model `{}` has not", map.model)));
+            errors
+                .push(self.error(format!("has `{key}` = {value}, which the model `{}` has not", map.model)));
         }
         errors
     }
@@ -167,7 +174,9 @@ impl HfConfig {
                 let wrong = |is: String| Err(self.error(format!("has `{key}` = {n}, and `{text}` is {is}")));
                 match open[..] {
                     [] if rest != *n => return wrong(rest.to_string()),
-                    [dim] if !n.is_multiple_of(rest) => return wrong(format!("a multiple of {rest} for any `{dim}`")),
+                    [dim] if !n.is_multiple_of(rest) => {
+                        return wrong(format!("a multiple of {rest} for any `{dim}`"));
+                    }
                     [dim] => drop(known.insert(dim.into(), n / rest)),
                     _ => {}
                 }
@@ -353,18 +362,29 @@ mod tests {
     fn what_the_model_does_not_have_is_named_with_its_value() {
         let map = HfMap::named("gpt").unwrap();
         for (key, value, why) in [
-            ("activation_function", json!("relu"), "`activation_function` = \"relu\"; the model `gpt` has \"gelu_new\" or"),
+            (
+                "activation_function",
+                json!("relu"),
+                "`activation_function` = \"relu\"; the model `gpt` has \"gelu_new\" or",
+            ),
             ("layer_norm_epsilon", json!(1e-6), "`layer_norm_epsilon` = 1e-6; the model `gpt` has 1e-5"),
             ("model_type", json!("llama"), "`model_type` = \"llama\"; the model `gpt` has \"gpt2\""),
             ("n_head", json!(5), "`n_embd` = 12, and `heads * d_head` is a multiple of 5 for any `d_head`"),
             ("n_head", json!("three"), "`n_head` = \"three\", which is not a size"),
             ("n_head", json!(0), "`n_head` = 0, which is not a size"),
             ("vocab_size", json!(null), "has no `vocab_size`, which says what `vocab` is"),
-            ("quantization_config", json!({ "bits": 4 }), "`quantization_config` = {\"bits\":4}, which the model"),
+            (
+                "quantization_config",
+                json!({ "bits": 4 }),
+                "`quantization_config` = {\"bits\":4}, which the model",
+            ),
             ("embd_pdrop", json!("much"), "`embd_pdrop` = \"much\", which is not a number"),
         ] {
             let errors = gpt(&[(key, value)]).sizes(&map, &[]).unwrap_err();
-            assert!(errors.iter().any(|e| e.code.id == "E0529" && e.message.contains(why)), "{why}: {errors:?}");
+            assert!(
+                errors.iter().any(|e| e.code.id == "E0529" && e.message.contains(why)),
+                "{why}: {errors:?}"
+            );
         }
         let odd = gpt(&[("attn_pdrop", 0.1.into()), ("resid_pdrop", 0.0.into())]);
         let errors = odd.sizes(&map, &[]).unwrap_err();
@@ -375,6 +395,9 @@ mod tests {
         let keys = json!({ "model_type": "llama", "vocab_size": 30, "num_hidden_layers": 2, "num_attention_heads": 6,
                            "hidden_size": 24, "head_dim": 5, "intermediate_size": 20 });
         let errors = config(keys).sizes(&map, &[]).unwrap_err();
-        assert!(errors[0].message.contains("`hidden_size` = 24, and `groups * queries * d_head` is 30"), "{errors:?}");
+        assert!(
+            errors[0].message.contains("`hidden_size` = 24, and `groups * queries * d_head` is 30"),
+            "{errors:?}"
+        );
     }
 }

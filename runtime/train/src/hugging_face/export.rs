@@ -95,7 +95,10 @@ pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported
     )?;
     let mut notes: Vec<String> = found.skipped.iter().map(ToString::to_string).collect();
     if tokenizer.is_none() {
-        notes.push("neither the run nor its data has a tokenizer: none is written; `--tokenizer FILE` names one".into());
+        notes.push(
+            "neither the run nor its data has a tokenizer: none is written; `--tokenizer FILE` names one"
+                .into(),
+        );
     }
     let ids = tokenizer.as_ref().map(|t| t.ids.iter().map(|(k, id)| (k.as_str(), *id)).collect());
     let details = ConfigDetails { ties, tokens: ids.unwrap_or_default(), dtype };
@@ -104,7 +107,8 @@ pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported
     let mut files = write_weights(&groups, &reader, &options.to, options.most_bytes)?;
     let texts = tokenizer.map(|t| t.files).unwrap_or_default();
     for (name, text) in texts.into_iter().chain([("config.json".to_string(), config)]) {
-        write_durably(&disk, &name, &[text.as_bytes()]).map_err(|e| unwritable(&options.to.join(&name), &e))?;
+        write_durably(&disk, &name, &[text.as_bytes()])
+            .map_err(|e| unwritable(&options.to.join(&name), &e))?;
         files.push(name);
     }
     Ok(HfExported {
@@ -125,7 +129,8 @@ fn vacant(folder: &Path) -> Checked<()> {
     if folder.exists() && !folder.is_dir() {
         return Err(unwritable(folder, &"it is not a folder"));
     }
-    let there = if folder.exists() { entries(folder).map_err(|e| unwritable(folder, &e))? } else { Vec::new() };
+    let there =
+        if folder.exists() { entries(folder).map_err(|e| unwritable(folder, &e))? } else { Vec::new() };
     match there.first() {
         None => Ok(()),
         Some(entry) => {
@@ -143,7 +148,10 @@ fn map_for(model: &str) -> Checked<HfMap> {
         return Ok(all.swap_remove(at));
     }
     let names: Vec<&str> = all.iter().map(|m| m.model.as_str()).collect();
-    let d = Diagnostic::error(codes::E0516, format!("no map between the model `{model}` and one of Hugging Face ships"));
+    let d = Diagnostic::error(
+        codes::E0516,
+        format!("no map between the model `{model}` and one of Hugging Face ships"),
+    );
     let d = match nearest(model, names.iter().copied()) {
         Some(near) => d.help(format!("where it has the paths of `{near}`, take its map: `--map {near}`")),
         None => d,

@@ -180,7 +180,12 @@ fn complete(taken: &Initializer, all: &[Target], map: &HfMap) -> Result<(), Fail
     let has: BTreeSet<String> = taken.paths().into_iter().collect();
     let lacks: Vec<&Target> = all.iter().filter(|t| !has.contains(&t.path)).collect();
     let errors = lacks.iter().map(|t| {
-        let message = format!("nothing of the checkpoint is `{}` {}: `{}` has no rule for it", t.path, t.dims, map.place());
+        let message = format!(
+            "nothing of the checkpoint is `{}` {}: `{}` has no rule for it",
+            t.path,
+            t.dims,
+            map.place()
+        );
         Diagnostic::error(codes::E0513, message)
             .help("take the model that the map is for, or name a map that has a rule: `--map FILE`")
     });

@@ -25,7 +25,9 @@ pub(super) fn copy_in(from: &Path, run: &RunDir, vocab: Option<usize>) -> Checke
         (_, list) if list.is_file() => TextTokenizer::open(&list, cased(from))?,
         _ => {
             let place = from.display();
-            return Ok(Some(format!("`{place}` has no `{TOKENIZER}`: give one to `generate` with `--tokenizer`")));
+            return Ok(Some(format!(
+                "`{place}` has no `{TOKENIZER}`: give one to `generate` with `--tokenizer`"
+            )));
         }
     };
     let text = match text(&from.join(TOKENIZER))? {

@@ -67,7 +67,8 @@ fn ingredients(
     let stacked = rule.is_some() && layered(name);
     let Some((layers, each)) = stacked.then(|| t.shape.split_first()).flatten() else {
         if stacked {
-            let message = format!("`{name}` is of many layers, and `{}` has no dim for them in the model", t.path);
+            let message =
+                format!("`{name}` is of many layers, and `{}` has no dim for them in the model", t.path);
             return Err(Diagnostic::error(codes::E0513, message).help("name one layer in place of `#`"));
         }
         return match source.info(name) {
@@ -80,14 +81,13 @@ fn ingredients(
     let names: Vec<String> = (0..*layers).map(|n| of_layer(name, n)).collect();
     let found = (0..).take_while(|n| source.info(&of_layer(name, *n)).is_some()).count();
     if found != *layers {
-        let message = format!(
-            "{place} has `{name}` for {found} layers, and `{}` is {} in the model",
-            t.path, t.dims
-        );
+        let message =
+            format!("{place} has `{name}` for {found} layers, and `{}` is {} in the model", t.path, t.dims);
         let dim = t.dims.trim_start_matches('[').split('=').next().unwrap_or_default();
         return Err(Diagnostic::error(codes::E0513, message).help(format!("give `--dim {dim}={found}`")));
     }
-    let misfit = names.iter().find_map(|n| source.info(n).filter(|i| !view.gives(i.1, each)).map(|i| (n, i.1)));
+    let misfit =
+        names.iter().find_map(|n| source.info(n).filter(|i| !view.gives(i.1, each)).map(|i| (n, i.1)));
     match misfit {
         Some((name, shape)) => Err(no_fit(place, name, shape, (t, each), rule)),
         None => Ok(Ingredients { names, view, stacked }),

@@ -27,9 +27,9 @@ use crate::project::Project;
 use crate::run_dir::checkpoints_in;
 use crate::tensor::RawTensor;
 use crate::text::listed;
+use choose::{Ingredients, Taken, choose};
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_exec::{Cluster, HostTensor, StateInfo};
-use choose::{Ingredients, Taken, choose};
 use meshwright_plan::DType;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -125,7 +125,10 @@ impl Initializer {
         let mut all = RawTensor { dtype, shape: shape.to_vec(), data: Vec::new() };
         for name in names {
             let failed = |code, why: String| {
-                Box::new(Diagnostic::error(code, format!("`{name}` of {} cannot be taken: {why}", self.place)))
+                Box::new(Diagnostic::error(
+                    code,
+                    format!("`{name}` of {} cannot be taken: {why}", self.place),
+                ))
             };
             let data = self.source.bytes(name).map_err(|e| failed(codes::E0512, e.to_string()))?;
             let (Some(data), Some((of, has))) = (data, self.source.info(name)) else { return Ok(None) };

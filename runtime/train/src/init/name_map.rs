@@ -74,7 +74,8 @@ impl NameMap {
 
 /// A line without its comment. A `#` within a name is the number of a layer.
 fn plain(line: &str) -> &str {
-    let comment = line.match_indices('#').find(|(i, _)| line[..*i].chars().last().is_none_or(char::is_whitespace));
+    let comment =
+        line.match_indices('#').find(|(i, _)| line[..*i].chars().last().is_none_or(char::is_whitespace));
     comment.map_or(line, |(i, _)| &line[..i])
 }
 

@@ -61,10 +61,14 @@ pub(crate) fn tensor_groups(map: &NameMap, targets: &[Target]) -> Checked<Vec<Te
         match groups.iter_mut().find(|g| g.name == name) {
             Some(g) if g.layers == layers && g.dtype == t.dtype => g.pieces.push(piece),
             Some(g) => {
-                return Err(refused(format!("`{}` and `{}` make `{name}`, and are not alike", g.pieces[0].path, t.path)));
+                return Err(refused(format!(
+                    "`{}` and `{}` make `{name}`, and are not alike",
+                    g.pieces[0].path, t.path
+                )));
             }
             None => {
-                let group = TensorGroup { name, layers, shape: Vec::new(), dtype: t.dtype, pieces: vec![piece] };
+                let group =
+                    TensorGroup { name, layers, shape: Vec::new(), dtype: t.dtype, pieces: vec![piece] };
                 groups.push(group);
             }
         }
@@ -114,9 +118,13 @@ impl TensorGroup {
     }
 
     /// Its tensors, in the order of their names; `read` gives the parameter of a path.
-    pub(crate) fn tensors(&self, read: &mut dyn FnMut(&str) -> Checked<RawTensor>) -> Checked<Vec<RawTensor>> {
+    pub(crate) fn tensors(
+        &self,
+        read: &mut dyn FnMut(&str) -> Checked<RawTensor>,
+    ) -> Checked<Vec<RawTensor>> {
         let width = self.dtype.bytes();
-        let empty = RawTensor { dtype: self.dtype, shape: self.shape.clone(), data: vec![0; self.bytes() as usize] };
+        let empty =
+            RawTensor { dtype: self.dtype, shape: self.shape.clone(), data: vec![0; self.bytes() as usize] };
         let mut out = vec![empty; self.layers.unwrap_or(1)];
         for p in &self.pieces {
             let tensor = read(&p.path)?;
@@ -156,7 +164,10 @@ mod tests {
         let rules = "l.q = h.#.qk.(weight|w)[.., part 1 of 2] reshaped 1 2; l.k = h.#.qk.(weight|w)[.., part 2 of 2] transposed";
         let all = [target("l.q", &[2, 2, 1, 2]), target("l.k", &[2, 2, 2])];
         let made = groups(rules, &all).unwrap();
-        assert_eq!((made.len(), made[0].names()), (1, vec!["h.0.qk.weight".to_string(), "h.1.qk.weight".into()]));
+        assert_eq!(
+            (made.len(), made[0].names()),
+            (1, vec!["h.0.qk.weight".to_string(), "h.1.qk.weight".into()])
+        );
         let tensors = made[0].tensors(&mut |path| {
             let from = if path == "l.q" { 0 } else { 100 };
             let t = all.iter().find(|t| t.path == path).unwrap();

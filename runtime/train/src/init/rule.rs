@@ -44,7 +44,9 @@ impl NameRule {
         if olds.iter().any(|o| stars(new) != stars(o)) {
             return Err(format!("`{new}` and `{old}` have not the same number of `*`"));
         }
-        if new.contains('#') || olds.iter().any(|o| layered(o) != layered(&olds[0]) || o.matches('#').count() > 1) {
+        if new.contains('#')
+            || olds.iter().any(|o| layered(o) != layered(&olds[0]) || o.matches('#').count() > 1)
+        {
             return Err("`#`, the number of a layer, stands once in the file's name".into());
         }
         Ok(NameRule { text: text.into(), new: new.into(), olds, view })
@@ -80,7 +82,8 @@ pub(crate) fn of_layer(name: &str, layer: usize) -> String {
 fn dim_part(text: &str) -> Result<DimPart, String> {
     if let Some(rest) = text.strip_prefix("part ") {
         let (k, of) = rest.split_once(" of ").ok_or("a part is `part 2 of 3`")?;
-        let number = |t: &str| t.trim().parse::<usize>().map_err(|_| format!("`{t}` is not a number of parts"));
+        let number =
+            |t: &str| t.trim().parse::<usize>().map_err(|_| format!("`{t}` is not a number of parts"));
         let (k, of) = (number(k)?, number(of)?);
         return match k {
             1.. if k <= of => Ok(DimPart::Share(k - 1, of)),
@@ -90,7 +93,8 @@ fn dim_part(text: &str) -> Result<DimPart, String> {
     if text == ".." {
         return Ok(DimPart::All);
     }
-    let (from, to) = text.split_once("..").ok_or("positions along a dim are `FROM..TO`, `..` or `part 2 of 3`")?;
+    let (from, to) =
+        text.split_once("..").ok_or("positions along a dim are `FROM..TO`, `..` or `part 2 of 3`")?;
     let number = |t: &str| t.trim().parse::<usize>().map_err(|_| format!("`{t}` is not a position"));
     let (from, to) = (number(from)?, number(to)?);
     match from < to {
@@ -120,7 +124,9 @@ fn turn(text: &str, view: &mut View) -> Result<(), String> {
             "reshaped" if view.reshape == Reshape::No => {
                 let counts = numbers();
                 if counts.contains(&0) {
-                    return Err("`reshaped` takes how many dims each dim of the file becomes: 1 or more".into());
+                    return Err(
+                        "`reshaped` takes how many dims each dim of the file becomes: 1 or more".into()
+                    );
                 }
                 view.reshape = if counts.is_empty() { Reshape::Any } else { Reshape::Into(counts) };
             }

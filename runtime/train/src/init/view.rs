@@ -112,8 +112,11 @@ impl View {
         let ranges = self.ranges(&tensor.shape).unwrap_or_default();
         if ranges.iter().zip(&tensor.shape).any(|(r, n)| r.len() != *n) {
             let taken = runs(&tensor.shape, &ranges);
-            tensor.data =
-                taken.into_iter().flat_map(|r| &tensor.data[r.start * width..r.end * width]).copied().collect();
+            tensor.data = taken
+                .into_iter()
+                .flat_map(|r| &tensor.data[r.start * width..r.end * width])
+                .copied()
+                .collect();
             tensor.shape = ranges.iter().map(Range::len).collect();
         }
         let order = self.order(tensor.shape.len());
@@ -223,11 +226,8 @@ mod tests {
     #[test]
     fn parts_order_and_shape_change_in_turn() {
         let tensor = bytes(&[4, 3]);
-        let view = View {
-            parts: vec![DimPart::Positions(1..3)],
-            order: DimOrder::Reversed,
-            reshape: Reshape::Any,
-        };
+        let view =
+            View { parts: vec![DimPart::Positions(1..3)], order: DimOrder::Reversed, reshape: Reshape::Any };
         assert_eq!(view.shape(&[4, 3]), Ok(vec![3, 2]));
         assert!(view.gives(&[4, 3], &[3, 2]) && view.gives(&[4, 3], &[6]) && !view.gives(&[4, 3], &[5]));
         assert!(!view.gives(&[2, 3], &[3, 2]), "there is no third row");
