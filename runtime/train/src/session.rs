@@ -237,15 +237,6 @@ impl Session {
         };
         let dir = RunDir::resume(path)?;
         let before: RunSettings = read_settings(path)?;
-        if let Some(from) = &before.imported {
-            let message = format!(
-                "`{}` holds weights that were imported from `{from}`, and no training",
-                path.display()
-            );
-            let help =
-                format!("begin one with them: `meshwright train {} --init {}`", before.file, path.display());
-            return Err(Diagnostic::error(codes::E0510, message).help(help).into());
-        }
         let Ok(of_run) = before.seed.parse() else {
             let message = format!("`{}` cannot be used: its seed is `{}`", path.display(), before.seed);
             return Err(Diagnostic::error(codes::E0511, message).into());

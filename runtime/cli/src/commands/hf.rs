@@ -19,7 +19,7 @@ pub(crate) fn import(args: &ImportArgs, console: &mut Console) -> Result<(), Sto
     let ImportWhat::Hf(args) = &args.what;
     let model = match &args.model {
         Some(model) => Ok(model.clone()),
-        None => hf_model(&args.dir).map_err(Failure::from),
+        None => hf_model(&args.dir, args.map.as_deref()).map_err(Failure::from),
     };
     let model = model.map_err(|f| console.failed(f, &Sources::new()))?;
     let claimed = match &args.out {

@@ -26,6 +26,9 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let old = args.run.as_deref().filter(|_| args.resume.is_some());
     let model = args.project.model.as_deref().ok_or_else(|| *no_run(old.unwrap_or(Path::new(""))));
     let loaded = project::load_of_run(&args.data.devices, &given, old, model, console)?;
+    let goes_on = loaded.recorded.as_ref().map_or(Ok(()), |r| r.resumable().map_err(Failure::from));
+    let goes_on = agree_on_result(console.processes(), "the run", goes_on);
+    goes_on.map_err(|f| console.failed(f, &Sources::new()))?;
     project::warn(&loaded.project.evaluation().1, console, &loaded.sources);
     let claimed = match (&args.run, &args.project.model) {
         (None, Some(model)) if !args.no_save => {

@@ -169,8 +169,8 @@ impl HfConfig {
             let before = known.len();
             for (key, n, text) in equations {
                 let open: Vec<&str> = factors(text).filter(|f| unknown(f, &known)).collect();
-                let rest: usize =
-                    factors(text).filter_map(|f| f.parse().ok().or_else(|| known.get(f).copied())).product();
+                let values = factors(text).filter_map(|f| f.parse().ok().or_else(|| known.get(f).copied()));
+                let rest = values.fold(1, usize::saturating_mul);
                 let wrong = |is: String| Err(self.error(format!("has `{key}` = {n}, and `{text}` is {is}")));
                 match open[..] {
                     [] if rest != *n => return wrong(rest.to_string()),

@@ -50,13 +50,17 @@ pub struct HfImported {
     pub notes: Vec<String>,
 }
 
-/// The name of the model whose map is for a checkpoint.
+/// The name of the model of a map, or of the one whose map is for a checkpoint.
 ///
 /// # Errors
 ///
 /// E0529 where no map is for it, or the folder holds no configuration.
-pub fn hf_model(from: &Path) -> Checked<String> {
-    Ok(map_of(&HfConfig::read(from)?, None)?.model)
+pub fn hf_model(from: &Path, map: Option<&str>) -> Checked<String> {
+    let map = match map {
+        Some(name) => HfMap::named(name)?,
+        None => map_of(&HfConfig::read(from)?, None)?,
+    };
+    Ok(map.model)
 }
 
 /// Imports a checkpoint. `sources` get the texts of the model.

@@ -78,7 +78,6 @@ fn ingredients(
             _ => Ok(Ingredients { names: vec![name.into()], view, stacked }),
         };
     };
-    let names: Vec<String> = (0..*layers).map(|n| of_layer(name, n)).collect();
     let found = (0..).take_while(|n| source.info(&of_layer(name, *n)).is_some()).count();
     if found != *layers {
         let message =
@@ -86,6 +85,7 @@ fn ingredients(
         let dim = t.dims.trim_start_matches('[').split('=').next().unwrap_or_default();
         return Err(Diagnostic::error(codes::E0513, message).help(format!("give `--dim {dim}={found}`")));
     }
+    let names: Vec<String> = (0..*layers).map(|n| of_layer(name, n)).collect();
     let misfit =
         names.iter().find_map(|n| source.info(n).filter(|i| !view.gives(i.1, each)).map(|i| (n, i.1)));
     match misfit {
