@@ -103,6 +103,9 @@ impl HfConfig {
     /// E0529 for each setting that the model does not have, and for sizes that contradict each other.
     pub(super) fn sizes(&self, map: &HfMap, given: &[(String, f64)]) -> Result<ModelSizes, Vec<Diagnostic>> {
         let mut errors = self.unsupported(map);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
         let mut out = ModelSizes::default();
         let mut equations = Vec::new();
         for (key, text) in map.dims() {

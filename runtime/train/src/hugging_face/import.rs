@@ -133,29 +133,29 @@ fn sized(
     let mut set = ModelSizes { consts: sizes.consts.clone(), ..ModelSizes::default() };
     set.consts.retain(|name, _| !given.sets.iter().any(|s| s.0 == *name));
     set.dims = sizes.dims.iter().filter(|d| !chosen.contains(d.0)).map(|(n, s)| (n.clone(), *s)).collect();
-    let load = |set: &ModelSizes, sources: &mut Sources| -> Result<Project, Failure> {
-        let mut options = options.clone();
-        options.dims.splice(0..0, set.dims.clone());
-        options.sets.splice(0..0, set.consts.clone());
-        let Loaded { project, sources: read, diagnostics, .. } = Project::load(&options);
+    let mut load = |options: &ProjectOptions| -> Result<Project, Failure> {
+        let Loaded { project, sources: read, diagnostics, .. } = Project::load(options);
         *sources = read;
         match project {
             Some(p) if !has_errors(&diagnostics) => Ok(p),
             _ => Err(Failure::Diagnostics(diagnostics)),
         }
     };
-    let project = load(&set, sources)?;
-    let dims = &project.program.graph.dims;
+    // At its own sizes, which say how long its sequences are where nobody does.
+    let own = load(&ProjectOptions { dims: Vec::new(), sets: Vec::new(), ..options.clone() })?;
+    let dims = &own.program.graph.dims;
     for (name, most) in sizes.limits.iter().filter(|l| !chosen.contains(l.0)) {
         let is = dims.iter().find(|(_, n)| n == name).map(|(d, _)| dims.size(d));
         if is.is_some_and(|is| is > *most) {
             set.dims.insert(name.clone(), *most);
         }
     }
-    if let Some((_, name)) = project.example_dim().filter(|(_, n)| !chosen.iter().any(|c| c == n)) {
+    if let Some((_, name)) = own.example_dim().filter(|(_, n)| !chosen.iter().any(|c| c == n)) {
         set.dims.insert(name.into(), 1);
     }
-    Ok((load(&set, sources)?, set))
+    options.dims.splice(0..0, set.dims.clone());
+    options.sets.splice(0..0, set.consts.clone());
+    Ok((load(&options)?, set))
 }
 
 /// The tensors of a folder, and how messages call them.
