@@ -269,7 +269,7 @@ fn names_of_older_checkpoints_and_tied_heads_are_known() {
     std::fs::write(Path::new(&from).join("vocab.txt"), lines.join("\n")).unwrap();
     std::fs::remove_file(json).unwrap();
     let said = succeeded(&["import", "hf", &from, "--out", &at("bert").display().to_string()]);
-    assert!(said.err.contains("the model has no bert.pooler.dense.bias: left out"), "{}", said.err);
+    assert!(said.err.contains("the model has no `bert.pooler.dense.bias`: left out"), "{}", said.err);
     assert!(off(&at("bert").display().to_string(), "bert") < 1e-4);
     let tokenizer = TextTokenizer::open(&at("bert").join("tokenizer.json"), false).unwrap();
     for t in tokens()["bert"]["texts"].as_array().unwrap() {
@@ -323,7 +323,7 @@ fn checkpoints_that_are_of_no_model_are_refused() {
     );
     let mut more = all.clone();
     more.insert("score.weight".into(), (vec![1], vec![0.0]));
-    refuses(&more, &[], "E0513", &["has score.weight, which the model `gpt` has not"]);
+    refuses(&more, &[], "E0513", &["has `score.weight`, which the model `gpt` has not"]);
     let mut less = all.clone();
     let gone = less.remove("transformer.ln_f.weight").unwrap();
     less.insert("transformer.ln_g.weight".into(), gone);

@@ -19,12 +19,12 @@ pub(crate) struct TensorGroup {
     /// Shape of each.
     shape: Vec<usize>,
     dtype: DType,
-    pieces: Vec<Piece>,
+    pieces: Vec<GroupPart>,
 }
 
 /// A parameter, or that of one layer, as a part of a tensor.
 #[derive(Debug)]
-struct Piece {
+struct GroupPart {
     path: String,
     /// Its shape here, without layers.
     shape: Vec<usize>,
@@ -57,7 +57,7 @@ pub(crate) fn tensor_groups(map: &NameMap, targets: &[Target]) -> Checked<Vec<Te
             let help = "say how many dims each dim of the file becomes: `reshaped 1 2`";
             return Err(Box::new(Diagnostic::error(codes::E0516, message).help(help)));
         };
-        let piece = Piece { path: t.path.clone(), shape, view: rule.view.clone(), part };
+        let piece = GroupPart { path: t.path.clone(), shape, view: rule.view.clone(), part };
         match groups.iter_mut().find(|g| g.name == name) {
             Some(g) if g.layers == layers && g.dtype == t.dtype => g.pieces.push(piece),
             Some(g) => {

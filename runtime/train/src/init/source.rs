@@ -22,7 +22,7 @@ pub(crate) struct TensorSource {
 
 /// The content of an index.
 #[derive(Deserialize)]
-struct ShardIndex {
+struct WeightIndex {
     weight_map: BTreeMap<String, String>,
 }
 
@@ -39,7 +39,7 @@ impl TensorSource {
             return TensorFile::open(path).map(TensorSource::one);
         }
         let bytes = crate::checkpoint::fs::read_regular(path).map_err(|e| e.to_string())?;
-        let index: ShardIndex =
+        let index: WeightIndex =
             serde_json::from_slice(&bytes).map_err(|e| format!("it is not an index of tensors: {e}"))?;
         let mut source = TensorSource::default();
         let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
