@@ -75,10 +75,10 @@ impl HfConfig {
     }
 
     /// The whole number of a key; where it is absent, what the map says of that.
-    fn number(&self, map: &HfMap, key: &str) -> Result<Option<usize>, Diagnostic> {
+    fn number(&self, map: &HfMap, key: &str) -> Checked<Option<usize>> {
         let whole = |key: &str, value: &Value| {
             let n = value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
-            n.ok_or_else(|| self.error(format!("has `{key}` = {value}, which is not a size")))
+            n.ok_or_else(|| Box::new(self.error(format!("has `{key}` = {value}, which is not a size"))))
         };
         if let Some((key, value)) = self.get(key) {
             return whole(key, value).map(Some);
@@ -88,9 +88,9 @@ impl HfConfig {
             Some(toml::Value::String(text)) => {
                 let of = |name: &str| self.get(name).and_then(|(k, v)| whole(k, v).ok());
                 let found = product(text, of);
-                found
-                    .map(Some)
-                    .map_err(|name| self.error(format!("has no `{name}`, which `{key}` is a multiple of")))
+                found.map(Some).map_err(|name| {
+                    Box::new(self.error(format!("has no `{name}`, which `{key}` is a multiple of")))
+                })
             }
             _ => Ok(None),
         }
@@ -112,7 +112,7 @@ impl HfConfig {
             match self.number(map, key) {
                 Ok(Some(n)) => equations.push((key.as_str(), n, text.as_str())),
                 Ok(None) => {}
-                Err(d) => errors.push(d),
+                Err(d) => errors.push(*d),
             }
         }
         let complete = errors.is_empty();
@@ -124,18 +124,18 @@ impl HfConfig {
                 }
                 out.dims = dims;
             }
-            Err(d) => errors.push(d),
+            Err(d) => errors.push(*d),
         }
         for (key, dim) in map.limits() {
             match self.number(map, key) {
                 Ok(Some(n)) => drop(out.limits.insert(dim.clone(), n)),
                 Ok(None) => {}
-                Err(d) => errors.push(d),
+                Err(d) => errors.push(*d),
             }
         }
         match self.consts(map, given) {
             Ok(consts) => out.consts = consts,
-            Err(d) => errors.push(d),
+            Err(d) => errors.push(*d),
         }
         if errors.is_empty() { Ok(out) } else { Err(errors) }
     }
@@ -166,7 +166,7 @@ impl HfConfig {
     }
 
     /// The dims that make all equations `key = dim * …` true.
-    fn solved(&self, equations: &[(&str, usize, &str)]) -> Result<BTreeMap<String, usize>, Diagnostic> {
+    fn solved(&self, equations: &[(&str, usize, &str)]) -> Checked<BTreeMap<String, usize>> {
         let mut known: BTreeMap<String, usize> = BTreeMap::new();
         loop {
             let before = known.len();
@@ -174,7 +174,9 @@ impl HfConfig {
                 let open: Vec<&str> = factors(text).filter(|f| unknown(f, &known)).collect();
                 let values = factors(text).filter_map(|f| f.parse().ok().or_else(|| known.get(f).copied()));
                 let rest = values.fold(1, usize::saturating_mul);
-                let wrong = |is: String| Err(self.error(format!("has `{key}` = {n}, and `{text}` is {is}")));
+                let wrong = |is: String| {
+                    Err(Box::new(self.error(format!("has `{key}` = {n}, and `{text}` is {is}"))))
+                };
                 match open[..] {
                     [] if rest != *n => return wrong(rest.to_string()),
                     [dim] if !n.is_multiple_of(rest) => {
@@ -191,14 +193,15 @@ impl HfConfig {
     }
 
     /// Consts, of which several keys may be one.
-    fn consts(&self, map: &HfMap, given: &[(String, f64)]) -> Result<BTreeMap<String, f64>, Diagnostic> {
+    fn consts(&self, map: &HfMap, given: &[(String, f64)]) -> Checked<BTreeMap<String, f64>> {
         let mut found: BTreeMap<&str, (&str, f64)> = BTreeMap::new();
         for (key, name) in map.consts() {
             let absent = || Some((key.split('|').next()?, number_of(map.absent(key)?)?));
             let here = match self.get(key) {
                 Some((key, value)) => {
                     let number = value.as_f64();
-                    let odd = || self.error(format!("has `{key}` = {value}, which is not a number"));
+                    let odd =
+                        || Box::new(self.error(format!("has `{key}` = {value}, which is not a number")));
                     Some((key, number.ok_or_else(odd)?))
                 }
                 None => absent(),
@@ -210,7 +213,9 @@ impl HfConfig {
                         "has `{other}` = {before} and `{key}` = {value}, which the model `{}` has as one, `{name}`",
                         map.model
                     );
-                    return Err(self.error(message).help(format!("choose it: `--set {name}={value}`")));
+                    return Err(Box::new(
+                        self.error(message).help(format!("choose it: `--set {name}={value}`")),
+                    ));
                 }
                 _ => drop(found.insert(name, (key, value))),
             }

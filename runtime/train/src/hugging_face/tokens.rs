@@ -109,9 +109,8 @@ impl TokenizerFiles {
         for (key, names) in &map.tokens {
             let known = names.iter().find_map(|n| Some((n, tokenizer.id(n)?)));
             let Some((name, id)) = known else { continue };
-            match key.strip_suffix("_id") {
-                Some(_) => drop(ids.insert(key.clone(), id)),
-                None => {}
+            if key.ends_with("_id") {
+                ids.insert(key.clone(), id);
             }
             let token = key.strip_suffix("_id").unwrap_or(key);
             if token != "decoder_start_token" {

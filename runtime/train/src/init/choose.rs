@@ -5,6 +5,7 @@ use super::rule::{NameRule, layered, of_layer};
 use super::source::TensorSource;
 use super::target::Target;
 use super::view::{Reshape, View};
+use crate::Checked;
 use crate::text::listed;
 use meshwright_diag::{Diagnostic, codes, nearest};
 use std::collections::BTreeMap;
@@ -46,7 +47,7 @@ pub(crate) fn choose(
         let Some(name) = there else { continue };
         match ingredients(source, place, name, t, rule) {
             Ok(of) => drop(taken.insert(t.path.clone(), of)),
-            Err(d) => errors.push(d),
+            Err(d) => errors.push(*d),
         }
     }
     for rule in map.rules.iter().filter(|r| used.get(r.text.as_str()) == Some(&false)) {
@@ -62,18 +63,20 @@ fn ingredients(
     name: &str,
     t: &Target,
     rule: Option<&NameRule>,
-) -> Result<Ingredients, Diagnostic> {
+) -> Checked<Ingredients> {
     let view = rule.map_or_else(View::default, |r| r.view.clone());
     let stacked = rule.is_some() && layered(name);
     let Some((layers, each)) = stacked.then(|| t.shape.split_first()).flatten() else {
         if stacked {
             let message =
                 format!("`{name}` is of many layers, and `{}` has no dim for them in the model", t.path);
-            return Err(Diagnostic::error(codes::E0513, message).help("name one layer in place of `#`"));
+            return Err(Box::new(
+                Diagnostic::error(codes::E0513, message).help("name one layer in place of `#`"),
+            ));
         }
         return match source.info(name) {
             Some((_, shape)) if !view.gives(shape, &t.shape) => {
-                Err(no_fit(place, name, shape, (t, &t.shape), rule))
+                Err(Box::new(no_fit(place, name, shape, (t, &t.shape), rule)))
             }
             _ => Ok(Ingredients { names: vec![name.into()], view, stacked }),
         };
@@ -83,13 +86,15 @@ fn ingredients(
         let message =
             format!("{place} has `{name}` for {found} layers, and `{}` is {} in the model", t.path, t.dims);
         let dim = t.dims.trim_start_matches('[').split('=').next().unwrap_or_default();
-        return Err(Diagnostic::error(codes::E0513, message).help(format!("give `--dim {dim}={found}`")));
+        return Err(Box::new(
+            Diagnostic::error(codes::E0513, message).help(format!("give `--dim {dim}={found}`")),
+        ));
     }
     let names: Vec<String> = (0..*layers).map(|n| of_layer(name, n)).collect();
     let misfit =
         names.iter().find_map(|n| source.info(n).filter(|i| !view.gives(i.1, each)).map(|i| (n, i.1)));
     match misfit {
-        Some((name, shape)) => Err(no_fit(place, name, shape, (t, each), rule)),
+        Some((name, shape)) => Err(Box::new(no_fit(place, name, shape, (t, each), rule))),
         None => Ok(Ingredients { names, view, stacked }),
     }
 }
