@@ -15,6 +15,7 @@ mod f16;
 mod faults;
 mod gradients;
 mod groups;
+mod hugging_face;
 mod kept;
 mod mesh_tensorflow;
 #[cfg(feature = "mpi")]

@@ -25,6 +25,7 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/generate.md", 4),
     ("docs/expressions.md", 9),
     ("docs/gpt-from-nothing.md", 8),
+    ("docs/hugging-face.md", 6),
 ];
 
 /// Pages for which the data that ships lies where it does in the repository.

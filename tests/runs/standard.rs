@@ -30,6 +30,7 @@ pub(crate) fn given(file: &Path) -> BTreeMap<String, Given> {
             Dtype::F32 => words(t.data()).into_iter().map(|w| f64::from(f32::from_le_bytes(w))).collect(),
             Dtype::F64 => t.data().as_chunks().0.iter().map(|w| f64::from_le_bytes(*w)).collect(),
             Dtype::I32 => words(t.data()).into_iter().map(|w| f64::from(i32::from_le_bytes(w))).collect(),
+            Dtype::BOOL => t.data().iter().map(|b| f64::from(*b)).collect(),
             other => panic!("{key} is {other:?}"),
         };
         out.entry(model.into()).or_default().insert(what.into(), (t.shape().to_vec(), values));

@@ -6,7 +6,7 @@ use meshwright_core::reference::pages;
 use meshwright_diag::codes;
 use meshwright_ops::families;
 use meshwright_ops::signature::Form;
-use meshwright_train::catalog::{LAYOUTS, MODELS, Shipped, find};
+use meshwright_train::catalog::{LAYOUTS, MAPS, MODELS, Shipped, find};
 use meshwright_train::standard::layers;
 use meshwright_train::{Project, ProjectOptions};
 use std::collections::BTreeSet;
@@ -38,9 +38,19 @@ pub(crate) fn layouts(current: &OsStr) -> Vec<CompletionCandidate> {
     shipped(current, LAYOUTS, "layout")
 }
 
+/// Maps.
+pub(crate) fn maps(current: &OsStr) -> Vec<CompletionCandidate> {
+    shipped(current, MAPS, "toml")
+}
+
 /// What ships, of the kind that the command is about.
 pub(crate) fn listed(current: &OsStr) -> Vec<CompletionCandidate> {
-    let list = if words().iter().any(|w| w == "layouts") { LAYOUTS } else { MODELS };
+    let asks = |kind: &str| words().iter().any(|w| w == kind);
+    let list = match () {
+        () if asks("layouts") => LAYOUTS,
+        () if asks("maps") => MAPS,
+        () => MODELS,
+    };
     beginning(current, list.iter().map(|s| s.name.to_string()))
 }
 

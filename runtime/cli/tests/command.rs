@@ -142,6 +142,9 @@ fn usage_errors_exit_2_and_help_exits_0() {
         "bench",
         "models",
         "layouts",
+        "maps",
+        "import",
+        "export",
         "ckpt",
         "completions",
     ] {

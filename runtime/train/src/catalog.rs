@@ -1,4 +1,4 @@
-//! The models and layouts that ship, embedded in the binary.
+//! The models, layouts and maps that ship, embedded in the binary.
 
 /// A shipped file: its name, what messages call it, and its text.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,9 @@ pub const MODELS: &[Shipped] = shipped!("models", "mw": "mlp" "mnist_mlp" "mnist
 
 /// Every shipped layout.
 pub const LAYOUTS: &[Shipped] = shipped!("layouts", "layout": "dp" "tp" "dp_tp" "megatron_sp" "zero1" "zero2" "zero3" "hybrid" "context" "experts" "folded" "spatial" "unet_tiles");
+
+/// Every shipped map between a model and that of Hugging Face: what `import hf` and `export hf` go by.
+pub const MAPS: &[Shipped] = shipped!("models/hf", "toml": "bert" "gpt" "llama" "t5");
 
 /// The shipped file that a name means, unless the name has an extension and a file of the user's own is called so.
 pub fn meant(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {

@@ -10,7 +10,7 @@ use sha2::Digest;
 /// One start of a run: `{"event":"start","time":"2026-01-31T12:00:00Z","step":0,…}`.
 #[derive(Debug, Serialize)]
 pub(crate) struct HistoryEvent<'a> {
-    /// `start`, or `resume`.
+    /// `start`, `resume`, or `import`.
     event: &'static str,
     /// When, in RFC 3339.
     time: String,
@@ -31,16 +31,16 @@ pub(crate) struct HistoryEvent<'a> {
 }
 
 impl<'a> HistoryEvent<'a> {
-    /// A start after so many steps; `resumed` where the run was there before.
+    /// What happened after so many steps.
     pub(crate) fn new(
         (project, sources): (&'a Project, &'a Sources),
         options: &'a TrainOptions,
-        (step, resumed): (u64, bool),
+        (event, step): (&'static str, u64),
     ) -> Self {
         let model = project.texts.model;
         let sha256 = sha2::Sha256::digest(sources.text(model).as_bytes());
         HistoryEvent {
-            event: if resumed { "resume" } else { "start" },
+            event,
             time: now(),
             step,
             version: env!("CARGO_PKG_VERSION"),

@@ -1,6 +1,7 @@
 //! What a run's folder says of the run: everything that a command needs to go on with it, to evaluate it, or to predict.
 
 use crate::Checked;
+use crate::catalog::MODELS;
 use crate::consensus::agree_on_result;
 use crate::failure::Failure;
 use crate::policies::PolicySettings;
@@ -50,6 +51,21 @@ impl Recorded {
     /// The name of the model as the user gave it: a file, or a shipped model.
     pub fn model_file(&self) -> &str {
         &self.settings.file
+    }
+
+    /// Whether it can go on: it has trained.
+    ///
+    /// # Errors
+    ///
+    /// E0510 where its weights were imported.
+    pub fn resumable(&self) -> Checked<()> {
+        let Some(from) = &self.settings.imported else { return Ok(()) };
+        let run = self.run.display();
+        let message = format!("`{run}` holds weights that were imported from `{from}`, and no training");
+        let file = self.settings.file.as_str();
+        let model = MODELS.iter().find(|m| m.path == file).map_or(file, |m| m.name);
+        let help = format!("begin one with them: `meshwright train {model} --init {run}`");
+        Err(Box::new(Diagnostic::error(codes::E0510, message).help(help)))
     }
 
     /// What to load: `given` where it says something, and what the run has elsewhere. Where `given` names no model, the run's

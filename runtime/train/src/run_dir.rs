@@ -1,5 +1,6 @@
 //! The folder of a run: resolved settings (`run.toml`), copies of the texts it was made from (`model.mw`, `used-1.mw`,
-//! `rules.layout`), `plan.json`, `history.jsonl`, `metrics.jsonl` and `checkpoints/`.
+//! `rules.layout`), `plan.json`, `history.jsonl`, `metrics.jsonl` and `checkpoints/`. One that was imported has no plan and no
+//! metrics, and the `tokenizer.json` that came with its weights.
 //!
 //! **Invariant:** a folder that holds a run, which is one with a `run.toml`, is never written to but to resume it, and by one
 //! process at a time.
@@ -24,6 +25,8 @@ const CHECKPOINTS: &str = "checkpoints";
 const LOCK: &str = "run.lock";
 const MODEL: &str = "model.mw";
 const LAYOUT: &str = "rules.layout";
+/// The tokenizer of a model that was imported.
+const TOKENIZER: &str = "tokenizer.json";
 const HISTORY: &str = "history.jsonl";
 /// Lines of `metrics.jsonl` that are none.
 const ASIDE: &str = "metrics.damaged";
@@ -165,6 +168,15 @@ impl RunDir {
         self.write(PLAN, json)
     }
 
+    /// Writes a file of the tokenizer, under its plain name.
+    ///
+    /// # Errors
+    ///
+    /// E0511.
+    pub(crate) fn write_tokenizer(&self, name: &str, text: &str) -> Checked<()> {
+        self.write(name, text)
+    }
+
     fn write(&self, name: &str, text: &str) -> Checked<()> {
         write_durably(&self.disk, name, &[text.as_bytes()]).map_err(|e| self.failed(name, &e))
     }
@@ -242,6 +254,11 @@ impl RunDir {
 /// The folder of a run's checkpoints, for those who only read.
 pub fn checkpoints_in(run: &Path) -> PathBuf {
     run.join(CHECKPOINTS)
+}
+
+/// The tokenizer that was imported with a run, if one was.
+pub fn tokenizer_in(run: &Path) -> Option<PathBuf> {
+    Some(run.join(TOKENIZER)).filter(|t| t.is_file())
 }
 
 /// There is nothing to resume.

@@ -87,7 +87,8 @@ impl Requirements {
         sources: &Sources,
         options: &TrainOptions,
     ) -> BTreeMap<String, String> {
-        let settings = RunSettings::new(project, sources, options, options.seed.unwrap_or(0), &self.set);
+        let settings =
+            RunSettings::new(project, sources, options, options.seed.unwrap_or(0), Some(&self.set));
         let mut asked = settings.agreed();
         asked.extend(common(&self.plan));
         asked.insert("`--resume`".into(), options.resume.to_string());
@@ -246,7 +247,7 @@ impl Session {
             (self.start.steps, self.start.epochs) = (before.steps, before.epochs);
         }
         self.init = self.init.take().or_else(|| before.init());
-        let now = RunSettings::new(project, sources, options, self.start.seed, set);
+        let now = RunSettings::new(project, sources, options, self.start.seed, Some(set));
         self.notes.extend(before.resumed_as(&now)?);
         if dir.model_text()? != sources.text(project.texts.model) {
             let now = sources.name(project.texts.model);
@@ -311,10 +312,11 @@ impl Written {
         run.write_plan(&needs.1.to_json())?;
         // From here on it is a run.
         let of_run = session.start;
-        run.remember(&HistoryEvent::new((project, sources), options, (stands.steps, options.resume)))?;
+        let event = if options.resume { "resume" } else { "start" };
+        run.remember(&HistoryEvent::new((project, sources), options, (event, stands.steps)))?;
         let (steps, epochs, init) = (of_run.steps, of_run.epochs, session.init);
         let lasting = TrainOptions { steps, epochs, init, ..options.clone() };
-        run.write_settings(&RunSettings::new(project, sources, &lasting, of_run.seed, needs.0))?;
+        run.write_settings(&RunSettings::new(project, sources, &lasting, of_run.seed, Some(needs.0)))?;
         let outputs: Vec<&str> = needs.1.outputs.iter().skip(1).map(|o| o.name.as_str()).collect();
         let (log, note) = run.metrics(stands, |kept| {
             let start = LogStart {

@@ -68,6 +68,9 @@ pub(crate) struct RunSettings {
     /// The folder in which the command was given: relative paths are relative to it.
     #[serde(default)]
     pub(crate) folder: Option<PathBuf>,
+    /// The folder that its weights were imported from, where it did not train.
+    #[serde(default)]
+    pub(crate) imported: Option<String>,
     /// Examples to train on.
     pub(crate) examples: usize,
     /// Of some of these examples; see [`Dataset::fingerprint`].
@@ -90,13 +93,14 @@ pub(crate) struct RunSettings {
 }
 
 impl RunSettings {
-    /// The settings of a run that is asked for. `seed` is what it starts from where none is given.
+    /// The settings of a run that is asked for. `seed` is what it starts from where none is given; without data it is one that does
+    /// not train.
     pub(crate) fn new(
         project: &Project,
         sources: &Sources,
         options: &TrainOptions,
         seed: u64,
-        set: &Dataset,
+        set: Option<&Dataset>,
     ) -> RunSettings {
         let program = &project.program;
         let texts = &project.texts;
@@ -123,8 +127,8 @@ impl RunSettings {
             preset: project.settings().size.clone(),
             data: options.data.clone(),
             allow_nonfinite: options.allow_nonfinite,
-            examples: set.records(),
-            fingerprint: set.fingerprint(),
+            examples: set.map_or(0, Dataset::records),
+            fingerprint: set.map(Dataset::fingerprint).unwrap_or_default(),
             set: project.settings().consts.iter().cloned().collect(),
             dims: program
                 .graph
@@ -135,6 +139,7 @@ impl RunSettings {
             consts: program.consts.clone(),
             policies: options.policies.clone(),
             init: options.init.clone(),
+            imported: None,
         }
     }
 

@@ -7,7 +7,7 @@ use meshwright_diag::{FileId, has_errors};
 use meshwright_ops::families;
 use meshwright_ops::signature::Form;
 use meshwright_syntax::parse_layout;
-use meshwright_train::catalog::{LAYOUTS, MODELS};
+use meshwright_train::catalog::{LAYOUTS, MAPS, MODELS};
 use meshwright_train::standard::LIBRARY;
 use std::collections::BTreeSet;
 
@@ -127,7 +127,10 @@ fn commands_in_the_documentation_exist() {
             let words: Vec<&str> = rest.split_whitespace().collect();
             let names = |w: &&&str| w.starts_with(|c: char| c.is_ascii_lowercase());
             let mut command: Vec<&str> = words.iter().take(1).filter(names).copied().collect();
-            if matches!(command.first(), Some(&"bench" | &"ckpt" | &"data" | &"launch")) {
+            if matches!(
+                command.first(),
+                Some(&"bench" | &"ckpt" | &"data" | &"export" | &"import" | &"launch")
+            ) {
                 command.extend(words.get(1));
             }
             command.push("--help");
@@ -198,6 +201,7 @@ fn what_lies_in_the_folders_ships() {
     };
     assert_eq!(stems("mw", "models"), names(MODELS));
     assert_eq!(stems("mw", "models/std"), names(LIBRARY));
+    assert_eq!(stems("toml", "models/hf"), names(MAPS));
     assert_eq!(stems("layout", "layouts"), names(LAYOUTS));
 }
 

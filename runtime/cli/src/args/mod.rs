@@ -7,6 +7,7 @@ mod compare;
 mod data;
 mod explain;
 mod generate;
+mod hf;
 mod launch;
 mod model;
 mod predict;
@@ -19,6 +20,7 @@ pub(crate) use compare::*;
 pub(crate) use data::*;
 pub(crate) use explain::*;
 pub(crate) use generate::*;
+pub(crate) use hf::*;
 pub(crate) use launch::*;
 pub(crate) use model::*;
 pub(crate) use predict::*;
@@ -94,8 +96,14 @@ pub(crate) enum Command {
     Models(ShippedArgs),
     /// List the layouts that ship, or print one.
     Layouts(ShippedArgs),
+    /// List the maps between models and those of Hugging Face that ship, or print one.
+    Maps(ShippedArgs),
     /// Inspect the checkpoints of a run.
     Ckpt(CkptArgs),
+    /// Make a run of weights of another framework.
+    Import(ImportArgs),
+    /// Write a run for another framework.
+    Export(ExportArgs),
     /// Make data to train on: tokens of text.
     Data(MakeDataArgs),
     /// List the devices of this machine, and say why a GPU cannot be used.
@@ -120,7 +128,9 @@ impl Command {
             Command::New(a) => a.format.format,
             Command::Bench(a) => a.what.format(),
             Command::Launch(a) => a.what.common().format.format,
-            Command::Models(a) | Command::Layouts(a) => a.format.format,
+            Command::Models(a) | Command::Layouts(a) | Command::Maps(a) => a.format.format,
+            Command::Import(ImportArgs { what: ImportWhat::Hf(a) }) => a.format.format,
+            Command::Export(ExportArgs { what: ExportWhat::Hf(a) }) => a.format.format,
             Command::Ckpt(a) => a.what.format().format,
             Command::Data(a) => a.what.format().format,
             Command::Devices(a) => a.format.format,
@@ -415,7 +425,8 @@ pub(crate) struct FmtArgs {
 Examples:
   meshwright models
   meshwright models mlp > my.mw
-  meshwright layouts zero3")]
+  meshwright layouts zero3
+  meshwright maps gpt")]
 pub(crate) struct ShippedArgs {
     /// Print this file.
     #[arg(add = ArgValueCompleter::new(complete::listed))]

@@ -50,8 +50,8 @@ pub(crate) struct TrainArgs {
     /// those that --init-map names, and draw the others.
     #[arg(long, value_name = "RUN|FILE.safetensors", help_heading = "Run")]
     pub(crate) init: Option<PathBuf>,
-    /// Which tensor of --init is which of the model's: 'encoder.* = enc.*; head.w = fc.weight transposed', or a file of such rules;
-    /// may be repeated, and the first rule that matches a path counts.
+    /// Which tensor of --init is which of the model's: 'encoder.* = enc.*; head.w = fc.weight transposed', or a file of such rules,
+    /// or those for a model of Hugging Face (`hf:gpt`); may be repeated, and the first rule that matches a path counts.
     #[arg(long, value_name = "RULES|FILE", requires = "init", help_heading = "Run")]
     pub(crate) init_map: Vec<String>,
     /// Continue, or take first values, from the checkpoint of this step, or from the `best`, instead of the newest (`ckpt list`

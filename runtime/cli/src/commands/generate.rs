@@ -9,6 +9,7 @@ use crate::stop::Stop;
 use crate::text::{counted, seconds};
 use meshwright_diag::render::printable;
 use meshwright_diag::{Diagnostic, Sources, codes};
+use meshwright_train::run_dir::tokenizer_in;
 use meshwright_train::{BeamSearch, GenerateOptions, Generated, GeneratedText, Sampling, TextEnd, generate};
 use std::time::Duration;
 
@@ -19,11 +20,14 @@ pub(crate) fn run(args: &GenerateArgs, console: &mut Console) -> Result<(), Stop
         few.map_or_else(|| prompts(args), Err).map_err(|d| console.failed((*d).into(), &Sources::new()))?;
     let split = args.what.split.as_deref().unwrap_or("test");
     let (OfRun { project, sources, .. }, eval) = eval::load(&args.what, split, console)?;
+    // What was imported has a tokenizer of its own; data that is named has another.
+    let own = || tokenizer_in(&eval.checkpoint).filter(|_| args.what.data.data.is_none());
+    let tokenizer = args.tokenizer.clone().or_else(own);
     let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
     let options = GenerateOptions {
         eval,
         value: args.value.clone(),
-        tokenizer: args.tokenizer.clone(),
+        tokenizer,
         prompts,
         max_tokens: size(args.max_tokens),
         sampling: Sampling { temperature: args.temperature, top_k: args.top_k.map(size), top_p: args.top_p },

@@ -1,4 +1,4 @@
-//! `models` and `layouts`: what ships.
+//! `models`, `layouts` and `maps`: what ships.
 
 use crate::args::ShippedArgs;
 use crate::console::Console;
@@ -6,7 +6,7 @@ use crate::json::object;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use meshwright_diag::{Diagnostic, Sources, codes, nearest};
-use meshwright_train::catalog::{LAYOUTS, MODELS, Shipped, find};
+use meshwright_train::catalog::{LAYOUTS, MAPS, MODELS, Shipped, find};
 
 /// Runs `models`.
 pub(crate) fn models(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
@@ -16,6 +16,11 @@ pub(crate) fn models(args: &ShippedArgs, console: &mut Console) -> Result<(), St
 /// Runs `layouts`.
 pub(crate) fn layouts(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
     run("layout", LAYOUTS, args, console)
+}
+
+/// Runs `maps`.
+pub(crate) fn maps(args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
+    run("map", MAPS, args, console)
 }
 
 fn run(what: &str, list: &'static [Shipped], args: &ShippedArgs, console: &mut Console) -> Result<(), Stop> {
@@ -50,7 +55,9 @@ fn run(what: &str, list: &'static [Shipped], args: &ShippedArgs, console: &mut C
 
 /// The first sentence of the comment that a file begins with, without its end.
 fn about(text: &str) -> String {
-    let lines = text.lines().map(|l| l.strip_prefix("//!").or(l.strip_prefix("//")).map(str::trim));
+    let lines = text
+        .lines()
+        .map(|l| l.strip_prefix("//!").or(l.strip_prefix("//")).or(l.strip_prefix('#')).map(str::trim));
     let words: Vec<&str> = lines.map_while(|l| l).take_while(|l| !l.is_empty()).collect();
     let text = words.join(" ");
     // `et al. 2018` ends no sentence: the next one begins with a capital.
@@ -65,7 +72,7 @@ mod tests {
 
     #[test]
     fn every_shipped_file_says_what_it_is() {
-        for s in MODELS.iter().chain(LAYOUTS) {
+        for s in MODELS.iter().chain(LAYOUTS).chain(MAPS) {
             assert!(about(s.text).len() > 10, "{} begins without a comment", s.path);
         }
         assert_eq!(

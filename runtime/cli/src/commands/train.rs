@@ -1,5 +1,6 @@
 //! `train`.
 
+use super::new_run::claim;
 use super::project::{self, OfRun};
 use crate::args::{LogChoice, ResumeChoice, TrainArgs};
 use crate::console::Console;
@@ -8,12 +9,10 @@ use crate::signals;
 use crate::stop::Stop;
 use crate::text::thousands;
 use clap::ValueEnum;
-use meshwright_diag::{Diagnostic, Sources, codes};
-use meshwright_exec::Processes;
+use meshwright_diag::Sources;
 use meshwright_train::folder::entries;
 use meshwright_train::run_dir::{checkpoints_in, no_run};
 use meshwright_train::{Failure, Finished, LogFormat, TrainOptions, agree_on_result, train};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -27,15 +26,18 @@ pub(crate) fn run(args: &TrainArgs, console: &mut Console) -> Result<(), Stop> {
     let old = args.run.as_deref().filter(|_| args.resume.is_some());
     let model = args.project.model.as_deref().ok_or_else(|| *no_run(old.unwrap_or(Path::new(""))));
     let loaded = project::load_of_run(&args.data.devices, &given, old, model, console)?;
+    let goes_on = loaded.recorded.as_ref().map_or(Ok(()), |r| r.resumable().map_err(Failure::from));
+    let goes_on = agree_on_result(console.processes(), "the run", goes_on);
+    goes_on.map_err(|f| console.failed(f, &Sources::new()))?;
     project::warn(&loaded.project.evaluation().1, console, &loaded.sources);
     let claimed = match (&args.run, &args.project.model) {
         (None, Some(model)) if !args.no_save => {
-            let new = new_run(model, console.processes());
+            let new = claim(model, console.processes());
             Some(new.map_err(|f| console.failed(f, &Sources::new()))?)
         }
         _ => None,
     };
-    let run = args.run.clone().or_else(|| claimed.as_ref().map(|c| c.folder.clone()));
+    let run = args.run.clone().or_else(|| claimed.as_ref().map(|c| c.folder().into()));
     let options = options(args, &loaded, run, console)?;
     let OfRun { project, sources, recorded, .. } = loaded;
     let stop = signals::stop_of(&mut |text| console.note(text));
@@ -147,71 +149,4 @@ fn report(finished: &Finished, wall: f64, broken: Option<Stop>, console: &mut Co
 fn go_on(run: &Path) -> Option<String> {
     entries(&checkpoints_in(run)).ok()?.first()?;
     Some(format!("continue from the newest checkpoint: `meshwright train --run {} --resume`", run.display()))
-}
-
-const RUNS: &str = "runs";
-
-/// A folder that was made for a run before it is known whether the run can begin: it is taken away again if nothing was written
-/// to it, and with it `runs`, if it is alone there.
-struct ClaimedRun {
-    folder: PathBuf,
-    /// Whether this process has made it.
-    mine: bool,
-}
-
-impl Drop for ClaimedRun {
-    fn drop(&mut self) {
-        // A folder that holds something stays.
-        if self.mine && std::fs::remove_dir(&self.folder).is_ok() {
-            let _others_are_there = std::fs::remove_dir(RUNS);
-        }
-    }
-}
-
-/// The folder of a new run: the first process chooses it for all, and makes it, so that no other run takes it.
-fn new_run(model: &str, processes: &Processes) -> Result<ClaimedRun, Failure> {
-    let mine = processes.is_first();
-    let chosen = if mine { next_run(model) } else { Ok(PathBuf::new()) };
-    let chosen = chosen.map_err(|e| {
-        let why = Diagnostic::error(codes::E0511, format!("no folder can be made in `{RUNS}`: {e}"));
-        Failure::from(why.help("choose the folder of the run: `--run DIR`"))
-    });
-    let chosen = agree_on_result(processes, "the run's folder", chosen)?;
-    let told = processes.broadcast("the run's folder".into(), chosen.to_string_lossy().into_owned())?;
-    Ok(ClaimedRun { folder: PathBuf::from(told), mine })
-}
-
-/// Makes `runs/MODEL-N`, with an N greater than any that is there.
-fn next_run(model: &str) -> std::io::Result<PathBuf> {
-    let name = Path::new(model).file_stem().map_or("model".into(), |s| s.to_string_lossy().into_owned());
-    loop {
-        std::fs::create_dir_all(RUNS)?;
-        let there = entries(Path::new(RUNS))?;
-        let taken: Vec<String> = there.iter().map(|e| e.name.to_string_lossy().into_owned()).collect();
-        let folder = Path::new(RUNS).join(format!("{name}-{}", next_number(&name, &taken)));
-        match std::fs::create_dir(&folder) {
-            Ok(()) => return Ok(folder),
-            // Another run has begun at the same time, or has failed and taken `runs` away.
-            Err(e) if matches!(e.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => {}
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-fn next_number(name: &str, taken: &[String]) -> u64 {
-    let number = |t: &String| t.strip_prefix(name)?.strip_prefix('-')?.parse::<u64>().ok();
-    taken.iter().filter_map(number).max().unwrap_or(0).saturating_add(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_are_numbered_for_each_model() {
-        let taken = ["mlp-1", "mlp-9", "mlp-10", "mlp_wide-30", "mlp-x", "other"].map(String::from);
-        assert_eq!(next_number("mlp", &taken), 11);
-        assert_eq!(next_number("mlp_wide", &taken), 31);
-        assert_eq!(next_number("new", &taken), 1);
-    }
 }

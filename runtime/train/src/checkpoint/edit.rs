@@ -1,6 +1,6 @@
 //! Checkpoints as files to work with: exported, compared, renamed.
 
-use super::encode::{AVERAGE, Checkpoint, Meta, TensorInfo, encode};
+use super::encode::{AVERAGE, Checkpoint, Encoded, TensorInfo, encode, encode_with};
 use super::fs::{Disk, Fs, write_durably};
 use super::store::Store;
 use crate::init::NameMap;
@@ -47,7 +47,8 @@ pub fn export(checkpoint: &Checkpoint, what: Exported, path: &Path) -> Checked<u
         };
         tensors.insert(name, checkpoint.tensor(&of)?);
     }
-    write(&checkpoint.meta, &tensors, path)?;
+    let list: Vec<_> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    write(encode(&checkpoint.meta, &list), path)?;
     Ok(tensors.len())
 }
 
@@ -56,13 +57,25 @@ pub fn is_parameter(name: &str) -> bool {
     !name.contains('/')
 }
 
-fn write(meta: &Meta, tensors: &BTreeMap<String, RawTensor>, path: &Path) -> Checked<()> {
+/// Writes tensors to a `.safetensors` file with a key of metadata, and nothing of a run.
+///
+/// # Errors
+///
+/// E0514.
+pub(crate) fn write_tensors(
+    metadata: (&str, &str),
+    tensors: &[(&str, &RawTensor)],
+    path: &Path,
+) -> Checked<()> {
+    write(encode_with(metadata, tensors), path)
+}
+
+fn write(encoded: Result<Encoded, String>, path: &Path) -> Checked<()> {
     let failed = |why: String| {
         let message = format!("`{}` cannot be written: {why}", path.display());
         Box::new(Diagnostic::error(codes::E0514, message))
     };
-    let list: Vec<_> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    let encoded = encode(meta, &list).map_err(failed)?;
+    let encoded = encoded.map_err(failed)?;
     let Some(name) = path.file_name().and_then(|n| n.to_str()) else {
         return Err(failed("it names no file".into()));
     };
@@ -188,7 +201,7 @@ fn new_names<'a>(
     let mut taken: BTreeMap<String, &str> = BTreeMap::new();
     for name in names {
         let (path, moment) = name.split_at(name.find('/').unwrap_or(name.len()));
-        let new = map.new_of(path).map_or(path.to_string(), |n| n.0) + moment;
+        let new = map.new_of(path).unwrap_or_else(|| path.to_string()) + moment;
         if let Some(other) = taken.insert(new.clone(), name) {
             let message = format!("`{other}` and `{name}` would both be named `{new}`");
             return Err(Box::new(Diagnostic::error(codes::E0513, message).help("give each its own name")));
@@ -204,11 +217,11 @@ fn new_names<'a>(
 fn unmatched(map: &NameMap, known: &BTreeSet<&str>) -> Checked<()> {
     let paths: BTreeSet<&str> = known.iter().filter_map(|n| n.split('/').next()).collect();
     let Some(rule) = map.rules.iter().find(|r| !paths.iter().any(|p| r.is_of(p))) else { return Ok(()) };
-    let message = format!("no tensor is named `{}`, as the rule `{}` has it", rule.old, rule.text);
+    let message = format!("no tensor is named `{}`, as the rule `{}` has it", rule.olds[0], rule.text);
     let mut d = Diagnostic::error(codes::E0513, message);
     if paths.iter().any(|p| rule.matches(p)) {
-        d = d.help(format!("the new name comes first: `{} = {}`", rule.old, rule.new));
-    } else if let Some(near) = nearest(&rule.old, paths.iter().copied()) {
+        d = d.help(format!("the new name comes first: `{} = {}`", rule.olds[0], rule.new));
+    } else if let Some(near) = nearest(&rule.olds[0], paths.iter().copied()) {
         d = d.help(format!("did you mean `{near}`?"));
     }
     Err(Box::new(d))

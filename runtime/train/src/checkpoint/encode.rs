@@ -14,7 +14,7 @@ use std::path::Path;
 pub(super) const FORMAT: u32 = 1;
 
 /// What the names of moving averages of parameters end in.
-pub(super) const AVERAGE: &str = "/ema";
+pub(crate) const AVERAGE: &str = "/ema";
 
 /// The one key of the safetensors metadata. One, because a map of several has no fixed order there.
 const KEY: &str = "meshwright";
@@ -241,6 +241,15 @@ impl Encoded<'_> {
 
 /// A checkpoint as a file: the same for the same content.
 pub(super) fn encode<'a>(meta: &Meta, tensors: &[(&'a str, &'a RawTensor)]) -> Result<Encoded<'a>, String> {
+    let json = serde_json::to_string(meta).map_err(|e| e.to_string())?;
+    encode_with((KEY, &json), tensors)
+}
+
+/// Tensors as a file with one key of metadata.
+pub(super) fn encode_with<'a>(
+    (key, value): (&str, &str),
+    tensors: &[(&'a str, &'a RawTensor)],
+) -> Result<Encoded<'a>, String> {
     let mut sorted = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
         if RawTensor::bytes_of(tensor.dtype, &tensor.shape) != Some(tensor.data.len()) {
@@ -263,8 +272,7 @@ pub(super) fn encode<'a>(meta: &Meta, tensors: &[(&'a str, &'a RawTensor)]) -> R
         let info = tensor::TensorInfo { dtype: *dtype, shape: tensor.shape.clone(), data_offsets };
         infos.push((name.to_string(), info));
     }
-    let json = serde_json::to_string(meta).map_err(|e| e.to_string())?;
-    let header = Metadata::new(Some(HashMap::from([(KEY.to_string(), json)])), infos);
+    let header = Metadata::new(Some(HashMap::from([(key.to_string(), value.to_string())])), infos);
     let header = serde_json::to_vec(&header.map_err(|e| e.to_string())?).map_err(|e| e.to_string())?;
     let len = header.len().next_multiple_of(8);
     let mut head = (len as u64).to_le_bytes().to_vec();

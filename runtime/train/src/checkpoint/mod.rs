@@ -17,7 +17,9 @@ mod tensor_file;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use edit::write_tensors;
 pub use edit::{Difference, Exported, compare, export, is_parameter};
+pub(crate) use encode::AVERAGE;
 pub use encode::{Checkpoint, EpochLosses, LogMark, Meta, TensorInfo, read_file};
 pub(crate) use saver::{Saver, not_finite};
 pub(crate) use store::one_only;

@@ -131,7 +131,10 @@ impl TextTokenizer {
     }
 
     /// The tokens of a text, without any that are added before or after it.
-    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+    ///
+    /// # Errors
+    /// Why it has none.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         let encoded = self.inner.encode_fast(text, false).map_err(|e| e.to_string())?;
         Ok(encoded.get_ids().to_vec())
     }
@@ -145,6 +148,11 @@ impl TextTokenizer {
         joined.map_err(|e| {
             refused(format!("tokens cannot become text: {e}"), "mend the `decoder` of the tokenizer")
         })
+    }
+
+    /// The token that is written so.
+    pub(crate) fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
     }
 
     /// Tokens are below this.

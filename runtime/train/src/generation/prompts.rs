@@ -3,15 +3,14 @@
 use super::options::GenerateOptions;
 use super::sequence::Sequence;
 use crate::Checked;
-use crate::corpus::{CorpusIndex, TextTokenizer};
-use crate::data::{self, InputSource, SplitSource, TokenFiles};
+use crate::corpus::TextTokenizer;
+use crate::data::{self, InputSource, SplitSource};
 use crate::project::Project;
 use meshwright_core::Decoding;
 use meshwright_diag::{Diagnostic, codes};
 use meshwright_exec::{HostData, HostTensor};
 use meshwright_plan::{DType, Dim, InputDecl};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// The fields of text that are known while it is generated.
 const KNOWN: [&str; 4] = ["token", "position", "document", "real"];
@@ -135,11 +134,7 @@ impl TextInputs {
             return TextTokenizer::open(path, false);
         }
         match self.set.as_ref().and_then(|s| s.tokens.as_ref()).map(|t| &t.files) {
-            Some(TokenFiles::Shards { index, .. }) => {
-                let folder = index.parent().unwrap_or(Path::new(""));
-                TextTokenizer::open(&folder.join(CorpusIndex::read(index)?.tokenizer), false)
-            }
-            Some(TokenFiles::Text { tokenizer, cased, .. }) => TextTokenizer::open(tokenizer, *cased),
+            Some(files) => files.tokenizer(),
             None => Err(Box::new(
                 Diagnostic::error(
                     codes::E0516,

@@ -3,13 +3,22 @@
 //! Parameters and states take the tensor of their own path, or that which a rule of `--init-map` names; all others are drawn, as
 //! without a file. Moments are not taken: another training begins.
 
-mod arrange;
+mod choose;
 mod name_map;
+mod reverse;
+mod rule;
+mod source;
+mod target;
+mod view;
 
 pub use name_map::NameMap;
+pub(crate) use reverse::{TensorGroup, tensor_groups};
+pub(crate) use rule::{alternatives, matched};
+pub(crate) use source::{INDEX, TensorSource};
+pub(crate) use target::{Target, targets};
 
 use crate::Checked;
-use crate::checkpoint::{Loaded, Skipped, Store, TensorFile, Which, one_only};
+use crate::checkpoint::{Loaded, Skipped, Store, Which, one_only};
 use crate::consensus::agree_on_result;
 use crate::data::converted;
 use crate::devices::in_dtype;
@@ -18,11 +27,12 @@ use crate::project::Project;
 use crate::run_dir::checkpoints_in;
 use crate::tensor::RawTensor;
 use crate::text::listed;
+use choose::{Ingredients, Taken, choose};
 use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_exec::{Cluster, HostTensor, StateInfo};
-use name_map::{NameRule, View};
+use meshwright_plan::DType;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Where first values come from, in the words of the command line.
@@ -39,23 +49,13 @@ pub struct InitFrom {
     pub which: Which,
 }
 
-/// A parameter or a state that wants a first value.
-struct Target<'a> {
-    path: &'a str,
-    shape: Vec<usize>,
-    /// `[classes=10 hidden=32]`.
-    dims: String,
-    is_param: bool,
-}
-
 /// What is taken of a file.
 #[derive(Debug)]
 pub(crate) struct Initializer {
-    file: TensorFile,
+    source: TensorSource,
     /// Where it is, in words.
     place: String,
-    /// By path here: the tensor's name there, and how it is turned.
-    taken: BTreeMap<String, (String, View)>,
+    taken: Taken,
     /// What was taken and what is drawn, in words.
     notes: Vec<String>,
 }
@@ -69,20 +69,34 @@ impl Initializer {
     /// or that no parameter matches.
     pub(crate) fn of(from: &InitFrom, project: &Project) -> Result<Initializer, Failure> {
         let map = NameMap::read(&from.map)?;
-        let (file, place, skipped) = opened(from)?;
-        let targets = targets(project);
-        let mut found = unused_rules(&map, &targets);
-        let (taken, errors) = choose(&file, &place, &map, &targets);
+        let (source, place, skipped) = opened(from)?;
+        let mut taken = Initializer::with(source, place, &map, &targets(project))?;
+        taken.notes.splice(0..0, skipped.iter().map(ToString::to_string));
+        Ok(taken)
+    }
+
+    /// Of tensors that are open, by the rules of a map.
+    ///
+    /// # Errors
+    ///
+    /// E0513.
+    pub(crate) fn with(
+        source: TensorSource,
+        place: String,
+        map: &NameMap,
+        targets: &[Target],
+    ) -> Result<Initializer, Failure> {
+        let mut found = unused_rules(map, targets);
+        let (taken, errors) = choose(&source, &place, map, targets);
         found.extend(errors);
         if !found.is_empty() {
             return Err(Failure::Diagnostics(found));
         }
         if taken.is_empty() {
-            return Err(nothing(&file, &place, &targets).into());
+            return Err(nothing(&source, &place, targets).into());
         }
-        let mut notes: Vec<String> = skipped.iter().map(ToString::to_string).collect();
-        notes.push(report(&place, &taken, &targets));
-        Ok(Initializer { file, place, taken, notes })
+        let notes = vec![report(&place, &taken, targets)];
+        Ok(Initializer { source, place, taken, notes })
     }
 
     /// The paths that get their values.
@@ -95,19 +109,43 @@ impl Initializer {
         self.notes.clone()
     }
 
-    /// The first value of a parameter or state.
+    /// Names of the tensors of the file that are taken.
+    pub(crate) fn tensors(&self) -> BTreeSet<&str> {
+        self.taken.values().flat_map(|t| &t.names).map(String::as_str).collect()
+    }
+
+    /// The first value of a parameter or state, of `dtype` and `shape`; none where it is drawn.
+    ///
+    /// # Errors
+    ///
+    /// E0512 where the file cannot be read, E0513 where a value is none of its dtype.
+    pub(crate) fn tensor(&self, path: &str, dtype: DType, shape: &[usize]) -> Checked<Option<RawTensor>> {
+        let Some(Ingredients { names, view, stacked }) = self.taken.get(path) else { return Ok(None) };
+        let each = if *stacked { &shape[1..] } else { shape };
+        let mut all = RawTensor { dtype, shape: shape.to_vec(), data: Vec::new() };
+        for name in names {
+            let failed = |code, why: String| {
+                Box::new(Diagnostic::error(
+                    code,
+                    format!("`{name}` of {} cannot be taken: {why}", self.place),
+                ))
+            };
+            let data = self.source.bytes(name).map_err(|e| failed(codes::E0512, e.to_string()))?;
+            let (Some(data), Some((of, has))) = (data, self.source.info(name)) else { return Ok(None) };
+            let data = converted(of, &data, dtype).map_err(|why| failed(codes::E0513, why))?;
+            let turned = view.of(RawTensor { dtype, shape: has.to_vec(), data }, each);
+            match names.len() {
+                1 => all.data = turned.data,
+                _ => all.data.extend(turned.data),
+            }
+        }
+        Ok(Some(all))
+    }
+
     fn value(&self, state: &StateInfo) -> Checked<Option<HostTensor>> {
-        let Some((name, view)) = self.taken.get(&state.name) else { return Ok(None) };
-        let failed = |code, why: String| {
-            Box::new(Diagnostic::error(code, format!("`{name}` of {} cannot be taken: {why}", self.place)))
-        };
-        let data = self.file.bytes(name).map_err(|e| failed(codes::E0512, e.to_string()))?;
-        let (Some(data), Some((dtype, shape))) = (data, self.file.info(name)) else { return Ok(None) };
         // Files have more types than parameters: f32 holds what half types do.
-        let to = state.dtype.wide();
-        let data = converted(dtype, &data, to).map_err(|why| failed(codes::E0513, why))?;
-        let raw = view.of(RawTensor { dtype: to, shape: shape.to_vec(), data }, &state.shape);
-        Ok(raw.into_host().map(|t| in_dtype(t, state.dtype)))
+        let raw = self.tensor(&state.name, state.dtype.wide(), &state.shape)?;
+        Ok(raw.and_then(RawTensor::into_host).map(|t| in_dtype(t, state.dtype)))
     }
 }
 
@@ -126,8 +164,8 @@ pub(crate) fn initialize(
     Ok(())
 }
 
-/// The file of tensors, where it is, in words, and checkpoints of the run that could not be used.
-fn opened(from: &InitFrom) -> Result<(TensorFile, String, Vec<Skipped>), Failure> {
+/// The tensors, where they are, in words, and checkpoints of the run that could not be used.
+fn opened(from: &InitFrom) -> Result<(TensorSource, String, Vec<Skipped>), Failure> {
     let shown = from.path.display();
     let refused = |why: String| {
         let d =
@@ -136,120 +174,43 @@ fn opened(from: &InitFrom) -> Result<(TensorFile, String, Vec<Skipped>), Failure
     };
     if !from.path.is_dir() {
         one_only(&from.path, from.which)?;
-        let file = TensorFile::open(&from.path).map_err(refused)?;
-        return Ok((file, format!("`{shown}`"), Vec::new()));
+        let source = TensorSource::open(&from.path).map_err(refused)?;
+        return Ok((source, format!("`{shown}`"), Vec::new()));
     }
     let store = Store::read_only(checkpoints_in(&from.path));
     let Some(Loaded { checkpoint, skipped }) = store.find(from.which)? else {
         return Err(refused("it holds no checkpoint".into()).into());
     };
     let place = format!("`{shown}` (step {} of `{}`)", checkpoint.meta.step, checkpoint.meta.model);
-    Ok((checkpoint.into_file(), place, skipped))
-}
-
-fn targets(project: &Project) -> Vec<Target<'_>> {
-    let program = &project.program;
-    let params = program.params.iter().map(|p| (&p.path, p.id, true));
-    let all = params.chain(program.states.iter().map(|s| (&s.path, s.id, false)));
-    all.map(|(path, id, is_param)| {
-        let (table, dims) = (&program.graph.dims, &program.graph.ty(id).dims);
-        let named: Vec<String> =
-            dims.iter().map(|d| format!("{}={}", table.name(*d), table.size(*d))).collect();
-        Target { path, shape: table.shape(dims), dims: format!("[{}]", named.join(" ")), is_param }
-    })
-    .collect()
+    Ok((TensorSource::one(checkpoint.into_file()), place, skipped))
 }
 
 /// Rules for what the model does not have.
 fn unused_rules(map: &NameMap, targets: &[Target]) -> Vec<Diagnostic> {
-    let unused = map.rules.iter().filter(|r| !targets.iter().any(|t| r.matches(t.path)));
+    let unused = map.rules.iter().filter(|r| !targets.iter().any(|t| r.matches(&t.path)));
     let told = unused.map(|r| {
         let message = format!("no parameter is named `{}`, as the rule `{}` has it", r.new, r.text);
         let d = Diagnostic::error(codes::E0513, message);
-        let near = nearest(&r.new, targets.iter().map(|t| t.path));
+        let near = nearest(&r.new, targets.iter().map(|t| t.path.as_str()));
         let d = near.map_or(d.clone(), |n| d.help(format!("did you mean `{n}`?")));
         d.help("before `=` stands the name in the model, behind it that in the file")
     });
     told.collect()
 }
 
-type Taken = BTreeMap<String, (String, View)>;
-
-/// The tensor of each target that has one, and what does not fit.
-fn choose(file: &TensorFile, place: &str, map: &NameMap, targets: &[Target]) -> (Taken, Vec<Diagnostic>) {
-    let (mut taken, mut errors) = (Taken::new(), Vec::new());
-    let names = file.names();
-    // Rules that named tensors, and whether one of these was there.
-    let mut used: BTreeMap<&str, bool> = BTreeMap::new();
-    for t in targets {
-        let (name, rule) = match map.old_of(t.path) {
-            Some((name, rule)) => (name, Some(rule)),
-            None => (t.path.to_string(), None),
-        };
-        let view = rule.map_or_else(View::default, |r| r.view.clone());
-        if let Some(r) = rule {
-            *used.entry(&r.text).or_default() |= file.info(&name).is_some();
-        }
-        match file.info(&name) {
-            Some((_, shape)) if view.gives(shape, &t.shape) => {
-                taken.insert(t.path.into(), (name, view));
-            }
-            Some((_, shape)) => errors.push(misfit(place, &name, shape, t, rule)),
-            // A rule for many names may leave some out, and then they are drawn.
-            None => {}
-        }
-    }
-    for rule in map.rules.iter().filter(|r| used.get(r.text.as_str()) == Some(&false)) {
-        let message = format!("{place} has no `{}`, as the rule `{}` has it", rule.old, rule.text);
-        let d = Diagnostic::error(codes::E0513, message);
-        let near = nearest(&rule.old, names.iter().map(String::as_str));
-        let d = near.map_or(d.clone(), |n| d.help(format!("did you mean `{n}`?")));
-        let plain: Vec<&str> = names.iter().map(String::as_str).collect();
-        errors.push(d.note(format!("it has {}", listed(&plain))));
-    }
-    (taken, errors)
-}
-
-/// A tensor that does not fit.
-fn misfit(place: &str, name: &str, shape: &[usize], t: &Target, rule: Option<&NameRule>) -> Diagnostic {
-    let turned = rule.map_or(Ok(shape.to_vec()), |r| r.view.shape(shape));
-    let is = match &turned {
-        Ok(turned) if turned != shape => format!("{shape:?}, turned {turned:?},"),
-        Ok(_) => format!("{shape:?}"),
-        Err(_) => format!("{shape:?}"),
-    };
-    let message = format!("`{name}` is {is} in {place}, and `{}` is {} in the model", t.path, t.dims);
-    let d = Diagnostic::error(codes::E0513, message);
-    let reversed: Vec<usize> = shape.iter().rev().copied().collect();
-    let elements = |s: &[usize]| s.iter().product::<usize>();
-    match turned {
-        Err(why) => d.note(why),
-        Ok(_) if rule.is_none() && reversed == t.shape => {
-            d.help(format!("it fits when it is turned: `--init-map '{} = {name} transposed'`", t.path))
-        }
-        Ok(turned) if elements(&turned) == elements(&t.shape) => d.help(
-            "it has as many elements: `permuted …` or `reshaped` behind the rule's name takes it in another form",
-        ),
-        Ok(_) => d.help(format!(
-            "give the `--dim` that it was made with, or take other names: `--init-map '{} = OTHER'`",
-            t.path
-        )),
-    }
-}
-
 /// Nothing has a name in common.
-fn nothing(file: &TensorFile, place: &str, targets: &[Target]) -> Diagnostic {
+fn nothing(source: &TensorSource, place: &str, targets: &[Target]) -> Diagnostic {
     let d = Diagnostic::error(codes::E0513, format!("{place} has nothing that the model has"));
-    let names = file.names();
+    let names = source.names();
     let plain: Vec<&str> = names.iter().map(String::as_str).collect();
-    let paths: Vec<&str> = targets.iter().map(|t| t.path).collect();
+    let paths: Vec<&str> = targets.iter().map(|t| t.path.as_str()).collect();
     let d = d.note(format!("it has {}", listed(&plain))).note(format!("the model has {}", listed(&paths)));
     d.help("say which is which: `--init-map 'encoder.* = enc.*'`, the model's name first")
 }
 
 fn report(place: &str, taken: &Taken, targets: &[Target]) -> String {
     let of = |params: bool| targets.iter().filter(move |t| t.is_param == params);
-    let has = |t: &&Target| taken.contains_key(t.path);
+    let has = |t: &&Target| taken.contains_key(&t.path);
     let count = |params: bool| (of(params).filter(has).count(), of(params).count());
     let ((params, all), (states, all_states)) = (count(true), count(false));
     let noun = |n: usize, one: &str| if n == 1 { one.to_string() } else { format!("{one}s") };
@@ -257,7 +218,7 @@ fn report(place: &str, taken: &Taken, targets: &[Target]) -> String {
     if all_states > 0 {
         text += &format!(" and {states} of {all_states} {}", noun(all_states, "state"));
     }
-    let drawn: Vec<&str> = of(true).filter(|t| !has(t)).map(|t| t.path).collect();
+    let drawn: Vec<&str> = of(true).filter(|t| !has(t)).map(|t| t.path.as_str()).collect();
     if !drawn.is_empty() {
         text += &format!(", drew {}", drawn.join(", "));
     }

@@ -1,8 +1,9 @@
 //! The tasks that text is made into examples for, and the fields of their examples.
 
-use crate::corpus::{DocumentRule, SpecialTokens};
+use crate::Checked;
+use crate::corpus::{CorpusIndex, DocumentRule, SpecialTokens, TextTokenizer};
 use meshwright_plan::DType;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The text of a set, and what is made of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +37,23 @@ pub enum TokenFiles {
         /// The field of JSON lines.
         field: String,
     },
+}
+
+impl TokenFiles {
+    /// The tokenizer that makes tokens of the text, or that has made those of the shards.
+    ///
+    /// # Errors
+    ///
+    /// E0502 where it cannot be read.
+    pub(crate) fn tokenizer(&self) -> Checked<TextTokenizer> {
+        match self {
+            TokenFiles::Shards { index, .. } => {
+                let folder = index.parent().unwrap_or(Path::new(""));
+                TextTokenizer::open(&folder.join(CorpusIndex::read(index)?.tokenizer), false)
+            }
+            TokenFiles::Text { tokenizer, cased, .. } => TextTokenizer::open(tokenizer, *cased),
+        }
+    }
 }
 
 /// What a model is to learn from text.

@@ -1,0 +1,265 @@
+//! `export hf`: a checkpoint of a run as a folder that `from_pretrained` of transformers reads.
+
+use super::config::{ConfigDetails, config_text};
+use super::map::HfMap;
+use super::tokens::TokenizerFiles;
+use crate::checkpoint::fs::{Disk, write_durably};
+use crate::checkpoint::{AVERAGE, Checkpoint, Which, write_tensors};
+use crate::corpus::TextTokenizer;
+use crate::data;
+use crate::failure::Failure;
+use crate::folder::entries;
+use crate::inference::read_checkpoint;
+use crate::init::{INDEX, TensorGroup, targets, tensor_groups};
+use crate::project::Project;
+use crate::recorded::Recorded;
+use crate::{Checked, ProjectOptions, RawTensor};
+use meshwright_diag::{Diagnostic, Sources, codes, nearest};
+use meshwright_plan::{DType, InputDecl};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+/// What is exported, and where to.
+#[derive(Clone, Debug, Default)]
+pub struct HfExport {
+    /// The folder of the run.
+    pub run: PathBuf,
+    /// Which of its checkpoints.
+    pub which: Which,
+    /// Whether the moving average of each parameter that has one stands in its place.
+    pub averages: bool,
+    /// A map, by name or file; by default the one for the model.
+    pub map: Option<String>,
+    /// A tokenizer in place of that of the run or its data.
+    pub tokenizer: Option<PathBuf>,
+    /// The folder to write.
+    pub to: PathBuf,
+    /// Folders in which data is sought.
+    pub roots: Vec<PathBuf>,
+    /// The most bytes of tensors in a file.
+    pub most_bytes: u64,
+}
+
+/// What was exported.
+#[derive(Clone, Debug, Default)]
+pub struct HfExported {
+    /// The step of the checkpoint.
+    pub step: u64,
+    /// Their class.
+    pub class: String,
+    /// Tensors that were written.
+    pub tensors: usize,
+    /// The files, by name.
+    pub files: Vec<String>,
+    /// What else is worth knowing.
+    pub notes: Vec<String>,
+}
+
+/// Exports a checkpoint. `sources` get the texts of the model.
+///
+/// # Errors
+///
+/// E0514 where the folder cannot be written, E0516 where it is not empty or the model has no map, E0512 and E0513 for the checkpoint.
+pub fn export_hf(options: &HfExport, sources: &mut Sources) -> Result<HfExported, Failure> {
+    vacant(&options.to)?;
+    if !Recorded::is_run(&options.run) {
+        let message = format!("`{}` is not the folder of a run", options.run.display());
+        let d = Diagnostic::error(codes::E0516, message);
+        return Err(d.help("name the folder that `train` or `import hf` wrote: `runs/gpt-1`").into());
+    }
+    let recorded = Recorded::read(&options.run)?;
+    let loaded = Project::load(&recorded.project(&ProjectOptions::default())?);
+    *sources = loaded.sources;
+    let project = loaded.project.ok_or(Failure::Diagnostics(loaded.diagnostics))?;
+    let map = match &options.map {
+        Some(name) => HfMap::named(name)?,
+        None => map_for(&project.program.model)?,
+    };
+    let found = read_checkpoint(&options.run, options.which)?;
+    let checkpoint = found.checkpoint;
+    let mut all = targets(&project);
+    let mut dtype = DType::F32;
+    for t in &mut all {
+        t.dtype = checkpoint.fits(&t.path, &t.shape)?.dtype;
+        dtype = t.dtype;
+    }
+    let reader = Reader { checkpoint: &checkpoint, averages: options.averages };
+    reader.checked()?;
+    let mut groups = tensor_groups(&map.names, &all)?;
+    let ties = tie(&map, &mut groups, &reader)?;
+    let tokenizer = TokenizerFiles::of(
+        &map,
+        &options.run,
+        options.tokenizer.as_deref(),
+        of_data(&recorded, &project, &options.roots),
+    )?;
+    let mut notes: Vec<String> = found.skipped.iter().map(ToString::to_string).collect();
+    if tokenizer.is_none() {
+        notes.push(
+            "neither the run nor its data has a tokenizer: none is written; `--tokenizer FILE` names one"
+                .into(),
+        );
+    }
+    let ids = tokenizer.as_ref().map(|t| t.ids.iter().map(|(k, id)| (k.as_str(), *id)).collect());
+    let details = ConfigDetails { ties, tokens: ids.unwrap_or_default(), dtype };
+    let config = config_text(&map, &project, &details)?;
+    let disk = Disk::create(&options.to).map_err(|e| unwritable(&options.to, &e))?;
+    let mut files = write_weights(&groups, &reader, &options.to, options.most_bytes)?;
+    let texts = tokenizer.map(|t| t.files).unwrap_or_default();
+    for (name, text) in texts.into_iter().chain([("config.json".to_string(), config)]) {
+        write_durably(&disk, &name, &[text.as_bytes()])
+            .map_err(|e| unwritable(&options.to.join(&name), &e))?;
+        files.push(name);
+    }
+    Ok(HfExported {
+        step: checkpoint.meta.step,
+        class: map.class.clone(),
+        tensors: groups.iter().map(|g| g.names().len()).sum(),
+        files,
+        notes,
+    })
+}
+
+fn unwritable(path: &Path, why: &dyn std::fmt::Display) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error(codes::E0514, format!("`{}` cannot be written: {why}", path.display())))
+}
+
+/// That nothing is in the way: what was there before would be taken for a part of the checkpoint.
+fn vacant(folder: &Path) -> Checked<()> {
+    if folder.exists() && !folder.is_dir() {
+        return Err(unwritable(folder, &"it is not a folder"));
+    }
+    let there =
+        if folder.exists() { entries(folder).map_err(|e| unwritable(folder, &e))? } else { Vec::new() };
+    match there.first() {
+        None => Ok(()),
+        Some(entry) => {
+            let name = entry.name.to_string_lossy();
+            let message = format!("`{}` is not empty: there is `{name}`", folder.display());
+            Err(Box::new(Diagnostic::error(codes::E0516, message).help("name a new folder")))
+        }
+    }
+}
+
+/// The map for a model of ours.
+fn map_for(model: &str) -> Checked<HfMap> {
+    let mut all = HfMap::shipped()?;
+    if let Some(at) = all.iter().position(|m| m.model == model) {
+        return Ok(all.swap_remove(at));
+    }
+    let names: Vec<&str> = all.iter().map(|m| m.model.as_str()).collect();
+    let d = Diagnostic::error(
+        codes::E0516,
+        format!("no map between the model `{model}` and one of Hugging Face ships"),
+    );
+    let d = match nearest(model, names.iter().copied()) {
+        Some(near) => d.help(format!("where it has the paths of `{near}`, take its map: `--map {near}`")),
+        None => d,
+    };
+    Err(Box::new(d.help(format!("maps ship for {}; `--map FILE` names one of your own", names.join(", ")))))
+}
+
+/// Reads parameters, or their averages.
+struct Reader<'a> {
+    checkpoint: &'a Checkpoint,
+    averages: bool,
+}
+
+impl Reader<'_> {
+    /// That there are averages where they are asked for.
+    fn checked(&self) -> Checked<()> {
+        if !self.averages || self.checkpoint.tensors.iter().any(|t| t.name.ends_with(AVERAGE)) {
+            return Ok(());
+        }
+        let message = format!("the checkpoint of step {} holds no averages", self.checkpoint.meta.step);
+        let d = Diagnostic::error(codes::E0516, message);
+        Err(Box::new(d.help("leave out `--averages`; `ema` in the `train` block keeps averages")))
+    }
+
+    fn read(&self, path: &str) -> Checked<RawTensor> {
+        let average = format!("{path}{AVERAGE}");
+        let has = self.averages && self.checkpoint.info(&average).is_some();
+        self.checkpoint.tensor(if has { &average } else { path })
+    }
+
+    fn tensors(&self, group: &TensorGroup) -> Checked<Vec<RawTensor>> {
+        group.tensors(&mut |path| self.read(path))
+    }
+}
+
+/// Leaves out tensors that are others under a second name, bit for bit, and says whether that is so; none where the map knows of no
+/// such tensors.
+fn tie(map: &HfMap, groups: &mut Vec<TensorGroup>, reader: &Reader) -> Checked<Option<bool>> {
+    let mut ties = None;
+    for (copy, of) in &map.tied {
+        let at = |name: &str| groups.iter().position(|g| g.names() == [name]);
+        let (Some(copy), Some(of)) = (at(copy), at(of)) else { continue };
+        let equal = reader.tensors(&groups[copy])? == reader.tensors(&groups[of])?;
+        ties = Some(equal && ties.unwrap_or(true));
+        if equal {
+            groups.remove(copy);
+        }
+    }
+    Ok(ties)
+}
+
+/// The tokenizer of the data of a run, if it is text that is still there.
+fn of_data(recorded: &Recorded, project: &Project, roots: &[PathBuf]) -> Option<TextTokenizer> {
+    let declared: Vec<InputDecl> = project.program.inputs.iter().map(|i| i.0.clone()).collect();
+    let source = data::find(Some(&recorded.data()?), roots, &declared).ok()?;
+    source.splits.values().find_map(|s| s.tokens.as_ref())?.files.tokenizer().ok()
+}
+
+/// Writes tensors to one file, or to several of at most so many bytes with an index; gives the names of the files.
+fn write_weights(groups: &[TensorGroup], reader: &Reader, folder: &Path, most: u64) -> Checked<Vec<String>> {
+    let sizes: Vec<(String, u64)> =
+        groups.iter().flat_map(|g| g.names().into_iter().map(|n| (n, g.bytes()))).collect();
+    let shards = shards(&sizes, most);
+    let count = shards.iter().copied().max().unwrap_or(0) + 1;
+    let name = |k: usize| match count {
+        1 => "model.safetensors".to_string(),
+        _ => format!("model-{:05}-of-{count:05}.safetensors", k + 1),
+    };
+    let (mut open, mut at): (Vec<(String, RawTensor)>, usize) = (Vec::new(), 0);
+    let write = |k: usize, tensors: &[(String, RawTensor)]| {
+        let list: Vec<(&str, &RawTensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        write_tensors(("format", "pt"), &list, &folder.join(name(k)))
+    };
+    for group in groups {
+        for (name, tensor) in group.names().into_iter().zip(reader.tensors(group)?) {
+            if at > 0 && shards[at] != shards[at - 1] {
+                write(shards[at - 1], &open)?;
+                open.clear();
+            }
+            open.push((name, tensor));
+            at += 1;
+        }
+    }
+    write(count - 1, &open)?;
+    let mut files: Vec<String> = (0..count).map(name).collect();
+    if count > 1 {
+        let places: Map<String, Value> =
+            sizes.iter().zip(&shards).map(|((n, _), k)| (n.clone(), name(*k).into())).collect();
+        let total: u64 = sizes.iter().map(|s| s.1).sum();
+        let index = json!({ "metadata": { "total_size": total }, "weight_map": places });
+        let text = serde_json::to_string_pretty(&index).unwrap_or_default();
+        let index = format!("model{INDEX}");
+        write_durably(&Disk::existing(folder), &index, &[text.as_bytes()])
+            .map_err(|e| unwritable(&folder.join(&index), &e))?;
+        files.push(index);
+    }
+    Ok(files)
+}
+
+/// In which file each tensor is.
+fn shards(sizes: &[(String, u64)], most: u64) -> Vec<usize> {
+    let (mut shard, mut filled) = (0, 0);
+    let next = |(_, bytes): &(String, u64)| {
+        if filled > 0 && filled + bytes > most {
+            (shard, filled) = (shard + 1, 0);
+        }
+        filled += bytes;
+        shard
+    };
+    sizes.iter().map(next).collect()
+}

@@ -1,0 +1,239 @@
+//! `import hf`: a checkpoint of Hugging Face becomes the folder of a run.
+
+use super::config::{HfConfig, ModelSizes, map_of};
+use super::map::HfMap;
+use super::tokens::copy_in;
+use crate::checkpoint::Meta;
+use crate::failure::Failure;
+use crate::history::HistoryEvent;
+use crate::init::{INDEX, Initializer, Target, TensorSource, targets};
+use crate::project::{Loaded, Project, ProjectOptions};
+use crate::run_dir::RunDir;
+use crate::settings::RunSettings;
+use crate::text::listed;
+use crate::training::TrainOptions;
+use crate::{Checked, RawTensor};
+use meshwright_diag::{Diagnostic, Sources, codes, has_errors, nearest};
+use meshwright_plan::DType;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// What is imported, and what becomes of it.
+#[derive(Clone, Debug, Default)]
+pub struct HfImport {
+    /// The folder of the checkpoint.
+    pub from: PathBuf,
+    /// The model; by default that of the map. Its dims and consts come before those of the checkpoint.
+    pub project: ProjectOptions,
+    /// A map, by name or file; by default the one for the model.
+    pub map: Option<String>,
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The folder in which the command was given.
+    pub folder: Option<PathBuf>,
+    /// The words of the command.
+    pub arguments: Vec<String>,
+}
+
+/// What was imported.
+#[derive(Clone, Debug, Default)]
+pub struct HfImported {
+    /// The name of the model.
+    pub model: String,
+    /// Elements of all parameters.
+    pub parameters: usize,
+    /// The dims that the checkpoint sets.
+    pub dims: BTreeMap<String, usize>,
+    /// The consts that it sets.
+    pub consts: BTreeMap<String, f64>,
+    /// What else is worth knowing.
+    pub notes: Vec<String>,
+}
+
+/// The name of the model of a map, or of the one whose map is for a checkpoint.
+///
+/// # Errors
+///
+/// E0529 where no map is for it, or the folder holds no configuration.
+pub fn hf_model(from: &Path, map: Option<&str>) -> Checked<String> {
+    let map = match map {
+        Some(name) => HfMap::named(name)?,
+        None => map_of(&HfConfig::read(from)?, None)?,
+    };
+    Ok(map.model)
+}
+
+/// Imports a checkpoint. `sources` get the texts of the model.
+///
+/// # Errors
+///
+/// E0529 where the configuration is of another model, E0512 where the tensors cannot be read, E0513 where they are not those of
+/// the model, E0510 where the run's folder is taken.
+pub fn import_hf(options: &HfImport, sources: &mut Sources) -> Result<HfImported, Failure> {
+    RunDir::vacant(&options.run)?;
+    let config = HfConfig::read(&options.from)?;
+    let given = Some(options.project.model.as_str()).filter(|m| !m.is_empty());
+    let map = match &options.map {
+        Some(name) => HfMap::named(name)?,
+        None => map_of(&config, given)?,
+    };
+    let sizes = config.sizes(&map, &options.project.sets)?;
+    let (project, set) = sized(&options.project, &map, &sizes, sources)?;
+    let (mut source, place) = tensors_in(&options.from)?;
+    for (copy, of) in map.tied.iter().filter(|_| config.ties()) {
+        source.tie(copy, of);
+    }
+    let all = targets(&project);
+    let names = source.names();
+    let taken = Initializer::with(source, place.clone(), &map.names, &all)?;
+    complete(&taken, &all, &map)?;
+    let (dropped, left): (Vec<&str>, Vec<&str>) = names
+        .iter()
+        .map(String::as_str)
+        .filter(|n| !taken.tensors().contains(n) && !map.ignores(n))
+        .partition(|n| map.drops(n));
+    if !left.is_empty() {
+        return Err(extra(&left, &place, &taken.tensors(), &map).into());
+    }
+    let mut notes = Vec::new();
+    if !dropped.is_empty() {
+        notes.push(format!("the model has no {}: left out", listed(&dropped)));
+    }
+    let run = written(options, (&project, sources), (&taken, &all))?;
+    let vocab = project.program.graph.dims.iter().find(|(_, n)| *n == "vocab");
+    notes.extend(copy_in(&options.from, &run, vocab.map(|(d, _)| project.program.graph.dims.size(d)))?);
+    // From here on it is a run.
+    let settings = RunSettings {
+        imported: Some(options.from.display().to_string()),
+        ..RunSettings::new(&project, sources, &lasting(options), 0, None)
+    };
+    run.write_settings(&settings)?;
+    Ok(HfImported {
+        model: project.program.model.clone(),
+        parameters: project.program.parameter_elements(),
+        dims: set.dims,
+        consts: set.consts,
+        notes,
+    })
+}
+
+/// The model at the sizes of a checkpoint, with what of these it takes. A batch of one does for whoever only reads.
+fn sized(
+    given: &ProjectOptions,
+    map: &HfMap,
+    sizes: &ModelSizes,
+    sources: &mut Sources,
+) -> Result<(Project, ModelSizes), Failure> {
+    let mut options = given.clone();
+    if options.model.is_empty() {
+        options.model = map.model.clone();
+    }
+    options.precision = options.precision.or(Some(DType::F32));
+    let chosen: BTreeSet<&String> = given.dims.iter().map(|d| &d.0).collect();
+    let mut set = ModelSizes { consts: sizes.consts.clone(), ..ModelSizes::default() };
+    set.consts.retain(|name, _| !given.sets.iter().any(|s| s.0 == *name));
+    set.dims = sizes.dims.iter().filter(|d| !chosen.contains(d.0)).map(|(n, s)| (n.clone(), *s)).collect();
+    let mut load = |options: &ProjectOptions| -> Result<Project, Failure> {
+        let Loaded { project, sources: read, diagnostics, .. } = Project::load(options);
+        *sources = read;
+        match project {
+            Some(p) if !has_errors(&diagnostics) => Ok(p),
+            _ => Err(Failure::Diagnostics(diagnostics)),
+        }
+    };
+    // At its own sizes, which say how long its sequences are where nobody does.
+    let own = load(&ProjectOptions { dims: Vec::new(), sets: Vec::new(), ..options.clone() })?;
+    let dims = &own.program.graph.dims;
+    for (name, most) in sizes.limits.iter().filter(|l| !chosen.contains(l.0)) {
+        let is = dims.iter().find(|(_, n)| n == name).map(|(d, _)| dims.size(d));
+        if is.is_some_and(|is| is > *most) {
+            set.dims.insert(name.clone(), *most);
+        }
+    }
+    if let Some((_, name)) = own.example_dim().filter(|(_, n)| !chosen.iter().any(|c| c == n)) {
+        set.dims.insert(name.into(), 1);
+    }
+    options.dims.splice(0..0, set.dims.clone());
+    options.sets.splice(0..0, set.consts.clone());
+    Ok((load(&options)?, set))
+}
+
+/// The tensors of a folder, and how messages call them.
+fn tensors_in(folder: &Path) -> Result<(TensorSource, String), Failure> {
+    let (one, index) = (folder.join("model.safetensors"), folder.join(format!("model{INDEX}")));
+    let path = if one.is_file() { one } else { index };
+    let shown = path.display().to_string();
+    if !path.is_file() {
+        let message = format!(
+            "`{}` has neither `model.safetensors` nor `model{INDEX}`: there are no weights to import",
+            folder.display()
+        );
+        return Err(Diagnostic::error(codes::E0512, message)
+            .help("other forms become these in Python: `AutoModel.from_pretrained(DIR).save_pretrained(NEW)`, of the model's own class")
+            .into());
+    }
+    let source = TensorSource::open(&path).map_err(|why| {
+        let message = format!("`{shown}` holds no weights that can be read: {why}");
+        Failure::from(Diagnostic::error(codes::E0512, message).help("it may be damaged: fetch it again"))
+    })?;
+    Ok((source, format!("`{shown}`")))
+}
+
+/// That all parameters get their values.
+fn complete(taken: &Initializer, all: &[Target], map: &HfMap) -> Result<(), Failure> {
+    let has: BTreeSet<String> = taken.paths().into_iter().collect();
+    let lacks: Vec<&Target> = all.iter().filter(|t| !has.contains(&t.path)).collect();
+    let errors = lacks.iter().map(|t| {
+        let message = format!(
+            "nothing of the checkpoint is `{}` {}: `{}` has no rule for it",
+            t.path,
+            t.dims,
+            map.place()
+        );
+        Diagnostic::error(codes::E0513, message)
+            .help("take the model that the map is for, or name a map that has a rule: `--map FILE`")
+    });
+    let errors: Vec<Diagnostic> = errors.collect();
+    if errors.is_empty() { Ok(()) } else { Err(Failure::Diagnostics(errors)) }
+}
+
+/// Tensors that nobody takes.
+fn extra(left: &[&str], place: &str, taken: &BTreeSet<&str>, map: &HfMap) -> Diagnostic {
+    let message = format!("{place} has {}, which the model `{}` has not", listed(left), map.model);
+    let d = Diagnostic::error(codes::E0513, message);
+    let d = match nearest(left[0], taken.iter().copied()) {
+        Some(near) => d.note(format!("the nearest that it has is `{near}`")),
+        None => d,
+    };
+    d.help("without them it would be another model; a map of your own may leave them out: `dropped`, and `--map FILE`")
+}
+
+/// How the run would have begun if it had trained.
+fn lasting(options: &HfImport) -> TrainOptions {
+    TrainOptions {
+        folder: options.folder.clone(),
+        arguments: options.arguments.clone(),
+        ..TrainOptions::default()
+    }
+}
+
+/// Writes the texts and the checkpoint of a new run.
+fn written(
+    options: &HfImport,
+    (project, sources): (&Project, &Sources),
+    (taken, all): (&Initializer, &[Target]),
+) -> Result<RunDir, Failure> {
+    let mut tensors: Vec<(&str, RawTensor)> = Vec::with_capacity(all.len());
+    for t in all {
+        tensors.extend(taken.tensor(&t.path, t.dtype, &t.shape)?.map(|raw| (t.path.as_str(), raw)));
+    }
+    let run = RunDir::create(&options.run)?;
+    let texts = &project.texts;
+    let used: Vec<&str> = texts.used.iter().map(|id| sources.text(*id)).collect();
+    run.write_texts(sources.text(texts.model), &used, texts.layout.map(|id| sources.text(id)))?;
+    let lasting = lasting(options);
+    run.remember(&HistoryEvent::new((project, sources), &lasting, ("import", 0)))?;
+    let meta = Meta::new(project.program.model.as_str(), 0, 0, 0, 0);
+    run.checkpoints()?.save(&meta, tensors.iter().map(|(n, t)| (*n, t)))?;
+    Ok(run)
+}

@@ -1,0 +1,129 @@
+//! Tokenizers beside weights: the files that come with a checkpoint, and those that are written with one.
+
+use super::map::HfMap;
+use crate::Checked;
+use crate::corpus::TextTokenizer;
+use crate::run_dir::{RunDir, tokenizer_in};
+use meshwright_diag::{Diagnostic, codes};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The tokenizer.
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+
+/// What else says how it is used.
+const BESIDE: [&str; 3] = ["tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
+
+/// The largest of these files.
+const MOST_BYTES: u64 = 1 << 28;
+
+/// Copies a checkpoint's tokenizer into a run. What is to be said of it, for a model with so many tokens.
+pub(super) fn copy_in(from: &Path, run: &RunDir, vocab: Option<usize>) -> Checked<Option<String>> {
+    let tokenizer = match (from.join(TOKENIZER), from.join("vocab.txt")) {
+        (json, _) if json.is_file() => TextTokenizer::open(&json, false)?,
+        (_, list) if list.is_file() => TextTokenizer::open(&list, cased(from))?,
+        _ => {
+            let place = from.display();
+            return Ok(Some(format!(
+                "`{place}` has no `{TOKENIZER}`: give one to `generate` with `--tokenizer`"
+            )));
+        }
+    };
+    let text = match text(&from.join(TOKENIZER))? {
+        Some(text) => text,
+        None => tokenizer.json()?,
+    };
+    run.write_tokenizer(TOKENIZER, &text)?;
+    for name in BESIDE {
+        if let Some(text) = text_of(from, name)? {
+            run.write_tokenizer(name, &text)?;
+        }
+    }
+    let known = tokenizer.vocab();
+    let few = vocab.filter(|n| *n < known);
+    Ok(few.map(|n| format!("the tokenizer has {known} tokens, and the model {n}")))
+}
+
+/// Whether a list of word pieces is of text with capitals.
+fn cased(folder: &Path) -> bool {
+    let config = text_of(folder, BESIDE[0]).ok().flatten();
+    let value: Option<Value> = config.and_then(|c| serde_json::from_str(&c).ok());
+    value.and_then(|v| v.get("do_lower_case")?.as_bool()) == Some(false)
+}
+
+fn text_of(folder: &Path, name: &str) -> Checked<Option<String>> {
+    text(&folder.join(name))
+}
+
+/// The text of a file, if it is there.
+fn text(path: &Path) -> Checked<Option<String>> {
+    let failed = |why: String| {
+        let message = format!("`{}` cannot be read: {why}", path.display());
+        Box::new(Diagnostic::error(codes::E0529, message))
+    };
+    let length = match path.metadata() {
+        Ok(m) => m.len(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(e.to_string())),
+    };
+    if length > MOST_BYTES {
+        return Err(failed(format!("it has {length} bytes, more than {MOST_BYTES}")));
+    }
+    let bytes = crate::checkpoint::fs::read_regular(path).map_err(|e| failed(e.to_string()))?;
+    String::from_utf8(bytes).map(Some).map_err(|e| failed(e.to_string()))
+}
+
+/// The files of a tokenizer as they are written: those that came with a run, or those that are made of one.
+pub(super) struct TokenizerFiles {
+    /// By name.
+    pub(super) files: BTreeMap<String, String>,
+    /// Ids of special tokens, by the keys that a configuration has for them.
+    pub(super) ids: BTreeMap<String, u32>,
+}
+
+impl TokenizerFiles {
+    /// Those of a run: the one that is given, the one that was imported with it, or else that of its data.
+    pub(super) fn of(
+        map: &HfMap,
+        run: &Path,
+        given: Option<&Path>,
+        data: Option<TextTokenizer>,
+    ) -> Checked<Option<TokenizerFiles>> {
+        let own = tokenizer_in(run).filter(|_| given.is_none());
+        let (tokenizer, file) = match (given.or(own.as_deref()), data) {
+            (Some(path), _) => (TextTokenizer::open(path, false)?, Some(path)),
+            (None, Some(tokenizer)) => (tokenizer, None),
+            (None, None) => return Ok(None),
+        };
+        let mut files = BTreeMap::new();
+        let json = file.filter(|f| f.extension().is_some_and(|e| e == "json"));
+        let json = json.map(text).transpose()?.flatten();
+        files.insert(TOKENIZER.into(), json.map_or_else(|| tokenizer.json(), Ok)?);
+        let mut ids = BTreeMap::new();
+        let mut settings = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_input_names": map.inputs,
+            "clean_up_tokenization_spaces": false,
+        });
+        for (key, names) in &map.tokens {
+            let known = names.iter().find_map(|n| Some((n, tokenizer.id(n)?)));
+            let Some((name, id)) = known else { continue };
+            if key.ends_with("_id") {
+                ids.insert(key.clone(), id);
+            }
+            let token = key.strip_suffix("_id").unwrap_or(key);
+            if token != "decoder_start_token" {
+                settings[token] = name.as_str().into();
+            }
+        }
+        let settings = serde_json::to_string_pretty(&settings).unwrap_or_default() + "\n";
+        files.insert(BESIDE[0].into(), settings);
+        for name in BESIDE.iter().filter(|_| own.is_some()) {
+            if let Some(text) = text_of(run, name)? {
+                files.insert(name.to_string(), text);
+            }
+        }
+        Ok(Some(TokenizerFiles { files, ids }))
+    }
+}

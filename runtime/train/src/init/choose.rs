@@ -1,0 +1,145 @@
+//! Which tensors of a file become which parameters, and what does not fit.
+
+use super::name_map::NameMap;
+use super::rule::{NameRule, layered, of_layer};
+use super::source::TensorSource;
+use super::target::Target;
+use super::view::{Reshape, View};
+use crate::Checked;
+use crate::text::listed;
+use meshwright_diag::{Diagnostic, codes, nearest};
+use std::collections::BTreeMap;
+
+/// What a parameter is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Ingredients {
+    /// Names in the file: one, or one of each layer.
+    pub(crate) names: Vec<String>,
+    /// How each is turned.
+    pub(crate) view: View,
+    /// Whether they are stacked along the first dim here.
+    pub(crate) stacked: bool,
+}
+
+/// What is taken, by path.
+pub(crate) type Taken = BTreeMap<String, Ingredients>;
+
+/// The tensor of each target that has one, and what does not fit.
+pub(crate) fn choose(
+    source: &TensorSource,
+    place: &str,
+    map: &NameMap,
+    targets: &[Target],
+) -> (Taken, Vec<Diagnostic>) {
+    let (mut taken, mut errors) = (Taken::new(), Vec::new());
+    // Rules that named tensors, and whether one of these was there.
+    let mut used: BTreeMap<&str, bool> = BTreeMap::new();
+    for t in targets {
+        let (names, rule) = match map.old_of(&t.path) {
+            Some((names, rule)) => (names, Some(rule)),
+            None => (vec![t.path.clone()], None),
+        };
+        let there = names.iter().find(|n| source.info(&of_layer(n, 0)).is_some());
+        if let Some(r) = rule {
+            *used.entry(&r.text).or_default() |= there.is_some();
+        }
+        // A rule for many names may leave some out, and then they are drawn.
+        let Some(name) = there else { continue };
+        match ingredients(source, place, name, t, rule) {
+            Ok(of) => drop(taken.insert(t.path.clone(), of)),
+            Err(d) => errors.push(*d),
+        }
+    }
+    for rule in map.rules.iter().filter(|r| used.get(r.text.as_str()) == Some(&false)) {
+        errors.push(missing(source, place, rule));
+    }
+    (taken, errors)
+}
+
+/// What a target is made of, where the tensor `name` is there, or that of its first layer.
+fn ingredients(
+    source: &TensorSource,
+    place: &str,
+    name: &str,
+    t: &Target,
+    rule: Option<&NameRule>,
+) -> Checked<Ingredients> {
+    let view = rule.map_or_else(View::default, |r| r.view.clone());
+    let stacked = rule.is_some() && layered(name);
+    let Some((layers, each)) = stacked.then(|| t.shape.split_first()).flatten() else {
+        if stacked {
+            let message =
+                format!("`{name}` is of many layers, and `{}` has no dim for them in the model", t.path);
+            return Err(Box::new(
+                Diagnostic::error(codes::E0513, message).help("name one layer in place of `#`"),
+            ));
+        }
+        return match source.info(name) {
+            Some((_, shape)) if !view.gives(shape, &t.shape) => {
+                Err(Box::new(no_fit(place, name, shape, (t, &t.shape), rule)))
+            }
+            _ => Ok(Ingredients { names: vec![name.into()], view, stacked }),
+        };
+    };
+    let found = (0..).take_while(|n| source.info(&of_layer(name, *n)).is_some()).count();
+    if found != *layers {
+        let message =
+            format!("{place} has `{name}` for {found} layers, and `{}` is {} in the model", t.path, t.dims);
+        let dim = t.dims.trim_start_matches('[').split('=').next().unwrap_or_default();
+        return Err(Box::new(
+            Diagnostic::error(codes::E0513, message).help(format!("give `--dim {dim}={found}`")),
+        ));
+    }
+    let names: Vec<String> = (0..*layers).map(|n| of_layer(name, n)).collect();
+    let misfit =
+        names.iter().find_map(|n| source.info(n).filter(|i| !view.gives(i.1, each)).map(|i| (n, i.1)));
+    match misfit {
+        Some((name, shape)) => Err(Box::new(no_fit(place, name, shape, (t, each), rule))),
+        None => Ok(Ingredients { names, view, stacked }),
+    }
+}
+
+/// A rule of which no tensor is there.
+fn missing(source: &TensorSource, place: &str, rule: &NameRule) -> Diagnostic {
+    let names = source.names();
+    let old = of_layer(&rule.olds[0], 0);
+    let message = format!("{place} has no `{old}`, as the rule `{}` has it", rule.text);
+    let d = Diagnostic::error(codes::E0513, message);
+    let near = nearest(&old, names.iter().map(String::as_str));
+    let d = near.map_or(d.clone(), |n| d.help(format!("did you mean `{n}`?")));
+    let plain: Vec<&str> = names.iter().map(String::as_str).collect();
+    d.note(format!("it has {}", listed(&plain)))
+}
+
+/// A tensor that does not fit: `wanted` is what is left of the target's shape without layers.
+fn no_fit(
+    place: &str,
+    name: &str,
+    shape: &[usize],
+    (t, wanted): (&Target, &[usize]),
+    rule: Option<&NameRule>,
+) -> Diagnostic {
+    let turned = rule.map_or(Ok(shape.to_vec()), |r| r.view.shape(shape));
+    let is = match &turned {
+        Ok(turned) if turned != shape => format!("{shape:?}, turned {turned:?},"),
+        _ => format!("{shape:?}"),
+    };
+    let message = format!("`{name}` is {is} in {place}, and `{}` is {} in the model", t.path, t.dims);
+    let d = Diagnostic::error(codes::E0513, message);
+    let reversed: Vec<usize> = shape.iter().rev().copied().collect();
+    let elements = |s: &[usize]| s.iter().product::<usize>();
+    let reshapes = rule.is_some_and(|r| r.view.reshape != Reshape::No);
+    match turned {
+        Err(why) => d.note(why),
+        Ok(_) if rule.is_none() && reversed == wanted => {
+            d.help(format!("it fits when it is turned: `--init-map '{} = {name} transposed'`", t.path))
+        }
+        Ok(turned) if elements(&turned) == elements(wanted) && !reshapes => d.help(
+            "it has as many elements: `permuted …` or `reshaped` behind the rule's name takes it in another form",
+        ),
+        Ok(_) => d.help(format!(
+            "give the `--dim` that it was made with, or take other names: `--init-map '{} = OTHER'`",
+            t.path
+        )),
+    }
+}

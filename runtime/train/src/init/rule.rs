@@ -1,0 +1,179 @@
+//! A rule of a name map: `NEW = OLD`, with what is done to the tensor behind it.
+
+use super::view::{DimOrder, DimPart, Reshape, View};
+
+/// `NEW = OLD`: what is called `OLD` in the file is `NEW` here. A `*` on both sides is the same text, with dots and all; a `#` in the
+/// file's name is the number of a layer, whose tensors are one here.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NameRule {
+    /// As it was written.
+    pub(crate) text: String,
+    /// The name here.
+    pub(crate) new: String,
+    /// The names that it may have in the file; the first is the one that is written.
+    pub(crate) olds: Vec<String>,
+    /// What of the tensor is taken, and how it is turned.
+    pub(crate) view: View,
+}
+
+impl NameRule {
+    /// Reads a rule. An error says what is wrong with it.
+    pub(super) fn read(text: &str) -> Result<NameRule, String> {
+        let (new, rest) = text.split_once('=').ok_or("it has no `=`")?;
+        let (new, rest) = (new.trim(), rest.trim());
+        let end = rest.find(|c: char| c == '[' || c.is_whitespace()).unwrap_or(rest.len());
+        let (old, rest) = rest.split_at(end);
+        if old.is_empty() {
+            return Err("it has nothing behind `=`".into());
+        }
+        let mut view = View::default();
+        let rest = match rest.strip_prefix('[') {
+            Some(inner) => {
+                let (parts, rest) = inner.split_once(']').ok_or("its `[` has no `]`")?;
+                view.parts = parts.split(',').map(|p| dim_part(p.trim())).collect::<Result<_, _>>()?;
+                rest
+            }
+            None => rest,
+        };
+        turn(rest, &mut view)?;
+        if new.is_empty() || new.contains(char::is_whitespace) {
+            return Err("before `=` there is one name".into());
+        }
+        let olds = alternatives(old)?;
+        let stars = |t: &str| t.matches('*').count();
+        if olds.iter().any(|o| stars(new) != stars(o)) {
+            return Err(format!("`{new}` and `{old}` have not the same number of `*`"));
+        }
+        if new.contains('#')
+            || olds.iter().any(|o| layered(o) != layered(&olds[0]) || o.matches('#').count() > 1)
+        {
+            return Err("`#`, the number of a layer, stands once in the file's name".into());
+        }
+        Ok(NameRule { text: text.into(), new: new.into(), olds, view })
+    }
+
+    /// Whether it is for what has that name here.
+    pub(crate) fn matches(&self, name: &str) -> bool {
+        matched(&self.new, name).is_some()
+    }
+
+    /// Whether it is for what has that name in the file.
+    pub(crate) fn is_of(&self, name: &str) -> bool {
+        self.olds.iter().any(|old| matched(old, name).is_some())
+    }
+
+    /// Whether it says more than a name.
+    pub(crate) fn turns(&self) -> bool {
+        self.view != View::default() || self.olds.len() > 1 || self.olds.iter().any(|o| layered(o))
+    }
+}
+
+/// Whether a name of a file is of many layers.
+pub(crate) fn layered(name: &str) -> bool {
+    name.contains('#')
+}
+
+/// The name in the file of a layer's tensor.
+pub(crate) fn of_layer(name: &str, layer: usize) -> String {
+    name.replace('#', &layer.to_string())
+}
+
+/// `..`, `0..64`, or `part 2 of 3`.
+fn dim_part(text: &str) -> Result<DimPart, String> {
+    if let Some(rest) = text.strip_prefix("part ") {
+        let (k, of) = rest.split_once(" of ").ok_or("a part is `part 2 of 3`")?;
+        let number =
+            |t: &str| t.trim().parse::<usize>().map_err(|_| format!("`{t}` is not a number of parts"));
+        let (k, of) = (number(k)?, number(of)?);
+        return match k {
+            1.. if k <= of => Ok(DimPart::Share(k - 1, of)),
+            _ => Err(format!("there is no part {k} of {of}: the first is 1")),
+        };
+    }
+    if text == ".." {
+        return Ok(DimPart::All);
+    }
+    let (from, to) =
+        text.split_once("..").ok_or("positions along a dim are `FROM..TO`, `..` or `part 2 of 3`")?;
+    let number = |t: &str| t.trim().parse::<usize>().map_err(|_| format!("`{t}` is not a position"));
+    let (from, to) = (number(from)?, number(to)?);
+    match from < to {
+        true => Ok(DimPart::Positions(from..to)),
+        false => Err(format!("`[{text}]` are no positions")),
+    }
+}
+
+/// Reads what stands behind the name.
+fn turn(text: &str, view: &mut View) -> Result<(), String> {
+    let mut words = text.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        let mut numbers = || -> Vec<usize> {
+            std::iter::from_fn(|| words.next_if(|w| w.parse::<usize>().is_ok())?.parse().ok()).collect()
+        };
+        match word {
+            "transposed" if view.order == DimOrder::Same => view.order = DimOrder::Reversed,
+            "permuted" if view.order == DimOrder::Same => {
+                let order = numbers();
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                if order.is_empty() || sorted.iter().enumerate().any(|(i, n)| i != *n) {
+                    return Err("`permuted` takes the numbers of all dims, from 0, in their new order".into());
+                }
+                view.order = DimOrder::Of(order);
+            }
+            "reshaped" if view.reshape == Reshape::No => {
+                let counts = numbers();
+                if counts.contains(&0) {
+                    return Err(
+                        "`reshaped` takes how many dims each dim of the file becomes: 1 or more".into()
+                    );
+                }
+                view.reshape = if counts.is_empty() { Reshape::Any } else { Reshape::Into(counts) };
+            }
+            other => return Err(format!("it has `{other}` behind the name")),
+        }
+    }
+    Ok(())
+}
+
+/// All names that a pattern with alternatives stands for: `norm.(weight|gamma)` is two.
+pub(crate) fn alternatives(pattern: &str) -> Result<Vec<String>, String> {
+    let Some((before, rest)) = pattern.split_once('(') else {
+        return match pattern.contains([')', '|']) {
+            true => Err("alternatives are `(one|other)`".into()),
+            false => Ok(vec![pattern.into()]),
+        };
+    };
+    let (inner, after) = rest.split_once(')').ok_or("its `(` has no `)`")?;
+    if before.contains(['|', ')']) || inner.contains('(') {
+        return Err("alternatives are `(one|other)`".into());
+    }
+    let rest = alternatives(after)?;
+    let all = inner.split('|').flat_map(|choice| rest.iter().map(move |r| format!("{before}{choice}{r}")));
+    Ok(all.collect())
+}
+
+/// `name`, which matches `from`, as `to` has it.
+pub(super) fn renamed(from: &str, to: &str, name: &str) -> Option<String> {
+    let stars = matched(from, name)?;
+    let mut stars = stars.into_iter();
+    let mut parts = to.split('*');
+    let first = parts.next().unwrap_or_default().to_string();
+    Some(parts.fold(first, |all, part| all + stars.next().unwrap_or_default() + part))
+}
+
+/// What the stars of a pattern are in a name; the first are as short as can be.
+pub(crate) fn matched<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
+    let Some((before, after)) = pattern.split_once('*') else {
+        return (pattern == name).then(Vec::new);
+    };
+    let rest = name.strip_prefix(before)?;
+    if !after.contains('*') {
+        return Some(vec![rest.strip_suffix(after)?]);
+    }
+    let ends = rest.char_indices().map(|c| c.0).chain([rest.len()]);
+    ends.into_iter().find_map(|end| {
+        let more = matched(after, &rest[end..])?;
+        Some(std::iter::once(&rest[..end]).chain(more).collect())
+    })
+}
