@@ -24,8 +24,8 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/predict.md", 4),
     ("docs/generate.md", 4),
     ("docs/expressions.md", 9),
-    ("docs/gpt-from-nothing.md", 8),
     ("docs/hugging-face.md", 6),
+    ("docs/gpt-from-nothing.md", 7),
 ];
 
 /// Pages for which the data that ships lies where it does in the repository.

@@ -157,7 +157,13 @@ fn examples_in_the_documentation_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("example.mw");
     let (mut models, mut layouts) = (0, 0);
-    for name in ["docs/language.md", "docs/layouts.md", "docs/coming-from-mesh-tensorflow.md", "README.md"] {
+    for name in [
+        "docs/language.md",
+        "docs/layouts.md",
+        "docs/coming-from-mesh-tensorflow.md",
+        "docs/expressions.md",
+        "README.md",
+    ] {
         for (info, text) in blocks(&read(&root().join(name))) {
             if info == "mw" {
                 std::fs::write(&file, &text).unwrap();

@@ -84,7 +84,7 @@ fn generated(
     }
     restore_but(&cluster, checkpoint.as_ref().map(|c| &c.checkpoint), false, caches)?;
     let notes = oddities(checkpoint.as_ref(), project);
-    let mut run = Run {
+    let mut run = Continuation {
         q: &q,
         options,
         cluster: &cluster,
@@ -101,7 +101,7 @@ fn generated(
 }
 
 /// Programs on devices, and what they have given so far.
-struct Run<'a> {
+struct Continuation<'a> {
     q: &'a Question,
     options: &'a GenerateOptions,
     cluster: &'a Cluster,
@@ -109,7 +109,7 @@ struct Run<'a> {
     out: Generated,
 }
 
-impl Run<'_> {
+impl Continuation<'_> {
     /// Continues each prompt by tokens that are chosen one by one.
     fn chosen(&mut self, told: &mut dyn FnMut(usize, &str)) -> Result<Vec<GeneratedText>, Failure> {
         let (q, options) = (self.q, self.options);
