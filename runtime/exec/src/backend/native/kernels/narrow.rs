@@ -49,7 +49,7 @@ impl Half for bf16 {
 /// The sign of an `f32`.
 const SIGN: u32 = 0x8000_0000;
 /// The least normal number of `f16`, 2^-14; beneath it are multiples of 2^-24.
-const LEAST_NORMAL: f32 = 6.103_515_625e-5;
+const LEAST_NORMAL: f32 = 1.0 / 16_384.0;
 /// 2^24.
 const LEAST_INVERSE: f32 = 16_777_216.0;
 /// From here on the nearest number of `f16` is infinite: half a step beyond 65504.
