@@ -243,8 +243,8 @@ fn the_graphs_of_a_device_are_shown() {
     let (code, first, err) = graphs("0");
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(first.starts_with("rank 0 of 4: "), "{first}");
-    // Burn's products beside kernels by name, and collectives between the segments.
-    for part in ["matmul(", "permute(", "map(", "segment 0: ", "all_reduce sum("] {
+    // Products and kernels by name, and collectives between the segments.
+    for part in ["product(", "reduce(", "map(", "segment 0: ", "all_reduce sum("] {
         assert!(first.contains(part), "{part}: {first}");
     }
     let (_, last, _) = graphs("3");
