@@ -236,13 +236,14 @@ mod tests {
             learning_rate: Some(0.1),
             seconds: 0.5,
             examples_per_second: 200.0,
+            model_flops: 1000,
             bytes_communicated: 64,
             memory_bytes: 4096,
             ..StepMetrics::default()
         };
         assert_eq!(
             line(&Event::Step(step)),
-            r#"{"event":"step","step":1,"loss":2.5,"train_accuracy":0.5,"learning_rate":0.1,"seconds":0.5,"examples_per_second":200.0,"bytes_communicated":64,"waiting":0.0,"memory_bytes":4096}"#
+            r#"{"event":"step","step":1,"loss":2.5,"train_accuracy":0.5,"learning_rate":0.1,"seconds":0.5,"examples_per_second":200.0,"model_flops":1000,"bytes_communicated":64,"waiting":0.0,"memory_bytes":4096}"#
         );
         let eval = Evaluation { loss: 0.1, metrics: vec![("accuracy".into(), 0.97), ("top5".into(), 1.0)] };
         assert_eq!((eval.value("top5"), eval.value("loss"), eval.value("f1")), (Some(1.0), Some(0.1), None));

@@ -375,7 +375,7 @@ mod tests {
                 json!("relu"),
                 "`activation_function` = \"relu\"; the model `gpt` has \"gelu_new\" or",
             ),
-            ("layer_norm_epsilon", json!(1e-6), "`layer_norm_epsilon` = 1e-6; the model `gpt` has 1e-5"),
+            ("layer_norm_epsilon", json!(1e-6), "`layer_norm_epsilon` = 1e-6; the model `gpt` has 0.00001"),
             ("model_type", json!("llama"), "`model_type` = \"llama\"; the model `gpt` has \"gpt2\""),
             ("n_head", json!(5), "`n_embd` = 12, and `heads * d_head` is a multiple of 5 for any `d_head`"),
             ("n_head", json!("three"), "`n_head` = \"three\", which is not a size"),
