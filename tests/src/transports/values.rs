@@ -45,7 +45,7 @@ pub(super) trait TestValue: Element + std::fmt::Debug + Default {
 }
 
 macro_rules! floats {
-    ($($t:ty, $epsilon:expr, $of:expr, $to:expr);*) => {$(
+    ($($t:ty, $epsilon:expr, $number:expr, $of:expr, $to:expr);*) => {$(
         impl TestValue for $t {
             const EPSILON: f64 = $epsilon;
 
@@ -55,7 +55,7 @@ macro_rules! floats {
                     1 => -<$t>::INFINITY,
                     2 => $of(0.0),
                     3 => $of(-0.0),
-                    _ => $of(rng.next() as i64 as f64 / 1e17),
+                    _ => $of($number(rng.next() as i64 as f64)),
                 }
             }
             fn bits(self) -> (u64, u64) {
@@ -78,11 +78,22 @@ macro_rules! floats {
     )*};
 }
 floats!(
-    f32, f32::EPSILON as f64, |x: f64| x as f32, f64::from;
-    f64, f64::EPSILON, |x: f64| x, |x: f64| x;
-    bf16, 1.0 / 128.0, bf16::from_f64, bf16::to_f64;
-    f16, 1.0 / 1024.0, f16::from_f64, f16::to_f64
+    f32, f32::EPSILON as f64, large, |x: f64| x as f32, f64::from;
+    f64, f64::EPSILON, large, |x: f64| x, |x: f64| x;
+    bf16, 1.0 / 128.0, large, bf16::from_f64, bf16::to_f64;
+    f16, 1.0 / 1024.0, near_one, f16::from_f64, f16::to_f64
 );
+
+/// Numbers up to 92, of a random integer.
+fn large(x: f64) -> f64 {
+    x / 1e17
+}
+
+/// Numbers from 0.5 to 1.5 or their negatives: a product of them overflows in no order. Of a type with a small range, another order
+/// of folding would give infinities elsewhere.
+fn near_one(x: f64) -> f64 {
+    (0.5 + x.abs() / 1e19).copysign(x)
+}
 
 impl TestValue for i32 {
     const EPSILON: f64 = 0.0;

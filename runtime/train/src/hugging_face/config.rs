@@ -404,7 +404,9 @@ mod tests {
                            "hidden_size": 24, "head_dim": 5, "intermediate_size": 20 });
         let errors = config(keys).sizes(&map, &[]).unwrap_err();
         assert!(
-            errors[0].message.contains("`hidden_size` = 24, and `groups * queries * d_head` is 30"),
+            errors[0].message.contains(
+                "`hidden_size` = 24, and `groups * queries * d_head` is a multiple of 30 for any `queries`"
+            ),
             "{errors:?}"
         );
     }
