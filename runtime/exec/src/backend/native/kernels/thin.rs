@@ -152,39 +152,31 @@ struct Part<T> {
 }
 
 multiversion! {
-    /// For each row of `factor`, of `inner` elements, its product with each row of `matrix`; sums are `[rows, columns]`. Four rows of
-    /// the matrix are read side by side, so that their sums do not wait for each other.
+    /// For each row of `factor`, of `inner` elements, its product with each row of `matrix`; sums are `[rows, columns]`.
     fn dots[T: Widened](matrix: &[T], factor: &[T::Wide], sums: &mut [T::Wide], inner: usize) {
-        const LANES: usize = 16;
-        const SIDE: usize = 4;
+        const LANES: usize = 32;
         let columns = matrix.len() / inner;
-        for first in (0..columns).step_by(SIDE) {
-            let side: [&[T]; SIDE] = std::array::from_fn(|k| &matrix[(first + k).min(columns - 1) * inner..][..inner]);
+        for (c, column) in matrix.chunks_exact(inner).enumerate() {
             for (r, row) in factor.chunks_exact(inner).enumerate() {
-                let mut lanes = [[T::Wide::default(); LANES]; SIDE];
-                let mut at = 0;
-                while at + LANES <= inner {
-                    let f = &row[at..at + LANES];
-                    for (lanes, m) in lanes.iter_mut().zip(&side) {
-                        for ((lane, f), m) in lanes.iter_mut().zip(f).zip(&m[at..at + LANES]) {
-                            *lane = *lane + *f * m.widened();
-                        }
+                let mut lanes = [T::Wide::default(); LANES];
+                let (of_row, of_column) = (row.chunks_exact(LANES), column.chunks_exact(LANES));
+                let rest = of_row.remainder().iter().zip(of_column.remainder());
+                for (a, b) in of_row.zip(of_column) {
+                    for l in 0..LANES {
+                        lanes[l] = lanes[l] + a[l] * b[l].widened();
                     }
-                    at += LANES;
                 }
-                for (k, (lanes, m)) in lanes.iter_mut().zip(&side).enumerate().take(columns - first) {
-                    for (lane, (f, m)) in lanes.iter_mut().zip(row[at..].iter().zip(&m[at..])) {
-                        *lane = *lane + *f * m.widened();
-                    }
-                    let mut n = LANES;
-                    while n > 1 {
-                        n /= 2;
-                        for l in 0..n {
-                            lanes[l] = lanes[l] + lanes[l + n];
-                        }
-                    }
-                    sums[r * columns + first + k] = lanes[0];
+                for (l, (a, b)) in rest.enumerate() {
+                    lanes[l] = lanes[l] + *a * b.widened();
                 }
+                let mut n = LANES;
+                while n > 1 {
+                    n /= 2;
+                    for l in 0..n {
+                        lanes[l] = lanes[l] + lanes[l + n];
+                    }
+                }
+                sums[r * columns + c] = lanes[0];
             }
         }
     }
