@@ -524,3 +524,25 @@ fn collectives_are_timed_on_gpus() {
     assert_eq!(code, 1);
     assert!(err.contains("error[E0520]") && err.contains("NCCL was not found: tried /nowhere/nccl"), "{err}");
 }
+
+#[test]
+fn what_a_backward_loop_reads_is_stored_by_layer_and_not_copied() {
+    let (code, out, err) = run(&["explain", "gpt", "--preset", "tiny", "--emit", "burn"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let times = |what: &str| out.matches(what).count();
+    let (stored, loaded) = (times("store_residual("), times("load_residual("));
+    assert!(stored > 5 && loaded >= stored, "{stored} stored, {loaded} loaded");
+}
+
+/// `gpt.mw` is the file in this folder, `gpt` the model that ships.
+#[test]
+fn a_file_goes_before_what_ships_under_its_name() {
+    let at = folder("own-gpt");
+    let model = "dim batch = 2, d = 3\nmodel own {\n    input x[batch, d]: float\n    param w[d] = 0\n    output y = sum[d](x * w)\n}\n";
+    std::fs::write(at.join("gpt.mw"), model).unwrap();
+    for (name, parameters) in [("gpt.mw", "ok: 1 parameter,"), ("gpt", "ok: 20 parameters,")] {
+        let output = command(&["check", name]).current_dir(&at).output().unwrap();
+        let out = String::from_utf8(output.stdout).unwrap();
+        assert!(out.starts_with(parameters), "{name}: {out}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
