@@ -5,7 +5,7 @@ use meshwright_comm::{FaultInjector, InjectedFault, Timeouts, Transport, World};
 use meshwright_core::schedule::{fuse, lifetimes, lower, overlap};
 use meshwright_core::training_step;
 use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
-use meshwright_plan::{DType, Phase, Plan, Prim, Step};
+use meshwright_plan::{DType, Phase, Plan, Prim, Step, StepLoop};
 use meshwright_train::{Project, ProjectOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +16,10 @@ const LAYOUTS: &[(&str, &str)] = &[
     ("data=4", "zero1"),
     ("data=2", "zero3"),
 ];
+
+/// A small decoder of several layers.
+const DEEP: &[(&str, usize)] =
+    &[("batch", 4), ("seq", 6), ("places", 6), ("vocab", 13), ("layers", 4), ("heads", 2), ("d_head", 4)];
 
 fn of(mesh: &str, layout: &str, no_overlap: bool) -> ProjectOptions {
     let dims = [SMALL_DIMS, &[("hidden", 11)]].concat();
@@ -127,6 +131,36 @@ fn gradients_of_the_last_layers_fly_while_those_of_the_first_are_computed() {
     assert!(beneath >= 2, "{beneath} products while the first bucket is in flight");
     let small = self::plan(&of("data=2", "batch -> data", false));
     assert_eq!(small.steps.iter().filter(|s| s.name() == "all_reduce").count(), 1);
+}
+
+/// With parameters split, a loop gathers the weights of the next iteration and scatters the gradients of the one before while it
+/// computes: one bucket each, no collective more than without, and at most an eighth more memory.
+#[test]
+fn loops_gather_an_iteration_ahead_and_reduce_one_behind() {
+    let of = |no_overlap| ProjectOptions { no_overlap, ..options("gpt", "data=2", "zero3", DEEP) };
+    let [with, without] = [of(false), of(true)].map(|o| plan(&o));
+    assert!(without.steps.iter().all(|s| s.lag == 0), "lags without overlap");
+    let loops = with.loops();
+    let [forward, backward] = loops[..] else { panic!("{} loops", loops.len()) };
+    let lags = |of: &StepLoop, name: &str| -> Vec<u8> {
+        (of.begin..of.end).filter(|s| with.steps[*s].name() == name).map(|s| with.steps[s].lag).collect()
+    };
+    for (of, gathered, reduced) in [(forward, vec![0], vec![]), (backward, vec![0], vec![2])] {
+        assert_eq!(lags(&of, "all_gather"), gathered);
+        assert_eq!(lags(&of, "reduce_scatter"), reduced);
+        let products = lags(&of, "contract");
+        assert!(products.len() >= 6 && products.iter().all(|lag| *lag == 1), "{products:?}");
+        for start in (of.begin..of.end).filter(|s| with.steps[*s].collective().is_some()) {
+            let meanwhile = with.steps[start..with.end_of(start)].iter().filter(|s| s.prim == Prim::Contract);
+            assert!(meanwhile.count() >= 3, "what hides step {start}");
+        }
+    }
+    let bytes = |p: &Plan| p.summary.collective_bytes;
+    assert_eq!(bytes(&with), bytes(&without));
+    let [more, less] = [&with, &without].map(|p| p.summary.peak_bytes);
+    assert!(more - less <= (less / 8).max(4 << 20), "{more} bytes instead of {less}");
+    let [one, other] = [with, without].map(|plan| after_steps(Arc::new(plan)));
+    assert_eq!(one, other);
 }
 
 /// Wherever a device fails, with whatever in flight, the run ends soon and its error names a rank and a line.

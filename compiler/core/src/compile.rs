@@ -86,7 +86,7 @@ struct Pipeline {
     graph: [Pass<StepGraph, StepGraph>; 7],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
-    plan: [Pass<Plan, Plan>; 3],
+    plan: [Pass<Plan, Plan>; 4],
     lifetimes: Pass<Plan, Finished>,
 }
 
@@ -136,6 +136,11 @@ static PIPELINE: Pipeline = Pipeline {
         Pass::new("fuse", "chains of element-wise steps become one", |p, c, _| {
             Some(if c.options.examined { p } else { schedule::fuse(p) })
         }),
+        Pass::new(
+            "stagger",
+            "loops gather for the next iteration and reduce for the one before while they compute",
+            |p, c, _| Some(if c.options.overlap && !c.options.examined { schedule::stagger(p) } else { p }),
+        ),
         Pass::new(
             "overlap",
             "collectives start early and are waited for where their results are read",

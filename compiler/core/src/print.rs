@@ -200,6 +200,9 @@ pub fn plan(p: &Plan) -> String {
         depth -= usize::from(matches!(s.prim, Prim::EndRepeat) && depth > 0);
         out.push_str(&"  ".repeat(depth));
         depth += usize::from(matches!(s.prim, Prim::Repeat { .. }));
+        if s.lag > 0 {
+            let _ = write!(out, "{} behind: ", s.lag);
+        }
         let list = |x: &[Operand]| x.iter().map(&operand).collect::<Vec<_>>().join(", ");
         let _ = match &s.prim {
             Prim::Wait => write!(out, "wait {}", list(&s.reads)),

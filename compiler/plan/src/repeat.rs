@@ -37,6 +37,22 @@ impl Plan {
         all
     }
 
+    /// Each step of a loop's body with its [`crate::Step::lag`] in that loop; all of a loop in it have that of its beginning.
+    pub fn lags(&self, of: &StepLoop) -> Vec<(usize, u8)> {
+        let (mut depth, mut outer) = (0, 0);
+        let each = (of.begin + 1..of.end).map(|at| {
+            let step = &self.steps[at];
+            depth -= usize::from(matches!(step.prim, Prim::EndRepeat));
+            let lag = if depth == 0 { step.lag } else { outer };
+            if matches!(step.prim, Prim::Repeat { .. }) {
+                outer = lag;
+                depth += 1;
+            }
+            (at, lag)
+        });
+        each.collect()
+    }
+
     /// How often each step runs in a run of the Plan.
     pub fn times(&self) -> Vec<u64> {
         let mut now = vec![1u64];

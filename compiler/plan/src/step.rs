@@ -41,6 +41,15 @@ pub struct Step {
     /// them, and neither they nor its operands end (but for an operand whose storage a result takes at the start).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub async_id: Option<u32>,
+    /// In the body of a loop, how many turns of the loop it is behind the steps that run ahead of all others: in turn `t` it
+    /// runs for iteration `t - lag`, if there is one. So a loop of `n` iterations whose largest lag is `l` takes `n + l` turns.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lag: u8,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(lag: &u8) -> bool {
+    *lag == 0
 }
 
 /// A step has other numbers of operands than whoever runs it expects of its primitive.
@@ -71,6 +80,7 @@ impl Step {
             aliases: Vec::new(),
             free: Vec::new(),
             async_id: None,
+            lag: 0,
         }
     }
 

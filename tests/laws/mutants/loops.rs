@@ -4,7 +4,7 @@
 //! They are seeded in the graph behind the last pass before partitioning, or in the Plan. Another result must tell; where the
 //! result is the same, other collectives.
 
-use super::plans::{Fault, R, faults, seeded};
+use super::plans::{Fault, P, R, faults, seeded, steps};
 use super::run::{Conduct, run};
 use super::sites::Site;
 use super::subjects::{Planned, loaded, planned_from};
@@ -13,7 +13,8 @@ use meshwright_core::compile::Stage;
 use meshwright_core::partition::partition;
 use meshwright_core::{Layout, NewPositions, OutputKind, PASSES, StepGraph, decode, training_step};
 use meshwright_ops::{Add, Crossing, Graph, Id, Index, Random, Reverse};
-use meshwright_plan::{Dim, IdVec};
+use meshwright_plan::{Dim, IdVec, Prim};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const LOOPS: &str = "
@@ -223,6 +224,36 @@ fn every_wrong_part_of_a_batch_is_caught() {
     let parts = planned_from("parts", LOOPS, "a=2", "batch -> a; microbatches 3");
     let rows = PART_FAULTS.iter().map(|fault| seeded(fault, std::slice::from_ref(&parts)));
     judge("parts of a batch", &rows.collect::<Vec<_>>());
+}
+
+const TURN_FAULTS: &[Fault] = faults![
+    "a step of a loop runs in the turn before its own", P, |p, k| {
+        steps(p, k, |p, i| p.steps[i].lag.checked_sub(1).map(|lag| p.steps[i].lag = lag))
+    };
+    "a step of a loop runs in the turn after its own", P, |p, k| {
+        steps(p, k, |p, i| {
+            let within = p.loops().iter().any(|l| l.contains(i)) && p.steps[i].prim != Prim::Wait;
+            within.then(|| p.steps[i].lag += 1)
+        })
+    };
+    "a loop is left with what was made for an iteration that does not exist", P, |p, k| {
+        steps(p, k, |p, i| {
+            // What runs ahead writes what is next for the last carries: an output in the place of one that is read.
+            let end = p.loops().first().map(|l| l.end)?;
+            (i == 0).then_some(())?;
+            p.outputs.first_mut()?.buf = p.steps[end].writes.last()?.buf;
+            Some(())
+        })
+    };
+];
+
+#[test]
+fn every_wrong_turn_is_caught() {
+    let staggered = planned_from("staggered", LOOPS, "a=2", "batch -> a; params: e -> a");
+    let lags: BTreeSet<u8> = staggered.plan.steps.iter().map(|s| s.lag).collect();
+    assert_eq!(lags, BTreeSet::from([0, 1, 2]), "gathers ahead, reductions behind");
+    let rows = TURN_FAULTS.iter().map(|fault| seeded(fault, std::slice::from_ref(&staggered)));
+    judge("turns", &rows.collect::<Vec<_>>());
 }
 
 /// The positions that a step writes are counted from one before its own.

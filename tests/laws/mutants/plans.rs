@@ -15,7 +15,7 @@ pub(super) struct Fault {
     pub(super) seed: fn(&mut Plan, usize) -> Site,
 }
 
-const P: &[By] = &[By::PlanVerifier];
+pub(super) const P: &[By] = &[By::PlanVerifier];
 /// Another number comes out, or a device refuses what it is given.
 pub(super) const R: &[By] = &[By::Result, By::Preparation, By::Run];
 const PR: &[By] = &[By::PlanVerifier, By::Result, By::Preparation, By::Run];

@@ -182,25 +182,28 @@ impl Buckets<'_> {
         true
     }
 
-    /// Moves casts of a gather's operands in front of a place, where what they read is there.
+    /// Moves slices and casts of a gather's operands in front of a place, where what they read is there.
     fn cast_before(&mut self, at: usize, place: usize) {
         let reads: Vec<BufId> = self.steps[at].iter().flat_map(|s| s.reads.iter().map(|o| o.buf)).collect();
-        for buf in reads {
-            let Some(from) = self.made.get(&buf).copied().filter(|m| *m >= place) else { continue };
-            let there = |b: BufId| self.made.get(&b).is_none_or(|m| *m < place);
-            let casts = |s: &Step| {
-                let one = matches!((&s.prim, &s.reads[..], &s.writes[..]), (Prim::Map { .. }, [_], [_]));
-                one && s.reads.iter().all(|o| there(o.buf))
-            };
-            if !self.steps[from].as_ref().is_some_and(casts) {
-                continue;
-            }
-            self.before.entry(place).or_default().extend(self.steps[from].take());
-            match place.checked_sub(1) {
-                Some(before) => self.made.insert(buf, before),
-                None => self.made.remove(&buf),
-            };
+        reads.into_iter().for_each(|buf| self.made_before(buf, place));
+    }
+
+    fn made_before(&mut self, buf: BufId, place: usize) {
+        let Some(from) = self.made.get(&buf).copied().filter(|m| *m >= place) else { return };
+        let Some(step) = &self.steps[from] else { return };
+        let read = match (&step.prim, &step.reads[..], &step.writes[..]) {
+            (Prim::Map { .. } | Prim::IterationSlice { .. }, [read], [_]) => read.buf,
+            _ => return,
+        };
+        self.made_before(read, place);
+        if self.made.get(&read).is_some_and(|m| *m >= place) {
+            return;
         }
+        self.before.entry(place).or_default().extend(self.steps[from].take());
+        match place.checked_sub(1) {
+            Some(before) => self.made.insert(buf, before),
+            None => self.made.remove(&buf),
+        };
     }
 
     /// Moves what depends on a bucket, from the step `at` on, behind the next member that does not depend on it. False where

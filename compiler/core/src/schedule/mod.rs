@@ -8,8 +8,10 @@ mod lower;
 mod lower_repeat;
 mod overlap;
 mod per_buffer;
+mod stagger;
 mod stretches;
 mod verify;
+mod verify_lag;
 
 pub use bucket::bucket;
 pub use fuse::fuse;
@@ -17,4 +19,5 @@ pub use lifetimes::lifetimes;
 pub use lower::{LineOf, lower};
 pub(crate) use lower_repeat::zeroed;
 pub use overlap::{FLIGHT_BYTES, overlap};
+pub use stagger::stagger;
 pub use verify::{verify_order, verify_plan};

@@ -23,8 +23,7 @@ const PART_OF_PEAK: u64 = 8;
 
 /// Takes collectives apart into a start and a wait.
 pub fn overlap(plan: Plan) -> Plan {
-    let peak = measured(&plan, &ends(&plan)).peak_bytes / PART_OF_PEAK;
-    let limit = usize::try_from(peak).unwrap_or(FLIGHT_BYTES).clamp(FREE_BYTES, FLIGHT_BYTES);
+    let limit = flight_limit(&plan);
     let mut plan = in_stretches(plan, |stretch| within(stretch, limit));
     let mut started: u32 = 0;
     let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
@@ -37,6 +36,12 @@ pub fn overlap(plan: Plan) -> Plan {
         step.async_id = step.async_id.and_then(|flight| numbers.get(&flight).copied());
     }
     plan
+}
+
+/// Most bytes that this Plan may hold for collectives to be in flight.
+pub(super) fn flight_limit(plan: &Plan) -> usize {
+    let peak = measured(plan, &ends(plan)).peak_bytes / PART_OF_PEAK;
+    usize::try_from(peak).unwrap_or(FLIGHT_BYTES).clamp(FREE_BYTES, FLIGHT_BYTES)
 }
 
 /// What is known of a collective by its place, its position among the steps before the pass.
@@ -241,8 +246,9 @@ impl Schedule {
             self.results.remove(&o.buf);
         }
         let (phase, origin) = (self.out.last().map_or(start.phase, |s| s.phase), start.origin.clone());
+        let lag = start.lag;
         let wait = Step::new(Prim::Wait, start.writes.clone(), Vec::new());
-        self.out.push(Step { phase, origin, async_id: Some(place as u32), ..wait });
+        self.out.push(Step { phase, origin, async_id: Some(place as u32), lag, ..wait });
     }
 }
 

@@ -10,8 +10,10 @@
 //! 6. A collective's result is placed as its operand and its axes give.
 //! 7. Dtypes of operands and results go together as the primitive has it.
 //! 8. Bodies of loops end what they make, and nothing else; a current is stored as what it starts as and what is next for it.
-//! 9. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
-//!    finished. The dim of a row is whole on each device.
+//! 9. In the body of a loop a step reads what is made with its lag, or a current that is handed over: made with one lag less, started
+//!    as a blank, and read by no one after the loop.
+//! 10. A result is partial over the axes that the step and its operands give; program inputs, next values and outputs are
+//!     finished. The dim of a row is whole on each device.
 
 use super::lifetimes::ends;
 use super::per_buffer::PerBuffer;
@@ -57,6 +59,7 @@ fn check<'a>(plan: &Plan, ends: impl Fn(usize) -> (&'a Vec<(BufId, BufId)>, &'a 
         v.push("a loop does not end".into());
     }
     flights.finish(&mut v);
+    super::verify_lag::lags(plan, &mut v);
     storage.boundary(plan, &mut v);
     v
 }

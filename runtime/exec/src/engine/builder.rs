@@ -11,7 +11,7 @@ use crate::collective::calls::TransportCall;
 use crate::collective::lower::{Arrival, pack, unpack};
 use crate::error::ExecError;
 use burn_ir::{OperationIr, TensorStatus};
-use meshwright_plan::{BufId, Collective, DType, Dim, Operand, Plan, Prim, Step};
+use meshwright_plan::{BufId, Collective, DType, Dim, Operand, Plan, Prim, Step, StepLoop};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Part of a program.
@@ -31,6 +31,18 @@ pub(crate) enum Piece {
     Repeat(Box<RepeatPiece>),
 }
 
+impl Piece {
+    /// The step of the Plan that it belongs to, or its first one.
+    fn step(&self) -> usize {
+        match self {
+            Piece::Segment(segment) => segment.steps.first().copied().unwrap_or(0),
+            Piece::Collective(collective) => collective.step,
+            Piece::Wait { step, .. } => *step,
+            Piece::Repeat(repeat) => repeat.step,
+        }
+    }
+}
+
 /// A loop between segments.
 pub(crate) struct RepeatPiece {
     /// The step of the Plan at which it begins.
@@ -39,6 +51,8 @@ pub(crate) struct RepeatPiece {
     pub(crate) reverse: bool,
     pub(crate) carries: Vec<Carried>,
     pub(crate) body: Vec<Piece>,
+    /// For each piece of the body in how many turns after the first ones it runs.
+    pub(crate) lags: Vec<usize>,
 }
 
 /// The buffers of what goes from one iteration to the next.
@@ -52,6 +66,10 @@ pub(crate) struct Carried {
     pub(crate) next: BufId,
     /// What it is in the end.
     pub(crate) last: BufId,
+    /// Whether nothing in the body reads the current.
+    pub(crate) unread: bool,
+    /// The lag of the step that makes what is next.
+    pub(crate) lag: usize,
 }
 
 /// A loop whose body is being built.
@@ -59,8 +77,8 @@ struct OpenRepeat {
     step: usize,
     dim: Dim,
     reverse: bool,
-    /// What each carry starts as, whether that ends there, and what it is in the body.
-    begin: Vec<(BufId, bool, BufId)>,
+    /// What each carry starts as, and whether that ends there; what it is in the body, and whether nothing reads that.
+    begin: Vec<[(BufId, bool); 2]>,
     /// What stands before the loop.
     before: Vec<Piece>,
 }
@@ -139,6 +157,10 @@ struct ProgramBuilder<'a, B: Backend> {
 impl<B: Backend> ProgramBuilder<'_, B> {
     fn step(&mut self, index: usize, step: &Step) -> Result<(), LoweringError> {
         let mut ending = vec![];
+        let steps = &self.lowering.context.plan.steps;
+        if self.operations.last().is_some_and(|(_, before)| steps[*before].lag != step.lag) {
+            self.end_segment();
+        }
         // What crosses the boundary of a loop is handed over by the loop itself.
         let crosses = matches!(step.prim, Prim::Repeat { .. } | Prim::EndRepeat);
         let given = step.aliases.iter().map(|r| r.0);
@@ -150,8 +172,8 @@ impl<B: Backend> ProgramBuilder<'_, B> {
             return self.residual(index, step, how, ending);
         }
         match &step.prim {
-            Prim::Repeat { dim, reverse } => self.begin_loop(index, step, (*dim, *reverse), &ending),
-            Prim::EndRepeat => self.end_loop(index, step, &ending),
+            Prim::Repeat { dim, reverse } => self.begin_loop(index, step, (*dim, *reverse)),
+            Prim::EndRepeat => self.end_loop(index, step, ending),
             Prim::Collective(collective) => self.collective(index, step, collective, ending),
             Prim::Wait => self.wait(index, step, ending),
             _ => {
@@ -206,7 +228,6 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         index: usize,
         step: &Step,
         (dim, reverse): (Dim, bool),
-        ending: &[TensorSlot],
     ) -> Result<(), LoweringError> {
         if self.open.len() == MOST_NESTED {
             return Err(LoweringError::Plan(format!("more than {MOST_NESTED} loops are in each other")));
@@ -218,14 +239,21 @@ impl<B: Backend> ProgramBuilder<'_, B> {
             !again && (step.free.contains(&o.buf) || step.aliases.iter().any(|r| r.0 == o.buf))
         };
         let pairs = step.reads.iter().zip(&step.writes).enumerate();
-        let begin = pairs.map(|(k, (start, current))| (start.buf, ends(k, start), current.buf)).collect();
+        let unread = |o: &Operand| step.free.contains(&o.buf);
+        let begin =
+            pairs.map(|(k, (start, current))| [(start.buf, ends(k, start)), (current.buf, unread(current))]);
+        let begin = begin.collect();
         let before = std::mem::take(&mut self.pieces);
         self.open.push(OpenRepeat { step: index, dim, reverse, begin, before });
-        self.finish_step(index, ending);
         Ok(())
     }
 
-    fn end_loop(&mut self, index: usize, step: &Step, ending: &[TensorSlot]) -> Result<(), LoweringError> {
+    fn end_loop(
+        &mut self,
+        index: usize,
+        step: &Step,
+        mut ending: Vec<TensorSlot>,
+    ) -> Result<(), LoweringError> {
         self.end_segment();
         let Some(open) = self.open.pop() else {
             return Err(LoweringError::Plan("no loop is open that could end".into()));
@@ -235,18 +263,29 @@ impl<B: Backend> ProgramBuilder<'_, B> {
         }
         let across = step.reads.iter().zip(&step.writes);
         let OpenRepeat { step: begun, dim, reverse, begin, before } = open;
-        let carries = begin.into_iter().zip(across).map(|((start, ends, current), (next, last))| Carried {
-            start,
-            ends,
-            current,
-            next: next.buf,
-            last: last.buf,
-        });
-        let carries = carries.filter(|c: &Carried| !self.residuals.buffers.contains(&c.current)).collect();
+        let plan = self.lowering.context.plan;
+        let lags = plan.lags(&StepLoop { begin: begun, end: index, dim, reverse });
+        let lag_of = |found: &dyn Fn(&Step) -> bool| {
+            lags.iter().find(|(s, _)| found(&plan.steps[*s])).map(|(_, lag)| usize::from(*lag))
+        };
+        let mut carries = Vec::with_capacity(step.reads.len());
+        for ([(start, ends), (current, unread)], (next, last)) in begin.into_iter().zip(across) {
+            let (next, last) = (next.buf, last.buf);
+            let lag = lag_of(&|s| s.writes_buf(next)).unwrap_or(0);
+            // What is handed over from turn to turn has been read when the loop ends.
+            if lag_of(&|s| s.reads_buf(current)).is_some_and(|read| read != lag) {
+                let ended = self.lowering.slots(last)?;
+                ending.retain(|s| !ended.contains(s));
+            }
+            if !self.residuals.buffers.contains(&current) {
+                carries.push(Carried { start, ends, current, unread, next, last, lag });
+            }
+        }
         let body = std::mem::replace(&mut self.pieces, before);
-        let piece = RepeatPiece { step: begun, dim, reverse, carries, body };
+        let lags = body.iter().map(|piece| usize::from(plan.steps[piece.step()].lag)).collect();
+        let piece = RepeatPiece { step: begun, dim, reverse, carries, body, lags };
         self.pieces.push(Piece::Repeat(Box::new(piece)));
-        self.finish_step(index, ending);
+        self.finish_step(index, &ending);
         Ok(())
     }
 

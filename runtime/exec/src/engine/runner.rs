@@ -161,7 +161,17 @@ impl<B: Backend> Program<B> {
         pieces: &[Piece],
         run: &mut RunContext<'_>,
     ) -> Result<(), RunError> {
-        pieces.iter().try_for_each(|piece| match piece {
+        pieces.iter().try_for_each(|piece| self.piece(backend, (piece, pieces), run))
+    }
+
+    /// Runs a piece among those around it.
+    fn piece(
+        &mut self,
+        backend: &mut B,
+        (piece, pieces): (&Piece, &[Piece]),
+        run: &mut RunContext<'_>,
+    ) -> Result<(), RunError> {
+        match piece {
             Piece::Segment(segment) => self.segment(backend, segment, run),
             Piece::Collective(collective) => self.collective(backend, collective, run),
             Piece::Repeat(repeat) => self.repeat(backend, repeat, run),
@@ -173,10 +183,10 @@ impl<B: Backend> Program<B> {
                 self.wait(backend, collective, calls, (*step, unpack), run)?;
                 self.examine(backend, &self.written(collective.step), run)
             }
-        })
+        }
     }
 
-    /// Runs the body of a loop once for each position of its dim.
+    /// Runs the body of a loop once for each position of its dim, each piece in the turn that its lag gives.
     fn repeat(
         &mut self,
         backend: &mut B,
@@ -185,18 +195,36 @@ impl<B: Backend> Program<B> {
     ) -> Result<(), RunError> {
         let size = self.plan.dims.size(repeat.dim);
         let around = run.rng.iteration;
-        for k in 0..size {
+        let iteration = |turn: usize, lag: usize| turn.checked_sub(lag).filter(|k| *k < size);
+        let turns = size + repeat.lags.iter().copied().max().unwrap_or(0);
+        for turn in 0..turns {
             for c in &repeat.carries {
-                let tensors = if k == 0 { self.get(c.start, c.ends) } else { self.get(c.next, true) };
-                self.bind(c.current, tensors);
+                let tensors = match turn {
+                    0 => self.get(c.start, c.ends),
+                    // What nobody reads in the body stays until another takes its place.
+                    _ if c.unread && iteration(turn, c.lag).is_none() => continue,
+                    _ if iteration(turn - 1, c.lag).is_none() => continue,
+                    _ => self.get(c.next, true),
+                };
+                if c.unread {
+                    tensors.into_iter().for_each(|t| backend.recycle(t));
+                } else {
+                    // What it started as is replaced if it was not read.
+                    self.bind(c.current, tensors);
+                }
             }
-            let position = if repeat.reverse { size - 1 - k } else { k };
-            run.rng.iteration = around.within(&self.plan, repeat.dim, position);
-            self.pieces(backend, &repeat.body, run)?;
+            for (piece, lag) in repeat.body.iter().zip(&repeat.lags) {
+                let Some(k) = iteration(turn, *lag) else { continue };
+                let position = if repeat.reverse { size - 1 - k } else { k };
+                run.rng.iteration = around.within(&self.plan, repeat.dim, position);
+                self.piece(backend, (piece, &repeat.body), run)?;
+            }
         }
         run.rng.iteration = around;
         for c in &repeat.carries {
-            let tensors = self.get(c.next, true);
+            // What is made in an earlier turn than the last one has become the current since.
+            let made = c.unread || turns.checked_sub(1).is_some_and(|last| iteration(last, c.lag).is_some());
+            let tensors = self.get(if made { c.next } else { c.current }, true);
             self.bind(c.last, tensors);
         }
         Ok(())
