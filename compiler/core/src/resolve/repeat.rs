@@ -3,7 +3,6 @@
 //! `scan` are the same in all, and what it declares is collected.
 
 use super::Resolver;
-use super::call::not_yet;
 use super::scope::{Local, OpenRepeat, Val};
 use meshwright_diag::{Diagnostic, Span, codes};
 use meshwright_ops::{Crossing, Id, Kind, RepeatId, Type};
@@ -22,6 +21,8 @@ struct Carried<'a> {
     /// Whether it starts as a number, which takes the type of what follows.
     number: bool,
     carry: Id,
+    /// The state that it is, whose name is the state's value again behind the loop.
+    state: Option<(usize, Val)>,
 }
 
 impl<'a> Resolver<'a> {
@@ -62,6 +63,9 @@ impl<'a> Resolver<'a> {
         let scope = self.scope();
         let outer: BTreeSet<&'a str> = scope.locals.keys().copied().collect();
         let (path, own) = (scope.path.clone(), scope.own.clone());
+        let states: BTreeMap<&'a str, usize> =
+            assigned.keys().filter_map(|n| Some((*n, self.state_named(n)?))).collect();
+        let scope = self.scope();
         let element = scope.path_of(&r.dim.text);
         if !r.scan {
             scope.path = scope.declared_path(&r.dim.text).into();
@@ -72,7 +76,7 @@ impl<'a> Resolver<'a> {
         self.scope().own = numbered;
         let mut all = Vec::new();
         for (name, at) in assigned.iter().filter(|(n, _)| outer.contains(*n)) {
-            all.extend(self.begin_carry(of, name, *at, types.get(name)));
+            all.extend(self.begin_carry(of, name, *at, (types.get(name), states.get(name).copied())));
         }
         self.graph.scope = Some(of);
         let depth = self.scopes.len();
@@ -153,12 +157,6 @@ impl<'a> Resolver<'a> {
                 StatementKind::Output(_) => "output",
                 StatementKind::Input(_) => "input",
                 StatementKind::Return(_) => "return",
-                StatementKind::State(v) => {
-                    let text = "`state` inside of `repeat`";
-                    self.error(not_yet(text, s.span).help("keep the state outside of the loop"));
-                    self.define(&v.name, Val::Poison);
-                    continue;
-                }
                 _ => {
                     self.statement(s);
                     continue;
@@ -297,20 +295,13 @@ impl<'a> Resolver<'a> {
                 let n = self.graph.node(*id);
                 matches!(n.op.kind(), Kind::Input(_)) && n.origin.span == span
             };
-            let leaf = matches!(&val, Val::Tensor(id) if declared(id));
+            let leaf = matches!(&val, Val::Tensor(id) if declared(id)) && self.state_named(name).is_none();
             let d = match val {
                 Val::Tensor(_) if leaf => {
-                    let word = if self.states.iter().any(|s| s.span == span) { "state" } else { "declared" };
-                    if word == "state" {
-                        not_yet("a `state` that changes inside of `repeat`", *at)
-                            .and(span, "the state")
-                            .help("change it behind the loop")
-                    } else {
-                        Diagnostic::error(codes::E0218, format!("`{name}` cannot be carried by `repeat`"))
-                            .at(*at, "assigned here")
-                            .and(span, "no `let`")
-                            .help(format!("carry a value of it: `let y = {name}`, and `y = …` in the loop"))
-                    }
+                    Diagnostic::error(codes::E0218, format!("`{name}` cannot be carried by `repeat`"))
+                        .at(*at, "assigned here")
+                        .and(span, "no `let`")
+                        .help(format!("carry a value of it: `let y = {name}`, and `y = …` in the loop"))
                 }
                 Val::Tensor(_) | Val::Konst(_) => continue,
                 Val::Poison => {
@@ -339,9 +330,11 @@ impl<'a> Resolver<'a> {
         of: RepeatId,
         name: &'a str,
         at: Span,
-        ty: Option<&Type>,
+        (ty, state): (Option<&Type>, Option<usize>),
     ) -> Option<Carried<'a>> {
         let val = self.scope().locals.get(name)?.val.clone();
+        // Its path is of around the loop.
+        let state = state.map(|k| (k, val.clone()));
         self.scope().call_values(name);
         let (start, number) = match val {
             Val::Tensor(id) => (id, false),
@@ -368,7 +361,7 @@ impl<'a> Resolver<'a> {
         if let Some(local) = self.scope().locals.get_mut(name) {
             local.val = Val::Tensor(carry);
         }
-        Some(Carried { name, at, number, carry })
+        Some(Carried { name, at, number, carry, state })
     }
 
     /// Closes a carry whose next value is known. The type that a number should have had, where it had another.
@@ -428,8 +421,14 @@ impl<'a> Resolver<'a> {
         if around.is_none() {
             self.named.insert(path, last);
         }
+        let behind = c.state.as_ref().map_or(Val::Tensor(last), |(_, was)| was.clone());
         if let Some(local) = self.scope().locals.get_mut(c.name) {
-            local.val = Val::Tensor(last);
+            local.val = behind;
+        }
+        if let Some((state, _)) = c.state {
+            self.graph.scope = around;
+            self.assign(state, (c.name, c.at), Some(last), c.at);
+            self.graph.scope = Some(of);
         }
         None
     }
@@ -454,6 +453,9 @@ fn assignments<'a>(body: &'a [Statement], found: &mut BTreeMap<&'a str, Span>) {
             }
             StatementKind::Repeat(r) => assignments(&r.body, &mut mine),
             StatementKind::Let { names, .. } => declared.extend(names.iter().map(|n| n.text.as_str())),
+            StatementKind::State(v) => {
+                declared.insert(v.name.text.as_str());
+            }
             _ => {}
         }
     }

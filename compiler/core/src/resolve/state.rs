@@ -4,7 +4,8 @@ use super::Resolver;
 use super::scope::Val;
 use crate::program::StateDecl;
 use meshwright_diag::{Diagnostic, Span, codes};
-use meshwright_ops::Id;
+use meshwright_ops::{Crossing, Id};
+use meshwright_plan::Dim;
 use meshwright_syntax::ast::{Expr, Name};
 use std::collections::BTreeSet;
 
@@ -16,78 +17,100 @@ impl<'a> Resolver<'a> {
             let Some(local) = self.scopes.last().and_then(|s| s.locals.get(n.text.as_str())) else {
                 return false;
             };
-            // Another name of a state's value, or a parameter of a layer that is given it, is not the state.
-            let at = local.span;
-            let path = self.scopes.last().map_or(String::new(), |s| s.declared_path(&n.text));
             targets.push(match &local.val {
-                Val::Tensor(id) => {
-                    let same = |s: &StateDecl| s.span == at && s.path == path;
-                    // States are declared in the order of their ids; a call that shares one has its next value at hand.
-                    let found = self.states.binary_search_by_key(id, |s| s.id).ok();
-                    let found = found.filter(|k| same(&self.states[*k]));
-                    match found.or_else(|| self.states.iter().position(same)) {
-                        Some(state) => Some(state),
-                        None => return false,
-                    }
-                }
+                Val::Tensor(_) => match self.state_named(&n.text) {
+                    Some(state) => Some(state),
+                    None => return false,
+                },
                 Val::Poison => None,
                 _ => return false,
             });
         }
         let values = self.bound_values(names, value, "new ");
         for ((state, name), val) in targets.into_iter().zip(names).zip(values) {
+            let id = match val {
+                Val::Tensor(id) => Some(id),
+                Val::Konst(k) => self.constant(k, value.span),
+                _ => None,
+            };
             if let Some(state) = state {
-                self.assign(state, name, val, value);
+                self.assign(state, (&name.text, name.span), id, value.span);
             }
         }
         true
     }
 
-    fn assign(&mut self, state: usize, name: &'a Name, val: Val, value: &'a Expr) {
+    /// The state that a name of the innermost scope is. Another name of a state's value, or a parameter of a layer that is given
+    /// it, is not the state.
+    pub(super) fn state_named(&self, name: &str) -> Option<usize> {
+        let scope = self.scopes.last()?;
+        let local = scope.locals.get(name)?;
+        let Val::Tensor(id) = &local.val else { return None };
+        let path = scope.declared_path(name);
+        let same = |s: &StateDecl| s.span == local.span && s.path == path;
+        // States are declared in the order of their ids; a call that shares one has its next value at hand.
+        let found = self.states.binary_search_by_key(id, |s| s.id).ok();
+        found.filter(|k| same(&self.states[*k])).or_else(|| self.states.iter().position(same))
+    }
+
+    /// Gives a state its next value; in loops, of each iteration its own.
+    pub(super) fn assign(&mut self, state: usize, (name, at): (&str, Span), id: Option<Id>, value: Span) {
         // A call that shares the state goes on from its next value.
         let first = self.assigned.get(&state).copied().filter(|_| !self.scope().shared);
         if let Some(first) = first {
-            let text = format!("state `{}` is given two next values", name.text);
+            let text = format!("state `{name}` is given two next values");
             self.error(
                 Diagnostic::error(codes::E0210, text)
-                    .at(name.span, "again here")
+                    .at(at, "again here")
                     .and(first, "first here")
                     .help("leave one of them out: a state has one value a step"),
             );
             return;
         }
-        self.assigned.insert(state, name.span);
-        let id = match val {
-            Val::Tensor(id) => id,
-            Val::Konst(k) => match self.constant(k, value.span) {
-                Some(id) => id,
-                None => return,
-            },
-            _ => return,
-        };
-        if self.fits(state, name, id, value.span) {
-            self.states[state].next = Some(id);
+        self.assigned.insert(state, at);
+        let loops = self.loops_of_variables();
+        if loops.len() < self.open_loops().len() {
+            let text = format!(
+                "state `{name}` is declared in a `scan`, which would give it a next value at each position"
+            );
+            let d = Diagnostic::error(codes::E0218, text)
+                .at(at, "assigned here")
+                .and(self.states[state].span, "declared here");
+            self.error(
+                d.help("declare it in front of the `scan`, which then carries it from position to position"),
+            );
+            return;
         }
+        let Some(mut id) = id.filter(|id| self.fits(state, name, *id, value)) else { return };
+        for of in loops.into_iter().rev() {
+            self.point(at);
+            id = self.graph.cross(of, Crossing::Stack, id);
+        }
+        self.states[state].next = Some(id);
     }
 
     /// The next value has the dims and the dtype of the state.
-    fn fits(&mut self, state: usize, name: &'a Name, id: Id, at: Span) -> bool {
+    fn fits(&mut self, state: usize, name: &str, id: Id, at: Span) -> bool {
+        // In loops the state has their dims, and its next value in an iteration lacks them.
+        let loops: Vec<Dim> =
+            self.loops_of_variables().into_iter().map(|of| self.graph.repeats[of].dim).collect();
         let (decl, graph) = (&self.states[state], &self.graph);
-        let (old, new) = (graph.ty(decl.id), graph.ty(id));
+        let (mut old, new) = (graph.ty(decl.id).clone(), graph.ty(id));
+        old.dims.retain(|d| !loops.contains(d));
         let dims_fit = old.dims.len() == new.dims.len() && old.dims.iter().all(|d| new.has(*d));
         if dims_fit && old.dtype == new.dtype {
             return true;
         }
         let (code, help) = if dims_fit {
-            (codes::E0202, format!("convert it: `{} = cast(…, {})`", name.text, old.dtype))
+            (codes::E0202, format!("convert it: `{name} = cast(…, {})`", old.dtype))
         } else if let Some(d) = new.dims.iter().find(|d| !old.has(**d)) {
             let d = graph.dims.name(*d);
-            (codes::E0203, format!("fold what the state lacks: `{} = mean[{d}](…)`", name.text))
+            (codes::E0203, format!("fold what the state lacks: `{name} = mean[{d}](…)`"))
         } else {
             (codes::E0203, "a next value has every dim of its state".to_string())
         };
-        let text =
-            format!("state `{}` is {}, its next value {}", name.text, self.shape(decl.id), self.shape(id));
+        let was = format!("{} {}", old.dtype, graph.dims.list(&old.dims));
+        let text = format!("state `{name}` is {was}, its next value {}", self.shape(id));
         let d = Diagnostic::error(code, text).at(at, format!("this is {}", self.shape(id)));
         let d = d.and(decl.span, "the state").help(help);
         self.error(d);
