@@ -46,9 +46,8 @@ fn ways(dims: &[Dim]) -> Vec<Way> {
 /// that lacks the dim is taken out of the sum, a window's padding is multiplied), in XLA's products too: what is not finite
 /// counts as equal there, but nothing finite may come out of it.
 fn sums_products(g: &Graph) -> bool {
-    g.nodes
-        .iter()
-        .any(|n| n.op.kind() == Kind::Compute(Computes::Contraction) || n.op.name().starts_with("conv"))
+    let sums = |name: &str| name.starts_with("conv") || name == "indexed_product";
+    g.nodes.iter().any(|n| n.op.kind() == Kind::Compute(Computes::Contraction) || sums(n.op.name()))
 }
 
 fn law(

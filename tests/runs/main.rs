@@ -17,6 +17,7 @@ mod gradients;
 mod groups;
 mod hugging_face;
 mod kept;
+mod loops;
 mod mesh_tensorflow;
 #[cfg(feature = "mpi")]
 mod mpirun;

@@ -86,11 +86,12 @@ impl Graph {
     /// A value at a position along a dim. Only floats are looked up; every integer and truth value is one exactly.
     pub fn at(&mut self, x: Id, dim: Dim, position: Id) -> Result<Id, OpError> {
         let ty = self.ty(x).clone();
+        crate::positions(self, position, dim)?;
         if ty.dtype.is_float() {
-            return self.add_op(Arc::new(Lookup { dim }), &[x, position]);
+            return self.add_op(Arc::new(Lookup { dims: vec![dim] }), &[x, position]);
         }
         let table = self.cast(x, DType::F64);
-        let found = self.add_op(Arc::new(Lookup { dim }), &[table, position])?;
+        let found = self.add_op(Arc::new(Lookup { dims: vec![dim] }), &[table, position])?;
         let found = self.cast(found, ty.dtype);
         ty.range.map_or(Ok(found), |dim| self.add_op(Arc::new(InRange { dim }), &[found]))
     }

@@ -21,10 +21,11 @@ impl Prim {
                 let others = reads.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, t)| t);
                 index.or_else(|| one(others.chain(writes).map(of).collect()))
             }
-            DTypes::Scatters(at) => {
-                let index = reads.get(at).and_then(|t| positions(*t));
-                let values = reads.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, t)| t.wide());
-                index.or_else(|| one(values.chain(writes.iter().copied()).collect()))
+            DTypes::Entries | DTypes::Scatters => {
+                let sums = spec.dtypes == DTypes::Scatters;
+                let value = reads.iter().take(1).map(|t| if sums { t.wide() } else { *t });
+                let index = reads.iter().skip(1).find_map(|t| positions(*t));
+                index.or_else(|| one(value.chain(writes.iter().copied()).collect()))
             }
             DTypes::Folds => {
                 let folded = |t: &DType| match spec.folds {
@@ -73,10 +74,10 @@ mod tests {
     #[test]
     fn dtypes_go_together_or_not() {
         let fits = |prim: &Prim, reads: &[DType], writes: &[DType]| prim.dtype_fault(reads, writes).is_none();
-        let lookup = Prim::Lookup { dim: Dim(0) };
+        let lookup = Prim::Lookup { dims: vec![Dim(0)] };
         assert!(fits(&lookup, &[BF16, I32], &[BF16]));
         assert!(!fits(&lookup, &[BF16, I32], &[F32]) && !fits(&lookup, &[F32, F32], &[F32]));
-        let scatter = Prim::ScatterAdd { dim: Dim(0) };
+        let scatter = Prim::ScatterAdd { dims: vec![Dim(0)] };
         assert!(fits(&scatter, &[BF16, I32], &[F32]) && !fits(&scatter, &[BF16, I32], &[BF16]));
         let reduce = |monoid| Prim::Reduce { monoid };
         assert!(fits(&reduce(Monoid::Sum), &[BF16], &[F32]) && fits(&reduce(Monoid::Max), &[BF16], &[BF16]));

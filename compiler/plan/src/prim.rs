@@ -106,29 +106,29 @@ primitives! {
         work: Work::Input(1),
         ..PLAIN
     };
-    /// `(table, index) -> out`: `out = table[dim = index]`, where this device's table holds a range of `dim`: an index
-    /// outside of it gives 0. The table has `dim`; the index, global positions in `I32`, lacks it. The result has the dims of
-    /// the index and the rest of the table's.
+    /// `(table, indices…) -> out`: `out = table[dims = indices]`, where this device's table holds a range of each of `dims`: an index
+    /// outside of it gives 0. The table has `dims`; the indices, one for each, global positions in `I32`, lack them. The result
+    /// has the dims of the indices and the rest of the table's.
     Lookup {
-        /// The dim that is looked up.
-        dim: Dim,
+        /// The dims that are looked up.
+        dims: Vec<Dim>,
     } => Spec {
         name: "lookup",
-        reads: O::Named(&["table", "index"]),
-        dtypes: T::Positions(1),
+        reads: O::Many("operand"),
+        dtypes: T::Entries,
         folds: Some(Monoid::Sum),
         work: Work::Output(1),
         ..FIRST
     };
-    /// `(values, index) -> out`: `out[dim = index] += values` (of half types in `f32`), starting at 0: the transpose of a lookup.
-    /// Indices outside this device's range are dropped. Dims of the operands that the result lacks are summed.
+    /// `(values, indices…) -> out`: `out[dims = indices] += values` (of half types in `f32`), starting at 0: the transpose of a
+    /// lookup. What has an index outside this device's range is dropped. Dims of the operands that the result lacks are summed.
     ScatterAdd {
-        /// The dim that is scattered to; the result has it.
-        dim: Dim,
+        /// The dims that are scattered to, one for each index; the result has them.
+        dims: Vec<Dim>,
     } => Spec {
         name: "scatter_add",
-        reads: O::Named(&["values", "index"]),
-        dtypes: T::Scatters(1),
+        reads: O::Many("operand"),
+        dtypes: T::Scatters,
         folds: Some(Monoid::Sum),
         work: Work::Input(1),
         ..FIRST
@@ -367,7 +367,9 @@ primitives! {
         _ => Spec { name: collective.name(), ..PLAIN },
     };
     /// `(starts…) -> currents…`: a loop begins. The steps up to its `EndRepeat` run once for each position of `dim`, all of them on
-    /// every device; a current is in the first iteration what it starts as, then what the `EndRepeat` reads in its place.
+    /// every device; a current is in the first iteration what it starts as, then what the `EndRepeat` reads in its place. That is
+    /// made with the same [`crate::Step::lag`] with which the current is read, or with one less: the current is then what was made
+    /// in the turn before, and neither what it starts as nor what it is after the loop is read.
     Repeat {
         /// The dim.
         dim: Dim,

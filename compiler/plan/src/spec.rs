@@ -73,8 +73,10 @@ pub enum DTypes {
     Positions(usize),
     /// The result has positions, in `I32`.
     GivesPositions,
-    /// The same as [`DTypes::Positions`], but the result is a sum: of a half type it is `f32`.
-    Scatters(usize),
+    /// All operands but the first have positions, in `I32`; that and the result have one.
+    Entries,
+    /// The same as [`DTypes::Entries`], but the result is a sum: of a half type it is `f32`.
+    Scatters,
     /// The result is a fold: sums and products of half types are `f32`, what finds an extreme gives pairs.
     Folds,
     /// As the expression of a map says.

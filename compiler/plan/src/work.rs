@@ -13,6 +13,7 @@ impl Step {
         let paired = spec.donation != Donation::Paired || self.reads.len() == self.writes.len();
         let attributes = match &self.prim {
             Prim::Map { regs, .. } => regs.len() == self.writes.len() && !regs.is_empty(),
+            Prim::Lookup { dims } | Prim::ScatterAdd { dims } => self.reads.len() == dims.len() + 1,
             Prim::Concat { parts, .. } => parts.len() == self.reads.len(),
             Prim::Attention { spec, parts } => {
                 self.reads.len() == AttentionOperands::of(parts).extras + spec.extras

@@ -401,7 +401,7 @@ impl Maker {
             return None;
         }
         let all = union([self.g.ty(table), self.g.ty(index)]);
-        (self.size(&all) <= NEST).then(|| self.g.op(Lookup { dim: self.class }, &[table, index]))
+        (self.size(&all) <= NEST).then(|| self.g.op(Lookup { dims: vec![self.class] }, &[table, index]))
     }
 
     fn choice(&mut self) -> Option<Id> {

@@ -101,7 +101,7 @@ impl Op for CrossEntropy {
     fn expand(&self, g: &mut Graph, x: &[Id]) -> Option<Id> {
         let (z, _, sum) = shifted(g, x[0], self.dim);
         let log = g.unary(&super::LOG, sum);
-        let hit = g.op(Lookup { dim: self.dim }, &[z, x[1]]);
+        let hit = g.op(Lookup { dims: vec![self.dim] }, &[z, x[1]]);
         let minus = g.unary(&super::NEG, hit);
         Some(g.sum_of(&[log, minus]))
     }

@@ -36,7 +36,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
                 let low = g.binary("min", x[1], last);
                 let kept = g.binary("max", low, first);
                 let positions = g.op(InRange { dim }, &[kept]);
-                g.add_op(Arc::new(Lookup { dim }), &[x[0], positions])
+                g.add_op(Arc::new(Lookup { dims: vec![dim] }), &[x[0], positions])
             }),
         ]
     },

@@ -48,7 +48,7 @@ pub(crate) static FAMILY: &[Family] = &[Family {
             Sample::new("values", vec![float(&[("a", 5), ("b", 7)])], |g, x| {
                 let (dim, to) = (g.ty(x[0]).dims[1], g.dims.find("k").unwrap_or_else(|| g.dims.add("k", 3)));
                 let at = g.add_op(Arc::new(TopK { dim, to }), x)?;
-                g.add_op(Arc::new(crate::Lookup { dim }), &[x[0], at])
+                g.add_op(Arc::new(crate::Lookup { dims: vec![dim] }), &[x[0], at])
             }),
         ]
     },

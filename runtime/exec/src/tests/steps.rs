@@ -59,10 +59,10 @@ fn lookup_and_scatter_in_a_split_table() {
         b.leaf(ProgramInputKind::Input, "ids", &index);
         b.leaf(ProgramInputKind::Input, "g", &g);
         let part = b.whole(DType::F64, &[n, w]);
-        b.step("e", Prim::Lookup { dim: v }, &[&t, &index], &[&part]);
+        b.step("e", Prim::Lookup { dims: vec![v] }, &[&t, &index], &[&part]);
         let e = b.all_reduce("e", Monoid::Sum, &A, &[&part]).remove(0);
         let dt = b.like(&t);
-        b.step("dt", Prim::ScatterAdd { dim: v }, &[&g, &index], &[&dt]);
+        b.step("dt", Prim::ScatterAdd { dims: vec![v] }, &[&g, &index], &[&dt]);
         b.output("e", &e);
         b.output("dt", &dt);
         let mut cluster = cluster(&mesh);

@@ -1,6 +1,6 @@
 //! Lookups in tables, and their transpose.
 //!
-//! Dims that index and table share are counted with the looked-up dim, so that both steps are a selection of rows of a
+//! Dims that indices and table share are counted with the looked-up dims, so that both steps are a selection of rows of a
 //! matrix.
 
 use super::lower::{Lower, Named};
@@ -12,62 +12,110 @@ use burn_backend::DType as BurnType;
 use meshwright_plan::{DType, Dim, Step};
 use std::ops::Range;
 
+/// Where the operands behind the first lead in a tensor with `dims`: each along one of them.
+struct Positions {
+    indices: Vec<Local>,
+    /// For each the range that this device holds, and its size.
+    held: Vec<Range<usize>>,
+    /// Dims of the indices that the tensor has too, and those that it lacks.
+    shared: Vec<Dim>,
+    rest: Vec<Dim>,
+    /// What else the tensor has.
+    columns: Vec<Dim>,
+    /// Sizes of the shared dims.
+    sizes: Vec<usize>,
+}
+
+impl Positions {
+    fn of(of: &Local, dims: &[Dim], indices: &[Local]) -> Result<Positions, LoweringError> {
+        if indices.len() != dims.len() {
+            return Err(LoweringError::Plan(format!("{} indices of {} dims", indices.len(), dims.len())));
+        }
+        indices.iter().try_for_each(positions)?;
+        let held = dims.iter().map(|d| of.range(*d).cloned()).collect::<Result<_, _>>()?;
+        let (mut shared, mut rest) = (vec![], vec![]);
+        for d in indices.iter().flat_map(|i| &i.dims) {
+            let group = if of.at(*d).is_some() { &mut shared } else { &mut rest };
+            if !group.contains(d) {
+                group.push(*d);
+            }
+        }
+        let columns = of.dims.iter().filter(|d| !dims.contains(d) && !shared.contains(d)).copied().collect();
+        let sizes = Lower::sizes(&shared, &indices.iter().collect::<Vec<_>>());
+        Ok(Positions { indices: indices.to_vec(), held, shared, rest, columns, sizes })
+    }
+
+    /// Rows of the matrix that the tensor is, of shared dims and those that are indexed by all others.
+    fn height(&self) -> usize {
+        self.sizes.iter().chain(&self.held.iter().map(ExactSizeIterator::len).collect::<Vec<_>>()).product()
+    }
+}
+
 impl Lower<'_> {
-    /// Rows of a matrix of `shared` times `held` rows that indices over `[shared, rest]` name, and whether each of them is
-    /// one that this device does not hold (its row is then one that it has).
-    fn rows_named(
-        &mut self,
-        index: &Named,
-        shared: &[Dim],
-        rest: &[Dim],
-        sizes: &[usize],
-        held: &Range<usize>,
-    ) -> (Val, Val) {
-        let at = self.align(index, &[shared, rest].concat());
-        let at = self.convert(at, BurnType::I32);
+    /// The rows that indices over `[shared, rest]` name, and whether each of them is one that this device does not hold (its row
+    /// is then one that it has).
+    fn rows_named(&mut self, p: &Positions) -> (Val, Val) {
+        let over = [p.shared.as_slice(), &p.rest].concat();
+        let refs: Vec<&Local> = p.indices.iter().collect();
+        let shape = extents(&Self::sizes(&over, &refs));
+        let (mut at, mut beyond) = (None, None);
+        for (index, held) in p.indices.iter().zip(&p.held) {
+            let named = self.read(index);
+            let index = self.align(&named, &over);
+            let index = self.convert(index, BurnType::I32);
+            let e = &mut self.graph;
+            let (under, above) = (
+                e.scalar(Binary::Lt, index, held.start as f64),
+                e.scalar(Binary::Ge, index, held.end as f64),
+            );
+            let outside = e.binary(Binary::Or, under, above);
+            let index = e.scalar(Binary::Sub, index, held.start as f64);
+            let index = e.fill(index, outside, 0.0);
+            // The first counts most.
+            let sum = at.map(|before| {
+                let scaled = e.scalar(Binary::Mul, before, held.len() as f64);
+                e.add(scaled, index)
+            });
+            at = Some(sum.unwrap_or(index));
+            beyond = Some(beyond.map_or(outside, |b| e.binary(Binary::Or, b, outside)));
+        }
         let e = &mut self.graph;
-        let (under, over) =
-            (e.scalar(Binary::Lt, at, held.start as f64), e.scalar(Binary::Ge, at, held.end as f64));
-        let beyond = e.binary(Binary::Or, under, over);
-        let at = e.scalar(Binary::Sub, at, held.start as f64);
-        let mut at = e.fill(at, beyond, 0.0);
-        if !shared.is_empty() {
-            let count: usize = sizes.iter().product();
-            let mut shape = sizes.to_vec();
-            shape.resize(shared.len() + rest.len(), 1);
-            let base = e.table(&shape, (0..count).map(|i| (i * held.len()) as i32).collect());
+        let (Some(mut at), Some(beyond)) = (at, beyond) else {
+            let none = e.table(&[1], vec![0]);
+            return (none, none);
+        };
+        if !p.shared.is_empty() {
+            let count: usize = p.sizes.iter().product();
+            let held: usize = p.held.iter().map(ExactSizeIterator::len).product();
+            let mut shape = p.sizes.clone();
+            shape.resize(p.shared.len() + p.rest.len(), 1);
+            let base = e.table(&shape, (0..count).map(|i| (i * held) as i32).collect());
             at = e.add(at, base);
         }
+        let (at, beyond) = (e.expand(at, &shape), e.expand(beyond, &shape));
         let n: usize = e.shape(at).iter().product();
         (e.reshape(at, &[n]), e.reshape(beyond, &[n, 1]))
     }
 
     /// See [`meshwright_plan::Prim::Lookup`].
-    pub(super) fn lookup(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
-        let ([table, index], [out]) = self.locals(step)?;
-        self.context.check_aligned(&[&table, &index, &out], &[dim])?;
-        positions(&index)?;
-        let held = table.range(dim)?.clone();
+    pub(super) fn lookup(&mut self, step: &Step, dims: &[Dim]) -> Result<(), LoweringError> {
+        let (table, indices, out) = self.indexed(step, dims)?;
         if table.elements() == 0 {
             self.write_number(0.0, &out);
             return Ok(());
         }
-        let shared: Vec<Dim> = index.dims.iter().filter(|d| table.at(**d).is_some()).copied().collect();
-        let rest: Vec<Dim> = index.dims.iter().filter(|d| table.at(**d).is_none()).copied().collect();
-        let columns: Vec<Dim> =
-            table.dims.iter().filter(|d| **d != dim && !shared.contains(d)).copied().collect();
-        let sizes = Self::sizes(&shared, &[&index]);
-        let named = self.read(&index);
-        let (at, beyond) = self.rows_named(&named, &shared, &rest, &sizes, &held);
+        let p = Positions::of(&table, dims, &indices)?;
+        let (at, beyond) = self.rows_named(&p);
         let x = self.read(&table);
-        let x = self.align(&x, &[shared.as_slice(), &[dim], &columns].concat());
-        let width: usize = Self::sizes(&columns, &[&table]).iter().product();
-        let height = sizes.iter().product::<usize>() * held.len();
-        let x = self.graph.reshape(x, &[height, width]);
+        let x = self.align(&x, &[p.shared.as_slice(), dims, &p.columns].concat());
+        let width: usize = Self::sizes(&p.columns, &[&table]).iter().product();
+        let x = self.graph.reshape(x, &[p.height(), width]);
         let rows = self.graph.select(x, 0, at);
         let rows = self.graph.fill(rows, beyond, 0.0);
-        let dims = [shared, rest, columns].concat();
-        let shape = extents(&Self::sizes(&dims, &[&index, &table]));
+        let mut sized: Vec<&Local> = indices.iter().collect();
+        sized.push(&table);
+        let dims = [p.shared, p.rest, p.columns].concat();
+        let shape = extents(&Self::sizes(&dims, &sized));
         let val = self.graph.reshape(rows, &shape);
         self.write(&Named { val, dims }, &out);
         Ok(())
@@ -75,23 +123,18 @@ impl Lower<'_> {
 
     /// See [`meshwright_plan::Prim::ScatterAdd`]. Rows that this device does not hold are added as zeros, and of
     /// several additions to one row the backend does the first first, so that the sum is the same every time.
-    pub(super) fn scatter_add(&mut self, step: &Step, dim: Dim) -> Result<(), LoweringError> {
-        let ([values, index], [out]) = self.locals(step)?;
-        self.context.check_aligned(&[&values, &index, &out], &[dim])?;
-        positions(&index)?;
-        let held = out.range(dim)?.clone();
-        if values.elements() == 0 || index.elements() == 0 {
+    pub(super) fn scatter_add(&mut self, step: &Step, dims: &[Dim]) -> Result<(), LoweringError> {
+        let (values, indices, out) = self.indexed(step, dims)?;
+        if values.elements() == 0 || indices.iter().any(|i| i.elements() == 0) || out.elements() == 0 {
             self.write_number(0.0, &out);
             return Ok(());
         }
-        let shared: Vec<Dim> = index.dims.iter().filter(|d| out.at(**d).is_some()).copied().collect();
-        let rest: Vec<Dim> = index.dims.iter().filter(|d| out.at(**d).is_none()).copied().collect();
-        let columns: Vec<Dim> =
-            out.dims.iter().filter(|d| **d != dim && !shared.contains(d)).copied().collect();
+        let p = Positions::of(&out, dims, &indices)?;
         let mut x = self.read(&values);
         x.val = self.wide(x.val);
-        // What neither the index nor the result has is summed before.
-        for d in values.dims.iter().filter(|d| index.at(**d).is_none() && out.at(**d).is_none()) {
+        // What neither an index nor the result has is summed before.
+        let has = |d: &Dim| out.at(*d).is_some() || indices.iter().any(|i| i.at(*d).is_some());
+        for d in values.dims.iter().filter(|d| !has(d)) {
             let Some(axis) = x.dims.iter().position(|o| o == d) else { continue };
             x.val = self.graph.reduce(Reduce::Sum, x.val, axis);
             let mut shape = self.graph.shape(x.val).to_vec();
@@ -99,26 +142,36 @@ impl Lower<'_> {
             x.dims.remove(axis);
             x.val = self.graph.reshape(x.val, &extents(&shape));
         }
-        let sizes = Self::sizes(&shared, &[&index]);
-        let named = self.read(&index);
-        let (at, beyond) = self.rows_named(&named, &shared, &rest, &sizes, &held);
-        let dims = [shared.as_slice(), &rest, &columns].concat();
-        let all = Self::sizes(&dims, &[&index, &out]);
-        let x = self.align(&x, &dims);
-        let x = self.graph.expand(x, &extents(&all));
-        let width: usize = Self::sizes(&columns, &[&out]).iter().product();
-        let count = all.iter().product::<usize>() / width;
+        let (at, beyond) = self.rows_named(&p);
+        let all = [p.shared.as_slice(), &p.rest, &p.columns].concat();
+        let mut sized: Vec<&Local> = indices.iter().collect();
+        sized.push(&out);
+        let sizes = Self::sizes(&all, &sized);
+        let x = self.align(&x, &all);
+        let x = self.graph.expand(x, &extents(&sizes));
+        let width: usize = Self::sizes(&p.columns, &[&out]).iter().product();
+        let count = sizes.iter().product::<usize>() / width;
         let x = self.graph.reshape(x, &[count, width]);
         let x = self.graph.fill(x, beyond, 0.0);
-        let height = sizes.iter().product::<usize>() * held.len();
         let dtype = self.graph.dtype(x);
-        let zeros = self.graph.full(&[height, width], dtype, 0.0);
+        let zeros = self.graph.full(&[p.height(), width], dtype, 0.0);
         let sum = self.graph.select_add(zeros, 0, at, x);
-        let dims = [shared.as_slice(), &[dim], &columns].concat();
+        let dims = [p.shared.as_slice(), dims, &p.columns].concat();
         let shape = Self::sizes(&dims, &[&out]);
         let val = self.graph.reshape(sum, &shape);
         self.write(&Named { val, dims }, &out);
         Ok(())
+    }
+
+    /// The first operand, those that lead along dims of it or of the result, and the result.
+    fn indexed(&self, step: &Step, dims: &[Dim]) -> Result<(Local, Vec<Local>, Local), LoweringError> {
+        let reads = step.reads.iter().map(|o| self.local(o)).collect::<Result<Vec<_>, _>>()?;
+        let (Some((first, indices)), [out]) = (reads.split_first(), &step.writes[..]) else {
+            return Err(LoweringError::Plan("an index without operands or result".into()));
+        };
+        let out = self.local(out)?;
+        self.context.check_aligned(&reads.iter().chain([&out]).collect::<Vec<_>>(), dims)?;
+        Ok((first.clone(), indices.to_vec(), out))
     }
 }
 

@@ -123,8 +123,8 @@ fn prepare(
     match &step.prim {
         Prim::Map { expr, regs } => map(context, expr, regs, reads, writes),
         Prim::Reduce { monoid } => reduce(context, *monoid, reads, writes),
-        Prim::Lookup { dim } => index::lookup(context, *dim, reads, writes),
-        Prim::ScatterAdd { dim } => index::scatter_add(context, *dim, reads, writes),
+        Prim::Lookup { dims } => index::lookup(context, dims, reads, writes),
+        Prim::ScatterAdd { dims } => index::scatter_add(context, dims, reads, writes),
         Prim::Softmax { dim, log } => rows::in_place(context, *dim, reads, writes, |dtype, shape, at| {
             let kernel = kernels::SoftmaxKernel::new(dtype, shape, at, *log)?;
             Ok(move |input: Arg<'_>, out: SliceMut<'_>| kernel.run(input, out))

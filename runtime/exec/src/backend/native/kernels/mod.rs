@@ -42,7 +42,7 @@ macro_rules! kernels {
 }
 
 kernels! {
-    attention block_copy convolve copy cross_entropy cumsum index map pool product random reduce softmax thin top_k
+    attention block_copy convolve copy cross_entropy cumsum index map pool positions product random reduce softmax thin top_k
 }
 
 mod check;

@@ -1,0 +1,145 @@
+//! Loops over several training steps: states in them, and products with one-hots.
+
+use crate::support::{apart, options};
+use meshwright_core::{Program, StepGraph, examined_step, training_step, unroll::unrolled};
+use meshwright_exec::{Cluster, ClusterOptions, HostData, HostTensor, LocalInput, Provider};
+use meshwright_plan::{DType, Prim};
+use meshwright_train::{Loaded, Project, ProjectOptions};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+fn loaded(text: &str, mesh: &str, layout: &str) -> (Project, Loaded) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.mw");
+    std::fs::write(&file, text).unwrap();
+    let o = options(file.to_str().unwrap(), mesh, layout, &[]);
+    let mut loaded = Project::load(&ProjectOptions { precision: Some(DType::F64), ..o });
+    let project = loaded.project.take().unwrap_or_else(|| panic!("{layout}: {:?}", loaded.diagnostics));
+    (project, loaded)
+}
+
+/// Losses, parameters and states after three steps on numbers that are the same for all.
+fn after_steps(
+    text: &str,
+    (mesh, layout): (&str, &str),
+    change: impl Fn(&Program) -> StepGraph,
+) -> BTreeMap<String, Vec<f64>> {
+    let (project, loaded) = loaded(text, mesh, layout);
+    let step = change(&project.program);
+    let plan = project.compile(&step, &loaded.sources).0.unwrap_or_else(|| panic!("{layout}")).plan;
+    let mut cluster = Cluster::threads(&plan.mesh, &ClusterOptions::default()).unwrap();
+    let id = cluster.load(Arc::new(plan)).unwrap();
+    cluster.init_state(id, 7).unwrap();
+    let dims = project.program.graph.dims.clone();
+    let provider: Provider = Arc::new(move |_, leaves: &[LocalInput]| {
+        let whole = |l: &LocalInput| {
+            let shape = dims.shape(&l.dims);
+            let value = |i: usize| ((i * 37) % 23) as f64 / 11.0 - 1.0;
+            let values = (0..shape.iter().product()).map(value).collect();
+            HostTensor::new(shape, HostData::from_f64(l.dtype, values)).unwrap()
+        };
+        Ok(leaves.iter().map(|l| whole(l).slice(&l.ranges).unwrap()).collect())
+    });
+    let mut out = BTreeMap::new();
+    for step in 1..=3 {
+        let losses = cluster.run(id, step, &provider).unwrap().outputs;
+        out.extend(losses.into_iter().map(|(name, v)| (format!("{name} {step}"), v.data.to_f64())));
+    }
+    let names: Vec<String> = cluster.states().map(|s| s.name.clone()).collect();
+    out.extend(names.into_iter().map(|n| (n.clone(), cluster.state(&n).unwrap().data.to_f64())));
+    cluster.shutdown();
+    out
+}
+
+fn same(what: &str, one: &BTreeMap<String, Vec<f64>>, other: &BTreeMap<String, Vec<f64>>) {
+    assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>(), "{what}");
+    for (name, values) in one {
+        let far = apart(values, &other[name]);
+        assert!(far < 1e-11, "{what}: `{name}` differs by {far:e}");
+    }
+}
+
+fn step_of(program: &Program) -> StepGraph {
+    training_step(program).unwrap()
+}
+
+const NORMS: &str = r#"
+use "std:nn"
+dim batch = 8, rows = 3, channels = 4, layers = 3
+model m {
+    input x[batch, rows, channels]: float
+    state seen[channels] = 1
+    let y = x
+    repeat layers {
+        param w[channels] = normal(1, 0.1)
+        y = y + tanh(batch_norm(y * w, channels, [batch, rows]) as norm)
+        state largest[] = 0
+        largest = max(largest, max[batch, rows, channels](y))
+        seen = 0.5 * seen + mean[batch, rows](y)
+    }
+    loss l = mean[batch, rows, channels](y * y) + mean[channels](seen)
+}
+train m { minimize l optimizer sgd(lr = 0.1) }
+"#;
+
+/// Each iteration has states of its own, one from around the loop goes through all of them: as if written out, and under each layout.
+#[test]
+fn states_in_loops_are_those_of_each_iteration_or_carried() {
+    let alone = after_steps(NORMS, ("", ""), step_of);
+    assert_eq!(alone["layers.norm.average"].len(), 12);
+    let moved = |n: &str| alone[n].windows(2).any(|w| w[0] != w[1]);
+    assert!(moved("layers.norm.variance") && moved("layers.largest") && moved("seen"), "{alone:?}");
+    same("written out", &alone, &after_steps(NORMS, ("", ""), |p| unrolled(&step_of(p))));
+    for layout in ["batch -> a", "channels -> a", "batch -> a; params: channels -> a"] {
+        same(layout, &alone, &after_steps(NORMS, ("a=2", layout), step_of));
+    }
+}
+
+const EXPERTS: &str = r"
+dim batch = 4, seq = 6, choice = 3, experts = choice, slots = 2, rank = 2, d = 4
+model m {
+    input token[batch, seq, d]: float
+    param scale[d] = normal(1, 0.3)
+    let x = token * scale
+    param router[d, choice] = normal(0, 1)
+    param up[experts, d] = normal(1, 0.3)
+    let gate = softmax[choice](sum[d](x * router))
+    let best = top_k[choice -> rank](gate)
+    let hit = one_hot[choice](best)
+    let before = cumsum[seq](sum[rank](hit), exclusive = true)
+    let position = cast(sum[choice](hit * before), i32)
+    let slot = cast(position == index(slots), float)
+    let sent = sum[seq, rank](hit * slot * x)[choice -> experts]
+    let y = tanh(sent * up)[experts -> choice]
+    let back = sum[choice, slots, rank](hit * slot * gate * y)
+    loss l = mean[batch, seq, d]((back - x) * (back - x))
+}
+train m { minimize l optimizer sgd(lr = 0.5) }
+";
+
+/// A sum of a product with one-hots looks up and adds up: no step has tokens, experts and slots, and numbers are those of the products.
+#[test]
+fn products_with_one_hots_are_indexing() {
+    let (project, files) = loaded(EXPERTS, "", "");
+    let plan = project.compile(&step_of(&project.program), &files.sources).0.unwrap().plan;
+    let largest = plan.buffers.iter().map(|b| b.extents.iter().map(|e| e.size).product::<usize>()).max();
+    let tokens = 4 * 6 * 2;
+    assert!(largest.unwrap() < tokens * 3 * 2, "{largest:?}");
+    let count = |f: fn(&Prim) -> bool| plan.steps.iter().filter(|s| f(&s.prim)).count();
+    // Forward: to the experts and back. Backward: of each the other.
+    assert!(count(|p| matches!(p, Prim::ScatterAdd { dims } if dims.len() == 2)) == 2, "adding up");
+    assert!(count(|p| matches!(p, Prim::Lookup { dims } if dims.len() == 2)) == 2, "looking up");
+    let as_products = |p: &Program| examined_step(p).unwrap();
+    let alone = after_steps(EXPERTS, ("", ""), step_of);
+    same("as written", &after_steps(EXPERTS, ("", ""), as_products), &alone);
+    for layout in [
+        "batch -> a",
+        "experts -> a; batch -> a when free",
+        "choice -> a",
+        "slots -> a",
+        "seq -> a; choice -> a when free",
+        "d -> a",
+    ] {
+        same(layout, &alone, &after_steps(EXPERTS, ("a=2", layout), step_of));
+    }
+}
