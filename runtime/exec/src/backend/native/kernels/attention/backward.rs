@@ -151,12 +151,13 @@ impl AttentionKernel {
         s.weights.resize(tile.elements(), T::default());
         product(&mut s.weights, [n, count, width], q, k.transposed(), false, false);
         let of_scores = self.operands.values.zip(self.operands.delta);
-        if of_scores.is_some() && !matches!(self.slope, TileMap::Number(_)) {
+        let slope = tile.of(&self.slope);
+        if of_scores.is_some() && !matches!(slope, TileMap::Number(_)) {
             s.slopes.clear();
             s.slopes.extend_from_slice(&s.weights);
-            tile.map(&self.slope, &mut s.slopes, &s.drawn)?;
+            tile.map(slope, &mut s.slopes, &s.drawn)?;
         }
-        tile.map(&self.score, &mut s.weights, &s.drawn)?;
+        tile.map(tile.of(&self.score), &mut s.weights, &s.drawn)?;
         s.sums.resize(n, T::default());
         shifted(self.level, &mut s.weights, count, &s.max, &mut s.sums);
         scale_rows(self.level, &mut s.weights, count, &s.scale);
@@ -167,7 +168,7 @@ impl AttentionKernel {
             product(&mut s.back, [n, count, values], dy, v.transposed(), false, false);
             self.weigh(tile, &mut s.back, &mut s.factors, &s.drawn)?;
             through_softmax(self.level, &mut s.back, &s.weights, count, &s.delta);
-            match &self.slope {
+            match slope {
                 TileMap::Number(f) => scale(self.level, &mut s.back, T::number(*f)),
                 _ => multiply(self.level, &mut s.back, &s.slopes),
             }

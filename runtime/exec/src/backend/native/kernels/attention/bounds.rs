@@ -1,6 +1,6 @@
 //! Which tiles positions alone decide: where every score of a tile is one number, whatever queries and keys are.
 
-use meshwright_plan::Computed;
+use meshwright_plan::{Computed, Expr};
 use meshwright_plan::expr::{BinaryFn, Reg, Scalar, UnaryFn};
 use std::ops::Range;
 
@@ -17,6 +17,48 @@ use Bounds::{Between, Unknown};
 
 /// The only number that an expression can be where the index along dim `k` is one of `indices[k]`.
 pub(super) fn constant(of: &Computed, indices: &[Range<usize>]) -> Option<f64> {
+    match bounds(of, indices).get(usize::from(of.reg)) {
+        Some(Between(low, high)) if low == high => Some(*low),
+        _ => None,
+    }
+}
+
+/// The expression without the choices that these indices decide, and without what nothing reads then: inside of a causal mask no
+/// position is looked at.
+pub(super) fn decided(of: &Computed, indices: &[Range<usize>]) -> Computed {
+    let known = bounds(of, indices);
+    let always = |r: Reg| matches!(known.get(usize::from(r)), Some(Between(low, _)) if *low > 0.0);
+    let never = |r: Reg| matches!(known.get(usize::from(r)), Some(Between(_, high)) if *high <= 0.0);
+    let nodes = &of.expr.nodes;
+    // What stands for each node: always an earlier one, or itself.
+    let mut to: Vec<Reg> = Vec::with_capacity(nodes.len());
+    for (i, node) in nodes.iter().enumerate() {
+        let stands = |r: Reg| to.get(usize::from(r)).copied().unwrap_or(r);
+        to.push(match node.scalar {
+            Scalar::Select(c, a, _) if always(c) => stands(a),
+            Scalar::Select(c, _, b) if never(c) => stands(b),
+            Scalar::Binary(BinaryFn::And, a, b) if always(a) => stands(b),
+            Scalar::Binary(BinaryFn::And, a, b) if always(b) => stands(a),
+            Scalar::Binary(BinaryFn::Or, a, b) if never(a) => stands(b),
+            Scalar::Binary(BinaryFn::Or, a, b) if never(b) => stands(a),
+            _ => i as Reg,
+        });
+    }
+    let mut needed = vec![false; nodes.len()];
+    needed[usize::from(to[usize::from(of.reg)])] = true;
+    for (i, node) in nodes.iter().enumerate().rev() {
+        if needed[i] {
+            node.scalar.reads().into_iter().for_each(|r| needed[usize::from(to[usize::from(r)])] = true);
+        }
+    }
+    let (mut expr, mut new) = (Expr::default(), vec![0; nodes.len()]);
+    for (i, node) in nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
+        new[i] = expr.push(node.scalar.map_reads(|r| new[usize::from(to[usize::from(r)])]), node.dtype);
+    }
+    Computed { expr, reg: new[usize::from(to[usize::from(of.reg)])] }
+}
+
+fn bounds(of: &Computed, indices: &[Range<usize>]) -> Vec<Bounds> {
     let mut known: Vec<Bounds> = Vec::with_capacity(of.expr.nodes.len());
     for node in &of.expr.nodes {
         let at = |r: Reg| known.get(usize::from(r)).copied().unwrap_or(Unknown);
@@ -44,10 +86,7 @@ pub(super) fn constant(of: &Computed, indices: &[Range<usize>]) -> Option<f64> {
             _ => Unknown,
         });
     }
-    match known.get(usize::from(of.reg)) {
-        Some(Between(low, high)) if low == high => Some(*low),
-        _ => None,
-    }
+    known
 }
 
 /// A function of two integers or truth values.
@@ -86,7 +125,7 @@ fn binary(f: BinaryFn, a: Bounds, b: Bounds) -> Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshwright_plan::{DType, Expr};
+    use meshwright_plan::DType;
 
     #[test]
     fn tiles_that_positions_decide_are_known() {
@@ -103,5 +142,14 @@ mod tests {
         assert_eq!(constant(&of, &[0..64, 64..128]), Some(-1e9));
         assert_eq!(constant(&of, &[0..65, 64..128]), None);
         assert_eq!(constant(&of, &[64..128, 0..64]), None, "the other operand decides");
+        assert_eq!(decided(&of, &[0..65, 64..128]), of, "positions do not decide");
+        let (mut expr, regs) = Expr::of_operands([DType::F32]);
+        let real = expr.push(Scalar::Load(1), DType::Bool);
+        let none = expr.constant(-1e9, DType::F32);
+        let reg = expr.select(real, regs[0], none);
+        assert_eq!(decided(&of, &[64..128, 0..64]), Computed { expr, reg }, "the other operand alone");
+        let (expr, regs) = Expr::of_operands([DType::F32]);
+        let plain = Computed { expr, reg: regs[0] };
+        assert_eq!(decided(&plain, &[0..64, 0..64]), plain);
     }
 }

@@ -160,7 +160,7 @@ impl AttentionKernel {
         let q = Matrix { data: &s.q, row: width, column: 1 };
         product(&mut s.scores, [n, count, width], q, k.transposed(), false, false);
         tile.draw(&mut s.drawn);
-        tile.map(&self.score, &mut s.scores, &s.drawn)?;
+        tile.map(tile.of(&self.score), &mut s.scores, &s.drawn)?;
         s.before.clear();
         if self.operands.max.is_none() {
             for (row, m) in s.scores.chunks_exact(count).zip(&mut s.max) {
@@ -201,7 +201,7 @@ impl AttentionKernel {
         factors: &mut Vec<T>,
         drawn: &[Vec<u8>],
     ) -> Result<(), KernelError> {
-        match &self.weight {
+        match tile.of(&self.weight) {
             TileMap::Number(f) if *f == 1.0 => {}
             TileMap::Number(f) => scale(self.level, x, T::number(*f)),
             map => {

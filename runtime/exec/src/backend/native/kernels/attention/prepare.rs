@@ -3,14 +3,18 @@
 use super::super::level::Level;
 use super::super::{Access, KernelError, MapKernel, RandomKernel, Slice, SliceMut};
 use crate::backend::RngState;
+use super::bounds::decided;
+use meshwright_plan::expr::Scalar;
 use meshwright_plan::{AttentionOperands, AttentionPart, Computed, DType};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Queries (positions of the row dims) of a tile, at most.
 const ROWS: usize = 128;
 /// Keys of a tile, at most.
 const KEYS: usize = 256;
+/// Where positions of keys decide: smaller tiles, of which more are left out.
+const KEYS_OF_MASK: usize = 128;
 
 /// How an operand or a result is walked: its stride along each outer dim, each row dim, the keys, and each dim of its own
 /// (the width, or that of the values). 0 where it lacks the dim.
@@ -68,6 +72,25 @@ pub(super) enum TileMap {
     Map(BTreeMap<(usize, usize), MapKernel>),
 }
 
+/// What becomes of each tile: one map for all, or for tiles of which positions decide a part of it others.
+#[derive(Clone, Debug)]
+pub(super) struct TileMaps {
+    each: Vec<TileMap>,
+    /// Which one, by first row and first key.
+    of: BTreeMap<(usize, usize), usize>,
+}
+
+impl TileMaps {
+    fn number(x: f64) -> TileMaps {
+        TileMaps { each: vec![TileMap::Number(x)], of: BTreeMap::new() }
+    }
+
+    /// The map of a tile.
+    pub(super) fn at(&self, rows: &RowTile, keys: (usize, usize)) -> &TileMap {
+        &self.each[self.of.get(&(rows.first, keys.0)).copied().unwrap_or(0)]
+    }
+}
+
 /// Rows that are taken at a time.
 #[derive(Clone, Debug)]
 pub(super) struct RowTile {
@@ -84,9 +107,9 @@ pub struct AttentionKernel {
     /// For every operand and result where each row and each element of its own lies.
     pub(super) reads: Vec<[Vec<usize>; 2]>,
     pub(super) writes: Vec<[Vec<usize>; 2]>,
-    pub(super) score: TileMap,
-    pub(super) slope: TileMap,
-    pub(super) weight: TileMap,
+    pub(super) score: TileMaps,
+    pub(super) slope: TileMaps,
+    pub(super) weight: TileMaps,
     pub(super) level: Level,
 }
 
@@ -160,45 +183,80 @@ impl AttentionPlan {
         out
     }
 
-    fn map(&self, of: &Computed, tiles: &[RowTile], first: usize) -> Result<TileMap, KernelError> {
-        use meshwright_plan::expr::Scalar;
-        if of.expr.nodes.get(usize::from(of.reg)).is_some_and(|n| n.scalar == Scalar::Load(0)) {
-            return Ok(TileMap::Same);
+    /// First key and number of keys of each tile.
+    fn key_tiles(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let along = (self.outer.len() + self.rows.len()) as u16;
+        let counts = self.score.expr.nodes.iter().any(|n| n.scalar == Scalar::Index(along));
+        let (keys, most) = (self.keys, if counts { KEYS_OF_MASK } else { KEYS });
+        (0..keys).step_by(most).map(move |k| (k, most.min(keys - k)))
+    }
+
+    /// Positions along the row dims of a row.
+    pub(super) fn row_at(&self, row: usize) -> Vec<usize> {
+        let mut at = vec![0; self.rows.len()];
+        let mut rest = row;
+        for (a, n) in at.iter_mut().zip(&self.rows).rev() {
+            *a = rest % n;
+            rest /= n;
         }
-        let mut reads = vec![of.reg];
-        let mut number = true;
-        while let Some(r) = reads.pop() {
-            let Some(node) = of.expr.nodes.get(usize::from(r)) else { continue };
-            number &= !matches!(node.scalar, Scalar::Load(_) | Scalar::Index(_));
-            reads.extend(node.scalar.reads());
-        }
-        if number {
-            return self.number(of).map(TileMap::Number);
-        }
-        let mut maps = BTreeMap::new();
-        for tile in tiles {
-            for start in (0..self.keys).step_by(KEYS) {
-                let keys = KEYS.min(self.keys - start);
-                if let Entry::Vacant(free) = maps.entry((tile.len, keys)) {
-                    let shape = self.tile_shape(tile.len, keys);
-                    let map = MapKernel::new(&of.expr, &shape, &self.accesses(&shape, first), &self.starts, &[of.reg])?;
-                    free.insert(map);
+        at
+    }
+
+    /// The indices of a tile along the dims of the scores, at any position of the outer ones.
+    fn indices(&self, rows: &RowTile, keys: (usize, usize)) -> Vec<Range<usize>> {
+        let outer = self.outer.iter().map(|(n, _)| (0, *n));
+        let shape = self.tile_shape(rows.len, keys.1);
+        let row = self.row_at(rows.first);
+        let inner = row.iter().chain([&keys.0]).copied().zip(shape[self.outer.len()..].iter().copied());
+        self.starts.iter().zip(outer.chain(inner)).map(|(s, (first, n))| s + first..s + first + n).collect()
+    }
+
+    fn maps(&self, of: &Computed, tiles: &[RowTile], first: usize) -> Result<TileMaps, KernelError> {
+        let mut seen: Vec<(Computed, BTreeSet<(usize, usize)>)> = vec![];
+        let mut which = BTreeMap::new();
+        for rows in tiles {
+            for keys in self.key_tiles() {
+                let of = decided(of, &self.indices(rows, keys));
+                let at = seen.iter().position(|(o, _)| *o == of).unwrap_or(seen.len());
+                if at == seen.len() {
+                    seen.push((of, BTreeSet::new()));
                 }
+                seen[at].1.insert((rows.len, keys.1));
+                which.insert((rows.first, keys.0), at);
             }
         }
-        Ok(TileMap::Map(maps))
+        if seen.is_empty() {
+            seen.push((of.clone(), BTreeSet::new()));
+        }
+        let each = seen.iter().map(|(of, shapes)| self.map(of, shapes, first)).collect::<Result<_, _>>()?;
+        Ok(TileMaps { each, of: which })
+    }
+
+    /// A map for tiles of these shapes.
+    fn map(
+        &self,
+        of: &Computed,
+        shapes: &BTreeSet<(usize, usize)>,
+        first: usize,
+    ) -> Result<TileMap, KernelError> {
+        let nodes = &of.expr.nodes;
+        if nodes.get(usize::from(of.reg)).is_some_and(|n| n.scalar == Scalar::Load(0)) {
+            return Ok(TileMap::Same);
+        }
+        if !nodes.iter().any(|n| matches!(n.scalar, Scalar::Load(_) | Scalar::Index(_))) {
+            return self.number(of).map(TileMap::Number);
+        }
+        let map = |(rows, keys): &(usize, usize)| {
+            let shape = self.tile_shape(*rows, *keys);
+            let map = MapKernel::new(&of.expr, &shape, &self.accesses(&shape, first), &self.starts, &[of.reg])?;
+            Ok(((*rows, *keys), map))
+        };
+        shapes.iter().map(map).collect::<Result<_, _>>().map(TileMap::Map)
     }
 
     /// An expression that reads nothing.
     fn number(&self, of: &Computed) -> Result<f64, KernelError> {
-        let mut expr = of.expr.clone();
-        for n in &mut expr.nodes {
-            if matches!(n.scalar, meshwright_plan::expr::Scalar::Load(_) | meshwright_plan::expr::Scalar::Index(_)) {
-                // Nothing that is asked for reads it.
-                n.scalar = meshwright_plan::expr::Scalar::Const(0.0);
-            }
-        }
-        let map = MapKernel::new(&expr, &[1], &[], &[0], &[of.reg])?;
+        let map = MapKernel::new(&of.expr, &[1], &[], &[0], &[of.reg])?;
         if self.dtype == DType::F64 {
             let mut x = [0.0f64];
             map.run(&[], &mut [SliceMut::F64(&mut x)])?;
@@ -224,13 +282,13 @@ impl AttentionKernel {
             return Err(KernelError::Unsupported(format!("an attention of {}", plan.dtype)));
         }
         let tiles = plan.row_tiles();
-        let score = plan.map(&plan.score, &tiles, operands.extras)?;
+        let score = plan.maps(&plan.score, &tiles, operands.extras)?;
         let backward = operands.scale.is_some();
         let slope =
-            if backward { plan.map(&plan.slope, &tiles, operands.extras)? } else { TileMap::Number(1.0) };
+            if backward { plan.maps(&plan.slope, &tiles, operands.extras)? } else { TileMaps::number(1.0) };
         let weight = match &plan.weight {
-            Some(w) => plan.map(w, &tiles, operands.extras)?,
-            None => TileMap::Number(1.0),
+            Some(w) => plan.maps(w, &tiles, operands.extras)?,
+            None => TileMaps::number(1.0),
         };
         let tables = |all: &[AttentionAccess]| all.iter().map(|a| plan.tables(a)).collect();
         Ok(AttentionKernel {
@@ -284,8 +342,7 @@ impl AttentionKernel {
 
     /// First key and number of keys of each tile.
     pub(super) fn key_tiles(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let keys = self.plan.keys;
-        (0..keys).step_by(KEYS).map(move |k| (k, KEYS.min(keys - k)))
+        self.plan.key_tiles()
     }
 
     /// The largest tile.

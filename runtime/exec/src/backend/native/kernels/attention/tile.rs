@@ -7,7 +7,7 @@ use super::super::random::bernoulli;
 use super::super::rows::Scratched;
 use super::super::{Arg, KernelError, Slice, SliceMut};
 use super::bounds::constant;
-use super::prepare::{AttentionKernel, RowTile, TileMap};
+use super::prepare::{AttentionKernel, RowTile, TileMap, TileMaps};
 use crate::backend::RngState;
 
 /// Elements of an operand, and of results that tasks write disjoint parts of.
@@ -139,22 +139,10 @@ impl TileAt<'_> {
         self.rows.len * self.keys.1
     }
 
-    /// Positions along the row dims of a row.
-    fn row_at(&self, row: usize) -> Vec<usize> {
-        let sizes = &self.kernel.plan.rows;
-        let mut at = vec![0; sizes.len()];
-        let mut rest = row;
-        for (a, n) in at.iter_mut().zip(sizes).rev() {
-            *a = rest % n;
-            rest /= n;
-        }
-        at
-    }
-
     /// The one number that all scores of the tile are, where positions alone decide it.
     pub(super) fn constant(&self) -> Option<f64> {
         let plan = &self.kernel.plan;
-        let row = self.row_at(self.rows.first);
+        let row = self.kernel.plan.row_at(self.rows.first);
         let shape = plan.tile_shape(self.rows.len, self.keys.1);
         let place = self.outer.iter().chain(&row).chain([&self.keys.0]);
         let first = plan.starts.iter().zip(place).map(|(s, i)| s + i);
@@ -180,11 +168,16 @@ impl TileAt<'_> {
             let base = self.outer.iter().enumerate().fold(first, |sum, (d, i)| sum.wrapping_add(at(d, *i)));
             let base = base.wrapping_add(at(outer + rows, self.keys.0));
             for (r, line) in out.chunks_exact_mut(self.keys.1).enumerate() {
-                let place = self.row_at(self.rows.first + r);
+                let place = self.kernel.plan.row_at(self.rows.first + r);
                 let first = place.iter().enumerate().fold(base, |sum, (d, i)| sum.wrapping_add(at(outer + d, *i)));
                 bernoulli(self.kernel.level, random.distribution(), key, (first, stride(outer + rows)), line);
             }
         }
+    }
+
+    /// What becomes of the tile.
+    pub(super) fn of<'b>(&self, maps: &'b TileMaps) -> &'b TileMap {
+        maps.at(self.rows, self.keys)
     }
 
     /// Applies a map to a tile in place.
@@ -199,7 +192,7 @@ impl TileAt<'_> {
                 let Some(map) = maps.get(&(self.rows.len, self.keys.1)) else {
                     return Err(KernelError::Unsupported("a tile of an unknown shape".into()));
                 };
-                let row = self.row_at(self.rows.first);
+                let row = self.kernel.plan.row_at(self.rows.first);
                 let mut args = vec![Arg::Out(0)];
                 for (i, read) in self.reads.iter().enumerate().skip(self.kernel.operands.extras) {
                     let a = &self.kernel.plan.reads[i];
