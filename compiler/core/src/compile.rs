@@ -86,7 +86,7 @@ struct Pipeline {
     graph: [Pass<StepGraph, StepGraph>; 7],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
-    plan: [Pass<Plan, Plan>; 3],
+    plan: [Pass<Plan, Plan>; 4],
     lifetimes: Pass<Plan, Finished>,
 }
 
@@ -130,6 +130,9 @@ static PIPELINE: Pipeline = Pipeline {
         Some(Lowered(s, plan))
     }),
     plan: [
+        Pass::new("in_place", "caches that a loop updates are carried through it and written where they lie", |p, c, _| {
+            Some(if c.options.examined { p } else { schedule::in_place(p) })
+        }),
         Pass::new("bucket", "collectives of one kind over equal axes share buckets", |p, c, _| {
             Some(if c.options.examined { p } else { schedule::bucket(p) })
         }),

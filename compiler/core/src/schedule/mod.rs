@@ -3,6 +3,7 @@
 mod attention;
 mod bucket;
 mod fuse;
+mod in_place;
 mod lifetimes;
 mod lower;
 mod lower_repeat;
@@ -13,6 +14,7 @@ mod verify;
 
 pub use bucket::bucket;
 pub use fuse::fuse;
+pub use in_place::in_place;
 pub use lifetimes::lifetimes;
 pub use lower::{LineOf, lower};
 pub(crate) use lower_repeat::zeroed;
