@@ -20,10 +20,10 @@ use crate::linear::linearized;
 use crate::normalize::dead_code;
 use crate::program::{LossDecl, Program};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
+pub use branch::{Branching, branch};
 use meshwright_diag::{Diagnostic, Outcome, Span, codes};
 use meshwright_ops::{Graph, Id, InputOpKind, Leaf, Type};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
-pub use branch::{Branching, branch};
 use rebuild::{Rebuild, Refusal, Sequence, free};
 use std::collections::BTreeSet;
 

@@ -3,9 +3,7 @@
 use super::DecodedOutput;
 use super::rebuild::{Rebuild, same_dims};
 use crate::step_graph::{OutputKind, StepOutput};
-use meshwright_ops::{
-    Contract, Expand, Graph, Id, Kind, LogSumExp, Op, OpError, arg_extreme,
-};
+use meshwright_ops::{Contract, Expand, Graph, Id, Kind, LogSumExp, Op, OpError, arg_extreme};
 use meshwright_plan::{DType, Dim, IdVec, Monoid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -124,8 +122,5 @@ pub(super) fn outputs(
     let greatest = g.reduce(Monoid::Max, logits, &[tokens]);
     let negative = g.scaled(total, -1.0);
     let probability = g.sum_of(&[greatest, negative]);
-    vec![
-        named(format!("{}*token", of.name), best),
-        named(format!("{}*probability", of.name), probability),
-    ]
+    vec![named(format!("{}*token", of.name), best), named(format!("{}*probability", of.name), probability)]
 }

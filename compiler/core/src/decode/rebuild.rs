@@ -2,8 +2,8 @@
 
 use crate::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{
-    Class, Contract, Crossing, DynamicUpdateSlice, Expand, Graph, Id, InRange, Index, InputOpKind, Kind, Leaf,
-    Node, Op, Origin, Rename, Role, Source, Type,
+    Class, Contract, Crossing, DynamicUpdateSlice, Expand, Graph, Id, InRange, Index, InputOpKind, Kind,
+    Leaf, Node, Op, Origin, Rename, Role, Source, Type,
 };
 use meshwright_plan::{DType, Dim, IdVec, Init};
 use std::collections::{BTreeMap, BTreeSet};

@@ -230,7 +230,9 @@ fn what_is_kept_follows_the_sequence_that_another_goes_on_from() {
             for value in given.values_mut() {
                 value.dims.iter_mut().filter(|d| **d == row).for_each(|d| *d = held);
             }
-            given.extend(told_apart(&beams, &|r| r + 100).into_iter().filter(|(k, _)| !from.caches.contains(k)));
+            given.extend(
+                told_apart(&beams, &|r| r + 100).into_iter().filter(|(k, _)| !from.caches.contains(k)),
+            );
             given.insert(branch.parent.clone(), F64Tensor::build(dims, &[row], |at| parents[at[0]] as f64));
             let out = run(&branch.step, &given);
             let wanted = told_apart(&beams, &|r| parents[r]);

@@ -71,7 +71,9 @@ fn first(plan: &Plan) -> Option<Updated> {
                 && plan.steps[stack].writes[0].buf == next.buf;
             let ([_, value], true) = (&plan.steps[stack].reads[..], filled) else { return None };
             let update = *users.writers.get(&value.buf)?;
-            let Prim::DynamicUpdateSlice { iteration: None, .. } = plan.steps[update].prim else { return None };
+            let Prim::DynamicUpdateSlice { iteration: None, .. } = plan.steps[update].prim else {
+                return None;
+            };
             let before = &plan.steps[update].reads[0];
             let slice = *users.writers.get(&before.buf)?;
             let all = plan.steps[slice].reads.first()?;
