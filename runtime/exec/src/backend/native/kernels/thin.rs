@@ -111,7 +111,7 @@ impl ThinKernel {
         };
         // What a task reads lies in one piece. Cuts depend on sizes alone, so sums do.
         let made = if by_columns {
-            let most = (PART / inner).clamp(1, columns);
+            let most = columns.div_ceil(tasks(inner * columns)).max(1);
             each(columns.div_ceil(most), &|k| {
                 let first = k * most;
                 let width = most.min(columns - first);
@@ -121,7 +121,8 @@ impl ThinKernel {
             })
         } else {
             let strips = columns.div_ceil(STRIP);
-            let (width, deep) = (columns.div_ceil(strips), (PART * strips / columns).clamp(1, inner));
+            let (width, deep) =
+                (columns.div_ceil(strips), inner.div_ceil(tasks(inner * columns).div_ceil(strips)).max(1));
             let parts = inner.div_ceil(deep);
             each(strips * parts, &|k| {
                 let (first, from) = (k / parts * width, k % parts * deep);
@@ -144,6 +145,11 @@ impl ThinKernel {
     }
 }
 
+/// How many tasks read a matrix of so many elements: a multiple of what few threads can share evenly.
+fn tasks(elements: usize) -> usize {
+    elements.div_ceil(PART).next_multiple_of(8)
+}
+
 /// Sums of a task, of so many columns from the first on: `[rows, width]`.
 struct Part<T> {
     first: usize,
@@ -154,29 +160,47 @@ struct Part<T> {
 multiversion! {
     /// For each row of `factor`, of `inner` elements, its product with each row of `matrix`; sums are `[rows, columns]`.
     fn dots[T: Widened](matrix: &[T], factor: &[T::Wide], sums: &mut [T::Wide], inner: usize) {
+        // Several columns at a time, each with many sums: enough reads of the matrix are on their way at once. The sums are folded
+        // apart from the loop that makes them: else compilers shape that loop for the fold, in pairs in place of whole registers.
         const LANES: usize = 32;
+        const COLUMNS: usize = 4;
         let columns = matrix.len() / inner;
-        for (c, column) in matrix.chunks_exact(inner).enumerate() {
+        for (block, some) in matrix.chunks(COLUMNS * inner).enumerate() {
+            let count = some.len() / inner;
+            // The last block may have fewer columns: the last of them is then computed again, for nothing.
+            let column = |c: usize| some[c.min(count - 1) * inner..][..inner].as_chunks::<LANES>();
+            let all: [_; COLUMNS] = std::array::from_fn(column);
+            let [of0, of1, of2, of3] = all.map(|c| c.0);
             for (r, row) in factor.chunks_exact(inner).enumerate() {
-                let mut lanes = [T::Wide::default(); LANES];
-                let (of_row, of_column) = (row.chunks_exact(LANES), column.chunks_exact(LANES));
-                let rest = of_row.remainder().iter().zip(of_column.remainder());
-                for (a, b) in of_row.zip(of_column) {
+                let (of_row, rest) = row.as_chunks::<LANES>();
+                let mut lanes = [[T::Wide::default(); LANES]; COLUMNS];
+                for ((((a, b0), b1), b2), b3) in of_row.iter().zip(of0).zip(of1).zip(of2).zip(of3) {
                     for l in 0..LANES {
-                        lanes[l] = lanes[l] + a[l] * b[l].widened();
+                        lanes[0][l] = lanes[0][l] + a[l] * b0[l].widened();
+                    }
+                    for l in 0..LANES {
+                        lanes[1][l] = lanes[1][l] + a[l] * b1[l].widened();
+                    }
+                    for l in 0..LANES {
+                        lanes[2][l] = lanes[2][l] + a[l] * b2[l].widened();
+                    }
+                    for l in 0..LANES {
+                        lanes[3][l] = lanes[3][l] + a[l] * b3[l].widened();
                     }
                 }
-                for (l, (a, b)) in rest.enumerate() {
-                    lanes[l] = lanes[l] + *a * b.widened();
-                }
-                let mut n = LANES;
-                while n > 1 {
-                    n /= 2;
-                    for l in 0..n {
-                        lanes[l] = lanes[l] + lanes[l + n];
+                for (c, (lanes, of_column)) in lanes.iter_mut().zip(&all).enumerate().take(count) {
+                    for (lane, (a, b)) in lanes.iter_mut().zip(rest.iter().zip(of_column.1)) {
+                        *lane = *lane + *a * b.widened();
                     }
+                    let mut n = LANES;
+                    while n > 1 {
+                        n /= 2;
+                        for l in 0..n {
+                            lanes[l] = lanes[l] + lanes[l + n];
+                        }
+                    }
+                    sums[r * columns + block * COLUMNS + c] = lanes[0];
                 }
-                sums[r * columns + c] = lanes[0];
             }
         }
     }
