@@ -136,9 +136,14 @@ impl ThinKernel {
         out.fill(T::Wide::default());
         for Part { first, width, sums } in made {
             for (r, sums) in sums.chunks_exact(width).enumerate() {
-                for (c, sum) in sums.iter().enumerate() {
-                    let to = &mut out[r * result[0] + (first + c) * result[1]];
-                    *to = *to + *sum;
+                let at = r * result[0] + first * result[1];
+                if result[1] == 1 {
+                    out[at..at + width].iter_mut().zip(sums).for_each(|(to, sum)| *to = *to + *sum);
+                } else {
+                    for (c, sum) in sums.iter().enumerate() {
+                        let to = &mut out[at + c * result[1]];
+                        *to = *to + *sum;
+                    }
                 }
             }
         }
