@@ -46,6 +46,7 @@ kernels! {
     attention block_copy convolve copy cross_entropy cumsum index map pool product random reduce softmax thin top_k update
 }
 
+mod board;
 mod check;
 mod data;
 mod elementwise;

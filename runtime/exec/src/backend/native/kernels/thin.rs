@@ -7,7 +7,7 @@ use super::narrow::Half;
 use super::{KernelError, Slice, SliceMut, check_in, check_out};
 use half::{bf16, f16};
 use meshwright_plan::DType;
-use rayon::prelude::*;
+use std::sync::{Mutex, PoisonError};
 
 /// Most rows.
 pub const MOST_ROWS: usize = 4;
@@ -104,37 +104,43 @@ impl ThinKernel {
         let ThinShape { rows, inner, columns, by_columns, thin: [row, element], result } = self.shape;
         let at = (0..rows).flat_map(|r| (0..inner).map(move |s| r * row + s * element));
         let factor: Vec<T::Wide> = at.map(|i| thin[i].widened()).collect();
-        let shared = super::par::worth(inner * columns);
-        let each = |tasks: usize, task: &(dyn Fn(usize) -> Part<T::Wide> + Sync)| -> Vec<Part<T::Wide>> {
-            let all = 0..tasks;
-            if shared { all.into_par_iter().map(task).collect() } else { all.map(task).collect() }
-        };
         // What a task reads lies in one piece. Cuts depend on sizes alone, so sums do.
-        let made = if by_columns {
-            let most = columns.div_ceil(tasks(inner * columns)).max(1);
-            each(columns.div_ceil(most), &|k| {
-                let first = k * most;
-                let width = most.min(columns - first);
-                let mut sums = vec![T::Wide::default(); rows * width];
-                dots::<T>(self.level, &matrix[first * inner..][..width * inner], &factor, &mut sums, inner);
-                Part { first, width, sums }
-            })
-        } else {
-            let strips = columns.div_ceil(STRIP);
-            let (width, deep) =
-                (columns.div_ceil(strips), inner.div_ceil(tasks(inner * columns).div_ceil(strips)).max(1));
-            let parts = inner.div_ceil(deep);
-            each(strips * parts, &|k| {
-                let (first, from) = (k / parts * width, k % parts * deep);
-                let (width, depth) = (width.min(columns - first), deep.min(inner - from));
-                let mut sums = vec![T::Wide::default(); rows * width];
-                let sizes = [depth, columns, inner];
-                combine::<T>(self.level, &matrix[from * columns + first..], &factor[from..], &mut sums, sizes);
-                Part { first, width, sums }
-            })
+        let strips = if by_columns { 1 } else { columns.div_ceil(STRIP) };
+        let wanted = tasks(inner * columns);
+        let (width, deep) = match by_columns {
+            true => (columns.div_ceil(wanted).max(1), inner),
+            false => (columns.div_ceil(strips), inner.div_ceil(wanted.div_ceil(strips)).max(1)),
         };
+        let parts = inner.div_ceil(deep);
+        let mut all = vec![T::Wide::default(); rows * columns * parts];
+        let mut left = &mut all[..];
+        let mut made = Vec::new();
+        for first in (0..columns).step_by(width) {
+            for from in (0..inner).step_by(deep) {
+                let width = width.min(columns - first);
+                let (sums, rest) = std::mem::take(&mut left).split_at_mut(rows * width);
+                left = rest;
+                made.push(Mutex::new(Part { first, from, width, sums }));
+            }
+        }
+        let task = |k: usize| {
+            let mut part = made[k].lock().unwrap_or_else(PoisonError::into_inner);
+            let Part { first, from, width, ref mut sums } = *part;
+            if by_columns {
+                dots::<T>(self.level, &matrix[first * inner..][..width * inner], &factor, sums, inner);
+            } else {
+                let sizes = [deep.min(inner - from), columns, inner];
+                combine::<T>(self.level, &matrix[from * columns + first..], &factor[from..], sums, sizes);
+            }
+        };
+        if super::par::worth(inner * columns) {
+            super::par::tasks(made.len(), &task);
+        } else {
+            (0..made.len()).for_each(task);
+        }
+        let made = made.into_iter().map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner));
         out.fill(T::Wide::default());
-        for Part { first, width, sums } in made {
+        for Part { first, width, sums, .. } in made {
             for (r, sums) in sums.chunks_exact(width).enumerate() {
                 let at = r * result[0] + first * result[1];
                 if result[1] == 1 {
@@ -155,11 +161,12 @@ fn tasks(elements: usize) -> usize {
     elements.div_ceil(PART).next_multiple_of(8)
 }
 
-/// Sums of a task, of so many columns from the first on: `[rows, width]`.
-struct Part<T> {
+/// Sums of a task, `[rows, width]`, of so many columns from the first on and of what is summed from `from` on.
+struct Part<'s, T> {
     first: usize,
+    from: usize,
     width: usize,
-    sums: Vec<T>,
+    sums: &'s mut [T],
 }
 
 multiversion! {
