@@ -13,13 +13,13 @@ pub(super) struct Board {
     /// Whether somebody was told to look.
     pub(super) told: AtomicBool,
     /// What is posted.
-    job: AtomicPtr<Job<'static>>,
+    job: AtomicPtr<TaskRow<'static>>,
     /// How many threads may be reading what is posted.
     helpers: AtomicUsize,
 }
 
 /// A row of tasks.
-struct Job<'t> {
+struct TaskRow<'t> {
     task: &'t (dyn Fn(usize) + Sync),
     count: usize,
     /// The first that nobody has taken.
@@ -28,7 +28,7 @@ struct Job<'t> {
     failed: AtomicBool,
 }
 
-impl Job<'_> {
+impl TaskRow<'_> {
     /// Runs tasks until all are taken.
     fn work(&self) {
         loop {
@@ -61,7 +61,7 @@ impl Board {
     /// # Panics
     /// Where a task does.
     pub(super) fn share(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
-        let job = Job { task, count, next: AtomicUsize::new(0), failed: AtomicBool::new(false) };
+        let job = TaskRow { task, count, next: AtomicUsize::new(0), failed: AtomicBool::new(false) };
         {
             let _posted = Posted(self);
             self.job.store((&raw const job).cast_mut().cast(), Ordering::SeqCst);

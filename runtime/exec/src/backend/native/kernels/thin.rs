@@ -120,12 +120,12 @@ impl ThinKernel {
                 let width = width.min(columns - first);
                 let (sums, rest) = std::mem::take(&mut left).split_at_mut(rows * width);
                 left = rest;
-                made.push(Mutex::new(Part { first, from, width, sums }));
+                made.push(Mutex::new(TaskSums { first, from, width, sums }));
             }
         }
         let task = |k: usize| {
             let mut part = made[k].lock().unwrap_or_else(PoisonError::into_inner);
-            let Part { first, from, width, ref mut sums } = *part;
+            let TaskSums { first, from, width, ref mut sums } = *part;
             if by_columns {
                 dots::<T>(self.level, &matrix[first * inner..][..width * inner], &factor, sums, inner);
             } else {
@@ -140,7 +140,7 @@ impl ThinKernel {
         }
         let made = made.into_iter().map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner));
         out.fill(T::Wide::default());
-        for Part { first, width, sums, .. } in made {
+        for TaskSums { first, width, sums, .. } in made {
             for (r, sums) in sums.chunks_exact(width).enumerate() {
                 let at = r * result[0] + first * result[1];
                 if result[1] == 1 {
@@ -162,7 +162,7 @@ fn tasks(elements: usize) -> usize {
 }
 
 /// Sums of a task, `[rows, width]`, of so many columns from the first on and of what is summed from `from` on.
-struct Part<'s, T> {
+struct TaskSums<'s, T> {
     first: usize,
     from: usize,
     width: usize,
