@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod attention;
+mod caches;
 mod composite;
 mod devices;
 mod engines;

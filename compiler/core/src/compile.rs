@@ -130,6 +130,11 @@ static PIPELINE: Pipeline = Pipeline {
         Some(Lowered(s, plan))
     }),
     plan: [
+        Pass::new(
+            "in_place",
+            "caches that a loop updates are carried through it and written where they lie",
+            |p, c, _| Some(if c.options.examined { p } else { schedule::in_place(p) }),
+        ),
         Pass::new("bucket", "collectives of one kind over equal axes share buckets", |p, c, _| {
             Some(if c.options.examined { p } else { schedule::bucket(p) })
         }),

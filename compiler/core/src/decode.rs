@@ -6,8 +6,12 @@
 //! reads in full. Positions that no step has written yet are never seen, because models that predict what comes next mask what
 //! is behind a position.
 
+#[path = "decode/branch.rs"]
+mod branch;
 #[path = "decode/causal.rs"]
 mod causal;
+#[path = "decode/last.rs"]
+mod last;
 #[path = "decode/rebuild.rs"]
 mod rebuild;
 
@@ -16,16 +20,17 @@ use crate::linear::linearized;
 use crate::normalize::dead_code;
 use crate::program::{LossDecl, Program};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
+pub use branch::{Branching, branch};
 use meshwright_diag::{Diagnostic, Outcome, Span, codes};
 use meshwright_ops::{Graph, Id, InputOpKind, Leaf, Type};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
-use rebuild::{Branches, Rebuild, Refusal, free};
+use rebuild::{Rebuild, Refusal, Sequence, free};
 use std::collections::BTreeSet;
 
 /// A step that computes new positions of sequences.
 #[derive(Clone, Debug)]
 pub struct Decoding {
-    /// The step. Its only output has the dims of the wanted value without `seq`: it is of one position for each sequence.
+    /// The step. Its first outputs are what [`DecodedOutput`] says, of one position for each sequence.
     pub step: StepGraph,
     /// The input that says where the new positions begin, for each sequence.
     pub start: String,
@@ -33,8 +38,11 @@ pub struct Decoding {
     pub last: String,
     /// The states that hold what is known of earlier positions. They begin as zeros, but may hold anything.
     pub caches: Vec<String>,
-    /// The input that says for each sequence which one it goes on from, where they may be others: see [`NewPositions`].
-    pub parent: Option<String>,
+    /// The dim that counts sequences, where there is one.
+    pub row: Option<Dim>,
+    /// Dims of new positions: these may be gathered though no rule says so, because each device takes of them what belongs to its
+    /// part of a cache.
+    pub gathered: BTreeSet<Dim>,
     /// How many positions there is room for.
     pub context: usize,
     /// How many positions the step computes.
@@ -46,9 +54,22 @@ pub struct Decoding {
 pub struct NewPositions {
     /// Positions of each sequence.
     pub count: usize,
-    /// Whether a sequence may go on from another one, as those of a beam search do: of what is kept each takes what its parent
-    /// had, before it adds its own.
-    pub branching: bool,
+    /// What it gives of the last of them.
+    pub output: DecodedOutput,
+    /// What its states are called: `PATH/NAME.DIM`. Steps that share what they keep call it alike.
+    pub kept_as: &'static str,
+}
+
+/// What a step gives of one position of each sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodedOutput {
+    /// The value, without `seq`.
+    Value,
+    /// The value, whose elements along its only other dim are logits of tokens; and the logarithm of the sum of the exponentials of the
+    /// first so many.
+    Logits(usize),
+    /// The most probable of the first so many tokens, of equal ones the first, and the logarithm of its probability.
+    MostProbable(usize),
 }
 
 /// Builds the step that computes some positions along `seq` of a value, such as the logits of the next token. Steps of the same
@@ -88,7 +109,7 @@ fn told(step: &StepGraph, value: &LossDecl, seq: Dim, place: Option<Id>, why: St
 }
 
 fn decoded(step: &StepGraph, seq: Dim, of: NewPositions) -> Result<Decoding, Refusal> {
-    let NewPositions { count, branching } = of;
+    let NewPositions { count, output, kept_as } = of;
     let old = &step.graph;
     let wanted = step.outputs[0].id;
     if !old.ty(wanted).has(seq) || !old.ty(wanted).dtype.is_float() {
@@ -104,6 +125,8 @@ fn decoded(step: &StepGraph, seq: Dim, of: NewPositions) -> Result<Decoding, Ref
     }
     let whole = free(|n| old.dims.find(n).is_some(), format!("{}*whole", old.dims.name(seq)));
     let whole = dims.add(whole, context);
+    let fresh = free(|n| old.dims.find(n).is_some(), format!("{}*new", old.dims.name(seq)));
+    let fresh = dims.add(fresh, count);
     let mut inputs = step.inputs.clone();
     let read = step.inputs_read();
     let of_positions = inputs.iter().find(|i| read.contains(i.name.as_str()) && i.dims.contains(&seq));
@@ -120,38 +143,27 @@ fn decoded(step: &StepGraph, seq: Dim, of: NewPositions) -> Result<Decoding, Ref
     let given =
         |name: &String, range| InputDecl { name: name.clone(), dims: rows.clone(), dtype: DType::I32, range };
     inputs.extend([given(&start, Some(whole)), given(&last, Some(seq))]);
-    // Sequences without a dim of their own have no other to go on from.
-    let parent = rows.first().filter(|_| branching).map(|of| {
-        let name = free(|n| taken.contains(n), "parent".into());
-        let others = free(|n| dims.find(n).is_some(), format!("{}*before", dims.name(*of)));
-        (name, *of, dims.add(others, dims.size(*of)))
-    });
-    inputs.extend(parent.iter().map(|(name, _, others)| given(name, Some(*others))));
     let mut new = Graph::new(dims);
     let [start_at, last_at] = [(&start, whole), (&last, seq)].map(|(name, range)| {
         let ty = Type { dtype: DType::I32, dims: rows.clone(), range: Some(range) };
         new.op(Leaf { leaf: InputOpKind::Input { name: name.clone() }, ty }, &[])
     });
-    let branches = parent.as_ref().map(|(name, row, others)| {
-        let ty = Type { dtype: DType::I32, dims: rows.clone(), range: Some(*others) };
-        let parent = new.op(Leaf { leaf: InputOpKind::Input { name: name.clone() }, ty }, &[]);
-        Branches { row: *row, others: *others, parent }
-    });
-    let mut r = Rebuild::new(old, new, (seq, whole), rows, start_at);
-    r.branches = branches;
+    let row = rows.first().copied();
+    let mut r = Rebuild::new(old, new, Sequence { seq, whole, fresh }, rows, start_at);
+    r.kept_as = kept_as;
     r.all()?;
-    let value = r.now(wanted);
     r.new.cursor = old.node(wanted).origin.clone();
     r.new.scope = None;
-    let id = r.new.at(value, seq, last_at).map_err(|e| (Some(wanted), e.to_string()))?;
+    let value = r.now(wanted);
+    let id = r.at_last(value, last_at).map_err(|e| (Some(wanted), e.to_string()))?;
+    let given_out = last::outputs(&mut r.new, &step.outputs[0], id, (row, output));
     let caches = r.next.iter().map(|n| n.name.clone()).collect();
-    let mut outputs = vec![StepOutput { id, ..step.outputs[0].clone() }];
+    let mut outputs = given_out;
     outputs.append(&mut r.next);
     let mut out = StepGraph { inputs, outputs, ..step.with_graph(r.new) };
     out = dead_code(&linearized(out));
     crate::match_patterns::in_step(&mut out);
-    let parent = parent.map(|p| p.0);
-    Ok(Decoding { step: out, start, last, caches, parent, context, count })
+    Ok(Decoding { step: out, start, last, caches, row, gathered: [fresh].into(), context, count })
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub mod verify;
 pub mod why;
 
 pub use compile::{CompileOptions, Compiled, PASSES, compile, compile_with};
-pub use decode::{Decoding, NewPositions, decode};
+pub use decode::{Branching, DecodedOutput, Decoding, NewPositions, branch, decode};
 pub use evaluation::{Accumulate, Evaluation, evaluation, prediction};
 pub use layout::{Layout, check_devices, layout};
 pub use loss_scaling::{LOSS_SCALE, LossScaling, STEP_SKIPPED, is_loss_scaling_state};

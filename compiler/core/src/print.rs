@@ -261,6 +261,10 @@ fn describe_step(p: &Plan, s: &Step) -> String {
         Prim::IterationSlice { dim } | Prim::IterationUpdate { dim } => {
             format!("{} {}", s.name(), p.dims.name(*dim))
         }
+        Prim::DynamicUpdateSlice { dim, iteration, .. } => {
+            let dims: Vec<&str> = iteration.iter().chain([dim]).map(|d| p.dims.name(*d)).collect();
+            format!("{} {}", s.name(), dims.join(" "))
+        }
         Prim::Blank { zero: true } => "blank zeros".to_string(),
         _ => s.name().to_string(),
     }

@@ -410,6 +410,25 @@ primitives! {
         linear: Linear::Jointly,
         ..PLAIN
     };
+    /// `(all, value, start) -> out`: `all` with `value` at the positions from `start` on along `dim`, which `value` counts along
+    /// `from`: `out[dim = start + i] = value[from = i]`. Positions that this device does not hold are dropped. The start, in
+    /// `I32`, may have dims of `all`. With `iteration` the dims of `all` begin with that of a loop around the step, `value` lacks it, and
+    /// only the position of the iteration is written.
+    DynamicUpdateSlice {
+        /// Along which dim of the result.
+        dim: Dim,
+        /// The dim of the value that counts its positions, whole on each device.
+        from: Dim,
+        /// The dim of the loop, the first of the result's.
+        iteration: Option<Dim>,
+    } => Spec {
+        name: "dynamic_update_slice",
+        reads: O::Named(&["all", "value", "start"]),
+        donation: D::First,
+        dtypes: T::Positions(2),
+        row: Some(*from),
+        ..PLAIN
+    };
     /// `() -> out`: zeros, of which each is also a part of 0; or what nothing reads before it is written.
     Blank {
         /// Whether it must be zeros.

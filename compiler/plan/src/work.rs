@@ -90,7 +90,10 @@ impl Step {
         match &self.prim {
             Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => 0,
             Prim::IterationSlice { .. } => 2 * self.writes.iter().map(bytes).sum::<u64>(),
-            Prim::IterationUpdate { .. } => 2 * self.reads.iter().skip(1).map(bytes).sum::<u64>(),
+            // The first operand is written where it lies.
+            Prim::IterationUpdate { .. } | Prim::DynamicUpdateSlice { .. } => {
+                2 * self.reads.iter().skip(1).map(bytes).sum::<u64>()
+            }
             Prim::Lookup { .. } => {
                 self.reads.iter().skip(1).map(bytes).sum::<u64>()
                     + 2 * self.writes.iter().map(bytes).sum::<u64>()

@@ -11,9 +11,11 @@ use super::subjects::{Planned, loaded, planned_from};
 use super::{By, Found, Row, in_plan, in_spmd, judge};
 use meshwright_core::compile::Stage;
 use meshwright_core::partition::partition;
-use meshwright_core::{Layout, NewPositions, OutputKind, PASSES, StepGraph, decode, training_step};
-use meshwright_ops::{Add, Crossing, Graph, Id, Index, Random, Reverse};
-use meshwright_plan::{Dim, IdVec, Prim};
+use meshwright_core::{
+    DecodedOutput, Layout, NewPositions, OutputKind, PASSES, StepGraph, decode, training_step,
+};
+use meshwright_ops::{Crossing, DynamicUpdateSlice, Graph, Id, Random, Reverse};
+use meshwright_plan::{IdVec, Operand, Plan, Prim, Step};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -256,40 +258,72 @@ fn every_wrong_turn_is_caught() {
     judge("turns", &rows.collect::<Vec<_>>());
 }
 
-/// The positions that a step writes are counted from one before its own.
-fn written_late(step: &StepGraph, key: Dim) -> StepGraph {
-    let g = &step.graph;
-    let counts = |id: &Id| g.node(*id).op.as_any().downcast_ref::<Index>().is_some_and(|i| i.dim == key);
-    let from_start = |id: Id| {
-        g.node(id).op.as_any().is::<Add>() && g.node(id).inputs.iter().any(counts) && g.ty(id).dims.len() == 2
-    };
-    assert_eq!(g.ids().filter(|id| from_start(*id)).count(), 1, "where a cache is written");
+/// What is kept of new positions is written one behind them.
+fn written_late(step: &StepGraph) -> StepGraph {
+    let updates = |g: &Graph, id: Id| g.node(id).op.as_any().is::<DynamicUpdateSlice>();
+    assert!(step.graph.ids().any(|id| updates(&step.graph, id)), "where a cache is written");
     with_more(step, |g, id, made| {
-        from_start(id).then(|| {
-            let one = g.constant(-1.0, g.ty(made).dtype);
-            g.sum_of(&[made, one])
+        updates(&step.graph, id).then(|| {
+            let node = g.node(made).clone();
+            let one = g.constant(1.0, g.ty(node.inputs[2]).dtype);
+            let late = g.sum_of(&[node.inputs[2], one]);
+            g.add_op(node.op.clone(), &[node.inputs[0], node.inputs[1], late]).unwrap()
         })
     })
 }
 
+/// The `k`-th update of a cache, changed.
+fn update(p: &mut Plan, k: usize, change: fn(&mut Step, &[Operand]) -> Option<()>) -> Site {
+    let is = |s: &Step| matches!(s.prim, Prim::DynamicUpdateSlice { .. });
+    let inputs: Vec<Operand> =
+        p.program_inputs.iter().map(|i| Operand { buf: i.buf, dims: i.dims.clone() }).collect();
+    match p.steps.iter_mut().filter(|s| is(s)).nth(k) {
+        Some(step) => change(step, &inputs).map_or(Site::Skipped, |()| Site::Seeded),
+        None => Site::End,
+    }
+}
+
+const PR: &[By] = &[By::PlanVerifier, By::Result, By::Preparation, By::Run];
+
+/// Faults in the steps that update caches.
+const CACHE_FAULTS: &[Fault] = faults![
+    "a cache is written from where another number says", R, |p, k| update(p, k, |s, inputs| {
+        let start = s.reads[2].clone();
+        s.reads[2] = inputs.iter().find(|o| o.dims == start.dims && o.buf != start.buf)?.clone();
+        Some(())
+    });
+    "a cache is updated as if it were of one iteration", PR, |p, k| update(p, k, |s, _| {
+        let Prim::DynamicUpdateSlice { iteration, .. } = &mut s.prim else { return None };
+        iteration.take().map(|_| ())
+    });
+    "a cache and its new positions change places", PR, |p, k| update(p, k, |s, _| {
+        let Prim::DynamicUpdateSlice { dim, from, .. } = &mut s.prim else { return None };
+        std::mem::swap(dim, from);
+        Some(())
+    });
+];
+
 #[test]
-fn a_cache_that_is_written_one_position_late_is_caught() {
+fn every_wrong_update_of_a_cache_is_caught() {
     let compiled = |mesh: &str, layout: &str, wrong: bool| {
         let (project, sources) = loaded(DECODED, mesh, layout);
         let program = &project.program;
         let dim = |name: &str| program.graph.dims.find(name).unwrap();
-        let new = NewPositions { count: 1, branching: false };
+        let new = NewPositions { count: 1, output: DecodedOutput::Value, kept_as: "cache" };
         let d = decode(program, &program.named_value("logits").unwrap(), dim("seq"), new).0.unwrap();
-        let step = if wrong { written_late(&d.step, dim("key")) } else { d.step };
+        let step = if wrong { written_late(&d.step) } else { d.step };
         project.compile(&step, &sources).0.unwrap()
     };
     let alone = run(&compiled("", "", false).plan, &Conduct::default()).unwrap().swap_remove(0);
-    let mut found = Vec::new();
+    let (mut found, mut subjects) = (Vec::new(), Vec::new());
     for (mesh, layout) in [("a=2", "batch -> a"), ("a=2", "key -> a"), ("", "")] {
         let right = compiled(mesh, layout, false);
         let subject = Planned { name: "decoded", spmd: right.spmd, plan: right.plan, alone: alone.clone() };
         assert_eq!(in_plan(&subject, &subject.plan), None);
         found.push(in_plan(&subject, &compiled(mesh, layout, true).plan));
+        subjects.push(subject);
     }
-    judge("decoding", &[Row { what: "a cache is written one position late", expected: R, found }]);
+    let mut rows = vec![Row { what: "a cache is written one position late", expected: R, found }];
+    rows.extend(CACHE_FAULTS.iter().map(|fault| seeded(fault, &subjects)));
+    judge("decoding", &rows);
 }

@@ -387,6 +387,9 @@ fn basic() -> Vec<Mutant> {
                 l.on[0] = None;
             }
         }),
+        mutant("new positions pass", "dynamic_update_slice", "dynamic_update_slice", |r| {
+            becomes(r, is_whole, Role::Parallel);
+        }),
         mutant("what is scattered passes", "scatter_add", "scatter_add", |r| {
             becomes(r, is_reduce, Role::Parallel)
         }),

@@ -2,11 +2,11 @@
 
 use crate::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{
-    Class, Contract, Crossing, Expand, Graph, Id, InRange, Index, InputOpKind, Kind, Leaf, Node, Op, Origin,
-    Rename, Role, Source, Type,
+    Class, Contract, Crossing, DynamicUpdateSlice, Expand, Graph, Id, InRange, Index, InputOpKind, Kind,
+    Leaf, Node, Op, Origin, Rename, Role, Source, Type,
 };
-use meshwright_plan::{DType, Dim, IdVec, Init, Monoid};
-use std::collections::BTreeMap;
+use meshwright_plan::{DType, Dim, IdVec, Init};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Why a value cannot be decoded: a place, and words.
@@ -50,34 +50,34 @@ pub(super) fn each_position_by_itself(g: &Graph, seq: Dim) -> Result<(), Refusal
     Ok(())
 }
 
-/// How sequences go on from others.
+/// The dims of positions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Branches {
-    /// The dim that counts sequences.
-    pub(super) row: Dim,
-    /// The same of sequences before the step.
-    pub(super) others: Dim,
-    /// For each sequence the one that it goes on from.
-    pub(super) parent: Id,
+pub(super) struct Sequence {
+    /// Along which a model sees a sequence, of the size of the new positions.
+    pub(super) seq: Dim,
+    /// Of the size that `seq` had.
+    pub(super) whole: Dim,
+    /// The new positions on their way into a cache.
+    pub(super) fresh: Dim,
 }
 
 pub(super) struct Rebuild<'a> {
     old: &'a Graph,
     pub(super) new: Graph,
-    seq: Dim,
-    /// A dim of the size that `seq` had.
+    pub(super) seq: Dim,
     whole: Dim,
+    fresh: Dim,
     /// The dims that count sequences.
     rows: Vec<Dim>,
     /// What each value is now.
     now: IdVec<Id, Option<Id>>,
     start: Id,
-    /// Where sequences go on from others.
-    pub(super) branches: Option<Branches>,
+    /// What states are called.
+    pub(super) kept_as: &'static str,
     /// The new positions.
     positions: Option<Id>,
-    /// For each dim that `seq` is renamed to, which of its positions are new, and which new ones they are.
-    news: BTreeMap<Dim, (Id, Id)>,
+    /// The dims that `seq` is renamed to.
+    pub(super) keys: BTreeSet<Dim>,
     /// What is kept, by value and dim, so that it is kept once.
     kept: BTreeMap<(Id, Dim), Id>,
     /// The next values of what is kept.
@@ -88,7 +88,7 @@ impl<'a> Rebuild<'a> {
     pub(super) fn new(
         old: &'a Graph,
         mut new: Graph,
-        (seq, whole): (Dim, Dim),
+        Sequence { seq, whole, fresh }: Sequence,
         rows: Vec<Dim>,
         start: Id,
     ) -> Self {
@@ -98,12 +98,13 @@ impl<'a> Rebuild<'a> {
             new,
             seq,
             whole,
+            fresh,
             rows,
             now: old.nodes.table(None),
             start,
-            branches: None,
+            kept_as: "cache",
             positions: None,
-            news: BTreeMap::new(),
+            keys: BTreeSet::new(),
             kept: BTreeMap::new(),
             next: Vec::new(),
         }
@@ -200,26 +201,6 @@ impl<'a> Rebuild<'a> {
         at
     }
 
-    /// For all positions along `key`: whether they are new, and as which.
-    fn news(&mut self, key: Dim) -> (Id, Id) {
-        if let Some(known) = self.news.get(&key) {
-            return *known;
-        }
-        let scope = self.new.scope.take();
-        let index = self.new.index(key);
-        let before = self.new.scaled(self.start, -1.0);
-        let from_start = self.new.sum_of(&[index, before]);
-        let zero = self.new.constant(0.0, DType::I32);
-        let last = self.new.constant(self.new.dims.size(self.seq) as f64 - 1.0, DType::I32);
-        let kept = self.new.binary("min", from_start, last);
-        let kept = self.new.binary("max", kept, zero);
-        let new = self.new.binary("==", kept, from_start);
-        let at = self.new.op(InRange { dim: self.seq }, &[kept]);
-        self.new.scope = scope;
-        self.news.insert(key, (new, at));
-        (new, at)
-    }
-
     /// What `seq -> key` gives: what was kept of earlier positions, with the new ones in their places.
     fn past(&mut self, id: Id, key: Dim) -> Result<Id, Refusal> {
         let source = self.old.node(id).inputs[0];
@@ -238,20 +219,10 @@ impl<'a> Rebuild<'a> {
         let renamed = ty.dims.iter().map(|d| if *d == self.seq { key } else { *d });
         let dims = distinct(self.rows.iter().copied().chain(renamed).collect());
         let (all, old) = self.kept_state(source, key, dims.clone(), dtype);
-        let old = match self.branches {
-            Some(Branches { row, others, parent }) => {
-                let of_others = self.new.op(Rename { from: row, to: others }, &[old]);
-                self.new.at(of_others, others, parent).map_err(failed)?
-            }
-            None => old,
-        };
-        let (new, at) = self.news(key);
-        self.new.scope = scope;
-        let moved = match self.new.dims.size(self.seq) {
-            1 => self.new.reduce(Monoid::Sum, fresh, &[self.seq]),
-            _ => self.new.at(fresh, self.seq, at).map_err(failed)?,
-        };
-        let next = self.new.choose(new, moved, old);
+        self.keys.insert(key);
+        let value = self.new.op(Rename { from: self.seq, to: self.fresh }, &[fresh]);
+        let update = DynamicUpdateSlice { dim: key, from: self.fresh };
+        let next = self.new.add_op(Arc::new(update), &[old, value, self.start]).map_err(failed)?;
         self.store(all, next);
         let read = self.new.cast(next, ty.dtype);
         let read = match ty.range {
@@ -274,7 +245,7 @@ impl<'a> Rebuild<'a> {
         let dims: Vec<Dim> = loops.iter().map(|of| self.new.repeats[*of].dim).chain(dims).collect();
         let (path, key) = (self.old.path(source), self.new.dims.name(key));
         let taken = |name: &str| self.next.iter().any(|n| n.name == name);
-        let path = free(taken, format!("{path}/cache.{key}"));
+        let path = free(taken, format!("{path}/{}.{key}", self.kept_as));
         let leaf = InputOpKind::State { path: path.clone(), init: Init::Constant(0.0) };
         let cursor = Origin { class: Class::Value, name: path.as_str().into(), ..self.new.cursor.clone() };
         let cursor = std::mem::replace(&mut self.new.cursor, cursor);
@@ -300,7 +271,7 @@ impl<'a> Rebuild<'a> {
     }
 }
 
-fn same_dims(a: &[Dim], b: &[Dim]) -> bool {
+pub(super) fn same_dims(a: &[Dim], b: &[Dim]) -> bool {
     a.len() == b.len() && a.iter().all(|d| b.contains(d))
 }
 

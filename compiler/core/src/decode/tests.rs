@@ -184,54 +184,111 @@ fn agrees(program: &Program, counts: &[usize]) {
 }
 
 fn once(count: usize) -> NewPositions {
-    NewPositions { count, branching: false }
+    NewPositions { count, output: DecodedOutput::Value, kept_as: "cache" }
 }
 
-/// Sequences that go on from others do as if these had been theirs.
+/// Caches of numbers that tell their sequences apart, of those sequences.
+fn told_apart(d: &Decoding, of: &dyn Fn(usize) -> usize) -> LeafValues {
+    let g = &d.step.graph;
+    let leaf = |id: Id| match g.node(id).op.kind() {
+        Kind::Input(InputOpKind::State { path, .. }) => {
+            let ty = g.ty(id);
+            let row = ty.dims.iter().position(|x| Some(*x) == d.row).unwrap();
+            let name = path.rsplit_once('/').unwrap().0.to_string();
+            let value = F64Tensor::build(&g.dims, &ty.dims, |at| {
+                let mut at = at.to_vec();
+                at[row] = of(at[row]);
+                number(&name, at.iter().fold(0, |n, i| n * 31 + i))
+            });
+            Some((path, value))
+        }
+        _ => None,
+    };
+    g.ids().filter_map(leaf).collect()
+}
+
+/// Sequences that go on from others have what these had: of the same batch, or of another one.
 #[test]
 fn what_is_kept_follows_the_sequence_that_another_goes_on_from() {
     for (text, sizes) in [(GPT, &[&GPT_SIZES[..], &[("batch", 3)]].concat()[..]), (NESTED, &[])] {
+        let program_of = |batch| program(text, &[sizes, &[("batch", batch)]].concat());
+        let step = |batch: usize, kept_as| {
+            let program = program_of(batch);
+            let [_, seq] = program.inputs[0].0.dims[..] else { panic!() };
+            let of = NewPositions { kept_as, ..once(2) };
+            decode(&program, &program.named_value("logits").unwrap(), seq, of).0.unwrap()
+        };
+        let (prompts, beams) = (step(2, "prompt"), step(3, "cache"));
+        assert!(beams.caches.iter().zip(&prompts.caches).all(|(b, p)| b != p));
+        for (from, parents) in [(&beams, [2, 0, 2]), (&prompts, [1, 0, 1])] {
+            let branch = branch(from, &beams).unwrap();
+            assert_eq!(verify_graph(&branch.step), Vec::<String>::new());
+            let row = beams.row.unwrap();
+            let dims = &branch.step.graph.dims;
+            let mut given = told_apart(from, &|r| r);
+            let held = branch.before.1;
+            for value in given.values_mut() {
+                value.dims.iter_mut().filter(|d| **d == row).for_each(|d| *d = held);
+            }
+            given.extend(
+                told_apart(&beams, &|r| r + 100).into_iter().filter(|(k, _)| !from.caches.contains(k)),
+            );
+            given.insert(branch.parent.clone(), F64Tensor::build(dims, &[row], |at| parents[at[0]] as f64));
+            let out = run(&branch.step, &given);
+            let wanted = told_apart(&beams, &|r| parents[r]);
+            assert_eq!(out.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
+            for (name, value) in &wanted {
+                assert_eq!(out[name].ordered(&value.dims).data, value.data, "{name}");
+            }
+        }
+    }
+}
+
+/// The token that a step gives is the one that its logits make most probable, of those that are tokens.
+#[test]
+fn the_most_probable_token_is_that_of_the_logits() {
+    for (text, sizes) in [(GPT, &GPT_SIZES[..]), (ROTARY, &[])] {
         let program = program(text, sizes);
-        let wanted = program.named_value("logits").unwrap();
         let [batch, seq] = program.inputs[0].0.dims[..] else { panic!() };
-        let step =
-            |branching: bool| decode(&program, &wanted, seq, NewPositions { count: 2, branching }).0.unwrap();
-        let (plain, branching) = (step(false), step(true));
-        assert_eq!((plain.parent, branching.parent.as_deref()), (None, Some("parent")));
-        assert_eq!((&plain.caches, verify_graph(&branching.step)), (&branching.caches, Vec::new()));
-        let dims = &branching.step.graph.dims;
-        // Caches that tell sequences apart, and the same where each is another's.
-        let parents = [2, 0, 2];
-        let cache = |of: &dyn Fn(usize) -> usize| -> LeafValues {
-            let leaves =
-                branching.step.graph.ids().filter_map(|id| match branching.step.graph.node(id).op.kind() {
-                    Kind::Input(InputOpKind::State { path, .. }) => Some((path, branching.step.graph.ty(id))),
-                    _ => None,
-                });
-            let value = |path: &str, ty: &Type| {
-                let row = ty.dims.iter().position(|d| *d == batch).unwrap();
-                F64Tensor::build(dims, &ty.dims, |at| {
-                    let mut at = at.to_vec();
-                    at[row] = of(at[row]);
-                    number(path, at.iter().fold(0, |n, i| n * 31 + i))
-                })
+        let vocab = program.graph.dims.find("vocab").unwrap();
+        for known in [program.graph.dims.size(vocab), 3] {
+            let out = |output| {
+                let of = NewPositions { output, ..once(2) };
+                let d = decode(&program, &program.named_value("logits").unwrap(), seq, of).0.unwrap();
+                let dims = &d.step.graph.dims;
+                let row = |i: f64| F64Tensor::build(dims, &[batch], |_| i);
+                let mut given = inputs(&program, &d.step, &[0, 0]);
+                given.extend(told_apart(&d, &|r| r));
+                given.extend([(d.start.clone(), row(0.0)), (d.last.clone(), row(1.0))]);
+                let out = run(&d.step, &given);
+                d.step.outputs.iter().take(2).map(|o| out[&o.name].clone()).collect::<Vec<_>>()
             };
-            leaves.map(|(path, ty)| (path.clone(), value(&path, ty))).collect()
-        };
-        let row = |f: &dyn Fn(usize) -> usize| F64Tensor::build(dims, &[batch], |i| f(i[0]) as f64);
-        let out = |d: &Decoding, caches: LeafValues, parent: &dyn Fn(usize) -> usize| {
-            let mut given = inputs(&program, &d.step, &[3, 2, 3]);
-            given.insert(d.start.clone(), row(&|r| [3, 2, 3][r]));
-            given.insert(d.last.clone(), row(&|_| 1));
-            given.extend(d.parent.iter().map(|p| (p.clone(), row(parent))));
-            given.extend(caches);
-            run(&d.step, &given)
-        };
-        let plain = step(false);
-        assert_eq!(out(&branching, cache(&|r| r), &|r| r), out(&plain, cache(&|r| r), &|_| 0));
-        let moved = out(&branching, cache(&|r| r), &|r| parents[r]);
-        assert_eq!(moved, out(&plain, cache(&|r| parents[r]), &|_| 0));
-        assert_ne!(moved, out(&plain, cache(&|r| r), &|_| 0));
+            let logits = out(DecodedOutput::Value).swap_remove(0);
+            let [all, total] = &out(DecodedOutput::Logits(known))[..] else { panic!() };
+            let [token, probability] = &out(DecodedOutput::MostProbable(known))[..] else { panic!() };
+            assert_eq!(all, &logits);
+            for r in 0..2 {
+                let row: Vec<f64> = (0..known).map(|v| logits.at(&[batch, vocab], &[r, v])).collect();
+                let sum = row.iter().map(|l| l.exp()).sum::<f64>().ln();
+                let best = (0..known).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
+                assert!((total.at(&[batch], &[r]) - sum).abs() < 1e-12);
+                assert_eq!(token.at(&[batch], &[r]), best as f64);
+                assert!((probability.at(&[batch], &[r]) - (row[best] - sum)).abs() < 1e-12);
+            }
+        }
+    }
+}
+
+/// The product with the vocabulary is one of single positions, however long a prompt is.
+#[test]
+fn logits_are_computed_at_the_last_position_alone() {
+    for (text, sizes) in [(GPT, &GPT_SIZES[..]), (ROTARY, &[]), (NESTED, &[])] {
+        let program = program(text, sizes);
+        let dim = |name| program.graph.dims.find(name).unwrap();
+        let d = decode(&program, &program.named_value("logits").unwrap(), dim("seq"), once(4)).0.unwrap();
+        let g = &d.step.graph;
+        let both = g.ids().find(|id| [dim("seq"), dim("vocab")].iter().all(|x| g.ty(*id).has(*x)));
+        assert_eq!(both.map(|id| g.describe(id)), None);
     }
 }
 

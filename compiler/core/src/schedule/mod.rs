@@ -3,6 +3,7 @@
 mod attention;
 mod bucket;
 mod fuse;
+mod in_place;
 mod lifetimes;
 mod lower;
 mod lower_repeat;
@@ -15,6 +16,7 @@ mod verify_lag;
 
 pub use bucket::bucket;
 pub use fuse::fuse;
+pub use in_place::in_place;
 pub use lifetimes::lifetimes;
 pub use lower::{LineOf, lower};
 pub(crate) use lower_repeat::zeroed;

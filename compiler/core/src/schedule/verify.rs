@@ -216,7 +216,9 @@ fn repeats(
                 v.push("a collective that the body starts does not end in it".into());
             }
         }
-        Prim::IterationSlice { dim } | Prim::IterationUpdate { dim } => {
+        Prim::IterationSlice { dim }
+        | Prim::IterationUpdate { dim }
+        | Prim::DynamicUpdateSlice { iteration: Some(dim), .. } => {
             let all = if matches!(step.prim, Prim::IterationSlice { .. }) {
                 &step.reads[0]
             } else {
@@ -341,6 +343,22 @@ fn shapes(plan: &Plan, step: &Step, v: &mut Vec<String>) {
                 || pairs().any(|(a, b)| a.dims != b.dims || plan.buffer(a.buf) != plan.buffer(b.buf))
             {
                 v.push("what crosses the boundary of a loop is stored otherwise behind it".into());
+            }
+        }
+        Prim::DynamicUpdateSlice { dim, from, iteration } => {
+            let ([all, value, start], [out]) = (&step.reads[..], &step.writes[..]) else { return };
+            let stored = all.dims == out.dims && plan.buffer(all.buf) == plan.buffer(out.buf);
+            let of_row = |d: &Dim| *d != *dim && Some(*d) != *iteration && out.dims.contains(d);
+            let part = value.dims.iter().all(|d| d == from || of_row(d)) && value.dims.contains(from);
+            if !stored || !part || !out.dims.contains(dim) || !start.dims.iter().all(of_row) {
+                v.push("is no update of positions of what it reads".into());
+            }
+            for o in [value, start] {
+                for d in o.dims.iter().filter(|d| *d != from) {
+                    if extent(plan, o, *d) != extent(plan, out, *d) {
+                        v.push(format!("buffer {} is split otherwise than the result", o.buf.0));
+                    }
+                }
             }
         }
         Prim::Contract => {

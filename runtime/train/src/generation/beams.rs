@@ -1,6 +1,6 @@
 //! Beam search: the texts of a prompt that are most probable so far go on together (Wu et al. 2016, section 7).
 
-use super::choice::log_probabilities;
+use super::choice::{Logits, most_probable};
 use super::sequence::{Limits, Sequence, TextEnd};
 use std::cmp::Ordering;
 
@@ -75,6 +75,11 @@ impl PromptBeams {
         self.live.iter().map(|s| s.pending().len()).sum()
     }
 
+    /// The text in a row of its own, before it branches: that of the prompt.
+    pub(super) fn prompt(&self) -> &Sequence {
+        &self.filler
+    }
+
     /// The texts in `width` rows, and for each the row among them that it goes on from.
     pub(super) fn rows(&self, width: usize) -> impl Iterator<Item = (Sequence, usize)> {
         (0..width).map(|i| match (self.live.get(i), self.parents.get(i)) {
@@ -84,25 +89,20 @@ impl PromptBeams {
     }
 
     /// Takes one token for each text that goes on, of which `logits` are the rows. `None` where a row is no numbers.
-    pub(super) fn advance(&mut self, logits: &[Vec<f64>], search: BeamSearch, limits: Limits) -> Option<()> {
+    pub(super) fn advance(&mut self, logits: &[Logits], search: BeamSearch, limits: Limits) -> Option<()> {
         // A text has one way to end, so at least half of these go on.
         let wanted = 2 * search.width;
         let mut best: Vec<Candidate> = Vec::new();
         for (parent, (text, logits)) in self.live.iter().zip(logits).enumerate() {
-            let own = log_probabilities(logits)?;
-            let all = own.into_iter().enumerate().map(|(token, own)| Candidate {
-                log_probability: text.log_probability() + own,
-                parent,
-                token: token as u32,
-                own,
-            });
-            best.extend(all);
-            if best.len() > wanted {
-                best.select_nth_unstable_by(wanted - 1, Candidate::order);
-                best.truncate(wanted);
-            }
+            logits.are_numbers().then_some(())?;
+            // No more than these can be among the best of all.
+            best.extend(most_probable(&logits.of, wanted).into_iter().map(|token| {
+                let own = logits.log_probability(token);
+                Candidate { log_probability: text.log_probability() + own, parent, token: token as u32, own }
+            }));
         }
         best.sort_by(Candidate::order);
+        best.truncate(wanted);
         let mut live = Vec::new();
         let mut parents = Vec::new();
         for c in best {
@@ -161,22 +161,23 @@ mod tests {
     const END: u32 = 3;
 
     /// The numbers of a model that depends on all of a text.
-    fn logits(tokens: &[u32]) -> Vec<f64> {
+    fn logits(tokens: &[u32]) -> Logits {
         let hash = |t: u32| {
             let all = tokens.iter().chain([&t]);
             let h = all
                 .fold(17u64, |h, t| (h ^ u64::from(*t)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31));
             (h >> 40) as f64 / f64::from(1 << 22)
         };
-        (0..VOCAB as u32).map(hash).collect()
+        let of: Vec<f64> = (0..VOCAB as u32).map(hash).collect();
+        Logits { log_total: of.iter().map(|l| l.exp()).sum::<f64>().ln(), of }
     }
 
     /// All texts of at most `most` tokens with their scores, the best first.
     fn all_texts(search: BeamSearch, most: usize, prompt: &[u32]) -> Vec<(f64, Vec<u32>)> {
         let (mut out, mut open) = (Vec::new(), vec![(0.0, prompt.to_vec())]);
         while let Some((p, text)) = open.pop() {
-            let own = log_probabilities(&logits(&text)).unwrap();
-            for (token, own) in own.into_iter().enumerate() {
+            let all = logits(&text);
+            for (token, own) in (0..VOCAB).map(|token| (token, all.log_probability(token))) {
                 let length = text.len() - prompt.len() + 1;
                 let ends = token as u32 == END;
                 let next = if ends { text.clone() } else { [&text[..], &[token as u32]].concat() };
@@ -196,7 +197,7 @@ mod tests {
         let mut rounds = 0;
         while !beams.is_done() {
             rounds += 1;
-            let rows: Vec<Vec<f64>> = beams.live.iter().map(|s| logits(&s.tokens)).collect();
+            let rows: Vec<Logits> = beams.live.iter().map(|s| logits(&s.tokens)).collect();
             beams.advance(&rows, search, limits).unwrap();
         }
         let told = beams.results(search.results);
@@ -228,7 +229,7 @@ mod tests {
             let (one, _) = searched(search(1), 6, &prompt);
             let mut greedy = prompt.to_vec();
             loop {
-                let row = logits(&greedy);
+                let row = logits(&greedy).of;
                 let best = (0..VOCAB).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap() as u32;
                 if best == END || greedy.len() == 7 {
                     break;

@@ -1,6 +1,7 @@
 //! Which token is next, by the numbers that a model gives all of them.
 
 use meshwright_plan::random::{Key, uniform01};
+use std::cmp::Ordering;
 
 /// How tokens are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -13,69 +14,91 @@ pub struct Sampling {
     pub top_p: Option<f64>,
 }
 
-/// The logarithm of the probability of each token. `None` where the numbers are none.
-pub(super) fn log_probabilities(logits: &[f64]) -> Option<Vec<f64>> {
-    let greatest = greatest(logits)?;
-    let log_total = log_total(logits, greatest);
-    Some(logits.iter().map(|l| l - greatest - log_total).collect())
+/// The logits of the tokens that may be next in a text.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Logits {
+    /// For each token.
+    pub(super) of: Vec<f64>,
+    /// The logarithm of the sum of their exponentials.
+    pub(super) log_total: f64,
 }
 
-fn greatest(logits: &[f64]) -> Option<f64> {
-    let greatest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    (greatest.is_finite() && !logits.iter().any(|l| l.is_nan())).then_some(greatest)
-}
+impl Logits {
+    /// The logarithm of the probability of a token.
+    pub(super) fn log_probability(&self, token: usize) -> f64 {
+        self.of[token] - self.log_total
+    }
 
-fn log_total(logits: &[f64], greatest: f64) -> f64 {
-    logits.iter().map(|l| (l - greatest).exp()).sum::<f64>().ln()
+    /// Whether they are numbers.
+    pub(super) fn are_numbers(&self) -> bool {
+        self.log_total.is_finite()
+    }
 }
 
 impl Sampling {
+    /// Whether the most probable token is always taken.
+    pub(super) fn is_greedy(&self) -> bool {
+        self.temperature <= 0.0
+    }
+
     /// A token and the logarithm of its probability, drawn by the seed, the number of the text and the position. `None` where
-    /// the numbers are none.
+    /// the logits are no numbers.
     pub(super) fn choose(
         &self,
-        logits: &[f64],
+        logits: &Logits,
         (seed, text, position): (u64, usize, usize),
     ) -> Option<(u32, f64)> {
-        let greatest = greatest(logits)?;
-        let token = match self.temperature > 0.0 {
-            false => logits.iter().position(|l| *l == greatest)?,
-            true => {
-                let key = Key::new(seed, "generated tokens").at(text as u32, 0);
-                self.drawn(logits, greatest, uniform01(key, position as u64))
-            }
-        };
-        Some((token as u32, logits[token] - greatest - log_total(logits, greatest)))
+        logits.are_numbers().then_some(())?;
+        let greatest = logits.of.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let key = Key::new(seed, "generated tokens").at(text as u32, 0);
+        let token = self.drawn(&logits.of, greatest, uniform01(key, position as u64));
+        Some((token as u32, logits.log_probability(token)))
     }
 
     /// The token at `share` of the probability of those that may be chosen, in the order of their numbers: so it hardly
     /// depends on the rounding of `logits`.
     fn drawn(&self, logits: &[f64], greatest: f64, share: f64) -> usize {
-        let weight = |token: &usize| ((logits[*token] - greatest) / self.temperature).exp();
-        let mut may: Vec<usize> = (0..logits.len()).collect();
-        if self.top_k.is_some() || self.top_p.is_some() {
-            may.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
-            may.truncate(self.top_k.unwrap_or(usize::MAX).max(1));
-            if let Some(p) = self.top_p {
-                let total: f64 = may.iter().map(weight).sum();
-                let mut sum = 0.0;
-                let enough = may.iter().position(|t| {
-                    sum += weight(t);
-                    sum >= p * total
-                });
-                may.truncate(enough.map_or(usize::MAX, |last| last + 1));
-            }
-            may.sort_unstable();
+        let weight = |token: usize| ((logits[token] - greatest) / self.temperature).exp();
+        let mut may: Vec<(usize, f64)> = match self.top_k {
+            // Only these have to be in order, and weighed.
+            Some(k) => most_probable(logits, k.max(1)).into_iter().map(|t| (t, weight(t))).collect(),
+            None => (0..logits.len()).map(|t| (t, weight(t))).collect(),
+        };
+        if let Some(p) = self.top_p {
+            may.sort_by(|(a, _), (b, _)| order(logits, *a, *b));
+            let total: f64 = may.iter().map(|m| m.1).sum();
+            let mut sum = 0.0;
+            let enough = may.iter().position(|(_, weight)| {
+                sum += weight;
+                sum >= p * total
+            });
+            may.truncate(enough.map_or(usize::MAX, |last| last + 1));
         }
-        let total: f64 = may.iter().map(weight).sum();
+        may.sort_unstable_by_key(|m| m.0);
+        let total: f64 = may.iter().map(|m| m.1).sum();
         let mut sum = 0.0;
-        let at = may.iter().position(|t| {
-            sum += weight(t);
+        let at = may.iter().position(|(_, weight)| {
+            sum += weight;
             sum > share * total
         });
         // Rounding may leave the last one out.
-        may[at.unwrap_or(may.len() - 1)]
+        may[at.unwrap_or(may.len() - 1)].0
     }
+}
+
+/// The more probable first; of equal ones the smaller.
+fn order(logits: &[f64], a: usize, b: usize) -> Ordering {
+    logits[b].total_cmp(&logits[a]).then(a.cmp(&b))
+}
+
+/// The `count` most probable tokens, in no order.
+pub(super) fn most_probable(logits: &[f64], count: usize) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..logits.len()).collect();
+    if count < all.len() {
+        all.select_nth_unstable_by(count, |a, b| order(logits, *a, *b));
+        all.truncate(count);
+    }
+    all
 }
 
 #[cfg(test)]
@@ -83,24 +106,32 @@ impl Sampling {
 mod tests {
     use super::*;
 
+    fn logits(of: &[f64]) -> Logits {
+        Logits { of: of.to_vec(), log_total: of.iter().map(|l| l.exp()).sum::<f64>().ln() }
+    }
+
     const LOGITS: [f64; 5] = [0.0, 3.0, 1.0, 3.0, 2.0];
 
     /// How often each token is drawn, of 4000.
     fn counts(s: Sampling) -> [usize; 5] {
         let mut out = [0; 5];
         for at in 0..4000 {
-            out[s.choose(&LOGITS, (7, at % 4, at / 4)).unwrap().0 as usize] += 1;
+            out[s.choose(&logits(&LOGITS), (7, at % 4, at / 4)).unwrap().0 as usize] += 1;
         }
         out
     }
 
     #[test]
-    fn greedy_takes_the_first_of_the_greatest() {
-        let (token, p) = Sampling::default().choose(&LOGITS, (0, 0, 0)).unwrap();
+    fn what_is_drawn_has_the_probability_that_its_logits_give() {
+        let (token, p) = Sampling { temperature: 1.0, top_k: Some(1), top_p: None }
+            .choose(&logits(&LOGITS), (0, 0, 0))
+            .unwrap();
         let total: f64 = LOGITS.iter().map(|l| l.exp()).sum();
         assert_eq!(token, 1);
         assert!((p - (3.0f64.exp() / total).ln()).abs() < 1e-15);
-        assert_eq!(Sampling::default().choose(&[1.0, f64::NAN], (0, 0, 0)), None);
+        for odd in [f64::NAN, f64::INFINITY] {
+            assert_eq!(Sampling::default().choose(&logits(&[1.0, odd]), (0, 0, 0)), None);
+        }
     }
 
     #[test]
@@ -128,7 +159,7 @@ mod tests {
     fn draws_depend_on_seed_text_and_position() {
         let s = Sampling { temperature: 1.0, ..Sampling::default() };
         let drawn = |seed, text| -> Vec<u32> {
-            (0..40).map(|at| s.choose(&LOGITS, (seed, text, at)).unwrap().0).collect()
+            (0..40).map(|at| s.choose(&logits(&LOGITS), (seed, text, at)).unwrap().0).collect()
         };
         assert_eq!(drawn(1, 0), drawn(1, 0));
         assert_ne!(drawn(1, 0), drawn(2, 0));

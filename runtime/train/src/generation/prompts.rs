@@ -148,8 +148,7 @@ impl TextInputs {
     /// That all inputs that a program reads can be known.
     pub(super) fn all_known(&self, decoding: &Decoding) -> Checked<()> {
         let read = decoding.step.inputs_read();
-        let own = [&decoding.start, &decoding.last].into_iter().chain(&decoding.parent);
-        let own: Vec<&str> = own.map(String::as_str).collect();
+        let own = [decoding.start.as_str(), decoding.last.as_str()];
         for name in read.into_iter().filter(|n| !own.contains(n)) {
             let field = self.all.iter().find(|(d, _)| d.name == name).map_or(name, |f| f.1.as_str());
             if KNOWN.contains(&field) {

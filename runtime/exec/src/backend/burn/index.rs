@@ -175,6 +175,59 @@ impl Lower<'_> {
     }
 }
 
+impl Lower<'_> {
+    /// See [`meshwright_plan::Prim::DynamicUpdateSlice`]. Rows of the value are selected for all positions, and what is there stays where
+    /// a position has none.
+    pub(super) fn dynamic_update_slice(
+        &mut self,
+        step: &Step,
+        [dim, from]: [Dim; 2],
+        iteration: Option<Dim>,
+    ) -> Result<(), LoweringError> {
+        let ([all, value, start], [out]) = self.locals(step)?;
+        self.context.check_aligned(&[&all, &value, &start, &out], &[])?;
+        positions(&start)?;
+        let whole = self.read(&all);
+        let skipped = usize::from(iteration.is_some());
+        if all.dims != out.dims || iteration.is_some_and(|of| out.dims.first() != Some(&of)) {
+            return Err(LoweringError::Plan("dims of input and result differ".into()));
+        }
+        let (dims, shape) = (out.dims[skipped..].to_vec(), out.shape[skipped..].to_vec());
+        let before = iteration.map_or(whole.val, |of| self.slice_of_iteration(of, whole.val, &shape));
+        let before = Named { val: before, dims: dims.clone() };
+        let (held, count) = (out.range(dim)?.clone(), value.range(from)?.len());
+        let columns: Vec<Dim> =
+            dims.iter().filter(|d| **d != dim && !start.dims.contains(d)).copied().collect();
+        let rows = Self::sizes(&start.dims, &[&start]);
+        let along = [start.dims.as_slice(), &[dim]].concat();
+        let index = self.graph.count(along.len(), along.len() - 1, held.len(), held.start);
+        let first = self.read(&start);
+        let first = self.align(&first, &along);
+        let index = Named { val: self.graph.sub(index, first), dims: along.clone() };
+        let (at, other) = self.rows_named(&index, &start.dims, &[dim], &rows, &(0..count));
+        let taken = [start.dims.as_slice(), &[from], &columns].concat();
+        let value_of = self.read(&value);
+        let new = self.align(&value_of, &taken);
+        let new = self.graph.expand(new, &extents(&Self::sizes(&taken, &[&value, &out])));
+        let width: usize = Self::sizes(&columns, &[&out]).iter().product();
+        let rows: usize = rows.iter().product();
+        let new = self.graph.reshape(new, &[rows * count, width]);
+        let new = self.graph.select(new, 0, at);
+        let order = [along.as_slice(), &columns].concat();
+        let old = self.align(&before, &order);
+        let old = self.graph.reshape(old, &[rows * held.len(), width]);
+        let made = self.graph.choose(other, old, new);
+        let made = self.graph.reshape(made, &extents(&Self::sizes(&order, &[&out])));
+        let made = self.align(&Named { val: made, dims: order }, &dims);
+        let made = match iteration {
+            Some(of) => self.update_of_iteration(of, [whole.val, made], &out.shape),
+            None => made,
+        };
+        self.write_val(made, &out);
+        Ok(())
+    }
+}
+
 fn positions(index: &Local) -> Result<(), LoweringError> {
     if index.dtype == DType::I32 {
         return Ok(());

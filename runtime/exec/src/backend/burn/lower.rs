@@ -78,21 +78,19 @@ impl Lower<'_> {
             Prim::IterationSlice { dim } => {
                 let ([all], [out]) = self.locals(step)?;
                 let all = self.read(&all);
-                let stored = (extents(&out.shape), self.graph.dtype(all.val));
-                let number = dim.0 as usize;
-                let made = self.graph.kernel((ITERATION_SLICE, number), vec![all.val], [stored])[0];
+                let made = self.slice_of_iteration(*dim, all.val, &out.shape);
                 self.write_val(made, &out);
                 Ok(())
             }
             Prim::IterationUpdate { dim } => {
                 let ([all, value], [out]) = self.locals(step)?;
                 let (all, value) = (self.read(&all), self.read(&value));
-                let stored = (extents(&out.shape), self.graph.dtype(all.val));
-                let number = dim.0 as usize;
-                let inputs = vec![all.val, value.val];
-                let made = self.graph.kernel((ITERATION_UPDATE, number), inputs, [stored])[0];
+                let made = self.update_of_iteration(*dim, [all.val, value.val], &out.shape);
                 self.write_val(made, &out);
                 Ok(())
+            }
+            Prim::DynamicUpdateSlice { dim, from, iteration } => {
+                self.dynamic_update_slice(step, [*dim, *from], *iteration)
             }
             Prim::Blank { .. } => {
                 let ([], [out]) = self.locals(step)?;
@@ -102,6 +100,18 @@ impl Lower<'_> {
             }
             Prim::Collective(_) | Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => Ok(()),
         }
+    }
+
+    /// What lies at the position of the iteration, of that shape.
+    pub(super) fn slice_of_iteration(&mut self, dim: Dim, all: Val, shape: &[usize]) -> Val {
+        let stored = (extents(shape), self.graph.dtype(all));
+        self.graph.kernel((ITERATION_SLICE, dim.0 as usize), vec![all], [stored])[0]
+    }
+
+    /// A value at the position of the iteration of what has that shape.
+    pub(super) fn update_of_iteration(&mut self, dim: Dim, all_and_value: [Val; 2], shape: &[usize]) -> Val {
+        let stored = (extents(shape), self.graph.dtype(all_and_value[0]));
+        self.graph.kernel((ITERATION_UPDATE, dim.0 as usize), all_and_value.to_vec(), [stored])[0]
     }
 
     fn random(

@@ -157,6 +157,9 @@ fn prepare(
         Prim::Copy => moves::copy(reads, writes),
         Prim::IterationSlice { dim } => moves::iteration_slice(*dim, reads, writes),
         Prim::IterationUpdate { dim } => moves::iteration_update(*dim, reads, writes),
+        Prim::DynamicUpdateSlice { dim, from, iteration } => {
+            moves::dynamic_update_slice(context, [*dim, *from], *iteration, reads, writes)
+        }
         Prim::Blank { zero } => moves::blank(*zero),
         Prim::Contract | Prim::Collective(_) | Prim::Wait | Prim::Repeat { .. } | Prim::EndRepeat => {
             Err(LoweringError::Plan(format!("a {} is no kernel", step.name())))

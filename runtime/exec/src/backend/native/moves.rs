@@ -1,10 +1,10 @@
 //! What moves elements: copies, and the packing around collectives.
 
 use super::kernel::{Held, Kernel, KernelWork, exactly};
-use super::kernels::{Arg, CopyKernel, copy_bytes};
+use super::kernels::{Arg, CopyKernel, KernelError, UpdateKernel, copy_bytes};
 use crate::collective::halo::Halo;
 use crate::collective::pack::{Blocked, PackedBlock, StridedView, in_turn, pack, unpack};
-use crate::engine::context::Local;
+use crate::engine::context::{DeviceContext, Local};
 use crate::engine::graph::Val;
 use crate::engine::lowering::{Lowering, LoweringError};
 use meshwright_plan::Dim;
@@ -58,6 +58,42 @@ pub(super) fn iteration_update(
         }
         copy_bytes(args.read(1)?.bytes(), &mut out[to..to + bytes]);
         Ok(())
+    }))
+}
+
+/// Some positions of the first operand, or of its position of the iteration, in its storage where that may be written.
+pub(super) fn dynamic_update_slice(
+    context: &DeviceContext<'_>,
+    [dim, from]: [Dim; 2],
+    iteration: Option<Dim>,
+    reads: &[Local],
+    writes: &[Local],
+) -> Result<KernelWork, LoweringError> {
+    let ([all, value, start], [out]) = (exactly(reads)?, exactly(writes)?);
+    same_dims(all, out)?;
+    context.check_aligned(&[all, value, start, out], &[])?;
+    let one = match iteration {
+        None => out.clone(),
+        Some(of) if out.dims.first() == Some(&of) => Local {
+            dims: out.dims[1..].to_vec(),
+            ranges: out.ranges[1..].to_vec(),
+            shape: out.shape[1..].to_vec(),
+            ..out.clone()
+        },
+        Some(_) => return Err(LoweringError::Plan("the dim of its loop is not the first".into())),
+    };
+    let each = one.elements();
+    let walked: Vec<Dim> = one.dims.iter().map(|d| if *d == dim { from } else { *d }).collect();
+    let taken = (one.position(dim)?, one.range(dim)?.clone(), value.range(from)?.len());
+    let kernel = UpdateKernel::new(&one.shape, taken, &value.access(&walked), &start.access(&walked))?;
+    Ok(KernelWork::in_place(all.access(&out.dims), move |args, mut out| {
+        if let Arg::Slice(before) = args.arg(0) {
+            copy_bytes(before.bytes(), out.reborrow().into_bytes());
+        }
+        let first = iteration.map_or(Ok(0), |of| args.rng.iteration.position(of))? * each;
+        let (expected, found) = (first + each, out.len());
+        let part = out.part(first..expected).ok_or(KernelError::Length { expected, found })?;
+        kernel.run(args.read(1)?, args.read(2)?, part)
     }))
 }
 

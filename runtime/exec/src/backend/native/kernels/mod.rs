@@ -18,6 +18,7 @@
 //! LookupKernel::new(shape, table: &Access, along: Along, index: &Access).run(table, index, out)
 //! ScatterAddKernel::new(shape, values: &Access, index: &Access, out: &Access, along: Along)
 //!     .run(values, index, out)                                      out is set to 0 first
+//! UpdateKernel::new(shape, (along, held, count), value: &Access, start: &Access).run(value, start, out)
 //! PoolKernel::new(work, dtype, &[Plain], &[Sliding], elements of source and destination).run(Slice, Option<Slice>, SliceMut)
 //! SoftmaxKernel::new(dtype, shape, dim, log).run(Arg, SliceMut)    out over shape
 //! TopKKernel::new(rows, count, input: &Access over rows ++ [count], ranks)
@@ -42,9 +43,10 @@ macro_rules! kernels {
 }
 
 kernels! {
-    attention block_copy convolve copy cross_entropy cumsum index map pool positions product random reduce softmax thin top_k
+    attention block_copy convolve copy cross_entropy cumsum index map pool positions product random reduce softmax thin top_k update
 }
 
+mod board;
 mod check;
 mod data;
 mod elementwise;

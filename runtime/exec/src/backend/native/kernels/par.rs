@@ -3,9 +3,10 @@
 //! A step is a row of operations, many of which take less time than it takes to wake a thread. So a thread that has helped looks
 //! for more work for a while before it sleeps.
 
+use super::board::Board;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a thread without work waits for more. Waking one takes some 50 microseconds on a virtual machine.
@@ -32,8 +33,8 @@ pub(super) fn shared() -> bool {
 }
 
 thread_local! {
-    /// Whether the other threads of this one's pool have been told to look for work, and still do.
-    static TOLD: RefCell<Arc<AtomicBool>> = RefCell::default();
+    /// What the other threads of this one's pool look at for work.
+    static BOARD: RefCell<Arc<Board>> = RefCell::default();
     static LINGERS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -42,26 +43,41 @@ fn awake() {
     if rayon::current_thread_index() != Some(0) {
         return;
     }
-    let told = TOLD.with_borrow(Arc::clone);
-    if !told.swap(true, Ordering::Relaxed) {
+    let board = BOARD.with_borrow(Arc::clone);
+    if !board.told.swap(true, Ordering::Relaxed) {
         rayon::spawn_broadcast(move |context| {
             if context.index() != 0 && !LINGERS.replace(true) {
-                linger();
+                linger(&board);
                 LINGERS.set(false);
-                told.store(false, Ordering::Relaxed);
+                board.told.store(false, Ordering::Relaxed);
             }
         });
     }
 }
 
 /// Works on what others share, until there has been nothing for a while.
-fn linger() {
+fn linger(board: &Board) {
     let mut last = Instant::now();
     while last.elapsed() < LINGER {
+        let helped = (0..8).any(|_| {
+            std::hint::spin_loop();
+            board.help()
+        });
         match rayon::yield_now() {
+            _ if helped => last = Instant::now(),
             Some(rayon::Yield::Executed) => last = Instant::now(),
-            _ => (0..64).for_each(|_| std::hint::spin_loop()),
+            _ => {}
         }
+    }
+}
+
+/// Runs tasks by number, on whichever thread of the pool is free: each takes the next one. For rows of short operations, where the
+/// ways of the pool would take as long as the work: nobody sleeps before all is done.
+pub(super) fn tasks(count: usize, task: &(dyn Fn(usize) + Sync)) {
+    if shared() && rayon::current_thread_index() == Some(0) {
+        BOARD.with_borrow(Arc::clone).share(count, task);
+    } else {
+        (0..count).for_each(task);
     }
 }
 

@@ -7,7 +7,7 @@ use super::narrow::Half;
 use super::{KernelError, Slice, SliceMut, check_in, check_out};
 use half::{bf16, f16};
 use meshwright_plan::DType;
-use rayon::prelude::*;
+use std::sync::{Mutex, PoisonError};
 
 /// Most rows.
 pub const MOST_ROWS: usize = 4;
@@ -104,79 +104,115 @@ impl ThinKernel {
         let ThinShape { rows, inner, columns, by_columns, thin: [row, element], result } = self.shape;
         let at = (0..rows).flat_map(|r| (0..inner).map(move |s| r * row + s * element));
         let factor: Vec<T::Wide> = at.map(|i| thin[i].widened()).collect();
-        let shared = super::par::worth(inner * columns);
-        let each = |tasks: usize, task: &(dyn Fn(usize) -> Part<T::Wide> + Sync)| -> Vec<Part<T::Wide>> {
-            let all = 0..tasks;
-            if shared { all.into_par_iter().map(task).collect() } else { all.map(task).collect() }
-        };
         // What a task reads lies in one piece. Cuts depend on sizes alone, so sums do.
-        let made = if by_columns {
-            let most = (PART / inner).clamp(1, columns);
-            each(columns.div_ceil(most), &|k| {
-                let first = k * most;
-                let width = most.min(columns - first);
-                let mut sums = vec![T::Wide::default(); rows * width];
-                dots::<T>(self.level, &matrix[first * inner..][..width * inner], &factor, &mut sums, inner);
-                Part { first, width, sums }
-            })
-        } else {
-            let strips = columns.div_ceil(STRIP);
-            let (width, deep) = (columns.div_ceil(strips), (PART * strips / columns).clamp(1, inner));
-            let parts = inner.div_ceil(deep);
-            each(strips * parts, &|k| {
-                let (first, from) = (k / parts * width, k % parts * deep);
-                let (width, depth) = (width.min(columns - first), deep.min(inner - from));
-                let mut sums = vec![T::Wide::default(); rows * width];
-                let sizes = [depth, columns, inner];
-                combine::<T>(self.level, &matrix[from * columns + first..], &factor[from..], &mut sums, sizes);
-                Part { first, width, sums }
-            })
+        let strips = if by_columns { 1 } else { columns.div_ceil(STRIP) };
+        let wanted = tasks(inner * columns);
+        let (width, deep) = match by_columns {
+            true => (columns.div_ceil(wanted).max(1), inner),
+            false => (columns.div_ceil(strips), inner.div_ceil(wanted.div_ceil(strips)).max(1)),
         };
+        let parts = inner.div_ceil(deep);
+        let mut all = vec![T::Wide::default(); rows * columns * parts];
+        let mut left = &mut all[..];
+        let mut made = Vec::new();
+        for first in (0..columns).step_by(width) {
+            for from in (0..inner).step_by(deep) {
+                let width = width.min(columns - first);
+                let (sums, rest) = std::mem::take(&mut left).split_at_mut(rows * width);
+                left = rest;
+                made.push(Mutex::new(TaskSums { first, from, width, sums }));
+            }
+        }
+        let task = |k: usize| {
+            let mut part = made[k].lock().unwrap_or_else(PoisonError::into_inner);
+            let TaskSums { first, from, width, ref mut sums } = *part;
+            if by_columns {
+                dots::<T>(self.level, &matrix[first * inner..][..width * inner], &factor, sums, inner);
+            } else {
+                let sizes = [deep.min(inner - from), columns, inner];
+                combine::<T>(self.level, &matrix[from * columns + first..], &factor[from..], sums, sizes);
+            }
+        };
+        if super::par::worth(inner * columns) {
+            super::par::tasks(made.len(), &task);
+        } else {
+            (0..made.len()).for_each(task);
+        }
+        let made = made.into_iter().map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner));
         out.fill(T::Wide::default());
-        for Part { first, width, sums } in made {
+        for TaskSums { first, width, sums, .. } in made {
             for (r, sums) in sums.chunks_exact(width).enumerate() {
-                for (c, sum) in sums.iter().enumerate() {
-                    let to = &mut out[r * result[0] + (first + c) * result[1]];
-                    *to = *to + *sum;
+                let at = r * result[0] + first * result[1];
+                if result[1] == 1 {
+                    out[at..at + width].iter_mut().zip(sums).for_each(|(to, sum)| *to = *to + *sum);
+                } else {
+                    for (c, sum) in sums.iter().enumerate() {
+                        let to = &mut out[at + c * result[1]];
+                        *to = *to + *sum;
+                    }
                 }
             }
         }
     }
 }
 
-/// Sums of a task, of so many columns from the first on: `[rows, width]`.
-struct Part<T> {
+/// How many tasks read a matrix of so many elements: a multiple of what few threads can share evenly.
+fn tasks(elements: usize) -> usize {
+    elements.div_ceil(PART).next_multiple_of(8)
+}
+
+/// Sums of a task, `[rows, width]`, of so many columns from the first on and of what is summed from `from` on.
+struct TaskSums<'s, T> {
     first: usize,
+    from: usize,
     width: usize,
-    sums: Vec<T>,
+    sums: &'s mut [T],
 }
 
 multiversion! {
     /// For each row of `factor`, of `inner` elements, its product with each row of `matrix`; sums are `[rows, columns]`.
     fn dots[T: Widened](matrix: &[T], factor: &[T::Wide], sums: &mut [T::Wide], inner: usize) {
+        // Several columns at a time, each with many sums: enough reads of the matrix are on their way at once. The sums are folded
+        // apart from the loop that makes them: else compilers shape that loop for the fold, in pairs in place of whole registers.
         const LANES: usize = 32;
+        const COLUMNS: usize = 4;
         let columns = matrix.len() / inner;
-        for (c, column) in matrix.chunks_exact(inner).enumerate() {
+        for (block, some) in matrix.chunks(COLUMNS * inner).enumerate() {
+            let count = some.len() / inner;
+            // The last block may have fewer columns: the last of them is then computed again, for nothing.
+            let column = |c: usize| some[c.min(count - 1) * inner..][..inner].as_chunks::<LANES>();
+            let all: [_; COLUMNS] = std::array::from_fn(column);
+            let [of0, of1, of2, of3] = all.map(|c| c.0);
             for (r, row) in factor.chunks_exact(inner).enumerate() {
-                let mut lanes = [T::Wide::default(); LANES];
-                let (of_row, of_column) = (row.chunks_exact(LANES), column.chunks_exact(LANES));
-                let rest = of_row.remainder().iter().zip(of_column.remainder());
-                for (a, b) in of_row.zip(of_column) {
+                let (of_row, rest) = row.as_chunks::<LANES>();
+                let mut lanes = [[T::Wide::default(); LANES]; COLUMNS];
+                for ((((a, b0), b1), b2), b3) in of_row.iter().zip(of0).zip(of1).zip(of2).zip(of3) {
                     for l in 0..LANES {
-                        lanes[l] = lanes[l] + a[l] * b[l].widened();
+                        lanes[0][l] = lanes[0][l] + a[l] * b0[l].widened();
+                    }
+                    for l in 0..LANES {
+                        lanes[1][l] = lanes[1][l] + a[l] * b1[l].widened();
+                    }
+                    for l in 0..LANES {
+                        lanes[2][l] = lanes[2][l] + a[l] * b2[l].widened();
+                    }
+                    for l in 0..LANES {
+                        lanes[3][l] = lanes[3][l] + a[l] * b3[l].widened();
                     }
                 }
-                for (l, (a, b)) in rest.enumerate() {
-                    lanes[l] = lanes[l] + *a * b.widened();
-                }
-                let mut n = LANES;
-                while n > 1 {
-                    n /= 2;
-                    for l in 0..n {
-                        lanes[l] = lanes[l] + lanes[l + n];
+                for (c, (lanes, of_column)) in lanes.iter_mut().zip(&all).enumerate().take(count) {
+                    for (lane, (a, b)) in lanes.iter_mut().zip(rest.iter().zip(of_column.1)) {
+                        *lane = *lane + *a * b.widened();
                     }
+                    let mut n = LANES;
+                    while n > 1 {
+                        n /= 2;
+                        for l in 0..n {
+                            lanes[l] = lanes[l] + lanes[l + n];
+                        }
+                    }
+                    sums[r * columns + block * COLUMNS + c] = lanes[0];
                 }
-                sums[r * columns + c] = lanes[0];
             }
         }
     }
