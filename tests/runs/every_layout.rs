@@ -2,7 +2,7 @@
 //! divides a size; losses, gradients and parameters differ by rounding only. And the memory that rules promise.
 //!
 //! A normal run takes a few layouts and steps. `LONG=1` takes all that ship, on every mesh of 1, 2, 3, 4, 6 and 8 devices, for 20
-//! steps; then each once at the sizes of `--preset tiny` itself, on 6 devices. It prints the greatest differences.
+//! steps; then, at the sizes of `--preset tiny` itself, on 6 devices for 5 steps. It prints the greatest differences.
 
 use crate::support::{Sizes, Trained, apart, attempted, options, root, write_data};
 use meshwright_core::program::Reports;
@@ -74,12 +74,12 @@ pub(crate) struct Subject<'a> {
     pub(crate) sizes: &'a [(&'a str, usize)],
     /// Meshes and layouts beside those that ship.
     pub(crate) more: &'a [(&'a str, &'a str)],
-    /// Layouts that do not go with the model, each with its code and the meshes on which it is refused.
-    pub(crate) refused: &'a [(&'a str, &'a str, fn(&str) -> bool)],
     /// Whether f32 is near enough to f64 for a comparison: where tokens choose their experts, a rounding may turn a choice.
     pub(crate) single: bool,
     /// Below it is `data`.
     pub(crate) at: &'a Path,
+    /// The same for the model's own sizes, where a step of them takes no longer than a second.
+    pub(crate) at_own_sizes: Option<&'a Path>,
 }
 
 /// The greatest differences of some trainings from that on one device.
@@ -90,7 +90,6 @@ struct Worst {
     double: [f64; 2],
     /// Of the first loss and of its gradients' norm, in f32.
     single: [f64; 2],
-    refused: usize,
 }
 
 /// What may be apart, relative: as in [`Worst`].
@@ -127,23 +126,17 @@ impl Subject<'_> {
         };
         let double = whole(DType::F64, steps);
         let fine =
-            double.losses.iter().all(|l| (0.3..8.6).contains(l)) && double.losses.len() as u64 == steps;
+            double.losses.iter().all(|l| (0.3..9.5).contains(l)) && double.losses.len() as u64 == steps;
         assert!(fine, "{}: {:?}", self.model, double.losses);
+        // Where no gradient comes, a bias stays what it was at first: 0.
+        let dead = double.tensors.keys().find(|path| double.values(path).iter().all(|x| *x == 0.0));
+        assert!(dead.is_none(), "{}: {dead:?} has no gradient", self.model);
         let single = self.single.then(|| whole(DType::F32, 1));
         for (mesh, layout) in layouts {
             let name = format!("{}, {layout}, {mesh}", self.model);
-            let code = self.refused.iter().find(|r| r.0 == layout && r.2(mesh)).map(|r| r.1);
-            let other = match (self.train(DType::F64, "other", (mesh, layout), steps), code) {
-                (Ok(other), None) => other,
-                (Err(e), Some(code)) if e.starts_with(code) => {
-                    worst.refused += 1;
-                    continue;
-                }
-                (Ok(_), Some(code)) => {
-                    wrong.push(format!("{name}: trains, where {code} was expected"));
-                    continue;
-                }
-                (Err(e), _) => {
+            let other = match self.train(DType::F64, "other", (mesh, layout), steps) {
+                Ok(other) => other,
+                Err(e) => {
                     wrong.push(format!("{name}: {e}"));
                     continue;
                 }
@@ -177,11 +170,11 @@ impl Subject<'_> {
         let layouts: Vec<_> = shipped(&[1, 2, 3, 4, 6, 8]).into_iter().chain(more).collect();
         let mut wrong = self.differences(&layouts, 20, &mut worst);
         println!("{}, small: {worst:?}", self.model);
-        let (of_preset, mut worst) = (Subject { sizes: &[], ..*self }, Worst::default());
-        let layouts: Vec<_> = shipped(&[6]).into_iter().filter(|(mesh, _)| !mesh.contains("=1")).collect();
-        if !self.sizes.is_empty() {
-            wrong.extend(of_preset.differences(&layouts, 20, &mut worst));
-            println!("{}, as it ships: {worst:?}", self.model);
+        if let Some(at) = self.at_own_sizes {
+            let (own, mut worst) = (Subject { sizes: &[], at, ..*self }, Worst::default());
+            let layouts = shipped(&[6]).into_iter().filter(|(mesh, _)| !mesh.contains("=1"));
+            wrong.extend(own.differences(&layouts.collect::<Vec<_>>(), 5, &mut worst));
+            println!("{}, at its own sizes: {worst:?}", self.model);
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
@@ -229,7 +222,7 @@ fn every_layout_that_ships_has_its_meshes_here() {
 fn images(model: &str, sizes: &[(&str, usize)], of: Sizes) {
     let dir = tempfile::tempdir().unwrap();
     write_data(&dir.path().join("data"), of);
-    let subject = Subject { model, sizes, more: &[], refused: &[], single: true, at: dir.path() };
+    let subject = Subject { model, sizes, more: &[], single: true, at: dir.path(), at_own_sizes: None };
     subject.is_trained_alike();
 }
 
@@ -248,7 +241,7 @@ fn mnist_mlp_is_trained_alike_under_every_layout() {
 
 #[test]
 fn mnist_conv_is_trained_alike_under_every_layout() {
-    let narrow = [("filters1", 5), ("filters2", 3), ("hidden1", 11), ("hidden2", 9)];
+    let narrow = [("filters1", 5), ("filters2", 3), ("hidden1", 31), ("hidden2", 29)];
     images("mnist_conv", &[&ROWS[..], &narrow].concat(), SMALL_IMAGES);
 }
 
@@ -262,8 +255,9 @@ fn unet_is_trained_alike_under_every_layout() {
         std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
     }
     let sizes = [("batch", 5), ("wide", 2), ("wide_up", 3), ("wide_out", 2), ("mid", 3), ("low", 4)];
+    let at = dir.path();
     let subject =
-        Subject { model: "unet", sizes: &sizes, more: &[], refused: &[], single: true, at: dir.path() };
+        Subject { model: "unet", sizes: &sizes, more: &[], single: true, at, at_own_sizes: Some(at) };
     subject.is_trained_alike();
 }
 

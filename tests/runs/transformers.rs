@@ -11,16 +11,18 @@ use std::path::Path;
 const TEXT: [(&str, usize); 7] =
     [("batch", 5), ("seq", 14), ("vocab", 320), ("layers", 2), ("heads", 3), ("d_head", 4), ("d_ff", 10)];
 
-/// The same for a model of text, with examples of some chapters.
+/// A model of text, with examples of some chapters.
 fn text_alike(model: &str, sizes: &[(&str, usize)], more: &[(&str, &str)], tokens: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     tokenized(dir.path(), tokens);
-    alike(model, sizes, more, dir.path());
+    alike(model, sizes, more, [dir.path(); 2]);
 }
 
-fn alike(model: &str, sizes: &[(&str, usize)], more: &[(&str, &str)], at: &Path) {
+/// A model with data for small sizes, and for those of its preset.
+fn alike(model: &str, sizes: &[(&str, usize)], more: &[(&str, &str)], [at, own]: [&Path; 2]) {
     let more = &[more, &[("", "recompute layers.*")]].concat();
-    Subject { model, sizes, more, refused: &[], single: model != "switch", at }.is_trained_alike();
+    let (single, at_own_sizes) = (model != "switch", Some(own));
+    Subject { model, sizes, more, single, at, at_own_sizes }.is_trained_alike();
 }
 
 const NEXT: &[&str] = &["--train", "bpe", "--vocab", "320"];
@@ -56,7 +58,7 @@ fn bert_classify_is_trained_alike_under_every_layout() {
     let pairs = std::fs::read_to_string(&path).unwrap();
     let pairs = pairs.replace("task = \"masked\"", "task = \"masked\", pairs = true");
     std::fs::write(path, pairs.replace("follows = {", "label = {")).unwrap();
-    alike("bert_classify", &[&TEXT[..], &[("places", 16)]].concat(), PARTS, dir.path());
+    alike("bert_classify", &[&TEXT[..], &[("places", 16)]].concat(), PARTS, [dir.path(); 2]);
 }
 
 #[test]
@@ -83,10 +85,12 @@ fn t5_is_trained_alike_under_every_layout() {
 fn vit_is_trained_alike_under_every_layout() {
     let dir = tempfile::tempdir().unwrap();
     write_data(&dir.path().join("data"), Sizes { examples: 60, test: 10, rows: 12, cols: 9 });
+    let own = tempfile::tempdir().unwrap();
+    write_data(&own.path().join("data"), Sizes { examples: 200, test: 10, rows: 28, cols: 28 });
     let mut sizes = vec![("down", 3), ("across", 3), ("ph", 4), ("pw", 3)];
     // It reads no text.
     sizes.extend(TEXT.into_iter().filter(|(name, _)| !["seq", "vocab"].contains(name)));
-    alike("vit", &sizes, PARTS, dir.path());
+    alike("vit", &sizes, PARTS, [dir.path(), own.path()]);
 }
 
 #[test]
