@@ -1,6 +1,6 @@
 //! Planning: fast, and a function of its input alone.
 
-use crate::support::{options, root};
+use crate::support::options;
 use meshwright_core::explain::explain;
 use meshwright_core::partition::PlacedLoop;
 use meshwright_core::schedule::verify_plan;
@@ -256,14 +256,11 @@ fn values_are_reported_in_the_loops_of_the_plan() {
         ("bert", "megatron_sp"),
         ("llama", "context"),
         ("switch", "experts"),
-        ("t5", "dp; microbatches 4"),
+        ("t5", "mesh data = 2; batch -> data; microbatches 4"),
         ("vit", "dp_tp"),
     ] {
-        let (layout, rules) = layout.split_once("; ").map_or((layout, None), |(l, more)| (l, Some(more)));
-        let text = std::fs::read_to_string(root().join(format!("layouts/{layout}.layout"))).unwrap();
-        let layout = format!("{text}{}", rules.unwrap_or_default());
         let preset = Some("tiny".into());
-        let loaded = Project::load(&ProjectOptions { preset, ..options(model, "", &layout, &[]) });
+        let loaded = Project::load(&ProjectOptions { preset, ..options(model, "", layout, &[]) });
         let project = loaded.project.unwrap_or_else(|| panic!("{model}: {:?}", loaded.diagnostics));
         let step = training_step(&project.program).unwrap();
         let compiled = project.compile(&step, &loaded.sources).0.unwrap();
