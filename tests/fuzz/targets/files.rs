@@ -318,12 +318,12 @@ fn checkpoints_of_hugging_face() {
         read
     };
     assert!(read());
-    let read = AssertUnwindSafe(&read);
+    let again = AssertUnwindSafe(&read);
     check!().with_type::<(u8, Vec<Edit>)>().with_test_time(time()).with_iterations(usize::MAX).for_each(
         |(file, edits)| {
             let k = usize::from(*file) % paths.len();
             std::fs::write(&paths[k], edited(&whole[k], edits, &words, &whole)).unwrap();
-            let _read_or_refused = read();
+            let _read_or_refused = (*again)();
             std::fs::write(&paths[k], &whole[k]).unwrap();
         },
     );

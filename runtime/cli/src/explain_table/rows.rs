@@ -82,8 +82,8 @@ pub(super) fn phase_rows<'a>(
         return shown;
     }
     // A bucket has a row of its own; all of its values are shown with `--all`.
-    let loops: BTreeSet<Option<usize>> = buckets.iter().map(|b| b.1.in_loop).collect();
-    for in_loop in loops {
+    let mut placed: BTreeSet<Option<usize>> = BTreeSet::new();
+    for in_loop in buckets.iter().map(|b| b.1.in_loop).filter(|l| placed.insert(*l)) {
         let here: Vec<_> = buckets.iter().filter(|b| b.1.in_loop == in_loop).copied().collect();
         let row = |cells: Vec<String>| ValueRow { path: cells[1].clone(), cells, in_loop, bucket: true };
         rows.extend(bucket_rows(&here).into_iter().map(row));
