@@ -3,47 +3,18 @@
 
 mod rows;
 mod summary;
+mod view;
 
 use crate::table::{Align, Screen, Table};
 use crate::text::counted;
 use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{Report, ValueReport};
-use meshwright_core::resolve::matches;
 use meshwright_plan::Phase;
 use rows::{Widths, phase_rows};
 use std::collections::BTreeSet;
 use summary::{attention, overlap, recomputed, totals};
-
-/// What is shown of a report; by default the totals, and the values that a collective moves.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct View {
-    /// Every value, and when each collective runs.
-    pub(crate) all: bool,
-    /// Parts of the step; all of them where empty.
-    pub(crate) phases: Vec<Phase>,
-    /// Globs of paths; if there are any, only values that one of them matches.
-    pub(crate) globs: Vec<String>,
-    /// Nothing but rows with collectives.
-    pub(crate) only_collectives: bool,
-}
-
-impl View {
-    /// Whether each value has a row, and nothing is folded.
-    fn detailed(&self) -> bool {
-        self.all || !self.globs.is_empty()
-    }
-
-    fn has(&self, path: &str) -> bool {
-        self.globs.is_empty() || self.globs.iter().any(|g| matches(g, path) || matches(g, stem(path)))
-    }
-}
-
-/// The path that `d(b1.up.w)`, `new b1.up.w` or `b1.up.w/m` is made of.
-fn stem(path: &str) -> &str {
-    let start = path.rfind(['(', ' ']).map_or(0, |i| i + 1);
-    let path = &path[start..];
-    &path[..path.find([')', '/']).unwrap_or(path.len())]
-}
+pub(crate) use view::View;
+use view::stem;
 
 /// Paths that a glob could have meant, where none of the globs matches.
 pub(crate) fn unmatched<'a>(report: &'a Report, view: &View) -> Option<BTreeSet<&'a str>> {

@@ -1,6 +1,6 @@
 //! The rows of a part of a step: each value with its collectives, below the loop that it is in; equal blocks are shown once.
 
-use super::View;
+use super::view::View;
 use crate::repeats::{Repetition, RowKey, named, runs};
 use crate::table::Table;
 use crate::text::{bytes, counted, dashed, thousands};
