@@ -169,12 +169,12 @@ impl Subject<'_> {
         }
         let layouts: Vec<_> = shipped(&[1, 2, 3, 4, 6, 8]).into_iter().chain(more).collect();
         let mut wrong = self.differences(&layouts, 20, &mut worst);
-        println!("{}, small: {worst:?}", self.model);
+        told_at_end(&format!("{}, small", self.model), &worst);
         if let Some(at) = self.at_own_sizes {
             let (own, mut worst) = (Subject { sizes: &[], at, ..*self }, Worst::default());
             let layouts = shipped(&[6]).into_iter().filter(|(mesh, _)| !mesh.contains("=1"));
             wrong.extend(own.differences(&layouts.collect::<Vec<_>>(), 5, &mut worst));
-            println!("{}, at its own sizes: {worst:?}", self.model);
+            told_at_end(&format!("{}, at its own sizes", self.model), &worst);
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
@@ -202,6 +202,12 @@ fn note(worst: &mut [f64; 2], off: [f64; 2], most: [f64; 2], name: &str, wrong: 
         wrong.push(format!("{name} {off:?} apart"));
     }
     *worst = [0, 1].map(|i| worst[i].max(off[i]));
+}
+
+/// A row of `docs/results/layouts_agree.md`.
+#[expect(clippy::print_stdout, reason = "what a long run is for")]
+fn told_at_end(what: &str, worst: &Worst) {
+    println!("{what}: {worst:?}");
 }
 
 #[test]

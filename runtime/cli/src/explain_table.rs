@@ -93,7 +93,7 @@ fn legend(shown: &[&ValueReport]) -> String {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use meshwright_core::explain::{AxisReport, DeviceReport, totals};
+    use meshwright_core::explain::{AxisReport, CollectiveReport, DeviceReport, PartReport, totals};
 
     fn value(
         id: u32,
