@@ -19,3 +19,24 @@ fn mnist_mlp_reaches_0_975_within_five_epochs_on_two_by_two() {
     let last = epochs[4]["train_loss"].as_f64().unwrap();
     assert!(last < first / 3.0, "{first} to {last}");
 }
+
+/// Passages by the part of the book that they come from: of four parts, as many each, a guess is right in a quarter. With `LONG`
+/// set as many steps as in `docs/fine-tuning.md`.
+#[test]
+fn bert_tells_parts_of_a_book_apart() {
+    let long = std::env::var_os("LONG").is_some();
+    let (steps, least) = if long { ("500", 0.55) } else { ("150", 0.38) };
+    let of_all = ["warmup=20", "--dim", "classes=4", "--data", "king_james_parts", "--seed", "1"];
+    let args =
+        ["train", "bert_classify", "--preset", "tiny", "--steps", steps, "--set", "total=500", "--set"];
+    let said = run(&[&args[..], &of_all, &["--no-save", "--format", "json"]].concat());
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let events: Vec<Value> = said.out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let accuracy = events.iter().filter_map(|e| e["eval_accuracy"].as_f64()).next_back().unwrap();
+    assert!(accuracy > least, "{accuracy}");
+    let loss = |e: &Value| e["loss"].as_f64().filter(|_| e["event"] == "step");
+    let losses: Vec<f64> = events.iter().filter_map(loss).collect();
+    // So many equally likely parts have this entropy.
+    assert!((losses[0] - 4f64.ln()).abs() < 0.2, "{losses:?}");
+    assert!(losses.iter().all(|l| l.is_finite()) && losses.len() >= 2, "{losses:?}");
+}

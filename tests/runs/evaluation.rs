@@ -204,3 +204,56 @@ fn every_parameter_has_a_value_and_is_kept() {
         );
     }
 }
+
+/// Under `microbatches` an evaluation takes as much memory as a part, and has the same results.
+#[test]
+fn an_evaluation_takes_its_batches_in_the_parts_of_a_step() {
+    let metrics = "    metric hits = sum[batch](argmax[classes](logits) == label)
+    metric best = max[batch](max[classes](logits))
+    metric ratio = sum[batch](sum[classes](logits ** 2)) / sum[batch](sum[classes](abs(logits)))";
+    let p = Place::new("", &format!("{LOSS}\n{metrics}"));
+    p.trained("run", &["--precision", "f64"]);
+    let whole = p.of("eval", "run", &["--precision", "f64"]);
+    let names = ["eval_loss", "eval_hits", "eval_best", "eval_ratio"];
+    for parts in ["microbatches 4", "microbatches 12", "batch -> data; microbatches 4"] {
+        let mesh = if parts.starts_with('b') { "data=2" } else { "" };
+        let args = ["--precision", "f64", "--layout", parts, "--mesh", mesh];
+        let in_parts = p.of("eval", "run", if mesh.is_empty() { &args[..4] } else { &args });
+        for name in names {
+            let [a, b] = [&whole, &in_parts].map(|e| e[0][name].as_f64().unwrap());
+            assert!((a - b).abs() <= 1e-13 * a.abs(), "{parts}: {name}: {a} and {b}");
+        }
+    }
+    let activations = |layout: &str| {
+        let args = ["explain", &p.file, "--program", "eval", "--format", "json", "--layout", layout];
+        lines(&args)[0]["per_device"]["activation_bytes"].as_u64().unwrap()
+    };
+    let [one, four] = [activations("batch -> -"), activations("microbatches 4")];
+    assert!(four * 2 < one, "{one} B, and in parts {four} B");
+
+    // Where a result would be another, batches are whole, which is said.
+    for (dims, more, why) in [
+        ("", "    metric odd = sum[batch](logits[classes = 0]) / size(batch)", "the size of `batch`"),
+        (
+            "",
+            "    metric mixed = sum[batch](softmax[batch](logits[classes = 0]) ** 2)",
+            "mixes the examples of a batch",
+        ),
+        ("dim half = batch / 5", "", "cannot be made for `batch` = 2"),
+    ] {
+        let q = Place::new(dims, &format!("{LOSS}\n{more}"));
+        q.trained("run", &["--no-eval", "--dim", "batch=10"]);
+        let from = q.at("run");
+        let args = ["eval", &q.file, "--data", &q.data, "--checkpoint", &from, "--dim", "batch=10"];
+        let (alone, said) = (run(&args), run(&[&args[..], &["--layout", "microbatches 5"]].concat()));
+        assert_eq!((said.code, alone.code), (Some(0), Some(0)), "{why}: {}", said.err);
+        let found = |more: &[&str]| q.of("eval", "run", &[&["--dim", "batch=10"], more].concat()).remove(0);
+        let (a, b) = (found(&[]), found(&["--layout", "microbatches 5"]));
+        for name in ["eval_loss", "eval_odd", "eval_mixed"] {
+            assert_eq!(a[name], b[name], "{why}");
+        }
+        let wanted = "an evaluation takes its batches of 10 whole: ";
+        assert!(said.err.contains(wanted) && said.err.contains(why), "{why}: {}", said.err);
+        assert!(!alone.err.contains(wanted), "{}", alone.err);
+    }
+}

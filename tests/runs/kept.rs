@@ -130,7 +130,7 @@ impl Site {
             }
         });
         assert_eq!(done.unwrap_or_else(|e| panic!("{mesh}: {}", told(&e))).steps, steps);
-        Trained { losses, tensors: tensors(&run) }
+        Trained { losses, gradient_norm: None, tensors: tensors(&run) }
     }
 
     fn eval_options(&self, run: &str) -> EvalOptions {

@@ -11,6 +11,7 @@ mod cli;
 mod datasets;
 mod epochs;
 mod evaluation;
+mod every_layout;
 mod f16;
 mod faults;
 mod gradients;

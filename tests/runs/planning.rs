@@ -1,6 +1,8 @@
 //! Planning: fast, and a function of its input alone.
 
 use crate::support::options;
+use meshwright_core::explain::explain;
+use meshwright_core::partition::PlacedLoop;
 use meshwright_core::schedule::verify_plan;
 use meshwright_core::verify::verify;
 use meshwright_core::{Compiled, OutputKind, training_step};
@@ -244,4 +246,39 @@ fn next_values_are_placed_as_their_leaves() {
         return;
     }
     panic!("no next value has a second version");
+}
+
+/// `explain` shows loops of the Plan, and in them values by the loops of the partitioned step: the two are in the same order.
+#[test]
+fn values_are_reported_in_the_loops_of_the_plan() {
+    for (model, layout) in [
+        ("gpt", "zero3"),
+        ("bert", "megatron_sp"),
+        ("llama", "context"),
+        ("switch", "experts"),
+        ("t5", "mesh data = 2; batch -> data; microbatches 4"),
+        ("vit", "dp_tp"),
+    ] {
+        let preset = Some("tiny".into());
+        let loaded = Project::load(&ProjectOptions { preset, ..options(model, "", layout, &[]) });
+        let project = loaded.project.unwrap_or_else(|| panic!("{model}: {:?}", loaded.diagnostics));
+        let step = training_step(&project.program).unwrap();
+        let compiled = project.compile(&step, &loaded.sources).0.unwrap();
+        let (spmd, report) = (&compiled.spmd, explain(&compiled, &|_| 0));
+        let g = &spmd.step.graph;
+        let of = |l: &PlacedLoop| (g.dims.name(g.repeats[l.of].dim), g.repeats[l.of].reverse);
+        let here: Vec<_> = spmd.loops.iter().map(of).collect();
+        let there: Vec<_> = report.loops.iter().map(|l| (l.dim.as_str(), l.reverse)).collect();
+        assert!(here.len() >= 2, "{model}");
+        assert_eq!(here, there, "{model}");
+        // A value in a loop lacks its dim.
+        for v in &report.values {
+            let dim = v.in_loop.map(|l| &report.loops[l].dim);
+            assert!(dim.is_none_or(|d| !v.dims.contains(d)), "{model}: {}", v.value);
+        }
+        let bytes: u64 = report.collectives.iter().map(|c| c.bytes as u64 * c.times).sum();
+        assert_eq!(bytes, report.per_device.collective_bytes, "{model}");
+        let kinds: usize = report.totals.iter().map(|t| t.bytes).sum();
+        assert_eq!(kinds as u64, bytes, "{model}");
+    }
 }

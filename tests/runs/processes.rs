@@ -86,7 +86,7 @@ fn trained_on(devices: &[usize], project: &ProjectOptions, folder: &Path, run: &
         assert_eq!(ended.steps, steps);
         assert_eq!(s.losses, seen[0].losses, "{devices:?}");
     }
-    Trained { losses: seen[0].losses.clone(), tensors: tensors(&folder.join(run)) }
+    Trained { losses: seen[0].losses.clone(), gradient_norm: None, tensors: tensors(&folder.join(run)) }
 }
 
 fn mlp(layout: &str) -> ProjectOptions {

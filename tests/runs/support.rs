@@ -90,6 +90,8 @@ pub(crate) fn options(model: &str, mesh: &str, layout: &str, dims: &[(&str, usiz
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Trained {
     pub(crate) losses: Vec<f64>,
+    /// The norm of the gradients of the first step, where it was asked for or gradients are clipped.
+    pub(crate) gradient_norm: Option<f64>,
     pub(crate) tensors: BTreeMap<String, RawTensor>,
 }
 
@@ -112,8 +114,21 @@ pub(crate) fn trained_on(
     run: &str,
     steps: u64,
 ) -> Trained {
+    attempted(devices, options, folder, run, steps).unwrap_or_else(|e| panic!("{options:?}: {e}"))
+}
+
+/// The same, or the codes and messages of what is wrong with the options.
+pub(crate) fn attempted(
+    devices: &Devices,
+    options: &ProjectOptions,
+    folder: &Path,
+    run: &str,
+    steps: u64,
+) -> Result<Trained, String> {
     let loaded = Project::load(options);
-    let project = loaded.project.unwrap_or_else(|| panic!("{:?}: {:?}", options, loaded.diagnostics));
+    let Some(project) = loaded.project else {
+        return Err(told(&Failure::Diagnostics(loaded.diagnostics)));
+    };
     let run = folder.join(run);
     let o = TrainOptions {
         data: Some(folder.join("data").display().to_string()),
@@ -123,14 +138,17 @@ pub(crate) fn trained_on(
         devices: devices.clone(),
         ..TrainOptions::default()
     };
-    let mut losses = Vec::new();
+    let (mut losses, mut gradient_norm) = (Vec::new(), None);
     let result = train(&project, &loaded.sources, &o, &AtomicBool::new(false), &mut |p| {
         if let Progress::Event { event: Event::Step(s), .. } = p {
+            if losses.is_empty() {
+                gradient_norm = s.gradient_norm;
+            }
             losses.push(s.loss);
         }
     });
-    assert_eq!(result.unwrap_or_else(|e| panic!("{options:?}: {}", told(&e))).steps, steps);
-    Trained { losses, tensors: tensors(&run) }
+    assert_eq!(result.map_err(|e| told(&e))?.steps, steps);
+    Ok(Trained { losses, gradient_norm, tensors: tensors(&run) })
 }
 
 /// Everything in the newest checkpoint of a run.

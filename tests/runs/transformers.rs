@@ -1,96 +1,28 @@
 //! Transformers that ship, with dropout, on meshes that divide nothing: every layout trains them alike.
 
-use crate::agree::agrees_within;
-use crate::support::{Sizes, Trained, options, trained, write_data};
+use crate::every_layout::Subject;
+use crate::support::{Sizes, options, write_data};
 use crate::text::tokenized;
 use meshwright_core::training_step;
-use meshwright_plan::DType;
 use meshwright_train::{Project, ProjectOptions};
 use std::path::Path;
-
-/// Layouts that ship, with the axes of their meshes.
-const SHIPPED: &[(&str, &[&str])] = &[
-    ("dp", &["data"]),
-    ("tp", &["model"]),
-    ("dp_tp", &["data", "model"]),
-    ("megatron_sp", &["data", "model"]),
-    ("zero1", &["data"]),
-    ("zero2", &["data"]),
-    ("zero3", &["data"]),
-    ("hybrid", &["pod", "data"]),
-    ("context", &["data", "ctx"]),
-    ("experts", &["data"]),
-    ("folded", &["pod", "data"]),
-];
-
-/// Mesh and layout of every run of the tests: no size divides another, and each number of devices occurs.
-const FEW: &[(&str, &str)] = &[
-    ("data=1", "zero3"),
-    ("model=2", "tp"),
-    ("data=3", "dp"),
-    ("data=3", "zero3"),
-    ("data=4", "zero1"),
-    ("data=2,model=2", "megatron_sp"),
-    ("pod=2,data=3", "hybrid"),
-    ("data=2,ctx=3", "context"),
-    ("data=2,model=4", "dp_tp"),
-    ("data=4", "experts"),
-    ("", "recompute layers.*"),
-];
-
-/// With `LONG` set, all layouts that ship on 1, 2, 3, 4, 6 and 8 devices.
-fn layouts() -> Vec<(String, String)> {
-    let owned = |(mesh, layout): &(&str, &str)| (mesh.to_string(), layout.to_string());
-    let mut out: Vec<(String, String)> = FEW.iter().map(owned).collect();
-    if std::env::var_os("LONG").is_none() {
-        return out;
-    }
-    for (layout, axes) in SHIPPED {
-        for devices in [1usize, 2, 3, 4, 6, 8] {
-            let firsts = (1..=devices).filter(|n| devices.is_multiple_of(*n));
-            let meshes = firsts.filter_map(|n| match axes {
-                [axis] => (n == devices).then(|| format!("{axis}={n}")),
-                [first, second] => Some(format!("{first}={n},{second}={}", devices / n)),
-                _ => None,
-            });
-            out.extend(meshes.map(|mesh| (mesh, layout.to_string())));
-        }
-    }
-    out
-}
 
 /// Sizes at which a step takes milliseconds, of models of text.
 const TEXT: [(&str, usize); 7] =
     [("batch", 5), ("seq", 14), ("vocab", 320), ("layers", 2), ("heads", 3), ("d_head", 4), ("d_ff", 10)];
 
-/// Trains the small model on one device, then under every layout: all losses and parameters are the same.
-fn all_alike(model: &str, sizes: &[(&str, usize)], more: &[(&str, &str)], at: &Path) {
-    let steps = if std::env::var_os("LONG").is_some() { 20 } else { 6 };
-    let run = |name: &str, mesh: &str, layout: &str| {
-        let o = ProjectOptions {
-            preset: Some("tiny".into()),
-            precision: Some(DType::F64),
-            ..options(model, mesh, layout, sizes)
-        };
-        let mut trained: Trained = trained(&o, at, name, steps);
-        // A bias of all keys changes no softmax: its gradient is nothing but rounding, which Adam makes large.
-        trained.tensors.retain(|path, _| !path.contains("attention.k.b"));
-        trained
-    };
-    let one = run("one", "", "");
-    assert!(one.losses.iter().all(|l| (0.3..8.0).contains(l)), "{model}: {:?}", one.losses);
-    let more = more.iter().map(|(mesh, layout)| (mesh.to_string(), layout.to_string()));
-    for (i, (mesh, layout)) in layouts().into_iter().chain(more).enumerate() {
-        let other = run(&i.to_string(), &mesh, &layout);
-        agrees_within(&one, &other, &format!("{model}, {layout}, {mesh}"), [1e-11, 1e-8]);
-    }
-}
-
-/// The same for a model of text, with examples of some chapters.
+/// A model of text, with examples of some chapters.
 fn text_alike(model: &str, sizes: &[(&str, usize)], more: &[(&str, &str)], tokens: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     tokenized(dir.path(), tokens);
-    all_alike(model, sizes, more, dir.path());
+    alike(model, sizes, more, [dir.path(); 2]);
+}
+
+/// A model with data for small sizes, and for those of its preset.
+fn alike(model: &str, sizes: &[(&str, usize)], more: &[(&str, &str)], [at, own]: [&Path; 2]) {
+    let more = &[more, &[("", "recompute layers.*")]].concat();
+    let (single, at_own_sizes) = (model != "switch", Some(own));
+    Subject { model, sizes, more, single, at, at_own_sizes }.is_trained_alike();
 }
 
 const NEXT: &[&str] = &["--train", "bpe", "--vocab", "320"];
@@ -126,7 +58,7 @@ fn bert_classify_is_trained_alike_under_every_layout() {
     let pairs = std::fs::read_to_string(&path).unwrap();
     let pairs = pairs.replace("task = \"masked\"", "task = \"masked\", pairs = true");
     std::fs::write(path, pairs.replace("follows = {", "label = {")).unwrap();
-    all_alike("bert_classify", &[&TEXT[..], &[("places", 16)]].concat(), PARTS, dir.path());
+    alike("bert_classify", &[&TEXT[..], &[("places", 16)]].concat(), PARTS, [dir.path(); 2]);
 }
 
 #[test]
@@ -153,10 +85,12 @@ fn t5_is_trained_alike_under_every_layout() {
 fn vit_is_trained_alike_under_every_layout() {
     let dir = tempfile::tempdir().unwrap();
     write_data(&dir.path().join("data"), Sizes { examples: 60, test: 10, rows: 12, cols: 9 });
+    let own = tempfile::tempdir().unwrap();
+    write_data(&own.path().join("data"), Sizes { examples: 200, test: 10, rows: 28, cols: 28 });
     let mut sizes = vec![("down", 3), ("across", 3), ("ph", 4), ("pw", 3)];
     // It reads no text.
     sizes.extend(TEXT.into_iter().filter(|(name, _)| !["seq", "vocab"].contains(name)));
-    all_alike("vit", &sizes, PARTS, dir.path());
+    alike("vit", &sizes, PARTS, [dir.path(), own.path()]);
 }
 
 #[test]

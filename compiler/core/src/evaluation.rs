@@ -248,6 +248,22 @@ impl Evaluation {
         self.cuts.truncate(keep);
     }
 
+    /// Whether a result depends on what is drawn at random: each batch draws the same numbers.
+    pub fn draws(&self) -> bool {
+        let g = &self.step.graph;
+        let mut seen = g.nodes.table(false);
+        let mut todo: Vec<Id> = self.step.outputs.iter().map(|o| o.id).collect();
+        while let Some(id) = todo.pop() {
+            if g.node(id).op.kind() == Kind::Rematerializable(Source::Random) {
+                return true;
+            }
+            if !std::mem::replace(&mut seen[id], true) {
+                todo.extend(g.depends_on(id));
+            }
+        }
+        false
+    }
+
     /// Combines the accumulators of a batch of `examples` into `total`, which starts empty. `before` is the number of
     /// examples already in it.
     pub fn add(&self, total: &mut Vec<Vec<f64>>, before: usize, batch: &[Vec<f64>], examples: usize) {

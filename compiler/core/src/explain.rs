@@ -6,7 +6,7 @@ use crate::partition::{Instr, Spmd};
 use crate::rows::Rows;
 use crate::schedule::LineOf;
 use meshwright_ops::{GraphNote, Id};
-use meshwright_plan::{Dim, Phase, Plan, Prim, Provenance};
+use meshwright_plan::{Dim, Phase, Plan, Prim, Provenance, Step};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +40,23 @@ pub struct ValueReport {
     pub bytes: usize,
     /// `batch:r hidden:c`; `-` where whole.
     pub split_by: String,
+    /// The innermost loop that it is in, by its position among those of the report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_loop: Option<usize>,
+}
+
+/// A loop of a step: what is in it happens once in each iteration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LoopReport {
+    /// The dim for whose positions it runs.
+    pub dim: String,
+    /// The size of that.
+    pub iterations: usize,
+    /// From the last position to the first, as loops of the backward pass.
+    pub reverse: bool,
+    /// The loop that it is in, by its position among those of the report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<usize>,
 }
 
 /// What a collective moves of one value.
@@ -68,6 +85,11 @@ pub struct CollectiveReport {
     pub axes: Vec<String>,
     /// Bytes of one device's buffer: what goes in, of an all-gather what comes out, of a permute what comes from others.
     pub bytes: usize,
+    /// How often it runs in a step.
+    pub times: u64,
+    /// The innermost loop that it is in, by its position among those of the report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_loop: Option<usize>,
     /// Part of the step.
     pub phase: Phase,
     /// Path of the value, or those of a bucket joined by commas.
@@ -122,10 +144,34 @@ pub struct TrafficReport {
     pub op: String,
     /// Axes of their groups.
     pub axes: Vec<String>,
-    /// How many.
+    /// How many run in a step.
     pub count: usize,
     /// Bytes of all of them.
     pub bytes: usize,
+}
+
+/// What a path of `recompute` brings: the difference to the same layout without it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RecomputeReport {
+    /// The path.
+    pub path: String,
+    /// Bytes of activations that a device has less at its peak.
+    pub saved_bytes: i64,
+    /// Operations that it computes more.
+    pub flops: u64,
+    /// Steps of the Plan that run more often, by what they do, the most frequent first.
+    pub ops: Vec<AddedOp>,
+    /// Collectives that run more often.
+    pub collectives: Vec<TrafficReport>,
+}
+
+/// What runs more often.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AddedOp {
+    /// The primitive.
+    pub op: String,
+    /// How much more often in a step.
+    pub count: u64,
 }
 
 /// All of it.
@@ -137,6 +183,9 @@ pub struct Report {
     pub mesh: Vec<AxisReport>,
     /// Devices of the mesh.
     pub devices: usize,
+    /// Loops in order, outer ones before those in them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loops: Vec<LoopReport>,
     /// Values in order.
     pub values: Vec<ValueReport>,
     /// Collectives in order.
@@ -144,10 +193,25 @@ pub struct Report {
     /// Attention, where there is any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub attention: Vec<AttentionReport>,
+    /// What each path of `recompute` brings, where that was asked for: [`recomputed`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recompute: Vec<RecomputeReport>,
     /// Totals.
     pub per_device: DeviceReport,
     /// Totals of the collectives by kind and axes, in the order in which they first occur.
     pub totals: Vec<TrafficReport>,
+}
+
+impl Report {
+    /// How often in a step an iteration of a loop begins; once where there is no loop.
+    pub fn times(&self, mut of: Option<usize>) -> u64 {
+        let mut times = 1u64;
+        while let Some(l) = of.and_then(|of| self.loops.get(of)) {
+            times = times.saturating_mul(l.iterations as u64);
+            of = l.parent;
+        }
+        times
+    }
 }
 
 /// Reports a compiled step.
@@ -160,9 +224,11 @@ pub fn explain(compiled: &Compiled, line_of: &LineOf) -> Report {
         program: plan.program.clone(),
         mesh: plan.mesh.axes.iter().map(|a| AxisReport { axis: a.name.clone(), size: a.size }).collect(),
         devices: plan.mesh.devices(),
+        loops: loops(plan),
         values: values(spmd, &rows, &collectives, line_of),
         totals: totals(&collectives),
         attention: attention(spmd, plan, line_of),
+        recompute: Vec::new(),
         collectives,
         per_device: DeviceReport {
             flops: s.flops,
@@ -188,18 +254,67 @@ fn attention(spmd: &Spmd, plan: &Plan, line_of: &LineOf) -> Vec<AttentionReport>
     spmd.step.graph.notes.iter().map(report).collect()
 }
 
-/// What the collectives come to, by kind and axes.
+fn loops(plan: &Plan) -> Vec<LoopReport> {
+    let all = plan.loops();
+    let around = |i: usize| all[..i].iter().rposition(|l| l.contains(all[i].begin));
+    let report = |i: usize| LoopReport {
+        dim: plan.dims.name(all[i].dim).into(),
+        iterations: plan.dims.size(all[i].dim),
+        reverse: all[i].reverse,
+        parent: around(i),
+    };
+    (0..all.len()).map(report).collect()
+}
+
+/// What the collectives of a step come to, by kind and axes.
 pub fn totals(collectives: &[CollectiveReport]) -> Vec<TrafficReport> {
     let mut out: Vec<TrafficReport> = Vec::new();
     for c in collectives {
+        let times = usize::try_from(c.times).unwrap_or(usize::MAX);
+        let bytes = c.bytes.saturating_mul(times);
         match out.iter_mut().find(|t| t.op == c.op && t.axes == c.axes) {
-            Some(t) => (t.count, t.bytes) = (t.count + 1, t.bytes + c.bytes),
-            None => {
-                out.push(TrafficReport { op: c.op.clone(), axes: c.axes.clone(), count: 1, bytes: c.bytes })
-            }
+            Some(t) => (t.count, t.bytes) = (t.count.saturating_add(times), t.bytes.saturating_add(bytes)),
+            None => out.push(TrafficReport { op: c.op.clone(), axes: c.axes.clone(), count: times, bytes }),
         }
     }
     out
+}
+
+/// What a path of `recompute` brings, from the step and from that of the same layout without the path.
+pub fn recomputed(path: &str, with: &Compiled, without: &Compiled) -> RecomputeReport {
+    let (more, less) = (&with.plan, &without.plan);
+    let counts = |plan: &Plan| {
+        let mut ops: BTreeMap<&'static str, u64> = BTreeMap::new();
+        let computes = |s: &Step| s.computes() && !matches!(s.prim, Prim::Repeat { .. } | Prim::EndRepeat);
+        for (step, times) in plan.steps.iter().zip(plan.times()).filter(|(s, _)| computes(s)) {
+            *ops.entry(step.name()).or_default() += times;
+        }
+        ops
+    };
+    let before = counts(less);
+    let grown = |(op, n): (&'static str, u64)| {
+        let count = n.saturating_sub(before.get(op).copied().unwrap_or(0));
+        (count > 0).then(|| AddedOp { op: op.into(), count })
+    };
+    let mut ops: Vec<AddedOp> = counts(more).into_iter().filter_map(grown).collect();
+    ops.sort_by_key(|o| std::cmp::Reverse(o.count));
+    let moved = |c: &Compiled| totals(&collectives(&c.spmd, &Rows::of(&c.spmd), &c.plan));
+    let before = moved(without);
+    let mut collectives = moved(with);
+    for t in &mut collectives {
+        if let Some(b) = before.iter().find(|b| b.op == t.op && b.axes == t.axes) {
+            t.count = t.count.saturating_sub(b.count);
+            t.bytes = t.bytes.saturating_sub(b.bytes);
+        }
+    }
+    collectives.retain(|t| t.count > 0 || t.bytes > 0);
+    RecomputeReport {
+        path: path.into(),
+        saved_bytes: less.summary.activation_bytes as i64 - more.summary.activation_bytes as i64,
+        flops: more.summary.flops.saturating_sub(less.summary.flops),
+        ops,
+        collectives,
+    }
 }
 
 /// Values that a user would look for: what has a path in the program (the value that bears it, not what it is made of),
@@ -208,7 +323,7 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
     let g = &spmd.step.graph;
     let moved: BTreeSet<u32> = collectives.iter().flat_map(|c| &c.parts).map(|p| p.id).collect();
     let mut out = Vec::new();
-    for instr in &spmd.instrs {
+    for (i, instr) in spmd.instrs.iter().enumerate() {
         if matches!(instr, Instr::Reshard { .. }) {
             continue;
         }
@@ -228,6 +343,8 @@ fn values(spmd: &Spmd, rows: &Rows, collectives: &[CollectiveReport], line_of: &
             shape: n.ty.dims.iter().map(largest).collect(),
             dtype: n.ty.dtype.name().into(),
             split_by: v.placement.describe(&g.dims, &spmd.mesh),
+            // Loops have the same order here as in the Plan.
+            in_loop: spmd.loops.iter().rposition(|l| l.body.contains(&i)),
         });
     }
     out
@@ -240,6 +357,7 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
     let waits = steps().filter(|(_, s)| matches!(s.prim, Prim::Wait));
     let waits: BTreeMap<u32, usize> = waits.filter_map(|(i, s)| Some((s.async_id?, i))).collect();
     let computes: Vec<usize> = steps().filter(|(_, s)| s.computes()).map(|(i, _)| i).collect();
+    let (loops, times) = (plan.loops(), plan.times());
     let place = |step: usize| computes.partition_point(|i| *i < step);
     for (start, step) in steps() {
         let Some(c) = step.collective() else { continue };
@@ -263,6 +381,8 @@ fn collectives(spmd: &Spmd, rows: &Rows, plan: &Plan) -> Vec<CollectiveReport> {
             op: c.name().into(),
             axes: c.axes().iter().map(|a| plan.mesh.name(*a).to_string()).collect(),
             bytes: sizes.iter().sum(),
+            times: times[start],
+            in_loop: loops.iter().rposition(|l| l.contains(start)),
             phase: step.phase,
             value: parts.iter().map(|p| p.value.as_str()).collect::<Vec<_>>().join(", "),
             line: parts.first().map_or(0, |p| p.line),

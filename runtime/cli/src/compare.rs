@@ -101,7 +101,7 @@ impl Variant {
             mesh,
             dims: dims.iter().cloned().collect(),
             devices: report.devices,
-            collectives: report.collectives.len(),
+            collectives: report.totals.iter().map(|t| t.count).sum(),
             per_device: report.per_device,
             totals: report.totals.clone(),
             measured: None,

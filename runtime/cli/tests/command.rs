@@ -224,6 +224,46 @@ fn explain_shows_where_what_is_and_what_moves() {
     assert_eq!(report["per_device"]["collective_bytes"], bytes);
 }
 
+const LOOP: [&str; 6] = ["explain", "gpt", "--preset", "tiny", "--mesh", "data=2,model=2"];
+
+#[test]
+fn explain_shows_loops_and_what_recomputation_brings() {
+    let rules = "batch -> data; heads, d_ff -> model; recompute layers.block.mlp.*, layers.block.norm1";
+    let (code, out, err) = run(&[&LOOP[..], &["--layout", rules]].concat());
+    assert_eq!(code, 0, "{err}");
+    let below = |title: &str| out.split(&format!("  {title}\n")).nth(1).unwrap().lines();
+    let mut forward = below("forward");
+    let heading = forward.next().unwrap().trim();
+    assert_eq!(heading, "repeat layers  4 iterations, 1.00 MiB in 2 collectives each");
+    let inside = forward.next().unwrap();
+    assert!(inside.contains("    layers.block.attention.out") && inside.contains("524,288"), "{inside}");
+    let backward = below("backward").next().unwrap().trim().to_string();
+    assert!(backward.starts_with("repeat layers  4 iterations from the last, "), "{backward}");
+    // Behind a loop nothing is indented.
+    let after = out.lines().find(|l| l.contains("bucket 3")).unwrap();
+    assert!(after.starts_with("        bucket 3 "), "{after}");
+
+    let (_, json, _) = run(&[&LOOP[..], &["--layout", rules, "--format", "json"]].concat());
+    let report = &lines(&json)[0];
+    assert_eq!(report["loops"][0], serde_json::json!({"dim": "layers", "iterations": 4, "reverse": false}));
+    let [mlp, norm] = [0, 1].map(|i| &report["recompute"][i]);
+    assert_eq!((&mlp["path"], &norm["path"]), (&"layers.block.mlp.*".into(), &"layers.block.norm1".into()));
+    // 4 layers of 8 examples with 128 positions: 256 hidden units, before and behind the activation.
+    let least = 4 * 8 * 128 * 256 * 4;
+    assert!(mlp["saved_bytes"].as_i64().unwrap() >= least, "{mlp}");
+    // One more product in each layer.
+    let products = mlp["ops"].as_array().unwrap().iter().find(|o| o["op"] == "contract").unwrap();
+    assert_eq!(products["count"], 4, "{mlp}");
+    let said = out.lines().find(|l| l.starts_with("recompute  `layers.block.mlp.*` saves ")).unwrap();
+    assert!(said.contains("MiB of activations, adds ") && said.contains("4 contract"), "{said}");
+    // The sums of feed-forward layers are made again with them, those of norms are not.
+    let (_, whole, _) = run(&[&LOOP[..], &["--layout", "heads, d_ff -> model; recompute layers.*"]].concat());
+    let said = whole.lines().find(|l| l.starts_with("recompute  `layers.*` saves ")).unwrap();
+    assert!(said.ends_with(" in 4 all-reduce over model"), "{said}");
+    let without = run(&[&LOOP[..], &["--layout", "batch -> data"]].concat()).1;
+    assert!(!without.contains("recompute"), "{without}");
+}
+
 #[test]
 fn stages_and_times_of_passes_are_shown() {
     let args = [&["explain", "mlp", "--time-passes", "--emit"], &["spmd"][..], &MESH].concat();

@@ -1,5 +1,5 @@
 //! Losses and metrics over a whole data set: full batches on one program, the remainder on another, accumulated so that
-//! the result does not depend on the batch size.
+//! the result does not depend on the batch size. A batch is that of training, or a part of it where training takes it in parts.
 
 use crate::consensus::synchronized_stop;
 use crate::data::{Dataset, EpochSeed};
@@ -22,6 +22,8 @@ pub(crate) struct Evaluator {
     set: Arc<Dataset>,
     /// Which of the results is the loss.
     loss: Option<String>,
+    /// Why batches are whole, where the training step takes them in parts.
+    whole: Option<String>,
 }
 
 impl Evaluator {
@@ -32,6 +34,9 @@ impl Evaluator {
         cluster: &mut Cluster,
         set: Arc<Dataset>,
     ) -> Result<Evaluator, Failure> {
+        let parts = project.evaluated_in_parts();
+        let whole = parts.as_ref().err().cloned();
+        let project = parts.as_ref().ok().and_then(Option::as_ref).unwrap_or(project);
         let size = project.batch();
         let full = set.records() / size;
         let of = |p: &Project| match p.evaluation() {
@@ -46,7 +51,7 @@ impl Evaluator {
         let remainder = remainder(project, set.records())?;
         let full = if full > 0 { Some(make(project)?) } else { None };
         let rest = remainder.as_ref().map(make).transpose()?;
-        Ok(Evaluator { evaluation, full, rest, set, loss: project.loss().map(String::from) })
+        Ok(Evaluator { evaluation, full, rest, set, loss: project.loss().map(String::from), whole })
     }
 
     /// The programs.
@@ -54,9 +59,15 @@ impl Evaluator {
         self.full.iter().chain(&self.rest)
     }
 
-    /// What there is to say of its data set.
+    /// Why its batches are whole, where training takes them in parts.
+    pub(crate) fn whole_batches(&self) -> Option<String> {
+        self.whole.clone()
+    }
+
+    /// What there is to say of it and its data set.
     pub(crate) fn notes(&self) -> Vec<String> {
-        self.set.notes().into_iter().map(|n| format!("of the set to evaluate on, {n}")).collect()
+        let of_set = self.set.notes().into_iter().map(|n| format!("of the set to evaluate on, {n}"));
+        of_set.chain(self.whole_batches()).collect()
     }
 
     /// Runs over the data set once; `stop` ends it after the batch at hand, with no result, unless that was the last.

@@ -94,6 +94,7 @@ fn evaluated(
         Ok((cluster, evaluator, set))
     })();
     let (cluster, evaluator, set) = agree_on_result(processes, "the programs", ready)?;
+    notes.extend(evaluator.whole_batches());
     let plans: Vec<&Plan> = evaluator.programs().map(|p| &*p.plan).collect();
     check_same_configuration(processes, &asked(options, Some(&set), plans.first().copied(), &[]))?;
     prepare(&cluster, checkpoint.as_ref())?;

@@ -214,6 +214,29 @@ impl Project {
         compile_with(step, &self.layout, &|span| line_of(sources, span), self.compiling, observe)
     }
 
+    /// The same for evaluations: where the layout takes a training step in parts, with the examples of one part in a batch, so
+    /// that an evaluation needs no more memory. `Err` says why its batches are whole all the same: its results would change.
+    pub fn evaluated_in_parts(&self) -> Result<Option<Project>, String> {
+        let (size, parts) = (self.batch(), self.layout.microbatches.map_or(1, |m| m.0));
+        if parts < 2 || !size.is_multiple_of(parts) || self.program.train.is_none() {
+            return Ok(None);
+        }
+        let name = self.example_dim().map_or("?", |d| d.1);
+        let why = |what: &str| format!("an evaluation takes its batches of {size} whole: {what}");
+        let Ok(part) = self.with_batch(size / parts) else {
+            return Err(why(&format!("the model cannot be made for `{name}` = {}", size / parts)));
+        };
+        let (whole, less) = (&self.program.graph, &part.program.graph.dims);
+        if let Some(d) = whole.captured.iter().find(|d| whole.dims.size(**d) != less.size(**d)) {
+            return Err(why(&format!("the model computes with the size of `{}`", whole.dims.name(*d))));
+        }
+        match part.evaluation() {
+            (Some(e), found) if found.is_empty() && !e.draws() => Ok(Some(part)),
+            (Some(e), found) if found.is_empty() && e.draws() => Err(why("it draws at random for a batch")),
+            _ => Err(why("what it reports mixes the examples of a batch")),
+        }
+    }
+
     /// The evaluation of this project's losses and metrics.
     pub fn evaluation(&self) -> (Option<Evaluation>, Vec<Diagnostic>) {
         meshwright_core::evaluation(&self.program)

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bolero::check;
+use meshwright_diag::Sources;
 use meshwright_fuzz::{Edit, edited, time};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
 use meshwright_train::checkpoint::Which;
@@ -9,10 +10,13 @@ use meshwright_train::corpus::{
     DocumentRule, TextFiles, TokenizeOptions, TokenizerKind, TokenizerSource, tokenize,
 };
 use meshwright_train::data::{EpochSeed, InputBinding, Places, find, load};
-use meshwright_train::{Project, ProjectOptions, Recorded, TrainOptions, read_checkpoint, train};
+use meshwright_train::{
+    HfExport, HfImport, Project, ProjectOptions, Recorded, TrainOptions, export_hf, import_hf,
+    read_checkpoint, train,
+};
 use std::io::Write;
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 const WORDS: &[&[u8]] = &[
@@ -54,6 +58,31 @@ const WORDS: &[&[u8]] = &[
     b"\x01\x00",
     b"\x03\x00",
     b"\xef\xbb\xbf",
+];
+
+/// What the files of Hugging Face and the maps to them are made of.
+const HF_WORDS: &[&str] = &[
+    "null",
+    "0",
+    "1000000000",
+    "\"../../etc/passwd\"",
+    "\"weight_map\"",
+    "\"n_layer\"",
+    "\"n_embd\"",
+    "model_type",
+    "layers * d_head",
+    "*",
+    "#",
+    "(weight|gamma)",
+    "[part 2 of 3]",
+    "[.., 0..64]",
+    " transposed",
+    " reshaped 3 1",
+    " permuted 2 1 0",
+    " = ",
+    "[dims]",
+    "[consts]",
+    "[limits]",
 ];
 
 fn npy(descr: &str, fortran: &str, shape: &str, data: &[u8]) -> Vec<u8> {
@@ -251,4 +280,52 @@ fn folders_of_runs() {
             std::fs::write(&paths[k], &whole[k]).unwrap();
         },
     );
+}
+
+/// A checkpoint of Hugging Face in several files in `at/hf`, and the map that it is read by, all of them by their paths.
+fn hugging_face(at: &Path) -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
+    let from = root.join("tests/runs/hugging_face/gpt");
+    let mut sources = Sources::new();
+    let import = HfImport { from, run: at.join("run"), ..HfImport::default() };
+    import_hf(&import, &mut sources).unwrap();
+    let to = at.join("hf");
+    let export = HfExport { run: import.run, to: to.clone(), most_bytes: 12_000, ..HfExport::default() };
+    assert!(export_hf(&export, &mut sources).unwrap().files.iter().any(|f| f.ends_with(".index.json")));
+    let map = at.join("map.toml");
+    std::fs::copy(root.join("models/hf/gpt.toml"), &map).unwrap();
+    let mut paths: Vec<_> = std::fs::read_dir(to).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    paths.push(map);
+    paths
+}
+
+#[test]
+fn checkpoints_of_hugging_face() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = hugging_face(dir.path());
+    let whole: Vec<Vec<u8>> = paths.iter().map(|p| std::fs::read(p).unwrap()).collect();
+    let words: Vec<&[u8]> = WORDS.iter().copied().chain(HF_WORDS.iter().map(|w| w.as_bytes())).collect();
+    let read = || {
+        let (from, run) = (dir.path().join("hf"), dir.path().join("again"));
+        let map = Some(dir.path().join("map.toml").display().to_string());
+        let project = ProjectOptions { model: "gpt".into(), ..ProjectOptions::default() };
+        let options = HfImport { from, run: run.clone(), map, project, ..HfImport::default() };
+        let read = import_hf(&options, &mut Sources::new()).is_ok();
+        if run.exists() {
+            std::fs::remove_dir_all(run).unwrap();
+        }
+        read
+    };
+    assert!(read());
+    let again = AssertUnwindSafe(&read);
+    check!().with_type::<(u8, Vec<Edit>)>().with_test_time(time()).with_iterations(usize::MAX).for_each(
+        |(file, edits)| {
+            let k = usize::from(*file) % paths.len();
+            std::fs::write(&paths[k], edited(&whole[k], edits, &words, &whole)).unwrap();
+            let _read_or_refused = (*again)();
+            std::fs::write(&paths[k], &whole[k]).unwrap();
+        },
+    );
+    assert!(read());
 }

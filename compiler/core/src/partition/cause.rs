@@ -102,7 +102,7 @@ impl Walk<'_> {
             // What becomes a gradient is stored as the parameter is.
             || user.is_some_and(|u| self.facts.is_gradient(u) || self.scattered.contains(&u))
             || self.facts.layout.gathers.contains(&dim)
-            || self.named_before(id, dim).iter().any(|dim| self.free_rule(*dim, axis));
+            || self.names_of(id, dim).iter().any(|dim| self.free_rule(*dim, axis));
         if !implied && self.told.insert((dim, axis)) {
             let d = unasked_gather(self, id, axis, dim, user);
             self.diagnostics.push(d);
@@ -121,6 +121,28 @@ impl Walk<'_> {
             at = x;
         }
         names
+    }
+
+    /// The same; and in the backward pass, where renames run the other way, all names from which the forward pass makes them.
+    fn names_of(&self, id: Id, dim: Dim) -> BTreeSet<Dim> {
+        let mut names: BTreeSet<Dim> = self.named_before(id, dim).into_iter().collect();
+        if self.facts.node(id).origin.phase != Phase::Backward {
+            return names;
+        }
+        let g = self.facts.graph();
+        let forward = g.ids().map(|x| g.node(x)).filter(|n| n.origin.phase == Phase::Forward);
+        let renames = forward.filter_map(|n| match n.op.kind() {
+            Kind::Rename { from, to } => Some((from, to)),
+            _ => None,
+        });
+        let renames: BTreeSet<(Dim, Dim)> = renames.collect();
+        loop {
+            let before = names.len();
+            names.extend(renames.iter().filter(|r| names.contains(&r.1)).map(|r| r.0).collect::<Vec<_>>());
+            if names.len() == before {
+                return names;
+            }
+        }
     }
 
     fn free_rule(&self, dim: Dim, axis: Axis) -> bool {

@@ -102,7 +102,8 @@ fn report(
 ) -> Result<(), Stop> {
     let program = &project.program;
     let elements = program.parameter_elements();
-    let collectives = plan.steps.iter().filter(|s| s.collective().is_some()).count();
+    let runs = plan.steps.iter().zip(plan.times()).filter(|(s, _)| s.collective().is_some());
+    let collectives: u64 = runs.map(|(_, times)| times).sum();
     let s = &plan.summary;
     if console.json() {
         let named = layout.map(|l| ("layout", l.into()));
@@ -128,7 +129,7 @@ fn report(
         thousands(elements as u64),
         project::mesh(project),
         bytes(s.collective_bytes),
-        counted(collectives as u64, "collective"),
+        counted(collectives, "collective"),
         bytes(s.peak_bytes),
     ))
 }

@@ -6,7 +6,7 @@ use crate::console::Console;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::value_parsers::Emit;
-use meshwright_core::{Compiled, PASSES, StepGraph, prediction, training_step};
+use meshwright_core::{Compiled, Evaluation, PASSES, StepGraph, prediction, training_step};
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_train::{Loaded, Project, ProjectOptions};
 use serde_json::json;
@@ -29,7 +29,7 @@ pub(super) struct Made {
 pub(super) fn examine(options: &ProjectOptions) -> Loaded {
     let mut loaded = Project::load(options);
     if let Some(project) = &loaded.project {
-        let (evaluation, mut found) = project.evaluation();
+        let (evaluation, mut found) = evaluation(project);
         for step in training_step(&project.program).into_iter().chain(evaluation.map(|e| e.step)) {
             found.extend(project.compile(&step, &loaded.sources).1);
         }
@@ -74,6 +74,14 @@ pub(super) fn make(
     }
 }
 
+/// The evaluation as it runs: in the parts in which a training step takes its batch, where it can.
+fn evaluation(project: &Project) -> (Option<Evaluation>, Vec<Diagnostic>) {
+    match project.evaluated_in_parts() {
+        Ok(Some(part)) => part.evaluation(),
+        _ => project.evaluation(),
+    }
+}
+
 /// What there is to compile of a program, whatever its layout is.
 pub(super) struct Steps {
     /// What is shown.
@@ -92,7 +100,7 @@ impl Steps {
         let lacks = |d: Diagnostic| Steps { shown: None, trains: false, beside: None, found: vec![d] };
         match asked {
             None => {
-                let (evaluation, found) = project.evaluation();
+                let (evaluation, found) = evaluation(project);
                 let (evaluation, training) = (evaluation.map(|e| e.step), training_step(program));
                 match training {
                     Some(step) => Steps { shown: Some(step), trains: true, beside: evaluation, found },
@@ -107,7 +115,7 @@ impl Steps {
                 ),
             },
             Some(ProgramChoice::Eval) => {
-                let (evaluation, found) = project.evaluation();
+                let (evaluation, found) = evaluation(project);
                 Steps { shown: evaluation.map(|e| e.step), trains: false, beside: None, found }
             }
             Some(ProgramChoice::Predict) if program.outputs.is_empty() => lacks(

@@ -1,0 +1,126 @@
+//! What `explain` says beside its rows: totals, when collectives run, where attention is, and what recomputation saves.
+
+use crate::table::{Align, Table};
+use crate::text::{bytes, counted, dashed, flops, thousands};
+use meshwright_core::explain::{CollectiveReport, RecomputeReport, Report, TrafficReport};
+
+/// Where attention was recognized, and where a softmax was nearly one: a line for all of which the same is to be said.
+pub(super) fn attention(report: &Report) -> String {
+    /// So many are named.
+    const NAMED: usize = 3;
+    let mut said: Vec<(String, Vec<String>)> = Vec::new();
+    for a in &report.attention {
+        let because = a.because.as_deref().unwrap_or("");
+        let what = match (a.recognized, a.tiled) {
+            (true, true) => "in one step, scores are not stored".to_string(),
+            (true, false) => format!("by its equations, since {because}"),
+            _ => format!("not recognized, since {because}"),
+        };
+        let place = format!("`{}` (line {})", a.value, a.line);
+        match said.iter_mut().find(|s| s.0 == what) {
+            Some(same) => same.1.push(place),
+            None => said.push((what, vec![place])),
+        }
+    }
+    let line = |(what, places): (String, Vec<String>)| {
+        let more = places.len().saturating_sub(NAMED);
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        format!("attention  {what}: {}{more}\n", places[..places.len().min(NAMED)].join(", "))
+    };
+    said.into_iter().map(line).collect()
+}
+
+/// At which steps of the Plan collectives that overlap with others start and are waited for, and what is computed in between;
+/// empty without collectives.
+pub(super) fn overlap(report: &Report) -> String {
+    if report.collectives.is_empty() {
+        return String::new();
+    }
+    let left = Align::Left;
+    let mut t = Table::new(&[Align::Right, Align::Right, left, left, left]);
+    t.row(["start", "wait", "collective", "of", "compute in between"]);
+    let (mut buckets, mut at_once) = (0, 0);
+    for c in &report.collectives {
+        let what = format!("{} {}", dashed(&c.op), c.axes.join(","));
+        let first = c.parts.first().map_or("", |p| p.value.as_str());
+        let of = match c.parts.len() {
+            0 | 1 if first.is_empty() => "(unnamed)".into(),
+            0 | 1 => first.into(),
+            _ => {
+                buckets += 1;
+                format!("bucket {buckets}")
+            }
+        };
+        let steps = counted(c.meanwhile as u64, "step");
+        let meanwhile = match &c.over {
+            Some((one, other)) if one == other => format!("{steps}: `{one}`"),
+            Some((first, last)) => format!("{steps}, `{first}` to `{last}`"),
+            None => "other collectives".into(),
+        };
+        if c.start == c.wait {
+            at_once += 1;
+            continue;
+        }
+        t.row([c.start.to_string(), c.wait.to_string(), what, of, meanwhile]);
+    }
+    let all = report.collectives.len();
+    let rest = match at_once {
+        0 => String::new(),
+        n if n == all => "  none: each collective is waited for where it starts\n".into(),
+        n => format!("  and {} waited for where started\n", counted(n as u64, "collective")),
+    };
+    let rows = if at_once == all { String::new() } else { t.render() };
+    format!("overlap: the steps of the plan at which collectives start and are waited for\n{rows}{rest}")
+}
+
+pub(super) fn totals(report: &Report) -> String {
+    let d = &report.per_device;
+    let mut t = Table::new(&[Align::Left, Align::Right, Align::Left]);
+    t.row(["compute".into(), flops(d.flops), String::new()]);
+    let n = report.totals.iter().map(|t| t.count as u64).sum();
+    t.row(["collectives".into(), bytes(d.collective_bytes), format!("in {}", counted(n, "collective"))]);
+    for k in &report.totals {
+        let kind = format!("{} over {}", dashed(&k.op), k.axes.join(","));
+        t.row([String::new(), bytes(k.bytes as u64), format!("in {} {kind}", thousands(k.count as u64))]);
+    }
+    let flying: Vec<&CollectiveReport> = report.collectives.iter().filter(|c| c.wait > c.start).collect();
+    if !flying.is_empty() {
+        let size = flying.iter().map(|c| c.bytes as u64).sum();
+        let what = format!("in {} in flight while others compute", thousands(flying.len() as u64));
+        t.row(["overlap".into(), bytes(size), what]);
+    }
+    let parts = [
+        ("parameters", d.parameter_bytes),
+        ("optimizer", d.optimizer_state_bytes),
+        ("activations", d.activation_bytes),
+    ];
+    t.row(["peak memory".into(), bytes(d.peak_bytes), String::new()]);
+    for (name, size) in parts {
+        t.row([String::new(), bytes(size), name.into()]);
+    }
+    format!("per step and device\n{}", t.render())
+}
+
+/// What each path of `recompute` saves, and what is computed and moved for it a second time.
+pub(super) fn recomputed(report: &Report) -> String {
+    report.recompute.iter().map(one_path).collect()
+}
+
+fn one_path(r: &RecomputeReport) -> String {
+    let saved = match (r.saved_bytes, u64::try_from(r.saved_bytes)) {
+        (0, _) => "saves nothing".to_string(),
+        (_, Ok(saved)) => format!("saves {} of activations", bytes(saved)),
+        (more, Err(_)) => format!("saves nothing, and takes {} more", bytes(more.unsigned_abs())),
+    };
+    let mut added = Vec::new();
+    added.extend((r.flops > 0).then(|| flops(r.flops)));
+    let ops: Vec<String> = r.ops.iter().map(|o| format!("{} {}", thousands(o.count), o.op)).collect();
+    added.extend((!ops.is_empty()).then(|| ops.join(", ")));
+    let kind = |t: &TrafficReport| {
+        let size = bytes(t.bytes as u64);
+        format!("{size} in {} {} over {}", thousands(t.count as u64), dashed(&t.op), t.axes.join(","))
+    };
+    added.extend(r.collectives.iter().map(kind));
+    let added = if added.is_empty() { "adds nothing".into() } else { format!("adds {}", added.join("; ")) };
+    format!("recompute  `{}` {saved}, {added}\n", r.path)
+}
