@@ -86,7 +86,7 @@ struct Pipeline {
     graph: [Pass<StepGraph, StepGraph>; 7],
     partition: Pass<StepGraph, Spmd>,
     lower: Pass<Spmd, Lowered>,
-    plan: [Pass<Plan, Plan>; 4],
+    plan: [Pass<Plan, Plan>; 5],
     lifetimes: Pass<Plan, Finished>,
 }
 

@@ -52,16 +52,27 @@ impl Positions {
 }
 
 impl Lower<'_> {
-    /// The rows that indices over `[shared, rest]` name, and whether each of them is one that this device does not hold (its row
-    /// is then one that it has).
+    /// The rows that operands name: see [`Lower::rows_at`].
     fn rows_named(&mut self, p: &Positions) -> (Val, Val) {
         let over = [p.shared.as_slice(), &p.rest].concat();
-        let refs: Vec<&Local> = p.indices.iter().collect();
-        let shape = extents(&Self::sizes(&over, &refs));
+        let shape = Self::sizes(&over, &p.indices.iter().collect::<Vec<_>>());
+        let named: Vec<(Named, Range<usize>)> =
+            p.indices.iter().zip(&p.held).map(|(index, held)| (self.read(index), held.clone())).collect();
+        self.rows_at(&named, [&p.shared, &p.rest], &shape)
+    }
+
+    /// The rows that indices over `[shared, rest]`, which have these sizes, name among those that the device holds, and whether each of
+    /// them is one that it does not hold (its row is then one that it has).
+    fn rows_at(
+        &mut self,
+        indices: &[(Named, Range<usize>)],
+        [shared, rest]: [&[Dim]; 2],
+        sizes: &[usize],
+    ) -> (Val, Val) {
+        let over = [shared, rest].concat();
         let (mut at, mut beyond) = (None, None);
-        for (index, held) in p.indices.iter().zip(&p.held) {
-            let named = self.read(index);
-            let index = self.align(&named, &over);
+        for (index, held) in indices {
+            let index = self.align(index, &over);
             let index = self.convert(index, BurnType::I32);
             let e = &mut self.graph;
             let (under, above) = (
@@ -84,14 +95,15 @@ impl Lower<'_> {
             let none = e.table(&[1], vec![0]);
             return (none, none);
         };
-        if !p.shared.is_empty() {
-            let count: usize = p.sizes.iter().product();
-            let held: usize = p.held.iter().map(ExactSizeIterator::len).product();
-            let mut shape = p.sizes.clone();
-            shape.resize(p.shared.len() + p.rest.len(), 1);
+        if !shared.is_empty() {
+            let held: usize = indices.iter().map(|(_, held)| held.len()).product();
+            let mut shape = sizes[..shared.len()].to_vec();
+            let count: usize = shape.iter().product();
+            shape.resize(sizes.len(), 1);
             let base = e.table(&shape, (0..count).map(|i| (i * held) as i32).collect());
             at = e.add(at, base);
         }
+        let shape = extents(sizes);
         let (at, beyond) = (e.expand(at, &shape), e.expand(beyond, &shape));
         let n: usize = e.shape(at).iter().product();
         (e.reshape(at, &[n]), e.reshape(beyond, &[n, 1]))
@@ -204,7 +216,8 @@ impl Lower<'_> {
         let first = self.read(&start);
         let first = self.align(&first, &along);
         let index = Named { val: self.graph.sub(index, first), dims: along.clone() };
-        let (at, other) = self.rows_named(&index, &start.dims, &[dim], &rows, &(0..count));
+        let sizes = [rows.as_slice(), &[held.len()]].concat();
+        let (at, other) = self.rows_at(&[(index, 0..count)], [&start.dims, &[dim]], &sizes);
         let taken = [start.dims.as_slice(), &[from], &columns].concat();
         let value_of = self.read(&value);
         let new = self.align(&value_of, &taken);
