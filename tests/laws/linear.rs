@@ -17,6 +17,11 @@ const ROUNDS: usize = 4;
 /// Denials of what is linear: right, but more careful than need be. The op, the operands, and why.
 const EXCUSED: &[(&str, &[usize], &str)] = &[
     ("where", &[1, 2], "linear in both branches together but in neither alone, which no claim can say"),
+    (
+        "dynamic_update_slice",
+        &[0, 1],
+        "linear in the whole and the part together but in neither alone, as `where` is",
+    ),
     ("attention_grad", &[3, 5], "linear in the values and what they give together, in neither alone"),
     ("attention_grad", &[5, 6], "linear in the cotangent and what it gives together, in neither alone"),
 ];

@@ -21,6 +21,7 @@ use crate::normalize::dead_code;
 use crate::program::{LossDecl, Program};
 use crate::step_graph::{OutputKind, StepGraph, StepOutput};
 pub use branch::{Branching, branch};
+pub use last::DecodedOutput;
 use meshwright_diag::{Diagnostic, Outcome, Span, codes};
 use meshwright_ops::{Graph, Id, InputOpKind, Leaf, Type};
 use meshwright_plan::{DType, Dim, Dims, InputDecl};
@@ -58,18 +59,6 @@ pub struct NewPositions {
     pub output: DecodedOutput,
     /// What its states are called: `PATH/NAME.DIM`. Steps that share what they keep call it alike.
     pub kept_as: &'static str,
-}
-
-/// What a step gives of one position of each sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecodedOutput {
-    /// The value, without `seq`.
-    Value,
-    /// The value, whose elements along its only other dim are logits of tokens; and the logarithm of the sum of the exponentials of the
-    /// first so many.
-    Logits(usize),
-    /// The most probable of the first so many tokens, of equal ones the first, and the logarithm of its probability.
-    MostProbable(usize),
 }
 
 /// Builds the step that computes some positions along `seq` of a value, such as the logits of the next token. Steps of the same

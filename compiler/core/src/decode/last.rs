@@ -1,12 +1,23 @@
 //! What a step of decoding gives: of many new positions one, so that all that only it needs is computed for this one alone.
 
-use super::DecodedOutput;
 use super::rebuild::{Rebuild, same_dims};
 use crate::step_graph::{OutputKind, StepOutput};
 use meshwright_ops::{Contract, Expand, Graph, Id, Kind, LogSumExp, Op, OpError, arg_extreme};
 use meshwright_plan::{DType, Dim, IdVec, Monoid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// What a step gives of one position of each sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodedOutput {
+    /// The value, without `seq`.
+    Value,
+    /// The value, whose elements along its only other dim are logits of tokens; and the logarithm of the sum of the exponentials of the
+    /// first so many.
+    Logits(usize),
+    /// The most probable of the first so many tokens, of equal ones the first, and the logarithm of its probability.
+    MostProbable(usize),
+}
 
 impl Rebuild<'_> {
     /// A value at one new position of each sequence. What it is made of behind the last loop is computed there alone: with a prompt,

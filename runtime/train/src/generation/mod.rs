@@ -5,6 +5,7 @@ mod choice;
 mod options;
 mod programs;
 mod prompts;
+mod question;
 mod sequence;
 
 pub use beams::BeamSearch;
@@ -13,7 +14,6 @@ pub use options::GenerateOptions;
 pub use sequence::{GeneratedText, TextEnd};
 
 use crate::consensus::{abort_on_error, agree_on_result, check_same_configuration};
-use crate::corpus::TextTokenizer;
 use crate::devices::{restore_but, start};
 use crate::failure::Failure;
 use crate::inference::{asked, checkpoint_of, oddities};
@@ -23,8 +23,8 @@ use choice::Logits;
 use meshwright_diag::{Diagnostic, Sources, codes};
 use meshwright_exec::{Cluster, HostTensor};
 use programs::{NextToken, Programs};
-use prompts::{Prompts, TextInputs};
-use sequence::{Limits, Sequence};
+use question::Question;
+use sequence::Sequence;
 use std::time::{Duration, Instant};
 
 /// What `generate` gives.
@@ -202,32 +202,4 @@ impl Continuation<'_> {
 fn not_numbers(value: &str) -> Failure {
     let d = Diagnostic::error(codes::E0517, format!("`{value}` is not a number for every token"));
     d.help("an earlier checkpoint may be finite: `ckpt list RUN` lists them, `--from STEP` takes one").into()
-}
-
-/// What is asked for.
-struct Question {
-    /// The project with a batch as large as there are prompts.
-    project: Project,
-    inputs: TextInputs,
-    tokenizer: TextTokenizer,
-    prompts: Prompts,
-    /// Ends a text.
-    end: Option<u32>,
-    context: usize,
-}
-
-impl Question {
-    fn of(project: &Project, options: &GenerateOptions) -> Result<Question, Failure> {
-        let inputs = TextInputs::of(project, options)?;
-        let tokenizer = inputs.tokenizer(options)?;
-        let context = project.program.graph.dims.size(inputs.seq);
-        let prompts = Prompts::of(project, &inputs, &tokenizer, options)?;
-        let project = project.with_batch(prompts.tokens.len())?;
-        let end = tokenizer.special().end;
-        Ok(Question { project, inputs, tokenizer, prompts, end, context })
-    }
-
-    fn limits(&self, options: &GenerateOptions) -> Limits {
-        Limits { end: self.end, most: options.max_tokens, context: self.context }
-    }
 }

@@ -126,12 +126,12 @@ fn mistakes() {
         ("repeat layers { x = x + 1 } output out = x", "E0218 `x` cannot be carried by `repeat`"),
         ("repeat layers { rate = 1 } output out = x", "E0218 `rate` cannot be carried by `repeat`"),
         (
-            "state s[d] = 0 repeat layers { s = s + 1 } output out = x",
-            "E0190 a `state` that changes inside of `repeat` is not implemented yet",
+            "scan layers { state s[d] = 0 s = s + 1 } output out = x",
+            "E0218 state `s` is declared in a `scan`, which would give it a next value at each position",
         ),
         (
-            "repeat layers { state s[d] = 0 y = y + s } output out = y",
-            "E0190 `state` inside of `repeat` is not implemented yet",
+            "state s[d] = 0 repeat layers { s = s + 1 } s = s + 2 output out = x",
+            "E0210 state `s` is given two next values",
         ),
         ("repeat layers { output out = y y = y + 1 }", "E0218 `output` stands inside of `repeat`"),
         (
