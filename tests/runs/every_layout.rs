@@ -4,7 +4,7 @@
 //! A normal run takes a few layouts and steps. `LONG=1` takes all that ship, on every mesh of 1, 2, 3, 4, 6 and 8 devices, for 20
 //! steps; then, at the sizes of `--preset tiny` itself, on 6 devices for 5 steps. It prints the greatest differences.
 
-use crate::support::{Sizes, Trained, apart, attempted, options, root, write_data};
+use crate::support::{Sizes, Trained, apart, attempted, options, root, shapes, write_data};
 use meshwright_core::program::Reports;
 use meshwright_core::training_step;
 use meshwright_plan::DType;
@@ -254,12 +254,7 @@ fn mnist_conv_is_trained_alike_under_every_layout() {
 #[test]
 fn unet_is_trained_alike_under_every_layout() {
     let dir = tempfile::tempdir().unwrap();
-    let (from, to) = (root().join("models/data/shapes"), dir.path().join("data"));
-    std::fs::create_dir(&to).unwrap();
-    for file in std::fs::read_dir(from).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
-    }
+    shapes(dir.path());
     let sizes = [("batch", 5), ("wide", 2), ("wide_up", 3), ("wide_out", 2), ("mid", 3), ("low", 4)];
     let at = dir.path();
     let subject =

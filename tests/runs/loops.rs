@@ -19,7 +19,7 @@ fn loaded(text: &str, mesh: &str, layout: &str) -> (Project, Loaded) {
 }
 
 /// Losses, parameters and states after three steps on numbers that are the same for all.
-fn after_steps(
+pub(crate) fn after_steps(
     text: &str,
     (mesh, layout): (&str, &str),
     change: impl Fn(&Program) -> StepGraph,
@@ -51,7 +51,7 @@ fn after_steps(
     out
 }
 
-fn same(what: &str, one: &BTreeMap<String, Vec<f64>>, other: &BTreeMap<String, Vec<f64>>) {
+pub(crate) fn same(what: &str, one: &BTreeMap<String, Vec<f64>>, other: &BTreeMap<String, Vec<f64>>) {
     assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>(), "{what}");
     for (name, values) in one {
         let far = apart(values, &other[name]);

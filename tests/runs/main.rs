@@ -39,6 +39,7 @@ mod standard;
 mod support;
 mod text;
 mod tidy;
+mod tiles;
 mod trace;
 mod transformers;
 mod transports;

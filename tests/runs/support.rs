@@ -179,6 +179,16 @@ pub(crate) fn command(args: &[&str]) -> Command {
     c
 }
 
+/// The shapes that ship, as the data below `folder`.
+pub(crate) fn shapes(folder: &Path) {
+    let (from, to) = (root().join("models/data/shapes"), folder.join("data"));
+    std::fs::create_dir(&to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
 /// The repository's folder.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()

@@ -1,7 +1,7 @@
 //! Windows over split dims change no result: trainings of convolutional networks on many meshes beside one on a single
 //! device. Shards are uneven, thinner than the halo, or empty; some kernels are larger than the image.
 
-use crate::support::{Sizes, Trained, apart, folder, options, root, trained};
+use crate::support::{Sizes, Trained, apart, folder, options, shapes, trained};
 use meshwright_plan::DType;
 use meshwright_train::ProjectOptions;
 use std::path::Path;
@@ -140,12 +140,7 @@ const UNET: &[(&str, &str, &str)] = &[
 #[test]
 fn unet_trains_the_same_on_every_mesh() {
     let dir = tempfile::tempdir().unwrap();
-    let (from, to) = (root().join("models/data/shapes"), dir.path().join("data"));
-    std::fs::create_dir(&to).unwrap();
-    for file in std::fs::read_dir(from).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
-    }
+    shapes(dir.path());
     let dims = [("batch", 5), ("wide", 2), ("wide_up", 3), ("wide_out", 2), ("mid", 3), ("low", 4)];
     all_agree("unet", 25, &dims, UNET, dir.path());
 }
