@@ -33,6 +33,7 @@ pub mod project;
 mod recorded;
 pub mod run_dir;
 mod run_error;
+pub mod runs;
 mod session;
 mod settings;
 pub mod standard;
