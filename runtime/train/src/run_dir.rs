@@ -322,7 +322,7 @@ pub fn no_run(path: &Path) -> Box<Diagnostic> {
 }
 
 /// Whether a folder holds a run.
-pub(crate) fn holds_run(folder: &Path) -> bool {
+pub fn holds_run(folder: &Path) -> bool {
     folder.join(SETTINGS).is_file()
 }
 

@@ -11,4 +11,4 @@ mod summary;
 
 pub use costs::{CollectiveCost, RunCosts};
 pub use curves::{EpochPoint, EvaluationPoint, RunCurves, StepPoint};
-pub use summary::{RunLength, RunState, RunSummary, StepTimes, folders_in, read_all};
+pub use summary::{RunLength, RunState, RunSummary, StepTimes, at_work, folders_in, planned_steps, read_all};

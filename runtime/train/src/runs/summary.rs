@@ -229,6 +229,19 @@ pub fn read_all(runs: &[PathBuf]) -> Vec<Checked<RunSummary>> {
     runs.par_iter().map(|run| RunSummary::with(run, &held)).collect()
 }
 
+/// Whether a process is at work in the run of a folder; false where there is none.
+pub fn at_work(run: &Path) -> bool {
+    lock_of(run).metadata().is_ok_and(|lock| HeldLocks::now().has(&lock))
+}
+
+/// The last step of the run in a folder, as it was asked for; none where there is no run, or nobody said.
+pub fn planned_steps(run: &Path) -> Option<u64> {
+    let settings: RunSettings = read_settings(run).ok()?;
+    let batch = read_costs(run).ok()??.batch;
+    let epoch = settings.examples as u64 / batch.max(1) as u64;
+    settings.steps.or(settings.epochs.map(|n| u64::from(n) * epoch))
+}
+
 /// The folders in a folder that hold runs, by name.
 ///
 /// # Errors
