@@ -4,7 +4,7 @@ use super::columns::{Cell, Column, ColumnKind, ResultTable};
 use super::parquet;
 use crate::args::ResultFormat;
 use crate::table::{Align, Screen, Table, markdown_table};
-use crate::text::{bytes, thousands};
+use crate::text::{bytes, measure, thousands};
 use anstyle::Style;
 use serde_json::{Map, Value};
 
@@ -104,7 +104,7 @@ fn cell(column: &Column, cell: &Cell) -> String {
         Cell::Number(v) if name == "examples_per_second" => thousands(v.round().max(0.0) as u64),
         Cell::Number(v) if name == "loss_difference" => format!("{v:+.1e}"),
         Cell::Number(v) if ["train_", "test_", "validation_"].iter().any(|p| name.starts_with(p)) => {
-            format!("{v:.4}")
+            measure(*v)
         }
         Cell::Number(v) => v.to_string(),
     }

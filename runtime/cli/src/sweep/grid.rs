@@ -14,6 +14,15 @@ const MOST: usize = 100_000;
 /// The longest name of a folder, of the 255 bytes that file systems take.
 const LONGEST: usize = 200;
 
+/// The longest number that is written without an exponent.
+const DIGITS: usize = 8;
+
+/// A number in few characters, exactly.
+fn short(value: f64) -> String {
+    let plain = value.to_string();
+    if plain.len() <= DIGITS { plain } else { format!("{value:e}") }
+}
+
 /// What one run is made with, beside what all have alike.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Combination {
@@ -39,7 +48,7 @@ impl Combination {
         }
         parts.extend(self.mesh.as_deref().map(word));
         parts.extend(self.dims.iter().map(|(name, size)| format!("{name}={size}")));
-        parts.extend(self.sets.iter().map(|(name, value)| format!("{name}={value}")));
+        parts.extend(self.sets.iter().map(|(name, value)| format!("{name}={}", short(*value))));
         parts.push(format!("seed={}", self.seed));
         parts.join("-")
     }
@@ -286,6 +295,10 @@ mod tests {
             "only = [\"batch = 10\", \"seed < 1\"]\nskip = [\"layout = dp and mesh = 4\"]\n{grid}"
         ));
         assert_eq!(some.len(), 3, "{some:?}");
+        assert_eq!(
+            (short(1e-4), short(1e-7), short(1e300), short(-0.5)),
+            ("0.0001".into(), "1e-7".into(), "1e300".into(), "-0.5".into())
+        );
         // Another value changes no name.
         assert!(
             names(&grid.replace("[10, 50]", "[10, 50, 99]")).iter().filter(|n| all.contains(n)).count() == 16

@@ -5,7 +5,7 @@ use super::child::Ended;
 use super::runner::Signal;
 use crate::console::Console;
 use crate::signals;
-use crate::text::{seconds, thousands};
+use crate::text::{measure, seconds, thousands};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meshwright_diag::render::printable;
 use std::collections::BTreeMap;
@@ -185,7 +185,7 @@ impl<'a> LiveView<'a> {
 impl Going {
     fn words(&self) -> String {
         let of = self.total.map_or(String::new(), |t| format!("/{}", thousands(t)));
-        format!("step {}{of}  loss {:.4}", thousands(self.step), self.loss)
+        format!("step {}{of}  loss {}", thousands(self.step), measure(self.loss))
     }
 }
 

@@ -153,3 +153,45 @@ impl Sums {
         EpochPoint { epoch, step, train_loss, train, evaluation: None, seconds: self.seconds }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = r#"{"event":"step","step":1,"loss":4.0,"train_accuracy":0.25,"learning_rate":0.1,"seconds":0.5,"bytes_communicated":64,"memory_bytes":4096,"time":"t"}
+{"event":"step","step":2,"loss":2.0,"train_accuracy":0.75,"seconds":0.25,"bytes_communicated":64,"memory_bytes":8192}
+{"event":"evaluation","step":2,"set":"te\"st","eval_loss":1.5,"eval_accuracy":0.5,"seconds":0.125}
+{"event":"epoch","epoch":1,"step":2,"train_loss":3.0,"eval_loss":1.5,"eval_accuracy":0.5,"seconds":1.0}
+noise
+{"event":"later","step":"text"}
+{"event":"step","step":3,"loss":null,"train_accuracy":1.0,"seconds":0.25,"bytes_communicated":64,"memory_bytes":1}
+{"event":"done","steps":3,"epochs":1,"seconds":2.0,"peak_memory_bytes":16384}
+{"event":"step","step":4"#;
+
+    #[test]
+    fn a_log_becomes_curves() {
+        let c = RunCurves::of(LOG.as_bytes());
+        assert_eq!(c.steps.len(), 3);
+        assert_eq!(c.steps[1], StepPoint { step: 2, loss: 2.0, seconds: 0.25 });
+        assert!(c.steps[2].loss.is_nan());
+        let evaluation = Evaluation { loss: 1.5, metrics: vec![("accuracy".into(), 0.5)] };
+        let epoch = EpochPoint {
+            epoch: 1,
+            step: 2,
+            train_loss: 3.0,
+            train: vec![("accuracy".into(), 0.5)],
+            evaluation: Some(evaluation.clone()),
+            seconds: 1.0,
+        };
+        assert_eq!(c.epochs, [epoch]);
+        assert_eq!(
+            c.evaluations,
+            [EvaluationPoint { step: 2, set: "te\"st".into(), evaluation, seconds: 0.125 }]
+        );
+        // What of the next epoch is done.
+        let rest = c.rest.as_ref().map(|r| (r.epoch, r.step, r.train.clone(), r.seconds));
+        assert_eq!(rest, Some((2, 3, vec![("accuracy".to_string(), 1.0)], 0.25)));
+        assert_eq!((c.done, c.memory_bytes, c.bytes_communicated), (Some(2.0), 16384, Some(64)));
+        assert_eq!(RunCurves::of(b""), RunCurves::default());
+    }
+}

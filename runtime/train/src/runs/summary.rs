@@ -251,3 +251,109 @@ pub fn folders_in(folder: &Path) -> Checked<Vec<PathBuf>> {
     let found = entries(folder).map_err(|e| unusable(folder, &e))?;
     Ok(found.into_iter().map(|e| e.path).filter(|p| holds_run(p)).collect())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::fs::write;
+
+    const SETTINGS: &str = "model = \"m\"\nfile = \"m.mw\"\nseed = \"3\"\nprecision = \"f32\"\nmesh = \"r=2\"\nlayout = [\"batch -> r\"]\n\
+        cores = 1\nepochs = 2\neval = true\nexamples = 35\nfingerprint = \"f\"\n[set]\nlr = 0.5\n[dims]\nbatch = 10\n[consts]\nlr = 0.5\n";
+
+    fn step(n: u64, seconds: f64) -> String {
+        format!("{{\"event\":\"step\",\"step\":{n},\"loss\":1.0,\"seconds\":{seconds}}}\n")
+    }
+
+    #[test]
+    fn a_folder_says_what_its_run_is_and_how_it_stands() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path();
+        let at = |name: &str| run.join(name);
+        assert_eq!(RunSummary::read(run).unwrap_err().code.id, "E0511");
+        assert!(folders_in(folder.path().parent().unwrap()).unwrap().iter().all(|f| f != run));
+        write(at("run.toml"), SETTINGS).unwrap();
+        let read = || RunSummary::read(run).unwrap();
+        let new = read();
+        assert_eq!(
+            (new.state, new.steps, new.step_times, new.length),
+            (RunState::Interrupted, 0, None, Some(RunLength::Epochs(2)))
+        );
+        assert_eq!((new.seed.as_str(), new.set["lr"], new.dims["batch"], new.costs), ("3", 0.5, 10, None));
+
+        // Two processes: the first step of each does not count.
+        write(at("history.jsonl"), "{\"event\":\"start\",\"step\":0}\n{\"event\":\"resume\",\"step\":3}\n")
+            .unwrap();
+        let seconds = [9.0, 0.3, 0.2, 9.0, 0.1, 0.5];
+        let log: String = seconds.iter().zip(1..).map(|(s, n)| step(n, *s)).collect();
+        write(at("metrics.jsonl"), &log).unwrap();
+        let costs = RunCosts { devices: 2, batch: 10, ..RunCosts::default() };
+        write(at("costs.json"), serde_json::to_string(&costs).unwrap()).unwrap();
+        let going = read();
+        assert_eq!(going.step_times, Some(StepTimes { least: 0.1, median: 0.2, p90: 0.5 }));
+        assert_eq!((going.examples_per_second(), going.steps, planned_steps(run)), (Some(50.0), 6, Some(6)));
+        assert_eq!(going.costs, Some(costs));
+
+        // A process at work is seen, and disturbs nobody.
+        let lock = std::fs::File::create(at("run.lock")).unwrap();
+        lock.lock().unwrap();
+        assert!(read().state == RunState::Running && at_work(run));
+        drop(lock);
+        assert!(!at_work(run));
+        let failed = "{\"event\":\"start\",\"step\":0}\n{\"event\":\"failed\",\"error\":\"E0517: why\"}\n";
+        write(at("history.jsonl"), failed).unwrap();
+        assert_eq!((read().state, read().error.as_deref()), (RunState::Failed, Some("E0517: why")));
+        write(at("metrics.jsonl"), log + "{\"event\":\"done\",\"steps\":6,\"epochs\":2,\"seconds\":1}\n")
+            .unwrap();
+        assert_eq!((read().state, read().error), (RunState::Finished, None));
+        write(at("costs.json"), "{").unwrap();
+        assert!(RunSummary::read(run).unwrap_err().message.contains("costs.json"));
+    }
+
+    #[test]
+    fn the_best_epoch_is_the_first_of_the_least_loss() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path().join("run.toml"), SETTINGS).unwrap();
+        let epoch = |n: u32, loss: &str| {
+            format!(
+                "{{\"event\":\"epoch\",\"epoch\":{n},\"step\":{n},\"train_loss\":1,\"eval_loss\":{loss},\"seconds\":1}}\n"
+            )
+        };
+        let log = epoch(1, "0.5") + &epoch(2, "0.25") + &epoch(3, "null") + &epoch(4, "0.25");
+        write(folder.path().join("metrics.jsonl"), log).unwrap();
+        assert_eq!(RunSummary::read(folder.path()).unwrap().best_epoch(), Some(2));
+    }
+
+    /// What a report of a large sweep reads: with LONG set, 500 runs of 10,000 steps.
+    #[test]
+    fn many_long_runs_are_read_in_one_go() {
+        let (runs, steps) = if std::env::var_os("LONG").is_some() { (500, 10_000) } else { (8, 1000) };
+        let folder = tempfile::tempdir().unwrap();
+        let line = |n: u64| {
+            format!(
+                "{{\"event\":\"step\",\"step\":{n},\"loss\":0.07281903922557831,\"train_accuracy\":0.9700000286102295,\"learning_rate\":0.1,\"seconds\":0.004186608,\"examples_per_second\":23885.685022337893,\"model_flops\":327270400,\"mfu\":0.8391890271766409,\"peak_flops\":93150380169.22397,\"bytes_communicated\":0,\"waiting\":0.0,\"memory_bytes\":122212352,\"time\":\"2026-11-23T06:46:12.121Z\"}}\n"
+            )
+        };
+        let log: String = (1..=steps).map(line).collect();
+        let first = folder.path().join("0");
+        for n in 0..runs {
+            let run = folder.path().join(n.to_string());
+            std::fs::create_dir(&run).unwrap();
+            write(run.join("run.toml"), SETTINGS).unwrap();
+            // One log under many names: the disk need not hold gigabytes.
+            match n {
+                0 => write(run.join("metrics.jsonl"), &log).unwrap(),
+                _ => std::fs::hard_link(first.join("metrics.jsonl"), run.join("metrics.jsonl")).unwrap(),
+            }
+        }
+        let begin = std::time::Instant::now();
+        let all = read_all(&folders_in(folder.path()).unwrap());
+        let took = begin.elapsed();
+        assert!(all.len() == runs && all.iter().all(|s| s.as_ref().unwrap().steps == steps));
+        // A generous limit, for busy machines: 20 MB/s.
+        assert!(
+            took.as_secs_f64() < 1.0 + (log.len() * runs) as f64 / 20e6,
+            "{runs} runs of {steps} steps: {took:?}"
+        );
+    }
+}

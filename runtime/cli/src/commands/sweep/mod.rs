@@ -4,7 +4,7 @@ mod array;
 mod folder;
 mod report;
 
-use crate::args::{Cli, Command, ResultArgs, SearchChoice, SweepArgs, TrainArgs};
+use crate::args::{Cli, Command, SearchChoice, SweepArgs, TrainArgs};
 use crate::console::Console;
 use crate::signals;
 use crate::stop::Stop;

@@ -9,7 +9,7 @@ use crate::sweep::formats::written;
 use crate::sweep::results::{Row, write};
 use crate::sweep::spec::wrong;
 use crate::table::Screen;
-use crate::text::{counted, seconds};
+use crate::text::{counted, measure, seconds};
 use meshwright_train::Checked;
 use meshwright_train::runs::RunSummary;
 use std::path::Path;
@@ -74,10 +74,10 @@ pub(super) fn write_files(rows: &[Row], dir: &Path, sort: Option<&str>) -> Resul
 pub(super) fn in_a_line(run: &Path) -> String {
     let Ok(s) = RunSummary::read(run) else { return "done".into() };
     let mut parts = Vec::new();
-    parts.extend(s.last().map(|e| format!("train loss {:.4}", e.train_loss)));
+    parts.extend(s.last().map(|e| format!("train loss {}", measure(e.train_loss))));
     if let Some(e) = s.evaluations.last() {
-        parts.push(format!("{} loss {:.4}", e.set, e.evaluation.loss));
-        parts.extend(e.evaluation.metrics.iter().take(2).map(|(name, v)| format!("{name} {v:.4}")));
+        parts.push(format!("{} loss {}", e.set, measure(e.evaluation.loss)));
+        parts.extend(e.evaluation.metrics.iter().take(2).map(|(name, v)| format!("{name} {}", measure(*v))));
     }
     if parts.is_empty() { "done".into() } else { parts.join("  ") }
 }
