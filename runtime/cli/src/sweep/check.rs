@@ -23,6 +23,8 @@ pub(crate) struct Runnable {
     pub(crate) mesh: String,
     /// Its devices.
     pub(crate) devices: usize,
+    /// Bytes that all of them take at the peak of a step, by the Plan.
+    pub(crate) bytes: u64,
     /// The rules of the layout.
     pub(crate) rules: Vec<String>,
     /// The metrics of the model.
@@ -89,8 +91,11 @@ fn compiled(project: &Project, sources: &Sources, options: &ProjectOptions) -> V
         let help = "add one: `train NAME { minimize LOSS optimizer adam(lr = 1e-3) }`";
         found.push(Diagnostic::error(codes::E0516, message).help(help));
     }
+    let mut peak = 0;
     for step in training.into_iter().chain(evaluation.map(|e| e.step)) {
-        found.extend(placed.compile(&step, &sources).1);
+        let (compiled, more) = placed.compile(&step, &sources);
+        peak = compiled.map_or(0, |c| c.plan.summary.peak_bytes).max(peak);
+        found.extend(more);
     }
     if has_errors(&found) {
         return Verdict::Rejected(Rejected { found, sources: Rc::new(sources) });
@@ -99,6 +104,7 @@ fn compiled(project: &Project, sources: &Sources, options: &ProjectOptions) -> V
     Verdict::Runs(Runnable {
         mesh: mesh.option(),
         devices: mesh.devices(),
+        bytes: peak.saturating_mul(mesh.devices() as u64),
         rules: rules.iter().map(|r| r.text.clone()).collect(),
         metrics: placed.program.metrics.iter().map(|m| m.name.clone()).collect(),
     })

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Ended {
+pub(crate) enum ProcessEnd {
     /// All is done.
     Well,
     /// It was told to stop, and can go on.
@@ -28,6 +28,8 @@ pub(crate) struct Task {
     pub(crate) run: PathBuf,
     /// The file of its notes and errors.
     pub(crate) log: PathBuf,
+    /// Bytes that its devices take, by the Plan.
+    pub(crate) bytes: u64,
 }
 
 /// Starts a process. It is in a process group of its own: Ctrl-C reaches it through this process alone, once.
@@ -53,7 +55,7 @@ struct EventLine<'a> {
 
 /// Follows a process to its end. What it says of its steps is handed on. Where this process dies, the other one finds nobody to
 /// talk to, and ends with a checkpoint.
-pub(super) fn follow(child: &mut Child, task: &Task, told: &mut dyn FnMut(Signal)) -> io::Result<Ended> {
+pub(super) fn follow(child: &mut Child, task: &Task, told: &mut dyn FnMut(Signal)) -> io::Result<ProcessEnd> {
     if let Some(out) = child.stdout.take() {
         let mut lines = BufReader::new(out);
         let mut line = Vec::new();
@@ -72,14 +74,16 @@ pub(super) fn follow(child: &mut Child, task: &Task, told: &mut dyn FnMut(Signal
     Ok(ended(child.wait()?, &task.log))
 }
 
-fn ended(status: ExitStatus, log: &Path) -> Ended {
+fn ended(status: ExitStatus, log: &Path) -> ProcessEnd {
     use crate::stop::{INTERRUPTED, SUCCESS};
     use std::os::unix::process::ExitStatusExt;
     match (status.code(), status.signal()) {
-        (Some(code), _) if code == i32::from(SUCCESS) => Ended::Well,
-        (Some(code), _) if code == i32::from(INTERRUPTED) => Ended::Stopped,
-        (None, Some(signal)) => Ended::Failed(killed(signal)),
-        (code, _) => Ended::Failed(said(log).unwrap_or_else(|| format!("exit code {}", code.unwrap_or(-1)))),
+        (Some(code), _) if code == i32::from(SUCCESS) => ProcessEnd::Well,
+        (Some(code), _) if code == i32::from(INTERRUPTED) => ProcessEnd::Stopped,
+        (None, Some(signal)) => ProcessEnd::Failed(killed(signal)),
+        (code, _) => {
+            ProcessEnd::Failed(said(log).unwrap_or_else(|| format!("exit code {}", code.unwrap_or(-1))))
+        }
     }
 }
 
@@ -113,14 +117,14 @@ mod tests {
             std::fs::write(&log, text).unwrap();
             ended(ExitStatus::from_raw(raw), &log)
         };
-        assert_eq!((of(0, ""), of(130 << 8, "")), (Ended::Well, Ended::Stopped));
+        assert_eq!((of(0, ""), of(130 << 8, "")), (ProcessEnd::Well, ProcessEnd::Stopped));
         let error = "{\"note\":\"x\"}\n{\"diagnostic\":{\"code\":\"E0516\",\"severity\":\"error\",\"message\":\"why\"}}\n";
-        assert_eq!(of(1 << 8, error), Ended::Failed("E0516: why".into()));
+        assert_eq!(of(1 << 8, error), ProcessEnd::Failed("E0516: why".into()));
         assert_eq!(
             of(101 << 8, "internal error: x\n  please report\n"),
-            Ended::Failed("  please report".into())
+            ProcessEnd::Failed("  please report".into())
         );
-        assert_eq!(of(2 << 8, ""), Ended::Failed("exit code 2".into()));
-        assert!(matches!(of(9, ""), Ended::Failed(why) if why.starts_with("killed by signal 9")));
+        assert_eq!(of(2 << 8, ""), ProcessEnd::Failed("exit code 2".into()));
+        assert!(matches!(of(9, ""), ProcessEnd::Failed(why) if why.starts_with("killed by signal 9")));
     }
 }

@@ -4,8 +4,11 @@ use super::grid::Combination;
 use meshwright_diag::nearest;
 use std::cmp::Ordering;
 
+/// How an order of two values is judged.
+type Judge = fn(Ordering) -> bool;
+
 /// How a value is compared; longer ones first, since `<=` begins with `<`.
-const OPERATORS: [(&str, fn(Ordering) -> bool); 6] = [
+const OPERATORS: [(&str, Judge); 6] = [
     ("!=", Ordering::is_ne),
     ("<=", Ordering::is_le),
     (">=", Ordering::is_ge),
@@ -22,7 +25,7 @@ pub(super) struct Condition(Vec<Comparison>);
 struct Comparison {
     name: String,
     operator: &'static str,
-    holds: fn(Ordering) -> bool,
+    holds: Judge,
     value: String,
 }
 

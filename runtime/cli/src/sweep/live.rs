@@ -1,7 +1,7 @@
 //! What a sweep shows while it goes on: on a terminal a line for each run that is going on below those that have ended, elsewhere a
 //! line for each end, and now and then one for what goes on.
 
-use super::child::Ended;
+use super::child::ProcessEnd;
 use super::runner::Signal;
 use crate::console::Console;
 use crate::signals;
@@ -108,11 +108,11 @@ impl<'a> LiveView<'a> {
                 if let Some(going) = self.going.remove(name) {
                     going.bar.finish_and_clear();
                 }
-                self.done += usize::from(*how != Ended::Stopped);
+                self.done += usize::from(*how != ProcessEnd::Stopped);
                 let what = match how {
-                    Ended::Well => result(),
-                    Ended::Stopped => "stopped, with a checkpoint".into(),
-                    Ended::Failed(why) => format!("failed: {why}"),
+                    ProcessEnd::Well => result(),
+                    ProcessEnd::Stopped => "stopped, with a checkpoint".into(),
+                    ProcessEnd::Failed(why) => format!("failed: {why}"),
                 };
                 self.said = Instant::now();
                 self.line(&format!("[{}/{}] {name}: {what}, {}", self.done, self.total, seconds(*took)));

@@ -2,15 +2,16 @@
 
 use super::child;
 use crate::signals;
+use meshwright_train::available_bytes;
 use meshwright_train::runs::at_work;
 use rustix::process::{Pid, Signal as Kill, kill_process};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub(crate) use super::child::{Ended, Task};
+pub(crate) use super::child::{ProcessEnd, Task};
 
 /// How often is looked whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -25,30 +26,65 @@ pub(crate) enum Signal {
     /// A step is done.
     Step { step: u64, loss: f64 },
     /// It has ended, after so many seconds.
-    Ends { how: Ended, seconds: f64 },
+    Ends { how: ProcessEnd, seconds: f64 },
 }
 
-/// The processes that run now, to be told to stop; and whether they were.
-#[derive(Default)]
+/// The tasks that wait, those that run, and whether they were told to stop.
 struct Running {
+    queue: VecDeque<usize>,
     pids: BTreeMap<usize, u32>,
     told: bool,
+    /// Bytes that those that run take, and that there are for all.
+    taken: u64,
+    available: u64,
 }
 
-/// Runs all tasks. `see` is told what happens to which of them. A task that was stopped, or never started, has not ended.
+/// What a slot does next.
+enum Next {
+    Run(usize),
+    /// The next task does not fit beside those that run.
+    Wait,
+    End,
+}
+
+impl Running {
+    fn next(&mut self, tasks: &[Task]) -> Next {
+        let Some(i) = self.queue.front().copied() else { return Next::End };
+        // One alone may try: it says itself what it lacks.
+        if self.taken > 0 && self.taken.saturating_add(tasks[i].bytes) > self.available {
+            return Next::Wait;
+        }
+        self.queue.pop_front();
+        self.taken += tasks[i].bytes;
+        Next::Run(i)
+    }
+}
+
+/// Runs all tasks, so many at once as long as their Plans fit into the memory there is. `see` is told what happens to which of them.
+/// A task that was stopped, or never started, has not ended.
 pub(crate) fn run_all(tasks: &[Task], jobs: usize, stop: &AtomicBool, see: &mut dyn FnMut(usize, Signal)) {
-    let queue: Mutex<VecDeque<usize>> = Mutex::new((0..tasks.len()).collect());
-    let running = Mutex::new(Running::default());
+    let running = Mutex::new(Running {
+        queue: (0..tasks.len()).collect(),
+        pids: BTreeMap::new(),
+        told: false,
+        taken: 0,
+        available: available_bytes().unwrap_or(u64::MAX),
+    });
     std::thread::scope(|scope| {
         let (sender, signals) = channel();
         for _ in 0..jobs.min(tasks.len()) {
-            let sender = sender.clone();
-            let (queue, running) = (&queue, &running);
+            let (sender, running) = (sender.clone(), &running);
             scope.spawn(move || {
-                loop {
-                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                    let Some(i) = next.filter(|_| !stop.load(Ordering::Relaxed)) else { break };
-                    run(i, &tasks[i], stop, running, &sender);
+                while !stop.load(Ordering::Relaxed) {
+                    let next = locked(running).next(tasks);
+                    match next {
+                        Next::Run(i) => {
+                            run(i, &tasks[i], stop, running, &sender);
+                            locked(running).taken -= tasks[i].bytes;
+                        }
+                        Next::Wait => std::thread::sleep(LOOK),
+                        Next::End => break,
+                    }
                 }
             });
         }
@@ -60,10 +96,14 @@ pub(crate) fn run_all(tasks: &[Task], jobs: usize, stop: &AtomicBool, see: &mut 
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if stop.load(Ordering::Relaxed) {
-                tell(&mut running.lock().unwrap_or_else(PoisonError::into_inner));
+                tell(&mut locked(&running));
             }
         }
     });
+}
+
+fn locked(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tells all processes to end with a checkpoint, once: a second signal would end them without.
@@ -96,14 +136,14 @@ fn run(i: usize, task: &Task, stop: &AtomicBool, running: &Mutex<Running>, sende
         std::thread::sleep(LOOK);
     }
     let begin = Instant::now();
-    let ends = |how: Ended| Signal::Ends { how, seconds: begin.elapsed().as_secs_f64() };
+    let ends = |how: ProcessEnd| Signal::Ends { how, seconds: begin.elapsed().as_secs_f64() };
     let mut process = match child::start(task) {
         Ok(process) => process,
-        Err(e) => return tell(ends(Ended::Failed(format!("its process does not start: {e}")))),
+        Err(e) => return tell(ends(ProcessEnd::Failed(format!("its process does not start: {e}")))),
     };
     let pid = process.id();
     {
-        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = locked(running);
         running.pids.insert(i, pid);
         signals::started(pid);
         // Those who were told do not know of this one.
@@ -113,7 +153,28 @@ fn run(i: usize, task: &Task, stop: &AtomicBool, running: &Mutex<Running>, sende
     }
     tell(Signal::Starts);
     let how = child::follow(&mut process, task, &mut |signal| tell(signal));
-    running.lock().unwrap_or_else(PoisonError::into_inner).pids.remove(&i);
+    locked(running).pids.remove(&i);
     signals::ended(pid);
-    tell(ends(how.unwrap_or_else(|e| Ended::Failed(format!("its process cannot be followed: {e}")))));
+    tell(ends(how.unwrap_or_else(|e| ProcessEnd::Failed(format!("its process cannot be followed: {e}")))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_beside_others_waits() {
+        let task = |bytes| Task { words: vec![], run: "r".into(), log: "l".into(), bytes };
+        let tasks = [task(60), task(50), task(500), task(1)];
+        let queue = (0..4).collect();
+        let mut r = Running { queue, pids: BTreeMap::new(), told: false, taken: 0, available: 100 };
+        assert!(matches!(r.next(&tasks), Next::Run(0)) && matches!(r.next(&tasks), Next::Wait));
+        r.taken -= 60;
+        assert!(matches!(r.next(&tasks), Next::Run(1)) && matches!(r.next(&tasks), Next::Wait));
+        r.taken -= 50;
+        // More than there is: it runs alone.
+        assert!(matches!(r.next(&tasks), Next::Run(2)) && matches!(r.next(&tasks), Next::Wait));
+        r.taken -= 500;
+        assert!(matches!(r.next(&tasks), Next::Run(3)) && matches!(r.next(&tasks), Next::End));
+    }
 }

@@ -4,7 +4,7 @@ mod array;
 mod folder;
 mod report;
 
-use crate::args::{Cli, Command, SearchChoice, SweepArgs, TrainArgs};
+use crate::args::{Cli, Command, DeviceChoice, SearchChoice, SweepArgs, TrainArgs};
 use crate::console::Console;
 use crate::signals;
 use crate::stop::Stop;
@@ -13,7 +13,7 @@ use crate::sweep::grid::{Combination, combinations};
 use crate::sweep::halving::{Rung, best, reached, rungs, trials};
 use crate::sweep::live::LiveView;
 use crate::sweep::results::{Problem, Problems, Row, rows};
-use crate::sweep::runner::{Ended, Signal, Task, run_all};
+use crate::sweep::runner::{ProcessEnd, Signal, Task, run_all};
 use crate::sweep::spec::{FILE, SweepSpec, wrong};
 use crate::sweep::words;
 use crate::text::counted;
@@ -199,6 +199,13 @@ fn prepare<'a>(
         return Err(Box::new(wrong("there is no combination to run".into())).into());
     };
     let train = train_args(spec, first, &dir.join(name))?;
+    if spec.jobs.is_some_and(|n| n > 1)
+        && train.data.devices.device == Some(DeviceChoice::Cuda)
+        && args.runs.launch.is_none()
+    {
+        // All would take the first GPUs.
+        return Err(Stop::Usage("on GPUs runs go one after the other: leave `--jobs` out".into()).into());
+    }
     let given = given(spec, &train);
     objective(spec, &given)?;
     let verdicts = check(&all, &given);
@@ -353,8 +360,8 @@ impl Sweep<'_> {
             let Signal::Ends { how, seconds } = signal else { return };
             self.own += seconds;
             let problem = match how {
-                Ended::Failed(why) => Some(Problem::Failed(why)),
-                Ended::Well | Ended::Stopped => None,
+                ProcessEnd::Failed(why) => Some(Problem::Failed(why)),
+                ProcessEnd::Well | ProcessEnd::Stopped => None,
             };
             if let Err(d) = self.problems.note(self.dir.path(), name, problem) {
                 // A sweep that cannot write must not go on as if it could.
@@ -369,16 +376,16 @@ impl Sweep<'_> {
     /// The process of a combination.
     fn task(&self, i: usize, length: RunLength, jobs: usize) -> Checked<Task> {
         let (run, name) = (self.dir.path().join(&self.names[i]), &self.names[i]);
-        let metrics = match &self.verdicts[i] {
-            Verdict::Runs(runnable) => &runnable.metrics[..],
-            Verdict::Rejected(_) => &[],
+        let (metrics, bytes) = match &self.verdicts[i] {
+            Verdict::Runs(runnable) => (&runnable.metrics[..], runnable.bytes),
+            Verdict::Rejected(_) => (&[][..], 0),
         };
         let mut words = words::train(&self.spec, &self.all[i], &run, length, metrics);
         let cores = self.spec.cores.map_or_else(folder::cores, usize::from);
         // Each has its share, at least one.
         words.push(format!("--cores={}", (cores / jobs).max(1)));
         words.push("--format=json".into());
-        Ok(Task { words, run, log: self.dir.log(name)? })
+        Ok(Task { words, run, log: self.dir.log(name)?, bytes })
     }
 }
 
