@@ -1,6 +1,6 @@
 //! Compiles all combinations before one of them runs: what cannot run is known then.
 
-use super::grid::Combination;
+use super::combination::Combination;
 use meshwright_core::training_step;
 use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
 use meshwright_train::{Project, ProjectOptions};

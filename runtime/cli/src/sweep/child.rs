@@ -1,6 +1,5 @@
 //! A run in a process of its own: `train` of our own executable, which tells what it does line by line.
 
-use super::runner::Signal;
 use serde::Deserialize;
 use serde_json::Value;
 use std::fs::File;
@@ -17,6 +16,19 @@ pub(crate) enum ProcessEnd {
     Stopped,
     /// It failed by this.
     Failed(String),
+}
+
+/// What happens to a task.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Signal {
+    /// Another process is still at work in its folder, and is waited for.
+    Waits,
+    /// Its process runs.
+    Starts,
+    /// A step is done.
+    Step { step: u64, loss: f64 },
+    /// It has ended, after so many seconds.
+    Ends { how: ProcessEnd, seconds: f64 },
 }
 
 /// What is started, and where what it says of itself goes.

@@ -1,6 +1,6 @@
 //! Conditions on combinations: `batch >= 50 and layout != tp`.
 
-use super::grid::Combination;
+use super::combination::Combination;
 use meshwright_diag::nearest;
 use std::cmp::Ordering;
 

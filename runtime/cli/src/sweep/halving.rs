@@ -1,7 +1,7 @@
 //! Successive halving (Jamieson and Talwalkar 2016): all trials begin with a short run, and after each rung the best of them go on
 //! to a longer one.
 
-use super::grid::Combination;
+use super::combination::Combination;
 use meshwright_train::runs::{RunLength, RunSummary};
 
 /// A part of the search.

@@ -1,8 +1,7 @@
 //! What a sweep shows while it goes on: on a terminal a line for each run that is going on below those that have ended, elsewhere a
 //! line for each end, and now and then one for what goes on.
 
-use super::child::ProcessEnd;
-use super::runner::Signal;
+use super::child::{ProcessEnd, Signal};
 use crate::console::Console;
 use crate::signals;
 use crate::text::{measure, seconds, thousands};

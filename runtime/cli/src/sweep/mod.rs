@@ -1,8 +1,9 @@
 //! A sweep: which runs there are, what of them is done, the processes that do the rest, and the table of all.
 
 pub(crate) mod check;
-mod child;
+pub(crate) mod child;
 pub(crate) mod columns;
+pub(crate) mod combination;
 mod condition;
 pub(crate) mod formats;
 pub(crate) mod grid;

@@ -1,6 +1,6 @@
 //! The rows of a sweep: what is known of each of its runs, read from their folders.
 
-use super::grid::Combination;
+use super::combination::Combination;
 use super::spec::wrong;
 use meshwright_train::Checked;
 use meshwright_train::run_dir::holds_run;

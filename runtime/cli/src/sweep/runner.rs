@@ -1,6 +1,7 @@
 //! Runs tasks, so many at once, until all have ended or somebody says stop.
 
 use super::child;
+use super::child::{ProcessEnd, Signal, Task};
 use crate::signals;
 use meshwright_train::available_bytes;
 use meshwright_train::runs::at_work;
@@ -11,23 +12,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub(crate) use super::child::{ProcessEnd, Task};
-
 /// How often is looked whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// What happens to a task.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Signal {
-    /// Another process is still at work in its folder, and is waited for.
-    Waits,
-    /// Its process runs.
-    Starts,
-    /// A step is done.
-    Step { step: u64, loss: f64 },
-    /// It has ended, after so many seconds.
-    Ends { how: ProcessEnd, seconds: f64 },
-}
 
 /// The tasks that wait, those that run, and whether they were told to stop.
 struct Running {

@@ -1,6 +1,6 @@
 //! The command of a run: the words of `train`.
 
-use super::grid::Combination;
+use super::combination::Combination;
 use super::spec::SweepSpec;
 use meshwright_train::runs::RunLength;
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! A Slurm array job: a task for each run that is not done.
 
-use super::{Ends, Sweep, is_done, report};
+use super::ends::Ends;
+use super::report;
+use super::runs::{Sweep, is_done};
 use crate::args::SearchChoice;
 use crate::args::SweepArgs;
 use crate::commands::launch::joined;

@@ -2,7 +2,7 @@
 
 use crate::console::Console;
 use crate::sweep::check::Runnable;
-use crate::sweep::grid::Combination;
+use crate::sweep::combination::Combination;
 use crate::sweep::results::write;
 use crate::sweep::spec::{FILE, SweepSpec, wrong};
 use meshwright_diag::{Diagnostic, codes};

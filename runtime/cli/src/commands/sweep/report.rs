@@ -1,6 +1,6 @@
 //! What a sweep says at its end: the table, in files and on standard output, and what went wrong.
 
-use super::Ends;
+use super::ends::Ends;
 use crate::args::{ResultArgs, ResultFormat};
 use crate::console::Console;
 use crate::stop::Stop;
