@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use std::fs::File;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -44,10 +44,23 @@ pub(crate) struct Task {
     pub(crate) bytes: u64,
 }
 
-/// Starts a process. It is in a process group of its own: Ctrl-C reaches it through this process alone, once.
-pub(super) fn start(task: &Task) -> io::Result<Child> {
+/// The log of a task, empty, and locked as long as the process lives that it is given to: also where this one is killed, and that one
+/// has not noticed yet. None while another process has it.
+pub(super) fn log(task: &Task) -> io::Result<Option<File>> {
+    let log = OpenOptions::new().create(true).truncate(false).write(true).open(&task.log)?;
+    match log.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(e)) => return Err(e),
+    }
+    log.set_len(0)?;
+    Ok(Some(log))
+}
+
+/// Starts a process, which inherits the lock of its log. It is in a process group of its own: Ctrl-C reaches it through this process
+/// alone, once.
+pub(super) fn start(task: &Task, log: File) -> io::Result<Child> {
     use std::os::unix::process::CommandExt;
-    let log = File::create(&task.log)?;
     Command::new(std::env::current_exe()?)
         .args(&task.words)
         .stdin(Stdio::null())
@@ -120,6 +133,21 @@ fn said(log: &Path) -> Option<String> {
 mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_log_is_locked_as_long_as_the_process_lives_that_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        let task = Task { words: vec![], run: at.into(), log: at.join("log"), bytes: 0 };
+        let first = log(&task).unwrap().unwrap();
+        assert!(log(&task).unwrap().is_none());
+        let mut sleeper = Command::new("sleep").arg("60").stderr(first).spawn().unwrap();
+        // Ours is closed; the other one has it still.
+        assert!(log(&task).unwrap().is_none());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(log(&task).unwrap().is_some());
+    }
 
     #[test]
     fn the_end_of_a_process_is_told_in_its_own_words() {

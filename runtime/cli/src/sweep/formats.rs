@@ -146,7 +146,8 @@ fn csv(t: &ResultTable) -> Result<Vec<u8>, String> {
         Cell::Missing => String::new(),
         Cell::Text(text) => text.clone(),
         Cell::Count(n) => n.to_string(),
-        Cell::Number(v) => v.to_string(),
+        // Small ones with an exponent: readers lose digits behind many zeros.
+        Cell::Number(v) => format!("{v:?}"),
     };
     out.write_record(t.columns.iter().map(|c| &c.name)).map_err(|e| e.to_string())?;
     for row in &t.rows {

@@ -110,9 +110,17 @@ fn interrupt(pid: u32) {
 fn run(i: usize, task: &Task, stop: &AtomicBool, running: &Mutex<Running>, sender: &Sender<(usize, Signal)>) {
     // Who listens is there until all senders are gone.
     let tell = |signal| drop(sender.send((i, signal)));
+    let begin = Instant::now();
+    let fails =
+        |why: String| Signal::Ends { how: ProcessEnd::Failed(why), seconds: begin.elapsed().as_secs_f64() };
     // A process of a sweep that was killed ends when it notices: after its step.
     let mut waited = false;
-    while at_work(&task.run) {
+    let log = loop {
+        match child::log(task) {
+            Ok(Some(log)) if !at_work(&task.run) => break log,
+            Ok(_) => {}
+            Err(e) => return tell(fails(format!("`{}` cannot be used: {e}", task.log.display()))),
+        }
         if !std::mem::replace(&mut waited, true) {
             tell(Signal::Waits);
         }
@@ -120,10 +128,10 @@ fn run(i: usize, task: &Task, stop: &AtomicBool, running: &Mutex<Running>, sende
             return;
         }
         std::thread::sleep(LOOK);
-    }
+    };
     let begin = Instant::now();
     let ends = |how: ProcessEnd| Signal::Ends { how, seconds: begin.elapsed().as_secs_f64() };
-    let mut process = match child::start(task) {
+    let mut process = match child::start(task, log) {
         Ok(process) => process,
         Err(e) => return tell(ends(ProcessEnd::Failed(format!("its process does not start: {e}")))),
     };
