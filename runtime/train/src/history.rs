@@ -105,14 +105,14 @@ pub(crate) fn ending(run: &Path) -> Checked<Ending> {
 
 fn ending_of(text: &[u8]) -> Ending {
     #[derive(Deserialize)]
-    struct Event {
+    struct HistoryLine {
         event: String,
         #[serde(default)]
         step: u64,
         error: Option<String>,
     }
     let mut out = Ending::default();
-    for event in text.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice::<Event>(l).ok()) {
+    for event in text.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice::<HistoryLine>(l).ok()) {
         out.error = event.error.filter(|_| event.event == FAILED);
         if event.event != FAILED {
             out.starts.push(event.step);

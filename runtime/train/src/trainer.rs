@@ -99,16 +99,8 @@ impl Run<'_> {
         notes.extend(more);
         let trace = options.trace.as_ref();
         let trace = trace.map(|t| Trace::start(t, &cluster, program.id, from + 1, processes)).transpose()?;
-        progress(Progress::Started {
-            parameters: project.program.parameter_elements(),
-            steps_per_epoch: per_epoch,
-            total_steps: last,
-            devices: project.layout.mesh.devices(),
-            from_step: from,
-            examples: set.records(),
-            warnings: warnings(project, options, (evaluators.during.is_some(), &start.initialized)),
-            notes,
-        });
+        let warned = warnings(project, options, (evaluators.during.is_some(), &start.initialized));
+        progress(started(project, (per_epoch, last, from), set.records(), (warned, notes)));
         let minimized = project.program.train.as_ref().map(|t| t.loss());
         let mut l = TrainingLoop {
             project,
@@ -161,6 +153,25 @@ impl Run<'_> {
             let _unnoted = run.remember(&FailureEvent::now(failure));
         }
         ended
+    }
+}
+
+/// What is told before the first step.
+fn started(
+    project: &Project,
+    (steps_per_epoch, total_steps, from_step): (u64, u64, u64),
+    examples: usize,
+    (warnings, notes): (Vec<String>, Vec<String>),
+) -> Progress<'static> {
+    Progress::Started {
+        parameters: project.program.parameter_elements(),
+        steps_per_epoch,
+        total_steps,
+        devices: project.layout.mesh.devices(),
+        from_step,
+        examples,
+        warnings,
+        notes,
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) enum Signal {
 
 /// What is started, and where what it says of itself goes.
 #[derive(Clone, Debug)]
-pub(crate) struct Task {
+pub(crate) struct RunTask {
     /// The words of the command, without the program.
     pub(crate) words: Vec<String>,
     /// The folder of the run.
@@ -46,7 +46,7 @@ pub(crate) struct Task {
 
 /// The log of a task, empty, and locked as long as the process lives that it is given to: also where this one is killed, and that one
 /// has not noticed yet. None while another process has it.
-pub(super) fn log(task: &Task) -> io::Result<Option<File>> {
+pub(super) fn log(task: &RunTask) -> io::Result<Option<File>> {
     let log = OpenOptions::new().create(true).truncate(false).write(true).open(&task.log)?;
     match log.try_lock() {
         Ok(()) => {}
@@ -59,7 +59,7 @@ pub(super) fn log(task: &Task) -> io::Result<Option<File>> {
 
 /// Starts a process, which inherits the lock of its log. It is in a process group of its own: Ctrl-C reaches it through this process
 /// alone, once.
-pub(super) fn start(task: &Task, log: File) -> io::Result<Child> {
+pub(super) fn start(task: &RunTask, log: File) -> io::Result<Child> {
     use std::os::unix::process::CommandExt;
     Command::new(std::env::current_exe()?)
         .args(&task.words)
@@ -80,7 +80,11 @@ struct EventLine<'a> {
 
 /// Follows a process to its end. What it says of its steps is handed on. Where this process dies, the other one finds nobody to
 /// talk to, and ends with a checkpoint.
-pub(super) fn follow(child: &mut Child, task: &Task, told: &mut dyn FnMut(Signal)) -> io::Result<ProcessEnd> {
+pub(super) fn follow(
+    child: &mut Child,
+    task: &RunTask,
+    told: &mut dyn FnMut(Signal),
+) -> io::Result<ProcessEnd> {
     if let Some(out) = child.stdout.take() {
         let mut lines = BufReader::new(out);
         let mut line = Vec::new();
@@ -138,7 +142,7 @@ mod tests {
     fn a_log_is_locked_as_long_as_the_process_lives_that_has_it() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
-        let task = Task { words: vec![], run: at.into(), log: at.join("log"), bytes: 0 };
+        let task = RunTask { words: vec![], run: at.into(), log: at.join("log"), bytes: 0 };
         let first = log(&task).unwrap().unwrap();
         assert!(log(&task).unwrap().is_none());
         let mut sleeper = Command::new("sleep").arg("60").stderr(first).spawn().unwrap();

@@ -1,6 +1,6 @@
 //! The table of a sweep as columns, whatever it is written as.
 
-use super::results::Row;
+use super::results::SweepRow;
 use super::spec::wrong;
 use meshwright_diag::nearest;
 use meshwright_train::Checked;
@@ -49,7 +49,7 @@ impl ResultTable {
     }
 
     /// The table of some runs.
-    pub(crate) fn of(rows: &[Row]) -> ResultTable {
+    pub(crate) fn of(rows: &[SweepRow]) -> ResultTable {
         use ColumnKind::{Count, Number, Text};
         let mut t = ResultTable { columns: Vec::new(), rows: vec![Vec::new(); rows.len()] };
         let of = |get: fn(&RunSummary) -> Cell| {
@@ -59,7 +59,7 @@ impl ResultTable {
         t.add("run", Text, rows.iter().map(|r| Cell::Text(r.name.clone())));
         t.add("state", Text, rows.iter().map(|r| Cell::Text(r.state().into())));
         t.add("layout", Text, rows.iter().map(|r| text(r.combination.layout.as_ref())));
-        let mesh = |r: &Row| {
+        let mesh = |r: &SweepRow| {
             text(
                 r.summary.as_ref().map(|s| &s.mesh).filter(|m| !m.is_empty()).or(r.combination.mesh.as_ref()),
             )
@@ -98,8 +98,8 @@ impl ResultTable {
     }
 
     /// What the sweep gives its runs: `batch`, then other dims and consts.
-    fn given(&mut self, rows: &[Row]) {
-        let batch = |r: &Row| {
+    fn given(&mut self, rows: &[SweepRow]) {
+        let batch = |r: &SweepRow| {
             let given = r.combination.dims.iter().find(|d| d.0 == "batch").map(|d| d.1 as u64);
             count(r.summary.as_ref().and_then(|s| Some(s.costs.as_ref()?.batch as u64)).or(given))
         };
@@ -110,7 +110,7 @@ impl ResultTable {
         names.dedup();
         for name in names.into_iter().filter(|n| *n != "batch") {
             let title = if self.has(name) { format!("dim_{name}") } else { name.into() };
-            let size = |r: &Row| r.combination.dims.iter().find(|d| d.0 == name).map(|d| d.1 as u64);
+            let size = |r: &SweepRow| r.combination.dims.iter().find(|d| d.0 == name).map(|d| d.1 as u64);
             self.add(&title, ColumnKind::Count, rows.iter().map(|r| count(size(r))));
         }
         let mut names: Vec<&str> =
@@ -119,15 +119,15 @@ impl ResultTable {
         names.dedup();
         for name in names {
             let title = if self.has(name) { format!("set_{name}") } else { name.into() };
-            let value = |r: &Row| r.combination.sets.iter().find(|s| s.0 == name).map(|s| s.1);
+            let value = |r: &SweepRow| r.combination.sets.iter().find(|s| s.0 == name).map(|s| s.1);
             self.add(&title, ColumnKind::Number, rows.iter().map(|r| number(value(r))));
         }
     }
 
     /// Losses and metrics at the end: of the steps of the last epoch, and of each set that was evaluated on.
-    fn measured(&mut self, rows: &[Row]) {
+    fn measured(&mut self, rows: &[SweepRow]) {
         let all = || rows.iter().filter_map(|r| r.summary.as_ref());
-        let last = |r: &Row, get: &dyn Fn(&EpochPoint) -> Option<f64>| {
+        let last = |r: &SweepRow, get: &dyn Fn(&EpochPoint) -> Option<f64>| {
             number(r.summary.as_ref().and_then(|s| get(s.last()?)))
         };
         self.add("train_loss", ColumnKind::Number, rows.iter().map(|r| last(r, &|e| Some(e.train_loss))));
@@ -145,7 +145,7 @@ impl ResultTable {
         for set in sets.into_iter().chain(["test"]) {
             let evaluated = |s: &RunSummary| s.evaluated_on(set).map(|e| e.evaluation.clone());
             let value =
-                |r: &Row, name: &str| number(r.summary.as_ref().and_then(|s| evaluated(s)?.value(name)));
+                |r: &SweepRow, name: &str| number(r.summary.as_ref().and_then(|s| evaluated(s)?.value(name)));
             self.add(&format!("{set}_loss"), ColumnKind::Number, rows.iter().map(|r| value(r, "loss")));
             let found: Vec<_> = all().filter_map(evaluated).collect();
             let mut metrics: Vec<&str> = found.iter().flat_map(|e| e.metrics.iter().map(|m| &*m.0)).collect();
@@ -157,10 +157,10 @@ impl ResultTable {
     }
 
     /// How far each run is from the one on one device that has the same sizes, consts and seed.
-    fn compared(&mut self, rows: &[Row]) {
+    fn compared(&mut self, rows: &[SweepRow]) {
         let alone = |s: &RunSummary| s.costs.as_ref().is_some_and(|c| c.devices == 1);
-        let reference = |r: &Row| {
-            let same = |o: &&Row| o.combination.on_one_device() == r.combination.on_one_device();
+        let reference = |r: &SweepRow| {
+            let same = |o: &&SweepRow| o.combination.on_one_device() == r.combination.on_one_device();
             let candidates = rows.iter().filter(same).filter_map(|o| o.summary.as_ref());
             candidates.into_iter().find(|s| alone(s))
         };

@@ -80,7 +80,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Checked<()> {
 
 /// A run of a sweep.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct SweepRow {
     pub(crate) name: String,
     pub(crate) combination: Combination,
     /// What its folder says; none where there is none yet.
@@ -88,7 +88,7 @@ pub(crate) struct Row {
     pub(crate) problem: Option<Problem>,
 }
 
-impl Row {
+impl SweepRow {
     /// How it stands, in a word.
     pub(crate) fn state(&self) -> &'static str {
         let state = self.summary.as_ref().map(|s| s.state);
@@ -117,14 +117,14 @@ impl Row {
 }
 
 /// Reads the runs of a sweep.
-pub(crate) fn rows(dir: &Path, all: &[Combination], problems: &Problems) -> Checked<Vec<Row>> {
+pub(crate) fn rows(dir: &Path, all: &[Combination], problems: &Problems) -> Checked<Vec<SweepRow>> {
     let names: Vec<String> = all.iter().map(Combination::name).collect();
     let there: Vec<PathBuf> = names.iter().map(|n| dir.join(n)).filter(|p| holds_run(p)).collect();
     let mut read = BTreeMap::new();
     for (path, summary) in there.iter().zip(read_all(&there)) {
         read.insert(path.clone(), summary?);
     }
-    let row = |(name, c): (String, &Combination)| Row {
+    let row = |(name, c): (String, &Combination)| SweepRow {
         summary: read.remove(&dir.join(&name)),
         problem: problems.of(&name).cloned(),
         combination: c.clone(),

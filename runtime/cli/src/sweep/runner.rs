@@ -1,7 +1,7 @@
 //! Runs tasks, so many at once, until all have ended or somebody says stop.
 
 use super::child;
-use super::child::{ProcessEnd, Signal, Task};
+use super::child::{ProcessEnd, RunTask, Signal};
 use crate::signals;
 use meshwright_train::available_bytes;
 use meshwright_train::runs::at_work;
@@ -34,7 +34,7 @@ enum Next {
 }
 
 impl Running {
-    fn next(&mut self, tasks: &[Task]) -> Next {
+    fn next(&mut self, tasks: &[RunTask]) -> Next {
         let Some(i) = self.queue.front().copied() else { return Next::End };
         // One alone may try: it says itself what it lacks.
         if self.taken > 0 && self.taken.saturating_add(tasks[i].bytes) > self.available {
@@ -48,7 +48,7 @@ impl Running {
 
 /// Runs all tasks, so many at once as long as their Plans fit into the memory there is. `see` is told what happens to which of them.
 /// A task that was stopped, or never started, has not ended.
-pub(crate) fn run_all(tasks: &[Task], jobs: usize, stop: &AtomicBool, see: &mut dyn FnMut(usize, Signal)) {
+pub(crate) fn run_all(tasks: &[RunTask], jobs: usize, stop: &AtomicBool, see: &mut dyn FnMut(usize, Signal)) {
     let running = Mutex::new(Running {
         queue: (0..tasks.len()).collect(),
         pids: BTreeMap::new(),
@@ -107,7 +107,13 @@ fn interrupt(pid: u32) {
     }
 }
 
-fn run(i: usize, task: &Task, stop: &AtomicBool, running: &Mutex<Running>, sender: &Sender<(usize, Signal)>) {
+fn run(
+    i: usize,
+    task: &RunTask,
+    stop: &AtomicBool,
+    running: &Mutex<Running>,
+    sender: &Sender<(usize, Signal)>,
+) {
     // Who listens is there until all senders are gone.
     let tell = |signal| drop(sender.send((i, signal)));
     let begin = Instant::now();
@@ -158,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_beside_others_waits() {
-        let task = |bytes| Task { words: vec![], run: "r".into(), log: "l".into(), bytes };
+        let task = |bytes| RunTask { words: vec![], run: "r".into(), log: "l".into(), bytes };
         let tasks = [task(60), task(50), task(500), task(1)];
         let queue = (0..4).collect();
         let mut r = Running { queue, pids: BTreeMap::new(), told: false, taken: 0, available: 100 };

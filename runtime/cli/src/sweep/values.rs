@@ -112,15 +112,15 @@ impl<'de> Deserialize<'de> for ConstValues {
             untagged,
             expecting = "expected a number, a list of numbers, or a range such as \"log:1e-4..1e-1\""
         )]
-        enum Written {
+        enum WrittenValues {
             Number(f64),
             List(Vec<f64>),
             Range(String),
         }
-        match Written::deserialize(deserializer)? {
-            Written::Number(v) => Ok(ConstValues::List(vec![v])),
-            Written::List(values) => Ok(ConstValues::List(values)),
-            Written::Range(text) => ConstValues::parse(&text).map_err(serde::de::Error::custom),
+        match WrittenValues::deserialize(deserializer)? {
+            WrittenValues::Number(v) => Ok(ConstValues::List(vec![v])),
+            WrittenValues::List(values) => Ok(ConstValues::List(values)),
+            WrittenValues::Range(text) => ConstValues::parse(&text).map_err(serde::de::Error::custom),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A Slurm array job: a task for each run that is not done.
 
-use super::ends::Ends;
+use super::ends::SweepEnd;
 use super::report;
 use super::runs::{Sweep, is_done};
 use crate::args::SearchChoice;
@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 const FILE: &str = "sweep.sbatch";
 
 /// Writes the job.
-pub(super) fn launch(sweep: &mut Sweep<'_>, args: &SweepArgs, console: &mut Console) -> Result<(), Ends> {
+pub(super) fn launch(sweep: &mut Sweep<'_>, args: &SweepArgs, console: &mut Console) -> Result<(), SweepEnd> {
     if sweep.spec.search == SearchChoice::Halving {
         let d = wrong(
             "halving chooses among runs that are done, and the tasks of an array know nothing of each other"

@@ -5,19 +5,19 @@ use crate::stop::Stop;
 use meshwright_diag::{Diagnostic, Sources};
 
 /// Why a sweep ends before its runs.
-pub(super) enum Ends {
+pub(super) enum SweepEnd {
     /// Something is wrong, which is not said yet.
     Wrong(Box<Diagnostic>),
     /// All is said.
     Said(Stop),
 }
 
-impl Ends {
+impl SweepEnd {
     /// Says what is not said yet.
     pub(super) fn said(self, console: &mut Console) -> Stop {
         match self {
-            Ends::Said(stop) => stop,
-            Ends::Wrong(d) => {
+            SweepEnd::Said(stop) => stop,
+            SweepEnd::Wrong(d) => {
                 console.diagnostics(&[*d], &Sources::new());
                 Stop::Diagnosed
             }
@@ -25,14 +25,14 @@ impl Ends {
     }
 }
 
-impl From<Box<Diagnostic>> for Ends {
+impl From<Box<Diagnostic>> for SweepEnd {
     fn from(d: Box<Diagnostic>) -> Self {
-        Ends::Wrong(d)
+        SweepEnd::Wrong(d)
     }
 }
 
-impl From<Stop> for Ends {
+impl From<Stop> for SweepEnd {
     fn from(stop: Stop) -> Self {
-        Ends::Said(stop)
+        SweepEnd::Said(stop)
     }
 }

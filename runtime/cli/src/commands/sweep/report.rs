@@ -1,12 +1,12 @@
 //! What a sweep says at its end: the table, in files and on standard output, and what went wrong.
 
-use super::ends::Ends;
+use super::ends::SweepEnd;
 use crate::args::{ResultArgs, ResultFormat};
 use crate::console::Console;
 use crate::stop::Stop;
 use crate::sweep::columns::ResultTable;
 use crate::sweep::formats::written;
-use crate::sweep::results::{Row, write};
+use crate::sweep::results::{SweepRow, write};
 use crate::sweep::spec::wrong;
 use crate::table::Screen;
 use crate::text::{counted, measure, seconds};
@@ -36,21 +36,21 @@ pub(super) fn fits(args: &ResultArgs, _: &Console) -> Result<(), Stop> {
 }
 
 /// Whether a table of these runs has the column.
-pub(super) fn sortable(rows: &[Row], by: &str) -> Checked<()> {
+pub(super) fn sortable(rows: &[SweepRow], by: &str) -> Checked<()> {
     let mut table = ResultTable::of(rows);
     // Metrics are columns once a run has some.
     let later = ["train_", "test_", "validation_"].iter().any(|p| by.trim_start_matches('-').starts_with(p));
     if later { Ok(()) } else { table.sort(by) }
 }
 
-fn table(rows: &[Row], sort: Option<&str>) -> Checked<ResultTable> {
+fn table(rows: &[SweepRow], sort: Option<&str>) -> Checked<ResultTable> {
     let mut table = ResultTable::of(rows);
     sort.map_or(Ok(()), |by| table.sort(by))?;
     Ok(table)
 }
 
 /// Prints the table, or writes it to the file that is asked for.
-pub(super) fn print(rows: &[Row], args: &ResultArgs, console: &mut Console) -> Result<(), Ends> {
+pub(super) fn print(rows: &[SweepRow], args: &ResultArgs, console: &mut Console) -> Result<(), SweepEnd> {
     let table = table(rows, args.sort.as_deref())?;
     let screen = if args.output.is_some() { Screen::default() } else { *console.screen() };
     let bytes = written(&table, args.format, &screen).map_err(|why| Stop::Internal(Some(why)))?;
@@ -61,7 +61,7 @@ pub(super) fn print(rows: &[Row], args: &ResultArgs, console: &mut Console) -> R
 }
 
 /// Writes the table to the folder of the sweep, in every format.
-pub(super) fn write_files(rows: &[Row], dir: &Path, sort: Option<&str>) -> Result<(), Ends> {
+pub(super) fn write_files(rows: &[SweepRow], dir: &Path, sort: Option<&str>) -> Result<(), SweepEnd> {
     let table = table(rows, sort)?;
     for (name, format) in FILES {
         let bytes = written(&table, format, &Screen::default()).map_err(|why| Stop::Internal(Some(why)))?;
@@ -84,7 +84,7 @@ pub(super) fn in_a_line(run: &Path) -> String {
 
 /// The last words, and how the command ends.
 pub(super) fn end(
-    rows: &[Row],
+    rows: &[SweepRow],
     (wall, own): (f64, f64),
     dir: &Path,
     stop: &AtomicBool,
@@ -96,7 +96,7 @@ pub(super) fn end(
     let counts: Vec<String> = counts.map(|(n, state)| format!("{n} {state}")).collect();
     let times = format!("{}, of which the runs themselves took {}", seconds(wall), seconds(own));
     console.note(&format!("{}: {}; {times}", counted(rows.len() as u64, "run"), counts.join(", ")));
-    let failed: Vec<&Row> = with("failed").collect();
+    let failed: Vec<&SweepRow> = with("failed").collect();
     for row in failed.iter().take(LISTED) {
         let log = dir.join("logs").join(format!("{}.log", row.name));
         console.warn(&format!(
@@ -122,6 +122,6 @@ pub(super) fn end(
 }
 
 /// There is nothing to write a job for.
-pub(super) fn nothing_to_launch() -> Ends {
-    Ends::Wrong(Box::new(wrong("all runs of the sweep are done: there is nothing to launch".into())))
+pub(super) fn nothing_to_launch() -> SweepEnd {
+    SweepEnd::Wrong(Box::new(wrong("all runs of the sweep are done: there is nothing to launch".into())))
 }

@@ -1,13 +1,13 @@
 //! The runs of a sweep: which are to do, and how they come to their ends.
 
-use super::ends::Ends;
+use super::ends::SweepEnd;
 use super::folder::{self, SweepDir};
 use super::report;
 use crate::args::{Cli, Command, SearchChoice, TrainArgs};
 use crate::console::Console;
 use crate::stop::Stop;
 use crate::sweep::check::Verdict;
-use crate::sweep::child::{ProcessEnd, Signal, Task};
+use crate::sweep::child::{ProcessEnd, RunTask, Signal};
 use crate::sweep::combination::Combination;
 use crate::sweep::halving::{Rung, best, reached, rungs, trials};
 use crate::sweep::live::LiveView;
@@ -40,7 +40,7 @@ pub(super) struct Sweep<'a> {
 
 impl Sweep<'_> {
     /// Runs what is not done.
-    pub(super) fn runs(&mut self, console: &mut Console) -> Result<(), Ends> {
+    pub(super) fn runs(&mut self, console: &mut Console) -> Result<(), SweepEnd> {
         let full = self.spec.length();
         let every: Vec<usize> =
             (0..self.all.len()).filter(|i| matches!(self.verdicts[*i], Verdict::Runs(_))).collect();
@@ -76,7 +76,7 @@ impl Sweep<'_> {
         (length, how_many): (RunLength, usize),
         (metric, greater): (&str, bool),
         console: &mut Console,
-    ) -> Result<Vec<Vec<usize>>, Ends> {
+    ) -> Result<Vec<Vec<usize>>, SweepEnd> {
         let rows = rows(self.dir.path(), &self.all, &self.problems)?;
         let value = |i: &usize| reached(rows[*i].summary.as_ref()?, length, metric);
         let values: Vec<Vec<Option<f64>>> = left.iter().map(|t| t.iter().map(value).collect()).collect();
@@ -117,7 +117,7 @@ impl Sweep<'_> {
     }
 
     /// Runs some combinations to a length, as far as they are not there yet.
-    fn run(&mut self, these: &[usize], length: RunLength, console: &mut Console) -> Result<(), Ends> {
+    fn run(&mut self, these: &[usize], length: RunLength, console: &mut Console) -> Result<(), SweepEnd> {
         let rows = rows(self.dir.path(), &self.all, &self.problems)?;
         let done = |i: &usize| rows[*i].summary.as_ref().is_some_and(|s| is_done(s, length));
         let (done, todo): (Vec<usize>, Vec<usize>) = these.iter().copied().partition(done);
@@ -128,7 +128,7 @@ impl Sweep<'_> {
             return Ok(());
         }
         let jobs = usize::from(self.spec.jobs.unwrap_or(1)).min(todo.len());
-        let tasks = todo.iter().map(|i| self.task(*i, length, jobs)).collect::<Checked<Vec<Task>>>()?;
+        let tasks = todo.iter().map(|i| self.task(*i, length, jobs)).collect::<Checked<Vec<RunTask>>>()?;
         let mut view = LiveView::new(console, these.len(), done.len());
         let (mut failed, mut totals) = (None, vec![None; tasks.len()]);
         run_all(&tasks, jobs, self.stop, &mut |k, signal| {
@@ -154,7 +154,7 @@ impl Sweep<'_> {
     }
 
     /// The process of a combination.
-    fn task(&self, i: usize, length: RunLength, jobs: usize) -> Checked<Task> {
+    fn task(&self, i: usize, length: RunLength, jobs: usize) -> Checked<RunTask> {
         let (run, name) = (self.dir.path().join(&self.names[i]), &self.names[i]);
         let (metrics, bytes) = match &self.verdicts[i] {
             Verdict::Runs(runnable) => (&runnable.metrics[..], runnable.bytes),
@@ -165,7 +165,7 @@ impl Sweep<'_> {
         // Each has its share, at least one.
         words.push(format!("--cores={}", (cores / jobs).max(1)));
         words.push("--format=json".into());
-        Ok(Task { words, run, log: self.dir.log(name)?, bytes })
+        Ok(RunTask { words, run, log: self.dir.log(name)?, bytes })
     }
 }
 
