@@ -26,6 +26,7 @@ const PAGES: &[(&str, usize)] = &[
     ("docs/expressions.md", 9),
     ("docs/hugging-face.md", 6),
     ("docs/gpt-from-nothing.md", 7),
+    ("docs/sweeps.md", 4),
 ];
 
 /// Pages for which the data that ships lies where it does in the repository.

@@ -1,7 +1,7 @@
 //! Several layouts, meshes and sizes of one model beside each other: what each costs, and which collectives appear or vanish.
 
 use crate::repeats::{Repetition, RowKey, named, runs};
-use crate::table::{Align, Screen, Table};
+use crate::table::{Align, Screen, Table, markdown_table};
 use crate::text::{bytes, dashed, flops, thousands};
 use anstyle::{AnsiColor, Style};
 use meshwright_core::explain::{DeviceReport, Report, TrafficReport};
@@ -333,12 +333,7 @@ pub(crate) fn markdown(variants: &[Variant], shown: Shown) -> String {
 }
 
 fn table(cells: &Cells) -> String {
-    let line = |row: Vec<String>| format!("| {} |\n", row.join(" | "));
-    let escaped = |row: &Vec<String>| row.iter().map(|c| c.replace('|', "\\|")).collect();
-    let rule = (0..cells.titles.len()).map(|i| if i < cells.words { "---" } else { "---:" }.to_string());
-    let mut out = line(cells.titles.iter().map(|t| t.to_string()).collect()) + &line(rule.collect());
-    cells.rows.iter().for_each(|row| out += &line(escaped(row)));
-    out
+    markdown_table(&cells.titles, &cells.rows, cells.words)
 }
 
 /// One table of comma-separated values, with numbers as they are: the totals, or else the differences.

@@ -20,6 +20,7 @@ mod repeats;
 mod replace;
 mod signals;
 mod stop;
+mod sweep;
 mod table;
 mod templates;
 mod text;
@@ -104,6 +105,7 @@ fn run(command: Command, console: &mut Console) -> Result<(), Stop> {
         Command::Ckpt(a) => commands::ckpt::run(&a, console),
         Command::Data(a) => commands::data::run(&a, console),
         Command::Devices(a) => commands::devices::run(&a, console),
+        Command::Sweep(a) => commands::sweep::run(&a, console),
         Command::Completions(a) => commands::completions::run(&a, console),
     }
 }

@@ -5,11 +5,13 @@
 //! unresponsive does not wait for the end of its step, but says where it is.
 
 use crate::stop::INTERRUPTED;
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// A signal has come.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -27,8 +29,26 @@ pub(crate) fn draws_a_bar() {
     let _uncaught = handled();
 }
 
-/// Ends the process; nothing of a bar stays on the terminal.
+/// Processes that this one has started, and that end with it.
+static STARTED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// From here on a process ends where a second Ctrl-C ends this one.
+pub(crate) fn started(pid: u32) {
+    STARTED.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
+}
+
+/// A process has ended; its number may be another's now.
+pub(crate) fn ended(pid: u32) {
+    STARTED.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
+}
+
+/// Ends the process and those that it has started; nothing of a bar stays on the terminal.
 fn end() -> ! {
+    for pid in STARTED.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+            let _gone = kill_process(pid, Signal::KILL);
+        }
+    }
     if BAR.load(Ordering::Relaxed) {
         let _nobody_sees = std::io::stderr().write_all(b"\r\x1b[2K");
     }

@@ -152,6 +152,16 @@ impl Table {
     }
 }
 
+/// A table of Markdown, of which the first columns are words.
+pub(crate) fn markdown_table<T: AsRef<str>>(titles: &[T], rows: &[Vec<String>], words: usize) -> String {
+    let line = |row: Vec<String>| format!("| {} |\n", row.join(" | "));
+    let escaped = |row: &Vec<String>| row.iter().map(|c| c.replace('|', "\\|")).collect();
+    let rule = (0..titles.len()).map(|i| if i < words { "---" } else { "---:" }.to_string());
+    let mut out = line(titles.iter().map(|t| t.as_ref().to_string()).collect()) + &line(rule.collect());
+    rows.iter().for_each(|row| out += &line(escaped(row)));
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

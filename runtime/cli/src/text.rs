@@ -13,6 +13,15 @@ pub(crate) fn line_diff<'t>(old: &'t str, new: &'t str) -> TextDiff<'t, 't, 't, 
     TextDiff::configure().timeout(SHORTENED_FOR).diff_lines(old, new)
 }
 
+/// A loss or a metric: with four digits after the point, or an exponent where that would say nothing.
+pub(crate) fn measure(v: f64) -> String {
+    match v.abs() {
+        0.0 => "0".into(),
+        a if !(1e-3..1e5).contains(&a) && v.is_finite() => format!("{v:.3e}"),
+        _ => format!("{v:.4}"),
+    }
+}
+
 /// A name as Unix tools spell it: `all_reduce` is `all-reduce`.
 pub(crate) fn dashed(name: &str) -> String {
     name.replace('_', "-")

@@ -134,6 +134,7 @@ fn usage_errors_exit_2_and_help_exits_0() {
     }
     for command in [
         "train",
+        "sweep",
         "eval",
         "predict",
         "check",

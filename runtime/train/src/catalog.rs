@@ -37,7 +37,11 @@ pub fn meant(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {
     find(list, name).filter(|s| s.name == name || !std::path::Path::new(name).is_file())
 }
 
+/// Other words for layouts that ship: model parallel is what tensor parallel was called first.
+const SYNONYMS: [(&str, &str); 2] = [("mp", "tp"), ("dp_mp", "dp_tp")];
+
 /// The shipped file of that name, with or without its extension.
 pub fn find(list: &'static [Shipped], name: &str) -> Option<&'static Shipped> {
+    let name = SYNONYMS.iter().find(|s| s.0 == name).map_or(name, |s| s.1);
     list.iter().find(|s| s.name == name || s.path.rsplit('/').next() == Some(name))
 }

@@ -1,11 +1,17 @@
-//! The history of a run: a line of `history.jsonl` each time that a process starts it or goes on with it.
+//! The history of a run: a line of `history.jsonl` each time that a process starts it or goes on with it, and when it fails.
 
+use crate::Checked;
 use crate::clock::now;
+use crate::failure::Failure;
 use crate::project::Project;
+use crate::run_dir::read_history;
 use crate::training::TrainOptions;
-use meshwright_diag::Sources;
-use serde::Serialize;
+use meshwright_diag::{Sources, codes};
+use serde::{Deserialize, Serialize};
 use sha2::Digest;
+use std::path::Path;
+
+const FAILED: &str = "failed";
 
 /// One start of a run: `{"event":"start","time":"2026-01-31T12:00:00Z","step":0,…}`.
 #[derive(Debug, Serialize)]
@@ -53,5 +59,81 @@ impl<'a> HistoryEvent<'a> {
             processes: options.devices.processes.count(),
             arguments: &options.arguments,
         }
+    }
+}
+
+/// The end of a run by an error: `{"event":"failed","time":"2026-01-31T12:00:00Z","error":"E0517: the loss …"}`.
+#[derive(Debug, Serialize)]
+pub(crate) struct FailureEvent {
+    event: &'static str,
+    time: String,
+    error: String,
+}
+
+impl FailureEvent {
+    /// Of a failure that happens now.
+    pub(crate) fn now(failure: &Failure) -> FailureEvent {
+        let error = match failure {
+            Failure::Diagnostics(found) => {
+                let first = found.iter().find(|d| d.is_error()).or(found.first());
+                first.map_or(String::new(), |d| format!("{}: {}", d.code.id, d.message))
+            }
+            Failure::Exec(e) => format!("{}: {e}", codes::E0520.id),
+            Failure::Elsewhere => format!("{}: another process of the run failed", codes::E0520.id),
+        };
+        FailureEvent { event: FAILED, time: now(), error }
+    }
+}
+
+/// What the history of a run tells of its processes.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Ending {
+    /// After how many steps each began.
+    pub(crate) starts: Vec<u64>,
+    /// The error by which the last one ended, if it did.
+    pub(crate) error: Option<String>,
+}
+
+/// Reads the history of the run in a folder. Lines that a crash has torn are left out.
+///
+/// # Errors
+///
+/// E0511 where it cannot be read.
+pub(crate) fn ending(run: &Path) -> Checked<Ending> {
+    Ok(ending_of(&read_history(run)?))
+}
+
+fn ending_of(text: &[u8]) -> Ending {
+    #[derive(Deserialize)]
+    struct HistoryLine {
+        event: String,
+        #[serde(default)]
+        step: u64,
+        error: Option<String>,
+    }
+    let mut out = Ending::default();
+    for event in text.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice::<HistoryLine>(l).ok()) {
+        out.error = event.error.filter(|_| event.event == FAILED);
+        if event.event != FAILED {
+            out.starts.push(event.step);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_tells_how_the_last_process_ended() {
+        let start = "{\"event\":\"start\",\"step\":0,\"model\":\"m\"}\n";
+        let failed = "{\"event\":\"failed\",\"error\":\"E0517: why\"}\n";
+        let resumed = "{\"event\":\"resume\",\"step\":7}\n";
+        let of = |text: String| ending_of(text.as_bytes());
+        let one = of(format!("{start}{failed}"));
+        assert_eq!(one, Ending { starts: vec![0], error: Some("E0517: why".into()) });
+        let two = of(format!("{start}{failed}{resumed}{{\"eve"));
+        assert_eq!(two, Ending { starts: vec![0, 7], error: None });
     }
 }

@@ -33,6 +33,7 @@ pub mod project;
 mod recorded;
 pub mod run_dir;
 mod run_error;
+pub mod runs;
 mod session;
 mod settings;
 pub mod standard;
@@ -56,6 +57,7 @@ pub use hugging_face::{HfExport, HfExported, HfImport, HfImported, export_hf, hf
 pub use inference::{EvalOptions, Evaluated, evaluate, read_checkpoint};
 pub use init::{InitFrom, NameMap};
 pub use logs::LogFormat;
+pub use memory::available_bytes;
 pub use policies::{EvaluationPolicy, Monitor, PolicySettings, SaveEvery, SavePolicy};
 pub use prediction::{PredictOptions, Prediction, predict};
 pub use project::{Loaded, Project, ProjectOptions};

@@ -34,7 +34,7 @@ pub(crate) fn resident_bytes() -> u64 {
 }
 
 /// Bytes that this process may still take: what the system has, and what limits leave of it. None where nothing tells.
-fn available_bytes() -> Option<u64> {
+pub fn available_bytes() -> Option<u64> {
     let free = |key| kilobytes("/proc/meminfo", key);
     let system = free("MemAvailable").map(|m| m + free("SwapFree").unwrap_or(0));
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;

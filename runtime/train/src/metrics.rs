@@ -34,7 +34,7 @@ pub enum Event {
         /// Wall time of the epoch with its evaluation, in this process.
         seconds: f64,
     },
-    /// The run is done: `{"event":"done","steps":600,"epochs":1,"seconds":3.2}`.
+    /// The run is done: `{"event":"done","steps":600,"epochs":1,"seconds":3.2,"peak_memory_bytes":130000000}`.
     Done {
         /// Steps done, those before a resume included.
         steps: u64,
@@ -42,6 +42,8 @@ pub enum Event {
         epochs: u32,
         /// Wall time of this process's part of the run.
         seconds: f64,
+        /// The most resident memory that this process ever had, in bytes; 0 where the system does not tell.
+        peak_memory_bytes: u64,
     },
 }
 
@@ -173,9 +175,12 @@ impl Event {
                 out.push(number("seconds", *seconds));
                 out
             }
-            Event::Done { steps, epochs, seconds } => {
-                vec![count("steps", *steps), count("epochs", u64::from(*epochs)), number("seconds", *seconds)]
-            }
+            Event::Done { steps, epochs, seconds, peak_memory_bytes } => vec![
+                count("steps", *steps),
+                count("epochs", u64::from(*epochs)),
+                number("seconds", *seconds),
+                count("peak_memory_bytes", *peak_memory_bytes),
+            ],
         }
     }
 
@@ -261,8 +266,8 @@ mod tests {
             r#"{"event":"epoch","epoch":2,"step":12,"train_loss":null,"seconds":1.0}"#
         );
         assert_eq!(
-            line(&Event::Done { steps: 6, epochs: 1, seconds: 1.0 }),
-            r#"{"event":"done","steps":6,"epochs":1,"seconds":1.0}"#
+            line(&Event::Done { steps: 6, epochs: 1, seconds: 1.0, peak_memory_bytes: 4096 }),
+            r#"{"event":"done","steps":6,"epochs":1,"seconds":1.0,"peak_memory_bytes":4096}"#
         );
     }
 }

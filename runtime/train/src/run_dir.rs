@@ -1,5 +1,5 @@
 //! The folder of a run: resolved settings (`run.toml`), copies of the texts it was made from (`model.mw`, `used-1.mw`,
-//! `rules.layout`), `plan.json`, `history.jsonl`, `metrics.jsonl` and `checkpoints/`. One that was imported has no plan and no
+//! `rules.layout`), `plan.json`, `costs.json`, `history.jsonl`, `metrics.jsonl` and `checkpoints/`. One that was imported has no plan and no
 //! metrics, and the `tokenizer.json` that came with its weights.
 //!
 //! **Invariant:** a folder that holds a run, which is one with a `run.toml`, is never written to but to resume it, and by one
@@ -12,6 +12,7 @@ use crate::folder::entries;
 use crate::logs::EventSink;
 use crate::metrics_log::{LogLines, MetricsLog, Stands, cut_back};
 use crate::run_error::{refused, unusable};
+use crate::runs::RunCosts;
 use meshwright_diag::{Diagnostic, codes};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -20,6 +21,8 @@ use std::path::{Path, PathBuf};
 
 const SETTINGS: &str = "run.toml";
 const PLAN: &str = "plan.json";
+/// What a step costs by the Plan.
+const COSTS: &str = "costs.json";
 const METRICS: &str = "metrics.jsonl";
 const CHECKPOINTS: &str = "checkpoints";
 const LOCK: &str = "run.lock";
@@ -168,6 +171,16 @@ impl RunDir {
         self.write(PLAN, json)
     }
 
+    /// Writes what a step costs by the Plan, as JSON.
+    ///
+    /// # Errors
+    ///
+    /// E0511.
+    pub(crate) fn write_costs(&self, costs: &RunCosts) -> Checked<()> {
+        let text = serde_json::to_string(costs).map_err(|e| self.failed(COSTS, &e))?;
+        self.write(COSTS, &format!("{text}\n"))
+    }
+
     /// Writes a file of the tokenizer, under its plain name.
     ///
     /// # Errors
@@ -183,11 +196,7 @@ impl RunDir {
 
     /// What `metrics.jsonl` holds.
     pub(crate) fn metrics_text(&self) -> Checked<Vec<u8>> {
-        match read_regular(&self.path().join(METRICS)) {
-            Ok(text) => Ok(text),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(e) => Err(self.failed(METRICS, &e)),
-        }
+        read_log(self.path())
     }
 
     /// Opens `metrics.jsonl` to append, after cutting it back to what a run had written that stands there: what came later
@@ -256,6 +265,48 @@ pub fn checkpoints_in(run: &Path) -> PathBuf {
     run.join(CHECKPOINTS)
 }
 
+/// What `metrics.jsonl` of a run holds; nothing where there is none yet.
+///
+/// # Errors
+///
+/// E0511.
+pub(crate) fn read_log(run: &Path) -> Checked<Vec<u8>> {
+    Ok(read_if_there(&run.join(METRICS))?.unwrap_or_default())
+}
+
+/// What `history.jsonl` of a run holds; nothing where there is none.
+///
+/// # Errors
+///
+/// E0511.
+pub(crate) fn read_history(run: &Path) -> Checked<Vec<u8>> {
+    Ok(read_if_there(&run.join(HISTORY))?.unwrap_or_default())
+}
+
+/// What a step of a run costs; none of a run that did not train, or that an earlier version has started.
+///
+/// # Errors
+///
+/// E0511.
+pub(crate) fn read_costs(run: &Path) -> Checked<Option<RunCosts>> {
+    let path = run.join(COSTS);
+    let text = read_if_there(&path)?;
+    text.map(|t| serde_json::from_slice(&t).map_err(|e| unusable(&path, &e))).transpose()
+}
+
+fn read_if_there(path: &Path) -> Checked<Option<Vec<u8>>> {
+    match read_regular(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(unusable(path, &e)),
+    }
+}
+
+/// The file that is locked as long as a process is at work in a run.
+pub fn lock_of(run: &Path) -> PathBuf {
+    run.join(LOCK)
+}
+
 /// The tokenizer that was imported with a run, if one was.
 pub fn tokenizer_in(run: &Path) -> Option<PathBuf> {
     Some(run.join(TOKENIZER)).filter(|t| t.is_file())
@@ -271,7 +322,7 @@ pub fn no_run(path: &Path) -> Box<Diagnostic> {
 }
 
 /// Whether a folder holds a run.
-pub(crate) fn holds_run(folder: &Path) -> bool {
+pub fn holds_run(folder: &Path) -> bool {
     folder.join(SETTINGS).is_file()
 }
 

@@ -13,6 +13,7 @@ use crate::metrics_log::{MetricsLog, Stands, changed, summary};
 use crate::policies::Seen;
 use crate::project::Project;
 use crate::run_dir::{RunDir, read_settings};
+use crate::runs::RunCosts;
 use crate::settings::RunSettings;
 use crate::training::TrainOptions;
 use meshwright_core::{LOSS_SCALE, training_step};
@@ -64,7 +65,7 @@ impl Requirements {
             }
             None => set,
         };
-        let examples = plan.inputs.first().and_then(|i| i.dims.first()).map_or(1, |d| plan.dims.size(*d));
+        let examples = RunCosts::of(&plan).batch;
         if Schedule::new(0, set.records(), examples).is_none() {
             let name = project.example_dim().map_or("?", |d| d.1);
             return Err(Diagnostic::error(
@@ -310,6 +311,7 @@ impl Written {
         let used: Vec<&str> = texts.used.iter().map(|id| sources.text(*id)).collect();
         run.write_texts(sources.text(texts.model), &used, texts.layout.map(|id| sources.text(id)))?;
         run.write_plan(&needs.1.to_json())?;
+        run.write_costs(&RunCosts::of(needs.1))?;
         // From here on it is a run.
         let of_run = session.start;
         let event = if options.resume { "resume" } else { "start" };

@@ -6,6 +6,7 @@ use crate::data::{Dataset, Schedule};
 use crate::devices::{LoadedProgram, hold_rest, init_all, load, restore, start};
 use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
+use crate::history::FailureEvent;
 use crate::init::{Initializer, initialize};
 use crate::metrics_log::Stands;
 use crate::not_finite::Rerun;
@@ -93,21 +94,13 @@ impl Run<'_> {
         let stands = Stands { steps: from, epochs: (from / per_epoch - u64::from(open)) as u32, open };
         let mut notes = notes(session.as_mut(), &set, &evaluators, &cluster)?;
         notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
-        let Written { run: _run, log, store, notes: more } =
+        let Written { run, log, store, notes: more } =
             written(processes, session, (project, sources), options, (&*set, &*program.plan), stands)?;
         notes.extend(more);
         let trace = options.trace.as_ref();
         let trace = trace.map(|t| Trace::start(t, &cluster, program.id, from + 1, processes)).transpose()?;
-        progress(Progress::Started {
-            parameters: project.program.parameter_elements(),
-            steps_per_epoch: per_epoch,
-            total_steps: last,
-            devices: project.layout.mesh.devices(),
-            from_step: from,
-            examples: set.records(),
-            warnings: warnings(project, options, (evaluators.during.is_some(), &start.initialized)),
-            notes,
-        });
+        let warned = warnings(project, options, (evaluators.during.is_some(), &start.initialized));
+        progress(started(project, (per_epoch, last, from), set.records(), (warned, notes)));
         let minimized = project.program.train.as_ref().map(|t| t.loss());
         let mut l = TrainingLoop {
             project,
@@ -134,23 +127,51 @@ impl Run<'_> {
             stop,
             progress,
         };
-        let run = options.run.clone();
         let eval_set = evaluators.during.as_ref().map_or("", |e| e.set);
-        let beginning = Finished { steps: from, run, eval_set, ..Finished::default() };
-        let finished = l.run(last, set.clone(), losses, beginning)?;
+        let beginning = Finished { steps: from, run: options.run.clone(), eval_set, ..Finished::default() };
+        let ended = l.run(last, set.clone(), losses, beginning);
         let (not_finite, saved) = (l.not_finite, l.saved);
-        let Some(at) = not_finite else {
-            cluster.shutdown();
-            return Ok(finished);
-        };
         let first_values = &|cluster: &Cluster| {
             first_values(cluster, (&program, &evaluators, &rest), start.seed)?;
             initialize(cluster, initializer.as_ref(), &start.initialized)
         };
         let with = (&schedule, &*set, &program);
-        let rerun = Rerun::of((project, sources, options), with, (saved, stop), first_values);
-        let failed = Err(rerun.error(&mut cluster, at, progress).into());
-        agree_on_result(processes, "the loss", failed)
+        let ended = match (ended, not_finite) {
+            (Ok(finished), None) => {
+                cluster.shutdown();
+                return Ok(finished);
+            }
+            (Ok(_), Some(at)) => {
+                let rerun = Rerun::of((project, sources, options), with, (saved, stop), first_values);
+                let failed = Err(rerun.error(&mut cluster, at, progress).into());
+                agree_on_result(processes, "the loss", failed)
+            }
+            (failed, _) => failed,
+        };
+        if let (Err(failure), Some(run)) = (&ended, run) {
+            // That it cannot be noted is less than what it failed by, which is reported.
+            let _unnoted = run.remember(&FailureEvent::now(failure));
+        }
+        ended
+    }
+}
+
+/// What is told before the first step.
+fn started(
+    project: &Project,
+    (steps_per_epoch, total_steps, from_step): (u64, u64, u64),
+    examples: usize,
+    (warnings, notes): (Vec<String>, Vec<String>),
+) -> Progress<'static> {
+    Progress::Started {
+        parameters: project.program.parameter_elements(),
+        steps_per_epoch,
+        total_steps,
+        devices: project.layout.mesh.devices(),
+        from_step,
+        examples,
+        warnings,
+        notes,
     }
 }
 

@@ -6,7 +6,7 @@ use crate::data::{Dataset, Schedule};
 use crate::devices::{LoadedProgram, batch, prefetch, provide, snapshot};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
-use crate::memory::resident_bytes;
+use crate::memory::{peak_resident_bytes, resident_bytes};
 use crate::metrics::{self, Event, MEASURED, StepMetrics};
 use crate::metrics_log::MetricsLog;
 use crate::policies::{Monitor, SaveEvery, Seen};
@@ -228,7 +228,8 @@ impl TrainingLoop<'_> {
         if !finished.interrupted {
             let seconds = began.elapsed().as_secs_f64();
             finished.epochs = (n / per_epoch) as u32;
-            self.event(Event::Done { steps: n, epochs: finished.epochs, seconds });
+            let (epochs, peak_memory_bytes) = (finished.epochs, peak_resident_bytes());
+            self.event(Event::Done { steps: n, epochs, seconds, peak_memory_bytes });
         }
         self.written()?;
         self.meet(n)?;

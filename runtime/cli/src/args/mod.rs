@@ -12,6 +12,7 @@ mod launch;
 mod model;
 mod predict;
 mod renamed;
+mod sweep;
 mod train;
 
 pub(crate) use bench::*;
@@ -25,6 +26,7 @@ pub(crate) use launch::*;
 pub(crate) use model::*;
 pub(crate) use predict::*;
 pub(crate) use renamed::renamed;
+pub(crate) use sweep::*;
 pub(crate) use train::*;
 
 use crate::complete;
@@ -72,6 +74,8 @@ Exit codes: 0 success, 1 an error, 2 wrong usage, 101 a bug in Meshwright, 130 C
 pub(crate) enum Command {
     /// Train a model.
     Train(TrainArgs),
+    /// Train a model many times: over layouts, meshes, sizes, consts and seeds; and compare the runs in a table.
+    Sweep(Box<SweepArgs>),
     /// Evaluate the losses and metrics of a checkpoint on a data set.
     Eval(EvalArgs),
     /// Compute the outputs of a model for the examples of a data set.
@@ -122,6 +126,8 @@ impl Command {
             Command::Generate(a) => a.format.format,
             Command::Check(a) => a.format.format,
             Command::Explain(a) => a.format.format,
+            Command::Sweep(a) if a.report.format == ResultFormat::Jsonl => Format::Json,
+            Command::Sweep(_) => Format::Text,
             Command::Compare(a) if a.format == TableFormat::Json => Format::Json,
             Command::Compare(_) => Format::Text,
             Command::Fmt(a) => a.format.format,

@@ -21,4 +21,5 @@ mod passes;
 pub(crate) mod predict;
 mod project;
 pub(crate) mod shipped;
+pub(crate) mod sweep;
 pub(crate) mod train;

@@ -38,7 +38,7 @@ impl Job<'_> {
 }
 
 /// Words as a shell reads them.
-pub(super) fn joined(words: &[String]) -> Result<String, Stop> {
+pub(crate) fn joined(words: &[String]) -> Result<String, Stop> {
     shlex::try_join(words.iter().map(String::as_str))
         .map_err(|_| Stop::Usage("an argument contains a NUL byte, which a shell cannot pass on".into()))
 }

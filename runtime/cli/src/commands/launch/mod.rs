@@ -2,6 +2,7 @@
 
 mod fit;
 mod job;
+
 mod k8s;
 mod slurm;
 
@@ -13,6 +14,7 @@ use crate::stop::Stop;
 use clap::Parser;
 use fit::Fit;
 use job::Job;
+pub(in crate::commands) use job::joined;
 use meshwright_diag::{Diagnostic, Sources, codes};
 
 /// Runs the command.

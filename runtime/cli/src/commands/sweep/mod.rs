@@ -1,0 +1,175 @@
+//! `sweep`: many runs of one model, and their table.
+
+mod array;
+mod ends;
+mod folder;
+mod report;
+mod runs;
+
+use crate::args::{DeviceChoice, SweepArgs};
+use crate::console::Console;
+use crate::signals;
+use crate::stop::Stop;
+use crate::sweep::check::{Verdict, check};
+use crate::sweep::combination::Combination;
+use crate::sweep::grid::combinations;
+use crate::sweep::results::{Problem, Problems, SweepRow, rows};
+use crate::sweep::spec::{FILE, SweepSpec, wrong};
+use ends::SweepEnd;
+use folder::SweepDir;
+use runs::{Sweep, given, objective, train_args};
+use std::path::{Path, PathBuf};
+
+/// Runs the command.
+pub(crate) fn run(args: &SweepArgs, console: &mut Console) -> Result<(), Stop> {
+    report::fits(&args.report, console)?;
+    let (spec, dir) = subject(args).map_err(|e| e.said(console))?;
+    let spec = spec.overridden(args);
+    if args.report.table {
+        let printed = of_folder(&spec, &dir).and_then(|rows| report::print(&rows, &args.report, console));
+        return printed.map_err(|e| e.said(console));
+    }
+    swept(args, spec, dir, console)
+}
+
+/// What the command is about: the sweep, and its folder.
+fn subject(args: &SweepArgs) -> Result<(SweepSpec, PathBuf), SweepEnd> {
+    let subject = args.subject.as_deref().unwrap_or_default();
+    let from_file = match &args.file {
+        Some(file) => Some(file.clone()),
+        None if Path::new(subject).is_dir() => Some(Path::new(subject).join(FILE)),
+        None => Some(PathBuf::from(subject)).filter(|f| f.extension().is_some_and(|e| e == "toml")),
+    };
+    let Some(file) = from_file else {
+        if args.report.table && args.runs.run.is_none() {
+            let d = wrong("`--table` needs the folder of a sweep".into());
+            return Err(Box::new(d.help("name it: `meshwright sweep DIR --table`")).into());
+        }
+        let spec = SweepSpec::of(subject, args)?;
+        let dir = spec.clone().overridden(args).dir();
+        return Ok((spec, dir));
+    };
+    if !args.train.is_empty() || SweepSpec::of("", args)? != SweepSpec::default() {
+        let at = file.display();
+        return Err(
+            Stop::Usage(format!("`{at}` says what varies and how runs are made: change it there")).into()
+        );
+    }
+    let of_folder = args.file.is_none() && Path::new(subject).is_dir();
+    if of_folder && !file.is_file() {
+        let d = wrong(format!("`{subject}` holds no sweep: there is no `{FILE}`"));
+        return Err(Box::new(d.help("name a model to start one: `meshwright sweep MODEL --run DIR`")).into());
+    }
+    let mut spec = SweepSpec::read(&file)?;
+    if of_folder {
+        if args.runs.run.is_some() {
+            return Err(
+                Stop::Usage(format!("`{subject}` is the folder of the sweep: leave `--run` out")).into()
+            );
+        }
+        let dir = folder::absolute(Path::new(subject))?;
+        spec.run = Some(dir.clone());
+        return Ok((spec, dir));
+    }
+    let dir = spec.clone().overridden(args).dir();
+    Ok((spec, dir))
+}
+
+/// The runs of a sweep that is there.
+fn of_folder(spec: &SweepSpec, dir: &Path) -> Result<Vec<SweepRow>, SweepEnd> {
+    if !dir.is_dir() {
+        let d = wrong(format!("there is no sweep in `{}`", dir.display()));
+        return Err(Box::new(d.help("leave `--table` out to run it")).into());
+    }
+    Ok(rows(dir, &combinations(spec)?, &Problems::read(dir)?)?)
+}
+
+fn swept(args: &SweepArgs, mut spec: SweepSpec, dir: PathBuf, console: &mut Console) -> Result<(), Stop> {
+    let prepared = prepare(args, &mut spec, dir, console);
+    let mut sweep = prepared.map_err(|e| e.said(console))?;
+    let begin = std::time::Instant::now();
+    if args.runs.launch.is_some() {
+        let written = array::launch(&mut sweep, args, console);
+        return written.map_err(|e| e.said(console));
+    }
+    let ended = sweep.runs(console).and_then(|()| {
+        let rows = rows(sweep.dir.path(), &sweep.all, &sweep.problems)?;
+        report::write_files(&rows, sweep.dir.path(), args.report.sort.as_deref())?;
+        Ok(rows)
+    });
+    let rows = ended.map_err(|e| e.said(console))?;
+    report::print(&rows, &args.report, console).map_err(|e| e.said(console))?;
+    console.flush()?;
+    report::end(&rows, (begin.elapsed().as_secs_f64(), sweep.own), sweep.dir.path(), sweep.stop, console)
+}
+
+/// All that can be known before one of them runs: nothing is written until it is.
+fn prepare<'a>(
+    args: &SweepArgs,
+    spec: &mut SweepSpec,
+    dir: PathBuf,
+    console: &mut Console,
+) -> Result<Sweep<'a>, SweepEnd> {
+    let from_folder = args.subject.as_deref().is_some_and(|s| Path::new(s).is_dir());
+    match spec.folder.as_deref().filter(|_| from_folder) {
+        // Its runs go on where they began.
+        Some(folder) => folder::enter(folder)?,
+        None => spec.folder = Some(folder::current()?),
+    }
+    let all = combinations(spec)?;
+    let names: Vec<String> = all.iter().map(Combination::name).collect();
+    let Some((first, name)) = all.first().zip(names.first()) else {
+        return Err(Box::new(wrong("there is no combination to run".into())).into());
+    };
+    let train = train_args(spec, first, &dir.join(name))?;
+    if spec.jobs.is_some_and(|n| n > 1)
+        && train.data.devices.device == Some(DeviceChoice::Cuda)
+        && args.runs.launch.is_none()
+    {
+        // All would take the first GPUs.
+        return Err(Stop::Usage("on GPUs runs go one after the other: leave `--jobs` out".into()).into());
+    }
+    let given = given(spec, &train);
+    objective(spec, &given)?;
+    let verdicts = check(&all, &given);
+    if let Some(by) = &args.report.sort {
+        // A column that is not there is better known before the runs than after them.
+        report::sortable(&rows(&dir, &all, &Problems::default())?, by)?;
+    }
+    let rejected = reject(&names, &verdicts, console);
+    if rejected == all.len() {
+        return Err(Stop::Diagnosed.into());
+    }
+    let dir = SweepDir::open(&dir, spec)?;
+    let mut problems = Problems::read(dir.path())?;
+    for (name, verdict) in names.iter().zip(&verdicts) {
+        if let Verdict::Rejected(why) = verdict {
+            problems.note(dir.path(), name, Some(Problem::Skipped(why.reason())))?;
+        }
+    }
+    let stop = signals::stop_of(&mut |text| console.note(text));
+    let spec = spec.clone();
+    Ok(Sweep { spec, dir, all, names, verdicts, problems, stop, own: 0.0 })
+}
+
+/// Reports the combinations that do not compile, equal errors once; how many there are.
+fn reject(names: &[String], verdicts: &[Verdict], console: &mut Console) -> usize {
+    let mut reported: Vec<(String, &str, Vec<&str>)> = Vec::new();
+    for (name, verdict) in names.iter().zip(verdicts) {
+        let Verdict::Rejected(why) = verdict else { continue };
+        let reason = why.found.iter().map(|d| format!("{}: {}\n", d.code.id, d.message)).collect::<String>();
+        if let Some(known) = reported.iter_mut().find(|r| r.0 == reason) {
+            known.2.push(name);
+            continue;
+        }
+        console.note(&format!("`{name}` is skipped, since it does not compile:"));
+        console.diagnostics(&why.found, &why.sources);
+        reported.push((reason, name, Vec::new()));
+    }
+    for (_, first, others) in &reported {
+        if !others.is_empty() {
+            console.note(&format!("skipped for the same reason as `{first}`: {}", others.join(", ")));
+        }
+    }
+    reported.iter().map(|r| 1 + r.2.len()).sum()
+}

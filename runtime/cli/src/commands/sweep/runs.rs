@@ -1,0 +1,220 @@
+//! The runs of a sweep: which are to do, and how they come to their ends.
+
+use super::ends::SweepEnd;
+use super::folder::{self, SweepDir};
+use super::report;
+use crate::args::{Cli, Command, SearchChoice, TrainArgs};
+use crate::console::Console;
+use crate::stop::Stop;
+use crate::sweep::check::Verdict;
+use crate::sweep::child::{ProcessEnd, RunTask, Signal};
+use crate::sweep::combination::Combination;
+use crate::sweep::halving::{Rung, best, reached, rungs, trials};
+use crate::sweep::live::LiveView;
+use crate::sweep::results::{Problem, Problems, rows};
+use crate::sweep::runner::run_all;
+use crate::sweep::spec::{SweepSpec, wrong};
+use crate::sweep::words;
+use crate::text::counted;
+use clap::Parser;
+use meshwright_train::runs::{RunLength, RunState, RunSummary, planned_steps};
+use meshwright_train::{Checked, Monitor, Project, ProjectOptions};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Of how many trials one goes on, where nothing is said.
+const REDUCTION: u32 = 3;
+
+/// A sweep that runs.
+pub(super) struct Sweep<'a> {
+    pub(super) spec: SweepSpec,
+    pub(super) dir: SweepDir,
+    pub(super) all: Vec<Combination>,
+    pub(super) names: Vec<String>,
+    pub(super) verdicts: Vec<Verdict>,
+    pub(super) problems: Problems,
+    pub(super) stop: &'a AtomicBool,
+    /// Wall time of all processes.
+    pub(super) own: f64,
+}
+
+impl Sweep<'_> {
+    /// Runs what is not done.
+    pub(super) fn runs(&mut self, console: &mut Console) -> Result<(), SweepEnd> {
+        let full = self.spec.length();
+        let every: Vec<usize> =
+            (0..self.all.len()).filter(|i| matches!(self.verdicts[*i], Verdict::Runs(_))).collect();
+        self.same_runs(&every)?;
+        if self.spec.timing {
+            folder::note_busy(console);
+        }
+        if self.spec.search != SearchChoice::Halving {
+            return self.run(&every, full, console);
+        }
+        let given = given(&self.spec, &train_args(&self.spec, &self.all[0], self.dir.path())?);
+        let (metric, greater) = objective(&self.spec, &given)?;
+        let of_all = trials(&self.all);
+        let mut left: Vec<Vec<usize>> =
+            of_all.into_iter().filter(|t| t.iter().all(|i| every.contains(i))).collect();
+        let parts = rungs(full, left.len(), self.spec.reduction.unwrap_or(REDUCTION));
+        for (k, Rung { length, .. }) in parts.iter().enumerate() {
+            let these: Vec<usize> = left.iter().flatten().copied().collect();
+            self.run(&these, *length, console)?;
+            let Some(next) = parts.get(k + 1) else { break };
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            left = self.chosen(left, (*length, next.trials), (&metric, greater), console)?;
+        }
+        Ok(())
+    }
+
+    /// The trials that go on after a rung.
+    fn chosen(
+        &mut self,
+        left: Vec<Vec<usize>>,
+        (length, how_many): (RunLength, usize),
+        (metric, greater): (&str, bool),
+        console: &mut Console,
+    ) -> Result<Vec<Vec<usize>>, SweepEnd> {
+        let rows = rows(self.dir.path(), &self.all, &self.problems)?;
+        let value = |i: &usize| reached(rows[*i].summary.as_ref()?, length, metric);
+        let values: Vec<Vec<Option<f64>>> = left.iter().map(|t| t.iter().map(value).collect()).collect();
+        let go_on = best(&values, how_many, greater);
+        if go_on.is_empty() {
+            let d =
+                wrong(format!("no trial has a `{metric}` after {}: halving cannot choose", in_words(length)));
+            return Err(Box::new(
+                d.help("evaluate the runs: leave `--no-eval` out; `--table` shows how each ended"),
+            )
+            .into());
+        }
+        for (t, trial) in left.iter().enumerate().filter(|(t, _)| !go_on.contains(t)) {
+            for i in trial.iter().filter(|_| values[t].iter().all(Option::is_some)) {
+                let why = format!("not among the best {how_many} after {}", in_words(length));
+                self.problems.note(self.dir.path(), &self.names[*i], Some(Problem::Stopped(why)))?;
+            }
+        }
+        console.note(&format!(
+            "{} of {} go on after {}",
+            go_on.len(),
+            counted(left.len() as u64, "trial"),
+            in_words(length)
+        ));
+        Ok(left.into_iter().enumerate().filter(|(t, _)| go_on.contains(t)).map(|(_, trial)| trial).collect())
+    }
+
+    /// Refuses folders that hold other runs than those of this sweep.
+    fn same_runs(&self, these: &[usize]) -> Checked<()> {
+        let rows = rows(self.dir.path(), &self.all, &self.problems)?;
+        for i in these {
+            let (Some(summary), Verdict::Runs(asked)) = (&rows[*i].summary, &self.verdicts[*i]) else {
+                continue;
+            };
+            folder::same_run(summary, &self.all[*i], asked, &self.spec)?;
+        }
+        Ok(())
+    }
+
+    /// Runs some combinations to a length, as far as they are not there yet.
+    fn run(&mut self, these: &[usize], length: RunLength, console: &mut Console) -> Result<(), SweepEnd> {
+        let rows = rows(self.dir.path(), &self.all, &self.problems)?;
+        let done = |i: &usize| rows[*i].summary.as_ref().is_some_and(|s| is_done(s, length));
+        let (done, todo): (Vec<usize>, Vec<usize>) = these.iter().copied().partition(done);
+        for i in &done {
+            self.problems.note(self.dir.path(), &self.names[*i], None)?;
+        }
+        if todo.is_empty() {
+            return Ok(());
+        }
+        let jobs = usize::from(self.spec.jobs.unwrap_or(1)).min(todo.len());
+        let tasks = todo.iter().map(|i| self.task(*i, length, jobs)).collect::<Checked<Vec<RunTask>>>()?;
+        let mut view = LiveView::new(console, these.len(), done.len());
+        let (mut failed, mut totals) = (None, vec![None; tasks.len()]);
+        run_all(&tasks, jobs, self.stop, &mut |k, signal| {
+            let (name, folder) = (&self.names[todo[k]], &tasks[k].run);
+            if totals[k].is_none() && matches!(signal, Signal::Step { .. }) {
+                totals[k] = planned_steps(folder);
+            }
+            view.see(name, &signal, totals[k], &|| report::in_a_line(folder));
+            let Signal::Ends { how, seconds } = signal else { return };
+            self.own += seconds;
+            let problem = match how {
+                ProcessEnd::Failed(why) => Some(Problem::Failed(why)),
+                ProcessEnd::Well | ProcessEnd::Stopped => None,
+            };
+            if let Err(d) = self.problems.note(self.dir.path(), name, problem) {
+                // A sweep that cannot write must not go on as if it could.
+                self.stop.store(true, Ordering::Relaxed);
+                failed.get_or_insert(d);
+            }
+        });
+        view.finish();
+        failed.map_or(Ok(()), |d| Err(d.into()))
+    }
+
+    /// The process of a combination.
+    fn task(&self, i: usize, length: RunLength, jobs: usize) -> Checked<RunTask> {
+        let (run, name) = (self.dir.path().join(&self.names[i]), &self.names[i]);
+        let (metrics, bytes) = match &self.verdicts[i] {
+            Verdict::Runs(runnable) => (&runnable.metrics[..], runnable.bytes),
+            Verdict::Rejected(_) => (&[][..], 0),
+        };
+        let mut words = words::train(&self.spec, &self.all[i], &run, length, metrics);
+        let cores = self.spec.cores.map_or_else(folder::cores, usize::from);
+        // Each has its share, at least one.
+        words.push(format!("--cores={}", (cores / jobs).max(1)));
+        words.push("--format=json".into());
+        Ok(RunTask { words, run, log: self.dir.log(name)?, bytes })
+    }
+}
+
+/// Whether a run has got there, and as far as it is to go.
+pub(super) fn is_done(s: &RunSummary, length: RunLength) -> bool {
+    let ended = s.state == RunState::Finished;
+    match (length, s.length) {
+        (RunLength::Epochs(n), Some(RunLength::Epochs(to))) => {
+            (ended && to == n) || (to > n && s.epochs.last().is_some_and(|e| e.epoch >= n))
+        }
+        (RunLength::Steps(n), Some(RunLength::Steps(to))) => (ended && to == n) || (to > n && s.steps > n),
+        _ => false,
+    }
+}
+
+fn in_words(length: RunLength) -> String {
+    match length {
+        RunLength::Epochs(n) => counted(u64::from(n), "epoch"),
+        RunLength::Steps(n) => counted(n, "step"),
+    }
+}
+
+/// What all runs have alike.
+pub(super) fn given(spec: &SweepSpec, train: &TrainArgs) -> ProjectOptions {
+    let options = train.options();
+    ProjectOptions { model: spec.model.clone(), dims: Vec::new(), sets: Vec::new(), ..options }
+}
+
+/// The command of a run, read as its process will read it: a mistake in it is found here.
+pub(super) fn train_args(spec: &SweepSpec, c: &Combination, run: &Path) -> Result<TrainArgs, Stop> {
+    let words = words::train(spec, c, run, spec.length(), &[]);
+    let words = ["meshwright".to_string()].into_iter().chain(words).chain(["--format=json".into()]);
+    match Cli::try_parse_from(words) {
+        Ok(Cli { command: Command::Train(train), .. }) => Ok(train),
+        Ok(_) => Err(Stop::Internal(Some("the command of a run is no training".into()))),
+        Err(e) => {
+            let text = e.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            Err(Stop::Usage(format!(
+                "`meshwright train` does not take this: {}",
+                first.trim_start_matches("error: ")
+            )))
+        }
+    }
+}
+
+/// What halving looks at, and whether more of it is better.
+pub(super) fn objective(spec: &SweepSpec, given: &ProjectOptions) -> Checked<(String, bool)> {
+    let Some(text) = spec.objective.as_deref() else { return Ok(("loss".into(), false)) };
+    let Some(project) = Project::load(given).project else { return Ok((text.into(), false)) };
+    Monitor::of(&project, text).map(|m| (m.metric, m.greater))
+}

@@ -1,0 +1,111 @@
+//! Compiles all combinations before one of them runs: what cannot run is known then.
+
+use super::combination::Combination;
+use meshwright_core::training_step;
+use meshwright_diag::{Diagnostic, Sources, codes, has_errors};
+use meshwright_train::{Project, ProjectOptions};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What is known of a combination before it runs.
+#[derive(Clone)]
+pub(crate) enum Verdict {
+    /// It can run.
+    Runs(Runnable),
+    /// It does not compile.
+    Rejected(Rejected),
+}
+
+/// What tells a run from others, as its folder has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Runnable {
+    /// The mesh, as `r=2,c=2`.
+    pub(crate) mesh: String,
+    /// Its devices.
+    pub(crate) devices: usize,
+    /// Bytes that all of them take at the peak of a step, by the Plan.
+    pub(crate) bytes: u64,
+    /// The rules of the layout.
+    pub(crate) rules: Vec<String>,
+    /// The metrics of the model.
+    pub(crate) metrics: Vec<String>,
+}
+
+/// Why a combination does not compile.
+#[derive(Clone)]
+pub(crate) struct Rejected {
+    pub(crate) found: Vec<Diagnostic>,
+    pub(crate) sources: Rc<Sources>,
+}
+
+impl Rejected {
+    /// Its first error, in a line.
+    pub(crate) fn reason(&self) -> String {
+        let first = self.found.iter().find(|d| d.is_error());
+        first.map_or(String::new(), |d| format!("{}: {}", d.code.id, d.message))
+    }
+}
+
+/// Compiles training and evaluation of each; what differs in its seed alone is compiled once, and the text is read once for each
+/// choice of sizes and consts.
+pub(crate) fn check(all: &[Combination], given: &ProjectOptions) -> Vec<Verdict> {
+    let mut out: Vec<Verdict> = Vec::new();
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    let mut loaded: BTreeMap<String, Result<(Project, Sources), Rejected>> = BTreeMap::new();
+    for c in all {
+        let name = Combination { seed: 0, ..c.clone() }.name();
+        if let Some(at) = known.get(&name) {
+            out.push(out[*at].clone());
+            continue;
+        }
+        known.insert(name, out.len());
+        let alone = c.on_one_device();
+        let read = loaded.entry(Combination { seed: 0, ..alone.clone() }.name());
+        out.push(match read.or_insert_with(|| load(&alone.options(given))) {
+            Ok((project, sources)) => compiled(project, sources, &c.options(given)),
+            Err(bad) => Verdict::Rejected(bad.clone()),
+        });
+    }
+    out
+}
+
+fn load(options: &ProjectOptions) -> Result<(Project, Sources), Rejected> {
+    let loaded = Project::load(options);
+    let (project, sources) = (loaded.project, loaded.sources);
+    project
+        .map(|p| (p, sources.clone()))
+        .ok_or_else(|| Rejected { found: loaded.diagnostics, sources: Rc::new(sources) })
+}
+
+fn compiled(project: &Project, sources: &Sources, options: &ProjectOptions) -> Verdict {
+    let mut sources = sources.clone();
+    let (placed, mut found) = project.with_layout(options, &mut sources);
+    let Some(placed) = placed else {
+        return Verdict::Rejected(Rejected { found, sources: Rc::new(sources) });
+    };
+    let (evaluation, more) = placed.evaluation();
+    found.extend(more);
+    let training = training_step(&placed.program);
+    if training.is_none() {
+        let message = format!("`{}` has no `train` block: there is nothing to train", placed.program.model);
+        let help = "add one: `train NAME { minimize LOSS optimizer adam(lr = 1e-3) }`";
+        found.push(Diagnostic::error(codes::E0516, message).help(help));
+    }
+    let mut peak = 0;
+    for step in training.into_iter().chain(evaluation.map(|e| e.step)) {
+        let (compiled, more) = placed.compile(&step, &sources);
+        peak = compiled.map_or(0, |c| c.plan.summary.peak_bytes).max(peak);
+        found.extend(more);
+    }
+    if has_errors(&found) {
+        return Verdict::Rejected(Rejected { found, sources: Rc::new(sources) });
+    }
+    let (mesh, rules) = (&placed.layout.mesh, &placed.layout.rules);
+    Verdict::Runs(Runnable {
+        mesh: mesh.option(),
+        devices: mesh.devices(),
+        bytes: peak.saturating_mul(mesh.devices() as u64),
+        rules: rules.iter().map(|r| r.text.clone()).collect(),
+        metrics: placed.program.metrics.iter().map(|m| m.name.clone()).collect(),
+    })
+}

@@ -1,0 +1,174 @@
+//! A run in a process of its own: `train` of our own executable, which tells what it does line by line.
+
+use serde::Deserialize;
+use serde_json::Value;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ProcessEnd {
+    /// All is done.
+    Well,
+    /// It was told to stop, and can go on.
+    Stopped,
+    /// It failed by this.
+    Failed(String),
+}
+
+/// What happens to a task.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Signal {
+    /// Another process is still at work in its folder, and is waited for.
+    Waits,
+    /// Its process runs.
+    Starts,
+    /// A step is done.
+    Step { step: u64, loss: f64 },
+    /// It has ended, after so many seconds.
+    Ends { how: ProcessEnd, seconds: f64 },
+}
+
+/// What is started, and where what it says of itself goes.
+#[derive(Clone, Debug)]
+pub(crate) struct RunTask {
+    /// The words of the command, without the program.
+    pub(crate) words: Vec<String>,
+    /// The folder of the run.
+    pub(crate) run: PathBuf,
+    /// The file of its notes and errors.
+    pub(crate) log: PathBuf,
+    /// Bytes that its devices take, by the Plan.
+    pub(crate) bytes: u64,
+}
+
+/// The log of a task, empty, and locked as long as the process lives that it is given to: also where this one is killed, and that one
+/// has not noticed yet. None while another process has it.
+pub(super) fn log(task: &RunTask) -> io::Result<Option<File>> {
+    let log = OpenOptions::new().create(true).truncate(false).write(true).open(&task.log)?;
+    match log.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(e)) => return Err(e),
+    }
+    log.set_len(0)?;
+    Ok(Some(log))
+}
+
+/// Starts a process, which inherits the lock of its log. It is in a process group of its own: Ctrl-C reaches it through this process
+/// alone, once.
+pub(super) fn start(task: &RunTask, log: File) -> io::Result<Child> {
+    use std::os::unix::process::CommandExt;
+    Command::new(std::env::current_exe()?)
+        .args(&task.words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+}
+
+/// What of a line of events is shown.
+#[derive(Deserialize)]
+struct EventLine<'a> {
+    event: &'a str,
+    step: Option<u64>,
+    loss: Option<f64>,
+}
+
+/// Follows a process to its end. What it says of its steps is handed on. Where this process dies, the other one finds nobody to
+/// talk to, and ends with a checkpoint.
+pub(super) fn follow(
+    child: &mut Child,
+    task: &RunTask,
+    told: &mut dyn FnMut(Signal),
+) -> io::Result<ProcessEnd> {
+    if let Some(out) = child.stdout.take() {
+        let mut lines = BufReader::new(out);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if lines.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+            let Ok(EventLine { event: "step", step: Some(step), loss }) = serde_json::from_slice(&line)
+            else {
+                continue;
+            };
+            told(Signal::Step { step, loss: loss.unwrap_or(f64::NAN) });
+        }
+    }
+    Ok(ended(child.wait()?, &task.log))
+}
+
+fn ended(status: ExitStatus, log: &Path) -> ProcessEnd {
+    use crate::stop::{INTERRUPTED, SUCCESS};
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) if code == i32::from(SUCCESS) => ProcessEnd::Well,
+        (Some(code), _) if code == i32::from(INTERRUPTED) => ProcessEnd::Stopped,
+        (None, Some(signal)) => ProcessEnd::Failed(killed(signal)),
+        (code, _) => {
+            ProcessEnd::Failed(said(log).unwrap_or_else(|| format!("exit code {}", code.unwrap_or(-1))))
+        }
+    }
+}
+
+fn killed(signal: i32) -> String {
+    let memory = if signal == 9 { ", as the system does where memory is short" } else { "" };
+    format!("killed by signal {signal}{memory}")
+}
+
+/// The first error that a process has reported; otherwise its last line.
+fn said(log: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(log).ok()?;
+    let error = |line: &str| {
+        let said: Value = serde_json::from_str(line).ok()?;
+        let d = said.get("diagnostic").filter(|d| d["severity"] == "error")?;
+        Some(format!("{}: {}", d["code"].as_str()?, d["message"].as_str()?))
+    };
+    text.lines().find_map(error).or_else(|| text.lines().rfind(|l| !l.trim().is_empty()).map(String::from))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_log_is_locked_as_long_as_the_process_lives_that_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        let task = RunTask { words: vec![], run: at.into(), log: at.join("log"), bytes: 0 };
+        let first = log(&task).unwrap().unwrap();
+        assert!(log(&task).unwrap().is_none());
+        let mut sleeper = Command::new("sleep").arg("60").stderr(first).spawn().unwrap();
+        // Ours is closed; the other one has it still.
+        assert!(log(&task).unwrap().is_none());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(log(&task).unwrap().is_some());
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_told_in_its_own_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let of = |raw: i32, text: &str| {
+            std::fs::write(&log, text).unwrap();
+            ended(ExitStatus::from_raw(raw), &log)
+        };
+        assert_eq!((of(0, ""), of(130 << 8, "")), (ProcessEnd::Well, ProcessEnd::Stopped));
+        let error = "{\"note\":\"x\"}\n{\"diagnostic\":{\"code\":\"E0516\",\"severity\":\"error\",\"message\":\"why\"}}\n";
+        assert_eq!(of(1 << 8, error), ProcessEnd::Failed("E0516: why".into()));
+        assert_eq!(
+            of(101 << 8, "internal error: x\n  please report\n"),
+            ProcessEnd::Failed("  please report".into())
+        );
+        assert_eq!(of(2 << 8, ""), ProcessEnd::Failed("exit code 2".into()));
+        assert!(matches!(of(9, ""), ProcessEnd::Failed(why) if why.starts_with("killed by signal 9")));
+    }
+}

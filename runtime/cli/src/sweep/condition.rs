@@ -1,0 +1,97 @@
+//! Conditions on combinations: `batch >= 50 and layout != tp`.
+
+use super::combination::Combination;
+use meshwright_diag::nearest;
+use std::cmp::Ordering;
+
+/// How an order of two values is judged.
+type Judge = fn(Ordering) -> bool;
+
+/// How a value is compared; longer ones first, since `<=` begins with `<`.
+const OPERATORS: [(&str, Judge); 6] = [
+    ("!=", Ordering::is_ne),
+    ("<=", Ordering::is_le),
+    (">=", Ordering::is_ge),
+    ("<", Ordering::is_lt),
+    (">", Ordering::is_gt),
+    ("=", Ordering::is_eq),
+];
+
+/// All of some comparisons.
+#[derive(Clone, Debug)]
+pub(super) struct Condition(Vec<Comparison>);
+
+#[derive(Clone, Debug)]
+struct Comparison {
+    name: String,
+    operator: &'static str,
+    holds: Judge,
+    value: String,
+}
+
+impl Condition {
+    /// Reads a condition, of which the names must be among `names`.
+    pub(super) fn parse(text: &str, names: &[String]) -> Result<Condition, String> {
+        let comparisons = text.split(" and ").map(|part| comparison(part.trim(), names));
+        Ok(Condition(comparisons.collect::<Result<_, _>>().map_err(|why| format!("`{text}`: {why}"))?))
+    }
+
+    /// Whether it holds for a combination.
+    pub(super) fn holds(&self, c: &Combination) -> bool {
+        self.0.iter().all(|p| p.holds(c))
+    }
+}
+
+fn comparison(text: &str, names: &[String]) -> Result<Comparison, String> {
+    let found = OPERATORS.iter().find_map(|(op, holds)| Some((text.split_once(op)?, *op, *holds)));
+    let ((name, value), operator, holds) =
+        found.ok_or_else(|| format!("`{text}` compares nothing: write for example `batch >= 50`"))?;
+    let (name, value) = (name.trim(), value.trim_start_matches('=').trim().trim_matches(['"', '\'']));
+    if !names.iter().any(|n| n == name) {
+        let near = nearest(name, names.iter().map(String::as_str));
+        let near = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
+        return Err(format!("nothing here is called `{name}`{near} There are {}", names.join(", ")));
+    }
+    Ok(Comparison { name: name.into(), operator, holds, value: value.into() })
+}
+
+impl Comparison {
+    fn holds(&self, c: &Combination) -> bool {
+        // A run on one device has no layout: it is not any of them.
+        let Some(is) = c.value(&self.name) else { return self.operator == "!=" };
+        let number = |t: &str| t.replace('_', "").parse::<f64>().ok();
+        let order = match number(&is).zip(number(&self.value)) {
+            Some((a, b)) => a.total_cmp(&b),
+            None => is.as_str().cmp(&self.value),
+        };
+        (self.holds)(order)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_compare_numbers_and_words() {
+        let c = Combination {
+            layout: Some("dp".into()),
+            mesh: Some("2x2".into()),
+            dims: vec![("batch".into(), 100)],
+            sets: vec![("lr".into(), 0.01)],
+            seed: 1,
+        };
+        let names: Vec<String> = ["layout", "mesh", "seed", "batch", "lr"].map(String::from).into();
+        let holds = |text: &str| Condition::parse(text, &names).unwrap().holds(&c);
+        assert!(holds("batch >= 50 and layout != tp") && !holds("batch >= 50 and layout = tp"));
+        assert!(holds("batch < 1_000") && !holds("batch < 20") && holds("lr <= 1e-2") && holds("mesh = 2x2"));
+        assert!(holds("seed == 1") && holds("layout = 'dp'"));
+        let one = Combination { layout: None, mesh: None, ..c.clone() };
+        let on_one = |text: &str| Condition::parse(text, &names).unwrap().holds(&one);
+        assert!(on_one("layout != tp") && !on_one("layout = tp") && !on_one("mesh < 4"));
+        let wrong = Condition::parse("bacth > 5", &names).unwrap_err();
+        assert!(wrong.contains("did you mean `batch`?") && wrong.contains("layout, mesh"), "{wrong}");
+        assert!(Condition::parse("batch", &names).unwrap_err().contains("compares nothing"));
+    }
+}

@@ -1,0 +1,172 @@
+//! The table of a sweep as text, CSV, JSON lines, Markdown and Parquet.
+
+use super::columns::{Cell, Column, ColumnKind, ResultTable};
+use super::parquet;
+use crate::args::ResultFormat;
+use crate::table::{Align, Screen, Table, markdown_table};
+use crate::text::{bytes, measure, thousands};
+use anstyle::Style;
+use serde_json::{Map, Value};
+
+/// How a column is shown to people: its title, and its place among those that a narrow screen loses first.
+struct Shown {
+    name: &'static str,
+    title: &'static str,
+    /// The least is lost first; none is never lost.
+    lost: Option<u8>,
+}
+
+const fn shown(name: &'static str, title: &'static str, lost: Option<u8>) -> Shown {
+    Shown { name, title, lost }
+}
+
+const SHOWN: [Shown; 18] = [
+    shown("state", "state", None),
+    shown("layout", "layout", None),
+    shown("mesh", "mesh", None),
+    shown("devices", "devices", Some(5)),
+    shown("steps", "steps", Some(8)),
+    shown("step_ms_min", "min ms", Some(2)),
+    shown("step_ms_median", "step ms", Some(20)),
+    shown("step_ms_p90", "p90 ms", Some(3)),
+    shown("examples_per_second", "examples/s", Some(9)),
+    shown("collective_bytes", "moved", Some(10)),
+    shown("planned_peak_bytes", "planned", Some(7)),
+    shown("measured_peak_bytes", "measured", Some(6)),
+    shown("train_loss", "train loss", Some(15)),
+    shown("test_loss", "test loss", None),
+    shown("best_epoch", "best epoch", Some(4)),
+    shown("loss_difference", "difference", Some(12)),
+    shown("speedup", "speedup", Some(11)),
+    shown("batch", "batch", None),
+];
+
+/// Columns that people are not shown: what is in the others.
+const HIDDEN: [&str; 4] = ["run", "epochs", "step_seconds", "error"];
+
+/// The table in a format; Parquet as the bytes of its file.
+pub(crate) fn written(t: &ResultTable, format: ResultFormat, screen: &Screen) -> Result<Vec<u8>, String> {
+    Ok(match format {
+        ResultFormat::Text => text(t, screen).into_bytes(),
+        ResultFormat::Csv => csv(t)?,
+        ResultFormat::Jsonl => jsonl(t).into_bytes(),
+        ResultFormat::Markdown => markdown(t).into_bytes(),
+        ResultFormat::Parquet => parquet::bytes(t)?,
+    })
+}
+
+/// What people are shown of a column.
+struct Picture<'a> {
+    at: usize,
+    column: &'a Column,
+    title: String,
+    lost: Option<u8>,
+}
+
+/// The columns that say something: not those without any value, nor those of what is the same for all runs.
+fn pictures(t: &ResultTable) -> Vec<Picture<'_>> {
+    let says = |at: usize, name: &str| {
+        let cells = || t.rows.iter().map(|r| &r[at]);
+        if cells().all(|c| *c == Cell::Missing) || HIDDEN.contains(&name) {
+            return false;
+        }
+        let varies = cells().any(|c| Some(c) != cells().next());
+        match name {
+            "state" => cells().any(|c| *c != Cell::Text("finished".into())),
+            "seed" | "devices" | "best_epoch" | "steps" => varies,
+            _ => true,
+        }
+    };
+    let columns = t.columns.iter().enumerate().filter(|(i, c)| says(*i, &c.name));
+    let picture = |(at, column): (usize, &'_ Column)| (at, column.name.clone());
+    columns
+        .map(|(at, column)| {
+            let (_, name) = picture((at, column));
+            let known = SHOWN.iter().find(|s| s.name == name);
+            let title = known.map_or_else(|| name.replace('_', " "), |s| s.title.into());
+            let metric = name.starts_with("train_") || name.starts_with("validation_");
+            let lost = known.map_or(metric.then_some(14), |s| s.lost);
+            Picture { at, column, title, lost }
+        })
+        .collect()
+}
+
+fn cell(column: &Column, cell: &Cell) -> String {
+    let name = &*column.name;
+    match cell {
+        Cell::Missing => "-".into(),
+        Cell::Text(text) => text.clone(),
+        Cell::Count(n) if name.ends_with("_bytes") => bytes(*n),
+        Cell::Count(n) if name == "batch" || name == "seed" => n.to_string(),
+        Cell::Count(n) => thousands(*n),
+        Cell::Number(v) if v.is_nan() => "nan".into(),
+        Cell::Number(v) if name.starts_with("step_ms") || name == "speedup" => format!("{v:.2}"),
+        Cell::Number(v) if name == "examples_per_second" => thousands(v.round().max(0.0) as u64),
+        Cell::Number(v) if name == "loss_difference" => format!("{v:+.1e}"),
+        Cell::Number(v) if ["train_", "test_", "validation_"].iter().any(|p| name.starts_with(p)) => {
+            measure(*v)
+        }
+        Cell::Number(v) => v.to_string(),
+    }
+}
+
+/// For people: the columns that fit.
+fn text(t: &ResultTable, screen: &Screen) -> String {
+    let all = pictures(t);
+    let align = |p: &Picture| if p.column.kind == ColumnKind::Text { Align::Left } else { Align::Right };
+    let mut lost: Vec<(u8, usize)> = all.iter().enumerate().filter_map(|(i, p)| Some((p.lost?, i))).collect();
+    lost.sort_unstable();
+    let lost: Vec<usize> = lost.into_iter().map(|l| l.1).collect();
+    let mut out = Table::new(&all.iter().map(align).collect::<Vec<_>>())
+        .style(0, Style::new().bold())
+        .dispensable(&lost);
+    out.titles(all.iter().map(|p| p.title.clone()));
+    for row in &t.rows {
+        out.row(all.iter().map(|p| cell(p.column, &row[p.at])));
+    }
+    out.render_on(screen)
+}
+
+/// A table of Markdown, of what people are shown.
+fn markdown(t: &ResultTable) -> String {
+    let mut all = pictures(t);
+    // Words come first: they are aligned to the left.
+    all.sort_by_key(|p| p.column.kind != ColumnKind::Text);
+    let words = all.iter().filter(|p| p.column.kind == ColumnKind::Text).count();
+    let titles: Vec<String> = all.iter().map(|p| p.title.clone()).collect();
+    let rows: Vec<Vec<String>> =
+        t.rows.iter().map(|row| all.iter().map(|p| cell(p.column, &row[p.at])).collect()).collect();
+    markdown_table(&titles, &rows, words)
+}
+
+/// All columns, with numbers as they are.
+fn csv(t: &ResultTable) -> Result<Vec<u8>, String> {
+    let mut out = csv::Writer::from_writer(Vec::new());
+    let exact = |c: &Cell| match c {
+        Cell::Missing => String::new(),
+        Cell::Text(text) => text.clone(),
+        Cell::Count(n) => n.to_string(),
+        // Small ones with an exponent: readers lose digits behind many zeros.
+        Cell::Number(v) => format!("{v:?}"),
+    };
+    out.write_record(t.columns.iter().map(|c| &c.name)).map_err(|e| e.to_string())?;
+    for row in &t.rows {
+        out.write_record(row.iter().map(exact)).map_err(|e| e.to_string())?;
+    }
+    out.into_inner().map_err(|e| e.to_string())
+}
+
+/// One object a line; what is missing, and numbers that JSON lacks, are null.
+fn jsonl(t: &ResultTable) -> String {
+    let value = |c: &Cell| match c {
+        Cell::Missing => Value::Null,
+        Cell::Text(text) => text.clone().into(),
+        Cell::Count(n) => (*n).into(),
+        Cell::Number(v) => (*v).into(),
+    };
+    let line = |row: &Vec<Cell>| {
+        let fields = t.columns.iter().zip(row).map(|(c, cell)| (c.name.clone(), value(cell)));
+        format!("{}\n", Value::Object(fields.collect::<Map<_, _>>()))
+    };
+    t.rows.iter().map(line).collect()
+}

@@ -1,0 +1,17 @@
+//! A sweep: which runs there are, what of them is done, the processes that do the rest, and the table of all.
+
+pub(crate) mod check;
+pub(crate) mod child;
+pub(crate) mod columns;
+pub(crate) mod combination;
+mod condition;
+pub(crate) mod formats;
+pub(crate) mod grid;
+pub(crate) mod halving;
+pub(crate) mod live;
+mod parquet;
+pub(crate) mod results;
+pub(crate) mod runner;
+pub(crate) mod spec;
+mod values;
+pub(crate) mod words;

@@ -1,0 +1,134 @@
+//! The rows of a sweep: what is known of each of its runs, read from their folders.
+
+use super::combination::Combination;
+use super::spec::wrong;
+use meshwright_train::Checked;
+use meshwright_train::run_dir::holds_run;
+use meshwright_train::runs::{RunState, RunSummary, read_all};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The file of what no folder of a run tells.
+const PROBLEMS: &str = "problems.json";
+
+/// Why a run is not there, or has not gone on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state", content = "error")]
+pub(crate) enum Problem {
+    /// It does not compile.
+    Skipped(String),
+    /// Its process failed.
+    Failed(String),
+    /// Halving has left it behind.
+    Stopped(String),
+}
+
+/// The problems of a sweep, by the names of runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Problems(BTreeMap<String, Problem>);
+
+impl Problems {
+    /// Those that the folder of a sweep has.
+    pub(crate) fn read(dir: &Path) -> Checked<Problems> {
+        let path = dir.join(PROBLEMS);
+        match std::fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|e| unusable(&path, &e)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Problems::default()),
+            Err(e) => Err(unusable(&path, &e)),
+        }
+    }
+
+    /// Of a run.
+    pub(crate) fn of(&self, name: &str) -> Option<&Problem> {
+        self.0.get(name)
+    }
+
+    /// Notes what is wrong with a run, or that nothing is; the folder knows at once.
+    pub(crate) fn note(&mut self, dir: &Path, name: &str, problem: Option<Problem>) -> Checked<()> {
+        if self.0.get(name) == problem.as_ref() {
+            return Ok(());
+        }
+        match problem {
+            Some(p) => drop(self.0.insert(name.into(), p)),
+            None => drop(self.0.remove(name)),
+        }
+        let path = dir.join(PROBLEMS);
+        let text = serde_json::to_string_pretty(self).map_err(|e| unusable(&path, &e))?;
+        write(&path, text.as_bytes())
+    }
+}
+
+fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Box<meshwright_diag::Diagnostic> {
+    Box::new(wrong(format!("`{}` cannot be used: {why}", path.display())))
+}
+
+/// Writes a file of a sweep: under its name there is always the old or the new one.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Checked<()> {
+    let written = || {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let mut temp = tempfile::NamedTempFile::new_in(folder)?;
+        temp.write_all(bytes)?;
+        temp.as_file().sync_data()?;
+        temp.persist(path).map_err(|e| e.error)?;
+        std::io::Result::Ok(())
+    };
+    written().map_err(|e| Box::new(wrong(format!("`{}` cannot be written: {e}", path.display()))))
+}
+
+/// A run of a sweep.
+#[derive(Clone, Debug)]
+pub(crate) struct SweepRow {
+    pub(crate) name: String,
+    pub(crate) combination: Combination,
+    /// What its folder says; none where there is none yet.
+    pub(crate) summary: Option<RunSummary>,
+    pub(crate) problem: Option<Problem>,
+}
+
+impl SweepRow {
+    /// How it stands, in a word.
+    pub(crate) fn state(&self) -> &'static str {
+        let state = self.summary.as_ref().map(|s| s.state);
+        match (state, &self.problem) {
+            (
+                Some(RunState::Finished | RunState::Running),
+                None | Some(Problem::Failed(_) | Problem::Skipped(_)),
+            ) => state.map_or("", RunState::name),
+            (_, Some(Problem::Failed(_))) => RunState::Failed.name(),
+            (_, Some(Problem::Skipped(_))) => "skipped",
+            (Some(_), Some(Problem::Stopped(_))) => "stopped",
+            (Some(s), None) => s.name(),
+            (None, _) => "planned",
+        }
+    }
+
+    /// What is wrong with it.
+    pub(crate) fn error(&self) -> Option<&str> {
+        match (self.state(), &self.problem) {
+            ("failed", Some(Problem::Failed(why))) => Some(why),
+            ("skipped", Some(Problem::Skipped(why))) | ("stopped", Some(Problem::Stopped(why))) => Some(why),
+            ("failed", _) => self.summary.as_ref()?.error.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+/// Reads the runs of a sweep.
+pub(crate) fn rows(dir: &Path, all: &[Combination], problems: &Problems) -> Checked<Vec<SweepRow>> {
+    let names: Vec<String> = all.iter().map(Combination::name).collect();
+    let there: Vec<PathBuf> = names.iter().map(|n| dir.join(n)).filter(|p| holds_run(p)).collect();
+    let mut read = BTreeMap::new();
+    for (path, summary) in there.iter().zip(read_all(&there)) {
+        read.insert(path.clone(), summary?);
+    }
+    let row = |(name, c): (String, &Combination)| SweepRow {
+        summary: read.remove(&dir.join(&name)),
+        problem: problems.of(&name).cloned(),
+        combination: c.clone(),
+        name,
+    };
+    Ok(names.into_iter().zip(all).map(row).collect())
+}

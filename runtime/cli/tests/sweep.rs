@@ -1,0 +1,399 @@
+//! Sweeps as users have them: which runs there are, what is left out, how they go on, and the table.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use support::{command, file, lines, prepared, run_in as run};
+
+/// What a sweep of the small model is given.
+const GRID: [&str; 9] =
+    ["sweep", "sums.mw", "--data", "data", "--dim", "batch=10,20", "--epochs", "3", "--run"];
+
+fn rows(at: &Path, args: &[&str]) -> Vec<Value> {
+    let (code, out, err) = run(at, &[args, &["--format", "jsonl"]].concat());
+    assert_eq!(code, 0, "{args:?}: {err}");
+    lines(&out)
+}
+
+/// A row without what is another each time: times and memory.
+fn lasting(row: &Value) -> Value {
+    let changes = |name: &str| {
+        name.contains("seconds")
+            || name.contains("_ms_")
+            || ["speedup", "measured_peak_bytes"].contains(&name)
+            || name == "examples_per_second"
+    };
+    let fields = row.as_object().unwrap().iter().filter(|(name, _)| !changes(name));
+    Value::Object(fields.map(|(n, v)| (n.clone(), v.clone())).collect())
+}
+
+#[test]
+fn a_sweep_runs_what_compiles_and_prints_a_table() {
+    let at = prepared("sweep-grid");
+    let more = [
+        "--layout",
+        "batch -> r",
+        "--layout",
+        "batch -> r; features -> c",
+        "--mesh",
+        "2,2x2",
+        "--one-device",
+    ];
+    let (code, out, err) = run(&at, &[&GRID[..], &["a", "--seeds", "2"], &more].concat());
+    assert_eq!(code, 0, "{err}");
+    // Each layout fits one of the meshes: what does not is said once, with its diagnostic.
+    assert_eq!(err.matches("error[E03").count(), 2, "{err}");
+    assert!(
+        err.contains("is skipped, since it does not compile") && err.contains("for the same reason"),
+        "{err}"
+    );
+    assert!(err.contains("20 runs: 12 finished, 8 skipped; "), "{err}");
+    assert!(out.contains("test loss") && out.contains("r=2,c=2"), "{out}");
+
+    let all = rows(&at, &["sweep", "a", "--table"]);
+    assert_eq!(all.len(), 20);
+    let of = |name: &str| all.iter().find(|r| r["run"] == name).unwrap_or_else(|| panic!("{name}: {all:?}"));
+    let one = of("one-device-batch=10-seed=1");
+    let two = of("batch-r-2-batch=10-seed=1");
+    assert_eq!((&one["devices"], &two["devices"], &two["mesh"]), (&1.into(), &2.into(), &"r=2".into()));
+    assert_eq!((&one["collective_bytes"], &one["loss_difference"]), (&0.into(), &Value::Null));
+    assert!(two["collective_bytes"].as_u64().unwrap() > 0 && two["planned_peak_bytes"].as_u64().unwrap() > 0);
+    let difference = two["train_loss"].as_f64().unwrap() - one["train_loss"].as_f64().unwrap();
+    assert_eq!(two["loss_difference"].as_f64().unwrap(), difference);
+    assert!(difference.abs() < 1e-5 && two["speedup"].as_f64().unwrap() > 0.0, "{two}");
+    assert_eq!(of("batch-r-2x2-batch=10-seed=0")["state"], "skipped");
+
+    // The numbers are those of the run's own log.
+    let log = lines(&file(&at, "a/batch-r-2-batch=10-seed=1/metrics.jsonl"));
+    let last = |kind: &str| log.iter().rfind(|e| e["event"] == kind).unwrap();
+    assert_eq!(two["train_loss"], last("epoch")["train_loss"]);
+    assert_eq!(two["test_loss"], last("evaluation")["eval_loss"]);
+    assert_eq!(two["test_accuracy"], last("evaluation")["eval_accuracy"]);
+    assert_eq!(two["measured_peak_bytes"], last("done")["peak_memory_bytes"]);
+    assert_eq!(two["collective_bytes"], last("step")["bytes_communicated"]);
+    let accuracy = |e: &&Value| e["event"] == "step" && e["step"].as_u64().unwrap() > 20;
+    let steps: Vec<f64> =
+        log.iter().filter(accuracy).map(|e| e["train_accuracy"].as_f64().unwrap()).collect();
+    let mean = steps.iter().sum::<f64>() / steps.len() as f64;
+    assert!((two["train_accuracy"].as_f64().unwrap() - mean).abs() < 1e-12 && steps.len() == 10, "{two}");
+    let mut times: Vec<f64> =
+        log.iter().filter(|e| e["event"] == "step").map(|e| e["seconds"].as_f64().unwrap()).skip(1).collect();
+    times.sort_by(f64::total_cmp);
+    assert_eq!(two["step_ms_min"].as_f64().unwrap(), times[0] * 1e3);
+    assert_eq!(two["step_ms_median"].as_f64().unwrap(), times[14] * 1e3);
+
+    // The folder has the table in every format, and nothing runs again.
+    for name in ["table.txt", "table.csv", "table.jsonl", "table.md", "table.parquet", "sweep.toml"] {
+        assert!(at.join("a").join(name).metadata().unwrap().len() > 0, "{name}");
+    }
+    assert_eq!(lines(&file(&at, "a/table.jsonl")), all);
+    let before = file(&at, "a/batch-r-2-batch=10-seed=1/history.jsonl");
+    let (code, _, err) = run(&at, &["sweep", "a"]);
+    assert_eq!((code, file(&at, "a/batch-r-2-batch=10-seed=1/history.jsonl")), (0, before), "{err}");
+}
+
+#[test]
+fn tables_are_sorted_and_written_in_formats() {
+    let at = prepared("sweep-formats");
+    let (code, _, err) = run(&at, &[&GRID[..], &["a", "--set", "lr=0.1,0.5"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let sorted = |by: &str| -> Vec<f64> {
+        let all = rows(&at, &["sweep", "a", "--table", "--sort", by]);
+        all.iter().map(|r| r["test_loss"].as_f64().unwrap()).collect()
+    };
+    let (up, mut down) = (sorted("test_loss"), sorted("-test_loss"));
+    assert!(up.is_sorted() && up.len() == 4, "{up:?}");
+    down.reverse();
+    assert_eq!(up, down);
+    let (code, _, err) = run(&at, &["sweep", "a", "--table", "--sort", "test_lss"]);
+    assert!(
+        code == 1 && err.contains("did you mean `test_loss`?") && err.contains("step_ms_median"),
+        "{err}"
+    );
+    let table = |format: &str| run(&at, &["sweep", "a", "--table", "--format", format]);
+    let csv = table("csv").1;
+    assert!(csv.starts_with("run,state,layout,mesh,devices,batch,lr,seed,steps,"), "{csv}");
+    assert_eq!(csv.lines().count(), 5);
+    let markdown = table("markdown").1;
+    assert!(markdown.lines().nth(1).unwrap().starts_with("| ---"), "{markdown}");
+    let (code, _, err) = table("parquet");
+    assert!(code == 2 && err.contains("--output"), "{err}");
+    let (code, out, err) = run(&at, &["sweep", "a", "--table", "--format", "parquet", "-o", "t.parquet"]);
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    let bytes = std::fs::read(at.join("t.parquet")).unwrap();
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+}
+
+#[test]
+fn a_file_says_the_same_as_options() {
+    let at = prepared("sweep-file");
+    let toml = "model = \"sums.mw\"\ndata = \"data\"\nepochs = 1\nrun = \"b\"\nskip = [\"batch = 20 and lr > 0.3\"]\n\
+        [dim]\nbatch = [10, 20]\n[set]\nlr = [0.1, 0.5]\n";
+    std::fs::write(at.join("sweep.toml"), toml).unwrap();
+    let options = [
+        "sweep",
+        "sums.mw",
+        "--data",
+        "data",
+        "--epochs",
+        "1",
+        "--dim",
+        "batch=10,20",
+        "--set",
+        "lr=0.1,0.5",
+    ];
+    let by_options =
+        rows(&at, &[&options[..], &["--skip", "batch = 20 and lr > 0.3", "--run", "a"]].concat());
+    let by_file = rows(&at, &["sweep", "sweep.toml"]);
+    assert_eq!(by_file.len(), 3);
+    let both = [&by_options, &by_file].map(|all| all.iter().map(lasting).collect::<Vec<_>>());
+    assert_eq!(both[0], both[1]);
+    assert_eq!(rows(&at, &["sweep", "--file", "sweep.toml", "--run", "c", "--jobs", "2"]).len(), 3);
+
+    // From another folder, by the folder alone.
+    std::fs::create_dir(at.join("inside")).unwrap();
+    std::fs::remove_dir_all(at.join("b/one-device-batch=10-lr=0.1-seed=0")).unwrap();
+    let again = rows(&at.join("inside"), &["sweep", "../b"]);
+    assert_eq!(again.iter().map(lasting).collect::<Vec<_>>(), both[1]);
+
+    for (wrong, why) in [
+        ("modl = \"x\"\n", "unknown field"),
+        ("epochs = 1\n", "names no model"),
+        ("model = \"sums.mw\"\nset.lr = true\n", "expected a number, a list"),
+        ("model = \"sums.mw\"\nepochs = 1\nsteps = 1\n", "both epochs and steps"),
+    ] {
+        std::fs::write(at.join("wrong.toml"), wrong).unwrap();
+        let (code, _, err) = run(&at, &["sweep", "wrong.toml"]);
+        assert!(code == 1 && err.contains(why) && err.contains("E0516"), "{wrong}: {err}");
+    }
+    let (code, _, err) = run(&at, &["sweep", "sweep.toml", "--set", "lr=1"]);
+    assert!(code == 2 && err.contains("change it there"), "{err}");
+}
+
+#[test]
+fn a_run_that_fails_does_not_end_the_sweep() {
+    let at = prepared("sweep-fails");
+    // A learning rate that no loss survives, and a batch that the data does not have.
+    let grid = [
+        "sweep",
+        "sums.mw",
+        "--data",
+        "data",
+        "--steps",
+        "40",
+        "--set",
+        "lr=0.5,1e300",
+        "--dim",
+        "batch=10,200",
+    ];
+    let (code, out, err) = run(&at, &[&grid[..], &["--run", "a"]].concat());
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("4 runs: 1 finished, 3 failed; "), "{err}");
+    assert!(err.contains("-batch=200-lr=0.5-seed=0` failed: E0516: ") && err.contains("E0517: "), "{err}");
+    assert!(out.contains("failed") && out.contains("finished"), "{out}");
+    let all = rows(&at, &["sweep", "a", "--table"]);
+    let failed = all.iter().find(|r| r["run"] == "one-device-batch=10-lr=1e300-seed=0").unwrap();
+    assert!(failed["error"].as_str().unwrap().starts_with("E0517: "), "{failed}");
+    // The run itself knows, without the sweep.
+    let run_dir = at.join("a").join(failed["run"].as_str().unwrap());
+    assert!(file(&run_dir, "history.jsonl").contains("\"event\":\"failed\""));
+}
+
+#[test]
+fn what_cannot_be_is_said_before_anything_runs() {
+    let at = prepared("sweep-refused");
+    let refused = |args: &[&str], code: i32, why: &str| {
+        let (got, _, err) = run(&at, &[&["sweep"], args].concat());
+        assert!(got == code && err.contains(why), "{args:?}: {got} {err}");
+    };
+    refused(&["sums.mw", "--data", "data", "--set", "lr=log:0.1..1"], 1, "--search random");
+    refused(&["sums.mw", "--data", "data", "--set", "lr=log:0.1..1", "--search", "random"], 1, "--trials 20");
+    refused(
+        &["sums.mw", "--data", "data", "--skip", "bacth > 1", "--dim", "batch=10"],
+        1,
+        "did you mean `batch`?",
+    );
+    refused(&["sums.mw", "--data", "data", "--set", "l=0.1"], 1, "E0");
+    refused(&["sums.mw", "--data", "data", "--run", "a", "--", "--no-save"], 2, "--no-save");
+    refused(&["sums.mw", "--data", "data", "--run", "a", "--", "--seed", "3"], 2, "--seed");
+    refused(&["sums.mw", "--timing", "--jobs", "2"], 2, "--jobs");
+    refused(&["data"], 1, "holds no sweep");
+    refused(&["nothing", "--run", "a", "--table"], 1, "no sweep in `a`");
+    refused(&["sums.mw", "--data", "data", "--sort", "layuot"], 1, "did you mean `layout`?");
+    assert!(!at.join("a").exists());
+    // A folder with a run of other settings under the same name.
+    let one = ["sums.mw", "--data", "data", "--steps", "2", "--run", "a"];
+    assert_eq!(run(&at, &[&["sweep"], &one[..]].concat()).0, 0);
+    refused(&[&one[..], &["--precision", "f64"]].concat(), 1, "holds another run");
+    refused(&["sums.mw", "--data", "data", "--run", "a/one-device-seed=0"], 1, "a single run");
+}
+
+#[test]
+fn halving_lets_the_best_go_on() {
+    let at = prepared("sweep-halving");
+    let search = [
+        "--set",
+        "lr=log:1e-3..1",
+        "--search",
+        "halving",
+        "--trials",
+        "9",
+        "--epochs",
+        "9",
+        "--objective",
+        "accuracy",
+    ];
+    let sweep = |folder: &str| {
+        let args =
+            [&["sweep", "sums.mw", "--data", "data", "--run", folder, "--jobs", "2"], &search[..]].concat();
+        rows(&at, &args)
+    };
+    let all = sweep("a");
+    let with = |epochs: u64| all.iter().filter(|r| r["epochs"] == epochs).collect::<Vec<_>>();
+    assert_eq!((with(1).len(), with(3).len(), with(9).len()), (6, 2, 1), "{all:?}");
+    assert_eq!((&with(9)[0]["state"], &with(1)[0]["state"]), (&"finished".into(), &"stopped".into()));
+    // The best after three epochs is the one that has nine.
+    let after = |row: &Value, epoch: u64| {
+        let log = lines(&file(&at.join("a").join(row["run"].as_str().unwrap()), "metrics.jsonl"));
+        let at = log.iter().find(|e| e["event"] == "epoch" && e["epoch"] == epoch).unwrap();
+        at["eval_accuracy"].as_f64().unwrap()
+    };
+    assert!(with(3).iter().all(|r| after(r, 3) <= after(with(9)[0], 3)));
+    assert!(with(1).iter().all(|r| with(3).iter().all(|b| after(r, 1) <= after(b, 1))));
+    // The same seed draws and chooses the same.
+    let again = sweep("b");
+    assert_eq!(again.iter().map(lasting).collect::<Vec<_>>(), all.iter().map(lasting).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_slurm_array_has_a_task_for_each_run() {
+    let at = prepared("sweep-slurm");
+    let args = [
+        &GRID[..],
+        &["a b", "--launch", "slurm", "--cores", "4", "--sbatch", "--time=1:00:00", "--jobs", "3"],
+    ]
+    .concat();
+    let (code, out, err) = run(&at, &args);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("2 runs\nstart them with: sbatch a b/sweep.sbatch\n"), "{out}");
+    let job = file(&at, "a b/sweep.sbatch");
+    for line in
+        ["#SBATCH --array=0-1%3", "#SBATCH --cpus-per-task=4", "#SBATCH --time=1:00:00", "#SBATCH --requeue"]
+    {
+        assert!(job.lines().any(|l| l == line), "{line}: {job}");
+    }
+    // A shell runs it as a node would.
+    let binary = Path::new(env!("CARGO_BIN_EXE_meshwright"));
+    let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    for task in ["0", "1"] {
+        let mut shell = std::process::Command::new("bash");
+        shell.arg("a b/sweep.sbatch").current_dir(&at).env("SLURM_ARRAY_TASK_ID", task).env("PATH", &path);
+        assert!(shell.output().unwrap().status.success());
+    }
+    let all = rows(&at, &["sweep", "a b", "--table"]);
+    assert!(all.len() == 2 && all.iter().all(|r| r["state"] == "finished"), "{all:?}");
+    let (code, _, err) = run(&at, &args);
+    assert!(code == 1 && err.contains("nothing to launch"), "{err}");
+}
+
+/// What is killed in the tests below: runs of some length, two at once.
+fn long(folder: &str) -> Vec<String> {
+    let words = [
+        "sweep",
+        "sums.mw",
+        "--data",
+        "data",
+        "--dim",
+        "batch=5,10",
+        "--set",
+        "lr=0.1,0.5",
+        "--epochs",
+        "60",
+    ];
+    let more = ["--jobs", "2", "--cores", "2", "--run", folder, "--format", "jsonl"];
+    words.iter().chain(&more).map(|w| w.to_string()).collect()
+}
+
+fn started(at: &Path, folder: &str) -> Child {
+    let words = long(folder);
+    let mut c = command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    c.current_dir(at).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn table(at: &Path, folder: &str) -> Vec<Value> {
+    let words = long(folder);
+    rows(at, &words[..words.len() - 2].iter().map(String::as_str).collect::<Vec<_>>())
+        .iter()
+        .map(lasting)
+        .collect()
+}
+
+/// Processes that a process has started.
+fn children(of: u32) -> Vec<u32> {
+    let all =
+        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    all.filter(|pid| parent(pid) == Some(of)).collect()
+}
+
+fn signal(pid: u32, name: &str) {
+    let _gone = std::process::Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .stderr(Stdio::null())
+        .status();
+}
+
+/// Killed at random moments, alone or with its runs, a sweep goes on to the same table.
+#[test]
+fn a_sweep_that_is_killed_goes_on_to_the_same_table() {
+    let at = prepared("sweep-killed");
+    let begin = Instant::now();
+    let whole = table(&at, "whole");
+    let took = begin.elapsed().as_secs_f64();
+    assert_eq!(whole.len(), 4);
+    let rounds = if std::env::var_os("LONG").is_some() { 20 } else { 4 };
+    let mut random = 11u64;
+    let mut share = move || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 40) as f64 / (1u64 << 24) as f64
+    };
+    for round in 0..rounds {
+        let folder = format!("killed-{round}");
+        let mut child = started(&at, &folder);
+        std::thread::sleep(Duration::from_secs_f64(share() * took));
+        let runs = children(child.id());
+        child.kill().unwrap();
+        if round % 2 == 1 {
+            runs.iter().for_each(|pid| signal(*pid, "KILL"));
+        }
+        child.wait().unwrap();
+        assert_eq!(table(&at, &folder), whole, "round {round}");
+    }
+}
+
+/// Ctrl-C ends the runs with checkpoints, and the same command goes on.
+#[test]
+fn ctrl_c_leaves_a_sweep_that_goes_on() {
+    let at = prepared("sweep-interrupted");
+    let mut child = started(&at, "a");
+    let begin = Instant::now();
+    while children(child.id()).is_empty() && begin.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let runs = children(child.id());
+    assert!(!runs.is_empty());
+    signal(child.id(), "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(runs.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{runs:?}");
+    let half = rows(&at, &["sweep", "a", "--table"]);
+    assert!(half.iter().any(|r| r["state"] != "finished"), "{half:?}");
+    assert_eq!(table(&at, "a"), table(&at, "whole"));
+}

@@ -1,0 +1,14 @@
+//! Runs that are there: what the folder of each says of its settings, its curves, its costs and how it ended. Tables, reports and
+//! lists of runs are made of these, and of nothing else.
+//!
+//! **Invariant:** nothing here writes to the folder of a run but `costs`, which a run calls for itself.
+
+mod costs;
+mod curves;
+mod held;
+mod line;
+mod summary;
+
+pub use costs::{CollectiveCost, RunCosts};
+pub use curves::{EpochPoint, EvaluationPoint, RunCurves, StepPoint};
+pub use summary::{RunLength, RunState, RunSummary, StepTimes, at_work, folders_in, planned_steps, read_all};
