@@ -7,6 +7,7 @@ use crate::devices::{LoadedProgram, hold_rest, init_all, load, restore, start};
 use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
 use crate::init::{Initializer, initialize};
+use crate::logs::{MetricsFile, RunFacts, RunState};
 use crate::metrics_log::Stands;
 use crate::not_finite::Rerun;
 use crate::project::{Project, line_of};
@@ -98,6 +99,14 @@ impl Run<'_> {
         notes.extend(more);
         let trace = options.trace.as_ref();
         let trace = trace.map(|t| Trace::start(t, &cluster, program.id, from + 1, processes)).transpose()?;
+        let metrics_file = match options.metrics_file.as_deref() {
+            Some(file) => {
+                let run = RunFacts::of((project, sources, options), &program.plan, (last, per_epoch), file);
+                let made = processes.is_first().then(|| MetricsFile::start(file, run, from)).transpose();
+                agree_on_result(processes, "the metrics file", made.map_err(Failure::from))?
+            }
+            None => None,
+        };
         progress(Progress::Started {
             parameters: project.program.parameter_elements(),
             steps_per_epoch: per_epoch,
@@ -117,6 +126,7 @@ impl Run<'_> {
             writes: options.run.is_some(),
             saver: store.map(Saver::new).transpose()?,
             log,
+            metrics_file,
             trace,
             schedule: &schedule,
             seed: start.seed,
@@ -140,6 +150,10 @@ impl Run<'_> {
         let finished = l.run(last, set.clone(), losses, beginning)?;
         let (not_finite, saved) = (l.not_finite, l.saved);
         let Some(at) = not_finite else {
+            let state = if finished.interrupted { RunState::Interrupted } else { RunState::Finished };
+            if let Some(warning) = l.metrics_file.as_mut().and_then(|f| f.end(state)) {
+                progress(Progress::Warning(warning));
+            }
             cluster.shutdown();
             return Ok(finished);
         };
