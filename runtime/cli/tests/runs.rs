@@ -202,10 +202,14 @@ fn a_file_for_prometheus_says_how_a_run_stands() {
     let (found, labels) = samples(&file(&at, "a.prom"));
     let run_folder = std::path::absolute(at.join("a")).unwrap();
     assert_eq!(labels, format!("layout=batch -> r model=sums run={}", run_folder.display()));
-    let value = |name: &str| found.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{name}: {found:?}")).1;
+    let value =
+        |name: &str| found.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{name}: {found:?}")).1;
     assert_eq!(found.iter().filter(|(n, v)| n.starts_with("state ") && *v == 1.0).count(), 1);
     assert_eq!((value("state state=finished"), value("state state=running")), (1.0, 0.0));
-    assert_eq!((value("step"), value("target_step"), value("epochs"), value("devices")), (12.0, 12.0, 1.2, 2.0));
+    assert_eq!(
+        (value("step"), value("target_step"), value("epochs"), value("devices")),
+        (12.0, 12.0, 1.2, 2.0)
+    );
     let last = |kind: &str| told.iter().rfind(|e| e["event"] == kind).unwrap();
     let (step, eval) = (last("step"), last("evaluation"));
     for (name, event, key) in [
@@ -222,7 +226,9 @@ fn a_file_for_prometheus_says_how_a_run_stands() {
     }
     assert!(value("step_collective_bytes") > 0.0 && value("planned_memory_bytes") > 0.0, "{found:?}");
     // A run this short has one interval: all its steps.
-    let of = |key: &str| told.iter().filter(|e| e["event"] == "step").map(|e| e[key].as_f64().unwrap()).sum::<f64>();
+    let of = |key: &str| {
+        told.iter().filter(|e| e["event"] == "step").map(|e| e[key].as_f64().unwrap()).sum::<f64>()
+    };
     let seconds = of("seconds");
     let near = |name: &str, expected: f64| {
         assert!((value(name) - expected).abs() <= 1e-9 * expected, "{name}: {} {expected}", value(name));
@@ -258,7 +264,10 @@ fn a_file_for_prometheus_that_cannot_be_written_is_told_before_the_run() {
     let (code, _, err) = run(&at, &[&args[..], &["a.txt"]].concat());
     assert!(code == 2 && err.contains("write `a.prom`"), "{err}");
     let (code, _, err) = run(&at, &[&args[..], &["nowhere/a.prom"]].concat());
-    assert!(code == 1 && err.contains("E0511") && err.contains("`nowhere/a.prom` cannot be written"), "{err}");
+    assert!(
+        code == 1 && err.contains("E0511") && err.contains("`nowhere/a.prom` cannot be written"),
+        "{err}"
+    );
     assert!(err.contains("help: name a file in a folder that is there"), "{err}");
     assert!(!at.join("a").exists() && !at.join("nowhere").exists());
     let (code, _, err) = run(&at, &[&args[..], &["a.prom"]].concat());
