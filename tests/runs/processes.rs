@@ -258,6 +258,31 @@ fn a_checkpoint_that_cannot_be_written_ends_all_processes() {
     assert!(said[0].contains("E0514") && said[1].is_empty(), "{said:?}");
 }
 
+/// Each process has a path of its own here: a second file would show.
+#[test]
+fn the_first_process_alone_writes_the_file_for_prometheus() {
+    let dir = folder(SMALL);
+    let run = |run: &str, path: &(dyn Fn(usize) -> Option<std::path::PathBuf> + Sync)| {
+        spread(&[2, 2], |at, devices| {
+            let o = TrainOptions { devices, metrics_file: path(at), ..run_options(dir.path(), run, 3) };
+            train_on(&mlp(LAYOUTS[0]), &o, &AtomicBool::new(false), |_| {})
+        })
+    };
+    let file = |at: usize| dir.path().join(format!("{at}.prom"));
+    let seen = run("a", &|at| Some(file(at)));
+    assert!(seen.iter().all(|s| s.ended.is_ok()));
+    let text = std::fs::read_to_string(file(0)).unwrap();
+    assert!(text.contains("state=\"finished\"} 1\n") && text.contains("/a\"} 3\n"), "{text}");
+    assert!(!file(1).exists());
+    // What the first cannot write is told before the run, once, and ends all.
+    let seen = run("b", &|at| Some(dir.path().join("nowhere").join(format!("{at}.prom"))));
+    let said: Vec<String> = seen.iter().map(|s| told(s.ended.as_ref().unwrap_err())).collect();
+    assert!(said[0].contains("E0511") && said[1].is_empty() && !dir.path().join("b").exists(), "{said:?}");
+    let seen = run("c", &|at| (at == 0).then(|| file(at)));
+    let said: Vec<String> = seen.iter().map(|s| told(s.ended.as_ref().unwrap_err())).collect();
+    assert!(said.concat().contains("`--metrics-file` = "), "{said:?}");
+}
+
 /// What processes tell each other has the time of the first step only in that step, also where devices have ends of their own;
 /// and a user understands what was missed.
 #[test]

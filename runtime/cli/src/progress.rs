@@ -154,6 +154,7 @@ impl<'a> Watcher<'a> {
                 };
                 self.console.note(&note);
             }
+            Progress::Warning(warning) => self.console.warn(&warning),
             Progress::Event { .. } | Progress::Checkpoint { .. } => {}
         }
         Ok(())

@@ -5,6 +5,7 @@ use meshwright_diag::nearest;
 use meshwright_train::SaveEvery;
 use meshwright_train::checkpoint::Which;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 /// `name=size`.
 pub(crate) fn dim(text: &str) -> Result<(String, usize), String> {
@@ -51,6 +52,16 @@ pub(crate) fn temperature(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|t: &f64| t.is_finite() && *t >= 0.0)
         .ok_or_else(|| "expected a number of at least 0, such as 0.8".into())
+}
+
+/// A file that the textfile collector reads.
+pub(crate) fn prom(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.extension().is_some_and(|e| e == "prom") {
+        return Ok(path);
+    }
+    let name = path.with_extension("prom");
+    Err(format!("the node exporter reads only files whose names end in `.prom`: write `{}`", name.display()))
 }
 
 /// Operations a second.

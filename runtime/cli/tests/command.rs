@@ -397,6 +397,7 @@ fn an_interrupt_writes_a_checkpoint_and_exits_130() {
     use std::io::{BufRead, BufReader};
     let at = folder("interrupt");
     let args = ["train", "mlp", "--epochs", "1000", "--run", "a", "--format", "json", "--no-eval"];
+    let args = [&args[..], &["--metrics-file", "a.prom"]].concat();
     // Whoever runs the tests may ignore it.
     let mut c = Command::new("env");
     c.args(["--default-signal=INT", env!("CARGO_BIN_EXE_meshwright")]).args(args).current_dir(&at);
@@ -412,6 +413,8 @@ fn an_interrupt_writes_a_checkpoint_and_exits_130() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     assert!(String::from_utf8(output.stderr).unwrap().contains("interrupted after step"));
+    let told = std::fs::read_to_string(at.join("a.prom")).unwrap();
+    assert!(told.contains("state=\"interrupted\"} 1\n") && told.contains("state=\"running\"} 0\n"), "{told}");
     let (code, listed, _) =
         said(command(&["ckpt", "list", "a", "--format", "json"]).current_dir(&at).output().unwrap());
     assert_eq!((code, lines(&listed)[0]["step"].as_u64()), (0, Some(steps as u64 + 1)));

@@ -174,6 +174,106 @@ fn every_step_is_measured_and_told_in_other_forms_too() {
     assert!(code == 1 && err.contains("did you mean `accuracy`?"), "{err}");
 }
 
+/// The samples of a file for Prometheus: names without what all begin with and labels that all have, which come second.
+fn samples(text: &str) -> (Vec<(String, f64)>, String) {
+    let mut common = String::new();
+    let mut out = Vec::new();
+    for line in text.lines().filter(|l| !l.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = name.trim_end_matches('}').split_once('{').unwrap();
+        let (own, all): (Vec<&str>, Vec<&str>) = labels
+            .split("\",")
+            .partition(|l| !["run=", "model=", "layout="].iter().any(|of| l.starts_with(of)));
+        let (own, all) = (own.join("").replace('"', ""), all.join(" ").replace('"', ""));
+        assert!(common.is_empty() || common == all, "{line}");
+        common = all;
+        let name = name.strip_prefix("meshwright_training_").unwrap();
+        out.push((format!("{name} {own}").trim_end().to_string(), value.parse().unwrap()));
+    }
+    (out, common)
+}
+
+#[test]
+fn a_file_for_prometheus_says_how_a_run_stands() {
+    let at = prepared("prometheus");
+    let args = ["train", "sums.mw", "--data", "data", "--layout", "batch -> r", "--mesh", "r=2"];
+    let file_of = ["--run", "a", "--metrics-file", "a.prom", "--metrics", "accuracy", "--peak-flops", "1e9"];
+    let told = events(&at, &[&args[..], &file_of, &["--steps", "12"]].concat());
+    let (found, labels) = samples(&file(&at, "a.prom"));
+    let run_folder = std::path::absolute(at.join("a")).unwrap();
+    assert_eq!(labels, format!("layout=batch -> r model=sums run={}", run_folder.display()));
+    let value =
+        |name: &str| found.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{name}: {found:?}")).1;
+    assert_eq!(found.iter().filter(|(n, v)| n.starts_with("state ") && *v == 1.0).count(), 1);
+    assert_eq!((value("state state=finished"), value("state state=running")), (1.0, 0.0));
+    assert_eq!(
+        (value("step"), value("target_step"), value("epochs"), value("devices")),
+        (12.0, 12.0, 1.2, 2.0)
+    );
+    let last = |kind: &str| told.iter().rfind(|e| e["event"] == kind).unwrap();
+    let (step, eval) = (last("step"), last("evaluation"));
+    for (name, event, key) in [
+        ("loss", step, "loss"),
+        ("metric name=accuracy", step, "train_accuracy"),
+        ("learning_rate", step, "learning_rate"),
+        ("step_collective_bytes", step, "bytes_communicated"),
+        ("resident_memory_bytes", step, "memory_bytes"),
+        ("evaluation_loss set=test", eval, "eval_loss"),
+        ("evaluation_metric name=accuracyset=test", eval, "eval_accuracy"),
+        ("evaluation_step set=test", eval, "step"),
+    ] {
+        assert_eq!(value(name), event[key].as_f64().unwrap(), "{name}");
+    }
+    assert!(value("step_collective_bytes") > 0.0 && value("planned_memory_bytes") > 0.0, "{found:?}");
+    // A run this short has one interval: all its steps.
+    let of = |key: &str| {
+        told.iter().filter(|e| e["event"] == "step").map(|e| e[key].as_f64().unwrap()).sum::<f64>()
+    };
+    let seconds = of("seconds");
+    let near = |name: &str, expected: f64| {
+        assert!((value(name) - expected).abs() <= 1e-9 * expected, "{name}: {} {expected}", value(name));
+    };
+    near("step_duration_seconds", seconds / 12.0);
+    near("examples_per_second", 120.0 / seconds);
+    near("model_flops_utilization_ratio", of("model_flops") / (seconds * 2e9));
+    assert!((0.0..=1.0).contains(&value("waiting_ratio")));
+
+    // A run that goes on has the same labels, and the file its later steps.
+    events(&at, &["train", "--run", "a", "--resume", "--steps", "14", "--metrics-file", "a.prom"]);
+    let (found, again) = samples(&file(&at, "a.prom"));
+    assert_eq!(again, labels);
+    assert!(found.contains(&("step".into(), 14.0)) && found.contains(&("state state=finished".into(), 1.0)));
+    // Without the option it is left alone.
+    events(&at, &["train", "--run", "a", "--resume", "--steps", "15"]);
+    assert_eq!(samples(&file(&at, "a.prom")).0, found);
+
+    // One that is not saved is named by the file; one that ends with an error has failed.
+    let spoiled = ["--no-save", "--steps", "9", "--set", "lr=1e300", "--metrics-file", "b.prom"];
+    let (code, _, err) = run(&at, &[&args[..], &spoiled].concat());
+    assert!(code == 1 && err.contains("E0517"), "{err}");
+    let (found, labels) = samples(&file(&at, "b.prom"));
+    assert!(labels.ends_with("model=sums run=b"), "{labels}");
+    assert!(found.contains(&("state state=failed".into(), 1.0)), "{found:?}");
+    assert!(found.iter().any(|(name, _)| name == "loss"), "{found:?}");
+}
+
+#[test]
+fn a_file_for_prometheus_that_cannot_be_written_is_told_before_the_run() {
+    let at = prepared("prometheus_refused");
+    let args = ["train", "sums.mw", "--data", "data", "--run", "a", "--steps", "2", "--metrics-file"];
+    let (code, _, err) = run(&at, &[&args[..], &["a.txt"]].concat());
+    assert!(code == 2 && err.contains("write `a.prom`"), "{err}");
+    let (code, _, err) = run(&at, &[&args[..], &["nowhere/a.prom"]].concat());
+    assert!(
+        code == 1 && err.contains("E0511") && err.contains("`nowhere/a.prom` cannot be written"),
+        "{err}"
+    );
+    assert!(err.contains("help: name a file in a folder that is there"), "{err}");
+    assert!(!at.join("a").exists() && !at.join("nowhere").exists());
+    let (code, _, err) = run(&at, &[&args[..], &["a.prom"]].concat());
+    assert!(code == 0 && at.join("a.prom").exists(), "{err}");
+}
+
 #[test]
 fn what_is_not_finite_is_never_saved_and_a_lost_manifest_is_repaired() {
     let at = prepared("poison");

@@ -7,7 +7,7 @@ use crate::evaluator::data_failed;
 use crate::failure::Failure;
 use crate::history::HistoryEvent;
 use crate::init::{InitFrom, Initializer};
-use crate::logs::{self, LogStart};
+use crate::logs::{self, LogStart, MetricsFile};
 use crate::metrics::MEASURED;
 use crate::metrics_log::{MetricsLog, Stands, changed, summary};
 use crate::policies::Seen;
@@ -101,6 +101,8 @@ impl Requirements {
         }
         asked.insert("its policies".into(), format!("{:?}, {:?}", options.saves, options.evaluation));
         asked.insert("`--from`".into(), format!("{:?}", options.from));
+        // Where it lies may differ, since the first process alone writes it.
+        asked.insert("`--metrics-file`".into(), options.metrics_file.is_some().to_string());
         asked.insert("`--init`".into(), format!("{:?}", options.init));
         asked
     }
@@ -177,6 +179,9 @@ impl Session {
                 initialized: Vec::new(),
             },
         };
+        if let Some(file) = &options.metrics_file {
+            MetricsFile::writable(file)?;
+        }
         if options.resume {
             let dir = session.resume(project, sources, options, &needs.set)?;
             session.resumed = checkpoint(&dir, options.from, &mut session.notes)?;

@@ -8,6 +8,7 @@ use crate::evaluator::{Evaluator, data_failed};
 use crate::failure::Failure;
 use crate::history::FailureEvent;
 use crate::init::{Initializer, initialize};
+use crate::logs::{MetricsFile, RunFacts, RunState};
 use crate::metrics_log::Stands;
 use crate::not_finite::Rerun;
 use crate::project::{Project, line_of};
@@ -99,6 +100,14 @@ impl Run<'_> {
         notes.extend(more);
         let trace = options.trace.as_ref();
         let trace = trace.map(|t| Trace::start(t, &cluster, program.id, from + 1, processes)).transpose()?;
+        let metrics_file = match options.metrics_file.as_deref() {
+            Some(file) => {
+                let run = RunFacts::of((project, sources, options), &program.plan, (last, per_epoch), file);
+                let made = processes.is_first().then(|| MetricsFile::start(file, run, from)).transpose();
+                agree_on_result(processes, "the metrics file", made.map_err(Failure::from))?
+            }
+            None => None,
+        };
         let warned = warnings(project, options, (evaluators.during.is_some(), &start.initialized));
         progress(started(project, (per_epoch, last, from), set.records(), (warned, notes)));
         let minimized = project.program.train.as_ref().map(|t| t.loss());
@@ -110,6 +119,7 @@ impl Run<'_> {
             writes: options.run.is_some(),
             saver: store.map(Saver::new).transpose()?,
             log,
+            metrics_file,
             trace,
             schedule: &schedule,
             seed: start.seed,
@@ -138,6 +148,10 @@ impl Run<'_> {
         let with = (&schedule, &*set, &program);
         let ended = match (ended, not_finite) {
             (Ok(finished), None) => {
+                let state = if finished.interrupted { RunState::Interrupted } else { RunState::Finished };
+                if let Some(warning) = l.metrics_file.as_mut().and_then(|f| f.end(state)) {
+                    progress(Progress::Warning(warning));
+                }
                 cluster.shutdown();
                 return Ok(finished);
             }

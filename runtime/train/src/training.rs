@@ -47,6 +47,8 @@ pub struct TrainOptions {
     pub init: Option<InitFrom>,
     /// What else the events are written as.
     pub logs: Vec<LogFormat>,
+    /// A file that always says how the run stands, in the text format of Prometheus. The first process writes it.
+    pub metrics_file: Option<PathBuf>,
     /// Measure what the devices reach at most, where the policies do not say it: a moment before the first step.
     pub measure_peak: bool,
     /// A timeline of some steps.
@@ -129,6 +131,8 @@ pub enum Progress<'a> {
         /// Its loss, in words.
         why: &'a str,
     },
+    /// Something that is no reason to end the run.
+    Warning(String),
     /// Evaluation goes on.
     Evaluating {
         /// Examples done.

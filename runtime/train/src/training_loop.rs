@@ -6,6 +6,7 @@ use crate::data::{Dataset, Schedule};
 use crate::devices::{LoadedProgram, batch, prefetch, provide, snapshot};
 use crate::evaluator::Evaluator;
 use crate::failure::Failure;
+use crate::logs::MetricsFile;
 use crate::memory::{peak_resident_bytes, resident_bytes};
 use crate::metrics::{self, Event, MEASURED, StepMetrics};
 use crate::metrics_log::MetricsLog;
@@ -59,6 +60,7 @@ pub(crate) struct TrainingLoop<'a> {
     pub(crate) writes: bool,
     pub(crate) saver: Option<Saver>,
     pub(crate) log: Option<MetricsLog>,
+    pub(crate) metrics_file: Option<MetricsFile>,
     pub(crate) trace: Option<Trace>,
     pub(crate) schedule: &'a Schedule,
     pub(crate) seed: u64,
@@ -240,6 +242,9 @@ impl TrainingLoop<'_> {
         let line = event.line();
         let written = self.log.as_mut().map_or(Ok(()), |log| log.append(&line, &event));
         self.note(written.map_err(Failure::from));
+        if let Some(warning) = self.metrics_file.as_mut().and_then(|f| f.tell(&event)) {
+            (self.progress)(Progress::Warning(warning));
+        }
         (self.progress)(Progress::Event { event: &event, line: &line });
     }
 
@@ -325,7 +330,13 @@ impl TrainingLoop<'_> {
         let Some(SetEvaluator { set, evaluator }) = on else { return Ok(ControlFlow::Continue(None)) };
         let begin = Instant::now();
         let progress = &mut *self.progress;
-        let told = &mut |done, total| progress(Progress::Evaluating { done, total });
+        let file = &mut self.metrics_file;
+        let told = &mut |done, total| {
+            progress(Progress::Evaluating { done, total });
+            if let Some(warning) = file.as_mut().and_then(MetricsFile::goes_on) {
+                progress(Progress::Warning(warning));
+            }
+        };
         let Some(eval) = evaluator.run(self.cluster, self.stop, told)? else {
             return Ok(ControlFlow::Break(()));
         };

@@ -18,6 +18,7 @@ Examples:
   meshwright train my.mw --init runs/pretrained-1 --init-map 'encoder.* = enc.*'
   meshwright train mlp --eval-every 200 --patience 5 --keep-best accuracy --checkpoint-every 10min --log tensorboard
   meshwright train gpt --preset tiny --data tokens --peak-flops 989e12
+  meshwright train mlp --metrics-file /var/lib/node_exporter/mlp.prom
 
 The first Ctrl-C ends the run after the current step, or the current batch of an evaluation, with a checkpoint and exit code
 130; the second one kills it.
@@ -65,6 +66,11 @@ pub(crate) struct TrainArgs {
     /// [default: measured by a matrix product before the first step, or that of the resumed run]
     #[arg(long, value_name = "NUMBER", help_heading = "Run", value_parser = value_parsers::peak)]
     pub(crate) peak_flops: Option<f64>,
+    /// Keep a file that says how the run stands, for Prometheus: the textfile collector of the node exporter reads it. It has step,
+    /// losses, speed, utilization, memory and communication, is replaced as a whole every 5 s, and at the end says how the run
+    /// ended. One file for each run; --resume needs it again.
+    #[arg(long, value_name = "FILE.prom", help_heading = "Run", value_parser = value_parsers::prom)]
+    pub(crate) metrics_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) saves: SaveArgs,
     #[command(flatten)]

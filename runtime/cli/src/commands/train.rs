@@ -98,6 +98,7 @@ fn options(
         saves,
         logs: policies.log.iter().filter_map(|l| log(l)).collect(),
         policies,
+        metrics_file: args.metrics_file.clone(),
         measure_peak: true,
         trace: args.trace.get(),
         folder: std::env::current_dir().ok(),

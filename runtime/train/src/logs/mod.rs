@@ -1,10 +1,14 @@
-//! Other forms of a run's events, for other tools: each written beside `metrics.jsonl`.
+//! Other forms of a run's events, for other tools: written beside `metrics.jsonl`, or for Prometheus wherever it is read.
 
 mod csv;
+mod metrics_file;
+mod prometheus;
 mod sink;
 mod tensorboard;
 
 use crate::Checked;
+pub(crate) use metrics_file::MetricsFile;
+pub(crate) use prometheus::{RunFacts, RunState};
 pub(crate) use sink::{EventSink, LogStart};
 
 /// A form of the events beside `metrics.jsonl`.
