@@ -18,6 +18,7 @@ mod panics;
 mod progress;
 mod repeats;
 mod replace;
+mod results;
 mod signals;
 mod stop;
 mod sweep;

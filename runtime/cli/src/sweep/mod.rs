@@ -2,14 +2,11 @@
 
 pub(crate) mod check;
 pub(crate) mod child;
-pub(crate) mod columns;
 pub(crate) mod combination;
 mod condition;
-pub(crate) mod formats;
 pub(crate) mod grid;
 pub(crate) mod halving;
 pub(crate) mod live;
-mod parquet;
 pub(crate) mod results;
 pub(crate) mod runner;
 pub(crate) mod spec;

@@ -2,6 +2,7 @@
 
 use super::combination::Combination;
 use super::spec::wrong;
+use meshwright_report::results::RunRow;
 use meshwright_train::Checked;
 use meshwright_train::run_dir::holds_run;
 use meshwright_train::runs::{RunState, RunSummary, read_all};
@@ -89,6 +90,22 @@ pub(crate) struct SweepRow {
 }
 
 impl SweepRow {
+    /// As a row of the table.
+    pub(crate) fn run(&self) -> RunRow {
+        let Combination { layout, mesh, dims, sets, seed } = self.combination.clone();
+        RunRow {
+            name: self.name.clone(),
+            state: self.state(),
+            error: self.error().map(String::from),
+            layout,
+            mesh,
+            dims,
+            sets,
+            seed,
+            summary: self.summary.clone(),
+        }
+    }
+
     /// How it stands, in a word.
     pub(crate) fn state(&self) -> &'static str {
         let state = self.summary.as_ref().map(|s| s.state);

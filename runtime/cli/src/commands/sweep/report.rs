@@ -3,13 +3,13 @@
 use super::ends::SweepEnd;
 use crate::args::{ResultArgs, ResultFormat};
 use crate::console::Console;
+use crate::results::written;
 use crate::stop::Stop;
-use crate::sweep::columns::ResultTable;
-use crate::sweep::formats::written;
 use crate::sweep::results::{SweepRow, write};
 use crate::sweep::spec::wrong;
 use crate::table::Screen;
 use crate::text::{counted, measure, seconds};
+use meshwright_report::results::{ResultTable, RunRow};
 use meshwright_train::Checked;
 use meshwright_train::runs::RunSummary;
 use std::path::Path;
@@ -35,16 +35,20 @@ pub(super) fn fits(args: &ResultArgs, _: &Console) -> Result<(), Stop> {
     Ok(())
 }
 
+fn of_runs(rows: &[SweepRow]) -> Vec<RunRow> {
+    rows.iter().map(SweepRow::run).collect()
+}
+
 /// Whether a table of these runs has the column.
 pub(super) fn sortable(rows: &[SweepRow], by: &str) -> Checked<()> {
-    let mut table = ResultTable::of(rows);
+    let mut table = ResultTable::of(&of_runs(rows));
     // Metrics are columns once a run has some.
     let later = ["train_", "test_", "validation_"].iter().any(|p| by.trim_start_matches('-').starts_with(p));
     if later { Ok(()) } else { table.sort(by) }
 }
 
 fn table(rows: &[SweepRow], sort: Option<&str>) -> Checked<ResultTable> {
-    let mut table = ResultTable::of(rows);
+    let mut table = ResultTable::of(&of_runs(rows));
     sort.map_or(Ok(()), |by| table.sort(by))?;
     Ok(table)
 }

@@ -1,6 +1,6 @@
-//! The table of a sweep as a file of Apache Parquet: one row group, columns that may lack values.
+//! The table of runs as a file of Apache Parquet: one row group, columns that may lack values.
 
-use super::columns::{Cell, Column, ColumnKind, ResultTable};
+use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
 use parquet::basic::{LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;

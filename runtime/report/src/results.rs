@@ -1,41 +1,80 @@
-//! The table of a sweep as columns, whatever it is written as.
+//! The table of runs as columns, whatever it is written as.
 
-use super::results::SweepRow;
-use super::spec::wrong;
-use meshwright_diag::nearest;
+use meshwright_diag::{Diagnostic, codes, nearest};
 use meshwright_train::Checked;
 use meshwright_train::runs::{EpochPoint, RunSummary};
 use std::cmp::Ordering;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ColumnKind {
+pub enum ColumnKind {
+    /// Words.
     Text,
+    /// Whole numbers.
     Count,
+    /// Numbers.
     Number,
 }
 
 /// A column; its name is that of a field in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Column {
-    pub(crate) name: String,
-    pub(crate) kind: ColumnKind,
+pub struct Column {
+    /// In lower case with `_`.
+    pub name: String,
+    /// Of all its cells that are not missing.
+    pub kind: ColumnKind,
 }
 
 /// A cell.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Cell {
+pub enum Cell {
+    /// The run has no such value, or not yet.
     Missing,
+    /// Words.
     Text(String),
+    /// A whole number.
     Count(u64),
+    /// A number.
     Number(f64),
+}
+
+/// A run, and what it is made with beside what all runs have alike.
+#[derive(Clone, Debug)]
+pub struct RunRow {
+    /// Its folder's.
+    pub name: String,
+    /// How it stands, in a word: that of a [`RunState`](meshwright_train::runs::RunState), or `skipped`, `stopped`, `planned`.
+    pub state: &'static str,
+    /// Why it failed, or was left out.
+    pub error: Option<String>,
+    /// None for a run on one device.
+    pub layout: Option<String>,
+    /// As it was asked for.
+    pub mesh: Option<String>,
+    /// Sizes that were asked for.
+    pub dims: Vec<(String, usize)>,
+    /// Consts that were asked for.
+    pub sets: Vec<(String, f64)>,
+    /// That of its random numbers.
+    pub seed: u64,
+    /// What its folder says; none where there is none yet.
+    pub summary: Option<RunSummary>,
+}
+
+impl RunRow {
+    /// Whether both have equal sizes, consts and seed: on different devices, they compute the same.
+    fn is_made_like(&self, other: &RunRow) -> bool {
+        (&self.dims, &self.sets, self.seed) == (&other.dims, &other.sets, other.seed)
+    }
 }
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ResultTable {
-    pub(crate) columns: Vec<Column>,
-    pub(crate) rows: Vec<Vec<Cell>>,
+pub struct ResultTable {
+    /// Its columns.
+    pub columns: Vec<Column>,
+    /// A cell for each column.
+    pub rows: Vec<Vec<Cell>>,
 }
 
 impl ResultTable {
@@ -49,7 +88,7 @@ impl ResultTable {
     }
 
     /// The table of some runs.
-    pub(crate) fn of(rows: &[SweepRow]) -> ResultTable {
+    pub fn of(rows: &[RunRow]) -> ResultTable {
         use ColumnKind::{Count, Number, Text};
         let mut t = ResultTable { columns: Vec::new(), rows: vec![Vec::new(); rows.len()] };
         let of = |get: fn(&RunSummary) -> Cell| {
@@ -57,12 +96,10 @@ impl ResultTable {
         };
         let text = |v: Option<&String>| v.map_or(Cell::Missing, |v| Cell::Text(v.clone()));
         t.add("run", Text, rows.iter().map(|r| Cell::Text(r.name.clone())));
-        t.add("state", Text, rows.iter().map(|r| Cell::Text(r.state().into())));
-        t.add("layout", Text, rows.iter().map(|r| text(r.combination.layout.as_ref())));
-        let mesh = |r: &SweepRow| {
-            text(
-                r.summary.as_ref().map(|s| &s.mesh).filter(|m| !m.is_empty()).or(r.combination.mesh.as_ref()),
-            )
+        t.add("state", Text, rows.iter().map(|r| Cell::Text(r.state.into())));
+        t.add("layout", Text, rows.iter().map(|r| text(r.layout.as_ref())));
+        let mesh = |r: &RunRow| {
+            text(r.summary.as_ref().map(|s| &s.mesh).filter(|m| !m.is_empty()).or(r.mesh.as_ref()))
         };
         t.add("mesh", Text, rows.iter().map(mesh));
         t.add(
@@ -71,7 +108,7 @@ impl ResultTable {
             of(|s| s.costs.as_ref().map_or(Cell::Missing, |c| Cell::Count(c.devices as u64))),
         );
         t.given(rows);
-        t.add("seed", Count, rows.iter().map(|r| Cell::Count(r.combination.seed)));
+        t.add("seed", Count, rows.iter().map(|r| Cell::Count(r.seed)));
         t.add("steps", Count, of(|s| Cell::Count(s.steps)));
         t.add(
             "epochs",
@@ -93,41 +130,39 @@ impl ResultTable {
         t.add("best_epoch", Count, of(|s| count(s.best_epoch().map(u64::from))));
         t.compared(rows);
         t.add("step_seconds", Number, of(|s| number((s.steps > 0).then_some(s.step_seconds))));
-        t.add("error", Text, rows.iter().map(|r| text(r.error().map(String::from).as_ref())));
+        t.add("error", Text, rows.iter().map(|r| text(r.error.as_ref())));
         t
     }
 
     /// What the sweep gives its runs: `batch`, then other dims and consts.
-    fn given(&mut self, rows: &[SweepRow]) {
-        let batch = |r: &SweepRow| {
-            let given = r.combination.dims.iter().find(|d| d.0 == "batch").map(|d| d.1 as u64);
+    fn given(&mut self, rows: &[RunRow]) {
+        let batch = |r: &RunRow| {
+            let given = r.dims.iter().find(|d| d.0 == "batch").map(|d| d.1 as u64);
             count(r.summary.as_ref().and_then(|s| Some(s.costs.as_ref()?.batch as u64)).or(given))
         };
         self.add("batch", ColumnKind::Count, rows.iter().map(batch));
-        let mut names: Vec<&str> =
-            rows.iter().flat_map(|r| r.combination.dims.iter().map(|d| &*d.0)).collect();
+        let mut names: Vec<&str> = rows.iter().flat_map(|r| r.dims.iter().map(|d| &*d.0)).collect();
         names.sort_unstable();
         names.dedup();
         for name in names.into_iter().filter(|n| *n != "batch") {
             let title = if self.has(name) { format!("dim_{name}") } else { name.into() };
-            let size = |r: &SweepRow| r.combination.dims.iter().find(|d| d.0 == name).map(|d| d.1 as u64);
+            let size = |r: &RunRow| r.dims.iter().find(|d| d.0 == name).map(|d| d.1 as u64);
             self.add(&title, ColumnKind::Count, rows.iter().map(|r| count(size(r))));
         }
-        let mut names: Vec<&str> =
-            rows.iter().flat_map(|r| r.combination.sets.iter().map(|s| &*s.0)).collect();
+        let mut names: Vec<&str> = rows.iter().flat_map(|r| r.sets.iter().map(|s| &*s.0)).collect();
         names.sort_unstable();
         names.dedup();
         for name in names {
             let title = if self.has(name) { format!("set_{name}") } else { name.into() };
-            let value = |r: &SweepRow| r.combination.sets.iter().find(|s| s.0 == name).map(|s| s.1);
+            let value = |r: &RunRow| r.sets.iter().find(|s| s.0 == name).map(|s| s.1);
             self.add(&title, ColumnKind::Number, rows.iter().map(|r| number(value(r))));
         }
     }
 
     /// Losses and metrics at the end: of the steps of the last epoch, and of each set that was evaluated on.
-    fn measured(&mut self, rows: &[SweepRow]) {
+    fn measured(&mut self, rows: &[RunRow]) {
         let all = || rows.iter().filter_map(|r| r.summary.as_ref());
-        let last = |r: &SweepRow, get: &dyn Fn(&EpochPoint) -> Option<f64>| {
+        let last = |r: &RunRow, get: &dyn Fn(&EpochPoint) -> Option<f64>| {
             number(r.summary.as_ref().and_then(|s| get(s.last()?)))
         };
         self.add("train_loss", ColumnKind::Number, rows.iter().map(|r| last(r, &|e| Some(e.train_loss))));
@@ -145,7 +180,7 @@ impl ResultTable {
         for set in sets.into_iter().chain(["test"]) {
             let evaluated = |s: &RunSummary| s.evaluated_on(set).map(|e| e.evaluation.clone());
             let value =
-                |r: &SweepRow, name: &str| number(r.summary.as_ref().and_then(|s| evaluated(s)?.value(name)));
+                |r: &RunRow, name: &str| number(r.summary.as_ref().and_then(|s| evaluated(s)?.value(name)));
             self.add(&format!("{set}_loss"), ColumnKind::Number, rows.iter().map(|r| value(r, "loss")));
             let found: Vec<_> = all().filter_map(evaluated).collect();
             let mut metrics: Vec<&str> = found.iter().flat_map(|e| e.metrics.iter().map(|m| &*m.0)).collect();
@@ -157,10 +192,10 @@ impl ResultTable {
     }
 
     /// How far each run is from the one on one device that has the same sizes, consts and seed.
-    fn compared(&mut self, rows: &[SweepRow]) {
+    fn compared(&mut self, rows: &[RunRow]) {
         let alone = |s: &RunSummary| s.costs.as_ref().is_some_and(|c| c.devices == 1);
-        let reference = |r: &SweepRow| {
-            let same = |o: &&SweepRow| o.combination.on_one_device() == r.combination.on_one_device();
+        let reference = |r: &RunRow| {
+            let same = |o: &&RunRow| o.is_made_like(r);
             let candidates = rows.iter().filter(same).filter_map(|o| o.summary.as_ref());
             candidates.into_iter().find(|s| alone(s))
         };
@@ -175,16 +210,20 @@ impl ResultTable {
     }
 
     /// The column of a name.
-    pub(crate) fn column(&self, name: &str) -> Option<usize> {
+    pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| c.name == name)
     }
 
     /// Sorts the rows by a column, `-COLUMN` in descending order; what is missing comes last. Equal ones stay in order.
-    pub(crate) fn sort(&mut self, by: &str) -> Checked<()> {
+    ///
+    /// # Errors
+    ///
+    /// E0516 for a column that the table lacks.
+    pub fn sort(&mut self, by: &str) -> Checked<()> {
         let (name, descending) = by.strip_prefix('-').map_or((by, false), |name| (name, true));
         let Some(at) = self.column(name) else {
             let names: Vec<&str> = self.columns.iter().map(|c| &*c.name).collect();
-            let d = wrong(format!("the table has no column `{name}`"));
+            let d = Diagnostic::error(codes::E0516, format!("the table has no column `{name}`"));
             let d = match nearest(name, names.iter().copied()) {
                 Some(near) => d.help(format!("did you mean `{near}`?")),
                 None => d,

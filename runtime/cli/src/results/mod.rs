@@ -1,11 +1,12 @@
-//! The table of a sweep as text, CSV, JSON lines, Markdown and Parquet.
+//! The table of runs as text, CSV, JSON lines, Markdown and Parquet.
 
-use super::columns::{Cell, Column, ColumnKind, ResultTable};
-use super::parquet;
+mod parquet;
+
 use crate::args::ResultFormat;
 use crate::table::{Align, Screen, Table, markdown_table};
 use crate::text::{bytes, measure, thousands};
 use anstyle::Style;
+use meshwright_report::results::{Cell, Column, ColumnKind, ResultTable};
 use serde_json::{Map, Value};
 
 /// How a column is shown to people: its title, and its place among those that a narrow screen loses first.

@@ -1,0 +1,10 @@
+//! What people look at: the table of runs, and pages that need nothing but themselves.
+//!
+//! A [`Page`] is one HTML file: its style, its scripts, a charting library with its licenses, and its data as JSON. It loads nothing
+//! from a network. What pages have alike (themes, charts with their legends and downloads, tables that sort and filter) is in
+//! `assets/page.js` and `assets/page.css`; each kind of page adds a script of its own, which draws the data that Rust gives it.
+
+mod page;
+pub mod results;
+
+pub use page::Page;
