@@ -12,6 +12,7 @@ use crate::logs::{MetricsFile, RunFacts, RunState};
 use crate::metrics_log::Stands;
 use crate::not_finite::Rerun;
 use crate::project::{Project, line_of};
+use crate::run_dir::RunDir;
 use crate::session::{Requirements, Session, StartPoint, Written, start_point};
 use crate::trace::Trace;
 use crate::training::{Finished, Progress, TrainOptions};
@@ -90,9 +91,7 @@ impl Run<'_> {
         let initializer = set_values(&cluster, session.as_mut(), &start)?;
         let per_epoch = schedule.steps_per_epoch();
         let last = start.steps.unwrap_or_else(|| u64::from(start.epochs.unwrap_or(1)) * per_epoch);
-        // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
-        let open = is_open(from, per_epoch, &losses);
-        let stands = Stands { steps: from, epochs: (from / per_epoch - u64::from(open)) as u32, open };
+        let stands = stands(from, per_epoch, &losses);
         let mut notes = notes(session.as_mut(), &set, &evaluators, &cluster)?;
         notes.extend(options.trace.as_ref().and_then(|t| t.shows_nothing(from + 1..=last)));
         let Written { run, log, store, notes: more } =
@@ -100,14 +99,7 @@ impl Run<'_> {
         notes.extend(more);
         let trace = options.trace.as_ref();
         let trace = trace.map(|t| Trace::start(t, &cluster, program.id, from + 1, processes)).transpose()?;
-        let metrics_file = match options.metrics_file.as_deref() {
-            Some(file) => {
-                let run = RunFacts::of((project, sources, options), &program.plan, (last, per_epoch), file);
-                let made = processes.is_first().then(|| MetricsFile::start(file, run, from)).transpose();
-                agree_on_result(processes, "the metrics file", made.map_err(Failure::from))?
-            }
-            None => None,
-        };
+        let metrics_file = metrics_file((project, sources, options), &program.plan, (from, last, per_epoch))?;
         let warned = warnings(project, options, (evaluators.during.is_some(), &start.initialized));
         progress(started(project, (per_epoch, last, from), set.records(), (warned, notes)));
         let minimized = project.program.train.as_ref().map(|t| t.loss());
@@ -148,10 +140,7 @@ impl Run<'_> {
         let with = (&schedule, &*set, &program);
         let ended = match (ended, not_finite) {
             (Ok(finished), None) => {
-                let state = if finished.interrupted { RunState::Interrupted } else { RunState::Finished };
-                if let Some(warning) = l.metrics_file.as_mut().and_then(|f| f.end(state)) {
-                    progress(Progress::Warning(warning));
-                }
+                end_of(l.metrics_file.as_mut(), finished.interrupted).into_iter().for_each(progress);
                 cluster.shutdown();
                 return Ok(finished);
             }
@@ -162,12 +151,40 @@ impl Run<'_> {
             }
             (failed, _) => failed,
         };
-        if let (Err(failure), Some(run)) = (&ended, run) {
-            // That it cannot be noted is less than what it failed by, which is reported.
-            let _unnoted = run.remember(&FailureEvent::now(failure));
-        }
-        ended
+        ended.inspect_err(|failure| noted(failure, run.as_ref()))
     }
+}
+
+/// Notes in the run's history what it failed by.
+fn noted(failure: &Failure, run: Option<&RunDir>) {
+    // That it cannot be noted is less than what it failed by, which is reported.
+    let _unnoted = run.map(|run| run.remember(&FailureEvent::now(failure)));
+}
+
+/// Where a run that goes on from a checkpoint stands in its log.
+fn stands(from: u64, per_epoch: u64, losses: &EpochLosses) -> Stands {
+    // What comes after the checkpoint comes again: so does the end of an epoch that it leaves open.
+    let open = is_open(from, per_epoch, losses);
+    Stands { steps: from, epochs: (from / per_epoch - u64::from(open)) as u32, open }
+}
+
+/// The file of `--metrics-file`, which the first process writes.
+fn metrics_file(
+    (project, sources, options): (&Project, &Sources, &TrainOptions),
+    plan: &Plan,
+    (from, last, per_epoch): (u64, u64, u64),
+) -> Result<Option<MetricsFile>, Failure> {
+    let Some(file) = options.metrics_file.as_deref() else { return Ok(None) };
+    let processes = &*options.devices.processes;
+    let run = RunFacts::of((project, sources, options), plan, (last, per_epoch), file);
+    let made = processes.is_first().then(|| MetricsFile::start(file, run, from)).transpose();
+    agree_on_result(processes, "the metrics file", made.map_err(Failure::from))
+}
+
+/// Tells the file for Prometheus how the run has ended; gives what there is to warn of.
+fn end_of(file: Option<&mut MetricsFile>, interrupted: bool) -> Option<Progress<'static>> {
+    let state = if interrupted { RunState::Interrupted } else { RunState::Finished };
+    file?.end(state).map(Progress::Warning)
 }
 
 /// What is told before the first step.
