@@ -17,6 +17,8 @@ pub const LEAST_MATRIX: usize = 1 << 12;
 const PART: usize = 1 << 17;
 /// Most columns that are summed at a time, so that their sums stay in the nearest cache.
 const STRIP: usize = 1 << 12;
+/// Most elements that are summed at a time, so that a sum of many, such as the squares of a gradient, does not lose the small ones.
+const DEEP: usize = 1 << 14;
 
 /// The sizes of a product, `result[rows, columns] = sum over inner of thin[rows, inner] * matrix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,8 @@ impl ThinKernel {
         if !dtype.is_float() {
             return Err(KernelError::Unsupported(format!("products of {dtype}")));
         }
+        // A single column lies both ways, and as a row it is summed in many sums at once.
+        let shape = ThinShape { by_columns: shape.by_columns || shape.columns == 1, ..shape };
         Ok(ThinKernel { dtype, shape, level: Level::best() })
     }
 
@@ -108,7 +112,10 @@ impl ThinKernel {
         let strips = if by_columns { 1 } else { columns.div_ceil(STRIP) };
         let wanted = tasks(inner * columns);
         let (width, deep) = match by_columns {
-            true => (columns.div_ceil(wanted).max(1), inner),
+            true => {
+                let parts = inner.div_ceil(DEEP).max(1);
+                (columns.div_ceil(wanted.div_ceil(parts)).max(1), inner.div_ceil(parts).max(1))
+            }
             false => (columns.div_ceil(strips), inner.div_ceil(wanted.div_ceil(strips)).max(1)),
         };
         let parts = inner.div_ceil(deep);
@@ -125,11 +132,12 @@ impl ThinKernel {
         }
         let task = |k: usize| {
             let mut part = made[k].lock().unwrap_or_else(PoisonError::into_inner);
-            let TaskSums { first, from, width, ref mut sums } = *part;
+            let TaskSums { first, from, ref mut sums, .. } = *part;
+            let deep = deep.min(inner - from);
             if by_columns {
-                dots::<T>(self.level, &matrix[first * inner..][..width * inner], &factor, sums, inner);
+                dots::<T>(self.level, &matrix[first * inner + from..], &factor[from..], sums, [deep, inner]);
             } else {
-                let sizes = [deep.min(inner - from), columns, inner];
+                let sizes = [deep, columns, inner];
                 combine::<T>(self.level, &matrix[from * columns + first..], &factor[from..], sums, sizes);
             }
         };
@@ -170,21 +178,23 @@ struct TaskSums<'s, T> {
 }
 
 multiversion! {
-    /// For each row of `factor`, of `inner` elements, its product with each row of `matrix`; sums are `[rows, columns]`.
-    fn dots[T: Widened](matrix: &[T], factor: &[T::Wide], sums: &mut [T::Wide], inner: usize) {
+    /// For each row of `factor`, its product with each row of `matrix`, over the first `depth` elements of both; rows lie `apart`, and
+    /// sums are `[rows, columns]`.
+    fn dots[T: Widened](matrix: &[T], factor: &[T::Wide], sums: &mut [T::Wide], sizes: [usize; 2]) {
+        let [depth, apart] = sizes;
         // Several columns at a time, each with many sums: enough reads of the matrix are on their way at once. The sums are folded
         // apart from the loop that makes them: else compilers shape that loop for the fold, in pairs in place of whole registers.
         const LANES: usize = 32;
         const COLUMNS: usize = 4;
-        let columns = matrix.len() / inner;
-        for (block, some) in matrix.chunks(COLUMNS * inner).enumerate() {
-            let count = some.len() / inner;
+        let columns = sums.len() / factor.len().div_ceil(apart);
+        for (block, some) in matrix.chunks(COLUMNS * apart).enumerate().take(columns.div_ceil(COLUMNS)) {
+            let count = (columns - block * COLUMNS).min(COLUMNS);
             // The last block may have fewer columns: the last of them is then computed again, for nothing.
-            let column = |c: usize| some[c.min(count - 1) * inner..][..inner].as_chunks::<LANES>();
+            let column = |c: usize| some[c.min(count - 1) * apart..][..depth].as_chunks::<LANES>();
             let all: [_; COLUMNS] = std::array::from_fn(column);
             let [of0, of1, of2, of3] = all.map(|c| c.0);
-            for (r, row) in factor.chunks_exact(inner).enumerate() {
-                let (of_row, rest) = row.as_chunks::<LANES>();
+            for (r, row) in factor.chunks(apart).enumerate() {
+                let (of_row, rest) = row[..depth].as_chunks::<LANES>();
                 let mut lanes = [[T::Wide::default(); LANES]; COLUMNS];
                 for ((((a, b0), b1), b2), b3) in of_row.iter().zip(of0).zip(of1).zip(of2).zip(of3) {
                     for l in 0..LANES {
@@ -258,7 +268,7 @@ mod tests {
     #[test]
     fn products_are_sums_of_products() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-        for (rows, inner, columns) in [(1, 300, 4100), (1, 4100, 70), (3, 257, 1000), (4, 5, 900), (2, 700, 3)] {
+        for (rows, inner, columns) in [(1, 300, 4100), (1, 4100, 70), (3, 257, 1000), (4, 5, 900), (2, 700, 3), (2, 40_000, 5), (1, 20_001, 1)] {
             for by_columns in [false, true] {
                 for turned in [false, true] {
                     let number = |i: usize| ((i * 2_654_435_761) % 1013) as f64 / 512.0 - 1.0;
@@ -276,12 +286,25 @@ mod tests {
                             let of = |s: usize| if by_columns { c * inner + s } else { s * columns + c };
                             let sum: f64 = (0..inner).map(|s| thin[r * at[0] + s * at[1]] * matrix[of(s)]).sum();
                             let found = out[r * to[0] + c * to[1]];
-                            assert!((found - sum).abs() < 1e-10, "{shape:?} at {r}, {c}: {found} is not {sum}");
+                            assert!((found - sum).abs() < 1e-9, "{shape:?} at {r}, {c}: {found} is not {sum}");
                         }
                     }
                 }
             }
         }
+    }
+
+    /// The norm of a gradient is the sum of many squares.
+    #[test]
+    fn a_sum_of_many_squares_is_near() {
+        let x: Vec<f32> = (0..1 << 19).map(|i| ((i * 40_503) % 1013) as f32 / 1013.0).collect();
+        let shape =
+            ThinShape { rows: 1, inner: x.len(), columns: 1, by_columns: false, thin: [1, 1], result: [1, 1] };
+        let mut out = [0.0f32];
+        let kernel = ThinKernel::new(DType::F32, shape).unwrap();
+        kernel.run(Slice::F32(&x), Slice::F32(&x), SliceMut::F32(&mut out)).unwrap();
+        let sum: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
+        assert!((f64::from(out[0]) / sum - 1.0).abs() < 3e-7, "{} is not {sum}", out[0]);
     }
 
     #[test]
